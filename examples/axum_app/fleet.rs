@@ -1,0 +1,115 @@
+//! The servers that a herd runs against.
+
+use crate::{Result, args::Args, client::Client, serve};
+use std::{io, net::SocketAddr, process::Stdio, time::Duration};
+use tokio::{
+    io::{AsyncBufReadExt, BufReader},
+    process::{Child, Command},
+    sync::oneshot,
+    task::JoinHandle,
+    time::timeout,
+};
+
+/// One server in this process, or several of their own. Dropped, it kills them.
+pub(crate) struct Fleet {
+    pub(crate) addresses: Vec<SocketAddr>,
+    running: Running,
+}
+
+enum Running {
+    Here { stop: oneshot::Sender<()>, served: JoinHandle<io::Result<()>> },
+    Children(Vec<Child>),
+}
+
+impl Fleet {
+    pub(crate) async fn start(args: &Args, redis: Option<&str>) -> Result<Self> {
+        if args.processes() == 1 {
+            Self::here(redis, args.delay()).await
+        } else {
+            Self::children(args.processes(), redis, args.delay()).await
+        }
+    }
+
+    async fn here(redis: Option<&str>, delay: Duration) -> Result<Self> {
+        let guard = serve::guard(redis)?;
+        let listener = serve::on_free_port().await?;
+        let addresses = vec![listener.local_addr()?];
+        let (stop, stopped) = oneshot::channel();
+        let stopped = async { _ = stopped.await };
+        let served = tokio::spawn(serve::serve(listener, guard, delay, stopped));
+        Ok(Self { addresses, running: Running::Here { stop, served } })
+    }
+
+    async fn children(processes: usize, redis: Option<&str>, delay: Duration) -> Result<Self> {
+        let spawned: io::Result<Vec<Child>> = (0..processes).map(|_| spawn(redis, delay)).collect();
+        let mut children = spawned?;
+        let mut addresses = Vec::with_capacity(processes);
+        for child in &mut children {
+            addresses.push(in_time("starting a server", address_of(child)).await??);
+        }
+        Ok(Self { addresses, running: Running::Children(children) })
+    }
+
+    /// Asks every server once through its guard, which connects to Redis with its first request.
+    pub(crate) async fn warm_up(&self, path: &str) -> Result<()> {
+        for &server in &self.addresses {
+            Client::open(server).await?.get(path).await?;
+        }
+        Ok(())
+    }
+
+    /// How often the expensive report was computed so far, in all processes together.
+    pub(crate) async fn origin_calls(&self) -> Result<u64> {
+        let mut calls = 0;
+        for &server in &self.addresses {
+            let body = Client::open(server).await?.get("/origin-calls").await?;
+            calls += body.parse::<u64>()?;
+        }
+        Ok(calls)
+    }
+
+    /// Ends the servers, and with them what their guards still do behind the answers.
+    pub(crate) async fn stop(self) -> Result<()> {
+        match self.running {
+            Running::Here { stop, served } => {
+                drop(stop);
+                in_time("stopping the server", served).await???;
+            }
+            Running::Children(mut children) => {
+                for child in &mut children {
+                    drop(child.stdin.take());
+                }
+                for mut child in children {
+                    let status = in_time("stopping a server", child.wait()).await??;
+                    if !status.success() {
+                        return Err(format!("a server process ended with {status}").into());
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// This program again, in a group of its own: a Ctrl-C in the terminal is for the parent, which ends its children.
+fn spawn(redis: Option<&str>, delay: Duration) -> io::Result<Child> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.arg("--child").args(["--delay", &delay.as_millis().to_string()]);
+    command.args(redis.iter().flat_map(|url| ["--redis", url]));
+    #[cfg(unix)]
+    command.process_group(0);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true).spawn()
+}
+
+/// Waits until the child says where it serves.
+async fn address_of(child: &mut Child) -> Result<SocketAddr> {
+    let stdout = child.stdout.take().ok_or("a server process has no stdout")?;
+    let line = BufReader::new(stdout).lines().next_line().await?;
+    Ok(line.ok_or("a server process ended before it served")?.parse()?)
+}
+
+async fn in_time<T>(what: &str, step: impl Future<Output = T>) -> Result<T> {
+    Ok(timeout(PATIENCE, step).await.map_err(|_| format!("{what} takes longer than {PATIENCE:?}"))?)
+}
+
+const PATIENCE: Duration = Duration::from_secs(20);

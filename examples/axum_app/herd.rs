@@ -1,0 +1,93 @@
+//! The herd: requests that are released at one moment, and when they were answered.
+
+use crate::{Result, client::Client};
+use futures_util::{StreamExt, TryStreamExt, stream};
+use indicatif::ProgressBar;
+use std::{net::SocketAddr, sync::Arc, time::Duration};
+use tokio::{sync::Barrier, task::JoinSet, time::Instant};
+
+/// One request of the herd.
+pub(crate) struct Shot {
+    pub(crate) server: SocketAddr,
+    pub(crate) path: String,
+    /// How the right body begins.
+    pub(crate) answer: String,
+}
+
+/// How the herd was answered.
+pub(crate) struct Answers {
+    /// From the release to the end of each answer, or to its failure; in order.
+    times: Vec<Duration>,
+    pub(crate) failed: usize,
+    pub(crate) first_failure: Option<String>,
+}
+
+/// Opens a connection per request, then releases all of them at one moment.
+///
+/// # Errors
+///
+/// When a connection cannot be opened. A request that fails is an answer.
+pub(crate) async fn fire(shots: Vec<Shot>, patience: Duration, progress: &ProgressBar) -> Result<Answers> {
+    let herd = shots.len();
+    let ready: Vec<(Client, Shot)> = stream::iter(shots)
+        .map(async |shot| Client::open(shot.server).await.map(|client| (client, shot)))
+        .buffer_unordered(OPENING)
+        .try_collect()
+        .await?;
+
+    let gate = Arc::new(Barrier::new(herd));
+    let mut requests = JoinSet::new();
+    for (client, shot) in ready {
+        requests.spawn(ask(client, shot, patience, gate.clone(), progress.clone()));
+    }
+    let asked = requests.join_all().await;
+    let released = asked.iter().map(|asked| asked.released).min();
+    let mut answers = Answers { times: Vec::with_capacity(herd), failed: 0, first_failure: None };
+    for Asked { answered, failure, .. } in asked {
+        answers.times.extend(released.map(|released| answered - released));
+        answers.failed += usize::from(failure.is_some());
+        answers.first_failure = answers.first_failure.or(failure);
+    }
+    answers.times.sort_unstable();
+    Ok(answers)
+}
+
+impl Answers {
+    pub(crate) fn first(&self) -> Duration {
+        self.times[0]
+    }
+
+    pub(crate) fn last(&self) -> Duration {
+        self.times[self.times.len() - 1]
+    }
+
+    /// The time within which this share of the herd had its answer (nearest rank).
+    pub(crate) fn percentile(&self, percent: usize) -> Duration {
+        let rank = (self.times.len() * percent).div_ceil(100);
+        self.times[rank.max(1) - 1]
+    }
+}
+
+struct Asked {
+    released: Instant,
+    answered: Instant,
+    failure: Option<String>,
+}
+
+async fn ask(mut client: Client, shot: Shot, patience: Duration, gate: Arc<Barrier>, progress: ProgressBar) -> Asked {
+    gate.wait().await;
+    let released = Instant::now();
+    let answer = tokio::time::timeout(patience, client.get(&shot.path)).await;
+    let answered = Instant::now();
+    progress.inc(1);
+    let failure = match answer {
+        Ok(Ok(body)) if body.starts_with(&shot.answer) => None,
+        Ok(Ok(body)) => Some(format!("{} was answered with {body:?}", shot.path)),
+        Ok(Err(error)) => Some(error.to_string()),
+        Err(_) => Some(format!("no answer within {patience:?}")),
+    };
+    Asked { released, answered, failure }
+}
+
+/// Connections that are opened at a time: what a small backlog takes.
+const OPENING: usize = 100;

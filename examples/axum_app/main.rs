@@ -1,0 +1,54 @@
+//! An axum app with a slow report, and a herd that asks for it all at once.
+//!
+//! ```console
+//! cargo run --release --example axum_app                                    # serves until Ctrl-C
+//! cargo run --release --example axum_app -- --herd 1000                     # one process, embedded store
+//! cargo run --release --example axum_app -- --herd 1000 --processes 4       # a fleet that shares a Redis
+//! cargo run --release --example axum_app -- --herd 1000 --redis redis://127.0.0.1:6379
+//! ```
+//!
+//! How the guard is used is in `app.rs`. The rest is the proof: real servers, real sockets, one connection per request,
+//! and everything counted.
+#![allow(clippy::disallowed_methods, reason = "it measures real time")]
+
+mod app;
+mod args;
+mod client;
+mod commands;
+mod compare;
+mod fleet;
+mod herd;
+mod redis_server;
+mod report;
+mod serve;
+
+use args::{Args, Mode};
+use std::process::ExitCode;
+
+/// Whatever ends the demo early: it is only ever printed.
+type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let args = Args::checked();
+    let done = match args.mode() {
+        Mode::Serve => serve::until_interrupted(&args).await,
+        Mode::Child => serve::until_parent_leaves(&args).await,
+        // Dropping the comparison kills the servers that it started.
+        Mode::Herd(herd) => tokio::select! {
+            biased;
+            () = serve::interrupted() => return ExitCode::from(INTERRUPTED),
+            done = compare::compare(herd, &args) => done,
+        },
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// What shells report for a program that Ctrl-C ended.
+const INTERRUPTED: u8 = 130;

@@ -1,0 +1,75 @@
+//! Serving the app: in the foreground, or as one of the processes of a herd.
+
+use crate::{Result, app::app, args::Args};
+use stampede_guard::StampedeGuard;
+use std::{io, net::Ipv4Addr, time::Duration};
+use tokio::net::TcpListener;
+
+/// Serves where the arguments say, until Ctrl-C.
+pub(crate) async fn until_interrupted(args: &Args) -> Result<()> {
+    let guard = guard(args.redis.as_deref())?;
+    let listener =
+        TcpListener::bind(args.listen).await.map_err(|error| format!("cannot listen on {}: {error}", args.listen))?;
+    let address = listener.local_addr()?;
+    println!("listening on http://{address}\ntry: curl -i http://{address}/report/1");
+    Ok(serve(listener, guard, args.delay(), interrupted()).await?)
+}
+
+/// Serves on a free port, says where on stdout, and stops when stdin ends. That happens even to a child whose parent was
+/// killed outright.
+pub(crate) async fn until_parent_leaves(args: &Args) -> Result<()> {
+    let guard = guard(args.redis.as_deref())?;
+    let listener = on_free_port().await?;
+    println!("{}", listener.local_addr()?);
+    let parent_leaves = async {
+        _ = tokio::io::copy(&mut tokio::io::stdin(), &mut tokio::io::sink()).await;
+    };
+    Ok(serve(listener, guard, args.delay(), parent_leaves).await?)
+}
+
+/// Serves until `stop`, lets the requests at hand finish, and then what the guard does behind them.
+pub(crate) async fn serve(
+    listener: TcpListener,
+    guard: StampedeGuard,
+    delay: Duration,
+    stop: impl Future<Output = ()> + Send + 'static,
+) -> io::Result<()> {
+    axum::serve(listener, app(guard.clone(), delay)).with_graceful_shutdown(stop).await?;
+    guard.shutdown().await;
+    Ok(())
+}
+
+/// A guard over that Redis, or over the embedded store. Neither connects to anything yet.
+pub(crate) fn guard(redis: Option<&str>) -> Result<StampedeGuard> {
+    Ok(match redis {
+        Some(url) => StampedeGuard::new(redis::Client::open(url)?),
+        None => StampedeGuard::in_memory(),
+    })
+}
+
+/// A listener that nobody else has.
+pub(crate) async fn on_free_port() -> io::Result<TcpListener> {
+    TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await
+}
+
+/// Ctrl-C, or the same from a supervisor.
+#[cfg(unix)]
+pub(crate) async fn interrupted() {
+    use tokio::signal::unix::{SignalKind, signal};
+    let terminated = async {
+        match signal(SignalKind::terminate()) {
+            Ok(mut terminate) => terminate.recv().await,
+            Err(_) => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        _ = tokio::signal::ctrl_c() => {}
+        _ = terminated => {}
+    }
+}
+
+/// Ctrl-C.
+#[cfg(not(unix))]
+pub(crate) async fn interrupted() {
+    _ = tokio::signal::ctrl_c().await;
+}

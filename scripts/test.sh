@@ -1,0 +1,87 @@
+#!/usr/bin/env bash
+# Everything that has to hold before a change lands: formatting, lints, feature combinations, tests, docs.
+# Installs what it needs besides Rust: redis-server, rustfmt, clippy.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+# Nothing here asks questions, and a caller may have closed standard input.
+exec </dev/null
+
+main() {
+    step "tools"
+    need_cargo
+    need_component rustfmt fmt
+    need_component clippy clippy
+    need_redis
+    cargo --version
+    redis-server --version
+
+    step "formatting"
+    cargo fmt --all --check
+
+    step "lints"
+    cargo clippy --locked --all-targets --all-features -- -D warnings
+
+    # The library alone: dev-dependencies would switch on features that users do not get.
+    for features in "" redis http bincode; do
+        step "features: ${features:-none}"
+        cargo check --locked --lib --no-default-features --features "$features"
+    done
+
+    step "tests, examples and doctests"
+    cargo test --locked --all-features --no-fail-fast
+
+    step "docs"
+    RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps --all-features
+
+    step "passed: formatting, lints, feature combinations, tests, examples, doctests, docs ($((SECONDS / 60)) min $((SECONDS % 60)) s)"
+}
+
+step() {
+    printf '\n== %s\n' "$1"
+}
+
+fail() {
+    printf '\nscripts/test.sh: %s\n' "$1" >&2
+    exit 1
+}
+
+need_cargo() {
+    # A shell that was open while rustup installed Rust does not have it on its PATH yet.
+    if ! command -v cargo >/dev/null && [ -x "${CARGO_HOME:-$HOME/.cargo}/bin/cargo" ]; then
+        PATH="${CARGO_HOME:-$HOME/.cargo}/bin:$PATH"
+    fi
+    command -v cargo >/dev/null || fail "cargo is missing: install Rust 1.88 or later, then run this again"
+}
+
+need_component() {
+    if cargo "$2" --version >/dev/null 2>&1; then
+        return
+    fi
+    command -v rustup >/dev/null || fail "$1 is missing, and so is rustup: install the $1 of your Rust, then run this again"
+    rustup component add "$1"
+}
+
+need_redis() {
+    if command -v redis-server >/dev/null; then
+        return
+    fi
+    if command -v apt-get >/dev/null && [ "$(id -u)" = 0 ]; then
+        apt_install redis-server || true
+    elif command -v apt-get >/dev/null && sudo -n true 2>/dev/null; then
+        apt_install redis-server sudo -n || true
+    elif [ "$(uname)" = Darwin ] && command -v brew >/dev/null; then
+        brew install redis || true
+    fi
+    command -v redis-server >/dev/null ||
+        fail "redis-server is missing: install it (Debian: apt-get install redis-server; macOS: brew install redis), so that it is on PATH, then run this again"
+}
+
+# apt_install PACKAGE [SUDO..]
+apt_install() {
+    local package=$1
+    shift
+    "$@" apt-get update
+    "$@" env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "$package"
+}
+
+main

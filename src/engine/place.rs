@@ -1,0 +1,84 @@
+//! One address as one clone of a guard sees it, and the store's operations on it: each within its time, none unheard.
+
+use super::Engine;
+use crate::{
+    config::Config,
+    entry::Entry,
+    key::Address,
+    store::{Ask, Filled, Hold, Lead, Lease, Listener, Right, StoreError, Token, Tombstone, Write},
+    telemetry,
+};
+use std::{future::Future, sync::Arc};
+use tokio::time::timeout;
+
+#[derive(Clone)]
+pub(crate) struct Place {
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) config: Arc<Config>,
+    pub(crate) at: Address,
+}
+
+impl Place {
+    pub(super) fn listen(&self) -> Listener {
+        self.engine.store.listen(&self.at)
+    }
+
+    pub(super) async fn get(&self) -> Result<Option<Entry>, StoreError> {
+        self.within("get", self.engine.store.get(&self.at)).await
+    }
+
+    pub(super) async fn lead(&self, ask: Ask) -> Result<Lead, StoreError> {
+        self.within("lead", self.engine.store.lead(&self.at, ask)).await
+    }
+
+    /// Fills. What the connection swallowed, or took too long, is sent once more: a fill is safe to run twice.
+    pub(super) async fn fill(&self, right: Right, entry: &Entry) -> Result<Filled, StoreError> {
+        let fill = async || {
+            let writes = vec![Write { at: self.at.clone(), entry: entry.clone() }];
+            self.within("fill", self.engine.store.fill(&self.at, right, writes)).await
+        };
+        let filled = match fill().await {
+            Err(error) if !error.is_refused() => fill().await,
+            filled => filled,
+        };
+        if let Ok(filled) = filled {
+            telemetry::filled(&self.engine.stats, &self.at, entry.meta().kind, filled);
+        }
+        filled
+    }
+
+    pub(super) async fn extend(&self, lease: Lease) -> Result<Hold, StoreError> {
+        let extended = self.within("extend", self.engine.store.extend(&self.at, lease, self.config.lease)).await;
+        if let Ok(Hold::Lost) = extended {
+            telemetry::lease_lost(&self.engine.stats, &self.at);
+        }
+        extended
+    }
+
+    pub(super) async fn abandon(&self, token: Token, tombstone: Option<Tombstone>) -> Result<Hold, StoreError> {
+        let abandon = || self.within("abandon", self.engine.store.abandon(&self.at, token, tombstone));
+        match abandon().await {
+            Err(error) if error.is_disconnected() => abandon().await,
+            answer => answer,
+        }
+    }
+
+    pub(super) async fn drop_entry(&self) -> Result<(), StoreError> {
+        self.within("invalidate", self.engine.store.invalidate(&self.at)).await
+    }
+
+    async fn within<T>(
+        &self,
+        operation: &'static str,
+        answer: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
+        let answer = match timeout(self.config.op_timeout, answer).await {
+            Ok(answer) => answer,
+            Err(elapsed) => Err(StoreError::new(elapsed)),
+        };
+        if let Err(error) = &answer {
+            telemetry::store_failed(&self.engine.stats, &self.at, operation, error);
+        }
+        answer
+    }
+}

@@ -1,0 +1,142 @@
+//! The right to fill: held, kept alive, spent by a fill, or given back.
+
+use super::{CacheVerdict, Keep, flight::Flight, place::Place};
+use crate::{
+    clock::Timestamp,
+    entry::{Entry, Kind, Lifetimes, Meta, Payload},
+    store::{Hold, Inbox, Lease, Listener, Right, Token, Tombstone},
+};
+use bytes::Bytes;
+use std::{convert::Infallible, future::pending, time::Duration};
+
+/// What may be done with the result of a fetch.
+pub(super) enum Claim {
+    /// Fill, as the leader of the fleet.
+    Lease(Box<Leading>),
+    /// Nothing: it stays in this process.
+    Local,
+    /// Take the place of this pass marker, if the answer may be stored after all.
+    PassStore(Token),
+}
+
+impl Claim {
+    pub(super) fn lease(&self) -> Option<Lease> {
+        match self {
+            Self::Lease(leading) => Some(leading.lease),
+            Self::Local | Self::PassStore(_) => None,
+        }
+    }
+
+    pub(super) fn verdict(&self) -> CacheVerdict {
+        match self {
+            Self::Lease(_) => CacheVerdict::Filled,
+            Self::Local => CacheVerdict::FailedOpen,
+            Self::PassStore(_) => CacheVerdict::Bypassed,
+        }
+    }
+
+    /// The id of what is filled.
+    pub(super) fn id(&self) -> Token {
+        self.lease().map_or_else(|| Token::unique(Inbox::unique()), |lease| lease.token)
+    }
+
+    /// Stores the entry, if this is a right to do so.
+    pub(super) async fn fill(self, place: &Place, entry: &Entry) {
+        match self {
+            Self::Lease(leading) if leading.lost => leading.guard.spent(),
+            Self::Lease(leading) => match place.fill(Right::Lease(leading.lease), entry).await {
+                Ok(_) => leading.guard.spent(),
+                Err(_) => _ = leading.guard.abandon(None).await,
+            },
+            Self::PassStore(marker) => _ = place.fill(Right::Promote(marker), entry).await,
+            Self::Local => {}
+        }
+    }
+
+    /// Gives the lease back, if this is one and it is still held.
+    pub(super) async fn give_back(self, tombstone: Option<Tombstone>) -> Hold {
+        match self {
+            Self::Lease(leading) => leading.guard.abandon(tombstone).await,
+            Self::PassStore(_) | Self::Local => Hold::Lost,
+        }
+    }
+}
+
+/// A lease and what is needed to keep it.
+pub(super) struct Leading {
+    lease: Lease,
+    guard: LeaseGuard,
+    listener: Listener,
+    lost: bool,
+}
+
+impl Leading {
+    pub(super) fn new(lease: Lease, guard: LeaseGuard, listener: Listener) -> Self {
+        Self { lease, guard, listener, lost: false }
+    }
+
+    /// Extends the lease and hears of invalidations, for as long as it is polled; dropped before the fill.
+    pub(super) async fn keep(&mut self, flight: &Flight) -> Infallible {
+        loop {
+            let beat = tokio::time::sleep(self.guard.place.config.lease / 3);
+            tokio::select! {
+                // Only a hint, and perhaps of an invalidation before the grant: whether the fill lands, the store says.
+                () = self.listener.gone() => flight.detach(),
+                () = beat => if let Ok(Hold::Lost) = self.guard.place.extend(self.lease).await {
+                    flight.detach();
+                    self.lost = true;
+                    pending::<()>().await;
+                }
+            }
+        }
+    }
+}
+
+/// Gives a lease back when it is dropped. Made before the lease is asked for: an answer that is lost, or not waited
+/// for, leaves nothing behind.
+pub(super) struct LeaseGuard {
+    place: Place,
+    token: Token,
+    armed: bool,
+}
+
+impl LeaseGuard {
+    pub(super) fn new(place: Place, token: Token) -> Self {
+        Self { place, token, armed: true }
+    }
+
+    /// There is nothing to give back.
+    pub(super) fn spent(mut self) {
+        self.armed = false;
+    }
+
+    /// Gives it back. Dropped while it waits, it does so behind.
+    pub(super) async fn abandon(mut self, tombstone: Option<Tombstone>) -> Hold {
+        let answer = self.place.abandon(self.token, tombstone).await;
+        self.armed = false; // if the store did not say, the lease ends by itself
+        answer.unwrap_or(Hold::Lost)
+    }
+}
+
+impl Drop for LeaseGuard {
+    fn drop(&mut self) {
+        // Without a runtime the process is about to end; the lease ends by itself.
+        if self.armed && tokio::runtime::Handle::try_current().is_ok() {
+            let (place, token) = (self.place.clone(), self.token);
+            self.place.engine.tasks.spawn(async move { place.abandon(token, None).await });
+        }
+    }
+}
+
+/// The entry of a fetch that began and answered then.
+pub(super) fn entry(id: Token, (began, answered): (Timestamp, Timestamp), keep: Keep, payload: Payload) -> Entry {
+    let Keep { lifetimes, codec } = keep;
+    Entry::new(Meta { kind: Kind::Value, id, answered, cost: answered.since(began), lifetimes, codec }, payload)
+}
+
+/// The marker that an answer is not for everybody.
+pub(super) fn marker(id: Token, kind: Kind, span: Duration) -> Entry {
+    let lifetimes = Lifetimes { fresh_for: span, ..Lifetimes::default() };
+    let meta = Meta { kind, id, answered: Timestamp::now(), cost: Duration::ZERO, lifetimes, codec: 0 };
+    Entry::new(meta, Bytes::new())
+}

@@ -1,0 +1,143 @@
+//! Between the engine and those who ask it: typed fetchers, keyed services, HTTP requests.
+//!
+//! What is shared is erased (entries are bytes, values among callers are [`Live`]), what belongs to one caller stays
+//! typed (`R`, its own answer). So `R` is never cloned nor encoded, and may be an error of any type.
+
+use crate::{
+    clock::Timestamp,
+    entry::{Entry, Lifetimes, Live, Payload},
+    error::Error,
+    store::BoxFuture,
+};
+use std::time::Instant;
+
+/// What one caller makes of what is stored or shared. Its answer is an `R`.
+pub(crate) trait Judge<R>: Clone + Send + Sync + 'static {
+    /// What may be done with the entry. Whoever says *serve* is asked to [`read`](Self::read) it next.
+    fn judge(&self, entry: &Entry, now: Timestamp) -> Verdict;
+    /// Whether the entry may stand in for a fetch that failed.
+    fn forgives(&self, entry: &Entry, now: Timestamp) -> bool;
+    /// The entry as an answer, whatever its age. `None` if it does not decode: a miss.
+    fn read(&self, entry: &Entry) -> Option<R>;
+    /// What a leader shares with those who wait, as an answer. `None` if it is not for this caller.
+    fn share(&self, live: &Live) -> Option<R>;
+    /// No answer.
+    fn refuse(&self, error: Error) -> R;
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    Serve,
+    ServeAndRefresh,
+    /// Lead, although an entry is there; it goes to the fetch, and may be served if that fails.
+    Validate,
+    /// As if it were not there.
+    Ignore,
+}
+
+/// Told to a fetch.
+pub(crate) enum Turn {
+    /// It leads: its end will be driven, and its head says who may share it.
+    Lead {
+        /// The entry at hand, if there is one.
+        seen: Option<Entry>,
+        /// When it will be aborted.
+        deadline: Option<Instant>,
+        /// Orders the leaders of one key. None while the store cannot be asked.
+        fencing_token: Option<u64>,
+    },
+    /// It runs for its own caller only: nothing is shared or stored, and nobody drives its end.
+    Alone,
+}
+
+/// The first half of what a fetch answers.
+pub(crate) struct Head<R> {
+    /// Goes to the leader's own caller.
+    pub(crate) own: R,
+    pub(crate) share: Share,
+    pub(crate) end: End,
+}
+
+impl<R> Head<R> {
+    /// An answer for nobody else.
+    pub(crate) fn private(own: R) -> Self {
+        Self { own, share: Share::Nobody, end: End::Nothing }
+    }
+}
+
+/// Who may have it, said at the head.
+pub(crate) enum Share {
+    Nobody,
+    /// Those who wait now in this process; it is not stored.
+    Waiting(Live),
+    /// Everybody, from now on: the value to those who wait, the end to the store.
+    Everybody(Live, Keep),
+    /// Everybody, but not before the end: it may still turn out too large to be shared.
+    AtEnd(Keep),
+    /// It failed. Those who wait get this, others are held off by a tombstone with the code.
+    Failed(Failure, u16),
+}
+
+/// What those get who waited for a fetch that failed.
+#[derive(Clone)]
+pub(crate) enum Failure {
+    Error(Error),
+    /// An answer that says so, such as a response 500.
+    Live(Live),
+}
+
+/// How it is to be stored.
+pub(crate) struct Keep {
+    pub(crate) lifetimes: Lifetimes,
+    pub(crate) codec: u64,
+}
+
+/// The second half of what a fetch answers.
+pub(crate) enum End {
+    Nothing,
+    Now(Payload),
+    Later(BoxFuture<'static, Ended>),
+}
+
+pub(crate) enum Ended {
+    /// To be stored.
+    Payload(Payload),
+    /// It turned out too large to be stored or shared.
+    OverCap,
+    /// It broke off, and is never stored.
+    BrokenOff,
+}
+
+impl End {
+    pub(crate) async fn reached(self) -> Ended {
+        match self {
+            Self::Nothing => Ended::BrokenOff,
+            Self::Now(payload) => Ended::Payload(payload),
+            Self::Later(end) => end.await,
+        }
+    }
+}
+
+/// A fetch in a box: what flights carry and give back unused.
+pub(crate) type BoxFetch<'a, R> = Box<dyn FnOnce(Turn) -> BoxFuture<'a, Head<R>> + Send + 'a>;
+
+/// How a request was answered. Behind the HTTP layer it is an extension of the response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum CacheVerdict {
+    /// From the cache, fresh.
+    Hit,
+    /// From the cache, stale: it is being refreshed, or the fetch for a newer one failed.
+    Stale,
+    /// By the origin, while this request held the lease.
+    Filled,
+    /// By the computation of another request, in this process or another one.
+    Coalesced,
+    /// By the origin for this request alone: it has no key, is not for sharing, or runs inside the computation of the
+    /// same key.
+    Bypassed,
+    /// By the origin because the store or another leader did not answer in time; shared in this process, not stored.
+    FailedOpen,
+    /// Not: the computation it waited for had failed.
+    Refused,
+}

@@ -1,0 +1,151 @@
+//! A stored entry: what is known about it, its payload, and a slot for what the payload decodes to.
+
+mod envelope;
+
+use crate::{clock::Timestamp, lease::Token};
+use bytes::Bytes;
+use std::{
+    any::Any,
+    fmt,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
+
+pub use envelope::FORMAT;
+
+/// A value that callers of one process share without encoding it.
+pub type Live = Arc<dyn Any + Send + Sync>;
+
+/// What a store keeps under one [`Address`](crate::store::Address). Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    meta: Meta,
+    payload: Payload,
+}
+
+/// An encoded value, which remembers what it decodes to: a store that keeps entries in the process is a cache of
+/// decoded values as well. Cheap to clone.
+#[derive(Clone)]
+pub struct Payload {
+    bytes: Bytes,
+    live: Arc<OnceLock<Live>>,
+}
+
+/// What is known about an [`Entry`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Meta {
+    /// What the entry says.
+    pub kind: Kind,
+    /// The token of its fill, which tells it from the entries before and after.
+    pub id: Token,
+    /// When the fetch had answered: its age counts from here.
+    pub answered: Timestamp,
+    /// How long the fetch took.
+    pub cost: Duration,
+    /// For how long it is served as it is, and for how long it is kept.
+    pub lifetimes: Lifetimes,
+    /// Codec and type of the payload. Another type under the same key is a miss.
+    pub codec: u64,
+}
+
+/// What an [`Entry`] says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Kind {
+    /// This is the value.
+    Value,
+    /// Pass marker: the answer may not be shared with anybody. Every request makes its own call, nobody waits.
+    Pass,
+    /// Pass marker: the answer may not be stored, but those who ask a process at the same time may share it.
+    PassStore,
+}
+
+/// The three ages that end a use of an entry, each counted from the moment that its fetch had answered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Lifetimes {
+    /// Fresh: served as it is.
+    pub fresh_for: Duration,
+    /// After that: served as it is while it is refreshed behind.
+    pub stale_while_revalidate: Duration,
+    /// After freshness: served when the fetch for a newer one failed.
+    pub stale_if_error: Duration,
+}
+
+impl Lifetimes {
+    /// For how long a store keeps the entry: the lifetime and the longer one of the two stale windows, but at least a
+    /// second, for those who waited for it and are on their way to read it.
+    #[must_use]
+    pub fn retention(&self) -> Duration {
+        let useful = self.fresh_for.saturating_add(self.stale_while_revalidate.max(self.stale_if_error));
+        useful.max(Duration::from_secs(1))
+    }
+}
+
+impl Entry {
+    /// An entry of that payload.
+    #[must_use]
+    pub fn new(meta: Meta, payload: impl Into<Payload>) -> Self {
+        Self { meta, payload: payload.into() }
+    }
+
+    /// What is known about it.
+    #[must_use]
+    pub fn meta(&self) -> &Meta {
+        &self.meta
+    }
+
+    /// The value.
+    #[must_use]
+    pub fn payload(&self) -> &Payload {
+        &self.payload
+    }
+
+    /// How old it is.
+    #[must_use]
+    pub fn age(&self, now: Timestamp) -> Duration {
+        now.since(self.meta.answered)
+    }
+
+    /// Whether a store keeps it.
+    #[must_use]
+    pub fn is_retained(&self, now: Timestamp) -> bool {
+        self.age(now) < self.meta.lifetimes.retention()
+    }
+}
+
+impl Payload {
+    /// With what it decodes to.
+    pub(crate) fn with_live(self, live: Live) -> Self {
+        let _ = self.live.set(live);
+        self
+    }
+
+    /// The encoded value.
+    #[must_use]
+    pub fn bytes(&self) -> &Bytes {
+        &self.bytes
+    }
+
+    /// Decodes once, and shares that for as long as the payload lives. `None` if it does not decode, or was decoded as
+    /// another type.
+    pub(crate) fn live<V: Any + Send + Sync>(&self, decode: impl FnOnce(&Bytes) -> Option<V>) -> Option<Arc<V>> {
+        if let Some(live) = self.live.get() {
+            return live.clone().downcast().ok();
+        }
+        let live: Live = Arc::new(decode(&self.bytes)?);
+        self.live.get_or_init(|| live).clone().downcast().ok()
+    }
+}
+
+impl From<Bytes> for Payload {
+    fn from(bytes: Bytes) -> Self {
+        Self { bytes, live: Arc::default() }
+    }
+}
+
+/// By length only: it is the users' data.
+impl fmt::Debug for Payload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Payload({} bytes)", self.bytes.len())
+    }
+}

@@ -1,0 +1,175 @@
+//! For how long what was fetched is used. Pure: the clock and the draw are handed in.
+
+use crate::{
+    clock::Timestamp,
+    entry::{Entry, Lifetimes},
+};
+use std::time::Duration;
+
+/// For how long an entry is fresh, and what may be done with it afterwards.
+///
+/// The lifetimes travel with the entry: readers go by what held when it was filled, so that all processes agree.
+///
+/// ```
+/// use stampede_guard::{Policy, StampedeGuard};
+/// use std::time::Duration;
+///
+/// let policy = Policy::fresh_for(Duration::from_secs(60))
+///     .stale_while_revalidate(Duration::from_secs(30))
+///     .stale_if_error(Duration::from_secs(3600));
+/// let guard = StampedeGuard::in_memory().policy(policy);
+/// ```
+///
+/// # Defaults
+///
+/// Fresh for 10 s, no stale windows, 10 % jitter.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Policy {
+    lifetimes: Lifetimes,
+    jitter: f64,
+}
+
+impl Policy {
+    /// Entries are fresh for this long, unless the fetch says otherwise (a response's own `Cache-Control`,
+    /// [`Fetched::fresh_for`](crate::Fetched::fresh_for)). Default: 10 s.
+    #[must_use]
+    pub const fn fresh_for(lifetime: Duration) -> Self {
+        let none = Duration::ZERO;
+        let lifetimes = Lifetimes { fresh_for: lifetime, stale_while_revalidate: none, stale_if_error: none };
+        Self { lifetimes, jitter: 0.1 }
+    }
+
+    /// For this long after its freshness an entry is still served at once, while one request in the fleet refreshes
+    /// it behind (RFC 5861 §3). Default: 0.
+    #[must_use]
+    pub const fn stale_while_revalidate(mut self, window: Duration) -> Self {
+        self.lifetimes.stale_while_revalidate = window;
+        self
+    }
+
+    /// For this long after its freshness an entry is served if the fetch for a newer one failed (RFC 5861 §4).
+    /// Default: 0.
+    #[must_use]
+    pub const fn stale_if_error(mut self, window: Duration) -> Self {
+        self.lifetimes.stale_if_error = window;
+        self
+    }
+
+    /// Up to this part of the lifetime is taken off at random, so that entries filled together do not expire
+    /// together. From 0 to 1, values outside are clamped. Default: 0.1. A lifetime that the fetch itself gave is
+    /// kept to the letter.
+    #[must_use]
+    pub const fn jitter(mut self, part: f64) -> Self {
+        self.jitter = if part > 0.0 { part.min(1.0) } else { 0.0 };
+        self
+    }
+
+    /// The lifetimes of an entry that is filled now.
+    pub(crate) fn lifetimes(&self, given: Option<Duration>, draw: f64) -> Lifetimes {
+        let jittered = || self.lifetimes.fresh_for.mul_f64(1.0 - self.jitter * draw);
+        Lifetimes { fresh_for: given.unwrap_or_else(jittered), ..self.lifetimes }
+    }
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self::fresh_for(Duration::from_secs(10))
+    }
+}
+
+/// What an entry's age allows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Freshness {
+    Fresh,
+    /// Stale, but may be served while it is refreshed.
+    Revalidate,
+    /// Stale, and may be served only when the fetch for a newer one fails.
+    Grace,
+    Dead,
+}
+
+/// What the entry's age allows now.
+pub(crate) fn freshness(entry: &Entry, now: Timestamp) -> Freshness {
+    let lifetimes = &entry.meta().lifetimes;
+    match entry.age(now).checked_sub(lifetimes.fresh_for) {
+        None => Freshness::Fresh,
+        Some(stale_for) if stale_for < lifetimes.stale_while_revalidate => Freshness::Revalidate,
+        Some(stale_for) if stale_for < lifetimes.stale_if_error => Freshness::Grace,
+        Some(_) => Freshness::Dead,
+    }
+}
+
+/// Whether the entry may stand in for a fetch that failed.
+pub(crate) fn forgives(entry: &Entry, now: Timestamp) -> bool {
+    let lifetimes = &entry.meta().lifetimes;
+    entry.age(now) < lifetimes.fresh_for.saturating_add(lifetimes.stale_if_error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        entry::{Kind, Meta},
+        lease::{Inbox, Token},
+    };
+    use bytes::Bytes;
+    use proptest::prelude::*;
+
+    fn entry(policy: &Policy, draw: f64) -> Entry {
+        let id = Token::unique(Inbox::unique());
+        let (lifetimes, answered) = (policy.lifetimes(None, draw), Timestamp::from_micros(0));
+        let meta = Meta { kind: Kind::Value, id, answered, cost: Duration::ZERO, lifetimes, codec: 0 };
+        Entry::new(meta, Bytes::new())
+    }
+
+    #[test]
+    fn one_age_after_the_other() {
+        let s = Duration::from_secs;
+        let policy = Policy::fresh_for(s(10)).stale_while_revalidate(s(5)).stale_if_error(s(20)).jitter(0.0);
+        let entry = entry(&policy, 0.5);
+        let at = |secs: u64| freshness(&entry, Timestamp::from_micros(0).after(s(secs)));
+        use Freshness::{Dead, Fresh, Grace, Revalidate};
+        assert_eq!([at(0), at(9), at(10), at(14), at(15), at(29), at(30)], [
+            Fresh, Fresh, Revalidate, Revalidate, Grace, Grace, Dead
+        ]);
+    }
+
+    #[test]
+    fn what_the_fetch_says_is_not_jittered() {
+        let given = Some(Duration::from_secs(60));
+        assert_eq!(Policy::default().jitter(1.0).lifetimes(given, 0.9).fresh_for, Duration::from_secs(60));
+    }
+
+    proptest! {
+        #[test]
+        fn jitter_only_shortens(ms in 0_u64..1 << 40, part in -1.0_f64..2.0, draw in 0.0_f64..1.0) {
+            let lifetime = Duration::from_millis(ms);
+            let jittered = Policy::fresh_for(lifetime).jitter(part).lifetimes(None, draw).fresh_for;
+            prop_assert!(jittered <= lifetime);
+            prop_assert!(jittered >= lifetime.mul_f64(1.0 - part.clamp(0.0, 1.0)));
+        }
+
+        #[test]
+        fn nothing_is_used_beyond_its_retention(
+            fresh in 0_u64..1000, revalidate in 0_u64..1000, error in 0_u64..1000, age in 0_u64..4000,
+        ) {
+            let ms = Duration::from_millis;
+            let policy = Policy::fresh_for(ms(fresh)).stale_while_revalidate(ms(revalidate)).stale_if_error(ms(error));
+            let entry = entry(&policy, 0.0);
+            let now = Timestamp::from_micros(0).after(ms(age));
+            let usable = freshness(&entry, now) != Freshness::Dead || forgives(&entry, now);
+            prop_assert!(!usable || entry.is_retained(now));
+        }
+
+        #[test]
+        fn an_entry_only_gets_worse(
+            fresh in 0_u64..1000, revalidate in 0_u64..1000, error in 0_u64..1000, a in 0_u64..4000, b in 0_u64..4000,
+        ) {
+            let ms = Duration::from_millis;
+            let policy = Policy::fresh_for(ms(fresh)).stale_while_revalidate(ms(revalidate)).stale_if_error(ms(error));
+            let entry = entry(&policy, 0.3);
+            let at = |age: u64| freshness(&entry, Timestamp::from_micros(0).after(ms(age))) as u8;
+            prop_assert!(at(a.min(b)) <= at(a.max(b)));
+        }
+    }
+}

@@ -1,0 +1,264 @@
+//! The store of a fleet: entries and leases in Redis (one server, Cluster, Valkey).
+//!
+//! A hit is one GET. The rest are scripts, each safe to run twice. Wake-ups come over a connection of their own, to an
+//! inbox of this process alone; they are never on the data connection, where a reconnecting client hands surplus
+//! subscription confirmations to other requests.
+
+mod link;
+mod script;
+mod server_clock;
+mod subscriber;
+
+pub use link::Connection;
+
+use super::{
+    Address, Answer, Ask, Entry, FORMAT, Filled, Hold, IntoStore, KeyHash, Lead, Lease, Listener, Right, Store,
+    StoreError, Timestamp, Token, Tombstone, Wakes, Write,
+};
+use bytes::Bytes;
+use link::{Dialled, Link, store_error};
+use redis::Value;
+use script::Scripts;
+use server_clock::ServerClock;
+use std::{fmt, sync::Arc, time::Duration};
+use subscriber::Subscriber;
+
+/// Entries and leases in Redis.
+///
+/// [`StampedeGuard::new`](crate::StampedeGuard::new) makes one of a client or connection by itself; make it by hand to
+/// give wake-ups to a connection:
+///
+/// ```no_run
+/// # async fn example() -> redis::RedisResult<()> {
+/// use stampede_guard::{RedisStore, StampedeGuard, redis};
+///
+/// let client = redis::Client::open("redis://127.0.0.1/")?;
+/// let connection = client.get_connection_manager().await?;
+/// let guard = StampedeGuard::new(RedisStore::from_connection(connection).wakes_from(client));
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Names
+///
+/// For namespace `sg` and key `user:42` the entry is `{sg:ruser:42}:v1.0` (envelope format and schema), the lease
+/// `{sg:ruser:42}:l`. Keys that are long or not plain are hashed. Wake-ups are published to `stampede-guard:` and eight
+/// letters.
+pub struct RedisStore {
+    link: Arc<dyn Link>,
+    scripts: Scripts,
+    clock: Arc<ServerClock>,
+    wakes: Wakes,
+    subscriber: Option<Subscriber>,
+}
+
+impl RedisStore {
+    /// Over connections of its own: one for data, one for wake-ups. Both are made when they are needed for the first
+    /// time, and again when they break.
+    #[must_use]
+    pub fn new(client: redis::Client) -> Self {
+        let client = link::tuned(client);
+        let clock = Arc::new(ServerClock::default());
+        Self::over(Arc::new(Dialled::new(client.clone(), clock.clone())), clock).wakes_from(client)
+    }
+
+    /// Over a connection that already is: a [`ConnectionManager`](redis::aio::ConnectionManager), which reconnects, a
+    /// [`MultiplexedConnection`](redis::aio::MultiplexedConnection), which does not, or anything of the like.
+    ///
+    /// It cannot be turned back into a client, so this process waits by polling, unless [`wakes_from`](Self::wakes_from)
+    /// names one.
+    #[must_use]
+    pub fn from_connection<C>(connection: C) -> Self
+    where
+        C: redis::aio::ConnectionLike + Clone + Send + Sync + 'static,
+    {
+        let clock = Arc::new(ServerClock::default());
+        Self::over(Arc::new(Dialled::new(Connection(connection), clock.clone())), clock)
+    }
+
+    /// Over a Redis Cluster. This process waits by polling, unless [`wakes_from`](Self::wakes_from) names a client of
+    /// any of its nodes.
+    #[cfg(feature = "cluster")]
+    #[must_use]
+    pub fn from_cluster(client: redis::cluster::ClusterClient) -> Self {
+        let clock = Arc::new(ServerClock::default());
+        Self::over(Arc::new(Dialled::new(client, clock.clone())), clock)
+    }
+
+    /// Hears of wake-ups over a connection of this client.
+    #[must_use]
+    pub fn wakes_from(mut self, client: redis::Client) -> Self {
+        self.subscriber = Some(Subscriber::new(client, self.wakes.clone()));
+        self
+    }
+
+    fn over(link: Arc<dyn Link>, clock: Arc<ServerClock>) -> Self {
+        Self { link, scripts: Scripts::default(), clock, wakes: Wakes::new(), subscriber: None }
+    }
+
+    async fn run(&self, cmd: script::Call<'_>) -> Result<Value, StoreError> {
+        cmd.run(&*self.link).await.map_err(store_error)
+    }
+
+    async fn lead_now(&self, at: &Address, ask: Ask) -> Result<Lead, StoreError> {
+        let inbox = match &self.subscriber {
+            Some(subscriber) if subscriber.is_live().await => Some(self.wakes.inbox()),
+            _ => None,
+        };
+        let (entry, lease) = (entry_name(at), lease_name(at));
+        let mut seen = ask.seen.map(|id| Bytes::copy_from_slice(id.as_bytes()));
+        for _ in 0..UNREADABLE_ENTRIES {
+            let sent = Timestamp::now();
+            let call = self.scripts.lead(&entry, &lease, ask, seen.as_deref(), inbox, MAX_INBOXES);
+            match script::led(self.run(call).await?)? {
+                script::Led::Granted { stamp, seen_alive } => {
+                    self.clock.learn(stamp, sent, Timestamp::now());
+                    return Ok(Lead::Granted { lease: Lease { token: ask.token, stamp }, seen_alive });
+                }
+                script::Led::Other(lead) => return Ok(lead),
+                script::Led::Hit(bytes) => match Entry::from_envelope(at, &bytes, self.clock.offset()) {
+                    Some(entry) => return Ok(Lead::Hit(entry)),
+                    // Not readable is as good as absent. No lease was granted, so the token is still unspent.
+                    None => seen = Some(bytes.slice(bytes.len().min(1)..bytes.len().min(17))),
+                },
+            }
+        }
+        Err(StoreError::new("the entry keeps changing, and none of it can be read"))
+    }
+
+    async fn fill_now(&self, at: &Address, right: Right, writes: Vec<Write>) -> Result<Filled, StoreError> {
+        let offset = self.clock.offset();
+        let write = |write: &Write| {
+            (entry_name(&write.at), write.entry.to_envelope(&write.at, offset), write.entry.meta().lifetimes.retention())
+        };
+        let writes: Vec<_> = writes.iter().map(write).collect();
+        let call = self.scripts.fill(&lease_name(at), right, at.hash(), &writes);
+        match script::number(&self.run(call).await?)? {
+            0 => Ok(Filled::Fenced),
+            _ => Ok(Filled::Stored),
+        }
+    }
+
+    async fn held(&self, call: script::Call<'_>) -> Result<Hold, StoreError> {
+        match script::number(&self.run(call).await?)? {
+            0 => Ok(Hold::Lost),
+            _ => Ok(Hold::Held),
+        }
+    }
+}
+
+impl Store for RedisStore {
+    fn get<'a>(&'a self, at: &'a Address) -> Answer<'a, Option<Entry>> {
+        Box::pin(async move {
+            match self.link.send(redis::cmd("GET").arg(entry_name(at))).await {
+                Ok(Value::BulkString(bytes)) => Ok(Entry::from_envelope(at, &bytes.into(), self.clock.offset())),
+                Ok(_) => Ok(None),
+                Err(error) if is_wrong_type(&error) => Ok(None),
+                Err(error) => Err(store_error(error)),
+            }
+        })
+    }
+
+    fn lead<'a>(&'a self, at: &'a Address, ask: Ask) -> Answer<'a, Lead> {
+        Box::pin(self.lead_now(at, ask))
+    }
+
+    fn fill<'a>(&'a self, at: &'a Address, right: Right, writes: Vec<Write>) -> Answer<'a, Filled> {
+        Box::pin(self.fill_now(at, right, writes))
+    }
+
+    fn abandon<'a>(&'a self, at: &'a Address, token: Token, tombstone: Option<Tombstone>) -> Answer<'a, Hold> {
+        Box::pin(async move {
+            self.held(self.scripts.abandon(&lease_name(at), token, tombstone, at.hash())).await
+        })
+    }
+
+    fn extend<'a>(&'a self, at: &'a Address, lease: Lease, span: Duration) -> Answer<'a, Hold> {
+        Box::pin(async move { self.held(self.scripts.extend(&lease_name(at), lease, span)).await })
+    }
+
+    fn invalidate<'a>(&'a self, at: &'a Address) -> Answer<'a, ()> {
+        Box::pin(async move {
+            let call = self.scripts.invalidate(&lease_name(at), &entry_names(at), at.hash());
+            self.run(call).await.map(drop)
+        })
+    }
+
+    fn listen(&self, at: &Address) -> Listener {
+        if let Some(subscriber) = &self.subscriber {
+            subscriber.start();
+        }
+        self.wakes.listen(at)
+    }
+}
+
+/// Without the connection, whose address may hold a password.
+impl fmt::Debug for RedisStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisStore").field("wakes", &self.wakes).field("woken", &self.subscriber.is_some()).finish()
+    }
+}
+
+/// All keys of a resource have its name as hash tag, hence one slot.
+fn slot(at: &Address) -> String {
+    format!("{{{}:{}}}", at.namespace(), at.resource_name())
+}
+
+fn variant(at: &Address) -> String {
+    at.variant().map_or_else(String::new, |_| format!(".{:?}", at.hash()))
+}
+
+fn lease_name(at: &Address) -> String {
+    format!("{}:l{}", slot(at), variant(at))
+}
+
+fn entry_name(at: &Address) -> String {
+    format!("{}:v{FORMAT}.{}{}", slot(at), at.schema(), variant(at))
+}
+
+/// The entry and its neighbours of other formats and schemas, which old and new processes of a rolling deploy use.
+fn entry_names(at: &Address) -> Vec<String> {
+    let (slot, variant) = (slot(at), variant(at));
+    let formats = [FORMAT, FORMAT - 1, FORMAT + 1];
+    let name = |format: u32| {
+        let (slot, variant) = (&slot, &variant);
+        at.neighbours().map(move |schema| format!("{slot}:v{format}.{schema}{variant}"))
+    };
+    formats.into_iter().flat_map(name).collect()
+}
+
+fn is_wrong_type(error: &redis::RedisError) -> bool {
+    error.code() == Some("WRONGTYPE")
+}
+
+macro_rules! into_store {
+    ($($(#[$attribute:meta])* $from:ty => $make:path;)*) => {$(
+        $(#[$attribute])*
+        impl IntoStore for $from {
+            fn into_store(self) -> Arc<dyn Store> {
+                Arc::new($make(self))
+            }
+        }
+    )*};
+}
+
+into_store! {
+    redis::Client => RedisStore::new;
+    redis::aio::ConnectionManager => RedisStore::from_connection;
+    redis::aio::MultiplexedConnection => RedisStore::from_connection;
+    #[cfg(feature = "cluster")]
+    redis::cluster::ClusterClient => RedisStore::from_cluster;
+    #[cfg(feature = "cluster")]
+    redis::cluster_async::ClusterConnection => RedisStore::from_connection;
+}
+
+impl<C: redis::aio::ConnectionLike + Clone + Send + Sync + 'static> IntoStore for Connection<C> {
+    fn into_store(self) -> Arc<dyn Store> {
+        Arc::new(RedisStore::from_connection(self.0))
+    }
+}
+
+/// More processes than that poll: each one costs the script a message.
+const MAX_INBOXES: usize = 64;
+/// So many entries in a row may turn out unreadable.
+const UNREADABLE_ENTRIES: usize = 4;

@@ -1,0 +1,178 @@
+//! The data connection: made when it is needed, by a task that outlives the request, and again when it breaks.
+
+use super::{StoreError, Timestamp, script, server_clock::ServerClock};
+use crate::store::BoxFuture;
+use futures_util::{FutureExt, future::Shared};
+use redis::{Cmd, ErrorKind, RedisError, RedisResult, Value, aio::ConnectionLike, io::tcp::TcpSettings};
+use std::{
+    future::Future,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+use tokio_util::task::AbortOnDropHandle;
+
+/// Sends a command. Dropping the future does not take it back.
+pub(super) trait Link: Send + Sync {
+    fn send<'a>(&'a self, cmd: &'a Cmd) -> BoxFuture<'a, RedisResult<Value>>;
+}
+
+/// Where connections come from.
+pub(super) trait Connect: Send + Sync + 'static {
+    type Connection: ConnectionLike + Clone + Send + Sync + 'static;
+
+    fn connect(&self) -> impl Future<Output = RedisResult<Self::Connection>> + Send;
+}
+
+impl Connect for redis::Client {
+    type Connection = redis::aio::MultiplexedConnection;
+
+    async fn connect(&self) -> RedisResult<Self::Connection> {
+        // Timeouts of answers are the guard's: redis-rs would not reconnect after one anyhow.
+        let config = redis::AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(CONNECT_TIMEOUT))
+            .set_response_timeout(None)
+            .set_pipeline_buffer_size(1024);
+        self.get_multiplexed_async_connection_with_config(&config).await
+    }
+}
+
+#[cfg(feature = "cluster")]
+impl Connect for redis::cluster::ClusterClient {
+    type Connection = redis::cluster_async::ClusterConnection;
+
+    async fn connect(&self) -> RedisResult<Self::Connection> {
+        self.get_async_connection().await
+    }
+}
+
+/// Any connection of redis-rs, or one that behaves like it, as a store: `StampedeGuard::new(Connection(pooled))`.
+#[derive(Clone, Debug)]
+pub struct Connection<C>(pub C);
+
+impl<C: ConnectionLike + Clone + Send + Sync + 'static> Connect for Connection<C> {
+    type Connection = C;
+
+    async fn connect(&self) -> RedisResult<C> {
+        Ok(self.0.clone())
+    }
+}
+
+/// The current connection, or the attempt to make it, which everybody who needs it awaits.
+pub(super) struct Dialled<C: Connect> {
+    connect: Arc<C>,
+    clock: Arc<ServerClock>,
+    current: Mutex<Option<Dial<C::Connection>>>,
+}
+
+struct Dial<C> {
+    attempt: Shared<BoxFuture<'static, RedisResult<C>>>,
+    /// Tells one attempt from the next.
+    number: u64,
+    begun: Timestamp,
+}
+
+impl<C: Connect> Dialled<C> {
+    pub(super) fn new(connect: C, clock: Arc<ServerClock>) -> Self {
+        Self { connect: Arc::new(connect), clock, current: Mutex::new(None) }
+    }
+
+    /// The current attempt; a new one if there is none, or the last one failed a while ago.
+    fn dial(&self) -> (Shared<BoxFuture<'static, RedisResult<C::Connection>>>, u64) {
+        let mut current = self.lock();
+        let last = current.as_ref().map_or(0, |dial| dial.number);
+        if let Some(dial) = &*current {
+            let failed = matches!(dial.attempt.peek(), Some(Err(_)));
+            if !failed || Timestamp::now().since(dial.begun) < PAUSE {
+                return (dial.attempt.clone(), dial.number);
+            }
+        }
+        let (connect, clock) = (self.connect.clone(), self.clock.clone());
+        let task = tokio::spawn(async move {
+            let mut connection = connect.connect().await?;
+            introduce(&mut connection, &clock).await?;
+            Ok(connection)
+        });
+        let task = AbortOnDropHandle::new(task);
+        let attempt = async move {
+            match task.await {
+                Ok(connected) => connected,
+                Err(_) => Err(RedisError::from((ErrorKind::Io, "the runtime of the connection has ended"))),
+            }
+        };
+        let dial = Dial { attempt: attempt.boxed().shared(), number: last + 1, begun: Timestamp::now() };
+        let attempt = dial.attempt.clone();
+        *current = Some(dial);
+        (attempt, last + 1)
+    }
+
+    /// Forgets a connection that broke, unless that was done already.
+    fn hang_up(&self, number: u64) {
+        let mut current = self.lock();
+        if current.as_ref().is_some_and(|dial| dial.number == number && matches!(dial.attempt.peek(), Some(Ok(_)))) {
+            *current = None;
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Dial<C::Connection>>> {
+        self.current.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<C: Connect> Link for Dialled<C> {
+    fn send<'a>(&'a self, cmd: &'a Cmd) -> BoxFuture<'a, RedisResult<Value>> {
+        Box::pin(async move {
+            let (attempt, number) = self.dial();
+            let mut connection = attempt.await?;
+            let answer = cmd.query_async(&mut connection).await;
+            if answer.as_ref().is_err_and(is_broken) {
+                self.hang_up(number);
+            }
+            answer
+        })
+    }
+}
+
+/// Loads the scripts and learns the server's time. A server that refuses either is still of use: scripts are sent in
+/// full where they are not loaded, and stamps tell the time as well.
+async fn introduce<C: ConnectionLike>(connection: &mut C, clock: &ServerClock) -> RedisResult<()> {
+    let pipeline = script::introduction();
+    let sent = Timestamp::now();
+    match connection.req_packed_commands(&pipeline, 0, pipeline.len()).await {
+        Ok(answers) => {
+            if let Some(Value::Array(time)) = answers.last()
+                && let [seconds, micros] = &time[..]
+                && let (Ok(seconds), Ok(micros)) = (script::number(seconds), script::number(micros))
+            {
+                clock.learn(seconds * 1_000_000 + micros, sent, Timestamp::now());
+            }
+            Ok(())
+        }
+        Err(error) if is_broken(&error) => Err(error),
+        Err(_) => Ok(()),
+    }
+}
+
+fn is_broken(error: &RedisError) -> bool {
+    error.is_unrecoverable_error() || error.is_connection_dropped() || error.is_connection_refusal()
+}
+
+pub(super) fn store_error(error: RedisError) -> StoreError {
+    match error.kind() {
+        _ if is_broken(&error) => StoreError::disconnected(error),
+        ErrorKind::Server(_) | ErrorKind::Extension => StoreError::refused(error),
+        _ => StoreError::new(error),
+    }
+}
+
+/// The client with sockets that send at once, and that notice when nobody is there any more.
+pub(super) fn tuned(client: redis::Client) -> redis::Client {
+    let settings = TcpSettings::default().set_nodelay(true);
+    #[cfg(any(target_os = "android", target_os = "fuchsia", target_os = "linux"))]
+    let settings = settings.set_user_timeout(Duration::from_secs(5));
+    let info = client.get_connection_info().clone().set_tcp_settings(settings);
+    redis::Client::open(info).unwrap_or(client)
+}
+
+pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+/// After an attempt that failed, the next one waits.
+const PAUSE: Duration = Duration::from_millis(100);

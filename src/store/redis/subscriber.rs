@@ -1,0 +1,121 @@
+//! Hears the wake-ups of this process: one connection, one channel, nothing else.
+
+use super::{Wakes, link::CONNECT_TIMEOUT, script::CHANNEL};
+use crate::{backoff, clock, key::KeyHash};
+use futures_util::StreamExt;
+use redis::RedisResult;
+use std::{
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
+use tokio::{
+    sync::watch,
+    task::JoinHandle,
+    time::{Instant, MissedTickBehavior, interval_at, timeout},
+};
+
+/// Connects when it is first needed and whenever the connection is lost, for as long as the store lives.
+pub(super) struct Subscriber {
+    client: redis::Client,
+    wakes: Wakes,
+    state: watch::Sender<State>,
+    task: Mutex<Option<JoinHandle<()>>>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    Connecting,
+    Live,
+    Down,
+}
+
+impl Subscriber {
+    pub(super) fn new(client: redis::Client, wakes: Wakes) -> Self {
+        Self { client, wakes, state: watch::Sender::new(State::Down), task: Mutex::new(None) }
+    }
+
+    /// Starts to listen, if it does not yet, or if the runtime in which it did has ended.
+    pub(super) fn start(&self) {
+        let mut task = self.task.lock().unwrap_or_else(PoisonError::into_inner);
+        if task.as_ref().is_none_or(JoinHandle::is_finished) {
+            self.state.send_replace(State::Connecting);
+            *task = Some(tokio::spawn(listen(self.client.clone(), self.wakes.clone(), self.state.clone())));
+        }
+    }
+
+    /// Whether wake-ups arrive. Waits for a first attempt that is under way, but not for long.
+    pub(super) async fn is_live(&self) -> bool {
+        let mut state = self.state.subscribe();
+        let decided = state.wait_for(|state| *state != State::Connecting);
+        matches!(timeout(PATIENCE, decided).await, Ok(Ok(state)) if *state == State::Live)
+    }
+}
+
+impl Drop for Subscriber {
+    fn drop(&mut self) {
+        let task = self.task.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if let Some(task) = task {
+            task.abort();
+        }
+    }
+}
+
+async fn listen(client: redis::Client, wakes: Wakes, state: watch::Sender<State>) {
+    let mut failed = 0;
+    loop {
+        match timeout(CONNECT_TIMEOUT, subscribe(&client, &wakes)).await {
+            Ok(Ok(channel)) => {
+                failed = 0;
+                state.send_replace(State::Live);
+                wakes.wake_all(); // what was published while nobody listened is lost
+                hear(channel, &wakes).await;
+            }
+            Ok(Err(_)) | Err(_) => failed += 1,
+        }
+        state.send_replace(State::Down);
+        tokio::time::sleep(backoff::poll(failed, false, clock::draw())).await;
+    }
+}
+
+async fn subscribe(client: &redis::Client, wakes: &Wakes) -> RedisResult<redis::aio::PubSub> {
+    let mut channel = client.get_async_pubsub().await?;
+    let inbox = wakes.inbox();
+    channel.subscribe([CHANNEL.as_bytes(), inbox.as_bytes()].concat()).await?;
+    Ok(channel)
+}
+
+/// Until the connection breaks, or does not answer.
+async fn hear(channel: redis::aio::PubSub, wakes: &Wakes) {
+    let (mut sink, mut stream) = channel.split();
+    let mut watchdog = interval_at(Instant::now() + WATCH, WATCH);
+    watchdog.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            message = stream.next() => match message {
+                Some(message) => deliver(message.get_payload_bytes(), wakes),
+                None => return,
+            },
+            _ = watchdog.tick() => {
+                // The stream is not polled meanwhile, but its messages queue up.
+                if !matches!(timeout(WATCH, sink.ping::<redis::Value>()).await, Ok(Ok(_))) {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// An outcome and a key hash. It is only a hint: whoever is woken asks the store.
+fn deliver(message: &[u8], wakes: &Wakes) {
+    let Some((outcome, hash)) = message.split_first() else { return };
+    let Ok(hash) = hash.try_into().map(KeyHash::from_bytes) else { return };
+    match outcome {
+        b'g' => wakes.gone(hash),
+        _ => wakes.wake(hash),
+    }
+}
+
+/// How long a request to lead waits for the subscriber to get ready.
+const PATIENCE: Duration = Duration::from_millis(50);
+/// So often the connection is tried, and so long it may take to answer.
+const WATCH: Duration = Duration::from_secs(5);

@@ -1,0 +1,115 @@
+//! A real `redis-server`, which never outlives the process that started it.
+
+mod running;
+
+use self::running::Running;
+use super::signal::signal;
+use redis::{Client, aio::MultiplexedConnection};
+use std::{
+    net::TcpListener,
+    sync::{Mutex, MutexGuard, OnceLock, PoisonError},
+    thread,
+    time::Duration,
+};
+
+/// A server on a free port of the loopback interface, without persistence, in a directory of its own.
+///
+/// It dies with its owner, and with the test process however that ends. Starting takes some 20 ms and blocks; if
+/// `redis-server` is missing or does not come up, that is a panic.
+#[derive(Debug)]
+pub(crate) struct RedisServer {
+    port: u16,
+    running: Mutex<Option<Running>>,
+}
+
+impl RedisServer {
+    /// A server for this test alone. Only on such a one count, flush, pause or kill.
+    pub(crate) fn start() -> Self {
+        // Between our look for a free port and the server's bind, somebody else may take it.
+        for _ in 0..PORTS_TRIED {
+            let port = free_port();
+            if let Some(running) = Running::start(port) {
+                return Self { port, running: Mutex::new(Some(running)) };
+            }
+        }
+        panic!("{PORTS_TRIED} free ports in a row were taken before redis-server could bind them");
+    }
+
+    /// The server that all tests of this binary share, started by the first who asks. Keep to keys of your own.
+    pub(crate) fn shared() -> &'static Self {
+        static SHARED: OnceLock<RedisServer> = OnceLock::new();
+        SHARED.get_or_init(Self::start)
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    pub(crate) fn client(&self) -> Client {
+        Client::open(self.url()).expect("the URL is well-formed")
+    }
+
+    pub(crate) async fn connection(&self) -> MultiplexedConnection {
+        self.client().get_multiplexed_async_connection().await.expect("the server is up")
+    }
+
+    /// Forgets every key; scripts and connections stay.
+    pub(crate) async fn flushall(&self) {
+        let () = redis::cmd("FLUSHALL").query_async(&mut self.connection().await).await.expect("the server is up");
+    }
+
+    /// Stops the server in its tracks: connections stay open, connecting still works, nothing answers.
+    pub(crate) fn pause(&self) {
+        signal("STOP", self.pid());
+    }
+
+    /// Undoes [`pause`](Self::pause); what was sent meanwhile is executed now.
+    pub(crate) fn resume(&self) {
+        signal("CONT", self.pid());
+    }
+
+    /// Ends the server at once; afterwards connections are refused. Does nothing if it was killed before.
+    pub(crate) fn kill(&self) {
+        *self.running() = None;
+    }
+
+    /// Kills the server, if it still runs, and starts one without data on the same port.
+    pub(crate) async fn restart(&self) {
+        self.kill();
+        let port = self.port;
+        let running = tokio::task::spawn_blocking(move || start_again(port)).await;
+        *self.running() = Some(running.expect("the server starts again"));
+    }
+
+    fn pid(&self) -> u32 {
+        self.running().as_ref().expect("the server was killed").pid()
+    }
+
+    fn running(&self) -> MutexGuard<'_, Option<Running>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn free_port() -> u16 {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("the loopback interface has a free port");
+    listener.local_addr().expect("a bound listener has an address").port()
+}
+
+/// The port may belong to somebody's outgoing connection for a moment.
+fn start_again(port: u16) -> Running {
+    for _ in 0..RESTARTS_TRIED {
+        if let Some(running) = Running::start(port) {
+            return running;
+        }
+        thread::sleep(RESTART_PAUSE);
+    }
+    panic!("port {port} was taken by another process while no server ran on it");
+}
+
+const PORTS_TRIED: usize = 10;
+const RESTARTS_TRIED: usize = 100;
+const RESTART_PAUSE: Duration = Duration::from_millis(50);

@@ -1,0 +1,109 @@
+//! The process of one server, and what ends it.
+
+use redis::{Client, InfoDict};
+use std::{
+    fs,
+    io::{BufRead, BufReader, ErrorKind},
+    os::unix::process::CommandExt,
+    process::{Child, Command, Stdio},
+    thread,
+    time::Duration,
+};
+use tempfile::TempDir;
+
+/// A `redis-server` under a watchdog: a shell that waits for the end of its standard input, which this process holds
+/// open, and then kills the server. So the server dies with us even if we are killed and nothing of ours gets to run.
+#[derive(Debug)]
+pub(super) struct Running {
+    watchdog: Child,
+    pid: u32,
+    dir: TempDir,
+}
+
+impl Running {
+    /// A server on that port which answers; `None` if the port is taken.
+    pub(super) fn start(port: u16) -> Option<Self> {
+        require_redis_server();
+        let running = Self::spawn(port);
+        for _ in 0..TICKS {
+            if running.answers_on(port) {
+                return Some(running);
+            }
+            if running.log().contains("Address already in use") {
+                return None;
+            }
+            thread::sleep(TICK);
+        }
+        panic!("redis-server did not answer on port {port} in time; it said:\n{}", running.log());
+    }
+
+    pub(super) fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    fn spawn(port: u16) -> Self {
+        let dir = tempfile::Builder::new().prefix("stampede-guard-redis-").tempdir().expect("a temporary directory");
+        let mut watchdog = Command::new("sh")
+            .args(["-c", WATCHDOG])
+            .arg(dir.path())
+            .args(["--port", &port.to_string(), "--bind", "127.0.0.1"])
+            .args(["--save", "", "--appendonly", "no", "--dir"])
+            .arg(dir.path())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            // What ends our process group, Ctrl-C for one, leaves the watchdog to its work.
+            .process_group(0)
+            .spawn()
+            .expect("sh is on PATH");
+        let mut pid = String::new();
+        let stdout = watchdog.stdout.take().expect("standard output is a pipe");
+        BufReader::new(stdout).read_line(&mut pid).expect("the watchdog says whom it watches");
+        Self { watchdog, pid: pid.trim().parse().expect("a process id"), dir }
+    }
+
+    /// Whether it is this server that answers: another test's may have got the port.
+    fn answers_on(&self, port: u16) -> bool {
+        let ask = || {
+            let mut connection = Client::open(("127.0.0.1", port))?.get_connection_with_timeout(PATIENCE)?;
+            connection.set_read_timeout(Some(PATIENCE))?;
+            redis::cmd("INFO").arg("server").query::<InfoDict>(&mut connection)
+        };
+        ask().is_ok_and(|info| info.get("process_id") == Some(self.pid))
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(self.dir.path().join("log")).unwrap_or_default()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Waiting closes the pipe first.
+        let _ = self.watchdog.wait();
+    }
+}
+
+fn require_redis_server() {
+    let asked = Command::new("redis-server").arg("--version").stdout(Stdio::null()).status();
+    if asked.is_err_and(|error| error.kind() == ErrorKind::NotFound) {
+        panic!("redis-server is not on PATH, and these tests are about it: install it, or run scripts/test.sh");
+    }
+}
+
+/// `$0` is the server's directory, the arguments are the server's. Our death orphans this process group, and if the
+/// server is paused then, the kernel sends HUP to the whole group. KILL ends a paused server as well.
+const WATCHDOG: &str = r#"
+trap '' HUP
+redis-server "$@" >"$0/log" 2>&1 &
+server=$!
+echo "$server"
+read -r _
+kill -s KILL "$server"
+wait "$server"
+rm -rf "$0"
+"#;
+
+const TICK: Duration = Duration::from_millis(5);
+const TICKS: usize = 2_000;
+const PATIENCE: Duration = Duration::from_millis(500);
