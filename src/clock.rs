@@ -1,8 +1,5 @@
 //! The only place that reads a clock or draws randomness; everything else is handed `now` and a draw.
-#![allow(
-    clippy::disallowed_methods,
-    reason = "this module is where they are allowed"
-)]
+#![allow(clippy::disallowed_methods, reason = "this module is where they are allowed")]
 
 use std::{
     sync::OnceLock,
@@ -81,7 +78,7 @@ pub(crate) fn unique<const N: usize>() -> [u8; N] {
 }
 
 /// The time of day as this host believes it to be.
-#[cfg(feature = "redis")]
+#[cfg(any(feature = "http", feature = "redis"))]
 pub(crate) fn wall() -> std::time::SystemTime {
     std::time::SystemTime::now()
 }

@@ -323,14 +323,8 @@ impl<'a, J> Caller<'a, J> {
         let (own, mine) = oneshot::channel();
         let mut leading = leading();
         leading.push(self.place.at.clone());
-        let pilot = Pilot {
-            place: self.place.clone(),
-            judge: self.judge.clone(),
-            flight,
-            seen,
-            own: Some(own),
-            leading,
-        };
+        let pilot =
+            Pilot { place: self.place.clone(), judge: self.judge.clone(), flight, seen, own: Some(own), leading };
         let flight = telemetry::in_current_span(pilot.fly(start, fetch));
         if let Some(flight) = (self.drive)(&self.place.engine, Box::pin(flight)) {
             flight.await;

@@ -12,7 +12,11 @@ mod error;
 #[cfg(feature = "_typed")]
 mod fetch;
 mod guard;
+#[cfg(feature = "http")]
+pub mod http;
 mod key;
+#[cfg(feature = "_typed")]
+pub mod keyed;
 mod lease;
 mod policy;
 pub mod store;

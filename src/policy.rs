@@ -129,9 +129,10 @@ mod tests {
         let entry = entry(&policy, 0.5);
         let at = |secs: u64| freshness(&entry, Timestamp::from_micros(0).after(s(secs)));
         use Freshness::{Dead, Fresh, Grace, Revalidate};
-        assert_eq!([at(0), at(9), at(10), at(14), at(15), at(29), at(30)], [
-            Fresh, Fresh, Revalidate, Revalidate, Grace, Grace, Dead
-        ]);
+        assert_eq!(
+            [at(0), at(9), at(10), at(14), at(15), at(29), at(30)],
+            [Fresh, Fresh, Revalidate, Revalidate, Grace, Grace, Dead]
+        );
     }
 
     #[test]

@@ -175,10 +175,6 @@ pub(crate) struct Flight {
 }
 
 impl Flight {
-    pub(crate) fn at(&self) -> &Address {
-        &self.at
-    }
-
     /// Tells those who joined; later ones join as well and are told the same.
     pub(crate) fn announce(&self, state: State) {
         self.course.state.send_replace(state);

@@ -4,7 +4,7 @@ use super::{
     BoxFetch, CacheVerdict, End, Ended, Failure, Head, Judge, Keep, LEADING, Share, Turn, Verdict,
     flight::{Flight, State},
     place::Place,
-    right::{self, Claim, LeaseGuard, Leading},
+    right::{self, Claim, Leading, LeaseGuard},
 };
 use crate::{
     backoff,

@@ -73,11 +73,8 @@ impl Entry {
         let begun = Timestamp::from_micros(head.get_i64_le().saturating_sub(offset));
         let cost = Duration::from_micros(head.get_u64_le());
         let mut lifetime = || Duration::from_millis(head.get_u64_le());
-        let lifetimes = Lifetimes {
-            fresh_for: lifetime(),
-            stale_while_revalidate: lifetime(),
-            stale_if_error: lifetime(),
-        };
+        let lifetimes =
+            Lifetimes { fresh_for: lifetime(), stale_while_revalidate: lifetime(), stale_if_error: lifetime() };
         let codec = head.get_u64_le();
         if head.get_u8() != 0 {
             return None;

@@ -108,7 +108,8 @@ impl MemoryStore {
             Right::Promote(marker) => self.read(at, now).is_some_and(|entry| entry.meta().id == marker),
         };
         if !entitled {
-            let landed_before = |write: &Write| self.read(&write.at, now).is_some_and(|e| e.meta().id == write.entry.meta().id);
+            let landed_before =
+                |write: &Write| self.read(&write.at, now).is_some_and(|e| e.meta().id == write.entry.meta().id);
             return if writes.iter().any(landed_before) { Filled::Stored } else { Filled::Fenced };
         }
         for Write { at, entry } in writes {

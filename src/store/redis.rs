@@ -129,7 +129,11 @@ impl RedisStore {
     async fn fill_now(&self, at: &Address, right: Right, writes: Vec<Write>) -> Result<Filled, StoreError> {
         let offset = self.clock.offset();
         let write = |write: &Write| {
-            (entry_name(&write.at), write.entry.to_envelope(&write.at, offset), write.entry.meta().lifetimes.retention())
+            (
+                entry_name(&write.at),
+                write.entry.to_envelope(&write.at, offset),
+                write.entry.meta().lifetimes.retention(),
+            )
         };
         let writes: Vec<_> = writes.iter().map(write).collect();
         let call = self.scripts.fill(&lease_name(at), right, at.hash(), &writes);
@@ -168,9 +172,7 @@ impl Store for RedisStore {
     }
 
     fn abandon<'a>(&'a self, at: &'a Address, token: Token, tombstone: Option<Tombstone>) -> Answer<'a, Hold> {
-        Box::pin(async move {
-            self.held(self.scripts.abandon(&lease_name(at), token, tombstone, at.hash())).await
-        })
+        Box::pin(async move { self.held(self.scripts.abandon(&lease_name(at), token, tombstone, at.hash())).await })
     }
 
     fn extend<'a>(&'a self, at: &'a Address, lease: Lease, span: Duration) -> Answer<'a, Hold> {

@@ -66,13 +66,7 @@ impl Scripts {
         call
     }
 
-    pub(super) fn abandon(
-        &self,
-        lease: &str,
-        token: Token,
-        tombstone: Option<Tombstone>,
-        hash: KeyHash,
-    ) -> Call<'_> {
+    pub(super) fn abandon(&self, lease: &str, token: Token, tombstone: Option<Tombstone>, hash: KeyHash) -> Call<'_> {
         let none = Tombstone { first: Duration::ZERO, most: Duration::ZERO, code: 0 };
         let Tombstone { first, most, code } = tombstone.unwrap_or(none);
         // Six digits in the tombstone.
@@ -159,7 +153,9 @@ pub(super) fn led(answer: Value) -> Result<Led, StoreError> {
             Some(Value::BulkString(entry)) => Led::Hit(entry.into()),
             _ => return Err(unexpected(&Value::Array(parts))),
         },
-        (Some(Value::Int(2)), [stamp, alive]) => Led::Granted { stamp: number(stamp)?, seen_alive: number(alive)? != 0 },
+        (Some(Value::Int(2)), [stamp, alive]) => {
+            Led::Granted { stamp: number(stamp)?, seen_alive: number(alive)? != 0 }
+        }
         (Some(Value::Int(3)), [remaining, Value::BulkString(holder), waiting, registered, alive]) => {
             Led::Other(Lead::Wait {
                 remaining: Duration::from_millis(number(remaining)?),

@@ -1,0 +1,14 @@
+//! HTTP services behind the guard: a shared cache that coalesces.
+
+mod body;
+mod directives;
+mod future;
+mod head;
+mod key;
+mod semantics;
+mod service;
+mod status;
+
+pub use body::GuardBody;
+pub use future::ResponseFuture;
+pub use service::GuardService;
