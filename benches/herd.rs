@@ -1,0 +1,2 @@
+//! Filled next.
+fn main() {}
