@@ -94,8 +94,11 @@ pub struct Address {
 }
 
 impl Address {
-    pub(crate) fn new(namespace: Arc<str>, schema: u32, key: Key) -> Self {
-        Self { namespace, schema, key }
+    /// The address of a key. The namespace is taken as it is: it should be of `[A-Za-z0-9_.-]` only, as
+    /// [`StampedeGuard::namespace`](crate::StampedeGuard::namespace) makes it.
+    #[must_use]
+    pub fn new(namespace: impl Into<Arc<str>>, schema: u32, key: impl Into<Key>) -> Self {
+        Self { namespace: namespace.into(), schema, key: key.into() }
     }
 
     /// The namespace, of `[A-Za-z0-9_.-]` only.
@@ -207,7 +210,7 @@ mod tests {
     use super::*;
 
     fn address(namespace: &str, key: impl Into<Key>) -> Address {
-        Address::new(namespace.into(), 0, key.into())
+        Address::new(namespace, 0, key)
     }
 
     #[test]

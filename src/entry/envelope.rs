@@ -97,11 +97,11 @@ fn saturated(n: u128) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{key::Key, lease::Inbox};
+    use crate::lease::Inbox;
     use proptest::prelude::*;
 
     fn at(key: &str) -> Address {
-        Address::new("sg".into(), 0, Key::from(key))
+        Address::new("sg", 0, key)
     }
 
     fn kind() -> impl Strategy<Value = Kind> {

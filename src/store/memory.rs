@@ -85,6 +85,7 @@ impl MemoryStore {
         let resource = of_every_schema(at);
         let fails = match leases.table.get(&resource) {
             Some(held) if now < held.until => match held.what {
+                What::Lease(lease) if lease.token == ask.token => return Lead::Granted { lease, seen_alive },
                 What::Lease(lease) => {
                     let remaining = held.until.since(now);
                     return Lead::Wait { remaining, holder: lease.token, waiting: 0, registered: true, seen_alive };

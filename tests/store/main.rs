@@ -1,0 +1,14 @@
+//! What a store promises, checked on every store that comes with the crate.
+#![allow(clippy::disallowed_methods, reason = "tests make their own time and randomness")]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod redis;
+mod suite;
+
+use stampede_guard::{MemoryStore, RedisStore};
+use support::RedisServer;
+
+store_suite!(memory, MemoryStore::default());
+store_suite!(over_redis, RedisStore::new(RedisServer::shared().client()));
