@@ -263,13 +263,10 @@ impl<'a, J> Caller<'a, J> {
     where
         J: Judge<R>,
     {
-        let join = match self.place.engine.flights.enter(&self.place.at, Scope::Local, None) {
-            Ok(join) => join,
-            Err(flight) => return self.fly(flight, start, None, fetch).await,
-        };
-        match timeout(self.budget(), join.landed()).await {
-            Ok(state) => self.settle(state, fetch).await,
-            Err(_) => self.answer_alone(fetch).await,
+        match self.place.engine.flights.enter(&self.place.at, Scope::Local, None) {
+            Err(flight) => self.fly(flight, start, None, fetch).await,
+            // However long it takes: it depends on nobody else, and ends with `max_fetch`.
+            Ok(join) => self.settle(join.landed().await, fetch).await,
         }
     }
 

@@ -31,27 +31,27 @@ pub struct Policy {
 
 impl Policy {
     /// Entries are fresh for this long, unless the fetch says otherwise (a response's own `Cache-Control`,
-    /// [`Fetched::fresh_for`](crate::Fetched::fresh_for)). Default: 10 s.
+    /// [`Fetched::fresh_for`](crate::Fetched::fresh_for)). Default: 10 s; at most a century.
     #[must_use]
     pub const fn fresh_for(lifetime: Duration) -> Self {
-        let none = Duration::ZERO;
+        let (lifetime, none) = (at_most_a_century(lifetime), Duration::ZERO);
         let lifetimes = Lifetimes { fresh_for: lifetime, stale_while_revalidate: none, stale_if_error: none };
         Self { lifetimes, jitter: 0.1 }
     }
 
     /// For this long after its freshness an entry is still served at once, while one request in the fleet refreshes
-    /// it behind (RFC 5861 §3). Default: 0.
+    /// it behind (RFC 5861 §3). Default: 0; at most a century.
     #[must_use]
     pub const fn stale_while_revalidate(mut self, window: Duration) -> Self {
-        self.lifetimes.stale_while_revalidate = window;
+        self.lifetimes.stale_while_revalidate = at_most_a_century(window);
         self
     }
 
     /// For this long after its freshness an entry is served if the fetch for a newer one failed (RFC 5861 §4).
-    /// Default: 0.
+    /// Default: 0; at most a century.
     #[must_use]
     pub const fn stale_if_error(mut self, window: Duration) -> Self {
-        self.lifetimes.stale_if_error = window;
+        self.lifetimes.stale_if_error = at_most_a_century(window);
         self
     }
 
@@ -75,6 +75,12 @@ impl Default for Policy {
     fn default() -> Self {
         Self::fresh_for(Duration::from_secs(10))
     }
+}
+
+/// What is longer can be neither multiplied nor given to Redis.
+const fn at_most_a_century(span: Duration) -> Duration {
+    let century = 100 * 365 * 24 * 3600;
+    if span.as_secs() < century { span } else { Duration::from_secs(century) }
 }
 
 /// What an entry's age allows.

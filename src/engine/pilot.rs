@@ -201,8 +201,9 @@ impl<'a, R: Send + 'a, J: Judge<R>> Pilot<'a, R, J> {
 
     async fn lead(mut self, mut claim: Claim, fetch: BoxFetch<'a, R>) {
         let permit = match claim {
-            Claim::Local => self.place.engine.bulkhead.clone().acquire_owned().await.ok(),
-            Claim::Lease(_) | Claim::PassStore(_) => None,
+            // One within another computation must not wait for its turn: that one may hold the last permit.
+            Claim::Local if self.leading.len() == 1 => self.place.engine.bulkhead.clone().acquire_owned().await.ok(),
+            Claim::Local | Claim::Lease(_) | Claim::PassStore(_) => None,
         };
         let began = Timestamp::now();
         let deadline = Instant::now() + self.place.config.max_fetch;

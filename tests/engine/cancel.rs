@@ -1,0 +1,196 @@
+//! Whoever goes away takes nothing from the others and leaves nothing behind.
+
+use crate::{
+    Down, MS, SECOND, never,
+    support::{Origin, eventually, herd},
+};
+use stampede_guard::{Error, ErrorKind, Fetch, Fetched, MemoryStore, Policy, StampedeGuard, store::Store};
+use std::{sync::Arc, time::Duration};
+
+#[tokio::test]
+async fn a_leaders_caller_that_goes_away_strands_nobody() {
+    let (guard, origin) = (StampedeGuard::in_memory(), Origin::gated());
+    let fetch = || {
+        let origin = origin.clone();
+        async move || Ok::<_, Down>(origin.call().await)
+    };
+    let leader = tokio::spawn({
+        let (guard, fetch) = (guard.clone(), fetch());
+        async move { guard.fetch("k", fetch).await }
+    });
+    origin.arrived(1).await;
+    let waiters = (0..100).map(|_| guard.fetch("k", fetch()));
+    leader.abort();
+    assert!(leader.await.expect_err("aborted").is_cancelled());
+    origin.open();
+    for answer in futures_util::future::join_all(waiters).await {
+        assert_eq!(answer.expect("an answer"), 1);
+    }
+    assert_eq!(origin.calls(), 1);
+}
+
+#[tokio::test]
+async fn a_value_is_stored_though_nobody_waits_for_it_any_more() {
+    let (guard, origin) = (StampedeGuard::in_memory(), Origin::gated());
+    let call = origin.clone();
+    let caller = guard.fetch("k", async move || Ok::<_, Down>(call.call().await));
+    tokio::select! {
+        _ = caller => unreachable!("the gate is closed"),
+        () = origin.arrived(1) => {}
+    }
+    origin.open();
+    guard.shutdown().await;
+    assert_eq!(guard.fetch("k", never::<usize>).await.expect("a hit"), 1);
+}
+
+#[tokio::test]
+async fn a_scoped_leader_that_goes_away_hands_over() {
+    let (guard, origin) = (StampedeGuard::in_memory(), Origin::gated());
+    let fetch = || guard.fetch_scoped("k", || async { Ok::<_, Down>(origin.call().await) });
+    let mut first = Box::pin(fetch());
+    tokio::select! {
+        _ = &mut first => unreachable!("the gate is closed"),
+        () = origin.arrived(1) => {}
+    }
+    let second = async {
+        let waiter = fetch();
+        let drop_the_first = async {
+            drop(first);
+            origin.arrived(2).await;
+            origin.open();
+        };
+        tokio::join!(waiter, drop_the_first).0
+    };
+    assert_eq!(tokio::time::timeout(10 * SECOND, second).await.expect("handed over").expect("an answer"), 2);
+    guard.shutdown().await;
+    assert_eq!(guard.in_flight(), 0);
+}
+
+/// Also between processes: the lease is given back at once, not when it has run out.
+#[tokio::test(start_paused = true)]
+async fn a_scoped_leader_that_goes_away_gives_its_lease_back() {
+    let store = Arc::new(MemoryStore::default());
+    let [a, b] = [StampedeGuard::new(store.clone()), StampedeGuard::new(store)].map(|guard| guard.lease(1000 * SECOND));
+    let stuck = a.fetch_scoped("k", || std::future::pending::<Result<u8, Down>>());
+    assert!(tokio::time::timeout(SECOND, stuck).await.is_err());
+    a.shutdown().await;
+    let began = tokio::time::Instant::now();
+    assert_eq!(b.fetch("k", async || Ok::<_, Down>(1)).await.expect("an answer"), 1);
+    assert_eq!(began.elapsed(), Duration::ZERO);
+}
+
+#[tokio::test]
+async fn a_panic_is_an_error_for_all_who_wait() {
+    let (guard, origin) = (StampedeGuard::in_memory().tombstone(0 * SECOND), Origin::gated());
+    let callers = herd(20, |_| {
+        let (guard, origin) = (guard.clone(), origin.clone());
+        async move {
+            let fetch = async move || {
+                origin.call().await;
+                if origin.calls() > 0 {
+                    panic!("on purpose");
+                }
+                Ok::<u8, Down>(0)
+            };
+            guard.fetch("k", fetch).await.expect_err("it panicked").kind()
+        }
+    });
+    let release = async {
+        origin.arrived(1).await;
+        origin.open();
+    };
+    let (kinds, ()) = tokio::join!(callers, release);
+    assert_eq!(kinds, vec![ErrorKind::Panicked; 20]);
+    assert_eq!(origin.calls(), 1);
+    guard.shutdown().await;
+    assert_eq!(guard.in_flight(), 0);
+    assert_eq!(guard.fetch("k", async || Ok::<_, Down>(1)).await.expect("the key is free"), 1);
+}
+
+#[tokio::test]
+async fn a_panic_before_the_first_await_is_one_too() {
+    let guard = StampedeGuard::in_memory();
+    let fetch = || -> std::future::Ready<Result<u8, Down>> { panic!("on purpose") };
+    assert_eq!(guard.fetch("a", fetch).await.expect_err("it panicked").kind(), ErrorKind::Panicked);
+    assert_eq!(guard.fetch_scoped("b", fetch).await.expect_err("it panicked").kind(), ErrorKind::Panicked);
+}
+
+#[tokio::test(start_paused = true)]
+async fn shutdown_waits_for_what_is_under_way() {
+    let (guard, origin) = (StampedeGuard::in_memory(), Origin::new());
+    let call = origin.clone();
+    let caller = guard.fetch("k", async move || {
+        call.work(5 * SECOND).await;
+        Ok::<_, Down>(1)
+    });
+    assert!(tokio::time::timeout(SECOND, caller).await.is_err());
+    guard.shutdown().await;
+    assert_eq!((origin.calls(), origin.running(), guard.in_flight()), (1, 0, 0));
+    assert_eq!(guard.fetch("k", never::<i32>).await.expect("a hit"), 1);
+}
+
+/// Every public future, dropped at a random moment, of many at once, over the embedded store: no flight, no waiter and
+/// no lease is left, and whoever stays gets an answer.
+#[tokio::test(flavor = "multi_thread")]
+async fn dropping_any_future_at_any_point_leaves_nothing_behind() {
+    for seed in 0..30 {
+        let store = Arc::new(MemoryStore::default());
+        let guard = StampedeGuard::new(store.clone())
+            .policy(Policy::fresh_for(2 * MS).stale_while_revalidate(2 * MS).stale_if_error(2 * MS))
+            .tombstone(MS)
+            .pass_for(3 * MS)
+            .lease(20 * MS)
+            .wait(50 * MS);
+        let callers = herd(120, |i| {
+            let (guard, mut dice) = (guard.clone(), fastrand::Rng::with_seed(seed * 1000 + i as u64));
+            async move {
+                for _ in 0..10 {
+                    let patience = Duration::from_micros(dice.u64(0..4000));
+                    let _ = tokio::time::timeout(patience, one_of_everything(&guard, &mut dice)).await;
+                }
+            }
+        });
+        callers.await;
+        guard.shutdown().await;
+        eventually("every flight has ended", async || guard.in_flight() == 0).await;
+        eventually("every lease was given back", async || !format!("{store:?}").contains("Lease(")).await;
+        for key in 0..4_u64 {
+            let answer = guard.fetch(key, async || Ok::<_, Down>(1_u64)).await;
+            assert!(answer.is_ok() || answer.is_err_and(|error| error.kind() == ErrorKind::FailedElsewhere));
+        }
+        let at = stampede_guard::store::Address::new("sg", 0, 0_u64);
+        let mut fresh = store.listen(&at);
+        let token = fresh.token();
+        assert!(!fresh.is_ghost(token));
+    }
+}
+
+async fn one_of_everything(guard: &StampedeGuard, dice: &mut fastrand::Rng) {
+    let (key, pause) = (dice.u64(0..4), Duration::from_micros(dice.u64(0..2000)));
+    let fetch = async move || {
+        tokio::time::sleep(pause).await;
+        Ok::<_, Down>(7_u64)
+    };
+    match dice.u8(0..8) {
+        0 => drop(guard.invalidate(key).await),
+        1 => drop(guard.fetch_arc(key, fetch).await),
+        2 | 3 => drop(guard.fetch_scoped(key, || fetch()).await),
+        4 => {
+            let failing = async move || {
+                tokio::time::sleep(pause).await;
+                Err::<u64, _>(Down)
+            };
+            drop(guard.fetch(key, failing).await);
+        }
+        5 | 6 => {
+            let how = dice.bool();
+            let odd = async move |_: Fetch<u64>| {
+                tokio::time::sleep(pause).await;
+                let fetched = Fetched::new(7_u64);
+                Ok::<_, Down>(if how { fetched.private() } else { fetched.do_not_store() })
+            };
+            drop::<Result<u64, Error>>(guard.fetch_with(key, odd).await);
+        }
+        _ => drop(guard.fetch(key, fetch).await),
+    }
+}

@@ -1,0 +1,108 @@
+//! For how long an answer is used.
+
+use crate::{Down, MS, SECOND, never, support::Origin};
+use stampede_guard::{ErrorKind, Fetch, Fetched, Policy, StampedeGuard};
+use std::time::Duration;
+
+/// Counts its calls and answers with their number.
+async fn ask(guard: &StampedeGuard, origin: &Origin) -> usize {
+    let origin = origin.clone();
+    let fetch = async move || {
+        tokio::time::sleep(MS).await;
+        Ok::<_, Down>(origin.call().await)
+    };
+    guard.fetch("k", fetch).await.expect("an answer")
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_is_used_for_its_lifetime_and_not_longer() {
+    let guard = StampedeGuard::in_memory().policy(Policy::fresh_for(10 * SECOND).jitter(0.0));
+    let origin = Origin::new();
+    assert_eq!(ask(&guard, &origin).await, 1);
+    tokio::time::sleep(10 * SECOND - 2 * MS).await;
+    assert_eq!(ask(&guard, &origin).await, 1);
+    tokio::time::sleep(3 * MS).await;
+    assert_eq!(ask(&guard, &origin).await, 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stale_answer_is_served_while_one_request_refreshes_it() {
+    let policy = Policy::fresh_for(SECOND).stale_while_revalidate(10 * SECOND).jitter(0.0);
+    let (guard, origin) = (StampedeGuard::in_memory().policy(policy), Origin::new());
+    assert_eq!(ask(&guard, &origin).await, 1);
+    tokio::time::sleep(2 * SECOND).await;
+    let callers = (0..50).map(|_| ask(&guard, &origin));
+    assert_eq!(futures_util::future::join_all(callers).await, vec![1; 50], "nobody waits");
+    guard.shutdown().await;
+    assert_eq!(origin.calls(), 2, "and one has refreshed it");
+    assert_eq!(ask(&guard, &origin).await, 2);
+    assert_eq!(guard.report().stale, 50);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_scoped_refresh_answers_with_what_it_fetched() {
+    let policy = Policy::fresh_for(SECOND).stale_while_revalidate(10 * SECOND).jitter(0.0);
+    let (guard, origin) = (StampedeGuard::in_memory().policy(policy), Origin::new());
+    let ask = || guard.fetch_scoped("k", || async { Ok::<_, Down>(origin.call().await) });
+    assert_eq!(ask().await.expect("an answer"), 1);
+    tokio::time::sleep(2 * SECOND).await;
+    assert_eq!(ask().await.expect("an answer"), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stale_answer_stands_in_for_one_that_failed() {
+    let policy = Policy::fresh_for(SECOND).stale_if_error(10 * SECOND).jitter(0.0);
+    let (guard, origin) = (StampedeGuard::in_memory().policy(policy), Origin::new());
+    assert_eq!(ask(&guard, &origin).await, 1);
+    tokio::time::sleep(2 * SECOND).await;
+    let down = || guard.fetch("k", async || Err::<usize, _>(Down));
+    let (a, b) = tokio::join!(down(), down());
+    assert_eq!((a.expect("stale"), b.expect("stale")), (1, 1));
+    guard.shutdown().await;
+    assert_eq!(down().await.expect("stale, as the tombstone tells"), 1);
+    tokio::time::sleep(10 * SECOND).await;
+    assert_eq!(down().await.expect_err("too old").kind(), ErrorKind::Origin);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_fetcher_is_shown_the_stale_value() {
+    let policy = Policy::fresh_for(SECOND).stale_if_error(10 * SECOND).jitter(0.0);
+    let (guard, origin) = (StampedeGuard::in_memory().policy(policy), Origin::new());
+    assert_eq!(ask(&guard, &origin).await, 1);
+    tokio::time::sleep(2 * SECOND).await;
+    let more = guard
+        .fetch_with("k", async |cx: Fetch<usize>| Ok::<_, Down>(Fetched::new(cx.stale().copied().unwrap_or(0) + 10)));
+    assert_eq!(more.await.expect("an answer"), 11);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_fetch_longer_than_its_lifetime_still_serves_all_who_waited() {
+    let guard = StampedeGuard::in_memory().policy(Policy::fresh_for(Duration::ZERO));
+    let origin = Origin::new();
+    let callers = (0..50).map(|_| ask(&guard, &origin));
+    assert_eq!(futures_util::future::join_all(callers).await, vec![1; 50]);
+    assert_eq!(ask(&guard, &origin).await, 2, "but nobody who came later");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_fetch_says_wins_over_the_policy() {
+    let guard = StampedeGuard::in_memory().policy(Policy::fresh_for(SECOND));
+    let long = async |_: Fetch<u8>| Ok::<_, Down>(Fetched::new(1).fresh_for(100 * SECOND));
+    assert_eq!(guard.fetch_with("k", long).await.expect("an answer"), 1);
+    tokio::time::sleep(99 * SECOND).await;
+    let unused = never::<u8>;
+    assert_eq!(guard.fetch("k", unused).await.expect("a hit"), 1);
+}
+
+/// An uncacheable answer to a refresh is no reason to forget what is still fresh enough to be served.
+#[tokio::test(start_paused = true)]
+async fn a_failed_refresh_leaves_the_entry() {
+    let policy = Policy::fresh_for(SECOND).stale_while_revalidate(10 * SECOND).stale_if_error(10 * SECOND).jitter(0.0);
+    let (guard, origin) = (StampedeGuard::in_memory().policy(policy), Origin::new());
+    assert_eq!(ask(&guard, &origin).await, 1);
+    tokio::time::sleep(2 * SECOND).await;
+    for _ in 0..3 {
+        assert_eq!(guard.fetch("k", async || Err::<usize, _>(Down)).await.expect("stale"), 1);
+        guard.shutdown().await;
+    }
+}

@@ -1,0 +1,158 @@
+//! After an invalidation nobody gets what was computed before it.
+
+use crate::{
+    Down, MS, SECOND,
+    support::{Origin, herd},
+};
+use stampede_guard::{ErrorKind, MemoryStore, Policy, StampedeGuard};
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering::SeqCst},
+};
+
+/// Seen to fail with `forget` taken out of `Place::invalidate`: the next caller joins the old flight.
+#[tokio::test]
+async fn a_computation_that_began_before_is_neither_joined_nor_stored() {
+    let (guard, origin) = (StampedeGuard::in_memory(), Origin::gated());
+    let ask = || {
+        let origin = origin.clone();
+        guard.fetch("k", async move || Ok::<_, Down>(origin.call().await))
+    };
+    let before = async {
+        let answer = ask().await;
+        answer.expect("an answer")
+    };
+    let after = async {
+        origin.arrived(1).await;
+        guard.invalidate("k").await.expect("acknowledged");
+        let next = async {
+            origin.arrived(2).await;
+            origin.open();
+        };
+        tokio::join!(ask(), next).0.expect("an answer")
+    };
+    let (before, after) = tokio::join!(before, after);
+    assert_eq!(
+        {
+            let mut both = [before, after];
+            both.sort_unstable();
+            both
+        },
+        [1, 2]
+    );
+    guard.shutdown().await;
+    assert_eq!(ask().await.expect("a hit"), after, "the late fill was refused");
+    assert_eq!(guard.report().fenced, 1);
+}
+
+/// Seen to fail with `seen_alive` ignored in `Pilot::keep_seen`, and with stale-if-error before `abandon`.
+#[tokio::test(start_paused = true)]
+async fn a_stale_value_does_not_survive_it() {
+    let policy = Policy::fresh_for(SECOND).stale_if_error(100 * SECOND).jitter(0.0);
+    let (guard, origin) = (StampedeGuard::in_memory().policy(policy).tombstone(0 * SECOND), Origin::gated());
+    guard.fetch("k", async || Ok::<_, Down>(0)).await.expect("an answer");
+    tokio::time::sleep(2 * SECOND).await;
+    let failing = || {
+        let origin = origin.clone();
+        guard.fetch("k", async move || {
+            origin.call().await;
+            Err::<i32, _>(Down)
+        })
+    };
+    let invalidate = async {
+        origin.arrived(1).await;
+        guard.invalidate("k").await.expect("acknowledged");
+        origin.open();
+    };
+    let (answer, ()) = tokio::join!(failing(), invalidate);
+    assert_eq!(answer.expect_err("not the old value").kind(), ErrorKind::Origin);
+    assert_eq!(failing().await.expect_err("not the old value").kind(), ErrorKind::Origin);
+}
+
+/// Also where the value is known to another guard over the same store, as to another process.
+#[tokio::test(start_paused = true)]
+async fn a_refresh_in_another_process_does_not_bring_it_back() {
+    let store = Arc::new(MemoryStore::default());
+    let policy = Policy::fresh_for(SECOND).stale_while_revalidate(100 * SECOND).jitter(0.0);
+    let [a, b] = [StampedeGuard::new(store.clone()), StampedeGuard::new(store)].map(|guard| guard.policy(policy));
+    let origin = Origin::gated();
+    a.fetch("k", async || Ok::<_, Down>(0)).await.expect("an answer");
+    tokio::time::sleep(2 * SECOND).await;
+    let refresh = origin.clone();
+    let stale = a
+        .fetch("k", async move || {
+            Ok::<_, Down>({
+                refresh.call().await;
+                1
+            })
+        })
+        .await;
+    assert_eq!(stale.expect("stale"), 0);
+    origin.arrived(1).await;
+    b.invalidate("k").await.expect("acknowledged");
+    origin.open();
+    a.shutdown().await;
+    for guard in [&a, &b] {
+        assert_eq!(guard.fetch("k", async || Ok::<_, Down>(2)).await.expect("new"), 2);
+    }
+}
+
+/// It is invalidated faster than it is computed: the second time a flight computes for its own process.
+#[tokio::test(start_paused = true)]
+async fn a_storm_of_invalidations_starves_nobody() {
+    let store = Arc::new(MemoryStore::default());
+    let [a, b] = [StampedeGuard::new(store.clone()), StampedeGuard::new(store)].map(|guard| guard.wait(1000 * SECOND));
+    let storm = async {
+        loop {
+            tokio::time::sleep(SECOND).await;
+            a.invalidate("k").await.expect("acknowledged");
+        }
+    };
+    let slow = |guard: &StampedeGuard| {
+        let guard = guard.clone();
+        async move {
+            let fetch = async || Ok::<_, Down>(tokio::time::sleep(3 * SECOND).await);
+            guard.fetch("k", fetch).await.expect("an answer");
+        }
+    };
+    let all = async { tokio::join!(slow(&a), slow(&b), slow(&a), slow(&b)) };
+    tokio::select! {
+        _ = all => {}
+        () = storm => unreachable!("it never ends"),
+        () = tokio::time::sleep(60 * SECOND) => panic!("starved"),
+    }
+}
+
+/// A version counter as origin, bumped before each invalidation: whoever asks afterwards sees at least that version.
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_asks_after_it_sees_what_was_written_before_it() {
+    let store = Arc::new(MemoryStore::default());
+    let guards = [StampedeGuard::new(store.clone()), StampedeGuard::new(store)]
+        .map(|guard| guard.policy(Policy::fresh_for(5 * MS).stale_while_revalidate(50 * MS).stale_if_error(50 * MS)));
+    let version = Arc::new(AtomicUsize::new(0));
+    herd(16, |i| {
+        let (guards, version) = (guards.clone(), version.clone());
+        async move {
+            for round in 0..150 {
+                let guard = &guards[(i + round) % 2];
+                let floor = match (i + round) % 4 {
+                    0 => {
+                        let written = version.fetch_add(1, SeqCst) + 1;
+                        guard.invalidate("k").await.expect("acknowledged");
+                        written
+                    }
+                    _ => 0,
+                };
+                let read = version.clone();
+                let fetch = async move || {
+                    let seen = read.load(SeqCst);
+                    tokio::time::sleep(MS).await;
+                    Ok::<_, Down>(seen)
+                };
+                let seen = guard.fetch("k", fetch).await.expect("an answer");
+                assert!(seen >= floor, "version {seen} after {floor} was written and invalidated");
+            }
+        }
+    })
+    .await;
+}
