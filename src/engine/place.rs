@@ -5,7 +5,7 @@ use crate::{
     config::Config,
     entry::Entry,
     key::Address,
-    store::{Ask, Filled, Hold, Lead, Lease, Listener, Right, StoreError, Token, Tombstone, Write},
+    store::{Answer, Ask, Filled, Hold, Lead, Lease, Listener, Right, StoreError, Token, Tombstone, Write},
     telemetry,
 };
 use std::{future::Future, sync::Arc};
@@ -24,7 +24,7 @@ impl Place {
     }
 
     pub(super) async fn get(&self) -> Result<Option<Entry>, StoreError> {
-        self.within("get", self.engine.store.get(&self.at)).await
+        self.again_if_cut("get", || self.engine.store.get(&self.at)).await
     }
 
     pub(super) async fn lead(&self, ask: Ask) -> Result<Lead, StoreError> {
@@ -56,15 +56,23 @@ impl Place {
     }
 
     pub(super) async fn abandon(&self, token: Token, tombstone: Option<Tombstone>) -> Result<Hold, StoreError> {
-        let abandon = || self.within("abandon", self.engine.store.abandon(&self.at, token, tombstone));
-        match abandon().await {
-            Err(error) if error.is_disconnected() => abandon().await,
-            answer => answer,
-        }
+        self.again_if_cut("abandon", || self.engine.store.abandon(&self.at, token, tombstone)).await
     }
 
     pub(super) async fn drop_entry(&self) -> Result<(), StoreError> {
-        self.within("invalidate", self.engine.store.invalidate(&self.at)).await
+        self.again_if_cut("invalidate", || self.engine.store.invalidate(&self.at)).await
+    }
+
+    /// A connection that was idle may have been cut long ago, and tells only now. Safe, since all this may run twice.
+    async fn again_if_cut<'a, T>(
+        &self,
+        operation: &'static str,
+        answer: impl Fn() -> Answer<'a, T>,
+    ) -> Result<T, StoreError> {
+        match self.within(operation, answer()).await {
+            Err(error) if error.is_disconnected() => self.within(operation, answer()).await,
+            answer => answer,
+        }
     }
 
     async fn within<T>(
