@@ -154,6 +154,10 @@ impl RedisStore {
 impl Store for RedisStore {
     fn get<'a>(&'a self, at: &'a Address) -> Answer<'a, Option<Entry>> {
         Box::pin(async move {
+            // With the first question of all, so that wake-ups arrive by the time that somebody has to wait.
+            if let Some(subscriber) = &self.subscriber {
+                subscriber.start();
+            }
             match self.link.send(redis::cmd("GET").arg(entry_name(at))).await {
                 Ok(Value::BulkString(bytes)) => Ok(Entry::from_envelope(at, &bytes.into(), self.clock.offset())),
                 Ok(_) => Ok(None),

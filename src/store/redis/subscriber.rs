@@ -61,13 +61,15 @@ impl Drop for Subscriber {
 }
 
 async fn listen(client: redis::Client, wakes: Wakes, state: watch::Sender<State>) {
-    let mut failed = 0;
+    let (mut failed, mut was_live) = (0, false);
     loop {
         match timeout(CONNECT_TIMEOUT, subscribe(&client, &wakes)).await {
             Ok(Ok(channel)) => {
                 failed = 0;
                 state.send_replace(State::Live);
-                wakes.wake_all(); // what was published while nobody listened is lost
+                if std::mem::replace(&mut was_live, true) {
+                    wakes.wake_all(); // what was published meanwhile is lost
+                }
                 hear(channel, &wakes).await;
             }
             Ok(Err(_)) | Err(_) => failed += 1,

@@ -1,0 +1,89 @@
+//! What a question costs Redis, counted by `MONITOR`.
+
+use crate::{
+    Down, MS, SECOND, never,
+    support::{Command, Monitor, Origin, RedisServer},
+};
+use stampede_guard::{ErrorKind, StampedeGuard};
+
+async fn warm(server: &RedisServer) -> StampedeGuard {
+    let guard = StampedeGuard::new(server.client()).op_timeout(30 * SECOND);
+    guard.fetch("warm-up", async || Ok::<_, Down>(0)).await.expect("an answer");
+    guard.shutdown().await;
+    guard
+}
+
+fn names(commands: &[Command]) -> Vec<&str> {
+    commands.iter().map(|command| command.name.as_str()).collect()
+}
+
+#[tokio::test]
+async fn a_hit_is_one_get() {
+    let server = RedisServer::start();
+    let guard = warm(&server).await;
+    let monitor = Monitor::start(&server).await;
+    guard.fetch("warm-up", never::<i32>).await.expect("a hit");
+    assert_eq!(names(&monitor.stop().await), ["GET"]);
+}
+
+#[tokio::test]
+async fn hits_at_one_moment_share_their_get() {
+    let server = RedisServer::start();
+    let guard = warm(&server).await;
+    let monitor = Monitor::start(&server).await;
+    let hits = (0..100).map(|_| guard.fetch("warm-up", never::<i32>));
+    assert!(futures_util::future::join_all(hits).await.into_iter().all(|hit| hit.is_ok()));
+    assert_eq!(names(&monitor.stop().await), ["GET"]);
+}
+
+#[tokio::test]
+async fn a_miss_is_three_commands_and_two_of_them_before_the_answer() {
+    let server = RedisServer::start();
+    let guard = warm(&server).await;
+    let monitor = Monitor::start(&server).await;
+    let mut marker = server.connection().await;
+    let fetch = async move || {
+        redis::cmd("ECHO").arg("fetched").exec_async(&mut marker).await.expect("an answer");
+        Ok::<_, Down>(1)
+    };
+    guard.fetch("miss", fetch).await.expect("an answer");
+    guard.shutdown().await;
+    assert_eq!(names(&monitor.stop().await), ["GET", "EVALSHA", "ECHO", "EVALSHA"]);
+}
+
+#[tokio::test]
+async fn a_failure_and_a_private_answer_cost_no_more() {
+    let server = RedisServer::start();
+    let guard = warm(&server).await;
+    let monitor = Monitor::start(&server).await;
+    let error = guard.fetch("failure", async || Err::<i32, _>(Down)).await.expect_err("down");
+    assert_eq!(error.kind(), ErrorKind::Origin);
+    guard.shutdown().await;
+    assert_eq!(names(&monitor.stop().await), ["GET", "EVALSHA", "EVALSHA"]);
+}
+
+/// While one process computes for long, another one that waits hardly asks: it will be woken.
+#[tokio::test]
+async fn a_waiting_process_asks_three_times() {
+    let server = RedisServer::start();
+    let (leader, waiter) = (warm(&server).await, warm(&server).await);
+    let (origin, call) = (Origin::gated(), Origin::new());
+    let monitor = Monitor::start(&server).await;
+    let lead = leader.fetch("k", {
+        let origin = origin.clone();
+        async move || Ok::<_, Down>(origin.call().await)
+    });
+    let wait = async {
+        origin.arrived(1).await;
+        let waiters = (0..100).map(|_| waiter.fetch("k", never::<usize>));
+        let (answers, _) = tokio::join!(futures_util::future::join_all(waiters), async {
+            call.work(100 * MS).await;
+            origin.open();
+        });
+        assert!(answers.into_iter().all(|answer| answer.is_ok_and(|value| value == 1)));
+    };
+    tokio::join!(async { lead.await.expect("an answer") }, wait);
+    leader.shutdown().await;
+    let commands = monitor.stop().await;
+    assert_eq!(commands.len(), 3 + 3, "{commands:#?}");
+}

@@ -1,0 +1,191 @@
+//! Herds over several processes.
+
+use crate::{
+    Down, MS, SECOND,
+    support::{
+        Monitor, Origin, RedisServer,
+        child::{self, Env},
+        herd, processes,
+    },
+};
+use serde::{Deserialize, Serialize};
+use stampede_guard::{ErrorKind, Fetch, Fetched, StampedeGuard};
+
+const PROCESSES: usize = 4;
+
+#[derive(Clone, Serialize, Deserialize)]
+struct Task {
+    url: String,
+    origin: Kind,
+    keys: usize,
+    callers: usize,
+}
+
+#[derive(Clone, Copy, Serialize, Deserialize)]
+enum Kind {
+    Works,
+    Fails,
+    Private,
+}
+
+#[derive(Debug, Deserialize, Serialize)]
+struct Outcome {
+    calls: usize,
+    answered: usize,
+    failed: usize,
+    in_flight: usize,
+    report: String,
+}
+
+async fn run(server: &RedisServer, origin: Kind, keys: usize, callers: usize) -> Vec<Outcome> {
+    let task = Task { url: server.url(), origin, keys, callers };
+    processes::run(PROCESSES, "herd::child", &task).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn child() {
+    let Some(Env { task, .. }) = child::enabled::<Task>() else { return };
+    // A machine that is busy with other tests is no outage: nobody shall go on without Redis here.
+    let guard = StampedeGuard::new(redis::Client::open(task.url.as_str()).expect("a client")).op_timeout(30 * SECOND);
+    guard.fetch(format!("warm-up {}", std::process::id()), async || Ok::<_, Down>(0_usize)).await.expect("an answer");
+    guard.shutdown().await;
+    let origin = match task.origin {
+        Kind::Works | Kind::Fails => Origin::new(),
+        Kind::Private => Origin::gated(),
+    };
+    child::ready_and_wait().await;
+    let callers = herd(task.callers, |i| {
+        let (guard, origin, kind) = (guard.clone(), origin.clone(), task.origin);
+        let key = format!("key {}", i % task.keys);
+        async move { ask(&guard, key, origin, kind).await }
+    });
+    let release = async {
+        if let Kind::Private = task.origin {
+            // Whoever leads is let go; then all others have to come at once, or it would be one after the other.
+            origin.arrived(1).await;
+            origin.release(1);
+            origin.arrived(task.callers).await;
+            origin.open();
+        }
+    };
+    let (answers, ()) = tokio::join!(callers, release);
+    guard.shutdown().await;
+    let answered = answers.iter().filter(|answer| **answer).count();
+    let (calls, in_flight) = (origin.calls(), guard.in_flight());
+    child::report(&Outcome {
+        calls,
+        answered,
+        failed: answers.len() - answered,
+        in_flight,
+        report: format!("{:?}", guard.report()),
+    });
+}
+
+async fn ask(guard: &StampedeGuard, key: String, origin: Origin, kind: Kind) -> bool {
+    let expected = key.clone();
+    let fetch = async move |_: Fetch<String>| match kind {
+        Kind::Works => {
+            origin.work(50 * MS).await;
+            Ok(Fetched::new(key))
+        }
+        Kind::Fails => {
+            origin.work(50 * MS).await;
+            Err(Down)
+        }
+        Kind::Private => {
+            origin.call().await;
+            Ok(Fetched::new(key).private())
+        }
+    };
+    match guard.fetch_with(expected.clone(), fetch).await {
+        Ok(value) => value == expected,
+        Err(error) => {
+            assert!(matches!(error.kind(), ErrorKind::Origin | ErrorKind::FailedElsewhere), "{error:?}");
+            false
+        }
+    }
+}
+
+#[tokio::test]
+async fn four_processes_compute_once_and_ask_redis_fifteen_times_at_most() {
+    let server = RedisServer::start();
+    let task = Task { url: server.url(), origin: Kind::Works, keys: 1, callers: 250 };
+    let mut children = processes::spawn(PROCESSES, "herd::child", &task);
+    for child in &mut children {
+        child.wait_ready().await;
+    }
+    let monitor = Monitor::start(&server).await;
+    for child in &mut children {
+        child.go().await;
+    }
+    let mut outcomes: Vec<Outcome> = Vec::new();
+    for mut child in children {
+        outcomes.push(child.result().await);
+        child.passed().await;
+    }
+    let commands = monitor.stop().await;
+    assert_eq!(outcomes.iter().map(|outcome| outcome.calls).sum::<usize>(), 1, "{outcomes:?}");
+    assert!(outcomes.iter().all(|outcome| outcome.answered == 250 && outcome.in_flight == 0), "{outcomes:?}");
+    assert!(commands.len() <= 3 + 3 * PROCESSES, "{commands:#?}");
+}
+
+#[tokio::test]
+async fn two_hundred_keys_are_computed_once_each() {
+    let server = RedisServer::start();
+    let outcomes = run(&server, Kind::Works, 200, 1000).await;
+    assert_eq!(outcomes.iter().map(|outcome| outcome.calls).sum::<usize>(), 200, "{outcomes:?}");
+    assert!(outcomes.iter().all(|outcome| outcome.answered == 1000 && outcome.in_flight == 0), "{outcomes:?}");
+}
+
+#[tokio::test]
+async fn a_failure_costs_one_call_and_everybody_is_told() {
+    let server = RedisServer::start();
+    let outcomes = run(&server, Kind::Fails, 1, 50).await;
+    assert_eq!(outcomes.iter().map(|outcome| outcome.calls).sum::<usize>(), 1, "{outcomes:?}");
+    assert!(outcomes.iter().all(|outcome| outcome.failed == 50 && outcome.in_flight == 0), "{outcomes:?}");
+}
+
+/// Seen to fail with the pass marker not stored: processes lead one after the other.
+#[tokio::test]
+async fn what_is_private_is_not_computed_one_after_the_other() {
+    let server = RedisServer::start();
+    let outcomes = run(&server, Kind::Private, 1, 25).await;
+    assert!(outcomes.iter().all(|outcome| outcome.calls == 25 && outcome.answered == 25), "{outcomes:?}");
+}
+
+/// Connections cannot be subscribed: these processes wait by polling.
+#[tokio::test(flavor = "multi_thread")]
+async fn guards_over_connections_compute_once_as_well() {
+    let (server, origin) = (RedisServer::start(), Origin::new());
+    let guards = [
+        StampedeGuard::new(server.client().get_connection_manager().await.expect("connected")),
+        StampedeGuard::new(server.connection().await),
+        StampedeGuard::new(server.client()),
+    ]
+    .map(|guard| guard.op_timeout(30 * SECOND));
+    let answers = herd(300, |i| {
+        let (guard, origin) = (guards[i % 3].clone(), origin.clone());
+        async move { ask(&guard, "k".to_owned(), origin, Kind::Works).await }
+    })
+    .await;
+    assert!(answers.into_iter().all(|answered| answered));
+    assert_eq!(origin.calls(), 1);
+}
+
+/// Seen to fail with `connect` awaited by the caller alone: after the first runtime its connection is dead.
+#[test]
+fn a_guard_outlives_the_runtimes_it_is_used_in() {
+    let server = RedisServer::start();
+    let guard = StampedeGuard::new(server.client()).op_timeout(30 * SECOND);
+    for key in 0..3_u64 {
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(async {
+            assert_eq!(guard.fetch(key, async || Ok::<_, Down>(1)).await.expect("an answer"), 1);
+            guard.shutdown().await;
+            assert_eq!(guard.fetch(key, crate::never::<i32>).await.expect("a hit"), 1);
+        });
+        runtime.shutdown_timeout(SECOND);
+    }
+    let report = guard.report();
+    assert_eq!((report.filled, report.failed_open), (3, 0), "{report:?}");
+}

@@ -1,0 +1,175 @@
+//! Redis that is not there, goes away, forgets, or is cut off, in the middle of it.
+
+use crate::{
+    Down, MS, SECOND, never,
+    support::{Origin, RedisServer, eventually, herd},
+};
+use stampede_guard::StampedeGuard;
+use std::net::TcpListener;
+
+/// A hundred callers on one key: all are answered. The number of calls.
+async fn answers(guards: &[StampedeGuard], key: &'static str, origin: &Origin) -> usize {
+    let before = origin.calls();
+    let callers = herd(100, |i| {
+        let (guard, origin) = (guards[i % guards.len()].clone(), origin.clone());
+        async move {
+            let fetch = async move || {
+                origin.work(30 * MS).await;
+                Ok::<_, Down>(1)
+            };
+            guard.fetch(key, fetch).await
+        }
+    });
+    assert!(callers.await.into_iter().all(|answer| answer.is_ok_and(|value| value == 1)));
+    origin.calls() - before
+}
+
+#[tokio::test]
+async fn without_redis_everybody_is_answered_by_one_call_per_process() {
+    let free = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address");
+    let (origin, url) = (Origin::new(), format!("redis://{free}"));
+    let guards = [(); 2].map(|()| StampedeGuard::new(redis::Client::open(url.as_str()).expect("a client")));
+    assert_eq!(answers(&guards, "k", &origin).await, 2);
+    for guard in guards {
+        let report = guard.report();
+        assert_eq!((report.failed_open, report.coalesced), (1, 49), "{report:?}");
+    }
+}
+
+#[tokio::test]
+async fn sharing_begins_when_redis_is_there() {
+    let (mut server, origin) = (RedisServer::start(), Origin::new());
+    server.kill();
+    let guards = [(); 2].map(|()| StampedeGuard::new(server.client()));
+    assert_eq!(answers(&guards, "before", &origin).await, 2);
+    server.restart().await;
+    for (i, guard) in guards.iter().enumerate() {
+        eventually("it has connected", async || {
+            guard.fetch(i as u64, async || Ok::<_, Down>(1)).await.expect("an answer");
+            guard.report().filled > 0
+        })
+        .await;
+    }
+    assert_eq!(answers(&guards, "after", &origin).await, 1);
+}
+
+/// What happens to Redis while a leader computes and others wait.
+async fn in_mid_flight(command: &[&str], key: &'static str) -> (RedisServer, [StampedeGuard; 2], usize) {
+    let (server, origin) = (RedisServer::start(), Origin::gated());
+    let guards = [(); 2].map(|()| StampedeGuard::new(server.client()).lease(SECOND).op_timeout(30 * SECOND));
+    let callers = herd(40, |i| {
+        let (guard, origin) = (guards[i % 2].clone(), origin.clone());
+        async move {
+            guard
+                .fetch(key, async move || {
+                    Ok::<_, Down>({
+                        origin.call().await;
+                        1
+                    })
+                })
+                .await
+        }
+    });
+    let disturb = async {
+        origin.arrived(1).await;
+        // The other guard waits for it by now, or will: either must do.
+        let mut redis = server.connection().await;
+        redis::cmd(command[0]).arg(&command[1..]).exec_async(&mut redis).await.expect("an answer");
+        origin.open();
+    };
+    let (answers, ()) = tokio::join!(callers, disturb);
+    assert!(answers.into_iter().all(|answer| answer.is_ok_and(|value| value == 1)));
+    for guard in &guards {
+        guard.shutdown().await;
+        assert_eq!(guard.in_flight(), 0);
+    }
+    (server, guards, origin.calls())
+}
+
+#[tokio::test]
+async fn scripts_that_are_forgotten_in_mid_flight_are_sent_again() {
+    let (_server, guards, calls) = in_mid_flight(&["SCRIPT", "FLUSH"], "script flush").await;
+    assert_eq!(calls, 1);
+    for guard in guards {
+        assert_eq!(guard.fetch("script flush", never::<i32>).await.expect("a hit"), 1);
+    }
+}
+
+#[tokio::test]
+async fn a_lease_that_is_flushed_in_mid_flight_costs_a_second_call_at_most() {
+    let (_server, guards, calls) = in_mid_flight(&["FLUSHALL"], "flushall").await;
+    assert!(calls <= 2, "{calls}");
+    assert_eq!(answers(&guards, "next", &Origin::new()).await, 1);
+}
+
+#[tokio::test]
+async fn connections_that_are_killed_in_mid_flight_are_made_again() {
+    let (_server, guards, calls) = in_mid_flight(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"], "kill").await;
+    assert_eq!(calls, 1);
+    assert_eq!(guards.map(|guard| guard.report().failed_open), [0, 0]);
+}
+
+/// The waiters' wake-up is lost with their subscriber: they ask again when it is back.
+#[tokio::test]
+async fn subscribers_that_are_killed_in_mid_flight_strand_nobody() {
+    let (_server, _guards, calls) = in_mid_flight(&["CLIENT", "KILL", "TYPE", "pubsub"], "pubsub").await;
+    assert_eq!(calls, 1);
+}
+
+#[tokio::test]
+async fn redis_killed_under_load_fails_nobody() {
+    let (mut server, origin) = (RedisServer::start(), Origin::new());
+    let guards = [(); 2].map(|()| StampedeGuard::new(server.client()).wait(SECOND));
+    answers(&guards, "a", &origin).await;
+    let load = herd(20, |i| {
+        let guard = guards[i % 2].clone();
+        async move {
+            for round in 0..50 {
+                let key = format!("{} {}", i % 4, round % 10);
+                let fetch = async || Ok::<_, Down>(tokio::time::sleep(5 * MS).await);
+                guard.fetch(key, fetch).await.expect("the origin could answer");
+            }
+        }
+    });
+    let outage = async {
+        tokio::time::sleep(50 * MS).await;
+        server.kill();
+        tokio::time::sleep(100 * MS).await;
+        server.restart().await;
+    };
+    tokio::join!(load, outage);
+    for guard in &guards {
+        guard.shutdown().await;
+        assert_eq!(guard.in_flight(), 0);
+    }
+}
+
+#[tokio::test]
+async fn an_invalidation_that_is_not_acknowledged_says_so_and_is_made_up_for() {
+    let mut server = RedisServer::start();
+    let guard = StampedeGuard::new(server.client());
+    guard.fetch("k", async || Ok::<_, Down>(1)).await.expect("an answer");
+    guard.shutdown().await;
+    server.pause();
+    let error = guard.invalidate("k").await.expect_err("nobody answers");
+    assert_eq!(error.kind(), stampede_guard::ErrorKind::Store);
+    server.resume();
+    guard.shutdown().await;
+    assert_eq!(guard.fetch("k", async || Ok::<_, Down>(2)).await.expect("an answer"), 2);
+}
+
+/// A server that hangs costs one operation timeout, also while many ask.
+#[tokio::test]
+async fn a_server_that_hangs_fails_nobody() {
+    let (mut server, origin) = (RedisServer::start(), Origin::new());
+    let guards = [(); 2].map(|()| StampedeGuard::new(server.client()).op_timeout(50 * MS));
+    answers(&guards, "a", &origin).await;
+    server.pause();
+    assert_eq!(answers(&guards, "b", &origin).await, 2, "one per process");
+    server.resume();
+    eventually("it is shared again", async || {
+        guards[0].fetch("c", async || Ok::<_, Down>(1)).await.expect("an answer");
+        guards[0].fetch("c", async || Ok::<_, Down>(2)).await.is_ok_and(|value| value == 1)
+    })
+    .await;
+}

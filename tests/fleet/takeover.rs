@@ -1,0 +1,179 @@
+//! Leaders that die, or stay away for longer than their lease.
+
+use crate::{
+    Down, MS, SECOND, never,
+    support::{
+        Origin, RedisServer,
+        child::{self, Env},
+        eventually, herd, processes,
+    },
+};
+use redis::AsyncTypedCommands;
+use serde::{Deserialize, Serialize};
+use stampede_guard::{Fetch, Fetched, Policy, StampedeGuard};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+
+const LEASE: Duration = Duration::from_millis(300);
+
+fn guard(url: &str) -> StampedeGuard {
+    StampedeGuard::new(redis::Client::open(url).expect("a client")).lease(LEASE).op_timeout(30 * SECOND)
+}
+
+#[derive(Serialize, Deserialize)]
+struct Leads {
+    url: String,
+    key: String,
+}
+
+/// A process that leads, says so, and then computes until it is told to go on.
+#[tokio::test(flavor = "multi_thread")]
+async fn leading_child() {
+    let Some(Env { task: Leads { url, key }, .. }) = child::enabled::<Leads>() else { return };
+    let guard = guard(&url);
+    let fetch = async || {
+        child::ready_and_wait().await;
+        Ok::<_, Down>("old".to_owned())
+    };
+    let answer: String = guard.fetch(key, fetch).await.expect("an answer");
+    guard.shutdown().await;
+    child::report(&(answer, guard.report().fenced + guard.report().leases_lost));
+}
+
+async fn leading(server: &RedisServer, key: &str) -> processes::Child {
+    let task = Leads { url: server.url(), key: key.to_owned() };
+    let mut child = processes::spawn(1, "takeover::leading_child", &task).pop().expect("a child");
+    child.wait_ready().await;
+    child
+}
+
+/// Seen to fail with `fill` checking neither token nor stamp: the old value overwrites the new one.
+#[tokio::test]
+async fn a_leader_that_outlives_its_lease_overwrites_nothing() {
+    let server = RedisServer::shared();
+    let mut leader = leading(server, "paused").await;
+    leader.pause();
+    let guard = guard(&server.url());
+    let fetch = async || Ok::<_, Down>("new".to_owned());
+    assert_eq!(guard.fetch("paused", fetch).await.expect("an answer"), "new");
+    guard.shutdown().await;
+    leader.resume();
+    leader.go().await;
+    let (answer, refused): (String, u64) = leader.result().await;
+    assert_eq!(answer, "old", "its own caller is answered all the same");
+    assert!(refused >= 1);
+    leader.passed().await;
+    assert_eq!(guard.fetch("paused", never::<String>).await.expect("a hit"), "new");
+}
+
+#[tokio::test]
+async fn one_takes_over_from_a_leader_that_was_killed() {
+    let server = RedisServer::shared();
+    let mut leader = leading(server, "killed").await;
+    let (origin, guards) = (Origin::new(), [(); 3].map(|()| guard(&server.url())));
+    let callers = herd(60, |i| {
+        let (guard, origin) = (guards[i % 3].clone(), origin.clone());
+        async move {
+            let fetch = async move || {
+                origin.work(20 * MS).await;
+                Ok::<_, Down>("new".to_owned())
+            };
+            guard.fetch("killed", fetch).await.expect("an answer")
+        }
+    });
+    leader.kill().await;
+    assert_eq!(callers.await, vec!["new"; 60]);
+    assert_eq!(origin.calls(), 1);
+}
+
+/// A version counter as origin, bumped before each invalidation: whoever asks afterwards, over any guard that has
+/// heard of it, sees at least that version; and what is stored in the end is the newest.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_fill_that_began_before_an_invalidation_lands_after_it() {
+    let server = RedisServer::shared();
+    let policy = Policy::fresh_for(20 * MS).stale_while_revalidate(SECOND).stale_if_error(SECOND);
+    let guards = [(); 3].map(|()| guard(&server.url()).namespace("versions").policy(policy));
+    let version = Arc::new(AtomicUsize::new(0));
+    herd(12, |i| {
+        let (guards, version) = (guards.clone(), version.clone());
+        async move {
+            for round in 0..40 {
+                let guard = &guards[(i + round) % 3];
+                let mut floor = 0;
+                if (i + round) % 5 == 0 {
+                    floor = version.fetch_add(1, SeqCst) + 1;
+                    guard.invalidate("k").await.expect("acknowledged");
+                }
+                let read = version.clone();
+                let fetch = async move || {
+                    let seen = read.load(SeqCst);
+                    tokio::time::sleep(2 * MS).await;
+                    Ok::<_, Down>(seen)
+                };
+                let seen = guard.fetch("k", fetch).await.expect("an answer");
+                assert!(seen >= floor, "version {seen} after {floor} was written and invalidated");
+            }
+        }
+    })
+    .await;
+    let last = version.fetch_add(1, SeqCst) + 1;
+    guards[0].invalidate("k").await.expect("acknowledged");
+    for guard in &guards {
+        guard.shutdown().await;
+        let read = version.clone();
+        let seen = guard.fetch("k", async move || Ok::<_, Down>(read.load(SeqCst))).await.expect("an answer");
+        assert_eq!(seen, last);
+    }
+}
+
+/// Every public future, dropped at a random moment, of many at once: no flight and no lease is left.
+#[tokio::test(flavor = "multi_thread")]
+async fn dropping_any_future_at_any_point_leaves_nothing_behind() {
+    let server = RedisServer::start();
+    let guards = [(); 2].map(|()| {
+        guard(&server.url())
+            .policy(Policy::fresh_for(2 * MS).stale_while_revalidate(5 * MS))
+            .lease(60 * SECOND) // none of them ends by itself
+            .tombstone(2 * MS)
+            .pass_for(5 * MS)
+    });
+    herd(60, |i| {
+        let (guard, mut dice) = (guards[i % 2].clone(), fastrand::Rng::with_seed(i as u64));
+        async move {
+            for _ in 0..20 {
+                let patience = Duration::from_micros(dice.u64(0..6000));
+                let _ = tokio::time::timeout(patience, one_of_everything(&guard, &mut dice)).await;
+            }
+        }
+    })
+    .await;
+    for guard in &guards {
+        guard.shutdown().await;
+        eventually("every flight has ended", async || guard.in_flight() == 0).await;
+    }
+    let mut redis = server.connection().await;
+    for name in redis.keys("*:l").await.expect("an answer") {
+        let lease: Option<String> = redis.get(&name).await.expect("an answer");
+        assert!(!lease.as_deref().is_some_and(|lease| lease.starts_with('H')), "{name} is held: {lease:?}");
+    }
+}
+
+async fn one_of_everything(guard: &StampedeGuard, dice: &mut fastrand::Rng) {
+    let (key, pause) = (dice.u64(0..4), Duration::from_micros(dice.u64(0..2000)));
+    let fetch = async move || {
+        tokio::time::sleep(pause).await;
+        Ok::<_, Down>(7_u64)
+    };
+    match dice.u8(0..6) {
+        0 => drop(guard.invalidate(key).await),
+        1 | 2 => drop(guard.fetch_scoped(key, || fetch()).await),
+        3 => drop(guard.fetch(key, async || Err::<u64, _>(Down)).await),
+        4 => drop(guard.fetch_with(key, async |_: Fetch<u64>| Ok::<_, Down>(Fetched::new(7_u64).private())).await),
+        _ => drop(guard.fetch(key, fetch).await),
+    }
+}
