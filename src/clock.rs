@@ -62,6 +62,11 @@ fn micros(span: Duration) -> i64 {
     i64::try_from(span.as_micros()).unwrap_or(i64::MAX)
 }
 
+/// The moment that far ahead, for tokio's timers.
+pub(crate) fn in_future(span: Duration) -> tokio::time::Instant {
+    tokio::time::Instant::now() + span
+}
+
 /// A uniform draw from `[0, 1)`, for jitter.
 pub(crate) fn draw() -> f64 {
     fastrand::f64()

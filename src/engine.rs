@@ -214,10 +214,7 @@ impl<'a, J> Caller<'a, J> {
         {
             return self.wait(join, fetch).await;
         }
-        let found = match self.look_up().await {
-            Ok(found) => found,
-            Err(_) => return self.local(Start::FailOpen, fetch).await,
-        };
+        let Ok(found) = self.look_up().await else { return self.local(Start::FailOpen, fetch).await };
         let now = Timestamp::now();
         let Some(entry) = found else { return self.compute(None, fetch).await };
         if is_marker(&entry, now) {

@@ -1,5 +1,65 @@
-//! Cache-stampede protection as tower middleware.
+//! Cache-stampede protection as tower middleware: when a cache entry expires and a thousand requests fall on one
+//! database, **one request in the whole fleet** computes the answer, and the others wait for it.
+//!
+//! A [`StampedeGuard`] looks into a cache that is shared through Redis. On a miss it takes a *lease* for that one
+//! resource; who gets it leads, everybody else is woken by a message when the answer is there. Leases end by
+//! themselves, late writers are refused, and while Redis is away the origin is asked directly, once per process.
+//!
+//! ```
+//! # #[cfg(all(feature = "axum", feature = "redis"))] {
+//! use axum::{Router, routing::get};
+//! use stampede_guard::{StampedeGuard, redis};
+//!
+//! # async fn report() -> &'static str { "expensive" }
+//! let redis = redis::Client::open("redis://127.0.0.1/")?;
+//! let app: Router = Router::new()
+//!     .route("/report/{id}", get(report))
+//!     .layer(StampedeGuard::new(redis));
+//! # }
+//! # Ok::<_, Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! Around any async function, with [`fetch`](StampedeGuard::fetch) and its kin:
+//!
+//! ```
+//! # #[cfg(feature = "bincode")]
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), stampede_guard::Error> {
+//! # #[derive(Clone)] struct Db;
+//! # impl Db { async fn load_user(&self, id: u64) -> Result<String, std::io::Error> { Ok(format!("user {id}")) } }
+//! # let (guard, db) = (stampede_guard::StampedeGuard::in_memory(), Db);
+//! let user: String = guard.fetch("user:42", async move || db.load_user(42).await).await?;
+//! # Ok(())
+//! # }
+//! # #[cfg(not(feature = "bincode"))] fn main() {}
+//! ```
+//!
+//! And around any tower service, with [`keyed`](StampedeGuard::keyed).
+//!
+//! # What it guarantees
+//!
+//! It is an *efficiency* lock whose *writes are fenced*. One computation per key holds while the lease lives and there
+//! is no invalidation, eviction or failover in between: duplicated work is a cost, not corruption. What always holds
+//! is that a stale or late result never overwrites a newer one, and that no computation which began before an
+//! [`invalidate`](StampedeGuard::invalidate) lands after it (without a failover that loses the invalidation).
+//!
+//! # Features
+//!
+//! | feature | default | adds |
+//! |---|---|---|
+//! | `redis` | yes | [`RedisStore`]; the guard over redis-rs clients and connections |
+//! | `http` | yes | the guard as a [`Layer`](tower_layer::Layer) over HTTP services |
+//! | `axum` | yes | keys from the URI as the client sent it, under `Router::nest` too |
+//! | `bincode` | yes | typed values, encoded with bincode |
+//! | `postcard`, `json` | | other codecs |
+//! | `tracing` | | events under the target `stampede_guard` |
+//! | `tls-rustls` | | `rediss://` |
+//! | `cluster` | | Redis Cluster clients and connections |
 #![cfg_attr(docsrs, feature(doc_cfg))]
+#![cfg_attr(
+    not(all(feature = "http", feature = "redis")),
+    allow(dead_code, reason = "what only the HTTP layer or only a store outside of the process needs")
+)]
 
 mod backoff;
 mod clock;

@@ -76,7 +76,7 @@ impl<'a, R: Send + 'a, J: Judge<R>> Pilot<'a, R, J> {
     async fn claim(&mut self, behind: bool) -> Result<Claim, State> {
         let place = self.place.clone();
         let mut listener = place.listen(); // before asking: no wake-up falls in between
-        let give_up = Instant::now() + backoff::budget(place.config.wait, clock::draw());
+        let give_up = clock::in_future(backoff::budget(place.config.wait, clock::draw()));
         let (mut asked, mut gone, mut disconnected) = (0, 0, false);
         let mut awaited: Vec<Token> = Vec::new();
         loop {
@@ -206,7 +206,7 @@ impl<'a, R: Send + 'a, J: Judge<R>> Pilot<'a, R, J> {
             Claim::Local | Claim::Lease(_) | Claim::PassStore(_) => None,
         };
         let began = Timestamp::now();
-        let deadline = Instant::now() + self.place.config.max_fetch;
+        let deadline = clock::in_future(self.place.config.max_fetch);
         let fencing_token = claim.lease().map(|lease| lease.stamp);
         let turn = Turn::Lead { seen: self.seen.clone(), deadline: Some(deadline.into_std()), fencing_token };
         let fetching = self.contained(async move { fetch(turn).await });
@@ -278,7 +278,7 @@ impl<'a, R: Send + 'a, J: Judge<R>> Pilot<'a, R, J> {
             },
             _ => {
                 self.tell(own, State::Failed(failure, None));
-                let deadline = Instant::now() + self.place.config.max_fetch;
+                let deadline = clock::in_future(self.place.config.max_fetch);
                 let end = self.contained(end.reached());
                 let _ = tokio::join!(claim.give_back(tombstone), self.limited(deadline, end));
             }

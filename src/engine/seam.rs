@@ -87,6 +87,7 @@ pub(crate) enum Failure {
 }
 
 /// How it is to be stored.
+#[derive(Clone, Copy)]
 pub(crate) struct Keep {
     pub(crate) lifetimes: Lifetimes,
     pub(crate) codec: u64,

@@ -165,6 +165,7 @@ struct Reader {
 }
 
 impl Reader {
+    #[expect(clippy::needless_pass_by_ref_mut, reason = "as every poll has it")]
     fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Result<Bytes, End>> {
         let mut state = self.body.lock();
         match (state.chunks.get(self.chunk), state.end) {

@@ -71,7 +71,7 @@ async fn a_scoped_leader_that_goes_away_hands_over() {
 async fn a_scoped_leader_that_goes_away_gives_its_lease_back() {
     let store = Arc::new(MemoryStore::default());
     let [a, b] = [StampedeGuard::new(store.clone()), StampedeGuard::new(store)].map(|guard| guard.lease(1000 * SECOND));
-    let stuck = a.fetch_scoped("k", || std::future::pending::<Result<u8, Down>>());
+    let stuck = a.fetch_scoped("k", std::future::pending::<Result<u8, Down>>);
     assert!(tokio::time::timeout(SECOND, stuck).await.is_err());
     a.shutdown().await;
     let began = tokio::time::Instant::now();
@@ -81,7 +81,7 @@ async fn a_scoped_leader_that_goes_away_gives_its_lease_back() {
 
 #[tokio::test]
 async fn a_panic_is_an_error_for_all_who_wait() {
-    let (guard, origin) = (StampedeGuard::in_memory().tombstone(0 * SECOND), Origin::gated());
+    let (guard, origin) = (StampedeGuard::in_memory().tombstone(Duration::ZERO), Origin::gated());
     let callers = herd(20, |_| {
         let (guard, origin) = (guard.clone(), origin.clone());
         async move {

@@ -5,7 +5,7 @@ use crate::{
     support::{Origin, herd},
 };
 use stampede_guard::{Error, ErrorKind, Fetch, Fetched, MemoryStore, StampedeGuard};
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_herd_on_a_cold_key_computes_once() {
@@ -119,7 +119,7 @@ async fn neither_another_guard_nor_a_detour_in_between_makes_it_wait_for_itself(
 
 #[tokio::test]
 async fn an_error_reaches_everybody_who_waited_and_is_not_stored() {
-    let (guard, origin) = (StampedeGuard::in_memory().tombstone(SECOND * 0), Origin::gated());
+    let (guard, origin) = (StampedeGuard::in_memory().tombstone(Duration::ZERO), Origin::gated());
     let callers = herd(50, |_| {
         let (guard, origin) = (guard.clone(), origin.clone());
         async move {
@@ -164,7 +164,7 @@ async fn a_tombstone_holds_off_those_who_come_later() {
 
 #[tokio::test(start_paused = true)]
 async fn a_fetch_that_takes_too_long_is_aborted_and_frees_the_key() {
-    let guard = StampedeGuard::in_memory().max_fetch(3 * SECOND).tombstone(SECOND * 0);
+    let guard = StampedeGuard::in_memory().max_fetch(3 * SECOND).tombstone(Duration::ZERO);
     let fetch = || guard.fetch("k", async || std::future::pending::<Result<u8, Down>>().await);
     let (a, b) = tokio::join!(fetch(), fetch());
     for error in [a, b].map(|answer| answer.expect_err("aborted")) {
@@ -220,7 +220,7 @@ async fn after_the_wait_budget_a_process_computes_for_itself_once() {
     assert_eq!(origin.calls(), 1);
     let unused = never::<i32>;
     assert_eq!(slow.fetch("k", unused).await.expect("a hit"), 0, "what was computed locally is not stored");
-    assert_eq!(impatient.report().waits_given_up > 0, true);
+    assert!(impatient.report().waits_given_up > 0);
 }
 
 /// As within a `spawn` of the user's own, which hides whom the task computes for.

@@ -172,7 +172,7 @@ async fn a_fill_whose_reply_was_lost_is_sent_once_more() {
 async fn a_lease_whose_grant_was_lost_blocks_nobody() {
     for (fault, times) in [(Fault::ReplyLost, 2), (Fault::Hangs, 1)] {
         let wire = Wire { lead: fault, times, ..Wire::default() };
-        let guard = StampedeGuard::new(wire).lease(1000 * SECOND).policy(Policy::fresh_for(0 * SECOND));
+        let guard = StampedeGuard::new(wire).lease(1000 * SECOND).policy(Policy::fresh_for(Duration::ZERO));
         let origin = Origin::new();
         answers(&guard, &origin).await;
         let began = tokio::time::Instant::now();

@@ -5,9 +5,12 @@ use crate::{
     support::{Origin, herd},
 };
 use stampede_guard::{ErrorKind, MemoryStore, Policy, StampedeGuard};
-use std::sync::{
-    Arc,
-    atomic::{AtomicUsize, Ordering::SeqCst},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
+    time::Duration,
 };
 
 /// Seen to fail with `forget` taken out of `Place::invalidate`: the next caller joins the old flight.
@@ -49,7 +52,7 @@ async fn a_computation_that_began_before_is_neither_joined_nor_stored() {
 #[tokio::test(start_paused = true)]
 async fn a_stale_value_does_not_survive_it() {
     let policy = Policy::fresh_for(SECOND).stale_if_error(100 * SECOND).jitter(0.0);
-    let (guard, origin) = (StampedeGuard::in_memory().policy(policy).tombstone(0 * SECOND), Origin::gated());
+    let (guard, origin) = (StampedeGuard::in_memory().policy(policy).tombstone(Duration::ZERO), Origin::gated());
     guard.fetch("k", async || Ok::<_, Down>(0)).await.expect("an answer");
     tokio::time::sleep(2 * SECOND).await;
     let failing = || {
@@ -111,7 +114,10 @@ async fn a_storm_of_invalidations_starves_nobody() {
     let slow = |guard: &StampedeGuard| {
         let guard = guard.clone();
         async move {
-            let fetch = async || Ok::<_, Down>(tokio::time::sleep(3 * SECOND).await);
+            let fetch = async || {
+                tokio::time::sleep(3 * SECOND).await;
+                Ok::<_, Down>(0)
+            };
             guard.fetch("k", fetch).await.expect("an answer");
         }
     };

@@ -38,7 +38,7 @@ async fn without_redis_everybody_is_answered_by_one_call_per_process() {
 
 #[tokio::test]
 async fn sharing_begins_when_redis_is_there() {
-    let (mut server, origin) = (RedisServer::start(), Origin::new());
+    let (server, origin) = (RedisServer::start(), Origin::new());
     server.kill();
     let guards = [(); 2].map(|()| StampedeGuard::new(server.client()));
     assert_eq!(answers(&guards, "before", &origin).await, 2);
@@ -118,7 +118,7 @@ async fn subscribers_that_are_killed_in_mid_flight_strand_nobody() {
 
 #[tokio::test]
 async fn redis_killed_under_load_fails_nobody() {
-    let (mut server, origin) = (RedisServer::start(), Origin::new());
+    let (server, origin) = (RedisServer::start(), Origin::new());
     let guards = [(); 2].map(|()| StampedeGuard::new(server.client()).wait(SECOND));
     answers(&guards, "a", &origin).await;
     let load = herd(20, |i| {
@@ -126,7 +126,10 @@ async fn redis_killed_under_load_fails_nobody() {
         async move {
             for round in 0..50 {
                 let key = format!("{} {}", i % 4, round % 10);
-                let fetch = async || Ok::<_, Down>(tokio::time::sleep(5 * MS).await);
+                let fetch = async || {
+                    tokio::time::sleep(5 * MS).await;
+                    Ok::<_, Down>(0)
+                };
                 guard.fetch(key, fetch).await.expect("the origin could answer");
             }
         }
@@ -146,7 +149,7 @@ async fn redis_killed_under_load_fails_nobody() {
 
 #[tokio::test]
 async fn an_invalidation_that_is_not_acknowledged_says_so_and_is_made_up_for() {
-    let mut server = RedisServer::start();
+    let server = RedisServer::start();
     let guard = StampedeGuard::new(server.client());
     guard.fetch("k", async || Ok::<_, Down>(1)).await.expect("an answer");
     guard.shutdown().await;
@@ -161,7 +164,7 @@ async fn an_invalidation_that_is_not_acknowledged_says_so_and_is_made_up_for() {
 /// A server that hangs costs one operation timeout, also while many ask.
 #[tokio::test]
 async fn a_server_that_hangs_fails_nobody() {
-    let (mut server, origin) = (RedisServer::start(), Origin::new());
+    let (server, origin) = (RedisServer::start(), Origin::new());
     let guards = [(); 2].map(|()| StampedeGuard::new(server.client()).op_timeout(50 * MS));
     answers(&guards, "a", &origin).await;
     server.pause();

@@ -11,7 +11,7 @@ use std::{
 use tokio::{
     sync::watch,
     task::JoinHandle,
-    time::{Instant, MissedTickBehavior, interval_at, timeout},
+    time::{MissedTickBehavior, interval_at, timeout},
 };
 
 /// Connects when it is first needed and whenever the connection is lost, for as long as the store lives.
@@ -89,7 +89,7 @@ async fn subscribe(client: &redis::Client, wakes: &Wakes) -> RedisResult<redis::
 /// Until the connection breaks, or does not answer.
 async fn hear(channel: redis::aio::PubSub, wakes: &Wakes) {
     let (mut sink, mut stream) = channel.split();
-    let mut watchdog = interval_at(Instant::now() + WATCH, WATCH);
+    let mut watchdog = interval_at(clock::in_future(WATCH), WATCH);
     watchdog.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         tokio::select! {
