@@ -22,9 +22,9 @@ main() {
     cargo clippy --locked --all-targets --all-features -- -D warnings
 
     # The library alone: dev-dependencies would switch on features that users do not get.
-    for features in "" redis http bincode; do
+    for features in "" redis http postcard json,tracing; do
         step "features: ${features:-none}"
-        cargo check --locked --lib --no-default-features --features "$features"
+        cargo clippy --locked --lib --no-default-features --features "$features" -- -D warnings
     done
 
     step "tests, examples and doctests"
