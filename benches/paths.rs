@@ -1,2 +1,241 @@
-//! Filled next.
-fn main() {}
+//! What a request costs on each path: embedded hit and miss, Redis hit and miss, each beside the same without a guard.
+//!
+//! ```text
+//! cargo bench --bench paths                      # all, in less than two minutes
+//! cargo bench --bench paths -- embedded_hit      # one group
+//! ```
+//!
+//! Everything runs on one thread, so that no figure hangs on where the scheduler puts a task; Redis is a server of our
+//! own on the loopback interface. The ratio of two rows of one group is what carries over to another machine.
+#![allow(clippy::disallowed_methods, reason = "a bench measures real time")]
+
+#[path = "../tests/support/mod.rs"]
+mod support;
+
+use axum::{Router, body::Body, extract::Request, response::Response, routing::get};
+use bytes::Bytes;
+use criterion::{BenchmarkGroup, Criterion, Throughput, criterion_group, criterion_main, measurement::WallTime};
+use futures_util::future::join_all;
+use http_body_util::{BodyExt, Full};
+use redis::{AsyncCommands, aio::MultiplexedConnection};
+use serde::{Deserialize, Serialize};
+use stampede_guard::{MemoryStore, Policy, StampedeGuard};
+use std::{
+    convert::Infallible,
+    hint::black_box,
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+    time::Duration,
+};
+use support::RedisServer;
+use tokio::runtime::{self, Runtime};
+use tower::{Layer, Service, ServiceExt, service_fn};
+
+criterion_group! {
+    name = paths;
+    config = Criterion::default().warm_up_time(Duration::from_millis(500)).measurement_time(Duration::from_secs(2));
+    targets = embedded_hit, embedded_miss, redis_hit, redis_hit_64, redis_miss
+}
+criterion_main!(paths);
+
+/// The HTTP rows differ by the layer alone: `http_layer` less `http_bare` is its overhead.
+fn embedded_hit(criterion: &mut Criterion) {
+    let (runtime, guard) = (runtime(), guard(MemoryStore::default()));
+    let mut group = criterion.benchmark_group("embedded_hit");
+    group.throughput(Throughput::Elements(1));
+
+    runtime.block_on(async {
+        guard.fetch("row", row).await.expect("fetched");
+        guard.fetch_arc("shared row", row).await.expect("fetched");
+    });
+    group.bench_function("fetch", |b| b.to_async(&runtime).iter(|| guard.fetch("row", row)));
+    group.bench_function("fetch_arc", |b| b.to_async(&runtime).iter(|| guard.fetch_arc("shared row", row)));
+
+    let request = || request("/report/7".to_owned());
+    http(&mut group, "http_bare", &runtime, &service_fn(page), request);
+    http(&mut group, "http_layer", &runtime, &guard.layer(service_fn(page)), request);
+    let router = || Router::new().route("/report/{id}", get(async || page_of::<Body>()));
+    http(&mut group, "axum_bare", &runtime, &router(), request);
+    http(&mut group, "axum_layer", &runtime, &router().layer(guard), request);
+    group.finish();
+}
+
+/// Each key is asked for once; the store is small, so that it is full and evicts.
+fn embedded_miss(criterion: &mut Criterion) {
+    let (runtime, guard) = (runtime(), guard(MemoryStore::bytes(4 << 20)));
+    let mut group = criterion.benchmark_group("embedded_miss");
+    group.throughput(Throughput::Elements(1));
+
+    group.bench_function("fetch", |b| b.to_async(&runtime).iter(|| guard.fetch(unique(), row)));
+    group.bench_function("fetch_scoped", |b| b.to_async(&runtime).iter(|| guard.fetch_scoped(unique(), row)));
+
+    let request = || request(format!("/report/{}", unique()));
+    http(&mut group, "http_bare", &runtime, &service_fn(page), request);
+    http(&mut group, "http_layer", &runtime, &guard.layer(service_fn(page)), request);
+    group.finish();
+}
+
+/// One request at a time: each waits for a round trip.
+fn redis_hit(criterion: &mut Criterion) {
+    let redis = Redis::start();
+    let mut group = criterion.benchmark_group("redis_hit");
+    group.throughput(Throughput::Elements(1));
+
+    group.bench_function("raw_get", |b| b.to_async(&redis.runtime).iter(|| raw_get(redis.raw.clone(), "raw:0".into())));
+    let (guard, key) = (&redis.guard, "row:0");
+    group.bench_function("fetch", |b| b.to_async(&redis.runtime).iter(|| guard.fetch(key, row)));
+    let layer = guard.layer(service_fn(page));
+    http(&mut group, "http_layer", &redis.runtime, &layer, || request("/report/7".to_owned()));
+    group.finish();
+}
+
+/// Many requests at a time over one connection: what counts is the work, not the wait. Of different keys, since those
+/// who ask for the same one share a GET, as the last row shows.
+fn redis_hit_64(criterion: &mut Criterion) {
+    let redis = Redis::start();
+    let mut group = criterion.benchmark_group("redis_hit_64");
+    group.throughput(Throughput::Elements(CALLERS));
+
+    group.bench_function("raw_get", |b| {
+        b.to_async(&redis.runtime)
+            .iter(|| join_all((0..CALLERS).map(|i| raw_get(redis.raw.clone(), format!("raw:{i}")))));
+    });
+    let guard = &redis.guard;
+    group.bench_function("fetch", |b| {
+        b.to_async(&redis.runtime).iter(|| join_all((0..CALLERS).map(|i| guard.fetch(format!("row:{i}"), row))));
+    });
+    group.bench_function("fetch_same_key", |b| {
+        b.to_async(&redis.runtime).iter(|| join_all((0..CALLERS).map(|_| guard.fetch("row:0".to_owned(), row))));
+    });
+    group.finish();
+}
+
+/// Nobody else asks. The fill goes on behind the answer, and so into the time of the next one.
+fn redis_miss(criterion: &mut Criterion) {
+    let redis = Redis::start();
+    let mut group = criterion.benchmark_group("redis_miss");
+    group.throughput(Throughput::Elements(1));
+
+    group.bench_function("raw_get", |b| {
+        b.to_async(&redis.runtime).iter(|| raw_get(redis.raw.clone(), format!("raw:absent:{}", unique())));
+    });
+    let guard = &redis.guard;
+    group.bench_function("fetch", |b| b.to_async(&redis.runtime).iter(|| guard.fetch(unique(), row)));
+    group.bench_function("fetch_scoped", |b| b.to_async(&redis.runtime).iter(|| guard.fetch_scoped(unique(), row)));
+    group.finish();
+}
+
+/// A server with rows in it, raw and as entries, and connections that are up.
+struct Redis {
+    raw: MultiplexedConnection,
+    guard: StampedeGuard,
+    runtime: Runtime,
+    /// Dropped last: it ends the server.
+    _server: RedisServer,
+}
+
+impl Redis {
+    fn start() -> Self {
+        let (runtime, server) = (runtime(), RedisServer::start());
+        let guard = guard(server.client());
+        let raw = runtime.block_on(async {
+            let mut raw = server.connection().await;
+            let envelope = vec![b'x'; ENVELOPE];
+            for i in 0..CALLERS {
+                let () = raw.set(format!("raw:{i}"), &envelope).await.expect("the server is up");
+                guard.fetch(format!("row:{i}"), row).await.expect("fetched");
+            }
+            answer(guard.layer(service_fn(page)), request("/report/7".to_owned())).await;
+            guard.shutdown().await;
+            raw
+        });
+        Self { raw, guard, runtime, _server: server }
+    }
+}
+
+async fn raw_get(mut connection: MultiplexedConnection, key: String) -> Option<Vec<u8>> {
+    connection.get(key).await.expect("the server is up")
+}
+
+/// One request, from its making to the last byte of the answer.
+fn http<S, B>(
+    group: &mut BenchmarkGroup<'_, WallTime>,
+    name: &str,
+    runtime: &Runtime,
+    service: &S,
+    request: impl Fn() -> Request,
+) where
+    S: Service<Request, Response = Response<B>, Error = Infallible> + Clone,
+    B: http_body::Body<Error: std::fmt::Debug>,
+{
+    group.bench_function(name, |b| b.to_async(runtime).iter(|| answer(service.clone(), black_box(request()))));
+}
+
+async fn answer<S, B>(service: S, request: Request) -> Bytes
+where
+    S: Service<Request, Response = Response<B>, Error = Infallible>,
+    B: http_body::Body<Error: std::fmt::Debug>,
+{
+    let response = service.oneshot(request).await.expect("infallible");
+    response.into_body().collect().await.expect("the body is whole").to_bytes()
+}
+
+fn request(target: String) -> Request {
+    Request::get(target)
+        .header("host", "example.org")
+        .header("user-agent", "bench/1.0")
+        .header("accept", "application/json")
+        .header("accept-encoding", "gzip, br")
+        .header("accept-language", "en")
+        .header("x-request-id", "5f0c3a52")
+        .body(Body::empty())
+        .expect("a request")
+}
+
+async fn page(_: Request) -> Result<Response<Full<Bytes>>, Infallible> {
+    Ok(page_of())
+}
+
+/// A page of 1 KiB under six header fields.
+fn page_of<B: From<Bytes>>() -> Response<B> {
+    Response::builder()
+        .header("content-type", "application/json")
+        .header("content-length", PAGE.len())
+        .header("cache-control", "max-age=3600")
+        .header("etag", "\"5f0c3a52\"")
+        .header("last-modified", "Sun, 06 Nov 1994 08:49:37 GMT")
+        .header("x-served-by", "origin-1")
+        .body(Bytes::from_static(PAGE).into())
+        .expect("a response")
+}
+
+#[derive(Serialize, Deserialize)]
+struct Row {
+    id: u64,
+    name: String,
+    score: f64,
+    tags: Vec<u32>,
+}
+
+async fn row() -> Result<Row, Infallible> {
+    Ok(Row { id: 42, name: "a name of usual length".to_owned(), score: 0.5, tags: vec![1, 2, 3] })
+}
+
+/// Fresh for longer than any of this takes.
+fn guard(store: impl stampede_guard::store::IntoStore) -> StampedeGuard {
+    StampedeGuard::new(store).policy(Policy::fresh_for(Duration::from_secs(3600)))
+}
+
+/// A number that nobody was given before.
+fn unique() -> u64 {
+    static LAST: AtomicU64 = AtomicU64::new(1_000_000);
+    LAST.fetch_add(1, Relaxed)
+}
+
+fn runtime() -> Runtime {
+    runtime::Builder::new_current_thread().enable_all().build().expect("a runtime")
+}
+
+const CALLERS: u64 = 64;
+const PAGE: &[u8] = &[b'x'; 1024];
+/// As many bytes as a row takes in Redis.
+const ENVELOPE: usize = 82 + 36;
