@@ -160,7 +160,7 @@ impl Address {
     pub(crate) fn resource_name(&self) -> String {
         let plain = |b: &u8| b.is_ascii_alphanumeric() || b"_.:/-".contains(b);
         match std::str::from_utf8(self.primary()) {
-            Ok(text) if text.len() <= MAX_RAW && text.as_bytes().iter().all(plain) => format!("r{text}"),
+            Ok(text) if text.len() <= MAX_RAW && text.as_bytes().iter().all(plain) => ["r", text].concat(),
             _ => {
                 let mut hasher = blake3::Hasher::new();
                 hasher.update(self.primary());

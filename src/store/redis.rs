@@ -207,7 +207,7 @@ impl fmt::Debug for RedisStore {
 
 /// All keys of a resource have its name as hash tag, hence one slot.
 fn slot(at: &Address) -> String {
-    format!("{{{}:{}}}", at.namespace(), at.resource_name())
+    ["{", at.namespace(), ":", &at.resource_name(), "}"].concat()
 }
 
 fn variant(at: &Address) -> String {
@@ -215,11 +215,16 @@ fn variant(at: &Address) -> String {
 }
 
 fn lease_name(at: &Address) -> String {
-    format!("{}:l{}", slot(at), variant(at))
+    [&*slot(at), ":l", &variant(at)].concat()
 }
 
 fn entry_name(at: &Address) -> String {
-    format!("{}:v{FORMAT}.{}{}", slot(at), at.schema(), variant(at))
+    entry_name_of(&slot(at), FORMAT, at.schema(), &variant(at))
+}
+
+/// Each hit makes one: formatting it would cost as much as sending it.
+fn entry_name_of(slot: &str, format: u32, schema: u32, variant: &str) -> String {
+    [slot, ":v", &format.to_string(), ".", &schema.to_string(), variant].concat()
 }
 
 /// The entry and its neighbours of other formats and schemas, which old and new processes of a rolling deploy use.
@@ -228,7 +233,7 @@ fn entry_names(at: &Address) -> Vec<String> {
     let formats = [FORMAT, FORMAT - 1, FORMAT + 1];
     let name = |format: u32| {
         let (slot, variant) = (&slot, &variant);
-        at.neighbours().map(move |schema| format!("{slot}:v{format}.{schema}{variant}"))
+        at.neighbours().map(move |schema| entry_name_of(slot, format, schema, variant))
     };
     formats.into_iter().flat_map(name).collect()
 }
