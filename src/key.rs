@@ -144,14 +144,13 @@ impl Address {
     /// between schemas.
     #[must_use]
     pub fn hash(&self) -> KeyHash {
-        let mut hasher = blake3::Hasher::new();
-        for part in [Some(self.namespace.as_bytes()), Some(self.primary()), self.variant()] {
-            match part {
-                Some(part) => hasher.update(&(part.len() as u64).to_le_bytes()).update(part),
-                None => hasher.update(&u64::MAX.to_le_bytes()),
-            };
+        let parts = [Some(self.namespace.as_bytes()), Some(self.primary()), self.variant()];
+        let mut text = Vec::with_capacity(64);
+        for part in parts {
+            text.extend_from_slice(&part.map_or(u64::MAX, |part| part.len() as u64).to_le_bytes());
+            text.extend_from_slice(part.unwrap_or_default());
         }
-        KeyHash::from(hasher)
+        KeyHash::of(&text)
     }
 
     /// The name of the resource within its namespace, for stores with printable names: `r` and the key itself where
@@ -162,9 +161,7 @@ impl Address {
         match std::str::from_utf8(self.primary()) {
             Ok(text) if text.len() <= MAX_RAW && text.as_bytes().iter().all(plain) => ["r", text].concat(),
             _ => {
-                let mut hasher = blake3::Hasher::new();
-                hasher.update(self.primary());
-                format!("h{:?}", KeyHash::from(hasher))
+                format!("h{:?}", KeyHash::of(self.primary()))
             }
         }
     }
@@ -186,12 +183,11 @@ impl KeyHash {
     pub const fn from_bytes(bytes: [u8; 16]) -> Self {
         Self(bytes)
     }
-}
 
-impl From<blake3::Hasher> for KeyHash {
-    fn from(hasher: blake3::Hasher) -> Self {
+    /// In one go: an incremental hasher costs more than the hash of a short key.
+    fn of(text: &[u8]) -> Self {
         let mut bytes = [0; 16];
-        hasher.finalize_xof().fill(&mut bytes);
+        bytes.copy_from_slice(&blake3::hash(text).as_bytes()[..16]);
         Self(bytes)
     }
 }
