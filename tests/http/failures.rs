@@ -1,0 +1,292 @@
+//! Failures: shared with those who wait, held off by a tombstone, forgiven by a stale answer, stored never.
+
+use crate::{
+    kit::{Answer, ask, at_rest, get, get_with, on_each_store, over_redis, site, taps, waiting},
+    support::{Origin, eventually},
+};
+use axum::{
+    body::Body,
+    extract::Request,
+    http::{Response, StatusCode},
+};
+use http_body_util::BodyExt;
+use stampede_guard::{CacheVerdict, Policy, StampedeGuard};
+use std::{
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+use tokio::time;
+use tower::{Layer, ServiceExt, service_fn};
+
+fn down(n: usize) -> (StatusCode, [(&'static str, String); 1], &'static str) {
+    (StatusCode::SERVICE_UNAVAILABLE, [("x-call", n.to_string())], "down for a while")
+}
+
+/// Good at first, then down.
+fn good_then_down(n: usize) -> axum::response::Response {
+    use axum::response::IntoResponse;
+    if n == 1 { "good".into_response() } else { down(n).into_response() }
+}
+
+/// Stale from the beginning, but good enough if there is nothing better.
+fn forgiving() -> Policy {
+    Policy::fresh_for(Duration::ZERO).stale_if_error(Duration::from_secs(60))
+}
+
+/// With `Shared::Failure` taken for `Shared::Nobody`, there are 50 calls.
+#[tokio::test]
+async fn a_server_error_is_shared_with_those_who_wait() {
+    let (guard, origin) = (StampedeGuard::in_memory(), Origin::gated());
+    let app = site(&origin, |_, n| down(n)).layer(guard.clone());
+    let asked = waiting(&app, 50, |_| get("/page")).await;
+    origin.open();
+    let answers = asked.answers().await;
+    for answer in &answers {
+        assert_eq!((answer.status, answer.header("x-call"), answer.text()), (503, "1", "down for a while"));
+    }
+    assert_eq!(answers[0].verdict(), CacheVerdict::Filled);
+    assert!(answers[1..].iter().all(|answer| answer.verdict() == CacheVerdict::Coalesced));
+    assert_eq!(origin.calls(), 1);
+    at_rest(&guard).await;
+}
+
+#[tokio::test]
+async fn those_who_wait_get_a_server_error_of_unknown_length_without_its_body() {
+    let (guard, origin) = (StampedeGuard::in_memory(), Origin::gated());
+    let (taps, bodies) = taps(1, None);
+    let respond = move |_: &Request, _| (StatusCode::BAD_GATEWAY, [("x-why", "db"), ("content-type", "x/y")], bodies());
+    let app = site(&origin, respond).layer(guard.clone());
+    let asked = waiting(&app, 3, |_| get("/page")).await;
+    origin.open();
+    for tap in taps {
+        tap.send("down");
+    }
+    let answers = asked.answers().await;
+    assert_eq!((answers[0].text(), answers[0].header("content-type")), ("down", "x/y"));
+    for answer in &answers {
+        assert_eq!((answer.status, answer.header("x-why")), (502, "db"));
+    }
+    assert!(answers[1..].iter().all(|a| a.text().is_empty() && !a.headers.contains_key("content-type")));
+    assert_eq!(origin.calls(), 1);
+    at_rest(&guard).await;
+}
+
+/// Without the tombstone each of them asks the origin again.
+#[tokio::test(start_paused = true)]
+async fn a_tombstone_holds_the_next_ones_off_until_it_has_passed() {
+    let (guard, origin) = (StampedeGuard::in_memory().tombstone(Duration::from_secs(2)), Origin::new());
+    let app = site(&origin, |_, n| down(n)).layer(guard.clone());
+    assert_eq!(ask(&app, get("/page")).await.verdict(), CacheVerdict::Filled);
+    at_rest(&guard).await;
+    for _ in 0..3 {
+        let answer = ask(&app, get("/page")).await;
+        assert_eq!((answer.status, answer.header("retry-after"), answer.text()), (503, "2", ""));
+        assert_eq!((answer.verdict(), answer.header("cache-control")), (CacheVerdict::Refused, "no-store"));
+    }
+    assert_eq!(origin.calls(), 1, "it is left alone");
+
+    time::advance(Duration::from_millis(2001)).await;
+    let again = ask(&app, get("/page")).await;
+    assert_eq!((again.verdict(), again.header("x-call")), (CacheVerdict::Filled, "2"));
+    at_rest(&guard).await;
+    assert_eq!(ask(&app, get("/page")).await.header("retry-after"), "4", "it doubles");
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_tombstone_the_next_one_asks_again() {
+    let (guard, origin) = (StampedeGuard::in_memory().tombstone(Duration::ZERO), Origin::new());
+    let app = site(&origin, |_, n| down(n)).layer(guard.clone());
+    for n in ["1", "2", "3"] {
+        assert_eq!(ask(&app, get("/page")).await.header("x-call"), n);
+        at_rest(&guard).await;
+    }
+}
+
+#[tokio::test]
+async fn a_tombstone_holds_off_other_processes() {
+    let guards = [over_redis("tombstone"), over_redis("tombstone")];
+    let origin = Origin::new();
+    let respond = |request: &Request, n| {
+        assert!(!request.uri().path().contains("panic"), "as the test wants it");
+        down(n)
+    };
+    let [one, two] = guards.clone().map(|guard| site(&origin, respond).layer(guard));
+    for (path, first, second) in [("/page", 503, 503), ("/panic", 500, 503)] {
+        assert_eq!(ask(&one, get(path)).await.status, first);
+        at_rest(&guards[0]).await;
+        let answer = ask(&two, get(path)).await;
+        assert_eq!((answer.status, answer.header("retry-after")), (second, "1"), "{path}");
+        assert_eq!(answer.verdict(), CacheVerdict::Refused);
+    }
+    assert_eq!(origin.calls(), 2, "one for each page");
+    at_rest(&guards[1]).await;
+}
+
+#[tokio::test]
+async fn after_the_tombstone_another_process_asks_the_origin() {
+    let short = || over_redis("tombstone-ends").tombstone(Duration::from_millis(30));
+    let (guards, origin) = ([short(), short()], Origin::new());
+    let respond = |_: &Request, n| if n == 1 { Err(down(n)) } else { Ok("up again") };
+    let [one, two] = guards.clone().map(|guard| site(&origin, respond).layer(guard));
+    assert_eq!(ask(&one, get("/page")).await.status, 503);
+    eventually("the other one is let through", async || ask(&two, get("/page")).await.text() == "up again").await;
+    assert_eq!(ask(&one, get("/page")).await.text(), "up again");
+    assert_eq!(origin.calls(), 2);
+    at_rest(&guards[0]).await;
+    at_rest(&guards[1]).await;
+}
+
+/// With `forgives` always false, everybody gets the error.
+#[tokio::test(start_paused = true)]
+async fn a_stale_answer_stands_in_for_a_server_error() {
+    let (guard, origin) = (StampedeGuard::in_memory().policy(forgiving()), Origin::gated());
+    let app = site(&origin, |_, n| good_then_down(n)).layer(guard.clone());
+    origin.release(1);
+    assert_eq!(ask(&app, get("/page")).await.text(), "good");
+    at_rest(&guard).await;
+
+    time::advance(Duration::from_secs(5)).await;
+    let asked = waiting(&app, 20, |_| get("/page")).await;
+    origin.open();
+    for answer in asked.answers().await {
+        assert_eq!((answer.status, answer.text(), answer.verdict()), (200, "good", CacheVerdict::Stale));
+        assert_eq!((answer.header("age"), answer.header("cache-status")), ("5", "stampede-guard; hit; ttl=-5"));
+    }
+    assert_eq!(origin.calls(), 2);
+    at_rest(&guard).await;
+
+    let held_off = ask(&app, get("/page")).await;
+    assert_eq!((held_off.text(), held_off.verdict()), ("good", CacheVerdict::Stale), "the tombstone is no worse");
+    time::advance(Duration::from_secs(60)).await;
+    assert_eq!(ask(&app, get("/page")).await.status, 503, "not for ever");
+    at_rest(&guard).await;
+}
+
+#[tokio::test]
+async fn a_stale_answer_stands_in_over_redis_as_well() {
+    let guards = [over_redis("stale"), over_redis("stale")].map(|guard| guard.policy(forgiving()));
+    let origin = Origin::new();
+    let [one, two] = guards.clone().map(|guard| site(&origin, |_, n| good_then_down(n)).layer(guard));
+    assert_eq!(ask(&one, get("/page")).await.text(), "good");
+    at_rest(&guards[0]).await;
+    for app in [&two, &one, &two] {
+        let answer = ask(app, get("/page")).await;
+        assert_eq!((answer.status, answer.text(), answer.verdict()), (200, "good", CacheVerdict::Stale));
+    }
+    assert_eq!(origin.calls(), 2, "the first failure keeps the others off");
+    at_rest(&guards[1]).await;
+}
+
+/// RFC 9111 §4.2.4: `must-revalidate` and `s-maxage` forbid it.
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_forbids_it_is_not_served_stale() {
+    for control in ["max-age=1, must-revalidate", "s-maxage=1"] {
+        let (guard, origin) = (StampedeGuard::in_memory().policy(forgiving()), Origin::new());
+        let respond =
+            move |_: &Request, n| if n == 1 { Ok(([("cache-control", control)], "good")) } else { Err(down(n)) };
+        let app = site(&origin, respond).layer(guard.clone());
+        assert_eq!(ask(&app, get("/page")).await.status, 200);
+        at_rest(&guard).await;
+        time::advance(Duration::from_millis(1001)).await;
+        assert_eq!(ask(&app, get("/page")).await.status, 503, "{control}");
+        at_rest(&guard).await;
+    }
+}
+
+/// A service that counts its calls and fails from the second one on, or from the first.
+fn failing(
+    calls: &Arc<AtomicUsize>,
+    good: usize,
+) -> impl tower::Service<Request, Response = Response<Body>, Error = io::Error, Future: Send> + Clone + Send + 'static {
+    let calls = calls.clone();
+    service_fn(move |_: Request| {
+        let n = calls.fetch_add(1, SeqCst);
+        std::future::ready(if n < good { Ok(Response::new("good".into())) } else { Err(io::Error::other("no route")) })
+    })
+}
+
+#[tokio::test]
+async fn a_services_error_reaches_its_own_caller_and_is_a_502_to_those_who_wait() {
+    for guard in on_each_store("service-error") {
+        let calls = Arc::default();
+        let service = guard.layer(failing(&calls, 0));
+        let [one, two] = [(); 2].map(|()| service.clone().oneshot(get("/page")));
+        let (one, two) = tokio::join!(one, two);
+        let (leader, waiter) = if one.is_err() { (one, two) } else { (two, one) };
+        assert_eq!(leader.expect_err("its own error").to_string(), "no route");
+        let waiter = Answer::of(waiter.expect("a response")).await;
+        assert_eq!((waiter.status, waiter.verdict(), waiter.text()), (502, CacheVerdict::Refused, ""));
+        at_rest(&guard).await;
+        let next = Answer::of(service.oneshot(get("/page")).await.expect("a response")).await;
+        assert_eq!((next.status, next.header("retry-after")), (502, "1"));
+        assert_eq!(calls.load(SeqCst), 1);
+        at_rest(&guard).await;
+    }
+}
+
+#[tokio::test]
+async fn a_services_error_is_unchanged_for_requests_that_pass() {
+    let service = StampedeGuard::in_memory().layer(failing(&Arc::default(), 0));
+    let error = service.oneshot(get_with("/page", &[("cookie", "a=b")])).await.expect_err("its own error");
+    assert_eq!(error.to_string(), "no route");
+}
+
+#[tokio::test]
+async fn a_stale_answer_stands_in_for_a_services_error() {
+    for guard in on_each_store("stale-service-error").map(|guard| guard.policy(forgiving())) {
+        let service = guard.layer(failing(&Arc::default(), 1));
+        for expected in [CacheVerdict::Filled, CacheVerdict::Stale, CacheVerdict::Stale] {
+            let answer = Answer::of(service.clone().oneshot(get("/page")).await.expect("no error")).await;
+            assert_eq!((answer.status, answer.text(), answer.verdict()), (200, "good", expected));
+            at_rest(&guard).await;
+        }
+    }
+}
+
+/// With `catch_unwind` in the pilot left out, the leader's caller gets its answer from the dropped task and the others
+/// panic in turn.
+#[tokio::test]
+async fn a_panic_is_a_500_for_everybody() {
+    let (guard, origin) = (StampedeGuard::in_memory(), Origin::gated());
+    let respond = |_: &Request, n: usize| assert_eq!(n, 0, "as the test wants it");
+    let app = site(&origin, respond).layer(guard.clone());
+    let asked = waiting(&app, 20, |_| get("/page")).await;
+    origin.open();
+    let answers = asked.answers().await;
+    assert!(answers.iter().all(|answer| answer.status == 500 && answer.verdict() == CacheVerdict::Refused));
+    assert_eq!(origin.calls(), 1);
+    at_rest(&guard).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_takes_too_long_is_a_504_for_everybody() {
+    let guard = StampedeGuard::in_memory().max_fetch(Duration::from_secs(5));
+    let origin = Origin::gated();
+    let app = site(&origin, |_, n| n.to_string()).layer(guard.clone());
+    let answers = waiting(&app, 20, |_| get("/page")).await.answers().await;
+    assert!(answers.iter().all(|answer| answer.status == 504 && answer.verdict() == CacheVerdict::Refused));
+    assert_eq!((origin.calls(), origin.running()), (1, 0), "it was aborted");
+    at_rest(&guard).await;
+}
+
+#[tokio::test]
+async fn the_body_of_a_server_error_that_breaks_off_breaks_off_for_everybody() {
+    let (guard, origin) = (StampedeGuard::in_memory(), Origin::new());
+    let (mut taps, bodies) = taps(1, Some(10));
+    let app = site(&origin, move |_, _| (StatusCode::BAD_GATEWAY, bodies())).layer(guard.clone());
+    let [leader, waiter] = [(); 2].map(|()| app.clone().oneshot(get("/page")));
+    let (leader, waiter) = tokio::join!(leader, waiter);
+    let tap = taps.remove(0);
+    tap.send("12345");
+    tap.break_off();
+    for response in [leader, waiter] {
+        let body: Result<_, _> = response.expect("a response").into_body().collect().await;
+        body.expect_err("it is not whole");
+    }
+    assert_eq!(origin.calls(), 1);
+    at_rest(&guard).await;
+}

@@ -1,0 +1,145 @@
+//! What a request may ask for.
+
+use crate::{
+    kit::{ask, at_rest, get, get_with, on_each_store, request, site, waiting},
+    support::Origin,
+};
+use axum::{
+    body::Body,
+    extract::Request,
+    http::{Method, StatusCode},
+    response::IntoResponse,
+};
+use stampede_guard::{CacheVerdict, StampedeGuard};
+
+#[tokio::test]
+async fn other_methods_pass_through() {
+    for guard in on_each_store("methods") {
+        let origin = Origin::new();
+        let respond = |request: &Request, n: usize| format!("{} {n}", request.method());
+        let app = site(&origin, respond).layer(guard.clone());
+        assert_eq!(ask(&app, get("/page")).await.text(), "GET 1");
+        at_rest(&guard).await;
+        let methods =
+            [Method::POST, Method::PUT, Method::PATCH, Method::DELETE, Method::OPTIONS, Method::TRACE, Method::POST];
+        for (n, method) in methods.into_iter().enumerate() {
+            let answer = ask(&app, request(method.clone(), "/page", &[])).await;
+            assert_eq!(answer.text(), format!("{method} {}", n + 2));
+            assert_eq!(answer.verdict(), CacheVerdict::Bypassed);
+        }
+        assert_eq!(ask(&app, get("/page")).await.text(), "GET 1");
+        at_rest(&guard).await;
+    }
+}
+
+#[tokio::test]
+async fn a_head_request_does_not_fill_what_a_get_request_reads() {
+    let (guard, origin) = (StampedeGuard::in_memory(), Origin::new());
+    let app = site(&origin, |_, n| format!("page {n}")).layer(guard.clone());
+    for _ in 0..2 {
+        assert_eq!(ask(&app, request(Method::HEAD, "/page", &[])).await.text(), "");
+    }
+    assert_eq!(ask(&app, get("/page")).await.text(), "page 3");
+    at_rest(&guard).await;
+    assert_eq!(ask(&app, get("/page")).await.text(), "page 3");
+}
+
+/// What forces a revalidation, as a herd of reloading browsers does. With `Asked::Cache` for none of them, there are
+/// 21 calls.
+#[tokio::test]
+async fn requests_that_want_it_fresh_revalidate_together() {
+    for (name, value) in [("cache-control", "no-cache"), ("cache-control", "max-age=0"), ("pragma", "no-cache")] {
+        let (guard, origin) = (StampedeGuard::in_memory(), Origin::gated());
+        let app = site(&origin, |_, n| n.to_string()).layer(guard.clone());
+        origin.release(1);
+        assert_eq!(ask(&app, get("/page")).await.text(), "1");
+        at_rest(&guard).await;
+        assert_eq!(ask(&app, get("/page")).await.text(), "1");
+
+        let asked = waiting(&app, 20, |_| get_with("/page", &[(name, value)])).await;
+        origin.arrived(2).await;
+        assert_eq!(ask(&app, get("/page")).await.text(), "1", "others do not wait for it");
+        origin.release(1);
+        assert!(asked.answers().await.iter().all(|answer| answer.text() == "2"), "{value}");
+        at_rest(&guard).await;
+        let hit = ask(&app, get("/page")).await;
+        assert_eq!((hit.text(), hit.verdict()), ("2", CacheVerdict::Hit), "everybody has it now");
+        assert_eq!(origin.calls(), 2, "{value}");
+    }
+}
+
+#[tokio::test]
+async fn requests_that_are_not_to_be_stored_pass_through() {
+    let (guard, origin) = (StampedeGuard::in_memory(), Origin::new());
+    let app = site(&origin, |_, n| n.to_string()).layer(guard.clone());
+    for n in ["1", "2"] {
+        let answer = ask(&app, get_with("/page", &[("cache-control", "no-store")])).await;
+        assert_eq!((answer.text(), answer.verdict()), (n, CacheVerdict::Bypassed));
+    }
+    assert_eq!(ask(&app, get("/page")).await.text(), "3");
+    at_rest(&guard).await;
+    assert_eq!(ask(&app, get_with("/page", &[("cache-control", "no-store")])).await.text(), "4");
+    assert_eq!(ask(&app, get("/page")).await.text(), "3");
+}
+
+/// An origin that knows validators and ranges.
+fn conditional(request: &Request, n: usize) -> axum::response::Response {
+    if request.headers().contains_key("if-none-match") || request.headers().contains_key("if-modified-since") {
+        (StatusCode::NOT_MODIFIED, [("etag", "\"e\"")]).into_response()
+    } else if request.headers().contains_key("range") {
+        (StatusCode::PARTIAL_CONTENT, [("content-range", "bytes 0-0/6")], "p").into_response()
+    } else {
+        ([("etag", "\"e\"")], format!("page {n}")).into_response()
+    }
+}
+
+/// With `unconditional` left out, the 304 of the first one is what the others get.
+#[tokio::test]
+async fn a_conditional_request_never_leaves_a_304_to_others() {
+    for condition in [("if-none-match", "\"e\""), ("if-modified-since", "Sun, 06 Nov 1994 08:49:37 GMT")] {
+        for guard in on_each_store(&format!("conditional-{}", condition.0)) {
+            let origin = Origin::new();
+            let app = site(&origin, conditional).layer(guard.clone());
+            let first = ask(&app, get_with("/page", &[condition])).await;
+            assert_eq!((first.status, first.text()), (200, "page 1"));
+            at_rest(&guard).await;
+            let next = ask(&app, get("/page")).await;
+            assert_eq!((next.status, next.text(), next.verdict()), (200, "page 1", CacheVerdict::Hit));
+        }
+    }
+}
+
+#[tokio::test]
+async fn those_who_wait_for_a_conditional_request_get_a_whole_answer() {
+    let (guard, origin) = (StampedeGuard::in_memory(), Origin::gated());
+    let app = site(&origin, conditional).layer(guard.clone());
+    let fields = |i| if i % 2 == 0 { ("if-none-match", "\"e\"") } else { ("x-nothing", "") };
+    let asked = waiting(&app, 10, |i| get_with("/page", &[fields(i)])).await;
+    origin.open();
+    assert!(asked.answers().await.iter().all(|answer| (answer.status, answer.text()) == (200, "page 1")));
+    assert_eq!(origin.calls(), 1);
+    at_rest(&guard).await;
+}
+
+#[tokio::test]
+async fn ranges_and_preconditions_are_the_origins() {
+    let (guard, origin) = (StampedeGuard::in_memory(), Origin::new());
+    let app = site(&origin, conditional).layer(guard.clone());
+    let part = ask(&app, get_with("/page", &[("range", "bytes=0-0")])).await;
+    assert_eq!((part.status, part.text()), (206, "p"));
+    assert_eq!(ask(&app, get("/page")).await.text(), "page 2");
+    at_rest(&guard).await;
+    let part = ask(&app, get_with("/page", &[("range", "bytes=0-0")])).await;
+    assert_eq!((part.status, part.text(), part.verdict()), (206, "p", CacheVerdict::Bypassed));
+    assert_eq!(ask(&app, get_with("/page", &[("if-match", "\"e\"")])).await.verdict(), CacheVerdict::Bypassed);
+}
+
+#[tokio::test]
+async fn a_body_on_a_get_request_is_not_a_part_of_the_key_and_bypasses() {
+    let (guard, origin) = (StampedeGuard::in_memory(), Origin::new());
+    let app = site(&origin, |_, n| n.to_string()).layer(guard.clone());
+    for n in ["1", "2"] {
+        let request = get("/page").map(|_| Body::from("query"));
+        assert_eq!(ask(&app, request).await.text(), n);
+    }
+}
