@@ -122,8 +122,10 @@ impl<B: 'static, E: 'static> Judge<Answer<B, E>> for Asking<B, E> {
         if !is_response(entry) {
             return Verdict::Ignore;
         }
-        // RFC 9111 §5.2.1.1: the client does not want it older than that.
-        let too_old = self.max_age.is_some_and(|max_age| entry.age(now) >= max_age);
+        // RFC 9111 §5.2.1.1: the client does not want it older than that, the age with which it came included.
+        let came_with = || entry.payload().live(head::decode).map_or(0, |stored| stored.age);
+        let age = || entry.age(now) + Duration::from_secs(came_with().into());
+        let too_old = self.max_age.is_some_and(|max_age| age() >= max_age);
         match policy::freshness(entry, now) {
             Freshness::Dead => Verdict::Ignore,
             _ if too_old => Verdict::Validate,

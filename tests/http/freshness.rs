@@ -54,6 +54,19 @@ async fn the_age_with_which_an_answer_came_counts() {
     at_rest(&guard).await;
 }
 
+/// RFC 9111 §5.2.1.1 is about the age that the client is told. Seen to fail when only the time in this cache was
+/// compared.
+#[tokio::test]
+async fn a_clients_max_age_counts_the_age_with_which_an_answer_came() {
+    let (guard, origin) = (StampedeGuard::in_memory(), Origin::new());
+    let respond = |_: &Request, n: usize| ([("cache-control", "max-age=60"), ("age", "40")], n.to_string());
+    let app = site(&origin, respond).layer(guard.clone());
+    for (max_age, n) in [("max-age=50", "1"), ("max-age=50", "1"), ("max-age=30", "2"), ("max-age=50", "2")] {
+        assert_eq!(ask(&app, get_with("/page", &[("cache-control", max_age)])).await.text(), n, "{max_age}");
+        at_rest(&guard).await;
+    }
+}
+
 fn status(answer: &Answer) -> (&str, CacheVerdict) {
     (answer.header("cache-status"), answer.verdict())
 }
