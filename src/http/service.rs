@@ -215,6 +215,7 @@ where
     let (parts, body) = response.into_parts();
     let (pump, growing, body) = Pump::new(body, &encoded, config.max_payload);
     let mut headers = semantics::end_to_end(&parts.headers);
+    headers.extend(parts.headers.get(header::AGE).map(|age| (header::AGE, age.clone())));
     let status = parts.status;
     let own = Ok(forwarded(Response::from_parts(parts, body), stale, lifetimes.is_some()));
     let transit = |body: Option<Arc<Growing>>, headers| -> Live { Arc::new(InTransit { status, headers, body }) };

@@ -1,13 +1,14 @@
 //! For how long an answer is used, and what is said of it.
 
 use crate::{
-    kit::{Answer, ask, at_rest, get, get_with, on_each_store, over_redis, request, site, waiting},
+    kit::{Answer, ask, at_rest, get, get_with, on_each_store, over_redis, request, site, taps, waiting},
     support::{Origin, RedisServer},
 };
 use axum::{extract::Request, http::Method};
 use stampede_guard::{CacheVerdict, Policy, StampedeGuard};
 use std::time::Duration;
 use tokio::time;
+use tower::ServiceExt;
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -65,6 +66,23 @@ async fn a_clients_max_age_counts_the_age_with_which_an_answer_came() {
         assert_eq!(ask(&app, get_with("/page", &[("cache-control", max_age)])).await.text(), n, "{max_age}");
         at_rest(&guard).await;
     }
+}
+
+/// RFC 9111 §5.1: who waited is told of it as the leader is. Seen to fail while the body grows: the field was dropped
+/// with those that are said anew.
+#[tokio::test]
+async fn those_who_wait_are_told_the_age_with_which_an_answer_came() {
+    let ((mut taps, bodies), guard, origin) = (taps(1, Some(4)), StampedeGuard::in_memory(), Origin::new());
+    let respond = move |_: &Request, _| ([("cache-control", "max-age=60"), ("age", "40")], bodies());
+    let app = site(&origin, respond).layer(guard.clone());
+    let ask = || app.clone().oneshot(get("/page"));
+    let (leader, waiter) = tokio::join!(ask(), ask());
+    for response in [leader, waiter] {
+        assert_eq!(response.expect("an answer").headers()["age"], "40");
+    }
+    taps.remove(0).send("done");
+    drop(taps);
+    at_rest(&guard).await;
 }
 
 fn status(answer: &Answer) -> (&str, CacheVerdict) {
