@@ -206,6 +206,8 @@ pub(super) struct Pump<B> {
     to: Collected,
     rest: oneshot::Sender<Pin<Box<B>>>,
     payload: BytesMut,
+    /// How long the payload has to be in the end, where the head says it.
+    whole: Option<u64>,
     cap: usize,
 }
 
@@ -214,13 +216,14 @@ struct Collected(Arc<Growing>);
 
 impl<B: Body<Error: Into<BoxError>>> Pump<B> {
     /// Made before the future that runs it, which may be dropped before it is polled. `head` goes before the body in
-    /// the payload, and is part of what may not exceed the cap.
-    pub(super) fn new(body: B, head: &[u8], cap: usize) -> (Self, Arc<Growing>, GuardBody<B>) {
+    /// the payload, and is part of what may not exceed the cap. A body that ends before or after `length` is not whole.
+    pub(super) fn new(body: B, head: &[u8], length: Option<u64>, cap: usize) -> (Self, Arc<Growing>, GuardBody<B>) {
         let growing = Arc::new(Growing { state: Mutex::default(), size: body.size_hint().exact() });
         let (rest, hand_over) = oneshot::channel();
         let source = Source::Growing { reader: growing.reader(), rest: Some(hand_over) };
         let (to, payload) = (Collected(growing.clone()), BytesMut::from(head));
-        (Self { body: Box::pin(body), to, rest, payload, cap }, growing, GuardBody { source })
+        let whole = length.map(|length| length.saturating_add(head.len() as u64));
+        (Self { body: Box::pin(body), to, rest, payload, whole, cap }, growing, GuardBody { source })
     }
 
     pub(super) async fn run(mut self) -> Ended {
@@ -241,6 +244,9 @@ impl<B: Body<Error: Into<BoxError>>> Pump<B> {
                 let _ = self.rest.send(self.body); // the client may be gone; then the origin sees it
                 return Ended::OverCap;
             }
+        }
+        if self.whole.is_some_and(|whole| whole != self.payload.len() as u64) {
+            return Ended::BrokenOff;
         }
         self.to.0.change(|state| state.end = Some(End::Complete));
         Ended::Payload(Payload::from(self.payload.freeze()))

@@ -106,6 +106,11 @@ pub(super) fn age(headers: &HeaderMap) -> u32 {
     headers.get(header::AGE).and_then(|age| age.to_str().ok()?.trim().parse().ok()).unwrap_or(0)
 }
 
+/// RFC 9112 §8: a body of another length is incomplete, and RFC 9111 §3.3 lets no cache store it as if it were not.
+pub(super) fn content_length(headers: &HeaderMap) -> Option<u64> {
+    headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.trim().parse().ok())
+}
+
 /// RFC 9111 §3: final, understood, and complete. 304 and 206 say something about another response.
 fn explicitly_storable(status: StatusCode) -> bool {
     !status.is_informational() && status != StatusCode::PARTIAL_CONTENT && status != StatusCode::NOT_MODIFIED

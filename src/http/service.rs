@@ -213,7 +213,8 @@ where
     // Those who wait may read along only where the size is known to be within the cap: else they wait for the end.
     let known = size.upper().is_some_and(|most| most <= room);
     let (parts, body) = response.into_parts();
-    let (pump, growing, body) = Pump::new(body, &encoded, config.max_payload);
+    let (pump, growing, body) =
+        Pump::new(body, &encoded, semantics::content_length(&parts.headers), config.max_payload);
     let mut headers = semantics::end_to_end(&parts.headers);
     headers.extend(parts.headers.get(header::AGE).map(|age| (header::AGE, age.clone())));
     let status = parts.status;

@@ -193,6 +193,25 @@ async fn those_who_wait_for_a_body_of_unknown_length_that_breaks_off_ask_themsel
     at_rest(&guard).await;
 }
 
+/// RFC 9111 §3.3: what is shorter than it says is incomplete. Seen to fail before the length was compared: every hit
+/// was such an answer.
+#[tokio::test]
+async fn a_body_that_is_shorter_than_its_content_length_is_not_stored() {
+    for (sent, stored) in [("some", false), ("complete", true)] {
+        let ((taps, bodies), origin) = (taps(2, None), Origin::new());
+        let guard = StampedeGuard::in_memory();
+        let app = site(&origin, move |_, _| ([("content-length", "8")], bodies())).layer(guard.clone());
+        for tap in taps {
+            tap.send(sent);
+        }
+        let _ = head(&app, "/page").await.into_body().collect().await;
+        at_rest(&guard).await;
+        let _ = head(&app, "/page").await.into_body().collect().await;
+        assert_eq!(origin.calls(), if stored { 1 } else { 2 }, "{sent}");
+        at_rest(&guard).await;
+    }
+}
+
 /// With the pump run by the leader's body and not by its task, the waiter hangs.
 #[tokio::test]
 async fn a_client_that_goes_away_strands_neither_readers_nor_the_store() {
