@@ -274,7 +274,12 @@ impl<'a, R: Send + 'a, J: Judge<R>> Pilot<'a, R, J> {
             // Only a lease that still stands vouches for the entry: an invalidation would have taken both.
             Some(stale) if claim.lease().is_some() => match claim.give_back(tombstone).await {
                 Hold::Held => self.tell(Landed::Stale(stale.clone()), State::Failed(failure, Some(stale))),
-                Hold::Lost => self.tell(own, State::Failed(failure, None)),
+                Hold::Lost => {
+                    self.tell(own, State::Failed(failure, None));
+                    let deadline = Instant::now() + self.place.config.max_fetch;
+                    let end = self.contained(end.reached());
+                    let _ = self.limited(deadline, end).await;
+                }
             },
             _ => {
                 self.tell(own, State::Failed(failure, None));

@@ -197,6 +197,27 @@ async fn an_answer_that_forbids_it_is_not_served_stale() {
     }
 }
 
+/// An invalidation during the call takes the lease, and then nothing vouches for the stale answer. Seen to fail with a
+/// broken body: the engine did not drive the end of an answer whose lease was lost.
+#[tokio::test]
+async fn a_server_error_whose_lease_was_lost_is_whole() {
+    let guard = StampedeGuard::in_memory().policy(forgiving());
+    let (origin, wrecked) = (Origin::gated(), guard.clone());
+    let app = site(&origin, |_, n| good_then_down(n)).layer(guard.clone());
+    origin.release(1);
+    assert_eq!(ask(&app, get("/page")).await.text(), "good");
+    at_rest(&guard).await;
+
+    let asked = waiting(&app, 2, |_| get("/page")).await;
+    origin.arrived(2).await;
+    wrecked.invalidate("GET http://example.test/page").await.expect("the store answers");
+    origin.open();
+    for answer in asked.answers().await {
+        assert_eq!((answer.status, answer.text()), (503, "down for a while"));
+    }
+    at_rest(&guard).await;
+}
+
 /// A service that counts its calls and fails from the second one on, or from the first.
 fn failing(
     calls: &Arc<AtomicUsize>,
