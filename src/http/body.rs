@@ -11,6 +11,7 @@ use std::{
     pin::Pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::{Context, Poll, Waker, ready},
+    thread,
 };
 use tokio::sync::oneshot;
 
@@ -66,9 +67,8 @@ impl<B: Body<Error: Into<BoxError>>> Body for GuardBody<B> {
             SourceProj::Growing { reader, rest } => match (ready!(reader.poll_chunk(cx)), rest) {
                 (Ok(chunk), _) => return Poll::Ready(Some(Ok(Frame::data(chunk)))),
                 (Err(End::Complete), _) => return Poll::Ready(None),
-                // Too large to be collected: the rest comes from the origin directly, with its back-pressure. Others do
-                // not get here, they are let in early only where the size is known.
-                (Err(End::OverCap), Some(rest)) => match ready!(Pin::new(rest).poll(cx)) {
+                // Too large to be collected, or too slow: the rest comes from the origin directly, with its back-pressure.
+                (Err(End::HandedOver), Some(rest)) => match ready!(Pin::new(rest).poll(cx)) {
                     Ok(mut body) => {
                         let frame = body.as_mut().poll_frame(cx);
                         source.set(Source::Rest { body });
@@ -76,7 +76,7 @@ impl<B: Body<Error: Into<BoxError>>> Body for GuardBody<B> {
                     }
                     Err(_) => return Poll::Ready(Some(Err(BROKE_OFF.into()))),
                 },
-                (Err(End::OverCap | End::BrokenOff), _) => return Poll::Ready(Some(Err(BROKE_OFF.into()))),
+                (Err(End::HandedOver | End::BrokenOff), _) => return Poll::Ready(Some(Err(BROKE_OFF.into()))),
             },
         };
         let to_bytes = |frame: Frame<B::Data>| frame.map_data(|mut data| data.copy_to_bytes(data.remaining()));
@@ -133,7 +133,8 @@ struct State {
 enum End {
     Complete,
     BrokenOff,
-    OverCap,
+    /// The client of the leader reads on by itself.
+    HandedOver,
 }
 
 impl Growing {
@@ -165,8 +166,7 @@ struct Reader {
 }
 
 impl Reader {
-    #[expect(clippy::needless_pass_by_ref_mut, reason = "as every poll has it")]
-    fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Result<Bytes, End>> {
+    fn poll_chunk(&mut self, cx: &Context<'_>) -> Poll<Result<Bytes, End>> {
         let mut state = self.body.lock();
         match (state.chunks.get(self.chunk), state.end) {
             (Some(chunk), _) => {
@@ -201,18 +201,19 @@ impl Drop for Reader {
 /// Collects a body for its readers and the store. Drives it even when no reader is left, so that a client that goes
 /// away strands neither.
 pub(super) struct Pump<B> {
-    /// In a box, because it may be handed on when half of it is read.
-    body: Pin<Box<B>>,
-    to: Collected,
-    rest: oneshot::Sender<Pin<Box<B>>>,
+    source: Option<Uncollected<B>>,
+    to: Arc<Growing>,
     payload: BytesMut,
     /// How long the payload has to be in the end, where the head says it.
     whole: Option<u64>,
     cap: usize,
 }
 
-/// Ends the readers of a body that is not collected any more.
-struct Collected(Arc<Growing>);
+/// A body that is not at its end, and who gets the rest of it when it is collected no more.
+struct Uncollected<B> {
+    body: Pin<Box<B>>,
+    rest: oneshot::Sender<Pin<Box<B>>>,
+}
 
 impl<B: Body<Error: Into<BoxError>>> Pump<B> {
     /// Made before the future that runs it, which may be dropped before it is polled. `head` goes before the body in
@@ -221,14 +222,16 @@ impl<B: Body<Error: Into<BoxError>>> Pump<B> {
         let growing = Arc::new(Growing { state: Mutex::default(), size: body.size_hint().exact() });
         let (rest, hand_over) = oneshot::channel();
         let source = Source::Growing { reader: growing.reader(), rest: Some(hand_over) };
-        let (to, payload) = (Collected(growing.clone()), BytesMut::from(head));
+        let uncollected = Some(Uncollected { body: Box::pin(body), rest });
         let whole = length.map(|length| length.saturating_add(head.len() as u64));
-        (Self { body: Box::pin(body), to, rest, payload, whole, cap }, growing, GuardBody { source })
+        let pump = Self { source: uncollected, to: growing.clone(), payload: BytesMut::from(head), whole, cap };
+        (pump, growing, GuardBody { source })
     }
 
     pub(super) async fn run(mut self) -> Ended {
-        while let Some(frame) = poll_fn(|cx| self.body.as_mut().poll_frame(cx)).await {
-            let Ok(frame) = frame else { return Ended::BrokenOff };
+        while let Some(source) = &mut self.source {
+            let Some(frame) = poll_fn(|cx| source.body.as_mut().poll_frame(cx)).await else { break };
+            let Ok(frame) = frame else { return self.broken_off() };
             // RFC 9111 §3.3: trailers are not kept.
             let Ok(mut data) = frame.into_data() else { continue };
             let chunk = data.copy_to_bytes(data.remaining());
@@ -236,26 +239,47 @@ impl<B: Body<Error: Into<BoxError>>> Pump<B> {
             if !over {
                 self.payload.extend_from_slice(&chunk);
             }
-            self.to.0.change(|state| {
-                state.chunks.push(chunk);
-                state.end = over.then_some(End::OverCap);
-            });
+            self.to.change(|state| state.chunks.push(chunk));
             if over {
-                let _ = self.rest.send(self.body); // the client may be gone; then the origin sees it
+                self.hand_over();
                 return Ended::OverCap;
             }
         }
         if self.whole.is_some_and(|whole| whole != self.payload.len() as u64) {
-            return Ended::BrokenOff;
+            return self.broken_off();
         }
-        self.to.0.change(|state| state.end = Some(End::Complete));
-        Ended::Payload(Payload::from(self.payload.freeze()))
+        self.end(End::Complete);
+        Ended::Payload(Payload::from(std::mem::take(&mut self.payload).freeze()))
     }
 }
 
-impl Drop for Collected {
+impl<B> Pump<B> {
+    fn end(&mut self, end: End) {
+        self.source = None;
+        self.to.change(|state| state.end = Some(end));
+    }
+
+    fn broken_off(&mut self) -> Ended {
+        self.end(End::BrokenOff);
+        Ended::BrokenOff
+    }
+
+    fn hand_over(&mut self) {
+        if let Some(Uncollected { body, rest }) = self.source.take() {
+            let _ = rest.send(body); // the client may be gone; then the origin sees it
+        }
+        self.end(End::HandedOver);
+    }
+}
+
+/// Aborted, for instance because it takes longer than a fetch may: that ends the lease, not the client's answer.
+impl<B> Drop for Pump<B> {
     fn drop(&mut self) {
-        self.0.change(|state| _ = state.end.get_or_insert(End::BrokenOff));
+        match self.source {
+            Some(_) if thread::panicking() => _ = self.broken_off(), // a body that panicked is not polled again
+            Some(_) => self.hand_over(),
+            None => {}
+        }
     }
 }
 

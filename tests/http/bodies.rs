@@ -14,6 +14,7 @@ use axum::{
 use futures_util::future::BoxFuture;
 use http_body_util::BodyExt;
 use stampede_guard::{CacheVerdict, StampedeGuard};
+use std::time::Duration;
 use tower::ServiceExt;
 
 /// The head of an answer, while its body may not have come yet.
@@ -269,6 +270,25 @@ async fn trailers_are_kept_where_it_only_passes_through() {
             assert!(hit.trailers().is_none());
             assert_eq!(hit.to_bytes(), "body");
         }
+    }
+}
+
+/// `max_fetch` ends the lease, not the client's answer. Seen to fail with a broken body after `max_fetch`, as every
+/// endless answer did that does not say so.
+#[tokio::test(start_paused = true)]
+async fn a_body_that_takes_longer_than_a_fetch_may_is_not_cut_off() {
+    for size in [None, Some(8)] {
+        let guard = StampedeGuard::in_memory().max_fetch(Duration::from_secs(5));
+        let (app, _, mut taps) = streaming(&guard, 1, size, "max-age=60");
+        let mut response = head(&app, "/page").await;
+        let tap = taps.remove(0);
+        tap.send("some");
+        assert_eq!(chunk(&mut response).await, "some");
+        at_rest(&guard).await; // nothing is sent meanwhile, and so the lease is given up
+        tap.send("more");
+        drop(tap);
+        assert_eq!(chunk(&mut response).await, "more", "{size:?}");
+        assert!(response.frame().await.is_none());
     }
 }
 
