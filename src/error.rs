@@ -37,8 +37,8 @@ struct Inner {
 pub enum ErrorKind {
     /// The fetch failed; the source is its error.
     Origin,
-    /// The fetch failed a moment ago in another process, which left a tombstone. [`Error::retry_in`] says when it may
-    /// be tried again, [`Error::code`] what the other process said of it.
+    /// The fetch failed a moment ago, in another process as a rule, and left a tombstone. [`Error::retry_in`] says when
+    /// it may be tried again, [`Error::code`] what was said of it.
     FailedElsewhere,
     /// The fetch took longer than `max_fetch` and was aborted.
     TimedOut,
@@ -65,7 +65,7 @@ impl Error {
     }
 
     pub(crate) fn failed_elsewhere(code: u16, retry_in: Duration) -> Self {
-        let what = format!("the fetch failed in another process, it may be tried again in {retry_in:?}");
+        let what = format!("the fetch failed a moment ago, it may be tried again in {retry_in:?}");
         Self::build(ErrorKind::FailedElsewhere, what.into(), code, Some(retry_in), None)
     }
 

@@ -37,8 +37,8 @@ impl StampedeGuard {
     /// # }
     /// ```
     ///
-    /// The call runs in a task of its own. If this future is dropped, the call goes on, and its value is stored: a
-    /// client that goes away strands nobody. That is why `fetch` must own what it uses (`async move ||`, a clone of
+    /// A call that others may wait for runs in a task of its own. If this future is dropped, the call goes on, and its
+    /// value is stored: a client that goes away strands nobody. That is why `fetch` must own what it uses (`async move ||`, a clone of
     /// the pool); [`fetch_scoped`](Self::fetch_scoped) borrows.
     ///
     /// A `?` inside leaves the type of the error open; name it, as in `Ok::<_, io::Error>(x)`.
@@ -50,7 +50,9 @@ impl StampedeGuard {
     ///
     /// # Panics
     ///
-    /// Outside of a tokio runtime. A panic of `fetch` is an [`ErrorKind::Panicked`] for everybody who waits for it.
+    /// Outside of a tokio runtime. A panic of `fetch` is an [`ErrorKind::Panicked`] for everybody who waits for it; where
+    /// nobody can wait for it ([`private`](Fetched::private), or within a call for the same key), the call is part of
+    /// this future, and so is its panic.
     pub async fn fetch<T, E, F, Fut>(&self, key: impl Into<Key>, fetch: F) -> Result<T, Error>
     where
         T: Serialize + DeserializeOwned + Send + Sync + 'static,

@@ -93,7 +93,8 @@ impl StampedeGuard {
     }
 
     /// How long a request waits for the computation of another one, 20 % more or less at random, before it makes its
-    /// own: one per key and process, not stored. Default: 10 s; at most an hour.
+    /// own, which is not stored. Those of one process that have waited enough share one, however long that takes.
+    /// Default: 10 s; at most an hour.
     #[must_use]
     pub fn wait(self, budget: Duration) -> Self {
         self.set(|config| config.wait = budget.min(HOUR))
@@ -133,24 +134,25 @@ impl StampedeGuard {
         self.set(|config| config.pass_for = span.min(24 * HOUR))
     }
 
-    /// Drops the entry of the key, with its variants, and refuses every computation of it that has begun.
+    /// Drops the entry of the key, and refuses every computation of it that has begun.
     ///
-    /// When this has returned `Ok`, no fill that began before will land, no request to this process gets the old
-    /// value, and neither does one to any other process that has been told: a message is on its way to those that
-    /// compute or wait for the key. Requests that were waiting already may still get it.
+    /// When this has returned `Ok`, no fill that began before will land, and nobody who asks this guard or its clones
+    /// gets the old value. Neither does anybody who asks another guard, in this process or another one, once that has
+    /// been told: a message is on its way to those that compute or wait for the key. Requests that were waiting
+    /// already may still get it.
     ///
     /// Dropping the future does not stop the invalidation.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::Store`](crate::ErrorKind::Store) if the store did not acknowledge in time. It is tried again
-    /// behind for half a minute; until it gets through, the old value may be served for the rest of its retention.
+    /// behind for about ten seconds; until it gets through, the old value may be served for the rest of its retention.
     pub async fn invalidate(&self, key: impl Into<Key>) -> Result<(), Error> {
         self.place(key.into()).invalidate().await
     }
 
-    /// Waits until all computations, refreshes and fills that are under way have ended: call it after the server has
-    /// stopped, so that no leader is cut off. The guard can be used again afterwards.
+    /// Waits until all computations, refreshes, fills and invalidations that are under way have ended: call it after
+    /// the server has stopped, so that no leader is cut off. The guard can be used again afterwards.
     pub async fn shutdown(&self) {
         self.engine.shutdown().await;
     }

@@ -31,8 +31,8 @@ impl Key {
         Self { primary: primary.into(), variant: None }
     }
 
-    /// The same resource in another representation. Variants share the Redis Cluster slot of their resource, so that
-    /// both can be written in one step.
+    /// The same resource in another representation, with an entry and a lease of its own: invalidating the resource does
+    /// not reach it. Variants share the Redis Cluster slot of their resource, so that both can be written in one step.
     #[must_use]
     pub fn variant(mut self, variant: impl Into<Bytes>) -> Self {
         self.variant = Some(variant.into());

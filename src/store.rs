@@ -64,6 +64,12 @@ pub trait Store: Send + Sync + 'static {
     /// Drops the entry, its neighbours of other schemas, and the lease; wakes those who wait, and the holder.
     fn invalidate<'a>(&'a self, at: &'a Address) -> Answer<'a, ()>;
 
+    /// Whether another object may stand for the same entries, as two clients of one server do. Such stores are taken
+    /// for one where a computation asks for its own key, so that it does not wait for itself.
+    fn is_shared(&self) -> bool {
+        true
+    }
+
     /// Hears of the address from now on. Called before [`lead`](Self::lead), so that no wake-up falls in between.
     fn listen(&self, at: &Address) -> Listener;
 }

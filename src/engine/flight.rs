@@ -2,6 +2,7 @@
 
 use super::seam::Failure;
 use crate::{
+    clock::Timestamp,
     entry::{Entry, Live},
     key::Address,
     store::{BoxFuture, StoreError},
@@ -67,19 +68,31 @@ type WeakLookup = WeakShared<BoxFuture<'static, Found>>;
 /// What a flight and those who joined it have in common.
 struct Course {
     state: watch::Sender<State>,
+    began: Timestamp,
     seen: Option<Entry>,
+    /// The entry at hand, once and for as long as the store says that it still stands.
+    stands: Mutex<Option<Entry>>,
 }
 
 /// A place in a flight of somebody else.
 pub(crate) struct Join {
     state: watch::Receiver<State>,
-    /// What was at hand when the flight began.
-    pub(crate) seen: Option<Entry>,
+    course: Arc<Course>,
 }
 
 impl Join {
+    /// What was at hand when the flight began. It may be gone by now.
+    pub(crate) fn seen(&self) -> Option<&Entry> {
+        self.course.seen.as_ref()
+    }
+
+    /// The entry at hand, if the store has said since that it still stands.
+    pub(crate) fn stands(&self) -> Option<Entry> {
+        lock(&self.course.stands).clone()
+    }
+
     /// The first state that is an answer. `Vacant` if there is none.
-    pub(crate) async fn landed(mut self) -> State {
+    pub(crate) async fn landed(&mut self) -> State {
         match self.state.wait_for(|state| !matches!(state, State::Running)).await {
             Ok(state) => state.clone(),
             Err(_) => State::Vacant,
@@ -88,14 +101,21 @@ impl Join {
 }
 
 impl Flights {
-    /// Joins the flight, or begins it.
-    pub(crate) fn enter(self: &Arc<Self>, at: &Address, scope: Scope, seen: Option<Entry>) -> Result<Join, Flight> {
+    /// Joins the flight if it began after `since`, or begins one in its place.
+    pub(crate) fn enter(
+        self: &Arc<Self>,
+        at: &Address,
+        scope: Scope,
+        seen: Option<Entry>,
+        since: Option<Timestamp>,
+    ) -> Result<Join, Flight> {
         let mut tables = self.lock();
         let table = tables.of(scope);
-        if let Some(course) = table.get(at) {
+        if let Some(course) = table.get(at).filter(|course| course.is_since(since)) {
             return Ok(course.join());
         }
-        let course = Arc::new(Course { state: watch::Sender::new(State::Running), seen });
+        let (state, began, stands) = (watch::Sender::new(State::Running), Timestamp::now(), Mutex::default());
+        let course = Arc::new(Course { state, began, seen, stands });
         table.insert(at.clone(), course.clone());
         Err(Flight { flights: self.clone(), at: at.clone(), course })
     }
@@ -146,10 +166,14 @@ impl Flights {
         tables.fleet.len() + tables.local.len() + tables.lookups.len()
     }
 
-    /// Nothing in here panics while it holds the lock.
     fn lock(&self) -> MutexGuard<'_, Tables> {
-        self.tables.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.tables)
     }
+}
+
+/// Nothing in here panics while it holds a lock.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Tables {
@@ -162,8 +186,12 @@ impl Tables {
 }
 
 impl Course {
-    fn join(&self) -> Join {
-        Join { state: self.state.subscribe(), seen: self.seen.clone() }
+    fn join(self: &Arc<Self>) -> Join {
+        Join { state: self.state.subscribe(), course: self.clone() }
+    }
+
+    fn is_since(&self, since: Option<Timestamp>) -> bool {
+        since.is_none_or(|since| self.began >= since)
     }
 }
 
@@ -197,16 +225,34 @@ impl Flight {
         }
     }
 
-    /// Becomes the local flight of its address, or joins the one that there is.
-    pub(crate) fn go_local(&self) -> Option<Join> {
+    /// What the store said of the entry at hand.
+    pub(crate) fn stands(&self, entry: Option<Entry>) {
+        *lock(&self.course.stands) = entry;
+    }
+
+    /// The key was invalidated: nobody joins any more what this process began before.
+    pub(crate) fn gone(&self) {
+        self.stands(None);
+        self.detach();
+        self.flights.lock().local.remove(&self.at);
+    }
+
+    /// Becomes the local flight of its address, or joins the one that there is if it began after `since`. Leaves the
+    /// fleet: whoever asks later asks the store first.
+    pub(crate) fn go_local(&self, since: Option<Timestamp>) -> Option<Join> {
+        self.detach();
         let mut tables = self.flights.lock();
         match tables.local.get(&self.at) {
-            Some(course) if !Arc::ptr_eq(course, &self.course) => Some(course.join()),
+            Some(course) if course.is_since(since) => Some(course.join()),
             _ => {
                 tables.local.insert(self.at.clone(), self.course.clone());
                 None
             }
         }
+    }
+
+    pub(crate) fn began(&self) -> Timestamp {
+        self.course.began
     }
 }
 

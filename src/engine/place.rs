@@ -23,8 +23,12 @@ impl Place {
         self.engine.store.listen(&self.at)
     }
 
+    /// Without a limit of its own: it is shared, and each of those who share it has one.
     pub(super) async fn get(&self) -> Result<Option<Entry>, StoreError> {
-        self.again_if_cut("get", || self.engine.store.get(&self.at)).await
+        match self.engine.store.get(&self.at).await {
+            Err(error) if error.is_disconnected() => self.engine.store.get(&self.at).await,
+            answer => answer,
+        }
     }
 
     pub(super) async fn lead(&self, ask: Ask) -> Result<Lead, StoreError> {
@@ -75,7 +79,7 @@ impl Place {
         }
     }
 
-    async fn within<T>(
+    pub(super) async fn within<T>(
         &self,
         operation: &'static str,
         answer: impl Future<Output = Result<T, StoreError>>,

@@ -13,31 +13,45 @@ use std::{convert::Infallible, future::pending, time::Duration};
 pub(super) enum Claim {
     /// Fill, as the leader of the fleet.
     Lease(Box<Leading>),
-    /// Nothing: it stays in this process.
-    Local,
+    /// Nothing: it stays in this process. Still hears of invalidations.
+    Local(Box<Listener>),
     /// Take the place of this pass marker, if the answer may be stored after all.
     PassStore(Token),
+    /// Nothing any more.
+    Spent,
 }
 
 impl Claim {
     pub(super) fn lease(&self) -> Option<Lease> {
         match self {
             Self::Lease(leading) => Some(leading.lease),
-            Self::Local | Self::PassStore(_) => None,
+            Self::Local(_) | Self::PassStore(_) | Self::Spent => None,
         }
     }
 
     pub(super) fn verdict(&self) -> CacheVerdict {
         match self {
             Self::Lease(_) => CacheVerdict::Filled,
-            Self::Local => CacheVerdict::FailedOpen,
-            Self::PassStore(_) => CacheVerdict::Bypassed,
+            Self::Local(_) => CacheVerdict::FailedOpen,
+            Self::PassStore(_) | Self::Spent => CacheVerdict::Bypassed,
         }
     }
 
     /// The id of what is filled.
     pub(super) fn id(&self) -> Token {
         self.lease().map_or_else(|| Token::unique(Inbox::unique()), |lease| lease.token)
+    }
+
+    /// Keeps the lease, if this is one, and hears of invalidations; for as long as it is polled.
+    pub(super) async fn keep(&mut self, flight: &Flight) -> Infallible {
+        match self {
+            Self::Lease(leading) => leading.keep(flight).await,
+            Self::Local(listener) => loop {
+                listener.gone().await;
+                flight.gone();
+            },
+            Self::PassStore(_) | Self::Spent => pending().await,
+        }
     }
 
     /// Stores the entry, if this is a right to do so.
@@ -49,7 +63,7 @@ impl Claim {
                 Err(_) => _ = leading.guard.abandon(None).await,
             },
             Self::PassStore(marker) => _ = place.fill(Right::Promote(marker), entry).await,
-            Self::Local => {}
+            Self::Local(_) | Self::Spent => {}
         }
     }
 
@@ -57,7 +71,7 @@ impl Claim {
     pub(super) async fn give_back(self, tombstone: Option<Tombstone>) -> Hold {
         match self {
             Self::Lease(leading) => leading.guard.abandon(tombstone).await,
-            Self::PassStore(_) | Self::Local => Hold::Lost,
+            Self::PassStore(_) | Self::Local(_) | Self::Spent => Hold::Lost,
         }
     }
 }
@@ -76,12 +90,12 @@ impl Leading {
     }
 
     /// Extends the lease and hears of invalidations, for as long as it is polled; dropped before the fill.
-    pub(super) async fn keep(&mut self, flight: &Flight) -> Infallible {
+    async fn keep(&mut self, flight: &Flight) -> Infallible {
         loop {
             let beat = tokio::time::sleep(self.guard.place.config.lease / 3);
             tokio::select! {
                 // Only a hint, and perhaps of an invalidation before the grant: whether the fill lands, the store says.
-                () = self.listener.gone() => flight.detach(),
+                () = self.listener.gone() => flight.gone(),
                 () = beat => if let Ok(Hold::Lost) = self.guard.place.extend(self.lease).await {
                     flight.detach();
                     self.lost = true;

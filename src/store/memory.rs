@@ -227,6 +227,10 @@ impl Store for MemoryStore {
         Box::pin(ready(Ok(())))
     }
 
+    fn is_shared(&self) -> bool {
+        false
+    }
+
     fn listen(&self, at: &Address) -> Listener {
         self.wakes.listen(at)
     }

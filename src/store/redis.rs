@@ -107,10 +107,11 @@ impl RedisStore {
         };
         let (entry, lease) = (entry_name(at), lease_name(at));
         let mut seen = ask.seen.map(|id| Bytes::copy_from_slice(id.as_bytes()));
+        let mut unreadable = false;
         for _ in 0..UNREADABLE_ENTRIES {
             let sent = Timestamp::now();
             let call = self.scripts.lead(&entry, &lease, ask, seen.as_deref(), inbox, MAX_INBOXES);
-            match script::led(self.run(call).await?)? {
+            match script::led(self.run(call).await?, !unreadable)? {
                 script::Led::Granted { stamp, seen_alive } => {
                     self.clock.learn(stamp, sent, Timestamp::now());
                     return Ok(Lead::Granted { lease: Lease { token: ask.token, stamp }, seen_alive });
@@ -119,7 +120,10 @@ impl RedisStore {
                 script::Led::Hit(bytes) => match Entry::from_envelope(at, &bytes, self.clock.offset()) {
                     Some(entry) => return Ok(Lead::Hit(entry)),
                     // Not readable is as good as absent. No lease was granted, so the token is still unspent.
-                    None => seen = Some(bytes.slice(bytes.len().min(1)..bytes.len().min(17))),
+                    None => {
+                        seen = Some(bytes.slice(bytes.len().min(1)..bytes.len().min(17)));
+                        unreadable = true; // from now on the script speaks of this, not of what the caller has seen
+                    }
                 },
             }
         }

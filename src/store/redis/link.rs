@@ -3,12 +3,15 @@
 use super::{StoreError, Timestamp, script, server_clock::ServerClock};
 use crate::store::BoxFuture;
 use futures_util::{FutureExt, future::Shared};
-use redis::{Cmd, ErrorKind, RedisError, RedisResult, Value, aio::ConnectionLike, io::tcp::TcpSettings};
+use redis::{
+    Cmd, ErrorKind, RedisError, RedisResult, ServerErrorKind, Value, aio::ConnectionLike, io::tcp::TcpSettings,
+};
 use std::{
     future::Future,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
+use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
 
 /// Sends a command. Dropping the future does not take it back.
@@ -62,6 +65,8 @@ pub(super) struct Dialled<C: Connect> {
     connect: Arc<C>,
     clock: Arc<ServerClock>,
     current: Mutex<Option<Dial<C::Connection>>>,
+    /// Since when no command was answered, and how many were given up since.
+    silence: Mutex<Option<(Timestamp, u32)>>,
 }
 
 struct Dial<C> {
@@ -73,7 +78,7 @@ struct Dial<C> {
 
 impl<C: Connect> Dialled<C> {
     pub(super) fn new(connect: C, clock: Arc<ServerClock>) -> Self {
-        Self { connect: Arc::new(connect), clock, current: Mutex::new(None) }
+        Self { connect: Arc::new(connect), clock, current: Mutex::default(), silence: Mutex::default() }
     }
 
     /// The current attempt; a new one if there is none, or the last one failed a while ago.
@@ -88,9 +93,13 @@ impl<C: Connect> Dialled<C> {
         }
         let (connect, clock) = (self.connect.clone(), self.clock.clone());
         let task = tokio::spawn(async move {
-            let mut connection = connect.connect().await?;
-            introduce(&mut connection, &clock).await?;
-            Ok(connection)
+            let connected = async {
+                let mut connection = connect.connect().await?;
+                introduce(&mut connection, &clock).await?;
+                Ok(connection)
+            };
+            let late = |_| Err(RedisError::from((ErrorKind::Io, "no connection in time")));
+            timeout(2 * CONNECT_TIMEOUT, connected).await.unwrap_or_else(late)
         });
         let task = AbortOnDropHandle::new(task);
         let attempt = async move {
@@ -111,10 +120,24 @@ impl<C: Connect> Dialled<C> {
         if current.as_ref().is_some_and(|dial| dial.number == number && matches!(dial.attempt.peek(), Some(Ok(_)))) {
             *current = None;
         }
+        *lock(&self.silence) = None;
+    }
+
+    /// A command was given up before it was answered. redis-rs keeps a connection on which nothing is answered; after
+    /// several, and for long enough, it is taken for dead.
+    fn given_up(&self, number: u64) {
+        let now = Timestamp::now();
+        let mut silence = lock(&self.silence);
+        let (since, given_up) = silence.map_or((now, 1), |(since, given_up)| (since, given_up + 1));
+        *silence = Some((since, given_up));
+        drop(silence);
+        if given_up >= SILENT_COMMANDS && now.since(since) >= SILENCE {
+            self.hang_up(number);
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Dial<C::Connection>>> {
-        self.current.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.current)
     }
 }
 
@@ -123,13 +146,36 @@ impl<C: Connect> Link for Dialled<C> {
         Box::pin(async move {
             let (attempt, number) = self.dial();
             let mut connection = attempt.await?;
+            let mut asked = Asked { link: self, number, answered: false };
             let answer = cmd.query_async(&mut connection).await;
-            if answer.as_ref().is_err_and(is_broken) {
+            asked.answered = true;
+            *lock(&self.silence) = None;
+            if answer.as_ref().is_err_and(|error| is_broken(error) || is_demoted(error)) {
                 self.hang_up(number);
             }
             answer
         })
     }
+}
+
+/// A command on its way. Dropped, it was given up.
+struct Asked<'a, C: Connect> {
+    link: &'a Dialled<C>,
+    number: u64,
+    answered: bool,
+}
+
+impl<C: Connect> Drop for Asked<'_, C> {
+    fn drop(&mut self) {
+        if !self.answered {
+            self.link.given_up(self.number);
+        }
+    }
+}
+
+/// Nothing in here panics while it holds a lock.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Loads the scripts and learns the server's time. A server that refuses either is still of use: scripts are sent in
@@ -156,6 +202,11 @@ fn is_broken(error: &RedisError) -> bool {
     error.is_unrecoverable_error() || error.is_connection_dropped() || error.is_connection_refusal()
 }
 
+/// The server has become a replica: its name may lead to the new master by now.
+fn is_demoted(error: &RedisError) -> bool {
+    error.kind() == ErrorKind::Server(ServerErrorKind::ReadOnly)
+}
+
 pub(super) fn store_error(error: RedisError) -> StoreError {
     match error.kind() {
         _ if is_broken(&error) => StoreError::disconnected(error),
@@ -174,5 +225,9 @@ pub(super) fn tuned(client: redis::Client) -> redis::Client {
 }
 
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+/// So many commands in a row are given up before a connection is taken for dead,
+const SILENT_COMMANDS: u32 = 4;
+/// and for so long nothing was answered.
+const SILENCE: Duration = Duration::from_secs(1);
 /// After an attempt that failed, the next one waits.
 const PAUSE: Duration = Duration::from_millis(100);

@@ -146,29 +146,29 @@ pub(super) enum Led {
     Other(Lead),
 }
 
-pub(super) fn led(answer: Value) -> Result<Led, StoreError> {
+/// `about_seen`: whether the script was asked about the entry that the caller has seen.
+pub(super) fn led(answer: Value, about_seen: bool) -> Result<Led, StoreError> {
+    let stands = |alive: &Value| Ok::<_, StoreError>(number(alive)? != 0 && about_seen);
     let Value::Array(mut parts) = answer else { return Err(unexpected(&answer)) };
     let led = match (parts.first(), parts.get(1..).unwrap_or_default()) {
         (Some(Value::Int(1)), [_]) => match parts.pop() {
             Some(Value::BulkString(entry)) => Led::Hit(entry.into()),
             _ => return Err(unexpected(&Value::Array(parts))),
         },
-        (Some(Value::Int(2)), [stamp, alive]) => {
-            Led::Granted { stamp: number(stamp)?, seen_alive: number(alive)? != 0 }
-        }
+        (Some(Value::Int(2)), [stamp, alive]) => Led::Granted { stamp: number(stamp)?, seen_alive: stands(alive)? },
         (Some(Value::Int(3)), [remaining, Value::BulkString(holder), waiting, registered, alive]) => {
             Led::Other(Lead::Wait {
                 remaining: Duration::from_millis(number(remaining)?),
                 holder: Token::from_bytes(holder.as_slice().try_into().map_err(StoreError::new)?),
                 waiting: usize::try_from(number(waiting)?).unwrap_or(usize::MAX),
                 registered: number(registered)? != 0,
-                seen_alive: number(alive)? != 0,
+                seen_alive: stands(alive)?,
             })
         }
         (Some(Value::Int(4)), [retry_in, code, alive]) => Led::Other(Lead::Failed {
             retry_in: Duration::from_millis(number(retry_in)?),
             code: u16::try_from(number(code)?).unwrap_or(0),
-            seen_alive: number(alive)? != 0,
+            seen_alive: stands(alive)?,
         }),
         _ => return Err(unexpected(&Value::Array(parts))),
     };

@@ -118,6 +118,6 @@ fn deliver(message: &[u8], wakes: &Wakes) {
 }
 
 /// How long a request to lead waits for the subscriber to get ready.
-const PATIENCE: Duration = Duration::from_millis(50);
+const PATIENCE: Duration = Duration::from_millis(20);
 /// So often the connection is tried, and so long it may take to answer.
 const WATCH: Duration = Duration::from_secs(5);

@@ -1,0 +1,315 @@
+//! One question, from the side of whoever asks it.
+
+use super::{
+    BoxFetch, CacheVerdict, End, Ended, Engine, Failure, Head, Judge, LEADING, Led, Place, Share, Turn, Verdict,
+    flight::{Flight, Join, Scope, State},
+    is_marker,
+    pilot::{Landed, Pilot, Start},
+    right::{self, Claim},
+    run::Run,
+};
+use crate::{
+    backoff,
+    clock::{self, Timestamp},
+    entry::{Entry, Kind},
+    error::{Error, ErrorKind},
+    store::{BoxFuture, StoreError, Token},
+    telemetry,
+};
+use std::time::Duration;
+use tokio::{
+    sync::oneshot,
+    time::{timeout, timeout_at},
+};
+
+/// Where a computation goes that outlives its caller.
+type Spawn<'a> = fn(&Engine, BoxFuture<'a, ()>);
+
+pub(super) struct Caller<'a, J> {
+    place: Place,
+    judge: J,
+    /// None: a computation runs within its caller.
+    spawn: Option<Spawn<'a>>,
+    asked: Timestamp,
+    /// What the caller's task computes already.
+    leading: Vec<Led>,
+}
+
+/// What one round came to.
+enum Round<'a, R> {
+    Answer(R, CacheVerdict),
+    /// Not answered: ask again, with the fetch that was not used.
+    Again(BoxFetch<'a, R>),
+}
+
+impl<'a, J> Caller<'a, J> {
+    pub(super) fn new(place: Place, judge: J, spawn: Option<Spawn<'a>>) -> Self {
+        let leading = LEADING.try_with(Clone::clone).unwrap_or_default();
+        Self { place, judge, spawn, asked: Timestamp::now(), leading }
+    }
+
+    pub(super) async fn ask<R: Send + 'a>(self, fetch: BoxFetch<'a, R>) -> (R, CacheVerdict)
+    where
+        J: Judge<R>,
+    {
+        let (answer, verdict) = self.answer(fetch).await;
+        let took = Timestamp::now().since(self.asked);
+        telemetry::answered(&self.place.engine.stats, &self.place.at, verdict, took);
+        (answer, verdict)
+    }
+
+    async fn answer<R: Send + 'a>(&self, mut fetch: BoxFetch<'a, R>) -> (R, CacheVerdict)
+    where
+        J: Judge<R>,
+    {
+        if self.leading.iter().any(|led| led.blocks(&self.place)) {
+            return self.alone(fetch).await;
+        }
+        for _ in 0..ROUNDS {
+            match self.round(fetch).await {
+                Round::Answer(answer, verdict) => return (answer, verdict),
+                Round::Again(unused) => fetch = unused,
+            }
+        }
+        self.alone(fetch).await
+    }
+
+    async fn round<R: Send + 'a>(&self, fetch: BoxFetch<'a, R>) -> Round<'a, R>
+    where
+        J: Judge<R>,
+    {
+        // A flight is joined without a lookup, unless it refreshes what this caller would be served.
+        let servable = |seen: &Entry| {
+            matches!(self.judge.judge(seen, Timestamp::now()), Verdict::Serve | Verdict::ServeAndRefresh)
+        };
+        if let Some(join) = self.place.engine.flights.join(&self.place.at)
+            && !join.seen().is_some_and(servable)
+        {
+            return self.wait(join, fetch).await;
+        }
+        let Ok(found) = self.look_up().await else { return self.local(Start::FailOpen, None, fetch).await };
+        let now = Timestamp::now();
+        let Some(entry) = found else { return self.compute(None, fetch).await };
+        if is_marker(&entry, now) {
+            let marker = entry.meta().id;
+            return match entry.meta().kind {
+                Kind::PassStore => self.local(Start::PassStore(marker), None, fetch).await,
+                Kind::Pass | Kind::Value => self.pass(marker, fetch).await,
+            };
+        }
+        match self.judge.judge(&entry, now) {
+            Verdict::Serve => match self.judge.read(&entry) {
+                Some(answer) => Round::Answer(answer, CacheVerdict::Hit),
+                None => self.compute(Some(entry), fetch).await,
+            },
+            Verdict::ServeAndRefresh => match self.judge.read(&entry) {
+                Some(answer) => self.refresh(entry, answer, fetch).await,
+                None => self.compute(Some(entry), fetch).await,
+            },
+            Verdict::Validate | Verdict::Ignore => self.compute(Some(entry), fetch).await,
+        }
+    }
+
+    /// One read of the store, shared with everybody who asks meanwhile.
+    async fn look_up(&self) -> Result<Option<Entry>, StoreError> {
+        let place = self.place.clone();
+        let lookup = self.place.engine.flights.look_up(&self.place.at, async move { place.get().await });
+        // Outside of what is shared: whose timer it is must not matter to the others, nor which runtime it is of.
+        self.place.within("get", lookup).await
+    }
+
+    /// Opens the flight of the fleet, or joins it.
+    async fn compute<R: Send + 'a>(&self, seen: Option<Entry>, fetch: BoxFetch<'a, R>) -> Round<'a, R>
+    where
+        J: Judge<R>,
+    {
+        match self.place.engine.flights.enter(&self.place.at, Scope::Fleet, seen.clone(), None) {
+            Ok(join) => self.wait(join, fetch).await,
+            Err(flight) => self.fly(flight, Start::Fleet { behind: false }, seen, fetch).await,
+        }
+    }
+
+    /// Opens the flight of this process, or joins one that began after `since`.
+    async fn local<R: Send + 'a>(&self, start: Start, since: Option<Timestamp>, fetch: BoxFetch<'a, R>) -> Round<'a, R>
+    where
+        J: Judge<R>,
+    {
+        let mut join = match self.place.engine.flights.enter(&self.place.at, Scope::Local, None, since) {
+            Err(flight) => return self.fly(flight, start, None, fetch).await,
+            Ok(join) => join,
+        };
+        if self.leading.is_empty() {
+            // However long it takes: it ends with `max_fetch`, and to give up on it would be the stampede.
+            return self.settle(join.landed().await, fetch).await;
+        }
+        // It may be waiting for what this caller is part of.
+        match timeout(self.budget(), join.landed()).await {
+            Ok(state) => self.settle(state, fetch).await,
+            Err(_) => self.answer_alone(fetch).await,
+        }
+    }
+
+    /// Answers with the stale entry; if nobody refreshes it yet, this caller's fetch does, behind.
+    async fn refresh<R: Send + 'a>(&self, entry: Entry, answer: R, fetch: BoxFetch<'a, R>) -> Round<'a, R>
+    where
+        J: Judge<R>,
+    {
+        if let Err(flight) = self.place.engine.flights.enter(&self.place.at, Scope::Fleet, Some(entry.clone()), None) {
+            let mut own = self.take_off(flight, Start::Fleet { behind: true }, Some(entry), fetch).await;
+            // A scoped refresh has run in here, and if it succeeded its answer is the better one.
+            if let Ok(Landed::Own(answer, verdict)) = own.try_recv() {
+                return Round::Answer(answer, verdict);
+            }
+        }
+        Round::Answer(answer, CacheVerdict::Stale)
+    }
+
+    async fn fly<R: Send + 'a>(
+        &self,
+        flight: Flight,
+        start: Start,
+        seen: Option<Entry>,
+        fetch: BoxFetch<'a, R>,
+    ) -> Round<'a, R>
+    where
+        J: Judge<R>,
+    {
+        match self.take_off(flight, start, seen, fetch).await.await {
+            Ok(Landed::Own(answer, verdict) | Landed::OwnFailure(answer, verdict)) => Round::Answer(answer, verdict),
+            Ok(Landed::Unused(state, fetch)) => self.settle(state, fetch).await,
+            Ok(Landed::Stale(entry)) => match self.judge.read(&entry) {
+                Some(answer) => Round::Answer(answer, CacheVerdict::Stale),
+                None => self.refuse(Error::new(ErrorKind::Codec, "the stale entry does not decode")),
+            },
+            Ok(Landed::Failed(error)) => self.refuse(error),
+            Err(_) => self.refuse(Error::new(ErrorKind::Panicked, "the task of the fetch was ended")),
+        }
+    }
+
+    async fn take_off<R: Send + 'a>(
+        &self,
+        flight: Flight,
+        start: Start,
+        seen: Option<Entry>,
+        fetch: BoxFetch<'a, R>,
+    ) -> oneshot::Receiver<Landed<'a, R>>
+    where
+        J: Judge<R>,
+    {
+        let (own, mine) = oneshot::channel();
+        let mut leading = self.leading.clone();
+        leading.push(Led { store: self.place.engine.store.clone(), at: self.place.at.clone() });
+        let run = Run { place: self.place.clone(), flight, seen, leading, scoped: self.spawn.is_none() };
+        let pilot = Pilot { judge: self.judge.clone(), own: Some(own), run };
+        let flight = telemetry::in_current_span(pilot.fly(start, fetch));
+        match self.spawn {
+            Some(spawn) => spawn(&self.place.engine, Box::pin(flight)),
+            None => flight.await,
+        }
+        mine
+    }
+
+    /// Waits for a flight of the fleet, at most for the wait budget.
+    async fn wait<R: Send + 'a>(&self, mut join: Join, fetch: BoxFetch<'a, R>) -> Round<'a, R>
+    where
+        J: Judge<R>,
+    {
+        match timeout(self.budget(), join.landed()).await {
+            Ok(state) => self.settle(state, fetch).await,
+            Err(_) => {
+                telemetry::waited_enough(&self.place.engine.stats, &self.place.at);
+                match join.stands().and_then(|entry| self.forgiven(&entry)) {
+                    Some(answer) => Round::Answer(answer, CacheVerdict::Stale),
+                    // Not what began before this caller asked: it may have been invalidated since.
+                    None => self.local(Start::FailOpen, Some(self.asked), fetch).await,
+                }
+            }
+        }
+    }
+
+    /// What the state of a flight means for somebody who joined it.
+    async fn settle<R: Send + 'a>(&self, state: State, fetch: BoxFetch<'a, R>) -> Round<'a, R>
+    where
+        J: Judge<R>,
+    {
+        let shared = match state {
+            State::Running | State::Vacant => return Round::Again(fetch),
+            State::Found(entry) => match self.judge.judge(&entry, Timestamp::now()) {
+                Verdict::Serve | Verdict::ServeAndRefresh => self.judge.read(&entry),
+                Verdict::Validate | Verdict::Ignore => return Round::Again(fetch),
+            },
+            State::Filled(entry) => self.judge.read(&entry),
+            State::Stale(entry) => match self.forgiven(&entry) {
+                Some(answer) => return Round::Answer(answer, CacheVerdict::Stale),
+                None => None,
+            },
+            State::Shared(live) => self.judge.share(&live),
+            State::NotShared => None,
+            State::Failed(failure, stale) => {
+                if let Some(answer) = stale.as_ref().and_then(|entry| self.forgiven(entry)) {
+                    return Round::Answer(answer, CacheVerdict::Stale);
+                }
+                match failure {
+                    Failure::Error(error) => return self.refuse(error),
+                    Failure::Live(live) => self.judge.share(&live),
+                }
+            }
+        };
+        match shared {
+            Some(answer) => Round::Answer(answer, CacheVerdict::Coalesced),
+            // Not for this caller, for instance of another type: it gets an answer all the same.
+            None => self.answer_alone(fetch).await,
+        }
+    }
+
+    /// The entry as an answer, if it may stand in for one that failed.
+    fn forgiven<R>(&self, entry: &Entry) -> Option<R>
+    where
+        J: Judge<R>,
+    {
+        self.judge.forgives(entry, Timestamp::now()).then(|| self.judge.read(entry))?
+    }
+
+    fn refuse<R>(&self, error: Error) -> Round<'a, R>
+    where
+        J: Judge<R>,
+    {
+        Round::Answer(self.judge.refuse(error), CacheVerdict::Refused)
+    }
+
+    /// A call under a pass marker: for this caller only, unless the answer turns out to be for everybody after all.
+    async fn pass<R: Send + 'a>(&self, marker: Token, fetch: BoxFetch<'a, R>) -> Round<'a, R> {
+        let turn = Turn::Lead { seen: None, deadline: None, fencing_token: None };
+        let (began, deadline) = (Timestamp::now(), clock::in_future(self.place.config.max_fetch));
+        let Head { own, share, end } = fetch(turn).await;
+        let answered = Timestamp::now();
+        if !matches!(end, End::Nothing) {
+            let place = self.place.clone();
+            self.place.engine.tasks.spawn(async move {
+                let ended = timeout_at(deadline, end.reached()).await;
+                if let (Ok(Ended::Payload(payload)), Share::Everybody(_, keep) | Share::AtEnd(keep)) = (ended, share) {
+                    let claim = Claim::PassStore(marker);
+                    let entry = right::entry(claim.id(), (began, answered), keep, payload);
+                    claim.fill(&place, &entry).await;
+                }
+            });
+        }
+        Round::Answer(own, CacheVerdict::Bypassed)
+    }
+
+    async fn answer_alone<R: Send + 'a>(&self, fetch: BoxFetch<'a, R>) -> Round<'a, R> {
+        let (answer, verdict) = self.alone(fetch).await;
+        Round::Answer(answer, verdict)
+    }
+
+    async fn alone<R: Send + 'a>(&self, fetch: BoxFetch<'a, R>) -> (R, CacheVerdict) {
+        (fetch(Turn::Alone).await.own, CacheVerdict::Bypassed)
+    }
+
+    fn budget(&self) -> Duration {
+        backoff::budget(self.place.config.wait, clock::draw())
+    }
+}
+
+/// So often a caller asks again, for instance because the one it waited for was cancelled, before it helps itself.
+const ROUNDS: usize = 64;

@@ -1,0 +1,173 @@
+//! One run of a computation: what it runs for, within which bounds, and what is left to do when its head is there.
+
+use super::{
+    End, Ended, Failure, Keep, LEADING, Led, Place,
+    flight::{Flight, State},
+    right::{self, Claim},
+};
+use crate::{
+    backoff,
+    clock::{self, Timestamp},
+    config::Config,
+    entry::{Entry, Kind},
+    error::{Error, ErrorKind},
+    policy::{Freshness, freshness},
+    store::{Listener, Token, Tombstone},
+};
+use futures_util::FutureExt;
+use std::{future::Future, panic::AssertUnwindSafe, time::Duration};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
+
+pub(super) struct Run {
+    pub(super) place: Place,
+    pub(super) flight: Flight,
+    /// The entry at hand: not good enough, but perhaps better than none.
+    pub(super) seen: Option<Entry>,
+    /// What it computes, and what that is part of.
+    pub(super) leading: Vec<Led>,
+    /// Whether it runs within its caller, who is kept waiting by all that is not handed to a task.
+    pub(super) scoped: bool,
+}
+
+/// What is left to do when everybody is answered who can be answered at the head.
+pub(super) enum Rest {
+    /// Drive the end, and store it.
+    Store((Timestamp, Timestamp), Keep, End),
+    /// Leave word that the answer is not for everybody.
+    Mark(Kind, End),
+    /// Let others try, after the tombstone.
+    GiveBack(Option<Tombstone>, End),
+}
+
+/// Why a part of a fetch was ended.
+pub(super) enum Stop {
+    Panicked,
+    TimedOut,
+}
+
+impl Run {
+    /// Takes in what the store says of the entry at hand. One that is gone must not be served any more.
+    pub(super) fn stands(&mut self, alive: bool) {
+        if !alive {
+            self.seen = None;
+        }
+        self.flight.stands(self.seen.clone());
+    }
+
+    /// Computes for this process alone, unless another flight does that began after `since`.
+    pub(super) async fn go_local(&self, listener: Listener, since: Option<Timestamp>) -> Result<Claim, State> {
+        self.alone_in_process(Claim::Local(Box::new(listener)), since).await
+    }
+
+    /// Computes for this process alone, as a marker says.
+    pub(super) async fn pass_store(&self, marker: Token) -> Result<Claim, State> {
+        self.alone_in_process(Claim::PassStore(marker), None).await
+    }
+
+    async fn alone_in_process(&self, claim: Claim, since: Option<Timestamp>) -> Result<Claim, State> {
+        let Some(mut join) = self.flight.go_local(since) else { return Ok(claim) };
+        if self.leading.len() == 1 {
+            return Err(join.landed().await);
+        }
+        // It may be waiting for what this one is part of.
+        match timeout(backoff::budget(self.place.config.wait, clock::draw()), join.landed()).await {
+            Ok(state) => Err(state),
+            Err(_) => Ok(claim),
+        }
+    }
+
+    /// Stays for a moment as the refresh of its key, so that not every request asks anew whether another one leads.
+    pub(super) async fn linger(&self, most: Duration) {
+        if !self.scoped {
+            sleep(most.min(LINGER)).await;
+        }
+    }
+
+    /// Runs a part of the fetch: marked as computing its key, without letting a panic out, at most until the deadline,
+    /// and while the lease is kept.
+    pub(super) async fn attend<T>(
+        &self,
+        claim: &mut Claim,
+        deadline: Instant,
+        part: impl Future<Output = T>,
+    ) -> Result<T, Stop> {
+        let part = LEADING.scope(self.leading.clone(), part);
+        let contained = AssertUnwindSafe(part).catch_unwind().map(|done| done.map_err(|_| Stop::Panicked));
+        let limited = timeout_at(deadline, contained).map(|done| done.unwrap_or(Err(Stop::TimedOut)));
+        tokio::select! {
+            biased;
+            done = limited => done,
+            never = claim.keep(&self.flight) => match never {},
+        }
+    }
+
+    /// Does what is left to do. The flight is joined until an entry is stored, so that nobody in this process computes
+    /// again what is about to be there.
+    pub(super) async fn conclude(self, claim: Claim, deadline: Instant, rest: Rest) {
+        if self.scoped {
+            let tasks = self.place.engine.tasks.clone();
+            tasks.spawn(self.concluded(claim, deadline, rest));
+        } else {
+            self.concluded(claim, deadline, rest).await;
+        }
+    }
+
+    async fn concluded(self, mut claim: Claim, deadline: Instant, rest: Rest) {
+        match rest {
+            Rest::Store(times, keep, end) => {
+                match self.attend(&mut claim, deadline, end.reached()).await.unwrap_or(Ended::BrokenOff) {
+                    Ended::Payload(payload) => {
+                        let entry = right::entry(claim.id(), times, keep, payload);
+                        self.flight.announce(State::Filled(entry.clone()));
+                        claim.fill(&self.place, &entry).await;
+                    }
+                    Ended::OverCap => {
+                        self.flight.land(State::NotShared);
+                        self.mark(claim, Kind::Pass).await;
+                    }
+                    Ended::BrokenOff => {
+                        let error = Error::new(ErrorKind::Origin, "the answer broke off");
+                        self.flight.land(State::Failed(Failure::Error(error), None));
+                        claim.give_back(self.place.config.tombstone(0)).await;
+                    }
+                }
+            }
+            Rest::Mark(kind, end) => {
+                tokio::join!(self.mark(claim, kind), self.driven(deadline, end));
+            }
+            Rest::GiveBack(tombstone, end) => {
+                tokio::join!(claim.give_back(tombstone), self.driven(deadline, end));
+            }
+        }
+    }
+
+    /// Leaves word that the answer is not for everybody; unless an entry is there that still is.
+    async fn mark(&self, claim: Claim, kind: Kind) {
+        let fresh = |entry: &Entry| freshness(entry, Timestamp::now()) == Freshness::Fresh;
+        if self.place.config.pass_for.is_zero() || self.seen.as_ref().is_some_and(fresh) {
+            claim.give_back(None).await;
+        } else if claim.lease().is_some() {
+            let marker = right::marker(claim.id(), kind, self.place.config.pass_for);
+            claim.fill(&self.place, &marker).await;
+        }
+    }
+
+    /// Drives an end that is not stored, for those who read along.
+    async fn driven(&self, deadline: Instant, end: End) {
+        let _ = self.attend(&mut Claim::Spent, deadline, end.reached()).await;
+    }
+}
+
+impl Stop {
+    pub(super) fn error(&self, config: &Config) -> Error {
+        match self {
+            Self::Panicked => Error::new(ErrorKind::Panicked, "the fetch panicked"),
+            Self::TimedOut => {
+                let what = format!("the fetch was aborted after {:?}; see `max_fetch`", config.max_fetch);
+                Error::new(ErrorKind::TimedOut, what)
+            }
+        }
+    }
+}
+
+const LINGER: Duration = Duration::from_millis(50);
