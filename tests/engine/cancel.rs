@@ -129,6 +129,18 @@ async fn shutdown_waits_for_what_is_under_way() {
     assert_eq!(guard.fetch("k", never::<i32>).await.expect("a hit"), 1);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn any_number_may_wait_for_the_end() {
+    let guard = StampedeGuard::in_memory();
+    for _ in 0..2000 {
+        let all = herd(3, |_| {
+            let guard = guard.clone();
+            async move { guard.shutdown().await }
+        });
+        tokio::time::timeout(10 * SECOND, all).await.expect("nothing is under way");
+    }
+}
+
 /// Every public future, dropped at a random moment, of many at once, over the embedded store: no flight, no waiter and
 /// no lease is left, and whoever stays gets an answer.
 #[tokio::test(flavor = "multi_thread")]

@@ -117,6 +117,20 @@ async fn neither_another_guard_nor_a_detour_in_between_makes_it_wait_for_itself(
     assert_eq!(answer, 7);
 }
 
+/// An embedded store in front of another one: the inner guard is no less of a guard.
+#[tokio::test]
+async fn two_tiers_are_two_caches() {
+    let [near, far] = [StampedeGuard::in_memory(), StampedeGuard::in_memory()];
+    let origin = Origin::new();
+    for _ in 0..3 {
+        let (far, origin) = (far.clone(), origin.clone());
+        let fetch = async move || far.fetch("k", async move || Ok::<_, Down>(origin.call().await)).await;
+        assert_eq!(near.fetch("k", fetch).await.expect("an answer"), 1);
+        near.invalidate("k").await.expect("acknowledged");
+    }
+    assert_eq!(origin.calls(), 1);
+}
+
 #[tokio::test]
 async fn an_error_reaches_everybody_who_waited_and_is_not_stored() {
     let (guard, origin) = (StampedeGuard::in_memory().tombstone(Duration::ZERO), Origin::gated());

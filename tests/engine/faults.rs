@@ -1,106 +1,12 @@
 //! A store that does not do as it is asked.
 
-use crate::{Down, MS, SECOND, support::Origin};
-use stampede_guard::{
-    MemoryStore, Policy, StampedeGuard,
-    store::{
-        Address, Answer, Ask, Entry, Filled, Hold, Lead, Lease, Listener, Right, Store, StoreError, Token, Tombstone,
-        Wakes, Write,
-    },
+use crate::{
+    Down, MS, SECOND,
+    support::Origin,
+    wire::{Fault, Wire},
 };
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering::SeqCst},
-    },
-    time::Duration,
-};
-
-/// What goes wrong with an operation.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Fault {
-    None,
-    /// It is not done, and says so.
-    Fails,
-    /// It is done, but that is not heard of: the connection broke.
-    ReplyLost,
-    /// It is done, and never answers.
-    Hangs,
-}
-
-/// The embedded store behind a wire that breaks: for its first `times` operations of each kind.
-struct Wire {
-    store: MemoryStore,
-    /// Nobody is ever woken over it.
-    deaf: Option<Wakes>,
-    get: Fault,
-    lead: Fault,
-    fill: Fault,
-    times: usize,
-    gets: AtomicUsize,
-    leads: AtomicUsize,
-    fills: AtomicUsize,
-}
-
-impl Default for Wire {
-    fn default() -> Self {
-        let (get, lead, fill) = (Fault::None, Fault::None, Fault::None);
-        let (gets, leads, fills) = Default::default();
-        Self { store: MemoryStore::default(), deaf: None, get, lead, fill, times: usize::MAX, gets, leads, fills }
-    }
-}
-
-impl Wire {
-    fn over<'a, T: Send + 'a>(
-        &'a self,
-        fault: Fault,
-        done: &AtomicUsize,
-        operation: impl FnOnce() -> Answer<'a, T> + Send + 'a,
-    ) -> Answer<'a, T> {
-        let fault = if done.fetch_add(1, SeqCst) < self.times { fault } else { Fault::None };
-        Box::pin(async move {
-            match fault {
-                Fault::None => operation().await,
-                Fault::Fails => Err(StoreError::refused("it is full")),
-                Fault::ReplyLost => operation().await.and(Err(StoreError::disconnected("broken pipe"))),
-                Fault::Hangs => {
-                    operation().await?;
-                    std::future::pending().await
-                }
-            }
-        })
-    }
-}
-
-impl Store for Wire {
-    fn get<'a>(&'a self, at: &'a Address) -> Answer<'a, Option<Entry>> {
-        self.over(self.get, &self.gets, || self.store.get(at))
-    }
-
-    fn lead<'a>(&'a self, at: &'a Address, ask: Ask) -> Answer<'a, Lead> {
-        self.over(self.lead, &self.leads, move || self.store.lead(at, ask))
-    }
-
-    fn fill<'a>(&'a self, at: &'a Address, right: Right, writes: Vec<Write>) -> Answer<'a, Filled> {
-        self.over(self.fill, &self.fills, move || self.store.fill(at, right, writes))
-    }
-
-    fn abandon<'a>(&'a self, at: &'a Address, token: Token, tombstone: Option<Tombstone>) -> Answer<'a, Hold> {
-        self.store.abandon(at, token, tombstone)
-    }
-
-    fn extend<'a>(&'a self, at: &'a Address, lease: Lease, span: Duration) -> Answer<'a, Hold> {
-        self.store.extend(at, lease, span)
-    }
-
-    fn invalidate<'a>(&'a self, at: &'a Address) -> Answer<'a, ()> {
-        self.store.invalidate(at)
-    }
-
-    fn listen(&self, at: &Address) -> Listener {
-        self.deaf.as_ref().map_or_else(|| self.store.listen(at), |deaf| deaf.listen(at))
-    }
-}
+use stampede_guard::{Error, ErrorKind, MemoryStore, Policy, StampedeGuard, store::Wakes};
+use std::{sync::Arc, time::Duration};
 
 /// Twenty callers at once; each gets an answer.
 async fn answers(guard: &StampedeGuard, origin: &Origin) -> usize {
@@ -124,10 +30,10 @@ async fn answers(guard: &StampedeGuard, origin: &Origin) -> usize {
 async fn whatever_goes_wrong_everybody_is_answered_by_one_call() {
     for fault in [Fault::Fails, Fault::ReplyLost, Fault::Hangs] {
         for wire in [
-            Wire { get: fault, ..Wire::default() },
-            Wire { lead: fault, ..Wire::default() },
-            Wire { fill: fault, ..Wire::default() },
-            Wire { get: fault, lead: fault, fill: fault, ..Wire::default() },
+            Wire { get: fault.clone(), ..Wire::default() },
+            Wire { lead: fault.clone(), ..Wire::default() },
+            Wire { fill: fault.clone(), ..Wire::default() },
+            Wire { get: fault.clone(), lead: fault.clone(), fill: fault, ..Wire::default() },
         ] {
             let (guard, origin) = (StampedeGuard::new(wire), Origin::new());
             assert_eq!(answers(&guard, &origin).await, 1);
@@ -140,11 +46,11 @@ async fn whatever_goes_wrong_everybody_is_answered_by_one_call() {
 async fn a_fault_that_is_over_leaves_no_trace() {
     for fault in [Fault::Fails, Fault::ReplyLost, Fault::Hangs] {
         for wire in [
-            Wire { get: fault, times: 2, ..Wire::default() },
-            Wire { lead: fault, times: 2, ..Wire::default() },
+            Wire { get: fault.clone(), times: 2, ..Wire::default() },
+            Wire { lead: fault.clone(), times: 2, ..Wire::default() },
             Wire { fill: fault, times: 2, ..Wire::default() },
         ] {
-            let which = format!("{:?}", (wire.get, wire.lead, wire.fill));
+            let which = format!("{:?}", (&wire.get, &wire.lead, &wire.fill));
             let (guard, origin) = (StampedeGuard::new(wire).lease(SECOND), Origin::new());
             for _ in 0..3 {
                 answers(&guard, &origin).await;
@@ -209,4 +115,111 @@ async fn a_store_that_hangs_costs_one_operation_timeout() {
     let began = tokio::time::Instant::now();
     answers(&guard.op_timeout(250 * MS), &origin).await;
     assert!(began.elapsed() <= 100 * MS + 252 * MS, "{:?}", began.elapsed());
+}
+
+/// Seen to fail with the flights of a process joined without bound: both wait until they are aborted.
+#[tokio::test(start_paused = true)]
+async fn two_keys_that_need_each_other_do_not_wait_for_each_other_for_ever() {
+    for wire in
+        [Wire::default(), Wire { lead: Fault::Fails, ..Wire::default() }, Wire { get: Fault::Fails, ..Wire::default() }]
+    {
+        let (guard, began) = (StampedeGuard::new(wire), tokio::time::Instant::now());
+        let needs = |key: &'static str, other: &'static str| {
+            let inner = guard.clone();
+            guard.fetch(key, async move || {
+                tokio::time::sleep(SECOND).await;
+                inner.fetch(other, async || Ok::<_, Down>(1)).await
+            })
+        };
+        let (a, b): (Result<i32, Error>, Result<i32, Error>) = tokio::join!(needs("a", "b"), needs("b", "a"));
+        assert_eq!((a.expect("an answer"), b.expect("an answer")), (1, 1));
+        assert!(began.elapsed() < 15 * SECOND, "one wait budget, not `max_fetch`: {:?}", began.elapsed());
+    }
+}
+
+/// As 64 pages that read the same setting.
+#[tokio::test(start_paused = true)]
+async fn many_computations_that_share_a_part_do_not_starve_each_other_without_a_store() {
+    let (guard, origin) = (StampedeGuard::new(Wire { get: Fault::Fails, ..Wire::default() }), Origin::new());
+    let pages = (0..200_u64).map(|page| {
+        let (inner, origin) = (guard.clone(), origin.clone());
+        guard.fetch(page, async move || {
+            let setting = async move || {
+                origin.work(10 * MS).await;
+                Ok::<_, Down>(1)
+            };
+            inner.fetch("setting", setting).await
+        })
+    });
+    let began = tokio::time::Instant::now();
+    let answers: Vec<Result<i32, Error>> = futures_util::future::join_all(pages).await;
+    assert!(answers.into_iter().all(|answer| answer.is_ok()));
+    assert_eq!(origin.calls(), 1);
+    assert!(began.elapsed() < SECOND, "{:?}", began.elapsed());
+}
+
+/// Seen to fail (after 16 polls) with waits counted as hits.
+#[tokio::test(start_paused = true)]
+async fn whoever_has_polled_for_long_still_takes_what_is_fresh() {
+    let store = Arc::new(MemoryStore::default());
+    let a = StampedeGuard::new(store.clone());
+    let polling = Wire { store, deaf: Some(Wakes::new()), ..Wire::default() };
+    let b = StampedeGuard::new(polling).wait(100 * SECOND);
+    let stuck = tokio::spawn({
+        let a = a.clone();
+        async move { a.fetch_scoped("k", std::future::pending::<Result<i32, Down>>).await }
+    });
+    tokio::time::sleep(MS).await;
+    let waiter = tokio::spawn(async move { b.fetch("k", crate::never::<i32>).await });
+    tokio::time::sleep(30 * SECOND).await;
+    stuck.abort();
+    // Another leader, which answers before the next poll.
+    assert_eq!(a.fetch("k", async || Ok::<_, Down>(1)).await.expect("an answer"), 1);
+    assert_eq!(waiter.await.expect("no panic").expect("a hit"), 1);
+}
+
+/// While another process refreshes, not every request asks whether it still does.
+#[tokio::test(start_paused = true)]
+async fn a_refresh_elsewhere_is_not_asked_for_by_every_request() {
+    let store = Arc::new(MemoryStore::default());
+    let policy = Policy::fresh_for(SECOND).stale_while_revalidate(60 * SECOND).jitter(0.0);
+    let wire = Arc::new(Wire { store: store.clone(), ..Wire::default() });
+    let [a, b] = [StampedeGuard::new(store), StampedeGuard::new(wire.clone())].map(|guard| guard.policy(policy));
+    let slow = || {
+        a.fetch("k", async || {
+            tokio::time::sleep(3 * SECOND).await;
+            Ok::<_, Down>(1)
+        })
+    };
+    assert_eq!(slow().await.expect("an answer"), 1);
+    tokio::time::sleep(2 * SECOND).await;
+    assert_eq!(slow().await.expect("stale, refreshed behind"), 1);
+    for _ in 0..1000 {
+        assert_eq!(b.fetch("k", crate::never::<i32>).await.expect("stale"), 1);
+        tokio::time::sleep(MS).await;
+    }
+    assert!(wire.leads() <= 25, "{} in a second", wire.leads());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_scoped_fetch_does_not_wait_for_its_fill() {
+    let guard = StampedeGuard::new(Wire { fill: Fault::Hangs, ..Wire::default() });
+    let began = tokio::time::Instant::now();
+    assert_eq!(guard.fetch_scoped("k", || async { Ok::<_, Down>(1) }).await.expect("an answer"), 1);
+    assert_eq!(began.elapsed(), Duration::ZERO);
+}
+
+/// However often a key is invalidated while the store is away, one task makes up for it, and not for long.
+#[tokio::test(start_paused = true)]
+async fn invalidations_that_fail_do_not_pile_up() {
+    let guard = StampedeGuard::new(Wire { invalidate: Fault::Fails, ..Wire::default() });
+    let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
+    let before = tasks();
+    for _ in 0..30 {
+        assert_eq!(guard.invalidate("k").await.expect_err("it fails").kind(), ErrorKind::Store);
+    }
+    assert!(tasks() - before <= 2, "{}", tasks() - before);
+    let began = tokio::time::Instant::now();
+    guard.shutdown().await;
+    assert!(began.elapsed() <= 12 * SECOND, "{:?}", began.elapsed());
 }

@@ -50,6 +50,15 @@ async fn a_scoped_refresh_answers_with_what_it_fetched() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_scoped_refresh_that_fails_answers_with_what_is_there() {
+    let policy = Policy::fresh_for(SECOND).stale_while_revalidate(10 * SECOND).jitter(0.0);
+    let guard = StampedeGuard::in_memory().policy(policy);
+    assert_eq!(guard.fetch_scoped("k", || async { Ok::<_, Down>(1) }).await.expect("an answer"), 1);
+    tokio::time::sleep(2 * SECOND).await;
+    assert_eq!(guard.fetch_scoped("k", || async { Err::<i32, _>(Down) }).await.expect("stale"), 1);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_stale_answer_stands_in_for_one_that_failed() {
     let policy = Policy::fresh_for(SECOND).stale_if_error(10 * SECOND).jitter(0.0);
     let (guard, origin) = (StampedeGuard::in_memory().policy(policy), Origin::new());

@@ -1,10 +1,11 @@
 //! After an invalidation nobody gets what was computed before it.
 
 use crate::{
-    Down, MS, SECOND,
+    Down, MS, SECOND, never,
     support::{Origin, herd},
+    wire::{Fault, Wire},
 };
-use stampede_guard::{ErrorKind, MemoryStore, Policy, StampedeGuard};
+use stampede_guard::{ErrorKind, MemoryStore, Policy, StampedeGuard, store::Wakes};
 use std::{
     sync::{
         Arc,
@@ -161,4 +162,67 @@ async fn whoever_asks_after_it_sees_what_was_written_before_it() {
         }
     })
     .await;
+}
+
+async fn slowly(guard: StampedeGuard, takes: u32, value: i32) -> i32 {
+    let fetch = async move || {
+        tokio::time::sleep(takes * SECOND).await;
+        Ok::<_, Down>(value)
+    };
+    guard.fetch("k", fetch).await.expect("an answer")
+}
+
+/// It was read, then invalidated elsewhere, and then the question who leads said so. Seen to fail with the entry with
+/// which a flight began served to those who joined it and have waited enough.
+#[tokio::test(start_paused = true)]
+async fn what_a_flight_began_with_is_not_served_once_it_is_gone() {
+    let (store, gate) = (Arc::new(MemoryStore::default()), Origin::gated());
+    let elsewhere = StampedeGuard::new(store.clone());
+    // Deaf, as over Redis: there is no lease yet, so nobody is told.
+    let wire = Wire { store, deaf: Some(Wakes::new()), lead: Fault::Gated(1, gate.clone()), ..Wire::default() };
+    let policy = Policy::fresh_for(SECOND).stale_if_error(600 * SECOND).jitter(0.0);
+    let guard = StampedeGuard::new(wire).policy(policy).op_timeout(60 * SECOND);
+    assert_eq!(slowly(guard.clone(), 0, 0).await, 0);
+    tokio::time::sleep(2 * SECOND).await;
+    let first = tokio::spawn(slowly(guard.clone(), 30, 1));
+    gate.arrived(1).await;
+    elsewhere.invalidate("k").await.expect("acknowledged");
+    gate.open();
+    tokio::time::sleep(SECOND).await;
+    assert_eq!(slowly(guard, 0, 1).await, 1, "asked a second after the invalidation");
+    assert_eq!(first.await.expect("no panic"), 1);
+}
+
+/// One question who leads fails, and the flight computes for its process. Seen to fail with such a flight left among
+/// those of the fleet.
+#[tokio::test(start_paused = true)]
+async fn a_flight_that_went_local_does_not_hide_what_is_stored_meanwhile() {
+    let store = Arc::new(MemoryStore::default());
+    let elsewhere = StampedeGuard::new(store.clone());
+    let guard = StampedeGuard::new(Wire { store, lead: Fault::Fails, times: 1, ..Wire::default() });
+    let old = tokio::spawn(slowly(guard.clone(), 8, 0));
+    tokio::time::sleep(SECOND).await;
+    elsewhere.invalidate("k").await.expect("acknowledged");
+    assert_eq!(slowly(elsewhere, 0, 1).await, 1);
+    assert_eq!(guard.fetch("k", never::<i32>).await.expect("a hit"), 1);
+    assert_eq!(old.await.expect("no panic"), 0);
+}
+
+/// Whoever has waited enough shares a call with others of his process, but not one that began before he asked.
+#[tokio::test(start_paused = true)]
+async fn a_local_flight_is_not_joined_by_those_who_ask_after_an_invalidation() {
+    for opener_waits in [5, 50] {
+        let store = Arc::new(MemoryStore::default());
+        let [guard, elsewhere] = [StampedeGuard::new(store.clone()), StampedeGuard::new(store)];
+        tokio::spawn(slowly(elsewhere.clone(), 59, 0));
+        tokio::time::sleep(10 * MS).await;
+        tokio::spawn(slowly(guard.clone().wait(opener_waits * SECOND), 30, 0));
+        tokio::time::sleep(10 * MS).await;
+        tokio::spawn(slowly(guard.clone().wait(2 * SECOND), 30, 0));
+        tokio::time::sleep(10 * SECOND).await;
+        elsewhere.invalidate("k").await.expect("acknowledged");
+        tokio::spawn(slowly(elsewhere, 50, 1));
+        tokio::time::sleep(SECOND).await;
+        assert_eq!(slowly(guard.wait(4 * SECOND), 0, 1).await, 1);
+    }
 }

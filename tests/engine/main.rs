@@ -13,6 +13,7 @@ mod freshness;
 mod invalidate;
 mod share;
 mod typed;
+mod wire;
 
 use std::{error, fmt, time::Duration};
 
