@@ -96,7 +96,7 @@ impl RedisStore {
         Self { link, scripts: Scripts::default(), clock, wakes: Wakes::new(), subscriber: None }
     }
 
-    async fn run(&self, cmd: script::Call<'_>) -> Result<Value, StoreError> {
+    async fn run(&self, cmd: script::Call) -> Result<Value, StoreError> {
         cmd.run(&*self.link).await.map_err(store_error)
     }
 
@@ -147,7 +147,7 @@ impl RedisStore {
         }
     }
 
-    async fn held(&self, call: script::Call<'_>) -> Result<Hold, StoreError> {
+    async fn held(&self, call: script::Call) -> Result<Hold, StoreError> {
         match script::number(&self.run(call).await?)? {
             0 => Ok(Hold::Lost),
             _ => Ok(Hold::Held),

@@ -3,7 +3,7 @@
 use super::{Ask, KeyHash, Lead, Lease, Right, StoreError, Token, Tombstone, link::Link};
 use crate::lease::Inbox;
 use bytes::Bytes;
-use redis::{Cmd, ErrorKind, RedisResult, ServerErrorKind, Value};
+use redis::{Arg, Cmd, ErrorKind, RedisResult, ServerErrorKind, Value};
 use std::time::Duration;
 
 /// The texts with their SHA-1.
@@ -37,7 +37,7 @@ impl Scripts {
         seen: Option<&[u8]>,
         inbox: Option<Inbox>,
         max_inboxes: usize,
-    ) -> Call<'_> {
+    ) -> Call {
         let mut call = Call::new(&self.lead, LEAD, &[entry, lease]);
         call.arg(ask.token.as_bytes()).arg(millis(ask.lease)).arg(seen.unwrap_or_default());
         call.arg(inbox.as_ref().map_or(&[][..], |inbox| inbox.as_bytes())).arg(max_inboxes.to_string());
@@ -45,13 +45,7 @@ impl Scripts {
     }
 
     /// `writes` begins with the entry of the address itself: its name, its envelope, and for how long it is kept.
-    pub(super) fn fill(
-        &self,
-        lease: &str,
-        right: Right,
-        hash: KeyHash,
-        writes: &[(String, Bytes, Duration)],
-    ) -> Call<'_> {
+    pub(super) fn fill(&self, lease: &str, right: Right, hash: KeyHash, writes: &[(String, Bytes, Duration)]) -> Call {
         let mut keys = vec![lease];
         keys.extend(writes.iter().map(|(name, ..)| name.as_str()));
         let mut call = Call::new(&self.fill, FILL, &keys);
@@ -66,7 +60,7 @@ impl Scripts {
         call
     }
 
-    pub(super) fn abandon(&self, lease: &str, token: Token, tombstone: Option<Tombstone>, hash: KeyHash) -> Call<'_> {
+    pub(super) fn abandon(&self, lease: &str, token: Token, tombstone: Option<Tombstone>, hash: KeyHash) -> Call {
         let none = Tombstone { first: Duration::ZERO, most: Duration::ZERO, code: 0 };
         let Tombstone { first, most, code } = tombstone.unwrap_or(none);
         // Six digits in the tombstone.
@@ -77,13 +71,13 @@ impl Scripts {
         call
     }
 
-    pub(super) fn extend(&self, lease: &str, held: Lease, span: Duration) -> Call<'_> {
+    pub(super) fn extend(&self, lease: &str, held: Lease, span: Duration) -> Call {
         let mut call = Call::new(&self.extend, EXTEND, &[lease]);
         call.arg(owner(held)).arg(millis(span));
         call
     }
 
-    pub(super) fn invalidate(&self, lease: &str, entries: &[String], hash: KeyHash) -> Call<'_> {
+    pub(super) fn invalidate(&self, lease: &str, entries: &[String], hash: KeyHash) -> Call {
         let mut keys = vec![lease];
         keys.extend(entries.iter().map(String::as_str));
         let mut call = Call::new(&self.invalidate, INVALIDATE, &keys);
@@ -103,38 +97,43 @@ pub(super) fn introduction() -> redis::Pipeline {
     pipeline
 }
 
-/// A script with its keys and arguments.
-pub(super) struct Call<'s> {
+/// A script with its keys and arguments, each copied once: a fill has the whole payload among them.
+pub(super) struct Call {
     text: &'static str,
-    sha: &'s str,
-    keys: Vec<Vec<u8>>,
-    args: Vec<Vec<u8>>,
+    cmd: Cmd,
 }
 
-impl<'s> Call<'s> {
-    fn new(script: &'s redis::Script, text: &'static str, keys: &[&str]) -> Self {
-        let keys = keys.iter().map(|key| key.as_bytes().to_vec()).collect();
-        Self { text, sha: script.get_hash(), keys, args: Vec::new() }
+impl Call {
+    fn new(script: &redis::Script, text: &'static str, keys: &[&str]) -> Self {
+        let mut cmd = redis::cmd("EVALSHA");
+        cmd.arg(script.get_hash()).arg(keys.len()).arg(keys);
+        Self { text, cmd }
     }
 
     fn arg(&mut self, arg: impl AsRef<[u8]>) -> &mut Self {
-        self.args.push(arg.as_ref().to_vec());
+        self.cmd.arg(arg.as_ref());
         self
     }
 
     /// One round trip; two if the server has forgotten its scripts.
     pub(super) async fn run(self, link: &dyn Link) -> RedisResult<Value> {
-        match link.send(&self.command("EVALSHA", self.sha)).await {
+        match link.send(&self.cmd).await {
             Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
-                link.send(&self.command("EVAL", self.text)).await
+                link.send(&self.in_full()).await
             }
             answer => answer,
         }
     }
 
-    fn command(&self, name: &str, script: &str) -> Cmd {
-        let mut cmd = redis::cmd(name);
-        cmd.arg(script).arg(self.keys.len()).arg(&self.keys).arg(&self.args);
+    /// The same with the text in place of its hash.
+    fn in_full(&self) -> Cmd {
+        let mut cmd = redis::cmd("EVAL");
+        cmd.arg(self.text);
+        for arg in self.cmd.args_iter().skip(2) {
+            if let Arg::Simple(arg) = arg {
+                cmd.arg(arg);
+            }
+        }
         cmd
     }
 }
