@@ -205,7 +205,7 @@ impl KeyHash {
 
 impl fmt::Debug for KeyHash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+        write!(f, "{:032x}", u128::from_be_bytes(self.0))
     }
 }
 
@@ -236,6 +236,12 @@ mod tests {
             assert!(name.starts_with('h') && name.len() == 33, "{name}");
         }
         assert_eq!(address("a", vec![0xff_u8]).resource_name().len(), 33);
+    }
+
+    #[test]
+    fn hashes_are_shown_with_all_their_zeros() {
+        let hash = KeyHash::from_bytes([0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 0xab, 0xcd, 0xef, 0, 0xf0]);
+        assert_eq!(format!("{hash:?}"), "000102030405060708090aabcdef00f0");
     }
 
     #[test]
