@@ -127,7 +127,7 @@ async fn those_who_wait_get_a_body_of_unknown_length_at_its_end() {
     assert_eq!((ask(&app, get("/page")).await.text(), origin.calls()), ("somemore", 1));
 }
 
-/// With the hand-over of the rest left out, the leader's client gets no more than the cap.
+/// With the hand-over of the rest left out, the leader's body breaks off at the cap.
 #[tokio::test]
 async fn a_body_that_turns_out_over_the_cap_is_whole_and_not_stored() {
     const CHUNKS: usize = 64;
@@ -213,7 +213,7 @@ async fn a_body_that_is_shorter_than_its_content_length_is_not_stored() {
     }
 }
 
-/// With the pump run by the leader's body and not by its task, the waiter hangs.
+/// With the flight driven by its caller and not by a task, the waiter hangs.
 #[tokio::test]
 async fn a_client_that_goes_away_strands_neither_readers_nor_the_store() {
     for (size, guard) in [(Some(8), StampedeGuard::in_memory()), (None, StampedeGuard::in_memory())] {

@@ -268,8 +268,7 @@ async fn a_stale_answer_stands_in_for_a_services_error() {
     }
 }
 
-/// With `catch_unwind` in the pilot left out, the leader's caller gets its answer from the dropped task and the others
-/// panic in turn.
+/// With `catch_unwind` in the pilot left out, each of them calls, and panics, in turn.
 #[tokio::test]
 async fn a_panic_is_a_500_for_everybody() {
     let (guard, origin) = (StampedeGuard::in_memory(), Origin::gated());

@@ -24,14 +24,16 @@ use std::{
 use tokio::{sync::mpsc, time};
 use tower::{Service, ServiceExt};
 
-/// A guard over the embedded store and one over Redis, for what has to hold on both.
+/// A guard over the embedded store and one over Redis, for what has to hold on both. They wait so long that a wait for
+/// the wrong thing is a test that fails.
 pub(crate) fn on_each_store(name: &str) -> [StampedeGuard; 2] {
-    [StampedeGuard::in_memory(), over_redis(name)]
+    [StampedeGuard::in_memory().wait(Duration::from_secs(600)), over_redis(name)]
 }
 
 /// A guard as another process would have it: only the server is shared.
 pub(crate) fn over_redis(name: &str) -> StampedeGuard {
-    StampedeGuard::new(RedisServer::shared().client()).namespace(name).op_timeout(Duration::from_secs(5))
+    let guard = StampedeGuard::new(RedisServer::shared().client()).namespace(name);
+    guard.op_timeout(Duration::from_secs(5)).wait(Duration::from_secs(600))
 }
 
 /// A site of which every path answers `respond(request, n)` to the `n`-th call, once the origin lets that through.

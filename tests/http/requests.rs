@@ -44,8 +44,8 @@ async fn a_head_request_does_not_fill_what_a_get_request_reads() {
     assert_eq!(ask(&app, get("/page")).await.text(), "page 3");
 }
 
-/// What forces a revalidation, as a herd of reloading browsers does. With `Asked::Cache` for none of them, there are
-/// 21 calls.
+/// What forces a revalidation, as a herd of reloading browsers does. With their `max_age` ignored, they
+/// are hits.
 #[tokio::test]
 async fn requests_that_want_it_fresh_revalidate_together() {
     for (name, value) in [("cache-control", "no-cache"), ("cache-control", "max-age=0"), ("pragma", "no-cache")] {

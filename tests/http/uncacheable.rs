@@ -13,7 +13,7 @@ use axum::{
 };
 use futures_util::stream;
 use stampede_guard::{CacheVerdict, StampedeGuard};
-use std::{collections::BTreeSet, convert::Infallible};
+use std::{collections::BTreeSet, convert::Infallible, time::Duration};
 
 /// Kinds of answers that are for one client only; each carries the number of its call.
 const KINDS: [&str; 10] = [
@@ -57,8 +57,7 @@ fn app(kind: &'static str, origin: &Origin, guard: &StampedeGuard) -> Router {
     site(origin, move |_, n| answer_of(kind, n)).layer(guard.clone().max_payload(CAP))
 }
 
-/// Without the release by `NotShared` (the flight of a head for nobody is only dropped), the 49 lead in turn, one
-/// behind the other. Without the pass marker, the second herd waits for a leader of its own.
+/// Without the pass marker, the second herd waits for a leader of its own.
 #[tokio::test]
 async fn a_herd_for_what_is_not_cacheable_is_not_serialised() {
     for kind in KINDS {
@@ -88,7 +87,25 @@ async fn a_herd_for_what_is_not_cacheable_is_not_serialised() {
     }
 }
 
-/// As before, with the marker in Redis, where another process finds it.
+/// With the flight of an answer for nobody else left `Vacant` instead of `NotShared`, the 49 lead in turn.
+#[tokio::test]
+async fn it_takes_no_marker_to_release_those_who_wait() {
+    let (guard, origin) = (StampedeGuard::in_memory().pass_for(Duration::ZERO), Origin::gated());
+    let app = app("private", &origin, &guard);
+    let asked = waiting(&app, 50, |_| get("/page")).await;
+    let released = async {
+        origin.arrived(1).await;
+        origin.release(1);
+        origin.arrived(50).await;
+        assert_eq!(origin.running(), 49);
+        origin.open();
+    };
+    let (answers, ()) = tokio::join!(asked.answers(), released);
+    assert_eq!(calls_of(&answers), (1..=50).collect());
+    at_rest(&guard).await;
+}
+
+/// The first of them, with the marker in Redis, where another process finds it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_herd_for_what_is_not_cacheable_is_not_serialised_over_redis() {
     for kind in ["no-store", "over the cap, undeclared"] {
