@@ -1,1 +1,196 @@
-//! Filled next.
+//! The examples, each as the process that a user would start.
+#![allow(clippy::disallowed_methods, reason = "tests make their own randomness")]
+
+mod support;
+
+use serde_json::Value;
+use std::{
+    env,
+    net::SocketAddr,
+    path::PathBuf,
+    process::{Output, Stdio},
+    time::Duration,
+};
+use support::RedisServer;
+use tokio::{
+    io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
+    net::TcpStream,
+    process::Command,
+    time::timeout,
+};
+
+/// An example as cargo has built it: beside the directory that this test is in.
+fn example(name: &str) -> Command {
+    let test = env::current_exe().expect("this binary has a path");
+    let target: PathBuf = test.ancestors().nth(2).expect("target/<profile>/deps/<test>").join("examples");
+    let path = target.join(name).with_extension(env::consts::EXE_EXTENSION);
+    assert!(path.exists(), "the example is not built: run `cargo test`, or `cargo build --examples` before this test");
+    let mut command = Command::new(path);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+    command
+}
+
+async fn run(mut command: Command) -> Output {
+    timeout(BOUND, command.output()).await.expect("it comes to an end").expect("it starts")
+}
+
+/// What it printed, if it ended well.
+async fn printed(command: Command) -> String {
+    let output = run(command).await;
+    let (stdout, stderr) = (text(output.stdout), text(output.stderr));
+    assert!(output.status.success(), "{}\n{stdout}\n{stderr}", output.status);
+    stdout
+}
+
+/// What it complained about, after ending with that code.
+async fn complaint(command: Command, code: i32) -> String {
+    let output = run(command).await;
+    let (stdout, stderr) = (text(output.stdout), text(output.stderr));
+    assert_eq!(output.status.code(), Some(code), "{stdout}\n{stderr}");
+    stderr
+}
+
+fn text(bytes: Vec<u8>) -> String {
+    String::from_utf8(bytes).expect("it prints UTF-8")
+}
+
+fn axum_app(args: &[&str]) -> Command {
+    let mut command = example("axum_app");
+    command.args(args);
+    command
+}
+
+/// The line of JSON at the end, and the table above it.
+async fn herd(args: &[&str]) -> (Value, String) {
+    let printed = printed(axum_app(args)).await;
+    let (report, json) = printed.trim_end().rsplit_once('\n').expect("more than one line");
+    (serde_json::from_str(json).expect("the last line is JSON"), report.to_owned())
+}
+
+#[tokio::test]
+async fn the_apps_herd_costs_one_origin_call() {
+    let (json, report) = herd(&["--herd", "200", "--json"]).await;
+    let mut fields: Vec<_> = json.as_object().expect("an object").keys().map(String::as_str).collect();
+    fields.sort_unstable();
+    assert_eq!(
+        fields,
+        ["compute_ms", "failed", "keys", "last_answer_ms", "origin_calls", "processes", "redis_commands", "requests"]
+    );
+    let of = |field: &str| json[field].as_u64().expect("a number");
+    assert_eq!((of("requests"), of("processes"), of("keys"), of("compute_ms")), (200, 1, 1, 300));
+    assert_eq!((of("origin_calls"), of("failed"), of("redis_commands")), (1, 0, 0));
+    assert!(of("last_answer_ms") >= 300, "nobody is answered before it is computed");
+    assert!(report.contains("199 of 200 expensive calls were saved"), "{report}");
+    for row in ["requests", "processes", "origin calls", "failed", "first answer", "p50", "p99", "last answer", "Redis"]
+    {
+        assert!(report.lines().any(|line| line.starts_with(row)), "no row `{row}` in\n{report}");
+    }
+}
+
+#[tokio::test]
+async fn the_apps_fleet_costs_one_origin_call() {
+    let (json, report) = herd(&["--herd", "200", "--processes", "2", "--json"]).await;
+    assert_eq!((&json["requests"], &json["processes"]), (&200.into(), &2.into()));
+    assert_eq!((&json["origin_calls"], &json["failed"]), (&1.into(), &0.into()), "{report}");
+    let commands = json["redis_commands"].as_u64().expect("a number");
+    assert!((1..=3 + 3 * 2).contains(&commands), "{commands} Redis commands\n{report}");
+}
+
+#[tokio::test]
+async fn the_apps_herd_over_several_reports_costs_one_origin_call_each() {
+    let server = RedisServer::start();
+    let args = ["--herd", "100", "--keys", "5", "--delay", "50", "--json", "--redis", &server.url()];
+    let (json, report) = herd(&args).await;
+    assert_eq!((&json["keys"], &json["origin_calls"], &json["compute_ms"]), (&5.into(), &5.into(), &50.into()));
+    assert!(report.contains("each of the 5 reports was computed once"), "{report}");
+}
+
+#[tokio::test]
+async fn bad_flags_are_explained() {
+    let cases: [&[&str]; 6] = [
+        &["--herd", "many"],
+        &["--herd", "0"],
+        &["--nonsense"],
+        &["--processes", "2"],
+        &["--herd", "2", "--keys", "3"],
+        &["--herd", "2", "--redis", "no url"],
+    ];
+    for args in cases {
+        let complaint = complaint(axum_app(args), 2).await;
+        assert!(complaint.contains("error:") && complaint.contains("Usage:"), "{args:?}: {complaint}");
+    }
+    let mut fetcher = example("fetcher");
+    fetcher.arg("--nonsense");
+    assert!(complaint(fetcher, 2).await.contains("usage:"));
+}
+
+#[tokio::test]
+async fn a_fleet_without_a_redis_server_is_refused_clearly() {
+    let mut command = axum_app(&["--herd", "10", "--processes", "2"]);
+    command.env("PATH", "");
+    let complaint = complaint(command, 1).await;
+    assert!(complaint.contains("no redis-server on the PATH") && complaint.contains("--redis URL"), "{complaint}");
+}
+
+async fn get(server: SocketAddr, path: &str) -> String {
+    let mut stream = TcpStream::connect(server).await.expect("it listens");
+    let request = format!("GET {path} HTTP/1.1\r\nhost: reports.example\r\nconnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.expect("it reads");
+    let mut response = String::new();
+    stream.read_to_string(&mut response).await.expect("it answers");
+    response
+}
+
+#[cfg(unix)]
+#[tokio::test]
+async fn the_app_serves_until_it_is_interrupted() {
+    for (signal, delay) in [("INT", "50"), ("TERM", "0")] {
+        let mut app = axum_app(&["--listen", "127.0.0.1:0", "--delay", delay]).spawn().expect("it starts");
+        let mut lines = BufReader::new(app.stdout.take().expect("a pipe")).lines();
+        let line = timeout(BOUND, lines.next_line()).await.expect("it starts in time").expect("UTF-8").expect("a line");
+        let address = line.strip_prefix("listening on http://").expect("where it listens").parse().expect("an address");
+
+        let (first, second) = (get(address, "/report/1").await, get(address, "/report/1").await);
+        for answer in [&first, &second] {
+            assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("report 1: all is well\n"), "{answer}");
+        }
+        assert!(first.contains("stampede-guard; fwd=uri-miss; fwd-status=200; stored"), "{first}");
+        assert!(second.contains("stampede-guard; hit; ttl="), "{second}");
+        assert!(get(address, "/origin-calls").await.ends_with("\r\n1"));
+
+        let pid = app.id().expect("it runs").to_string();
+        let kill = Command::new("sh").args(["-c", r#"kill -s "$0" "$1""#, signal, &pid]).status().await;
+        assert!(kill.is_ok_and(|status| status.success()));
+        let status = timeout(BOUND, app.wait()).await.expect("it ends").expect("it is our child");
+        assert_eq!(status.code(), Some(0), "after {signal}");
+    }
+}
+
+#[tokio::test]
+async fn the_fetcher_asks_its_database_once() {
+    let server = RedisServer::start();
+    for args in [&[][..], &["--redis".to_owned(), server.url()], &["--redis".to_owned(), server.url()]] {
+        let mut fetcher = example("fetcher");
+        fetcher.args(args);
+        let printed = printed(fetcher).await;
+        for line in ["1000 callers got User", "database calls: 1", "filled 1, "] {
+            assert!(printed.contains(line), "{args:?}: no `{line}` in\n{printed}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_client_calls_its_upstream_once() {
+    let printed = printed(example("tower_client")).await;
+    let lines = [
+        "requests: 201, upstream calls: 1",
+        "1.09 USD | stampede-guard; fwd=uri-miss; fwd-status=200; stored",
+        "1.09 USD | stampede-guard; fwd=uri-miss; collapsed",
+        "1.09 USD | stampede-guard; hit; ttl=",
+    ];
+    for line in lines {
+        assert!(printed.contains(line), "no `{line}` in\n{printed}");
+    }
+}
+
+const BOUND: Duration = Duration::from_secs(120);

@@ -91,7 +91,7 @@ async fn it_is_ready_although_the_inner_service_is_not() {
     at_rest(&guard).await;
 
     set_ready(&state, false);
-    service.ready().await.expect("it is always ready");
+    in_time("readiness", service.ready()).await.expect("it is always ready");
     let hit = service.call(get("/page")).await.expect("an answer");
     assert_eq!(Answer::of(hit).await.verdict(), CacheVerdict::Hit);
     let mut other: BoxFuture<'_, _> = ask(&service, get("/other"));
