@@ -12,8 +12,9 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::{Context, Poll, Waker, ready},
     thread,
+    time::Duration,
 };
-use tokio::sync::oneshot;
+use tokio::{sync::oneshot, time::timeout};
 
 pin_project! {
     /// The body of every response behind the guard: from the cache, still being collected, or the origin's own `B`.
@@ -228,7 +229,19 @@ impl<B: Body<Error: Into<BoxError>>> Pump<B> {
         (pump, growing, GuardBody { source })
     }
 
-    pub(super) async fn run(mut self) -> Ended {
+    /// Runs until the body ends, is too large, or has not ended after the given time: then too it is not for sharing.
+    pub(super) async fn run(mut self, patience: Option<Duration>) -> Ended {
+        let Some(patience) = patience else { return self.collect().await };
+        match timeout(patience, self.collect()).await {
+            Ok(ended) => ended,
+            Err(_) => {
+                self.hand_over();
+                Ended::OverCap
+            }
+        }
+    }
+
+    async fn collect(&mut self) -> Ended {
         while let Some(source) = &mut self.source {
             let Some(frame) = poll_fn(|cx| source.body.as_mut().poll_frame(cx)).await else { break };
             let Ok(frame) = frame else { return self.broken_off() };

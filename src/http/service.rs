@@ -212,6 +212,8 @@ where
     };
     // Those who wait may read along only where the size is known to be within the cap: else they wait for the end.
     let known = size.upper().is_some_and(|most| most <= room);
+    // The end may never come: they are let go while they still have time to ask themselves.
+    let patience = (!known).then(|| config.wait / 2);
     let (parts, body) = response.into_parts();
     let (pump, growing, body) =
         Pump::new(body, &encoded, semantics::content_length(&parts.headers), config.max_payload);
@@ -231,7 +233,7 @@ where
             Share::Failed(Failure::Live(transit(None, headers)), status.as_u16())
         }
     };
-    Head { own, share, end: End::Later(Box::pin(pump.run())) }
+    Head { own, share, end: End::Later(Box::pin(pump.run(patience))) }
 }
 
 /// The origin's own response, untouched: its first byte is passed on when it comes.

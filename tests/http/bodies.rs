@@ -11,10 +11,11 @@ use axum::{
     http::{HeaderMap, Response},
     response::IntoResponse,
 };
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, join_all};
 use http_body_util::BodyExt;
 use stampede_guard::{CacheVerdict, StampedeGuard};
 use std::time::Duration;
+use tokio::time::Instant;
 use tower::ServiceExt;
 
 /// The head of an answer, while its body may not have come yet.
@@ -278,7 +279,7 @@ async fn trailers_are_kept_where_it_only_passes_through() {
 #[tokio::test(start_paused = true)]
 async fn a_body_that_takes_longer_than_a_fetch_may_is_not_cut_off() {
     for size in [None, Some(8)] {
-        let guard = StampedeGuard::in_memory().max_fetch(Duration::from_secs(5));
+        let guard = StampedeGuard::in_memory().max_fetch(Duration::from_secs(2));
         let (app, _, mut taps) = streaming(&guard, 1, size, "max-age=60");
         let mut response = head(&app, "/page").await;
         let tap = taps.remove(0);
@@ -290,6 +291,28 @@ async fn a_body_that_takes_longer_than_a_fetch_may_is_not_cut_off() {
         assert_eq!(chunk(&mut response).await, "more", "{size:?}");
         assert!(response.frame().await.is_none());
     }
+}
+
+/// A log that is followed, an answer to a long poll: it does not say that it is not to be shared. Seen to fail when it
+/// had until `max_fetch`: of those who waited one got an answer after 8 s, the others after 68 s, and the next ones no
+/// sooner.
+#[tokio::test(start_paused = true)]
+async fn nobody_waits_long_for_a_body_without_an_end() {
+    let guard = StampedeGuard::in_memory().wait(Duration::from_secs(10));
+    let (app, origin, taps) = streaming(&guard, 20, None, "max-age=60");
+    let herd = || join_all((0..10).map(|_| head(&app, "/page")));
+    let began = Instant::now();
+    let first = herd().await;
+    assert!(began.elapsed() <= Duration::from_secs(6), "{:?}", began.elapsed());
+    let second = herd().await;
+    assert!(began.elapsed() <= Duration::from_secs(6), "the next ones do not wait at all");
+    assert_eq!(origin.calls(), 20);
+    taps.iter().for_each(|tap| tap.send("line"));
+    for mut response in first.into_iter().chain(second) {
+        assert_eq!(chunk(&mut response).await, "line");
+    }
+    drop(taps);
+    at_rest(&guard).await;
 }
 
 #[tokio::test]
