@@ -87,8 +87,11 @@ where
         let fetch = async move |turn: Turn| {
             let mut request = request;
             let stale = match &turn {
-                Turn::Lead { seen, .. } => {
-                    unconditional(request.headers_mut());
+                Turn::Lead { seen, deadline, .. } => {
+                    // Without a deadline it is a call under a pass marker: its client may have what it asks for.
+                    if deadline.is_some() {
+                        unconditional(request.headers_mut());
+                    }
                     seen.is_some()
                 }
                 Turn::Alone => false,
