@@ -79,11 +79,8 @@ impl<'a, J> Caller<'a, J> {
         J: Judge<R>,
     {
         // A flight is joined without a lookup, unless it refreshes what this caller would be served.
-        let servable = |seen: &Entry| {
-            matches!(self.judge.judge(seen, Timestamp::now()), Verdict::Serve | Verdict::ServeAndRefresh)
-        };
         if let Some(join) = self.place.engine.flights.join(&self.place.at)
-            && !join.seen().is_some_and(servable)
+            && !join.seen().is_some_and(|seen| self.servable(seen))
         {
             return self.wait(join, fetch).await;
         }
@@ -234,11 +231,13 @@ impl<'a, J> Caller<'a, J> {
     {
         let shared = match state {
             State::Running | State::Vacant => return Round::Again(fetch),
-            State::Found(entry) => match self.judge.judge(&entry, Timestamp::now()) {
-                Verdict::Serve | Verdict::ServeAndRefresh => self.judge.read(&entry),
-                Verdict::Validate | Verdict::Ignore => return Round::Again(fetch),
-            },
-            State::Filled(entry) => self.judge.read(&entry),
+            State::Found(entry) if self.servable(&entry) => self.judge.read(&entry),
+            State::Found(_) => return Round::Again(fetch),
+            // Made while this caller waited, it counts, however short its lifetime; joined too late, it is judged.
+            State::Filled(entry) => {
+                let counts = entry.meta().answered >= self.asked || self.servable(&entry);
+                counts.then(|| self.judge.read(&entry)).flatten()
+            }
             State::Stale(entry) => match self.forgiven(&entry) {
                 Some(answer) => return Round::Answer(answer, CacheVerdict::Stale),
                 None => None,
@@ -260,6 +259,13 @@ impl<'a, J> Caller<'a, J> {
             // Not for this caller, for instance of another type: it gets an answer all the same.
             None => self.answer_alone(fetch).await,
         }
+    }
+
+    fn servable<R>(&self, entry: &Entry) -> bool
+    where
+        J: Judge<R>,
+    {
+        matches!(self.judge.judge(entry, Timestamp::now()), Verdict::Serve | Verdict::ServeAndRefresh)
     }
 
     /// The entry as an answer, if it may stand in for one that failed.

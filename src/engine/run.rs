@@ -1,7 +1,7 @@
 //! One run of a computation: what it runs for, within which bounds, and what is left to do when its head is there.
 
 use super::{
-    End, Ended, Failure, Keep, LEADING, Led, Place,
+    End, Ended, Keep, LEADING, Led, Place,
     flight::{Flight, State},
     right::{self, Claim},
 };
@@ -125,10 +125,10 @@ impl Run {
                         self.flight.land(State::NotShared);
                         self.mark(claim, Kind::Pass).await;
                     }
+                    // Those who wait for it try again, one for all: to release them would be the stampede.
                     Ended::BrokenOff => {
-                        let error = Error::new(ErrorKind::Origin, "the answer broke off");
-                        self.flight.land(State::Failed(Failure::Error(error), None));
-                        claim.give_back(self.place.config.tombstone(0)).await;
+                        claim.give_back(None).await;
+                        self.flight.land(State::Vacant);
                     }
                 }
             }

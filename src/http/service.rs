@@ -79,6 +79,7 @@ where
                 });
             }
         };
+        let max_age = max_age.map(|max_age| (max_age, Timestamp::now()));
         let judge = Asking { max_age, of: PhantomData };
         if let Some(Ok(hit)) = place.peek::<Answer<B, S::Error>>(&judge) {
             return ResponseFuture::ready(status::stamp(hit, CacheVerdict::Hit));
@@ -116,7 +117,8 @@ type Answer<B, E> = Result<Response<GuardBody<B>>, E>;
 
 /// What one request makes of what is stored or shared.
 struct Asking<B, E> {
-    max_age: Option<Duration>,
+    /// The age that the client accepts, and when it asked.
+    max_age: Option<(Duration, Timestamp)>,
     of: PhantomData<fn() -> (B, E)>,
 }
 
@@ -128,7 +130,7 @@ impl<B: 'static, E: 'static> Judge<Answer<B, E>> for Asking<B, E> {
         // RFC 9111 §5.2.1.1: the client does not want it older than that, the age with which it came included.
         let came_with = || entry.payload().live(head::decode).map_or(0, |stored| stored.age);
         let age = || entry.age(now) + Duration::from_secs(came_with().into());
-        let too_old = self.max_age.is_some_and(|max_age| age() >= max_age);
+        let too_old = self.max_age.is_some_and(|(max_age, _)| age() >= max_age);
         match policy::freshness(entry, now) {
             Freshness::Dead => Verdict::Ignore,
             _ if too_old => Verdict::Validate,
@@ -158,10 +160,20 @@ impl<B: 'static, E: 'static> Judge<Answer<B, E>> for Asking<B, E> {
 
     fn share(&self, live: &Live) -> Option<Answer<B, E>> {
         let shared: &InTransit = live.downcast_ref()?;
+        let waited = Timestamp::now().since(shared.answered);
+        let age = waited.as_secs().saturating_add(semantics::age(&shared.headers).into());
+        // What was answered after the client asked is new to it, whatever age it accepts.
+        let too_old = |(max_age, asked): (Duration, _)| shared.answered < asked && age >= max_age.as_secs();
+        if self.max_age.is_some_and(too_old) {
+            return None;
+        }
         let body = shared.body.as_ref().map_or_else(|| GuardBody::stored(Bytes::new()), GuardBody::growing);
         let mut response = Response::new(body);
         *response.status_mut() = shared.status;
         *response.headers_mut() = shared.headers.clone();
+        if age > 0 {
+            response.headers_mut().insert(header::AGE, age.into());
+        }
         Some(Ok(response))
     }
 
@@ -178,6 +190,7 @@ impl<B, E> Clone for Asking<B, E> {
 
 /// A response on its way, for those who wait in this process.
 struct InTransit {
+    answered: Timestamp,
     status: StatusCode,
     headers: HeaderMap,
     /// None: it cannot be shared, and they get none.
@@ -224,7 +237,9 @@ where
     headers.extend(parts.headers.get(header::AGE).map(|age| (header::AGE, age.clone())));
     let status = parts.status;
     let own = Ok(forwarded(Response::from_parts(parts, body), stale, lifetimes.is_some()));
-    let transit = |body: Option<Arc<Growing>>, headers| -> Live { Arc::new(InTransit { status, headers, body }) };
+    let answered = Timestamp::now();
+    let transit =
+        |body: Option<Arc<Growing>>, headers| -> Live { Arc::new(InTransit { answered, status, headers, body }) };
     let share = match lifetimes {
         Some(lifetimes) if known => Share::Everybody(transit(Some(growing), headers), Keep { lifetimes, codec: CODEC }),
         Some(lifetimes) => Share::AtEnd(Keep { lifetimes, codec: CODEC }),

@@ -1,8 +1,8 @@
 //! For how long an answer is used.
 
 use crate::{Down, MS, SECOND, never, support::Origin};
-use stampede_guard::{ErrorKind, Fetch, Fetched, Policy, StampedeGuard};
-use std::time::Duration;
+use stampede_guard::{ErrorKind, Fetch, Fetched, MemoryStore, Policy, StampedeGuard};
+use std::{sync::Arc, time::Duration};
 
 /// Counts its calls and answers with their number.
 async fn ask(guard: &StampedeGuard, origin: &Origin) -> usize {
@@ -91,6 +91,16 @@ async fn a_fetch_longer_than_its_lifetime_still_serves_all_who_waited() {
     let callers = (0..50).map(|_| ask(&guard, &origin));
     assert_eq!(futures_util::future::join_all(callers).await, vec![1; 50]);
     assert_eq!(ask(&guard, &origin).await, 2, "but nobody who came later");
+}
+
+/// As in another process. Seen to fail (they compute in turn) with what was waited for judged by its age.
+#[tokio::test(start_paused = true)]
+async fn nor_does_another_guard_compute_again_what_it_has_waited_for() {
+    let (store, origin) = (Arc::new(MemoryStore::default()), Origin::new());
+    let policy = Policy::fresh_for(Duration::ZERO);
+    let guards = [(); 3].map(|()| StampedeGuard::new(store.clone()).policy(policy));
+    let callers = (0..30).map(|i| ask(&guards[i % 3], &origin));
+    assert_eq!(futures_util::future::join_all(callers).await, vec![1; 30]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -39,8 +39,9 @@ pub(crate) struct Wire {
     pub(crate) lead: Fault,
     pub(crate) fill: Fault,
     pub(crate) invalidate: Fault,
+    pub(crate) abandon: Fault,
     pub(crate) times: usize,
-    pub(crate) done: [AtomicUsize; 4],
+    pub(crate) done: [AtomicUsize; 5],
 }
 
 impl Default for Wire {
@@ -52,6 +53,7 @@ impl Default for Wire {
             lead: Fault::None,
             fill: Fault::None,
             invalidate: Fault::None,
+            abandon: Fault::None,
             times: usize::MAX,
             done: Default::default(),
         }
@@ -110,7 +112,7 @@ impl Store for Wire {
     }
 
     fn abandon<'a>(&'a self, at: &'a Address, token: Token, tombstone: Option<Tombstone>) -> Answer<'a, Hold> {
-        self.store.abandon(at, token, tombstone)
+        self.over(&self.abandon, 4, move || self.store.abandon(at, token, tombstone))
     }
 
     fn extend<'a>(&'a self, at: &'a Address, lease: Lease, span: Duration) -> Answer<'a, Hold> {

@@ -52,7 +52,8 @@ async fn leading(server: &RedisServer, key: &str) -> processes::Child {
     child
 }
 
-/// Seen to fail with `fill` checking neither token nor stamp: the old value overwrites the new one.
+/// Either its heartbeat hears that the lease is lost, or its fill is refused. Seen to fail with both ignored: the old
+/// value overwrites the new one.
 #[tokio::test]
 async fn a_leader_that_outlives_its_lease_overwrites_nothing() {
     let server = RedisServer::shared();
@@ -89,6 +90,23 @@ async fn one_takes_over_from_a_leader_that_was_killed() {
     leader.kill().await;
     assert_eq!(callers.await, vec!["new"; 60]);
     assert_eq!(origin.calls(), 1);
+}
+
+/// It is given back at once, not when it has run out: nobody waits for a caller that went away. Seen to fail with nothing
+/// done when a `LeaseGuard` is dropped.
+#[tokio::test]
+async fn a_scoped_leader_that_goes_away_gives_its_lease_back() {
+    let server = RedisServer::shared();
+    let [a, b] = [(); 2].map(|()| guard(&server.url()).lease(1000 * SECOND).wait(1000 * SECOND));
+    let origin = Origin::gated();
+    let stuck = a.fetch_scoped("scoped", || async { Ok::<_, Down>(origin.call().await) });
+    tokio::select! {
+        _ = stuck => unreachable!("the gate is closed"),
+        () = origin.arrived(1) => {}
+    }
+    let next = b.fetch("scoped", async || Ok::<_, Down>(2));
+    let next = tokio::time::timeout(20 * SECOND, next).await.expect("nobody holds it");
+    assert_eq!(next.expect("an answer"), 2);
 }
 
 /// A version counter as origin, bumped before each invalidation: whoever asks afterwards, over any guard that has

@@ -176,13 +176,14 @@ async fn a_body_that_breaks_off_is_never_stored() {
     }
 }
 
+/// An origin in trouble is no moment for a stampede. Seen to fail with all of them released at once.
 #[tokio::test]
-async fn those_who_wait_for_a_body_of_unknown_length_that_breaks_off_ask_themselves() {
+async fn those_who_wait_for_a_body_of_unknown_length_that_breaks_off_try_again_together() {
     let guard = StampedeGuard::in_memory();
-    let (app, origin, mut taps) = streaming(&guard, 3, None, "max-age=60");
+    let (app, origin, mut taps) = streaming(&guard, 2, None, "max-age=60");
     let mut leader = head(&app, "/page");
     assert!(is_pending(&mut leader).await);
-    let asked = waiting(&app, 2, |_| get("/page")).await;
+    let asked = waiting(&app, 20, |_| get("/page")).await;
     let tap = taps.remove(0);
     tap.send("some");
     tap.break_off();
@@ -191,7 +192,7 @@ async fn those_who_wait_for_a_body_of_unknown_length_that_breaks_off_ask_themsel
         tap.send("complete");
     }
     assert!(asked.answers().await.iter().all(|answer| answer.text() == "complete"));
-    assert_eq!(origin.calls(), 3);
+    assert_eq!(origin.calls(), 2);
     at_rest(&guard).await;
 }
 

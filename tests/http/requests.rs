@@ -1,7 +1,7 @@
 //! What a request may ask for.
 
 use crate::{
-    kit::{ask, at_rest, get, get_with, on_each_store, request, site, waiting},
+    kit::{ask, at_rest, get, get_with, on_each_store, request, site, taps, waiting},
     support::Origin,
 };
 use axum::{
@@ -66,6 +66,30 @@ async fn requests_that_want_it_fresh_revalidate_together() {
         assert_eq!((hit.text(), hit.verdict()), ("2", CacheVerdict::Hit), "everybody has it now");
         assert_eq!(origin.calls(), 2, "{value}");
     }
+}
+
+/// It reads along what others wait for only if that was answered after it asked, or is young enough for it.
+#[tokio::test(start_paused = true)]
+async fn what_was_answered_long_ago_is_not_fresh_because_its_body_still_grows() {
+    let (guard, (taps, body)) = (StampedeGuard::in_memory(), taps(3, Some(3)));
+    let origin = Origin::new();
+    let app = site(&origin, move |_, _| body()).layer(guard.clone());
+    let slow = tokio::spawn(ask(&app, get("/page")));
+    origin.arrived(1).await;
+    tokio::time::sleep(std::time::Duration::from_secs(5)).await;
+    let fresh = tokio::spawn(ask(&app, get_with("/page", &[("cache-control", "no-cache")])));
+    origin.arrived(2).await;
+    let old = tokio::spawn(ask(&app, get_with("/page", &[("cache-control", "max-age=60")])));
+    tokio::task::yield_now().await;
+    let mut taps = taps.into_iter();
+    for text in ["old", "new"] {
+        taps.next().expect("a body").send(text);
+    }
+    assert_eq!(slow.await.expect("no panic").text(), "old");
+    assert_eq!(fresh.await.expect("no panic").text(), "new");
+    let old = old.await.expect("no panic");
+    assert_eq!((old.text(), old.header("age")), ("old", "5"));
+    assert_eq!(origin.calls(), 2);
 }
 
 #[tokio::test]
