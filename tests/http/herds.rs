@@ -50,7 +50,7 @@ async fn a_herd_on_a_route_layer_costs_one_call() {
     }
 }
 
-/// With `leading()` in `engine.rs` always empty, the inner guard waits for the lease of the outer one.
+/// With the list of what a task leads (`LEADING`) left empty, the inner guard waits for the lease of the outer one.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_guard_within_a_guard_does_not_wait_for_itself() {
     for guard in on_each_store("herd-twice") {
