@@ -1,23 +1,19 @@
 //! `guard.fetch(key, fetch)` and its kin: any async function that returns a value serde knows.
 
+mod typed;
+
+pub(crate) use typed::Typed;
+
 use crate::{
-    clock::{self, Timestamp},
-    codec::Codec,
-    config::Config,
-    engine::{End, Failure, Head, Judge, Keep, Share, Turn, Verdict},
-    entry::{Entry, Kind, Live, Payload},
-    error::{BoxError, Error, ErrorKind},
+    engine::Turn,
+    error::{BoxError, Error},
     guard::StampedeGuard,
     key::Key,
-    policy::{self, Freshness},
-    telemetry,
 };
 use serde::{Serialize, de::DeserializeOwned};
 use std::{
-    any::type_name,
     fmt,
     future::Future,
-    marker::PhantomData,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -45,12 +41,12 @@ impl StampedeGuard {
     ///
     /// # Errors
     ///
-    /// See [`ErrorKind`]. Everybody who waited for a call that failed gets its error; others are held off by the
+    /// See [`ErrorKind`](crate::ErrorKind). Everybody who waited for a call that failed gets its error; others are held off by the
     /// [tombstone](Self::tombstone) for a while.
     ///
     /// # Panics
     ///
-    /// Outside of a tokio runtime. A panic of `fetch` is an [`ErrorKind::Panicked`] for everybody who waits for it; where
+    /// Outside of a tokio runtime. A panic of `fetch` is an [`ErrorKind::Panicked`](crate::ErrorKind::Panicked) for everybody who waits for it; where
     /// nobody can wait for it ([`private`](Fetched::private), or within a call for the same key), the call is part of
     /// this future, and so is its panic.
     pub async fn fetch<T, E, F, Fut>(&self, key: impl Into<Key>, fetch: F) -> Result<T, Error>
@@ -97,10 +93,10 @@ impl StampedeGuard {
         if let Some(hit) = place.peek(&typed) {
             return hit;
         }
-        let terms = Terms::new(&place);
-        let fetch = async move |turn| {
+        let here = place.clone();
+        let fetch = async move |turn: Turn| {
             let fetched = fetch(typed.context(turn)).await;
-            typed.head(&terms, fetched, |value, payload| (value, payload))
+            typed.head(&here, fetched, |value, payload| (value, payload))
         };
         place.resolve(typed, fetch).await.0
     }
@@ -122,10 +118,10 @@ impl StampedeGuard {
         if let Some(hit) = place.peek(&typed) {
             return hit;
         }
-        let terms = Terms::new(&place);
+        let here = place.clone();
         let fetch = async move |_| {
             let fetched = fetch().await.map(Fetched::new);
-            typed.head(&terms, fetched, |value, payload| {
+            typed.head(&here, fetched, |value, payload| {
                 let value = Arc::new(value);
                 (value.clone(), payload.with_live(value))
             })
@@ -163,10 +159,10 @@ impl StampedeGuard {
         if let Some(hit) = place.peek(&typed) {
             return hit;
         }
-        let terms = Terms::new(&place);
+        let here = place.clone();
         let fetch = move |_| async move {
             let fetched = fetch().await.map(Fetched::new);
-            typed.head(&terms, fetched, |value, payload| (value, payload))
+            typed.head(&here, fetched, |value, payload| (value, payload))
         };
         place.resolve_scoped(typed, fetch).await.0
     }
@@ -260,155 +256,3 @@ impl<T> Fetched<T> {
         self
     }
 }
-
-/// Judges entries of one type.
-pub(crate) struct Typed<T> {
-    codec: Codec,
-    id: u64,
-    of: PhantomData<fn() -> T>,
-}
-
-/// What a fetch needs to know of the guard that it runs under.
-pub(crate) struct Terms {
-    config: Arc<Config>,
-    at: crate::key::Address,
-}
-
-impl Terms {
-    pub(crate) fn new(place: &crate::engine::Place) -> Self {
-        Self { config: place.config.clone(), at: place.at.clone() }
-    }
-}
-
-/// What the waiters of a process share.
-struct Shared {
-    codec: u64,
-    payload: Payload,
-}
-
-impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> Typed<T> {
-    pub(crate) fn new(config: &Config) -> Self {
-        Self { codec: config.codec, id: config.codec.id::<T>(), of: PhantomData }
-    }
-
-    fn context(self, turn: Turn) -> Fetch<T> {
-        match turn {
-            Turn::Lead { seen, deadline, fencing_token } => {
-                let stale = seen.filter(|entry| self.knows(entry)).and_then(|entry| self.decode(entry.payload()));
-                Fetch { stale, deadline, fencing_token }
-            }
-            Turn::Alone => Fetch { stale: None, deadline: None, fencing_token: None },
-        }
-    }
-
-    /// Encoded before the value is given away: that is what it costs that `T` need not be `Clone`.
-    pub(crate) fn head<A, E: Into<BoxError>>(
-        self,
-        terms: &Terms,
-        fetched: Result<Fetched<T>, E>,
-        own: impl FnOnce(T, Payload) -> (A, Payload),
-    ) -> Head<Result<A, Error>> {
-        let Fetched { value, sharing } = match fetched {
-            Ok(fetched) => fetched,
-            Err(error) => return failed(Error::origin_failed(error.into())),
-        };
-        let payload = match self.codec.encode(&value) {
-            Ok(bytes) => Payload::from(bytes),
-            Err(error) => {
-                let what = format!(
-                    "`{}` does not survive {:?}: it is encoded, but does not decode; use `Codec::Json`, or change its \
-                     serde attributes",
-                    type_name::<T>(),
-                    self.codec
-                );
-                telemetry::codec_failed(&terms.at, type_name::<T>(), &what);
-                return failed(Error::with_source(ErrorKind::Codec, what, error));
-            }
-        };
-        let (value, payload) = own(value, payload);
-        let over_cap = payload.bytes().len() > terms.config.max_payload;
-        let live = || -> Live { Arc::new(Shared { codec: self.id, payload: payload.clone() }) };
-        let (share, end) = match sharing {
-            Sharing::Nobody => (Share::Nobody, End::Nothing),
-            Sharing::Waiting => (Share::Waiting(live()), End::Nothing),
-            Sharing::Everybody { .. } if over_cap => (Share::Waiting(live()), End::Nothing),
-            Sharing::Everybody { fresh_for } => {
-                let lifetimes = terms.config.policy.lifetimes(fresh_for, clock::draw());
-                (Share::Everybody(live(), Keep { lifetimes, codec: self.id }), End::Now(payload))
-            }
-        };
-        Head { own: Ok(value), share, end }
-    }
-
-    fn knows(self, entry: &Entry) -> bool {
-        entry.meta().kind == Kind::Value && entry.meta().codec == self.id
-    }
-
-    fn decode(self, payload: &Payload) -> Option<T> {
-        self.codec.decode(payload.bytes()).ok()
-    }
-
-    fn decode_shared(self, payload: &Payload) -> Option<Arc<T>> {
-        payload.live(|bytes| self.codec.decode(bytes).ok())
-    }
-
-    fn verdict(self, entry: &Entry, now: Timestamp) -> Verdict {
-        if !self.knows(entry) {
-            return Verdict::Ignore;
-        }
-        match policy::freshness(entry, now) {
-            Freshness::Fresh => Verdict::Serve,
-            Freshness::Revalidate => Verdict::ServeAndRefresh,
-            Freshness::Grace => Verdict::Validate,
-            Freshness::Dead => Verdict::Ignore,
-        }
-    }
-
-    fn shared(self, live: &Live) -> Option<&Payload> {
-        let shared: &Shared = live.downcast_ref()?;
-        (shared.codec == self.id).then_some(&shared.payload)
-    }
-}
-
-fn failed<A>(error: Error) -> Head<Result<A, Error>> {
-    Head { own: Err(error.clone()), share: Share::Failed(Failure::Error(error), 0), end: End::Nothing }
-}
-
-/// The value is everybody's own, or shared: all else is the same.
-macro_rules! judges {
-    ($answer:ty, $decode:ident) => {
-        impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> Judge<Result<$answer, Error>> for Typed<T> {
-            fn judge(&self, entry: &Entry, now: Timestamp) -> Verdict {
-                self.verdict(entry, now)
-            }
-
-            fn forgives(&self, entry: &Entry, now: Timestamp) -> bool {
-                self.knows(entry) && policy::forgives(entry, now)
-            }
-
-            fn read(&self, entry: &Entry) -> Option<Result<$answer, Error>> {
-                self.knows(entry).then(|| self.$decode(entry.payload()))?.map(Ok)
-            }
-
-            fn share(&self, live: &Live) -> Option<Result<$answer, Error>> {
-                self.$decode(self.shared(live)?).map(Ok)
-            }
-
-            fn refuse(&self, error: Error) -> Result<$answer, Error> {
-                Err(error)
-            }
-        }
-    };
-}
-
-judges!(T, decode);
-judges!(Arc<T>, decode_shared);
-
-/// By hand: not only where `T` is.
-impl<T> Clone for Typed<T> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<T> Copy for Typed<T> {}

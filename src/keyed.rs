@@ -2,7 +2,7 @@
 
 use crate::{
     error::{BoxError, Error},
-    fetch::{Fetched, Terms, Typed},
+    fetch::{Fetched, Typed},
     guard::StampedeGuard,
     key::Key,
     store::BoxFuture,
@@ -100,10 +100,10 @@ where
         if let Some(hit) = place.peek(&typed) {
             return Box::pin(std::future::ready(hit));
         }
-        let terms = Terms::new(&place);
+        let here = place.clone();
         let fetch = async move |_| {
             let fetched = call.await.map(Fetched::new);
-            typed.head(&terms, fetched, |value, payload| (value, payload))
+            typed.head(&here, fetched, |value, payload| (value, payload))
         };
         Box::pin(async move { place.resolve(typed, fetch).await.0 })
     }

@@ -16,7 +16,7 @@ use crate::{
     store::{BoxFuture, StoreError, Token},
     telemetry,
 };
-use std::time::Duration;
+use std::{marker::PhantomData, time::Duration};
 use tokio::{
     sync::oneshot,
     time::{timeout, timeout_at},
@@ -25,7 +25,7 @@ use tokio::{
 /// Where a computation goes that outlives its caller.
 type Spawn<'a> = fn(&Engine, BoxFuture<'a, ()>);
 
-pub(super) struct Caller<'a, J> {
+pub(super) struct Caller<'a, R, J> {
     place: Place,
     judge: J,
     /// None: a computation runs within its caller.
@@ -33,6 +33,7 @@ pub(super) struct Caller<'a, J> {
     asked: Timestamp,
     /// What the caller's task computes already.
     leading: Vec<Led>,
+    answer: PhantomData<fn() -> R>,
 }
 
 /// What one round came to.
@@ -42,26 +43,20 @@ enum Round<'a, R> {
     Again(BoxFetch<'a, R>),
 }
 
-impl<'a, J> Caller<'a, J> {
+impl<'a, R: Send + 'a, J: Judge<R>> Caller<'a, R, J> {
     pub(super) fn new(place: Place, judge: J, spawn: Option<Spawn<'a>>) -> Self {
         let leading = LEADING.try_with(Clone::clone).unwrap_or_default();
-        Self { place, judge, spawn, asked: Timestamp::now(), leading }
+        Self { place, judge, spawn, asked: Timestamp::now(), leading, answer: PhantomData }
     }
 
-    pub(super) async fn ask<R: Send + 'a>(self, fetch: BoxFetch<'a, R>) -> (R, CacheVerdict)
-    where
-        J: Judge<R>,
-    {
+    pub(super) async fn ask(self, fetch: BoxFetch<'a, R>) -> (R, CacheVerdict) {
         let (answer, verdict) = self.answer(fetch).await;
         let took = Timestamp::now().since(self.asked);
         telemetry::answered(&self.place.engine.stats, &self.place.at, verdict, took);
         (answer, verdict)
     }
 
-    async fn answer<R: Send + 'a>(&self, mut fetch: BoxFetch<'a, R>) -> (R, CacheVerdict)
-    where
-        J: Judge<R>,
-    {
+    async fn answer(&self, mut fetch: BoxFetch<'a, R>) -> (R, CacheVerdict) {
         if self.leading.iter().any(|led| led.blocks(&self.place)) {
             return self.alone(fetch).await;
         }
@@ -74,10 +69,7 @@ impl<'a, J> Caller<'a, J> {
         self.alone(fetch).await
     }
 
-    async fn round<R: Send + 'a>(&self, fetch: BoxFetch<'a, R>) -> Round<'a, R>
-    where
-        J: Judge<R>,
-    {
+    async fn round(&self, fetch: BoxFetch<'a, R>) -> Round<'a, R> {
         // A flight is joined without a lookup, unless it refreshes what this caller would be served.
         if let Some(join) = self.place.engine.flights.join(&self.place.at)
             && !join.seen().is_some_and(|seen| self.servable(seen))
@@ -116,10 +108,7 @@ impl<'a, J> Caller<'a, J> {
     }
 
     /// Opens the flight of the fleet, or joins it.
-    async fn compute<R: Send + 'a>(&self, seen: Option<Entry>, fetch: BoxFetch<'a, R>) -> Round<'a, R>
-    where
-        J: Judge<R>,
-    {
+    async fn compute(&self, seen: Option<Entry>, fetch: BoxFetch<'a, R>) -> Round<'a, R> {
         match self.place.engine.flights.enter(&self.place.at, Scope::Fleet, seen.clone(), None) {
             Ok(join) => self.wait(join, fetch).await,
             Err(flight) => self.fly(flight, Start::Fleet { behind: false }, seen, fetch).await,
@@ -127,10 +116,7 @@ impl<'a, J> Caller<'a, J> {
     }
 
     /// Opens the flight of this process, or joins one that began after `since`.
-    async fn local<R: Send + 'a>(&self, start: Start, since: Option<Timestamp>, fetch: BoxFetch<'a, R>) -> Round<'a, R>
-    where
-        J: Judge<R>,
-    {
+    async fn local(&self, start: Start, since: Option<Timestamp>, fetch: BoxFetch<'a, R>) -> Round<'a, R> {
         let mut join = match self.place.engine.flights.enter(&self.place.at, Scope::Local, None, since) {
             Err(flight) => return self.fly(flight, start, None, fetch).await,
             Ok(join) => join,
@@ -147,10 +133,7 @@ impl<'a, J> Caller<'a, J> {
     }
 
     /// Answers with the stale entry; if nobody refreshes it yet, this caller's fetch does, behind.
-    async fn refresh<R: Send + 'a>(&self, entry: Entry, answer: R, fetch: BoxFetch<'a, R>) -> Round<'a, R>
-    where
-        J: Judge<R>,
-    {
+    async fn refresh(&self, entry: Entry, answer: R, fetch: BoxFetch<'a, R>) -> Round<'a, R> {
         if let Err(flight) = self.place.engine.flights.enter(&self.place.at, Scope::Fleet, Some(entry.clone()), None) {
             let mut own = self.take_off(flight, Start::Fleet { behind: true }, Some(entry), fetch).await;
             // A scoped refresh has run in here, and if it succeeded its answer is the better one.
@@ -161,16 +144,7 @@ impl<'a, J> Caller<'a, J> {
         Round::Answer(answer, CacheVerdict::Stale)
     }
 
-    async fn fly<R: Send + 'a>(
-        &self,
-        flight: Flight,
-        start: Start,
-        seen: Option<Entry>,
-        fetch: BoxFetch<'a, R>,
-    ) -> Round<'a, R>
-    where
-        J: Judge<R>,
-    {
+    async fn fly(&self, flight: Flight, start: Start, seen: Option<Entry>, fetch: BoxFetch<'a, R>) -> Round<'a, R> {
         match self.take_off(flight, start, seen, fetch).await.await {
             Ok(Landed::Own(answer, verdict) | Landed::OwnFailure(answer, verdict)) => Round::Answer(answer, verdict),
             Ok(Landed::Unused(state, fetch)) => self.settle(state, fetch).await,
@@ -183,16 +157,13 @@ impl<'a, J> Caller<'a, J> {
         }
     }
 
-    async fn take_off<R: Send + 'a>(
+    async fn take_off(
         &self,
         flight: Flight,
         start: Start,
         seen: Option<Entry>,
         fetch: BoxFetch<'a, R>,
-    ) -> oneshot::Receiver<Landed<'a, R>>
-    where
-        J: Judge<R>,
-    {
+    ) -> oneshot::Receiver<Landed<'a, R>> {
         let (own, mine) = oneshot::channel();
         let mut leading = self.leading.clone();
         leading.push(Led { store: self.place.engine.store.clone(), at: self.place.at.clone() });
@@ -207,10 +178,7 @@ impl<'a, J> Caller<'a, J> {
     }
 
     /// Waits for a flight of the fleet, at most for the wait budget.
-    async fn wait<R: Send + 'a>(&self, mut join: Join, fetch: BoxFetch<'a, R>) -> Round<'a, R>
-    where
-        J: Judge<R>,
-    {
+    async fn wait(&self, mut join: Join, fetch: BoxFetch<'a, R>) -> Round<'a, R> {
         match timeout(self.budget(), join.landed()).await {
             Ok(state) => self.settle(state, fetch).await,
             Err(_) => {
@@ -225,14 +193,10 @@ impl<'a, J> Caller<'a, J> {
     }
 
     /// What the state of a flight means for somebody who joined it.
-    async fn settle<R: Send + 'a>(&self, state: State, fetch: BoxFetch<'a, R>) -> Round<'a, R>
-    where
-        J: Judge<R>,
-    {
+    async fn settle(&self, state: State, fetch: BoxFetch<'a, R>) -> Round<'a, R> {
         let shared = match state {
-            State::Running | State::Vacant => return Round::Again(fetch),
             State::Found(entry) if self.servable(&entry) => self.judge.read(&entry),
-            State::Found(_) => return Round::Again(fetch),
+            State::Running | State::Vacant | State::Found(_) => return Round::Again(fetch),
             // Made while this caller waited, it counts, however short its lifetime; joined too late, it is judged.
             State::Filled(entry) => {
                 let counts = entry.meta().answered >= self.asked || self.servable(&entry);
@@ -261,30 +225,21 @@ impl<'a, J> Caller<'a, J> {
         }
     }
 
-    fn servable<R>(&self, entry: &Entry) -> bool
-    where
-        J: Judge<R>,
-    {
+    fn servable(&self, entry: &Entry) -> bool {
         matches!(self.judge.judge(entry, Timestamp::now()), Verdict::Serve | Verdict::ServeAndRefresh)
     }
 
     /// The entry as an answer, if it may stand in for one that failed.
-    fn forgiven<R>(&self, entry: &Entry) -> Option<R>
-    where
-        J: Judge<R>,
-    {
+    fn forgiven(&self, entry: &Entry) -> Option<R> {
         self.judge.forgives(entry, Timestamp::now()).then(|| self.judge.read(entry))?
     }
 
-    fn refuse<R>(&self, error: Error) -> Round<'a, R>
-    where
-        J: Judge<R>,
-    {
+    fn refuse(&self, error: Error) -> Round<'a, R> {
         Round::Answer(self.judge.refuse(error), CacheVerdict::Refused)
     }
 
     /// A call under a pass marker: for this caller only, unless the answer turns out to be for everybody after all.
-    async fn pass<R: Send + 'a>(&self, marker: Token, fetch: BoxFetch<'a, R>) -> Round<'a, R> {
+    async fn pass(&self, marker: Token, fetch: BoxFetch<'a, R>) -> Round<'a, R> {
         let turn = Turn::Lead { seen: None, deadline: None, fencing_token: None };
         let (began, deadline) = (Timestamp::now(), clock::in_future(self.place.config.max_fetch));
         let Head { own, share, end } = fetch(turn).await;
@@ -303,12 +258,12 @@ impl<'a, J> Caller<'a, J> {
         Round::Answer(own, CacheVerdict::Bypassed)
     }
 
-    async fn answer_alone<R: Send + 'a>(&self, fetch: BoxFetch<'a, R>) -> Round<'a, R> {
+    async fn answer_alone(&self, fetch: BoxFetch<'a, R>) -> Round<'a, R> {
         let (answer, verdict) = self.alone(fetch).await;
         Round::Answer(answer, verdict)
     }
 
-    async fn alone<R: Send + 'a>(&self, fetch: BoxFetch<'a, R>) -> (R, CacheVerdict) {
+    async fn alone(&self, fetch: BoxFetch<'a, R>) -> (R, CacheVerdict) {
         (fetch(Turn::Alone).await.own, CacheVerdict::Bypassed)
     }
 

@@ -48,8 +48,9 @@ pub(super) enum Shared {
     Everybody { lifetime: Option<Duration>, stale: bool },
     /// The client that asked.
     Nobody,
-    /// Those who asked for it at the same time: it says that the origin is in trouble.
-    Failure,
+    /// Those who asked for it at the same time: it says that the origin is in trouble. Whether they may have all of it,
+    /// or only its status.
+    Failure { whole: bool },
 }
 
 pub(super) fn shared(status: StatusCode, headers: &HeaderMap, now: SystemTime) -> Shared {
@@ -61,17 +62,17 @@ pub(super) fn shared(status: StatusCode, headers: &HeaderMap, now: SystemTime) -
     });
     let not_shared = [header::SET_COOKIE, header::VARY, header::CONTENT_RANGE];
     let silent = !headers.contains_key(header::CACHE_CONTROL);
-    if directives.no_store
+    let private = directives.no_store
         || directives.private
         || directives.no_cache
         || event_stream
         || not_shared.iter().any(|name| headers.contains_key(name))
-        || (silent && contains(headers, &header::PRAGMA, "no-cache"))
-    {
-        return Shared::Nobody;
-    }
+        || (silent && contains(headers, &header::PRAGMA, "no-cache"));
     if status.is_server_error() {
-        return Shared::Failure;
+        return Shared::Failure { whole: !private };
+    }
+    if private {
+        return Shared::Nobody;
     }
     let given = lifetime(&directives, headers, now);
     let storable = match given {
@@ -244,8 +245,8 @@ mod tests {
     #[test]
     fn server_errors_are_never_stored() {
         for status in 500..600 {
-            assert_eq!(of(status, &[("cache-control", "max-age=60")]), Shared::Failure);
-            assert_eq!(of(status, &[("cache-control", "private")]), Shared::Nobody);
+            assert_eq!(of(status, &[("cache-control", "max-age=60")]), Shared::Failure { whole: true });
+            assert_eq!(of(status, &[("cache-control", "private")]), Shared::Failure { whole: false });
         }
     }
 
@@ -291,7 +292,8 @@ mod tests {
                 true => _ = fields.append("set-cookie", HeaderValue::from_static("a=b")),
                 false => _ = fields.append("cache-control", HeaderValue::from_static("private")),
             }
-            prop_assert_eq!(shared(status, &fields, now()), Shared::Nobody);
+            let nobody = [Shared::Nobody, Shared::Failure { whole: false }];
+            prop_assert!(nobody.contains(&shared(status, &fields, now())));
         }
     }
 }

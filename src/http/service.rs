@@ -221,8 +221,15 @@ where
             let lifetimes = config.policy.lifetimes(lifetime, clock::draw());
             Some(if allowed { lifetimes } else { Lifetimes { fresh_for: lifetimes.fresh_for, ..Lifetimes::default() } })
         }
-        Shared::Failure if size.lower() <= room => None,
-        Shared::Everybody { .. } | Shared::Failure | Shared::Nobody => {
+        Shared::Failure { whole: true } if size.lower() <= room => None,
+        Shared::Failure { .. } => {
+            // A failing origin is no reason to fall on it: those who wait hear that it fails, and no more.
+            let (answered, status, headers) = (Timestamp::now(), response.status(), HeaderMap::new());
+            let live = Arc::new(InTransit { answered, status, headers, body: None });
+            let share = Share::Failed(Failure::Live(live), status.as_u16());
+            return Head { own: Ok(forwarded(pass(response), stale, false)), share, end: End::Nothing };
+        }
+        Shared::Everybody { .. } | Shared::Nobody => {
             return Head::private(Ok(forwarded(pass(response), stale, false)));
         }
     };
@@ -236,7 +243,7 @@ where
     let mut headers = semantics::end_to_end(&parts.headers);
     headers.extend(parts.headers.get(header::AGE).map(|age| (header::AGE, age.clone())));
     let status = parts.status;
-    let own = Ok(forwarded(Response::from_parts(parts, body), stale, lifetimes.is_some()));
+    let own = Ok(forwarded(Response::from_parts(parts, body), stale, known && lifetimes.is_some()));
     let answered = Timestamp::now();
     let transit =
         |body: Option<Arc<Growing>>, headers| -> Live { Arc::new(InTransit { answered, status, headers, body }) };

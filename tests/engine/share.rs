@@ -1,9 +1,6 @@
 //! Who may have an answer: everybody, those who wait now, nobody else.
 
-use crate::{
-    Down, MS, SECOND,
-    support::{Origin, herd},
-};
+use crate::{Down, MS, SECOND, support::Origin};
 use stampede_guard::{Fetch, Fetched, StampedeGuard};
 use std::time::Duration;
 
@@ -19,20 +16,18 @@ async fn ask(
 
 /// Without a marker, which would let them go as well. Seen to fail (one at a time) with `Share::Nobody` landing as
 /// `Vacant`.
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test]
 async fn private_answers_release_everybody_at_once() {
     let (guard, origin) = (StampedeGuard::in_memory().pass_for(Duration::ZERO), Origin::gated());
-    let callers = herd(50, |_| {
-        let (guard, origin) = (guard.clone(), origin.clone());
-        async move { ask(&guard, &origin, Fetched::private).await }
-    });
+    // All of one task: each has joined before the first one is answered.
+    let callers = (0..50).map(|_| ask(&guard, &origin, Fetched::private));
     let release = async {
         origin.arrived(1).await;
         origin.release(1);
         origin.arrived(50).await; // all others at once: none is released before the last one has come
         origin.open();
     };
-    let (mut answers, ()) = tokio::join!(callers, release);
+    let (mut answers, ()) = tokio::join!(futures_util::future::join_all(callers), release);
     answers.sort_unstable();
     assert_eq!(answers, (1..=50).collect::<Vec<_>>(), "each one has its own");
 }
