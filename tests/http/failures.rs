@@ -54,6 +54,29 @@ async fn a_server_error_is_shared_with_those_who_wait() {
     at_rest(&guard).await;
 }
 
+/// Error pages are often marked `no-store`, or set a cookie: nobody else gets them, but everybody hears that it fails.
+#[tokio::test]
+async fn a_private_server_error_spares_the_origin_and_stays_private() {
+    let (guard, origin) = (StampedeGuard::in_memory(), Origin::gated());
+    let respond = |_: &Request, n: usize| {
+        let fields = [("cache-control", "no-store".to_owned()), ("set-cookie", format!("session={n}"))];
+        (StatusCode::SERVICE_UNAVAILABLE, fields, "for the first one only")
+    };
+    let app = site(&origin, respond).layer(guard.clone());
+    let asked = waiting(&app, 20, |_| get("/page")).await;
+    origin.open();
+    let answers = asked.answers().await;
+    assert_eq!((answers[0].text(), answers[0].header("set-cookie")), ("for the first one only", "session=1"));
+    for answer in &answers[1..] {
+        assert_eq!((answer.status, answer.text()), (503, ""));
+        assert!(!answer.headers.contains_key("set-cookie"));
+    }
+    assert_eq!(origin.calls(), 1);
+    at_rest(&guard).await;
+    assert!(ask(&app, get("/page")).await.headers.contains_key("retry-after"), "a tombstone");
+    assert_eq!(origin.calls(), 1);
+}
+
 #[tokio::test]
 async fn those_who_wait_get_a_server_error_of_unknown_length_without_its_body() {
     let (guard, origin) = (StampedeGuard::in_memory(), Origin::gated());
