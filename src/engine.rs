@@ -33,7 +33,7 @@ use flight::Flights;
 use std::{
     collections::HashSet,
     future::Future,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 use tokio::sync::oneshot;
@@ -157,17 +157,13 @@ impl Place {
 
     /// Once for each address at a time, however often it is invalidated meanwhile.
     async fn make_up_for_it(&self) {
-        let listed = || self.engine.made_up_for.lock().unwrap_or_else(PoisonError::into_inner);
-        if !listed().insert(self.at.clone()) {
-            return;
-        }
+        let Some(_listed) = MadeUpFor::list(self) else { return };
         for attempt in 0..INVALIDATE_ATTEMPTS {
             tokio::time::sleep(backoff::poll(attempt, false, clock::draw())).await;
             if self.forgotten().await.is_ok() {
-                break;
+                return;
             }
         }
-        listed().remove(&self.at);
     }
 
     async fn forgotten(&self) -> Result<(), crate::store::StoreError> {
@@ -177,6 +173,25 @@ impl Place {
             self.engine.flights.forget(&self.at.in_schema(schema));
         }
         answer
+    }
+}
+
+/// An address among those that are invalidated again behind; until it is dropped, whatever ends the task.
+struct MadeUpFor<'a>(&'a Place);
+
+impl<'a> MadeUpFor<'a> {
+    fn list(place: &'a Place) -> Option<Self> {
+        Self::table(place).insert(place.at.clone()).then(|| Self(place))
+    }
+
+    fn table(place: &Place) -> MutexGuard<'_, HashSet<Address>> {
+        place.engine.made_up_for.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for MadeUpFor<'_> {
+    fn drop(&mut self) {
+        Self::table(self.0).remove(&self.0.at);
     }
 }
 

@@ -19,7 +19,7 @@ use crate::{
 use std::{marker::PhantomData, time::Duration};
 use tokio::{
     sync::oneshot,
-    time::{timeout, timeout_at},
+    time::{Instant, timeout, timeout_at},
 };
 
 /// Where a computation goes that outlives its caller.
@@ -31,6 +31,8 @@ pub(super) struct Caller<'a, R, J> {
     /// None: a computation runs within its caller.
     spawn: Option<Spawn<'a>>,
     asked: Timestamp,
+    /// The end of its wait budget, over all rounds.
+    give_up: Instant,
     /// What the caller's task computes already.
     leading: Vec<Led>,
     answer: PhantomData<fn() -> R>,
@@ -46,7 +48,8 @@ enum Round<'a, R> {
 impl<'a, R: Send + 'a, J: Judge<R>> Caller<'a, R, J> {
     pub(super) fn new(place: Place, judge: J, spawn: Option<Spawn<'a>>) -> Self {
         let leading = LEADING.try_with(Clone::clone).unwrap_or_default();
-        Self { place, judge, spawn, asked: Timestamp::now(), leading, answer: PhantomData }
+        let give_up = clock::in_future(backoff::budget(place.config.wait, clock::draw()));
+        Self { place, judge, spawn, asked: Timestamp::now(), give_up, leading, answer: PhantomData }
     }
 
     pub(super) async fn ask(self, fetch: BoxFetch<'a, R>) -> (R, CacheVerdict) {
@@ -101,8 +104,8 @@ impl<'a, R: Send + 'a, J: Judge<R>> Caller<'a, R, J> {
 
     /// One read of the store, shared with everybody who asks meanwhile.
     async fn look_up(&self) -> Result<Option<Entry>, StoreError> {
-        let place = self.place.clone();
-        let lookup = self.place.engine.flights.look_up(&self.place.at, async move { place.get().await });
+        let (place, limit) = (self.place.clone(), self.place.config.op_timeout);
+        let lookup = self.place.engine.flights.look_up(&self.place.at, limit, async move { place.get().await });
         // Outside of what is shared: whose timer it is must not matter to the others, nor which runtime it is of.
         self.place.within("get", lookup).await
     }
@@ -121,12 +124,11 @@ impl<'a, R: Send + 'a, J: Judge<R>> Caller<'a, R, J> {
             Err(flight) => return self.fly(flight, start, None, fetch).await,
             Ok(join) => join,
         };
-        if self.leading.is_empty() {
-            // However long it takes: it ends with `max_fetch`, and to give up on it would be the stampede.
-            return self.settle(join.landed().await, fetch).await;
-        }
-        // It may be waiting for what this caller is part of.
-        match timeout(self.budget(), join.landed()).await {
+        // It ends with its fetch, and to give up on it earlier would be the stampede. But it may be waiting for what this
+        // caller is part of.
+        let config = &self.place.config;
+        let patience = if self.leading.is_empty() { config.max_fetch } else { self.budget() };
+        match timeout(patience, join.landed()).await {
             Ok(state) => self.settle(state, fetch).await,
             Err(_) => self.answer_alone(fetch).await,
         }
@@ -179,7 +181,7 @@ impl<'a, R: Send + 'a, J: Judge<R>> Caller<'a, R, J> {
 
     /// Waits for a flight of the fleet, at most for the wait budget.
     async fn wait(&self, mut join: Join, fetch: BoxFetch<'a, R>) -> Round<'a, R> {
-        match timeout(self.budget(), join.landed()).await {
+        match timeout_at(self.give_up, join.landed()).await {
             Ok(state) => self.settle(state, fetch).await,
             Err(_) => {
                 telemetry::waited_enough(&self.place.engine.stats, &self.place.at);
@@ -196,12 +198,11 @@ impl<'a, R: Send + 'a, J: Judge<R>> Caller<'a, R, J> {
     async fn settle(&self, state: State, fetch: BoxFetch<'a, R>) -> Round<'a, R> {
         let shared = match state {
             State::Found(entry) if self.servable(&entry) => self.judge.read(&entry),
-            State::Running | State::Vacant | State::Found(_) => return Round::Again(fetch),
             // Made while this caller waited, it counts, however short its lifetime; joined too late, it is judged.
-            State::Filled(entry) => {
-                let counts = entry.meta().answered >= self.asked || self.servable(&entry);
-                counts.then(|| self.judge.read(&entry)).flatten()
+            State::Filled(entry) if entry.meta().answered >= self.asked || self.servable(&entry) => {
+                self.judge.read(&entry)
             }
+            State::Running | State::Vacant | State::Found(_) | State::Filled(_) => return Round::Again(fetch),
             State::Stale(entry) => match self.forgiven(&entry) {
                 Some(answer) => return Round::Answer(answer, CacheVerdict::Stale),
                 None => None,

@@ -15,6 +15,7 @@ use std::{
     collections::HashMap,
     future::Future,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 use tokio::sync::watch;
 
@@ -57,13 +58,19 @@ pub(crate) struct Flights {
 struct Tables {
     fleet: HashMap<Address, Arc<Course>>,
     local: HashMap<Address, Arc<Course>>,
-    lookups: HashMap<Address, (u64, WeakLookup)>,
+    lookups: HashMap<Address, Listing>,
     last_lookup: u64,
 }
 
 type Found = Result<Option<Entry>, StoreError>;
 pub(crate) type Lookup = Shared<BoxFuture<'static, Found>>;
-type WeakLookup = WeakShared<BoxFuture<'static, Found>>;
+
+/// A read of the store that may be joined.
+struct Listing {
+    number: u64,
+    began: Timestamp,
+    lookup: WeakShared<BoxFuture<'static, Found>>,
+}
 
 /// What a flight and those who joined it have in common.
 struct Course {
@@ -126,14 +133,18 @@ impl Flights {
     }
 
     /// Shares one read of the store among those who ask while it is under way. It belongs to those who await it, and
-    /// ends with the last of them.
+    /// ends with the last of them. One that has taken `limit` is not joined any more: its answer may never come, and as
+    /// long as somebody waits for it, nobody would ask again.
     pub(crate) fn look_up(
         self: &Arc<Self>,
         at: &Address,
+        limit: Duration,
         read: impl Future<Output = Found> + Send + 'static,
     ) -> Lookup {
+        let began = Timestamp::now();
         let mut tables = self.lock();
-        if let Some(lookup) = tables.lookups.get(at).and_then(|(_, lookup)| lookup.upgrade()) {
+        let young = |listing: &&Listing| began.since(listing.began) < limit;
+        if let Some(lookup) = tables.lookups.get(at).filter(young).and_then(|listing| listing.lookup.upgrade()) {
             return lookup;
         }
         tables.last_lookup += 1;
@@ -147,7 +158,7 @@ impl Flights {
         };
         let lookup = lookup.boxed().shared();
         if let Some(weak) = lookup.downgrade() {
-            tables.lookups.insert(at.clone(), (number, weak));
+            tables.lookups.insert(at.clone(), Listing { number, began, lookup: weak });
         }
         lookup
     }
@@ -279,7 +290,7 @@ struct Listed {
 impl Drop for Listed {
     fn drop(&mut self) {
         let mut tables = self.flights.lock();
-        if tables.lookups.get(&self.at).is_some_and(|(number, _)| *number == self.number) {
+        if tables.lookups.get(&self.at).is_some_and(|listing| listing.number == self.number) {
             tables.lookups.remove(&self.at);
         }
     }

@@ -66,11 +66,11 @@ impl Run {
 
     async fn alone_in_process(&self, claim: Claim, since: Option<Timestamp>) -> Result<Claim, State> {
         let Some(mut join) = self.flight.go_local(since) else { return Ok(claim) };
-        if self.leading.len() == 1 {
-            return Err(join.landed().await);
-        }
         // It may be waiting for what this one is part of.
-        match timeout(backoff::budget(self.place.config.wait, clock::draw()), join.landed()).await {
+        let config = &self.place.config;
+        let nested = self.leading.len() > 1;
+        let patience = if nested { backoff::budget(config.wait, clock::draw()) } else { config.max_fetch };
+        match timeout(patience, join.landed()).await {
             Ok(state) => Err(state),
             Err(_) => Ok(claim),
         }
@@ -118,7 +118,12 @@ impl Run {
                 match self.attend(&mut claim, deadline, end.reached()).await.unwrap_or(Ended::BrokenOff) {
                     Ended::Payload(payload) => {
                         let entry = right::entry(claim.id(), times, keep, payload);
-                        self.flight.announce(State::Filled(entry.clone()));
+                        // Joined while it is filled only if that is of use to those who come now.
+                        let state = State::Filled(entry.clone());
+                        match freshness(&entry, Timestamp::now()) {
+                            Freshness::Fresh => self.flight.announce(state),
+                            _ => self.flight.land(state),
+                        }
                         claim.fill(&self.place, &entry).await;
                     }
                     Ended::OverCap => {

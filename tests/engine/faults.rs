@@ -236,3 +236,33 @@ async fn invalidations_that_fail_do_not_pile_up() {
     guard.shutdown().await;
     assert!(began.elapsed() <= 12 * SECOND, "{:?}", began.elapsed());
 }
+
+/// Seen to fail (every question waits for the one that is lost) with reads joined however old they are.
+#[tokio::test(start_paused = true)]
+async fn one_read_that_is_never_answered_is_not_waited_for_by_everybody_to_come() {
+    let guard = StampedeGuard::new(Wire { get: Fault::Hangs, times: 1, ..Wire::default() }).op_timeout(250 * MS);
+    let ask = || {
+        let guard = guard.clone();
+        async move { guard.fetch("k", async || Ok::<_, Down>(1)).await.expect("an answer") }
+    };
+    for _ in 0..30 {
+        tokio::spawn(ask());
+        tokio::time::sleep(100 * MS).await;
+    }
+    let report = guard.report();
+    assert!(report.failed_open <= 3 && report.hits >= 20, "{report:?}");
+}
+
+/// A flight that nobody drives: its caller holds the future and does not poll it.
+#[tokio::test(start_paused = true)]
+async fn whoever_joins_a_scoped_flight_that_is_not_polled_is_not_stuck() {
+    let guard = StampedeGuard::new(Wire { get: Fault::Fails, ..Wire::default() }).max_fetch(2 * SECOND);
+    let slow = || async {
+        tokio::time::sleep(SECOND).await;
+        Ok::<_, Down>(1)
+    };
+    let mut held = Box::pin(guard.fetch_scoped("k", slow));
+    assert!(futures_util::poll!(&mut held).is_pending());
+    let joined = tokio::time::timeout(60 * SECOND, guard.fetch("k", async || Ok::<_, Down>(2))).await;
+    assert_eq!(joined.expect("not stuck").expect("an answer"), 2);
+}

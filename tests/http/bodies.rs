@@ -346,3 +346,25 @@ async fn a_body_that_panics_breaks_off_for_everybody() {
     assert_eq!(ask(&app, get("/page")).await.text(), "complete");
     eventually("nothing is left", async || guard.in_flight() == 0).await;
 }
+
+/// It has become stale while its body was coming. Seen to fail (a call each) with those who came too late for it sent
+/// to the origin by themselves.
+#[tokio::test(start_paused = true)]
+async fn a_body_that_takes_longer_than_it_is_fresh_is_no_stampede() {
+    let guard = StampedeGuard::in_memory();
+    let (app, origin, mut taps) = streaming(&guard, 3, None, "max-age=1");
+    let mut asked = vec![tokio::spawn(ask(&app, get("/page")))];
+    origin.arrived(1).await;
+    for _ in 0..28 {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        asked.push(tokio::spawn(ask(&app, get("/page"))));
+    }
+    tokio::task::yield_now().await;
+    for _ in 0..3 {
+        taps.remove(0).send("page");
+    }
+    for answer in asked {
+        assert_eq!(answer.await.expect("no panic").text(), "page");
+    }
+    assert!(origin.calls() <= 2, "{} calls", origin.calls());
+}

@@ -114,13 +114,18 @@ impl<C: Connect> Dialled<C> {
         (attempt, last + 1)
     }
 
-    /// Forgets a connection that broke, unless that was done already.
-    fn hang_up(&self, number: u64) {
+    /// Forgets a connection that is of no use, unless that was done already, or it is younger than `age`: a server that
+    /// stays a replica is not to be connected to with every command.
+    fn hang_up(&self, number: u64, age: Duration) {
         let mut current = self.lock();
-        if current.as_ref().is_some_and(|dial| dial.number == number && matches!(dial.attempt.peek(), Some(Ok(_)))) {
+        let this = |dial: &Dial<C::Connection>| {
+            let connected = matches!(dial.attempt.peek(), Some(Ok(_)));
+            dial.number == number && connected && Timestamp::now().since(dial.begun) >= age
+        };
+        if current.as_ref().is_some_and(this) {
             *current = None;
+            *lock(&self.silence) = None;
         }
-        *lock(&self.silence) = None;
     }
 
     /// A command was given up before it was answered. redis-rs keeps a connection on which nothing is answered; after
@@ -132,7 +137,7 @@ impl<C: Connect> Dialled<C> {
         *silence = Some((since, given_up));
         drop(silence);
         if given_up >= SILENT_COMMANDS && now.since(since) >= SILENCE {
-            self.hang_up(number);
+            self.hang_up(number, SILENCE);
         }
     }
 
@@ -150,8 +155,10 @@ impl<C: Connect> Link for Dialled<C> {
             let answer = cmd.query_async(&mut connection).await;
             asked.answered = true;
             *lock(&self.silence) = None;
-            if answer.as_ref().is_err_and(|error| is_broken(error) || is_demoted(error)) {
-                self.hang_up(number);
+            match &answer {
+                Err(error) if is_broken(error) => self.hang_up(number, Duration::ZERO),
+                Err(error) if is_demoted(error) => self.hang_up(number, SILENCE),
+                _ => {}
             }
             answer
         })
