@@ -9,24 +9,4 @@ mod herd;
 mod outage;
 mod takeover;
 
-use std::{error, fmt, time::Duration};
-
-/// The origin's error in these tests.
-#[derive(Debug, PartialEq)]
-struct Down;
-
-impl fmt::Display for Down {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the origin is down")
-    }
-}
-
-impl error::Error for Down {}
-
-const MS: Duration = Duration::from_millis(1);
-const SECOND: Duration = Duration::from_secs(1);
-
-/// A fetch that must not be needed.
-async fn never<T>() -> Result<T, Down> {
-    panic!("there was an answer without")
-}
+use support::{Down, MS, SECOND, never};

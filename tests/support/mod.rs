@@ -6,6 +6,7 @@
 pub(crate) mod child;
 pub(crate) mod processes;
 
+mod down;
 mod eventually;
 mod herd;
 mod monitor;
@@ -14,6 +15,7 @@ mod redis_server;
 mod signal;
 
 pub(crate) use self::{
+    down::{Down, MS, SECOND, never},
     eventually::eventually,
     herd::herd,
     monitor::{Command, Monitor},
