@@ -241,9 +241,8 @@ impl<'a, R: Send + 'a, J: Judge<R>> Caller<'a, R, J> {
 
     /// A call under a pass marker: for this caller only, unless the answer turns out to be for everybody after all.
     async fn pass(&self, marker: Token, fetch: BoxFetch<'a, R>) -> Round<'a, R> {
-        let turn = Turn::Lead { seen: None, deadline: None, fencing_token: None };
         let (began, deadline) = (Timestamp::now(), clock::in_future(self.place.config.max_fetch));
-        let Head { own, share, end } = fetch(turn).await;
+        let Head { own, share, end } = fetch(Turn::Pass).await;
         let answered = Timestamp::now();
         if !matches!(end, End::Nothing) {
             let place = self.place.clone();

@@ -185,7 +185,7 @@ impl<'a, R: Send + 'a, J: Judge<R>> Pilot<'a, R, J> {
     async fn lead(mut self, mut claim: Claim, fetch: BoxFetch<'a, R>) {
         let (began, deadline) = (Timestamp::now(), clock::in_future(self.run.place.config.max_fetch));
         let fencing_token = claim.lease().map(|lease| lease.stamp);
-        let turn = Turn::Lead { seen: self.run.seen.clone(), deadline: Some(deadline.into_std()), fencing_token };
+        let turn = Turn::Lead { seen: self.run.seen.clone(), deadline: deadline.into_std(), fencing_token };
         let head = self.run.attend(&mut claim, deadline, async move { fetch(turn).await }).await;
         let Head { own, share, end } = match head {
             Ok(head) => head,

@@ -42,10 +42,13 @@ pub(crate) enum Turn {
         /// The entry at hand, if there is one.
         seen: Option<Entry>,
         /// When it will be aborted.
-        deadline: Option<Instant>,
+        deadline: Instant,
         /// Orders the leaders of one key. None while the store cannot be asked.
         fencing_token: Option<u64>,
     },
+    /// It runs under a pass marker: for its own caller, but its end will be driven, and if its head says that everybody
+    /// may have it, it takes the place of the marker.
+    Pass,
     /// It runs for its own caller only: nothing is shared or stored, and nobody drives its end.
     Alone,
 }

@@ -36,9 +36,9 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> Typed<T> {
         match turn {
             Turn::Lead { seen, deadline, fencing_token } => {
                 let stale = seen.filter(|entry| self.knows(entry)).and_then(|entry| self.decode(entry.payload()));
-                Fetch { stale, deadline, fencing_token }
+                Fetch { stale, deadline: Some(deadline), fencing_token }
             }
-            Turn::Alone => Fetch { stale: None, deadline: None, fencing_token: None },
+            Turn::Pass | Turn::Alone => Fetch { stale: None, deadline: None, fencing_token: None },
         }
     }
 

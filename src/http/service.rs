@@ -88,21 +88,18 @@ where
         let fetch = async move |turn: Turn| {
             let mut request = request;
             let stale = match &turn {
-                Turn::Lead { seen, deadline, .. } => {
-                    // Without a deadline it is a call under a pass marker: its client may have what it asks for.
-                    if deadline.is_some() {
-                        unconditional(request.headers_mut());
-                    }
+                Turn::Lead { seen, .. } => {
+                    unconditional(request.headers_mut());
                     seen.is_some()
                 }
-                Turn::Alone => false,
+                Turn::Pass | Turn::Alone => false,
             };
             let answer = match poll_fn(|cx| inner.poll_ready(cx)).await {
                 Ok(()) => inner.call(request).await,
                 Err(error) => Err(error),
             };
             match turn {
-                Turn::Lead { .. } => head_of(answer, &config, stale),
+                Turn::Lead { .. } | Turn::Pass => head_of(answer, &config, stale),
                 Turn::Alone => Head::private(answer.map(pass)),
             }
         };

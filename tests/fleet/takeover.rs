@@ -52,8 +52,7 @@ async fn leading(server: &RedisServer, key: &str) -> processes::Child {
     child
 }
 
-/// Either its heartbeat hears that the lease is lost, or its fill is refused. Seen to fail with both ignored: the old
-/// value overwrites the new one.
+/// Either its heartbeat hears that the lease is lost, or its fill is refused. Seen to fail with both ignored.
 #[tokio::test]
 async fn a_leader_that_outlives_its_lease_overwrites_nothing() {
     let server = RedisServer::shared();
