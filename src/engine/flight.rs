@@ -6,6 +6,7 @@ use crate::{
     entry::{Entry, Live},
     key::Address,
     store::{BoxFuture, StoreError},
+    watch,
 };
 use futures_util::{
     FutureExt,
@@ -17,7 +18,6 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
-use tokio::sync::watch;
 
 /// What has become of a flight. Everybody who joined sees the last state.
 #[derive(Clone)]
@@ -98,12 +98,9 @@ impl Join {
         lock(&self.course.stands).clone()
     }
 
-    /// The first state that is an answer. `Vacant` if there is none.
+    /// The first state that is an answer.
     pub(crate) async fn landed(&mut self) -> State {
-        match self.state.wait_for(|state| !matches!(state, State::Running)).await {
-            Ok(state) => state.clone(),
-            Err(_) => State::Vacant,
-        }
+        self.state.wait_for(|state| !matches!(state, State::Running)).await
     }
 }
 

@@ -135,6 +135,7 @@ impl<'a, R: Send + 'a, J: Judge<R>> Pilot<'a, R, J> {
             let pause = backoff::poll(asked, registered, clock::draw()).min(expiry);
             asked += 1;
             tokio::select! {
+                biased;
                 dropped = listener.woken() => if dropped {
                     self.run.flight.gone();
                     self.run.seen = None;

@@ -94,6 +94,7 @@ impl Leading {
         loop {
             let beat = tokio::time::sleep(self.guard.place.config.lease / 3);
             tokio::select! {
+                biased;
                 // Only a hint, and perhaps of an invalidation before the grant: whether the fill lands, the store says.
                 () = self.listener.gone() => flight.gone(),
                 () = beat => if let Ok(Hold::Lost) = self.guard.place.extend(self.lease).await {

@@ -13,6 +13,5 @@ mod freshness;
 mod invalidate;
 mod share;
 mod typed;
-mod wire;
 
 use support::{Down, MS, SECOND, never};

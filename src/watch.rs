@@ -1,0 +1,109 @@
+//! A value that changes, and those who wait for a change of it.
+//!
+//! In place of `tokio::sync::watch`, which spreads those who wait at random and wakes them in that order. Here they are
+//! woken in the order in which they came: who came first goes on first, and a simulation of many processes repeats
+//! itself from its seed.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::sync::Notify;
+
+/// The side that changes the value.
+pub(crate) struct Sender<T>(Arc<Watched<T>>);
+
+/// The side that waits.
+pub(crate) struct Receiver<T>(Arc<Watched<T>>);
+
+struct Watched<T> {
+    value: Mutex<T>,
+    changed: Notify,
+}
+
+impl<T> Sender<T> {
+    pub(crate) fn new(value: T) -> Self {
+        Self(Arc::new(Watched { value: Mutex::new(value), changed: Notify::new() }))
+    }
+
+    pub(crate) fn subscribe(&self) -> Receiver<T> {
+        Receiver(self.0.clone())
+    }
+
+    pub(crate) fn send_replace(&self, value: T) {
+        self.send_modify(|old| *old = value);
+    }
+
+    pub(crate) fn send_modify(&self, change: impl FnOnce(&mut T)) {
+        self.send_if_modified(|value| {
+            change(value);
+            true
+        });
+    }
+
+    /// Tells nobody if `change` says that it did nothing.
+    pub(crate) fn send_if_modified(&self, change: impl FnOnce(&mut T) -> bool) {
+        let modified = change(&mut self.0.lock());
+        if modified {
+            self.0.changed.notify_waiters();
+        }
+    }
+}
+
+impl<T: Clone> Receiver<T> {
+    pub(crate) fn get(&self) -> T {
+        self.0.lock().clone()
+    }
+
+    /// The first value of that kind, beginning with the one that is there.
+    ///
+    /// Dropping the future loses nothing: the value stays.
+    pub(crate) async fn wait_for(&self, wanted: impl Fn(&T) -> bool) -> T {
+        loop {
+            // Before the look: it is told of every change from here on.
+            let changed = self.0.changed.notified();
+            let value = Some(self.0.lock()).filter(|value| wanted(value)).map(|value| value.clone());
+            match value {
+                Some(value) => return value,
+                None => changed.await,
+            }
+        }
+    }
+}
+
+impl<T> Watched<T> {
+    /// What is done to a value while it is locked does not panic.
+    fn lock(&self) -> MutexGuard<'_, T> {
+        self.value.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Seen to fail with `tokio::sync::watch`.
+    #[tokio::test]
+    async fn those_who_wait_are_woken_in_the_order_in_which_they_came() {
+        let (sender, (told, mut order)) = (Sender::new(false), tokio::sync::mpsc::unbounded_channel());
+        for i in 0..100 {
+            let (receiver, told) = (sender.subscribe(), told.clone());
+            tokio::spawn(async move {
+                receiver.wait_for(|set| *set).await;
+                told.send(i)
+            });
+        }
+        drop(told);
+        tokio::task::yield_now().await;
+        sender.send_replace(true);
+        for i in 0..100 {
+            assert_eq!(order.recv().await, Some(i));
+        }
+    }
+
+    #[tokio::test]
+    async fn what_changed_before_it_was_waited_for_counts() {
+        let sender = Sender::new(0);
+        let receiver = sender.subscribe();
+        sender.send_modify(|value| *value += 1);
+        sender.send_if_modified(|_| false);
+        assert_eq!((receiver.wait_for(|value| *value == 1).await, receiver.get()), (1, 1));
+    }
+}
