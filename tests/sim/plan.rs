@@ -230,17 +230,12 @@ fn latencies(climate: Climate, dice: &mut Rng) -> Vec<(Operation, Fault)> {
         let fault = [Fault::Fails, Fault::RequestLost, Fault::Hangs][dice.usize(0..3)].clone();
         return OPERATIONS.map(|operation| (operation, fault.clone())).to_vec();
     }
-    let slowness = dice.u64(0..4) * 5;
-    let slow = OPERATIONS.into_iter().filter_map(|operation| {
-        let span = ms(dice.u64(0..=slowness));
-        match dice.u8(0..3) {
-            _ if slowness == 0 => None,
-            0 => Some((operation, Fault::RequestDelayed(span))),
-            1 => Some((operation, Fault::ReplyDelayed(span))),
-            _ => None,
-        }
-    });
-    slow.collect()
+    let slowness = dice.u64(0..15);
+    // All requests equally: on one connection none overtakes another.
+    if dice.bool() {
+        return OPERATIONS.map(|operation| (operation, Fault::RequestDelayed(ms(slowness)))).to_vec();
+    }
+    OPERATIONS.map(|operation| (operation, Fault::ReplyDelayed(ms(dice.u64(0..=slowness))))).to_vec()
 }
 
 fn fault(dice: &mut Rng) -> Fault {
