@@ -63,6 +63,7 @@
 )]
 
 mod backoff;
+mod breaker;
 mod clock;
 #[cfg(feature = "_typed")]
 mod codec;
@@ -88,6 +89,7 @@ mod watch;
 
 #[cfg(feature = "_typed")]
 pub use codec::Codec;
+pub use config::{AfterWait, Outage};
 pub use engine::CacheVerdict;
 pub use error::{BoxError, Error, ErrorKind};
 #[cfg(feature = "_typed")]

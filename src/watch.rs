@@ -27,6 +27,14 @@ impl<T> Sender<T> {
         Receiver(self.0.clone())
     }
 
+    pub(crate) fn receiver_count(&self) -> usize {
+        Arc::strong_count(&self.0) - 1
+    }
+
+    pub(crate) fn is(&self, wanted: impl FnOnce(&T) -> bool) -> bool {
+        wanted(&self.0.lock())
+    }
+
     pub(crate) fn send_replace(&self, value: T) {
         self.send_modify(|old| *old = value);
     }
@@ -105,5 +113,6 @@ mod tests {
         sender.send_modify(|value| *value += 1);
         sender.send_if_modified(|_| false);
         assert_eq!((receiver.wait_for(|value| *value == 1).await, receiver.get()), (1, 1));
+        assert_eq!(sender.receiver_count(), 1);
     }
 }
