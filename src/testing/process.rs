@@ -12,7 +12,7 @@ use std::{
     future::{Future, pending},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, Weak,
-        atomic::{AtomicBool, Ordering::SeqCst},
+        atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
     },
     time::Duration,
 };
@@ -53,6 +53,7 @@ pub(super) struct Inner {
     dead: AtomicBool,
     deaf: AtomicBool,
     dies_leading: AtomicBool,
+    reconnects: AtomicU64,
 }
 
 impl Process {
@@ -66,6 +67,7 @@ impl Process {
             dead,
             deaf,
             dies_leading,
+            reconnects: AtomicU64::new(0),
         }))
     }
 
@@ -162,6 +164,7 @@ impl Process {
     /// A process that was [killed](Self::kill) is back: it was cut off from the network for a while.
     pub fn revive(&self) {
         if self.0.dead.swap(false, SeqCst) {
+            self.0.reconnects.fetch_add(1, SeqCst);
             self.0.server.note_of(self.0.number, Happened::Revived);
         }
     }
@@ -249,10 +252,10 @@ async fn suffer<T: Send + 'static>(
 ) -> Result<T, StoreError> {
     match fault {
         Fault::Fails => Err(StoreError::refused("it refuses, by script")),
-        Fault::RequestLost => Err(StoreError::disconnected("the request was lost, by script")),
+        Fault::RequestLost => Err(inner.disconnected()),
         Fault::ReplyLost => {
             done(&inner);
-            Err(StoreError::disconnected("the reply was lost, by script"))
+            Err(inner.disconnected())
         }
         Fault::Hangs => {
             done(&inner);
@@ -295,6 +298,11 @@ impl Inner {
 
     pub(super) fn tell(&self, at: &Address, gone: bool) {
         if gone { self.wakes.gone(at.hash()) } else { self.wakes.wake(at.hash()) }
+    }
+
+    fn disconnected(&self) -> StoreError {
+        self.reconnects.fetch_add(1, SeqCst);
+        StoreError::disconnected("the connection broke, by script")
     }
 
     fn is_dead(&self) -> bool {
@@ -342,6 +350,10 @@ impl Store for Process {
     fn invalidate<'a>(&'a self, at: &'a Address) -> Answer<'a, ()> {
         let at = at.clone();
         self.send(Operation::Invalidate, move |inner| inner.server.invalidate_by(Some(inner.number), &at))
+    }
+
+    fn epoch(&self) -> u64 {
+        self.0.reconnects.load(SeqCst)
     }
 
     fn listen(&self, at: &Address) -> Listener {

@@ -57,7 +57,7 @@ impl Server {
     /// An empty server.
     #[must_use]
     pub fn new() -> Self {
-        Self(Arc::new(Shared { began: now(), store: MemoryStore::default(), state: Mutex::default() }))
+        Self(Arc::new(Shared { began: now(), store: MemoryStore::bytes(CAPACITY), state: Mutex::default() }))
     }
 
     /// One more process, with a connection of its own. They are numbered from 0.
@@ -300,6 +300,9 @@ impl fmt::Debug for Server {
         f.debug_struct("Server").field("store", &self.0.store).field("events", &self.state().history.len()).finish()
     }
 }
+
+/// Enough for what a test stores, and little enough for a simulation that makes thousands of servers.
+const CAPACITY: u64 = 4 << 20;
 
 /// This moment, for what is shown.
 pub(super) fn now() -> Instant {
