@@ -124,19 +124,22 @@ impl Plan {
         let settings = Settings::of(climate, dice);
         let latencies = (0..processes).map(|_| latencies(climate, dice)).collect();
         let mut plan = Self { climate, processes, keys, settings, latencies, steps: Vec::new() };
-        for _ in 0..dice.usize(3..9) {
-            plan.herd(dice);
-        }
-        for _ in 0..dice.usize(0..12) {
-            plan.disturbance(dice);
+        // What happens at the same time to the same key is what matters.
+        for _ in 0..dice.usize(1..5) {
+            let (at, key) = (dice.u64(0..2500), dice.u64(0..keys));
+            for _ in 0..dice.usize(1..4) {
+                plan.herd(at + dice.u64(0..300), key, dice);
+            }
+            for _ in 0..dice.usize(0..5) {
+                plan.disturbance(at + dice.u64(0..400), key, dice);
+            }
         }
         plan.steps.sort_by_key(|(at, _)| *at);
         plan
     }
 
     /// Callers at nearly one moment.
-    fn herd(&mut self, dice: &mut Rng) {
-        let (at, key) = (dice.u64(0..2500), dice.u64(0..self.keys));
+    fn herd(&mut self, at: u64, key: u64, dice: &mut Rng) {
         for _ in 0..dice.usize(1..8) {
             let ask = self.ask(key, dice);
             self.steps.push((ms(at + dice.u64(0..3) * dice.u64(0..20)), Step::Ask(ask)));
@@ -167,9 +170,8 @@ impl Plan {
         Ask { process: dice.usize(0..self.processes), key, how, takes, ends, within, patience, held }
     }
 
-    fn disturbance(&mut self, dice: &mut Rng) {
-        let (at, key, process) = (ms(dice.u64(0..3000)), dice.u64(0..self.keys), dice.usize(0..self.processes));
-        let pause = ms(dice.u64(0..4));
+    fn disturbance(&mut self, at: u64, key: u64, dice: &mut Rng) {
+        let (process, pause) = (dice.usize(0..self.processes), ms(dice.u64(0..4)));
         let step = match (self.climate, dice.u8(0..16)) {
             (Climate::Calm | Climate::Outage, _) => return,
             (Climate::Storm, 9..) => {
@@ -188,7 +190,7 @@ impl Plan {
             (_, 9) => Step::KillOnceItLeads(process),
             (_, _) => Step::Heal(process),
         };
-        self.steps.push((at, step));
+        self.steps.push((ms(at), step));
     }
 
     pub(crate) fn asks(&self) -> impl Iterator<Item = &Ask> {
@@ -229,6 +231,10 @@ fn latencies(climate: Climate, dice: &mut Rng) -> Vec<(Operation, Fault)> {
     if climate == Climate::Outage && dice.u8(0..3) > 0 {
         let fault = [Fault::Fails, Fault::RequestLost, Fault::Hangs][dice.usize(0..3)].clone();
         return OPERATIONS.map(|operation| (operation, fault.clone())).to_vec();
+    }
+    // A network in which copies of requests are under way for a while.
+    if climate == Climate::Storm && dice.u8(0..4) == 0 {
+        return OPERATIONS.map(|operation| (operation, Fault::Repeated(ms(dice.u64(1..400))))).to_vec();
     }
     let slowness = dice.u64(0..15);
     // All requests equally: on one connection none overtakes another.
