@@ -163,7 +163,7 @@ fn nothing_is_left(plan: &Plan, outcome: &Outcome) -> Result<(), String> {
     hold(rest.in_flight.iter().all(|n| *n == 0), || still("something is in flight"))?;
     hold(rest.listening.iter().all(|n| *n == 0), || still("somebody listens"))?;
     hold(rest.tasks == 0, || still("a task is left"))?;
-    let heard = matches!(plan.climate, Climate::Calm | Climate::Rough)
+    let heard = matches!(plan.climate, Climate::Calm | Climate::Shaky | Climate::Rough)
         && !plan.any(|step| matches!(step, Step::Kill(_) | Step::KillOnceItLeads(_)));
     hold(!heard || rest.leases == 0, || still("a lease was not given back"))?;
     let answers = outcome

@@ -4,6 +4,26 @@
 //! and what goes wrong. It is run on one thread in virtual time, and whatever the outcome, what the guard guarantees must
 //! hold of it ([`check`](mod@check)). The same seed is the same run, to the millisecond and the line.
 //!
+//! It finds what is taken out of the engine or the store, at these seeds of those below 10,000:
+//!
+//! | switched off | seed | what does not hold |
+//! |---|---|---|
+//! | the fence of a fill | 7 | stored without the right to it |
+//! | the stamp in the fence | 47 | the same, after a late copy of a question |
+//! | the end of the lease in an invalidation | 7 | stored without the right to it |
+//! | a flight that is dropped releases those who joined | 48 | an answer in time |
+//! | an invalidation makes flights unjoinable | 118 | nothing from before an invalidation |
+//! | what the store says of the entry at hand | 7201 | the same, when the fetch fails |
+//! | a lease that is dropped is given back | 372 | nothing is left |
+//! | polls, and the look at the end of the lease | 13 | an answer in time |
+//! | the heartbeat | 17 | one call in the fleet |
+//! | `do_not_store` is not stored | 13 | shared with those who waited only |
+//! | `private` is not shared | 1 | shared with nobody |
+//!
+//! Seeds move when plans are drawn differently. Two mechanisms it cannot miss, as others stand behind them: the answer
+//! to `abandon` before a stale entry stands in, and local flights that began before their caller asked. They have tests
+//! of their own.
+//!
 //! `STAMPEDE_SIM_SEEDS=100000` runs more of them, `STAMPEDE_SIM_SEED=123` runs that one and prints what happened.
 #![allow(clippy::disallowed_methods, reason = "tests make their own time and randomness")]
 
@@ -57,7 +77,7 @@ fn whatever_happens_what_is_guaranteed_holds() {
 #[test]
 fn a_seed_repeats_itself() {
     let _ = stampede_guard::store::Timestamp::now();
-    for seed in 0..300 {
+    for seed in 0..200 {
         let [one, other] = [(); 2].map(|()| lines(&run(seed, &Plan::of(seed))));
         assert_eq!(one, other, "seed {seed}");
     }
@@ -90,4 +110,5 @@ fn lines(outcome: &Outcome) -> Vec<(Duration, String)> {
     outcome.record.trace.iter().cloned().chain(server).collect()
 }
 
-const SEEDS: u64 = 3000;
+/// A minute of a debug build on two cores that have other things to do.
+const SEEDS: u64 = 10_000;

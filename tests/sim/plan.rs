@@ -26,6 +26,8 @@ pub(crate) enum Climate {
     Calm,
     /// The store of some processes is down from the beginning to the end.
     Outage,
+    /// The origin fails half of the time, replies are slow, and what is there is stale and invalidated.
+    Shaky,
     /// Processes die, leases and entries are lost, wake-ups too; but whatever is sent to the store is answered.
     Rough,
     /// Everything.
@@ -117,7 +119,8 @@ impl Plan {
         let climate = match dice.u8(0..8) {
             0 | 1 => Climate::Calm,
             2 => Climate::Outage,
-            3..=5 => Climate::Rough,
+            3 => Climate::Shaky,
+            4 | 5 => Climate::Rough,
             _ => Climate::Storm,
         };
         let (processes, keys) = (dice.usize(2..=4), dice.u64(1..=3));
@@ -156,6 +159,7 @@ impl Plan {
             _ => How::Owned,
         };
         let ends = match dice.u8(0..12) {
+            2..7 if self.climate == Climate::Shaky => Ends::Badly,
             0 if !calm => Ends::Badly,
             1 if !calm => Ends::Panicking,
             _ => Ends::Well,
@@ -178,7 +182,7 @@ impl Plan {
                 let (operation, times, fault) = (OPERATIONS[dice.usize(0..6)], dice.usize(1..4), fault(dice));
                 Step::Fault { process, operation, times, fault }
             }
-            (_, 0 | 11 | 12 | 13) => Step::Write { process, key, pause },
+            (Climate::Shaky, _) | (_, 0 | 11 | 12 | 13) => Step::Write { process, key, pause },
             (_, 1 | 14) => Step::InvalidateElsewhere(key),
             (_, 2 | 15) => Step::ExpireLease(key),
             (_, 3) => Step::Evict(key),
@@ -208,9 +212,16 @@ impl Settings {
         let calm = climate == Climate::Calm;
         let patient = calm || climate == Climate::Rough && dice.bool();
         Self {
-            fresh_for: one_of(dice, if calm { &[200, 1000] } else { &[20, 200, 1000] }),
+            fresh_for: one_of(
+                dice,
+                match climate {
+                    Climate::Calm => &[200, 1000],
+                    Climate::Shaky => &[20],
+                    _ => &[20, 200, 1000],
+                },
+            ),
             stale_while_revalidate: one_of(dice, &[0, 0, 300, 2000]),
-            stale_if_error: one_of(dice, &[0, 0, 300, 2000]),
+            stale_if_error: one_of(dice, if climate == Climate::Shaky { &[2000] } else { &[0, 0, 300, 2000] }),
             lease: one_of(dice, &[150, 400, 1000]),
             // For so long that nobody may need it, where the store answers.
             wait: one_of(dice, if patient { &[60_000] } else { &[300, 1500] }),
@@ -235,6 +246,9 @@ fn latencies(climate: Climate, dice: &mut Rng) -> Vec<(Operation, Fault)> {
     // A network in which copies of requests are under way for a while.
     if climate == Climate::Storm && dice.u8(0..4) == 0 {
         return OPERATIONS.map(|operation| (operation, Fault::Repeated(ms(dice.u64(1..400))))).to_vec();
+    }
+    if climate == Climate::Shaky {
+        return OPERATIONS.map(|operation| (operation, Fault::ReplyDelayed(ms(dice.u64(0..90))))).to_vec();
     }
     let slowness = dice.u64(0..15);
     // All requests equally: on one connection none overtakes another.
