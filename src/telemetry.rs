@@ -129,6 +129,14 @@ pub(crate) fn store_failed(stats: &Stats, at: &Address, operation: &'static str,
     let _ = (operation, error);
 }
 
+/// Somebody has to set it right; until then the origin is asked.
+#[cfg(feature = "redis")]
+pub(crate) fn misconfigured(connection: &'static str, error: &dyn std::fmt::Display, way_out: &'static str) {
+    #[cfg(feature = "tracing")]
+    tracing::error!(target: "stampede_guard", connection, %error, way_out, "the server will not serve this client");
+    let _ = (connection, error, way_out);
+}
+
 pub(crate) fn codec_failed(at: &Address, kind: &'static str, what: &str) {
     event!(ERROR, at, r#type = kind, what, "the value cannot be cached");
     let _ = (kind, what);

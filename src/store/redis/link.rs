@@ -1,11 +1,15 @@
 //! The data connection: made when it is needed, by a task that outlives the request, and again when it breaks.
 
-use super::{StoreError, Timestamp, script, server_clock::ServerClock};
+use super::{
+    Timestamp,
+    class::{Class, Spoken, class},
+    script,
+    server_clock::ServerClock,
+    tls,
+};
 use crate::store::BoxFuture;
 use futures_util::{FutureExt, future::Shared};
-use redis::{
-    Cmd, ErrorKind, RedisError, RedisResult, ServerErrorKind, Value, aio::ConnectionLike, io::tcp::TcpSettings,
-};
+use redis::{Cmd, ErrorKind, RedisError, RedisResult, Value, aio::ConnectionLike};
 use std::{
     future::Future,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -30,6 +34,7 @@ impl Connect for redis::Client {
     type Connection = redis::aio::MultiplexedConnection;
 
     async fn connect(&self) -> RedisResult<Self::Connection> {
+        tls::prepare(self);
         // Timeouts of answers are the guard's: redis-rs would not reconnect after one anyhow.
         let config = redis::AsyncConnectionConfig::new()
             .set_connection_timeout(Some(CONNECT_TIMEOUT))
@@ -44,6 +49,7 @@ impl Connect for redis::cluster::ClusterClient {
     type Connection = redis::cluster_async::ClusterConnection;
 
     async fn connect(&self) -> RedisResult<Self::Connection> {
+        tls::choose_provider(); // it does not say whether it uses TLS
         self.get_async_connection().await
     }
 }
@@ -64,28 +70,36 @@ impl<C: ConnectionLike + Clone + Send + Sync + 'static> Connect for Connection<C
 pub(super) struct Dialled<C: Connect> {
     connect: Arc<C>,
     clock: Arc<ServerClock>,
-    current: Mutex<Option<Dial<C::Connection>>>,
-    /// Since when no command was answered, and how many were given up since.
-    silence: Mutex<Option<(Timestamp, u32)>>,
+    line: Mutex<Line<C::Connection>>,
+    spoken: Spoken,
+}
+
+struct Line<C> {
+    current: Option<Dial<C>>,
+    /// How many attempts there were. Tells what belongs to one of them from what belongs to the next.
+    dials: u64,
 }
 
 struct Dial<C> {
-    attempt: Shared<BoxFuture<'static, RedisResult<C>>>,
-    /// Tells one attempt from the next.
+    attempt: Attempt<C>,
     number: u64,
     begun: Timestamp,
+    /// Since when no command was answered, and how many were given up since.
+    silence: Option<(Timestamp, u32)>,
 }
+
+type Attempt<C> = Shared<BoxFuture<'static, RedisResult<C>>>;
 
 impl<C: Connect> Dialled<C> {
     pub(super) fn new(connect: C, clock: Arc<ServerClock>) -> Self {
-        Self { connect: Arc::new(connect), clock, current: Mutex::default(), silence: Mutex::default() }
+        let line = Line { current: None, dials: 0 };
+        Self { connect: Arc::new(connect), clock, line: Mutex::new(line), spoken: Spoken::default() }
     }
 
     /// The current attempt; a new one if there is none, or the last one failed a while ago.
-    fn dial(&self) -> (Shared<BoxFuture<'static, RedisResult<C::Connection>>>, u64) {
-        let mut current = self.lock();
-        let last = current.as_ref().map_or(0, |dial| dial.number);
-        if let Some(dial) = &*current {
+    fn dial(&self) -> (Attempt<C::Connection>, u64) {
+        let mut line = self.lock();
+        if let Some(dial) = &line.current {
             let failed = matches!(dial.attempt.peek(), Some(Err(_)));
             if !failed || Timestamp::now().since(dial.begun) < PAUSE {
                 return (dial.attempt.clone(), dial.number);
@@ -108,57 +122,75 @@ impl<C: Connect> Dialled<C> {
                 Err(_) => Err(RedisError::from((ErrorKind::Io, "the runtime of the connection has ended"))),
             }
         };
-        let dial = Dial { attempt: attempt.boxed().shared(), number: last + 1, begun: Timestamp::now() };
-        let attempt = dial.attempt.clone();
-        *current = Some(dial);
-        (attempt, last + 1)
+        let attempt = attempt.boxed().shared();
+        line.dials += 1;
+        let number = line.dials;
+        line.current = Some(Dial { attempt: attempt.clone(), number, begun: Timestamp::now(), silence: None });
+        (attempt, number)
     }
 
     /// Forgets a connection that is of no use, unless that was done already, or it is younger than `age`: a server that
     /// stays a replica is not to be connected to with every command.
     fn hang_up(&self, number: u64, age: Duration) {
-        let mut current = self.lock();
-        let this = |dial: &Dial<C::Connection>| {
-            let connected = matches!(dial.attempt.peek(), Some(Ok(_)));
-            dial.number == number && connected && Timestamp::now().since(dial.begun) >= age
-        };
-        if current.as_ref().is_some_and(this) {
-            *current = None;
-            *lock(&self.silence) = None;
+        let mut line = self.lock();
+        if line.dial(number).is_some_and(|dial| Timestamp::now().since(dial.begun) >= age) {
+            line.current = None;
+        }
+    }
+
+    fn answered(&self, number: u64) {
+        if let Some(dial) = self.lock().dial(number) {
+            dial.silence = None;
         }
     }
 
     /// A command was given up before it was answered. redis-rs keeps a connection on which nothing is answered; after
     /// several, and for long enough, it is taken for dead.
     fn given_up(&self, number: u64) {
+        let mut line = self.lock();
+        let Some(dial) = line.dial(number) else { return };
         let now = Timestamp::now();
-        let mut silence = lock(&self.silence);
-        let (since, given_up) = silence.map_or((now, 1), |(since, given_up)| (since, given_up + 1));
-        *silence = Some((since, given_up));
-        drop(silence);
+        let (since, given_up) = dial.silence.map_or((now, 1), |(since, given_up)| (since, given_up + 1));
+        dial.silence = Some((since, given_up));
         if given_up >= SILENT_COMMANDS && now.since(since) >= SILENCE {
-            self.hang_up(number, SILENCE);
+            line.current = None;
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<Dial<C::Connection>>> {
-        lock(&self.current)
+    async fn ask(&self, cmd: &Cmd) -> RedisResult<Value> {
+        let (attempt, number) = self.dial();
+        let mut connection = attempt.await?;
+        let mut asked = Asked { link: self, number, answered: false };
+        let answer = cmd.query_async(&mut connection).await;
+        asked.answered = true;
+        self.answered(number);
+        match answer.as_ref().err().map(class) {
+            Some(Class::Disconnected) => self.hang_up(number, Duration::ZERO),
+            Some(Class::Demoted) => self.hang_up(number, SILENCE),
+            _ => {}
+        }
+        answer
+    }
+
+    /// Nothing in here panics while it holds the lock.
+    fn lock(&self) -> MutexGuard<'_, Line<C::Connection>> {
+        self.line.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<C> Line<C> {
+    /// That dial, if it is still the current one.
+    fn dial(&mut self, number: u64) -> Option<&mut Dial<C>> {
+        self.current.as_mut().filter(|dial| dial.number == number)
     }
 }
 
 impl<C: Connect> Link for Dialled<C> {
     fn send<'a>(&'a self, cmd: &'a Cmd) -> BoxFuture<'a, RedisResult<Value>> {
         Box::pin(async move {
-            let (attempt, number) = self.dial();
-            let mut connection = attempt.await?;
-            let mut asked = Asked { link: self, number, answered: false };
-            let answer = cmd.query_async(&mut connection).await;
-            asked.answered = true;
-            *lock(&self.silence) = None;
-            match &answer {
-                Err(error) if is_broken(error) => self.hang_up(number, Duration::ZERO),
-                Err(error) if is_demoted(error) => self.hang_up(number, SILENCE),
-                _ => {}
+            let answer = self.ask(cmd).await;
+            if let Err(error) = &answer {
+                self.spoken.once("data", error);
             }
             answer
         })
@@ -180,11 +212,6 @@ impl<C: Connect> Drop for Asked<'_, C> {
     }
 }
 
-/// Nothing in here panics while it holds a lock.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Loads the scripts and learns the server's time. A server that refuses either is still of use: scripts are sent in
 /// full where they are not loaded, and stamps tell the time as well.
 async fn introduce<C: ConnectionLike>(connection: &mut C, clock: &ServerClock) -> RedisResult<()> {
@@ -200,38 +227,27 @@ async fn introduce<C: ConnectionLike>(connection: &mut C, clock: &ServerClock) -
             }
             Ok(())
         }
-        Err(error) if is_broken(&error) => Err(error),
+        Err(error) if class(&error) == Class::Disconnected => Err(error),
         Err(_) => Ok(()),
-    }
-}
-
-fn is_broken(error: &RedisError) -> bool {
-    error.is_unrecoverable_error() || error.is_connection_dropped() || error.is_connection_refusal()
-}
-
-/// The server has become a replica: its name may lead to the new master by now.
-fn is_demoted(error: &RedisError) -> bool {
-    error.kind() == ErrorKind::Server(ServerErrorKind::ReadOnly)
-}
-
-pub(super) fn store_error(error: RedisError) -> StoreError {
-    match error.kind() {
-        _ if is_broken(&error) => StoreError::disconnected(error),
-        ErrorKind::Server(_) | ErrorKind::Extension => StoreError::refused(error),
-        _ => StoreError::new(error),
     }
 }
 
 /// The client with sockets that send at once, and that notice when nobody is there any more.
 pub(super) fn tuned(client: redis::Client) -> redis::Client {
-    let settings = TcpSettings::default().set_nodelay(true);
+    let info = client.get_connection_info().clone();
+    let settings = info.tcp_settings().clone().set_nodelay(true);
     #[cfg(any(target_os = "android", target_os = "fuchsia", target_os = "linux"))]
-    let settings = settings.set_user_timeout(Duration::from_secs(5));
-    let info = client.get_connection_info().clone().set_tcp_settings(settings);
-    redis::Client::open(info).unwrap_or(client)
+    let settings = match settings.user_timeout() {
+        Some(_) => settings,
+        None => settings.set_user_timeout(USER_TIMEOUT),
+    };
+    redis::Client::open(info.set_tcp_settings(settings)).unwrap_or(client)
 }
 
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+/// After this time without an acknowledgement the system gives a connection up, unless the client says otherwise.
+#[cfg(any(target_os = "android", target_os = "fuchsia", target_os = "linux"))]
+const USER_TIMEOUT: Duration = Duration::from_secs(5);
 /// So many commands in a row are given up before a connection is taken for dead,
 const SILENT_COMMANDS: u32 = 4;
 /// and for so long nothing was answered.

@@ -1,6 +1,12 @@
 //! Hears the wake-ups of this process: one connection, one channel, nothing else.
 
-use super::{Wakes, link::CONNECT_TIMEOUT, script::CHANNEL};
+use super::{
+    Wakes,
+    class::{Class, Spoken, class},
+    link::CONNECT_TIMEOUT,
+    script::CHANNEL,
+    tls,
+};
 use crate::{backoff, clock, key::KeyHash};
 use futures_util::StreamExt;
 use redis::RedisResult;
@@ -61,7 +67,7 @@ impl Drop for Subscriber {
 }
 
 async fn listen(client: redis::Client, wakes: Wakes, state: watch::Sender<State>) {
-    let (mut failed, mut was_live) = (0, false);
+    let (mut failed, mut was_live, spoken) = (0, false, Spoken::default());
     loop {
         match timeout(CONNECT_TIMEOUT, subscribe(&client, &wakes)).await {
             Ok(Ok(channel)) => {
@@ -72,7 +78,11 @@ async fn listen(client: redis::Client, wakes: Wakes, state: watch::Sender<State>
                 }
                 hear(channel, &wakes).await;
             }
-            Ok(Err(_)) | Err(_) => failed += 1,
+            Ok(Err(error)) => {
+                spoken.once("wake-ups", &error);
+                failed += 1;
+            }
+            Err(_) => failed += 1,
         }
         state.send_replace(State::Down);
         tokio::time::sleep(backoff::poll(failed, false, clock::draw())).await;
@@ -80,6 +90,7 @@ async fn listen(client: redis::Client, wakes: Wakes, state: watch::Sender<State>
 }
 
 async fn subscribe(client: &redis::Client, wakes: &Wakes) -> RedisResult<redis::aio::PubSub> {
+    tls::prepare(client);
     let mut channel = client.get_async_pubsub().await?;
     let inbox = wakes.inbox();
     channel.subscribe([CHANNEL.as_bytes(), inbox.as_bytes()].concat()).await?;
@@ -98,9 +109,11 @@ async fn hear(channel: redis::aio::PubSub, wakes: &Wakes) {
                 None => return,
             },
             _ = watchdog.tick() => {
-                // The stream is not polled meanwhile, but its messages queue up.
-                if !matches!(timeout(WATCH, sink.ping::<redis::Value>()).await, Ok(Ok(_))) {
-                    return;
+                // The stream is not polled meanwhile, but its messages queue up. A refusal is a sign of life as well.
+                match timeout(WATCH, sink.ping::<redis::Value>()).await {
+                    Ok(Err(error)) if class(&error) == Class::Disconnected => return,
+                    Ok(_) => {}
+                    Err(_) => return,
                 }
             }
         }
