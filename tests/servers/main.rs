@@ -5,6 +5,8 @@
 mod support;
 
 mod acl;
+mod auth;
 mod kit;
+mod tls;
 
 use support::{Down, MS, SECOND, never};
