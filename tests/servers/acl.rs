@@ -13,7 +13,7 @@ use stampede_guard::{
 };
 
 /// The rule of the docs, word by word.
-fn documented() -> Vec<&'static str> {
+pub(crate) fn documented() -> Vec<&'static str> {
     let docs = include_str!("../../docs/operations.md");
     let line = docs.lines().find_map(|line| line.trim().strip_prefix("ACL SETUSER app ")).expect("a rule in the docs");
     line.split(' ').collect()
@@ -26,7 +26,7 @@ async fn app(server: &RedisServer, rules: &[&str]) -> redis::Client {
 }
 
 /// What the server refused to anybody, but for the introduction of redis-rs, which later servers know and log.
-async fn refused(server: &RedisServer) -> Vec<String> {
+pub(crate) async fn refused(server: &RedisServer) -> Vec<String> {
     let log: Vec<std::collections::HashMap<String, redis::Value>> = command(server, "ACL LOG").await;
     let what = log.iter().map(|entry| format!("{:?}", entry["object"])).filter(|what| !what.contains("setinfo"));
     what.collect()

@@ -6,6 +6,8 @@ mod support;
 
 mod acl;
 mod auth;
+mod classes;
+mod cluster;
 mod kit;
 mod tls;
 

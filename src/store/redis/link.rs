@@ -27,11 +27,16 @@ pub(super) trait Link: Send + Sync {
 pub(super) trait Connect: Send + Sync + 'static {
     type Connection: ConnectionLike + Clone + Send + Sync + 'static;
 
+    /// Whether a broken connection mends itself. A new one would be no better then, and in a cluster with one dead node
+    /// it would take the others away as well.
+    const MENDS_ITSELF: bool;
+
     fn connect(&self) -> impl Future<Output = RedisResult<Self::Connection>> + Send;
 }
 
 impl Connect for redis::Client {
     type Connection = redis::aio::MultiplexedConnection;
+    const MENDS_ITSELF: bool = false;
 
     async fn connect(&self) -> RedisResult<Self::Connection> {
         tls::prepare(self);
@@ -47,6 +52,7 @@ impl Connect for redis::Client {
 #[cfg(feature = "cluster")]
 impl Connect for redis::cluster::ClusterClient {
     type Connection = redis::cluster_async::ClusterConnection;
+    const MENDS_ITSELF: bool = true;
 
     async fn connect(&self) -> RedisResult<Self::Connection> {
         tls::choose_provider(); // it does not say whether it uses TLS
@@ -60,6 +66,7 @@ pub struct Connection<C>(pub C);
 
 impl<C: ConnectionLike + Clone + Send + Sync + 'static> Connect for Connection<C> {
     type Connection = C;
+    const MENDS_ITSELF: bool = true;
 
     async fn connect(&self) -> RedisResult<C> {
         Ok(self.0.clone())
@@ -165,6 +172,7 @@ impl<C: Connect> Dialled<C> {
         asked.answered = true;
         self.answered(number);
         match answer.as_ref().err().map(class) {
+            _ if C::MENDS_ITSELF => {}
             Some(Class::Disconnected) => self.hang_up(number, Duration::ZERO),
             Some(Class::Demoted) => self.hang_up(number, SILENCE),
             _ => {}
