@@ -174,7 +174,8 @@ impl<C: Connect> Dialled<C> {
         match answer.as_ref().err().map(class) {
             _ if C::MENDS_ITSELF => {}
             Some(Class::Disconnected) => self.hang_up(number, Duration::ZERO),
-            Some(Class::Demoted) => self.hang_up(number, SILENCE),
+            // Its name may lead to another server by now, one that serves.
+            Some(Class::Demoted | Class::Unavailable) => self.hang_up(number, SILENCE),
             _ => {}
         }
         answer
@@ -262,3 +263,61 @@ const SILENT_COMMANDS: u32 = 4;
 const SILENCE: Duration = Duration::from_secs(1);
 /// After an attempt that failed, the next one waits.
 const PAUSE: Duration = Duration::from_millis(100);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use redis::{Pipeline, RedisFuture};
+
+    #[derive(Clone)]
+    struct Fake;
+
+    impl ConnectionLike for Fake {
+        fn req_packed_command<'a>(&'a mut self, _: &'a Cmd) -> RedisFuture<'a, Value> {
+            Box::pin(async { Ok(Value::Nil) })
+        }
+
+        fn req_packed_commands<'a>(&'a mut self, _: &'a Pipeline, _: usize, _: usize) -> RedisFuture<'a, Vec<Value>> {
+            Box::pin(async { Ok(Vec::new()) })
+        }
+
+        fn get_db(&self) -> i64 {
+            0
+        }
+    }
+
+    async fn connected(link: &Dialled<Connection<Fake>>) -> u64 {
+        let (attempt, number) = link.dial();
+        assert!(attempt.await.is_ok());
+        number
+    }
+
+    /// One command less than it takes, over a time that is long enough.
+    async fn give_up(link: &Dialled<Connection<Fake>>, number: u64) {
+        for _ in 1..SILENT_COMMANDS {
+            link.given_up(number);
+            tokio::time::sleep(SILENCE).await;
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_silent_connection_is_given_up_for_its_own_silence_only() {
+        let link = Dialled::new(Connection(Fake), Arc::default());
+        let first = connected(&link).await;
+        link.hang_up(first, Duration::ZERO);
+        let second = connected(&link).await;
+        give_up(&link, first).await;
+        link.given_up(first);
+        link.hang_up(first, Duration::ZERO);
+        assert_eq!(connected(&link).await, second, "what came of the first one is nothing to the second");
+
+        link.given_up(second);
+        tokio::time::sleep(SILENCE).await;
+        link.answered(second);
+        give_up(&link, second).await;
+        link.answered(first);
+        assert_eq!(connected(&link).await, second, "it has answered meanwhile");
+        link.given_up(second);
+        assert_ne!(connected(&link).await, second);
+    }
+}
