@@ -8,6 +8,8 @@ mod acl;
 mod auth;
 mod classes;
 mod cluster;
+mod eviction;
+mod failover;
 mod kit;
 mod tls;
 

@@ -3,8 +3,8 @@
 //! | the error | class | what follows |
 //! |---|---|---|
 //! | the connection broke or was refused, an answer that is no answer | [`Disconnected`](Class::Disconnected) | connect anew, try once more at once |
-//! | `LOADING`, `BUSY`, `CLUSTERDOWN`, `MASTERDOWN`, `TRYAGAIN` | [`Unavailable`](Class::Unavailable) | nobody is served now, as if the server were away |
-//! | `READONLY` | [`Demoted`](Class::Demoted) | refused, and connect anew: the name may lead to the new master |
+//! | `LOADING`, `BUSY`, `CLUSTERDOWN`, `MASTERDOWN`, `TRYAGAIN` | [`Unavailable`](Class::Unavailable) | nobody is served now, as if the server were away; connect anew, at most once a second |
+//! | `READONLY` | [`Demoted`](Class::Demoted) | refused, and connect anew, at most once a second: the name may lead to the new master |
 //! | `NOAUTH`, `WRONGPASS`, `NOPERM`, `MOVED`, `ASK` | [`Misconfigured`](Class::Misconfigured) | refused, and said once, with the way out |
 //! | any other answer: `OOM`, `NOREPLICAS`, `MISCONF`, `WRONGTYPE`, an error of a script | [`Refused`](Class::Refused) | not done, but the server is alive, and hits go on |
 //! | anything else, of the client or the system | [`Unknown`](Class::Unknown) | perhaps done, perhaps not |

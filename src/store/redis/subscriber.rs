@@ -2,7 +2,7 @@
 
 use super::{
     Wakes,
-    class::{Class, Spoken, class},
+    class::{Class, Setting, Spoken, class},
     link::CONNECT_TIMEOUT,
     script::CHANNEL,
     tls,
@@ -109,11 +109,11 @@ async fn hear(channel: redis::aio::PubSub, wakes: &Wakes) {
                 None => return,
             },
             _ = watchdog.tick() => {
-                // The stream is not polled meanwhile, but its messages queue up. A refusal is a sign of life as well.
+                // The stream is not polled meanwhile, but its messages queue up. Who may not ask is answered as well.
                 match timeout(WATCH, sink.ping::<redis::Value>()).await {
-                    Ok(Err(error)) if class(&error) == Class::Disconnected => return,
-                    Ok(_) => {}
-                    Err(_) => return,
+                    Ok(Ok(_)) => {}
+                    Ok(Err(error)) if class(&error) == Class::Misconfigured(Setting::Rights) => {}
+                    Ok(Err(_)) | Err(_) => return,
                 }
             }
         }
