@@ -168,7 +168,7 @@ async fn a_full_server_hits_what_it_has() {
 }
 
 /// The lease is free at once, though nothing could be stored: those who wait go on, and not when it has run out. Seen to
-/// fail with the lease kept by a fill that is refused.
+/// fail with the lease given back neither by the fill that is refused nor by the abandon that follows.
 #[tokio::test]
 async fn a_fill_for_which_there_is_no_room_frees_those_who_wait() {
     let (server, origin) = (RedisServer::start(), Origin::gated());

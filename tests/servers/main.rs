@@ -5,6 +5,7 @@
 mod support;
 
 mod acl;
+mod addresses;
 mod auth;
 mod classes;
 mod cluster;
