@@ -2,14 +2,14 @@
 
 use crate::{
     SECOND, acl,
-    kit::{calls_of_a_herd, command, hits, patient},
+    kit::{calls_of_a_herd, command, hits, patient, recovers},
     never,
     support::{RedisServer, eventually, free_port},
 };
 use futures_util::{StreamExt, stream::FuturesUnordered};
 use redis::cluster::ClusterClient;
 use stampede_guard::{
-    RedisStore,
+    RedisStore, StampedeGuard,
     store::{Address, Ask, Lead, Store},
 };
 
@@ -173,4 +173,34 @@ async fn a_user_needs_one_more_right_in_a_cluster() {
     for node in &nodes {
         assert_eq!(acl::refused(node).await, [""; 0]);
     }
+}
+
+/// To connect takes a second for each node that hangs, and twice. Seen to fail with less patience.
+#[tokio::test]
+async fn who_starts_while_a_node_hangs_finds_the_others() {
+    let nodes = nodes::<3>().await;
+    nodes[0].pause();
+    let guard = StampedeGuard::new(client(&nodes));
+    recovers(&guard).await;
+    nodes[0].resume();
+}
+
+/// What is asked of it meanwhile is answered by the origin, unless the store has it.
+#[tokio::test]
+async fn a_slot_that_moves_is_found_where_it_went() {
+    let nodes = nodes::<2>().await;
+    let guards = [(); 2].map(|()| patient(impatient(&nodes)));
+    let slot: usize = command(&nodes[0], "CLUSTER KEYSLOT {sg:rk}").await;
+    let (from, to) = if slot < 8_192 { (&nodes[0], &nodes[1]) } else { (&nodes[1], &nodes[0]) };
+    let [from_id, to_id]: [String; 2] = [command(from, "CLUSTER MYID").await, command(to, "CLUSTER MYID").await];
+    command::<()>(to, &format!("CLUSTER SETSLOT {slot} IMPORTING {from_id}")).await;
+    command::<()>(from, &format!("CLUSTER SETSLOT {slot} MIGRATING {to_id}")).await;
+    calls_of_a_herd(&guards, "k").await;
+    for node in [to, from] {
+        command::<()>(node, &format!("CLUSTER SETSLOT {slot} NODE {to_id}")).await;
+    }
+    for guard in &guards {
+        eventually("it is found", async || hits(guard, "k").await).await;
+    }
+    assert!(guards.iter().all(|guard| guard.report().store_errors > 0), "it was asked for in vain");
 }

@@ -31,12 +31,16 @@ pub(super) trait Connect: Send + Sync + 'static {
     /// it would take the others away as well.
     const MENDS_ITSELF: bool;
 
+    /// How long it may take to connect.
+    const PATIENCE: Duration;
+
     fn connect(&self) -> impl Future<Output = RedisResult<Self::Connection>> + Send;
 }
 
 impl Connect for redis::Client {
     type Connection = redis::aio::MultiplexedConnection;
     const MENDS_ITSELF: bool = false;
+    const PATIENCE: Duration = CONNECT_TIMEOUT;
 
     async fn connect(&self) -> RedisResult<Self::Connection> {
         tls::prepare(self);
@@ -53,6 +57,8 @@ impl Connect for redis::Client {
 impl Connect for redis::cluster::ClusterClient {
     type Connection = redis::cluster_async::ClusterConnection;
     const MENDS_ITSELF: bool = true;
+    /// Node after node is asked, twice, and each that hangs takes a second.
+    const PATIENCE: Duration = Duration::from_secs(30);
 
     async fn connect(&self) -> RedisResult<Self::Connection> {
         tls::choose_provider(); // it does not say whether it uses TLS
@@ -67,6 +73,7 @@ pub struct Connection<C>(pub C);
 impl<C: ConnectionLike + Clone + Send + Sync + 'static> Connect for Connection<C> {
     type Connection = C;
     const MENDS_ITSELF: bool = true;
+    const PATIENCE: Duration = CONNECT_TIMEOUT;
 
     async fn connect(&self) -> RedisResult<C> {
         Ok(self.0.clone())
@@ -114,13 +121,14 @@ impl<C: Connect> Dialled<C> {
         }
         let (connect, clock) = (self.connect.clone(), self.clock.clone());
         let task = tokio::spawn(async move {
-            let connected = async {
-                let mut connection = connect.connect().await?;
-                introduce(&mut connection, &clock).await?;
-                Ok(connection)
-            };
-            let late = |_| Err(RedisError::from((ErrorKind::Io, "no connection in time")));
-            timeout(2 * CONNECT_TIMEOUT, connected).await.unwrap_or_else(late)
+            let late = |_| RedisError::from((ErrorKind::Io, "no connection in time"));
+            let mut connection = timeout(C::PATIENCE, connect.connect()).await.map_err(late)??;
+            let introduced = timeout(CONNECT_TIMEOUT, introduce(&mut connection, &clock)).await;
+            // In a cluster it may be one node that hangs or is dead, and not even one that is needed.
+            if !C::MENDS_ITSELF {
+                introduced.map_err(late)??;
+            }
+            Ok(connection)
         });
         let task = AbortOnDropHandle::new(task);
         let attempt = async move {
