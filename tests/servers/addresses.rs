@@ -2,7 +2,7 @@
 
 use crate::{
     SECOND,
-    kit::{calls_of_a_herd, command, hits, patient, recovers},
+    kit::{answers, calls_of_a_herd, command, hits, patient, recovers},
     support::{RedisServer, eventually},
 };
 use redis::aio::MultiplexedConnection;
@@ -62,13 +62,13 @@ async fn a_socket_in_the_file_system_will_do() {
 async fn a_server_with_too_many_clients_is_as_good_as_none() {
     let server = RedisServer::start();
     let (inside, outside) = (patient(server.client()), patient(server.client()));
-    calls_of_a_herd(&[inside.clone()], "inside").await;
+    answers(&inside, "inside").await;
     let mut redis = server.connection().await;
     let set = async |redis: &mut MultiplexedConnection, most: &str| {
         redis::cmd("CONFIG").arg(&["SET", "maxclients", most]).exec_async(redis).await.expect("set");
     };
     set(&mut redis, "1").await;
-    calls_of_a_herd(&[outside.clone()], "outside").await;
+    answers(&outside, "outside").await;
     assert!(outside.report().store_errors > 0);
     assert!(hits(&inside, "inside").await);
     set(&mut redis, "1000").await;

@@ -1,7 +1,7 @@
 //! Passwords.
 
 use crate::{
-    kit::{Events, calls_of_a_herd, command, hits, patient, recovers, tell},
+    kit::{Events, answers, calls_of_a_herd, command, hits, patient, recovers, tell},
     support::RedisServer,
 };
 use stampede_guard::StampedeGuard;
@@ -27,21 +27,21 @@ async fn with_the_password_answers_are_shared_and_nothing_shows_it() {
 /// The server is alive, but of no use: the origin answers, and somebody is told what to do, once per connection.
 async fn refused(server: &RedisServer, client: redis::Client, remedy: &str) {
     let events = Events::listen();
-    let guards = [patient(client)];
+    let guard = patient(client);
     for key in ["a", "b", "c"] {
-        calls_of_a_herd(&guards, key).await;
-        assert!(!hits(&guards[0], key).await);
+        answers(&guard, key).await;
+        assert!(!hits(&guard, key).await);
     }
     let said = events.all();
     let told: Vec<_> = said.lines().filter(|line| line.contains("way_out=\"check user and password")).collect();
     assert_eq!(told.iter().filter(|line| line.contains("connection=\"data\"")).count(), 1, "{said}");
     assert!(told.len() <= 2, "{said}");
-    let error = guards[0].invalidate("a").await.expect_err("not acknowledged");
+    let error = guard.invalidate("a").await.expect_err("not acknowledged");
     assert!(!format!("{error:?} {error}").contains(WRONG));
-    shows_nothing(&guards, &events);
+    shows_nothing(std::slice::from_ref(&guard), &events);
 
     tell::<()>(&self::client(server, PASSWORD), &format!("ACL SETUSER default {remedy}")).await;
-    recovers(&guards[0]).await;
+    recovers(&guard).await;
 }
 
 fn shows_nothing(guards: &[StampedeGuard], events: &Events) {

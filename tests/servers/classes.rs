@@ -2,7 +2,7 @@
 
 use crate::{
     SECOND, cluster,
-    kit::{Events, calls_of_a_herd, command, hits, patient, recovers, tell},
+    kit::{Events, answers, calls_of_a_herd, command, hits, patient, recovers, tell},
     never,
     support::{RedisServer, eventually, free_port},
 };
@@ -46,7 +46,7 @@ async fn oom_refuses_what_is_new() {
     let (guard, store) = (warm(&server).await, RedisStore::new(server.client()));
     command::<()>(&server, "CONFIG SET maxmemory 1").await;
     assert!(lead(&store).await.is_refused());
-    calls_of_a_herd(&[guard.clone()], "new").await;
+    answers(&guard, "new").await;
     hits_go_on(&guard).await;
     guard.invalidate("kept").await.expect("what frees memory is allowed");
     command::<()>(&server, "CONFIG SET maxmemory 0").await;
@@ -59,7 +59,7 @@ async fn noreplicas_refuses_what_is_new() {
     let (guard, store) = (warm(&server).await, RedisStore::new(server.client()));
     command::<()>(&server, "CONFIG SET min-replicas-to-write 1").await;
     assert!(lead(&store).await.is_refused());
-    calls_of_a_herd(&[guard.clone()], "new").await;
+    answers(&guard, "new").await;
     hits_go_on(&guard).await;
     let error = guard.invalidate("kept").await.expect_err("it may not be written");
     assert_eq!(error.kind(), stampede_guard::ErrorKind::Store);
@@ -80,7 +80,7 @@ async fn readonly_refuses_what_is_new() {
     let (guard, store) = (warm(&server).await, RedisStore::new(server.client()));
     orphan(&server).await;
     assert!(lead(&store).await.is_refused());
-    calls_of_a_herd(&[guard.clone()], "new").await;
+    answers(&guard, "new").await;
     hits_go_on(&guard).await;
     command::<()>(&server, "REPLICAOF NO ONE").await;
     recovers(&guard).await;
@@ -93,7 +93,7 @@ async fn masterdown_serves_nobody() {
     orphan(&server).await;
     let error = get(&store).await;
     assert!(is_unavailable(&error), "{error}");
-    calls_of_a_herd(&[guard.clone()], "kept").await;
+    answers(&guard, "kept").await;
     command::<()>(&server, "REPLICAOF NO ONE").await;
     recovers(&guard).await;
     hits_go_on(&guard).await;
@@ -140,7 +140,7 @@ async fn busy_serves_nobody() {
             store.get(&Address::new("sg", 0, "x")).await.is_err_and(|error| is_unavailable(&error))
         })
         .await;
-        calls_of_a_herd(&[guard.clone()], "kept").await;
+        answers(&guard, "kept").await;
         command::<()>(&server, "SCRIPT KILL").await;
     };
     tokio::join!(endless, meanwhile);
@@ -163,7 +163,7 @@ async fn loading_serves_nobody() {
             store.get(&Address::new("sg", 0, "x")).await.is_err_and(|error| is_unavailable(&error))
         })
         .await;
-        calls_of_a_herd(&[guard.clone()], "kept").await;
+        answers(&guard, "kept").await;
     };
     tokio::join!(reload, meanwhile);
     recovers(&guard).await;
@@ -177,7 +177,7 @@ async fn clusterdown_serves_nobody() {
     let (guard, store) = (patient(server.client()), RedisStore::new(server.client()));
     let error = get(&store).await;
     assert!(is_unavailable(&error), "{error}");
-    calls_of_a_herd(&[guard.clone()], "k").await;
+    answers(&guard, "k").await;
     command::<()>(&server, "CLUSTER ADDSLOTSRANGE 0 16383").await;
     recovers(&guard).await;
 }
@@ -190,7 +190,7 @@ async fn moved_names_the_way_out() {
     let mut elsewhere = 0;
     for key in 0..16 {
         let key = format!("k{key}");
-        calls_of_a_herd(&[guard.clone()], &key).await;
+        answers(&guard, &key).await;
         elsewhere += usize::from(!hits(&guard, &key).await);
         guard.shutdown().await;
     }

@@ -38,6 +38,11 @@ pub(crate) async fn calls_of_a_herd(guards: &[StampedeGuard], key: &str) -> usiz
     origin.calls()
 }
 
+/// The same with one guard.
+pub(crate) async fn answers(guard: &StampedeGuard, key: &str) -> usize {
+    calls_of_a_herd(std::slice::from_ref(guard), key).await
+}
+
 /// Whether the key is answered from the store.
 pub(crate) async fn hits(guard: &StampedeGuard, key: &str) -> bool {
     let before = guard.report().hits;

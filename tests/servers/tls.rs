@@ -4,7 +4,7 @@
 //! into which two providers are compiled, and rustls panics unless the store chooses. Seen so with the choice taken out.
 
 use crate::{
-    kit::{Events, calls_of_a_herd, hits, patient, recovers},
+    kit::{Events, answers, calls_of_a_herd, hits, patient, recovers},
     support::RedisServer,
 };
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
@@ -94,7 +94,7 @@ async fn a_server_that_speaks_tls_1_2_only_will_do() {
     let authority = Authority::new();
     let server = authority.server("no", &["--tls-protocols", "TLSv1.2"]);
     let guard = patient(authority.client(&server, None));
-    calls_of_a_herd(&[guard.clone()], "k").await;
+    answers(&guard, "k").await;
     assert!(hits(&guard, "k").await);
 }
 
@@ -103,9 +103,9 @@ async fn a_server_that_was_killed_is_found_again() {
     let authority = Authority::new();
     let server = authority.server("no", &[]);
     let guard = patient(authority.client(&server, None));
-    calls_of_a_herd(&[guard.clone()], "before").await;
+    answers(&guard, "before").await;
     server.kill();
-    calls_of_a_herd(&[guard.clone()], "without").await;
+    answers(&guard, "without").await;
     server.restart().await;
     recovers(&guard).await;
 }
@@ -114,7 +114,7 @@ async fn a_server_that_was_killed_is_found_again() {
 async fn is_not_trusted(client: redis::Client, why: &str) {
     let events = Events::listen();
     let guard = patient(client);
-    calls_of_a_herd(&[guard.clone()], "k").await;
+    answers(&guard, "k").await;
     assert!(!hits(&guard, "k").await);
     assert!(events.about(why) > 0, "{}", events.all());
 }
