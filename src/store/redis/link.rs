@@ -12,7 +12,10 @@ use futures_util::{FutureExt, future::Shared};
 use redis::{Cmd, ErrorKind, RedisError, RedisResult, Value, aio::ConnectionLike};
 use std::{
     future::Future,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
     time::Duration,
 };
 use tokio::time::timeout;
@@ -21,6 +24,9 @@ use tokio_util::task::AbortOnDropHandle;
 /// Sends a command. Dropping the future does not take it back.
 pub(super) trait Link: Send + Sync {
     fn send<'a>(&'a self, cmd: &'a Cmd) -> BoxFuture<'a, RedisResult<Value>>;
+
+    /// How many connections have been made, or have mended themselves.
+    fn connections(&self) -> u64;
 }
 
 /// Where connections come from.
@@ -84,6 +90,7 @@ impl<C: ConnectionLike + Clone + Send + Sync + 'static> Connect for Connection<C
 pub(super) struct Dialled<C: Connect> {
     connect: Arc<C>,
     clock: Arc<ServerClock>,
+    made: Arc<AtomicU64>,
     line: Mutex<Line<C::Connection>>,
     spoken: Spoken,
 }
@@ -100,6 +107,8 @@ struct Dial<C> {
     begun: Timestamp,
     /// Since when no command was answered, and how many were given up since.
     silence: Option<(Timestamp, u32)>,
+    /// Since when a connection that mends itself has something to mend.
+    trouble: Option<Timestamp>,
 }
 
 type Attempt<C> = Shared<BoxFuture<'static, RedisResult<C>>>;
@@ -107,7 +116,8 @@ type Attempt<C> = Shared<BoxFuture<'static, RedisResult<C>>>;
 impl<C: Connect> Dialled<C> {
     pub(super) fn new(connect: C, clock: Arc<ServerClock>) -> Self {
         let line = Line { current: None, dials: 0 };
-        Self { connect: Arc::new(connect), clock, line: Mutex::new(line), spoken: Spoken::default() }
+        let (made, line) = (Arc::default(), Mutex::new(line));
+        Self { connect: Arc::new(connect), clock, made, line, spoken: Spoken::default() }
     }
 
     /// The current attempt; a new one if there is none, or the last one failed a while ago.
@@ -119,7 +129,7 @@ impl<C: Connect> Dialled<C> {
                 return (dial.attempt.clone(), dial.number);
             }
         }
-        let (connect, clock) = (self.connect.clone(), self.clock.clone());
+        let (connect, clock, made) = (self.connect.clone(), self.clock.clone(), self.made.clone());
         let task = tokio::spawn(async move {
             let late = |_| RedisError::from((ErrorKind::Io, "no connection in time"));
             let mut connection = timeout(C::PATIENCE, connect.connect()).await.map_err(late)??;
@@ -128,6 +138,7 @@ impl<C: Connect> Dialled<C> {
             if !C::MENDS_ITSELF {
                 introduced.map_err(late)??;
             }
+            made.fetch_add(1, Relaxed);
             Ok(connection)
         });
         let task = AbortOnDropHandle::new(task);
@@ -140,7 +151,8 @@ impl<C: Connect> Dialled<C> {
         let attempt = attempt.boxed().shared();
         line.dials += 1;
         let number = line.dials;
-        line.current = Some(Dial { attempt: attempt.clone(), number, begun: Timestamp::now(), silence: None });
+        line.current =
+            Some(Dial { attempt: attempt.clone(), number, begun: Timestamp::now(), silence: None, trouble: None });
         (attempt, number)
     }
 
@@ -153,9 +165,21 @@ impl<C: Connect> Dialled<C> {
         }
     }
 
-    fn answered(&self, number: u64) {
+    fn answered(&self, number: u64, well: bool) {
+        let mut line = self.lock();
+        let Some(dial) = line.dial(number) else { return };
+        dial.silence = None;
+        if well && dial.trouble.is_some_and(|since| Timestamp::now().since(since) >= SILENCE) {
+            dial.trouble = None;
+            self.made.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// A connection that mends itself is as good as a new one when it has, at most once a second: for all we know there
+    /// is another server behind it.
+    fn in_trouble(&self, number: u64) {
         if let Some(dial) = self.lock().dial(number) {
-            dial.silence = None;
+            dial.trouble.get_or_insert_with(Timestamp::now);
         }
     }
 
@@ -167,6 +191,9 @@ impl<C: Connect> Dialled<C> {
         let now = Timestamp::now();
         let (since, given_up) = dial.silence.map_or((now, 1), |(since, given_up)| (since, given_up + 1));
         dial.silence = Some((since, given_up));
+        if C::MENDS_ITSELF {
+            dial.trouble.get_or_insert(now);
+        }
         if given_up >= SILENT_COMMANDS && now.since(since) >= SILENCE {
             line.current = None;
         }
@@ -178,13 +205,16 @@ impl<C: Connect> Dialled<C> {
         let mut asked = Asked { link: self, number, answered: false };
         let answer = cmd.query_async(&mut connection).await;
         asked.answered = true;
-        self.answered(number);
-        match answer.as_ref().err().map(class) {
-            _ if C::MENDS_ITSELF => {}
+        let class = answer.as_ref().err().map(class);
+        self.answered(number, class.is_none());
+        match class {
+            Some(Class::Disconnected | Class::Demoted | Class::Unavailable) if C::MENDS_ITSELF => {
+                self.in_trouble(number);
+            }
             Some(Class::Disconnected) => self.hang_up(number, Duration::ZERO),
             // Its name may lead to another server by now, one that serves.
             Some(Class::Demoted | Class::Unavailable) => self.hang_up(number, SILENCE),
-            _ => {}
+            Some(Class::Refused | Class::Misconfigured(_) | Class::Unknown) | None => {}
         }
         answer
     }
@@ -211,6 +241,10 @@ impl<C: Connect> Link for Dialled<C> {
             }
             answer
         })
+    }
+
+    fn connections(&self) -> u64 {
+        self.made.load(Relaxed)
     }
 }
 
@@ -321,11 +355,28 @@ mod tests {
 
         link.given_up(second);
         tokio::time::sleep(SILENCE).await;
-        link.answered(second);
+        link.answered(second, true);
         give_up(&link, second).await;
-        link.answered(first);
+        link.answered(first, true);
         assert_eq!(connected(&link).await, second, "it has answered meanwhile");
         link.given_up(second);
         assert_ne!(connected(&link).await, second);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_that_has_mended_itself_counts_as_a_new_one() {
+        let link = Dialled::new(Connection(Fake), Arc::default());
+        let number = connected(&link).await;
+        assert_eq!(link.connections(), 1);
+        link.in_trouble(number);
+        link.answered(number, true);
+        assert_eq!(link.connections(), 1, "one part of it may be in trouble yet");
+        tokio::time::sleep(SILENCE).await;
+        link.answered(number, false);
+        assert_eq!(link.connections(), 1);
+        for _ in 0..2 {
+            link.answered(number, true);
+            assert_eq!(link.connections(), 2, "once");
+        }
     }
 }
