@@ -44,7 +44,7 @@ pub(super) fn class(error: &RedisError) -> Class {
             Class::Misconfigured(Setting::Credentials)
         }
         (ErrorKind::Server(NoPerm), _) => Class::Misconfigured(Setting::Rights),
-        (ErrorKind::Server(ResponseError), _) if is_denied_in_script(error) => Class::Misconfigured(Setting::Rights),
+        (ErrorKind::Server(ResponseError), _) => in_script(error.detail().unwrap_or_default()),
         (ErrorKind::Server(Moved | Ask), _) => Class::Misconfigured(Setting::Client),
         (ErrorKind::Server(BusyLoading | ClusterDown | MasterDown | TryAgain), _) | (_, Some("BUSY")) => {
             Class::Unavailable
@@ -66,12 +66,16 @@ pub(super) fn store_error(error: RedisError) -> StoreError {
     }
 }
 
-/// What a script calls is checked as well, but the server answers with a code of its own only at the door: in the words
-/// of 7.0, and of later ones.
-fn is_denied_in_script(error: &RedisError) -> bool {
-    let denied =
-        |detail: &str| ["The user executing the script", "ACL failure in script"].iter().any(|d| detail.starts_with(d));
-    error.detail().is_some_and(denied)
+/// What a script calls is refused without a code of its own: rights in any version, and all the rest before 7.0.
+fn in_script(detail: &str) -> Class {
+    let says = |words: &[&str]| words.iter().any(|words| detail.contains(words));
+    if says(&["The user executing the script", "ACL failure in script"]) {
+        Class::Misconfigured(Setting::Rights)
+    } else if says(&["-READONLY "]) {
+        Class::Demoted
+    } else {
+        Class::Refused
+    }
 }
 
 impl Setting {
@@ -140,7 +144,13 @@ mod tests {
         for line in ["MOVED 3999 127.0.0.1:6381", "ASK 3999 127.0.0.1:6381"] {
             assert_eq!(answered(line), Class::Misconfigured(Setting::Client), "{line}");
         }
-        assert_eq!(answered("READONLY You can't write against a read only replica."), Class::Demoted);
+        let demoted = [
+            "READONLY You can't write against a read only replica.",
+            "ERR Error running script (call to f_89): @user_script:1: -READONLY You can't write against a read only replica.",
+        ];
+        for line in demoted {
+            assert_eq!(answered(line), Class::Demoted, "{line}");
+        }
     }
 
     #[test]

@@ -69,6 +69,7 @@ impl Drop for Subscriber {
 async fn listen(client: redis::Client, wakes: Wakes, state: watch::Sender<State>) {
     let (mut failed, mut was_live, spoken) = (0, false, Spoken::default());
     loop {
+        let mut refused = false;
         match timeout(CONNECT_TIMEOUT, subscribe(&client, &wakes)).await {
             Ok(Ok(channel)) => {
                 failed = 0;
@@ -80,12 +81,15 @@ async fn listen(client: redis::Client, wakes: Wakes, state: watch::Sender<State>
             }
             Ok(Err(error)) => {
                 spoken.once("wake-ups", &error);
+                refused = matches!(class(&error), Class::Misconfigured(_));
                 failed += 1;
             }
             Err(_) => failed += 1,
         }
         state.send_replace(State::Down);
-        tokio::time::sleep(backoff::poll(failed, false, clock::draw())).await;
+        // What somebody has to set right first is not worth two connections a second.
+        let pause = if refused { WATCH } else { backoff::poll(failed, false, clock::draw()) };
+        tokio::time::sleep(pause).await;
     }
 }
 
