@@ -93,7 +93,7 @@ async fn a_master_that_becomes_a_replica_is_replaced() {
     is_as_before(&guards).await;
 }
 
-/// It serves nobody while it has no master of its own. Seen to fail with connections to it kept.
+/// It serves nobody while it has no master of its own, and wakes nobody either. Seen to fail with connections to it kept.
 #[tokio::test]
 async fn a_master_that_serves_nobody_any_more_is_replaced() {
     let (master, replica, name, guards) = pair(&["--replica-serve-stale-data", "no"]).await;
@@ -102,4 +102,8 @@ async fn a_master_that_serves_nobody_any_more_is_replaced() {
     command::<()>(&master, &format!("REPLICAOF 127.0.0.1 {}", free_port())).await;
     calls_of_a_herd(&guards, "between").await;
     is_as_before(&guards).await;
+    eventually("both are woken by the new one", async || {
+        command::<String>(&replica, "CLIENT LIST TYPE pubsub").await.lines().count() == 2
+    })
+    .await;
 }

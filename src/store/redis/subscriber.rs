@@ -113,14 +113,21 @@ async fn hear(channel: redis::aio::PubSub, wakes: &Wakes) {
                 None => return,
             },
             _ = watchdog.tick() => {
-                // The stream is not polled meanwhile, but its messages queue up. Who may not ask is answered as well.
+                // The stream is not polled meanwhile, but its messages queue up.
                 match timeout(WATCH, sink.ping::<redis::Value>()).await {
-                    Ok(Ok(_)) => {}
-                    Ok(Err(error)) if class(&error) == Class::Misconfigured(Setting::Rights) => {}
-                    Ok(Err(_)) | Err(_) => return,
+                    Ok(Ok(answer)) if is_well(answer) => {}
+                    Ok(Ok(_) | Err(_)) | Err(_) => return,
                 }
             }
         }
+    }
+}
+
+/// A server that serves nobody any more wakes nobody either. Who may not ask is answered as well.
+fn is_well(answer: redis::Value) -> bool {
+    match answer.extract_error() {
+        Ok(_) => true,
+        Err(error) => class(&error) == Class::Misconfigured(Setting::Rights),
     }
 }
 
