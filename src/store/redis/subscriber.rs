@@ -114,9 +114,9 @@ async fn hear(channel: redis::aio::PubSub, wakes: &Wakes) {
             },
             _ = watchdog.tick() => {
                 // The stream is not polled meanwhile, but its messages queue up.
-                match timeout(WATCH, sink.ping::<redis::Value>()).await {
-                    Ok(Ok(answer)) if is_well(answer) => {}
-                    Ok(Ok(_) | Err(_)) | Err(_) => return,
+                let answer = timeout(WATCH, sink.ping::<redis::Value>()).await;
+                if !answer.is_ok_and(|answer| is_well(answer.and_then(redis::Value::extract_error))) {
+                    return;
                 }
             }
         }
@@ -124,11 +124,8 @@ async fn hear(channel: redis::aio::PubSub, wakes: &Wakes) {
 }
 
 /// A server that serves nobody any more wakes nobody either. Who may not ask is answered as well.
-fn is_well(answer: redis::Value) -> bool {
-    match answer.extract_error() {
-        Ok(_) => true,
-        Err(error) => class(&error) == Class::Misconfigured(Setting::Rights),
-    }
+fn is_well(answer: RedisResult<redis::Value>) -> bool {
+    answer.map_or_else(|error| class(&error) == Class::Misconfigured(Setting::Rights), |_| true)
 }
 
 /// An outcome and a key hash. It is only a hint: whoever is woken asks the store.
