@@ -54,7 +54,7 @@
 //! | `postcard`, `json` | | other codecs |
 //! | `tracing` | | events under the target `stampede_guard` |
 //! | `testing` | | [`testing`]: scripted faults of the store, counted fetches; for dev-dependencies |
-//! | `tls-rustls` | | `rediss://` |
+//! | `tls-rustls` | | `rediss://`, with rustls and, unless the application chooses, ring |
 //! | `cluster` | | Redis Cluster clients and connections |
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(
