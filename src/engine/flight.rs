@@ -126,7 +126,7 @@ impl Join {
     }
 
     /// The first state that is an answer, or a reason not to wait.
-    pub(crate) async fn landed(&mut self) -> State {
+    pub(crate) async fn landed(&self) -> State {
         let nested = self.nested;
         let is_over = |state: &State| match state {
             State::Running => false,

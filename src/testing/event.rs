@@ -95,9 +95,8 @@ impl fmt::Display for Event {
             write!(f, " {}", at.primary().escape_ascii())?;
         }
         match &self.what {
-            Happened::Get(Some(entry)) => write!(f, ": {:?}", entry.meta().kind),
+            Happened::Get(Some(entry)) | Happened::Lead(_, Lead::Hit(entry)) => write!(f, ": {:?}", entry.meta().kind),
             Happened::Get(None) => f.write_str(": nothing"),
-            Happened::Lead(_, Lead::Hit(entry)) => write!(f, ": {:?}", entry.meta().kind),
             Happened::Lead(_, Lead::Granted { .. }) => f.write_str(": granted"),
             Happened::Lead(_, Lead::Wait { remaining, .. }) => write!(f, ": wait {remaining:?}"),
             Happened::Lead(_, Lead::Failed { retry_in, .. }) => write!(f, ": failed, again in {retry_in:?}"),
