@@ -97,9 +97,8 @@ mod tests {
                 receiver.wait_for(|set| *set).await;
                 told.send(i)
             });
+            tokio::task::yield_now().await; // it waits
         }
-        drop(told);
-        tokio::task::yield_now().await;
         sender.send_replace(true);
         for i in 0..100 {
             assert_eq!(order.recv().await, Some(i));

@@ -1,7 +1,7 @@
 //! What must hold after every simulation.
 
 use crate::{
-    plan::{Climate, Ends, How, Plan, Step, ms},
+    plan::{Climate, Ends, How, OP_TIMEOUT, Plan, Step, ms},
     run::Outcome,
     world::{Answer, Asked, Value},
 };
@@ -71,7 +71,8 @@ fn valid(plan: &Plan, outcome: &Outcome, asked: &Asked, at: Duration, value: Val
     hold(ended.saturating_add(useful) > asked.at, || "a value older than its lifetimes".into())
 }
 
-/// The version of which the process had been told when it was asked, at any moment before.
+/// The version of which the process had been told when it was asked. Not just before: a read that was under way when it
+/// was told is joined for as long as an operation may take.
 fn told(plan: &Plan, outcome: &Outcome, asked: &Asked) -> u64 {
     // Nobody heeds the message for a flight that is not polled.
     if plan.asks().any(|ask| ask.held.is_some()) {
@@ -79,7 +80,9 @@ fn told(plan: &Plan, outcome: &Outcome, asked: &Asked) -> u64 {
     }
     let heard = |event: &&Event| {
         let gone = matches!(event.what, Happened::Told { gone: true });
-        gone && event.process == Some(asked.process) && event.at < asked.at && key(event) == Some(asked.key)
+        gone && event.process == Some(asked.process)
+            && event.at + OP_TIMEOUT < asked.at
+            && key(event) == Some(asked.key)
     };
     let last = outcome.history.iter().filter(heard).map(|event| event.at).max();
     last.map_or(0, |at| version_before(outcome, asked.key, at))
