@@ -8,19 +8,20 @@
 //!
 //! | switched off | seed | what does not hold |
 //! |---|---|---|
-//! | the fence of a fill | 7 | stored without the right to it |
+//! | the fence of a fill | 4 | stored without the right to it |
 //! | the stamp in the fence | 47 | the same, after a late copy of a question |
-//! | the end of the lease in an invalidation | 7 | stored without the right to it |
-//! | a flight that is dropped releases those who joined | 48 | an answer in time |
+//! | the end of the lease in an invalidation | 4 | stored without the right to it |
+//! | a flight that is dropped releases those who joined | 148 | an answer in time |
 //! | an invalidation makes flights unjoinable | 118 | nothing from before an invalidation |
-//! | what the store says of the entry at hand | 7201 | the same, when the fetch fails |
-//! | a lease that is dropped is given back | 372 | nothing is left |
+//! | a flight that is told so is left | 1383 | the same, once a process has been told |
+//! | what the store says of the entry at hand | 7201 | nothing from before an invalidation, when the fetch fails |
+//! | a lease that is dropped is given back | 4 | nothing is left |
 //! | polls, and the look at the end of the lease | 13 | an answer in time |
 //! | the heartbeat | 17 | one call in the fleet |
 //! | `do_not_store` is not stored | 13 | shared with those who waited only |
 //! | `private` is not shared | 1 | shared with nobody |
 //!
-//! Seeds move when plans are drawn differently. Two mechanisms it cannot miss, as others stand behind them: the answer
+//! Seeds move when plans are drawn differently. Two mechanisms it does not miss, as others stand behind them: the answer
 //! to `abandon` before a stale entry stands in, and local flights that began before their caller asked. They have tests
 //! of their own.
 //!
