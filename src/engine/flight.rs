@@ -241,11 +241,10 @@ impl Flight {
         *lock(&self.course.stands) = entry;
     }
 
-    /// The key was invalidated: nobody joins any more what this process began before.
+    /// The key was invalidated: nobody joins any more what this process began before, lookups and other flights included.
     pub(crate) fn gone(&self) {
         self.stands(None);
-        self.detach();
-        self.flights.lock().local.remove(&self.at);
+        self.flights.forget(&self.at);
     }
 
     /// Becomes the local flight of its address, or joins the one that there is if it began after `since`. Leaves the
