@@ -81,7 +81,7 @@ impl Config {
                         actions.push(Action::LookupFails { p, r });
                     }
                 }
-                At::Aboard { own, .. } if self.budgets && !own => actions.push(Action::WaitedEnough { p, r }),
+                At::Aboard { .. } if self.budgets => actions.push(Action::WaitedEnough { p, r }),
                 At::Rest | At::Aboard { .. } => {}
             }
         }

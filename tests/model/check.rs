@@ -64,8 +64,8 @@ where
 
 /// Searches all states for such from which no path leads to rest: how many there are, of how many.
 ///
-/// This is reachability, and asks for no fairness: a state is stuck if nothing that may still happen brings everybody to
-/// an end. The checker's `eventually` properties do not see loops, and this protocol polls.
+/// This is reachability, and asks for no fairness: a state is stuck if nothing that may still happen brings everybody
+/// to an end. The checker's `eventually` properties do not see loops, and this protocol polls.
 pub(crate) fn stuck(config: &Config) -> (usize, usize) {
     let began = Instant::now();
     let mut numbers: HashMap<World, usize> = config.init_states().into_iter().zip(0..).collect();

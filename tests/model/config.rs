@@ -22,7 +22,8 @@ pub(crate) struct Config {
     pub(crate) losses: bool,
     /// Requests are delivered twice.
     pub(crate) duplicates: bool,
-    /// Wake-ups are messages, and nobody polls. Else everybody asks again at any time, which is what a wake-up comes to.
+    /// Wake-ups are messages, and nobody polls. Else everybody asks again at any time, which is what a wake-up comes
+    /// to.
     pub(crate) wakes: bool,
     /// The lease and the tombstone run out, whatever their holder does. So do pauses that outlast them.
     pub(crate) expiry: bool,
@@ -36,7 +37,7 @@ pub(crate) struct Config {
     pub(crate) failures: bool,
     /// Answers for one caller.
     pub(crate) private: bool,
-    /// Wait budgets run out.
+    /// Wait budgets run out, and deadlines.
     pub(crate) budgets: bool,
     /// Computations are dropped with their caller.
     pub(crate) cancels: bool,

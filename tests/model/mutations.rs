@@ -1,5 +1,5 @@
-//! The rules with one of them broken: the checker finds what it is for. The same configurations hold with all rules; they
-//! are those of [`safety`](super::safety) and [`liveness`](super::liveness).
+//! The rules with one of them broken: the checker finds what it is for. The same configurations hold with all rules;
+//! they are those of [`safety`](super::safety) and [`liveness`](super::liveness).
 
 use super::{
     check::{fails, stuck},
@@ -121,8 +121,8 @@ fn a_fill_wakes_who_waits() {
     hangs(liveness::wakes(), Broken::NoWake);
 }
 
-/// Not a rule of ours, but what asynchronous replication does (F10): an invalidation that is lost with its primary is lost,
-/// and a fill that began before it lands. What it stores is served until the end of its retention, at most.
+/// Not a rule of ours, but what asynchronous replication does (F10): an invalidation that is lost with its primary is
+/// lost, and a fill that began before it lands. What it stores is served until the end of its retention, at most.
 #[test]
 fn a_failover_that_loses_the_invalidation_lets_an_old_fill_land() {
     fails("failover", Config { failover: Failover::LosesAnything, ..safety::small() }, NO_STALE_SET);

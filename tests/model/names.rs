@@ -1,7 +1,7 @@
 //! Gives tokens and stamps the smallest names, so that states that differ in nothing but names are one state.
 //!
-//! Sound because tokens and stamps are compared for equality only: a renaming carries every step of one state into a step
-//! of the other. It is what makes the state space finite although every `lead` has a new token.
+//! Sound because tokens and stamps are compared for equality only: a renaming carries every step of one state into a
+//! step of the other. It is what makes the state space finite although every `lead` has a new token.
 
 use super::{
     server::{Entry, Lease, Led, Right, Server, Stamp, Token},

@@ -1,9 +1,10 @@
-//! The copies that a process keeps of entries (F19): a message on a channel of their own tells it of invalidations, and a
-//! copy is inserted only if neither such a message nor a reconnect came since its `GET` was sent.
+//! The copies that a process keeps of entries (F19): a message on a channel of their own tells it of invalidations, and
+//! a copy is inserted only if neither such a message nor a reconnect came since its `GET` was sent.
 //!
 //! One process, one key. `GET` and the channel are different connections, so their answers overtake each other; a
 //! connection that breaks loses the messages under way, and the process notices later. How entries come to be stored is
-//! left out: what is stored is as new as the last invalidation, which is what the [`protocol`](super::protocol) promises.
+//! left out: what is stored is as new as the last invalidation, which is what the [`protocol`](super::protocol)
+//! promises.
 
 use super::check::{fails, holds};
 use stateright::{Model, Property};

@@ -69,7 +69,7 @@ impl Step<'_> {
                     Content::Value(_) | Content::Private if servable => self.land(p, f, Landing::Found(entry)),
                     content => {
                         let flight = self.flight(p, f);
-                        (flight.seen, flight.stood) = (Some(Seen { id: entry.id, content }), floor);
+                        (flight.seen, flight.stands, flight.stood) = (Some(Seen { id: entry.id, content }), None, 0);
                         self.lead(p, f);
                     }
                 }

@@ -59,8 +59,9 @@ impl Model for Config {
     }
 }
 
-/// I1: whoever leads has the lease, and keeps it until he gives it back, it expires, an invalidation drops it, a promote
-/// ends it, or the server is replaced. So two who may fill are never there at once, and two who compute only after one of these.
+/// I1: whoever leads has the lease, and keeps it until he gives it back, it expires, an invalidation drops it, a
+/// promote ends it, or the server is replaced. So two who may fill are never there at once, and two who compute only
+/// after one of these.
 pub(crate) const ONE_HOLDER: &str = "I1: one holder";
 /// I2: no entry takes the place of a newer one.
 pub(crate) const NO_OLD_OVER_NEW: &str = "I2: no old entry over a newer one";

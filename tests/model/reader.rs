@@ -11,8 +11,8 @@ use super::{
 #[derive(Clone, Copy)]
 pub(crate) enum Answer {
     Value(u8),
-    /// Instead of an error, or when the wait is over. With the newest invalidation that had been executed when the store
-    /// said that the entry still stands.
+    /// Instead of an error, or when the wait is over. With the newest invalidation that had been executed when the
+    /// store said that the entry still stands.
     Stale(u8, u8),
     /// An error, or a call of its own that nobody shares.
     Own,
@@ -151,24 +151,25 @@ impl Step<'_> {
         self.process(p).readers[r].at = flight;
     }
 
-    /// A call under a pass marker. Its answer is for its caller; if it turns out to be for everybody, it takes the place
-    /// of the marker.
+    /// A call under a pass marker. Its answer is for its caller; if it turns out to be for everybody, it takes the
+    /// place of the marker.
     fn pass(&mut self, p: usize, r: usize, marker: Entry) {
         let entry = Entry { id: self.token(p), content: Content::Value(self.world.origin), stale: false };
         self.send_behind(Request::Fill { right: Right::Promote(marker.id), entry });
         self.answer(p, r, Answer::Own);
     }
 
-    /// The wait budget of a reader that joined is over.
+    /// The wait budget of a reader that joined is over, or the deadline of one that opened the flight.
     pub(crate) fn waited_enough(&mut self, p: usize, r: usize) {
         let reader = self.process(p).readers[r];
-        let At::Aboard { flight, .. } = reader.at else { return };
+        let At::Aboard { flight, own } = reader.at else { return };
         let flight = &self.process(p).flights[flight];
         match flight.stands {
             Some(version) => {
                 let stood = flight.stood;
                 self.answer(p, r, Answer::Stale(version, stood));
             }
+            None if own => self.answer(p, r, Answer::Own),
             None => self.go_local(p, r, reader.asked),
         }
     }

@@ -1,4 +1,5 @@
-//! The server: one entry, one lease, and the scripts as pure functions, each a mirror of `src/store/redis/script/*.lua`.
+//! The server: one entry, one lease, and the scripts as pure functions, each a mirror of
+//! `src/store/redis/script/*.lua`.
 //!
 //! Left out: spans (what can expire does so at any time), the count of failures in a tombstone, the limit of inboxes,
 //! writes that a full server refuses.

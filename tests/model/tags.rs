@@ -1,8 +1,9 @@
-//! Tags (F12): they are known only at the head of an answer and live on other servers than what they tag, so no lease can
-//! fence them. An entry keeps when its computation began, a tag when it was invalidated, each by its own server's clock; an
-//! entry counts if and only if `invalidated + margin < begun`.
+//! Tags (F12): they are known only at the head of an answer and live on other servers than what they tag, so no lease
+//! can fence them. An entry keeps when its computation began, a tag when it was invalidated, each by its own server's
+//! clock; an entry counts if and only if `invalidated + margin < begun`.
 //!
-//! One tag, one key, time in ticks of the margin, two clocks that are at most one tick apart, each fill as late as it likes.
+//! One tag, one key, time in ticks of the margin, two clocks that are at most one tick apart, each fill as late as it
+//! likes.
 
 use super::check::{fails, holds};
 use stateright::{Model, Property};

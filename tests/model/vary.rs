@@ -1,9 +1,10 @@
-//! Variants (F11): the primary entry says which fields of a request select, and its id is part of the name of each variant.
-//! So an invalidation that drops the primary need not know the variants, stored or in flight: nobody reaches them any more.
+//! Variants (F11): the primary entry says which fields of a request select, and its id is part of the name of each
+//! variant. So an invalidation that drops the primary need not know the variants, stored or in flight: nobody reaches
+//! them any more.
 //!
 //! Two clients ask for one variant each, or for the same. The lease of the primary is that of the
-//! [`protocol`](super::protocol), without losses; variants have no lease here, which lets more happen. An invalidation does
-//! not touch variants.
+//! [`protocol`](super::protocol), without losses; variants have no lease here, which lets more happen. An invalidation
+//! does not touch variants.
 
 use super::check::{fails, holds};
 use stateright::{Model, Property};
