@@ -1,4 +1,5 @@
-//! Threads under control: `RUSTFLAGS="--cfg shuttle" cargo test --lib --target-dir target/shuttle schedules`.
+//! Threads under control: `cargo test --lib schedules`. In unit tests nothing else may use these: they panic outside of
+//! [`explore`].
 //!
 //! A program is run again and again, each time under another schedule of its threads and tasks. They take turns where one
 //! of them takes or gives back a lock, where it is about to call a watch channel, and where it awaits. What lies between
@@ -9,7 +10,7 @@
 //!
 //! | variable | default | |
 //! |---|---|---|
-//! | `SCHEDULES` | 1000 | so many schedules at random, and as many with few preemptions (PCT), of each program |
+//! | `SCHEDULES` | 500 | so many schedules at random, and as many with few preemptions (PCT), of each program |
 //! | `SHUTTLE_RANDOM_SEED` | 1 | other ones |
 //! | `SCHEDULE` | | this one only, as printed when it failed; name its test |
 
@@ -26,7 +27,7 @@ pub(crate) fn explore(program: impl Fn() + Clone + Send + Sync + 'static) {
     if let Ok(schedule) = env::var("SCHEDULE") {
         return shuttle::replay(program, &schedule);
     }
-    let schedules = env::var("SCHEDULES").map_or(1000, |text| text.parse().expect("SCHEDULES is a number"));
+    let schedules = env::var("SCHEDULES").map_or(500, |text| text.parse().expect("SCHEDULES is a number"));
     run(RandomScheduler::new_from_seed(SEED, schedules), program.clone());
     run(PctScheduler::new_from_seed(SEED, PREEMPTIONS, schedules), program);
 }
