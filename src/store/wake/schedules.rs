@@ -155,7 +155,7 @@ fn a_ghost_is_a_holder_that_was_given_up_and_no_other() {
             }
         });
         let waiter = thread::spawn({
-            let (wakes, held, given_up) = (wakes.clone(), held.clone(), given_up.clone());
+            let wakes = wakes.clone();
             move || {
                 let mut listener = wakes.listen(&at());
                 let own = listener.token();
