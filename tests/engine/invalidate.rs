@@ -2,7 +2,7 @@
 
 use crate::{
     Down, MS, SECOND, never,
-    support::{Origin, herd},
+    support::{Origin, eventually, herd},
     wire::{Fault, Wire},
 };
 use stampede_guard::{ErrorKind, MemoryStore, Policy, StampedeGuard, store::Wakes};
@@ -52,6 +52,23 @@ async fn a_computation_that_began_before_is_neither_joined_nor_stored() {
     guard.shutdown().await;
     assert_eq!(ask().await.expect("a hit"), after, "the late fill was refused");
     assert_eq!(guard.report().fenced, 1);
+}
+
+/// Told by another guard over the same store, as by another process. Seen to fail with nobody listening during the fill.
+#[tokio::test]
+async fn what_is_being_filled_is_not_joined_after_it() {
+    let (store, gate) = (Arc::<MemoryStore>::default(), Origin::gated());
+    let wire = Wire { store: store.clone(), fill: Fault::Gated(0, gate.clone()), ..Wire::default() };
+    let near = StampedeGuard::new(wire).op_timeout(100 * SECOND);
+    let far = StampedeGuard::new(store);
+    assert_eq!(near.fetch("k", async || Ok::<_, Down>(1)).await.expect("an answer"), 1);
+    gate.arrived(1).await;
+    far.invalidate("k").await.expect("acknowledged");
+    eventually("the flight is told", async || near.in_flight() == 0).await;
+    assert_eq!(near.fetch("k", async || Ok::<_, Down>(2)).await.expect("an answer"), 2);
+    gate.open();
+    near.shutdown().await;
+    assert_eq!(near.report().fenced, 1);
 }
 
 /// Seen to fail with `seen_alive` ignored in `Pilot::keep_seen`, and with stale-if-error before `abandon`.
