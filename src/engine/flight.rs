@@ -284,13 +284,10 @@ impl Flight {
         self.course.join(Wanted::default())
     }
 
-    /// The key was invalidated: nobody joins any more what this process began before.
+    /// The key was invalidated: nobody joins any more what this process began before, lookups and other flights included.
     pub(crate) fn gone(&self) {
         self.stands(None);
-        self.detach();
-        let mut tables = self.flights.lock();
-        tables.local.remove(&self.at);
-        tables.lookups.remove(&self.at);
+        self.flights.forget(&self.at);
     }
 
     /// Becomes the local flight of its address, or joins the one that there is if it is good enough. Leaves the fleet:

@@ -249,3 +249,48 @@ async fn a_local_flight_is_not_joined_by_those_who_ask_after_an_invalidation() {
         assert_eq!(slowly(guard.wait(4 * SECOND), 0, 1).await, 1);
     }
 }
+
+/// A lookup is under way while the entry is refreshed, and the refresh is told of the invalidation. Seen to fail with
+/// `Flight::gone` that leaves lookups in the table.
+#[tokio::test(start_paused = true)]
+async fn a_lookup_is_not_joined_once_its_process_was_told_of_an_invalidation() {
+    let (store, gate) = (Arc::new(MemoryStore::default()), Origin::gated());
+    let elsewhere = StampedeGuard::new(store.clone());
+    let wire = Wire { store, get: Fault::Late(2, gate.clone()), ..Wire::default() };
+    let policy = Policy::fresh_for(SECOND).stale_while_revalidate(600 * SECOND).jitter(0.0);
+    let guard = StampedeGuard::new(wire).policy(policy).op_timeout(60 * SECOND);
+    assert_eq!(slowly(guard.clone(), 0, 0).await, 0);
+    tokio::time::sleep(2 * SECOND).await;
+    assert_eq!(slowly(guard.clone(), 30, 1).await, 0, "stale, and refreshed behind");
+    let before = tokio::spawn(slowly(guard.clone(), 0, 1));
+    gate.arrived(1).await;
+    elsewhere.invalidate("k").await.expect("acknowledged");
+    tokio::time::sleep(MS).await;
+    let after = tokio::spawn(slowly(guard, 0, 1));
+    tokio::time::sleep(MS).await;
+    gate.open();
+    assert_eq!(after.await.expect("no panic"), 1);
+    assert_eq!(before.await.expect("no panic"), 0, "asked before, and its answer was late");
+}
+
+/// The flight has learnt that another entry is there, and asks again. Seen to fail with `Pilot::hit` that leaves the entry
+/// of before with those who joined.
+#[tokio::test(start_paused = true)]
+async fn what_another_entry_has_replaced_is_not_served_to_those_who_waited_enough() {
+    let (store, gate) = (Arc::new(MemoryStore::default()), Origin::gated());
+    let policy = Policy::fresh_for(SECOND).stale_if_error(600 * SECOND).jitter(0.0);
+    let [leader, writer] = [StampedeGuard::new(store.clone()), StampedeGuard::new(store.clone())];
+    let wire = Wire { lead: Fault::Gated(3, gate), ..deaf(store) };
+    let guard = StampedeGuard::new(wire).policy(policy).op_timeout(600 * SECOND);
+    assert_eq!(slowly(guard.clone(), 0, 0).await, 0);
+    tokio::time::sleep(2 * SECOND).await;
+    tokio::spawn(slowly(leader.policy(policy), 600, 9));
+    tokio::time::sleep(MS).await;
+    tokio::spawn(slowly(guard.clone().wait(600 * SECOND), 0, 9));
+    tokio::time::sleep(MS).await;
+    let joined = tokio::spawn(slowly(guard.wait(6 * SECOND), 0, 2));
+    tokio::time::sleep(MS).await;
+    writer.invalidate("k").await.expect("acknowledged");
+    assert_eq!(slowly(writer.policy(Policy::fresh_for(Duration::ZERO).stale_if_error(600 * SECOND)), 0, 1).await, 1);
+    assert_eq!(joined.await.expect("no panic"), 2);
+}
