@@ -6,7 +6,7 @@
 mod explored;
 
 #[cfg(test)]
-pub(crate) use explored::{Mutex, MutexGuard, explore, watch};
+pub(crate) use explored::{Mutex, MutexGuard, any, explore, watch};
 #[cfg(not(test))]
 pub(crate) use {
     std::sync::{Mutex, MutexGuard},

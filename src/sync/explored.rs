@@ -10,7 +10,7 @@
 //!
 //! | variable | default | |
 //! |---|---|---|
-//! | `SCHEDULES` | 500 | so many schedules at random, and as many with few preemptions (PCT), of each program |
+//! | `SCHEDULES` | 1000 | so many schedules at random, and as many with few preemptions (PCT), of each program |
 //! | `SHUTTLE_RANDOM_SEED` | 1 | other ones |
 //! | `SCHEDULE` | | this one only, as printed when it failed; name its test |
 
@@ -18,6 +18,7 @@ pub(crate) use shuttle::sync::{Mutex, MutexGuard};
 
 use shuttle::{
     Runner,
+    rand::{Rng, thread_rng},
     scheduler::{PctScheduler, RandomScheduler, Scheduler},
 };
 use std::{env, time::Duration};
@@ -27,13 +28,18 @@ pub(crate) fn explore(program: impl Fn() + Clone + Send + Sync + 'static) {
     if let Ok(schedule) = env::var("SCHEDULE") {
         return shuttle::replay(program, &schedule);
     }
-    let schedules = env::var("SCHEDULES").map_or(500, |text| text.parse().expect("SCHEDULES is a number"));
+    let schedules = env::var("SCHEDULES").map_or(1000, |text| text.parse().expect("SCHEDULES is a number"));
     run(RandomScheduler::new_from_seed(SEED, schedules), program.clone());
     run(PctScheduler::new_from_seed(SEED, PREEMPTIONS, schedules), program);
 }
 
 fn run(scheduler: impl Scheduler + 'static, program: impl Fn() + Send + Sync + 'static) {
     let _ = Runner::new(scheduler, shuttle::Config::default()).run(program);
+}
+
+/// One of these, drawn anew for each schedule and recorded with it.
+pub(crate) fn any<T: Copy>(of: &[T]) -> T {
+    of[thread_rng().gen_range(0..of.len())]
 }
 
 /// Fixed, so that what passed once passes again.
