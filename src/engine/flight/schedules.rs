@@ -54,7 +54,7 @@ impl Drop for Done<'_> {
 async fn ask(flights: Arc<Flights>, computing: Computing) {
     loop {
         match flights.enter(&at(), Scope::Fleet, None, ANY) {
-            Ok(mut join) => match join.landed().await {
+            Ok(join) => match join.landed().await {
                 State::NotShared => return,
                 _ => continue,
             },
@@ -70,7 +70,7 @@ async fn ask(flights: Arc<Flights>, computing: Computing) {
 async fn ask_locally(flights: Arc<Flights>, computing: Computing, directly: bool) {
     loop {
         let scope = if directly { Scope::Local } else { Scope::Fleet };
-        let (mut join, flight) = match flights.enter(&at(), scope, None, ANY) {
+        let (join, flight) = match flights.enter(&at(), scope, None, ANY) {
             Ok(join) => (join, None),
             Err(flight) if directly => {
                 computing.once().await;
@@ -157,7 +157,7 @@ fn whoever_joined_is_told_how_it_ended() {
         let joined = [ANY, NESTED].map(|wanted| {
             let flights = flights.clone();
             spawn(async move {
-                let Some(mut join) = flights.join(&at(), wanted) else { return };
+                let Some(join) = flights.join(&at(), wanted) else { return };
                 let state = join.landed().await;
                 assert!(!matches!(state, State::Running));
                 match state {
