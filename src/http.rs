@@ -11,4 +11,4 @@ mod status;
 
 pub use body::GuardBody;
 pub use future::ResponseFuture;
-pub use service::GuardService;
+pub use service::{Deadline, GuardService};

@@ -194,6 +194,10 @@ impl Store for RedisStore {
         })
     }
 
+    fn epoch(&self) -> u64 {
+        self.link.connections()
+    }
+
     fn listen(&self, at: &Address) -> Listener {
         if let Some(subscriber) = &self.subscriber {
             subscriber.start();
