@@ -25,10 +25,15 @@ pub(crate) struct RedisServer {
 impl RedisServer {
     /// A server for this test alone. Only on such a one count, flush, pause or kill.
     pub(crate) fn start() -> Self {
+        Self::start_with(&[])
+    }
+
+    /// The same, with further arguments for `redis-server`; for as long as it is not restarted.
+    pub(crate) fn start_with(args: &[&str]) -> Self {
         // Between our look for a free port and the server's bind, somebody else may take it.
         for _ in 0..PORTS_TRIED {
             let port = free_port();
-            if let Some(running) = Running::start(port) {
+            if let Some(running) = Running::start(port, args) {
                 return Self { port, running: Mutex::new(Some(running)) };
             }
         }
@@ -102,7 +107,7 @@ fn free_port() -> u16 {
 /// The port may belong to somebody's outgoing connection for a moment.
 fn start_again(port: u16) -> Running {
     for _ in 0..RESTARTS_TRIED {
-        if let Some(running) = Running::start(port) {
+        if let Some(running) = Running::start(port, &[]) {
             return running;
         }
         thread::sleep(RESTART_PAUSE);

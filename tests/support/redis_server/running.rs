@@ -22,9 +22,9 @@ pub(super) struct Running {
 
 impl Running {
     /// A server on that port which answers; `None` if the port is taken.
-    pub(super) fn start(port: u16) -> Option<Self> {
+    pub(super) fn start(port: u16, args: &[&str]) -> Option<Self> {
         require_redis_server();
-        let running = Self::spawn(port);
+        let running = Self::spawn(port, args);
         for _ in 0..TICKS {
             if running.answers_on(port) {
                 return Some(running);
@@ -41,7 +41,7 @@ impl Running {
         self.pid
     }
 
-    fn spawn(port: u16) -> Self {
+    fn spawn(port: u16, args: &[&str]) -> Self {
         let dir = tempfile::Builder::new().prefix("stampede-guard-redis-").tempdir().expect("a temporary directory");
         let mut watchdog = Command::new("sh")
             .args(["-c", WATCHDOG])
@@ -49,6 +49,7 @@ impl Running {
             .args(["--port", &port.to_string(), "--bind", "127.0.0.1"])
             .args(["--save", "", "--appendonly", "no", "--dir"])
             .arg(dir.path())
+            .args(args)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())

@@ -1,0 +1,132 @@
+//! Each fault with each operation: a table of what it cost.
+
+use crate::{
+    MS, SECOND,
+    fault::Fault,
+    operation::Operation,
+    witness::{Seen, Witness},
+    world::World,
+};
+use std::{collections::HashMap, fmt, future::ready, time::Duration};
+use tokio::{
+    runtime::Handle,
+    task::JoinSet,
+    time::{Instant, sleep},
+};
+
+/// What a fault cost an operation.
+struct Cell {
+    seen: Seen,
+    /// The slowest answer, less the slowest of the same operation without the fault.
+    added: Duration,
+    /// The most origin calls that one key took at one moment, in both processes.
+    calls: usize,
+    /// From the end of the fault until what one process fills is a hit in the other one, in both directions.
+    recovery: Duration,
+}
+
+async fn cell(fault: Fault, operation: Operation) -> Cell {
+    let world = World::new(fault.is_of_network(), operation.policy()).await;
+    let witness = Witness::new(world.guards.clone());
+    operation.once((&world, &witness), "plain", None, ready(())).await;
+    world.quiet().await;
+    let plain = witness.take();
+
+    operation.once((&world, &witness), &operation.key(0), fault.peer(), fault.strike(&world)).await;
+    let (struck, mut calls) = (Instant::now(), witness.calls(&operation.key(0)));
+    for round in 1.. {
+        if struck.elapsed() >= fault.lasts() {
+            break;
+        }
+        sleep(5 * MS).await;
+        let key = operation.key(round);
+        let before = witness.calls(&key);
+        operation.again((&world, &witness), &key).await;
+        calls = calls.max(witness.calls(&key) - before);
+    }
+    fault.heal(&world).await;
+    let recovery = shared_again(&world, &witness).await;
+    operation.settle(&witness, &operation.key(0)).await;
+    world.quiet().await;
+
+    if witness.peak() > 1 {
+        witness.complain(format!("{} calls of one process for one key at once", witness.peak()));
+    }
+    if calls > MOST_CALLS {
+        witness.complain(format!("{calls} calls for one key"));
+    }
+    let mut seen = witness.take();
+    seen.broken.extend(plain.broken);
+    Cell { added: seen.slowest.saturating_sub(plain.slowest), seen, calls, recovery }
+}
+
+async fn shared_again(world: &World, witness: &Witness) -> Duration {
+    let healed = Instant::now();
+    let shares = async |key: String, first: usize, second: usize| {
+        let fetch = |process: usize| async move || Ok::<_, crate::Down>(process);
+        let filled = world.guards[first].fetch(key.clone(), fetch(first)).await;
+        let found = world.guards[second].fetch(key, fetch(second)).await;
+        filled.is_ok_and(|value| value == first) && found.is_ok_and(|value| value == first)
+    };
+    for n in 0.. {
+        if shares(format!("there-{n}"), 0, 1).await && shares(format!("back-{n}"), 1, 0).await {
+            break;
+        }
+        if healed.elapsed() > 20 * SECOND {
+            witness.complain("nothing is shared again".to_owned());
+            break;
+        }
+        sleep(5 * MS).await;
+    }
+    healed.elapsed()
+}
+
+impl fmt::Display for Cell {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "+{} · {} · {}", self.added.as_millis(), self.calls, self.recovery.as_millis())
+    }
+}
+
+/// Few cells at a time, so that they do not slow each other down.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn matrix() {
+    let mut todo = Fault::ALL.into_iter().flat_map(|fault| Operation::ALL.map(|operation| (fault, operation)));
+    let (mut running, mut names) = (JoinSet::new(), HashMap::new());
+    let (mut cells, mut broken) = (Vec::new(), Vec::new());
+    loop {
+        while running.len() < AT_ONCE
+            && let Some((fault, operation)) = todo.next()
+        {
+            // On a thread of its own: servers are started and killed in it, which blocks.
+            let handle = Handle::current();
+            let run = move || (fault, operation, handle.block_on(cell(fault, operation)));
+            names.insert(running.spawn_blocking(run).id(), (fault, operation));
+        }
+        match running.join_next().await {
+            Some(Ok(done)) => cells.push(done),
+            Some(Err(error)) => broken.push(format!("{:?}: {error}", names[&error.id()])),
+            None => break,
+        }
+    }
+
+    println!("| fault | {} |", Operation::ALL.map(Operation::name).join(" | "));
+    println!("|---{}|", "|---".repeat(Operation::ALL.len()));
+    for fault in Fault::ALL {
+        let shown = Operation::ALL.map(|operation| {
+            let cell = cells.iter().find(|cell| (cell.0, cell.1) == (fault, operation));
+            cell.map_or("failed".to_owned(), |(.., cell)| cell.to_string())
+        });
+        println!("| {} | {} |", fault.name(), shown.join(" | "));
+    }
+    let requests: usize = cells.iter().map(|(.., cell)| cell.seen.requests).sum();
+    for (fault, operation, cell) in cells {
+        let named = |what| format!("{}, {}: {what}", fault.name(), operation.name());
+        broken.extend(cell.seen.broken.into_iter().map(named));
+    }
+    println!("\n{requests} requests, {} broken promises", broken.len());
+    assert!(broken.is_empty(), "{}", broken.join("\n"));
+}
+
+const AT_ONCE: usize = 4;
+/// Of ten callers in two processes: one call each, and one more for a caller that came too late for it.
+const MOST_CALLS: usize = 4;

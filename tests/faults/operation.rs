@@ -1,0 +1,183 @@
+//! What is asked of the guards while something goes wrong, and at which point of it that happens.
+
+use crate::{
+    Down, MS, SECOND,
+    support::eventually,
+    witness::Witness,
+    world::{Role, World},
+};
+use stampede_guard::Policy;
+use tokio::time::{Instant, sleep};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Operation {
+    /// The entry is there.
+    Hit,
+    /// It is not, and everybody asks.
+    Miss,
+    /// One process computes, the other one waits for it.
+    Wait,
+    /// One process computes, and is about to fill; then the other one asks.
+    Fill,
+    /// The entry is stale, and is to be refreshed behind.
+    Refresh,
+    /// The entry has to go; then everybody asks.
+    Invalidate,
+}
+
+impl Operation {
+    pub(crate) const ALL: [Self; 6] = [Self::Hit, Self::Miss, Self::Wait, Self::Fill, Self::Refresh, Self::Invalidate];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Hit => "hit",
+            Self::Miss => "miss",
+            Self::Wait => "wait",
+            Self::Fill => "fill",
+            Self::Refresh => "refresh",
+            Self::Invalidate => "invalidate",
+        }
+    }
+
+    pub(crate) fn policy(self) -> Policy {
+        match self {
+            Self::Refresh => Policy::fresh_for(20 * MS).jitter(0.0).stale_while_revalidate(60 * SECOND),
+            _ => Policy::fresh_for(60 * SECOND),
+        }
+    }
+
+    /// Runs it once, among many callers; what happens at its worst moment is `strike`. With a peer that leads, that is
+    /// the one who computes; one that waits does so for this key, or for another one if nobody waits for this one.
+    pub(crate) async fn once(
+        self,
+        (world, witness): (&World, &Witness),
+        key: &str,
+        peer: Option<Role>,
+        strike: impl Future<Output = ()>,
+    ) {
+        if let Self::Wait | Self::Fill = self {
+            self.in_flight((world, witness), key, peer, strike).await;
+            if let Self::Fill = self {
+                witness.guard(0).shutdown().await; // it has filled, or has given up
+                witness.ask(1, key, 1).await;
+            }
+            return;
+        }
+        let stored = matches!(self, Self::Hit | Self::Refresh) || (self == Self::Invalidate && peer.is_none());
+        if stored {
+            witness.ask(0, key, 1).await;
+            witness.guard(0).shutdown().await;
+            sleep(30 * MS).await; // what is to be stale is stale
+        }
+        let (other, waited_for) = (format!("{key}-other"), witness.hold(0, &format!("{key}-other")));
+        let leader = {
+            let (witness, other) = (witness.clone(), other.clone());
+            async move { witness.ask(0, &other, 1).await }
+        };
+        let mut aside = None;
+        match peer {
+            Some(Role::Leads) => world.spawn_peer(Role::Leads, if self == Self::Hit { &other } else { key }).await,
+            Some(Role::Waits) => {
+                aside = Some(tokio::spawn(leader));
+                waited_for.arrived(1).await;
+                world.spawn_peer(Role::Waits, &other).await;
+                world.waited_for_by(1, &other).await;
+            }
+            None => {}
+        }
+        strike.await;
+        witness.struck();
+        match self {
+            Self::Invalidate => self.again((world, witness), key).await,
+            _ => witness.herd(CALLERS, &[0, 1], key, 1).await,
+        }
+        waited_for.open();
+        if let Some(aside) = aside {
+            aside.await.expect("no panic");
+        }
+    }
+
+    /// The fault strikes while the origin computes.
+    async fn in_flight(
+        self,
+        (world, witness): (&World, &Witness),
+        key: &str,
+        peer: Option<Role>,
+        strike: impl Future<Output = ()>,
+    ) {
+        let led_here = peer != Some(Role::Leads);
+        let origin = witness.hold(0, key);
+        if !led_here {
+            origin.open();
+            world.spawn_peer(Role::Leads, key).await;
+        }
+        let leader = async {
+            if led_here {
+                witness.ask(0, key, 1).await;
+            }
+        };
+        let others = async {
+            if led_here {
+                origin.arrived(1).await;
+            }
+            let process = if self == Self::Wait { 1 } else { 0 };
+            witness.herd(CALLERS, &[process], key, 1).await;
+        };
+        let fault = async {
+            let mut waiting = usize::from(self == Self::Wait || !led_here);
+            if peer == Some(Role::Waits) {
+                origin.arrived(1).await;
+                world.spawn_peer(Role::Waits, key).await;
+                waiting += 1;
+            }
+            world.waited_for_by(waiting, key).await;
+            strike.await;
+            witness.struck();
+            origin.open();
+        };
+        tokio::join!(leader, others, fault);
+    }
+
+    /// Once more, while it still goes wrong.
+    pub(crate) async fn again(self, (_, witness): (&World, &Witness), key: &str) {
+        let mut floor = 1;
+        if let Self::Invalidate = self {
+            let (version, asked) = (witness.change(), Instant::now());
+            // What is not acknowledged is made up for later, see `settle`.
+            if witness.guard(0).invalidate(key).await.is_ok() {
+                floor = version;
+            }
+            witness.took(0, asked);
+        }
+        // The other process may not have heard of an invalidation yet.
+        tokio::join!(witness.herd(CALLERS, &[0], key, floor), witness.herd(CALLERS, &[1], key, 1));
+    }
+
+    /// When all is well again: nobody has anything older than the newest, however it was invalidated.
+    pub(crate) async fn settle(self, witness: &Witness, key: &str) {
+        if let Self::Invalidate = self {
+            let newest = format!("{key}@{}", witness.version());
+            for process in [0, 1] {
+                let fetch = || {
+                    let newest = newest.clone();
+                    async move || Ok::<_, Down>(newest)
+                };
+                eventually("what was invalidated is gone", async || {
+                    witness.guard(process).fetch(key, fetch()).await.is_ok_and(|value| value == newest)
+                })
+                .await;
+            }
+        }
+        witness.herd(1, &[0, 1], key, 1).await;
+    }
+
+    /// The key of that round: another one each time, if it is not to be there.
+    pub(crate) fn key(self, round: usize) -> String {
+        match self {
+            Self::Miss | Self::Wait | Self::Fill => format!("round-{round}"),
+            Self::Hit | Self::Refresh | Self::Invalidate => "round-0".to_owned(),
+        }
+    }
+}
+
+const CALLERS: usize = 5;
