@@ -15,8 +15,11 @@
 mod support;
 
 mod fault;
+mod leaders;
+mod load;
 mod matrix;
 mod operation;
+mod silence;
 mod witness;
 mod world;
 

@@ -1,7 +1,7 @@
 //! Each fault with each operation: a table of what it cost.
 
 use crate::{
-    MS, SECOND,
+    MS,
     fault::Fault,
     operation::Operation,
     witness::{Seen, Witness},
@@ -45,7 +45,7 @@ async fn cell(fault: Fault, operation: Operation) -> Cell {
         calls = calls.max(witness.calls(&key) - before);
     }
     fault.heal(&world).await;
-    let recovery = shared_again(&world, &witness).await;
+    let recovery = witness.shared_again().await;
     operation.settle(&witness, &operation.key(0)).await;
     world.quiet().await;
 
@@ -58,27 +58,6 @@ async fn cell(fault: Fault, operation: Operation) -> Cell {
     let mut seen = witness.take();
     seen.broken.extend(plain.broken);
     Cell { added: seen.slowest.saturating_sub(plain.slowest), seen, calls, recovery }
-}
-
-async fn shared_again(world: &World, witness: &Witness) -> Duration {
-    let healed = Instant::now();
-    let shares = async |key: String, first: usize, second: usize| {
-        let fetch = |process: usize| async move || Ok::<_, crate::Down>(process);
-        let filled = world.guards[first].fetch(key.clone(), fetch(first)).await;
-        let found = world.guards[second].fetch(key, fetch(second)).await;
-        filled.is_ok_and(|value| value == first) && found.is_ok_and(|value| value == first)
-    };
-    for n in 0.. {
-        if shares(format!("there-{n}"), 0, 1).await && shares(format!("back-{n}"), 1, 0).await {
-            break;
-        }
-        if healed.elapsed() > 20 * SECOND {
-            witness.complain("nothing is shared again".to_owned());
-            break;
-        }
-        sleep(5 * MS).await;
-    }
-    healed.elapsed()
 }
 
 impl fmt::Display for Cell {

@@ -13,7 +13,7 @@ use std::{
     },
     time::Duration,
 };
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 /// Asks guards that stand for processes. Values are `key@version`, so that each one tells whose it is and when it was
 /// made. Clones keep one book.
@@ -118,6 +118,28 @@ impl Witness {
             async move { witness.ask(process, &key, floor).await }
         });
         all.await;
+    }
+
+    /// Returns when what one process fills is a hit in another one, in both directions, and how long that took.
+    pub(crate) async fn shared_again(&self) -> Duration {
+        let began = Instant::now();
+        let shares = async |key: String, first: usize, second: usize| {
+            let fetch = |process: usize| async move || Ok::<_, Down>(process);
+            let filled = self.guard(first).fetch(key.clone(), fetch(first)).await;
+            let found = self.guard(second).fetch(key, fetch(second)).await;
+            filled.is_ok_and(|value| value == first) && found.is_ok_and(|value| value == first)
+        };
+        for n in 0.. {
+            if shares(format!("there-{n}"), 0, 1).await && shares(format!("back-{n}"), 1, 0).await {
+                break;
+            }
+            if began.elapsed() > HANG {
+                self.complain("nothing is shared again".to_owned());
+                break;
+            }
+            sleep(5 * MS).await;
+        }
+        began.elapsed()
     }
 
     /// What was seen since the last time.
