@@ -2,38 +2,38 @@
 
 use crate::{
     MS, SECOND,
-    support::{RedisServer, herd},
-    witness::{Seen, Witness},
+    support::{RedisServer, Relay, herd},
+    witness::{MOST_AT_ONCE, Seen, Witness},
     world::guard,
 };
 use stampede_guard::Policy;
 use std::{
-    sync::atomic::{AtomicBool, Ordering::SeqCst},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::SeqCst},
+    },
     time::Duration,
 };
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 
 const PROCESSES: usize = 4;
 const CALLERS: usize = 5;
-const KEYS: usize = 30;
+const KEYS: usize = 12;
 
 /// Guards over one server, as if in processes of their own.
-fn witness(server: &RedisServer) -> Witness {
-    let policy = Policy::fresh_for(200 * MS).jitter(0.5);
-    Witness::new((0..PROCESSES).map(|_| guard(server.client()).policy(policy)))
+fn witness(client: impl Fn() -> redis::Client) -> Witness {
+    let policy = Policy::fresh_for(100 * MS).jitter(0.5);
+    Witness::new((0..PROCESSES).map(|_| guard(client()).policy(policy)))
 }
 
-/// Each caller asks for one key after the other, until what is to happen has happened.
+/// Each caller asks for one key after the other, at random, until what is to happen has happened.
 async fn under_load(witness: &Witness, happens: impl Future<Output = ()>) {
-    let over = std::sync::Arc::new(AtomicBool::new(false));
+    let over = Arc::new(AtomicBool::new(false));
     let load = herd(PROCESSES * CALLERS, |i| {
-        let (witness, over) = (witness.clone(), over.clone());
+        let (witness, over, mut dice) = (witness.clone(), over.clone(), fastrand::Rng::with_seed(i as u64));
         async move {
-            for round in i.. {
-                if over.load(SeqCst) {
-                    break;
-                }
-                witness.ask(i % PROCESSES, &format!("key-{}", round * 7 % KEYS), 1).await;
+            while !over.load(SeqCst) {
+                witness.ask(i % PROCESSES, &format!("key-{}", dice.usize(0..KEYS)), 1).await;
                 sleep(3 * MS).await;
             }
         }
@@ -57,8 +57,17 @@ fn slow(seen: &Seen) -> Vec<usize> {
     (0..PROCESSES).map(|process| seen.slow.get(&process).copied().unwrap_or_default()).collect()
 }
 
-fn added(seen: &Seen, plain: &Seen) -> Duration {
-    seen.slowest.saturating_sub(plain.slowest)
+fn account(witness: &Witness, seen: &Seen, plain: &Seen) -> String {
+    format!(
+        "{} requests, {} of them not answered or not with what they asked for; the slowest took {:?}, {:?} more than \
+         before; of each process {:?} took more than 125 ms; at most {} calls of one process for one key at once",
+        seen.requests,
+        seen.broken.len(),
+        seen.slowest,
+        seen.slowest.saturating_sub(plain.slowest),
+        slow(seen),
+        witness.peak(),
+    )
 }
 
 async fn ends_well(witness: &Witness) {
@@ -66,12 +75,12 @@ async fn ends_well(witness: &Witness) {
         witness.guard(process).shutdown().await;
         assert_eq!(witness.guard(process).in_flight(), 0);
     }
-    assert_eq!(witness.peak(), 1, "calls of one process for one key at once");
+    assert!(witness.peak() <= MOST_AT_ONCE, "{} calls of one process for one key at once", witness.peak());
 }
 
 async fn killed_under_load(down: Duration) {
     let server = RedisServer::start();
-    let witness = witness(&server);
+    let witness = witness(|| server.client());
     let plain = plain(&witness).await;
     let mut recovery = Duration::ZERO;
     under_load(&witness, async {
@@ -85,15 +94,7 @@ async fn killed_under_load(down: Duration) {
     .await;
     let seen = witness.take();
     ends_well(&witness).await;
-    println!(
-        "killed for {down:?} under load: {} requests, {} not answered; slowest answer {:?}, {:?} more than before; {:?} \
-         per process took more than 125 ms; shared again {recovery:?} after its return",
-        seen.requests,
-        seen.broken.len(),
-        seen.slowest,
-        added(&seen, &plain),
-        slow(&seen),
-    );
+    println!("killed for {down:?} under load: {}; shared again after {recovery:?}", account(&witness, &seen, &plain));
     assert!(seen.broken.is_empty(), "{:#?}", seen.broken);
 }
 
@@ -114,7 +115,7 @@ async fn redis_killed_for_long_under_load_fails_nobody() {
 /// most afterwards. Seen to fail (each request pays) without the breaker.
 async fn stopped_under_load(hangs: Duration) {
     let server = RedisServer::start();
-    let witness = witness(&server);
+    let witness = witness(|| server.client());
     let plain = plain(&witness).await;
     let mut recovery = Duration::ZERO;
     under_load(&witness, async {
@@ -127,15 +128,7 @@ async fn stopped_under_load(hangs: Duration) {
     .await;
     let seen = witness.take();
     ends_well(&witness).await;
-    println!(
-        "stopped for {hangs:?} under load: {} requests, {} not answered; slowest answer {:?}, {:?} more than before; \
-         {:?} per process took more than 125 ms; shared again {recovery:?} after it went on",
-        seen.requests,
-        seen.broken.len(),
-        seen.slowest,
-        added(&seen, &plain),
-        slow(&seen),
-    );
+    println!("stopped for {hangs:?} under load: {}; shared again after {recovery:?}", account(&witness, &seen, &plain));
     assert!(seen.broken.is_empty(), "{:#?}", seen.broken);
     let windows = hangs.as_millis().div_ceil(500) as usize;
     assert!(slow(&seen).into_iter().all(|slow| slow <= CALLERS + windows), "{:?}", seen.slow);
@@ -152,17 +145,15 @@ async fn a_server_that_hangs_for_long_under_load_is_waited_for_once_per_window()
     stopped_under_load(20 * SECOND).await;
 }
 
-/// redis-rs has handed replies to the wrong request after reconnecting. Seen to fail with the hash of the key not
-/// compared when an entry is read, and replies shifted by one.
+/// redis-rs has handed replies to the wrong requests on a connection that was made again.
 #[tokio::test(flavor = "multi_thread")]
 async fn connections_killed_a_hundred_times_under_load_mix_nothing_up() {
     let server = RedisServer::start();
-    let witness = witness(&server);
+    let witness = witness(|| server.client());
     let plain = plain(&witness).await;
     let mut killed = 0;
     under_load(&witness, async {
         let mut redis = server.connection().await;
-        let began = Instant::now();
         for round in 0..100 {
             let kind = if round % 4 == 3 { "pubsub" } else { "normal" };
             let clients: usize = redis::cmd("CLIENT")
@@ -174,19 +165,33 @@ async fn connections_killed_a_hundred_times_under_load_mix_nothing_up() {
             sleep(20 * MS).await;
         }
         witness.shared_again().await;
-        println!("100 kills in {:?}", began.elapsed());
     })
     .await;
     let seen = witness.take();
     ends_well(&witness).await;
-    println!(
-        "{killed} connections killed under load: {} requests, {} not answered or with another key's answer; slowest {:?}, {:?} more \
-         than before",
-        seen.requests,
-        seen.broken.len(),
-        seen.slowest,
-        added(&seen, &plain),
-    );
+    println!("{killed} connections killed under load: {}", account(&witness, &seen, &plain));
     assert!(seen.broken.is_empty(), "{:#?}", seen.broken);
     assert!(killed >= 100, "{killed}");
+}
+
+/// A client that has lost count of its replies takes each one for another's: whatever comes of it, nobody gets the value
+/// of another key. Seen to fail with the hash of the key not compared in `Entry::from_envelope`.
+#[tokio::test(flavor = "multi_thread")]
+async fn replies_that_are_taken_for_others_mix_nothing_up() {
+    let server = RedisServer::start();
+    let relay = Relay::to(([127, 0, 0, 1], server.port()).into()).await;
+    let witness = witness(|| relay.client());
+    let plain = plain(&witness).await;
+    under_load(&witness, async {
+        for _ in 0..10 {
+            relay.swallow_reply();
+            sleep(150 * MS).await;
+        }
+        witness.shared_again().await;
+    })
+    .await;
+    let seen = witness.take();
+    ends_well(&witness).await;
+    println!("replies shifted under load: {}", account(&witness, &seen, &plain));
+    assert!(seen.broken.is_empty(), "{:#?}", seen.broken);
 }

@@ -4,7 +4,7 @@ use crate::{
     MS,
     fault::Fault,
     operation::Operation,
-    witness::{Seen, Witness},
+    witness::{MOST_AT_ONCE, Seen, Witness},
     world::World,
 };
 use std::{collections::HashMap, fmt, future::ready, time::Duration};
@@ -21,6 +21,8 @@ struct Cell {
     added: Duration,
     /// The most origin calls that one key took at one moment, in both processes.
     calls: usize,
+    /// The most that ran at once in one process for one key.
+    peak: usize,
     /// From the end of the fault until what one process fills is a hit in the other one, in both directions.
     recovery: Duration,
 }
@@ -49,7 +51,7 @@ async fn cell(fault: Fault, operation: Operation) -> Cell {
     operation.settle(&witness, &operation.key(0)).await;
     world.quiet().await;
 
-    if witness.peak() > 1 {
+    if witness.peak() > MOST_AT_ONCE {
         witness.complain(format!("{} calls of one process for one key at once", witness.peak()));
     }
     if calls > MOST_CALLS {
@@ -57,7 +59,7 @@ async fn cell(fault: Fault, operation: Operation) -> Cell {
     }
     let mut seen = witness.take();
     seen.broken.extend(plain.broken);
-    Cell { added: seen.slowest.saturating_sub(plain.slowest), seen, calls, recovery }
+    Cell { added: seen.slowest.saturating_sub(plain.slowest), seen, calls, peak: witness.peak(), recovery }
 }
 
 impl fmt::Display for Cell {
@@ -98,11 +100,12 @@ async fn matrix() {
         println!("| {} | {} |", fault.name(), shown.join(" | "));
     }
     let requests: usize = cells.iter().map(|(.., cell)| cell.seen.requests).sum();
+    let peak = cells.iter().map(|(.., cell)| cell.peak).max().unwrap_or_default();
     for (fault, operation, cell) in cells {
         let named = |what| format!("{}, {}: {what}", fault.name(), operation.name());
         broken.extend(cell.seen.broken.into_iter().map(named));
     }
-    println!("\n{requests} requests, {} broken promises", broken.len());
+    println!("\n{requests} requests, {} broken promises, at most {peak} calls at once", broken.len());
     assert!(broken.is_empty(), "{}", broken.join("\n"));
 }
 

@@ -167,6 +167,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Calls of one process for one key: one for the fleet, and, when Redis has come or gone meanwhile, one that was begun
+/// for this process alone. That one is not joined by who can ask Redis: it may have been invalidated since.
+pub(crate) const MOST_AT_ONCE: usize = 2;
 /// What takes longer hangs.
 const HANG: Duration = Duration::from_secs(30);
 /// Half an operation timeout.

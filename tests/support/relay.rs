@@ -21,7 +21,7 @@ use tokio_util::task::AbortOnDropHandle;
 /// Listens on a port of its own and passes on what comes, as its [`Mode`] says. Dropping it cuts all connections.
 ///
 /// It loses bytes as TCP does: a connection on which some were lost carries nothing any more in that direction, until
-/// it is cut.
+/// it is cut. [`swallow_reply`](Self::swallow_reply) is the exception.
 pub(crate) struct Relay {
     address: SocketAddr,
     state: Arc<State>,
@@ -54,6 +54,8 @@ struct State {
     cuts: watch::Sender<u64>,
     /// So many replies to come are lost, each together with its connection.
     doomed: AtomicUsize,
+    /// So many replies to come are lost, and nothing else.
+    swallowed: AtomicUsize,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -84,6 +86,11 @@ impl Relay {
     /// Resets every connection, on both sides.
     pub(crate) fn cut(&self) {
         self.state.cuts.send_modify(|cuts| *cuts += 1);
+    }
+
+    /// The next reply is lost, and those after it are taken for it: what a client or a proxy does that has lost count.
+    pub(crate) fn swallow_reply(&self) {
+        self.state.swallowed.store(1, SeqCst);
     }
 
     /// The next `n` requests are executed, and their connections reset instead of replying.
@@ -158,6 +165,9 @@ async fn pass_on(
             }
             if way == Way::Back && one_less(&state.doomed) {
                 return Err(io::ErrorKind::ConnectionReset.into());
+            }
+            if way == Way::Back && one_less(&state.swallowed) {
+                continue;
             }
             let mode = *state.mode.borrow();
             torn |= mode == Mode::HalfOpen || (mode == Mode::NoReplies && way == Way::Back);
