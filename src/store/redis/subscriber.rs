@@ -71,10 +71,14 @@ async fn listen(client: redis::Client, wakes: Wakes, state: watch::Sender<State>
                     wakes.wake_all(); // what was published meanwhile is lost
                 }
                 hear(channel, &wakes).await;
+                state.send_replace(State::Down);
+                wakes.wake_all(); // the server may be gone, and with it what they wait for
             }
-            Ok(Err(_)) | Err(_) => failed += 1,
+            Ok(Err(_)) | Err(_) => {
+                failed += 1;
+                state.send_replace(State::Down);
+            }
         }
-        state.send_replace(State::Down);
         tokio::time::sleep(backoff::poll(failed, false, clock::draw())).await;
     }
 }
