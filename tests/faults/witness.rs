@@ -36,7 +36,7 @@ pub(crate) struct Seen {
     /// Not answered, or not with what it had to be.
     pub(crate) broken: Vec<String>,
     pub(crate) slowest: Duration,
-    /// For each process, the requests that took longer than half an operation timeout.
+    /// For each process, the requests that took as long as an operation timeout.
     pub(crate) slow: HashMap<usize, usize>,
 }
 
@@ -172,5 +172,5 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub(crate) const MOST_AT_ONCE: usize = 2;
 /// What takes longer hangs.
 const HANG: Duration = Duration::from_secs(30);
-/// Half an operation timeout.
-const SLOW: Duration = Duration::from_millis(125);
+/// An operation timeout, nearly.
+const SLOW: Duration = Duration::from_millis(240);
