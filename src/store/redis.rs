@@ -4,10 +4,12 @@
 //! inbox of this process alone; they are never on the data connection, where a reconnecting client hands surplus
 //! subscription confirmations to other requests.
 
+mod class;
 mod link;
 mod script;
 mod server_clock;
 mod subscriber;
+mod tls;
 
 pub use link::Connection;
 
@@ -16,7 +18,8 @@ use super::{
     StoreError, Timestamp, Token, Tombstone, Wakes, Write,
 };
 use bytes::Bytes;
-use link::{Dialled, Link, store_error};
+use class::store_error;
+use link::{Dialled, Link};
 use redis::Value;
 use script::Scripts;
 use server_clock::ServerClock;

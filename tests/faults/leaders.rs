@@ -69,24 +69,27 @@ fn patient(client: redis::Client, lease: Duration) -> StampedeGuard {
     guard(client).lease(lease).op_timeout(30 * SECOND).policy(Policy::fresh_for(600 * SECOND))
 }
 
-/// What becomes of keys whose leader is stopped for longer than its lease, and then fills. Returns how many fills were
-/// late, how many of them were stored all the same, and how often leaders were told.
-async fn late_fills(children: usize, keys: usize) -> (usize, usize, u64) {
+/// So many keys, or some more, whose leader is stopped for longer than its lease and fills when it goes on: none of these
+/// fills must be stored, and the leaders must be told.
+async fn late_fills(tries: usize) {
     let server = RedisServer::start();
     let lease = 300 * MS;
     let guard = patient(server.client(), lease);
-    let (mut late, mut stored, mut told) = (0, 0, 0);
-    for round in 0..children {
+    let (mut late, mut stored, mut told) = (0, 0, 0_u64);
+    for round in 0..tries {
+        if late >= tries {
+            break;
+        }
         // Half of them fill in the moment they go on, before their heartbeat can tell them that the lease is lost.
         let works = if round % 2 == 0 { 40 * MS } else { 300 * MS };
-        let task = Task { url: server.url(), keys, lease, works };
+        let task = Task { url: server.url(), keys: KEYS, lease, works };
         server.flushall().await;
         let mut leader = processes::spawn(1, "leaders::leading", &task).pop().expect("a child");
         leader.wait_ready().await;
         leader.go().await;
         leader.pause();
         let taken_over = Arc::new(AtomicUsize::new(0));
-        let answers = herd(keys, |i| {
+        let answers = herd(KEYS, |i| {
             let (guard, taken_over) = (guard.clone(), taken_over.clone());
             async move {
                 let fetch = async move || {
@@ -110,29 +113,22 @@ async fn late_fills(children: usize, keys: usize) -> (usize, usize, u64) {
             stored += usize::from(now != answer);
         }
     }
-    println!("paused leaders: {late} late fills, {stored} stored, {told} times a leader was told");
-    (late, stored, told)
-}
-
-/// Seen to fail (dozens are stored) with the lease not looked at in `fill.lua`.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_leader_that_was_stopped_for_too_long_overwrites_nothing() {
-    let (late, stored, told) = late_fills(2, 50).await;
-    assert!(late >= 50, "{late}");
+    println!("stopped leaders: {late} late fills, {stored} of them stored, {told} times a leader was told");
+    assert!(late >= tries, "most leaders were too fast to be stopped");
     assert_eq!(stored, 0);
     assert!(told >= late as u64, "{told}");
+}
+
+/// Seen to fail (half of them are stored) with the lease not looked at in `fill.lua`.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_that_was_stopped_for_too_long_overwrites_nothing() {
+    late_fills(100).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "takes a minute"]
 async fn a_thousand_times_a_leader_that_was_stopped_overwrites_nothing() {
-    let (mut late, mut stored) = (0, 0);
-    while late < 1000 {
-        let round = late_fills(10, 50).await;
-        late += round.0;
-        stored += round.1;
-    }
-    assert_eq!(stored, 0, "of {late}");
+    late_fills(1000).await;
 }
 
 /// How long after the death of its leader a key has a new one, in a process that waits for it.
@@ -171,3 +167,6 @@ async fn a_leader_that_was_killed_has_a_successor() {
 async fn fifty_leaders_that_were_killed_have_successors() {
     successions(50).await;
 }
+
+/// Led by one process at a time.
+const KEYS: usize = 50;

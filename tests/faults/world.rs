@@ -40,7 +40,7 @@ impl World {
     /// With connections that are made and warm. Over the relay only if it has a part in it: when a process is killed,
     /// its sockets are to be its own.
     pub(crate) async fn new(over_relay: bool, policy: Policy) -> Self {
-        let server = RedisServer::start_with(&["--enable-debug-command", "yes"]);
+        let server = RedisServer::with(&["--enable-debug-command", "yes"]);
         let relay = Relay::to(([127, 0, 0, 1], server.port()).into()).await;
         let client = || if over_relay { relay.client() } else { server.client() };
         let guards = [(); 2].map(|()| guard(client()).policy(policy));

@@ -21,6 +21,6 @@ pub(crate) use self::{
     herd::herd,
     monitor::{Command, Monitor},
     origin::Origin,
-    redis_server::RedisServer,
+    redis_server::{RedisServer, free_port},
     relay::Relay,
 };
