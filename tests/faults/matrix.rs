@@ -19,7 +19,7 @@ struct Cell {
     seen: Seen,
     /// The slowest answer, less the slowest of the same operation without the fault.
     added: Duration,
-    /// The most origin calls that one key took at one moment, in both processes.
+    /// The most origin calls that ten callers at one moment took.
     calls: usize,
     /// The most that ran at once in one process for one key.
     peak: usize,
@@ -34,17 +34,15 @@ async fn cell(fault: Fault, operation: Operation) -> Cell {
     world.quiet().await;
     let plain = witness.take();
 
-    operation.once((&world, &witness), &operation.key(0), fault.peer(), fault.strike(&world)).await;
-    let (struck, mut calls) = (Instant::now(), witness.calls(&operation.key(0)));
+    let strike = fault.strike(&world);
+    let mut calls = operation.once((&world, &witness), &operation.key(0), fault.peer(), strike).await;
+    let struck = Instant::now();
     for round in 1.. {
         if struck.elapsed() >= fault.lasts() {
             break;
         }
         sleep(5 * MS).await;
-        let key = operation.key(round);
-        let before = witness.calls(&key);
-        operation.again((&world, &witness), &key).await;
-        calls = calls.max(witness.calls(&key) - before);
+        calls = calls.max(operation.again(&witness, &operation.key(round)).await);
     }
     fault.heal(&world).await;
     let recovery = witness.shared_again().await;

@@ -48,20 +48,21 @@ impl Operation {
 
     /// Runs it once, among many callers; what happens at its worst moment is `strike`. With a peer that leads, that is
     /// the one who computes; one that waits does so for this key, or for another one if nobody waits for this one.
+    /// Returns how many calls of the origin it took.
     pub(crate) async fn once(
         self,
         (world, witness): (&World, &Witness),
         key: &str,
         peer: Option<Role>,
         strike: impl Future<Output = ()>,
-    ) {
+    ) -> usize {
         if let Self::Wait | Self::Fill = self {
             self.in_flight((world, witness), key, peer, strike).await;
             if let Self::Fill = self {
                 witness.guard(0).shutdown().await; // it has filled, or has given up
                 witness.ask(1, key, 1).await;
             }
-            return;
+            return witness.calls(key);
         }
         let stored = matches!(self, Self::Hit | Self::Refresh) || (self == Self::Invalidate && peer.is_none());
         if stored {
@@ -69,6 +70,7 @@ impl Operation {
             witness.guard(0).shutdown().await;
             sleep(30 * MS).await; // what is to be stale is stale
         }
+        let before = witness.calls(key);
         let (other, waited_for) = (format!("{key}-other"), witness.hold(0, &format!("{key}-other")));
         let leader = {
             let (witness, other) = (witness.clone(), other.clone());
@@ -88,13 +90,14 @@ impl Operation {
         strike.await;
         witness.struck();
         match self {
-            Self::Invalidate => self.again((world, witness), key).await,
+            Self::Invalidate => _ = self.again(witness, key).await,
             _ => witness.herd(CALLERS, &[0, 1], key, 1).await,
         }
         waited_for.open();
         if let Some(aside) = aside {
             aside.await.expect("no panic");
         }
+        witness.calls(key) - before
     }
 
     /// The fault strikes while the origin computes.
@@ -138,9 +141,9 @@ impl Operation {
         tokio::join!(leader, others, fault);
     }
 
-    /// Once more, while it still goes wrong.
-    pub(crate) async fn again(self, (_, witness): (&World, &Witness), key: &str) {
-        let mut floor = 1;
+    /// Once more, while it still goes wrong. Returns how many calls of the origin that took.
+    pub(crate) async fn again(self, witness: &Witness, key: &str) -> usize {
+        let (before, mut floor) = (witness.calls(key), 1);
         if let Self::Invalidate = self {
             let (version, asked) = (witness.change(), Instant::now());
             // What is not acknowledged is made up for later, see `settle`.
@@ -151,6 +154,7 @@ impl Operation {
         }
         // The other process may not have heard of an invalidation yet.
         tokio::join!(witness.herd(CALLERS, &[0], key, floor), witness.herd(CALLERS, &[1], key, 1));
+        witness.calls(key) - before
     }
 
     /// When all is well again: nobody has anything older than the newest, however it was invalidated.
