@@ -3,7 +3,7 @@
 use super::{
     Wakes,
     class::{Class, Setting, Spoken, class},
-    link::CONNECT_TIMEOUT,
+    connect::CONNECT_TIMEOUT,
     script::CHANNEL,
     tls,
 };
