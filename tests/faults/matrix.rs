@@ -7,7 +7,7 @@ use crate::{
     witness::{MOST_AT_ONCE, Seen, Witness},
     world::World,
 };
-use std::{collections::HashMap, fmt, future::ready, time::Duration};
+use std::{collections::HashMap, fmt, time::Duration};
 use tokio::{
     runtime::Handle,
     task::JoinSet,
@@ -30,23 +30,22 @@ struct Cell {
 async fn cell(fault: Fault, operation: Operation) -> Cell {
     let world = World::new(fault.is_of_network(), operation.policy()).await;
     let witness = Witness::new(world.guards.clone());
-    operation.once((&world, &witness), "plain", None, ready(())).await;
+    once(operation, (&world, &witness), "plain", None).await;
     world.quiet().await;
     let plain = witness.take();
 
-    let strike = fault.strike(&world);
-    let mut calls = operation.once((&world, &witness), &operation.key(0), fault.peer(), strike).await;
+    let (key, mut calls) = once(operation, (&world, &witness), "struck", Some(fault)).await;
     let struck = Instant::now();
     for round in 1.. {
         if struck.elapsed() >= fault.lasts() {
             break;
         }
         sleep(5 * MS).await;
-        calls = calls.max(operation.again(&witness, &operation.key(round)).await);
+        calls = calls.max(operation.again(&witness, &operation.key(&key, round)).await);
     }
     fault.heal(&world).await;
     let recovery = witness.shared_again().await;
-    operation.settle(&witness, &operation.key(0)).await;
+    operation.settle(&witness, &key).await;
     world.quiet().await;
 
     if witness.peak() > MOST_AT_ONCE {
@@ -60,13 +59,30 @@ async fn cell(fault: Fault, operation: Operation) -> Cell {
     Cell { added: seen.slowest.saturating_sub(plain.slowest), seen, calls, peak: witness.peak(), recovery }
 }
 
+/// Tries until the fault has struck at its worst moment. Returns the key and how many calls it took.
+async fn once(
+    operation: Operation,
+    (world, witness): (&World, &Witness),
+    name: &str,
+    fault: Option<Fault>,
+) -> (String, usize) {
+    for attempt in 0..ATTEMPTS {
+        let key = format!("{name}-{attempt}");
+        if let Some(calls) = operation.once((world, witness), &key, fault).await {
+            return (key, calls);
+        }
+    }
+    panic!("{operation:?} did not come about in {ATTEMPTS} attempts");
+}
+
 impl fmt::Display for Cell {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "+{} · {} · {}", self.added.as_millis(), self.calls, self.recovery.as_millis())
     }
 }
 
-/// Few cells at a time, so that they do not slow each other down.
+/// Few cells at a time, so that they do not slow each other down. Seen to fail with local flights not joined (ten calls
+/// for one key), and with invalidations not made up for (the old value stays).
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn matrix() {
     let mut todo = Fault::ALL.into_iter().flat_map(|fault| Operation::ALL.map(|operation| (fault, operation)));
@@ -108,5 +124,7 @@ async fn matrix() {
 }
 
 const AT_ONCE: usize = 4;
+/// So often a computation is begun that nobody waits for before somebody gives up on a server that is only busy.
+const ATTEMPTS: usize = 10;
 /// Of ten callers in two processes: one call each, and one more for a caller that came too late for it.
 const MOST_CALLS: usize = 4;

@@ -2,6 +2,7 @@
 
 use crate::{
     Down, MS, SECOND,
+    fault::Fault,
     support::eventually,
     witness::Witness,
     world::{Role, World},
@@ -46,24 +47,25 @@ impl Operation {
         }
     }
 
-    /// Runs it once, among many callers; what happens at its worst moment is `strike`. With a peer that leads, that is
-    /// the one who computes; one that waits does so for this key, or for another one if nobody waits for this one.
-    /// Returns how many calls of the origin it took.
+    /// Runs it once, among many callers, with the fault at its worst moment. With a fault of a leader, that is who
+    /// computes; a waiter waits for this key, or for another one if nobody waits for this one.
+    ///
+    /// Returns how many calls of the origin it took; `None` if that moment did not come.
     pub(crate) async fn once(
         self,
         (world, witness): (&World, &Witness),
         key: &str,
-        peer: Option<Role>,
-        strike: impl Future<Output = ()>,
-    ) -> usize {
+        fault: Option<Fault>,
+    ) -> Option<usize> {
         if let Self::Wait | Self::Fill = self {
-            self.in_flight((world, witness), key, peer, strike).await;
+            let in_time = self.in_flight((world, witness), key, fault).await;
             if let Self::Fill = self {
                 witness.guard(0).shutdown().await; // it has filled, or has given up
                 witness.ask(1, key, 1).await;
             }
-            return witness.calls(key);
+            return in_time.then(|| witness.calls(key));
         }
+        let peer = fault.and_then(Fault::peer);
         let stored = matches!(self, Self::Hit | Self::Refresh) || (self == Self::Invalidate && peer.is_none());
         if stored {
             witness.ask(0, key, 1).await;
@@ -76,18 +78,20 @@ impl Operation {
             let (witness, other) = (witness.clone(), other.clone());
             async move { witness.ask(0, &other, 1).await }
         };
-        let mut aside = None;
+        let (mut aside, mut in_time) = (None, true);
         match peer {
             Some(Role::Leads) => world.spawn_peer(Role::Leads, if self == Self::Hit { &other } else { key }).await,
             Some(Role::Waits) => {
                 aside = Some(tokio::spawn(leader));
                 waited_for.arrived(1).await;
                 world.spawn_peer(Role::Waits, &other).await;
-                world.waited_for_by(1, &other).await;
+                in_time = world.is_waited_for_by(1, &other).await;
             }
             None => {}
         }
-        strike.await;
+        if let Some(fault) = fault.filter(|_| in_time) {
+            fault.strike(world).await;
+        }
         witness.struck();
         match self {
             Self::Invalidate => _ = self.again(witness, key).await,
@@ -97,17 +101,12 @@ impl Operation {
         if let Some(aside) = aside {
             aside.await.expect("no panic");
         }
-        witness.calls(key) - before
+        in_time.then(|| witness.calls(key) - before)
     }
 
-    /// The fault strikes while the origin computes.
-    async fn in_flight(
-        self,
-        (world, witness): (&World, &Witness),
-        key: &str,
-        peer: Option<Role>,
-        strike: impl Future<Output = ()>,
-    ) {
+    /// The fault strikes while the origin computes; `false` if it did not come to that.
+    async fn in_flight(self, (world, witness): (&World, &Witness), key: &str, fault: Option<Fault>) -> bool {
+        let peer = fault.and_then(Fault::peer);
         let led_here = peer != Some(Role::Leads);
         let origin = witness.hold(0, key);
         if !led_here {
@@ -126,19 +125,24 @@ impl Operation {
             let process = if self == Self::Wait { 1 } else { 0 };
             witness.herd(CALLERS, &[process], key, 1).await;
         };
-        let fault = async {
+        let strike = async {
             let mut waiting = usize::from(self == Self::Wait || !led_here);
             if peer == Some(Role::Waits) {
                 origin.arrived(1).await;
                 world.spawn_peer(Role::Waits, key).await;
                 waiting += 1;
             }
-            world.waited_for_by(waiting, key).await;
-            strike.await;
+            let in_time = world.is_waited_for_by(waiting, key).await;
+            match fault {
+                Some(fault) if in_time => fault.strike(world).await,
+                // Whoever was to be struck is in nobody's way.
+                _ => drop(world.peer.lock().await.take()),
+            }
             witness.struck();
             origin.open();
+            in_time
         };
-        tokio::join!(leader, others, fault);
+        tokio::join!(leader, others, strike).2
     }
 
     /// Once more, while it still goes wrong. Returns how many calls of the origin that took.
@@ -175,11 +179,11 @@ impl Operation {
         witness.herd(1, &[0, 1], key, 1).await;
     }
 
-    /// The key of that round: another one each time, if it is not to be there.
-    pub(crate) fn key(self, round: usize) -> String {
+    /// The key to ask for in that round: another one each time, if it is not to be there.
+    pub(crate) fn key(self, struck: &str, round: usize) -> String {
         match self {
-            Self::Miss | Self::Wait | Self::Fill => format!("round-{round}"),
-            Self::Hit | Self::Refresh | Self::Invalidate => "round-0".to_owned(),
+            Self::Miss | Self::Wait | Self::Fill => format!("{struck}-{round}"),
+            Self::Hit | Self::Refresh | Self::Invalidate => struck.to_owned(),
         }
     }
 }

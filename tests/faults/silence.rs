@@ -5,6 +5,7 @@ use crate::{
     support::{RedisServer, Relay, eventually, never, relay::Mode},
     world::guard,
 };
+use stampede_guard::Policy;
 use tokio::time::{Instant, sleep};
 
 /// redis-rs would keep the connection for ever, and whoever opens a breaker only waits for it to answer. Seen to fail
@@ -14,8 +15,9 @@ async fn a_connection_that_stays_silent_is_replaced() {
     for fault in [Mode::HalfOpen, Mode::NoReplies] {
         let server = RedisServer::start();
         let relay = Relay::to(([127, 0, 0, 1], server.port()).into()).await;
-        let guard = guard(relay.client());
-        guard.fetch("before", async || Ok::<_, Down>(1)).await.expect("an answer");
+        let guard = guard(relay.client()).policy(Policy::fresh_for(600 * SECOND));
+        let patient = guard.clone().op_timeout(30 * SECOND);
+        patient.fetch("before", async || Ok::<_, Down>(1)).await.expect("an answer");
         guard.shutdown().await;
 
         relay.set(fault);
@@ -29,9 +31,9 @@ async fn a_connection_that_stays_silent_is_replaced() {
         })
         .await;
         println!("{fault:?}: a hit again after {:?}", healed.elapsed());
-        guard.fetch("after", async || Ok::<_, Down>(1)).await.expect("an answer");
+        patient.fetch("after", async || Ok::<_, Down>(1)).await.expect("an answer");
         guard.shutdown().await;
-        assert_eq!(guard.fetch("after", never::<i32>).await.expect("a hit"), 1);
+        assert_eq!(patient.fetch("after", never::<i32>).await.expect("a hit"), 1);
     }
 }
 
@@ -41,8 +43,9 @@ async fn a_connection_that_stays_silent_is_replaced() {
 async fn a_connection_that_is_only_slow_is_kept() {
     let server = RedisServer::start();
     let relay = Relay::to(([127, 0, 0, 1], server.port()).into()).await;
-    let guard = guard(relay.client()).op_timeout(30 * MS);
-    guard.clone().op_timeout(30 * SECOND).fetch("k", async || Ok::<_, Down>(1)).await.expect("an answer");
+    let guard = guard(relay.client()).op_timeout(30 * MS).policy(Policy::fresh_for(600 * SECOND));
+    let patient = guard.clone().op_timeout(30 * SECOND);
+    patient.fetch("k", async || Ok::<_, Down>(1)).await.expect("an answer");
     guard.shutdown().await;
     let connections = async || {
         let mut redis = server.connection().await;
@@ -56,7 +59,6 @@ async fn a_connection_that_is_only_slow_is_kept() {
         guard.fetch("k", async || Ok::<_, Down>(2)).await.expect("an answer");
         relay.set(Mode::Pass);
         sleep(300 * MS).await;
-        let patient = guard.clone().op_timeout(30 * SECOND);
         eventually("it answers", async || {
             patient.fetch("k", async || Ok::<_, Down>(2)).await.is_ok_and(|value| value == 1)
         })

@@ -167,9 +167,10 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Calls of one process for one key: one for the fleet, and, when Redis has come or gone meanwhile, one that was begun
-/// for this process alone. That one is not joined by who can ask Redis: it may have been invalidated since.
-pub(crate) const MOST_AT_ONCE: usize = 2;
+/// Calls of one process for one key at once. One for the fleet; one that was begun for this process alone while Redis was
+/// away, which is not joined by who can ask Redis, since it may have been invalidated; and one whose lease was lost with
+/// the server.
+pub(crate) const MOST_AT_ONCE: usize = 3;
 /// What takes longer hangs.
 const HANG: Duration = Duration::from_secs(30);
 /// An operation timeout, nearly.

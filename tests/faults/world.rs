@@ -2,7 +2,7 @@
 //! for some faults a real process beside them.
 
 use crate::{
-    Down, SECOND,
+    Down, MS, SECOND,
     support::{
         RedisServer, Relay,
         child::{self, Env},
@@ -14,7 +14,10 @@ use redis::{AsyncTypedCommands, aio::MultiplexedConnection};
 use serde::{Deserialize, Serialize};
 use stampede_guard::{Policy, StampedeGuard};
 use std::time::Duration;
-use tokio::sync::Mutex;
+use tokio::{
+    sync::Mutex,
+    time::{Instant, sleep},
+};
 
 /// Of all guards here. Shorter than the default of 3 s, for the sake of those who wait for its end.
 pub(crate) const LEASE: Duration = SECOND;
@@ -44,19 +47,17 @@ impl World {
         let relay = Relay::to(([127, 0, 0, 1], server.port()).into()).await;
         let client = || if over_relay { relay.client() } else { server.client() };
         let guards = [(); 2].map(|()| guard(client()).policy(policy));
-        let mut redis = server.connection().await;
+        let redis = server.connection().await;
         for (i, guard) in guards.iter().enumerate() {
             guard.fetch(format!("warm-up {i}"), async || Ok::<_, Down>(String::new())).await.expect("an answer");
             guard.shutdown().await;
         }
-        let inboxes = async |redis: &mut MultiplexedConnection| {
-            let channels: Vec<String> =
-                redis::cmd("PUBSUB").arg("CHANNELS").query_async(redis).await.expect("it is up");
-            channels.len()
-        };
-        while inboxes(&mut redis).await < guards.len() {
-            tokio::task::yield_now().await;
-        }
+        eventually("every process hears its wake-ups", async || {
+            let asked = redis::cmd("PUBSUB").arg("CHANNELS").query_async(&mut redis.clone()).await;
+            let channels: Vec<String> = asked.expect("the server is up");
+            channels.len() == guards.len()
+        })
+        .await;
         Self { server, relay, guards, peer: Mutex::default(), redis }
     }
 
@@ -66,25 +67,27 @@ impl World {
         redis::cmd(command[0]).arg(&command[1..]).exec_async(&mut redis).await.expect("the server does as it is told");
     }
 
-    /// Returns once so many processes besides the leader have registered for the key. A lease is `H`, the token, the
-    /// stamp, a digit, and eight letters for each of them.
-    pub(crate) async fn waited_for_by(&self, processes: usize, key: &str) {
-        let name = format!("{{sg:r{key}}}:l");
-        eventually("the key is led, and waited for", async || {
+    /// Returns `true` once so many processes besides the leader have registered for the key. That may never happen: on a
+    /// busy machine one of them may have given up on the server. A lease is `H`, the token, the stamp, a digit, and eight
+    /// letters for each of those who wait.
+    pub(crate) async fn is_waited_for_by(&self, processes: usize, key: &str) -> bool {
+        let (name, began) = (format!("{{sg:r{key}}}:l"), Instant::now());
+        while began.elapsed() < 2 * SECOND {
             let lease = self.redis.clone().get(&name).await.expect("the server is up");
-            lease.is_some_and(|lease| lease.starts_with('H') && lease.len() >= 34 + 8 * processes)
-        })
-        .await;
+            if lease.is_some_and(|lease| lease.starts_with('H') && lease.len() >= 34 + 8 * processes) {
+                return true;
+            }
+            sleep(3 * MS).await;
+        }
+        false
     }
 
-    /// Starts a process that leads the key, or waits for it, and returns once it does.
+    /// Starts a process that leads the key, and returns once it does; or one that asks for it, and returns once that is
+    /// about to.
     pub(crate) async fn spawn_peer(&self, role: Role, key: &str) {
         let task = Task { url: self.server.url(), key: key.to_owned(), role };
         let mut peer = processes::spawn(1, "world::peer", &task).pop().expect("a child");
         peer.wait_ready().await;
-        if role == Role::Leads {
-            self.waited_for_by(0, key).await;
-        }
         *self.peer.lock().await = Some(peer);
     }
 
