@@ -94,10 +94,11 @@ fn whole<T>(value: T, trailing: usize) -> Result<T, BoxError> {
     }
 }
 
-/// The limit bounds what a hostile length prefix can make the decoder allocate.
+/// The limit bounds what a hostile length prefix can make the decoder allocate. It counts memory and not input: what
+/// takes one byte may become a `u128`, and the largest payload has to decode.
 #[cfg(feature = "bincode")]
 pub(crate) const fn bincode_config() -> impl bincode::config::Config {
-    bincode::config::standard().with_limit::<MAX_PAYLOAD>()
+    bincode::config::standard().with_limit::<{ size_of::<u128>() * MAX_PAYLOAD }>()
 }
 
 /// The largest payload that can be asked for.

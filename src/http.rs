@@ -2,6 +2,8 @@
 
 mod body;
 mod directives;
+#[cfg(feature = "_fuzz")]
+pub(crate) mod fuzzing;
 mod future;
 mod head;
 mod key;
