@@ -2,9 +2,9 @@
 
 mod body;
 mod directives;
+mod future;
 #[cfg(feature = "_fuzz")]
 pub(crate) mod fuzzing;
-mod future;
 mod head;
 mod key;
 mod semantics;

@@ -1,7 +1,6 @@
 //! The head of a response as it is stored, before its body.
 
 use super::semantics;
-use crate::codec;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
@@ -18,7 +17,7 @@ pub(super) fn encode(status: StatusCode, headers: &HeaderMap) -> Option<Vec<u8>>
     let kept = semantics::end_to_end(headers);
     let fields: Vec<_> = kept.iter().map(|(name, value)| (name.as_str(), value.as_bytes())).collect();
     let head = (status.as_u16(), semantics::age(headers), fields);
-    bincode::encode_to_vec(head, codec::bincode_config()).ok()
+    bincode::encode_to_vec(head, bincode::config::standard()).ok()
 }
 
 /// Field values and body are slices of the payload: nothing but names is copied. Field by field, so that neither the
@@ -36,7 +35,7 @@ pub(super) fn decode(payload: &Bytes) -> Option<Stored> {
 }
 
 fn next<'a, T: bincode::BorrowDecode<'a, ()>>(rest: &mut &'a [u8]) -> Option<T> {
-    let (part, read) = bincode::borrow_decode_from_slice(rest, codec::bincode_config()).ok()?;
+    let (part, read) = bincode::borrow_decode_from_slice(rest, bincode::config::standard()).ok()?;
     *rest = &rest[read..];
     Some(part)
 }
@@ -70,11 +69,11 @@ mod tests {
     #[test]
     fn more_fields_than_a_map_holds_are_no_panic() {
         let fields = vec![("link", &b"<a>"[..]); 40_000];
-        let payload = bincode::encode_to_vec((200_u16, 0_u32, fields), codec::bincode_config()).expect("encodes");
+        let payload = bincode::encode_to_vec((200_u16, 0_u32, fields), bincode::config::standard()).expect("encodes");
         assert_eq!(decode(&payload.into()).expect("decodes").headers.len(), 40_000);
         let names: Vec<_> = (0..40_000).map(|n| format!("x-{n}")).collect();
         let fields: Vec<_> = names.iter().map(|name| (name.as_str(), &b""[..])).collect();
-        let payload = bincode::encode_to_vec((200_u16, 0_u32, fields), codec::bincode_config()).expect("encodes");
+        let payload = bincode::encode_to_vec((200_u16, 0_u32, fields), bincode::config::standard()).expect("encodes");
         assert!(decode(&payload.into()).is_none());
     }
 

@@ -17,6 +17,12 @@ pub(super) fn hold(input: &[u8]) {
     same(&each(<[u8]>::to_ascii_lowercase), "in lower case");
     same(&written.iter().rev().map(|line| line.to_vec()).collect::<Vec<_>>(), "from the last line to the first");
     same(&[each(<[u8]>::to_vec), each(<[u8]>::to_vec)].concat(), "everything said twice");
+    for line in valid(&written) {
+        let longer = [line, b",no-store"].concat();
+        if members(&longer).is_none() {
+            assert_eq!(fuzzing::may_answer(&field(&[longer])), None, "a quote that is left open hides something");
+        }
+    }
     if valid(&written).iter().all(|line| members(line).is_some()) {
         let members: Vec<_> = valid(&written).iter().filter_map(|line| members(line)).flatten().collect();
         same(&members, "each on a line of its own");
