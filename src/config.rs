@@ -1,7 +1,11 @@
 //! What a setter changes on one clone of a guard.
 
 use crate::{lease::Tombstone, policy::Policy};
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+use tokio::sync::Semaphore;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Config {
@@ -18,6 +22,37 @@ pub(crate) struct Config {
     /// After the first failure; zero for none.
     pub(crate) tombstone: Duration,
     pub(crate) pass_for: Duration,
+    pub(crate) outage: Outage,
+    pub(crate) after_wait: AfterWait,
+    pub(crate) max_waiters: usize,
+    /// Places for computations while the store is down.
+    pub(crate) bulkhead: Arc<Semaphore>,
+    pub(crate) deadline: Option<Instant>,
+}
+
+/// What is done while the store does not answer. See [`StampedeGuard::outage`](crate::StampedeGuard::outage).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Outage {
+    /// Each process computes for itself, each key once at a time, so many keys at once as the
+    /// [`bulkhead`](crate::StampedeGuard::bulkhead) has places.
+    #[default]
+    FailOpen,
+    /// What the store would have to be asked for is refused: with [`ErrorKind::Store`](crate::ErrorKind::Store), or by
+    /// a response 503. For origins that would not survive being asked by every process.
+    FailClosed,
+}
+
+/// What is done for those who have waited for their wait budget. See
+/// [`StampedeGuard::after_wait`](crate::StampedeGuard::after_wait).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum AfterWait {
+    /// Their process computes for them, once.
+    #[default]
+    Fetch,
+    /// They are refused: with [`ErrorKind::Overloaded`](crate::ErrorKind::Overloaded), or by a response 503.
+    Reject,
 }
 
 impl Config {
@@ -43,6 +78,11 @@ impl Default for Config {
             op_timeout: Duration::from_millis(250),
             tombstone: Duration::from_secs(1),
             pass_for: Duration::from_secs(60),
+            outage: Outage::default(),
+            after_wait: AfterWait::default(),
+            max_waiters: 10_000,
+            bulkhead: Arc::new(Semaphore::new(64)),
+            deadline: None,
         }
     }
 }

@@ -8,21 +8,22 @@
 
 mod caller;
 mod flight;
+mod gate;
+mod invalidation;
 mod pilot;
 mod place;
 mod right;
 mod run;
 mod seam;
+mod waits;
 
 pub(crate) use place::Place;
 pub use seam::CacheVerdict;
 pub(crate) use seam::{BoxFetch, End, Ended, Failure, Head, Judge, Keep, Share, Turn, Verdict};
 
 use crate::{
-    backoff,
-    clock::{self, Timestamp},
+    clock::Timestamp,
     entry::{Entry, Kind},
-    error::{Error, ErrorKind},
     key::Address,
     policy::{Freshness, freshness},
     store::Store,
@@ -30,25 +31,23 @@ use crate::{
 };
 use caller::Caller;
 use flight::Flights;
-use std::{
-    collections::HashSet,
-    future::Future,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
-use tokio::sync::oneshot;
+use gate::Gates;
+use invalidation::Invalidations;
+use std::{future::Future, sync::Arc, time::Duration};
 use tokio_util::task::TaskTracker;
+use waits::Waits;
 
 /// What all clones of a guard share.
 pub(crate) struct Engine {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) stats: Stats,
     flights: Arc<Flights>,
+    gates: Gates,
+    waits: Waits,
     /// Everything that is spawned: leaders, refreshes, leases given back. Closed from the beginning, which keeps nobody
     /// from spawning, but lets any number of callers wait for it to be empty.
     tasks: TaskTracker,
-    /// What is being invalidated again behind.
-    made_up_for: Mutex<HashSet<Address>>,
+    invalidations: Invalidations,
 }
 
 tokio::task_local! {
@@ -78,8 +77,15 @@ impl Engine {
     pub(crate) fn new(store: Arc<dyn Store>) -> Arc<Self> {
         let tasks = TaskTracker::new();
         tasks.close();
-        let (stats, flights, made_up_for) = (Stats::default(), Arc::default(), Mutex::default());
-        Arc::new(Self { store, stats, flights, tasks, made_up_for })
+        Arc::new(Self {
+            store,
+            stats: Stats::default(),
+            flights: Arc::default(),
+            gates: Gates::default(),
+            waits: Waits::default(),
+            tasks,
+            invalidations: Invalidations::default(),
+        })
     }
 
     /// Waits until nothing that was spawned is under way.
@@ -131,68 +137,6 @@ impl Place {
     {
         Caller::new(self, judge, None).ask(boxed(fetch)).await
     }
-
-    /// Drops entry and lease. What this engine had begun before is not joined by anybody who asks after it.
-    ///
-    /// The work is done in a task: a caller that goes away does not undo it. If the store does not acknowledge, it is
-    /// tried again behind, for a while.
-    pub(crate) async fn invalidate(self) -> Result<(), Error> {
-        let tasks = self.engine.tasks.clone();
-        let (acknowledge, acknowledged) = oneshot::channel();
-        tasks.spawn(async move {
-            let answer = self.forgotten().await;
-            let failed = answer.is_err();
-            let _ = acknowledge.send(answer);
-            if failed {
-                self.make_up_for_it().await;
-            }
-        });
-        let lost = |source| Error::with_source(ErrorKind::Store, "the invalidation was not acknowledged", source);
-        match acknowledged.await {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(error)) => Err(lost(error.into())),
-            Err(dropped) => Err(lost(dropped.into())),
-        }
-    }
-
-    /// Once for each address at a time, however often it is invalidated meanwhile.
-    async fn make_up_for_it(&self) {
-        let Some(_listed) = MadeUpFor::list(self) else { return };
-        for attempt in 0..INVALIDATE_ATTEMPTS {
-            tokio::time::sleep(backoff::poll(attempt, false, clock::draw())).await;
-            if self.forgotten().await.is_ok() {
-                return;
-            }
-        }
-    }
-
-    async fn forgotten(&self) -> Result<(), crate::store::StoreError> {
-        let answer = self.drop_entry().await;
-        // After the store: what began before it did may have read the old entry.
-        for schema in self.at.neighbours() {
-            self.engine.flights.forget(&self.at.in_schema(schema));
-        }
-        answer
-    }
-}
-
-/// An address among those that are invalidated again behind; until it is dropped, whatever ends the task.
-struct MadeUpFor<'a>(&'a Place);
-
-impl<'a> MadeUpFor<'a> {
-    fn list(place: &'a Place) -> Option<Self> {
-        Self::table(place).insert(place.at.clone()).then(|| Self(place))
-    }
-
-    fn table(place: &Place) -> MutexGuard<'_, HashSet<Address>> {
-        place.engine.made_up_for.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Drop for MadeUpFor<'_> {
-    fn drop(&mut self) {
-        Self::table(self.0).remove(&self.0.at);
-    }
 }
 
 fn boxed<'a, R, F, Fut>(fetch: F) -> BoxFetch<'a, R>
@@ -207,6 +151,3 @@ where
 fn is_marker(entry: &Entry, now: Timestamp) -> bool {
     entry.meta().kind != Kind::Value && freshness(entry, now) == Freshness::Fresh
 }
-
-/// About ten seconds.
-const INVALIDATE_ATTEMPTS: u32 = 24;

@@ -46,9 +46,13 @@ pub enum ErrorKind {
     Panicked,
     /// The value cannot be stored with this codec: it does not encode, or does not decode again.
     Codec,
-    /// The store did not acknowledge. Only [`invalidate`](crate::StampedeGuard::invalidate) fails with it; a fetch
-    /// goes on without the store.
+    /// The store did not acknowledge an [`invalidate`](crate::StampedeGuard::invalidate), or does not answer under
+    /// [`Outage::FailClosed`](crate::Outage::FailClosed); otherwise a fetch goes on without the store.
     Store,
+    /// Not computed, to spare the origin or because there was no time left: too many wait already, all places of the
+    /// bulkhead were taken, the wait was over under [`AfterWait::Reject`](crate::AfterWait::Reject), or the deadline was
+    /// too near. [`Error::retry_in`] says when it may be tried again.
+    Overloaded,
 }
 
 impl Error {
@@ -67,6 +71,15 @@ impl Error {
     pub(crate) fn failed_elsewhere(code: u16, retry_in: Duration) -> Self {
         let what = format!("the fetch failed a moment ago, it may be tried again in {retry_in:?}");
         Self::build(ErrorKind::FailedElsewhere, what.into(), code, Some(retry_in), None)
+    }
+
+    pub(crate) fn store_down(source: BoxError) -> Self {
+        let what = "the store does not answer, and nothing is computed without it (`Outage::FailClosed`)";
+        Self::build(ErrorKind::Store, what.into(), 0, Some(LATER), Some(source))
+    }
+
+    pub(crate) fn overloaded(what: &'static str) -> Self {
+        Self::build(ErrorKind::Overloaded, what.into(), 0, Some(LATER), None)
     }
 
     fn build(
@@ -91,7 +104,7 @@ impl Error {
         self.0.source.as_ref()?.downcast_ref()
     }
 
-    /// When a fetch that failed elsewhere may be tried again.
+    /// When it may be tried again: what failed elsewhere, or was refused.
     #[must_use]
     pub fn retry_in(&self) -> Option<Duration> {
         self.0.retry_in
@@ -125,3 +138,6 @@ impl error::Error for Error {
         self.0.source.as_deref().map(|source| source as _)
     }
 }
+
+/// When those may come back who were refused.
+const LATER: Duration = Duration::from_secs(1);

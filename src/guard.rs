@@ -1,7 +1,7 @@
 //! The handle that everything starts from.
 
 use crate::{
-    config::Config,
+    config::{AfterWait, Config, Outage},
     engine::{Engine, Place},
     error::Error,
     key::{Address, Key},
@@ -9,7 +9,12 @@ use crate::{
     store::{IntoStore, MemoryStore},
     telemetry::Report,
 };
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+use tokio::sync::Semaphore;
 
 /// Protects what is expensive to compute against a stampede: on a miss, one request in the whole fleet computes, the
 /// others wait and are answered from the cache.
@@ -92,12 +97,45 @@ impl StampedeGuard {
         self.set(|config| config.lease = span.clamp(Duration::from_millis(10), HOUR))
     }
 
-    /// How long a request waits for the computation of another one, 20 % more or less at random, before it makes its
-    /// own, which is not stored. Those of one process that have waited enough share one, however long that takes.
-    /// Default: 10 s; at most an hour.
+    /// How long a request waits for the computation of another one, 20 % more or less at random. Then it gets the stale
+    /// value, if the policy forgives errors for so long, or what [`after_wait`](Self::after_wait) says. Default: 10 s; at
+    /// most an hour.
     #[must_use]
     pub fn wait(self, budget: Duration) -> Self {
         self.set(|config| config.wait = budget.min(HOUR))
+    }
+
+    /// What a request gets that has waited for its wait budget in vain. Default: [`AfterWait::Fetch`], a computation of
+    /// its own, which is not stored; those of one process that have waited enough share one, however long that takes.
+    #[must_use]
+    pub fn after_wait(self, then: AfterWait) -> Self {
+        self.set(|config| config.after_wait = then)
+    }
+
+    /// At most so many requests wait for one computation in a process. Those beyond are refused at once, with
+    /// [`ErrorKind::Overloaded`](crate::ErrorKind::Overloaded) or a response 503. Default: 10,000; at least 1.
+    #[must_use]
+    pub fn max_waiters(self, most: usize) -> Self {
+        self.set(|config| config.max_waiters = most.max(1))
+    }
+
+    /// By when whoever asks this clone needs an answer: it waits no longer for others, and not at all if the last
+    /// computation of the key took longer than what is left. It gets the stale value, if the policy forgives errors for
+    /// so long, else [`ErrorKind::Overloaded`](crate::ErrorKind::Overloaded) or a response 503. Its own computation goes
+    /// on for others. Default: none; for HTTP requests see [`http::Deadline`](crate::http::Deadline).
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), stampede_guard::Error> {
+    /// # let guard = stampede_guard::StampedeGuard::in_memory();
+    /// use std::time::{Duration, Instant};
+    ///
+    /// let soon = Instant::now() + Duration::from_millis(200);
+    /// let answer = guard.clone().deadline(soon).fetch("report:7", async || Ok::<_, std::io::Error>(7)).await?;
+    /// # assert_eq!(answer, 7); Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn deadline(self, at: Instant) -> Self {
+        self.set(|config| config.deadline = Some(at))
     }
 
     /// After this time a fetch is aborted, and counts as failed. Default: 60 s; from 1 ms to a day.
@@ -132,6 +170,27 @@ impl StampedeGuard {
     #[must_use]
     pub fn pass_for(self, span: Duration) -> Self {
         self.set(|config| config.pass_for = span.min(24 * HOUR))
+    }
+
+    /// What is done while the store does not answer. Default: [`Outage::FailOpen`].
+    ///
+    /// The first operation that takes longer than [`op_timeout`](Self::op_timeout) opens a circuit breaker, and so do
+    /// five errors in a row. From then on nobody waits for the store; it is tried behind every 0.5 to 1 s, and asked
+    /// again as soon as it answers. [`invalidate`](Self::invalidate) always asks it.
+    #[must_use]
+    pub fn outage(self, outage: Outage) -> Self {
+        self.set(|config| config.outage = outage)
+    }
+
+    /// How many keys are computed at once while the store does not answer. Others queue for the wait budget, then they
+    /// are refused with [`ErrorKind::Overloaded`](crate::ErrorKind::Overloaded) or a response 503. What is computed for
+    /// another computation does not queue. Default: 64; at least 1.
+    ///
+    /// The places belong to this clone and to those that are made of it afterwards.
+    #[must_use]
+    pub fn bulkhead(self, places: usize) -> Self {
+        let places = places.clamp(1, Semaphore::MAX_PERMITS);
+        self.set(|config| config.bulkhead = Arc::new(Semaphore::new(places)))
     }
 
     /// Drops the entry of the key, and refuses every computation of it that has begun.
@@ -175,7 +234,8 @@ impl StampedeGuard {
 
     pub(crate) fn place(&self, key: Key) -> Place {
         let at = Address::new(self.config.namespace.clone(), self.config.schema, key);
-        Place { engine: self.engine.clone(), config: self.config.clone(), at }
+        let deadline = self.config.deadline.map(Into::into);
+        Place { engine: self.engine.clone(), config: self.config.clone(), at, deadline }
     }
 
     /// Copy on write: other clones keep their settings.

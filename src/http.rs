@@ -13,4 +13,4 @@ mod status;
 
 pub use body::GuardBody;
 pub use future::ResponseFuture;
-pub use service::GuardService;
+pub use service::{Deadline, GuardService};

@@ -62,6 +62,7 @@
 )]
 
 mod backoff;
+mod breaker;
 mod clock;
 #[cfg(feature = "_typed")]
 mod codec;
@@ -87,6 +88,7 @@ mod telemetry;
 
 #[cfg(feature = "_typed")]
 pub use codec::Codec;
+pub use config::{AfterWait, Outage};
 pub use engine::CacheVerdict;
 pub use error::{BoxError, Error, ErrorKind};
 #[cfg(feature = "_typed")]

@@ -70,6 +70,19 @@ pub trait Store: Send + Sync + 'static {
         true
     }
 
+    /// Which part of the store the address is in, where parts fail on their own, as the nodes of a cluster do. A part
+    /// that does not answer is left alone for a moment; the others are not.
+    fn part(&self, at: &Address) -> u16 {
+        let _ = at;
+        0
+    }
+
+    /// Changes when what was acknowledged before may have been lost, for instance with the server: invalidations of
+    /// the last seconds are then sent again.
+    fn epoch(&self) -> u64 {
+        0
+    }
+
     /// Hears of the address from now on. Called before [`lead`](Self::lead), so that no wake-up falls in between.
     fn listen(&self, at: &Address) -> Listener;
 }
@@ -103,6 +116,7 @@ pub struct StoreError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
     Unknown,
+    TimedOut,
     Disconnected,
     Refused,
 }
@@ -124,6 +138,14 @@ impl StoreError {
     #[must_use]
     pub fn refused(source: impl Into<BoxError>) -> Self {
         Self { outcome: Outcome::Refused, ..Self::new(source) }
+    }
+
+    pub(crate) fn timed_out(source: impl Into<BoxError>) -> Self {
+        Self { outcome: Outcome::TimedOut, ..Self::new(source) }
+    }
+
+    pub(crate) fn is_timed_out(&self) -> bool {
+        self.outcome == Outcome::TimedOut
     }
 
     /// Whether the connection broke.

@@ -5,6 +5,7 @@
 use crate::{
     engine::CacheVerdict,
     entry::Kind,
+    error::Error,
     key::Address,
     store::{Filled, StoreError},
 };
@@ -37,6 +38,9 @@ pub(crate) struct Stats {
     leases_lost: AtomicU64,
     waits_given_up: AtomicU64,
     store_errors: AtomicU64,
+    breaker_opened: AtomicU64,
+    shed: AtomicU64,
+    cycles: AtomicU64,
 }
 
 /// What a guard, with all its clones, has done since it was made. The first seven add up to the answers given.
@@ -65,6 +69,12 @@ pub struct Report {
     pub waits_given_up: u64,
     /// Operations of the store that failed or took too long.
     pub store_errors: u64,
+    /// How often the circuit breaker opened, because the store did not answer.
+    pub breaker_opened: u64,
+    /// Requests refused with [`ErrorKind::Overloaded`](crate::ErrorKind::Overloaded).
+    pub shed: u64,
+    /// Computations that would have waited for themselves, by way of others, and were answered on their own instead.
+    pub cycles: u64,
 }
 
 impl Stats {
@@ -81,6 +91,9 @@ impl Stats {
             leases_lost: self.leases_lost.load(Relaxed),
             waits_given_up: self.waits_given_up.load(Relaxed),
             store_errors: self.store_errors.load(Relaxed),
+            breaker_opened: self.breaker_opened.load(Relaxed),
+            shed: self.shed.load(Relaxed),
+            cycles: self.cycles.load(Relaxed),
         }
     }
 }
@@ -127,6 +140,27 @@ pub(crate) fn store_failed(stats: &Stats, at: &Address, operation: &'static str,
     stats.store_errors.fetch_add(1, Relaxed);
     event!(WARN, at, operation, %error, "the store did not answer as asked");
     let _ = (operation, error);
+}
+
+pub(crate) fn breaker_opened(stats: &Stats, at: &Address) {
+    stats.breaker_opened.fetch_add(1, Relaxed);
+    event!(WARN, at, "the store does not answer; this process goes on without it, and tries it again behind");
+}
+
+pub(crate) fn sent_again(at: &Address, invalidations: usize) {
+    event!(INFO, at, invalidations, "the store may have forgotten recent invalidations; they are sent again");
+    let _ = invalidations;
+}
+
+pub(crate) fn shed(stats: &Stats, at: &Address, error: &Error) {
+    stats.shed.fetch_add(1, Relaxed);
+    event!(WARN, at, %error, "refused");
+    let _ = error;
+}
+
+pub(crate) fn cycle(stats: &Stats, at: &Address) {
+    stats.cycles.fetch_add(1, Relaxed);
+    event!(WARN, at, "a computation would have waited for itself, by way of others");
 }
 
 pub(crate) fn codec_failed(at: &Address, kind: &'static str, what: &str) {

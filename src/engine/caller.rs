@@ -2,24 +2,27 @@
 
 use super::{
     BoxFetch, CacheVerdict, End, Ended, Engine, Failure, Head, Judge, LEADING, Led, Place, Share, Turn, Verdict,
-    flight::{Flight, Join, Scope, State},
+    flight::{Flight, Join, Scope, State, Wanted},
     is_marker,
-    pilot::{Landed, Pilot, Start},
+    pilot::{Landed, Pilot, Start, WAITED},
     right::{self, Claim},
     run::Run,
+    waits::Waiting,
 };
 use crate::{
     backoff,
     clock::{self, Timestamp},
+    config::{AfterWait, Outage},
     entry::{Entry, Kind},
     error::{Error, ErrorKind},
+    policy::{Freshness, freshness},
     store::{BoxFuture, StoreError, Token},
     telemetry,
 };
 use std::{marker::PhantomData, time::Duration};
 use tokio::{
     sync::oneshot,
-    time::{Instant, timeout, timeout_at},
+    time::{Instant, timeout_at},
 };
 
 /// Where a computation goes that outlives its caller.
@@ -31,7 +34,7 @@ pub(super) struct Caller<'a, R, J> {
     /// None: a computation runs within its caller.
     spawn: Option<Spawn<'a>>,
     asked: Timestamp,
-    /// The end of its wait budget, over all rounds.
+    /// The end of its wait budget, over all rounds, or its deadline.
     give_up: Instant,
     /// What the caller's task computes already.
     leading: Vec<Led>,
@@ -48,7 +51,8 @@ enum Round<'a, R> {
 impl<'a, R: Send + 'a, J: Judge<R>> Caller<'a, R, J> {
     pub(super) fn new(place: Place, judge: J, spawn: Option<Spawn<'a>>) -> Self {
         let leading = LEADING.try_with(Clone::clone).unwrap_or_default();
-        let give_up = clock::in_future(backoff::budget(place.config.wait, clock::draw()));
+        let budget = clock::in_future(backoff::budget(place.config.wait, clock::draw()));
+        let give_up = place.deadline.map_or(budget, |deadline| deadline.min(budget));
         Self { place, judge, spawn, asked: Timestamp::now(), give_up, leading, answer: PhantomData }
     }
 
@@ -63,6 +67,7 @@ impl<'a, R: Send + 'a, J: Judge<R>> Caller<'a, R, J> {
         if self.leading.iter().any(|led| led.blocks(&self.place)) {
             return self.alone(fetch).await;
         }
+        let _noted = Waiting::enter(&self.place, &self.leading);
         for _ in 0..ROUNDS {
             match self.round(fetch).await {
                 Round::Answer(answer, verdict) => return (answer, verdict),
@@ -74,12 +79,15 @@ impl<'a, R: Send + 'a, J: Judge<R>> Caller<'a, R, J> {
 
     async fn round(&self, fetch: BoxFetch<'a, R>) -> Round<'a, R> {
         // A flight is joined without a lookup, unless it refreshes what this caller would be served.
-        if let Some(join) = self.place.engine.flights.join(&self.place.at)
+        if let Some(join) = self.place.engine.flights.join(&self.place.at, self.wanted(None))
             && !join.seen().is_some_and(|seen| self.servable(seen))
         {
             return self.wait(join, fetch).await;
         }
-        let Ok(found) = self.look_up().await else { return self.local(Start::FailOpen, None, fetch).await };
+        let found = match self.look_up().await {
+            Ok(found) => found,
+            Err(error) => return self.without_store(error, fetch).await,
+        };
         let now = Timestamp::now();
         let Some(entry) = found else { return self.compute(None, fetch).await };
         if is_marker(&entry, now) {
@@ -104,6 +112,7 @@ impl<'a, R: Send + 'a, J: Judge<R>> Caller<'a, R, J> {
 
     /// One read of the store, shared with everybody who asks meanwhile.
     async fn look_up(&self) -> Result<Option<Entry>, StoreError> {
+        self.place.gate()?;
         let (place, limit) = (self.place.clone(), self.place.config.op_timeout);
         let lookup = self.place.engine.flights.look_up(&self.place.at, limit, async move { place.get().await });
         // Outside of what is shared: whose timer it is must not matter to the others, nor which runtime it is of.
@@ -112,7 +121,7 @@ impl<'a, R: Send + 'a, J: Judge<R>> Caller<'a, R, J> {
 
     /// Opens the flight of the fleet, or joins it.
     async fn compute(&self, seen: Option<Entry>, fetch: BoxFetch<'a, R>) -> Round<'a, R> {
-        match self.place.engine.flights.enter(&self.place.at, Scope::Fleet, seen.clone(), None) {
+        match self.place.engine.flights.enter(&self.place.at, Scope::Fleet, seen.clone(), self.wanted(None)) {
             Ok(join) => self.wait(join, fetch).await,
             Err(flight) => self.fly(flight, Start::Fleet { behind: false }, seen, fetch).await,
         }
@@ -120,34 +129,61 @@ impl<'a, R: Send + 'a, J: Judge<R>> Caller<'a, R, J> {
 
     /// Opens the flight of this process, or joins one that began after `since`.
     async fn local(&self, start: Start, since: Option<Timestamp>, fetch: BoxFetch<'a, R>) -> Round<'a, R> {
-        let mut join = match self.place.engine.flights.enter(&self.place.at, Scope::Local, None, since) {
+        let mut join = match self.place.engine.flights.enter(&self.place.at, Scope::Local, None, self.wanted(since)) {
             Err(flight) => return self.fly(flight, start, None, fetch).await,
             Ok(join) => join,
         };
+        if self.is_cycle() {
+            return self.answer_alone(fetch).await;
+        }
+        if let Some(why) = self.turned_away(&join) {
+            return self.refuse(Error::overloaded(why));
+        }
         // It ends with its fetch, and to give up on it earlier would be the stampede. But it may be waiting for what this
         // caller is part of.
-        let config = &self.place.config;
-        let patience = if self.leading.is_empty() { config.max_fetch } else { self.budget() };
-        match timeout(patience, join.landed()).await {
+        let (config, budget) = (&self.place.config, backoff::budget(self.place.config.wait, clock::draw()));
+        let patience = clock::in_future(if self.leading.is_empty() { config.max_fetch + budget } else { budget });
+        let patience = self.place.deadline.map_or(patience, |deadline| deadline.min(patience));
+        match timeout_at(patience, join.landed()).await {
             Ok(state) => self.settle(state, fetch).await,
+            Err(_) if self.is_late() => self.refuse(Error::overloaded(LATE)),
             Err(_) => self.answer_alone(fetch).await,
+        }
+    }
+
+    async fn without_store(&self, error: StoreError, fetch: BoxFetch<'a, R>) -> Round<'a, R> {
+        match self.place.config.outage {
+            Outage::FailOpen => self.local(Start::Outage, None, fetch).await,
+            Outage::FailClosed => self.refuse(Error::store_down(error.into())),
         }
     }
 
     /// Answers with the stale entry; if nobody refreshes it yet, this caller's fetch does, behind.
     async fn refresh(&self, entry: Entry, answer: R, fetch: BoxFetch<'a, R>) -> Round<'a, R> {
-        if let Err(flight) = self.place.engine.flights.enter(&self.place.at, Scope::Fleet, Some(entry.clone()), None) {
-            let mut own = self.take_off(flight, Start::Fleet { behind: true }, Some(entry), fetch).await;
+        if let Err(flight) =
+            self.place.engine.flights.enter(&self.place.at, Scope::Fleet, Some(entry.clone()), self.wanted(None))
+        {
+            let mut own = self.take_off(flight, Start::Fleet { behind: true }, Some(entry.clone()), fetch).await;
             // A scoped refresh has run in here, and if it succeeded its answer is the better one.
             if let Ok(Landed::Own(answer, verdict)) = own.try_recv() {
                 return Round::Answer(answer, verdict);
             }
         }
-        Round::Answer(answer, CacheVerdict::Stale)
+        let early = freshness(&entry, Timestamp::now()) == Freshness::Fresh;
+        Round::Answer(answer, if early { CacheVerdict::Hit } else { CacheVerdict::Stale })
     }
 
     async fn fly(&self, flight: Flight, start: Start, seen: Option<Entry>, fetch: BoxFetch<'a, R>) -> Round<'a, R> {
-        match self.take_off(flight, start, seen, fetch).await.await {
+        let watch = self.place.deadline.map(|deadline| (deadline, flight.watch()));
+        let own = self.take_off(flight, start, seen, fetch).await;
+        let own = match watch {
+            None => own.await,
+            Some((deadline, watch)) => match timeout_at(deadline, own).await {
+                Ok(own) => own,
+                Err(_) => return self.stale_or_refused(&watch, LATE),
+            },
+        };
+        match own {
             Ok(Landed::Own(answer, verdict) | Landed::OwnFailure(answer, verdict)) => Round::Answer(answer, verdict),
             Ok(Landed::Unused(state, fetch)) => self.settle(state, fetch).await,
             Ok(Landed::Stale(entry)) => match self.judge.read(&entry) {
@@ -181,17 +217,67 @@ impl<'a, R: Send + 'a, J: Judge<R>> Caller<'a, R, J> {
 
     /// Waits for a flight of the fleet, at most for the wait budget.
     async fn wait(&self, mut join: Join, fetch: BoxFetch<'a, R>) -> Round<'a, R> {
+        if self.is_cycle() {
+            return self.answer_alone(fetch).await;
+        }
+        if let Some(why) = self.turned_away(&join) {
+            return self.stale_or_refused(&join, why);
+        }
         match timeout_at(self.give_up, join.landed()).await {
             Ok(state) => self.settle(state, fetch).await,
             Err(_) => {
                 telemetry::waited_enough(&self.place.engine.stats, &self.place.at);
+                if self.is_late() {
+                    return self.stale_or_refused(&join, LATE);
+                }
                 match join.stands().and_then(|entry| self.forgiven(&entry)) {
                     Some(answer) => Round::Answer(answer, CacheVerdict::Stale),
+                    None if self.place.config.after_wait == AfterWait::Reject => self.refuse(Error::overloaded(WAITED)),
                     // Not what began before this caller asked: it may have been invalidated since.
-                    None => self.local(Start::FailOpen, Some(self.asked), fetch).await,
+                    None => self.local(Start::Overdue, Some(self.asked), fetch).await,
                 }
             }
         }
+    }
+
+    /// Why it does not wait with the others, if there is a reason.
+    fn turned_away(&self, join: &Join) -> Option<&'static str> {
+        let too_late = |deadline: Instant| {
+            let left = deadline.saturating_duration_since(clock::in_future(Duration::ZERO));
+            join.expected().is_some_and(|end| end.since(Timestamp::now()) > left)
+        };
+        if join.crowd() > self.place.config.max_waiters {
+            Some("too many wait for this computation already")
+        } else if self.place.deadline.is_some_and(too_late) {
+            Some(LATE)
+        } else {
+            None
+        }
+    }
+
+    /// The entry at hand if the store vouches for it, else no answer.
+    fn stale_or_refused(&self, join: &Join, why: &'static str) -> Round<'a, R> {
+        match join.stands().and_then(|entry| self.forgiven(&entry)) {
+            Some(answer) => Round::Answer(answer, CacheVerdict::Stale),
+            None => self.refuse(Error::overloaded(why)),
+        }
+    }
+
+    /// Whether the computation that it would wait for waits for what this caller is part of.
+    fn is_cycle(&self) -> bool {
+        let is_cycle = self.place.engine.waits.closes_a_cycle(&self.place, &self.leading);
+        if is_cycle {
+            telemetry::cycle(&self.place.engine.stats, &self.place.at);
+        }
+        is_cycle
+    }
+
+    fn is_late(&self) -> bool {
+        self.place.deadline.is_some_and(|deadline| deadline <= clock::in_future(Duration::ZERO))
+    }
+
+    fn wanted(&self, since: Option<Timestamp>) -> Wanted {
+        Wanted { since, nested: !self.leading.is_empty() }
     }
 
     /// What the state of a flight means for somebody who joined it.
@@ -202,7 +288,9 @@ impl<'a, R: Send + 'a, J: Judge<R>> Caller<'a, R, J> {
             State::Filled(entry) if entry.meta().answered >= self.asked || self.servable(&entry) => {
                 self.judge.read(&entry)
             }
-            State::Running | State::Vacant | State::Found(_) | State::Filled(_) => return Round::Again(fetch),
+            State::Running | State::Queued | State::Vacant | State::Found(_) | State::Filled(_) => {
+                return Round::Again(fetch);
+            }
             State::Stale(entry) => match self.forgiven(&entry) {
                 Some(answer) => return Round::Answer(answer, CacheVerdict::Stale),
                 None => None,
@@ -236,6 +324,9 @@ impl<'a, R: Send + 'a, J: Judge<R>> Caller<'a, R, J> {
     }
 
     fn refuse(&self, error: Error) -> Round<'a, R> {
+        if error.kind() == ErrorKind::Overloaded {
+            telemetry::shed(&self.place.engine.stats, &self.place.at, &error);
+        }
         Round::Answer(self.judge.refuse(error), CacheVerdict::Refused)
     }
 
@@ -266,11 +357,8 @@ impl<'a, R: Send + 'a, J: Judge<R>> Caller<'a, R, J> {
     async fn alone(&self, fetch: BoxFetch<'a, R>) -> (R, CacheVerdict) {
         (fetch(Turn::Alone).await.own, CacheVerdict::Bypassed)
     }
-
-    fn budget(&self) -> Duration {
-        backoff::budget(self.place.config.wait, clock::draw())
-    }
 }
 
 /// So often a caller asks again, for instance because the one it waited for was cancelled, before it helps itself.
 const ROUNDS: usize = 64;
+const LATE: &str = "the answer would come after the deadline";

@@ -23,6 +23,9 @@ use tokio::sync::watch;
 #[derive(Clone)]
 pub(crate) enum State {
     Running,
+    /// Waits for a place in the bulkhead. Whoever asks within another computation does not wait with it: that one may
+    /// hold the place.
+    Queued,
     /// An entry was there: each one judges it.
     Found(Entry),
     /// An entry that was made while they waited: for them it counts, however short its lifetime.
@@ -46,6 +49,15 @@ pub(crate) enum Scope {
     Fleet,
     /// The one of this process alone, when the store or another leader does not answer in time.
     Local,
+}
+
+/// Which flights are good enough to be joined.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Wanted {
+    /// Begun at that time or later.
+    pub(crate) since: Option<Timestamp>,
+    /// By somebody who asks within another computation.
+    pub(crate) nested: bool,
 }
 
 /// The flights of one engine. Nothing stays in it beyond its flight.
@@ -85,6 +97,7 @@ struct Course {
 pub(crate) struct Join {
     state: watch::Receiver<State>,
     course: Arc<Course>,
+    nested: bool,
 }
 
 impl Join {
@@ -98,9 +111,25 @@ impl Join {
         lock(&self.course.stands).clone()
     }
 
-    /// The first state that is an answer. `Vacant` if there is none.
+    /// How many wait for it, this one included.
+    pub(crate) fn crowd(&self) -> usize {
+        self.course.state.receiver_count()
+    }
+
+    /// When it ends, if it takes as long as the last time.
+    pub(crate) fn expected(&self) -> Option<Timestamp> {
+        self.seen().map(|entry| self.course.began.after(entry.meta().cost))
+    }
+
+    /// The first state that is an answer, or a reason not to wait. `Vacant` if there is none.
     pub(crate) async fn landed(&mut self) -> State {
-        match self.state.wait_for(|state| !matches!(state, State::Running)).await {
+        let nested = self.nested;
+        let is_over = |state: &State| match state {
+            State::Running => false,
+            State::Queued => nested,
+            _ => true,
+        };
+        match self.state.wait_for(is_over).await {
             Ok(state) => state.clone(),
             Err(_) => State::Vacant,
         }
@@ -108,18 +137,18 @@ impl Join {
 }
 
 impl Flights {
-    /// Joins the flight if it began after `since`, or begins one in its place.
+    /// Joins the flight if it is good enough, or begins one in its place.
     pub(crate) fn enter(
         self: &Arc<Self>,
         at: &Address,
         scope: Scope,
         seen: Option<Entry>,
-        since: Option<Timestamp>,
+        wanted: Wanted,
     ) -> Result<Join, Flight> {
         let mut tables = self.lock();
         let table = tables.of(scope);
-        if let Some(course) = table.get(at).filter(|course| course.is_since(since)) {
-            return Ok(course.join());
+        if let Some(course) = table.get(at).filter(|course| course.suits(wanted)) {
+            return Ok(course.join(wanted));
         }
         let (state, began, stands) = (watch::Sender::new(State::Running), Timestamp::now(), Mutex::default());
         let course = Arc::new(Course { state, began, seen, stands });
@@ -128,8 +157,8 @@ impl Flights {
     }
 
     /// Joins the flight if there is one.
-    pub(crate) fn join(&self, at: &Address) -> Option<Join> {
-        self.lock().fleet.get(at).map(|course| course.join())
+    pub(crate) fn join(&self, at: &Address, wanted: Wanted) -> Option<Join> {
+        self.lock().fleet.get(at).filter(|course| course.suits(wanted)).map(|course| course.join(wanted))
     }
 
     /// Shares one read of the store among those who ask while it is under way. It belongs to those who await it, and
@@ -197,12 +226,13 @@ impl Tables {
 }
 
 impl Course {
-    fn join(self: &Arc<Self>) -> Join {
-        Join { state: self.state.subscribe(), course: self.clone() }
+    fn join(self: &Arc<Self>, wanted: Wanted) -> Join {
+        Join { state: self.state.subscribe(), course: self.clone(), nested: wanted.nested }
     }
 
-    fn is_since(&self, since: Option<Timestamp>) -> bool {
-        since.is_none_or(|since| self.began >= since)
+    fn suits(&self, wanted: Wanted) -> bool {
+        let queued = || matches!(*self.state.borrow(), State::Queued);
+        wanted.since.is_none_or(|since| self.began >= since) && !(wanted.nested && queued())
     }
 }
 
@@ -241,6 +271,16 @@ impl Flight {
         *lock(&self.course.stands) = entry;
     }
 
+    /// The entry at hand, if the store has said that it still stands.
+    pub(crate) fn standing(&self) -> Option<Entry> {
+        lock(&self.course.stands).clone()
+    }
+
+    /// A place in this very flight.
+    pub(crate) fn watch(&self) -> Join {
+        self.course.join(Wanted::default())
+    }
+
     /// The key was invalidated: nobody joins any more what this process began before.
     pub(crate) fn gone(&self) {
         self.stands(None);
@@ -248,13 +288,13 @@ impl Flight {
         self.flights.lock().local.remove(&self.at);
     }
 
-    /// Becomes the local flight of its address, or joins the one that there is if it began after `since`. Leaves the
-    /// fleet: whoever asks later asks the store first.
-    pub(crate) fn go_local(&self, since: Option<Timestamp>) -> Option<Join> {
+    /// Becomes the local flight of its address, or joins the one that there is if it is good enough. Leaves the fleet:
+    /// whoever asks later asks the store first.
+    pub(crate) fn go_local(&self, wanted: Wanted) -> Option<Join> {
         self.detach();
         let mut tables = self.flights.lock();
         match tables.local.get(&self.at) {
-            Some(course) if course.is_since(since) => Some(course.join()),
+            Some(course) if course.suits(wanted) => Some(course.join(wanted)),
             _ => {
                 tables.local.insert(self.at.clone(), self.course.clone());
                 None
@@ -271,7 +311,7 @@ impl Drop for Flight {
     fn drop(&mut self) {
         self.detach();
         self.course.state.send_if_modified(|state| {
-            let running = matches!(state, State::Running);
+            let running = matches!(state, State::Running | State::Queued);
             if running {
                 *state = State::Vacant;
             }

@@ -10,6 +10,7 @@ use super::{
 use crate::{
     backoff,
     clock::{self, Timestamp},
+    config::AfterWait,
     entry::{Entry, Kind},
     error::Error,
     store::{Ask, Hold, Lead, Listener, Token},
@@ -28,8 +29,10 @@ pub(super) struct Pilot<'a, R, J> {
 pub(super) enum Start {
     /// With the question who leads. Behind an answer that was served already, it gives way to anybody who does.
     Fleet { behind: bool },
-    /// At once, because the store or another leader does not answer in time.
-    FailOpen,
+    /// At once, because the store does not answer.
+    Outage,
+    /// At once, because another leader does not answer in time.
+    Overdue,
     /// At once, because a marker says that the answer stays in the process.
     PassStore(Token),
 }
@@ -52,7 +55,8 @@ impl<'a, R: Send + 'a, J: Judge<R>> Pilot<'a, R, J> {
         let listener = self.run.place.listen(); // before asking: no wake-up falls in between
         let claim = match start {
             Start::Fleet { behind } => self.claim(behind, listener).await,
-            Start::FailOpen => Ok(Claim::Local(Box::new(listener))),
+            Start::Outage => self.run.admitted(Box::new(listener)).await,
+            Start::Overdue => Ok(Claim::Local { listener: Box::new(listener), _place: None }),
             Start::PassStore(marker) => Ok(Claim::PassStore(marker)),
         };
         match claim {
@@ -83,7 +87,7 @@ impl<'a, R: Send + 'a, J: Judge<R>> Pilot<'a, R, J> {
                     disconnected = true;
                     continue; // with a new token; the old one is given back behind
                 }
-                Err(_) => return self.run.go_local(listener, None).await,
+                Err(error) => return self.run.fail_open(listener, error).await,
             };
             let (remaining, holder, waiting, registered) = match lead {
                 Lead::Granted { lease, seen_alive } => {
@@ -131,10 +135,17 @@ impl<'a, R: Send + 'a, J: Judge<R>> Pilot<'a, R, J> {
             if !awaited.contains(&holder) {
                 awaited.push(holder);
             }
+            // The leader may be waiting for what this computation is part of.
+            let outer = self.run.leading.split_last().map_or(&[][..], |(_, outer)| outer);
+            if place.engine.waits.closes_a_cycle(&place, outer) {
+                telemetry::cycle(&place.engine.stats, &place.at);
+                return self.run.go_local(listener, since).await;
+            }
             let expiry = remaining + backoff::after_expiry(waiting, clock::draw());
             let pause = backoff::poll(asked, registered, clock::draw()).min(expiry);
             asked += 1;
             tokio::select! {
+                biased;
                 dropped = listener.woken() => if dropped {
                     self.run.flight.gone();
                     self.run.seen = None;
@@ -150,6 +161,9 @@ impl<'a, R: Send + 'a, J: Judge<R>> Pilot<'a, R, J> {
                     let now = Timestamp::now();
                     match self.run.seen.take_if(|entry| self.judge.forgives(entry, now)) {
                         Some(entry) => return Err(State::Stale(entry)),
+                        None if place.config.after_wait == AfterWait::Reject => {
+                            return Err(State::Failed(Failure::Error(Error::overloaded(WAITED)), None));
+                        }
                         None => return self.run.go_local(listener, since).await,
                     }
                 }
@@ -269,6 +283,7 @@ enum Hit {
     Local(Token),
 }
 
+pub(super) const WAITED: &str = "another computation did not end within the wait budget (`AfterWait::Reject`)";
 /// After the second invalidation during one wait the flight computes for its own process.
 const MOST_GONE: u32 = 2;
 /// So many entries that are not good enough are looked at in a row.

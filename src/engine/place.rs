@@ -2,6 +2,7 @@
 
 use super::Engine;
 use crate::{
+    clock::Timestamp,
     config::Config,
     entry::Entry,
     key::Address,
@@ -9,13 +10,15 @@ use crate::{
     telemetry,
 };
 use std::{future::Future, sync::Arc};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 #[derive(Clone)]
 pub(crate) struct Place {
     pub(crate) engine: Arc<Engine>,
     pub(crate) config: Arc<Config>,
     pub(crate) at: Address,
+    /// When whoever asks needs an answer.
+    pub(crate) deadline: Option<Instant>,
 }
 
 impl Place {
@@ -32,6 +35,7 @@ impl Place {
     }
 
     pub(super) async fn lead(&self, ask: Ask) -> Result<Lead, StoreError> {
+        self.gate()?;
         self.within("lead", self.engine.store.lead(&self.at, ask)).await
     }
 
@@ -84,10 +88,15 @@ impl Place {
         operation: &'static str,
         answer: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
+        let asked = Timestamp::now();
         let answer = match timeout(self.config.op_timeout, answer).await {
             Ok(answer) => answer,
-            Err(elapsed) => Err(StoreError::new(elapsed)),
+            Err(elapsed) => Err(StoreError::timed_out(elapsed)),
         };
+        self.note(&answer, asked);
+        if answer.is_ok() {
+            self.engine.catch_up();
+        }
         if let Err(error) = &answer {
             telemetry::store_failed(&self.engine.stats, &self.at, operation, error);
         }

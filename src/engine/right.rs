@@ -8,13 +8,15 @@ use crate::{
 };
 use bytes::Bytes;
 use std::{convert::Infallible, future::pending, time::Duration};
+use tokio::sync::OwnedSemaphorePermit;
 
 /// What may be done with the result of a fetch.
 pub(super) enum Claim {
     /// Fill, as the leader of the fleet.
     Lease(Box<Leading>),
-    /// Nothing: it stays in this process. Still hears of invalidations.
-    Local(Box<Listener>),
+    /// Nothing: it stays in this process. Still hears of invalidations. While the store is down it has a place in the
+    /// bulkhead, unless it is part of a computation that has one.
+    Local { listener: Box<Listener>, _place: Option<OwnedSemaphorePermit> },
     /// Take the place of this pass marker, if the answer may be stored after all.
     PassStore(Token),
     /// Nothing any more.
@@ -25,14 +27,14 @@ impl Claim {
     pub(super) fn lease(&self) -> Option<Lease> {
         match self {
             Self::Lease(leading) => Some(leading.lease),
-            Self::Local(_) | Self::PassStore(_) | Self::Spent => None,
+            Self::Local { .. } | Self::PassStore(_) | Self::Spent => None,
         }
     }
 
     pub(super) fn verdict(&self) -> CacheVerdict {
         match self {
             Self::Lease(_) => CacheVerdict::Filled,
-            Self::Local(_) => CacheVerdict::FailedOpen,
+            Self::Local { .. } => CacheVerdict::FailedOpen,
             Self::PassStore(_) | Self::Spent => CacheVerdict::Bypassed,
         }
     }
@@ -46,7 +48,7 @@ impl Claim {
     pub(super) async fn keep(&mut self, flight: &Flight) -> Infallible {
         match self {
             Self::Lease(leading) => leading.keep(flight).await,
-            Self::Local(listener) => loop {
+            Self::Local { listener, .. } => loop {
                 listener.gone().await;
                 flight.gone();
             },
@@ -63,7 +65,7 @@ impl Claim {
                 Err(_) => _ = leading.guard.abandon(None).await,
             },
             Self::PassStore(marker) => _ = place.fill(Right::Promote(marker), entry).await,
-            Self::Local(_) | Self::Spent => {}
+            Self::Local { .. } | Self::Spent => {}
         }
     }
 
@@ -71,7 +73,7 @@ impl Claim {
     pub(super) async fn give_back(self, tombstone: Option<Tombstone>) -> Hold {
         match self {
             Self::Lease(leading) => leading.guard.abandon(tombstone).await,
-            Self::PassStore(_) | Self::Local(_) | Self::Spent => Hold::Lost,
+            Self::PassStore(_) | Self::Local { .. } | Self::Spent => Hold::Lost,
         }
     }
 }
@@ -94,6 +96,7 @@ impl Leading {
         loop {
             let beat = tokio::time::sleep(self.guard.place.config.lease / 3);
             tokio::select! {
+                biased;
                 // Only a hint, and perhaps of an invalidation before the grant: whether the fill lands, the store says.
                 () = self.listener.gone() => flight.gone(),
                 () = beat => if let Ok(Hold::Lost) = self.guard.place.extend(self.lease).await {

@@ -1,18 +1,18 @@
 //! One run of a computation: what it runs for, within which bounds, and what is left to do when its head is there.
 
 use super::{
-    End, Ended, Keep, LEADING, Led, Place,
-    flight::{Flight, State},
+    End, Ended, Failure, Keep, LEADING, Led, Place,
+    flight::{Flight, State, Wanted},
     right::{self, Claim},
 };
 use crate::{
     backoff,
     clock::{self, Timestamp},
-    config::Config,
+    config::{Config, Outage},
     entry::{Entry, Kind},
     error::{Error, ErrorKind},
     policy::{Freshness, freshness},
-    store::{Listener, Token, Tombstone},
+    store::{Listener, StoreError, Token, Tombstone},
 };
 use futures_util::FutureExt;
 use std::{future::Future, panic::AssertUnwindSafe, time::Duration};
@@ -56,7 +56,44 @@ impl Run {
 
     /// Computes for this process alone, unless another flight does that began after `since`.
     pub(super) async fn go_local(&self, listener: Listener, since: Option<Timestamp>) -> Result<Claim, State> {
-        self.alone_in_process(Claim::Local(Box::new(listener)), since).await
+        self.alone_in_process(Claim::Local { listener: Box::new(listener), _place: None }, since).await
+    }
+
+    /// Computes for this process alone because the store does not answer, or does not compute.
+    pub(super) async fn fail_open(&self, listener: Listener, error: StoreError) -> Result<Claim, State> {
+        match self.place.config.outage {
+            Outage::FailOpen => match self.go_local(listener, None).await? {
+                Claim::Local { listener, .. } => self.admitted(listener).await,
+                claim => Ok(claim),
+            },
+            Outage::FailClosed => {
+                let failure = Failure::Error(Error::store_down(error.into()));
+                Err(State::Failed(failure, self.flight.standing()))
+            }
+        }
+    }
+
+    /// Waits for a place in the bulkhead. What is part of another computation needs none: that one may hold the last.
+    pub(super) async fn admitted(&self, listener: Box<Listener>) -> Result<Claim, State> {
+        if self.is_nested() {
+            return Ok(Claim::Local { listener, _place: None });
+        }
+        let config = &self.place.config;
+        let bulkhead = config.bulkhead.clone();
+        let permit = match bulkhead.clone().try_acquire_owned() {
+            Ok(permit) => permit,
+            Err(_) => {
+                self.flight.announce(State::Queued);
+                let patience = backoff::budget(config.wait, clock::draw());
+                let Ok(Ok(permit)) = timeout(patience, bulkhead.acquire_owned()).await else {
+                    let error = Error::overloaded("the store does not answer, and too much is computed without it");
+                    return Err(State::Failed(Failure::Error(error), None));
+                };
+                self.flight.announce(State::Running);
+                permit
+            }
+        };
+        Ok(Claim::Local { listener, _place: Some(permit) })
     }
 
     /// Computes for this process alone, as a marker says.
@@ -65,15 +102,21 @@ impl Run {
     }
 
     async fn alone_in_process(&self, claim: Claim, since: Option<Timestamp>) -> Result<Claim, State> {
-        let Some(mut join) = self.flight.go_local(since) else { return Ok(claim) };
+        let nested = self.is_nested();
+        let Some(mut join) = self.flight.go_local(Wanted { since, nested }) else { return Ok(claim) };
         // It may be waiting for what this one is part of.
         let config = &self.place.config;
-        let nested = self.leading.len() > 1;
-        let patience = if nested { backoff::budget(config.wait, clock::draw()) } else { config.max_fetch };
+        let budget = backoff::budget(config.wait, clock::draw());
+        let patience = if nested { budget } else { config.max_fetch + budget };
         match timeout(patience, join.landed()).await {
+            Ok(State::Queued) | Err(_) => Ok(claim),
             Ok(state) => Err(state),
-            Err(_) => Ok(claim),
         }
+    }
+
+    /// Whether it is part of another computation.
+    fn is_nested(&self) -> bool {
+        self.leading.len() > 1
     }
 
     /// Stays for a moment as the refresh of its key, so that not every request asks anew whether another one leads.

@@ -8,7 +8,7 @@ use crate::{
     engine::{End, Failure, Head, Judge, Keep, Place, Share, Turn, Verdict},
     entry::{Entry, Kind, Live, Payload},
     error::{BoxError, Error, ErrorKind},
-    policy::{self, Freshness},
+    policy::{self, Early, Freshness},
     telemetry,
 };
 use serde::{Serialize, de::DeserializeOwned};
@@ -18,6 +18,7 @@ use std::{any::type_name, marker::PhantomData, sync::Arc};
 pub(crate) struct Typed<T> {
     codec: Codec,
     id: u64,
+    early: Early,
     of: PhantomData<fn() -> T>,
 }
 
@@ -29,7 +30,7 @@ struct Shared {
 
 impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> Typed<T> {
     pub(crate) fn new(config: &Config) -> Self {
-        Self { codec: config.codec, id: config.codec.id::<T>(), of: PhantomData }
+        Self { codec: config.codec, id: config.codec.id::<T>(), early: config.policy.early(), of: PhantomData }
     }
 
     pub(super) fn context(self, turn: Turn) -> Fetch<T> {
@@ -98,6 +99,7 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> Typed<T> {
             return Verdict::Ignore;
         }
         match policy::freshness(entry, now) {
+            Freshness::Fresh if self.early.is_due(entry, now, clock::draw) => Verdict::ServeAndRefresh,
             Freshness::Fresh => Verdict::Serve,
             Freshness::Revalidate => Verdict::ServeAndRefresh,
             Freshness::Grace => Verdict::Validate,

@@ -14,7 +14,7 @@ use crate::{
     entry::{Entry, Kind, Lifetimes, Live},
     error::{BoxError, Error, ErrorKind},
     guard::StampedeGuard,
-    policy::{self, Freshness},
+    policy::{self, Early, Freshness},
 };
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, header};
@@ -25,7 +25,7 @@ use std::{
     marker::PhantomData,
     sync::Arc,
     task::{Context, Poll},
-    time::Duration,
+    time::{Duration, Instant},
 };
 use tower_layer::Layer;
 use tower_service::Service;
@@ -68,7 +68,13 @@ where
         let has_body = !request.body().is_end_stream();
         let asked = semantics::asked(request.method(), request.headers(), has_body);
         let (max_age, place) = match asked {
-            Asked::Cache { max_age } => (max_age, self.guard.place(key::of(&request))),
+            Asked::Cache { max_age } => {
+                let mut place = self.guard.place(key::of(&request));
+                if let Some(Deadline(at)) = request.extensions().get() {
+                    place.deadline = Some((*at).into());
+                }
+                (max_age, place)
+            }
             Asked::Bypass(reason) => {
                 let mut inner = self.inner.clone();
                 return ResponseFuture::slow(async move {
@@ -80,7 +86,7 @@ where
             }
         };
         let max_age = max_age.map(|max_age| (max_age, Timestamp::now()));
-        let judge = Asking { max_age, of: PhantomData };
+        let judge = Asking { max_age, early: place.config.policy.early(), of: PhantomData };
         if let Some(Ok(hit)) = place.peek::<Answer<B, S::Error>>(&judge) {
             return ResponseFuture::ready(status::stamp(hit, CacheVerdict::Hit));
         }
@@ -110,12 +116,26 @@ where
     }
 }
 
+/// An extension of a request: when its answer is needed. It takes the place of the guard's
+/// [`deadline`](StampedeGuard::deadline), so that a layer above can hand on what is left of a client's time.
+///
+/// ```
+/// use stampede_guard::http::Deadline;
+/// use std::time::{Duration, Instant};
+///
+/// let mut request = http::Request::new(());
+/// request.extensions_mut().insert(Deadline(Instant::now() + Duration::from_secs(2)));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Deadline(pub Instant);
+
 type Answer<B, E> = Result<Response<GuardBody<B>>, E>;
 
 /// What one request makes of what is stored or shared.
 struct Asking<B, E> {
     /// The age that the client accepts, and when it asked.
     max_age: Option<(Duration, Timestamp)>,
+    early: Early,
     of: PhantomData<fn() -> (B, E)>,
 }
 
@@ -131,6 +151,7 @@ impl<B: 'static, E: 'static> Judge<Answer<B, E>> for Asking<B, E> {
         match policy::freshness(entry, now) {
             Freshness::Dead => Verdict::Ignore,
             _ if too_old => Verdict::Validate,
+            Freshness::Fresh if self.early.is_due(entry, now, clock::draw) => Verdict::ServeAndRefresh,
             Freshness::Fresh => Verdict::Serve,
             Freshness::Revalidate => Verdict::ServeAndRefresh,
             Freshness::Grace => Verdict::Validate,
@@ -181,7 +202,7 @@ impl<B: 'static, E: 'static> Judge<Answer<B, E>> for Asking<B, E> {
 
 impl<B, E> Clone for Asking<B, E> {
     fn clone(&self) -> Self {
-        Self { max_age: self.max_age, of: PhantomData }
+        Self { max_age: self.max_age, early: self.early, of: PhantomData }
     }
 }
 
@@ -281,6 +302,7 @@ fn refused<B>(error: &Error) -> Response<GuardBody<B>> {
             .ok()
             .filter(StatusCode::is_server_error)
             .unwrap_or(StatusCode::SERVICE_UNAVAILABLE),
+        ErrorKind::Store | ErrorKind::Overloaded => StatusCode::SERVICE_UNAVAILABLE,
         ErrorKind::TimedOut => StatusCode::GATEWAY_TIMEOUT,
         ErrorKind::Panicked => StatusCode::INTERNAL_SERVER_ERROR,
         _ => StatusCode::BAD_GATEWAY,

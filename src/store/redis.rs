@@ -50,6 +50,8 @@ pub struct RedisStore {
     clock: Arc<ServerClock>,
     wakes: Wakes,
     subscriber: Option<Subscriber>,
+    /// Which part of the deployment a name is in.
+    part: fn(&Address) -> u16,
 }
 
 impl RedisStore {
@@ -82,7 +84,17 @@ impl RedisStore {
     #[must_use]
     pub fn from_cluster(client: redis::cluster::ClusterClient) -> Self {
         let clock = Arc::new(ServerClock::default());
-        Self::over(Arc::new(Dialled::new(client, clock.clone())), clock)
+        Self::over(Arc::new(Dialled::new(client, clock.clone())), clock).of_cluster()
+    }
+
+    #[cfg(feature = "cluster")]
+    fn from_cluster_connection(connection: redis::cluster_async::ClusterConnection) -> Self {
+        Self::from_connection(connection).of_cluster()
+    }
+
+    #[cfg(feature = "cluster")]
+    fn of_cluster(self) -> Self {
+        Self { part: range_of_slots, ..self }
     }
 
     /// Hears of wake-ups over a connection of this client.
@@ -93,7 +105,7 @@ impl RedisStore {
     }
 
     fn over(link: Arc<dyn Link>, clock: Arc<ServerClock>) -> Self {
-        Self { link, scripts: Scripts::default(), clock, wakes: Wakes::new(), subscriber: None }
+        Self { link, scripts: Scripts::default(), clock, wakes: Wakes::new(), subscriber: None, part: |_| 0 }
     }
 
     async fn run(&self, cmd: script::Call) -> Result<Value, StoreError> {
@@ -194,6 +206,14 @@ impl Store for RedisStore {
         })
     }
 
+    fn part(&self, at: &Address) -> u16 {
+        (self.part)(at)
+    }
+
+    fn epoch(&self) -> u64 {
+        self.link.connections()
+    }
+
     fn listen(&self, at: &Address) -> Listener {
         if let Some(subscriber) = &self.subscriber {
             subscriber.start();
@@ -207,6 +227,13 @@ impl fmt::Debug for RedisStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RedisStore").field("wakes", &self.wakes).field("woken", &self.subscriber.is_some()).finish()
     }
+}
+
+/// 64 ranges of 256 slots each. Nodes have ranges of slots as a rule, so when one fails, so do some of these.
+#[cfg(feature = "cluster")]
+fn range_of_slots(at: &Address) -> u16 {
+    let slot = slot(at);
+    crc16::State::<crc16::XMODEM>::calculate(slot.trim_matches(['{', '}']).as_bytes()) % 16_384 / 256
 }
 
 /// All keys of a resource have its name as hash tag, hence one slot.
@@ -264,7 +291,7 @@ into_store! {
     #[cfg(feature = "cluster")]
     redis::cluster::ClusterClient => RedisStore::from_cluster;
     #[cfg(feature = "cluster")]
-    redis::cluster_async::ClusterConnection => RedisStore::from_connection;
+    redis::cluster_async::ClusterConnection => RedisStore::from_cluster_connection;
 }
 
 impl<C: redis::aio::ConnectionLike + Clone + Send + Sync + 'static> IntoStore for Connection<C> {

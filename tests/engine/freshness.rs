@@ -125,3 +125,33 @@ async fn a_failed_refresh_leaves_the_entry() {
         guard.shutdown().await;
     }
 }
+
+/// XFetch: a key that is read all the time is refreshed before its end, once in the whole fleet, and nobody notices.
+#[tokio::test(start_paused = true)]
+async fn a_hot_key_is_refreshed_before_it_ends() {
+    let (store, origin) = (Arc::new(MemoryStore::default()), Origin::new());
+    let policy = Policy::fresh_for(20 * SECOND).jitter(0.0).early_refresh(1.0);
+    let guards = [(); 3].map(|()| StampedeGuard::new(store.clone()).policy(policy));
+    let ask = |i: usize| {
+        let (guard, origin) = (guards[i % 3].clone(), origin.clone());
+        async move {
+            guard
+                .fetch("k", async move || {
+                    origin.work(SECOND).await;
+                    Ok::<_, Down>(1)
+                })
+                .await
+        }
+    };
+    ask(0).await.expect("an answer");
+    let began = tokio::time::Instant::now();
+    for i in 0..10_000 {
+        let asked = tokio::time::Instant::now();
+        ask(i).await.expect("an answer");
+        assert_eq!(asked.elapsed(), Duration::ZERO, "after {:?}", began.elapsed());
+        tokio::time::sleep(10 * MS).await;
+    }
+    // A life of 20 s ends about five seconds early, in its second half.
+    assert!((5..=11).contains(&origin.calls()), "{} in 100 s", origin.calls());
+    assert_eq!(guards.each_ref().map(|guard| guard.report().stale), [0; 3]);
+}

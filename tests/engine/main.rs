@@ -8,9 +8,12 @@ mod support;
 
 mod cancel;
 mod coalesce;
+mod cycles;
 mod faults;
 mod freshness;
 mod invalidate;
+mod outage;
+mod patience;
 mod share;
 mod typed;
 mod wire;

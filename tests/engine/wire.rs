@@ -61,6 +61,11 @@ impl Default for Wire {
 }
 
 impl Wire {
+    /// How often it was read.
+    pub(crate) fn reads(&self) -> usize {
+        self.done[0].load(SeqCst)
+    }
+
     /// How often it was asked who leads.
     pub(crate) fn leads(&self) -> usize {
         self.done[1].load(SeqCst)

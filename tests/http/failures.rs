@@ -10,7 +10,7 @@ use axum::{
     http::{Response, StatusCode},
 };
 use http_body_util::BodyExt;
-use stampede_guard::{CacheVerdict, Policy, StampedeGuard};
+use stampede_guard::{CacheVerdict, Outage, Policy, StampedeGuard, http::Deadline};
 use std::{
     io,
     sync::{
@@ -332,4 +332,40 @@ async fn the_body_of_a_server_error_that_breaks_off_breaks_off_for_everybody() {
     }
     assert_eq!(origin.calls(), 1);
     at_rest(&guard).await;
+}
+
+/// Refusals are responses that say when to come back.
+#[tokio::test]
+async fn what_is_refused_is_a_503_with_retry_after() {
+    let nobody = std::net::TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address");
+    let redis = redis::Client::open(format!("redis://{nobody}")).expect("a client");
+    let (closed, origin) = (StampedeGuard::new(redis).outage(Outage::FailClosed), Origin::new());
+    let app = site(&origin, |_, _| "page").layer(closed);
+    let refused = ask(&app, get("/page")).await;
+    assert_eq!((refused.status, refused.header("retry-after"), refused.verdict()), (503, "1", CacheVerdict::Refused));
+    assert_eq!(refused.header("cache-control"), "no-store");
+    assert_eq!(origin.calls(), 0);
+
+    let (guard, origin) = (StampedeGuard::in_memory().max_waiters(1), Origin::gated());
+    let app = site(&origin, |_, _| "page").layer(guard);
+    let asked = waiting(&app, 2, |_| get("/page")).await;
+    let refused = ask(&app, get("/page")).await;
+    assert_eq!((refused.status, refused.header("retry-after")), (503, "1"));
+    origin.open();
+    assert!(asked.answers().await.iter().all(|answer| answer.status == 200));
+}
+
+/// What a layer above knows of the client's time.
+#[tokio::test(start_paused = true)]
+async fn a_request_is_answered_by_its_deadline() {
+    let (guard, origin) = (StampedeGuard::in_memory(), Origin::gated());
+    let app = site(&origin, |_, _| "page").layer(guard);
+    let asked = waiting(&app, 1, |_| get("/page")).await;
+    let mut hurried = get("/page");
+    let deadline = (time::Instant::now() + Duration::from_secs(1)).into_std();
+    hurried.extensions_mut().insert(Deadline(deadline));
+    assert_eq!(ask(&app, hurried).await.status, 503);
+    assert_eq!(time::Instant::now().into_std(), deadline);
+    origin.open();
+    assert!(asked.answers().await.iter().all(|answer| answer.status == 200));
 }

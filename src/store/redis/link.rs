@@ -8,7 +8,10 @@ use redis::{
 };
 use std::{
     future::Future,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
     time::Duration,
 };
 use tokio::time::timeout;
@@ -17,6 +20,9 @@ use tokio_util::task::AbortOnDropHandle;
 /// Sends a command. Dropping the future does not take it back.
 pub(super) trait Link: Send + Sync {
     fn send<'a>(&'a self, cmd: &'a Cmd) -> BoxFuture<'a, RedisResult<Value>>;
+
+    /// How many connections have been made.
+    fn connections(&self) -> u64;
 }
 
 /// Where connections come from.
@@ -64,6 +70,7 @@ impl<C: ConnectionLike + Clone + Send + Sync + 'static> Connect for Connection<C
 pub(super) struct Dialled<C: Connect> {
     connect: Arc<C>,
     clock: Arc<ServerClock>,
+    made: Arc<AtomicU64>,
     current: Mutex<Option<Dial<C::Connection>>>,
     /// Since when no command was answered, and how many were given up since.
     silence: Mutex<Option<(Timestamp, u32)>>,
@@ -78,7 +85,13 @@ struct Dial<C> {
 
 impl<C: Connect> Dialled<C> {
     pub(super) fn new(connect: C, clock: Arc<ServerClock>) -> Self {
-        Self { connect: Arc::new(connect), clock, current: Mutex::default(), silence: Mutex::default() }
+        Self {
+            connect: Arc::new(connect),
+            clock,
+            made: Arc::default(),
+            current: Mutex::default(),
+            silence: Mutex::default(),
+        }
     }
 
     /// The current attempt; a new one if there is none, or the last one failed a while ago.
@@ -91,11 +104,12 @@ impl<C: Connect> Dialled<C> {
                 return (dial.attempt.clone(), dial.number);
             }
         }
-        let (connect, clock) = (self.connect.clone(), self.clock.clone());
+        let (connect, clock, made) = (self.connect.clone(), self.clock.clone(), self.made.clone());
         let task = tokio::spawn(async move {
             let connected = async {
                 let mut connection = connect.connect().await?;
                 introduce(&mut connection, &clock).await?;
+                made.fetch_add(1, Relaxed);
                 Ok(connection)
             };
             let late = |_| Err(RedisError::from((ErrorKind::Io, "no connection in time")));
@@ -162,6 +176,10 @@ impl<C: Connect> Link for Dialled<C> {
             }
             answer
         })
+    }
+
+    fn connections(&self) -> u64 {
+        self.made.load(Relaxed)
     }
 }
 

@@ -1,0 +1,167 @@
+//! A store that does not answer: who pays for it, and what is done meanwhile.
+
+use crate::{
+    Down, MS, SECOND, never,
+    support::Origin,
+    wire::{Fault, Wire},
+};
+use futures_util::future::join_all;
+use stampede_guard::{ErrorKind, Outage, Policy, StampedeGuard};
+use std::{sync::Arc, time::Duration};
+use tokio::time::Instant;
+
+fn hanging() -> Wire {
+    Wire { get: Fault::Hangs, lead: Fault::Hangs, fill: Fault::Hangs, ..Wire::default() }
+}
+
+/// Seen to fail (each of them pays) without the breaker.
+#[tokio::test(start_paused = true)]
+async fn a_store_that_hangs_is_waited_for_once() {
+    let wire = Arc::new(hanging());
+    let guard = StampedeGuard::new(wire.clone()).op_timeout(250 * MS);
+    let mut delayed = 0;
+    for key in 0..100_u64 {
+        let asked = Instant::now();
+        assert_eq!(guard.fetch(key, async move || Ok::<_, Down>(key)).await.expect("the origin answers"), key);
+        delayed += u32::from(!asked.elapsed().is_zero());
+        tokio::time::sleep(100 * MS).await;
+    }
+    assert_eq!((delayed, guard.report().breaker_opened), (1, 1));
+    let asked = wire.reads();
+    assert!((11..=21).contains(&asked), "it is tried behind, once per window of 0.5 to 1 s: {asked} in 10 s");
+    guard.shutdown().await;
+    assert_eq!(guard.in_flight(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_answers_again_is_asked_again() {
+    let guard = StampedeGuard::new(Wire { times: 1, ..hanging() });
+    let ask = async || guard.fetch("k", async || Ok::<_, Down>(1)).await.expect("an answer");
+    ask().await;
+    let closed = Instant::now();
+    while guard.report().hits == 0 {
+        tokio::time::sleep(10 * MS).await;
+        ask().await;
+    }
+    assert!(closed.elapsed() < 1500 * MS, "{:?}", closed.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn five_errors_in_a_row_open_the_breaker() {
+    let wire = Arc::new(Wire { get: Fault::ReplyLost, ..Wire::default() });
+    let guard = StampedeGuard::new(wire.clone());
+    for key in 0..20_u64 {
+        guard.fetch(key, async || Ok::<_, Down>(1)).await.expect("an answer");
+        tokio::time::sleep(20 * MS).await;
+    }
+    assert_eq!(guard.report().breaker_opened, 1);
+    // Each read is tried twice, as its connection may have been idle for long.
+    assert_eq!(wire.reads(), 5 * 2);
+}
+
+/// A store that is full still has hits.
+#[tokio::test(start_paused = true)]
+async fn refusals_do_not_open_it() {
+    let guard = StampedeGuard::new(Wire { lead: Fault::Fails, ..Wire::default() });
+    for key in 0..100_u64 {
+        guard.fetch(key, async || Ok::<_, Down>(1)).await.expect("an answer");
+        tokio::time::sleep(20 * MS).await;
+    }
+    assert_eq!(guard.report().breaker_opened, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn invalidations_are_sent_whatever_the_breaker_says() {
+    let guard = StampedeGuard::new(hanging());
+    guard.fetch("k", async || Ok::<_, Down>(1)).await.expect("an answer");
+    assert_eq!(guard.report().breaker_opened, 1);
+    guard.invalidate("k").await.expect("acknowledged");
+}
+
+#[tokio::test(start_paused = true)]
+async fn fail_closed_refuses_and_spares_the_origin() {
+    for wire in [hanging(), Wire { lead: Fault::Hangs, ..Wire::default() }] {
+        let guard = StampedeGuard::new(wire).outage(Outage::FailClosed);
+        for _ in 0..3 {
+            let error = guard.fetch("k", never::<i32>).await.expect_err("refused");
+            assert_eq!((error.kind(), error.retry_in()), (ErrorKind::Store, Some(SECOND)));
+        }
+        assert_eq!((guard.report().refused, guard.report().failed_open), (3, 0));
+    }
+}
+
+/// What the store had vouched for before it went away stands in, where the policy allows it.
+#[tokio::test(start_paused = true)]
+async fn fail_closed_serves_what_may_stand_in() {
+    let policy = Policy::fresh_for(SECOND).stale_if_error(60 * SECOND).jitter(0.0);
+    let store = Wire::default().store;
+    let leader = StampedeGuard::new(store.clone()).policy(policy);
+    leader.fetch("k", async || Ok::<_, Down>(1)).await.expect("an answer");
+    tokio::time::sleep(2 * SECOND).await;
+    let stuck = tokio::spawn(async move { leader.fetch("k", std::future::pending::<Result<i32, Down>>).await });
+    tokio::time::sleep(MS).await;
+    // Its first question is answered (wait), its poll is not.
+    let gate = Origin::gated();
+    let wire = Wire { store, lead: Fault::Gated(1, gate), ..Wire::default() };
+    let guard = StampedeGuard::new(wire).policy(policy).outage(Outage::FailClosed);
+    assert_eq!(guard.fetch("k", never::<i32>).await.expect("the stale one"), 1);
+    stuck.abort();
+}
+
+/// Seen to fail (all five at once) without the bulkhead.
+#[tokio::test(start_paused = true)]
+async fn no_more_keys_are_computed_at_once_than_the_bulkhead_has_places() {
+    let guard = StampedeGuard::new(hanging()).bulkhead(2);
+    let origin = Origin::new();
+    let callers = (0..10_u64).map(|i| {
+        let origin = origin.clone();
+        guard.fetch(i % 5, async move || {
+            origin.work(SECOND).await;
+            Ok::<_, Down>(i % 5)
+        })
+    });
+    for (i, answer) in join_all(callers).await.into_iter().enumerate() {
+        assert_eq!(answer.expect("it had only to queue"), i as u64 % 5);
+    }
+    assert_eq!((origin.peak(), origin.calls()), (2, 5));
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_finds_no_place_within_the_wait_budget_is_refused() {
+    let guard = StampedeGuard::new(hanging()).bulkhead(1).wait(SECOND);
+    let stuck = {
+        let guard = guard.clone();
+        tokio::spawn(async move { guard.fetch("stuck", std::future::pending::<Result<i32, Down>>).await })
+    };
+    tokio::time::sleep(SECOND).await;
+    let asked = Instant::now();
+    let error = guard.fetch("k", never::<i32>).await.expect_err("refused");
+    assert_eq!((error.kind(), error.retry_in()), (ErrorKind::Overloaded, Some(SECOND)));
+    assert!((800 * MS..=1200 * MS).contains(&asked.elapsed()), "{:?}", asked.elapsed());
+    assert_eq!(guard.report().shed, 1);
+    stuck.abort();
+    let _ = stuck.await;
+}
+
+/// The page holds the only place. Somebody else, who asked for the setting first, queues for it: the page must neither
+/// queue nor wait with him. Seen to fail (it waits for the budget) with joins of flights that queue.
+#[tokio::test(start_paused = true)]
+async fn what_is_part_of_a_computation_neither_queues_nor_waits_for_who_does() {
+    let guard = StampedeGuard::new(hanging()).bulkhead(1);
+    let asked = Instant::now();
+    let page = {
+        let inner = guard.clone();
+        guard.fetch("page", async move || {
+            tokio::time::sleep(500 * MS).await;
+            inner.fetch("setting", async || Ok::<_, Down>(1)).await
+        })
+    };
+    let setting = async {
+        tokio::time::sleep(300 * MS).await;
+        guard.fetch("setting", async || Ok::<_, Down>(2)).await
+    };
+    let (page, setting) = tokio::join!(page, setting);
+    assert_eq!(page.expect("an answer"), 1);
+    assert!(setting.is_ok());
+    assert!(asked.elapsed() < Duration::from_secs(2), "{:?}", asked.elapsed());
+}
