@@ -183,7 +183,7 @@ impl Load {
 
     fn sabotage(&self) {
         match self.sabotage {
-            Some(Sabotage::Memory) => std::mem::forget(vec![1_u8; 256 << 10]),
+            Some(Sabotage::Memory) => std::mem::forget(vec![1_u8; 128 << 10]),
             Some(Sabotage::Tasks) => drop(tokio::spawn(pending::<()>())),
             _ => {}
         }

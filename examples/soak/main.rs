@@ -31,6 +31,7 @@ mod worker;
 
 use args::{Args, Mode};
 use std::process::ExitCode;
+use tokio::signal;
 
 /// Whatever ends the soak early: it is only ever printed.
 type Result<T, E = Box<dyn std::error::Error + Send + Sync>> = std::result::Result<T, E>;
@@ -40,7 +41,12 @@ async fn main() -> ExitCode {
     let args = Args::checked();
     let done = match args.mode() {
         Mode::Worker(duty) => worker::work(&duty).await.map(|()| true),
-        Mode::Parent => run::run(&args).await,
+        // Dropping the run kills what it started.
+        Mode::Parent => tokio::select! {
+            biased;
+            _ = signal::ctrl_c() => return ExitCode::from(INTERRUPTED),
+            done = run::run(&args) => done,
+        },
     };
     match done {
         Ok(true) => ExitCode::SUCCESS,
@@ -51,3 +57,6 @@ async fn main() -> ExitCode {
         }
     }
 }
+
+/// What shells report for a program that Ctrl-C ended.
+const INTERRUPTED: u8 = 130;

@@ -60,11 +60,11 @@ impl Soak {
         rows.tick().await;
         println!("{HEADINGS}");
         loop {
-            let mending = self.faults.mending().unwrap_or(end);
+            let mending = self.faults.mending();
             tokio::select! {
                 biased;
                 () = sleep_until(end) => return Ok(()),
-                () = sleep_until(mending.min(calm)), if mending < end => {
+                () = sleep_until(mending.unwrap_or(calm).min(calm)), if mending.is_some() => {
                     let due = Instant::now();
                     self.faults.mend(&self.fleet, (due < calm).then_some(due)).await?;
                 }
@@ -96,7 +96,7 @@ impl Soak {
         if timeout(PATIENCE, rest).await.is_err() {
             self.tally.violations.push(format!("workers {working:?} did not come to rest within {PATIENCE:?}"));
         }
-        for lease in leases(duty).await? {
+        for lease in timeout(PATIENCE, leases(duty)).await?? {
             self.tally.violations.push(format!("the lease {lease} is left"));
         }
         Ok(())
