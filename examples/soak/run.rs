@@ -83,7 +83,8 @@ impl Soak {
         self.fleet.end().await?;
         let mut working: Vec<usize> = self.fleet.workers.keys().copied().collect();
         let rest = async {
-            while let (false, Some((worker, message))) = (working.is_empty(), self.messages.recv().await) {
+            while !working.is_empty() {
+                let Some((worker, message)) = self.messages.recv().await else { return };
                 if matches!(message, None | Some(Message::Done(_))) {
                     working.retain(|working| *working != worker);
                 }
