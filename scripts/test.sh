@@ -22,7 +22,7 @@ main() {
     cargo clippy --locked --all-targets --all-features -- -D warnings
 
     # The library alone: dev-dependencies would switch on features that users do not get.
-    for features in "" redis http postcard json,tracing; do
+    for features in "" redis cluster,tls-rustls http postcard json,tracing; do
         step "features: ${features:-none}"
         cargo clippy --locked --lib --no-default-features --features "$features" -- -D warnings
     done

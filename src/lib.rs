@@ -53,7 +53,7 @@
 //! | `bincode` | yes | typed values, encoded with bincode |
 //! | `postcard`, `json` | | other codecs |
 //! | `tracing` | | events under the target `stampede_guard` |
-//! | `tls-rustls` | | `rediss://` |
+//! | `tls-rustls` | | `rediss://`, with rustls and, unless the application chooses, ring |
 //! | `cluster` | | Redis Cluster clients and connections |
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(

@@ -142,6 +142,14 @@ pub(crate) fn store_failed(stats: &Stats, at: &Address, operation: &'static str,
     let _ = (operation, error);
 }
 
+/// Somebody has to set it right; until then the origin is asked.
+#[cfg(feature = "redis")]
+pub(crate) fn misconfigured(connection: &'static str, error: &dyn std::fmt::Display, way_out: &'static str) {
+    #[cfg(feature = "tracing")]
+    tracing::error!(target: "stampede_guard", connection, %error, way_out, "the server will not serve this client");
+    let _ = (connection, error, way_out);
+}
+
 pub(crate) fn breaker_opened(stats: &Stats, at: &Address) {
     stats.breaker_opened.fetch_add(1, Relaxed);
     event!(WARN, at, "the store does not answer; this process goes on without it, and tries it again behind");

@@ -5,7 +5,7 @@ mod support;
 
 use serde_json::Value;
 use std::{
-    env,
+    env, fs,
     net::SocketAddr,
     path::PathBuf,
     process::{Output, Stdio},
@@ -223,6 +223,31 @@ async fn a_soak_fails_where_something_does_not_hold() {
         assert_eq!(output.status.code(), Some(1), "{sabotage}: {printed}");
         assert!(printed.contains(violation), "{sabotage}: {printed}");
     }
+}
+
+/// `binary::module` or `binary::module::test` in back-quotes: what shows a sentence of docs/guarantees.md.
+#[test]
+fn every_test_that_the_guarantees_name_exists() {
+    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    let document = fs::read_to_string(root.join("docs/guarantees.md")).expect("the document is there");
+    let named = document.split('`').skip(1).step_by(2).filter(|quoted| quoted.split("::").count() >= 2);
+    let tests = named.filter_map(|quoted| {
+        let (binary, rest) = quoted.split_once("::")?;
+        let (module, test) = rest.split_once("::").map_or((rest, None), |(module, test)| (module, Some(test)));
+        let directory = root.join("tests").join(binary);
+        directory.is_dir().then(|| (quoted, directory.join(module).with_extension("rs"), test))
+    });
+    let mut found = 0;
+    for (quoted, file, test) in tests {
+        let source = fs::read_to_string(&file).unwrap_or_else(|_| panic!("`{quoted}`: no {}", file.display()));
+        assert!(
+            test.is_none_or(|test| source.contains(&format!("fn {test}("))),
+            "`{quoted}` is not in {}",
+            file.display()
+        );
+        found += 1;
+    }
+    assert!(found > 40, "{found}");
 }
 
 const BOUND: Duration = Duration::from_secs(120);

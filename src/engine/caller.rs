@@ -1,10 +1,12 @@
 //! One question, from the side of whoever asks it.
 
+mod join;
+
 use super::{
-    BoxFetch, CacheVerdict, End, Ended, Engine, Failure, Head, Judge, LEADING, Led, Place, Share, Turn, Verdict,
-    flight::{Flight, Join, Scope, State, Wanted},
+    BoxFetch, CacheVerdict, End, Ended, Engine, Head, Judge, LEADING, Led, Place, Share, Turn, Verdict,
+    flight::{Flight, Scope, State, Wanted},
     is_marker,
-    pilot::{Landed, Pilot, Start, WAITED},
+    pilot::{Landed, Pilot, Start},
     right::{self, Claim},
     run::Run,
     waits::Waiting,
@@ -12,14 +14,14 @@ use super::{
 use crate::{
     backoff,
     clock::{self, Timestamp},
-    config::{AfterWait, Outage},
+    config::Outage,
     entry::{Entry, Kind},
     error::{Error, ErrorKind},
     policy::{Freshness, freshness},
     store::{BoxFuture, StoreError, Token},
     telemetry,
 };
-use std::{marker::PhantomData, time::Duration};
+use std::marker::PhantomData;
 use tokio::{
     sync::oneshot,
     time::{Instant, timeout_at},
@@ -34,7 +36,9 @@ pub(super) struct Caller<'a, R, J> {
     /// None: a computation runs within its caller.
     spawn: Option<Spawn<'a>>,
     asked: Timestamp,
-    /// The end of its wait budget, over all rounds, or its deadline.
+    /// The end of its wait budget, over all rounds,
+    budget: Instant,
+    /// or its deadline, if that is earlier.
     give_up: Instant,
     /// What the caller's task computes already.
     leading: Vec<Led>,
@@ -53,7 +57,7 @@ impl<'a, R: Send + 'a, J: Judge<R>> Caller<'a, R, J> {
         let leading = LEADING.try_with(Clone::clone).unwrap_or_default();
         let budget = clock::in_future(backoff::budget(place.config.wait, clock::draw()));
         let give_up = place.deadline.map_or(budget, |deadline| deadline.min(budget));
-        Self { place, judge, spawn, asked: Timestamp::now(), give_up, leading, answer: PhantomData }
+        Self { place, judge, spawn, asked: Timestamp::now(), budget, give_up, leading, answer: PhantomData }
     }
 
     pub(super) async fn ask(self, fetch: BoxFetch<'a, R>) -> (R, CacheVerdict) {
@@ -129,25 +133,9 @@ impl<'a, R: Send + 'a, J: Judge<R>> Caller<'a, R, J> {
 
     /// Opens the flight of this process, or joins one that began after `since`.
     async fn local(&self, start: Start, since: Option<Timestamp>, fetch: BoxFetch<'a, R>) -> Round<'a, R> {
-        let mut join = match self.place.engine.flights.enter(&self.place.at, Scope::Local, None, self.wanted(since)) {
-            Err(flight) => return self.fly(flight, start, None, fetch).await,
-            Ok(join) => join,
-        };
-        if self.is_cycle() {
-            return self.answer_alone(fetch).await;
-        }
-        if let Some(why) = self.turned_away(&join) {
-            return self.refuse(Error::overloaded(why));
-        }
-        // It ends with its fetch, and to give up on it earlier would be the stampede. But it may be waiting for what this
-        // caller is part of.
-        let (config, budget) = (&self.place.config, backoff::budget(self.place.config.wait, clock::draw()));
-        let patience = clock::in_future(if self.leading.is_empty() { config.max_fetch + budget } else { budget });
-        let patience = self.place.deadline.map_or(patience, |deadline| deadline.min(patience));
-        match timeout_at(patience, join.landed()).await {
-            Ok(state) => self.settle(state, fetch).await,
-            Err(_) if self.is_late() => self.refuse(Error::overloaded(LATE)),
-            Err(_) => self.answer_alone(fetch).await,
+        match self.place.engine.flights.enter(&self.place.at, Scope::Local, None, self.wanted(since)) {
+            Ok(join) => self.wait_for_local(join, fetch).await,
+            Err(flight) => self.fly(flight, start, None, fetch).await,
         }
     }
 
@@ -180,11 +168,12 @@ impl<'a, R: Send + 'a, J: Judge<R>> Caller<'a, R, J> {
             None => own.await,
             Some((deadline, watch)) => match timeout_at(deadline, own).await {
                 Ok(own) => own,
-                Err(_) => return self.stale_or_refused(&watch, LATE),
+                Err(_) => return self.stale_or_refused(watch.stands(), Error::overloaded(LATE)),
             },
         };
         match own {
             Ok(Landed::Own(answer, verdict) | Landed::OwnFailure(answer, verdict)) => Round::Answer(answer, verdict),
+            Ok(Landed::Unused(State::Declined(error, standing), _)) => self.stale_or_refused(standing, error),
             Ok(Landed::Unused(state, fetch)) => self.settle(state, fetch).await,
             Ok(Landed::Stale(entry)) => match self.judge.read(&entry) {
                 Some(answer) => Round::Answer(answer, CacheVerdict::Stale),
@@ -205,7 +194,8 @@ impl<'a, R: Send + 'a, J: Judge<R>> Caller<'a, R, J> {
         let (own, mine) = oneshot::channel();
         let mut leading = self.leading.clone();
         leading.push(Led { store: self.place.engine.store.clone(), at: self.place.at.clone() });
-        let run = Run { place: self.place.clone(), flight, seen, leading, scoped: self.spawn.is_none() };
+        let (place, scoped) = (self.place.clone(), self.spawn.is_none());
+        let run = Run { place, flight, seen, leading, give_up: self.budget, scoped };
         let pilot = Pilot { judge: self.judge.clone(), own: Some(own), run };
         let flight = telemetry::in_current_span(pilot.fly(start, fetch));
         match self.spawn {
@@ -215,103 +205,8 @@ impl<'a, R: Send + 'a, J: Judge<R>> Caller<'a, R, J> {
         mine
     }
 
-    /// Waits for a flight of the fleet, at most for the wait budget.
-    async fn wait(&self, mut join: Join, fetch: BoxFetch<'a, R>) -> Round<'a, R> {
-        if self.is_cycle() {
-            return self.answer_alone(fetch).await;
-        }
-        if let Some(why) = self.turned_away(&join) {
-            return self.stale_or_refused(&join, why);
-        }
-        match timeout_at(self.give_up, join.landed()).await {
-            Ok(state) => self.settle(state, fetch).await,
-            Err(_) => {
-                telemetry::waited_enough(&self.place.engine.stats, &self.place.at);
-                if self.is_late() {
-                    return self.stale_or_refused(&join, LATE);
-                }
-                match join.stands().and_then(|entry| self.forgiven(&entry)) {
-                    Some(answer) => Round::Answer(answer, CacheVerdict::Stale),
-                    None if self.place.config.after_wait == AfterWait::Reject => self.refuse(Error::overloaded(WAITED)),
-                    // Not what began before this caller asked: it may have been invalidated since.
-                    None => self.local(Start::Overdue, Some(self.asked), fetch).await,
-                }
-            }
-        }
-    }
-
-    /// Why it does not wait with the others, if there is a reason.
-    fn turned_away(&self, join: &Join) -> Option<&'static str> {
-        let too_late = |deadline: Instant| {
-            let left = deadline.saturating_duration_since(clock::in_future(Duration::ZERO));
-            join.expected().is_some_and(|end| end.since(Timestamp::now()) > left)
-        };
-        if join.crowd() > self.place.config.max_waiters {
-            Some("too many wait for this computation already")
-        } else if self.place.deadline.is_some_and(too_late) {
-            Some(LATE)
-        } else {
-            None
-        }
-    }
-
-    /// The entry at hand if the store vouches for it, else no answer.
-    fn stale_or_refused(&self, join: &Join, why: &'static str) -> Round<'a, R> {
-        match join.stands().and_then(|entry| self.forgiven(&entry)) {
-            Some(answer) => Round::Answer(answer, CacheVerdict::Stale),
-            None => self.refuse(Error::overloaded(why)),
-        }
-    }
-
-    /// Whether the computation that it would wait for waits for what this caller is part of.
-    fn is_cycle(&self) -> bool {
-        let is_cycle = self.place.engine.waits.closes_a_cycle(&self.place, &self.leading);
-        if is_cycle {
-            telemetry::cycle(&self.place.engine.stats, &self.place.at);
-        }
-        is_cycle
-    }
-
-    fn is_late(&self) -> bool {
-        self.place.deadline.is_some_and(|deadline| deadline <= clock::in_future(Duration::ZERO))
-    }
-
     fn wanted(&self, since: Option<Timestamp>) -> Wanted {
         Wanted { since, nested: !self.leading.is_empty() }
-    }
-
-    /// What the state of a flight means for somebody who joined it.
-    async fn settle(&self, state: State, fetch: BoxFetch<'a, R>) -> Round<'a, R> {
-        let shared = match state {
-            State::Found(entry) if self.servable(&entry) => self.judge.read(&entry),
-            // Made while this caller waited, it counts, however short its lifetime; joined too late, it is judged.
-            State::Filled(entry) if entry.meta().answered >= self.asked || self.servable(&entry) => {
-                self.judge.read(&entry)
-            }
-            State::Running | State::Queued | State::Vacant | State::Found(_) | State::Filled(_) => {
-                return Round::Again(fetch);
-            }
-            State::Stale(entry) => match self.forgiven(&entry) {
-                Some(answer) => return Round::Answer(answer, CacheVerdict::Stale),
-                None => None,
-            },
-            State::Shared(live) => self.judge.share(&live),
-            State::NotShared => None,
-            State::Failed(failure, stale) => {
-                if let Some(answer) = stale.as_ref().and_then(|entry| self.forgiven(entry)) {
-                    return Round::Answer(answer, CacheVerdict::Stale);
-                }
-                match failure {
-                    Failure::Error(error) => return self.refuse(error),
-                    Failure::Live(live) => self.judge.share(&live),
-                }
-            }
-        };
-        match shared {
-            Some(answer) => Round::Answer(answer, CacheVerdict::Coalesced),
-            // Not for this caller, for instance of another type: it gets an answer all the same.
-            None => self.answer_alone(fetch).await,
-        }
     }
 
     fn servable(&self, entry: &Entry) -> bool {
@@ -321,6 +216,14 @@ impl<'a, R: Send + 'a, J: Judge<R>> Caller<'a, R, J> {
     /// The entry as an answer, if it may stand in for one that failed.
     fn forgiven(&self, entry: &Entry) -> Option<R> {
         self.judge.forgives(entry, Timestamp::now()).then(|| self.judge.read(entry))?
+    }
+
+    /// The entry, of which the store has said that it stands, or no answer.
+    fn stale_or_refused(&self, standing: Option<Entry>, error: Error) -> Round<'a, R> {
+        match standing.and_then(|entry| self.forgiven(&entry)) {
+            Some(answer) => Round::Answer(answer, CacheVerdict::Stale),
+            None => self.refuse(error),
+        }
     }
 
     fn refuse(&self, error: Error) -> Round<'a, R> {
@@ -361,4 +264,5 @@ impl<'a, R: Send + 'a, J: Judge<R>> Caller<'a, R, J> {
 
 /// So often a caller asks again, for instance because the one it waited for was cancelled, before it helps itself.
 const ROUNDS: usize = 64;
+/// Why somebody with a deadline gets no answer.
 const LATE: &str = "the answer would come after the deadline";

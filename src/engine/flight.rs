@@ -4,6 +4,7 @@ use super::seam::Failure;
 use crate::{
     clock::Timestamp,
     entry::{Entry, Live},
+    error::Error,
     key::Address,
     store::{BoxFuture, StoreError},
 };
@@ -40,6 +41,9 @@ pub(crate) enum State {
     Failed(Failure, Option<Entry>),
     /// Given up: the next one may try.
     Vacant,
+    /// Under the settings of whoever began it there is no answer, but perhaps the entry at hand, which still stands. Those
+    /// who joined ask again, under theirs.
+    Declined(Error, Option<Entry>),
 }
 
 /// Which computation is joined.

@@ -71,7 +71,7 @@ impl<'a, R: Send + 'a, J: Judge<R>> Pilot<'a, R, J> {
     /// Waits until the right to fetch is granted, or there is an answer without.
     async fn claim(&mut self, behind: bool, mut listener: Listener) -> Result<Claim, State> {
         let place = self.run.place.clone();
-        let give_up = clock::in_future(backoff::budget(place.config.wait, clock::draw()));
+        let give_up = self.run.give_up;
         // What began before this flight may have been invalidated since, and nobody told it.
         let since = Some(self.run.flight.began());
         let (mut asked, mut hits, mut gone, mut disconnected) = (0, 0, 0, false);
@@ -162,7 +162,7 @@ impl<'a, R: Send + 'a, J: Judge<R>> Pilot<'a, R, J> {
                     match self.run.seen.take_if(|entry| self.judge.forgives(entry, now)) {
                         Some(entry) => return Err(State::Stale(entry)),
                         None if place.config.after_wait == AfterWait::Reject => {
-                            return Err(State::Failed(Failure::Error(Error::overloaded(WAITED)), None));
+                            return Err(State::Declined(Error::overloaded(WAITED), None));
                         }
                         None => return self.run.go_local(listener, since).await,
                     }

@@ -1,7 +1,7 @@
 //! One run of a computation: what it runs for, within which bounds, and what is left to do when its head is there.
 
 use super::{
-    End, Ended, Failure, Keep, LEADING, Led, Place,
+    End, Ended, Keep, LEADING, Led, Place,
     flight::{Flight, State, Wanted},
     right::{self, Claim},
 };
@@ -25,6 +25,8 @@ pub(super) struct Run {
     pub(super) seen: Option<Entry>,
     /// What it computes, and what that is part of.
     pub(super) leading: Vec<Led>,
+    /// When its caller has waited enough for others.
+    pub(super) give_up: Instant,
     /// Whether it runs within its caller, who is kept waiting by all that is not handed to a task.
     pub(super) scoped: bool,
 }
@@ -66,10 +68,7 @@ impl Run {
                 Claim::Local { listener, .. } => self.admitted(listener).await,
                 claim => Ok(claim),
             },
-            Outage::FailClosed => {
-                let failure = Failure::Error(Error::store_down(error.into()));
-                Err(State::Failed(failure, self.flight.standing()))
-            }
+            Outage::FailClosed => Err(State::Declined(Error::store_down(error.into()), self.flight.standing())),
         }
     }
 
@@ -87,7 +86,7 @@ impl Run {
                 let patience = backoff::budget(config.wait, clock::draw());
                 let Ok(Ok(permit)) = timeout(patience, bulkhead.acquire_owned()).await else {
                     let error = Error::overloaded("the store does not answer, and too much is computed without it");
-                    return Err(State::Failed(Failure::Error(error), None));
+                    return Err(State::Declined(error, None));
                 };
                 self.flight.announce(State::Running);
                 permit

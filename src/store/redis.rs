@@ -4,19 +4,23 @@
 //! inbox of this process alone; they are never on the data connection, where a reconnecting client hands surplus
 //! subscription confirmations to other requests.
 
+mod class;
+mod connect;
 mod link;
 mod script;
 mod server_clock;
 mod subscriber;
+mod tls;
 
-pub use link::Connection;
+pub use connect::Connection;
 
 use super::{
     Address, Answer, Ask, Entry, FORMAT, Filled, Hold, IntoStore, KeyHash, Lead, Lease, Listener, Right, Store,
     StoreError, Timestamp, Token, Tombstone, Wakes, Write,
 };
 use bytes::Bytes;
-use link::{Dialled, Link, store_error};
+use class::store_error;
+use link::{Dialled, Link};
 use redis::Value;
 use script::Scripts;
 use server_clock::ServerClock;
@@ -59,7 +63,7 @@ impl RedisStore {
     /// time, and again when they break.
     #[must_use]
     pub fn new(client: redis::Client) -> Self {
-        let client = link::tuned(client);
+        let client = connect::tuned(client);
         let clock = Arc::new(ServerClock::default());
         Self::over(Arc::new(Dialled::new(client.clone(), clock.clone())), clock).wakes_from(client)
     }

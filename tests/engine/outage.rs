@@ -7,7 +7,7 @@ use crate::{
 };
 use futures_util::future::join_all;
 use stampede_guard::{ErrorKind, Outage, Policy, StampedeGuard};
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 use tokio::time::Instant;
 
 fn hanging() -> Wire {
@@ -59,10 +59,10 @@ async fn five_errors_in_a_row_open_the_breaker() {
     assert_eq!(wire.reads(), 5 * 2);
 }
 
-/// A store that is full still has hits.
+/// A store that is full still has hits. Seen to fail with refusals taken for errors.
 #[tokio::test(start_paused = true)]
 async fn refusals_do_not_open_it() {
-    let guard = StampedeGuard::new(Wire { lead: Fault::Fails, ..Wire::default() });
+    let guard = StampedeGuard::new(Wire { get: Fault::Fails, lead: Fault::Fails, ..Wire::default() });
     for key in 0..100_u64 {
         guard.fetch(key, async || Ok::<_, Down>(1)).await.expect("an answer");
         tokio::time::sleep(20 * MS).await;
@@ -163,5 +163,26 @@ async fn what_is_part_of_a_computation_neither_queues_nor_waits_for_who_does() {
     let (page, setting) = tokio::join!(page, setting);
     assert_eq!(page.expect("an answer"), 1);
     assert!(setting.is_ok());
-    assert!(asked.elapsed() < Duration::from_secs(2), "{:?}", asked.elapsed());
+    assert!(asked.elapsed() < 2 * SECOND, "{:?}", asked.elapsed());
+    assert_eq!(guard.report().bypassed, 0, "the page's is the one that is joined from now on");
+}
+
+/// The same, but the page joined while the other one still asked the store. Seen to fail (it waits for the budget) when
+/// those who joined stay with a flight that queues.
+#[tokio::test(start_paused = true)]
+async fn what_is_part_of_a_computation_leaves_a_flight_that_begins_to_queue() {
+    let guard = StampedeGuard::new(Wire { lead: Fault::Hangs, ..Wire::default() }).bulkhead(1).op_timeout(250 * MS);
+    let asked = Instant::now();
+    let page = {
+        let inner = guard.clone();
+        guard.fetch("page", async move || inner.fetch("setting", async || Ok::<_, Down>(1)).await)
+    };
+    let setting = async {
+        tokio::time::sleep(100 * MS).await;
+        guard.fetch("setting", async || Ok::<_, Down>(2)).await
+    };
+    let (page, setting) = tokio::join!(page, setting);
+    assert_eq!(page.expect("an answer"), 1);
+    assert!(setting.is_ok());
+    assert!(asked.elapsed() < 2 * SECOND, "{:?}", asked.elapsed());
 }

@@ -41,6 +41,26 @@ async fn who_has_waited_enough_is_refused_if_that_is_asked_for() {
     assert_eq!(leader.await.expect("no panic").expect("an answer"), 1);
 }
 
+/// A setting is that of a clone, and so of its callers: who asks over another clone is not refused with them.
+#[tokio::test(start_paused = true)]
+async fn who_joined_somebody_who_is_refused_waits_on() {
+    let store = Arc::new(MemoryStore::default());
+    let origin = Origin::gated();
+    let leader = leading(&StampedeGuard::new(store.clone()), &origin).await;
+    let patient = StampedeGuard::new(store).wait(60 * SECOND);
+    let impatient = patient.clone().wait(SECOND).after_wait(AfterWait::Reject);
+    let refused = impatient.fetch("k", never::<usize>);
+    let joined = patient.fetch("k", never::<usize>);
+    let release = async {
+        sleep(10 * SECOND).await;
+        origin.open();
+    };
+    let (refused, joined, ()) = tokio::join!(refused, joined, release);
+    assert_eq!(refused.expect_err("refused").kind(), ErrorKind::Overloaded);
+    assert_eq!(joined.expect("an answer"), 1);
+    leader.await.expect("no panic").expect("an answer");
+}
+
 /// Seen to fail (six are answered) without the cap.
 #[tokio::test(start_paused = true)]
 async fn beyond_so_many_waiters_callers_are_refused_at_once() {

@@ -20,5 +20,5 @@ pub(crate) use self::{
     herd::herd,
     monitor::{Command, Monitor},
     origin::Origin,
-    redis_server::RedisServer,
+    redis_server::{RedisServer, free_port},
 };

@@ -19,17 +19,34 @@ use std::{
 #[derive(Debug)]
 pub(crate) struct RedisServer {
     port: u16,
+    args: Vec<String>,
     running: Mutex<Option<Running>>,
 }
 
 impl RedisServer {
     /// A server for this test alone. Only on such a one count, flush, pause or kill.
     pub(crate) fn start() -> Self {
+        Self::with(&[])
+    }
+
+    /// The same with further arguments: `RedisServer::with(&["--maxmemory", "4mb"])`.
+    pub(crate) fn with(args: &[&str]) -> Self {
+        Self::listening("--port", args)
+    }
+
+    /// The same over TLS alone; the arguments name its certificates. [`client`](Self::client) and what is built on it do
+    /// not reach it.
+    pub(crate) fn tls(args: &[&str]) -> Self {
+        Self::listening("--tls-port", args)
+    }
+
+    fn listening(port_flag: &str, args: &[&str]) -> Self {
+        let args: Vec<String> = args.iter().chain(&[port_flag]).map(|arg| (*arg).to_owned()).collect();
         // Between our look for a free port and the server's bind, somebody else may take it.
         for _ in 0..PORTS_TRIED {
             let port = free_port();
-            if let Some(running) = Running::start(port) {
-                return Self { port, running: Mutex::new(Some(running)) };
+            if let Some(running) = Running::start(port, &args) {
+                return Self { port, args, running: Mutex::new(Some(running)) };
             }
         }
         panic!("{PORTS_TRIED} free ports in a row were taken before redis-server could bind them");
@@ -80,8 +97,8 @@ impl RedisServer {
     /// Kills the server, if it still runs, and starts one without data on the same port.
     pub(crate) async fn restart(&self) {
         self.kill();
-        let port = self.port;
-        let running = tokio::task::spawn_blocking(move || start_again(port)).await;
+        let (port, args) = (self.port, self.args.clone());
+        let running = tokio::task::spawn_blocking(move || start_again(port, &args)).await;
         *self.running() = Some(running.expect("the server starts again"));
     }
 
@@ -94,15 +111,16 @@ impl RedisServer {
     }
 }
 
-fn free_port() -> u16 {
+/// A port that nobody listened on a moment ago.
+pub(crate) fn free_port() -> u16 {
     let listener = TcpListener::bind(("127.0.0.1", 0)).expect("the loopback interface has a free port");
     listener.local_addr().expect("a bound listener has an address").port()
 }
 
 /// The port may belong to somebody's outgoing connection for a moment.
-fn start_again(port: u16) -> Running {
+fn start_again(port: u16, args: &[String]) -> Running {
     for _ in 0..RESTARTS_TRIED {
-        if let Some(running) = Running::start(port) {
+        if let Some(running) = Running::start(port, args) {
             return running;
         }
         thread::sleep(RESTART_PAUSE);

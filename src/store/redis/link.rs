@@ -1,13 +1,16 @@
 //! The data connection: made when it is needed, by a task that outlives the request, and again when it breaks.
 
-use super::{StoreError, Timestamp, script, server_clock::ServerClock};
+use super::{
+    Timestamp,
+    class::{Class, Spoken, class},
+    connect::{CONNECT_TIMEOUT, Connect},
+    script,
+    server_clock::ServerClock,
+};
 use crate::store::BoxFuture;
 use futures_util::{FutureExt, future::Shared};
-use redis::{
-    Cmd, ErrorKind, RedisError, RedisResult, ServerErrorKind, Value, aio::ConnectionLike, io::tcp::TcpSettings,
-};
+use redis::{Cmd, ErrorKind, RedisError, RedisResult, Value, aio::ConnectionLike};
 use std::{
-    future::Future,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering::Relaxed},
@@ -21,49 +24,8 @@ use tokio_util::task::AbortOnDropHandle;
 pub(super) trait Link: Send + Sync {
     fn send<'a>(&'a self, cmd: &'a Cmd) -> BoxFuture<'a, RedisResult<Value>>;
 
-    /// How many connections have been made.
+    /// How many connections have been made, or have mended themselves.
     fn connections(&self) -> u64;
-}
-
-/// Where connections come from.
-pub(super) trait Connect: Send + Sync + 'static {
-    type Connection: ConnectionLike + Clone + Send + Sync + 'static;
-
-    fn connect(&self) -> impl Future<Output = RedisResult<Self::Connection>> + Send;
-}
-
-impl Connect for redis::Client {
-    type Connection = redis::aio::MultiplexedConnection;
-
-    async fn connect(&self) -> RedisResult<Self::Connection> {
-        // Timeouts of answers are the guard's: redis-rs would not reconnect after one anyhow.
-        let config = redis::AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(CONNECT_TIMEOUT))
-            .set_response_timeout(None)
-            .set_pipeline_buffer_size(1024);
-        self.get_multiplexed_async_connection_with_config(&config).await
-    }
-}
-
-#[cfg(feature = "cluster")]
-impl Connect for redis::cluster::ClusterClient {
-    type Connection = redis::cluster_async::ClusterConnection;
-
-    async fn connect(&self) -> RedisResult<Self::Connection> {
-        self.get_async_connection().await
-    }
-}
-
-/// Any connection of redis-rs, or one that behaves like it, as a store: `StampedeGuard::new(Connection(pooled))`.
-#[derive(Clone, Debug)]
-pub struct Connection<C>(pub C);
-
-impl<C: ConnectionLike + Clone + Send + Sync + 'static> Connect for Connection<C> {
-    type Connection = C;
-
-    async fn connect(&self) -> RedisResult<C> {
-        Ok(self.0.clone())
-    }
 }
 
 /// The current connection, or the attempt to make it, which everybody who needs it awaits.
@@ -71,34 +33,39 @@ pub(super) struct Dialled<C: Connect> {
     connect: Arc<C>,
     clock: Arc<ServerClock>,
     made: Arc<AtomicU64>,
-    current: Mutex<Option<Dial<C::Connection>>>,
-    /// Since when no command was answered, and how many were given up since.
-    silence: Mutex<Option<(Timestamp, u32)>>,
+    line: Mutex<Line<C::Connection>>,
+    spoken: Spoken,
+}
+
+struct Line<C> {
+    current: Option<Dial<C>>,
+    /// How many attempts there were. Tells what belongs to one of them from what belongs to the next.
+    dials: u64,
 }
 
 struct Dial<C> {
-    attempt: Shared<BoxFuture<'static, RedisResult<C>>>,
-    /// Tells one attempt from the next.
+    attempt: Attempt<C>,
     number: u64,
     begun: Timestamp,
+    /// Since when no command was answered, and how many were given up since.
+    silence: Option<(Timestamp, u32)>,
+    /// Since when a connection that mends itself has something to mend.
+    trouble: Option<Timestamp>,
 }
+
+type Attempt<C> = Shared<BoxFuture<'static, RedisResult<C>>>;
 
 impl<C: Connect> Dialled<C> {
     pub(super) fn new(connect: C, clock: Arc<ServerClock>) -> Self {
-        Self {
-            connect: Arc::new(connect),
-            clock,
-            made: Arc::default(),
-            current: Mutex::default(),
-            silence: Mutex::default(),
-        }
+        let line = Line { current: None, dials: 0 };
+        let (made, line) = (Arc::default(), Mutex::new(line));
+        Self { connect: Arc::new(connect), clock, made, line, spoken: Spoken::default() }
     }
 
     /// The current attempt; a new one if there is none, or the last one failed a while ago.
-    fn dial(&self) -> (Shared<BoxFuture<'static, RedisResult<C::Connection>>>, u64) {
-        let mut current = self.lock();
-        let last = current.as_ref().map_or(0, |dial| dial.number);
-        if let Some(dial) = &*current {
+    fn dial(&self) -> (Attempt<C::Connection>, u64) {
+        let mut line = self.lock();
+        if let Some(dial) = &line.current {
             let failed = matches!(dial.attempt.peek(), Some(Err(_)));
             if !failed || Timestamp::now().since(dial.begun) < PAUSE {
                 return (dial.attempt.clone(), dial.number);
@@ -106,14 +73,15 @@ impl<C: Connect> Dialled<C> {
         }
         let (connect, clock, made) = (self.connect.clone(), self.clock.clone(), self.made.clone());
         let task = tokio::spawn(async move {
-            let connected = async {
-                let mut connection = connect.connect().await?;
-                introduce(&mut connection, &clock).await?;
-                made.fetch_add(1, Relaxed);
-                Ok(connection)
-            };
-            let late = |_| Err(RedisError::from((ErrorKind::Io, "no connection in time")));
-            timeout(2 * CONNECT_TIMEOUT, connected).await.unwrap_or_else(late)
+            let late = |_| RedisError::from((ErrorKind::Io, "no connection in time"));
+            let mut connection = timeout(C::PATIENCE, connect.connect()).await.map_err(late)??;
+            let introduced = timeout(CONNECT_TIMEOUT, introduce(&mut connection, &clock)).await;
+            // In a cluster it may be one node that hangs or is dead, and not even one that is needed.
+            if !C::MENDS_ITSELF {
+                introduced.map_err(late)??;
+            }
+            made.fetch_add(1, Relaxed);
+            Ok(connection)
         });
         let task = AbortOnDropHandle::new(task);
         let attempt = async move {
@@ -122,57 +90,96 @@ impl<C: Connect> Dialled<C> {
                 Err(_) => Err(RedisError::from((ErrorKind::Io, "the runtime of the connection has ended"))),
             }
         };
-        let dial = Dial { attempt: attempt.boxed().shared(), number: last + 1, begun: Timestamp::now() };
-        let attempt = dial.attempt.clone();
-        *current = Some(dial);
-        (attempt, last + 1)
+        let attempt = attempt.boxed().shared();
+        line.dials += 1;
+        let number = line.dials;
+        line.current =
+            Some(Dial { attempt: attempt.clone(), number, begun: Timestamp::now(), silence: None, trouble: None });
+        (attempt, number)
     }
 
     /// Forgets a connection that is of no use, unless that was done already, or it is younger than `age`: a server that
     /// stays a replica is not to be connected to with every command.
     fn hang_up(&self, number: u64, age: Duration) {
-        let mut current = self.lock();
-        let this = |dial: &Dial<C::Connection>| {
-            let connected = matches!(dial.attempt.peek(), Some(Ok(_)));
-            dial.number == number && connected && Timestamp::now().since(dial.begun) >= age
-        };
-        if current.as_ref().is_some_and(this) {
-            *current = None;
-            *lock(&self.silence) = None;
+        let mut line = self.lock();
+        if line.dial(number).is_some_and(|dial| Timestamp::now().since(dial.begun) >= age) {
+            line.current = None;
+        }
+    }
+
+    fn answered(&self, number: u64, well: bool) {
+        let mut line = self.lock();
+        let Some(dial) = line.dial(number) else { return };
+        dial.silence = None;
+        if well && dial.trouble.is_some_and(|since| Timestamp::now().since(since) >= SILENCE) {
+            dial.trouble = None;
+            self.made.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// A connection that mends itself is as good as a new one when it has, at most once a second: for all we know there
+    /// is another server behind it.
+    fn in_trouble(&self, number: u64) {
+        if let Some(dial) = self.lock().dial(number) {
+            dial.trouble.get_or_insert_with(Timestamp::now);
         }
     }
 
     /// A command was given up before it was answered. redis-rs keeps a connection on which nothing is answered; after
     /// several, and for long enough, it is taken for dead.
     fn given_up(&self, number: u64) {
+        let mut line = self.lock();
+        let Some(dial) = line.dial(number) else { return };
         let now = Timestamp::now();
-        let mut silence = lock(&self.silence);
-        let (since, given_up) = silence.map_or((now, 1), |(since, given_up)| (since, given_up + 1));
-        *silence = Some((since, given_up));
-        drop(silence);
+        let (since, given_up) = dial.silence.map_or((now, 1), |(since, given_up)| (since, given_up + 1));
+        dial.silence = Some((since, given_up));
+        if C::MENDS_ITSELF {
+            dial.trouble.get_or_insert(now);
+        }
         if given_up >= SILENT_COMMANDS && now.since(since) >= SILENCE {
-            self.hang_up(number, SILENCE);
+            line.current = None;
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<Dial<C::Connection>>> {
-        lock(&self.current)
+    async fn ask(&self, cmd: &Cmd) -> RedisResult<Value> {
+        let (attempt, number) = self.dial();
+        let mut connection = attempt.await?;
+        let mut asked = Asked { link: self, number, answered: false };
+        let answer = cmd.query_async(&mut connection).await;
+        asked.answered = true;
+        let class = answer.as_ref().err().map(class);
+        self.answered(number, class.is_none());
+        match class {
+            Some(Class::Disconnected | Class::Demoted | Class::Unavailable) if C::MENDS_ITSELF => {
+                self.in_trouble(number);
+            }
+            Some(Class::Disconnected) => self.hang_up(number, Duration::ZERO),
+            // Its name may lead to another server by now, one that serves.
+            Some(Class::Demoted | Class::Unavailable) => self.hang_up(number, SILENCE),
+            Some(Class::Refused | Class::Misconfigured(_) | Class::Unknown) | None => {}
+        }
+        answer
+    }
+
+    /// Nothing in here panics while it holds the lock.
+    fn lock(&self) -> MutexGuard<'_, Line<C::Connection>> {
+        self.line.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<C> Line<C> {
+    /// That dial, if it is still the current one.
+    fn dial(&mut self, number: u64) -> Option<&mut Dial<C>> {
+        self.current.as_mut().filter(|dial| dial.number == number)
     }
 }
 
 impl<C: Connect> Link for Dialled<C> {
     fn send<'a>(&'a self, cmd: &'a Cmd) -> BoxFuture<'a, RedisResult<Value>> {
         Box::pin(async move {
-            let (attempt, number) = self.dial();
-            let mut connection = attempt.await?;
-            let mut asked = Asked { link: self, number, answered: false };
-            let answer = cmd.query_async(&mut connection).await;
-            asked.answered = true;
-            *lock(&self.silence) = None;
-            match &answer {
-                Err(error) if is_broken(error) => self.hang_up(number, Duration::ZERO),
-                Err(error) if is_demoted(error) => self.hang_up(number, SILENCE),
-                _ => {}
+            let answer = self.ask(cmd).await;
+            if let Err(error) = &answer {
+                self.spoken.once("data", error);
             }
             answer
         })
@@ -198,11 +205,6 @@ impl<C: Connect> Drop for Asked<'_, C> {
     }
 }
 
-/// Nothing in here panics while it holds a lock.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Loads the scripts and learns the server's time. A server that refuses either is still of use: scripts are sent in
 /// full where they are not loaded, and stamps tell the time as well.
 async fn introduce<C: ConnectionLike>(connection: &mut C, clock: &ServerClock) -> RedisResult<()> {
@@ -218,41 +220,89 @@ async fn introduce<C: ConnectionLike>(connection: &mut C, clock: &ServerClock) -
             }
             Ok(())
         }
-        Err(error) if is_broken(&error) => Err(error),
+        Err(error) if class(&error) == Class::Disconnected => Err(error),
         Err(_) => Ok(()),
     }
 }
 
-fn is_broken(error: &RedisError) -> bool {
-    error.is_unrecoverable_error() || error.is_connection_dropped() || error.is_connection_refusal()
-}
-
-/// The server has become a replica: its name may lead to the new master by now.
-fn is_demoted(error: &RedisError) -> bool {
-    error.kind() == ErrorKind::Server(ServerErrorKind::ReadOnly)
-}
-
-pub(super) fn store_error(error: RedisError) -> StoreError {
-    match error.kind() {
-        _ if is_broken(&error) => StoreError::disconnected(error),
-        ErrorKind::Server(_) | ErrorKind::Extension => StoreError::refused(error),
-        _ => StoreError::new(error),
-    }
-}
-
-/// The client with sockets that send at once, and that notice when nobody is there any more.
-pub(super) fn tuned(client: redis::Client) -> redis::Client {
-    let settings = TcpSettings::default().set_nodelay(true);
-    #[cfg(any(target_os = "android", target_os = "fuchsia", target_os = "linux"))]
-    let settings = settings.set_user_timeout(Duration::from_secs(5));
-    let info = client.get_connection_info().clone().set_tcp_settings(settings);
-    redis::Client::open(info).unwrap_or(client)
-}
-
-pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// So many commands in a row are given up before a connection is taken for dead,
 const SILENT_COMMANDS: u32 = 4;
 /// and for so long nothing was answered.
 const SILENCE: Duration = Duration::from_secs(1);
 /// After an attempt that failed, the next one waits.
 const PAUSE: Duration = Duration::from_millis(100);
+
+#[cfg(test)]
+mod tests {
+    use super::{super::connect::Connection, *};
+    use redis::{Pipeline, RedisFuture};
+
+    #[derive(Clone)]
+    struct Fake;
+
+    impl ConnectionLike for Fake {
+        fn req_packed_command<'a>(&'a mut self, _: &'a Cmd) -> RedisFuture<'a, Value> {
+            Box::pin(async { Ok(Value::Nil) })
+        }
+
+        fn req_packed_commands<'a>(&'a mut self, _: &'a Pipeline, _: usize, _: usize) -> RedisFuture<'a, Vec<Value>> {
+            Box::pin(async { Ok(Vec::new()) })
+        }
+
+        fn get_db(&self) -> i64 {
+            0
+        }
+    }
+
+    async fn connected(link: &Dialled<Connection<Fake>>) -> u64 {
+        let (attempt, number) = link.dial();
+        assert!(attempt.await.is_ok());
+        number
+    }
+
+    /// One command less than it takes, over a time that is long enough.
+    async fn give_up(link: &Dialled<Connection<Fake>>, number: u64) {
+        for _ in 1..SILENT_COMMANDS {
+            link.given_up(number);
+            tokio::time::sleep(SILENCE).await;
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_silent_connection_is_given_up_for_its_own_silence_only() {
+        let link = Dialled::new(Connection(Fake), Arc::default());
+        let first = connected(&link).await;
+        link.hang_up(first, Duration::ZERO);
+        let second = connected(&link).await;
+        give_up(&link, first).await;
+        link.given_up(first);
+        link.hang_up(first, Duration::ZERO);
+        assert_eq!(connected(&link).await, second, "what came of the first one is nothing to the second");
+
+        link.given_up(second);
+        tokio::time::sleep(SILENCE).await;
+        link.answered(second, true);
+        give_up(&link, second).await;
+        link.answered(first, true);
+        assert_eq!(connected(&link).await, second, "it has answered meanwhile");
+        link.given_up(second);
+        assert_ne!(connected(&link).await, second);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_that_has_mended_itself_counts_as_a_new_one() {
+        let link = Dialled::new(Connection(Fake), Arc::default());
+        let number = connected(&link).await;
+        assert_eq!(link.connections(), 1);
+        link.in_trouble(number);
+        link.answered(number, true);
+        assert_eq!(link.connections(), 1, "one part of it may be in trouble yet");
+        tokio::time::sleep(SILENCE).await;
+        link.answered(number, false);
+        assert_eq!(link.connections(), 1);
+        for _ in 0..2 {
+            link.answered(number, true);
+            assert_eq!(link.connections(), 2, "once");
+        }
+    }
+}

@@ -1,6 +1,12 @@
 //! Hears the wake-ups of this process: one connection, one channel, nothing else.
 
-use super::{Wakes, link::CONNECT_TIMEOUT, script::CHANNEL};
+use super::{
+    Wakes,
+    class::{Class, Setting, Spoken, class},
+    connect::CONNECT_TIMEOUT,
+    script::CHANNEL,
+    tls,
+};
 use crate::{backoff, clock, key::KeyHash};
 use futures_util::StreamExt;
 use redis::RedisResult;
@@ -61,8 +67,9 @@ impl Drop for Subscriber {
 }
 
 async fn listen(client: redis::Client, wakes: Wakes, state: watch::Sender<State>) {
-    let (mut failed, mut was_live) = (0, false);
+    let (mut failed, mut was_live, spoken) = (0, false, Spoken::default());
     loop {
+        let mut refused = false;
         match timeout(CONNECT_TIMEOUT, subscribe(&client, &wakes)).await {
             Ok(Ok(channel)) => {
                 failed = 0;
@@ -72,14 +79,22 @@ async fn listen(client: redis::Client, wakes: Wakes, state: watch::Sender<State>
                 }
                 hear(channel, &wakes).await;
             }
-            Ok(Err(_)) | Err(_) => failed += 1,
+            Ok(Err(error)) => {
+                spoken.once("wake-ups", &error);
+                refused = matches!(class(&error), Class::Misconfigured(_));
+                failed += 1;
+            }
+            Err(_) => failed += 1,
         }
         state.send_replace(State::Down);
-        tokio::time::sleep(backoff::poll(failed, false, clock::draw())).await;
+        // What somebody has to set right first is not worth two connections a second.
+        let pause = if refused { WATCH } else { backoff::poll(failed, false, clock::draw()) };
+        tokio::time::sleep(pause).await;
     }
 }
 
 async fn subscribe(client: &redis::Client, wakes: &Wakes) -> RedisResult<redis::aio::PubSub> {
+    tls::prepare(client);
     let mut channel = client.get_async_pubsub().await?;
     let inbox = wakes.inbox();
     channel.subscribe([CHANNEL.as_bytes(), inbox.as_bytes()].concat()).await?;
@@ -99,12 +114,18 @@ async fn hear(channel: redis::aio::PubSub, wakes: &Wakes) {
             },
             _ = watchdog.tick() => {
                 // The stream is not polled meanwhile, but its messages queue up.
-                if !matches!(timeout(WATCH, sink.ping::<redis::Value>()).await, Ok(Ok(_))) {
+                let answer = timeout(WATCH, sink.ping::<redis::Value>()).await;
+                if !answer.is_ok_and(|answer| is_well(answer.and_then(redis::Value::extract_error))) {
                     return;
                 }
             }
         }
     }
+}
+
+/// A server that serves nobody any more wakes nobody either. Who may not ask is answered as well.
+fn is_well(answer: RedisResult<redis::Value>) -> bool {
+    answer.map_or_else(|error| class(&error) == Class::Misconfigured(Setting::Rights), |_| true)
 }
 
 /// An outcome and a key hash. It is only a hint: whoever is woken asks the store.

@@ -5,6 +5,8 @@
 -- {4, retry_ms, code, alive} Failed
 -- L is 'H' token16 stamp16 fails1 inbox8* while it is led, 'F' fails1 keep_ms6 code while a tombstone stands.
 local id = redis.pcall('GETRANGE', KEYS[1], 1, 16)
+-- Not to be allowed to look must not pass for "there is nothing".
+if type(id) == 'table' and not id.err:find('WRONGTYPE', 1, true) then return id end
 local there = type(id) == 'string' and id ~= ''
 if there and id ~= ARGV[3] then return {1, redis.call('GET', KEYS[1])} end
 local alive = there and 1 or 0

@@ -1,0 +1,129 @@
+//! Waiting for the computation of somebody else.
+
+use super::{Caller, LATE, Round};
+use crate::{
+    backoff,
+    clock::{self, Timestamp},
+    config::AfterWait,
+    engine::{
+        BoxFetch, CacheVerdict, Failure, Judge,
+        flight::{Join, State},
+        pilot::{Start, WAITED},
+    },
+    error::Error,
+    telemetry,
+};
+use std::time::Duration;
+use tokio::time::{Instant, timeout_at};
+
+impl<'a, R: Send + 'a, J: Judge<R>> Caller<'a, R, J> {
+    /// Waits for a flight of the fleet, at most for the wait budget.
+    pub(super) async fn wait(&self, mut join: Join, fetch: BoxFetch<'a, R>) -> Round<'a, R> {
+        if self.is_cycle() {
+            return self.answer_alone(fetch).await;
+        }
+        if let Some(why) = self.turned_away(&join) {
+            return self.stale_or_refused(join.stands(), Error::overloaded(why));
+        }
+        match timeout_at(self.give_up, join.landed()).await {
+            Ok(state) => self.settle(state, fetch).await,
+            Err(_) => {
+                telemetry::waited_enough(&self.place.engine.stats, &self.place.at);
+                if self.is_late() {
+                    return self.stale_or_refused(join.stands(), Error::overloaded(LATE));
+                }
+                match join.stands().and_then(|entry| self.forgiven(&entry)) {
+                    Some(answer) => Round::Answer(answer, CacheVerdict::Stale),
+                    None if self.place.config.after_wait == AfterWait::Reject => self.refuse(Error::overloaded(WAITED)),
+                    // Not what began before this caller asked: it may have been invalidated since.
+                    None => self.local(Start::Overdue, Some(self.asked), fetch).await,
+                }
+            }
+        }
+    }
+
+    /// Waits for the flight of this process to its end.
+    pub(super) async fn wait_for_local(&self, mut join: Join, fetch: BoxFetch<'a, R>) -> Round<'a, R> {
+        if self.is_cycle() {
+            return self.answer_alone(fetch).await;
+        }
+        if let Some(why) = self.turned_away(&join) {
+            return self.refuse(Error::overloaded(why));
+        }
+        // It ends with its fetch, and to give up on it earlier would be the stampede. But it may be waiting for what this
+        // caller is part of.
+        let (config, budget) = (&self.place.config, backoff::budget(self.place.config.wait, clock::draw()));
+        let patience = clock::in_future(if self.leading.is_empty() { config.max_fetch + budget } else { budget });
+        let patience = self.place.deadline.map_or(patience, |deadline| deadline.min(patience));
+        match timeout_at(patience, join.landed()).await {
+            Ok(state) => self.settle(state, fetch).await,
+            Err(_) if self.is_late() => self.refuse(Error::overloaded(LATE)),
+            Err(_) => self.answer_alone(fetch).await,
+        }
+    }
+
+    /// Why it does not wait with the others, if there is a reason.
+    fn turned_away(&self, join: &Join) -> Option<&'static str> {
+        let too_late = |deadline: Instant| {
+            let left = deadline.saturating_duration_since(clock::in_future(Duration::ZERO));
+            join.expected().is_some_and(|end| end.since(Timestamp::now()) > left)
+        };
+        if join.crowd() > self.place.config.max_waiters {
+            Some("too many wait for this computation already")
+        } else if self.place.deadline.is_some_and(too_late) {
+            Some(LATE)
+        } else {
+            None
+        }
+    }
+
+    /// Whether the computation that it would wait for waits for what this caller is part of.
+    fn is_cycle(&self) -> bool {
+        let is_cycle = self.place.engine.waits.closes_a_cycle(&self.place, &self.leading);
+        if is_cycle {
+            telemetry::cycle(&self.place.engine.stats, &self.place.at);
+        }
+        is_cycle
+    }
+
+    fn is_late(&self) -> bool {
+        self.place.deadline.is_some_and(|deadline| deadline <= clock::in_future(Duration::ZERO))
+    }
+
+    /// What the state of a flight means for somebody who joined it.
+    pub(super) async fn settle(&self, state: State, fetch: BoxFetch<'a, R>) -> Round<'a, R> {
+        let shared = match state {
+            State::Found(entry) if self.servable(&entry) => self.judge.read(&entry),
+            // Made while this caller waited, it counts, however short its lifetime; joined too late, it is judged.
+            State::Filled(entry) if entry.meta().answered >= self.asked || self.servable(&entry) => {
+                self.judge.read(&entry)
+            }
+            State::Running
+            | State::Queued
+            | State::Vacant
+            | State::Declined(..)
+            | State::Found(_)
+            | State::Filled(_) => return Round::Again(fetch),
+            State::Stale(entry) => match self.forgiven(&entry) {
+                Some(answer) => return Round::Answer(answer, CacheVerdict::Stale),
+                None => None,
+            },
+            State::Shared(live) => self.judge.share(&live),
+            State::NotShared => None,
+            State::Failed(failure, stale) => {
+                if let Some(answer) = stale.as_ref().and_then(|entry| self.forgiven(entry)) {
+                    return Round::Answer(answer, CacheVerdict::Stale);
+                }
+                match failure {
+                    Failure::Error(error) => return self.refuse(error),
+                    Failure::Live(live) => self.judge.share(&live),
+                }
+            }
+        };
+        match shared {
+            Some(answer) => Round::Answer(answer, CacheVerdict::Coalesced),
+            // Not for this caller, for instance of another type: it gets an answer all the same.
+            None => self.answer_alone(fetch).await,
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! Passwords.
+
+use crate::{
+    kit::{Events, answers, calls_of_a_herd, command, hits, patient, recovers, tell},
+    support::RedisServer,
+};
+use stampede_guard::StampedeGuard;
+
+const PASSWORD: &str = "correct-horse";
+const WRONG: &str = "battery-staple";
+
+fn client(server: &RedisServer, password: &str) -> redis::Client {
+    redis::Client::open(format!("redis://:{password}@127.0.0.1:{}", server.port())).expect("a client")
+}
+
+#[tokio::test]
+async fn with_the_password_answers_are_shared_and_nothing_shows_it() {
+    let (server, events) = (RedisServer::with(&["--requirepass", PASSWORD]), Events::listen());
+    let guards = [(); 2].map(|()| patient(client(&server, PASSWORD)));
+    assert_eq!(calls_of_a_herd(&guards, "k").await, 1);
+    assert!(hits(&guards[1], "k").await);
+    assert_eq!(events.about("way_out"), 0);
+    assert!(events.about("answered") > 0, "somebody listens");
+    shows_nothing(&guards, &events);
+}
+
+/// The server is alive, but of no use: the origin answers, and somebody is told what to do, once per connection.
+async fn refused(server: &RedisServer, client: redis::Client, remedy: &str) {
+    let events = Events::listen();
+    let guard = patient(client);
+    for key in ["a", "b", "c"] {
+        answers(&guard, key).await;
+        assert!(!hits(&guard, key).await);
+    }
+    let said = events.all();
+    let told: Vec<_> = said.lines().filter(|line| line.contains("way_out=\"check user and password")).collect();
+    assert_eq!(told.iter().filter(|line| line.contains("connection=\"data\"")).count(), 1, "{said}");
+    assert!(told.len() <= 2, "{said}");
+    let error = guard.invalidate("a").await.expect_err("not acknowledged");
+    assert!(!format!("{error:?} {error}").contains(WRONG));
+    shows_nothing(std::slice::from_ref(&guard), &events);
+
+    tell::<()>(&self::client(server, PASSWORD), &format!("ACL SETUSER default {remedy}")).await;
+    recovers(&guard).await;
+}
+
+fn shows_nothing(guards: &[StampedeGuard], events: &Events) {
+    for shown in [format!("{guards:?}"), events.all()] {
+        assert!(!shown.contains(PASSWORD) && !shown.contains(WRONG), "{shown}");
+    }
+}
+
+#[tokio::test]
+async fn with_a_wrong_password_the_origin_answers() {
+    let server = RedisServer::with(&["--requirepass", PASSWORD]);
+    refused(&server, client(&server, WRONG), &format!(">{WRONG}")).await;
+}
+
+#[tokio::test]
+async fn without_a_password_the_origin_answers() {
+    let server = RedisServer::with(&["--requirepass", PASSWORD]);
+    refused(&server, server.client(), "nopass").await;
+}
+
+/// Who is in stays in: a password is changed without a gap.
+#[tokio::test]
+async fn a_password_that_is_changed_cuts_nobody_off() {
+    let server = RedisServer::start();
+    let guard = patient(server.client());
+    hits(&guard, "before").await;
+    guard.shutdown().await;
+    command::<()>(&server, &format!("CONFIG SET requirepass {PASSWORD}")).await;
+    assert!(hits(&guard, "before").await);
+    hits(&guard, "after").await;
+    guard.shutdown().await;
+    assert!(hits(&guard, "after").await);
+}

@@ -1,0 +1,209 @@
+//! A real Redis Cluster.
+
+use crate::{
+    SECOND, acl,
+    kit::{calls_of_a_herd, command, hits, patient, recovers},
+    never,
+    support::{RedisServer, eventually, free_port},
+};
+use futures_util::{StreamExt, stream::FuturesUnordered};
+use redis::cluster::ClusterClient;
+use stampede_guard::{
+    RedisStore, StampedeGuard,
+    store::{Address, Ask, Lead, Store},
+};
+
+/// A cluster of so many masters, each with its share of the slots. If one dies, the others go on.
+pub(crate) async fn nodes<const N: usize>() -> [RedisServer; N] {
+    let nodes = std::array::from_fn(|_| {
+        let port = free_port().to_string();
+        RedisServer::with(&[
+            "--cluster-enabled",
+            "yes",
+            "--cluster-port",
+            &port,
+            "--cluster-require-full-coverage",
+            "no",
+        ])
+    });
+    for (i, node) in nodes.iter().enumerate() {
+        let (first, last) = (i * 16_384 / N, (i + 1) * 16_384 / N - 1);
+        command::<()>(node, &format!("CLUSTER ADDSLOTSRANGE {first} {last}")).await;
+        let bus: Vec<String> = command(node, "CONFIG GET cluster-port").await;
+        command::<()>(&nodes[0], &format!("CLUSTER MEET 127.0.0.1 {} {}", node.port(), bus[1])).await;
+    }
+    for node in &nodes {
+        eventually("every node knows who has which slots", async || {
+            let info: String = command(node, "CLUSTER INFO").await;
+            info.contains("cluster_slots_ok:16384") && info.contains("cluster_state:ok")
+        })
+        .await;
+    }
+    nodes
+}
+
+fn client(nodes: &[RedisServer]) -> ClusterClient {
+    ClusterClient::new(nodes.iter().map(RedisServer::url).collect::<Vec<_>>()).expect("a client")
+}
+
+#[tokio::test]
+async fn a_herd_over_a_cluster_is_one_call() {
+    let nodes = nodes::<3>().await;
+    let guards = [(); 2].map(|()| patient(client(&nodes)));
+    for key in 0..12 {
+        let key = format!("k{key}");
+        assert_eq!(calls_of_a_herd(&guards, &key).await, 1);
+        assert!(hits(&guards[1], &key).await);
+        guards[0].invalidate(key.as_str()).await.expect("acknowledged");
+        assert!(!hits(&guards[1], &key).await);
+        guards[1].shutdown().await;
+    }
+    for node in &nodes {
+        assert!(command::<usize>(node, "DBSIZE").await > 0, "every node has a share");
+    }
+    assert_eq!(guards.map(|guard| guard.report().store_errors), [0, 0]);
+}
+
+/// Classic messages reach every node, so any of them may be asked for them.
+#[tokio::test]
+async fn wake_ups_come_from_any_node() {
+    let nodes = nodes::<3>().await;
+    for (i, node) in nodes.iter().enumerate() {
+        let a = RedisStore::from_cluster(client(&nodes));
+        let b = RedisStore::from_cluster(client(&nodes)).wakes_from(node.client());
+        for key in 0..6 {
+            let at = Address::new("sg", 0, format!("{i} {key}"));
+            let (mut leader, mut waiter) = (a.listen(&at), b.listen(&at));
+            let lead = Ask { token: leader.token(), lease: 100 * SECOND, seen: None };
+            assert!(matches!(a.lead(&at, lead).await, Ok(Lead::Granted { .. })));
+            let wait = Ask { token: waiter.token(), ..lead };
+            eventually("wake-ups are heard", async || {
+                matches!(b.lead(&at, wait).await, Ok(Lead::Wait { registered: true, .. }))
+            })
+            .await;
+            a.abandon(&at, lead.token, None).await.expect("given back");
+            assert!(!waiter.woken().await, "it is not gone, it is free");
+        }
+    }
+}
+
+/// With the sixteen retries that redis-rs makes by default, a question to a dead node would take the operation timeout.
+fn impatient(nodes: &[RedisServer]) -> ClusterClient {
+    let urls = nodes.iter().map(RedisServer::url).collect::<Vec<_>>();
+    ClusterClient::builder(urls).retries(1).max_retry_wait(20).min_retry_wait(5).build().expect("a client")
+}
+
+/// Seen to fail with the connection to the cluster made anew after the error of one node.
+#[tokio::test]
+async fn without_one_node_its_keys_are_answered_by_the_origin_and_others_hit() {
+    let nodes = nodes::<3>().await;
+    let guard = patient(impatient(&nodes));
+    let keys: Vec<_> = (0..24).map(|key| format!("k{key}")).collect();
+    for key in &keys {
+        hits(&guard, key).await;
+    }
+    guard.shutdown().await;
+    let lost = command::<usize>(&nodes[1], "DBSIZE").await;
+    nodes[1].kill();
+    let before = connections(&nodes[0]).await;
+    for _ in 0..3 {
+        let mut hit = 0;
+        for key in &keys {
+            hit += usize::from(hits(&guard, key).await);
+        }
+        assert_eq!(hit, keys.len() - lost);
+    }
+    assert_eq!(connections(&nodes[0]).await, before + 1, "only ours");
+}
+
+/// How many connections there ever were to it, this one included.
+async fn connections(node: &RedisServer) -> u64 {
+    let info: redis::InfoDict = command(node, "INFO stats").await;
+    info.get("total_connections_received").expect("a number")
+}
+
+/// It is not gone, it only does not answer.
+#[tokio::test]
+async fn a_node_that_hangs_keeps_nobody_else_waiting() {
+    let nodes = nodes::<3>().await;
+    let guard = patient(client(&nodes));
+    let keys: Vec<_> = (0..24).map(|key| format!("k{key}")).collect();
+    for key in &keys {
+        hits(&guard, key).await;
+    }
+    guard.shutdown().await;
+    let hanging = command::<usize>(&nodes[1], "DBSIZE").await;
+    nodes[1].pause();
+    let questions = keys.iter().map(|key| guard.fetch(key.clone(), never::<i32>));
+    let mut answers: FuturesUnordered<_> = questions.collect();
+    for _ in hanging..keys.len() {
+        assert_eq!(answers.next().await.expect("one more").expect("a hit"), 1);
+    }
+    assert_eq!(answers.len(), hanging);
+    nodes[1].resume();
+    while let Some(answer) = answers.next().await {
+        assert_eq!(answer.expect("a hit"), 1);
+    }
+}
+
+#[tokio::test]
+async fn connections_that_are_cut_are_made_again() {
+    let nodes = nodes::<3>().await;
+    let guards = [(); 2].map(|()| patient(client(&nodes)));
+    calls_of_a_herd(&guards, "before").await;
+    for node in &nodes {
+        command::<()>(node, "CLIENT KILL TYPE normal SKIPME yes").await;
+    }
+    for key in ["before", "a", "b", "c", "d"] {
+        assert!(calls_of_a_herd(&guards, key).await <= 1, "{key}");
+        assert!(hits(&guards[0], key).await, "{key}");
+    }
+}
+
+/// The documented rights, and one more.
+#[tokio::test]
+async fn a_user_needs_one_more_right_in_a_cluster() {
+    let nodes = nodes::<3>().await;
+    for node in &nodes {
+        command::<()>(node, &format!("ACL SETUSER app {} +cluster|slots", acl::documented().join(" "))).await;
+    }
+    let urls = nodes.iter().map(|node| format!("redis://app:secret@127.0.0.1:{}", node.port())).collect::<Vec<_>>();
+    let guards = [(); 2].map(|()| patient(ClusterClient::new(urls.clone()).expect("a client")));
+    for key in ["a", "b", "c"] {
+        assert_eq!(calls_of_a_herd(&guards, key).await, 1, "{key}");
+        assert!(hits(&guards[0], key).await, "{key}");
+    }
+    for node in &nodes {
+        assert_eq!(acl::refused(node).await, [""; 0]);
+    }
+}
+
+/// To connect takes a second for each node that hangs, and twice. Seen to fail with less patience.
+#[tokio::test]
+async fn who_starts_while_a_node_hangs_finds_the_others() {
+    let nodes = nodes::<3>().await;
+    nodes[0].pause();
+    let guard = StampedeGuard::new(client(&nodes));
+    recovers(&guard).await;
+    nodes[0].resume();
+}
+
+/// What is asked of it meanwhile is answered by the origin, unless the store has it.
+#[tokio::test]
+async fn a_slot_that_moves_is_found_where_it_went() {
+    let nodes = nodes::<2>().await;
+    let guards = [(); 2].map(|()| patient(impatient(&nodes)));
+    let slot: usize = command(&nodes[0], "CLUSTER KEYSLOT {sg:rk}").await;
+    let (from, to) = if slot < 8_192 { (&nodes[0], &nodes[1]) } else { (&nodes[1], &nodes[0]) };
+    let [from_id, to_id]: [String; 2] = [command(from, "CLUSTER MYID").await, command(to, "CLUSTER MYID").await];
+    command::<()>(to, &format!("CLUSTER SETSLOT {slot} IMPORTING {from_id}")).await;
+    command::<()>(from, &format!("CLUSTER SETSLOT {slot} MIGRATING {to_id}")).await;
+    calls_of_a_herd(&guards, "k").await;
+    for node in [to, from] {
+        command::<()>(node, &format!("CLUSTER SETSLOT {slot} NODE {to_id}")).await;
+    }
+    for guard in &guards {
+        eventually("it is found", async || hits(guard, "k").await).await;
+    }
+    assert!(guards.iter().all(|guard| guard.report().store_errors > 0), "it was asked for in vain");
+}

@@ -1,0 +1,194 @@
+//! More to store than there is room for. What it costs is printed, and noted in docs/operations.md.
+
+use crate::{
+    Down, MS, SECOND,
+    kit::{calls_of_a_herd, command, patient},
+    never,
+    support::{Origin, RedisServer, eventually, herd},
+};
+use redis::AsyncTypedCommands;
+use stampede_guard::{Policy, StampedeGuard};
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering::SeqCst},
+};
+use tokio::task::JoinSet;
+
+fn server(policy: &str) -> RedisServer {
+    RedisServer::with(&["--maxmemory", "4mb", "--maxmemory-policy", policy])
+}
+
+fn guards(server: &RedisServer) -> [StampedeGuard; 2] {
+    [(); 2].map(|()| patient(server.client()).policy(Policy::fresh_for(60 * SECOND)))
+}
+
+/// Another application, which always has more to write. Ends when it is dropped.
+async fn crowd(server: &RedisServer) -> JoinSet<()> {
+    let (mut redis, mut crowd) = (server.connection().await, JoinSet::new());
+    let junk = "x".repeat(20_000);
+    let mut write = async move |i: u32| {
+        // A full server says so.
+        let _ = redis.pset_ex(format!("junk {i}"), &junk, 60_000).await;
+    };
+    for i in 0..300 {
+        write(i).await;
+    }
+    crowd.spawn(async move {
+        for i in 300.. {
+            write(i).await;
+            tokio::time::sleep(MS).await;
+        }
+    });
+    crowd
+}
+
+/// Herds on new keys in a crowd: all are answered. The number of calls for all of them.
+async fn herds(policy: &str) -> usize {
+    let server = server(policy);
+    let guards = guards(&server);
+    calls_of_a_herd(&guards, "warm-up").await;
+    let _crowd = crowd(&server).await;
+    let mut calls = 0;
+    for key in 0..HERDS {
+        calls += calls_of_a_herd(&guards, &format!("herd {key}")).await;
+    }
+    let fenced: u64 = guards.iter().map(|guard| guard.report().fenced).sum();
+    println!("{policy}: {HERDS} herds of 40 over two processes in a crowd, {calls} calls, {fenced} fenced");
+    calls
+}
+
+/// Leases are younger than what they compete with.
+#[tokio::test]
+async fn with_allkeys_lru_a_herd_is_one_call() {
+    assert!(herds("allkeys-lru").await <= HERDS + HERDS / 4);
+}
+
+#[tokio::test]
+async fn with_allkeys_lfu_a_herd_is_one_call() {
+    assert!(herds("allkeys-lfu").await <= HERDS + HERDS / 4);
+}
+
+/// Leases end sooner than anything else, so they go first.
+#[tokio::test]
+async fn with_volatile_ttl_nobody_fails() {
+    herds("volatile-ttl").await;
+}
+
+#[tokio::test]
+async fn without_eviction_nobody_fails() {
+    herds("noeviction").await;
+}
+
+/// What the origin says of a key, and what it said when that was last invalidated.
+#[derive(Default)]
+struct Row {
+    version: AtomicU64,
+    invalidated: AtomicU64,
+}
+
+/// A value with its key and the version that it was made of.
+type Value = (usize, u64, String);
+
+async fn read(guard: &StampedeGuard, rows: &Arc<Vec<Row>>, i: usize) -> Value {
+    let rows = rows.clone();
+    let fetch = async move || Ok::<_, Down>((i, rows[i].version.load(SeqCst), "x".repeat(20_000)));
+    guard.fetch(i as u64, fetch).await.expect("an answer")
+}
+
+/// Eight readers of more values than there is room for, who now and then change one: nobody gets the value of another key,
+/// nor one that he has invalidated; and none of those is left in the end.
+async fn load(policy: &str) {
+    let server = server(policy);
+    let (guards, rows) = (guards(&server), Arc::new((0..KEYS).map(|_| Row::default()).collect::<Vec<_>>()));
+    let readers = herd(8, |reader| {
+        let (guards, rows) = (guards.clone(), rows.clone());
+        async move {
+            for round in 0..ROUNDS {
+                let i = fastrand::usize(..KEYS);
+                // Each key has a process in which it is invalidated, and which so has heard of it.
+                let (home, other) = (&guards[i % 2], &guards[(i + 1) % 2]);
+                if (reader + round) % 10 == 0 {
+                    let version = rows[i].version.fetch_add(1, SeqCst) + 1;
+                    home.invalidate(i as u64).await.expect("acknowledged");
+                    rows[i].invalidated.fetch_max(version, SeqCst);
+                }
+                let least = rows[i].invalidated.load(SeqCst);
+                let (key, version, _) = read(home, &rows, i).await;
+                assert!(key == i && version >= least, "{key} {version}, and not {i} {least}");
+                assert_eq!(read(other, &rows, i).await.0, i);
+            }
+        }
+    });
+    readers.await;
+    let [mut hit, mut filled] = [0; 2];
+    for guard in &guards {
+        guard.shutdown().await;
+        assert_eq!(guard.in_flight(), 0);
+        let report = guard.report();
+        (hit, filled) = (hit + report.hits, filled + report.filled);
+    }
+    let evicted = command::<redis::InfoDict>(&server, "INFO stats").await.get::<u64>("evicted_keys").expect("a number");
+    println!(
+        "{policy}: {} questions for {KEYS} values of 20 kB in 4 MB, {hit} hits, {filled} filled, {evicted} evicted",
+        16 * ROUNDS
+    );
+    assert!(hit > 0 && (evicted > 0 || policy == "noeviction"));
+    let fresh = patient(server.client());
+    for (i, row) in rows.iter().enumerate() {
+        assert!(read(&fresh, &rows, i).await.1 >= row.invalidated.load(SeqCst), "{i} is stale");
+    }
+}
+
+#[tokio::test]
+async fn under_load_allkeys_lru_serves_nothing_stale() {
+    load("allkeys-lru").await;
+}
+
+#[tokio::test]
+async fn under_load_volatile_ttl_serves_nothing_stale() {
+    load("volatile-ttl").await;
+}
+
+#[tokio::test]
+async fn under_load_a_full_server_serves_nothing_stale() {
+    load("noeviction").await;
+}
+
+/// It hits what it has, and what is invalidated makes room.
+#[tokio::test]
+async fn a_full_server_hits_what_it_has() {
+    let server = server("noeviction");
+    let guards = guards(&server);
+    calls_of_a_herd(&guards, "kept").await;
+    let mut crowd = crowd(&server).await;
+    calls_of_a_herd(&guards, "new").await;
+    assert_eq!(guards[0].fetch("kept", never::<i32>).await.expect("a hit"), 1);
+    crowd.shutdown().await;
+    guards[0].invalidate("kept").await.expect("acknowledged");
+}
+
+/// The lease is free at once, though nothing could be stored: those who wait go on, and not when it has run out. Seen to
+/// fail with the lease given back neither by the fill that is refused nor by the abandon that follows.
+#[tokio::test]
+async fn a_fill_for_which_there_is_no_room_frees_those_who_wait() {
+    let (server, origin) = (RedisServer::start(), Origin::gated());
+    let guards = guards(&server).map(|guard| guard.lease(1000 * SECOND).wait(1000 * SECOND));
+    let callers = herd(40, |i| {
+        let (guard, origin) = (guards[i % 2].clone(), origin.clone());
+        async move { guard.fetch("k", async move || Ok::<_, Down>(origin.call().await)).await }
+    });
+    let fill = async {
+        origin.arrived(1).await;
+        eventually("the other process waits", async || command::<usize>(&server, "STRLEN {sg:rk}:l").await > 34).await;
+        command::<()>(&server, "CONFIG SET maxmemory 1").await;
+        origin.open();
+    };
+    let answers = async { tokio::join!(callers, fill).0 };
+    let answers = tokio::time::timeout(20 * SECOND, answers).await.expect("nobody waits for a lease that nobody holds");
+    assert!(answers.into_iter().all(|answer| answer.is_ok()));
+    assert_eq!(origin.calls(), 2, "one per process");
+}
+
+const HERDS: usize = 20;
+const KEYS: usize = 300;
+const ROUNDS: usize = 200;

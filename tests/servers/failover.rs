@@ -1,0 +1,109 @@
+//! A master that is replaced by its replica, behind a name that follows.
+
+use crate::{
+    kit::{calls_of_a_herd, command, hits, patient, recovers},
+    never,
+    support::{RedisServer, eventually, free_port},
+};
+use stampede_guard::StampedeGuard;
+use std::sync::{
+    Arc,
+    atomic::{AtomicU16, Ordering::SeqCst},
+};
+use tokio::{
+    io::copy_bidirectional,
+    net::{TcpListener, TcpStream},
+    task::JoinSet,
+};
+
+/// A name: new connections go where it leads to, old ones stay where they are.
+struct Name {
+    port: u16,
+    leads_to: Arc<AtomicU16>,
+    _tasks: JoinSet<()>,
+}
+
+impl Name {
+    async fn of(server: &RedisServer) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let (port, leads_to) = (listener.local_addr().expect("an address").port(), Arc::new(server.port().into()));
+        let (target, mut tasks) = (Arc::<AtomicU16>::clone(&leads_to), JoinSet::new());
+        tasks.spawn(async move {
+            let mut connections = JoinSet::new();
+            while let Ok((mut client, _)) = listener.accept().await {
+                let port = target.load(SeqCst);
+                connections.spawn(async move {
+                    if let Ok(mut server) = TcpStream::connect(("127.0.0.1", port)).await {
+                        let _ = copy_bidirectional(&mut client, &mut server).await;
+                    }
+                });
+            }
+        });
+        Self { port, leads_to, _tasks: tasks }
+    }
+
+    fn follow(&self, server: &RedisServer) {
+        self.leads_to.store(server.port(), SeqCst);
+    }
+
+    fn guard(&self) -> StampedeGuard {
+        patient(redis::Client::open(format!("redis://127.0.0.1:{}", self.port)).expect("a client"))
+    }
+}
+
+/// A master with a replica that has everything, guards that know it by name, and the entry `kept`.
+async fn pair(args: &[&str]) -> (RedisServer, RedisServer, Name, [StampedeGuard; 2]) {
+    let (master, replica) = (RedisServer::with(args), RedisServer::start());
+    command::<()>(&master, "CONFIG SET repl-diskless-sync-delay 0").await;
+    command::<()>(&replica, &format!("REPLICAOF 127.0.0.1 {}", master.port())).await;
+    let name = Name::of(&master).await;
+    let guards = [(); 2].map(|()| name.guard());
+    calls_of_a_herd(&guards, "kept").await;
+    eventually("the replica has it", async || command::<i64>(&replica, "EXISTS {sg:rkept}:v1.0").await == 1).await;
+    (master, replica, name, guards)
+}
+
+async fn is_as_before(guards: &[StampedeGuard; 2]) {
+    for guard in guards {
+        recovers(guard).await;
+        assert_eq!(guard.fetch("kept", never::<i32>).await.expect("a hit"), 1);
+    }
+    assert_eq!(calls_of_a_herd(guards, "after").await, 1);
+    assert!(hits(&guards[0], "after").await);
+}
+
+#[tokio::test]
+async fn a_master_that_dies_is_replaced() {
+    let (master, replica, name, guards) = pair(&[]).await;
+    master.kill();
+    command::<()>(&replica, "REPLICAOF NO ONE").await;
+    calls_of_a_herd(&guards, "between").await;
+    name.follow(&replica);
+    is_as_before(&guards).await;
+}
+
+/// Its connections stay, but nothing can be written over them. Seen to fail with connections to it kept.
+#[tokio::test]
+async fn a_master_that_becomes_a_replica_is_replaced() {
+    let (master, replica, name, guards) = pair(&[]).await;
+    command::<()>(&replica, "REPLICAOF NO ONE").await;
+    name.follow(&replica);
+    command::<()>(&master, &format!("REPLICAOF 127.0.0.1 {}", replica.port())).await;
+    calls_of_a_herd(&guards, "between").await;
+    is_as_before(&guards).await;
+}
+
+/// It serves nobody while it has no master of its own, and wakes nobody either. Seen to fail with connections to it kept.
+#[tokio::test]
+async fn a_master_that_serves_nobody_any_more_is_replaced() {
+    let (master, replica, name, guards) = pair(&["--replica-serve-stale-data", "no"]).await;
+    command::<()>(&replica, "REPLICAOF NO ONE").await;
+    name.follow(&replica);
+    command::<()>(&master, &format!("REPLICAOF 127.0.0.1 {}", free_port())).await;
+    calls_of_a_herd(&guards, "between").await;
+    is_as_before(&guards).await;
+    eventually("both are woken by the new one", async || {
+        command::<String>(&replica, "CLIENT LIST TYPE pubsub").await.lines().count() == 2
+    })
+    .await;
+}

@@ -1,0 +1,126 @@
+//! What these tests ask of every server: that all are answered, and what it costs the origin.
+
+use crate::{
+    Down, MS, SECOND,
+    support::{Origin, RedisServer, eventually, herd},
+};
+use stampede_guard::{StampedeGuard, store::IntoStore};
+use std::{
+    io,
+    sync::{Arc, Mutex, PoisonError},
+};
+use tracing::subscriber::DefaultGuard;
+use tracing_subscriber::{fmt::MakeWriter, util::SubscriberInitExt};
+
+/// A guard whose operations have all the time: on a busy machine too, what is shared is shared.
+pub(crate) fn patient(store: impl IntoStore) -> StampedeGuard {
+    StampedeGuard::new(store).op_timeout(30 * SECOND)
+}
+
+/// Forty callers on one key, over all guards: all are answered. The number of calls.
+pub(crate) async fn calls_of_a_herd(guards: &[StampedeGuard], key: &str) -> usize {
+    let origin = Origin::new();
+    let callers = herd(40, |i| {
+        let (guard, origin, key) = (guards[i % guards.len()].clone(), origin.clone(), key.to_owned());
+        async move {
+            let fetch = async move || {
+                origin.work(30 * MS).await;
+                Ok::<_, Down>(1)
+            };
+            guard.fetch(key, fetch).await
+        }
+    });
+    assert!(callers.await.into_iter().all(|answer| answer.is_ok_and(|value| value == 1)), "somebody was not answered");
+    for guard in guards {
+        guard.shutdown().await;
+        assert_eq!(guard.in_flight(), 0);
+    }
+    origin.calls()
+}
+
+/// The same with one guard.
+pub(crate) async fn answers(guard: &StampedeGuard, key: &str) -> usize {
+    calls_of_a_herd(std::slice::from_ref(guard), key).await
+}
+
+/// Whether the key is answered from the store.
+pub(crate) async fn hits(guard: &StampedeGuard, key: &str) -> bool {
+    let before = guard.report().hits;
+    guard.fetch(key.to_owned(), async || Ok::<_, Down>(1)).await.expect("an answer");
+    guard.report().hits > before
+}
+
+/// Returns when the guard shares answers through its store again.
+pub(crate) async fn recovers(guard: &StampedeGuard) {
+    eventually("answers are shared again", async || {
+        let key = format!("recovered {}", fastrand::u64(..));
+        hits(guard, &key).await;
+        guard.shutdown().await;
+        hits(guard, &key).await
+    })
+    .await;
+}
+
+/// One command on a connection of its own.
+pub(crate) async fn command<T: redis::FromRedisValue>(server: &RedisServer, line: &str) -> T {
+    tell(&server.client(), line).await
+}
+
+pub(crate) async fn tell<T: redis::FromRedisValue>(client: &redis::Client, line: &str) -> T {
+    let config = redis::AsyncConnectionConfig::new().set_response_timeout(None);
+    let mut connection = client.get_multiplexed_async_connection_with_config(&config).await.expect("the server is up");
+    let mut words = line.split(' ');
+    let mut cmd = redis::cmd(words.next().expect("a command"));
+    let answer = cmd.arg(words.collect::<Vec<_>>()).query_async(&mut connection).await;
+    answer.unwrap_or_else(|error| panic!("{line}: {error}"))
+}
+
+/// What is said to those who listen, on this thread, from now on until it is dropped.
+pub(crate) struct Events {
+    written: Written,
+    _listening: DefaultGuard,
+}
+
+#[derive(Clone, Default)]
+struct Written(Arc<Mutex<Vec<u8>>>);
+
+impl Events {
+    pub(crate) fn listen() -> Self {
+        let written = Written::default();
+        let listening = tracing_subscriber::fmt()
+            .with_max_level(tracing::Level::TRACE)
+            .with_ansi(false)
+            .with_writer(written.clone())
+            .set_default();
+        Self { written, _listening: listening }
+    }
+
+    pub(crate) fn all(&self) -> String {
+        let written = self.written.0.lock().unwrap_or_else(PoisonError::into_inner);
+        String::from_utf8_lossy(&written).into_owned()
+    }
+
+    /// How many of them contain it.
+    pub(crate) fn about(&self, what: &str) -> usize {
+        self.all().lines().filter(|line| line.contains(what)).count()
+    }
+}
+
+impl MakeWriter<'_> for Written {
+    type Writer = Self;
+
+    fn make_writer(&self) -> Self {
+        self.clone()
+    }
+}
+
+impl io::Write for Written {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
