@@ -18,6 +18,7 @@ pub fn encode<T: Serialize + DeserializeOwned>(codec: Codec, value: &T) -> Optio
 }
 
 /// A payload as a value.
+#[must_use]
 pub fn decode<T: DeserializeOwned>(codec: Codec, payload: &[u8]) -> Option<T> {
     codec.decode(payload).ok()
 }

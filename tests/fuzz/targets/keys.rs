@@ -21,8 +21,11 @@ pub(super) fn hold(input: &[u8]) {
     tell_requests_apart(&parts);
 }
 
+/// Namespace, key, variant.
+type Combination<'a> = (&'a [u8], &'a [u8], Option<&'a [u8]>);
+
 /// Parts in each other's places, and parts that run into each other.
-fn combinations<'a>(parts: &[&'a [u8]]) -> Vec<(&'a [u8], &'a [u8], Option<&'a [u8]>)> {
+fn combinations<'a>(parts: &[&'a [u8]]) -> Vec<Combination<'a>> {
     let mut all = Vec::new();
     for a in parts {
         all.extend(parts.iter().map(|b| (*a, *b, None)));

@@ -33,7 +33,7 @@ struct Page {
     title: String,
     shapes: Vec<Shape>,
     tags: BTreeMap<u8, Vec<String>>,
-    next: Option<Box<(u64, Vec<Page>)>>,
+    next: Option<Box<(u64, Vec<Self>)>>,
 }
 
 fn survives<T: Serialize + DeserializeOwned + PartialEq + Debug>(codec: Codec, payload: &[u8]) {
