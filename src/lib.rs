@@ -84,6 +84,7 @@ pub mod keyed;
 mod lease;
 mod policy;
 pub mod store;
+mod sync;
 mod telemetry;
 
 #[cfg(feature = "_typed")]

@@ -28,6 +28,8 @@ pub(crate) enum Fault {
     Hangs,
     /// From the n-th on (counted from 0) it waits at this gate before it is done.
     Gated(usize, Origin),
+    /// From the n-th on it is done, and its answer waits at this gate.
+    Late(usize, Origin),
 }
 
 /// The embedded store behind a wire that breaks: for its first `times` operations of each kind.
@@ -93,6 +95,13 @@ impl Wire {
                         gate.call().await;
                     }
                     operation().await
+                }
+                Fault::Late(from, gate) => {
+                    let answer = operation().await;
+                    if number >= *from {
+                        gate.call().await;
+                    }
+                    answer
                 }
             }
         })
