@@ -73,6 +73,9 @@ mod entry;
 mod error;
 #[cfg(feature = "_typed")]
 mod fetch;
+#[cfg(feature = "_fuzz")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod guard;
 #[cfg(feature = "http")]
 pub mod http;

@@ -249,7 +249,7 @@ fn variant(at: &Address) -> String {
     at.variant().map_or_else(String::new, |_| format!(".{:?}", at.hash()))
 }
 
-fn lease_name(at: &Address) -> String {
+pub(crate) fn lease_name(at: &Address) -> String {
     [&*slot(at), ":l", &variant(at)].concat()
 }
 
@@ -263,7 +263,7 @@ fn entry_name_of(slot: &str, format: u32, schema: u32, variant: &str) -> String 
 }
 
 /// The entry and its neighbours of other formats and schemas, which old and new processes of a rolling deploy use.
-fn entry_names(at: &Address) -> Vec<String> {
+pub(crate) fn entry_names(at: &Address) -> Vec<String> {
     let (slot, variant) = (slot(at), variant(at));
     let formats = [FORMAT, FORMAT - 1, FORMAT + 1];
     let name = |format: u32| {
