@@ -11,12 +11,9 @@
 //! than one call of the origin.
 #![allow(clippy::disallowed_methods, reason = "a bench measures real time")]
 
-#[path = "support/relay.rs"]
-mod relay;
 #[path = "../tests/support/mod.rs"]
 mod support;
 
-use relay::relay;
 use serde::{Deserialize, Serialize};
 use stampede_guard::{Policy, RedisStore, StampedeGuard, redis};
 use std::{
@@ -26,7 +23,7 @@ use std::{
     sync::Arc,
     time::{Duration, Instant, SystemTime},
 };
-use support::{Monitor, Origin, RedisServer, child, eventually, herd, processes};
+use support::{Monitor, Origin, RedisServer, Relay, child, eventually, herd, processes, relay};
 use tokio::runtime::Handle;
 
 #[tokio::main]
@@ -61,9 +58,9 @@ async fn one_request(requests: usize) {
     let misses = monitor.stop().await.len();
 
     // Over a connection where a round trip takes that long, the time to the answer is that many of them.
-    let address = relay(([127, 0, 0, 1], server.port()).into(), ONE_WAY).await;
-    let client = redis::Client::open(format!("redis://{address}")).expect("the URL is well-formed");
-    let far = self::guard(RedisStore::new(client)).op_timeout(Duration::from_secs(5));
+    let relay = Relay::to(([127, 0, 0, 1], server.port()).into()).await;
+    relay.set(relay::Mode::Delay(ONE_WAY));
+    let far = self::guard(RedisStore::new(relay.client())).op_timeout(Duration::from_secs(5));
     value_of(&far, "far").await;
     far.shutdown().await;
     let hit = round_trips(value_of(&far, "far")).await;

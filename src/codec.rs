@@ -43,7 +43,7 @@ impl Codec {
     pub(crate) fn encode<T: Serialize + DeserializeOwned>(self, value: &T) -> Result<Bytes, BoxError> {
         let bytes = match self {
             #[cfg(feature = "bincode")]
-            Self::Bincode => bincode::serde::encode_to_vec(value, bincode_config())?,
+            Self::Bincode => bincode::serde::encode_to_vec(value, bincode::config::standard())?,
             #[cfg(feature = "postcard")]
             Self::Postcard => postcard::to_stdvec(value)?,
             #[cfg(feature = "json")]
@@ -59,7 +59,7 @@ impl Codec {
         match self {
             #[cfg(feature = "bincode")]
             Self::Bincode => {
-                let (value, read) = bincode::serde::decode_from_slice(bytes, bincode_config())?;
+                let (value, read) = from_bincode(bytes)?;
                 whole(value, bytes.len() - read)
             }
             #[cfg(feature = "postcard")]
@@ -94,17 +94,45 @@ fn whole<T>(value: T, trailing: usize) -> Result<T, BoxError> {
     }
 }
 
-/// The limit bounds what a hostile length prefix can make the decoder allocate.
+/// The limit bounds what a hostile length prefix can make the decoder allocate. It counts memory and not input, and a
+/// byte of input may be an `u128`: what was encoded always decodes.
 #[cfg(feature = "bincode")]
-pub(crate) const fn bincode_config() -> impl bincode::config::Config {
-    bincode::config::standard().with_limit::<MAX_PAYLOAD>()
+fn from_bincode<T: DeserializeOwned>(bytes: &[u8]) -> Result<(T, usize), bincode::error::DecodeError> {
+    let config = bincode::config::standard();
+    match bytes.len() {
+        0..=SMALL_PAYLOAD => {
+            bincode::serde::decode_from_slice(bytes, config.with_limit::<{ size_of::<u128>() * SMALL_PAYLOAD }>())
+        }
+        _ => bincode::serde::decode_from_slice(bytes, config.with_limit::<{ size_of::<u128>() * MAX_PAYLOAD }>()),
+    }
 }
 
+/// Up to here a payload can claim no more than a mebibyte.
+#[cfg(feature = "bincode")]
+const SMALL_PAYLOAD: usize = 64 << 10;
+
 /// The largest payload that can be asked for.
-pub(crate) const MAX_PAYLOAD: usize = 16 << 20;
+const MAX_PAYLOAD: usize = 16 << 20;
 
 /// The same in every build, unlike the hashers of the standard library.
 fn fnv1a(parts: &[&str]) -> u64 {
     let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
     parts.iter().fold(0xcbf2_9ce4_8422_2325, |hash, part| step(part.bytes().fold(hash, step), 0))
+}
+
+#[cfg(all(test, feature = "bincode"))]
+mod tests {
+    use super::*;
+
+    /// With a limit of as many bytes as a payload may have, the last two were errors.
+    #[test]
+    fn what_takes_more_room_decoded_than_encoded_decodes() {
+        for length in [SMALL_PAYLOAD - 3, SMALL_PAYLOAD, 3 << 20] {
+            let small = vec![7_u64; length];
+            let bytes = Codec::Bincode.encode(&small).expect("survives");
+            assert!(bytes.len() <= length + 5, "each takes a byte");
+        }
+        let smallest = vec![0_u128; SMALL_PAYLOAD - 3];
+        assert_eq!(Codec::Bincode.encode(&smallest).expect("survives").len(), SMALL_PAYLOAD);
+    }
 }

@@ -15,6 +15,7 @@ mod place;
 mod right;
 mod run;
 mod seam;
+mod shared;
 mod waits;
 
 pub(crate) use place::Place;

@@ -3,6 +3,8 @@
 mod body;
 mod directives;
 mod future;
+#[cfg(feature = "_fuzz")]
+pub(crate) mod fuzzing;
 mod head;
 mod key;
 mod semantics;

@@ -73,6 +73,9 @@ mod entry;
 mod error;
 #[cfg(feature = "_typed")]
 mod fetch;
+#[cfg(feature = "_fuzz")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod guard;
 #[cfg(feature = "http")]
 pub mod http;
@@ -82,6 +85,7 @@ pub mod keyed;
 mod lease;
 mod policy;
 pub mod store;
+mod sync;
 mod telemetry;
 #[cfg(feature = "testing")]
 pub mod testing;

@@ -4,7 +4,8 @@
 //! woken in the order in which they came: who came first goes on first, and a simulation of many processes repeats
 //! itself from its seed.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use crate::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, PoisonError};
 use tokio::sync::Notify;
 
 /// The side that changes the value.
@@ -86,32 +87,29 @@ impl<T> Watched<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sync::explore;
+    use shuttle::{future, thread};
 
-    /// Seen to fail with `tokio::sync::watch`.
-    #[tokio::test]
-    async fn those_who_wait_are_woken_in_the_order_in_which_they_came() {
-        let (sender, (told, mut order)) = (Sender::new(false), tokio::sync::mpsc::unbounded_channel());
-        for i in 0..100 {
-            let (receiver, told) = (sender.subscribe(), told.clone());
-            tokio::spawn(async move {
-                receiver.wait_for(|set| *set).await;
-                told.send(i)
+    /// Seen to deadlock when it looks before it asks to be told.
+    #[test]
+    fn no_change_is_missed_and_no_value_is_seen_before_it_is_there() {
+        explore(|| {
+            let sender = Sender::new(0);
+            let waiting = [1, 2].map(|wanted| {
+                let receiver = sender.subscribe();
+                future::spawn(async move { receiver.wait_for(|value| *value >= wanted).await })
             });
-            tokio::task::yield_now().await; // it waits
-        }
-        sender.send_replace(true);
-        for i in 0..100 {
-            assert_eq!(order.recv().await, Some(i));
-        }
-    }
-
-    #[tokio::test]
-    async fn what_changed_before_it_was_waited_for_counts() {
-        let sender = Sender::new(0);
-        let receiver = sender.subscribe();
-        sender.send_modify(|value| *value += 1);
-        sender.send_if_modified(|_| false);
-        assert_eq!((receiver.wait_for(|value| *value == 1).await, receiver.get()), (1, 1));
-        assert_eq!(sender.receiver_count(), 1);
+            assert_eq!(sender.receiver_count(), 2);
+            let changes = thread::spawn(move || {
+                sender.send_modify(|value| *value += 1);
+                sender.send_if_modified(|_| false);
+                sender.send_replace(2);
+                assert!(sender.is(|value| *value == 2));
+            });
+            for (waiting, wanted) in waiting.into_iter().zip([1, 2]) {
+                assert!(future::block_on(waiting).unwrap() >= wanted);
+            }
+            changes.join().unwrap();
+        });
     }
 }

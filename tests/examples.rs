@@ -193,6 +193,38 @@ async fn the_client_calls_its_upstream_once() {
     }
 }
 
+fn soak(args: &[&str]) -> Command {
+    let mut command = example("soak");
+    command.args(args);
+    command
+}
+
+#[tokio::test]
+async fn everything_holds_in_a_short_soak() {
+    let printed = printed(soak(&["--seconds", "5", "--processes", "2"])).await;
+    assert!(printed.starts_with("seed ") && printed.ends_with("everything held\n"), "{printed}");
+}
+
+/// Each check of the soak, seen to fail.
+#[tokio::test]
+async fn a_soak_fails_where_something_does_not_hold() {
+    let cases = [
+        ("stale", "was settled before"),
+        ("keys", "a value of another"),
+        ("errors", "was not answered, although its origin Answers"),
+        ("private", "another caller's private value"),
+        ("memory", "memory grew"),
+        ("tasks", "tasks are left"),
+        ("leases", "rsabotage}:l is left"),
+    ];
+    for (sabotage, violation) in cases {
+        let output = run(soak(&["--seconds", "3", "--processes", "1", "--sabotage", sabotage])).await;
+        let printed = text(output.stdout);
+        assert_eq!(output.status.code(), Some(1), "{sabotage}: {printed}");
+        assert!(printed.contains(violation), "{sabotage}: {printed}");
+    }
+}
+
 /// `binary::module` or `binary::module::test` in back-quotes: what shows a sentence of docs/guarantees.md.
 #[test]
 fn every_test_that_the_guarantees_name_exists() {

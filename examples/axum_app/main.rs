@@ -18,6 +18,7 @@ mod commands;
 mod compare;
 mod fleet;
 mod herd;
+#[path = "../support/redis_server.rs"]
 mod redis_server;
 mod report;
 mod serve;

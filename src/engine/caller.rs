@@ -18,7 +18,7 @@ use crate::{
     entry::{Entry, Kind},
     error::{Error, ErrorKind},
     policy::{Freshness, freshness},
-    store::{BoxFuture, StoreError, Token},
+    store::{BoxFuture, Right, StoreError, Token},
     telemetry,
 };
 use std::marker::PhantomData;
@@ -243,9 +243,8 @@ impl<'a, R: Send + 'a, J: Judge<R>> Caller<'a, R, J> {
             self.place.engine.tasks.spawn(async move {
                 let ended = timeout_at(deadline, end.reached()).await;
                 if let (Ok(Ended::Payload(payload)), Share::Everybody(_, keep) | Share::AtEnd(keep)) = (ended, share) {
-                    let claim = Claim::PassStore(marker);
-                    let entry = right::entry(claim.id(), (began, answered), keep, payload);
-                    claim.fill(&place, &entry).await;
+                    let entry = right::entry(Claim::PassStore(marker).id(), (began, answered), keep, payload);
+                    let _ = place.fill(Right::Promote(marker), &entry).await;
                 }
             });
         }

@@ -1,22 +1,25 @@
 //! Who computes what in this process: one flight per address, joined by everybody who asks meanwhile.
 
-use super::seam::Failure;
+#[cfg(test)]
+mod schedules;
+
+use super::{
+    seam::Failure,
+    shared::{Shared, WeakShared},
+};
 use crate::{
     clock::Timestamp,
     entry::{Entry, Live},
     error::Error,
     key::Address,
-    store::{BoxFuture, StoreError},
+    store::StoreError,
+    sync::{Mutex, MutexGuard},
     watch,
-};
-use futures_util::{
-    FutureExt,
-    future::{Shared, WeakShared},
 };
 use std::{
     collections::HashMap,
     future::Future,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, PoisonError},
     time::Duration,
 };
 
@@ -79,13 +82,13 @@ struct Tables {
 }
 
 type Found = Result<Option<Entry>, StoreError>;
-pub(crate) type Lookup = Shared<BoxFuture<'static, Found>>;
+pub(crate) type Lookup = Shared<Found>;
 
 /// A read of the store that may be joined.
 struct Listing {
     number: u64,
     began: Timestamp,
-    lookup: WeakShared<BoxFuture<'static, Found>>,
+    lookup: WeakShared<Found>,
 }
 
 /// What a flight and those who joined it have in common.
@@ -181,15 +184,12 @@ impl Flights {
         let number = tables.last_lookup;
         // Made here and not in the future, which may be dropped before it is polled.
         let listed = Listed { flights: self.clone(), at: at.clone(), number };
-        let lookup = async move {
+        let lookup = Shared::new(async move {
             let found = read.await;
             drop(listed); // before anybody sees the answer: whoever asks later reads again
             found
-        };
-        let lookup = lookup.boxed().shared();
-        if let Some(weak) = lookup.downgrade() {
-            tables.lookups.insert(at.clone(), Listing { number, began, lookup: weak });
-        }
+        });
+        tables.lookups.insert(at.clone(), Listing { number, began, lookup: lookup.downgrade() });
         lookup
     }
 
@@ -282,11 +282,10 @@ impl Flight {
         self.course.join(Wanted::default())
     }
 
-    /// The key was invalidated: nobody joins any more what this process began before.
+    /// The key was invalidated: nobody joins any more what this process began before, lookups and other flights included.
     pub(crate) fn gone(&self) {
         self.stands(None);
-        self.detach();
-        self.flights.lock().local.remove(&self.at);
+        self.flights.forget(&self.at);
     }
 
     /// Becomes the local flight of its address, or joins the one that there is if it is good enough. Leaves the fleet:

@@ -190,6 +190,7 @@ impl<'a, R: Send + 'a, J: Judge<R>> Pilot<'a, R, J> {
                 Some(Hit::Land(State::Found(entry)))
             }
             _ => {
+                self.run.flight.stands(None); // another one has taken its place
                 self.run.seen = Some(entry);
                 None
             }

@@ -7,7 +7,12 @@ use crate::{
     store::{Hold, Inbox, Lease, Listener, Right, Token, Tombstone},
 };
 use bytes::Bytes;
-use std::{convert::Infallible, future::pending, time::Duration};
+use std::{
+    convert::Infallible,
+    future::{Future, pending},
+    pin::pin,
+    time::Duration,
+};
 use tokio::sync::OwnedSemaphorePermit;
 
 /// What may be done with the result of a fetch.
@@ -48,22 +53,22 @@ impl Claim {
     pub(super) async fn keep(&mut self, flight: &Flight) -> Infallible {
         match self {
             Self::Lease(leading) => leading.keep(flight).await,
-            Self::Local { listener, .. } => loop {
-                listener.gone().await;
-                flight.gone();
-            },
+            Self::Local { listener, .. } => hearing(listener, flight, pending()).await,
             Self::PassStore(_) | Self::Spent => pending().await,
         }
     }
 
-    /// Stores the entry, if this is a right to do so.
-    pub(super) async fn fill(self, place: &Place, entry: &Entry) {
+    /// Stores the entry, if this is a right to do so. Its flight may be joined meanwhile, so it hears of invalidations.
+    pub(super) async fn fill(self, place: &Place, flight: &Flight, entry: &Entry) {
         match self {
             Self::Lease(leading) if leading.lost => leading.guard.spent(),
-            Self::Lease(leading) => match place.fill(Right::Lease(leading.lease), entry).await {
-                Ok(_) => leading.guard.spent(),
-                Err(_) => _ = leading.guard.abandon(None).await,
-            },
+            Self::Lease(mut leading) => {
+                let fill = place.fill(Right::Lease(leading.lease), entry);
+                match hearing(&mut leading.listener, flight, fill).await {
+                    Ok(_) => leading.guard.spent(),
+                    Err(_) => _ = leading.guard.abandon(None).await,
+                }
+            }
             Self::PassStore(marker) => _ = place.fill(Right::Promote(marker), entry).await,
             Self::Local { .. } | Self::Spent => {}
         }
@@ -94,17 +99,29 @@ impl Leading {
     /// Extends the lease and hears of invalidations, for as long as it is polled; dropped before the fill.
     async fn keep(&mut self, flight: &Flight) -> Infallible {
         loop {
-            let beat = tokio::time::sleep(self.guard.place.config.lease / 3);
-            tokio::select! {
-                biased;
-                // Only a hint, and perhaps of an invalidation before the grant: whether the fill lands, the store says.
-                () = self.listener.gone() => flight.gone(),
-                () = beat => if let Ok(Hold::Lost) = self.guard.place.extend(self.lease).await {
-                    flight.detach();
-                    self.lost = true;
-                    pending::<()>().await;
-                }
+            let Self { lease, guard, listener, .. } = self;
+            let extended = async {
+                tokio::time::sleep(guard.place.config.lease / 3).await;
+                guard.place.extend(*lease).await
+            };
+            if let Ok(Hold::Lost) = hearing(listener, flight, extended).await {
+                flight.detach();
+                self.lost = true;
+                pending::<()>().await;
             }
+        }
+    }
+}
+
+/// Awaits, and takes the flight out of the map when an invalidation is heard of meanwhile. That is only a hint, and
+/// perhaps of one before the grant: whether the fill lands, the store says.
+async fn hearing<T>(listener: &mut Listener, flight: &Flight, awaited: impl Future<Output = T>) -> T {
+    let mut awaited = pin!(awaited);
+    loop {
+        tokio::select! {
+            biased;
+            () = listener.gone() => flight.gone(),
+            done = &mut awaited => return done,
         }
     }
 }

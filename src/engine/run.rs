@@ -166,7 +166,7 @@ impl Run {
                             Freshness::Fresh => self.flight.announce(state),
                             _ => self.flight.land(state),
                         }
-                        claim.fill(&self.place, &entry).await;
+                        claim.fill(&self.place, &self.flight, &entry).await;
                     }
                     Ended::OverCap => {
                         self.flight.land(State::NotShared);
@@ -195,7 +195,7 @@ impl Run {
             claim.give_back(None).await;
         } else if claim.lease().is_some() {
             let marker = right::marker(claim.id(), kind, self.place.config.pass_for);
-            claim.fill(&self.place, &marker).await;
+            claim.fill(&self.place, &self.flight, &marker).await;
         }
     }
 

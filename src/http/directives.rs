@@ -19,11 +19,11 @@ impl Directives {
     pub(super) fn of(headers: &HeaderMap) -> Self {
         let mut directives = Self::default();
         for line in headers.get_all(header::CACHE_CONTROL) {
-            let mut rest = line.as_bytes();
-            while !rest.is_empty() {
-                let (directive, after) = rest.split_at(end_of_directive(rest));
-                directives.note(directive);
-                rest = after.get(1..).unwrap_or_default();
+            let mut quotes = Quotes::default();
+            line.as_bytes().split(|byte| quotes.end_directive(*byte)).for_each(|directive| directives.note(directive));
+            if quotes.open {
+                // A quote that is never closed quotes nothing: a `no-store` may stand behind it.
+                line.as_bytes().split(|byte| *byte == b',').for_each(|directive| directives.note(directive));
             }
         }
         directives
@@ -52,37 +52,43 @@ impl Directives {
     }
 }
 
-/// At the next comma that is not quoted.
-fn end_of_directive(text: &[u8]) -> usize {
-    let (mut quoted, mut escaped) = (false, false);
-    let ends = |byte: &u8| {
+/// Where the bytes of a line stand, from left to right.
+#[derive(Default)]
+struct Quotes {
+    open: bool,
+    escaped: bool,
+}
+
+impl Quotes {
+    /// Whether this is the next comma that is not quoted.
+    fn end_directive(&mut self, byte: u8) -> bool {
         match byte {
-            _ if escaped => escaped = false,
-            b'\\' => escaped = quoted,
-            b'"' => quoted = !quoted,
-            b',' => return !quoted,
+            _ if self.escaped => self.escaped = false,
+            b'\\' => self.escaped = self.open,
+            b'"' => self.open = !self.open,
+            b',' => return !self.open,
             _ => {}
         }
         false
-    };
-    text.iter().position(ends).unwrap_or(text.len())
+    }
 }
 
 /// RFC 9111 §4.2.1: a directive that is given twice, or is not a number, makes the response stale rather than fresh.
-/// §1.2.2: a number too large to hold is the largest one.
 fn shorter(known: Option<Duration>, value: &[u8]) -> Option<Duration> {
     let digits = value.trim_ascii();
     let digits = digits.strip_prefix(b"\"").and_then(|rest| rest.strip_suffix(b"\"")).unwrap_or(digits);
-    let seconds = match digits {
-        [] => 0,
-        _ if !digits.iter().all(u8::is_ascii_digit) => 0,
-        _ => std::str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok()).unwrap_or(FOREVER).min(FOREVER),
-    };
-    let value = Duration::from_secs(seconds);
+    let value = Duration::from_secs(seconds(digits).unwrap_or(0).into());
     Some(known.map_or(value, |known| known.min(value)))
 }
 
-const FOREVER: u64 = 1 << 31;
+/// RFC 9111 §1.2.2: a number too large to hold is the largest one.
+pub(super) fn seconds(digits: &[u8]) -> Option<u32> {
+    let number = !digits.is_empty() && digits.iter().all(u8::is_ascii_digit);
+    let digits = number.then(|| std::str::from_utf8(digits).ok())??;
+    Some(digits.parse().unwrap_or(FOREVER).min(FOREVER))
+}
+
+const FOREVER: u32 = 1 << 31;
 
 #[cfg(test)]
 mod tests {
@@ -113,6 +119,13 @@ mod tests {
     fn a_comma_in_quotes_does_not_separate() {
         let d = of(&[r#"ext="a, no-store, \", private", no-cache="set-cookie, x""#]);
         assert!(!d.no_store && !d.private && d.no_cache);
+    }
+
+    #[test]
+    fn a_quote_that_is_not_closed_hides_nothing() {
+        assert!(of(&[r#"ext="a, no-store"#]).no_store);
+        assert!(of(&[r#"ext="a, \", private, max-age=60"#]).private);
+        assert_eq!(of(&[r#"max-age=60", max-age=5"#]).max_age, Some(Duration::ZERO));
     }
 
     #[test]

@@ -1,7 +1,6 @@
 //! The head of a response as it is stored, before its body.
 
 use super::semantics;
-use crate::codec;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
@@ -13,32 +12,36 @@ pub(super) struct Stored {
     pub(super) body: Bytes,
 }
 
-#[derive(bincode::Encode, bincode::BorrowDecode)]
-struct Head<'a> {
-    status: u16,
-    age: u32,
-    fields: Vec<(&'a str, &'a [u8])>,
-}
-
 /// `None` if it does not encode, which no head that hyper accepts does.
 pub(super) fn encode(status: StatusCode, headers: &HeaderMap) -> Option<Vec<u8>> {
     let kept = semantics::end_to_end(headers);
-    let fields = kept.iter().map(|(name, value)| (name.as_str(), value.as_bytes())).collect();
-    let head = Head { status: status.as_u16(), age: semantics::age(headers), fields };
-    bincode::encode_to_vec(head, codec::bincode_config()).ok()
+    let fields: Vec<_> = kept.iter().map(|(name, value)| (name.as_str(), value.as_bytes())).collect();
+    let head = (status.as_u16(), semantics::age(headers), fields);
+    bincode::encode_to_vec(head, bincode::config::standard()).ok()
 }
 
-/// Field values and body are slices of the payload: nothing but names is copied.
+/// Field values and body are slices of the payload: nothing but names is copied. Field by field, so that neither the
+/// number that a payload claims is allocated, nor more than a `HeaderMap` can hold is a panic.
 pub(super) fn decode(payload: &Bytes) -> Option<Stored> {
-    let (head, read): (Head<'_>, usize) = bincode::borrow_decode_from_slice(payload, codec::bincode_config()).ok()?;
-    let mut headers = HeaderMap::with_capacity(head.fields.len());
-    for (name, value) in head.fields {
+    let mut rest = &payload[..];
+    let (status, age, fields): (u16, u32, usize) = next(&mut rest)?;
+    let mut headers = HeaderMap::with_capacity(fields.min(USUAL_FIELDS));
+    for _ in 0..fields {
+        let (name, value): (&str, &[u8]) = next(&mut rest)?;
         let value = HeaderValue::from_maybe_shared(payload.slice_ref(value)).ok()?;
-        headers.append(HeaderName::from_bytes(name.as_bytes()).ok()?, value);
+        headers.try_append(HeaderName::from_bytes(name.as_bytes()).ok()?, value).ok()?;
     }
-    let status = StatusCode::from_u16(head.status).ok()?;
-    Some(Stored { status, headers, age: head.age, body: payload.slice(read..) })
+    Some(Stored { status: StatusCode::from_u16(status).ok()?, headers, age, body: payload.slice_ref(rest) })
 }
+
+fn next<'a, T: bincode::BorrowDecode<'a, ()>>(rest: &mut &'a [u8]) -> Option<T> {
+    let (part, read) = bincode::borrow_decode_from_slice(rest, bincode::config::standard()).ok()?;
+    *rest = &rest[read..];
+    Some(part)
+}
+
+/// Room for these is made beforehand.
+const USUAL_FIELDS: usize = 24;
 
 #[cfg(test)]
 mod tests {
@@ -60,6 +63,18 @@ mod tests {
         assert_eq!(stored.body, "body");
         assert!(payload.as_ptr_range().contains(&stored.headers["x-bytes"].as_bytes().as_ptr()));
         assert!(payload.as_ptr_range().contains(&stored.body.as_ptr()));
+    }
+
+    /// With room made for as many fields as there are, this was a panic.
+    #[test]
+    fn more_fields_than_a_map_holds_are_no_panic() {
+        let fields = vec![("link", &b"<a>"[..]); 40_000];
+        let payload = bincode::encode_to_vec((200_u16, 0_u32, fields), bincode::config::standard()).expect("encodes");
+        assert_eq!(decode(&payload.into()).expect("decodes").headers.len(), 40_000);
+        let names: Vec<_> = (0..40_000).map(|n| format!("x-{n}")).collect();
+        let fields: Vec<_> = names.iter().map(|name| (name.as_str(), &b""[..])).collect();
+        let payload = bincode::encode_to_vec((200_u16, 0_u32, fields), bincode::config::standard()).expect("encodes");
+        assert!(decode(&payload.into()).is_none());
     }
 
     #[test]

@@ -11,8 +11,10 @@ pub(super) fn of<B>(request: &Request<B>) -> Key {
     let authority = uri.authority().map(Authority::as_str).map(str::as_bytes).or_else(host).unwrap_or_default();
     let target = uri.path_and_query().map_or("/", |target| target.as_str());
     let scheme = uri.scheme_str().unwrap_or("http");
-    let mut key = Vec::with_capacity(8 + scheme.len() + authority.len() + target.len());
-    for part in [b"GET ", scheme.as_bytes(), b"://", authority, target.as_bytes()] {
+    // A Host that is no authority must not reach into the path of another: only here can a NUL stand.
+    let fence: &[u8] = if authority.iter().any(|byte| b"/?#".contains(byte)) { b"\0" } else { b"" };
+    let mut key = Vec::with_capacity(9 + scheme.len() + authority.len() + target.len());
+    for part in [b"GET ", scheme.as_bytes(), b"://", authority, fence, target.as_bytes()] {
         key.extend_from_slice(part);
     }
     let authority_at = 4 + scheme.len() + 3;
@@ -51,5 +53,7 @@ mod tests {
         }
         assert_ne!(key("/a", "h"), key("/a", "h:8080"));
         assert_ne!(key("http://h/a", "h"), key("https://h/a", "h"));
+        assert_ne!(key("/b", "h/a"), key("/a/b", "h"), "a Host that poses as a path");
+        assert_ne!(key("/b", "h/a?"), key("/a?/b", "h"));
     }
 }

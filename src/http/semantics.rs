@@ -2,7 +2,7 @@
 //!
 //! This is the safe part of RFC 9111: what is not handled yet is not stored, rather than stored wrongly.
 
-use super::directives::Directives;
+use super::directives::{self, Directives};
 use http::{HeaderMap, Method, StatusCode, header};
 use std::time::{Duration, SystemTime};
 
@@ -102,9 +102,10 @@ fn lifetime(directives: &Directives, headers: &HeaderMap, now: SystemTime) -> Op
     Some(lifetime.saturating_sub(Duration::from_secs(age(headers).into())))
 }
 
-/// RFC 9111 §5.1: the age that a response came with. What is not a number is ignored.
+/// RFC 9111 §5.1: the age that a response came with, the first of a list. What is not a number is ignored.
 pub(super) fn age(headers: &HeaderMap) -> u32 {
-    headers.get(header::AGE).and_then(|age| age.to_str().ok()?.trim().parse().ok()).unwrap_or(0)
+    let first = headers.get(header::AGE).and_then(|ages| ages.as_bytes().split(|byte| *byte == b',').next());
+    first.and_then(|age| directives::seconds(age.trim_ascii())).unwrap_or(0)
 }
 
 /// RFC 9112 §8: a body of another length is incomplete, and RFC 9111 §3.3 lets no cache store it as if it were not.
@@ -227,7 +228,13 @@ mod tests {
         assert_eq!(of(404, &[]), everybody(None));
         assert_eq!(of(302, &[("cache-control", "max-age=60")]), everybody(Some(60)));
         assert_eq!(of(200, &[("cache-control", "max-age=60"), ("age", "20")]), everybody(Some(40)));
-        assert_eq!(of(200, &[("cache-control", "max-age=60"), ("age", "61")]), Shared::Nobody);
+        assert_eq!(of(200, &[("cache-control", "max-age=60"), ("age", "20, 5")]), everybody(Some(40)));
+        for age in ["61", "99999999999999999999"] {
+            assert_eq!(of(200, &[("cache-control", "max-age=60"), ("age", age)]), Shared::Nobody, "{age}");
+        }
+        for age in ["+61", "-1", "61.5", ""] {
+            assert_eq!(of(200, &[("cache-control", "max-age=60"), ("age", age)]), everybody(Some(60)), "{age}");
+        }
         assert_eq!(of(200, &[("cache-control", "max-age=60"), ("expires", "0")]), everybody(Some(60)));
         assert_eq!(of(200, &[("expires", "Sun, 06 Nov 1994 08:50:37 GMT")]), everybody(Some(60)));
         let later = [("expires", "Sun, 06 Nov 1994 08:50:37 GMT"), ("date", "Sun, 06 Nov 1994 08:50:27 GMT")];

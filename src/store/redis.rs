@@ -5,13 +5,14 @@
 //! subscription confirmations to other requests.
 
 mod class;
+mod connect;
 mod link;
 mod script;
 mod server_clock;
 mod subscriber;
 mod tls;
 
-pub use link::Connection;
+pub use connect::Connection;
 
 use super::{
     Address, Answer, Ask, Entry, FORMAT, Filled, Hold, IntoStore, KeyHash, Lead, Lease, Listener, Right, Store,
@@ -62,7 +63,7 @@ impl RedisStore {
     /// time, and again when they break.
     #[must_use]
     pub fn new(client: redis::Client) -> Self {
-        let client = link::tuned(client);
+        let client = connect::tuned(client);
         let clock = Arc::new(ServerClock::default());
         Self::over(Arc::new(Dialled::new(client.clone(), clock.clone())), clock).wakes_from(client)
     }
@@ -248,7 +249,7 @@ fn variant(at: &Address) -> String {
     at.variant().map_or_else(String::new, |_| format!(".{:?}", at.hash()))
 }
 
-fn lease_name(at: &Address) -> String {
+pub(crate) fn lease_name(at: &Address) -> String {
     [&*slot(at), ":l", &variant(at)].concat()
 }
 
@@ -262,7 +263,7 @@ fn entry_name_of(slot: &str, format: u32, schema: u32, variant: &str) -> String 
 }
 
 /// The entry and its neighbours of other formats and schemas, which old and new processes of a rolling deploy use.
-fn entry_names(at: &Address) -> Vec<String> {
+pub(crate) fn entry_names(at: &Address) -> Vec<String> {
     let (slot, variant) = (slot(at), variant(at));
     let formats = [FORMAT, FORMAT - 1, FORMAT + 1];
     let name = |format: u32| {

@@ -1,14 +1,18 @@
 //! Who waits in this process for what, and how they hear that the wait is over.
 
+#[cfg(test)]
+mod schedules;
+
 use crate::{
     key::{Address, KeyHash},
     lease::{Inbox, Token},
+    sync::{Mutex, MutexGuard},
     watch,
 };
 use std::{
     collections::HashMap,
     fmt,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, PoisonError},
 };
 
 /// The waiters of one process, for stores to wake. Cheap to clone.

@@ -2,11 +2,15 @@
 
 use crate::{
     Down, MS, SECOND, never,
-    support::{Origin, herd},
+    support::{Origin, eventually, herd},
 };
 use stampede_guard::{
     ErrorKind, MemoryStore, Policy, StampedeGuard,
-    testing::{Fault, Gate, Operation::Lead, Process, Server},
+    testing::{
+        Fault, Gate,
+        Operation::{Fill, Get, Lead},
+        Process, Server,
+    },
 };
 use std::{
     sync::{
@@ -56,6 +60,23 @@ async fn a_computation_that_began_before_is_neither_joined_nor_stored() {
     guard.shutdown().await;
     assert_eq!(ask().await.expect("a hit"), after, "the late fill was refused");
     assert_eq!(guard.report().fenced, 1);
+}
+
+/// Told by another guard over the same store, as by another process. Seen to fail with nobody listening during the fill.
+#[tokio::test]
+async fn what_is_being_filled_is_not_joined_after_it() {
+    let (server, gate) = (Server::new(), Gate::closed());
+    let (process, far) = (server.process(), server.process().guard());
+    process.once(Fill, Fault::Held(gate.clone()));
+    let near = process.guard().op_timeout(100 * SECOND);
+    assert_eq!(near.fetch("k", async || Ok::<_, Down>(1)).await.expect("an answer"), 1);
+    gate.arrived(1).await;
+    far.invalidate("k").await.expect("acknowledged");
+    eventually("the flight is told", async || near.in_flight() == 0).await;
+    assert_eq!(near.fetch("k", async || Ok::<_, Down>(2)).await.expect("an answer"), 2);
+    gate.open();
+    near.shutdown().await;
+    assert_eq!(near.report().fenced, 1);
 }
 
 /// Seen to fail with `seen_alive` ignored in `Pilot::keep_seen`, and with stale-if-error before `abandon`.
@@ -235,4 +256,49 @@ async fn a_local_flight_is_not_joined_by_those_who_ask_after_an_invalidation() {
         tokio::time::sleep(SECOND).await;
         assert_eq!(slowly(guard.wait(4 * SECOND), 0, 1).await, 1);
     }
+}
+
+/// A lookup is under way while the entry is refreshed, and the refresh is told of the invalidation. Seen to fail with
+/// `Flight::gone` that leaves lookups in the table.
+#[tokio::test(start_paused = true)]
+async fn a_lookup_is_not_joined_once_its_process_was_told_of_an_invalidation() {
+    let server = Server::new();
+    let (elsewhere, process) = (server.process().guard(), server.process());
+    let policy = Policy::fresh_for(SECOND).stale_while_revalidate(600 * SECOND).jitter(0.0);
+    let guard = process.guard().policy(policy).op_timeout(60 * SECOND);
+    assert_eq!(slowly(guard.clone(), 0, 0).await, 0);
+    tokio::time::sleep(2 * SECOND).await;
+    assert_eq!(slowly(guard.clone(), 30, 1).await, 0, "stale, and refreshed behind");
+    process.once(Get, Fault::ReplyDelayed(SECOND));
+    let before = tokio::spawn(slowly(guard.clone(), 0, 1));
+    tokio::time::sleep(MS).await;
+    elsewhere.invalidate("k").await.expect("acknowledged");
+    tokio::time::sleep(MS).await;
+    let after = tokio::spawn(slowly(guard, 0, 1));
+    assert_eq!(after.await.expect("no panic"), 1);
+    assert_eq!(before.await.expect("no panic"), 0, "asked before, and its answer was late");
+}
+
+/// The flight has learnt that another entry is there, and asks again. Seen to fail with `Pilot::hit` that leaves the entry
+/// of before with those who joined.
+#[tokio::test(start_paused = true)]
+async fn what_another_entry_has_replaced_is_not_served_to_those_who_waited_enough() {
+    let server = Server::new();
+    let policy = Policy::fresh_for(SECOND).stale_if_error(600 * SECOND).jitter(0.0);
+    let [leader, writer] = [(); 2].map(|()| server.process().guard());
+    let process = deaf(&server);
+    process.times(3, Lead, Fault::ReplyDelayed(Duration::ZERO)); // it leads; it waits; it learns of the other entry
+    process.always(Lead, Fault::Held(Gate::closed()));
+    let guard = process.guard().policy(policy).op_timeout(600 * SECOND);
+    assert_eq!(slowly(guard.clone(), 0, 0).await, 0);
+    tokio::time::sleep(2 * SECOND).await;
+    tokio::spawn(slowly(leader.policy(policy), 600, 9));
+    tokio::time::sleep(MS).await;
+    tokio::spawn(slowly(guard.clone().wait(600 * SECOND), 0, 9));
+    tokio::time::sleep(MS).await;
+    let joined = tokio::spawn(slowly(guard.wait(6 * SECOND), 0, 2));
+    tokio::time::sleep(MS).await;
+    writer.invalidate("k").await.expect("acknowledged");
+    assert_eq!(slowly(writer.policy(Policy::fresh_for(Duration::ZERO).stale_if_error(600 * SECOND)), 0, 1).await, 1);
+    assert_eq!(joined.await.expect("no panic"), 2);
 }

@@ -97,13 +97,6 @@ async fn scripts_that_are_forgotten_in_mid_flight_are_sent_again() {
 }
 
 #[tokio::test]
-async fn a_lease_that_is_flushed_in_mid_flight_costs_a_second_call_at_most() {
-    let (_server, guards, calls) = in_mid_flight(&["FLUSHALL"], "flushall").await;
-    assert!(calls <= 2, "{calls}");
-    assert_eq!(answers(&guards, "next", &Origin::new()).await, 1);
-}
-
-#[tokio::test]
 async fn connections_that_are_killed_in_mid_flight_are_made_again() {
     let (_server, guards, calls) = in_mid_flight(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"], "kill").await;
     assert_eq!(calls, 1);
@@ -118,37 +111,6 @@ async fn subscribers_that_are_killed_in_mid_flight_strand_nobody() {
 }
 
 #[tokio::test]
-async fn redis_killed_under_load_fails_nobody() {
-    let (server, origin) = (RedisServer::start(), Origin::new());
-    let guards = [(); 2].map(|()| StampedeGuard::new(server.client()).wait(SECOND));
-    answers(&guards, "a", &origin).await;
-    let load = herd(20, |i| {
-        let guard = guards[i % 2].clone();
-        async move {
-            for round in 0..50 {
-                let key = format!("{} {}", i % 4, round % 10);
-                let fetch = async || {
-                    tokio::time::sleep(5 * MS).await;
-                    Ok::<_, Down>(0)
-                };
-                guard.fetch(key, fetch).await.expect("the origin could answer");
-            }
-        }
-    });
-    let outage = async {
-        tokio::time::sleep(50 * MS).await;
-        server.kill();
-        tokio::time::sleep(100 * MS).await;
-        server.restart().await;
-    };
-    tokio::join!(load, outage);
-    for guard in &guards {
-        guard.shutdown().await;
-        assert_eq!(guard.in_flight(), 0);
-    }
-}
-
-#[tokio::test]
 async fn an_invalidation_that_is_not_acknowledged_says_so_and_is_made_up_for() {
     let server = RedisServer::start();
     let guard = StampedeGuard::new(server.client());
@@ -160,22 +122,6 @@ async fn an_invalidation_that_is_not_acknowledged_says_so_and_is_made_up_for() {
     server.resume();
     guard.shutdown().await;
     assert_eq!(guard.fetch("k", async || Ok::<_, Down>(2)).await.expect("an answer"), 2);
-}
-
-/// A server that hangs costs one operation timeout, also while many ask.
-#[tokio::test]
-async fn a_server_that_hangs_fails_nobody() {
-    let (server, origin) = (RedisServer::start(), Origin::new());
-    let guards = [(); 2].map(|()| StampedeGuard::new(server.client()).op_timeout(50 * MS));
-    answers(&guards, "a", &origin).await;
-    server.pause();
-    assert_eq!(answers(&guards, "b", &origin).await, 2, "one per process");
-    server.resume();
-    eventually("it is shared again", async || {
-        guards[0].fetch("c", async || Ok::<_, Down>(1)).await.expect("an answer");
-        guards[0].fetch("c", async || Ok::<_, Down>(2)).await.is_ok_and(|value| value == 1)
-    })
-    .await;
 }
 
 /// A failover that loses an invalidation, played with the bytes of the entry: the new master still has what the old one

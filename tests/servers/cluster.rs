@@ -77,7 +77,10 @@ async fn wake_ups_come_from_any_node() {
             let lead = Ask { token: leader.token(), lease: 100 * SECOND, seen: None };
             assert!(matches!(a.lead(&at, lead).await, Ok(Lead::Granted { .. })));
             let wait = Ask { token: waiter.token(), ..lead };
-            assert!(matches!(b.lead(&at, wait).await, Ok(Lead::Wait { registered: true, .. })));
+            eventually("wake-ups are heard", async || {
+                matches!(b.lead(&at, wait).await, Ok(Lead::Wait { registered: true, .. }))
+            })
+            .await;
             a.abandon(&at, lead.token, None).await.expect("given back");
             assert!(!waiter.woken().await, "it is not gone, it is free");
         }

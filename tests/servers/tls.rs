@@ -5,7 +5,7 @@
 
 use crate::{
     kit::{Events, answers, calls_of_a_herd, hits, patient, recovers},
-    support::RedisServer,
+    support::{RedisServer, eventually},
 };
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use redis::{ClientTlsConfig, TlsCertificates};
@@ -83,8 +83,11 @@ async fn a_herd_over_tls_is_one_call_and_those_who_wait_are_woken() {
     let (mut leader, mut waiter) = (a.listen(&at), b.listen(&at));
     let ask = |token| Ask { token, lease: crate::SECOND, seen: None };
     assert!(matches!(a.lead(&at, ask(leader.token())).await, Ok(Lead::Granted { .. })));
-    let wait = b.lead(&at, ask(waiter.token())).await;
-    assert!(matches!(wait, Ok(Lead::Wait { registered: true, .. })), "{wait:?}");
+    let wait = ask(waiter.token());
+    eventually("wake-ups are heard", async || {
+        matches!(b.lead(&at, wait).await, Ok(Lead::Wait { registered: true, .. }))
+    })
+    .await;
     a.invalidate(&at).await.expect("acknowledged");
     assert!(waiter.woken().await, "it is gone");
 }

@@ -1,5 +1,6 @@
 //! `store_suite!`: the same cases for every implementation.
 
+use crate::support::eventually;
 use bytes::Bytes;
 use stampede_guard::store::{
     Address, Ask, Entry, Filled, Hold, Inbox, Kind, Lead, Lease, Lifetimes, Meta, Right, Store, Timestamp, Token,
@@ -323,8 +324,11 @@ pub(crate) async fn whoever_waits_is_woken(store: &dyn Store) {
         let Lead::Granted { lease, .. } = granted else { panic!("{granted:?}") };
         let mut waiter = store.listen(&at);
         let token = waiter.token();
-        let wait = store.lead(&at, Ask { token, lease: LONG, seen: None }).await.expect("an answer");
-        assert!(matches!(wait, Lead::Wait { registered: true, .. }), "{wait:?}");
+        eventually("wake-ups are heard", async || {
+            let wait = store.lead(&at, Ask { token, lease: LONG, seen: None }).await.expect("an answer");
+            matches!(wait, Lead::Wait { registered: true, .. })
+        })
+        .await;
         match how {
             "fill" => assert_eq!(fill(store, &at, lease, "v").await, Filled::Stored),
             "abandon" => assert_eq!(store.abandon(&at, lease.token, None).await.expect("an answer"), Hold::Held),

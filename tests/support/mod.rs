@@ -5,6 +5,7 @@
 
 pub(crate) mod child;
 pub(crate) mod processes;
+pub(crate) mod relay;
 
 mod down;
 mod eventually;
@@ -21,4 +22,5 @@ pub(crate) use self::{
     monitor::{Command, Monitor},
     origin::Origin,
     redis_server::{RedisServer, free_port},
+    relay::Relay,
 };

@@ -4,7 +4,7 @@ mod running;
 
 use self::running::Running;
 use super::signal::signal;
-use redis::{Client, aio::MultiplexedConnection};
+use redis::{AsyncConnectionConfig, Client, aio::MultiplexedConnection};
 use std::{
     net::TcpListener,
     sync::{Mutex, MutexGuard, OnceLock, PoisonError},
@@ -70,8 +70,10 @@ impl RedisServer {
         Client::open(self.url()).expect("the URL is well-formed")
     }
 
+    /// One that waits for answers as long as it takes: a busy machine is no fault of the server's.
     pub(crate) async fn connection(&self) -> MultiplexedConnection {
-        self.client().get_multiplexed_async_connection().await.expect("the server is up")
+        let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
+        self.client().get_multiplexed_async_connection_with_config(&config).await.expect("the server is up")
     }
 
     /// Forgets every key; scripts and connections stay.

@@ -3,7 +3,7 @@
 use super::{
     Wakes,
     class::{Class, Setting, Spoken, class},
-    link::CONNECT_TIMEOUT,
+    connect::CONNECT_TIMEOUT,
     script::CHANNEL,
     tls,
 };
@@ -78,6 +78,8 @@ async fn listen(client: redis::Client, wakes: Wakes, state: watch::Sender<State>
                     wakes.wake_all(); // what was published meanwhile is lost
                 }
                 hear(channel, &wakes).await;
+                state.send_replace(State::Down);
+                wakes.wake_all(); // the server may be gone, and with it what they wait for
             }
             Ok(Err(error)) => {
                 spoken.once("wake-ups", &error);

@@ -1,0 +1,63 @@
+//! What workers tell their parent, a line of JSON each.
+
+use serde::{Deserialize, Serialize};
+use std::io::{self, Write};
+
+#[derive(Serialize, Deserialize)]
+pub(crate) enum Message {
+    /// How it stands, every now and then.
+    Count(Count),
+    /// Something did not hold.
+    Violation(String),
+    /// The load has ended, and what it left behind is gone.
+    Done(Count),
+}
+
+/// What a worker has done so far.
+#[derive(Clone, Copy, Default, Serialize, Deserialize)]
+pub(crate) struct Count {
+    /// Answers of the guard, by what they were.
+    pub(crate) answers: u64,
+    pub(crate) hits: u64,
+    pub(crate) stale: u64,
+    pub(crate) coalesced: u64,
+    pub(crate) failed_open: u64,
+    /// Errors that had to be: of an origin that failed.
+    pub(crate) errors: u64,
+    /// Callers that went away.
+    pub(crate) dropped: u64,
+    pub(crate) invalidations: u64,
+    /// Invalidations that were not acknowledged.
+    pub(crate) unacknowledged: u64,
+    pub(crate) fenced: u64,
+    pub(crate) leases_lost: u64,
+    /// Resident memory, in KiB.
+    pub(crate) memory: u64,
+}
+
+impl Count {
+    /// Both together; of the memory, the larger one.
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.answers += other.answers;
+        self.hits += other.hits;
+        self.stale += other.stale;
+        self.coalesced += other.coalesced;
+        self.failed_open += other.failed_open;
+        self.errors += other.errors;
+        self.dropped += other.dropped;
+        self.invalidations += other.invalidations;
+        self.unacknowledged += other.unacknowledged;
+        self.fenced += other.fenced;
+        self.leases_lost += other.leases_lost;
+        self.memory = self.memory.max(other.memory);
+    }
+}
+
+/// Tells the parent; without it there is nobody to work for.
+pub(crate) fn tell(message: &Message) {
+    let line = serde_json::to_string(message).expect("a message is JSON");
+    let mut stdout = io::stdout().lock();
+    if writeln!(stdout, "{line}").and_then(|()| stdout.flush()).is_err() {
+        std::process::exit(1);
+    }
+}

@@ -1,0 +1,172 @@
+//! Processes that die or stop while they lead.
+
+use crate::{
+    Down, MS, SECOND,
+    support::{
+        RedisServer,
+        child::{self, Env},
+        herd, processes,
+    },
+    world::{LEASE, guard},
+};
+use serde::{Deserialize, Serialize};
+use stampede_guard::{Policy, StampedeGuard};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+use tokio::{
+    sync::Barrier,
+    time::{Instant, sleep},
+};
+
+#[derive(Clone, Serialize, Deserialize)]
+struct Task {
+    url: String,
+    keys: usize,
+    lease: Duration,
+    /// From when it is told to go on until it fills.
+    works: Duration,
+}
+
+fn key(child: usize, key: usize) -> String {
+    format!("{child} {key}")
+}
+
+/// Leads all its keys, says so, and computes on when it is told to.
+#[tokio::test(flavor = "multi_thread")]
+async fn leading() {
+    let Some(Env { index, task }) = child::enabled::<Task>() else { return };
+    let guard = patient(redis::Client::open(task.url).expect("a client"), task.lease);
+    let (led, go) = (Arc::new(Barrier::new(task.keys + 1)), Arc::new(Barrier::new(task.keys + 1)));
+    let all = herd(task.keys, |i| {
+        let (guard, led, go) = (guard.clone(), led.clone(), go.clone());
+        async move {
+            let fetch = async move || {
+                led.wait().await;
+                go.wait().await;
+                sleep(task.works).await;
+                Ok::<_, Down>("old".to_owned())
+            };
+            guard.fetch(key(index, i), fetch).await.expect("an answer")
+        }
+    });
+    let told = async {
+        led.wait().await;
+        child::ready_and_wait().await;
+        go.wait().await;
+    };
+    tokio::join!(all, told);
+    guard.shutdown().await;
+    child::report(&(guard.report().fenced, guard.report().leases_lost));
+}
+
+/// It goes on without Redis only if Redis is gone, not if this machine is busy.
+fn patient(client: redis::Client, lease: Duration) -> StampedeGuard {
+    guard(client).lease(lease).op_timeout(30 * SECOND).policy(Policy::fresh_for(600 * SECOND))
+}
+
+/// So many keys, or some more, whose leader is stopped for longer than its lease and fills when it goes on: none of these
+/// fills must be stored, and the leaders must be told.
+async fn late_fills(tries: usize) {
+    let server = RedisServer::start();
+    let lease = 300 * MS;
+    let guard = patient(server.client(), lease);
+    let (mut late, mut stored, mut told) = (0, 0, 0_u64);
+    for round in 0..tries {
+        if late >= tries {
+            break;
+        }
+        // Half of them fill in the moment they go on, before their heartbeat can tell them that the lease is lost.
+        let works = if round % 2 == 0 { 40 * MS } else { 300 * MS };
+        let task = Task { url: server.url(), keys: KEYS, lease, works };
+        server.flushall().await;
+        let mut leader = processes::spawn(1, "leaders::leading", &task).pop().expect("a child");
+        leader.wait_ready().await;
+        leader.go().await;
+        leader.pause();
+        let taken_over = Arc::new(AtomicUsize::new(0));
+        let answers = herd(KEYS, |i| {
+            let (guard, taken_over) = (guard.clone(), taken_over.clone());
+            async move {
+                let fetch = async move || {
+                    taken_over.fetch_add(1, SeqCst);
+                    Ok::<_, Down>("new".to_owned())
+                };
+                guard.fetch(key(0, i), fetch).await.expect("an answer")
+            }
+        })
+        .await;
+        guard.shutdown().await;
+        leader.resume();
+        let (fenced, lost): (u64, u64) = leader.result().await;
+        leader.passed().await;
+        // A leader that was too fast to be stopped was not late.
+        late += taken_over.load(SeqCst);
+        told += fenced + lost;
+        for (i, answer) in answers.into_iter().enumerate() {
+            let fetch = async || Ok::<_, Down>("neither".to_owned());
+            let now = guard.fetch(key(0, i), fetch).await.expect("an answer");
+            stored += usize::from(now != answer);
+        }
+    }
+    println!("stopped leaders: {late} late fills, {stored} of them stored, {told} times a leader was told");
+    assert!(late >= tries, "most leaders were too fast to be stopped");
+    assert_eq!(stored, 0);
+    assert!(told >= late as u64, "{told}");
+}
+
+/// Seen to fail (half of them are stored) with the lease not looked at in `fill.lua`.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_that_was_stopped_for_too_long_overwrites_nothing() {
+    late_fills(100).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "takes a minute"]
+async fn a_thousand_times_a_leader_that_was_stopped_overwrites_nothing() {
+    late_fills(1000).await;
+}
+
+/// How long after the death of its leader a key has a new one, in a process that waits for it.
+async fn successions(tries: usize) {
+    let server = RedisServer::start();
+    let guard = patient(server.client(), LEASE);
+    guard.fetch("warm-up", async || Ok::<_, Down>(String::new())).await.expect("an answer");
+    let task = Task { url: server.url(), keys: 1, lease: LEASE, works: Duration::ZERO };
+    let mut took = Vec::new();
+    for _ in 0..tries {
+        server.flushall().await;
+        let mut leader = processes::spawn(1, "leaders::leading", &task).pop().expect("a child");
+        leader.wait_ready().await;
+        let successor = tokio::spawn({
+            let guard = guard.clone();
+            async move { guard.fetch(key(0, 0), async || Ok::<_, Down>("new".to_owned())).await }
+        });
+        // At any moment between two heartbeats.
+        sleep(LEASE.mul_f64(fastrand::f64() / 3.0)).await;
+        let killed = Instant::now();
+        leader.kill().await;
+        assert_eq!(successor.await.expect("no panic").expect("an answer"), "new");
+        took.push(killed.elapsed());
+    }
+    took.sort();
+    println!("{tries} killed leaders, lease {LEASE:?}: a new one led after {:?} to {:?}", took[0], took[tries - 1]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_that_was_killed_has_a_successor() {
+    successions(3).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "takes a minute"]
+async fn fifty_leaders_that_were_killed_have_successors() {
+    successions(50).await;
+}
+
+/// Led by one process at a time.
+const KEYS: usize = 50;

@@ -1,0 +1,88 @@
+//! The targets of cargo-fuzz without cargo-fuzz: every file of the corpus, and some thousand inputs made of it.
+//!
+//! `PROPTEST_CASES` runs more of them, `PROPTEST_RNG_SEED` the same ones again.
+#![allow(clippy::disallowed_methods, reason = "tests make their own randomness")]
+
+mod generate;
+mod targets;
+
+use proptest::test_runner::{Config, RngSeed, TestRunner};
+use std::{
+    fs,
+    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
+    path::Path,
+};
+
+/// A test for each target, with what it may allocate besides a multiple of its input.
+macro_rules! targets {
+    ($($target:ident: $allowance:expr;)*) => {$(
+        #[test]
+        fn $target() {
+            fuzz(stringify!($target), $allowance);
+        }
+    )*};
+}
+
+targets! {
+    ages: MIB;
+    directives: MIB;
+    envelope: MIB;
+    head: MIB;
+    keys: MIB;
+    // A length prefix may claim a mebibyte, and serde makes room for as much at each level of a nested list.
+    payload: 4 * MIB;
+}
+
+fn fuzz(target: &str, allowance: usize) {
+    let corpus = corpus(target);
+    for (name, input) in &corpus {
+        println!("{target}/{name}");
+        bounded(target, input, allowance);
+    }
+    let mut config = Config { failure_persistence: None, ..Config::default() };
+    if config.rng_seed == RngSeed::Random {
+        config.rng_seed = RngSeed::Fixed(fastrand::u64(..));
+    }
+    config.cases = config.cases.max(CASES);
+    println!("{} inputs from seed {:?}", config.cases, config.rng_seed);
+    let inputs = generate::inputs(corpus.into_iter().map(|(_, input)| input).collect());
+    let found = TestRunner::new(config).run(&inputs, |input| {
+        bounded(target, &input, allowance);
+        Ok(())
+    });
+    if let Err(error) = found {
+        panic!("{target}: {error}");
+    }
+}
+
+/// Runs the target, and holds it to a memory in proportion to its input.
+fn bounded(target: &str, input: &[u8], allowance: usize) {
+    let mut done = Ok(());
+    // Caught in there: the counter does not survive a panic.
+    let counted = allocation_counter::measure(|| {
+        done = catch_unwind(AssertUnwindSafe(|| targets::run(target, input)));
+    });
+    if let Err(panic) = done {
+        resume_unwind(panic);
+    }
+    let most = allowance + PER_BYTE * input.len();
+    assert!(counted.bytes_max <= most as u64, "{} bytes were held for an input of {}", counted.bytes_max, input.len());
+}
+
+/// The files of the target, by name.
+fn corpus(target: &str) -> Vec<(String, Vec<u8>)> {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus").join(target);
+    let files = fs::read_dir(&directory).unwrap_or_else(|error| panic!("{}: {error}", directory.display()));
+    let read = |file: fs::DirEntry| {
+        let name = file.file_name().into_string().expect("a name in UTF-8");
+        (name, fs::read(file.path()).expect("it is a file"))
+    };
+    let mut corpus: Vec<_> = files.map(|file| read(file.expect("the directory can be read"))).collect();
+    corpus.sort();
+    assert!(!corpus.is_empty(), "{} is empty", directory.display());
+    corpus
+}
+
+const CASES: u32 = 4_000;
+const MIB: usize = 1 << 20;
+const PER_BYTE: usize = 512;

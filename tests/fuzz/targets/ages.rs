@@ -1,0 +1,79 @@
+//! `Age`, `Date`, `Expires` and the lifetime that they make, at any time of day.
+
+use super::{append, lines};
+use http::{
+    HeaderMap, StatusCode,
+    header::{AGE, CACHE_CONTROL, DATE, EXPIRES},
+};
+use stampede_guard::{
+    fuzzing,
+    store::{Address, Entry, Inbox, Kind, Lifetimes, Meta, Timestamp, Token},
+};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// Eight bytes of time, then a line for each field.
+pub(super) fn hold(input: &[u8]) {
+    let Some((seconds, fields)) = input.split_first_chunk() else { return };
+    let seconds = u64::from_le_bytes(*seconds);
+    let mut headers = HeaderMap::new();
+    for (name, value) in [EXPIRES, DATE, AGE, CACHE_CONTROL].into_iter().zip(lines(fields)) {
+        append(&mut headers, name, value);
+    }
+    // As far as the clock of a host can go.
+    if let Some(now) = UNIX_EPOCH.checked_add(Duration::from_secs(seconds)) {
+        are_never_too_long(&headers, now);
+    }
+    are_kept_to_the_second(seconds);
+}
+
+fn are_never_too_long(headers: &HeaderMap, now: SystemTime) {
+    let lifetime = |headers: &HeaderMap, now| fuzzing::may_store(StatusCode::OK, headers, now).flatten();
+    let aged = lifetime(headers, now).unwrap_or_default();
+    assert!(aged <= LAST_DATE, "{aged:?}");
+    assert_eq!(u128::from(fuzzing::age(headers)), headers.get(AGE).map_or(0, |value| age_in(value.as_bytes())));
+    let mut ageless = headers.clone();
+    ageless.remove(AGE);
+    let whole = lifetime(&ageless, now).unwrap_or_default();
+    assert_eq!(aged, whole.saturating_sub(Duration::from_secs(fuzzing::age(headers).into())));
+    if let Some(later) = now.checked_add(Duration::from_secs(1)) {
+        assert!(lifetime(headers, later).unwrap_or_default() <= aged, "time makes it younger");
+    }
+    can_be_stored(aged);
+}
+
+/// The first of the list, if it is a number.
+fn age_in(value: &[u8]) -> u128 {
+    let first = String::from_utf8_lossy(value.split(|byte| *byte == b',').next().unwrap_or_default()).into_owned();
+    let digits = first.trim_matches([' ', '\t']);
+    let number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+    if number { digits.parse().unwrap_or(u128::MAX).min(1 << 31) } else { 0 }
+}
+
+/// Two dates in one of the forms that HTTP knows, and the lifetime between them.
+fn are_kept_to_the_second(seconds: u64) {
+    let (date, lifetime) = (seconds >> 32, seconds & 0xffff_ffff);
+    let at = |seconds: u64| httpdate::fmt_http_date(UNIX_EPOCH + Duration::from_secs(seconds));
+    let mut headers = HeaderMap::new();
+    append(&mut headers, DATE, at(date).as_bytes());
+    append(&mut headers, EXPIRES, at(date + lifetime).as_bytes());
+    let expected = (lifetime > 0).then(|| Some(Duration::from_secs(lifetime)));
+    assert_eq!(fuzzing::may_store(StatusCode::OK, &headers, UNIX_EPOCH), expected);
+}
+
+/// Whatever the lifetime, an entry of it can be written, read and judged at any time.
+fn can_be_stored(lifetime: Duration) {
+    let lifetimes = Lifetimes { fresh_for: lifetime, stale_while_revalidate: Duration::MAX, stale_if_error: lifetime };
+    for answered in [i64::MIN, 0, i64::MAX] {
+        let id = Token::unique(Inbox::unique());
+        let answered = Timestamp::from_micros(answered);
+        let meta = Meta { kind: Kind::Value, id, answered, cost: lifetime, lifetimes, codec: 0 };
+        let at = Address::new("sg", 0, "key");
+        let envelope = Entry::new(meta, bytes::Bytes::new()).to_envelope(&at, i64::MAX);
+        let read = Entry::from_envelope(&at, &envelope, i64::MAX).expect("what was written is read");
+        assert_eq!(read.meta().lifetimes.fresh_for, lifetime);
+        assert!(read.is_retained(read.meta().answered));
+    }
+}
+
+/// The end of 9999, which is as far as dates in HTTP go.
+const LAST_DATE: Duration = Duration::from_secs(253_402_300_800);

@@ -1,0 +1,126 @@
+//! `Cache-Control`: any bytes in any number of lines, and lines of which it is known what they mean.
+
+use super::{append, lines};
+use http::{HeaderMap, StatusCode, header::CACHE_CONTROL};
+use stampede_guard::fuzzing;
+use std::time::{Duration, UNIX_EPOCH};
+
+pub(super) fn hold(input: &[u8]) {
+    let written: Vec<&[u8]> = lines(input).collect();
+    let headers = field(&written);
+    let meant = fuzzing::directives(&headers);
+    let same = |other: &[Vec<u8>], how: &str| {
+        assert_eq!(fuzzing::directives(&field(other)), meant, "{how}");
+    };
+    let each = |change: fn(&[u8]) -> Vec<u8>| written.iter().map(|line| change(line)).collect::<Vec<_>>();
+    same(&each(<[u8]>::to_ascii_uppercase), "in upper case");
+    same(&each(<[u8]>::to_ascii_lowercase), "in lower case");
+    same(&written.iter().rev().map(|line| line.to_vec()).collect::<Vec<_>>(), "from the last line to the first");
+    same(&[each(<[u8]>::to_vec), each(<[u8]>::to_vec)].concat(), "everything said twice");
+    for line in valid(&written) {
+        let longer = [line, b",no-store"].concat();
+        if members(&longer).is_none() {
+            assert_eq!(fuzzing::may_answer(&field(&[longer])), None, "a quote that is left open hides something");
+        }
+    }
+    if valid(&written).iter().all(|line| members(line).is_some()) {
+        let members: Vec<_> = valid(&written).iter().filter_map(|line| members(line)).flatten().collect();
+        same(&members, "each on a line of its own");
+        same(&[members.join(&b","[..])], "all on one line");
+        same(&[members.join(&b" ,\t ,"[..])], "with space and empty members between");
+    }
+    forbids(&headers);
+    means_what_it_says(input);
+}
+
+/// Whatever else is said, in whatever state of quotes: a line of its own is heard.
+fn forbids(headers: &HeaderMap) {
+    let ok = StatusCode::OK;
+    let seconds = fuzzing::may_store(ok, headers, UNIX_EPOCH).flatten().unwrap_or_default();
+    assert!(seconds <= Duration::from_secs(1 << 31));
+    for forbidden in ["no-store", "private", "No-Cache", "private=\"a, b\"", "max-age=0, s-maxage=0", "s-maxage=-1"] {
+        let mut headers = headers.clone();
+        append(&mut headers, CACHE_CONTROL, forbidden.as_bytes());
+        assert_eq!(fuzzing::may_store(ok, &headers, UNIX_EPOCH), None, "{forbidden}");
+    }
+    let mut headers = headers.clone();
+    append(&mut headers, CACHE_CONTROL, b"no-store");
+    assert_eq!(fuzzing::may_answer(&headers), None);
+}
+
+/// A line made of known directives, one for each byte, read as what they were chosen for.
+fn means_what_it_says(input: &[u8]) {
+    let (mut said, mut forbidden, mut max_age, mut s_maxage) = (Vec::new(), false, None, None);
+    let shorter = |known: Option<u64>, said: u64| Some(known.map_or(said, |known| known.min(said)));
+    for byte in input.iter().take(12) {
+        let seconds = u64::from(byte / 12);
+        said.push(match byte % 12 {
+            0 => "ext=\"no-store, \\\", private\"".to_owned(),
+            1 => "public".to_owned(),
+            2 => "no-store-please=1".to_owned(),
+            3 => String::new(),
+            4 => {
+                s_maxage = shorter(s_maxage, seconds);
+                format!("s-maxage=\"{seconds}\"")
+            }
+            5 => {
+                forbidden |= seconds == 0;
+                ["no-store", "x"][usize::from(seconds != 0)].to_owned()
+            }
+            6 => {
+                forbidden |= seconds == 1;
+                ["private=\"set-cookie, x\"", "x=y"][usize::from(seconds != 1)].to_owned()
+            }
+            _ => {
+                max_age = shorter(max_age, seconds);
+                format!("Max-Age = {seconds} ")
+            }
+        });
+    }
+    let lifetime = s_maxage.or(max_age);
+    let expected = match lifetime {
+        _ if forbidden => None,
+        Some(0) => None,
+        lifetime => Some(lifetime.map(Duration::from_secs)),
+    };
+    let headers = field(&[said.join(",")]);
+    assert_eq!(fuzzing::may_store(StatusCode::OK, &headers, UNIX_EPOCH), expected, "{said:?}");
+}
+
+fn field(lines: &[impl AsRef<[u8]>]) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    for line in lines {
+        append(&mut headers, CACHE_CONTROL, line.as_ref());
+    }
+    headers
+}
+
+/// The lines that a header can hold.
+fn valid<'a>(lines: &[&'a [u8]]) -> Vec<&'a [u8]> {
+    lines.iter().copied().filter(|line| http::HeaderValue::from_bytes(line).is_ok()).collect()
+}
+
+/// The line at its commas, quoted ones excepted. `None` if a quote is left open.
+fn members(line: &[u8]) -> Option<Vec<Vec<u8>>> {
+    let (mut members, mut rest) = (vec![Vec::new()], line.iter());
+    while let Some(byte) = rest.next() {
+        match byte {
+            b',' => members.push(Vec::new()),
+            b'"' => {
+                let member = members.last_mut()?;
+                member.push(b'"');
+                loop {
+                    let byte = *rest.next()?;
+                    member.push(byte);
+                    match byte {
+                        b'"' => break,
+                        b'\\' => member.push(*rest.next()?),
+                        _ => {}
+                    }
+                }
+            }
+            _ => members.last_mut()?.push(*byte),
+        }
+    }
+    Some(members)
+}

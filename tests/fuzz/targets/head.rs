@@ -1,0 +1,51 @@
+//! Stored heads of responses, and heads to be stored.
+
+use super::{append, lines};
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, StatusCode};
+use stampede_guard::fuzzing;
+
+pub(super) fn holds(input: &[u8]) {
+    let payload = Bytes::copy_from_slice(input);
+    if let Some((status, headers, _, body)) = fuzzing::decode_head(&payload) {
+        assert!(payload.ends_with(&body));
+        is_stored(status, &headers, &body);
+    }
+    // The same as a head from the wire: a status, fields by line, and the rest is the body.
+    let mut lines = lines(input);
+    let status = lines.next().and_then(|line| StatusCode::from_bytes(line).ok()).unwrap_or_default();
+    let mut headers = HeaderMap::new();
+    for line in lines.by_ref() {
+        let Some(colon) = line.iter().position(|byte| *byte == b':') else { break };
+        let Ok(name) = HeaderName::from_bytes(&line[..colon]) else { continue };
+        append(&mut headers, name, line[colon + 1..].trim_ascii());
+    }
+    is_stored(status, &headers, lines.next().unwrap_or_default());
+}
+
+/// What comes out is what went in, less what belongs to one connection; a second time nothing more is lost.
+fn is_stored(status: StatusCode, headers: &HeaderMap, body: &[u8]) {
+    let (status_out, kept, age, body_out) = stored(status, headers, body);
+    assert_eq!((status_out, &body_out[..], age), (status, body, fuzzing::age(headers)));
+    for (name, value) in &kept {
+        assert!(headers.get_all(name).iter().any(|there| there == value), "{name} comes from nowhere");
+        assert!(!HOP_BY_HOP.contains(&name.as_str()), "{name} is stored");
+    }
+    let named = |name: &HeaderName| {
+        let list = headers.get_all("connection").iter().filter_map(|line| line.to_str().ok());
+        list.flat_map(|line| line.split(',')).any(|item| item.trim().eq_ignore_ascii_case(name.as_str()))
+    };
+    for name in headers.keys().filter(|name| !HOP_BY_HOP.contains(&name.as_str()) && !named(name)) {
+        assert!(headers.get_all(name).iter().eq(kept.get_all(name)), "{name} is lost");
+    }
+    assert_eq!(stored(status, &kept, body).1, kept);
+}
+
+fn stored(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> (StatusCode, HeaderMap, u32, Bytes) {
+    let mut payload = fuzzing::encode_head(status, headers).expect("any head encodes");
+    payload.extend_from_slice(body);
+    fuzzing::decode_head(&payload.into()).expect("what was stored is read")
+}
+
+const HOP_BY_HOP: [&str; 8] =
+    ["age", "cache-status", "connection", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade"];

@@ -1,0 +1,80 @@
+//! Keys as names in Redis, and requests as keys: what differs has different names, and no name leaves its alphabet.
+
+use super::lines;
+use http::{Request, Uri, header::HOST};
+use stampede_guard::{Key, StampedeGuard, fuzzing, store::Address};
+use std::{collections::HashMap, sync::OnceLock};
+
+/// Lines: namespaces, keys and variants in turn, then the same lines as hosts and targets of requests.
+pub(super) fn hold(input: &[u8]) {
+    let parts: Vec<&[u8]> = lines(input).take(4).collect();
+    let mut named = HashMap::new();
+    for (namespace, key, variant) in combinations(&parts) {
+        let address = address(namespace, key, variant);
+        are_in_their_alphabet(&address);
+        let who = (address.namespace().to_owned(), key.to_vec(), variant.map(<[u8]>::to_vec));
+        for name in fuzzing::redis_names(&address) {
+            let first = named.entry(name).or_insert_with(|| who.clone());
+            assert_eq!(*first, who, "two resources have one name");
+        }
+    }
+    tell_requests_apart(&parts);
+}
+
+/// Namespace, key, variant.
+type Combination<'a> = (&'a [u8], &'a [u8], Option<&'a [u8]>);
+
+/// Parts in each other's places, and parts that run into each other.
+fn combinations<'a>(parts: &[&'a [u8]]) -> Vec<Combination<'a>> {
+    let mut all = Vec::new();
+    for a in parts {
+        all.extend(parts.iter().map(|b| (*a, *b, None)));
+        let (front, back) = a.split_at(a.len() / 2);
+        all.extend([(front, back, None), (parts[0], front, Some(back)), (parts[0], *a, Some(b""))]);
+    }
+    all
+}
+
+fn address(namespace: &[u8], key: &[u8], variant: Option<&[u8]>) -> Address {
+    static GUARD: OnceLock<StampedeGuard> = OnceLock::new();
+    let guard = GUARD.get_or_init(StampedeGuard::in_memory).clone().namespace(String::from_utf8_lossy(namespace));
+    let key = Key::from(key);
+    fuzzing::address(&guard, variant.map_or(key.clone(), |variant| key.variant(variant.to_vec())))
+}
+
+/// One hash tag, at the beginning, and the same for all names of a resource: Redis Cluster keeps them together, and
+/// nothing in a key chooses where.
+fn are_in_their_alphabet(address: &Address) {
+    let names = fuzzing::redis_names(address);
+    let tag = &names[0][..=names[0].find('}').expect("a hash tag")];
+    let of_primary = fuzzing::redis_names(&Address::new(address.namespace(), 0, address.primary()));
+    for name in names.iter().chain(of_primary.first()) {
+        let rest = name.strip_prefix(tag).expect("the tag of the resource");
+        let plain = |c: char| c.is_ascii_alphanumeric() || "_.:/-".contains(c);
+        assert!(tag[1..tag.len() - 1].chars().all(plain) && rest.chars().all(plain), "{name}");
+        assert!(tag.starts_with('{') && name.len() <= 64 + 64 + 64, "{name}");
+    }
+}
+
+/// Scheme, authority and target are one resource's if and only if they are the same, but for the case of an authority.
+fn tell_requests_apart(parts: &[&[u8]]) {
+    let mut resources = HashMap::new();
+    for host in parts {
+        for target in parts {
+            let Some((key, who)) = request(host, target) else { continue };
+            let first = resources.entry(key).or_insert_with(|| who.clone());
+            assert_eq!(*first, who, "two resources have one key");
+        }
+    }
+}
+
+type Resource = (String, Vec<u8>, String);
+
+fn request(host: &[u8], target: &[u8]) -> Option<(Key, Resource)> {
+    let uri = Uri::try_from(target).ok()?;
+    let request = Request::get(uri.clone()).header(HOST, host).body(()).ok()?;
+    let authority = uri.authority().map_or(host, |authority| authority.as_str().as_bytes());
+    let scheme = uri.scheme_str().unwrap_or("http").to_owned();
+    let target = uri.path_and_query().map_or("/", |target| target.as_str()).to_owned();
+    Some((fuzzing::http_key(&request), (scheme, authority.to_ascii_lowercase(), target)))
+}
