@@ -10,7 +10,7 @@ use crate::{
     sync::{Mutex, MutexGuard},
 };
 use std::{
-    collections::HashMap,
+    collections::BTreeMap,
     future::Future,
     mem,
     pin::Pin,
@@ -46,7 +46,8 @@ struct Waiting {
 
 #[derive(Default)]
 struct Wakers {
-    by_number: HashMap<u64, Waker>,
+    /// In the order in which they came.
+    by_number: BTreeMap<u64, Waker>,
     last: u64,
 }
 
