@@ -129,6 +129,11 @@ impl Address {
         self.key.variant.as_deref()
     }
 
+    #[cfg(feature = "testing")]
+    pub(crate) fn key(&self) -> &Key {
+        &self.key
+    }
+
     /// Namespace and key without the schema, as the leases see them: who leads `of` leads every schema of it.
     pub(crate) fn same_resource(&self, other: &Self) -> bool {
         self.namespace == other.namespace && self.key == other.key

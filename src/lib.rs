@@ -53,6 +53,7 @@
 //! | `bincode` | yes | typed values, encoded with bincode |
 //! | `postcard`, `json` | | other codecs |
 //! | `tracing` | | events under the target `stampede_guard` |
+//! | `testing` | | [`testing`]: scripted faults of the store, counted fetches; for dev-dependencies |
 //! | `tls-rustls` | | `rediss://`, with rustls and, unless the application chooses, ring |
 //! | `cluster` | | Redis Cluster clients and connections |
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -83,6 +84,9 @@ mod policy;
 pub mod store;
 mod sync;
 mod telemetry;
+#[cfg(feature = "testing")]
+pub mod testing;
+mod watch;
 
 #[cfg(feature = "_typed")]
 pub use codec::Codec;

@@ -1,14 +1,10 @@
-//! What the tables of waiters and flights are locked with, and tell the news through.
-//!
-//! It is std and tokio. Only where schedules are explored, every step on them is one at which another thread may get in.
+//! What is locked by everything that waits within a process: std's, but where schedules are explored, one with which
+//! every step is one at which another thread may get in.
 
 #[cfg(test)]
 mod explored;
 
 #[cfg(test)]
-pub(crate) use explored::{Mutex, MutexGuard, explore, watch};
+pub(crate) use explored::{Mutex, MutexGuard, any, explore};
 #[cfg(not(test))]
-pub(crate) use {
-    std::sync::{Mutex, MutexGuard},
-    tokio::sync::watch,
-};
+pub(crate) use std::sync::{Mutex, MutexGuard};

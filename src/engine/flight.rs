@@ -13,7 +13,8 @@ use crate::{
     error::Error,
     key::Address,
     store::StoreError,
-    sync::{Mutex, MutexGuard, watch},
+    sync::{Mutex, MutexGuard},
+    watch,
 };
 use std::{
     collections::HashMap,
@@ -127,18 +128,15 @@ impl Join {
         self.seen().map(|entry| self.course.began.after(entry.meta().cost))
     }
 
-    /// The first state that is an answer, or a reason not to wait. `Vacant` if there is none.
-    pub(crate) async fn landed(&mut self) -> State {
+    /// The first state that is an answer, or a reason not to wait.
+    pub(crate) async fn landed(&self) -> State {
         let nested = self.nested;
         let is_over = |state: &State| match state {
             State::Running => false,
             State::Queued => nested,
             _ => true,
         };
-        match self.state.wait_for(is_over).await {
-            Ok(state) => state.clone(),
-            Err(_) => State::Vacant,
-        }
+        self.state.wait_for(is_over).await
     }
 }
 
@@ -234,7 +232,7 @@ impl Course {
     }
 
     fn suits(&self, wanted: Wanted) -> bool {
-        let queued = || matches!(*self.state.borrow(), State::Queued);
+        let queued = || self.state.is(|state| matches!(state, State::Queued));
         wanted.since.is_none_or(|since| self.began >= since) && !(wanted.nested && queued())
     }
 }

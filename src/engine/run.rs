@@ -102,7 +102,7 @@ impl Run {
 
     async fn alone_in_process(&self, claim: Claim, since: Option<Timestamp>) -> Result<Claim, State> {
         let nested = self.is_nested();
-        let Some(mut join) = self.flight.go_local(Wanted { since, nested }) else { return Ok(claim) };
+        let Some(join) = self.flight.go_local(Wanted { since, nested }) else { return Ok(claim) };
         // It may be waiting for what this one is part of.
         let config = &self.place.config;
         let budget = backoff::budget(config.wait, clock::draw());

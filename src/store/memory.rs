@@ -1,5 +1,8 @@
 //! The embedded store: entries and leases of one process.
 
+#[cfg(feature = "testing")]
+mod scripted;
+
 use super::{
     Address, Answer, Ask, Entry, Filled, Hold, Lead, Lease, Listener, Right, Store, Timestamp, Token, Tombstone, Wakes,
     Write,
@@ -66,7 +69,7 @@ impl MemoryStore {
     }
 
     /// The entry, if it is still retained.
-    fn read(&self, at: &Address, now: Timestamp) -> Option<Entry> {
+    pub(crate) fn read(&self, at: &Address, now: Timestamp) -> Option<Entry> {
         let entry = self.entries.get(at)?;
         if entry.is_retained(now) {
             return Some(entry);
@@ -75,7 +78,7 @@ impl MemoryStore {
         None
     }
 
-    fn lead_now(&self, at: &Address, ask: Ask, now: Timestamp) -> Lead {
+    pub(crate) fn lead_now(&self, at: &Address, ask: Ask, now: Timestamp) -> Lead {
         let mut leases = self.lock();
         let entry = self.read(at, now);
         let seen_alive = match entry {
@@ -102,7 +105,7 @@ impl MemoryStore {
         Lead::Granted { lease, seen_alive }
     }
 
-    fn fill_now(&self, at: &Address, right: Right, writes: Vec<Write>, now: Timestamp) -> Filled {
+    pub(crate) fn fill_now(&self, at: &Address, right: Right, writes: Vec<Write>, now: Timestamp) -> Filled {
         let mut leases = self.lock();
         let entitled = match right {
             Right::Lease(lease) => leases.owner(at, now) == Some(lease),
@@ -122,7 +125,7 @@ impl MemoryStore {
         Filled::Stored
     }
 
-    fn abandon_now(&self, at: &Address, token: Token, tombstone: Option<Tombstone>, now: Timestamp) -> Hold {
+    pub(crate) fn abandon_now(&self, at: &Address, token: Token, tombstone: Option<Tombstone>, now: Timestamp) -> Hold {
         let resource = of_every_schema(at);
         let mut leases = self.lock();
         let fails = match leases.table.get(&resource) {
@@ -140,7 +143,7 @@ impl MemoryStore {
         Hold::Held
     }
 
-    fn extend_now(&self, at: &Address, lease: Lease, span: Duration, now: Timestamp) -> Hold {
+    pub(crate) fn extend_now(&self, at: &Address, lease: Lease, span: Duration, now: Timestamp) -> Hold {
         let mut leases = self.lock();
         if leases.owner(at, now) != Some(lease) {
             return Hold::Lost;
@@ -151,7 +154,7 @@ impl MemoryStore {
         Hold::Held
     }
 
-    fn invalidate_now(&self, at: &Address) {
+    pub(crate) fn invalidate_now(&self, at: &Address) {
         let mut leases = self.lock();
         leases.table.remove(&of_every_schema(at));
         for schema in at.neighbours() {

@@ -6,7 +6,8 @@ mod schedules;
 use crate::{
     key::{Address, KeyHash},
     lease::{Inbox, Token},
-    sync::{Mutex, MutexGuard, watch},
+    sync::{Mutex, MutexGuard},
+    watch,
 };
 use std::{
     collections::HashMap,
@@ -55,13 +56,13 @@ impl Wakes {
         let hash = at.hash();
         let mut table = self.lock();
         let seat = table.entry(hash).or_insert_with(|| Seat {
-            heard: watch::Sender::default(),
+            heard: watch::Sender::new(Heard::default()),
             listeners: 0,
             tokens: Vec::new(),
         });
         seat.listeners += 1;
         let heard = seat.heard.subscribe();
-        let last = *heard.borrow();
+        let last = heard.get();
         Listener { wakes: self.clone(), hash, heard, last, token: None }
     }
 
@@ -80,9 +81,18 @@ impl Wakes {
 
     /// Wakes everybody: wake-ups may have been lost.
     pub fn wake_all(&self) {
-        for seat in self.lock().values() {
+        let table = self.lock();
+        let mut seats: Vec<_> = table.iter().collect();
+        seats.sort_unstable_by_key(|(hash, _)| hash.as_bytes()); // not as the table is hashed: a simulation repeats itself
+        for (_, seat) in seats {
             seat.heard.send_modify(|heard| heard.wakes += 1);
         }
+    }
+
+    /// How many keys somebody takes part in.
+    #[cfg(feature = "testing")]
+    pub(crate) fn keys(&self) -> usize {
+        self.lock().len()
     }
 
     fn tell(&self, hash: KeyHash, what: impl FnOnce(&mut Heard)) {
@@ -145,9 +155,7 @@ impl Listener {
     /// Dropping the future loses nothing: what it did not return is still to be heard.
     pub async fn woken(&mut self) -> bool {
         let last = self.last;
-        let heard = self.heard.wait_for(|heard| heard.wakes != last.wakes).await.map(|heard| *heard);
-        // The sender lives as long as this listener does, so there is an answer.
-        self.last = heard.unwrap_or(last);
+        self.last = self.heard.wait_for(|heard| heard.wakes != last.wakes).await;
         self.last.gone != last.gone
     }
 

@@ -4,7 +4,7 @@ use crate::{
     Down, MS, SECOND, never,
     support::{Origin, eventually, herd},
 };
-use stampede_guard::{Error, ErrorKind, Fetch, Fetched, MemoryStore, Policy, StampedeGuard, store::Store};
+use stampede_guard::{Error, ErrorKind, Fetch, Fetched, MemoryStore, Policy, StampedeGuard, testing::Server};
 use std::{sync::Arc, time::Duration};
 
 #[tokio::test]
@@ -141,17 +141,19 @@ async fn any_number_may_wait_for_the_end() {
     }
 }
 
-/// Every public future, dropped at a random moment, of many at once, over the embedded store: no flight, no waiter and
-/// no lease is left, and whoever stays gets an answer.
+/// Every public future, dropped at a random moment, of many at once: no flight, no waiter and no lease is left, and
+/// whoever stays gets an answer.
 #[tokio::test(flavor = "multi_thread")]
 async fn dropping_any_future_at_any_point_leaves_nothing_behind() {
     for seed in 0..30 {
-        let store = Arc::new(MemoryStore::default());
-        let guard = StampedeGuard::new(store.clone())
+        let server = Server::new();
+        let process = server.process();
+        let guard = process
+            .guard()
             .policy(Policy::fresh_for(2 * MS).stale_while_revalidate(2 * MS).stale_if_error(2 * MS))
             .tombstone(MS)
             .pass_for(3 * MS)
-            .lease(20 * MS)
+            .lease(1000 * SECOND)
             .wait(50 * MS);
         let callers = herd(120, |i| {
             let (guard, mut dice) = (guard.clone(), fastrand::Rng::with_seed(seed * 1000 + i as u64));
@@ -165,15 +167,12 @@ async fn dropping_any_future_at_any_point_leaves_nothing_behind() {
         callers.await;
         guard.shutdown().await;
         eventually("every flight has ended", async || guard.in_flight() == 0).await;
-        eventually("every lease was given back", async || !format!("{store:?}").contains("Lease(")).await;
+        eventually("every lease was given back", async || server.leases() == 0).await;
+        eventually("nobody listens", async || process.listening() == 0).await;
         for key in 0..4_u64 {
             let answer = guard.fetch(key, async || Ok::<_, Down>(1_u64)).await;
             assert!(answer.is_ok() || answer.is_err_and(|error| error.kind() == ErrorKind::FailedElsewhere));
         }
-        let at = stampede_guard::store::Address::new("sg", 0, 0_u64);
-        let mut fresh = store.listen(&at);
-        let token = fresh.token();
-        assert!(!fresh.is_ghost(token));
     }
 }
 

@@ -1,12 +1,24 @@
 //! A store that does not do as it is asked.
 
-use crate::{
-    Down, MS, SECOND,
-    support::Origin,
-    wire::{Fault, Wire},
+use crate::{Down, MS, SECOND, support::Origin};
+use stampede_guard::{
+    Error, ErrorKind, Policy, StampedeGuard,
+    testing::{
+        Fault,
+        Operation::{self, Abandon, Fill, Get, Invalidate, Lead},
+        Process, Server,
+    },
 };
-use stampede_guard::{Error, ErrorKind, MemoryStore, Policy, StampedeGuard, store::Wakes};
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
+
+/// A process over which these operations always go wrong.
+fn broken(operations: &[Operation], fault: &Fault) -> Process {
+    let process = Server::new().process();
+    for operation in operations {
+        process.always(*operation, fault.clone());
+    }
+    process
+}
 
 /// Twenty callers at once; each gets an answer.
 async fn answers(guard: &StampedeGuard, origin: &Origin) -> usize {
@@ -29,13 +41,8 @@ async fn answers(guard: &StampedeGuard, origin: &Origin) -> usize {
 #[tokio::test(start_paused = true)]
 async fn whatever_goes_wrong_everybody_is_answered_by_one_call() {
     for fault in [Fault::Fails, Fault::ReplyLost, Fault::Hangs] {
-        for wire in [
-            Wire { get: fault.clone(), ..Wire::default() },
-            Wire { lead: fault.clone(), ..Wire::default() },
-            Wire { fill: fault.clone(), ..Wire::default() },
-            Wire { get: fault.clone(), lead: fault.clone(), fill: fault, ..Wire::default() },
-        ] {
-            let (guard, origin) = (StampedeGuard::new(wire), Origin::new());
+        for operations in [&[Get][..], &[Lead], &[Fill], &[Get, Lead, Fill]] {
+            let (guard, origin) = (broken(operations, &fault).guard(), Origin::new());
             assert_eq!(answers(&guard, &origin).await, 1);
             assert!(guard.report().store_errors > 0);
         }
@@ -45,18 +52,15 @@ async fn whatever_goes_wrong_everybody_is_answered_by_one_call() {
 #[tokio::test(start_paused = true)]
 async fn a_fault_that_is_over_leaves_no_trace() {
     for fault in [Fault::Fails, Fault::ReplyLost, Fault::Hangs] {
-        for wire in [
-            Wire { get: fault.clone(), times: 2, ..Wire::default() },
-            Wire { lead: fault.clone(), times: 2, ..Wire::default() },
-            Wire { fill: fault, times: 2, ..Wire::default() },
-        ] {
-            let which = format!("{:?}", (&wire.get, &wire.lead, &wire.fill));
-            let (guard, origin) = (StampedeGuard::new(wire).lease(SECOND), Origin::new());
+        for operation in [Get, Lead, Fill] {
+            let (process, origin) = (Server::new().process(), Origin::new());
+            process.times(2, operation, fault.clone());
+            let guard = process.guard().lease(SECOND);
             for _ in 0..4 {
                 answers(&guard, &origin).await;
                 tokio::time::sleep(2 * SECOND).await; // for a fill whose lease nobody could give back
             }
-            assert_eq!(answers(&guard, &origin).await, 0, "it is cached by now: {which}");
+            assert_eq!(answers(&guard, &origin).await, 0, "it is cached by now: {operation:?} {fault:?}");
         }
     }
 }
@@ -65,7 +69,9 @@ async fn a_fault_that_is_over_leaves_no_trace() {
 #[tokio::test(start_paused = true)]
 async fn a_fill_whose_reply_was_lost_is_sent_once_more() {
     for fault in [Fault::ReplyLost, Fault::Hangs] {
-        let (guard, origin) = (StampedeGuard::new(Wire { fill: fault, times: 1, ..Wire::default() }), Origin::new());
+        let (process, origin) = (Server::new().process(), Origin::new());
+        process.once(Fill, fault);
+        let guard = process.guard();
         assert_eq!(answers(&guard, &origin).await, 1);
         assert_eq!(answers(&guard, &origin).await, 0);
         let report = guard.report();
@@ -74,8 +80,8 @@ async fn a_fill_whose_reply_was_lost_is_sent_once_more() {
 }
 
 /// What goes wrong in the first round must not be waited for in the second, though a lease lives for long.
-async fn leaves_nothing_to_wait_for(wire: Wire) {
-    let guard = StampedeGuard::new(wire).lease(1000 * SECOND).policy(Policy::fresh_for(Duration::ZERO));
+async fn leaves_nothing_to_wait_for(process: &Process) {
+    let guard = process.guard().lease(1000 * SECOND).policy(Policy::fresh_for(Duration::ZERO));
     let origin = Origin::new();
     answers(&guard, &origin).await;
     let began = tokio::time::Instant::now();
@@ -87,7 +93,9 @@ async fn leaves_nothing_to_wait_for(wire: Wire) {
 #[tokio::test(start_paused = true)]
 async fn a_lease_whose_grant_was_lost_blocks_nobody() {
     for (lead, times) in [(Fault::ReplyLost, 2), (Fault::Hangs, 1)] {
-        leaves_nothing_to_wait_for(Wire { lead, times, ..Wire::default() }).await;
+        let process = Server::new().process();
+        process.times(times, Lead, lead);
+        leaves_nothing_to_wait_for(&process).await;
     }
 }
 
@@ -95,15 +103,20 @@ async fn a_lease_whose_grant_was_lost_blocks_nobody() {
 /// `Listener::is_ghost` ignored.
 #[tokio::test(start_paused = true)]
 async fn a_ghost_is_recognised_and_given_back() {
-    let wire = Wire { lead: Fault::ReplyLost, abandon: Fault::Fails, times: 2, ..Wire::default() };
-    leaves_nothing_to_wait_for(wire).await;
+    let process = Server::new().process();
+    process.times(2, Lead, Fault::ReplyLost);
+    process.times(2, Abandon, Fault::Fails);
+    leaves_nothing_to_wait_for(&process).await;
 }
 
 /// Seen to fail (it waits for the end of the lease) with the poll taken out of `Pilot::claim`.
 #[tokio::test(start_paused = true)]
 async fn a_lost_wake_up_costs_one_poll() {
-    let store = Arc::new(Wire { deaf: Some(Wakes::new()), ..Wire::default() });
-    let [a, b] = [StampedeGuard::new(store.clone()), StampedeGuard::new(store)].map(|guard| guard.lease(1000 * SECOND));
+    let server = Server::new();
+    let [a, b] = [server.process(), server.process()].map(|process| {
+        process.lose_wakes();
+        process.guard().lease(1000 * SECOND)
+    });
     let (origin, began) = (Origin::new(), tokio::time::Instant::now());
     let ask = |guard: &StampedeGuard| {
         let (guard, origin) = (guard.clone(), origin.clone());
@@ -123,7 +136,7 @@ async fn a_lost_wake_up_costs_one_poll() {
 /// The operation timeout is paid once, not per caller nor per operation.
 #[tokio::test(start_paused = true)]
 async fn a_store_that_hangs_costs_one_operation_timeout() {
-    let (guard, origin) = (StampedeGuard::new(Wire { get: Fault::Hangs, ..Wire::default() }), Origin::new());
+    let (guard, origin) = (broken(&[Get], &Fault::Hangs).guard(), Origin::new());
     let began = tokio::time::Instant::now();
     answers(&guard.op_timeout(250 * MS), &origin).await;
     assert!(began.elapsed() <= 100 * MS + 252 * MS, "{:?}", began.elapsed());
@@ -132,10 +145,8 @@ async fn a_store_that_hangs_costs_one_operation_timeout() {
 /// Seen to fail with the flights of a process joined without bound: both wait until they are aborted.
 #[tokio::test(start_paused = true)]
 async fn two_keys_that_need_each_other_do_not_wait_for_each_other_for_ever() {
-    for wire in
-        [Wire::default(), Wire { lead: Fault::Fails, ..Wire::default() }, Wire { get: Fault::Fails, ..Wire::default() }]
-    {
-        let (guard, began) = (StampedeGuard::new(wire), tokio::time::Instant::now());
+    for operations in [&[][..], &[Lead], &[Get]] {
+        let (guard, began) = (broken(operations, &Fault::Fails).guard(), tokio::time::Instant::now());
         let needs = |key: &'static str, other: &'static str| {
             let inner = guard.clone();
             guard.fetch(key, async move || {
@@ -152,8 +163,7 @@ async fn two_keys_that_need_each_other_do_not_wait_for_each_other_for_ever() {
 /// As 64 pages that read the same setting.
 #[tokio::test(start_paused = true)]
 async fn many_computations_that_share_a_part_do_not_starve_each_other_without_a_store() {
-    let guard = StampedeGuard::new(Wire { get: Fault::Fails, ..Wire::default() }).bulkhead(200);
-    let origin = Origin::new();
+    let (guard, origin) = (broken(&[Get], &Fault::Fails).guard().bulkhead(200), Origin::new());
     let pages = (0..200_u64).map(|page| {
         let (inner, origin) = (guard.clone(), origin.clone());
         guard.fetch(page, async move || {
@@ -174,10 +184,10 @@ async fn many_computations_that_share_a_part_do_not_starve_each_other_without_a_
 /// However often it has asked in vain.
 #[tokio::test(start_paused = true)]
 async fn whoever_has_polled_for_long_still_takes_what_is_fresh() {
-    let store = Arc::new(MemoryStore::default());
-    let a = StampedeGuard::new(store.clone());
-    let polling = Wire { store, deaf: Some(Wakes::new()), ..Wire::default() };
-    let b = StampedeGuard::new(polling).wait(100 * SECOND);
+    let server = Server::new();
+    let [a, polling] = [server.process(), server.process()];
+    polling.lose_wakes();
+    let (a, b) = (a.guard(), polling.guard().wait(100 * SECOND));
     let stuck = tokio::spawn({
         let a = a.clone();
         async move { a.fetch_scoped("k", std::future::pending::<Result<i32, Down>>).await }
@@ -194,10 +204,10 @@ async fn whoever_has_polled_for_long_still_takes_what_is_fresh() {
 /// While another process refreshes, not every request asks whether it still does.
 #[tokio::test(start_paused = true)]
 async fn a_refresh_elsewhere_is_not_asked_for_by_every_request() {
-    let store = Arc::new(MemoryStore::default());
+    let server = Server::new();
     let policy = Policy::fresh_for(SECOND).stale_while_revalidate(60 * SECOND).jitter(0.0);
-    let wire = Arc::new(Wire { store: store.clone(), ..Wire::default() });
-    let [a, b] = [StampedeGuard::new(store), StampedeGuard::new(wire.clone())].map(|guard| guard.policy(policy));
+    let processes = [server.process(), server.process()];
+    let [a, b] = processes.each_ref().map(|process| process.guard().policy(policy));
     let slow = || {
         a.fetch("k", async || {
             tokio::time::sleep(3 * SECOND).await;
@@ -211,12 +221,13 @@ async fn a_refresh_elsewhere_is_not_asked_for_by_every_request() {
         assert_eq!(b.fetch("k", crate::never::<i32>).await.expect("stale"), 1);
         tokio::time::sleep(MS).await;
     }
-    assert!(wire.leads() <= 25, "{} in a second", wire.leads());
+    let leads = processes[1].asked(Lead);
+    assert!(leads <= 25, "{leads} in a second");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_scoped_fetch_does_not_wait_for_its_fill() {
-    let guard = StampedeGuard::new(Wire { fill: Fault::Hangs, ..Wire::default() });
+    let guard = broken(&[Fill], &Fault::Hangs).guard();
     let began = tokio::time::Instant::now();
     assert_eq!(guard.fetch_scoped("k", || async { Ok::<_, Down>(1) }).await.expect("an answer"), 1);
     assert_eq!(began.elapsed(), Duration::ZERO);
@@ -225,7 +236,7 @@ async fn a_scoped_fetch_does_not_wait_for_its_fill() {
 /// However often a key is invalidated while the store is away, one task makes up for it, and not for long.
 #[tokio::test(start_paused = true)]
 async fn invalidations_that_fail_do_not_pile_up() {
-    let guard = StampedeGuard::new(Wire { invalidate: Fault::Fails, ..Wire::default() });
+    let guard = broken(&[Invalidate], &Fault::Fails).guard();
     let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
     let before = tasks();
     for _ in 0..30 {
@@ -240,7 +251,9 @@ async fn invalidations_that_fail_do_not_pile_up() {
 /// Seen to fail (every question waits for the one that is lost) with reads joined however old they are.
 #[tokio::test(start_paused = true)]
 async fn one_read_that_is_never_answered_is_not_waited_for_by_everybody_to_come() {
-    let guard = StampedeGuard::new(Wire { get: Fault::Hangs, times: 1, ..Wire::default() }).op_timeout(2 * SECOND);
+    let process = Server::new().process();
+    process.once(Get, Fault::Hangs);
+    let guard = process.guard().op_timeout(2 * SECOND);
     let ask = || {
         let guard = guard.clone();
         async move { guard.fetch("k", async || Ok::<_, Down>(1)).await.expect("an answer") }
@@ -257,7 +270,7 @@ async fn one_read_that_is_never_answered_is_not_waited_for_by_everybody_to_come(
 /// A flight that nobody drives: its caller holds the future and does not poll it.
 #[tokio::test(start_paused = true)]
 async fn whoever_joins_a_scoped_flight_that_is_not_polled_is_not_stuck() {
-    let guard = StampedeGuard::new(Wire { get: Fault::Fails, ..Wire::default() }).max_fetch(2 * SECOND);
+    let guard = broken(&[Get], &Fault::Fails).guard().max_fetch(2 * SECOND);
     let slow = || async {
         tokio::time::sleep(SECOND).await;
         Ok::<_, Down>(1)

@@ -3,9 +3,15 @@
 use crate::{
     Down, MS, SECOND, never,
     support::{Origin, eventually, herd},
-    wire::{Fault, Wire},
 };
-use stampede_guard::{ErrorKind, MemoryStore, Policy, StampedeGuard, store::Wakes};
+use stampede_guard::{
+    ErrorKind, MemoryStore, Policy, StampedeGuard,
+    testing::{
+        Fault, Gate,
+        Operation::{Fill, Get, Lead},
+        Process, Server,
+    },
+};
 use std::{
     sync::{
         Arc,
@@ -14,15 +20,17 @@ use std::{
     time::Duration,
 };
 
-/// A store over which nobody is told of anything, as when all wake-ups are lost.
-fn deaf(store: Arc<MemoryStore>) -> Wire {
-    Wire { store, deaf: Some(Wakes::new()), ..Wire::default() }
+/// A process which is told of nothing, as when all wake-ups are lost.
+fn deaf(server: &Server) -> Process {
+    let process = server.process();
+    process.lose_wakes();
+    process
 }
 
 /// Seen to fail with the flights not forgotten by `Place::invalidate`: the next caller joins the old one.
 #[tokio::test]
 async fn a_computation_that_began_before_is_neither_joined_nor_stored() {
-    let (guard, origin) = (StampedeGuard::new(deaf(Arc::default())), Origin::gated());
+    let (guard, origin) = (deaf(&Server::new()).guard(), Origin::gated());
     let ask = || {
         let origin = origin.clone();
         guard.fetch("k", async move || Ok::<_, Down>(origin.call().await))
@@ -57,10 +65,10 @@ async fn a_computation_that_began_before_is_neither_joined_nor_stored() {
 /// Told by another guard over the same store, as by another process. Seen to fail with nobody listening during the fill.
 #[tokio::test]
 async fn what_is_being_filled_is_not_joined_after_it() {
-    let (store, gate) = (Arc::<MemoryStore>::default(), Origin::gated());
-    let wire = Wire { store: store.clone(), fill: Fault::Gated(0, gate.clone()), ..Wire::default() };
-    let near = StampedeGuard::new(wire).op_timeout(100 * SECOND);
-    let far = StampedeGuard::new(store);
+    let (server, gate) = (Server::new(), Gate::closed());
+    let (process, far) = (server.process(), server.process().guard());
+    process.once(Fill, Fault::Held(gate.clone()));
+    let near = process.guard().op_timeout(100 * SECOND);
     assert_eq!(near.fetch("k", async || Ok::<_, Down>(1)).await.expect("an answer"), 1);
     gate.arrived(1).await;
     far.invalidate("k").await.expect("acknowledged");
@@ -198,13 +206,12 @@ async fn slowly(guard: StampedeGuard, takes: u32, value: i32) -> i32 {
 /// which a flight began served to those who joined it and have waited enough.
 #[tokio::test(start_paused = true)]
 async fn what_a_flight_began_with_is_not_served_once_it_is_gone() {
-    let (store, gate) = (Arc::new(MemoryStore::default()), Origin::gated());
-    let elsewhere = StampedeGuard::new(store.clone());
-    // Deaf, as over Redis: there is no lease yet, so nobody is told.
-    let wire = Wire { lead: Fault::Gated(1, gate.clone()), ..deaf(store) };
+    let (server, gate) = (Server::new(), Gate::closed());
+    let (elsewhere, process) = (server.process().guard(), server.process());
     let policy = Policy::fresh_for(SECOND).stale_if_error(600 * SECOND).jitter(0.0);
-    let guard = StampedeGuard::new(wire).policy(policy).op_timeout(60 * SECOND);
+    let guard = process.guard().policy(policy).op_timeout(60 * SECOND);
     assert_eq!(slowly(guard.clone(), 0, 0).await, 0);
+    process.always(Lead, Fault::Held(gate.clone()));
     tokio::time::sleep(2 * SECOND).await;
     let first = tokio::spawn(slowly(guard.clone(), 30, 1));
     gate.arrived(1).await;
@@ -219,9 +226,10 @@ async fn what_a_flight_began_with_is_not_served_once_it_is_gone() {
 /// those of the fleet.
 #[tokio::test(start_paused = true)]
 async fn a_flight_that_went_local_does_not_hide_what_is_stored_meanwhile() {
-    let store = Arc::new(MemoryStore::default());
-    let elsewhere = StampedeGuard::new(store.clone());
-    let guard = StampedeGuard::new(Wire { lead: Fault::Fails, times: 1, ..deaf(store) });
+    let server = Server::new();
+    let (elsewhere, process) = (server.process().guard(), deaf(&server));
+    process.once(Lead, Fault::Fails);
+    let guard = process.guard();
     let old = tokio::spawn(slowly(guard.clone(), 8, 0));
     tokio::time::sleep(SECOND).await;
     elsewhere.invalidate("k").await.expect("acknowledged");
@@ -235,8 +243,8 @@ async fn a_flight_that_went_local_does_not_hide_what_is_stored_meanwhile() {
 #[tokio::test(start_paused = true)]
 async fn a_local_flight_is_not_joined_by_those_who_ask_after_an_invalidation() {
     for opener_waits in [5, 50] {
-        let store = Arc::new(MemoryStore::default());
-        let [guard, elsewhere] = [StampedeGuard::new(deaf(store.clone())), StampedeGuard::new(store)];
+        let server = Server::new();
+        let [guard, elsewhere] = [deaf(&server), server.process()].map(|process| process.guard());
         tokio::spawn(slowly(elsewhere.clone(), 59, 0));
         tokio::time::sleep(10 * MS).await;
         tokio::spawn(slowly(guard.clone().wait(opener_waits * SECOND), 30, 0));
@@ -254,21 +262,19 @@ async fn a_local_flight_is_not_joined_by_those_who_ask_after_an_invalidation() {
 /// `Flight::gone` that leaves lookups in the table.
 #[tokio::test(start_paused = true)]
 async fn a_lookup_is_not_joined_once_its_process_was_told_of_an_invalidation() {
-    let (store, gate) = (Arc::new(MemoryStore::default()), Origin::gated());
-    let elsewhere = StampedeGuard::new(store.clone());
-    let wire = Wire { store, get: Fault::Late(2, gate.clone()), ..Wire::default() };
+    let server = Server::new();
+    let (elsewhere, process) = (server.process().guard(), server.process());
     let policy = Policy::fresh_for(SECOND).stale_while_revalidate(600 * SECOND).jitter(0.0);
-    let guard = StampedeGuard::new(wire).policy(policy).op_timeout(60 * SECOND);
+    let guard = process.guard().policy(policy).op_timeout(60 * SECOND);
     assert_eq!(slowly(guard.clone(), 0, 0).await, 0);
     tokio::time::sleep(2 * SECOND).await;
     assert_eq!(slowly(guard.clone(), 30, 1).await, 0, "stale, and refreshed behind");
+    process.once(Get, Fault::ReplyDelayed(SECOND));
     let before = tokio::spawn(slowly(guard.clone(), 0, 1));
-    gate.arrived(1).await;
+    tokio::time::sleep(MS).await;
     elsewhere.invalidate("k").await.expect("acknowledged");
     tokio::time::sleep(MS).await;
     let after = tokio::spawn(slowly(guard, 0, 1));
-    tokio::time::sleep(MS).await;
-    gate.open();
     assert_eq!(after.await.expect("no panic"), 1);
     assert_eq!(before.await.expect("no panic"), 0, "asked before, and its answer was late");
 }
@@ -277,11 +283,13 @@ async fn a_lookup_is_not_joined_once_its_process_was_told_of_an_invalidation() {
 /// of before with those who joined.
 #[tokio::test(start_paused = true)]
 async fn what_another_entry_has_replaced_is_not_served_to_those_who_waited_enough() {
-    let (store, gate) = (Arc::new(MemoryStore::default()), Origin::gated());
+    let server = Server::new();
     let policy = Policy::fresh_for(SECOND).stale_if_error(600 * SECOND).jitter(0.0);
-    let [leader, writer] = [StampedeGuard::new(store.clone()), StampedeGuard::new(store.clone())];
-    let wire = Wire { lead: Fault::Gated(3, gate), ..deaf(store) };
-    let guard = StampedeGuard::new(wire).policy(policy).op_timeout(600 * SECOND);
+    let [leader, writer] = [(); 2].map(|()| server.process().guard());
+    let process = deaf(&server);
+    process.times(3, Lead, Fault::ReplyDelayed(Duration::ZERO)); // it leads; it waits; it learns of the other entry
+    process.always(Lead, Fault::Held(Gate::closed()));
+    let guard = process.guard().policy(policy).op_timeout(600 * SECOND);
     assert_eq!(slowly(guard.clone(), 0, 0).await, 0);
     tokio::time::sleep(2 * SECOND).await;
     tokio::spawn(slowly(leader.policy(policy), 600, 9));

@@ -16,6 +16,5 @@ mod outage;
 mod patience;
 mod share;
 mod typed;
-mod wire;
 
 use support::{Down, MS, SECOND, never};

@@ -1,24 +1,31 @@
 //! A store that does not answer: who pays for it, and what is done meanwhile.
 
-use crate::{
-    Down, MS, SECOND, never,
-    support::Origin,
-    wire::{Fault, Wire},
-};
+use crate::{Down, MS, SECOND, never, support::Origin};
 use futures_util::future::join_all;
-use stampede_guard::{ErrorKind, Outage, Policy, StampedeGuard};
-use std::sync::Arc;
+use stampede_guard::{
+    ErrorKind, Outage, Policy,
+    testing::{
+        Fault,
+        Operation::{Fill, Get, Lead},
+        Process, Server,
+    },
+};
+use std::time::Duration;
 use tokio::time::Instant;
 
-fn hanging() -> Wire {
-    Wire { get: Fault::Hangs, lead: Fault::Hangs, fill: Fault::Hangs, ..Wire::default() }
+fn hanging() -> Process {
+    let process = Server::new().process();
+    for operation in [Get, Lead, Fill] {
+        process.always(operation, Fault::Hangs);
+    }
+    process
 }
 
 /// Seen to fail (each of them pays) without the breaker.
 #[tokio::test(start_paused = true)]
 async fn a_store_that_hangs_is_waited_for_once() {
-    let wire = Arc::new(hanging());
-    let guard = StampedeGuard::new(wire.clone()).op_timeout(250 * MS);
+    let process = hanging();
+    let guard = process.guard().op_timeout(250 * MS);
     let mut delayed = 0;
     for key in 0..100_u64 {
         let asked = Instant::now();
@@ -27,7 +34,7 @@ async fn a_store_that_hangs_is_waited_for_once() {
         tokio::time::sleep(100 * MS).await;
     }
     assert_eq!((delayed, guard.report().breaker_opened), (1, 1));
-    let asked = wire.reads();
+    let asked = process.asked(Get);
     assert!((11..=21).contains(&asked), "it is tried behind, once per window of 0.5 to 1 s: {asked} in 10 s");
     guard.shutdown().await;
     assert_eq!(guard.in_flight(), 0);
@@ -35,7 +42,9 @@ async fn a_store_that_hangs_is_waited_for_once() {
 
 #[tokio::test(start_paused = true)]
 async fn a_store_that_answers_again_is_asked_again() {
-    let guard = StampedeGuard::new(Wire { times: 1, ..hanging() });
+    let process = Server::new().process();
+    process.once(Get, Fault::Hangs);
+    let guard = process.guard();
     let ask = async || guard.fetch("k", async || Ok::<_, Down>(1)).await.expect("an answer");
     ask().await;
     let closed = Instant::now();
@@ -43,26 +52,31 @@ async fn a_store_that_answers_again_is_asked_again() {
         tokio::time::sleep(10 * MS).await;
         ask().await;
     }
-    assert!(closed.elapsed() < 1500 * MS, "{:?}", closed.elapsed());
+    assert!(closed.elapsed() < 1100 * MS, "{:?}", closed.elapsed());
 }
 
 #[tokio::test(start_paused = true)]
 async fn five_errors_in_a_row_open_the_breaker() {
-    let wire = Arc::new(Wire { get: Fault::ReplyLost, ..Wire::default() });
-    let guard = StampedeGuard::new(wire.clone());
+    let process = Server::new().process();
+    process.always(Get, Fault::ReplyLost);
+    let guard = process.guard();
     for key in 0..20_u64 {
         guard.fetch(key, async || Ok::<_, Down>(1)).await.expect("an answer");
         tokio::time::sleep(20 * MS).await;
     }
     assert_eq!(guard.report().breaker_opened, 1);
     // Each read is tried twice, as its connection may have been idle for long.
-    assert_eq!(wire.reads(), 5 * 2);
+    assert_eq!(process.asked(Get), 5 * 2);
 }
 
 /// A store that is full still has hits. Seen to fail with refusals taken for errors.
 #[tokio::test(start_paused = true)]
 async fn refusals_do_not_open_it() {
-    let guard = StampedeGuard::new(Wire { get: Fault::Fails, lead: Fault::Fails, ..Wire::default() });
+    let process = Server::new().process();
+    for operation in [Get, Lead] {
+        process.always(operation, Fault::Fails);
+    }
+    let guard = process.guard();
     for key in 0..100_u64 {
         guard.fetch(key, async || Ok::<_, Down>(1)).await.expect("an answer");
         tokio::time::sleep(20 * MS).await;
@@ -72,7 +86,7 @@ async fn refusals_do_not_open_it() {
 
 #[tokio::test(start_paused = true)]
 async fn invalidations_are_sent_whatever_the_breaker_says() {
-    let guard = StampedeGuard::new(hanging());
+    let guard = hanging().guard();
     guard.fetch("k", async || Ok::<_, Down>(1)).await.expect("an answer");
     assert_eq!(guard.report().breaker_opened, 1);
     guard.invalidate("k").await.expect("acknowledged");
@@ -80,8 +94,10 @@ async fn invalidations_are_sent_whatever_the_breaker_says() {
 
 #[tokio::test(start_paused = true)]
 async fn fail_closed_refuses_and_spares_the_origin() {
-    for wire in [hanging(), Wire { lead: Fault::Hangs, ..Wire::default() }] {
-        let guard = StampedeGuard::new(wire).outage(Outage::FailClosed);
+    let leaderless = Server::new().process();
+    leaderless.always(Lead, Fault::Hangs);
+    for process in [hanging(), leaderless] {
+        let guard = process.guard().outage(Outage::FailClosed);
         for _ in 0..3 {
             let error = guard.fetch("k", never::<i32>).await.expect_err("refused");
             assert_eq!((error.kind(), error.retry_in()), (ErrorKind::Store, Some(SECOND)));
@@ -94,16 +110,17 @@ async fn fail_closed_refuses_and_spares_the_origin() {
 #[tokio::test(start_paused = true)]
 async fn fail_closed_serves_what_may_stand_in() {
     let policy = Policy::fresh_for(SECOND).stale_if_error(60 * SECOND).jitter(0.0);
-    let store = Wire::default().store;
-    let leader = StampedeGuard::new(store.clone()).policy(policy);
+    let server = Server::new();
+    let leader = server.process().guard().policy(policy);
     leader.fetch("k", async || Ok::<_, Down>(1)).await.expect("an answer");
     tokio::time::sleep(2 * SECOND).await;
     let stuck = tokio::spawn(async move { leader.fetch("k", std::future::pending::<Result<i32, Down>>).await });
     tokio::time::sleep(MS).await;
     // Its first question is answered (wait), its poll is not.
-    let gate = Origin::gated();
-    let wire = Wire { store, lead: Fault::Gated(1, gate), ..Wire::default() };
-    let guard = StampedeGuard::new(wire).policy(policy).outage(Outage::FailClosed);
+    let process = server.process();
+    process.once(Lead, Fault::ReplyDelayed(Duration::ZERO));
+    process.always(Lead, Fault::Hangs);
+    let guard = process.guard().policy(policy).outage(Outage::FailClosed);
     assert_eq!(guard.fetch("k", never::<i32>).await.expect("the stale one"), 1);
     stuck.abort();
 }
@@ -111,7 +128,7 @@ async fn fail_closed_serves_what_may_stand_in() {
 /// Seen to fail (all five at once) without the bulkhead.
 #[tokio::test(start_paused = true)]
 async fn no_more_keys_are_computed_at_once_than_the_bulkhead_has_places() {
-    let guard = StampedeGuard::new(hanging()).bulkhead(2);
+    let guard = hanging().guard().bulkhead(2);
     let origin = Origin::new();
     let callers = (0..10_u64).map(|i| {
         let origin = origin.clone();
@@ -128,7 +145,7 @@ async fn no_more_keys_are_computed_at_once_than_the_bulkhead_has_places() {
 
 #[tokio::test(start_paused = true)]
 async fn who_finds_no_place_within_the_wait_budget_is_refused() {
-    let guard = StampedeGuard::new(hanging()).bulkhead(1).wait(SECOND);
+    let guard = hanging().guard().bulkhead(1).wait(SECOND);
     let stuck = {
         let guard = guard.clone();
         tokio::spawn(async move { guard.fetch("stuck", std::future::pending::<Result<i32, Down>>).await })
@@ -147,7 +164,7 @@ async fn who_finds_no_place_within_the_wait_budget_is_refused() {
 /// queue nor wait with him. Seen to fail (it waits for the budget) with joins of flights that queue.
 #[tokio::test(start_paused = true)]
 async fn what_is_part_of_a_computation_neither_queues_nor_waits_for_who_does() {
-    let guard = StampedeGuard::new(hanging()).bulkhead(1);
+    let guard = hanging().guard().bulkhead(1);
     let asked = Instant::now();
     let page = {
         let inner = guard.clone();
@@ -171,7 +188,9 @@ async fn what_is_part_of_a_computation_neither_queues_nor_waits_for_who_does() {
 /// those who joined stay with a flight that queues.
 #[tokio::test(start_paused = true)]
 async fn what_is_part_of_a_computation_leaves_a_flight_that_begins_to_queue() {
-    let guard = StampedeGuard::new(Wire { lead: Fault::Hangs, ..Wire::default() }).bulkhead(1).op_timeout(250 * MS);
+    let process = Server::new().process();
+    process.always(Lead, Fault::Hangs);
+    let guard = process.guard().bulkhead(1).op_timeout(250 * MS);
     let asked = Instant::now();
     let page = {
         let inner = guard.clone();

@@ -63,7 +63,7 @@ fn a_promote_names_its_marker() {
 
 #[test]
 fn a_promote_drops_the_lease() {
-    breaks(Config { readers: vec![2, 1], ..safety::pass() }, Broken::PromoteKeepsLease, NO_OLD_OVER_NEW);
+    breaks(safety::pass_joins(), Broken::PromoteKeepsLease, NO_OLD_OVER_NEW);
 }
 
 #[test]
@@ -108,7 +108,7 @@ fn a_process_that_is_told_ends_joining_of_all_it_began() {
 
 #[test]
 fn a_private_answer_is_not_handed_on() {
-    breaks(Config { readers: vec![2, 1], ..safety::pass() }, Broken::PrivateShared, PRIVATE);
+    breaks(safety::pass_joins(), Broken::PrivateShared, PRIVATE);
 }
 
 #[test]

@@ -51,6 +51,11 @@ pub(crate) fn pass() -> Config {
     Config { name: "pass", private: true, stale: true, ..small() }
 }
 
+/// The same among readers that share.
+pub(crate) fn pass_joins() -> Config {
+    Config { name: "pass, joins", readers: vec![2, 1], expiry: false, ..pass() }
+}
+
 /// The primary is lost at any time, with what the replica does not have; but an invalidation waits for the replica.
 pub(crate) fn failover() -> Config {
     Config { name: "failover", failover: Failover::KeepsInvalidations, ..small() }
@@ -94,6 +99,11 @@ fn stale_entries_instead_of_errors() {
 #[test]
 fn answers_for_one_caller() {
     check(pass(), &[WAITS, FENCED, MARKED, PROMOTED]);
+}
+
+#[test]
+fn answers_for_one_caller_among_those_who_share() {
+    check(pass_joins(), &[WAITS, FENCED, JOINED, MARKED, PROMOTED]);
 }
 
 #[test]

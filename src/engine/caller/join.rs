@@ -18,7 +18,7 @@ use tokio::time::{Instant, timeout_at};
 
 impl<'a, R: Send + 'a, J: Judge<R>> Caller<'a, R, J> {
     /// Waits for a flight of the fleet, at most for the wait budget.
-    pub(super) async fn wait(&self, mut join: Join, fetch: BoxFetch<'a, R>) -> Round<'a, R> {
+    pub(super) async fn wait(&self, join: Join, fetch: BoxFetch<'a, R>) -> Round<'a, R> {
         if self.is_cycle() {
             return self.answer_alone(fetch).await;
         }
@@ -43,7 +43,7 @@ impl<'a, R: Send + 'a, J: Judge<R>> Caller<'a, R, J> {
     }
 
     /// Waits for the flight of this process to its end.
-    pub(super) async fn wait_for_local(&self, mut join: Join, fetch: BoxFetch<'a, R>) -> Round<'a, R> {
+    pub(super) async fn wait_for_local(&self, join: Join, fetch: BoxFetch<'a, R>) -> Round<'a, R> {
         if self.is_cycle() {
             return self.answer_alone(fetch).await;
         }

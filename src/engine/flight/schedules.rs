@@ -3,7 +3,10 @@
 mod lookups;
 
 use super::*;
-use crate::{key::Key, sync::explore};
+use crate::{
+    key::Key,
+    sync::{any, explore},
+};
 use shuttle::{
     future::{block_on, spawn, yield_now},
     sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
@@ -51,7 +54,7 @@ impl Drop for Done<'_> {
 async fn ask(flights: Arc<Flights>, computing: Computing) {
     loop {
         match flights.enter(&at(), Scope::Fleet, None, ANY) {
-            Ok(mut join) => match join.landed().await {
+            Ok(join) => match join.landed().await {
                 State::NotShared => return,
                 _ => continue,
             },
@@ -67,7 +70,7 @@ async fn ask(flights: Arc<Flights>, computing: Computing) {
 async fn ask_locally(flights: Arc<Flights>, computing: Computing, directly: bool) {
     loop {
         let scope = if directly { Scope::Local } else { Scope::Fleet };
-        let (mut join, flight) = match flights.enter(&at(), scope, None, ANY) {
+        let (join, flight) = match flights.enter(&at(), scope, None, ANY) {
             Ok(join) => (join, None),
             Err(flight) if directly => {
                 computing.once().await;
@@ -147,62 +150,60 @@ fn whoever_joined_is_told_how_it_ended() {
             drop(flight);
         },
     ];
-    for end in ends {
-        explore(move || {
-            let flights = Arc::new(Flights::default());
-            let flight = open(&flights, Scope::Fleet);
-            let joined = [ANY, NESTED].map(|wanted| {
-                let flights = flights.clone();
-                spawn(async move {
-                    let Some(mut join) = flights.join(&at(), wanted) else { return };
-                    let state = join.landed().await;
-                    assert!(!matches!(state, State::Running));
-                    match state {
-                        State::Queued => assert!(wanted.nested),
-                        _ => assert!(!is_joined(&flights, &join.course), "it would be told the same again"),
-                    }
-                })
-            });
-            let invalidation = thread::spawn({
-                let flights = flights.clone();
-                move || flights.forget(&at())
-            });
-            end(flight);
-            invalidation.join().unwrap();
-            for caller in joined {
-                block_on(caller).unwrap();
-            }
-            assert_eq!(flights.len(), 0);
+    explore(move || {
+        let end = any(&ends);
+        let flights = Arc::new(Flights::default());
+        let flight = open(&flights, Scope::Fleet);
+        let joined = [ANY, NESTED].map(|wanted| {
+            let flights = flights.clone();
+            spawn(async move {
+                let Some(join) = flights.join(&at(), wanted) else { return };
+                let state = join.landed().await;
+                assert!(!matches!(state, State::Running));
+                match state {
+                    State::Queued => assert!(wanted.nested),
+                    _ => assert!(!is_joined(&flights, &join.course), "it would be told the same again"),
+                }
+            })
         });
-    }
+        let invalidation = thread::spawn({
+            let flights = flights.clone();
+            move || flights.forget(&at())
+        });
+        end(flight);
+        invalidation.join().unwrap();
+        for caller in joined {
+            block_on(caller).unwrap();
+        }
+        assert_eq!(flights.len(), 0);
+    });
 }
 
 /// Seen to fail when `forget`, or `gone`, leaves out one of the maps.
 #[test]
 fn nobody_joins_what_began_before_an_invalidation() {
     let invalidations: [fn(&Flights, &Flight); 2] = [|flights, _| flights.forget(&at()), |_, flight| flight.gone()];
-    for invalidate in invalidations {
-        explore(move || {
-            let flights = Arc::new(Flights::default());
-            let (fleet, local) = (open(&flights, Scope::Fleet), open(&flights, Scope::Local));
-            let invalidated = Arc::new(AtomicBool::new(false));
-            let caller = thread::spawn({
-                let (flights, invalidated) = (flights.clone(), invalidated.clone());
-                let (fleet, local) = (fleet.course.clone(), local.course.clone());
-                move || {
-                    let afterwards = invalidated.load(SeqCst);
-                    assert!(!(afterwards && is_joined(&flights, &fleet)));
-                    let entered = flights.enter(&at(), Scope::Local, None, ANY);
-                    assert!(!(afterwards && entered.is_ok_and(|join| Arc::ptr_eq(&join.course, &local))));
-                }
-            });
-            invalidate(&flights, &fleet);
-            invalidated.store(true, SeqCst);
-            caller.join().unwrap();
-            drop((fleet, local));
-            assert_eq!(flights.len(), 0);
+    explore(move || {
+        let invalidate = any(&invalidations);
+        let flights = Arc::new(Flights::default());
+        let (fleet, local) = (open(&flights, Scope::Fleet), open(&flights, Scope::Local));
+        let invalidated = Arc::new(AtomicBool::new(false));
+        let caller = thread::spawn({
+            let (flights, invalidated) = (flights.clone(), invalidated.clone());
+            let (fleet, local) = (fleet.course.clone(), local.course.clone());
+            move || {
+                let afterwards = invalidated.load(SeqCst);
+                assert!(!(afterwards && is_joined(&flights, &fleet)));
+                let entered = flights.enter(&at(), Scope::Local, None, ANY);
+                assert!(!(afterwards && entered.is_ok_and(|join| Arc::ptr_eq(&join.course, &local))));
+            }
         });
-    }
+        invalidate(&flights, &fleet);
+        invalidated.store(true, SeqCst);
+        caller.join().unwrap();
+        drop((fleet, local));
+        assert_eq!(flights.len(), 0);
+    });
 }
 
 /// Seen to fail when a flight takes what is in its place for itself.
@@ -214,19 +215,18 @@ fn a_flight_that_was_forgotten_takes_no_other_out_of_the_map() {
         |flight| flight.detach(),
         |flight| assert!(flight.go_local(ANY).is_none()),
     ];
-    for end in ends {
-        explore(move || {
-            let flights = Arc::new(Flights::default());
-            let old = open(&flights, Scope::Fleet);
-            flights.forget(&at());
-            let leaving = thread::spawn(move || end(old));
-            let new = open(&flights, Scope::Fleet);
-            let join = flights.join(&at(), ANY).expect("it is under way");
-            assert!(Arc::ptr_eq(&join.course, &new.course));
-            leaving.join().unwrap();
-            assert!(flights.join(&at(), ANY).is_some());
-            drop(new);
-            assert_eq!(flights.len(), 0);
-        });
-    }
+    explore(move || {
+        let end = any(&ends);
+        let flights = Arc::new(Flights::default());
+        let old = open(&flights, Scope::Fleet);
+        flights.forget(&at());
+        let leaving = thread::spawn(move || end(old));
+        let new = open(&flights, Scope::Fleet);
+        let join = flights.join(&at(), ANY).expect("it is under way");
+        assert!(Arc::ptr_eq(&join.course, &new.course));
+        leaving.join().unwrap();
+        assert!(flights.join(&at(), ANY).is_some());
+        drop(new);
+        assert_eq!(flights.len(), 0);
+    });
 }

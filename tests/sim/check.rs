@@ -1,0 +1,215 @@
+//! What must hold after every simulation.
+
+use crate::{
+    plan::{Climate, Ends, How, OP_TIMEOUT, Plan, Step, ms},
+    run::Outcome,
+    world::{Answer, Asked, Value},
+};
+use stampede_guard::{
+    ErrorKind,
+    store::{Address, Filled, Kind, Lead, Lease, Right},
+    testing::{Event, Happened},
+};
+use std::{collections::HashMap, time::Duration};
+
+/// The first thing that does not hold.
+pub(crate) fn check(plan: &Plan, outcome: &Outcome) -> Result<(), String> {
+    for (caller, asked) in outcome.record.asked.iter().enumerate() {
+        let Some((at, answer)) = asked.answer else {
+            hold(asked.within, || format!("caller {caller} has vanished"))?; // or went away with what it was part of
+            continue;
+        };
+        answered(plan, outcome, asked, at, answer).map_err(|what| format!("caller {caller}: {what}; {asked:?}"))?;
+    }
+    stored(outcome)?;
+    calls(plan, outcome)?;
+    nothing_is_left(plan, outcome)
+}
+
+fn answered(plan: &Plan, outcome: &Outcome, asked: &Asked, at: Duration, answer: Answer) -> Result<(), String> {
+    let took = at - asked.at;
+    hold(took <= longest(plan) || answer == Answer::Dropped, || format!("it took {took:?}"))?;
+    match answer {
+        Answer::Value(value) => valid(plan, outcome, asked, at, value),
+        Answer::Error(kind) => {
+            let failing = |ends| plan.asks().any(|ask| ask.ends == ends);
+            let slow = plan.asks().any(|ask| ask.within.is_some() || ask.takes > plan.settings.max_fetch);
+            let expected = match kind {
+                ErrorKind::Origin => failing(Ends::Badly),
+                ErrorKind::Panicked => failing(Ends::Panicking),
+                ErrorKind::TimedOut => slow,
+                ErrorKind::FailedElsewhere => failing(Ends::Badly) || failing(Ends::Panicking) || slow,
+                _ => false,
+            };
+            hold(expected, || "an error that nothing explains".into())
+        }
+        Answer::Panicked => hold(plan.asks().any(|ask| ask.ends == Ends::Panicking), || "a panic from nowhere".into()),
+        Answer::Dropped => Ok(()),
+        Answer::Never => Err("it was never answered".into()),
+    }
+}
+
+fn valid(plan: &Plan, outcome: &Outcome, asked: &Asked, at: Duration, value: Value) -> Result<(), String> {
+    let call = &outcome.record.calls[value.call];
+    let caller = &outcome.record.asked[call.caller];
+    hold(value.key == asked.key && call.key == asked.key, || "the value of another key".into())?;
+    hold(call.well, || "the value of a call that failed".into())?;
+    hold(value.version >= asked.floor, || format!("version {} after {} was invalidated", value.version, asked.floor))?;
+    if std::ptr::eq(caller, asked) {
+        return Ok(());
+    }
+    let told = told(plan, outcome, asked);
+    hold(value.version >= told, || format!("version {}, although its process was told of {told}", value.version))?;
+    hold(call.how != How::Private, || "a private value of somebody else".into())?;
+    let ended = call.ended.unwrap_or(Duration::MAX);
+    if call.how == How::NotStored {
+        let waited = call.process == asked.process && asked.at <= ended && call.began <= at;
+        return hold(waited, || "a value that was not for storing, and it did not wait for it".into());
+    }
+    let settings = &plan.settings;
+    let useful = settings.fresh_for + settings.stale_while_revalidate.max(settings.stale_if_error);
+    hold(ended.saturating_add(useful) > asked.at, || "a value older than its lifetimes".into())
+}
+
+/// The version of which the process had been told when it was asked. Not just before: a read that was under way when it
+/// was told is joined for as long as an operation may take.
+fn told(plan: &Plan, outcome: &Outcome, asked: &Asked) -> u64 {
+    // Nobody heeds the message for a flight that is not polled.
+    if plan.asks().any(|ask| ask.held.is_some()) {
+        return 0;
+    }
+    let heard = |event: &&Event| {
+        let gone = matches!(event.what, Happened::Told { gone: true });
+        gone && event.process == Some(asked.process)
+            && event.at + OP_TIMEOUT < asked.at
+            && key(event) == Some(asked.key)
+    };
+    let last = outcome.history.iter().filter(heard).map(|event| event.at).max();
+    last.map_or(0, |at| version_before(outcome, asked.key, at))
+}
+
+/// Fills: by who holds the lease, of what is not older than the last invalidation nor than what was stored before.
+fn stored(outcome: &Outcome) -> Result<(), String> {
+    let mut leases: HashMap<u64, Lease> = HashMap::new();
+    let mut ids = HashMap::new();
+    let (mut floors, mut newest): (HashMap<u64, u64>, HashMap<u64, u64>) = (HashMap::new(), HashMap::new());
+    for event in &outcome.history {
+        let Some(key) = key(event) else {
+            if let Happened::Flushed = event.what {
+                (leases, ids) = Default::default();
+            }
+            continue;
+        };
+        match &event.what {
+            Happened::Lead(_, Lead::Granted { lease, .. }) => _ = leases.insert(key, *lease),
+            Happened::Abandon(token, ..) => {
+                _ = leases.remove(&key).filter(|lease| lease.token != *token).map(|lease| leases.insert(key, lease))
+            }
+            Happened::Expired => _ = leases.remove(&key),
+            Happened::Evicted => _ = ids.remove(&key),
+            Happened::Invalidate => {
+                leases.remove(&key);
+                ids.remove(&key);
+                floors.insert(key, version_before(outcome, key, event.at));
+            }
+            Happened::Fill(right, writes, Filled::Stored) => {
+                let entry = &writes[0].entry;
+                if ids.get(&key) == Some(&entry.meta().id) {
+                    continue; // sent once more
+                }
+                let entitled = match right {
+                    Right::Lease(lease) => leases.get(&key) == Some(lease),
+                    Right::Promote(marker) => ids.get(&key) == Some(marker),
+                };
+                hold(entitled, || format!("{event}, without the right to it"))?;
+                leases.remove(&key);
+                ids.insert(key, entry.meta().id);
+                if entry.meta().kind != Kind::Value {
+                    continue;
+                }
+                let value = decode(entry.payload().bytes());
+                let how = outcome.record.calls[value.call].how;
+                hold(!matches!(how, How::Private | How::NotStored), || format!("{event}, which was {how:?}"))?;
+                let floor = floors.get(&key).copied().unwrap_or(0);
+                hold(value.version >= floor, || format!("{event}: {value:?} after {floor} was invalidated"))?;
+                let newest = newest.entry(key).or_insert(0);
+                hold(value.version >= *newest, || format!("{event}: {value:?} over version {newest}"))?;
+                *newest = value.version;
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// One call in the fleet while all is well; one per process at a time while its store is down.
+fn calls(plan: &Plan, outcome: &Outcome) -> Result<(), String> {
+    let calls = &outcome.record.calls;
+    for (number, call) in calls.iter().enumerate() {
+        for before in calls[..number].iter().filter(|before| before.key == call.key) {
+            let ended = before.ended.unwrap_or(Duration::MAX);
+            let enough = match plan.climate {
+                Climate::Calm => call.began >= ended.saturating_add(plan.settings.fresh_for),
+                Climate::Outage if before.process == call.process && is_down(plan, call.process) => call.began >= ended,
+                _ => true,
+            };
+            hold(enough, || format!("call {number} was one too many: {call:?} after {before:?}"))?;
+        }
+    }
+    Ok(())
+}
+
+fn nothing_is_left(plan: &Plan, outcome: &Outcome) -> Result<(), String> {
+    let rest = &outcome.rest;
+    let still = |what| format!("{what}: {rest:?}");
+    hold(rest.shut_down, || still("the shutdown does not end"))?;
+    hold(rest.in_flight.iter().all(|n| *n == 0), || still("something is in flight"))?;
+    hold(rest.listening.iter().all(|n| *n == 0), || still("somebody listens"))?;
+    hold(rest.tasks == 0, || still("a task is left"))?;
+    let heard = matches!(plan.climate, Climate::Calm | Climate::Shaky | Climate::Rough)
+        && !plan.any(|step| matches!(step, Step::Kill(_) | Step::KillOnceItLeads(_)));
+    hold(!heard || rest.leases == 0, || still("a lease was not given back"))?;
+    let answers = outcome
+        .record
+        .asked
+        .iter()
+        .filter(|asked| matches!(asked.answer, Some((_, Answer::Value(_) | Answer::Error(_)))));
+    let counted =
+        |r: &stampede_guard::Report| r.hits + r.stale + r.filled + r.coalesced + r.bypassed + r.failed_open + r.refused;
+    let counted: u64 = rest.reports.iter().map(counted).sum();
+    hold(counted == answers.count() as u64, || still("not as many answers as the reports say"))
+}
+
+/// The longest that anybody may be kept waiting.
+fn longest(plan: &Plan) -> Duration {
+    let settings = &plan.settings;
+    match plan.climate {
+        Climate::Calm => ms(3000),
+        // A lease that nobody extends, and a poll, whenever something is lost; never the wait budget.
+        Climate::Rough if settings.is_patient() => ms(15_000),
+        _ => ms(20_000),
+    }
+}
+
+fn is_down(plan: &Plan, process: usize) -> bool {
+    plan.latencies[process].iter().all(|(_, fault)| !format!("{fault:?}").contains("Delayed"))
+        && !plan.latencies[process].is_empty()
+}
+
+fn version_before(outcome: &Outcome, key: u64, at: Duration) -> u64 {
+    let before = outcome.record.writes.iter().filter(|write| write.key == key && write.at < at);
+    before.map(|write| write.version).max().unwrap_or(0)
+}
+
+fn key(event: &Event) -> Option<u64> {
+    let key = |at: &Address| std::str::from_utf8(at.primary()).ok()?.parse().ok();
+    event.address.as_ref().and_then(key)
+}
+
+fn decode(payload: &[u8]) -> Value {
+    bincode::serde::decode_from_slice(payload, bincode::config::standard()).expect("a value").0
+}
+
+fn hold(holds: bool, else_what: impl FnOnce() -> String) -> Result<(), String> {
+    if holds { Ok(()) } else { Err(else_what()) }
+}
