@@ -206,7 +206,7 @@ async fn what_is_part_of_a_computation_leaves_a_flight_that_begins_to_queue() {
     assert!(asked.elapsed() < 2 * SECOND, "{:?}", asked.elapsed());
 }
 
-/// Nobody else can: they all wait for this lease. Seen to fail (the other process computes when the lease has run out)
+/// Nobody else can: they all wait for this lease. Seen to fail (the other process computes again)
 /// with one more attempt only.
 #[tokio::test(start_paused = true)]
 async fn a_fill_outlasts_a_connection_that_is_cut_for_a_moment() {
