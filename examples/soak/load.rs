@@ -50,7 +50,7 @@ enum Class {
 }
 
 /// The callers of one worker.
-pub(crate) fn start(load: &Arc<Load>, seed: u64, end: watch::Receiver<bool>) -> JoinSet<()> {
+pub(crate) fn start(load: &Arc<Load>, seed: u64, end: &watch::Receiver<bool>) -> JoinSet<()> {
     let mut seeds = Rng::with_seed(seed);
     (0..CALLERS).map(|_| load.clone().call(Rng::with_seed(seeds.u64(..)), end.clone())).collect()
 }

@@ -30,7 +30,7 @@ pub(crate) async fn work(duty: &Duty) -> Result<()> {
     let guard = guard(duty)?;
     let load = Arc::new(Load::new(guard.clone(), Source::new(duty), Arc::new(Settled::default()), duty));
     let hearing = tokio::spawn(load.clone().hear());
-    let callers = load::start(&load, duty.seed, orders.clone());
+    let callers = load::start(&load, duty.seed, &orders);
     let mut memory = Vec::new();
     let mut ticks = interval(TICK);
     while !*orders.borrow_and_update() {

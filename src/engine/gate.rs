@@ -15,6 +15,7 @@ use std::{
         atomic::{AtomicBool, Ordering::Relaxed},
     },
 };
+use tokio::sync::{Notify, futures::Notified};
 
 /// Breakers by the part of the store. Calm ones are not in the table.
 #[derive(Default)]
@@ -22,6 +23,7 @@ pub(super) struct Gates {
     troubled: Mutex<HashMap<u16, Breaker>>,
     /// Whether the table has anything in it: a store in good health costs one load per operation.
     trouble: AtomicBool,
+    opened: Notify,
 }
 
 impl Gates {
@@ -35,6 +37,11 @@ impl Gates {
         }
         self.trouble.store(!troubled.is_empty(), Relaxed);
         seen
+    }
+
+    /// Whoever waits for another process learns with the next breaker that opens, from now on, that the store is gone.
+    pub(super) fn opened(&self) -> Notified<'_> {
+        self.opened.notified()
     }
 
     fn is_calm(&self) -> bool {
@@ -72,6 +79,7 @@ impl Place {
         };
         if self.with_breaker(|breaker| breaker.failed(trouble, asked, now, clock::draw())) {
             telemetry::breaker_opened(&self.engine.stats, &self.at);
+            self.engine.gates.opened.notify_waiters();
         }
     }
 

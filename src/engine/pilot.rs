@@ -77,6 +77,7 @@ impl<'a, R: Send + 'a, J: Judge<R>> Pilot<'a, R, J> {
         let (mut asked, mut hits, mut gone, mut disconnected) = (0, 0, 0, false);
         let mut awaited: Vec<Token> = Vec::new();
         loop {
+            let opened = place.engine.gates.opened(); // before asking: none is missed in between
             let token = listener.token();
             let guard = LeaseGuard::new(place.clone(), token);
             let seen = self.run.seen.as_ref().map(|entry| entry.meta().id);
@@ -155,6 +156,7 @@ impl<'a, R: Send + 'a, J: Judge<R>> Pilot<'a, R, J> {
                         return self.run.go_local(listener, since).await;
                     }
                 },
+                () = opened => {}
                 () = tokio::time::sleep(pause) => {}
                 () = tokio::time::sleep_until(give_up) => {
                     telemetry::waited_enough(&place.engine.stats, &place.at);

@@ -2,7 +2,8 @@
 
 use super::Engine;
 use crate::{
-    clock::Timestamp,
+    backoff,
+    clock::{self, Timestamp},
     config::Config,
     entry::Entry,
     key::Address,
@@ -10,7 +11,7 @@ use crate::{
     telemetry,
 };
 use std::{future::Future, sync::Arc};
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 #[derive(Clone)]
 pub(crate) struct Place {
@@ -39,15 +40,20 @@ impl Place {
         self.within("lead", self.engine.store.lead(&self.at, ask)).await
     }
 
-    /// Fills. What the connection swallowed, or took too long, is sent once more: a fill is safe to run twice.
+    /// Fills. A fill is safe to run twice: one that took too long is sent once more, and one whose connection broke again
+    /// and again for as long as a lease lives, since until then everybody else waits for it.
     pub(super) async fn fill(&self, right: Right, entry: &Entry) -> Result<Filled, StoreError> {
-        let fill = async || {
+        let (began, mut again) = (Timestamp::now(), 0);
+        let filled = loop {
             let writes = vec![Write { at: self.at.clone(), entry: entry.clone() }];
-            self.within("fill", self.engine.store.fill(&self.at, right, writes)).await
-        };
-        let filled = match fill().await {
-            Err(error) if !error.is_refused() => fill().await,
-            filled => filled,
+            match self.within("fill", self.engine.store.fill(&self.at, right, writes)).await {
+                Err(error) if again == 0 && !error.is_refused() => {}
+                Err(error) if error.is_disconnected() && Timestamp::now().since(began) < self.config.lease => {
+                    sleep(backoff::poll(again, false, clock::draw())).await;
+                }
+                filled => break filled,
+            }
+            again += 1;
         };
         if let Ok(filled) = filled {
             telemetry::filled(&self.engine.stats, &self.at, entry.meta().kind, filled);

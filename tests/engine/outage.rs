@@ -205,3 +205,55 @@ async fn what_is_part_of_a_computation_leaves_a_flight_that_begins_to_queue() {
     assert!(setting.is_ok());
     assert!(asked.elapsed() < 2 * SECOND, "{:?}", asked.elapsed());
 }
+
+/// Nobody else can: they all wait for this lease. Seen to fail (the other process computes again)
+/// with one more attempt only.
+#[tokio::test(start_paused = true)]
+async fn a_fill_outlasts_a_connection_that_is_cut_for_a_moment() {
+    let (server, origin) = (Server::new(), Origin::gated());
+    let [leader, waiter] = [(); 2].map(|()| server.process());
+    leader.times(4, Fill, Fault::RequestLost);
+    let fetch = || {
+        let origin = origin.clone();
+        async move || Ok::<_, Down>(origin.call().await)
+    };
+    let [leader, waiter] = [leader, waiter].map(|process| process.guard().lease(30 * SECOND));
+    let led = leader.fetch("k", fetch());
+    let waited = async {
+        origin.arrived(1).await;
+        waiter.fetch("k", fetch()).await
+    };
+    let release = async {
+        tokio::time::sleep(100 * MS).await;
+        origin.open();
+    };
+    let began = Instant::now();
+    let (led, waited, ()) = tokio::join!(led, waited, release);
+    assert_eq!((led.expect("an answer"), waited.expect("an answer")), (1, 1));
+    assert!(began.elapsed() < 2 * SECOND, "{:?}", began.elapsed());
+}
+
+/// Not with his next poll, whose answer he would wait for in vain.
+#[tokio::test(start_paused = true)]
+async fn who_waits_for_another_process_hears_that_the_store_is_gone() {
+    let server = Server::new();
+    let (elsewhere, process) = (server.process().guard(), server.process());
+    let stuck = tokio::spawn(async move { elsewhere.fetch("k", std::future::pending::<Result<i32, Down>>).await });
+    tokio::time::sleep(MS).await;
+    let guard = process.guard().op_timeout(250 * MS);
+    let began = Instant::now();
+    let waiting = async {
+        let answer = guard.fetch("k", async || Ok::<_, Down>(1)).await;
+        (answer, began.elapsed())
+    };
+    let other = async {
+        tokio::time::sleep(MS).await;
+        process.always(Get, Fault::Hangs);
+        process.always(Lead, Fault::Hangs);
+        guard.fetch("another", async || Ok::<_, Down>(2)).await
+    };
+    let ((answer, took), other) = tokio::join!(waiting, other);
+    assert_eq!((answer.expect("an answer"), other.expect("an answer")), (1, 2));
+    assert!(took < 300 * MS, "with the first that was given up: {took:?}");
+    stuck.abort();
+}

@@ -226,7 +226,7 @@ async fn introduce<C: ConnectionLike>(connection: &mut C, clock: &ServerClock) -
 }
 
 /// So many commands in a row are given up before a connection is taken for dead,
-const SILENT_COMMANDS: u32 = 4;
+const SILENT_COMMANDS: u32 = 2;
 /// and for so long nothing was answered.
 const SILENCE: Duration = Duration::from_secs(1);
 /// After an attempt that failed, the next one waits.
