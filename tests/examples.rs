@@ -230,7 +230,7 @@ async fn a_soak_fails_where_something_does_not_hold() {
 fn every_test_that_the_guarantees_name_exists() {
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
     let document = fs::read_to_string(root.join("docs/guarantees.md")).expect("the document is there");
-    let named = document.split('`').skip(1).step_by(2).filter(|quoted| quoted.split("::").count() >= 2);
+    let named = document.split('`').skip(1).step_by(2).filter(|quoted| !quoted.ends_with("::"));
     let tests = named.filter_map(|quoted| {
         let (binary, rest) = quoted.split_once("::")?;
         let (module, test) = rest.split_once("::").map_or((rest, None), |(module, test)| (module, Some(test)));

@@ -28,13 +28,15 @@ pub(super) struct Invalidations {
     made_up_for: Mutex<HashMap<Address, u64>>,
     /// What was acknowledged lately, oldest first.
     recent: Mutex<VecDeque<Recent>>,
-    /// The [epoch](crate::Store::epoch) of the store in which all of these are known to it.
+    /// The [epoch](crate::Store::epoch) of the store in which it has been caught up with.
     epoch: AtomicU64,
 }
 
 /// Not a [`Place`], which would keep its engine alive.
 struct Recent {
     when: Timestamp,
+    /// Of the store that acknowledged it.
+    epoch: u64,
     config: Arc<Config>,
     at: Address,
 }
@@ -48,11 +50,10 @@ impl Place {
         let tasks = self.engine.tasks.clone();
         let (acknowledge, acknowledged) = oneshot::channel();
         tasks.spawn(async move {
-            let epoch = self.engine.store.epoch();
             let answer = self.forgotten().await;
             let failed = answer.is_err();
             if !failed {
-                self.remember(epoch);
+                self.remember();
             }
             let _ = acknowledge.send(answer);
             if failed {
@@ -92,18 +93,15 @@ impl Place {
         answer
     }
 
-    /// Takes note of what was acknowledged, by a store that was in that epoch before.
-    fn remember(&self, epoch: u64) {
+    /// Takes note of what was acknowledged just now.
+    fn remember(&self) {
         let (now, invalidations) = (Timestamp::now(), &self.engine.invalidations);
         let mut recent = lock(&invalidations.recent);
         while recent.len() >= MOST_RECENT || recent.front().is_some_and(|oldest| now.since(oldest.when) > RECENT) {
             recent.pop_front();
         }
-        recent.push_back(Recent { when: now, config: self.config.clone(), at: self.at.clone() });
-        drop(recent);
-        if epoch != self.engine.store.epoch() {
-            invalidations.epoch.store(epoch, Relaxed); // whoever asks next sends it again
-        }
+        let epoch = self.engine.store.epoch();
+        recent.push_back(Recent { when: now, epoch, config: self.config.clone(), at: self.at.clone() });
     }
 }
 
@@ -117,7 +115,7 @@ impl Engine {
         let now = Timestamp::now();
         let recent: Vec<_> = lock(&invalidations.recent)
             .iter()
-            .filter(|recent| now.since(recent.when) <= RECENT)
+            .filter(|recent| recent.epoch != epoch && now.since(recent.when) <= RECENT)
             .map(|Recent { config, at, .. }| Place {
                 engine: self.clone(),
                 config: config.clone(),

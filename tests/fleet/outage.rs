@@ -148,3 +148,21 @@ async fn recent_invalidations_are_sent_again_to_a_server_that_may_not_have_heard
     let new = guard.fetch("k", async || Ok::<_, Down>("new".to_owned())).await.expect("an answer");
     assert_eq!(new, "new");
 }
+
+/// It comes with the first connection of all, which is no failover. Seen to fail (it is sent again, and the computation
+/// that began in between is refused) with the epoch noted before it was sent.
+#[tokio::test]
+async fn an_invalidation_that_makes_the_connection_is_sent_once() {
+    let server = RedisServer::start();
+    for key in 0..10_u64 {
+        let guard = StampedeGuard::new(server.client());
+        guard.invalidate(key).await.expect("acknowledged");
+        let fetch = async || {
+            tokio::time::sleep(50 * MS).await;
+            Ok::<_, Down>(1)
+        };
+        guard.fetch(key, fetch).await.expect("an answer");
+        guard.shutdown().await;
+        assert_eq!(guard.fetch(key, crate::never::<i32>).await.expect("a hit"), 1);
+    }
+}
