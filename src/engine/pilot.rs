@@ -81,7 +81,8 @@ impl<'a, R: Send + 'a, J: Judge<R>> Pilot<'a, R, J> {
             let token = listener.token();
             let guard = LeaseGuard::new(place.clone(), token);
             let seen = self.run.seen.as_ref().map(|entry| entry.meta().id);
-            let lead = match place.lead(Ask { token, lease: place.config.lease, seen }).await {
+            let ask = Ask { token, lease: place.config.lease, seen };
+            let lead = match self.run.listening(&listener, place.lead(ask)).await {
                 Ok(lead) => lead,
                 Err(_) if behind => return Err(State::Vacant),
                 Err(error) if error.is_disconnected() && !disconnected => {
@@ -109,7 +110,7 @@ impl<'a, R: Send + 'a, J: Judge<R>> Pilot<'a, R, J> {
                     guard.spent();
                     self.run.stands(seen_alive);
                     if behind {
-                        self.run.linger(retry_in).await;
+                        self.run.listening(&listener, self.run.linger(retry_in)).await;
                         return Err(State::Vacant);
                     }
                     if place.config.tombstone.is_zero() {
@@ -125,7 +126,7 @@ impl<'a, R: Send + 'a, J: Judge<R>> Pilot<'a, R, J> {
                 }
             };
             if behind {
-                self.run.linger(remaining).await;
+                self.run.listening(&listener, self.run.linger(remaining)).await;
                 return Err(State::Vacant);
             }
             if listener.is_ghost(holder) && !awaited.contains(&holder) {

@@ -15,7 +15,7 @@ use crate::{
     store::{Listener, StoreError, Token, Tombstone},
 };
 use futures_util::FutureExt;
-use std::{future::Future, panic::AssertUnwindSafe, time::Duration};
+use std::{future::Future, panic::AssertUnwindSafe, pin::pin, time::Duration};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 pub(super) struct Run {
@@ -116,6 +116,20 @@ impl Run {
     /// Whether it is part of another computation.
     fn is_nested(&self) -> bool {
         self.leading.len() > 1
+    }
+
+    /// Awaits while it leads nothing yet. Told of an invalidation meanwhile, it leaves the map at once; what follows from
+    /// that is for those who hear of it next.
+    pub(super) async fn listening<T>(&self, listener: &Listener, awaited: impl Future<Output = T>) -> T {
+        let mut awaited = pin!(awaited);
+        tokio::select! {
+            biased;
+            () = listener.told() => {
+                self.flight.gone();
+                awaited.await
+            }
+            done = &mut awaited => done,
+        }
     }
 
     /// Stays for a moment as the refresh of its key, so that not every request asks anew whether another one leads.

@@ -159,6 +159,12 @@ impl Listener {
         self.last.gone != last.gone
     }
 
+    /// Waits for the same as [`gone`](Self::gone), and leaves it to be heard.
+    pub(crate) async fn told(&self) {
+        let last = self.last;
+        self.heard.wait_for(|heard| heard.gone != last.gone).await;
+    }
+
     /// Waits until the entry is dropped, by an invalidation that comes after all that was heard before.
     pub async fn gone(&mut self) {
         while !self.woken().await {}

@@ -279,6 +279,26 @@ async fn a_lookup_is_not_joined_once_its_process_was_told_of_an_invalidation() {
     assert_eq!(before.await.expect("no panic"), 0, "asked before, and its answer was late");
 }
 
+/// The same while the refresh has yet to hear who leads. Seen to fail with nobody listening meanwhile.
+#[tokio::test(start_paused = true)]
+async fn a_lookup_is_not_joined_once_a_process_that_asks_to_lead_was_told() {
+    let server = Server::new();
+    let (elsewhere, process) = (server.process().guard(), server.process());
+    let policy = Policy::fresh_for(SECOND).stale_while_revalidate(600 * SECOND).jitter(0.0);
+    let guard = process.guard().policy(policy).op_timeout(60 * SECOND).lease(60 * SECOND);
+    assert_eq!(slowly(guard.clone(), 0, 0).await, 0);
+    tokio::time::sleep(2 * SECOND).await;
+    process.once(Lead, Fault::ReplyDelayed(10 * SECOND));
+    assert_eq!(slowly(guard.clone(), 30, 1).await, 0, "stale, and refreshed behind");
+    process.once(Get, Fault::ReplyDelayed(SECOND));
+    let before = tokio::spawn(slowly(guard.clone(), 0, 1));
+    tokio::time::sleep(MS).await;
+    elsewhere.invalidate("k").await.expect("acknowledged");
+    tokio::time::sleep(MS).await;
+    assert_eq!(slowly(guard, 0, 1).await, 1);
+    assert_eq!(before.await.expect("no panic"), 0, "asked before, and its answer was late");
+}
+
 /// The flight has learnt that another entry is there, and asks again. Seen to fail with `Pilot::hit` that leaves the entry
 /// of before with those who joined.
 #[tokio::test(start_paused = true)]

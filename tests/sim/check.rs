@@ -81,7 +81,7 @@ fn told(plan: &Plan, outcome: &Outcome, asked: &Asked) -> u64 {
     let heard = |event: &&Event| {
         let gone = matches!(event.what, Happened::Told { gone: true });
         gone && event.process == Some(asked.process)
-            && event.at + OP_TIMEOUT < asked.at
+            && event.at < asked.at
             && key(event) == Some(asked.key)
     };
     let last = outcome.history.iter().filter(heard).map(|event| event.at).max();
