@@ -214,8 +214,9 @@ impl Store for RedisStore {
         (self.part)(at)
     }
 
+    /// Before the first connection nothing was acknowledged that could be lost: it begins no epoch.
     fn epoch(&self) -> u64 {
-        self.link.connections()
+        self.link.connections().max(1)
     }
 
     fn listen(&self, at: &Address) -> Listener {
