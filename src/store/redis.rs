@@ -216,7 +216,7 @@ impl Store for RedisStore {
 
     /// Before the first connection nothing was acknowledged that could be lost: it begins no epoch.
     fn epoch(&self) -> u64 {
-        self.link.connections().max(1)
+        self.link.connections()
     }
 
     fn listen(&self, at: &Address) -> Listener {

@@ -1,7 +1,7 @@
 //! What must hold after every simulation.
 
 use crate::{
-    plan::{Climate, Ends, How, OP_TIMEOUT, Plan, Step, ms},
+    plan::{Climate, Ends, How, Plan, Step, ms},
     run::Outcome,
     world::{Answer, Asked, Value},
 };
@@ -80,9 +80,7 @@ fn told(plan: &Plan, outcome: &Outcome, asked: &Asked) -> u64 {
     }
     let heard = |event: &&Event| {
         let gone = matches!(event.what, Happened::Told { gone: true });
-        gone && event.process == Some(asked.process)
-            && event.at < asked.at
-            && key(event) == Some(asked.key)
+        gone && event.process == Some(asked.process) && event.at < asked.at && key(event) == Some(asked.key)
     };
     let last = outcome.history.iter().filter(heard).map(|event| event.at).max();
     last.map_or(0, |at| version_before(outcome, asked.key, at))
