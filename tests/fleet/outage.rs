@@ -163,6 +163,6 @@ async fn an_invalidation_that_makes_the_connection_is_sent_once() {
         };
         guard.fetch(key, fetch).await.expect("an answer");
         guard.shutdown().await;
-        assert_eq!(guard.fetch(key, crate::never::<i32>).await.expect("a hit"), 1);
+        assert_eq!(guard.fetch(key, never::<i32>).await.expect("a hit"), 1);
     }
 }

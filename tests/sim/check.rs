@@ -71,8 +71,7 @@ fn valid(plan: &Plan, outcome: &Outcome, asked: &Asked, at: Duration, value: Val
     hold(ended.saturating_add(useful) > asked.at, || "a value older than its lifetimes".into())
 }
 
-/// The version of which the process had been told when it was asked. Not just before: a read that was under way when it
-/// was told is joined for as long as an operation may take.
+/// The version of which the process had been told when it was asked.
 fn told(plan: &Plan, outcome: &Outcome, asked: &Asked) -> u64 {
     // Nobody heeds the message for a flight that is not polled.
     if plan.asks().any(|ask| ask.held.is_some()) {
