@@ -257,3 +257,21 @@ async fn who_waits_for_another_process_hears_that_the_store_is_gone() {
     assert!(took < 300 * MS, "with the first that was given up: {took:?}");
     stuck.abort();
 }
+
+/// Seen to fail (they queue one after the other, each for a budget) when those who joined ask again whatever the time.
+#[tokio::test(start_paused = true)]
+async fn who_joined_somebody_who_finds_no_place_is_refused_when_his_own_budget_is_over() {
+    let guard = hanging().guard().bulkhead(1).wait(SECOND);
+    let stuck = {
+        let guard = guard.clone();
+        tokio::spawn(async move { guard.fetch("stuck", std::future::pending::<Result<i32, Down>>).await })
+    };
+    tokio::time::sleep(SECOND).await;
+    let asked = Instant::now();
+    let answers = join_all((0..200).map(|_| guard.fetch("k", never::<i32>))).await;
+    for answer in answers {
+        assert_eq!(answer.expect_err("refused").kind(), ErrorKind::Overloaded);
+    }
+    assert!((800 * MS..=1200 * MS).contains(&asked.elapsed()), "{:?}", asked.elapsed());
+    stuck.abort();
+}

@@ -56,6 +56,10 @@ impl<'a, R: Send + 'a, J: Judge<R>> Caller<'a, R, J> {
         let patience = clock::in_future(if self.leading.is_empty() { config.max_fetch + budget } else { budget });
         let patience = self.place.deadline.map_or(patience, |deadline| deadline.min(patience));
         match timeout_at(patience, join.landed()).await {
+            // To queue in its place, one after the other, would be to wait as often as there are others.
+            Ok(State::Declined(error, standing)) if self.give_up <= clock::in_future(Duration::ZERO) => {
+                self.stale_or_refused(standing, error)
+            }
             Ok(state) => self.settle(state, fetch).await,
             Err(_) if self.is_late() => self.refuse(Error::overloaded(LATE)),
             Err(_) => self.answer_alone(fetch).await,
