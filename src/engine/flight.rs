@@ -123,6 +123,11 @@ impl Join {
         self.course.state.receiver_count()
     }
 
+    /// Whether it waits for a place in the bulkhead.
+    pub(crate) fn is_queued(&self) -> bool {
+        self.course.is_queued()
+    }
+
     /// When it ends, if it takes as long as the last time.
     pub(crate) fn expected(&self) -> Option<Timestamp> {
         self.seen().map(|entry| self.course.began.after(entry.meta().cost))
@@ -232,8 +237,11 @@ impl Course {
     }
 
     fn suits(&self, wanted: Wanted) -> bool {
-        let queued = || self.state.is(|state| matches!(state, State::Queued));
-        wanted.since.is_none_or(|since| self.began >= since) && !(wanted.nested && queued())
+        wanted.since.is_none_or(|since| self.began >= since) && !(wanted.nested && self.is_queued())
+    }
+
+    fn is_queued(&self) -> bool {
+        self.state.is(|state| matches!(state, State::Queued))
     }
 }
 

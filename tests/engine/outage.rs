@@ -275,3 +275,21 @@ async fn who_joined_somebody_who_finds_no_place_is_refused_when_his_own_budget_i
     assert!((800 * MS..=1200 * MS).contains(&asked.elapsed()), "{:?}", asked.elapsed());
     stuck.abort();
 }
+
+/// They joined while the store was still asked, and their budgets end before the one of the flight does. Seen to fail
+/// (one of them computes) when who has waited enough needs no place.
+#[tokio::test(start_paused = true)]
+async fn who_has_waited_enough_for_a_flight_that_queues_does_not_pass_the_bulkhead() {
+    let process = Server::new().process();
+    process.always(Lead, Fault::Hangs);
+    let guard = process.guard().bulkhead(1).wait(SECOND);
+    let stuck = {
+        let guard = guard.clone();
+        tokio::spawn(async move { guard.fetch("stuck", std::future::pending::<Result<i32, Down>>).await })
+    };
+    tokio::time::sleep(MS).await;
+    for answer in join_all((0..100).map(|_| guard.fetch("k", never::<i32>))).await {
+        assert_eq!(answer.expect_err("refused").kind(), ErrorKind::Overloaded);
+    }
+    stuck.abort();
+}

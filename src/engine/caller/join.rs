@@ -35,10 +35,19 @@ impl<'a, R: Send + 'a, J: Judge<R>> Caller<'a, R, J> {
                 match join.stands().and_then(|entry| self.forgiven(&entry)) {
                     Some(answer) => Round::Answer(answer, CacheVerdict::Stale),
                     None if self.place.config.after_wait == AfterWait::Reject => self.refuse(Error::overloaded(WAITED)),
-                    // Not what began before this caller asked: it may have been invalidated since.
-                    None => self.local(Start::Overdue, Some(self.asked), fetch).await,
+                    None => self.overdue(&join, fetch).await,
                 }
             }
+        }
+    }
+
+    /// Goes on without the leader. Where it is the store that is missing, the bulkhead holds for this one too.
+    async fn overdue(&self, join: &Join, fetch: BoxFetch<'a, R>) -> Round<'a, R> {
+        match self.place.gate() {
+            Err(error) => self.without_store(error, fetch).await,
+            Ok(()) if join.is_queued() => self.local(Start::Outage, None, fetch).await,
+            // Not what began before this caller asked: it may have been invalidated since.
+            Ok(()) => self.local(Start::Overdue, Some(self.asked), fetch).await,
         }
     }
 
