@@ -12,6 +12,7 @@ use crate::{
     entry::{Entry, Live},
     error::Error,
     key::Address,
+    policy::{Freshness, freshness},
     store::StoreError,
     sync::{Mutex, MutexGuard},
     watch,
@@ -237,7 +238,14 @@ impl Course {
     }
 
     fn suits(&self, wanted: Wanted) -> bool {
-        wanted.since.is_none_or(|since| self.began >= since) && !(wanted.nested && self.is_queued())
+        let early = wanted.since.is_some_and(|since| self.began < since);
+        !early && !(wanted.nested && self.is_queued()) && !self.is_outlived()
+    }
+
+    /// Whether its entry has ended while it is still being filled: of no use to those who come now.
+    fn is_outlived(&self) -> bool {
+        let now = Timestamp::now();
+        self.state.is(|state| matches!(state, State::Filled(entry) if freshness(entry, now) != Freshness::Fresh))
     }
 
     fn is_queued(&self) -> bool {

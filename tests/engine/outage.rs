@@ -293,3 +293,21 @@ async fn who_has_waited_enough_for_a_flight_that_queues_does_not_pass_the_bulkhe
     }
     stuck.abort();
 }
+
+/// Seen to fail (each of them computes) when a flight is joined for as long as it is filled.
+#[tokio::test(start_paused = true)]
+async fn what_ends_while_it_is_filled_is_computed_by_one() {
+    let process = Server::new().process();
+    process.always(Fill, Fault::RequestLost);
+    let guard = process.guard().policy(Policy::fresh_for(200 * MS).jitter(0.0));
+    let origin = Origin::new();
+    let fetch = || {
+        let origin = origin.clone();
+        async move || Ok::<_, Down>(origin.work(100 * MS).await)
+    };
+    assert_eq!(guard.fetch("k", fetch()).await.expect("an answer"), 1);
+    tokio::time::sleep(500 * MS).await;
+    for answer in join_all((0..50).map(|_| guard.fetch("k", fetch()))).await {
+        assert_eq!(answer.expect("an answer"), 2);
+    }
+}
