@@ -146,3 +146,17 @@ async fn a_computation_that_its_own_caller_cannot_wait_for_goes_on() {
     guard.shutdown().await;
     assert_eq!(guard.fetch("k", never::<i32>).await.expect("a hit"), 1);
 }
+
+/// Seen to fail (it waits for the budget) when what runs within its caller waits for others as one that outlives him.
+#[tokio::test(start_paused = true)]
+async fn nor_does_what_runs_within_its_caller_wait_for_another_process() {
+    let store = Arc::new(MemoryStore::default());
+    let origin = Origin::gated();
+    let leader = leading(&StampedeGuard::new(store.clone()), &origin).await;
+    let asked = Instant::now();
+    let hurried = StampedeGuard::new(store).deadline(soon(SECOND));
+    let error = hurried.fetch_scoped("k", never::<usize>).await.expect_err("too late");
+    assert_eq!((error.kind(), asked.elapsed()), (ErrorKind::Overloaded, SECOND));
+    origin.open();
+    leader.await.expect("no panic").expect("an answer");
+}
