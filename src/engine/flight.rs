@@ -108,6 +108,16 @@ pub(crate) struct Join {
     nested: bool,
 }
 
+/// A flight, seen by the caller that opened it: not one of those who wait.
+pub(crate) struct Watch(Arc<Course>);
+
+impl Watch {
+    /// The entry at hand, if the store has said since that it still stands.
+    pub(crate) fn stands(&self) -> Option<Entry> {
+        lock(&self.0.stands).clone()
+    }
+}
+
 impl Join {
     /// What was at hand when the flight began. It may be gone by now.
     pub(crate) fn seen(&self) -> Option<&Entry> {
@@ -293,9 +303,9 @@ impl Flight {
         lock(&self.course.stands).clone()
     }
 
-    /// A place in this very flight.
-    pub(crate) fn watch(&self) -> Join {
-        self.course.join(Wanted::default())
+    /// What is seen of this very flight without a place in it.
+    pub(crate) fn watch(&self) -> Watch {
+        Watch(self.course.clone())
     }
 
     /// The key was invalidated: nobody joins any more what this process began before, lookups and other flights included.

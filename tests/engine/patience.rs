@@ -160,3 +160,20 @@ async fn nor_does_what_runs_within_its_caller_wait_for_another_process() {
     origin.open();
     leader.await.expect("no panic").expect("an answer");
 }
+
+/// Seen to fail (the only one who waits is refused) when a leader with a deadline has a place among those who wait.
+#[tokio::test(start_paused = true)]
+async fn a_leader_with_a_deadline_is_not_one_of_those_who_wait() {
+    let guard = StampedeGuard::in_memory().max_waiters(1);
+    let leader = guard.clone().deadline(soon(10 * SECOND));
+    let led = leader.fetch("k", async || {
+        sleep(SECOND).await;
+        Ok::<_, Down>(1)
+    });
+    let waited = async {
+        sleep(MS).await;
+        guard.fetch("k", never::<i32>).await
+    };
+    let (led, waited) = tokio::join!(led, waited);
+    assert_eq!((led.expect("an answer"), waited.expect("an answer")), (1, 1));
+}
