@@ -50,6 +50,12 @@ pub(crate) enum State {
     Declined(Error, Option<Entry>),
 }
 
+impl State {
+    fn is_under_way(&self) -> bool {
+        matches!(self, Self::Running | Self::Queued)
+    }
+}
+
 /// Which computation is joined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Scope {
@@ -137,6 +143,11 @@ impl Join {
     /// Whether it waits for a place in the bulkhead.
     pub(crate) fn is_queued(&self) -> bool {
         self.course.is_queued()
+    }
+
+    /// Whether there is an answer already.
+    pub(crate) fn has_landed(&self) -> bool {
+        !self.course.state.is(State::is_under_way)
     }
 
     /// When it ends, if it takes as long as the last time.
@@ -337,11 +348,11 @@ impl Drop for Flight {
     fn drop(&mut self) {
         self.detach();
         self.course.state.send_if_modified(|state| {
-            let running = matches!(state, State::Running | State::Queued);
-            if running {
+            let under_way = state.is_under_way();
+            if under_way {
                 *state = State::Vacant;
             }
-            running
+            under_way
         });
     }
 }

@@ -1,7 +1,10 @@
 //! How long callers wait for others, and what they get instead.
 
 use crate::{Down, MS, SECOND, never, support::Origin};
-use stampede_guard::{AfterWait, Error, ErrorKind, MemoryStore, Policy, StampedeGuard};
+use stampede_guard::{
+    AfterWait, Error, ErrorKind, MemoryStore, Policy, StampedeGuard,
+    testing::{Fault, Operation::Fill, Server},
+};
 use std::{
     sync::Arc,
     time::{Duration, Instant as StdInstant},
@@ -176,4 +179,22 @@ async fn a_leader_with_a_deadline_is_not_one_of_those_who_wait() {
     };
     let (led, waited) = tokio::join!(led, waited);
     assert_eq!((led.expect("an answer"), waited.expect("an answer")), (1, 1));
+}
+
+/// Seen to fail (he gets the stale one) with a look at the cost only.
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_is_being_filled_is_in_time() {
+    let process = Server::new().process();
+    let policy = Policy::fresh_for(SECOND).stale_if_error(60 * SECOND).jitter(0.0);
+    let guard = process.guard().policy(policy);
+    let slow = async || {
+        sleep(10 * SECOND).await;
+        Ok::<_, Down>(1)
+    };
+    guard.fetch("k", slow).await.expect("an answer");
+    sleep(2 * SECOND).await;
+    process.always(Fill, Fault::ReplyDelayed(100 * MS));
+    guard.fetch("k", async || Ok::<_, Down>(2)).await.expect("an answer");
+    let hurried = guard.deadline(soon(SECOND));
+    assert_eq!(hurried.fetch("k", never::<i32>).await.expect("it is there"), 2);
 }

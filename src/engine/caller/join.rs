@@ -81,7 +81,9 @@ impl<'a, R: Send + 'a, J: Judge<R>> Caller<'a, R, J> {
             let left = deadline.saturating_duration_since(clock::in_future(Duration::ZERO));
             join.expected().is_some_and(|end| end.since(Timestamp::now()) > left)
         };
-        if join.crowd() > self.place.config.max_waiters {
+        if join.has_landed() {
+            None // there is nothing to wait for
+        } else if join.crowd() > self.place.config.max_waiters {
             Some("too many wait for this computation already")
         } else if self.place.deadline.is_some_and(too_late) {
             Some(LATE)
