@@ -281,6 +281,8 @@ async fn who_joined_somebody_who_finds_no_place_is_refused_when_his_own_budget_i
 #[tokio::test(start_paused = true)]
 async fn who_has_waited_enough_for_a_flight_that_queues_does_not_pass_the_bulkhead() {
     let process = Server::new().process();
+    process.times(2, Get, Fault::ReplyDelayed(Duration::ZERO));
+    process.always(Get, Fault::Hangs);
     process.always(Lead, Fault::Hangs);
     let guard = process.guard().bulkhead(1).wait(SECOND);
     let stuck = {
