@@ -195,7 +195,9 @@ impl<'a, R: Send + 'a, J: Judge<R>> Caller<'a, R, J> {
         let mut leading = self.leading.clone();
         leading.push(Led { store: self.place.engine.store.clone(), at: self.place.at.clone() });
         let (place, scoped) = (self.place.clone(), self.spawn.is_none());
-        let run = Run { place, flight, seen, leading, give_up: self.budget, scoped };
+        // One that outlives its caller waits for others as long as they would.
+        let give_up = if scoped { self.give_up } else { self.budget };
+        let run = Run { place, flight, seen, leading, give_up, scoped };
         let pilot = Pilot { judge: self.judge.clone(), own: Some(own), run };
         let flight = telemetry::in_current_span(pilot.fly(start, fetch));
         match self.spawn {
@@ -264,4 +266,4 @@ impl<'a, R: Send + 'a, J: Judge<R>> Caller<'a, R, J> {
 /// So often a caller asks again, for instance because the one it waited for was cancelled, before it helps itself.
 const ROUNDS: usize = 64;
 /// Why somebody with a deadline gets no answer.
-const LATE: &str = "the answer would come after the deadline";
+pub(super) const LATE: &str = "the answer would come after the deadline";

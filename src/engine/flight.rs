@@ -12,6 +12,7 @@ use crate::{
     entry::{Entry, Live},
     error::Error,
     key::Address,
+    policy::{Freshness, freshness},
     store::StoreError,
     sync::{Mutex, MutexGuard},
     watch,
@@ -47,6 +48,12 @@ pub(crate) enum State {
     /// Under the settings of whoever began it there is no answer, but perhaps the entry at hand, which still stands. Those
     /// who joined ask again, under theirs.
     Declined(Error, Option<Entry>),
+}
+
+impl State {
+    fn is_under_way(&self) -> bool {
+        matches!(self, Self::Running | Self::Queued)
+    }
 }
 
 /// Which computation is joined.
@@ -107,6 +114,16 @@ pub(crate) struct Join {
     nested: bool,
 }
 
+/// A flight, seen by the caller that opened it: not one of those who wait.
+pub(crate) struct Watch(Arc<Course>);
+
+impl Watch {
+    /// The entry at hand, if the store has said since that it still stands.
+    pub(crate) fn stands(&self) -> Option<Entry> {
+        lock(&self.0.stands).clone()
+    }
+}
+
 impl Join {
     /// What was at hand when the flight began. It may be gone by now.
     pub(crate) fn seen(&self) -> Option<&Entry> {
@@ -121,6 +138,16 @@ impl Join {
     /// How many wait for it, this one included.
     pub(crate) fn crowd(&self) -> usize {
         self.course.state.receiver_count()
+    }
+
+    /// Whether it waits for a place in the bulkhead.
+    pub(crate) fn is_queued(&self) -> bool {
+        self.course.is_queued()
+    }
+
+    /// Whether there is an answer already.
+    pub(crate) fn has_landed(&self) -> bool {
+        !self.course.state.is(State::is_under_way)
     }
 
     /// When it ends, if it takes as long as the last time.
@@ -232,8 +259,18 @@ impl Course {
     }
 
     fn suits(&self, wanted: Wanted) -> bool {
-        let queued = || self.state.is(|state| matches!(state, State::Queued));
-        wanted.since.is_none_or(|since| self.began >= since) && !(wanted.nested && queued())
+        let early = wanted.since.is_some_and(|since| self.began < since);
+        !early && !(wanted.nested && self.is_queued()) && !self.is_outlived()
+    }
+
+    /// Whether its entry has ended while it is still being filled: of no use to those who come now.
+    fn is_outlived(&self) -> bool {
+        let now = Timestamp::now();
+        self.state.is(|state| matches!(state, State::Filled(entry) if freshness(entry, now) != Freshness::Fresh))
+    }
+
+    fn is_queued(&self) -> bool {
+        self.state.is(|state| matches!(state, State::Queued))
     }
 }
 
@@ -277,9 +314,9 @@ impl Flight {
         lock(&self.course.stands).clone()
     }
 
-    /// A place in this very flight.
-    pub(crate) fn watch(&self) -> Join {
-        self.course.join(Wanted::default())
+    /// What is seen of this very flight without a place in it.
+    pub(crate) fn watch(&self) -> Watch {
+        Watch(self.course.clone())
     }
 
     /// The key was invalidated: nobody joins any more what this process began before, lookups and other flights included.
@@ -311,11 +348,11 @@ impl Drop for Flight {
     fn drop(&mut self) {
         self.detach();
         self.course.state.send_if_modified(|state| {
-            let running = matches!(state, State::Running | State::Queued);
-            if running {
+            let under_way = state.is_under_way();
+            if under_way {
                 *state = State::Vacant;
             }
-            running
+            under_way
         });
     }
 }

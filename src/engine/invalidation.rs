@@ -15,7 +15,10 @@ use std::{
     collections::{HashMap, VecDeque},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, Ordering::Relaxed},
+        atomic::{
+            AtomicI64, AtomicU64,
+            Ordering::{AcqRel, Acquire, Relaxed},
+        },
     },
     time::Duration,
 };
@@ -28,8 +31,10 @@ pub(super) struct Invalidations {
     made_up_for: Mutex<HashMap<Address, u64>>,
     /// What was acknowledged lately, oldest first.
     recent: Mutex<VecDeque<Recent>>,
-    /// The [epoch](crate::Store::epoch) of the store in which it has been caught up with.
+    /// The [epoch](crate::Store::epoch) of the store in which it has been caught up with,
     epoch: AtomicU64,
+    /// and when the last question was asked that was answered in it.
+    heard: AtomicI64,
 }
 
 /// Not a [`Place`], which would keep its engine alive.
@@ -106,16 +111,20 @@ impl Place {
 }
 
 impl Engine {
-    /// Sends recent invalidations again, behind, if the store has another epoch than when they were acknowledged.
-    pub(super) fn catch_up(self: &Arc<Self>) {
+    /// The store has answered what it was asked then. If it has another epoch than before, it sends again, behind, what
+    /// was acknowledged in the last seconds before it fell silent: however long that was, they may be lost.
+    pub(super) fn catch_up(self: &Arc<Self>, asked: Timestamp) {
         let (epoch, invalidations) = (self.store.epoch(), &self.invalidations);
-        if invalidations.epoch.load(Relaxed) == epoch || invalidations.epoch.swap(epoch, Relaxed) == epoch {
+        if invalidations.epoch.load(Acquire) == epoch {
+            return invalidations.heard.store(asked.as_micros(), Relaxed);
+        }
+        let heard = Timestamp::from_micros(invalidations.heard.load(Relaxed)); // before others may write it anew
+        if invalidations.epoch.swap(epoch, AcqRel) == epoch {
             return;
         }
-        let now = Timestamp::now();
         let recent: Vec<_> = lock(&invalidations.recent)
             .iter()
-            .filter(|recent| recent.epoch != epoch && now.since(recent.when) <= RECENT)
+            .filter(|recent| recent.epoch != epoch && heard.since(recent.when) <= RECENT)
             .map(|Recent { config, at, .. }| Place {
                 engine: self.clone(),
                 config: config.clone(),

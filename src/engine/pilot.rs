@@ -2,6 +2,7 @@
 
 use super::{
     BoxFetch, CacheVerdict, End, Failure, Head, Judge, Share, Turn, Verdict,
+    caller::LATE,
     flight::State,
     is_marker,
     right::{Claim, Leading, LeaseGuard},
@@ -164,6 +165,9 @@ impl<'a, R: Send + 'a, J: Judge<R>> Pilot<'a, R, J> {
                     let now = Timestamp::now();
                     match self.run.seen.take_if(|entry| self.judge.forgives(entry, now)) {
                         Some(entry) => return Err(State::Stale(entry)),
+                        None if place.deadline.is_some_and(|deadline| deadline <= give_up) => {
+                            return Err(State::Declined(Error::overloaded(LATE), None));
+                        }
                         None if place.config.after_wait == AfterWait::Reject => {
                             return Err(State::Declined(Error::overloaded(WAITED), None));
                         }

@@ -101,7 +101,7 @@ impl Place {
         };
         self.note(&answer, asked);
         if answer.is_ok() {
-            self.engine.catch_up();
+            self.engine.catch_up(asked);
         }
         if let Err(error) = &answer {
             telemetry::store_failed(&self.engine.stats, &self.at, operation, error);

@@ -77,14 +77,12 @@ impl Run {
         if self.is_nested() {
             return Ok(Claim::Local { listener, _place: None });
         }
-        let config = &self.place.config;
-        let bulkhead = config.bulkhead.clone();
+        let bulkhead = self.place.config.bulkhead.clone();
         let permit = match bulkhead.clone().try_acquire_owned() {
             Ok(permit) => permit,
             Err(_) => {
                 self.flight.announce(State::Queued);
-                let patience = backoff::budget(config.wait, clock::draw());
-                let Ok(Ok(permit)) = timeout(patience, bulkhead.acquire_owned()).await else {
+                let Ok(Ok(permit)) = timeout_at(self.give_up, bulkhead.acquire_owned()).await else {
                     let error = Error::overloaded("the store does not answer, and too much is computed without it");
                     return Err(State::Declined(error, None));
                 };

@@ -322,3 +322,22 @@ async fn what_another_entry_has_replaced_is_not_served_to_those_who_waited_enoug
     assert_eq!(slowly(writer.policy(Policy::fresh_for(Duration::ZERO).stale_if_error(600 * SECOND)), 0, 1).await, 1);
     assert_eq!(joined.await.expect("no panic"), 2);
 }
+
+/// A failover takes longer than that. Seen to fail with ten seconds counted from the end of the outage.
+#[tokio::test(start_paused = true)]
+async fn what_was_acknowledged_just_before_an_outage_is_sent_again_however_long_that_takes() {
+    use stampede_guard::testing::{Operation, Server};
+    let process = Server::new().process();
+    let guard = process.guard();
+    let other = async || guard.fetch("other", async || Ok::<_, Down>(1)).await.expect("an answer");
+    guard.invalidate("old").await.expect("acknowledged");
+    tokio::time::sleep(60 * SECOND).await;
+    other().await;
+    guard.invalidate("k").await.expect("acknowledged");
+    process.kill();
+    tokio::time::sleep(60 * SECOND).await;
+    process.revive();
+    other().await;
+    guard.shutdown().await;
+    assert_eq!(process.asked(Operation::Invalidate), 3, "one of them again");
+}

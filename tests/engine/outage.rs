@@ -257,3 +257,59 @@ async fn who_waits_for_another_process_hears_that_the_store_is_gone() {
     assert!(took < 300 * MS, "with the first that was given up: {took:?}");
     stuck.abort();
 }
+
+/// Seen to fail (they queue one after the other, each for a budget) when those who joined ask again whatever the time.
+#[tokio::test(start_paused = true)]
+async fn who_joined_somebody_who_finds_no_place_is_refused_when_his_own_budget_is_over() {
+    let guard = hanging().guard().bulkhead(1).wait(SECOND);
+    let stuck = {
+        let guard = guard.clone();
+        tokio::spawn(async move { guard.fetch("stuck", std::future::pending::<Result<i32, Down>>).await })
+    };
+    tokio::time::sleep(SECOND).await;
+    let asked = Instant::now();
+    let answers = join_all((0..200).map(|_| guard.fetch("k", never::<i32>))).await;
+    for answer in answers {
+        assert_eq!(answer.expect_err("refused").kind(), ErrorKind::Overloaded);
+    }
+    assert!((800 * MS..=1200 * MS).contains(&asked.elapsed()), "{:?}", asked.elapsed());
+    stuck.abort();
+}
+
+/// They joined while the store was still asked, and their budgets end before the one of the flight does. Seen to fail
+/// (one of them computes) when who has waited enough needs no place.
+#[tokio::test(start_paused = true)]
+async fn who_has_waited_enough_for_a_flight_that_queues_does_not_pass_the_bulkhead() {
+    let process = Server::new().process();
+    process.times(2, Get, Fault::ReplyDelayed(Duration::ZERO));
+    process.always(Get, Fault::Hangs);
+    process.always(Lead, Fault::Hangs);
+    let guard = process.guard().bulkhead(1).wait(SECOND);
+    let stuck = {
+        let guard = guard.clone();
+        tokio::spawn(async move { guard.fetch("stuck", std::future::pending::<Result<i32, Down>>).await })
+    };
+    tokio::time::sleep(MS).await;
+    for answer in join_all((0..100).map(|_| guard.fetch("k", never::<i32>))).await {
+        assert_eq!(answer.expect_err("refused").kind(), ErrorKind::Overloaded);
+    }
+    stuck.abort();
+}
+
+/// Seen to fail (each of them computes) when a flight is joined for as long as it is filled.
+#[tokio::test(start_paused = true)]
+async fn what_ends_while_it_is_filled_is_computed_by_one() {
+    let process = Server::new().process();
+    process.always(Fill, Fault::RequestLost);
+    let guard = process.guard().policy(Policy::fresh_for(200 * MS).jitter(0.0));
+    let origin = Origin::new();
+    let fetch = || {
+        let origin = origin.clone();
+        async move || Ok::<_, Down>(origin.work(100 * MS).await)
+    };
+    assert_eq!(guard.fetch("k", fetch()).await.expect("an answer"), 1);
+    tokio::time::sleep(500 * MS).await;
+    for answer in join_all((0..50).map(|_| guard.fetch("k", fetch()))).await {
+        assert_eq!(answer.expect("an answer"), 2);
+    }
+}

@@ -1,7 +1,10 @@
 //! How long callers wait for others, and what they get instead.
 
 use crate::{Down, MS, SECOND, never, support::Origin};
-use stampede_guard::{AfterWait, Error, ErrorKind, MemoryStore, Policy, StampedeGuard};
+use stampede_guard::{
+    AfterWait, Error, ErrorKind, MemoryStore, Policy, StampedeGuard,
+    testing::{Fault, Operation::Fill, Server},
+};
 use std::{
     sync::Arc,
     time::{Duration, Instant as StdInstant},
@@ -145,4 +148,53 @@ async fn a_computation_that_its_own_caller_cannot_wait_for_goes_on() {
     assert_eq!(hurried.fetch("k", work).await.expect_err("too late").kind(), ErrorKind::Overloaded);
     guard.shutdown().await;
     assert_eq!(guard.fetch("k", never::<i32>).await.expect("a hit"), 1);
+}
+
+/// Seen to fail (it waits for the budget) when what runs within its caller waits for others as one that outlives him.
+#[tokio::test(start_paused = true)]
+async fn nor_does_what_runs_within_its_caller_wait_for_another_process() {
+    let store = Arc::new(MemoryStore::default());
+    let origin = Origin::gated();
+    let leader = leading(&StampedeGuard::new(store.clone()), &origin).await;
+    let asked = Instant::now();
+    let hurried = StampedeGuard::new(store).deadline(soon(SECOND));
+    let error = hurried.fetch_scoped("k", never::<usize>).await.expect_err("too late");
+    assert_eq!((error.kind(), asked.elapsed()), (ErrorKind::Overloaded, SECOND));
+    origin.open();
+    leader.await.expect("no panic").expect("an answer");
+}
+
+/// Seen to fail (the only one who waits is refused) when a leader with a deadline has a place among those who wait.
+#[tokio::test(start_paused = true)]
+async fn a_leader_with_a_deadline_is_not_one_of_those_who_wait() {
+    let guard = StampedeGuard::in_memory().max_waiters(1);
+    let leader = guard.clone().deadline(soon(10 * SECOND));
+    let led = leader.fetch("k", async || {
+        sleep(SECOND).await;
+        Ok::<_, Down>(1)
+    });
+    let waited = async {
+        sleep(MS).await;
+        guard.fetch("k", never::<i32>).await
+    };
+    let (led, waited) = tokio::join!(led, waited);
+    assert_eq!((led.expect("an answer"), waited.expect("an answer")), (1, 1));
+}
+
+/// Seen to fail (he gets the stale one) with a look at the cost only.
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_is_being_filled_is_in_time() {
+    let process = Server::new().process();
+    let policy = Policy::fresh_for(SECOND).stale_if_error(60 * SECOND).jitter(0.0);
+    let guard = process.guard().policy(policy);
+    let slow = async || {
+        sleep(10 * SECOND).await;
+        Ok::<_, Down>(1)
+    };
+    guard.fetch("k", slow).await.expect("an answer");
+    sleep(2 * SECOND).await;
+    process.always(Fill, Fault::ReplyDelayed(100 * MS));
+    guard.fetch("k", async || Ok::<_, Down>(2)).await.expect("an answer");
+    let hurried = guard.deadline(soon(SECOND));
+    assert_eq!(hurried.fetch("k", never::<i32>).await.expect("it is there"), 2);
 }

@@ -35,10 +35,19 @@ impl<'a, R: Send + 'a, J: Judge<R>> Caller<'a, R, J> {
                 match join.stands().and_then(|entry| self.forgiven(&entry)) {
                     Some(answer) => Round::Answer(answer, CacheVerdict::Stale),
                     None if self.place.config.after_wait == AfterWait::Reject => self.refuse(Error::overloaded(WAITED)),
-                    // Not what began before this caller asked: it may have been invalidated since.
-                    None => self.local(Start::Overdue, Some(self.asked), fetch).await,
+                    None => self.overdue(&join, fetch).await,
                 }
             }
+        }
+    }
+
+    /// Goes on without the leader. Where it is the store that is missing, the bulkhead holds for this one too.
+    async fn overdue(&self, join: &Join, fetch: BoxFetch<'a, R>) -> Round<'a, R> {
+        match self.place.gate() {
+            Err(error) => self.without_store(error, fetch).await,
+            Ok(()) if join.is_queued() => self.local(Start::Outage, None, fetch).await,
+            // Not what began before this caller asked: it may have been invalidated since.
+            Ok(()) => self.local(Start::Overdue, Some(self.asked), fetch).await,
         }
     }
 
@@ -56,6 +65,10 @@ impl<'a, R: Send + 'a, J: Judge<R>> Caller<'a, R, J> {
         let patience = clock::in_future(if self.leading.is_empty() { config.max_fetch + budget } else { budget });
         let patience = self.place.deadline.map_or(patience, |deadline| deadline.min(patience));
         match timeout_at(patience, join.landed()).await {
+            // To queue in its place, one after the other, would be to wait as often as there are others.
+            Ok(State::Declined(error, standing)) if self.give_up <= clock::in_future(Duration::ZERO) => {
+                self.stale_or_refused(standing, error)
+            }
             Ok(state) => self.settle(state, fetch).await,
             Err(_) if self.is_late() => self.refuse(Error::overloaded(LATE)),
             Err(_) => self.answer_alone(fetch).await,
@@ -68,7 +81,9 @@ impl<'a, R: Send + 'a, J: Judge<R>> Caller<'a, R, J> {
             let left = deadline.saturating_duration_since(clock::in_future(Duration::ZERO));
             join.expected().is_some_and(|end| end.since(Timestamp::now()) > left)
         };
-        if join.crowd() > self.place.config.max_waiters {
+        if join.has_landed() {
+            None // there is nothing to wait for
+        } else if join.crowd() > self.place.config.max_waiters {
             Some("too many wait for this computation already")
         } else if self.place.deadline.is_some_and(too_late) {
             Some(LATE)
