@@ -259,8 +259,9 @@ impl Course {
     }
 
     fn suits(&self, wanted: Wanted) -> bool {
-        let early = wanted.since.is_some_and(|since| self.began < since);
-        !early && !(wanted.nested && self.is_queued()) && !self.is_outlived()
+        let too_early = wanted.since.is_some_and(|since| self.began < since);
+        let holds_up = wanted.nested && self.is_queued();
+        !(too_early || holds_up || self.is_outlived())
     }
 
     /// Whether its entry has ended while it is still being filled: of no use to those who come now.
