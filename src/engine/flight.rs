@@ -259,8 +259,8 @@ impl Course {
     }
 
     fn suits(&self, wanted: Wanted) -> bool {
-        let early = wanted.since.is_some_and(|since| self.began < since);
-        !early && !(wanted.nested && self.is_queued()) && !self.is_outlived()
+        let too_early = wanted.since.is_some_and(|since| self.began < since);
+        !(too_early || wanted.nested && self.is_queued() || self.is_outlived())
     }
 
     /// Whether its entry has ended while it is still being filled: of no use to those who come now.

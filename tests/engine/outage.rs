@@ -290,7 +290,14 @@ async fn who_has_waited_enough_for_a_flight_that_queues_does_not_pass_the_bulkhe
         tokio::spawn(async move { guard.fetch("stuck", std::future::pending::<Result<i32, Down>>).await })
     };
     tokio::time::sleep(MS).await;
-    for answer in join_all((0..100).map(|_| guard.fetch("k", never::<i32>))).await {
+    let callers = (0..100).map(|n| {
+        let guard = &guard;
+        async move {
+            tokio::time::sleep(n.min(1) * MS).await; // after the flight has begun
+            guard.fetch("k", never::<i32>).await
+        }
+    });
+    for answer in join_all(callers).await {
         assert_eq!(answer.expect_err("refused").kind(), ErrorKind::Overloaded);
     }
     stuck.abort();
