@@ -1,6 +1,10 @@
 #!/usr/bin/env bash
 # Everything that has to hold before a change lands: formatting, lints, feature combinations, tests, docs.
 # Installs what it needs besides Rust: redis-server, rustfmt, clippy.
+#
+#     scripts/test.sh           some ten minutes on two cores, the first build included
+#     scripts/test.sh --long    the same, then an hour or more: the model's large configurations, the long faults, ten
+#                               times the seeds, schedules and inputs, and a soak
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # Nothing here asks questions, and a caller may have closed standard input.
@@ -22,7 +26,7 @@ main() {
     cargo clippy --locked --all-targets --all-features -- -D warnings
 
     # The library alone: dev-dependencies would switch on features that users do not get.
-    for features in "" redis cluster,tls-rustls http postcard json,tracing; do
+    for features in "" redis cluster,tls-rustls http postcard json,tracing testing; do
         step "features: ${features:-none}"
         cargo clippy --locked --lib --no-default-features --features "$features" -- -D warnings
     done
@@ -30,10 +34,24 @@ main() {
     step "tests, examples and doctests"
     cargo test --locked --all-features --no-fail-fast
 
+    if [ "${1:-}" = --long ]; then
+        long_variants
+    fi
+
     step "docs"
     RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps --all-features
 
     step "passed: formatting, lints, feature combinations, tests, examples, doctests, docs ($((SECONDS / 60)) min $((SECONDS % 60)) s)"
+}
+
+long_variants() {
+    step "long variants"
+    cargo test --locked --all-features --test faults -- --ignored --test-threads 1
+    STAMPEDE_SIM_SEEDS=100000 cargo test --locked --release --all-features --test sim
+    PROPTEST_CASES=40000 cargo test --locked --release --all-features --test fuzz
+    SCHEDULES=10000 cargo test --locked --release --all-features --lib schedules
+    cargo run --locked --release --example soak -- --seconds 60 --processes 3
+    cargo test --locked --release --all-features --test model -- --ignored --test-threads 1
 }
 
 step() {
@@ -84,4 +102,4 @@ apt_install() {
     "$@" env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "$package"
 }
 
-main
+main "$@"
