@@ -14,20 +14,25 @@ use std::{
         Mutex, PoisonError,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
+    time::Duration,
 };
 use tokio::sync::{Notify, futures::Notified};
+
+/// A part of the store, and how long whoever asks waits for it: what is too slow for a hasty clone is no reason for the
+/// others to do without, and its probes would say that of it for ever.
+type Part = (u16, Duration);
 
 /// Breakers by the part of the store. Calm ones are not in the table.
 #[derive(Default)]
 pub(super) struct Gates {
-    troubled: Mutex<HashMap<u16, Breaker>>,
+    troubled: Mutex<HashMap<Part, Breaker>>,
     /// Whether the table has anything in it: a store in good health costs one load per operation.
     trouble: AtomicBool,
     opened: Notify,
 }
 
 impl Gates {
-    fn with<T>(&self, part: u16, look: impl FnOnce(&mut Breaker) -> T) -> T {
+    fn with<T>(&self, part: Part, look: impl FnOnce(&mut Breaker) -> T) -> T {
         // Nothing in here panics while it holds the lock.
         let mut troubled = self.troubled.lock().unwrap_or_else(PoisonError::into_inner);
         let breaker = troubled.entry(part).or_default();
@@ -84,7 +89,8 @@ impl Place {
     }
 
     fn with_breaker<T>(&self, look: impl FnOnce(&mut Breaker) -> T) -> T {
-        self.engine.gates.with(self.engine.store.part(&self.at), look)
+        let part = (self.engine.store.part(&self.at), self.config.op_timeout);
+        self.engine.gates.with(part, look)
     }
 }
 

@@ -13,6 +13,7 @@ use crate::{
 use futures_util::{StreamExt, stream};
 use std::{
     collections::{HashMap, VecDeque},
+    mem,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{
@@ -57,9 +58,6 @@ impl Place {
         tasks.spawn(async move {
             let answer = self.forgotten().await;
             let failed = answer.is_err();
-            if !failed {
-                self.remember();
-            }
             let _ = acknowledge.send(answer);
             if failed {
                 self.make_up_for_it().await;
@@ -95,6 +93,9 @@ impl Place {
         for schema in self.at.neighbours() {
             self.engine.flights.forget(&self.at.in_schema(schema));
         }
+        if answer.is_ok() {
+            self.remember();
+        }
         answer
     }
 
@@ -122,15 +123,15 @@ impl Engine {
         if invalidations.epoch.swap(epoch, AcqRel) == epoch {
             return;
         }
-        let recent: Vec<_> = lock(&invalidations.recent)
-            .iter()
-            .filter(|recent| recent.epoch != epoch && heard.since(recent.when) <= RECENT)
-            .map(|Recent { config, at, .. }| Place {
-                engine: self.clone(),
-                config: config.clone(),
-                at: at.clone(),
-                deadline: None,
-            })
+        let mut recent = lock(&invalidations.recent);
+        // Acknowledged again, they are remembered anew.
+        let (lost, kept): (VecDeque<_>, _) = mem::take(&mut *recent).into_iter().partition(|one| one.epoch != epoch);
+        *recent = kept;
+        drop(recent);
+        let recent: Vec<_> = lost
+            .into_iter()
+            .filter(|lost| heard.since(lost.when) <= RECENT)
+            .map(|Recent { config, at, .. }| Place { engine: self.clone(), config, at, deadline: None })
             .collect();
         if recent.is_empty() {
             return;

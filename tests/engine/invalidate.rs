@@ -341,3 +341,22 @@ async fn what_was_acknowledged_just_before_an_outage_is_sent_again_however_long_
     guard.shutdown().await;
     assert_eq!(process.asked(Operation::Invalidate), 3, "one of them again");
 }
+
+/// Seen to fail when only what is acknowledged at once is remembered.
+#[tokio::test(start_paused = true)]
+async fn what_was_acknowledged_behind_is_sent_again_as_well_and_once_per_outage() {
+    use stampede_guard::testing::{Fault, Operation::Invalidate, Server};
+    let process = Server::new().process();
+    let guard = process.guard();
+    process.times(2, Invalidate, Fault::RequestLost);
+    guard.invalidate("k").await.expect_err("not acknowledged");
+    guard.shutdown().await;
+    for outage in 1..=3 {
+        process.kill();
+        tokio::time::sleep(60 * SECOND).await;
+        process.revive();
+        guard.fetch("other", async || Ok::<_, Down>(1)).await.expect("an answer");
+        guard.shutdown().await;
+        assert_eq!(process.asked(Invalidate), 3 + outage);
+    }
+}

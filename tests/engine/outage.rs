@@ -290,7 +290,14 @@ async fn who_has_waited_enough_for_a_flight_that_queues_does_not_pass_the_bulkhe
         tokio::spawn(async move { guard.fetch("stuck", std::future::pending::<Result<i32, Down>>).await })
     };
     tokio::time::sleep(MS).await;
-    for answer in join_all((0..100).map(|_| guard.fetch("k", never::<i32>))).await {
+    let callers = (0..100).map(|n| {
+        let guard = &guard;
+        async move {
+            tokio::time::sleep(n.min(1) * MS).await; // after the flight has begun
+            guard.fetch("k", never::<i32>).await
+        }
+    });
+    for answer in join_all(callers).await {
         assert_eq!(answer.expect_err("refused").kind(), ErrorKind::Overloaded);
     }
     stuck.abort();
@@ -312,4 +319,21 @@ async fn what_ends_while_it_is_filled_is_computed_by_one() {
     for answer in join_all((0..50).map(|_| guard.fetch("k", fetch()))).await {
         assert_eq!(answer.expect("an answer"), 2);
     }
+}
+
+/// Seen to fail (the patient one is never answered by the store) with one breaker for both, which hasty probes keep open.
+#[tokio::test(start_paused = true)]
+async fn a_hasty_clone_does_not_take_the_store_from_a_patient_one() {
+    let process = Server::new().process();
+    let guard = process.guard();
+    guard.fetch("k", async || Ok::<_, Down>(1)).await.expect("an answer");
+    guard.shutdown().await;
+    process.always(Get, Fault::ReplyDelayed(5 * MS));
+    let hasty = guard.clone().op_timeout(MS);
+    for _ in 0..100 {
+        hasty.fetch("another", async || Ok::<_, Down>(1)).await.expect("an answer");
+        guard.fetch("k", never::<i32>).await.expect("a hit");
+        tokio::time::sleep(50 * MS).await;
+    }
+    assert_eq!(guard.report().breaker_opened, 1, "by the hasty one");
 }
