@@ -5,7 +5,10 @@
 //! itself from its seed.
 
 use crate::sync::{Mutex, MutexGuard};
-use std::sync::{Arc, PoisonError};
+use std::{
+    mem,
+    sync::{Arc, PoisonError},
+};
 use tokio::sync::Notify;
 
 /// The side that changes the value.
@@ -37,7 +40,9 @@ impl<T> Sender<T> {
     }
 
     pub(crate) fn send_replace(&self, value: T) {
-        self.send_modify(|old| *old = value);
+        let old = mem::replace(&mut *self.0.lock(), value);
+        self.0.changed.notify_waiters();
+        drop(old); // not under the lock: what it drops may be the users'
     }
 
     pub(crate) fn send_modify(&self, change: impl FnOnce(&mut T)) {

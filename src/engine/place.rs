@@ -41,14 +41,15 @@ impl Place {
     }
 
     /// Fills. A fill is safe to run twice: one that took too long is sent once more, and one whose connection broke again
-    /// and again for as long as a lease lives, since until then everybody else waits for it.
+    /// and again for as long as others wait for it: while the lease lives, and their wait budget lasts.
     pub(super) async fn fill(&self, right: Right, entry: &Entry) -> Result<Filled, StoreError> {
+        let patience = self.config.lease.min(self.config.wait);
         let (began, mut again) = (Timestamp::now(), 0);
         let filled = loop {
             let writes = vec![Write { at: self.at.clone(), entry: entry.clone() }];
             match self.within("fill", self.engine.store.fill(&self.at, right, writes)).await {
                 Err(error) if again == 0 && !error.is_refused() => {}
-                Err(error) if error.is_disconnected() && Timestamp::now().since(began) < self.config.lease => {
+                Err(error) if error.is_disconnected() && Timestamp::now().since(began) < patience => {
                     sleep(backoff::poll(again, false, clock::draw())).await;
                 }
                 filled => break filled,
