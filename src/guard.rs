@@ -176,8 +176,8 @@ impl StampedeGuard {
     ///
     /// The first operation that takes longer than [`op_timeout`](Self::op_timeout) opens a circuit breaker, and so do
     /// five errors in a row. From then on nobody waits for the store; it is tried behind every 0.5 to 1 s, and asked
-    /// again as soon as it answers. [`invalidate`](Self::invalidate) always asks it. Clones with different operation timeouts
-    /// have breakers of their own.
+    /// again as soon as it answers. [`invalidate`](Self::invalidate) always asks it. Clones with different operation
+    /// timeouts have breakers of their own.
     #[must_use]
     pub fn outage(self, outage: Outage) -> Self {
         self.set(|config| config.outage = outage)
