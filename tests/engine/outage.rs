@@ -3,7 +3,7 @@
 use crate::{Down, MS, SECOND, never, support::Origin};
 use futures_util::future::join_all;
 use stampede_guard::{
-    ErrorKind, Outage, Policy,
+    Error, ErrorKind, Outage, Policy, StampedeGuard,
     testing::{
         Fault,
         Operation::{Fill, Get, Lead},
@@ -11,7 +11,7 @@ use stampede_guard::{
     },
 };
 use std::time::Duration;
-use tokio::time::Instant;
+use tokio::{task::JoinHandle, time::Instant};
 
 fn hanging() -> Process {
     let process = Server::new().process();
@@ -125,6 +125,17 @@ async fn fail_closed_serves_what_may_stand_in() {
     stuck.abort();
 }
 
+/// A second's budget, no store, and the only place taken for as long as that task lives.
+async fn with_a_full_bulkhead() -> (StampedeGuard, JoinHandle<Result<i32, Error>>) {
+    let guard = hanging().guard().bulkhead(1).wait(SECOND);
+    let stuck = {
+        let guard = guard.clone();
+        tokio::spawn(async move { guard.fetch("stuck", std::future::pending::<Result<i32, Down>>).await })
+    };
+    tokio::time::sleep(SECOND).await;
+    (guard, stuck)
+}
+
 /// Seen to fail (all five at once) without the bulkhead.
 #[tokio::test(start_paused = true)]
 async fn no_more_keys_are_computed_at_once_than_the_bulkhead_has_places() {
@@ -145,12 +156,7 @@ async fn no_more_keys_are_computed_at_once_than_the_bulkhead_has_places() {
 
 #[tokio::test(start_paused = true)]
 async fn who_finds_no_place_within_the_wait_budget_is_refused() {
-    let guard = hanging().guard().bulkhead(1).wait(SECOND);
-    let stuck = {
-        let guard = guard.clone();
-        tokio::spawn(async move { guard.fetch("stuck", std::future::pending::<Result<i32, Down>>).await })
-    };
-    tokio::time::sleep(SECOND).await;
+    let (guard, stuck) = with_a_full_bulkhead().await;
     let asked = Instant::now();
     let error = guard.fetch("k", never::<i32>).await.expect_err("refused");
     assert_eq!((error.kind(), error.retry_in()), (ErrorKind::Overloaded, Some(SECOND)));
@@ -261,12 +267,7 @@ async fn who_waits_for_another_process_hears_that_the_store_is_gone() {
 /// Seen to fail (they queue one after the other, each for a budget) when those who joined ask again whatever the time.
 #[tokio::test(start_paused = true)]
 async fn who_joined_somebody_who_finds_no_place_is_refused_when_his_own_budget_is_over() {
-    let guard = hanging().guard().bulkhead(1).wait(SECOND);
-    let stuck = {
-        let guard = guard.clone();
-        tokio::spawn(async move { guard.fetch("stuck", std::future::pending::<Result<i32, Down>>).await })
-    };
-    tokio::time::sleep(SECOND).await;
+    let (guard, stuck) = with_a_full_bulkhead().await;
     let asked = Instant::now();
     let answers = join_all((0..200).map(|_| guard.fetch("k", never::<i32>))).await;
     for answer in answers {
