@@ -28,6 +28,8 @@ pub(crate) struct Config {
     /// Places for computations while the store is down.
     pub(crate) bulkhead: Arc<Semaphore>,
     pub(crate) deadline: Option<Instant>,
+    #[cfg(feature = "http")]
+    pub(crate) rules: crate::http::Rules,
 }
 
 /// What is done while the store does not answer. See [`StampedeGuard::outage`](crate::StampedeGuard::outage).
@@ -83,6 +85,8 @@ impl Default for Config {
             max_waiters: 10_000,
             bulkhead: Arc::new(Semaphore::new(64)),
             deadline: None,
+            #[cfg(feature = "http")]
+            rules: crate::http::Rules::default(),
         }
     }
 }

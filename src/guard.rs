@@ -194,6 +194,13 @@ impl StampedeGuard {
         self.set(|config| config.bulkhead = Arc::new(Semaphore::new(places)))
     }
 
+    /// How the HTTP layer treats what HTTP leaves to a cache. Default: see [`Rules`](crate::http::Rules).
+    #[cfg(feature = "http")]
+    #[must_use]
+    pub fn http(self, rules: crate::http::Rules) -> Self {
+        self.set(|config| config.rules = rules)
+    }
+
     /// Drops the entry of the key, and refuses every computation of it that has begun.
     ///
     /// When this has returned `Ok`, no fill that began before will land, and nobody who asks this guard or its clones

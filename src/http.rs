@@ -7,10 +7,12 @@ mod future;
 pub(crate) mod fuzzing;
 mod head;
 mod key;
+mod rules;
 mod semantics;
 mod service;
 mod status;
 
 pub use body::GuardBody;
 pub use future::ResponseFuture;
+pub use rules::Rules;
 pub use service::{Deadline, GuardService};
