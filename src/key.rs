@@ -144,6 +144,11 @@ impl Address {
         [self.schema, self.schema.wrapping_sub(1), self.schema.wrapping_add(1)]
     }
 
+    /// The same resource in another variant.
+    pub(crate) fn to_variant(&self, variant: Bytes) -> Self {
+        Self { key: self.key.clone().variant(variant), ..self.clone() }
+    }
+
     pub(crate) fn in_schema(&self, schema: u32) -> Self {
         Self { schema, ..self.clone() }
     }

@@ -10,7 +10,7 @@ use super::{
 use crate::{
     clock::{self, Timestamp},
     config::Config,
-    engine::{CacheVerdict, End, Failure, Head, Judge, Keep, Share, Turn, Verdict},
+    engine::{CacheVerdict, End, Failure, Head, Judge, Keep, Offer, Share, Turn, Verdict},
     entry::{Entry, Kind, Lifetimes, Live},
     error::{BoxError, Error, ErrorKind},
     guard::StampedeGuard,
@@ -98,14 +98,14 @@ where
                     unconditional(request.headers_mut());
                     seen.is_some()
                 }
-                Turn::Pass | Turn::Alone => false,
+                Turn::Pass { .. } | Turn::Alone => false,
             };
             let answer = match poll_fn(|cx| inner.poll_ready(cx)).await {
                 Ok(()) => inner.call(request).await,
                 Err(error) => Err(error),
             };
             match turn {
-                Turn::Lead { .. } | Turn::Pass => head_of(answer, &config, stale),
+                Turn::Lead { .. } | Turn::Pass { .. } => head_of(answer, &config, stale),
                 Turn::Alone => Head::private(answer.map(pass)),
             }
         };
@@ -176,14 +176,14 @@ impl<B: 'static, E: 'static> Judge<Answer<B, E>> for Asking<B, E> {
         Some(Ok(response))
     }
 
-    fn share(&self, live: &Live) -> Option<Answer<B, E>> {
-        let shared: &InTransit = live.downcast_ref()?;
+    fn share(&self, live: &Live) -> Offer<Answer<B, E>> {
+        let Some(shared) = live.downcast_ref::<InTransit>() else { return Offer::Declined };
         let waited = Timestamp::now().since(shared.answered);
         let age = waited.as_secs().saturating_add(semantics::age(&shared.headers).into());
         // What was answered after the client asked is new to it, whatever age it accepts.
         let too_old = |(max_age, asked): (Duration, _)| shared.answered < asked && age >= max_age.as_secs();
         if self.max_age.is_some_and(too_old) {
-            return None;
+            return Offer::TooOld;
         }
         let body = shared.body.as_ref().map_or_else(|| GuardBody::stored(Bytes::new()), GuardBody::growing);
         let mut response = Response::new(body);
@@ -192,7 +192,7 @@ impl<B: 'static, E: 'static> Judge<Answer<B, E>> for Asking<B, E> {
         if age > 0 {
             response.headers_mut().insert(header::AGE, age.into());
         }
-        Some(Ok(response))
+        Offer::Taken(Ok(response))
     }
 
     fn refuse(&self, error: Error) -> Answer<B, E> {
@@ -266,8 +266,8 @@ where
     let transit =
         |body: Option<Arc<Growing>>, headers| -> Live { Arc::new(InTransit { answered, status, headers, body }) };
     let share = match lifetimes {
-        Some(lifetimes) if known => Share::Everybody(transit(Some(growing), headers), Keep { lifetimes, codec: CODEC }),
-        Some(lifetimes) => Share::AtEnd(Keep { lifetimes, codec: CODEC }),
+        Some(lifetimes) if known => Share::Everybody(transit(Some(growing), headers), Keep { lifetimes, codec: CODEC, index: None }),
+        Some(lifetimes) => Share::AtEnd(Keep { lifetimes, codec: CODEC, index: None }),
         None if known => Share::Failed(Failure::Live(transit(Some(growing), headers)), status.as_u16()),
         None => {
             for of_the_body in [header::CONTENT_LENGTH, header::CONTENT_TYPE, header::CONTENT_ENCODING] {
