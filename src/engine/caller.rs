@@ -47,8 +47,8 @@ pub(super) struct Caller<'a, R, J> {
     trail: Vec<Live>,
     /// Whether it was sent on by a computation that it had waited for: what that one has made counts.
     waited: bool,
-    /// Whether it has met a flight whose answer was too old for it, so that it joins none that has one.
-    under_way: bool,
+    /// Where it asks after it has met an answer that was too old for it: it joins no flight that has one already.
+    newer: Option<Scope>,
     answer: PhantomData<fn() -> R>,
 }
 
@@ -57,8 +57,8 @@ enum Round<'a, R> {
     Answer(R, CacheVerdict),
     /// Not answered: ask again, with the fetch that was not used.
     Again(BoxFetch<'a, R>),
-    /// As above, but not those whose answer is there.
-    Newer(BoxFetch<'a, R>),
+    /// As above, for an answer that is not there yet.
+    Newer(Scope, BoxFetch<'a, R>),
     /// As above, but elsewhere.
     Beneath(Hop, BoxFetch<'a, R>),
 }
@@ -69,8 +69,8 @@ impl<'a, R: Send + 'a, J: Judge<R>> Caller<'a, R, J> {
         let budget = clock::in_future(backoff::budget(place.config.wait, clock::draw()));
         let give_up = place.deadline.map_or(budget, |deadline| deadline.min(budget));
         let (asked, trail) = (Timestamp::now(), Vec::new());
-        let (waited, under_way, answer) = (false, false, PhantomData);
-        Self { place, judge, spawn, asked, budget, give_up, leading, trail, waited, under_way, answer }
+        let (waited, newer, answer) = (false, None, PhantomData);
+        Self { place, judge, spawn, asked, budget, give_up, leading, trail, waited, newer, answer }
     }
 
     pub(super) async fn ask(mut self, fetch: BoxFetch<'a, R>) -> (R, CacheVerdict) {
@@ -103,8 +103,8 @@ impl<'a, R: Send + 'a, J: Judge<R>> Caller<'a, R, J> {
             fetch = match self.round(fetch).await {
                 Round::Answer(answer, verdict) => return (answer, verdict),
                 Round::Again(unused) => unused,
-                Round::Newer(unused) => {
-                    self.under_way = true;
+                Round::Newer(scope, unused) => {
+                    self.newer = Some(scope);
                     unused
                 }
                 Round::Beneath(hop, unused) => {
@@ -121,6 +121,9 @@ impl<'a, R: Send + 'a, J: Judge<R>> Caller<'a, R, J> {
     }
 
     async fn round(&mut self, fetch: BoxFetch<'a, R>) -> Round<'a, R> {
+        if self.newer == Some(Scope::Local) {
+            return self.local(Start::Overdue, None, fetch).await;
+        }
         // A flight is joined without a lookup, unless what it refreshes is good enough for this caller, or not for it.
         if let Some(join) = self.place.engine.flights.join(&self.place.at, self.wanted(None))
             && !join.seen().is_some_and(|seen| self.servable(seen) || self.declines(seen))
@@ -297,7 +300,7 @@ impl<'a, R: Send + 'a, J: Judge<R>> Caller<'a, R, J> {
     }
 
     fn wanted(&self, since: Option<Timestamp>) -> Wanted {
-        Wanted { since, nested: !self.leading.is_empty(), under_way: self.under_way }
+        Wanted { since, nested: !self.leading.is_empty(), under_way: self.newer.is_some() }
     }
 
     fn servable(&self, entry: &Entry) -> bool {

@@ -7,7 +7,7 @@ use crate::{
     config::AfterWait,
     engine::{
         BoxFetch, CacheVerdict, Failure, Judge, Offer,
-        flight::{Join, State},
+        flight::{Join, Scope, State},
         pilot::{Start, WAITED},
         right::Made,
     },
@@ -124,14 +124,14 @@ impl<'a, R: Send + 'a, J: Judge<R>> Caller<'a, R, J> {
                     match self.hop(&index) {
                         Some(hop) if hop.variant == variant => {}
                         Some(hop) => return Round::Beneath(hop, fetch),
-                        None => return Round::Newer(fetch),
+                        None => return Round::Newer(Scope::Fleet, fetch),
                     }
                 }
                 // Made while this caller waited, it counts, however short its lifetime; joined too late, it is judged.
                 match entry.meta().answered >= self.asked || self.servable(&entry) {
                     true => self.judge.read(&entry).map_or(Offer::Declined, Offer::Taken),
                     false if self.declines(&entry) => Offer::Declined,
-                    false => return Round::Newer(fetch),
+                    false => return Round::Newer(Scope::Fleet, fetch),
                 }
             }
             State::NotShared(class) if self.judge.heeds(class) => Offer::Declined,
@@ -157,7 +157,8 @@ impl<'a, R: Send + 'a, J: Judge<R>> Caller<'a, R, J> {
             Offer::Taken(answer) => Round::Answer(answer, CacheVerdict::Coalesced),
             // For instance of another type: it gets an answer all the same.
             Offer::Declined => self.answer_alone(fetch).await,
-            Offer::TooOld => Round::Newer(fetch),
+            // Its body may take long, and holds the lease until then.
+            Offer::TooOld => Round::Newer(Scope::Local, fetch),
             Offer::Beneath(hop) => Round::Beneath(hop, fetch),
         }
     }
