@@ -11,6 +11,7 @@ mod rules;
 mod semantics;
 mod service;
 mod status;
+mod vary;
 
 pub use body::GuardBody;
 pub use future::ResponseFuture;

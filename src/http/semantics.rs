@@ -2,6 +2,20 @@
 //!
 //! This is the safe part of RFC 9111: what is not handled yet is not stored, rather than stored wrongly.
 
+mod etag;
+pub(super) mod fields;
+pub(super) mod freshness;
+pub(super) mod invalidation;
+#[cfg(test)]
+mod kit;
+pub(super) mod ranges;
+pub(super) mod request;
+pub(super) mod reuse;
+pub(super) mod storing;
+pub(super) mod validation;
+
+pub(super) use fields::end_to_end;
+
 use super::directives::{self, Directives};
 use http::{HeaderMap, Method, StatusCode, header};
 use std::time::{Duration, SystemTime};
@@ -82,7 +96,7 @@ pub(super) fn shared(status: StatusCode, headers: &HeaderMap, now: SystemTime) -
     match storable {
         // RFC 9111 §4.2.4: these forbid to serve it stale.
         true => {
-            let stale = !directives.must_revalidate && directives.s_maxage.is_none();
+            let stale = !directives.forbid_stale();
             Shared::Everybody { lifetime: given, stale }
         }
         false => Shared::Nobody,
@@ -130,36 +144,6 @@ const SILENTLY_STORABLE: [StatusCode; 10] = [
     StatusCode::METHOD_NOT_ALLOWED,
     StatusCode::GONE,
     StatusCode::URI_TOO_LONG,
-];
-
-/// RFC 9110 §7.6.1: what is between two neighbours only, and so is neither stored nor replayed. `Age` and
-/// `Cache-Status` are said anew with each answer.
-pub(super) fn end_to_end(headers: &HeaderMap) -> HeaderMap {
-    let mut kept = headers.clone();
-    for line in headers.get_all(header::CONNECTION) {
-        for name in line.to_str().unwrap_or_default().split(',') {
-            kept.remove(name.trim());
-        }
-    }
-    for name in NOT_STORED {
-        kept.remove(name);
-    }
-    kept
-}
-
-const NOT_STORED: [&str; 12] = [
-    "age",
-    "cache-status",
-    "connection",
-    "keep-alive",
-    "proxy-authenticate",
-    "proxy-authentication-info",
-    "proxy-authorization",
-    "proxy-connection",
-    "te",
-    "trailer",
-    "transfer-encoding",
-    "upgrade",
 ];
 
 fn contains(headers: &HeaderMap, name: &header::HeaderName, token: &str) -> bool {
@@ -272,18 +256,6 @@ mod tests {
         }
         let both = [("pragma", "no-cache"), ("cache-control", "max-age=5")];
         assert_eq!(ask(&both), Asked::Cache { max_age: Some(Duration::from_secs(5)) });
-    }
-
-    #[test]
-    fn neighbours_fields_are_not_stored() {
-        let kept = end_to_end(&headers(&[
-            ("connection", "close, X-Hop"),
-            ("x-hop", "1"),
-            ("transfer-encoding", "chunked"),
-            ("age", "3"),
-            ("etag", "e"),
-        ]));
-        assert_eq!(kept, headers(&[("etag", "e")]));
     }
 
     proptest! {
