@@ -133,7 +133,7 @@ impl Place {
     pub(crate) async fn resolve<R, J, F, Fut>(self, judge: J, fetch: F) -> (R, CacheVerdict)
     where
         R: Send + 'static,
-        J: Judge<R>,
+        J: Judge<R> + Clone + Send + Sync + 'static,
         F: FnOnce(Turn) -> Fut + Send + 'static,
         Fut: Future<Output = Head<R>> + Send + 'static,
     {
@@ -143,7 +143,7 @@ impl Place {
 
     /// Answers from the store, or not at all: nothing is computed, and nobody waited for. One that may be served while
     /// it is refreshed is served, and not refreshed.
-    pub(crate) async fn look<R: Send, J: Judge<R>>(self, judge: J) -> Option<(R, CacheVerdict)> {
+    pub(crate) async fn look<R: Send, J: Judge<R> + Clone + Send + Sync + 'static>(self, judge: J) -> Option<(R, CacheVerdict)> {
         Caller::new(self, judge, None).look().await
     }
 
@@ -153,7 +153,7 @@ impl Place {
     pub(crate) async fn resolve_scoped<R, J, F, Fut>(self, judge: J, fetch: F) -> (R, CacheVerdict)
     where
         R: Send,
-        J: Judge<R>,
+        J: Judge<R> + Clone + Send + Sync + 'static,
         F: FnOnce(Turn) -> Fut + Send,
         Fut: Future<Output = Head<R>> + Send,
     {
@@ -170,7 +170,7 @@ where
 }
 
 /// So many indexes are followed on the way to an entry.
-const DEPTH: usize = 4;
+pub(crate) const DEPTH: usize = 4;
 
 /// Whether the entry is a pass marker that is still in force.
 fn is_marker(entry: &Entry, now: Timestamp) -> bool {

@@ -63,7 +63,7 @@ enum Round<'a, R> {
     Beneath(Hop, BoxFetch<'a, R>),
 }
 
-impl<'a, R: Send + 'a, J: Judge<R>> Caller<'a, R, J> {
+impl<'a, R: Send + 'a, J: Judge<R> + Clone + Send + Sync + 'static> Caller<'a, R, J> {
     pub(super) fn new(place: Place, judge: J, spawn: Option<Spawn<'a>>) -> Self {
         let leading = LEADING.try_with(Clone::clone).unwrap_or_default();
         let budget = clock::in_future(backoff::budget(place.config.wait, clock::draw()));

@@ -51,7 +51,7 @@ pub(super) enum Landed<'a, R> {
     Failed(Error),
 }
 
-impl<'a, R: Send + 'a, J: Judge<R>> Pilot<'a, R, J> {
+impl<'a, R: Send + 'a, J: Judge<R> + Clone + Send + Sync + 'static> Pilot<'a, R, J> {
     pub(super) async fn fly(mut self, start: Start, fetch: BoxFetch<'a, R>) {
         let listener = self.run.place.listen(); // before asking: no wake-up falls in between
         let claim = match start {

@@ -15,7 +15,7 @@ use bytes::Bytes;
 use std::time::Instant;
 
 /// What one caller makes of what is stored or shared. Its answer is an `R`.
-pub(crate) trait Judge<R>: Clone + Send + Sync + 'static {
+pub(crate) trait Judge<R> {
     /// What may be done with the entry. Whoever says *serve* is asked to [`read`](Self::read) it next.
     fn judge(&self, entry: &Entry, now: Timestamp) -> Verdict;
     /// Whether the entry may stand in for a fetch that failed.

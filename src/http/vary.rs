@@ -28,6 +28,12 @@ impl Selecting {
         self.0.is_empty()
     }
 
+    /// Less those of the other one.
+    pub(super) fn without(mut self, other: &Self) -> Self {
+        self.0.retain(|field| !other.0.contains(field));
+        self
+    }
+
     /// What a request says in these fields, the same for all requests that select the same response. A field that is
     /// absent differs from an empty one, and each has its length before it, so that none runs into the next.
     pub(super) fn values(&self, request: &HeaderMap, rules: &Rules) -> Vec<u8> {

@@ -17,7 +17,7 @@ use crate::{
 use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
-impl<'a, R: Send + 'a, J: Judge<R>> Caller<'a, R, J> {
+impl<'a, R: Send + 'a, J: Judge<R> + Clone + Send + Sync + 'static> Caller<'a, R, J> {
     /// Waits for a flight of the fleet, at most for the wait budget.
     pub(super) async fn wait(&self, join: Join, fetch: BoxFetch<'a, R>) -> Round<'a, R> {
         if self.is_cycle() {

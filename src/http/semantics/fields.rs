@@ -20,6 +20,11 @@ pub(in crate::http) fn end_to_end(headers: &HeaderMap) -> HeaderMap {
     kept
 }
 
+/// RFC 9112 §8: a body of another length is incomplete, and RFC 9111 §3.3 lets no cache store it as if it were not.
+pub(in crate::http) fn content_length(headers: &HeaderMap) -> Option<u64> {
+    headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.trim().parse().ok())
+}
+
 /// RFC 9110 §6.6.1: who has a clock adds the `Date` that is not there, or is none.
 pub(in crate::http) fn dated(headers: &mut HeaderMap, answered: SystemTime) {
     if super::freshness::date(headers, &header::DATE).is_none()

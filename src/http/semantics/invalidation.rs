@@ -12,13 +12,14 @@ pub(in crate::http) fn invalidates(status: StatusCode) -> bool {
 
 /// The other resources that may have changed: those in `Location` and `Content-Location`, of the same origin only, since
 /// nobody speaks for another. They are resolved as RFC 3986 §5.2 has it, and have scheme and authority of the target.
-pub(in crate::http) fn also(scheme: &str, authority: &Authority, path: &str, answer: &HeaderMap) -> Vec<PathAndQuery> {
+pub(in crate::http) fn also(target: &Uri, answer: &HeaderMap) -> Vec<PathAndQuery> {
+    let (Some(scheme), Some(authority)) = (target.scheme_str(), target.authority()) else { return Vec::new() };
     let fields = [header::LOCATION, header::CONTENT_LOCATION];
     let lines = fields.iter().flat_map(|field| answer.get_all(field));
     let resolved = lines.filter_map(|line| {
         let reference = line.to_str().ok()?;
         // RFC 3986 §3.5: a fragment is for the client.
-        resolve(scheme, authority, path, reference.split('#').next()?.trim_ascii())
+        resolve(scheme, authority, target.path(), reference.split('#').next()?.trim_ascii())
     });
     resolved.collect()
 }

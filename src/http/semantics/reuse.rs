@@ -1,22 +1,21 @@
 //! Whether a stored response answers a request as it is: RFC 9111 §4.2, §5.2.1.
 
-use super::{freshness, request::Demand, storing::Open, validation};
+use super::{freshness, request::Demand, storing::Open};
 use crate::http::{directives::Directives, rules::Rules};
 use http::HeaderMap;
 use std::time::{Duration, UNIX_EPOCH};
 
-/// What is derived once from a stored head.
+/// What is derived once from a stored head, by whoever stores it: readers go by that, so that processes with different
+/// rules agree, and nothing is parsed for a hit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::http) struct Facts {
     pub(in crate::http) open: Open,
-    /// Whether the origin can be asked if it has changed.
-    pub(in crate::http) validator: bool,
     /// RFC 9111 §4.2.4: whether it must not be served stale, whoever would accept it.
-    never_stale: bool,
+    pub(in crate::http) never_stale: bool,
     /// RFC 8246: while it is fresh, it does not change.
-    immutable: bool,
+    pub(in crate::http) immutable: bool,
     /// What it says of its whole lifetime: it may have been stale when it arrived.
-    lifetime: Option<Duration>,
+    pub(in crate::http) lifetime: Option<Duration>,
 }
 
 impl Facts {
@@ -25,7 +24,6 @@ impl Facts {
         let (directives, source) = Directives::for_cache(headers, &rules.targets);
         Self {
             open: Open::said(&directives),
-            validator: validation::has_validator(headers),
             never_stale: directives.forbid_stale(),
             immutable: directives.immutable,
             lifetime: freshness::explicit(&directives, source, headers, UNIX_EPOCH),
