@@ -61,11 +61,15 @@ impl<H: Borrow<HeaderMap>, B, E> Asking<H, B, E> {
         stored(entry).filter(|stored| stored.facts.open.admits(self.wish.credentials))
     }
 
+    /// Whether it is too late to join.
     fn is_too_old(&self, shared: &InTransit) -> bool {
+        // Half an answer is of no use to those who have the time to ask for a whole one.
+        let broken_off = shared.body.as_ref().is_some_and(|body| body.has_broken_off());
         let demand = &self.wish.demand;
         let age = Timestamp::now().since(shared.answered) + shared.age;
         // What was answered after the client asked is new to it, whatever it demands.
-        shared.answered < self.asked && (demand.no_cache || demand.max_age.is_some_and(|max_age| age >= max_age))
+        let refused = demand.no_cache || demand.max_age.is_some_and(|max_age| age >= max_age);
+        broken_off || (shared.answered < self.asked && refused)
     }
 }
 
@@ -100,7 +104,8 @@ impl<H: Borrow<HeaderMap>, B, E> Judge<Answer<B, E>> for Asking<H, B, E> {
         let stored = self.stored(entry)?;
         let (now, fresh_for) = (Timestamp::now(), entry.meta().lifetimes.fresh_for);
         let age = entry.age(now);
-        let ttl = fresh_for.as_secs().cast_signed().saturating_sub(age.as_secs().cast_signed());
+        let left = |span: Duration, of: Duration| span.saturating_sub(of).as_millis().div_ceil(1000) as i64;
+        let ttl = left(fresh_for, age) - left(age, fresh_for);
         Some(Ok(self.reply().stored(&stored, age + stored.age, Note::Ttl(ttl))))
     }
 

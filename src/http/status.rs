@@ -33,7 +33,7 @@ pub(super) fn stamp<B>(mut response: Response<B>, verdict: CacheVerdict, shown: 
         Some(Note::Ttl(_)) => text.write_str("; fwd=miss; collapsed"),
         Some(Note::Collapsed { why }) => write!(text, "; fwd={why}; collapsed"),
         Some(Note::Forwarded { why, status, stored }) => {
-            let stored = if stored { "; stored" } else { "" };
+            let stored = if stored && verdict != CacheVerdict::FailedOpen { "; stored" } else { "" };
             write!(text, "; fwd={why}; fwd-status={status}{stored}")
         }
         Some(Note::Own(why)) => write!(text, "; detail={why}"),

@@ -99,7 +99,7 @@ mod tests {
 
     fn resolved(reference: &str) -> Option<String> {
         let answer = headers(&[("location", reference)]);
-        let also = also("http", &Authority::from_static("h.example"), "/a/b/c", &answer);
+        let also = also(&Uri::from_static("http://h.example/a/b/c"), &answer);
         also.first().map(PathAndQuery::to_string)
     }
 
@@ -116,7 +116,7 @@ mod tests {
     #[test]
     fn both_locations_are_invalidated() {
         let answer = headers(&[("location", "/x"), ("content-location", "/y?z"), ("link", "/no")]);
-        let also = also("http", &Authority::from_static("h"), "/", &answer);
+        let also = also(&Uri::from_static("http://h/"), &answer);
         assert_eq!(also, ["/x", "/y?z"]);
     }
 
