@@ -4,31 +4,14 @@
 mod support;
 
 use serde_json::Value;
-use std::{
-    env, fs,
-    net::SocketAddr,
-    path::PathBuf,
-    process::{Output, Stdio},
-    time::Duration,
-};
-use support::RedisServer;
+use std::{fs, net::SocketAddr, path::PathBuf, process::Output, time::Duration};
+use support::{RedisServer, example};
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
     net::TcpStream,
     process::Command,
     time::timeout,
 };
-
-/// An example as cargo has built it: beside the directory that this test is in.
-fn example(name: &str) -> Command {
-    let test = env::current_exe().expect("this binary has a path");
-    let target: PathBuf = test.ancestors().nth(2).expect("target/<profile>/deps/<test>").join("examples");
-    let path = target.join(name).with_extension(env::consts::EXE_EXTENSION);
-    assert!(path.exists(), "the example is not built: run `cargo test`, or `cargo build --examples` before this test");
-    let mut command = Command::new(path);
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
-    command
-}
 
 async fn run(mut command: Command) -> Output {
     timeout(BOUND, command.output()).await.expect("it comes to an end").expect("it starts")
