@@ -1,12 +1,11 @@
 //! The proxies: processes of the example, each on a port of its own.
 
 use crate::{
-    client::in_time,
+    client::{ask, get, in_time, raw},
     support::{RedisServer, example, signal},
 };
 use std::{
     net::SocketAddr,
-    ops::Index,
     process::{ExitStatus, Output},
 };
 use tokio::{
@@ -35,13 +34,9 @@ impl Fleet {
     pub(crate) fn at(&self, i: usize) -> SocketAddr {
         self.0[i % self.0.len()].address
     }
-}
 
-impl Index<usize> for Fleet {
-    type Output = Proxy;
-
-    fn index(&self, i: usize) -> &Proxy {
-        &self.0[i]
+    pub(crate) fn into_proxies(self) -> Vec<Proxy> {
+        self.0
     }
 }
 
@@ -69,6 +64,14 @@ impl Proxy {
     /// One without Redis.
     pub(crate) async fn alone(origin: SocketAddr) -> Self {
         Self::start(origin, &[]).await
+    }
+
+    /// What it says to these bytes; and that it is well afterwards, in front of a [`Site::mirror`](crate::site::Site).
+    pub(crate) async fn said(&self, bytes: impl AsRef<[u8]>) -> String {
+        let said = raw(self.address, bytes).await;
+        let answer = ask(self.address, get("/fine")).await;
+        assert_eq!((answer.status, answer.text()), (200, "GET site.example /fine"), "after {said}");
+        said
     }
 
     /// Tells it to stop.

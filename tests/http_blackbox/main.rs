@@ -10,4 +10,8 @@ mod site;
 
 mod clients;
 mod herds;
+mod malformed;
+mod outage;
+mod poisoning;
+mod stop;
 mod streaming;

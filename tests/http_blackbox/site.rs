@@ -24,7 +24,8 @@ pub(crate) struct Site {
 }
 
 impl Site {
-    /// Answers `respond(request, n)` to the `n`-th call, once the origin lets that through.
+    /// Answers `respond(request, n)` to the `n`-th call, once the origin lets that through. Unsafe methods are neither
+    /// held nor counted: their `n` is 0.
     pub(crate) async fn start<R: IntoResponse>(
         origin: &Origin,
         respond: impl Fn(Request, usize) -> R + Clone + Send + Sync + 'static,
@@ -38,13 +39,22 @@ impl Site {
             async move {
                 let (head, body) = request.into_parts();
                 heads.lock().expect("nobody panics").push(head.clone());
-                let call = origin.call().await;
+                let call = if head.method.is_safe() { origin.call().await } else { 0 };
                 respond(Request::from_parts(head, body), call)
             }
         };
         let mut server = JoinSet::new();
         server.spawn(async move { axum::serve(listener, Router::new().fallback(handler)).await.expect("it serves") });
         Self { address, seen, _server: server }
+    }
+
+    /// One whose answers are for everybody, and say what it was asked for.
+    pub(crate) async fn mirror(origin: &Origin) -> Self {
+        let answer = |request: Request, _| {
+            let asked = format!("{} {} {}", request.method(), field(&request, "host"), request.uri());
+            with(&[("cache-control", "max-age=60")], asked)
+        };
+        Self::start(origin, answer).await
     }
 
     /// The heads of all requests so far, in the order in which they came.
