@@ -9,7 +9,7 @@ use support::{RedisServer, example};
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
     net::TcpStream,
-    process::Command,
+    process::{Child, Command},
     time::timeout,
 };
 
@@ -115,6 +115,13 @@ async fn a_fleet_without_a_redis_server_is_refused_clearly() {
     assert!(complaint.contains("no redis-server on the PATH") && complaint.contains("--redis URL"), "{complaint}");
 }
 
+/// Where a server says that it listens, in its first line.
+async fn address(server: &mut Child, before: &str) -> SocketAddr {
+    let mut lines = BufReader::new(server.stdout.as_mut().expect("a pipe")).lines();
+    let line = timeout(BOUND, lines.next_line()).await.expect("it starts in time").expect("UTF-8").expect("a line");
+    line.strip_prefix(before).expect("where it listens").parse().expect("an address")
+}
+
 async fn get(server: SocketAddr, path: &str) -> String {
     let mut stream = TcpStream::connect(server).await.expect("it listens");
     let request = format!("GET {path} HTTP/1.1\r\nhost: reports.example\r\nconnection: close\r\n\r\n");
@@ -129,9 +136,7 @@ async fn get(server: SocketAddr, path: &str) -> String {
 async fn the_app_serves_until_it_is_interrupted() {
     for (signal, delay) in [("INT", "50"), ("TERM", "0")] {
         let mut app = axum_app(&["--listen", "127.0.0.1:0", "--delay", delay]).spawn().expect("it starts");
-        let mut lines = BufReader::new(app.stdout.take().expect("a pipe")).lines();
-        let line = timeout(BOUND, lines.next_line()).await.expect("it starts in time").expect("UTF-8").expect("a line");
-        let address = line.strip_prefix("listening on http://").expect("where it listens").parse().expect("an address");
+        let address = address(&mut app, "listening on http://").await;
 
         let (first, second) = (get(address, "/report/1").await, get(address, "/report/1").await);
         for answer in [&first, &second] {
@@ -173,6 +178,41 @@ async fn the_client_calls_its_upstream_once() {
     ];
     for line in lines {
         assert!(printed.contains(line), "no `{line}` in\n{printed}");
+    }
+}
+
+#[tokio::test]
+async fn the_proxy_asks_its_origin_once() {
+    let mut app = axum_app(&["--listen", "127.0.0.1:0"]).spawn().expect("it starts");
+    let origin = address(&mut app, "listening on http://").await;
+    let mut proxy = example("reverse_proxy");
+    proxy.args(["--listen", "127.0.0.1:0", "--fresh-for", "60s", "--origin", &format!("http://{origin}")]);
+    let mut proxy = proxy.spawn().expect("it starts");
+    let proxy = address(&mut proxy, "listening on ").await;
+    let path = "/unguarded/report/1";
+    let (first, second) = (get(proxy, path).await, get(proxy, path).await);
+    for answer in [&first, &second] {
+        assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("report 1: all is well\n"), "{answer}");
+    }
+    assert!(second.contains("stampede-guard; hit; ttl="), "{second}");
+    assert!(get(origin, "/origin-calls").await.ends_with("\r\n1"));
+}
+
+#[tokio::test]
+async fn the_proxy_explains_what_it_cannot_use() {
+    let cases: [&[&str]; 6] = [
+        &[],
+        &["--origin", "https://127.0.0.1:1"],
+        &["--origin", "http://127.0.0.1:1/path"],
+        &["--origin", "127.0.0.1:1"],
+        &["--origin", "http://127.0.0.1:1", "--wait", "5"],
+        &["--origin", "http://127.0.0.1:1", "--redis", "no url"],
+    ];
+    for args in cases {
+        let mut proxy = example("reverse_proxy");
+        proxy.args(args);
+        let complaint = complaint(proxy, 2).await;
+        assert!(complaint.contains("error:"), "{args:?}: {complaint}");
     }
 }
 

@@ -55,7 +55,7 @@ impl Proxy {
             command.args(["--wait", "60s"]);
         }
         let mut process = command.args(args).spawn().expect("it starts");
-        let mut lines = BufReader::new(process.stdout.take().expect("a pipe")).lines();
+        let mut lines = BufReader::new(process.stdout.as_mut().expect("a pipe")).lines();
         let line = in_time("the start of a proxy", lines.next_line()).await.expect("UTF-8").expect("a line");
         let address = line.strip_prefix("listening on ").expect("where it listens").parse().expect("an address");
         Self { address, process }
