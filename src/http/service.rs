@@ -182,7 +182,8 @@ impl<B: 'static, E: 'static> Judge<Answer<B, E>> for Asking<B, E> {
         let age = waited.as_secs().saturating_add(semantics::age(&shared.headers).into());
         // What was answered after the client asked is new to it, whatever age it accepts.
         let too_old = |(max_age, asked): (Duration, _)| shared.answered < asked && age >= max_age.as_secs();
-        if self.max_age.is_some_and(too_old) {
+        let broken = shared.body.as_ref().is_some_and(|body| body.has_broken_off());
+        if broken || self.max_age.is_some_and(too_old) {
             return None;
         }
         let body = shared.body.as_ref().map_or_else(|| GuardBody::stored(Bytes::new()), GuardBody::growing);
