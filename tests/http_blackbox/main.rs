@@ -9,9 +9,14 @@ mod fleet;
 mod site;
 
 mod clients;
+mod conditional;
+mod directives;
 mod herds;
 mod malformed;
+mod methods;
 mod outage;
 mod poisoning;
+mod stale;
 mod stop;
 mod streaming;
+mod vary;

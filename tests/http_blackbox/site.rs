@@ -57,6 +57,15 @@ impl Site {
         Self::start(origin, answer).await
     }
 
+    /// One page with validators, which may be kept for a minute; the `ETag` is the number of the call.
+    pub(crate) async fn with_validators(origin: &Origin) -> Self {
+        let answer = |_, n| {
+            let etag = format!("\"{n}\"");
+            with(&[("cache-control", "max-age=60"), ("etag", &etag), ("last-modified", MODIFIED)], PAGE)
+        };
+        Self::start(origin, answer).await
+    }
+
     /// The heads of all requests so far, in the order in which they came.
     pub(crate) fn seen(&self) -> MutexGuard<'_, Vec<Parts>> {
         self.seen.lock().expect("nobody panics")
@@ -118,3 +127,5 @@ pub(crate) fn large(chunks: usize) -> Body {
 }
 
 pub(crate) const CHUNK: &[u8] = &[b'x'; 64 << 10];
+pub(crate) const PAGE: &str = "0123456789";
+pub(crate) const MODIFIED: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
