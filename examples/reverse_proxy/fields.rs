@@ -74,7 +74,7 @@ mod tests {
         let mut fields = HeaderMap::new();
         for (name, value) in [
             ("host", "Other"),
-            ("connection", "close, X-Hop,, \u{e9}, upgrade"),
+            ("connection", "close, X-Hop,, \u{e9}, upgrade, Host"),
             ("x-hop", "1"),
             ("upgrade", "h2c"),
             ("te", "trailers"),

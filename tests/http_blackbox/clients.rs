@@ -21,6 +21,7 @@ async fn a_client_that_leads_and_leaves_does_not_lose_the_fill() {
     assert_eq!(in_time("the one who waits", waits).await.expect("nobody panics").text(), "page 1");
     assert_eq!(ask(fleet.at(0), get("/page")).await.text(), "page 1");
     assert_eq!(origin.calls(), 1);
+    fleet.ends_well().await;
 }
 
 #[tokio::test]
@@ -39,6 +40,7 @@ async fn a_client_that_waits_and_leaves_takes_nobody_along() {
         assert_eq!(in_time("an answer", answer).await.expect("nobody panics").text(), "page 1");
     }
     assert_eq!(origin.calls(), 1);
+    fleet.ends_well().await;
 }
 
 /// Who closes one half may be taken to have left (nginx does so too): it is answered or cut off, and what it began is
@@ -59,6 +61,7 @@ async fn a_client_that_closes_its_half_loses_nothing_for_others() {
         assert_eq!(ask(fleet.at(i), get("/page")).await.text(), "page 1");
     }
     assert_eq!(origin.calls(), 1);
+    fleet.ends_well().await;
 }
 
 /// Three requests on one connection, before any answer is read.
@@ -80,4 +83,5 @@ async fn requests_in_a_row_on_one_connection_are_answered_in_that_order() {
     let bodies: Vec<_> = answers.split('<').skip(1).map(|rest| &rest[..2]).collect();
     assert_eq!(bodies, ["/1", "/2", "/1"], "{answers}");
     assert_eq!(origin.calls(), 2);
+    fleet.ends_well().await;
 }

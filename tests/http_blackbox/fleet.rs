@@ -4,10 +4,7 @@ use crate::{
     client::{ask, get, in_time, raw},
     support::{RedisServer, example, signal},
 };
-use std::{
-    net::SocketAddr,
-    process::{ExitStatus, Output},
-};
+use std::net::SocketAddr;
 use tokio::{
     io::{AsyncBufReadExt, BufReader},
     process::Child,
@@ -33,6 +30,13 @@ impl Fleet {
     /// The address of the proxy that the `i`-th client talks to.
     pub(crate) fn at(&self, i: usize) -> SocketAddr {
         self.0[i % self.0.len()].address
+    }
+
+    /// Each of them does.
+    pub(crate) async fn ends_well(self) {
+        for proxy in self.0 {
+            proxy.ends_well().await;
+        }
     }
 
     pub(crate) fn into_proxies(self) -> Vec<Proxy> {
@@ -79,11 +83,12 @@ impl Proxy {
         signal("TERM", self.pid());
     }
 
-    /// Its end, and what it complained about.
-    pub(crate) async fn ended(self) -> (ExitStatus, String) {
-        let Output { status, stderr, .. } =
-            in_time("its end", self.process.wait_with_output()).await.expect("it is our child");
-        (status, String::from_utf8(stderr).expect("it prints UTF-8"))
+    /// Once it is told to stop, it ends without a complaint: nothing in it has panicked before.
+    pub(crate) async fn ends_well(self) {
+        self.terminate();
+        let output = in_time("its end", self.process.wait_with_output()).await.expect("it is our child");
+        let complaint = String::from_utf8(output.stderr).expect("it prints UTF-8");
+        assert_eq!((output.status.code(), &*complaint), (Some(0), ""));
     }
 
     /// The most memory that it has had at once, in KiB.

@@ -42,6 +42,7 @@ async fn a_host_that_is_none_is_refused() {
     let others =
         site.seen().iter().filter(|head| head.headers["host"] != SITE && head.headers["host"] != "a,b").count();
     assert_eq!(others, 0, "nothing malformed gets to the origin");
+    proxy.ends_well().await;
 }
 
 #[tokio::test]
@@ -66,6 +67,7 @@ async fn control_characters_are_refused() {
         assert_eq!(status(&answer), 400, "{:?}: {answer}", String::from_utf8_lossy(request));
     }
     assert!(site.seen().iter().all(|head| head.uri.path() == "/fine"), "nothing malformed gets to the origin");
+    proxy.ends_well().await;
 }
 
 /// Old, new and no HTTP at all: an answer is not owed, the next client's is.
@@ -85,6 +87,7 @@ async fn what_is_not_http_1_does_no_harm() {
         let answer = proxy.said(bytes).await;
         assert!(answer.is_empty() || status(&answer) >= 400, "{answer}");
     }
+    proxy.ends_well().await;
 }
 
 #[tokio::test]
@@ -103,6 +106,7 @@ async fn what_is_too_long_is_refused_by_its_name() {
         // Whoever is still writing may miss the answer: the connection is reset under it.
         assert!(answer.is_empty() && expected == 431 || status(&answer) == expected, "{expected}: {answer}");
     }
+    proxy.ends_well().await;
 }
 
 /// RFC 9112 §6.3: two lengths are no way to hide a second request in the first one's body.
@@ -135,6 +139,7 @@ async fn no_request_is_smuggled_in_another_ones_body() {
     let both =
         |head: &&Parts| head.headers.contains_key("content-length") && head.headers.contains_key("transfer-encoding");
     assert_eq!(seen.iter().filter(both).count(), 0);
+    proxy.ends_well().await;
 }
 
 /// A body whose chunks make no sense reaches nobody as a whole one.
@@ -154,4 +159,5 @@ async fn a_malformed_chunk_ends_a_request() {
         let whole = answer.ends_with("0\r\n\r\n") && status(&answer) == 200;
         assert!(!whole, "{chunks:?}: {answer}");
     }
+    proxy.ends_well().await;
 }

@@ -17,7 +17,7 @@ async fn site(origin: &Origin) -> Site {
         let fields = [("cache-control", "max-age=60"), ("content-length", &*page.len().to_string())];
         match *request.method() {
             Method::HEAD => with(&fields, Body::empty()),
-            _ => with(&fields, page.clone()),
+            _ => with(&fields, page),
         }
     })
     .await

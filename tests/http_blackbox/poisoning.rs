@@ -3,7 +3,7 @@
 use crate::{
     client::{SITE, ask, get, raw, send, status},
     fleet::{Fleet, Proxy},
-    site::{Site, field, with},
+    site::{Site, field, with, with_status},
     support::Origin,
 };
 use axum::{body::Body, extract::Request};
@@ -162,5 +162,24 @@ async fn each_spelling_of_a_path_has_an_entry_of_its_own() {
             assert!(status(&answer) == 200 && answer.ends_with(&own), "{round}: {spelling}: {answer}");
         }
         assert_eq!(origin.calls(), spellings.len());
+    }
+}
+
+/// An origin that takes offence at one client says so to that one alone, whatever the operator wants to be stored. (A 5xx
+/// is the origin's own trouble, of which others are to hear.)
+#[tokio::test]
+async fn an_error_that_one_client_provokes_is_nobody_elses() {
+    let origin = Origin::new();
+    let site = Site::start(&origin, |request, _| match field(&request, "x-status").parse() {
+        Ok(status) => with_status(status, &[], "refused"),
+        Err(_) => with(&[], "page"),
+    })
+    .await;
+    let proxy = Proxy::start(site.address, &["--fresh-for", "60s"]).await;
+    for status in ["400", "403", "406", "412", "413", "415", "416", "417", "429", "431"] {
+        let path = format!("/{status}");
+        let provoked = ask(proxy.address, get(&path).header("x-status", status)).await;
+        assert_eq!((provoked.status.to_string().as_str(), provoked.text()), (status, "refused"));
+        assert_eq!(ask(proxy.address, get(&path)).await.text(), "page", "{status}");
     }
 }

@@ -90,12 +90,15 @@ pub(crate) fn field(request: &Request, name: &str) -> String {
     request.headers().get(name).map_or("", |value| value.to_str().expect("a printable value")).to_owned()
 }
 
-/// The test's end of bodies that come chunk by chunk. Every body reads from the same tap, so let one at a time.
+/// The test's end of a body that comes chunk by chunk. The body ends when no clone is left.
 #[derive(Clone)]
 pub(crate) struct Tap {
-    sender: mpsc::UnboundedSender<Option<&'static [u8]>>,
-    chunks: Arc<Mutex<Option<mpsc::UnboundedReceiver<Option<&'static [u8]>>>>>,
+    sender: mpsc::UnboundedSender<Chunk>,
+    chunks: Arc<Mutex<Option<mpsc::UnboundedReceiver<Chunk>>>>,
 }
+
+/// None: it breaks off.
+type Chunk = Option<&'static [u8]>;
 
 impl Tap {
     pub(crate) fn new() -> Self {
