@@ -12,16 +12,13 @@ use hyper_util::{
     rt::{TokioExecutor, TokioTimer},
 };
 use stampede_guard::BoxError;
-use std::{
-    pin::{Pin, pin},
-    time::Duration,
-};
+use std::{pin::Pin, time::Duration};
 use tokio::{sync::oneshot, time};
 
 /// The origin's body, or the line that says why there is none.
 pub(crate) type Answer = Either<Incoming, Full<Bytes>>;
 
-/// A request body that can be told to have been sent; it is boxed, as it never goes the fast way.
+/// A request body that says, by being dropped, that it has been sent.
 type Sent = Pin<Box<dyn Body<Data = Bytes, Error = BoxError> + Send>>;
 
 #[derive(Clone)]
@@ -46,18 +43,18 @@ impl Origin {
         let (mut parts, body) = request.into_parts();
         parts.uri = self.at_the_origin(parts.uri);
         let (sending, sent) = oneshot::channel::<()>();
-        // The client drops the body once it is sent, and then this closure.
+        // The closure goes with the body, and `sending` with the closure.
         let body: Sent = Box::pin(body.map_err(move |error| {
             let _ = &sending;
             error.into()
         }));
-        let mut answer = pin!(self.client.request(Request::from_parts(parts, body)));
+        let answer = self.client.request(Request::from_parts(parts, body));
         let too_late = async {
             let _ = sent.await;
             time::sleep(self.patience).await;
         };
         let answer = tokio::select! {
-            answer = &mut answer => answer,
+            answer = answer => answer,
             () = too_late => return failed(StatusCode::GATEWAY_TIMEOUT, "the origin does not answer in time"),
         };
         match answer {

@@ -1,16 +1,17 @@
 //! Redis or the origin is gone, slow, or talks nonsense.
 
 use crate::{
-    client::{ask, get, request},
+    client::{ask, get, request, send},
     fleet::{Fleet, Proxy},
-    site::{Site, with},
+    site::{Site, Tap, with},
     support::{Origin, RedisServer, eventually, free_port},
 };
-use std::{cell::Cell, net::SocketAddr};
+use std::{cell::Cell, net::SocketAddr, time::Duration};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpListener,
     task::JoinSet,
+    time,
 };
 
 #[tokio::test]
@@ -89,4 +90,29 @@ async fn an_origin_that_gives_no_head_in_time_is_a_504() {
     }
     origin.open();
     assert_eq!(ask(proxy.address, get("/other")).await.text(), "late");
+}
+
+/// The origin's time begins when it has all of the request: here that takes longer than it has.
+#[tokio::test]
+async fn an_upload_that_takes_its_time_is_no_504() {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a free port");
+    let address = listener.local_addr().expect("it is bound");
+    let mut server = JoinSet::new();
+    server.spawn(async move {
+        let (mut stream, _) = listener.accept().await.expect("a connection");
+        let mut request = Vec::new();
+        while !request.ends_with(b"0\r\n\r\n") {
+            stream.read_buf(&mut request).await.expect("a request");
+        }
+        stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nthank").await.expect("it reads");
+    });
+    let proxy = Proxy::start(address, &["--origin-timeout", "100ms"]).await;
+    let tap = Tap::new();
+    let upload = request("POST", "/slow").body(tap.body()).expect("a request");
+    let asked = tokio::spawn(send(proxy.address, upload));
+    tap.send(b"first");
+    time::sleep(Duration::from_millis(300)).await;
+    tap.send(b"second");
+    drop(tap);
+    assert_eq!(asked.await.expect("nobody panics").text(), "thank");
 }

@@ -12,7 +12,7 @@ use futures_util::stream;
 use std::{
     convert::Infallible,
     net::SocketAddr,
-    sync::{Arc, Mutex, MutexGuard},
+    sync::{Arc, Mutex},
 };
 use tokio::{net::TcpListener, sync::mpsc, task::JoinSet};
 
@@ -67,8 +67,8 @@ impl Site {
     }
 
     /// The heads of all requests so far, in the order in which they came.
-    pub(crate) fn seen(&self) -> MutexGuard<'_, Vec<Parts>> {
-        self.seen.lock().expect("nobody panics")
+    pub(crate) fn seen(&self) -> Vec<Parts> {
+        self.seen.lock().expect("nobody panics").clone()
     }
 }
 
