@@ -4,31 +4,14 @@
 mod support;
 
 use serde_json::Value;
-use std::{
-    env, fs,
-    net::SocketAddr,
-    path::PathBuf,
-    process::{Output, Stdio},
-    time::Duration,
-};
-use support::RedisServer;
+use std::{fs, net::SocketAddr, path::PathBuf, process::Output, time::Duration};
+use support::{RedisServer, example};
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
     net::TcpStream,
-    process::Command,
+    process::{Child, Command},
     time::timeout,
 };
-
-/// An example as cargo has built it: beside the directory that this test is in.
-fn example(name: &str) -> Command {
-    let test = env::current_exe().expect("this binary has a path");
-    let target: PathBuf = test.ancestors().nth(2).expect("target/<profile>/deps/<test>").join("examples");
-    let path = target.join(name).with_extension(env::consts::EXE_EXTENSION);
-    assert!(path.exists(), "the example is not built: run `cargo test`, or `cargo build --examples` before this test");
-    let mut command = Command::new(path);
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
-    command
-}
 
 async fn run(mut command: Command) -> Output {
     timeout(BOUND, command.output()).await.expect("it comes to an end").expect("it starts")
@@ -132,6 +115,13 @@ async fn a_fleet_without_a_redis_server_is_refused_clearly() {
     assert!(complaint.contains("no redis-server on the PATH") && complaint.contains("--redis URL"), "{complaint}");
 }
 
+/// Where a server says that it listens, in its first line.
+async fn address(server: &mut Child, before: &str) -> SocketAddr {
+    let mut lines = BufReader::new(server.stdout.as_mut().expect("a pipe")).lines();
+    let line = timeout(BOUND, lines.next_line()).await.expect("it starts in time").expect("UTF-8").expect("a line");
+    line.strip_prefix(before).expect("where it listens").parse().expect("an address")
+}
+
 async fn get(server: SocketAddr, path: &str) -> String {
     let mut stream = TcpStream::connect(server).await.expect("it listens");
     let request = format!("GET {path} HTTP/1.1\r\nhost: reports.example\r\nconnection: close\r\n\r\n");
@@ -146,9 +136,7 @@ async fn get(server: SocketAddr, path: &str) -> String {
 async fn the_app_serves_until_it_is_interrupted() {
     for (signal, delay) in [("INT", "50"), ("TERM", "0")] {
         let mut app = axum_app(&["--listen", "127.0.0.1:0", "--delay", delay]).spawn().expect("it starts");
-        let mut lines = BufReader::new(app.stdout.take().expect("a pipe")).lines();
-        let line = timeout(BOUND, lines.next_line()).await.expect("it starts in time").expect("UTF-8").expect("a line");
-        let address = line.strip_prefix("listening on http://").expect("where it listens").parse().expect("an address");
+        let address = address(&mut app, "listening on http://").await;
 
         let (first, second) = (get(address, "/report/1").await, get(address, "/report/1").await);
         for answer in [&first, &second] {
@@ -190,6 +178,41 @@ async fn the_client_calls_its_upstream_once() {
     ];
     for line in lines {
         assert!(printed.contains(line), "no `{line}` in\n{printed}");
+    }
+}
+
+#[tokio::test]
+async fn the_proxy_asks_its_origin_once() {
+    let mut app = axum_app(&["--listen", "127.0.0.1:0"]).spawn().expect("it starts");
+    let origin = address(&mut app, "listening on http://").await;
+    let mut proxy = example("reverse_proxy");
+    proxy.args(["--listen", "127.0.0.1:0", "--fresh-for", "60s", "--origin", &format!("http://{origin}")]);
+    let mut proxy = proxy.spawn().expect("it starts");
+    let proxy = address(&mut proxy, "listening on ").await;
+    let path = "/unguarded/report/1";
+    let (first, second) = (get(proxy, path).await, get(proxy, path).await);
+    for answer in [&first, &second] {
+        assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("report 1: all is well\n"), "{answer}");
+    }
+    assert!(second.contains("stampede-guard; hit; ttl="), "{second}");
+    assert!(get(origin, "/origin-calls").await.ends_with("\r\n1"));
+}
+
+#[tokio::test]
+async fn the_proxy_explains_what_it_cannot_use() {
+    let cases: [&[&str]; 6] = [
+        &[],
+        &["--origin", "https://127.0.0.1:1"],
+        &["--origin", "http://127.0.0.1:1/path"],
+        &["--origin", "127.0.0.1:1"],
+        &["--origin", "http://127.0.0.1:1", "--wait", "5"],
+        &["--origin", "http://127.0.0.1:1", "--redis", "no url"],
+    ];
+    for args in cases {
+        let mut proxy = example("reverse_proxy");
+        proxy.args(args);
+        let complaint = complaint(proxy, 2).await;
+        assert!(complaint.contains("error:"), "{args:?}: {complaint}");
     }
 }
 

@@ -153,6 +153,11 @@ impl Growing {
         Reader { body: self.clone(), number: state.readers, chunk: 0, read: 0 }
     }
 
+    /// Whoever asks now would be given half an answer, although there is time to ask for a whole one.
+    pub(super) fn has_broken_off(&self) -> bool {
+        self.lock().end == Some(End::BrokenOff)
+    }
+
     fn change(&self, change: impl FnOnce(&mut State)) {
         let mut state = self.lock();
         change(&mut state);

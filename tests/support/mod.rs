@@ -9,6 +9,7 @@ pub(crate) mod relay;
 
 mod down;
 mod eventually;
+mod example;
 mod herd;
 mod monitor;
 mod origin;
@@ -18,9 +19,11 @@ mod signal;
 pub(crate) use self::{
     down::{Down, MS, SECOND, never},
     eventually::eventually,
+    example::example,
     herd::herd,
     monitor::{Command, Monitor},
     origin::Origin,
     redis_server::{RedisServer, free_port},
     relay::Relay,
+    signal::signal,
 };

@@ -1,0 +1,103 @@
+//! The fields of a message on its way through: pure functions of its head.
+
+use hyper::{
+    HeaderMap, Version,
+    header::{CONNECTION, HOST, HeaderName, HeaderValue, VIA},
+    http::uri::Authority,
+};
+
+/// Makes a request's fields what the origin will see. The guard has to see them so: a field that a `Vary` names and that
+/// never reaches the origin would be a way to poison a variant.
+pub(crate) fn forward_request(fields: &mut HeaderMap, version: Version, authority: &Authority) {
+    drop_hop_by_hop(fields);
+    let of_the_client =
+        |name: &HeaderName| CLIENTS.contains(&name.as_str()) || name.as_str().starts_with("x-forwarded-");
+    let dropped: Vec<HeaderName> = fields.keys().filter(|name| of_the_client(name)).cloned().collect();
+    for name in dropped {
+        fields.remove(name);
+    }
+    // An authority has no bytes that a field cannot have.
+    if let Ok(host) = HeaderValue::from_str(authority.as_str()) {
+        fields.insert(HOST, host.clone());
+        fields.insert("x-forwarded-host", host);
+    }
+    fields.insert("x-forwarded-proto", HeaderValue::from_static("http"));
+    fields.append(VIA, via(version));
+}
+
+/// Makes a response's fields what the client will see, before it is stored.
+pub(crate) fn forward_response(fields: &mut HeaderMap, version: Version) {
+    drop_hop_by_hop(fields);
+    fields.append(VIA, via(version));
+}
+
+/// RFC 9110 §7.6.1: what `Connection` lists, and what is known to be for the next neighbour only.
+fn drop_hop_by_hop(fields: &mut HeaderMap) {
+    let listed: Vec<HeaderName> = fields
+        .get_all(CONNECTION)
+        .iter()
+        .flat_map(|line| line.as_bytes().split(|byte| *byte == b','))
+        .filter_map(|name| HeaderName::from_bytes(name.trim_ascii()).ok())
+        .collect();
+    for name in listed {
+        fields.remove(name);
+    }
+    for name in HOP_BY_HOP {
+        fields.remove(name);
+    }
+}
+
+/// RFC 9110 §7.6.3: the version that the message came in, and by whom it was passed on.
+fn via(version: Version) -> HeaderValue {
+    HeaderValue::from_static(if version == Version::HTTP_10 { "1.0 stampede-guard" } else { "1.1 stampede-guard" })
+}
+
+const HOP_BY_HOP: [&str; 8] = [
+    "connection",
+    "keep-alive",
+    "proxy-authenticate",
+    "proxy-authorization",
+    "proxy-connection",
+    "te",
+    "transfer-encoding",
+    "upgrade",
+];
+/// What a client says of itself, besides `X-Forwarded-*`.
+const CLIENTS: [&str; 2] = ["forwarded", "x-real-ip"];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_neighbours_and_a_clients_fields_are_dropped() {
+        let mut fields = HeaderMap::new();
+        for (name, value) in [
+            ("host", "Other"),
+            ("connection", "close, X-Hop,, \u{e9}, upgrade, Host"),
+            ("x-hop", "1"),
+            ("upgrade", "h2c"),
+            ("te", "trailers"),
+            ("forwarded", "for=1"),
+            ("x-forwarded-for", "1"),
+            ("x-forwarded-host", "evil"),
+            ("via", "1.1 nearer"),
+            ("accept", "*/*"),
+        ] {
+            fields.append(name, HeaderValue::from_bytes(value.as_bytes()).expect("a value"));
+        }
+        forward_request(&mut fields, Version::HTTP_10, &Authority::from_static("a:80"));
+        let mut left: Vec<_> =
+            fields.iter().map(|(name, value)| (name.as_str(), value.to_str().expect("printable"))).collect();
+        left.sort_unstable();
+        let expected = [
+            ("accept", "*/*"),
+            ("host", "a:80"),
+            ("via", "1.0 stampede-guard"),
+            ("via", "1.1 nearer"),
+            ("x-forwarded-host", "a:80"),
+            ("x-forwarded-proto", "http"),
+        ];
+        assert_eq!(left, expected);
+    }
+}

@@ -1,0 +1,44 @@
+//! Before the guard: a request becomes what the origin will see, or is refused.
+
+use crate::{
+    fields,
+    target::{self, Refusal},
+};
+use http_body_util::{Either, Full};
+use hyper::{
+    Request, Response, Version,
+    body::{Body, Bytes, Incoming},
+    header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue},
+};
+use std::convert::Infallible;
+use tower::{Service, ServiceExt};
+
+/// Answers one request of a client by that service, which is behind.
+pub(crate) async fn answer<S, B>(
+    service: S,
+    mut request: Request<Incoming>,
+) -> Result<Response<Either<B, Full<Bytes>>>, Infallible>
+where
+    S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible>,
+    B: Body<Data = Bytes>,
+{
+    let uri = match target::of(&request) {
+        Ok(uri) => uri,
+        Err(refusal) => return Ok(refused(refusal).map(Either::Right)),
+    };
+    let version = std::mem::replace(request.version_mut(), Version::HTTP_11);
+    if let Some(authority) = uri.authority() {
+        fields::forward_request(request.headers_mut(), version, authority);
+    }
+    *request.uri_mut() = uri;
+    Ok(service.oneshot(request).await?.map(Either::Left))
+}
+
+/// One line that says why, for the client that asked and nobody else.
+pub(crate) fn refused(Refusal(status, why): Refusal) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::from(format!("{why}\n")));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain"));
+    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}

@@ -1,0 +1,192 @@
+//! Conditions and ranges, that clients ask of the cache and the cache of the origin.
+
+use crate::{
+    client::{Answer, ask, get},
+    fleet::Fleet,
+    site::{MODIFIED, PAGE, Site, field, with, with_status},
+    support::Origin,
+};
+use axum::http::request::Builder;
+
+/// Proxies of which `/page` is stored.
+async fn stored(site: &Site, name: &str) -> Fleet {
+    let fleet = Fleet::start(2, site.address, name).await;
+    assert_eq!(ask(fleet.at(0), get("/page")).await.text(), PAGE);
+    fleet
+}
+
+fn is_not_modified(answer: &Answer) {
+    assert_eq!((answer.status, answer.header("etag"), answer.text()), (304, "\"1\"", ""), "{answer:?}");
+}
+
+#[tokio::test]
+async fn conditions_are_answered_from_what_is_stored() {
+    let origin = Origin::new();
+    let site = Site::with_validators(&origin).await;
+    let fleet = stored(&site, "conditions").await;
+    let unmodified: [&[(&str, &str)]; 7] = [
+        &[("if-none-match", "\"1\"")],
+        &[("if-none-match", "W/\"1\"")],
+        &[("if-none-match", "\"x\", \"1\"")],
+        &[("if-none-match", "*")],
+        &[("if-modified-since", MODIFIED)],
+        &[("if-modified-since", LATER)],
+        // RFC 9110 §13.1.3: where there is an If-None-Match, the date counts for nothing.
+        &[("if-none-match", "\"1\""), ("if-modified-since", EARLIER)],
+    ];
+    let modified: [&[(&str, &str)]; 5] = [
+        &[("if-none-match", "\"2\"")],
+        &[("if-modified-since", EARLIER)],
+        &[("if-modified-since", "yesterday")],
+        &[("if-none-match", "\"2\""), ("if-modified-since", LATER)],
+        &[],
+    ];
+    for (i, fields) in unmodified.into_iter().enumerate() {
+        is_not_modified(&ask(fleet.at(i), with_fields(get("/page"), fields)).await);
+    }
+    for (i, fields) in modified.into_iter().enumerate() {
+        let answer = ask(fleet.at(i), with_fields(get("/page"), fields)).await;
+        assert_eq!((answer.status, answer.text()), (200, PAGE), "{fields:?}");
+    }
+    assert_eq!(origin.calls(), 1);
+}
+
+/// The origin would say 304 to the first client, which is no answer for the second one.
+#[tokio::test]
+async fn a_condition_on_what_is_not_stored_leaves_a_page_for_others() {
+    let origin = Origin::new();
+    let site = Site::start(&origin, |request, _| match &*field(&request, "if-none-match") {
+        "\"1\"" => with_status(304, &[("etag", "\"1\"")], ""),
+        _ => with(&[("cache-control", "max-age=60"), ("etag", "\"1\"")], PAGE),
+    })
+    .await;
+    let fleet = Fleet::start(2, site.address, "cold-condition").await;
+    let answer = ask(fleet.at(0), get("/page").header("if-none-match", "\"1\"")).await;
+    assert!(answer.status == 304 || answer.text() == PAGE, "{answer:?}");
+    for i in 0..2 {
+        assert_eq!(ask(fleet.at(i), get("/page")).await.text(), PAGE);
+        is_not_modified(&ask(fleet.at(i), get("/page").header("if-none-match", "\"1\"")).await);
+    }
+}
+
+/// RFC 9110 §14.2: a range is answered with just that, or ignored.
+#[tokio::test]
+async fn a_range_is_that_part_or_everything() {
+    let origin = Origin::new();
+    let site = Site::with_validators(&origin).await;
+    let fleet = stored(&site, "ranges").await;
+    let ranges = [
+        ("bytes=0-3", Some("0-3")),
+        ("bytes=4-4", Some("4-4")),
+        ("bytes=6-", Some("6-9")),
+        ("bytes=-3", Some("7-9")),
+        ("bytes=0-99", Some("0-9")),
+        ("bytes=0-1, 3-4", None),
+        ("bytes=3-2", None),
+        ("lines=0-1", None),
+    ];
+    let mut parts = 0;
+    for (i, (range, part)) in ranges.into_iter().enumerate() {
+        let answer = ask(fleet.at(i), get("/page").header("range", range)).await;
+        match (answer.status, part) {
+            (200, _) => assert_eq!(answer.text(), PAGE, "{range}"),
+            (206, Some(part)) => {
+                let (first, last) = part.split_once('-').expect("two ends");
+                let (first, last): (usize, usize) = (first.parse().expect("one"), last.parse().expect("the other"));
+                assert_eq!(answer.text(), &PAGE[first..=last], "{range}");
+                assert_eq!(answer.header("content-range"), format!("bytes {part}/10"));
+                parts += 1;
+            }
+            other => panic!("{range}: {other:?} {answer:?}"),
+        }
+    }
+    assert!(parts >= 4, "single ranges are worth a 206");
+    let beyond = ask(fleet.at(0), get("/page").header("range", "bytes=10-")).await;
+    assert!(
+        beyond.status == 416 && beyond.header("content-range") == "bytes */10" || beyond.text() == PAGE,
+        "{beyond:?}"
+    );
+    assert_eq!(origin.calls(), 1);
+}
+
+/// RFC 9110 §13.1.5.
+#[tokio::test]
+async fn a_range_of_another_version_is_everything() {
+    let origin = Origin::new();
+    let site = Site::with_validators(&origin).await;
+    let fleet = stored(&site, "if-range").await;
+    for (condition, status) in [("\"1\"", 206), (MODIFIED, 206), ("\"2\"", 200), ("W/\"1\"", 200), (EARLIER, 200)] {
+        let answer = ask(fleet.at(1), get("/page").header("range", "bytes=0-3").header("if-range", condition)).await;
+        let expected = if status == 206 { &PAGE[..4] } else { PAGE };
+        // A Last-Modified is a strong validator only where it is known to be old enough (RFC 9110 §8.8.2.2).
+        let may_be_weak = condition == MODIFIED && (answer.status, answer.text()) == (200, PAGE);
+        assert!(may_be_weak || (answer.status, answer.text()) == (status, expected), "{condition}: {answer:?}");
+    }
+    assert_eq!(origin.calls(), 1);
+}
+
+/// RFC 9111 §3.3: a part is not the whole.
+#[tokio::test]
+async fn a_part_from_the_origin_is_stored_for_nobody() {
+    let origin = Origin::new();
+    let site = Site::start(&origin, |request, _| match &*field(&request, "range") {
+        "" => with(&[("cache-control", "max-age=60")], PAGE),
+        _ => with_status(206, &[("cache-control", "max-age=60"), ("content-range", "bytes 0-3/10")], &PAGE[..4]),
+    })
+    .await;
+    let fleet = Fleet::start(2, site.address, "part").await;
+    for i in 0..2 {
+        let part = ask(fleet.at(i), get("/page").header("range", "bytes=0-3")).await;
+        assert!(matches!((part.status, part.text()), (206, "0123") | (200, PAGE)), "{part:?}");
+        let whole = ask(fleet.at(i), get("/page")).await;
+        assert_eq!((whole.status, whole.text()), (200, PAGE));
+    }
+}
+
+/// RFC 9111 §4.3: `no-cache` asks to validate before each use; the origin is asked whether it has changed, and its 304
+/// freshens what is stored (§3.2, §4.3.4).
+#[tokio::test]
+async fn what_has_to_be_validated_is_sent_by_the_origin_once() {
+    let origin = Origin::new();
+    let site = Site::start(&origin, |request, n| {
+        let revision = n.to_string();
+        let fields = [("cache-control", "no-cache"), ("etag", "\"1\""), ("x-revision", &*revision)];
+        match &*field(&request, "if-none-match") {
+            "\"1\"" => with_status(304, &fields, ""),
+            "" => with(&fields, PAGE),
+            other => with_status(500, &[], other.to_owned()),
+        }
+    })
+    .await;
+    let fleet = Fleet::start(2, site.address, "validate").await;
+    for n in 1..=4 {
+        let answer = ask(fleet.at(n), get("/page")).await;
+        assert_eq!((answer.status, answer.text()), (200, PAGE), "{answer:?}");
+        assert_eq!(answer.header("x-revision"), n.to_string());
+    }
+    let bodies = site.seen().iter().filter(|head| !head.headers.contains_key("if-none-match")).count();
+    assert_eq!((bodies, origin.calls()), (1, 4));
+}
+
+#[tokio::test]
+async fn what_has_changed_takes_the_place_of_what_is_stored() {
+    let origin = Origin::new();
+    let site = Site::start(&origin, |_, n| {
+        with(&[("cache-control", "no-cache"), ("etag", &*format!("\"{n}\""))], format!("page {n}"))
+    })
+    .await;
+    let fleet = Fleet::start(2, site.address, "changed").await;
+    for n in 1..=4 {
+        let answer = ask(fleet.at(n), get("/page")).await;
+        assert_eq!((answer.text(), answer.header("etag")), (&*format!("page {n}"), &*format!("\"{n}\"")));
+    }
+    let asked: Vec<_> = site.seen().iter().skip(1).map(|head| head.headers["if-none-match"].clone()).collect();
+    assert_eq!(asked, ["\"1\"", "\"2\"", "\"3\""]);
+}
+
+fn with_fields(request: Builder, fields: &[(&str, &str)]) -> Builder {
+    fields.iter().fold(request, |request, (name, value)| request.header(*name, *value))
+}
+
+const EARLIER: &str = "Sun, 06 Nov 1994 08:49:36 GMT";
+const LATER: &str = "Sun, 06 Nov 1994 08:49:38 GMT";

@@ -1,0 +1,104 @@
+//! What requests and operators say of the answers that they want.
+
+use crate::{
+    client::{ask, get, request},
+    fleet::{Fleet, Proxy},
+    site::{PAGE, Site, with},
+    support::{Origin, eventually},
+};
+
+/// RFC 9111 §5.2.1.7.
+#[tokio::test]
+async fn only_if_cached_never_goes_to_the_origin() {
+    let origin = Origin::new();
+    let site = Site::with_validators(&origin).await;
+    let fleet = Fleet::start(2, site.address, "only-if-cached").await;
+    let only = |method: &str| request(method, "/page").header("cache-control", "only-if-cached");
+    for method in ["GET", "HEAD"] {
+        assert_eq!(ask(fleet.at(0), only(method)).await.status, 504, "{method}");
+    }
+    assert_eq!(origin.calls(), 0);
+    ask(fleet.at(0), get("/page")).await;
+    for i in 0..2 {
+        assert_eq!(ask(fleet.at(i), only("GET")).await.text(), PAGE);
+    }
+    assert_eq!(origin.calls(), 1);
+}
+
+/// RFC 9111 §5.2.1: what is stored is fresh for a minute and too bad for these.
+#[tokio::test]
+async fn a_request_may_want_a_newer_answer() {
+    for wish in ["no-cache", "max-age=0", "min-fresh=100", "No-Cache"] {
+        let origin = Origin::new();
+        let site = Site::with_validators(&origin).await;
+        let proxy = Proxy::alone(site.address).await;
+        ask(proxy.address, get("/page")).await;
+        let answer = ask(proxy.address, get("/page").header("cache-control", wish)).await;
+        assert_eq!((answer.text(), origin.calls()), (PAGE, 2), "{wish}");
+        let ignoring = Proxy::start(site.address, &["--ignore-request-directives"]).await;
+        ask(ignoring.address, get("/page")).await;
+        let answer = ask(ignoring.address, get("/page").header("cache-control", wish)).await;
+        assert_eq!((answer.text(), origin.calls()), (PAGE, 3), "{wish}");
+    }
+}
+
+/// RFC 9111 §5.2.1.5.
+#[tokio::test]
+async fn what_a_request_does_not_want_stored_is_not() {
+    let origin = Origin::new();
+    let site = Site::with_validators(&origin).await;
+    let fleet = Fleet::start(2, site.address, "no-store").await;
+    ask(fleet.at(0), get("/page").header("cache-control", "no-store")).await;
+    assert_eq!(ask(fleet.at(1), get("/page")).await.header("etag"), "\"2\"");
+    assert_eq!(origin.calls(), 2);
+}
+
+/// RFC 9111 §5.2.1.2: it is stale as soon as a client that takes no stale one hears so.
+#[tokio::test]
+async fn a_request_may_take_a_stale_answer() {
+    let origin = Origin::new();
+    let site =
+        Site::start(&origin, |_, n| with(&[("cache-control", "max-age=1"), ("etag", "\"1\"")], format!("page {n}")))
+            .await;
+    let fleet = Fleet::start(2, site.address, "max-stale").await;
+    ask(fleet.at(0), get("/page")).await;
+    let only = |control: &str| get("/page").header("cache-control", format!("only-if-cached{control}"));
+    eventually("it is stale", async || ask(fleet.at(1), only("")).await.status != 200).await;
+    assert_eq!(ask(fleet.at(1), only("")).await.status, 504);
+    for control in [", max-stale", ", max-stale=3600"] {
+        let answer = ask(fleet.at(1), only(control)).await;
+        assert_eq!((answer.status, answer.text()), (200, "page 1"), "{control}: {answer:?}");
+    }
+    assert_eq!(origin.calls(), 1);
+}
+
+/// RFC 9111 §5.1 and RFC 9211: how old it is, and where it comes from.
+#[tokio::test]
+async fn an_answer_says_whence_it_comes() {
+    let origin = Origin::new();
+    let site = Site::start(&origin, |_, _| with(&[("cache-control", "max-age=60"), ("age", "20")], PAGE)).await;
+    let fleet = Fleet::start(2, site.address, "says").await;
+    let first = ask(fleet.at(0), get("/page")).await;
+    assert!(first.cache().starts_with("stampede-guard; fwd=uri-miss; fwd-status=200"), "{first:?}");
+    for i in 0..2 {
+        let hit = ask(fleet.at(i), get("/page")).await;
+        assert!(hit.cache().starts_with("stampede-guard; hit; ttl="), "{hit:?}");
+        let age: u64 = hit.header("age").parse().expect("a number");
+        assert!((20..40).contains(&age), "{hit:?}");
+        assert_eq!(hit.headers.get_all("age").iter().count(), 1);
+    }
+}
+
+/// Without --fresh-for, what does not say for how long it is fresh is not stored.
+#[tokio::test]
+async fn silence_is_as_the_operator_says() {
+    let origin = Origin::new();
+    let site = Site::start(&origin, |_, n| with(&[], format!("page {n}"))).await;
+    let (alone, fresh) = (Proxy::alone(site.address).await, Proxy::start(site.address, &["--fresh-for", "60s"]).await);
+    for n in 1..=2 {
+        assert_eq!(ask(alone.address, get("/page")).await.text(), format!("page {n}"));
+    }
+    for _ in 0..2 {
+        assert_eq!(ask(fresh.address, get("/page")).await.text(), "page 3");
+    }
+}

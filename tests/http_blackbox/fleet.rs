@@ -1,0 +1,105 @@
+//! The proxies: processes of the example, each on a port of its own.
+
+use crate::{
+    client::{ask, get, in_time, raw},
+    support::{RedisServer, example, signal},
+};
+use std::net::SocketAddr;
+use tokio::{
+    io::{AsyncBufReadExt, BufReader},
+    process::Child,
+};
+
+/// Several proxies with one cache.
+pub(crate) struct Fleet(Vec<Proxy>);
+
+impl Fleet {
+    /// `n` proxies over the Redis that all tests share, in a namespace of that name.
+    pub(crate) async fn start(n: usize, origin: SocketAddr, name: &str) -> Self {
+        Self::with(n, origin, &["--redis", &RedisServer::shared().url(), "--namespace", name]).await
+    }
+
+    pub(crate) async fn with(n: usize, origin: SocketAddr, args: &[&str]) -> Self {
+        let mut proxies = Vec::with_capacity(n);
+        for _ in 0..n {
+            proxies.push(Proxy::start(origin, args).await);
+        }
+        Self(proxies)
+    }
+
+    /// The address of the proxy that the `i`-th client talks to.
+    pub(crate) fn at(&self, i: usize) -> SocketAddr {
+        self.0[i % self.0.len()].address
+    }
+
+    /// Each of them does.
+    pub(crate) async fn ends_well(self) {
+        for proxy in self.0 {
+            proxy.ends_well().await;
+        }
+    }
+
+    pub(crate) fn into_proxies(self) -> Vec<Proxy> {
+        self.0
+    }
+}
+
+/// One process. Dropped, it is killed.
+pub(crate) struct Proxy {
+    pub(crate) address: SocketAddr,
+    process: Child,
+}
+
+impl Proxy {
+    /// Patient enough that whoever waits for the wrong thing is a test that fails; later arguments win.
+    pub(crate) async fn start(origin: SocketAddr, args: &[&str]) -> Self {
+        let mut command = example("reverse_proxy");
+        command.args(["--listen", "127.0.0.1:0", "--origin", &format!("http://{origin}")]);
+        if !args.contains(&"--wait") {
+            command.args(["--wait", "60s"]);
+        }
+        let mut process = command.args(args).spawn().expect("it starts");
+        let mut lines = BufReader::new(process.stdout.as_mut().expect("a pipe")).lines();
+        let line = in_time("the start of a proxy", lines.next_line()).await.expect("UTF-8").expect("a line");
+        let address = line.strip_prefix("listening on ").expect("where it listens").parse().expect("an address");
+        Self { address, process }
+    }
+
+    /// One without Redis.
+    pub(crate) async fn alone(origin: SocketAddr) -> Self {
+        Self::start(origin, &[]).await
+    }
+
+    /// What it says to these bytes; and that it is well afterwards, in front of a [`Site::mirror`](crate::site::Site).
+    pub(crate) async fn said(&self, bytes: impl AsRef<[u8]>) -> String {
+        let said = raw(self.address, bytes).await;
+        let answer = ask(self.address, get("/fine")).await;
+        assert_eq!((answer.status, answer.text()), (200, "GET site.example /fine"), "after {said}");
+        said
+    }
+
+    /// Tells it to stop.
+    pub(crate) fn terminate(&self) {
+        signal("TERM", self.pid());
+    }
+
+    /// Once it is told to stop, it ends without a complaint: nothing in it has panicked before.
+    pub(crate) async fn ends_well(self) {
+        self.terminate();
+        let output = in_time("its end", self.process.wait_with_output()).await.expect("it is our child");
+        let complaint = String::from_utf8(output.stderr).expect("it prints UTF-8");
+        assert_eq!((output.status.code(), &*complaint), (Some(0), ""));
+    }
+
+    /// The most memory that it has had at once, in KiB.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn peak_memory(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).expect("it runs");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("a line about the peak");
+        line.trim().trim_end_matches(" kB").parse().expect("a number")
+    }
+
+    fn pid(&self) -> u32 {
+        self.process.id().expect("nobody has waited for it")
+    }
+}

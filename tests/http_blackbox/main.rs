@@ -1,0 +1,22 @@
+//! HTTP from outside: proxies that are processes, an origin that is a server, one Redis, and clients that may misbehave.
+#![allow(clippy::disallowed_methods, reason = "tests make their own randomness")]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod client;
+mod fleet;
+mod site;
+
+mod clients;
+mod conditional;
+mod directives;
+mod herds;
+mod malformed;
+mod methods;
+mod outage;
+mod poisoning;
+mod stale;
+mod stop;
+mod streaming;
+mod vary;

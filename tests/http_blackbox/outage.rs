@@ -1,0 +1,118 @@
+//! Redis or the origin is gone, slow, or talks nonsense.
+
+use crate::{
+    client::{ask, get, request, send},
+    fleet::{Fleet, Proxy},
+    site::{Site, Tap, with},
+    support::{Origin, RedisServer, eventually, free_port},
+};
+use std::{cell::Cell, net::SocketAddr, time::Duration};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpListener,
+    task::JoinSet,
+    time,
+};
+
+#[tokio::test]
+async fn answers_go_on_without_redis_and_are_shared_again_with_it() {
+    let (redis, origin) = (RedisServer::start(), Origin::new());
+    let site = Site::start(&origin, |_, n| with(&[("cache-control", "max-age=60")], format!("page {n}"))).await;
+    let fleet = Fleet::with(2, site.address, &["--redis", &redis.url()]).await;
+    for i in 0..2 {
+        assert_eq!(ask(fleet.at(i), get("/before")).await.text(), "page 1");
+    }
+    redis.kill();
+    for i in 0..6 {
+        let answer = ask(fleet.at(i), get(&format!("/during-{i}"))).await;
+        assert_eq!(answer.status, 200, "{answer:?}");
+    }
+    redis.restart().await;
+    let again = Cell::new(0);
+    eventually("both proxies share one cache again", async || {
+        again.set(again.get() + 1);
+        let path = format!("/after-{}", again.get());
+        let first = ask(fleet.at(0), get(&path)).await;
+        ask(fleet.at(1), get(&path)).await.body == first.body
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_redis_that_never_was_does_not_matter() {
+    let (redis, origin) = (format!("redis://127.0.0.1:{}", free_port()), Origin::new());
+    let site = Site::start(&origin, |_, n| with(&[("cache-control", "max-age=60")], format!("page {n}"))).await;
+    let proxy = Proxy::start(site.address, &["--redis", &redis]).await;
+    for i in 0..3 {
+        assert_eq!(ask(proxy.address, get(&format!("/{i}"))).await.status, 200);
+    }
+}
+
+async fn refused_with(origin: SocketAddr, args: &[&str], expected: u16) {
+    let proxy = Proxy::start(origin, args).await;
+    for method in ["GET", "HEAD", "POST"] {
+        let answer = ask(proxy.address, request(method, &format!("/{method}"))).await;
+        assert_eq!(answer.status, expected, "{method}: {answer:?}");
+    }
+}
+
+#[tokio::test]
+async fn an_origin_that_does_not_listen_is_a_502() {
+    refused_with(([127, 0, 0, 1], free_port()).into(), &[], 502).await;
+}
+
+/// It closes the connection, or says something that is no HTTP.
+#[tokio::test]
+async fn an_origin_that_breaks_before_its_head_is_a_502() {
+    for words in ["", "HTTP/1.1 2", "SSH-2.0-OpenSSH\r\n\r\n", "HTTP/1.1 101 Switching Protocols\r\n\r\n"] {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a free port");
+        let address = listener.local_addr().expect("it is bound");
+        let mut server = JoinSet::new();
+        server.spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                // After the request, so that the answer is one to it.
+                let _ = stream.read(&mut [0; 4096]).await;
+                let _ = stream.write_all(words.as_bytes()).await;
+            }
+        });
+        refused_with(address, &[], 502).await;
+    }
+}
+
+#[tokio::test]
+async fn an_origin_that_gives_no_head_in_time_is_a_504() {
+    let origin = Origin::gated();
+    let site = Site::start(&origin, |_, _| "late").await;
+    let proxy = Proxy::start(site.address, &["--origin-timeout", "200ms"]).await;
+    for method in ["GET", "HEAD"] {
+        let answer = ask(proxy.address, request(method, &format!("/{method}"))).await;
+        assert_eq!(answer.status, 504, "{method}: {answer:?}");
+    }
+    origin.open();
+    assert_eq!(ask(proxy.address, get("/other")).await.text(), "late");
+}
+
+/// The origin's time begins when it has all of the request: here that takes longer than it has.
+#[tokio::test]
+async fn an_upload_that_takes_its_time_is_no_504() {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a free port");
+    let address = listener.local_addr().expect("it is bound");
+    let mut server = JoinSet::new();
+    server.spawn(async move {
+        let (mut stream, _) = listener.accept().await.expect("a connection");
+        let mut request = Vec::new();
+        while !request.ends_with(b"0\r\n\r\n") {
+            stream.read_buf(&mut request).await.expect("a request");
+        }
+        stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nthank").await.expect("it reads");
+    });
+    let proxy = Proxy::start(address, &["--origin-timeout", "100ms"]).await;
+    let tap = Tap::new();
+    let upload = request("POST", "/slow").body(tap.body()).expect("a request");
+    let asked = tokio::spawn(send(proxy.address, upload));
+    tap.send(b"first");
+    time::sleep(Duration::from_millis(300)).await;
+    tap.send(b"second");
+    drop(tap);
+    assert_eq!(asked.await.expect("nobody panics").text(), "thank");
+}

@@ -1,0 +1,134 @@
+//! The origin: a server of which the test says what it answers, and when.
+
+use crate::support::Origin;
+use axum::{
+    Router,
+    body::Body,
+    extract::Request,
+    http::request::Parts,
+    response::{IntoResponse, Response},
+};
+use futures_util::stream;
+use std::{
+    convert::Infallible,
+    net::SocketAddr,
+    sync::{Arc, Mutex},
+};
+use tokio::{net::TcpListener, sync::mpsc, task::JoinSet};
+
+/// An origin server. Dropped, it is gone, its connections included.
+pub(crate) struct Site {
+    pub(crate) address: SocketAddr,
+    seen: Arc<Mutex<Vec<Parts>>>,
+    _server: JoinSet<()>,
+}
+
+impl Site {
+    /// Answers `respond(request, n)` to the `n`-th call, once the origin lets that through. Unsafe methods are neither
+    /// held nor counted: their `n` is 0.
+    pub(crate) async fn start<R: IntoResponse>(
+        origin: &Origin,
+        respond: impl Fn(Request, usize) -> R + Clone + Send + Sync + 'static,
+    ) -> Self {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a free port");
+        let address = listener.local_addr().expect("it is bound");
+        let (origin, seen) = (origin.clone(), Arc::<Mutex<Vec<Parts>>>::default());
+        let heads = seen.clone();
+        let handler = move |request: Request| {
+            let (origin, respond, heads) = (origin.clone(), respond.clone(), heads.clone());
+            async move {
+                let (head, body) = request.into_parts();
+                heads.lock().expect("nobody panics").push(head.clone());
+                let call = if head.method.is_safe() { origin.call().await } else { 0 };
+                respond(Request::from_parts(head, body), call)
+            }
+        };
+        let mut server = JoinSet::new();
+        server.spawn(async move { axum::serve(listener, Router::new().fallback(handler)).await.expect("it serves") });
+        Self { address, seen, _server: server }
+    }
+
+    /// One whose answers are for everybody, and say what it was asked for.
+    pub(crate) async fn mirror(origin: &Origin) -> Self {
+        let answer = |request: Request, _| {
+            let asked = format!("{} {} {}", request.method(), field(&request, "host"), request.uri());
+            with(&[("cache-control", "max-age=60")], asked)
+        };
+        Self::start(origin, answer).await
+    }
+
+    /// One page with validators, which may be kept for a minute; the `ETag` is the number of the call.
+    pub(crate) async fn with_validators(origin: &Origin) -> Self {
+        let answer = |_, n| {
+            let etag = format!("\"{n}\"");
+            with(&[("cache-control", "max-age=60"), ("etag", &etag), ("last-modified", MODIFIED)], PAGE)
+        };
+        Self::start(origin, answer).await
+    }
+
+    /// The heads of all requests so far, in the order in which they came.
+    pub(crate) fn seen(&self) -> Vec<Parts> {
+        self.seen.lock().expect("nobody panics").clone()
+    }
+}
+
+/// A response with these fields.
+pub(crate) fn with(fields: &[(&str, &str)], body: impl Into<Body>) -> Response {
+    with_status(200, fields, body)
+}
+
+pub(crate) fn with_status(status: u16, fields: &[(&str, &str)], body: impl Into<Body>) -> Response {
+    let mut response = Response::builder().status(status);
+    for (name, value) in fields {
+        response = response.header(*name, *value);
+    }
+    response.body(body.into()).expect("a response")
+}
+
+/// The value of a field of the request, if it has one.
+pub(crate) fn field(request: &Request, name: &str) -> String {
+    request.headers().get(name).map_or("", |value| value.to_str().expect("a printable value")).to_owned()
+}
+
+/// The test's end of a body that comes chunk by chunk. The body ends when no clone is left.
+#[derive(Clone)]
+pub(crate) struct Tap {
+    sender: mpsc::UnboundedSender<Chunk>,
+    chunks: Arc<Mutex<Option<mpsc::UnboundedReceiver<Chunk>>>>,
+}
+
+/// None: it breaks off.
+type Chunk = Option<&'static [u8]>;
+
+impl Tap {
+    pub(crate) fn new() -> Self {
+        let (sender, chunks) = mpsc::unbounded_channel();
+        Self { sender, chunks: Arc::new(Mutex::new(Some(chunks))) }
+    }
+
+    pub(crate) fn send(&self, chunk: &'static [u8]) {
+        let _ = self.sender.send(Some(chunk));
+    }
+
+    pub(crate) fn break_off(&self) {
+        let _ = self.sender.send(None);
+    }
+
+    /// The one body that it feeds.
+    pub(crate) fn body(&self) -> Body {
+        let chunks = self.chunks.lock().expect("nobody panics").take().expect("one body");
+        Body::from_stream(stream::unfold(chunks, async |mut chunks| {
+            let chunk = chunks.recv().await?;
+            Some((chunk.ok_or("the disk is on fire"), chunks))
+        }))
+    }
+}
+
+/// A body of that many chunks of 64 KiB, none of which is there before it is asked for.
+pub(crate) fn large(chunks: usize) -> Body {
+    Body::from_stream(stream::iter((0..chunks).map(|_| Ok::<_, Infallible>(CHUNK))))
+}
+
+pub(crate) const CHUNK: &[u8] = &[b'x'; 64 << 10];
+pub(crate) const PAGE: &str = "0123456789";
+pub(crate) const MODIFIED: &str = "Sun, 06 Nov 1994 08:49:37 GMT";

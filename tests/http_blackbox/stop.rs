@@ -1,0 +1,58 @@
+//! A proxy that is told to stop.
+
+use crate::{
+    client::{ask, asked, get, in_time},
+    fleet::{Fleet, Proxy},
+    site::{Site, with},
+    support::{Origin, eventually},
+};
+use std::net::SocketAddr;
+use tokio::net::TcpStream;
+
+async fn takes_no_more(address: SocketAddr) {
+    eventually("it takes no more connections", async || TcpStream::connect(address).await.is_err()).await;
+}
+
+/// A connection on which nothing is asked holds nobody up.
+#[tokio::test]
+async fn what_is_under_way_is_answered_before_the_end() {
+    let origin = Origin::gated();
+    let site = Site::start(&origin, |_, n| with(&[("cache-control", "max-age=60")], format!("page {n}"))).await;
+    let mut proxies = Fleet::start(2, site.address, "stop").await.into_proxies();
+    let (stays, stops) = (proxies.remove(0), proxies.remove(0));
+    let _idle = TcpStream::connect(stops.address).await.expect("a connection");
+    let under_way = tokio::spawn(ask(stops.address, get("/page")));
+    origin.arrived(1).await;
+    stops.terminate();
+    takes_no_more(stops.address).await;
+    origin.open();
+    let answer = in_time("the answer", under_way).await.expect("nobody panics");
+    assert_eq!((answer.status, answer.text()), (200, "page 1"));
+    stops.ends_well().await;
+    assert_eq!(ask(stays.address, get("/page")).await.text(), "page 1");
+    assert_eq!(origin.calls(), 1);
+}
+
+#[tokio::test]
+async fn what_nobody_waits_for_any_more_is_stored_before_the_end() {
+    let origin = Origin::gated();
+    let site = Site::start(&origin, |_, n| with(&[("cache-control", "max-age=60")], format!("page {n}"))).await;
+    let mut proxies = Fleet::start(2, site.address, "stop-behind").await.into_proxies();
+    let (stays, stops) = (proxies.remove(0), proxies.remove(0));
+    let leader = asked(stops.address, "/page").await;
+    origin.arrived(1).await;
+    drop(leader);
+    stops.terminate();
+    takes_no_more(stops.address).await;
+    origin.open();
+    stops.ends_well().await;
+    assert_eq!(ask(stays.address, get("/page")).await.text(), "page 1");
+    assert_eq!(origin.calls(), 1);
+}
+
+#[tokio::test]
+async fn a_proxy_that_has_nothing_to_do_ends_at_once() {
+    let site = Site::start(&Origin::new(), |_, _| "page").await;
+    let proxy = Proxy::alone(site.address).await;
+    proxy.ends_well().await;
+}
