@@ -2,6 +2,8 @@
 //!
 //! This is the safe part of RFC 9111: what is not handled yet is not stored, rather than stored wrongly.
 
+#[cfg(test)]
+mod differential;
 mod etag;
 pub(super) mod fields;
 pub(super) mod freshness;
