@@ -1,6 +1,8 @@
 //! What a shared cache may do with a request and a response: pure functions of their heads and of times, each beside
 //! the clause that asks for it.
 
+#[cfg(test)]
+mod differential;
 mod etag;
 pub(super) mod fields;
 pub(super) mod freshness;

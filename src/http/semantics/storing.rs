@@ -108,17 +108,19 @@ pub(in crate::http) fn shared(
     }
     // RFC 9111 §3: an explicit lifetime, `public`, or a status of which a lifetime may be assumed.
     let explicit = freshness::explicit(&directives, source, headers, times.answered);
-    let assumable = directives.public || SILENTLY_STORABLE.contains(&status);
+    if explicit.is_none() && !directives.public && !SILENTLY_STORABLE.contains(&status) {
+        return Shared::Nobody(Class::All);
+    }
     let lifetime = match (explicit, rules.silent) {
         // §5.2.2.4: it is validated before each use.
         _ if no_cache => Some(Duration::ZERO),
         (Some(lifetime), _) => Some(lifetime),
-        (None, Silent::Policy) if assumable => None,
-        (None, Silent::Heuristic(part)) if assumable => match freshness::heuristic(headers, times.answered, part) {
+        (None, Silent::Policy) => None,
+        (None, Silent::Heuristic(part)) => match freshness::heuristic(headers, times.answered, part) {
             Some(lifetime) => Some(lifetime),
             None => return Shared::Nobody(Class::All),
         },
-        (None, _) => return Shared::Nobody(Class::All),
+        (None, Silent::Stale) => return Shared::Nobody(Class::All),
     };
     let age = times.initial_age(headers);
     let forbidden = (directives.forbid_stale() || no_cache).then_some(Duration::ZERO);

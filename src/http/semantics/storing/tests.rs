@@ -62,7 +62,9 @@ fn silent_responses_are_stored_by_their_status() {
         assert_eq!(terms(of(code, &[("cache-control", "max-age=60")])).lifetime, Some(s(60)), "{code}");
         assert_eq!(terms(of(code, &[("cache-control", "public")])).lifetime, None, "{code}");
     }
-    assert_eq!(of(302, &[("cache-control", "must-revalidate")]), NOBODY);
+    for value in ["must-revalidate", "no-cache", "stale-if-error=9"] {
+        assert_eq!(of(302, &[("cache-control", value), ("etag", "\"a\"")]), NOBODY, "{value}");
+    }
 }
 
 #[test]
