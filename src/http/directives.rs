@@ -90,7 +90,9 @@ impl Directives {
     }
 }
 
-const FLAGS: [(&str, fn(&mut Directives) -> &mut bool); 9] = [
+type Part<T> = (&'static str, fn(&mut Directives) -> &mut T);
+
+const FLAGS: [Part<bool>; 9] = [
     ("public", |directives| &mut directives.public),
     ("private", |directives| &mut directives.private),
     ("no-store", |directives| &mut directives.no_store),
@@ -102,7 +104,7 @@ const FLAGS: [(&str, fn(&mut Directives) -> &mut bool); 9] = [
     ("only-if-cached", |directives| &mut directives.only_if_cached),
 ];
 
-const SPANS: [(&str, fn(&mut Directives) -> &mut Option<Duration>); 4] = [
+const SPANS: [Part<Option<Duration>>; 4] = [
     ("max-age", |directives| &mut directives.max_age),
     ("s-maxage", |directives| &mut directives.s_maxage),
     ("stale-while-revalidate", |directives| &mut directives.stale_while_revalidate),
