@@ -121,7 +121,7 @@ impl Known {
             Shared::Everybody(terms) => Some(terms),
             _ => None,
         };
-        let (said, asked) = (Directives::of(&answer), Directives::of(&second));
+        let (said, asked) = (Directives::for_cache(&answer, &[]).0, Directives::of(&second));
         Self { after: Duration::from_secs(case.after), status: case.status, first, second, answer, said, asked, terms }
     }
 
@@ -155,7 +155,7 @@ impl Known {
         let (said, source) = Directives::for_cache(&self.answer, &[]);
         let lifetime = freshness::explicit(&said, source, &self.answer, at(0)).unwrap_or_default();
         let age = Times { asked: at(0), answered: at(0) }.initial_age(&self.answer);
-        !said.no_cache && !self.answer.contains_key(header::PRAGMA) && lifetime > age
+        !said.no_cache && lifetime > age
     }
 
     fn stale_for(&self) -> Duration {
