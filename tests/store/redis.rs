@@ -19,7 +19,7 @@ fn store() -> RedisStore {
 fn names(at: &Address) -> (String, String) {
     let key = std::str::from_utf8(at.primary()).expect("a plain key");
     let slot = format!("{{{}:r{key}}}", at.namespace());
-    (format!("{slot}:v1.{}", at.schema()), format!("{slot}:l"))
+    (format!("{slot}:v2.{}", at.schema()), format!("{slot}:l"))
 }
 
 #[tokio::test]
