@@ -42,7 +42,7 @@ pub fn may_store(status: StatusCode, headers: &HeaderMap, now: SystemTime) -> Op
     let times = Times { asked: now, answered: now };
     match storing::shared(status, headers, Credentials::None, times, &Rules::default()) {
         Shared::Everybody(terms) => Some(terms.lifetime),
-        Shared::Nobody(_) | Shared::Failure { .. } => None,
+        Shared::Nobody | Shared::Failure { .. } => None,
     }
 }
 

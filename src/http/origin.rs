@@ -60,7 +60,12 @@ struct Plan {
 
 impl Call {
     /// Decides at the head of the response, before anybody who waits is released.
-    pub(super) async fn make<S, Req, B>(self, inner: S, mut request: Request<Req>, turn: Turn) -> Head<Answer<B, S::Error>>
+    pub(super) async fn make<S, Req, B>(
+        self,
+        inner: S,
+        mut request: Request<Req>,
+        turn: Turn,
+    ) -> Head<Answer<B, S::Error>>
     where
         S: Service<Request<Req>, Response = Response<B>>,
         B: Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
@@ -111,7 +116,9 @@ impl Made<'_> {
         let (encoded, plan) = match shared {
             Shared::Everybody(terms) => match plan(terms) {
                 Some(plan) if self.call.wish.head => return self.head_alone(response, plan),
-                Some(mut plan) if size.lower() <= room(&plan.encoded) => (std::mem::take(&mut plan.encoded), Some(plan)),
+                Some(mut plan) if size.lower() <= room(&plan.encoded) => {
+                    (std::mem::take(&mut plan.encoded), Some(plan))
+                }
                 _ => return self.private(response),
             },
             Shared::Failure { whole: true } if size.lower() <= room(&[]) && !self.call.wish.head => (Vec::new(), None),
@@ -121,7 +128,7 @@ impl Made<'_> {
                 let share = Share::Failed(Failure::Live(live), self.status.as_u16());
                 return Head { own: Ok(self.own(pass(response), false)), share, end: End::Nothing };
             }
-            Shared::Nobody(_) => return self.private(response),
+            Shared::Nobody => return self.private(response),
         };
         // Those who wait may read along only where the size is known to be within the cap: else they wait for the end.
         let known = size.upper().is_some_and(|most| most <= room(&encoded));
@@ -160,7 +167,7 @@ impl Made<'_> {
         (*response.status_mut(), *response.headers_mut()) = (known.status, said);
         let plan = match shared {
             Shared::Everybody(terms) => self.plan(&response, terms),
-            Shared::Nobody(_) | Shared::Failure { .. } => None,
+            Shared::Nobody | Shared::Failure { .. } => None,
         };
         let own = Ok(self.own(response.map(|()| GuardBody::stored(known.body.clone())), plan.is_some()));
         let Some(Plan { mut encoded, keep, terms, selected }) = plan else {

@@ -19,18 +19,10 @@ pub(in crate::http) enum Shared {
     /// Everybody to whom it is [`Open`], whose request selects it.
     Everybody(Terms),
     /// The client that asked.
-    Nobody(Class),
+    Nobody,
     /// Those who asked for it at the same time: it says that the origin is in trouble. Whether they may have all of it,
     /// or only its status.
     Failure { whole: bool },
-}
-
-/// Of which requests it is the answer that nobody shares.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::http) enum Class {
-    All,
-    /// Of those with credentials like these: one without may get an answer to share.
-    Credentials,
 }
 
 /// How a response is stored.
@@ -103,12 +95,12 @@ pub(in crate::http) fn shared(
         return Shared::Failure { whole };
     }
     if private || is_partial(status, headers) {
-        return Shared::Nobody(Class::All);
+        return Shared::Nobody;
     }
     // RFC 9111 §3: an explicit lifetime, `public`, or a status of which a lifetime may be assumed.
     let explicit = freshness::explicit(&directives, source, headers, times.answered);
     if explicit.is_none() && !directives.public && !SILENTLY_STORABLE.contains(&status) {
-        return Shared::Nobody(Class::All);
+        return Shared::Nobody;
     }
     let lifetime = match (explicit, rules.silent) {
         // §5.2.2.4: it is validated before each use.
@@ -117,9 +109,9 @@ pub(in crate::http) fn shared(
         (None, Silent::Policy) => None,
         (None, Silent::Heuristic(part)) => match freshness::heuristic(headers, times.answered, part) {
             Some(lifetime) => Some(lifetime),
-            None => return Shared::Nobody(Class::All),
+            None => return Shared::Nobody,
         },
-        (None, Silent::Stale) => return Shared::Nobody(Class::All),
+        (None, Silent::Stale) => return Shared::Nobody,
     };
     let age = times.initial_age(headers);
     let forbidden = directives.forbid_stale().then_some(Duration::ZERO);
@@ -138,14 +130,8 @@ pub(in crate::http) fn shared(
     };
     let uses = [terms.lifetime, terms.stale_while_revalidate, terms.stale_if_error, Some(terms.keep)];
     let useless = terms.lifetime.is_some() && uses.into_iter().flatten().all(|span| span.is_zero());
-    if useless {
-        Shared::Nobody(Class::All)
-    } else if !open.admits(credentials) {
-        // §3.5.
-        Shared::Nobody(Class::Credentials)
-    } else {
-        Shared::Everybody(terms)
-    }
+    // §3.5.
+    if useless || !open.admits(credentials) { Shared::Nobody } else { Shared::Everybody(terms) }
 }
 
 /// What is for one client only, whatever its status.

@@ -28,7 +28,7 @@ fn terms(shared: Shared) -> Terms {
     }
 }
 
-const NOBODY: Shared = Shared::Nobody(Class::All);
+const NOBODY: Shared = Shared::Nobody;
 
 /// RFC 9111 §3.
 #[test]
@@ -189,7 +189,7 @@ fn with_credentials_only_what_says_so_is_shared() {
             let shared = by(&Rules::default(), credentials, 200, &fields);
             match open >= needed {
                 true => assert_eq!(terms(shared).open, open, "{value} {credentials:?}"),
-                false => assert_eq!(shared, Shared::Nobody(Class::Credentials), "{value} {credentials:?}"),
+                false => assert_eq!(shared, NOBODY, "{value} {credentials:?}"),
             }
         }
     }
