@@ -10,6 +10,7 @@ mod caller;
 mod flight;
 mod gate;
 mod invalidation;
+mod known;
 mod pilot;
 mod place;
 mod right;
@@ -20,7 +21,9 @@ mod waits;
 
 pub(crate) use place::Place;
 pub use seam::CacheVerdict;
-pub(crate) use seam::{BoxFetch, End, Ended, Failure, Head, Judge, Keep, Share, Turn, Verdict};
+pub(crate) use seam::{
+    BoxFetch, Class, EVERYBODY, End, Ended, Failure, Head, Hop, Index, Judge, Keep, Offer, Share, Turn, Verdict,
+};
 
 use crate::{
     clock::Timestamp,
@@ -34,7 +37,8 @@ use caller::Caller;
 use flight::Flights;
 use gate::Gates;
 use invalidation::Invalidations;
-use std::{future::Future, sync::Arc, time::Duration};
+use known::Known;
+use std::{borrow::Cow, future::Future, sync::Arc, time::Duration};
 use tokio_util::task::TaskTracker;
 use waits::Waits;
 
@@ -49,6 +53,7 @@ pub(crate) struct Engine {
     /// from spawning, but lets any number of callers wait for it to be empty.
     tasks: TaskTracker,
     invalidations: Invalidations,
+    known: Known,
 }
 
 tokio::task_local! {
@@ -86,6 +91,7 @@ impl Engine {
             waits: Waits::default(),
             tasks,
             invalidations: Invalidations::default(),
+            known: Known::default(),
         })
     }
 
@@ -103,12 +109,21 @@ impl Engine {
 impl Place {
     /// Answers from the store without waiting, if that can be done.
     pub(crate) fn peek<R>(&self, judge: &impl Judge<R>) -> Option<R> {
-        let entry = self.engine.store.peek(&self.at)?;
-        let now = Timestamp::now();
-        let served = !is_marker(&entry, now) && judge.judge(&entry, now) == Verdict::Serve;
-        let answer = served.then(|| judge.read(&entry))??;
-        telemetry::answered(&self.engine.stats, &self.at, CacheVerdict::Hit, Duration::ZERO);
-        Some(answer)
+        let (now, mut at) = (Timestamp::now(), Cow::Borrowed(&self.at));
+        for _ in 0..=DEPTH {
+            let entry = self.engine.store.peek(&at)?;
+            match judge.judge(&entry, now) {
+                _ if is_marker(&entry, now) => return None,
+                Verdict::Beneath => at = Cow::Owned(judge.beneath(&entry)?.from(&at)),
+                Verdict::Serve => {
+                    let answer = judge.read(&entry)?;
+                    telemetry::answered(&self.engine.stats, &at, CacheVerdict::Hit, Duration::ZERO);
+                    return Some(answer);
+                }
+                _ => return None,
+            }
+        }
+        None
     }
 
     /// Answers. A computation runs in a task of its own and outlives its caller.
@@ -118,12 +133,18 @@ impl Place {
     pub(crate) async fn resolve<R, J, F, Fut>(self, judge: J, fetch: F) -> (R, CacheVerdict)
     where
         R: Send + 'static,
-        J: Judge<R>,
+        J: Judge<R> + Clone + Send + Sync + 'static,
         F: FnOnce(Turn) -> Fut + Send + 'static,
         Fut: Future<Output = Head<R>> + Send + 'static,
     {
         let spawn = |engine: &Engine, flight| _ = engine.tasks.spawn(flight);
         Caller::new(self, judge, Some(spawn)).ask(boxed(fetch)).await
+    }
+
+    /// Answers from the store, or not at all: nothing is computed, and nobody waited for. One that may be served while
+    /// it is refreshed is served, and not refreshed.
+    pub(crate) async fn look<R: Send, J: Judge<R> + Clone + Send + Sync + 'static>(self, judge: J) -> Option<(R, CacheVerdict)> {
+        Caller::new(self, judge, None).look().await
     }
 
     /// Answers. A computation runs within its caller, so that it may borrow.
@@ -132,7 +153,7 @@ impl Place {
     pub(crate) async fn resolve_scoped<R, J, F, Fut>(self, judge: J, fetch: F) -> (R, CacheVerdict)
     where
         R: Send,
-        J: Judge<R>,
+        J: Judge<R> + Clone + Send + Sync + 'static,
         F: FnOnce(Turn) -> Fut + Send,
         Fut: Future<Output = Head<R>> + Send,
     {
@@ -147,6 +168,9 @@ where
 {
     Box::new(move |turn| Box::pin(fetch(turn)))
 }
+
+/// So many indexes are followed on the way to an entry.
+pub(crate) const DEPTH: usize = 4;
 
 /// Whether the entry is a pass marker that is still in force.
 fn is_marker(entry: &Entry, now: Timestamp) -> bool {

@@ -60,7 +60,7 @@ pub enum Kind {
     PassStore,
 }
 
-/// The three ages that end a use of an entry, each counted from the moment that its fetch had answered.
+/// The ages that end a use of an entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lifetimes {
     /// Fresh: served as it is.
@@ -69,14 +69,17 @@ pub struct Lifetimes {
     pub stale_while_revalidate: Duration,
     /// After freshness: served when the fetch for a newer one failed.
     pub stale_if_error: Duration,
+    /// After freshness: kept, so that the origin can be asked whether it has changed.
+    pub kept: Duration,
 }
 
 impl Lifetimes {
-    /// For how long a store keeps the entry: the lifetime and the longer one of the two stale windows, but at least a
-    /// second, for those who waited for it and are on their way to read it.
+    /// For how long a store keeps the entry, counted from the moment that its fetch had answered: the lifetime and the
+    /// longest window after it, but at least a second, for those who waited for it and are on their way to read it.
     #[must_use]
     pub fn retention(&self) -> Duration {
-        let useful = self.fresh_for.saturating_add(self.stale_while_revalidate.max(self.stale_if_error));
+        let window = self.stale_while_revalidate.max(self.stale_if_error).max(self.kept);
+        let useful = self.fresh_for.saturating_add(window);
         useful.max(Duration::from_secs(1))
     }
 }

@@ -49,6 +49,8 @@ pub enum ErrorKind {
     /// The store did not acknowledge an [`invalidate`](crate::StampedeGuard::invalidate), or does not answer under
     /// [`Outage::FailClosed`](crate::Outage::FailClosed); otherwise a fetch goes on without the store.
     Store,
+    /// A URL to invalidate that names no host, which is part of the keys.
+    Url,
     /// Not computed, to spare the origin or because there was no time left: too many wait already, all places of the
     /// bulkhead were taken, the wait was over under [`AfterWait::Reject`](crate::AfterWait::Reject), or the deadline was
     /// too near. [`Error::retry_in`] says when it may be tried again.

@@ -1,16 +1,22 @@
 //! HTTP services behind the guard: a shared cache that coalesces.
 
+mod ask;
 mod body;
+mod change;
 mod directives;
 mod future;
 #[cfg(feature = "_fuzz")]
 pub(crate) mod fuzzing;
 mod head;
+mod index;
 mod key;
+mod origin;
+mod reply;
 mod rules;
 mod semantics;
 mod service;
 mod status;
+mod vary;
 
 pub use body::GuardBody;
 pub use future::ResponseFuture;

@@ -40,6 +40,14 @@ impl Key {
     }
 }
 
+#[cfg(feature = "http")]
+impl Key {
+    /// The bytes of the resource.
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        &self.primary
+    }
+}
+
 impl From<&str> for Key {
     fn from(text: &str) -> Self {
         Self::new(Bytes::copy_from_slice(text.as_bytes()))
@@ -129,7 +137,7 @@ impl Address {
         self.key.variant.as_deref()
     }
 
-    #[cfg(feature = "testing")]
+    #[cfg(any(feature = "http", feature = "testing"))]
     pub(crate) fn key(&self) -> &Key {
         &self.key
     }
@@ -142,6 +150,11 @@ impl Address {
     /// The schemas of which an invalidation drops the entries too: those of a rolling deploy.
     pub(crate) fn neighbours(&self) -> [u32; 3] {
         [self.schema, self.schema.wrapping_sub(1), self.schema.wrapping_add(1)]
+    }
+
+    /// The same resource in another variant.
+    pub(crate) fn to_variant(&self, variant: Bytes) -> Self {
+        Self { key: self.key.clone().variant(variant), ..self.clone() }
     }
 
     pub(crate) fn in_schema(&self, schema: u32) -> Self {
@@ -201,7 +214,7 @@ impl KeyHash {
     }
 
     /// In one go: an incremental hasher costs more than the hash of a short key.
-    fn of(text: &[u8]) -> Self {
+    pub(crate) fn of(text: &[u8]) -> Self {
         let mut bytes = [0; 16];
         bytes.copy_from_slice(&blake3::hash(text).as_bytes()[..16]);
         Self(bytes)

@@ -36,7 +36,8 @@ impl Policy {
     #[must_use]
     pub const fn fresh_for(lifetime: Duration) -> Self {
         let (lifetime, none) = (at_most_a_century(lifetime), Duration::ZERO);
-        let lifetimes = Lifetimes { fresh_for: lifetime, stale_while_revalidate: none, stale_if_error: none };
+        let lifetimes =
+            Lifetimes { fresh_for: lifetime, stale_while_revalidate: none, stale_if_error: none, kept: none };
         Self { lifetimes, jitter: 0.1, early: Early { beta: 0.0 } }
     }
 
@@ -129,7 +130,7 @@ pub(crate) enum Freshness {
     Fresh,
     /// Stale, but may be served while it is refreshed.
     Revalidate,
-    /// Stale, and may be served only when the fetch for a newer one fails.
+    /// Stale, and of use only to the fetch for a newer one: to ask whether it has changed, perhaps to stand in.
     Grace,
     Dead,
 }
@@ -140,7 +141,7 @@ pub(crate) fn freshness(entry: &Entry, now: Timestamp) -> Freshness {
     match entry.age(now).checked_sub(lifetimes.fresh_for) {
         None => Freshness::Fresh,
         Some(stale_for) if stale_for < lifetimes.stale_while_revalidate => Freshness::Revalidate,
-        Some(stale_for) if stale_for < lifetimes.stale_if_error => Freshness::Grace,
+        Some(stale_for) if stale_for < lifetimes.stale_if_error.max(lifetimes.kept) => Freshness::Grace,
         Some(_) => Freshness::Dead,
     }
 }

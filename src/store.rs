@@ -48,6 +48,18 @@ pub trait Store: Send + Sync + 'static {
     /// The entry. Whatever cannot be read, or belongs to another address, is `None`.
     fn get<'a>(&'a self, at: &'a Address) -> Answer<'a, Option<Entry>>;
 
+    /// Each of these entries, of one resource, as they are at one moment if the store can tell: what is found by way of
+    /// another entry is read together with that.
+    fn get_all<'a>(&'a self, at: &'a [Address]) -> Answer<'a, Vec<Option<Entry>>> {
+        Box::pin(async move {
+            let mut found = Vec::with_capacity(at.len());
+            for at in at {
+                found.push(self.get(at).await?);
+            }
+            Ok(found)
+        })
+    }
+
     /// The entry, unless it is the one that was seen; or the lease, if nobody has it; or who has it.
     fn lead<'a>(&'a self, at: &'a Address, ask: Ask) -> Answer<'a, Lead>;
 

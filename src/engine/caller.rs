@@ -3,11 +3,11 @@
 mod join;
 
 use super::{
-    BoxFetch, CacheVerdict, End, Ended, Engine, Head, Judge, LEADING, Led, Place, Share, Turn, Verdict,
+    BoxFetch, CacheVerdict, DEPTH, End, Ended, Engine, Head, Hop, Judge, LEADING, Led, Place, Share, Turn, Verdict,
     flight::{Flight, Scope, State, Wanted},
     is_marker,
     pilot::{Landed, Pilot, Start},
-    right::{self, Claim},
+    right::Made,
     run::Run,
     waits::Waiting,
 };
@@ -15,10 +15,11 @@ use crate::{
     backoff,
     clock::{self, Timestamp},
     config::Outage,
-    entry::{Entry, Kind},
+    entry::{Entry, Kind, Live},
     error::{Error, ErrorKind},
+    key::Address,
     policy::{Freshness, freshness},
-    store::{BoxFuture, Right, StoreError, Token},
+    store::{BoxFuture, Inbox, Right, StoreError, Token},
     telemetry,
 };
 use std::marker::PhantomData;
@@ -42,6 +43,12 @@ pub(super) struct Caller<'a, R, J> {
     give_up: Instant,
     /// What the caller's task computes already.
     leading: Vec<Led>,
+    /// What was passed on the way to its place.
+    trail: Vec<Live>,
+    /// Whether it was sent on by a computation that it had waited for: what that one has made counts.
+    waited: bool,
+    /// Where it asks after it has met an answer that was too old for it: it joins no flight that has one already.
+    newer: Option<Scope>,
     answer: PhantomData<fn() -> R>,
 }
 
@@ -50,45 +57,80 @@ enum Round<'a, R> {
     Answer(R, CacheVerdict),
     /// Not answered: ask again, with the fetch that was not used.
     Again(BoxFetch<'a, R>),
+    /// As above, for an answer that is not there yet.
+    Newer(Scope, BoxFetch<'a, R>),
+    /// As above, but elsewhere.
+    Beneath(Hop, BoxFetch<'a, R>),
 }
 
-impl<'a, R: Send + 'a, J: Judge<R>> Caller<'a, R, J> {
+impl<'a, R: Send + 'a, J: Judge<R> + Clone + Send + Sync + 'static> Caller<'a, R, J> {
     pub(super) fn new(place: Place, judge: J, spawn: Option<Spawn<'a>>) -> Self {
         let leading = LEADING.try_with(Clone::clone).unwrap_or_default();
         let budget = clock::in_future(backoff::budget(place.config.wait, clock::draw()));
         let give_up = place.deadline.map_or(budget, |deadline| deadline.min(budget));
-        Self { place, judge, spawn, asked: Timestamp::now(), budget, give_up, leading, answer: PhantomData }
+        let (asked, trail) = (Timestamp::now(), Vec::new());
+        let (waited, newer, answer) = (false, None, PhantomData);
+        Self { place, judge, spawn, asked, budget, give_up, leading, trail, waited, newer, answer }
     }
 
-    pub(super) async fn ask(self, fetch: BoxFetch<'a, R>) -> (R, CacheVerdict) {
+    pub(super) async fn ask(mut self, fetch: BoxFetch<'a, R>) -> (R, CacheVerdict) {
         let (answer, verdict) = self.answer(fetch).await;
         let took = Timestamp::now().since(self.asked);
         telemetry::answered(&self.place.engine.stats, &self.place.at, verdict, took);
         (answer, verdict)
     }
 
-    async fn answer(&self, mut fetch: BoxFetch<'a, R>) -> (R, CacheVerdict) {
-        if self.leading.iter().any(|led| led.blocks(&self.place)) {
-            return self.alone(fetch).await;
-        }
-        let _noted = Waiting::enter(&self.place, &self.leading);
+    /// What is there for it, without computing or waiting.
+    pub(super) async fn look(mut self) -> Option<(R, CacheVerdict)> {
+        let entry = self.find().await.ok()??;
+        let now = Timestamp::now();
+        let served = matches!(self.judge.judge(&entry, now), Verdict::Serve | Verdict::ServeAndRefresh);
+        let answer = (served && !is_marker(&entry, now)).then(|| self.judge.read(&entry))??;
+        let verdict = if freshness(&entry, now) == Freshness::Fresh { CacheVerdict::Hit } else { CacheVerdict::Stale };
+        telemetry::answered(&self.place.engine.stats, &self.place.at, verdict, now.since(self.asked));
+        Some((answer, verdict))
+    }
+
+    async fn answer(&mut self, mut fetch: BoxFetch<'a, R>) -> (R, CacheVerdict) {
+        let mut noted = None;
         for _ in 0..ROUNDS {
-            match self.round(fetch).await {
-                Round::Answer(answer, verdict) => return (answer, verdict),
-                Round::Again(unused) => fetch = unused,
+            if self.leading.iter().any(|led| led.blocks(&self.place)) {
+                break;
             }
+            if noted.is_none() {
+                noted = Waiting::enter(&self.place, &self.leading);
+            }
+            fetch = match self.round(fetch).await {
+                Round::Answer(answer, verdict) => return (answer, verdict),
+                Round::Again(unused) => unused,
+                Round::Newer(scope, unused) => {
+                    self.newer = Some(scope);
+                    unused
+                }
+                Round::Beneath(hop, unused) => {
+                    if !self.descend(hop) {
+                        fetch = unused;
+                        break;
+                    }
+                    (self.waited, noted) = (true, None);
+                    unused
+                }
+            };
         }
         self.alone(fetch).await
     }
 
-    async fn round(&self, fetch: BoxFetch<'a, R>) -> Round<'a, R> {
-        // A flight is joined without a lookup, unless it refreshes what this caller would be served.
+    async fn round(&mut self, fetch: BoxFetch<'a, R>) -> Round<'a, R> {
+        if self.newer == Some(Scope::Local) {
+            return self.local(Start::Overdue, None, fetch).await;
+        }
+        // A flight is joined without a lookup, unless what it refreshes is good enough for this caller, or not for it.
         if let Some(join) = self.place.engine.flights.join(&self.place.at, self.wanted(None))
-            && !join.seen().is_some_and(|seen| self.servable(seen))
+            && !join.seen().is_some_and(|seen| self.servable(seen) || self.declines(seen))
         {
             return self.wait(join, fetch).await;
         }
-        let found = match self.look_up().await {
+        let found = match self.find().await {
             Ok(found) => found,
             Err(error) => return self.without_store(error, fetch).await,
         };
@@ -98,8 +140,15 @@ impl<'a, R: Send + 'a, J: Judge<R>> Caller<'a, R, J> {
             let marker = entry.meta().id;
             return match entry.meta().kind {
                 Kind::PassStore => self.local(Start::PassStore(marker), None, fetch).await,
+                _ if !self.judge.heeds(entry.meta().codec) => self.compute(Some(entry), fetch).await,
                 Kind::Pass | Kind::Value => self.pass(marker, fetch).await,
             };
+        }
+        if self.waited
+            && entry.meta().answered >= self.asked
+            && let Some(answer) = self.judge.read(&entry)
+        {
+            return Round::Answer(answer, CacheVerdict::Coalesced);
         }
         match self.judge.judge(&entry, now) {
             Verdict::Serve => match self.judge.read(&entry) {
@@ -110,15 +159,58 @@ impl<'a, R: Send + 'a, J: Judge<R>> Caller<'a, R, J> {
                 Some(answer) => self.refresh(entry, answer, fetch).await,
                 None => self.compute(Some(entry), fetch).await,
             },
-            Verdict::Validate | Verdict::Ignore => self.compute(Some(entry), fetch).await,
+            Verdict::Validate | Verdict::Ignore | Verdict::Beneath => self.compute(Some(entry), fetch).await,
+            Verdict::Decline => self.answer_alone(fetch).await,
         }
     }
 
+    /// The entry for this caller, and its place: follows the indexes on the way, as remembered without the store.
+    async fn find(&mut self) -> Result<Option<Entry>, StoreError> {
+        loop {
+            let chain = self.place.likely(&self.judge);
+            let found = match self.look_up(&chain).await {
+                Ok(found) => found,
+                Err(error) => {
+                    while let Some(hop) = self.place.remembered(&self.judge)
+                        && self.descend(hop)
+                    {}
+                    return Err(error);
+                }
+            };
+            let mut found = chain.iter().zip(found).peekable();
+            while let Some((_, entry)) = found.next_if(|(at, _)| **at == self.place.at) {
+                let Some(entry) = entry else { return Ok(None) };
+                let Some(hop) = self.hop(&entry) else { return Ok(Some(entry)) };
+                self.place.engine.known.remember(&self.place.at, &entry);
+                if !self.descend(hop) {
+                    return Ok(Some(entry));
+                }
+            }
+        }
+    }
+
+    /// Where the entry sends this caller, if it is an index.
+    fn hop(&self, entry: &Entry) -> Option<Hop> {
+        let now = Timestamp::now();
+        let is_index = !is_marker(entry, now) && self.judge.judge(entry, now) == Verdict::Beneath;
+        is_index.then(|| self.judge.beneath(entry))?
+    }
+
+    /// Goes on at another address, unless it has come deep enough.
+    fn descend(&mut self, hop: Hop) -> bool {
+        let deep = self.trail.len() == DEPTH;
+        if !deep {
+            self.place.at = hop.from(&self.place.at);
+            self.trail.push(hop.passed);
+        }
+        !deep
+    }
+
     /// One read of the store, shared with everybody who asks meanwhile.
-    async fn look_up(&self) -> Result<Option<Entry>, StoreError> {
+    async fn look_up(&self, chain: &[Address]) -> Result<Vec<Option<Entry>>, StoreError> {
         self.place.gate()?;
-        let (place, limit) = (self.place.clone(), self.place.config.op_timeout);
-        let lookup = self.place.engine.flights.look_up(&self.place.at, limit, async move { place.get().await });
+        let (place, limit, read) = (self.place.clone(), self.place.config.op_timeout, chain.to_vec());
+        let lookup = self.place.engine.flights.look_up(chain, limit, async move { place.get(&read).await });
         // Outside of what is shared: whose timer it is must not matter to the others, nor which runtime it is of.
         self.place.within("get", lookup).await
     }
@@ -197,7 +289,7 @@ impl<'a, R: Send + 'a, J: Judge<R>> Caller<'a, R, J> {
         let (place, scoped) = (self.place.clone(), self.spawn.is_none());
         // One that outlives its caller waits for others as long as they would.
         let give_up = if scoped { self.give_up } else { self.budget };
-        let run = Run { place, flight, seen, leading, give_up, scoped };
+        let run = Run { place, flight, seen, trail: self.trail.clone(), leading, give_up, scoped };
         let pilot = Pilot { judge: self.judge.clone(), own: Some(own), run };
         let flight = telemetry::in_current_span(pilot.fly(start, fetch));
         match self.spawn {
@@ -208,11 +300,16 @@ impl<'a, R: Send + 'a, J: Judge<R>> Caller<'a, R, J> {
     }
 
     fn wanted(&self, since: Option<Timestamp>) -> Wanted {
-        Wanted { since, nested: !self.leading.is_empty() }
+        Wanted { since, nested: !self.leading.is_empty(), under_way: self.newer.is_some() }
     }
 
     fn servable(&self, entry: &Entry) -> bool {
         matches!(self.judge.judge(entry, Timestamp::now()), Verdict::Serve | Verdict::ServeAndRefresh)
+    }
+
+    /// Whether the entry is there, but not for this caller.
+    fn declines(&self, entry: &Entry) -> bool {
+        self.judge.judge(entry, Timestamp::now()) == Verdict::Decline
     }
 
     /// The entry as an answer, if it may stand in for one that failed.
@@ -238,15 +335,16 @@ impl<'a, R: Send + 'a, J: Judge<R>> Caller<'a, R, J> {
     /// A call under a pass marker: for this caller only, unless the answer turns out to be for everybody after all.
     async fn pass(&self, marker: Token, fetch: BoxFetch<'a, R>) -> Round<'a, R> {
         let (began, deadline) = (Timestamp::now(), clock::in_future(self.place.config.max_fetch));
-        let Head { own, share, end } = fetch(Turn::Pass).await;
+        let id = Token::unique(Inbox::unique());
+        let Head { own, share, end } = fetch(Turn::Pass { id, trail: self.trail.clone() }).await;
         let answered = Timestamp::now();
         if !matches!(end, End::Nothing) {
             let place = self.place.clone();
             self.place.engine.tasks.spawn(async move {
                 let ended = timeout_at(deadline, end.reached()).await;
                 if let (Ok(Ended::Payload(payload)), Share::Everybody(_, keep) | Share::AtEnd(keep)) = (ended, share) {
-                    let entry = right::entry(Claim::PassStore(marker).id(), (began, answered), keep, payload);
-                    let _ = place.fill(Right::Promote(marker), &entry).await;
+                    let made = Made::new(id, (began, answered), keep, payload);
+                    let _ = place.fill(Right::Promote(marker), &made).await;
                 }
             });
         }

@@ -4,7 +4,8 @@
 mod schedules;
 
 use super::{
-    seam::Failure,
+    right::Made,
+    seam::{Class, Failure},
     shared::{Shared, WeakShared},
 };
 use crate::{
@@ -34,13 +35,13 @@ pub(crate) enum State {
     /// An entry was there: each one judges it.
     Found(Entry),
     /// An entry that was made while they waited: for them it counts, however short its lifetime.
-    Filled(Entry),
+    Filled(Made),
     /// Stale, but nothing newer came in time.
     Stale(Entry),
     /// A value of which no entry is made, or not yet.
     Shared(Live),
-    /// The answer is for nobody else: each one makes a call of its own.
-    NotShared,
+    /// The answer is for nobody else: each one of this class makes a call of its own, the others try again.
+    NotShared(Class),
     /// It failed. The entry at hand still stands, for those who forgive.
     Failed(Failure, Option<Entry>),
     /// Given up: the next one may try.
@@ -72,6 +73,8 @@ pub(crate) struct Wanted {
     pub(crate) since: Option<Timestamp>,
     /// By somebody who asks within another computation.
     pub(crate) nested: bool,
+    /// Not answered yet.
+    pub(crate) under_way: bool,
 }
 
 /// The flights of one engine. Nothing stays in it beyond its flight.
@@ -84,17 +87,20 @@ pub(crate) struct Flights {
 struct Tables {
     fleet: HashMap<Address, Arc<Course>>,
     local: HashMap<Address, Arc<Course>>,
-    lookups: HashMap<Address, Listing>,
+    /// By the first address that they read.
+    lookups: HashMap<Address, Vec<Listing>>,
     last_lookup: u64,
 }
 
-type Found = Result<Option<Entry>, StoreError>;
+/// Entry by entry, as far as there are any.
+type Found = Result<Vec<Option<Entry>>, StoreError>;
 pub(crate) type Lookup = Shared<Found>;
 
 /// A read of the store that may be joined.
 struct Listing {
     number: u64,
     began: Timestamp,
+    chain: Vec<Address>,
     lookup: WeakShared<Found>,
 }
 
@@ -192,31 +198,33 @@ impl Flights {
         self.lock().fleet.get(at).filter(|course| course.suits(wanted)).map(|course| course.join(wanted))
     }
 
-    /// Shares one read of the store among those who ask while it is under way. It belongs to those who await it, and
+    /// Shares one read of the store, of an entry and what is likely to be found beneath it, among those who ask while it is under way. It belongs to those who await it, and
     /// ends with the last of them. One that has taken `limit` is not joined any more: its answer may never come, and as
     /// long as somebody waits for it, nobody would ask again.
     pub(crate) fn look_up(
         self: &Arc<Self>,
-        at: &Address,
+        chain: &[Address],
         limit: Duration,
         read: impl Future<Output = Found> + Send + 'static,
     ) -> Lookup {
-        let began = Timestamp::now();
+        let (began, first) = (Timestamp::now(), &chain[0]);
         let mut tables = self.lock();
-        let young = |listing: &&Listing| began.since(listing.began) < limit;
-        if let Some(lookup) = tables.lookups.get(at).filter(young).and_then(|listing| listing.lookup.upgrade()) {
+        let suits = |listing: &&Listing| listing.chain == chain && began.since(listing.began) < limit;
+        let listings = tables.lookups.get(first).map_or(&[][..], Vec::as_slice);
+        if let Some(lookup) = listings.iter().rev().find(suits).and_then(|listing| listing.lookup.upgrade()) {
             return lookup;
         }
         tables.last_lookup += 1;
         let number = tables.last_lookup;
         // Made here and not in the future, which may be dropped before it is polled.
-        let listed = Listed { flights: self.clone(), at: at.clone(), number };
+        let listed = Listed { flights: self.clone(), at: first.clone(), number };
         let lookup = Shared::new(async move {
             let found = read.await;
             drop(listed); // before anybody sees the answer: whoever asks later reads again
             found
         });
-        tables.lookups.insert(at.clone(), Listing { number, began, lookup: lookup.downgrade() });
+        let listing = Listing { number, began, chain: chain.to_vec(), lookup: lookup.downgrade() };
+        tables.lookups.entry(first.clone()).or_default().push(listing);
         lookup
     }
 
@@ -231,7 +239,7 @@ impl Flights {
     /// How many flights there are.
     pub(crate) fn len(&self) -> usize {
         let tables = self.lock();
-        tables.fleet.len() + tables.local.len() + tables.lookups.len()
+        tables.fleet.len() + tables.local.len() + tables.lookups.values().map(Vec::len).sum::<usize>()
     }
 
     fn lock(&self) -> MutexGuard<'_, Tables> {
@@ -261,13 +269,14 @@ impl Course {
     fn suits(&self, wanted: Wanted) -> bool {
         let too_early = wanted.since.is_some_and(|since| self.began < since);
         let holds_up = wanted.nested && self.is_queued();
-        !(too_early || holds_up || self.is_outlived())
+        let too_late = wanted.under_way && !self.state.is(State::is_under_way);
+        !(too_early || holds_up || too_late || self.is_outlived())
     }
 
     /// Whether its entry has ended while it is still being filled: of no use to those who come now.
     fn is_outlived(&self) -> bool {
         let now = Timestamp::now();
-        self.state.is(|state| matches!(state, State::Filled(entry) if freshness(entry, now) != Freshness::Fresh))
+        self.state.is(|state| matches!(state, State::Filled(made) if freshness(&made.entry, now) != Freshness::Fresh))
     }
 
     fn is_queued(&self) -> bool {
@@ -368,7 +377,9 @@ struct Listed {
 impl Drop for Listed {
     fn drop(&mut self) {
         let mut tables = self.flights.lock();
-        if tables.lookups.get(&self.at).is_some_and(|listing| listing.number == self.number) {
+        let Some(listings) = tables.lookups.get_mut(&self.at) else { return };
+        listings.retain(|listing| listing.number != self.number);
+        if listings.is_empty() {
             tables.lookups.remove(&self.at);
         }
     }

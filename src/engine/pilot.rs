@@ -1,7 +1,7 @@
 //! Drives one flight: gets the right to fetch, or an answer instead; fetches; tells everybody; stores.
 
 use super::{
-    BoxFetch, CacheVerdict, End, Failure, Head, Judge, Share, Turn, Verdict,
+    BoxFetch, CacheVerdict, EVERYBODY, End, Failure, Head, Judge, Share, Turn, Verdict,
     caller::LATE,
     flight::State,
     is_marker,
@@ -51,7 +51,7 @@ pub(super) enum Landed<'a, R> {
     Failed(Error),
 }
 
-impl<'a, R: Send + 'a, J: Judge<R>> Pilot<'a, R, J> {
+impl<'a, R: Send + 'a, J: Judge<R> + Clone + Send + Sync + 'static> Pilot<'a, R, J> {
     pub(super) async fn fly(mut self, start: Start, fetch: BoxFetch<'a, R>) {
         let listener = self.run.place.listen(); // before asking: no wake-up falls in between
         let claim = match start {
@@ -185,29 +185,36 @@ impl<'a, R: Send + 'a, J: Judge<R>> Pilot<'a, R, J> {
         if is_marker(&entry, now) {
             return Some(match entry.meta().kind {
                 Kind::PassStore => Hit::Local(id),
-                Kind::Pass | Kind::Value => Hit::Land(State::NotShared),
+                _ if !self.judge.heeds(entry.meta().codec) => return self.not_enough(entry),
+                Kind::Pass | Kind::Value => Hit::Land(State::NotShared(entry.meta().codec)),
             });
         }
         // What this flight waited for counts, however short its lifetime: else those who wait would lead in turn.
         if awaited.contains(&id) && self.judge.read(&entry).is_some() {
-            return Some(Hit::Land(State::Filled(entry)));
+            return Some(Hit::Land(State::Filled(entry.into())));
         }
         match self.judge.judge(&entry, now) {
             Verdict::Serve | Verdict::ServeAndRefresh if self.judge.read(&entry).is_some() => {
                 Some(Hit::Land(State::Found(entry)))
             }
-            _ => {
-                self.run.flight.stands(None); // another one has taken its place
-                self.run.seen = Some(entry);
-                None
-            }
+            // Each one who joined judges it, and finds another way.
+            Verdict::Decline => Some(Hit::Land(State::Found(entry))),
+            Verdict::Beneath if self.judge.beneath(&entry).is_some() => Some(Hit::Land(State::Found(entry))),
+            _ => self.not_enough(entry),
         }
+    }
+
+    fn not_enough(&mut self, entry: Entry) -> Option<Hit> {
+        self.run.flight.stands(None); // another one has taken its place
+        self.run.seen = Some(entry);
+        None
     }
 
     async fn lead(mut self, mut claim: Claim, fetch: BoxFetch<'a, R>) {
         let (began, deadline) = (Timestamp::now(), clock::in_future(self.run.place.config.max_fetch));
         let fencing_token = claim.lease().map(|lease| lease.stamp);
-        let turn = Turn::Lead { seen: self.run.seen.clone(), deadline: deadline.into_std(), fencing_token };
+        let (id, seen, trail) = (claim.id(), self.run.seen.clone(), self.run.trail.clone());
+        let turn = Turn::Lead { id, trail, seen, deadline: deadline.into_std(), fencing_token };
         let head = self.run.attend(&mut claim, deadline, async move { fetch(turn).await }).await;
         let Head { own, share, end } = match head {
             Ok(head) => head,
@@ -224,22 +231,22 @@ impl<'a, R: Send + 'a, J: Judge<R>> Pilot<'a, R, J> {
                 let own = Landed::OwnFailure(own, verdict);
                 return self.failed(claim, deadline, own, failure, code, end).await;
             }
-            Share::Nobody => {
-                self.tell(Landed::Own(own, verdict), State::NotShared);
-                Rest::Mark(Kind::Pass, end)
+            Share::Nobody(class) => {
+                self.tell(Landed::Own(own, verdict), State::NotShared(class));
+                Rest::Mark(Kind::Pass, class, end)
             }
             Share::Waiting(live) => {
                 self.tell(Landed::Own(own, verdict), State::Shared(live));
-                Rest::Mark(Kind::PassStore, end)
+                Rest::Mark(Kind::PassStore, EVERYBODY, end)
             }
             Share::Everybody(live, keep) => {
                 self.run.flight.announce(State::Shared(live));
                 self.answer(Landed::Own(own, verdict));
-                Rest::Store(times, keep, end)
+                Rest::Store(id, times, keep, end)
             }
             Share::AtEnd(keep) => {
                 self.answer(Landed::Own(own, verdict));
-                Rest::Store(times, keep, end)
+                Rest::Store(id, times, keep, end)
             }
         };
         self.run.conclude(claim, deadline, rest).await;

@@ -1,13 +1,13 @@
 //! One address as one clone of a guard sees it, and the store's operations on it: each within its time, none unheard.
 
-use super::Engine;
+use super::{Engine, right::Made};
 use crate::{
     backoff,
     clock::{self, Timestamp},
     config::Config,
     entry::Entry,
     key::Address,
-    store::{Answer, Ask, Filled, Hold, Lead, Lease, Listener, Right, StoreError, Token, Tombstone, Write},
+    store::{Answer, Ask, Filled, Hold, Lead, Lease, Listener, Right, StoreError, Token, Tombstone},
     telemetry,
 };
 use std::{future::Future, sync::Arc};
@@ -28,9 +28,9 @@ impl Place {
     }
 
     /// Without a limit of its own: it is shared, and each of those who share it has one.
-    pub(super) async fn get(&self) -> Result<Option<Entry>, StoreError> {
-        match self.engine.store.get(&self.at).await {
-            Err(error) if error.is_disconnected() => self.engine.store.get(&self.at).await,
+    pub(super) async fn get(&self, chain: &[Address]) -> Result<Vec<Option<Entry>>, StoreError> {
+        match self.engine.store.get_all(chain).await {
+            Err(error) if error.is_disconnected() => self.engine.store.get_all(chain).await,
             answer => answer,
         }
     }
@@ -42,12 +42,11 @@ impl Place {
 
     /// Fills. A fill is safe to run twice: one that took too long is sent once more, and one whose connection broke again
     /// and again for as long as others wait for it: while the lease lives, and their wait budget lasts.
-    pub(super) async fn fill(&self, right: Right, entry: &Entry) -> Result<Filled, StoreError> {
+    pub(super) async fn fill(&self, right: Right, made: &Made) -> Result<Filled, StoreError> {
         let patience = self.config.lease.min(self.config.wait);
         let (began, mut again) = (Timestamp::now(), 0);
         let filled = loop {
-            let writes = vec![Write { at: self.at.clone(), entry: entry.clone() }];
-            match self.within("fill", self.engine.store.fill(&self.at, right, writes)).await {
+            match self.within("fill", self.engine.store.fill(&self.at, right, made.writes(&self.at))).await {
                 Err(error) if again == 0 && !error.is_refused() => {}
                 Err(error) if error.is_disconnected() && Timestamp::now().since(began) < patience => {
                     sleep(backoff::poll(again, false, clock::draw())).await;
@@ -57,7 +56,10 @@ impl Place {
             again += 1;
         };
         if let Ok(filled) = filled {
-            telemetry::filled(&self.engine.stats, &self.at, entry.meta().kind, filled);
+            telemetry::filled(&self.engine.stats, &self.at, made.entry.meta().kind, filled);
+            if let (Filled::Stored, Some((_, index))) = (filled, &made.index) {
+                self.engine.known.remember(&self.at, index);
+            }
         }
         filled
     }

@@ -1,10 +1,11 @@
 //! The right to fill: held, kept alive, spent by a fill, or given back.
 
-use super::{CacheVerdict, Keep, flight::Flight, place::Place};
+use super::{CacheVerdict, Class, Keep, flight::Flight, place::Place};
 use crate::{
     clock::Timestamp,
     entry::{Entry, Kind, Lifetimes, Meta, Payload},
-    store::{Hold, Inbox, Lease, Listener, Right, Token, Tombstone},
+    key::Address,
+    store::{Hold, Inbox, Lease, Listener, Right, Token, Tombstone, Write},
 };
 use bytes::Bytes;
 use std::{
@@ -59,17 +60,17 @@ impl Claim {
     }
 
     /// Stores the entry, if this is a right to do so. Its flight may be joined meanwhile, so it hears of invalidations.
-    pub(super) async fn fill(self, place: &Place, flight: &Flight, entry: &Entry) {
+    pub(super) async fn fill(self, place: &Place, flight: &Flight, made: &Made) {
         match self {
             Self::Lease(leading) if leading.lost => leading.guard.spent(),
             Self::Lease(mut leading) => {
-                let fill = place.fill(Right::Lease(leading.lease), entry);
+                let fill = place.fill(Right::Lease(leading.lease), made);
                 match hearing(&mut leading.listener, flight, fill).await {
                     Ok(_) => leading.guard.spent(),
                     Err(_) => _ = leading.guard.abandon(None).await,
                 }
             }
-            Self::PassStore(marker) => _ = place.fill(Right::Promote(marker), entry).await,
+            Self::PassStore(marker) => _ = place.fill(Right::Promote(marker), made).await,
             Self::Local { .. } | Self::Spent => {}
         }
     }
@@ -162,15 +163,47 @@ impl Drop for LeaseGuard {
     }
 }
 
-/// The entry of a fetch that began and answered then.
-pub(super) fn entry(id: Token, (began, answered): (Timestamp, Timestamp), keep: Keep, payload: Payload) -> Entry {
-    let Keep { lifetimes, codec } = keep;
-    Entry::new(Meta { kind: Kind::Value, id, answered, cost: answered.since(began), lifetimes, codec }, payload)
+/// What a fetch has made.
+#[derive(Clone)]
+pub(crate) struct Made {
+    pub(crate) entry: Entry,
+    /// If the entry goes to that variant: what takes its place.
+    pub(crate) index: Option<(Bytes, Entry)>,
 }
 
-/// The marker that an answer is not for everybody.
-pub(super) fn marker(id: Token, kind: Kind, span: Duration) -> Entry {
-    let lifetimes = Lifetimes { fresh_for: span, ..Lifetimes::default() };
-    let meta = Meta { kind, id, answered: Timestamp::now(), cost: Duration::ZERO, lifetimes, codec: 0 };
-    Entry::new(meta, Bytes::new())
+impl Made {
+    /// Of a fetch that began and answered then.
+    pub(super) fn new(id: Token, (began, answered): (Timestamp, Timestamp), keep: Keep, payload: Payload) -> Self {
+        let entry = |lifetimes, codec, payload: Payload| {
+            let meta = Meta { kind: Kind::Value, id, answered, cost: answered.since(began), lifetimes, codec };
+            Entry::new(meta, payload)
+        };
+        let index = keep.index.map(|index| (index.variant, entry(index.lifetimes, index.codec, index.payload)));
+        Self { entry: entry(keep.lifetimes, keep.codec, payload), index }
+    }
+
+    /// The marker that an answer is not for this class of callers.
+    pub(super) fn marker(id: Token, kind: Kind, class: Class, span: Duration) -> Self {
+        let lifetimes = Lifetimes { fresh_for: span, ..Lifetimes::default() };
+        let meta = Meta { kind, id, answered: Timestamp::now(), cost: Duration::ZERO, lifetimes, codec: class };
+        Entry::new(meta, Bytes::new()).into()
+    }
+
+    /// What is stored where, the address itself first.
+    pub(super) fn writes(&self, at: &Address) -> Vec<Write> {
+        let (entry, at) = (self.entry.clone(), at.clone());
+        match &self.index {
+            None => vec![Write { at, entry }],
+            Some((variant, index)) => {
+                let beneath = at.to_variant(variant.clone());
+                vec![Write { at, entry: index.clone() }, Write { at: beneath, entry }]
+            }
+        }
+    }
+}
+
+impl From<Entry> for Made {
+    fn from(entry: Entry) -> Self {
+        Self { entry, index: None }
+    }
 }

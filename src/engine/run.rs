@@ -1,15 +1,15 @@
 //! One run of a computation: what it runs for, within which bounds, and what is left to do when its head is there.
 
 use super::{
-    End, Ended, Keep, LEADING, Led, Place,
+    Class, EVERYBODY, End, Ended, Keep, LEADING, Led, Place,
     flight::{Flight, State, Wanted},
-    right::{self, Claim},
+    right::{Claim, Made},
 };
 use crate::{
     backoff,
     clock::{self, Timestamp},
     config::{Config, Outage},
-    entry::{Entry, Kind},
+    entry::{Entry, Kind, Live},
     error::{Error, ErrorKind},
     policy::{Freshness, freshness},
     store::{Listener, StoreError, Token, Tombstone},
@@ -23,6 +23,8 @@ pub(super) struct Run {
     pub(super) flight: Flight,
     /// The entry at hand: not good enough, but perhaps better than none.
     pub(super) seen: Option<Entry>,
+    /// What was passed on the way to its address.
+    pub(super) trail: Vec<Live>,
     /// What it computes, and what that is part of.
     pub(super) leading: Vec<Led>,
     /// When its caller has waited enough for others.
@@ -34,9 +36,9 @@ pub(super) struct Run {
 /// What is left to do when everybody is answered who can be answered at the head.
 pub(super) enum Rest {
     /// Drive the end, and store it.
-    Store((Timestamp, Timestamp), Keep, End),
-    /// Leave word that the answer is not for everybody.
-    Mark(Kind, End),
+    Store(Token, (Timestamp, Timestamp), Keep, End),
+    /// Leave word that the answer is not for this class of callers.
+    Mark(Kind, Class, End),
     /// Let others try, after the tombstone.
     GiveBack(Option<Tombstone>, End),
 }
@@ -100,7 +102,7 @@ impl Run {
 
     async fn alone_in_process(&self, claim: Claim, since: Option<Timestamp>) -> Result<Claim, State> {
         let nested = self.is_nested();
-        let Some(join) = self.flight.go_local(Wanted { since, nested }) else { return Ok(claim) };
+        let Some(join) = self.flight.go_local(Wanted { since, nested, under_way: false }) else { return Ok(claim) };
         // It may be waiting for what this one is part of.
         let config = &self.place.config;
         let budget = backoff::budget(config.wait, clock::draw());
@@ -168,21 +170,21 @@ impl Run {
 
     async fn concluded(self, mut claim: Claim, deadline: Instant, rest: Rest) {
         match rest {
-            Rest::Store(times, keep, end) => {
+            Rest::Store(id, times, keep, end) => {
                 match self.attend(&mut claim, deadline, end.reached()).await.unwrap_or(Ended::BrokenOff) {
                     Ended::Payload(payload) => {
-                        let entry = right::entry(claim.id(), times, keep, payload);
+                        let made = Made::new(id, times, keep, payload);
                         // Joined while it is filled only if that is of use to those who come now.
-                        let state = State::Filled(entry.clone());
-                        match freshness(&entry, Timestamp::now()) {
+                        let state = State::Filled(made.clone());
+                        match freshness(&made.entry, Timestamp::now()) {
                             Freshness::Fresh => self.flight.announce(state),
                             _ => self.flight.land(state),
                         }
-                        claim.fill(&self.place, &self.flight, &entry).await;
+                        claim.fill(&self.place, &self.flight, &made).await;
                     }
                     Ended::OverCap => {
-                        self.flight.land(State::NotShared);
-                        self.mark(claim, Kind::Pass).await;
+                        self.flight.land(State::NotShared(EVERYBODY));
+                        self.mark(claim, Kind::Pass, EVERYBODY).await;
                     }
                     // Those who wait for it try again, one for all: to release them would be the stampede.
                     Ended::BrokenOff => {
@@ -191,8 +193,8 @@ impl Run {
                     }
                 }
             }
-            Rest::Mark(kind, end) => {
-                tokio::join!(self.mark(claim, kind), self.driven(deadline, end));
+            Rest::Mark(kind, class, end) => {
+                tokio::join!(self.mark(claim, kind, class), self.driven(deadline, end));
             }
             Rest::GiveBack(tombstone, end) => {
                 tokio::join!(claim.give_back(tombstone), self.driven(deadline, end));
@@ -200,13 +202,14 @@ impl Run {
         }
     }
 
-    /// Leaves word that the answer is not for everybody; unless an entry is there that still is.
-    async fn mark(&self, claim: Claim, kind: Kind) {
-        let fresh = |entry: &Entry| freshness(entry, Timestamp::now()) == Freshness::Fresh;
+    /// Leaves word that the answer is not for this class of callers; unless an entry is there that is still fresh.
+    async fn mark(&self, claim: Claim, kind: Kind, class: Class) {
+        let fresh =
+            |e: &Entry| e.meta().kind == Kind::Value && freshness(e, Timestamp::now()) == Freshness::Fresh;
         if self.place.config.pass_for.is_zero() || self.seen.as_ref().is_some_and(fresh) {
             claim.give_back(None).await;
         } else if claim.lease().is_some() {
-            let marker = right::marker(claim.id(), kind, self.place.config.pass_for);
+            let marker = Made::marker(claim.id(), kind, class, self.place.config.pass_for);
             claim.fill(&self.place, &self.flight, &marker).await;
         }
     }

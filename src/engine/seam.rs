@@ -7,20 +7,34 @@ use crate::{
     clock::Timestamp,
     entry::{Entry, Lifetimes, Live, Payload},
     error::Error,
+    key::Address,
+    lease::Token,
     store::BoxFuture,
 };
+use bytes::Bytes;
 use std::time::Instant;
 
 /// What one caller makes of what is stored or shared. Its answer is an `R`.
-pub(crate) trait Judge<R>: Clone + Send + Sync + 'static {
+pub(crate) trait Judge<R> {
     /// What may be done with the entry. Whoever says *serve* is asked to [`read`](Self::read) it next.
     fn judge(&self, entry: &Entry, now: Timestamp) -> Verdict;
     /// Whether the entry may stand in for a fetch that failed.
     fn forgives(&self, entry: &Entry, now: Timestamp) -> bool;
     /// The entry as an answer, whatever its age. `None` if it does not decode: a miss.
     fn read(&self, entry: &Entry) -> Option<R>;
-    /// What a leader shares with those who wait, as an answer. `None` if it is not for this caller.
-    fn share(&self, live: &Live) -> Option<R>;
+    /// Where the answer is, according to an entry of which [`judge`](Self::judge) said *beneath*. `None` if that does not
+    /// decode: a miss.
+    fn beneath(&self, index: &Entry) -> Option<Hop> {
+        let _ = index;
+        None
+    }
+    /// What a leader shares with those who wait.
+    fn share(&self, live: &Live) -> Offer<R>;
+    /// Whether an answer or a marker that turns this class of callers away turns this one away.
+    fn heeds(&self, class: Class) -> bool {
+        let _ = class;
+        true
+    }
     /// No answer.
     fn refuse(&self, error: Error) -> R;
 }
@@ -33,12 +47,43 @@ pub(crate) enum Verdict {
     Validate,
     /// As if it were not there.
     Ignore,
+    /// It says only where the answer is.
+    Beneath,
+    /// It is for others, and stays; this caller makes a call of its own.
+    Decline,
 }
+
+/// What the shared result of somebody else's fetch is for one caller.
+pub(crate) enum Offer<R> {
+    Taken(R),
+    /// Not for this caller, who makes a call of its own.
+    Declined,
+    /// From before this caller asked, and too old for it.
+    TooOld,
+    /// The answer for this caller is elsewhere.
+    Beneath(Hop),
+}
+
+/// The way to another address of the same resource.
+pub(crate) struct Hop {
+    /// What tells it from its siblings.
+    pub(crate) variant: Bytes,
+    /// The index that was passed on the way, for the fetch.
+    pub(crate) passed: Live,
+}
+
+/// A class of callers. 0 is everybody.
+pub(crate) type Class = u64;
+pub(crate) const EVERYBODY: Class = 0;
 
 /// Told to a fetch.
 pub(crate) enum Turn {
     /// It leads: its end will be driven, and its head says who may share it.
     Lead {
+        /// The id of the entry that will be filled.
+        id: Token,
+        /// The indexes that were passed on the way, the first one first.
+        trail: Vec<Live>,
         /// The entry at hand, if there is one.
         seen: Option<Entry>,
         /// When it will be aborted.
@@ -48,7 +93,7 @@ pub(crate) enum Turn {
     },
     /// It runs under a pass marker: for its own caller, but its end will be driven, and if its head says that everybody
     /// may have it, it takes the place of the marker.
-    Pass,
+    Pass { id: Token, trail: Vec<Live> },
     /// It runs for its own caller only: nothing is shared or stored, and nobody drives its end.
     Alone,
 }
@@ -64,13 +109,14 @@ pub(crate) struct Head<R> {
 impl<R> Head<R> {
     /// An answer for nobody else.
     pub(crate) fn private(own: R) -> Self {
-        Self { own, share: Share::Nobody, end: End::Nothing }
+        Self { own, share: Share::Nobody(EVERYBODY), end: End::Nothing }
     }
 }
 
 /// Who may have it, said at the head.
 pub(crate) enum Share {
-    Nobody,
+    /// Nobody. Those of this class are not to wait for it for a while.
+    Nobody(Class),
     /// Those who wait now in this process; it is not stored.
     Waiting(Live),
     /// Everybody, from now on: the value to those who wait, the end to the store.
@@ -90,10 +136,29 @@ pub(crate) enum Failure {
 }
 
 /// How it is to be stored.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub(crate) struct Keep {
     pub(crate) lifetimes: Lifetimes,
     pub(crate) codec: u64,
+    /// It goes to another address, and this in its place.
+    pub(crate) index: Option<Box<Index>>,
+}
+
+/// An entry that says where others are.
+#[derive(Clone)]
+pub(crate) struct Index {
+    /// Where the one is that it comes with.
+    pub(crate) variant: Bytes,
+    pub(crate) lifetimes: Lifetimes,
+    pub(crate) codec: u64,
+    pub(crate) payload: Payload,
+}
+
+impl Hop {
+    /// Where it leads to.
+    pub(crate) fn from(&self, at: &Address) -> Address {
+        at.to_variant(self.variant.clone())
+    }
 }
 
 /// The second half of what a fetch answers.

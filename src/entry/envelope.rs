@@ -6,10 +6,10 @@
 //! 17..33   key hash: an answer that belongs to another request is a miss
 //! 33..41   begun, on the clock of the store, in microseconds
 //! 41..49   cost in microseconds
-//! 49..57   fresh for, in milliseconds; then stale-while-revalidate and stale-if-error
-//! 73..81   codec and type
-//! 81       number of tags; 0 in this format
-//! 82..     payload
+//! 49..57   fresh for, in milliseconds; then stale-while-revalidate, stale-if-error, and kept
+//! 81..89   codec and type
+//! 89       number of tags; 0 in this format
+//! 90..     payload
 //! ```
 //!
 //! Numbers are little-endian. The format's number is part of the key's name, not of the envelope: old and new code of
@@ -25,9 +25,9 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use std::time::Duration;
 
 /// The number of this envelope format; part of an entry's name in the store.
-pub const FORMAT: u32 = 1;
+pub const FORMAT: u32 = 2;
 
-const HEAD: usize = 82;
+const HEAD: usize = 90;
 
 impl Entry {
     /// The entry as bytes, to be stored under that address. `offset` leads from the clock of this process to the clock
@@ -45,8 +45,8 @@ impl Entry {
         out.put_slice(at.hash().as_bytes());
         out.put_i64_le(meta.answered.before(meta.cost).as_micros().saturating_add(offset));
         out.put_u64_le(saturated(meta.cost.as_micros()));
-        let Lifetimes { fresh_for, stale_while_revalidate, stale_if_error } = meta.lifetimes;
-        for lifetime in [fresh_for, stale_while_revalidate, stale_if_error] {
+        let Lifetimes { fresh_for, stale_while_revalidate, stale_if_error, kept } = meta.lifetimes;
+        for lifetime in [fresh_for, stale_while_revalidate, stale_if_error, kept] {
             out.put_u64_le(saturated(lifetime.as_millis()));
         }
         out.put_u64_le(meta.codec);
@@ -73,8 +73,12 @@ impl Entry {
         let begun = Timestamp::from_micros(head.get_i64_le().saturating_sub(offset));
         let cost = Duration::from_micros(head.get_u64_le());
         let mut lifetime = || Duration::from_millis(head.get_u64_le());
-        let lifetimes =
-            Lifetimes { fresh_for: lifetime(), stale_while_revalidate: lifetime(), stale_if_error: lifetime() };
+        let lifetimes = Lifetimes {
+            fresh_for: lifetime(),
+            stale_while_revalidate: lifetime(),
+            stale_if_error: lifetime(),
+            kept: lifetime(),
+        };
         let codec = head.get_u64_le();
         if head.get_u8() != 0 {
             return None;
@@ -114,11 +118,13 @@ mod tests {
             kind in kind(), key in ".*", payload: Vec<u8>, codec: u64,
             answered in -1_i64 << 50..1 << 50, offset in -1_i64 << 50..1 << 50, cost in 0_u64..1 << 40,
             fresh in 0_u64..1 << 50, revalidate in 0_u64..1 << 50, error in 0_u64..1 << 50,
+            kept in 0_u64..1 << 50,
         ) {
             let lifetimes = Lifetimes {
                 fresh_for: Duration::from_millis(fresh),
                 stale_while_revalidate: Duration::from_millis(revalidate),
                 stale_if_error: Duration::from_millis(error),
+                kept: Duration::from_millis(kept),
             };
             let (id, answered) = (Token::unique(Inbox::unique()), Timestamp::from_micros(answered));
             let meta = Meta { kind, id, answered, cost: Duration::from_micros(cost), lifetimes, codec };
@@ -147,7 +153,7 @@ mod tests {
     fn extreme_numbers_neither_panic_nor_wrap() {
         let at = at("k");
         let mut bytes = vec![0xff; HEAD];
-        (bytes[0], bytes[81]) = (b'v', 0);
+        (bytes[0], bytes[HEAD - 1]) = (b'v', 0);
         bytes[17..33].copy_from_slice(at.hash().as_bytes());
         for offset in [i64::MIN, 0, i64::MAX] {
             let entry = Entry::from_envelope(&at, &Bytes::from(bytes.clone()), offset).expect("reads");

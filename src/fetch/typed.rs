@@ -5,7 +5,7 @@ use crate::{
     clock::{self, Timestamp},
     codec::Codec,
     config::Config,
-    engine::{End, Failure, Head, Judge, Keep, Place, Share, Turn, Verdict},
+    engine::{EVERYBODY, End, Failure, Head, Judge, Keep, Offer, Place, Share, Turn, Verdict},
     entry::{Entry, Kind, Live, Payload},
     error::{BoxError, Error, ErrorKind},
     policy::{self, Early, Freshness},
@@ -35,11 +35,11 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> Typed<T> {
 
     pub(super) fn context(self, turn: Turn) -> Fetch<T> {
         match turn {
-            Turn::Lead { seen, deadline, fencing_token } => {
+            Turn::Lead { seen, deadline, fencing_token, .. } => {
                 let stale = seen.filter(|entry| self.knows(entry)).and_then(|entry| self.decode(entry.payload()));
                 Fetch { stale, deadline: Some(deadline), fencing_token }
             }
-            Turn::Pass | Turn::Alone => Fetch { stale: None, deadline: None, fencing_token: None },
+            Turn::Pass { .. } | Turn::Alone => Fetch { stale: None, deadline: None, fencing_token: None },
         }
     }
 
@@ -71,12 +71,12 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> Typed<T> {
         let over_cap = payload.bytes().len() > here.config.max_payload;
         let live = || -> Live { Arc::new(Shared { codec: self.id, payload: payload.clone() }) };
         let (share, end) = match sharing {
-            Sharing::Nobody => (Share::Nobody, End::Nothing),
+            Sharing::Nobody => (Share::Nobody(EVERYBODY), End::Nothing),
             Sharing::Waiting => (Share::Waiting(live()), End::Nothing),
             Sharing::Everybody { .. } if over_cap => (Share::Waiting(live()), End::Nothing),
             Sharing::Everybody { fresh_for } => {
                 let lifetimes = here.config.policy.lifetimes(fresh_for, clock::draw());
-                (Share::Everybody(live(), Keep { lifetimes, codec: self.id }), End::Now(payload))
+                (Share::Everybody(live(), Keep { lifetimes, codec: self.id, index: None }), End::Now(payload))
             }
         };
         Head { own: Ok(value), share, end }
@@ -133,8 +133,9 @@ macro_rules! judges {
                 self.knows(entry).then(|| self.$decode(entry.payload()))?.map(Ok)
             }
 
-            fn share(&self, live: &Live) -> Option<Result<$answer, Error>> {
-                self.$decode(self.shared(live)?).map(Ok)
+            fn share(&self, live: &Live) -> Offer<Result<$answer, Error>> {
+                let value = self.shared(live).and_then(|payload| self.$decode(payload));
+                value.map_or(Offer::Declined, |value| Offer::Taken(Ok(value)))
             }
 
             fn refuse(&self, error: Error) -> Result<$answer, Error> {

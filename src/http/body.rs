@@ -139,6 +139,14 @@ enum End {
 }
 
 impl Growing {
+    /// One that is there already.
+    pub(super) fn complete(body: Bytes) -> Arc<Self> {
+        let size = Some(body.len() as u64);
+        let chunks = if body.is_empty() { Vec::new() } else { vec![body] };
+        let state = State { chunks, end: Some(End::Complete), ..State::default() };
+        Arc::new(Self { state: Mutex::new(state), size })
+    }
+
     fn reader(self: &Arc<Self>) -> Reader {
         let mut state = self.lock();
         state.readers += 1;

@@ -1,26 +1,49 @@
-//! `Cache-Control`, parsed once into what this cache goes by.
+//! `Cache-Control` and the fields that come before it, parsed once into what this cache goes by.
 
-use http::{HeaderMap, header};
+mod targeted;
+
+use http::{HeaderMap, HeaderName, header};
 use std::time::Duration;
 
-/// RFC 9111 §5.2. What is not understood is ignored; a qualified `no-cache="x"` or `private="x"` counts as the whole,
-/// which §5.2.2.4 and §5.2.2.7 allow.
+/// RFC 9111 §5.2, RFC 5861, RFC 8246, of requests and of responses. What is not understood is ignored, as is
+/// `no-transform`: nothing is transformed here. A qualified `no-cache="x"` or `private="x"` counts as the whole, which
+/// §5.2.2.4 and §5.2.2.7 allow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Directives {
+    pub(super) public: bool,
+    pub(super) private: bool,
     pub(super) no_store: bool,
     pub(super) no_cache: bool,
-    pub(super) private: bool,
     pub(super) must_revalidate: bool,
+    pub(super) proxy_revalidate: bool,
+    pub(super) must_understand: bool,
+    pub(super) immutable: bool,
+    pub(super) only_if_cached: bool,
     pub(super) max_age: Option<Duration>,
     pub(super) s_maxage: Option<Duration>,
+    pub(super) stale_while_revalidate: Option<Duration>,
+    pub(super) stale_if_error: Option<Duration>,
+    /// Without a value it is `Duration::MAX`.
+    pub(super) max_stale: Option<Duration>,
+    pub(super) min_fresh: Option<Duration>,
+}
+
+/// Which field has spoken to this cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Source {
+    /// One for caches like this: `Cache-Control`, `Expires` and `Pragma` count for nothing (RFC 9213 §2.2).
+    Targeted,
+    CacheControl,
+    Silence,
 }
 
 impl Directives {
+    /// What `Cache-Control` says.
     pub(super) fn of(headers: &HeaderMap) -> Self {
         let mut directives = Self::default();
         for line in headers.get_all(header::CACHE_CONTROL) {
             let mut quotes = Quotes::default();
-            line.as_bytes().split(|byte| quotes.end_directive(*byte)).for_each(|directive| directives.note(directive));
+            line.as_bytes().split(|byte| quotes.end_member(*byte)).for_each(|directive| directives.note(directive));
             if quotes.open {
                 // A quote that is never closed quotes nothing: a `no-store` may stand behind it.
                 line.as_bytes().split(|byte| *byte == b',').for_each(|directive| directives.note(directive));
@@ -29,39 +52,73 @@ impl Directives {
         directives
     }
 
+    /// What a response says to this cache: the first of the targeted fields that is a dictionary with members, else
+    /// `Cache-Control`.
+    pub(super) fn for_cache(headers: &HeaderMap, targets: &[HeaderName]) -> (Self, Source) {
+        if let Some(directives) = targets.iter().find_map(|field| targeted::directives(headers, field)) {
+            return (directives, Source::Targeted);
+        }
+        let silent = !headers.contains_key(header::CACHE_CONTROL);
+        (Self::of(headers), if silent { Source::Silence } else { Source::CacheControl })
+    }
+
+    /// RFC 9111 §4.2.4: what forbids to serve a response stale. `s-maxage` means `proxy-revalidate` as well (§5.2.2.10).
+    pub(super) fn forbid_stale(&self) -> bool {
+        self.must_revalidate || self.proxy_revalidate || self.no_cache || self.s_maxage.is_some()
+    }
+
     fn note(&mut self, directive: &[u8]) {
         let (name, value) = match directive.iter().position(|byte| *byte == b'=') {
-            Some(at) => (&directive[..at], &directive[at + 1..]),
-            None => (directive, &b""[..]),
+            Some(at) => (&directive[..at], Some(&directive[at + 1..])),
+            None => (directive, None),
         };
         let name = name.trim_ascii();
         let is = |known: &str| name.eq_ignore_ascii_case(known.as_bytes());
-        if is("no-store") {
-            self.no_store = true;
-        } else if is("no-cache") {
-            self.no_cache = true;
-        } else if is("private") {
-            self.private = true;
-        } else if is("must-revalidate") || is("proxy-revalidate") {
-            self.must_revalidate = true;
-        } else if is("max-age") {
-            self.max_age = shorter(self.max_age, value);
-        } else if is("s-maxage") {
-            self.s_maxage = shorter(self.s_maxage, value);
+        if let Some((_, flag)) = FLAGS.iter().find(|(known, _)| is(known)) {
+            *flag(self) = true;
+        } else if let Some((_, span)) = SPANS.iter().find(|(known, _)| is(known)) {
+            // RFC 9111 §4.2.1: what is given twice, or is not a number, makes a response stale rather than fresh.
+            let value = number(value.unwrap_or_default()).unwrap_or_default();
+            let span = span(self);
+            *span = Some(span.map_or(value, |known| known.min(value)));
+        } else if is("max-stale") {
+            let value = value.map_or(Duration::MAX, |value| number(value).unwrap_or_default());
+            self.max_stale = Some(self.max_stale.map_or(value, |known| known.min(value)));
+        } else if is("min-fresh") {
+            self.min_fresh = self.min_fresh.max(value.and_then(number));
         }
     }
 }
 
+const FLAGS: [(&str, fn(&mut Directives) -> &mut bool); 9] = [
+    ("public", |directives| &mut directives.public),
+    ("private", |directives| &mut directives.private),
+    ("no-store", |directives| &mut directives.no_store),
+    ("no-cache", |directives| &mut directives.no_cache),
+    ("must-revalidate", |directives| &mut directives.must_revalidate),
+    ("proxy-revalidate", |directives| &mut directives.proxy_revalidate),
+    ("must-understand", |directives| &mut directives.must_understand),
+    ("immutable", |directives| &mut directives.immutable),
+    ("only-if-cached", |directives| &mut directives.only_if_cached),
+];
+
+const SPANS: [(&str, fn(&mut Directives) -> &mut Option<Duration>); 4] = [
+    ("max-age", |directives| &mut directives.max_age),
+    ("s-maxage", |directives| &mut directives.s_maxage),
+    ("stale-while-revalidate", |directives| &mut directives.stale_while_revalidate),
+    ("stale-if-error", |directives| &mut directives.stale_if_error),
+];
+
 /// Where the bytes of a line stand, from left to right.
 #[derive(Default)]
-struct Quotes {
+pub(super) struct Quotes {
     open: bool,
     escaped: bool,
 }
 
 impl Quotes {
     /// Whether this is the next comma that is not quoted.
-    fn end_directive(&mut self, byte: u8) -> bool {
+    pub(super) fn end_member(&mut self, byte: u8) -> bool {
         match byte {
             _ if self.escaped => self.escaped = false,
             b'\\' => self.escaped = self.open,
@@ -73,12 +130,11 @@ impl Quotes {
     }
 }
 
-/// RFC 9111 §4.2.1: a directive that is given twice, or is not a number, makes the response stale rather than fresh.
-fn shorter(known: Option<Duration>, value: &[u8]) -> Option<Duration> {
+/// A token or a quoted string, both of which RFC 9111 §5.2 has recipients accept.
+fn number(value: &[u8]) -> Option<Duration> {
     let digits = value.trim_ascii();
     let digits = digits.strip_prefix(b"\"").and_then(|rest| rest.strip_suffix(b"\"")).unwrap_or(digits);
-    let value = Duration::from_secs(seconds(digits).unwrap_or(0).into());
-    Some(known.map_or(value, |known| known.min(value)))
+    seconds(digits).map(|seconds| Duration::from_secs(seconds.into()))
 }
 
 /// RFC 9111 §1.2.2: a number too large to hold is the largest one.
@@ -88,6 +144,7 @@ pub(super) fn seconds(digits: &[u8]) -> Option<u32> {
     Some(digits.parse().unwrap_or(FOREVER).min(FOREVER))
 }
 
+/// What RFC 9111 §1.2.2 calls infinity.
 const FOREVER: u32 = 1 << 31;
 
 #[cfg(test)]
@@ -102,6 +159,10 @@ mod tests {
             headers.append(header::CACHE_CONTROL, HeaderValue::from_bytes(line.as_bytes()).expect("a value"));
         }
         Directives::of(&headers)
+    }
+
+    fn secs(seconds: u64) -> Option<Duration> {
+        Some(Duration::from_secs(seconds))
     }
 
     fn max_age(line: &str) -> Option<u64> {
@@ -142,6 +203,47 @@ mod tests {
             assert_eq!(max_age(line), Some(seconds), "{line}");
         }
         assert_eq!(max_age("max-agee=60"), None);
+    }
+
+    #[test]
+    fn all_directives_of_responses_are_known() {
+        let all = of(&[
+            "public, private, no-store, no-cache, must-revalidate, proxy-revalidate, must-understand, immutable",
+            "no-transform, max-age=1, s-maxage=2, stale-while-revalidate=3, stale-if-error=4, only-if-cached",
+        ]);
+        assert!(FLAGS.iter().all(|(_, flag)| *flag(&mut { all })));
+        let spans = SPANS.map(|(_, span)| *span(&mut { all }));
+        assert_eq!(spans, [secs(1), secs(2), secs(3), secs(4)]);
+        assert_eq!(of(&["no-transform, x=1, , =, \"no-store\""]), Directives::default());
+    }
+
+    #[test]
+    fn a_max_stale_without_a_value_accepts_any_staleness() {
+        for (line, max_stale) in [
+            ("max-stale", Some(Duration::MAX)),
+            ("max-stale=5", secs(5)),
+            ("max-stale=\"5\"", secs(5)),
+            ("max-stale=", secs(0)),
+            ("max-stale=x", secs(0)),
+            ("max-stale, max-stale=5", secs(5)),
+        ] {
+            assert_eq!(of(&[line]).max_stale, max_stale, "{line}");
+        }
+    }
+
+    #[test]
+    fn the_longer_min_fresh_counts_and_garbage_asks_for_nothing() {
+        for (line, min_fresh) in [("min-fresh=5, min-fresh=7", secs(7)), ("min-fresh=x", None), ("min-fresh", None)] {
+            assert_eq!(of(&[line]).min_fresh, min_fresh, "{line}");
+        }
+    }
+
+    #[test]
+    fn what_forbids_to_be_served_stale() {
+        for line in ["must-revalidate", "proxy-revalidate", "s-maxage=60", "no-cache", "no-cache=\"x\""] {
+            assert!(of(&[line]).forbid_stale(), "{line}");
+        }
+        assert!(!of(&["public, max-age=60, immutable"]).forbid_stale());
     }
 
     proptest! {

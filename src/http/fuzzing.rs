@@ -1,9 +1,17 @@
 //! The doors to the parsers of this module; see [`crate::fuzzing`].
 
 use super::{
+    Rules,
     directives::Directives,
-    head, key,
-    semantics::{self, Asked, Shared},
+    head,
+    key::{Class, Target},
+    semantics::{
+        self,
+        freshness::Times,
+        request::{self, Asked, Credentials},
+        reuse::Facts,
+        storing::{self, Shared},
+    },
 };
 use crate::key::Key;
 use bytes::Bytes;
@@ -19,21 +27,22 @@ pub fn directives(headers: &HeaderMap) -> impl PartialEq + Debug + use<> {
     Directives::of(headers)
 }
 
-/// Whether a GET with that head may be answered from an entry, and of which age at most.
+/// What a GET with that head may have from the cache, to be compared; nothing if it goes to the origin.
 #[must_use]
-pub fn may_answer(headers: &HeaderMap) -> Option<Option<Duration>> {
-    match semantics::asked(&Method::GET, headers, false) {
-        Asked::Cache { max_age } => Some(max_age),
-        Asked::Bypass(_) => None,
+pub fn may_answer(headers: &HeaderMap) -> Option<impl PartialEq + Debug + use<>> {
+    match request::asked(&Method::GET, headers, false, &Rules::default()) {
+        Asked::Cache(wish) => Some(wish),
+        Asked::Forward(_) | Asked::Unsafe => None,
     }
 }
 
-/// Whether a response may be stored, and for how long if it says so itself.
+/// Whether a response may be stored, and for how long it is fresh if it says so itself.
 #[must_use]
 pub fn may_store(status: StatusCode, headers: &HeaderMap, now: SystemTime) -> Option<Option<Duration>> {
-    match semantics::shared(status, headers, now) {
-        Shared::Everybody { lifetime, .. } => Some(lifetime),
-        Shared::Nobody | Shared::Failure { .. } => None,
+    let times = Times { asked: now, answered: now };
+    match storing::shared(status, headers, Credentials::None, times, &Rules::default()) {
+        Shared::Everybody(terms) => Some(terms.lifetime),
+        Shared::Nobody(_) | Shared::Failure { .. } => None,
     }
 }
 
@@ -43,20 +52,20 @@ pub fn age(headers: &HeaderMap) -> u32 {
     semantics::age(headers)
 }
 
-/// The head of a response as it is stored.
+/// The head of a response as it is stored, that has come with this age.
 #[must_use]
-pub fn encode_head(status: StatusCode, headers: &HeaderMap) -> Option<Vec<u8>> {
-    head::encode(status, headers)
+pub fn encode_head(status: StatusCode, headers: &HeaderMap, age: Duration) -> Option<Vec<u8>> {
+    head::encode(status, headers, age, Facts::of(headers, &Rules::default()))
 }
 
 /// A payload as status, fields, age and body.
 #[must_use]
-pub fn decode_head(payload: &Bytes) -> Option<(StatusCode, HeaderMap, u32, Bytes)> {
+pub fn decode_head(payload: &Bytes) -> Option<(StatusCode, HeaderMap, Duration, Bytes)> {
     head::decode(payload).map(|stored| (stored.status, stored.headers, stored.age, stored.body))
 }
 
 /// The key of a request.
 #[must_use]
 pub fn http_key(request: &Request<()>) -> Key {
-    key::of(request)
+    Target::of(request).key(Class::Get, &Rules::default())
 }

@@ -1,22 +1,28 @@
 //! The head of a response as it is stored, before its body.
 
-use super::semantics;
+use super::semantics::{fields, reuse::Facts, storing::Open};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use std::time::Duration;
 
-/// A response as it is stored and shared: the end-to-end head, the age with which it came, the body.
+/// A response as it is stored and shared: the end-to-end head, what has been derived from it, the body.
 pub(super) struct Stored {
     pub(super) status: StatusCode,
     pub(super) headers: HeaderMap,
-    pub(super) age: u32,
+    /// The age with which it came.
+    pub(super) age: Duration,
+    pub(super) facts: Facts,
     pub(super) body: Bytes,
 }
 
 /// `None` if it does not encode, which no head that hyper accepts does.
-pub(super) fn encode(status: StatusCode, headers: &HeaderMap) -> Option<Vec<u8>> {
-    let kept = semantics::end_to_end(headers);
+pub(super) fn encode(status: StatusCode, headers: &HeaderMap, age: Duration, facts: Facts) -> Option<Vec<u8>> {
+    let kept = fields::end_to_end(headers);
     let fields: Vec<_> = kept.iter().map(|(name, value)| (name.as_str(), value.as_bytes())).collect();
-    let head = (status.as_u16(), semantics::age(headers), fields);
+    let millis = |span: Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
+    let Facts { open, never_stale, immutable, lifetime } = facts;
+    let facts = (open as u8, never_stale, immutable, lifetime.map(millis));
+    let head = (status.as_u16(), millis(age), facts, fields);
     bincode::encode_to_vec(head, bincode::config::standard()).ok()
 }
 
@@ -24,14 +30,19 @@ pub(super) fn encode(status: StatusCode, headers: &HeaderMap) -> Option<Vec<u8>>
 /// number that a payload claims is allocated, nor more than a `HeaderMap` can hold is a panic.
 pub(super) fn decode(payload: &Bytes) -> Option<Stored> {
     let mut rest = &payload[..];
-    let (status, age, fields): (u16, u32, usize) = next(&mut rest)?;
+    let (status, age) = next::<(u16, u64)>(&mut rest)?;
+    let (open, never_stale, immutable, lifetime) = next::<(u8, bool, bool, Option<u64>)>(&mut rest)?;
+    let open = [Open::Default, Open::Authorization, Open::Public].into_iter().find(|known| *known as u8 == open)?;
+    let facts = Facts { open, never_stale, immutable, lifetime: lifetime.map(Duration::from_millis) };
+    let fields: usize = next(&mut rest)?;
     let mut headers = HeaderMap::with_capacity(fields.min(USUAL_FIELDS));
     for _ in 0..fields {
         let (name, value): (&str, &[u8]) = next(&mut rest)?;
         let value = HeaderValue::from_maybe_shared(payload.slice_ref(value)).ok()?;
         headers.try_append(HeaderName::from_bytes(name.as_bytes()).ok()?, value).ok()?;
     }
-    Some(Stored { status: StatusCode::from_u16(status).ok()?, headers, age, body: payload.slice_ref(rest) })
+    let (status, age) = (StatusCode::from_u16(status).ok()?, Duration::from_millis(age));
+    Some(Stored { status, headers, age, facts, body: payload.slice_ref(rest) })
 }
 
 fn next<'a, T: bincode::BorrowDecode<'a, ()>>(rest: &mut &'a [u8]) -> Option<T> {
@@ -47,6 +58,9 @@ const USUAL_FIELDS: usize = 24;
 mod tests {
     use super::*;
 
+    const AGE: Duration = Duration::from_millis(7_500);
+    const FACTS: Facts = Facts { open: Open::Public, never_stale: true, immutable: false, lifetime: Some(AGE) };
+
     #[test]
     fn what_is_stored_is_replayed_without_copies() {
         let mut headers = HeaderMap::new();
@@ -54,13 +68,13 @@ mod tests {
         headers.append("link", HeaderValue::from_static("<b>"));
         headers.insert("x-bytes", HeaderValue::from_bytes(b"caf\xc3\xa9").expect("a value"));
         headers.insert("age", HeaderValue::from_static("7"));
-        let mut payload = encode(StatusCode::NOT_FOUND, &headers).expect("encodes");
+        let mut payload = encode(StatusCode::NOT_FOUND, &headers, AGE, FACTS).expect("encodes");
         payload.extend_from_slice(b"body");
         let payload = Bytes::from(payload);
         let stored = decode(&payload).expect("decodes");
         headers.remove("age");
-        assert_eq!((stored.status, stored.age, &stored.headers), (StatusCode::NOT_FOUND, 7, &headers));
-        assert_eq!(stored.body, "body");
+        assert_eq!((stored.status, stored.age, stored.facts), (StatusCode::NOT_FOUND, AGE, FACTS));
+        assert_eq!((&stored.headers, &stored.body[..]), (&headers, &b"body"[..]));
         assert!(payload.as_ptr_range().contains(&stored.headers["x-bytes"].as_bytes().as_ptr()));
         assert!(payload.as_ptr_range().contains(&stored.body.as_ptr()));
     }
@@ -68,18 +82,19 @@ mod tests {
     /// With room made for as many fields as there are, this was a panic.
     #[test]
     fn more_fields_than_a_map_holds_are_no_panic() {
+        let payload = |fields: Vec<(&str, &[u8])>| {
+            let head = (200_u16, 0_u64, (0_u8, false, false, None::<u64>), fields);
+            Bytes::from(bincode::encode_to_vec(head, bincode::config::standard()).expect("encodes"))
+        };
         let fields = vec![("link", &b"<a>"[..]); 40_000];
-        let payload = bincode::encode_to_vec((200_u16, 0_u32, fields), bincode::config::standard()).expect("encodes");
-        assert_eq!(decode(&payload.into()).expect("decodes").headers.len(), 40_000);
+        assert_eq!(decode(&payload(fields)).expect("decodes").headers.len(), 40_000);
         let names: Vec<_> = (0..40_000).map(|n| format!("x-{n}")).collect();
-        let fields: Vec<_> = names.iter().map(|name| (name.as_str(), &b""[..])).collect();
-        let payload = bincode::encode_to_vec((200_u16, 0_u32, fields), bincode::config::standard()).expect("encodes");
-        assert!(decode(&payload.into()).is_none());
+        assert!(decode(&payload(names.iter().map(|name| (name.as_str(), &b""[..])).collect())).is_none());
     }
 
     #[test]
     fn garbage_does_not_decode() {
-        for garbage in [&b""[..], b"\xff\xff\xff", b"\xfb\xff\xff\x00\xfd\xff\xff\xff\xff\xff\xff\xff\xff"] {
+        for garbage in [&b""[..], b"\xff\xff\xff", b"\xfb\xff\xff\x00\xfd\xff\xff\xff\xff\xff\xff\xff\xff\xff"] {
             assert!(decode(&Bytes::from_static(garbage)).is_none());
         }
     }

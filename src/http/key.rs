@@ -1,25 +1,94 @@
 //! The cache key of a request (RFC 9111 §2): what the origin sees, and nothing that it does not.
 
+use super::rules::Rules;
 use crate::key::Key;
-use http::{Request, Uri, header, uri::Authority};
+use http::{HeaderMap, Request, Uri, header, uri::Authority};
 
-/// Method class, scheme, authority, path and query. The authority is lower-cased (RFC 9110 §4.2.3); path and query are
-/// taken to the byte, since no two spellings are surely one resource.
-pub(super) fn of<B>(request: &Request<B>) -> Key {
-    let uri = original_uri(request);
-    let host = || request.headers().get(header::HOST).map(header::HeaderValue::as_bytes);
-    let authority = uri.authority().map(Authority::as_str).map(str::as_bytes).or_else(host).unwrap_or_default();
-    let target = uri.path_and_query().map_or("/", |target| target.as_str());
-    let scheme = uri.scheme_str().unwrap_or("http");
-    // A Host that is no authority must not reach into the path of another: only here can a NUL stand.
-    let fence: &[u8] = if authority.iter().any(|byte| b"/?#".contains(byte)) { b"\0" } else { b"" };
-    let mut key = Vec::with_capacity(9 + scheme.len() + authority.len() + target.len());
-    for part in [b"GET ", scheme.as_bytes(), b"://", authority, fence, target.as_bytes()] {
-        key.extend_from_slice(part);
+/// What a request is about: the resource (RFC 9110 §7.1), and what else the [`Rules`] put into keys.
+#[derive(Clone, Copy)]
+pub(super) struct Target<'a> {
+    scheme: &'a str,
+    authority: &'a [u8],
+    path: &'a str,
+    fields: Option<&'a HeaderMap>,
+}
+
+/// The method class of a key: the answer to a HEAD never fills a GET.
+#[derive(Clone, Copy)]
+pub(super) enum Class {
+    Get,
+    Head,
+}
+
+impl<'a> Target<'a> {
+    pub(super) fn of<B>(request: &'a Request<B>) -> Self {
+        let uri = original_uri(request);
+        let host = || request.headers().get(header::HOST).map(header::HeaderValue::as_bytes).unwrap_or_default();
+        Self { authority: authority(uri).unwrap_or_else(host), fields: Some(request.headers()), ..Self::of_uri(uri) }
     }
-    let authority_at = 4 + scheme.len() + 3;
-    key[authority_at..authority_at + authority.len()].make_ascii_lowercase();
-    Key::from(key)
+
+    pub(super) fn of_uri(uri: &'a Uri) -> Self {
+        let path = uri.path_and_query().map_or("/", |target| target.as_str());
+        let authority = authority(uri).unwrap_or_default();
+        Self { scheme: uri.scheme_str().unwrap_or("http"), authority, path, fields: None }
+    }
+
+    /// The same with these fields of a request.
+    pub(super) fn with(self, fields: &'a HeaderMap) -> Self {
+        Self { fields: Some(fields), ..self }
+    }
+
+    /// The same over that scheme.
+    pub(super) fn over(self, scheme: &'a str) -> Self {
+        Self { scheme, ..self }
+    }
+
+    /// Another one of the same origin.
+    pub(super) fn to(self, path: &'a str) -> Self {
+        Self { path, ..self }
+    }
+
+    /// As an absolute URI, unless its authority is none.
+    pub(super) fn uri(&self) -> Option<Uri> {
+        let authority = std::str::from_utf8(self.authority).ok()?;
+        Uri::builder().scheme(self.scheme).authority(authority).path_and_query(self.path).build().ok()
+    }
+
+    /// Method class, scheme, authority, path and query. The authority is lower-cased (RFC 9110 §4.2.3); path and query
+    /// are taken to the byte, since no two spellings are surely one resource.
+    pub(super) fn key(&self, class: Class, rules: &Rules) -> Key {
+        let method = match class {
+            Class::Get => "GET ",
+            Class::Head => "HEAD ",
+        };
+        let authority = if rules.any_host { &b"*"[..] } else { self.authority };
+        // A Host that is no authority must not reach into the path of another: only here can a NUL stand.
+        let fence: &[u8] = if authority.iter().any(|byte| b"/?#".contains(byte)) { b"\0" } else { b"" };
+        let prefix = method.len() + self.scheme.len() + 3;
+        let mut key = Vec::with_capacity(prefix + authority.len() + fence.len() + self.path.len());
+        for part in [method.as_bytes(), self.scheme.as_bytes(), b"://", authority, fence, self.path.as_bytes()] {
+            key.extend_from_slice(part);
+        }
+        key[prefix..prefix + authority.len()].make_ascii_lowercase();
+        for field in &*rules.key_headers {
+            // What no field value can hold sets it off.
+            key.push(b'\0');
+            for line in self.fields.iter().flat_map(|fields| fields.get_all(field)) {
+                key.push(b'\n');
+                key.extend_from_slice(line.as_bytes());
+            }
+        }
+        Key::from(key)
+    }
+
+    /// Whether there is an authority, so that the key is one that a request can have.
+    pub(super) fn is_absolute(&self) -> bool {
+        !self.authority.is_empty()
+    }
+}
+
+fn authority(uri: &Uri) -> Option<&[u8]> {
+    uri.authority().map(Authority::as_str).map(str::as_bytes)
 }
 
 /// As the client sent it: `Router::nest` strips what it has matched, and `/v1/users` must not answer `/v2/users`.
@@ -36,9 +105,14 @@ fn original_uri<B>(request: &Request<B>) -> &Uri {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use http::HeaderName;
+
+    fn of(request: http::request::Builder, rules: &Rules) -> Key {
+        Target::of(&request.body(()).expect("a request")).key(Class::Get, rules)
+    }
 
     fn key(uri: &str, host: &str) -> Key {
-        of(&Request::get(uri).header("host", host).body(()).expect("a request"))
+        of(Request::get(uri).header("host", host), &Rules::default())
     }
 
     #[test]
@@ -55,5 +129,28 @@ mod tests {
         assert_ne!(key("http://h/a", "h"), key("https://h/a", "h"));
         assert_ne!(key("/b", "h/a"), key("/a/b", "h"), "a Host that poses as a path");
         assert_ne!(key("/b", "h/a?"), key("/a?/b", "h"));
+    }
+
+    #[test]
+    fn a_uri_has_the_key_of_its_requests() {
+        let uri: Uri = "http://Example.org/a?b".parse().expect("a URI");
+        assert_eq!(Target::of_uri(&uri).key(Class::Get, &Rules::default()), key("/a?b", "example.org"));
+        let request = Request::get("/a?b").header("host", "Example.org").body(()).expect("a request");
+        assert_eq!(Target::of(&request).uri(), Some(uri));
+    }
+
+    #[test]
+    fn fields_can_be_part_of_it_and_the_host_need_not() {
+        let tenant = Rules::default().key_header(HeaderName::from_static("x-tenant"));
+        let asked = |values: &[&str]| {
+            let request = Request::get("/a").header("host", "h");
+            of(values.iter().fold(request, |request, value| request.header("x-tenant", *value)), &tenant)
+        };
+        let keys = [asked(&[]), asked(&[""]), asked(&["a"]), asked(&["b"]), asked(&["a", "b"]), asked(&["ab"])];
+        for (i, a) in keys.iter().enumerate() {
+            assert!(keys[i + 1..].iter().all(|b| a != b), "{i}");
+        }
+        let any = Rules::default().any_host();
+        assert_eq!(of(Request::get("/a").header("host", "x"), &any), of(Request::get("/a").header("host", "y"), &any));
     }
 }

@@ -1,43 +1,52 @@
 //! What is said of how a request was answered: `Cache-Status` (RFC 9211) and an extension of the response.
 
-use crate::engine::CacheVerdict;
+use crate::{engine::CacheVerdict, key::Key};
 use http::{Extensions, HeaderValue, Response};
+use std::fmt::Write;
 
 /// Left in a response for [`stamp`] by whoever knows it.
 #[derive(Clone, Copy)]
 pub(super) enum Note {
     /// From an entry: seconds until it is stale, negative if it is.
     Ttl(i64),
-    /// By the origin: whether a stale entry was at hand, and whether the answer is stored.
-    Forwarded { stale: bool, stored: bool },
-    /// Not looked up, for this reason.
-    Reason(&'static str),
+    /// By the origin: why it was asked (RFC 9211 §2.2), with what status it answered, and whether that is stored.
+    Forwarded { why: &'static str, status: u16, stored: bool },
+    /// By what somebody else had asked the origin for.
+    Collapsed { why: &'static str },
+    /// By the cache itself, for this reason.
+    Own(&'static str),
 }
 
 pub(super) fn note(extensions: &mut Extensions, note: Note) {
     extensions.insert(note);
 }
 
-/// Adds the `Cache-Status` and the [`CacheVerdict`].
-pub(super) fn stamp<B>(mut response: Response<B>, verdict: CacheVerdict) -> Response<B> {
+/// Adds the `Cache-Status`, with the key if that is to be shown, and the [`CacheVerdict`].
+pub(super) fn stamp<B>(mut response: Response<B>, verdict: CacheVerdict, shown: Option<&Key>) -> Response<B> {
     let note = response.extensions_mut().remove::<Note>();
     response.extensions_mut().insert(verdict);
-    let status = response.status().as_u16();
-    let text = match (verdict, note) {
-        (CacheVerdict::Hit | CacheVerdict::Stale, Some(Note::Ttl(ttl))) => format!("{NAME}; hit; ttl={ttl}"),
-        (CacheVerdict::Hit | CacheVerdict::Stale, _) => format!("{NAME}; hit"),
-        (CacheVerdict::Coalesced, _) => format!("{NAME}; fwd=uri-miss; collapsed"),
-        (CacheVerdict::Refused, _) => format!("{NAME}; fwd=uri-miss; collapsed; detail=failed"),
-        (CacheVerdict::FailedOpen, _) => format!("{NAME}; fwd=uri-miss; fwd-status={status}; detail=fail-open"),
-        (CacheVerdict::Filled | CacheVerdict::Bypassed, Some(Note::Forwarded { stale, stored })) => {
-            let reason = if stale { "stale" } else { "uri-miss" };
-            let stored = if stored { "; stored" } else { "" };
-            format!("{NAME}; fwd={reason}; fwd-status={status}{stored}")
+    let mut text = String::with_capacity(64);
+    text.push_str(NAME);
+    // Writing to a `String` does not fail.
+    let _ = match note {
+        Some(Note::Ttl(ttl)) if verdict != CacheVerdict::Coalesced => write!(text, "; hit; ttl={ttl}"),
+        Some(Note::Ttl(_)) => text.write_str("; fwd=miss; collapsed"),
+        Some(Note::Collapsed { why }) => write!(text, "; fwd={why}; collapsed"),
+        Some(Note::Forwarded { why, status, stored }) => {
+            let stored = if stored && verdict != CacheVerdict::FailedOpen { "; stored" } else { "" };
+            write!(text, "; fwd={why}; fwd-status={status}{stored}")
         }
-        (CacheVerdict::Filled, _) => format!("{NAME}; fwd=uri-miss; fwd-status={status}"),
-        (CacheVerdict::Bypassed, Some(Note::Reason(reason))) => format!("{NAME}; fwd={reason}; fwd-status={status}"),
-        (CacheVerdict::Bypassed, _) => format!("{NAME}; fwd=bypass; fwd-status={status}"),
+        Some(Note::Own(why)) => write!(text, "; detail={why}"),
+        None => text.write_str("; fwd=miss"),
     };
+    match verdict {
+        CacheVerdict::FailedOpen => text.push_str("; detail=fail-open"),
+        CacheVerdict::Refused if note.is_none() => text.push_str("; collapsed; detail=failed"),
+        _ => {}
+    }
+    if let Some(key) = shown {
+        let _ = write!(text, "; key={}", quoted(key.as_bytes()));
+    }
     // Made of what is above, it is a valid value; a list, to which each cache on the way appends (RFC 9211 §2).
     if let Ok(value) = HeaderValue::from_maybe_shared(bytes::Bytes::from(text)) {
         response.headers_mut().append("cache-status", value);
@@ -45,4 +54,28 @@ pub(super) fn stamp<B>(mut response: Response<B>, verdict: CacheVerdict) -> Resp
     response
 }
 
+/// As a string of RFC 9651 §3.3.3, which knows nothing but printable ASCII: the rest is percent-encoded.
+fn quoted(key: &[u8]) -> String {
+    let mut text = String::from("\"");
+    for byte in key {
+        let _ = match byte {
+            b'"' | b'\\' => write!(text, "\\{}", char::from(*byte)),
+            b' '..=b'~' => text.write_char(char::from(*byte)),
+            _ => write!(text, "%{byte:02X}"),
+        };
+    }
+    text.push('"');
+    text
+}
+
 const NAME: &str = "stampede-guard";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_a_string_of_printable_ascii() {
+        assert_eq!(quoted(b"GET http://h/\"a\\\0\xff"), r#""GET http://h/\"a\\%00%FF""#);
+    }
+}

@@ -116,7 +116,8 @@ impl MemoryStore {
                 |write: &Write| self.read(&write.at, now).is_some_and(|e| e.meta().id == write.entry.meta().id);
             return if writes.iter().any(landed_before) { Filled::Stored } else { Filled::Fenced };
         }
-        for Write { at, entry } in writes {
+        // The entry of the address comes last: it makes the others reachable.
+        for Write { at, entry } in writes.into_iter().rev() {
             self.entries.insert(at, entry);
         }
         leases.table.remove(&of_every_schema(at));

@@ -45,7 +45,7 @@ use subscriber::Subscriber;
 ///
 /// # Names
 ///
-/// For namespace `sg` and key `user:42` the entry is `{sg:ruser:42}:v1.0` (envelope format and schema), the lease
+/// For namespace `sg` and key `user:42` the entry is `{sg:ruser:42}:v2.0` (envelope format and schema), the lease
 /// `{sg:ruser:42}:l`. Keys that are long or not plain are hashed. Wake-ups are published to `stampede-guard:` and eight
 /// letters.
 pub struct RedisStore {
@@ -184,6 +184,25 @@ impl Store for RedisStore {
                 Err(error) if is_wrong_type(&error) => Ok(None),
                 Err(error) => Err(store_error(error)),
             }
+        })
+    }
+
+    fn get_all<'a>(&'a self, at: &'a [Address]) -> Answer<'a, Vec<Option<Entry>>> {
+        Box::pin(async move {
+            if let [at] = at {
+                return Ok(vec![self.get(at).await?]);
+            }
+            let names: Vec<_> = at.iter().map(entry_name).collect();
+            // What is of a wrong type is nil here.
+            let Value::Array(found) = self.link.send(redis::cmd("MGET").arg(names)).await.map_err(store_error)? else {
+                return Ok(vec![None; at.len()]);
+            };
+            let offset = self.clock.offset();
+            let read = |(at, value)| match value {
+                Value::BulkString(bytes) => Entry::from_envelope(at, &bytes.into(), offset),
+                _ => None,
+            };
+            Ok(at.iter().zip(found.into_iter().chain(std::iter::repeat(Value::Nil))).map(read).collect())
         })
     }
 

@@ -132,7 +132,7 @@ async fn recent_invalidations_are_sent_again_to_a_server_that_may_not_have_heard
     let guard = StampedeGuard::new(server.client());
     guard.fetch("k", async || Ok::<_, Down>("old".to_owned())).await.expect("an answer");
     guard.shutdown().await;
-    let name = "{sg:rk}:v1.0";
+    let name = "{sg:rk}:v2.0";
     let entry: Vec<u8> = server.connection().await.get(name).await.expect("an answer");
     assert!(!entry.is_empty(), "it is stored under that name");
     guard.invalidate("k").await.expect("acknowledged");

@@ -97,19 +97,25 @@ async fn the_cache_status_says_how_it_was_answered() {
     origin.open();
     let answers = asked.answers().await;
     assert_eq!(status(&answers[0]), ("stampede-guard; fwd=uri-miss; fwd-status=200; stored", CacheVerdict::Filled));
-    assert_eq!(status(&answers[1]), ("stampede-guard; fwd=uri-miss; collapsed", CacheVerdict::Coalesced));
+    assert_eq!(status(&answers[1]), ("stampede-guard; fwd=miss; collapsed", CacheVerdict::Coalesced));
     at_rest(&guard).await;
 
     time::advance(Duration::from_secs(20)).await;
     let hit = ask(&app, get("/page")).await;
     assert_eq!(status(&hit), ("stampede-guard; hit; ttl=40", CacheVerdict::Hit));
+    let own = ask(&app, get_with("/page", &[("cookie", "a=b")])).await;
+    assert_eq!(status(&own), ("stampede-guard; fwd=bypass; fwd-status=200", CacheVerdict::Bypassed));
+    let unstored = ask(&app, get_with("/page", &[("cache-control", "no-store")])).await;
+    assert_eq!(status(&unstored), ("stampede-guard; fwd=request; fwd-status=200", CacheVerdict::Bypassed));
+    let forced = ask(&app, get_with("/page", &[("cache-control", "no-cache")])).await;
+    assert_eq!(status(&forced), ("stampede-guard; fwd=request; fwd-status=200; stored", CacheVerdict::Filled));
+    at_rest(&guard).await;
     let post = ask(&app, request(Method::POST, "/page", &[])).await;
     assert_eq!(status(&post), ("stampede-guard; fwd=method; fwd-status=200", CacheVerdict::Bypassed));
-    let own = ask(&app, get_with("/page", &[("cookie", "a=b")])).await;
-    assert_eq!(status(&own), ("stampede-guard; fwd=request; fwd-status=200", CacheVerdict::Bypassed));
-    let forced = ask(&app, get_with("/page", &[("cache-control", "no-cache")])).await;
-    assert_eq!(status(&forced), ("stampede-guard; fwd=stale; fwd-status=200; stored", CacheVerdict::Filled));
-    at_rest(&guard).await;
+    let absent = ask(&app, get_with("/page", &[("cache-control", "only-if-cached")])).await;
+    assert_eq!(status(&absent), ("stampede-guard; detail=only-if-cached", CacheVerdict::Refused));
+    let part = ask(&app, get_with("/page", &[("range", "bytes=0-0")])).await;
+    assert_eq!(status(&part), ("stampede-guard; fwd=miss; fwd-status=200", CacheVerdict::Bypassed));
 }
 
 #[tokio::test]

@@ -62,6 +62,7 @@ fn check(answer: &Answer, verdict: CacheVerdict) {
     assert!(headers.remove("cache-status").is_some());
     assert!(headers.remove("age").is_some() || verdict != CacheVerdict::Hit, "a hit tells its age");
     headers.remove("content-length");
+    assert!(headers.remove("date").is_some(), "added on its arrival");
     assert_eq!(headers, fields(&FIELDS));
 }
 

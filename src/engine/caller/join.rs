@@ -6,9 +6,10 @@ use crate::{
     clock::{self, Timestamp},
     config::AfterWait,
     engine::{
-        BoxFetch, CacheVerdict, Failure, Judge,
-        flight::{Join, State},
+        BoxFetch, CacheVerdict, Failure, Judge, Offer,
+        flight::{Join, Scope, State},
         pilot::{Start, WAITED},
+        right::Made,
     },
     error::Error,
     telemetry,
@@ -16,7 +17,7 @@ use crate::{
 use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
-impl<'a, R: Send + 'a, J: Judge<R>> Caller<'a, R, J> {
+impl<'a, R: Send + 'a, J: Judge<R> + Clone + Send + Sync + 'static> Caller<'a, R, J> {
     /// Waits for a flight of the fleet, at most for the wait budget.
     pub(super) async fn wait(&self, join: Join, fetch: BoxFetch<'a, R>) -> Round<'a, R> {
         if self.is_cycle() {
@@ -108,23 +109,40 @@ impl<'a, R: Send + 'a, J: Judge<R>> Caller<'a, R, J> {
     /// What the state of a flight means for somebody who joined it.
     pub(super) async fn settle(&self, state: State, fetch: BoxFetch<'a, R>) -> Round<'a, R> {
         let shared = match state {
-            State::Found(entry) if self.servable(&entry) => self.judge.read(&entry),
-            // Made while this caller waited, it counts, however short its lifetime; joined too late, it is judged.
-            State::Filled(entry) if entry.meta().answered >= self.asked || self.servable(&entry) => {
-                self.judge.read(&entry)
+            State::Found(entry) => {
+                if let Some(hop) = self.hop(&entry) {
+                    return Round::Beneath(hop, fetch);
+                }
+                match self.servable(&entry) {
+                    true => self.judge.read(&entry).map_or(Offer::Declined, Offer::Taken),
+                    false if self.declines(&entry) => Offer::Declined,
+                    false => return Round::Again(fetch),
+                }
             }
-            State::Running
-            | State::Queued
-            | State::Vacant
-            | State::Declined(..)
-            | State::Found(_)
-            | State::Filled(_) => return Round::Again(fetch),
+            State::Filled(Made { entry, index }) => {
+                if let Some((variant, index)) = index {
+                    match self.hop(&index) {
+                        Some(hop) if hop.variant == variant => {}
+                        Some(hop) => return Round::Beneath(hop, fetch),
+                        None => return Round::Newer(Scope::Fleet, fetch),
+                    }
+                }
+                // Made while this caller waited, it counts, however short its lifetime; joined too late, it is judged.
+                match entry.meta().answered >= self.asked || self.servable(&entry) {
+                    true => self.judge.read(&entry).map_or(Offer::Declined, Offer::Taken),
+                    false if self.declines(&entry) => Offer::Declined,
+                    false => return Round::Newer(Scope::Fleet, fetch),
+                }
+            }
+            State::NotShared(class) if self.judge.heeds(class) => Offer::Declined,
+            State::Running | State::Queued | State::Vacant | State::Declined(..) | State::NotShared(_) => {
+                return Round::Again(fetch);
+            }
             State::Stale(entry) => match self.forgiven(&entry) {
                 Some(answer) => return Round::Answer(answer, CacheVerdict::Stale),
-                None => None,
+                None => Offer::Declined,
             },
             State::Shared(live) => self.judge.share(&live),
-            State::NotShared => None,
             State::Failed(failure, stale) => {
                 if let Some(answer) = stale.as_ref().and_then(|entry| self.forgiven(entry)) {
                     return Round::Answer(answer, CacheVerdict::Stale);
@@ -136,9 +154,12 @@ impl<'a, R: Send + 'a, J: Judge<R>> Caller<'a, R, J> {
             }
         };
         match shared {
-            Some(answer) => Round::Answer(answer, CacheVerdict::Coalesced),
-            // Not for this caller, for instance of another type: it gets an answer all the same.
-            None => self.answer_alone(fetch).await,
+            Offer::Taken(answer) => Round::Answer(answer, CacheVerdict::Coalesced),
+            // For instance of another type: it gets an answer all the same.
+            Offer::Declined => self.answer_alone(fetch).await,
+            // Its body may take long, and holds the lease until then.
+            Offer::TooOld => Round::Newer(Scope::Local, fetch),
+            Offer::Beneath(hop) => Round::Beneath(hop, fetch),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 mod lookups;
 
-use super::*;
+use super::{super::seam::EVERYBODY, *};
 use crate::{
     key::Key,
     sync::{any, explore},
@@ -13,8 +13,8 @@ use shuttle::{
     thread,
 };
 
-const ANY: Wanted = Wanted { since: None, nested: false };
-const NESTED: Wanted = Wanted { since: None, nested: true };
+const ANY: Wanted = Wanted { since: None, nested: false, under_way: false };
+const NESTED: Wanted = Wanted { since: None, nested: true, under_way: false };
 
 fn at() -> Address {
     Address::new("sg", 0, Key::from("k"))
@@ -55,12 +55,12 @@ async fn ask(flights: Arc<Flights>, computing: Computing) {
     loop {
         match flights.enter(&at(), Scope::Fleet, None, ANY) {
             Ok(join) => match join.landed().await {
-                State::NotShared => return,
+                State::NotShared(EVERYBODY) => return,
                 _ => continue,
             },
             Err(flight) => {
                 computing.once().await;
-                return flight.land(State::NotShared);
+                return flight.land(State::NotShared(EVERYBODY));
             }
         }
     }
@@ -74,14 +74,14 @@ async fn ask_locally(flights: Arc<Flights>, computing: Computing, directly: bool
             Ok(join) => (join, None),
             Err(flight) if directly => {
                 computing.once().await;
-                return flight.land(State::NotShared);
+                return flight.land(State::NotShared(EVERYBODY));
             }
             Err(flight) => match flight.go_local(ANY) {
                 Some(join) => (join, Some(flight)),
                 None => {
                     assert!(!is_joined(&flights, &flight.course), "whoever asks later asks the store first");
                     computing.once().await;
-                    return flight.land(State::NotShared);
+                    return flight.land(State::NotShared(EVERYBODY));
                 }
             },
         };
@@ -89,7 +89,7 @@ async fn ask_locally(flights: Arc<Flights>, computing: Computing, directly: bool
         if let Some(flight) = flight {
             flight.land(state.clone());
         }
-        if matches!(state, State::NotShared) {
+        if matches!(state, State::NotShared(EVERYBODY)) {
             return;
         }
     }
@@ -129,11 +129,11 @@ fn one_computes_at_a_time_in_a_process_on_its_own() {
 #[test]
 fn whoever_joined_is_told_how_it_ended() {
     let ends: [fn(Flight); 6] = [
-        |flight| flight.land(State::NotShared),
+        |flight| flight.land(State::NotShared(EVERYBODY)),
         |flight| drop(flight),
         |flight| {
             flight.detach();
-            flight.announce(State::NotShared);
+            flight.announce(State::NotShared(EVERYBODY));
         },
         |flight| {
             flight.gone();
@@ -142,7 +142,7 @@ fn whoever_joined_is_told_how_it_ended() {
         |flight| {
             flight.announce(State::Queued);
             flight.announce(State::Running);
-            flight.land(State::NotShared);
+            flight.land(State::NotShared(EVERYBODY));
         },
         |flight| {
             flight.announce(State::Queued);
@@ -210,7 +210,7 @@ fn nobody_joins_what_began_before_an_invalidation() {
 #[test]
 fn a_flight_that_was_forgotten_takes_no_other_out_of_the_map() {
     let ends: [fn(Flight); 4] = [
-        |flight| flight.land(State::NotShared),
+        |flight| flight.land(State::NotShared(EVERYBODY)),
         |flight| drop(flight),
         |flight| flight.detach(),
         |flight| assert!(flight.go_local(ANY).is_none()),

@@ -32,7 +32,7 @@ impl Future for Connection {
         let mut reads = lock(&self.0);
         if reads.answered {
             reads.wakers.clear(); // who has the answer need not be woken
-            return Poll::Ready(Ok(None));
+            return Poll::Ready(Ok(Vec::new()));
         }
         reads.wakers.push(cx.waker().clone());
         Poll::Pending
@@ -52,7 +52,7 @@ fn one_reads_at_a_time() {
                     reading.once().await;
                     connection.await
                 };
-                flights.look_up(&at(), HOUR, read).await
+                flights.look_up(&[at()], HOUR, read).await
             })
         });
         connection.answer();
@@ -71,7 +71,7 @@ fn a_read_goes_on_without_whoever_began_it() {
         let (flights, connection) = (Arc::new(Flights::default()), Connection::default());
         let callers = [(); 2].map(|()| {
             let (flights, connection) = (flights.clone(), connection.clone());
-            spawn(async move { flights.look_up(&at(), HOUR, connection).await })
+            spawn(async move { flights.look_up(&[at()], HOUR, connection).await })
         });
         let answering = thread::spawn(move || connection.answer());
         callers[0].abort();
@@ -88,12 +88,12 @@ fn a_read_goes_on_without_whoever_began_it() {
 fn a_read_that_was_forgotten_takes_no_other_out_of_the_map() {
     explore(|| {
         let flights = Arc::new(Flights::default());
-        let old = flights.look_up(&at(), HOUR, Connection::default());
+        let old = flights.look_up(&[at()], HOUR, Connection::default());
         flights.forget(&at());
         let leaving = thread::spawn(move || drop(old));
-        let new = flights.look_up(&at(), HOUR, Connection::default());
+        let new = flights.look_up(&[at()], HOUR, Connection::default());
         leaving.join().unwrap();
-        let joined = flights.look_up(&at(), HOUR, std::future::ready(Ok(None)));
+        let joined = flights.look_up(&[at()], HOUR, std::future::ready(Ok(Vec::new())));
         assert!(joined.now_or_never().is_none(), "it has made a read of its own");
         drop(new);
         assert_eq!(flights.len(), 0);
@@ -108,13 +108,13 @@ fn nobody_joins_a_read_that_began_before_an_invalidation() {
         let invalidate = any(&invalidations);
         let flights = Arc::new(Flights::default());
         let flight = open(&flights, Scope::Fleet);
-        let never = flights.look_up(&at(), HOUR, Connection::default());
+        let never = flights.look_up(&[at()], HOUR, Connection::default());
         let invalidated = Arc::new(AtomicBool::new(false));
         let caller = thread::spawn({
             let (flights, invalidated) = (flights.clone(), invalidated.clone());
             move || {
                 let afterwards = invalidated.load(SeqCst);
-                let own = flights.look_up(&at(), HOUR, std::future::ready(Ok(None)));
+                let own = flights.look_up(&[at()], HOUR, std::future::ready(Ok(Vec::new())));
                 assert!(own.now_or_never().is_some() || !afterwards);
             }
         });

@@ -1,0 +1,49 @@
+//! Indexes that were followed lately: whoever remembers them reads index and entry at once.
+
+use super::{DEPTH, Hop, Judge, Place};
+use crate::{entry::Entry, key::Address};
+use quick_cache::sync::Cache;
+
+/// The last index seen at an address. Only a guess at what is there now: the store is asked for it all the same.
+pub(super) struct Known(Cache<Address, Entry>);
+
+impl Default for Known {
+    fn default() -> Self {
+        Self(Cache::new(MOST))
+    }
+}
+
+impl Known {
+    pub(super) fn remember(&self, at: &Address, index: &Entry) {
+        let same = self.0.get(at).is_some_and(|known| known.meta().id == index.meta().id);
+        if !same {
+            self.0.insert(at.clone(), index.clone());
+        }
+    }
+
+    fn hop<R>(&self, at: &Address, judge: &impl Judge<R>) -> Option<Hop> {
+        judge.beneath(&self.0.get(at)?)
+    }
+}
+
+impl Place {
+    /// The address, and those at which the entry of this caller is if the indexes are as they were.
+    pub(super) fn likely<R>(&self, judge: &impl Judge<R>) -> Vec<Address> {
+        let mut chain = vec![self.at.clone()];
+        while chain.len() <= DEPTH
+            && let Some(at) = chain.last()
+            && let Some(hop) = self.engine.known.hop(at, judge)
+        {
+            chain.push(hop.from(at));
+        }
+        chain
+    }
+
+    /// Where the caller is sent from this address, if it is as it was.
+    pub(super) fn remembered<R>(&self, judge: &impl Judge<R>) -> Option<Hop> {
+        self.engine.known.hop(&self.at, judge)
+    }
+}
+
+/// So many addresses are remembered, each with a few hundred bytes.
+const MOST: usize = 8192;

@@ -1,0 +1,292 @@
+//! One call of the origin, and who may have what it answers.
+
+use super::{
+    ask::{InTransit, RESPONSE, WITH_CREDENTIALS, stored},
+    body::{Growing, GuardBody, Pump},
+    head::{self, Stored},
+    index::{self, Selected},
+    reply::{self, Reply},
+    semantics::{
+        fields,
+        freshness::Times,
+        request::{Credentials, Wish},
+        reuse::Facts,
+        storing::{self, Open, Shared, Terms},
+        validation,
+    },
+    service::Answer,
+    status::Note,
+    vary::Selecting,
+};
+use crate::{
+    clock::{self, Timestamp},
+    config::Config,
+    engine::{DEPTH, EVERYBODY, End, Failure, Head, Keep, Place, Share, Turn},
+    entry::{Entry, Lifetimes, Live},
+    error::{BoxError, Error, ErrorKind},
+    policy::{self, Freshness},
+    store::Token,
+};
+use http::{HeaderMap, Request, Response, StatusCode, header};
+use http_body::Body;
+use std::{future::poll_fn, sync::Arc};
+use tower_service::Service;
+
+/// A request, without what is sent on.
+pub(super) struct Call {
+    pub(super) wish: Wish,
+    pub(super) client: Arc<HeaderMap>,
+    pub(super) place: Place,
+}
+
+/// As whoever leads it has made it.
+struct Made<'a> {
+    call: &'a Call,
+    id: Token,
+    trail: Vec<Live>,
+    times: Times,
+    /// Why the origin was asked (RFC 9211 §2.2), and what it answered.
+    why: &'static str,
+    status: StatusCode,
+}
+
+/// What is stored of a response before its body, and how.
+struct Plan {
+    encoded: Vec<u8>,
+    keep: Keep,
+    terms: Terms,
+    selected: Option<Selected>,
+}
+
+impl Call {
+    /// Decides at the head of the response, before anybody who waits is released.
+    pub(super) async fn make<S, Req, B>(self, inner: S, mut request: Request<Req>, turn: Turn) -> Head<Answer<B, S::Error>>
+    where
+        S: Service<Request<Req>, Response = Response<B>>,
+        B: Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
+    {
+        let (id, trail, seen) = match turn {
+            Turn::Lead { id, trail, seen, .. } => {
+                validation::strip(request.headers_mut());
+                (id, trail, seen)
+            }
+            Turn::Pass { id, trail } => (id, trail, None),
+            Turn::Alone => return Head::private(alone(inner, request, "bypass").await),
+        };
+        let why = why(seen.as_ref(), &trail);
+        let known = seen.as_ref().and_then(stored).filter(|stored| stored.status == StatusCode::OK);
+        let conditions = known.as_ref().map(|known| validation::conditions(&known.headers)).unwrap_or_default();
+        let known = known.filter(|_| !conditions.is_empty());
+        request.headers_mut().extend(conditions);
+        let asked = clock::wall();
+        let mut response = match call(inner, request).await {
+            Ok(response) => response,
+            Err(error) => return failed(Err(error), "the service failed"),
+        };
+        let (times, status) = (Times { asked, answered: clock::wall() }, response.status());
+        fields::dated(response.headers_mut(), times.answered);
+        let made = Made { call: &self, id, trail, times, why, status };
+        match known.filter(|_| status == StatusCode::NOT_MODIFIED) {
+            None => made.answered(response),
+            Some(known) if validation::freshens(&known.headers, response.headers()) => {
+                made.confirmed(&known, response.headers())
+            }
+            Some(_) => {
+                // Of no use to anybody, and as long as it is here it would be asked about again.
+                let _ = self.place.clone().invalidate().await;
+                failed(Ok(reply::empty(StatusCode::BAD_GATEWAY)), "the origin confirmed another response")
+            }
+        }
+    }
+}
+
+impl Made<'_> {
+    fn answered<B, E>(&self, response: Response<B>) -> Head<Answer<B, E>>
+    where
+        B: Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
+    {
+        let (shared, config) = (self.shared(response.status(), response.headers()), &self.call.place.config);
+        let (plan, size) = (|terms| self.plan(&response, terms), response.body().size_hint());
+        let room = |encoded: &[u8]| (config.max_payload as u64).saturating_sub(encoded.len() as u64);
+        let (encoded, plan) = match shared {
+            Shared::Everybody(terms) => match plan(terms) {
+                Some(plan) if self.call.wish.head => return self.head_alone(response, plan),
+                Some(mut plan) if size.lower() <= room(&plan.encoded) => (std::mem::take(&mut plan.encoded), Some(plan)),
+                _ => return self.private(response),
+            },
+            Shared::Failure { whole: true } if size.lower() <= room(&[]) && !self.call.wish.head => (Vec::new(), None),
+            // A failing origin is no reason to fall on it: those who wait hear that it fails, and no more.
+            Shared::Failure { .. } => {
+                let live = self.in_transit(response.status(), HeaderMap::new(), None, None);
+                let share = Share::Failed(Failure::Live(live), self.status.as_u16());
+                return Head { own: Ok(self.own(pass(response), false)), share, end: End::Nothing };
+            }
+            Shared::Nobody(_) => return self.private(response),
+        };
+        // Those who wait may read along only where the size is known to be within the cap: else they wait for the end.
+        let known = size.upper().is_some_and(|most| most <= room(&encoded));
+        // The end may never come: they are let go while they still have time to ask themselves.
+        let patience = (!known).then(|| config.wait / 2);
+        let (parts, body) = response.into_parts();
+        let length = fields::content_length(&parts.headers);
+        let (pump, growing, body) = Pump::new(body, &encoded, length, config.max_payload);
+        let headers = fields::end_to_end(&parts.headers);
+        let own = Ok(self.own(Response::from_parts(parts, body), known && plan.is_some()));
+        let share = match plan {
+            Some(Plan { keep, terms, selected, .. }) if known => {
+                let shared = Some((&terms, selected));
+                Share::Everybody(self.in_transit(self.status, headers, Some(growing), shared), keep)
+            }
+            Some(plan) => Share::AtEnd(plan.keep),
+            None => {
+                let live = match known {
+                    true => self.in_transit(self.status, headers, Some(growing), None),
+                    false => self.in_transit(self.status, without_body(headers), None, None),
+                };
+                Share::Failed(Failure::Live(live), self.status.as_u16())
+            }
+        };
+        Head { own, share, end: End::Later(Box::pin(pump.run(patience))) }
+    }
+
+    /// RFC 9111 §4.3.3, §4.3.4: what is stored still holds, with the fields of the 304.
+    fn confirmed<B, E>(&self, known: &Stored, newer: &HeaderMap) -> Head<Answer<B, E>> {
+        let headers = validation::updated(&known.headers, newer);
+        // Its age is what the 304 says, which is not stored.
+        let mut said = headers.clone();
+        said.extend(newer.get(header::AGE).map(|age| (header::AGE, age.clone())));
+        let shared = self.shared(known.status, &said);
+        let mut response = Response::new(());
+        (*response.status_mut(), *response.headers_mut()) = (known.status, said);
+        let plan = match shared {
+            Shared::Everybody(terms) => self.plan(&response, terms),
+            Shared::Nobody(_) | Shared::Failure { .. } => None,
+        };
+        let own = Ok(self.own(response.map(|()| GuardBody::stored(known.body.clone())), plan.is_some()));
+        let Some(Plan { mut encoded, keep, terms, selected }) = plan else {
+            return Head { own, share: self.nobody(), end: End::Nothing };
+        };
+        encoded.extend_from_slice(&known.body);
+        let body = Some(Growing::complete(known.body.clone()));
+        let live = self.in_transit(known.status, headers, body, Some((&terms, selected)));
+        Head { own, share: Share::Everybody(live, keep), end: End::Now(bytes::Bytes::from(encoded).into()) }
+    }
+
+    /// A response to a HEAD: it has no body, whatever its `Content-Length` says.
+    fn head_alone<B, E>(&self, response: Response<B>, plan: Plan) -> Head<Answer<B, E>> {
+        let Plan { encoded, keep, terms, selected } = plan;
+        let headers = fields::end_to_end(response.headers());
+        let live = self.in_transit(self.status, headers, None, Some((&terms, selected)));
+        let end = End::Now(bytes::Bytes::from(encoded).into());
+        Head { own: Ok(self.own(pass(response), true)), share: Share::Everybody(live, keep), end }
+    }
+
+    fn private<B, E>(&self, response: Response<B>) -> Head<Answer<B, E>> {
+        Head { own: Ok(self.own(pass(response), false)), share: self.nobody(), end: End::Nothing }
+    }
+
+    /// What one with credentials may not share, one without may perhaps get to share.
+    fn nobody(&self) -> Share {
+        match self.call.wish.credentials {
+            Credentials::None => Share::Nobody(EVERYBODY),
+            _ => Share::Nobody(WITH_CREDENTIALS),
+        }
+    }
+
+    fn shared(&self, status: StatusCode, headers: &HeaderMap) -> Shared {
+        storing::shared(status, headers, self.call.wish.credentials, self.times, &self.call.place.config.rules)
+    }
+
+    /// `None` if it cannot be stored after all.
+    fn plan<B>(&self, response: &Response<B>, terms: Terms) -> Option<Plan> {
+        let (config, headers) = (&self.call.place.config, response.headers());
+        let beyond = index::beyond(Selecting::of(headers)?, &self.trail);
+        let selected = match beyond.is_empty() {
+            true => None,
+            false if self.trail.len() == DEPTH => return None,
+            false => Some(Selected::new(self.id, beyond, &self.call.client, &config.rules)),
+        };
+        let encoded = head::encode(response.status(), headers, terms.age, Facts::of(headers, &config.rules))?;
+        let lifetimes = lifetimes(config, &terms);
+        let index = selected.as_ref().map(|selected| Box::new(selected.index(&lifetimes)));
+        Some(Plan { encoded, keep: Keep { lifetimes, codec: RESPONSE, index }, terms, selected })
+    }
+
+    /// With what it says to be stored, or as a failure.
+    fn in_transit(
+        &self,
+        status: StatusCode,
+        headers: HeaderMap,
+        body: Option<Arc<Growing>>,
+        stored: Option<(&Terms, Option<Selected>)>,
+    ) -> Live {
+        let (failure, rules) = (stored.is_none(), &self.call.place.config.rules);
+        let (open, age, selected) = match stored {
+            Some((terms, selected)) => (terms.open, terms.age, selected),
+            None => (Open::of(&headers, rules), self.times.initial_age(&headers), None),
+        };
+        let answered = Timestamp::now();
+        Arc::new(InTransit { id: self.id, selected, open, answered, age, status, headers, body, failure })
+    }
+
+    fn own<B>(&self, response: Response<GuardBody<B>>, stored: bool) -> Response<GuardBody<B>> {
+        let note = Note::Forwarded { why: self.why, status: self.status.as_u16(), stored };
+        Reply { wish: &self.call.wish, request: &self.call.client }.own(response, note)
+    }
+}
+
+/// RFC 9211 §2.2.
+fn why(seen: Option<&Entry>, trail: &[Live]) -> &'static str {
+    match seen.filter(|entry| stored(entry).is_some()) {
+        Some(entry) if policy::freshness(entry, Timestamp::now()) == Freshness::Fresh => "request",
+        Some(_) => "stale",
+        None if trail.is_empty() => "uri-miss",
+        None => "vary-miss",
+    }
+}
+
+fn lifetimes(config: &Config, terms: &Terms) -> Lifetimes {
+    let policy = config.policy.lifetimes(terms.lifetime, clock::draw());
+    Lifetimes {
+        stale_while_revalidate: terms.stale_while_revalidate.unwrap_or(policy.stale_while_revalidate),
+        stale_if_error: terms.stale_if_error.unwrap_or(policy.stale_if_error),
+        kept: terms.keep,
+        ..policy
+    }
+}
+
+async fn call<S, Req>(mut inner: S, request: Request<Req>) -> Result<S::Response, S::Error>
+where
+    S: Service<Request<Req>>,
+{
+    poll_fn(|cx| inner.poll_ready(cx)).await?;
+    inner.call(request).await
+}
+
+/// For its own client, as it is.
+pub(super) async fn alone<S, Req, B>(inner: S, request: Request<Req>, why: &'static str) -> Answer<B, S::Error>
+where
+    S: Service<Request<Req>, Response = Response<B>>,
+{
+    let mut response = pass(call(inner, request).await?);
+    let status = response.status().as_u16();
+    super::status::note(response.extensions_mut(), Note::Forwarded { why, status, stored: false });
+    Ok(response)
+}
+
+/// The origin's own response, untouched: its first byte is passed on when it comes.
+fn pass<B>(response: Response<B>) -> Response<GuardBody<B>> {
+    response.map(GuardBody::origin)
+}
+
+fn failed<B, E>(own: Answer<B, E>, what: &'static str) -> Head<Answer<B, E>> {
+    let failure = Failure::Error(Error::new(ErrorKind::Origin, what));
+    Head { own, share: Share::Failed(failure, StatusCode::BAD_GATEWAY.as_u16()), end: End::Nothing }
+}
+
+fn without_body(mut headers: HeaderMap) -> HeaderMap {
+    for of_the_body in [header::CONTENT_LENGTH, header::CONTENT_TYPE, header::CONTENT_ENCODING] {
+        headers.remove(of_the_body);
+    }
+    headers
+}

@@ -1,0 +1,146 @@
+//! A response as one request gets it: whole, a part of it, its head, or that it has not changed.
+
+use super::{
+    body::GuardBody,
+    head::Stored,
+    semantics::{
+        ranges::{self, Cut},
+        request::Wish,
+        validation,
+    },
+    status::{self, Note},
+};
+use crate::error::{Error, ErrorKind};
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Response, StatusCode, header, response::Parts};
+use std::time::Duration;
+
+/// To whom.
+pub(super) struct Reply<'a> {
+    pub(super) wish: &'a Wish,
+    pub(super) request: &'a HeaderMap,
+}
+
+impl Reply<'_> {
+    /// From the cache.
+    pub(super) fn stored<B>(&self, stored: &Stored, age: Duration, note: Note) -> Response<GuardBody<B>> {
+        let (status, mut headers, mut body) = (stored.status, stored.headers.clone(), stored.body.clone());
+        let mut cut = Cut::Whole;
+        if !self.wish.head && self.request.contains_key(header::RANGE) {
+            cut = ranges::range(self.request, status, &headers, body.len() as u64);
+        }
+        let status = match cut {
+            _ if self.is_known(status, &headers) => return self.not_modified(&headers, age, note),
+            Cut::Whole => status,
+            Cut::Part { first, last } => {
+                // Within the length, which is one of memory.
+                headers = ranges::part(&headers, first, last, body.len() as u64);
+                body = body.slice(first as usize..=last as usize);
+                StatusCode::PARTIAL_CONTENT
+            }
+            Cut::Unsatisfiable => {
+                headers = ranges::unsatisfiable(&headers, body.len() as u64);
+                body = Bytes::new();
+                StatusCode::RANGE_NOT_SATISFIABLE
+            }
+        };
+        if self.wish.head {
+            // RFC 9110 §9.3.2: as a GET would say. An entry that was made of a HEAD has no body to say it of.
+            if !body.is_empty() && !headers.contains_key(header::CONTENT_LENGTH) {
+                headers.insert(header::CONTENT_LENGTH, body.len().into());
+            }
+            body = Bytes::new();
+        }
+        respond(status, headers, GuardBody::stored(body), age, note)
+    }
+
+    /// From somebody else's call.
+    pub(super) fn shared<B>(
+        &self,
+        (status, headers, body): (StatusCode, HeaderMap, GuardBody<B>),
+        age: Duration,
+        note: Note,
+    ) -> Response<GuardBody<B>> {
+        if self.is_known(status, &headers) {
+            return self.not_modified(&headers, age, note);
+        }
+        respond(status, headers, body, age, note)
+    }
+
+    /// From its own call, whose conditions were not its own.
+    pub(super) fn own<B>(&self, response: Response<GuardBody<B>>, note: Note) -> Response<GuardBody<B>> {
+        let (mut parts, mut body) = response.into_parts();
+        if self.is_known(parts.status, &parts.headers) {
+            parts.status = StatusCode::NOT_MODIFIED;
+            (parts.headers, body) = (validation::not_modified(&parts.headers), GuardBody::stored(Bytes::new()));
+        }
+        noted(parts, body, note)
+    }
+
+    /// RFC 9111 §4.3.2: whether the client has it already.
+    fn is_known(&self, status: StatusCode, headers: &HeaderMap) -> bool {
+        validation::not_modified_since(self.request, status, headers)
+    }
+
+    fn not_modified<B>(&self, headers: &HeaderMap, age: Duration, note: Note) -> Response<GuardBody<B>> {
+        let headers = validation::not_modified(headers);
+        respond(StatusCode::NOT_MODIFIED, headers, GuardBody::stored(Bytes::new()), age, note)
+    }
+}
+
+fn respond<B>(
+    status: StatusCode,
+    mut headers: HeaderMap,
+    body: GuardBody<B>,
+    age: Duration,
+    note: Note,
+) -> Response<GuardBody<B>> {
+    // RFC 9111 §5.1: the age it came with, and the time it has spent here.
+    headers.insert(header::AGE, age.as_secs().min(MOST_SECONDS).into());
+    let (mut parts, ()) = Response::new(()).into_parts();
+    (parts.status, parts.headers) = (status, headers);
+    noted(parts, body, note)
+}
+
+fn noted<B>(mut parts: Parts, body: GuardBody<B>, note: Note) -> Response<GuardBody<B>> {
+    status::note(&mut parts.extensions, note);
+    Response::from_parts(parts, body)
+}
+
+/// A refusal is a response: the inner service's error type is not ours to make.
+pub(super) fn refused<B>(error: &Error) -> Response<GuardBody<B>> {
+    let status = match error.kind() {
+        ErrorKind::FailedElsewhere => StatusCode::from_u16(error.code())
+            .ok()
+            .filter(StatusCode::is_server_error)
+            .unwrap_or(StatusCode::SERVICE_UNAVAILABLE),
+        ErrorKind::Store | ErrorKind::Overloaded => StatusCode::SERVICE_UNAVAILABLE,
+        ErrorKind::TimedOut => StatusCode::GATEWAY_TIMEOUT,
+        ErrorKind::Panicked => StatusCode::INTERNAL_SERVER_ERROR,
+        _ => StatusCode::BAD_GATEWAY,
+    };
+    let mut response = empty(status);
+    if let Some(retry_in) = error.retry_in() {
+        let seconds = retry_in.as_millis().div_ceil(1000).min(u128::from(u32::MAX)) as u32;
+        response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+    }
+    response
+}
+
+/// RFC 9111 §5.2.1.7.
+pub(super) fn only_if_cached<B>() -> Response<GuardBody<B>> {
+    let mut response = empty(StatusCode::GATEWAY_TIMEOUT);
+    status::note(response.extensions_mut(), Note::Own("only-if-cached"));
+    response
+}
+
+/// Of the cache's own making, and for nobody else.
+pub(super) fn empty<B>(status: StatusCode) -> Response<GuardBody<B>> {
+    let mut response = Response::new(GuardBody::stored(Bytes::new()));
+    *response.status_mut() = status;
+    response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}
+
+/// RFC 9111 §1.2.2.
+const MOST_SECONDS: u64 = 1 << 31;

@@ -1,0 +1,89 @@
+//! Which fields of a response are stored and sent on.
+
+use http::{HeaderMap, HeaderValue, header};
+use std::time::SystemTime;
+
+/// RFC 9110 §7.6.1, RFC 9111 §3.1: what is between two neighbours only, and so is neither stored nor replayed. `Age` and
+/// `Cache-Status` are said anew with each answer.
+pub(in crate::http) fn end_to_end(headers: &HeaderMap) -> HeaderMap {
+    let mut kept = headers.clone();
+    for line in headers.get_all(header::CONNECTION) {
+        for name in line.as_bytes().split(|byte| *byte == b',') {
+            if let Ok(name) = header::HeaderName::from_bytes(name.trim_ascii()) {
+                kept.remove(name);
+            }
+        }
+    }
+    for name in NOT_STORED {
+        kept.remove(name);
+    }
+    kept
+}
+
+/// RFC 9112 §8: a body of another length is incomplete, and RFC 9111 §3.3 lets no cache store it as if it were not.
+pub(in crate::http) fn content_length(headers: &HeaderMap) -> Option<u64> {
+    headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.trim().parse().ok())
+}
+
+/// RFC 9110 §6.6.1: who has a clock adds the `Date` that is not there, or is none.
+pub(in crate::http) fn dated(headers: &mut HeaderMap, answered: SystemTime) {
+    if super::freshness::date(headers, &header::DATE).is_none()
+        && let Ok(date) = HeaderValue::try_from(httpdate::fmt_http_date(answered))
+    {
+        headers.insert(header::DATE, date);
+    }
+}
+
+const NOT_STORED: [&str; 12] = [
+    "age",
+    "cache-status",
+    "connection",
+    "keep-alive",
+    "proxy-authenticate",
+    "proxy-authentication-info",
+    "proxy-authorization",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+];
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        super::kit::{at, date, headers},
+        *,
+    };
+
+    /// RFC 9110 §7.6.1.
+    #[test]
+    fn neighbours_fields_are_not_stored() {
+        let kept = end_to_end(&headers(&[
+            ("connection", "close, X-Hop"),
+            ("connection", ",x-other ,\u{e9}, X-Third"),
+            ("x-hop", "1"),
+            ("x-other", "1"),
+            ("x-third", "1"),
+            ("keep-alive", "1"),
+            ("transfer-encoding", "chunked"),
+            ("age", "3"),
+            ("etag", "e"),
+        ]));
+        assert_eq!(kept, headers(&[("etag", "e")]));
+    }
+
+    /// RFC 9110 §6.6.1.
+    #[test]
+    fn a_date_is_added_where_there_is_none() {
+        let now = date(0);
+        for fields in [&[][..], &[("date", "today")], &[("date", "0"), ("date", "1")]] {
+            let mut head = headers(fields);
+            dated(&mut head, at(0));
+            assert_eq!(head, headers(&[("date", &now)]), "{fields:?}");
+        }
+        let (earlier, mut head) = (headers(&[("date", &date(-9))]), headers(&[("date", &date(-9))]));
+        dated(&mut head, at(0));
+        assert_eq!(head, earlier);
+    }
+}

@@ -1,0 +1,310 @@
+//! Whether a stored response still holds: RFC 9111 §4.3.
+
+use super::{etag::Tag, fields::end_to_end, freshness::date};
+use http::{HeaderMap, HeaderName, StatusCode, header};
+
+/// Whether the origin can be asked if it has changed.
+pub(super) fn has_validator(headers: &HeaderMap) -> bool {
+    Tag::of(headers).is_some() || date(headers, &header::LAST_MODIFIED).is_some()
+}
+
+/// RFC 9111 §4.3.1: the fields that ask the origin whether the stored response has changed.
+pub(in crate::http) fn conditions(stored: &HeaderMap) -> HeaderMap {
+    let tag = Tag::of(stored).and_then(|_| stored.get(header::ETAG));
+    let modified = date(stored, &header::LAST_MODIFIED).and_then(|_| stored.get(header::LAST_MODIFIED));
+    let tag = tag.map(|tag| (header::IF_NONE_MATCH, tag.clone()));
+    let modified = modified.map(|date| (header::IF_MODIFIED_SINCE, date.clone()));
+    tag.into_iter().chain(modified).collect()
+}
+
+/// What is fetched for everybody is complete: the client's own conditions and its range would make it less.
+pub(in crate::http) fn strip(request: &mut HeaderMap) {
+    for field in [header::IF_NONE_MATCH, header::IF_MODIFIED_SINCE, header::IF_RANGE, header::RANGE] {
+        request.remove(field);
+    }
+}
+
+/// RFC 9111 §4.3.4: whether a 304 is about this stored response, whose [`conditions`] were asked.
+///
+/// A 304 without a validator answers the one response that was asked about. RFC 9111 would have that response lack one
+/// as well; but RFC 9110 §15.4.5 lets an origin leave out the `Last-Modified`, and nothing else was in the condition.
+pub(in crate::http) fn freshens(stored: &HeaderMap, answer: &HeaderMap) -> bool {
+    match (Tag::of(answer), Tag::of(stored)) {
+        (Some(new), Some(old)) if new.is_strong() => new.matches_strongly(old),
+        (Some(new), Some(old)) => new.matches_weakly(old),
+        (Some(_), None) => false,
+        (None, _) => match date(answer, &header::LAST_MODIFIED) {
+            Some(new) => date(stored, &header::LAST_MODIFIED) == Some(new),
+            None => true,
+        },
+    }
+}
+
+/// RFC 9111 §3.2: the stored head with the fields of a newer one, which is dated already. It may have other terms, or be
+/// nobody's: it is to be judged again.
+pub(in crate::http) fn updated(stored: &HeaderMap, newer: &HeaderMap) -> HeaderMap {
+    let (mut head, mut newer) = (stored.clone(), end_to_end(newer));
+    for field in OF_THE_BODY {
+        newer.remove(field);
+    }
+    for name in newer.keys() {
+        head.remove(name);
+    }
+    head.extend(newer);
+    head
+}
+
+/// What a HEAD that the origin has answered means for a stored response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::http) enum AfterHead {
+    /// It is [`updated`] by it.
+    Update,
+    /// It has changed, and is not used without validation.
+    Stale,
+    /// Nothing: without a validator it does not say which response it is about.
+    Nothing,
+}
+
+/// RFC 9111 §4.3.5.
+pub(in crate::http) fn after_head(stored: &HeaderMap, status: StatusCode, answer: &HeaderMap) -> AfterHead {
+    if status != StatusCode::OK {
+        return AfterHead::Nothing;
+    }
+    let differ = |field: &HeaderName| answer.contains_key(field) && answer.get(field) != stored.get(field);
+    let length = stored.contains_key(header::CONTENT_LENGTH) && differ(&header::CONTENT_LENGTH);
+    if length || differ(&header::ETAG) || differ(&header::LAST_MODIFIED) {
+        AfterHead::Stale
+    } else if has_validator(answer) {
+        AfterHead::Update
+    } else {
+        AfterHead::Nothing
+    }
+}
+
+/// RFC 9111 §4.3.2, in the order of RFC 9110 §13.2.2: whether the client has what is stored already, and a 304 will do.
+pub(in crate::http) fn not_modified_since(request: &HeaderMap, status: StatusCode, stored: &HeaderMap) -> bool {
+    // RFC 9110 §13.2.1: conditions are for what would else succeed.
+    if !status.is_success() {
+        return false;
+    }
+    // §13.1.3: with an If-None-Match, the date counts for nothing.
+    if request.contains_key(header::IF_NONE_MATCH) {
+        let known = Tag::of(stored);
+        return request.get_all(header::IF_NONE_MATCH).iter().map(|line| line.as_bytes()).any(|line| {
+            line.trim_ascii() == b"*" || known.is_some_and(|known| Tag::list(line).any(|tag| tag.matches_weakly(known)))
+        });
+    }
+    // RFC 9111 §4.3.2: a response without a Last-Modified is as old as its Date.
+    let modified = || date(stored, &header::LAST_MODIFIED).or_else(|| date(stored, &header::DATE));
+    date(request, &header::IF_MODIFIED_SINCE).is_some_and(|since| modified().is_some_and(|modified| modified <= since))
+}
+
+/// RFC 9110 §15.4.5: the head of the 304, without what describes a body that is not there. `Last-Modified` stays only
+/// where no `ETag` says it better.
+pub(in crate::http) fn not_modified(stored: &HeaderMap) -> HeaderMap {
+    let mut head = stored.clone();
+    for field in OF_THE_BODY.into_iter().chain(["content-language", "content-digest", "repr-digest"]) {
+        head.remove(field);
+    }
+    if head.contains_key(header::ETAG) {
+        head.remove(header::LAST_MODIFIED);
+    }
+    head
+}
+
+/// They describe the body that is stored, whatever a newer head says (RFC 9111 §3.2).
+const OF_THE_BODY: [&str; 4] = ["content-encoding", "content-length", "content-range", "content-type"];
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        super::kit::{date as date_at, headers, status},
+        *,
+    };
+    use proptest::prelude::*;
+
+    const MODIFIED: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
+    const EARLIER: &str = "Sun, 06 Nov 1994 08:49:36 GMT";
+    const LATER: &str = "Sun, 06 Nov 1994 08:49:38 GMT";
+
+    /// RFC 9111 §4.3.1.
+    #[test]
+    fn what_has_a_validator_is_asked_about() {
+        let both = headers(&[("etag", "W/\"a\""), ("last-modified", MODIFIED), ("x", "y")]);
+        let asked = headers(&[("if-none-match", "W/\"a\""), ("if-modified-since", MODIFIED)]);
+        assert_eq!(conditions(&both), asked);
+        assert_eq!(conditions(&headers(&[("etag", "a"), ("last-modified", "yesterday")])), HeaderMap::new());
+        let mut request = asked;
+        request.extend(headers(&[("range", "bytes=0-1"), ("if-range", "\"a\""), ("accept", "x")]));
+        strip(&mut request);
+        assert_eq!(request, headers(&[("accept", "x")]));
+    }
+
+    /// RFC 9111 §4.3.4.
+    #[test]
+    fn a_304_freshens_what_it_is_about() {
+        let (strong, weak, dated) = (("etag", "\"a\""), ("etag", "W/\"a\""), ("last-modified", MODIFIED));
+        for (stored, answer, expected) in [
+            (&[strong][..], &[strong][..], true),
+            (&[weak], &[strong], false),
+            (&[strong], &[weak], true),
+            (&[weak], &[weak], true),
+            (&[strong], &[("etag", "\"b\"")], false),
+            (&[], &[strong], false),
+            (&[dated], &[strong], false),
+            (&[strong, dated], &[strong, ("last-modified", LATER)], true),
+            (&[dated], &[dated], true),
+            (&[dated], &[("last-modified", LATER)], false),
+            (&[strong], &[dated], false),
+            (&[strong, dated], &[dated], true),
+            (&[strong], &[], true),
+            (&[dated], &[], true),
+        ] {
+            assert_eq!(freshens(&headers(stored), &headers(answer)), expected, "{stored:?} {answer:?}");
+        }
+    }
+
+    /// RFC 9111 §3.2.
+    #[test]
+    fn a_newer_head_replaces_all_fields_but_those_of_the_body() {
+        let stored = headers(&[
+            ("content-length", "5"),
+            ("content-type", "text/plain"),
+            ("content-encoding", "gzip"),
+            ("link", "<a>"),
+            ("link", "<b>"),
+            ("etag", "\"a\""),
+            ("x-old", "1"),
+        ]);
+        let newer = headers(&[
+            ("content-length", "0"),
+            ("content-type", "text/html"),
+            ("content-encoding", "br"),
+            ("content-range", "bytes 0-1/5"),
+            ("link", "<c>"),
+            ("link", "<d>"),
+            ("connection", "x-hop"),
+            ("x-hop", "1"),
+            ("age", "9"),
+            ("cache-control", "max-age=9"),
+        ]);
+        let expected = headers(&[
+            ("content-length", "5"),
+            ("content-type", "text/plain"),
+            ("content-encoding", "gzip"),
+            ("link", "<c>"),
+            ("link", "<d>"),
+            ("etag", "\"a\""),
+            ("x-old", "1"),
+            ("cache-control", "max-age=9"),
+        ]);
+        assert_eq!(updated(&stored, &newer), expected);
+    }
+
+    /// RFC 9111 §4.3.5.
+    #[test]
+    fn a_head_freshens_or_outdates_what_is_stored() {
+        let stored = headers(&[("etag", "\"a\""), ("last-modified", MODIFIED), ("content-length", "5")]);
+        for (answer, expected) in [
+            (&[("etag", "\"a\""), ("content-length", "5")][..], AfterHead::Update),
+            (&[("last-modified", MODIFIED)], AfterHead::Update),
+            (&[("etag", "\"b\"")], AfterHead::Stale),
+            (&[("etag", "\"a\""), ("last-modified", LATER)], AfterHead::Stale),
+            (&[("etag", "\"a\""), ("content-length", "6")], AfterHead::Stale),
+            (&[("content-length", "6")], AfterHead::Stale),
+            (&[("content-length", "5")], AfterHead::Nothing),
+            (&[], AfterHead::Nothing),
+        ] {
+            assert_eq!(after_head(&stored, status(200), &headers(answer)), expected, "{answer:?}");
+        }
+        assert_eq!(after_head(&stored, status(404), &headers(&[("etag", "\"b\"")])), AfterHead::Nothing);
+        let unsized_body = headers(&[("etag", "\"a\"")]);
+        let sized = headers(&[("etag", "\"a\""), ("content-length", "5")]);
+        assert_eq!(after_head(&unsized_body, status(200), &sized), AfterHead::Update);
+    }
+
+    /// RFC 9110 §13.2.2, §13.1.2, §13.1.3.
+    #[test]
+    fn a_client_that_has_it_gets_a_304() {
+        let stored = headers(&[("etag", "\"a\""), ("last-modified", MODIFIED), ("date", LATER)]);
+        for (request, expected) in [
+            (&[][..], false),
+            (&[("if-none-match", "\"a\"")], true),
+            (&[("if-none-match", "W/\"a\"")], true),
+            (&[("if-none-match", "\"b\", W/\"a\"")], true),
+            (&[("if-none-match", "\"b\""), ("if-none-match", "\"a\"")], true),
+            (&[("if-none-match", " * ")], true),
+            (&[("if-none-match", "\"b\"")], false),
+            (&[("if-none-match", "a")], false),
+            (&[("if-none-match", "")], false),
+            (&[("if-none-match", "\"b\""), ("if-modified-since", LATER)], false),
+            (&[("if-none-match", "\"a\""), ("if-modified-since", EARLIER)], true),
+            (&[("if-modified-since", MODIFIED)], true),
+            (&[("if-modified-since", LATER)], true),
+            (&[("if-modified-since", EARLIER)], false),
+            (&[("if-modified-since", "0")], false),
+            (&[("if-modified-since", LATER), ("if-modified-since", LATER)], false),
+        ] {
+            assert_eq!(not_modified_since(&headers(request), status(200), &stored), expected, "{request:?}");
+        }
+        let since = headers(&[("if-modified-since", MODIFIED)]);
+        assert!(!not_modified_since(&since, status(404), &stored));
+        assert!(not_modified_since(&since, status(200), &headers(&[("date", &date_at(0))])));
+        assert!(!not_modified_since(&since, status(200), &headers(&[("date", &date_at(1))])));
+        assert!(!not_modified_since(&since, status(200), &HeaderMap::new()));
+        let any = headers(&[("if-none-match", "*")]);
+        assert!(not_modified_since(&any, status(200), &HeaderMap::new()));
+        assert!(!not_modified_since(&headers(&[("if-none-match", "\"\"")]), status(200), &HeaderMap::new()));
+    }
+
+    /// RFC 9110 §15.4.5.
+    #[test]
+    fn a_304_carries_what_the_200_would_have_but_for_the_body() {
+        let must = [
+            ("cache-control", "max-age=9"),
+            ("content-location", "/a"),
+            ("date", MODIFIED),
+            ("etag", "\"a\""),
+            ("expires", LATER),
+            ("vary", "accept"),
+            ("access-control-allow-origin", "*"),
+        ];
+        let mut stored = headers(&must);
+        stored.extend(headers(&[
+            ("content-length", "5"),
+            ("content-type", "text/plain"),
+            ("content-encoding", "gzip"),
+            ("content-language", "en"),
+            ("last-modified", EARLIER),
+        ]));
+        assert_eq!(not_modified(&stored), headers(&must));
+        let dated = headers(&[("last-modified", EARLIER)]);
+        assert_eq!(not_modified(&dated), dated);
+    }
+
+    proptest! {
+        #[test]
+        fn an_update_keeps_the_length_that_is_stored(
+            length in 0_u64..1 << 40, names in proptest::collection::vec("(content-length|x-[ab]|link)", 0..8),
+        ) {
+            let mut stored = HeaderMap::new();
+            stored.insert(header::CONTENT_LENGTH, length.into());
+            let mut newer = HeaderMap::new();
+            for (n, name) in names.iter().enumerate() {
+                newer.append(HeaderName::from_bytes(name.as_bytes()).expect("a name"), n.into());
+            }
+            let updated = updated(&stored, &newer);
+            prop_assert_eq!(updated.get_all("content-length").iter().collect::<Vec<_>>(), [&length.to_string()]);
+            for name in ["link", "x-a"] {
+                prop_assert!(updated.get_all(name).iter().eq(newer.get_all(name)));
+            }
+        }
+
+        #[test]
+        fn a_response_that_was_asked_about_is_freshened_by_its_own_head(tag in "(W/)?\"[!#-~]{0,8}\"", seconds in 0_i64..99) {
+            let head = headers(&[("etag", &tag), ("last-modified", &date_at(seconds))]);
+            prop_assert!(freshens(&head, &head));
+            prop_assert!(not_modified_since(&conditions(&head), StatusCode::OK, &head));
+        }
+    }
+}
