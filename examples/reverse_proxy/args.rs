@@ -29,6 +29,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "URL", value_parser = redis)]
     redis: Option<redis::Client>,
 
+    /// How long Redis may take before requests go on without it
+    #[arg(long, value_name = "TIME", default_value = "250ms", value_parser = time)]
+    redis_timeout: Duration,
+
     /// Keeps caches of different sites in one Redis apart
     #[arg(long, default_value = "proxy")]
     namespace: String,
@@ -75,6 +79,7 @@ impl Args {
             .namespace(&self.namespace)
             .http(rules)
             .policy(policy)
+            .op_timeout(self.redis_timeout)
             .lease(self.lease)
             .wait(self.wait)
             .max_payload(self.max_body)
