@@ -27,10 +27,10 @@ pub(crate) use seam::{
 
 use crate::{
     clock::Timestamp,
-    entry::{Entry, Kind},
+    entry::{Entry, Kind, Payload},
     key::Address,
     policy::{Freshness, freshness},
-    store::Store,
+    store::{Inbox, Right, Store, Token},
     telemetry::{self, Stats},
 };
 use caller::Caller;
@@ -38,6 +38,7 @@ use flight::Flights;
 use gate::Gates;
 use invalidation::Invalidations;
 use known::Known;
+use right::Made;
 use std::{borrow::Cow, future::Future, sync::Arc, time::Duration};
 use tokio_util::task::TaskTracker;
 use waits::Waits;
@@ -148,6 +149,29 @@ impl Place {
         judge: J,
     ) -> Option<(R, CacheVerdict)> {
         Caller::new(self, judge, None).look().await
+    }
+
+    /// The entry that is there, and where. It may be of no use to whoever asks.
+    pub(crate) async fn found<R: Send, J: Judge<R> + Clone + Send + Sync + 'static>(
+        self,
+        judge: J,
+    ) -> Option<(Self, Entry)> {
+        Caller::new(self, judge, None).found().await
+    }
+
+    /// The address of the whole resource.
+    pub(crate) fn to_primary(&self) -> Self {
+        Self { at: self.at.to_primary(), ..self.clone() }
+    }
+
+    /// Puts this in the place of that entry, if it is still there.
+    pub(crate) async fn replace(&self, entry: &Entry, keep: Keep, payload: Payload) {
+        let meta = entry.meta();
+        let now = Timestamp::now();
+        let times = (now.before(meta.cost), now);
+        let made = Made::new(Token::unique(Inbox::unique()), times, keep, payload);
+        // Whatever came of it: the entry is as good as it was.
+        let _ = self.fill(Right::Promote(meta.id), &made).await;
     }
 
     /// Answers. A computation runs within its caller, so that it may borrow.

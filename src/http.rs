@@ -3,6 +3,7 @@
 mod ask;
 mod body;
 mod change;
+mod confirm;
 mod directives;
 mod future;
 #[cfg(feature = "_fuzz")]

@@ -152,6 +152,11 @@ impl Address {
         [self.schema, self.schema.wrapping_sub(1), self.schema.wrapping_add(1)]
     }
 
+    /// The resource as a whole.
+    pub(crate) fn to_primary(&self) -> Self {
+        Self { key: Key::new(self.key.primary.clone()), ..self.clone() }
+    }
+
     /// The same resource in another variant.
     pub(crate) fn to_variant(&self, variant: Bytes) -> Self {
         Self { key: self.key.clone().variant(variant), ..self.clone() }

@@ -45,6 +45,8 @@ pub(super) struct Caller<'a, R, J> {
     leading: Vec<Led>,
     /// What was passed on the way to its place.
     trail: Vec<Live>,
+    /// Where it asks, if that is from within another computation.
+    noted: Option<Waiting>,
     /// Whether it was sent on by a computation that it had waited for: what that one has made counts.
     waited: bool,
     /// Where it asks after it has met an answer that was too old for it: it joins no flight that has one already.
@@ -69,8 +71,8 @@ impl<'a, R: Send + 'a, J: Judge<R> + Clone + Send + Sync + 'static> Caller<'a, R
         let budget = clock::in_future(backoff::budget(place.config.wait, clock::draw()));
         let give_up = place.deadline.map_or(budget, |deadline| deadline.min(budget));
         let (asked, trail) = (Timestamp::now(), Vec::new());
-        let (waited, newer, answer) = (false, None, PhantomData);
-        Self { place, judge, spawn, asked, budget, give_up, leading, trail, waited, newer, answer }
+        let (noted, waited, newer, answer) = (None, false, None, PhantomData);
+        Self { place, judge, spawn, asked, budget, give_up, leading, trail, noted, waited, newer, answer }
     }
 
     pub(super) async fn ask(mut self, fetch: BoxFetch<'a, R>) -> (R, CacheVerdict) {
@@ -78,6 +80,12 @@ impl<'a, R: Send + 'a, J: Judge<R> + Clone + Send + Sync + 'static> Caller<'a, R
         let took = Timestamp::now().since(self.asked);
         telemetry::answered(&self.place.engine.stats, &self.place.at, verdict, took);
         (answer, verdict)
+    }
+
+    /// What is there, and where, whether it is for this caller or not.
+    pub(super) async fn found(mut self) -> Option<(Place, Entry)> {
+        let entry = self.find().await.ok()??;
+        Some((self.place, entry))
     }
 
     /// What is there for it, without computing or waiting.
@@ -92,13 +100,10 @@ impl<'a, R: Send + 'a, J: Judge<R> + Clone + Send + Sync + 'static> Caller<'a, R
     }
 
     async fn answer(&mut self, mut fetch: BoxFetch<'a, R>) -> (R, CacheVerdict) {
-        let mut noted = None;
+        self.noted = Waiting::enter(&self.place, &self.leading);
         for _ in 0..ROUNDS {
-            if self.leading.iter().any(|led| led.blocks(&self.place)) {
+            if self.is_within() {
                 break;
-            }
-            if noted.is_none() {
-                noted = Waiting::enter(&self.place, &self.leading);
             }
             fetch = match self.round(fetch).await {
                 Round::Answer(answer, verdict) => return (answer, verdict),
@@ -112,7 +117,7 @@ impl<'a, R: Send + 'a, J: Judge<R> + Clone + Send + Sync + 'static> Caller<'a, R
                         fetch = unused;
                         break;
                     }
-                    (self.waited, noted) = (true, None);
+                    (self.waited, self.newer) = (true, None);
                     unused
                 }
             };
@@ -132,8 +137,12 @@ impl<'a, R: Send + 'a, J: Judge<R> + Clone + Send + Sync + 'static> Caller<'a, R
         }
         let found = match self.find().await {
             Ok(found) => found,
+            Err(_) if self.is_within() => return self.answer_alone(fetch).await,
             Err(error) => return self.without_store(error, fetch).await,
         };
+        if self.is_within() {
+            return self.answer_alone(fetch).await;
+        }
         let now = Timestamp::now();
         let Some(entry) = found else { return self.compute(None, fetch).await };
         if is_marker(&entry, now) {
@@ -202,8 +211,14 @@ impl<'a, R: Send + 'a, J: Judge<R> + Clone + Send + Sync + 'static> Caller<'a, R
         if !deep {
             self.place.at = hop.from(&self.place.at);
             self.trail.push(hop.passed);
+            self.noted = Waiting::enter(&self.place, &self.leading);
         }
         !deep
+    }
+
+    /// Whether it asks for what its own task computes.
+    fn is_within(&self) -> bool {
+        self.leading.iter().any(|led| led.blocks(&self.place))
     }
 
     /// One read of the store, shared with everybody who asks meanwhile.

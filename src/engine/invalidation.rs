@@ -91,7 +91,9 @@ impl Place {
         let answer = self.drop_entry().await;
         // After the store: what began before it did may have read the old entry.
         for schema in self.at.neighbours() {
-            self.engine.flights.forget(&self.at.in_schema(schema));
+            let at = self.at.in_schema(schema);
+            self.engine.flights.forget(&at);
+            self.engine.known.forget(&at);
         }
         if answer.is_ok() {
             self.remember();

@@ -21,6 +21,11 @@ impl Known {
         }
     }
 
+    /// Its entries are not looked for any more without asking what is there.
+    pub(super) fn forget(&self, at: &Address) {
+        self.0.remove(at);
+    }
+
     fn hop<R>(&self, at: &Address, judge: &impl Judge<R>) -> Option<Hop> {
         judge.beneath(&self.0.get(at)?)
     }

@@ -252,7 +252,7 @@ fn why(seen: Option<&Entry>, trail: &[Live]) -> &'static str {
     }
 }
 
-fn lifetimes(config: &Config, terms: &Terms) -> Lifetimes {
+pub(super) fn lifetimes(config: &Config, terms: &Terms) -> Lifetimes {
     let policy = config.policy.lifetimes(terms.lifetime, clock::draw());
     Lifetimes {
         stale_while_revalidate: terms.stale_while_revalidate.unwrap_or(policy.stale_while_revalidate),

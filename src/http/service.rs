@@ -3,6 +3,7 @@
 use super::{
     ask::Asking,
     body::GuardBody,
+    confirm,
     future::ResponseFuture,
     key::{Class, Target},
     origin::{self, Call},
@@ -11,7 +12,7 @@ use super::{
     status,
 };
 use crate::{
-    clock::Timestamp,
+    clock::{self, Timestamp},
     engine::{CacheVerdict, Place, Turn},
     error::BoxError,
     guard::StampedeGuard,
@@ -101,6 +102,7 @@ impl<S> GuardService<S> {
     {
         let (client, config, of) = (Arc::new(request.headers().clone()), place.config.clone(), PhantomData);
         let asking: Asking<_, B, S::Error> = Asking { wish, headers: client.clone(), config, asked, of };
+        let mut get = None;
         if wish.head || wish.look_only.is_some() {
             if let Some((answer, verdict)) = place.clone().look(asking.clone()).await {
                 return answer.map(|response| status::stamp(response, verdict, self.shown(&place)));
@@ -112,13 +114,24 @@ impl<S> GuardService<S> {
                 }
                 Some(LookOnly::OrForward) => return self.forward(request, "miss").await,
                 // What is stored of a GET would have done; but the answer to a HEAD never fills it.
-                None => place.at = self.guard.place(Target::of(&request).key(Class::Head, &place.config.rules)).at,
+                None => {
+                    get = Some(place.clone());
+                    place.at = self.guard.place(Target::of(&request).key(Class::Head, &place.config.rules)).at;
+                }
             }
         }
         let (inner, call) = (self.inner.clone(), Call { wish, client, place: place.clone() });
-        let fetch = move |turn: Turn| call.make(inner, request, turn);
-        let (answer, verdict) = place.clone().resolve(asking, fetch).await;
-        answer.map(|response| status::stamp(response, verdict, self.shown(&place)))
+        let (fetch, began) = (move |turn: Turn| call.make(inner, request, turn), clock::wall());
+        let (answer, verdict) = place.clone().resolve(asking.clone(), fetch).await;
+        let response = answer?;
+        let by_origin = matches!(verdict, CacheVerdict::Filled | CacheVerdict::Bypassed | CacheVerdict::FailedOpen);
+        if let (Some(get), true) = (get, by_origin) {
+            let (status, headers) = (response.status(), response.headers().clone());
+            if let Some(found) = get.found(asking).await {
+                confirm::after_head(found, &wish, began, status, &headers).await;
+            }
+        }
+        Ok(status::stamp(response, verdict, self.shown(&place)))
     }
 
     /// As it is, for this client alone.

@@ -16,12 +16,17 @@ impl Times {
     ///
     /// A `Date` says in which second a response was made, not when in it: its age counts from the end of that second, so
     /// that the answer of this very moment is new. What is too little by this is less than a second.
+    ///
+    /// How long the answer took is added to an `Age`, which was said on the way. Without one the response comes from the
+    /// origin itself, and its `Date` says when it was made: a computation that takes as long as its result is fresh would
+    /// else be of use to nobody.
     pub(in crate::http) fn initial_age(&self, headers: &HeaderMap) -> Duration {
         let second = Duration::from_secs(1);
         let since = |date| self.answered.duration_since(date).unwrap_or_default();
         let apparent = date(headers, &header::DATE).map(since).unwrap_or_default().saturating_sub(second);
         let delay = self.answered.duration_since(self.asked).unwrap_or_default();
-        apparent.max(Duration::from_secs(super::age(headers).into()) + delay)
+        let said = || Duration::from_secs(super::age(headers).into()) + delay;
+        apparent.max(if headers.contains_key(header::AGE) { said() } else { Duration::ZERO })
     }
 }
 
