@@ -53,13 +53,15 @@ impl Directives {
     }
 
     /// What a response says to this cache: the first of the targeted fields that is a dictionary with members, else
-    /// `Cache-Control`.
+    /// `Cache-Control`, else `Pragma`. RFC 9111 §5.4 gives that no meaning in a response; those who write it mean this.
     pub(super) fn for_cache(headers: &HeaderMap, targets: &[HeaderName]) -> (Self, Source) {
         if let Some(directives) = targets.iter().find_map(|field| targeted::directives(headers, field)) {
             return (directives, Source::Targeted);
         }
-        let silent = !headers.contains_key(header::CACHE_CONTROL);
-        (Self::of(headers), if silent { Source::Silence } else { Source::CacheControl })
+        match headers.contains_key(header::CACHE_CONTROL) {
+            true => (Self::of(headers), Source::CacheControl),
+            false => (Self { no_cache: pragma(headers), ..Self::default() }, Source::Silence),
+        }
     }
 
     /// RFC 9111 §4.2.4: what forbids to serve a response stale. `s-maxage` means `proxy-revalidate` as well (§5.2.2.10).
@@ -90,7 +92,9 @@ impl Directives {
     }
 }
 
-const FLAGS: [(&str, fn(&mut Directives) -> &mut bool); 9] = [
+type Part<T> = (&'static str, fn(&mut Directives) -> &mut T);
+
+const FLAGS: [Part<bool>; 9] = [
     ("public", |directives| &mut directives.public),
     ("private", |directives| &mut directives.private),
     ("no-store", |directives| &mut directives.no_store),
@@ -102,12 +106,20 @@ const FLAGS: [(&str, fn(&mut Directives) -> &mut bool); 9] = [
     ("only-if-cached", |directives| &mut directives.only_if_cached),
 ];
 
-const SPANS: [(&str, fn(&mut Directives) -> &mut Option<Duration>); 4] = [
+const SPANS: [Part<Option<Duration>>; 4] = [
     ("max-age", |directives| &mut directives.max_age),
     ("s-maxage", |directives| &mut directives.s_maxage),
     ("stale-while-revalidate", |directives| &mut directives.stale_while_revalidate),
     ("stale-if-error", |directives| &mut directives.stale_if_error),
 ];
+
+/// RFC 9111 §5.4: a `Pragma: no-cache`, which counts where there is no `Cache-Control`.
+pub(super) fn pragma(headers: &HeaderMap) -> bool {
+    let no_cache = |member: &[u8]| member.trim_ascii().eq_ignore_ascii_case(b"no-cache");
+    let mut lines = headers.get_all(header::PRAGMA).iter();
+    !headers.contains_key(header::CACHE_CONTROL)
+        && lines.any(|line| line.as_bytes().split(|byte| *byte == b',').any(no_cache))
+}
 
 /// Where the bytes of a line stand, from left to right.
 #[derive(Default)]

@@ -121,7 +121,7 @@ impl Known {
             Shared::Everybody(terms) => Some(terms),
             _ => None,
         };
-        let (said, asked) = (Directives::of(&answer), Directives::of(&second));
+        let (said, asked) = (Directives::for_cache(&answer, &[]).0, Directives::of(&second));
         Self { after: Duration::from_secs(case.after), status: case.status, first, second, answer, said, asked, terms }
     }
 
@@ -155,7 +155,7 @@ impl Known {
         let (said, source) = Directives::for_cache(&self.answer, &[]);
         let lifetime = freshness::explicit(&said, source, &self.answer, at(0)).unwrap_or_default();
         let age = Times { asked: at(0), answered: at(0) }.initial_age(&self.answer);
-        !said.no_cache && !self.answer.contains_key(header::PRAGMA) && lifetime > age
+        !said.no_cache && lifetime > age
     }
 
     fn stale_for(&self) -> Duration {
@@ -328,19 +328,16 @@ proptest! {
     }
 }
 
-/// A reason that explains nothing by itself would be one that hides something.
+/// A reason that never applies would be no reason.
 #[test]
 fn every_disagreement_that_is_listed_exists() {
     let (mut runner, cases) = (TestRunner::deterministic(), case());
     let mut missing: BTreeSet<_> =
         [WE_STORE, THEY_STORE, WE_SERVE, THEY_SERVE].concat().iter().map(|it| it.0).collect();
-    for _ in 0..60_000 {
-        if let [reason] = cases.new_tree(&mut runner).expect("a case").current().reasons()[..] {
+    for _ in 0..20_000 {
+        for reason in cases.new_tree(&mut runner).expect("a case").current().reasons() {
             missing.remove(reason);
         }
-        if missing.is_empty() {
-            return;
-        }
     }
-    panic!("{missing:#?}");
+    assert!(missing.is_empty(), "{missing:#?}");
 }

@@ -60,8 +60,19 @@ fn made(headers: &HeaderMap, answered: SystemTime) -> SystemTime {
 /// The one date in that field.
 pub(super) fn date(headers: &HeaderMap, field: &HeaderName) -> Option<SystemTime> {
     let mut lines = headers.get_all(field).iter();
-    let date = httpdate::parse_http_date(lines.next()?.to_str().ok()?).ok()?;
+    let text = lines.next()?.to_str().ok()?;
+    let date = httpdate::parse_http_date(text).or_else(|_| httpdate::parse_http_date(&spelled(text))).ok()?;
     lines.next().is_none().then_some(date)
+}
+
+/// RFC 9111 §4.2: dates are taken in any case. This is the one in which they are written.
+fn spelled(date: &str) -> String {
+    let mut before = ' ';
+    let spelled = date.chars().map(|letter| {
+        let first = !std::mem::replace(&mut before, letter).is_ascii_alphabetic();
+        if first { letter.to_ascii_uppercase() } else { letter.to_ascii_lowercase() }
+    });
+    spelled.collect::<String>().replace("Gmt", "GMT")
 }
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
@@ -115,6 +126,17 @@ mod tests {
         // RFC 9110 §5.6.7: all three forms.
         for value in ["Sun, 06 Nov 1994 08:49:47 GMT", "Sunday, 06-Nov-94 08:49:47 GMT", "Sun Nov  6 08:49:47 1994"] {
             assert_eq!(lifetime(&[("expires", value)]), Some(s(10)), "{value}");
+        }
+    }
+
+    /// RFC 9111 §4.2.
+    #[test]
+    fn dates_are_taken_in_any_case_but_of_no_other_zone() {
+        for value in ["sun, 06 nov 1994 08:49:47 gmt", "SUNDAY, 06-NOV-94 08:49:47 GMT", "sun NOV  6 08:49:47 1994"] {
+            assert_eq!(lifetime(&[("expires", value)]), Some(s(10)), "{value}");
+        }
+        for zone in ["UTC", "EST", "+0000", ""] {
+            assert_eq!(lifetime(&[("expires", &format!("Sun, 06 Nov 1994 08:49:47 {zone}"))]), Some(s(0)), "{zone}");
         }
     }
 

@@ -1,6 +1,9 @@
 //! What a request may have from a cache.
 
-use crate::http::{directives::Directives, rules::Rules};
+use crate::http::{
+    directives::{Directives, pragma},
+    rules::Rules,
+};
 use http::{HeaderMap, Method, header};
 use std::time::Duration;
 
@@ -77,12 +80,8 @@ pub(in crate::http) fn asked(method: &Method, headers: &HeaderMap, has_body: boo
         true => Some(LookOnly::Or504),
         false => range.then_some(LookOnly::OrForward),
     };
-    // RFC 9111 §5.4: Pragma counts where there is no Cache-Control.
-    let pragma = rules.heed_requests
-        && !headers.contains_key(header::CACHE_CONTROL)
-        && super::contains(headers, &header::PRAGMA, "no-cache");
     let demand = Demand {
-        no_cache: directives.no_cache || pragma,
+        no_cache: directives.no_cache || (rules.heed_requests && pragma(headers)),
         max_age: directives.max_age,
         min_fresh: directives.min_fresh.unwrap_or_default(),
         max_stale: directives.max_stale,

@@ -128,6 +128,8 @@ mod tests {
         for control in ["must-revalidate", "proxy-revalidate", "s-maxage=10", "no-cache"] {
             assert_eq!(of(11, control, Duration::MAX), Reuse::Expired, "{control}");
         }
+        let pragma = Facts::of(&headers(&[("pragma", "no-cache")]), &Rules::default());
+        assert!(pragma.never_stale);
     }
 
     #[test]

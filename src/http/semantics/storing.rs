@@ -6,7 +6,7 @@ use super::{
     validation,
 };
 use crate::http::{
-    directives::{Directives, Source},
+    directives::Directives,
     rules::{Rules, Silent},
     vary::Selecting,
 };
@@ -97,10 +97,9 @@ pub(in crate::http) fn shared(
     let (directives, source) = Directives::for_cache(headers, &rules.targets);
     let open = Open::said(&directives);
     let private = is_private(status, headers, &directives, open, rules);
-    let no_cache = directives.no_cache || pragma(headers, source);
     if status.is_server_error() {
         // It is not stored, so there are no variants of it either.
-        let whole = !private && !no_cache && !headers.contains_key(header::VARY) && open.admits(credentials);
+        let whole = !private && !directives.no_cache && !headers.contains_key(header::VARY) && open.admits(credentials);
         return Shared::Failure { whole };
     }
     if private || is_partial(status, headers) {
@@ -113,7 +112,7 @@ pub(in crate::http) fn shared(
     }
     let lifetime = match (explicit, rules.silent) {
         // §5.2.2.4: it is validated before each use.
-        _ if no_cache => Some(Duration::ZERO),
+        _ if directives.no_cache => Some(Duration::ZERO),
         (Some(lifetime), _) => Some(lifetime),
         (None, Silent::Policy) => None,
         (None, Silent::Heuristic(part)) => match freshness::heuristic(headers, times.answered, part) {
@@ -123,13 +122,15 @@ pub(in crate::http) fn shared(
         (None, Silent::Stale) => return Shared::Nobody(Class::All),
     };
     let age = times.initial_age(headers);
-    let forbidden = (directives.forbid_stale() || no_cache).then_some(Duration::ZERO);
+    let forbidden = directives.forbid_stale().then_some(Duration::ZERO);
     // RFC 5861 counts these from the end of freshness, which may have been before it arrived.
     let stale_for = lifetime.map_or(Duration::ZERO, |lifetime| age.saturating_sub(lifetime));
+    // Who says that it is never fresh wants to be asked before each use, whatever the policy has for others.
+    let never_fresh = lifetime.filter(Duration::is_zero);
     let window = |said: Option<Duration>| forbidden.or(said.map(|window| window.saturating_sub(stale_for)));
     let terms = Terms {
         lifetime: lifetime.map(|lifetime| lifetime.saturating_sub(age)),
-        stale_while_revalidate: window(directives.stale_while_revalidate),
+        stale_while_revalidate: window(directives.stale_while_revalidate.or(never_fresh)),
         stale_if_error: window(directives.stale_if_error),
         keep: if validation::has_validator(headers) { rules.keep } else { Duration::ZERO },
         age,
@@ -177,11 +178,6 @@ fn is_partial(status: StatusCode, headers: &HeaderMap) -> bool {
         || status == StatusCode::PARTIAL_CONTENT
         || status == StatusCode::NOT_MODIFIED
         || headers.contains_key(header::CONTENT_RANGE)
-}
-
-/// RFC 9111 §5.4 gives it no meaning in a response; those who write it mean this.
-fn pragma(headers: &HeaderMap, source: Source) -> bool {
-    source == Source::Silence && super::contains(headers, &header::PRAGMA, "no-cache")
 }
 
 /// The statuses of RFC 9110 §15 of which this cache knows all that concerns a cache.

@@ -122,6 +122,17 @@ fn some_forbid_to_serve_them_stale() {
     }
 }
 
+#[test]
+fn what_is_never_fresh_is_not_stale_by_policy_while_it_is_refreshed() {
+    let windows = |value| {
+        let terms = terms(of(200, &[("cache-control", value), ("etag", "\"a\"")]));
+        (terms.stale_while_revalidate, terms.stale_if_error)
+    };
+    assert_eq!(windows("max-age=0"), (Some(s(0)), None));
+    assert_eq!(windows("max-age=0, stale-while-revalidate=9"), (Some(s(9)), None));
+    assert_eq!(windows("max-age=1"), (None, None));
+}
+
 /// RFC 9111 §5.2.2.4, §4.3.
 #[test]
 fn what_is_validated_before_each_use_needs_a_validator() {
