@@ -13,7 +13,7 @@ use std::{net::SocketAddr, time::Duration};
 ///
 /// The origin gets the client's Host and target. Forwarded, X-Forwarded-* and X-Real-IP of clients are dropped, since
 /// answers are shared and those fields are not in their key; X-Forwarded-Host and X-Forwarded-Proto say what is in the
-/// key. Whoever asked is not told: the answer is for others too.
+/// key. The origin is not told who asked: the answer is for others too.
 #[derive(Parser)]
 #[command(name = "reverse_proxy")]
 pub(crate) struct Args {
@@ -29,8 +29,12 @@ pub(crate) struct Args {
     #[arg(long, value_name = "URL", value_parser = redis)]
     redis: Option<redis::Client>,
 
+    /// How long Redis may take before requests go on without it
+    #[arg(long, value_name = "TIME", default_value = "250ms", value_parser = time)]
+    redis_timeout: Duration,
+
     /// Keeps caches of different sites in one Redis apart
-    #[arg(long, default_value = "proxy")]
+    #[arg(long, value_name = "NAME", default_value = "proxy")]
     namespace: String,
 
     /// For how long others wait in vain when a process dies that asks the origin
@@ -75,6 +79,7 @@ impl Args {
             .namespace(&self.namespace)
             .http(rules)
             .policy(policy)
+            .op_timeout(self.redis_timeout)
             .lease(self.lease)
             .wait(self.wait)
             .max_payload(self.max_body)

@@ -176,6 +176,24 @@ async fn a_body_that_breaks_off_is_never_stored() {
     }
 }
 
+/// Whoever asks when it is known to have broken off is in time for a whole one, even if its fetch is not quite over. Seen
+/// to fail over Redis, which has not answered yet that the lease is gone.
+#[tokio::test]
+async fn nobody_joins_a_body_that_has_broken_off() {
+    for guard in on_each_store("joins-broken") {
+        let (app, origin, mut taps) = streaming(&guard, 2, Some(8), "max-age=60");
+        let leader = head(&app, "/page").await;
+        let tap = taps.remove(0);
+        tap.break_off();
+        assert!(breaks_off(leader).await);
+        taps[0].send("complete");
+        taps.clear();
+        assert_eq!(ask(&app, get("/page")).await.text(), "complete");
+        assert_eq!(origin.calls(), 2);
+        at_rest(&guard).await;
+    }
+}
+
 /// An origin in trouble is no moment for a stampede. Seen to fail with all of them released at once.
 #[tokio::test]
 async fn those_who_wait_for_a_body_of_unknown_length_that_breaks_off_try_again_together() {

@@ -80,6 +80,9 @@ async fn an_answer_says_whence_it_comes() {
     let fleet = Fleet::start(2, site.address, "says").await;
     let first = ask(fleet.at(0), get("/page")).await;
     assert!(first.cache().starts_with("stampede-guard; fwd=uri-miss; fwd-status=200"), "{first:?}");
+    // Whoever asks before the fill has landed joins it.
+    let stored = async || ask(fleet.at(0), get("/page")).await.cache().starts_with("stampede-guard; hit");
+    eventually("it is stored", stored).await;
     for i in 0..2 {
         let hit = ask(fleet.at(i), get("/page")).await;
         assert!(hit.cache().starts_with("stampede-guard; hit; ttl="), "{hit:?}");

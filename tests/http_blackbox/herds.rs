@@ -71,6 +71,7 @@ async fn private_answers_never_mix() {
 #[tokio::test(flavor = "multi_thread")]
 async fn answers_that_set_cookies_never_mix() {
     never_mix("set-cookie", "x-user", &[("set-cookie", "USER"), ("cache-control", "max-age=60")]).await;
+    never_mix("public-cookie", "x-user", &[("set-cookie", "USER"), ("cache-control", "public, s-maxage=60")]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

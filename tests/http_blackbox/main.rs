@@ -10,6 +10,7 @@ mod site;
 
 mod clients;
 mod conditional;
+mod credentials;
 mod directives;
 mod herds;
 mod malformed;

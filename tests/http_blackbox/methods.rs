@@ -181,6 +181,7 @@ async fn a_body_that_an_unsafe_method_overtakes_does_not_land() {
     let body = in_time("the head", began).await.into_body();
     assert_eq!(ask(fleet.at(1), request("PUT", "/page")).await.text(), "new");
     tap.send(b"old page");
+    tap.end();
     let body = in_time("the body", body.collect()).await.expect("a body that does not break off");
     assert_eq!(body.to_bytes(), "old page");
     assert_eq!(ask(fleet.at(1), get("/page")).await.text(), "new");

@@ -113,6 +113,6 @@ async fn an_upload_that_takes_its_time_is_no_504() {
     tap.send(b"first");
     time::sleep(Duration::from_millis(300)).await;
     tap.send(b"second");
-    drop(tap);
+    tap.end();
     assert_eq!(asked.await.expect("nobody panics").text(), "thank");
 }

@@ -90,15 +90,18 @@ pub(crate) fn field(request: &Request, name: &str) -> String {
     request.headers().get(name).map_or("", |value| value.to_str().expect("a printable value")).to_owned()
 }
 
-/// The test's end of a body that comes chunk by chunk. The body ends when no clone is left.
+/// The test's end of a body that comes chunk by chunk.
 #[derive(Clone)]
 pub(crate) struct Tap {
     sender: mpsc::UnboundedSender<Chunk>,
     chunks: Arc<Mutex<Option<mpsc::UnboundedReceiver<Chunk>>>>,
 }
 
-/// None: it breaks off.
-type Chunk = Option<&'static [u8]>;
+enum Chunk {
+    Data(&'static [u8]),
+    BreaksOff,
+    Ends,
+}
 
 impl Tap {
     pub(crate) fn new() -> Self {
@@ -107,19 +110,24 @@ impl Tap {
     }
 
     pub(crate) fn send(&self, chunk: &'static [u8]) {
-        let _ = self.sender.send(Some(chunk));
+        let _ = self.sender.send(Chunk::Data(chunk));
     }
 
     pub(crate) fn break_off(&self) {
-        let _ = self.sender.send(None);
+        let _ = self.sender.send(Chunk::BreaksOff);
+    }
+
+    pub(crate) fn end(&self) {
+        let _ = self.sender.send(Chunk::Ends);
     }
 
     /// The one body that it feeds.
     pub(crate) fn body(&self) -> Body {
         let chunks = self.chunks.lock().expect("nobody panics").take().expect("one body");
-        Body::from_stream(stream::unfold(chunks, async |mut chunks| {
-            let chunk = chunks.recv().await?;
-            Some((chunk.ok_or("the disk is on fire"), chunks))
+        Body::from_stream(stream::unfold(chunks, async |mut chunks| match chunks.recv().await? {
+            Chunk::Data(data) => Some((Ok(data), chunks)),
+            Chunk::BreaksOff => Some((Err("the disk is on fire"), chunks)),
+            Chunk::Ends => None,
         }))
     }
 }

@@ -1,11 +1,13 @@
 //! A proxy that is told to stop.
 
 use crate::{
-    client::{ask, asked, get, in_time},
+    client::{ask, asked, get, in_time, open},
     fleet::{Fleet, Proxy},
-    site::{Site, with},
+    site::{Site, Tap, with},
     support::{Origin, eventually},
 };
+use axum::body::Body;
+use http_body_util::BodyExt;
 use std::net::SocketAddr;
 use tokio::net::TcpStream;
 
@@ -31,6 +33,25 @@ async fn what_is_under_way_is_answered_before_the_end() {
     stops.ends_well().await;
     assert_eq!(ask(stays.address, get("/page")).await.text(), "page 1");
     assert_eq!(origin.calls(), 1);
+}
+
+/// Also what the guard has nothing to do with any more.
+#[tokio::test]
+async fn a_stream_comes_to_its_own_end() {
+    let tap = Tap::new();
+    let old = tap.clone();
+    let site = Site::start(&Origin::new(), move |_, _| with(&[("cache-control", "private")], old.body())).await;
+    let proxy = Proxy::alone(site.address).await;
+    tap.send(b"one, ");
+    let stream = open(proxy.address, get("/stream").body(Body::empty()).expect("a request"));
+    let mut body = in_time("the head", stream).await.into_body();
+    in_time("a chunk", body.frame()).await.expect("a chunk").expect("no error");
+    proxy.terminate();
+    takes_no_more(proxy.address).await;
+    tap.send(b"two");
+    tap.end();
+    assert_eq!(in_time("the rest", body.collect()).await.expect("it does not break off").to_bytes(), "two");
+    proxy.ends_well().await;
 }
 
 #[tokio::test]

@@ -64,13 +64,13 @@ async fn a_cold_herd_of_three_languages_costs_three_calls() {
 /// Alone or among others, in any line: `*` says that no request is like another one.
 #[tokio::test]
 async fn a_star_makes_every_request_another_one() {
-    for vary in ["*", "Accept, *", " * , Accept"] {
+    for (i, vary) in ["*", "Accept, *", " * , Accept"].into_iter().enumerate() {
         let origin = Origin::new();
         let site = Site::start(&origin, move |_, n| {
             with(&[("cache-control", "public, max-age=60"), ("vary", "Accept"), ("vary", vary)], format!("{n}"))
         })
         .await;
-        let fleet = Fleet::start(2, site.address, "vary-star").await;
+        let fleet = Fleet::start(2, site.address, &format!("vary-star-{i}")).await;
         for n in 1..=3 {
             assert_eq!(ask(fleet.at(n), get("/page")).await.text(), n.to_string(), "{vary}");
         }

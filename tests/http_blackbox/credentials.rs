@@ -1,0 +1,83 @@
+//! Requests with `Cookie` or `Authorization`: what they may share is what a response says is for everybody.
+
+use crate::{
+    client::{ask, get},
+    fleet::{Fleet, Proxy},
+    site::{Site, field, with},
+    support::Origin,
+};
+use axum::http::request::Builder;
+
+/// A site that greets whoever asks by the credential.
+async fn greeting(origin: &Origin, control: &'static str) -> Site {
+    Site::start(origin, move |request, _| {
+        let who = field(&request, "cookie") + &field(&request, "authorization");
+        with(&[("cache-control", control)][usize::from(control.is_empty())..], format!("hello {who}"))
+    })
+    .await
+}
+
+fn by(credential: &str, who: &str) -> Builder {
+    get("/page").header(credential, who)
+}
+
+/// RFC 9111 §3.5 has the words for `Authorization`; a cookie is no less a credential, and `must-revalidate` no word for
+/// it.
+#[tokio::test]
+async fn they_share_what_is_said_to_be_for_everybody() {
+    let cases = [
+        ("cookie", "public, max-age=60"),
+        ("cookie", "s-maxage=60"),
+        ("authorization", "public, max-age=60"),
+        ("authorization", "s-maxage=60"),
+        ("authorization", "max-age=60, must-revalidate"),
+    ];
+    for (i, (credential, control)) in cases.into_iter().enumerate() {
+        let origin = Origin::new();
+        let site = greeting(&origin, control).await;
+        let fleet = Fleet::start(2, site.address, &format!("for-everybody-{i}")).await;
+        for (i, who) in ["ann", "bob", "cid"].into_iter().enumerate() {
+            assert_eq!(ask(fleet.at(i), by(credential, who)).await.text(), "hello ann", "{credential}: {control}");
+        }
+        assert_eq!(origin.calls(), 1, "{credential}: {control}");
+    }
+}
+
+/// Neither from what was fetched for somebody without credentials, nor for such a one from what they fetched.
+#[tokio::test]
+async fn they_share_nothing_else() {
+    for credential in ["cookie", "authorization"] {
+        for control in ["", "max-age=60", "max-age=60, stale-while-revalidate=60", "max-age=60, immutable"] {
+            let site = greeting(&Origin::new(), control).await;
+            let proxy = Proxy::start(site.address, &["--fresh-for", "60s"]).await;
+            for _ in 0..2 {
+                for who in ["ann", "bob"] {
+                    let answer = ask(proxy.address, by(credential, who)).await;
+                    assert_eq!(answer.text(), format!("hello {who}"), "{credential}: {control}");
+                }
+                assert_eq!(ask(proxy.address, get("/page")).await.text(), "hello ", "{credential}: {control}");
+            }
+        }
+    }
+}
+
+/// RFC 9111 §5.2.2.7, whatever else is said.
+#[tokio::test]
+async fn what_is_private_is_for_nobody_else() {
+    for control in [
+        "private",
+        "PRIVATE, max-age=60",
+        "public, private, max-age=60",
+        "s-maxage=60, private",
+        "no-store, public, s-maxage=60",
+    ] {
+        let site = Site::start(&Origin::new(), move |request, _| {
+            with(&[("cache-control", control)], field(&request, "x-user"))
+        })
+        .await;
+        let proxy = Proxy::start(site.address, &["--fresh-for", "60s"]).await;
+        for who in ["ann", "bob", "ann"] {
+            assert_eq!(ask(proxy.address, by("x-user", who)).await.text(), who, "{control}");
+        }
+    }
+}
