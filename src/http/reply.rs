@@ -30,7 +30,7 @@ impl Reply<'_> {
             cut = ranges::range(self.request, status, &headers, body.len() as u64);
         }
         let status = match cut {
-            _ if self.is_known(status, &headers) => return self.not_modified(&headers, age, note),
+            _ if self.is_known(status, &headers) => return not_modified(&headers, age, note),
             Cut::Whole => status,
             Cut::Part { first, last } => {
                 // Within the length, which is one of memory.
@@ -62,7 +62,7 @@ impl Reply<'_> {
         note: Note,
     ) -> Response<GuardBody<B>> {
         if self.is_known(status, &headers) {
-            return self.not_modified(&headers, age, note);
+            return not_modified(&headers, age, note);
         }
         respond(status, headers, body, age, note)
     }
@@ -81,11 +81,11 @@ impl Reply<'_> {
     fn is_known(&self, status: StatusCode, headers: &HeaderMap) -> bool {
         validation::not_modified_since(self.request, status, headers)
     }
+}
 
-    fn not_modified<B>(&self, headers: &HeaderMap, age: Duration, note: Note) -> Response<GuardBody<B>> {
-        let headers = validation::not_modified(headers);
-        respond(StatusCode::NOT_MODIFIED, headers, GuardBody::stored(Bytes::new()), age, note)
-    }
+fn not_modified<B>(headers: &HeaderMap, age: Duration, note: Note) -> Response<GuardBody<B>> {
+    let headers = validation::not_modified(headers);
+    respond(StatusCode::NOT_MODIFIED, headers, GuardBody::stored(Bytes::new()), age, note)
 }
 
 fn respond<B>(

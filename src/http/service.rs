@@ -81,7 +81,7 @@ where
         let (headers, config, asked) = (request.headers(), place.config.clone(), Timestamp::now());
         let asking = Asking { wish, headers, config, asked, of: PhantomData::<fn() -> (B, S::Error)> };
         if let Some(Ok(hit)) = place.peek(&asking) {
-            return ResponseFuture::ready(status::stamp(hit, CacheVerdict::Hit, self.shown(&place)));
+            return ResponseFuture::ready(status::stamp(hit, CacheVerdict::Hit, shown(&place)));
         }
         ResponseFuture::slow(self.clone().answer(request, place, wish, asked))
     }
@@ -105,12 +105,12 @@ impl<S> GuardService<S> {
         let mut get = None;
         if wish.head || wish.look_only.is_some() {
             if let Some((answer, verdict)) = place.clone().look(asking.clone()).await {
-                return answer.map(|response| status::stamp(response, verdict, self.shown(&place)));
+                return answer.map(|response| status::stamp(response, verdict, shown(&place)));
             }
             match wish.look_only {
                 Some(LookOnly::Or504) => {
                     let response = reply::only_if_cached();
-                    return Ok(status::stamp(response, CacheVerdict::Refused, self.shown(&place)));
+                    return Ok(status::stamp(response, CacheVerdict::Refused, shown(&place)));
                 }
                 Some(LookOnly::OrForward) => return self.forward(request, "miss").await,
                 // What is stored of a GET would have done; but the answer to a HEAD never fills it.
@@ -120,7 +120,7 @@ impl<S> GuardService<S> {
                 }
             }
         }
-        let (inner, call) = (self.inner.clone(), Call { wish, client, place: place.clone() });
+        let (inner, call) = (self.inner, Call { wish, client, place: place.clone() });
         let (fetch, began) = (move |turn: Turn| call.make(inner, request, turn), clock::wall());
         let (answer, verdict) = place.clone().resolve(asking.clone(), fetch).await;
         let response = answer?;
@@ -131,7 +131,7 @@ impl<S> GuardService<S> {
                 confirm::after_head(found, &wish, began, status, &headers).await;
             }
         }
-        Ok(status::stamp(response, verdict, self.shown(&place)))
+        Ok(status::stamp(response, verdict, shown(&place)))
     }
 
     /// As it is, for this client alone.
@@ -142,10 +142,11 @@ impl<S> GuardService<S> {
         let response = origin::alone(self.inner, request, why).await?;
         Ok(status::stamp(response, CacheVerdict::Bypassed, None))
     }
+}
 
-    fn shown<'a>(&self, place: &'a Place) -> Option<&'a Key> {
-        self.guard.config().rules.show_key.then(|| place.at.key())
-    }
+/// The key, if it is to be shown.
+fn shown(place: &Place) -> Option<&Key> {
+    place.config.rules.show_key.then(|| place.at.key())
 }
 
 /// An extension of a request: when its answer is needed. It takes the place of the guard's
