@@ -42,6 +42,23 @@ impl<S> Layer<S> for StampedeGuard {
 ///
 /// It is always ready, since a saturated origin must not keep hits waiting: a call drives a clone of the inner service
 /// ready. The inner service's error reaches the request that led unchanged; those who waited for it get a 502.
+///
+/// What its handlers say in `Cache-Control` counts; each route can have a clone with settings of its own:
+///
+/// ```
+/// # #[cfg(feature = "axum")] {
+/// use axum::{Router, http::header::CACHE_CONTROL, routing::get};
+/// use stampede_guard::{Policy, StampedeGuard};
+/// use std::time::Duration;
+///
+/// let guard = StampedeGuard::in_memory();
+/// let silent = guard.clone().policy(Policy::fresh_for(Duration::from_secs(60)));
+/// let app: Router = Router::new()
+///     .route("/news", get(async || "fresh for a minute").route_layer(silent))
+///     .route("/rates", get(async || ([(CACHE_CONTROL, "max-age=300")], "for five")).route_layer(guard.clone()))
+///     .route("/basket", get(async || ([(CACHE_CONTROL, "private")], "for one client")).route_layer(guard));
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct GuardService<S> {
     pub(super) inner: S,
