@@ -144,7 +144,10 @@ impl Place {
 
     /// Answers from the store, or not at all: nothing is computed, and nobody waited for. One that may be served while
     /// it is refreshed is served, and not refreshed.
-    pub(crate) async fn look<R: Send, J: Judge<R> + Clone + Send + Sync + 'static>(self, judge: J) -> Option<(R, CacheVerdict)> {
+    pub(crate) async fn look<R: Send, J: Judge<R> + Clone + Send + Sync + 'static>(
+        self,
+        judge: J,
+    ) -> Option<(R, CacheVerdict)> {
         Caller::new(self, judge, None).look().await
     }
 

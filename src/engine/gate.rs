@@ -66,7 +66,9 @@ impl Place {
             Gate::Shut => Err(StoreError::new(Shut)),
             Gate::Probe => {
                 let place = self.clone();
-                self.engine.tasks.spawn(async move { place.within("probe", place.get(std::slice::from_ref(&place.at))).await });
+                self.engine
+                    .tasks
+                    .spawn(async move { place.within("probe", place.get(std::slice::from_ref(&place.at))).await });
                 Err(StoreError::new(Shut))
             }
         }

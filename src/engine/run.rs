@@ -204,8 +204,7 @@ impl Run {
 
     /// Leaves word that the answer is not for this class of callers; unless an entry is there that is still fresh.
     async fn mark(&self, claim: Claim, kind: Kind, class: Class) {
-        let fresh =
-            |e: &Entry| e.meta().kind == Kind::Value && freshness(e, Timestamp::now()) == Freshness::Fresh;
+        let fresh = |e: &Entry| e.meta().kind == Kind::Value && freshness(e, Timestamp::now()) == Freshness::Fresh;
         if self.place.config.pass_for.is_zero() || self.seen.as_ref().is_some_and(fresh) {
             claim.give_back(None).await;
         } else if claim.lease().is_some() {

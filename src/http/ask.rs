@@ -130,7 +130,8 @@ impl<H: Borrow<HeaderMap>, B, E> Judge<Answer<B, E>> for Asking<H, B, E> {
             None if !admitted => Offer::Declined,
             None if self.is_too_old(shared) => Offer::TooOld,
             None => {
-                let body = shared.body.as_ref().map_or_else(|| GuardBody::stored(bytes::Bytes::new()), GuardBody::growing);
+                let body =
+                    shared.body.as_ref().map_or_else(|| GuardBody::stored(bytes::Bytes::new()), GuardBody::growing);
                 let (head, age) = ((shared.status, shared.headers.clone(), body), shared.age);
                 let age = Timestamp::now().since(shared.answered) + age;
                 Offer::Taken(Ok(self.reply().shared(head, age, Note::Collapsed { why })))

@@ -62,7 +62,8 @@ impl StampedeGuard {
     pub async fn invalidate_url(&self, url: &Uri) -> Result<(), Error> {
         let target = Target::of_uri(url);
         if !target.is_absolute() && !self.config().rules.any_host {
-            let what = format!("`{url}` names no host, which is part of the key: give it one, or see `Rules::any_host`");
+            let what =
+                format!("`{url}` names no host, which is part of the key: give it one, or see `Rules::any_host`");
             return Err(Error::new(ErrorKind::Url, what));
         }
         let schemes = ["http", "https"].into_iter().flat_map(|scheme| self.places(target.over(scheme)));

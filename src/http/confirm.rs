@@ -41,8 +41,7 @@ pub(super) async fn after_head(
             let selected_alike = Selecting::of(&merged) == Selecting::of(&known.headers);
             if let Shared::Everybody(terms) = storing::shared(known.status, &merged, wish.credentials, times, rules)
                 && selected_alike
-                && let Some(mut payload) =
-                    head::encode(known.status, &merged, terms.age, Facts::of(&merged, rules))
+                && let Some(mut payload) = head::encode(known.status, &merged, terms.age, Facts::of(&merged, rules))
             {
                 payload.extend_from_slice(&known.body);
                 let keep = Keep { lifetimes: lifetimes(&place.config, &terms), codec: RESPONSE, index: None };

@@ -60,7 +60,12 @@ struct Plan {
 
 impl Call {
     /// Decides at the head of the response, before anybody who waits is released.
-    pub(super) async fn make<S, Req, B>(self, inner: S, mut request: Request<Req>, turn: Turn) -> Head<Answer<B, S::Error>>
+    pub(super) async fn make<S, Req, B>(
+        self,
+        inner: S,
+        mut request: Request<Req>,
+        turn: Turn,
+    ) -> Head<Answer<B, S::Error>>
     where
         S: Service<Request<Req>, Response = Response<B>>,
         B: Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
@@ -111,7 +116,9 @@ impl Made<'_> {
         let (encoded, plan) = match shared {
             Shared::Everybody(terms) => match plan(terms) {
                 Some(plan) if self.call.wish.head => return self.head_alone(response, plan),
-                Some(mut plan) if size.lower() <= room(&plan.encoded) => (std::mem::take(&mut plan.encoded), Some(plan)),
+                Some(mut plan) if size.lower() <= room(&plan.encoded) => {
+                    (std::mem::take(&mut plan.encoded), Some(plan))
+                }
                 _ => return self.private(response),
             },
             Shared::Failure { whole: true } if size.lower() <= room(&[]) && !self.call.wish.head => (Vec::new(), None),

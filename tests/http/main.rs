@@ -15,3 +15,5 @@ mod replay;
 mod requests;
 mod sockets;
 mod uncacheable;
+mod vary;
+mod vary_fleet;

@@ -62,7 +62,12 @@ fn are_kept_to_the_second(seconds: u64) {
 
 /// Whatever the lifetime, an entry of it can be written, read and judged at any time.
 fn can_be_stored(lifetime: Duration) {
-    let lifetimes = Lifetimes { fresh_for: lifetime, stale_while_revalidate: Duration::MAX, stale_if_error: lifetime, kept: Duration::ZERO };
+    let lifetimes = Lifetimes {
+        fresh_for: lifetime,
+        stale_while_revalidate: Duration::MAX,
+        stale_if_error: lifetime,
+        kept: Duration::ZERO,
+    };
     for answered in [i64::MIN, 0, i64::MAX] {
         let id = Token::unique(Inbox::unique());
         let answered = Timestamp::from_micros(answered);
