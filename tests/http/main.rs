@@ -15,5 +15,6 @@ mod replay;
 mod requests;
 mod sockets;
 mod uncacheable;
+mod validation;
 mod vary;
 mod vary_fleet;

@@ -59,8 +59,7 @@ async fn every_variant_is_stored_beside_the_others() {
     }
 }
 
-/// Nobody knows yet that the answers vary. With those who differ from the leader sent back to the address where they
-/// waited, they lead in turn.
+/// Nobody knows yet that the answers vary.
 #[tokio::test]
 async fn a_cold_herd_costs_one_call_for_each_value() {
     let (guard, origin) = (StampedeGuard::in_memory(), Origin::gated());
@@ -84,7 +83,8 @@ async fn a_cold_herd_costs_one_call_for_each_value() {
     at_rest(&guard).await;
 }
 
-/// The head is enough to know who differs; a body may take long.
+/// The head is enough to know who differs; a body may take long. Seen to fail with those who differ sent back to where
+/// they have waited.
 #[tokio::test]
 async fn those_who_differ_do_not_wait_for_the_leaders_body() {
     let (guard, origin, (taps, bodies)) = (StampedeGuard::in_memory(), Origin::new(), taps(1, Some(7)));
