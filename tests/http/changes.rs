@@ -87,8 +87,7 @@ async fn a_change_drops_what_its_answer_names_within_its_origin() {
     }
 }
 
-/// What was asked for before the change may be from before it. Seen to fail with the leases of the resource left as they
-/// are.
+/// What was asked for before the change may be from before it.
 #[tokio::test]
 async fn what_is_under_way_when_a_change_succeeds_does_not_land() {
     for (status, lands) in [("200", false), ("409", true)] {
