@@ -94,7 +94,7 @@ impl<'a, R: Send + 'a, J: Judge<R> + Clone + Send + Sync + 'static> Caller<'a, R
         let now = Timestamp::now();
         let served = matches!(self.judge.judge(&entry, now), Verdict::Serve | Verdict::ServeAndRefresh);
         let answer = (served && !is_marker(&entry, now)).then(|| self.judge.read(&entry))??;
-        let verdict = if freshness(&entry, now) == Freshness::Fresh { CacheVerdict::Hit } else { CacheVerdict::Stale };
+        let verdict = of_stored(&entry, now);
         telemetry::answered(&self.place.engine.stats, &self.place.at, verdict, now.since(self.asked));
         Some((answer, verdict))
     }
@@ -161,7 +161,7 @@ impl<'a, R: Send + 'a, J: Judge<R> + Clone + Send + Sync + 'static> Caller<'a, R
         }
         match self.judge.judge(&entry, now) {
             Verdict::Serve => match self.judge.read(&entry) {
-                Some(answer) => Round::Answer(answer, CacheVerdict::Hit),
+                Some(answer) => Round::Answer(answer, of_stored(&entry, now)),
                 None => self.compute(Some(entry), fetch).await,
             },
             Verdict::ServeAndRefresh => match self.judge.read(&entry) {
@@ -264,8 +264,7 @@ impl<'a, R: Send + 'a, J: Judge<R> + Clone + Send + Sync + 'static> Caller<'a, R
                 return Round::Answer(answer, verdict);
             }
         }
-        let early = freshness(&entry, Timestamp::now()) == Freshness::Fresh;
-        Round::Answer(answer, if early { CacheVerdict::Hit } else { CacheVerdict::Stale })
+        Round::Answer(answer, of_stored(&entry, Timestamp::now()))
     }
 
     async fn fly(&self, flight: Flight, start: Start, seen: Option<Entry>, fetch: BoxFetch<'a, R>) -> Round<'a, R> {
@@ -374,6 +373,11 @@ impl<'a, R: Send + 'a, J: Judge<R> + Clone + Send + Sync + 'static> Caller<'a, R
     async fn alone(&self, fetch: BoxFetch<'a, R>) -> (R, CacheVerdict) {
         (fetch(Turn::Alone).await.own, CacheVerdict::Bypassed)
     }
+}
+
+/// What an entry that is served as it is makes of an answer.
+fn of_stored(entry: &Entry, now: Timestamp) -> CacheVerdict {
+    if freshness(entry, now) == Freshness::Fresh { CacheVerdict::Hit } else { CacheVerdict::Stale }
 }
 
 /// So often a caller asks again, for instance because the one it waited for was cancelled, before it helps itself.

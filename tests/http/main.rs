@@ -5,13 +5,22 @@
 mod support;
 
 mod bodies;
+mod changes;
 mod contract;
+mod credentials;
+mod demands;
 mod failures;
 mod freshness;
+mod heads;
 mod herds;
 mod keyed;
 mod kit;
+mod ranges;
 mod replay;
 mod requests;
 mod sockets;
+mod targets;
 mod uncacheable;
+mod validation;
+mod vary;
+mod vary_fleet;
