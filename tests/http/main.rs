@@ -15,3 +15,4 @@ mod replay;
 mod requests;
 mod sockets;
 mod uncacheable;
+mod variants;
