@@ -45,6 +45,8 @@ pub(super) struct Caller<'a, R, J> {
     leading: Vec<Led>,
     /// What was passed on the way to its place.
     trail: Vec<Live>,
+    /// Where the store has sent it, and past how many, if it has gone on from there by memory alone.
+    recalled: Option<(Address, usize)>,
     /// Where it asks, if that is from within another computation.
     noted: Option<Waiting>,
     /// Whether it was sent on by a computation that it had waited for: what that one has made counts.
@@ -71,8 +73,8 @@ impl<'a, R: Send + 'a, J: Judge<R> + Clone + Send + Sync + 'static> Caller<'a, R
         let budget = clock::in_future(backoff::budget(place.config.wait, clock::draw()));
         let give_up = place.deadline.map_or(budget, |deadline| deadline.min(budget));
         let (asked, trail) = (Timestamp::now(), Vec::new());
-        let (noted, waited, newer, answer) = (None, false, None, PhantomData);
-        Self { place, judge, spawn, asked, budget, give_up, leading, trail, noted, waited, newer, answer }
+        let (recalled, noted, waited, newer, answer) = (None, None, false, None, PhantomData);
+        Self { place, judge, spawn, asked, budget, give_up, leading, trail, recalled, noted, waited, newer, answer }
     }
 
     pub(super) async fn ask(mut self, fetch: BoxFetch<'a, R>) -> (R, CacheVerdict) {
@@ -117,7 +119,7 @@ impl<'a, R: Send + 'a, J: Judge<R> + Clone + Send + Sync + 'static> Caller<'a, R
                         fetch = unused;
                         break;
                     }
-                    (self.waited, self.newer) = (true, None);
+                    (self.waited, self.newer, self.recalled) = (true, None, None);
                     unused
                 }
             };
@@ -129,9 +131,10 @@ impl<'a, R: Send + 'a, J: Judge<R> + Clone + Send + Sync + 'static> Caller<'a, R
         if self.newer == Some(Scope::Local) {
             return self.local(Start::Overdue, None, fetch).await;
         }
-        // A flight is joined without a lookup, unless what it refreshes is good enough for this caller, or not for it.
+        self.come_back();
+        // A flight is joined without a lookup, unless what it has seen is good enough for this caller, or not for it.
         if let Some(join) = self.place.engine.flights.join(&self.place.at, self.wanted(None))
-            && !join.seen().is_some_and(|seen| self.servable(seen) || self.declines(seen))
+            && !join.seen().is_some_and(|seen| self.servable(seen) || self.declines(seen) || self.is_told_to_pass(seen))
         {
             return self.wait(join, fetch).await;
         }
@@ -180,9 +183,7 @@ impl<'a, R: Send + 'a, J: Judge<R> + Clone + Send + Sync + 'static> Caller<'a, R
             let found = match self.look_up(&chain).await {
                 Ok(found) => found,
                 Err(error) => {
-                    while let Some(hop) = self.place.remembered(&self.judge)
-                        && self.descend(hop)
-                    {}
+                    self.recall();
                     return Err(error);
                 }
             };
@@ -214,6 +215,25 @@ impl<'a, R: Send + 'a, J: Judge<R> + Clone + Send + Sync + 'static> Caller<'a, R
             self.noted = Waiting::enter(&self.place, &self.leading);
         }
         !deep
+    }
+
+    /// Goes on by memory, to meet the others who do without the store.
+    fn recall(&mut self) {
+        let here = (self.place.at.clone(), self.trail.len());
+        while let Some(hop) = self.place.remembered(&self.judge)
+            && self.descend(hop)
+        {}
+        self.recalled = Some(here);
+    }
+
+    /// Back to where the store has sent it, before that is asked again: what it remembers may have been invalidated, and
+    /// the entry beneath is still there.
+    fn come_back(&mut self) {
+        if let Some((at, passed)) = self.recalled.take() {
+            self.place.at = at;
+            self.trail.truncate(passed);
+            self.noted = Waiting::enter(&self.place, &self.leading);
+        }
     }
 
     /// Whether it asks for what its own task computes.
@@ -324,6 +344,12 @@ impl<'a, R: Send + 'a, J: Judge<R> + Clone + Send + Sync + 'static> Caller<'a, R
     /// Whether the entry is there, but not for this caller.
     fn declines(&self, entry: &Entry) -> bool {
         self.judge.judge(entry, Timestamp::now()) == Verdict::Decline
+    }
+
+    /// Whether the entry is a marker that this caller makes a call of its own.
+    fn is_told_to_pass(&self, entry: &Entry) -> bool {
+        let meta = entry.meta();
+        meta.kind == Kind::Pass && is_marker(entry, Timestamp::now()) && self.judge.heeds(meta.codec)
     }
 
     /// The entry as an answer, if it may stand in for one that failed.

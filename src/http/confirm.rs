@@ -30,7 +30,8 @@ pub(super) async fn after_head(
     status: StatusCode,
     headers: &HeaderMap,
 ) {
-    let Some(known) = stored(&entry) else { return };
+    // Only of what could have been chosen for a GET like this.
+    let Some(known) = stored(&entry).filter(|known| known.facts.open.admits(wish.credentials)) else { return };
     match validation::after_head(&known.headers, status, headers) {
         AfterHead::Nothing => {}
         AfterHead::Stale => _ = place.to_primary().invalidate().await,

@@ -22,5 +22,6 @@ mod sockets;
 mod targets;
 mod uncacheable;
 mod validation;
+mod variants;
 mod vary;
 mod vary_fleet;
