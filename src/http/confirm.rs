@@ -30,7 +30,8 @@ pub(super) async fn after_head(
     status: StatusCode,
     headers: &HeaderMap,
 ) {
-    let Some(known) = stored(&entry) else { return };
+    // What is not for those who ask with such credentials says nothing of what they got, nor the other way round.
+    let Some(known) = stored(&entry).filter(|known| known.facts.open.admits(wish.credentials)) else { return };
     match validation::after_head(&known.headers, status, headers) {
         AfterHead::Nothing => {}
         AfterHead::Stale => _ = place.to_primary().invalidate().await,
