@@ -66,13 +66,13 @@ impl StampedeGuard {
                 format!("`{url}` names no host, which is part of the key: give it one, or see `Rules::any_host`");
             return Err(Error::new(ErrorKind::Url, what));
         }
-        let schemes = ["http", "https"].into_iter().flat_map(|scheme| self.places(target.over(scheme)));
-        try_join_all(schemes.map(Place::invalidate)).await.map(drop)
+        try_join_all(self.places(target).into_iter().map(Place::invalidate)).await.map(drop)
     }
 
-    /// Where answers to a GET and to a HEAD of that target are.
+    /// Where answers to a GET and to a HEAD of that target are, over both schemes: one server sees `https` in the requests
+    /// of HTTP/2, and none in those of HTTP/1.1.
     fn places(&self, target: Target<'_>) -> Vec<Place> {
-        let of = |class| self.place(target.key(class, &self.config().rules));
-        vec![of(Class::Get), of(Class::Head)]
+        let over = |scheme| [Class::Get, Class::Head].map(|class| target.over(scheme).key(class, &self.config().rules));
+        ["http", "https"].into_iter().flat_map(over).map(|key| self.place(key)).collect()
     }
 }

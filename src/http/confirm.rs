@@ -30,7 +30,7 @@ pub(super) async fn after_head(
     status: StatusCode,
     headers: &HeaderMap,
 ) {
-    // Only of what could have been chosen for a GET like this.
+    // What is not for those who ask with such credentials says nothing of what they got, nor the other way round.
     let Some(known) = stored(&entry).filter(|known| known.facts.open.admits(wish.credentials)) else { return };
     match validation::after_head(&known.headers, status, headers) {
         AfterHead::Nothing => {}

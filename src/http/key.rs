@@ -2,7 +2,7 @@
 
 use super::rules::Rules;
 use crate::key::Key;
-use http::{HeaderMap, Request, Uri, header, uri::Authority};
+use http::{HeaderMap, HeaderValue, Request, Uri, header, uri::Authority};
 
 /// What a request is about: the resource (RFC 9110 §7.1), and what else the [`Rules`] put into keys.
 #[derive(Clone, Copy)]
@@ -23,7 +23,7 @@ pub(super) enum Class {
 impl<'a> Target<'a> {
     pub(super) fn of<B>(request: &'a Request<B>) -> Self {
         let uri = original_uri(request);
-        let host = || request.headers().get(header::HOST).map(header::HeaderValue::as_bytes).unwrap_or_default();
+        let host = || request.headers().get(header::HOST).map(HeaderValue::as_bytes).unwrap_or_default();
         Self { authority: authority(uri).unwrap_or_else(host), fields: Some(request.headers()), ..Self::of_uri(uri) }
     }
 
@@ -46,6 +46,18 @@ impl<'a> Target<'a> {
     /// Another one of the same origin.
     pub(super) fn to(self, path: &'a str) -> Self {
         Self { path, ..self }
+    }
+
+    /// Whether a request names one resource, whoever reads it. Handlers go by `Host` where the key goes by the target's
+    /// authority (RFC 9112 §3.2.2), and a target that is nothing but an authority (§3.2.3) has the key of the root, which
+    /// no router takes it for.
+    pub(super) fn is_clear<B>(request: &Request<B>, rules: &Rules) -> bool {
+        let uri = original_uri(request);
+        let mut hosts = request.headers().get_all(header::HOST).iter();
+        let named = |host: &HeaderValue| authority(uri).is_none_or(|named| named.eq_ignore_ascii_case(host.as_bytes()));
+        let one_host = hosts.next().is_none_or(named) && hosts.next().is_none();
+        let of_http = matches!(uri.scheme_str(), None | Some("http" | "https"));
+        of_http && uri.path_and_query().is_some() && (one_host || rules.any_host)
     }
 
     /// As an absolute URI, unless its authority is none.

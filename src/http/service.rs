@@ -87,7 +87,8 @@ where
         let has_body = !request.body().is_end_stream();
         let rules = &self.guard.config().rules;
         let wish = match request::asked(request.method(), request.headers(), has_body, rules) {
-            Asked::Cache(wish) => wish,
+            Asked::Cache(wish) if Target::is_clear(&request, rules) => wish,
+            Asked::Cache(_) => return ResponseFuture::slow(self.clone().forward(request, "request")),
             Asked::Forward(why) => return ResponseFuture::slow(self.clone().forward(request, why)),
             Asked::Unsafe => return ResponseFuture::slow(self.clone().change(request)),
         };
@@ -144,7 +145,8 @@ impl<S> GuardService<S> {
         let by_origin = matches!(verdict, CacheVerdict::Filled | CacheVerdict::Bypassed | CacheVerdict::FailedOpen);
         if let (Some(get), true) = (get, by_origin) {
             let (status, headers) = (response.status(), response.headers().clone());
-            if let Some(found) = get.found(asking).await {
+            // RFC 9111 §4: of two, the most recent counts. What was stored meanwhile may be newer than this.
+            if let Some(found) = get.found(asking).await.filter(|(_, entry)| entry.meta().answered < asked) {
                 confirm::after_head(found, &wish, began, status, &headers).await;
             }
         }

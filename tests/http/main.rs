@@ -4,6 +4,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod attacks;
 mod bodies;
 mod changes;
 mod contract;

@@ -173,7 +173,7 @@ mod tests {
 
     #[test]
     fn facts_are_those_of_the_fields_that_decide() {
-        let head = headers(&[("cache-control", "must-revalidate"), ("cdn-cache-control", "public")]);
+        let head = headers(&[("cache-control", "max-age=1, must-revalidate"), ("cdn-cache-control", "public")]);
         let facts = Facts::of(&head, &Rules::default());
         assert_eq!((facts.open, facts.never_stale), (Open::Public, false));
         let facts = Facts::of(&head, &Rules::default().targets([]));

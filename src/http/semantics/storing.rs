@@ -46,7 +46,8 @@ pub(in crate::http) struct Terms {
 pub(in crate::http) enum Open {
     /// Nothing: it is for requests without.
     Default,
-    /// `must-revalidate`, which RFC 9111 §3.5 takes for a permission.
+    /// `must-revalidate` beside a `max-age`. RFC 9111 §3.5 takes it alone for a permission; but whoever means it says for
+    /// how long, and no default lifetime opens what one client was shown.
     Authorization,
     /// `public` or `s-maxage`.
     Public,
@@ -61,7 +62,7 @@ impl Open {
     pub(super) fn said(directives: &Directives) -> Self {
         if directives.public || directives.s_maxage.is_some() {
             Self::Public
-        } else if directives.must_revalidate {
+        } else if directives.must_revalidate && directives.max_age.is_some() {
             Self::Authorization
         } else {
             Self::Default
@@ -94,7 +95,7 @@ pub(in crate::http) fn shared(
         let whole = !private && !directives.no_cache && !headers.contains_key(header::VARY) && open.admits(credentials);
         return Shared::Failure { whole };
     }
-    if private || is_partial(status, headers) {
+    if private || is_partial(status, headers) || ABOUT_ONE_REQUEST.contains(&status) {
         return Shared::Nobody;
     }
     // RFC 9111 §3: an explicit lifetime, `public`, or a status of which a lifetime may be assumed.
@@ -162,6 +163,7 @@ fn is_event_stream(headers: &HeaderMap) -> bool {
 fn is_partial(status: StatusCode, headers: &HeaderMap) -> bool {
     status.is_informational()
         || status == StatusCode::PARTIAL_CONTENT
+        || status == StatusCode::IM_USED
         || status == StatusCode::NOT_MODIFIED
         || headers.contains_key(header::CONTENT_RANGE)
 }
@@ -170,6 +172,10 @@ fn is_partial(status: StatusCode, headers: &HeaderMap) -> bool {
 fn is_understood(status: StatusCode) -> bool {
     matches!(status.as_u16(), 200..=205 | 300..=303 | 305 | 307 | 308 | 400..=417 | 421 | 422 | 426)
 }
+
+/// RFC 6585 §3 to §5: never stored, whatever they say.
+const ABOUT_ONE_REQUEST: [StatusCode; 3] =
+    [StatusCode::PRECONDITION_REQUIRED, StatusCode::TOO_MANY_REQUESTS, StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE];
 
 /// RFC 9110 §15.1, less 206 and the server errors.
 const SILENTLY_STORABLE: [StatusCode; 10] = [

@@ -57,13 +57,21 @@ fn silent_responses_are_stored_by_their_status() {
     for code in [200, 203, 204, 300, 301, 308, 404, 405, 410, 414] {
         assert_eq!(terms(of(code, &[])).lifetime, None, "{code}");
     }
-    for code in [201, 202, 205, 302, 303, 307, 400, 401, 403, 429, 451, 499] {
+    for code in [201, 202, 205, 302, 303, 307, 400, 401, 403, 451, 499] {
         assert_eq!(of(code, &[]), NOBODY, "{code}");
         assert_eq!(terms(of(code, &[("cache-control", "max-age=60")])).lifetime, Some(s(60)), "{code}");
         assert_eq!(terms(of(code, &[("cache-control", "public")])).lifetime, None, "{code}");
     }
     for value in ["must-revalidate", "no-cache", "stale-if-error=9"] {
         assert_eq!(of(302, &[("cache-control", value), ("etag", "\"a\"")]), NOBODY, "{value}");
+    }
+}
+
+/// RFC 6585 §3 to §5.
+#[test]
+fn what_is_about_one_request_is_nobody_elses() {
+    for code in [428, 429, 431] {
+        assert_eq!(of(code, &[("cache-control", "public, max-age=60")]), NOBODY, "{code}");
     }
 }
 
