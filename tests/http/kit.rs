@@ -61,7 +61,9 @@ pub(crate) fn get_with(uri: &str, fields: &[(&str, &str)]) -> Request {
 }
 
 pub(crate) fn request(method: Method, uri: &str, fields: &[(&str, &str)]) -> Request {
-    let mut request = http::Request::builder().method(method).uri(uri).header("host", "example.test");
+    let absolute = uri.split_once("://").and_then(|(_, rest)| rest.split('/').next());
+    let host = absolute.unwrap_or("example.test");
+    let mut request = http::Request::builder().method(method).uri(uri).header("host", host);
     for (name, value) in fields {
         request = request.header(*name, *value);
     }
