@@ -89,9 +89,9 @@ async fn the_documented_rights_are_enough_for_everything() {
     assert_eq!(refused(&server).await, [""; 0]);
 }
 
-/// What is lost with each right: whether one call still serves the fleet (`+mget`: of a page that varies), and whether
-/// somebody is told that the user lacks
-/// it. Without a right to channels, to `APPEND` or `PUBLISH` those who wait poll.
+/// What is lost with each right: whether one call still serves the fleet (without `+mget` not if a page varies), and
+/// whether somebody is told that the user lacks it. Without a right to channels, to `APPEND` or `PUBLISH` those who wait
+/// poll.
 const WITHOUT: &[(&str, bool, bool)] = &[
     ("~{sg:*", false, true),
     ("&stampede-guard:*", true, true),
