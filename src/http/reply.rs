@@ -26,7 +26,7 @@ impl Reply<'_> {
     pub(super) fn stored<B>(&self, stored: &Stored, age: Duration, note: Note) -> Response<GuardBody<B>> {
         let (head, whole) = (&stored.headers, &stored.body);
         if self.is_known(stored.status, head) {
-            return self.not_modified(head, age, note);
+            return not_modified(head, age, note);
         }
         let length = whole.len() as u64;
         let cut = match self.wish.head {
@@ -62,7 +62,7 @@ impl Reply<'_> {
         note: Note,
     ) -> Response<GuardBody<B>> {
         if self.is_known(status, &headers) {
-            return self.not_modified(&headers, age, note);
+            return not_modified(&headers, age, note);
         }
         respond(status, headers, body, age, note)
     }
@@ -81,11 +81,11 @@ impl Reply<'_> {
     fn is_known(&self, status: StatusCode, headers: &HeaderMap) -> bool {
         validation::not_modified_since(self.request, status, headers)
     }
+}
 
-    fn not_modified<B>(&self, headers: &HeaderMap, age: Duration, note: Note) -> Response<GuardBody<B>> {
-        let headers = validation::not_modified(headers);
-        respond(StatusCode::NOT_MODIFIED, headers, GuardBody::stored(Bytes::new()), age, note)
-    }
+fn not_modified<B>(headers: &HeaderMap, age: Duration, note: Note) -> Response<GuardBody<B>> {
+    let headers = validation::not_modified(headers);
+    respond(StatusCode::NOT_MODIFIED, headers, GuardBody::stored(Bytes::new()), age, note)
 }
 
 fn respond<B>(
