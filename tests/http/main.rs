@@ -16,6 +16,7 @@ mod heads;
 mod herds;
 mod keyed;
 mod kit;
+mod laws;
 mod ranges;
 mod replay;
 mod requests;
