@@ -14,5 +14,6 @@ mod kit;
 mod replay;
 mod requests;
 mod sockets;
+mod storms;
 mod uncacheable;
 mod variants;
