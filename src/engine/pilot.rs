@@ -185,7 +185,7 @@ impl<'a, R: Send + 'a, J: Judge<R> + Clone + Send + Sync + 'static> Pilot<'a, R,
         if is_marker(&entry, now) {
             return Some(match entry.meta().kind {
                 Kind::PassStore => Hit::Local(id),
-                _ if !self.judge.heeds(entry.meta().codec) => return self.not_enough(entry),
+                // Also if this flight does not heed it: some of those who joined may.
                 Kind::Pass | Kind::Value => Hit::Land(State::NotShared(entry.meta().codec)),
             });
         }

@@ -50,6 +50,36 @@ async fn who_is_told_to_pass_does_not_wait_for_those_who_are_not() {
     }
 }
 
+/// As before, for those who had joined when it was heard of the marker.
+#[tokio::test(start_paused = true)]
+async fn who_is_told_to_pass_while_waiting_does_not_wait_for_those_who_are_not() {
+    let (server, origin) = (Server::new(), Origin::gated());
+    let guards = [server.process().guard(), server.process().guard()];
+    let respond = |request: &Request, n: usize| {
+        let control = if is_logged_in(request) { "private" } else { "max-age=60" };
+        ([("cache-control", control)], n.to_string())
+    };
+    let [here, there] = guards.clone().map(|guard| site(&origin, respond).layer(guard));
+    let leads = tokio::spawn(ask(&there, get_with("/page", &[LOGGED_IN])));
+    origin.arrived(1).await;
+    let without = [(); 3].map(|()| tokio::spawn(ask(&here, get("/page"))));
+    advance(Duration::from_millis(1)).await;
+    let with = [(); 3].map(|()| tokio::spawn(ask(&here, get_with("/page", &[LOGGED_IN]))));
+    advance(Duration::from_millis(1)).await;
+    origin.release(1);
+    assert_eq!(answer(leads).await.text(), "1");
+    origin.arrived(5).await;
+    assert_eq!(origin.running(), 4, "one without leads, and all with credentials pass");
+    origin.open();
+    for asked in with.into_iter().chain(without) {
+        assert_eq!(answer(asked).await.status, 200);
+    }
+    assert_eq!(origin.calls(), 5);
+    for guard in &guards {
+        at_rest(guard).await;
+    }
+}
+
 /// When it goes on where memory has sent it, it reads the old entry there.
 #[tokio::test(start_paused = true)]
 async fn where_an_index_was_remembered_to_lead_is_forgotten_when_the_store_answers_again() {
