@@ -21,6 +21,7 @@ mod ranges;
 mod replay;
 mod requests;
 mod sockets;
+mod storms;
 mod targets;
 mod uncacheable;
 mod validation;
