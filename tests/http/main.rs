@@ -15,4 +15,5 @@ mod kit;
 mod replay;
 mod requests;
 mod sockets;
+mod suite;
 mod uncacheable;
