@@ -12,7 +12,14 @@
 #[path = "../tests/support/mod.rs"]
 mod support;
 
-use axum::{Router, body::Body, extract::Request, response::Response, routing::get};
+use axum::{
+    Router,
+    body::Body,
+    extract::Request,
+    http::{HeaderValue, Method},
+    response::Response,
+    routing::get,
+};
 use bytes::Bytes;
 use criterion::{BenchmarkGroup, Criterion, Throughput, criterion_group, criterion_main, measurement::WallTime};
 use futures_util::future::join_all;
@@ -51,8 +58,30 @@ fn embedded_hit(criterion: &mut Criterion) {
     group.bench_function("fetch_arc", |b| b.to_async(&runtime).iter(|| guard.fetch_arc("shared row", row)));
 
     let request = || request("/report/7".to_owned());
-    http(&mut group, "http_bare", &runtime, &service_fn(page), request);
-    http(&mut group, "http_layer", &runtime, &guard.layer(service_fn(page)), request);
+    let with = |name: &'static str, value: &'static str| {
+        let mut request = request();
+        request.headers_mut().insert(name, value.parse().expect("a value"));
+        request
+    };
+    let head = || {
+        let mut request = request();
+        *request.method_mut() = Method::HEAD;
+        request
+    };
+    let (bare, layer) = (service_fn(page), guard.layer(service_fn(page)));
+    let varying = service_fn(varying_page);
+    let variants = guard.clone().namespace("variants").layer(varying);
+    runtime.block_on(async {
+        answer(layer.clone(), request()).await;
+        answer(variants.clone(), request()).await;
+    });
+    http(&mut group, "http_bare", &runtime, &bare, request);
+    http(&mut group, "http_layer", &runtime, &layer, request);
+    http(&mut group, "http_layer_304", &runtime, &layer, || with("if-none-match", "\"5f0c3a52\""));
+    http(&mut group, "http_layer_range", &runtime, &layer, || with("range", "bytes=0-99"));
+    http(&mut group, "http_layer_head", &runtime, &layer, head);
+    http(&mut group, "http_bare_variant", &runtime, &varying, request);
+    http(&mut group, "http_layer_variant", &runtime, &variants, request);
     let router = || Router::new().route("/report/{id}", get(async || page_of::<Body>()));
     http(&mut group, "axum_bare", &runtime, &router(), request);
     http(&mut group, "axum_layer", &runtime, &router().layer(guard), request);
@@ -195,6 +224,13 @@ async fn page(_: Request) -> Result<Response<Full<Bytes>>, Infallible> {
     Ok(page_of())
 }
 
+/// One for each of these, so that a hit needs two look-ups.
+async fn varying_page(_: Request) -> Result<Response<Full<Bytes>>, Infallible> {
+    let mut page = page_of();
+    page.headers_mut().insert("vary", HeaderValue::from_static("accept-encoding, accept-language"));
+    Ok(page)
+}
+
 /// A page of 1 KiB under six header fields.
 fn page_of<B: From<Bytes>>() -> Response<B> {
     Response::builder()
@@ -238,4 +274,4 @@ fn runtime() -> Runtime {
 const CALLERS: u64 = 64;
 const PAGE: &[u8] = &[b'x'; 1024];
 /// As many bytes as a row takes in Redis.
-const ENVELOPE: usize = 82 + 36;
+const ENVELOPE: usize = 90 + 36;

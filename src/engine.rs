@@ -108,7 +108,7 @@ impl Engine {
 }
 
 impl Place {
-    /// Answers from the store without waiting, if that can be done.
+    /// Answers from the store without waiting, if that can be done: what is fresh.
     pub(crate) fn peek<R>(&self, judge: &impl Judge<R>) -> Option<R> {
         let (now, mut at) = (Timestamp::now(), Cow::Borrowed(&self.at));
         for _ in 0..=DEPTH {
@@ -116,7 +116,7 @@ impl Place {
             match judge.judge(&entry, now) {
                 _ if is_marker(&entry, now) => return None,
                 Verdict::Beneath => at = Cow::Owned(judge.beneath(&entry)?.from(&at)),
-                Verdict::Serve => {
+                Verdict::Serve if freshness(&entry, now) == Freshness::Fresh => {
                     let answer = judge.read(&entry)?;
                     telemetry::answered(&self.engine.stats, &at, CacheVerdict::Hit, Duration::ZERO);
                     return Some(answer);

@@ -44,7 +44,8 @@ pub struct Meta {
     pub cost: Duration,
     /// For how long it is served as it is, and for how long it is kept.
     pub lifetimes: Lifetimes,
-    /// Codec and type of the payload. Another type under the same key is a miss.
+    /// Codec and type of the payload: another type under the same key is a miss. Of a pass marker: the class of callers that
+    /// it turns away, 0 for everybody.
     pub codec: u64,
 }
 
@@ -54,7 +55,8 @@ pub struct Meta {
 pub enum Kind {
     /// This is the value.
     Value,
-    /// Pass marker: the answer may not be shared with anybody. Every request makes its own call, nobody waits.
+    /// Pass marker: the answer may not be shared with anybody. Every request makes its own call, nobody waits. It may be for
+    /// one class of callers only ([`Meta::codec`]).
     Pass,
     /// Pass marker: the answer may not be stored, but those who ask a process at the same time may share it.
     PassStore,

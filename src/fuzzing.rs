@@ -10,7 +10,9 @@ use crate::{
 use bytes::Bytes;
 use serde::{Serialize, de::DeserializeOwned};
 
-pub use crate::http::fuzzing::{age, decode_head, directives, encode_head, http_key, may_answer, may_store};
+pub use crate::http::fuzzing::{
+    age, decode_head, directives, encode_head, http_key, may_answer, may_store, range, selected, selecting,
+};
 
 /// A value as a payload.
 pub fn encode<T: Serialize + DeserializeOwned>(codec: Codec, value: &T) -> Option<Bytes> {

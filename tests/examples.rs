@@ -102,9 +102,11 @@ async fn bad_flags_are_explained() {
         let complaint = complaint(axum_app(args), 2).await;
         assert!(complaint.contains("error:") && complaint.contains("Usage:"), "{args:?}: {complaint}");
     }
-    let mut fetcher = example("fetcher");
-    fetcher.arg("--nonsense");
-    assert!(complaint(fetcher, 2).await.contains("usage:"));
+    for name in ["axum_shop", "fetcher"] {
+        let mut example = example(name);
+        example.arg("--nonsense");
+        assert!(complaint(example, 2).await.contains("usage:"), "{name}");
+    }
 }
 
 #[tokio::test]
@@ -123,8 +125,14 @@ async fn address(server: &mut Child, before: &str) -> SocketAddr {
 }
 
 async fn get(server: SocketAddr, path: &str) -> String {
+    ask(server, &format!("GET {path}"), "", "").await
+}
+
+/// One request on a connection of its own; `fields` are whole lines.
+async fn ask(server: SocketAddr, line: &str, fields: &str, body: &str) -> String {
     let mut stream = TcpStream::connect(server).await.expect("it listens");
-    let request = format!("GET {path} HTTP/1.1\r\nhost: reports.example\r\nconnection: close\r\n\r\n");
+    let common = format!("host: reports.example\r\nconnection: close\r\ncontent-length: {}\r\n", body.len());
+    let request = format!("{line} HTTP/1.1\r\n{common}{fields}\r\n{body}");
     stream.write_all(request.as_bytes()).await.expect("it reads");
     let mut response = String::new();
     stream.read_to_string(&mut response).await.expect("it answers");
@@ -151,6 +159,38 @@ async fn the_app_serves_until_it_is_interrupted() {
         assert!(kill.is_ok_and(|status| status.success()));
         let status = timeout(BOUND, app.wait()).await.expect("it ends").expect("it is our child");
         assert_eq!(status.code(), Some(0), "after {signal}");
+    }
+}
+
+#[tokio::test]
+async fn the_shop_shows_its_new_price_at_once() {
+    let server = RedisServer::start();
+    for args in [&[][..], &["--redis".to_owned(), server.url()]] {
+        let mut shop = example("axum_shop").args(args).spawn().expect("it starts");
+        let at = address(&mut shop, "listening on ").await;
+        let german = "accept-language: de\r\n";
+        let shown = [("/tea", "", "tea: "), ("/prices", "", "tea: "), ("/", "", "Tea: "), ("/", german, "Tee: ")];
+        for price in ["3", "4.5"] {
+            for (path, fields, what) in shown {
+                for from_origin in [true, false] {
+                    let answer = ask(at, &format!("GET {path}"), fields, "").await;
+                    assert!(answer.contains(&format!("{what}{price} EUR")), "{path}: {answer}");
+                    assert_eq!(answer.contains("; fwd-status="), from_origin, "{path}: {answer}");
+                }
+            }
+            for _ in 0..2 {
+                let private = get(at, "/basket").await;
+                assert!(private.ends_with("one pot of tea\n") && private.contains("; fwd-status="), "{private}");
+            }
+            let changed = ask(at, "POST /tea", "", "450").await;
+            assert!(changed.contains(" 303 ") && changed.contains("location: /prices"), "{changed}");
+        }
+        shop.kill().await.expect("it runs");
+        let log = text(shop.wait_with_output().await.expect("it has printed").stdout);
+        for line in ["GET /tea: Filled", "GET /: Filled", "GET /basket: Bypassed", "POST /tea: Bypassed"] {
+            assert!(log.lines().any(|logged| logged == line), "no `{line}` in\n{log}");
+        }
+        assert_eq!(log.matches("asking the bank").count(), 1, "{log}");
     }
 }
 

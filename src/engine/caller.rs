@@ -45,6 +45,8 @@ pub(super) struct Caller<'a, R, J> {
     leading: Vec<Led>,
     /// What was passed on the way to its place.
     trail: Vec<Live>,
+    /// Where the store has sent it, and past how many, if it has gone on from there by memory alone.
+    recalled: Option<(Address, usize)>,
     /// Where it asks, if that is from within another computation.
     noted: Option<Waiting>,
     /// Whether it was sent on by a computation that it had waited for: what that one has made counts.
@@ -71,8 +73,8 @@ impl<'a, R: Send + 'a, J: Judge<R> + Clone + Send + Sync + 'static> Caller<'a, R
         let budget = clock::in_future(backoff::budget(place.config.wait, clock::draw()));
         let give_up = place.deadline.map_or(budget, |deadline| deadline.min(budget));
         let (asked, trail) = (Timestamp::now(), Vec::new());
-        let (noted, waited, newer, answer) = (None, false, None, PhantomData);
-        Self { place, judge, spawn, asked, budget, give_up, leading, trail, noted, waited, newer, answer }
+        let (recalled, noted, waited, newer, answer) = (None, None, false, None, PhantomData);
+        Self { place, judge, spawn, asked, budget, give_up, leading, trail, recalled, noted, waited, newer, answer }
     }
 
     pub(super) async fn ask(mut self, fetch: BoxFetch<'a, R>) -> (R, CacheVerdict) {
@@ -94,7 +96,7 @@ impl<'a, R: Send + 'a, J: Judge<R> + Clone + Send + Sync + 'static> Caller<'a, R
         let now = Timestamp::now();
         let served = matches!(self.judge.judge(&entry, now), Verdict::Serve | Verdict::ServeAndRefresh);
         let answer = (served && !is_marker(&entry, now)).then(|| self.judge.read(&entry))??;
-        let verdict = if freshness(&entry, now) == Freshness::Fresh { CacheVerdict::Hit } else { CacheVerdict::Stale };
+        let verdict = of_stored(&entry, now);
         telemetry::answered(&self.place.engine.stats, &self.place.at, verdict, now.since(self.asked));
         Some((answer, verdict))
     }
@@ -117,7 +119,7 @@ impl<'a, R: Send + 'a, J: Judge<R> + Clone + Send + Sync + 'static> Caller<'a, R
                         fetch = unused;
                         break;
                     }
-                    (self.waited, self.newer) = (true, None);
+                    (self.waited, self.newer, self.recalled) = (true, None, None);
                     unused
                 }
             };
@@ -129,9 +131,10 @@ impl<'a, R: Send + 'a, J: Judge<R> + Clone + Send + Sync + 'static> Caller<'a, R
         if self.newer == Some(Scope::Local) {
             return self.local(Start::Overdue, None, fetch).await;
         }
-        // A flight is joined without a lookup, unless what it refreshes is good enough for this caller, or not for it.
+        self.come_back();
+        // A flight is joined without a lookup, unless what it has seen is good enough for this caller, or not for it.
         if let Some(join) = self.place.engine.flights.join(&self.place.at, self.wanted(None))
-            && !join.seen().is_some_and(|seen| self.servable(seen) || self.declines(seen))
+            && !join.seen().is_some_and(|seen| self.servable(seen) || self.declines(seen) || self.is_told_to_pass(seen))
         {
             return self.wait(join, fetch).await;
         }
@@ -161,7 +164,7 @@ impl<'a, R: Send + 'a, J: Judge<R> + Clone + Send + Sync + 'static> Caller<'a, R
         }
         match self.judge.judge(&entry, now) {
             Verdict::Serve => match self.judge.read(&entry) {
-                Some(answer) => Round::Answer(answer, CacheVerdict::Hit),
+                Some(answer) => Round::Answer(answer, of_stored(&entry, now)),
                 None => self.compute(Some(entry), fetch).await,
             },
             Verdict::ServeAndRefresh => match self.judge.read(&entry) {
@@ -180,9 +183,7 @@ impl<'a, R: Send + 'a, J: Judge<R> + Clone + Send + Sync + 'static> Caller<'a, R
             let found = match self.look_up(&chain).await {
                 Ok(found) => found,
                 Err(error) => {
-                    while let Some(hop) = self.place.remembered(&self.judge)
-                        && self.descend(hop)
-                    {}
+                    self.recall();
                     return Err(error);
                 }
             };
@@ -214,6 +215,25 @@ impl<'a, R: Send + 'a, J: Judge<R> + Clone + Send + Sync + 'static> Caller<'a, R
             self.noted = Waiting::enter(&self.place, &self.leading);
         }
         !deep
+    }
+
+    /// Goes on by memory, to meet the others who do without the store.
+    fn recall(&mut self) {
+        let here = (self.place.at.clone(), self.trail.len());
+        while let Some(hop) = self.place.remembered(&self.judge)
+            && self.descend(hop)
+        {}
+        self.recalled = Some(here);
+    }
+
+    /// Back to where the store has sent it, before that is asked again: what it remembers may have been invalidated, and
+    /// the entry beneath is still there.
+    fn come_back(&mut self) {
+        if let Some((at, passed)) = self.recalled.take() {
+            self.place.at = at;
+            self.trail.truncate(passed);
+            self.noted = Waiting::enter(&self.place, &self.leading);
+        }
     }
 
     /// Whether it asks for what its own task computes.
@@ -264,8 +284,7 @@ impl<'a, R: Send + 'a, J: Judge<R> + Clone + Send + Sync + 'static> Caller<'a, R
                 return Round::Answer(answer, verdict);
             }
         }
-        let early = freshness(&entry, Timestamp::now()) == Freshness::Fresh;
-        Round::Answer(answer, if early { CacheVerdict::Hit } else { CacheVerdict::Stale })
+        Round::Answer(answer, of_stored(&entry, Timestamp::now()))
     }
 
     async fn fly(&self, flight: Flight, start: Start, seen: Option<Entry>, fetch: BoxFetch<'a, R>) -> Round<'a, R> {
@@ -327,6 +346,12 @@ impl<'a, R: Send + 'a, J: Judge<R> + Clone + Send + Sync + 'static> Caller<'a, R
         self.judge.judge(entry, Timestamp::now()) == Verdict::Decline
     }
 
+    /// Whether the entry is a marker that this caller makes a call of its own.
+    fn is_told_to_pass(&self, entry: &Entry) -> bool {
+        let meta = entry.meta();
+        meta.kind == Kind::Pass && is_marker(entry, Timestamp::now()) && self.judge.heeds(meta.codec)
+    }
+
     /// The entry as an answer, if it may stand in for one that failed.
     fn forgiven(&self, entry: &Entry) -> Option<R> {
         self.judge.forgives(entry, Timestamp::now()).then(|| self.judge.read(entry))?
@@ -374,6 +399,11 @@ impl<'a, R: Send + 'a, J: Judge<R> + Clone + Send + Sync + 'static> Caller<'a, R
     async fn alone(&self, fetch: BoxFetch<'a, R>) -> (R, CacheVerdict) {
         (fetch(Turn::Alone).await.own, CacheVerdict::Bypassed)
     }
+}
+
+/// What an entry that is served as it is makes of an answer.
+fn of_stored(entry: &Entry, now: Timestamp) -> CacheVerdict {
+    if freshness(entry, now) == Freshness::Fresh { CacheVerdict::Hit } else { CacheVerdict::Stale }
 }
 
 /// So often a caller asks again, for instance because the one it waited for was cancelled, before it helps itself.

@@ -35,7 +35,7 @@ pub(crate) enum State {
     /// An entry was there: each one judges it.
     Found(Entry),
     /// An entry that was made while they waited: for them it counts, however short its lifetime.
-    Filled(Made),
+    Filled(Arc<Made>),
     /// Stale, but nothing newer came in time.
     Stale(Entry),
     /// A value of which no entry is made, or not yet.

@@ -17,6 +17,7 @@ use crate::{
     store::{Ask, Hold, Lead, Listener, Token},
     telemetry,
 };
+use std::sync::Arc;
 use tokio::{sync::oneshot, time::Instant};
 
 /// Dropped at any await, it strands nobody: [`Flight`](super::flight::Flight) lets the next one try, [`LeaseGuard`] gives the lease back.
@@ -191,7 +192,7 @@ impl<'a, R: Send + 'a, J: Judge<R> + Clone + Send + Sync + 'static> Pilot<'a, R,
         }
         // What this flight waited for counts, however short its lifetime: else those who wait would lead in turn.
         if awaited.contains(&id) && self.judge.read(&entry).is_some() {
-            return Some(Hit::Land(State::Filled(entry.into())));
+            return Some(Hit::Land(State::Filled(Arc::new(entry.into()))));
         }
         match self.judge.judge(&entry, now) {
             Verdict::Serve | Verdict::ServeAndRefresh if self.judge.read(&entry).is_some() => {

@@ -15,7 +15,7 @@ use crate::{
     store::{Listener, StoreError, Token, Tombstone},
 };
 use futures_util::FutureExt;
-use std::{future::Future, panic::AssertUnwindSafe, pin::pin, time::Duration};
+use std::{future::Future, panic::AssertUnwindSafe, pin::pin, sync::Arc, time::Duration};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 pub(super) struct Run {
@@ -173,7 +173,7 @@ impl Run {
             Rest::Store(id, times, keep, end) => {
                 match self.attend(&mut claim, deadline, end.reached()).await.unwrap_or(Ended::BrokenOff) {
                     Ended::Payload(payload) => {
-                        let made = Made::new(id, times, keep, payload);
+                        let made = Arc::new(Made::new(id, times, keep, payload));
                         // Joined while it is filled only if that is of use to those who come now.
                         let state = State::Filled(made.clone());
                         match freshness(&made.entry, Timestamp::now()) {

@@ -196,7 +196,7 @@ pub(crate) type BoxFetch<'a, R> = Box<dyn FnOnce(Turn) -> BoxFuture<'a, Head<R>>
 pub enum CacheVerdict {
     /// From the cache, fresh.
     Hit,
-    /// From the cache, stale: it is being refreshed, or the fetch for a newer one failed.
+    /// From the cache, stale: it is being refreshed, the fetch for a newer one failed, or the request accepts it.
     Stale,
     /// By the origin, while this request held the lease.
     Filled,

@@ -97,7 +97,10 @@ impl<H: Borrow<HeaderMap>, B, E> Judge<Answer<B, E>> for Asking<H, B, E> {
     }
 
     fn forgives(&self, entry: &Entry, now: Timestamp) -> bool {
-        policy::forgives(entry, now) && self.stored(entry).is_some()
+        let Some(stored) = self.stored(entry) else { return false };
+        let stale_for = entry.age(now).saturating_sub(entry.meta().lifetimes.fresh_for);
+        let accepted = !stored.facts.never_stale && stale_for < self.wish.demand.stale_if_error;
+        accepted || policy::forgives(entry, now)
     }
 
     fn read(&self, entry: &Entry) -> Option<Answer<B, E>> {

@@ -8,16 +8,19 @@ use super::{
     semantics::{
         self,
         freshness::Times,
+        ranges::{self, Cut},
         request::{self, Asked, Credentials},
         reuse::Facts,
         storing::{self, Shared},
     },
+    vary::Selecting,
 };
 use crate::key::Key;
 use bytes::Bytes;
 use http::{HeaderMap, Method, Request, StatusCode};
 use std::{
     fmt::Debug,
+    ops::Range,
     time::{Duration, SystemTime},
 };
 
@@ -68,4 +71,30 @@ pub fn decode_head(payload: &Bytes) -> Option<(StatusCode, HeaderMap, Duration, 
 #[must_use]
 pub fn http_key(request: &Request<()>) -> Key {
     Target::of(request).key(Class::Get, &Rules::default())
+}
+
+/// The fields of a `Vary`, as they are stored; nothing if no request selects the response.
+#[must_use]
+pub fn selecting(headers: &HeaderMap) -> Option<Vec<u8>> {
+    Selecting::of(headers).map(|fields| fields.encode())
+}
+
+/// What a request says in the fields that were stored so; nothing if these do not decode.
+#[must_use]
+pub fn selected(stored: &[u8], request: &HeaderMap) -> Option<Vec<u8>> {
+    let mut values = Vec::new();
+    Selecting::decode(stored)?.values(request, &Rules::default(), &mut values);
+    Some(values)
+}
+
+/// The status, the head, and which bytes of a stored 200 of that length a GET gets.
+#[must_use]
+pub fn range(request: &HeaderMap, stored: &HeaderMap, length: u64) -> (StatusCode, HeaderMap, Range<u64>) {
+    match ranges::range(request, StatusCode::OK, stored, length) {
+        Cut::Whole => (StatusCode::OK, stored.clone(), 0..length),
+        Cut::Part { first, last } => {
+            (StatusCode::PARTIAL_CONTENT, ranges::part(stored, first, last, length), first..last + 1)
+        }
+        Cut::Unsatisfiable => (StatusCode::RANGE_NOT_SATISFIABLE, ranges::unsatisfiable(stored, length), 0..0),
+    }
 }

@@ -54,11 +54,14 @@ pub(super) fn beyond(fields: Selecting, trail: &[Live]) -> Selecting {
 
 /// Hashed: what a request says in `Cookie` is neither kept nor shown.
 fn variant(index: Token, fields: &Selecting, request: &HeaderMap, rules: &Rules) -> Bytes {
-    let mut text = index.as_bytes().to_vec();
-    text.extend_from_slice(&fields.values(request, rules));
+    let mut text = Vec::with_capacity(USUAL_VALUES);
+    text.extend_from_slice(index.as_bytes());
+    fields.values(request, rules, &mut text);
     Bytes::copy_from_slice(KeyHash::of(&text).as_bytes())
 }
 
 /// Tells an index from a response.
 pub(super) const INDEX: u64 = u64::from_be_bytes(*b"http-v1\0");
+/// Room for this is made beforehand.
+const USUAL_VALUES: usize = 256;
 const SHORTEST: Duration = Duration::from_secs(600);

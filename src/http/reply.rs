@@ -24,24 +24,24 @@ pub(super) struct Reply<'a> {
 impl Reply<'_> {
     /// From the cache.
     pub(super) fn stored<B>(&self, stored: &Stored, age: Duration, note: Note) -> Response<GuardBody<B>> {
-        let (status, mut headers, mut body) = (stored.status, stored.headers.clone(), stored.body.clone());
-        let mut cut = Cut::Whole;
-        if !self.wish.head && self.request.contains_key(header::RANGE) {
-            cut = ranges::range(self.request, status, &headers, body.len() as u64);
+        let (head, whole) = (&stored.headers, &stored.body);
+        if self.is_known(stored.status, head) {
+            return not_modified(head, age, note);
         }
-        let status = match cut {
-            _ if self.is_known(status, &headers) => return self.not_modified(&headers, age, note),
-            Cut::Whole => status,
+        let length = whole.len() as u64;
+        let cut = match self.wish.head {
+            true => Cut::Whole,
+            false => ranges::range(self.request, stored.status, head, length),
+        };
+        let (status, mut headers, mut body) = match cut {
+            Cut::Whole => (stored.status, head.clone(), whole.clone()),
             Cut::Part { first, last } => {
                 // Within the length, which is one of memory.
-                headers = ranges::part(&headers, first, last, body.len() as u64);
-                body = body.slice(first as usize..=last as usize);
-                StatusCode::PARTIAL_CONTENT
+                let part = whole.slice(first as usize..=last as usize);
+                (StatusCode::PARTIAL_CONTENT, ranges::part(head, first, last, length), part)
             }
             Cut::Unsatisfiable => {
-                headers = ranges::unsatisfiable(&headers, body.len() as u64);
-                body = Bytes::new();
-                StatusCode::RANGE_NOT_SATISFIABLE
+                (StatusCode::RANGE_NOT_SATISFIABLE, ranges::unsatisfiable(head, length), Bytes::new())
             }
         };
         if self.wish.head {
@@ -62,7 +62,7 @@ impl Reply<'_> {
         note: Note,
     ) -> Response<GuardBody<B>> {
         if self.is_known(status, &headers) {
-            return self.not_modified(&headers, age, note);
+            return not_modified(&headers, age, note);
         }
         respond(status, headers, body, age, note)
     }
@@ -81,11 +81,11 @@ impl Reply<'_> {
     fn is_known(&self, status: StatusCode, headers: &HeaderMap) -> bool {
         validation::not_modified_since(self.request, status, headers)
     }
+}
 
-    fn not_modified<B>(&self, headers: &HeaderMap, age: Duration, note: Note) -> Response<GuardBody<B>> {
-        let headers = validation::not_modified(headers);
-        respond(StatusCode::NOT_MODIFIED, headers, GuardBody::stored(Bytes::new()), age, note)
-    }
+fn not_modified<B>(headers: &HeaderMap, age: Duration, note: Note) -> Response<GuardBody<B>> {
+    let headers = validation::not_modified(headers);
+    respond(StatusCode::NOT_MODIFIED, headers, GuardBody::stored(Bytes::new()), age, note)
 }
 
 fn respond<B>(

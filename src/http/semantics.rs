@@ -23,10 +23,3 @@ pub(super) fn age(headers: &HeaderMap) -> u32 {
     let first = headers.get(header::AGE).and_then(|ages| ages.as_bytes().split(|byte| *byte == b',').next());
     first.and_then(|age| directives::seconds(age.trim_ascii())).unwrap_or(0)
 }
-
-fn contains(headers: &HeaderMap, name: &header::HeaderName, token: &str) -> bool {
-    let in_line = |line: &http::HeaderValue| {
-        line.as_bytes().split(|byte| *byte == b',').any(|item| item.trim_ascii().eq_ignore_ascii_case(token.as_bytes()))
-    };
-    headers.get_all(name).iter().any(in_line)
-}

@@ -42,6 +42,23 @@ impl<S> Layer<S> for StampedeGuard {
 ///
 /// It is always ready, since a saturated origin must not keep hits waiting: a call drives a clone of the inner service
 /// ready. The inner service's error reaches the request that led unchanged; those who waited for it get a 502.
+///
+/// What its handlers say in `Cache-Control` counts; each route can have a clone with settings of its own:
+///
+/// ```
+/// # #[cfg(feature = "axum")] {
+/// use axum::{Router, http::header::CACHE_CONTROL, routing::get};
+/// use stampede_guard::{Policy, StampedeGuard};
+/// use std::time::Duration;
+///
+/// let guard = StampedeGuard::in_memory();
+/// let silent = guard.clone().policy(Policy::fresh_for(Duration::from_secs(60)));
+/// let app: Router = Router::new()
+///     .route("/news", get(async || "fresh for a minute").route_layer(silent))
+///     .route("/rates", get(async || ([(CACHE_CONTROL, "max-age=300")], "for five")).route_layer(guard.clone()))
+///     .route("/basket", get(async || ([(CACHE_CONTROL, "private")], "for one client")).route_layer(guard));
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct GuardService<S> {
     pub(super) inner: S,
@@ -82,7 +99,7 @@ where
         let (headers, config, asked) = (request.headers(), place.config.clone(), Timestamp::now());
         let asking = Asking { wish, headers, config, asked, of: PhantomData::<fn() -> (B, S::Error)> };
         if let Some(Ok(hit)) = place.peek(&asking) {
-            return ResponseFuture::ready(status::stamp(hit, CacheVerdict::Hit, self.shown(&place)));
+            return ResponseFuture::ready(status::stamp(hit, CacheVerdict::Hit, shown(&place)));
         }
         ResponseFuture::slow(self.clone().answer(request, place, wish, asked))
     }
@@ -106,12 +123,12 @@ impl<S> GuardService<S> {
         let mut get = None;
         if wish.head || wish.look_only.is_some() {
             if let Some((answer, verdict)) = place.clone().look(asking.clone()).await {
-                return answer.map(|response| status::stamp(response, verdict, self.shown(&place)));
+                return answer.map(|response| status::stamp(response, verdict, shown(&place)));
             }
             match wish.look_only {
                 Some(LookOnly::Or504) => {
                     let response = reply::only_if_cached();
-                    return Ok(status::stamp(response, CacheVerdict::Refused, self.shown(&place)));
+                    return Ok(status::stamp(response, CacheVerdict::Refused, shown(&place)));
                 }
                 Some(LookOnly::OrForward) => return self.forward(request, "miss").await,
                 // What is stored of a GET would have done; but the answer to a HEAD never fills it.
@@ -121,7 +138,7 @@ impl<S> GuardService<S> {
                 }
             }
         }
-        let (inner, call) = (self.inner.clone(), Call { wish, client, place: place.clone() });
+        let (inner, call) = (self.inner, Call { wish, client, place: place.clone() });
         let (fetch, began) = (move |turn: Turn| call.make(inner, request, turn), clock::wall());
         let (answer, verdict) = place.clone().resolve(asking.clone(), fetch).await;
         let response = answer?;
@@ -133,7 +150,7 @@ impl<S> GuardService<S> {
                 confirm::after_head(found, &wish, began, status, &headers).await;
             }
         }
-        Ok(status::stamp(response, verdict, self.shown(&place)))
+        Ok(status::stamp(response, verdict, shown(&place)))
     }
 
     /// As it is, for this client alone.
@@ -144,10 +161,11 @@ impl<S> GuardService<S> {
         let response = origin::alone(self.inner, request, why).await?;
         Ok(status::stamp(response, CacheVerdict::Bypassed, None))
     }
+}
 
-    fn shown<'a>(&self, place: &'a Place) -> Option<&'a Key> {
-        self.guard.config().rules.show_key.then(|| place.at.key())
-    }
+/// The key, if it is to be shown.
+fn shown(place: &Place) -> Option<&Key> {
+    place.config.rules.show_key.then(|| place.at.key())
 }
 
 /// An extension of a request: when its answer is needed. It takes the place of the guard's

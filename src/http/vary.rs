@@ -12,9 +12,7 @@ impl Selecting {
     pub(super) fn of(headers: &HeaderMap) -> Option<Self> {
         let members = headers.get_all(header::VARY).iter().flat_map(|line| line.as_bytes().split(|byte| *byte == b','));
         let named = members.map(<[u8]>::trim_ascii).filter(|member| !member.is_empty());
-        // `*` is a valid name of a field for `HeaderName`, as it is a token.
-        let fields = named.map(|name| HeaderName::from_bytes(name).ok().filter(|name| name != "*"));
-        Self::sorted(fields.collect::<Option<Vec<_>>>()?)
+        Self::sorted(named.map(field).collect::<Option<Vec<_>>>()?)
     }
 
     fn sorted(mut fields: Vec<HeaderName>) -> Option<Self> {
@@ -34,26 +32,26 @@ impl Selecting {
         self
     }
 
-    /// What a request says in these fields, the same for all requests that select the same response. A field that is
-    /// absent differs from an empty one, and each has its length before it, so that none runs into the next.
-    pub(super) fn values(&self, request: &HeaderMap, rules: &Rules) -> Vec<u8> {
-        let mut values = Vec::new();
+    /// Writes what a request says in these fields, the same for all requests that select the same response. A field that
+    /// is absent differs from an empty one, and each has its length before it, so that none runs into the next.
+    pub(super) fn values(&self, request: &HeaderMap, rules: &Rules, to: &mut Vec<u8>) {
         for field in &self.0 {
             let mut lines = request.get_all(field).iter().peekable();
             if lines.peek().is_none() {
-                values.push(ABSENT);
+                to.push(ABSENT);
                 continue;
             }
-            let members: Vec<_> = lines.flat_map(members).collect();
-            let value = match rules.normalized.contains(field) {
-                true => folded(&members),
-                false => members.join(&b','),
-            };
-            values.push(PRESENT);
-            values.extend_from_slice(&(value.len() as u64).to_be_bytes());
-            values.extend_from_slice(&value);
+            to.push(PRESENT);
+            let length = to.len()..to.len() + size_of::<u64>();
+            to.extend_from_slice(&[0; size_of::<u64>()]);
+            let members = lines.flat_map(members);
+            match rules.normalized.contains(field) {
+                true => join(folded(members), to),
+                false => join(members, to),
+            }
+            let written = (to.len() - length.end) as u64;
+            to[length].copy_from_slice(&written.to_be_bytes());
         }
-        values
     }
 
     /// For the store.
@@ -67,24 +65,39 @@ impl Selecting {
         if bytes.is_empty() {
             return Some(Self::default());
         }
-        let names = bytes.split(|byte| *byte == b',').take(MOST + 1).map(|name| HeaderName::from_bytes(name).ok());
-        let decoded = Self::sorted(names.collect::<Option<Vec<_>>>()?)?;
+        let names = bytes.split(|byte| *byte == b',').take(MOST + 1);
+        let decoded = Self::sorted(names.map(field).collect::<Option<Vec<_>>>()?)?;
         (decoded.encode() == bytes).then_some(decoded)
     }
 }
 
-/// RFC 9111 §4.1 allows to take white space around commas away; a comma in quotes separates nothing.
-fn members(line: &HeaderValue) -> Vec<&[u8]> {
-    let mut quotes = Quotes::default();
-    line.as_bytes().split(|byte| quotes.end_member(*byte)).map(<[u8]>::trim_ascii).collect()
+/// `*` is a valid name for `HeaderName`, as it is a token.
+fn field(name: &[u8]) -> Option<HeaderName> {
+    HeaderName::from_bytes(name).ok().filter(|name| name != "*")
 }
 
-fn folded(members: &[&[u8]]) -> Vec<u8> {
-    let mut members: Vec<_> = members.iter().map(|member| member.to_ascii_lowercase()).collect();
-    members.retain(|member| !member.is_empty());
+/// RFC 9111 §4.1 allows to take white space around commas away; a comma in quotes separates nothing.
+fn members(line: &HeaderValue) -> impl Iterator<Item = &[u8]> {
+    let mut quotes = Quotes::default();
+    line.as_bytes().split(move |byte| quotes.end_member(*byte)).map(<[u8]>::trim_ascii)
+}
+
+fn folded<'a>(members: impl Iterator<Item = &'a [u8]>) -> Vec<Vec<u8>> {
+    let named = members.filter(|member| !member.is_empty());
+    let mut members: Vec<_> = named.map(<[u8]>::to_ascii_lowercase).collect();
     members.sort_unstable();
     members.dedup();
-    members.join(&b',')
+    members
+}
+
+/// Separated by commas.
+fn join(members: impl IntoIterator<Item: AsRef<[u8]>>, to: &mut Vec<u8>) {
+    for (i, member) in members.into_iter().enumerate() {
+        if i > 0 {
+            to.push(b',');
+        }
+        to.extend_from_slice(member.as_ref());
+    }
 }
 
 const ABSENT: u8 = 0;
@@ -110,7 +123,13 @@ mod tests {
     }
 
     fn values(vary: &str, request: &[(&'static str, &str)]) -> Vec<u8> {
-        selecting(&[vary]).expect("fields").values(&headers(request), &Rules::default())
+        by(&Rules::default(), vary, &headers(request))
+    }
+
+    fn by(rules: &Rules, vary: &str, request: &HeaderMap) -> Vec<u8> {
+        let mut values = Vec::new();
+        selecting(&[vary]).expect("fields").values(request, rules, &mut values);
+        values
     }
 
     #[test]
@@ -155,8 +174,7 @@ mod tests {
         let rules = Rules::default().normalize([header::ACCEPT_ENCODING]);
         let of = |value: &str| {
             let request = headers(&[("accept-encoding", value), ("accept", value)]);
-            let both = selecting(&["accept-encoding"]).expect("fields").values(&request, &rules);
-            (both, selecting(&["accept"]).expect("fields").values(&request, &rules))
+            (by(&rules, "accept-encoding", &request), by(&rules, "accept", &request))
         };
         let (folded, raw) = of("gzip, br");
         for other in ["br,gzip", "GZIP,Br", "gzip,, br, gzip"] {
@@ -168,7 +186,7 @@ mod tests {
 
     #[test]
     fn garbage_does_not_decode() {
-        for garbage in [&b"A"[..], b"b,a", b"a,a", b"a,", b",", b"a b", b"\xff", &b"a,".repeat(1 << 20)] {
+        for garbage in [&b"A"[..], b"*", b"b,a", b"a,a", b"a,", b",", b"a b", b"\xff", &b"a,".repeat(1 << 20)] {
             assert_eq!(Selecting::decode(garbage), None);
         }
     }

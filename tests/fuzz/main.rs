@@ -31,6 +31,8 @@ targets! {
     keys: MIB;
     // A length prefix may claim a mebibyte, and serde makes room for as much at each level of a nested list.
     payload: 4 * MIB;
+    ranges: MIB;
+    vary: MIB;
 }
 
 fn fuzz(target: &str, allowance: usize) {

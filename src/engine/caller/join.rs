@@ -119,18 +119,19 @@ impl<'a, R: Send + 'a, J: Judge<R> + Clone + Send + Sync + 'static> Caller<'a, R
                     false => return Round::Again(fetch),
                 }
             }
-            State::Filled(Made { entry, index }) => {
+            State::Filled(made) => {
+                let Made { entry, index } = &*made;
                 if let Some((variant, index)) = index {
-                    match self.hop(&index) {
-                        Some(hop) if hop.variant == variant => {}
+                    match self.hop(index) {
+                        Some(hop) if hop.variant == *variant => {}
                         Some(hop) => return Round::Beneath(hop, fetch),
                         None => return Round::Newer(Scope::Fleet, fetch),
                     }
                 }
                 // Made while this caller waited, it counts, however short its lifetime; joined too late, it is judged.
-                match entry.meta().answered >= self.asked || self.servable(&entry) {
-                    true => self.judge.read(&entry).map_or(Offer::Declined, Offer::Taken),
-                    false if self.declines(&entry) => Offer::Declined,
+                match entry.meta().answered >= self.asked || self.servable(entry) {
+                    true => self.judge.read(entry).map_or(Offer::Declined, Offer::Taken),
+                    false if self.declines(entry) => Offer::Declined,
                     false => return Round::Newer(Scope::Fleet, fetch),
                 }
             }

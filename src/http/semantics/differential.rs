@@ -60,7 +60,11 @@ impl Case {
     fn serves(&self, stored: &HeaderMap, terms: Terms, wish: Wish) -> bool {
         let rules = Rules::default();
         let select = Selecting::of(stored).expect("it was stored");
-        let values = |fields| select.values(&Self::head(fields), &rules);
+        let values = |fields| {
+            let mut values = Vec::new();
+            select.values(&Self::head(fields), &rules, &mut values);
+            values
+        };
         let here = Duration::from_secs(self.after);
         let ages = Ages { age: terms.age + here, here, fresh_for: terms.lifetime.expect("never silent") };
         let reuse = reuse(&Facts::of(stored, &rules), &wish.demand, ages);

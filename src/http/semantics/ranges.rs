@@ -1,6 +1,7 @@
 //! Parts of a stored response: RFC 9110 §14.
 
 use super::{etag::Tag, freshness::date, validation};
+use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use std::time::Duration;
 
@@ -72,7 +73,7 @@ fn if_range(request: &HeaderMap, stored: &HeaderMap) -> bool {
 pub(in crate::http) fn part(stored: &HeaderMap, first: u64, last: u64, length: u64) -> HeaderMap {
     let mut head = stored.clone();
     head.insert(header::CONTENT_LENGTH, (last - first + 1).into());
-    said(&mut head, &format!("bytes {first}-{last}/{length}"));
+    said(&mut head, format!("bytes {first}-{last}/{length}"));
     head
 }
 
@@ -80,12 +81,12 @@ pub(in crate::http) fn part(stored: &HeaderMap, first: u64, last: u64, length: u
 pub(in crate::http) fn unsatisfiable(stored: &HeaderMap, length: u64) -> HeaderMap {
     let mut head = validation::not_modified(stored);
     head.insert(header::CONTENT_LENGTH, 0.into());
-    said(&mut head, &format!("bytes */{length}"));
+    said(&mut head, format!("bytes */{length}"));
     head
 }
 
-fn said(head: &mut HeaderMap, range: &str) {
-    if let Ok(range) = HeaderValue::from_str(range) {
+fn said(head: &mut HeaderMap, range: String) {
+    if let Ok(range) = HeaderValue::from_maybe_shared(Bytes::from(range)) {
         head.insert(header::CONTENT_RANGE, range);
     }
 }

@@ -46,6 +46,8 @@ pub(in crate::http) struct Demand {
     pub(in crate::http) min_fresh: Duration,
     /// `None`: no staleness is accepted; `Duration::MAX`: any.
     pub(in crate::http) max_stale: Option<Duration>,
+    /// RFC 5861 §4: for how long beyond its freshness it may stand in for an answer that failed.
+    pub(in crate::http) stale_if_error: Duration,
 }
 
 /// What says who asks, ordered by how much a response must say to be shared nevertheless: see
@@ -85,6 +87,7 @@ pub(in crate::http) fn asked(method: &Method, headers: &HeaderMap, has_body: boo
         max_age: directives.max_age,
         min_fresh: directives.min_fresh.unwrap_or_default(),
         max_stale: directives.max_stale,
+        stale_if_error: directives.stale_if_error.unwrap_or_default(),
     };
     Asked::Cache(Wish { head, look_only, demand, credentials: credentials(headers) })
 }
@@ -115,7 +118,13 @@ mod tests {
         }
     }
 
-    const ANYTHING: Demand = Demand { no_cache: false, max_age: None, min_fresh: Duration::ZERO, max_stale: None };
+    const ANYTHING: Demand = Demand {
+        no_cache: false,
+        max_age: None,
+        min_fresh: Duration::ZERO,
+        max_stale: None,
+        stale_if_error: Duration::ZERO,
+    };
 
     /// RFC 9111 §4.4.
     #[test]
@@ -156,6 +165,7 @@ mod tests {
             ("max-age=0", Demand { max_age: Some(s(0)), ..ANYTHING }),
             ("max-age=5, min-fresh=3", Demand { max_age: Some(s(5)), min_fresh: s(3), ..ANYTHING }),
             ("max-stale", Demand { max_stale: Some(Duration::MAX), ..ANYTHING }),
+            ("stale-if-error=9", Demand { stale_if_error: s(9), ..ANYTHING }),
             ("max-stale=9", Demand { max_stale: Some(s(9)), ..ANYTHING }),
         ] {
             assert_eq!(wish(&[("cache-control", value)]).demand, demand, "{value}");

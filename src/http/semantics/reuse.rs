@@ -87,7 +87,13 @@ mod tests {
     use super::{super::kit::headers, *};
     use proptest::prelude::*;
 
-    const ANYTHING: Demand = Demand { no_cache: false, max_age: None, min_fresh: Duration::ZERO, max_stale: None };
+    const ANYTHING: Demand = Demand {
+        no_cache: false,
+        max_age: None,
+        min_fresh: Duration::ZERO,
+        max_stale: None,
+        stale_if_error: Duration::ZERO,
+    };
 
     fn s(seconds: u64) -> Duration {
         Duration::from_secs(seconds)
@@ -180,7 +186,7 @@ mod tests {
             age in 0_u64..40, more in 0_u64..40, most in proptest::option::of(0_u64..40), min_fresh in 0_u64..10,
             no_cache: bool, control in "(max-age=10|s-maxage=10|immutable|must-revalidate)",
         ) {
-            let demand = Demand { no_cache, max_age: most.map(s), min_fresh: s(min_fresh), max_stale: None };
+            let demand = Demand { no_cache, max_age: most.map(s), min_fresh: s(min_fresh), max_stale: None, ..ANYTHING };
             let is_fresh = |age, demand| after(age, &control, demand) == Reuse::Fresh;
             prop_assert!(!is_fresh(age + more, demand) || is_fresh(age, demand));
             prop_assert!(!is_fresh(age, demand) || is_fresh(age, ANYTHING));

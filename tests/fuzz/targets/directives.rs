@@ -38,19 +38,36 @@ fn forbids(headers: &HeaderMap) {
     let ok = StatusCode::OK;
     let seconds = fuzzing::may_store(ok, headers, UNIX_EPOCH).flatten().unwrap_or_default();
     assert!(seconds <= Duration::from_secs(1 << 31));
-    for forbidden in ["no-store", "private", "No-Cache", "private=\"a, b\"", "max-age=0, s-maxage=0", "s-maxage=-1"] {
+    let and = |directive: &str| {
         let mut headers = headers.clone();
-        append(&mut headers, CACHE_CONTROL, forbidden.as_bytes());
-        assert_eq!(fuzzing::may_store(ok, &headers, UNIX_EPOCH), None, "{forbidden}");
+        append(&mut headers, CACHE_CONTROL, directive.as_bytes());
+        headers
+    };
+    let forbids = |status, directive| {
+        assert_eq!(fuzzing::may_store(status, &and(directive), UNIX_EPOCH), None, "{directive}");
+    };
+    for directive in ["private", "No-Cache", "private=\"a, b\"", "max-age=0, s-maxage=0", "s-maxage=-1"] {
+        forbids(ok, directive);
     }
-    let mut headers = headers.clone();
-    append(&mut headers, CACHE_CONTROL, b"no-store");
-    assert_eq!(fuzzing::may_answer(&headers), None);
+    // RFC 9111 §5.2.2.3: beside a must-understand, a no-store is for those who do not know the status.
+    let understood = fuzzing::directives(&and("must-understand")) == fuzzing::directives(headers);
+    if !understood {
+        forbids(ok, "no-store");
+    }
+    forbids(unknown(), "no-store");
+    forbids(unknown(), "must-understand");
+    assert_eq!(fuzzing::may_answer(&and("no-store")), None);
+}
+
+/// A status of which nobody knows what it means to a cache.
+fn unknown() -> StatusCode {
+    StatusCode::from_u16(299).expect("a status")
 }
 
 /// A line made of known directives, one for each byte, read as what they were chosen for.
 fn means_what_it_says(input: &[u8]) {
-    let (mut said, mut forbidden, mut max_age, mut s_maxage) = (Vec::new(), false, None, None);
+    let (mut said, mut no_store, mut private, mut understood) = (Vec::new(), false, false, false);
+    let (mut max_age, mut s_maxage, mut revalidate) = (None, None, None);
     let shorter = |known: Option<u64>, said: u64| Some(known.map_or(said, |known| known.min(said)));
     for byte in input.iter().take(12) {
         let seconds = u64::from(byte / 12);
@@ -58,18 +75,25 @@ fn means_what_it_says(input: &[u8]) {
             0 => "ext=\"no-store, \\\", private\"".to_owned(),
             1 => "public".to_owned(),
             2 => "no-store-please=1".to_owned(),
-            3 => String::new(),
+            3 => {
+                understood |= seconds == 0;
+                ["must-understand", ""][usize::from(seconds != 0)].to_owned()
+            }
             4 => {
                 s_maxage = shorter(s_maxage, seconds);
                 format!("s-maxage=\"{seconds}\"")
             }
             5 => {
-                forbidden |= seconds == 0;
+                no_store |= seconds == 0;
                 ["no-store", "x"][usize::from(seconds != 0)].to_owned()
             }
             6 => {
-                forbidden |= seconds == 1;
+                private |= seconds == 1;
                 ["private=\"set-cookie, x\"", "x=y"][usize::from(seconds != 1)].to_owned()
+            }
+            7 => {
+                revalidate = shorter(revalidate, seconds);
+                format!("stale-while-revalidate={seconds}")
             }
             _ => {
                 max_age = shorter(max_age, seconds);
@@ -78,9 +102,11 @@ fn means_what_it_says(input: &[u8]) {
         });
     }
     let lifetime = s_maxage.or(max_age);
+    // RFC 5861 §3: useful without freshness, unless an s-maxage forbids it (RFC 9111 §5.2.2.10).
+    let useful_stale = s_maxage.is_none() && revalidate.is_some_and(|window| window > 0);
     let expected = match lifetime {
-        _ if forbidden => None,
-        Some(0) => None,
+        _ if private || (no_store && !understood) => None,
+        Some(0) if !useful_stale => None,
         lifetime => Some(lifetime.map(Duration::from_secs)),
     };
     let headers = field(&[said.join(",")]);

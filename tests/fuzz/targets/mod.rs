@@ -9,6 +9,8 @@ mod envelope;
 mod head;
 mod keys;
 mod payload;
+mod ranges;
+mod vary;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
@@ -21,6 +23,8 @@ pub(crate) fn run(target: &str, input: &[u8]) {
         "head" => head::holds(input),
         "keys" => keys::hold(input),
         "payload" => payload::holds(input),
+        "ranges" => ranges::hold(input),
+        "vary" => vary::holds(input),
         _ => panic!("there is no target `{target}`"),
     }
 }

@@ -1,0 +1,126 @@
+//! Unsafe methods, and what they make of what is stored (RFC 9111 §4.4).
+
+use crate::{
+    kit::{ask, at_rest, get, on_each_store, over_redis, request, site},
+    support::Origin,
+};
+use axum::{
+    Router,
+    extract::Request,
+    http::{Method, StatusCode, header},
+    response::IntoResponse,
+    routing::any,
+};
+use stampede_guard::{CacheVerdict, StampedeGuard};
+
+/// A site whose safe methods are counted; what others ask for is answered at once, with the status and the `Location`s
+/// that the request says.
+fn site_with_changes(origin: &Origin) -> Router {
+    let pages = site(origin, |request, n| format!("{} {n}", request.uri().path()));
+    let handler = async |request: Request| {
+        let said = |name: &str| request.headers().get(name).cloned();
+        let status = said("x-status").and_then(|code| StatusCode::from_bytes(code.as_bytes()).ok()).unwrap_or_default();
+        let mut response = (status, "changed").into_response();
+        for (name, said) in [(header::LOCATION, said("x-location")), (header::CONTENT_LOCATION, said("x-content"))] {
+            response.headers_mut().extend(said.map(|value| (name, value)));
+        }
+        response
+    };
+    Router::new().route("/{*path}", any(handler).get_service(pages))
+}
+
+async fn stored(app: &Router, guard: &StampedeGuard, method: Method, path: &str) -> bool {
+    let hit = ask(app, request(method, path, &[])).await.verdict() == CacheVerdict::Hit;
+    at_rest(guard).await;
+    hit
+}
+
+/// With the answer's status not looked at, the third row fails.
+#[tokio::test]
+async fn a_change_that_succeeds_drops_what_is_stored_and_one_that_fails_does_not() {
+    for guard in on_each_store("changes") {
+        let (origin, n) = (Origin::new(), 0);
+        let app = site_with_changes(&origin).layer(guard.clone());
+        for method in ["POST", "PUT", "PATCH", "DELETE", "BREW"] {
+            for (status, drops) in
+                [("200", true), ("204", true), ("404", false), ("303", true), ("412", false), ("503", false)]
+            {
+                for class in [Method::GET, Method::HEAD] {
+                    let path = format!("/{n}/{method}/{status}/{class}");
+                    stored(&app, &guard, class.clone(), &path).await;
+                    assert!(stored(&app, &guard, class.clone(), &path).await);
+                    let method = Method::from_bytes(method.as_bytes()).expect("a method");
+                    let change = ask(&app, request(method, &path, &[("x-status", status)])).await;
+                    assert_eq!((change.status.to_string(), change.verdict()), (status.into(), CacheVerdict::Bypassed));
+                    assert_eq!(stored(&app, &guard, class, &path).await, !drops, "{path}");
+                }
+            }
+        }
+        assert!(!stored(&app, &guard, Method::GET, "/0/POST/200/GET?query").await, "what was never asked for");
+    }
+}
+
+/// Nobody speaks for another origin.
+#[tokio::test]
+async fn a_change_drops_what_its_answer_names_within_its_origin() {
+    for guard in on_each_store("changes-locations") {
+        let origin = Origin::new();
+        let app = site_with_changes(&origin).layer(guard.clone());
+        for (field, value, dropped) in [
+            ("x-location", "/a", &["http://example.test/a"][..]),
+            ("x-content", "a?b", &["http://example.test/a?b"]),
+            ("x-location", "http://EXAMPLE.test:80/a", &["http://example.test/a"]),
+            ("x-location", "http://other.test/a", &[]),
+            ("x-content", "//other.test/a", &[]),
+            ("x-location", "https://example.test/a", &[]),
+        ] {
+            let pages =
+                ["http://example.test/a", "http://example.test/a?b", "http://other.test/a", "https://example.test/a"];
+            for page in pages {
+                stored(&app, &guard, Method::GET, page).await;
+            }
+            ask(&app, request(Method::POST, "/form", &[(field, value), ("x-status", "201")])).await;
+            for page in pages {
+                assert_eq!(stored(&app, &guard, Method::GET, page).await, !dropped.contains(&page), "{value}: {page}");
+            }
+        }
+    }
+}
+
+/// What was asked for before the change may be from before it.
+#[tokio::test]
+async fn what_is_under_way_when_a_change_succeeds_does_not_land() {
+    for (status, lands) in [("200", false), ("409", true)] {
+        for guard in on_each_store(&format!("changes-under-way-{status}")) {
+            let origin = Origin::gated();
+            let app = site_with_changes(&origin).layer(guard.clone());
+            let before = tokio::spawn(ask(&app, get("/page")));
+            origin.arrived(1).await;
+            ask(&app, request(Method::PUT, "/page", &[("x-status", status)])).await;
+            origin.open();
+            assert_eq!(before.await.expect("no panic").text(), "/page 1", "for whoever asked before");
+            at_rest(&guard).await;
+            assert_eq!(stored(&app, &guard, Method::GET, "/page").await, lands, "{status}");
+        }
+    }
+}
+
+/// Whoever asks after the change does not join what began before it, in no process.
+#[tokio::test]
+async fn who_asks_after_a_change_waits_for_nothing_from_before_it() {
+    let guards = [over_redis("changes-fleet"), over_redis("changes-fleet")];
+    let origin = Origin::gated();
+    let [one, two] = guards.clone().map(|guard| site_with_changes(&origin).layer(guard));
+    let before = tokio::spawn(ask(&one, get("/page")));
+    origin.arrived(1).await;
+    ask(&two, request(Method::DELETE, "/page", &[("x-status", "204")])).await;
+    let after = tokio::spawn(ask(&two, get("/page")));
+    origin.arrived(2).await;
+    origin.open();
+    assert_eq!(before.await.expect("no panic").text(), "/page 1");
+    assert_eq!(after.await.expect("no panic").text(), "/page 2");
+    for guard in &guards {
+        at_rest(guard).await;
+    }
+    assert_eq!(ask(&one, get("/page")).await.text(), "/page 2");
+}

@@ -1,0 +1,205 @@
+//! Requests that say who asks (RFC 9111 §3.5), and what they may share.
+
+use crate::{
+    kit::{Answer, ask, at_rest, get, get_with, on_each_store, site, waiting},
+    support::Origin,
+    vary::field,
+};
+use axum::{
+    Router,
+    extract::Request,
+    http::StatusCode,
+    response::{IntoResponse, Response},
+};
+use stampede_guard::{CacheVerdict, StampedeGuard};
+use std::time::Duration;
+
+/// What is for strangers is for everybody, what is for users says so.
+fn personal(origin: &Origin) -> Router {
+    site(origin, |request, n| -> Response {
+        match field(request, "cookie") {
+            "" => ([("cache-control", "max-age=60")], format!("a stranger {n}")).into_response(),
+            user => ([("cache-control", "private")], format!("{user} {n}")).into_response(),
+        }
+    })
+}
+
+fn user(i: usize) -> Request {
+    get_with("/page", &[("cookie", &format!("user={i}"))])
+}
+
+fn verdicts(answers: &[Answer], verdict: CacheVerdict) -> usize {
+    answers.iter().filter(|answer| answer.verdict() == verdict).count()
+}
+
+#[tokio::test]
+async fn a_herd_of_users_shares_what_is_public() {
+    for control in ["public", "s-maxage=60", "public, no-cache=\"x-none\", s-maxage=60"] {
+        let (guard, origin) = (StampedeGuard::in_memory(), Origin::gated());
+        let fields = [("cache-control", control), ("etag", "\"a\"")];
+        let app = site(&origin, move |_, n| (fields, n.to_string())).layer(guard.clone());
+        let asked = waiting(&app, 20, user).await;
+        origin.open();
+        let answers = asked.answers().await;
+        assert!(answers.iter().all(|answer| answer.text() == "1"), "{control}");
+        assert_eq!((origin.calls(), verdicts(&answers, CacheVerdict::Coalesced)), (1, 19), "{control}");
+        at_rest(&guard).await;
+    }
+}
+
+/// What two users and strangers cost who ask twice each, in this order: with a `Cookie`, with an `Authorization`.
+const SHARED: &[(&str, usize, usize)] = &[
+    ("", 5, 5),
+    ("max-age=60", 5, 5),
+    ("max-age=60, must-revalidate", 5, 1),
+    ("max-age=60, proxy-revalidate", 5, 5),
+    ("s-maxage=60", 1, 1),
+    ("public, max-age=60", 1, 1),
+    ("public", 1, 1),
+    ("private", 6, 6),
+    ("public, private", 6, 6),
+    ("public, no-store", 6, 6),
+    ("s-maxage=60, private=\"x-field\"", 6, 6),
+];
+
+/// With `admits` always true, users get the pages of others.
+#[tokio::test]
+async fn what_users_get_is_for_others_only_where_it_says_so() {
+    for (credential, column) in [("cookie", 0), ("authorization", 1)] {
+        for &(control, cookie, authorization) in SHARED {
+            for guard in on_each_store(&format!("credentials {credential} {control}")) {
+                let origin = Origin::new();
+                let app = site(&origin, move |request, n| {
+                    ([("cache-control", control)], format!("{} {n}", field(request, credential)))
+                });
+                let app = app.layer(guard.clone());
+                let calls = [cookie, authorization][column];
+                for name in ["a", "a", "b", "b", "", ""] {
+                    let fields: Vec<_> = (!name.is_empty()).then_some((credential, name)).into_iter().collect();
+                    let answer = ask(&app, get_with("/page", &fields)).await;
+                    let shared = calls == 1;
+                    assert!(shared || answer.text().starts_with(&format!("{name} ")), "{control}: {}", answer.text());
+                    at_rest(&guard).await;
+                }
+                assert_eq!(origin.calls(), calls, "{credential}: {control}");
+            }
+        }
+    }
+}
+
+/// The first of them holds the others up, as nobody knows yet. The marker that it leaves is for those with credentials:
+/// with its class not looked at, each stranger makes a call of its own.
+#[tokio::test]
+async fn what_is_private_costs_users_one_call_each_and_strangers_one_for_all() {
+    let (guard, origin) = (StampedeGuard::in_memory(), Origin::gated());
+    let app = personal(&origin).layer(guard.clone());
+    for (before, at_once) in [(1, 19), (20, 20)] {
+        let users = waiting(&app, 20, user).await;
+        let released = async {
+            if before == 1 {
+                origin.arrived(1).await;
+                origin.release(1);
+            }
+            origin.arrived(before + at_once).await;
+            assert_eq!(origin.running(), at_once, "all at once");
+            origin.release(at_once);
+        };
+        let (answers, ()) = tokio::join!(users.answers(), released);
+        for (i, answer) in answers.iter().enumerate() {
+            assert!(answer.text().starts_with(&format!("user={i} ")), "{}", answer.text());
+        }
+        at_rest(&guard).await;
+    }
+    let strangers = waiting(&app, 20, |_| get("/page")).await;
+    origin.open();
+    let answers = strangers.answers().await;
+    assert!(answers.iter().all(|answer| answer.text() == "a stranger 41"));
+    assert_eq!(origin.calls(), 41);
+    at_rest(&guard).await;
+    assert_eq!(ask(&app, user(7)).await.text(), "user=7 42", "what is for strangers is not for users");
+    assert_eq!(ask(&app, get("/page")).await.verdict(), CacheVerdict::Hit, "and stays");
+}
+
+#[tokio::test]
+async fn strangers_who_wait_for_a_user_share_a_call_of_their_own() {
+    let (guard, origin) = (StampedeGuard::in_memory(), Origin::gated());
+    let app = personal(&origin).layer(guard.clone());
+    let asked = waiting(&app, 12, |i| if i % 4 == 0 { user(i) } else { get("/page") }).await;
+    let released = async {
+        origin.arrived(1).await;
+        origin.release(1);
+        origin.arrived(4).await;
+        assert_eq!(origin.running(), 3, "two users, and one of nine strangers");
+        origin.open();
+    };
+    let (answers, ()) = tokio::join!(asked.answers(), released);
+    for (i, answer) in answers.iter().enumerate() {
+        let name = if i % 4 == 0 { format!("user={i} ") } else { "a stranger ".to_owned() };
+        assert!(answer.text().starts_with(&name), "{i}: {}", answer.text());
+    }
+    assert_eq!(origin.calls(), 4);
+    at_rest(&guard).await;
+}
+
+#[tokio::test]
+async fn users_who_wait_for_a_stranger_ask_at_once_when_it_is_answered() {
+    let (guard, origin) = (StampedeGuard::in_memory(), Origin::gated());
+    let app = personal(&origin).layer(guard.clone());
+    let asked = waiting(&app, 10, |i| if i == 0 { get("/page") } else { user(i) }).await;
+    let released = async {
+        origin.arrived(1).await;
+        origin.release(1);
+        origin.arrived(10).await;
+        assert_eq!(origin.running(), 9);
+        origin.open();
+    };
+    let (answers, ()) = tokio::join!(asked.answers(), released);
+    for (i, answer) in answers.iter().enumerate().skip(1) {
+        assert!(answer.text().starts_with(&format!("user={i} ")), "{}", answer.text());
+    }
+    at_rest(&guard).await;
+    assert_eq!(ask(&app, get("/page")).await.verdict(), CacheVerdict::Hit);
+}
+
+#[tokio::test]
+async fn what_becomes_public_is_shared_from_then_on() {
+    for guard in on_each_store("credentials-promoted") {
+        let origin = Origin::new();
+        let app = site(&origin, |_, n| {
+            let control = if n < 3 { "private" } else { "public, max-age=60" };
+            ([("cache-control", control)], n.to_string())
+        });
+        let app = app.layer(guard.clone());
+        for (i, n) in ["1", "2", "3", "3"].into_iter().enumerate() {
+            assert_eq!(ask(&app, user(i)).await.text(), n);
+            at_rest(&guard).await;
+        }
+        assert_eq!(ask(&app, get("/page")).await.verdict(), CacheVerdict::Hit, "strangers have it too");
+    }
+}
+
+/// An error page may name its user.
+#[tokio::test]
+async fn of_a_users_server_error_others_get_the_status_alone() {
+    for (control, shown) in [("", ""), ("max-age=60", ""), ("public", "down for user=0")] {
+        let (guard, origin) = (StampedeGuard::in_memory().tombstone(Duration::from_secs(60)), Origin::gated());
+        let app = site(&origin, move |request, _| {
+            let fields =
+                [("cache-control", control), ("x-user", field(request, "cookie"))].map(|(k, v)| (k, v.to_owned()));
+            (StatusCode::SERVICE_UNAVAILABLE, fields, format!("down for {}", field(request, "cookie")))
+        });
+        let app = app.layer(guard.clone());
+        let asked = waiting(&app, 10, |i| if i == 9 { get("/page") } else { user(i) }).await;
+        origin.open();
+        let answers = asked.answers().await;
+        assert_eq!((answers[0].status, answers[0].text()), (503, "down for user=0"));
+        for answer in &answers[1..9] {
+            assert_eq!((answer.status, answer.text()), (503, shown), "{control}");
+            assert_eq!(answer.headers.contains_key("x-user"), !shown.is_empty(), "{control}");
+        }
+        assert_eq!((answers[9].status, answers[9].text()), (503, shown), "{control}: nor do strangers");
+        assert_eq!(origin.calls(), 1, "{control}");
+        at_rest(&guard).await;
+        assert_eq!(ask(&app, user(3)).await.verdict(), CacheVerdict::Refused, "{control}");
+    }
+}

@@ -1,0 +1,111 @@
+//! Parts of what is stored (RFC 9110 §14).
+
+use crate::{
+    kit::{ask, at_rest, get, get_with, on_each_store, site},
+    support::Origin,
+    vary::field,
+};
+use axum::{
+    http::StatusCode,
+    response::{IntoResponse, Response},
+};
+use stampede_guard::{CacheVerdict, StampedeGuard};
+
+const MODIFIED: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
+
+#[tokio::test]
+async fn one_range_is_cut_from_what_is_stored_and_others_get_the_whole() {
+    for guard in on_each_store("ranges") {
+        let origin = Origin::new();
+        let fields = [("etag", "\"a\""), ("last-modified", MODIFIED), ("cache-control", "max-age=60")];
+        let app = site(&origin, move |_, _| (fields, "0123456789")).layer(guard.clone());
+        ask(&app, get("/page")).await;
+        at_rest(&guard).await;
+        let whole = (200, "0123456789", "");
+        for (range, condition, (status, text, place)) in [
+            ("bytes=0-0", None, (206, "0", "bytes 0-0/10")),
+            ("bytes=8-99", None, (206, "89", "bytes 8-9/10")),
+            ("bytes=-3", None, (206, "789", "bytes 7-9/10")),
+            ("bytes=5-", None, (206, "56789", "bytes 5-9/10")),
+            ("bytes=10-", None, (416, "", "bytes */10")),
+            ("bytes=0-0,2-2", None, whole),
+            ("lines=0-0", None, whole),
+            ("bytes=3-2", None, whole),
+            ("bytes=0-0", Some(("if-range", "\"a\"")), (206, "0", "bytes 0-0/10")),
+            ("bytes=0-0", Some(("if-range", "\"b\"")), whole),
+            ("bytes=0-0", Some(("if-range", "W/\"a\"")), whole),
+            ("bytes=0-0", Some(("if-range", "Sun, 06 Nov 1994 08:49:38 GMT")), whole),
+            ("bytes=0-0", Some(("if-none-match", "\"a\"")), (304, "", "")),
+            ("bytes=0-0", Some(("cache-control", "only-if-cached")), (206, "0", "bytes 0-0/10")),
+        ] {
+            let fields: Vec<_> = [("range", range)].into_iter().chain(condition).collect();
+            let answer = ask(&app, get_with("/page", &fields)).await;
+            assert_eq!((answer.status, answer.text()), (status, text), "{fields:?}");
+            assert_eq!((answer.header("content-range"), answer.verdict()), (place, CacheVerdict::Hit), "{fields:?}");
+        }
+        assert_eq!(origin.calls(), 1);
+    }
+}
+
+/// An origin that knows ranges, and says which one it was asked for.
+fn parts(range: &str, n: usize) -> Response {
+    match range {
+        "" => ([("etag", "\"a\"")], format!("whole {n}")).into_response(),
+        _ => (StatusCode::PARTIAL_CONTENT, [("content-range", "bytes 0-0/7")], format!("{range} {n}")).into_response(),
+    }
+}
+
+/// RFC 9111 §3.3: it is neither stored, nor waited for, nor what others who wait get.
+#[tokio::test]
+async fn a_part_of_what_is_not_stored_is_asked_of_the_origin_for_its_client_alone() {
+    for guard in on_each_store("ranges-miss") {
+        let origin = Origin::gated();
+        let app = site(&origin, |request, n| parts(field(request, "range"), n)).layer(guard.clone());
+        let whole = tokio::spawn(ask(&app, get("/page")));
+        origin.arrived(1).await;
+        let part = tokio::spawn(ask(&app, get_with("/page", &[("range", "bytes=0-0")])));
+        origin.arrived(2).await;
+        origin.open();
+        let part = part.await.expect("no panic");
+        assert_eq!((part.status, part.text(), part.verdict()), (206, "bytes=0-0 2", CacheVerdict::Bypassed));
+        assert_eq!(part.header("cache-status"), "stampede-guard; fwd=miss; fwd-status=206");
+        assert_eq!(whole.await.expect("no panic").text(), "whole 1");
+        at_rest(&guard).await;
+        assert_eq!(ask(&app, get("/page")).await.text(), "whole 1");
+    }
+}
+
+/// An origin may send a part of its own accord.
+#[tokio::test]
+async fn a_206_is_never_stored_as_the_whole() {
+    for guard in on_each_store("ranges-206") {
+        let origin = Origin::new();
+        let app = site(&origin, |_, n| {
+            let fields = [("content-range", "bytes 0-0/7"), ("cache-control", "public, max-age=60")];
+            (StatusCode::PARTIAL_CONTENT, fields, n.to_string())
+        });
+        let app = app.layer(guard.clone());
+        for n in ["1", "2"] {
+            assert_eq!(ask(&app, get("/page")).await.text(), n);
+            at_rest(&guard).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_part_of_the_variant_that_the_request_selects() {
+    let (guard, origin) = (StampedeGuard::in_memory(), Origin::new());
+    let app = site(&origin, |request, _| {
+        ([("vary", "accept-language")], format!("{} page", field(request, "accept-language")))
+    });
+    let app = app.layer(guard.clone());
+    for language in ["de", "en"] {
+        ask(&app, get_with("/page", &[("accept-language", language)])).await;
+        at_rest(&guard).await;
+    }
+    for language in ["de", "en"] {
+        let part = ask(&app, get_with("/page", &[("accept-language", language), ("range", "bytes=0-1")])).await;
+        assert_eq!((part.status, part.text()), (206, language));
+    }
+    assert_eq!(origin.calls(), 2);
+}
