@@ -5,7 +5,7 @@ use axum::{
     Router,
     body::{Body, Bytes},
     extract::Request,
-    http::{HeaderMap, Method, Response},
+    http::{HeaderMap, Method, Response, Uri, uri::Authority},
     response::IntoResponse,
     routing::any,
 };
@@ -61,7 +61,9 @@ pub(crate) fn get_with(uri: &str, fields: &[(&str, &str)]) -> Request {
 }
 
 pub(crate) fn request(method: Method, uri: &str, fields: &[(&str, &str)]) -> Request {
-    let mut request = http::Request::builder().method(method).uri(uri).header("host", "example.test");
+    let target: Uri = uri.parse().expect("a URI");
+    let host = target.authority().map_or("example.test", Authority::as_str);
+    let mut request = http::Request::builder().method(method).uri(uri).header("host", host);
     for (name, value) in fields {
         request = request.header(*name, *value);
     }
