@@ -288,29 +288,63 @@ async fn a_soak_fails_where_something_does_not_hold() {
     }
 }
 
-/// `binary::module` or `binary::module::test` in back-quotes: what shows a sentence of docs/guarantees.md.
+/// `binary::module`, `binary::module::test` or `lib::module::test` in back-quotes: what shows a sentence of a document.
 #[test]
-fn every_test_that_the_guarantees_name_exists() {
-    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
-    let document = fs::read_to_string(root.join("docs/guarantees.md")).expect("the document is there");
-    let named = document.split('`').skip(1).step_by(2).filter(|quoted| !quoted.ends_with("::"));
-    let tests = named.filter_map(|quoted| {
-        let (binary, rest) = quoted.split_once("::")?;
-        let (module, test) = rest.split_once("::").map_or((rest, None), |(module, test)| (module, Some(test)));
-        let directory = root.join("tests").join(binary);
-        directory.is_dir().then(|| (quoted, directory.join(module).with_extension("rs"), test))
-    });
-    let mut found = 0;
-    for (quoted, file, test) in tests {
-        let source = fs::read_to_string(&file).unwrap_or_else(|_| panic!("`{quoted}`: no {}", file.display()));
-        assert!(
-            test.is_none_or(|test| source.contains(&format!("fn {test}("))),
-            "`{quoted}` is not in {}",
-            file.display()
-        );
-        found += 1;
+fn every_test_that_the_documents_name_exists() {
+    for (document, least) in [("docs/guarantees.md", 40), ("docs/rfc9111.md", 100)] {
+        let document = fs::read_to_string(root().join(document)).expect("the document is there");
+        let quoted = document.split('`').skip(1).step_by(2).filter(|quoted| !quoted.ends_with("::"));
+        let found = quoted.filter_map(named).map(Named::exists).count();
+        assert!(found > least, "{found}");
     }
-    assert!(found > 40, "{found}");
+}
+
+/// A row is `| clause | MUST .. | what | tests |`.
+#[test]
+fn every_requirement_of_the_rfc_has_a_test() {
+    let document = fs::read_to_string(root().join("docs/rfc9111.md")).expect("the document is there");
+    let rows = document.lines().map(|line| line.split('|').map(str::trim).collect::<Vec<_>>());
+    let required: Vec<_> = rows.filter(|row| row.len() == 6 && row[2].starts_with(['M', 'S'])).collect();
+    for row in &required {
+        let mut shown = row[4].split('`').skip(1).step_by(2).peekable();
+        assert!(shown.peek().is_some() && shown.all(|quoted| named(quoted).is_some()), "nothing shows {row:?}");
+    }
+    assert!(required.len() > 50, "{}", required.len());
+}
+
+/// A test, or a whole module of them, and where it may be.
+struct Named<'a> {
+    quoted: &'a str,
+    files: Vec<PathBuf>,
+    test: Option<&'a str>,
+}
+
+fn named(quoted: &str) -> Option<Named<'_>> {
+    let (binary, rest) = quoted.split_once("::")?;
+    if binary == "lib" {
+        let (path, test) = rest.rsplit_once("::")?;
+        // A module `tests` is in its parent's file, or in one of its own.
+        let modules = [path, path.strip_suffix("::tests").unwrap_or(path)];
+        let files = modules.map(|path| root().join("src").join(path.replace("::", "/")).with_extension("rs"));
+        return Some(Named { quoted, files: files.to_vec(), test: Some(test) });
+    }
+    let (module, test) = rest.split_once("::").map_or((rest, None), |(module, test)| (module, Some(test)));
+    let directory = root().join("tests").join(binary);
+    directory.is_dir().then(|| Named { quoted, files: vec![directory.join(module).with_extension("rs")], test })
+}
+
+impl Named<'_> {
+    fn exists(self) {
+        let sources: Vec<_> = self.files.iter().filter_map(|file| fs::read_to_string(file).ok()).collect();
+        assert!(!sources.is_empty(), "`{}`: none of {:?}", self.quoted, self.files);
+        let test = self.test.map(|test| format!("fn {test}("));
+        let found = test.is_none_or(|test| sources.iter().any(|source| source.contains(&test)));
+        assert!(found, "`{}` is not in {:?}", self.quoted, self.files);
+    }
+}
+
+fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }
 
 const BOUND: Duration = Duration::from_secs(120);

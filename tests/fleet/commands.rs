@@ -4,7 +4,13 @@ use crate::{
     Down, MS, SECOND, never,
     support::{Command, Monitor, Origin, RedisServer},
 };
-use stampede_guard::{ErrorKind, StampedeGuard};
+use axum::{
+    body::Body,
+    http::{Request, Response},
+};
+use stampede_guard::{CacheVerdict, ErrorKind, StampedeGuard};
+use std::convert::Infallible;
+use tower::{Layer, ServiceExt, service_fn};
 
 async fn warm(server: &RedisServer) -> StampedeGuard {
     let guard = StampedeGuard::new(server.client()).op_timeout(30 * SECOND);
@@ -86,4 +92,40 @@ async fn a_waiting_process_asks_three_times() {
     leader.shutdown().await;
     let commands = monitor.stop().await;
     assert_eq!(commands.len(), 3 + 3, "{commands:#?}");
+}
+
+/// How a page is answered that varies by language, and what that costs.
+async fn page(server: &RedisServer, guard: &StampedeGuard, language: &str) -> (CacheVerdict, Vec<String>) {
+    let monitor = Monitor::start(server).await;
+    let site = service_fn(async |_: Request<Body>| {
+        let response = Response::builder().header("vary", "accept-language").header("cache-control", "max-age=60");
+        Ok::<_, Infallible>(response.body(Body::from("page")).expect("a response"))
+    });
+    let request = Request::get("http://site.example/page").header("accept-language", language);
+    let request = request.body(Body::empty()).expect("a request");
+    let response = guard.layer(site).oneshot(request).await.expect("it cannot fail");
+    let verdict = *response.extensions().get().expect("the guard said how");
+    axum::body::to_bytes(Body::new(response.into_body()), usize::MAX).await.expect("a body");
+    guard.shutdown().await;
+    (verdict, names(&monitor.stop().await).into_iter().map(str::to_owned).collect())
+}
+
+/// The index tells where the variant is: once a process knows it, it asks for both at once, and a miss costs what any
+/// other does. Seen to fail with the index not remembered.
+#[tokio::test]
+async fn a_hit_of_a_variant_is_one_command_once_the_process_has_seen_its_index() {
+    let server = RedisServer::start();
+    let (one, two) = (warm(&server).await, warm(&server).await);
+    let miss = |read| [read, "EVALSHA", "EVALSHA"].map(str::to_owned).to_vec();
+    let hit = |reads: &[&str]| reads.iter().map(|read| (*read).to_owned()).collect::<Vec<_>>();
+    for (guard, language, verdict, commands) in [
+        (&one, "de", CacheVerdict::Filled, miss("GET")),
+        (&one, "de", CacheVerdict::Hit, hit(&["MGET"])),
+        (&one, "en", CacheVerdict::Filled, miss("MGET")),
+        (&two, "de", CacheVerdict::Hit, hit(&["GET", "GET"])),
+        (&two, "en", CacheVerdict::Hit, hit(&["MGET"])),
+        (&two, "fr", CacheVerdict::Filled, miss("MGET")),
+    ] {
+        assert_eq!(page(&server, guard, language).await, (verdict, commands), "{language}");
+    }
 }

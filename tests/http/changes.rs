@@ -60,14 +60,13 @@ async fn a_change_that_succeeds_drops_what_is_stored_and_one_that_fails_does_not
     }
 }
 
-/// Nobody speaks for another origin.
+/// Nobody speaks for another origin. What is sent over TLS and what is not is one origin to a server that sees neither.
 #[tokio::test]
 async fn a_change_drops_what_its_answer_names_within_its_origin() {
     for guard in on_each_store("changes-locations") {
         let origin = Origin::new();
         let app = site_with_changes(&origin).layer(guard.clone());
         for (field, value, dropped) in [
-            // What names no scheme may have come by either, over HTTP/1.1.
             ("x-location", "/a", &["http://example.test/a", "https://example.test/a"][..]),
             ("x-content", "a?b", &["http://example.test/a?b"]),
             ("x-location", "http://EXAMPLE.test:80/a", &["http://example.test/a", "https://example.test/a"]),

@@ -2,7 +2,7 @@
 
 use crate::{
     kit::{Answer, ask, at_rest, get, get_with, on_each_store, site, taps, waiting},
-    support::{Origin, herd},
+    support::{Origin, eventually, herd},
 };
 use axum::{body::Body, extract::Request};
 use stampede_guard::{
@@ -121,6 +121,31 @@ async fn reloads_while_a_body_grows_cost_one_call_and_no_lookups() {
     taps.into_iter().for_each(|tap| tap.send("old"));
     assert_eq!(Answer::of(slow).await.text(), "old");
     at_rest(&guard).await;
+}
+
+/// The lease is held until then, and what comes with its end is too old for all of them: one of them asks again.
+#[tokio::test(start_paused = true)]
+async fn reloads_in_another_process_cost_one_call_when_the_body_is_there() {
+    let ((taps, bodies), server, origin) = (taps(1, Some(3)), Server::new(), Origin::new());
+    let processes = [server.process(), server.process()];
+    let guards = processes.clone().map(|process| process.guard().wait(Duration::from_secs(600)));
+    let respond = move |_: &Request, n| if n == 1 { bodies() } else { Body::from("new") };
+    let [one, two] = guards.clone().map(|guard| site(&origin, respond.clone()).layer(guard));
+    let slow = one.oneshot(get("/page")).await.expect("a head");
+    time::advance(Duration::from_secs(1)).await;
+    let reloads = waiting(&two, 50, |_| demanding("max-age=0")).await;
+    let ended = async {
+        eventually("they wait", async || processes[1].asked(Lead) > 0).await;
+        taps.into_iter().for_each(|tap| tap.send("old"));
+        Answer::of(slow).await
+    };
+    let (reloads, old) = tokio::join!(reloads.answers(), ended);
+    assert!(reloads.iter().all(|answer| answer.text() == "new"));
+    assert_eq!((old.text(), origin.calls()), ("old", 2));
+    println!("{} {}", processes[1].asked(Get), processes[1].asked(Lead));
+    for guard in &guards {
+        at_rest(guard).await;
+    }
 }
 
 /// What is answered after they have asked is new to them.

@@ -7,7 +7,7 @@ use crate::{
 use axum::http::HeaderName;
 use stampede_guard::{CacheVerdict, StampedeGuard, http::Rules};
 
-/// With the targeted fields not looked at, the first three rows fail.
+/// RFC 9213 §2.2, and §2.1 for what is no dictionary.
 #[tokio::test]
 async fn what_is_said_to_us_comes_before_what_is_said_to_all() {
     for (targeted, control, hits) in [

@@ -2,7 +2,7 @@
 
 use crate::{
     SECOND, acl,
-    kit::{calls_of_a_herd, command, hits, patient, recovers},
+    kit::{calls_of_a_herd, calls_of_a_varied_herd, command, hits, patient, recovers},
     never,
     support::{RedisServer, eventually, free_port},
 };
@@ -57,6 +57,20 @@ async fn a_herd_over_a_cluster_is_one_call() {
         guards[0].invalidate(key.as_str()).await.expect("acknowledged");
         assert!(!hits(&guards[1], &key).await);
         guards[1].shutdown().await;
+    }
+    for node in &nodes {
+        assert!(command::<usize>(node, "DBSIZE").await > 0, "every node has a share");
+    }
+    assert_eq!(guards.map(|guard| guard.report().store_errors), [0, 0]);
+}
+
+/// The entries of one resource are in one slot, whatever they vary by: else no command could read or fill two of them.
+#[tokio::test]
+async fn a_page_that_varies_is_on_one_node() {
+    let nodes = nodes::<3>().await;
+    let guards = [(); 2].map(|()| patient(client(&nodes)));
+    for page in 0..12 {
+        assert_eq!(calls_of_a_varied_herd(&guards, &format!("page/{page}")).await, 1);
     }
     for node in &nodes {
         assert!(command::<usize>(node, "DBSIZE").await > 0, "every node has a share");

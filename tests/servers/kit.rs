@@ -4,11 +4,18 @@ use crate::{
     Down, MS, SECOND,
     support::{Origin, RedisServer, eventually, herd},
 };
+use axum::{
+    body::{Body, to_bytes},
+    http::{Request, Response},
+};
+use futures_util::future::BoxFuture;
 use stampede_guard::{StampedeGuard, store::IntoStore};
 use std::{
+    convert::Infallible,
     io,
     sync::{Arc, Mutex, PoisonError},
 };
+use tower::{Layer, ServiceExt, service_fn};
 use tracing::subscriber::DefaultGuard;
 use tracing_subscriber::{fmt::MakeWriter, util::SubscriberInitExt};
 
@@ -36,6 +43,47 @@ pub(crate) async fn calls_of_a_herd(guards: &[StampedeGuard], key: &str) -> usiz
         assert_eq!(guard.in_flight(), 0);
     }
     origin.calls()
+}
+
+/// The same on a page that varies, and whose index all of them have seen: where the page is in another language.
+pub(crate) async fn calls_of_a_varied_herd(guards: &[StampedeGuard], path: &str) -> usize {
+    let (origin, url) = (Origin::new(), format!("http://site.example/{path}"));
+    for guard in guards {
+        page(guard, &origin, &url, Language::German).await;
+        guard.shutdown().await;
+    }
+    let before = origin.calls();
+    herd(40, |i| page(&guards[i % guards.len()], &origin, &url, Language::English)).await;
+    for guard in guards {
+        guard.shutdown().await;
+    }
+    origin.calls() - before
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Language {
+    German,
+    English,
+}
+
+/// One request, which gets the page in its language.
+fn page(guard: &StampedeGuard, origin: &Origin, url: &str, language: Language) -> BoxFuture<'static, ()> {
+    let (language, origin) = (format!("{language:?}"), origin.clone());
+    let request = Request::get(url).header("accept-language", &language).body(Body::empty()).expect("a request");
+    let body = language.clone();
+    let site = service_fn(move |_: Request<Body>| {
+        let (origin, body) = (origin.clone(), body.clone());
+        async move {
+            origin.work(30 * MS).await;
+            let response = Response::builder().header("vary", "accept-language").header("cache-control", "max-age=60");
+            Ok::<_, Infallible>(response.body(Body::from(body)).expect("a response"))
+        }
+    });
+    let response = guard.layer(site).oneshot(request);
+    Box::pin(async move {
+        let body = Body::new(response.await.expect("it cannot fail").into_body());
+        assert_eq!(to_bytes(body, usize::MAX).await.expect("a body"), language);
+    })
 }
 
 /// The same with one guard.
