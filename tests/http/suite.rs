@@ -10,8 +10,9 @@ use axum::{
     extract::Request,
     http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode},
 };
+use sfv::{BareItemFromInput, Parser, visitor::Ignored};
 use stampede_guard::{CacheVerdict, Policy, StampedeGuard, http::Rules};
-use std::time::Duration;
+use std::{convert::Infallible, time::Duration};
 
 type Fields = &'static [(&'static str, &'static str)];
 
@@ -418,4 +419,34 @@ async fn all_fields_are_stored_but_those_of_the_connection() {
         headers.remove(added);
     }
     assert_eq!((hit.verdict, headers), (Some(CacheVerdict::Hit), head(kept)));
+}
+
+/// RFC 9211 §2, RFC 9651 §3.1: a list, whose one member is a token with parameters, whatever is in the key.
+#[tokio::test]
+async fn a_cache_status_is_a_structured_field() {
+    let guard = StampedeGuard::in_memory().http(Rules::default().show_key().key_header(HeaderName::from_static("x")));
+    let app = site(&Origin::new(), |_, n| ([("vary", "y")], n.to_string())).layer(guard.clone());
+    let odd = r#"/"a"{}%22?={}"#;
+    for (method, path, fields) in [
+        (Method::GET, odd, fields![]),
+        (Method::GET, odd, fields!["x": "\" \\, b;c"]),
+        (Method::GET, odd, fields![]),
+        (Method::GET, odd, fields!["y": "1"]),
+        (Method::HEAD, odd, fields!["y": "2"]),
+        (Method::POST, odd, fields![]),
+        (Method::OPTIONS, odd, fields![]),
+        (Method::GET, odd, fields!["cache-control": "no-store"]),
+        (Method::GET, "/none", fields!["cache-control": "only-if-cached"]),
+        (Method::GET, "/none", fields!["range": "bytes=0-0"]),
+    ] {
+        let answer = ask(&app, request(method, path, fields)).await;
+        at_rest(&guard).await;
+        let said = answer.header("cache-status");
+        let name = |name: BareItemFromInput<'_>| {
+            assert_eq!(name.as_token().expect("a token").as_str(), "stampede-guard");
+            Ok::<_, Infallible>(Ignored)
+        };
+        Parser::new(said).parse_item_with_visitor(name).expect(said);
+        assert!(["; hit;", "; fwd=", "; detail="].iter().any(|how| said.contains(how)), "{said}");
+    }
 }
