@@ -10,9 +10,7 @@ use hyper::{
 /// never reaches the origin would be a way to poison a variant.
 pub(crate) fn forward_request(fields: &mut HeaderMap, version: Version, authority: &Authority) {
     drop_hop_by_hop(fields);
-    let of_the_client =
-        |name: &HeaderName| CLIENTS.contains(&name.as_str()) || name.as_str().starts_with("x-forwarded-");
-    let dropped: Vec<HeaderName> = fields.keys().filter(|name| of_the_client(name)).cloned().collect();
+    let dropped: Vec<HeaderName> = fields.keys().filter(|name| is_of_the_client(name)).cloned().collect();
     for name in dropped {
         fields.remove(name);
     }
@@ -29,6 +27,13 @@ pub(crate) fn forward_request(fields: &mut HeaderMap, version: Version, authorit
 pub(crate) fn forward_response(fields: &mut HeaderMap, version: Version) {
     drop_hop_by_hop(fields);
     fields.append(VIA, via(version));
+}
+
+/// What origins believe of a client, its target included, without saying so in a `Vary`. Those behind CGI or WSGI read an
+/// underscore as a hyphen.
+fn is_of_the_client(name: &HeaderName) -> bool {
+    let name = name.as_str().replace('_', "-");
+    CLIENTS.contains(&name.as_str()) || name.starts_with("x-forwarded-")
 }
 
 /// RFC 9110 §7.6.1: what `Connection` lists, and what is known to be for the next neighbour only.
@@ -62,8 +67,8 @@ const HOP_BY_HOP: [&str; 8] = [
     "transfer-encoding",
     "upgrade",
 ];
-/// What a client says of itself, besides `X-Forwarded-*`.
-const CLIENTS: [&str; 2] = ["forwarded", "x-real-ip"];
+/// What a client says of itself and of its target, besides `X-Forwarded-*`.
+const CLIENTS: [&str; 5] = ["forwarded", "x-host", "x-original-url", "x-real-ip", "x-rewrite-url"];
 
 #[cfg(test)]
 mod tests {
@@ -81,6 +86,9 @@ mod tests {
             ("forwarded", "for=1"),
             ("x-forwarded-for", "1"),
             ("x-forwarded-host", "evil"),
+            ("x_forwarded-host", "evil"),
+            ("x_real_ip", "1"),
+            ("x-original-url", "/admin"),
             ("via", "1.1 nearer"),
             ("accept", "*/*"),
         ] {

@@ -16,7 +16,7 @@ impl Default for Known {
 impl Known {
     pub(super) fn remember(&self, at: &Address, index: &Entry) {
         let same = self.0.get(at).is_some_and(|known| known.meta().id == index.meta().id);
-        if !same {
+        if !same && at.primary().len() <= LONGEST {
             self.0.insert(at.clone(), index.clone());
         }
     }
@@ -50,5 +50,35 @@ impl Place {
     }
 }
 
-/// So many addresses are remembered, each with a few hundred bytes.
+/// So many addresses are remembered, most with a few hundred bytes.
 const MOST: usize = 8192;
+/// Whose keys are longer costs himself a second lookup: a client chooses URLs, and 8192 of 64 KiB are half a gigabyte.
+const LONGEST: usize = 2048;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        clock::Timestamp,
+        entry::{Kind, Lifetimes, Meta},
+        store::{Inbox, Token},
+    };
+    use bytes::Bytes;
+    use std::time::Duration;
+
+    fn index() -> Entry {
+        let (id, lifetimes, answered) =
+            (Token::unique(Inbox::unique()), Lifetimes::default(), Timestamp::from_micros(0));
+        Entry::new(Meta { kind: Kind::Value, id, answered, cost: Duration::ZERO, lifetimes, codec: 0 }, Bytes::new())
+    }
+
+    #[test]
+    fn long_keys_are_not_remembered() {
+        let known = Known::default();
+        for (length, expected) in [(LONGEST, true), (LONGEST + 1, false)] {
+            let at = Address::new("n", 0, vec![b'a'; length]);
+            known.remember(&at, &index());
+            assert_eq!(known.0.get(&at).is_some(), expected, "{length}");
+        }
+    }
+}

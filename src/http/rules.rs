@@ -22,6 +22,7 @@ pub struct Rules {
     pub(super) silent: Silent,
     pub(super) targets: Arc<[HeaderName]>,
     pub(super) key_headers: Arc<[HeaderName]>,
+    pub(super) credentials: Arc<[HeaderName]>,
     pub(super) any_host: bool,
     pub(super) normalized: Arc<[HeaderName]>,
     pub(super) share_set_cookie: bool,
@@ -73,10 +74,20 @@ impl Rules {
         self
     }
 
-    /// Adds the value of this request field to every key: for what the origin's answers depend on without a `Vary`.
+    /// Adds the value of this request field to every key: for what the origin's answers depend on without a `Vary`. A
+    /// change by an unsafe method then drops what is stored for its own value alone: for fields that divide clients, as
+    /// those of tenants do.
     #[must_use]
     pub fn key_header(mut self, field: HeaderName) -> Self {
         self.key_headers = self.key_headers.iter().cloned().chain([field]).collect();
+        self
+    }
+
+    /// Takes this request field for one that says who asks, like `X-Api-Key`: as those with a `Cookie`, such requests share
+    /// nothing but what says `public` or `s-maxage`. Default: `Cookie` and `Authorization` (RFC 9111 §3.5).
+    #[must_use]
+    pub fn credential(mut self, field: HeaderName) -> Self {
+        self.credentials = self.credentials.iter().cloned().chain([field]).collect();
         self
     }
 
@@ -128,6 +139,7 @@ impl Default for Rules {
             silent: Silent::Policy,
             targets: Arc::new([HeaderName::from_static("cdn-cache-control")]),
             key_headers: Arc::default(),
+            credentials: Arc::default(),
             any_host: false,
             normalized: Arc::default(),
             share_set_cookie: false,

@@ -8,10 +8,10 @@ use axum::{
     Router,
     body::Body,
     extract::Request,
-    http::{Method, StatusCode},
+    http::{HeaderName, Method, StatusCode},
     routing::any,
 };
-use stampede_guard::{CacheVerdict, StampedeGuard};
+use stampede_guard::{CacheVerdict, StampedeGuard, http::Rules};
 
 fn field<'a>(request: &'a Request, name: &str) -> &'a str {
     request.headers().get(name).map_or("", |value| value.to_str().expect("a printable value"))
@@ -164,4 +164,19 @@ async fn a_head_says_nothing_of_what_is_newer() {
     at_rest(&guard).await;
     let hit = ask(&app, get("/page")).await;
     assert_eq!((hit.header("x-version"), hit.verdict()), ("new", CacheVerdict::Hit));
+}
+
+/// Without the rule, everybody has seen Alice's answer for as long as the policy says.
+#[tokio::test]
+async fn a_field_that_says_who_asks_is_a_credential_once_it_is_named() {
+    for (rules, others) in
+        [(Rules::default(), "alice"), (Rules::default().credential(HeaderName::from_static("x-api-key")), "bob")]
+    {
+        let (guard, origin) = (StampedeGuard::in_memory().http(rules), Origin::new());
+        let app = site(&origin, |request, _| field(request, "x-api-key").to_owned()).layer(guard.clone());
+        for (key, text) in [("alice", "alice"), ("bob", others)] {
+            assert_eq!(ask(&app, get_with("/me", &[("x-api-key", key)])).await.text(), text);
+            at_rest(&guard).await;
+        }
+    }
 }

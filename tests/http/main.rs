@@ -22,6 +22,7 @@ mod replay;
 mod requests;
 mod sockets;
 mod storms;
+mod suite;
 mod targets;
 mod uncacheable;
 mod validation;

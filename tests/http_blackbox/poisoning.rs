@@ -47,8 +47,10 @@ async fn a_target_with_an_authority_comes_before_the_host() {
 async fn what_a_client_says_of_itself_is_in_no_answer() {
     let origin = Origin::new();
     let site = Site::start(&origin, |request, _| {
-        let clients = ["x-forwarded-host", "x-forwarded-for", "x-forwarded-proto", "x-real-ip", "forwarded"];
-        let body = clients.map(|name| field(&request, name)).join("|");
+        let clients = ["x-forwarded-host", "x-forwarded-for", "x-forwarded-proto", "x-real-ip", "forwarded"]
+            .into_iter()
+            .chain(["x_forwarded_host", "x-original-url", "x-rewrite-url", "x-host"]);
+        let body = clients.map(|name| field(&request, name)).collect::<Vec<_>>().join("|");
         with(&[("cache-control", "max-age=60")], body)
     })
     .await;
@@ -59,9 +61,13 @@ async fn what_a_client_says_of_itself_is_in_no_answer() {
         .header("x-forwarded-for", "6.6.6.6")
         .header("x-forwarded-proto", "gopher")
         .header("x-real-ip", "6.6.6.6")
-        .header("forwarded", "for=6.6.6.6;host=evil");
-    assert_eq!(ask(fleet.at(0), evil).await.text(), "site.example||http||");
-    assert_eq!(ask(fleet.at(1), get("/page")).await.text(), "site.example||http||");
+        .header("forwarded", "for=6.6.6.6;host=evil")
+        .header("x_forwarded_host", "evil")
+        .header("x-original-url", "/admin")
+        .header("x-rewrite-url", "/admin")
+        .header("x-host", "evil");
+    assert_eq!(ask(fleet.at(0), evil).await.text(), "site.example||http||||||");
+    assert_eq!(ask(fleet.at(1), get("/page")).await.text(), "site.example||http||||||");
     assert_eq!(origin.calls(), 1);
 }
 

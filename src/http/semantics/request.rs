@@ -89,11 +89,11 @@ pub(in crate::http) fn asked(method: &Method, headers: &HeaderMap, has_body: boo
         max_stale: directives.max_stale,
         stale_if_error: directives.stale_if_error.unwrap_or_default(),
     };
-    Asked::Cache(Wish { head, look_only, demand, credentials: credentials(headers) })
+    Asked::Cache(Wish { head, look_only, demand, credentials: credentials(headers, rules) })
 }
 
-fn credentials(headers: &HeaderMap) -> Credentials {
-    if headers.contains_key(header::COOKIE) {
+fn credentials(headers: &HeaderMap, rules: &Rules) -> Credentials {
+    if headers.contains_key(header::COOKIE) || rules.credentials.iter().any(|field| headers.contains_key(field)) {
         Credentials::Cookie
     } else if headers.contains_key(header::AUTHORIZATION) {
         Credentials::Authorization
@@ -195,6 +195,16 @@ mod tests {
         assert_eq!(wish(&[("authorization", "x")]).credentials, Credentials::Authorization);
         assert_eq!(wish(&[("cookie", "a=b")]).credentials, Credentials::Cookie);
         assert_eq!(wish(&[("cookie", "a=b"), ("authorization", "x")]).credentials, Credentials::Cookie);
+    }
+
+    #[test]
+    fn an_operator_knows_of_other_credentials() {
+        let rules = Rules::default().credential(header::HeaderName::from_static("x-api-key"));
+        for (rules, expected) in [(Rules::default(), Credentials::None), (rules, Credentials::Cookie)] {
+            let asked = asked(&Method::GET, &headers(&[("x-api-key", "x")]), false, &rules);
+            let Asked::Cache(wish) = asked else { panic!() };
+            assert_eq!(wish.credentials, expected);
+        }
     }
 
     #[test]
