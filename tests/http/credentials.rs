@@ -203,3 +203,31 @@ async fn of_a_users_server_error_others_get_the_status_alone() {
         assert_eq!(ask(&app, user(3)).await.verdict(), CacheVerdict::Refused, "{control}");
     }
 }
+
+/// As frameworks write it that have sessions.
+#[tokio::test]
+async fn what_varies_by_cookie_and_says_no_more_is_shared_by_strangers_alone() {
+    for guard in on_each_store("credentials-vary") {
+        let origin = Origin::new();
+        let app = site(&origin, |request, n| ([("vary", "cookie")], format!("{} {n}", field(request, "cookie"))));
+        let app = app.layer(guard.clone());
+        for (cookie, expected) in [("a", "a 1"), ("a", "a 2"), ("", " 3"), ("b", "b 4"), ("", " 3"), ("a", "a 5")] {
+            let fields: Vec<_> = (!cookie.is_empty()).then_some(("cookie", cookie)).into_iter().collect();
+            assert_eq!(ask(&app, get_with("/page", &fields)).await.text(), expected);
+            at_rest(&guard).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_user_who_only_wants_what_is_stored_does_not_get_what_is_for_strangers() {
+    for guard in on_each_store("credentials-only-if-cached") {
+        let origin = Origin::new();
+        let app = personal(&origin).layer(guard.clone());
+        ask(&app, get("/page")).await;
+        at_rest(&guard).await;
+        let only = ("cache-control", "only-if-cached");
+        assert_eq!(ask(&app, get_with("/page", &[only, ("cookie", "user=1")])).await.status, 504);
+        assert_eq!(ask(&app, get_with("/page", &[only])).await.status, 200);
+    }
+}
