@@ -147,6 +147,12 @@ impl Address {
         self.namespace == other.namespace && self.key == other.key
     }
 
+    /// Whether the other address is this one, or a variant of the resource that this one is.
+    pub(crate) fn covers(&self, other: &Self) -> bool {
+        let variants = self.key.variant.is_none() && self.schema == other.schema && self.namespace == other.namespace;
+        self == other || (variants && self.key.primary == other.key.primary)
+    }
+
     /// The schemas of which an invalidation drops the entries too: those of a rolling deploy.
     pub(crate) fn neighbours(&self) -> [u32; 3] {
         [self.schema, self.schema.wrapping_sub(1), self.schema.wrapping_add(1)]

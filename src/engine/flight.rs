@@ -87,8 +87,8 @@ pub(crate) struct Flights {
 struct Tables {
     fleet: HashMap<Address, Arc<Course>>,
     local: HashMap<Address, Arc<Course>>,
-    /// By the first address that they read.
-    lookups: HashMap<Address, Vec<Listing>>,
+    /// By the first address that they read, and the last.
+    lookups: HashMap<Address, HashMap<Address, Listing>>,
     last_lookup: u64,
 }
 
@@ -198,48 +198,49 @@ impl Flights {
         self.lock().fleet.get(at).filter(|course| course.suits(wanted)).map(|course| course.join(wanted))
     }
 
-    /// Shares one read of the store, of an entry and what is likely to be found beneath it, among those who ask while it is under way. It belongs to those who await it, and
-    /// ends with the last of them. One that has taken `limit` is not joined any more: its answer may never come, and as
-    /// long as somebody waits for it, nobody would ask again.
+    /// Shares one read of the store, of an entry and what is likely to be found beneath it, among those who ask while it
+    /// is under way. It belongs to those who await it, and ends with the last of them. One that has taken `limit` is not
+    /// joined any more: its answer may never come, and as long as somebody waits for it, nobody would ask again.
     pub(crate) fn look_up(
         self: &Arc<Self>,
         chain: &[Address],
         limit: Duration,
         read: impl Future<Output = Found> + Send + 'static,
     ) -> Lookup {
-        let (began, first) = (Timestamp::now(), &chain[0]);
+        let (began, first, last) = (Timestamp::now(), &chain[0], &chain[chain.len() - 1]);
         let mut tables = self.lock();
         let suits = |listing: &&Listing| listing.chain == chain && began.since(listing.began) < limit;
-        let listings = tables.lookups.get(first).map_or(&[][..], Vec::as_slice);
-        if let Some(lookup) = listings.iter().rev().find(suits).and_then(|listing| listing.lookup.upgrade()) {
+        let listed = tables.lookups.get(first).and_then(|listings| listings.get(last));
+        if let Some(lookup) = listed.filter(suits).and_then(|listing| listing.lookup.upgrade()) {
             return lookup;
         }
         tables.last_lookup += 1;
         let number = tables.last_lookup;
         // Made here and not in the future, which may be dropped before it is polled.
-        let listed = Listed { flights: self.clone(), at: first.clone(), number };
+        let listed = Listed { flights: self.clone(), first: first.clone(), last: last.clone(), number };
         let lookup = Shared::new(async move {
             let found = read.await;
             drop(listed); // before anybody sees the answer: whoever asks later reads again
             found
         });
         let listing = Listing { number, began, chain: chain.to_vec(), lookup: lookup.downgrade() };
-        tables.lookups.entry(first.clone()).or_default().push(listing);
+        tables.lookups.entry(first.clone()).or_default().insert(last.clone(), listing);
         lookup
     }
 
-    /// Nobody joins any more what began before now.
+    /// Nobody joins any more what began before now. What the store is not asked about is found by memory, so nor what is
+    /// beneath.
     pub(crate) fn forget(&self, at: &Address) {
         let mut tables = self.lock();
         tables.fleet.remove(at);
-        tables.local.remove(at);
+        tables.local.retain(|local, _| !at.covers(local));
         tables.lookups.remove(at);
     }
 
     /// How many flights there are.
     pub(crate) fn len(&self) -> usize {
         let tables = self.lock();
-        tables.fleet.len() + tables.local.len() + tables.lookups.values().map(Vec::len).sum::<usize>()
+        tables.fleet.len() + tables.local.len() + tables.lookups.values().map(HashMap::len).sum::<usize>()
     }
 
     fn lock(&self) -> MutexGuard<'_, Tables> {
@@ -370,17 +371,20 @@ impl Drop for Flight {
 /// A lookup's place in the map.
 struct Listed {
     flights: Arc<Flights>,
-    at: Address,
+    first: Address,
+    last: Address,
     number: u64,
 }
 
 impl Drop for Listed {
     fn drop(&mut self) {
         let mut tables = self.flights.lock();
-        let Some(listings) = tables.lookups.get_mut(&self.at) else { return };
-        listings.retain(|listing| listing.number != self.number);
+        let Some(listings) = tables.lookups.get_mut(&self.first) else { return };
+        if listings.get(&self.last).is_some_and(|listing| listing.number == self.number) {
+            listings.remove(&self.last);
+        }
         if listings.is_empty() {
-            tables.lookups.remove(&self.at);
+            tables.lookups.remove(&self.first);
         }
     }
 }

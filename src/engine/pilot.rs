@@ -2,7 +2,7 @@
 
 use super::{
     BoxFetch, CacheVerdict, EVERYBODY, End, Failure, Head, Judge, Share, Turn, Verdict,
-    caller::LATE,
+    caller::{Caller, LATE},
     flight::State,
     is_marker,
     right::{Claim, Leading, LeaseGuard},
@@ -186,7 +186,7 @@ impl<'a, R: Send + 'a, J: Judge<R> + Clone + Send + Sync + 'static> Pilot<'a, R,
         if is_marker(&entry, now) {
             return Some(match entry.meta().kind {
                 Kind::PassStore => Hit::Local(id),
-                _ if !self.judge.heeds(entry.meta().codec) => return self.not_enough(entry),
+                // Also if this flight does not heed it: some of those who joined may.
                 Kind::Pass | Kind::Value => Hit::Land(State::NotShared(entry.meta().codec)),
             });
         }
@@ -268,7 +268,9 @@ impl<'a, R: Send + 'a, J: Judge<R> + Clone + Send + Sync + 'static> Pilot<'a, R,
         let claim = match self.run.seen.take_if(usable) {
             // Only a lease that still stands vouches for the entry: an invalidation would have taken both.
             Some(stale) if claim.lease().is_some() => {
-                if let Hold::Held = claim.give_back(tombstone).await {
+                if let Hold::Held = claim.give_back(tombstone).await
+                    && self.is_reached().await
+                {
                     return self.tell(Landed::Stale(stale.clone()), State::Failed(failure, Some(stale)));
                 }
                 Claim::Spent
@@ -277,6 +279,17 @@ impl<'a, R: Send + 'a, J: Judge<R> + Clone + Send + Sync + 'static> Pilot<'a, R,
         };
         self.tell(own, State::Failed(failure, None));
         self.run.conclude(claim, deadline, Rest::GiveBack(tombstone, end)).await;
+    }
+
+    /// Whether what has led to its address still does: of a resource with indexes an invalidation drops the first one, and
+    /// leaves entries and leases beneath.
+    async fn is_reached(&self) -> bool {
+        let place = &self.run.place;
+        if self.run.trail.is_empty() {
+            return true;
+        }
+        let found = Caller::new(place.to_primary(), self.judge.clone(), None).found().await;
+        found.is_some_and(|(reached, _)| reached.at == place.at)
     }
 
     /// Answers everybody for whom the flight is over.

@@ -38,9 +38,10 @@ pub(super) async fn after_head(
         AfterHead::Update => {
             let (rules, times) = (&place.config.rules, Times { asked, answered: clock::wall() });
             let merged = validation::updated(&known.headers, headers);
+            let said = validation::aged(merged.clone(), headers);
             // Else its place would not be the one where it is looked for.
             let selected_alike = Selecting::of(&merged) == Selecting::of(&known.headers);
-            if let Shared::Everybody(terms) = storing::shared(known.status, &merged, wish.credentials, times, rules)
+            if let Shared::Everybody(terms) = storing::shared(known.status, &said, wish.credentials, times, rules)
                 && selected_alike
                 && let Some(mut payload) = head::encode(known.status, &merged, terms.age, Facts::of(&merged, rules))
             {

@@ -159,9 +159,7 @@ impl Made<'_> {
     /// RFC 9111 §4.3.3, §4.3.4: what is stored still holds, with the fields of the 304.
     fn confirmed<B, E>(&self, known: &Stored, newer: &HeaderMap) -> Head<Answer<B, E>> {
         let headers = validation::updated(&known.headers, newer);
-        // Its age is what the 304 says, which is not stored.
-        let mut said = headers.clone();
-        said.extend(newer.get(header::AGE).map(|age| (header::AGE, age.clone())));
+        let said = validation::aged(headers.clone(), newer);
         let shared = self.shared(known.status, &said);
         let mut response = Response::new(());
         (*response.status_mut(), *response.headers_mut()) = (known.status, said);

@@ -142,7 +142,8 @@ async fn reloads_in_another_process_cost_one_call_when_the_body_is_there() {
     let (reloads, old) = tokio::join!(reloads.answers(), ended);
     assert!(reloads.iter().all(|answer| answer.text() == "new"));
     assert_eq!((old.text(), origin.calls()), ("old", 2));
-    println!("{} {}", processes[1].asked(Get), processes[1].asked(Lead));
+    let asked = [Get, Lead].map(|operation| processes[1].asked(operation));
+    assert!(asked.iter().all(|&asked| asked <= 4), "{asked:?}: 50 of them share what they ask the store");
     for guard in &guards {
         at_rest(guard).await;
     }

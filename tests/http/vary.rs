@@ -12,7 +12,9 @@ use axum::{
     response::IntoResponse,
     routing::post,
 };
+use futures_util::stream;
 use stampede_guard::{CacheVerdict, StampedeGuard, http::Rules};
+use std::convert::Infallible;
 
 pub(crate) const LANGUAGES: [&str; 3] = ["de", "en", "fr"];
 
@@ -59,27 +61,51 @@ async fn every_variant_is_stored_beside_the_others() {
     }
 }
 
-/// Nobody knows yet that the answers vary.
+/// Nobody knows yet that the answers vary, nor perhaps how long they are.
 #[tokio::test]
 async fn a_cold_herd_costs_one_call_for_each_value() {
-    let (guard, origin) = (StampedeGuard::in_memory(), Origin::gated());
-    let app = languages(&origin).layer(guard.clone());
-    let asked = waiting(&app, 60, |i| speaking(LANGUAGES[i % 3])).await;
-    let released = async {
-        origin.arrived(1).await;
-        assert_eq!(origin.calls(), 1);
-        origin.release(1);
-        origin.arrived(3).await;
-        assert_eq!(origin.running(), 2, "no value waits for another one");
-        origin.open();
-    };
-    let (answers, ()) = tokio::join!(asked.answers(), released);
-    assert_eq!(origin.calls(), 3);
-    let led = answers.iter().filter(|answer| answer.verdict() == CacheVerdict::Filled).count();
-    assert_eq!(led, 3);
-    for (i, answer) in answers.iter().enumerate() {
-        assert!(answer.text().starts_with(LANGUAGES[i % 3]), "{i}: {}", answer.text());
+    for length_is_known in [true, false] {
+        let (guard, origin) = (StampedeGuard::in_memory(), Origin::gated());
+        let app = site(&origin, move |request, _| {
+            let text = field(request, "accept-language").to_owned();
+            let chunks = stream::iter([Ok::<_, Infallible>(text.clone())]);
+            let body = if length_is_known { Body::from(text) } else { Body::from_stream(chunks) };
+            ([("vary", "accept-language")], body)
+        });
+        let app = app.layer(guard.clone());
+        let asked = waiting(&app, 60, |i| speaking(LANGUAGES[i % 3])).await;
+        let released = async {
+            origin.arrived(1).await;
+            assert_eq!(origin.calls(), 1);
+            origin.release(1);
+            origin.arrived(3).await;
+            assert_eq!(origin.running(), 2, "no value waits for another one");
+            origin.open();
+        };
+        let (answers, ()) = tokio::join!(asked.answers(), released);
+        let led = answers.iter().filter(|answer| answer.verdict() == CacheVerdict::Filled).count();
+        assert_eq!((led, origin.calls()), (3, 3));
+        for (i, answer) in answers.iter().enumerate() {
+            assert_eq!(answer.text(), LANGUAGES[i % 3], "{i}");
+        }
+        at_rest(&guard).await;
     }
+}
+
+/// Of a failure nothing is stored, so there are no variants of it: all hear of it, and nobody of its text.
+#[tokio::test]
+async fn a_failure_that_varies_is_told_by_its_status() {
+    let (guard, origin) = (StampedeGuard::in_memory(), Origin::gated());
+    let app = site(&origin, |request, _| {
+        (StatusCode::SERVICE_UNAVAILABLE, [("vary", "accept-language")], field(request, "accept-language").to_owned())
+    });
+    let app = app.layer(guard.clone());
+    let asked = waiting(&app, 12, |i| speaking(LANGUAGES[i % 3])).await;
+    origin.open();
+    for (i, answer) in asked.answers().await.iter().enumerate() {
+        assert_eq!((answer.status, answer.text()), (503, if i == 0 { "de" } else { "" }));
+    }
+    assert_eq!(origin.calls(), 1);
     at_rest(&guard).await;
 }
 

@@ -5,6 +5,13 @@
 //! Two clients ask for one variant each, or for the same. The lease of the primary is that of the
 //! [`protocol`](super::protocol), without losses; variants have no lease here, which lets more happen. An invalidation
 //! does not touch variants.
+//!
+//! What the code calls an index is the primary here; its id is that of the fill that stored it. The code stores an index
+//! and its first variant in one step, and the model in two: this is what a reader sees who asks for them one after the
+//! other. An index in the place of a variant is to its own variants what the primary is to that one, and is reached by way
+//! of the primary only, so one level stands for all. Not here: callers who are sent to a variant by a leader whose index is
+//! not stored yet, which adds variants that nobody else reaches; memory of an index, which is asked for again before what
+//! it leads to is believed; stale variants and classes of callers, whose markers are entries like others.
 
 use super::check::{fails, holds};
 use stateright::{Model, Property};

@@ -20,6 +20,10 @@ fn at() -> Address {
     Address::new("sg", 0, Key::from("k"))
 }
 
+fn beneath(variant: &'static str) -> Address {
+    at().to_variant(variant.into())
+}
+
 fn open(flights: &Arc<Flights>, scope: Scope) -> Flight {
     flights.enter(&at(), scope, None, ANY).err().expect("nobody else is there")
 }
@@ -179,7 +183,7 @@ fn whoever_joined_is_told_how_it_ended() {
     });
 }
 
-/// Seen to fail when `forget`, or `gone`, leaves out one of the maps.
+/// Seen to fail when `forget`, or `gone`, leaves out one of the maps, or what is beneath in that of this process.
 #[test]
 fn nobody_joins_what_began_before_an_invalidation() {
     let invalidations: [fn(&Flights, &Flight); 2] = [|flights, _| flights.forget(&at()), |_, flight| flight.gone()];
@@ -187,21 +191,24 @@ fn nobody_joins_what_began_before_an_invalidation() {
         let invalidate = any(&invalidations);
         let flights = Arc::new(Flights::default());
         let (fleet, local) = (open(&flights, Scope::Fleet), open(&flights, Scope::Local));
+        let under = flights.enter(&beneath("a"), Scope::Local, None, ANY).err().expect("nobody else is there");
         let invalidated = Arc::new(AtomicBool::new(false));
         let caller = thread::spawn({
             let (flights, invalidated) = (flights.clone(), invalidated.clone());
-            let (fleet, local) = (fleet.course.clone(), local.course.clone());
+            let (fleet, local, under) = (fleet.course.clone(), local.course.clone(), under.course.clone());
             move || {
                 let afterwards = invalidated.load(SeqCst);
                 assert!(!(afterwards && is_joined(&flights, &fleet)));
-                let entered = flights.enter(&at(), Scope::Local, None, ANY);
-                assert!(!(afterwards && entered.is_ok_and(|join| Arc::ptr_eq(&join.course, &local))));
+                for (at, old) in [(at(), local), (beneath("a"), under)] {
+                    let entered = flights.enter(&at, Scope::Local, None, ANY);
+                    assert!(!(afterwards && entered.is_ok_and(|join| Arc::ptr_eq(&join.course, &old))));
+                }
             }
         });
         invalidate(&flights, &fleet);
         invalidated.store(true, SeqCst);
         caller.join().unwrap();
-        drop((fleet, local));
+        drop((fleet, local, under));
         assert_eq!(flights.len(), 0);
     });
 }

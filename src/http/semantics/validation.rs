@@ -54,6 +54,12 @@ pub(in crate::http) fn updated(stored: &HeaderMap, newer: &HeaderMap) -> HeaderM
     head
 }
 
+/// An [`updated`] head as it is judged: with the age that the newer one came with, which is not stored.
+pub(in crate::http) fn aged(mut updated: HeaderMap, newer: &HeaderMap) -> HeaderMap {
+    updated.extend(newer.get(header::AGE).map(|age| (header::AGE, age.clone())));
+    updated
+}
+
 /// What a HEAD that the origin has answered means for a stored response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::http) enum AfterHead {

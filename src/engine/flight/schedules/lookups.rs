@@ -100,21 +100,22 @@ fn a_read_that_was_forgotten_takes_no_other_out_of_the_map() {
     });
 }
 
-/// Seen to fail when `forget`, or `gone`, leaves the lookups out.
+/// Seen to fail when `forget`, or `gone`, leaves the lookups out, or those that go on to what is beneath.
 #[test]
 fn nobody_joins_a_read_that_began_before_an_invalidation() {
     let invalidations: [fn(&Flights, &Flight); 2] = [|flights, _| flights.forget(&at()), |_, flight| flight.gone()];
+    let chains: [fn() -> Vec<Address>; 2] = [|| vec![at()], || vec![at(), beneath("a")]];
     explore(move || {
-        let invalidate = any(&invalidations);
+        let (invalidate, chain) = (any(&invalidations), any(&chains)());
         let flights = Arc::new(Flights::default());
         let flight = open(&flights, Scope::Fleet);
-        let never = flights.look_up(&[at()], HOUR, Connection::default());
+        let never = flights.look_up(&chain, HOUR, Connection::default());
         let invalidated = Arc::new(AtomicBool::new(false));
         let caller = thread::spawn({
             let (flights, invalidated) = (flights.clone(), invalidated.clone());
             move || {
                 let afterwards = invalidated.load(SeqCst);
-                let own = flights.look_up(&[at()], HOUR, std::future::ready(Ok(Vec::new())));
+                let own = flights.look_up(&chain, HOUR, std::future::ready(Ok(Vec::new())));
                 assert!(own.now_or_never().is_some() || !afterwards);
             }
         });
@@ -122,6 +123,32 @@ fn nobody_joins_a_read_that_began_before_an_invalidation() {
         invalidated.store(true, SeqCst);
         caller.join().unwrap();
         drop((flight, never));
+        assert_eq!(flights.len(), 0);
+    });
+}
+
+/// Seen to fail when a read is found by its first address alone, or takes with it all that begin there.
+#[test]
+fn reads_that_begin_alike_and_go_on_elsewhere_leave_each_other_alone() {
+    explore(|| {
+        let flights = Arc::new(Flights::default());
+        let chains = [vec![at()], vec![at(), beneath("a")], vec![at(), beneath("b")]];
+        let callers = chains.clone().map(|chain| {
+            let (flights, read) = (flights.clone(), std::future::ready(Ok(vec![None; chain.len()])));
+            spawn(async move { flights.look_up(&chain, HOUR, read).await })
+        });
+        for (caller, chain) in callers.into_iter().zip(&chains) {
+            assert_eq!(block_on(caller).unwrap().unwrap().len(), chain.len());
+        }
+        assert_eq!(flights.len(), 0);
+        let stays = flights.look_up(&chains[1], HOUR, Connection::default());
+        let leaving = flights.look_up(&chains[2], HOUR, Connection::default());
+        let leaving = thread::spawn(move || drop(leaving));
+        let joined = flights.look_up(&chains[1], HOUR, std::future::ready(Ok(Vec::new())));
+        assert!(joined.now_or_never().is_none(), "it has made a read of its own");
+        leaving.join().unwrap();
+        assert_eq!(flights.len(), 1);
+        drop(stays);
         assert_eq!(flights.len(), 0);
     });
 }
