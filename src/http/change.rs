@@ -73,6 +73,7 @@ impl StampedeGuard {
     /// of HTTP/2, and none in those of HTTP/1.1.
     fn places(&self, target: Target<'_>) -> Vec<Place> {
         let over = |scheme| [Class::Get, Class::Head].map(|class| target.over(scheme).key(class, &self.config().rules));
-        ["http", "https"].into_iter().flat_map(over).map(|key| self.place(key)).collect()
+        let schemes = ["http", "https"].into_iter().filter(|_| !target.is_long());
+        schemes.flat_map(over).map(|key| self.place(key)).collect()
     }
 }

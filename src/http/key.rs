@@ -57,7 +57,13 @@ impl<'a> Target<'a> {
         let named = |host: &HeaderValue| authority(uri).is_none_or(|named| named.eq_ignore_ascii_case(host.as_bytes()));
         let one_host = hosts.next().is_none_or(named) && hosts.next().is_none();
         let of_http = matches!(uri.scheme_str(), None | Some("http" | "https"));
-        of_http && uri.path_and_query().is_some() && (one_host || rules.any_host)
+        of_http && uri.path_and_query().is_some() && (one_host || rules.any_host) && !Target::of_uri(uri).is_long()
+    }
+
+    /// RFC 9110 §4.1 has nobody support more than 8000 bytes. Clients choose them, and tables of keys are to stay small:
+    /// nothing is stored of such a target.
+    pub(super) fn is_long(&self) -> bool {
+        self.path.len() > 8000
     }
 
     /// As an absolute URI, unless its authority is none.

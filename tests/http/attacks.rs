@@ -180,3 +180,21 @@ async fn a_field_that_says_who_asks_is_a_credential_once_it_is_named() {
         }
     }
 }
+
+/// Each would be a key of its own in whatever remembers keys.
+#[tokio::test]
+async fn a_target_of_many_kilobytes_is_answered_alone() {
+    let (guard, origin) = (StampedeGuard::in_memory(), Origin::new());
+    let app = site(&origin, |_, n| n.to_string()).layer(guard.clone());
+    for (length, verdict) in
+        [(8000, CacheVerdict::Hit), (8001, CacheVerdict::Bypassed), (60_000, CacheVerdict::Bypassed)]
+    {
+        let path = format!("/page?{}", "x".repeat(length - "/page?".len()));
+        ask(&app, get(&path)).await;
+        at_rest(&guard).await;
+        assert_eq!(ask(&app, get(&path)).await.verdict(), verdict, "{length}");
+        assert_eq!(ask(&app, request(Method::POST, &path, &[])).await.verdict(), CacheVerdict::Bypassed);
+        assert_ne!(ask(&app, get(&path)).await.verdict(), CacheVerdict::Hit, "{length}");
+        at_rest(&guard).await;
+    }
+}

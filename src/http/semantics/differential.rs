@@ -183,6 +183,9 @@ const THEY_STORE: Reasons = &[
     ("choice: server errors are never stored", |it| it.status == 501),
     ("choice: cookies are not shared", |it| it.answer.contains_key(header::SET_COOKIE)),
     ("choice: a Cookie is a credential", |it| it.first.contains_key(header::COOKIE)),
+    ("choice: without a max-age, must-revalidate opens nothing to an Authorization", |it| {
+        it.first.contains_key(header::AUTHORIZATION) && it.said.must_revalidate && it.said.max_age.is_none()
+    }),
     ("choice: what is neither fresh nor can be validated is of no use", |it| {
         !validation::has_validator(&it.answer) && !it.arrives_fresh()
     }),
