@@ -61,7 +61,7 @@ impl World {
         self.pause(if self.is(5) { 20_000 } else { 400 }).await;
         let said = |name: &str| request.headers.get(name).map_or("-", |value| value.to_str().expect("a text"));
         let (user, format) = (said("cookie"), if self.is(50) { said("accept") } else { "*" });
-        let is_private = path % 2 == 0 && user != "-";
+        let is_private = path.is_multiple_of(2) && user != "-";
         let control = match path {
             _ if is_private => "private",
             0 => "max-age=1, stale-while-revalidate=1",
@@ -113,7 +113,7 @@ async fn reader(world: &World, app: &Router, seen: &[Mutex<u32>; PATHS]) {
     assert_eq!(spoken, language);
     assert!(format == "*" || format == accept, "{format} for {accept}");
     assert!(whose == user || whose == "*", "{whose}'s for {user}");
-    assert!(path % 2 != 0 || (whose == "*") == (user == "-"), "{whose} for {user}");
+    assert!(!path.is_multiple_of(2) || (whose == "*") == (user == "-"), "{whose} for {user}");
     assert!(
         version.parse::<u32>().expect("a number") >= least,
         "{version} after {least} at {path}: {:?}",
