@@ -22,7 +22,7 @@ mod waits;
 pub(crate) use place::Place;
 pub use seam::CacheVerdict;
 pub(crate) use seam::{
-    BoxFetch, Class, EVERYBODY, End, Ended, Failure, Head, Hop, Index, Judge, Keep, Offer, Share, Turn, Verdict,
+    BoxFetch, Class, EVERYBODY, End, Ended, Failure, Head, Hop, Index, Judge, Keep, NO_ONE, Offer, Share, Turn, Verdict,
 };
 
 use crate::{

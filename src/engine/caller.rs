@@ -3,7 +3,8 @@
 mod join;
 
 use super::{
-    BoxFetch, CacheVerdict, DEPTH, End, Ended, Engine, Head, Hop, Judge, LEADING, Led, Place, Share, Turn, Verdict,
+    BoxFetch, CacheVerdict, DEPTH, End, Ended, Engine, Head, Hop, Judge, LEADING, Led, Offer, Place, Share, Turn,
+    Verdict,
     flight::{Flight, Scope, State, Wanted},
     is_marker,
     pilot::{Landed, Pilot, Start},
@@ -341,6 +342,11 @@ impl<'a, R: Send + 'a, J: Judge<R> + Clone + Send + Sync + 'static> Caller<'a, R
         matches!(self.judge.judge(entry, Timestamp::now()), Verdict::Serve | Verdict::ServeAndRefresh)
     }
 
+    /// Whether somebody else's head says that the answer for this caller is elsewhere.
+    fn is_elsewhere(&self, live: &Live) -> bool {
+        matches!(self.judge.share(live), Offer::Beneath(_))
+    }
+
     /// Whether the entry is there, but not for this caller.
     fn declines(&self, entry: &Entry) -> bool {
         self.judge.judge(entry, Timestamp::now()) == Verdict::Decline
@@ -382,7 +388,8 @@ impl<'a, R: Send + 'a, J: Judge<R> + Clone + Send + Sync + 'static> Caller<'a, R
             let place = self.place.clone();
             self.place.engine.tasks.spawn(async move {
                 let ended = timeout_at(deadline, end.reached()).await;
-                if let (Ok(Ended::Payload(payload)), Share::Everybody(_, keep) | Share::AtEnd(keep)) = (ended, share) {
+                if let (Ok(Ended::Payload(payload)), Share::Everybody(_, keep) | Share::AtEnd(_, keep)) = (ended, share)
+                {
                     let made = Made::new(id, (began, answered), keep, payload);
                     let _ = place.fill(Right::Promote(marker), &made).await;
                 }

@@ -38,6 +38,8 @@ pub(crate) enum State {
     Filled(Arc<Made>),
     /// Stale, but nothing newer came in time.
     Stale(Entry),
+    /// The answer will be there at the end, but not for everybody who joined.
+    AtHead(Live),
     /// A value of which no entry is made, or not yet.
     Shared(Live),
     /// The answer is for nobody else: each one of this class makes a call of its own, the others try again.
@@ -53,7 +55,7 @@ pub(crate) enum State {
 
 impl State {
     fn is_under_way(&self) -> bool {
-        matches!(self, Self::Running | Self::Queued)
+        matches!(self, Self::Running | Self::Queued | Self::AtHead(_))
     }
 }
 
@@ -161,11 +163,13 @@ impl Join {
         self.seen().map(|entry| self.course.began.after(entry.meta().cost))
     }
 
-    /// The first state that is an answer, or a reason not to wait.
-    pub(crate) async fn landed(&self) -> State {
+    /// The first state that is an answer, or a reason not to wait. `is_elsewhere`: whether a head says that the answer of
+    /// whoever waits is elsewhere.
+    pub(crate) async fn landed(&self, is_elsewhere: impl Fn(&Live) -> bool) -> State {
         let nested = self.nested;
         let is_over = |state: &State| match state {
             State::Running => false,
+            State::AtHead(live) => is_elsewhere(live),
             State::Queued => nested,
             _ => true,
         };

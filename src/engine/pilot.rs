@@ -222,7 +222,7 @@ impl<'a, R: Send + 'a, J: Judge<R> + Clone + Send + Sync + 'static> Pilot<'a, R,
             Err(stop) => {
                 let error = stop.error(&self.run.place.config);
                 let own = Landed::Failed(error.clone());
-                return self.failed(claim, deadline, own, Failure::Error(error), 0, End::Nothing).await;
+                return self.failed(claim, deadline, own, Failure::Error(error), Some(0), End::Nothing).await;
             }
         };
         let times = (began, Timestamp::now());
@@ -245,7 +245,10 @@ impl<'a, R: Send + 'a, J: Judge<R> + Clone + Send + Sync + 'static> Pilot<'a, R,
                 self.answer(Landed::Own(own, verdict));
                 Rest::Store(id, times, keep, end)
             }
-            Share::AtEnd(keep) => {
+            Share::AtEnd(head, keep) => {
+                if let Some(live) = head {
+                    self.run.flight.announce(State::AtHead(live));
+                }
                 self.answer(Landed::Own(own, verdict));
                 Rest::Store(id, times, keep, end)
             }
@@ -259,10 +262,10 @@ impl<'a, R: Send + 'a, J: Judge<R> + Clone + Send + Sync + 'static> Pilot<'a, R,
         deadline: Instant,
         own: Landed<'a, R>,
         failure: Failure,
-        code: u16,
+        code: Option<u16>,
         end: End,
     ) {
-        let tombstone = self.run.place.config.tombstone(code);
+        let tombstone = code.and_then(|code| self.run.place.config.tombstone(code));
         let now = Timestamp::now();
         let usable = |entry: &mut Entry| self.judge.forgives(entry, now) && self.judge.read(entry).is_some();
         let claim = match self.run.seen.take_if(usable) {

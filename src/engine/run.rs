@@ -1,7 +1,7 @@
 //! One run of a computation: what it runs for, within which bounds, and what is left to do when its head is there.
 
 use super::{
-    Class, EVERYBODY, End, Ended, Keep, LEADING, Led, Place,
+    Class, EVERYBODY, End, Ended, Keep, LEADING, Led, NO_ONE, Place,
     flight::{Flight, State, Wanted},
     right::{Claim, Made},
 };
@@ -107,7 +107,7 @@ impl Run {
         let config = &self.place.config;
         let budget = backoff::budget(config.wait, clock::draw());
         let patience = if nested { budget } else { config.max_fetch + budget };
-        match timeout(patience, join.landed()).await {
+        match timeout(patience, join.landed(|_| false)).await {
             Ok(State::Queued) | Err(_) => Ok(claim),
             Ok(state) => Err(state),
         }
@@ -180,6 +180,10 @@ impl Run {
                             Freshness::Fresh => self.flight.announce(state),
                             _ => self.flight.land(state),
                         }
+                        if let (None, Some((_, index))) = (claim.lease(), &made.index) {
+                            // It stays here; others are led to where they meet by it.
+                            self.place.engine.known.remember(&self.place.at, index);
+                        }
                         claim.fill(&self.place, &self.flight, &made).await;
                     }
                     Ended::OverCap => {
@@ -205,7 +209,7 @@ impl Run {
     /// Leaves word that the answer is not for this class of callers; unless an entry is there that is still fresh.
     async fn mark(&self, claim: Claim, kind: Kind, class: Class) {
         let fresh = |e: &Entry| e.meta().kind == Kind::Value && freshness(e, Timestamp::now()) == Freshness::Fresh;
-        if self.place.config.pass_for.is_zero() || self.seen.as_ref().is_some_and(fresh) {
+        if class == NO_ONE || self.place.config.pass_for.is_zero() || self.seen.as_ref().is_some_and(fresh) {
             claim.give_back(None).await;
         } else if claim.lease().is_some() {
             let marker = Made::marker(claim.id(), kind, class, self.place.config.pass_for);

@@ -60,6 +60,8 @@ pub(crate) enum Offer<R> {
     Declined,
     /// From before this caller asked, and too old for it.
     TooOld,
+    /// Says nothing of what this caller would get, who tries again.
+    Again,
     /// The answer for this caller is elsewhere.
     Beneath(Hop),
 }
@@ -75,6 +77,8 @@ pub(crate) struct Hop {
 /// A class of callers. 0 is everybody.
 pub(crate) type Class = u64;
 pub(crate) const EVERYBODY: Class = 0;
+/// Nobody is turned away: they try again.
+pub(crate) const NO_ONE: Class = Class::MAX;
 
 /// Told to a fetch.
 pub(crate) enum Turn {
@@ -121,10 +125,11 @@ pub(crate) enum Share {
     Waiting(Live),
     /// Everybody, from now on: the value to those who wait, the end to the store.
     Everybody(Live, Keep),
-    /// Everybody, but not before the end: it may still turn out too large to be shared.
-    AtEnd(Keep),
-    /// It failed. Those who wait get this, others are held off by a tombstone with the code.
-    Failed(Failure, u16),
+    /// Everybody, but not before the end: it may still turn out too large to be shared. Those who learn from the value that
+    /// their answer is elsewhere do not wait for that.
+    AtEnd(Option<Live>, Keep),
+    /// It failed. Those who wait get this, others are held off by a tombstone with the code; without one they are not.
+    Failed(Failure, Option<u16>),
 }
 
 /// What those get who waited for a fetch that failed.

@@ -114,7 +114,7 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> Typed<T> {
 }
 
 fn failed<A>(error: Error) -> Head<Result<A, Error>> {
-    Head { own: Err(error.clone()), share: Share::Failed(Failure::Error(error), 0), end: End::Nothing }
+    Head { own: Err(error.clone()), share: Share::Failed(Failure::Error(error), Some(0)), end: End::Nothing }
 }
 
 /// The value is everybody's own, or shared: all else is the same.

@@ -48,7 +48,15 @@ pub(super) struct InTransit {
     /// None: it cannot be shared, and they get none.
     pub(super) body: Option<Arc<Growing>>,
     /// It says that the origin is in trouble: whoever may not have it gets its status.
-    pub(super) failure: bool,
+    pub(super) failure: Option<Blame>,
+}
+
+/// What a server error is about.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Blame {
+    Origin,
+    /// Perhaps the credentials that the request had: those who have none may get something else.
+    Credentials,
 }
 
 impl<H: Borrow<HeaderMap>, B, E> Asking<H, B, E> {
@@ -125,7 +133,10 @@ impl<H: Borrow<HeaderMap>, B, E> Judge<Answer<B, E>> for Asking<H, B, E> {
         let admitted = shared.open.admits(self.wish.credentials);
         let why = if shared.selected.is_some() { "vary-miss" } else { "uri-miss" };
         match hop {
-            _ if shared.failure && !admitted => {
+            _ if shared.failure == Some(Blame::Credentials) && self.wish.credentials == Credentials::None => {
+                Offer::Again
+            }
+            _ if shared.failure.is_some() && !admitted => {
                 let bare = (shared.status, HeaderMap::new(), GuardBody::stored(bytes::Bytes::new()));
                 Offer::Taken(Ok(self.reply().shared(bare, Duration::ZERO, Note::Collapsed { why })))
             }
@@ -143,7 +154,11 @@ impl<H: Borrow<HeaderMap>, B, E> Judge<Answer<B, E>> for Asking<H, B, E> {
     }
 
     fn heeds(&self, class: Class) -> bool {
-        class == EVERYBODY || self.wish.credentials != Credentials::None
+        match class {
+            EVERYBODY => true,
+            WITH_CREDENTIALS => self.wish.credentials != Credentials::None,
+            _ => false,
+        }
     }
 
     fn refuse(&self, error: Error) -> Answer<B, E> {

@@ -1,7 +1,7 @@
 //! One call of the origin, and who may have what it answers.
 
 use super::{
-    ask::{InTransit, RESPONSE, WITH_CREDENTIALS, stored},
+    ask::{Blame, InTransit, RESPONSE, WITH_CREDENTIALS, stored},
     body::{Growing, GuardBody, Pump},
     head::{self, Stored},
     index::{self, Selected},
@@ -21,7 +21,7 @@ use super::{
 use crate::{
     clock::{self, Timestamp},
     config::Config,
-    engine::{DEPTH, EVERYBODY, End, Failure, Head, Keep, Place, Share, Turn},
+    engine::{DEPTH, EVERYBODY, End, Failure, Head, Keep, NO_ONE, Place, Share, Turn},
     entry::{Entry, Lifetimes, Live},
     error::{BoxError, Error, ErrorKind},
     policy::{self, Freshness},
@@ -29,7 +29,7 @@ use crate::{
 };
 use http::{HeaderMap, Request, Response, StatusCode, header};
 use http_body::Body;
-use std::{future::poll_fn, sync::Arc};
+use std::{future::poll_fn, sync::Arc, time::Duration};
 use tower_service::Service;
 
 /// A request, without what is sent on.
@@ -48,6 +48,12 @@ struct Made<'a> {
     /// Why the origin was asked (RFC 9211 §2.2), and what it answered.
     why: &'static str,
     status: StatusCode,
+}
+
+/// What becomes of a response that others wait for.
+enum Fate<'a> {
+    Stored(&'a Terms, Option<Selected>),
+    Failed(Blame),
 }
 
 /// What is stored of a response before its body, and how.
@@ -80,6 +86,7 @@ impl Call {
         };
         let why = why(seen.as_ref(), &trail);
         let known = seen.as_ref().and_then(stored).filter(|stored| stored.status == StatusCode::OK);
+        let age = seen.as_ref().map(|seen| seen.age(Timestamp::now())).unwrap_or_default();
         let conditions = known.as_ref().map(|known| validation::conditions(&known.headers)).unwrap_or_default();
         let known = known.filter(|_| !conditions.is_empty());
         request.headers_mut().extend(conditions);
@@ -96,10 +103,10 @@ impl Call {
             Some(known) if validation::freshens(&known.headers, response.headers()) => {
                 made.confirmed(&known, response.headers())
             }
-            Some(_) => {
-                // Of no use to anybody, and as long as it is here it would be asked about again.
+            Some(known) => {
+                // As long as it is here it would be asked about again.
                 let _ = self.place.clone().invalidate().await;
-                failed(Ok(reply::empty(StatusCode::BAD_GATEWAY)), "the origin confirmed another response")
+                made.unconfirmed(&known, age)
             }
         }
     }
@@ -124,8 +131,11 @@ impl Made<'_> {
             Shared::Failure { whole: true } if size.lower() <= room(&[]) && !self.call.wish.head => (Vec::new(), None),
             // A failing origin is no reason to fall on it: those who wait hear that it fails, and no more.
             Shared::Failure { .. } => {
-                let live = self.in_transit(response.status(), HeaderMap::new(), None, None);
-                let share = Share::Failed(Failure::Live(live), self.status.as_u16());
+                let blame = self.blame(response.headers());
+                let live = self.in_transit(response.status(), HeaderMap::new(), None, Fate::Failed(blame));
+                // What fails for one user is no reason to hold off all others.
+                let code = (blame == Blame::Origin).then_some(self.status.as_u16());
+                let share = Share::Failed(Failure::Live(live), code);
                 return Head { own: Ok(self.own(pass(response), false)), share, end: End::Nothing };
             }
             Shared::Nobody => return self.private(response),
@@ -141,16 +151,20 @@ impl Made<'_> {
         let own = Ok(self.own(Response::from_parts(parts, body), known && plan.is_some()));
         let share = match plan {
             Some(Plan { keep, terms, selected, .. }) if known => {
-                let shared = Some((&terms, selected));
-                Share::Everybody(self.in_transit(self.status, headers, Some(growing), shared), keep)
+                let fate = Fate::Stored(&terms, selected);
+                Share::Everybody(self.in_transit(self.status, headers, Some(growing), fate), keep)
             }
-            Some(plan) => Share::AtEnd(plan.keep),
+            Some(Plan { keep, terms, selected, .. }) => {
+                let varies = selected.is_some();
+                let live = || self.in_transit(self.status, HeaderMap::new(), None, Fate::Stored(&terms, selected));
+                Share::AtEnd(varies.then(live), keep)
+            }
             None => {
                 let live = match known {
-                    true => self.in_transit(self.status, headers, Some(growing), None),
-                    false => self.in_transit(self.status, without_body(headers), None, None),
+                    true => self.in_transit(self.status, headers, Some(growing), Fate::Failed(Blame::Origin)),
+                    false => self.in_transit(self.status, without_body(headers), None, Fate::Failed(Blame::Origin)),
                 };
-                Share::Failed(Failure::Live(live), self.status.as_u16())
+                Share::Failed(Failure::Live(live), Some(self.status.as_u16()))
             }
         };
         Head { own, share, end: End::Later(Box::pin(pump.run(patience))) }
@@ -173,15 +187,26 @@ impl Made<'_> {
         };
         encoded.extend_from_slice(&known.body);
         let body = Some(Growing::complete(known.body.clone()));
-        let live = self.in_transit(known.status, headers, body, Some((&terms, selected)));
+        let live = self.in_transit(known.status, headers, body, Fate::Stored(&terms, selected));
         Head { own, share: Share::Everybody(live, keep), end: End::Now(bytes::Bytes::from(encoded).into()) }
+    }
+
+    /// RFC 9111 §4.3.4: it says of another response that it holds, so this one is not freshened, nor given to others, who ask
+    /// again. Its own client gets it as it is, unless it must not be stale: there is nothing else to give.
+    fn unconfirmed<B, E>(&self, known: &Stored, age: Duration) -> Head<Answer<B, E>> {
+        let note = Note::Forwarded { why: self.why, status: self.status.as_u16(), stored: false };
+        let own = match known.facts.never_stale {
+            true => reply::empty(StatusCode::BAD_GATEWAY),
+            false => self.reply().stored(known, known.age + age, note),
+        };
+        Head { own: Ok(own), share: Share::Nobody(NO_ONE), end: End::Nothing }
     }
 
     /// A response to a HEAD: it has no body, whatever its `Content-Length` says.
     fn head_alone<B, E>(&self, response: Response<B>, plan: Plan) -> Head<Answer<B, E>> {
         let Plan { encoded, keep, terms, selected } = plan;
         let headers = fields::end_to_end(response.headers());
-        let live = self.in_transit(self.status, headers, None, Some((&terms, selected)));
+        let live = self.in_transit(self.status, headers, None, Fate::Stored(&terms, selected));
         let end = End::Now(bytes::Bytes::from(encoded).into());
         Head { own: Ok(self.own(pass(response), true)), share: Share::Everybody(live, keep), end }
     }
@@ -196,6 +221,12 @@ impl Made<'_> {
             Credentials::None => Share::Nobody(EVERYBODY),
             _ => Share::Nobody(WITH_CREDENTIALS),
         }
+    }
+
+    /// What a server error is about.
+    fn blame(&self, headers: &HeaderMap) -> Blame {
+        let open = Open::of(headers, &self.call.place.config.rules);
+        if open.admits(self.call.wish.credentials) { Blame::Origin } else { Blame::Credentials }
     }
 
     fn shared(&self, status: StatusCode, headers: &HeaderMap) -> Shared {
@@ -217,26 +248,25 @@ impl Made<'_> {
         Some(Plan { encoded, keep: Keep { lifetimes, codec: RESPONSE, index }, terms, selected })
     }
 
-    /// With what it says to be stored, or as a failure.
-    fn in_transit(
-        &self,
-        status: StatusCode,
-        headers: HeaderMap,
-        body: Option<Arc<Growing>>,
-        stored: Option<(&Terms, Option<Selected>)>,
-    ) -> Live {
-        let (failure, rules) = (stored.is_none(), &self.call.place.config.rules);
-        let (open, age, selected) = match stored {
-            Some((terms, selected)) => (terms.open, terms.age, selected),
-            None => (Open::of(&headers, rules), self.times.initial_age(&headers), None),
+    fn in_transit(&self, status: StatusCode, headers: HeaderMap, body: Option<Arc<Growing>>, fate: Fate<'_>) -> Live {
+        let (open, age, selected, failure) = match fate {
+            Fate::Stored(terms, selected) => (terms.open, terms.age, selected, None),
+            Fate::Failed(blame) => {
+                let open = Open::of(&headers, &self.call.place.config.rules);
+                (open, self.times.initial_age(&headers), None, Some(blame))
+            }
         };
         let answered = Timestamp::now();
         Arc::new(InTransit { id: self.id, selected, open, answered, age, status, headers, body, failure })
     }
 
+    fn reply(&self) -> Reply<'_> {
+        Reply { wish: &self.call.wish, request: &self.call.client }
+    }
+
     fn own<B>(&self, response: Response<GuardBody<B>>, stored: bool) -> Response<GuardBody<B>> {
         let note = Note::Forwarded { why: self.why, status: self.status.as_u16(), stored };
-        Reply { wish: &self.call.wish, request: &self.call.client }.own(response, note)
+        self.reply().own(response, note)
     }
 }
 
@@ -286,7 +316,7 @@ fn pass<B>(response: Response<B>) -> Response<GuardBody<B>> {
 
 fn failed<B, E>(own: Answer<B, E>, what: &'static str) -> Head<Answer<B, E>> {
     let failure = Failure::Error(Error::new(ErrorKind::Origin, what));
-    Head { own, share: Share::Failed(failure, StatusCode::BAD_GATEWAY.as_u16()), end: End::Nothing }
+    Head { own, share: Share::Failed(failure, Some(StatusCode::BAD_GATEWAY.as_u16())), end: End::Nothing }
 }
 
 fn without_body(mut headers: HeaderMap) -> HeaderMap {

@@ -26,7 +26,7 @@ impl<'a, R: Send + 'a, J: Judge<R> + Clone + Send + Sync + 'static> Caller<'a, R
         if let Some(why) = self.turned_away(&join) {
             return self.stale_or_refused(join.stands(), Error::overloaded(why));
         }
-        match timeout_at(self.give_up, join.landed()).await {
+        match timeout_at(self.give_up, join.landed(|live| self.is_elsewhere(live))).await {
             Ok(state) => self.settle(state, fetch).await,
             Err(_) => {
                 telemetry::waited_enough(&self.place.engine.stats, &self.place.at);
@@ -65,7 +65,7 @@ impl<'a, R: Send + 'a, J: Judge<R> + Clone + Send + Sync + 'static> Caller<'a, R
         let (config, budget) = (&self.place.config, backoff::budget(self.place.config.wait, clock::draw()));
         let patience = clock::in_future(if self.leading.is_empty() { config.max_fetch + budget } else { budget });
         let patience = self.place.deadline.map_or(patience, |deadline| deadline.min(patience));
-        match timeout_at(patience, join.landed()).await {
+        match timeout_at(patience, join.landed(|live| self.is_elsewhere(live))).await {
             // To queue in its place, one after the other, would be to wait as often as there are others.
             Ok(State::Declined(error, standing)) if self.give_up <= clock::in_future(Duration::ZERO) => {
                 self.stale_or_refused(standing, error)
@@ -143,7 +143,7 @@ impl<'a, R: Send + 'a, J: Judge<R> + Clone + Send + Sync + 'static> Caller<'a, R
                 Some(answer) => return Round::Answer(answer, CacheVerdict::Stale),
                 None => Offer::Declined,
             },
-            State::Shared(live) => self.judge.share(&live),
+            State::Shared(live) | State::AtHead(live) => self.judge.share(&live),
             State::Failed(failure, stale) => {
                 if let Some(answer) = stale.as_ref().and_then(|entry| self.forgiven(entry)) {
                     return Round::Answer(answer, CacheVerdict::Stale);
@@ -160,6 +160,7 @@ impl<'a, R: Send + 'a, J: Judge<R> + Clone + Send + Sync + 'static> Caller<'a, R
             Offer::Declined => self.answer_alone(fetch).await,
             // Its body may take long, and holds the lease until then.
             Offer::TooOld => Round::Newer(Scope::Local, fetch),
+            Offer::Again => Round::Again(fetch),
             Offer::Beneath(hop) => Round::Beneath(hop, fetch),
         }
     }

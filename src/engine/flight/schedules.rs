@@ -58,7 +58,7 @@ impl Drop for Done<'_> {
 async fn ask(flights: Arc<Flights>, computing: Computing) {
     loop {
         match flights.enter(&at(), Scope::Fleet, None, ANY) {
-            Ok(join) => match join.landed().await {
+            Ok(join) => match join.landed(|_| false).await {
                 State::NotShared(EVERYBODY) => return,
                 _ => continue,
             },
@@ -89,7 +89,7 @@ async fn ask_locally(flights: Arc<Flights>, computing: Computing, directly: bool
                 }
             },
         };
-        let state = join.landed().await;
+        let state = join.landed(|_| false).await;
         if let Some(flight) = flight {
             flight.land(state.clone());
         }
@@ -162,7 +162,7 @@ fn whoever_joined_is_told_how_it_ended() {
             let flights = flights.clone();
             spawn(async move {
                 let Some(join) = flights.join(&at(), wanted) else { return };
-                let state = join.landed().await;
+                let state = join.landed(|_| false).await;
                 assert!(!matches!(state, State::Running));
                 match state {
                     State::Queued => assert!(wanted.nested),
