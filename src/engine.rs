@@ -21,8 +21,10 @@ mod waits;
 
 pub(crate) use place::Place;
 pub use seam::CacheVerdict;
+#[cfg(feature = "http")]
+pub(crate) use seam::Index;
 pub(crate) use seam::{
-    BoxFetch, Class, EVERYBODY, End, Ended, Failure, Head, Hop, Index, Judge, Keep, NO_ONE, Offer, Share, Turn, Verdict,
+    BoxFetch, Class, EVERYBODY, End, Ended, Failure, Head, Hop, Judge, Keep, NO_ONE, Offer, Share, Turn, Verdict,
 };
 
 use crate::{
