@@ -11,6 +11,7 @@ pub(crate) mod fuzzing;
 mod head;
 mod index;
 mod key;
+mod made;
 mod origin;
 mod reply;
 mod rules;

@@ -1,10 +1,10 @@
 //! One question, from the side of whoever asks it.
 
 mod join;
+mod way;
 
 use super::{
-    BoxFetch, CacheVerdict, DEPTH, End, Ended, Engine, Head, Hop, Judge, LEADING, Led, Offer, Place, Share, Turn,
-    Verdict,
+    BoxFetch, CacheVerdict, End, Ended, Engine, Head, Hop, Judge, LEADING, Led, Offer, Place, Share, Turn, Verdict,
     flight::{Flight, Scope, State, Wanted},
     is_marker,
     pilot::{Landed, Pilot, Start},
@@ -83,12 +83,6 @@ impl<'a, R: Send + 'a, J: Judge<R> + Clone + Send + Sync + 'static> Caller<'a, R
         let took = Timestamp::now().since(self.asked);
         telemetry::answered(&self.place.engine.stats, &self.place.at, verdict, took);
         (answer, verdict)
-    }
-
-    /// What is there, and where, whether it is for this caller or not.
-    pub(super) async fn found(mut self) -> Option<(Place, Entry)> {
-        let entry = self.find().await.ok()??;
-        Some((self.place, entry))
     }
 
     /// What is there for it, without computing or waiting.
@@ -177,80 +171,6 @@ impl<'a, R: Send + 'a, J: Judge<R> + Clone + Send + Sync + 'static> Caller<'a, R
         }
     }
 
-    /// The entry for this caller, and its place: follows the indexes on the way, as remembered without the store.
-    async fn find(&mut self) -> Result<Option<Entry>, StoreError> {
-        loop {
-            let chain = self.place.likely(&self.judge);
-            let found = match self.look_up(&chain).await {
-                Ok(found) => found,
-                Err(error) => {
-                    self.recall();
-                    return Err(error);
-                }
-            };
-            let mut found = chain.iter().zip(found).peekable();
-            while let Some((_, entry)) = found.next_if(|(at, _)| **at == self.place.at) {
-                let Some(entry) = entry else { return Ok(None) };
-                let Some(hop) = self.hop(&entry) else { return Ok(Some(entry)) };
-                self.place.engine.known.remember(&self.place.at, &entry);
-                if !self.descend(hop) {
-                    return Ok(Some(entry));
-                }
-            }
-        }
-    }
-
-    /// Where the entry sends this caller, if it is an index.
-    fn hop(&self, entry: &Entry) -> Option<Hop> {
-        let now = Timestamp::now();
-        let is_index = !is_marker(entry, now) && self.judge.judge(entry, now) == Verdict::Beneath;
-        is_index.then(|| self.judge.beneath(entry))?
-    }
-
-    /// Goes on at another address, unless it has come deep enough.
-    fn descend(&mut self, hop: Hop) -> bool {
-        let deep = self.trail.len() == DEPTH;
-        if !deep {
-            self.place.at = hop.from(&self.place.at);
-            self.trail.push(hop.passed);
-            self.noted = Waiting::enter(&self.place, &self.leading);
-        }
-        !deep
-    }
-
-    /// Goes on by memory, to meet the others who do without the store.
-    fn recall(&mut self) {
-        let here = (self.place.at.clone(), self.trail.len());
-        while let Some(hop) = self.place.remembered(&self.judge)
-            && self.descend(hop)
-        {}
-        self.recalled = Some(here);
-    }
-
-    /// Back to where the store has sent it, before that is asked again: what it remembers may have been invalidated, and
-    /// the entry beneath is still there.
-    fn come_back(&mut self) {
-        if let Some((at, passed)) = self.recalled.take() {
-            self.place.at = at;
-            self.trail.truncate(passed);
-            self.noted = Waiting::enter(&self.place, &self.leading);
-        }
-    }
-
-    /// Whether it asks for what its own task computes.
-    fn is_within(&self) -> bool {
-        self.leading.iter().any(|led| led.blocks(&self.place))
-    }
-
-    /// One read of the store, shared with everybody who asks meanwhile.
-    async fn look_up(&self, chain: &[Address]) -> Result<Vec<Option<Entry>>, StoreError> {
-        self.place.gate()?;
-        let (place, limit, read) = (self.place.clone(), self.place.config.op_timeout, chain.to_vec());
-        let lookup = self.place.engine.flights.look_up(chain, limit, async move { place.get(&read).await });
-        // Outside of what is shared: whose timer it is must not matter to the others, nor which runtime it is of.
-        self.place.within("get", lookup).await
-    }
-
     /// Opens the flight of the fleet, or joins it.
     async fn compute(&self, seen: Option<Entry>, fetch: BoxFetch<'a, R>) -> Round<'a, R> {
         match self.place.engine.flights.enter(&self.place.at, Scope::Fleet, seen.clone(), self.wanted(None)) {
@@ -332,6 +252,11 @@ impl<'a, R: Send + 'a, J: Judge<R> + Clone + Send + Sync + 'static> Caller<'a, R
             None => flight.await,
         }
         mine
+    }
+
+    /// Whether it asks for what its own task computes.
+    fn is_within(&self) -> bool {
+        self.leading.iter().any(|led| led.blocks(&self.place))
     }
 
     fn wanted(&self, since: Option<Timestamp>) -> Wanted {

@@ -3,7 +3,7 @@
 use super::{
     ask::{RESPONSE, stored},
     head,
-    origin::lifetimes,
+    made::lifetimes,
     semantics::{
         freshness::Times,
         request::Wish,
