@@ -58,6 +58,7 @@ struct Plan {
 }
 
 impl Made<'_> {
+    /// A whole response: who may have it is decided at its head.
     pub(super) fn answered<B, E>(&self, response: Response<B>) -> Head<Answer<B, E>>
     where
         B: Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
