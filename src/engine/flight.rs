@@ -102,7 +102,7 @@ pub(crate) type Lookup = Shared<Found>;
 struct Listing {
     number: u64,
     began: Timestamp,
-    chain: Vec<Address>,
+    chain: Arc<[Address]>,
     lookup: WeakShared<Found>,
 }
 
@@ -207,13 +207,14 @@ impl Flights {
     /// joined any more: its answer may never come, and as long as somebody waits for it, nobody would ask again.
     pub(crate) fn look_up(
         self: &Arc<Self>,
-        chain: &[Address],
+        chain: &Arc<[Address]>,
         limit: Duration,
         read: impl Future<Output = Found> + Send + 'static,
     ) -> Lookup {
-        let (began, first, last) = (Timestamp::now(), &chain[0], &chain[chain.len() - 1]);
+        let (Some(first), Some(last)) = (chain.first(), chain.last()) else { return Shared::new(read) };
+        let began = Timestamp::now();
         let mut tables = self.lock();
-        let suits = |listing: &&Listing| listing.chain == chain && began.since(listing.began) < limit;
+        let suits = |listing: &&Listing| listing.chain == *chain && began.since(listing.began) < limit;
         let listed = tables.lookups.get(first).and_then(|listings| listings.get(last));
         if let Some(lookup) = listed.filter(suits).and_then(|listing| listing.lookup.upgrade()) {
             return lookup;
@@ -227,7 +228,7 @@ impl Flights {
             drop(listed); // before anybody sees the answer: whoever asks later reads again
             found
         });
-        let listing = Listing { number, began, chain: chain.to_vec(), lookup: lookup.downgrade() };
+        let listing = Listing { number, began, chain: chain.clone(), lookup: lookup.downgrade() };
         tables.lookups.entry(first.clone()).or_default().insert(last.clone(), listing);
         lookup
     }

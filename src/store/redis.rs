@@ -116,6 +116,19 @@ impl RedisStore {
         cmd.run(&*self.link).await.map_err(store_error)
     }
 
+    async fn get_now(&self, at: &Address) -> Result<Option<Entry>, StoreError> {
+        // With the first question of all, so that wake-ups arrive by the time that somebody has to wait.
+        if let Some(subscriber) = &self.subscriber {
+            subscriber.start();
+        }
+        match self.link.send(redis::cmd("GET").arg(entry_name(at))).await {
+            Ok(Value::BulkString(bytes)) => Ok(Entry::from_envelope(at, &bytes.into(), self.clock.offset())),
+            Ok(_) => Ok(None),
+            Err(error) if is_wrong_type(&error) => Ok(None),
+            Err(error) => Err(store_error(error)),
+        }
+    }
+
     async fn lead_now(&self, at: &Address, ask: Ask) -> Result<Lead, StoreError> {
         let inbox = match &self.subscriber {
             Some(subscriber) if subscriber.is_live().await => Some(self.wakes.inbox()),
@@ -173,24 +186,13 @@ impl RedisStore {
 
 impl Store for RedisStore {
     fn get<'a>(&'a self, at: &'a Address) -> Answer<'a, Option<Entry>> {
-        Box::pin(async move {
-            // With the first question of all, so that wake-ups arrive by the time that somebody has to wait.
-            if let Some(subscriber) = &self.subscriber {
-                subscriber.start();
-            }
-            match self.link.send(redis::cmd("GET").arg(entry_name(at))).await {
-                Ok(Value::BulkString(bytes)) => Ok(Entry::from_envelope(at, &bytes.into(), self.clock.offset())),
-                Ok(_) => Ok(None),
-                Err(error) if is_wrong_type(&error) => Ok(None),
-                Err(error) => Err(store_error(error)),
-            }
-        })
+        Box::pin(self.get_now(at))
     }
 
     fn get_all<'a>(&'a self, at: &'a [Address]) -> Answer<'a, Vec<Option<Entry>>> {
         Box::pin(async move {
             if let [at] = at {
-                return Ok(vec![self.get(at).await?]);
+                return Ok(vec![self.get_now(at).await?]);
             }
             let names: Vec<_> = at.iter().map(entry_name).collect();
             // What is of a wrong type is nil here.

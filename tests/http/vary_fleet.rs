@@ -151,6 +151,27 @@ async fn without_the_store_a_cold_herd_costs_one_call_for_each_value() {
     assert_eq!(origin.calls(), 3);
 }
 
+/// What this process has made without the store tells it who differs. Seen to fail with the index of a local flight not
+/// remembered.
+#[tokio::test]
+async fn without_the_store_no_value_waits_for_another_one_after_the_first_answer() {
+    let (process, origin) = (Server::new().process(), Origin::gated());
+    for operation in [Get, Lead, Fill] {
+        process.always(operation, Fault::Fails);
+    }
+    let guard = process.guard();
+    let app = languages(&origin).layer(guard.clone());
+    origin.release(1);
+    assert_eq!(ask(&app, speaking("it")).await.text(), "it 1");
+    at_rest(&guard).await;
+    let herd = tokio::spawn(async move { herd(30, |i| ask(&app, speaking(LANGUAGES[i % 3]))).await });
+    origin.arrived(4).await;
+    assert_eq!(origin.running(), 3);
+    origin.open();
+    in_time("the herd", herd).await.expect("nobody panics");
+    assert_eq!(origin.calls(), 4);
+}
+
 /// Validated before each use, and a different page for each language.
 fn validated(origin: &Origin) -> Router {
     site(origin, |request, n| -> Response {

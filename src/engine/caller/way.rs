@@ -8,6 +8,7 @@ use crate::{
     key::Address,
     store::StoreError,
 };
+use std::sync::Arc;
 
 impl<'a, R: Send + 'a, J: Judge<R> + Clone + Send + Sync + 'static> Caller<'a, R, J> {
     /// What is there, and where, whether it is for this caller or not.
@@ -19,7 +20,7 @@ impl<'a, R: Send + 'a, J: Judge<R> + Clone + Send + Sync + 'static> Caller<'a, R
     /// The entry for this caller, and its place: follows the indexes on the way, as remembered without the store.
     pub(super) async fn find(&mut self) -> Result<Option<Entry>, StoreError> {
         loop {
-            let chain = self.place.likely(&self.judge);
+            let chain: Arc<[_]> = self.place.likely(&self.judge).into();
             let found = match self.look_up(&chain).await {
                 Ok(found) => found,
                 Err(error) => {
@@ -77,9 +78,9 @@ impl<'a, R: Send + 'a, J: Judge<R> + Clone + Send + Sync + 'static> Caller<'a, R
     }
 
     /// One read of the store, shared with everybody who asks meanwhile.
-    async fn look_up(&self, chain: &[Address]) -> Result<Vec<Option<Entry>>, StoreError> {
+    async fn look_up(&self, chain: &Arc<[Address]>) -> Result<Vec<Option<Entry>>, StoreError> {
         self.place.gate()?;
-        let (place, limit, read) = (self.place.clone(), self.place.config.op_timeout, chain.to_vec());
+        let (place, limit, read) = (self.place.clone(), self.place.config.op_timeout, chain.clone());
         let lookup = self.place.engine.flights.look_up(chain, limit, async move { place.get(&read).await });
         // Outside of what is shared: whose timer it is must not matter to the others, nor which runtime it is of.
         self.place.within("get", lookup).await

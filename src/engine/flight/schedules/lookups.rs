@@ -52,7 +52,7 @@ fn one_reads_at_a_time() {
                     reading.once().await;
                     connection.await
                 };
-                flights.look_up(&[at()], HOUR, read).await
+                flights.look_up(&Arc::from([at()]), HOUR, read).await
             })
         });
         connection.answer();
@@ -71,7 +71,7 @@ fn a_read_goes_on_without_whoever_began_it() {
         let (flights, connection) = (Arc::new(Flights::default()), Connection::default());
         let callers = [(); 2].map(|()| {
             let (flights, connection) = (flights.clone(), connection.clone());
-            spawn(async move { flights.look_up(&[at()], HOUR, connection).await })
+            spawn(async move { flights.look_up(&Arc::from([at()]), HOUR, connection).await })
         });
         let answering = thread::spawn(move || connection.answer());
         callers[0].abort();
@@ -88,12 +88,12 @@ fn a_read_goes_on_without_whoever_began_it() {
 fn a_read_that_was_forgotten_takes_no_other_out_of_the_map() {
     explore(|| {
         let flights = Arc::new(Flights::default());
-        let old = flights.look_up(&[at()], HOUR, Connection::default());
+        let old = flights.look_up(&Arc::from([at()]), HOUR, Connection::default());
         flights.forget(&at());
         let leaving = thread::spawn(move || drop(old));
-        let new = flights.look_up(&[at()], HOUR, Connection::default());
+        let new = flights.look_up(&Arc::from([at()]), HOUR, Connection::default());
         leaving.join().unwrap();
-        let joined = flights.look_up(&[at()], HOUR, std::future::ready(Ok(Vec::new())));
+        let joined = flights.look_up(&Arc::from([at()]), HOUR, std::future::ready(Ok(Vec::new())));
         assert!(joined.now_or_never().is_none(), "it has made a read of its own");
         drop(new);
         assert_eq!(flights.len(), 0);
@@ -104,7 +104,7 @@ fn a_read_that_was_forgotten_takes_no_other_out_of_the_map() {
 #[test]
 fn nobody_joins_a_read_that_began_before_an_invalidation() {
     let invalidations: [fn(&Flights, &Flight); 2] = [|flights, _| flights.forget(&at()), |_, flight| flight.gone()];
-    let chains: [fn() -> Vec<Address>; 2] = [|| vec![at()], || vec![at(), beneath("a")]];
+    let chains: [fn() -> Arc<[Address]>; 2] = [|| Arc::from([at()]), || Arc::from([at(), beneath("a")])];
     explore(move || {
         let (invalidate, chain) = (any(&invalidations), any(&chains)());
         let flights = Arc::new(Flights::default());
@@ -132,7 +132,8 @@ fn nobody_joins_a_read_that_began_before_an_invalidation() {
 fn reads_that_begin_alike_and_go_on_elsewhere_leave_each_other_alone() {
     explore(|| {
         let flights = Arc::new(Flights::default());
-        let chains = [vec![at()], vec![at(), beneath("a")], vec![at(), beneath("b")]];
+        let chains: [Arc<[_]>; 3] =
+            [Arc::from([at()]), Arc::from([at(), beneath("a")]), Arc::from([at(), beneath("b")])];
         let callers = chains.clone().map(|chain| {
             let (flights, read) = (flights.clone(), std::future::ready(Ok(vec![None; chain.len()])));
             spawn(async move { flights.look_up(&chain, HOUR, read).await })
