@@ -182,6 +182,27 @@ async fn a_304_about_another_response_is_no_answer_and_the_next_call_asks_for_al
     }
 }
 
+/// Seen to fail with everybody turned away by it: each one makes a call of its own.
+#[tokio::test]
+async fn those_who_wait_for_a_304_about_another_response_ask_again_together() {
+    let (guard, origin) = (StampedeGuard::in_memory(), Origin::gated());
+    let app = site(&origin, |request, n| match field(request, "if-none-match") {
+        "" => ([("etag", "\"a\""), ("cache-control", "max-age=0")], n.to_string()).into_response(),
+        _ => (StatusCode::NOT_MODIFIED, [("etag", "\"b\"")]).into_response(),
+    });
+    let app = app.layer(guard.clone());
+    origin.release(1);
+    assert_eq!(ask(&app, get("/page")).await.text(), "1");
+    at_rest(&guard).await;
+    let asked = waiting(&app, 10, |_| get("/page")).await;
+    origin.open();
+    let answers = asked.answers().await;
+    assert_eq!(answers[0].text(), "1");
+    assert!(answers[1..].iter().all(|answer| answer.text() == "3"));
+    assert_eq!(origin.calls(), 3);
+    at_rest(&guard).await;
+}
+
 /// §4.3.2: whoever is answered from the cache gets its 304 from the cache, whoever leads from what the origin says. What
 /// the origin is asked is about what is stored.
 #[tokio::test(start_paused = true)]
