@@ -2,7 +2,7 @@
 
 use crate::{
     client::{Answer, ask, get},
-    fleet::Fleet,
+    fleet::{Fleet, is_stored},
     site::{MODIFIED, PAGE, Site, field, with, with_status},
     support::Origin,
 };
@@ -12,6 +12,7 @@ use axum::http::request::Builder;
 async fn stored(site: &Site, name: &str) -> Fleet {
     let fleet = Fleet::start(2, site.address, name).await;
     assert_eq!(ask(fleet.at(0), get("/page")).await.text(), PAGE);
+    is_stored(&fleet, || get("/page")).await;
     fleet
 }
 

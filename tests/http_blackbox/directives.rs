@@ -19,6 +19,7 @@ async fn only_if_cached_never_goes_to_the_origin() {
     }
     assert_eq!(origin.calls(), 0);
     ask(fleet.at(0), get("/page")).await;
+    crate::fleet::is_stored(&fleet, || get("/page")).await;
     for i in 0..2 {
         assert_eq!(ask(fleet.at(i), only("GET")).await.text(), PAGE);
     }
@@ -63,6 +64,7 @@ async fn a_request_may_take_a_stale_answer() {
     let fleet = Fleet::start(2, site.address, "max-stale").await;
     ask(fleet.at(0), get("/page")).await;
     let only = |control: &str| get("/page").header("cache-control", format!("only-if-cached{control}"));
+    eventually("it is stored", async || ask(fleet.at(1), only(", max-stale")).await.status == 200).await;
     eventually("it is stale", async || ask(fleet.at(1), only("")).await.status != 200).await;
     assert_eq!(ask(fleet.at(1), only("")).await.status, 504);
     for control in [", max-stale", ", max-stale=3600"] {

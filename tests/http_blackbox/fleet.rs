@@ -2,8 +2,9 @@
 
 use crate::{
     client::{ask, get, in_time, raw},
-    support::{RedisServer, example, signal},
+    support::{RedisServer, eventually, example, signal},
 };
+use axum::http::request::Builder;
 use std::net::SocketAddr;
 use tokio::{
     io::{AsyncBufReadExt, BufReader},
@@ -104,4 +105,10 @@ impl Proxy {
     fn pid(&self) -> u32 {
         self.process.id().expect("nobody has waited for it")
     }
+}
+
+/// An answer is stored after it has been given, and what only looks does not wait for that.
+pub(crate) async fn is_stored(fleet: &Fleet, request: impl Fn() -> Builder) {
+    let only = || request().header("cache-control", "only-if-cached");
+    eventually("it is stored", async || ask(fleet.at(1), only()).await.status == 200).await;
 }

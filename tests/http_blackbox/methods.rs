@@ -51,6 +51,7 @@ async fn a_stored_page_answers_a_head() {
     let site = site(&origin).await;
     let fleet = Fleet::start(2, site.address, "head-hit").await;
     is_whole(&ask(fleet.at(0), get("/page")).await);
+    crate::fleet::is_stored(&fleet, || get("/page")).await;
     for i in 0..2 {
         is_head(&ask(fleet.at(i), request("HEAD", "/page")).await);
     }

@@ -107,6 +107,7 @@ async fn a_head_is_answered_by_its_own_variant() {
     let fleet = Fleet::start(2, site.address, "vary-head").await;
     for (i, language) in LANGUAGES.into_iter().enumerate() {
         ask(fleet.at(i), get("/page").header("accept-language", language)).await;
+        crate::fleet::is_stored(&fleet, || get("/page").header("accept-language", language)).await;
     }
     for (i, language) in LANGUAGES.into_iter().enumerate() {
         let answer = ask(fleet.at(i + 1), request("HEAD", "/page").header("accept-language", language)).await;
