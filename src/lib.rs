@@ -90,6 +90,8 @@ mod telemetry;
 #[cfg(feature = "testing")]
 pub mod testing;
 mod watch;
+#[cfg(feature = "redis")]
+mod wire;
 
 #[cfg(feature = "_typed")]
 pub use codec::Codec;

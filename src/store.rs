@@ -16,7 +16,9 @@ pub(crate) mod redis;
 mod wake;
 
 #[cfg(feature = "redis")]
-pub use self::redis::{Connection, RedisStore};
+pub use self::redis::RedisStore;
+#[cfg(feature = "redis")]
+pub use crate::wire::Connection;
 pub use crate::{
     clock::Timestamp,
     entry::{Entry, FORMAT, Kind, Lifetimes, Live, Meta, Payload},

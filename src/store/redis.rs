@@ -4,28 +4,19 @@
 //! inbox of this process alone; they are never on the data connection, where a reconnecting client hands surplus
 //! subscription confirmations to other requests.
 
-mod class;
-mod connect;
-mod link;
 mod script;
 mod server_clock;
-mod subscriber;
-mod tls;
-
-pub use connect::Connection;
 
 use super::{
     Address, Answer, Ask, Entry, FORMAT, Filled, Hold, IntoStore, KeyHash, Lead, Lease, Listener, Right, Store,
     StoreError, Timestamp, Token, Tombstone, Wakes, Write,
 };
+use crate::wire::{Call, Connection, IntoServer, Link, Server, Subscriber, number, store_error};
 use bytes::Bytes;
-use class::store_error;
-use link::{Dialled, Link};
 use redis::Value;
 use script::Scripts;
 use server_clock::ServerClock;
 use std::{fmt, sync::Arc, time::Duration};
-use subscriber::Subscriber;
 
 /// Entries and leases in Redis.
 ///
@@ -63,9 +54,7 @@ impl RedisStore {
     /// time, and again when they break.
     #[must_use]
     pub fn new(client: redis::Client) -> Self {
-        let client = connect::tuned(client);
-        let clock = Arc::new(ServerClock::default());
-        Self::over(Arc::new(Dialled::new(client.clone(), clock.clone())), clock).wakes_from(client)
+        Self::of(&client.into_server())
     }
 
     /// Over a connection that already is: a [`ConnectionManager`](redis::aio::ConnectionManager), which reconnects, a
@@ -78,8 +67,7 @@ impl RedisStore {
     where
         C: redis::aio::ConnectionLike + Clone + Send + Sync + 'static,
     {
-        let clock = Arc::new(ServerClock::default());
-        Self::over(Arc::new(Dialled::new(Connection(connection), clock.clone())), clock)
+        Self::of(&Connection(connection).into_server())
     }
 
     /// Over a Redis Cluster. This process waits by polling, unless [`wakes_from`](Self::wakes_from) names a client of
@@ -87,32 +75,36 @@ impl RedisStore {
     #[cfg(feature = "cluster")]
     #[must_use]
     pub fn from_cluster(client: redis::cluster::ClusterClient) -> Self {
-        let clock = Arc::new(ServerClock::default());
-        Self::over(Arc::new(Dialled::new(client, clock.clone())), clock).of_cluster()
-    }
-
-    #[cfg(feature = "cluster")]
-    fn from_cluster_connection(connection: redis::cluster_async::ClusterConnection) -> Self {
-        Self::from_connection(connection).of_cluster()
-    }
-
-    #[cfg(feature = "cluster")]
-    fn of_cluster(self) -> Self {
-        Self { part: range_of_slots, ..self }
+        Self::of(&client.into_server())
     }
 
     /// Hears of wake-ups over a connection of this client.
     #[must_use]
     pub fn wakes_from(mut self, client: redis::Client) -> Self {
-        self.subscriber = Some(Subscriber::new(client, self.wakes.clone()));
+        self.subscriber = Some(Subscriber::new(client, Arc::new(self.wakes.clone())));
         self
     }
 
-    fn over(link: Arc<dyn Link>, clock: Arc<ServerClock>) -> Self {
-        Self { link, scripts: Scripts::default(), clock, wakes: Wakes::new(), subscriber: None, part: |_| 0 }
+    pub(crate) fn of(server: &Server) -> Self {
+        let (clock, wakes) = (Arc::new(ServerClock::default()), Wakes::new());
+        let store = Self {
+            link: server.dial(clock.clone()),
+            scripts: Scripts::default(),
+            clock,
+            wakes,
+            subscriber: None,
+            #[cfg(feature = "cluster")]
+            part: if server.is_cluster() { range_of_slots } else { |_| 0 },
+            #[cfg(not(feature = "cluster"))]
+            part: |_| 0,
+        };
+        match server.wakes() {
+            Some(client) => store.wakes_from(client),
+            None => store,
+        }
     }
 
-    async fn run(&self, cmd: script::Call) -> Result<Value, StoreError> {
+    async fn run(&self, cmd: Call) -> Result<Value, StoreError> {
         cmd.run(&*self.link).await.map_err(store_error)
     }
 
@@ -170,14 +162,14 @@ impl RedisStore {
         };
         let writes: Vec<_> = writes.iter().map(write).collect();
         let call = self.scripts.fill(&lease_name(at), right, at.hash(), &writes);
-        match script::number(&self.run(call).await?)? {
+        match number(&self.run(call).await?)? {
             0 => Ok(Filled::Fenced),
             _ => Ok(Filled::Stored),
         }
     }
 
-    async fn held(&self, call: script::Call) -> Result<Hold, StoreError> {
-        match script::number(&self.run(call).await?)? {
+    async fn held(&self, call: Call) -> Result<Hold, StoreError> {
+        match number(&self.run(call).await?)? {
             0 => Ok(Hold::Lost),
             _ => Ok(Hold::Held),
         }
@@ -300,29 +292,29 @@ fn is_wrong_type(error: &redis::RedisError) -> bool {
 }
 
 macro_rules! into_store {
-    ($($(#[$attribute:meta])* $from:ty => $make:path;)*) => {$(
+    ($($(#[$attribute:meta])* $from:ty)*) => {$(
         $(#[$attribute])*
         impl IntoStore for $from {
             fn into_store(self) -> Arc<dyn Store> {
-                Arc::new($make(self))
+                Arc::new(RedisStore::of(&self.into_server()))
             }
         }
     )*};
 }
 
 into_store! {
-    redis::Client => RedisStore::new;
-    redis::aio::ConnectionManager => RedisStore::from_connection;
-    redis::aio::MultiplexedConnection => RedisStore::from_connection;
+    redis::Client
+    redis::aio::ConnectionManager
+    redis::aio::MultiplexedConnection
     #[cfg(feature = "cluster")]
-    redis::cluster::ClusterClient => RedisStore::from_cluster;
+    redis::cluster::ClusterClient
     #[cfg(feature = "cluster")]
-    redis::cluster_async::ClusterConnection => RedisStore::from_cluster_connection;
+    redis::cluster_async::ClusterConnection
 }
 
 impl<C: redis::aio::ConnectionLike + Clone + Send + Sync + 'static> IntoStore for Connection<C> {
     fn into_store(self) -> Arc<dyn Store> {
-        Arc::new(RedisStore::from_connection(self.0))
+        Arc::new(RedisStore::of(&self.into_server()))
     }
 }
 

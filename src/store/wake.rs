@@ -107,6 +107,27 @@ impl Wakes {
     }
 }
 
+/// A message is an outcome and a key hash. It is only a hint: whoever is woken asks the store.
+#[cfg(feature = "redis")]
+impl crate::wire::Hear for Wakes {
+    fn inbox(&self) -> Inbox {
+        self.inbox
+    }
+
+    fn hear(&self, message: &[u8]) {
+        let Some((outcome, hash)) = message.split_first() else { return };
+        let Ok(hash) = hash.try_into().map(KeyHash::from_bytes) else { return };
+        match outcome {
+            b'g' => self.gone(hash),
+            _ => self.wake(hash),
+        }
+    }
+
+    fn missed(&self) {
+        self.wake_all();
+    }
+}
+
 impl Default for Wakes {
     fn default() -> Self {
         Self::new()

@@ -1,29 +1,30 @@
 //! The scripts, one typed function each.
 
-use super::{Ask, KeyHash, Lead, Lease, Right, StoreError, Token, Tombstone, link::Link};
-use crate::lease::Inbox;
+use super::{Ask, KeyHash, Lead, Lease, Right, StoreError, Token, Tombstone};
+use crate::{
+    lease::Inbox,
+    wire::{CHANNEL, Call, Script, load, millis, number, unexpected},
+};
 use bytes::Bytes;
-use redis::{Arg, Cmd, ErrorKind, RedisResult, ServerErrorKind, Value};
+use redis::Value;
 use std::time::Duration;
 
-/// The texts with their SHA-1.
 pub(super) struct Scripts {
-    lead: redis::Script,
-    fill: redis::Script,
-    abandon: redis::Script,
-    extend: redis::Script,
-    invalidate: redis::Script,
+    lead: Script,
+    fill: Script,
+    abandon: Script,
+    extend: Script,
+    invalidate: Script,
 }
 
 impl Default for Scripts {
     fn default() -> Self {
-        let script = redis::Script::new;
         Self {
-            lead: script(LEAD),
-            fill: script(FILL),
-            abandon: script(ABANDON),
-            extend: script(EXTEND),
-            invalidate: script(INVALIDATE),
+            lead: Script::new(LEAD),
+            fill: Script::new(FILL),
+            abandon: Script::new(ABANDON),
+            extend: Script::new(EXTEND),
+            invalidate: Script::new(INVALIDATE),
         }
     }
 }
@@ -38,7 +39,7 @@ impl Scripts {
         inbox: Option<Inbox>,
         max_inboxes: usize,
     ) -> Call {
-        let mut call = Call::new(&self.lead, LEAD, &[entry, lease]);
+        let mut call = self.lead.call(&[entry, lease]);
         call.arg(ask.token.as_bytes()).arg(millis(ask.lease)).arg(seen.unwrap_or_default());
         call.arg(inbox.as_ref().map_or(&[][..], |inbox| inbox.as_bytes())).arg(max_inboxes.to_string());
         call
@@ -48,7 +49,7 @@ impl Scripts {
     pub(super) fn fill(&self, lease: &str, right: Right, hash: KeyHash, writes: &[(String, Bytes, Duration)]) -> Call {
         let mut keys = vec![lease];
         keys.extend(writes.iter().map(|(name, ..)| name.as_str()));
-        let mut call = Call::new(&self.fill, FILL, &keys);
+        let mut call = self.fill.call(&keys);
         match right {
             Right::Lease(lease) => call.arg(owner(lease)).arg(b""),
             Right::Promote(marker) => call.arg(b"").arg(marker.as_bytes()),
@@ -65,14 +66,14 @@ impl Scripts {
         let Tombstone { first, most, code } = tombstone.unwrap_or(none);
         // Six digits in the tombstone.
         let span = |span: Duration| span.as_millis().min(999_999).to_string();
-        let mut call = Call::new(&self.abandon, ABANDON, &[lease]);
+        let mut call = self.abandon.call(&[lease]);
         call.arg(token.as_bytes()).arg(span(first)).arg(span(most)).arg(code.to_string());
         call.arg(CHANNEL).arg(hash.as_bytes());
         call
     }
 
     pub(super) fn extend(&self, lease: &str, held: Lease, span: Duration) -> Call {
-        let mut call = Call::new(&self.extend, EXTEND, &[lease]);
+        let mut call = self.extend.call(&[lease]);
         call.arg(owner(held)).arg(millis(span));
         call
     }
@@ -80,62 +81,17 @@ impl Scripts {
     pub(super) fn invalidate(&self, lease: &str, entries: &[String], hash: KeyHash) -> Call {
         let mut keys = vec![lease];
         keys.extend(entries.iter().map(String::as_str));
-        let mut call = Call::new(&self.invalidate, INVALIDATE, &keys);
+        let mut call = self.invalidate.call(&keys);
         call.arg(CHANNEL).arg(hash.as_bytes());
         call
     }
 }
 
-/// Loads all scripts and asks for the time, in one round trip: sent on every new connection, so that the first request
-/// need not.
+/// Loads all scripts and asks for the time, in one round trip.
 pub(super) fn introduction() -> redis::Pipeline {
-    let mut pipeline = redis::pipe();
-    for text in [LEAD, FILL, ABANDON, EXTEND, INVALIDATE] {
-        pipeline.cmd("SCRIPT").arg("LOAD").arg(text);
-    }
+    let mut pipeline = load(&[LEAD, FILL, ABANDON, EXTEND, INVALIDATE]);
     pipeline.cmd("TIME");
     pipeline
-}
-
-/// A script with its keys and arguments, each copied once: a fill has the whole payload among them.
-pub(super) struct Call {
-    text: &'static str,
-    cmd: Cmd,
-}
-
-impl Call {
-    fn new(script: &redis::Script, text: &'static str, keys: &[&str]) -> Self {
-        let mut cmd = redis::cmd("EVALSHA");
-        cmd.arg(script.get_hash()).arg(keys.len()).arg(keys);
-        Self { text, cmd }
-    }
-
-    fn arg(&mut self, arg: impl AsRef<[u8]>) -> &mut Self {
-        self.cmd.arg(arg.as_ref());
-        self
-    }
-
-    /// One round trip; two if the server has forgotten its scripts.
-    pub(super) async fn run(self, link: &dyn Link) -> RedisResult<Value> {
-        match link.send(&self.cmd).await {
-            Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
-                link.send(&self.in_full()).await
-            }
-            answer => answer,
-        }
-    }
-
-    /// The same with the text in place of its hash.
-    fn in_full(&self) -> Cmd {
-        let mut cmd = redis::cmd("EVAL");
-        cmd.arg(self.text);
-        for arg in self.cmd.args_iter().skip(2) {
-            if let Arg::Simple(arg) = arg {
-                cmd.arg(arg);
-            }
-        }
-        cmd
-    }
 }
 
 /// What `lead` answered. A hit is yet to be read, a grant has a stamp to learn from.
@@ -174,32 +130,6 @@ pub(super) fn led(answer: Value, about_seen: bool) -> Result<Led, StoreError> {
     Ok(led)
 }
 
-/// A number, as an integer or in digits.
-pub(super) fn number(value: &Value) -> Result<u64, StoreError> {
-    let number = match value {
-        Value::Int(number) => u64::try_from(*number).ok(),
-        Value::BulkString(digits) => std::str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok()),
-        _ => None,
-    };
-    number.ok_or_else(|| unexpected(value))
-}
-
-/// By shape only: it may hold users' data.
-fn unexpected(value: &Value) -> StoreError {
-    let shape = match value {
-        Value::Nil => "nil",
-        Value::Int(_) => "an integer",
-        Value::BulkString(_) => "a string",
-        Value::Array(_) => "an array",
-        _ => "something else",
-    };
-    StoreError::new(format!("the server answered {shape}, which is not what the script returns"))
-}
-
-fn millis(span: Duration) -> String {
-    span.as_millis().max(1).min(u128::from(MAX_MILLIS)).to_string()
-}
-
 /// As the scripts compare it.
 fn owner(lease: Lease) -> Vec<u8> {
     let mut owner = lease.token.as_bytes().to_vec();
@@ -207,10 +137,6 @@ fn owner(lease: Lease) -> Vec<u8> {
     owner
 }
 
-/// Followed by the inbox.
-pub(super) const CHANNEL: &str = "stampede-guard:";
-/// About 285 years; an expiry that is larger is an error.
-const MAX_MILLIS: u64 = 9_000_000_000_000;
 const LEAD: &str = include_str!("script/lead.lua");
 const FILL: &str = include_str!("script/fill.lua");
 const ABANDON: &str = include_str!("script/abandon.lua");

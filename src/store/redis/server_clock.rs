@@ -1,6 +1,8 @@
 //! What the clock of the server says, learnt from its stamps.
 
-use super::Timestamp;
+use super::{Timestamp, script};
+use crate::wire::{Greet, number};
+use redis::{Pipeline, Value};
 use std::{
     sync::{
         OnceLock,
@@ -34,6 +36,21 @@ impl ServerClock {
     /// the time to be.
     pub(super) fn offset(&self) -> i64 {
         self.learnt.get().map_or_else(guess, |offset| offset.load(Relaxed))
+    }
+}
+
+impl Greet for ServerClock {
+    fn words(&self) -> Pipeline {
+        script::introduction()
+    }
+
+    fn heard(&self, answers: &[Value], sent: Timestamp, received: Timestamp) {
+        if let Some(Value::Array(time)) = answers.last()
+            && let [seconds, micros] = &time[..]
+            && let (Ok(seconds), Ok(micros)) = (number(seconds), number(micros))
+        {
+            self.learn(seconds * 1_000_000 + micros, sent, received);
+        }
     }
 }
 

@@ -1,17 +1,15 @@
-//! Hears the wake-ups of this process: one connection, one channel, nothing else.
+//! Hears the messages to this process: one connection, one channel, nothing else.
 
 use super::{
-    Wakes,
     class::{Class, Setting, Spoken, class},
     connect::CONNECT_TIMEOUT,
-    script::CHANNEL,
     tls,
 };
-use crate::{backoff, clock, key::KeyHash};
+use crate::{backoff, clock, lease::Inbox};
 use futures_util::StreamExt;
 use redis::RedisResult;
 use std::{
-    sync::{Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 use tokio::{
@@ -20,10 +18,20 @@ use tokio::{
     time::{MissedTickBehavior, interval_at, timeout},
 };
 
-/// Connects when it is first needed and whenever the connection is lost, for as long as the store lives.
-pub(super) struct Subscriber {
+/// Whom the messages are for.
+pub(crate) trait Hear: Send + Sync + 'static {
+    fn inbox(&self) -> Inbox;
+
+    fn hear(&self, message: &[u8]);
+
+    /// Messages may have been lost.
+    fn missed(&self);
+}
+
+/// Connects when it is first needed and whenever the connection is lost, for as long as it is needed.
+pub(crate) struct Subscriber {
     client: redis::Client,
-    wakes: Wakes,
+    hearer: Arc<dyn Hear>,
     state: watch::Sender<State>,
     task: Mutex<Option<JoinHandle<()>>>,
 }
@@ -36,21 +44,21 @@ enum State {
 }
 
 impl Subscriber {
-    pub(super) fn new(client: redis::Client, wakes: Wakes) -> Self {
-        Self { client, wakes, state: watch::Sender::new(State::Down), task: Mutex::new(None) }
+    pub(crate) fn new(client: redis::Client, hearer: Arc<dyn Hear>) -> Self {
+        Self { client, hearer, state: watch::Sender::new(State::Down), task: Mutex::new(None) }
     }
 
     /// Starts to listen, if it does not yet, or if the runtime in which it did has ended.
-    pub(super) fn start(&self) {
+    pub(crate) fn start(&self) {
         let mut task = self.task.lock().unwrap_or_else(PoisonError::into_inner);
         if task.as_ref().is_none_or(JoinHandle::is_finished) {
             self.state.send_replace(State::Connecting);
-            *task = Some(tokio::spawn(listen(self.client.clone(), self.wakes.clone(), self.state.clone())));
+            *task = Some(tokio::spawn(listen(self.client.clone(), self.hearer.clone(), self.state.clone())));
         }
     }
 
     /// Whether wake-ups arrive. Waits for a first attempt that is under way, but not for long.
-    pub(super) async fn is_live(&self) -> bool {
+    pub(crate) async fn is_live(&self) -> bool {
         let mut state = self.state.subscribe();
         let decided = state.wait_for(|state| *state != State::Connecting);
         matches!(timeout(PATIENCE, decided).await, Ok(Ok(state)) if *state == State::Live)
@@ -66,20 +74,20 @@ impl Drop for Subscriber {
     }
 }
 
-async fn listen(client: redis::Client, wakes: Wakes, state: watch::Sender<State>) {
+async fn listen(client: redis::Client, hearer: Arc<dyn Hear>, state: watch::Sender<State>) {
     let (mut failed, mut was_live, spoken) = (0, false, Spoken::default());
     loop {
         let mut refused = false;
-        match timeout(CONNECT_TIMEOUT, subscribe(&client, &wakes)).await {
+        match timeout(CONNECT_TIMEOUT, subscribe(&client, &*hearer)).await {
             Ok(Ok(channel)) => {
                 failed = 0;
                 state.send_replace(State::Live);
                 if std::mem::replace(&mut was_live, true) {
-                    wakes.wake_all(); // what was published meanwhile is lost
+                    hearer.missed(); // what was published meanwhile is lost
                 }
-                hear(channel, &wakes).await;
+                hear(channel, &*hearer).await;
                 state.send_replace(State::Down);
-                wakes.wake_all(); // the server may be gone, and with it what they wait for
+                hearer.missed(); // the server may be gone, and with it what they wait for
             }
             Ok(Err(error)) => {
                 spoken.once("wake-ups", &error);
@@ -95,23 +103,23 @@ async fn listen(client: redis::Client, wakes: Wakes, state: watch::Sender<State>
     }
 }
 
-async fn subscribe(client: &redis::Client, wakes: &Wakes) -> RedisResult<redis::aio::PubSub> {
+async fn subscribe(client: &redis::Client, hearer: &dyn Hear) -> RedisResult<redis::aio::PubSub> {
     tls::prepare(client);
     let mut channel = client.get_async_pubsub().await?;
-    let inbox = wakes.inbox();
+    let inbox = hearer.inbox();
     channel.subscribe([CHANNEL.as_bytes(), inbox.as_bytes()].concat()).await?;
     Ok(channel)
 }
 
 /// Until the connection breaks, or does not answer.
-async fn hear(channel: redis::aio::PubSub, wakes: &Wakes) {
+async fn hear(channel: redis::aio::PubSub, hearer: &dyn Hear) {
     let (mut sink, mut stream) = channel.split();
     let mut watchdog = interval_at(clock::in_future(WATCH), WATCH);
     watchdog.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         tokio::select! {
             message = stream.next() => match message {
-                Some(message) => deliver(message.get_payload_bytes(), wakes),
+                Some(message) => hearer.hear(message.get_payload_bytes()),
                 None => return,
             },
             _ = watchdog.tick() => {
@@ -130,17 +138,9 @@ fn is_well(answer: RedisResult<redis::Value>) -> bool {
     answer.map_or_else(|error| class(&error) == Class::Misconfigured(Setting::Rights), |_| true)
 }
 
-/// An outcome and a key hash. It is only a hint: whoever is woken asks the store.
-fn deliver(message: &[u8], wakes: &Wakes) {
-    let Some((outcome, hash)) = message.split_first() else { return };
-    let Ok(hash) = hash.try_into().map(KeyHash::from_bytes) else { return };
-    match outcome {
-        b'g' => wakes.gone(hash),
-        _ => wakes.wake(hash),
-    }
-}
-
-/// How long a request to lead waits for the subscriber to get ready.
+/// Followed by the inbox.
+pub(crate) const CHANNEL: &str = "stampede-guard:";
+/// How long a request waits for the subscriber to get ready.
 const PATIENCE: Duration = Duration::from_millis(20);
 /// So often the connection is tried, and so long it may take to answer.
 const WATCH: Duration = Duration::from_secs(5);

@@ -1,15 +1,12 @@
 //! The data connection: made when it is needed, by a task that outlives the request, and again when it breaks.
 
 use super::{
-    Timestamp,
     class::{Class, Spoken, class},
     connect::{CONNECT_TIMEOUT, Connect},
-    script,
-    server_clock::ServerClock,
 };
-use crate::store::BoxFuture;
+use crate::{clock::Timestamp, store::BoxFuture};
 use futures_util::{FutureExt, future::Shared};
-use redis::{Cmd, ErrorKind, RedisError, RedisResult, Value, aio::ConnectionLike};
+use redis::{Cmd, ErrorKind, Pipeline, RedisError, RedisResult, Value, aio::ConnectionLike};
 use std::{
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -21,17 +18,31 @@ use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
 
 /// Sends a command. Dropping the future does not take it back.
-pub(super) trait Link: Send + Sync {
+pub(crate) trait Link: Send + Sync {
     fn send<'a>(&'a self, cmd: &'a Cmd) -> BoxFuture<'a, RedisResult<Value>>;
+
+    /// Sends commands as one transaction (`MULTI` .. `EXEC`), with nothing in between. The answers as an array, or nil
+    /// if it was not executed.
+    fn transact<'a>(&'a self, pipeline: &'a Pipeline) -> BoxFuture<'a, RedisResult<Value>>;
 
     /// How many connections have been made, or have mended themselves.
     fn connections(&self) -> u64;
 }
 
+/// What is said on every new connection before anything else, in one round trip.
+pub(crate) trait Greet: Send + Sync + 'static {
+    fn words(&self) -> Pipeline;
+
+    /// What the server answered to [`words`](Self::words), which were sent and answered at these moments.
+    fn heard(&self, answers: &[Value], sent: Timestamp, received: Timestamp) {
+        let _ = (answers, sent, received);
+    }
+}
+
 /// The current connection, or the attempt to make it, which everybody who needs it awaits.
 pub(super) struct Dialled<C: Connect> {
     connect: Arc<C>,
-    clock: Arc<ServerClock>,
+    greet: Arc<dyn Greet>,
     made: Arc<AtomicU64>,
     line: Mutex<Line<C::Connection>>,
     spoken: Spoken,
@@ -56,10 +67,10 @@ struct Dial<C> {
 type Attempt<C> = Shared<BoxFuture<'static, RedisResult<C>>>;
 
 impl<C: Connect> Dialled<C> {
-    pub(super) fn new(connect: C, clock: Arc<ServerClock>) -> Self {
+    pub(super) fn new(connect: C, greet: Arc<dyn Greet>) -> Self {
         let line = Line { current: None, dials: 0 };
         let (made, line) = (Arc::default(), Mutex::new(line));
-        Self { connect: Arc::new(connect), clock, made, line, spoken: Spoken::default() }
+        Self { connect: Arc::new(connect), greet, made, line, spoken: Spoken::default() }
     }
 
     /// The current attempt; a new one if there is none, or the last one failed a while ago.
@@ -71,11 +82,11 @@ impl<C: Connect> Dialled<C> {
                 return (dial.attempt.clone(), dial.number);
             }
         }
-        let (connect, clock, made) = (self.connect.clone(), self.clock.clone(), self.made.clone());
+        let (connect, greet, made) = (self.connect.clone(), self.greet.clone(), self.made.clone());
         let task = tokio::spawn(async move {
             let late = |_| RedisError::from((ErrorKind::Io, "no connection in time"));
             let mut connection = timeout(C::PATIENCE, connect.connect()).await.map_err(late)??;
-            let introduced = timeout(CONNECT_TIMEOUT, introduce(&mut connection, &clock)).await;
+            let introduced = timeout(CONNECT_TIMEOUT, introduce(&mut connection, &*greet)).await;
             // In a cluster it may be one node that hangs or is dead, and not even one that is needed.
             if !C::MENDS_ITSELF {
                 introduced.map_err(late)??;
@@ -141,11 +152,22 @@ impl<C: Connect> Dialled<C> {
         }
     }
 
-    async fn ask(&self, cmd: &Cmd) -> RedisResult<Value> {
+    async fn say(&self, words: Words<'_>) -> RedisResult<Value> {
+        let answer = self.ask(words).await;
+        if let Err(error) = &answer {
+            self.spoken.once("data", error);
+        }
+        answer
+    }
+
+    async fn ask(&self, words: Words<'_>) -> RedisResult<Value> {
         let (attempt, number) = self.dial();
         let mut connection = attempt.await?;
         let mut asked = Asked { link: self, number, answered: false };
-        let answer = cmd.query_async(&mut connection).await;
+        let answer = match words {
+            Words::Command(cmd) => cmd.query_async(&mut connection).await,
+            Words::Transaction(pipeline) => pipeline.query_async(&mut connection).await,
+        };
         asked.answered = true;
         let class = answer.as_ref().err().map(class);
         self.answered(number, class.is_none());
@@ -176,18 +198,21 @@ impl<C> Line<C> {
 
 impl<C: Connect> Link for Dialled<C> {
     fn send<'a>(&'a self, cmd: &'a Cmd) -> BoxFuture<'a, RedisResult<Value>> {
-        Box::pin(async move {
-            let answer = self.ask(cmd).await;
-            if let Err(error) = &answer {
-                self.spoken.once("data", error);
-            }
-            answer
-        })
+        Box::pin(self.say(Words::Command(cmd)))
+    }
+
+    fn transact<'a>(&'a self, pipeline: &'a Pipeline) -> BoxFuture<'a, RedisResult<Value>> {
+        Box::pin(self.say(Words::Transaction(pipeline)))
     }
 
     fn connections(&self) -> u64 {
         self.made.load(Relaxed)
     }
+}
+
+enum Words<'a> {
+    Command(&'a Cmd),
+    Transaction(&'a Pipeline),
 }
 
 /// A command on its way. Dropped, it was given up.
@@ -205,19 +230,14 @@ impl<C: Connect> Drop for Asked<'_, C> {
     }
 }
 
-/// Loads the scripts and learns the server's time. A server that refuses either is still of use: scripts are sent in
-/// full where they are not loaded, and stamps tell the time as well.
-async fn introduce<C: ConnectionLike>(connection: &mut C, clock: &ServerClock) -> RedisResult<()> {
-    let pipeline = script::introduction();
+/// A server that refuses what it is greeted with is still of use: scripts are sent in full where they are not loaded, and
+/// stamps tell the time as well.
+async fn introduce<C: ConnectionLike>(connection: &mut C, greet: &dyn Greet) -> RedisResult<()> {
+    let pipeline = greet.words();
     let sent = Timestamp::now();
     match connection.req_packed_commands(&pipeline, 0, pipeline.len()).await {
         Ok(answers) => {
-            if let Some(Value::Array(time)) = answers.last()
-                && let [seconds, micros] = &time[..]
-                && let (Ok(seconds), Ok(micros)) = (script::number(seconds), script::number(micros))
-            {
-                clock.learn(seconds * 1_000_000 + micros, sent, Timestamp::now());
-            }
+            greet.heard(&answers, sent, Timestamp::now());
             Ok(())
         }
         Err(error) if class(&error) == Class::Disconnected => Err(error),
@@ -235,7 +255,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 #[cfg(test)]
 mod tests {
     use super::{super::connect::Connection, *};
-    use redis::{Pipeline, RedisFuture};
+    use redis::RedisFuture;
 
     #[derive(Clone)]
     struct Fake;
@@ -251,6 +271,14 @@ mod tests {
 
         fn get_db(&self) -> i64 {
             0
+        }
+    }
+
+    struct Silent;
+
+    impl Greet for Silent {
+        fn words(&self) -> Pipeline {
+            redis::pipe()
         }
     }
 
@@ -270,7 +298,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_silent_connection_is_given_up_for_its_own_silence_only() {
-        let link = Dialled::new(Connection(Fake), Arc::default());
+        let link = Dialled::new(Connection(Fake), Arc::new(Silent));
         let first = connected(&link).await;
         link.hang_up(first, Duration::ZERO);
         let second = connected(&link).await;
@@ -291,7 +319,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_connection_that_has_mended_itself_counts_as_a_new_one() {
-        let link = Dialled::new(Connection(Fake), Arc::default());
+        let link = Dialled::new(Connection(Fake), Arc::new(Silent));
         let number = connected(&link).await;
         assert_eq!(link.connections(), 1);
         link.in_trouble(number);

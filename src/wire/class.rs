@@ -11,8 +11,7 @@
 //!
 //! `NOSCRIPT` never gets this far: the text follows (`script`). For a plain GET `WRONGTYPE` is a miss.
 
-use super::StoreError;
-use crate::telemetry;
+use crate::{store::StoreError, telemetry};
 use redis::{ErrorKind, RedisError, ServerErrorKind};
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
@@ -58,7 +57,7 @@ pub(super) fn class(error: &RedisError) -> Class {
     }
 }
 
-pub(super) fn store_error(error: RedisError) -> StoreError {
+pub(crate) fn store_error(error: RedisError) -> StoreError {
     match class(&error) {
         Class::Disconnected => StoreError::disconnected(error),
         Class::Refused | Class::Demoted | Class::Misconfigured(_) => StoreError::refused(error),

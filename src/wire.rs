@@ -1,0 +1,28 @@
+//! How we talk to Redis: connections that are made when they are needed and again when they break, scripts, messages,
+//! and what an error means. What is said over them is the business of the [store](crate::store) and of the
+//! [locks](crate::lock).
+
+mod class;
+mod connect;
+mod link;
+mod script;
+mod server;
+mod subscriber;
+mod tls;
+
+pub use connect::Connection;
+pub(crate) use class::store_error;
+pub(crate) use link::{Greet, Link};
+pub(crate) use script::{Call, Script, load, number, unexpected};
+pub use server::{IntoServer, Server};
+pub(crate) use subscriber::{CHANNEL, Hear, Subscriber};
+
+use std::time::Duration;
+
+/// As Redis takes it: whole milliseconds, at least one.
+pub(crate) fn millis(span: Duration) -> String {
+    span.as_millis().max(1).min(u128::from(MAX_MILLIS)).to_string()
+}
+
+/// About 285 years; an expiry that is larger is an error.
+const MAX_MILLIS: u64 = 9_000_000_000_000;
