@@ -4,7 +4,7 @@ use crate::{
     config::{AfterWait, Config, Outage},
     engine::{Engine, Place},
     error::Error,
-    key::{Address, Key},
+    key::{self, Address, Key},
     policy::Policy,
     store::{IntoStore, MemoryStore},
     telemetry::Report,
@@ -64,10 +64,8 @@ impl StampedeGuard {
     /// nothing at all by the default.
     #[must_use]
     pub fn namespace(self, name: impl AsRef<str>) -> Self {
-        let plain = |c: char| if c.is_ascii_alphanumeric() || "_.-".contains(c) { c } else { '_' };
-        let name: String = name.as_ref().chars().take(64).map(plain).collect();
-        let name = if name.is_empty() { DEFAULT_NAMESPACE } else { &name };
-        self.set(|config| config.namespace = name.into())
+        let name = key::namespace(name.as_ref(), DEFAULT_NAMESPACE);
+        self.set(|config| config.namespace = name)
     }
 
     /// The version of the stored types. Entries of another schema are a miss, while both share leases: raise it when a

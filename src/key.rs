@@ -200,6 +200,13 @@ impl Address {
     }
 }
 
+/// A namespace as it may be part of the names in a store: up to 64 characters of `[A-Za-z0-9_.-]`, others replaced by `_`.
+pub(crate) fn namespace(name: &str, default: &str) -> Arc<str> {
+    let plain = |c: char| if c.is_ascii_alphanumeric() || "_.-".contains(c) { c } else { '_' };
+    let name: String = name.chars().take(64).map(plain).collect();
+    if name.is_empty() { default.into() } else { name.into() }
+}
+
 /// By the key alone: addresses of one table nearly always share the rest, and the comparison sees to it.
 impl Hash for Address {
     fn hash<H: Hasher>(&self, state: &mut H) {

@@ -83,6 +83,8 @@ mod key;
 #[cfg(feature = "_typed")]
 pub mod keyed;
 mod lease;
+#[cfg(feature = "redis")]
+pub mod lock;
 mod policy;
 pub mod store;
 mod sync;
@@ -102,6 +104,8 @@ pub use error::{BoxError, Error, ErrorKind};
 pub use fetch::{Fetch, Fetched};
 pub use guard::StampedeGuard;
 pub use key::Key;
+#[cfg(feature = "redis")]
+pub use lock::{Lock, LockError, LockGuard};
 pub use policy::Policy;
 #[cfg(feature = "redis")]
 pub use redis;

@@ -10,8 +10,8 @@ mod server;
 mod subscriber;
 mod tls;
 
-pub use connect::Connection;
 pub(crate) use class::store_error;
+pub use connect::Connection;
 pub(crate) use link::{Greet, Link};
 pub(crate) use script::{Call, Script, load, number, unexpected};
 pub use server::{IntoServer, Server};

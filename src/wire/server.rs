@@ -10,10 +10,13 @@ use std::{fmt, sync::Arc};
 /// Where to find Redis. Made of a client or connection of redis-rs by [`IntoServer`].
 #[derive(Clone)]
 pub struct Server {
-    dial: Arc<dyn Fn(Arc<dyn Greet>) -> Arc<dyn Link> + Send + Sync>,
+    dial: Arc<Dial>,
     wakes: Option<redis::Client>,
     is_cluster: bool,
 }
+
+/// Makes a connection that says that first.
+type Dial = dyn Fn(Arc<dyn Greet>) -> Arc<dyn Link> + Send + Sync;
 
 /// What leads to a server: clients, which connect when they are needed for the first time and again when the connection
 /// breaks, and connections.

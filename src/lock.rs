@@ -1,0 +1,32 @@
+//! Locks by themselves: [`Lock`], ten ways to lock ([`Recipe`]), and what each of them promises ([`Guarantees`]).
+//!
+//! Which one to use, what each costs and how it fails is in `docs/locks.md`. In short: [`SetPx`], the default, unless you
+//! need a fencing token, which [`Fused`] has. The others are here because they are in use, in posts, books and systems,
+//! and whoever meets one should be able to see what it does.
+
+mod behind;
+mod error;
+mod fused;
+mod guarantees;
+mod guard;
+mod handle;
+mod hub;
+mod owned;
+mod queue;
+mod recipe;
+mod registry;
+mod set_px;
+mod wanted;
+
+pub use crate::{
+    lease::{Hold, Token},
+    wire::{Connection, IntoServer, Server},
+};
+pub use error::{LockError, LockErrorKind};
+pub use fused::Fused;
+pub use guarantees::Guarantees;
+pub use guard::LockGuard;
+pub use handle::Lock;
+pub use recipe::Recipe;
+pub use registry::{HeldLock, held_locks};
+pub use set_px::SetPx;

@@ -1,0 +1,133 @@
+//! Those who wait for a lock, first come first served: a list in Redis, whose head has the lock handed over by the very
+//! script that releases it, and is told so by message. Nobody spins, and nobody who comes later gets in between.
+
+use super::{
+    owned,
+    recipe::{Attempt, Busy, Claim, Doing, Held, Place, held_if},
+};
+use crate::{
+    lease::Hold,
+    wire::{CHANNEL, Call, Script, millis, number, unexpected},
+};
+use redis::Value;
+use std::{
+    sync::{Arc, LazyLock},
+    time::Duration,
+};
+
+/// Which lock it is that is queued for.
+#[derive(Clone, Copy, Debug)]
+pub struct Queue {
+    /// What its names in Redis end with.
+    pub(crate) name: &'static str,
+    /// Whether the value of the lock is a token and the server's time at the grant, which makes a fencing token.
+    pub(crate) stamped: bool,
+}
+
+impl Queue {
+    pub(crate) fn lock(self, claim: &Claim) -> String {
+        claim.name(self.name)
+    }
+
+    fn call(self, script: &Script, claim: &Claim) -> Call {
+        let name = self.lock(claim);
+        let mut call = script.call(&[&name, &[&name, ":queue"].concat(), &[&name, ":heard"].concat()]);
+        call.arg(claim.token.as_bytes()).arg(flag(self.stamped)).arg(flag(claim.fair)).arg(CHANNEL);
+        call
+    }
+
+    /// Acquires it, or takes a place in the queue if the claim wants one; keeps the place if it has one.
+    pub(crate) fn acquire(self, claim: Arc<Claim>) -> Doing<Attempt> {
+        Box::pin(async move {
+            let call = || {
+                let mut call = self.call(&ACQUIRE_SCRIPT, &claim);
+                call.arg(millis(claim.ttl)).arg(place(claim.place));
+                call
+            };
+            let answer = match claim.hub.run(call()).await {
+                // The reply was lost: the script knows its token again.
+                Err(error) if error.is_disconnected() => claim.hub.run(call()).await?,
+                answer => answer?,
+            };
+            let Value::Array(parts) = &answer else { return Err(unexpected(&answer)) };
+            let [granted, pttl, stamp] = &parts[..] else { return Err(unexpected(&answer)) };
+            // Less than nothing: it has no expiry, or is just gone.
+            let remaining = number(pttl).ok().map(Duration::from_millis);
+            if number(granted)? == 0 {
+                return Ok(Attempt::Busy(Busy { remaining, now: Some(number(stamp)?) }));
+            }
+            let stamp = if self.stamped { Some(number(stamp)?) } else { None };
+            let valid = remaining.unwrap_or_default();
+            Ok(Attempt::acquired(Queued { queue: self, claim, stamp }, valid))
+        })
+    }
+
+    /// Whether there is nothing quicker to try first.
+    pub(crate) fn begins_with_its_script(self) -> bool {
+        self.stamped
+    }
+
+    /// What the claim holds since it was told so.
+    pub(crate) fn handed_over(self, claim: Arc<Claim>, stamp: u64) -> Arc<dyn Held> {
+        Arc::new(Queued { queue: self, claim, stamp: self.stamped.then_some(stamp) })
+    }
+
+    /// Gives up the lock or the place in the queue, whichever the claim has.
+    pub(crate) fn leave(self, claim: Arc<Claim>) -> Doing<Hold> {
+        let member = [claim.token.as_bytes(), place(claim.place).as_bytes(), millis(claim.ttl).as_bytes()].concat();
+        let mut call = self.call(&RELEASE_SCRIPT, &claim);
+        call.arg(if claim.place == Place::None { Vec::new() } else { member });
+        Box::pin(async move { Ok(held_if(number(&claim.hub.run(call).await?)? != 0)) })
+    }
+}
+
+/// A lock with a queue.
+pub(crate) struct Queued {
+    queue: Queue,
+    claim: Arc<Claim>,
+    stamp: Option<u64>,
+}
+
+impl Queued {
+    pub(crate) fn new(queue: Queue, claim: Arc<Claim>) -> Self {
+        Self { queue, claim, stamp: None }
+    }
+}
+
+impl Held for Queued {
+    fn release(&self) -> Doing<Hold> {
+        let mut call = self.queue.call(&RELEASE_SCRIPT, &self.claim);
+        call.arg("");
+        let claim = self.claim.clone();
+        Box::pin(async move { Ok(held_if(number(&claim.hub.run(call).await?)? != 0)) })
+    }
+
+    fn extend(&self, ttl: Duration) -> Doing<Hold> {
+        owned::extend(self.claim.clone(), &self.queue.lock(&self.claim), ttl)
+    }
+
+    fn check(&self) -> Doing<Hold> {
+        owned::check(self.claim.clone(), &self.queue.lock(&self.claim))
+    }
+
+    fn fencing_token(&self) -> Option<u64> {
+        self.stamp
+    }
+}
+
+fn flag(on: bool) -> &'static str {
+    if on { "1" } else { "0" }
+}
+
+fn place(place: Place) -> &'static str {
+    match place {
+        Place::None => "",
+        Place::Woken => "w",
+        Place::Polling => "p",
+    }
+}
+
+static ACQUIRE_SCRIPT: LazyLock<Script> = LazyLock::new(|| Script::new(ACQUIRE));
+static RELEASE_SCRIPT: LazyLock<Script> = LazyLock::new(|| Script::new(RELEASE));
+pub(crate) const ACQUIRE: &str = concat!(include_str!("queue/hand_over.lua"), include_str!("queue/acquire.lua"));
+pub(crate) const RELEASE: &str = concat!(include_str!("queue/hand_over.lua"), include_str!("queue/release.lua"));

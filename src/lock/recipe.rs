@@ -1,0 +1,134 @@
+//! The port between the lock and the ways to lock.
+
+use super::{Guarantees, hub::Hub, queue::Queue};
+use crate::{
+    key::Address,
+    lease::{Hold, Token},
+    store::{BoxFuture, StoreError},
+};
+use std::{fmt, sync::Arc, time::Duration};
+
+/// A way to lock with Redis. What each one promises is its [`Guarantees`]; `docs/locks.md` says which one to use.
+///
+/// The recipes are those of this module; the trait cannot be implemented elsewhere.
+pub trait Recipe: fmt::Debug + Send + Sync + Sealed + 'static {
+    /// As in the tables.
+    fn name(&self) -> &'static str;
+
+    /// What it promises.
+    fn guarantees(&self) -> Guarantees;
+
+    /// How long to wait before the next attempt, unless [`Lock::delay`](super::Lock::delay) says otherwise: what the
+    /// source of the recipe says. The draw is from `[0, 1)`, for those that wait at random.
+    fn delay(&self, draw: f64) -> Duration {
+        let _ = draw;
+        DELAY
+    }
+
+    /// Where those who wait are queued, if they are.
+    #[doc(hidden)]
+    fn queue(&self) -> Option<Queue> {
+        None
+    }
+
+    /// Tries once.
+    #[doc(hidden)]
+    fn attempt(&self, claim: Arc<Claim>) -> Doing<Attempt>;
+
+    /// Whether anybody holds the lock; [`Hold::Lost`] if nobody does.
+    #[doc(hidden)]
+    fn look(&self, claim: Arc<Claim>) -> Doing<Hold>;
+}
+
+/// The recipes of this crate.
+pub trait Sealed {}
+
+/// An operation that borrows nothing: it can be brought to its end behind, when whoever wanted it has gone away.
+pub type Doing<T> = BoxFuture<'static, Result<T, StoreError>>;
+
+/// What is wanted: which lock, by whom, for how long.
+#[derive(Debug)]
+pub struct Claim {
+    pub(crate) hub: Arc<Hub>,
+    pub(crate) at: Address,
+    /// New for every claim.
+    pub(crate) token: Token,
+    pub(crate) ttl: Duration,
+    pub(crate) place: Place,
+    /// Whether who waits longest is next.
+    pub(crate) fair: bool,
+}
+
+/// Whether a claim that finds the lock held is to be queued.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// No.
+    None,
+    /// Its process hears of it.
+    Woken,
+    /// It asks again.
+    Polling,
+}
+
+impl Claim {
+    /// A name of this lock in Redis; all of them share a slot.
+    pub(crate) fn name(&self, of: &str) -> String {
+        ["{", self.at.namespace(), ":", &self.at.resource_name(), "}:", of].concat()
+    }
+}
+
+/// How an attempt ended.
+pub enum Attempt {
+    /// It is held for `valid` from the moment when the attempt began.
+    Acquired { held: Arc<dyn Held>, valid: Duration },
+    /// Somebody else holds it.
+    Busy(Busy),
+}
+
+/// What is known of the one who holds it.
+#[derive(Clone, Copy, Default)]
+pub struct Busy {
+    /// When it will be free if nobody extends it.
+    pub(crate) remaining: Option<Duration>,
+    /// The server's clock, in microseconds.
+    pub(crate) now: Option<u64>,
+}
+
+impl Attempt {
+    pub(crate) fn acquired(held: impl Held, valid: Duration) -> Self {
+        Self::Acquired { held: Arc::new(held), valid }
+    }
+}
+
+/// A lock that was acquired.
+pub trait Held: Send + Sync + 'static {
+    /// Gives it back.
+    fn release(&self) -> Doing<Hold>;
+
+    /// Prolongs it to that time from now.
+    fn extend(&self, ttl: Duration) -> Doing<Hold> {
+        let _ = ttl;
+        Box::pin(async { Err(StoreError::refused("this recipe cannot extend a lock")) })
+    }
+
+    /// Whether it is still held.
+    fn check(&self) -> Doing<Hold>;
+
+    /// A number that is larger than those of all who held it before.
+    fn fencing_token(&self) -> Option<u64> {
+        None
+    }
+
+    /// How much shorter than its ttl it is safe to use.
+    fn margin(&self, ttl: Duration) -> Duration {
+        let _ = ttl;
+        Duration::ZERO
+    }
+}
+
+pub(crate) fn held_if(held: bool) -> Hold {
+    if held { Hold::Held } else { Hold::Lost }
+}
+
+/// redislock's.
+const DELAY: Duration = Duration::from_millis(50);
