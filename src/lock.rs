@@ -5,8 +5,11 @@
 //! and whoever meets one should be able to see what it does.
 
 mod behind;
+mod counter;
 mod error;
+mod exists_setex;
 mod fused;
+mod getset;
 mod guarantees;
 mod guard;
 mod handle;
@@ -14,19 +17,33 @@ mod hub;
 mod owned;
 mod queue;
 mod recipe;
+mod redlock;
 mod registry;
+mod rename;
+mod set_membership;
 mod set_px;
+mod setnx_expire;
 mod wanted;
+mod watch;
+mod watched;
 
 pub use crate::{
     lease::{Hold, Token},
     wire::{Connection, IntoServer, Server},
 };
+pub use counter::Counter;
 pub use error::{LockError, LockErrorKind};
+pub use exists_setex::ExistsSetex;
 pub use fused::Fused;
+pub use getset::GetSet;
 pub use guarantees::Guarantees;
 pub use guard::LockGuard;
 pub use handle::Lock;
 pub use recipe::Recipe;
+pub use redlock::Redlock;
 pub use registry::{HeldLock, held_locks};
+pub use rename::Rename;
+pub use set_membership::SetMembership;
 pub use set_px::SetPx;
+pub use setnx_expire::SetnxExpire;
+pub use watch::Watch;

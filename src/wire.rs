@@ -12,6 +12,7 @@ mod tls;
 
 pub(crate) use class::store_error;
 pub use connect::Connection;
+pub(crate) use connect::connect_alone;
 pub(crate) use link::{Greet, Link};
 pub(crate) use script::{Call, Script, load, number, unexpected};
 pub use server::{IntoServer, Server};

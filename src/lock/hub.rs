@@ -15,7 +15,7 @@ use std::{
 use tokio::sync::mpsc;
 use tokio_util::task::TaskTracker;
 
-pub struct Hub {
+pub(crate) struct Hub {
     link: Arc<dyn Link>,
     seats: Arc<Seats>,
     subscriber: Option<Subscriber>,

@@ -23,6 +23,14 @@ impl Owned {
     pub(crate) fn new(claim: Arc<Claim>, name: String) -> Self {
         Self { claim, name }
     }
+
+    pub(crate) fn claim(&self) -> &Arc<Claim> {
+        &self.claim
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
 }
 
 impl Held for Owned {

@@ -44,7 +44,7 @@ pub trait Recipe: fmt::Debug + Send + Sync + Sealed + 'static {
 pub trait Sealed {}
 
 /// An operation that borrows nothing: it can be brought to its end behind, when whoever wanted it has gone away.
-pub type Doing<T> = BoxFuture<'static, Result<T, StoreError>>;
+pub(crate) type Doing<T> = BoxFuture<'static, Result<T, StoreError>>;
 
 /// What is wanted: which lock, by whom, for how long.
 #[derive(Debug)]
@@ -86,7 +86,7 @@ pub enum Attempt {
 }
 
 /// What is known of the one who holds it.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Busy {
     /// When it will be free if nobody extends it.
     pub(crate) remaining: Option<Duration>,
@@ -97,6 +97,15 @@ pub struct Busy {
 impl Attempt {
     pub(crate) fn acquired(held: impl Held, valid: Duration) -> Self {
         Self::Acquired { held: Arc::new(held), valid }
+    }
+}
+
+impl fmt::Debug for Attempt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Acquired { valid, .. } => f.debug_struct("Acquired").field("valid", valid).finish_non_exhaustive(),
+            Self::Busy(busy) => busy.fmt(f),
+        }
     }
 }
 

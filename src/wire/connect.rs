@@ -35,6 +35,11 @@ impl Connect for redis::Client {
     }
 }
 
+/// A connection that nobody else has.
+pub(crate) async fn connect_alone(client: &redis::Client) -> RedisResult<redis::aio::MultiplexedConnection> {
+    client.connect().await
+}
+
 #[cfg(feature = "cluster")]
 impl Connect for redis::cluster::ClusterClient {
     type Connection = redis::cluster_async::ClusterConnection;

@@ -1,0 +1,175 @@
+//! `SET NX PX` on N servers that know nothing of each other: who has a majority of them in time holds the lock.
+//!
+//! Origin: named by the page of `SETNX` (seed 003); the algorithm is that of the Redis documentation, with its drift of a
+//! hundredth of the ttl and 2 ms. It tries again after a random time of up to 200 ms.
+//!
+//! Known failure: a server that restarts without its data, within the ttl of a lock that it had granted, can be part of a
+//! second majority: keep it away for longer than the longest ttl, or let it write every command to disk before it answers.
+//! And no more than with the others, a holder that is paused for longer than the ttl can be kept from believing that it
+//! holds the lock; there is no single place at which a token could be compared.
+
+use super::{
+    Guarantees, Recipe,
+    hub::Hub,
+    owned::{self, Owned},
+    recipe::{Attempt, Busy, Claim, Doing, Held, Sealed, held_if},
+};
+use crate::{
+    clock::Timestamp,
+    lease::Hold,
+    store::{BoxFuture, StoreError},
+    wire::{IntoServer, millis},
+};
+use futures_util::future::join_all;
+use redis::Value;
+use std::{sync::Arc, time::Duration};
+use tokio::time::timeout;
+
+/// A majority of several servers.
+#[derive(Clone, Debug)]
+pub struct Redlock {
+    others: Arc<[Arc<Hub>]>,
+    patience: Duration,
+}
+
+impl Redlock {
+    /// The lock's own server, and these: an odd number together, none of them a replica of another.
+    #[must_use]
+    pub fn with<S: IntoServer>(others: impl IntoIterator<Item = S>) -> Self {
+        let others = others.into_iter().map(|server| Arc::new(Hub::new(&server.into_server()))).collect();
+        Self { others, patience: Duration::from_millis(50) }
+    }
+
+    /// How long each server may take to answer: little beside the ttl, so that one that is down does not use it up.
+    /// Default: 50 ms.
+    #[must_use]
+    pub fn server_timeout(self, most: Duration) -> Self {
+        Self { patience: most, ..self }
+    }
+
+    /// The same lock, on each of the servers.
+    fn everywhere(&self, claim: &Claim) -> Arc<[Owned]> {
+        let name = claim.name("redlock");
+        let on = |hub: &Arc<Hub>| {
+            let (hub, at) = (hub.clone(), claim.at.clone());
+            let claim = Claim { hub, at, token: claim.token, ttl: claim.ttl, place: claim.place, fair: claim.fair };
+            Owned::new(Arc::new(claim), name.clone())
+        };
+        std::iter::once(&claim.hub).chain(&*self.others).map(on).collect()
+    }
+}
+
+impl Sealed for Redlock {}
+
+impl Recipe for Redlock {
+    fn name(&self) -> &'static str {
+        "redlock"
+    }
+
+    fn guarantees(&self) -> Guarantees {
+        Guarantees { fenceable: false, ..Guarantees::ALL }
+    }
+
+    fn delay(&self, draw: f64) -> Duration {
+        Duration::from_millis(200).mul_f64(draw)
+    }
+
+    fn attempt(&self, claim: Arc<Claim>) -> Doing<Attempt> {
+        let held = Majority { on: self.everywhere(&claim), patience: self.patience };
+        Box::pin(async move {
+            let (begun, ttl) = (Timestamp::now(), claim.ttl);
+            let votes = held.ask(|on| Box::pin(set(on.claim().clone(), on.name().to_owned()))).await;
+            let valid = ttl.saturating_sub(held.margin(ttl));
+            if votes.of(Hold::Held) >= held.quorum() && Timestamp::now().since(begun) < valid {
+                return Ok(Attempt::acquired(held, valid));
+            }
+            // Everywhere: where there was no answer it may be set all the same.
+            held.ask(|on| on.release()).await;
+            if votes.answered() < held.quorum() { Err(votes.too_few()) } else { Ok(Attempt::Busy(Busy::default())) }
+        })
+    }
+
+    /// Held if a majority could not be had now.
+    fn look(&self, claim: Arc<Claim>) -> Doing<Hold> {
+        let asked = Majority { on: self.everywhere(&claim), patience: self.patience };
+        Box::pin(async move {
+            let votes = asked.ask(|on| owned::look(on.claim().clone(), on.name())).await;
+            if votes.answered() < asked.quorum() {
+                return Err(votes.too_few());
+            }
+            Ok(held_if(votes.of(Hold::Lost) < asked.quorum()))
+        })
+    }
+}
+
+async fn set(claim: Arc<Claim>, name: String) -> Result<Hold, StoreError> {
+    let mut cmd = redis::cmd("SET");
+    cmd.arg(name).arg(claim.token.as_bytes()).arg("NX").arg("PX").arg(millis(claim.ttl));
+    Ok(held_if(claim.hub.send(&cmd).await? != Value::Nil))
+}
+
+struct Majority {
+    on: Arc<[Owned]>,
+    patience: Duration,
+}
+
+/// What the servers said; `None` if nothing.
+struct Votes(Vec<Option<Hold>>);
+
+impl Majority {
+    fn quorum(&self) -> usize {
+        self.on.len() / 2 + 1
+    }
+
+    /// Of all at once, each for as long as it may take.
+    fn ask(&self, what: impl Fn(&Owned) -> Doing<Hold>) -> BoxFuture<'static, Votes> {
+        let asked: Vec<_> = self.on.iter().map(|on| timeout(self.patience, what(on))).collect();
+        Box::pin(async move { Votes(join_all(asked).await.into_iter().map(|vote| vote.ok()?.ok()).collect()) })
+    }
+
+    /// Held by a majority, or certainly not; else nobody can say.
+    fn decide(&self, what: impl Fn(&Owned) -> Doing<Hold>) -> Doing<Hold> {
+        let (votes, quorum, all) = (self.ask(what), self.quorum(), self.on.len());
+        Box::pin(async move {
+            let votes = votes.await;
+            match (votes.of(Hold::Held), votes.of(Hold::Lost)) {
+                (held, _) if held >= quorum => Ok(Hold::Held),
+                (_, lost) if all - lost < quorum => Ok(Hold::Lost),
+                _ => Err(votes.too_few()),
+            }
+        })
+    }
+}
+
+impl Votes {
+    fn of(&self, vote: Hold) -> usize {
+        self.0.iter().filter(|given| **given == Some(vote)).count()
+    }
+
+    fn answered(&self) -> usize {
+        self.0.iter().flatten().count()
+    }
+
+    fn too_few(&self) -> StoreError {
+        StoreError::new(format!("{} of {} servers answered in time", self.answered(), self.0.len()))
+    }
+}
+
+impl Held for Majority {
+    fn release(&self) -> Doing<Hold> {
+        self.decide(|on| on.release())
+    }
+
+    fn extend(&self, ttl: Duration) -> Doing<Hold> {
+        self.decide(|on| on.extend(ttl))
+    }
+
+    fn check(&self) -> Doing<Hold> {
+        self.decide(|on| on.check())
+    }
+
+    /// A hundredth, for clocks that do not run at the same speed, and 2 ms.
+    fn margin(&self, ttl: Duration) -> Duration {
+        ttl / 100 + Duration::from_millis(2)
+    }
+}

@@ -1,0 +1,153 @@
+//! `SADD` into one set of all locks that are held, `SREM` out of it.
+//!
+//! Origin: "Redis as a mutex service" (seed 004), which spins every 100 ms.
+//!
+//! Known failure: a member has no expiry. A holder that crashes locks the others out for ever, and a reply that is lost
+//! locks out everybody, the holder included. [`with_expiry`](SetMembership::with_expiry) adds a companion key that has one,
+//! and a token: then the companion is the lock, and the set a list of what is held. Either way all locks share one key,
+//! which in a cluster is one slot, and who deletes it frees them all.
+
+use super::{
+    Guarantees, Recipe, owned,
+    recipe::{Attempt, Busy, Claim, Doing, Held, Sealed, held_if},
+};
+use crate::{
+    lease::Hold,
+    wire::{Script, millis, number, unexpected},
+};
+use redis::Value;
+use std::{
+    sync::{Arc, LazyLock},
+    time::Duration,
+};
+
+/// A set of the names of all locks that are held.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SetMembership {
+    expires: bool,
+}
+
+impl SetMembership {
+    /// With a companion key for each member, which has the ttl and a token: a crash frees the lock, and only its owner
+    /// releases it.
+    #[must_use]
+    pub fn with_expiry() -> Self {
+        Self { expires: true }
+    }
+}
+
+impl Sealed for SetMembership {}
+
+impl Recipe for SetMembership {
+    fn name(&self) -> &'static str {
+        if self.expires { "set-membership+expiry" } else { "set-membership" }
+    }
+
+    fn guarantees(&self) -> Guarantees {
+        let (companion, one_slot) = (self.expires, false);
+        Guarantees {
+            crash_frees: companion,
+            owner_safe: companion,
+            extendable: companion,
+            fenceable: companion,
+            replay_safe: false,
+            one_slot,
+            ..Guarantees::ALL
+        }
+    }
+
+    fn delay(&self, _: f64) -> Duration {
+        Duration::from_millis(100)
+    }
+
+    fn attempt(&self, claim: Arc<Claim>) -> Doing<Attempt> {
+        let (member, expires) = (Member::of(claim.clone()), self.expires);
+        Box::pin(async move {
+            if !expires {
+                let added = number(&claim.hub.send(&member.cmd("SADD")).await?)?;
+                return Ok(granted(added == 1, member, Duration::MAX));
+            }
+            let mut both = redis::pipe();
+            both.atomic().cmd("SADD").arg(&member.set).arg(&member.name);
+            both.cmd("SET")
+                .arg(&member.companion)
+                .arg(claim.token.as_bytes())
+                .arg("NX")
+                .arg("PX")
+                .arg(millis(claim.ttl));
+            let answer = claim.hub.transact(&both).await?;
+            let Value::Array(parts) = &answer else { return Err(unexpected(&answer)) };
+            // The companion alone decides: a member without one was left by a holder that died.
+            Ok(granted(!matches!(parts[..], [_, Value::Nil]), Accompanied(member), claim.ttl))
+        })
+    }
+
+    fn look(&self, claim: Arc<Claim>) -> Doing<Hold> {
+        let member = Member::of(claim);
+        if self.expires { owned::look(member.claim.clone(), &member.companion) } else { member.check() }
+    }
+}
+
+fn granted(granted: bool, held: impl Held, valid: Duration) -> Attempt {
+    if granted { Attempt::acquired(held, valid) } else { Attempt::Busy(Busy::default()) }
+}
+
+struct Member {
+    claim: Arc<Claim>,
+    set: String,
+    name: String,
+    companion: String,
+}
+
+impl Member {
+    fn of(claim: Arc<Claim>) -> Self {
+        let set = format!("{{{}}}:named_locks", claim.at.namespace());
+        let name = claim.at.resource_name();
+        Self { claim, companion: [&set, ":", &name].concat(), set, name }
+    }
+
+    fn cmd(&self, name: &str) -> redis::Cmd {
+        let mut cmd = redis::cmd(name);
+        cmd.arg(&self.set).arg(&self.name);
+        cmd
+    }
+
+    /// Whether the set had the member when it was told that.
+    fn tell(&self, name: &str) -> Doing<Hold> {
+        let (claim, cmd) = (self.claim.clone(), self.cmd(name));
+        Box::pin(async move { Ok(held_if(number(&claim.hub.send(&cmd).await?)? == 1)) })
+    }
+}
+
+impl Held for Member {
+    fn release(&self) -> Doing<Hold> {
+        self.tell("SREM")
+    }
+
+    fn check(&self) -> Doing<Hold> {
+        self.tell("SISMEMBER")
+    }
+}
+
+/// A member with a companion.
+struct Accompanied(Member);
+
+impl Held for Accompanied {
+    fn release(&self) -> Doing<Hold> {
+        let Member { claim, set, name, companion } = &self.0;
+        let mut call = RELEASE.call(&[companion, set]);
+        call.arg(claim.token.as_bytes()).arg(name);
+        let claim = claim.clone();
+        Box::pin(async move { Ok(held_if(number(&claim.hub.run(call).await?)? == 1)) })
+    }
+
+    fn extend(&self, ttl: Duration) -> Doing<Hold> {
+        owned::extend(self.0.claim.clone(), &self.0.companion, ttl)
+    }
+
+    fn check(&self) -> Doing<Hold> {
+        owned::check(self.0.claim.clone(), &self.0.companion)
+    }
+}
+
+static RELEASE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("set_membership/release.lua")));
