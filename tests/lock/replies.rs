@@ -1,0 +1,96 @@
+//! Commands that are executed, and whose replies are lost together with the connection.
+
+use crate::{
+    site::{Longest, Site, Subject},
+    suite::is_free,
+    support::{Relay, SECOND},
+};
+use futures_util::future::join_all;
+use stampede_guard::{
+    Lock,
+    lock::{LockErrorKind, LockGuard},
+};
+
+/// A lock with connections that lose replies, once those connections have been made.
+pub(crate) struct Lossy {
+    pub(crate) lock: Lock,
+    relays: Vec<Relay>,
+}
+
+impl Lossy {
+    pub(crate) async fn new(site: &Site, recipe: &Subject) -> Self {
+        let relays = site.relays().await;
+        let lock = site.through(&relays).lock(recipe);
+        assert!(is_free(&lock, "connected").await);
+        Self { lock, relays }
+    }
+
+    /// The next so many replies of each server.
+    pub(crate) fn lose(&self, replies: usize) {
+        for relay in &self.relays {
+            relay.lose_replies(replies);
+        }
+    }
+}
+
+/// One reply, and those of the attempts to make it good as well.
+pub(crate) async fn an_acquisition_whose_replies_are_lost_leaves_one_holder_or_none(recipe: &Subject) {
+    join_all((1..=4).map(|replies| lost_while_acquiring(recipe, replies))).await;
+}
+
+async fn lost_while_acquiring(recipe: &Subject, replies: usize) {
+    let site = recipe.shared();
+    let (lossy, promised) = (Lossy::new(&site, recipe).await, recipe.guarantees());
+    let lock = lossy.lock.clone().ttl(TTL);
+    lossy.lose(replies);
+    let granted = lock.try_acquire("lost").await;
+    lossy.lose(0);
+    match granted {
+        Ok(Some(guard)) => {
+            assert!(!is_free(&site.lock(recipe), "lost").await, "two hold it");
+            guard.release().await.expect("held");
+        }
+        Ok(None) => panic!("its own lock was taken for somebody else's"),
+        Err(error) => {
+            assert!(replies > 1 || !promised.replay_safe, "{error}");
+            assert_eq!((error.kind(), error.lock()), (LockErrorKind::Store, "lost"), "{error}");
+        }
+    }
+    is_free_in_the_end(&site, recipe).await;
+}
+
+pub(crate) async fn a_release_whose_replies_are_lost_frees_it_once(recipe: &Subject) {
+    join_all((1..=4).map(|replies| lost_while_releasing(recipe, replies))).await;
+}
+
+async fn lost_while_releasing(recipe: &Subject, replies: usize) {
+    let site = recipe.shared();
+    let (lossy, promised) = (Lossy::new(&site, recipe).await, recipe.guarantees());
+    let guard = lossy.lock.clone().ttl(TTL).acquire("lost").await.expect("free");
+    lossy.lose(replies);
+    let released = LockGuard::release(guard).await;
+    lossy.lose(0);
+    if let Err(error) = released {
+        assert!(replies > 1 || !promised.replay_safe, "{error}");
+        assert_eq!((error.kind(), error.lock()), (LockErrorKind::Store, "lost"), "{error}");
+    }
+    // Released once: not for the next one as well.
+    let next = site.lock(recipe).wait(30 * SECOND).acquire("lost").await.expect("released, or expired");
+    lossy.lock.shutdown().await;
+    assert!(!is_free(&site.lock(recipe), "lost").await, "two hold it");
+    next.release().await.expect("held");
+}
+
+/// By its release, its undoing, or its ttl; for ever where it has none and nobody knows whose it is.
+async fn is_free_in_the_end(site: &Site, recipe: &Subject) {
+    let lock = site.lock(recipe);
+    if recipe.guarantees().crash_frees {
+        lock.wait(30 * SECOND).check("lost").await.expect("freed");
+        assert!(is_free(&site.lock(recipe), "lost").await);
+    } else {
+        assert!(!is_free(&lock, "lost").await);
+        assert_eq!(site.longest().await, [Longest::Ever]);
+    }
+}
+
+const TTL: std::time::Duration = SECOND;
