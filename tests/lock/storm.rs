@@ -1,4 +1,6 @@
 //! Many who want one lock, go away at any moment, die with it, and are cut off: never two at a time, and never nobody.
+//!
+//! Seen to fail when a release compares no token, and when a hand-over is counted from the arrival of its message.
 
 use crate::support::{RedisServer, relay::Relay};
 use stampede_guard::{
