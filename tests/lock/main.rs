@@ -10,6 +10,7 @@ mod guarantees;
 mod handle;
 mod replies;
 mod site;
+mod storm;
 mod suite;
 mod table;
 mod traffic;
