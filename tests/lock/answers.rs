@@ -3,14 +3,14 @@
 use crate::{
     site::{Site, Subject},
     suite::is_free,
-    support::{MS, RedisServer},
+    support::{MS, RedisServer, SECOND},
     traffic::sent,
 };
 use stampede_guard::{
     Lock,
     lock::{LockError, LockErrorKind},
 };
-use std::{fmt, time::Duration};
+use std::time::Duration;
 
 pub(crate) async fn what_cannot_be_a_lock_is_refused_and_nothing_is_sent(recipe: &Subject) {
     let servers = recipe.start();
@@ -48,7 +48,7 @@ pub(crate) async fn what_cannot_be_a_lock_is_refused_and_nothing_is_sent(recipe:
     assert_eq!(nothing.await, []);
     assert!(!sent(&servers, async || drop(guard.check().await)).await.is_empty(), "what is sent is seen");
     guard.release().await.expect("held");
-    assert!(is_free(&lock.ttl(MS * 1000), &"x".repeat(1024)).await, "as long as a name may be");
+    assert!(is_free(&lock, &"x".repeat(1024)).await, "as long as a name may be");
 }
 
 async fn refused(lock: &Lock, name: &str, reason: &str) {
@@ -70,45 +70,44 @@ async fn refused(lock: &Lock, name: &str, reason: &str) {
 
 /// Where there are several servers, as many of them as it takes.
 pub(crate) async fn a_server_that_is_down_is_not_a_lock_that_is_held(recipe: &Subject) {
-    for take_away in [RedisServer::kill, RedisServer::pause] {
-        let servers = recipe.start();
-        let site = Site::of(&servers);
-        let patient = site.lock(recipe);
-        let lock = patient.clone().op_timeout(200 * MS);
-        let guard = loop {
-            match lock.acquire("down").await {
-                Ok(guard) => break guard,
-                // The machine was busy; it is released behind, or was not acquired.
-                Err(error) => assert_eq!(error.kind(), LockErrorKind::Store, "{error}"),
-            }
-            patient.shutdown().await;
-            site.delete(0..).await;
-        };
-        servers.iter().take(servers.len() / 2 + 1).for_each(take_away);
-
-        // Of no avail is also that somebody holds it, and that nobody does.
-        let (retries, waits) = (lock.clone().retries(1), lock.clone().wait(100 * MS));
-        let acquired = tokio::join!(
-            lock.try_acquire("down"),
-            retries.acquire("down"),
-            waits.acquire("down"),
-            lock.try_acquire("free"),
-        );
-        no_answer(acquired.0);
-        no_answer(acquired.1);
-        no_answer(acquired.2);
-        no_answer(acquired.3);
-        let (looked, checked, extended) = tokio::join!(lock.check("free"), guard.check(), guard.extend(100 * MS));
-        no_answer(looked);
-        no_answer(checked);
-        if recipe.guarantees().extendable {
-            no_answer(extended);
-        }
-        no_answer(guard.release().await);
-    }
+    tokio::join!(without(recipe, RedisServer::kill), without(recipe, RedisServer::pause));
 }
 
-fn no_answer<T: fmt::Debug>(answer: Result<T, LockError>) {
+async fn without(recipe: &Subject, take_away: fn(&RedisServer)) {
+    let servers = recipe.start();
+    let site = Site::of(&servers);
+    let lock = site.lock(recipe).op_timeout(100 * MS);
+    let guard = loop {
+        match lock.acquire("down").await {
+            Ok(guard) => break guard,
+            // The machine was busy. What comes of it is released behind.
+            Err(error) => assert_eq!(error.kind(), LockErrorKind::Store, "{error}"),
+        }
+        lock.shutdown().await;
+        site.delete(0..).await;
+    };
+    servers.iter().take(servers.len() / 2 + 1).for_each(take_away);
+
+    let (retries, waits) = (lock.clone().retries(1), lock.clone().wait(50 * MS));
+    let (held, tried, waited, free, looked, checked, extended) = tokio::join!(
+        lock.try_acquire("down"),
+        retries.acquire("down"),
+        waits.acquire("down"),
+        lock.try_acquire("free"),
+        lock.check("free"),
+        guard.check(),
+        guard.extend(SECOND),
+    );
+    for acquired in [held.map(drop), tried.map(drop), waited.map(drop), free.map(drop), looked, checked.map(drop)] {
+        no_answer(acquired);
+    }
+    if recipe.guarantees().extendable {
+        no_answer(extended);
+    }
+    no_answer(guard.release().await);
+}
+
+fn no_answer(answer: Result<(), LockError>) {
     let error = answer.expect_err("there is no server");
     assert_eq!(error.kind(), LockErrorKind::Store, "{error}");
     assert!(error.to_string().contains("the server did not say"), "{error}");

@@ -97,4 +97,4 @@ pub(crate) async fn a_killed_holder_frees_it_with_its_ttl_or_never(recipe: &Subj
     assert_eq!(site.longest().await, [Longest::Ever], "for ever");
 }
 
-const SHORT: Duration = Duration::from_millis(250);
+const SHORT: Duration = Duration::from_millis(150);

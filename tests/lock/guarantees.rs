@@ -2,8 +2,8 @@
 //! have to agree, both ways.
 
 use crate::{
-    site::{LONG, Longest, Site, Subject},
     replies::Lossy,
+    site::{LONG, Longest, Site, Subject},
     suite::{Foreign, foreign_release, is_free},
     support::{MS, RedisServer, SECOND},
     traffic::{self, arguments},
@@ -55,9 +55,11 @@ pub(crate) async fn its_name_tells_holders_apart_as_claimed(recipe: &Subject) {
     site.delete(recipe.servers / 2..).await;
     let present = site.lock(recipe).acquire("fenced").await.expect("a majority of its servers have forgotten it");
     let names = |values: &[Vec<u8>], token: &[u8]| values.iter().any(|value| value.starts_with(token));
-    let tells_apart = site.values().await.iter().all(|values| {
-        names(values, present.token().as_bytes()) && !names(values, former.token().as_bytes())
-    });
+    let tells_apart = site
+        .values()
+        .await
+        .iter()
+        .all(|values| names(values, present.token().as_bytes()) && !names(values, former.token().as_bytes()));
     assert_eq!(tells_apart, recipe.guarantees().fenceable);
 }
 
@@ -119,7 +121,7 @@ pub(crate) async fn its_connection_may_be_shared_as_claimed(recipe: &Subject) {
     let _noise: Vec<_> =
         connections.iter().cloned().map(|connection| AbortOnDropHandle::new(tokio::spawn(noise(connection)))).collect();
     let [mine, other] = [0; 2].map(|_| site.over(&connections).lock(recipe));
-    for _ in 0..100 {
+    for _ in 0..30 {
         let (guard, free) = tokio::join!(mine.acquire("shared"), other.try_acquire("another"));
         assert!(other.try_acquire("shared").await.expect("an answer").is_none());
         free.expect("an answer").expect("free").release().await.expect("held");
@@ -173,7 +175,8 @@ pub(crate) async fn it_has_one_slot_of_its_own_as_claimed(recipe: &Subject) {
         }
         slots.push(of_this);
     }
-    let (together, apart) = (slots.iter().all(|of_one| of_one.len() == 1), slots.iter().any(|of_one| *of_one != slots[0]));
+    let (together, apart) =
+        (slots.iter().all(|of_one| of_one.len() == 1), slots.iter().any(|of_one| *of_one != slots[0]));
     assert!(together, "{slots:?}");
     assert_eq!(together && apart, recipe.guarantees().one_slot, "{slots:?}");
 }

@@ -1,6 +1,6 @@
 //! Where a recipe is tried: its servers, in which a namespace is its own.
 
-use crate::support::{Relay, RedisServer, SECOND};
+use crate::support::{RedisServer, Relay, SECOND};
 use futures_util::future::join_all;
 use redis::{AsyncConnectionConfig, Client, aio::MultiplexedConnection};
 use stampede_guard::{
