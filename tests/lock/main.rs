@@ -6,3 +6,4 @@ mod support;
 
 mod faults;
 mod handle;
+mod storm;
