@@ -137,9 +137,12 @@ impl<'a> Wanted<'a> {
             };
             let told = tokio::time::timeout(pause.min(IN_CASE).min(left), queueing.seat.told()).await;
             if let (Ok(Told::HandedOver { stamp }), Some((asked, Busy { now: Some(now), .. }))) = (told, known) {
-                // The server's clock was `now` after that was asked: it was handed over that much later, or later still.
-                let from = asked.after(Duration::from_micros(stamp.saturating_sub(now)));
-                if Timestamp::now() < from.after(ttl) {
+                // The server's clock was `now` after that was asked: it was handed over that much later, or later still,
+                // but not after we have heard of it, unless that clock was set.
+                let heard = Timestamp::now();
+                let from = asked.after(Duration::from_micros(stamp.saturating_sub(now))).min(heard);
+                // Since an earlier hand-over the server has said that somebody else holds it.
+                if stamp >= now && heard < from.after(ttl) {
                     queueing.claim = None;
                     let held = queue.handed_over(claim, stamp);
                     return Ok(self.guard(Granted { token, held, from, valid: ttl }));
