@@ -50,7 +50,14 @@ impl<'a> Wanted<'a> {
         let token = claim.token;
         let doing = Behind::new(&self.lock.hub.behind, self.lock.config.recipe.attempt(claim), given_to_nobody);
         match within(self.lock.config.op_timeout, doing).await {
-            Ok(Attempt::Acquired { held, valid }) => Ok(Ok(self.guard(Granted { token, held, from: sent, valid }))),
+            Ok(Attempt::Acquired { held, valid }) if Timestamp::now() < sent.after(valid) => {
+                Ok(Ok(self.guard(Granted { token, held, from: sent, valid })))
+            }
+            // Heard of too late: by now it may be somebody else's.
+            Ok(Attempt::Acquired { held, .. }) => {
+                behind::spawn(&self.lock.hub.behind, async move { drop(held.release().await) });
+                Ok(Err(Busy::default()))
+            }
             Ok(Attempt::Busy(busy)) => Ok(Err(busy)),
             Err(error) => Err(LockError::store(&self.name, "the server did not say whether it was acquired", error)),
         }
@@ -113,9 +120,13 @@ impl<'a> Wanted<'a> {
             let place = if self.lock.hub.is_woken().await { Place::Woken } else { Place::Polling };
             let (sent, mut failed) = (Timestamp::now(), None);
             match within(self.lock.config.op_timeout, queue.acquire(claim.clone(), place)).await {
-                Ok(Attempt::Acquired { held, valid }) => {
+                Ok(Attempt::Acquired { held, valid }) if Timestamp::now() < sent.after(valid) => {
                     queueing.claim = None;
                     return Ok(self.guard(Granted { token, held, from: sent, valid }));
+                }
+                // Heard of too late.
+                Ok(Attempt::Acquired { .. }) => {
+                    known = Some((sent, Busy { remaining: Some(Duration::ZERO), now: None }));
                 }
                 Ok(Attempt::Busy(busy)) => known = Some((sent, busy)),
                 Err(error) => {

@@ -1,7 +1,7 @@
 //! Replies that are lost: what was done is known again.
 
 use super::{ask, is_free, key, lock, queue::queueing, queued, relay};
-use crate::support::{RedisServer, SECOND, eventually, relay::Mode};
+use crate::support::{MS, RedisServer, SECOND, eventually, relay::Mode};
 use stampede_guard::{
     Lock,
     lock::{Fused, SetPx},
@@ -53,6 +53,50 @@ async fn an_extension_whose_reply_was_lost_has_happened() {
         guard.extend(600 * SECOND).await.expect("held");
         assert!(guard.remaining() > Some(500 * SECOND));
         guard.release().await.expect("held");
+    }
+}
+
+/// Seen to fail when the time that the reply took is not compared with the ttl.
+#[tokio::test]
+async fn a_grant_that_is_heard_of_when_its_time_is_over_is_not_taken_for_the_lock() {
+    let server = RedisServer::start();
+    let relay = relay(&server).await;
+    for (_, lock) in over(relay.client()).await {
+        let () = ask(&server, "CONFIG RESETSTAT").await;
+        relay.set(Mode::HoldReplies);
+        let brief = lock.clone().ttl(100 * MS);
+        let brief = tokio::spawn(async move { brief.try_acquire("brief").await.expect("an answer").is_some() });
+        let expired = async || ask::<String>(&server, "INFO stats").await.contains("expired_keys:1\r\n");
+        eventually("it is granted, and expires", expired).await;
+        relay.set(Mode::Pass);
+        assert!(!brief.await.expect("no panic"));
+        lock.shutdown().await;
+    }
+}
+
+/// It is handed the lock, asks whether it has it, and hears of both when that is over and somebody else has it.
+///
+/// Seen to fail when the time that the reply took is not compared with the ttl.
+#[tokio::test]
+async fn who_waits_does_not_take_it_when_its_time_is_over() {
+    let server = RedisServer::start();
+    let relay = relay(&server).await;
+    for ((recipe, far), (_, near)) in over(relay.client()).await.into_iter().zip(queueing(&server, 1)) {
+        let near = near[0].clone();
+        let guard = near.acquire("over").await.expect("free");
+        let far = far.ttl(2 * SECOND).wait(60 * SECOND);
+        let waiting = tokio::spawn(async move { far.acquire("over").await.expect("in time") });
+        queued(&server, "over", recipe, 1).await;
+        relay.set(Mode::HoldReplies);
+        let () = ask(&server, "CONFIG RESETSTAT").await;
+        guard.release().await.expect("held");
+        let asked = async || ask::<String>(&server, "INFO commandstats").await.contains("cmdstat_evalsha:calls=2,");
+        eventually("it has asked", asked).await;
+        let successor = near.acquire("over").await.expect("over by then");
+        relay.set(Mode::Pass);
+        queued(&server, "over", recipe, 1).await;
+        successor.release().await.expect("nobody else had it");
+        waiting.await.expect("no panic").release().await.expect("held");
     }
 }
 
