@@ -6,6 +6,7 @@ mod support;
 
 mod answers;
 mod crash;
+mod faults;
 mod guarantees;
 mod handle;
 mod replies;
