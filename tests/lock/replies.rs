@@ -32,6 +32,8 @@ impl Lossy {
 }
 
 /// One reply, and those of the attempts to make it good as well.
+///
+/// Seen to fail without asking again, and where an error is taken for "somebody else holds it".
 pub(crate) async fn an_acquisition_whose_replies_are_lost_leaves_one_holder_or_none(recipe: &Subject) {
     join_all((1..=4).map(|replies| lost_while_acquiring(recipe, replies))).await;
 }
@@ -59,6 +61,7 @@ async fn lost_while_acquiring(recipe: &Subject, replies: usize) {
     is_free_in_the_end(&site, recipe).await;
 }
 
+/// Seen to fail without a second release.
 pub(crate) async fn a_release_whose_replies_are_lost_frees_it_once(recipe: &Subject) {
     join_all((1..=4).map(|replies| lost_while_releasing(recipe, replies))).await;
 }
