@@ -9,16 +9,29 @@ mod suite;
 
 use stampede_guard::{
     MemoryStore, RedisStore,
-    lock::{Fused, Recipe, SetPx},
+    lock::{ExistsSetex, Fused, Recipe, Redlock, SetMembership, SetPx, SetnxExpire, Watch},
     store::LockedStore,
 };
+use std::sync::OnceLock;
 use support::RedisServer;
 
 store_suite!(memory, MemoryStore::default());
 store_suite!(over_redis, RedisStore::new(RedisServer::shared().client()));
 store_suite!(under_set_px, locked(SetPx));
 store_suite!(under_fused, locked(Fused));
+store_suite!(under_set_membership, locked(SetMembership::with_expiry()));
+store_suite!(under_watch, locked(Watch::new(RedisServer::shared().client())));
+store_suite!(under_exists_setex, locked(ExistsSetex));
+store_suite!(under_setnx_expire, locked(SetnxExpire::new(RedisServer::shared().client())));
+store_suite!(under_redlock, locked(Redlock::with(others().each_ref().map(RedisServer::client))));
 
+/// Not of the recipes that cannot extend their locks: a lease under one of these lives as long as its lock, and not for the
+/// span that was asked for, which the suite counts on. `tests/lock/guard.rs` has them.
 fn locked(recipe: impl Recipe) -> LockedStore {
     LockedStore::new(RedisServer::shared().client(), recipe).expect("a crash frees it")
+}
+
+fn others() -> &'static [RedisServer; 2] {
+    static OTHERS: OnceLock<[RedisServer; 2]> = OnceLock::new();
+    OTHERS.get_or_init(|| [(); 2].map(|()| RedisServer::start()))
 }
