@@ -15,7 +15,7 @@ use crate::{
         LockError, LockErrorKind, Recipe,
         behind::{self, Behind},
         hub::Hub,
-        recipe::{Attempt, Claim, Held, Place, give_back},
+        recipe::{Attempt, Claim, Held, give_back},
         wanted::given_to_nobody,
     },
     wire::{Hear, IntoServer},
@@ -211,7 +211,7 @@ impl fmt::Debug for LockedStore {
 impl Shared {
     fn claim(self: &Arc<Self>, at: &Address, token: Token, ttl: Duration) -> Arc<Claim> {
         let (hub, at) = (self.hub.clone(), at.in_schema(0).to_variant(Bytes::copy_from_slice(at.hash().as_bytes())));
-        Arc::new(Claim { hub, at, token, ttl, place: Place::None, fair: false })
+        Arc::new(Claim { hub, at, token, ttl, fair: false })
     }
 
     /// Reads again, and takes the lease as well, whoever has it: the lock has decided.
