@@ -66,13 +66,17 @@ async fn compare_and(
 ) -> redis::RedisResult<Hold> {
     let mut look = redis::pipe();
     look.cmd("WATCH").arg(name).ignore().cmd("GET").arg(name);
-    let (value,): (Value,) = look.query_async(connection).await?;
-    if !matches!(&value, Value::BulkString(value) if value == token) {
-        let () = redis::cmd("UNWATCH").query_async(connection).await?;
-        return Ok(Hold::Lost);
+    loop {
+        let (value,): (Value,) = look.query_async(connection).await?;
+        if !matches!(&value, Value::BulkString(value) if value == token) {
+            let () = redis::cmd("UNWATCH").query_async(connection).await?;
+            return Ok(Hold::Lost);
+        }
+        // Nil if somebody has touched it since: it may have expired, or was extended or repaired, and then it is held yet.
+        if steps.query_async::<Value>(connection).await? != Value::Nil {
+            return Ok(Hold::Held);
+        }
     }
-    // Nil if anybody has changed it since, or it has expired.
-    Ok(held_if(steps.query_async::<Value>(connection).await? != Value::Nil))
 }
 
 /// A lock whose value is its holder's token.
