@@ -18,6 +18,7 @@ use std::{
 recipes!(cases {
     a_holder_whose_lock_was_taken_over_cannot_fill
     what_is_stored_is_never_older_than_what_was
+    nobody_is_let_in_between_a_failure_and_its_tombstone
 });
 
 fn address(recipe: &str, key: &str) -> Address {
@@ -120,4 +121,25 @@ async fn what_is_stored_is_never_older_than_what_was(recipe: &str) {
     .await;
     assert!(fenced.load(SeqCst) > 0, "nobody was late");
     eventually("nothing is left", async || stores.iter().all(|store| format!("{store:?}").contains("held: 0"))).await;
+}
+
+/// Else an error is a stampede. Seen to fail with the lock released before the tombstone is there.
+async fn nobody_is_let_in_between_a_failure_and_its_tombstone(recipe: &str) {
+    let ([a, b], at) = (processes(recipe, 30 * SECOND), address(recipe, "failed"));
+    for round in 0..20 {
+        let lease = led(&a, &at, 30 * SECOND).await;
+        let tombstone = Tombstone { first: 30 * SECOND, most: 30 * SECOND, code: 500 };
+        let told = async {
+            loop {
+                match lead(&b, &at, 30 * SECOND, None).await {
+                    Lead::Wait { .. } => {}
+                    Lead::Failed { code, .. } => break assert_eq!(code, 500),
+                    other => panic!("in round {round}: {other:?}"),
+                }
+            }
+        };
+        let (held, ()) = tokio::join!(a.abandon(&at, lease.token, Some(tombstone)), told);
+        assert_eq!(held.expect("an answer"), Hold::Held);
+        b.invalidate(&at).await.expect("acknowledged"); // the tombstone as well
+    }
 }
