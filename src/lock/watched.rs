@@ -4,7 +4,7 @@
 //! conditional any more. So this takes a connection that nobody else uses for each operation, and it takes it from a
 //! [`redis::Client`], which can make one; of a connection that others have clones of there is no such thing.
 
-use super::recipe::{Claim, Doing, Held, held_if};
+use super::recipe::{Claim, Doing, Held};
 use crate::{
     lease::Hold,
     store::StoreError,

@@ -31,8 +31,8 @@ use std::{
 
 /// Entries in Redis, as in a [`RedisStore`], filled under a lock of any recipe.
 ///
-/// The default store needs none of this: its lease is one script, and one round trip. This is for those who have to share
-/// their locks with others, or want to see what a recipe is worth.
+/// The default store needs none of this: its lease is one script, and one round trip. This is for those who want to see
+/// what a recipe is worth, or have to live with the one that their server allows.
 ///
 /// ```no_run
 /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -47,8 +47,8 @@ use std::{
 /// # What it promises
 ///
 /// What is stored is right with every recipe: a fill lands only if nobody was let through after its computation began,
-/// and nothing was invalidated. How often a computation is made twice depends on the recipe. One whose holders lose it
-/// unnoticed, or that lets two through, costs a second computation, whose result is stored in place of the first one's.
+/// and nothing was invalidated. How often a computation is made twice depends on the recipe: where one lets two through, or
+/// takes the lock from its holder unnoticed, the second one computes as well, and what it makes is stored.
 ///
 /// # What it costs
 ///

@@ -134,7 +134,7 @@ impl RedisStore {
         let mut unreadable = false;
         for _ in 0..UNREADABLE_ENTRIES {
             let sent = Timestamp::now();
-            let call = self.scripts.lead(&entry, &lease, ask, seen.as_deref(), inbox, MAX_INBOXES, by);
+            let call = self.scripts.lead(&entry, &lease, ask, seen.as_deref(), inbox, by);
             match script::led(self.run(call).await?, !unreadable)? {
                 script::Led::Granted { stamp, seen_alive } => {
                     self.clock.learn(stamp, sent, Timestamp::now());
@@ -321,7 +321,5 @@ impl<C: redis::aio::ConnectionLike + Clone + Send + Sync + 'static> IntoStore fo
     }
 }
 
-/// More processes than that poll: each one costs the script a message.
-const MAX_INBOXES: usize = 64;
 /// So many entries in a row may turn out unreadable.
 const UNREADABLE_ENTRIES: usize = 4;

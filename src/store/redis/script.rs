@@ -49,12 +49,11 @@ impl Scripts {
         ask: Ask,
         seen: Option<&[u8]>,
         inbox: Option<Inbox>,
-        max_inboxes: usize,
         by: By,
     ) -> Call {
         let mut call = self.lead.call(&[entry, lease]);
         call.arg(ask.token.as_bytes()).arg(millis(ask.lease)).arg(seen.unwrap_or_default());
-        call.arg(inbox.as_ref().map_or(&[][..], |inbox| inbox.as_bytes())).arg(max_inboxes.to_string());
+        call.arg(inbox.as_ref().map_or(&[][..], |inbox| inbox.as_bytes())).arg(MAX_INBOXES);
         match by {
             By::Lease => {}
             By::LockTaken => _ = call.arg("take"),
@@ -155,6 +154,8 @@ fn owner(lease: Lease) -> Vec<u8> {
     owner
 }
 
+/// More processes than that poll: each one costs the script a message.
+const MAX_INBOXES: &str = "64";
 const LEAD: &str = include_str!("script/lead.lua");
 const FILL: &str = include_str!("script/fill.lua");
 const ABANDON: &str = include_str!("script/abandon.lua");

@@ -1,8 +1,9 @@
 //! What a lock cannot prevent, and the fence does: no recipe can cause a stale set.
 
 use super::{At, SECOND, locked};
-use crate::support::{MS, eventually};
+use crate::support::{MS, RedisServer, eventually};
 use bytes::Bytes;
+use redis::AsyncTypedCommands;
 use stampede_guard::store::{
     Address, Ask, Entry, Filled, Hold, Inbox, Kind, Lead, Lease, Lifetimes, LockedStore, Meta, Right, Store, Timestamp,
     Token, Tombstone, Write,
@@ -142,4 +143,26 @@ async fn nobody_is_let_in_between_a_failure_and_its_tombstone(recipe: &str) {
         assert_eq!(held.expect("an answer"), Hold::Held);
         b.invalidate(&at).await.expect("acknowledged"); // the tombstone as well
     }
+}
+
+/// What is lost on one side is given back on the other: those who wait are woken, and do not wait for a lease that nobody
+/// will use. Seen to fail with the lease left to expire.
+#[tokio::test]
+async fn a_lock_that_is_lost_ends_the_lease() {
+    let ([a, b], at) = (processes("set_px", 1000 * SECOND), address("set_px", "deleted"));
+    let lease = led(&a, &at, 1000 * SECOND).await;
+    let mut waiter = b.listen(&at);
+    let token = waiter.token();
+    eventually("it will be woken", async || {
+        let wait = b.lead(&at, Ask { token, lease: 1000 * SECOND, seen: None }).await.expect("an answer");
+        matches!(wait, Lead::Wait { registered: true, .. })
+    })
+    .await;
+    let mut redis = RedisServer::shared().connection().await;
+    let lock = redis.keys("{fence-set_px:rdeleted}:set-px.*").await.expect("an answer");
+    assert_eq!(redis.del(lock).await.expect("an answer"), 1, "the name that the docs give");
+    assert_eq!(a.extend(&at, lease, 1000 * SECOND).await.expect("an answer"), Hold::Lost);
+    tokio::time::timeout(30 * SECOND, waiter.woken()).await.expect("woken");
+    led(&b, &at, 1000 * SECOND).await;
+    assert_eq!(fill(&a, &at, lease, "late").await, Filled::Fenced);
 }

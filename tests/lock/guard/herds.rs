@@ -1,7 +1,7 @@
 //! Many who ask at one moment.
 
 use super::{SECOND, guards};
-use crate::support::{Down, MS, Monitor, Origin, RedisServer, herd, never};
+use crate::support::{Down, MS, Monitor, Origin, RedisServer, eventually, herd, never};
 use stampede_guard::{ErrorKind, Policy, StampedeGuard, lock::SetPx, store::LockedStore};
 use std::time::Duration;
 
@@ -54,7 +54,7 @@ async fn a_failure_is_one_call_and_everybody_is_told(recipe: &str) {
 async fn a_refresh_is_one_call(recipe: &str) {
     let (origin, guards) = (Origin::new(), guards::<4>(recipe, "refresh", 30 * SECOND));
     let brief = Policy::fresh_for(100 * MS);
-    let guards = guards.map(|guard| guard.policy(brief.clone()));
+    let guards = guards.map(|guard| guard.policy(brief));
     ask(guards[0].clone(), "k", Origin::new(), "old").await.expect("an answer");
     guards[0].shutdown().await;
     tokio::time::sleep(120 * MS).await;
@@ -103,7 +103,7 @@ async fn dropping_any_future_at_any_point_leaves_no_lock(recipe: &str) {
         }
         left
     };
-    crate::support::eventually("every lock is released", async || left().await.is_empty()).await;
+    eventually("every lock is released", async || left().await.is_empty()).await;
     for key in 0..4_u64 {
         let fetch = async || Ok::<_, Down>(7_u64);
         let answer = tokio::time::timeout(30 * SECOND, guards[1].clone().wait(1000 * SECOND).fetch(key, fetch)).await;
