@@ -6,3 +6,4 @@ mod support;
 
 mod guard;
 mod handle;
+mod storm;
