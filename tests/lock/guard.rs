@@ -36,7 +36,8 @@ mod fence;
 mod herds;
 mod leaders;
 
-use crate::support::{RedisServer, SECOND};
+use crate::support::{Down, RedisServer, SECOND, eventually};
+use futures_util::future::join_all;
 use serde::{Deserialize, Serialize};
 use stampede_guard::{
     StampedeGuard,
@@ -95,11 +96,24 @@ fn others() -> &'static [RedisServer; 2] {
     OTHERS.get_or_init(|| [(); 2].map(|()| RedisServer::start()))
 }
 
-/// As if in processes of their own. A machine that is busy with other tests is no outage. `span` is how long a lock lives
-/// without its holder.
-fn guards<const N: usize>(recipe: &str, namespace: &str, span: Duration) -> [StampedeGuard; N] {
+/// As if in processes of their own, and connected: a machine that is busy with other tests is no outage. `span` is how long
+/// a lock lives without its holder.
+async fn guards<const N: usize>(recipe: &str, namespace: &str, span: Duration) -> [StampedeGuard; N] {
     let at = At::shared();
-    [(); N].map(|()| guard(recipe, &at, namespace, span))
+    let guards = [(); N].map(|()| guard(recipe, &at, namespace, span));
+    for guard in &guards {
+        eventually("it is connected", async || {
+            let fetches = (0..4).map(|key| {
+                let fetch = async || Ok::<_, Down>(0);
+                guard.fetch(format!("warm-up {key} of {guard:p}"), fetch)
+            });
+            join_all(fetches).await;
+            guard.shutdown().await;
+            guard.report().filled > 0
+        })
+        .await;
+    }
+    guards
 }
 
 fn guard(recipe: &str, at: &At, namespace: &str, span: Duration) -> StampedeGuard {

@@ -1,8 +1,9 @@
 //! What a lock cannot prevent, and the fence does: no recipe can cause a stale set.
 
-use super::{At, SECOND, locked};
+use super::{At, RECIPES, SECOND, locked};
 use crate::support::{MS, RedisServer, eventually};
 use bytes::Bytes;
+use futures_util::future::join_all;
 use redis::AsyncTypedCommands;
 use stampede_guard::store::{
     Address, Ask, Entry, Filled, Hold, Inbox, Kind, Lead, Lease, Lifetimes, LockedStore, Meta, Right, Store, Timestamp,
@@ -26,9 +27,19 @@ fn address(recipe: &str, key: &str) -> Address {
     Address::new(format!("fence-{recipe}"), 0, key)
 }
 
-fn processes<const N: usize>(recipe: &str, span: Duration) -> [LockedStore; N] {
+/// Connected: what is late here is to be late on purpose.
+async fn processes<const N: usize>(recipe: &str, span: Duration) -> [LockedStore; N] {
     let at = At::shared();
-    [(); N].map(|()| locked(recipe, &at).hold(span))
+    let stores = [(); N].map(|()| locked(recipe, &at).hold(span));
+    for store in &stores {
+        eventually("it is connected", async || {
+            let (at, token) = (address(recipe, &format!("warm-up of {store:p}")), Token::unique(Inbox::unique()));
+            let led = store.lead(&at, Ask { token, lease: span, seen: None }).await;
+            led.is_ok() && store.abandon(&at, token, None).await.is_ok()
+        })
+        .await;
+    }
+    stores
 }
 
 async fn lead(store: &LockedStore, at: &Address, span: Duration, seen: Option<Token>) -> Lead {
@@ -65,7 +76,8 @@ async fn stored(store: &LockedStore, at: &Address) -> Option<Bytes> {
 /// `fill.lua`.
 async fn a_holder_whose_lock_was_taken_over_cannot_fill(recipe: &str) {
     let span = 100 * MS;
-    let ([a], [b], at) = (processes(recipe, span), processes(recipe, 30 * SECOND), address(recipe, "taken over"));
+    let ([a], [b]) = (processes(recipe, span).await, processes(recipe, 30 * SECOND).await);
+    let at = address(recipe, "taken over");
     for late in ["fills", "fails", "extends", "fills at last"] {
         let old = led(&a, &at, span).await;
         let new = led(&b, &at, 30 * SECOND).await;
@@ -90,7 +102,7 @@ async fn a_holder_whose_lock_was_taken_over_cannot_fill(recipe: &str) {
 /// invalidation was acknowledged is no older than that. Seen to fail with the fence left out of `fill.lua`.
 async fn what_is_stored_is_never_older_than_what_was(recipe: &str) {
     const SPAN: Duration = Duration::from_millis(10);
-    let (stores, at) = (Arc::new(processes::<3>(recipe, SPAN)), address(recipe, "versions"));
+    let (stores, at) = (Arc::new(processes::<3>(recipe, SPAN).await), address(recipe, "versions"));
     let (version, floor) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     let fenced = Arc::new(AtomicUsize::new(0));
     crate::support::herd(6, |i| {
@@ -126,7 +138,7 @@ async fn what_is_stored_is_never_older_than_what_was(recipe: &str) {
 
 /// Else an error is a stampede. Seen to fail with the lock released before the tombstone is there.
 async fn nobody_is_let_in_between_a_failure_and_its_tombstone(recipe: &str) {
-    let ([a, b], at) = (processes(recipe, 30 * SECOND), address(recipe, "failed"));
+    let ([a, b], at) = (processes(recipe, 30 * SECOND).await, address(recipe, "failed"));
     for round in 0..20 {
         let lease = led(&a, &at, 30 * SECOND).await;
         let tombstone = Tombstone { first: 30 * SECOND, most: 30 * SECOND, code: 500 };
@@ -149,7 +161,7 @@ async fn nobody_is_let_in_between_a_failure_and_its_tombstone(recipe: &str) {
 /// will use. Seen to fail with the lease left to expire.
 #[tokio::test]
 async fn a_lock_that_is_lost_ends_the_lease() {
-    let ([a, b], at) = (processes("set_px", 1000 * SECOND), address("set_px", "deleted"));
+    let ([a, b], at) = (processes("set_px", 1000 * SECOND).await, address("set_px", "deleted"));
     let lease = led(&a, &at, 1000 * SECOND).await;
     let mut waiter = b.listen(&at);
     let token = waiter.token();
@@ -165,4 +177,20 @@ async fn a_lock_that_is_lost_ends_the_lease() {
     tokio::time::timeout(30 * SECOND, waiter.woken()).await.expect("woken");
     led(&b, &at, 1000 * SECOND).await;
     assert_eq!(fill(&a, &at, lease, "late").await, Filled::Fenced);
+}
+
+/// Of all recipes at once, as it takes its time: twice the span that was asked for first.
+#[tokio::test]
+async fn what_is_extended_is_held_and_what_cannot_be_is_held_from_the_beginning() {
+    let span = 2 * SECOND;
+    let each = RECIPES.iter().map(|recipe| async move {
+        let ([a, b], at) = (processes(recipe, 1000 * SECOND).await, address(recipe, "extended"));
+        let lease = led(&a, &at, span).await;
+        assert_eq!(a.extend(&at, lease, 1000 * SECOND).await.expect("an answer"), Hold::Held, "{recipe}");
+        tokio::time::sleep(2 * span).await;
+        let waits = lead(&b, &at, span, None).await;
+        assert!(matches!(waits, Lead::Wait { holder, .. } if holder == lease.token), "{recipe}: {waits:?}");
+        assert_eq!(fill(&a, &at, lease, "v").await, Filled::Stored, "{recipe}");
+    });
+    join_all(each).await;
 }

@@ -21,7 +21,7 @@ async fn ask(guard: StampedeGuard, key: &str, origin: Origin, what: &'static str
 }
 
 async fn a_herd_is_one_call(recipe: &str) {
-    let (origin, guards) = (Origin::new(), guards::<4>(recipe, "herd", 30 * SECOND));
+    let (origin, guards) = (Origin::new(), guards::<4>(recipe, "herd", 30 * SECOND).await);
     for key in ["a", "b", "c"] {
         let callers = herd(200, |i| ask(guards[i % 4].clone(), key, origin.clone(), "v"));
         assert_eq!(callers.await, vec![Ok("v".to_owned()); 200]);
@@ -34,7 +34,7 @@ async fn a_herd_is_one_call(recipe: &str) {
 }
 
 async fn a_failure_is_one_call_and_everybody_is_told(recipe: &str) {
-    let (origin, guards) = (Origin::new(), guards::<4>(recipe, "failure", 30 * SECOND));
+    let (origin, guards) = (Origin::new(), guards::<4>(recipe, "failure", 30 * SECOND).await);
     let told = herd(100, |i| {
         let (guard, origin) = (guards[i % 4].clone().tombstone(30 * SECOND), origin.clone());
         async move {
@@ -52,7 +52,7 @@ async fn a_failure_is_one_call_and_everybody_is_told(recipe: &str) {
 
 /// Every guard has seen the old entry, and asks for a newer one.
 async fn a_refresh_is_one_call(recipe: &str) {
-    let (origin, guards) = (Origin::new(), guards::<4>(recipe, "refresh", 30 * SECOND));
+    let (origin, guards) = (Origin::new(), guards::<4>(recipe, "refresh", 30 * SECOND).await);
     let brief = Policy::fresh_for(100 * MS);
     let guards = guards.map(|guard| guard.policy(brief));
     ask(guards[0].clone(), "k", Origin::new(), "old").await.expect("an answer");
@@ -70,7 +70,7 @@ async fn a_refresh_is_one_call(recipe: &str) {
 /// to nobody kept, be it the lock (`given_to_nobody`) or the lease as well (`given_up`); and under `Watch` with a release
 /// that does not try again when somebody has touched the lock meanwhile.
 async fn dropping_any_future_at_any_point_leaves_no_lock(recipe: &str) {
-    let guards = guards::<2>(recipe, "dropped", 1000 * SECOND).map(|guard| {
+    let guards = guards::<2>(recipe, "dropped", 1000 * SECOND).await.map(|guard| {
         guard.policy(Policy::fresh_for(2 * MS).stale_while_revalidate(5 * MS)).tombstone(2 * MS).pass_for(5 * MS)
     });
     herd(40, |i| {
@@ -130,8 +130,12 @@ async fn a_miss_is_five_commands_and_three_of_them_before_the_answer() {
     let server = RedisServer::start();
     let store = LockedStore::new(server.client(), SetPx).expect("a crash frees it");
     let guard = StampedeGuard::new(store).op_timeout(30 * SECOND);
-    guard.fetch("warm-up", async || Ok::<_, Down>(0)).await.expect("an answer");
-    guard.shutdown().await;
+    eventually("it is connected", async || {
+        guard.fetch("warm-up", async || Ok::<_, Down>(0)).await.expect("an answer");
+        guard.shutdown().await;
+        guard.report().filled > 0
+    })
+    .await;
     let monitor = Monitor::start(&server).await;
     let mut marker = server.connection().await;
     let fetch = async move || {

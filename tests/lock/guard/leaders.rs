@@ -1,6 +1,6 @@
 //! Leaders that die, take long, or compute what is invalidated meanwhile.
 
-use super::{At, RECIPES, SECOND, guard, guards};
+use super::{At, SECOND, guard, guards};
 use crate::support::{
     Down, MS, Origin,
     child::{self, Env},
@@ -35,7 +35,7 @@ async fn leading_child() {
 }
 
 async fn one_takes_over_from_a_leader_that_was_killed(recipe: &str) {
-    let guards = guards::<3>(recipe, "killed", TTL).map(|guard| guard.wait(1000 * SECOND).lease(30 * SECOND));
+    let guards = guards::<3>(recipe, "killed", 30 * SECOND).await.map(|guard| guard.wait(1000 * SECOND));
     let task = Leads { recipe: recipe.to_owned(), at: At::shared() };
     let mut leader = processes::spawn(1, "guard::leaders::leading_child", &task).pop().expect("a child");
     leader.wait_ready().await;
@@ -58,7 +58,7 @@ async fn one_takes_over_from_a_leader_that_was_killed(recipe: &str) {
 /// No lock ends by itself here: the next one leads as soon as the first one has heard of it. Seen to fail without `Ears`
 /// (nobody leads until the first one has ended), and with the fence left out of `fill.lua` (the old value lands).
 async fn what_was_invalidated_meanwhile_never_lands(recipe: &str) {
-    let [a, b, c] = guards(recipe, "invalidated", 1000 * SECOND).map(|guard| guard.wait(1000 * SECOND));
+    let [a, b, c] = guards(recipe, "invalidated", 1000 * SECOND).await.map(|guard| guard.wait(1000 * SECOND));
     let origin = Origin::gated();
     let old = tokio::spawn({
         let (a, origin) = (a.clone(), origin.clone());
@@ -83,28 +83,4 @@ async fn what_was_invalidated_meanwhile_never_lands(recipe: &str) {
     for guard in [a, b, c] {
         assert_eq!(guard.fetch("k", never::<String>).await.expect("a hit"), "new");
     }
-}
-
-/// Of all recipes at once, as it takes its time: that of three leases, while those that cannot be extended are held.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_fetch_of_any_length_keeps_its_lock() {
-    let lease = 900 * MS;
-    let each = RECIPES.iter().map(|recipe| async move {
-        let [leader, waiter] =
-            guards(recipe, "long", 1000 * SECOND).map(|guard| guard.lease(lease).wait(1000 * SECOND));
-        let (origin, gate) = (Origin::gated(), Origin::new());
-        let call = |guard: stampede_guard::StampedeGuard| {
-            let origin = origin.clone();
-            async move { guard.fetch("k", async move || Ok::<_, Down>(origin.call().await)).await }
-        };
-        let led = tokio::spawn(call(leader));
-        origin.arrived(1).await;
-        let waited = tokio::spawn(call(waiter));
-        gate.work(3 * lease).await;
-        origin.open();
-        for answer in [led, waited] {
-            assert_eq!(answer.await.expect("no panic").expect("an answer"), 1, "{recipe}");
-        }
-    });
-    futures_util::future::join_all(each).await;
 }
