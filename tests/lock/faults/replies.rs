@@ -87,8 +87,10 @@ async fn who_waits_does_not_take_it_when_its_time_is_over() {
         let mut has_asked = false;
         while !has_asked {
             let guard = near.acquire("over").await.expect("free");
-            let far = far.clone();
-            let waiting = tokio::spawn(async move { far.acquire("over").await.expect("in time") });
+            let waiting = {
+                let far = far.clone();
+                tokio::spawn(async move { far.acquire("over").await.expect("in time") })
+            };
             queued(&server, "over", recipe, 1).await;
             relay.set(Mode::HoldReplies);
             let () = ask(&server, "CONFIG RESETSTAT").await;
@@ -101,7 +103,8 @@ async fn who_waits_does_not_take_it_when_its_time_is_over() {
             relay.set(Mode::Pass);
             queued(&server, "over", recipe, 1).await;
             successor.release().await.expect("nobody else had it");
-            waiting.await.expect("no panic").release().await.expect("held");
+            drop(waiting.await.expect("no panic"));
+            far.shutdown().await;
         }
     }
 }
