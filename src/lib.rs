@@ -36,6 +36,8 @@
 //!
 //! And around any tower service, with [`keyed`](StampedeGuard::keyed).
 //!
+//! The lock by itself, for what is not a cache, is [`Lock`].
+//!
 //! # What it guarantees
 //!
 //! It is an *efficiency* lock whose *writes are fenced*. One computation per key holds while the lease lives and there
@@ -47,7 +49,7 @@
 //!
 //! | feature | default | adds |
 //! |---|---|---|
-//! | `redis` | yes | [`RedisStore`]; the guard over redis-rs clients and connections |
+//! | `redis` | yes | [`RedisStore`]; the guard over redis-rs clients and connections; [`lock`] |
 //! | `http` | yes | the guard as a [`Layer`](tower_layer::Layer) over HTTP services |
 //! | `axum` | yes | keys from the URI as the client sent it, under `Router::nest` too |
 //! | `bincode` | yes | typed values, encoded with bincode |

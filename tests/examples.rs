@@ -71,6 +71,30 @@ async fn the_apps_herd_costs_one_origin_call() {
 }
 
 #[tokio::test]
+async fn the_lock_is_acquired_extended_lost_and_released() {
+    let server = RedisServer::shared();
+    let mut command = example("lock");
+    command.args(["--redis", &server.url()]);
+    let printed = printed(command).await;
+    let (mut waiters, rest): (Vec<_>, Vec<_>) = printed.lines().partition(|line| line.starts_with("waiter "));
+    assert_eq!(
+        waiters,
+        ["waiter 1 has it", "waiter 2 has it", "waiter 3 has it", "waiter 4 has it", "waiter 5 has it"]
+    );
+    for said in [
+        "acquired \"report\"",
+        "a second time: ",
+        "released",
+        "extended, ",
+        "worked for ",
+        "lost; ",
+        "released too late: ",
+    ] {
+        assert!(rest.iter().any(|line| line.starts_with(said)), "no `{said}` in\n{printed}");
+    }
+}
+
+#[tokio::test]
 async fn the_apps_fleet_costs_one_origin_call() {
     let (json, report) = herd(&["--herd", "200", "--processes", "2", "--json"]).await;
     assert_eq!((&json["requests"], &json["processes"]), (&200.into(), &2.into()));

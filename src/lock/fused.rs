@@ -9,7 +9,7 @@
 use super::{
     Guarantees, Recipe, owned,
     queue::Queue,
-    recipe::{Attempt, Claim, Doing, Sealed},
+    recipe::{Attempt, Claim, Doing, Place, Sealed},
 };
 use crate::lease::Hold;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ impl Recipe for Fused {
     }
 
     fn attempt(&self, claim: Arc<Claim>) -> Doing<Attempt> {
-        QUEUE.acquire(claim)
+        QUEUE.acquire(claim, Place::None)
     }
 
     fn look(&self, claim: Arc<Claim>) -> Doing<Hold> {

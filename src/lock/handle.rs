@@ -52,7 +52,8 @@ pub(super) enum Patience {
 
 impl Lock {
     /// Over a client or connection of redis-rs. A client dials two connections when they are needed: one for data, one
-    /// for messages. A connection cannot be dialled again, so those who wait over it poll.
+    /// for messages. A connection cannot be dialled again, so those who wait over it poll every [`delay`](Self::delay),
+    /// unless [`Server::wakes_from`](super::Server::wakes_from) names a client; so do those who wait over a cluster.
     #[must_use]
     pub fn new(redis: impl IntoServer) -> Self {
         Self::over(Hub::new(&redis.into_server()))

@@ -31,17 +31,17 @@ impl Queue {
 
     fn call(self, script: &Script, claim: &Claim) -> Call {
         let name = self.lock(claim);
-        let mut call = script.call(&[&name, &[&name, ":queue"].concat(), &[&name, ":heard"].concat()]);
+        let mut call = script.call(&[&name, &[&name, ":queue"].concat(), &[&name, ":known"].concat()]);
         call.arg(claim.token.as_bytes()).arg(flag(self.stamped)).arg(flag(claim.fair)).arg(CHANNEL);
         call
     }
 
-    /// Acquires it, or takes a place in the queue if the claim wants one; keeps the place if it has one.
-    pub(crate) fn acquire(self, claim: Arc<Claim>) -> Doing<Attempt> {
+    /// Acquires it, or takes a place in the queue if one is wanted; keeps the place that the claim has.
+    pub(crate) fn acquire(self, claim: Arc<Claim>, wanted: Place) -> Doing<Attempt> {
         Box::pin(async move {
             let call = || {
                 let mut call = self.call(&ACQUIRE_SCRIPT, &claim);
-                call.arg(millis(claim.ttl)).arg(place(claim.place));
+                call.arg(millis(claim.ttl)).arg(place(wanted));
                 call
             };
             let answer = match claim.hub.run(call()).await {
@@ -74,9 +74,9 @@ impl Queue {
 
     /// Gives up the lock or the place in the queue, whichever the claim has.
     pub(crate) fn leave(self, claim: Arc<Claim>) -> Doing<Hold> {
-        let member = [claim.token.as_bytes(), place(claim.place).as_bytes(), millis(claim.ttl).as_bytes()].concat();
+        let member = [claim.token.as_bytes(), millis(claim.ttl).as_bytes()].concat();
         let mut call = self.call(&RELEASE_SCRIPT, &claim);
-        call.arg(if claim.place == Place::None { Vec::new() } else { member });
+        call.arg(member);
         Box::pin(async move { Ok(held_if(number(&claim.hub.run(call).await?)? != 0)) })
     }
 }

@@ -54,12 +54,11 @@ pub struct Claim {
     /// New for every claim.
     pub(crate) token: Token,
     pub(crate) ttl: Duration,
-    pub(crate) place: Place,
     /// Whether who waits longest is next.
     pub(crate) fair: bool,
 }
 
-/// Whether a claim that finds the lock held is to be queued.
+/// Whether who finds the lock held is to be queued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     /// No.

@@ -52,7 +52,7 @@ impl Redlock {
         let name = claim.name("redlock");
         let on = |hub: &Arc<Hub>| {
             let (hub, at) = (hub.clone(), claim.at.clone());
-            let claim = Claim { hub, at, token: claim.token, ttl: claim.ttl, place: claim.place, fair: claim.fair };
+            let claim = Claim { hub, at, token: claim.token, ttl: claim.ttl, fair: claim.fair };
             Owned::new(Arc::new(claim), name.clone())
         };
         std::iter::once(&claim.hub).chain(&*self.others).map(on).collect()

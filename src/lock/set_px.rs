@@ -36,9 +36,6 @@ impl Recipe for SetPx {
     }
 
     fn attempt(&self, claim: Arc<Claim>) -> Doing<Attempt> {
-        if claim.place != Place::None {
-            return QUEUE.acquire(claim);
-        }
         let mut cmd = redis::cmd("SET");
         cmd.arg(QUEUE.lock(&claim)).arg(claim.token.as_bytes()).arg("NX").arg("PX").arg(millis(claim.ttl));
         Box::pin(async move {
@@ -46,7 +43,7 @@ impl Recipe for SetPx {
                 Ok(Value::Nil) => Ok(Attempt::Busy(Busy::default())),
                 Ok(_) => Ok(Attempt::acquired(Queued::new(QUEUE, claim.clone()), claim.ttl)),
                 // The first reply was lost: the script knows its token again.
-                Err(error) if error.is_disconnected() => QUEUE.acquire(claim).await,
+                Err(error) if error.is_disconnected() => QUEUE.acquire(claim, Place::None).await,
                 Err(error) => Err(error),
             }
         })

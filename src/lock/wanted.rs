@@ -46,7 +46,7 @@ impl<'a> Wanted<'a> {
     ///
     /// Dropped at its await, it goes on behind, and what it is granted is released.
     pub(super) async fn attempt(&self) -> Result<Result<LockGuard, Busy>, LockError> {
-        let (claim, sent) = (self.claim(Place::None), Timestamp::now());
+        let (claim, sent) = (self.claim(), Timestamp::now());
         let token = claim.token;
         let doing = Behind::new(&self.lock.hub.behind, self.lock.config.recipe.attempt(claim), given_to_nobody);
         match within(self.lock.config.op_timeout, doing).await {
@@ -73,7 +73,7 @@ impl<'a> Wanted<'a> {
     pub(super) async fn check(&self) -> Result<(), LockError> {
         let mut turns = self.turns();
         loop {
-            let looked = self.lock.config.recipe.look(self.claim(Place::None));
+            let looked = self.lock.config.recipe.look(self.claim());
             match within(self.lock.config.op_timeout, looked).await {
                 Ok(Hold::Lost) => return Ok(()),
                 Ok(Hold::Held) => {}
@@ -98,24 +98,26 @@ impl<'a> Wanted<'a> {
         Err(failed.unwrap_or_else(|| self.busy()))
     }
 
-    /// Waits in the queue.
+    /// Waits in the queue. `busy` is what a first attempt has found.
     ///
     /// Dropped at any await, [`Queueing`] leaves the queue, and gives back what was handed over meanwhile.
-    async fn queue(&self, queue: Queue, budget: Duration, mut known: Option<Busy>) -> Result<LockGuard, LockError> {
+    async fn queue(&self, queue: Queue, budget: Duration, busy: Option<Busy>) -> Result<LockGuard, LockError> {
         let until = Timestamp::now().after(budget);
-        let place = if self.lock.hub.is_woken().await { Place::Woken } else { Place::Polling };
-        let claim = self.claim(place);
+        let claim = self.claim();
         let (token, ttl) = (claim.token, claim.ttl);
         let seat = self.lock.hub.seat(token); // before the server can say anything
         let mut queueing = Queueing { seat, queue, claim: Some(claim.clone()) };
+        // What the server has said last, and when that was asked.
+        let mut known = busy.map(|busy| (Timestamp::now(), busy));
         loop {
+            let place = if self.lock.hub.is_woken().await { Place::Woken } else { Place::Polling };
             let (sent, mut failed) = (Timestamp::now(), None);
-            match within(self.lock.config.op_timeout, queue.acquire(claim.clone())).await {
+            match within(self.lock.config.op_timeout, queue.acquire(claim.clone(), place)).await {
                 Ok(Attempt::Acquired { held, valid }) => {
                     queueing.claim = None;
                     return Ok(self.guard(Granted { token, held, from: sent, valid }));
                 }
-                Ok(Attempt::Busy(busy)) => known = Some(busy),
+                Ok(Attempt::Busy(busy)) => known = Some((sent, busy)),
                 Err(error) => {
                     let error = LockError::store(&self.name, "the server did not say whether it was acquired", error);
                     if known.is_none() {
@@ -128,14 +130,15 @@ impl<'a> Wanted<'a> {
             if left.is_zero() {
                 return Err(failed.unwrap_or_else(|| self.busy()));
             }
-            let pause = match place {
-                Place::Woken => known.and_then(|busy| busy.remaining).map_or(IN_CASE, |r| r.saturating_add(spread())),
-                _ => self.pause(),
+            let pause = match (place, known) {
+                (Place::Polling, _) => self.pause(),
+                (_, Some((_, Busy { remaining: Some(remaining), .. }))) => remaining.saturating_add(spread()),
+                _ => IN_CASE,
             };
             let told = tokio::time::timeout(pause.min(IN_CASE).min(left), queueing.seat.told()).await;
-            if let (Ok(Told::HandedOver { stamp }), Some(now)) = (told, known.and_then(|busy| busy.now)) {
-                // The server's clock was `now` after this was sent: it was handed over that much later, or later still.
-                let from = sent.after(Duration::from_micros(stamp.saturating_sub(now)));
+            if let (Ok(Told::HandedOver { stamp }), Some((asked, Busy { now: Some(now), .. }))) = (told, known) {
+                // The server's clock was `now` after that was asked: it was handed over that much later, or later still.
+                let from = asked.after(Duration::from_micros(stamp.saturating_sub(now)));
                 if Timestamp::now() < from.after(ttl) {
                     queueing.claim = None;
                     let held = queue.handed_over(claim, stamp);
@@ -149,10 +152,10 @@ impl<'a> Wanted<'a> {
         LockGuard::new(self.lock, self.name.clone(), granted)
     }
 
-    fn claim(&self, place: Place) -> Arc<Claim> {
+    fn claim(&self) -> Arc<Claim> {
         let (hub, config) = (self.lock.hub.clone(), &self.lock.config);
         let (at, token) = (self.at.clone(), hub.token());
-        Arc::new(Claim { hub, at, token, ttl: config.ttl, place, fair: config.fair })
+        Arc::new(Claim { hub, at, token, ttl: config.ttl, fair: config.fair })
     }
 
     fn busy(&self) -> LockError {

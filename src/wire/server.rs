@@ -26,6 +26,24 @@ pub trait IntoServer {
 }
 
 impl Server {
+    /// Hears messages over a connection of this client: for connections, which cannot be dialled again, and clusters, any
+    /// node of which will do.
+    ///
+    /// ```no_run
+    /// # async fn example() -> stampede_guard::redis::RedisResult<()> {
+    /// use stampede_guard::{Lock, lock::IntoServer, redis};
+    ///
+    /// let client = redis::Client::open("redis://127.0.0.1/")?;
+    /// let server = client.get_connection_manager().await?.into_server().wakes_from(client);
+    /// let lock = Lock::new(server);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn wakes_from(self, client: redis::Client) -> Self {
+        Self { wakes: Some(client), ..self }
+    }
+
     pub(crate) fn of_client(client: redis::Client) -> Self {
         let client = connect::tuned(client);
         let wakes = Some(client.clone());

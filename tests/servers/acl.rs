@@ -14,13 +14,17 @@ use stampede_guard::{
 
 /// The rule of the docs, word by word.
 pub(crate) fn documented() -> Vec<&'static str> {
-    let docs = include_str!("../../docs/operations.md");
-    let line = docs.lines().find_map(|line| line.trim().strip_prefix("ACL SETUSER app ")).expect("a rule in the docs");
+    documented_for("app")
+}
+
+pub(crate) fn documented_for(user: &str) -> Vec<&'static str> {
+    let (docs, rule) = (include_str!("../../docs/operations.md"), format!("ACL SETUSER {user} "));
+    let line = docs.lines().find_map(|line| line.trim().strip_prefix(rule.as_str())).expect("a rule in the docs");
     line.split(' ').collect()
 }
 
 /// That user, and no older one.
-async fn app(server: &RedisServer, rules: &[&str]) -> redis::Client {
+pub(crate) async fn app(server: &RedisServer, rules: &[&str]) -> redis::Client {
     command::<()>(server, &["ACL SETUSER app reset", &rules.join(" ")].join(" ")).await;
     redis::Client::open(format!("redis://app:secret@127.0.0.1:{}", server.port())).expect("a client")
 }

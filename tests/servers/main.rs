@@ -12,6 +12,7 @@ mod cluster;
 mod eviction;
 mod failover;
 mod kit;
+mod locks;
 mod tls;
 
 use support::{Down, MS, SECOND, never};

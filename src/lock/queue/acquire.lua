@@ -2,12 +2,12 @@
 -- ARGV  token16, stamped, fair, channel prefix, ttl_ms, 'w' | 'p' | '' for no place
 -- {1, pttl, stamp16} Acquired, perhaps a while ago | {0, pttl, now16} Busy
 local ttl, how = ARGV[5], ARGV[6]
-local member, now = token .. how .. ttl, micros()
+local member, now = token .. ttl, micros()
 local l = redis.pcall('GET', KEYS[1])
 if type(l) == 'table' then return l end
 local function wait()
   if how ~= '' then
-    if redis.call('HSET', KEYS[3], member, now) == 1 then redis.call('RPUSH', KEYS[2], member) end
+    if redis.call('HSET', KEYS[3], member, now .. how) == 1 then redis.call('RPUSH', KEYS[2], member) end
     redis.call('PEXPIRE', KEYS[2], 60000)
     redis.call('PEXPIRE', KEYS[3], 60000)
   end
