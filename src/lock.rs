@@ -23,6 +23,7 @@ mod rename;
 mod set_membership;
 mod set_px;
 mod setnx_expire;
+mod tenure;
 mod wanted;
 mod watch;
 mod watched;

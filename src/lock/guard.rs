@@ -5,12 +5,12 @@ use super::{
     behind::{self, Behind},
     recipe::{Doing, Held},
     registry::Listed,
+    tenure::{Heartbeat, Tenure},
     wanted::{accept_ttl, within},
 };
 use crate::{
     clock::Timestamp,
     lease::{Hold, Token},
-    watch,
 };
 use std::{
     fmt,
@@ -35,19 +35,10 @@ pub struct LockGuard {
     token: Token,
     held: Arc<dyn Held>,
     acquired: Timestamp,
-    tenure: Arc<watch::Sender<Tenure>>,
+    tenure: Tenure,
     heartbeat: Mutex<Option<AbortOnDropHandle<()>>>,
     released: bool,
     _listed: Listed,
-}
-
-/// How long it is held yet.
-#[derive(Clone, Copy, Debug)]
-struct Tenure {
-    /// For ever if none.
-    until: Option<Timestamp>,
-    /// The server has said so.
-    is_lost: bool,
 }
 
 /// What a recipe has granted.
@@ -64,14 +55,13 @@ impl LockGuard {
     pub(super) fn new(lock: &Lock, name: Arc<str>, granted: Granted) -> Self {
         let Granted { token, held, from, valid } = granted;
         let listed = Listed::new(&name, &lock.config.namespace, lock.config.recipe.name(), held.fencing_token());
-        let tenure = Tenure { until: (valid < Duration::MAX).then(|| from.after(valid)), is_lost: false };
         Self {
             lock: lock.clone(),
             name,
             token,
             held,
             acquired: from,
-            tenure: Arc::new(watch::Sender::new(tenure)),
+            tenure: Tenure::new(from, valid),
             heartbeat: Mutex::new(None),
             released: false,
             _listed: listed,
@@ -102,11 +92,7 @@ impl LockGuard {
     /// How much of its time is left, as far as is known here: zero if it is lost, `None` if it does not end by itself.
     #[must_use]
     pub fn remaining(&self) -> Option<Duration> {
-        let Tenure { until, is_lost } = self.tenure.subscribe().get();
-        if is_lost {
-            return Some(Duration::ZERO);
-        }
-        until.map(|until| until.since(Timestamp::now()))
+        self.tenure.remaining()
     }
 
     /// Prolongs it to `ttl` from now, or shortens it.
@@ -131,11 +117,11 @@ impl LockGuard {
         });
         match within(self.lock.config.op_timeout, doing).await {
             Ok(Hold::Held) => {
-                self.tenure.send_modify(|tenure| tenure.until = Some(sent.after(ttl - self.held.margin(ttl).min(ttl))));
+                self.tenure.prolong(sent, ttl.saturating_sub(self.held.margin(ttl)));
                 Ok(())
             }
             Ok(Hold::Lost) => {
-                self.is_lost();
+                self.tenure.end();
                 Err(self.error(LockErrorKind::Extend, "not extended: it had expired, or was taken over"))
             }
             Err(error) => Err(LockError::store(&self.name, "the server did not say whether it was extended", error)),
@@ -150,7 +136,7 @@ impl LockGuard {
     pub async fn check(&self) -> Result<Hold, LockError> {
         match within(self.lock.config.op_timeout, self.held.check()).await {
             Ok(Hold::Lost) => {
-                self.is_lost();
+                self.tenure.end();
                 Ok(Hold::Lost)
             }
             Ok(Hold::Held) => Ok(Hold::Held),
@@ -195,7 +181,7 @@ impl LockGuard {
             op_timeout: self.lock.config.op_timeout,
             until: self.acquired.after(self.lock.config.max_hold),
         };
-        let task = AbortOnDropHandle::new(tokio::spawn(heartbeat.run()));
+        let task = AbortOnDropHandle::new(tokio::spawn(heartbeat.beat()));
         *self.heartbeat.lock().unwrap_or_else(PoisonError::into_inner) = Some(task);
         Ok(())
     }
@@ -215,19 +201,7 @@ impl LockGuard {
     /// # }
     /// ```
     pub async fn lost(&self) {
-        let tenure = self.tenure.subscribe();
-        loop {
-            let Tenure { until, is_lost } = tenure.get();
-            let left = until.map(|until| until.since(Timestamp::now()));
-            if is_lost || left.is_some_and(|left| left.is_zero()) {
-                return;
-            }
-            let changed = tenure.wait_for(|now| now.is_lost || now.until != until);
-            match left {
-                Some(left) => drop(tokio::time::timeout(left, changed).await),
-                None => drop(changed.await),
-            }
-        }
+        self.tenure.ended().await;
     }
 
     /// What releases it, once. From here on dropping this does not.
@@ -250,10 +224,6 @@ impl LockGuard {
         }
         let reason = format!("a lock of the recipe {} cannot be extended", self.lock.config.recipe.name());
         Err(LockError::new(LockErrorKind::Recipe, &self.name, reason))
-    }
-
-    fn is_lost(&self) {
-        self.tenure.send_modify(|tenure| tenure.is_lost = true);
     }
 
     fn error(&self, kind: LockErrorKind, reason: &'static str) -> LockError {
@@ -280,38 +250,3 @@ impl fmt::Debug for LockGuard {
             .finish_non_exhaustive()
     }
 }
-
-struct Heartbeat {
-    held: Arc<dyn Held>,
-    tenure: Arc<watch::Sender<Tenure>>,
-    ttl: Duration,
-    op_timeout: Duration,
-    until: Timestamp,
-}
-
-impl Heartbeat {
-    /// Aborted at any await, it has extended the lock or not.
-    async fn run(self) {
-        let mut pause = self.ttl / 3;
-        loop {
-            tokio::time::sleep(pause).await;
-            let sent = Timestamp::now();
-            if sent >= self.until {
-                return;
-            }
-            pause = match within(self.op_timeout, self.held.extend(self.ttl)).await {
-                Ok(Hold::Held) => {
-                    let valid = self.ttl - self.held.margin(self.ttl).min(self.ttl);
-                    self.tenure.send_modify(|tenure| tenure.until = Some(sent.after(valid)));
-                    self.ttl / 3
-                }
-                Ok(Hold::Lost) => return self.tenure.send_modify(|tenure| tenure.is_lost = true),
-                // The server may answer the next one; if not, its time will be over.
-                Err(_) => self.ttl / 10,
-            }
-            .max(SHORTEST);
-        }
-    }
-}
-
-const SHORTEST: Duration = Duration::from_millis(1);

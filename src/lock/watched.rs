@@ -4,7 +4,7 @@
 //! conditional any more. So this takes a connection that nobody else uses for each operation, and it takes it from a
 //! [`redis::Client`], which can make one; of a connection that others have clones of there is no such thing.
 
-use super::recipe::{Claim, Doing, Held, held_if};
+use super::recipe::{Claim, Doing, Held};
 use crate::{
     lease::Hold,
     store::StoreError,
@@ -66,13 +66,17 @@ async fn compare_and(
 ) -> redis::RedisResult<Hold> {
     let mut look = redis::pipe();
     look.cmd("WATCH").arg(name).ignore().cmd("GET").arg(name);
-    let (value,): (Value,) = look.query_async(connection).await?;
-    if !matches!(&value, Value::BulkString(value) if value == token) {
-        let () = redis::cmd("UNWATCH").query_async(connection).await?;
-        return Ok(Hold::Lost);
+    loop {
+        let (value,): (Value,) = look.query_async(connection).await?;
+        if !matches!(&value, Value::BulkString(value) if value == token) {
+            let () = redis::cmd("UNWATCH").query_async(connection).await?;
+            return Ok(Hold::Lost);
+        }
+        if steps.query_async::<Value>(connection).await? != Value::Nil {
+            return Ok(Hold::Held);
+        }
+        // It was touched since. That may have been an expiry for a lock that had none, and it is still the token's.
     }
-    // Nil if anybody has changed it since, or it has expired.
-    Ok(held_if(steps.query_async::<Value>(connection).await? != Value::Nil))
 }
 
 /// A lock whose value is its holder's token.
