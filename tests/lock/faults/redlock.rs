@@ -75,7 +75,7 @@ async fn it_is_used_for_less_than_its_ttl_because_clocks_differ() {
     assert!(guard.remaining() > most(100 * SECOND) && guard.remaining() <= most(200 * SECOND));
 }
 
-/// Seen to fail when the time that the acquisition took is not looked at.
+/// Seen to fail when neither the recipe nor the lock looks at the time that it took.
 #[tokio::test]
 async fn what_took_longer_to_acquire_than_it_is_valid_was_not_acquired() {
     let servers = five();
@@ -87,7 +87,7 @@ async fn what_took_longer_to_acquire_than_it_is_valid_was_not_acquired() {
     assert!(lock.try_acquire("slow").await.expect("all of them answer").is_none());
 }
 
-/// Seen to fail when only those are told that have granted it, and when nobody is.
+/// Seen to fail when nobody is told.
 #[tokio::test]
 async fn what_was_not_acquired_is_released_also_where_there_was_no_answer() {
     let servers = five();
@@ -100,7 +100,7 @@ async fn what_was_not_acquired_is_released_also_where_there_was_no_answer() {
     eventually("it is released everywhere", released).await;
 }
 
-/// Seen to fail when only those are told that have granted it.
+/// Seen to fail when only those are told that answered.
 #[tokio::test]
 async fn what_was_acquired_is_released_also_where_there_was_no_answer() {
     let servers = five();

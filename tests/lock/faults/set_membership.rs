@@ -35,7 +35,7 @@ async fn with_expiry_a_crash_frees_it() {
     assert_eq!(ask::<i64>(&server, format!("EXISTS {SET}")).await, 0, "the member that was left is gone as well");
 }
 
-/// Seen to fail when the member decides instead of the companion: none gets it; and without `NX`: all do.
+/// Seen to fail without `NX`.
 #[tokio::test]
 async fn a_member_without_its_companion_is_taken_over_by_exactly_one() {
     let server = RedisServer::start();

@@ -12,7 +12,7 @@ fn fused(server: &RedisServer, name: &str, part: Part) -> Task {
     Task::new(server, name, Recipe::Fused, part)
 }
 
-/// Seen to fail with a stamp that does not change.
+/// Seen to fail with stamps of whole seconds.
 #[tokio::test]
 async fn fencing_tokens_grow_from_process_to_process_and_over_an_expiry() {
     let server = RedisServer::shared();
