@@ -7,8 +7,8 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Guarantees {
-    /// A holder that dies frees the lock, without anybody's help, once its ttl is over. Without this a crash locks the
-    /// others out for ever, and the guard does not [take](crate::store::LockedStore) the recipe.
+    /// A holder that dies locks nobody out for longer than its ttl. Without this a crash locks the others out for ever, and
+    /// the guard does not [take](crate::store::LockedStore) the recipe.
     pub crash_frees: bool,
     /// Who holds the lock no longer cannot release it for the one who holds it now, however late it tries.
     pub owner_safe: bool,

@@ -144,7 +144,7 @@ impl Lock {
         self.config.recipe.guarantees()
     }
 
-    /// Tries once; `None` if somebody else holds it.
+    /// Tries once; `None` if somebody else holds it, or if it was granted, but its time was over before that was heard of.
     ///
     /// # Errors
     ///

@@ -104,8 +104,24 @@ impl Recipe for Redlock {
 
 async fn set(claim: Arc<Claim>, name: String) -> Result<Hold, StoreError> {
     let mut cmd = redis::cmd("SET");
-    cmd.arg(name).arg(claim.token.as_bytes()).arg("NX").arg("PX").arg(millis(claim.ttl));
-    Ok(held_if(claim.hub.send(&cmd).await? != Value::Nil))
+    cmd.arg(&name).arg(claim.token.as_bytes()).arg("NX").arg("PX").arg(millis(claim.ttl));
+    let set = match claim.hub.send(&cmd).await {
+        // The reply was lost: what is there now may be ours.
+        Err(error) if error.is_disconnected() => match claim.hub.send(&cmd).await? {
+            Value::Nil => return owned::check(claim, &name).await,
+            set => set,
+        },
+        answer => answer?,
+    };
+    Ok(held_if(set != Value::Nil))
+}
+
+async fn release(first: Doing<Hold>, again: Doing<Hold>) -> Result<Hold, StoreError> {
+    match first.await {
+        // The reply was lost, and it may have been released.
+        Err(error) if error.is_disconnected() => again.await.map(|_| Hold::Held),
+        answer => answer,
+    }
 }
 
 struct Majority {
@@ -157,7 +173,7 @@ impl Votes {
 
 impl Held for Majority {
     fn release(&self) -> Doing<Hold> {
-        self.decide(|on| on.release())
+        self.decide(|on| Box::pin(release(on.release(), on.release())))
     }
 
     fn extend(&self, ttl: Duration) -> Doing<Hold> {

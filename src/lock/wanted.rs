@@ -50,7 +50,14 @@ impl<'a> Wanted<'a> {
         let token = claim.token;
         let doing = Behind::new(&self.lock.hub.behind, self.lock.config.recipe.attempt(claim), given_to_nobody);
         match within(self.lock.config.op_timeout, doing).await {
-            Ok(Attempt::Acquired { held, valid }) => Ok(Ok(self.guard(Granted { token, held, from: sent, valid }))),
+            Ok(Attempt::Acquired { held, valid }) if Timestamp::now() < sent.after(valid) => {
+                Ok(Ok(self.guard(Granted { token, held, from: sent, valid })))
+            }
+            // Heard of too late: by now it may be somebody else's.
+            Ok(Attempt::Acquired { held, .. }) => {
+                behind::spawn(&self.lock.hub.behind, async move { drop(held.release().await) });
+                Ok(Err(Busy::default()))
+            }
             Ok(Attempt::Busy(busy)) => Ok(Err(busy)),
             Err(error) => Err(LockError::store(&self.name, "the server did not say whether it was acquired", error)),
         }
@@ -113,9 +120,13 @@ impl<'a> Wanted<'a> {
             let place = if self.lock.hub.is_woken().await { Place::Woken } else { Place::Polling };
             let (sent, mut failed) = (Timestamp::now(), None);
             match within(self.lock.config.op_timeout, queue.acquire(claim.clone(), place)).await {
-                Ok(Attempt::Acquired { held, valid }) => {
+                Ok(Attempt::Acquired { held, valid }) if Timestamp::now() < sent.after(valid) => {
                     queueing.claim = None;
                     return Ok(self.guard(Granted { token, held, from: sent, valid }));
+                }
+                // Heard of too late.
+                Ok(Attempt::Acquired { .. }) => {
+                    known = Some((sent, Busy { remaining: Some(Duration::ZERO), now: None }));
                 }
                 Ok(Attempt::Busy(busy)) => known = Some((sent, busy)),
                 Err(error) => {
@@ -137,9 +148,12 @@ impl<'a> Wanted<'a> {
             };
             let told = tokio::time::timeout(pause.min(IN_CASE).min(left), queueing.seat.told()).await;
             if let (Ok(Told::HandedOver { stamp }), Some((asked, Busy { now: Some(now), .. }))) = (told, known) {
-                // The server's clock was `now` after that was asked: it was handed over that much later, or later still.
-                let from = asked.after(Duration::from_micros(stamp.saturating_sub(now)));
-                if Timestamp::now() < from.after(ttl) {
+                // The server's clock was `now` after that was asked: it was handed over that much later, or later still,
+                // but not after we have heard of it, unless that clock was set.
+                let heard = Timestamp::now();
+                let from = asked.after(Duration::from_micros(stamp.saturating_sub(now))).min(heard);
+                // Since an earlier hand-over the server has said that somebody else holds it.
+                if stamp >= now && heard < from.after(ttl) {
                     queueing.claim = None;
                     let held = queue.handed_over(claim, stamp);
                     return Ok(self.guard(Granted { token, held, from, valid: ttl }));

@@ -72,10 +72,10 @@ async fn compare_and(
             let () = redis::cmd("UNWATCH").query_async(connection).await?;
             return Ok(Hold::Lost);
         }
-        // Nil if somebody has touched it since: it may have expired, or was extended or repaired, and then it is held yet.
         if steps.query_async::<Value>(connection).await? != Value::Nil {
             return Ok(Hold::Held);
         }
+        // It was touched since. That may have been an expiry for a lock that had none, and it is still the token's.
     }
 }
 

@@ -26,7 +26,7 @@ impl Witness {
     /// Nobody else may believe at this moment to hold it.
     fn enters(&self, guard: &LockGuard, id: u64) {
         let (now, remaining) = (Instant::now(), guard.remaining().expect("it expires"));
-        let mut seen = self.0.lock().unwrap();
+        let mut seen = self.0.lock().expect("nobody panics with it");
         if let Some((other, until)) = seen.0
             && now < until
             && !remaining.is_zero()
@@ -41,7 +41,7 @@ impl Witness {
     }
 
     fn leaves(&self, id: u64) {
-        let mut seen = self.0.lock().unwrap();
+        let mut seen = self.0.lock().expect("nobody panics with it");
         if seen.0.is_some_and(|(holder, _)| holder == id) {
             seen.0 = None;
         }

@@ -42,6 +42,10 @@ pub(crate) enum Mode {
     NoReplies,
     /// They are lost both ways; connections stay open, and new ones can be made.
     HalfOpen,
+    /// Requests wait on their way, until another mode is set.
+    HoldRequests,
+    /// Requests arrive and are executed; replies, and messages, wait on their way until another mode is set.
+    HoldReplies,
     /// New connections are reset at once; those that exist are not touched.
     Refuse,
     /// New connections wait for those made after them: the last one is served first.
@@ -62,6 +66,12 @@ struct State {
 enum Way {
     There,
     Back,
+}
+
+impl Mode {
+    fn holds(self, way: Way) -> bool {
+        matches!((self, way), (Self::HoldRequests, Way::There) | (Self::HoldReplies, Way::Back))
+    }
 }
 
 impl Relay {
@@ -177,9 +187,13 @@ async fn pass_on(
             }
         }
     };
+    let mut modes = state.mode.subscribe();
     let give = async {
         while let Some((due, bytes)) = on_the_way.recv().await {
             time::sleep_until(due).await;
+            if modes.wait_for(|mode| !mode.holds(way)).await.is_err() {
+                return Ok(());
+            }
             let mut rest = &bytes[..];
             while !rest.is_empty() {
                 let trickles = *state.mode.borrow() == Mode::Trickle;

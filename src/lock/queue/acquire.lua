@@ -7,6 +7,8 @@ local l = redis.pcall('GET', KEYS[1])
 if type(l) == 'table' then return l end
 local function wait()
   if how ~= '' then
+    -- A server that is short of memory may have dropped the one without the other.
+    if redis.call('EXISTS', KEYS[2]) == 0 then redis.call('DEL', KEYS[3]) end
     if redis.call('HSET', KEYS[3], member, now .. how) == 1 then redis.call('RPUSH', KEYS[2], member) end
     redis.call('PEXPIRE', KEYS[2], 60000)
     redis.call('PEXPIRE', KEYS[3], 60000)

@@ -1,0 +1,49 @@
+//! The parent: servers, clients, the table.
+
+use crate::{
+    Result,
+    args::{Args, Duty},
+    cell, picture,
+    redis_server::RedisServer,
+    table::Table,
+};
+
+/// `true` if nobody ever held the lock beside somebody else.
+pub(crate) async fn run(args: &Args) -> Result<bool> {
+    let rows = args.recipes();
+    let own = match args.redis {
+        None => Some(RedisServer::start().await?),
+        Some(_) => None,
+    };
+    let mut others = Vec::new();
+    for _ in 0..rows.iter().map(|row| row.others()).max().unwrap_or_default() {
+        others.push(RedisServer::start().await?);
+    }
+    let redis = args.redis.clone().or_else(|| own.as_ref().map(|own| own.url.clone())).unwrap_or_default();
+    let mut server = redis::Client::open(&*redis)?.get_multiplexed_async_connection().await?;
+    let directory = tempfile::tempdir()?;
+    let (run, mut table) = (fastrand::u32(..), Table::new(args.lasts()));
+    for &clients in &args.clients {
+        for row in &rows {
+            let duty = Duty {
+                recipe: row.name.to_owned(),
+                // Of its own, so that nothing is left of what was measured before.
+                lock: format!("{run:08x}-{}", table.rows.len()),
+                redis: redis.clone(),
+                others: others.iter().map(|other| other.url.clone()).collect(),
+                lasts: args.lasts(),
+                delay: args.delay(),
+                oracle: directory.path().join("oracle"),
+            };
+            table.add(row, clients, cell::measure(row, clients, &duty, &mut server).await?);
+        }
+        table.compare(clients);
+    }
+    if let Some(path) = &args.svg {
+        picture::draw(path, &table.lines())?;
+    }
+    if args.json {
+        println!("{}", table.json());
+    }
+    Ok(table.holds())
+}

@@ -1,0 +1,117 @@
+//! Answers that are no lock: what cannot be one, and a server that does not answer.
+
+use crate::{
+    site::{Site, Subject},
+    suite::is_free,
+    support::{MS, RedisServer, SECOND},
+    traffic::sent,
+};
+use stampede_guard::{
+    Lock,
+    lock::{LockError, LockErrorKind},
+};
+use std::time::Duration;
+
+/// Seen to fail without the look for control characters.
+pub(crate) async fn what_cannot_be_a_lock_is_refused_and_nothing_is_sent(recipe: &Subject) {
+    let servers = recipe.start();
+    let site = Site::of(&servers);
+    let lock = site.lock(recipe);
+    let long = "x".repeat(1 << 20);
+    let names = [
+        ("", "needs a name"),
+        (long.as_str(), "1,024 bytes at most"),
+        ("\0", "control characters"),
+        ("night\0ly", "control characters"),
+        ("a\r\nb", "control characters"),
+        ("\u{7f}", "control characters"),
+        ("\u{85}", "control characters"),
+    ];
+    let nothing = sent(&servers, async || {
+        for (name, reason) in names {
+            refused(&lock, name, reason).await;
+        }
+        for ttl in [Duration::ZERO, Duration::from_nanos(1), Duration::from_micros(999)] {
+            refused(&lock.clone().ttl(ttl), "brief", "a millisecond at least").await;
+        }
+    });
+    assert_eq!(nothing.await, []);
+
+    let guard = lock.acquire("lives").await.expect("free");
+    let nothing = sent(&servers, async || {
+        if let Err(error) = guard.extend(Duration::from_micros(999)).await {
+            let kind = if recipe.guarantees().extendable { LockErrorKind::Input } else { LockErrorKind::Recipe };
+            assert_eq!((error.kind(), error.lock()), (kind, "lives"), "{error}");
+        } else {
+            panic!("extended by nothing");
+        }
+    });
+    assert_eq!(nothing.await, []);
+    assert!(!sent(&servers, async || drop(guard.check().await)).await.is_empty(), "what is sent is seen");
+    guard.release().await.expect("held");
+    assert!(is_free(&lock, &"x".repeat(1024)).await, "as long as a name may be");
+}
+
+async fn refused(lock: &Lock, name: &str, reason: &str) {
+    for error in [
+        lock.try_acquire(name).await.map(drop).expect_err("no lock"),
+        lock.acquire(name).await.map(drop).expect_err("no lock"),
+        lock.check(name).await.expect_err("no lock"),
+    ] {
+        let said = error.to_string();
+        assert_eq!(error.kind(), LockErrorKind::Input, "{said}");
+        assert!(said.contains(&format!("{:?}", error.lock())) && said.contains(reason), "{said}");
+        match name.len() {
+            ..=1024 => assert_eq!(error.lock(), name),
+            n => assert!(error.lock().starts_with(&name[..32]) && error.lock().contains(&n.to_string()), "{said}"),
+        }
+        assert!(said.len() < 256, "errors are read by people: {said}");
+    }
+}
+
+/// Where there are several servers, as many of them as it takes.
+///
+/// Seen to fail where an error is taken for "somebody else holds it".
+pub(crate) async fn a_server_that_is_down_is_not_a_lock_that_is_held(recipe: &Subject) {
+    tokio::join!(without(recipe, RedisServer::kill), without(recipe, RedisServer::pause));
+}
+
+async fn without(recipe: &Subject, take_away: fn(&RedisServer)) {
+    let servers = recipe.start();
+    let site = Site::of(&servers);
+    let lock = site.lock(recipe).op_timeout(100 * MS);
+    let guard = loop {
+        match lock.acquire("down").await {
+            Ok(guard) => break guard,
+            // The machine was busy. What comes of it is released behind.
+            Err(error) => assert_eq!(error.kind(), LockErrorKind::Store, "{error}"),
+        }
+        lock.shutdown().await;
+        site.delete(0..).await;
+    };
+    servers.iter().take(servers.len() / 2 + 1).for_each(take_away);
+
+    let (retries, waits) = (lock.clone().retries(1), lock.clone().wait(50 * MS));
+    let (held, tried, waited, free, looked, checked, extended) = tokio::join!(
+        lock.try_acquire("down"),
+        retries.acquire("down"),
+        waits.acquire("down"),
+        lock.try_acquire("free"),
+        lock.check("free"),
+        guard.check(),
+        guard.extend(SECOND),
+    );
+    for acquired in [held.map(drop), tried.map(drop), waited.map(drop), free.map(drop), looked, checked.map(drop)] {
+        no_answer(acquired);
+    }
+    if recipe.guarantees().extendable {
+        no_answer(extended);
+    }
+    no_answer(guard.release().await);
+}
+
+fn no_answer(answer: Result<(), LockError>) {
+    let error = answer.expect_err("there is no server");
+    assert_eq!(error.kind(), LockErrorKind::Store, "{error}");
+    assert!(error.to_string().contains("the server did not say"), "{error}");
+}

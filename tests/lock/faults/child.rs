@@ -1,0 +1,124 @@
+//! Holders and contenders in processes of their own, which can be killed.
+
+use super::{held_back::HeldBack, lock};
+use crate::support::{
+    RedisServer, SECOND,
+    child::{self, Env},
+    processes::{self, Child},
+};
+use serde::{Deserialize, Serialize};
+use stampede_guard::{
+    Lock,
+    lock::{Counter, Fused, LockErrorKind, SetMembership, SetPx, SetnxExpire},
+};
+use std::time::Duration;
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Task {
+    url: String,
+    pub(super) name: String,
+    pub(super) recipe: Recipe,
+    pub(super) ttl: Duration,
+    pub(super) part: Part,
+}
+
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(super) enum Recipe {
+    Counter,
+    Fused,
+    SetMembership { expires: bool },
+    SetPx,
+    SetnxExpire,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) enum Part {
+    /// Acquires it, reports its fencing token, and when told to go on what [`lost`](stampede_guard::LockGuard::lost) and
+    /// `release` said.
+    Keep,
+    /// The same, and keeps it alive.
+    KeepAlive,
+    /// Acquires and releases it, and reports its fencing token.
+    Pass,
+    /// Tries, and reports that it has come to that command, which it does not send.
+    Stop { before: String },
+}
+
+/// What became of what was kept.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Kept {
+    pub(super) was_lost: bool,
+    pub(super) release: String,
+}
+
+impl Task {
+    pub(super) fn new(server: &RedisServer, name: &str, recipe: Recipe, part: Part) -> Self {
+        Self { url: server.url(), name: name.to_owned(), recipe, ttl: 60 * SECOND, part }
+    }
+
+    pub(super) fn ttl(self, ttl: Duration) -> Self {
+        Self { ttl, ..self }
+    }
+
+    pub(super) fn start(&self) -> Child {
+        processes::spawn(1, "faults::child::part", self).remove(0)
+    }
+
+    /// Returns when it has done what it reports first.
+    pub(super) async fn started(&self) -> (Child, Option<u64>) {
+        let mut child = self.start();
+        let token = child.result().await;
+        (child, token)
+    }
+
+    fn lock(&self, lock: Lock) -> Lock {
+        let client = || redis::Client::open(&*self.url).expect("a URL");
+        let lock = lock.ttl(self.ttl).wait(60 * SECOND);
+        match self.recipe {
+            Recipe::Counter => lock.recipe(Counter),
+            Recipe::Fused => lock.recipe(Fused),
+            Recipe::SetMembership { expires: false } => lock.recipe(SetMembership::default()),
+            Recipe::SetMembership { expires: true } => lock.recipe(SetMembership::with_expiry()),
+            Recipe::SetPx => lock.recipe(SetPx),
+            Recipe::SetnxExpire => lock.recipe(SetnxExpire::new(client())),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn part() {
+    let Some(Env { task, .. }) = child::enabled::<Task>() else { return };
+    let client = redis::Client::open(&*task.url).expect("a URL");
+    if let Part::Stop { before } = &task.part {
+        let connection = client.get_multiplexed_async_connection().await.expect("the server is up");
+        let connection = HeldBack::on(connection, before);
+        let lock = task.lock(lock(connection.redis()));
+        let trying = tokio::spawn(async move { lock.try_acquire(&task.name).await.map(drop) });
+        connection.arrived().await;
+        child::report(&None::<u64>);
+        trying.await.expect("it is killed before").expect("it is killed before");
+        return;
+    }
+    let guard = task.lock(lock(client)).acquire(&task.name).await.expect("in time");
+    let token = guard.fencing_token();
+    if let Part::Keep | Part::KeepAlive = task.part {
+        if let Part::KeepAlive = task.part {
+            guard.keep_alive().expect("the recipe can extend");
+        }
+        child::report(&token);
+        child::ready_and_wait().await;
+        // Not in some time, but by now.
+        let was_lost = tokio::time::timeout(Duration::ZERO, guard.lost()).await.is_ok();
+        let release = guard.release().await.map_err(|error| error.kind());
+        child::report(&Kept { was_lost, release: format!("{release:?}") });
+    } else {
+        guard.release().await.expect("nobody else had it");
+        child::report(&token);
+    }
+}
+
+impl Kept {
+    pub(super) fn lost() -> Self {
+        Self { was_lost: true, release: format!("{:?}", Err::<(), _>(LockErrorKind::Release)) }
+    }
+}

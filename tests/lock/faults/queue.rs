@@ -1,0 +1,152 @@
+//! The queue: who is in it, and what is left of it.
+
+use super::{ask, expire, key, lock, queued};
+use crate::support::{MS, RedisServer, SECOND, eventually, herd};
+use stampede_guard::{
+    Lock,
+    lock::{Fused, LockErrorKind, SetPx},
+};
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering::SeqCst},
+};
+
+/// Those who are in it now, of whom there must not be two.
+#[derive(Clone, Default)]
+pub(super) struct Room(Arc<AtomicUsize>);
+
+pub(super) struct Inside(Arc<AtomicUsize>);
+
+impl Room {
+    pub(super) fn enter(&self) -> Inside {
+        assert_eq!(self.0.fetch_add(1, SeqCst), 0, "two hold it");
+        Inside(self.0.clone())
+    }
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, SeqCst);
+    }
+}
+
+/// Both that have a queue, each over so many connections.
+pub(super) fn queueing(server: &RedisServer, handles: usize) -> [(&'static str, Vec<Lock>); 2] {
+    let some = |with: fn(Lock) -> Lock| (0..handles).map(|_| with(lock(server.client())).wait(60 * SECOND)).collect();
+    [("set-px", some(|lock| lock.recipe(SetPx))), ("fused", some(|lock| lock.recipe(Fused)))]
+}
+
+/// Nothing in Redis that does not end by itself, and for `name` nothing at all.
+pub(super) async fn nothing_left(server: &RedisServer, name: &str) {
+    for key in ask::<Vec<String>>(server, "KEYS *").await {
+        assert!(!key.contains(name), "{key} is left");
+        assert_ne!(ask::<i64>(server, format!("PTTL {key}")).await, -1, "{key} is left for ever");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_left_when_all_have_had_it() {
+    let server = RedisServer::start();
+    for (_, locks) in queueing(&server, 4) {
+        let (room, name) = (Room::default(), "left");
+        herd(40, |i| {
+            let (lock, room) = (locks[i % 4].clone(), room.clone());
+            async move {
+                for _ in 0..10 {
+                    let guard = lock.acquire(name).await.expect("in time");
+                    let inside = room.enter();
+                    tokio::task::yield_now().await;
+                    drop(inside);
+                    guard.release().await.expect("held");
+                }
+            }
+        })
+        .await;
+        nothing_left(&server, name).await;
+    }
+}
+
+/// Seen to fail when they do not leave.
+#[tokio::test]
+async fn nothing_is_left_when_all_have_given_up() {
+    let server = RedisServer::start();
+    for (recipe, locks) in queueing(&server, 1) {
+        let lock = &locks[0];
+        let guard = lock.acquire("given-up").await.expect("free");
+        let impatient = lock.clone().wait(50 * MS);
+        for given_up in herd(20, |_| {
+            let lock = impatient.clone();
+            async move { lock.acquire("given-up").await }
+        })
+        .await
+        {
+            assert_eq!(given_up.expect_err("held").kind(), LockErrorKind::Acquisition);
+        }
+        lock.shutdown().await;
+        queued(&server, "given-up", recipe, 0).await;
+        guard.release().await.expect("held");
+        nothing_left(&server, "given-up").await;
+    }
+}
+
+/// Seen to fail when they do not leave: the lock is handed to who is not there any more.
+#[tokio::test]
+async fn who_goes_away_leaves_the_queue_and_the_next_one_is_next() {
+    let server = RedisServer::shared();
+    for (recipe, locks) in queueing(server, 1) {
+        let lock = &locks[0];
+        let guard = lock.acquire("goes").await.expect("free");
+        let wait = || {
+            let lock = lock.clone();
+            tokio::spawn(async move { lock.acquire("goes").await.expect("in time") })
+        };
+        let first = wait();
+        queued(server, "goes", recipe, 1).await;
+        let second = wait();
+        queued(server, "goes", recipe, 2).await;
+        first.abort();
+        assert!(first.await.expect_err("aborted").is_cancelled());
+        queued(server, "goes", recipe, 1).await;
+        guard.release().await.expect("held");
+        second.await.expect("no panic").release().await.expect("held");
+    }
+}
+
+/// What a lock has in Redis is several keys, and a server that is short of memory drops them one by one. Whoever waits
+/// takes a place again.
+///
+/// Seen to fail when only who is not known takes one: they wait until nobody new comes any more.
+#[tokio::test]
+async fn who_waits_survives_the_loss_of_the_queue_alone() {
+    let server = RedisServer::shared();
+    for (recipe, locks) in queueing(server, 1) {
+        let lock = &locks[0];
+        let guard = lock.acquire("evicted").await.expect("free");
+        let wait = |lock: Lock| tokio::spawn(async move { lock.acquire("evicted").await.expect("in time") });
+        let first = wait(lock.clone());
+        queued(server, "evicted", recipe, 1).await;
+        let queue = key("evicted", recipe) + ":queue";
+        let _: i64 = ask(server, format!("DEL {queue}")).await;
+        let places = async || ask::<i64>(server, format!("EXISTS {queue}")).await;
+        eventually("it has a place again", async || places().await == 1).await;
+        guard.release().await.expect("held");
+        first.await.expect("no panic").release().await.expect("held");
+    }
+}
+
+/// A holder that died, and one who comes when its time is over, but before those who wait have noticed.
+///
+/// Seen to fail without the look at the queue.
+#[tokio::test]
+async fn who_comes_when_the_holder_has_died_does_not_get_in_before_those_who_wait() {
+    let server = RedisServer::shared();
+    let lock = lock(server.client()).recipe(Fused);
+    let dead = lock.acquire("died").await.expect("free");
+    let waiting = lock.clone().wait(60 * SECOND);
+    let waiting = tokio::spawn(async move { waiting.acquire("died").await.expect("in time") });
+    queued(server, "died", "fused", 1).await;
+    expire(server, &key("died", "fused")).await;
+    assert!(lock.try_acquire("died").await.expect("an answer").is_none());
+    waiting.await.expect("no panic").release().await.expect("held");
+    assert!(dead.release().await.is_err());
+}

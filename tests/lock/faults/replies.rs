@@ -1,0 +1,164 @@
+//! Replies that are lost: what was done is known again.
+
+use super::{ask, is_free, key, lock, queue::queueing, queued, relay};
+use crate::support::{MS, RedisServer, SECOND, eventually, relay::Mode};
+use stampede_guard::{
+    Lock,
+    lock::{Fused, SetPx},
+};
+
+/// Over the relay, connected.
+async fn over(client: redis::Client) -> [(&'static str, Lock); 2] {
+    let locks = [lock(client.clone()).recipe(SetPx), lock(client).recipe(Fused)];
+    for lock in &locks {
+        lock.acquire("warm").await.expect("free").release().await.expect("held");
+    }
+    let [set_px, fused] = locks;
+    [("set-px", set_px), ("fused", fused)]
+}
+
+/// Seen to fail without the second attempt, and for `SetPx` when that is another `SET NX`.
+#[tokio::test]
+async fn a_lock_whose_grant_was_not_heard_of_is_its_own() {
+    let server = RedisServer::start();
+    let relay = relay(&server).await;
+    for (_, lock) in over(relay.client()).await {
+        relay.lose_replies(1);
+        let guard = lock.try_acquire("granted").await.expect("an answer").expect("it was free");
+        guard.release().await.expect("held");
+    }
+}
+
+/// Seen to fail without the second attempt.
+#[tokio::test]
+async fn a_release_whose_reply_was_lost_has_happened() {
+    let server = RedisServer::start();
+    let relay = relay(&server).await;
+    for (_, lock) in over(relay.client()).await {
+        let guard = lock.acquire("released").await.expect("free");
+        relay.lose_replies(1);
+        guard.release().await.expect("held");
+        assert!(is_free(&lock, "released").await);
+    }
+}
+
+/// Seen to fail without the second attempt.
+#[tokio::test]
+async fn an_extension_whose_reply_was_lost_has_happened() {
+    let server = RedisServer::start();
+    let relay = relay(&server).await;
+    for (_, lock) in over(relay.client()).await {
+        let guard = lock.acquire("extended").await.expect("free");
+        relay.lose_replies(1);
+        guard.extend(600 * SECOND).await.expect("held");
+        assert!(guard.remaining() > Some(500 * SECOND));
+        guard.release().await.expect("held");
+    }
+}
+
+/// Seen to fail when the time that the reply took is not compared with the ttl.
+#[tokio::test]
+async fn a_grant_that_is_heard_of_when_its_time_is_over_is_not_taken_for_the_lock() {
+    let server = RedisServer::start();
+    let relay = relay(&server).await;
+    for (_, lock) in over(relay.client()).await {
+        let () = ask(&server, "CONFIG RESETSTAT").await;
+        relay.set(Mode::HoldReplies);
+        let brief = lock.clone().ttl(100 * MS);
+        let brief = tokio::spawn(async move { brief.try_acquire("brief").await.expect("an answer").is_some() });
+        let expired = async || ask::<String>(&server, "INFO stats").await.contains("expired_keys:1\r\n");
+        eventually("it is granted, and expires", expired).await;
+        relay.set(Mode::Pass);
+        assert!(!brief.await.expect("no panic"));
+        lock.shutdown().await;
+    }
+}
+
+/// It is handed the lock, asks whether it has it, and hears of both when that is over and somebody else has it. Whether it
+/// asks while its replies are held back is a matter of luck, so there are some rounds.
+///
+/// Seen to fail when the time that the reply took is not compared with the ttl.
+#[tokio::test]
+async fn who_waits_does_not_take_it_when_its_time_is_over() {
+    let server = RedisServer::start();
+    let relay = relay(&server).await;
+    for ((recipe, far), (_, near)) in over(relay.client()).await.into_iter().zip(queueing(&server, 1)) {
+        let (near, far) = (near[0].clone(), far.ttl(2 * SECOND).wait(60 * SECOND));
+        let mut has_asked = false;
+        while !has_asked {
+            let guard = near.acquire("over").await.expect("free");
+            let waiting = {
+                let far = far.clone();
+                tokio::spawn(async move { far.acquire("over").await.expect("in time") })
+            };
+            queued(&server, "over", recipe, 1).await;
+            relay.set(Mode::HoldReplies);
+            let () = ask(&server, "CONFIG RESETSTAT").await;
+            guard.release().await.expect("held");
+            let stands = async || ask::<i64>(&server, format!("EXISTS {}", key("over", recipe))).await == 1;
+            eventually("its time is over", async || !stands().await).await;
+            // Besides the release.
+            has_asked = !ask::<String>(&server, "INFO commandstats").await.contains("cmdstat_evalsha:calls=1,");
+            let successor = near.acquire("over").await.expect("over");
+            relay.set(Mode::Pass);
+            queued(&server, "over", recipe, 1).await;
+            successor.release().await.expect("nobody else had it");
+            drop(waiting.await.expect("no panic"));
+            far.shutdown().await;
+        }
+    }
+}
+
+/// Its connections are cut while it waits, and again when it asks anew.
+///
+/// Seen to fail when an error ends a wait.
+#[tokio::test]
+async fn who_waits_keeps_its_place_without_its_connections() {
+    let server = RedisServer::start();
+    let relay = relay(&server).await;
+    for ((recipe, far), (_, near)) in over(relay.client()).await.into_iter().zip(queueing(&server, 1)) {
+        let guard = near[0].acquire("cut").await.expect("free");
+        let far = far.wait(60 * SECOND);
+        let waiting = tokio::spawn(async move { far.acquire("cut").await.expect("in time") });
+        queued(&server, "cut", recipe, 1).await;
+        let known = async || ask::<Vec<String>>(&server, format!("HVALS {}:known", key("cut", recipe))).await;
+        let first = known().await;
+        eventually("it asks again, so it has heard the first answer", async || known().await != first).await;
+        relay.cut();
+        relay.lose_replies(3);
+        queued(&server, "cut", recipe, 1).await;
+        guard.release().await.expect("held");
+        waiting.await.expect("no panic").release().await.expect("held");
+        relay.lose_replies(0);
+    }
+}
+
+/// Seen to fail when it does not leave the queue: the next one waits for its ttl.
+#[tokio::test]
+async fn who_goes_away_while_it_is_handed_the_lock_hands_it_on() {
+    let server = RedisServer::start();
+    let relay = relay(&server).await;
+    for ((recipe, far), (_, near)) in over(relay.client()).await.into_iter().zip(queueing(&server, 1)) {
+        let near = near[0].clone();
+        let guard = near.acquire("handed").await.expect("free");
+        let far = far.wait(60 * SECOND);
+        let first = {
+            let far = far.clone();
+            tokio::spawn(async move { far.acquire("handed").await.map(drop) })
+        };
+        queued(&server, "handed", recipe, 1).await;
+        let next = {
+            let near = near.clone().wait(30 * SECOND);
+            tokio::spawn(async move { near.acquire("handed").await.expect("in time") })
+        };
+        queued(&server, "handed", recipe, 2).await;
+        relay.set(Mode::HoldReplies);
+        guard.release().await.expect("held");
+        queued(&server, "handed", recipe, 1).await;
+        first.abort();
+        assert!(first.await.expect_err("aborted").is_cancelled());
+        next.await.expect("no panic").release().await.expect("held");
+        relay.set(Mode::Pass);
+        far.shutdown().await;
+    }
+}
