@@ -85,8 +85,9 @@ struct Shared {
 }
 
 impl LockedStore {
-    /// Over connections of its own to this server: one for entries, one for locks, and if it is a client, one for
-    /// messages. All processes that share a namespace have to use the same recipe.
+    /// Over connections to this server: one for entries, one for locks, and one for messages if it is a client, or one is
+    /// named by [`Server::wakes_from`](crate::lock::Server::wakes_from); without, those who wait poll. All processes that
+    /// share a namespace have to use the same recipe.
     ///
     /// # Errors
     ///
