@@ -4,7 +4,7 @@
 //! need a fencing token, which [`Fused`] has. The others are here because they are in use, in posts, books and systems,
 //! and whoever meets one should be able to see what it does.
 
-mod behind;
+pub(crate) mod behind;
 mod counter;
 mod error;
 mod exists_setex;
@@ -13,10 +13,10 @@ mod getset;
 mod guarantees;
 mod guard;
 mod handle;
-mod hub;
+pub(crate) mod hub;
 mod owned;
 mod queue;
-mod recipe;
+pub(crate) mod recipe;
 mod redlock;
 mod registry;
 mod rename;
@@ -24,7 +24,7 @@ mod set_membership;
 mod set_px;
 mod setnx_expire;
 mod tenure;
-mod wanted;
+pub(crate) mod wanted;
 mod watch;
 mod watched;
 

@@ -10,6 +10,8 @@
 //! 4. Every operation may run twice, and may run although its caller has given up on it.
 //! 5. Whoever waits is told when the wait is over ([`Wakes`]). This is a hint: a lost one costs a poll, never a hang.
 
+#[cfg(feature = "redis")]
+mod locked;
 mod memory;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
@@ -25,6 +27,8 @@ pub use crate::{
     key::{Address, KeyHash},
     lease::{Ask, Filled, Hold, Inbox, Lead, Lease, Token, Tombstone},
 };
+#[cfg(feature = "redis")]
+pub use locked::LockedStore;
 pub use memory::MemoryStore;
 pub use wake::{Listener, Wakes};
 

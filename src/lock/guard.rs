@@ -3,7 +3,7 @@
 use super::{
     Lock, LockError, LockErrorKind,
     behind::{self, Behind},
-    recipe::{Doing, Held},
+    recipe::{Doing, Held, give_back},
     registry::Listed,
     tenure::{Heartbeat, Tenure},
     wanted::{accept_ttl, within},
@@ -208,14 +208,7 @@ impl LockGuard {
     fn give_back(&mut self) -> Doing<Hold> {
         self.released = true;
         *self.heartbeat.get_mut().unwrap_or_else(PoisonError::into_inner) = None;
-        let (held, owner_safe) = (self.held.clone(), self.lock.config.recipe.guarantees().owner_safe);
-        Box::pin(async move {
-            match held.release().await {
-                // It may have been released, and the reply lost: then there is nothing left to release.
-                Err(error) if error.is_disconnected() && owner_safe => held.release().await.map(|_| Hold::Held),
-                answer => answer,
-            }
-        })
+        give_back(self.held.clone(), self.lock.config.recipe.guarantees().owner_safe)
     }
 
     fn extendable(&self) -> Result<(), LockError> {

@@ -72,7 +72,17 @@ pub(crate) enum Place {
 impl Claim {
     /// A name of this lock in Redis; all of them share a slot.
     pub(crate) fn name(&self, of: &str) -> String {
-        ["{", self.at.namespace(), ":", &self.at.resource_name(), "}:", of].concat()
+        ["{", self.at.namespace(), ":", &self.at.resource_name(), "}:", of, &self.variant()].concat()
+    }
+
+    /// What the lock is called among those of its namespace.
+    pub(crate) fn member(&self) -> String {
+        self.at.resource_name() + &self.variant()
+    }
+
+    /// The locks under which the guard computes have one, those that are acquired by name have none: they never meet.
+    fn variant(&self) -> String {
+        self.at.variant().map_or_else(String::new, |_| format!(".{:?}", self.at.hash()))
     }
 }
 
@@ -132,6 +142,17 @@ pub trait Held: Send + Sync + 'static {
         let _ = ttl;
         Duration::ZERO
     }
+}
+
+/// Releases it. The first reply may be lost: where only the owner can release, it is asked for again, and what was
+/// released then counts as held until now.
+pub(crate) fn give_back(held: Arc<dyn Held>, owner_safe: bool) -> Doing<Hold> {
+    Box::pin(async move {
+        match held.release().await {
+            Err(error) if error.is_disconnected() && owner_safe => held.release().await.map(|_| Hold::Held),
+            answer => answer,
+        }
+    })
 }
 
 pub(crate) fn held_if(held: bool) -> Hold {

@@ -102,7 +102,7 @@ struct Member {
 impl Member {
     fn of(claim: Arc<Claim>) -> Self {
         let set = format!("{{{}}}:named_locks", claim.at.namespace());
-        let name = claim.at.resource_name();
+        let name = claim.member();
         Self { claim, companion: [&set, ":", &name].concat(), set, name }
     }
 

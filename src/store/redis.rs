@@ -11,9 +11,10 @@ use super::{
     Address, Answer, Ask, Entry, FORMAT, Filled, Hold, IntoStore, KeyHash, Lead, Lease, Listener, Right, Store,
     StoreError, Timestamp, Token, Tombstone, Wakes, Write,
 };
-use crate::wire::{Call, Connection, IntoServer, Link, Server, Subscriber, number, store_error};
+use crate::wire::{Call, Connection, Hear, IntoServer, Link, Server, Subscriber, number, store_error};
 use bytes::Bytes;
 use redis::Value;
+pub(super) use script::By;
 use script::Scripts;
 use server_clock::ServerClock;
 use std::{fmt, sync::Arc, time::Duration};
@@ -86,21 +87,23 @@ impl RedisStore {
     }
 
     pub(crate) fn of(server: &Server) -> Self {
+        Self::heard_by(server, |wakes| Arc::new(wakes))
+    }
+
+    /// The messages go by way of somebody else who wants to hear them.
+    pub(super) fn heard_by(server: &Server, hearer: impl FnOnce(Wakes) -> Arc<dyn Hear>) -> Self {
         let (clock, wakes) = (Arc::new(ServerClock::default()), Wakes::new());
-        let store = Self {
+        let subscriber = server.wakes().map(|client| Subscriber::new(client, hearer(wakes.clone())));
+        Self {
             link: server.dial(clock.clone()),
             scripts: Scripts::default(),
             clock,
             wakes,
-            subscriber: None,
+            subscriber,
             #[cfg(feature = "cluster")]
             part: if server.is_cluster() { range_of_slots } else { |_| 0 },
             #[cfg(not(feature = "cluster"))]
             part: |_| 0,
-        };
-        match server.wakes() {
-            Some(client) => store.wakes_from(client),
-            None => store,
         }
     }
 
@@ -121,7 +124,7 @@ impl RedisStore {
         }
     }
 
-    async fn lead_now(&self, at: &Address, ask: Ask) -> Result<Lead, StoreError> {
+    pub(super) async fn lead_by(&self, by: By, at: &Address, ask: Ask) -> Result<Lead, StoreError> {
         let inbox = match &self.subscriber {
             Some(subscriber) if subscriber.is_live().await => Some(self.wakes.inbox()),
             _ => None,
@@ -131,7 +134,7 @@ impl RedisStore {
         let mut unreadable = false;
         for _ in 0..UNREADABLE_ENTRIES {
             let sent = Timestamp::now();
-            let call = self.scripts.lead(&entry, &lease, ask, seen.as_deref(), inbox, MAX_INBOXES);
+            let call = self.scripts.lead(&entry, &lease, ask, seen.as_deref(), inbox, by);
             match script::led(self.run(call).await?, !unreadable)? {
                 script::Led::Granted { stamp, seen_alive } => {
                     self.clock.learn(stamp, sent, Timestamp::now());
@@ -201,7 +204,7 @@ impl Store for RedisStore {
     }
 
     fn lead<'a>(&'a self, at: &'a Address, ask: Ask) -> Answer<'a, Lead> {
-        Box::pin(self.lead_now(at, ask))
+        Box::pin(self.lead_by(By::Lease, at, ask))
     }
 
     fn fill<'a>(&'a self, at: &'a Address, right: Right, writes: Vec<Write>) -> Answer<'a, Filled> {
@@ -318,7 +321,5 @@ impl<C: redis::aio::ConnectionLike + Clone + Send + Sync + 'static> IntoStore fo
     }
 }
 
-/// More processes than that poll: each one costs the script a message.
-const MAX_INBOXES: usize = 64;
 /// So many entries in a row may turn out unreadable.
 const UNREADABLE_ENTRIES: usize = 4;

@@ -12,6 +12,7 @@ use stampede_guard::{
 };
 use std::time::Duration;
 
+/// Seen to fail without the look for control characters.
 pub(crate) async fn what_cannot_be_a_lock_is_refused_and_nothing_is_sent(recipe: &Subject) {
     let servers = recipe.start();
     let site = Site::of(&servers);
@@ -69,6 +70,8 @@ async fn refused(lock: &Lock, name: &str, reason: &str) {
 }
 
 /// Where there are several servers, as many of them as it takes.
+///
+/// Seen to fail where an error is taken for "somebody else holds it".
 pub(crate) async fn a_server_that_is_down_is_not_a_lock_that_is_held(recipe: &Subject) {
     tokio::join!(without(recipe, RedisServer::kill), without(recipe, RedisServer::pause));
 }

@@ -34,8 +34,8 @@ pub(crate) async fn what_expires_is_free_and_known_to_be_lost(recipe: &Subject) 
     assert!(is_free(&site.lock(recipe), "expired").await);
 }
 
-/// It has expired, and somebody else has it. What is not owner-safe goes by its own timer here, which tells it as well: see
-/// `a_foreign_release_is_refused_or_happens` for what that does not tell.
+/// It has expired, and somebody else has it. What is not owner-safe goes by its own timer here, which tells it as well;
+/// what that does not tell is in `a_foreign_release_is_refused_or_happens`.
 pub(crate) async fn a_late_release_says_so_and_frees_nobody_elses(recipe: &Subject) {
     if !recipe.guarantees().crash_frees {
         return; // never late
@@ -71,6 +71,7 @@ async fn holder() {
     std::future::pending::<()>().await;
 }
 
+/// Seen to fail without an expiry of the temporary key.
 pub(crate) async fn a_killed_holder_frees_it_with_its_ttl_or_never(recipe: &Subject) {
     let site = recipe.shared();
     let urls = site.clients.iter().map(|client| format!("redis://{}", client.get_connection_info().addr())).collect();

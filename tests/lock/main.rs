@@ -8,6 +8,7 @@ mod answers;
 mod crash;
 mod faults;
 mod guarantees;
+mod guard;
 mod handle;
 mod replies;
 mod site;

@@ -32,6 +32,8 @@ impl Lossy {
 }
 
 /// One reply, and those of the attempts to make it good as well.
+///
+/// Seen to fail without asking again, and where an error is taken for "somebody else holds it".
 pub(crate) async fn an_acquisition_whose_replies_are_lost_leaves_one_holder_or_none(recipe: &Subject) {
     join_all((1..=4).map(|replies| lost_while_acquiring(recipe, replies))).await;
 }
@@ -40,6 +42,7 @@ async fn lost_while_acquiring(recipe: &Subject, replies: usize) {
     let site = recipe.shared();
     let (lossy, promised) = (Lossy::new(&site, recipe).await, recipe.guarantees());
     let lock = lossy.lock.clone().ttl(ttl(recipe));
+    let before = Instant::now();
     lossy.lose(replies);
     let granted = lock.try_acquire("lost").await;
     lossy.lose(0);
@@ -50,7 +53,8 @@ async fn lost_while_acquiring(recipe: &Subject, replies: usize) {
             drop(guard);
             lossy.lock.shutdown().await;
         }
-        Ok(None) => panic!("its own lock was taken for somebody else's"),
+        // What is granted too late is nobody's.
+        Ok(None) => assert!(before.elapsed() >= ttl(recipe), "its own lock was taken for somebody else's"),
         Err(error) => {
             assert!(replies > 1 || !promised.replay_safe, "{error}");
             assert_eq!((error.kind(), error.lock()), (LockErrorKind::Store, "lost"), "{error}");
@@ -59,6 +63,7 @@ async fn lost_while_acquiring(recipe: &Subject, replies: usize) {
     is_free_in_the_end(&site, recipe).await;
 }
 
+/// Seen to fail without a second release.
 pub(crate) async fn a_release_whose_replies_are_lost_frees_it_once(recipe: &Subject) {
     join_all((1..=4).map(|replies| lost_while_releasing(recipe, replies))).await;
 }

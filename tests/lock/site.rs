@@ -90,8 +90,8 @@ impl Site {
         Self { servers, ..self.clone() }
     }
 
-    /// A lock with connections of its own, patient with a busy machine, and with time enough for every test that does not
-    /// wait for its end.
+    /// A lock with connections of its own, patient with a busy machine, and with time enough for every test that does
+    /// not wait for its end.
     pub(crate) fn lock(&self, recipe: &Subject) -> Lock {
         let lock = Lock::new(self.servers[0].clone()).namespace(&self.namespace);
         (recipe.make)(lock.op_timeout(LONG).ttl(LONG).delay(Duration::from_millis(5)), self)

@@ -146,6 +146,8 @@ pub(crate) async fn an_extension_prolongs_it_or_is_refused(recipe: &Subject) {
 }
 
 /// The lock is deleted under its holder, and somebody else's by the time it is released.
+///
+/// Seen to fail with a release script that does not compare.
 pub(crate) async fn a_foreign_release_is_refused_or_happens(recipe: &Subject) {
     let Foreign { refused, stands } = foreign_release(&recipe.shared(), recipe).await;
     let safe = recipe.guarantees().owner_safe;
@@ -176,7 +178,8 @@ pub(crate) async fn foreign_release(site: &Site, recipe: &Subject) -> Foreign {
     Foreign { refused, stands }
 }
 
-/// Seen to fail with a counter whose contenders do not look at what `INCR` said.
+/// Seen to fail with a counter that takes 2 for 1, and with a release by `WATCH` that takes every refused `EXEC` for a
+/// loss.
 pub(crate) async fn ten_thousand_rounds_have_one_holder_each(recipe: &Subject) {
     let site = recipe.shared();
     let (inside, total) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));

@@ -2,7 +2,8 @@
 //! `src/store/redis/script/*.lua`.
 //!
 //! Left out: spans (what can expire does so at any time), the count of failures in a tombstone, the limit of inboxes,
-//! writes that a full server refuses.
+//! writes that a full server refuses; locks that decide who leads. Who is let through by one takes the lease over, which is
+//! what an expiry and a grant are here, and may come at any time as well.
 
 use super::rules::{Broken, Rules};
 

@@ -1,13 +1,16 @@
 //! Locks where the server is not simply one Redis that allows everything.
 
 use crate::{
-    SECOND, acl, cluster,
-    support::{RedisServer, eventually},
+    Down, SECOND, acl, cluster,
+    kit::{calls_of_a_herd, command, hits, patient},
+    never,
+    support::{Origin, RedisServer, eventually},
 };
 use redis::{aio::ConnectionLike, cluster::ClusterClient};
 use stampede_guard::{
-    Lock,
+    ErrorKind, Lock,
     lock::{Counter, ExistsSetex, Fused, GetSet, IntoServer, LockErrorKind, Recipe, Rename, SetMembership, SetPx},
+    store::LockedStore,
 };
 use std::{error::Error, sync::Arc};
 use tokio::{sync::Mutex, task::JoinSet};
@@ -113,4 +116,59 @@ async fn over_a_connection_those_who_wait_poll_unless_a_client_is_named() {
     let redis = server.connection().await;
     everything(Lock::new(manager.clone()), 3, redis.clone()).await;
     everything(Lock::new(manager.into_server().wakes_from(server.client())).recipe(SetPx), 3, redis).await;
+}
+
+/// Of two processes under one lock.
+async fn guarded(stores: [LockedStore; 2]) {
+    let [a, b] = stores.map(|store| patient(store).tombstone(30 * SECOND));
+    for key in ["one", "two"] {
+        assert_eq!(calls_of_a_herd(&[a.clone(), b.clone()], key).await, 1);
+        assert!(hits(&b, key).await);
+        a.invalidate(key).await.expect("acknowledged");
+        assert!(!hits(&b, key).await);
+        b.shutdown().await;
+    }
+    let failed = a.fetch("failed", async || Err::<i32, _>(Down)).await.expect_err("down");
+    assert_eq!(failed.kind(), ErrorKind::Origin);
+    a.shutdown().await;
+    let told = b.fetch("failed", never::<i32>).await.expect_err("down");
+    assert_eq!(told.kind(), ErrorKind::FailedElsewhere);
+    // One heartbeat is enough to see whether it may be sent.
+    let (hasty, origin) = (a.lease(SECOND / 5), Origin::new());
+    let long = hasty.fetch("long", async move || Ok::<_, Down>(origin.work(SECOND / 5).await));
+    assert_eq!(long.await.expect("an answer"), 1);
+    hasty.shutdown().await;
+}
+
+fn locked(redis: impl IntoServer, recipe: impl Recipe) -> LockedStore {
+    LockedStore::new(redis, recipe).expect("a crash frees it")
+}
+
+#[tokio::test]
+async fn the_documented_rights_are_enough_for_the_guard_under_a_lock() {
+    let server = RedisServer::start();
+    let rights: Vec<_> = acl::documented().into_iter().chain(["+exists"]).collect();
+    let client = acl::app(&server, &rights).await;
+    guarded([(); 2].map(|()| locked(client.clone(), SetPx))).await;
+    command::<()>(&server, "FLUSHALL").await;
+    guarded([(); 2].map(|()| locked(client.clone(), Fused))).await;
+    assert_eq!(acl::refused(&server).await, [""; 0]);
+}
+
+#[tokio::test]
+async fn the_guard_under_a_lock_works_over_a_cluster() {
+    let nodes = cluster::nodes::<3>().await;
+    let client = || ClusterClient::new(nodes.iter().map(RedisServer::url).collect::<Vec<_>>()).expect("a client");
+    let flushed = async || {
+        for node in &nodes {
+            command::<()>(node, "FLUSHALL").await;
+        }
+    };
+    guarded([(); 2].map(|()| locked(client(), SetPx))).await;
+    flushed().await;
+    guarded([(); 2].map(|()| locked(client(), SetMembership::with_expiry()))).await;
+    flushed().await;
+    guarded([(); 2].map(|()| locked(client(), GetSet::new()))).await;
+    flushed().await;
+    guarded([(); 2].map(|()| locked(client().into_server().wakes_from(nodes[0].client()), Rename))).await;
 }

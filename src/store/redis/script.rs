@@ -9,6 +9,18 @@ use bytes::Bytes;
 use redis::Value;
 use std::time::Duration;
 
+/// Who decides who leads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum By {
+    /// The lease: the first who asks.
+    Lease,
+    /// A lock, which has let this one through. Where a lease stands it ends: it is a fence, and no more.
+    LockTaken,
+    /// A lock, which somebody else holds: nothing is granted. Where no lease stands, nobody is named as its holder, and
+    /// no wake-up will come.
+    LockBusy,
+}
+
 pub(super) struct Scripts {
     lead: Script,
     fill: Script,
@@ -37,11 +49,16 @@ impl Scripts {
         ask: Ask,
         seen: Option<&[u8]>,
         inbox: Option<Inbox>,
-        max_inboxes: usize,
+        by: By,
     ) -> Call {
         let mut call = self.lead.call(&[entry, lease]);
         call.arg(ask.token.as_bytes()).arg(millis(ask.lease)).arg(seen.unwrap_or_default());
-        call.arg(inbox.as_ref().map_or(&[][..], |inbox| inbox.as_bytes())).arg(max_inboxes.to_string());
+        call.arg(inbox.as_ref().map_or(&[][..], |inbox| inbox.as_bytes())).arg(MAX_INBOXES);
+        match by {
+            By::Lease => {}
+            By::LockTaken => _ = call.arg("take"),
+            By::LockBusy => _ = call.arg("look"),
+        }
         call
     }
 
@@ -137,6 +154,8 @@ fn owner(lease: Lease) -> Vec<u8> {
     owner
 }
 
+/// More processes than that poll: each one costs the script a message.
+const MAX_INBOXES: &str = "64";
 const LEAD: &str = include_str!("script/lead.lua");
 const FILL: &str = include_str!("script/fill.lua");
 const ABANDON: &str = include_str!("script/abandon.lua");

@@ -78,7 +78,7 @@ async fn who_was_stopped_while_it_waited_costs_its_ttl() {
 #[tokio::test]
 async fn when_the_holder_is_killed_all_who_wait_get_it_in_turn() {
     let server = RedisServer::shared();
-    let (mut holder, token) = fused(server, "holder", Part::KeepAlive).ttl(600 * MS).started().await;
+    let (mut holder, token) = fused(server, "holder", Part::KeepAlive).ttl(3 * SECOND).started().await;
     let mut waiting = Vec::new();
     for n in 1..=3 {
         waiting.push(fused(server, "holder", Part::Pass).start());

@@ -1,6 +1,7 @@
 -- The entry, unless it is the one that was seen; or the lease; or who has it.
 -- KEYS  V L
--- ARGV  token16, lease_ms, seen16|'', inbox8|'', max_inboxes
+-- ARGV  token16, lease_ms, seen16|'', inbox8|'', max_inboxes; where a lock decides who leads: 'take' to whom it has let
+--       through, 'look' to the others
 -- {1, entry} Hit | {2, stamp16, alive} Granted | {3, pttl, holder16, inboxes, registered, alive} Wait
 -- {4, retry_ms, code, alive} Failed
 -- L is 'H' token16 stamp16 fails1 inbox8* while it is led, 'F' fails1 keep_ms6 code while a tombstone stands.
@@ -10,29 +11,35 @@ if type(id) == 'table' and not id.err:find('WRONGTYPE', 1, true) then return id 
 local there = type(id) == 'string' and id ~= ''
 if there and id ~= ARGV[3] then return {1, redis.call('GET', KEYS[1])} end
 local alive = there and 1 or 0
-local l, ttl, fails = redis.pcall('GET', KEYS[2]), redis.call('PTTL', KEYS[2]), '0'
+local l, ttl, fails, inboxes = redis.pcall('GET', KEYS[2]), redis.call('PTTL', KEYS[2]), '0', ''
 -- A lease without expiry, or of a wrong type, would block for ever: it is free.
 if type(l) == 'string' and ttl >= 0 then
   local kind = l:sub(1, 1)
   if kind == 'H' then
     if l:sub(2, 17) == ARGV[1] then return {2, l:sub(18, 33), alive} end
-    local inboxes, registered = (#l - 34) / 8, 0
-    if ARGV[4] ~= '' then
-      local at = l:find(ARGV[4], 35, true)
-      if at and (at - 35) % 8 == 0 then
-        registered = 1
-      elseif inboxes < tonumber(ARGV[5]) and type(redis.pcall('APPEND', KEYS[2], ARGV[4])) == 'number' then
-        registered, inboxes = 1, inboxes + 1
+    if ARGV[6] ~= 'take' then
+      local waiting, registered = (#l - 34) / 8, 0
+      if ARGV[4] ~= '' then
+        local at = l:find(ARGV[4], 35, true)
+        if at and (at - 35) % 8 == 0 then
+          registered = 1
+        elseif waiting < tonumber(ARGV[5]) and type(redis.pcall('APPEND', KEYS[2], ARGV[4])) == 'number' then
+          registered, waiting = 1, waiting + 1
+        end
       end
+      return {3, ttl, l:sub(2, 17), waiting, registered, alive}
     end
-    return {3, ttl, l:sub(2, 17), inboxes, registered, alive}
+    -- It was led under a lock that is over. Those who wait, wait on.
+    fails, inboxes = l:sub(34, 34), l:sub(35)
   elseif kind == 'F' then
     local keep = tonumber(l:sub(3, 8)) or 0
     if ttl > keep then return {4, ttl - keep, l:sub(9), alive} end
     fails = l:sub(2, 2)
   end
 end
+-- Whoever holds the lock has yet to come here, or has just been.
+if ARGV[6] == 'look' then return {3, ARGV[2], string.rep('.', 16), 0, 0, alive} end
 local now = redis.call('TIME')
 local stamp = string.format('%010d%06d', now[1], now[2])
-redis.call('SET', KEYS[2], 'H' .. ARGV[1] .. stamp .. fails, 'PX', ARGV[2])
+redis.call('SET', KEYS[2], 'H' .. ARGV[1] .. stamp .. fails .. inboxes, 'PX', ARGV[2])
 return {2, stamp, alive}

@@ -1,0 +1,328 @@
+//! The guard on a lock of one's choice: a recipe decides who computes, a fence what is stored.
+//!
+//! Origin: `cache_lookup` of "Redis as a mutex service" (seed 004): read, lock, read again, compute, store, unlock. There
+//! whoever has the lock stores; a holder that is late, or a recipe that lets two through, stores what is old. Here the
+//! lease of the guard stands beside the lock, and names who was let through last. Only that one's fill lands.
+
+mod holdings;
+
+use super::{
+    Address, Answer, Ask, BoxFuture, Entry, Filled, Hold, Inbox, Lead, Lease, Listener, RedisStore, Right, Store,
+    StoreError, Timestamp, Token, Tombstone, Wakes, Write, redis::By,
+};
+use crate::{
+    lock::{
+        LockError, LockErrorKind, Recipe,
+        behind::{self, Behind},
+        hub::Hub,
+        recipe::{Attempt, Claim, Held, give_back},
+        wanted::given_to_nobody,
+    },
+    wire::{Hear, IntoServer},
+};
+use bytes::Bytes;
+use holdings::{Holding, Holdings};
+use std::{
+    fmt,
+    future::Future,
+    sync::{Arc, Weak},
+    time::Duration,
+};
+
+/// Entries in Redis, as in a [`RedisStore`], filled under a lock of any recipe.
+///
+/// The default store needs none of this: its lease is one script, and one round trip. This is for those who want to see
+/// what a recipe is worth, or have to live with the one that their server allows.
+///
+/// ```no_run
+/// # fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// use stampede_guard::{StampedeGuard, lock::SetPx, redis, store::LockedStore};
+///
+/// let store = LockedStore::new(redis::Client::open("redis://127.0.0.1/")?, SetPx)?;
+/// let guard = StampedeGuard::new(store);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # What it promises
+///
+/// What is stored is right with every recipe: a fill lands only if nobody was let through after its computation began,
+/// and nothing was invalidated. How often a computation is made twice depends on the recipe: where one lets two through, or
+/// takes the lock from its holder unnoticed, the second one computes as well, and what it makes is stored.
+///
+/// # What it costs
+///
+/// A miss is five commands, one after the other: read, lock, read again, store, unlock; the default store needs three. An
+/// [operation timeout](crate::StampedeGuard::op_timeout) has to be long enough for three of them. Locks go over a
+/// connection of their own.
+///
+/// Those who wait are woken by message, as with the default store, also if the recipe itself spins. Only who comes in the
+/// moment after the lock was acquired, or before it was released, polls, every 25 to 50 ms at first.
+///
+/// # How long a lock lives
+///
+/// As long as the [lease](crate::StampedeGuard::lease), and it is extended with it. A recipe that is not
+/// [extendable](crate::lock::Guarantees::extendable) locks for [`hold`](Self::hold), and if its holder dies, nobody
+/// computes for so long; others wait for their wait budget then.
+///
+/// An invalidation takes the right to fill from the holder, and not its lock, which only the holder can release. It does
+/// so as soon as it hears of it: by message at once, else when it extends its lease next, within a third of that.
+///
+/// # Names
+///
+/// Entries and leases are named as in a [`RedisStore`], and locks beside them: `{sg:ruser:42}:set-px.` and a hash. A
+/// [`Lock`](crate::Lock) never has the name of one of these.
+pub struct LockedStore {
+    shared: Arc<Shared>,
+    hold: Duration,
+}
+
+struct Shared {
+    redis: RedisStore,
+    hub: Arc<Hub>,
+    recipe: Arc<dyn Recipe>,
+    holdings: Holdings,
+}
+
+impl LockedStore {
+    /// Over connections of its own to this server: one for entries, one for locks, and if it is a client, one for
+    /// messages. All processes that share a namespace have to use the same recipe.
+    ///
+    /// # Errors
+    ///
+    /// [`Recipe`](LockErrorKind::Recipe) if a holder that dies does not free the lock
+    /// ([`crash_frees`](crate::lock::Guarantees::crash_frees)): the key would never be computed again.
+    pub fn new(redis: impl IntoServer, recipe: impl Recipe) -> Result<Self, LockError> {
+        if !recipe.guarantees().crash_frees {
+            let reason = "a holder that dies would lock its key for ever, so the guard does not take this recipe: take \
+                          another one, or in place of SetMembership::default() SetMembership::with_expiry()";
+            return Err(LockError::new(LockErrorKind::Recipe, &recipe.name().into(), reason));
+        }
+        let server = redis.into_server();
+        let shared = Arc::new_cyclic(|shared: &Weak<Shared>| Shared {
+            redis: RedisStore::heard_by(&server, |wakes| Arc::new(Ears { wakes, shared: shared.clone() })),
+            hub: Arc::new(Hub::new(&server)),
+            recipe: Arc::new(recipe),
+            holdings: Holdings::default(),
+        });
+        Ok(Self { shared, hold: Duration::from_secs(60) })
+    }
+
+    /// How long a lock lives whose recipe cannot extend it: at least as long as the longest computation, as after this
+    /// time another one begins. Default: 60 s, which is that of [`max_fetch`](crate::StampedeGuard::max_fetch); from 10 ms
+    /// to a day, values outside are clamped. Recipes that can extend do not need it.
+    #[must_use]
+    pub fn hold(self, span: Duration) -> Self {
+        Self { hold: span.clamp(Duration::from_millis(10), Duration::from_secs(24 * 3600)), ..self }
+    }
+
+    /// Dropped while it asks for the lock, a lock that is granted is released behind; dropped while it asks for the lease,
+    /// both are given back.
+    async fn lead_now(&self, at: &Address, ask: Ask) -> Result<Lead, StoreError> {
+        let shared = &self.shared;
+        let span = if shared.recipe.guarantees().extendable { ask.lease } else { self.hold };
+        let until = Timestamp::now().after(span);
+        let held = match shared.holdings.of(ask.token) {
+            Some(held) => held, // it asks once more
+            None => {
+                let attempt = shared.recipe.attempt(shared.claim(at, ask.token, span));
+                match Behind::new(&shared.hub.behind, attempt, given_to_nobody).await? {
+                    Attempt::Acquired { held, .. } => held,
+                    Attempt::Busy(_) => return shared.redis.lead_by(By::LockBusy, at, ask).await,
+                }
+            }
+        };
+        let holding = Holding { at: at.clone(), hash: at.hash(), held, span, until };
+        let let_in = Box::pin(shared.clone().let_in(Ask { lease: span, ..ask }, holding));
+        Behind::new(&shared.hub.behind, let_in, LetIn::given_up).await.answer
+    }
+
+    /// Goes on if its caller goes away.
+    fn behind<T: Send + 'static>(
+        &self,
+        doing: impl Future<Output = Result<T, StoreError>> + Send + 'static,
+    ) -> Answer<'static, T> {
+        Box::pin(Behind::new(&self.shared.hub.behind, Box::pin(doing), |_| None))
+    }
+}
+
+impl Store for LockedStore {
+    fn get<'a>(&'a self, at: &'a Address) -> Answer<'a, Option<Entry>> {
+        self.shared.redis.get(at)
+    }
+
+    fn get_all<'a>(&'a self, at: &'a [Address]) -> Answer<'a, Vec<Option<Entry>>> {
+        self.shared.redis.get_all(at)
+    }
+
+    fn lead<'a>(&'a self, at: &'a Address, ask: Ask) -> Answer<'a, Lead> {
+        Box::pin(self.lead_now(at, ask))
+    }
+
+    /// After an error that says nothing of the outcome the lock stays: who asked will ask again, or abandon.
+    fn fill<'a>(&'a self, at: &'a Address, right: Right, writes: Vec<Write>) -> Answer<'a, Filled> {
+        let Right::Lease(lease) = right else { return self.shared.redis.fill(at, right, writes) };
+        let (shared, at) = (self.shared.clone(), at.clone());
+        self.behind(async move {
+            let filled = shared.redis.fill(&at, right, writes).await;
+            if filled.as_ref().map_or_else(StoreError::is_refused, |_| true) {
+                shared.let_go(lease).await;
+            }
+            filled
+        })
+    }
+
+    fn abandon<'a>(&'a self, at: &'a Address, token: Token, tombstone: Option<Tombstone>) -> Answer<'a, Hold> {
+        self.behind(self.shared.clone().abandon(at.clone(), token, tombstone))
+    }
+
+    /// Dropped at any await, both, one or neither is extended.
+    fn extend<'a>(&'a self, at: &'a Address, lease: Lease, span: Duration) -> Answer<'a, Hold> {
+        Box::pin(self.shared.extend(at, lease, span))
+    }
+
+    fn invalidate<'a>(&'a self, at: &'a Address) -> Answer<'a, ()> {
+        self.shared.redis.invalidate(at)
+    }
+
+    fn part(&self, at: &Address) -> u16 {
+        self.shared.redis.part(at)
+    }
+
+    fn epoch(&self) -> u64 {
+        self.shared.redis.epoch()
+    }
+
+    fn listen(&self, at: &Address) -> Listener {
+        self.shared.redis.listen(at)
+    }
+}
+
+impl fmt::Debug for LockedStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LockedStore")
+            .field("recipe", &self.shared.recipe.name())
+            .field("held", &self.shared.holdings.len())
+            .field("hold", &self.hold)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Shared {
+    fn claim(self: &Arc<Self>, at: &Address, token: Token, ttl: Duration) -> Arc<Claim> {
+        let (hub, at) = (self.hub.clone(), at.in_schema(0).to_variant(Bytes::copy_from_slice(at.hash().as_bytes())));
+        Arc::new(Claim { hub, at, token, ttl, fair: false })
+    }
+
+    /// Reads again, and takes the lease as well, whoever has it: the lock has decided.
+    async fn let_in(self: Arc<Self>, ask: Ask, holding: Holding) -> LetIn {
+        let at = holding.at.clone();
+        let answer = self.redis.lead_by(By::LockTaken, &at, ask).await;
+        match &answer {
+            Ok(Lead::Granted { lease, .. }) => self.holdings.insert(*lease, holding),
+            answer => {
+                self.holdings.remove(ask.token);
+                let released = self.release(holding.held);
+                match answer {
+                    Ok(_) => released.await,
+                    Err(_) => behind::spawn(&self.hub.behind, released), // nor does the other connection answer, perhaps
+                }
+            }
+        }
+        LetIn { shared: self, at, token: ask.token, answer }
+    }
+
+    /// The tombstone first: who gets the lock next has to find it.
+    async fn abandon(
+        self: Arc<Self>,
+        at: Address,
+        token: Token,
+        tombstone: Option<Tombstone>,
+    ) -> Result<Hold, StoreError> {
+        let held = self.redis.abandon(&at, token, tombstone).await;
+        // The guard sends it once more then.
+        let is_cut = held.as_ref().is_err_and(StoreError::is_disconnected);
+        if !is_cut && let Some(holding) = self.holdings.remove(token) {
+            self.release(holding.held).await;
+        }
+        held
+    }
+
+    /// What is lost on one side is given back on the other.
+    async fn extend(&self, at: &Address, lease: Lease, span: Duration) -> Result<Hold, StoreError> {
+        let Some((held, until)) = self.holdings.get(lease) else { return self.redis.extend(at, lease, span).await };
+        let now = Timestamp::now();
+        let span = if !self.recipe.guarantees().extendable {
+            until.since(now)
+        } else if held.extend(span).await? == Hold::Held {
+            self.holdings.extended(lease, now.after(span));
+            span
+        } else {
+            self.holdings.take(lease);
+            let _ = self.redis.abandon(at, lease.token, None).await;
+            return Ok(Hold::Lost);
+        };
+        let extended = self.redis.extend(at, lease, span).await?;
+        if extended == Hold::Lost {
+            self.let_go(lease).await;
+        }
+        Ok(extended)
+    }
+
+    async fn let_go(&self, lease: Lease) {
+        if let Some(holding) = self.holdings.take(lease) {
+            self.release(holding.held).await;
+        }
+    }
+
+    /// Releases a lock, also if it is dropped before the end. What is not released by then ends with its ttl.
+    fn release(&self, held: Arc<dyn Held>) -> impl Future<Output = ()> + Send + use<> {
+        let doing = give_back(held, self.recipe.guarantees().owner_safe);
+        let released = Behind::new(&self.hub.behind, doing, |_| None);
+        async move { drop(released.await) }
+    }
+}
+
+/// What became of somebody to whom the lock was granted.
+struct LetIn {
+    shared: Arc<Shared>,
+    at: Address,
+    token: Token,
+    answer: Result<Lead, StoreError>,
+}
+
+impl LetIn {
+    /// Nobody waited for it any more.
+    fn given_up(self) -> Option<BoxFuture<'static, ()>> {
+        let Self { shared, at, token, answer } = self;
+        let abandoned = async move { drop(shared.abandon(at, token, None).await) };
+        matches!(answer, Ok(Lead::Granted { .. })).then(|| Box::pin(abandoned) as _)
+    }
+}
+
+/// Hears what the waiters of this process are told.
+struct Ears {
+    wakes: Wakes,
+    shared: Weak<Shared>,
+}
+
+impl Hear for Ears {
+    fn inbox(&self) -> Inbox {
+        self.wakes.inbox()
+    }
+
+    /// An invalidation has ended the lease of somebody who holds the lock, or of one before: the server is asked which.
+    fn hear(&self, message: &[u8]) {
+        self.wakes.hear(message);
+        if let (Some((b'g', hash)), Some(shared)) = (message.split_first(), self.shared.upgrade()) {
+            for (lease, at, span) in shared.holdings.under(hash) {
+                let (owner, shared) = (shared.hub.behind.clone(), shared.clone());
+                behind::spawn(&owner, async move { drop(shared.extend(&at, lease, span).await) });
+            }
+        }
+    }
+
+    fn missed(&self) {
+        self.wakes.missed();
+    }
+}

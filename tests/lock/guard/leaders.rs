@@ -1,0 +1,86 @@
+//! Leaders that die, take long, or compute what is invalidated meanwhile.
+
+use super::{At, SECOND, guard, guards};
+use crate::support::{
+    Down, MS, Origin,
+    child::{self, Env},
+    herd, never, processes,
+};
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+recipes!(cases {
+    one_takes_over_from_a_leader_that_was_killed
+    what_was_invalidated_meanwhile_never_lands
+});
+
+/// How long a lock lives without its holder.
+const TTL: Duration = Duration::from_millis(500);
+
+#[derive(Serialize, Deserialize)]
+struct Leads {
+    recipe: String,
+    at: At,
+}
+
+/// A process that leads, says so, and then computes for as long as it lives.
+#[tokio::test(flavor = "multi_thread")]
+async fn leading_child() {
+    let Some(Env { task: Leads { recipe, at }, .. }) = child::enabled::<Leads>() else { return };
+    let fetch = async || {
+        child::ready_and_wait().await;
+        Ok::<_, Down>("old".to_owned())
+    };
+    guard(&recipe, &at, "killed", TTL).fetch("k", fetch).await.expect("an answer");
+}
+
+async fn one_takes_over_from_a_leader_that_was_killed(recipe: &str) {
+    let guards = guards::<3>(recipe, "killed", 30 * SECOND).await.map(|guard| guard.wait(1000 * SECOND));
+    let task = Leads { recipe: recipe.to_owned(), at: At::shared() };
+    let mut leader = processes::spawn(1, "guard::leaders::leading_child", &task).pop().expect("a child");
+    leader.wait_ready().await;
+    let origin = Origin::new();
+    let callers = herd(60, |i| {
+        let (guard, origin) = (guards[i % 3].clone(), origin.clone());
+        async move {
+            let fetch = async move || {
+                origin.work(20 * MS).await;
+                Ok::<_, Down>("new".to_owned())
+            };
+            guard.fetch("k", fetch).await.expect("an answer")
+        }
+    });
+    leader.kill().await;
+    assert_eq!(callers.await, vec!["new"; 60]);
+    assert_eq!(origin.calls(), 1);
+}
+
+/// No lock ends by itself here: the next one leads as soon as the first one has heard of it. Seen to fail without `Ears`
+/// (nobody leads until the first one has ended), and with the fence left out of `fill.lua` (the old value lands).
+async fn what_was_invalidated_meanwhile_never_lands(recipe: &str) {
+    let [a, b, c] = guards(recipe, "invalidated", 1000 * SECOND).await.map(|guard| guard.wait(1000 * SECOND));
+    let origin = Origin::gated();
+    let old = tokio::spawn({
+        let (a, origin) = (a.clone(), origin.clone());
+        async move {
+            let fetch = async move || {
+                origin.call().await;
+                Ok::<_, Down>("old".to_owned())
+            };
+            a.fetch("k", fetch).await
+        }
+    });
+    origin.arrived(1).await;
+    b.invalidate("k").await.expect("acknowledged");
+    let new = b.fetch("k", async || Ok::<_, Down>("new".to_owned()));
+    let new = tokio::time::timeout(30 * SECOND, new).await.expect("the old one holds it no more");
+    assert_eq!(new.expect("an answer"), "new");
+    b.shutdown().await;
+    origin.open();
+    let old = old.await.expect("no panic").expect("an answer");
+    assert_eq!(old, "old", "it was asked for before");
+    a.shutdown().await;
+    for guard in [a, b, c] {
+        assert_eq!(guard.fetch("k", never::<String>).await.expect("a hit"), "new");
+    }
+}
