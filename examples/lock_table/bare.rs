@@ -1,6 +1,6 @@
 //! What one writes without this crate.
 
-use redis::{RedisResult, Script, aio::MultiplexedConnection};
+use redis::{AsyncConnectionConfig, RedisResult, Script, aio::MultiplexedConnection};
 use std::time::Duration;
 
 pub(crate) struct Bare {
@@ -13,8 +13,7 @@ pub(crate) struct Token(String);
 
 impl Bare {
     pub(crate) async fn connect(client: &redis::Client) -> RedisResult<Self> {
-        let connection = client.get_multiplexed_async_connection().await?;
-        Ok(Self { connection, release: Script::new(RELEASE) })
+        Ok(Self { connection: connect(client).await?, release: Script::new(RELEASE) })
     }
 
     pub(crate) async fn try_acquire(&mut self, name: &str, ttl: Duration) -> RedisResult<Option<Token>> {
@@ -31,4 +30,11 @@ impl Bare {
     }
 }
 
+/// On a busy machine an answer may take long, and redis-rs gives up after half a second unless told otherwise.
+pub(crate) async fn connect(client: &redis::Client) -> RedisResult<MultiplexedConnection> {
+    let config = AsyncConnectionConfig::new().set_connection_timeout(Some(PATIENCE)).set_response_timeout(None);
+    client.get_multiplexed_async_connection_with_config(&config).await
+}
+
+const PATIENCE: Duration = Duration::from_secs(20);
 const RELEASE: &str = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0";

@@ -3,7 +3,7 @@
 use crate::{
     Result,
     args::{Args, Duty},
-    cell, picture,
+    bare, cell, picture,
     redis_server::RedisServer,
     table::Table,
 };
@@ -20,7 +20,7 @@ pub(crate) async fn run(args: &Args) -> Result<bool> {
         others.push(RedisServer::start().await?);
     }
     let redis = args.redis.clone().or_else(|| own.as_ref().map(|own| own.url.clone())).unwrap_or_default();
-    let mut server = redis::Client::open(&*redis)?.get_multiplexed_async_connection().await?;
+    let mut server = bare::connect(&redis::Client::open(&*redis)?).await?;
     let directory = tempfile::tempdir()?;
     let (run, mut table) = (fastrand::u32(..), Table::new(args.lasts()));
     for &clients in &args.clients {

@@ -1,4 +1,4 @@
-//! Those who wait for a lock, first come first served: a list in Redis, whose head has the lock handed over by the very
+//! Those who wait for a lock, first come first served: a sorted set in Redis, whose first has the lock handed over by the very
 //! script that releases it, and is told so by message. Nobody spins, and nobody who comes later gets in between.
 
 use super::{
@@ -31,7 +31,7 @@ impl Queue {
 
     fn call(self, script: &Script, claim: &Claim) -> Call {
         let name = self.lock(claim);
-        let mut call = script.call(&[&name, &[&name, ":queue"].concat(), &[&name, ":known"].concat()]);
+        let mut call = script.call(&[&name, &[&name, ":queue"].concat(), &[&name, ":heard"].concat()]);
         call.arg(claim.token.as_bytes()).arg(flag(self.stamped)).arg(flag(claim.fair)).arg(CHANNEL);
         call
     }

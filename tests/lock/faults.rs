@@ -23,7 +23,7 @@ mod turns;
 mod watch;
 
 use crate::support::{MS, RedisServer, Relay, SECOND, eventually, herd};
-use redis::FromRedisValue;
+use redis::{FromRedisValue, Value};
 use stampede_guard::{
     Lock,
     lock::{Hold, IntoServer, LockErrorKind, LockGuard},
@@ -81,10 +81,11 @@ async fn relay(server: &RedisServer) -> Relay {
 
 /// Until so many wait for the lock of that name and recipe, and messages reach them all.
 async fn queued(server: &RedisServer, name: &str, recipe: &str, n: usize) {
-    let known = key(name, recipe) + ":known";
+    let queue = key(name, recipe) + ":queue";
     let waits = async || {
-        let known: Vec<String> = ask(server, format!("HVALS {known}")).await;
-        known.len() == n && known.iter().all(|known| known.ends_with('w'))
+        let members: Vec<(Value, f64)> = ask(server, format!("ZRANGE {queue} 0 -1 WITHSCORES")).await;
+        // Those who poll came half a microsecond later.
+        members.len() == n && members.iter().all(|(_, came)| came.fract() == 0.0)
     };
     eventually(&format!("{n} wait for {name}"), waits).await;
 }

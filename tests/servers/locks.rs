@@ -46,7 +46,7 @@ async fn waiting_for(mut redis: impl ConnectionLike) -> usize {
     let mut waiting = 0;
     for recipe in ["set-px", "fused"] {
         let name = format!("{{lock:reverything}}:{recipe}:queue");
-        waiting += redis::cmd("LLEN").arg(name).query_async::<usize>(&mut redis).await.expect("an answer");
+        waiting += redis::cmd("ZCARD").arg(name).query_async::<usize>(&mut redis).await.expect("an answer");
     }
     waiting
 }

@@ -2,29 +2,38 @@
 -- ARGV  token16, stamped, fair, channel prefix, ttl_ms, 'w' | 'p' | '' for no place
 -- {1, pttl, stamp16} Acquired, perhaps a while ago | {0, pttl, now16} Busy
 local ttl, how = ARGV[5], ARGV[6]
-local member, now = token .. ttl, micros()
+local member = token .. ttl
 local l = redis.pcall('GET', KEYS[1])
 if type(l) == 'table' then return l end
+-- Who has a place keeps it.
 local function wait()
-  if how ~= '' then
-    -- A server that is short of memory may have dropped the one without the other.
-    if redis.call('EXISTS', KEYS[2]) == 0 then redis.call('DEL', KEYS[3]) end
-    if redis.call('HSET', KEYS[3], member, now .. how) == 1 then redis.call('RPUSH', KEYS[2], member) end
-    redis.call('PEXPIRE', KEYS[2], 60000)
-    redis.call('PEXPIRE', KEYS[3], 60000)
+  if how == '' then return end
+  local polls = how == 'p' and '.5' or ''
+  if redis.call('ZADD', KEYS[2], 'NX', now() .. polls, member) == 0 then
+    local score = redis.call('ZSCORE', KEYS[2], member)
+    local came = score:sub(1, 16)
+    if score ~= came .. polls then redis.call('ZADD', KEYS[2], came .. polls, member) end
+    if now() - came > long_us then
+      redis.call('HSET', KEYS[3], member, now())
+      redis.call('PEXPIRE', KEYS[3], 60000)
+    end
   end
+  redis.call('PEXPIRE', KEYS[2], 60000)
 end
+local function busy() return {0, redis.call('PTTL', KEYS[1]), now()} end
 if l then
   if l:sub(1, 16) == token then return {1, redis.call('PTTL', KEYS[1]), l:sub(17)} end
   wait()
-  return {0, redis.call('PTTL', KEYS[1]), now}
+  return busy()
 end
--- Free, although somebody waits: its holder died.
-if fair and redis.call('EXISTS', KEYS[2]) == 1 then
-  wait()
-  local holder = hand_over(now)
-  if holder and holder ~= member then return {0, redis.call('PTTL', KEYS[1]), now} end
+if redis.call('EXISTS', KEYS[2]) == 1 then
+  -- Free, although somebody waits: its holder died.
+  if fair then
+    wait()
+    local holder = hand_over()
+    if holder and holder ~= member then return busy() end
+  end
+  if how ~= '' and redis.call('ZREM', KEYS[2], member) == 1 then redis.call('HDEL', KEYS[3], member) end
 end
-if how ~= '' and redis.call('HDEL', KEYS[3], member) == 1 then redis.call('LREM', KEYS[2], 1, member) end
-redis.call('SET', KEYS[1], token .. (stamped and now or ''), 'PX', ttl)
-return {1, tonumber(ttl), stamped and now or ''}
+redis.call('SET', KEYS[1], token .. (stamped and now() or ''), 'PX', ttl)
+return {1, tonumber(ttl), stamped and now() or ''}
