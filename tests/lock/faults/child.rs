@@ -73,7 +73,7 @@ impl Task {
 
     fn lock(&self, lock: Lock) -> Lock {
         let client = || redis::Client::open(&*self.url).expect("a URL");
-        let lock = lock.ttl(self.ttl).wait(60 * SECOND);
+        let lock = lock.ttl(self.ttl).wait(600 * SECOND);
         match self.recipe {
             Recipe::Counter => lock.recipe(Counter),
             Recipe::Fused => lock.recipe(Fused),

@@ -30,7 +30,9 @@ async fn who_was_killed_while_it_waited_is_passed_over_at_once() {
     alive.await.expect("no panic").release().await.expect("held");
 }
 
-/// What is not said by message is asked after a second.
+/// Who has missed messages asks at once, and everybody else after a second.
+///
+/// Seen to fail when they do neither.
 #[tokio::test(flavor = "multi_thread")]
 async fn everybody_gets_it_although_messages_are_lost_all_the_time() {
     let server = RedisServer::start();
