@@ -7,12 +7,15 @@
 //! two hold it; one that is behind leaves a dead lock standing. A value that is only a time identifies nobody, and those
 //! who come too late with `GETSET` overwrite it, so a release deletes what is there, whoever holds it.
 
+mod stamped;
+
 use super::{
-    Guarantees, Recipe, owned,
-    recipe::{Attempt, Busy, Claim, Doing, Held, Sealed, held_if},
+    Guarantees, Recipe,
+    recipe::{Attempt, Busy, Claim, Doing, Sealed, held_if},
 };
-use crate::{clock, lease::Hold, store::StoreError, wire::number};
+use crate::{clock, lease::Hold, wire::number};
 use redis::Value;
+use stamped::Stamped;
 use std::{
     fmt,
     sync::Arc,
@@ -105,39 +108,6 @@ impl Recipe for GetSet {
             let until = time(&claim.hub.send(redis::cmd("GET").arg(&name)).await?);
             Ok(held_if(until.is_some_and(|until| until > millis(clock()))))
         })
-    }
-}
-
-struct Stamped {
-    claim: Arc<Claim>,
-    name: String,
-    clock: Clock,
-    until: u64,
-}
-
-impl Stamped {
-    fn is_over(&self) -> bool {
-        self.until <= millis((self.clock)())
-    }
-}
-
-impl Held for Stamped {
-    /// Only before its time is over; afterwards it may be somebody else's.
-    fn release(&self) -> Doing<Hold> {
-        let (claim, name, is_over) = (self.claim.clone(), self.name.clone(), self.is_over());
-        Box::pin(async move {
-            if is_over {
-                return Ok(Hold::Lost);
-            }
-            Ok(held_if(number(&claim.hub.send(redis::cmd("DEL").arg(name)).await?)? == 1))
-        })
-    }
-
-    fn check(&self) -> Doing<Hold> {
-        if self.is_over() {
-            return Box::pin(async { Ok::<_, StoreError>(Hold::Lost) });
-        }
-        owned::look(self.claim.clone(), &self.name)
     }
 }
 

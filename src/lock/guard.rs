@@ -208,7 +208,8 @@ impl LockGuard {
     fn give_back(&mut self) -> Doing<Hold> {
         self.released = true;
         *self.heartbeat.get_mut().unwrap_or_else(PoisonError::into_inner) = None;
-        give_back(self.held.clone(), self.lock.config.recipe.guarantees().owner_safe)
+        let owner_safe = self.lock.config.recipe.guarantees().owner_safe;
+        give_back(self.held.release(), owner_safe.then(|| self.held.release()))
     }
 
     fn extendable(&self) -> Result<(), LockError> {

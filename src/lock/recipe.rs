@@ -144,13 +144,13 @@ pub trait Held: Send + Sync + 'static {
     }
 }
 
-/// Releases it. The first reply may be lost: where only the owner can release, it is asked for again, and what was
-/// released then counts as held until now.
-pub(crate) fn give_back(held: Arc<dyn Held>, owner_safe: bool) -> Doing<Hold> {
+/// Releases a lock. If the reply is lost, it is asked for again where that does no harm: only an owner-safe recipe is. What
+/// was released by then counts as held until now.
+pub(crate) fn give_back(first: Doing<Hold>, again: Option<Doing<Hold>>) -> Doing<Hold> {
     Box::pin(async move {
-        match held.release().await {
-            Err(error) if error.is_disconnected() && owner_safe => held.release().await.map(|_| Hold::Held),
-            answer => answer,
+        match (first.await, again) {
+            (Err(error), Some(again)) if error.is_disconnected() => again.await.map(|_| Hold::Held),
+            (answer, _) => answer,
         }
     })
 }

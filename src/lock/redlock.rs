@@ -8,6 +8,8 @@
 //! And no more than with the others, a holder that is paused for longer than the ttl can be kept from believing that it
 //! holds the lock; there is no single place at which a token could be compared.
 
+mod majority;
+
 use super::{
     Guarantees, Recipe,
     hub::Hub,
@@ -17,13 +19,12 @@ use super::{
 use crate::{
     clock::Timestamp,
     lease::Hold,
-    store::{BoxFuture, StoreError},
+    store::StoreError,
     wire::{IntoServer, millis},
 };
-use futures_util::future::join_all;
+use majority::Majority;
 use redis::Value;
 use std::{sync::Arc, time::Duration};
-use tokio::time::timeout;
 
 /// A majority of several servers.
 #[derive(Clone, Debug)]
@@ -114,78 +115,4 @@ async fn set(claim: Arc<Claim>, name: String) -> Result<Hold, StoreError> {
         answer => answer?,
     };
     Ok(held_if(set != Value::Nil))
-}
-
-async fn release(first: Doing<Hold>, again: Doing<Hold>) -> Result<Hold, StoreError> {
-    match first.await {
-        // The reply was lost, and it may have been released.
-        Err(error) if error.is_disconnected() => again.await.map(|_| Hold::Held),
-        answer => answer,
-    }
-}
-
-struct Majority {
-    on: Arc<[Owned]>,
-    patience: Duration,
-}
-
-/// What the servers said; `None` if nothing.
-struct Votes(Vec<Option<Hold>>);
-
-impl Majority {
-    fn quorum(&self) -> usize {
-        self.on.len() / 2 + 1
-    }
-
-    /// Of all at once, each for as long as it may take.
-    fn ask(&self, what: impl Fn(&Owned) -> Doing<Hold>) -> BoxFuture<'static, Votes> {
-        let asked: Vec<_> = self.on.iter().map(|on| timeout(self.patience, what(on))).collect();
-        Box::pin(async move { Votes(join_all(asked).await.into_iter().map(|vote| vote.ok()?.ok()).collect()) })
-    }
-
-    /// Held by a majority, or certainly not; else nobody can say.
-    fn decide(&self, what: impl Fn(&Owned) -> Doing<Hold>) -> Doing<Hold> {
-        let (votes, quorum, all) = (self.ask(what), self.quorum(), self.on.len());
-        Box::pin(async move {
-            let votes = votes.await;
-            match (votes.of(Hold::Held), votes.of(Hold::Lost)) {
-                (held, _) if held >= quorum => Ok(Hold::Held),
-                (_, lost) if all - lost < quorum => Ok(Hold::Lost),
-                _ => Err(votes.too_few()),
-            }
-        })
-    }
-}
-
-impl Votes {
-    fn of(&self, vote: Hold) -> usize {
-        self.0.iter().filter(|given| **given == Some(vote)).count()
-    }
-
-    fn answered(&self) -> usize {
-        self.0.iter().flatten().count()
-    }
-
-    fn too_few(&self) -> StoreError {
-        StoreError::new(format!("{} of {} servers answered in time", self.answered(), self.0.len()))
-    }
-}
-
-impl Held for Majority {
-    fn release(&self) -> Doing<Hold> {
-        self.decide(|on| Box::pin(release(on.release(), on.release())))
-    }
-
-    fn extend(&self, ttl: Duration) -> Doing<Hold> {
-        self.decide(|on| on.extend(ttl))
-    }
-
-    fn check(&self) -> Doing<Hold> {
-        self.decide(|on| on.check())
-    }
-
-    /// A hundredth, for clocks that do not run at the same speed, and 2 ms.
-    fn margin(&self, ttl: Duration) -> Duration {
-        ttl / 100 + Duration::from_millis(2)
-    }
 }

@@ -7,19 +7,19 @@
 //! and a token: then the companion is the lock, and the set a list of what is held. Either way all locks share one key,
 //! which in a cluster is one slot, and who deletes it frees them all.
 
+mod member;
+
 use super::{
     Guarantees, Recipe, owned,
-    recipe::{Attempt, Busy, Claim, Doing, Held, Sealed, held_if},
+    recipe::{Attempt, Busy, Claim, Doing, Held, Sealed},
 };
 use crate::{
     lease::Hold,
-    wire::{Script, millis, number, unexpected},
+    wire::{millis, number, unexpected},
 };
+use member::{Accompanied, Member};
 use redis::Value;
-use std::{
-    sync::{Arc, LazyLock},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 /// A set of the names of all locks that are held.
 #[derive(Clone, Copy, Debug, Default)]
@@ -91,63 +91,3 @@ impl Recipe for SetMembership {
 fn granted(granted: bool, held: impl Held, valid: Duration) -> Attempt {
     if granted { Attempt::acquired(held, valid) } else { Attempt::Busy(Busy::default()) }
 }
-
-struct Member {
-    claim: Arc<Claim>,
-    set: String,
-    name: String,
-    companion: String,
-}
-
-impl Member {
-    fn of(claim: Arc<Claim>) -> Self {
-        let set = format!("{{{}}}:named_locks", claim.at.namespace());
-        let name = claim.member();
-        Self { claim, companion: [&set, ":", &name].concat(), set, name }
-    }
-
-    fn cmd(&self, name: &str) -> redis::Cmd {
-        let mut cmd = redis::cmd(name);
-        cmd.arg(&self.set).arg(&self.name);
-        cmd
-    }
-
-    /// Whether the set had the member when it was told that.
-    fn tell(&self, name: &str) -> Doing<Hold> {
-        let (claim, cmd) = (self.claim.clone(), self.cmd(name));
-        Box::pin(async move { Ok(held_if(number(&claim.hub.send(&cmd).await?)? == 1)) })
-    }
-}
-
-impl Held for Member {
-    fn release(&self) -> Doing<Hold> {
-        self.tell("SREM")
-    }
-
-    fn check(&self) -> Doing<Hold> {
-        self.tell("SISMEMBER")
-    }
-}
-
-/// A member with a companion.
-struct Accompanied(Member);
-
-impl Held for Accompanied {
-    fn release(&self) -> Doing<Hold> {
-        let Member { claim, set, name, companion } = &self.0;
-        let mut call = RELEASE.call(&[companion, set]);
-        call.arg(claim.token.as_bytes()).arg(name);
-        let claim = claim.clone();
-        Box::pin(async move { Ok(held_if(number(&claim.hub.run(call).await?)? == 1)) })
-    }
-
-    fn extend(&self, ttl: Duration) -> Doing<Hold> {
-        owned::extend(self.0.claim.clone(), &self.0.companion, ttl)
-    }
-
-    fn check(&self) -> Doing<Hold> {
-        owned::check(self.0.claim.clone(), &self.0.companion)
-    }
-}
-
-static RELEASE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("set_membership/release.lua")));

@@ -85,8 +85,9 @@ struct Shared {
 }
 
 impl LockedStore {
-    /// Over connections of its own to this server: one for entries, one for locks, and if it is a client, one for
-    /// messages. All processes that share a namespace have to use the same recipe.
+    /// Over connections to this server: one for entries, one for locks, and one for messages if it is a client, or one is
+    /// named by [`Server::wakes_from`](crate::lock::Server::wakes_from); without, those who wait poll. All processes that
+    /// share a namespace have to use the same recipe.
     ///
     /// # Errors
     ///
@@ -222,7 +223,7 @@ impl Shared {
             Ok(Lead::Granted { lease, .. }) => self.holdings.insert(*lease, holding),
             answer => {
                 self.holdings.remove(ask.token);
-                let released = self.release(holding.held);
+                let released = self.release(&holding.held);
                 match answer {
                     Ok(_) => released.await,
                     Err(_) => behind::spawn(&self.hub.behind, released), // nor does the other connection answer, perhaps
@@ -243,7 +244,7 @@ impl Shared {
         // The guard sends it once more then.
         let is_cut = held.as_ref().is_err_and(StoreError::is_disconnected);
         if !is_cut && let Some(holding) = self.holdings.remove(token) {
-            self.release(holding.held).await;
+            self.release(&holding.held).await;
         }
         held
     }
@@ -271,13 +272,14 @@ impl Shared {
 
     async fn let_go(&self, lease: Lease) {
         if let Some(holding) = self.holdings.take(lease) {
-            self.release(holding.held).await;
+            self.release(&holding.held).await;
         }
     }
 
     /// Releases a lock, also if it is dropped before the end. What is not released by then ends with its ttl.
-    fn release(&self, held: Arc<dyn Held>) -> impl Future<Output = ()> + Send + use<> {
-        let doing = give_back(held, self.recipe.guarantees().owner_safe);
+    fn release(&self, held: &Arc<dyn Held>) -> impl Future<Output = ()> + Send + use<> {
+        let owner_safe = self.recipe.guarantees().owner_safe;
+        let doing = give_back(held.release(), owner_safe.then(|| held.release()));
         let released = Behind::new(&self.hub.behind, doing, |_| None);
         async move { drop(released.await) }
     }
