@@ -73,4 +73,4 @@ pub(crate) fn spawn(owner: &TaskTracker, work: impl Future<Output = ()> + Send +
 }
 
 /// A server that has not answered by then is not waited for any longer.
-const LATE: Duration = Duration::from_secs(2);
+const LATE: Duration = Duration::from_secs(5);

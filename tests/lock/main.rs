@@ -9,7 +9,6 @@ mod crash;
 mod faults;
 mod guarantees;
 mod guard;
-mod handle;
 mod replies;
 mod site;
 mod storm;
