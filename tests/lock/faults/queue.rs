@@ -115,7 +115,7 @@ async fn who_goes_away_leaves_the_queue_and_the_next_one_is_next() {
 /// What a lock has in Redis is several keys, and a server that is short of memory drops them one by one. Whoever waits
 /// takes a place again.
 ///
-/// Seen to fail when only who is not known takes one: they wait until nobody new comes any more.
+/// Seen to fail with a queue that only those joined of whom another key did not say that they are in it.
 #[tokio::test]
 async fn who_waits_survives_the_loss_of_the_queue_alone() {
     let server = RedisServer::shared();
