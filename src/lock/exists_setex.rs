@@ -1,9 +1,4 @@
 //! `EXISTS`, and if it does not, `SETEX`, in one script; compare-and-delete in another.
-//!
-//! Origin: Redis in Action, listings 11.5 and 11.6 (seed 002), which try again after 1 ms.
-//!
-//! Known failure: a holder whose reply was lost takes its own lock for somebody else's until it expires, and every
-//! contender asks a thousand times a second.
 
 use super::{
     Guarantees, Recipe,
@@ -21,6 +16,11 @@ use std::{
 };
 
 /// The lock of Redis in Action, in Lua.
+///
+/// Origin: Redis in Action, listings 11.5 and 11.6 (seed 002), which try again after 1 ms.
+///
+/// Known failure: a holder whose reply was lost takes its own lock for somebody else's until it expires, and every
+/// contender asks a thousand times a second.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ExistsSetex;
 

@@ -1,11 +1,4 @@
 //! `SET name token NX PX ttl`, and compare-and-delete in a script.
-//!
-//! Origin: the fourth recipe of the post on locking with node.js (seed 000), redislock (seed 001), and what the page of
-//! `SETNX` recommends (seed 003). The seeds spin, every 500 ms and every 50 ms; here who waits for a
-//! [budget](super::Lock::wait) is queued and woken.
-//!
-//! Known failure: a failover before the lock was replicated gives it to a second holder, and so does a pause of the holder
-//! for longer than the ttl. Nothing here can prevent either; compare the token where it matters.
 
 use super::{
     Guarantees, Recipe, owned,
@@ -17,6 +10,13 @@ use redis::Value;
 use std::sync::Arc;
 
 /// `SET NX PX`, released by compare-and-delete. The default of [`Lock`](super::Lock).
+///
+/// Origin: the fourth recipe of the post on locking with node.js (seed 000), redislock (seed 001), and what the page of
+/// `SETNX` recommends (seed 003). The seeds spin, every 500 ms and every 50 ms; here who waits for a
+/// [budget](super::Lock::wait) is queued and woken.
+///
+/// Known failure: a failover before the lock was replicated gives it to a second holder, and so does a pause of the holder
+/// for longer than the ttl. Nothing here can prevent either; compare the token where it matters.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SetPx;
 

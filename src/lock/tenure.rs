@@ -67,7 +67,8 @@ pub(super) struct Heartbeat {
 impl Heartbeat {
     /// Aborted at any await, it has extended the lock or not.
     pub(super) async fn beat(self) {
-        let mut pause = self.ttl / 3;
+        // It may begin when most of the ttl has passed.
+        let mut pause = self.tenure.remaining().map_or(self.ttl, |left| left.min(self.ttl)) / 3;
         loop {
             tokio::time::sleep(pause).await;
             let sent = Timestamp::now();

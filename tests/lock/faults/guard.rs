@@ -57,6 +57,24 @@ async fn kept_alive_it_outlives_its_ttl() {
     assert!(ask::<String>(&server, "INFO stats").await.contains("expired_keys:0\r\n"));
 }
 
+/// Seen to fail when the first beat comes a third of the ttl after the call.
+#[tokio::test]
+async fn kept_alive_when_little_is_left_of_it_it_is_extended_in_time() {
+    let server = RedisServer::shared();
+    for (recipe, lock) in locks(server) {
+        let guard = lock.acquire("little").await.expect("free");
+        guard.extend(6 * SECOND).await.expect("held");
+        guard.keep_alive().expect("it can be extended");
+        let prolonged = async || guard.remaining() > Some(10 * SECOND);
+        tokio::select! {
+            () = eventually("it is extended", prolonged) => {}
+            () = guard.lost() => panic!("{recipe}: its time was over before it was extended"),
+        }
+        assert!(holds(&guard).await);
+        guard.release().await.expect("held");
+    }
+}
+
 /// Seen to fail when the heartbeat does not look at the time.
 #[tokio::test]
 async fn kept_alive_it_ends_when_it_was_held_for_too_long() {
