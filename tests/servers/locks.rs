@@ -147,7 +147,7 @@ fn locked(redis: impl IntoServer, recipe: impl Recipe) -> LockedStore {
 #[tokio::test]
 async fn the_documented_rights_are_enough_for_the_guard_under_a_lock() {
     let server = RedisServer::start();
-    let rights: Vec<_> = acl::documented().into_iter().chain(["+exists"]).collect();
+    let rights: Vec<_> = acl::documented().into_iter().chain(["+exists", "+zpopmin"]).collect();
     let client = acl::app(&server, &rights).await;
     guarded([(); 2].map(|()| locked(client.clone(), SetPx))).await;
     command::<()>(&server, "FLUSHALL").await;
