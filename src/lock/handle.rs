@@ -187,9 +187,9 @@ impl Lock {
     ///
     /// Dropping the future stops the waiting, and nothing else.
     pub async fn shutdown(&self) {
+        // For good: it takes on more all the same, and to open it again would be to keep others here who wait.
         self.hub.behind.close();
         self.hub.behind.wait().await;
-        self.hub.behind.reopen();
     }
 
     fn set(mut self, change: impl FnOnce(&mut Config)) -> Self {
