@@ -37,8 +37,12 @@ impl Exclusive {
             Some(connection) => connection,
             None => connect_alone(&self.client).await.map_err(store_error)?,
         };
-        let held = compare_and(&mut connection, name, token, steps).await.map_err(store_error)?;
+        let held = compare_and(&mut connection, name, token, steps).await.map_err(store_error);
         let mut idle = self.lock();
+        if held.as_ref().is_err_and(StoreError::is_disconnected) {
+            idle.clear(); // the server has closed them all, as a rule: who tries again is to have a new one
+        }
+        let held = held?;
         if idle.len() < MOST_IDLE {
             idle.push(connection);
         }
