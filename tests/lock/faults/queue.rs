@@ -150,3 +150,46 @@ async fn who_comes_when_the_holder_has_died_does_not_get_in_before_those_who_wai
     waiting.await.expect("no panic").release().await.expect("held");
     assert!(dead.release().await.is_err());
 }
+
+/// The server has closed the connection, which is noticed by who uses it next.
+///
+/// Seen to fail when they leave once.
+#[tokio::test]
+async fn who_goes_away_over_a_broken_connection_leaves_the_queue() {
+    let server = RedisServer::start();
+    for (recipe, locks) in queueing(&server, 1) {
+        let lock = locks[0].clone();
+        let guard = lock.acquire("broken").await.expect("free");
+        let waits = tokio::spawn(async move { lock.acquire("broken").await.expect("in time") });
+        queued(&server, "broken", recipe, 1).await;
+        let _: i64 = ask(&server, "CLIENT KILL TYPE normal SKIPME yes").await;
+        waits.abort();
+        assert!(waits.await.expect_err("aborted").is_cancelled());
+        locks[0].shutdown().await;
+        queued(&server, "broken", recipe, 0).await;
+        guard.release().await.expect("held");
+    }
+}
+
+/// As after the clock of the server was set back by an hour.
+///
+/// Seen to fail when who has a place keeps it at all costs: whoever comes next gets in before.
+#[tokio::test]
+async fn who_has_a_place_in_the_future_takes_one_of_now() {
+    let server = RedisServer::shared();
+    for (recipe, locks) in queueing(server, 1) {
+        let guard = locks[0].acquire("future").await.expect("free");
+        let lock = locks[0].clone();
+        let waits = tokio::spawn(async move { lock.acquire("future").await.expect("in time") });
+        queued(server, "future", recipe, 1).await;
+        let queue = key("future", recipe) + ":queue";
+        let came =
+            async || ask::<Vec<(String, u64)>>(server, format!("ZRANGE {queue} 0 -1 WITHSCORES")).await.remove(0);
+        let (member, first) = came().await;
+        let _: i64 = ask(server, format!("ZADD {queue} {} {member}", first + 3_600_000_000)).await;
+        let of_now = async || came().await.1 < first + 3_500_000_000;
+        eventually("its place is one of now", of_now).await;
+        guard.release().await.expect("held");
+        waits.await.expect("no panic").release().await.expect("held");
+    }
+}
