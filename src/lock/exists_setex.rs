@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     lease::Hold,
-    wire::{Script, millis},
+    wire::{Script, millis, unexpected},
 };
 use redis::Value;
 use std::{
@@ -44,11 +44,12 @@ impl Recipe for ExistsSetex {
             let name = claim.name("exists-setex");
             let mut call = ACQUIRE.call(&[&name]);
             call.arg(millis(claim.ttl)).arg(claim.token.as_bytes());
-            if claim.hub.run(call).await? == Value::Nil {
-                return Ok(Attempt::Busy(Busy::default()));
-            }
             let ttl = claim.ttl;
-            Ok(Attempt::acquired(Owned::new(claim, name), ttl))
+            match claim.hub.run(call).await? {
+                Value::Okay => Ok(Attempt::acquired(Owned::new(claim, name), ttl)),
+                Value::Nil => Ok(Attempt::Busy(Busy::default())),
+                other => Err(unexpected(&other)),
+            }
         })
     }
 

@@ -20,7 +20,7 @@ use crate::{
     clock::Timestamp,
     lease::Hold,
     store::StoreError,
-    wire::{IntoServer, millis},
+    wire::{IntoServer, millis, unexpected},
 };
 use majority::Majority;
 use redis::Value;
@@ -114,5 +114,9 @@ async fn set(claim: Arc<Claim>, name: String) -> Result<Hold, StoreError> {
         },
         answer => answer?,
     };
-    Ok(held_if(set != Value::Nil))
+    match set {
+        Value::Okay => Ok(Hold::Held),
+        Value::Nil => Ok(Hold::Lost),
+        other => Err(unexpected(&other)),
+    }
 }

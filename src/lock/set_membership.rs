@@ -78,7 +78,11 @@ impl Recipe for SetMembership {
             let answer = claim.hub.transact(&both).await?;
             let Value::Array(parts) = &answer else { return Err(unexpected(&answer)) };
             // The companion alone decides: a member without one was left by a holder that died.
-            Ok(granted(!matches!(parts[..], [_, Value::Nil]), Accompanied(member), claim.ttl))
+            match parts[..] {
+                [_, Value::Okay] => Ok(Attempt::acquired(Accompanied(member), claim.ttl)),
+                [_, Value::Nil] => Ok(Attempt::Busy(Busy::default())),
+                _ => Err(unexpected(&answer)),
+            }
         })
     }
 

@@ -12,7 +12,10 @@ use super::{
     queue::{Queue, Queued},
     recipe::{Attempt, Busy, Claim, Doing, Place, Sealed},
 };
-use crate::{lease::Hold, wire::millis};
+use crate::{
+    lease::Hold,
+    wire::{millis, unexpected},
+};
 use redis::Value;
 use std::sync::Arc;
 
@@ -41,7 +44,8 @@ impl Recipe for SetPx {
         Box::pin(async move {
             match claim.hub.send(&cmd).await {
                 Ok(Value::Nil) => Ok(Attempt::Busy(Busy::default())),
-                Ok(_) => Ok(Attempt::acquired(Queued::new(QUEUE, claim.clone()), claim.ttl)),
+                Ok(Value::Okay) => Ok(Attempt::acquired(Queued::new(QUEUE, claim.clone()), claim.ttl)),
+                Ok(other) => Err(unexpected(&other)),
                 // The first reply was lost: the script knows its token again.
                 Err(error) if error.is_disconnected() => QUEUE.acquire(claim, Place::None).await,
                 Err(error) => Err(error),
