@@ -103,11 +103,11 @@ impl LockGuard {
     /// recipe is not [extendable](super::Guarantees::extendable); [`Input`](LockErrorKind::Input) for a ttl of zero;
     /// [`Store`](LockErrorKind::Store) if the server did not say, and then it may be extended or not.
     ///
-    /// Dropping the future may or may not extend it.
+    /// Dropping the future may or may not extend it. As long as that is not known, and of several extensions at once, the
+    /// shorter time is what [remains](Self::remaining).
     pub async fn extend(&self, ttl: Duration) -> Result<(), LockError> {
         self.extendable()?;
         accept_ttl(&self.name, ttl)?;
-        let sent = Timestamp::now();
         let held = self.held.clone();
         let doing: Doing<Hold> = Box::pin(async move {
             match held.extend(ttl).await {
@@ -115,9 +115,10 @@ impl LockGuard {
                 answer => answer,
             }
         });
+        let extension = self.tenure.ask(ttl.saturating_sub(self.held.margin(ttl)));
         match within(self.lock.config.op_timeout, doing).await {
             Ok(Hold::Held) => {
-                self.tenure.prolong(sent, ttl.saturating_sub(self.held.margin(ttl)));
+                self.tenure.extended(&extension);
                 Ok(())
             }
             Ok(Hold::Lost) => {
@@ -162,7 +163,7 @@ impl LockGuard {
         }
     }
 
-    /// Extends it from now on every third of its ttl, until it is released, dropped or [lost](Self::lost), or has been
+    /// Extends it from now on every third of its ttl, sooner if less of it is left, until it is released, dropped or [lost](Self::lost), or has been
     /// held for [`max_hold`](super::Lock::max_hold); then it ends with its ttl. Once is enough.
     ///
     /// # Errors

@@ -183,9 +183,9 @@ impl Lock {
     /// Waits until everything is done that goes on behind: locks whose guard was dropped, acquisitions that were given up.
     /// Before a process ends, so that others need not wait for a ttl.
     pub async fn shutdown(&self) {
+        // For good: it takes on more all the same, and to open it again would be to keep others here who wait.
         self.hub.behind.close();
         self.hub.behind.wait().await;
-        self.hub.behind.reopen();
     }
 
     fn set(mut self, change: impl FnOnce(&mut Config)) -> Self {
