@@ -93,7 +93,8 @@ impl Recipe for GetSet {
                 }
                 until = ends();
                 let before = claim.hub.send(redis::cmd("GETSET").arg(&name).arg(until)).await?;
-                if time(&before) != Some(current) {
+                // Nil: its holder released it late, and nobody else was there.
+                if before != Value::Nil && time(&before) != Some(current) {
                     return Ok(Attempt::Busy(Busy::default())); // somebody was faster; their time is overwritten by ours
                 }
             }

@@ -17,6 +17,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
+use tokio::runtime::Handle;
 use tokio_util::task::AbortOnDropHandle;
 
 /// A lock, for as long as it is held: until it is [released](Self::release) or dropped, or its time is over.
@@ -167,18 +168,18 @@ impl LockGuard {
     }
 
     /// Extends it from now on to the [ttl](super::Lock::ttl) of its lock, every third of that, and sooner where less is
-    /// left of it, until it is released, dropped or [lost](Self::lost), or has been
-    /// held for [`max_hold`](super::Lock::max_hold); then it ends with its ttl. Once is enough.
+    /// left of it, until it is released, dropped or [lost](Self::lost), or has been held for
+    /// [`max_hold`](super::Lock::max_hold); then it ends with its ttl. Once is enough.
     ///
     /// # Errors
     ///
-    /// [`Recipe`](LockErrorKind::Recipe) if the recipe is not [extendable](super::Guarantees::extendable).
-    ///
-    /// # Panics
-    ///
-    /// Outside of a tokio runtime.
+    /// [`Recipe`](LockErrorKind::Recipe) if the recipe is not [extendable](super::Guarantees::extendable);
+    /// [`Extend`](LockErrorKind::Extend) outside of a tokio runtime, where nothing can be done later.
     pub fn keep_alive(&self) -> Result<(), LockError> {
         self.extendable()?;
+        let Ok(runtime) = Handle::try_current() else {
+            return Err(self.error(LockErrorKind::Extend, "outside of a tokio runtime nothing can extend it"));
+        };
         let heartbeat = Heartbeat {
             held: self.held.clone(),
             tenure: self.tenure.clone(),
@@ -186,7 +187,7 @@ impl LockGuard {
             op_timeout: self.lock.config.op_timeout,
             until: self.acquired.after(self.lock.config.max_hold),
         };
-        let task = AbortOnDropHandle::new(tokio::spawn(heartbeat.beat()));
+        let task = AbortOnDropHandle::new(runtime.spawn(heartbeat.beat()));
         *self.heartbeat.lock().unwrap_or_else(PoisonError::into_inner) = Some(task);
         Ok(())
     }

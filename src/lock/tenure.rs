@@ -100,8 +100,7 @@ pub(super) struct Heartbeat {
 impl Heartbeat {
     /// Aborted at any await, it has extended the lock or not.
     pub(super) async fn beat(self) {
-        // It may begin when most of the ttl has passed.
-        let mut pause = self.tenure.remaining().map_or(self.ttl, |left| left.min(self.ttl)) / 3;
+        let mut pause = self.ttl / 3;
         loop {
             self.sleep(pause).await;
             if Timestamp::now() >= self.until {
