@@ -95,19 +95,20 @@ impl LockGuard {
         self.tenure.remaining()
     }
 
-    /// Prolongs it to `ttl` from now, or shortens it.
+    /// Prolongs it to `ttl` from now, or shortens it; in whole milliseconds. [`keep_alive`](Self::keep_alive) goes on with
+    /// the ttl of the [`Lock`](super::Lock::ttl).
     ///
     /// # Errors
     ///
     /// [`Extend`](LockErrorKind::Extend) if it had expired or was taken over; [`Recipe`](LockErrorKind::Recipe) if the
-    /// recipe is not [extendable](super::Guarantees::extendable); [`Input`](LockErrorKind::Input) for a ttl of zero;
-    /// [`Store`](LockErrorKind::Store) if the server did not say, and then it may be extended or not.
+    /// recipe is not [extendable](super::Guarantees::extendable); [`Input`](LockErrorKind::Input) for a ttl of less
+    /// than a millisecond; [`Store`](LockErrorKind::Store) if the server did not say, and then it may be extended or not.
     ///
-    /// Dropping the future may or may not extend it.
+    /// Dropping the future may or may not extend it. As long as that is not known, and of several extensions at once, the
+    /// shorter time is what [remains](Self::remaining).
     pub async fn extend(&self, ttl: Duration) -> Result<(), LockError> {
         self.extendable()?;
         accept_ttl(&self.name, ttl)?;
-        let sent = Timestamp::now();
         let held = self.held.clone();
         let doing: Doing<Hold> = Box::pin(async move {
             match held.extend(ttl).await {
@@ -115,9 +116,10 @@ impl LockGuard {
                 answer => answer,
             }
         });
+        let extension = self.tenure.ask(ttl.saturating_sub(self.held.margin(ttl)));
         match within(self.lock.config.op_timeout, doing).await {
             Ok(Hold::Held) => {
-                self.tenure.prolong(sent, ttl.saturating_sub(self.held.margin(ttl)));
+                self.tenure.extended(&extension);
                 Ok(())
             }
             Ok(Hold::Lost) => {
@@ -128,11 +130,13 @@ impl LockGuard {
         }
     }
 
-    /// Asks the server whether it is still held.
+    /// Asks the server whether it is still held. Where it is not, it is [lost](Self::lost) from then on.
     ///
     /// # Errors
     ///
     /// [`Store`](LockErrorKind::Store) if the server does not answer.
+    ///
+    /// Dropping the future loses nothing.
     pub async fn check(&self) -> Result<Hold, LockError> {
         match within(self.lock.config.op_timeout, self.held.check()).await {
             Ok(Hold::Lost) => {
@@ -162,7 +166,8 @@ impl LockGuard {
         }
     }
 
-    /// Extends it from now on every third of its ttl, until it is released, dropped or [lost](Self::lost), or has been
+    /// Extends it from now on to the [ttl](super::Lock::ttl) of its lock, every third of that, and sooner where less is
+    /// left of it, until it is released, dropped or [lost](Self::lost), or has been
     /// held for [`max_hold`](super::Lock::max_hold); then it ends with its ttl. Once is enough.
     ///
     /// # Errors
@@ -216,7 +221,8 @@ impl LockGuard {
         if self.lock.config.recipe.guarantees().extendable {
             return Ok(());
         }
-        let reason = format!("a lock of the recipe {} cannot be extended", self.lock.config.recipe.name());
+        let recipe = self.lock.config.recipe.name();
+        let reason = format!("the recipe {recipe} cannot extend a lock: take another one, or a longer ttl");
         Err(LockError::new(LockErrorKind::Recipe, &self.name, reason))
     }
 

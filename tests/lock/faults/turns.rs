@@ -5,8 +5,9 @@ use super::{
     child::{Part, Recipe, Task},
     key, lock, queued,
 };
-use crate::support::{MS, RedisServer, SECOND};
+use crate::support::{MS, RedisServer, SECOND, eventually};
 use stampede_guard::lock::Fused;
+use std::time::Duration;
 
 fn fused(server: &RedisServer, name: &str, part: Part) -> Task {
     Task::new(server, name, Recipe::Fused, part)
@@ -72,6 +73,30 @@ async fn who_was_stopped_while_it_waited_costs_its_ttl() {
     let token = guard.fencing_token();
     guard.release().await.expect("held");
     assert!(stopped.result::<Option<u64>>().await > token);
+}
+
+/// Whoever waits is heard of every second, and who was not for three of them is not handed anything.
+///
+/// Seen to fail when it does not matter when somebody was heard of.
+#[tokio::test]
+async fn who_was_stopped_for_long_is_passed_over() {
+    let server = RedisServer::shared();
+    let lock = lock(server.client()).recipe(Fused);
+    let guard = lock.acquire("long").await.expect("free");
+    let stopped = fused(server, "long", Part::Keep).start();
+    queued(server, "long", "fused", 1).await;
+    let next = lock.wait(30 * SECOND); // half of the ttl that the stopped one wants
+    let next = tokio::spawn(async move { next.acquire("long").await.expect("in time") });
+    queued(server, "long", "fused", 2).await;
+    stopped.pause();
+    let clock = async || {
+        let (seconds, micros): (u64, u64) = ask(server, "TIME").await;
+        Duration::from_secs(seconds) + Duration::from_micros(micros)
+    };
+    let since = clock().await;
+    eventually("three seconds pass", async || clock().await > since + 3 * SECOND).await;
+    guard.release().await.expect("held");
+    next.await.expect("no panic").release().await.expect("held");
 }
 
 /// Seen to fail when nobody asks before he is told.
