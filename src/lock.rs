@@ -3,6 +3,29 @@
 //! Which one to use, what each costs and how it fails is in `docs/locks.md`. In short: [`SetPx`], the default, unless you
 //! need a fencing token, which [`Fused`] has. The others are here because they are in use, in posts, books and systems,
 //! and whoever meets one should be able to see what it does.
+//!
+//! ```no_run
+//! # async fn example(job: impl Future<Output = ()>) -> Result<(), Box<dyn std::error::Error>> {
+//! use stampede_guard::{lock::{Fused, Lock, LockErrorKind}, redis};
+//!
+//! let lock = Lock::new(redis::Client::open("redis://127.0.0.1/")?).recipe(Fused);
+//! let guard = match lock.acquire("nightly-report").await {
+//!     Ok(guard) => guard,
+//!     Err(error) if error.kind() == LockErrorKind::Acquisition => return Ok(()), // somebody else does it
+//!     Err(error) => return Err(error.into()),                                    // nobody knows: Redis is away
+//! };
+//! guard.keep_alive()?;
+//! tokio::select! {
+//!     () = job => guard.release().await?,
+//!     () = guard.lost() => eprintln!("stopped: somebody else may be at work"),
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! The texts that the recipes come from are numbered. 000: a post on locking with node.js and Redis. 001: the README of
+//! redislock. 002: "Redis in Action", 11.2.2. 003: the page of `SETNX` in the Redis documentation. 004: the post "Redis as
+//! a mutex service".
 
 pub(crate) mod behind;
 mod counter;

@@ -365,7 +365,7 @@ async fn the_table_explains_what_it_cannot_measure() {
         (["--clients", "1,0"], "0 is not in 1..=1000"),
         (["--seconds", "0"], "not between 0.1 and 3600 seconds"),
         (["--seconds", "long"], "not a number of seconds"),
-        (["--delay", "-1"], "--delay"),
+        (["--delay", "soon"], "--delay"),
         (["--redis", "no url"], "--redis"),
     ];
     for (args, words) in cases {

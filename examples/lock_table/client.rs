@@ -117,16 +117,12 @@ impl Contender {
     }
 
     async fn release(&mut self, name: &str, held: Held) -> Result<()> {
-        match (self, held) {
-            (Self::Bare(bare), Held::Bare(token)) => {
-                if !bare.release(name, &token).await? {
-                    return Err("the lock was lost before it was released".into());
-                }
-            }
-            (_, Held::Guard(guard)) => guard.release().await?,
-            _ => {}
-        }
-        Ok(())
+        let released = match (self, held) {
+            (Self::Bare(bare), Held::Bare(token)) => bare.release(name, &token).await?,
+            (_, Held::Guard(guard)) => guard.release().await.map(|()| true)?,
+            _ => true,
+        };
+        if released { Ok(()) } else { Err("the lock was lost before it was released".into()) }
     }
 }
 

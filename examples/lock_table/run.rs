@@ -5,7 +5,7 @@ use crate::{
     args::{Args, Duty},
     bare, cell, picture,
     redis_server::RedisServer,
-    table::Table,
+    table::{self, Table},
 };
 
 /// `true` if nobody ever held the lock beside somebody else.
@@ -37,7 +37,7 @@ pub(crate) async fn run(args: &Args) -> Result<bool> {
             };
             table.add(row, clients, cell::measure(row, clients, &duty, &mut server).await?);
         }
-        table.compare(clients);
+        table::print_book(clients);
     }
     if let Some(path) = &args.svg {
         picture::draw(path, &table.lines())?;

@@ -1,11 +1,4 @@
 //! `INCR`: who gets 1 holds the lock; all others, and the holder when it is done, `DECR`.
-//!
-//! Origin: the afterthought of "Redis as a mutex service" (seed 004).
-//!
-//! Known failure: the count drifts. A holder that crashes, a contender that crashes between its two commands, a reply that
-//! is lost: each leaves the count one too high, and nobody ever gets 1 again. An expiry would make it worse, since the
-//! `DECR` of a late holder then takes the lock from its successor. And under contention the losers' own counts keep a free
-//! lock from being seen as free.
 
 use super::{
     Guarantees, Recipe,
@@ -16,6 +9,13 @@ use redis::Value;
 use std::{sync::Arc, time::Duration};
 
 /// A counter that is 1 while the lock is held, unless something went wrong.
+///
+/// Origin: the afterthought of "Redis as a mutex service" (seed 004).
+///
+/// Known failure: the count drifts. A holder that crashes, a contender that crashes between its two commands, a reply that
+/// is lost: each leaves the count one too high, and nobody ever gets 1 again. An expiry would make it worse, since the
+/// `DECR` of a late holder then takes the lock from its successor. And under contention the losers' own counts keep a free
+/// lock from being seen as free.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counter;
 

@@ -21,8 +21,7 @@ pub enum LockErrorKind {
     Acquisition,
     /// It had expired, or was taken over, by the time it was [released](super::LockGuard::release).
     Release,
-    /// It had expired, or was taken over, by the time it was [extended](super::LockGuard::extend); or the recipe cannot
-    /// extend.
+    /// It had expired, or was taken over, by the time it was [extended](super::LockGuard::extend).
     Extend,
     /// It was held all the time that [`check`](super::Lock::check) was willing to wait.
     Held,
@@ -31,7 +30,8 @@ pub enum LockErrorKind {
     Store,
     /// A name or a ttl that cannot be one. Nothing was sent.
     Input,
-    /// The recipe does not promise what it would be needed for.
+    /// The recipe cannot do what was asked of it: extend a lock, or carry a [guard](crate::store::LockedStore). Nothing was
+    /// sent; take another recipe.
     Recipe,
 }
 

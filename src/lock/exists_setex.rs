@@ -1,9 +1,4 @@
 //! `EXISTS`, and if it does not, `SETEX`, in one script; compare-and-delete in another.
-//!
-//! Origin: Redis in Action, listings 11.5 and 11.6 (seed 002), which try again after 1 ms.
-//!
-//! Known failure: a holder whose reply was lost takes its own lock for somebody else's until it expires, and every
-//! contender asks a thousand times a second.
 
 use super::{
     Guarantees, Recipe,
@@ -12,7 +7,7 @@ use super::{
 };
 use crate::{
     lease::Hold,
-    wire::{Script, millis},
+    wire::{Script, millis, unexpected},
 };
 use redis::Value;
 use std::{
@@ -21,6 +16,11 @@ use std::{
 };
 
 /// The lock of Redis in Action, in Lua.
+///
+/// Origin: Redis in Action, listings 11.5 and 11.6 (seed 002), which try again after 1 ms.
+///
+/// Known failure: a holder whose reply was lost takes its own lock for somebody else's until it expires, and every
+/// contender asks a thousand times a second.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ExistsSetex;
 
@@ -44,11 +44,12 @@ impl Recipe for ExistsSetex {
             let name = claim.name("exists-setex");
             let mut call = ACQUIRE.call(&[&name]);
             call.arg(millis(claim.ttl)).arg(claim.token.as_bytes());
-            if claim.hub.run(call).await? == Value::Nil {
-                return Ok(Attempt::Busy(Busy::default()));
-            }
             let ttl = claim.ttl;
-            Ok(Attempt::acquired(Owned::new(claim, name), ttl))
+            match claim.hub.run(call).await? {
+                Value::Okay => Ok(Attempt::acquired(Owned::new(claim, name), ttl)),
+                Value::Nil => Ok(Attempt::Busy(Busy::default())),
+                other => Err(unexpected(&other)),
+            }
         })
     }
 

@@ -1,10 +1,4 @@
 //! The lease of the guard as a lock: token and stamp, granted, handed over and released by scripts.
-//!
-//! Origin: this project. The stamp is the server's time at the grant, which grows from grant to grant: a fencing token
-//! for whatever the holder writes to.
-//!
-//! Known failure: a failover before the lock was replicated gives it to a second holder; and if the server's clock is set
-//! back, fencing tokens stop growing until it has caught up.
 
 use super::{
     Guarantees, Recipe, owned,
@@ -15,6 +9,12 @@ use crate::lease::Hold;
 use std::sync::Arc;
 
 /// A lease with a fencing token, handed over to who has waited longest.
+///
+/// Origin: this project. The stamp is the server's time at the grant, which grows from grant to grant: a fencing token
+/// for whatever the holder writes to.
+///
+/// Known failure: a failover before the lock was replicated gives it to a second holder; and if the server's clock is set
+/// back, fencing tokens stop growing until it has caught up.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Fused;
 

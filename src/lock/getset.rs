@@ -1,11 +1,4 @@
 //! `SETNX` of the time at which the lock ends, by the clock of the holder; `GETSET` to take an expired one over.
-//!
-//! Origin: the page of `SETNX` (seed 003) and the first recipe of the post on locking with node.js (seed 000), which
-//! spins every 500 ms.
-//!
-//! Known failure: it compares the clocks of hosts. One that is 5 s ahead takes over a lock that has 5 s to go, and then
-//! two hold it; one that is behind leaves a dead lock standing. A value that is only a time identifies nobody, and those
-//! who come too late with `GETSET` overwrite it, so a release deletes what is there, whoever holds it.
 
 mod stamped;
 
@@ -23,6 +16,13 @@ use std::{
 };
 
 /// A time stamp for a lock, taken over when it has passed.
+///
+/// Origin: the page of `SETNX` (seed 003) and the first recipe of the post on locking with node.js (seed 000), which
+/// spins every 500 ms.
+///
+/// Known failure: it compares the clocks of hosts. One that is 5 s ahead takes over a lock that has 5 s to go, and then
+/// two hold it; one that is behind leaves a dead lock standing. A value that is only a time identifies nobody, and those
+/// who come too late with `GETSET` overwrite it, so a release deletes what is there, whoever holds it.
 #[derive(Clone)]
 pub struct GetSet {
     clock: Clock,
@@ -93,7 +93,8 @@ impl Recipe for GetSet {
                 }
                 until = ends();
                 let before = claim.hub.send(redis::cmd("GETSET").arg(&name).arg(until)).await?;
-                if time(&before) != Some(current) {
+                // Nil: its holder released it late, and nobody else was there.
+                if before != Value::Nil && time(&before) != Some(current) {
                     return Ok(Attempt::Busy(Busy::default())); // somebody was faster; their time is overwritten by ours
                 }
             }

@@ -17,6 +17,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
+use tokio::runtime::Handle;
 use tokio_util::task::AbortOnDropHandle;
 
 /// A lock, for as long as it is held: until it is [released](Self::release) or dropped, or its time is over.
@@ -95,19 +96,20 @@ impl LockGuard {
         self.tenure.remaining()
     }
 
-    /// Prolongs it to `ttl` from now, or shortens it.
+    /// Prolongs it to `ttl` from now, or shortens it; in whole milliseconds. [`keep_alive`](Self::keep_alive) goes on with
+    /// the ttl of the [`Lock`](super::Lock::ttl).
     ///
     /// # Errors
     ///
     /// [`Extend`](LockErrorKind::Extend) if it had expired or was taken over; [`Recipe`](LockErrorKind::Recipe) if the
-    /// recipe is not [extendable](super::Guarantees::extendable); [`Input`](LockErrorKind::Input) for a ttl of zero;
-    /// [`Store`](LockErrorKind::Store) if the server did not say, and then it may be extended or not.
+    /// recipe is not [extendable](super::Guarantees::extendable); [`Input`](LockErrorKind::Input) for a ttl of less
+    /// than a millisecond; [`Store`](LockErrorKind::Store) if the server did not say, and then it may be extended or not.
     ///
-    /// Dropping the future may or may not extend it.
+    /// Dropping the future may or may not extend it. As long as that is not known, and of several extensions at once, the
+    /// shorter time is what [remains](Self::remaining).
     pub async fn extend(&self, ttl: Duration) -> Result<(), LockError> {
         self.extendable()?;
         accept_ttl(&self.name, ttl)?;
-        let sent = Timestamp::now();
         let held = self.held.clone();
         let doing: Doing<Hold> = Box::pin(async move {
             match held.extend(ttl).await {
@@ -115,9 +117,10 @@ impl LockGuard {
                 answer => answer,
             }
         });
+        let extension = self.tenure.ask(ttl.saturating_sub(self.held.margin(ttl)));
         match within(self.lock.config.op_timeout, doing).await {
             Ok(Hold::Held) => {
-                self.tenure.prolong(sent, ttl.saturating_sub(self.held.margin(ttl)));
+                self.tenure.extended(&extension);
                 Ok(())
             }
             Ok(Hold::Lost) => {
@@ -128,11 +131,13 @@ impl LockGuard {
         }
     }
 
-    /// Asks the server whether it is still held.
+    /// Asks the server whether it is still held. Where it is not, it is [lost](Self::lost) from then on.
     ///
     /// # Errors
     ///
     /// [`Store`](LockErrorKind::Store) if the server does not answer.
+    ///
+    /// Dropping the future loses nothing.
     pub async fn check(&self) -> Result<Hold, LockError> {
         match within(self.lock.config.op_timeout, self.held.check()).await {
             Ok(Hold::Lost) => {
@@ -162,18 +167,19 @@ impl LockGuard {
         }
     }
 
-    /// Extends it from now on every third of its ttl, until it is released, dropped or [lost](Self::lost), or has been
-    /// held for [`max_hold`](super::Lock::max_hold); then it ends with its ttl. Once is enough.
+    /// Extends it from now on to the [ttl](super::Lock::ttl) of its lock, every third of that, and sooner where less is
+    /// left of it, until it is released, dropped or [lost](Self::lost), or has been held for
+    /// [`max_hold`](super::Lock::max_hold); then it ends with its ttl. Once is enough.
     ///
     /// # Errors
     ///
-    /// [`Recipe`](LockErrorKind::Recipe) if the recipe is not [extendable](super::Guarantees::extendable).
-    ///
-    /// # Panics
-    ///
-    /// Outside of a tokio runtime.
+    /// [`Recipe`](LockErrorKind::Recipe) if the recipe is not [extendable](super::Guarantees::extendable);
+    /// [`Extend`](LockErrorKind::Extend) outside of a tokio runtime, where nothing can be done later.
     pub fn keep_alive(&self) -> Result<(), LockError> {
         self.extendable()?;
+        let Ok(runtime) = Handle::try_current() else {
+            return Err(self.error(LockErrorKind::Extend, "outside of a tokio runtime nothing can extend it"));
+        };
         let heartbeat = Heartbeat {
             held: self.held.clone(),
             tenure: self.tenure.clone(),
@@ -181,7 +187,7 @@ impl LockGuard {
             op_timeout: self.lock.config.op_timeout,
             until: self.acquired.after(self.lock.config.max_hold),
         };
-        let task = AbortOnDropHandle::new(tokio::spawn(heartbeat.beat()));
+        let task = AbortOnDropHandle::new(runtime.spawn(heartbeat.beat()));
         *self.heartbeat.lock().unwrap_or_else(PoisonError::into_inner) = Some(task);
         Ok(())
     }
@@ -216,7 +222,8 @@ impl LockGuard {
         if self.lock.config.recipe.guarantees().extendable {
             return Ok(());
         }
-        let reason = format!("a lock of the recipe {} cannot be extended", self.lock.config.recipe.name());
+        let recipe = self.lock.config.recipe.name();
+        let reason = format!("the recipe {recipe} cannot extend a lock: take another one, or a longer ttl");
         Err(LockError::new(LockErrorKind::Recipe, &self.name, reason))
     }
 

@@ -56,10 +56,6 @@ impl Lock {
     /// unless [`Server::wakes_from`](super::Server::wakes_from) names a client; so do those who wait over a cluster.
     #[must_use]
     pub fn new(redis: impl IntoServer) -> Self {
-        Self::over(Hub::new(&redis.into_server()))
-    }
-
-    fn over(hub: Hub) -> Self {
         let config = Config {
             recipe: Arc::new(SetPx),
             namespace: DEFAULT_NAMESPACE.into(),
@@ -70,7 +66,7 @@ impl Lock {
             delay: None,
             fair: true,
         };
-        Self { hub: Arc::new(hub), config }
+        Self { hub: Arc::new(Hub::new(&redis.into_server())), config }
     }
 
     /// How to lock. All who share a lock have to use the same recipe. Default: [`SetPx`].
@@ -89,7 +85,8 @@ impl Lock {
     }
 
     /// How long a lock lives that nobody extends: for so long the others wait in vain for a holder that died. In whole
-    /// milliseconds. Default: 10 s. With zero, nothing can be acquired.
+    /// milliseconds. Default: 10 s. With less than a millisecond nothing can be acquired:
+    /// [`Input`](super::LockErrorKind::Input).
     #[must_use]
     pub fn ttl(self, ttl: Duration) -> Self {
         self.set(|config| config.ttl = ttl)
@@ -102,16 +99,17 @@ impl Lock {
         self.set(|config| config.patience = Patience::Retries(most))
     }
 
-    /// How long is waited where the lock is held, instead of counting [`retries`](Self::retries). With the recipes
+    /// How long is waited where the lock is held. With the recipes
     /// [`SetPx`] and [`Fused`](super::Fused) those who wait are queued and woken by message; with the others they try
-    /// again every [`delay`](Self::delay).
+    /// again every [`delay`](Self::delay). An operation that is under way then may take its
+    /// [`op_timeout`](Self::op_timeout) more. Takes the place of [`retries`](Self::retries).
     #[must_use]
     pub fn wait(self, budget: Duration) -> Self {
         self.set(|config| config.patience = Patience::Wait(budget))
     }
 
     /// How long to wait between two attempts. Default: what the source of the [recipe](Recipe::delay) says, 50 ms for the
-    /// default one.
+    /// default one. With zero each answer is followed by the next question.
     #[must_use]
     pub fn delay(self, delay: Duration) -> Self {
         self.set(|config| config.delay = Some(delay))
@@ -170,22 +168,28 @@ impl Lock {
         Wanted::new(self, name)?.acquire().await
     }
 
-    /// Waits until nobody holds it, as often as [`retries`](Self::retries) or as long as [`wait`](Self::wait) say. By then
-    /// somebody else may have acquired it.
+    /// Waits until nobody holds it, this process included: looks every [`delay`](Self::delay), as often as
+    /// [`retries`](Self::retries) or as long as [`wait`](Self::wait) say. It acquires nothing, so by then somebody may have
+    /// it again.
     ///
     /// # Errors
     ///
     /// [`Held`](super::LockErrorKind::Held) if it was held all the time; otherwise as [`try_acquire`](Self::try_acquire).
+    ///
+    /// Dropping the future leaves nothing behind.
     pub async fn check(&self, name: &str) -> Result<(), LockError> {
         Wanted::new(self, name)?.check().await
     }
 
-    /// Waits until everything is done that goes on behind: locks whose guard was dropped, acquisitions that were given up.
-    /// Before a process ends, so that others need not wait for a ttl.
+    /// Waits until everything is done that goes on behind: locks whose guard was dropped, acquisitions that were given up,
+    /// of this handle and its clones. Before a process ends, so that others need not wait for a ttl. What takes longer than
+    /// 2 s is given up, so this takes no longer; guards that exist are not waited for, and the handle can be used afterwards.
+    ///
+    /// Dropping the future stops the waiting, and nothing else.
     pub async fn shutdown(&self) {
+        // For good: it takes on more all the same, and to open it again would be to keep others here who wait.
         self.hub.behind.close();
         self.hub.behind.wait().await;
-        self.hub.behind.reopen();
     }
 
     fn set(mut self, change: impl FnOnce(&mut Config)) -> Self {

@@ -1,5 +1,5 @@
-//! Those who wait for a lock, first come first served: a sorted set in Redis, whose first has the lock handed over by the very
-//! script that releases it, and is told so by message. Nobody spins, and nobody who comes later gets in between.
+//! Those who wait for a lock, first come first served: a sorted set in Redis, whose first member is handed the lock by the
+//! very script that releases it, and is told so by message. Nobody spins, and nobody who comes later gets in between.
 
 use super::{
     owned,

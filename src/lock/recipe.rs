@@ -12,7 +12,7 @@ use std::{fmt, sync::Arc, time::Duration};
 ///
 /// The recipes are those of this module; the trait cannot be implemented elsewhere.
 pub trait Recipe: fmt::Debug + Send + Sync + Sealed + 'static {
-    /// As in the tables.
+    /// What it is called in [`held_locks`](super::held_locks), in errors and in `Debug` of a guard.
     fn name(&self) -> &'static str;
 
     /// What it promises.

@@ -1,12 +1,4 @@
 //! `SET NX PX` on N servers that know nothing of each other: who has a majority of them in time holds the lock.
-//!
-//! Origin: named by the page of `SETNX` (seed 003); the algorithm is that of the Redis documentation, with its drift of a
-//! hundredth of the ttl and 2 ms. It tries again after a random time of up to 200 ms.
-//!
-//! Known failure: a server that restarts without its data, within the ttl of a lock that it had granted, can be part of a
-//! second majority: keep it away for longer than the longest ttl, or let it write every command to disk before it answers.
-//! And no more than with the others, a holder that is paused for longer than the ttl can be kept from believing that it
-//! holds the lock; there is no single place at which a token could be compared.
 
 mod majority;
 
@@ -20,13 +12,21 @@ use crate::{
     clock::Timestamp,
     lease::Hold,
     store::StoreError,
-    wire::{IntoServer, millis},
+    wire::{IntoServer, millis, unexpected},
 };
 use majority::Majority;
 use redis::Value;
 use std::{sync::Arc, time::Duration};
 
 /// A majority of several servers.
+///
+/// Origin: named by the page of `SETNX` (seed 003); the algorithm is that of the Redis documentation, with its drift of a
+/// hundredth of the ttl and 2 ms. It tries again after a random time of up to 200 ms.
+///
+/// Known failure: a server that restarts without its data, within the ttl of a lock that it had granted, can be part of a
+/// second majority: keep it away for longer than the longest ttl, or let it write every command to disk before it answers.
+/// And no more than with the others, a holder that is paused for longer than the ttl can be kept from believing that it
+/// holds the lock; there is no single place at which a token could be compared.
 #[derive(Clone, Debug)]
 pub struct Redlock {
     others: Arc<[Arc<Hub>]>,
@@ -41,8 +41,9 @@ impl Redlock {
         Self { others, patience: Duration::from_millis(50) }
     }
 
-    /// How long each server may take to answer: little beside the ttl, so that one that is down does not use it up.
-    /// Default: 50 ms.
+    /// How long each server may take to answer: little beside the ttl, so that one that is down does not use it up,
+    /// and less than half of the [`op_timeout`](super::Lock::op_timeout), which an attempt that fails needs twice: to ask,
+    /// and to give back. Default: 50 ms.
     #[must_use]
     pub fn server_timeout(self, most: Duration) -> Self {
         Self { patience: most, ..self }
@@ -114,5 +115,9 @@ async fn set(claim: Arc<Claim>, name: String) -> Result<Hold, StoreError> {
         },
         answer => answer?,
     };
-    Ok(held_if(set != Value::Nil))
+    match set {
+        Value::Okay => Ok(Hold::Held),
+        Value::Nil => Ok(Hold::Lost),
+        other => Err(unexpected(&other)),
+    }
 }

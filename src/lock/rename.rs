@@ -1,12 +1,5 @@
 //! `MULTI`, `SETEX` of a temporary key, `RENAMENX` of it to the lock, `EXEC`: expiry and "only if absent" in one step, from
 //! a time when `SET` could not do both.
-//!
-//! Origin: the second recipe of the post on locking with node.js (seed 000), which spins every 500 ms. There all contenders
-//! share one temporary key; here each attempt has its own, and removes it in the same transaction.
-//!
-//! Known failure: the release goes by the holder's own timer. A holder that is paused between looking at it and its `DEL`
-//! deletes the lock of its successor. As in the post, it does not even try near the end (500 ms of 10 s), and lets the
-//! lock expire.
 
 use super::{
     Guarantees, Recipe, owned,
@@ -22,6 +15,13 @@ use redis::Value;
 use std::{sync::Arc, time::Duration};
 
 /// A temporary key with an expiry, renamed to the lock.
+///
+/// Origin: the second recipe of the post on locking with node.js (seed 000), which spins every 500 ms. There all contenders
+/// share one temporary key; here each attempt has its own, and removes it in the same transaction.
+///
+/// Known failure: the release goes by the holder's own timer. A holder that is paused between looking at it and its `DEL`
+/// deletes the lock of its successor. As in the post, it does not even try near the end (500 ms of 10 s), and lets the
+/// lock expire.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Rename;
 

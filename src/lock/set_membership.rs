@@ -1,11 +1,4 @@
 //! `SADD` into one set of all locks that are held, `SREM` out of it.
-//!
-//! Origin: "Redis as a mutex service" (seed 004), which spins every 100 ms.
-//!
-//! Known failure: a member has no expiry. A holder that crashes locks the others out for ever, and a reply that is lost
-//! locks out everybody, the holder included. [`with_expiry`](SetMembership::with_expiry) adds a companion key that has one,
-//! and a token: then the companion is the lock, and the set a list of what is held. Either way all locks share one key,
-//! which in a cluster is one slot, and who deletes it frees them all.
 
 mod member;
 
@@ -22,6 +15,13 @@ use redis::Value;
 use std::{sync::Arc, time::Duration};
 
 /// A set of the names of all locks that are held.
+///
+/// Origin: "Redis as a mutex service" (seed 004), which spins every 100 ms.
+///
+/// Known failure: a member has no expiry. A holder that crashes locks the others out for ever, and a reply that is lost
+/// locks out everybody, the holder included. [`with_expiry`](SetMembership::with_expiry) adds a companion key that has one,
+/// and a token: then the companion is the lock, and the set a list of what is held. Either way all locks share one key,
+/// which in a cluster is one slot, and who deletes it frees them all.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SetMembership {
     expires: bool,
@@ -78,7 +78,11 @@ impl Recipe for SetMembership {
             let answer = claim.hub.transact(&both).await?;
             let Value::Array(parts) = &answer else { return Err(unexpected(&answer)) };
             // The companion alone decides: a member without one was left by a holder that died.
-            Ok(granted(!matches!(parts[..], [_, Value::Nil]), Accompanied(member), claim.ttl))
+            match parts[..] {
+                [_, Value::Okay] => Ok(Attempt::acquired(Accompanied(member), claim.ttl)),
+                [_, Value::Nil] => Ok(Attempt::Busy(Busy::default())),
+                _ => Err(unexpected(&answer)),
+            }
         })
     }
 

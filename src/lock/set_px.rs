@@ -1,22 +1,25 @@
 //! `SET name token NX PX ttl`, and compare-and-delete in a script.
-//!
-//! Origin: the fourth recipe of the post on locking with node.js (seed 000), redislock (seed 001), and what the page of
-//! `SETNX` recommends (seed 003). The seeds spin, every 500 ms and every 50 ms; here who waits for a
-//! [budget](super::Lock::wait) is queued and woken.
-//!
-//! Known failure: a failover before the lock was replicated gives it to a second holder, and so does a pause of the holder
-//! for longer than the ttl. Nothing here can prevent either; compare the token where it matters.
 
 use super::{
     Guarantees, Recipe, owned,
     queue::{Queue, Queued},
     recipe::{Attempt, Busy, Claim, Doing, Place, Sealed},
 };
-use crate::{lease::Hold, wire::millis};
+use crate::{
+    lease::Hold,
+    wire::{millis, unexpected},
+};
 use redis::Value;
 use std::sync::Arc;
 
 /// `SET NX PX`, released by compare-and-delete. The default of [`Lock`](super::Lock).
+///
+/// Origin: the fourth recipe of the post on locking with node.js (seed 000), redislock (seed 001), and what the page of
+/// `SETNX` recommends (seed 003). The seeds spin, every 500 ms and every 50 ms; here who waits for a
+/// [budget](super::Lock::wait) is queued and woken.
+///
+/// Known failure: a failover before the lock was replicated gives it to a second holder, and so does a pause of the holder
+/// for longer than the ttl. Nothing here can prevent either; compare the token where it matters.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SetPx;
 
@@ -41,7 +44,8 @@ impl Recipe for SetPx {
         Box::pin(async move {
             match claim.hub.send(&cmd).await {
                 Ok(Value::Nil) => Ok(Attempt::Busy(Busy::default())),
-                Ok(_) => Ok(Attempt::acquired(Queued::new(QUEUE, claim.clone()), claim.ttl)),
+                Ok(Value::Okay) => Ok(Attempt::acquired(Queued::new(QUEUE, claim.clone()), claim.ttl)),
+                Ok(other) => Err(unexpected(&other)),
                 // The first reply was lost: the script knows its token again.
                 Err(error) if error.is_disconnected() => QUEUE.acquire(claim, Place::None).await,
                 Err(error) => Err(error),

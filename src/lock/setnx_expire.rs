@@ -1,10 +1,4 @@
 //! `SETNX`, then `EXPIRE`; a contender that finds a lock without expiry gives it one. Released by `WATCH`.
-//!
-//! Origin: Redis in Action, listing 11.4 (seed 002), the lock before it was rewritten in Lua; tries again after 1 ms.
-//!
-//! Known failure: the window between the two commands. A holder that crashes in it leaves a lock without expiry, which
-//! stands until a contender comes and repairs it, and a whole ttl longer. A holder that is merely slow in it may find its
-//! lock repaired, expired and taken, and believe that it has it.
 
 use super::{
     Guarantees, Recipe, owned,
@@ -16,6 +10,12 @@ use redis::{Cmd, Value};
 use std::{sync::Arc, time::Duration};
 
 /// The first lock of Redis in Action.
+///
+/// Origin: Redis in Action, listing 11.4 (seed 002), the lock before it was rewritten in Lua; tries again after 1 ms.
+///
+/// Known failure: the window between the two commands. A holder that crashes in it leaves a lock without expiry, which
+/// stands until a contender comes and repairs it, and a whole ttl longer. A holder that is merely slow in it may find its
+/// lock repaired, expired and taken, and believe that it has it.
 #[derive(Clone, Debug)]
 pub struct SetnxExpire {
     exclusive: Arc<Exclusive>,

@@ -7,7 +7,7 @@ use super::{
     handle::Patience,
     hub::{Seat, Told},
     queue::Queue,
-    recipe::{Attempt, Busy, Claim, Place},
+    recipe::{Attempt, Busy, Claim, Place, give_back},
 };
 use crate::{
     clock::{self, Timestamp},
@@ -234,7 +234,7 @@ struct Queueing {
 impl Drop for Queueing {
     fn drop(&mut self) {
         if let Some(claim) = self.claim.take() {
-            let leaving = self.queue.leave(claim.clone());
+            let leaving = give_back(self.queue.leave(claim.clone()), Some(self.queue.leave(claim.clone())));
             behind::spawn(&claim.hub.behind, async move { drop(leaving.await) });
         }
     }

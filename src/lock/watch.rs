@@ -1,11 +1,4 @@
 //! Acquired like [`Rename`], released by `WATCH` / `MULTI` / `EXEC`.
-//!
-//! Origin: the third recipe of the post on locking with node.js (seed 000), which spins every 500 ms. The post watches the
-//! lock from its acquisition on, which takes a connection for every lock that is held; here it is watched when it is
-//! released and its token is compared, as redislock (seed 001) describes the same, which takes one for a moment.
-//!
-//! Known failure: over a connection that others use, their `EXEC` ends the watch, and a late holder deletes the lock of its
-//! successor. So it cannot be made of one: [`Watch::new`] takes a client.
 
 use super::{
     Guarantees, Recipe, Rename, owned,
@@ -17,6 +10,13 @@ use crate::lease::Hold;
 use std::{sync::Arc, time::Duration};
 
 /// Released by an optimistic transaction, on a connection of its own.
+///
+/// Origin: the third recipe of the post on locking with node.js (seed 000), which spins every 500 ms. The post watches the
+/// lock from its acquisition on, which takes a connection for every lock that is held; here it is watched when it is
+/// released and its token is compared, as redislock (seed 001) describes the same, which takes one for a moment.
+///
+/// Known failure: over a connection that others use, their `EXEC` ends the watch, and a late holder deletes the lock of its
+/// successor. So it cannot be made of one: [`Watch::new`] takes a client.
 ///
 /// A connection that others share does not do:
 ///

@@ -37,12 +37,15 @@ impl Exclusive {
             Some(connection) => connection,
             None => connect_alone(&self.client).await.map_err(store_error)?,
         };
-        let held = compare_and(&mut connection, name, token, steps).await.map_err(store_error)?;
+        let held = compare_and(&mut connection, name, token, steps).await.map_err(store_error);
         let mut idle = self.lock();
-        if idle.len() < MOST_IDLE {
-            idle.push(connection);
+        match held {
+            Ok(_) if idle.len() < MOST_IDLE => idle.push(connection),
+            Ok(_) => {}
+            // What ended this one may have ended them all: the next one is dialled.
+            Err(_) => idle.clear(),
         }
-        Ok(held)
+        held
     }
 
     /// Nothing in here panics while it holds the lock.

@@ -308,23 +308,32 @@ struct Ears {
     shared: Weak<Shared>,
 }
 
+impl Ears {
+    /// Asks the server which of these leases are over, and releases their locks.
+    fn verify(&self, suspects: impl FnOnce(&Holdings) -> Vec<(Lease, Address, Duration)>) {
+        let Some(shared) = self.shared.upgrade() else { return };
+        for (lease, at, span) in suspects(&shared.holdings) {
+            let (owner, shared) = (shared.hub.behind.clone(), shared.clone());
+            behind::spawn(&owner, async move { drop(shared.extend(&at, lease, span).await) });
+        }
+    }
+}
+
 impl Hear for Ears {
     fn inbox(&self) -> Inbox {
         self.wakes.inbox()
     }
 
-    /// An invalidation has ended the lease of somebody who holds the lock, or of one before: the server is asked which.
+    /// An invalidation has ended the lease of somebody who holds the lock, or of one before.
     fn hear(&self, message: &[u8]) {
         self.wakes.hear(message);
-        if let (Some((b'g', hash)), Some(shared)) = (message.split_first(), self.shared.upgrade()) {
-            for (lease, at, span) in shared.holdings.under(hash) {
-                let (owner, shared) = (shared.hub.behind.clone(), shared.clone());
-                behind::spawn(&owner, async move { drop(shared.extend(&at, lease, span).await) });
-            }
+        if let Some((b'g', hash)) = message.split_first() {
+            self.verify(|holdings| holdings.under(Some(hash)));
         }
     }
 
     fn missed(&self) {
         self.wakes.missed();
+        self.verify(|holdings| holdings.under(None));
     }
 }

@@ -36,8 +36,7 @@ mod fence;
 mod herds;
 mod leaders;
 
-use crate::support::{Down, RedisServer, SECOND, eventually};
-use futures_util::future::join_all;
+use crate::support::{RedisServer, SECOND, eventually};
 use serde::{Deserialize, Serialize};
 use stampede_guard::{
     StampedeGuard,
@@ -45,7 +44,7 @@ use stampede_guard::{
         Counter, ExistsSetex, Fused, GetSet, LockErrorKind, Recipe, Redlock, Rename, SetMembership, SetPx, SetnxExpire,
         Watch,
     },
-    store::LockedStore,
+    store::{Address, Ask, Inbox, Lead, LockedStore, Store, Token},
 };
 use std::{sync::OnceLock, time::Duration};
 
@@ -96,29 +95,33 @@ fn others() -> &'static [RedisServer; 2] {
     OTHERS.get_or_init(|| [(); 2].map(|()| RedisServer::start()))
 }
 
-/// As if in processes of their own, and connected: a machine that is busy with other tests is no outage. `span` is how long
-/// a lock lives without its holder.
+/// As if in processes of their own. `span` is how long a lock lives without its holder.
 async fn guards<const N: usize>(recipe: &str, namespace: &str, span: Duration) -> [StampedeGuard; N] {
-    let at = At::shared();
-    let guards = [(); N].map(|()| guard(recipe, &at, namespace, span));
-    for guard in &guards {
-        eventually("it is connected", async || {
-            let fetches = (0..4).map(|key| {
-                let fetch = async || Ok::<_, Down>(0);
-                guard.fetch(format!("warm-up {key} of {guard:p}"), fetch)
-            });
-            join_all(fetches).await;
-            guard.shutdown().await;
-            guard.report().filled > 0
-        })
-        .await;
+    let stores = [(); N].map(|()| locked(recipe, &At::shared()).hold(span));
+    for store in &stores {
+        connected(store).await;
     }
-    guards
+    stores.map(|store| guard(store, recipe, namespace, span))
 }
 
-fn guard(recipe: &str, at: &At, namespace: &str, span: Duration) -> StampedeGuard {
-    let store = locked(recipe, at).hold(span);
+fn guard(store: LockedStore, recipe: &str, namespace: &str, span: Duration) -> StampedeGuard {
     StampedeGuard::new(store).namespace(format!("{namespace}-{recipe}")).lease(span).op_timeout(30 * SECOND)
+}
+
+/// Everything it needs is dialled, so that a machine that is busy with other tests is no outage, and no message is missed.
+async fn connected(store: &LockedStore) {
+    let at = Address::new("warm-up", 0, format!("{:?}", Token::unique(Inbox::unique())));
+    let _listener = store.listen(&at);
+    eventually("it is connected, and hears", async || {
+        let [first, second] = [(); 2].map(|()| Token::unique(Inbox::unique()));
+        let ask = |token| store.lead(&at, Ask { token, lease: 30 * SECOND, seen: None });
+        let hears = ask(first).await.is_ok() && matches!(ask(second).await, Ok(Lead::Wait { registered: true, .. }));
+        for token in [first, second] {
+            let _ = store.abandon(&at, token, None).await;
+        }
+        hears
+    })
+    .await;
 }
 
 #[test]

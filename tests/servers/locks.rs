@@ -4,7 +4,10 @@ use crate::{
     Down, SECOND, acl, cluster,
     kit::{calls_of_a_herd, command, hits, patient},
     never,
-    support::{Origin, RedisServer, eventually},
+    support::{
+        Origin, RedisServer, eventually,
+        relay::{Mode, Relay},
+    },
 };
 use redis::{aio::ConnectionLike, cluster::ClusterClient};
 use stampede_guard::{
@@ -147,7 +150,7 @@ fn locked(redis: impl IntoServer, recipe: impl Recipe) -> LockedStore {
 #[tokio::test]
 async fn the_documented_rights_are_enough_for_the_guard_under_a_lock() {
     let server = RedisServer::start();
-    let rights: Vec<_> = acl::documented().into_iter().chain(["+exists"]).collect();
+    let rights: Vec<_> = acl::documented().into_iter().chain(["+exists", "+zpopmin"]).collect();
     let client = acl::app(&server, &rights).await;
     guarded([(); 2].map(|()| locked(client.clone(), SetPx))).await;
     command::<()>(&server, "FLUSHALL").await;
@@ -171,4 +174,27 @@ async fn the_guard_under_a_lock_works_over_a_cluster() {
     guarded([(); 2].map(|()| locked(client(), GetSet::new()))).await;
     flushed().await;
     guarded([(); 2].map(|()| locked(client().into_server().wakes_from(nodes[0].client()), Rename))).await;
+}
+
+/// What none of them can prevent, and `docs/locks.md` says: the replica had not heard of the lock.
+#[tokio::test]
+async fn a_failover_before_a_lock_was_replicated_gives_it_to_a_second_holder() {
+    let recipes: [Arc<dyn Fn(Lock) -> Lock>; 2] = [with(SetPx), with(Fused)];
+    for recipe in recipes {
+        let (master, replica) = (RedisServer::start(), RedisServer::start());
+        let lock = |server: &RedisServer| recipe(Lock::new(server.client())).op_timeout(20 * SECOND);
+        let network = Relay::to(([127, 0, 0, 1], master.port()).into()).await;
+        command::<()>(&master, "CONFIG SET repl-diskless-sync-delay 0").await;
+        command::<()>(&replica, &format!("REPLICAOF 127.0.0.1 {}", network.address().port())).await;
+        eventually("the replica follows", async || {
+            command::<String>(&replica, "INFO replication").await.contains("master_link_status:up")
+        })
+        .await;
+        network.set(Mode::HalfOpen);
+        let first = lock(&master).acquire("failed-over").await.expect("free");
+        master.kill();
+        command::<()>(&replica, "REPLICAOF NO ONE").await;
+        let second = lock(&replica).acquire("failed-over").await.expect("free");
+        assert!(first.remaining() > Some(SECOND) && second.remaining() > Some(SECOND), "both believe to hold it");
+    }
 }

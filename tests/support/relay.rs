@@ -83,6 +83,10 @@ impl Relay {
         Self { address, state, _accept: accept }
     }
 
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
     /// Of what is behind it.
     pub(crate) fn client(&self) -> redis::Client {
         redis::Client::open(format!("redis://{}", self.address)).expect("the URL is well-formed")

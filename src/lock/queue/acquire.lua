@@ -5,13 +5,14 @@ local ttl, how = ARGV[5], ARGV[6]
 local member = token .. ttl
 local l = redis.pcall('GET', KEYS[1])
 if type(l) == 'table' then return l end
--- Who has a place keeps it.
+-- Who has a place keeps it, unless it is in the future: the clock was set back, and all who come now would be before it.
 local function wait()
   if how == '' then return end
   local polls = how == 'p' and '.5' or ''
   if redis.call('ZADD', KEYS[2], 'NX', now() .. polls, member) == 0 then
     local score = redis.call('ZSCORE', KEYS[2], member)
     local came = score:sub(1, 16)
+    if came > now() then came = now() end
     if score ~= came .. polls then redis.call('ZADD', KEYS[2], came .. polls, member) end
     if now() - came > long_us then
       redis.call('HSET', KEYS[3], member, now())

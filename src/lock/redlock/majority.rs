@@ -27,8 +27,12 @@ impl Majority {
 
     /// Of all at once, each for as long as it may take.
     pub(super) fn ask(&self, what: impl Fn(&Owned) -> Doing<Hold>) -> BoxFuture<'static, Votes> {
-        let asked: Vec<_> = self.on.iter().map(|on| timeout(self.patience, what(on))).collect();
-        Box::pin(async move { Votes(join_all(asked).await.into_iter().map(|vote| vote.ok()?.ok()).collect()) })
+        let (asked, patience): (Vec<_>, _) = (self.on.iter().map(what).collect(), self.patience);
+        Box::pin(async move {
+            // Their time begins in here: a guard may be dropped where there is no timer.
+            let votes = join_all(asked.into_iter().map(|vote| timeout(patience, vote))).await;
+            Votes(votes.into_iter().map(|vote| vote.ok()?.ok()).collect())
+        })
     }
 
     /// Held by a majority, or certainly not; else nobody can say.

@@ -56,10 +56,10 @@ impl Holdings {
         Some((holding.held.clone(), holding.until))
     }
 
-    /// The leases of a key hash.
-    pub(super) fn under(&self, hash: &[u8]) -> Vec<(Lease, Address, Duration)> {
+    /// The leases of that key hash, or of all.
+    pub(super) fn under(&self, hash: Option<&[u8]>) -> Vec<(Lease, Address, Duration)> {
         let table = self.lock();
-        let here = table.held.values().filter(|(_, holding)| holding.hash.as_bytes() == hash);
+        let here = table.held.values().filter(|(_, holding)| hash.is_none_or(|hash| holding.hash.as_bytes() == hash));
         here.map(|(lease, holding)| (*lease, holding.at.clone(), holding.span)).collect()
     }
 

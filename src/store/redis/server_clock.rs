@@ -49,7 +49,7 @@ impl Greet for ServerClock {
             && let [seconds, micros] = &time[..]
             && let (Ok(seconds), Ok(micros)) = (number(seconds), number(micros))
         {
-            self.learn(seconds * 1_000_000 + micros, sent, received);
+            self.learn(seconds.saturating_mul(1_000_000).saturating_add(micros), sent, received);
         }
     }
 }
@@ -62,6 +62,14 @@ fn guess() -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_time_that_cannot_be_is_no_panic() {
+        let (clock, now) = (ServerClock::default(), Timestamp::now());
+        let time = |seconds: i64| Value::Array(vec![Value::Int(seconds), Value::Int(i64::MAX)]);
+        clock.heard(&[time(i64::MAX)], now, now);
+        clock.heard(&[time(0)], now, now);
+    }
 
     #[test]
     fn every_stamp_bounds_the_offset() {

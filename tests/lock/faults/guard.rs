@@ -1,12 +1,13 @@
 //! The guard of a lock: what it is told, and what it does by itself.
 
-use super::{ask, expire, holds, is_free, key, lock};
-use crate::support::{RedisServer, SECOND, eventually};
+use super::{ask, expire, holds, is_free, key, lock, relay};
+use crate::support::{RedisServer, SECOND, eventually, relay::Mode};
+use futures_util::poll;
 use stampede_guard::{
     Lock,
     lock::{Fused, LockErrorKind, LockGuard, SetPx, held_locks},
 };
-use std::time::Duration;
+use std::{pin::pin, time::Duration};
 use tokio::time::timeout;
 
 fn locks(server: &RedisServer) -> [(&'static str, Lock); 2] {
@@ -55,6 +56,24 @@ async fn kept_alive_it_outlives_its_ttl() {
         guard.release().await.expect("held");
     }
     assert!(ask::<String>(&server, "INFO stats").await.contains("expired_keys:0\r\n"));
+}
+
+/// Seen to fail when the first beat comes a third of the ttl after the call.
+#[tokio::test]
+async fn kept_alive_when_little_is_left_of_it_it_is_extended_in_time() {
+    let server = RedisServer::shared();
+    for (recipe, lock) in locks(server) {
+        let guard = lock.acquire("little").await.expect("free");
+        guard.extend(6 * SECOND).await.expect("held");
+        guard.keep_alive().expect("it can be extended");
+        let prolonged = async || guard.remaining() > Some(10 * SECOND);
+        tokio::select! {
+            () = eventually("it is extended", prolonged) => {}
+            () = guard.lost() => panic!("{recipe}: its time was over before it was extended"),
+        }
+        assert!(holds(&guard).await);
+        guard.release().await.expect("held");
+    }
 }
 
 /// Seen to fail when the heartbeat does not look at the time.
@@ -131,4 +150,80 @@ async fn what_this_process_holds_is_listed_until_it_is_not_held() {
     assert!(!is_listed("listed"));
     drop(lock.acquire("listed").await.expect("free"));
     assert!(!is_listed("listed"));
+}
+
+/// The first one has seen the end of what it waited for, and has not gone on yet.
+///
+/// Seen to hang when the first one opens again what the second one has closed.
+#[tokio::test]
+async fn two_wait_for_what_goes_on_behind_and_both_hear_of_its_end() {
+    let server = RedisServer::start();
+    let relay = relay(&server).await;
+    let lock = lock(relay.client());
+    let (one, other) = (lock.acquire("one").await.expect("free"), lock.acquire("other").await.expect("free"));
+    relay.set(Mode::HoldReplies);
+    drop(one);
+    let mut first = pin!(lock.shutdown());
+    assert!(poll!(&mut first).is_pending());
+    relay.set(Mode::Pass);
+    lock.clone().shutdown().await;
+    relay.set(Mode::HoldReplies);
+    drop(other);
+    let mut second = pin!(lock.shutdown());
+    assert!(poll!(&mut second).is_pending());
+    first.await;
+    relay.set(Mode::Pass);
+    timeout(20 * SECOND, second).await.expect("nothing goes on behind any more");
+}
+
+/// Seen to fail when the last answer counts.
+#[tokio::test]
+async fn of_two_extensions_at_once_the_shorter_one_counts() {
+    let server = RedisServer::start();
+    let relay = relay(&server).await;
+    let guard = lock(relay.client()).acquire("at-once").await.expect("free");
+    relay.set(Mode::HoldReplies);
+    let (mut long, mut short) = (pin!(guard.extend(600 * SECOND)), pin!(guard.extend(30 * SECOND)));
+    assert!(poll!(&mut long).is_pending() && poll!(&mut short).is_pending());
+    relay.set(Mode::Pass);
+    short.await.expect("held");
+    long.await.expect("held");
+    let left: u64 = ask(&server, format!("PTTL {}", key("at-once", "set-px"))).await;
+    assert!(left <= 30_000, "the server has done one after the other");
+    assert!(guard.remaining() <= Some(30 * SECOND), "{:?}", guard.remaining());
+}
+
+/// Seen to fail when only an answer counts.
+#[tokio::test]
+async fn it_is_shortened_and_the_reply_is_lost() {
+    let server = RedisServer::start();
+    let relay = relay(&server).await;
+    let guard = lock(relay.client()).acquire("shortened").await.expect("free");
+    relay.set(Mode::HoldReplies);
+    let mut extension = pin!(guard.extend(30 * SECOND));
+    assert!(poll!(&mut extension).is_pending());
+    let left = async || ask::<u64>(&server, format!("PTTL {}", key("shortened", "set-px"))).await;
+    eventually("the server has done it", async || left().await <= 30_000).await;
+    assert!(guard.remaining() <= Some(30 * SECOND), "{:?}", guard.remaining());
+}
+
+/// Seen to fail when the heartbeat goes by the ttl alone.
+#[tokio::test]
+async fn kept_alive_with_little_time_left_it_is_extended_in_time() {
+    let server = RedisServer::shared();
+    for (_, lock) in locks(server) {
+        for begun in [true, false] {
+            let guard = lock.acquire("late").await.expect("free");
+            if begun {
+                guard.keep_alive().expect("it can be extended");
+                tokio::task::yield_now().await; // it sleeps
+            }
+            guard.extend(3 * SECOND).await.expect("held");
+            if !begun {
+                guard.keep_alive().expect("it can be extended");
+            }
+            eventually("it is extended", async || guard.remaining() > Some(10 * SECOND)).await;
+            guard.release().await.expect("held");
+        }
+    }
 }

@@ -134,6 +134,87 @@ async fn who_waits_survives_the_loss_of_the_queue_alone() {
     }
 }
 
+/// Those in the queue, the first one first, and when each of them came.
+async fn places(server: &RedisServer, name: &str, recipe: &str) -> Vec<(String, f64)> {
+    ask(server, format!("ZRANGE {}:queue 0 -1 WITHSCORES", key(name, recipe))).await
+}
+
+/// As if the first one had come that many microseconds later.
+async fn later(server: &RedisServer, name: &str, recipe: &str, by: f64) {
+    let first = places(server, name, recipe).await.swap_remove(0).0;
+    let _: f64 = ask(server, format!("ZINCRBY {}:queue {by} {first}", key(name, recipe))).await;
+}
+
+/// Seen to fail when nobody notes that it has asked again: it is passed over.
+#[tokio::test]
+async fn who_waits_for_long_and_asks_now_and_then_is_next() {
+    let server = RedisServer::shared();
+    for (recipe, locks) in queueing(server, 1) {
+        let lock = &locks[0];
+        let guard = lock.acquire("long").await.expect("free");
+        let order = Arc::new(AtomicUsize::new(0));
+        let wait = |turn: usize| {
+            let (lock, order) = (lock.clone(), order.clone());
+            tokio::spawn(async move {
+                let guard = lock.acquire("long").await.expect("in time");
+                assert_eq!(order.fetch_add(1, SeqCst), turn);
+                guard.release().await.expect("held");
+            })
+        };
+        let first = wait(0);
+        queued(server, "long", recipe, 1).await;
+        later(server, "long", recipe, -10e6).await;
+        let second = wait(1);
+        queued(server, "long", recipe, 2).await;
+        let heard = async || ask::<i64>(server, format!("HLEN {}:heard", key("long", recipe))).await;
+        eventually("the first one has asked again", async || heard().await > 0).await;
+        guard.release().await.expect("held");
+        first.await.expect("it was the first one's turn");
+        second.await.expect("it was the second one's turn");
+        nothing_left(server, "rlong").await;
+    }
+}
+
+/// One that polls, so that no message tells that it is gone.
+///
+/// Seen to fail when nobody looks at when it was heard of: it has the lock for its ttl.
+#[tokio::test]
+async fn who_has_not_asked_for_three_seconds_is_passed_over() {
+    let server = RedisServer::shared();
+    for (recipe, locks) in queueing(server, 1) {
+        let lock = &locks[0];
+        let guard = lock.acquire("gone").await.expect("free");
+        let gone = format!("ZADD {}:queue 0.5 gone-a-long-time60000", key("gone", recipe));
+        assert_eq!(ask::<i64>(server, gone).await, 1);
+        let waiting = lock.clone();
+        let waiting = tokio::spawn(async move { waiting.acquire("gone").await.expect("in time") });
+        eventually("both wait", async || places(server, "gone", recipe).await.len() == 2).await;
+        guard.release().await.expect("held");
+        waiting.await.expect("no panic").release().await.expect("held");
+    }
+}
+
+/// Whose messages do not arrive any more: it keeps its place, and is not passed over because nobody hears them.
+///
+/// Seen to fail when that is not noted.
+#[tokio::test]
+async fn who_has_to_poll_from_now_on_is_known_to() {
+    let server = RedisServer::shared();
+    for recipe in ["set-px", "fused"] {
+        let lock = lock(server.connection().await).wait(60 * SECOND);
+        let lock = if recipe == "fused" { lock.recipe(Fused) } else { lock };
+        let guard = lock.acquire("polls").await.expect("free");
+        let waiting = lock.clone();
+        let waiting = tokio::spawn(async move { waiting.acquire("polls").await.expect("in time") });
+        let polls = async || places(server, "polls", recipe).await.first().is_some_and(|(_, came)| came.fract() != 0.0);
+        eventually("it polls", polls).await;
+        later(server, "polls", recipe, -0.5).await;
+        eventually("it polls again", polls).await;
+        guard.release().await.expect("held");
+        waiting.await.expect("no panic").release().await.expect("held");
+    }
+}
+
 /// A holder that died, and one who comes when its time is over, but before those who wait have noticed.
 ///
 /// Seen to fail without the look at the queue.
@@ -149,4 +230,47 @@ async fn who_comes_when_the_holder_has_died_does_not_get_in_before_those_who_wai
     assert!(lock.try_acquire("died").await.expect("an answer").is_none());
     waiting.await.expect("no panic").release().await.expect("held");
     assert!(dead.release().await.is_err());
+}
+
+/// The server has closed the connection, which is noticed by who uses it next.
+///
+/// Seen to fail when they leave once.
+#[tokio::test]
+async fn who_goes_away_over_a_broken_connection_leaves_the_queue() {
+    let server = RedisServer::start();
+    for (recipe, locks) in queueing(&server, 1) {
+        let lock = locks[0].clone();
+        let guard = lock.acquire("broken").await.expect("free");
+        let waits = tokio::spawn(async move { lock.acquire("broken").await.expect("in time") });
+        queued(&server, "broken", recipe, 1).await;
+        let _: i64 = ask(&server, "CLIENT KILL TYPE normal SKIPME yes").await;
+        waits.abort();
+        assert!(waits.await.expect_err("aborted").is_cancelled());
+        locks[0].shutdown().await;
+        queued(&server, "broken", recipe, 0).await;
+        guard.release().await.expect("held");
+    }
+}
+
+/// As after the clock of the server was set back by an hour.
+///
+/// Seen to fail when who has a place keeps it at all costs: whoever comes next gets in before.
+#[tokio::test]
+async fn who_has_a_place_in_the_future_takes_one_of_now() {
+    let server = RedisServer::shared();
+    for (recipe, locks) in queueing(server, 1) {
+        let guard = locks[0].acquire("future").await.expect("free");
+        let lock = locks[0].clone();
+        let waits = tokio::spawn(async move { lock.acquire("future").await.expect("in time") });
+        queued(server, "future", recipe, 1).await;
+        let queue = key("future", recipe) + ":queue";
+        let came =
+            async || ask::<Vec<(String, u64)>>(server, format!("ZRANGE {queue} 0 -1 WITHSCORES")).await.remove(0);
+        let (member, first) = came().await;
+        let _: i64 = ask(server, format!("ZADD {queue} {} {member}", first + 3_600_000_000)).await;
+        let of_now = async || came().await.1 < first + 3_500_000_000;
+        eventually("its place is one of now", of_now).await;
+        guard.release().await.expect("held");
+        waits.await.expect("no panic").release().await.expect("held");
+    }
 }

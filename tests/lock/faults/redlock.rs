@@ -139,3 +139,12 @@ async fn a_server_that_restarts_without_its_data_helps_a_second_majority() {
     let asks = async || first.check().await.is_ok_and(|hold| hold == Hold::Lost);
     eventually("it is told, if it asks", asks).await;
 }
+
+/// Seen to panic when the time of a server begins before it is asked.
+#[tokio::test]
+async fn a_guard_that_is_dropped_outside_of_a_runtime_leaves_the_lock_to_its_ttl() {
+    let server = RedisServer::start();
+    let guard = with([server.client()].into_iter(), 20 * SECOND).acquire("outside").await.expect("free");
+    std::thread::spawn(move || drop(guard)).join().expect("no panic");
+    assert_eq!(standing(&[server], "outside").await, 1);
+}

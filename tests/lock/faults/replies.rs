@@ -1,10 +1,11 @@
-//! Replies that are lost: what was done is known again.
+//! Replies that are lost: what was done is known again. And replies to something else.
 
 use super::{ask, is_free, key, lock, queue::queueing, queued, relay};
 use crate::support::{MS, RedisServer, SECOND, eventually, relay::Mode};
+use redis::{Cmd, Pipeline, RedisFuture, Value, aio::ConnectionLike};
 use stampede_guard::{
     Lock,
-    lock::{Fused, SetPx},
+    lock::{Connection, ExistsSetex, Fused, LockErrorKind, Redlock, Rename, SetMembership, SetPx},
 };
 
 /// Over the relay, connected.
@@ -159,5 +160,50 @@ async fn who_goes_away_while_it_is_handed_the_lock_hands_it_on() {
         next.await.expect("no panic").release().await.expect("held");
         relay.set(Mode::Pass);
         far.shutdown().await;
+    }
+}
+
+/// A connection to something that answers always the same.
+#[derive(Clone)]
+struct Says(Value);
+
+impl ConnectionLike for Says {
+    fn req_packed_command<'a>(&'a mut self, _: &'a Cmd) -> RedisFuture<'a, Value> {
+        Box::pin(async { Ok(self.0.clone()) })
+    }
+
+    fn req_packed_commands<'a>(&'a mut self, _: &'a Pipeline, _: usize, n: usize) -> RedisFuture<'a, Vec<Value>> {
+        Box::pin(async move { Ok(vec![self.0.clone(); n]) })
+    }
+
+    fn get_db(&self) -> i64 {
+        0
+    }
+}
+
+/// As from a client or a proxy that has lost count of its replies.
+///
+/// Seen to fail when all that is not nil is a grant.
+#[tokio::test]
+async fn a_reply_that_is_none_grants_nothing() {
+    let array = |parts: &[Value]| Value::Array(parts.to_vec());
+    let (one, nil) = (Value::Int(1), Value::Nil);
+    let strings = [Value::SimpleString("QUEUED".into()), Value::BulkString(b"1".into())];
+    let arrays = [array(&[]), array(std::slice::from_ref(&one)), array(&[one.clone(), nil.clone(), nil])];
+    for says in [one].into_iter().chain(strings).chain(arrays) {
+        let redis = || Connection(Says(says.clone()));
+        let with: [fn(Lock) -> Lock; 6] = [
+            |lock| lock,
+            |lock| lock.recipe(Fused),
+            |lock| lock.recipe(ExistsSetex),
+            |lock| lock.recipe(Rename),
+            |lock| lock.recipe(SetMembership::with_expiry()),
+            |lock| lock.recipe(Redlock::with::<redis::Client>([])),
+        ];
+        for with in with {
+            let lock = with(lock(redis()));
+            let answer = lock.try_acquire("none").await;
+            assert_eq!(answer.expect_err("no answer").kind(), LockErrorKind::Store, "{says:?} {lock:?}");
+        }
     }
 }

@@ -2,8 +2,9 @@
 
 use super::{ask, expire, holds, key, lock, relay};
 use crate::support::{Monitor, RedisServer, eventually, relay::Mode};
+use futures_util::future::join_all;
 use redis::Value;
-use stampede_guard::lock::{LockErrorKind, Watch};
+use stampede_guard::lock::{LockErrorKind, LockGuard, Watch};
 
 #[tokio::test]
 async fn it_watches_over_a_connection_of_its_own() {
@@ -58,6 +59,25 @@ async fn a_late_release_is_refused() {
     assert!(holds(&successor).await);
 }
 
+/// Seen to fail when a connection that ended leaves the others in the pool: the release is tried twice.
+#[tokio::test]
+async fn connections_that_were_closed_while_idle_do_not_fail_a_release() {
+    let server = RedisServer::start();
+    let lock = lock(server.client()).recipe(Watch::new(server.client()));
+    let mut guards = Vec::new();
+    for name in ["one", "two", "three"] {
+        guards.push(lock.acquire(name).await.expect("free"));
+    }
+    // At once, each on a connection of its own.
+    for released in join_all(guards.into_iter().map(LockGuard::release)).await {
+        released.expect("held");
+    }
+    let guard = lock.acquire("four").await.expect("free");
+    let closed: i64 = ask(&server, "CLIENT KILL TYPE normal SKIPME yes").await;
+    assert!(closed >= 3);
+    guard.release().await.expect("held, and the server is there");
+}
+
 /// Seen to fail without `WATCH`.
 #[tokio::test]
 async fn a_release_that_is_late_after_its_comparison_is_refused() {
@@ -77,4 +97,19 @@ async fn a_release_that_is_late_after_its_comparison_is_refused() {
     relay.set(Mode::Pass);
     assert_eq!(late.await.expect("no panic").expect_err("late").kind(), LockErrorKind::Release);
     assert!(holds(&successor).await);
+}
+
+/// Seen to fail when only the connection that was tried is given up.
+#[tokio::test]
+async fn it_releases_also_after_all_its_connections_were_closed() {
+    let server = RedisServer::start();
+    let lock = lock(server.client()).recipe(Watch::new(server.client()));
+    let acquire = async |name: String| lock.acquire(&name).await.expect("free");
+    let four = join_all((0..4).map(|n| acquire(format!("closed-{n}")))).await;
+    let last = acquire("closed".to_owned()).await;
+    for released in join_all(four.into_iter().map(LockGuard::release)).await {
+        released.expect("held");
+    }
+    let _: i64 = ask(&server, "CLIENT KILL TYPE normal SKIPME yes").await;
+    last.release().await.expect("held");
 }

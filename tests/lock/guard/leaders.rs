@@ -1,8 +1,8 @@
 //! Leaders that die, take long, or compute what is invalidated meanwhile.
 
-use super::{At, SECOND, guard, guards};
+use super::{At, SECOND, connected, guard, guards, locked};
 use crate::support::{
-    Down, MS, Origin,
+    Down, MS, Origin, RedisServer,
     child::{self, Env},
     herd, never, processes,
 };
@@ -31,7 +31,7 @@ async fn leading_child() {
         child::ready_and_wait().await;
         Ok::<_, Down>("old".to_owned())
     };
-    guard(&recipe, &at, "killed", TTL).fetch("k", fetch).await.expect("an answer");
+    guard(locked(&recipe, &at).hold(TTL), &recipe, "killed", TTL).fetch("k", fetch).await.expect("an answer");
 }
 
 async fn one_takes_over_from_a_leader_that_was_killed(recipe: &str) {
@@ -83,4 +83,30 @@ async fn what_was_invalidated_meanwhile_never_lands(recipe: &str) {
     for guard in [a, b, c] {
         assert_eq!(guard.fetch("k", never::<String>).await.expect("a hit"), "new");
     }
+}
+
+/// Nobody is connected to hear it. Seen to fail with the locks not looked after when messages were missed.
+#[tokio::test]
+async fn an_invalidation_that_is_not_heard_of_is_made_up_for() {
+    let server = RedisServer::start();
+    let at = At { urls: [server.url(), server.url(), server.url()] };
+    let stores = [(); 2].map(|()| locked("set_px", &at));
+    for store in &stores {
+        connected(store).await;
+    }
+    let [a, b] = stores.map(|store| guard(store, "set_px", "deaf", 1000 * SECOND).wait(1000 * SECOND));
+    let origin = Origin::gated();
+    let old = tokio::spawn({
+        let origin = origin.clone();
+        async move { a.fetch("k", async move || Ok::<_, Down>(origin.call().await)).await }
+    });
+    origin.arrived(1).await;
+    let mut redis = server.connection().await;
+    redis::cmd("CLIENT").arg(&["KILL", "TYPE", "pubsub"]).exec_async(&mut redis).await.expect("killed");
+    b.invalidate("k").await.expect("acknowledged");
+    let new = b.fetch("k", async || Ok::<_, Down>(2));
+    let new = tokio::time::timeout(30 * SECOND, new).await.expect("the old one holds it no more");
+    assert_eq!(new.expect("an answer"), 2);
+    origin.open();
+    old.await.expect("no panic").expect("an answer");
 }
