@@ -76,8 +76,6 @@ async fn who_was_stopped_while_it_waited_costs_its_ttl() {
 }
 
 /// Whoever waits is heard of every second, and who was not for three of them is not handed anything.
-///
-/// Seen to fail when it does not matter when somebody was heard of.
 #[tokio::test]
 async fn who_was_stopped_for_long_is_passed_over() {
     let server = RedisServer::shared();
