@@ -6,6 +6,7 @@ use crate::support::{
     child::{self, Env},
     processes::{self, Child},
 };
+use redis::AsyncConnectionConfig;
 use serde::{Deserialize, Serialize};
 use stampede_guard::{
     Lock,
@@ -90,8 +91,9 @@ async fn part() {
     let Some(Env { task, .. }) = child::enabled::<Task>() else { return };
     let client = redis::Client::open(&*task.url).expect("a URL");
     if let Part::Stop { before } = &task.part {
-        let connection = client.get_multiplexed_async_connection().await.expect("the server is up");
-        let connection = HeldBack::on(connection, before);
+        let patient = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
+        let connection = client.get_multiplexed_async_connection_with_config(&patient).await;
+        let connection = HeldBack::on(connection.expect("the server is up"), before);
         let lock = task.lock(lock(connection.redis()));
         let trying = tokio::spawn(async move { lock.try_acquire(&task.name).await.map(drop) });
         connection.arrived().await;

@@ -213,7 +213,7 @@ async fn kept_alive_with_little_time_left_it_is_extended_in_time() {
     let server = RedisServer::shared();
     for (_, lock) in locks(server) {
         for begun in [true, false] {
-            let guard = lock.acquire("late").await.expect("free");
+            let guard = lock.acquire("begun-late").await.expect("free");
             if begun {
                 guard.keep_alive().expect("it can be extended");
                 tokio::task::yield_now().await; // it sleeps

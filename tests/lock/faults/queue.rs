@@ -148,8 +148,8 @@ async fn later(server: &RedisServer, name: &str, recipe: &str, by: f64) {
 /// Seen to fail when nobody notes that it has asked again: it is passed over.
 #[tokio::test]
 async fn who_waits_for_long_and_asks_now_and_then_is_next() {
-    let server = RedisServer::shared();
-    for (recipe, locks) in queueing(server, 1) {
+    let server = RedisServer::start();
+    for (recipe, locks) in queueing(&server, 1) {
         let lock = &locks[0];
         let guard = lock.acquire("long").await.expect("free");
         let order = Arc::new(AtomicUsize::new(0));
@@ -162,16 +162,16 @@ async fn who_waits_for_long_and_asks_now_and_then_is_next() {
             })
         };
         let first = wait(0);
-        queued(server, "long", recipe, 1).await;
-        later(server, "long", recipe, -10e6).await;
+        queued(&server, "long", recipe, 1).await;
+        later(&server, "long", recipe, -10e6).await;
         let second = wait(1);
-        queued(server, "long", recipe, 2).await;
-        let heard = async || ask::<i64>(server, format!("HLEN {}:heard", key("long", recipe))).await;
+        queued(&server, "long", recipe, 2).await;
+        let heard = async || ask::<i64>(&server, format!("HLEN {}:heard", key("long", recipe))).await;
         eventually("the first one has asked again", async || heard().await > 0).await;
         guard.release().await.expect("held");
         first.await.expect("it was the first one's turn");
         second.await.expect("it was the second one's turn");
-        nothing_left(server, "rlong").await;
+        nothing_left(&server, "rlong").await;
     }
 }
 
