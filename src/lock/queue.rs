@@ -6,7 +6,9 @@ use super::{
     recipe::{Attempt, Busy, Claim, Doing, Held, Place, held_if},
 };
 use crate::{
+    clock::Timestamp,
     lease::Hold,
+    store::StoreError,
     wire::{CHANNEL, Call, Script, millis, number, unexpected},
 };
 use redis::Value;
@@ -39,27 +41,32 @@ impl Queue {
     /// Acquires it, or takes a place in the queue if one is wanted; keeps the place that the claim has.
     pub(crate) fn acquire(self, claim: Arc<Claim>, wanted: Place) -> Doing<Attempt> {
         Box::pin(async move {
-            let call = || {
-                let mut call = self.call(&ACQUIRE_SCRIPT, &claim);
-                call.arg(millis(claim.ttl)).arg(place(wanted));
-                call
-            };
-            let answer = match claim.hub.run(call()).await {
-                // The reply was lost: the script knows its token again.
-                Err(error) if error.is_disconnected() => claim.hub.run(call()).await?,
-                answer => answer?,
-            };
-            let Value::Array(parts) = &answer else { return Err(unexpected(&answer)) };
-            let [granted, pttl, stamp] = &parts[..] else { return Err(unexpected(&answer)) };
-            // Less than nothing: it has no expiry, or is just gone.
-            let remaining = number(pttl).ok().map(Duration::from_millis);
-            if number(granted)? == 0 {
-                return Ok(Attempt::Busy(Busy { remaining, now: Some(number(stamp)?) }));
+            let begun = Timestamp::now();
+            match self.ask(claim.clone(), wanted).await {
+                // The reply was lost: the script knows its token again, and says what is left.
+                Err(error) if error.is_disconnected() => {
+                    let before = Timestamp::now().since(begun);
+                    Ok(self.ask(claim, wanted).await?.begun_earlier(before))
+                }
+                answer => answer,
             }
-            let stamp = if self.stamped { Some(number(stamp)?) } else { None };
-            let valid = remaining.unwrap_or_default();
-            Ok(Attempt::acquired(Queued { queue: self, claim, stamp }, valid))
         })
+    }
+
+    async fn ask(self, claim: Arc<Claim>, wanted: Place) -> Result<Attempt, StoreError> {
+        let mut call = self.call(&ACQUIRE_SCRIPT, &claim);
+        call.arg(millis(claim.ttl)).arg(place(wanted));
+        let answer = claim.hub.run(call).await?;
+        let Value::Array(parts) = &answer else { return Err(unexpected(&answer)) };
+        let [granted, pttl, stamp] = &parts[..] else { return Err(unexpected(&answer)) };
+        // Less than nothing: it has no expiry, or is just gone.
+        let remaining = number(pttl).ok().map(Duration::from_millis);
+        if number(granted)? == 0 {
+            return Ok(Attempt::Busy(Busy { remaining, now: Some(number(stamp)?) }));
+        }
+        let stamp = if self.stamped { Some(number(stamp)?) } else { None };
+        let valid = remaining.unwrap_or_default();
+        Ok(Attempt::acquired(Queued { queue: self, claim, stamp }, valid))
     }
 
     /// Whether there is nothing quicker to try first.

@@ -107,6 +107,14 @@ impl Attempt {
     pub(crate) fn acquired(held: impl Held, valid: Duration) -> Self {
         Self::Acquired { held: Arc::new(held), valid }
     }
+
+    /// As the end of an attempt that began so much before the last question was asked.
+    pub(crate) fn begun_earlier(self, by: Duration) -> Self {
+        match self {
+            Self::Acquired { held, valid } => Self::Acquired { held, valid: valid.saturating_add(by) },
+            busy @ Self::Busy(_) => busy,
+        }
+    }
 }
 
 impl fmt::Debug for Attempt {

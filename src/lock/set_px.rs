@@ -6,6 +6,7 @@ use super::{
     recipe::{Attempt, Busy, Claim, Doing, Place, Sealed},
 };
 use crate::{
+    clock::Timestamp,
     lease::Hold,
     wire::{millis, unexpected},
 };
@@ -42,12 +43,16 @@ impl Recipe for SetPx {
         let mut cmd = redis::cmd("SET");
         cmd.arg(QUEUE.lock(&claim)).arg(claim.token.as_bytes()).arg("NX").arg("PX").arg(millis(claim.ttl));
         Box::pin(async move {
+            let begun = Timestamp::now();
             match claim.hub.send(&cmd).await {
                 Ok(Value::Nil) => Ok(Attempt::Busy(Busy::default())),
                 Ok(Value::Okay) => Ok(Attempt::acquired(Queued::new(QUEUE, claim.clone()), claim.ttl)),
                 Ok(other) => Err(unexpected(&other)),
                 // The first reply was lost: the script knows its token again.
-                Err(error) if error.is_disconnected() => QUEUE.acquire(claim, Place::None).await,
+                Err(error) if error.is_disconnected() => {
+                    let before = Timestamp::now().since(begun);
+                    Ok(QUEUE.acquire(claim, Place::None).await?.begun_earlier(before))
+                }
                 Err(error) => Err(error),
             }
         })

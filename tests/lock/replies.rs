@@ -1,9 +1,10 @@
 //! Commands that are executed, and whose replies are lost together with the connection.
 
 use crate::{
+    RECIPES,
     site::{Longest, Site, Subject},
     suite::is_free,
-    support::{MS, Relay, SECOND},
+    support::{MS, Relay, SECOND, relay::Mode},
 };
 use futures_util::future::join_all;
 use stampede_guard::{Lock, lock::LockErrorKind};
@@ -53,14 +54,34 @@ async fn lost_while_acquiring(recipe: &Subject, replies: usize) {
             drop(guard);
             lossy.lock.shutdown().await;
         }
-        // What is granted too late is nobody's.
-        Ok(None) => assert!(before.elapsed() >= ttl(recipe), "its own lock was taken for somebody else's"),
+        // What may be over by the time that it is heard of is nobody's.
+        Ok(None) => assert!(before.elapsed() >= ttl(recipe) / 2, "its own lock was taken for somebody else's"),
         Err(error) => {
             assert!(replies > 1 || !promised.replay_safe, "{error}");
             assert_eq!((error.kind(), error.lock()), (LockErrorKind::Store, "lost"), "{error}");
         }
     }
     is_free_in_the_end(&site, recipe).await;
+}
+
+/// What is left of it by then is left from the second question on, not from the first. Every way takes 100 ms: the lock is
+/// set after 100, asked for again after 500, and known after 700, when it has 400 to go.
+///
+/// Seen to fail with what is left counted from the first question.
+#[tokio::test]
+async fn what_is_asked_for_again_has_the_time_that_is_left() {
+    join_all(["set_px", "fused"].map(async |name| {
+        let recipe = RECIPES.iter().find(|recipe| recipe.name == name).expect("it is listed");
+        let lossy = Lossy::new(&recipe.shared(), recipe).await;
+        lossy.relays[0].set(Mode::Delay(100 * MS));
+        let (lock, before) = (lossy.lock.clone().ttl(SECOND), Instant::now());
+        lossy.lose(1);
+        let granted = lock.try_acquire("slow").await.expect("an answer");
+        let elapsed = before.elapsed();
+        // 100 ms are for the way of the second question, during which nobody knows what is left.
+        assert!(granted.is_some() || elapsed >= 800 * MS, "{name}: not granted after {elapsed:?}");
+    }))
+    .await;
 }
 
 /// Seen to fail without a second release.
