@@ -116,8 +116,9 @@ impl Lock {
     }
 
     /// Whether the one who has waited longest is next, as far as those who wait are queued. If not, a released lock is
-    /// free for a moment, and whoever comes first has it: more of them in a second, but those who come back often, or are
-    /// near, have it more often than others. All who share a lock should say the same. Default: `true`.
+    /// free for a moment, and whoever comes first has it, which need not be the one who was told: nobody waits for a process
+    /// that is slow to wake up, but those who come back often have it more often, and those who were told in vain ask twice.
+    /// All who share a lock should say the same. Default: `true`.
     #[must_use]
     pub fn fair(self, fair: bool) -> Self {
         self.set(|config| config.fair = fair)
