@@ -414,9 +414,13 @@ fn named(quoted: &str) -> Option<Named<'_>> {
         let files = modules.map(|path| root().join("src").join(path.replace("::", "/")).with_extension("rs"));
         return Some(Named { quoted, files: files.to_vec(), test: Some(test) });
     }
-    let (module, test) = rest.split_once("::").map_or((rest, None), |(module, test)| (module, Some(test)));
     let directory = root().join("tests").join(binary);
-    directory.is_dir().then(|| Named { quoted, files: vec![directory.join(module).with_extension("rs")], test })
+    let file = |module: &str| directory.join(module.replace("::", "/")).with_extension("rs");
+    let (file, test) = match rest.rsplit_once("::") {
+        Some((module, test)) if !file(rest).exists() => (file(module), Some(test)),
+        _ => (file(rest), None),
+    };
+    directory.is_dir().then(|| Named { quoted, files: vec![file], test })
 }
 
 impl Named<'_> {

@@ -37,6 +37,9 @@ pub(crate) async fn work(duty: &Duty) -> Result<()> {
         tokio::select! {
             ended = orders.changed() => ended?,
             _ = ticks.tick() => {
+                if duty.sabotage == Some(Sabotage::Memory) {
+                    std::mem::forget(vec![1_u8; 2 * (ALLOWANCE as usize) << 10]);
+                }
                 let count = load.count();
                 memory.push(count.memory);
                 tell(&Message::Count(count));
