@@ -65,7 +65,7 @@ async fn lost_while_acquiring(recipe: &Subject, replies: usize) {
 }
 
 /// What is left of it by then is left from the second question on, not from the first. Every way takes 100 ms: the lock is
-/// set after 100, asked for again after 500, and known after 700, when it has 400 to go.
+/// set after 100, asked for again after 500, and known after 700, when it has 500 to go by what is known.
 ///
 /// Seen to fail with what is left counted from the first question.
 #[tokio::test]
@@ -74,12 +74,12 @@ async fn what_is_asked_for_again_has_the_time_that_is_left() {
         let recipe = RECIPES.iter().find(|recipe| recipe.name == name).expect("it is listed");
         let lossy = Lossy::new(&recipe.shared(), recipe).await;
         lossy.relays[0].set(Mode::Delay(100 * MS));
-        let (lock, before) = (lossy.lock.clone().ttl(SECOND), Instant::now());
+        let (lock, before) = (lossy.lock.clone().ttl(1200 * MS), Instant::now());
         lossy.lose(1);
         let granted = lock.try_acquire("slow").await.expect("an answer");
         let elapsed = before.elapsed();
-        // 100 ms are for the way of the second question, during which nobody knows what is left.
-        assert!(granted.is_some() || elapsed >= 800 * MS, "{name}: not granted after {elapsed:?}");
+        // To connect anew and to ask takes 400 ms, during which nobody knows what is left.
+        assert!(granted.is_some() || elapsed >= 770 * MS, "{name}: not granted after {elapsed:?}");
     }))
     .await;
 }
