@@ -3,7 +3,7 @@
 use std::time::Duration;
 use tokio::time;
 
-/// Returns as soon as the condition holds; panics with `what` if it does not within 10 s.
+/// Returns as soon as the condition holds; panics with `what` if it does not within 30 s.
 ///
 /// For what other processes and detached tasks do. Where there is something to await, await it.
 pub(crate) async fn eventually(what: &str, condition: impl AsyncFn() -> bool) {
@@ -16,4 +16,4 @@ pub(crate) async fn eventually(what: &str, condition: impl AsyncFn() -> bool) {
 }
 
 const TICK: Duration = Duration::from_millis(3);
-const BOUND: Duration = Duration::from_secs(10);
+const BOUND: Duration = Duration::from_secs(30);
