@@ -38,7 +38,7 @@ pub(crate) async fn work(duty: &Duty) -> Result<()> {
             ended = orders.changed() => ended?,
             _ = ticks.tick() => {
                 if duty.sabotage == Some(Sabotage::Memory) {
-                    std::mem::forget(vec![1_u8; 2 * (ALLOWANCE as usize) << 10]);
+                    std::mem::forget(vec![1_u8; (2 * ALLOWANCE as usize) << 10]);
                 }
                 let count = load.count();
                 memory.push(count.memory);
