@@ -139,6 +139,9 @@ impl Place {
                 Verdict::Serve if freshness(&entry, now) == Freshness::Fresh => {
                     let answer = judge.read(&entry)?;
                     telemetry::answered(&self.engine.stats, &at, CacheVerdict::Hit, Duration::ZERO);
+                    if self.config.near.is_some() {
+                        telemetry::near_hit(&self.engine.stats);
+                    }
                     return Some(answer);
                 }
                 _ => return None,

@@ -1,5 +1,7 @@
 //! The near cache: a hit costs Redis nothing, and a copy is never served for longer than it may be.
 
+mod bound;
+
 use crate::{
     Down, MS, SECOND, never,
     support::{Monitor, RedisServer, Relay, eventually, relay::Mode},
