@@ -115,6 +115,7 @@ const WITHOUT: &[(&str, bool, bool)] = &[
     ("+script|load", true, false),
     ("+subscribe", true, true),
     ("+ping", true, false),
+    ("+client|tracking", true, false),
 ];
 
 /// Seen to fail for `GETRANGE` with its error taken for "no entry" in `lead`: those who wait lead one after another, and
