@@ -71,16 +71,17 @@ enum Round<'a, R> {
 impl<'a, R: Send + 'a, J: Judge<R> + Clone + Send + Sync + 'static> Caller<'a, R, J> {
     pub(super) fn new(place: Place, judge: J, spawn: Option<Spawn<'a>>) -> Self {
         let leading = LEADING.try_with(Clone::clone).unwrap_or_default();
-        let budget = clock::in_future(backoff::budget(place.config.wait, clock::draw()));
+        let now = clock::now();
+        let budget = now + backoff::budget(place.config.wait, clock::draw());
         let give_up = place.deadline.map_or(budget, |deadline| deadline.min(budget));
-        let (asked, trail) = (Timestamp::now(), Vec::new());
+        let (asked, trail) = (Timestamp::of(now), Vec::new());
         let (recalled, noted, waited, newer, answer) = (None, None, false, None, PhantomData);
         Self { place, judge, spawn, asked, budget, give_up, leading, trail, recalled, noted, waited, newer, answer }
     }
 
     pub(super) async fn ask(mut self, fetch: BoxFetch<'a, R>) -> (R, CacheVerdict) {
         let (answer, verdict) = self.answer(fetch).await;
-        let took = Timestamp::now().since(self.asked);
+        let took = || Timestamp::now().since(self.asked);
         telemetry::answered(&self.place.engine.stats, &self.place.at, verdict, took);
         (answer, verdict)
     }
@@ -92,7 +93,7 @@ impl<'a, R: Send + 'a, J: Judge<R> + Clone + Send + Sync + 'static> Caller<'a, R
         let served = matches!(self.judge.judge(&entry, now), Verdict::Serve | Verdict::ServeAndRefresh);
         let answer = (served && !is_marker(&entry, now)).then(|| self.judge.read(&entry))??;
         let verdict = of_stored(&entry, now);
-        telemetry::answered(&self.place.engine.stats, &self.place.at, verdict, now.since(self.asked));
+        telemetry::answered(&self.place.engine.stats, &self.place.at, verdict, || now.since(self.asked));
         Some((answer, verdict))
     }
 
