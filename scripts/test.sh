@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Everything that has to hold before a change lands: formatting, lints, feature combinations, tests, docs.
-# Installs what it needs besides Rust: redis-server, rustfmt, clippy.
+# Installs what it needs besides Rust: redis-server, valgrind, rustfmt, clippy.
 #
 #     scripts/test.sh           some ten minutes on two cores, the first build included
 #     scripts/test.sh --long    the same, then an hour or more: the model's large configurations, the long faults, ten
@@ -16,8 +16,10 @@ main() {
     need_component rustfmt fmt
     need_component clippy clippy
     need_redis
+    need_valgrind
     cargo --version
     redis-server --version
+    valgrind --version
 
     step "formatting"
     cargo fmt --all --check
@@ -34,6 +36,9 @@ main() {
     step "tests, examples and doctests"
     cargo test --locked --all-features --no-fail-fast
 
+    step "instructions"
+    cargo run --locked --release --manifest-path benches/instructions/Cargo.toml --target-dir target -- --check
+
     if [ "${1:-}" = --long ]; then
         long_variants
     fi
@@ -41,7 +46,7 @@ main() {
     step "docs"
     RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps --all-features
 
-    step "passed: formatting, lints, feature combinations, tests, examples, doctests, docs ($((SECONDS / 60)) min $((SECONDS % 60)) s)"
+    step "passed: formatting, lints, feature combinations, tests, examples, doctests, instructions, docs ($((SECONDS / 60)) min $((SECONDS % 60)) s)"
 }
 
 long_variants() {
@@ -83,15 +88,30 @@ need_redis() {
     if command -v redis-server >/dev/null; then
         return
     fi
-    if command -v apt-get >/dev/null && [ "$(id -u)" = 0 ]; then
-        apt_install redis-server || true
-    elif command -v apt-get >/dev/null && sudo -n true 2>/dev/null; then
-        apt_install redis-server sudo -n || true
-    elif [ "$(uname)" = Darwin ] && command -v brew >/dev/null; then
-        brew install redis || true
-    fi
+    install redis-server redis
     command -v redis-server >/dev/null ||
         fail "redis-server is missing: install it (Debian: apt-get install redis-server; macOS: brew install redis), so that it is on PATH, then run this again"
+}
+
+# Counts instructions.
+need_valgrind() {
+    if command -v valgrind >/dev/null; then
+        return
+    fi
+    install valgrind valgrind
+    command -v valgrind >/dev/null ||
+        fail "valgrind is missing: install it (Debian: apt-get install valgrind), so that it is on PATH, then run this again"
+}
+
+# install DEBIAN_PACKAGE BREW_PACKAGE, if that can be done without asking
+install() {
+    if command -v apt-get >/dev/null && [ "$(id -u)" = 0 ]; then
+        apt_install "$1" || true
+    elif command -v apt-get >/dev/null && sudo -n true 2>/dev/null; then
+        apt_install "$1" sudo -n || true
+    elif [ "$(uname)" = Darwin ] && command -v brew >/dev/null; then
+        brew install "$2" || true
+    fi
 }
 
 # apt_install PACKAGE [SUDO..]

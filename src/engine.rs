@@ -138,7 +138,7 @@ impl Place {
                 Verdict::Beneath => at = Cow::Owned(judge.beneath(&entry)?.from(&at)),
                 Verdict::Serve if freshness(&entry, now) == Freshness::Fresh => {
                     let answer = judge.read(&entry)?;
-                    telemetry::answered(&self.engine.stats, &at, CacheVerdict::Hit, Duration::ZERO);
+                    telemetry::answered(&self.engine.stats, &at, CacheVerdict::Hit, || Duration::ZERO);
                     if self.config.near.is_some() {
                         telemetry::near_hit(&self.engine.stats);
                     }

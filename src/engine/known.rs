@@ -3,6 +3,7 @@
 use super::{DEPTH, Hop, Judge, Place};
 use crate::{entry::Entry, key::Address};
 use quick_cache::sync::Cache;
+use std::sync::Arc;
 
 /// The last index seen at an address. Only a guess at what is there now: the store is asked for it all the same.
 pub(super) struct Known(Cache<Address, Entry>);
@@ -33,15 +34,16 @@ impl Known {
 
 impl Place {
     /// The address, and those at which the entry of this caller is if the indexes are as they were.
-    pub(super) fn likely<R>(&self, judge: &impl Judge<R>) -> Vec<Address> {
-        let mut chain = vec![self.at.clone()];
+    pub(super) fn likely<R>(&self, judge: &impl Judge<R>) -> Arc<[Address]> {
+        let Some(hop) = self.remembered(judge) else { return Arc::new([self.at.clone()]) };
+        let mut chain = vec![self.at.clone(), hop.from(&self.at)];
         while chain.len() <= DEPTH
             && let Some(at) = chain.last()
             && let Some(hop) = self.engine.known.hop(at, judge)
         {
             chain.push(hop.from(at));
         }
-        chain
+        chain.into()
     }
 
     /// Where the caller is sent from this address, if it is as it was.
