@@ -134,6 +134,9 @@ impl<'a, R: Send + 'a, J: Judge<R> + Clone + Send + Sync + 'static> Caller<'a, R
         {
             return aside(self.wait(join, fetch)).await;
         }
+        if !self.is_within() && self.place.engine.dropped.take(&self.place.at) {
+            return aside(self.compute(None, fetch)).await;
+        }
         let found = match self.find().await {
             Ok(found) => found,
             Err(_) if self.is_within() => return aside(self.answer_alone(fetch)).await,
