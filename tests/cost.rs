@@ -165,6 +165,6 @@ fn described(response: http::response::Builder) -> Response<Full<Bytes>> {
 
 const MOST: u64 = 10;
 #[cfg(feature = "redis")]
-const MOST_OVER_REDIS: u64 = 15;
+const MOST_OVER_REDIS: u64 = 17;
 #[cfg(feature = "redis")]
 const HITS: u64 = 100;
