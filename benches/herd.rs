@@ -7,10 +7,13 @@
 //!
 //! Not by criterion: a herd is counted, and takes as long as its computation. Four processes, this binary started again,
 //! send 250 callers each for one key that takes 50 ms to compute. Each repetition has two herds in the same processes:
-//! the first connects to Redis as well, the second finds the connections made. The exit code is 1 if any herd took more
+//! the first connects to Redis as well, the second finds the connections made. After that, herds of 1 to 100,000 in this
+//! process alone. The exit code is 1 if any herd took more
 //! than one call of the origin.
 #![allow(clippy::disallowed_methods, reason = "a bench measures real time")]
 
+#[path = "herd/sizes.rs"]
+mod sizes;
 #[path = "../tests/support/mod.rs"]
 mod support;
 
@@ -35,7 +38,9 @@ async fn main() -> ExitCode {
     let smoke = env::args().any(|arg| arg == "--test");
     let (repetitions, requests) = if smoke { (1, 10) } else { (10, 1_000) };
     one_request(requests).await;
-    herds(repetitions).await
+    let outcome = herds(repetitions).await;
+    sizes::herds(if smoke { 1_000 } else { 100_000 }).await;
+    outcome
 }
 
 /// Hits and misses of one process that has the server to itself.

@@ -1,7 +1,8 @@
-//! What a request costs on each path: embedded hit and miss, Redis hit and miss, each beside the same without a guard.
+//! What a request costs on each path: embedded, near and Redis hit, embedded and Redis miss, each beside the same without
+//! a guard.
 //!
 //! ```text
-//! cargo bench --bench paths                      # all, in less than two minutes
+//! cargo bench --bench paths                      # all, in two to three minutes
 //! cargo bench --bench paths -- embedded_hit      # one group
 //! ```
 //!
@@ -26,21 +27,21 @@ use futures_util::future::join_all;
 use http_body_util::{BodyExt, Full};
 use redis::{AsyncCommands, aio::MultiplexedConnection};
 use serde::{Deserialize, Serialize};
-use stampede_guard::{MemoryStore, Policy, StampedeGuard};
+use stampede_guard::{MemoryStore, NearCache, Policy, StampedeGuard};
 use std::{
     convert::Infallible,
     hint::black_box,
     sync::atomic::{AtomicU64, Ordering::Relaxed},
     time::Duration,
 };
-use support::RedisServer;
+use support::{RedisServer, eventually};
 use tokio::runtime::{self, Runtime};
 use tower::{Layer, Service, ServiceExt, service_fn};
 
 criterion_group! {
     name = paths;
     config = Criterion::default().warm_up_time(Duration::from_millis(500)).measurement_time(Duration::from_secs(2));
-    targets = embedded_hit, embedded_miss, redis_hit, redis_hit_64, redis_miss
+    targets = embedded_hit, near_hit, embedded_miss, redis_hit, redis_hit_64, redis_hit_by_size, redis_miss
 }
 criterion_main!(paths);
 
@@ -85,6 +86,26 @@ fn embedded_hit(criterion: &mut Criterion) {
     let router = || Router::new().route("/report/{id}", get(async || page_of::<Body>()));
     http(&mut group, "axum_bare", &runtime, &router(), request);
     http(&mut group, "axum_layer", &runtime, &router().layer(guard), request);
+    group.finish();
+}
+
+/// Copies in front of Redis.
+fn near_hit(criterion: &mut Criterion) {
+    let redis = Redis::start();
+    let guard = redis.guard.clone().near_cache(NearCache::bytes(1 << 20).max_age(Duration::from_secs(3600)));
+    redis.runtime.block_on(async {
+        eventually("what is read is kept", async || {
+            guard.fetch("row:0", row).await.expect("fetched");
+            guard.report().near_hits > 0
+        })
+        .await;
+        answer(guard.layer(service_fn(page)), request("/report/7".to_owned())).await;
+    });
+    let mut group = criterion.benchmark_group("near_hit");
+    group.throughput(Throughput::Elements(1));
+    group.bench_function("fetch", |b| b.to_async(&redis.runtime).iter(|| guard.fetch("row:0", row)));
+    group.bench_function("fetch_arc", |b| b.to_async(&redis.runtime).iter(|| guard.fetch_arc("row:0", row)));
+    http(&mut group, "http_layer", &redis.runtime, &guard.layer(service_fn(page)), || request("/report/7".to_owned()));
     group.finish();
 }
 
@@ -138,6 +159,29 @@ fn redis_hit_64(criterion: &mut Criterion) {
     group.finish();
 }
 
+/// By the size of the value and by how many ask at a time, each for a key of its own.
+fn redis_hit_by_size(criterion: &mut Criterion) {
+    let redis = Redis::start();
+    let mut group = criterion.benchmark_group("redis_hit_by_size");
+    group.warm_up_time(Duration::from_millis(200)).measurement_time(Duration::from_millis(800));
+    for (name, bytes) in [("100B", 100), ("1KiB", 1 << 10), ("64KiB", 64 << 10)] {
+        let text = "x".repeat(bytes);
+        redis.runtime.block_on(redis.fill(name, &text));
+        for callers in [1, CALLERS, 512] {
+            group.throughput(Throughput::Elements(callers));
+            group.bench_function(format!("raw_get/{name}/{callers}"), |b| {
+                let get = |i| raw_get(redis.raw.clone(), format!("raw {name}:{i}"));
+                b.to_async(&redis.runtime).iter(|| join_all((0..callers).map(get)));
+            });
+            group.bench_function(format!("fetch/{name}/{callers}"), |b| {
+                let hit = |i| redis.guard.fetch(format!("{name}:{i}"), stored);
+                b.to_async(&redis.runtime).iter(|| join_all((0..callers).map(hit)));
+            });
+        }
+    }
+    group.finish();
+}
+
 /// Nobody else asks. The fill goes on behind the answer, and so into the time of the next one.
 fn redis_miss(criterion: &mut Criterion) {
     let redis = Redis::start();
@@ -178,6 +222,18 @@ impl Redis {
             raw
         });
         Self { raw, guard, runtime, _server: server }
+    }
+
+    /// Keys of values of that size, raw and as entries.
+    async fn fill(&self, name: &str, text: &str) {
+        let mut raw = self.raw.clone();
+        for i in 0..512 {
+            let envelope = [&[b'x'; HEAD], text.as_bytes()].concat();
+            let () = raw.set(format!("raw {name}:{i}"), &envelope).await.expect("the server is up");
+            let text = text.to_owned();
+            self.guard.fetch(format!("{name}:{i}"), async move || Ok::<_, Infallible>(text)).await.expect("fetched");
+        }
+        self.guard.shutdown().await;
     }
 }
 
@@ -256,6 +312,10 @@ async fn row() -> Result<Row, Infallible> {
     Ok(Row { id: 42, name: "a name of usual length".to_owned(), score: 0.5, tags: vec![1, 2, 3] })
 }
 
+async fn stored() -> Result<String, Infallible> {
+    unreachable!("it is stored")
+}
+
 /// Fresh for longer than any of this takes.
 fn guard(store: impl stampede_guard::store::IntoStore) -> StampedeGuard {
     StampedeGuard::new(store).policy(Policy::fresh_for(Duration::from_secs(3600)))
@@ -274,4 +334,5 @@ fn runtime() -> Runtime {
 const CALLERS: u64 = 64;
 const PAGE: &[u8] = &[b'x'; 1024];
 /// As many bytes as a row takes in Redis.
-const ENVELOPE: usize = 90 + 36;
+const ENVELOPE: usize = HEAD + 36;
+const HEAD: usize = 90;

@@ -1,5 +1,8 @@
-//! What a hit through the HTTP layer allocates beyond the bare service. Allocations are the same on every machine, so
-//! they are held to a limit here; times are for `benches/paths.rs`.
+//! What a hit allocates; through the HTTP layer, beyond the bare service. Allocations are the same on every machine, so
+//! they are held to a limit here; instructions are for `benches/instructions`, times for `benches/paths.rs`.
+
+#[cfg(feature = "redis")]
+mod support;
 
 use bytes::Bytes;
 use futures_util::FutureExt;
@@ -35,6 +38,63 @@ async fn a_head_allocates_little_more_than_the_bare_service() {
 #[tokio::test]
 async fn a_range_allocates_little_more_than_the_bare_service() {
     holds_to_the_limit("a range", page, Method::GET, &[("range", "bytes=0-99")], "; hit").await;
+}
+
+#[tokio::test]
+async fn an_embedded_hit_allocates_its_key_and_what_it_decodes() {
+    let guard = StampedeGuard::in_memory().policy(Policy::fresh_for(Duration::from_secs(3600)));
+    let shared = async || drop(guard.fetch_arc("shared", text).await.expect("answered"));
+    let own = async || drop(guard.fetch("own", text).await.expect("answered"));
+    (shared().await, own().await);
+    guard.shutdown().await;
+    let count = |hit: &dyn Fn()| allocation_counter::measure(|| hit()).count_total;
+    let shared = count(&|| shared().now_or_never().expect("it waits for nobody"));
+    let own = count(&|| own().now_or_never().expect("it waits for nobody"));
+    println!("embedded hit: {shared} allocations through fetch_arc, {own} through fetch");
+    assert!(shared <= 1 && own <= 2, "{shared} through fetch_arc, {own} through fetch");
+    assert_eq!(guard.report().hits, 2, "what was counted are hits");
+}
+
+/// Everything is counted that happens in the process meanwhile: this thread runs the connection as well, of which the
+/// raw GET is the measure.
+#[cfg(feature = "redis")]
+#[test]
+fn a_hit_over_redis_allocates_little_more_than_a_raw_get() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let server = support::RedisServer::start();
+    let guard = StampedeGuard::new(server.client()).policy(Policy::fresh_for(Duration::from_secs(3600)));
+    let mut raw = runtime.block_on(async {
+        for _ in 0..10 {
+            guard.fetch("row", text).await.expect("answered");
+            guard.shutdown().await;
+        }
+        server.connection().await
+    });
+    let before = guard.report().hits;
+    let hits = allocation_counter::measure(|| {
+        runtime.block_on(async {
+            for _ in 0..HITS {
+                drop(guard.fetch("row", text).await.expect("answered"));
+            }
+        });
+    });
+    assert_eq!(guard.report().hits - before, HITS, "what was counted are hits");
+    let gets = allocation_counter::measure(|| {
+        runtime.block_on(async {
+            for _ in 0..HITS {
+                let get: Option<Vec<u8>> =
+                    redis::cmd("GET").arg("{sg:rrow}:v2.0").query_async(&mut raw).await.expect("the server is up");
+                assert!(get.is_some(), "the entry is there");
+            }
+        });
+    });
+    let (hit, get) = (hits.count_total.div_ceil(HITS), gets.count_total / HITS);
+    println!("Redis hit: {hit} allocations, {get} of the raw GET");
+    assert!(hit <= get + MOST_OVER_REDIS, "{hit} allocations, {get} of the raw GET");
+}
+
+async fn text() -> Result<String, Infallible> {
+    Ok("a text of usual length".to_owned())
 }
 
 /// Asks once for the whole page, so that it is stored, and counts the second answer: from the call to its last byte,
@@ -104,3 +164,7 @@ fn described(response: http::response::Builder) -> Response<Full<Bytes>> {
 }
 
 const MOST: u64 = 10;
+#[cfg(feature = "redis")]
+const MOST_OVER_REDIS: u64 = 17;
+#[cfg(feature = "redis")]
+const HITS: u64 = 100;

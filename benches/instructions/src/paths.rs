@@ -4,14 +4,15 @@ use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::{BodyExt, Full};
 use serde::{Deserialize, Serialize};
-use stampede_guard::{MemoryStore, Policy, StampedeGuard, redis, store::IntoStore};
+use stampede_guard::{MemoryStore, NearCache, Policy, StampedeGuard, redis, store::IntoStore};
 use std::{convert::Infallible, hint::black_box, time::Duration};
 use tower::{Layer, Service, ServiceExt, service_fn};
 
-pub(crate) const PATHS: [&str; 6] = [
+pub(crate) const PATHS: [&str; 7] = [
     "embedded hit, fetch_arc",
     "embedded hit, fetch",
     HTTP,
+    "near hit, fetch_arc",
     "redis hit, fetch",
     "redis miss, fetch",
     "embedded miss, fetch",
@@ -42,6 +43,24 @@ pub(crate) fn run(path: &str, operations: u32, url: &str) {
             "redis hit, fetch" => {
                 let guard = over_redis(url).await;
                 hit(operations, &guard, async || drop(black_box(guard.fetch(KEY, row).await))).await;
+            }
+            "near hit, fetch_arc" => {
+                let guard = over_redis(url).await.near_cache(NearCache::bytes(1 << 20).max_age(AN_HOUR));
+                let ask = async || drop(black_box(guard.fetch_arc(KEY, row).await));
+                ask().await;
+                guard.shutdown().await;
+                // The first reads come before the server tells what changes, and are not kept.
+                for _ in 0..MOST_READS {
+                    ask().await;
+                    if guard.report().near_hits > 0 {
+                        break;
+                    }
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+                let before = guard.report().near_hits;
+                repeat(operations, async |_| ask().await).await;
+                let report = guard.report();
+                assert_eq!(report.near_hits - before, u64::from(WARM_UP + operations), "{report:?}");
             }
             "redis miss, fetch" => miss(operations, &over_redis(url).await).await,
             other => panic!("no such path: {other}"),
@@ -130,8 +149,7 @@ async fn over_redis(url: &str) -> StampedeGuard {
 
 /// Fresh for longer than any of this takes, and waits as long as it takes under callgrind.
 fn guard(store: impl IntoStore) -> StampedeGuard {
-    let an_hour = Duration::from_secs(3600);
-    StampedeGuard::new(store).policy(Policy::fresh_for(an_hour)).lease(an_hour).op_timeout(an_hour)
+    StampedeGuard::new(store).policy(Policy::fresh_for(AN_HOUR)).lease(AN_HOUR).op_timeout(AN_HOUR)
 }
 
 const KEY: &str = "row";
@@ -139,3 +157,5 @@ const PAGE: &[u8] = &[b'x'; 1024];
 /// Full when it is warm, so that every miss evicts.
 const SMALL: u64 = 32 << 10;
 const WARM_UP: u32 = 200;
+const AN_HOUR: Duration = Duration::from_secs(3600);
+const MOST_READS: u32 = 10_000;

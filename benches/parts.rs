@@ -1,0 +1,124 @@
+//! What the parts cost by themselves: envelopes, codecs, lock recipes.
+//!
+//! ```text
+//! cargo bench --bench parts --features json,postcard     # without these features: bincode alone
+//! ```
+//!
+//! Codecs are seen through an embedded hit, `fetch` less `fetch_arc`: the first decodes, the second shares what was decoded
+//! before. Locks are acquired and released by one client, and nobody else wants them; over a server of our own.
+#![allow(clippy::disallowed_methods, reason = "a bench measures real time")]
+
+#[path = "../tests/support/mod.rs"]
+mod support;
+
+use bytes::Bytes;
+use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use serde::{Deserialize, Serialize};
+use stampede_guard::{
+    Codec, Lock, Policy, StampedeGuard,
+    lock::{Counter, ExistsSetex, Fused, GetSet, Redlock, Rename, SetMembership, SetPx, SetnxExpire, Watch},
+    store::{Address, Entry, Inbox, Kind, Lifetimes, Meta, Timestamp, Token},
+};
+use std::{convert::Infallible, hint::black_box, time::Duration};
+use support::RedisServer;
+use tokio::runtime::{self, Runtime};
+
+criterion_group! {
+    name = parts;
+    config = Criterion::default().warm_up_time(Duration::from_millis(300)).measurement_time(Duration::from_secs(1));
+    targets = envelopes, codecs, locks
+}
+criterion_main!(parts);
+
+fn envelopes(criterion: &mut Criterion) {
+    let at = Address::new("sg", 0, "user:42");
+    let lifetimes = Lifetimes { fresh_for: Duration::from_secs(60), ..Lifetimes::default() };
+    let id = Token::unique(Inbox::unique());
+    let meta =
+        Meta { kind: Kind::Value, id, answered: Timestamp::now(), cost: Duration::from_millis(5), lifetimes, codec: 1 };
+    let mut group = criterion.benchmark_group("envelope");
+    for (name, bytes) in [("100B", 100), ("1KiB", 1 << 10), ("64KiB", 64 << 10)] {
+        let entry = Entry::new(meta, Bytes::from(vec![b'x'; bytes]));
+        let envelope = entry.to_envelope(&at, 0);
+        group.throughput(Throughput::Bytes(bytes as u64));
+        group.bench_function(format!("write/{name}"), |b| b.iter(|| entry.to_envelope(black_box(&at), 0)));
+        group.bench_function(format!("read/{name}"), |b| b.iter(|| Entry::from_envelope(&at, black_box(&envelope), 0)));
+    }
+    group.finish();
+}
+
+fn codecs(criterion: &mut Criterion) {
+    let runtime = runtime();
+    let codecs = [
+        ("bincode", Codec::Bincode),
+        #[cfg(feature = "postcard")]
+        ("postcard", Codec::Postcard),
+        #[cfg(feature = "json")]
+        ("json", Codec::Json),
+    ];
+    let mut group = criterion.benchmark_group("codec");
+    for (name, codec) in codecs {
+        let guard = StampedeGuard::in_memory().policy(Policy::fresh_for(AN_HOUR)).codec(codec);
+        runtime.block_on(async {
+            guard.fetch("rows", rows).await.expect("fetched");
+            guard.fetch_arc("shared rows", rows).await.expect("fetched");
+            guard.shutdown().await;
+        });
+        group.bench_function(format!("{name}/fetch"), |b| b.to_async(&runtime).iter(|| guard.fetch("rows", rows)));
+        group.bench_function(format!("{name}/fetch_arc"), |b| {
+            b.to_async(&runtime).iter(|| guard.fetch_arc("shared rows", rows));
+        });
+    }
+    group.finish();
+}
+
+/// Redlock has one server here, and so a majority of one.
+fn locks(criterion: &mut Criterion) {
+    let (runtime, server) = (runtime(), RedisServer::start());
+    let client = server.client();
+    let lock = || Lock::new(client.clone());
+    let recipes = [
+        ("set_px", lock().recipe(SetPx)),
+        ("fused", lock().recipe(Fused)),
+        ("exists_setex", lock().recipe(ExistsSetex)),
+        ("setnx_expire", lock().recipe(SetnxExpire::new(client.clone()))),
+        ("watch", lock().recipe(Watch::new(client.clone()))),
+        ("rename", lock().recipe(Rename)),
+        ("getset", lock().recipe(GetSet::new())),
+        ("set_membership", lock().recipe(SetMembership::default())),
+        ("counter", lock().recipe(Counter)),
+        ("redlock", lock().recipe(Redlock::with(Vec::<redis::Client>::new()))),
+    ];
+    let mut group = criterion.benchmark_group("lock");
+    group.throughput(Throughput::Elements(1));
+    for (name, lock) in recipes {
+        group.bench_function(name, |b| {
+            b.to_async(&runtime).iter(async || {
+                let guard = lock.acquire(name).await.expect("nobody has it");
+                guard.release().await.expect("it is held");
+            });
+        });
+        runtime.block_on(lock.shutdown());
+    }
+    group.finish();
+}
+
+#[derive(Serialize, Deserialize)]
+struct Row {
+    id: u64,
+    name: String,
+    score: f64,
+    tags: Vec<u32>,
+}
+
+/// Some 700 bytes of them with bincode.
+async fn rows() -> Result<Vec<Row>, Infallible> {
+    let row = |id| Row { id, name: "a name of usual length".to_owned(), score: 0.5, tags: vec![1, 2, 3] };
+    Ok((0..20).map(row).collect())
+}
+
+fn runtime() -> Runtime {
+    runtime::Builder::new_current_thread().enable_all().build().expect("a runtime")
+}
+
+const AN_HOUR: Duration = Duration::from_secs(3600);
