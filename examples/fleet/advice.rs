@@ -3,7 +3,7 @@
 use crate::{
     args::Args,
     fleet,
-    load::{CONNECTIONS, Load, MAXCLIENTS},
+    load::{Load, MAXCLIENTS},
     row::Row,
 };
 use serde::Serialize;
@@ -155,7 +155,11 @@ impl fmt::Display for Advice {
             _ => {}
         }
         if of.connections > MAXCLIENTS {
-            writeln!(f, "beyond {} processes Redis needs a `maxclients` over its default", MAXCLIENTS / CONNECTIONS)?;
+            writeln!(
+                f,
+                "beyond {} processes Redis needs a `maxclients` over its default",
+                MAXCLIENTS / (of.connections / of.processes)
+            )?;
         }
         Ok(())
     }

@@ -31,8 +31,8 @@ struct Fleet<'a> {
     processes: Vec<Process>,
     flights: HashMap<Place, Flight>,
     turns: u64,
-    /// Which entry a process has a near copy of.
-    copies: HashMap<(u32, u32), u32>,
+    /// The near copy that a process has of a key, and until when it is served if nobody tells of changes.
+    copies: HashMap<(u32, u32), (Entry, Time)>,
     tally: Tally,
 }
 
@@ -49,7 +49,7 @@ impl<'a> Fleet<'a> {
 
     fn run(&mut self, end: Time) {
         self.plan_request();
-        if self.load.near {
+        if self.load.is_told() {
             let every = self.ping_every();
             for process in 0..self.processes.len() as u32 {
                 let first = (self.rng.f64() * every) as Time;
@@ -91,9 +91,10 @@ impl<'a> Fleet<'a> {
 
     /// One round of those who asked at these times.
     fn ask(&mut self, place: Place, mut waiters: Vec<Time>) {
-        if self.load.near && self.has_copy(place) {
-            let entry = *self.redis.entry(place.key);
-            return self.answer_near(place, &entry, &waiters);
+        if let Some(entry) = self.copy(place)
+            && !self.is_due(place, &entry)
+        {
+            return self.answer_near(&waiters);
         }
         if let Some(flight) = self.flights.get_mut(&place) {
             if flight.stage == Stage::Filling {
@@ -115,29 +116,28 @@ impl<'a> Fleet<'a> {
         }
     }
 
-    /// Whether the process has a copy of what is there now. One that has not been looked at yet may have come by it before
-    /// the beginning. That an invalidation is under way for half a round trip is neglected.
-    fn has_copy(&mut self, place: Place) -> bool {
-        let Place { process, key, .. } = place;
-        let entry = self.redis.entry(key);
-        if entry.expires <= self.now {
-            return false;
+    /// The copy that the process has of the key, if it may be served. One that has not been looked at yet may have come by
+    /// it before the beginning. That an invalidation is under way for half a round trip is neglected.
+    fn copy(&mut self, place: Place) -> Option<Entry> {
+        if !self.load.near {
+            return None;
         }
-        let (version, age) = (entry.version, -entry.filled as f64 / SECOND);
-        let per_second = self.load.rate * self.popularity.share(key);
+        let (now, current, told) = (self.now, *self.redis.entry(place.key), self.load.is_told());
+        let per_second = self.load.rate * self.popularity.share(place.key);
         let rng = &mut self.rng;
-        let copy = self.copies.entry((process, key)).or_insert_with(|| {
-            let had = version == 0 && rng.f64() < 1.0 - (-per_second * age).exp();
-            if had { 0 } else { NONE }
+        let (entry, until) = self.copies.entry((place.process, place.key)).or_insert_with(|| {
+            let age = -current.filled as f64 / SECOND;
+            let had = told && current.version == 0 && rng.f64() < 1.0 - (-per_second * age).exp();
+            if had { (current, Time::MAX) } else { (Entry::default(), 0) }
         });
-        *copy == version
+        let good = if told { entry.version == current.version } else { now < *until };
+        (good && now < entry.expires).then_some(*entry)
     }
 
-    fn answer_near(&mut self, place: Place, entry: &Entry, waiters: &[Time]) {
+    fn answer_near(&mut self, waiters: &[Time]) {
         for &asked in waiters {
             self.tally.near_hits += 1;
             self.tally.hits.add(self.now - asked + (NEAR_HIT * MICROSECOND) as Time);
-            self.refresh_if_due(place, entry);
         }
     }
 
@@ -204,7 +204,8 @@ impl<'a> Fleet<'a> {
     fn found(&mut self, place: Place, entry: &Entry) {
         let waiters = self.flights.remove(&place).map(|flight| flight.waiters).unwrap_or_default();
         if self.load.near {
-            self.copies.insert((place.process, place.key), entry.version);
+            let until = self.now + (self.load.max_age * SECOND) as Time;
+            self.copies.insert((place.process, place.key), (*entry, until));
         }
         for asked in waiters {
             self.tally.hits.add(self.now - asked + (CLIENT * MICROSECOND) as Time);
@@ -235,15 +236,19 @@ impl<'a> Fleet<'a> {
         self.send(place, Command::Lead { seen });
     }
 
-    /// As `Early::is_due` in src/policy.rs.
-    fn refresh_if_due(&mut self, place: Place, entry: &Entry) {
+    /// As `Early::is_due` in src/policy.rs; and who is refreshed already is not refreshed again.
+    fn is_due(&mut self, place: Place, entry: &Entry) -> bool {
         if self.load.early == 0.0 || self.flights.contains_key(&place.behind()) {
-            return;
+            return false;
         }
         let (lifetime, left) = ((entry.expires - entry.filled) as f64, (entry.expires - self.now) as f64);
         let scale = entry.cost as f64 * self.load.early;
         let eligible = left >= 0.0 && left <= lifetime / 2.0 && 10.0 * scale <= lifetime;
-        if !eligible || left > chance::exponential(&mut self.rng, scale) {
+        eligible && left <= chance::exponential(&mut self.rng, scale)
+    }
+
+    fn refresh_if_due(&mut self, place: Place, entry: &Entry) {
+        if !self.is_due(place, entry) {
             return;
         }
         let (turn, began, seen) = (self.next_turn(), self.now, entry.version);
@@ -378,5 +383,5 @@ impl<'a> Fleet<'a> {
     }
 }
 
-/// No entry has this number.
+/// No entry has this number: nothing was seen.
 const NONE: u32 = u32::MAX;

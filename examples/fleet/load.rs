@@ -57,7 +57,7 @@ pub(crate) struct Load {
     #[arg(long, value_name = "BETA", default_value_t = 0.0, value_parser = not_negative)]
     pub(crate) early: f64,
 
-    /// On how many primaries of a cluster the keys are
+    /// On how many primaries of a cluster the keys are; more than one tell near caches nothing
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     pub(crate) shards: u32,
 
@@ -72,6 +72,19 @@ pub(crate) struct Load {
     /// Of the randomness: the same is the same simulation
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) seed: u64,
+}
+
+impl Load {
+    /// Whether the server tells near caches what has changed. In a cluster it does not, and a copy is as good as its
+    /// `max_age` is short.
+    pub(crate) fn is_told(&self) -> bool {
+        self.near && self.shards == 1
+    }
+
+    /// Of each process to each server: for data, for messages, for near copies.
+    pub(crate) fn connections(&self) -> u32 {
+        2 + u32::from(self.is_told())
+    }
 }
 
 impl fmt::Display for Load {
@@ -116,7 +129,5 @@ pub(crate) const BULKHEAD: u32 = 64;
 pub(crate) const INBOXES: usize = 64;
 /// How long a refresh that somebody else does already is not tried again.
 pub(crate) const LINGER: f64 = 50.0 * MILLISECOND;
-/// For data, for messages.
-pub(crate) const CONNECTIONS: u32 = 2;
 /// What a Redis accepts if nobody tells it otherwise.
 pub(crate) const MAXCLIENTS: u32 = 10_000;

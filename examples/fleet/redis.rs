@@ -48,7 +48,7 @@ pub(crate) struct Entry {
 #[derive(Default)]
 struct Key {
     entry: Entry,
-    /// How many processes have a near copy of it.
+    /// How many processes have read it over connections that are told when it changes, also in vain.
     readers: u32,
     lease: Option<Lease>,
 }
@@ -75,7 +75,7 @@ pub(crate) struct Redis<'a> {
     free: Vec<Time>,
     /// and how much it was given to do.
     pub(crate) given: Vec<f64>,
-    /// When a shard begins to read what a process has sent: what arrives until then is read with it.
+    /// When a shard begins to read what has come over a connection: what arrives until then is read with it.
     reads: Vec<Time>,
     pub(crate) spent: Spent,
     pub(crate) commands: u64,
@@ -93,7 +93,7 @@ impl<'a> Redis<'a> {
                 key.warm(load, popularity.share(number), processes, rng);
             }
         }
-        let reads = vec![Time::MIN; shards * processes as usize];
+        let reads = vec![Time::MIN; 2 * shards * processes as usize];
         let (free, given) = (vec![0; shards], vec![0.0; shards]);
         let (spent, commands, wakes, invalidations) = (Spent::default(), 0, 0, 0);
         Self { load, keys, leases: 0, free, given, reads, spent, commands, wakes, invalidations }
@@ -107,7 +107,8 @@ impl<'a> Redis<'a> {
     pub(crate) fn serve(&mut self, now: Time, sent: &Sent, rng: &mut Rng) -> (Time, Reply, Vec<u32>) {
         let Place { process, key, .. } = sent.place;
         let shard = key as usize % self.free.len();
-        let connection = process as usize * self.free.len() + shard;
+        let tracked = self.load.is_told() && matches!(sent.command, Command::Get | Command::Ping);
+        let connection = 2 * (process as usize * self.free.len() + shard) + usize::from(tracked);
         self.commands += 1;
 
         let mut work = 0.0;
@@ -143,10 +144,13 @@ impl<'a> Redis<'a> {
         let reply = match sent.command {
             Command::Ping => Reply::Done,
             Command::Get if fresh => {
-                key.readers += u32::from(self.load.near);
+                key.readers += u32::from(self.load.is_told());
                 Reply::Found(key.entry)
             }
-            Command::Get => Reply::Absent,
+            Command::Get => {
+                key.readers += u32::from(self.load.is_told());
+                Reply::Absent
+            }
             Command::Lead { seen } if fresh && key.entry.version != seen => Reply::Found(key.entry),
             Command::Lead { .. } => match &mut key.lease {
                 Some(lease) if lease.expires > now => lease.wait(now, sent.place.process),
@@ -189,7 +193,7 @@ impl Key {
         let age = lifetime * rng.f64();
         let (filled, expires) = ((-age * SECOND) as Time, ((lifetime - age) * SECOND) as Time);
         self.entry = Entry { version: 0, filled, expires, cost: chance::computation(rng, load) };
-        if load.near {
+        if load.is_told() {
             self.readers = chance::about(rng, processes, 1.0 - (-per_second * age).exp());
         }
     }

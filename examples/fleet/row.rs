@@ -1,7 +1,7 @@
 //! What one fleet came to.
 
 use crate::{
-    load::{CONNECTIONS, Load, MICROSECOND, MILLISECOND, SECOND},
+    load::{Load, MICROSECOND, MILLISECOND, SECOND},
     origin::Origin,
     redis::Redis,
     tally::Tally,
@@ -73,7 +73,7 @@ impl Row {
             origin: origin.work / SECOND / seconds / f64::from(load.workers),
             timeouts: tally.timeouts,
             unanswered: tally.requests - all.total(),
-            connections: processes * CONNECTIONS,
+            connections: processes * load.connections(),
         }
     }
 
