@@ -1,0 +1,55 @@
+//! Throughput by the part of requests that miss.
+
+use crate::{
+    Extent,
+    kit::{self, head, median, row},
+    support::RedisServer,
+};
+use redis::Cmd;
+use std::convert::Infallible;
+
+pub(crate) async fn measure(extent: Extent) {
+    let server = RedisServer::start();
+    let guard = kit::guard(server.client());
+    let connection = server.connection().await;
+    let value = "x".repeat(1024);
+    let page = || {
+        let value = value.clone();
+        async move || Ok::<_, Infallible>(value)
+    };
+    let _: () = Cmd::set("raw", &value).query_async(&mut connection.clone()).await.expect("the server is up");
+    for key in 0..WORKERS {
+        guard.fetch(format!("hit:{key}"), page()).await.expect("answered");
+    }
+    head(&["misses", "answers/s, 64 at a time", "of raw `GET`, median of 5", "if a miss cost three commands"]);
+    let mut last = 0;
+    for percent in [0, 1, 10, 50, 100] {
+        let (mut rates, mut ratios) = (Vec::new(), Vec::new());
+        for _ in 0..extent.times(500).min(5) {
+            let get = async |_: usize| {
+                let _: Vec<u8> = Cmd::get("raw").query_async(&mut connection.clone()).await.expect("the server is up");
+            };
+            let times = extent.times(6_400);
+            let raw = kit::per_second(WORKERS, times, get).await;
+            let first = last;
+            let ask = async |number: usize| {
+                let misses = (number / WORKERS + number) % 100 < percent;
+                let key = if misses { format!("miss:{}", first + number) } else { format!("hit:{}", number % WORKERS) };
+                guard.fetch(key, page()).await.expect("answered");
+            };
+            let guarded = kit::per_second(WORKERS, times, ask).await;
+            guard.shutdown().await;
+            last += times + WORKERS;
+            rates.push(guarded);
+            ratios.push(guarded / raw);
+        }
+        row(&[
+            format!("{percent} %"),
+            format!("{:.0}", median(rates)),
+            format!("{:.2}", median(ratios)),
+            format!("{:.2}", 1.0 / (1.0 + 0.02 * percent as f64)),
+        ]);
+    }
+}
+
+const WORKERS: usize = 64;
