@@ -5,7 +5,7 @@ use crate::{
     kit::{self, head, median, ms, row},
     support::{Monitor, Origin, RedisServer, herd},
 };
-use stampede_guard::StampedeGuard;
+use stampede_guard::{ErrorKind, StampedeGuard};
 use std::{
     convert::Infallible,
     time::{Duration, Instant},
@@ -19,7 +19,7 @@ pub(crate) async fn of_one_key(extent: Extent) {
     for &callers in extent.of(&[1, 10, 100, 1_000, 10_000, 100_000]) {
         let mut beyond = Vec::new();
         let (mut calls, mut commands) = (0, 0);
-        for repetition in 0..extent.times(500).min(5) {
+        for repetition in 0..extent.times(300).min(if callers < 10_000 { 5 } else { 3 }) {
             let key = format!("{callers}-{repetition}");
             let monitor = Monitor::start(&server).await;
             let (took, made) = ask(&guard, callers, |_| key.clone()).await;
@@ -41,10 +41,11 @@ pub(crate) async fn of_many_keys(extent: Extent) {
         "µs per key",
         "with the default `op_timeout`: origin calls",
         "failed open",
+        "refused",
         "last answer less 50 ms, ms",
     ]);
     for &keys in extent.of(&[1, 10, 100, 1_000, 10_000, 100_000]) {
-        let patient = kit::guard(server.client()).namespace("patient").op_timeout(Duration::from_secs(60));
+        let patient = kit::guard(server.client()).namespace("patient").op_timeout(A_MINUTE).wait(A_MINUTE);
         let usual = kit::guard(server.client()).namespace("usual");
         let mut cells = vec![keys.to_string()];
         for guard in [&patient, &usual] {
@@ -54,7 +55,8 @@ pub(crate) async fn of_many_keys(extent: Extent) {
             let beyond = ms(took.saturating_sub(COMPUTE));
             cells.push(calls.to_string());
             if std::ptr::eq(guard, &usual) {
-                cells.push(guard.report().failed_open.to_string());
+                let report = guard.report();
+                cells.extend([report.failed_open.to_string(), report.refused.to_string()]);
             }
             cells.push(format!("{beyond:.1}"));
             if std::ptr::eq(guard, &patient) {
@@ -77,9 +79,11 @@ async fn ask(guard: &StampedeGuard, callers: usize, key: impl Fn(usize) -> Strin
     })
     .await;
     let took = began.elapsed();
-    assert!(answers.iter().all(Result::is_ok), "all are answered");
+    let refused = answers.into_iter().filter_map(Result::err);
+    assert!(refused.map(|error| error.kind()).all(|kind| kind == ErrorKind::Overloaded), "all else are answered");
     guard.shutdown().await; // the fills go on behind the answers
     (took, origin.calls())
 }
 
 const COMPUTE: Duration = Duration::from_millis(50);
+const A_MINUTE: Duration = Duration::from_secs(60);

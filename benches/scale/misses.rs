@@ -29,7 +29,7 @@ pub(crate) async fn measure(extent: Extent) {
             let get = async |_: usize| {
                 let _: Vec<u8> = Cmd::get("raw").query_async(&mut connection.clone()).await.expect("the server is up");
             };
-            let times = extent.times(6_400);
+            let times = extent.times(12_800);
             let raw = kit::per_second(WORKERS, times, get).await;
             let first = last;
             let ask = async |number: usize| {

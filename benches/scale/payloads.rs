@@ -48,7 +48,7 @@ pub(crate) async fn measure(extent: Extent) {
             guard.fetch(format!("miss:{bytes}:{number}"), page()).await.expect("answered");
             guard.shutdown().await;
         };
-        let times = extent.times((60_000_000 / (bytes + 10_000)).clamp(100, 4_000));
+        let times = extent.times((60_000_000 / (bytes + 10_000)).clamp(100, 2_000));
         let (mut hits, mut gets, mut misses, mut sets) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         for number in 0..times {
             for (times, which) in [(&mut gets, 0), (&mut hits, 1), (&mut sets, 2), (&mut misses, 3)] {
