@@ -4,7 +4,11 @@ use crate::support::RedisServer;
 use futures_util::future::join_all;
 use redis::aio::MultiplexedConnection;
 use stampede_guard::{Policy, StampedeGuard, store::IntoStore};
-use std::time::{Duration, Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+use tokio::task::JoinSet;
 
 /// A row of a table.
 pub(crate) fn row(cells: &[String]) {
@@ -38,6 +42,28 @@ pub(crate) async fn per_second<F: Future>(workers: usize, times: usize, work: im
         }
     }))
     .await;
+    (rounds * workers) as f64 / began.elapsed().as_secs_f64()
+}
+
+/// The same in a task for each worker, as the requests of a service are.
+pub(crate) async fn per_second_in_tasks<F>(
+    workers: usize,
+    times: usize,
+    work: impl Fn(usize) -> F + Send + Sync + 'static,
+) -> f64
+where
+    F: Future + Send,
+{
+    let (began, rounds, work) = (Instant::now(), times.div_ceil(workers), Arc::new(work));
+    let worker = |worker| {
+        let work = work.clone();
+        async move {
+            for round in 0..rounds {
+                work(round * workers + worker).await;
+            }
+        }
+    };
+    (0..workers).map(worker).collect::<JoinSet<_>>().join_all().await;
     (rounds * workers) as f64 / began.elapsed().as_secs_f64()
 }
 

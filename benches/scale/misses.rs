@@ -13,31 +13,36 @@ pub(crate) async fn measure(extent: Extent) {
     let guard = kit::guard(server.client());
     let connection = server.connection().await;
     let value = "x".repeat(1024);
-    let page = || {
-        let value = value.clone();
-        async move || Ok::<_, Infallible>(value)
-    };
     let _: () = Cmd::set("raw", &value).query_async(&mut connection.clone()).await.expect("the server is up");
     for key in 0..WORKERS {
-        guard.fetch(format!("hit:{key}"), page()).await.expect("answered");
+        let value = value.clone();
+        guard.fetch(format!("hit:{key}"), async move || Ok::<_, Infallible>(value)).await.expect("answered");
     }
     head(&["misses", "answers/s, 64 at a time", "of raw `GET`, median of 5", "if a miss cost three commands"]);
     let mut last = 0;
     for percent in [0, 1, 10, 50, 100] {
         let (mut rates, mut ratios) = (Vec::new(), Vec::new());
         for _ in 0..extent.times(500).min(5) {
-            let get = async |_: usize| {
-                let _: Vec<u8> = Cmd::get("raw").query_async(&mut connection.clone()).await.expect("the server is up");
+            let (connection, guard) = (connection.clone(), guard.clone());
+            let get = move |_: usize| {
+                let mut connection = connection.clone();
+                async move {
+                    let _: Vec<u8> = Cmd::get("raw").query_async(&mut connection).await.expect("the server is up");
+                }
             };
             let times = extent.times(12_800);
-            let raw = kit::per_second(WORKERS, times, get).await;
-            let first = last;
-            let ask = async |number: usize| {
+            let raw = kit::per_second_in_tasks(WORKERS, times, get).await;
+            let (first, asked, value) = (last, guard.clone(), value.clone());
+            let ask = move |number: usize| {
                 let misses = (number / WORKERS + number) % 100 < percent;
                 let key = if misses { format!("miss:{}", first + number) } else { format!("hit:{}", number % WORKERS) };
-                guard.fetch(key, page()).await.expect("answered");
+                let (guard, value) = (asked.clone(), value.clone());
+                async move {
+                    let page = async move || Ok::<_, Infallible>(value);
+                    guard.fetch(key, page).await.expect("answered");
+                }
             };
-            let guarded = kit::per_second(WORKERS, times, ask).await;
+            let guarded = kit::per_second_in_tasks(WORKERS, times, ask).await;
             guard.shutdown().await;
             last += times + WORKERS;
             rates.push(guarded);

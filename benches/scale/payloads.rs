@@ -65,8 +65,22 @@ pub(crate) async fn measure(extent: Extent) {
         let [get_in_turn, hit_in_turn, set_in_turn, miss_in_turn] = [gets, hits, sets, misses].map(median);
         let (mut rates, mut ratios) = (Vec::new(), Vec::new());
         for _ in 0..3 {
-            let raw = kit::per_second(WORKERS, times, get).await;
-            let guarded = kit::per_second(WORKERS, times, hit).await;
+            let (connection, guard) = (connection.clone(), guard.clone());
+            let get = move |_: usize| {
+                let mut connection = connection.clone();
+                async move {
+                    let _: Vec<u8> = Cmd::get("raw").query_async(&mut connection).await.expect("the server is up");
+                }
+            };
+            let hit = move |number: usize| {
+                let (guard, key) = (guard.clone(), format!("{bytes}:{}", number % WORKERS));
+                async move {
+                    let page = async || Ok::<_, Infallible>(String::new());
+                    guard.fetch(key, page).await.expect("answered");
+                }
+            };
+            let raw = kit::per_second_in_tasks(WORKERS, times, get).await;
+            let guarded = kit::per_second_in_tasks(WORKERS, times, hit).await;
             rates.push(guarded);
             ratios.push(guarded / raw);
         }

@@ -4,7 +4,9 @@ use crate::{
     chance::{self, Popularity},
     event::Sent,
     flight::Place,
-    load::{EXTEND, FILL, GET, INBOXES, LEAD, LEASE, Load, MESSAGE, MICROSECOND, PING, READ, SECOND, Time},
+    load::{
+        EXTEND, FILL, GET, GRANT, INBOXES, INVALIDATION, LEAD, LEASE, Load, MICROSECOND, PING, READ, SECOND, Time, WAKE,
+    },
 };
 use fastrand::Rng;
 use std::mem;
@@ -111,28 +113,28 @@ impl<'a> Redis<'a> {
         let connection = 2 * (process as usize * self.free.len() + shard) + usize::from(tracked);
         self.commands += 1;
 
-        let mut work = 0.0;
-        if now > self.reads[connection] {
-            self.reads[connection] = self.free[shard].max(now);
-            work += READ;
-        }
-        let (cost, sort) = match sent.command {
-            Command::Get => (GET, &mut self.spent.reads),
-            Command::Ping => (PING, &mut self.spent.messages),
-            Command::Lead { .. } => (LEAD, &mut self.spent.misses),
-            Command::Extend { .. } => (EXTEND, &mut self.spent.misses),
-            Command::Fill { .. } => (FILL, &mut self.spent.misses),
+        let begins = self.free[shard].max(now);
+        let (reply, woken, dropped) = self.execute(begins, sent, rng);
+        let (cost, sort) = match (sent.command, reply) {
+            (Command::Get, _) => (GET, &mut self.spent.reads),
+            (Command::Ping, _) => (PING, &mut self.spent.messages),
+            (Command::Lead { .. }, Reply::Granted { .. }) => (GRANT, &mut self.spent.misses),
+            (Command::Lead { .. }, _) => (LEAD, &mut self.spent.misses),
+            (Command::Extend { .. }, _) => (EXTEND, &mut self.spent.misses),
+            (Command::Fill { .. }, _) => (FILL, &mut self.spent.misses),
         };
-        work = (work + cost) * MICROSECOND;
+        let is_read = now > self.reads[connection];
+        if is_read {
+            self.reads[connection] = begins;
+        }
+        let work = (cost + if is_read { READ } else { 0.0 }) * MICROSECOND;
+        let messages = (woken.len() as f64 * WAKE + f64::from(dropped) * INVALIDATION) * MICROSECOND;
         *sort += work;
-        let moment = self.free[shard].max(now) + work as Time;
-        let (reply, woken, dropped) = self.execute(moment, sent, rng);
-        let messages = f64::from(dropped + woken.len() as u32) * MESSAGE * MICROSECOND;
+        self.spent.messages += messages;
         self.wakes += woken.len() as u64;
         self.invalidations += u64::from(dropped);
-        self.spent.messages += messages;
         self.given[shard] += work + messages;
-        self.free[shard] = moment + messages as Time;
+        self.free[shard] = begins + (work + messages) as Time;
         (self.free[shard], reply, woken)
     }
 
