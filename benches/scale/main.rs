@@ -33,7 +33,7 @@ struct Extent {
 
 impl Extent {
     /// All of them, or the first two.
-    fn of<'a, T>(self, all: &'a [T]) -> &'a [T] {
+    fn of<T>(self, all: &[T]) -> &[T] {
         if self.smoke { &all[..all.len().min(2)] } else { all }
     }
 

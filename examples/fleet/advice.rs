@@ -39,8 +39,17 @@ enum What {
 pub(crate) struct Remedy {
     flags: String,
     what: &'static str,
-    enough: bool,
+    enough: Enough,
     row: Row,
+}
+
+#[derive(Clone, Copy, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Enough {
+    Yes,
+    /// Nothing is too busy, but answers take longer than they did.
+    ButSlower,
+    No,
 }
 
 pub(crate) fn on(args: &Args, rows: &[Row]) -> Advice {
@@ -99,8 +108,13 @@ fn remedies(args: &Args, row: &Row) -> Vec<Remedy> {
     }
     let simulate = |load: &Load| fleet::simulate(load, row.processes, args.seconds(row.processes));
     let remedy = |(flags, what, load): (String, &'static str, Load)| {
-        let row = simulate(&load);
-        Remedy { flags, what, enough: row.redis.max(row.origin) < LIMIT, row }
+        let then = simulate(&load);
+        let enough = match () {
+            () if then.redis.max(then.origin) >= LIMIT => Enough::No,
+            () if then.p99_ms > 2.0 * row.p99_ms + 1.0 => Enough::ButSlower,
+            () => Enough::Yes,
+        };
+        Remedy { flags, what, enough, row: then }
     };
     tries.into_iter().map(remedy).collect()
 }
@@ -147,12 +161,19 @@ impl fmt::Display for Advice {
         };
         writeln!(f, "{}", line("as it is", of))?;
         for Remedy { flags, enough, row, .. } in &self.remedies {
-            writeln!(f, "{}{}", line(flags, row), if self.first.is_some() && *enough { "  enough" } else { "" })?;
+            let mark = match enough {
+                _ if self.first.is_none() => "",
+                Enough::Yes => "  enough",
+                Enough::ButSlower => "  enough, but slower",
+                Enough::No => "",
+            };
+            writeln!(f, "{}{mark}", line(flags, row))?;
         }
-        match self.remedies.iter().find(|remedy| remedy.enough) {
-            Some(Remedy { flags, what, .. }) if self.first.is_some() => writeln!(f, "what to do: {what} ({flags})")?,
+        let find = |wanted: Enough| self.remedies.iter().find(|remedy| remedy.enough == wanted);
+        match find(Enough::Yes).or_else(|| find(Enough::ButSlower)) {
+            _ if self.first.is_none() => {}
+            Some(Remedy { flags, what, .. }) => writeln!(f, "what to do: {what} ({flags})")?,
             None => writeln!(f, "none of these is enough")?,
-            _ => {}
         }
         if of.connections > MAXCLIENTS {
             writeln!(
