@@ -111,10 +111,10 @@ pub(crate) const PING: f64 = 2.5;
 pub(crate) const GRANT: f64 = 26.0;
 /// or answered with the entry or with who has it.
 pub(crate) const LEAD: f64 = 17.0;
-pub(crate) const FILL: f64 = 17.0;
+pub(crate) const FILL: f64 = 20.0;
 pub(crate) const EXTEND: f64 = 8.0;
 /// A wake-up to one process.
-pub(crate) const WAKE: f64 = 7.0;
+pub(crate) const WAKE: f64 = 7.6;
 /// An invalidation to one near cache.
 pub(crate) const INVALIDATION: f64 = 8.5;
 /// What a hit takes longer than a raw `GET`.
