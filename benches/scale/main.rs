@@ -1,0 +1,79 @@
+//! Cost curves: what grows with the number of callers, keys, processes, bytes and misses, and what does not.
+//!
+//! ```text
+//! cargo bench --bench scale                  # all, in less than four minutes
+//! cargo bench --bench scale -- payloads      # one of costs, callers, keys, processes, payloads, misses, reality
+//! cargo bench --bench scale -- --test        # all, a few of each
+//! ```
+//!
+//! It prints the tables of docs/scale.md. Not by criterion: most of it is counted, or takes as long as its computation.
+//! Processes are this binary started again. What cargo does not start as a bench is as short as with `--test`.
+#![allow(clippy::disallowed_methods, reason = "a bench measures real time, and makes its own randomness")]
+
+#[path = "../../tests/support/mod.rs"]
+mod support;
+
+mod callers;
+mod costs;
+mod kit;
+mod misses;
+mod payloads;
+mod processes;
+mod reality;
+
+use serde::{Deserialize, Serialize};
+use std::{env, time::Instant};
+use support::child;
+
+/// How much of it.
+#[derive(Clone, Copy)]
+struct Extent {
+    smoke: bool,
+}
+
+impl Extent {
+    /// All of them, or the first two.
+    fn of<T>(self, all: &[T]) -> &[T] {
+        if self.smoke { &all[..all.len().min(2)] } else { all }
+    }
+
+    fn times(self, usual: usize) -> usize {
+        if self.smoke { (usual / 100).max(1) } else { usual }
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+enum Task {
+    Crowd(processes::Crowd),
+    Load(reality::Load),
+}
+
+#[tokio::main]
+async fn main() {
+    match child::enabled::<Task>() {
+        Some(child::Env { task: Task::Crowd(crowd), .. }) => return processes::be_one(crowd).await,
+        Some(child::Env { task: Task::Load(load), .. }) => return reality::be_one(load).await,
+        None => {}
+    }
+    let args: Vec<String> = env::args().skip(1).collect();
+    let smoke = args.iter().any(|arg| arg == "--test") || !args.iter().any(|arg| arg == "--bench");
+    let (extent, began) = (Extent { smoke }, Instant::now());
+    let wanted: Vec<_> = args.iter().filter(|arg| !arg.starts_with("--")).collect();
+    let is_wanted = |name: &str| wanted.is_empty() || wanted.iter().any(|wanted| *wanted == name);
+    for name in ["costs", "callers", "keys", "processes", "payloads", "misses", "reality"] {
+        if !is_wanted(name) {
+            continue;
+        }
+        println!("\n### {name}\n");
+        match name {
+            "costs" => costs::measure(extent).await,
+            "callers" => callers::of_one_key(extent).await,
+            "keys" => callers::of_many_keys(extent).await,
+            "processes" => processes::measure(extent).await,
+            "payloads" => payloads::measure(extent).await,
+            "misses" => misses::measure(extent).await,
+            _ => reality::measure(extent).await,
+        }
+    }
+    println!("\n{:.0} s", began.elapsed().as_secs_f64());
+}
