@@ -28,6 +28,8 @@ pub(crate) use seam::Index;
 pub(crate) use seam::{
     BoxFetch, Class, EVERYBODY, End, Ended, Failure, Head, Hop, Judge, Keep, NO_ONE, Offer, Share, Turn, Verdict,
 };
+#[cfg(feature = "redis")]
+pub(crate) use shared::{Shared, WeakShared};
 
 use crate::{
     clock::Timestamp,

@@ -4,6 +4,7 @@
 //! inbox of this process alone; they are never on the data connection, where a reconnecting client hands surplus
 //! subscription confirmations to other requests.
 
+mod reads;
 mod script;
 mod server_clock;
 mod tracking;
@@ -14,6 +15,7 @@ use super::{
 };
 use crate::wire::{Call, Connection, Hear, IntoServer, Link, Server, Subscriber, TrackedLink, number, store_error};
 use bytes::Bytes;
+use reads::Reads;
 use redis::Value;
 pub(super) use script::By;
 use script::Scripts;
@@ -44,6 +46,7 @@ use tracking::Tracking;
 /// letters.
 pub struct RedisStore {
     link: Arc<dyn Link>,
+    reads: Reads,
     scripts: Scripts,
     clock: Arc<ServerClock>,
     wakes: Wakes,
@@ -98,8 +101,10 @@ impl RedisStore {
     pub(super) fn heard_by(server: &Server, hearer: impl FnOnce(Wakes) -> Arc<dyn Hear>) -> Self {
         let (clock, wakes) = (Arc::new(ServerClock::default()), Wakes::new());
         let subscriber = server.wakes().map(|client| Arc::new(Subscriber::new(client, hearer(wakes.clone()))));
+        let link = server.dial(clock.clone());
         Self {
-            link: server.dial(clock.clone()),
+            reads: Reads::over(link.clone(), !server.is_cluster()),
+            link,
             scripts: Scripts::default(),
             clock,
             wakes,
@@ -125,7 +130,8 @@ impl RedisStore {
 
     async fn get_now(&self, at: &Address) -> Result<Option<Entry>, StoreError> {
         self.hear();
-        read(&*self.link, &self.clock, at, &entry_name(at)).await
+        let found = self.reads.get(&entry_name(at)).await?;
+        Ok(found.and_then(|bytes| Entry::from_envelope(at, &bytes, self.clock.offset())))
     }
 
     pub(super) async fn lead_by(&self, by: By, at: &Address, ask: Ask) -> Result<Lead, StoreError> {
@@ -190,11 +196,9 @@ impl Store for RedisStore {
 
     fn get_all<'a>(&'a self, at: &'a [Address]) -> Answer<'a, Vec<Option<Entry>>> {
         Box::pin(async move {
-            if let [at] = at {
-                return Ok(vec![self.get_now(at).await?]);
-            }
+            self.hear();
             let names: Vec<_> = at.iter().map(entry_name).collect();
-            read_all(&*self.link, &self.clock, at, &names).await
+            Ok(entries(at, self.reads.get_all(&names).await?, &self.clock))
         })
     }
 
@@ -237,39 +241,15 @@ impl Store for RedisStore {
 
     fn track(&self, every: Duration) -> Option<Arc<dyn Track>> {
         let link = TrackedLink::new(self.client.clone()?, self.clock.clone(), every);
-        Some(Arc::new(Tracking { link, clock: self.clock.clone(), subscriber: self.subscriber.clone() }))
+        let (reads, clock) = (Reads::over(link.link(), true), self.clock.clone());
+        Some(Arc::new(Tracking { link, reads, clock, subscriber: self.subscriber.clone() }))
     }
 }
 
-async fn read(link: &dyn Link, clock: &ServerClock, at: &Address, name: &str) -> Result<Option<Entry>, StoreError> {
-    match link.send(redis::cmd("GET").arg(name)).await {
-        Ok(Value::BulkString(bytes)) => Ok(Entry::from_envelope(at, &bytes.into(), clock.offset())),
-        Ok(_) => Ok(None),
-        Err(error) if is_wrong_type(&error) => Ok(None),
-        Err(error) => Err(store_error(error)),
-    }
-}
-
-/// In one command, also if there are several.
-async fn read_all(
-    link: &dyn Link,
-    clock: &ServerClock,
-    at: &[Address],
-    names: &[String],
-) -> Result<Vec<Option<Entry>>, StoreError> {
-    if let ([at], [name]) = (at, names) {
-        return Ok(vec![read(link, clock, at, name).await?]);
-    }
-    // What is of a wrong type is nil here.
-    let Value::Array(found) = link.send(redis::cmd("MGET").arg(names)).await.map_err(store_error)? else {
-        return Ok(vec![None; at.len()]);
-    };
+/// As what was found under these addresses. What cannot be read is nothing.
+fn entries(at: &[Address], found: Vec<Option<Bytes>>, clock: &ServerClock) -> Vec<Option<Entry>> {
     let offset = clock.offset();
-    let read = |(at, value)| match value {
-        Value::BulkString(bytes) => Entry::from_envelope(at, &bytes.into(), offset),
-        _ => None,
-    };
-    Ok(at.iter().zip(found.into_iter().chain(std::iter::repeat(Value::Nil))).map(read).collect())
+    at.iter().zip(found).map(|(at, bytes)| Entry::from_envelope(at, &bytes?, offset)).collect()
 }
 
 /// Without the connection, whose address may hold a password.
@@ -338,10 +318,6 @@ pub(crate) fn entry_names(at: &Address) -> Vec<String> {
         name + &variant
     };
     formats.into_iter().flat_map(|format| at.neighbours().map(|schema| name(format, schema))).collect()
-}
-
-fn is_wrong_type(error: &redis::RedisError) -> bool {
-    error.code() == Some("WRONGTYPE")
 }
 
 macro_rules! into_store {

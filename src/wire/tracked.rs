@@ -41,8 +41,8 @@ impl TrackedLink {
         Self { link: Arc::new(Dialled::new(connect, greet)), current, every, watchdog: Mutex::default() }
     }
 
-    pub(crate) fn link(&self) -> &dyn Link {
-        &*self.link
+    pub(crate) fn link(&self) -> Arc<dyn Link> {
+        self.link.clone()
     }
 
     /// What hears of all that is read from now on, unless there is another one when it has been read.

@@ -42,6 +42,22 @@ async fn hits_at_one_moment_share_their_get() {
     assert_eq!(names(&monitor.stop().await), ["GET"]);
 }
 
+/// The first is sent at once, the others together.
+#[tokio::test]
+async fn hits_of_different_keys_at_one_moment_are_few_commands() {
+    let server = RedisServer::start();
+    let guard = warm(&server).await;
+    for key in 0..20_u64 {
+        guard.fetch(key, async move || Ok::<_, Down>(key)).await.expect("an answer");
+    }
+    guard.shutdown().await;
+    let monitor = Monitor::start(&server).await;
+    let hits = (0..20_u64).map(|key| guard.fetch(key, never::<u64>));
+    let hits = futures_util::future::join_all(hits).await;
+    assert!(hits.into_iter().zip(0..).all(|(hit, key)| hit.is_ok_and(|hit| hit == key)));
+    assert_eq!(names(&monitor.stop().await), ["GET", "MGET"]);
+}
+
 #[tokio::test]
 async fn a_miss_is_three_commands_and_two_of_them_before_the_answer() {
     let server = RedisServer::start();

@@ -207,3 +207,124 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// So many are read together: each of them waits for all.
 const MOST: usize = 32;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::BoxFuture;
+    use futures_util::future::join_all;
+    use redis::{Cmd, Pipeline, RedisResult};
+    use shuttle::future::{spawn, yield_now};
+    use std::{future::pending, pin::pin};
+    use tokio::sync::Semaphore;
+
+    /// Answers with the name that it is asked for, when it may.
+    struct Server {
+        said: Mutex<Vec<String>>,
+        may_answer: Semaphore,
+        refuses: bool,
+    }
+
+    impl Link for Server {
+        fn send<'a>(&'a self, cmd: &'a Cmd) -> BoxFuture<'a, RedisResult<Value>> {
+            Box::pin(async move {
+                let word = |arg| match arg {
+                    redis::Arg::Simple(word) => Some(String::from_utf8_lossy(word).into_owned()),
+                    _ => None,
+                };
+                let words: Vec<_> = cmd.args_iter().filter_map(word).collect();
+                lock(&self.said).push(words.join(" "));
+                self.may_answer.acquire().await.expect("it is never closed").forget();
+                let value = |name: &String| Value::BulkString(name.clone().into_bytes());
+                match &*words[0] {
+                    "GET" => Ok(value(&words[1])),
+                    _ if self.refuses => redis::parse_redis_value(b"-CROSSSLOT no\r\n")?.extract_error(),
+                    _ => Ok(Value::Array(words[1..].iter().map(value).collect())),
+                }
+            })
+        }
+
+        fn transact<'a>(&'a self, _: &'a Pipeline) -> BoxFuture<'a, RedisResult<Value>> {
+            Box::pin(pending())
+        }
+
+        fn connections(&self) -> u64 {
+            1
+        }
+    }
+
+    fn reads(refuses: bool) -> (Arc<Server>, Arc<Reads>) {
+        let server = Server { said: Mutex::default(), may_answer: Semaphore::new(0), refuses };
+        let server = Arc::new(server);
+        (server.clone(), Arc::new(Reads::over(server, true)))
+    }
+
+    /// Asks for these at one moment, while another one is under way.
+    async fn ask(reads: &Arc<Reads>, server: &Server, names: impl Iterator<Item = String>) {
+        let name = |found: Option<Bytes>| found.map(|found| String::from_utf8_lossy(&found).into_owned());
+        let asked = names.map(|expected| async move {
+            let found = reads.get(&expected).await.expect("an answer");
+            assert_eq!(name(found), Some(expected));
+        });
+        let mut alone = pin!(reads.get("alone"));
+        assert!(futures_util::poll!(&mut alone).is_pending());
+        server.may_answer.add_permits(1000);
+        join_all(asked).await;
+        assert_eq!(name(alone.await.expect("an answer")).as_deref(), Some("alone"));
+        assert_eq!(reads.under_way.load(Acquire), 0);
+        server.may_answer.forget_permits(1000);
+    }
+
+    #[test]
+    fn what_is_asked_for_at_one_moment_is_one_command() {
+        explore(async || {
+            let (server, reads) = reads(false);
+            ask(&reads, &server, (0..70).map(|n| n.to_string())).await;
+            let said = lock(&server.said).clone();
+            let names: Vec<_> = said.iter().map(|said| said.split(' ').count() - 1).collect();
+            assert_eq!(names, [1, 32, 32, 6], "{said:?}");
+        });
+    }
+
+    #[test]
+    fn where_several_names_are_refused_each_is_asked_for_alone() {
+        explore(async || {
+            let (server, reads) = reads(true);
+            ask(&reads, &server, ["a", "b"].into_iter().map(Into::into)).await;
+            assert_eq!(*lock(&server.said), ["GET alone", "MGET a b", "GET a", "GET b"]);
+            ask(&reads, &server, ["c", "d"].into_iter().map(Into::into)).await;
+            assert_eq!(lock(&server.said)[4..], ["GET alone", "GET c", "GET d"]);
+        });
+    }
+
+    /// Seen to fail, with a deadlock, where the one who goes away wakes nobody.
+    #[test]
+    fn who_began_a_batch_may_go_away() {
+        explore(async || {
+            let (server, reads) = reads(false);
+            let mut alone = pin!(reads.get("alone"));
+            assert!(futures_util::poll!(&mut alone).is_pending());
+            let mut first = Box::pin(reads.get("a"));
+            assert!(futures_util::poll!(&mut first).is_pending());
+            server.may_answer.add_permits(10);
+            let others = ["b", "c"].map(|name| {
+                let reads = reads.clone();
+                spawn(async move { reads.get(name).await })
+            });
+            for _ in 0..8 {
+                yield_now().await; // they are asked whether they are done, or not yet
+            }
+            drop(first);
+            for other in others {
+                assert!(other.await.expect("no panic").is_ok());
+            }
+            alone.await.expect("an answer");
+            assert_eq!(reads.under_way.load(Acquire), 0);
+        });
+    }
+
+    /// What is shared has the mutexes of an explored schedule.
+    fn explore<Fut: Future<Output = ()>>(test: impl Fn() -> Fut + Send + Sync + Copy + 'static) {
+        shuttle::check_random(move || shuttle::future::block_on(test()), 20);
+    }
+}

@@ -1,6 +1,6 @@
 //! Reads over a connection of their own, which hears when what was read changes.
 
-use super::{Address, Answer, ServerClock, entry_name, read_all};
+use super::{Address, Answer, Reads, ServerClock, entries, entry_name};
 use crate::{
     store::{Track, Tracked},
     wire::{Subscriber, TrackedLink},
@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 pub(super) struct Tracking {
     pub(super) link: TrackedLink,
+    pub(super) reads: Reads,
     pub(super) clock: Arc<ServerClock>,
     pub(super) subscriber: Option<Arc<Subscriber>>,
 }
@@ -23,7 +24,7 @@ impl Track for Tracking {
             let line = self.link.line();
             let names: Vec<_> = at.iter().map(entry_name).collect();
             let marks = line.iter().flat_map(|line| names.iter().map(|name| line.mark(name.as_bytes()))).collect();
-            let entries = read_all(self.link.link(), &self.clock, at, &names).await?;
+            let entries = entries(at, self.reads.get_all(&names).await?, &self.clock);
             // Another connection may have been made meanwhile, and it may be the one that was read over.
             let unbroken =
                 matches!((line, self.link.line()), (Some(before), Some(after)) if Arc::ptr_eq(&before, &after));
