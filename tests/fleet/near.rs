@@ -115,6 +115,20 @@ async fn what_others_fill_anew_is_dropped_by_message() {
     eventually("the other's value", async || near.fetch("k", never::<u32>).await.is_ok_and(|v| v == version)).await;
 }
 
+/// Also what is read first of all, while there is no connection yet. Seen to fail with marks made before there was one.
+#[tokio::test]
+async fn what_is_read_first_is_dropped_by_message_too() {
+    let server = RedisServer::start();
+    let (near, other) = (guard(server.client(), HOUR), plain(server.client()));
+    let source = Source::default();
+    source.kept_by(&other).await;
+    assert_eq!(source.asked_by(&near).await, 0);
+    let version = source.change();
+    assert_eq!(source.asked_by(&near).await, 0, "a copy");
+    other.invalidate("k").await.expect("acknowledged");
+    eventually("the new value", async || source.asked_by(&near).await == version).await;
+}
+
 /// Seen to fail with only this engine's flights forgotten, and not its copies.
 #[tokio::test]
 async fn what_a_clone_invalidates_is_dropped_before_it_returns() {
