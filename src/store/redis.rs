@@ -236,7 +236,7 @@ impl Store for RedisStore {
     }
 
     fn track(&self, every: Duration) -> Option<Arc<dyn Track>> {
-        let link = TrackedLink::new(self.client.clone()?, self.clock.clone(), every);
+        let link = TrackedLink::new(self.client.clone()?, self.clock.clone(), self.link.clone(), every);
         Some(Arc::new(Tracking { link, clock: self.clock.clone(), subscriber: self.subscriber.clone() }))
     }
 }
