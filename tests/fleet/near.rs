@@ -326,3 +326,30 @@ async fn pages_that_vary_are_copies_too() {
         eventually("the new page", async || ask(language).await.0 == "1").await;
     }
 }
+
+/// The task that asks whether the connection holds ends with its runtime, and goes on in the next one. Seen to fail with
+/// a watchdog that is started once.
+#[test]
+fn a_runtime_that_ends_takes_no_near_cache_with_it() {
+    let server = RedisServer::start();
+    let near = guard(server.client(), SECOND);
+    let source = Source::default();
+    for _ in 0..2 {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+        runtime.expect("a runtime").block_on(async {
+            let other = plain(server.client());
+            source.kept_by(&near).await;
+            eventually("no command for two seconds", async || {
+                source.kept_by(&near).await;
+                let before = near.report().near_hits;
+                tokio::time::sleep(2 * SECOND).await;
+                source.asked_by(&near).await;
+                near.report().near_hits > before
+            })
+            .await;
+            let version = source.change();
+            other.invalidate("k").await.expect("acknowledged");
+            eventually("the new value", async || source.asked_by(&near).await == version).await;
+        });
+    }
+}
