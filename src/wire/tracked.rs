@@ -68,7 +68,7 @@ impl TrackedLink {
         let mut watchdog = self.watchdog.lock().unwrap_or_else(PoisonError::into_inner);
         if watchdog.as_ref().is_none_or(JoinHandle::is_finished) {
             let (link, current, every) = (self.link.clone(), self.current.clone(), self.every);
-            *watchdog = Some(tokio::spawn(async move { match watch(&*link, &current, every).await {} }));
+            *watchdog = Some(tokio::spawn(async move { match watch(&link, &current, every).await {} }));
         }
     }
 }
