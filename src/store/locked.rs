@@ -115,9 +115,16 @@ impl LockedStore {
             Some(held) => held, // it asks once more
             None => {
                 let attempt = shared.recipe.attempt(shared.claim(at, ask.token, span));
-                match Behind::new(&shared.hub.behind, attempt, given_to_nobody).await? {
-                    Attempt::Acquired { held, .. } => held,
-                    Attempt::Busy(_) => return shared.redis.lead_by(By::LockBusy, at, ask).await,
+                match Behind::new(&shared.hub.behind, attempt, given_to_nobody).await {
+                    Ok(Attempt::Acquired { held, .. }) => held,
+                    Ok(Attempt::Busy(_)) => return shared.redis.lead_by(By::LockBusy, at, ask).await,
+                    // Whoever asks may not have looked before, and for what is there no lock is needed.
+                    Err(error) => {
+                        return match shared.redis.get(at).await {
+                            Ok(Some(entry)) if Some(entry.meta().id) != ask.seen => Ok(Lead::Hit(entry)),
+                            _ => Err(error),
+                        };
+                    }
                 }
             }
         };

@@ -240,7 +240,7 @@ impl Store for RedisStore {
     }
 
     fn track(&self, every: Duration) -> Option<Arc<dyn Track>> {
-        let link = TrackedLink::new(self.client.clone()?, self.clock.clone(), every);
+        let link = TrackedLink::new(self.client.clone()?, self.clock.clone(), self.link.clone(), every);
         let (reads, clock) = (Reads::over(link.link(), true), self.clock.clone());
         Some(Arc::new(Tracking { link, reads, clock, subscriber: self.subscriber.clone() }))
     }

@@ -16,6 +16,11 @@ pub(super) trait Connect: Send + Sync + 'static {
     const PATIENCE: Duration;
 
     fn connect(&self) -> impl Future<Output = RedisResult<Self::Connection>> + Send;
+
+    /// Whether another connection is to take the place of the last one, although that works. Says so once.
+    fn outdated(&self) -> bool {
+        false
+    }
 }
 
 impl Connect for redis::Client {

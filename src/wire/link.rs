@@ -73,10 +73,17 @@ impl<C: Connect> Dialled<C> {
         Self { connect: Arc::new(connect), greet, made, line, spoken: Spoken::default() }
     }
 
-    /// The current attempt; a new one if there is none, or the last one failed a while ago.
+    /// Connects, if there is no connection.
+    pub(super) async fn connected(&self) -> RedisResult<()> {
+        self.dial().0.await.map(drop)
+    }
+
+    /// The current attempt; a new one if there is none, the last one failed a while ago, or its connection is outdated.
     fn dial(&self) -> (Attempt<C::Connection>, u64) {
         let mut line = self.lock();
-        if let Some(dial) = &line.current {
+        if let Some(dial) = &line.current
+            && !self.connect.outdated()
+        {
             let failed = matches!(dial.attempt.peek(), Some(Err(_)));
             if !failed || Timestamp::now().since(dial.begun) < PAUSE {
                 return (dial.attempt.clone(), dial.number);

@@ -14,7 +14,7 @@ use crate::{clock::Timestamp, store::Line};
 use redis::{ProtocolVersion, PushInfo, PushKind, RedisResult, Value, aio::MultiplexedConnection};
 use std::{
     convert::Infallible,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 use tokio::{
@@ -22,23 +22,36 @@ use tokio::{
     time::{MissedTickBehavior, interval, timeout},
 };
 
-/// Connects when it is needed and again when the connection breaks, each time with a [`Line`] of its own.
+/// Connects when it is needed, again when the connection breaks, and again when the one beside it was made anew: its name
+/// may lead to another server by then, and what is written there is not heard of here. Each time with a [`Line`] of its own.
 pub(crate) struct TrackedLink {
-    link: Arc<dyn Link>,
+    link: Arc<Dialled<Tracking>>,
     current: Current,
     every: Duration,
     watchdog: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// The line of the connection that was made last. None if its server does not track.
-type Current = Arc<Mutex<Option<Arc<Line>>>>;
+/// The connection that was made last, unless another one is being made.
+type Current = Arc<Mutex<Option<Made>>>;
+
+struct Made {
+    /// None if its server does not track.
+    line: Option<Arc<Line>>,
+    /// How many connections the link beside it had made before.
+    beside: u64,
+}
 
 impl TrackedLink {
-    /// Asks that often whether the connection still holds.
-    pub(crate) fn new(client: redis::Client, greet: Arc<dyn Greet>, every: Duration) -> Self {
+    /// Asks that often whether the connection still holds. `beside` is what is written over.
+    pub(crate) fn new(client: redis::Client, greet: Arc<dyn Greet>, beside: Arc<dyn Link>, every: Duration) -> Self {
         let current = Current::default();
-        let connect = Tracking { client, current: current.clone(), spoken: Spoken::default() };
+        let connect = Tracking { client, beside, current: current.clone(), spoken: Spoken::default() };
         Self { link: Arc::new(Dialled::new(connect, greet)), current, every, watchdog: Mutex::default() }
+    }
+
+    /// Connects, if there is no connection: what is read before is heard of by nobody.
+    pub(crate) async fn connected(&self) -> RedisResult<()> {
+        self.link.connected().await
     }
 
     pub(crate) fn link(&self) -> Arc<dyn Link> {
@@ -55,7 +68,7 @@ impl TrackedLink {
         let mut watchdog = self.watchdog.lock().unwrap_or_else(PoisonError::into_inner);
         if watchdog.as_ref().is_none_or(JoinHandle::is_finished) {
             let (link, current, every) = (self.link.clone(), self.current.clone(), self.every);
-            *watchdog = Some(tokio::spawn(async move { match watch(&*link, &current, every).await {} }));
+            *watchdog = Some(tokio::spawn(async move { match watch(&link, &current, every).await {} }));
         }
     }
 }
@@ -70,7 +83,7 @@ impl Drop for TrackedLink {
 }
 
 /// Confirms, again and again, that nothing went unheard. A connection that is lost is made anew.
-async fn watch(link: &dyn Link, current: &Current, every: Duration) -> Infallible {
+async fn watch(link: &Dialled<Tracking>, current: &Current, every: Duration) -> Infallible {
     let mut ticks = interval(every);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -90,11 +103,17 @@ async fn watch(link: &dyn Link, current: &Current, every: Duration) -> Infallibl
 }
 
 fn of(current: &Current) -> Option<Arc<Line>> {
-    current.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    lock(current).as_ref()?.line.clone()
+}
+
+/// Nothing in here panics while it holds the lock.
+fn lock(current: &Current) -> MutexGuard<'_, Option<Made>> {
+    current.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 struct Tracking {
     client: redis::Client,
+    beside: Arc<dyn Link>,
     current: Current,
     spoken: Spoken,
 }
@@ -126,7 +145,8 @@ impl Connect for Tracking {
 
     /// A server that does not track is read all the same; what was read is bounded by time alone.
     async fn connect(&self) -> RedisResult<MultiplexedConnection> {
-        let line = Arc::new(Line::new());
+        *lock(&self.current) = None;
+        let (line, beside) = (Arc::new(Line::new()), self.beside.connections());
         let (connection, line) = match self.tracked(line.clone()).await {
             Ok(connection) => (connection, Some(line)),
             Err(error) if matches!(class(&error), Class::Disconnected | Class::Unavailable) => return Err(error),
@@ -135,8 +155,13 @@ impl Connect for Tracking {
                 (self.client.connect().await?, None)
             }
         };
-        *self.current.lock().unwrap_or_else(PoisonError::into_inner) = line;
+        *lock(&self.current) = Some(Made { line, beside });
         Ok(connection)
+    }
+
+    fn outdated(&self) -> bool {
+        let mut current = lock(&self.current);
+        current.take_if(|made| made.beside != self.beside.connections()).is_some()
     }
 }
 

@@ -360,3 +360,19 @@ async fn what_was_acknowledged_behind_is_sent_again_as_well_and_once_per_outage(
         assert_eq!(process.asked(Invalidate), 3 + outage);
     }
 }
+
+/// The guard that dropped it asks who leads, and gets the entry that way. Seen to fail with what is found then served, and
+/// not refreshed.
+#[tokio::test(start_paused = true)]
+async fn what_another_process_has_stored_since_is_refreshed_when_it_is_stale() {
+    let store = Arc::new(MemoryStore::default());
+    let policy = Policy::fresh_for(SECOND).stale_while_revalidate(100 * SECOND).jitter(0.0);
+    let [a, b] = [StampedeGuard::new(store.clone()), StampedeGuard::new(store)].map(|guard| guard.policy(policy));
+    a.invalidate("k").await.expect("acknowledged");
+    b.fetch("k", async || Ok::<_, Down>(1)).await.expect("an answer");
+    b.shutdown().await;
+    tokio::time::sleep(2 * SECOND).await;
+    assert_eq!(a.fetch("k", async || Ok::<_, Down>(2)).await.expect("stale"), 1);
+    a.shutdown().await;
+    assert_eq!(b.fetch("k", never::<i32>).await.expect("refreshed"), 2);
+}

@@ -115,6 +115,20 @@ async fn what_others_fill_anew_is_dropped_by_message() {
     eventually("the other's value", async || near.fetch("k", never::<u32>).await.is_ok_and(|v| v == version)).await;
 }
 
+/// Also what is read first of all, while there is no connection yet. Seen to fail with marks made before there was one.
+#[tokio::test]
+async fn what_is_read_first_is_dropped_by_message_too() {
+    let server = RedisServer::start();
+    let (near, other) = (guard(server.client(), HOUR), plain(server.client()));
+    let source = Source::default();
+    source.kept_by(&other).await;
+    assert_eq!(source.asked_by(&near).await, 0);
+    let version = source.change();
+    assert_eq!(source.asked_by(&near).await, 0, "a copy");
+    other.invalidate("k").await.expect("acknowledged");
+    eventually("the new value", async || source.asked_by(&near).await == version).await;
+}
+
 /// Seen to fail with only this engine's flights forgotten, and not its copies.
 #[tokio::test]
 async fn what_a_clone_invalidates_is_dropped_before_it_returns() {
@@ -310,5 +324,32 @@ async fn pages_that_vary_are_copies_too() {
     other.invalidate_url(&"http://shop.test/a".parse().expect("a URL")).await.expect("acknowledged");
     for language in ["de", "en"] {
         eventually("the new page", async || ask(language).await.0 == "1").await;
+    }
+}
+
+/// The task that asks whether the connection holds ends with its runtime, and goes on in the next one. Seen to fail with
+/// a watchdog that is started once.
+#[test]
+fn a_runtime_that_ends_takes_no_near_cache_with_it() {
+    let server = RedisServer::start();
+    let near = guard(server.client(), SECOND);
+    let source = Source::default();
+    for _ in 0..2 {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+        runtime.expect("a runtime").block_on(async {
+            let other = plain(server.client());
+            source.kept_by(&near).await;
+            eventually("no command for two seconds", async || {
+                source.kept_by(&near).await;
+                let before = near.report().near_hits;
+                tokio::time::sleep(2 * SECOND).await;
+                source.asked_by(&near).await;
+                near.report().near_hits > before
+            })
+            .await;
+            let version = source.change();
+            other.invalidate("k").await.expect("acknowledged");
+            eventually("the new value", async || source.asked_by(&near).await == version).await;
+        });
     }
 }

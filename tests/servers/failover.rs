@@ -1,11 +1,12 @@
 //! A master that is replaced by its replica, behind a name that follows.
 
 use crate::{
+    Down, SECOND,
     kit::{calls_of_a_herd, command, hits, patient, recovers},
     never,
     support::{RedisServer, eventually, free_port},
 };
-use stampede_guard::StampedeGuard;
+use stampede_guard::{NearCache, StampedeGuard};
 use std::sync::{
     Arc,
     atomic::{AtomicU16, Ordering::SeqCst},
@@ -106,4 +107,21 @@ async fn a_master_that_serves_nobody_any_more_is_replaced() {
         command::<String>(&replica, "CLIENT LIST TYPE pubsub").await.lines().count() == 2
     })
     .await;
+}
+
+/// It still answers who reads over a connection that it has, but what it has is old. Seen to fail with the connection kept
+/// over which copies are read.
+#[tokio::test]
+async fn a_near_cache_reads_from_the_new_master() {
+    let (master, replica, name, _) = pair(&[]).await;
+    let guard = name.guard().near_cache(NearCache::bytes(1 << 20).max_age(SECOND));
+    assert!(hits(&guard, "kept").await);
+    command::<()>(&replica, "REPLICAOF NO ONE").await;
+    name.follow(&replica);
+    command::<()>(&master, &format!("REPLICAOF 127.0.0.1 {}", free_port())).await;
+    eventually("an invalidation is acknowledged", async || guard.invalidate("kept").await.is_ok()).await;
+    for _ in 0..3 {
+        assert_eq!(guard.fetch("kept", async || Ok::<_, Down>(2)).await.expect("an answer"), 2);
+        guard.shutdown().await;
+    }
 }

@@ -6,7 +6,7 @@ use crate::{
     clock::{self, Timestamp},
     config::AfterWait,
     engine::{
-        BoxFetch, CacheVerdict, Failure, Judge, Offer,
+        BoxFetch, CacheVerdict, Failure, Judge, Offer, Verdict,
         flight::{Join, Scope, State},
         pilot::{Start, WAITED},
         right::Made,
@@ -113,10 +113,11 @@ impl<'a, R: Send + 'a, J: Judge<R> + Clone + Send + Sync + 'static> Caller<'a, R
                 if let Some(hop) = self.hop(&entry) {
                     return Round::Beneath(hop, fetch);
                 }
-                match self.servable(&entry) {
-                    true => self.judge.read(&entry).map_or(Offer::Declined, Offer::Taken),
-                    false if self.declines(&entry) => Offer::Declined,
-                    false => return Round::Again(fetch),
+                match (self.judge.judge(&entry, Timestamp::now()), self.judge.read(&entry)) {
+                    (Verdict::Serve, Some(answer)) => Offer::Taken(answer),
+                    (Verdict::ServeAndRefresh, Some(answer)) => return self.refresh(entry, answer, fetch).await,
+                    (Verdict::Serve | Verdict::ServeAndRefresh, None) | (Verdict::Decline, _) => Offer::Declined,
+                    (Verdict::Validate | Verdict::Ignore | Verdict::Beneath, _) => return Round::Again(fetch),
                 }
             }
             State::Filled(made) => {

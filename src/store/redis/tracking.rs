@@ -3,7 +3,7 @@
 use super::{Address, Answer, Reads, ServerClock, entries, entry_name};
 use crate::{
     store::{Track, Tracked},
-    wire::{Subscriber, TrackedLink},
+    wire::{Subscriber, TrackedLink, store_error},
 };
 use std::sync::Arc;
 
@@ -21,6 +21,7 @@ impl Track for Tracking {
             if let Some(subscriber) = &self.subscriber {
                 subscriber.start(); // as with any first question
             }
+            self.link.connected().await.map_err(store_error)?;
             let line = self.link.line();
             let names: Vec<_> = at.iter().map(entry_name).collect();
             let marks = line.iter().flat_map(|line| names.iter().map(|name| line.mark(name.as_bytes()))).collect();

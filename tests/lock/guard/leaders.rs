@@ -7,6 +7,7 @@ use crate::support::{
     herd, never, processes,
 };
 use serde::{Deserialize, Serialize};
+use stampede_guard::{Outage, StampedeGuard, lock::Redlock, store::LockedStore};
 use std::time::Duration;
 
 recipes!(cases {
@@ -109,4 +110,23 @@ async fn an_invalidation_that_is_not_heard_of_is_made_up_for() {
     assert_eq!(new.expect("an answer"), 2);
     origin.open();
     old.await.expect("no panic").expect("an answer");
+}
+
+/// What this process has dropped it asks for by asking who leads, which takes the lock. Seen to fail with an error wherever
+/// the lock does not answer.
+#[tokio::test]
+async fn what_others_have_stored_is_served_without_the_servers_of_the_lock() {
+    let servers = [(); 3].map(|()| RedisServer::start());
+    let guards = [(); 2].map(|()| {
+        let lock = Redlock::with(servers[1..].iter().map(RedisServer::client)).server_timeout(5 * SECOND);
+        let store = LockedStore::new(servers[0].client(), lock).expect("it frees");
+        StampedeGuard::new(store).op_timeout(30 * SECOND).outage(Outage::FailClosed)
+    });
+    guards[0].invalidate("k").await.expect("acknowledged");
+    assert_eq!(guards[1].fetch("k", async || Ok::<_, Down>(1)).await.expect("an answer"), 1);
+    guards[1].shutdown().await;
+    for server in &servers[1..] {
+        server.kill();
+    }
+    assert_eq!(guards[0].fetch("k", never::<i32>).await.expect("a hit"), 1);
 }
