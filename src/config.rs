@@ -1,6 +1,6 @@
 //! What a setter changes on one clone of a guard.
 
-use crate::{lease::Tombstone, policy::Policy};
+use crate::{engine::Near, lease::Tombstone, policy::Policy};
 use std::{
     sync::Arc,
     time::{Duration, Instant},
@@ -28,6 +28,7 @@ pub(crate) struct Config {
     /// Places for computations while the store is down.
     pub(crate) bulkhead: Arc<Semaphore>,
     pub(crate) deadline: Option<Instant>,
+    pub(crate) near: Option<Arc<Near>>,
     #[cfg(feature = "http")]
     pub(crate) rules: crate::http::Rules,
 }
@@ -85,6 +86,7 @@ impl Default for Config {
             max_waiters: 10_000,
             bulkhead: Arc::new(Semaphore::new(64)),
             deadline: None,
+            near: None,
             #[cfg(feature = "http")]
             rules: crate::http::Rules::default(),
         }

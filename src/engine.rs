@@ -11,6 +11,7 @@ mod flight;
 mod gate;
 mod invalidation;
 mod known;
+mod near;
 mod pilot;
 mod place;
 mod right;
@@ -19,6 +20,7 @@ mod seam;
 mod shared;
 mod waits;
 
+pub(crate) use near::Near;
 pub(crate) use place::Place;
 pub use seam::CacheVerdict;
 #[cfg(feature = "http")]
@@ -31,6 +33,7 @@ use crate::{
     clock::Timestamp,
     entry::{Entry, Kind, Payload},
     key::Address,
+    near::NearCache,
     policy::{Freshness, freshness},
     store::{Inbox, Right, Store, Token},
     telemetry::{self, Stats},
@@ -40,6 +43,7 @@ use flight::Flights;
 use gate::Gates;
 use invalidation::Invalidations;
 use known::Known;
+use near::Nears;
 use right::Made;
 use std::{borrow::Cow, future::Future, sync::Arc, time::Duration};
 use tokio_util::task::TaskTracker;
@@ -57,6 +61,7 @@ pub(crate) struct Engine {
     tasks: TaskTracker,
     invalidations: Invalidations,
     known: Known,
+    nears: Nears,
 }
 
 tokio::task_local! {
@@ -95,7 +100,20 @@ impl Engine {
             tasks,
             invalidations: Invalidations::default(),
             known: Known::default(),
+            nears: Nears::default(),
         })
+    }
+
+    /// A near cache for a clone of the guard.
+    pub(crate) fn near_cache(&self, settings: NearCache) -> Option<Arc<Near>> {
+        let near = Arc::new(Near::before(&*self.store, settings)?);
+        self.nears.add(&near);
+        Some(near)
+    }
+
+    /// What this process keeps of the address is of no use any more.
+    pub(crate) fn forget_copies(&self, at: &Address) {
+        self.nears.forget(at);
     }
 
     /// Waits until nothing that was spawned is under way.
@@ -114,7 +132,7 @@ impl Place {
     pub(crate) fn peek<R>(&self, judge: &impl Judge<R>) -> Option<R> {
         let (now, mut at) = (Timestamp::now(), Cow::Borrowed(&self.at));
         for _ in 0..=DEPTH {
-            let entry = self.engine.store.peek(&at)?;
+            let entry = self.at_hand(&at, now)?;
             match judge.judge(&entry, now) {
                 _ if is_marker(&entry, now) => return None,
                 Verdict::Beneath => at = Cow::Owned(judge.beneath(&entry)?.from(&at)),
@@ -127,6 +145,14 @@ impl Place {
             }
         }
         None
+    }
+
+    /// The entry, if there is one in this process.
+    fn at_hand(&self, at: &Address, now: Timestamp) -> Option<Entry> {
+        match &self.config.near {
+            Some(near) => near.get(at, now),
+            None => self.engine.store.peek(at),
+        }
     }
 
     /// Answers. A computation runs in a task of its own and outlives its caller.

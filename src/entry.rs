@@ -2,7 +2,7 @@
 
 mod envelope;
 
-use crate::{clock::Timestamp, lease::Token};
+use crate::{clock::Timestamp, key::Address, lease::Token};
 use bytes::Bytes;
 use std::{
     any::Any,
@@ -116,6 +116,11 @@ impl Entry {
     pub fn is_retained(&self, now: Timestamp) -> bool {
         self.age(now) < self.meta.lifetimes.retention()
     }
+
+    /// How many bytes it takes in this process, under that address.
+    pub(crate) fn weight(&self, at: &Address) -> u64 {
+        (BOOKKEEPING + at.primary().len() + at.variant().map_or(0, <[u8]>::len) + self.payload.bytes.len()) as u64
+    }
 }
 
 impl Payload {
@@ -154,3 +159,5 @@ impl fmt::Debug for Payload {
         write!(f, "Payload({} bytes)", self.bytes.len())
     }
 }
+
+const BOOKKEEPING: usize = 256;

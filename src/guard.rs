@@ -192,6 +192,32 @@ impl StampedeGuard {
         self.set(|config| config.bulkhead = Arc::new(Semaphore::new(places)))
     }
 
+    /// Keeps copies in this process of what it reads from a store outside: a hit of one costs no round trip, and no
+    /// decoding where the value is shared. Default: none.
+    ///
+    /// ```
+    /// # fn example(redis: stampede_guard::redis::Client) {
+    /// use stampede_guard::{NearCache, StampedeGuard};
+    /// use std::time::Duration;
+    ///
+    /// let guard = StampedeGuard::new(redis).near_cache(NearCache::bytes(64 << 20).max_age(Duration::from_secs(1)));
+    /// # }
+    /// ```
+    ///
+    /// Over a `redis::Client` a copy is dropped in every process as soon as its entry is filled anew, invalidated, deleted
+    /// or evicted, by whomever: the server tells each process that has read it (`CLIENT TRACKING`, from Redis 6 on). While
+    /// it cannot, and over anything else, a copy lives for [`max_age`](crate::NearCache::max_age) after it was read.
+    /// Either way no process serves a copy longer than that after an invalidation.
+    ///
+    /// What this guard or its clones invalidate is dropped before [`invalidate`](Self::invalidate) returns. Only what is
+    /// fresh is served; all else goes to the store. Memory and connection belong to this clone and to those that are made of it
+    /// afterwards. Over a [`MemoryStore`] it does nothing.
+    #[must_use]
+    pub fn near_cache(self, settings: crate::NearCache) -> Self {
+        let near = self.engine.near_cache(settings);
+        self.set(|config| config.near = near)
+    }
+
     /// How the HTTP layer treats what HTTP leaves to a cache. Default: see [`Rules`](crate::http::Rules).
     #[cfg(feature = "http")]
     #[must_use]

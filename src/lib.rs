@@ -87,6 +87,7 @@ pub mod keyed;
 mod lease;
 #[cfg(feature = "redis")]
 pub mod lock;
+mod near;
 mod policy;
 pub mod store;
 mod sync;
@@ -108,6 +109,7 @@ pub use guard::StampedeGuard;
 pub use key::Key;
 #[cfg(feature = "redis")]
 pub use lock::{Lock, LockError, LockGuard};
+pub use near::NearCache;
 pub use policy::Policy;
 #[cfg(feature = "redis")]
 pub use redis;

@@ -15,6 +15,7 @@ mod locked;
 mod memory;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
+mod track;
 mod wake;
 
 #[cfg(feature = "redis")]
@@ -30,6 +31,7 @@ pub use crate::{
 #[cfg(feature = "redis")]
 pub use locked::LockedStore;
 pub use memory::MemoryStore;
+pub use track::{Line, Mark, Track, Tracked};
 pub use wake::{Listener, Wakes};
 
 use crate::error::BoxError;
@@ -103,6 +105,14 @@ pub trait Store: Send + Sync + 'static {
 
     /// Hears of the address from now on. Called before [`lead`](Self::lead), so that no wake-up falls in between.
     fn listen(&self, at: &Address) -> Listener;
+
+    /// Reads that hear when what they have read changes, for a [near cache](crate::NearCache); at least that often the
+    /// store says that nothing went unheard ([`Line::confirm`]). `None` if it cannot tell: copies are bounded by their
+    /// age alone then.
+    fn track(&self, every: Duration) -> Option<Arc<dyn Track>> {
+        let _ = every;
+        None
+    }
 }
 
 /// What entitles to a fill.

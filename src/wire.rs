@@ -9,6 +9,7 @@ mod script;
 mod server;
 mod subscriber;
 mod tls;
+mod tracked;
 
 pub(crate) use class::store_error;
 pub use connect::Connection;
@@ -17,6 +18,7 @@ pub(crate) use link::{Greet, Link};
 pub(crate) use script::{Call, Script, load, number, unexpected};
 pub use server::{IntoServer, Server};
 pub(crate) use subscriber::{CHANNEL, Hear, Subscriber};
+pub(crate) use tracked::TrackedLink;
 
 use std::time::Duration;
 

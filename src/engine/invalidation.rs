@@ -94,6 +94,7 @@ impl Place {
             let at = self.at.in_schema(schema);
             self.engine.flights.forget(&at);
             self.engine.known.forget(&at);
+            self.engine.forget_copies(&at);
         }
         if answer.is_ok() {
             self.remember();

@@ -29,8 +29,13 @@ impl Place {
 
     /// Without a limit of its own: it is shared, and each of those who share it has one.
     pub(super) async fn get(&self, chain: &[Address]) -> Result<Vec<Option<Entry>>, StoreError> {
-        match self.engine.store.get_all(chain).await {
-            Err(error) if error.is_disconnected() => self.engine.store.get_all(chain).await,
+        let store = &*self.engine.store;
+        let answer = match &self.config.near {
+            Some(near) => near.get_all(store, chain).await,
+            None => store.get_all(chain).await,
+        };
+        match answer {
+            Err(error) if error.is_disconnected() => store.get_all(chain).await,
             answer => answer,
         }
     }
@@ -57,8 +62,12 @@ impl Place {
         };
         if let Ok(filled) = filled {
             telemetry::filled(&self.engine.stats, &self.at, made.entry.meta().kind, filled);
-            if let (Filled::Stored, Some((_, index))) = (filled, &made.index) {
-                self.engine.known.remember(&self.at, index);
+            self.engine.forget_copies(&self.at);
+            if let Some((variant, index)) = &made.index {
+                self.engine.forget_copies(&self.at.to_variant(variant.clone()));
+                if filled == Filled::Stored {
+                    self.engine.known.remember(&self.at, index);
+                }
             }
         }
         filled

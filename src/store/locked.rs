@@ -8,7 +8,7 @@ mod holdings;
 
 use super::{
     Address, Answer, Ask, BoxFuture, Entry, Filled, Hold, Inbox, Lead, Lease, Listener, RedisStore, Right, Store,
-    StoreError, Timestamp, Token, Tombstone, Wakes, Write, redis::By,
+    StoreError, Timestamp, Token, Tombstone, Track, Wakes, Write, redis::By,
 };
 use crate::{
     lock::{
@@ -196,6 +196,10 @@ impl Store for LockedStore {
 
     fn listen(&self, at: &Address) -> Listener {
         self.shared.redis.listen(at)
+    }
+
+    fn track(&self, every: Duration) -> Option<Arc<dyn Track>> {
+        self.shared.redis.track(every)
     }
 }
 

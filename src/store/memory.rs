@@ -263,8 +263,6 @@ struct Weight;
 
 impl Weighter<Address, Entry> for Weight {
     fn weight(&self, at: &Address, entry: &Entry) -> u64 {
-        (BOOKKEEPING + at.primary().len() + at.variant().map_or(0, <[u8]>::len) + entry.payload().bytes().len()) as u64
+        entry.weight(at)
     }
 }
-
-const BOOKKEEPING: usize = 256;

@@ -6,18 +6,20 @@
 
 mod script;
 mod server_clock;
+mod tracking;
 
 use super::{
     Address, Answer, Ask, Entry, FORMAT, Filled, Hold, IntoStore, KeyHash, Lead, Lease, Listener, Right, Store,
-    StoreError, Timestamp, Token, Tombstone, Wakes, Write,
+    StoreError, Timestamp, Token, Tombstone, Track, Wakes, Write,
 };
-use crate::wire::{Call, Connection, Hear, IntoServer, Link, Server, Subscriber, number, store_error};
+use crate::wire::{Call, Connection, Hear, IntoServer, Link, Server, Subscriber, TrackedLink, number, store_error};
 use bytes::Bytes;
 use redis::Value;
 pub(super) use script::By;
 use script::Scripts;
 use server_clock::ServerClock;
 use std::{fmt, sync::Arc, time::Duration};
+use tracking::Tracking;
 
 /// Entries and leases in Redis.
 ///
@@ -45,7 +47,9 @@ pub struct RedisStore {
     scripts: Scripts,
     clock: Arc<ServerClock>,
     wakes: Wakes,
-    subscriber: Option<Subscriber>,
+    subscriber: Option<Arc<Subscriber>>,
+    /// Whose connections can tell what has changed.
+    client: Option<redis::Client>,
     /// Which part of the deployment a name is in.
     part: fn(&Address) -> u16,
 }
@@ -82,7 +86,7 @@ impl RedisStore {
     /// Hears of wake-ups over a connection of this client.
     #[must_use]
     pub fn wakes_from(mut self, client: redis::Client) -> Self {
-        self.subscriber = Some(Subscriber::new(client, Arc::new(self.wakes.clone())));
+        self.subscriber = Some(Arc::new(Subscriber::new(client, Arc::new(self.wakes.clone()))));
         self
     }
 
@@ -93,13 +97,14 @@ impl RedisStore {
     /// The messages go by way of somebody else who wants to hear them.
     pub(super) fn heard_by(server: &Server, hearer: impl FnOnce(Wakes) -> Arc<dyn Hear>) -> Self {
         let (clock, wakes) = (Arc::new(ServerClock::default()), Wakes::new());
-        let subscriber = server.wakes().map(|client| Subscriber::new(client, hearer(wakes.clone())));
+        let subscriber = server.wakes().map(|client| Arc::new(Subscriber::new(client, hearer(wakes.clone()))));
         Self {
             link: server.dial(clock.clone()),
             scripts: Scripts::default(),
             clock,
             wakes,
             subscriber,
+            client: server.client(),
             #[cfg(feature = "cluster")]
             part: if server.is_cluster() { range_of_slots } else { |_| 0 },
             #[cfg(not(feature = "cluster"))]
@@ -111,17 +116,16 @@ impl RedisStore {
         cmd.run(&*self.link).await.map_err(store_error)
     }
 
-    async fn get_now(&self, at: &Address) -> Result<Option<Entry>, StoreError> {
-        // With the first question of all, so that wake-ups arrive by the time that somebody has to wait.
+    /// With the first question of all, so that wake-ups arrive by the time that somebody has to wait.
+    fn hear(&self) {
         if let Some(subscriber) = &self.subscriber {
             subscriber.start();
         }
-        match self.link.send(redis::cmd("GET").arg(entry_name(at))).await {
-            Ok(Value::BulkString(bytes)) => Ok(Entry::from_envelope(at, &bytes.into(), self.clock.offset())),
-            Ok(_) => Ok(None),
-            Err(error) if is_wrong_type(&error) => Ok(None),
-            Err(error) => Err(store_error(error)),
-        }
+    }
+
+    async fn get_now(&self, at: &Address) -> Result<Option<Entry>, StoreError> {
+        self.hear();
+        read(&*self.link, &self.clock, at, &entry_name(at)).await
     }
 
     pub(super) async fn lead_by(&self, by: By, at: &Address, ask: Ask) -> Result<Lead, StoreError> {
@@ -190,16 +194,7 @@ impl Store for RedisStore {
                 return Ok(vec![self.get_now(at).await?]);
             }
             let names: Vec<_> = at.iter().map(entry_name).collect();
-            // What is of a wrong type is nil here.
-            let Value::Array(found) = self.link.send(redis::cmd("MGET").arg(names)).await.map_err(store_error)? else {
-                return Ok(vec![None; at.len()]);
-            };
-            let offset = self.clock.offset();
-            let read = |(at, value)| match value {
-                Value::BulkString(bytes) => Entry::from_envelope(at, &bytes.into(), offset),
-                _ => None,
-            };
-            Ok(at.iter().zip(found.into_iter().chain(std::iter::repeat(Value::Nil))).map(read).collect())
+            read_all(&*self.link, &self.clock, at, &names).await
         })
     }
 
@@ -236,11 +231,45 @@ impl Store for RedisStore {
     }
 
     fn listen(&self, at: &Address) -> Listener {
-        if let Some(subscriber) = &self.subscriber {
-            subscriber.start();
-        }
+        self.hear();
         self.wakes.listen(at)
     }
+
+    fn track(&self, every: Duration) -> Option<Arc<dyn Track>> {
+        let link = TrackedLink::new(self.client.clone()?, self.clock.clone(), every);
+        Some(Arc::new(Tracking { link, clock: self.clock.clone(), subscriber: self.subscriber.clone() }))
+    }
+}
+
+async fn read(link: &dyn Link, clock: &ServerClock, at: &Address, name: &str) -> Result<Option<Entry>, StoreError> {
+    match link.send(redis::cmd("GET").arg(name)).await {
+        Ok(Value::BulkString(bytes)) => Ok(Entry::from_envelope(at, &bytes.into(), clock.offset())),
+        Ok(_) => Ok(None),
+        Err(error) if is_wrong_type(&error) => Ok(None),
+        Err(error) => Err(store_error(error)),
+    }
+}
+
+/// In one command, also if there are several.
+async fn read_all(
+    link: &dyn Link,
+    clock: &ServerClock,
+    at: &[Address],
+    names: &[String],
+) -> Result<Vec<Option<Entry>>, StoreError> {
+    if let ([at], [name]) = (at, names) {
+        return Ok(vec![read(link, clock, at, name).await?]);
+    }
+    // What is of a wrong type is nil here.
+    let Value::Array(found) = link.send(redis::cmd("MGET").arg(names)).await.map_err(store_error)? else {
+        return Ok(vec![None; at.len()]);
+    };
+    let offset = clock.offset();
+    let read = |(at, value)| match value {
+        Value::BulkString(bytes) => Entry::from_envelope(at, &bytes.into(), offset),
+        _ => None,
+    };
+    Ok(at.iter().zip(found.into_iter().chain(std::iter::repeat(Value::Nil))).map(read).collect())
 }
 
 /// Without the connection, whose address may hold a password.

@@ -12,6 +12,7 @@ use std::{fmt, sync::Arc};
 pub struct Server {
     dial: Arc<Dial>,
     wakes: Option<redis::Client>,
+    client: Option<redis::Client>,
     is_cluster: bool,
 }
 
@@ -46,9 +47,9 @@ impl Server {
 
     pub(crate) fn of_client(client: redis::Client) -> Self {
         let client = connect::tuned(client);
-        let wakes = Some(client.clone());
+        let (wakes, known) = (Some(client.clone()), Some(client.clone()));
         let dial = move |greet| Arc::new(Dialled::new(client.clone(), greet)) as Arc<dyn Link>;
-        Self { dial: Arc::new(dial), wakes, is_cluster: false }
+        Self { dial: Arc::new(dial), wakes, client: known, is_cluster: false }
     }
 
     pub(crate) fn of_connection<C>(connection: C) -> Self
@@ -56,13 +57,13 @@ impl Server {
         C: ConnectionLike + Clone + Send + Sync + 'static,
     {
         let dial = move |greet| Arc::new(Dialled::new(Connection(connection.clone()), greet)) as Arc<dyn Link>;
-        Self { dial: Arc::new(dial), wakes: None, is_cluster: false }
+        Self { dial: Arc::new(dial), wakes: None, client: None, is_cluster: false }
     }
 
     #[cfg(feature = "cluster")]
     pub(crate) fn of_cluster(client: redis::cluster::ClusterClient) -> Self {
         let dial = move |greet| Arc::new(Dialled::new(client.clone(), greet)) as Arc<dyn Link>;
-        Self { dial: Arc::new(dial), wakes: None, is_cluster: true }
+        Self { dial: Arc::new(dial), wakes: None, client: None, is_cluster: true }
     }
 
     #[cfg(feature = "cluster")]
@@ -78,6 +79,11 @@ impl Server {
     /// Whose connections may carry messages, if that is known.
     pub(crate) fn wakes(&self) -> Option<redis::Client> {
         self.wakes.clone()
+    }
+
+    /// The one server that it is, if it can be connected to once more.
+    pub(crate) fn client(&self) -> Option<redis::Client> {
+        self.client.clone()
     }
 
     pub(crate) fn is_cluster(&self) -> bool {

@@ -6,6 +6,7 @@ mod support;
 
 mod commands;
 mod herd;
+mod near;
 mod outage;
 mod takeover;
 

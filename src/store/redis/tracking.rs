@@ -1,0 +1,33 @@
+//! Reads over a connection of their own, which hears when what was read changes.
+
+use super::{Address, Answer, ServerClock, entry_name, read_all};
+use crate::{
+    store::{Track, Tracked},
+    wire::{Subscriber, TrackedLink},
+};
+use std::sync::Arc;
+
+pub(super) struct Tracking {
+    pub(super) link: TrackedLink,
+    pub(super) clock: Arc<ServerClock>,
+    pub(super) subscriber: Option<Arc<Subscriber>>,
+}
+
+impl Track for Tracking {
+    fn get_all<'a>(&'a self, at: &'a [Address]) -> Answer<'a, Tracked> {
+        Box::pin(async move {
+            self.link.start();
+            if let Some(subscriber) = &self.subscriber {
+                subscriber.start(); // as with any first question
+            }
+            let line = self.link.line();
+            let names: Vec<_> = at.iter().map(entry_name).collect();
+            let marks = line.iter().flat_map(|line| names.iter().map(|name| line.mark(name.as_bytes()))).collect();
+            let entries = read_all(self.link.link(), &self.clock, at, &names).await?;
+            // Another connection may have been made meanwhile, and it may be the one that was read over.
+            let unbroken =
+                matches!((line, self.link.line()), (Some(before), Some(after)) if Arc::ptr_eq(&before, &after));
+            Ok(Tracked { entries, marks: if unbroken { marks } else { Vec::new() } })
+        })
+    }
+}

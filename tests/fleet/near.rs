@@ -1,0 +1,307 @@
+//! The near cache: a hit costs Redis nothing, and a copy is never served for longer than it may be.
+
+use crate::{
+    Down, MS, SECOND, never,
+    support::{Monitor, RedisServer, Relay, eventually, relay::Mode},
+};
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::{BodyExt, Full};
+use stampede_guard::{
+    CacheVerdict, MemoryStore, NearCache, Policy, StampedeGuard,
+    lock::Fused,
+    redis,
+    store::{Connection, IntoStore, LockedStore},
+};
+use std::{
+    convert::Infallible,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering::SeqCst},
+    },
+    time::{Duration, Instant},
+};
+use tower::{Layer, ServiceExt, service_fn};
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+fn guard(store: impl IntoStore, max_age: Duration) -> StampedeGuard {
+    StampedeGuard::new(store)
+        .policy(Policy::fresh_for(HOUR))
+        .op_timeout(30 * SECOND)
+        .near_cache(NearCache::bytes(1 << 20).max_age(max_age))
+}
+
+/// What there is to know, and its version.
+#[derive(Clone, Default)]
+struct Source(Arc<AtomicU32>);
+
+impl Source {
+    fn change(&self) -> u32 {
+        self.0.fetch_add(1, SeqCst) + 1
+    }
+
+    async fn asked_by(&self, guard: &StampedeGuard) -> u32 {
+        let source = self.0.clone();
+        guard.fetch("k", async move || Ok::<_, Down>(source.load(SeqCst))).await.expect("an answer")
+    }
+
+    /// Until a copy is at hand of which the server would tell.
+    async fn kept_by(&self, guard: &StampedeGuard) -> u32 {
+        self.asked_by(guard).await;
+        guard.shutdown().await;
+        self.asked_by(guard).await
+    }
+}
+
+#[tokio::test]
+async fn a_hit_of_a_copy_is_no_command_and_no_decoding() {
+    let server = RedisServer::start();
+    let guard = guard(server.client(), HOUR);
+    Source::default().kept_by(&guard).await;
+    let first = guard.fetch_arc("k", never::<u32>).await.expect("a hit");
+    let monitor = Monitor::start(&server).await;
+    let second = guard.fetch_arc("k", never::<u32>).await.expect("a hit");
+    assert_eq!(monitor.stop().await, []);
+    assert!(Arc::ptr_eq(&first, &second));
+    assert_eq!(guard.in_flight(), 0);
+}
+
+/// What another process does is heard of by message alone: the copies would live for an hour. Seen to fail with messages
+/// not taken in.
+#[tokio::test]
+async fn what_others_change_is_dropped_by_message() {
+    let server = RedisServer::start();
+    let (near, other) = (guard(server.client(), HOUR), StampedeGuard::new(server.client()));
+    let source = Source::default();
+    let invalidated = async || other.invalidate("k").await.expect("acknowledged");
+    let deleted = async || {
+        let mut raw = server.connection().await;
+        let names: Vec<String> = redis::cmd("KEYS").arg("*:v*").query_async(&mut raw).await.expect("an answer");
+        assert_eq!(names.len(), 1);
+        redis::cmd("DEL").arg(names).exec_async(&mut raw).await.expect("an answer");
+    };
+    let flushed = async || {
+        let mut raw = server.connection().await;
+        redis::cmd("FLUSHALL").exec_async(&mut raw).await.expect("an answer");
+    };
+    macro_rules! changes {
+        ($($change:ident)*) => {$(
+            source.kept_by(&near).await;
+            let version = source.change();
+            assert_eq!(source.asked_by(&near).await, version - 1, "a copy, before it was {}", stringify!($change));
+            $change().await;
+            eventually(stringify!($change), async || source.asked_by(&near).await == version).await;
+        )*};
+    }
+    changes!(invalidated deleted flushed);
+}
+
+/// A refresh by another process. Seen to fail with messages not taken in.
+#[tokio::test]
+async fn what_others_fill_anew_is_dropped_by_message() {
+    let server = RedisServer::start();
+    let near = guard(server.client(), HOUR);
+    let other = StampedeGuard::new(server.client()).policy(Policy::fresh_for(HOUR));
+    let source = Source::default();
+    source.kept_by(&near).await;
+    let version = source.change();
+    other.invalidate("k").await.expect("acknowledged");
+    source.asked_by(&other).await;
+    other.shutdown().await;
+    eventually("the other's value", async || near.fetch("k", never::<u32>).await.is_ok_and(|v| v == version)).await;
+}
+
+/// Seen to fail with only this engine's flights forgotten, and not its copies.
+#[tokio::test]
+async fn what_a_clone_invalidates_is_dropped_before_it_returns() {
+    let server = RedisServer::start();
+    // Over a bare connection no message comes.
+    let near = guard(Connection(server.connection().await), HOUR);
+    let plain = StampedeGuard::clone(&near);
+    let source = Source::default();
+    source.kept_by(&near).await;
+    for _ in 0..100 {
+        let version = source.change();
+        assert_eq!(source.kept_by(&near).await, version - 1, "a copy");
+        plain.invalidate("k").await.expect("acknowledged");
+        assert_eq!(source.kept_by(&near).await, version);
+    }
+}
+
+/// The answer to a read and the word that it is old wait on their way together. Seen to fail with marks made after the read.
+#[tokio::test]
+async fn what_is_invalidated_while_it_is_read_is_not_kept() {
+    let server = RedisServer::start();
+    let relay = Relay::to(([127, 0, 0, 1], server.port()).into()).await;
+    let (near, other) = (guard(relay.client(), HOUR), StampedeGuard::new(server.client()));
+    let (source, mut raw) = (Source::default(), server.connection().await);
+    source.kept_by(&near).await;
+    for _ in 0..20 {
+        // What is there now, nobody keeps a copy of.
+        let old = source.change();
+        other.invalidate("k").await.expect("acknowledged");
+        source.asked_by(&other).await;
+        other.shutdown().await;
+        near.invalidate("another").await.expect("acknowledged: what was sent before has arrived");
+
+        relay.set(Mode::HoldReplies);
+        let before = gets(&mut raw).await;
+        let reading = tokio::spawn({
+            let (source, near) = (source.clone(), near.clone());
+            async move { source.asked_by(&near).await }
+        });
+        eventually("the read was answered", async || gets(&mut raw.clone()).await > before).await;
+        let new = source.change();
+        other.invalidate("k").await.expect("acknowledged");
+        relay.set(Mode::Pass);
+        let read = reading.await.expect("no panic");
+        assert!(read == old || read == new, "{read}");
+        eventually("the new value", async || source.asked_by(&near).await == new).await;
+    }
+}
+
+async fn gets(raw: &mut redis::aio::MultiplexedConnection) -> u64 {
+    let info: String = redis::cmd("INFO").arg("commandstats").query_async(raw).await.expect("an answer");
+    let line = info.lines().find_map(|line| line.strip_prefix("cmdstat_get:calls="));
+    line.and_then(|line| line.split(',').next()?.parse().ok()).unwrap_or(0)
+}
+
+/// Nothing comes through any more, and no connection is seen to break: after `max_age` the copy is not served. Seen to fail
+/// with copies that are good for as long as nothing is heard.
+#[tokio::test]
+async fn without_word_from_the_server_a_copy_is_served_for_its_time_only() {
+    for (what, mode) in [("half open", Mode::HalfOpen), ("replies held", Mode::HoldReplies)] {
+        let server = RedisServer::start();
+        let relay = Relay::to(([127, 0, 0, 1], server.port()).into()).await;
+        let (near, other) = (guard(relay.client(), SECOND).op_timeout(50 * MS), StampedeGuard::new(server.client()));
+        let source = Source::default();
+        source.kept_by(&near).await;
+        relay.set(mode);
+        let version = source.change();
+        other.invalidate("k").await.expect("acknowledged");
+        let returned = Instant::now();
+        loop {
+            let asked = Instant::now();
+            if source.asked_by(&near).await == version {
+                break;
+            }
+            assert!(asked < returned + SECOND, "{what}: an old copy {:?} after", asked - returned);
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+/// The time of a copy counts from when it was asked for. Seen to fail with copies that are good for as long as nothing is
+/// heard.
+#[tokio::test]
+async fn over_a_store_that_tells_nothing_a_copy_is_served_for_its_time_only() {
+    let server = RedisServer::start();
+    let near = guard(Connection(server.connection().await), 300 * MS);
+    let other = StampedeGuard::new(server.client());
+    let source = Source::default();
+    for _ in 0..5 {
+        source.kept_by(&near).await;
+        let version = source.change();
+        other.invalidate("k").await.expect("acknowledged");
+        let returned = Instant::now();
+        loop {
+            let asked = Instant::now();
+            if source.kept_by(&near).await == version {
+                break;
+            }
+            assert!(asked < returned + 300 * MS, "an old copy {:?} after", asked - returned);
+        }
+    }
+}
+
+/// A connection that is lost is made anew, and tells again. Seen to fail without the watchdog, and with one line for all
+/// connections.
+#[tokio::test]
+async fn after_a_cut_copies_are_kept_and_dropped_by_message_again() {
+    let server = RedisServer::start();
+    let relay = Relay::to(([127, 0, 0, 1], server.port()).into()).await;
+    let (near, other) = (guard(relay.client(), SECOND), StampedeGuard::new(server.client()));
+    let source = Source::default();
+    for _ in 0..3 {
+        source.kept_by(&near).await;
+        relay.cut();
+        let version = source.change();
+        other.invalidate("k").await.expect("acknowledged");
+        eventually("the new value", async || source.asked_by(&near).await == version).await;
+        // Longer than a copy lives of which nobody tells.
+        eventually("no command for two seconds", async || {
+            source.kept_by(&near).await;
+            let monitor = Monitor::start(&server).await;
+            let since = Instant::now();
+            while since.elapsed() < 2 * SECOND {
+                source.asked_by(&near).await;
+                tokio::time::sleep(20 * MS).await;
+            }
+            monitor.stop().await.is_empty()
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn under_a_lock_copies_are_kept_and_dropped_too() {
+    let server = RedisServer::start();
+    let near = guard(LockedStore::new(server.client(), Fused).expect("it frees"), HOUR);
+    let other = StampedeGuard::new(LockedStore::new(server.client(), Fused).expect("it frees"));
+    let source = Source::default();
+    source.kept_by(&near).await;
+    let monitor = Monitor::start(&server).await;
+    source.asked_by(&near).await;
+    assert_eq!(monitor.stop().await, []);
+    let version = source.change();
+    other.invalidate("k").await.expect("acknowledged");
+    eventually("the new value", async || source.asked_by(&near).await == version).await;
+}
+
+/// The entries of an embedded store are at hand as they are.
+#[tokio::test]
+async fn before_an_embedded_store_there_are_no_copies() {
+    let near = guard(MemoryStore::default(), HOUR);
+    assert!(format!("{near:?}").contains("near: None"), "{near:?}");
+    assert_eq!(Source::default().kept_by(&near).await, 0);
+}
+
+/// Index and variant are copies both, and an invalidated URL has neither.
+#[tokio::test]
+async fn pages_that_vary_are_copies_too() {
+    let server = RedisServer::start();
+    let (near, other) = (guard(server.client(), HOUR), StampedeGuard::new(server.client()));
+    let version = Source::default();
+    let source = version.clone();
+    let service = near.layer(service_fn(move |_: Request<Full<Bytes>>| {
+        let body = source.0.load(SeqCst).to_string();
+        async move {
+            let head = Response::builder().header("cache-control", "max-age=600").header("vary", "accept-language");
+            Ok::<_, Infallible>(head.body(Full::new(Bytes::from(body))).expect("a response"))
+        }
+    }));
+    let ask = async |language: &str| {
+        let request = Request::get("http://shop.test/a").header("accept-language", language);
+        let request = request.body(Full::<Bytes>::default()).expect("a request");
+        let answer = service.clone().oneshot(request).await.expect("infallible");
+        let verdict = *answer.extensions().get::<CacheVerdict>().expect("by the guard");
+        (answer.into_body().collect().await.expect("a body").to_bytes(), verdict)
+    };
+    for language in ["de", "en"] {
+        for _ in 0..2 {
+            ask(language).await;
+            near.shutdown().await;
+        }
+    }
+    let monitor = Monitor::start(&server).await;
+    for language in ["de", "en"] {
+        assert_eq!(ask(language).await, (Bytes::from("0"), CacheVerdict::Hit), "{language}");
+    }
+    assert_eq!(monitor.stop().await, []);
+    version.change();
+    other.invalidate_url(&"http://shop.test/a".parse().expect("a URL")).await.expect("acknowledged");
+    for language in ["de", "en"] {
+        eventually("the new page", async || ask(language).await.0 == "1").await;
+    }
+}
