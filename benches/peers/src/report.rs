@@ -3,7 +3,7 @@
 use crate::{
     Result,
     scenarios::{
-        embedded::{BARE, FETCH_ARC, LAYER},
+        embedded::{self, BARE, FETCH_ARC, LAYER, NEAR, NEAR_LAYER},
         herd::{ERROR_HERD, HERD},
         leader, memory, outage, throughput,
     },
@@ -73,7 +73,10 @@ struct Own {
     herd_commands: f64,
     hit: f64,
     near: f64,
-    layer_ns: f64,
+    embedded: f64,
+    /// Nanoseconds that the layer adds to a service.
+    near_layer: f64,
+    embedded_layer: f64,
     miss: f64,
     error_calls: f64,
     error_last: f64,
@@ -100,14 +103,16 @@ impl Own {
             let most = row.and_then(|row| row.figures(column).last().copied());
             most.ok_or_else(|| format!("{name}: nothing under {column}"))
         };
-        let embedded = |subject: &str, column: &str| figure(crate::scenarios::embedded::NAME, subject, column);
+        let local = |subject: &str, column: &str| figure(embedded::NAME, subject, column);
         Ok(Self {
             herd_calls: fetch(HERD, "origin calls")?,
             herd_last: fetch(HERD, "last answer, ms")?,
             herd_commands: fetch(HERD, "Redis commands")?,
             hit: fetch(throughput::HIT, "of raw GET")?,
-            near: embedded(FETCH_ARC, "of moka get")?,
-            layer_ns: embedded(LAYER, "ns")? - embedded(BARE, "ns")?,
+            near: local(NEAR, "of moka get")?,
+            embedded: local(FETCH_ARC, "of moka get")?,
+            near_layer: local(NEAR_LAYER, "ns")? - local(BARE, "ns")?,
+            embedded_layer: local(LAYER, "ns")? - local(BARE, "ns")?,
             miss: fetch(throughput::MISS, "of raw GET")?,
             error_calls: fetch(ERROR_HERD, "origin calls")?,
             error_last: fetch(ERROR_HERD, "last answer, ms")?,
@@ -181,11 +186,17 @@ fn reached(tables: &[Table]) -> Result<String> {
         own.hit >= 0.95,
     );
     row(
-        "hit within the process against moka `get`; through the layer",
+        "near hit, embedded hit against moka `get`; through the layer",
         "1.00",
         "0.8; 1 µs",
-        format!("{:.2}; {:.2} µs", own.near, own.layer_ns / 1e3),
-        own.near >= 0.8 && own.layer_ns <= 1e3,
+        format!(
+            "{:.2}, {:.2}; {:.2} µs, {:.2} µs",
+            own.near,
+            own.embedded,
+            own.near_layer / 1e3,
+            own.embedded_layer / 1e3
+        ),
+        own.near >= 0.8 && own.near_layer <= 1e3,
     );
     row("miss, compute 0, 64 callers, against raw GET", "0.33", "0.22", format!("{:.2}", own.miss), own.miss >= 0.22);
     row(

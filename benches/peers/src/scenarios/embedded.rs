@@ -11,7 +11,7 @@ use bytes::Bytes;
 use http::Response;
 use http_body_util::{BodyExt, Full};
 use serde::{Deserialize, Serialize};
-use stampede_guard::StampedeGuard;
+use stampede_guard::{Policy, StampedeGuard, redis::Client};
 use std::{
     collections::BTreeMap,
     convert::Infallible,
@@ -44,7 +44,7 @@ pub(crate) async fn run(bench: &Bench) -> Result<Table> {
         }
         for what in ROWS {
             let Some(mut cell) = cells.remove(*what) else { continue };
-            if [LAYER, BARE].contains(what) {
+            if [NEAR_LAYER, LAYER, BARE].contains(what) {
                 cell.retain(|column, _| !column.contains("moka"));
             }
             bench.progress(NAME, &format!("{repeat}/{}: {what}: {cell:.2?}", bench.repeats()));
@@ -55,8 +55,8 @@ pub(crate) async fn run(bench: &Bench) -> Result<Table> {
 }
 
 impl Task {
-    pub(super) async fn be(self) -> Result<()> {
-        let subjects = Hot::new().await?;
+    pub(super) async fn be(self, url: String) -> Result<()> {
+        let subjects = Hot::new(url).await?;
         child::ready().await?;
         let mut took = BTreeMap::new();
         for what in ROWS {
@@ -89,22 +89,30 @@ impl Task {
 #[derive(Clone)]
 struct Hot {
     embedded: StampedeGuard,
+    near: StampedeGuard,
     moka: moka::future::Cache<String, Arc<String>>,
     #[cfg(feature = "peers")]
     foyer: foyer::Cache<String, Arc<String>>,
 }
 
 impl Hot {
-    async fn new() -> Result<Self> {
-        let embedded = StampedeGuard::in_memory();
-        let embedded = embedded.policy(stampede_guard::Policy::fresh_for(Duration::from_secs(600)));
+    async fn new(url: String) -> Result<Self> {
+        let embedded = StampedeGuard::in_memory().policy(Policy::fresh_for(Duration::from_secs(600)));
+        let near = own::near(Client::open(url)?);
         let value = || Arc::new(crate::origin::value());
-        embedded.fetch_arc(KEY, async || Ok::<_, Infallible>(crate::origin::value())).await?;
-        serve::answer(embedded.layer(service_fn(page)), serve::request::<Full<Bytes>>(KEY)).await?;
+        for guard in [&embedded, &near] {
+            // The first fills it, later ones read it.
+            for _ in 0..3 {
+                guard.fetch_arc(KEY, async || Ok::<_, Infallible>(crate::origin::value())).await?;
+                serve::answer(guard.layer(service_fn(page)), serve::request::<Full<Bytes>>(KEY)).await?;
+                guard.shutdown().await;
+            }
+        }
         let moka = moka::future::Cache::builder().max_capacity(100_000).time_to_live(Duration::from_secs(600)).build();
         moka.insert(KEY.to_owned(), value()).await;
         Ok(Self {
             embedded,
+            near,
             moka,
             #[cfg(feature = "peers")]
             foyer: {
@@ -123,10 +131,15 @@ impl Hot {
             MOKA_TRY => time(async || self.moka.try_get_with_by_ref(KEY, async { Err::<_, ()>(()) }).await).await,
             FETCH_ARC => time(async || self.embedded.fetch_arc(KEY, value).await).await,
             FETCH => time(async || self.embedded.fetch(KEY, value).await).await,
+            NEAR => time(async || self.near.fetch_arc(KEY, value).await).await,
             #[cfg(feature = "peers")]
             FOYER => time(async || self.foyer.get(KEY)).await,
             LAYER => {
                 let service = self.embedded.layer(service_fn(page));
+                time(async || collected(service.clone()).await).await
+            }
+            NEAR_LAYER => {
+                let service = self.near.layer(service_fn(page));
                 time(async || collected(service.clone()).await).await
             }
             BARE => time(async || collected(service_fn(page)).await).await,
@@ -171,15 +184,17 @@ const THREADS: [(usize, &str, &str); 2] =
 
 pub(crate) const MOKA: &str = "moka get";
 pub(crate) const FETCH_ARC: &str = "stampede-guard fetch_arc, embedded";
+pub(crate) const NEAR: &str = "stampede-guard fetch_arc, near cache";
 pub(crate) const LAYER: &str = "stampede-guard layer, embedded";
+pub(crate) const NEAR_LAYER: &str = "stampede-guard layer, near cache";
 pub(crate) const BARE: &str = "the same service without the layer";
 const FETCH: &str = "stampede-guard fetch, embedded";
 const MOKA_TRY: &str = "moka try_get_with";
 const FOYER: &str = "foyer get";
-const ROWS: &[&str] = &[FETCH_ARC, FETCH, MOKA, MOKA_TRY, FOYER, LAYER, BARE];
+const ROWS: &[&str] = &[NEAR, FETCH_ARC, FETCH, MOKA, MOKA_TRY, FOYER, NEAR_LAYER, LAYER, BARE];
 const HOW: &str = "One key, asked for in a loop, by one thread and by two. `moka get` and `foyer get` look it up and clone an \
     `Arc<String>`; `fetch_arc` gives an `Arc<String>`, `fetch` decodes a `String` of its own. Twice as many per second as \
-    `moka get` would be 2.00. The last two rows make a request, call the service and read the answer's body, with and without \
+    `moka get` would be 2.00. The last three rows make a request, call the service and read the answer's body, with and without \
     our layer.";
 const COLUMNS: &[Column] = &[
     Column { name: "ns", digits: 0 },

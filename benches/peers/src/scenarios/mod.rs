@@ -64,7 +64,7 @@ pub(crate) async fn be(Job { subject, url, task }: Job) -> Result<()> {
     match task {
         Task::Herd(task) => task.be(entry, url).await,
         Task::Throughput(task) => task.be(entry, url).await,
-        Task::Embedded(task) => task.be().await,
+        Task::Embedded(task) => task.be(url).await,
         Task::Leader(task) => task.be(entry, url).await,
         Task::Outage(task) => task.be(entry, url).await,
         Task::Memory(task) => task.be(url).await,

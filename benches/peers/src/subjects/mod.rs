@@ -27,6 +27,7 @@ use std::time::Duration;
 /// In the order of the tables.
 pub(crate) const ALL: &[Entry] = &[
     own::FETCH,
+    own::NEAR,
     own::LAYER,
     raw::GET,
     raw::ASIDE,
@@ -52,8 +53,8 @@ pub(crate) const ALL: &[Entry] = &[
 
 /// Needed by `--quick`, and built without the feature `peers`.
 pub(crate) fn is_quick(entry: &Entry) -> bool {
-    [own::FETCH.name, own::LAYER.name, own::EMBEDDED.name, raw::GET.name, raw::ASIDE.name, moka::ENTRY.name]
-        .contains(&entry.name)
+    let quick = [&own::FETCH, &own::NEAR, &own::LAYER, &own::EMBEDDED, &raw::GET, &raw::ASIDE, &moka::ENTRY];
+    quick.iter().any(|one| one.name == entry.name)
 }
 
 pub(crate) fn named(name: &str) -> Option<&'static Entry> {
