@@ -31,11 +31,11 @@ struct Part {
 
 pub(crate) async fn run(bench: &Bench, fails: bool) -> Result<Table> {
     let (name, callers) = if fails { (ERROR_HERD, 250) } else { (HERD, 500) };
-    let (title, columns) = match fails {
-        false => ("Herd: two processes, 500 callers each, one cold key", HERD_COLUMNS),
-        true => ("Error herd: two processes, 250 callers each, the origin fails", ERROR_COLUMNS),
+    let title = match fails {
+        false => "Herd: two processes, 500 callers each, one cold key",
+        true => "Error herd: two processes, 250 callers each, the origin fails",
     };
-    let mut table = Table::new(name, title, how(fails), columns);
+    let mut table = Table::new(name, title, how(fails), COLUMNS);
     // One after the other, each for as long as the cap: not more often than it takes to believe it.
     let mut slow = BTreeMap::new();
     for repeat in 1..=bench.repeats() {
@@ -49,7 +49,9 @@ pub(crate) async fn run(bench: &Bench, fails: bool) -> Result<Table> {
             let row = table.row(entry.name);
             if let Some(left) = errors.get(HANGS) {
                 *hung += 1;
-                row.note(format!("{left} of {} without an answer after {} s", PROCESSES * callers, CAP.as_secs()));
+                if *hung == 1 {
+                    row.note(format!("{left} of {} without an answer after {} s", PROCESSES * callers, CAP.as_secs()));
+                }
             }
             let errors = errors.iter().filter(|(error, _)| error.as_str() != HANGS);
             errors.filter(|_| !fails).for_each(|(error, n)| row.note(format!("{n} failed: {error}")));
@@ -140,9 +142,8 @@ fn how(fails: bool) -> String {
 }
 
 const PROCESSES: usize = 2;
-const HERD_COLUMNS: &[Column] = &[
+const COLUMNS: &[Column] = &[
     Column { name: "origin calls", digits: 0 },
     Column { name: "last answer, ms", digits: 1 },
     Column { name: "Redis commands", digits: 0 },
 ];
-const ERROR_COLUMNS: &[Column] = HERD_COLUMNS;

@@ -63,7 +63,9 @@ pub(crate) async fn run(bench: &Bench) -> Result<Table> {
                 } else {
                     *times += 1;
                     let what = format!("{} waiters on {whose} instance without an answer", done.hang);
-                    table.row(entry.name).note(format!("{what} after {} s", PATIENCE.as_secs()));
+                    if *times == 1 {
+                        table.row(entry.name).note(format!("{what} after {} s", PATIENCE.as_secs()));
+                    }
                 }
             }
             bench.progress(NAME, &format!("{repeat}/{}: {}: {cell:.1?}", bench.repeats(), entry.name));

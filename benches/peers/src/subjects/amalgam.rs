@@ -40,7 +40,8 @@ impl Subject for Amalgam {
         let (cache, origin, key) = (self.cache.clone(), self.origin.clone(), key.to_owned());
         Box::pin(async move {
             let asked = key.clone();
-            let value = cache.get_or_set(key, move |_| async move { origin.value(&asked).await }).await;
+            let fetch = move |_| async move { origin.value(&asked).await.map_err(std::io::Error::other) };
+            let value = cache.get_or_set(key, fetch).await;
             value.map(|value| value.len()).map_err(|error| error.to_string())
         })
     }

@@ -17,7 +17,6 @@ use hitbox_http::{
 use hitbox_redis::{ConnectionMode, RedisBackend};
 use hitbox_tower::Cache;
 use http_body_util::Full;
-use std::num::NonZeroU8;
 use tower::Layer;
 
 pub(crate) const ENTRY: Entry = Entry {
@@ -31,7 +30,7 @@ pub(crate) const ENTRY: Entry = Entry {
                 .request_predicate(NeutralRequestPredicate::new())
                 .response_predicate(StatusCode::new(http::StatusCode::OK))
                 .extractor(Method::new().path("/{key}"))
-                .policy(PolicyConfig::builder().ttl(TTL).concurrency(NonZeroU8::MIN.into()).build())
+                .policy(PolicyConfig::builder().ttl(TTL).concurrency(1.try_into()?).build())
                 .build();
             let layer = Cache::builder()
                 .backend(RedisBackend::builder().connection(ConnectionMode::single(url)).build()?)
