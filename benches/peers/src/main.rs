@@ -8,6 +8,7 @@
 //! Every cell of a table is a process of its own, this binary started again, so that no subject finds what another one
 //! left: see [`child`]. A subject is a file in `subjects/`, a scenario one in `scenarios/`. Repeats are interleaved, each
 //! subject once per repeat, since the speed of the machine may change meanwhile; a ratio is of one repeat.
+#![allow(clippy::disallowed_methods, reason = "a bench measures real time")]
 
 mod child;
 mod monitor;

@@ -93,7 +93,7 @@ fn bars(path: &Path, title: &str, panels: [Option<Panel>; 2]) -> Result<()> {
 }
 
 const WIDTH: i32 = NAMES + 2 * (BAR + FIGURE);
-const NAMES: i32 = 210;
+const NAMES: i32 = 220;
 const BAR: i32 = 240;
 const FIGURE: i32 = 150;
 const HEAD: i32 = 76;

@@ -58,29 +58,23 @@ impl Task {
     pub(super) async fn be(self, url: String) -> Result<()> {
         let subjects = Hot::new(url).await?;
         child::ready().await?;
-        let mut took = BTreeMap::new();
-        for what in ROWS {
-            // The first round warms it up.
-            for _ in 0..2 {
-                let threads: Vec<_> = (0..self.threads)
-                    .map(|_| {
-                        let subjects = subjects.clone();
-                        spawn_blocking(move || -> Result<Option<f64>> {
-                            let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
-                            Ok(runtime.block_on(subjects.loops(what)))
-                        })
-                    })
-                    .collect();
-                let mut all = Vec::new();
+        let mut took: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
+        // Short ones in turn, and their median: others use these cores as well.
+        for _ in 0..ROUNDS {
+            for what in ROWS {
+                let threads: Vec<_> = (0..self.threads).map(|_| spawn_blocking(subjects.clone().one(what))).collect();
                 for thread in threads {
-                    all.extend(thread.await??);
-                }
-                if !all.is_empty() {
-                    // Of each thread; with two, both did as much in this time.
-                    took.insert((*what).to_owned(), all.iter().sum::<f64>() / all.len() as f64);
+                    if let Some(ns) = thread.await?? {
+                        took.entry(what).or_default().push(ns);
+                    }
                 }
             }
         }
+        let median = |mut took: Vec<f64>| {
+            took.sort_by(f64::total_cmp);
+            took[took.len() / 2]
+        };
+        let took: BTreeMap<_, _> = took.into_iter().map(|(what, took)| (what, median(took))).collect();
         child::say(&took)
     }
 }
@@ -121,6 +115,14 @@ impl Hot {
                 foyer
             },
         })
+    }
+
+    /// For a thread of its own.
+    fn one(self, what: &'static str) -> impl FnOnce() -> Result<Option<f64>> {
+        move || {
+            let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
+            Ok(runtime.block_on(self.loops(what)))
+        }
     }
 
     /// Nanoseconds of one; none if this was built without it.
@@ -176,7 +178,8 @@ async fn time<T>(mut one: impl AsyncFnMut() -> T) -> f64 {
 }
 
 const KEY: &str = "hot";
-const SPAN: Duration = Duration::from_millis(100);
+const SPAN: Duration = Duration::from_millis(8);
+const ROUNDS: usize = 15;
 /// Requests between two looks at the clock.
 const ROUND: u32 = 64;
 const THREADS: [(usize, &str, &str); 2] =
