@@ -11,9 +11,11 @@
 #![allow(clippy::disallowed_methods, reason = "a bench measures real time")]
 
 mod child;
+mod figures;
 mod monitor;
 mod origin;
 mod picture;
+mod reached;
 mod redis_server;
 mod report;
 mod scenarios;
@@ -80,6 +82,6 @@ async fn compare(args: Args) -> Result<()> {
         report::write(&docs.join("comparison.md"), &tables)?;
         picture::draw(docs, &tables)?;
     }
-    println!("{}", report::json(&tables)?);
+    println!("{}", figures::json(&tables)?);
     Ok(())
 }
