@@ -14,6 +14,7 @@ pub(crate) trait Subject: Send + Sync {
     }
 }
 
+pub(crate) type Made = Result<Box<dyn Subject>>;
 pub(crate) type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// What a subject is made of.
@@ -29,7 +30,7 @@ pub(crate) struct Entry {
     /// What was configured, for who reads the tables.
     pub(crate) how: &'static str,
     pub(crate) kind: Kind,
-    pub(crate) make: fn(Setting) -> Boxed<Result<Box<dyn Subject>>>,
+    pub(crate) make: fn(Setting) -> Boxed<Made>,
 }
 
 /// Where a subject keeps its values, and so what can be asked of it.
