@@ -12,15 +12,30 @@ need_redis() {
     if command -v redis-server >/dev/null; then
         return
     fi
-    if command -v apt-get >/dev/null && [ "$(id -u)" = 0 ]; then
-        apt_install redis-server || true
-    elif command -v apt-get >/dev/null && sudo -n true 2>/dev/null; then
-        apt_install redis-server sudo -n || true
-    elif [ "$(uname)" = Darwin ] && command -v brew >/dev/null; then
-        brew install redis || true
-    fi
+    install redis-server redis
     command -v redis-server >/dev/null ||
         fail "redis-server is missing: install it (Debian: apt-get install redis-server; macOS: brew install redis), so that it is on PATH, then run this again"
+}
+
+# Counts instructions.
+need_valgrind() {
+    if command -v valgrind >/dev/null; then
+        return
+    fi
+    install valgrind valgrind
+    command -v valgrind >/dev/null ||
+        fail "valgrind is missing: install it (Debian: apt-get install valgrind), so that it is on PATH, then run this again"
+}
+
+# install DEBIAN_PACKAGE BREW_PACKAGE, if that can be done without asking
+install() {
+    if command -v apt-get >/dev/null && [ "$(id -u)" = 0 ]; then
+        apt_install "$1" || true
+    elif command -v apt-get >/dev/null && sudo -n true 2>/dev/null; then
+        apt_install "$1" sudo -n || true
+    elif [ "$(uname)" = Darwin ] && command -v brew >/dev/null; then
+        brew install "$2" || true
+    fi
 }
 
 # apt_install PACKAGE [SUDO..]

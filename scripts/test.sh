@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Everything that has to hold before a change lands: formatting, lints, feature combinations, tests, docs.
-# Installs what it needs besides Rust: redis-server, rustfmt, clippy.
+# Installs what it needs besides Rust: redis-server, valgrind, rustfmt, clippy.
 #
 #     scripts/test.sh           some ten minutes on two cores, the first build included
 #     scripts/test.sh --long    the same, then an hour or more: the model's large configurations, the long faults, ten
@@ -17,8 +17,10 @@ main() {
     need_component rustfmt fmt
     need_component clippy clippy
     need_redis
+    need_valgrind
     cargo --version
     redis-server --version
+    valgrind --version
 
     step "formatting"
     cargo fmt --all --check
@@ -35,6 +37,9 @@ main() {
     step "tests, examples and doctests"
     cargo test --locked --all-features --no-fail-fast
 
+    step "instructions"
+    cargo run --locked --release --manifest-path benches/instructions/Cargo.toml --target-dir target -- --check
+
     if [ "${1:-}" = --long ]; then
         long_variants
     fi
@@ -42,7 +47,7 @@ main() {
     step "docs"
     RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps --all-features
 
-    step "passed: formatting, lints, feature combinations, tests, examples, doctests, docs ($((SECONDS / 60)) min $((SECONDS % 60)) s)"
+    step "passed: formatting, lints, feature combinations, tests, examples, doctests, instructions, docs ($((SECONDS / 60)) min $((SECONDS % 60)) s)"
 }
 
 long_variants() {

@@ -17,8 +17,13 @@ impl Timestamp {
     /// This moment.
     #[must_use]
     pub fn now() -> Self {
+        Self::of(now())
+    }
+
+    /// That moment, for which the clock was read already.
+    pub(crate) fn of(instant: tokio::time::Instant) -> Self {
         static BASE: OnceLock<Instant> = OnceLock::new();
-        let now = tokio::time::Instant::now().into_std();
+        let now = instant.into_std();
         let base = *BASE.get_or_init(|| now);
         match now.checked_duration_since(base) {
             Some(after) => Self(micros(after)),
@@ -62,9 +67,14 @@ fn micros(span: Duration) -> i64 {
     i64::try_from(span.as_micros()).unwrap_or(i64::MAX)
 }
 
+/// This moment, for tokio's timers.
+pub(crate) fn now() -> tokio::time::Instant {
+    tokio::time::Instant::now()
+}
+
 /// The moment that far ahead, for tokio's timers.
 pub(crate) fn in_future(span: Duration) -> tokio::time::Instant {
-    tokio::time::Instant::now() + span
+    now() + span
 }
 
 /// A uniform draw from `[0, 1)`, for jitter.

@@ -42,7 +42,7 @@ use caller::Caller;
 use flight::Flights;
 use gate::Gates;
 use invalidation::Invalidations;
-use known::Known;
+use known::{Dropped, Known};
 use near::Nears;
 use right::Made;
 use std::{borrow::Cow, future::Future, sync::Arc, time::Duration};
@@ -61,6 +61,7 @@ pub(crate) struct Engine {
     tasks: TaskTracker,
     invalidations: Invalidations,
     known: Known,
+    dropped: Dropped,
     nears: Nears,
 }
 
@@ -100,6 +101,7 @@ impl Engine {
             tasks,
             invalidations: Invalidations::default(),
             known: Known::default(),
+            dropped: Dropped::default(),
             nears: Nears::default(),
         })
     }
@@ -138,7 +140,10 @@ impl Place {
                 Verdict::Beneath => at = Cow::Owned(judge.beneath(&entry)?.from(&at)),
                 Verdict::Serve if freshness(&entry, now) == Freshness::Fresh => {
                     let answer = judge.read(&entry)?;
-                    telemetry::answered(&self.engine.stats, &at, CacheVerdict::Hit, Duration::ZERO);
+                    telemetry::answered(&self.engine.stats, &at, CacheVerdict::Hit, || Duration::ZERO);
+                    if self.config.near.is_some() {
+                        telemetry::near_hit(&self.engine.stats);
+                    }
                     return Some(answer);
                 }
                 _ => return None,

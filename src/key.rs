@@ -190,12 +190,17 @@ impl Address {
     /// that is short and plain, else `h` and its hash. A `}` in a key cannot choose a Redis Cluster slot, and a raw
     /// key cannot pose as a hashed one.
     pub(crate) fn resource_name(&self) -> String {
+        let mut name = String::new();
+        self.name_resource(&mut name);
+        name
+    }
+
+    /// Appends the [name of the resource](Self::resource_name).
+    pub(crate) fn name_resource(&self, name: &mut String) {
         let plain = |b: &u8| b.is_ascii_alphanumeric() || b"_.:/-".contains(b);
         match std::str::from_utf8(self.primary()) {
-            Ok(text) if text.len() <= MAX_RAW && text.as_bytes().iter().all(plain) => ["r", text].concat(),
-            _ => {
-                format!("h{:?}", KeyHash::of(self.primary()))
-            }
+            Ok(text) if text.len() <= MAX_RAW && text.as_bytes().iter().all(plain) => name.extend(["r", text]),
+            _ => name.push_str(&format!("h{:?}", KeyHash::of(self.primary()))),
         }
     }
 }

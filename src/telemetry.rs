@@ -28,6 +28,7 @@ macro_rules! event {
 #[derive(Default)]
 pub(crate) struct Stats {
     hits: AtomicU64,
+    near_hits: AtomicU64,
     stale: AtomicU64,
     filled: AtomicU64,
     coalesced: AtomicU64,
@@ -43,12 +44,15 @@ pub(crate) struct Stats {
     cycles: AtomicU64,
 }
 
-/// What a guard, with all its clones, has done since it was made. The first seven add up to the answers given.
+/// What a guard, with all its clones, has done since it was made. The answers given are the sum of the first eight, without
+/// `near_hits`, which are among the hits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Report {
     /// Answers that were [`CacheVerdict::Hit`].
     pub hits: u64,
+    /// Those among them that were copies of the [near cache](crate::NearCache).
+    pub near_hits: u64,
     /// Answers that were [`CacheVerdict::Stale`].
     pub stale: u64,
     /// Answers that were [`CacheVerdict::Filled`].
@@ -81,6 +85,7 @@ impl Stats {
     pub(crate) fn report(&self) -> Report {
         Report {
             hits: self.hits.load(Relaxed),
+            near_hits: self.near_hits.load(Relaxed),
             stale: self.stale.load(Relaxed),
             filled: self.filled.load(Relaxed),
             coalesced: self.coalesced.load(Relaxed),
@@ -98,7 +103,8 @@ impl Stats {
     }
 }
 
-pub(crate) fn answered(stats: &Stats, at: &Address, verdict: CacheVerdict, took: Duration) {
+/// The time that it took is asked for if somebody may listen: reading a clock is a good part of a hit.
+pub(crate) fn answered(stats: &Stats, at: &Address, verdict: CacheVerdict, took: impl Fn() -> Duration) {
     let counter = match verdict {
         CacheVerdict::Hit => &stats.hits,
         CacheVerdict::Stale => &stats.stale,
@@ -109,8 +115,12 @@ pub(crate) fn answered(stats: &Stats, at: &Address, verdict: CacheVerdict, took:
         CacheVerdict::Refused => &stats.refused,
     };
     counter.fetch_add(1, Relaxed);
-    event!(DEBUG, at, ?verdict, ?took, "answered");
+    event!(DEBUG, at, ?verdict, took = ?took(), "answered");
     let _ = took;
+}
+
+pub(crate) fn near_hit(stats: &Stats) {
+    stats.near_hits.fetch_add(1, Relaxed);
 }
 
 pub(crate) fn filled(stats: &Stats, at: &Address, kind: Kind, filled: Filled) {

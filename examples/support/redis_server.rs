@@ -82,9 +82,11 @@ async fn run(port: u16, dir: &TempDir) -> Result<Child> {
 
 fn explain(error: &io::Error) -> String {
     match error.kind() {
-        io::ErrorKind::NotFound => "several processes share a Redis, and there is no redis-server on the PATH: \
-             install one, name a running one with --redis URL, or stay with --processes 1"
-            .to_owned(),
+        io::ErrorKind::NotFound => {
+            "this needs a Redis, and there is no redis-server on the PATH: install one, or name a running \
+             one with --redis URL; --help says what goes without"
+                .to_owned()
+        }
         _ => format!("cannot start redis-server: {error}"),
     }
 }

@@ -23,7 +23,7 @@ use crate::{
     store::{BoxFuture, Inbox, Right, StoreError, Token},
     telemetry,
 };
-use std::marker::PhantomData;
+use std::{future::Future, marker::PhantomData};
 use tokio::{
     sync::oneshot,
     time::{Instant, timeout_at},
@@ -71,16 +71,17 @@ enum Round<'a, R> {
 impl<'a, R: Send + 'a, J: Judge<R> + Clone + Send + Sync + 'static> Caller<'a, R, J> {
     pub(super) fn new(place: Place, judge: J, spawn: Option<Spawn<'a>>) -> Self {
         let leading = LEADING.try_with(Clone::clone).unwrap_or_default();
-        let budget = clock::in_future(backoff::budget(place.config.wait, clock::draw()));
+        let now = clock::now();
+        let budget = now + backoff::budget(place.config.wait, clock::draw());
         let give_up = place.deadline.map_or(budget, |deadline| deadline.min(budget));
-        let (asked, trail) = (Timestamp::now(), Vec::new());
+        let (asked, trail) = (Timestamp::of(now), Vec::new());
         let (recalled, noted, waited, newer, answer) = (None, None, false, None, PhantomData);
         Self { place, judge, spawn, asked, budget, give_up, leading, trail, recalled, noted, waited, newer, answer }
     }
 
     pub(super) async fn ask(mut self, fetch: BoxFetch<'a, R>) -> (R, CacheVerdict) {
         let (answer, verdict) = self.answer(fetch).await;
-        let took = Timestamp::now().since(self.asked);
+        let took = || Timestamp::now().since(self.asked);
         telemetry::answered(&self.place.engine.stats, &self.place.at, verdict, took);
         (answer, verdict)
     }
@@ -92,7 +93,7 @@ impl<'a, R: Send + 'a, J: Judge<R> + Clone + Send + Sync + 'static> Caller<'a, R
         let served = matches!(self.judge.judge(&entry, now), Verdict::Serve | Verdict::ServeAndRefresh);
         let answer = (served && !is_marker(&entry, now)).then(|| self.judge.read(&entry))??;
         let verdict = of_stored(&entry, now);
-        telemetry::answered(&self.place.engine.stats, &self.place.at, verdict, now.since(self.asked));
+        telemetry::answered(&self.place.engine.stats, &self.place.at, verdict, || now.since(self.asked));
         Some((answer, verdict))
     }
 
@@ -119,36 +120,39 @@ impl<'a, R: Send + 'a, J: Judge<R> + Clone + Send + Sync + 'static> Caller<'a, R
                 }
             };
         }
-        self.alone(fetch).await
+        aside(self.alone(fetch)).await
     }
 
     async fn round(&mut self, fetch: BoxFetch<'a, R>) -> Round<'a, R> {
         if self.newer == Some(Scope::Local) {
-            return self.local(Start::Overdue, None, fetch).await;
+            return aside(self.local(Start::Overdue, None, fetch)).await;
         }
         self.come_back();
         // A flight is joined without a lookup, unless what it has seen is good enough for this caller, or not for it.
         if let Some(join) = self.place.engine.flights.join(&self.place.at, self.wanted(None))
             && !join.seen().is_some_and(|seen| self.servable(seen) || self.declines(seen) || self.is_told_to_pass(seen))
         {
-            return self.wait(join, fetch).await;
+            return aside(self.wait(join, fetch)).await;
+        }
+        if !self.is_within() && self.place.engine.dropped.take(&self.place.at) {
+            return aside(self.compute(None, fetch)).await;
         }
         let found = match self.find().await {
             Ok(found) => found,
-            Err(_) if self.is_within() => return self.answer_alone(fetch).await,
-            Err(error) => return self.without_store(error, fetch).await,
+            Err(_) if self.is_within() => return aside(self.answer_alone(fetch)).await,
+            Err(error) => return aside(self.without_store(error, fetch)).await,
         };
         if self.is_within() {
-            return self.answer_alone(fetch).await;
+            return aside(self.answer_alone(fetch)).await;
         }
         let now = Timestamp::now();
-        let Some(entry) = found else { return self.compute(None, fetch).await };
+        let Some(entry) = found else { return aside(self.compute(None, fetch)).await };
         if is_marker(&entry, now) {
             let marker = entry.meta().id;
             return match entry.meta().kind {
-                Kind::PassStore => self.local(Start::PassStore(marker), None, fetch).await,
-                _ if !self.judge.heeds(entry.meta().codec) => self.compute(Some(entry), fetch).await,
-                Kind::Pass | Kind::Value => self.pass(marker, fetch).await,
+                Kind::PassStore => aside(self.local(Start::PassStore(marker), None, fetch)).await,
+                _ if !self.judge.heeds(entry.meta().codec) => aside(self.compute(Some(entry), fetch)).await,
+                Kind::Pass | Kind::Value => aside(self.pass(marker, fetch)).await,
             };
         }
         if self.waited
@@ -160,14 +164,14 @@ impl<'a, R: Send + 'a, J: Judge<R> + Clone + Send + Sync + 'static> Caller<'a, R
         match self.judge.judge(&entry, now) {
             Verdict::Serve => match self.judge.read(&entry) {
                 Some(answer) => Round::Answer(answer, of_stored(&entry, now)),
-                None => self.compute(Some(entry), fetch).await,
+                None => aside(self.compute(Some(entry), fetch)).await,
             },
             Verdict::ServeAndRefresh => match self.judge.read(&entry) {
-                Some(answer) => self.refresh(entry, answer, fetch).await,
-                None => self.compute(Some(entry), fetch).await,
+                Some(answer) => aside(self.refresh(entry, answer, fetch)).await,
+                None => aside(self.compute(Some(entry), fetch)).await,
             },
-            Verdict::Validate | Verdict::Ignore | Verdict::Beneath => self.compute(Some(entry), fetch).await,
-            Verdict::Decline => self.answer_alone(fetch).await,
+            Verdict::Validate | Verdict::Ignore | Verdict::Beneath => aside(self.compute(Some(entry), fetch)).await,
+            Verdict::Decline => aside(self.answer_alone(fetch)).await,
         }
     }
 
@@ -246,9 +250,9 @@ impl<'a, R: Send + 'a, J: Judge<R> + Clone + Send + Sync + 'static> Caller<'a, R
         let give_up = if scoped { self.give_up } else { self.budget };
         let run = Run { place, flight, seen, trail: self.trail.clone(), leading, give_up, scoped };
         let pilot = Pilot { judge: self.judge.clone(), own: Some(own), run };
-        let flight = telemetry::in_current_span(pilot.fly(start, fetch));
+        let flight = aside(telemetry::in_current_span(pilot.fly(start, fetch)));
         match self.spawn {
-            Some(spawn) => spawn(&self.place.engine, Box::pin(flight)),
+            Some(spawn) => spawn(&self.place.engine, flight),
             None => flight.await,
         }
         mine
@@ -331,6 +335,12 @@ impl<'a, R: Send + 'a, J: Judge<R> + Clone + Send + Sync + 'static> Caller<'a, R
     async fn alone(&self, fetch: BoxFetch<'a, R>) -> (R, CacheVerdict) {
         (fetch(Turn::Alone).await.own, CacheVerdict::Bypassed)
     }
+}
+
+/// What is aside of the path of a hit goes into a box: else the future of every hit would have room for it, ten times
+/// what the hit itself needs, and would be moved with it.
+fn aside<'f, T>(future: impl Future<Output = T> + Send + 'f) -> BoxFuture<'f, T> {
+    Box::pin(future)
 }
 
 /// What an entry that is served as it is makes of an answer.

@@ -89,14 +89,22 @@ pub(crate) struct Flights {
 struct Tables {
     fleet: HashMap<Address, Arc<Course>>,
     local: HashMap<Address, Arc<Course>>,
-    /// By the first address that they read, and the last.
-    lookups: HashMap<Address, HashMap<Address, Listing>>,
+    /// By the first address that they read.
+    lookups: HashMap<Address, Listings>,
     last_lookup: u64,
 }
 
 /// Entry by entry, as far as there are any.
 type Found = Result<Vec<Option<Entry>>, StoreError>;
 pub(crate) type Lookup = Shared<Found>;
+
+/// Lookups that begin at the same address, by the last one that they read. One at a time, as it is with most, takes no
+/// table.
+#[derive(Default)]
+struct Listings {
+    one: Option<Listing>,
+    more: HashMap<Address, Listing>,
+}
 
 /// A read of the store that may be joined.
 struct Listing {
@@ -214,22 +222,21 @@ impl Flights {
         let (Some(first), Some(last)) = (chain.first(), chain.last()) else { return Shared::new(read) };
         let began = Timestamp::now();
         let mut tables = self.lock();
-        let suits = |listing: &&Listing| listing.chain == *chain && began.since(listing.began) < limit;
-        let listed = tables.lookups.get(first).and_then(|listings| listings.get(last));
-        if let Some(lookup) = listed.filter(suits).and_then(|listing| listing.lookup.upgrade()) {
-            return lookup;
-        }
         tables.last_lookup += 1;
         let number = tables.last_lookup;
+        let listings = tables.lookups.entry(first.clone()).or_default();
+        let suits = |listing: &&mut Listing| listing.chain == *chain && began.since(listing.began) < limit;
+        if let Some(lookup) = listings.get_mut(last).filter(suits).and_then(|listing| listing.lookup.upgrade()) {
+            return lookup;
+        }
         // Made here and not in the future, which may be dropped before it is polled.
-        let listed = Listed { flights: self.clone(), first: first.clone(), last: last.clone(), number };
+        let listed = Listed { flights: self.clone(), chain: chain.clone(), number };
         let lookup = Shared::new(async move {
             let found = read.await;
             drop(listed); // before anybody sees the answer: whoever asks later reads again
             found
         });
-        let listing = Listing { number, began, chain: chain.clone(), lookup: lookup.downgrade() };
-        tables.lookups.entry(first.clone()).or_default().insert(last.clone(), listing);
+        listings.insert(last, Listing { number, began, chain: chain.clone(), lookup: lookup.downgrade() });
         lookup
     }
 
@@ -245,7 +252,7 @@ impl Flights {
     /// How many flights there are.
     pub(crate) fn len(&self) -> usize {
         let tables = self.lock();
-        tables.fleet.len() + tables.local.len() + tables.lookups.values().map(HashMap::len).sum::<usize>()
+        tables.fleet.len() + tables.local.len() + tables.lookups.values().map(Listings::len).sum::<usize>()
     }
 
     fn lock(&self) -> MutexGuard<'_, Tables> {
@@ -373,23 +380,53 @@ impl Drop for Flight {
     }
 }
 
+impl Listings {
+    fn get_mut(&mut self, last: &Address) -> Option<&mut Listing> {
+        match self.one.as_ref().is_some_and(|one| one.chain.last() == Some(last)) {
+            true => self.one.as_mut(),
+            false => self.more.get_mut(last),
+        }
+    }
+
+    /// In place of the one that reads the same address last.
+    fn insert(&mut self, last: &Address, listing: Listing) {
+        if let Some(listed) = self.get_mut(last) {
+            *listed = listing;
+        } else if self.one.is_none() {
+            self.one = Some(listing);
+        } else {
+            self.more.insert(last.clone(), listing);
+        }
+    }
+
+    fn remove(&mut self, last: &Address, number: u64) {
+        if self.one.as_ref().is_some_and(|one| one.number == number) {
+            self.one = None;
+        } else if self.more.get(last).is_some_and(|listing| listing.number == number) {
+            self.more.remove(last);
+        }
+    }
+
+    fn len(&self) -> usize {
+        usize::from(self.one.is_some()) + self.more.len()
+    }
+}
+
 /// A lookup's place in the map.
 struct Listed {
     flights: Arc<Flights>,
-    first: Address,
-    last: Address,
+    chain: Arc<[Address]>,
     number: u64,
 }
 
 impl Drop for Listed {
     fn drop(&mut self) {
+        let (Some(first), Some(last)) = (self.chain.first(), self.chain.last()) else { return };
         let mut tables = self.flights.lock();
-        let Some(listings) = tables.lookups.get_mut(&self.first) else { return };
-        if listings.get(&self.last).is_some_and(|listing| listing.number == self.number) {
-            listings.remove(&self.last);
-        }
-        if listings.is_empty() {
-            tables.lookups.remove(&self.first);
+        let Some(listings) = tables.lookups.get_mut(first) else { return };
+        listings.remove(last, self.number);
+        if listings.len() == 0 {
+            tables.lookups.remove(first);
         }
     }
 }

@@ -76,14 +76,17 @@ impl Place {
 
     /// Takes note of what an operation came to that was begun then.
     pub(super) fn note<T>(&self, answer: &Result<T, StoreError>, asked: Timestamp) {
-        let now = Timestamp::now();
         let trouble = match answer {
             Err(error) if error.is_timed_out() => Trouble::TimedOut,
             Err(error) if !error.is_refused() => Trouble::Error,
             _ if self.engine.gates.is_calm() => return,
             // A store that says no is alive.
-            _ => return self.with_breaker(|breaker| breaker.answered(asked, now)),
+            _ => {
+                let now = Timestamp::now();
+                return self.with_breaker(|breaker| breaker.answered(asked, now));
+            }
         };
+        let now = Timestamp::now();
         if self.with_breaker(|breaker| breaker.failed(trouble, asked, now, clock::draw())) {
             telemetry::breaker_opened(&self.engine.stats, &self.at);
             self.engine.gates.opened.notify_waiters();

@@ -97,6 +97,7 @@ impl Place {
             self.engine.forget_copies(&at);
         }
         if answer.is_ok() {
+            self.engine.dropped.remember(&self.at);
             self.remember();
         }
         answer

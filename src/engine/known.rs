@@ -3,6 +3,11 @@
 use super::{DEPTH, Hop, Judge, Place};
 use crate::{entry::Entry, key::Address};
 use quick_cache::sync::Cache;
+use std::sync::Arc;
+use std::{
+    hash::{BuildHasher, RandomState},
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+};
 
 /// The last index seen at an address. Only a guess at what is there now: the store is asked for it all the same.
 pub(super) struct Known(Cache<Address, Entry>);
@@ -31,17 +36,50 @@ impl Known {
     }
 }
 
+/// What this process has dropped from the store lately, and nobody has asked for since: the next one need not look, the
+/// question who leads tells if somebody has stored it meanwhile. A guess as well.
+pub(super) struct Dropped {
+    hasher: RandomState,
+    /// Hashes of addresses; 0 for none.
+    slots: Box<[AtomicU64]>,
+}
+
+impl Default for Dropped {
+    fn default() -> Self {
+        Self { hasher: RandomState::new(), slots: (0..SLOTS).map(|_| AtomicU64::new(0)).collect() }
+    }
+}
+
+impl Dropped {
+    pub(super) fn remember(&self, at: &Address) {
+        let (slot, hash) = self.slot(at);
+        slot.store(hash, Relaxed);
+    }
+
+    /// Once.
+    pub(super) fn take(&self, at: &Address) -> bool {
+        let (slot, hash) = self.slot(at);
+        slot.load(Relaxed) == hash && slot.compare_exchange(hash, 0, Relaxed, Relaxed).is_ok()
+    }
+
+    fn slot(&self, at: &Address) -> (&AtomicU64, u64) {
+        let hash = self.hasher.hash_one(at).max(1);
+        (&self.slots[hash as usize % SLOTS], hash)
+    }
+}
+
 impl Place {
     /// The address, and those at which the entry of this caller is if the indexes are as they were.
-    pub(super) fn likely<R>(&self, judge: &impl Judge<R>) -> Vec<Address> {
-        let mut chain = vec![self.at.clone()];
+    pub(super) fn likely<R>(&self, judge: &impl Judge<R>) -> Arc<[Address]> {
+        let Some(hop) = self.remembered(judge) else { return Arc::new([self.at.clone()]) };
+        let mut chain = vec![self.at.clone(), hop.from(&self.at)];
         while chain.len() <= DEPTH
             && let Some(at) = chain.last()
             && let Some(hop) = self.engine.known.hop(at, judge)
         {
             chain.push(hop.from(at));
         }
-        chain
+        chain.into()
     }
 
     /// Where the caller is sent from this address, if it is as it was.
@@ -52,6 +90,8 @@ impl Place {
 
 /// So many addresses are remembered, most with a few hundred bytes.
 const MOST: usize = 8192;
+/// 8 KiB.
+const SLOTS: usize = 1024;
 /// Whose keys are longer costs himself a second lookup: a client chooses URLs, and 8192 of 64 KiB are half a gigabyte.
 const LONGEST: usize = 2048;
 

@@ -44,10 +44,11 @@ struct Waiting {
     wakers: Mutex<Wakers>,
 }
 
+/// In the order in which they came, which is that of their numbers. One alone, as it is with most, takes no map.
 #[derive(Default)]
 struct Wakers {
-    /// In the order in which they came.
-    by_number: BTreeMap<u64, Waker>,
+    one: Option<(u64, Waker)>,
+    more: BTreeMap<u64, Waker>,
     last: u64,
 }
 
@@ -96,7 +97,7 @@ impl<T: Clone> Future for Shared<T> {
 impl<T> Drop for Shared<T> {
     fn drop(&mut self) {
         if let Some(number) = self.number {
-            let _waker = lock(&self.work.waiting.wakers).by_number.remove(&number);
+            let _waker = lock(&self.work.waiting.wakers).remove(number);
         }
     }
 }
@@ -108,7 +109,7 @@ impl Waiting {
             wakers.last += 1;
             wakers.last
         });
-        let replaced = wakers.by_number.insert(number, waker.clone());
+        let replaced = wakers.insert(number, waker.clone());
         drop(wakers); // first: what a waker drops is not ours
         drop(replaced);
     }
@@ -120,8 +121,38 @@ impl Wake for Waiting {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        let woken = mem::take(&mut lock(&self.wakers).by_number);
+        let (one, mut woken) = lock(&self.wakers).take();
+        match one {
+            Some((_, waker)) if woken.is_empty() => return waker.wake(),
+            Some((number, waker)) => _ = woken.insert(number, waker),
+            None => {}
+        }
         woken.into_values().for_each(Waker::wake);
+    }
+}
+
+impl Wakers {
+    /// In place of the one of the same number, which is returned.
+    fn insert(&mut self, number: u64, waker: Waker) -> Option<Waker> {
+        match &mut self.one {
+            Some((one, known)) if *one == number => Some(mem::replace(known, waker)),
+            None if !self.more.contains_key(&number) => {
+                self.one = Some((number, waker));
+                None
+            }
+            _ => self.more.insert(number, waker),
+        }
+    }
+
+    fn remove(&mut self, number: u64) -> Option<Waker> {
+        match self.one.take_if(|(one, _)| *one == number) {
+            Some((_, waker)) => Some(waker),
+            None => self.more.remove(&number),
+        }
+    }
+
+    fn take(&mut self) -> (Option<(u64, Waker)>, BTreeMap<u64, Waker>) {
+        (self.one.take(), mem::take(&mut self.more))
     }
 }
 

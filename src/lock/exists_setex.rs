@@ -2,13 +2,10 @@
 
 use super::{
     Guarantees, Recipe,
-    owned::{self, Owned},
+    owned::Owned,
     recipe::{Attempt, Busy, Claim, Doing, Sealed},
 };
-use crate::{
-    lease::Hold,
-    wire::{Script, millis, unexpected},
-};
+use crate::wire::{Script, millis, unexpected};
 use redis::Value;
 use std::{
     sync::{Arc, LazyLock},
@@ -51,10 +48,6 @@ impl Recipe for ExistsSetex {
                 other => Err(unexpected(&other)),
             }
         })
-    }
-
-    fn look(&self, claim: Arc<Claim>) -> Doing<Hold> {
-        owned::look(claim.clone(), &claim.name("exists-setex"))
     }
 }
 

@@ -1,11 +1,10 @@
 //! The lease of the guard as a lock: token and stamp, granted, handed over and released by scripts.
 
 use super::{
-    Guarantees, Recipe, owned,
+    Guarantees, Recipe,
     queue::Queue,
     recipe::{Attempt, Claim, Doing, Place, Sealed},
 };
-use crate::lease::Hold;
 use std::sync::Arc;
 
 /// A lease with a fencing token, handed over to who has waited longest.
@@ -35,10 +34,6 @@ impl Recipe for Fused {
 
     fn attempt(&self, claim: Arc<Claim>) -> Doing<Attempt> {
         QUEUE.acquire(claim, Place::None)
-    }
-
-    fn look(&self, claim: Arc<Claim>) -> Doing<Hold> {
-        owned::look(claim.clone(), &QUEUE.lock(&claim))
     }
 }
 

@@ -3,7 +3,7 @@
 use super::{
     Lock, LockError, LockErrorKind,
     behind::{self, Behind},
-    recipe::{Doing, Held, give_back},
+    recipe::{Doing, Held, give_back, or_again},
     registry::Listed,
     tenure::{Heartbeat, Tenure},
     wanted::{accept_ttl, within},
@@ -110,13 +110,7 @@ impl LockGuard {
     pub async fn extend(&self, ttl: Duration) -> Result<(), LockError> {
         self.extendable()?;
         accept_ttl(&self.name, ttl)?;
-        let held = self.held.clone();
-        let doing: Doing<Hold> = Box::pin(async move {
-            match held.extend(ttl).await {
-                Err(error) if error.is_disconnected() => held.extend(ttl).await,
-                answer => answer,
-            }
-        });
+        let doing = or_again(self.held.extend(ttl), |_| self.held.extend(ttl));
         let extension = self.tenure.ask(ttl.saturating_sub(self.held.margin(ttl)));
         match within(self.lock.config.op_timeout, doing).await {
             Ok(Hold::Held) => {

@@ -37,7 +37,7 @@ impl Held for Owned {
     fn release(&self) -> Doing<Hold> {
         let (claim, mut call) = (self.claim.clone(), RELEASE_SCRIPT.call(&[&self.name]));
         call.arg(claim.token.as_bytes());
-        Box::pin(async move { Ok(held_if(number(&claim.hub.run(call).await?)? != 0)) })
+        claim.ask(call)
     }
 
     fn extend(&self, ttl: Duration) -> Doing<Hold> {
@@ -52,7 +52,7 @@ impl Held for Owned {
 pub(crate) fn extend(claim: Arc<Claim>, name: &str, ttl: Duration) -> Doing<Hold> {
     let mut call = EXTEND_SCRIPT.call(&[name]);
     call.arg(claim.token.as_bytes()).arg(millis(ttl));
-    Box::pin(async move { Ok(held_if(number(&claim.hub.run(call).await?)? != 0)) })
+    claim.ask(call)
 }
 
 /// Whether the value begins with the token.

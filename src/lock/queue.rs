@@ -3,10 +3,9 @@
 
 use super::{
     owned,
-    recipe::{Attempt, Busy, Claim, Doing, Held, Place, held_if},
+    recipe::{Attempt, Busy, Claim, Doing, Held, Place, or_again},
 };
 use crate::{
-    clock::Timestamp,
     lease::Hold,
     store::StoreError,
     wire::{CHANNEL, Call, Script, millis, number, unexpected},
@@ -40,17 +39,9 @@ impl Queue {
 
     /// Acquires it, or takes a place in the queue if one is wanted; keeps the place that the claim has.
     pub(crate) fn acquire(self, claim: Arc<Claim>, wanted: Place) -> Doing<Attempt> {
-        Box::pin(async move {
-            let begun = Timestamp::now();
-            match self.ask(claim.clone(), wanted).await {
-                // The reply was lost: the script knows its token again, and says what is left.
-                Err(error) if error.is_disconnected() => {
-                    let before = Timestamp::now().since(begun);
-                    Ok(self.ask(claim, wanted).await?.begun_earlier(before))
-                }
-                answer => answer,
-            }
-        })
+        // The script knows its token again, and says what is left.
+        let again = move |claim, before| async move { Ok(self.ask(claim, wanted).await?.begun_earlier(before)) };
+        Box::pin(or_again(self.ask(claim.clone(), wanted), move |before| again(claim, before)))
     }
 
     async fn ask(self, claim: Arc<Claim>, wanted: Place) -> Result<Attempt, StoreError> {
@@ -82,9 +73,14 @@ impl Queue {
     /// Gives up the lock or the place in the queue, whichever the claim has.
     pub(crate) fn leave(self, claim: Arc<Claim>) -> Doing<Hold> {
         let member = [claim.token.as_bytes(), millis(claim.ttl).as_bytes()].concat();
+        self.release(claim, &member)
+    }
+
+    /// Hands it over, if the claim has it; takes `member` out of the queue.
+    fn release(self, claim: Arc<Claim>, member: &[u8]) -> Doing<Hold> {
         let mut call = self.call(&RELEASE_SCRIPT, &claim);
         call.arg(member);
-        Box::pin(async move { Ok(held_if(number(&claim.hub.run(call).await?)? != 0)) })
+        claim.ask(call)
     }
 }
 
@@ -103,10 +99,7 @@ impl Queued {
 
 impl Held for Queued {
     fn release(&self) -> Doing<Hold> {
-        let mut call = self.queue.call(&RELEASE_SCRIPT, &self.claim);
-        call.arg("");
-        let claim = self.claim.clone();
-        Box::pin(async move { Ok(held_if(number(&claim.hub.run(call).await?)? != 0)) })
+        self.queue.release(self.claim.clone(), b"")
     }
 
     fn extend(&self, ttl: Duration) -> Doing<Hold> {

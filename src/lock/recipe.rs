@@ -1,12 +1,14 @@
 //! The port between the lock and the ways to lock.
 
-use super::{Guarantees, hub::Hub, queue::Queue};
+use super::{Guarantees, hub::Hub, owned, queue::Queue};
 use crate::{
+    clock::Timestamp,
     key::Address,
     lease::{Hold, Token},
     store::{BoxFuture, StoreError},
+    wire::{Call, number},
 };
-use std::{fmt, sync::Arc, time::Duration};
+use std::{fmt, future::Future, sync::Arc, time::Duration};
 
 /// A way to lock with Redis. What each one promises is its [`Guarantees`]; `docs/locks.md` says which one to use.
 ///
@@ -37,7 +39,9 @@ pub trait Recipe: fmt::Debug + Send + Sync + Sealed + 'static {
 
     /// Whether anybody holds the lock; [`Hold::Lost`] if nobody does.
     #[doc(hidden)]
-    fn look(&self, claim: Arc<Claim>) -> Doing<Hold>;
+    fn look(&self, claim: Arc<Claim>) -> Doing<Hold> {
+        owned::look(claim.clone(), &claim.name(self.name()))
+    }
 }
 
 /// The recipes of this crate.
@@ -78,6 +82,11 @@ impl Claim {
     /// What the lock is called among those of its namespace.
     pub(crate) fn member(&self) -> String {
         self.at.resource_name() + &self.variant()
+    }
+
+    /// Runs a script that answers whether the claim holds the lock, or held it.
+    pub(crate) fn ask(self: Arc<Self>, call: Call) -> Doing<Hold> {
+        Box::pin(async move { Ok(held_if(number(&self.hub.run(call).await?)? != 0)) })
     }
 
     /// The locks under which the guard computes have one, those that are acquired by name have none: they never meet.
@@ -155,12 +164,22 @@ pub trait Held: Send + Sync + 'static {
 /// Releases a lock. If the reply is lost, it is asked for again where that does no harm: only an owner-safe recipe is. What
 /// was released by then counts as held until now.
 pub(crate) fn give_back(first: Doing<Hold>, again: Option<Doing<Hold>>) -> Doing<Hold> {
-    Box::pin(async move {
-        match (first.await, again) {
-            (Err(error), Some(again)) if error.is_disconnected() => again.await.map(|_| Hold::Held),
-            (answer, _) => answer,
-        }
-    })
+    match again {
+        Some(again) => Box::pin(or_again(first, |_| async { again.await.map(|_| Hold::Held) })),
+        None => first,
+    }
+}
+
+/// What to do instead if the reply is lost, so long after the first was asked for.
+pub(crate) async fn or_again<T, Again: Future<Output = Result<T, StoreError>>>(
+    first: impl Future<Output = Result<T, StoreError>>,
+    again: impl FnOnce(Duration) -> Again,
+) -> Result<T, StoreError> {
+    let begun = Timestamp::now();
+    match first.await {
+        Err(error) if error.is_disconnected() => again(Timestamp::now().since(begun)).await,
+        answer => answer,
+    }
 }
 
 pub(crate) fn held_if(held: bool) -> Hold {

@@ -6,7 +6,7 @@ use super::{
     Guarantees, Recipe,
     hub::Hub,
     owned::{self, Owned},
-    recipe::{Attempt, Busy, Claim, Doing, Held, Sealed, held_if},
+    recipe::{Attempt, Busy, Claim, Doing, Held, Sealed, held_if, or_again},
 };
 use crate::{
     clock::Timestamp,
@@ -107,17 +107,19 @@ impl Recipe for Redlock {
 async fn set(claim: Arc<Claim>, name: String) -> Result<Hold, StoreError> {
     let mut cmd = redis::cmd("SET");
     cmd.arg(&name).arg(claim.token.as_bytes()).arg("NX").arg("PX").arg(millis(claim.ttl));
-    let set = match claim.hub.send(&cmd).await {
-        // The reply was lost: what is there now may be ours.
-        Err(error) if error.is_disconnected() => match claim.hub.send(&cmd).await? {
-            Value::Nil => return owned::check(claim, &name).await,
-            set => set,
-        },
-        answer => answer?,
+    let set = |claim: Arc<Claim>, cmd| async move {
+        match claim.hub.send(cmd).await? {
+            Value::Okay => Ok(Hold::Held),
+            Value::Nil => Ok(Hold::Lost),
+            other => Err(unexpected(&other)),
+        }
     };
-    match set {
-        Value::Okay => Ok(Hold::Held),
-        Value::Nil => Ok(Hold::Lost),
-        other => Err(unexpected(&other)),
-    }
+    // What is there after a reply that was lost may be ours.
+    let again = |_| async {
+        match set(claim.clone(), &cmd).await? {
+            Hold::Lost => owned::check(claim.clone(), &name).await,
+            Hold::Held => Ok(Hold::Held),
+        }
+    };
+    or_again(set(claim.clone(), &cmd), again).await
 }

@@ -49,10 +49,6 @@ impl Recipe for Rename {
             Ok(Attempt::Busy(Busy::default()))
         })
     }
-
-    fn look(&self, claim: Arc<Claim>) -> Doing<Hold> {
-        owned::look(claim.clone(), &claim.name("rename"))
-    }
 }
 
 /// Whether the lock was put there. `SETEX` counts in milliseconds here.

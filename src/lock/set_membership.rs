@@ -44,14 +44,14 @@ impl Recipe for SetMembership {
     }
 
     fn guarantees(&self) -> Guarantees {
-        let (companion, one_slot) = (self.expires, false);
+        let companion = self.expires;
         Guarantees {
             crash_frees: companion,
             owner_safe: companion,
             extendable: companion,
             fenceable: companion,
             replay_safe: false,
-            one_slot,
+            one_slot: false,
             ..Guarantees::ALL
         }
     }
@@ -64,8 +64,10 @@ impl Recipe for SetMembership {
         let (member, expires) = (Member::of(claim.clone()), self.expires);
         Box::pin(async move {
             if !expires {
-                let added = number(&claim.hub.send(&member.cmd("SADD")).await?)?;
-                return Ok(granted(added == 1, member, Duration::MAX));
+                return match number(&claim.hub.send(&member.cmd("SADD")).await?)? {
+                    1 => Ok(Attempt::acquired(member, Duration::MAX)),
+                    _ => Ok(Attempt::Busy(Busy::default())),
+                };
             }
             let mut both = redis::pipe();
             both.atomic().cmd("SADD").arg(&member.set).arg(&member.name);
@@ -90,8 +92,4 @@ impl Recipe for SetMembership {
         let member = Member::of(claim);
         if self.expires { owned::look(member.claim.clone(), &member.companion) } else { member.check() }
     }
-}
-
-fn granted(granted: bool, held: impl Held, valid: Duration) -> Attempt {
-    if granted { Attempt::acquired(held, valid) } else { Attempt::Busy(Busy::default()) }
 }

@@ -1,15 +1,11 @@
 //! `SET name token NX PX ttl`, and compare-and-delete in a script.
 
 use super::{
-    Guarantees, Recipe, owned,
+    Guarantees, Recipe,
     queue::{Queue, Queued},
-    recipe::{Attempt, Busy, Claim, Doing, Place, Sealed},
+    recipe::{Attempt, Busy, Claim, Doing, Place, Sealed, or_again},
 };
-use crate::{
-    clock::Timestamp,
-    lease::Hold,
-    wire::{millis, unexpected},
-};
+use crate::wire::{millis, unexpected};
 use redis::Value;
 use std::sync::Arc;
 
@@ -42,24 +38,14 @@ impl Recipe for SetPx {
     fn attempt(&self, claim: Arc<Claim>) -> Doing<Attempt> {
         let mut cmd = redis::cmd("SET");
         cmd.arg(QUEUE.lock(&claim)).arg(claim.token.as_bytes()).arg("NX").arg("PX").arg(millis(claim.ttl));
-        Box::pin(async move {
-            let begun = Timestamp::now();
-            match claim.hub.send(&cmd).await {
-                Ok(Value::Nil) => Ok(Attempt::Busy(Busy::default())),
-                Ok(Value::Okay) => Ok(Attempt::acquired(Queued::new(QUEUE, claim.clone()), claim.ttl)),
-                Ok(other) => Err(unexpected(&other)),
-                // The first reply was lost: the script knows its token again.
-                Err(error) if error.is_disconnected() => {
-                    let before = Timestamp::now().since(begun);
-                    Ok(QUEUE.acquire(claim, Place::None).await?.begun_earlier(before))
-                }
-                Err(error) => Err(error),
-            }
-        })
-    }
-
-    fn look(&self, claim: Arc<Claim>) -> Doing<Hold> {
-        owned::look(claim.clone(), &QUEUE.lock(&claim))
+        let set = async move |claim: Arc<Claim>| match claim.hub.send(&cmd).await? {
+            Value::Nil => Ok(Attempt::Busy(Busy::default())),
+            Value::Okay => Ok(Attempt::acquired(Queued::new(QUEUE, claim.clone()), claim.ttl)),
+            other => Err(unexpected(&other)),
+        };
+        // The script knows its token again.
+        let again = |claim, before| async move { Ok(QUEUE.acquire(claim, Place::None).await?.begun_earlier(before)) };
+        Box::pin(async move { or_again(set(claim.clone()), |before| again(claim, before)).await })
     }
 }
 

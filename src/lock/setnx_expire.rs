@@ -1,11 +1,11 @@
 //! `SETNX`, then `EXPIRE`; a contender that finds a lock without expiry gives it one. Released by `WATCH`.
 
 use super::{
-    Guarantees, Recipe, owned,
+    Guarantees, Recipe,
     recipe::{Attempt, Busy, Claim, Doing, Sealed},
     watched::{Exclusive, Watched},
 };
-use crate::{lease::Hold, wire::millis};
+use crate::wire::millis;
 use redis::{Cmd, Value};
 use std::{sync::Arc, time::Duration};
 
@@ -62,10 +62,6 @@ impl Recipe for SetnxExpire {
             };
             Ok(Attempt::Busy(Busy { remaining, now: None }))
         })
-    }
-
-    fn look(&self, claim: Arc<Claim>) -> Doing<Hold> {
-        owned::look(claim.clone(), &claim.name("setnx-expire"))
     }
 }
 

@@ -1,12 +1,11 @@
 //! Acquired like [`Rename`], released by `WATCH` / `MULTI` / `EXEC`.
 
 use super::{
-    Guarantees, Recipe, Rename, owned,
+    Guarantees, Recipe, Rename,
     recipe::{Attempt, Busy, Claim, Doing, Sealed},
     rename,
     watched::{Exclusive, Watched},
 };
-use crate::lease::Hold;
 use std::{sync::Arc, time::Duration};
 
 /// Released by an optimistic transaction, on a connection of its own.
@@ -66,9 +65,5 @@ impl Recipe for Watch {
             }
             Ok(Attempt::Busy(Busy::default()))
         })
-    }
-
-    fn look(&self, claim: Arc<Claim>) -> Doing<Hold> {
-        owned::look(claim.clone(), &claim.name("watch"))
     }
 }

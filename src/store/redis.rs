@@ -286,37 +286,58 @@ fn range_of_slots(at: &Address) -> u16 {
     crc16::State::<crc16::XMODEM>::calculate(slot.trim_matches(['{', '}']).as_bytes()) % 16_384 / 256
 }
 
-/// All keys of a resource have its name as hash tag, hence one slot.
+/// All keys of a resource have its name as hash tag, hence one slot. With room for what follows.
 fn slot(at: &Address) -> String {
-    ["{", at.namespace(), ":", &at.resource_name(), "}"].concat()
+    let mut name = String::with_capacity(at.namespace().len() + ROOM);
+    name.extend(["{", at.namespace(), ":"]);
+    at.name_resource(&mut name);
+    name.push('}');
+    name
 }
 
-fn variant(at: &Address) -> String {
-    at.variant().map_or_else(String::new, |_| format!(".{:?}", at.hash()))
+fn name_variant(at: &Address, name: &mut String) {
+    if at.variant().is_some() {
+        name.push('.');
+        name.push_str(&format!("{:?}", at.hash()));
+    }
 }
 
 pub(crate) fn lease_name(at: &Address) -> String {
-    [&*slot(at), ":l", &variant(at)].concat()
-}
-
-fn entry_name(at: &Address) -> String {
-    entry_name_of(&slot(at), FORMAT, at.schema(), &variant(at))
+    let mut name = slot(at);
+    name.push_str(":l");
+    name_variant(at, &mut name);
+    name
 }
 
 /// Each hit makes one: formatting it would cost as much as sending it.
-fn entry_name_of(slot: &str, format: u32, schema: u32, variant: &str) -> String {
-    [slot, ":v", &format.to_string(), ".", &schema.to_string(), variant].concat()
+fn entry_name(at: &Address) -> String {
+    let mut name = slot(at);
+    name_version(FORMAT, at.schema(), &mut name);
+    name_variant(at, &mut name);
+    name
+}
+
+fn name_version(format: u32, schema: u32, name: &mut String) {
+    for (mark, number) in [(":v", format), (".", schema)] {
+        name.push_str(mark);
+        match u8::try_from(number) {
+            Ok(digit @ 0..=9) => name.push(char::from(b'0' + digit)),
+            _ => name.push_str(&number.to_string()),
+        }
+    }
 }
 
 /// The entry and its neighbours of other formats and schemas, which old and new processes of a rolling deploy use.
 pub(crate) fn entry_names(at: &Address) -> Vec<String> {
-    let (slot, variant) = (slot(at), variant(at));
+    let (slot, mut variant) = (slot(at), String::new());
+    name_variant(at, &mut variant);
     let formats = [FORMAT, FORMAT - 1, FORMAT + 1];
-    let name = |format: u32| {
-        let (slot, variant) = (&slot, &variant);
-        at.neighbours().map(move |schema| entry_name_of(slot, format, schema, variant))
+    let name = |format: u32, schema: u32| {
+        let mut name = slot.clone();
+        name_version(format, schema, &mut name);
+        name + &variant
     };
-    formats.into_iter().flat_map(name).collect()
+    formats.into_iter().flat_map(|format| at.neighbours().map(|schema| name(format, schema))).collect()
 }
 
 fn is_wrong_type(error: &redis::RedisError) -> bool {
@@ -350,5 +371,7 @@ impl<C: redis::aio::ConnectionLike + Clone + Send + Sync + 'static> IntoStore fo
     }
 }
 
+/// Braces, a resource of up to 65 bytes, versions of one digit, and a variant.
+const ROOM: usize = 112;
 /// So many entries in a row may turn out unreadable.
 const UNREADABLE_ENTRIES: usize = 4;

@@ -57,6 +57,27 @@ async fn a_miss_is_three_commands_and_two_of_them_before_the_answer() {
     assert_eq!(names(&monitor.stop().await), ["GET", "EVALSHA", "ECHO", "EVALSHA"]);
 }
 
+/// It is known to be gone; if it is not any more, the question who leads says so.
+#[tokio::test]
+async fn after_an_invalidation_nobody_looks_for_what_is_gone() {
+    let server = RedisServer::start();
+    let (guard, other) = (warm(&server).await, warm(&server).await);
+    guard.invalidate("warm-up").await.expect("acknowledged");
+    let monitor = Monitor::start(&server).await;
+    guard.fetch("warm-up", async || Ok::<_, Down>(1)).await.expect("an answer");
+    guard.shutdown().await;
+    assert_eq!(guard.fetch("warm-up", never::<i32>).await.expect("a hit"), 1);
+    assert_eq!(names(&monitor.stop().await), ["EVALSHA", "EVALSHA", "GET"]);
+
+    guard.invalidate("warm-up").await.expect("acknowledged");
+    other.fetch("warm-up", async || Ok::<_, Down>(2)).await.expect("an answer");
+    other.shutdown().await;
+    let monitor = Monitor::start(&server).await;
+    assert_eq!(guard.fetch("warm-up", never::<i32>).await.expect("a hit"), 2);
+    assert_eq!(guard.fetch("warm-up", never::<i32>).await.expect("a hit"), 2);
+    assert_eq!(names(&monitor.stop().await), ["EVALSHA", "GET"]);
+}
+
 #[tokio::test]
 async fn a_failure_and_a_private_answer_cost_no_more() {
     let server = RedisServer::start();

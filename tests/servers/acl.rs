@@ -8,9 +8,10 @@ use crate::{
 };
 use redis::AsyncTypedCommands;
 use stampede_guard::{
-    ErrorKind, Fetched, RedisStore,
+    ErrorKind, Fetched, NearCache, Policy, RedisStore,
     store::{Address, Ask, Inbox, Lead, Store, Token},
 };
+use std::time::Duration;
 
 /// The rule of the docs, word by word.
 pub(crate) fn documented() -> Vec<&'static str> {
@@ -114,6 +115,7 @@ const WITHOUT: &[(&str, bool, bool)] = &[
     ("+script|load", true, false),
     ("+subscribe", true, true),
     ("+ping", true, false),
+    ("+client|tracking", true, false),
 ];
 
 /// Seen to fail for `GETRANGE` with its error taken for "no entry" in `lead`: those who wait lead one after another, and
@@ -189,5 +191,35 @@ async fn a_subscriber_that_may_not_ping_stays() {
     // By now its answer is there; whoever is gone by the third look has left because of it.
     for _ in 0..3 {
         assert_eq!(subscribers().await, before);
+    }
+}
+
+/// Copies live for their time all the same, and nobody's request fails.
+#[tokio::test]
+async fn without_the_right_to_track_copies_are_bounded_by_time() {
+    let server = RedisServer::start();
+    for (missing, told) in [("", true), ("-client|tracking", false)] {
+        let mut rules = documented();
+        rules.push(missing);
+        let client = app(&server, &rules).await;
+        let policy = Policy::fresh_for(Duration::from_secs(3600));
+        let guard = patient(client).policy(policy).near_cache(NearCache::bytes(1 << 20).max_age(SECOND));
+        let kept = async || {
+            let before = guard.report().near_hits;
+            hits(&guard, "k").await;
+            guard.report().near_hits > before
+        };
+        let outlives_its_time = async || {
+            kept().await;
+            tokio::time::sleep(SECOND).await;
+            kept().await
+        };
+        if told {
+            eventually("a copy outlives its time", outlives_its_time).await;
+        } else {
+            eventually("a copy is kept", kept).await;
+            assert!(!outlives_its_time().await, "nobody has said that it is still good");
+            assert!(kept().await, "once more it is read, and no oftener");
+        }
     }
 }

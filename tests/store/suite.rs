@@ -201,7 +201,7 @@ pub(crate) async fn an_abandoned_lease_is_free(store: &dyn Store) {
 
 pub(crate) async fn a_tombstone_holds_off_and_doubles(store: &dyn Store) {
     let at = fresh("failed");
-    let tombstone = Tombstone { first: Duration::from_millis(100), most: Duration::from_millis(350), code: 503 };
+    let tombstone = Tombstone { first: Duration::from_millis(400), most: Duration::from_millis(1_400), code: 503 };
     let mut blocked = Vec::new();
     for _ in 0..4 {
         let lease = loop {
@@ -216,7 +216,7 @@ pub(crate) async fn a_tombstone_holds_off_and_doubles(store: &dyn Store) {
         assert_eq!(code, 503);
         blocked.push(retry_in.as_millis());
     }
-    for (blocked, most) in blocked.iter().zip([100, 200, 350, 350]) {
+    for (blocked, most) in blocked.iter().zip([400, 800, 1_400, 1_400]) {
         assert!(*blocked <= most && *blocked > most / 2, "{blocked} of {most}");
     }
 }

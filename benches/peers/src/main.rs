@@ -34,9 +34,9 @@ struct Args {
     /// Our own rows, redis-rs and moka alone.
     #[arg(long)]
     quick: bool,
-    /// How often each cell is measured. Figures are medians.
-    #[arg(long, default_value_t = 5)]
-    repeats: usize,
+    /// How often each cell is measured; figures are medians. Default: 5, with --quick 3.
+    #[arg(long)]
+    repeats: Option<usize>,
     /// Only scenarios whose name has this in it; no JSON, nothing is written.
     #[arg(long)]
     only: Option<String>,

@@ -20,7 +20,7 @@ impl<'a, R: Send + 'a, J: Judge<R> + Clone + Send + Sync + 'static> Caller<'a, R
     /// The entry for this caller, and its place: follows the indexes on the way, as remembered without the store.
     pub(super) async fn find(&mut self) -> Result<Option<Entry>, StoreError> {
         loop {
-            let chain: Arc<[_]> = self.place.likely(&self.judge).into();
+            let chain = self.place.likely(&self.judge);
             let found = match self.look_up(&chain).await {
                 Ok(found) => found,
                 Err(error) => {

@@ -58,8 +58,7 @@ impl Held for Accompanied {
         let Member { claim, set, name, companion } = &self.0;
         let mut call = RELEASE.call(&[companion, set]);
         call.arg(claim.token.as_bytes()).arg(name);
-        let claim = claim.clone();
-        Box::pin(async move { Ok(held_if(number(&claim.hub.run(call).await?)? == 1)) })
+        claim.clone().ask(call)
     }
 
     fn extend(&self, ttl: Duration) -> Doing<Hold> {

@@ -75,7 +75,8 @@ async fn who_was_stopped_while_it_waited_costs_its_ttl() {
     assert!(stopped.result::<Option<u64>>().await > token);
 }
 
-/// Whoever waits is heard of every second, and who was not for three of them is not handed anything.
+/// Whoever waits is heard of every second, and who was not for three of them is not handed anything. Seen to fail with three
+/// seconds that never pass.
 #[tokio::test]
 async fn who_was_stopped_for_long_is_passed_over() {
     let server = RedisServer::shared();

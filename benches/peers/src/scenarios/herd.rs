@@ -49,9 +49,8 @@ pub(crate) async fn run(bench: &Bench, fails: bool) -> Result<Table> {
             let row = table.row(entry.name);
             if let Some(left) = errors.get(HANGS) {
                 *hung += 1;
-                if *hung == 1 {
-                    row.note(format!("{left} of {} without an answer after {} s", PROCESSES * callers, CAP.as_secs()));
-                }
+                let callers = PROCESSES * callers;
+                row.note(format!("repeat {repeat}: {left} of {callers} without an answer after {} s", CAP.as_secs()));
             }
             let errors = errors.iter().filter(|(error, _)| error.as_str() != HANGS);
             errors.filter(|_| !fails).for_each(|(error, n)| row.note(format!("{n} failed: {error}")));

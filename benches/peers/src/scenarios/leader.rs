@@ -62,10 +62,8 @@ pub(crate) async fn run(bench: &Bench) -> Result<Table> {
                     cell.insert(recovery, done.recovery);
                 } else {
                     *times += 1;
-                    let what = format!("{} waiters on {whose} instance without an answer", done.hang);
-                    if *times == 1 {
-                        table.row(entry.name).note(format!("{what} after {} s", PATIENCE.as_secs()));
-                    }
+                    let what = format!("repeat {repeat}: {} waiters on {whose} instance without an answer", done.hang);
+                    table.row(entry.name).note(format!("{what} after {} s", PATIENCE.as_secs()));
                 }
             }
             bench.progress(NAME, &format!("{repeat}/{}: {}: {cell:.1?}", bench.repeats(), entry.name));

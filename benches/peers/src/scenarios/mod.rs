@@ -79,7 +79,7 @@ pub(crate) struct Bench {
 
 impl Bench {
     fn repeats(&self) -> usize {
-        self.args.repeats.max(1)
+        self.args.repeats.unwrap_or(if self.args.quick { 3 } else { 5 }).max(1)
     }
 
     fn quick(&self) -> bool {

@@ -54,7 +54,7 @@ pub(crate) async fn run(bench: &Bench, name: &'static str) -> Result<Table> {
     let how =
         format!("{what} Answers per second of one process, and as a multiple of the plain GETs of the same repeat.");
     let mut table = Table::new(name, title, how, COLUMNS);
-    let span = Duration::from_millis(if bench.quick() { 400 } else { 500 });
+    let span = Duration::from_millis(if bench.quick() { 250 } else { 500 });
     for repeat in 1..=bench.repeats() {
         let mut floor = f64::NAN;
         // The floor first: all others are compared with it.
