@@ -14,6 +14,7 @@ mod child;
 mod figures;
 mod monitor;
 mod origin;
+#[cfg(feature = "peers")]
 mod picture;
 mod reached;
 mod redis_server;
@@ -80,6 +81,7 @@ async fn compare(args: Args) -> Result<()> {
     }
     if let Some(docs) = &args.docs {
         report::write(&docs.join("comparison.md"), &tables)?;
+        #[cfg(feature = "peers")]
         picture::draw(docs, &tables)?;
     }
     println!("{}", figures::json(&tables)?);
