@@ -1,0 +1,127 @@
+//! This crate: `fetch` and the HTTP layer over Redis, and the embedded store.
+
+use super::{
+    TTL,
+    serve::{self, Upstream},
+};
+use crate::{
+    Result,
+    origin::Origin,
+    subject::{Boxed, Entry, Kind, Setting, Subject},
+};
+use stampede_guard::{NearCache, Policy, StampedeGuard, redis::Client};
+use tower::Layer;
+
+pub(crate) const FETCH: Entry = Entry {
+    name: "stampede-guard fetch",
+    how: "`fetch` of a `String` over a `redis::Client`; fresh for 600 s, else defaults",
+    kind: Kind::Shared,
+    make: |Setting { url, origin }| {
+        Box::pin(async move { Ok(Box::new(Fetch { guard: guard(Client::open(url)?), origin }) as _) })
+    },
+};
+
+pub(crate) const NEAR: Entry = Entry {
+    name: "stampede-guard near cache",
+    how: "`fetch_arc` of a `String` over a `redis::Client` with `near_cache(NearCache::bytes(64 << 20))`; fresh for 600 s, else \
+          defaults. Its hits are from its memory",
+    kind: Kind::Shared,
+    make: |Setting { url, origin }| {
+        Box::pin(async move { Ok(Box::new(Shared { guard: near(Client::open(url)?), origin }) as _) })
+    },
+};
+
+pub(crate) const LAYER: Entry = Entry {
+    name: "stampede-guard layer",
+    how: "the layer around an HTTP service over a `redis::Client`; defaults, the response says max-age=600",
+    kind: Kind::Shared,
+    make: |Setting { url, origin }| {
+        Box::pin(async move { Ok(Box::new(Layered { guard: guard(Client::open(url)?), origin }) as _) })
+    },
+};
+
+pub(crate) const EMBEDDED: Entry = Entry {
+    name: "stampede-guard embedded",
+    how: "`fetch_arc` over `StampedeGuard::in_memory()`; fresh for 600 s, else defaults",
+    kind: Kind::Local,
+    make: |Setting { origin, .. }| {
+        Box::pin(async move {
+            let guard = StampedeGuard::in_memory().policy(Policy::fresh_for(TTL));
+            Ok(Box::new(Shared { guard, origin }) as _)
+        })
+    },
+};
+
+pub(crate) fn guard(client: Client) -> StampedeGuard {
+    StampedeGuard::new(client).policy(Policy::fresh_for(TTL))
+}
+
+pub(crate) fn near(client: Client) -> StampedeGuard {
+    guard(client).near_cache(NearCache::bytes(64 << 20))
+}
+
+struct Fetch {
+    guard: StampedeGuard,
+    origin: Origin,
+}
+
+impl Subject for Fetch {
+    fn get(&self, key: &str) -> Boxed<Result<usize, String>> {
+        let (guard, origin, key) = (self.guard.clone(), self.origin.clone(), key.to_owned());
+        Box::pin(async move {
+            let call = {
+                let key = key.clone();
+                async move || origin.value(&key).await
+            };
+            let value: String = guard.fetch(key, call).await.map_err(|error| error.to_string())?;
+            Ok(value.len())
+        })
+    }
+
+    fn settle(&self) -> Boxed<()> {
+        let guard = self.guard.clone();
+        Box::pin(async move { guard.shutdown().await })
+    }
+}
+
+struct Layered {
+    guard: StampedeGuard,
+    origin: Origin,
+}
+
+impl Subject for Layered {
+    fn get(&self, key: &str) -> Boxed<Result<usize, String>> {
+        let service = self.guard.layer(Upstream(self.origin.clone()));
+        serve::answer(service, serve::request::<serve::Body>(key))
+    }
+
+    fn settle(&self) -> Boxed<()> {
+        let guard = self.guard.clone();
+        Box::pin(async move { guard.shutdown().await })
+    }
+}
+
+/// Hits share the value.
+struct Shared {
+    guard: StampedeGuard,
+    origin: Origin,
+}
+
+impl Subject for Shared {
+    fn get(&self, key: &str) -> Boxed<Result<usize, String>> {
+        let (guard, origin, key) = (self.guard.clone(), self.origin.clone(), key.to_owned());
+        Box::pin(async move {
+            let call = {
+                let key = key.clone();
+                async move || origin.value(&key).await
+            };
+            let value = guard.fetch_arc::<String, _, _, _>(key, call).await.map_err(|error| error.to_string())?;
+            Ok(value.len())
+        })
+    }
+
+    fn settle(&self) -> Boxed<()> {
+        let guard = self.guard.clone();
+        Box::pin(async move { guard.shutdown().await })
+    }
+}
