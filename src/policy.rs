@@ -27,7 +27,8 @@ use std::time::Duration;
 pub struct Policy {
     lifetimes: Lifetimes,
     jitter: f64,
-    early: Early,
+    /// The beta of XFetch; 0 for off.
+    early: f64,
 }
 
 impl Policy {
@@ -38,7 +39,7 @@ impl Policy {
         let (lifetime, none) = (at_most_a_century(lifetime), Duration::ZERO);
         let lifetimes =
             Lifetimes { fresh_for: lifetime, stale_while_revalidate: none, stale_if_error: none, kept: none };
-        Self { lifetimes, jitter: 0.1, early: Early { beta: 0.0 } }
+        Self { lifetimes, jitter: 0.1, early: 0.0 }
     }
 
     /// For this long after its freshness an entry is still served at once, while one request in the fleet refreshes
@@ -75,12 +76,14 @@ impl Policy {
     /// the cost: refreshing would then never end.
     #[must_use]
     pub const fn early_refresh(mut self, beta: f64) -> Self {
-        self.early = Early { beta: if beta > 0.0 { beta.min(100.0) } else { 0.0 } };
+        self.early = if beta > 0.0 { beta.min(100.0) } else { 0.0 };
         self
     }
 
-    pub(crate) fn early(&self) -> Early {
-        self.early
+    /// For one request, which draws once: whoever looks twice must not need luck twice. Draws only if that is on at all.
+    pub(crate) fn early(&self, draw: impl FnOnce() -> f64) -> Early {
+        let beta = self.early;
+        Early { beta, draw: if beta > 0.0 { draw() } else { 0.0 } }
     }
 
     /// The lifetimes of an entry that is filled now.
@@ -107,11 +110,12 @@ const fn at_most_a_century(span: Duration) -> Duration {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Early {
     beta: f64,
+    draw: f64,
 }
 
 impl Early {
-    /// Whether whoever reads the entry now is to refresh it. Draws only if that is on at all.
-    pub(crate) fn is_due(self, entry: &Entry, now: Timestamp, draw: impl FnOnce() -> f64) -> bool {
+    /// Whether whoever reads the entry now is to refresh it.
+    pub(crate) fn is_due(self, entry: &Entry, now: Timestamp) -> bool {
         if self.beta == 0.0 {
             return false;
         }
@@ -119,7 +123,7 @@ impl Early {
         let (lifetime, scale) = (lifetimes.fresh_for, cost.mul_f64(self.beta));
         let Some(left) = lifetime.checked_sub(entry.age(now)) else { return false };
         // The draw is from [0, 1), so the logarithm is finite.
-        let gap = || scale.mul_f64(-(1.0 - draw()).ln());
+        let gap = || scale.mul_f64(-(1.0 - self.draw).ln());
         left <= lifetime / 2 && scale.saturating_mul(10) <= lifetime && left <= gap()
     }
 }
@@ -206,7 +210,7 @@ mod tests {
                     let read = |n: u64| Duration::from_micros(n * 1_000_000 / reads_per_second);
                     let due = |n: &u64| {
                         let now = Timestamp::from_micros(0).after(read(*n));
-                        policy.early().is_due(&entry, now, || dice.f64())
+                        policy.early(|| dice.f64()).is_due(&entry, now)
                     };
                     let first = (0..60 * reads_per_second).find(due).expect("somebody refreshes");
                     60.0 - read(first).as_secs_f64()
@@ -224,7 +228,7 @@ mod tests {
         let due = |cost, age: u64| {
             let policy = Policy::fresh_for(s(10)).jitter(0.0).early_refresh(1.0);
             let now = Timestamp::from_micros(0).after(s(age));
-            policy.early().is_due(&entry_at_cost(&policy, 0.0, cost), now, || 0.999_999)
+            policy.early(|| 0.999_999).is_due(&entry_at_cost(&policy, 0.0, cost), now)
         };
         assert!(due(s(1), 9));
         assert!(!due(s(1), 4), "in the first half");

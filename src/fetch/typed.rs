@@ -30,7 +30,12 @@ struct Shared {
 
 impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> Typed<T> {
     pub(crate) fn new(config: &Config) -> Self {
-        Self { codec: config.codec, id: config.codec.id::<T>(), early: config.policy.early(), of: PhantomData }
+        Self {
+            codec: config.codec,
+            id: config.codec.id::<T>(),
+            early: config.policy.early(clock::draw),
+            of: PhantomData,
+        }
     }
 
     pub(super) fn context(self, turn: Turn) -> Fetch<T> {
@@ -99,7 +104,7 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> Typed<T> {
             return Verdict::Ignore;
         }
         match policy::freshness(entry, now) {
-            Freshness::Fresh if self.early.is_due(entry, now, clock::draw) => Verdict::ServeAndRefresh,
+            Freshness::Fresh if self.early.is_due(entry, now) => Verdict::ServeAndRefresh,
             Freshness::Fresh => Verdict::Serve,
             Freshness::Revalidate => Verdict::ServeAndRefresh,
             Freshness::Grace => Verdict::Validate,

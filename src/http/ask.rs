@@ -14,12 +14,12 @@ use super::{
     status::Note,
 };
 use crate::{
-    clock::{self, Timestamp},
+    clock::Timestamp,
     config::Config,
     engine::{Class, EVERYBODY, Hop, Judge, Offer, Verdict},
     entry::{Entry, Kind, Live},
     error::Error,
-    policy::{self, Freshness},
+    policy::{self, Early, Freshness},
     store::Token,
 };
 use http::{HeaderMap, StatusCode};
@@ -31,6 +31,7 @@ pub(super) struct Asking<H, B, E> {
     pub(super) headers: H,
     pub(super) config: Arc<Config>,
     pub(super) asked: Timestamp,
+    pub(super) early: Early,
     pub(super) of: PhantomData<fn() -> (B, E)>,
 }
 
@@ -93,7 +94,7 @@ impl<H: Borrow<HeaderMap>, B, E> Judge<Answer<B, E>> for Asking<H, B, E> {
             return Verdict::Decline;
         }
         let (here, fresh_for) = (entry.age(now), entry.meta().lifetimes.fresh_for);
-        let early = || !facts.immutable && self.config.policy.early().is_due(entry, now, clock::draw);
+        let early = || !facts.immutable && self.early.is_due(entry, now);
         let ages = Ages { age: here + stored.age, here, fresh_for };
         match reuse::reuse(&facts, &self.wish.demand, ages) {
             Reuse::Fresh if early() => Verdict::ServeAndRefresh,
@@ -168,8 +169,8 @@ impl<H: Borrow<HeaderMap>, B, E> Judge<Answer<B, E>> for Asking<H, B, E> {
 
 impl<H: Clone, B, E> Clone for Asking<H, B, E> {
     fn clone(&self) -> Self {
-        let Self { wish, asked, of, .. } = *self;
-        Self { wish, headers: self.headers.clone(), config: self.config.clone(), asked, of }
+        let Self { wish, asked, early, of, .. } = *self;
+        Self { wish, headers: self.headers.clone(), config: self.config.clone(), asked, early, of }
     }
 }
 

@@ -17,6 +17,7 @@ use crate::{
     error::BoxError,
     guard::StampedeGuard,
     key::Key,
+    policy::Early,
 };
 use http::{Request, Response};
 use http_body::Body;
@@ -97,11 +98,12 @@ where
             place.deadline = Some((*at).into());
         }
         let (headers, config, asked) = (request.headers(), place.config.clone(), Timestamp::now());
-        let asking = Asking { wish, headers, config, asked, of: PhantomData::<fn() -> (B, S::Error)> };
+        let early = config.policy.early(clock::draw);
+        let asking = Asking { wish, headers, config, asked, early, of: PhantomData::<fn() -> (B, S::Error)> };
         if let Some(Ok(hit)) = place.peek(&asking) {
             return ResponseFuture::ready(status::stamp(hit, CacheVerdict::Hit, shown(&place)));
         }
-        ResponseFuture::slow(self.clone().answer(request, place, wish, asked))
+        ResponseFuture::slow(self.clone().answer(request, place, wish, (asked, early)))
     }
 }
 
@@ -111,7 +113,7 @@ impl<S> GuardService<S> {
         request: Request<Req>,
         mut place: Place,
         wish: Wish,
-        asked: Timestamp,
+        (asked, early): (Timestamp, Early),
     ) -> Answer<B, S::Error>
     where
         S: Service<Request<Req>, Response = Response<B>, Error: Send + 'static, Future: Send> + Clone + Send + 'static,
@@ -119,7 +121,7 @@ impl<S> GuardService<S> {
         B: Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
     {
         let (client, config, of) = (Arc::new(request.headers().clone()), place.config.clone(), PhantomData);
-        let asking: Asking<_, B, S::Error> = Asking { wish, headers: client.clone(), config, asked, of };
+        let asking: Asking<_, B, S::Error> = Asking { wish, headers: client.clone(), config, asked, early, of };
         let mut get = None;
         if wish.head || wish.look_only.is_some() {
             if let Some((answer, verdict)) = place.clone().look(asking.clone()).await {
