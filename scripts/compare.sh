@@ -4,7 +4,7 @@
 #
 #     scripts/compare.sh            all, in less than twenty minutes on two cores, the build included; writes
 #                                   docs/comparison.md and docs/comparison_*.svg. Needs Rust 1.92 or later, as peers do
-#     scripts/compare.sh --quick    our own rows, redis-rs and moka, in less than three
+#     scripts/compare.sh --quick    our own rows, redis-rs and moka, in a minute, and two or three for the build
 #
 # Further arguments go to the program: --repeats N, --only SCENARIO, --subject NAME; see benches/peers/src/main.rs.
 set -euo pipefail

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! scripts/compare.sh            # all, in less than twenty minutes; writes docs/comparison.md and its pictures
-//! scripts/compare.sh --quick    # our own rows, redis-rs and moka, in less than three
+//! scripts/compare.sh --quick    # our own rows, redis-rs and moka, in one, the build not counted
 //! ```
 //!
 //! Every cell of a table is a process of its own, this binary started again, so that no subject finds what another one

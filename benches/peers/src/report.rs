@@ -45,7 +45,7 @@ pub(crate) fn write(path: &Path, tables: &[Table]) -> Result<()> {
         "{}\n",
         wrapped(&format!(
             "{}, on {}; {}; {}. Written by `scripts/compare.sh`, which repeats all of it in less than twenty minutes; \
-         `--quick` repeats our own rows, redis-rs and moka in less than three.",
+         `--quick` repeats our own rows, redis-rs and moka in one, the build not counted.",
             run("date", &["-u", "+%Y-%m-%d"]),
             machine(),
             run("rustc", &["--version"]),
