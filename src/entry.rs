@@ -160,4 +160,9 @@ impl fmt::Debug for Payload {
     }
 }
 
+/// How many entries a cache of that many bytes may have to hold, for what has to be allocated at first.
+pub(crate) fn expected_within(capacity: u64) -> usize {
+    usize::try_from(capacity / 1024).unwrap_or(usize::MAX).clamp(64, 1 << 16)
+}
+
 const BOOKKEEPING: usize = 256;

@@ -1,15 +1,15 @@
 //! One question, from the side of whoever asks it.
 
+mod fly;
 mod join;
 mod way;
 
 use super::{
     BoxFetch, CacheVerdict, End, Ended, Engine, Head, Hop, Judge, LEADING, Led, Offer, Place, Share, Turn, Verdict,
-    flight::{Flight, Scope, State, Wanted},
+    flight::{Scope, Wanted},
     is_marker,
-    pilot::{Landed, Pilot, Start},
+    pilot::{Landed, Start},
     right::Made,
-    run::Run,
     waits::Waiting,
 };
 use crate::{
@@ -24,10 +24,7 @@ use crate::{
     telemetry,
 };
 use std::{future::Future, marker::PhantomData};
-use tokio::{
-    sync::oneshot,
-    time::{Instant, timeout_at},
-};
+use tokio::time::{Instant, timeout_at};
 
 /// Where a computation goes that outlives its caller.
 type Spawn<'a> = fn(&Engine, BoxFuture<'a, ()>);
@@ -210,52 +207,6 @@ impl<'a, R: Send + 'a, J: Judge<R> + Clone + Send + Sync + 'static> Caller<'a, R
             }
         }
         Round::Answer(answer, of_stored(&entry, Timestamp::now()))
-    }
-
-    async fn fly(&self, flight: Flight, start: Start, seen: Option<Entry>, fetch: BoxFetch<'a, R>) -> Round<'a, R> {
-        let watch = self.place.deadline.map(|deadline| (deadline, flight.watch()));
-        let own = self.take_off(flight, start, seen, fetch).await;
-        let own = match watch {
-            None => own.await,
-            Some((deadline, watch)) => match timeout_at(deadline, own).await {
-                Ok(own) => own,
-                Err(_) => return self.stale_or_refused(watch.stands(), Error::overloaded(LATE)),
-            },
-        };
-        match own {
-            Ok(Landed::Own(answer, verdict) | Landed::OwnFailure(answer, verdict)) => Round::Answer(answer, verdict),
-            Ok(Landed::Unused(State::Declined(error, standing), _)) => self.stale_or_refused(standing, error),
-            Ok(Landed::Unused(state, fetch)) => self.settle(state, fetch).await,
-            Ok(Landed::Stale(entry)) => match self.judge.read(&entry) {
-                Some(answer) => Round::Answer(answer, CacheVerdict::Stale),
-                None => self.refuse(Error::new(ErrorKind::Codec, "the stale entry does not decode")),
-            },
-            Ok(Landed::Failed(error)) => self.refuse(error),
-            Err(_) => self.refuse(Error::new(ErrorKind::Panicked, "the task of the fetch was ended")),
-        }
-    }
-
-    async fn take_off(
-        &self,
-        flight: Flight,
-        start: Start,
-        seen: Option<Entry>,
-        fetch: BoxFetch<'a, R>,
-    ) -> oneshot::Receiver<Landed<'a, R>> {
-        let (own, mine) = oneshot::channel();
-        let mut leading = self.leading.clone();
-        leading.push(Led { store: self.place.engine.store.clone(), at: self.place.at.clone() });
-        let (place, scoped) = (self.place.clone(), self.spawn.is_none());
-        // One that outlives its caller waits for others as long as they would.
-        let give_up = if scoped { self.give_up } else { self.budget };
-        let run = Run { place, flight, seen, trail: self.trail.clone(), leading, give_up, scoped };
-        let pilot = Pilot { judge: self.judge.clone(), own: Some(own), run };
-        let flight = aside(telemetry::in_current_span(pilot.fly(start, fetch)));
-        match self.spawn {
-            Some(spawn) => spawn(&self.place.engine, flight),
-            None => flight.await,
-        }
-        mine
     }
 
     /// Whether it asks for what its own task computes.

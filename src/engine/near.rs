@@ -6,7 +6,7 @@
 
 use crate::{
     clock::Timestamp,
-    entry::Entry,
+    entry::{Entry, expected_within},
     key::Address,
     near::NearCache,
     store::{Line, Mark, Store, StoreError, Track, Tracked},
@@ -14,7 +14,7 @@ use crate::{
 use quick_cache::{Weighter, sync::Cache};
 use std::{
     fmt,
-    sync::{Arc, Mutex, PoisonError, Weak},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
     time::Duration,
 };
 
@@ -48,9 +48,8 @@ impl Near {
     /// `None` for a store that lives in this process: its entries are here already.
     pub(crate) fn before(store: &dyn Store, settings: NearCache) -> Option<Self> {
         let NearCache { capacity, max_age } = settings;
-        let expected = usize::try_from(capacity / 1024).unwrap_or(usize::MAX).clamp(64, 1 << 16);
         store.is_shared().then(|| Self {
-            copies: Cache::with_weighter(expected, capacity, Weight),
+            copies: Cache::with_weighter(expected_within(capacity), capacity, Weight),
             max_age,
             own: Arc::new(Line::new()),
             track: store.track(max_age / 3),
@@ -119,7 +118,7 @@ impl Nears {
     }
 
     /// Nothing in here panics while it holds the lock.
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Weak<Near>>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<Weak<Near>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -7,6 +7,7 @@ use super::{
     Address, Answer, Ask, Entry, Filled, Hold, Lead, Lease, Listener, Right, Store, Timestamp, Token, Tombstone, Wakes,
     Write,
 };
+use crate::entry::expected_within;
 use quick_cache::{Weighter, sync::Cache};
 use std::{
     collections::HashMap,
@@ -60,9 +61,8 @@ impl MemoryStore {
     /// A store of at most that many bytes.
     #[must_use]
     pub fn bytes(capacity: u64) -> Self {
-        let expected = usize::try_from(capacity / 1024).unwrap_or(usize::MAX).clamp(64, 1 << 16);
         Self {
-            entries: Cache::with_weighter(expected, capacity, Weight),
+            entries: Cache::with_weighter(expected_within(capacity), capacity, Weight),
             leases: Mutex::default(),
             wakes: Wakes::new(),
         }

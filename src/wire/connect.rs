@@ -31,13 +31,16 @@ impl Connect for redis::Client {
 
     async fn connect(&self) -> RedisResult<Self::Connection> {
         tls::prepare(self);
-        // Timeouts of answers are the guard's: redis-rs would not reconnect after one anyhow.
-        let config = redis::AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(CONNECT_TIMEOUT))
-            .set_response_timeout(None)
-            .set_pipeline_buffer_size(1024);
-        self.get_multiplexed_async_connection_with_config(&config).await
+        self.get_multiplexed_async_connection_with_config(&config()).await
     }
+}
+
+/// Timeouts of answers are the guard's: redis-rs would not reconnect after one anyhow.
+pub(super) fn config() -> redis::AsyncConnectionConfig {
+    redis::AsyncConnectionConfig::new()
+        .set_connection_timeout(Some(CONNECT_TIMEOUT))
+        .set_response_timeout(None)
+        .set_pipeline_buffer_size(1024)
 }
 
 /// A connection that nobody else has.

@@ -6,7 +6,7 @@
 
 use super::{
     class::{Class, Setting, Spoken, class},
-    connect::{CONNECT_TIMEOUT, Connect},
+    connect::{self, Connect},
     link::{Dialled, Greet, Link},
     tls,
 };
@@ -124,14 +124,10 @@ impl Tracking {
         let info = self.client.get_connection_info();
         let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
         let client = redis::Client::open(info.clone().set_redis_settings(settings))?;
-        let config = redis::AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(CONNECT_TIMEOUT))
-            .set_response_timeout(None)
-            .set_pipeline_buffer_size(1024)
-            .set_push_sender(move |push: PushInfo| {
-                take_in(&line, &push);
-                Ok::<_, Infallible>(())
-            });
+        let config = connect::config().set_push_sender(move |push: PushInfo| {
+            take_in(&line, &push);
+            Ok::<_, Infallible>(())
+        });
         let mut connection = client.get_multiplexed_async_connection_with_config(&config).await?;
         redis::cmd("CLIENT").arg("TRACKING").arg("ON").exec_async(&mut connection).await?;
         Ok(connection)
