@@ -1,42 +1,31 @@
 //! A `redis-server` of our own.
 
+#[path = "../../../examples/support/redis_server.rs"]
+mod examples;
+
 use crate::Result;
 use redis::{Client, aio::MultiplexedConnection};
 use rustix::process::{Pid, Signal, kill_process};
-use std::{net::TcpListener, process::Stdio, time::Duration};
-use tempfile::TempDir;
-use tokio::{
-    io::{AsyncBufReadExt, BufReader},
-    process::{Child, Command},
-    time::{sleep, timeout},
-};
 
-/// Keeps nothing on disk; killed when this is dropped.
-pub(crate) struct RedisServer {
-    port: u16,
-    process: Child,
-    dir: TempDir,
-}
+/// That of the examples, with what is asked of it here.
+pub(crate) struct RedisServer(examples::RedisServer);
 
 impl RedisServer {
-    /// Starts the `redis-server` of the PATH on a free port of the loopback interface.
     pub(crate) async fn start() -> Result<Self> {
-        let dir = tempfile::tempdir()?;
-        let port = TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port();
-        let process = run(port, &dir).await?;
-        Ok(Self { port, process, dir })
+        Ok(Self(examples::RedisServer::start().await?))
     }
 
     pub(crate) fn url(&self) -> String {
-        format!("redis://127.0.0.1:{}", self.port)
+        self.0.url.clone()
     }
 
-    pub(crate) fn address(&self) -> (&'static str, u16) {
-        ("127.0.0.1", self.port)
+    /// Host and port.
+    pub(crate) fn address(&self) -> &str {
+        self.0.url.trim_start_matches("redis://")
     }
 
     pub(crate) async fn connection(&self) -> Result<MultiplexedConnection> {
-        Ok(Client::open(self.url())?.get_multiplexed_async_connection().await?)
+        Ok(Client::open(&*self.0.url)?.get_multiplexed_async_connection().await?)
     }
 
     pub(crate) async fn flush(&self) -> Result<()> {
@@ -61,62 +50,17 @@ impl RedisServer {
     }
 
     fn signal(&self, signal: Signal) -> Result<()> {
-        let pid = self.process.id().and_then(|pid| Pid::from_raw(pid.try_into().ok()?));
+        let pid = self.0.pid().and_then(|pid| Pid::from_raw(pid.try_into().ok()?));
         Ok(kill_process(pid.ok_or("redis-server is not running")?, signal)?)
     }
 
     /// By SIGKILL. From then on connections are refused.
     pub(crate) async fn kill(&mut self) -> Result<()> {
-        Ok(self.process.kill().await?)
+        self.0.kill().await
     }
 
     /// Starts a killed one again, empty and on the same port.
     pub(crate) async fn start_again(&mut self) -> Result<()> {
-        let mut tried = 0;
-        loop {
-            match run(self.port, &self.dir).await {
-                Ok(process) => {
-                    self.process = process;
-                    return Ok(());
-                }
-                // For a moment the port may be that of somebody's outgoing connection.
-                Err(_) if tried < TRIES => tried += 1,
-                Err(error) => return Err(error),
-            }
-            sleep(PAUSE).await;
-        }
+        self.0.start_again().await
     }
 }
-
-async fn run(port: u16, dir: &TempDir) -> Result<Child> {
-    let mut process = Command::new("redis-server")
-        .args(["--port", &port.to_string(), "--bind", "127.0.0.1"])
-        .args(["--save", "", "--appendonly", "no", "--daemonize", "no"])
-        .arg("--dir")
-        .arg(dir.path())
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .kill_on_drop(true)
-        .spawn()
-        .map_err(|error| format!("cannot start redis-server: {error}"))?;
-    timeout(PATIENCE, ready(&mut process)).await.map_err(|_| "redis-server does not get ready")??;
-    Ok(process)
-}
-
-/// Reads the log until it says so.
-async fn ready(process: &mut Child) -> Result<()> {
-    let stdout = process.stdout.take().ok_or("redis-server has no stdout")?;
-    let mut log = BufReader::new(stdout).lines();
-    let mut last = String::new();
-    while let Some(line) = log.next_line().await? {
-        if line.contains("Ready to accept connections") {
-            return Ok(());
-        }
-        last = line;
-    }
-    Err(format!("redis-server does not start: {last}").into())
-}
-
-const PATIENCE: Duration = Duration::from_secs(10);
-const TRIES: u32 = 100;
-const PAUSE: Duration = Duration::from_millis(50);

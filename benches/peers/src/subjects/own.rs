@@ -79,8 +79,7 @@ impl Subject for Fetch {
     }
 
     fn settle(&self) -> Boxed<()> {
-        let guard = self.guard.clone();
-        Box::pin(async move { guard.shutdown().await })
+        settled(self.guard.clone())
     }
 }
 
@@ -96,9 +95,12 @@ impl Subject for Layered {
     }
 
     fn settle(&self) -> Boxed<()> {
-        let guard = self.guard.clone();
-        Box::pin(async move { guard.shutdown().await })
+        settled(self.guard.clone())
     }
+}
+
+fn settled(guard: StampedeGuard) -> Boxed<()> {
+    Box::pin(async move { guard.shutdown().await })
 }
 
 /// Hits share the value.
@@ -121,7 +123,6 @@ impl Subject for Shared {
     }
 
     fn settle(&self) -> Boxed<()> {
-        let guard = self.guard.clone();
-        Box::pin(async move { guard.shutdown().await })
+        settled(self.guard.clone())
     }
 }

@@ -58,16 +58,21 @@ impl Subject for Aside {
     fn get(&self, key: &str) -> Boxed<Result<usize, String>> {
         let (mut connection, origin, key) = (self.connection.clone(), self.origin.clone(), key.to_owned());
         Box::pin(async move {
-            let answer: Result<usize> = async {
-                if let Some(value) = connection.get::<_, Option<Vec<u8>>>(&key).await? {
-                    return Ok(value.len());
-                }
-                let value = origin.value(&key).await?;
-                let () = connection.set_ex(&key, &value, TTL.as_secs()).await?;
-                Ok(value.len())
-            }
-            .await;
-            answer.map_err(|error| error.to_string())
+            let answer = aside(&mut connection, &origin, &key).await;
+            answer.and_then(|answer| answer).map_err(|error| error.to_string())
         })
     }
+}
+
+/// What is there, or what the origin says, which is stored unless it failed. The outer error is of Redis.
+pub(super) async fn aside(redis: &mut ConnectionManager, origin: &Origin, key: &str) -> Result<Result<usize>> {
+    if let Some(value) = redis.get::<_, Option<Vec<u8>>>(key).await? {
+        return Ok(Ok(value.len()));
+    }
+    let value = match origin.value(key).await {
+        Ok(value) => value,
+        Err(error) => return Ok(Err(error)),
+    };
+    let () = redis.set_ex(key, &value, TTL.as_secs()).await?;
+    Ok(Ok(value.len()))
 }

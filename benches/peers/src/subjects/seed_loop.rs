@@ -1,6 +1,6 @@
 //! The loop of the post "Redis as a mutex service" (2012).
 
-use super::TTL;
+use super::raw::aside;
 use crate::{
     Result,
     origin::Origin,
@@ -47,18 +47,9 @@ async fn get(mut redis: ConnectionManager, origin: Origin, key: &str) -> Result<
         sleep(PAUSE).await;
     }
     // Somebody may have filled it between the two commands.
-    let value = match redis.get::<_, Option<String>>(key).await? {
-        Some(value) => Ok(value),
-        None => {
-            let value = origin.value(key).await;
-            if let Ok(value) = &value {
-                let () = redis.set_ex(key, value, TTL.as_secs()).await?;
-            }
-            value
-        }
-    };
+    let answer = aside(&mut redis, &origin, key).await?;
     let () = redis.srem(LOCKS, key).await?;
-    Ok(value?.len())
+    answer
 }
 
 const LOCKS: &str = "locks";

@@ -1,6 +1,6 @@
 //! What guides to locks in Redis tell to write.
 
-use super::TTL;
+use super::raw::aside;
 use crate::{
     Result,
     origin::Origin,
@@ -59,18 +59,9 @@ async fn get(mut redis: ConnectionManager, origin: Origin, key: &str, token: &st
         sleep(PAUSE).await;
     }
     // Somebody may have filled it between the two commands.
-    let value = match redis.get::<_, Option<String>>(key).await? {
-        Some(value) => Ok(value),
-        None => {
-            let value = origin.value(key).await;
-            if let Ok(value) = &value {
-                let () = redis.set_ex(key, value, TTL.as_secs()).await?;
-            }
-            value
-        }
-    };
+    let answer = aside(&mut redis, &origin, key).await?;
     let () = RELEASE.key(lock).arg(token).invoke_async(&mut redis).await?;
-    Ok(value?.len())
+    answer
 }
 
 const PAUSE: Duration = Duration::from_millis(50);
