@@ -122,8 +122,12 @@ impl RedisStore {
         }
     }
 
-    async fn run(&self, cmd: Call) -> Result<Value, StoreError> {
-        cmd.run(&*self.link).await.map_err(store_error)
+    async fn ask<T>(&self, call: Call, read: impl FnOnce(Value) -> Result<T, StoreError>) -> Result<T, StoreError> {
+        let answer = read(call.run(&*self.link).await.map_err(store_error)?);
+        if answer.is_err() {
+            self.link.doubt().await;
+        }
+        answer
     }
 
     /// With the first question of all, so that wake-ups arrive by the time that somebody has to wait.
@@ -135,8 +139,12 @@ impl RedisStore {
 
     async fn get_now(&self, at: &Address) -> Result<Option<Entry>, StoreError> {
         self.hear();
-        let found = self.reads.get(&entry_name(at)).await?;
-        Ok(found.and_then(|bytes| Entry::from_envelope(at, &bytes, self.clock.offset())))
+        let Some(bytes) = self.reads.get(&entry_name(at)).await? else { return Ok(None) };
+        let entry = Entry::from_envelope(at, &bytes, self.clock.offset());
+        if entry.is_none() {
+            self.link.doubt().await;
+        }
+        Ok(entry)
     }
 
     pub(super) async fn lead_by(&self, by: By, at: &Address, ask: Ask) -> Result<Lead, StoreError> {
@@ -150,7 +158,7 @@ impl RedisStore {
         for _ in 0..UNREADABLE_ENTRIES {
             let sent = Timestamp::now();
             let call = self.scripts.lead(&entry, &lease, ask, seen.as_deref(), inbox, by);
-            match script::led(self.run(call).await?, !unreadable)? {
+            match self.ask(call, |answer| script::led(answer, !unreadable)).await? {
                 script::Led::Granted { stamp, seen_alive } => {
                     self.clock.learn(stamp, sent, Timestamp::now());
                     return Ok(Lead::Granted { lease: Lease { token: ask.token, stamp }, seen_alive });
@@ -160,6 +168,7 @@ impl RedisStore {
                     Some(entry) => return Ok(Lead::Hit(entry)),
                     // Not readable is as good as absent. No lease was granted, so the token is still unspent.
                     None => {
+                        self.link.doubt().await;
                         seen = Some(bytes.slice(bytes.len().min(1)..bytes.len().min(17)));
                         unreadable = true; // from now on the script speaks of this, not of what the caller has seen
                     }
@@ -180,14 +189,14 @@ impl RedisStore {
         };
         let writes: Vec<_> = writes.iter().map(write).collect();
         let call = self.scripts.fill(&lease_name(at), right, at.hash(), &writes);
-        match number(&self.run(call).await?)? {
+        match self.ask(call, |answer| number(&answer)).await? {
             0 => Ok(Filled::Fenced),
             _ => Ok(Filled::Stored),
         }
     }
 
     async fn held(&self, call: Call) -> Result<Hold, StoreError> {
-        match number(&self.run(call).await?)? {
+        match self.ask(call, |answer| number(&answer)).await? {
             0 => Ok(Hold::Lost),
             _ => Ok(Hold::Held),
         }
@@ -206,7 +215,7 @@ impl Store for RedisStore {
             }
             self.hear();
             let names: Vec<_> = at.iter().map(entry_name).collect();
-            Ok(entries(at, self.reads.get_all(&names).await?, &self.clock))
+            Ok(entries(at, self.reads.get_all(&names).await?, &self.clock, &*self.link).await)
         })
     }
 
@@ -229,7 +238,7 @@ impl Store for RedisStore {
     fn invalidate<'a>(&'a self, at: &'a Address) -> Answer<'a, ()> {
         Box::pin(async move {
             let call = self.scripts.invalidate(&lease_name(at), &entry_names(at), at.hash());
-            self.run(call).await.map(drop)
+            self.ask(call, |answer| number(&answer)).await.map(drop)
         })
     }
 
@@ -254,10 +263,20 @@ impl Store for RedisStore {
     }
 }
 
-/// As what was found under these addresses. What cannot be read is nothing.
-fn entries(at: &[Address], found: Vec<Option<Bytes>>, clock: &ServerClock) -> Vec<Option<Entry>> {
-    let offset = clock.offset();
-    at.iter().zip(found).map(|(at, bytes)| Entry::from_envelope(at, &bytes?, offset)).collect()
+/// As what was found under these addresses. What cannot be read is nothing; it may be the answer to something else.
+async fn entries(
+    at: &[Address],
+    found: Vec<Option<Bytes>>,
+    clock: &ServerClock,
+    link: &dyn Link,
+) -> Vec<Option<Entry>> {
+    let (offset, there) = (clock.offset(), found.iter().flatten().count());
+    let read = |(at, bytes): (&Address, Option<Bytes>)| Entry::from_envelope(at, &bytes?, offset);
+    let entries: Vec<_> = at.iter().zip(found).map(read).collect();
+    if entries.iter().flatten().count() < there {
+        link.doubt().await;
+    }
+    entries
 }
 
 /// Without the connection, whose address may hold a password.

@@ -4,7 +4,11 @@ use super::{
     class::{Class, Spoken, class},
     connect::{CONNECT_TIMEOUT, Connect},
 };
-use crate::{clock::Timestamp, store::BoxFuture};
+use crate::{
+    clock::Timestamp,
+    lease::{Inbox, Token},
+    store::BoxFuture,
+};
 use futures_util::{FutureExt, future::Shared};
 use redis::{Cmd, ErrorKind, Pipeline, RedisError, RedisResult, Value, aio::ConnectionLike};
 use std::{
@@ -24,6 +28,10 @@ pub(crate) trait Link: Send + Sync {
     /// Sends commands as one transaction (`MULTI` .. `EXEC`), with nothing in between. The answers as an array, or nil
     /// if it was not executed.
     fn transact<'a>(&'a self, pipeline: &'a Pipeline) -> BoxFuture<'a, RedisResult<Value>>;
+
+    /// An answer cannot be that of its question. Asks whether the connection still knows which answer belongs to which
+    /// question; one that does not is replaced by the next command.
+    fn doubt(&self) -> BoxFuture<'_, ()>;
 
     /// How many connections have been made, or have mended themselves.
     fn connections(&self) -> u64;
@@ -190,6 +198,20 @@ impl<C: Connect> Dialled<C> {
         answer
     }
 
+    /// As long as others keep asking, a connection that has lost count is never silent: each question is answered, with
+    /// the answer to another one.
+    async fn question(&self) {
+        let (attempt, number) = self.dial();
+        let Ok(mut connection) = attempt.await else { return };
+        let word = Token::unique(Inbox::unique());
+        let mut asked = Asked { link: self, number, answered: false };
+        let echo = redis::cmd("ECHO").arg(word.as_bytes()).query_async(&mut connection).await;
+        asked.answered = true;
+        if !matches!(echo, Ok(Value::BulkString(echo)) if echo == word.as_bytes()) {
+            self.hang_up(number, SILENCE);
+        }
+    }
+
     /// Nothing in here panics while it holds the lock.
     fn lock(&self) -> MutexGuard<'_, Line<C::Connection>> {
         self.line.lock().unwrap_or_else(PoisonError::into_inner)
@@ -210,6 +232,10 @@ impl<C: Connect> Link for Dialled<C> {
 
     fn transact<'a>(&'a self, pipeline: &'a Pipeline) -> BoxFuture<'a, RedisResult<Value>> {
         Box::pin(self.say(Words::Transaction(pipeline)))
+    }
+
+    fn doubt(&self) -> BoxFuture<'_, ()> {
+        Box::pin(self.question())
     }
 
     fn connections(&self) -> u64 {

@@ -2,14 +2,21 @@
 
 use crate::{
     suite::{LONG, SHORT, ask, fill, fresh, lead, payload, token},
-    support::{RedisServer, eventually},
+    support::{RedisServer, Relay, eventually, herd},
 };
 use redis::AsyncTypedCommands;
 use stampede_guard::{
     RedisStore,
     store::{Address, Ask, Connection, Filled, IntoStore, Lead, Store},
 };
-use std::sync::Arc;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+use tokio::time::timeout;
 
 fn store() -> RedisStore {
     RedisStore::new(RedisServer::shared().client())
@@ -145,7 +152,7 @@ async fn a_lost_subscriber_comes_back_and_wakes_everybody() {
     store.lead(&at, Ask { token, lease: LONG, seen: None }).await.expect("an answer");
     let mut redis = server.connection().await;
     redis::cmd("CLIENT").arg(&["KILL", "TYPE", "pubsub"]).exec_async(&mut redis).await.expect("killed");
-    tokio::time::timeout(LONG, listener.woken()).await.expect("woken, since wake-ups may have been lost");
+    timeout(LONG, listener.woken()).await.expect("woken, since wake-ups may have been lost");
     let (_, wait) = ask(&store, &at, LONG, None).await;
     assert!(matches!(wait, Lead::Wait { .. }), "{wait:?}");
     eventually("it hears again", async || {
@@ -235,4 +242,41 @@ async fn a_master_that_was_demoted_is_connected_to_anew() {
         !now.is_empty() && now != before
     })
     .await;
+}
+
+/// A connection that has lost count answers as long as it is asked, with what others have asked for: it is never silent.
+/// Seen to fail (there are no hits any more) with `Dialled::question` doing nothing.
+#[tokio::test]
+async fn a_connection_that_has_lost_count_is_replaced_while_it_answers() {
+    const IN_A_ROW: usize = 100;
+    let server = RedisServer::shared();
+    let relay = Relay::to(([127, 0, 0, 1], server.port()).into()).await;
+    let store = Arc::new(RedisStore::new(relay.client()).wakes_from(server.client()));
+    let pages: Vec<_> = (0..64).map(|n| (fresh("counted"), &*format!("page {n}").leak())).collect();
+    for (at, page) in &pages {
+        let held = lead(&*store, at, LONG).await;
+        fill(&*store, at, held, page).await;
+    }
+    let (pages, wrong, right) = (Arc::new(pages), Arc::<AtomicUsize>::default(), Arc::<AtomicUsize>::default());
+    relay.swallow_reply();
+    let reads = herd(8, |i| {
+        let (store, pages, wrong, right) = (store.clone(), pages.clone(), wrong.clone(), right.clone());
+        let mut dice = fastrand::Rng::with_seed(i as u64);
+        async move {
+            while wrong.load(SeqCst) == 0 || right.load(SeqCst) < IN_A_ROW {
+                let (at, page) = dice.choice(&*pages).expect("there are pages");
+                match timeout(Duration::from_secs(1), store.get(at)).await {
+                    Ok(Ok(Some(entry))) => {
+                        assert_eq!(entry.payload().bytes(), page.as_bytes());
+                        right.fetch_add(1, SeqCst);
+                    }
+                    _ => {
+                        wrong.fetch_add(1, SeqCst);
+                        right.store(0, SeqCst);
+                    }
+                }
+            }
+        }
+    });
+    timeout(LONG, reads).await.expect("each read finds its own again");
 }

@@ -157,7 +157,13 @@ impl Drop for First {
 
 async fn get(link: &dyn Link, name: &str) -> Result<Option<Bytes>, StoreError> {
     match link.send(redis::cmd("GET").arg(name)).await {
-        Ok(value) => Ok(bytes(value)),
+        Ok(Value::BulkString(bytes)) => Ok(Some(bytes.into())),
+        Ok(Value::Nil) => Ok(None),
+        // What answers another question is no answer to this one.
+        Ok(_) => {
+            link.doubt().await;
+            Ok(None)
+        }
         Err(error) if error.code() == Some("WRONGTYPE") => Ok(None),
         Err(error) => Err(store_error(error)),
     }
@@ -165,12 +171,13 @@ async fn get(link: &dyn Link, name: &str) -> Result<Option<Bytes>, StoreError> {
 
 /// What is of a wrong type is nil here.
 async fn get_all(link: &dyn Link, names: &[String]) -> Result<Vec<Option<Bytes>>, StoreError> {
-    let mut found: Vec<_> = match link.send(redis::cmd("MGET").arg(names)).await.map_err(store_error)? {
-        Value::Array(found) => found.into_iter().map(bytes).collect(),
-        _ => Vec::new(),
-    };
-    found.resize(names.len(), None); // an answer that belongs to another command
-    Ok(found)
+    match link.send(redis::cmd("MGET").arg(names)).await.map_err(store_error)? {
+        Value::Array(found) if found.len() == names.len() => Ok(found.into_iter().map(bytes).collect()),
+        _ => {
+            link.doubt().await;
+            Ok(vec![None; names.len()])
+        }
+    }
 }
 
 async fn one_by_one(link: &dyn Link, names: &[String]) -> Result<Vec<Option<Bytes>>, StoreError> {
@@ -246,6 +253,10 @@ mod tests {
 
         fn transact<'a>(&'a self, _: &'a Pipeline) -> BoxFuture<'a, RedisResult<Value>> {
             Box::pin(pending())
+        }
+
+        fn doubt(&self) -> BoxFuture<'_, ()> {
+            Box::pin(async { panic!("each answer is that of its question") })
         }
 
         fn connections(&self) -> u64 {

@@ -25,7 +25,7 @@ impl Track for Tracking {
             let line = self.link.line();
             let names: Vec<_> = at.iter().map(entry_name).collect();
             let marks = line.iter().flat_map(|line| names.iter().map(|name| line.mark(name.as_bytes()))).collect();
-            let entries = entries(at, self.reads.get_all(&names).await?, &self.clock);
+            let entries = entries(at, self.reads.get_all(&names).await?, &self.clock, &*self.link.link()).await;
             // Another connection may have been made meanwhile, and it may be the one that was read over.
             let unbroken =
                 matches!((line, self.link.line()), (Some(before), Some(after)) if Arc::ptr_eq(&before, &after));
