@@ -13,6 +13,7 @@ use std::{
     collections::HashMap,
     fmt,
     future::ready,
+    hash::{BuildHasher, RandomState},
     sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -33,12 +34,19 @@ use std::{
 /// larger than the whole is not kept.
 pub struct MemoryStore {
     entries: Cache<Address, Entry, Weight>,
-    leases: Mutex<Leases>,
+    leases: Leases,
     wakes: Wakes,
 }
 
+/// Tables that are locked each on its own, so that those who lead on different keys seldom wait for one another.
 #[derive(Default)]
 struct Leases {
+    hasher: RandomState,
+    shelves: [Mutex<Shelf>; SHELVES],
+}
+
+#[derive(Default)]
+struct Shelf {
     table: HashMap<Address, Held>,
     last_stamp: u64,
     /// The table is swept of what has expired when it grows to this size.
@@ -63,7 +71,7 @@ impl MemoryStore {
     pub fn bytes(capacity: u64) -> Self {
         Self {
             entries: Cache::with_weighter(expected_within(capacity), capacity, Weight),
-            leases: Mutex::default(),
+            leases: Leases::default(),
             wakes: Wakes::new(),
         }
     }
@@ -79,7 +87,7 @@ impl MemoryStore {
     }
 
     pub(crate) fn lead_now(&self, at: &Address, ask: Ask, now: Timestamp) -> Lead {
-        let mut leases = self.lock();
+        let mut leases = self.leases.of(at);
         let entry = self.read(at, now);
         let seen_alive = match entry {
             Some(entry) if Some(entry.meta().id) != ask.seen => return Lead::Hit(entry),
@@ -106,7 +114,7 @@ impl MemoryStore {
     }
 
     pub(crate) fn fill_now(&self, at: &Address, right: Right, writes: Vec<Write>, now: Timestamp) -> Filled {
-        let mut leases = self.lock();
+        let mut leases = self.leases.of(at);
         let entitled = match right {
             Right::Lease(lease) => leases.owner(at, now) == Some(lease),
             Right::Promote(marker) => self.read(at, now).is_some_and(|entry| entry.meta().id == marker),
@@ -128,7 +136,7 @@ impl MemoryStore {
 
     pub(crate) fn abandon_now(&self, at: &Address, token: Token, tombstone: Option<Tombstone>, now: Timestamp) -> Hold {
         let resource = of_every_schema(at);
-        let mut leases = self.lock();
+        let mut leases = self.leases.of(at);
         let fails = match leases.table.get(&resource) {
             Some(Held { until, fails, what: What::Lease(lease) }) if lease.token == token && now < *until => *fails,
             _ => return Hold::Lost,
@@ -145,7 +153,7 @@ impl MemoryStore {
     }
 
     pub(crate) fn extend_now(&self, at: &Address, lease: Lease, span: Duration, now: Timestamp) -> Hold {
-        let mut leases = self.lock();
+        let mut leases = self.leases.of(at);
         if leases.owner(at, now) != Some(lease) {
             return Hold::Lost;
         }
@@ -156,7 +164,7 @@ impl MemoryStore {
     }
 
     pub(crate) fn invalidate_now(&self, at: &Address) {
-        let mut leases = self.lock();
+        let mut leases = self.leases.of(at);
         leases.table.remove(&of_every_schema(at));
         for schema in at.neighbours() {
             self.entries.remove(&at.in_schema(schema));
@@ -164,14 +172,26 @@ impl MemoryStore {
         drop(leases);
         self.wakes.gone(at.hash());
     }
-
-    /// No lease code panics while it holds the lock.
-    fn lock(&self) -> MutexGuard<'_, Leases> {
-        self.leases.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Leases {
+    /// Where the lease of that resource is: the same for every schema.
+    fn of(&self, at: &Address) -> MutexGuard<'_, Shelf> {
+        lock(&self.shelves[self.hasher.hash_one(at) as usize % SHELVES])
+    }
+
+    /// One after the other: whoever asks meanwhile is on one that was seen, or on one that will be.
+    fn each(&self) -> impl Iterator<Item = MutexGuard<'_, Shelf>> {
+        self.shelves.iter().map(lock)
+    }
+}
+
+/// No lease code panics while it holds the lock.
+fn lock(shelf: &Mutex<Shelf>) -> MutexGuard<'_, Shelf> {
+    shelf.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Shelf {
     fn owner(&self, at: &Address, now: Timestamp) -> Option<Lease> {
         match self.table.get(&of_every_schema(at)) {
             Some(Held { until, what: What::Lease(lease), .. }) if now < *until => Some(*lease),
@@ -253,7 +273,7 @@ impl fmt::Debug for MemoryStore {
             .field("entries", &self.entries.len())
             .field("bytes", &self.entries.weight())
             .field("capacity", &self.entries.capacity())
-            .field("leases", &self.lock().table.len())
+            .field("leases", &self.leases.each().map(|shelf| shelf.table.len()).sum::<usize>())
             .finish()
     }
 }
@@ -266,3 +286,6 @@ impl Weighter<Address, Entry> for Weight {
         entry.weight(at)
     }
 }
+
+/// More than there are cores on most machines.
+const SHELVES: usize = 32;

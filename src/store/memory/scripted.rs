@@ -1,17 +1,21 @@
 //! What happens to a store from outside, for the feature `testing`.
 
-use super::{Address, Entry, MemoryStore, Timestamp, What};
+use super::{Address, Entry, Held, MemoryStore, Timestamp, What};
 use std::cell::RefCell;
 
 impl MemoryStore {
     /// Ends leases; returns whose.
     pub(crate) fn expire_leases(&self, which: impl Fn(&Address) -> bool, now: Timestamp) -> Vec<Address> {
-        let mut leases = self.lock();
-        let held = leases.table.iter_mut().filter(|(at, held)| now < held.until && held.is_lease() && which(at));
-        in_order(held.map(|(at, held)| {
-            held.until = now;
-            at.clone()
-        }))
+        let mut expired = Vec::new();
+        for mut shelf in self.leases.each() {
+            for (at, held) in &mut shelf.table {
+                if now < held.until && held.is_lease() && which(at) {
+                    held.until = now;
+                    expired.push(at.clone());
+                }
+            }
+        }
+        in_order(expired)
     }
 
     /// Drops entries; returns which.
@@ -29,16 +33,17 @@ impl MemoryStore {
 
     /// Drops all entries, leases and tombstones.
     pub(crate) fn clear(&self) {
-        let mut leases = self.lock();
-        leases.table.clear();
+        for mut shelf in self.leases.each() {
+            shelf.table.clear();
+        }
         self.entries.clear();
     }
 
     /// Addresses with an entry, a lease or a tombstone.
     pub(crate) fn known(&self, which: impl Fn(&Address) -> bool) -> Vec<Address> {
-        let leases = self.lock();
+        let led = self.leases.each().flat_map(|shelf| shelf.table.keys().cloned().collect::<Vec<_>>());
         let stored = self.entries.iter().map(|(at, _)| at);
-        let mut known = in_order(leases.table.keys().cloned().chain(stored).filter(|at| which(at)));
+        let mut known = in_order(led.chain(stored).filter(|at| which(at)));
         known.dedup();
         known
     }
@@ -49,12 +54,12 @@ impl MemoryStore {
 
     /// How many leases are held.
     pub(crate) fn leases(&self, which: impl Fn(&Address) -> bool, now: Timestamp) -> usize {
-        let leases = self.lock();
-        leases.table.iter().filter(|(at, held)| now < held.until && held.is_lease() && which(at)).count()
+        let held = |(at, held): &(&Address, &Held)| now < held.until && held.is_lease() && which(at);
+        self.leases.each().map(|shelf| shelf.table.iter().filter(held).count()).sum()
     }
 }
 
-impl super::Held {
+impl Held {
     fn is_lease(&self) -> bool {
         matches!(self.what, What::Lease(_))
     }
