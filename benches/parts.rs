@@ -8,12 +8,14 @@
 //! before. Locks are acquired and released by one client, and nobody else wants them; over a server of our own.
 #![allow(clippy::disallowed_methods, reason = "a bench measures real time")]
 
+#[path = "work/row.rs"]
+mod row;
 #[path = "../tests/support/mod.rs"]
 mod support;
 
 use bytes::Bytes;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use serde::{Deserialize, Serialize};
+use row::Row;
 use stampede_guard::{
     Codec, Lock, Policy, StampedeGuard,
     lock::{Counter, ExistsSetex, Fused, GetSet, Redlock, Rename, SetMembership, SetPx, SetnxExpire, Watch},
@@ -103,18 +105,9 @@ fn locks(criterion: &mut Criterion) {
     group.finish();
 }
 
-#[derive(Serialize, Deserialize)]
-struct Row {
-    id: u64,
-    name: String,
-    score: f64,
-    tags: Vec<u32>,
-}
-
 /// Some 700 bytes of them with bincode.
 async fn rows() -> Result<Vec<Row>, Infallible> {
-    let row = |id| Row { id, name: "a name of usual length".to_owned(), score: 0.5, tags: vec![1, 2, 3] };
-    Ok((0..20).map(row).collect())
+    Ok((0..20).map(Row::new).collect())
 }
 
 fn runtime() -> Runtime {

@@ -10,6 +10,10 @@
 //! own on the loopback interface. The ratio of two rows of one group is what carries over to another machine.
 #![allow(clippy::disallowed_methods, reason = "a bench measures real time")]
 
+#[path = "work/page.rs"]
+mod page;
+#[path = "work/row.rs"]
+mod row;
 #[path = "../tests/support/mod.rs"]
 mod support;
 
@@ -24,9 +28,10 @@ use axum::{
 use bytes::Bytes;
 use criterion::{BenchmarkGroup, Criterion, Throughput, criterion_group, criterion_main, measurement::WallTime};
 use futures_util::future::join_all;
-use http_body_util::{BodyExt, Full};
+use http_body_util::Full;
+use page::{answer, request};
 use redis::{AsyncCommands, aio::MultiplexedConnection};
-use serde::{Deserialize, Serialize};
+use row::Row;
 use stampede_guard::{MemoryStore, NearCache, Policy, StampedeGuard};
 use std::{
     convert::Infallible,
@@ -36,7 +41,7 @@ use std::{
 };
 use support::{RedisServer, eventually};
 use tokio::runtime::{self, Runtime};
-use tower::{Layer, Service, ServiceExt, service_fn};
+use tower::{Layer, Service, service_fn};
 
 criterion_group! {
     name = paths;
@@ -58,7 +63,7 @@ fn embedded_hit(criterion: &mut Criterion) {
     group.bench_function("fetch", |b| b.to_async(&runtime).iter(|| guard.fetch("row", row)));
     group.bench_function("fetch_arc", |b| b.to_async(&runtime).iter(|| guard.fetch_arc("shared row", row)));
 
-    let request = || request("/report/7".to_owned());
+    let request = || request("/report/7");
     let with = |name: &'static str, value: &'static str| {
         let mut request = request();
         request.headers_mut().insert(name, value.parse().expect("a value"));
@@ -69,7 +74,7 @@ fn embedded_hit(criterion: &mut Criterion) {
         *request.method_mut() = Method::HEAD;
         request
     };
-    let (bare, layer) = (service_fn(page), guard.layer(service_fn(page)));
+    let (bare, layer) = (service_fn(paged), guard.layer(service_fn(paged)));
     let varying = service_fn(varying_page);
     let variants = guard.clone().namespace("variants").layer(varying);
     runtime.block_on(async {
@@ -83,7 +88,7 @@ fn embedded_hit(criterion: &mut Criterion) {
     http(&mut group, "http_layer_head", &runtime, &layer, head);
     http(&mut group, "http_bare_variant", &runtime, &varying, request);
     http(&mut group, "http_layer_variant", &runtime, &variants, request);
-    let router = || Router::new().route("/report/{id}", get(async || page_of::<Body>()));
+    let router = || Router::new().route("/report/{id}", get(async || page::page::<Body>()));
     http(&mut group, "axum_bare", &runtime, &router(), request);
     http(&mut group, "axum_layer", &runtime, &router().layer(guard), request);
     group.finish();
@@ -99,13 +104,13 @@ fn near_hit(criterion: &mut Criterion) {
             guard.report().near_hits > 0
         })
         .await;
-        answer(guard.layer(service_fn(page)), request("/report/7".to_owned())).await;
+        answer(guard.layer(service_fn(paged)), request("/report/7")).await;
     });
     let mut group = criterion.benchmark_group("near_hit");
     group.throughput(Throughput::Elements(1));
     group.bench_function("fetch", |b| b.to_async(&redis.runtime).iter(|| guard.fetch("row:0", row)));
     group.bench_function("fetch_arc", |b| b.to_async(&redis.runtime).iter(|| guard.fetch_arc("row:0", row)));
-    http(&mut group, "http_layer", &redis.runtime, &guard.layer(service_fn(page)), || request("/report/7".to_owned()));
+    http(&mut group, "http_layer", &redis.runtime, &guard.layer(service_fn(paged)), || request("/report/7"));
     group.finish();
 }
 
@@ -118,9 +123,9 @@ fn embedded_miss(criterion: &mut Criterion) {
     group.bench_function("fetch", |b| b.to_async(&runtime).iter(|| guard.fetch(unique(), row)));
     group.bench_function("fetch_scoped", |b| b.to_async(&runtime).iter(|| guard.fetch_scoped(unique(), row)));
 
-    let request = || request(format!("/report/{}", unique()));
-    http(&mut group, "http_bare", &runtime, &service_fn(page), request);
-    http(&mut group, "http_layer", &runtime, &guard.layer(service_fn(page)), request);
+    let request = || request(&format!("/report/{}", unique()));
+    http(&mut group, "http_bare", &runtime, &service_fn(paged), request);
+    http(&mut group, "http_layer", &runtime, &guard.layer(service_fn(paged)), request);
     group.finish();
 }
 
@@ -133,8 +138,8 @@ fn redis_hit(criterion: &mut Criterion) {
     group.bench_function("raw_get", |b| b.to_async(&redis.runtime).iter(|| raw_get(redis.raw.clone(), "raw:0".into())));
     let (guard, key) = (&redis.guard, "row:0");
     group.bench_function("fetch", |b| b.to_async(&redis.runtime).iter(|| guard.fetch(key, row)));
-    let layer = guard.layer(service_fn(page));
-    http(&mut group, "http_layer", &redis.runtime, &layer, || request("/report/7".to_owned()));
+    let layer = guard.layer(service_fn(paged));
+    http(&mut group, "http_layer", &redis.runtime, &layer, || request("/report/7"));
     group.finish();
 }
 
@@ -217,7 +222,7 @@ impl Redis {
                 let () = raw.set(format!("raw:{i}"), &envelope).await.expect("the server is up");
                 guard.fetch(format!("row:{i}"), row).await.expect("fetched");
             }
-            answer(guard.layer(service_fn(page)), request("/report/7".to_owned())).await;
+            answer(guard.layer(service_fn(paged)), request("/report/7")).await;
             guard.shutdown().await;
             raw
         });
@@ -255,61 +260,19 @@ fn http<S, B>(
     group.bench_function(name, |b| b.to_async(runtime).iter(|| answer(service.clone(), black_box(request()))));
 }
 
-async fn answer<S, B>(service: S, request: Request) -> Bytes
-where
-    S: Service<Request, Response = Response<B>, Error = Infallible>,
-    B: http_body::Body<Error: std::fmt::Debug>,
-{
-    let response = service.oneshot(request).await.expect("infallible");
-    response.into_body().collect().await.expect("the body is whole").to_bytes()
-}
-
-fn request(target: String) -> Request {
-    Request::get(target)
-        .header("host", "example.org")
-        .header("user-agent", "bench/1.0")
-        .header("accept", "application/json")
-        .header("accept-encoding", "gzip, br")
-        .header("accept-language", "en")
-        .header("x-request-id", "5f0c3a52")
-        .body(Body::empty())
-        .expect("a request")
-}
-
-async fn page(_: Request) -> Result<Response<Full<Bytes>>, Infallible> {
-    Ok(page_of())
+async fn paged(_: Request) -> Result<Response<Full<Bytes>>, Infallible> {
+    Ok(page::page())
 }
 
 /// One for each of these, so that a hit needs two look-ups.
 async fn varying_page(_: Request) -> Result<Response<Full<Bytes>>, Infallible> {
-    let mut page = page_of();
+    let mut page = page::page();
     page.headers_mut().insert("vary", HeaderValue::from_static("accept-encoding, accept-language"));
     Ok(page)
 }
 
-/// A page of 1 KiB under six header fields.
-fn page_of<B: From<Bytes>>() -> Response<B> {
-    Response::builder()
-        .header("content-type", "application/json")
-        .header("content-length", PAGE.len())
-        .header("cache-control", "max-age=3600")
-        .header("etag", "\"5f0c3a52\"")
-        .header("last-modified", "Sun, 06 Nov 1994 08:49:37 GMT")
-        .header("x-served-by", "origin-1")
-        .body(Bytes::from_static(PAGE).into())
-        .expect("a response")
-}
-
-#[derive(Serialize, Deserialize)]
-struct Row {
-    id: u64,
-    name: String,
-    score: f64,
-    tags: Vec<u32>,
-}
-
 async fn row() -> Result<Row, Infallible> {
-    Ok(Row { id: 42, name: "a name of usual length".to_owned(), score: 0.5, tags: vec![1, 2, 3] })
+    Ok(Row::new(42))
 }
 
 async fn stored() -> Result<String, Infallible> {
@@ -332,7 +295,6 @@ fn runtime() -> Runtime {
 }
 
 const CALLERS: u64 = 64;
-const PAGE: &[u8] = &[b'x'; 1024];
 /// As many bytes as a row takes in Redis.
 const ENVELOPE: usize = HEAD + 36;
 const HEAD: usize = 90;

@@ -14,9 +14,14 @@
 //! `--check` fails when a path takes more than 110 % of what is recorded; also with another compiler or on another kind of
 //! processor than recorded, where that much may be theirs: then record anew. Seen to fail with 147 % of an embedded hit
 //! when `StampedeGuard::place` formatted a string that nobody needed.
+#![allow(clippy::disallowed_methods, reason = "tests and benches make their own time and randomness")]
 
 mod callgrind;
+#[path = "../../work/page.rs"]
+mod page;
 mod paths;
+#[path = "../../work/row.rs"]
+mod row;
 #[path = "../../../tests/support/mod.rs"]
 mod support;
 

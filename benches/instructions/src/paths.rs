@@ -1,12 +1,16 @@
 //! The paths, each asked for again and again in one thread.
 
+use crate::{
+    page::{answer, page, request},
+    row::Row,
+};
 use bytes::Bytes;
 use http::{Request, Response};
-use http_body_util::{BodyExt, Full};
-use serde::{Deserialize, Serialize};
+use http_body::Body;
+use http_body_util::Full;
 use stampede_guard::{MemoryStore, NearCache, Policy, StampedeGuard, redis, store::IntoStore};
-use std::{convert::Infallible, hint::black_box, time::Duration};
-use tower::{Layer, Service, ServiceExt, service_fn};
+use std::{convert::Infallible, fmt, hint::black_box, time::Duration};
+use tower::{Layer, Service, service_fn};
 
 pub(crate) const PATHS: [&str; 7] = [
     "embedded hit, fetch_arc",
@@ -36,10 +40,10 @@ pub(crate) fn run(path: &str, operations: u32, url: &str) {
             }
             "embedded miss, fetch" => miss(operations, &embedded).await,
             HTTP => {
-                let layer = embedded.layer(service_fn(page));
-                hit(operations, &embedded, async || answer(layer.clone()).await).await;
+                let layer = embedded.layer(service_fn(paged));
+                hit(operations, &embedded, async || ask(layer.clone()).await).await;
             }
-            BARE => repeat(operations, async |_| answer(service_fn(page)).await).await,
+            BARE => repeat(operations, async |_| ask(service_fn(paged)).await).await,
             "redis hit, fetch" => {
                 let guard = over_redis(url).await;
                 hit(operations, &guard, async || drop(black_box(guard.fetch(KEY, row).await))).await;
@@ -95,48 +99,20 @@ async fn miss(operations: u32, guard: &StampedeGuard) {
     assert_eq!(report.filled, u64::from(WARM_UP + operations), "{report:?}");
 }
 
-/// One request, from its making to the last byte of the answer.
-async fn answer<S, B>(service: S)
+async fn ask<S, B>(service: S)
 where
     S: Service<Request<Full<Bytes>>, Response = Response<B>, Error = Infallible>,
-    B: BodyExt<Error: std::fmt::Debug>,
+    B: Body<Error: fmt::Debug>,
 {
-    let request = Request::get("/report/7")
-        .header("host", "example.org")
-        .header("user-agent", "bench/1.0")
-        .header("accept", "application/json")
-        .header("accept-encoding", "gzip, br")
-        .header("accept-language", "en")
-        .header("x-request-id", "5f0c3a52")
-        .body(Full::default())
-        .expect("a request");
-    let response = service.oneshot(black_box(request)).await.expect("infallible");
-    drop(black_box(response.into_body().collect().await.expect("the body is whole").to_bytes()));
+    drop(black_box(answer(service, black_box(request("/report/7"))).await));
 }
 
-/// A page of 1 KiB under six header fields.
-async fn page(_: Request<Full<Bytes>>) -> Result<Response<Full<Bytes>>, Infallible> {
-    let response = Response::builder()
-        .header("content-type", "application/json")
-        .header("content-length", PAGE.len())
-        .header("cache-control", "max-age=3600")
-        .header("etag", "\"5f0c3a52\"")
-        .header("last-modified", "Sun, 06 Nov 1994 08:49:37 GMT")
-        .header("x-served-by", "origin-1")
-        .body(Full::new(Bytes::from_static(PAGE)));
-    Ok(response.expect("a response"))
-}
-
-#[derive(Serialize, Deserialize)]
-struct Row {
-    id: u64,
-    name: String,
-    score: f64,
-    tags: Vec<u32>,
+async fn paged(_: Request<Full<Bytes>>) -> Result<Response<Full<Bytes>>, Infallible> {
+    Ok(page())
 }
 
 async fn row() -> Result<Row, Infallible> {
-    Ok(Row { id: 42, name: "a name of usual length".to_owned(), score: 0.5, tags: vec![1, 2, 3] })
+    Ok(Row::new(42))
 }
 
 /// Forgets what the path before has left: a miss is to be one.
@@ -153,7 +129,6 @@ fn guard(store: impl IntoStore) -> StampedeGuard {
 }
 
 const KEY: &str = "row";
-const PAGE: &[u8] = &[b'x'; 1024];
 /// Full when it is warm, so that every miss evicts.
 const SMALL: u64 = 32 << 10;
 const WARM_UP: u32 = 200;

@@ -1,0 +1,18 @@
+//! The value of which benches speak.
+
+use serde::{Deserialize, Serialize};
+
+/// Some 36 bytes with bincode.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Row {
+    id: u64,
+    name: String,
+    score: f64,
+    tags: Vec<u32>,
+}
+
+impl Row {
+    pub(crate) fn new(id: u64) -> Self {
+        Self { id, name: "a name of usual length".to_owned(), score: 0.5, tags: vec![1, 2, 3] }
+    }
+}
