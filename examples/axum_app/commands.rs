@@ -1,6 +1,6 @@
 //! Counts the commands that clients send to a Redis.
 
-use crate::Result;
+use crate::{Result, monitor};
 use futures_util::{StreamExt, stream::BoxStream};
 use redis::{RedisResult, aio::MultiplexedConnection};
 use std::time::Duration;
@@ -38,52 +38,10 @@ impl Commands {
             if line.contains(marker) {
                 return Ok(());
             }
-            self.seen += u64::from(is_work(&line));
+            self.seen += u64::from(monitor::work(&line).is_some());
         }
         Err("Redis closed the connection that counts its commands".into())
     }
 }
 
-/// Whether a line of `MONITOR` is a command that a client sent once it was connected.
-///
-/// A line is `1339518083.107412 [0 127.0.0.1:60866] "GET" "key"`, with `lua` in place of the address when a script runs it.
-fn is_work(line: &str) -> bool {
-    let Some((source, command)) = line.split_once("] \"") else { return false };
-    let name = command.split('"').next().unwrap_or_default().to_ascii_uppercase();
-    !source.ends_with(" lua") && !CONNECTING.contains(&name.as_str())
-}
-
-/// What connections cost, not requests.
-const CONNECTING: [&str; 13] = [
-    "AUTH",
-    "CLIENT",
-    "COMMAND",
-    "HELLO",
-    "INFO",
-    "MONITOR",
-    "PING",
-    "READONLY",
-    "SCRIPT",
-    "SELECT",
-    "SUBSCRIBE",
-    "TIME",
-    "UNSUBSCRIBE",
-];
 const PATIENCE: Duration = Duration::from_secs(5);
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_script_is_one_command() {
-        assert!(is_work(r#"1700000000.000001 [0 127.0.0.1:60866] "EVALSHA" "ab" "2" "k] \"get" "l""#));
-        assert!(!is_work(r#"1700000000.000002 [0 lua] "get" "k""#));
-    }
-
-    #[test]
-    fn connecting_is_not_work() {
-        assert!(!is_work(r#"1700000000.000003 [3 [::1]:60866] "client" "SETINFO" "LIB-NAME" "redis-rs""#));
-        assert!(is_work(r#"1700000000.000004 [3 [::1]:60866] "get" "client""#));
-    }
-}

@@ -18,6 +18,8 @@ mod commands;
 mod compare;
 mod fleet;
 mod herd;
+#[path = "../support/monitor.rs"]
+mod monitor;
 #[path = "../support/redis_server.rs"]
 mod redis_server;
 mod report;

@@ -1,5 +1,8 @@
 //! What clients send to a server, as the server saw it.
 
+#[path = "../../examples/support/monitor.rs"]
+mod line;
+
 use super::RedisServer;
 use futures_util::StreamExt;
 use redis::{Client, aio};
@@ -10,7 +13,7 @@ use tokio::time;
 /// [`stop`](Self::stop).
 ///
 /// A script counts as one command, what it calls does not count, and neither does what connections say about
-/// themselves ([`HOUSEKEEPING`]).
+/// themselves.
 pub(crate) struct Monitor {
     client: Client,
     stream: aio::Monitor,
@@ -53,37 +56,11 @@ impl Monitor {
             if line.contains(&marker) {
                 return commands;
             }
-            commands.extend(parse(&line).filter(|command| !HOUSEKEEPING.contains(&command.name.as_str())));
+            if let Some((client, name, args)) = line::work(&line) {
+                commands.push(Command { client: client.to_owned(), name, args: args.to_owned() });
+            }
         }
     }
 }
 
-/// Reads `1339518083.107412 [0 127.0.0.1:60866] "keys" "*"`; `None` for what a script called, whose client is `lua`.
-fn parse(line: &str) -> Option<Command> {
-    let (_, rest) = line.split_once(" [").expect("a time, then a client");
-    let (client, rest) = rest.split_once("] ").expect("a client, then a command");
-    let (_, client) = client.split_once(' ').expect("a database, then an address");
-    let (name, args) = rest.split_once(' ').unwrap_or((rest, ""));
-    (client != "lua").then(|| Command {
-        client: client.to_owned(),
-        name: name.trim_matches('"').to_ascii_uppercase(),
-        args: args.to_owned(),
-    })
-}
-
-/// Commands that set connections up, keep them alive or ask the server about itself.
-const HOUSEKEEPING: &[&str] = &[
-    "AUTH",
-    "CLIENT",
-    "COMMAND",
-    "HELLO",
-    "INFO",
-    "MONITOR",
-    "PING",
-    "SCRIPT",
-    "SELECT",
-    "SUBSCRIBE",
-    "TIME",
-    "UNSUBSCRIBE",
-];
 const BOUND: Duration = Duration::from_secs(10);

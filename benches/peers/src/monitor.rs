@@ -1,5 +1,8 @@
 //! What clients send to a server, as the server saw it.
 
+#[path = "../../../examples/support/monitor.rs"]
+mod line;
+
 use crate::{Result, redis_server::RedisServer};
 use std::time::Duration;
 use tokio::{
@@ -42,33 +45,10 @@ impl Monitor {
             if line.contains(MARKER) {
                 return Ok(sent);
             }
-            sent += usize::from(counts(&line));
+            sent += usize::from(line::work(&line).is_some());
         }
     }
 }
 
-/// Reads `+1339518083.107412 [0 127.0.0.1:60866] "keys" "*"`; what a script called has `lua` for its client.
-fn counts(line: &str) -> bool {
-    let Some((client, command)) = line.split_once("] ") else { return false };
-    let name = command.split(' ').next().unwrap_or_default().trim().trim_matches('"').to_ascii_uppercase();
-    !client.ends_with(" lua") && !HOUSEKEEPING.contains(&name.as_str())
-}
-
-/// Commands that set connections up, keep them alive or ask the server about itself.
-const HOUSEKEEPING: &[&str] = &[
-    "AUTH",
-    "CLIENT",
-    "COMMAND",
-    "ECHO",
-    "HELLO",
-    "INFO",
-    "MONITOR",
-    "PING",
-    "SCRIPT",
-    "SELECT",
-    "SUBSCRIBE",
-    "TIME",
-    "UNSUBSCRIBE",
-];
 const MARKER: &str = "end of the count";
 const PATIENCE: Duration = Duration::from_secs(20);

@@ -10,6 +10,7 @@ use crate::{
     subject::{Boxed, Entry, Kind, Setting, Subject},
 };
 use stampede_guard::{NearCache, Policy, StampedeGuard, redis::Client};
+use std::sync::Arc;
 use tower::Layer;
 
 pub(crate) const FETCH: Entry = Entry {
@@ -17,7 +18,7 @@ pub(crate) const FETCH: Entry = Entry {
     how: "`fetch` of a `String` over a `redis::Client`; fresh for 600 s, else defaults",
     kind: Kind::Shared,
     make: |Setting { url, origin }| {
-        Box::pin(async move { Ok(Box::new(Fetch { guard: guard(Client::open(url)?), origin }) as _) })
+        Box::pin(async move { Ok(Box::new(Fetch { guard: guard(Client::open(url)?), origin, shares: false }) as _) })
     },
 };
 
@@ -27,7 +28,7 @@ pub(crate) const NEAR: Entry = Entry {
           defaults. Its hits are from its memory",
     kind: Kind::Shared,
     make: |Setting { url, origin }| {
-        Box::pin(async move { Ok(Box::new(Shared { guard: near(Client::open(url)?), origin }) as _) })
+        Box::pin(async move { Ok(Box::new(Fetch { guard: near(Client::open(url)?), origin, shares: true }) as _) })
     },
 };
 
@@ -47,7 +48,7 @@ pub(crate) const EMBEDDED: Entry = Entry {
     make: |Setting { origin, .. }| {
         Box::pin(async move {
             let guard = StampedeGuard::in_memory().policy(Policy::fresh_for(TTL));
-            Ok(Box::new(Shared { guard, origin }) as _)
+            Ok(Box::new(Fetch { guard, origin, shares: true }) as _)
         })
     },
 };
@@ -63,18 +64,23 @@ pub(crate) fn near(client: Client) -> StampedeGuard {
 struct Fetch {
     guard: StampedeGuard,
     origin: Origin,
+    /// Hits share the value.
+    shares: bool,
 }
 
 impl Subject for Fetch {
     fn get(&self, key: &str) -> Boxed<Result<usize, String>> {
-        let (guard, origin, key) = (self.guard.clone(), self.origin.clone(), key.to_owned());
+        let (guard, origin, key, shares) = (self.guard.clone(), self.origin.clone(), key.to_owned(), self.shares);
         Box::pin(async move {
             let call = {
                 let key = key.clone();
                 async move || origin.value(&key).await
             };
-            let value: String = guard.fetch(key, call).await.map_err(|error| error.to_string())?;
-            Ok(value.len())
+            let length = match shares {
+                true => guard.fetch_arc(key, call).await.map(|value: Arc<String>| value.len()),
+                false => guard.fetch(key, call).await.map(|value: String| value.len()),
+            };
+            length.map_err(|error| error.to_string())
         })
     }
 
@@ -101,28 +107,4 @@ impl Subject for Layered {
 
 fn settled(guard: StampedeGuard) -> Boxed<()> {
     Box::pin(async move { guard.shutdown().await })
-}
-
-/// Hits share the value.
-struct Shared {
-    guard: StampedeGuard,
-    origin: Origin,
-}
-
-impl Subject for Shared {
-    fn get(&self, key: &str) -> Boxed<Result<usize, String>> {
-        let (guard, origin, key) = (self.guard.clone(), self.origin.clone(), key.to_owned());
-        Box::pin(async move {
-            let call = {
-                let key = key.clone();
-                async move || origin.value(&key).await
-            };
-            let value = guard.fetch_arc::<String, _, _, _>(key, call).await.map_err(|error| error.to_string())?;
-            Ok(value.len())
-        })
-    }
-
-    fn settle(&self) -> Boxed<()> {
-        settled(self.guard.clone())
-    }
 }
