@@ -166,7 +166,7 @@ impl Place {
     ///
     /// Dropping the future takes nothing from anybody: a computation that it began goes on, one that it joined does
     /// not miss it.
-    pub(crate) async fn resolve<R, J, F, Fut>(self, judge: J, fetch: F) -> (R, CacheVerdict)
+    pub(crate) fn resolve<R, J, F, Fut>(self, judge: J, fetch: F) -> impl Future<Output = (R, CacheVerdict)> + Send
     where
         R: Send + 'static,
         J: Judge<R> + Clone + Send + Sync + 'static,
@@ -174,7 +174,8 @@ impl Place {
         Fut: Future<Output = Head<R>> + Send + 'static,
     {
         let spawn = |engine: &Engine, flight| _ = engine.tasks.spawn(flight);
-        Caller::new(self, judge, Some(spawn)).ask(boxed(fetch)).await
+        let (mut caller, fetch) = (Caller::new(self, judge, Some(spawn)), boxed(fetch));
+        async move { caller.ask(fetch).await }
     }
 
     /// Answers from the store, or not at all: nothing is computed, and nobody waited for. One that may be served while
@@ -212,14 +213,19 @@ impl Place {
     /// Answers. A computation runs within its caller, so that it may borrow.
     ///
     /// Dropping the future drops a computation that it began; the next one who waits takes over with its own.
-    pub(crate) async fn resolve_scoped<R, J, F, Fut>(self, judge: J, fetch: F) -> (R, CacheVerdict)
+    pub(crate) fn resolve_scoped<'a, R, J, F, Fut>(
+        self,
+        judge: J,
+        fetch: F,
+    ) -> impl Future<Output = (R, CacheVerdict)> + Send
     where
-        R: Send,
+        R: Send + 'a,
         J: Judge<R> + Clone + Send + Sync + 'static,
-        F: FnOnce(Turn) -> Fut + Send,
-        Fut: Future<Output = Head<R>> + Send,
+        F: FnOnce(Turn) -> Fut + Send + 'a,
+        Fut: Future<Output = Head<R>> + Send + 'a,
     {
-        Caller::new(self, judge, None).ask(boxed(fetch)).await
+        let (mut caller, fetch) = (Caller::new(self, judge, None), boxed(fetch));
+        async move { caller.ask(fetch).await }
     }
 }
 

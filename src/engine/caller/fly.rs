@@ -34,7 +34,7 @@ impl<'a, R: Send + 'a, J: Judge<R> + Clone + Send + Sync + 'static> Caller<'a, R
         match own {
             Ok(Landed::Own(answer, verdict) | Landed::OwnFailure(answer, verdict)) => Round::Answer(answer, verdict),
             Ok(Landed::Unused(State::Declined(error, standing), _)) => self.stale_or_refused(standing, error),
-            Ok(Landed::Unused(state, fetch)) => self.settle(state, fetch).await,
+            Ok(Landed::Unused(state, fetch)) => self.settle(state, fetch).taken().await,
             Ok(Landed::Stale(entry)) => match self.judge.read(&entry) {
                 Some(answer) => Round::Answer(answer, CacheVerdict::Stale),
                 None => self.refuse(Error::new(ErrorKind::Codec, "the stale entry does not decode")),
