@@ -23,7 +23,11 @@ use crate::{
     store::{BoxFuture, Inbox, Right, StoreError, Token},
     telemetry,
 };
-use std::{future::Future, marker::PhantomData};
+use futures_util::future::Either;
+use std::{
+    future::{Future, Ready, ready},
+    marker::PhantomData,
+};
 use tokio::time::{Instant, timeout_at};
 
 /// Where a computation goes that outlives its caller.
@@ -65,24 +69,19 @@ enum Round<'a, R> {
     Beneath(Hop, BoxFetch<'a, R>),
 }
 
-/// The rest of a round. What takes its time is in a box: else the future of every hit would have room for it, ten times
+/// The rest of a round that takes its time. In a box: else the future of every hit would have room for it, ten times
 /// what the hit itself needs, and would be moved with it; and whoever waits would hold room for all that may come after.
-enum Step<'s, 'a, R> {
-    Done(Round<'a, R>),
-    Aside(BoxFuture<'s, Round<'a, R>>),
+type Aside<'s, 'a, R> = BoxFuture<'s, Round<'a, R>>;
+
+/// The rest of a round, which may be there already.
+type Step<'s, 'a, R> = Either<Ready<Round<'a, R>>, Aside<'s, 'a, R>>;
+
+fn done<'a, R>(round: Round<'a, R>) -> Step<'a, 'a, R> {
+    Either::Left(ready(round))
 }
 
-impl<'s, 'a, R> Step<'s, 'a, R> {
-    fn aside(rest: impl Future<Output = Round<'a, R>> + Send + 's) -> Self {
-        Self::Aside(Box::pin(rest))
-    }
-
-    async fn taken(self) -> Round<'a, R> {
-        match self {
-            Self::Done(round) => round,
-            Self::Aside(rest) => rest.await,
-        }
-    }
+fn aside<'s, 'a, R>(rest: impl Future<Output = Round<'a, R>> + Send + 's) -> Step<'s, 'a, R> {
+    Either::Right(Box::pin(rest))
 }
 
 impl<'a, R: Send + 'a, J: Judge<R> + Clone + Send + Sync + 'static> Caller<'a, R, J> {
@@ -137,20 +136,20 @@ impl<'a, R: Send + 'a, J: Judge<R> + Clone + Send + Sync + 'static> Caller<'a, R
                 }
             };
         }
-        aside(self.alone(fetch)).await
+        Box::pin(self.alone(fetch)).await
     }
 
     async fn round(&mut self, fetch: BoxFetch<'a, R>) -> Round<'a, R> {
         let fetch = match self.join(fetch) {
-            Ok(step) => return step.taken().await,
+            Ok(joined) => return joined.await,
             Err(unused) => unused,
         };
         let found = self.find().await;
-        self.after_lookup(found, fetch).taken().await
+        self.after_lookup(found, fetch).await
     }
 
     /// What can be done without asking the store. The fetch comes back if that is nothing.
-    fn join<'s>(&'s mut self, fetch: BoxFetch<'a, R>) -> Result<Step<'s, 'a, R>, BoxFetch<'a, R>> {
+    fn join<'s>(&'s mut self, fetch: BoxFetch<'a, R>) -> Result<Aside<'s, 'a, R>, BoxFetch<'a, R>> {
         if self.newer == Some(Scope::Local) {
             return Ok(self.local(Start::Overdue, None, fetch));
         }
@@ -159,7 +158,7 @@ impl<'a, R: Send + 'a, J: Judge<R> + Clone + Send + Sync + 'static> Caller<'a, R
         if let Some(join) = self.place.engine.flights.join(&self.place.at, self.wanted(None))
             && !join.seen().is_some_and(|seen| self.servable(seen) || self.declines(seen) || self.is_told_to_pass(seen))
         {
-            return Ok(Step::aside(self.wait(join, fetch)));
+            return Ok(Box::pin(self.wait(join, fetch)));
         }
         match !self.is_within() && self.place.engine.dropped.take(&self.place.at) {
             true => Ok(self.compute(None, fetch)),
@@ -170,62 +169,62 @@ impl<'a, R: Send + 'a, J: Judge<R> + Clone + Send + Sync + 'static> Caller<'a, R
     /// What is done with what the store has said.
     fn after_lookup<'s>(&'s self, found: Result<Option<Entry>, StoreError>, fetch: BoxFetch<'a, R>) -> Step<'s, 'a, R> {
         if self.is_within() {
-            return Step::aside(self.answer_alone(fetch));
+            return aside(self.answer_alone(fetch));
         }
         let entry = match found {
             Ok(Some(entry)) => entry,
-            Ok(None) => return self.compute(None, fetch),
+            Ok(None) => return Either::Right(self.compute(None, fetch)),
             Err(error) => return self.without_store(error, fetch),
         };
         let now = Timestamp::now();
         if is_marker(&entry, now) {
             let marker = entry.meta().id;
             return match entry.meta().kind {
-                Kind::PassStore => self.local(Start::PassStore(marker), None, fetch),
-                _ if !self.judge.heeds(entry.meta().codec) => self.compute(Some(entry), fetch),
-                Kind::Pass | Kind::Value => Step::aside(self.pass(marker, fetch)),
+                Kind::PassStore => Either::Right(self.local(Start::PassStore(marker), None, fetch)),
+                _ if !self.judge.heeds(entry.meta().codec) => Either::Right(self.compute(Some(entry), fetch)),
+                Kind::Pass | Kind::Value => aside(self.pass(marker, fetch)),
             };
         }
         if self.waited
             && entry.meta().answered >= self.asked
             && let Some(answer) = self.judge.read(&entry)
         {
-            return Step::Done(Round::Answer(answer, CacheVerdict::Coalesced));
+            return done(Round::Answer(answer, CacheVerdict::Coalesced));
         }
         match self.judge.judge(&entry, now) {
             Verdict::Serve => match self.judge.read(&entry) {
-                Some(answer) => Step::Done(Round::Answer(answer, of_stored(&entry, now))),
-                None => self.compute(Some(entry), fetch),
+                Some(answer) => done(Round::Answer(answer, of_stored(&entry, now))),
+                None => Either::Right(self.compute(Some(entry), fetch)),
             },
             Verdict::ServeAndRefresh => match self.judge.read(&entry) {
-                Some(answer) => Step::aside(self.refresh(entry, answer, fetch)),
-                None => self.compute(Some(entry), fetch),
+                Some(answer) => aside(self.refresh(entry, answer, fetch)),
+                None => Either::Right(self.compute(Some(entry), fetch)),
             },
-            Verdict::Validate | Verdict::Ignore | Verdict::Beneath => self.compute(Some(entry), fetch),
-            Verdict::Decline => Step::aside(self.answer_alone(fetch)),
+            Verdict::Validate | Verdict::Ignore | Verdict::Beneath => Either::Right(self.compute(Some(entry), fetch)),
+            Verdict::Decline => aside(self.answer_alone(fetch)),
         }
     }
 
     /// Opens the flight of the fleet, or joins it.
-    fn compute<'s>(&'s self, seen: Option<Entry>, fetch: BoxFetch<'a, R>) -> Step<'s, 'a, R> {
+    fn compute<'s>(&'s self, seen: Option<Entry>, fetch: BoxFetch<'a, R>) -> Aside<'s, 'a, R> {
         match self.place.engine.flights.enter(&self.place.at, Scope::Fleet, seen.clone(), self.wanted(None)) {
-            Ok(join) => Step::aside(self.wait(join, fetch)),
-            Err(flight) => Step::aside(self.fly(flight, Start::Fleet { behind: false }, seen, fetch)),
+            Ok(join) => Box::pin(self.wait(join, fetch)),
+            Err(flight) => Box::pin(self.fly(flight, Start::Fleet { behind: false }, seen, fetch)),
         }
     }
 
     /// Opens the flight of this process, or joins one that began after `since`.
-    fn local<'s>(&'s self, start: Start, since: Option<Timestamp>, fetch: BoxFetch<'a, R>) -> Step<'s, 'a, R> {
+    fn local<'s>(&'s self, start: Start, since: Option<Timestamp>, fetch: BoxFetch<'a, R>) -> Aside<'s, 'a, R> {
         match self.place.engine.flights.enter(&self.place.at, Scope::Local, None, self.wanted(since)) {
-            Ok(join) => Step::aside(self.wait_for_local(join, fetch)),
-            Err(flight) => Step::aside(self.fly(flight, start, None, fetch)),
+            Ok(join) => Box::pin(self.wait_for_local(join, fetch)),
+            Err(flight) => Box::pin(self.fly(flight, start, None, fetch)),
         }
     }
 
     fn without_store<'s>(&'s self, error: StoreError, fetch: BoxFetch<'a, R>) -> Step<'s, 'a, R> {
         match self.place.config.outage {
-            Outage::FailOpen => self.local(Start::Outage, None, fetch),
-            Outage::FailClosed => Step::Done(self.refuse(Error::store_down(error.into()))),
+            Outage::FailOpen => Either::Right(self.local(Start::Outage, None, fetch)),
+            Outage::FailClosed => done(self.refuse(Error::store_down(error.into()))),
         }
     }
 
@@ -320,11 +319,6 @@ impl<'a, R: Send + 'a, J: Judge<R> + Clone + Send + Sync + 'static> Caller<'a, R
     async fn alone(&self, fetch: BoxFetch<'a, R>) -> (R, CacheVerdict) {
         (fetch(Turn::Alone).await.own, CacheVerdict::Bypassed)
     }
-}
-
-/// In a box, as the [`Step`]s are.
-fn aside<'f, T>(future: impl Future<Output = T> + Send + 'f) -> BoxFuture<'f, T> {
-    Box::pin(future)
 }
 
 /// What an entry that is served as it is makes of an answer.

@@ -1,6 +1,6 @@
 //! Waiting for the computation of somebody else.
 
-use super::{Caller, LATE, Round, Step};
+use super::{Caller, LATE, Round, Step, aside, done};
 use crate::{
     backoff,
     clock::{self, Timestamp},
@@ -14,6 +14,7 @@ use crate::{
     error::Error,
     telemetry,
 };
+use futures_util::future::Either;
 use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
@@ -27,7 +28,7 @@ impl<'a, R: Send + 'a, J: Judge<R> + Clone + Send + Sync + 'static> Caller<'a, R
             return self.stale_or_refused(join.stands(), Error::overloaded(why));
         }
         let landed = timeout_at(self.give_up, join.landed(|live| self.is_elsewhere(live))).await;
-        self.after_wait(landed.ok(), join, fetch).taken().await
+        self.after_wait(landed.ok(), join, fetch).await
     }
 
     /// `landed`: if it was within the time.
@@ -37,13 +38,11 @@ impl<'a, R: Send + 'a, J: Judge<R> + Clone + Send + Sync + 'static> Caller<'a, R
         }
         telemetry::waited_enough(&self.place.engine.stats, &self.place.at);
         if self.is_late() {
-            return Step::Done(self.stale_or_refused(join.stands(), Error::overloaded(LATE)));
+            return done(self.stale_or_refused(join.stands(), Error::overloaded(LATE)));
         }
         match join.stands().and_then(|entry| self.forgiven(&entry)) {
-            Some(answer) => Step::Done(Round::Answer(answer, CacheVerdict::Stale)),
-            None if self.place.config.after_wait == AfterWait::Reject => {
-                Step::Done(self.refuse(Error::overloaded(WAITED)))
-            }
+            Some(answer) => done(Round::Answer(answer, CacheVerdict::Stale)),
+            None if self.place.config.after_wait == AfterWait::Reject => done(self.refuse(Error::overloaded(WAITED))),
             None => self.overdue(&join, fetch),
         }
     }
@@ -52,9 +51,9 @@ impl<'a, R: Send + 'a, J: Judge<R> + Clone + Send + Sync + 'static> Caller<'a, R
     fn overdue<'s>(&'s self, join: &Join, fetch: BoxFetch<'a, R>) -> Step<'s, 'a, R> {
         match self.place.gate() {
             Err(error) => self.without_store(error, fetch),
-            Ok(()) if join.is_queued() => self.local(Start::Outage, None, fetch),
+            Ok(()) if join.is_queued() => Either::Right(self.local(Start::Outage, None, fetch)),
             // Not what began before this caller asked: it may have been invalidated since.
-            Ok(()) => self.local(Start::Overdue, Some(self.asked), fetch),
+            Ok(()) => Either::Right(self.local(Start::Overdue, Some(self.asked), fetch)),
         }
     }
 
@@ -72,7 +71,7 @@ impl<'a, R: Send + 'a, J: Judge<R> + Clone + Send + Sync + 'static> Caller<'a, R
         let patience = clock::in_future(if self.leading.is_empty() { config.max_fetch + budget } else { budget });
         let patience = self.place.deadline.map_or(patience, |deadline| deadline.min(patience));
         let landed = timeout_at(patience, join.landed(|live| self.is_elsewhere(live))).await;
-        self.after_local(landed.ok(), fetch).taken().await
+        self.after_local(landed.ok(), fetch).await
     }
 
     /// `landed`: if it was within the time.
@@ -80,11 +79,11 @@ impl<'a, R: Send + 'a, J: Judge<R> + Clone + Send + Sync + 'static> Caller<'a, R
         match landed {
             // To queue in its place, one after the other, would be to wait as often as there are others.
             Some(State::Declined(error, standing)) if self.give_up <= clock::in_future(Duration::ZERO) => {
-                Step::Done(self.stale_or_refused(standing, error))
+                done(self.stale_or_refused(standing, error))
             }
             Some(state) => self.settle(state, fetch),
-            None if self.is_late() => Step::Done(self.refuse(Error::overloaded(LATE))),
-            None => Step::aside(self.answer_alone(fetch)),
+            None if self.is_late() => done(self.refuse(Error::overloaded(LATE))),
+            None => aside(self.answer_alone(fetch)),
         }
     }
 
@@ -123,16 +122,16 @@ impl<'a, R: Send + 'a, J: Judge<R> + Clone + Send + Sync + 'static> Caller<'a, R
         let shared = match state {
             State::Found(entry) => {
                 if let Some(hop) = self.hop(&entry) {
-                    return Step::Done(Round::Beneath(hop, fetch));
+                    return done(Round::Beneath(hop, fetch));
                 }
                 match (self.judge.judge(&entry, Timestamp::now()), self.judge.read(&entry)) {
                     (Verdict::Serve, Some(answer)) => Offer::Taken(answer),
                     (Verdict::ServeAndRefresh, Some(answer)) => {
-                        return Step::aside(self.refresh(entry, answer, fetch));
+                        return aside(self.refresh(entry, answer, fetch));
                     }
                     (Verdict::Serve | Verdict::ServeAndRefresh, None) | (Verdict::Decline, _) => Offer::Declined,
                     (Verdict::Validate | Verdict::Ignore | Verdict::Beneath, _) => {
-                        return Step::Done(Round::Again(fetch));
+                        return done(Round::Again(fetch));
                     }
                 }
             }
@@ -141,40 +140,40 @@ impl<'a, R: Send + 'a, J: Judge<R> + Clone + Send + Sync + 'static> Caller<'a, R
                 if let Some((variant, index)) = index {
                     match self.hop(index) {
                         Some(hop) if hop.variant == *variant => {}
-                        Some(hop) => return Step::Done(Round::Beneath(hop, fetch)),
-                        None => return Step::Done(Round::Newer(Scope::Fleet, fetch)),
+                        Some(hop) => return done(Round::Beneath(hop, fetch)),
+                        None => return done(Round::Newer(Scope::Fleet, fetch)),
                     }
                 }
                 // Made while this caller waited, it counts, however short its lifetime; joined too late, it is judged.
                 match entry.meta().answered >= self.asked || self.servable(entry) {
                     true => self.judge.read(entry).map_or(Offer::Declined, Offer::Taken),
                     false if self.declines(entry) => Offer::Declined,
-                    false => return Step::Done(Round::Newer(Scope::Fleet, fetch)),
+                    false => return done(Round::Newer(Scope::Fleet, fetch)),
                 }
             }
             State::NotShared(class) if self.judge.heeds(class) => Offer::Declined,
             State::Running | State::Queued | State::Vacant | State::Declined(..) | State::NotShared(_) => {
-                return Step::Done(Round::Again(fetch));
+                return done(Round::Again(fetch));
             }
             State::Stale(entry) => match self.forgiven(&entry) {
-                Some(answer) => return Step::Done(Round::Answer(answer, CacheVerdict::Stale)),
+                Some(answer) => return done(Round::Answer(answer, CacheVerdict::Stale)),
                 None => Offer::Declined,
             },
             State::Shared(live) | State::AtHead(live) => self.judge.share(&live),
             State::Failed(failure, stale) => {
                 if let Some(answer) = stale.as_ref().and_then(|entry| self.forgiven(entry)) {
-                    return Step::Done(Round::Answer(answer, CacheVerdict::Stale));
+                    return done(Round::Answer(answer, CacheVerdict::Stale));
                 }
                 match failure {
-                    Failure::Error(error) => return Step::Done(self.refuse(error)),
+                    Failure::Error(error) => return done(self.refuse(error)),
                     Failure::Live(live) => self.judge.share(&live),
                 }
             }
         };
-        Step::Done(match shared {
+        done(match shared {
             Offer::Taken(answer) => Round::Answer(answer, CacheVerdict::Coalesced),
             // For instance of another type: it gets an answer all the same.
-            Offer::Declined => return Step::aside(self.answer_alone(fetch)),
+            Offer::Declined => return aside(self.answer_alone(fetch)),
             // Its body may take long, and holds the lease until then.
             Offer::TooOld => Round::Newer(Scope::Local, fetch),
             Offer::Again => Round::Again(fetch),
