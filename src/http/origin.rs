@@ -23,6 +23,7 @@ use tower_service::Service;
 /// A request, without what is sent on.
 pub(super) struct Call {
     pub(super) wish: Wish,
+    /// Its head, which is not in what is sent on until it is.
     pub(super) client: Arc<HeaderMap>,
     pub(super) place: Place,
 }
@@ -39,6 +40,7 @@ impl Call {
         S: Service<Request<Req>, Response = Response<B>>,
         B: Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
     {
+        *request.headers_mut() = HeaderMap::clone(&self.client);
         let (id, trail, seen) = match turn {
             Turn::Lead { id, trail, seen, .. } => {
                 validation::strip(request.headers_mut());
