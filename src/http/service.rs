@@ -19,6 +19,7 @@ use crate::{
     key::Key,
     policy::Early,
 };
+use futures_util::FutureExt;
 use http::{Request, Response};
 use http_body::Body;
 use std::{
@@ -132,10 +133,7 @@ impl<S> GuardService<S> {
         let call = Call { wish, client: client.clone(), place: place.clone() };
         let asking: Asking<_, B, S::Error> = Asking { wish, headers: client, config, asked, early, of: PhantomData };
         let answer = place.resolve(asking, move |turn: Turn| call.make(self.inner, request, turn));
-        async move {
-            let (answer, verdict) = answer.await;
-            answer.map(|response| status::stamp(response, verdict, shown.as_ref()))
-        }
+        answer.map(move |(answer, verdict)| answer.map(|response| status::stamp(response, verdict, shown.as_ref())))
     }
 
     /// Looks first whether what is stored will do for a request that fetches nothing for the cache, or for a HEAD.

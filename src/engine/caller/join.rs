@@ -28,11 +28,11 @@ impl<'a, R: Send + 'a, J: Judge<R> + Clone + Send + Sync + 'static> Caller<'a, R
             return self.stale_or_refused(join.stands(), Error::overloaded(why));
         }
         let landed = timeout_at(self.give_up, join.landed(|live| self.is_elsewhere(live))).await;
-        self.after_wait(landed.ok(), join, fetch).await
+        self.after_wait(landed.ok(), &join, fetch).await
     }
 
     /// `landed`: if it was within the time.
-    fn after_wait<'s>(&'s self, landed: Option<State>, join: Join, fetch: BoxFetch<'a, R>) -> Step<'s, 'a, R> {
+    fn after_wait<'s>(&'s self, landed: Option<State>, join: &Join, fetch: BoxFetch<'a, R>) -> Step<'s, 'a, R> {
         if let Some(state) = landed {
             return self.settle(state, fetch);
         }
@@ -43,7 +43,7 @@ impl<'a, R: Send + 'a, J: Judge<R> + Clone + Send + Sync + 'static> Caller<'a, R
         match join.stands().and_then(|entry| self.forgiven(&entry)) {
             Some(answer) => done(Round::Answer(answer, CacheVerdict::Stale)),
             None if self.place.config.after_wait == AfterWait::Reject => done(self.refuse(Error::overloaded(WAITED))),
-            None => self.overdue(&join, fetch),
+            None => self.overdue(join, fetch),
         }
     }
 
