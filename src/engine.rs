@@ -133,15 +133,15 @@ impl Engine {
 
 impl Place {
     /// Answers from the store without waiting, if that can be done: what is fresh.
-    pub(crate) fn peek<R>(&self, judge: &impl Judge<R>) -> Option<R> {
-        let (now, mut at) = (Timestamp::now(), Cow::Borrowed(&self.at));
+    pub(crate) fn peek<R>(&self, judge: &impl Judge<R>, now: Timestamp) -> Option<R> {
+        let mut at = Cow::Borrowed(&self.at);
         for _ in 0..=DEPTH {
             let entry = self.at_hand(&at, now)?;
             match judge.judge(&entry, now) {
                 _ if is_marker(&entry, now) => return None,
                 Verdict::Beneath => at = Cow::Owned(judge.beneath(&entry)?.from(&at)),
                 Verdict::Serve if freshness(&entry, now) == Freshness::Fresh => {
-                    let answer = judge.read(&entry)?;
+                    let answer = judge.read(&entry, now)?;
                     telemetry::answered(&self.engine.stats, &at, CacheVerdict::Hit, || Duration::ZERO);
                     if self.config.near.is_some() {
                         telemetry::near_hit(&self.engine.stats);

@@ -5,6 +5,7 @@ mod typed;
 pub(crate) use typed::Typed;
 
 use crate::{
+    clock::Timestamp,
     engine::Turn,
     error::{BoxError, Error},
     guard::StampedeGuard,
@@ -91,7 +92,7 @@ impl StampedeGuard {
     {
         let answer = {
             let (place, typed) = (self.place(key.into()), Typed::<T>::new(self.config()));
-            if let Some(hit) = place.peek(&typed) {
+            if let Some(hit) = place.peek(&typed, Timestamp::now()) {
                 return hit;
             }
             let here = place.clone();
@@ -119,7 +120,7 @@ impl StampedeGuard {
     {
         let answer = {
             let (place, typed) = (self.place(key.into()), Typed::<T>::new(self.config()));
-            if let Some(hit) = place.peek(&typed) {
+            if let Some(hit) = place.peek(&typed, Timestamp::now()) {
                 return hit;
             }
             let here = place.clone();
@@ -163,7 +164,7 @@ impl StampedeGuard {
     {
         let answer = {
             let (place, typed) = (self.place(key.into()), Typed::<T>::new(self.config()));
-            if let Some(hit) = place.peek(&typed) {
+            if let Some(hit) = place.peek(&typed, Timestamp::now()) {
                 return hit;
             }
             let here = place.clone();

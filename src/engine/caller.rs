@@ -107,7 +107,7 @@ impl<'a, R: Send + 'a, J: Judge<R> + Clone + Send + Sync + 'static> Caller<'a, R
         let entry = self.find().await.ok()??;
         let now = Timestamp::now();
         let served = matches!(self.judge.judge(&entry, now), Verdict::Serve | Verdict::ServeAndRefresh);
-        let answer = (served && !is_marker(&entry, now)).then(|| self.judge.read(&entry))??;
+        let answer = (served && !is_marker(&entry, now)).then(|| self.judge.read(&entry, now))??;
         let verdict = of_stored(&entry, now);
         telemetry::answered(&self.place.engine.stats, &self.place.at, verdict, || now.since(self.asked));
         Some((answer, verdict))
@@ -187,16 +187,16 @@ impl<'a, R: Send + 'a, J: Judge<R> + Clone + Send + Sync + 'static> Caller<'a, R
         }
         if self.waited
             && entry.meta().answered >= self.asked
-            && let Some(answer) = self.judge.read(&entry)
+            && let Some(answer) = self.judge.read(&entry, now)
         {
             return done(Round::Answer(answer, CacheVerdict::Coalesced));
         }
         match self.judge.judge(&entry, now) {
-            Verdict::Serve => match self.judge.read(&entry) {
+            Verdict::Serve => match self.judge.read(&entry, now) {
                 Some(answer) => done(Round::Answer(answer, of_stored(&entry, now))),
                 None => Either::Right(self.compute(Some(entry), fetch)),
             },
-            Verdict::ServeAndRefresh => match self.judge.read(&entry) {
+            Verdict::ServeAndRefresh => match self.judge.read(&entry, now) {
                 Some(answer) => aside(self.refresh(entry, answer, fetch)),
                 None => Either::Right(self.compute(Some(entry), fetch)),
             },
@@ -273,7 +273,8 @@ impl<'a, R: Send + 'a, J: Judge<R> + Clone + Send + Sync + 'static> Caller<'a, R
 
     /// The entry as an answer, if it may stand in for one that failed.
     fn forgiven(&self, entry: &Entry) -> Option<R> {
-        self.judge.forgives(entry, Timestamp::now()).then(|| self.judge.read(entry))?
+        let now = Timestamp::now();
+        self.judge.forgives(entry, now).then(|| self.judge.read(entry, now))?
     }
 
     /// The entry, of which the store has said that it stands, or no answer.

@@ -112,12 +112,11 @@ impl<H: Borrow<HeaderMap>, B, E> Judge<Answer<B, E>> for Asking<H, B, E> {
         accepted || policy::forgives(entry, now)
     }
 
-    fn read(&self, entry: &Entry) -> Option<Answer<B, E>> {
+    fn read(&self, entry: &Entry, now: Timestamp) -> Option<Answer<B, E>> {
         let stored = self.stored(entry)?;
-        let (now, fresh_for) = (Timestamp::now(), entry.meta().lifetimes.fresh_for);
-        let age = entry.age(now);
-        let left = |span: Duration, of: Duration| span.saturating_sub(of).as_millis().div_ceil(1000) as i64;
-        let ttl = left(fresh_for, age) - left(age, fresh_for);
+        let (age, fresh_for) = (entry.age(now), entry.meta().lifetimes.fresh_for);
+        let seconds = |span: Duration| (span.as_secs() + u64::from(span.subsec_millis() > 0)) as i64;
+        let ttl = seconds(fresh_for.saturating_sub(age)) - seconds(age.saturating_sub(fresh_for));
         Some(Ok(self.reply().stored(&stored, age + stored.age, Note::Ttl(ttl))))
     }
 

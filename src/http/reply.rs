@@ -29,9 +29,9 @@ impl Reply<'_> {
             return not_modified(head, age, note);
         }
         let length = whole.len() as u64;
-        let cut = match self.wish.head {
-            true => Cut::Whole,
-            false => ranges::range(self.request, stored.status, head, length),
+        let cut = match self.wish.range {
+            true => ranges::range(self.request, stored.status, head, length),
+            false => Cut::Whole,
         };
         let (status, mut headers, mut body) = match cut {
             Cut::Whole => (stored.status, head.clone(), whole.clone()),
@@ -79,7 +79,7 @@ impl Reply<'_> {
 
     /// RFC 9111 §4.3.2: whether the client has it already.
     fn is_known(&self, status: StatusCode, headers: &HeaderMap) -> bool {
-        validation::not_modified_since(self.request, status, headers)
+        self.wish.conditional && validation::not_modified_since(self.request, status, headers)
     }
 }
 
@@ -96,7 +96,9 @@ fn respond<B>(
     note: Note,
 ) -> Response<GuardBody<B>> {
     // RFC 9111 §5.1: the age it came with, and the time it has spent here.
-    headers.insert(header::AGE, age.as_secs().min(MOST_SECONDS).into());
+    if let Ok(age) = HeaderValue::try_from(age.as_secs().min(MOST_SECONDS).to_string()) {
+        headers.insert(header::AGE, age);
+    }
     let (mut parts, ()) = Response::new(()).into_parts();
     (parts.status, parts.headers) = (status, headers);
     noted(parts, body, note)

@@ -91,19 +91,21 @@ where
         let has_body = !request.body().is_end_stream();
         let rules = &self.guard.config().rules;
         let wish = match request::asked(request.method(), request.headers(), has_body, rules) {
-            Asked::Cache(wish) if Target::is_clear(&request, rules) => wish,
-            Asked::Cache(_) => return ResponseFuture::slow(self.clone().forward(request, "request")),
+            Asked::Cache(wish) => wish,
             Asked::Forward(why) => return ResponseFuture::slow(self.clone().forward(request, why)),
             Asked::Unsafe => return ResponseFuture::slow(self.clone().change(request)),
         };
-        let mut place = self.guard.place(Target::of(&request).key(Class::Get, rules));
+        let Some(target) = Target::clear(&request, rules) else {
+            return ResponseFuture::slow(self.clone().forward(request, "request"));
+        };
+        let mut place = self.guard.place(target.key(Class::Get, rules));
         if let Some(Deadline(at)) = request.extensions().get() {
             place.deadline = Some((*at).into());
         }
         let (headers, config, asked) = (request.headers(), place.config.clone(), Timestamp::now());
         let early = config.policy.early(clock::draw);
         let asking = Asking { wish, headers, config, asked, early, of: PhantomData::<fn() -> (B, S::Error)> };
-        if let Some(Ok(hit)) = place.peek(&asking) {
+        if let Some(Ok(hit)) = place.peek(&asking, asked) {
             return ResponseFuture::ready(status::stamp(hit, CacheVerdict::Hit, shown(&place)));
         }
         match wish.head || wish.look_only.is_some() {

@@ -1,7 +1,7 @@
 //! What is said of how a request was answered: `Cache-Status` (RFC 9211) and an extension of the response.
 
 use crate::{engine::CacheVerdict, key::Key};
-use http::{Extensions, HeaderValue, Response};
+use http::{Extensions, HeaderName, HeaderValue, Response, header::Entry};
 use std::fmt::Write;
 
 /// Left in a response for [`stamp`] by whoever knows it.
@@ -49,7 +49,11 @@ pub(super) fn stamp<B>(mut response: Response<B>, verdict: CacheVerdict, shown: 
     }
     // Made of what is above, it is a valid value; a list, to which each cache on the way appends (RFC 9211 §2).
     if let Ok(value) = HeaderValue::from_maybe_shared(bytes::Bytes::from(text)) {
-        response.headers_mut().append("cache-status", value);
+        match response.headers_mut().entry(CACHE_STATUS) {
+            Entry::Occupied(mut others) if !others.get().is_empty() => others.append(value),
+            Entry::Occupied(mut room) => _ = room.insert(value),
+            Entry::Vacant(none) => _ = none.insert(value),
+        }
     }
     response
 }
@@ -68,6 +72,7 @@ fn quoted(key: &[u8]) -> String {
     text
 }
 
+pub(super) const CACHE_STATUS: HeaderName = HeaderName::from_static("cache-status");
 const NAME: &str = "stampede-guard";
 
 #[cfg(test)]

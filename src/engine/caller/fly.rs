@@ -2,6 +2,7 @@
 
 use super::{Caller, LATE, Round};
 use crate::{
+    clock::Timestamp,
     engine::{
         BoxFetch, CacheVerdict, Judge, Led,
         flight::{Flight, State},
@@ -35,7 +36,7 @@ impl<'a, R: Send + 'a, J: Judge<R> + Clone + Send + Sync + 'static> Caller<'a, R
             Ok(Landed::Own(answer, verdict) | Landed::OwnFailure(answer, verdict)) => Round::Answer(answer, verdict),
             Ok(Landed::Unused(State::Declined(error, standing), _)) => self.stale_or_refused(standing, error),
             Ok(Landed::Unused(state, fetch)) => self.settle(state, fetch).await,
-            Ok(Landed::Stale(entry)) => match self.judge.read(&entry) {
+            Ok(Landed::Stale(entry)) => match self.judge.read(&entry, Timestamp::now()) {
                 Some(answer) => Round::Answer(answer, CacheVerdict::Stale),
                 None => self.refuse(Error::new(ErrorKind::Codec, "the stale entry does not decode")),
             },

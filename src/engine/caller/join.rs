@@ -124,7 +124,8 @@ impl<'a, R: Send + 'a, J: Judge<R> + Clone + Send + Sync + 'static> Caller<'a, R
                 if let Some(hop) = self.hop(&entry) {
                     return done(Round::Beneath(hop, fetch));
                 }
-                match (self.judge.judge(&entry, Timestamp::now()), self.judge.read(&entry)) {
+                let now = Timestamp::now();
+                match (self.judge.judge(&entry, now), self.judge.read(&entry, now)) {
                     (Verdict::Serve, Some(answer)) => Offer::Taken(answer),
                     (Verdict::ServeAndRefresh, Some(answer)) => {
                         return aside(self.refresh(entry, answer, fetch));
@@ -146,7 +147,7 @@ impl<'a, R: Send + 'a, J: Judge<R> + Clone + Send + Sync + 'static> Caller<'a, R
                 }
                 // Made while this caller waited, it counts, however short its lifetime; joined too late, it is judged.
                 match entry.meta().answered >= self.asked || self.servable(entry) {
-                    true => self.judge.read(entry).map_or(Offer::Declined, Offer::Taken),
+                    true => self.judge.read(entry, Timestamp::now()).map_or(Offer::Declined, Offer::Taken),
                     false if self.declines(entry) => Offer::Declined,
                     false => return done(Round::Newer(Scope::Fleet, fetch)),
                 }
