@@ -60,7 +60,8 @@ impl<'a> Target<'a> {
         let mut hosts = request.headers().get_all(header::HOST).iter();
         let host = hosts.next();
         let target = Self::at(uri, host, request.headers());
-        let named = host.is_none_or(|host| target.authority.eq_ignore_ascii_case(host.as_bytes()));
+        let is_it = |host: &HeaderValue| target.authority.eq_ignore_ascii_case(host.as_bytes());
+        let named = uri.authority().is_none() || host.is_none_or(is_it);
         let one_host = named && hosts.next().is_none();
         let of_http = matches!(uri.scheme_str(), None | Some("http" | "https"));
         let clear = of_http && uri.path_and_query().is_some() && (one_host || rules.any_host) && !target.is_long();
@@ -88,7 +89,7 @@ impl<'a> Target<'a> {
         };
         let authority = if rules.any_host { &b"*"[..] } else { self.authority };
         // A Host that is no authority must not reach into the path of another: only here can a NUL stand.
-        let fence: &[u8] = if authority.iter().any(|byte| b"/?#".contains(byte)) { b"\0" } else { b"" };
+        let fence: &[u8] = if authority.iter().any(|byte| matches!(byte, b'/' | b'?' | b'#')) { b"\0" } else { b"" };
         let prefix = method.len() + self.scheme.len() + 3;
         let mut key = Vec::with_capacity(prefix + authority.len() + fence.len() + self.path.len());
         for part in [method.as_bytes(), self.scheme.as_bytes(), b"://", authority, fence, self.path.as_bytes()] {

@@ -6,7 +6,7 @@ use super::{
     made::Made,
     semantics::{fields, freshness::Times, request::Wish, validation},
     service::Answer,
-    status::Note,
+    status::{Note, Noted},
 };
 use crate::{
     clock::{self, Timestamp},
@@ -100,10 +100,9 @@ pub(super) async fn alone<S, Req, B>(inner: S, request: Request<Req>, why: &'sta
 where
     S: Service<Request<Req>, Response = Response<B>>,
 {
-    let mut response = pass(call(inner, request).await?);
-    let status = response.status().as_u16();
-    super::status::note(response.extensions_mut(), Note::Forwarded { why, status, stored: false });
-    Ok(response)
+    let response = pass(call(inner, request).await?);
+    let note = Note::Forwarded { why, status: response.status().as_u16(), stored: false };
+    Ok(Noted { response, note: Some(note) })
 }
 
 /// The origin's own response, untouched: its first byte is passed on when it comes.

@@ -9,7 +9,7 @@ use super::{
     origin::{self, Call},
     reply,
     semantics::request::{self, Asked, LookOnly, Wish},
-    status,
+    status::{self, Noted},
 };
 use crate::{
     clock::{self, Timestamp},
@@ -69,7 +69,9 @@ pub struct GuardService<S> {
     pub(super) guard: StampedeGuard,
 }
 
-pub(super) type Answer<B, E> = Result<Response<GuardBody<B>>, E>;
+/// What comes of a request, before and after it is stamped.
+pub(super) type Answer<B, E> = Result<Noted<GuardBody<B>>, E>;
+pub(super) type Stamped<B, E> = Result<Response<GuardBody<B>>, E>;
 
 impl<S, Req, B> Service<Request<Req>> for GuardService<S>
 where
@@ -123,7 +125,7 @@ impl<S> GuardService<S> {
         place: Place,
         wish: Wish,
         (asked, early): (Timestamp, Early),
-    ) -> impl Future<Output = Answer<B, S::Error>> + Send
+    ) -> impl Future<Output = Stamped<B, S::Error>> + Send
     where
         S: Service<Request<Req>, Response = Response<B>, Error: Send + 'static, Future: Send> + Clone + Send + 'static,
         Req: Send + 'static,
@@ -135,7 +137,7 @@ impl<S> GuardService<S> {
         let call = Call { wish, client: client.clone(), place: place.clone() };
         let asking: Asking<_, B, S::Error> = Asking { wish, headers: client, config, asked, early, of: PhantomData };
         let answer = place.resolve(asking, move |turn: Turn| call.make(self.inner, request, turn));
-        answer.map(move |(answer, verdict)| answer.map(|response| status::stamp(response, verdict, shown.as_ref())))
+        answer.map(move |(answer, verdict)| answer.map(|noted| status::stamp(noted, verdict, shown.as_ref())))
     }
 
     /// Looks first whether what is stored will do for a request that fetches nothing for the cache, or for a HEAD.
@@ -145,7 +147,7 @@ impl<S> GuardService<S> {
         mut place: Place,
         wish: Wish,
         (asked, early): (Timestamp, Early),
-    ) -> Answer<B, S::Error>
+    ) -> Stamped<B, S::Error>
     where
         S: Service<Request<Req>, Response = Response<B>, Error: Send + 'static, Future: Send> + Clone + Send + 'static,
         Req: Send + 'static,
@@ -154,12 +156,11 @@ impl<S> GuardService<S> {
         let (client, config, of) = (Arc::new(request.headers().clone()), place.config.clone(), PhantomData);
         let asking: Asking<_, B, S::Error> = Asking { wish, headers: client, config, asked, early, of };
         if let Some((answer, verdict)) = place.clone().look(asking.clone()).await {
-            return answer.map(|response| status::stamp(response, verdict, shown(&place)));
+            return answer.map(|noted| status::stamp(noted, verdict, shown(&place)));
         }
         match wish.look_only {
             Some(LookOnly::Or504) => {
-                let response = reply::only_if_cached();
-                return Ok(status::stamp(response, CacheVerdict::Refused, shown(&place)));
+                return Ok(status::stamp(reply::only_if_cached(), CacheVerdict::Refused, shown(&place)));
             }
             Some(LookOnly::OrForward) => return self.forward(request, "miss").await,
             None => {}
@@ -181,12 +182,12 @@ impl<S> GuardService<S> {
     }
 
     /// As it is, for this client alone.
-    async fn forward<Req, B>(self, request: Request<Req>, why: &'static str) -> Answer<B, S::Error>
+    async fn forward<Req, B>(self, request: Request<Req>, why: &'static str) -> Stamped<B, S::Error>
     where
         S: Service<Request<Req>, Response = Response<B>>,
     {
-        let response = origin::alone(self.inner, request, why).await?;
-        Ok(status::stamp(response, CacheVerdict::Bypassed, None))
+        let noted = origin::alone(self.inner, request, why).await?;
+        Ok(status::stamp(noted, CacheVerdict::Bypassed, None))
     }
 }
 

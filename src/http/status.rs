@@ -1,10 +1,16 @@
 //! What is said of how a request was answered: `Cache-Status` (RFC 9211) and an extension of the response.
 
 use crate::{engine::CacheVerdict, key::Key};
-use http::{Extensions, HeaderName, HeaderValue, Response, header::Entry};
+use http::{HeaderName, HeaderValue, Response, header::Entry};
 use std::fmt::Write;
 
-/// Left in a response for [`stamp`] by whoever knows it.
+/// A response as it is before it is [`stamp`]ed, with what whoever made it knows of how.
+pub(super) struct Noted<B> {
+    pub(super) response: Response<B>,
+    pub(super) note: Option<Note>,
+}
+
+/// How a response was made.
 #[derive(Clone, Copy)]
 pub(super) enum Note {
     /// From an entry: seconds until it is stale, negative if it is.
@@ -17,13 +23,9 @@ pub(super) enum Note {
     Own(&'static str),
 }
 
-pub(super) fn note(extensions: &mut Extensions, note: Note) {
-    extensions.insert(note);
-}
-
 /// Adds the `Cache-Status`, with the key if that is to be shown, and the [`CacheVerdict`].
-pub(super) fn stamp<B>(mut response: Response<B>, verdict: CacheVerdict, shown: Option<&Key>) -> Response<B> {
-    let note = response.extensions_mut().remove::<Note>();
+pub(super) fn stamp<B>(noted: Noted<B>, verdict: CacheVerdict, shown: Option<&Key>) -> Response<B> {
+    let Noted { mut response, note } = noted;
     response.extensions_mut().insert(verdict);
     let mut text = String::with_capacity(64);
     text.push_str(NAME);
