@@ -52,7 +52,7 @@ impl Call {
         let why = why(seen.as_ref(), &trail);
         let known = seen.as_ref().and_then(stored).filter(|stored| stored.status == StatusCode::OK);
         let age = seen.as_ref().map(|seen| seen.age(Timestamp::now())).unwrap_or_default();
-        let conditions = known.as_ref().map(|known| validation::conditions(&known.headers)).unwrap_or_default();
+        let conditions = known.map(|known| validation::conditions(&known.headers)).unwrap_or_default();
         let known = known.filter(|_| !conditions.is_empty());
         request.headers_mut().extend(conditions);
         let asked = clock::wall();
@@ -66,12 +66,12 @@ impl Call {
         match known.filter(|_| status == StatusCode::NOT_MODIFIED) {
             None => made.answered(response),
             Some(known) if validation::freshens(&known.headers, response.headers()) => {
-                made.confirmed(&known, response.headers())
+                made.confirmed(known, response.headers())
             }
             Some(known) => {
                 // As long as it is here it would be asked about again.
                 let _ = self.place.clone().invalidate().await;
-                made.unconfirmed(&known, age)
+                made.unconfirmed(known, age)
             }
         }
     }

@@ -104,7 +104,7 @@ where
         if let Some(Deadline(at)) = request.extensions().get() {
             place.deadline = Some((*at).into());
         }
-        let (headers, config, asked) = (request.headers(), place.config.clone(), Timestamp::now());
+        let (headers, config, asked) = (request.headers(), &*place.config, Timestamp::now());
         let early = config.policy.early(clock::draw);
         let asking = Asking { wish, headers, config, asked, early, of: PhantomData::<fn() -> (B, S::Error)> };
         if let Some(Ok(hit)) = place.peek(&asking, asked) {
@@ -135,7 +135,7 @@ impl<S> GuardService<S> {
         // In one place until somebody leads: most of those who come here wait.
         let client = Arc::new(mem::take(request.headers_mut()));
         let call = Call { wish, client: client.clone(), place: place.clone() };
-        let asking: Asking<_, B, S::Error> = Asking { wish, headers: client, config, asked, early, of: PhantomData };
+        let asking: Asking<_, _, B, S::Error> = Asking { wish, headers: client, config, asked, early, of: PhantomData };
         let answer = place.resolve(asking, move |turn: Turn| call.make(self.inner, request, turn));
         answer.map(move |(answer, verdict)| answer.map(|noted| status::stamp(noted, verdict, shown.as_ref())))
     }
@@ -154,7 +154,7 @@ impl<S> GuardService<S> {
         B: Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
     {
         let (client, config, of) = (Arc::new(request.headers().clone()), place.config.clone(), PhantomData);
-        let asking: Asking<_, B, S::Error> = Asking { wish, headers: client, config, asked, early, of };
+        let asking: Asking<_, _, B, S::Error> = Asking { wish, headers: client, config, asked, early, of };
         if let Some((answer, verdict)) = place.clone().look(asking.clone()).await {
             return answer.map(|noted| status::stamp(noted, verdict, shown(&place)));
         }
