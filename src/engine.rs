@@ -133,15 +133,15 @@ impl Engine {
 
 impl Place {
     /// Answers from the store without waiting, if that can be done: what is fresh.
-    pub(crate) fn peek<R>(&self, judge: &impl Judge<R>) -> Option<R> {
-        let (now, mut at) = (Timestamp::now(), Cow::Borrowed(&self.at));
+    pub(crate) fn peek<R>(&self, judge: &impl Judge<R>, now: Timestamp) -> Option<R> {
+        let mut at = Cow::Borrowed(&self.at);
         for _ in 0..=DEPTH {
             let entry = self.at_hand(&at, now)?;
             match judge.judge(&entry, now) {
                 _ if is_marker(&entry, now) => return None,
                 Verdict::Beneath => at = Cow::Owned(judge.beneath(&entry)?.from(&at)),
                 Verdict::Serve if freshness(&entry, now) == Freshness::Fresh => {
-                    let answer = judge.read(&entry)?;
+                    let answer = judge.read(&entry, now)?;
                     telemetry::answered(&self.engine.stats, &at, CacheVerdict::Hit, || Duration::ZERO);
                     if self.config.near.is_some() {
                         telemetry::near_hit(&self.engine.stats);
@@ -166,7 +166,7 @@ impl Place {
     ///
     /// Dropping the future takes nothing from anybody: a computation that it began goes on, one that it joined does
     /// not miss it.
-    pub(crate) async fn resolve<R, J, F, Fut>(self, judge: J, fetch: F) -> (R, CacheVerdict)
+    pub(crate) fn resolve<R, J, F, Fut>(self, judge: J, fetch: F) -> impl Future<Output = (R, CacheVerdict)> + Send
     where
         R: Send + 'static,
         J: Judge<R> + Clone + Send + Sync + 'static,
@@ -174,7 +174,8 @@ impl Place {
         Fut: Future<Output = Head<R>> + Send + 'static,
     {
         let spawn = |engine: &Engine, flight| _ = engine.tasks.spawn(flight);
-        Caller::new(self, judge, Some(spawn)).ask(boxed(fetch)).await
+        let (mut caller, fetch) = (Caller::new(self, judge, Some(spawn)), boxed(fetch));
+        async move { caller.ask(fetch).await }
     }
 
     /// Answers from the store, or not at all: nothing is computed, and nobody waited for. One that may be served while
@@ -212,14 +213,19 @@ impl Place {
     /// Answers. A computation runs within its caller, so that it may borrow.
     ///
     /// Dropping the future drops a computation that it began; the next one who waits takes over with its own.
-    pub(crate) async fn resolve_scoped<R, J, F, Fut>(self, judge: J, fetch: F) -> (R, CacheVerdict)
+    pub(crate) fn resolve_scoped<'a, R, J, F, Fut>(
+        self,
+        judge: J,
+        fetch: F,
+    ) -> impl Future<Output = (R, CacheVerdict)> + Send
     where
-        R: Send,
+        R: Send + 'a,
         J: Judge<R> + Clone + Send + Sync + 'static,
-        F: FnOnce(Turn) -> Fut + Send,
-        Fut: Future<Output = Head<R>> + Send,
+        F: FnOnce(Turn) -> Fut + Send + 'a,
+        Fut: Future<Output = Head<R>> + Send + 'a,
     {
-        Caller::new(self, judge, None).ask(boxed(fetch)).await
+        let (mut caller, fetch) = (Caller::new(self, judge, None), boxed(fetch));
+        async move { caller.ask(fetch).await }
     }
 }
 

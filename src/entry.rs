@@ -139,11 +139,21 @@ impl Payload {
     /// Decodes once, and shares that for as long as the payload lives. `None` if it does not decode, or was decoded as
     /// another type.
     pub(crate) fn live<V: Any + Send + Sync>(&self, decode: impl FnOnce(&Bytes) -> Option<V>) -> Option<Arc<V>> {
+        self.decoded(decode)?.clone().downcast().ok()
+    }
+
+    /// As [`live`](Self::live), for a look at it.
+    #[cfg(feature = "http")]
+    pub(crate) fn look<V: Any + Send + Sync>(&self, decode: impl FnOnce(&Bytes) -> Option<V>) -> Option<&V> {
+        self.decoded(decode)?.downcast_ref()
+    }
+
+    fn decoded<V: Any + Send + Sync>(&self, decode: impl FnOnce(&Bytes) -> Option<V>) -> Option<&Live> {
         if let Some(live) = self.live.get() {
-            return live.clone().downcast().ok();
+            return Some(live);
         }
         let live: Live = Arc::new(decode(&self.bytes)?);
-        self.live.get_or_init(|| live).clone().downcast().ok()
+        Some(self.live.get_or_init(|| live))
     }
 }
 

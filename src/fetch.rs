@@ -5,6 +5,7 @@ mod typed;
 pub(crate) use typed::Typed;
 
 use crate::{
+    clock::Timestamp,
     engine::Turn,
     error::{BoxError, Error},
     guard::StampedeGuard,
@@ -89,16 +90,19 @@ impl StampedeGuard {
         F: FnOnce(Fetch<T>) -> Fut + Send + 'static,
         Fut: Future<Output = Result<Fetched<T>, E>> + Send + 'static,
     {
-        let (place, typed) = (self.place(key.into()), Typed::<T>::new(self.config()));
-        if let Some(hit) = place.peek(&typed) {
-            return hit;
-        }
-        let here = place.clone();
-        let fetch = async move |turn: Turn| {
-            let fetched = fetch(typed.context(turn)).await;
-            typed.head(&here, fetched, |value, payload| (value, payload))
+        let answer = {
+            let (place, typed) = (self.place(key.into()), Typed::<T>::new(self.config()));
+            if let Some(hit) = place.peek(&typed, Timestamp::now()) {
+                return hit;
+            }
+            let here = place.clone();
+            let fetch = async move |turn: Turn| {
+                let fetched = fetch(typed.context(turn)).await;
+                typed.head(&here, fetched, |value, payload| (value, payload))
+            };
+            place.resolve(typed, fetch)
         };
-        place.resolve(typed, fetch).await.0
+        answer.await.0
     }
 
     /// Like [`fetch`](Self::fetch), for values that are read more often than they are owned: hits within the process
@@ -114,19 +118,22 @@ impl StampedeGuard {
         F: FnOnce() -> Fut + Send + 'static,
         Fut: Future<Output = Result<T, E>> + Send + 'static,
     {
-        let (place, typed) = (self.place(key.into()), Typed::<T>::new(self.config()));
-        if let Some(hit) = place.peek(&typed) {
-            return hit;
-        }
-        let here = place.clone();
-        let fetch = async move |_| {
-            let fetched = fetch().await.map(Fetched::new);
-            typed.head(&here, fetched, |value, payload| {
-                let value = Arc::new(value);
-                (value.clone(), payload.with_live(value))
-            })
+        let answer = {
+            let (place, typed) = (self.place(key.into()), Typed::<T>::new(self.config()));
+            if let Some(hit) = place.peek(&typed, Timestamp::now()) {
+                return hit;
+            }
+            let here = place.clone();
+            let fetch = async move |_| {
+                let fetched = fetch().await.map(Fetched::new);
+                typed.head(&here, fetched, |value, payload| {
+                    let value = Arc::new(value);
+                    (value.clone(), payload.with_live(value))
+                })
+            };
+            place.resolve(typed, fetch)
         };
-        place.resolve(typed, fetch).await.0
+        answer.await.0
     }
 
     /// Like [`fetch`](Self::fetch), for a call that borrows: it runs within this future.
@@ -155,16 +162,19 @@ impl StampedeGuard {
         F: FnOnce() -> Fut + Send,
         Fut: Future<Output = Result<T, E>> + Send,
     {
-        let (place, typed) = (self.place(key.into()), Typed::<T>::new(self.config()));
-        if let Some(hit) = place.peek(&typed) {
-            return hit;
-        }
-        let here = place.clone();
-        let fetch = move |_| async move {
-            let fetched = fetch().await.map(Fetched::new);
-            typed.head(&here, fetched, |value, payload| (value, payload))
+        let answer = {
+            let (place, typed) = (self.place(key.into()), Typed::<T>::new(self.config()));
+            if let Some(hit) = place.peek(&typed, Timestamp::now()) {
+                return hit;
+            }
+            let here = place.clone();
+            let fetch = move |_| async move {
+                let fetched = fetch().await.map(Fetched::new);
+                typed.head(&here, fetched, |value, payload| (value, payload))
+            };
+            place.resolve_scoped(typed, fetch)
         };
-        place.resolve_scoped(typed, fetch).await.0
+        answer.await.0
     }
 }
 

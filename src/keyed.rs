@@ -1,6 +1,7 @@
 //! `guard.keyed(|request| ..)`: any tower service whose response is a plain value.
 
 use crate::{
+    clock::Timestamp,
     error::{BoxError, Error},
     fetch::{Fetched, Typed},
     guard::StampedeGuard,
@@ -97,7 +98,7 @@ where
         let Some(place) = place else {
             return Box::pin(async move { call.await.map_err(|error: S::Error| Error::origin_failed(error.into())) });
         };
-        if let Some(hit) = place.peek(&typed) {
+        if let Some(hit) = place.peek(&typed, Timestamp::now()) {
             return Box::pin(std::future::ready(hit));
         }
         let here = place.clone();

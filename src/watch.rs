@@ -73,12 +73,15 @@ impl<T: Clone> Receiver<T> {
         loop {
             // Before the look: it is told of every change from here on.
             let changed = self.0.changed.notified();
-            let value = Some(self.0.lock()).filter(|value| wanted(value)).map(|value| value.clone());
-            match value {
-                Some(value) => return value,
-                None => changed.await,
+            if let Some(value) = self.get_if(&wanted) {
+                return value;
             }
+            changed.await;
         }
+    }
+
+    fn get_if(&self, wanted: impl Fn(&T) -> bool) -> Option<T> {
+        Some(self.0.lock()).filter(|value| wanted(value)).map(|value| value.clone())
     }
 }
 

@@ -1,5 +1,5 @@
-//! What a hit allocates; through the HTTP layer, beyond the bare service. Allocations are the same on every machine, so
-//! they are held to a limit here; instructions are for `benches/instructions`, times for `benches/paths.rs`.
+//! What a hit allocates; through the HTTP layer, beyond the bare service; and what a caller holds who waits. Allocations
+//! are the same on every machine, so they are held to a limit here; instructions are for `benches/instructions`, times for `benches/paths.rs`.
 #![allow(clippy::disallowed_methods, reason = "tests make their own time and randomness")]
 
 #[cfg(feature = "redis")]
@@ -10,7 +10,7 @@ use futures_util::FutureExt;
 use http::{Method, Request, Response};
 use http_body_util::{BodyExt, Full};
 use stampede_guard::{Policy, StampedeGuard};
-use std::{convert::Infallible, time::Duration};
+use std::{convert::Infallible, future::pending, time::Duration};
 use tower::{Layer, Service, ServiceExt, service_fn};
 
 #[tokio::test]
@@ -55,6 +55,51 @@ async fn an_embedded_hit_allocates_its_key_and_what_it_decodes() {
     println!("embedded hit: {shared} allocations through fetch_arc, {own} through fetch");
     assert!(shared <= 1 && own <= 2, "{shared} through fetch_arc, {own} through fetch");
     assert_eq!(guard.report().hits, 2, "what was counted are hits");
+}
+
+/// Seen to fail with 2576 and 2907 bytes when one future had room for all that may come after the wait.
+#[tokio::test]
+async fn who_waits_holds_little_memory() {
+    let guard = StampedeGuard::in_memory();
+    let call = async || {
+        pending::<()>().await;
+        text().await
+    };
+    let (own, beyond) = held_by_who_waits(|| guard.fetch("key", call)).await;
+    println!("who waits: a future of {own} bytes, {beyond} beyond it");
+    assert!(own <= 960 && beyond <= 640, "a future of {own} bytes, {beyond} beyond it");
+}
+
+/// Among it is its request, without the header fields. Seen to fail with 8621 bytes when those were there twice, and its
+/// future had room for the way of a HEAD.
+#[tokio::test]
+async fn who_waits_behind_the_layer_holds_little_memory() {
+    let slow = service_fn(async |_: Request<Full<Bytes>>| {
+        pending::<()>().await;
+        Ok::<_, Infallible>(page())
+    });
+    let service = StampedeGuard::in_memory().layer(slow);
+    let ask = || service.clone().call(Request::get("/report/7").body(Full::default()).expect("a request"));
+    let (own, beyond) = held_by_who_waits(ask).await;
+    println!("who waits behind the layer: a future of {own} bytes, {beyond} beyond it");
+    assert!(own <= 160 && beyond <= 2176, "a future of {own} bytes, {beyond} beyond it");
+}
+
+/// By each of those who come after the first: the size of its future, and what that has allocated once it waits.
+async fn held_by_who_waits<F: Future>(ask: impl Fn() -> F) -> (usize, usize) {
+    let mut first = Box::pin(ask());
+    assert!(first.as_mut().now_or_never().is_none());
+    tokio::task::yield_now().await;
+    let mut waiting = Vec::with_capacity(WAITERS);
+    let held = allocation_counter::measure(|| {
+        for _ in 0..WAITERS {
+            let mut waits = Box::pin(ask());
+            assert!(waits.as_mut().now_or_never().is_none());
+            waiting.push(waits);
+        }
+    });
+    let held = usize::try_from(held.bytes_current).expect("they hold something") / WAITERS;
+    (size_of::<F>(), held - size_of::<F>())
 }
 
 /// Everything is counted that happens in the process meanwhile: this thread runs the connection as well, of which the
@@ -165,6 +210,7 @@ fn described(response: http::response::Builder) -> Response<Full<Bytes>> {
     response.body(Full::new(Bytes::from_static(&[b'x'; 1024]))).expect("a response")
 }
 
+const WAITERS: usize = 1000;
 const MOST: u64 = 10;
 #[cfg(feature = "redis")]
 const MOST_OVER_REDIS: u64 = 17;

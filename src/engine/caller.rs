@@ -23,7 +23,11 @@ use crate::{
     store::{BoxFuture, Inbox, Right, StoreError, Token},
     telemetry,
 };
-use std::{future::Future, marker::PhantomData};
+use futures_util::future::Either;
+use std::{
+    future::{Future, Ready, ready},
+    marker::PhantomData,
+};
 use tokio::time::{Instant, timeout_at};
 
 /// Where a computation goes that outlives its caller.
@@ -44,9 +48,9 @@ pub(super) struct Caller<'a, R, J> {
     /// What was passed on the way to its place.
     trail: Vec<Live>,
     /// Where the store has sent it, and past how many, if it has gone on from there by memory alone.
-    recalled: Option<(Address, usize)>,
+    recalled: Option<Box<(Address, usize)>>,
     /// Where it asks, if that is from within another computation.
-    noted: Option<Waiting>,
+    noted: Option<Box<Waiting>>,
     /// Whether it was sent on by a computation that it had waited for: what that one has made counts.
     waited: bool,
     /// Where it asks after it has met an answer that was too old for it: it joins no flight that has one already.
@@ -65,6 +69,21 @@ enum Round<'a, R> {
     Beneath(Hop, BoxFetch<'a, R>),
 }
 
+/// The rest of a round that takes its time. In a box: else the future of every hit would have room for it, ten times
+/// what the hit itself needs, and would be moved with it; and whoever waits would hold room for all that may come after.
+type Aside<'s, 'a, R> = BoxFuture<'s, Round<'a, R>>;
+
+/// The rest of a round, which may be there already.
+type Step<'s, 'a, R> = Either<Ready<Round<'a, R>>, Aside<'s, 'a, R>>;
+
+fn done<'a, R>(round: Round<'a, R>) -> Step<'a, 'a, R> {
+    Either::Left(ready(round))
+}
+
+fn aside<'s, 'a, R>(rest: impl Future<Output = Round<'a, R>> + Send + 's) -> Step<'s, 'a, R> {
+    Either::Right(Box::pin(rest))
+}
+
 impl<'a, R: Send + 'a, J: Judge<R> + Clone + Send + Sync + 'static> Caller<'a, R, J> {
     pub(super) fn new(place: Place, judge: J, spawn: Option<Spawn<'a>>) -> Self {
         let leading = LEADING.try_with(Clone::clone).unwrap_or_default();
@@ -76,7 +95,7 @@ impl<'a, R: Send + 'a, J: Judge<R> + Clone + Send + Sync + 'static> Caller<'a, R
         Self { place, judge, spawn, asked, budget, give_up, leading, trail, recalled, noted, waited, newer, answer }
     }
 
-    pub(super) async fn ask(mut self, fetch: BoxFetch<'a, R>) -> (R, CacheVerdict) {
+    pub(super) async fn ask(&mut self, fetch: BoxFetch<'a, R>) -> (R, CacheVerdict) {
         let (answer, verdict) = self.answer(fetch).await;
         let took = || Timestamp::now().since(self.asked);
         telemetry::answered(&self.place.engine.stats, &self.place.at, verdict, took);
@@ -88,7 +107,7 @@ impl<'a, R: Send + 'a, J: Judge<R> + Clone + Send + Sync + 'static> Caller<'a, R
         let entry = self.find().await.ok()??;
         let now = Timestamp::now();
         let served = matches!(self.judge.judge(&entry, now), Verdict::Serve | Verdict::ServeAndRefresh);
-        let answer = (served && !is_marker(&entry, now)).then(|| self.judge.read(&entry))??;
+        let answer = (served && !is_marker(&entry, now)).then(|| self.judge.read(&entry, now))??;
         let verdict = of_stored(&entry, now);
         telemetry::answered(&self.place.engine.stats, &self.place.at, verdict, || now.since(self.asked));
         Some((answer, verdict))
@@ -117,81 +136,95 @@ impl<'a, R: Send + 'a, J: Judge<R> + Clone + Send + Sync + 'static> Caller<'a, R
                 }
             };
         }
-        aside(self.alone(fetch)).await
+        Box::pin(self.alone(fetch)).await
     }
 
     async fn round(&mut self, fetch: BoxFetch<'a, R>) -> Round<'a, R> {
+        let fetch = match self.join(fetch) {
+            Ok(joined) => return joined.await,
+            Err(unused) => unused,
+        };
+        let found = self.find().await;
+        self.after_lookup(found, fetch).await
+    }
+
+    /// What can be done without asking the store. The fetch comes back if that is nothing.
+    fn join<'s>(&'s mut self, fetch: BoxFetch<'a, R>) -> Result<Aside<'s, 'a, R>, BoxFetch<'a, R>> {
         if self.newer == Some(Scope::Local) {
-            return aside(self.local(Start::Overdue, None, fetch)).await;
+            return Ok(self.local(Start::Overdue, None, fetch));
         }
         self.come_back();
         // A flight is joined without a lookup, unless what it has seen is good enough for this caller, or not for it.
         if let Some(join) = self.place.engine.flights.join(&self.place.at, self.wanted(None))
             && !join.seen().is_some_and(|seen| self.servable(seen) || self.declines(seen) || self.is_told_to_pass(seen))
         {
-            return aside(self.wait(join, fetch)).await;
+            return Ok(Box::pin(self.wait(join, fetch)));
         }
-        if !self.is_within() && self.place.engine.dropped.take(&self.place.at) {
-            return aside(self.compute(None, fetch)).await;
+        match !self.is_within() && self.place.engine.dropped.take(&self.place.at) {
+            true => Ok(self.compute(None, fetch)),
+            false => Err(fetch),
         }
-        let found = match self.find().await {
-            Ok(found) => found,
-            Err(_) if self.is_within() => return aside(self.answer_alone(fetch)).await,
-            Err(error) => return aside(self.without_store(error, fetch)).await,
-        };
+    }
+
+    /// What is done with what the store has said.
+    fn after_lookup<'s>(&'s self, found: Result<Option<Entry>, StoreError>, fetch: BoxFetch<'a, R>) -> Step<'s, 'a, R> {
         if self.is_within() {
-            return aside(self.answer_alone(fetch)).await;
+            return aside(self.answer_alone(fetch));
         }
+        let entry = match found {
+            Ok(Some(entry)) => entry,
+            Ok(None) => return Either::Right(self.compute(None, fetch)),
+            Err(error) => return self.without_store(error, fetch),
+        };
         let now = Timestamp::now();
-        let Some(entry) = found else { return aside(self.compute(None, fetch)).await };
         if is_marker(&entry, now) {
             let marker = entry.meta().id;
             return match entry.meta().kind {
-                Kind::PassStore => aside(self.local(Start::PassStore(marker), None, fetch)).await,
-                _ if !self.judge.heeds(entry.meta().codec) => aside(self.compute(Some(entry), fetch)).await,
-                Kind::Pass | Kind::Value => aside(self.pass(marker, fetch)).await,
+                Kind::PassStore => Either::Right(self.local(Start::PassStore(marker), None, fetch)),
+                _ if !self.judge.heeds(entry.meta().codec) => Either::Right(self.compute(Some(entry), fetch)),
+                Kind::Pass | Kind::Value => aside(self.pass(marker, fetch)),
             };
         }
         if self.waited
             && entry.meta().answered >= self.asked
-            && let Some(answer) = self.judge.read(&entry)
+            && let Some(answer) = self.judge.read(&entry, now)
         {
-            return Round::Answer(answer, CacheVerdict::Coalesced);
+            return done(Round::Answer(answer, CacheVerdict::Coalesced));
         }
         match self.judge.judge(&entry, now) {
-            Verdict::Serve => match self.judge.read(&entry) {
-                Some(answer) => Round::Answer(answer, of_stored(&entry, now)),
-                None => aside(self.compute(Some(entry), fetch)).await,
+            Verdict::Serve => match self.judge.read(&entry, now) {
+                Some(answer) => done(Round::Answer(answer, of_stored(&entry, now))),
+                None => Either::Right(self.compute(Some(entry), fetch)),
             },
-            Verdict::ServeAndRefresh => match self.judge.read(&entry) {
-                Some(answer) => aside(self.refresh(entry, answer, fetch)).await,
-                None => aside(self.compute(Some(entry), fetch)).await,
+            Verdict::ServeAndRefresh => match self.judge.read(&entry, now) {
+                Some(answer) => aside(self.refresh(entry, answer, fetch)),
+                None => Either::Right(self.compute(Some(entry), fetch)),
             },
-            Verdict::Validate | Verdict::Ignore | Verdict::Beneath => aside(self.compute(Some(entry), fetch)).await,
-            Verdict::Decline => aside(self.answer_alone(fetch)).await,
+            Verdict::Validate | Verdict::Ignore | Verdict::Beneath => Either::Right(self.compute(Some(entry), fetch)),
+            Verdict::Decline => aside(self.answer_alone(fetch)),
         }
     }
 
     /// Opens the flight of the fleet, or joins it.
-    async fn compute(&self, seen: Option<Entry>, fetch: BoxFetch<'a, R>) -> Round<'a, R> {
+    fn compute<'s>(&'s self, seen: Option<Entry>, fetch: BoxFetch<'a, R>) -> Aside<'s, 'a, R> {
         match self.place.engine.flights.enter(&self.place.at, Scope::Fleet, seen.clone(), self.wanted(None)) {
-            Ok(join) => self.wait(join, fetch).await,
-            Err(flight) => self.fly(flight, Start::Fleet { behind: false }, seen, fetch).await,
+            Ok(join) => Box::pin(self.wait(join, fetch)),
+            Err(flight) => Box::pin(self.fly(flight, Start::Fleet { behind: false }, seen, fetch)),
         }
     }
 
     /// Opens the flight of this process, or joins one that began after `since`.
-    async fn local(&self, start: Start, since: Option<Timestamp>, fetch: BoxFetch<'a, R>) -> Round<'a, R> {
+    fn local<'s>(&'s self, start: Start, since: Option<Timestamp>, fetch: BoxFetch<'a, R>) -> Aside<'s, 'a, R> {
         match self.place.engine.flights.enter(&self.place.at, Scope::Local, None, self.wanted(since)) {
-            Ok(join) => self.wait_for_local(join, fetch).await,
-            Err(flight) => self.fly(flight, start, None, fetch).await,
+            Ok(join) => Box::pin(self.wait_for_local(join, fetch)),
+            Err(flight) => Box::pin(self.fly(flight, start, None, fetch)),
         }
     }
 
-    async fn without_store(&self, error: StoreError, fetch: BoxFetch<'a, R>) -> Round<'a, R> {
+    fn without_store<'s>(&'s self, error: StoreError, fetch: BoxFetch<'a, R>) -> Step<'s, 'a, R> {
         match self.place.config.outage {
-            Outage::FailOpen => self.local(Start::Outage, None, fetch).await,
-            Outage::FailClosed => self.refuse(Error::store_down(error.into())),
+            Outage::FailOpen => Either::Right(self.local(Start::Outage, None, fetch)),
+            Outage::FailClosed => done(self.refuse(Error::store_down(error.into()))),
         }
     }
 
@@ -240,7 +273,8 @@ impl<'a, R: Send + 'a, J: Judge<R> + Clone + Send + Sync + 'static> Caller<'a, R
 
     /// The entry as an answer, if it may stand in for one that failed.
     fn forgiven(&self, entry: &Entry) -> Option<R> {
-        self.judge.forgives(entry, Timestamp::now()).then(|| self.judge.read(entry))?
+        let now = Timestamp::now();
+        self.judge.forgives(entry, now).then(|| self.judge.read(entry, now))?
     }
 
     /// The entry, of which the store has said that it stands, or no answer.
@@ -286,12 +320,6 @@ impl<'a, R: Send + 'a, J: Judge<R> + Clone + Send + Sync + 'static> Caller<'a, R
     async fn alone(&self, fetch: BoxFetch<'a, R>) -> (R, CacheVerdict) {
         (fetch(Turn::Alone).await.own, CacheVerdict::Bypassed)
     }
-}
-
-/// What is aside of the path of a hit goes into a box: else the future of every hit would have room for it, ten times
-/// what the hit itself needs, and would be moved with it.
-fn aside<'f, T>(future: impl Future<Output = T> + Send + 'f) -> BoxFuture<'f, T> {
-    Box::pin(future)
 }
 
 /// What an entry that is served as it is makes of an answer.

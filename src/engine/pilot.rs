@@ -191,11 +191,11 @@ impl<'a, R: Send + 'a, J: Judge<R> + Clone + Send + Sync + 'static> Pilot<'a, R,
             });
         }
         // What this flight waited for counts, however short its lifetime: else those who wait would lead in turn.
-        if awaited.contains(&id) && self.judge.read(&entry).is_some() {
+        if awaited.contains(&id) && self.judge.read(&entry, now).is_some() {
             return Some(Hit::Land(State::Filled(Arc::new(entry.into()))));
         }
         match self.judge.judge(&entry, now) {
-            Verdict::Serve | Verdict::ServeAndRefresh if self.judge.read(&entry).is_some() => {
+            Verdict::Serve | Verdict::ServeAndRefresh if self.judge.read(&entry, now).is_some() => {
                 Some(Hit::Land(State::Found(entry)))
             }
             // Each one who joined judges it, and finds another way.
@@ -267,7 +267,7 @@ impl<'a, R: Send + 'a, J: Judge<R> + Clone + Send + Sync + 'static> Pilot<'a, R,
     ) {
         let tombstone = code.and_then(|code| self.run.place.config.tombstone(code));
         let now = Timestamp::now();
-        let usable = |entry: &mut Entry| self.judge.forgives(entry, now) && self.judge.read(entry).is_some();
+        let usable = |entry: &mut Entry| self.judge.forgives(entry, now) && self.judge.read(entry, now).is_some();
         let claim = match self.run.seen.take_if(usable) {
             // Only a lease that still stands vouches for the entry: an invalidation would have taken both.
             Some(stale) if claim.lease().is_some() => {

@@ -21,7 +21,7 @@ pub(crate) trait Judge<R> {
     /// Whether the entry may stand in for a fetch that failed.
     fn forgives(&self, entry: &Entry, now: Timestamp) -> bool;
     /// The entry as an answer, whatever its age. `None` if it does not decode: a miss.
-    fn read(&self, entry: &Entry) -> Option<R>;
+    fn read(&self, entry: &Entry, now: Timestamp) -> Option<R>;
     /// Where the answer is, according to an entry of which [`judge`](Self::judge) said *beneath*. `None` if that does not
     /// decode: a miss.
     fn beneath(&self, index: &Entry) -> Option<Hop> {

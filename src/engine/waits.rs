@@ -21,11 +21,11 @@ pub(super) struct Waiting {
 }
 
 impl Waiting {
-    /// Takes note of the question, if it is asked within a computation of this engine.
-    pub(super) fn enter(place: &Place, leading: &[Led]) -> Option<Self> {
+    /// Takes note of the question, if it is asked within a computation of this engine. In a box: few questions are.
+    pub(super) fn enter(place: &Place, leading: &[Led]) -> Option<Box<Self>> {
         let by = innermost(place, leading)?;
         place.engine.waits.lock().entry(by.clone()).or_default().push(resource(&place.at));
-        Some(Self { place: place.clone(), by })
+        Some(Box::new(Self { place: place.clone(), by }))
     }
 }
 

@@ -134,7 +134,7 @@ macro_rules! judges {
                 self.knows(entry) && policy::forgives(entry, now)
             }
 
-            fn read(&self, entry: &Entry) -> Option<Result<$answer, Error>> {
+            fn read(&self, entry: &Entry, _: Timestamp) -> Option<Result<$answer, Error>> {
                 self.knows(entry).then(|| self.$decode(entry.payload()))?.map(Ok)
             }
 

@@ -5,6 +5,7 @@ use super::{
     head::{self, Stored},
     index::{self, INDEX, Selected},
     reply::Reply,
+    rules::Rules,
     semantics::{
         request::{Credentials, Wish},
         reuse::{self, Ages, Reuse},
@@ -25,11 +26,11 @@ use crate::{
 use http::{HeaderMap, StatusCode};
 use std::{borrow::Borrow, marker::PhantomData, sync::Arc, time::Duration};
 
-/// A request, `H` its head.
-pub(super) struct Asking<H, B, E> {
+/// A request, `H` its head, under the settings `C`.
+pub(super) struct Asking<H, C, B, E> {
     pub(super) wish: Wish,
     pub(super) headers: H,
-    pub(super) config: Arc<Config>,
+    pub(super) config: C,
     pub(super) asked: Timestamp,
     pub(super) early: Early,
     pub(super) of: PhantomData<fn() -> (B, E)>,
@@ -60,13 +61,17 @@ pub(super) enum Blame {
     Credentials,
 }
 
-impl<H: Borrow<HeaderMap>, B, E> Asking<H, B, E> {
+impl<H: Borrow<HeaderMap>, C: Borrow<Config>, B, E> Asking<H, C, B, E> {
+    fn rules(&self) -> &Rules {
+        &self.config.borrow().rules
+    }
+
     fn reply(&self) -> Reply<'_> {
         Reply { wish: &self.wish, request: self.headers.borrow() }
     }
 
     /// The stored response, if it is one, and for this request.
-    fn stored(&self, entry: &Entry) -> Option<Arc<Stored>> {
+    fn stored<'e>(&self, entry: &'e Entry) -> Option<&'e Stored> {
         stored(entry).filter(|stored| stored.facts.open.admits(self.wish.credentials))
     }
 
@@ -82,21 +87,21 @@ impl<H: Borrow<HeaderMap>, B, E> Asking<H, B, E> {
     }
 }
 
-impl<H: Borrow<HeaderMap>, B, E> Judge<Answer<B, E>> for Asking<H, B, E> {
+impl<H: Borrow<HeaderMap>, C: Borrow<Config>, B, E> Judge<Answer<B, E>> for Asking<H, C, B, E> {
     fn judge(&self, entry: &Entry, now: Timestamp) -> Verdict {
         let freshness = policy::freshness(entry, now);
         if entry.meta().kind == Kind::Value && entry.meta().codec == INDEX {
             return if freshness == Freshness::Fresh { Verdict::Beneath } else { Verdict::Ignore };
         }
         let Some(stored) = stored(entry) else { return Verdict::Ignore };
-        let facts = stored.facts;
+        let facts = &stored.facts;
         if !facts.open.admits(self.wish.credentials) {
             return Verdict::Decline;
         }
         let (here, fresh_for) = (entry.age(now), entry.meta().lifetimes.fresh_for);
         let early = || !facts.immutable && self.early.is_due(entry, now);
         let ages = Ages { age: here + stored.age, here, fresh_for };
-        match reuse::reuse(&facts, &self.wish.demand, ages) {
+        match reuse::reuse(facts, &self.wish.demand, ages) {
             Reuse::Fresh if early() => Verdict::ServeAndRefresh,
             Reuse::Fresh | Reuse::Stale => Verdict::Serve,
             Reuse::Expired if freshness == Freshness::Revalidate => Verdict::ServeAndRefresh,
@@ -112,23 +117,22 @@ impl<H: Borrow<HeaderMap>, B, E> Judge<Answer<B, E>> for Asking<H, B, E> {
         accepted || policy::forgives(entry, now)
     }
 
-    fn read(&self, entry: &Entry) -> Option<Answer<B, E>> {
+    fn read(&self, entry: &Entry, now: Timestamp) -> Option<Answer<B, E>> {
         let stored = self.stored(entry)?;
-        let (now, fresh_for) = (Timestamp::now(), entry.meta().lifetimes.fresh_for);
-        let age = entry.age(now);
-        let left = |span: Duration, of: Duration| span.saturating_sub(of).as_millis().div_ceil(1000) as i64;
-        let ttl = left(fresh_for, age) - left(age, fresh_for);
-        Some(Ok(self.reply().stored(&stored, age + stored.age, Note::Ttl(ttl))))
+        let (age, fresh_for) = (entry.age(now), entry.meta().lifetimes.fresh_for);
+        let seconds = |span: Duration| (span.as_secs() + u64::from(span.subsec_millis() > 0)) as i64;
+        let ttl = seconds(fresh_for.saturating_sub(age)) - seconds(age.saturating_sub(fresh_for));
+        Some(Ok(self.reply().stored(stored, age + stored.age, Note::Ttl(ttl))))
     }
 
     fn beneath(&self, index: &Entry) -> Option<Hop> {
-        (index.meta().codec == INDEX).then(|| index::follow(index, self.headers.borrow(), &self.config.rules))?
+        (index.meta().codec == INDEX).then(|| index::follow(index, self.headers.borrow(), self.rules()))?
     }
 
     fn share(&self, live: &Live) -> Offer<Answer<B, E>> {
         let Some(shared) = live.downcast_ref::<InTransit>() else { return Offer::Declined };
         let hop = shared.selected.as_ref().and_then(|selected| {
-            let hop = index::hop(shared.id, selected.fields.clone(), self.headers.borrow(), &self.config.rules);
+            let hop = index::hop(shared.id, selected.fields.clone(), self.headers.borrow(), self.rules());
             (hop.variant != selected.variant).then_some(hop)
         });
         let admitted = shared.open.admits(self.wish.credentials);
@@ -167,7 +171,7 @@ impl<H: Borrow<HeaderMap>, B, E> Judge<Answer<B, E>> for Asking<H, B, E> {
     }
 }
 
-impl<H: Clone, B, E> Clone for Asking<H, B, E> {
+impl<H: Clone, C: Clone, B, E> Clone for Asking<H, C, B, E> {
     fn clone(&self) -> Self {
         let Self { wish, asked, early, of, .. } = *self;
         Self { wish, headers: self.headers.clone(), config: self.config.clone(), asked, early, of }
@@ -175,9 +179,9 @@ impl<H: Clone, B, E> Clone for Asking<H, B, E> {
 }
 
 /// The response that the entry is.
-pub(super) fn stored(entry: &Entry) -> Option<Arc<Stored>> {
+pub(super) fn stored(entry: &Entry) -> Option<&Stored> {
     let is_response = entry.meta().kind == Kind::Value && entry.meta().codec == RESPONSE;
-    is_response.then(|| entry.payload().live(head::decode))?
+    is_response.then(|| entry.payload().look(head::decode))?
 }
 
 /// Tells stored responses from typed values, and from other formats of the head.

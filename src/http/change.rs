@@ -4,7 +4,7 @@ use super::{
     key::{Class, Target},
     origin,
     semantics::invalidation,
-    service::{Answer, GuardService},
+    service::{GuardService, Stamped},
     status,
 };
 use crate::{
@@ -18,24 +18,24 @@ use tower_service::Service;
 
 impl<S> GuardService<S> {
     /// Sends on what may change the resource. When its client hears that it has, no fetch that began before will land.
-    pub(super) async fn change<Req, B>(self, request: Request<Req>) -> Answer<B, S::Error>
+    pub(super) async fn change<Req, B>(self, request: Request<Req>) -> Stamped<B, S::Error>
     where
         S: Service<Request<Req>, Response = Response<B>>,
     {
         let target = Target::of(&request);
         let (uri, mut places) = (target.uri(), self.guard.places(target));
         let fields = request.headers().clone();
-        let response = origin::alone(self.inner, request, "method").await?;
-        if invalidation::invalidates(response.status()) {
+        let noted = origin::alone(self.inner, request, "method").await?;
+        if invalidation::invalidates(noted.response.status()) {
             if let Some(uri) = &uri {
-                for path in invalidation::also(uri, response.headers()) {
+                for path in invalidation::also(uri, noted.response.headers()) {
                     places.extend(self.guard.places(Target::of_uri(uri).to(path.as_str()).with(&fields)));
                 }
             }
             // What is not acknowledged is tried again behind; the client's change has been made all the same.
             join_all(places.into_iter().map(Place::invalidate)).await;
         }
-        Ok(status::stamp(response, CacheVerdict::Bypassed, None))
+        Ok(status::stamp(noted, CacheVerdict::Bypassed, None))
     }
 }
 

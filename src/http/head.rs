@@ -1,13 +1,18 @@
 //! The head of a response as it is stored, before its body.
 
-use super::semantics::{fields, reuse::Facts, storing::Open};
+use super::{
+    semantics::{fields, reuse::Facts, storing::Open},
+    status::CACHE_STATUS,
+};
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use std::time::Duration;
 
 /// A response as it is stored and shared: the end-to-end head, what has been derived from it, the body.
 pub(super) struct Stored {
     pub(super) status: StatusCode,
+    /// With room for what each answer says anew: an empty `Age` and an empty `Cache-Status`, since a map that grows is
+    /// copied once more.
     pub(super) headers: HeaderMap,
     /// The age with which it came.
     pub(super) age: Duration,
@@ -41,6 +46,9 @@ pub(super) fn decode(payload: &Bytes) -> Option<Stored> {
         let value = HeaderValue::from_maybe_shared(payload.slice_ref(value)).ok()?;
         headers.try_append(HeaderName::from_bytes(name.as_bytes()).ok()?, value).ok()?;
     }
+    for said_anew in [header::AGE, CACHE_STATUS] {
+        headers.try_insert(said_anew, HeaderValue::from_static("")).ok()?;
+    }
     let (status, age) = (StatusCode::from_u16(status).ok()?, Duration::from_millis(age));
     Some(Stored { status, headers, age, facts, body: payload.slice_ref(rest) })
 }
@@ -72,7 +80,8 @@ mod tests {
         payload.extend_from_slice(b"body");
         let payload = Bytes::from(payload);
         let stored = decode(&payload).expect("decodes");
-        headers.remove("age");
+        headers.insert("age", HeaderValue::from_static(""));
+        headers.insert("cache-status", HeaderValue::from_static(""));
         assert_eq!((stored.status, stored.age, stored.facts), (StatusCode::NOT_FOUND, AGE, FACTS));
         assert_eq!((&stored.headers, &stored.body[..]), (&headers, &b"body"[..]));
         assert!(payload.as_ptr_range().contains(&stored.headers["x-bytes"].as_bytes().as_ptr()));
@@ -87,7 +96,7 @@ mod tests {
             Bytes::from(bincode::encode_to_vec(head, bincode::config::standard()).expect("encodes"))
         };
         let fields = vec![("link", &b"<a>"[..]); 40_000];
-        assert_eq!(decode(&payload(fields)).expect("decodes").headers.len(), 40_000);
+        assert_eq!(decode(&payload(fields)).expect("decodes").headers.len(), 40_002);
         let names: Vec<_> = (0..40_000).map(|n| format!("x-{n}")).collect();
         assert!(decode(&payload(names.iter().map(|name| (name.as_str(), &b""[..])).collect())).is_none());
     }

@@ -22,9 +22,13 @@ pub(super) enum Class {
 
 impl<'a> Target<'a> {
     pub(super) fn of<B>(request: &'a Request<B>) -> Self {
-        let uri = original_uri(request);
-        let host = || request.headers().get(header::HOST).map(HeaderValue::as_bytes).unwrap_or_default();
-        Self { authority: authority(uri).unwrap_or_else(host), fields: Some(request.headers()), ..Self::of_uri(uri) }
+        Self::at(original_uri(request), request.headers().get(header::HOST), request.headers())
+    }
+
+    fn at(uri: &'a Uri, host: Option<&'a HeaderValue>, fields: &'a HeaderMap) -> Self {
+        let target = Self::of_uri(uri);
+        let host = || host.map(HeaderValue::as_bytes).unwrap_or_default();
+        Self { authority: uri.authority().map_or_else(host, |_| target.authority), fields: Some(fields), ..target }
     }
 
     pub(super) fn of_uri(uri: &'a Uri) -> Self {
@@ -48,16 +52,20 @@ impl<'a> Target<'a> {
         Self { path, ..self }
     }
 
-    /// Whether a request names one resource, whoever reads it. Handlers go by `Host` where the key goes by the target's
-    /// authority (RFC 9112 §3.2.2), and a target that is nothing but an authority (§3.2.3) has the key of the root, which
-    /// no router takes it for.
-    pub(super) fn is_clear<B>(request: &Request<B>, rules: &Rules) -> bool {
+    /// That of a request that names one resource, whoever reads it. Handlers go by `Host` where the key goes by the
+    /// target's authority (RFC 9112 §3.2.2), and a target that is nothing but an authority (§3.2.3) has the key of the
+    /// root, which no router takes it for.
+    pub(super) fn clear<B>(request: &'a Request<B>, rules: &Rules) -> Option<Self> {
         let uri = original_uri(request);
         let mut hosts = request.headers().get_all(header::HOST).iter();
-        let named = |host: &HeaderValue| authority(uri).is_none_or(|named| named.eq_ignore_ascii_case(host.as_bytes()));
-        let one_host = hosts.next().is_none_or(named) && hosts.next().is_none();
+        let host = hosts.next();
+        let target = Self::at(uri, host, request.headers());
+        let is_it = |host: &HeaderValue| target.authority.eq_ignore_ascii_case(host.as_bytes());
+        let named = uri.authority().is_none() || host.is_none_or(is_it);
+        let one_host = named && hosts.next().is_none();
         let of_http = matches!(uri.scheme_str(), None | Some("http" | "https"));
-        of_http && uri.path_and_query().is_some() && (one_host || rules.any_host) && !Target::of_uri(uri).is_long()
+        let clear = of_http && uri.path_and_query().is_some() && (one_host || rules.any_host) && !target.is_long();
+        clear.then_some(target)
     }
 
     /// RFC 9110 §4.1 has nobody support more than 8000 bytes. Clients choose them, and tables of keys are to stay small:
@@ -81,7 +89,7 @@ impl<'a> Target<'a> {
         };
         let authority = if rules.any_host { &b"*"[..] } else { self.authority };
         // A Host that is no authority must not reach into the path of another: only here can a NUL stand.
-        let fence: &[u8] = if authority.iter().any(|byte| b"/?#".contains(byte)) { b"\0" } else { b"" };
+        let fence: &[u8] = if authority.iter().any(|byte| matches!(byte, b'/' | b'?' | b'#')) { b"\0" } else { b"" };
         let prefix = method.len() + self.scheme.len() + 3;
         let mut key = Vec::with_capacity(prefix + authority.len() + fence.len() + self.path.len());
         for part in [method.as_bytes(), self.scheme.as_bytes(), b"://", authority, fence, self.path.as_bytes()] {

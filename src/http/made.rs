@@ -16,7 +16,7 @@ use super::{
         validation,
     },
     service::Answer,
-    status::Note,
+    status::{Note, Noted},
     vary::Selecting,
 };
 use crate::{
@@ -210,7 +210,7 @@ impl Made<'_> {
         Reply { wish: &self.call.wish, request: &self.call.client }
     }
 
-    fn own<B>(&self, response: Response<GuardBody<B>>, stored: bool) -> Response<GuardBody<B>> {
+    fn own<B>(&self, response: Response<GuardBody<B>>, stored: bool) -> Noted<GuardBody<B>> {
         let note = Note::Forwarded { why: self.why, status: self.status.as_u16(), stored };
         self.reply().own(response, note)
     }

@@ -6,7 +6,7 @@ use super::{
     made::Made,
     semantics::{fields, freshness::Times, request::Wish, validation},
     service::Answer,
-    status::Note,
+    status::{Note, Noted},
 };
 use crate::{
     clock::{self, Timestamp},
@@ -23,6 +23,7 @@ use tower_service::Service;
 /// A request, without what is sent on.
 pub(super) struct Call {
     pub(super) wish: Wish,
+    /// Its head, which is not in what is sent on until it is.
     pub(super) client: Arc<HeaderMap>,
     pub(super) place: Place,
 }
@@ -39,6 +40,7 @@ impl Call {
         S: Service<Request<Req>, Response = Response<B>>,
         B: Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
     {
+        *request.headers_mut() = HeaderMap::clone(&self.client);
         let (id, trail, seen) = match turn {
             Turn::Lead { id, trail, seen, .. } => {
                 validation::strip(request.headers_mut());
@@ -50,7 +52,7 @@ impl Call {
         let why = why(seen.as_ref(), &trail);
         let known = seen.as_ref().and_then(stored).filter(|stored| stored.status == StatusCode::OK);
         let age = seen.as_ref().map(|seen| seen.age(Timestamp::now())).unwrap_or_default();
-        let conditions = known.as_ref().map(|known| validation::conditions(&known.headers)).unwrap_or_default();
+        let conditions = known.map(|known| validation::conditions(&known.headers)).unwrap_or_default();
         let known = known.filter(|_| !conditions.is_empty());
         request.headers_mut().extend(conditions);
         let asked = clock::wall();
@@ -64,12 +66,12 @@ impl Call {
         match known.filter(|_| status == StatusCode::NOT_MODIFIED) {
             None => made.answered(response),
             Some(known) if validation::freshens(&known.headers, response.headers()) => {
-                made.confirmed(&known, response.headers())
+                made.confirmed(known, response.headers())
             }
             Some(known) => {
                 // As long as it is here it would be asked about again.
                 let _ = self.place.clone().invalidate().await;
-                made.unconfirmed(&known, age)
+                made.unconfirmed(known, age)
             }
         }
     }
@@ -98,10 +100,9 @@ pub(super) async fn alone<S, Req, B>(inner: S, request: Request<Req>, why: &'sta
 where
     S: Service<Request<Req>, Response = Response<B>>,
 {
-    let mut response = pass(call(inner, request).await?);
-    let status = response.status().as_u16();
-    super::status::note(response.extensions_mut(), Note::Forwarded { why, status, stored: false });
-    Ok(response)
+    let response = pass(call(inner, request).await?);
+    let note = Note::Forwarded { why, status: response.status().as_u16(), stored: false };
+    Ok(Noted { response, note: Some(note) })
 }
 
 /// The origin's own response, untouched: its first byte is passed on when it comes.

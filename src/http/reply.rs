@@ -8,11 +8,11 @@ use super::{
         request::Wish,
         validation,
     },
-    status::{self, Note},
+    status::{Note, Noted},
 };
 use crate::error::{Error, ErrorKind};
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Response, StatusCode, header, response::Parts};
+use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use std::time::Duration;
 
 /// To whom.
@@ -23,15 +23,15 @@ pub(super) struct Reply<'a> {
 
 impl Reply<'_> {
     /// From the cache.
-    pub(super) fn stored<B>(&self, stored: &Stored, age: Duration, note: Note) -> Response<GuardBody<B>> {
+    pub(super) fn stored<B>(&self, stored: &Stored, age: Duration, note: Note) -> Noted<GuardBody<B>> {
         let (head, whole) = (&stored.headers, &stored.body);
         if self.is_known(stored.status, head) {
             return not_modified(head, age, note);
         }
         let length = whole.len() as u64;
-        let cut = match self.wish.head {
-            true => Cut::Whole,
-            false => ranges::range(self.request, stored.status, head, length),
+        let cut = match self.wish.range {
+            true => ranges::range(self.request, stored.status, head, length),
+            false => Cut::Whole,
         };
         let (status, mut headers, mut body) = match cut {
             Cut::Whole => (stored.status, head.clone(), whole.clone()),
@@ -60,7 +60,7 @@ impl Reply<'_> {
         (status, headers, body): (StatusCode, HeaderMap, GuardBody<B>),
         age: Duration,
         note: Note,
-    ) -> Response<GuardBody<B>> {
+    ) -> Noted<GuardBody<B>> {
         if self.is_known(status, &headers) {
             return not_modified(&headers, age, note);
         }
@@ -68,22 +68,22 @@ impl Reply<'_> {
     }
 
     /// From its own call, whose conditions were not its own.
-    pub(super) fn own<B>(&self, response: Response<GuardBody<B>>, note: Note) -> Response<GuardBody<B>> {
+    pub(super) fn own<B>(&self, response: Response<GuardBody<B>>, note: Note) -> Noted<GuardBody<B>> {
         let (mut parts, mut body) = response.into_parts();
         if self.is_known(parts.status, &parts.headers) {
             parts.status = StatusCode::NOT_MODIFIED;
             (parts.headers, body) = (validation::not_modified(&parts.headers), GuardBody::stored(Bytes::new()));
         }
-        noted(parts, body, note)
+        Noted { response: Response::from_parts(parts, body), note: Some(note) }
     }
 
     /// RFC 9111 §4.3.2: whether the client has it already.
     fn is_known(&self, status: StatusCode, headers: &HeaderMap) -> bool {
-        validation::not_modified_since(self.request, status, headers)
+        self.wish.conditional && validation::not_modified_since(self.request, status, headers)
     }
 }
 
-fn not_modified<B>(headers: &HeaderMap, age: Duration, note: Note) -> Response<GuardBody<B>> {
+fn not_modified<B>(headers: &HeaderMap, age: Duration, note: Note) -> Noted<GuardBody<B>> {
     let headers = validation::not_modified(headers);
     respond(StatusCode::NOT_MODIFIED, headers, GuardBody::stored(Bytes::new()), age, note)
 }
@@ -94,21 +94,18 @@ fn respond<B>(
     body: GuardBody<B>,
     age: Duration,
     note: Note,
-) -> Response<GuardBody<B>> {
+) -> Noted<GuardBody<B>> {
     // RFC 9111 §5.1: the age it came with, and the time it has spent here.
-    headers.insert(header::AGE, age.as_secs().min(MOST_SECONDS).into());
-    let (mut parts, ()) = Response::new(()).into_parts();
-    (parts.status, parts.headers) = (status, headers);
-    noted(parts, body, note)
-}
-
-fn noted<B>(mut parts: Parts, body: GuardBody<B>, note: Note) -> Response<GuardBody<B>> {
-    status::note(&mut parts.extensions, note);
-    Response::from_parts(parts, body)
+    if let Ok(age) = HeaderValue::try_from(age.as_secs().min(MOST_SECONDS).to_string()) {
+        headers.insert(header::AGE, age);
+    }
+    let mut response = Response::new(body);
+    (*response.status_mut(), *response.headers_mut()) = (status, headers);
+    Noted { response, note: Some(note) }
 }
 
 /// A refusal is a response: the inner service's error type is not ours to make.
-pub(super) fn refused<B>(error: &Error) -> Response<GuardBody<B>> {
+pub(super) fn refused<B>(error: &Error) -> Noted<GuardBody<B>> {
     let status = match error.kind() {
         ErrorKind::FailedElsewhere => StatusCode::from_u16(error.code())
             .ok()
@@ -119,27 +116,25 @@ pub(super) fn refused<B>(error: &Error) -> Response<GuardBody<B>> {
         ErrorKind::Panicked => StatusCode::INTERNAL_SERVER_ERROR,
         _ => StatusCode::BAD_GATEWAY,
     };
-    let mut response = empty(status);
+    let mut refused = empty(status);
     if let Some(retry_in) = error.retry_in() {
         let seconds = retry_in.as_millis().div_ceil(1000).min(u128::from(u32::MAX)) as u32;
-        response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        refused.response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
     }
-    response
+    refused
 }
 
 /// RFC 9111 §5.2.1.7.
-pub(super) fn only_if_cached<B>() -> Response<GuardBody<B>> {
-    let mut response = empty(StatusCode::GATEWAY_TIMEOUT);
-    status::note(response.extensions_mut(), Note::Own("only-if-cached"));
-    response
+pub(super) fn only_if_cached<B>() -> Noted<GuardBody<B>> {
+    Noted { note: Some(Note::Own("only-if-cached")), ..empty(StatusCode::GATEWAY_TIMEOUT) }
 }
 
 /// Of the cache's own making, and for nobody else.
-pub(super) fn empty<B>(status: StatusCode) -> Response<GuardBody<B>> {
+pub(super) fn empty<B>(status: StatusCode) -> Noted<GuardBody<B>> {
     let mut response = Response::new(GuardBody::stored(Bytes::new()));
     *response.status_mut() = status;
     response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    response
+    Noted { response, note: None }
 }
 
 /// RFC 9111 §1.2.2.

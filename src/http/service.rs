@@ -9,7 +9,7 @@ use super::{
     origin::{self, Call},
     reply,
     semantics::request::{self, Asked, LookOnly, Wish},
-    status,
+    status::{self, Noted},
 };
 use crate::{
     clock::{self, Timestamp},
@@ -19,11 +19,14 @@ use crate::{
     key::Key,
     policy::Early,
 };
+use futures_util::FutureExt;
 use http::{Request, Response};
 use http_body::Body;
 use std::{
     fmt,
+    future::Future,
     marker::PhantomData,
+    mem,
     sync::Arc,
     task::{Context, Poll},
     time::Instant,
@@ -66,7 +69,9 @@ pub struct GuardService<S> {
     pub(super) guard: StampedeGuard,
 }
 
-pub(super) type Answer<B, E> = Result<Response<GuardBody<B>>, E>;
+/// What comes of a request, before and after it is stamped.
+pub(super) type Answer<B, E> = Result<Noted<GuardBody<B>>, E>;
+pub(super) type Stamped<B, E> = Result<Response<GuardBody<B>>, E>;
 
 impl<S, Req, B> Service<Request<Req>> for GuardService<S>
 where
@@ -88,80 +93,101 @@ where
         let has_body = !request.body().is_end_stream();
         let rules = &self.guard.config().rules;
         let wish = match request::asked(request.method(), request.headers(), has_body, rules) {
-            Asked::Cache(wish) if Target::is_clear(&request, rules) => wish,
-            Asked::Cache(_) => return ResponseFuture::slow(self.clone().forward(request, "request")),
+            Asked::Cache(wish) => wish,
             Asked::Forward(why) => return ResponseFuture::slow(self.clone().forward(request, why)),
             Asked::Unsafe => return ResponseFuture::slow(self.clone().change(request)),
         };
-        let mut place = self.guard.place(Target::of(&request).key(Class::Get, rules));
+        let Some(target) = Target::clear(&request, rules) else {
+            return ResponseFuture::slow(self.clone().forward(request, "request"));
+        };
+        let mut place = self.guard.place(target.key(Class::Get, rules));
         if let Some(Deadline(at)) = request.extensions().get() {
             place.deadline = Some((*at).into());
         }
-        let (headers, config, asked) = (request.headers(), place.config.clone(), Timestamp::now());
+        let (headers, config, asked) = (request.headers(), &*place.config, Timestamp::now());
         let early = config.policy.early(clock::draw);
         let asking = Asking { wish, headers, config, asked, early, of: PhantomData::<fn() -> (B, S::Error)> };
-        if let Some(Ok(hit)) = place.peek(&asking) {
+        if let Some(Ok(hit)) = place.peek(&asking, asked) {
             return ResponseFuture::ready(status::stamp(hit, CacheVerdict::Hit, shown(&place)));
         }
-        ResponseFuture::slow(self.clone().answer(request, place, wish, (asked, early)))
+        match wish.head || wish.look_only.is_some() {
+            true => ResponseFuture::slow(self.clone().look(request, place, wish, (asked, early))),
+            false => ResponseFuture::slow(self.clone().answer(request, place, wish, (asked, early))),
+        }
     }
 }
 
 impl<S> GuardService<S> {
-    async fn answer<Req, B>(
+    /// Waits, or leads.
+    fn answer<Req, B>(
+        self,
+        mut request: Request<Req>,
+        place: Place,
+        wish: Wish,
+        (asked, early): (Timestamp, Early),
+    ) -> impl Future<Output = Stamped<B, S::Error>> + Send
+    where
+        S: Service<Request<Req>, Response = Response<B>, Error: Send + 'static, Future: Send> + Clone + Send + 'static,
+        Req: Send + 'static,
+        B: Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
+    {
+        let (config, shown) = (place.config.clone(), shown(&place).cloned());
+        // In one place until somebody leads: most of those who come here wait.
+        let client = Arc::new(mem::take(request.headers_mut()));
+        let call = Call { wish, client: client.clone(), place: place.clone() };
+        let asking: Asking<_, _, B, S::Error> = Asking { wish, headers: client, config, asked, early, of: PhantomData };
+        let answer = place.resolve(asking, move |turn: Turn| call.make(self.inner, request, turn));
+        answer.map(move |(answer, verdict)| answer.map(|noted| status::stamp(noted, verdict, shown.as_ref())))
+    }
+
+    /// Looks first whether what is stored will do for a request that fetches nothing for the cache, or for a HEAD.
+    async fn look<Req, B>(
         self,
         request: Request<Req>,
         mut place: Place,
         wish: Wish,
         (asked, early): (Timestamp, Early),
-    ) -> Answer<B, S::Error>
+    ) -> Stamped<B, S::Error>
     where
         S: Service<Request<Req>, Response = Response<B>, Error: Send + 'static, Future: Send> + Clone + Send + 'static,
         Req: Send + 'static,
         B: Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
     {
         let (client, config, of) = (Arc::new(request.headers().clone()), place.config.clone(), PhantomData);
-        let asking: Asking<_, B, S::Error> = Asking { wish, headers: client.clone(), config, asked, early, of };
-        let mut get = None;
-        if wish.head || wish.look_only.is_some() {
-            if let Some((answer, verdict)) = place.clone().look(asking.clone()).await {
-                return answer.map(|response| status::stamp(response, verdict, shown(&place)));
-            }
-            match wish.look_only {
-                Some(LookOnly::Or504) => {
-                    let response = reply::only_if_cached();
-                    return Ok(status::stamp(response, CacheVerdict::Refused, shown(&place)));
-                }
-                Some(LookOnly::OrForward) => return self.forward(request, "miss").await,
-                // What is stored of a GET would have done; but the answer to a HEAD never fills it.
-                None => {
-                    get = Some(place.clone());
-                    place.at = self.guard.place(Target::of(&request).key(Class::Head, &place.config.rules)).at;
-                }
-            }
+        let asking: Asking<_, _, B, S::Error> = Asking { wish, headers: client, config, asked, early, of };
+        if let Some((answer, verdict)) = place.clone().look(asking.clone()).await {
+            return answer.map(|noted| status::stamp(noted, verdict, shown(&place)));
         }
-        let (inner, call) = (self.inner, Call { wish, client, place: place.clone() });
-        let (fetch, began) = (move |turn: Turn| call.make(inner, request, turn), clock::wall());
-        let (answer, verdict) = place.clone().resolve(asking.clone(), fetch).await;
-        let response = answer?;
-        let by_origin = matches!(verdict, CacheVerdict::Filled | CacheVerdict::Bypassed | CacheVerdict::FailedOpen);
-        if let (Some(get), true) = (get, by_origin) {
+        match wish.look_only {
+            Some(LookOnly::Or504) => {
+                return Ok(status::stamp(reply::only_if_cached(), CacheVerdict::Refused, shown(&place)));
+            }
+            Some(LookOnly::OrForward) => return self.forward(request, "miss").await,
+            None => {}
+        }
+        // What is stored of a GET would have done; but the answer to a HEAD never fills it.
+        let get = place.clone();
+        place.at = self.guard.place(Target::of(&request).key(Class::Head, &place.config.rules)).at;
+        let began = clock::wall();
+        let response = self.answer(request, place, wish, (asked, early)).await?;
+        let by_origin = [CacheVerdict::Filled, CacheVerdict::Bypassed, CacheVerdict::FailedOpen];
+        if response.extensions().get().is_some_and(|verdict| by_origin.contains(verdict)) {
             let (status, headers) = (response.status(), response.headers().clone());
             // RFC 9111 §4: of two, the most recent counts. What was stored meanwhile may be newer than this.
             if let Some(found) = get.found(asking).await.filter(|(_, entry)| entry.meta().answered < asked) {
                 confirm::after_head(found, &wish, began, status, &headers).await;
             }
         }
-        Ok(status::stamp(response, verdict, shown(&place)))
+        Ok(response)
     }
 
     /// As it is, for this client alone.
-    async fn forward<Req, B>(self, request: Request<Req>, why: &'static str) -> Answer<B, S::Error>
+    async fn forward<Req, B>(self, request: Request<Req>, why: &'static str) -> Stamped<B, S::Error>
     where
         S: Service<Request<Req>, Response = Response<B>>,
     {
-        let response = origin::alone(self.inner, request, why).await?;
-        Ok(status::stamp(response, CacheVerdict::Bypassed, None))
+        let noted = origin::alone(self.inner, request, why).await?;
+        Ok(status::stamp(noted, CacheVerdict::Bypassed, None))
     }
 }
 

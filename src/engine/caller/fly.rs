@@ -1,7 +1,8 @@
 //! A flight of one's own: from its take-off to what it comes to for whoever opened it.
 
-use super::{Caller, LATE, Round, aside};
+use super::{Caller, LATE, Round};
 use crate::{
+    clock::Timestamp,
     engine::{
         BoxFetch, CacheVerdict, Judge, Led,
         flight::{Flight, State},
@@ -35,7 +36,7 @@ impl<'a, R: Send + 'a, J: Judge<R> + Clone + Send + Sync + 'static> Caller<'a, R
             Ok(Landed::Own(answer, verdict) | Landed::OwnFailure(answer, verdict)) => Round::Answer(answer, verdict),
             Ok(Landed::Unused(State::Declined(error, standing), _)) => self.stale_or_refused(standing, error),
             Ok(Landed::Unused(state, fetch)) => self.settle(state, fetch).await,
-            Ok(Landed::Stale(entry)) => match self.judge.read(&entry) {
+            Ok(Landed::Stale(entry)) => match self.judge.read(&entry, Timestamp::now()) {
                 Some(answer) => Round::Answer(answer, CacheVerdict::Stale),
                 None => self.refuse(Error::new(ErrorKind::Codec, "the stale entry does not decode")),
             },
@@ -59,7 +60,7 @@ impl<'a, R: Send + 'a, J: Judge<R> + Clone + Send + Sync + 'static> Caller<'a, R
         let give_up = if scoped { self.give_up } else { self.budget };
         let run = Run { place, flight, seen, trail: self.trail.clone(), leading, give_up, scoped };
         let pilot = Pilot { judge: self.judge.clone(), own: Some(own), run };
-        let flight = aside(telemetry::in_current_span(pilot.fly(start, fetch)));
+        let flight = Box::pin(telemetry::in_current_span(pilot.fly(start, fetch)));
         match self.spawn {
             Some(spawn) => spawn(&self.place.engine, flight),
             None => flight.await,

@@ -64,13 +64,14 @@ impl<'a, R: Send + 'a, J: Judge<R> + Clone + Send + Sync + 'static> Caller<'a, R
         while let Some(hop) = self.place.remembered(&self.judge)
             && self.descend(hop)
         {}
-        self.recalled = Some(here);
+        self.recalled = Some(Box::new(here));
     }
 
     /// Back to where the store has sent it, before that is asked again: what it remembers may have been invalidated, and
     /// the entry beneath is still there.
     pub(super) fn come_back(&mut self) {
-        if let Some((at, passed)) = self.recalled.take() {
+        if let Some(recalled) = self.recalled.take() {
+            let (at, passed) = *recalled;
             self.place.at = at;
             self.trail.truncate(passed);
             self.noted = Waiting::enter(&self.place, &self.leading);

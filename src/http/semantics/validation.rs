@@ -43,7 +43,7 @@ pub(in crate::http) fn freshens(stored: &HeaderMap, answer: &HeaderMap) -> bool 
 /// RFC 9111 §3.2: the stored head with the fields of a newer one, which is dated already. It may have other terms, or be
 /// nobody's: it is to be judged again.
 pub(in crate::http) fn updated(stored: &HeaderMap, newer: &HeaderMap) -> HeaderMap {
-    let (mut head, mut newer) = (stored.clone(), end_to_end(newer));
+    let (mut head, mut newer) = (end_to_end(stored), end_to_end(newer));
     for field in OF_THE_BODY {
         newer.remove(field);
     }
