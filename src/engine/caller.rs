@@ -175,7 +175,7 @@ impl<'a, R: Send + 'a, J: Judge<R> + Clone + Send + Sync + 'static> Caller<'a, R
     /// Opens the flight of the fleet, or joins it.
     async fn compute(&self, seen: Option<Entry>, fetch: BoxFetch<'a, R>) -> Round<'a, R> {
         match self.place.engine.flights.enter(&self.place.at, Scope::Fleet, seen.clone(), self.wanted(None)) {
-            Ok(join) => self.wait(join, fetch).await,
+            Ok(join) => aside(self.wait(join, fetch)).await,
             Err(flight) => self.fly(flight, Start::Fleet { behind: false }, seen, fetch).await,
         }
     }

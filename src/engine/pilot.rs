@@ -218,7 +218,8 @@ impl<'a, R: Send + 'a, J: Judge<R> + Clone + Send + Sync + 'static> Pilot<'a, R,
 
     /// Fetches, and answers everybody who can be answered at the head.
     async fn lead(&mut self, mut claim: Claim, fetch: BoxFetch<'a, R>) -> Option<Left> {
-        let (began, deadline) = (Timestamp::now(), clock::in_future(self.run.place.config.max_fetch));
+        let now = clock::now();
+        let (began, deadline) = (Timestamp::of(now), now + self.run.place.config.max_fetch);
         let fencing_token = claim.lease().map(|lease| lease.stamp);
         let (id, seen, trail) = (claim.id(), self.run.seen.clone(), self.run.trail.clone());
         let turn = Turn::Lead { id, trail, seen, deadline: deadline.into_std(), fencing_token };

@@ -175,7 +175,11 @@ impl Run {
         let Left { mut claim, deadline, rest } = left;
         match rest {
             Rest::Store(id, times, keep, end) => {
-                match self.attend(&mut claim, deadline, end.reached()).await.unwrap_or(Ended::BrokenOff) {
+                let ended = match end {
+                    End::Now(payload) => Ended::Payload(payload),
+                    end => self.attend(&mut claim, deadline, end.reached()).await.unwrap_or(Ended::BrokenOff),
+                };
+                match ended {
                     Ended::Payload(payload) => {
                         let made = Arc::new(Made::new(id, times, keep, payload));
                         // Joined while it is filled only if that is of use to those who come now.
