@@ -6,6 +6,7 @@
 //! miss                  -> open a flight (`pilot`): lead, wait for who leads, or go local
 //! ```
 
+mod beside;
 mod caller;
 mod flight;
 mod gate;
@@ -40,6 +41,7 @@ use crate::{
     store::{Inbox, Right, Store, Token},
     telemetry::{self, Stats},
 };
+use beside::Beside;
 use caller::Caller;
 use flight::Flights;
 use gate::Gates;

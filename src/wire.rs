@@ -15,7 +15,7 @@ pub(crate) use class::store_error;
 pub use connect::Connection;
 pub(crate) use connect::connect_alone;
 pub(crate) use link::{Greet, Link};
-pub(crate) use script::{Call, Script, load, number, unexpected};
+pub(crate) use script::{Call, Script, digits, load, number, unexpected};
 pub use server::{IntoServer, Server};
 pub(crate) use subscriber::{CHANNEL, Hear, Subscriber};
 pub(crate) use tracked::TrackedLink;
@@ -24,7 +24,7 @@ use std::time::Duration;
 
 /// As Redis takes it: whole milliseconds, at least one.
 pub(crate) fn millis(span: Duration) -> String {
-    span.as_millis().max(1).min(u128::from(MAX_MILLIS)).to_string()
+    u64::try_from(span.as_millis()).unwrap_or(MAX_MILLIS).clamp(1, MAX_MILLIS).to_string()
 }
 
 /// About 285 years; an expiry that is larger is an error.

@@ -233,7 +233,8 @@ impl<'a, R: Send + 'a, J: Judge<R> + Clone + Send + Sync + 'static> Caller<'a, R
         if let Err(flight) =
             self.place.engine.flights.enter(&self.place.at, Scope::Fleet, Some(entry.clone()), self.wanted(None))
         {
-            let mut own = self.take_off(flight, Start::Fleet { behind: true }, Some(entry.clone()), fetch).await;
+            let (mut own, within) = self.take_off(flight, Start::Fleet { behind: true }, Some(entry.clone()), fetch);
+            within.await;
             // A scoped refresh has run in here, and if it succeeded its answer is the better one.
             if let Ok(Landed::Own(answer, verdict)) = own.try_recv() {
                 return Round::Answer(answer, verdict);

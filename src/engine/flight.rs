@@ -19,7 +19,7 @@ use crate::{
     watch,
 };
 use std::{
-    collections::HashMap,
+    collections::{HashMap, hash_map},
     future::Future,
     sync::{Arc, PoisonError},
     time::Duration,
@@ -195,13 +195,13 @@ impl Flights {
         wanted: Wanted,
     ) -> Result<Join, Flight> {
         let mut tables = self.lock();
-        let table = tables.of(scope);
-        if let Some(course) = table.get(at).filter(|course| course.suits(wanted)) {
-            return Ok(course.join(wanted));
-        }
+        let place = match tables.of(scope).entry(at.clone()) {
+            hash_map::Entry::Occupied(flown) if flown.get().suits(wanted) => return Ok(flown.get().join(wanted)),
+            place => place,
+        };
         let (state, began, stands) = (watch::Sender::new(State::Running), Timestamp::now(), Mutex::default());
         let course = Arc::new(Course { state, began, seen, stands });
-        table.insert(at.clone(), course.clone());
+        place.insert_entry(course.clone());
         Err(Flight { flights: self.clone(), at: at.clone(), course })
     }
 
@@ -423,10 +423,10 @@ impl Drop for Listed {
     fn drop(&mut self) {
         let (Some(first), Some(last)) = (self.chain.first(), self.chain.last()) else { return };
         let mut tables = self.flights.lock();
-        let Some(listings) = tables.lookups.get_mut(first) else { return };
+        let Some((first, mut listings)) = tables.lookups.remove_entry(first) else { return };
         listings.remove(last, self.number);
-        if listings.len() == 0 {
-            tables.lookups.remove(first);
+        if listings.len() > 0 {
+            tables.lookups.insert(first, listings);
         }
     }
 }

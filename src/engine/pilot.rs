@@ -6,7 +6,7 @@ use super::{
     flight::State,
     is_marker,
     right::{Claim, Leading, LeaseGuard},
-    run::{Rest, Run},
+    run::{Left, Rest, Run},
 };
 use crate::{
     backoff,
@@ -17,14 +17,15 @@ use crate::{
     store::{Ask, Hold, Lead, Listener, Token},
     telemetry,
 };
-use std::sync::Arc;
-use tokio::{sync::oneshot, time::Instant};
+use std::{pin::pin, sync::Arc};
+use tokio::sync::oneshot;
 
 /// Dropped at any await, it strands nobody: [`Flight`](super::flight::Flight) lets the next one try, [`LeaseGuard`] gives the lease back.
 pub(super) struct Pilot<'a, R, J> {
     pub(super) judge: J,
     pub(super) own: Option<oneshot::Sender<Landed<'a, R>>>,
-    pub(super) run: Run,
+    /// In a box, since it moves along: an `async fn` has room for its arguments twice.
+    pub(super) run: Box<Run>,
 }
 
 /// How a flight begins.
@@ -62,7 +63,11 @@ impl<'a, R: Send + 'a, J: Judge<R> + Clone + Send + Sync + 'static> Pilot<'a, R,
             Start::PassStore(marker) => Ok(Claim::PassStore(marker)),
         };
         match claim {
-            Ok(claim) => self.lead(claim, fetch).await,
+            Ok(claim) => {
+                if let Some(left) = self.lead(claim, fetch).await {
+                    self.run.conclude(left).await;
+                }
+            }
             Err(state) => {
                 self.run.flight.land(state.clone());
                 self.answer(Landed::Unused(state, fetch));
@@ -84,7 +89,7 @@ impl<'a, R: Send + 'a, J: Judge<R> + Clone + Send + Sync + 'static> Pilot<'a, R,
             let guard = LeaseGuard::new(place.clone(), token);
             let seen = self.run.seen.as_ref().map(|entry| entry.meta().id);
             let ask = Ask { token, lease: place.config.lease, seen };
-            let lead = match self.run.listening(&listener, place.lead(ask)).await {
+            let lead = match self.run.listening(&listener, pin!(place.lead(ask))).await {
                 Ok(lead) => lead,
                 Err(_) if behind => return Err(State::Vacant),
                 Err(error) if error.is_disconnected() && !disconnected => {
@@ -112,7 +117,7 @@ impl<'a, R: Send + 'a, J: Judge<R> + Clone + Send + Sync + 'static> Pilot<'a, R,
                     guard.spent();
                     self.run.stands(seen_alive);
                     if behind {
-                        self.run.listening(&listener, self.run.linger(retry_in)).await;
+                        self.run.listening(&listener, pin!(self.run.linger(retry_in))).await;
                         return Err(State::Vacant);
                     }
                     if place.config.tombstone.is_zero() {
@@ -128,7 +133,7 @@ impl<'a, R: Send + 'a, J: Judge<R> + Clone + Send + Sync + 'static> Pilot<'a, R,
                 }
             };
             if behind {
-                self.run.listening(&listener, self.run.linger(remaining)).await;
+                self.run.listening(&listener, pin!(self.run.linger(remaining))).await;
                 return Err(State::Vacant);
             }
             if listener.is_ghost(holder) && !awaited.contains(&holder) {
@@ -211,8 +216,10 @@ impl<'a, R: Send + 'a, J: Judge<R> + Clone + Send + Sync + 'static> Pilot<'a, R,
         None
     }
 
-    async fn lead(mut self, mut claim: Claim, fetch: BoxFetch<'a, R>) {
-        let (began, deadline) = (Timestamp::now(), clock::in_future(self.run.place.config.max_fetch));
+    /// Fetches, and answers everybody who can be answered at the head.
+    async fn lead(&mut self, mut claim: Claim, fetch: BoxFetch<'a, R>) -> Option<Left> {
+        let now = clock::now();
+        let (began, deadline) = (Timestamp::of(now), now + self.run.place.config.max_fetch);
         let fencing_token = claim.lease().map(|lease| lease.stamp);
         let (id, seen, trail) = (claim.id(), self.run.seen.clone(), self.run.trail.clone());
         let turn = Turn::Lead { id, trail, seen, deadline: deadline.into_std(), fencing_token };
@@ -222,7 +229,8 @@ impl<'a, R: Send + 'a, J: Judge<R> + Clone + Send + Sync + 'static> Pilot<'a, R,
             Err(stop) => {
                 let error = stop.error(&self.run.place.config);
                 let own = Landed::Failed(error.clone());
-                return self.failed(claim, deadline, own, Failure::Error(error), Some(0), End::Nothing).await;
+                let (claim, rest) = self.failed(claim, own, Failure::Error(error), Some(0), End::Nothing).await?;
+                return Some(Left { claim, deadline, rest });
             }
         };
         let times = (began, Timestamp::now());
@@ -230,7 +238,8 @@ impl<'a, R: Send + 'a, J: Judge<R> + Clone + Send + Sync + 'static> Pilot<'a, R,
         let rest = match share {
             Share::Failed(failure, code) => {
                 let own = Landed::OwnFailure(own, verdict);
-                return self.failed(claim, deadline, own, failure, code, end).await;
+                let (claim, rest) = self.failed(claim, own, failure, code, end).await?;
+                return Some(Left { claim, deadline, rest });
             }
             Share::Nobody(class) => {
                 self.tell(Landed::Own(own, verdict), State::NotShared(class));
@@ -253,18 +262,17 @@ impl<'a, R: Send + 'a, J: Judge<R> + Clone + Send + Sync + 'static> Pilot<'a, R,
                 Rest::Store(id, times, keep, end)
             }
         };
-        self.run.conclude(claim, deadline, rest).await;
+        Some(Left { claim, deadline, rest })
     }
 
     async fn failed(
-        mut self,
+        &mut self,
         claim: Claim,
-        deadline: Instant,
         own: Landed<'a, R>,
         failure: Failure,
         code: Option<u16>,
         end: End,
-    ) {
+    ) -> Option<(Claim, Rest)> {
         let tombstone = code.and_then(|code| self.run.place.config.tombstone(code));
         let now = Timestamp::now();
         let usable = |entry: &mut Entry| self.judge.forgives(entry, now) && self.judge.read(entry, now).is_some();
@@ -272,16 +280,17 @@ impl<'a, R: Send + 'a, J: Judge<R> + Clone + Send + Sync + 'static> Pilot<'a, R,
             // Only a lease that still stands vouches for the entry: an invalidation would have taken both.
             Some(stale) if claim.lease().is_some() => {
                 if let Hold::Held = claim.give_back(tombstone).await
-                    && self.is_reached().await
+                    && Box::pin(self.is_reached()).await
                 {
-                    return self.tell(Landed::Stale(stale.clone()), State::Failed(failure, Some(stale)));
+                    self.tell(Landed::Stale(stale.clone()), State::Failed(failure, Some(stale)));
+                    return None;
                 }
                 Claim::Spent
             }
             _ => claim,
         };
         self.tell(own, State::Failed(failure, None));
-        self.run.conclude(claim, deadline, Rest::GiveBack(tombstone, end)).await;
+        Some((claim, Rest::GiveBack(tombstone, end)))
     }
 
     /// Whether what has led to its address still does: of a resource with indexes an invalidation drops the first one, and

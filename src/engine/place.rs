@@ -11,7 +11,7 @@ use crate::{
     telemetry,
 };
 use std::{future::Future, sync::Arc};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep, timeout_at};
 
 #[derive(Clone)]
 pub(crate) struct Place {
@@ -106,8 +106,9 @@ impl Place {
         operation: &'static str,
         answer: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
-        let asked = Timestamp::now();
-        let answer = match timeout(self.config.op_timeout, answer).await {
+        let now = clock::now();
+        let asked = Timestamp::of(now);
+        let answer = match timeout_at(now + self.config.op_timeout, answer).await {
             Ok(answer) => answer,
             Err(elapsed) => Err(StoreError::timed_out(elapsed)),
         };

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use std::{
     convert::Infallible,
     future::{Future, pending},
-    pin::pin,
+    pin::{Pin, pin},
     time::Duration,
 };
 use tokio::sync::OwnedSemaphorePermit;
@@ -54,7 +54,7 @@ impl Claim {
     pub(super) async fn keep(&mut self, flight: &Flight) -> Infallible {
         match self {
             Self::Lease(leading) => leading.keep(flight).await,
-            Self::Local { listener, .. } => hearing(listener, flight, pending()).await,
+            Self::Local { listener, .. } => hearing(listener, flight, pin!(pending())).await,
             Self::PassStore(_) | Self::Spent => pending().await,
         }
     }
@@ -64,7 +64,7 @@ impl Claim {
         match self {
             Self::Lease(leading) if leading.lost => leading.guard.spent(),
             Self::Lease(mut leading) => {
-                let fill = place.fill(Right::Lease(leading.lease), made);
+                let fill = pin!(place.fill(Right::Lease(leading.lease), made));
                 match hearing(&mut leading.listener, flight, fill).await {
                     Ok(_) => leading.guard.spent(),
                     Err(_) => _ = leading.guard.abandon(None).await,
@@ -101,10 +101,10 @@ impl Leading {
     async fn keep(&mut self, flight: &Flight) -> Infallible {
         loop {
             let Self { lease, guard, listener, .. } = self;
-            let extended = async {
+            let extended = pin!(async {
                 tokio::time::sleep(guard.place.config.lease / 3).await;
-                guard.place.extend(*lease).await
-            };
+                Box::pin(guard.place.extend(*lease)).await // few last so long: no flight has room for it
+            });
             if let Ok(Hold::Lost) = hearing(listener, flight, extended).await {
                 flight.detach();
                 self.lost = true;
@@ -116,8 +116,7 @@ impl Leading {
 
 /// Awaits, and takes the flight out of the map when an invalidation is heard of meanwhile. That is only a hint, and
 /// perhaps of one before the grant: whether the fill lands, the store says.
-async fn hearing<T>(listener: &mut Listener, flight: &Flight, awaited: impl Future<Output = T>) -> T {
-    let mut awaited = pin!(awaited);
+async fn hearing<T>(listener: &mut Listener, flight: &Flight, mut awaited: Pin<&mut impl Future<Output = T>>) -> T {
     loop {
         tokio::select! {
             biased;

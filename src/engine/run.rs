@@ -1,7 +1,7 @@
 //! One run of a computation: what it runs for, within which bounds, and what is left to do when its head is there.
 
 use super::{
-    Class, EVERYBODY, End, Ended, Keep, LEADING, Led, NO_ONE, Place,
+    Beside, Class, EVERYBODY, End, Ended, Keep, LEADING, Led, NO_ONE, Place,
     flight::{Flight, State, Wanted},
     right::{Claim, Made},
 };
@@ -14,8 +14,8 @@ use crate::{
     policy::{Freshness, freshness},
     store::{Listener, StoreError, Token, Tombstone},
 };
-use futures_util::FutureExt;
-use std::{future::Future, panic::AssertUnwindSafe, pin::pin, sync::Arc, time::Duration};
+use futures_util::{FutureExt, future::join};
+use std::{future::Future, panic::AssertUnwindSafe, pin::Pin, sync::Arc, time::Duration};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 pub(super) struct Run {
@@ -33,7 +33,15 @@ pub(super) struct Run {
     pub(super) scoped: bool,
 }
 
-/// What is left to do when everybody is answered who can be answered at the head.
+/// What is left of a flight when everybody is answered who can be answered at the head.
+pub(super) struct Left {
+    pub(super) claim: Claim,
+    /// When its fetch is aborted.
+    pub(super) deadline: Instant,
+    pub(super) rest: Rest,
+}
+
+/// What is left to do.
 pub(super) enum Rest {
     /// Drive the end, and store it.
     Store(Token, (Timestamp, Timestamp), Keep, End),
@@ -120,8 +128,7 @@ impl Run {
 
     /// Awaits while it leads nothing yet. Told of an invalidation meanwhile, it leaves the map at once; what follows from
     /// that is for those who hear of it next.
-    pub(super) async fn listening<T>(&self, listener: &Listener, awaited: impl Future<Output = T>) -> T {
-        let mut awaited = pin!(awaited);
+    pub(super) async fn listening<T>(&self, listener: &Listener, mut awaited: Pin<&mut impl Future<Output = T>>) -> T {
         tokio::select! {
             biased;
             () = listener.told() => {
@@ -141,37 +148,38 @@ impl Run {
 
     /// Runs a part of the fetch: marked as computing its key, without letting a panic out, at most until the deadline,
     /// and while the lease is kept.
-    pub(super) async fn attend<T>(
+    pub(super) fn attend<T>(
         &self,
         claim: &mut Claim,
         deadline: Instant,
         part: impl Future<Output = T>,
-    ) -> Result<T, Stop> {
+    ) -> impl Future<Output = Result<T, Stop>> {
         let part = LEADING.scope(self.leading.clone(), part);
         let contained = AssertUnwindSafe(part).catch_unwind().map(|done| done.map_err(|_| Stop::Panicked));
         let limited = timeout_at(deadline, contained).map(|done| done.unwrap_or(Err(Stop::TimedOut)));
-        tokio::select! {
-            biased;
-            done = limited => done,
-            never = claim.keep(&self.flight) => match never {},
-        }
+        Beside::new(limited, claim.keep(&self.flight))
     }
 
     /// Does what is left to do. The flight is joined until an entry is stored, so that nobody in this process computes
     /// again what is about to be there.
-    pub(super) async fn conclude(self, claim: Claim, deadline: Instant, rest: Rest) {
+    pub(super) async fn conclude(self: Box<Self>, left: Left) {
         if self.scoped {
             let tasks = self.place.engine.tasks.clone();
-            tasks.spawn(self.concluded(claim, deadline, rest));
+            tasks.spawn(async move { self.concluded(left).await });
         } else {
-            self.concluded(claim, deadline, rest).await;
+            self.concluded(left).await;
         }
     }
 
-    async fn concluded(self, mut claim: Claim, deadline: Instant, rest: Rest) {
+    async fn concluded(&self, left: Left) {
+        let Left { mut claim, deadline, rest } = left;
         match rest {
             Rest::Store(id, times, keep, end) => {
-                match self.attend(&mut claim, deadline, end.reached()).await.unwrap_or(Ended::BrokenOff) {
+                let ended = match end {
+                    End::Now(payload) => Ended::Payload(payload),
+                    end => self.attend(&mut claim, deadline, end.reached()).await.unwrap_or(Ended::BrokenOff),
+                };
+                match ended {
                     Ended::Payload(payload) => {
                         let made = Arc::new(Made::new(id, times, keep, payload));
                         // Joined while it is filled only if that is of use to those who come now.
@@ -197,11 +205,12 @@ impl Run {
                     }
                 }
             }
+            // What is rare is boxed, here and below: every flight would have room for it.
             Rest::Mark(kind, class, end) => {
-                tokio::join!(self.mark(claim, kind, class), self.driven(deadline, end));
+                Box::pin(join(self.mark(claim, kind, class), self.driven(deadline, end))).await;
             }
             Rest::GiveBack(tombstone, end) => {
-                tokio::join!(claim.give_back(tombstone), self.driven(deadline, end));
+                Box::pin(join(claim.give_back(tombstone), self.driven(deadline, end))).await;
             }
         }
     }

@@ -10,6 +10,7 @@ use super::{
 use crate::entry::expected_within;
 use quick_cache::{Weighter, sync::Cache};
 use std::{
+    borrow::Cow,
     collections::HashMap,
     fmt,
     future::ready,
@@ -94,7 +95,7 @@ impl MemoryStore {
             entry => entry.is_some(),
         };
         let resource = of_every_schema(at);
-        let fails = match leases.table.get(&resource) {
+        let fails = match leases.table.get(&*resource) {
             Some(held) if now < held.until => match held.what {
                 What::Lease(lease) if lease.token == ask.token => return Lead::Granted { lease, seen_alive },
                 What::Lease(lease) => {
@@ -109,7 +110,7 @@ impl MemoryStore {
             _ => 0,
         };
         let lease = Lease { token: ask.token, stamp: leases.stamp(now) };
-        leases.put(resource, Held { until: now.after(ask.lease), fails, what: What::Lease(lease) }, now);
+        leases.put(resource.into_owned(), Held { until: now.after(ask.lease), fails, what: What::Lease(lease) }, now);
         Lead::Granted { lease, seen_alive }
     }
 
@@ -128,7 +129,7 @@ impl MemoryStore {
         for Write { at, entry } in writes.into_iter().rev() {
             self.entries.insert(at, entry);
         }
-        leases.table.remove(&of_every_schema(at));
+        leases.table.remove(&*of_every_schema(at));
         drop(leases);
         self.wakes.wake(at.hash());
         Filled::Stored
@@ -137,15 +138,15 @@ impl MemoryStore {
     pub(crate) fn abandon_now(&self, at: &Address, token: Token, tombstone: Option<Tombstone>, now: Timestamp) -> Hold {
         let resource = of_every_schema(at);
         let mut leases = self.leases.of(at);
-        let fails = match leases.table.get(&resource) {
+        let fails = match leases.table.get(&*resource) {
             Some(Held { until, fails, what: What::Lease(lease) }) if lease.token == token && now < *until => *fails,
             _ => return Hold::Lost,
         };
-        leases.table.remove(&resource);
+        leases.table.remove(&*resource);
         if let Some(Tombstone { first, most, code }) = tombstone {
             let blocks_until = now.after(first.saturating_mul(1 << fails.min(8)).min(most));
             let what = What::Tombstone { blocks_until, code };
-            leases.put(resource, Held { until: blocks_until.after(most), fails: fails + 1, what }, now);
+            leases.put(resource.into_owned(), Held { until: blocks_until.after(most), fails: fails + 1, what }, now);
         }
         drop(leases);
         self.wakes.wake(at.hash());
@@ -157,7 +158,7 @@ impl MemoryStore {
         if leases.owner(at, now) != Some(lease) {
             return Hold::Lost;
         }
-        if let Some(held) = leases.table.get_mut(&of_every_schema(at)) {
+        if let Some(held) = leases.table.get_mut(&*of_every_schema(at)) {
             held.until = now.after(span);
         }
         Hold::Held
@@ -165,7 +166,7 @@ impl MemoryStore {
 
     pub(crate) fn invalidate_now(&self, at: &Address) {
         let mut leases = self.leases.of(at);
-        leases.table.remove(&of_every_schema(at));
+        leases.table.remove(&*of_every_schema(at));
         for schema in at.neighbours() {
             self.entries.remove(&at.in_schema(schema));
         }
@@ -193,7 +194,7 @@ fn lock(shelf: &Mutex<Shelf>) -> MutexGuard<'_, Shelf> {
 
 impl Shelf {
     fn owner(&self, at: &Address, now: Timestamp) -> Option<Lease> {
-        match self.table.get(&of_every_schema(at)) {
+        match self.table.get(&*of_every_schema(at)) {
             Some(Held { until, what: What::Lease(lease), .. }) if now < *until => Some(*lease),
             _ => None,
         }
@@ -217,8 +218,8 @@ impl Shelf {
 }
 
 /// Leases are shared between schemas.
-fn of_every_schema(at: &Address) -> Address {
-    at.in_schema(0)
+fn of_every_schema(at: &Address) -> Cow<'_, Address> {
+    if at.schema() == 0 { Cow::Borrowed(at) } else { Cow::Owned(at.in_schema(0)) }
 }
 
 impl Store for MemoryStore {

@@ -10,7 +10,7 @@ use crate::{
     watch,
 };
 use std::{
-    collections::HashMap,
+    collections::{HashMap, hash_map::Entry},
     fmt,
     sync::{Arc, PoisonError},
 };
@@ -195,11 +195,12 @@ impl Listener {
 impl Drop for Listener {
     fn drop(&mut self) {
         let mut table = self.wakes.lock();
-        let Some(seat) = table.get_mut(&self.hash) else { return };
+        let Entry::Occupied(mut taken) = table.entry(self.hash) else { return };
+        let seat = taken.get_mut();
         seat.listeners -= 1;
         seat.tokens.retain(|known| Some(*known) != self.token);
         if seat.listeners == 0 {
-            table.remove(&self.hash);
+            taken.remove();
         }
     }
 }

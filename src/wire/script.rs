@@ -16,8 +16,8 @@ impl Script {
     }
 
     pub(crate) fn call<K: AsRef<[u8]>>(&self, keys: &[K]) -> Call {
-        let mut cmd = redis::cmd("EVALSHA");
-        cmd.arg(self.compiled.get_hash()).arg(keys.len());
+        let mut cmd = Cmd::with_capacity(keys.len() + ARGS, BYTES);
+        cmd.arg("EVALSHA").arg(self.compiled.get_hash()).arg(keys.len());
         for key in keys {
             cmd.arg(key.as_ref());
         }
@@ -73,10 +73,15 @@ pub(crate) fn load(texts: &[&'static str]) -> redis::Pipeline {
 pub(crate) fn number(value: &Value) -> Result<u64, StoreError> {
     let number = match value {
         Value::Int(number) => u64::try_from(*number).ok(),
-        Value::BulkString(digits) => std::str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok()),
+        Value::BulkString(text) => digits(text),
         _ => None,
     };
     number.ok_or_else(|| unexpected(value))
+}
+
+/// A number in digits.
+pub(crate) fn digits(text: &[u8]) -> Option<u64> {
+    std::str::from_utf8(text).ok()?.parse().ok()
 }
 
 /// By shape only: it may hold users' data.
@@ -90,3 +95,8 @@ pub(crate) fn unexpected(value: &Value) -> StoreError {
     };
     StoreError::new(format!("the server answered {shape}, which is not what was asked for"))
 }
+
+/// Room for the arguments beside the keys,
+const ARGS: usize = 12;
+/// and for the bytes of all of them, as long as they are short.
+const BYTES: usize = 384;

@@ -8,6 +8,7 @@ use crate::{
     key::Address,
     store::StoreError,
 };
+use futures_util::FutureExt;
 use std::sync::Arc;
 
 impl<'a, R: Send + 'a, J: Judge<R> + Clone + Send + Sync + 'static> Caller<'a, R, J> {
@@ -81,9 +82,17 @@ impl<'a, R: Send + 'a, J: Judge<R> + Clone + Send + Sync + 'static> Caller<'a, R
     /// One read of the store, shared with everybody who asks meanwhile.
     async fn look_up(&self, chain: &Arc<[Address]>) -> Result<Vec<Option<Entry>>, StoreError> {
         self.place.gate()?;
-        let (place, limit, read) = (self.place.clone(), self.place.config.op_timeout, chain.clone());
-        let lookup = self.place.engine.flights.look_up(chain, limit, async move { place.get(&read).await });
+        let look_up = async {
+            // A store of this process answers at once, as a rule: then there is nothing to share.
+            if !self.place.engine.store.is_shared()
+                && let Some(found) = self.place.get(chain).now_or_never()
+            {
+                return found;
+            }
+            let (place, limit, read) = (self.place.clone(), self.place.config.op_timeout, chain.clone());
+            self.place.engine.flights.look_up(chain, limit, async move { place.get(&read).await }).await
+        };
         // Outside of what is shared: whose timer it is must not matter to the others, nor which runtime it is of.
-        self.place.within("get", lookup).await
+        self.place.within("get", look_up).await
     }
 }

@@ -3,7 +3,7 @@
 use super::{Ask, KeyHash, Lead, Lease, Right, StoreError, Token, Tombstone};
 use crate::{
     lease::Inbox,
-    wire::{CHANNEL, Call, Script, load, millis, number, unexpected},
+    wire::{CHANNEL, Call, Script, digits, load, millis, number, unexpected},
 };
 use bytes::Bytes;
 use redis::Value;
@@ -121,13 +121,20 @@ pub(super) enum Led {
 /// `about_seen`: whether the script was asked about the entry that the caller has seen.
 pub(super) fn led(answer: Value, about_seen: bool) -> Result<Led, StoreError> {
     let stands = |alive: &Value| Ok::<_, StoreError>(number(alive)? != 0 && about_seen);
-    let Value::Array(mut parts) = answer else { return Err(unexpected(&answer)) };
+    let mut parts = match answer {
+        Value::Array(parts) => parts,
+        Value::BulkString(granted) => {
+            let granted = granted.split_at_checked(16).and_then(|(stamp, alive)| Some((digits(stamp)?, alive == b"1")));
+            let (stamp, alive) = granted.ok_or_else(|| unexpected(&Value::BulkString(Vec::new())))?;
+            return Ok(Led::Granted { stamp, seen_alive: alive && about_seen });
+        }
+        answer => return Err(unexpected(&answer)),
+    };
     let led = match (parts.first(), parts.get(1..).unwrap_or_default()) {
         (Some(Value::Int(1)), [_]) => match parts.pop() {
             Some(Value::BulkString(entry)) => Led::Hit(entry.into()),
             _ => return Err(unexpected(&Value::Array(parts))),
         },
-        (Some(Value::Int(2)), [stamp, alive]) => Led::Granted { stamp: number(stamp)?, seen_alive: stands(alive)? },
         (Some(Value::Int(3)), [remaining, Value::BulkString(holder), waiting, registered, alive]) => {
             Led::Other(Lead::Wait {
                 remaining: Duration::from_millis(number(remaining)?),
@@ -148,9 +155,13 @@ pub(super) fn led(answer: Value, about_seen: bool) -> Result<Led, StoreError> {
 }
 
 /// As the scripts compare it.
-fn owner(lease: Lease) -> Vec<u8> {
-    let mut owner = lease.token.as_bytes().to_vec();
-    owner.extend_from_slice(format!("{:016}", lease.stamp).as_bytes());
+fn owner(lease: Lease) -> [u8; 32] {
+    let (mut owner, mut stamp) = ([0; 32], lease.stamp);
+    owner[..16].copy_from_slice(lease.token.as_bytes());
+    for digit in owner[16..].iter_mut().rev() {
+        *digit = b'0' + (stamp % 10) as u8;
+        stamp /= 10;
+    }
     owner
 }
 

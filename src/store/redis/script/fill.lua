@@ -5,7 +5,7 @@
 local l = redis.pcall('GET', KEYS[1])
 if type(l) ~= 'string' then l = '' end
 if ARGV[1] == '' or l:sub(1, 33) ~= 'H' .. ARGV[1] then
-  local id = redis.pcall('GETRANGE', KEYS[2], 1, 16)
+  local id = redis.pcall('GETRANGE', KEYS[2], '1', '16')
   if id == ARGV[5]:sub(2, 17) then return 1 end
   if ARGV[2] == '' or id ~= ARGV[2] then return 0 end
 end

@@ -2,21 +2,22 @@
 -- KEYS  V L
 -- ARGV  token16, lease_ms, seen16|'', inbox8|'', max_inboxes; where a lock decides who leads: 'take' to whom it has let
 --       through, 'look' to the others
--- {1, entry} Hit | {2, stamp16, alive} Granted | {3, pttl, holder16, inboxes, registered, alive} Wait
+-- {1, entry} Hit | stamp16 alive, as one string, Granted | {3, pttl, holder16, inboxes, registered, alive} Wait
 -- {4, retry_ms, code, alive} Failed
 -- L is 'H' token16 stamp16 fails1 inbox8* while it is led, 'F' fails1 keep_ms6 code while a tombstone stands.
-local id = redis.pcall('GETRANGE', KEYS[1], 1, 16)
+local id = redis.pcall('GETRANGE', KEYS[1], '1', '16')
 -- Not to be allowed to look must not pass for "there is nothing".
 if type(id) == 'table' and not id.err:find('WRONGTYPE', 1, true) then return id end
 local there = type(id) == 'string' and id ~= ''
 if there and id ~= ARGV[3] then return {1, redis.call('GET', KEYS[1])} end
-local alive = there and 1 or 0
-local l, ttl, fails, inboxes = redis.pcall('GET', KEYS[2]), redis.call('PTTL', KEYS[2]), '0', ''
+local alive = there and '1' or '0'
+local l, ttl, fails, inboxes = redis.pcall('GET', KEYS[2]), -1, '0', ''
+if type(l) == 'string' then ttl = redis.call('PTTL', KEYS[2]) end
 -- A lease without expiry, or of a wrong type, would block for ever: it is free.
-if type(l) == 'string' and ttl >= 0 then
+if ttl >= 0 then
   local kind = l:sub(1, 1)
   if kind == 'H' then
-    if l:sub(2, 17) == ARGV[1] then return {2, l:sub(18, 33), alive} end
+    if l:sub(2, 17) == ARGV[1] then return l:sub(18, 33) .. alive end
     if ARGV[6] ~= 'take' then
       local waiting, registered = (#l - 34) / 8, 0
       if ARGV[4] ~= '' then
@@ -40,6 +41,6 @@ end
 -- Whoever holds the lock has yet to come here, or has just been.
 if ARGV[6] == 'look' then return {3, ARGV[2], string.rep('.', 16), 0, 0, alive} end
 local now = redis.call('TIME')
-local stamp = string.format('%010d%06d', now[1], now[2])
+local stamp = ('000000000' .. now[1]):sub(-10) .. ('00000' .. now[2]):sub(-6)
 redis.call('SET', KEYS[2], 'H' .. ARGV[1] .. stamp .. fails .. inboxes, 'PX', ARGV[2])
-return {2, stamp, alive}
+return stamp .. alive
