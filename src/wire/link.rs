@@ -205,7 +205,7 @@ impl<C: Connect> Dialled<C> {
         let Ok(mut connection) = attempt.await else { return };
         let word = Token::unique(Inbox::unique());
         let mut asked = Asked { link: self, number, answered: false };
-        let echo = redis::cmd("ECHO").arg(word.as_bytes()).query_async(&mut connection).await;
+        let echo = redis::cmd("PING").arg(word.as_bytes()).query_async(&mut connection).await;
         asked.answered = true;
         if !matches!(echo, Ok(Value::BulkString(echo)) if echo == word.as_bytes()) {
             self.hang_up(number, SILENCE);
