@@ -176,8 +176,7 @@ impl Place {
         Fut: Future<Output = Head<R>> + Send + 'static,
     {
         let spawn = |engine: &Engine, flight| _ = engine.tasks.spawn(flight);
-        let (mut caller, fetch) = (Caller::new(self, judge, Some(spawn)), boxed(fetch));
-        async move { caller.ask(fetch).await }
+        Caller::asking(self, judge, Some(spawn), boxed(fetch))
     }
 
     /// Answers from the store, or not at all: nothing is computed, and nobody waited for. One that may be served while
@@ -226,8 +225,7 @@ impl Place {
         F: FnOnce(Turn) -> Fut + Send + 'a,
         Fut: Future<Output = Head<R>> + Send + 'a,
     {
-        let (mut caller, fetch) = (Caller::new(self, judge, None), boxed(fetch));
-        async move { caller.ask(fetch).await }
+        Caller::asking(self, judge, None, boxed(fetch))
     }
 }
 

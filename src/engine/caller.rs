@@ -23,7 +23,10 @@ use crate::{
     store::{BoxFuture, Inbox, Right, StoreError, Token},
     telemetry,
 };
-use futures_util::future::Either;
+use futures_util::{
+    FutureExt,
+    future::{Either, lazy},
+};
 use std::{
     future::{Future, Ready, ready},
     marker::PhantomData,
@@ -95,7 +98,22 @@ impl<'a, R: Send + 'a, J: Judge<R> + Clone + Send + Sync + 'static> Caller<'a, R
         Self { place, judge, spawn, asked, budget, give_up, leading, trail, recalled, noted, waited, newer, answer }
     }
 
-    pub(super) async fn ask(&mut self, fetch: BoxFetch<'a, R>) -> (R, CacheVerdict) {
+    /// Asks. Not before it is polled: a request may be made by one task and awaited by another, as behind a buffer, and
+    /// within which computation it is asked is for the latter to say.
+    pub(super) fn asking(
+        place: Place,
+        judge: J,
+        spawn: Option<Spawn<'a>>,
+        fetch: BoxFetch<'a, R>,
+    ) -> impl Future<Output = (R, CacheVerdict)> + Send {
+        lazy(move |_| {
+            let mut caller = Self::new(place, judge, spawn);
+            async move { caller.ask(fetch).await }
+        })
+        .flatten()
+    }
+
+    async fn ask(&mut self, fetch: BoxFetch<'a, R>) -> (R, CacheVerdict) {
         let (answer, verdict) = self.answer(fetch).await;
         let took = || Timestamp::now().since(self.asked);
         telemetry::answered(&self.place.engine.stats, &self.place.at, verdict, took);

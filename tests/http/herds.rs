@@ -12,8 +12,9 @@ use axum::{
     response::Response,
 };
 use http_body_util::BodyExt;
-use stampede_guard::{CacheVerdict, StampedeGuard};
-use std::slice::from_ref;
+use stampede_guard::{BoxError, CacheVerdict, StampedeGuard};
+use std::{convert::Infallible, slice::from_ref};
+use tower::{Layer, ServiceExt, buffer::Buffer};
 
 /// 200 requests for one page, of which the first has the origin's attention before it answers anybody.
 async fn herd_of_200(app: &Router, origin: &Origin) -> Vec<Answer> {
@@ -63,6 +64,20 @@ async fn a_guard_within_a_guard_does_not_wait_for_itself() {
 async fn a_guard_within_another_guard_of_the_same_namespace_does_not_wait_for_it() {
     let [outer, inner] = [over_redis("herd-two"), over_redis("herd-two")];
     costs_one_call(&[outer.clone(), inner.clone()], |site| site.layer(inner.clone()).layer(outer.clone())).await;
+}
+
+/// As before, where the inner request is made by one task and awaited by another. Seen to fail (it waits for the outer one)
+/// with the look at `LEADING` when the request is made.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_guard_behind_a_buffer_does_not_wait_for_the_one_around_it() {
+    for guard in on_each_store("herd-buffer") {
+        costs_one_call(from_ref(&guard), |site| {
+            let buffer = Buffer::new(guard.layer(site), 16);
+            let inner = buffer.map_err(|error: BoxError| -> Infallible { panic!("{error}") });
+            Router::new().fallback_service(inner).layer(guard.clone())
+        })
+        .await;
+    }
 }
 
 /// As before, for the call that every waiter makes for itself.
