@@ -49,7 +49,12 @@ use invalidation::Invalidations;
 use known::{Dropped, Known};
 use near::Nears;
 use right::Made;
-use std::{borrow::Cow, future::Future, sync::Arc, time::Duration};
+use std::{
+    borrow::Cow,
+    future::Future,
+    sync::{Arc, atomic::AtomicBool},
+    time::Duration,
+};
 use tokio_util::task::TaskTracker;
 use waits::Waits;
 
@@ -57,6 +62,8 @@ use waits::Waits;
 pub(crate) struct Engine {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) stats: Stats,
+    /// Whether the store is taken to answer reads at once, as one of this process does until it has not.
+    at_once: AtomicBool,
     flights: Arc<Flights>,
     gates: Gates,
     waits: Waits,
@@ -97,6 +104,7 @@ impl Engine {
         let tasks = TaskTracker::new();
         tasks.close();
         Arc::new(Self {
+            at_once: AtomicBool::new(!store.is_shared()),
             store,
             stats: Stats::default(),
             flights: Arc::default(),

@@ -87,8 +87,8 @@ pub trait Store: Send + Sync + 'static {
     /// Whether another object may stand for the same entries, as two clients of one server do. Such stores are taken
     /// for one where a computation asks for its own key, so that it does not wait for itself.
     ///
-    /// One of which there is no other is taken to answer reads at once. A read that does not is dropped, and asked again
-    /// for all who ask meanwhile.
+    /// One of which there is no other is taken to answer reads at once. The first read that does not is dropped, and asked
+    /// again; from then on those who ask for the same at the same time share a read.
     fn is_shared(&self) -> bool {
         true
     }

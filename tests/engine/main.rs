@@ -14,6 +14,7 @@ mod freshness;
 mod invalidate;
 mod outage;
 mod patience;
+mod reads;
 mod share;
 mod typed;
 

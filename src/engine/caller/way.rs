@@ -9,7 +9,7 @@ use crate::{
     store::StoreError,
 };
 use futures_util::FutureExt;
-use std::sync::Arc;
+use std::sync::{Arc, atomic::Ordering::Relaxed};
 
 impl<'a, R: Send + 'a, J: Judge<R> + Clone + Send + Sync + 'static> Caller<'a, R, J> {
     /// What is there, and where, whether it is for this caller or not.
@@ -83,11 +83,12 @@ impl<'a, R: Send + 'a, J: Judge<R> + Clone + Send + Sync + 'static> Caller<'a, R
     async fn look_up(&self, chain: &Arc<[Address]>) -> Result<Vec<Option<Entry>>, StoreError> {
         self.place.gate()?;
         let look_up = async {
-            // A store of this process answers at once, as a rule: then there is nothing to share.
-            if !self.place.engine.store.is_shared()
-                && let Some(found) = self.place.get(chain).now_or_never()
-            {
-                return found;
+            let at_once = &self.place.engine.at_once;
+            if at_once.load(Relaxed) {
+                match self.place.get(chain).now_or_never() {
+                    Some(found) => return found, // there is nothing to share
+                    None => at_once.store(false, Relaxed),
+                }
             }
             let (place, limit, read) = (self.place.clone(), self.place.config.op_timeout, chain.clone());
             self.place.engine.flights.look_up(chain, limit, async move { place.get(&read).await }).await
