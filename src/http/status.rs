@@ -56,7 +56,7 @@ pub(super) fn stamp<B>(noted: Noted<B>, verdict: CacheVerdict, shown: Option<&Ke
     // Made of what is above, it is a valid value; a list, to which each cache on the way appends (RFC 9211 §2).
     if let Ok(value) = HeaderValue::from_str(&text) {
         match response.headers_mut().entry(CACHE_STATUS) {
-            Entry::Occupied(mut others) if !others.get().is_empty() => others.append(value),
+            Entry::Occupied(mut others) if others.iter().any(|said| !said.is_empty()) => others.append(value),
             Entry::Occupied(mut room) => _ = room.insert(value),
             Entry::Vacant(none) => _ = none.insert(value),
         }
