@@ -3,7 +3,7 @@
 use super::{
     Rules,
     directives::Directives,
-    head,
+    head::{self, Stored},
     key::{Class, Target},
     semantics::{
         self,
@@ -13,11 +13,12 @@ use super::{
         reuse::Facts,
         storing::{self, Shared},
     },
+    status::CACHE_STATUS,
     vary::Selecting,
 };
 use crate::key::Key;
 use bytes::Bytes;
-use http::{HeaderMap, Method, Request, StatusCode};
+use http::{HeaderMap, Method, Request, StatusCode, header};
 use std::{
     fmt::Debug,
     ops::Range,
@@ -64,7 +65,11 @@ pub fn encode_head(status: StatusCode, headers: &HeaderMap, age: Duration) -> Op
 /// A payload as status, fields, age and body.
 #[must_use]
 pub fn decode_head(payload: &Bytes) -> Option<(StatusCode, HeaderMap, Duration, Bytes)> {
-    head::decode(payload).map(|stored| (stored.status, stored.headers, stored.age, stored.body))
+    let Stored { status, mut headers, age, body, .. } = head::decode(payload)?;
+    for said_anew in [header::AGE, CACHE_STATUS] {
+        assert_eq!(headers.remove(said_anew)?, "", "room, and nothing else");
+    }
+    Some((status, headers, age, body))
 }
 
 /// The key of a request.
