@@ -194,6 +194,21 @@ async fn a_subscriber_that_may_not_ping_stays() {
     }
 }
 
+/// What it cannot read costs it a question, and not its connection. Seen to fail with the refusal taken for the answer to
+/// another question.
+#[tokio::test]
+async fn a_connection_that_may_not_ping_stays() {
+    let (server, rules) = (RedisServer::start(), documented());
+    let rest: Vec<_> = rules.iter().copied().filter(|rule| *rule != "+ping").collect();
+    let (store, at) = (RedisStore::new(app(&server, &rest).await), Address::new("sg", 0, "k"));
+    command::<()>(&server, "SET {sg:rk}:v2.0 unreadable").await;
+    for _ in 0..3 {
+        assert!(store.get(&at).await.expect("an answer").is_none());
+        tokio::time::sleep(SECOND).await; // younger ones stay in any case
+    }
+    assert_eq!(store.epoch(), 1, "its connections");
+}
+
 /// Copies live for their time all the same, and nobody's request fails.
 #[tokio::test]
 async fn without_the_right_to_track_copies_are_bounded_by_time() {
