@@ -15,7 +15,10 @@ use std::{
     fmt,
     future::ready,
     hash::{BuildHasher, RandomState},
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
     time::Duration,
 };
 
@@ -44,12 +47,12 @@ pub struct MemoryStore {
 struct Leases {
     hasher: RandomState,
     shelves: [Mutex<Shelf>; SHELVES],
+    last_stamp: AtomicU64,
 }
 
 #[derive(Default)]
 struct Shelf {
     table: HashMap<Address, Held>,
-    last_stamp: u64,
     /// The table is swept of what has expired when it grows to this size.
     sweep_at: usize,
 }
@@ -109,7 +112,7 @@ impl MemoryStore {
             },
             _ => 0,
         };
-        let lease = Lease { token: ask.token, stamp: leases.stamp(now) };
+        let lease = Lease { token: ask.token, stamp: self.leases.stamp(now) };
         leases.put(resource.into_owned(), Held { until: now.after(ask.lease), fails, what: What::Lease(lease) }, now);
         Lead::Granted { lease, seen_alive }
     }
@@ -181,6 +184,13 @@ impl Leases {
         lock(&self.shelves[self.hasher.hash_one(at) as usize % SHELVES])
     }
 
+    /// The time, but never the same twice.
+    fn stamp(&self, now: Timestamp) -> u64 {
+        let now = u64::try_from(now.as_micros()).unwrap_or(0);
+        let after = |last: u64| now.max(last + 1);
+        self.last_stamp.fetch_update(Relaxed, Relaxed, |last| Some(after(last))).map_or(now, after)
+    }
+
     /// One after the other: whoever asks meanwhile is on one that was seen, or on one that will be.
     fn each(&self) -> impl Iterator<Item = MutexGuard<'_, Shelf>> {
         self.shelves.iter().map(lock)
@@ -198,12 +208,6 @@ impl Shelf {
             Some(Held { until, what: What::Lease(lease), .. }) if now < *until => Some(*lease),
             _ => None,
         }
-    }
-
-    /// The time, but never the same twice.
-    fn stamp(&mut self, now: Timestamp) -> u64 {
-        self.last_stamp = u64::try_from(now.as_micros()).unwrap_or(0).max(self.last_stamp + 1);
-        self.last_stamp
     }
 
     /// Leases that nobody gave back and tombstones of keys that nobody asks for again would pile up: sweeping at each
