@@ -2,10 +2,11 @@
 
 mod fly;
 mod join;
+mod round;
 mod way;
 
 use super::{
-    BoxFetch, CacheVerdict, End, Ended, Engine, Head, Hop, Judge, LEADING, Led, Offer, Place, Share, Turn, Verdict,
+    BoxFetch, CacheVerdict, End, Ended, Engine, Head, Judge, LEADING, Led, Offer, Place, Share, Turn, Verdict,
     flight::{Scope, Wanted},
     is_marker,
     pilot::{Landed, Start},
@@ -27,10 +28,8 @@ use futures_util::{
     FutureExt,
     future::{Either, lazy},
 };
-use std::{
-    future::{Future, Ready, ready},
-    marker::PhantomData,
-};
+use round::{Aside, Round, Step, aside, done};
+use std::{future::Future, marker::PhantomData};
 use tokio::time::{Instant, timeout_at};
 
 /// Where a computation goes that outlives its caller.
@@ -59,32 +58,6 @@ pub(super) struct Caller<'a, R, J> {
     /// Where it asks after it has met an answer that was too old for it: it joins no flight that has one already.
     newer: Option<Scope>,
     answer: PhantomData<fn() -> R>,
-}
-
-/// What one round came to.
-enum Round<'a, R> {
-    Answer(R, CacheVerdict),
-    /// Not answered: ask again, with the fetch that was not used.
-    Again(BoxFetch<'a, R>),
-    /// As above, for an answer that is not there yet.
-    Newer(Scope, BoxFetch<'a, R>),
-    /// As above, but elsewhere.
-    Beneath(Hop, BoxFetch<'a, R>),
-}
-
-/// The rest of a round that takes its time. In a box: else the future of every hit would have room for it, ten times
-/// what the hit itself needs, and would be moved with it; and whoever waits would hold room for all that may come after.
-type Aside<'s, 'a, R> = BoxFuture<'s, Round<'a, R>>;
-
-/// The rest of a round, which may be there already.
-type Step<'s, 'a, R> = Either<Ready<Round<'a, R>>, Aside<'s, 'a, R>>;
-
-fn done<'a, R>(round: Round<'a, R>) -> Step<'a, 'a, R> {
-    Either::Left(ready(round))
-}
-
-fn aside<'s, 'a, R>(rest: impl Future<Output = Round<'a, R>> + Send + 's) -> Step<'s, 'a, R> {
-    Either::Right(Box::pin(rest))
 }
 
 impl<'a, R: Send + 'a, J: Judge<R> + Clone + Send + Sync + 'static> Caller<'a, R, J> {
