@@ -1,24 +1,22 @@
-//! What a herd costs over Redis, and what one request does: origin calls, commands, round trips, time.
+//! The cost of a herd over Redis, and of one request: origin calls, commands, round trips, time.
 //!
 //! ```text
 //! cargo bench --bench herd               # ten repetitions
 //! cargo bench --bench herd -- --test     # one
 //! ```
 //!
-//! Not by criterion: a herd is counted, and takes as long as its computation. Four processes, this binary started again,
-//! send 250 callers each for one key that takes 50 ms to compute. Each repetition has two herds in the same processes:
-//! the first connects to Redis as well, the second finds the connections made. After that, herds of 1 to 100,000 in this
-//! process alone. The exit code is 1 if any herd took more
-//! than one call of the origin.
+//! Does not use criterion, because a herd is counted and takes as long as its fetch. Four processes (this binary,
+//! started again) send 250 callers each for one key whose fetch takes 50 ms. Each repetition has two herds in the same
+//! processes: the first one also connects to Redis, the second one finds the connections made. After that, herds of 1
+//! to 100,000 callers run in this process alone. The exit code is 1 if any herd called the origin more than once.
 #![allow(clippy::disallowed_methods, reason = "a bench measures real time")]
 
 #[path = "herd/sizes.rs"]
 mod sizes;
-#[path = "../tests/support/mod.rs"]
-mod support;
 
 use serde::{Deserialize, Serialize};
 use stampede_guard::{Policy, RedisStore, StampedeGuard, redis};
+use stampede_guard_support as support;
 use std::{
     convert::Infallible,
     env,
@@ -43,12 +41,12 @@ async fn main() -> ExitCode {
     outcome
 }
 
-/// Hits and misses of one process that has the server to itself.
+/// Measures hits and misses of one process that has the server to itself.
 async fn one_request(requests: usize) {
     let server = RedisServer::start();
     let guard = guard(RedisStore::new(server.client()));
     value_of(&guard, "warm").await;
-    guard.shutdown().await;
+    guard.drain().await;
 
     let monitor = Monitor::start(&server).await;
     for _ in 0..requests {
@@ -59,18 +57,18 @@ async fn one_request(requests: usize) {
     for i in 0..requests {
         value_of(&guard, &format!("cold {i}")).await;
     }
-    guard.shutdown().await;
+    guard.drain().await;
     let misses = monitor.stop().await.len();
 
-    // Over a connection where a round trip takes that long, the time to the answer is that many of them.
+    // Round trips dominate the time over this slow connection, so the time to the answer gives their number.
     let relay = Relay::to(([127, 0, 0, 1], server.port()).into()).await;
     relay.set(relay::Mode::Delay(ONE_WAY));
-    let far = self::guard(RedisStore::new(relay.client())).op_timeout(Duration::from_secs(5));
+    let far = self::guard(RedisStore::new(relay.client())).store_timeout(Duration::from_secs(5));
     value_of(&far, "far").await;
-    far.shutdown().await;
+    far.drain().await;
     let hit = round_trips(value_of(&far, "far")).await;
     let miss = round_trips(value_of(&far, "far and cold")).await;
-    far.shutdown().await;
+    far.drain().await;
 
     let per_request = |commands: usize| commands as f64 / requests as f64;
     println!("one request ({requests} in turn)                    hit      miss    limits");
@@ -137,10 +135,10 @@ fn row(name: &str, figures: impl Iterator<Item = f64>, digits: usize, limit: usi
     println!("{name:35} {median:9.digits$} {min:9.digits$} {max:9.digits$} {limit:8}");
 }
 
-/// What the children of one herd add up to.
+/// The sums over the children of one herd.
 struct Figures {
     origin_calls: usize,
-    /// From the first question in any process to the last answer in any, less the computation; in milliseconds.
+    /// Time from the first request in any process to the last answer in any process, minus the fetch, in milliseconds.
     last_answer: f64,
     commands: usize,
 }
@@ -160,7 +158,7 @@ struct Task {
     url: String,
 }
 
-/// What a child reports of one herd. Times of day, as they are of one host.
+/// The result of a child for one herd. Times of day are comparable, because all children run on one host.
 #[derive(Serialize, Deserialize)]
 struct Part {
     origin_calls: usize,
@@ -187,7 +185,7 @@ async fn be_part_of_herds(Task { url }: Task) {
         let ended = SystemTime::now();
         assert!(answers.iter().all(|answer| *answer == 1), "all have the answer of one call");
 
-        guard.shutdown().await; // the fill goes on behind the answers
+        guard.drain().await; // the fill continues after the answers
         let idle = format!("{store:?}").contains("keys: 0");
         assert!(idle && guard.in_flight() == 0, "a waiter or a flight is left: {store:?}, {guard:?}");
         // The first herd leaves the tasks of the connections.
@@ -200,7 +198,7 @@ async fn be_part_of_herds(Task { url }: Task) {
     }
 }
 
-/// Fresh for longer than any of this takes.
+/// Returns a guard whose entries stay fresh longer than the bench runs.
 fn guard(store: impl stampede_guard::store::IntoStore) -> StampedeGuard {
     StampedeGuard::new(store).policy(Policy::fresh_for(Duration::from_secs(600)))
 }
@@ -208,7 +206,7 @@ fn guard(store: impl stampede_guard::store::IntoStore) -> StampedeGuard {
 const PROCESSES: usize = 4;
 const CALLERS: usize = 250;
 const COMPUTE: Duration = Duration::from_millis(50);
-/// One after the other in the same processes.
+/// The two herds, one after another in the same processes.
 const HERDS: [&str; 2] = ["not yet connected", "connected"];
-/// Beside it, nothing else of a request counts.
+/// Long enough that other costs of a request are negligible.
 const ONE_WAY: Duration = Duration::from_millis(25);

@@ -1,28 +1,26 @@
-//! What the parts cost by themselves: envelopes, codecs, lock recipes.
+//! The costs of single parts: envelopes, codecs, lock recipes.
 //!
 //! ```text
 //! cargo bench --bench parts --features json,postcard     # without these features: bincode alone
 //! ```
 //!
-//! Codecs are seen through an embedded hit, `fetch` less `fetch_arc`: the first decodes, the second shares what was decoded
-//! before. Locks are acquired and released by one client, and nobody else wants them; over a server of our own.
+//! The cost of a codec is the difference of two embedded hits: `fetch` decodes, `fetch_arc` shares the decoded value.
+//! Locks are acquired and released by one client without competitors, over a server started by the bench.
 #![allow(clippy::disallowed_methods, reason = "a bench measures real time")]
 
 #[path = "work/row.rs"]
 mod row;
-#[path = "../tests/support/mod.rs"]
-mod support;
 
 use bytes::Bytes;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use row::Row;
 use stampede_guard::{
     Codec, Lock, Policy, StampedeGuard,
-    lock::{Counter, ExistsSetex, Fused, GetSet, Redlock, Rename, SetMembership, SetPx, SetnxExpire, Watch},
-    store::{Address, Entry, Inbox, Kind, Lifetimes, Meta, Timestamp, Token},
+    lock::{Counter, ExistsSetex, FencedLock, GetSet, Redlock, Rename, SetMembership, SetPx, SetnxExpire, Watch},
+    store::{CacheKey, Entry, Inbox, Kind, Lifetimes, Meta, Timestamp, Token},
 };
+use stampede_guard_support::RedisServer;
 use std::{convert::Infallible, hint::black_box, time::Duration};
-use support::RedisServer;
 use tokio::runtime::{self, Runtime};
 
 criterion_group! {
@@ -33,11 +31,11 @@ criterion_group! {
 criterion_main!(parts);
 
 fn envelopes(criterion: &mut Criterion) {
-    let at = Address::new("sg", 0, "user:42");
-    let lifetimes = Lifetimes { fresh_for: Duration::from_secs(60), ..Lifetimes::default() };
+    let at = CacheKey::new("sg", 0, "user:42");
+    let lifetimes = Lifetimes::fresh_for(Duration::from_secs(60));
     let id = Token::unique(Inbox::unique());
-    let meta =
-        Meta { kind: Kind::Value, id, answered: Timestamp::now(), cost: Duration::from_millis(5), lifetimes, codec: 1 };
+    let mut meta = Meta::new(Kind::Value, id, Timestamp::now());
+    (meta.cost, meta.lifetimes, meta.codec) = (Duration::from_millis(5), lifetimes, 1);
     let mut group = criterion.benchmark_group("envelope");
     for (name, bytes) in [("100B", 100), ("1KiB", 1 << 10), ("64KiB", 64 << 10)] {
         let entry = Entry::new(meta, Bytes::from(vec![b'x'; bytes]));
@@ -64,7 +62,7 @@ fn codecs(criterion: &mut Criterion) {
         runtime.block_on(async {
             guard.fetch("rows", rows).await.expect("fetched");
             guard.fetch_arc("shared rows", rows).await.expect("fetched");
-            guard.shutdown().await;
+            guard.drain().await;
         });
         group.bench_function(format!("{name}/fetch"), |b| b.to_async(&runtime).iter(|| guard.fetch("rows", rows)));
         group.bench_function(format!("{name}/fetch_arc"), |b| {
@@ -74,14 +72,14 @@ fn codecs(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// Redlock has one server here, and so a majority of one.
+/// Redlock has one server here, so its majority is one.
 fn locks(criterion: &mut Criterion) {
     let (runtime, server) = (runtime(), RedisServer::start());
     let client = server.client();
     let lock = || Lock::new(client.clone());
     let recipes = [
         ("set_px", lock().recipe(SetPx)),
-        ("fused", lock().recipe(Fused)),
+        ("fused", lock().recipe(FencedLock)),
         ("exists_setex", lock().recipe(ExistsSetex)),
         ("setnx_expire", lock().recipe(SetnxExpire::new(client.clone()))),
         ("watch", lock().recipe(Watch::new(client.clone()))),
@@ -96,16 +94,16 @@ fn locks(criterion: &mut Criterion) {
     for (name, lock) in recipes {
         group.bench_function(name, |b| {
             b.to_async(&runtime).iter(async || {
-                let guard = lock.acquire(name).await.expect("nobody has it");
+                let guard = lock.acquire(name).await.expect("the lock is free");
                 guard.release().await.expect("it is held");
             });
         });
-        runtime.block_on(lock.shutdown());
+        runtime.block_on(lock.drain());
     }
     group.finish();
 }
 
-/// Some 700 bytes of them with bincode.
+/// About 700 bytes with bincode.
 async fn rows() -> Result<Vec<Row>, Infallible> {
     Ok((0..20).map(Row::new).collect())
 }

@@ -1,21 +1,19 @@
-//! What a request costs on each path: embedded, near and Redis hit, embedded and Redis miss, each beside the same without
-//! a guard.
+//! The cost of a request on each path: embedded, near and Redis hit, embedded and Redis miss, each next to the same
+//! request without a guard.
 //!
 //! ```text
 //! cargo bench --bench paths                      # all, in two to three minutes
 //! cargo bench --bench paths -- embedded_hit      # one group
 //! ```
 //!
-//! Everything runs on one thread, so that no figure hangs on where the scheduler puts a task; Redis is a server of our
-//! own on the loopback interface. The ratio of two rows of one group is what carries over to another machine.
+//! Everything runs on one thread, so that no figure depends on the scheduler. The bench starts a Redis on the loopback
+//! interface. Only the ratio of two rows of one group is comparable between machines.
 #![allow(clippy::disallowed_methods, reason = "a bench measures real time")]
 
 #[path = "work/page.rs"]
 mod page;
 #[path = "work/row.rs"]
 mod row;
-#[path = "../tests/support/mod.rs"]
-mod support;
 
 use axum::{
     Router,
@@ -32,14 +30,14 @@ use http_body_util::Full;
 use page::{answer, request};
 use redis::{AsyncCommands, aio::MultiplexedConnection};
 use row::Row;
-use stampede_guard::{MemoryStore, NearCache, Policy, StampedeGuard};
+use stampede_guard::{MemoryStore, NearCacheConfig, Policy, StampedeGuard};
+use stampede_guard_support::{RedisServer, eventually};
 use std::{
     convert::Infallible,
     hint::black_box,
     sync::atomic::{AtomicU64, Ordering::Relaxed},
     time::Duration,
 };
-use support::{RedisServer, eventually};
 use tokio::runtime::{self, Runtime};
 use tower::{Layer, Service, service_fn};
 
@@ -50,7 +48,7 @@ criterion_group! {
 }
 criterion_main!(paths);
 
-/// The HTTP rows differ by the layer alone: `http_layer` less `http_bare` is its overhead.
+/// The HTTP rows differ only in the layer, so its overhead is `http_layer` minus `http_bare`.
 fn embedded_hit(criterion: &mut Criterion) {
     let (runtime, guard) = (runtime(), guard(MemoryStore::default()));
     let mut group = criterion.benchmark_group("embedded_hit");
@@ -94,14 +92,14 @@ fn embedded_hit(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// Copies in front of Redis.
+/// Hits in the near cache in front of Redis.
 fn near_hit(criterion: &mut Criterion) {
     let redis = Redis::start();
-    let guard = redis.guard.clone().near_cache(NearCache::bytes(1 << 20).max_age(Duration::from_secs(3600)));
+    let guard = redis.guard.clone().near_cache(NearCacheConfig::max_bytes(1 << 20).max_age(Duration::from_secs(3600)));
     redis.runtime.block_on(async {
         eventually("what is read is kept", async || {
             guard.fetch("row:0", row).await.expect("fetched");
-            guard.report().near_hits > 0
+            guard.stats().near_hits > 0
         })
         .await;
         answer(guard.layer(service_fn(paged)), request("/report/7")).await;
@@ -114,9 +112,9 @@ fn near_hit(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// Each key is asked for once; the store is small, so that it is full and evicts.
+/// Each key is requested once. The store is small, so that it is full and evicts.
 fn embedded_miss(criterion: &mut Criterion) {
-    let (runtime, guard) = (runtime(), guard(MemoryStore::bytes(4 << 20)));
+    let (runtime, guard) = (runtime(), guard(MemoryStore::with_max_bytes(4 << 20)));
     let mut group = criterion.benchmark_group("embedded_miss");
     group.throughput(Throughput::Elements(1));
 
@@ -143,8 +141,8 @@ fn redis_hit(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// Many requests at a time over one connection: what counts is the work, not the wait. Of different keys, since those
-/// who ask for the same one share a GET, as the last row shows.
+/// Many requests at a time over one connection, so that the work counts and not the waiting. The keys differ, because
+/// requests for the same key share a GET, as the last row shows.
 fn redis_hit_64(criterion: &mut Criterion) {
     let redis = Redis::start();
     let mut group = criterion.benchmark_group("redis_hit_64");
@@ -164,7 +162,7 @@ fn redis_hit_64(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// By the size of the value and by how many ask at a time, each for a key of its own.
+/// By the size of the value and the number of concurrent callers. Each caller has its own key.
 fn redis_hit_by_size(criterion: &mut Criterion) {
     let redis = Redis::start();
     let mut group = criterion.benchmark_group("redis_hit_by_size");
@@ -187,7 +185,7 @@ fn redis_hit_by_size(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// Nobody else asks. The fill goes on behind the answer, and so into the time of the next one.
+/// Without other callers. The fill continues after the answer, so it is included in the time of the next request.
 fn redis_miss(criterion: &mut Criterion) {
     let redis = Redis::start();
     let mut group = criterion.benchmark_group("redis_miss");
@@ -202,12 +200,12 @@ fn redis_miss(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// A server with rows in it, raw and as entries, and connections that are up.
+/// A server with rows in it, raw and as entries, and open connections.
 struct Redis {
     raw: MultiplexedConnection,
     guard: StampedeGuard,
     runtime: Runtime,
-    /// Dropped last: it ends the server.
+    /// Dropped last, which ends the server.
     _server: RedisServer,
 }
 
@@ -223,13 +221,13 @@ impl Redis {
                 guard.fetch(format!("row:{i}"), row).await.expect("fetched");
             }
             answer(guard.layer(service_fn(paged)), request("/report/7")).await;
-            guard.shutdown().await;
+            guard.drain().await;
             raw
         });
         Self { raw, guard, runtime, _server: server }
     }
 
-    /// Keys of values of that size, raw and as entries.
+    /// Stores values of this size under new keys, raw and as entries.
     async fn fill(&self, name: &str, text: &str) {
         let mut raw = self.raw.clone();
         for i in 0..512 {
@@ -238,7 +236,7 @@ impl Redis {
             let text = text.to_owned();
             self.guard.fetch(format!("{name}:{i}"), async move || Ok::<_, Infallible>(text)).await.expect("fetched");
         }
-        self.guard.shutdown().await;
+        self.guard.drain().await;
     }
 }
 
@@ -246,7 +244,7 @@ async fn raw_get(mut connection: MultiplexedConnection, key: String) -> Option<V
     connection.get(key).await.expect("the server is up")
 }
 
-/// One request, from its making to the last byte of the answer.
+/// Measures one request, including its construction, to the last byte of the response.
 fn http<S, B>(
     group: &mut BenchmarkGroup<'_, WallTime>,
     name: &str,
@@ -264,7 +262,7 @@ async fn paged(_: Request) -> Result<Response<Full<Bytes>>, Infallible> {
     Ok(page::page())
 }
 
-/// One for each of these, so that a hit needs two look-ups.
+/// A page with a variant for each combination of these fields, so that a hit needs two lookups.
 async fn varying_page(_: Request) -> Result<Response<Full<Bytes>>, Infallible> {
     let mut page = page::page();
     page.headers_mut().insert("vary", HeaderValue::from_static("accept-encoding, accept-language"));
@@ -279,12 +277,12 @@ async fn stored() -> Result<String, Infallible> {
     unreachable!("it is stored")
 }
 
-/// Fresh for longer than any of this takes.
+/// Returns a guard whose entries stay fresh longer than the bench runs.
 fn guard(store: impl stampede_guard::store::IntoStore) -> StampedeGuard {
     StampedeGuard::new(store).policy(Policy::fresh_for(Duration::from_secs(3600)))
 }
 
-/// A number that nobody was given before.
+/// Returns a number that was not returned before.
 fn unique() -> u64 {
     static LAST: AtomicU64 = AtomicU64::new(1_000_000);
     LAST.fetch_add(1, Relaxed)
@@ -295,6 +293,6 @@ fn runtime() -> Runtime {
 }
 
 const CALLERS: u64 = 64;
-/// As many bytes as a row takes in Redis.
+/// The number of bytes of a row in Redis.
 const ENVELOPE: usize = HEAD + 36;
 const HEAD: usize = 90;

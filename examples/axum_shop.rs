@@ -1,11 +1,11 @@
-//! A small shop on axum: a guard for each route, and handlers that say what may be shared.
+//! A small shop on axum: a guard for each route, and handlers that state what may be shared.
 //!
 //! ```console
 //! cargo run --release --example axum_shop                                     # embedded store
 //! cargo run --release --example axum_shop -- --redis redis://127.0.0.1:6379   # shared with other processes
 //! ```
 //!
-//! It prints how each request was answered. To try, with the port that it says:
+//! It prints how each request was answered. To try it, use the port that it prints:
 //!
 //! ```console
 //! curl -i http://127.0.0.1:PORT/                                # the window, one for each language
@@ -24,7 +24,7 @@ use axum::{
     response::{IntoResponse, Redirect, Response},
     routing::get,
 };
-use stampede_guard::{CacheVerdict, Policy, StampedeGuard, http::Rules};
+use stampede_guard::{CacheStatus, Policy, StampedeGuard, http::HttpOptions};
 use std::{
     convert::Infallible,
     env,
@@ -45,9 +45,9 @@ struct Shop {
 }
 
 fn app(guard: StampedeGuard) -> Router {
-    // Clones differ in their settings only: they share what is stored and what runs.
+    // Clones differ in their settings only: they share the store and running fetches.
     let for_a_minute = guard.clone().policy(Policy::fresh_for(Duration::from_secs(60)));
-    let patient = guard.clone().wait(Duration::from_secs(30));
+    let patient = guard.clone().wait_timeout(Duration::from_secs(30));
 
     Router::new()
         .route("/", get(window).route_layer(for_a_minute))
@@ -58,48 +58,49 @@ fn app(guard: StampedeGuard) -> Router {
         .with_state(Shop { guard, price_of_tea: Arc::new(AtomicU32::new(300)) })
 }
 
-/// Says for how long it is fresh.
+/// States its own freshness lifetime.
 async fn tea(State(shop): State<Shop>) -> impl IntoResponse {
     ([(CACHE_CONTROL, "max-age=300, stale-if-error=3600")], format!("tea: {} EUR\n", shop.price()))
 }
 
-/// Does not, so the policy of its guard does. There is one for each language.
+/// States no freshness lifetime, so the policy of its guard applies. There is one variant for each language.
 async fn window(State(shop): State<Shop>, request: HeaderMap) -> impl IntoResponse {
     let german = request.get(ACCEPT_LANGUAGE).is_some_and(|languages| languages.as_bytes().starts_with(b"de"));
     let welcome = if german { "Willkommen! Tee" } else { "Welcome! Tea" };
     ([(VARY, "accept-language")], format!("{welcome}: {} EUR\n", shop.price()))
 }
 
-/// Uses the guard for a part of the answer as well. What that costs is paid once, also when prices change.
+/// Also uses the guard for a part of the response. The bank is asked once, even if prices change.
 async fn prices(State(shop): State<Shop>) -> Result<impl IntoResponse, StatusCode> {
     let rate: f64 = shop.guard.fetch("usd per eur", ask_the_bank).await.map_err(|_| StatusCode::BAD_GATEWAY)?;
     let (eur, usd) = (shop.price(), shop.price() * rate);
     Ok(([(CACHE_CONTROL, "max-age=300")], format!("tea: {eur} EUR, {usd:.2} USD\n")))
 }
 
-/// For one client alone.
+/// A response for one client only.
 async fn basket() -> impl IntoResponse {
     ([(CACHE_CONTROL, "private")], "one pot of tea\n")
 }
 
-/// A POST that succeeds is noticed by the layer: it drops what is stored of the same URL, `/tea`, and of the URL in its
-/// `Location`, `/prices` (RFC 9111 §4.4). That the window shows the price is known here alone.
+/// A POST that succeeds is noticed by the layer. It invalidates the same URL, `/tea`, and the URL in its `Location`,
+/// `/prices` (RFC 9111 §4.4). The layer cannot know that the window shows the price, so the handler invalidates it.
 async fn reprice(State(shop): State<Shop>, cents: String) -> Result<Redirect, StatusCode> {
     let cents = cents.trim().parse().map_err(|_| StatusCode::BAD_REQUEST)?;
     shop.price_of_tea.store(cents, Relaxed);
-    // In every language. What the store does not acknowledge is tried again behind, and the price has changed anyway.
+    // Invalidates all languages. If the store does not acknowledge it, the guard retries in the background; the price
+    // has changed anyway.
     if let Err(error) = shop.guard.invalidate_url(&Uri::from_static("/")).await {
         eprintln!("the window may show the old price for a while: {error}");
     }
     Ok(Redirect::to("/prices"))
 }
 
-/// Outside of the guards: what they have made of the request is an extension of the response.
+/// Runs outside of the guards, which add the cache status to the response as an extension.
 async fn log(request: Request, next: Next) -> Response {
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let response = next.run(request).await;
-    match response.extensions().get::<CacheVerdict>() {
-        Some(verdict) => println!("{method} {path}: {verdict:?}"),
+    match response.extensions().get::<CacheStatus>() {
+        Some(status) => println!("{method} {path}: {status:?}"),
         None => println!("{method} {path}: {}", response.status()),
     }
     response
@@ -127,12 +128,12 @@ async fn main() -> Result<ExitCode, Box<dyn std::error::Error>> {
             return Ok(ExitCode::from(2));
         }
     };
-    // One site, whatever host it is asked by: so URLs can be invalidated by their paths.
-    let guard = guard.namespace("example-shop").http(Rules::default().any_host());
+    // The cache key ignores the host, so that URLs can be invalidated by their paths.
+    let guard = guard.namespace("example-shop").http(HttpOptions::default().ignore_host());
     let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
     println!("listening on {}", listener.local_addr()?);
     let interrupted = async { _ = tokio::signal::ctrl_c().await };
     axum::serve(listener, app(guard.clone())).with_graceful_shutdown(interrupted).await?;
-    guard.shutdown().await;
+    guard.drain().await;
     Ok(ExitCode::SUCCESS)
 }

@@ -1,4 +1,4 @@
-//! A thousand callers want one value at one moment, and the database is asked once.
+//! A thousand callers want one value at the same time, and the database is asked once.
 //!
 //! ```console
 //! cargo run --release --example fetcher                                     # embedded store
@@ -24,7 +24,7 @@ struct User {
     name: String,
 }
 
-/// Something expensive that counts how often it is asked.
+/// An expensive origin that counts its calls.
 #[derive(Default)]
 struct Database(AtomicU32);
 
@@ -47,7 +47,7 @@ async fn main() -> Result<ExitCode, Box<dyn std::error::Error>> {
         }
     };
     let guard = guard.namespace("example-fetcher").policy(Policy::fresh_for(Duration::from_secs(60)));
-    guard.invalidate("user:42").await?; // what an earlier run has left in Redis
+    guard.invalidate("user:42").await?; // removes what an earlier run has left in Redis
 
     let (database, start) = (Arc::new(Database::default()), Arc::new(Barrier::new(CALLERS)));
     let mut callers = JoinSet::new();
@@ -59,12 +59,12 @@ async fn main() -> Result<ExitCode, Box<dyn std::error::Error>> {
         });
     }
     let users: Vec<User> = callers.join_all().await.into_iter().collect::<Result<_, _>>()?;
-    guard.shutdown().await;
+    guard.drain().await;
 
-    let (calls, report) = (database.0.load(Relaxed), guard.report());
+    let (calls, report) = (database.0.load(Relaxed), guard.stats());
     println!("{} callers got {:?}", users.len(), users[0]);
     println!("database calls: {calls}");
-    println!("filled {}, coalesced {}, hits {}", report.filled, report.coalesced, report.hits);
+    println!("filled {}, coalesced {}, hits {}", report.misses, report.coalesced, report.hits);
     Ok(if calls == 1 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 

@@ -1,17 +1,14 @@
-//! A lock by itself: acquired, waited for in turn, extended, lost and released.
+//! A lock on its own: acquired, queued for, extended, lost and released.
 //!
 //! ```console
 //! cargo run --release --example lock                                     # a redis-server of its own
 //! cargo run --release --example lock -- --redis redis://127.0.0.1:6379
 //! ```
 
-#[path = "support/redis_server.rs"]
-mod redis_server;
-
-use redis_server::RedisServer;
+use example_support::RedisServer;
 use stampede_guard::{
     Lock,
-    lock::{Fused, LockErrorKind, held_locks},
+    lock::{FencedLock, LockErrorKind, held_locks},
 };
 use std::{env, error::Error, process::ExitCode, time::Duration};
 use tokio::task::JoinSet;
@@ -31,12 +28,12 @@ async fn main() -> Result<ExitCode> {
         }
     };
     let url = own.as_ref().map_or_else(|| args[1], |own| &own.url);
-    let lock = Lock::new(redis::Client::open(url)?).recipe(Fused).ttl(Duration::from_secs(2));
+    let lock = Lock::new(redis::Client::open(url)?).recipe(FencedLock).ttl(Duration::from_secs(2));
     tries_once(&lock).await?;
     waits_in_turn(&lock).await?;
     outlives_its_ttl(&lock).await?;
     is_lost(&lock).await?;
-    lock.shutdown().await;
+    lock.drain().await;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -53,7 +50,7 @@ async fn tries_once(lock: &Lock) -> Result<()> {
     Ok(())
 }
 
-/// Five who want it at once, each 10 ms after the one before.
+/// Five clients wait for the lock; each starts 10 ms after the previous one.
 async fn waits_in_turn(lock: &Lock) -> Result<()> {
     let lock = lock.clone().wait(Duration::from_secs(10));
     let first = lock.acquire("queue").await?;
@@ -72,7 +69,7 @@ async fn waits_in_turn(lock: &Lock) -> Result<()> {
     Ok(())
 }
 
-/// Work that takes longer than the ttl: extended once by hand, then by a heartbeat.
+/// The work takes longer than the TTL. The lock is extended once by hand, then by a heartbeat.
 async fn outlives_its_ttl(lock: &Lock) -> Result<()> {
     let guard = lock.clone().ttl(Duration::from_millis(300)).acquire("long work").await?;
     guard.extend(Duration::from_secs(1)).await?;
@@ -86,7 +83,7 @@ async fn outlives_its_ttl(lock: &Lock) -> Result<()> {
     Ok(())
 }
 
-/// A holder that is too slow learns that it is not the holder any more.
+/// A holder that is too slow learns that it has lost the lock.
 async fn is_lost(lock: &Lock) -> Result<()> {
     let slow = lock.clone().ttl(Duration::from_millis(200)).acquire("too slow").await?;
     slow.lost().await;

@@ -1,4 +1,4 @@
-//! The guard in front of a client: however many ask at one moment, one request leaves the process.
+//! The guard in front of a client: any number of concurrent requests become one request to the server.
 //!
 //! ```console
 //! cargo run --release --example tower_client
@@ -44,7 +44,7 @@ async fn main() -> Result<ExitCode> {
         herd.spawn(ask());
     }
     let mut answers = herd.join_all().await.into_iter().collect::<Result<Vec<(String, Bytes)>>>()?;
-    answers.push(ask().await?); // and one that comes later
+    answers.push(ask().await?); // a later request
     answers.sort_by_key(|(status, _)| status.contains("collapsed"));
 
     for (status, body) in [&answers[0], &answers[1], &answers[HERD]] {
@@ -56,7 +56,7 @@ async fn main() -> Result<ExitCode> {
     Ok(if as_promised { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// A slow server on a port of its own.
+/// Starts a slow server on a free port.
 async fn upstream() -> Result<SocketAddr> {
     let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
     let address = listener.local_addr()?;

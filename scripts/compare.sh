@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# The same work through this crate and through its peers. Progress is on stderr; the last line is one of JSON, with our
-# own figures. Installs redis-server if it is missing.
+# Runs the same work through this crate and through its peers. Progress is written to stderr. The last line is JSON with
+# our own figures. Installs redis-server if it is missing.
 #
-#     scripts/compare.sh            all, in less than twenty minutes on two cores, the build included; writes
-#                                   docs/comparison.md and docs/comparison_*.svg. Needs Rust 1.92 or later, as peers do
-#     scripts/compare.sh --quick    our own rows, redis-rs and moka, in a minute, and two or three for the build
+#     scripts/compare.sh            everything, in less than twenty minutes on two cores, including the build; writes
+#                                   docs/lab/comparison.md and docs/lab/comparison_*.svg. The peers need Rust 1.92 or later
+#     scripts/compare.sh --quick    only our own rows, redis-rs and moka: a minute, plus two or three for the build
 #
-# Further arguments go to the program: --repeats N, --only SCENARIO, --subject NAME; see benches/peers/src/main.rs.
+# Further arguments go to the program: --repeats N, --only SCENARIO, --subject NAME; see tools/peers/src/main.rs.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 exec </dev/null
@@ -23,13 +23,13 @@ main() {
         compare -- "$@"
     else
         need_cargo 1.92
-        compare --features peers -- --docs docs "$@"
+        compare --features peers -- --docs docs/lab "$@"
     fi
     printf 'scripts/compare.sh: %d min %d s\n' $((SECONDS / 60)) $((SECONDS % 60)) >&2
 }
 
 compare() {
-    cargo run --release --locked --manifest-path benches/peers/Cargo.toml "$@"
+    cargo run --release --locked --manifest-path tools/peers/Cargo.toml "$@"
 }
 
 fail() {

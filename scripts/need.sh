@@ -1,7 +1,7 @@
-# What scripts need besides Rust, installed where that is possible. To be sourced, with `fail` defined.
+# Installs what the scripts need besides Rust, if possible. To be sourced by a script that defines `fail`.
 
 need_cargo() {
-    # A shell that was open while rustup installed Rust does not have it on its PATH yet.
+    # A shell that was open while rustup installed Rust does not have cargo on its PATH yet.
     if ! command -v cargo >/dev/null && [ -x "${CARGO_HOME:-$HOME/.cargo}/bin/cargo" ]; then
         PATH="${CARGO_HOME:-$HOME/.cargo}/bin:$PATH"
     fi
@@ -17,7 +17,7 @@ need_redis() {
         fail "redis-server is missing: install it (Debian: apt-get install redis-server; macOS: brew install redis), so that it is on PATH, then run this again"
 }
 
-# Counts instructions.
+# Valgrind counts instructions.
 need_valgrind() {
     if command -v valgrind >/dev/null; then
         return
@@ -27,7 +27,7 @@ need_valgrind() {
         fail "valgrind is missing: install it (Debian: apt-get install valgrind), so that it is on PATH, then run this again"
 }
 
-# install DEBIAN_PACKAGE BREW_PACKAGE, if that can be done without asking
+# install DEBIAN_PACKAGE BREW_PACKAGE: installs a package if that needs no questions.
 install() {
     if command -v apt-get >/dev/null && [ "$(id -u)" = 0 ]; then
         apt_install "$1" || true

@@ -1,67 +1,192 @@
 #!/usr/bin/env bash
-# Everything that has to hold before a change lands: formatting, lints, feature combinations, tests, docs.
+# Everything that has to hold before a change is merged: formatting, lints, feature combinations, tests, docs.
 # Installs what it needs besides Rust: redis-server, valgrind, rustfmt, clippy.
 #
-#     scripts/test.sh           some ten minutes on two cores, the first build included
-#     scripts/test.sh --long    the same, then an hour or more: the model's large configurations, the long faults, ten
+#     scripts/test.sh           all of it: some seven minutes on two cores, the first build included
+#     scripts/test.sh quick     while working: formatting, lints, and the tests unit, engine, http and store
+#     scripts/test.sh --long    all of it, then an hour or more: the model's large configurations, the long faults, ten
 #                               times the seeds, schedules and inputs, and a soak
+#
+# One step by itself: scripts/test.sh formatting | lints | features | tests | instructions | docs
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # Nothing here asks questions, and a caller may have closed standard input.
 exec </dev/null
 . scripts/need.sh
 
+# Most tests wait: for time to pass, for servers, for processes.
+export RUST_TEST_THREADS="${RUST_TEST_THREADS:-8}"
+
+# Each of these waits longer than all other tests of its binary.
+patient=(a_sabotaged_soak_fails matrix::matrix)
+
 main() {
+    case "${1:-}" in
+        "" | --long) all "$@" ;;
+        quick) quick ;;
+        formatting | lints | features | tests | patient_tests | other_tests | instructions | docs) "$1" ;;
+        *) fail "$1 is none of: quick, --long, formatting, lints, features, tests, instructions, docs" ;;
+    esac
+}
+
+all() {
+    tools
+    need_valgrind
+    valgrind --version
+    step "formatting"
+    formatting
+    # A first build is shorter if nothing is kept for the next one.
+    [ -d "$(target)/debug" ] || export CARGO_INCREMENTAL=0
+    # Steps that compute use the processors while other steps wait. They have the lowest priority, so that no test
+    # starves. The instructions are built with optimisation, in a folder of their own.
+    aside 19 instructions
+    step "build of tests, examples and tools"
+    run cargo test --locked --workspace --all-features --no-run
+
+    step "tests, examples and doctests"
+    aside 0 patient_tests
+    aside 19 lints features docs
+    run bash scripts/test.sh other_tests || failed="$failed tests"
+    settle
+    [ -z "$failed" ] || fail "failed:$failed"
+
+    if [ "${1:-}" = --long ]; then
+        long_variants
+    fi
+    passed "formatting, tests, examples, doctests, lints, feature combinations, instructions, docs"
+}
+
+quick() {
+    tools
+    step "formatting"
+    formatting
+    step "lints"
+    run bash scripts/test.sh lints
+    step "tests: unit, engine, http, store"
+    run cargo test --locked --workspace --all-features --no-fail-fast --lib --test engine --test http --test store
+    passed "formatting, lints, unit tests, engine, http, store"
+}
+
+tools() {
     step "tools"
     need_cargo
     need_component rustfmt fmt
     need_component clippy clippy
     need_redis
-    need_valgrind
     cargo --version
     redis-server --version
-    valgrind --version
+}
 
-    step "formatting"
+formatting() {
     cargo fmt --all --check
+}
 
-    step "lints"
-    cargo clippy --locked --all-targets --all-features -- -D warnings
+lints() {
+    cargo run --locked -q -p lint -- all
+    cargo clippy --locked --workspace --all-targets --all-features -- -D warnings
+}
 
-    # The library alone: dev-dependencies would switch on features that users do not get.
-    for features in "" redis cluster,tls-rustls http postcard json,tracing testing; do
-        step "features: ${features:-none}"
-        cargo clippy --locked --lib --no-default-features --features "$features" -- -D warnings
+# The library alone: the other members, and dev-dependencies, would switch on features that users do not get.
+features() {
+    for features in "" redis redis,http lock lock,cluster,connection-manager,tls-rustls,tracing http postcard json,tracing \
+        testing; do
+        echo "-- ${features:-none}"
+        cargo clippy --locked -p stampede-guard --lib --no-default-features --features "$features" -- -D warnings
     done
+}
 
-    step "tests, examples and doctests"
-    cargo test --locked --all-features --no-fail-fast
+tests() {
+    cargo test --locked --workspace --all-features --no-fail-fast "$@"
+}
 
-    step "instructions"
-    cargo run --locked --release --manifest-path benches/instructions/Cargo.toml --target-dir target -- --check
+patient_tests() {
+    tests --test soak --test faults -- --exact "${patient[@]}"
+}
 
-    if [ "${1:-}" = --long ]; then
-        long_variants
-    fi
+other_tests() {
+    tests -- "${patient[@]/#/--skip=}"
+}
 
-    step "docs"
-    RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps --all-features
+instructions() {
+    cargo run --locked --release --manifest-path benches/instructions/Cargo.toml --target-dir "$(target)" -- --check
+}
 
-    step "passed: formatting, lints, feature combinations, tests, examples, doctests, instructions, docs ($((SECONDS / 60)) min $((SECONDS % 60)) s)"
+docs() {
+    RUSTDOCFLAGS="-D warnings" cargo doc --locked -p stampede-guard --no-deps --all-features
 }
 
 long_variants() {
     step "long variants"
-    cargo test --locked --all-features --test faults -- --ignored --test-threads 1
-    STAMPEDE_SIM_SEEDS=100000 cargo test --locked --release --all-features --test sim
-    PROPTEST_CASES=40000 cargo test --locked --release --all-features --test fuzz
-    SCHEDULES=10000 cargo test --locked --release --all-features --lib schedules
-    cargo run --locked --release --example soak -- --seconds 60 --processes 3
-    cargo test --locked --release --all-features --test model -- --ignored --test-threads 1
+    run cargo test --locked --workspace --all-features --test faults -- --ignored --test-threads 1
+    STAMPEDE_SIM_SEEDS=100000 run cargo test --locked --release --workspace --all-features --test sim
+    PROPTEST_CASES=40000 run cargo test --locked --release --workspace --all-features --test fuzz
+    SCHEDULES=10000 run cargo test --locked --release --workspace --all-features --lib schedules
+    run cargo run --locked --release -p soak -- --seconds 60 --processes 3
+    run cargo test --locked --release -p model -- --ignored --test-threads 1
+}
+
+# Steps that run aside: their process groups and names, and where their output is kept until it can be printed.
+groups=()
+names=()
+kept=$(mktemp -d)
+failed=""
+
+# run COMMAND..: in a process group of its own, which `stop` can end as a whole.
+run() {
+    local status=0
+    set -m
+    "$@" &
+    set +m
+    groups+=($!)
+    wait $! || status=$?
+    unset "groups[${#groups[@]}-1]"
+    return $status
+}
+
+# aside NICENESS STEP..: starts the steps, one after another. Steps at a low priority leave cargo's locks to the others
+# first.
+aside() {
+    local niceness=$1 each='bash scripts/test.sh "$step" >"$0/$step" 2>&1; echo $? >"$0/$step.status"'
+    shift
+    set -m
+    nice -n "$niceness" bash -c "sleep $((niceness / 5)); for step; do $each; done" "$kept" "$@" &
+    set +m
+    groups+=($!)
+    names+=("$@")
+}
+
+# Waits for all steps that run aside, and prints the output of each.
+settle() {
+    wait
+    groups=()
+    for name in "${names[@]}"; do
+        step "$name"
+        cat "$kept/$name"
+        [ "$(cat "$kept/$name.status")" = 0 ] || failed="$failed $name"
+    done
+}
+
+# Ends what still runs.
+stop() {
+    for group in "${groups[@]:-}"; do
+        [ -z "$group" ] || kill -s TERM -- "-$group" 2>/dev/null || true
+    done
+    rm -rf "$kept"
+}
+trap stop EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+
+target() {
+    cargo metadata --format-version 1 --no-deps --offline | sed 's/.*"target_directory":"\([^"]*\)".*/\1/'
 }
 
 step() {
     printf '\n== %s\n' "$1"
+}
+
+passed() {
+    step "passed: $1 ($((SECONDS / 60)) min $((SECONDS % 60)) s)"
 }
 
 fail() {

@@ -1,31 +1,32 @@
-//! Typed values to payload bytes and back.
+//! Encodes typed values as payload bytes, and decodes them.
 
 use crate::error::BoxError;
 use bytes::Bytes;
 use serde::{Serialize, de::DeserializeOwned};
 use std::any::type_name;
 
-/// How typed values are encoded. Another codec under the same key is a miss.
+/// The encoding of typed values. An entry of another codec under the same key is a miss.
 ///
-/// The default is `Bincode` where the feature `bincode` is on (it is by default), else `Postcard`, else `Json`.
+/// The default is `Bincode` if the feature `bincode` is on (the default), otherwise `Postcard`, otherwise `Json`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Codec {
-    /// Compact and fast, not self-describing: types with `#[serde(untagged)]`, `tag`, `flatten` or
-    /// `skip_serializing_if` do not decode, and are refused with [`ErrorKind::Codec`](crate::ErrorKind::Codec) when
-    /// they are stored for the first time.
+    /// Compact and fast, but not self-describing. Types with `#[serde(untagged)]`, `tag`, `flatten` or
+    /// `skip_serializing_if` do not decode; the first attempt to store one fails with
+    /// [`ErrorKind::Codec`](crate::ErrorKind::Codec).
     #[cfg(feature = "bincode")]
     Bincode,
-    /// Like `Bincode`, and maintained.
+    /// Like `Bincode`, and still maintained.
     #[cfg(feature = "postcard")]
     Postcard,
-    /// Self-describing: any serde type, legible in Redis, larger and slower.
+    /// Self-describing: works for any serde type and is legible in Redis, but larger and slower.
     #[cfg(feature = "json")]
     Json,
 }
 
 impl Codec {
-    /// Identifies codec and type. Bytes of one type may decode as another without complaint, so that is compared first.
+    /// Returns a number that identifies codec and type. It is compared before decoding, because bytes of one type may
+    /// decode as another without an error.
     pub(crate) fn id<T>(self) -> u64 {
         let name = match self {
             #[cfg(feature = "bincode")]
@@ -38,8 +39,7 @@ impl Codec {
         fnv1a(&[name, type_name::<T>()])
     }
 
-    /// Encodes, and decodes again: a type that does not survive that would be a cache that never hits and says
-    /// nothing.
+    /// Encodes a value, and checks that it decodes. Otherwise the cache would never hit, without any sign of it.
     pub(crate) fn encode<T: Serialize + DeserializeOwned>(self, value: &T) -> Result<Bytes, BoxError> {
         let bytes = match self {
             #[cfg(feature = "bincode")]
@@ -85,17 +85,17 @@ impl Default for Codec {
     }
 }
 
-/// Trailing bytes mean that something else was encoded.
+/// Rejects trailing bytes, which mean that another type was encoded.
 #[cfg(any(feature = "bincode", feature = "postcard"))]
 fn whole<T>(value: T, trailing: usize) -> Result<T, BoxError> {
     match trailing {
         0 => Ok(value),
-        _ => Err(format!("{trailing} bytes too many").into()),
+        _ => Err(format!("{trailing} trailing bytes").into()),
     }
 }
 
-/// The limit bounds what a hostile length prefix can make the decoder allocate. It counts memory and not input, and a
-/// byte of input may be an `u128`: what was encoded always decodes.
+/// Decodes under a limit, which bounds what a hostile length prefix can make the decoder allocate. The limit counts
+/// memory, not input, and one byte of input may become a `u128`, so that every encoded value decodes.
 #[cfg(feature = "bincode")]
 fn from_bincode<T: DeserializeOwned>(bytes: &[u8]) -> Result<(T, usize), bincode::error::DecodeError> {
     let config = bincode::config::standard();
@@ -107,14 +107,14 @@ fn from_bincode<T: DeserializeOwned>(bytes: &[u8]) -> Result<(T, usize), bincode
     }
 }
 
-/// Up to here a payload can claim no more than a mebibyte.
+/// Maximum length in bytes of a payload that may allocate at most 1 MiB.
 #[cfg(feature = "bincode")]
 const SMALL_PAYLOAD: usize = 64 << 10;
 
-/// The largest payload that can be asked for.
+/// Maximum payload that can be configured, in bytes.
 const MAX_PAYLOAD: usize = 16 << 20;
 
-/// The same in every build, unlike the hashers of the standard library.
+/// Returns the FNV-1a hash, which is the same in every build, unlike the hashers of the standard library.
 fn fnv1a(parts: &[&str]) -> u64 {
     let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
     parts.iter().fold(0xcbf2_9ce4_8422_2325, |hash, part| step(part.bytes().fold(hash, step), 0))
@@ -124,9 +124,9 @@ fn fnv1a(parts: &[&str]) -> u64 {
 mod tests {
     use super::*;
 
-    /// With a limit of as many bytes as a payload may have, the last two were errors.
+    /// Seen to fail for the last two lengths when the limit was the number of bytes of the largest payload.
     #[test]
-    fn what_takes_more_room_decoded_than_encoded_decodes() {
+    fn decode_accepts_values_larger_than_their_encoding() {
         for length in [SMALL_PAYLOAD - 3, SMALL_PAYLOAD, 3 << 20] {
             let small = vec![7_u64; length];
             let bytes = Codec::Bincode.encode(&small).expect("survives");

@@ -1,6 +1,9 @@
-//! What a setter changes on one clone of a guard.
+//! The settings of one clone of a guard.
 
-use crate::{engine::Near, lease::Tombstone, policy::Policy};
+#[cfg(feature = "http")]
+pub(crate) mod http;
+
+use crate::{near_cache::NearCache, policy::Policy, store::lease::FailureMarker};
 use std::{
     sync::Arc,
     time::{Duration, Instant},
@@ -10,59 +13,60 @@ use tokio::sync::Semaphore;
 #[derive(Clone, Debug)]
 pub(crate) struct Config {
     pub(crate) namespace: Arc<str>,
-    pub(crate) schema: u32,
+    pub(crate) schema_version: u32,
     #[cfg(feature = "_typed")]
     pub(crate) codec: crate::codec::Codec,
     pub(crate) policy: Policy,
-    pub(crate) lease: Duration,
-    pub(crate) wait: Duration,
-    pub(crate) max_fetch: Duration,
+    pub(crate) lease_ttl: Duration,
+    pub(crate) wait_timeout: Duration,
+    pub(crate) fetch_timeout: Duration,
     pub(crate) max_payload: usize,
-    pub(crate) op_timeout: Duration,
-    /// After the first failure; zero for none.
-    pub(crate) tombstone: Duration,
-    pub(crate) pass_for: Duration,
-    pub(crate) outage: Outage,
-    pub(crate) after_wait: AfterWait,
+    pub(crate) store_timeout: Duration,
+    /// Time-to-live of the failure marker after the first failure; zero for no marker.
+    pub(crate) failure_ttl: Duration,
+    pub(crate) uncacheable_ttl: Duration,
+    pub(crate) on_store_failure: StoreFailure,
+    pub(crate) on_wait_timeout: WaitTimeout,
     pub(crate) max_waiters: usize,
-    /// Places for computations while the store is down.
-    pub(crate) bulkhead: Arc<Semaphore>,
+    /// Permits for fetches while the store is unavailable.
+    pub(crate) max_fallback_fetches: Arc<Semaphore>,
     pub(crate) deadline: Option<Instant>,
-    pub(crate) near: Option<Arc<Near>>,
+    pub(crate) near: Option<Arc<NearCache>>,
     #[cfg(feature = "http")]
-    pub(crate) rules: crate::http::Rules,
+    pub(crate) http: http::HttpOptions,
 }
 
-/// What is done while the store does not answer. See [`StampedeGuard::outage`](crate::StampedeGuard::outage).
+/// The reaction to an unavailable store. See
+/// [`StampedeGuard::on_store_failure`](crate::StampedeGuard::on_store_failure).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Outage {
-    /// Each process computes for itself, each key once at a time, so many keys at once as the
-    /// [`bulkhead`](crate::StampedeGuard::bulkhead) has places.
+pub enum StoreFailure {
+    /// Each process fetches on its own: one fetch per key at a time, and as many at once as the
+    /// [`max_fallback_fetches`](crate::StampedeGuard::max_fallback_fetches) permits.
     #[default]
     FailOpen,
-    /// What the store would have to be asked for is refused: with [`ErrorKind::Store`](crate::ErrorKind::Store), or by
-    /// a response 503. For origins that would not survive being asked by every process.
+    /// Requests that need the store are rejected, with [`ErrorKind::Store`](crate::ErrorKind::Store) or a response 503.
+    /// For origins that would not survive requests from every process.
     FailClosed,
 }
 
-/// What is done for those who have waited for their wait budget. See
-/// [`StampedeGuard::after_wait`](crate::StampedeGuard::after_wait).
+/// The reaction to a wait timeout. See
+/// [`StampedeGuard::on_wait_timeout`](crate::StampedeGuard::on_wait_timeout).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum AfterWait {
-    /// Their process computes for them, once.
+pub enum WaitTimeout {
+    /// A fetch of its own, shared by all requests of the process that have timed out, and not stored.
     #[default]
     Fetch,
-    /// They are refused: with [`ErrorKind::Overloaded`](crate::ErrorKind::Overloaded), or by a response 503.
+    /// A rejection: [`ErrorKind::Overloaded`](crate::ErrorKind::Overloaded) or a response 503.
     Reject,
 }
 
 impl Config {
-    /// How a leader that failed leaves its lease.
-    pub(crate) fn tombstone(&self, code: u16) -> Option<Tombstone> {
-        let first = self.tombstone;
-        (!first.is_zero()).then(|| Tombstone { first, most: first.saturating_mul(10), code })
+    /// Returns the failure marker that a failed leader leaves. `None` if markers are off.
+    pub(crate) fn failure_marker(&self, code: u16) -> Option<FailureMarker> {
+        let first = self.failure_ttl;
+        (!first.is_zero()).then(|| FailureMarker { first, most: first.saturating_mul(10), code })
     }
 }
 
@@ -70,25 +74,25 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             namespace: "sg".into(),
-            schema: 0,
+            schema_version: 0,
             #[cfg(feature = "_typed")]
             codec: crate::codec::Codec::default(),
             policy: Policy::default(),
-            lease: Duration::from_secs(3),
-            wait: Duration::from_secs(10),
-            max_fetch: Duration::from_secs(60),
+            lease_ttl: Duration::from_secs(3),
+            wait_timeout: Duration::from_secs(10),
+            fetch_timeout: Duration::from_secs(60),
             max_payload: 1 << 20,
-            op_timeout: Duration::from_millis(250),
-            tombstone: Duration::from_secs(1),
-            pass_for: Duration::from_secs(60),
-            outage: Outage::default(),
-            after_wait: AfterWait::default(),
+            store_timeout: Duration::from_millis(250),
+            failure_ttl: Duration::from_secs(1),
+            uncacheable_ttl: Duration::from_secs(60),
+            on_store_failure: StoreFailure::default(),
+            on_wait_timeout: WaitTimeout::default(),
             max_waiters: 10_000,
-            bulkhead: Arc::new(Semaphore::new(64)),
+            max_fallback_fetches: Arc::new(Semaphore::new(64)),
             deadline: None,
             near: None,
             #[cfg(feature = "http")]
-            rules: crate::http::Rules::default(),
+            http: http::HttpOptions::default(),
         }
     }
 }

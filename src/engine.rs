@@ -1,54 +1,46 @@
-//! One answer per question: from the store, from somebody else's computation, or by leading.
+//! The engine resolves one key: from the store, from an in-flight fetch, or by leading a new fetch.
 //!
 //! ```text
-//! running computation?  -> join it (unless what it refreshes can be served)
-//! lookup (shared)       -> judge: serve | serve and refresh behind | pass: call alone | miss
-//! miss                  -> open a flight (`pilot`): lead, wait for who leads, or go local
+//! fetch in flight?      -> join it (unless the entry that it refreshes can be served)
+//! lookup (shared)       -> evaluate: serve | serve and refresh in the background | hit-for-pass: bypass | miss
+//! miss                  -> open a flight (`leader`): lead, wait for the leader, or fetch locally
 //! ```
 
-mod beside;
+pub(crate) mod breaker;
+mod breakers;
 mod caller;
+mod execution;
+mod fill_set;
 mod flight;
-mod gate;
+pub(crate) mod frontend;
 mod invalidation;
-mod known;
-mod near;
-mod pilot;
-mod place;
-mod right;
-mod run;
-mod seam;
-mod shared;
-mod waits;
-
-pub(crate) use near::Near;
-pub(crate) use place::Place;
-pub use seam::CacheVerdict;
-#[cfg(feature = "http")]
-pub(crate) use seam::Index;
-pub(crate) use seam::{
-    BoxFetch, Class, EVERYBODY, End, Ended, Failure, Head, Hop, Judge, Keep, NO_ONE, Offer, Share, Turn, Verdict,
-};
-#[cfg(feature = "redis")]
-pub(crate) use shared::{Shared, WeakShared};
+mod leader;
+mod permit;
+mod redirects;
+pub(crate) mod resource;
+mod wait_graph;
 
 use crate::{
+    cache_status::CacheStatus,
     clock::Timestamp,
-    entry::{Entry, Kind, Payload},
-    key::Address,
-    near::NearCache,
-    policy::{Freshness, freshness},
-    store::{Inbox, Right, Store, Token},
-    telemetry::{self, Stats},
+    key::CacheKey,
+    near_cache::{NearCache, NearCaches, config::NearCacheConfig},
+    policy::{Freshness, freshness, is_uncacheable_marker},
+    store::{
+        entry::{Entry, Payload},
+        port::{FillCondition, Store},
+        token::{Inbox, Token},
+    },
+    telemetry::{self, Counters},
 };
-use beside::Beside;
+use breakers::Breakers;
 use caller::Caller;
+use fill_set::FillSet;
 use flight::Flights;
-use gate::Gates;
-use invalidation::Invalidations;
-use known::{Dropped, Known};
-use near::Nears;
-use right::Made;
+use frontend::{BoxFetch, FetchHead, FetchMode, Reuse, ReusePolicy, StoreAs};
+use invalidation::PendingInvalidations;
+use redirects::{Dropped, RedirectCache};
+use resource::Resource;
 use std::{
     borrow::Cow,
     future::Future,
@@ -56,46 +48,46 @@ use std::{
     time::Duration,
 };
 use tokio_util::task::TaskTracker;
-use waits::Waits;
+use wait_graph::WaitGraph;
 
-/// What all clones of a guard share.
+/// The state that all clones of a guard share.
 pub(crate) struct Engine {
     pub(crate) store: Arc<dyn Store>,
-    pub(crate) stats: Stats,
-    /// Whether the store is taken to answer reads at once, as one of this process does until it has not.
+    pub(crate) stats: Counters,
+    /// Whether reads are expected to answer at once. True for a store of this process until one of its reads does not.
     at_once: AtomicBool,
     flights: Arc<Flights>,
-    gates: Gates,
-    waits: Waits,
-    /// Everything that is spawned: leaders, refreshes, leases given back. Closed from the beginning, which keeps nobody
-    /// from spawning, but lets any number of callers wait for it to be empty.
+    breakers: Breakers,
+    wait_graph: WaitGraph,
+    /// All spawned tasks: leaders, refreshes, releases of leases. The tracker is closed from the beginning: that does
+    /// not prevent spawning, and lets any number of callers wait until it is empty.
     tasks: TaskTracker,
-    invalidations: Invalidations,
-    known: Known,
+    invalidations: PendingInvalidations,
+    redirect_cache: RedirectCache,
     dropped: Dropped,
-    nears: Nears,
+    near_caches: NearCaches,
 }
 
 tokio::task_local! {
-    /// What the current task computes, through nested computations. A spawned leader inherits nothing, so it is handed
-    /// on: a guard within a guard, or a fetch within a fetch, would otherwise wait for itself.
-    static LEADING: Vec<Led>;
+    /// The fetches of the current task, nested ones included. A spawned leader does not inherit a task local, so it is
+    /// handed on explicitly. Without it, a guard within a guard, or a fetch within a fetch, would wait for itself.
+    static ACTIVE_FETCHES: Vec<ActiveFetch>;
 }
 
-/// A key that is computed, and where its entry will be.
+/// An active fetch: its store and the cache key that it fills.
 #[derive(Clone)]
-struct Led {
+struct ActiveFetch {
     store: Arc<dyn Store>,
-    at: Address,
+    key: CacheKey,
 }
 
-impl Led {
-    /// Whether asking for `other` would wait for this computation. Two clients may talk to one server; an embedded
-    /// store in front of it is another tier.
-    fn blocks(&self, other: &Place) -> bool {
+impl ActiveFetch {
+    /// Reports whether a caller for `other` would wait for this fetch. Two clients may share one server, so all shared
+    /// stores count as one. An embedded store in front of a shared one is another tier.
+    fn would_wait_on_itself(&self, other: &Resource) -> bool {
         let store = &other.engine.store;
         let same_store = Arc::ptr_eq(&self.store, store) || (self.store.is_shared() && store.is_shared());
-        same_store && self.at.same_resource(&other.at)
+        same_store && self.key.same_resource(&other.key)
     }
 }
 
@@ -106,53 +98,53 @@ impl Engine {
         Arc::new(Self {
             at_once: AtomicBool::new(!store.is_shared()),
             store,
-            stats: Stats::default(),
+            stats: Counters::default(),
             flights: Arc::default(),
-            gates: Gates::default(),
-            waits: Waits::default(),
+            breakers: Breakers::default(),
+            wait_graph: WaitGraph::default(),
             tasks,
-            invalidations: Invalidations::default(),
-            known: Known::default(),
+            invalidations: PendingInvalidations::default(),
+            redirect_cache: RedirectCache::default(),
             dropped: Dropped::default(),
-            nears: Nears::default(),
+            near_caches: NearCaches::default(),
         })
     }
 
-    /// A near cache for a clone of the guard.
-    pub(crate) fn near_cache(&self, settings: NearCache) -> Option<Arc<Near>> {
-        let near = Arc::new(Near::before(&*self.store, settings)?);
-        self.nears.add(&near);
-        Some(near)
+    /// Creates a near cache for a clone of the guard.
+    pub(crate) fn near_cache(&self, settings: NearCacheConfig) -> Option<Arc<NearCache>> {
+        let cache = Arc::new(NearCache::in_front_of(&*self.store, settings)?);
+        self.near_caches.add(&cache);
+        Some(cache)
     }
 
-    /// What this process keeps of the address is of no use any more.
-    pub(crate) fn forget_copies(&self, at: &Address) {
-        self.nears.forget(at);
+    /// Drops the copies that this process keeps of the cache key.
+    pub(crate) fn forget_copies(&self, key: &CacheKey) {
+        self.near_caches.forget(key);
     }
 
-    /// Waits until nothing that was spawned is under way.
-    pub(crate) async fn shutdown(&self) {
+    /// Waits until no spawned task is running.
+    pub(crate) async fn drain(&self) {
         self.tasks.wait().await;
     }
 
-    /// Flights under way, lookups included.
+    /// Returns the number of flights, lookups included.
     pub(crate) fn in_flight(&self) -> usize {
         self.flights.len()
     }
 }
 
-impl Place {
-    /// Answers from the store without waiting, if that can be done: what is fresh.
-    pub(crate) fn peek<R>(&self, judge: &impl Judge<R>, now: Timestamp) -> Option<R> {
-        let mut at = Cow::Borrowed(&self.at);
-        for _ in 0..=DEPTH {
-            let entry = self.at_hand(&at, now)?;
-            match judge.judge(&entry, now) {
-                _ if is_marker(&entry, now) => return None,
-                Verdict::Beneath => at = Cow::Owned(judge.beneath(&entry)?.from(&at)),
-                Verdict::Serve if freshness(&entry, now) == Freshness::Fresh => {
-                    let answer = judge.read(&entry, now)?;
-                    telemetry::answered(&self.engine.stats, &at, CacheVerdict::Hit, || Duration::ZERO);
+impl Resource {
+    /// Returns a fresh entry from the store, if that is possible without waiting.
+    pub(crate) fn peek<R>(&self, policy: &impl ReusePolicy<R>, now: Timestamp) -> Option<R> {
+        let mut key = Cow::Borrowed(&self.key);
+        for _ in 0..=MAX_REDIRECTS {
+            let entry = self.local_entry(&key, now)?;
+            match policy.evaluate(&entry, now) {
+                _ if is_uncacheable_marker(&entry, now) => return None,
+                Reuse::Redirect => key = Cow::Owned(policy.redirect(&entry)?.target(&key)),
+                Reuse::Serve if freshness(&entry, now) == Freshness::Fresh => {
+                    let answer = policy.decode(&entry, now)?;
+                    telemetry::answered(&self.engine.stats, &key, CacheStatus::Hit, || Duration::ZERO);
                     if self.config.near.is_some() {
                         telemetry::near_hit(&self.engine.stats);
                     }
@@ -164,91 +156,86 @@ impl Place {
         None
     }
 
-    /// The entry, if there is one in this process.
-    fn at_hand(&self, at: &Address, now: Timestamp) -> Option<Entry> {
+    /// Returns the entry if this process has it.
+    fn local_entry(&self, key: &CacheKey, now: Timestamp) -> Option<Entry> {
         match &self.config.near {
-            Some(near) => near.get(at, now),
-            None => self.engine.store.peek(at),
+            Some(near) => near.get(key, now),
+            None => self.engine.store.peek(key),
         }
     }
 
-    /// Answers. A computation runs in a task of its own and outlives its caller.
+    /// Resolves the key. A fetch runs in a task of its own and outlives its caller.
     ///
-    /// Dropping the future takes nothing from anybody: a computation that it began goes on, one that it joined does
-    /// not miss it.
-    pub(crate) fn resolve<R, J, F, Fut>(self, judge: J, fetch: F) -> impl Future<Output = (R, CacheVerdict)> + Send
+    /// Cancel safe: a fetch started by this future keeps running, and a fetch that it joined is unaffected.
+    pub(crate) fn resolve<R, J, F, Fut>(self, policy: J, fetch: F) -> impl Future<Output = (R, CacheStatus)> + Send
     where
         R: Send + 'static,
-        J: Judge<R> + Clone + Send + Sync + 'static,
-        F: FnOnce(Turn) -> Fut + Send + 'static,
-        Fut: Future<Output = Head<R>> + Send + 'static,
+        J: ReusePolicy<R> + Clone + Send + Sync + 'static,
+        F: FnOnce(FetchMode) -> Fut + Send + 'static,
+        Fut: Future<Output = FetchHead<R>> + Send + 'static,
     {
         let spawn = |engine: &Engine, flight| _ = engine.tasks.spawn(flight);
-        Caller::asking(self, judge, Some(spawn), boxed(fetch))
+        Caller::deferred(self, policy, Some(spawn), boxed(fetch))
     }
 
-    /// Answers from the store, or not at all: nothing is computed, and nobody waited for. One that may be served while
-    /// it is refreshed is served, and not refreshed.
-    pub(crate) async fn look<R: Send, J: Judge<R> + Clone + Send + Sync + 'static>(
+    /// Resolves the key from the store only, without a fetch and without waiting for one. An entry that may be served
+    /// while it is refreshed is served, but not refreshed.
+    pub(crate) async fn lookup_only<R: Send, J: ReusePolicy<R> + Clone + Send + Sync + 'static>(
         self,
-        judge: J,
-    ) -> Option<(R, CacheVerdict)> {
-        Caller::new(self, judge, None).look().await
+        policy: J,
+    ) -> Option<(R, CacheStatus)> {
+        Caller::new(self, policy, None).lookup_only().await
     }
 
-    /// The entry that is there, and where. It may be of no use to whoever asks.
-    pub(crate) async fn found<R: Send, J: Judge<R> + Clone + Send + Sync + 'static>(
+    /// Returns the stored entry and its cache key. The entry may be of no use to the caller.
+    pub(crate) async fn lookup_entry<R: Send, J: ReusePolicy<R> + Clone + Send + Sync + 'static>(
         self,
-        judge: J,
+        policy: J,
     ) -> Option<(Self, Entry)> {
-        Caller::new(self, judge, None).found().await
+        Caller::new(self, policy, None).lookup_entry().await
     }
 
-    /// The address of the whole resource.
+    /// Returns the handle of the whole resource, without a variant.
     pub(crate) fn to_primary(&self) -> Self {
-        Self { at: self.at.to_primary(), ..self.clone() }
+        Self { key: self.key.to_primary(), ..self.clone() }
     }
 
-    /// Puts this in the place of that entry, if it is still there.
-    pub(crate) async fn replace(&self, entry: &Entry, keep: Keep, payload: Payload) {
+    /// Replaces the entry, if it is still stored.
+    pub(crate) async fn freshen(&self, entry: &Entry, store_as: StoreAs, payload: Payload) {
         let meta = entry.meta();
         let now = Timestamp::now();
         let times = (now.before(meta.cost), now);
-        let made = Made::new(Token::unique(Inbox::unique()), times, keep, payload);
-        // Whatever came of it: the entry is as good as it was.
-        let _ = self.fill(Right::Promote(meta.id), &made).await;
+        let fill_set = FillSet::new(Token::unique(Inbox::unique()), times, store_as, payload);
+        // Ignores the outcome: if the fill fails, the old entry is still valid.
+        let _ = self.fill(FillCondition::ReplaceMarker(meta.id), &fill_set).await;
     }
 
-    /// Answers. A computation runs within its caller, so that it may borrow.
+    /// Resolves the key. A fetch runs within its caller, so that it may borrow.
     ///
-    /// Dropping the future drops a computation that it began; the next one who waits takes over with its own.
+    /// Cancellation: dropping the future drops a fetch that it started, and the next waiter takes over with its own
+    /// fetch.
     pub(crate) fn resolve_scoped<'a, R, J, F, Fut>(
         self,
-        judge: J,
+        policy: J,
         fetch: F,
-    ) -> impl Future<Output = (R, CacheVerdict)> + Send
+    ) -> impl Future<Output = (R, CacheStatus)> + Send
     where
         R: Send + 'a,
-        J: Judge<R> + Clone + Send + Sync + 'static,
-        F: FnOnce(Turn) -> Fut + Send + 'a,
-        Fut: Future<Output = Head<R>> + Send + 'a,
+        J: ReusePolicy<R> + Clone + Send + Sync + 'static,
+        F: FnOnce(FetchMode) -> Fut + Send + 'a,
+        Fut: Future<Output = FetchHead<R>> + Send + 'a,
     {
-        Caller::asking(self, judge, None, boxed(fetch))
+        Caller::deferred(self, policy, None, boxed(fetch))
     }
 }
 
 fn boxed<'a, R, F, Fut>(fetch: F) -> BoxFetch<'a, R>
 where
-    F: FnOnce(Turn) -> Fut + Send + 'a,
-    Fut: Future<Output = Head<R>> + Send + 'a,
+    F: FnOnce(FetchMode) -> Fut + Send + 'a,
+    Fut: Future<Output = FetchHead<R>> + Send + 'a,
 {
-    Box::new(move |turn| Box::pin(fetch(turn)))
+    Box::new(move |mode| Box::pin(fetch(mode)))
 }
 
-/// So many indexes are followed on the way to an entry.
-pub(crate) const DEPTH: usize = 4;
-
-/// Whether the entry is a pass marker that is still in force.
-fn is_marker(entry: &Entry, now: Timestamp) -> bool {
-    entry.meta().kind != Kind::Value && freshness(entry, now) == Freshness::Fresh
-}
+/// Maximum number of redirects that are followed on the way to an entry.
+pub(crate) const MAX_REDIRECTS: usize = 4;

@@ -1,14 +1,14 @@
-//! The error of everything that answers.
+//! The error of all operations of a guard.
 
 use std::{borrow::Cow, error, fmt, sync::Arc, time::Duration};
 
-/// Any error that can cross threads; what fetchers may return.
+/// An error that can be sent between threads; fetches may return it.
 pub type BoxError = Box<dyn error::Error + Send + Sync>;
 
-/// Why there is no answer.
+/// The reason why there is no answer.
 ///
-/// Cheap to clone, since everybody who waited for a failed fetch gets it. [`source`](error::Error::source) is the
-/// origin's own error, and [`origin`](Self::origin) gives it back typed:
+/// Cheap to clone, because all waiters of a failed fetch get it. [`source`](error::Error::source) is the origin's own
+/// error, and [`origin`](Self::origin) returns it typed:
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() {
@@ -31,29 +31,30 @@ struct Inner {
     source: Option<BoxError>,
 }
 
-/// What kind of failure an [`Error`] is.
+/// The kind of failure of an [`Error`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
     /// The fetch failed; the source is its error.
     Origin,
-    /// The fetch failed a moment ago, in another process as a rule, and left a tombstone. [`Error::retry_in`] says when
-    /// it may be tried again, [`Error::code`] what was said of it.
-    FailedElsewhere,
-    /// The fetch took longer than `max_fetch` and was aborted.
+    /// The fetch failed recently, usually in another process, and left a failure marker. [`Error::retry_in`] says when
+    /// to retry, and [`Error::status`] what was recorded.
+    RecentlyFailed,
+    /// The fetch took longer than `fetch_timeout` and was aborted.
     TimedOut,
     /// The fetch panicked.
     Panicked,
-    /// The value cannot be stored with this codec: it does not encode, or does not decode again.
+    /// The value cannot be stored with this codec: it fails to encode, or to decode again.
     Codec,
-    /// The store did not acknowledge an [`invalidate`](crate::StampedeGuard::invalidate), or does not answer under
-    /// [`Outage::FailClosed`](crate::Outage::FailClosed); otherwise a fetch goes on without the store.
+    /// The store did not acknowledge an [`invalidate`](crate::StampedeGuard::invalidate), or it is unavailable under
+    /// [`StoreFailure::FailClosed`](crate::StoreFailure::FailClosed). In all other cases a fetch goes on without the
+    /// store.
     Store,
-    /// A URL to invalidate that names no host, which is part of the keys.
-    Url,
-    /// Not computed, to spare the origin or because there was no time left: too many wait already, all places of the
-    /// bulkhead were taken, the wait was over under [`AfterWait::Reject`](crate::AfterWait::Reject), or the deadline was
-    /// too near. [`Error::retry_in`] says when it may be tried again.
+    /// The URL to invalidate names no host, which is part of the keys.
+    InvalidUrl,
+    /// Rejected: there are too many waiters, all `max_fallback_fetches` permits are in use, the wait timeout passed
+    /// under [`WaitTimeout::Reject`](crate::WaitTimeout::Reject), or the deadline is near. [`Error::retry_in`] says
+    /// when to retry.
     Overloaded,
 }
 
@@ -70,18 +71,28 @@ impl Error {
         Self::with_source(ErrorKind::Origin, "the fetch failed", source)
     }
 
-    pub(crate) fn failed_elsewhere(code: u16, retry_in: Duration) -> Self {
-        let what = format!("the fetch failed a moment ago, it may be tried again in {retry_in:?}");
-        Self::build(ErrorKind::FailedElsewhere, what.into(), code, Some(retry_in), None)
+    pub(crate) fn recently_failed(code: u16, retry_in: Duration) -> Self {
+        let what = format!("the fetch failed recently; retry in {retry_in:?}");
+        Self::build(ErrorKind::RecentlyFailed, what.into(), code, Some(retry_in), None)
     }
 
     pub(crate) fn store_down(source: BoxError) -> Self {
-        let what = "the store does not answer, and nothing is computed without it (`Outage::FailClosed`)";
+        let what = "the store is unavailable, and `StoreFailure::FailClosed` rejects requests without it";
         Self::build(ErrorKind::Store, what.into(), 0, Some(LATER), Some(source))
     }
 
     pub(crate) fn overloaded(what: &'static str) -> Self {
         Self::build(ErrorKind::Overloaded, what.into(), 0, Some(LATER), None)
+    }
+
+    /// Rejects a request whose answer would come after its deadline.
+    pub(crate) fn deadline_exceeded() -> Self {
+        Self::overloaded("the answer would come after the deadline")
+    }
+
+    /// Rejects a request after its wait timeout.
+    pub(crate) fn wait_timed_out() -> Self {
+        Self::overloaded("the leader did not finish within the wait timeout (`WaitTimeout::Reject`)")
     }
 
     fn build(
@@ -94,28 +105,28 @@ impl Error {
         Self(Arc::new(Inner { kind, what, code, retry_in, source }))
     }
 
-    /// What kind of failure it is.
+    /// Returns the kind of failure.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
     }
 
-    /// The origin's own error, if it is an `E`.
+    /// Returns the origin's own error, if it is an `E`.
     #[must_use]
     pub fn origin<E: error::Error + 'static>(&self) -> Option<&E> {
         self.0.source.as_ref()?.downcast_ref()
     }
 
-    /// When it may be tried again: what failed elsewhere, or was refused.
+    /// Returns the time until a retry, for a recent failure and for a rejected request.
     #[must_use]
     pub fn retry_in(&self) -> Option<Duration> {
         self.0.retry_in
     }
 
-    /// What the process in which the fetch failed said of it: an HTTP status behind the HTTP layer, else 0.
+    /// Returns the HTTP status recorded with a recent failure. `None` for other kinds, and for failures that had none.
     #[must_use]
-    pub fn code(&self) -> u16 {
-        self.0.code
+    pub fn status(&self) -> Option<u16> {
+        (self.0.code != 0).then_some(self.0.code)
     }
 }
 
@@ -141,5 +152,5 @@ impl error::Error for Error {
     }
 }
 
-/// When those may come back who were refused.
+/// Time until a rejected request may be retried.
 const LATER: Duration = Duration::from_secs(1);

@@ -1,39 +1,40 @@
-//! Doors to what takes in bytes from outside, for `tests/fuzz` and `fuzz/`. Not for users: all of this may change or go
-//! with any release.
+//! Entry points for `tests/fuzz` and `fuzz/` to the parsers of external bytes. Not a public API: all of it may change
+//! or disappear with any release.
 
 use crate::{
     codec::Codec,
     guard::StampedeGuard,
-    key::{Address, Key},
-    store::redis::{entry_names, lease_name},
+    key::{CacheKey, Key},
+    redis::names::{entry_names, lease_name},
 };
 use bytes::Bytes;
 use serde::{Serialize, de::DeserializeOwned};
 
 pub use crate::http::fuzzing::{
-    age, decode_head, directives, encode_head, http_key, may_answer, may_store, range, selected, selecting,
+    age, decode_head, directives, encode_head, http_key, may_answer, may_store, range, selecting_fields,
+    selecting_values,
 };
 
-/// A value as a payload.
+/// Encodes a value.
 pub fn encode<T: Serialize + DeserializeOwned>(codec: Codec, value: &T) -> Option<Bytes> {
     codec.encode(value).ok()
 }
 
-/// A payload as a value.
+/// Decodes a value.
 #[must_use]
 pub fn decode<T: DeserializeOwned>(codec: Codec, payload: &[u8]) -> Option<T> {
     codec.decode(payload).ok()
 }
 
-/// Where the guard looks for that key.
+/// Returns the full cache key that the guard uses for `key`.
 #[must_use]
-pub fn address(guard: &StampedeGuard, key: Key) -> Address {
-    guard.place(key).at
+pub fn address(guard: &StampedeGuard, key: Key) -> CacheKey {
+    guard.resource(key).key
 }
 
-/// Every name that the address has in Redis, the lease's first.
+/// Returns every name of the cache key in Redis, the lease first.
 #[must_use]
-pub fn redis_names(at: &Address) -> Vec<String> {
+pub fn redis_names(at: &CacheKey) -> Vec<String> {
     let mut names = vec![lease_name(at)];
     names.extend(entry_names(at));
     names

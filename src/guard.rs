@@ -1,13 +1,14 @@
-//! The handle that everything starts from.
+//! The handle of the crate, and its settings.
 
 use crate::{
-    config::{AfterWait, Config, Outage},
-    engine::{Engine, Place},
+    config::{Config, StoreFailure, WaitTimeout},
+    engine::{Engine, resource::Resource},
     error::Error,
-    key::{self, Address, Key},
+    key::{self, CacheKey, Key},
+    near_cache::config::NearCacheConfig,
     policy::Policy,
-    store::{IntoStore, MemoryStore},
-    telemetry::Report,
+    store::{memory::MemoryStore, port::IntoStore},
+    telemetry::Stats,
 };
 use std::{
     fmt,
@@ -16,25 +17,25 @@ use std::{
 };
 use tokio::sync::Semaphore;
 
-/// Protects what is expensive to compute against a stampede: on a miss, one request in the whole fleet computes, the
-/// others wait and are answered from the cache.
+/// Protects an origin against cache stampedes: on a miss one request in the whole fleet fetches. Other requests wait
+/// and are answered from the cache.
 ///
-/// It is a [`Layer`](tower_layer::Layer) for HTTP services, wraps any async [`fetch`](Self::fetch), and any tower
-/// service through [`keyed`](Self::keyed). Clones are cheap and share everything that runs; a setter changes its own
-/// clone only, so one guard serves routes with different settings:
+/// It is a [`Layer`](tower_layer::Layer) for HTTP services. [`fetch`](Self::fetch) wraps any async function, and
+/// [`keyed`](Self::keyed) any tower service. Clones are cheap and share the store, the fetches and the statistics. A
+/// setter changes its own clone only, so one guard serves routes with different settings:
 ///
 /// ```
 /// use stampede_guard::{Policy, StampedeGuard};
 /// use std::time::Duration;
 ///
 /// let guard = StampedeGuard::in_memory();
-/// let slow = guard.clone().policy(Policy::fresh_for(Duration::from_secs(3600))).max_fetch(Duration::from_secs(120));
+/// let slow = guard.clone().policy(Policy::fresh_for(Duration::from_secs(3600))).fetch_timeout(Duration::from_secs(120));
 /// ```
 ///
 /// # Runtime
 ///
-/// Made anywhere, also outside of a runtime; it connects with the first request. Asking it needs a tokio runtime with
-/// time enabled (and I/O, over Redis), as everything of tokio's does.
+/// A guard can be created anywhere, also outside of a runtime; it connects with the first request. Requests need a
+/// tokio runtime with time enabled, and with I/O enabled for Redis.
 #[derive(Clone)]
 pub struct StampedeGuard {
     engine: Arc<Engine>,
@@ -42,85 +43,102 @@ pub struct StampedeGuard {
 }
 
 impl StampedeGuard {
-    /// A guard over a store: a `redis::Client` (best: it is woken by message), a connection of redis-rs (it polls),
-    /// a [`MemoryStore`], or a [`Store`](crate::store::Store) of one's own.
+    /// Creates a guard over a store. With a `redis::Client` (preferred) messages wake the waiters; with a connection of
+    /// redis-rs the waiters poll. A [`MemoryStore`] and other implementations of [`Store`](crate::store::Store) work
+    /// too.
     ///
-    /// Neither connects nor fails. While the store does not answer, requests are answered by the origin, coalesced
-    /// within this process.
+    /// It neither connects nor fails. While the store is unavailable, the origin answers, and requests are coalesced
+    /// within this process: see [`on_store_failure`](Self::on_store_failure).
     #[must_use]
     pub fn new(store: impl IntoStore) -> Self {
         Self { engine: Engine::new(store.into_store()), config: Arc::default() }
     }
 
-    /// A guard over an embedded [`MemoryStore`] of its own, for one process.
+    /// Creates a guard over a [`MemoryStore`] of its own, for one process.
     #[must_use]
     pub fn in_memory() -> Self {
         Self::new(MemoryStore::default())
     }
 
-    /// Keeps keys of different applications, or of different tests, apart. Default: `sg`.
+    /// Sets the namespace, which separates the keys of different applications or tests. Default: `sg`.
     ///
-    /// Up to 64 characters of `[A-Za-z0-9_.-]`, as they become part of key names; others are replaced by `_`, and
-    /// nothing at all by the default.
+    /// It is a part of key names: at most 64 characters of `[A-Za-z0-9_.-]`. Other characters are replaced by `_`,
+    /// further ones are cut off, and an empty name is replaced by the default.
     #[must_use]
     pub fn namespace(self, name: impl AsRef<str>) -> Self {
         let name = key::namespace(name.as_ref(), DEFAULT_NAMESPACE);
         self.set(|config| config.namespace = name)
     }
 
-    /// The version of the stored types. Entries of another schema are a miss, while both share leases: raise it when a
-    /// type changes, and old and new processes of a rolling deploy do not overwrite each other. Default: 0.
+    /// Sets the version of the stored types; raise it when a type changes. Entries of another version are misses, so
+    /// that old and new processes of a rolling deploy do not overwrite each other. All versions share leases.
+    /// Default: 0.
     #[must_use]
-    pub fn schema(self, number: u32) -> Self {
-        self.set(|config| config.schema = number)
+    pub fn schema_version(self, number: u32) -> Self {
+        self.set(|config| config.schema_version = number)
     }
 
-    /// How typed values are encoded. Default: [`Codec::default`](crate::Codec).
+    /// Sets the encoding of typed values. Default: [`Codec::default`](crate::Codec).
     #[cfg(feature = "_typed")]
     #[must_use]
-    pub fn codec(self, codec: crate::Codec) -> Self {
+    pub fn codec(self, codec: crate::codec::Codec) -> Self {
         self.set(|config| config.codec = codec)
     }
 
-    /// For how long an answer is used. Default: [`Policy::default`].
+    /// Sets how long an answer is used. Default: [`Policy::default`].
     #[must_use]
     pub fn policy(self, policy: Policy) -> Self {
         self.set(|config| config.policy = policy)
     }
 
-    /// How long a lease lives when its process has died: for so long others wait for it in vain. A living process
-    /// extends it every third of that. Default: 3 s; from 10 ms to an hour, values outside are clamped.
+    /// Sets the lease time-to-live. If the leader crashes, other processes wait this long before one of them takes
+    /// over. A living leader extends its lease every third of this time. Default: 3 s. Redis counts whole milliseconds.
+    ///
+    /// # Panics
+    ///
+    /// Panics if `span` is less than 10 ms. Such a lease ends before its leader can extend it, so that no fetch would
+    /// be stored.
     #[must_use]
-    pub fn lease(self, span: Duration) -> Self {
-        self.set(|config| config.lease = span.clamp(Duration::from_millis(10), HOUR))
+    #[track_caller]
+    pub fn lease_ttl(self, span: Duration) -> Self {
+        assert!(span >= Duration::from_millis(10), "lease_ttl must be at least 10 ms");
+        self.set(|config| config.lease_ttl = span)
     }
 
-    /// How long a request waits for the computation of another one, 20 % more or less at random. Then it gets the stale
-    /// value, if the policy forgives errors for so long, or what [`after_wait`](Self::after_wait) says. Default: 10 s; at
-    /// most an hour.
+    /// Sets the wait timeout: how long a request waits for a fetch that another request leads, 20 % more or less at
+    /// random. Afterwards it gets the stale value, if the policy permits that on errors, otherwise what
+    /// [`on_wait_timeout`](Self::on_wait_timeout) says. Default: 10 s. Zero means that no request waits.
     #[must_use]
-    pub fn wait(self, budget: Duration) -> Self {
-        self.set(|config| config.wait = budget.min(HOUR))
+    pub fn wait_timeout(self, budget: Duration) -> Self {
+        self.set(|config| config.wait_timeout = budget)
     }
 
-    /// What a request gets that has waited for its wait budget in vain. Default: [`AfterWait::Fetch`], a computation of
-    /// its own, which is not stored; those of one process that have waited enough share one, however long that takes.
+    /// Sets what a request gets after its wait timeout. Default: [`WaitTimeout::Fetch`], a fetch of its own, which is
+    /// not stored. All such requests of one process share one fetch and wait until it ends.
     #[must_use]
-    pub fn after_wait(self, then: AfterWait) -> Self {
-        self.set(|config| config.after_wait = then)
+    pub fn on_wait_timeout(self, then: WaitTimeout) -> Self {
+        self.set(|config| config.on_wait_timeout = then)
     }
 
-    /// At most so many requests wait for one computation in a process. Those beyond are refused at once, with
-    /// [`ErrorKind::Overloaded`](crate::ErrorKind::Overloaded) or a response 503. Default: 10,000; at least 1.
+    /// Sets the maximum number of requests in one process that wait for one fetch. Further requests are rejected at
+    /// once, with [`ErrorKind::Overloaded`](crate::ErrorKind::Overloaded) or a response 503, unless the policy permits
+    /// the stale value on errors. Default: 10,000.
+    ///
+    /// # Panics
+    ///
+    /// Panics if `number` is zero.
     #[must_use]
-    pub fn max_waiters(self, most: usize) -> Self {
-        self.set(|config| config.max_waiters = most.max(1))
+    #[track_caller]
+    pub fn max_waiters(self, number: usize) -> Self {
+        assert!(number > 0, "max_waiters must be greater than zero");
+        self.set(|config| config.max_waiters = number)
     }
 
-    /// By when whoever asks this clone needs an answer: it waits no longer for others, and not at all if the last
-    /// computation of the key took longer than what is left. It gets the stale value, if the policy forgives errors for
-    /// so long, else [`ErrorKind::Overloaded`](crate::ErrorKind::Overloaded) or a response 503. Its own computation goes
-    /// on for others. Default: none; for HTTP requests see [`http::Deadline`](crate::http::Deadline).
+    /// Sets the time by which requests of this clone need an answer. A request does not wait longer. It does not wait
+    /// at all if the last fetch of the key took longer than the time left. It then gets the stale value, if the policy
+    /// permits that on errors, otherwise [`ErrorKind::Overloaded`](crate::ErrorKind::Overloaded) or a response 503. A
+    /// fetch that it leads continues for others. Default: none. For single HTTP requests see
+    /// [`http::Deadline`](crate::http::Deadline).
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), stampede_guard::Error> {
@@ -136,125 +154,168 @@ impl StampedeGuard {
         self.set(|config| config.deadline = Some(at))
     }
 
-    /// After this time a fetch is aborted, and counts as failed. Default: 60 s; from 1 ms to a day.
+    /// Sets the fetch timeout, after which a fetch is aborted and counts as failed
+    /// ([`ErrorKind::TimedOut`](crate::ErrorKind::TimedOut)). A fetch for its own caller only is not limited.
+    /// Default: 60 s.
+    ///
+    /// # Panics
+    ///
+    /// Panics if `limit` is zero.
     #[must_use]
-    pub fn max_fetch(self, limit: Duration) -> Self {
-        self.set(|config| config.max_fetch = limit.clamp(Duration::from_millis(1), 24 * HOUR))
+    #[track_caller]
+    pub fn fetch_timeout(self, limit: Duration) -> Self {
+        assert!(!limit.is_zero(), "fetch_timeout must be greater than zero");
+        self.set(|config| config.fetch_timeout = limit)
     }
 
-    /// The largest payload that is stored, in bytes; larger ones are handed through. Default: 1 MiB; at most 16 MiB,
-    /// since everything else on the connection waits behind it.
+    /// Sets the maximum payload that is stored, in bytes. Larger answers are passed through. Default: 1 MiB. A
+    /// large payload delays all operations that follow on its connection, so that they may exceed
+    /// [`store_timeout`](Self::store_timeout).
+    ///
+    /// # Panics
+    ///
+    /// Panics if `bytes` is more than 512,000,000, because a string in Redis has at most 512 MiB.
     #[must_use]
+    #[track_caller]
     pub fn max_payload(self, bytes: usize) -> Self {
-        self.set(|config| config.max_payload = bytes.min(16 << 20))
+        assert!(bytes <= LARGEST_PAYLOAD, "max_payload must be at most {LARGEST_PAYLOAD} bytes");
+        self.set(|config| config.max_payload = bytes)
     }
 
-    /// How long one operation of the store may take before the guard goes on without. Default: 250 ms; from 1 ms to
-    /// an hour.
-    #[must_use]
-    pub fn op_timeout(self, limit: Duration) -> Self {
-        self.set(|config| config.op_timeout = limit.clamp(Duration::from_millis(1), HOUR))
-    }
-
-    /// After a failed fetch nobody tries again for this long, doubling from failure to failure up to ten times as
-    /// long; those who ask meanwhile are told so at once. Zero turns it off. Default: 1 s; at most a minute.
-    #[must_use]
-    pub fn tombstone(self, first: Duration) -> Self {
-        self.set(|config| config.tombstone = first.min(Duration::from_secs(60)))
-    }
-
-    /// For how long it is remembered that the answer for a key may not be shared, so that nobody waits for it. Zero
-    /// turns that off. Default: 60 s; at most a day.
-    #[must_use]
-    pub fn pass_for(self, span: Duration) -> Self {
-        self.set(|config| config.pass_for = span.min(24 * HOUR))
-    }
-
-    /// What is done while the store does not answer. Default: [`Outage::FailOpen`].
+    /// Sets the timeout of one store operation, after which the guard goes on without the store. Default: 250 ms.
     ///
-    /// The first operation that takes longer than [`op_timeout`](Self::op_timeout) opens a circuit breaker, and so do
-    /// five errors in a row. From then on nobody waits for the store; it is tried behind every 0.5 to 1 s, and asked
-    /// again as soon as it answers. [`invalidate`](Self::invalidate) always asks it. Clones with different operation
-    /// timeouts have breakers of their own.
-    #[must_use]
-    pub fn outage(self, outage: Outage) -> Self {
-        self.set(|config| config.outage = outage)
-    }
-
-    /// How many keys are computed at once while the store does not answer. Others queue for the wait budget, then they
-    /// are refused with [`ErrorKind::Overloaded`](crate::ErrorKind::Overloaded) or a response 503. What is computed for
-    /// another computation does not queue. Default: 64; at least 1.
+    /// # Panics
     ///
-    /// The places belong to this clone and to those that are made of it afterwards.
+    /// Panics if `limit` is zero.
     #[must_use]
-    pub fn bulkhead(self, places: usize) -> Self {
-        let places = places.clamp(1, Semaphore::MAX_PERMITS);
-        self.set(|config| config.bulkhead = Arc::new(Semaphore::new(places)))
+    #[track_caller]
+    pub fn store_timeout(self, limit: Duration) -> Self {
+        assert!(!limit.is_zero(), "store_timeout must be greater than zero");
+        self.set(|config| config.store_timeout = limit)
     }
 
-    /// Keeps copies in this process of what it reads from a store outside: a hit of one costs no round trip, and no
-    /// decoding where the value is shared. Default: none.
+    /// Sets how long the marker of a failed fetch lives. Meanwhile the key is not fetched again: requests get the stale
+    /// value, if the policy permits that on errors, otherwise
+    /// [`ErrorKind::RecentlyFailed`](crate::ErrorKind::RecentlyFailed) at once. The time doubles with each further
+    /// failure, up to ten times this value. Zero turns the marker off. Default: 1 s.
+    ///
+    /// # Panics
+    ///
+    /// Panics if `first` is longer than 99 s. The marker in Redis has six digits for ten times this value in
+    /// milliseconds.
+    #[must_use]
+    #[track_caller]
+    pub fn failure_ttl(self, first: Duration) -> Self {
+        assert!(first <= LONGEST_FAILURE_TTL, "failure_ttl must be at most {LONGEST_FAILURE_TTL:?}");
+        self.set(|config| config.failure_ttl = first)
+    }
+
+    /// Sets how long the hit-for-pass marker lives. It records that the answer for a key may not be shared, so that no
+    /// request waits for it. Zero turns the marker off. Default: 60 s.
+    #[must_use]
+    pub fn uncacheable_ttl(self, span: Duration) -> Self {
+        self.set(|config| config.uncacheable_ttl = span)
+    }
+
+    /// Sets what happens while the store is unavailable. Default: [`StoreFailure::FailOpen`].
+    ///
+    /// A circuit breaker opens after one operation that exceeds [`store_timeout`](Self::store_timeout), or after five
+    /// errors in a row. While it is open, no request waits for the store. The store is probed in the background every
+    /// 0.5 to 1 s, and the first success closes the breaker. [`invalidate`](Self::invalidate) bypasses the breaker.
+    /// Clones with different `store_timeout`s have separate breakers.
+    #[must_use]
+    pub fn on_store_failure(self, then: StoreFailure) -> Self {
+        self.set(|config| config.on_store_failure = then)
+    }
+
+    /// Sets the maximum number of concurrent fetches while the store is unavailable. Further fetches queue until the
+    /// wait timeout of their request, and are then rejected with
+    /// [`ErrorKind::Overloaded`](crate::ErrorKind::Overloaded) or a response 503. A fetch inside another fetch does not
+    /// queue, because the outer fetch may hold the last permit. Default: 64.
+    ///
+    /// The permits belong to this clone and to clones made from it afterwards.
+    ///
+    /// # Panics
+    ///
+    /// Panics if `permits` is zero or more than [`Semaphore::MAX_PERMITS`].
+    #[must_use]
+    #[track_caller]
+    pub fn max_fallback_fetches(self, permits: usize) -> Self {
+        assert!(permits > 0, "max_fallback_fetches must be greater than zero");
+        let most = Semaphore::MAX_PERMITS;
+        assert!(permits <= most, "max_fallback_fetches must be at most {most}");
+        self.set(|config| config.max_fallback_fetches = Arc::new(Semaphore::new(permits)))
+    }
+
+    /// Keeps copies in this process of entries read from an external store. A hit on a copy costs no round trip, and no
+    /// decoding if the value is shared. Default: none.
     ///
     /// ```
     /// # fn example(redis: stampede_guard::redis::Client) {
-    /// use stampede_guard::{NearCache, StampedeGuard};
+    /// use stampede_guard::{NearCacheConfig, StampedeGuard};
     /// use std::time::Duration;
     ///
-    /// let guard = StampedeGuard::new(redis).near_cache(NearCache::bytes(64 << 20).max_age(Duration::from_secs(1)));
+    /// let guard = StampedeGuard::new(redis).near_cache(NearCacheConfig::max_bytes(64 << 20).max_age(Duration::from_secs(1)));
     /// # }
     /// ```
     ///
-    /// Over a `redis::Client` a copy is dropped in every process as soon as its entry is filled anew, invalidated, deleted
-    /// or evicted, by whomever: the server tells each process that has read it (`CLIENT TRACKING`, from Redis 6 on). While
-    /// it cannot, and over anything else, a copy lives for [`max_age`](crate::NearCache::max_age) after it was read.
-    /// Either way no process serves a copy longer than that after an invalidation.
+    /// Over a `redis::Client`, each process drops its copy as soon as any client fills the entry again, invalidates,
+    /// deletes or evicts it. The server notifies every process that has read the entry (`CLIENT TRACKING`, Redis 6.0 or
+    /// later). If the server cannot, and over any other connection, a copy lives for
+    /// [`max_age`](crate::NearCacheConfig::max_age) after it was read. In both cases no process serves a copy for
+    /// longer than `max_age` after an invalidation.
     ///
-    /// What this guard or its clones invalidate is dropped before [`invalidate`](Self::invalidate) returns. Only what is
-    /// fresh is served; all else goes to the store. Memory and connection belong to this clone and to those that are made of it
-    /// afterwards. Over a [`MemoryStore`] it does nothing.
+    /// [`invalidate`](Self::invalidate) drops the copies of this guard and its clones before it returns. Only fresh
+    /// copies are served; everything else goes to the store. Memory and connection belong to this clone and to clones
+    /// made from it afterwards. Over a [`MemoryStore`] this setting has no effect.
     #[must_use]
-    pub fn near_cache(self, settings: crate::NearCache) -> Self {
+    pub fn near_cache(self, settings: NearCacheConfig) -> Self {
         let near = self.engine.near_cache(settings);
         self.set(|config| config.near = near)
     }
 
-    /// How the HTTP layer treats what HTTP leaves to a cache. Default: see [`Rules`](crate::http::Rules).
+    /// Sets how the HTTP layer treats what the RFCs leave to a cache. Default: see
+    /// [`HttpOptions`](crate::http::HttpOptions).
     #[cfg(feature = "http")]
     #[must_use]
-    pub fn http(self, rules: crate::http::Rules) -> Self {
-        self.set(|config| config.rules = rules)
+    pub fn http(self, options: crate::config::http::HttpOptions) -> Self {
+        self.set(|config| config.http = options)
     }
 
-    /// Drops the entry of the key, and refuses every computation of it that has begun.
+    /// Drops the entry of the key, and refuses the result of every fetch of it that has begun.
     ///
-    /// When this has returned `Ok`, no fill that began before will land, and nobody who asks this guard or its clones
-    /// gets the old value. Neither does anybody who asks another guard, in this process or another one, once that has
-    /// been told: a message is on its way to those that compute or wait for the key. Requests that were waiting
-    /// already may still get it.
+    /// After `Ok`, no result of a fetch that began earlier is stored. Later requests to this guard or its clones do not
+    /// get the old value. Another guard, in this process or another, learns of the invalidation by a message to the
+    /// leaders and waiters of the key; until then it may join later requests to an old fetch. Requests that were
+    /// already waiting may still get the old value. Entries of the previous and the next
+    /// [`schema_version`](Self::schema_version) are dropped too. For copies in other processes see
+    /// [`near_cache`](Self::near_cache).
     ///
-    /// Dropping the future does not stop the invalidation.
+    /// Once polled, the future can be dropped without stopping the invalidation.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Store`](crate::ErrorKind::Store) if the store did not acknowledge in time. It is tried again
-    /// behind for about ten seconds; until it gets through, the old value may be served for the rest of its retention.
+    /// [`ErrorKind::Store`](crate::ErrorKind::Store) if the store did not acknowledge in time. The invalidation is then
+    /// retried in the background for about ten seconds. Until it succeeds, the old value may be served for the rest of
+    /// its retention.
     pub async fn invalidate(&self, key: impl Into<Key>) -> Result<(), Error> {
-        self.place(key.into()).invalidate().await
+        self.resource(key.into()).invalidate().await
     }
 
-    /// Waits until all computations, refreshes, fills and invalidations that are under way have ended: call it after
-    /// the server has stopped, so that no leader is cut off. The guard can be used again afterwards.
-    pub async fn shutdown(&self) {
-        self.engine.shutdown().await;
+    /// Waits until all fetches, refreshes, fills and invalidations in progress have ended. Call it after the server has
+    /// stopped, so that no leader is cut off. The guard can be used again afterwards.
+    pub async fn drain(&self) {
+        self.engine.drain().await;
     }
 
-    /// What this guard and its clones have done so far.
+    /// Returns the statistics of this guard and its clones.
     #[must_use]
-    pub fn report(&self) -> Report {
-        self.engine.stats.report()
+    pub fn stats(&self) -> Stats {
+        self.engine.stats.snapshot()
     }
 
-    /// Questions under way in this process, each counted once however many wait for it. Zero when nobody asks.
+    /// Returns the number of lookups and fetches in progress in this process, each counted once however many requests
+    /// wait for it.
     #[must_use]
     pub fn in_flight(&self) -> usize {
         self.engine.in_flight()
@@ -264,20 +325,20 @@ impl StampedeGuard {
         &self.config
     }
 
-    pub(crate) fn place(&self, key: Key) -> Place {
-        let at = Address::new(self.config.namespace.clone(), self.config.schema, key);
+    pub(crate) fn resource(&self, key: Key) -> Resource {
+        let key = CacheKey::new(self.config.namespace.clone(), self.config.schema_version, key);
         let deadline = self.config.deadline.map(Into::into);
-        Place { engine: self.engine.clone(), config: self.config.clone(), at, deadline }
+        Resource { engine: self.engine.clone(), config: self.config.clone(), key, deadline }
     }
 
-    /// Copy on write: other clones keep their settings.
+    /// Changes a setting of this clone. Copy on write: other clones keep theirs.
     fn set(mut self, change: impl FnOnce(&mut Config)) -> Self {
         change(Arc::make_mut(&mut self.config));
         self
     }
 }
 
-/// With the settings in force.
+/// Shows the settings in force.
 impl fmt::Debug for StampedeGuard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("StampedeGuard")
@@ -288,4 +349,7 @@ impl fmt::Debug for StampedeGuard {
 }
 
 const DEFAULT_NAMESPACE: &str = "sg";
-const HOUR: Duration = Duration::from_secs(3600);
+/// A string in Redis has at most 512 MiB, and the metadata of an entry need some of them.
+const LARGEST_PAYLOAD: usize = 512_000_000;
+/// Ten times this value, in milliseconds, fits the six digits of a failure marker in Redis.
+const LONGEST_FAILURE_TTL: Duration = Duration::from_secs(99);

@@ -1,26 +1,27 @@
-//! HTTP services behind the guard: a shared cache that coalesces.
+//! The HTTP layer: a shared cache in the sense of RFC 9111 that coalesces requests.
 
-mod ask;
 mod body;
-mod change;
-mod confirm;
+mod cache_status_field;
 mod directives;
+mod forward;
 mod future;
 #[cfg(feature = "_fuzz")]
 pub(crate) mod fuzzing;
-mod head;
-mod index;
+mod head_freshening;
+mod in_flight;
 mod key;
-mod made;
-mod origin;
+mod origin_request;
+mod origin_response;
 mod reply;
-mod rules;
+mod request_policy;
 mod semantics;
 mod service;
-mod status;
+mod stored_response;
+mod unsafe_method;
 mod vary;
+mod vary_index;
 
-pub use body::GuardBody;
+pub use crate::config::http::HttpOptions;
+pub use body::CacheBody;
 pub use future::ResponseFuture;
-pub use rules::Rules;
-pub use service::{Deadline, GuardService};
+pub use service::{Deadline, HttpCache};

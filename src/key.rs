@@ -1,4 +1,4 @@
-//! What is asked for ([`Key`]) and where it lives in a store ([`Address`]).
+//! What is requested ([`Key`]), and where it is in a store ([`CacheKey`]).
 
 use bytes::Bytes;
 use std::{
@@ -7,9 +7,9 @@ use std::{
     sync::Arc,
 };
 
-/// Names one resource of the origin, and optionally one variant of it.
+/// The name of one resource of the origin, and optionally of one variant of it.
 ///
-/// Any bytes will do, of any length: stores hash what is long or unusual. Keys are compared byte by byte.
+/// Any bytes of any length are valid; stores hash long or unusual keys. Keys are compared byte by byte.
 ///
 /// ```
 /// use stampede_guard::Key;
@@ -25,14 +25,15 @@ pub struct Key {
 }
 
 impl Key {
-    /// A key of these bytes.
+    /// Creates a key from these bytes.
     #[must_use]
     pub fn new(primary: impl Into<Bytes>) -> Self {
         Self { primary: primary.into(), variant: None }
     }
 
-    /// The same resource in another representation, with an entry and a lease of its own: invalidating the resource does
-    /// not reach it. Variants share the Redis Cluster slot of their resource, so that both can be written in one step.
+    /// Returns the key of a variant: another representation of the resource, with an entry and a lease of its own.
+    /// Invalidating the resource does not invalidate it. Variants share the Redis Cluster slot of their resource, so
+    /// that both can be written in one step.
     #[must_use]
     pub fn variant(mut self, variant: impl Into<Bytes>) -> Self {
         self.variant = Some(variant.into());
@@ -42,7 +43,7 @@ impl Key {
 
 #[cfg(feature = "http")]
 impl Key {
-    /// The bytes of the resource.
+    /// Returns the bytes of the resource.
     pub(crate) fn as_bytes(&self) -> &[u8] {
         &self.primary
     }
@@ -90,48 +91,48 @@ impl From<&Self> for Key {
     }
 }
 
-/// By length only: keys come from URLs and may hold what must not be logged.
+/// Shows the length only: keys come from URLs and may contain what must not be logged.
 impl fmt::Debug for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Key({} bytes)", self.primary.len() + self.variant.as_ref().map_or(0, Bytes::len))
     }
 }
 
-/// A [`Key`] in its namespace and schema: what a [`Store`](crate::store::Store) is asked about.
+/// The full cache key: a [`Key`] in its namespace and schema version, as a [`Store`](crate::store::Store) uses it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Address {
+pub struct CacheKey {
     namespace: Arc<str>,
-    schema: u32,
+    schema_version: u32,
     key: Key,
 }
 
-impl Address {
-    /// The address of a key. The namespace is taken as it is: it should be of `[A-Za-z0-9_.-]` only, as
-    /// [`StampedeGuard::namespace`](crate::StampedeGuard::namespace) makes it.
+impl CacheKey {
+    /// Creates the full cache key. The namespace is used unchanged: it should consist of `[A-Za-z0-9_.-]`, as
+    /// [`StampedeGuard::namespace`](crate::StampedeGuard::namespace) ensures.
     #[must_use]
-    pub fn new(namespace: impl Into<Arc<str>>, schema: u32, key: impl Into<Key>) -> Self {
-        Self { namespace: namespace.into(), schema, key: key.into() }
+    pub fn new(namespace: impl Into<Arc<str>>, schema_version: u32, key: impl Into<Key>) -> Self {
+        Self { namespace: namespace.into(), schema_version, key: key.into() }
     }
 
-    /// The namespace, of `[A-Za-z0-9_.-]` only.
+    /// Returns the namespace, which consists of `[A-Za-z0-9_.-]`.
     #[must_use]
     pub fn namespace(&self) -> &str {
         &self.namespace
     }
 
-    /// The user's schema number: entries of two schemas live side by side, their lease is shared.
+    /// Returns the schema version. Each version of a key has an entry of its own; all versions share one lease.
     #[must_use]
-    pub fn schema(&self) -> u32 {
-        self.schema
+    pub fn schema_version(&self) -> u32 {
+        self.schema_version
     }
 
-    /// The resource.
+    /// Returns the resource.
     #[must_use]
     pub fn primary(&self) -> &[u8] {
         &self.key.primary
     }
 
-    /// The variant of the resource, if it has several.
+    /// Returns the variant of the resource. `None` for the resource itself.
     #[must_use]
     pub fn variant(&self) -> Option<&[u8]> {
         self.key.variant.as_deref()
@@ -142,39 +143,43 @@ impl Address {
         &self.key
     }
 
-    /// Namespace and key without the schema, as the leases see them: who leads `of` leads every schema of it.
+    /// Reports whether namespace and key are equal, whatever the schema version. Leases do not depend on it: the leader
+    /// of one version leads all.
     pub(crate) fn same_resource(&self, other: &Self) -> bool {
         self.namespace == other.namespace && self.key == other.key
     }
 
-    /// Whether the other address is this one, or a variant of the resource that this one is.
+    /// Reports whether the other cache key equals this one, or is a variant of the resource that this one names.
     pub(crate) fn covers(&self, other: &Self) -> bool {
-        let variants = self.key.variant.is_none() && self.schema == other.schema && self.namespace == other.namespace;
+        let variants = self.key.variant.is_none()
+            && self.schema_version == other.schema_version
+            && self.namespace == other.namespace;
         self == other || (variants && self.key.primary == other.key.primary)
     }
 
-    /// The schemas of which an invalidation drops the entries too: those of a rolling deploy.
-    pub(crate) fn neighbours(&self) -> [u32; 3] {
-        [self.schema, self.schema.wrapping_sub(1), self.schema.wrapping_add(1)]
+    /// Returns the schema versions whose entries an invalidation drops: the versions of a rolling deploy.
+    pub(crate) fn adjacent_schemas(&self) -> [u32; 3] {
+        [self.schema_version, self.schema_version.wrapping_sub(1), self.schema_version.wrapping_add(1)]
     }
 
-    /// The resource as a whole.
+    /// Returns the cache key of the resource, without its variant.
     pub(crate) fn to_primary(&self) -> Self {
         Self { key: Key::new(self.key.primary.clone()), ..self.clone() }
     }
 
-    /// The same resource in another variant.
+    /// Returns the cache key of another variant of the resource.
     pub(crate) fn to_variant(&self, variant: Bytes) -> Self {
         Self { key: self.key.clone().variant(variant), ..self.clone() }
     }
 
-    pub(crate) fn in_schema(&self, schema: u32) -> Self {
-        Self { schema, ..self.clone() }
+    /// Returns the cache key in another schema version.
+    pub(crate) fn in_schema(&self, schema_version: u32) -> Self {
+        Self { schema_version, ..self.clone() }
     }
 
-    /// 128 bits of the BLAKE3 hash over namespace and key, each part with its length, so that `a:b` + `c` is not
-    /// `a` + `b:c`. Stored with every entry and sent with every wake; the schema is left out because leases are shared
-    /// between schemas.
+    /// Returns 128 bits of the BLAKE3 hash of namespace and key. Each part follows its length, so that `a:b` + `c`
+    /// differs from `a` + `b:c`. The hash is stored with every entry and sent with every wake-up message. It leaves out
+    /// the schema version, because versions share leases.
     #[must_use]
     pub fn hash(&self) -> KeyHash {
         let parts = [Some(self.namespace.as_bytes()), Some(self.primary()), self.variant()];
@@ -186,9 +191,10 @@ impl Address {
         KeyHash::of(&text)
     }
 
-    /// The name of the resource within its namespace, for stores with printable names: `r` and the key itself where
-    /// that is short and plain, else `h` and its hash. A `}` in a key cannot choose a Redis Cluster slot, and a raw
-    /// key cannot pose as a hashed one.
+    /// Returns the name of the resource within its namespace, for stores with printable names. The name is `r` and the
+    /// key itself if that is short and plain, otherwise `h` and its hash. So a `}` in a key cannot choose a Redis
+    /// Cluster slot, and a raw key cannot imitate a hashed one.
+    #[cfg(any(feature = "lock", test))]
     pub(crate) fn resource_name(&self) -> String {
         let mut name = String::new();
         self.name_resource(&mut name);
@@ -205,38 +211,39 @@ impl Address {
     }
 }
 
-/// A namespace as it may be part of the names in a store: up to 64 characters of `[A-Za-z0-9_.-]`, others replaced by `_`.
+/// Returns a namespace that is safe in the names of a store: at most 64 characters of `[A-Za-z0-9_.-]`, with others
+/// replaced by `_`.
 pub(crate) fn namespace(name: &str, default: &str) -> Arc<str> {
     let plain = |c: char| if c.is_ascii_alphanumeric() || "_.-".contains(c) { c } else { '_' };
     let name: String = name.chars().take(64).map(plain).collect();
     if name.is_empty() { default.into() } else { name.into() }
 }
 
-/// By the key alone: addresses of one table nearly always share the rest, and the comparison sees to it.
-impl Hash for Address {
+/// PERF: hashes the key only, because in one table nearly all cache keys share the rest. The comparison checks it.
+impl Hash for CacheKey {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.key.hash(state);
     }
 }
 
-/// Identifies a resource in envelopes, wake-ups and logs. See [`Address::hash`].
+/// The hash that identifies a resource in envelopes, wake-up messages and logs. See [`CacheKey::hash`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct KeyHash([u8; 16]);
 
 impl KeyHash {
-    /// The hash as bytes.
+    /// Returns the hash as bytes.
     #[must_use]
     pub const fn as_bytes(&self) -> &[u8; 16] {
         &self.0
     }
 
-    /// A hash that was read somewhere.
+    /// Creates a hash from bytes that were stored or received.
     #[must_use]
     pub const fn from_bytes(bytes: [u8; 16]) -> Self {
         Self(bytes)
     }
 
-    /// In one go: an incremental hasher costs more than the hash of a short key.
+    /// Hashes in one call. PERF: an incremental hasher costs more than the hash of a short key.
     pub(crate) fn of(text: &[u8]) -> Self {
         let mut bytes = [0; 16];
         bytes.copy_from_slice(&blake3::hash(text).as_bytes()[..16]);
@@ -250,43 +257,43 @@ impl fmt::Debug for KeyHash {
     }
 }
 
-/// Longer keys are named by their hash.
+/// Maximum length in bytes of a key that is used in names unhashed.
 const MAX_RAW: usize = 64;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn address(namespace: &str, key: impl Into<Key>) -> Address {
-        Address::new(namespace, 0, key)
+    fn cache_key(namespace: &str, key: impl Into<Key>) -> CacheKey {
+        CacheKey::new(namespace, 0, key)
     }
 
     #[test]
-    fn parts_do_not_run_into_each_other() {
-        assert_ne!(address("a:b", "c").hash(), address("a", "b:c").hash());
-        let variant = address("a", Key::from("k").variant(""));
-        assert_ne!(address("a", "k").hash(), variant.hash());
-        assert_ne!(variant.hash(), address("a", Key::from("").variant("k")).hash());
+    fn key_hash_separates_its_parts() {
+        assert_ne!(cache_key("a:b", "c").hash(), cache_key("a", "b:c").hash());
+        let variant = cache_key("a", Key::from("k").variant(""));
+        assert_ne!(cache_key("a", "k").hash(), variant.hash());
+        assert_ne!(variant.hash(), cache_key("a", Key::from("").variant("k")).hash());
     }
 
     #[test]
-    fn names_are_raw_when_plain_and_hashed_when_not() {
-        assert_eq!(address("a", "user:42").resource_name(), "ruser:42");
+    fn resource_name_is_raw_if_plain_and_hashed_otherwise() {
+        assert_eq!(cache_key("a", "user:42").resource_name(), "ruser:42");
         for odd in ["}", "a b", "caf\u{e9}", "a\n", "a\0", &"x".repeat(65)] {
-            let name = address("a", odd).resource_name();
+            let name = cache_key("a", odd).resource_name();
             assert!(name.starts_with('h') && name.len() == 33, "{name}");
         }
-        assert_eq!(address("a", vec![0xff_u8]).resource_name().len(), 33);
+        assert_eq!(cache_key("a", vec![0xff_u8]).resource_name().len(), 33);
     }
 
     #[test]
-    fn hashes_are_shown_with_all_their_zeros() {
+    fn key_hash_is_shown_with_leading_zeros() {
         let hash = KeyHash::from_bytes([0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 0xab, 0xcd, 0xef, 0, 0xf0]);
         assert_eq!(format!("{hash:?}"), "000102030405060708090aabcdef00f0");
     }
 
     #[test]
-    fn debug_shows_no_key() {
+    fn key_debug_shows_only_its_length() {
         assert_eq!(format!("{:?}", Key::from("secret").variant("en")), "Key(8 bytes)");
     }
 }

@@ -1,9 +1,10 @@
-//! Cache-stampede protection as tower middleware: when a cache entry expires and a thousand requests fall on one
-//! database, **one request in the whole fleet** computes the answer, and the others wait for it.
+//! Cache-stampede protection as tower middleware. When a cache entry expires and a thousand requests need it at once,
+//! **one request in the whole fleet** computes the answer. All other requests wait for it.
 //!
-//! A [`StampedeGuard`] looks into a cache that is shared through Redis. On a miss it takes a *lease* for that one
-//! resource; who gets it leads, everybody else is woken by a message when the answer is there. Leases end by
-//! themselves, late writers are refused, and while Redis is away the origin is asked directly, once per process.
+//! A [`StampedeGuard`] looks into a cache shared through Redis. On a miss it takes a *lease* for that one resource. The
+//! request that gets the lease is the *leader*: it fetches the answer from the origin. All others are *waiters*: a
+//! message wakes them when the answer is stored. Leases expire by themselves, and late writes are refused. While Redis
+//! is unavailable, each process asks the origin directly, with one fetch per key at a time.
 //!
 //! ```
 //! # #[cfg(all(feature = "axum", feature = "redis"))] {
@@ -19,7 +20,7 @@
 //! # Ok::<_, Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Around any async function, with [`fetch`](StampedeGuard::fetch) and its kin:
+//! Around any async function, with [`fetch`](StampedeGuard::fetch) and its variants:
 //!
 //! ```
 //! # #[cfg(feature = "bincode")]
@@ -34,30 +35,32 @@
 //! # #[cfg(not(feature = "bincode"))] fn main() {}
 //! ```
 //!
-//! And around any tower service, with [`keyed`](StampedeGuard::keyed).
+//! Around any tower service, with [`keyed`](StampedeGuard::keyed).
 //!
-//! The lock by itself, for what is not a cache, is [`Lock`].
+//! [`Lock`] is the lock alone, for work whose result is not cached.
 //!
 //! # What it guarantees
 //!
-//! It is an *efficiency* lock whose *writes are fenced*. One computation per key holds while the lease lives and there
-//! is no invalidation, eviction or failover in between: duplicated work is a cost, not corruption. What always holds
-//! is that a stale or late result never overwrites a newer one, and that no computation which began before an
-//! [`invalidate`](StampedeGuard::invalidate) lands after it (without a failover that loses the invalidation).
+//! The lease is an *efficiency* lock whose *writes are fenced*. There is one fetch per key while the lease lives and no
+//! invalidation, eviction or failover happens in between. A duplicate fetch costs work, not correctness. Two things
+//! always hold. A stale or late result never overwrites a newer one. And no fetch that began before an
+//! [`invalidate`](StampedeGuard::invalidate) is stored after it, unless a failover loses the invalidation.
 //!
 //! # Features
 //!
 //! | feature | default | adds |
 //! |---|---|---|
-//! | `redis` | yes | [`RedisStore`]; the guard over redis-rs clients and connections; [`lock`] |
+//! | `redis` | yes | [`RedisStore`]; the guard over redis-rs clients and connections |
+//! | `lock` | yes | [`lock`]: distributed locks over Redis |
 //! | `http` | yes | the guard as a [`Layer`](tower_layer::Layer) over HTTP services |
-//! | `axum` | yes | keys from the URI as the client sent it, under `Router::nest` too |
+//! | `axum` | yes | keys from the URI as the client sent it, also under `Router::nest` |
 //! | `bincode` | yes | typed values, encoded with bincode |
 //! | `postcard`, `json` | | other codecs |
 //! | `tracing` | | events under the target `stampede_guard` |
 //! | `testing` | | [`testing`]: scripted faults of the store, counted fetches; for dev-dependencies |
-//! | `tls-rustls` | | `rediss://`, with rustls and, unless the application chooses, ring |
+//! | `tls-rustls` | | `rediss://` through rustls, with ring unless the application installs another provider |
 //! | `cluster` | | Redis Cluster clients and connections |
+//! | `connection-manager` | | redis-rs' `ConnectionManager` as a connection of the guard |
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(
     not(all(feature = "http", feature = "redis")),
@@ -65,55 +68,52 @@
 )]
 
 mod backoff;
-mod breaker;
+pub(crate) mod cache_status;
 mod clock;
 #[cfg(feature = "_typed")]
-mod codec;
+pub(crate) mod codec;
 mod config;
 mod engine;
-mod entry;
 mod error;
-#[cfg(feature = "_typed")]
-mod fetch;
 #[cfg(feature = "_fuzz")]
 #[doc(hidden)]
 pub mod fuzzing;
 mod guard;
+pub mod guide;
 #[cfg(feature = "http")]
 pub mod http;
 mod key;
-#[cfg(feature = "_typed")]
-pub mod keyed;
-mod lease;
-#[cfg(feature = "redis")]
+#[cfg(feature = "lock")]
 pub mod lock;
-mod near;
+pub(crate) mod near_cache;
 mod policy;
+#[cfg(feature = "redis")]
+pub mod redis;
 pub mod store;
 mod sync;
 mod telemetry;
 #[cfg(feature = "testing")]
 pub mod testing;
-mod watch;
-#[cfg(feature = "redis")]
-mod wire;
+#[cfg(feature = "_typed")]
+mod typed;
 
+#[cfg(feature = "redis")]
+pub use self::redis::{connection::connect::Connection, store::RedisStore};
+pub use cache_status::CacheStatus;
 #[cfg(feature = "_typed")]
 pub use codec::Codec;
-pub use config::{AfterWait, Outage};
-pub use engine::CacheVerdict;
+pub use config::{StoreFailure, WaitTimeout};
 pub use error::{BoxError, Error, ErrorKind};
-#[cfg(feature = "_typed")]
-pub use fetch::{Fetch, Fetched};
 pub use guard::StampedeGuard;
 pub use key::Key;
-#[cfg(feature = "redis")]
-pub use lock::{Lock, LockError, LockGuard};
-pub use near::NearCache;
+#[cfg(feature = "lock")]
+pub use lock::{error::LockError, guard::LockGuard, handle::Lock};
+pub use near_cache::config::NearCacheConfig;
 pub use policy::Policy;
-#[cfg(feature = "redis")]
-pub use redis;
-#[cfg(feature = "redis")]
-pub use store::RedisStore;
-pub use store::{MemoryStore, Store};
-pub use telemetry::Report;
+pub use store::{memory::MemoryStore, port::Store};
+pub use telemetry::Stats;
+#[cfg(feature = "_typed")]
+pub use typed::{
+    context::{FetchContext, FetchOutcome},
+    keyed,
+};

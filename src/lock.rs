@@ -1,73 +1,75 @@
-//! Locks by themselves: [`Lock`], ten ways to lock ([`Recipe`]), and what each of them promises ([`Guarantees`]).
+//! Distributed locks over Redis: [`Lock`], ten lock recipes ([`Recipe`]), and the [`Guarantees`] of each recipe.
 //!
-//! Which one to use, what each costs and how it fails is in `docs/locks.md`. In short: [`SetPx`], the default, unless you
-//! need a fencing token, which [`Fused`] has. The others are here because they are in use, in posts, books and systems,
-//! and whoever meets one should be able to see what it does.
+//! Use [`SetPx`], the default, or [`FencedLock`] if you need a fencing token. The other recipes are here because posts,
+//! books and systems use them, so that readers can see how each one behaves. `docs/locks.md` compares use, cost and
+//! failures.
 //!
 //! ```no_run
 //! # async fn example(job: impl Future<Output = ()>) -> Result<(), Box<dyn std::error::Error>> {
-//! use stampede_guard::{lock::{Fused, Lock, LockErrorKind}, redis};
+//! use stampede_guard::{lock::{FencedLock, Lock, LockErrorKind}, redis};
 //!
-//! let lock = Lock::new(redis::Client::open("redis://127.0.0.1/")?).recipe(Fused);
+//! let lock = Lock::new(redis::Client::open("redis://127.0.0.1/")?).recipe(FencedLock);
 //! let guard = match lock.acquire("nightly-report").await {
 //!     Ok(guard) => guard,
-//!     Err(error) if error.kind() == LockErrorKind::Acquisition => return Ok(()), // somebody else does it
-//!     Err(error) => return Err(error.into()),                                    // nobody knows: Redis is away
+//!     Err(error) if error.kind() == LockErrorKind::Acquisition => return Ok(()), // another client holds it
+//!     Err(error) => return Err(error.into()),                                    // unknown: Redis is unavailable
 //! };
 //! guard.keep_alive()?;
 //! tokio::select! {
 //!     () = job => guard.release().await?,
-//!     () = guard.lost() => eprintln!("stopped: somebody else may be at work"),
+//!     () = guard.lost() => eprintln!("stopped: another client may hold the lock"),
 //! }
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! The texts that the recipes come from are numbered. 000: a post on locking with node.js and Redis. 001: the README of
-//! redislock. 002: "Redis in Action", 11.2.2. 003: the page of `SETNX` in the Redis documentation. 004: the post "Redis as
-//! a mutex service".
+//! The seed documents, the sources of the recipes, are numbered:
+//!
+//! - 000: a post on locking with node.js and Redis.
+//! - 001: the README of redislock.
+//! - 002: "Redis in Action", section 11.2.2.
+//! - 003: the page of `SETNX` in the Redis documentation.
+//! - 004: the post "Redis as a mutex service".
 
-pub(crate) mod behind;
-mod counter;
-mod error;
-mod exists_setex;
-mod fused;
-mod getset;
+mod acquire;
+mod attempt;
+mod client;
+mod config;
+pub(crate) mod error;
+mod fenced_lock;
 mod guarantees;
-mod guard;
-mod handle;
-pub(crate) mod hub;
-mod owned;
+pub(crate) mod guard;
+pub(crate) mod handle;
+pub(crate) mod historical;
+mod limits;
 mod queue;
 pub(crate) mod recipe;
 mod redlock;
 mod registry;
-mod rename;
-mod set_membership;
+mod scripts;
 mod set_px;
-mod setnx_expire;
-mod tenure;
-pub(crate) mod wanted;
-mod watch;
-mod watched;
+pub(crate) mod store;
+mod token_lock;
+mod validity;
 
 pub use crate::{
-    lease::{Hold, Token},
-    wire::{Connection, IntoServer, Server},
+    redis::connection::{
+        connect::Connection,
+        endpoint::{IntoEndpoint, RedisEndpoint},
+    },
+    store::{lease::LeaseStatus, token::Token},
 };
-pub use counter::Counter;
 pub use error::{LockError, LockErrorKind};
-pub use exists_setex::ExistsSetex;
-pub use fused::Fused;
-pub use getset::GetSet;
+pub use fenced_lock::FencedLock;
 pub use guarantees::Guarantees;
 pub use guard::LockGuard;
 pub use handle::Lock;
+pub use historical::{
+    counter::Counter, exists_setex::ExistsSetex, getset::GetSet, rename::Rename, set_membership::SetMembership,
+    setnx_expire::SetnxExpire, watch::Watch,
+};
 pub use recipe::Recipe;
 pub use redlock::Redlock;
 pub use registry::{HeldLock, held_locks};
-pub use rename::Rename;
-pub use set_membership::SetMembership;
 pub use set_px::SetPx;
-pub use setnx_expire::SetnxExpire;
-pub use watch::Watch;
+pub use store::LockedStore;

@@ -1,14 +1,14 @@
-//! For how long what was fetched is used. Pure: the clock and the draw are handed in.
+//! How long entries are used. Pure: the time and random numbers are parameters.
 
 use crate::{
     clock::Timestamp,
-    entry::{Entry, Lifetimes, Meta},
+    store::entry::{Entry, Kind, Lifetimes, Meta},
 };
 use std::time::Duration;
 
-/// For how long an entry is fresh, and what may be done with it afterwards.
+/// A policy: how long an entry is fresh, and how it may be used afterwards.
 ///
-/// The lifetimes travel with the entry: readers go by what held when it was filled, so that all processes agree.
+/// The lifetimes are stored with the entry. Readers use the stored ones, so that all processes agree.
 ///
 /// ```
 /// use stampede_guard::{Policy, StampedeGuard};
@@ -27,69 +27,79 @@ use std::time::Duration;
 pub struct Policy {
     lifetimes: Lifetimes,
     jitter: f64,
-    /// The beta of XFetch; 0 for off.
-    early: f64,
+    /// The beta of XFetch (see [`early_refresh`](Self::early_refresh)); 0 turns it off.
+    xfetch_beta: f64,
 }
 
 impl Policy {
-    /// Entries are fresh for this long, unless the fetch says otherwise (a response's own `Cache-Control`,
-    /// [`Fetched::fresh_for`](crate::Fetched::fresh_for)). Default: 10 s; at most a century.
+    /// Creates a policy with this freshness lifetime and no stale windows. A lifetime stated by the fetch takes
+    /// precedence: the `Cache-Control` of a response, or [`FetchOutcome::fresh_for`](crate::FetchOutcome::fresh_for).
+    /// [`Policy::default`] has 10 s.
     #[must_use]
     pub const fn fresh_for(lifetime: Duration) -> Self {
-        let (lifetime, none) = (at_most_a_century(lifetime), Duration::ZERO);
-        let lifetimes =
-            Lifetimes { fresh_for: lifetime, stale_while_revalidate: none, stale_if_error: none, kept: none };
-        Self { lifetimes, jitter: 0.1, early: 0.0 }
+        Self { lifetimes: Lifetimes::fresh_for(lifetime), jitter: 0.1, xfetch_beta: 0.0 }
     }
 
-    /// For this long after its freshness an entry is still served at once, while one request in the fleet refreshes
-    /// it behind (RFC 5861 §3). Default: 0; at most a century.
+    /// Sets the window after the freshness lifetime in which an entry is still served at once (RFC 5861 §3). Meanwhile
+    /// one request in the fleet refreshes it in the background. Default: 0.
     #[must_use]
     pub const fn stale_while_revalidate(mut self, window: Duration) -> Self {
-        self.lifetimes.stale_while_revalidate = at_most_a_century(window);
+        self.lifetimes.stale_while_revalidate = window;
         self
     }
 
-    /// For this long after its freshness an entry is served if the fetch for a newer one failed (RFC 5861 §4).
-    /// Default: 0; at most a century.
+    /// Sets the window after the freshness lifetime in which an entry is served if the next fetch fails (RFC 5861 §4).
+    /// It is also served to a request that may not wait longer. Default: 0.
     #[must_use]
     pub const fn stale_if_error(mut self, window: Duration) -> Self {
-        self.lifetimes.stale_if_error = at_most_a_century(window);
+        self.lifetimes.stale_if_error = window;
         self
     }
 
-    /// Up to this part of the lifetime is taken off at random, so that entries filled together do not expire
-    /// together. From 0 to 1, values outside are clamped. Default: 0.1. A lifetime that the fetch itself gave is
-    /// kept to the letter.
-    #[must_use]
-    pub const fn jitter(mut self, part: f64) -> Self {
-        self.jitter = if part > 0.0 { part.min(1.0) } else { 0.0 };
-        self
-    }
-
-    /// Refreshes an entry behind before it ends, the likelier the nearer its end and the costlier its computation:
-    /// XFetch (Vattani, Chierichetti, Lowenstein: Optimal Probabilistic Cache Stampede Prevention, VLDB 2015). A key that
-    /// is read all the time is then never cold, and one process refreshes it, as it takes the lease first. `beta` scales
-    /// how early: 1 is the paper's optimum, more is earlier. Default: 0, off; at most 100.
+    /// Shortens each lifetime by a random part, at most this fraction, so that entries filled together do not expire
+    /// together. A lifetime stated by the fetch is not shortened. Default: 0.1.
     ///
-    /// Nothing is refreshed in the first half of its lifetime, or if the lifetime is shorter than ten times `beta` times
-    /// the cost: refreshing would then never end.
+    /// # Panics
+    ///
+    /// Panics if `part` is not from 0 to 1.
     #[must_use]
-    pub const fn early_refresh(mut self, beta: f64) -> Self {
-        self.early = if beta > 0.0 { beta.min(100.0) } else { 0.0 };
+    #[track_caller]
+    pub const fn jitter(mut self, part: f64) -> Self {
+        assert!(part >= 0.0 && part <= 1.0, "jitter must be from 0 to 1");
+        self.jitter = part;
         self
     }
 
-    /// For one request, which draws once: whoever looks twice must not need luck twice. Draws only if that is on at all.
-    pub(crate) fn early(&self, draw: impl FnOnce() -> f64) -> Early {
-        let beta = self.early;
-        Early { beta, draw: if beta > 0.0 { draw() } else { 0.0 } }
+    /// Refreshes an entry in the background before it expires: the likelier, the nearer its end and the costlier its
+    /// fetch. This is XFetch (Vattani, Chierichetti, Lowenstein: Optimal Probabilistic Cache Stampede Prevention, VLDB
+    /// 2015). A key that is read constantly is then never cold. One process refreshes it, because a refresh takes the
+    /// lease first. `beta` scales how early: 1 is the paper's optimum, more is earlier. Default: 0, off.
+    ///
+    /// An entry is not refreshed in the first half of its lifetime. It is never refreshed early if its lifetime is
+    /// shorter than ten times `beta` times the cost, because refreshes would then never end.
+    ///
+    /// # Panics
+    ///
+    /// Panics if `beta` is negative, infinite or not a number.
+    #[must_use]
+    #[track_caller]
+    pub const fn early_refresh(mut self, beta: f64) -> Self {
+        assert!(beta >= 0.0 && beta.is_finite(), "early_refresh must be finite and not negative");
+        self.xfetch_beta = beta;
+        self
     }
 
-    /// The lifetimes of an entry that is filled now.
-    pub(crate) fn lifetimes(&self, given: Option<Duration>, draw: f64) -> Lifetimes {
+    /// Decides by chance for one request, once, so that a second lookup of the same request decides alike. Takes a
+    /// random number only if early refresh is on.
+    pub(crate) fn sample_early_refresh(&self, random_unit: impl FnOnce() -> f64) -> EarlyRefresh {
+        let beta = self.xfetch_beta;
+        EarlyRefresh { beta, random_unit: if beta > 0.0 { random_unit() } else { 0.0 } }
+    }
+
+    /// Returns the lifetimes of an entry that is filled now.
+    pub(crate) fn lifetimes(&self, given: Option<Duration>, random_unit: f64) -> Lifetimes {
         let whole = self.lifetimes.fresh_for;
-        let jittered = || whole.saturating_sub(whole.mul_f64(self.jitter * draw));
+        let jittered = || whole.saturating_sub(whole.mul_f64(self.jitter * random_unit));
         Lifetimes { fresh_for: given.unwrap_or_else(jittered), ..self.lifetimes }
     }
 }
@@ -100,85 +110,90 @@ impl Default for Policy {
     }
 }
 
-/// What is longer can be neither multiplied nor given to Redis.
-const fn at_most_a_century(span: Duration) -> Duration {
-    let century = 100 * 365 * 24 * 3600;
-    if span.as_secs() < century { span } else { Duration::from_secs(century) }
+/// Multiplies a span, saturating.
+fn multiply(span: Duration, factor: f64) -> Duration {
+    Duration::try_from_secs_f64(span.as_secs_f64() * factor).unwrap_or(Duration::MAX)
 }
 
-/// Whether a fresh entry is refreshed already.
+/// The random decision of one request whether to refresh an entry early.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Early {
+pub(crate) struct EarlyRefresh {
     beta: f64,
-    draw: f64,
+    random_unit: f64,
 }
 
-impl Early {
-    /// Whether whoever reads the entry now is to refresh it.
+impl EarlyRefresh {
+    /// Reports whether this reader must refresh the entry now.
     pub(crate) fn is_due(self, entry: &Entry, now: Timestamp) -> bool {
         if self.beta == 0.0 {
             return false;
         }
         let Meta { cost, lifetimes, .. } = entry.meta();
-        let (lifetime, scale) = (lifetimes.fresh_for, cost.mul_f64(self.beta));
+        let (lifetime, scale) = (lifetimes.fresh_for, multiply(*cost, self.beta));
         let Some(left) = lifetime.checked_sub(entry.age(now)) else { return false };
-        // The draw is from [0, 1), so the logarithm is finite.
-        let gap = || scale.mul_f64(-(1.0 - self.draw).ln());
+        // The random number is from [0, 1), so the logarithm is finite.
+        let gap = || multiply(scale, -(1.0 - self.random_unit).ln());
         left <= lifetime / 2 && scale.saturating_mul(10) <= lifetime && left <= gap()
     }
 }
 
-/// What an entry's age allows.
+/// The use that an entry's age permits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Freshness {
     Fresh,
     /// Stale, but may be served while it is refreshed.
     Revalidate,
-    /// Stale, and of use only to the fetch for a newer one: to ask whether it has changed, perhaps to stand in.
+    /// Stale: given to the next fetch, for validation or as a substitute if that fails.
     Grace,
     Dead,
 }
 
-/// What the entry's age allows now.
+/// Returns the use that the entry's age permits now.
 pub(crate) fn freshness(entry: &Entry, now: Timestamp) -> Freshness {
     let lifetimes = &entry.meta().lifetimes;
     match entry.age(now).checked_sub(lifetimes.fresh_for) {
         None => Freshness::Fresh,
         Some(stale_for) if stale_for < lifetimes.stale_while_revalidate => Freshness::Revalidate,
-        Some(stale_for) if stale_for < lifetimes.stale_if_error.max(lifetimes.kept) => Freshness::Grace,
+        Some(stale_for) if stale_for < lifetimes.stale_if_error.max(lifetimes.retain_for) => Freshness::Grace,
         Some(_) => Freshness::Dead,
     }
 }
 
-/// Whether the entry may stand in for a fetch that failed.
-pub(crate) fn forgives(entry: &Entry, now: Timestamp) -> bool {
+/// Reports whether the entry may be served in place of a failed fetch.
+pub(crate) fn allows_stale_on_error(entry: &Entry, now: Timestamp) -> bool {
     let lifetimes = &entry.meta().lifetimes;
     entry.age(now) < lifetimes.fresh_for.saturating_add(lifetimes.stale_if_error)
+}
+
+/// Reports whether the entry is a hit-for-pass or do-not-store marker that is still in force.
+pub(crate) fn is_uncacheable_marker(entry: &Entry, now: Timestamp) -> bool {
+    entry.meta().kind != Kind::Value && freshness(entry, now) == Freshness::Fresh
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        entry::{Kind, Meta},
-        lease::{Inbox, Token},
+    use crate::store::{
+        entry::{Audience, Kind, Meta},
+        token::{Inbox, Token},
     };
     use bytes::Bytes;
     use proptest::prelude::*;
 
-    fn entry(policy: &Policy, draw: f64) -> Entry {
-        entry_at_cost(policy, draw, Duration::ZERO)
+    fn entry(policy: &Policy, random_unit: f64) -> Entry {
+        entry_at_cost(policy, random_unit, Duration::ZERO)
     }
 
-    fn entry_at_cost(policy: &Policy, draw: f64, cost: Duration) -> Entry {
+    fn entry_at_cost(policy: &Policy, random_unit: f64, cost: Duration) -> Entry {
         let id = Token::unique(Inbox::unique());
-        let (lifetimes, answered) = (policy.lifetimes(None, draw), Timestamp::from_micros(0));
-        let meta = Meta { kind: Kind::Value, id, answered, cost, lifetimes, codec: 0 };
+        let (lifetimes, response_time) = (policy.lifetimes(None, random_unit), Timestamp::from_micros(0));
+        let (kind, audience) = (Kind::Value, Audience::Everyone);
+        let meta = Meta { kind, id, response_time, cost, lifetimes, codec: 0, audience };
         Entry::new(meta, Bytes::new())
     }
 
     #[test]
-    fn one_age_after_the_other() {
+    fn freshness_passes_through_all_stages_in_order() {
         let s = Duration::from_secs;
         let policy = Policy::fresh_for(s(10)).stale_while_revalidate(s(5)).stale_if_error(s(20)).jitter(0.0);
         let entry = entry(&policy, 0.5);
@@ -191,15 +206,15 @@ mod tests {
     }
 
     #[test]
-    fn what_the_fetch_says_is_not_jittered() {
+    fn lifetime_stated_by_the_fetch_is_not_jittered() {
         let given = Some(Duration::from_secs(60));
         assert_eq!(Policy::default().jitter(1.0).lifetimes(given, 0.9).fresh_for, Duration::from_secs(60));
     }
 
-    /// How early the first of many readers refreshes, over many lives of an entry. The mean of XFetch is
-    /// beta * cost * (ln(reads in beta * cost) + 0.577).
+    /// Measures how early the first of many readers refreshes, over many lives of an entry. XFetch predicts a mean of
+    /// `beta * cost * (ln(reads in beta * cost) + 0.577)`.
     #[test]
-    fn early_refreshes_come_as_early_as_xfetch_says() {
+    fn early_refresh_starts_as_early_as_xfetch_predicts() {
         let (second, mut dice) = (Duration::from_secs(1), fastrand::Rng::with_seed(7));
         for beta in [0.5, 1.0, 2.0] {
             let policy = Policy::fresh_for(60 * second).jitter(0.0).early_refresh(beta);
@@ -210,9 +225,9 @@ mod tests {
                     let read = |n: u64| Duration::from_micros(n * 1_000_000 / reads_per_second);
                     let due = |n: &u64| {
                         let now = Timestamp::from_micros(0).after(read(*n));
-                        policy.early(|| dice.f64()).is_due(&entry, now)
+                        policy.sample_early_refresh(|| dice.f64()).is_due(&entry, now)
                     };
-                    let first = (0..60 * reads_per_second).find(due).expect("somebody refreshes");
+                    let first = (0..60 * reads_per_second).find(due).expect("one reader refreshes");
                     60.0 - read(first).as_secs_f64()
                 })
                 .collect();
@@ -223,12 +238,12 @@ mod tests {
     }
 
     #[test]
-    fn a_computation_that_takes_as_long_as_its_lifetime_is_not_refreshed_early() {
+    fn early_refresh_skips_young_and_costly_entries() {
         let s = Duration::from_secs;
         let due = |cost, age: u64| {
             let policy = Policy::fresh_for(s(10)).jitter(0.0).early_refresh(1.0);
             let now = Timestamp::from_micros(0).after(s(age));
-            policy.early(|| 0.999_999).is_due(&entry_at_cost(&policy, 0.0, cost), now)
+            policy.sample_early_refresh(|| 0.999_999).is_due(&entry_at_cost(&policy, 0.0, cost), now)
         };
         assert!(due(s(1), 9));
         assert!(!due(s(1), 4), "in the first half");
@@ -238,28 +253,28 @@ mod tests {
 
     proptest! {
         #[test]
-        fn jitter_only_shortens(ms in 0_u64..1 << 40, part in -1.0_f64..2.0, draw in 0.0_f64..1.0) {
+        fn jitter_only_shortens(ms: u64, part in 0.0_f64..=1.0, random_unit in 0.0_f64..1.0) {
             let lifetime = Duration::from_millis(ms);
-            let jittered = Policy::fresh_for(lifetime).jitter(part).lifetimes(None, draw).fresh_for;
+            let jittered = Policy::fresh_for(lifetime).jitter(part).lifetimes(None, random_unit).fresh_for;
             prop_assert!(jittered <= lifetime);
-            let most = lifetime.mul_f64(part.clamp(0.0, 1.0)) + Duration::from_millis(1);
+            let most = lifetime.mul_f64(part) + Duration::from_millis(1);
             prop_assert!(lifetime - jittered <= most);
         }
 
         #[test]
-        fn nothing_is_used_beyond_its_retention(
+        fn entry_is_never_used_beyond_its_retention(
             fresh in 0_u64..1000, revalidate in 0_u64..1000, error in 0_u64..1000, age in 0_u64..4000,
         ) {
             let ms = Duration::from_millis;
             let policy = Policy::fresh_for(ms(fresh)).stale_while_revalidate(ms(revalidate)).stale_if_error(ms(error));
             let entry = entry(&policy, 0.0);
             let now = Timestamp::from_micros(0).after(ms(age));
-            let usable = freshness(&entry, now) != Freshness::Dead || forgives(&entry, now);
+            let usable = freshness(&entry, now) != Freshness::Dead || allows_stale_on_error(&entry, now);
             prop_assert!(!usable || entry.is_retained(now));
         }
 
         #[test]
-        fn an_entry_only_gets_worse(
+        fn freshness_never_improves_with_age(
             fresh in 0_u64..1000, revalidate in 0_u64..1000, error in 0_u64..1000, a in 0_u64..4000, b in 0_u64..4000,
         ) {
             let ms = Duration::from_millis;

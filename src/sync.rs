@@ -1,10 +1,10 @@
-//! What is locked by everything that waits within a process: std's, but where schedules are explored, one with which
-//! every step is one at which another thread may get in.
+//! The primitives of all code that waits within a process.
 
+pub(crate) mod alongside;
+#[cfg(feature = "lock")]
+pub(crate) mod detach;
 #[cfg(test)]
-mod explored;
-
-#[cfg(test)]
-pub(crate) use explored::{Mutex, MutexGuard, any, explore};
-#[cfg(not(test))]
-pub(crate) use std::sync::{Mutex, MutexGuard};
+pub(crate) mod explored;
+pub(crate) mod mutex;
+pub(crate) mod shared;
+pub(crate) mod watch;

@@ -1,13 +1,12 @@
-//! What happened, as counters and, with the feature `tracing`, as events. The only place that names them.
+//! Counters and, with the feature `tracing`, events. No other file names them.
 //!
-//! Keys appear as their hash: they come from URLs and may hold what must not be logged.
+//! Keys appear as hashes, because they come from URLs and may contain what must not be logged.
 
-use crate::{
-    engine::CacheVerdict,
-    entry::Kind,
+pub(crate) use crate::{
+    cache_status::CacheStatus,
     error::Error,
-    key::Address,
-    store::{Filled, StoreError},
+    key::CacheKey,
+    store::{entry::Kind, error::StoreError, lease::FillOutcome},
 };
 use std::{
     future::Future,
@@ -15,190 +14,191 @@ use std::{
     time::Duration,
 };
 
-/// Emits an event, if somebody may listen.
+/// Emits an event. Its fields are evaluated only if it is enabled.
 macro_rules! event {
-    ($level:ident, $at:expr, $($fields:tt)*) => {
+    ($level:ident, $key:expr, $($fields:tt)*) => {
         #[cfg(feature = "tracing")]
-        tracing::event!(target: "stampede_guard", tracing::Level::$level, key = ?Lazily($at), $($fields)*);
+        tracing::event!(target: "stampede_guard", tracing::Level::$level, key = ?LazyKeyHash($key), $($fields)*);
         #[cfg(not(feature = "tracing"))]
-        let _ = $at;
+        let _ = $key;
     };
 }
 
 #[derive(Default)]
-pub(crate) struct Stats {
+pub(crate) struct Counters {
     hits: AtomicU64,
     near_hits: AtomicU64,
-    stale: AtomicU64,
-    filled: AtomicU64,
+    stale_hits: AtomicU64,
+    misses: AtomicU64,
     coalesced: AtomicU64,
     bypassed: AtomicU64,
     failed_open: AtomicU64,
-    refused: AtomicU64,
+    rejected: AtomicU64,
     fenced: AtomicU64,
-    leases_lost: AtomicU64,
-    waits_given_up: AtomicU64,
+    lease_losses: AtomicU64,
+    wait_timeouts: AtomicU64,
     store_errors: AtomicU64,
     breaker_opened: AtomicU64,
-    shed: AtomicU64,
-    cycles: AtomicU64,
+    overloaded: AtomicU64,
+    deadlocks_avoided: AtomicU64,
 }
 
-/// What a guard, with all its clones, has done since it was made. The answers given are the sum of the first eight, without
-/// `near_hits`, which are among the hits.
+/// The statistics of a guard and all its clones since it was created. The number of answers is the sum of the first
+/// eight fields without `near_hits`, which `hits` include.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Report {
-    /// Answers that were [`CacheVerdict::Hit`].
+pub struct Stats {
+    /// Answers with [`CacheStatus::Hit`].
     pub hits: u64,
-    /// Those among them that were copies of the [near cache](crate::NearCache).
+    /// Hits that were served from a copy of the [near cache](crate::NearCacheConfig).
     pub near_hits: u64,
-    /// Answers that were [`CacheVerdict::Stale`].
-    pub stale: u64,
-    /// Answers that were [`CacheVerdict::Filled`].
-    pub filled: u64,
-    /// Answers that were [`CacheVerdict::Coalesced`]: the stampede that did not happen.
+    /// Answers with [`CacheStatus::Stale`].
+    pub stale_hits: u64,
+    /// Answers with [`CacheStatus::Miss`].
+    pub misses: u64,
+    /// Answers with [`CacheStatus::Coalesced`]: calls of the origin that were saved.
     pub coalesced: u64,
-    /// Answers that were [`CacheVerdict::Bypassed`].
+    /// Answers with [`CacheStatus::Bypass`].
     pub bypassed: u64,
-    /// Answers that were [`CacheVerdict::FailedOpen`].
+    /// Answers with [`CacheStatus::FailOpen`].
     pub failed_open: u64,
-    /// Answers that were [`CacheVerdict::Refused`].
-    pub refused: u64,
+    /// Answers with [`CacheStatus::Rejected`].
+    pub rejected: u64,
     /// Fills that came too late and were refused by the store.
     pub fenced: u64,
-    /// Leases that ended while their fetch was running.
-    pub leases_lost: u64,
-    /// Waits that outlasted their budget.
-    pub waits_given_up: u64,
-    /// Operations of the store that failed or took too long.
+    /// Leases that were lost while their fetch was running.
+    pub lease_losses: u64,
+    /// Waits that reached the wait timeout.
+    pub wait_timeouts: u64,
+    /// Store operations that failed or timed out.
     pub store_errors: u64,
-    /// How often the circuit breaker opened, because the store did not answer.
+    /// Times that a circuit breaker opened because the store was unavailable.
     pub breaker_opened: u64,
-    /// Requests refused with [`ErrorKind::Overloaded`](crate::ErrorKind::Overloaded).
-    pub shed: u64,
-    /// Computations that would have waited for themselves, by way of others, and were answered on their own instead.
-    pub cycles: u64,
+    /// Requests rejected with [`ErrorKind::Overloaded`](crate::ErrorKind::Overloaded).
+    pub overloaded: u64,
+    /// Fetches that would have waited for themselves through other fetches. Each request got a fetch of its own.
+    pub deadlocks_avoided: u64,
 }
 
-impl Stats {
-    pub(crate) fn report(&self) -> Report {
-        Report {
+impl Counters {
+    pub(crate) fn snapshot(&self) -> Stats {
+        Stats {
             hits: self.hits.load(Relaxed),
             near_hits: self.near_hits.load(Relaxed),
-            stale: self.stale.load(Relaxed),
-            filled: self.filled.load(Relaxed),
+            stale_hits: self.stale_hits.load(Relaxed),
+            misses: self.misses.load(Relaxed),
             coalesced: self.coalesced.load(Relaxed),
             bypassed: self.bypassed.load(Relaxed),
             failed_open: self.failed_open.load(Relaxed),
-            refused: self.refused.load(Relaxed),
+            rejected: self.rejected.load(Relaxed),
             fenced: self.fenced.load(Relaxed),
-            leases_lost: self.leases_lost.load(Relaxed),
-            waits_given_up: self.waits_given_up.load(Relaxed),
+            lease_losses: self.lease_losses.load(Relaxed),
+            wait_timeouts: self.wait_timeouts.load(Relaxed),
             store_errors: self.store_errors.load(Relaxed),
             breaker_opened: self.breaker_opened.load(Relaxed),
-            shed: self.shed.load(Relaxed),
-            cycles: self.cycles.load(Relaxed),
+            overloaded: self.overloaded.load(Relaxed),
+            deadlocks_avoided: self.deadlocks_avoided.load(Relaxed),
         }
     }
 }
 
-/// The time that it took is asked for if somebody may listen: reading a clock is a good part of a hit.
-pub(crate) fn answered(stats: &Stats, at: &Address, verdict: CacheVerdict, took: impl Fn() -> Duration) {
-    let counter = match verdict {
-        CacheVerdict::Hit => &stats.hits,
-        CacheVerdict::Stale => &stats.stale,
-        CacheVerdict::Filled => &stats.filled,
-        CacheVerdict::Coalesced => &stats.coalesced,
-        CacheVerdict::Bypassed => &stats.bypassed,
-        CacheVerdict::FailedOpen => &stats.failed_open,
-        CacheVerdict::Refused => &stats.refused,
+/// Counts an answer. PERF: `took` is called only if the event is enabled, because reading a clock is a large part of
+/// the cost of a hit.
+pub(crate) fn answered(stats: &Counters, key: &CacheKey, status: CacheStatus, took: impl Fn() -> Duration) {
+    let counter = match status {
+        CacheStatus::Hit => &stats.hits,
+        CacheStatus::Stale => &stats.stale_hits,
+        CacheStatus::Miss => &stats.misses,
+        CacheStatus::Coalesced => &stats.coalesced,
+        CacheStatus::Bypass => &stats.bypassed,
+        CacheStatus::FailOpen => &stats.failed_open,
+        CacheStatus::Rejected => &stats.rejected,
     };
     counter.fetch_add(1, Relaxed);
-    event!(DEBUG, at, ?verdict, took = ?took(), "answered");
+    event!(DEBUG, key, ?status, took = ?took(), "answered");
     let _ = took;
 }
 
-pub(crate) fn near_hit(stats: &Stats) {
+pub(crate) fn near_hit(stats: &Counters) {
     stats.near_hits.fetch_add(1, Relaxed);
 }
 
-pub(crate) fn filled(stats: &Stats, at: &Address, kind: Kind, filled: Filled) {
-    match filled {
-        Filled::Stored => {
-            event!(DEBUG, at, ?kind, "stored");
+pub(crate) fn filled(stats: &Counters, key: &CacheKey, kind: Kind, outcome: FillOutcome) {
+    match outcome {
+        FillOutcome::Stored => {
+            event!(DEBUG, key, ?kind, "stored");
         }
-        Filled::Fenced => {
+        FillOutcome::Fenced => {
             stats.fenced.fetch_add(1, Relaxed);
-            event!(INFO, at, ?kind, "a late fill was refused");
+            event!(INFO, key, ?kind, "a late fill was refused");
         }
     }
     let _ = kind;
 }
 
-pub(crate) fn lease_lost(stats: &Stats, at: &Address) {
-    stats.leases_lost.fetch_add(1, Relaxed);
-    event!(INFO, at, "the lease ended while its fetch was running");
+pub(crate) fn lease_lost(stats: &Counters, key: &CacheKey) {
+    stats.lease_losses.fetch_add(1, Relaxed);
+    event!(INFO, key, "the lease was lost while its fetch was running");
 }
 
-pub(crate) fn waited_enough(stats: &Stats, at: &Address) {
-    stats.waits_given_up.fetch_add(1, Relaxed);
-    event!(WARN, at, "another computation did not end within the wait budget");
+pub(crate) fn wait_timed_out(stats: &Counters, key: &CacheKey) {
+    stats.wait_timeouts.fetch_add(1, Relaxed);
+    event!(WARN, key, "the wait timeout passed before the leader had finished");
 }
 
-pub(crate) fn store_failed(stats: &Stats, at: &Address, operation: &'static str, error: &StoreError) {
+pub(crate) fn store_failed(stats: &Counters, key: &CacheKey, operation: &'static str, error: &StoreError) {
     stats.store_errors.fetch_add(1, Relaxed);
-    event!(WARN, at, operation, %error, "the store did not answer as asked");
+    event!(WARN, key, operation, %error, "the store operation failed");
     let _ = (operation, error);
 }
 
-/// Somebody has to set it right; until then the origin is asked.
+/// Reports a server setting that an operator has to correct. Until then the origin answers.
 #[cfg(feature = "redis")]
-pub(crate) fn misconfigured(connection: &'static str, error: &dyn std::fmt::Display, way_out: &'static str) {
+pub(crate) fn misconfigured(connection: &'static str, error: &dyn std::fmt::Display, hint: &'static str) {
     #[cfg(feature = "tracing")]
-    tracing::error!(target: "stampede_guard", connection, %error, way_out, "the server will not serve this client");
-    let _ = (connection, error, way_out);
+    tracing::error!(target: "stampede_guard", connection, %error, hint, "the redis server refuses to serve this client");
+    let _ = (connection, error, hint);
 }
 
-pub(crate) fn breaker_opened(stats: &Stats, at: &Address) {
+pub(crate) fn breaker_opened(stats: &Counters, key: &CacheKey) {
     stats.breaker_opened.fetch_add(1, Relaxed);
-    event!(WARN, at, "the store does not answer; this process goes on without it, and tries it again behind");
+    event!(WARN, key, "circuit breaker opened: the store is unavailable and is probed in the background");
 }
 
-pub(crate) fn sent_again(at: &Address, invalidations: usize) {
-    event!(INFO, at, invalidations, "the store may have forgotten recent invalidations; they are sent again");
+pub(crate) fn replaying_invalidations(key: &CacheKey, invalidations: usize) {
+    event!(INFO, key, invalidations, "the store may have lost recent invalidations; they are sent again");
     let _ = invalidations;
 }
 
-pub(crate) fn shed(stats: &Stats, at: &Address, error: &Error) {
-    stats.shed.fetch_add(1, Relaxed);
-    event!(WARN, at, %error, "refused");
+pub(crate) fn overloaded(stats: &Counters, key: &CacheKey, error: &Error) {
+    stats.overloaded.fetch_add(1, Relaxed);
+    event!(WARN, key, %error, "the request was rejected");
     let _ = error;
 }
 
-pub(crate) fn cycle(stats: &Stats, at: &Address) {
-    stats.cycles.fetch_add(1, Relaxed);
-    event!(WARN, at, "a computation would have waited for itself, by way of others");
+pub(crate) fn deadlock_avoided(stats: &Counters, key: &CacheKey) {
+    stats.deadlocks_avoided.fetch_add(1, Relaxed);
+    event!(WARN, key, "a fetch would have waited for itself through other fetches");
 }
 
-pub(crate) fn codec_failed(at: &Address, kind: &'static str, what: &str) {
-    event!(ERROR, at, r#type = kind, what, "the value cannot be cached");
+pub(crate) fn codec_failed(key: &CacheKey, kind: &'static str, what: &str) {
+    event!(ERROR, key, r#type = kind, what, "the value cannot be cached");
     let _ = (kind, what);
 }
 
-/// The flight as part of the span in which it was asked for: a spawned task inherits none.
+/// Attaches the current span to the flight, because a spawned task inherits none.
 pub(crate) fn in_current_span<F: Future>(flight: F) -> impl Future<Output = F::Output> {
     #[cfg(feature = "tracing")]
     let flight = tracing::Instrument::in_current_span(flight);
     flight
 }
 
-/// Hashed only if somebody listens.
+/// The hash of a key. PERF: computed only if the event is enabled.
 #[cfg(feature = "tracing")]
-struct Lazily<'a>(&'a Address);
+struct LazyKeyHash<'a>(&'a CacheKey);
 
 #[cfg(feature = "tracing")]
-impl std::fmt::Debug for Lazily<'_> {
+impl std::fmt::Debug for LazyKeyHash<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         std::fmt::Debug::fmt(&self.0.hash(), f)
     }

@@ -1,29 +1,30 @@
-//! For tests of code that uses the guard: a fleet in one test, faults by script, fetches that are counted.
+//! Test support for code that uses the guard: a fleet of nodes in one test, scripted faults, and counted fetches.
 //!
-//! What a cache in front of a database does while everything works is quickly tested. This module is for the rest: a
-//! leader that dies, a lease that ends too early, a store that does not answer, a wake-up that is lost, an invalidation
-//! between two steps. Everything runs in the process of the test, on the store that the guard embeds, in virtual time:
-//! nothing to install, no sleeping, the same outcome every time.
+//! The module covers failures that are hard to test otherwise: a leader that crashes, a lease that ends too early, a
+//! store that does not reply, a lost wake-up, an invalidation between two steps. Everything runs in the process of the
+//! test, on the embedded memory store, in virtual time. There is nothing to install, no real sleep, and each run has
+//! the same result.
 //!
-//! - A [`Server`] takes the place of Redis. Each [`Process`] of it is a store for one guard, and what two guards over two
-//!   processes do is what two hosts do: they share entries and leases, and are woken by message.
-//! - A [`Fault`] goes wrong with an [`Operation`] of a process, [once](Process::once), [some times](Process::times) or
-//!   [always](Process::always). The server [expires](Server::expire_lease), [evicts](Server::evict),
-//!   [invalidates](Server::invalidate) and [flushes](Server::flush) on demand. A process [dies](Process::kill), also
-//!   [right after it has begun to lead](Process::kill_once_it_leads), or is [deaf](Process::lose_wakes) to wake-ups.
-//! - An [`Origin`] is what is expensive: it counts, holds calls back at a [`Gate`], and
-//!   [asserts](Origin::assert_fetched_once) that one call was made.
+//! - A [`FakeRedis`] replaces Redis. Each [`Node`] of it is a store for one guard. Two guards over two nodes behave
+//!   like two hosts: they share entries and leases, and messages notify their waiters.
+//! - A [`Fault`] makes an [`Operation`] of a node fail [once](Node::once), [several times](Node::times) or
+//!   [always](Node::always). The server [expires](FakeRedis::expire_lease), [evicts](FakeRedis::evict),
+//!   [invalidates](FakeRedis::invalidate) and [flushes](FakeRedis::flush) on demand. A node can be
+//!   [killed](Node::kill), also [when it starts to lead](Node::kill_once_it_leads), and can
+//!   [lose wake-ups](Node::lose_wakes).
+//! - An [`Origin`] is the fake expensive call. It counts its calls, holds them at a [`Gate`], and
+//!   [asserts](Origin::assert_fetched_once) that exactly one was made.
 //! - [`advance`] moves the clock.
 //!
 //! ```
 //! # #[cfg(feature = "bincode")]
 //! # #[tokio::main(flavor = "current_thread", start_paused = true)]
 //! # async fn main() -> Result<(), stampede_guard::Error> {
-//! use stampede_guard::testing::{Origin, Server};
+//! use stampede_guard::testing::{FakeRedis, Origin};
 //! use std::time::Duration;
 //!
-//! let (server, origin) = (Server::new(), Origin::new().takes(Duration::from_millis(300)));
-//! let [a, b] = [server.process().guard(), server.process().guard()];
+//! let (server, origin) = (FakeRedis::new(), Origin::new().takes(Duration::from_millis(300)));
+//! let [a, b] = [server.node().guard(), server.node().guard()];
 //! let (one, other) = tokio::join!(a.fetch("report", origin.fetch(7)), b.fetch("report", origin.fetch(7)));
 //! assert_eq!((one?, other?), (7, 7));
 //! origin.assert_fetched_once();
@@ -34,32 +35,35 @@
 //!
 //! # Time
 //!
-//! The guard follows tokio's clock, so a test pauses that (`#[tokio::test(start_paused = true)]`, with tokio's feature
-//! `test-util`) instead of being handed a second one that its own code would not follow. Paused, the clock stands still
-//! while there is anything to do and jumps to the next timer when there is not.
+//! The guard uses tokio's clock. A test pauses that clock with `#[tokio::test(start_paused = true)]`, which needs
+//! tokio's feature `test-util`. There is no separate mock clock, because the code under test would not follow it. A
+//! paused clock stands still while a task can run, and then jumps to the next timer.
 //!
-//! Jitter is drawn from a generator of the thread; [`seed`] makes it repeat itself.
+//! Jitter comes from a random generator of the thread; [`seed`] makes it repeatable.
 //!
-//! This feature switches on parts of tokio that cost time: keep it among the dev-dependencies.
+//! The feature `testing` enables parts of tokio that cost time: enable it in the dev-dependencies only.
 
 mod event;
+mod fake_redis;
 mod fault;
 mod gate;
+mod node;
 mod origin;
-mod process;
-mod server;
+mod redis_state;
 
-pub use event::{Event, Happened};
+pub use event::{Event, EventKind};
+pub use fake_redis::FakeRedis;
 pub use fault::{Fault, Operation};
 pub use gate::Gate;
+pub use node::Node;
 pub use origin::Origin;
-pub use process::Process;
-pub use server::Server;
 
 use std::time::Duration;
 
-/// Lets that much time pass on the paused clock: all that is due before its end happens, each at its own moment. What is
-/// due at the very end may still be under way.
+/// Lets `span` pass on the paused clock.
+///
+/// Every timer that is due before the end fires at its own time. Work that is due exactly at the end may still be
+/// running when this returns.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
@@ -78,13 +82,13 @@ use std::time::Duration;
 ///
 /// # Panics
 ///
-/// If the clock is not paused: the test would really wait.
+/// Panics if the clock is not paused, because the test would wait in real time.
 pub async fn advance(span: Duration) {
-    tokio::time::advance(Duration::ZERO).await; // panics if it cannot
+    tokio::time::advance(Duration::ZERO).await; // panics if the clock is not paused
     tokio::time::sleep(span).await;
 }
 
-/// Makes all jitter of this thread (wait budgets, polls, lifetimes) repeat itself from here on.
+/// Seeds the jitter of this thread (wait timeouts, polls, lifetimes), so that it repeats from here on.
 ///
 /// ```
 /// stampede_guard::testing::seed(42);

@@ -1,9 +1,7 @@
-//! What a hit allocates; through the HTTP layer, beyond the bare service; and what a caller holds who waits. Allocations
-//! are the same on every machine, so they are held to a limit here; instructions are for `benches/instructions`, times for `benches/paths.rs`.
+//! Limits on allocations: of a hit, of a hit through the HTTP layer beyond the bare service, and of a waiting caller.
+//! Allocations are the same on every machine, so this test limits them. Instructions are measured by
+//! `benches/instructions`, times by `benches/paths.rs`.
 #![allow(clippy::disallowed_methods, reason = "tests make their own time and randomness")]
-
-#[cfg(feature = "redis")]
-mod support;
 
 use bytes::Bytes;
 use futures_util::FutureExt;
@@ -20,7 +18,7 @@ async fn a_hit_allocates_little_more_than_the_bare_service() {
 }
 
 #[tokio::test]
-async fn a_hit_of_a_variant_allocates_little_more_than_the_bare_service() {
+async fn a_variant_hit_allocates_little_more_than_the_bare_service() {
     let ask = [("accept-language", "en"), ("accept-encoding", "gzip, br")];
     holds_to_the_limit("a variant", varying, Method::GET, &ask, "; hit").await;
 }
@@ -48,32 +46,32 @@ async fn an_embedded_hit_allocates_its_key_and_what_it_decodes() {
     let own = async || drop(guard.fetch("own", text).await.expect("answered"));
     shared().await;
     own().await;
-    guard.shutdown().await;
+    guard.drain().await;
     let count = |hit: &dyn Fn()| allocation_counter::measure(hit).count_total;
-    let shared = count(&|| shared().now_or_never().expect("it waits for nobody"));
-    let own = count(&|| own().now_or_never().expect("it waits for nobody"));
+    let shared = count(&|| shared().now_or_never().expect("a hit does not wait"));
+    let own = count(&|| own().now_or_never().expect("a hit does not wait"));
     println!("embedded hit: {shared} allocations through fetch_arc, {own} through fetch");
     assert!(shared <= 1 && own <= 2, "{shared} through fetch_arc, {own} through fetch");
-    assert_eq!(guard.report().hits, 2, "what was counted are hits");
+    assert_eq!(guard.stats().hits, 2, "every counted answer is a hit");
 }
 
-/// Seen to fail with 2576 and 2907 bytes when one future had room for all that may come after the wait.
+/// Seen to fail with 2,576 and 2,907 bytes when one future had room for everything that may follow the wait.
 #[tokio::test]
-async fn who_waits_holds_little_memory() {
+async fn waiter_holds_little_memory() {
     let guard = StampedeGuard::in_memory();
     let call = async || {
         pending::<()>().await;
         text().await
     };
     let (own, beyond) = held_by_who_waits(|| guard.fetch("key", call)).await;
-    println!("who waits: a future of {own} bytes, {beyond} beyond it");
+    println!("waiter: a future of {own} bytes, {beyond} beyond it");
     assert!(own <= 960 && beyond <= 640, "a future of {own} bytes, {beyond} beyond it");
 }
 
-/// Among it is its request, without the header fields. Seen to fail with 8621 bytes when those were there twice, and its
-/// future had room for the way of a HEAD.
+/// Includes the request without its header fields. Seen to fail with 8,621 bytes when the fields were held twice and
+/// the future had room for the HEAD path.
 #[tokio::test]
-async fn who_waits_behind_the_layer_holds_little_memory() {
+async fn waiter_of_the_layer_holds_little_memory() {
     let slow = service_fn(async |_: Request<Full<Bytes>>| {
         pending::<()>().await;
         Ok::<_, Infallible>(page())
@@ -81,11 +79,12 @@ async fn who_waits_behind_the_layer_holds_little_memory() {
     let service = StampedeGuard::in_memory().layer(slow);
     let ask = || service.clone().call(Request::get("/report/7").body(Full::default()).expect("a request"));
     let (own, beyond) = held_by_who_waits(ask).await;
-    println!("who waits behind the layer: a future of {own} bytes, {beyond} beyond it");
+    println!("waiter of the layer: a future of {own} bytes, {beyond} beyond it");
     assert!(own <= 160 && beyond <= 2176, "a future of {own} bytes, {beyond} beyond it");
 }
 
-/// By each of those who come after the first: the size of its future, and what that has allocated once it waits.
+/// Returns two sizes per waiter, averaged over the callers after the first: its future, and its other allocations once
+/// it waits.
 async fn held_by_who_waits<F: Future>(ask: impl Fn() -> F) -> (usize, usize) {
     let mut first = Box::pin(ask());
     assert!(first.as_mut().now_or_never().is_none());
@@ -102,22 +101,21 @@ async fn held_by_who_waits<F: Future>(ask: impl Fn() -> F) -> (usize, usize) {
     (size_of::<F>(), held - size_of::<F>())
 }
 
-/// Everything is counted that happens in the process meanwhile: this thread runs the connection as well, of which the
-/// raw GET is the measure.
+/// Counts all allocations of the process. This thread also runs the connection, so the raw GET is the reference.
 #[cfg(feature = "redis")]
 #[test]
 fn a_hit_over_redis_allocates_little_more_than_a_raw_get() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-    let server = support::RedisServer::start();
+    let server = stampede_guard_support::RedisServer::start();
     let guard = StampedeGuard::new(server.client()).policy(Policy::fresh_for(Duration::from_secs(3600)));
     let mut raw = runtime.block_on(async {
         for _ in 0..10 {
             guard.fetch("row", text).await.expect("answered");
-            guard.shutdown().await;
+            guard.drain().await;
         }
         server.connection().await
     });
-    let before = guard.report().hits;
+    let before = guard.stats().hits;
     let hits = allocation_counter::measure(|| {
         runtime.block_on(async {
             for _ in 0..HITS {
@@ -125,7 +123,7 @@ fn a_hit_over_redis_allocates_little_more_than_a_raw_get() {
             }
         });
     });
-    assert_eq!(guard.report().hits - before, HITS, "what was counted are hits");
+    assert_eq!(guard.stats().hits - before, HITS, "every counted answer is a hit");
     let gets = allocation_counter::measure(|| {
         runtime.block_on(async {
             for _ in 0..HITS {
@@ -144,8 +142,8 @@ async fn text() -> Result<String, Infallible> {
     Ok("a text of usual length".to_owned())
 }
 
-/// Asks once for the whole page, so that it is stored, and counts the second answer: from the call to its last byte,
-/// without the making of the request.
+/// Requests the whole page once so that it is stored, then counts the second response: from the call to the last byte,
+/// without building the request.
 async fn holds_to_the_limit(
     what: &str,
     origin: fn() -> Response<Full<Bytes>>,
@@ -165,7 +163,7 @@ async fn holds_to_the_limit(
     };
     let stored = guarded.clone().oneshot(request(&Method::GET, false)).await.expect("infallible");
     stored.into_body().collect().await.expect("the body is whole");
-    guard.shutdown().await;
+    guard.drain().await;
     let answer = guarded.clone().oneshot(request(&method, true)).await.expect("infallible");
     let status = answer.headers()["cache-status"].to_str().expect("ASCII").to_owned();
     assert!(status.contains(expected), "{what}: {status}");
@@ -183,7 +181,7 @@ where
 {
     let counted = allocation_counter::measure(|| {
         let answered = async { service.oneshot(request).await.expect("infallible").into_body().collect().await };
-        answered.now_or_never().expect("it waits for nobody").expect("the body is whole");
+        answered.now_or_never().expect("a hit does not wait").expect("the body is whole");
     });
     counted.count_total
 }
@@ -196,7 +194,7 @@ fn varying() -> Response<Full<Bytes>> {
     described(Response::builder().header("vary", "accept-language, accept-encoding"))
 }
 
-/// A page of 1 KiB under six header fields.
+/// A response of 1 KiB with six header fields.
 fn described(response: http::response::Builder) -> Response<Full<Bytes>> {
     let fields = [
         ("content-type", "application/json"),

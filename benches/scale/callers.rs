@@ -1,4 +1,4 @@
-//! Herds in one process: on one key, and on as many keys as callers.
+//! Herds in one process: on one key, and with a key for each caller.
 
 use crate::{
     Extent,
@@ -15,7 +15,7 @@ pub(crate) async fn of_one_key(extent: Extent) {
     let server = RedisServer::start();
     let guard = kit::guard(server.client()).max_waiters(usize::MAX);
     ask(&guard, 1, |_| "warm".to_owned()).await;
-    head(&["callers of one key", "origin calls", "Redis commands", "last answer less 50 ms, ms", "µs per caller"]);
+    head(&["callers", "origin calls", "Redis commands", "last answer less 50 ms, ms", "µs per caller"]);
     for &callers in extent.of(&[1, 10, 100, 1_000, 10_000, 100_000]) {
         let mut beyond = Vec::new();
         let (mut calls, mut commands) = (0, 0);
@@ -35,17 +35,17 @@ pub(crate) async fn of_one_key(extent: Extent) {
 pub(crate) async fn of_many_keys(extent: Extent) {
     let server = RedisServer::start();
     head(&[
-        "keys, a caller each",
+        "keys",
         "origin calls",
         "last answer less 50 ms, ms",
         "µs per key",
-        "with the default `op_timeout`: origin calls",
+        "default `store_timeout`: origin calls",
         "failed open",
         "refused",
         "last answer less 50 ms, ms",
     ]);
     for &keys in extent.of(&[1, 10, 100, 1_000, 10_000, 100_000]) {
-        let patient = kit::guard(server.client()).namespace("patient").op_timeout(A_MINUTE).wait(A_MINUTE);
+        let patient = kit::guard(server.client()).namespace("patient").store_timeout(A_MINUTE).wait_timeout(A_MINUTE);
         let usual = kit::guard(server.client()).namespace("usual");
         let mut cells = vec![keys.to_string()];
         for guard in [&patient, &usual] {
@@ -55,8 +55,8 @@ pub(crate) async fn of_many_keys(extent: Extent) {
             let beyond = ms(took.saturating_sub(COMPUTE));
             cells.push(calls.to_string());
             if std::ptr::eq(guard, &usual) {
-                let report = guard.report();
-                cells.extend([report.failed_open.to_string(), report.refused.to_string()]);
+                let report = guard.stats();
+                cells.extend([report.failed_open.to_string(), report.rejected.to_string()]);
             }
             cells.push(format!("{beyond:.1}"));
             if std::ptr::eq(guard, &patient) {
@@ -67,7 +67,7 @@ pub(crate) async fn of_many_keys(extent: Extent) {
     }
 }
 
-/// All at one moment. Until the last answer, and how often was computed.
+/// Sends all callers at once. Returns the time until the last answer and the number of origin calls.
 async fn ask(guard: &StampedeGuard, callers: usize, key: impl Fn(usize) -> String) -> (Duration, usize) {
     let (origin, began) = (Origin::new(), Instant::now());
     let answers = herd(callers, |caller| {
@@ -80,8 +80,11 @@ async fn ask(guard: &StampedeGuard, callers: usize, key: impl Fn(usize) -> Strin
     .await;
     let took = began.elapsed();
     let refused = answers.into_iter().filter_map(Result::err);
-    assert!(refused.map(|error| error.kind()).all(|kind| kind == ErrorKind::Overloaded), "all else are answered");
-    guard.shutdown().await; // the fills go on behind the answers
+    assert!(
+        refused.map(|error| error.kind()).all(|kind| kind == ErrorKind::Overloaded),
+        "all other callers are answered"
+    );
+    guard.drain().await; // the fills continue after the answers
     (took, origin.calls())
 }
 

@@ -1,4 +1,4 @@
-//! What single commands cost the server: the constants of examples/fleet.
+//! The server's cost of single commands: the constants of tools/fleet.
 
 use crate::{
     Extent,
@@ -39,18 +39,18 @@ pub(crate) async fn measure(extent: Extent) {
     let batch = PIPELINE as f64;
     let read = (get - pipelined) * batch / (batch - 1.0);
 
-    head(&["command, alone on its connection", "server CPU, µs", "beyond the reading"]);
+    head(&["command, alone on its connection", "server CPU, µs", "beyond reading and writing"]);
     let figure = |name: &str, cost: f64| row(&[name.to_owned(), format!("{cost:.1}"), format!("{:.1}", cost - read)]);
     figure("`GET`, 1 KiB", get);
     figure("`PING`", alone(&|_| redis::cmd("PING")).await);
     let led: &[&[u8]] = &[TOKEN, b"60000", b"", b"inbox000", b"64", b""];
-    figure("`lead`, granted", alone(&|number| call(&lead, number, led)).await);
+    figure("`get_or_lease`, granted", alone(&|number| call(&lead, number, led)).await);
     let second: &[&[u8]] = &[b"another token 16", b"60000", b"", b"inbox001", b"64", b""];
-    figure("`lead`, told to wait", alone(&|number| call(&lead, number, second)).await);
+    figure("`get_or_lease`, answered with wait", alone(&|number| call(&lead, number, second)).await);
     let envelope = value();
     let filled: &[&[u8]] = &[b"", b"", b"channel:", b"0123456789abcdef", &envelope, b"60000"];
     figure("`fill`, refused", alone(&|number| call(&fill, number, filled)).await);
-    // With the stamp unknown to us it is made up: the lease says what we say.
+    // The stamp of a real grant is unknown here, so the lease is written with an invented one.
     let lease = |number: usize| {
         let mut command = redis::cmd("SET");
         command.arg(format!("{{r{number}}}:l")).arg([b"H", TOKEN, STAMP, b"0"].concat()).arg("PX").arg(60_000);
@@ -60,14 +60,14 @@ pub(crate) async fn measure(extent: Extent) {
     let own = [TOKEN, STAMP].concat();
     figure("`extend`", alone(&|number| call(&extend, number, &[&own, b"60000"])).await);
     let filled: &[&[u8]] = &[&own, b"", b"channel:", b"0123456789abcdef", &envelope, b"60000"];
-    figure("`fill`, 1 KiB, nobody waits", alone(&|number| call(&fill, number, filled)).await);
-    figure("`lead`, answered with the entry", alone(&|number| call(&lead, number, led)).await);
+    figure("`fill`, 1 KiB, without waiters", alone(&|number| call(&fill, number, filled)).await);
+    figure("`get_or_lease`, answered with the entry", alone(&|number| call(&lead, number, led)).await);
 
     println!(
-        "\nreading what came over one connection, and writing the answers: {read:.1} µs; 16 `GET` read at once: {pipelined:.2} µs each"
+        "\nreading the requests of one connection and writing the replies: {read:.1} µs; 16 `GET` read at once: {pipelined:.2} µs each"
     );
-    println!("a message to one subscriber: {:.1} µs", message(&server, &connections[0], extent.times(2_000)).await);
-    println!("an invalidation to one reader: {:.1} µs", invalidation(&server, extent.times(100)).await);
+    println!("a wake-up to one process: {:.1} µs", message(&server, &connections[0], extent.times(2_000)).await);
+    println!("an invalidation to one near cache: {:.1} µs", invalidation(&server, extent.times(100)).await);
     round_trips(&server, &connections[0], extent.times(5_000)).await;
 }
 
@@ -84,7 +84,7 @@ async fn pipelined(server: &RedisServer, connections: &[MultiplexedConnection], 
     before.since(server).await.cpu.as_secs_f64() * 1e6 / (rounds * PIPELINE) as f64
 }
 
-/// What `PUBLISH` costs more with subscribers than without, for each of them.
+/// Returns how much longer `PUBLISH` takes with subscribers than without, per subscriber.
 async fn message(server: &RedisServer, connection: &MultiplexedConnection, times: usize) -> f64 {
     let publish = async |channel: &'static str| {
         let before = Usage::of(server).await;
@@ -110,7 +110,7 @@ async fn message(server: &RedisServer, connection: &MultiplexedConnection, times
     (heard - unheard) / LISTENERS as f64
 }
 
-/// What a write costs more if it was read over connections that are told, for each of them.
+/// Returns how much longer a write takes if connections with tracking have read the key, per connection.
 async fn invalidation(server: &RedisServer, times: usize) -> f64 {
     let info = server.client().get_connection_info().clone();
     let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
@@ -139,12 +139,12 @@ async fn invalidation(server: &RedisServer, times: usize) -> f64 {
     median(with) - median(without)
 }
 
-/// A hit in turn, raw and through the guard.
+/// Prints the time of sequential hits, raw and through the guard.
 async fn round_trips(server: &RedisServer, connection: &MultiplexedConnection, times: usize) {
     let guard = kit::guard(server.client());
     let page = async || Ok::<_, std::convert::Infallible>("x".repeat(1024));
     guard.fetch("row", page).await.expect("fetched");
-    guard.shutdown().await;
+    guard.drain().await;
     let (mut raw, mut guarded) = (Vec::new(), Vec::new());
     for _ in 0..times {
         let began = Instant::now();
@@ -166,6 +166,6 @@ const PIPELINE: usize = 16;
 const LISTENERS: usize = 32;
 const TOKEN: &[u8] = b"0123456789abcdef";
 const STAMP: &[u8] = b"0000000000000001";
-const LEAD: &str = include_str!("../../src/store/redis/script/lead.lua");
-const FILL: &str = include_str!("../../src/store/redis/script/fill.lua");
-const EXTEND: &str = include_str!("../../src/store/redis/script/extend.lua");
+const LEAD: &str = include_str!("../../src/redis/lua/get_or_lease.lua");
+const FILL: &str = include_str!("../../src/redis/lua/fill.lua");
+const EXTEND: &str = include_str!("../../src/redis/lua/extend.lua");

@@ -1,4 +1,4 @@
-//! What several of them need.
+//! Helpers shared by the measurements.
 
 use crate::support::RedisServer;
 use futures_util::future::join_all;
@@ -10,7 +10,7 @@ use std::{
 };
 use tokio::task::JoinSet;
 
-/// A row of a table.
+/// Prints a row of a table.
 pub(crate) fn row(cells: &[String]) {
     println!("| {} |", cells.join(" | "));
 }
@@ -28,12 +28,12 @@ pub(crate) fn ms(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }
 
-/// Fresh for longer than any of this takes.
+/// Returns a guard whose entries stay fresh longer than the bench runs.
 pub(crate) fn guard(store: impl IntoStore) -> StampedeGuard {
     StampedeGuard::new(store).policy(Policy::fresh_for(Duration::from_secs(600)))
 }
 
-/// So many workers do it over and over again, `times` altogether. How often per second.
+/// Runs `work` `times` times, on this number of concurrent workers. Returns the rate per second.
 pub(crate) async fn per_second<F: Future>(workers: usize, times: usize, work: impl Fn(usize) -> F) -> f64 {
     let (began, rounds, work) = (Instant::now(), times.div_ceil(workers), &work);
     join_all((0..workers).map(|worker| async move {
@@ -45,7 +45,7 @@ pub(crate) async fn per_second<F: Future>(workers: usize, times: usize, work: im
     (rounds * workers) as f64 / began.elapsed().as_secs_f64()
 }
 
-/// The same in a task for each worker, as the requests of a service are.
+/// The same with a task for each worker, like the requests of a service.
 pub(crate) async fn per_second_in_tasks<F>(
     workers: usize,
     times: usize,
@@ -67,13 +67,13 @@ where
     (rounds * workers) as f64 / began.elapsed().as_secs_f64()
 }
 
-/// What a server has done so far.
+/// The work that a server has done so far.
 #[derive(Clone, Copy)]
 pub(crate) struct Usage {
     /// Its processor time.
     pub(crate) cpu: Duration,
-    /// What clients of the guard sent, but `PING`: each of its scripts executes exactly one `GET`, as many as its name
-    /// counts for.
+    /// Commands that clients of the guard sent, except `PING`. Each of its scripts executes exactly one `GET`, so the
+    /// calls of `GET` count them.
     pub(crate) commands: u64,
     pub(crate) pings: u64,
 }
@@ -86,7 +86,7 @@ impl Usage {
         };
         let (cpu, stats) = (info("cpu").await, info("commandstats").await);
         let seconds = |name: &str| -> f64 {
-            cpu.lines().find_map(|line| line.strip_prefix(name)?.parse().ok()).expect("the server tells")
+            cpu.lines().find_map(|line| line.strip_prefix(name)?.parse().ok()).expect("the server reports it")
         };
         let calls = |name: &str| -> u64 {
             let of = |line: &str| line.strip_prefix(name)?.strip_prefix(":calls=")?.split(',').next()?.parse().ok();

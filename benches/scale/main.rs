@@ -6,12 +6,9 @@
 //! cargo bench --bench scale -- --test        # all, a few of each
 //! ```
 //!
-//! It prints the tables of docs/scale.md. Not by criterion: most of it is counted, or takes as long as its computation.
-//! Processes are this binary started again. What cargo does not start as a bench is as short as with `--test`.
+//! Prints the tables of docs/lab/scale.md. Does not use criterion, because most of it is counted or takes as long as
+//! its fetch. Child processes run this binary. If cargo does not start it as a bench, it is as short as with `--test`.
 #![allow(clippy::disallowed_methods, reason = "a bench measures real time, and makes its own randomness")]
-
-#[path = "../../tests/support/mod.rs"]
-mod support;
 
 mod callers;
 mod costs;
@@ -22,17 +19,18 @@ mod processes;
 mod reality;
 
 use serde::{Deserialize, Serialize};
+use stampede_guard_support as support;
 use std::{env, time::Instant};
 use support::child;
 
-/// How much of it.
+/// How much is measured.
 #[derive(Clone, Copy)]
 struct Extent {
     smoke: bool,
 }
 
 impl Extent {
-    /// All of them, or the first two.
+    /// Returns all of them, or the first two.
     fn of<T>(self, all: &[T]) -> &[T] {
         if self.smoke { &all[..all.len().min(2)] } else { all }
     }

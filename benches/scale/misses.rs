@@ -1,4 +1,4 @@
-//! Throughput by the part of requests that miss.
+//! Throughput against the percentage of requests that miss.
 
 use crate::{
     Extent,
@@ -18,7 +18,7 @@ pub(crate) async fn measure(extent: Extent) {
         let value = value.clone();
         guard.fetch(format!("hit:{key}"), async move || Ok::<_, Infallible>(value)).await.expect("answered");
     }
-    head(&["misses", "answers/s, 64 at a time", "of raw `GET`, median of 5", "if a miss cost three commands"]);
+    head(&["misses", "answers/s, 64 at a time", "of raw `GET`, median of 5", "if a miss were three `GET`"]);
     let mut last = 0;
     for percent in [0, 1, 10, 50, 100] {
         let (mut rates, mut ratios) = (Vec::new(), Vec::new());
@@ -43,7 +43,7 @@ pub(crate) async fn measure(extent: Extent) {
                 }
             };
             let guarded = kit::per_second_in_tasks(WORKERS, times, ask).await;
-            guard.shutdown().await;
+            guard.drain().await;
             last += times + WORKERS;
             rates.push(guarded);
             ratios.push(guarded / raw);

@@ -1,4 +1,4 @@
-//! Hits and misses by the size of the value, beside raw `GET` and `SET`.
+//! Hits and misses by the size of the value, next to raw `GET` and `SET`.
 
 use crate::{
     Extent,
@@ -33,7 +33,7 @@ pub(crate) async fn measure(extent: Extent) {
         for number in 0..WORKERS {
             guard.fetch(key(number), page()).await.expect("answered");
         }
-        guard.shutdown().await;
+        guard.drain().await;
 
         let get = async |_: usize| {
             let _: Vec<u8> = Cmd::get("raw").query_async(&mut connection.clone()).await.expect("the server is up");
@@ -46,7 +46,7 @@ pub(crate) async fn measure(extent: Extent) {
         };
         let miss = async |number: usize| {
             guard.fetch(format!("miss:{bytes}:{number}"), page()).await.expect("answered");
-            guard.shutdown().await;
+            guard.drain().await;
         };
         let times = extent.times((60_000_000 / (bytes + 10_000)).clamp(100, 2_000));
         let (mut hits, mut gets, mut misses, mut sets) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());

@@ -1,4 +1,4 @@
-//! A herd, and hits, in more and more processes.
+//! A herd, and hits, in an increasing number of processes.
 
 use crate::{
     Extent, Task,
@@ -27,11 +27,11 @@ struct Herd {
 
 pub(crate) async fn measure(extent: Extent) {
     head(&[
-        "processes, 100 callers each",
+        "processes",
         "origin calls",
         "Redis commands",
         "last answer less 50 ms, ms",
-        "hits per second, all",
+        "hits/s, all",
         "Redis busy",
         "Redis CPU per hit, µs",
     ]);
@@ -100,7 +100,7 @@ pub(crate) async fn be_one(crowd: Crowd) {
     })
     .await;
     let ended = SystemTime::now();
-    guard.shutdown().await;
+    guard.drain().await;
     child::report(&Herd { calls: origin.calls(), began, ended });
 
     child::ready_and_wait().await;

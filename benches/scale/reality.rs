@@ -1,4 +1,4 @@
-//! A load as the simulated fleet has it, on real processes and a real Redis.
+//! The load of the simulated fleet, on real processes and a real Redis.
 
 use crate::{
     Extent, Task,
@@ -6,7 +6,7 @@ use crate::{
     support::{Origin, RedisServer, child, processes},
 };
 use serde::{Deserialize, Serialize};
-use stampede_guard::{NearCache, Policy, StampedeGuard};
+use stampede_guard::{NearCacheConfig, Policy, StampedeGuard};
 use std::{
     convert::Infallible,
     time::{Duration, Instant},
@@ -87,18 +87,18 @@ pub(crate) async fn measure(extent: Extent) {
     }
 }
 
-/// Requests come whether or not earlier ones are answered.
+/// Runs one process of the load. Requests arrive whether or not earlier ones have been answered.
 pub(crate) async fn be_one(load: Load) {
     let client = redis::Client::open(load.url).expect("the URL is well-formed");
     let mut guard = StampedeGuard::new(client).policy(Policy::fresh_for(TTL));
     if load.near {
-        guard = guard.near_cache(NearCache::bytes(64 << 20));
+        guard = guard.near_cache(NearCacheConfig::max_bytes(64 << 20));
     }
     guard.fetch("connected", async || Ok::<_, Infallible>(String::new())).await.expect("answered");
-    guard.shutdown().await;
+    guard.drain().await;
     let mut up_to: Vec<f64> = (1..=KEYS).map(|rank| 1.0 / rank as f64).collect();
     (1..KEYS).for_each(|rank| up_to[rank] += up_to[rank - 1]);
-    let before = guard.report().hits;
+    let before = guard.stats().hits;
 
     child::ready_and_wait().await;
     let (origin, began, mut at, mut answers) = (Origin::new(), tokio::time::Instant::now(), 0.0, JoinSet::new());
@@ -122,8 +122,8 @@ pub(crate) async fn be_one(load: Load) {
         });
     }
     let took = answers.join_all().await;
-    guard.shutdown().await;
-    child::report(&Part { calls: origin.calls(), hits: guard.report().hits - before, took });
+    guard.drain().await;
+    child::report(&Part { calls: origin.calls(), hits: guard.stats().hits - before, took });
 }
 
 const PROCESSES: usize = 4;

@@ -1,4 +1,4 @@
-//! The page of which benches speak, and the request for it.
+//! The page that benches serve, and the request for it.
 
 use bytes::Bytes;
 use http::{Request, Response};
@@ -7,7 +7,7 @@ use http_body_util::BodyExt;
 use std::{convert::Infallible, fmt};
 use tower::{Service, ServiceExt};
 
-/// With the fields that a browser sends, more or less.
+/// A request with the usual fields of a browser.
 pub(crate) fn request<B: Default>(target: &str) -> Request<B> {
     Request::get(target)
         .header("host", "example.org")
@@ -20,7 +20,7 @@ pub(crate) fn request<B: Default>(target: &str) -> Request<B> {
         .expect("a request")
 }
 
-/// 1 KiB under six header fields.
+/// A response of 1 KiB with six header fields.
 pub(crate) fn page<B: From<Bytes>>() -> Response<B> {
     Response::builder()
         .header("content-type", "application/json")
@@ -33,7 +33,7 @@ pub(crate) fn page<B: From<Bytes>>() -> Response<B> {
         .expect("a response")
 }
 
-/// To the last byte of the answer.
+/// Sends the request and returns the body after its last byte has arrived.
 pub(crate) async fn answer<S, R, B>(service: S, request: Request<R>) -> Bytes
 where
     S: Service<Request<R>, Response = Response<B>, Error = Infallible>,

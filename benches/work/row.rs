@@ -1,8 +1,8 @@
-//! The value of which benches speak.
+//! The value that benches fetch.
 
 use serde::{Deserialize, Serialize};
 
-/// Some 36 bytes with bincode.
+/// About 36 bytes with bincode.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Row {
     id: u64,

@@ -1,4 +1,4 @@
-//! The app: a report that is expensive, and the guard in front of it.
+//! The app: an expensive report, protected by the guard.
 
 use axum::{
     Router,
@@ -14,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-/// The routes; the guard is one `layer` on those that it is to protect.
+/// Returns the routes. The guard is one `layer` on the routes that it protects.
 pub(crate) fn app(guard: StampedeGuard, delay: Duration) -> Router {
     let guarded = Router::new().route("/report/{id}", get(report)).layer(guard);
 
@@ -26,7 +26,7 @@ pub(crate) fn app(guard: StampedeGuard, delay: Duration) -> Router {
         .with_state(Arc::new(Origin { delay, calls: AtomicU64::new(0) }))
 }
 
-/// What makes the report expensive, and how often it was asked.
+/// The origin: how long a report takes, and the number of reports it computed.
 struct Origin {
     delay: Duration,
     calls: AtomicU64,

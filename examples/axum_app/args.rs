@@ -3,18 +3,18 @@
 use clap::{CommandFactory, Parser, error::ErrorKind};
 use std::{net::SocketAddr, num::NonZeroUsize, time::Duration};
 
-/// An axum app with a slow report, with stampede-guard in front of it.
+/// An axum app with a slow report, protected by stampede-guard.
 ///
-/// With --herd it asks itself for the report, many times at one moment, without the guard and with it, and prints what
-/// was saved. Without, it serves until Ctrl-C.
+/// With --herd it sends itself many requests at the same time, without the guard and with it, and prints what the guard
+/// saved. Without --herd it serves until Ctrl-C.
 #[derive(Parser)]
 #[command(name = "axum_app")]
 pub(crate) struct Args {
-    /// Fire N requests at one moment, each on a connection of its own
+    /// Send N requests at the same time, each on its own connection
     #[arg(long, value_name = "N")]
     herd: Option<NonZeroUsize>,
 
-    /// Spread the herd over N server processes; more than one share a Redis
+    /// Spread the herd over N server processes, which share a Redis if N > 1
     #[arg(long, value_name = "N", default_value = "1", requires = "herd")]
     processes: NonZeroUsize,
 
@@ -30,15 +30,15 @@ pub(crate) struct Args {
     #[arg(long, value_name = "MS", default_value = "300", value_parser = clap::value_parser!(u64).range(..=MAX_DELAY))]
     delay: u64,
 
-    /// Use this Redis; what its other clients send meanwhile would be counted as well
+    /// Use this Redis; commands of its other clients are counted as well
     #[arg(long, value_name = "URL", value_parser = redis_url)]
     pub(crate) redis: Option<String>,
 
-    /// Where to serve
+    /// Address to serve on
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:3000", conflicts_with = "herd")]
     pub(crate) listen: SocketAddr,
 
-    /// Be one of the servers of a herd: say the address, serve until stdin ends
+    /// Run as one server of a herd: print the address, serve until stdin ends
     #[arg(long, hide = true, conflicts_with_all = ["herd", "listen"])]
     child: bool,
 }
@@ -47,17 +47,17 @@ pub(crate) struct Args {
 pub(crate) enum Mode {
     /// Serve until Ctrl-C.
     Serve,
-    /// Serve one process's share of a herd.
+    /// Serve the requests of a herd in one process.
     Child,
-    /// Fire this many requests.
+    /// Send this number of requests.
     Herd(usize),
 }
 
 impl Args {
-    /// Reads the command line; explains what is wrong with it and exits with 2.
+    /// Reads the command line. On a mistake, explains it and exits with 2.
     pub(crate) fn checked() -> Self {
         let args = Self::try_parse().unwrap_or_else(|error| {
-            // clap leaves the usage out where only a value is wrong.
+            // clap omits the usage if only a value is wrong.
             if matches!(error.kind(), ErrorKind::InvalidValue | ErrorKind::ValueValidation) {
                 eprintln!("{}\n", Self::command().render_usage());
             }
@@ -102,5 +102,5 @@ fn redis_url(url: &str) -> redis::RedisResult<String> {
     redis::Client::open(url).map(|_| url.to_owned())
 }
 
-/// Half the time after which the guard gives up on a fetch, so that the demo shows a stampede and not a timeout.
+/// In milliseconds. Half the fetch timeout of the guard, so that the demo shows a stampede and not a timeout.
 const MAX_DELAY: u64 = 30_000;

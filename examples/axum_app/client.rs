@@ -12,12 +12,12 @@ use hyper_util::rt::TokioIo;
 use std::{net::SocketAddr, time::Duration};
 use tokio::net::TcpStream;
 
-/// Closes its connection when it is dropped.
+/// An HTTP client with one connection, which is closed on drop.
 pub(crate) struct Client(SendRequest<Empty<Bytes>>);
 
 impl Client {
-    /// Connects, and waits until the server has answered once: a connection may sit in a full backlog for long while it
-    /// looks established to its client.
+    /// Connects, and waits until the server has answered once. A connection may stay in a full backlog for a long time
+    /// while it looks established to the client.
     pub(crate) async fn open(address: SocketAddr) -> Result<Self> {
         let mut attempt = 1;
         loop {
@@ -40,7 +40,7 @@ impl Client {
         Ok(client)
     }
 
-    /// The body of a good answer.
+    /// Sends a GET request and returns the body of a 200 response.
     pub(crate) async fn get(&mut self, path: &str) -> Result<String> {
         let request = Request::get(path).header(HOST, SITE).body(Empty::new())?;
         self.0.ready().await?;
@@ -54,7 +54,7 @@ impl Client {
     }
 }
 
-/// All processes serve one site, as behind a load balancer: the host is a part of what names a resource.
+/// All processes serve one site, as with a load balancer in front: the host is part of the cache key.
 const SITE: &str = "reports.example";
 const ATTEMPTS: u32 = 5;
 const PAUSE: Duration = Duration::from_millis(50);

@@ -1,12 +1,13 @@
 //! Counts the commands that clients send to a Redis.
 
-use crate::{Result, monitor};
+use crate::Result;
+use example_support::monitor;
 use futures_util::{StreamExt, stream::BoxStream};
 use redis::{RedisResult, aio::MultiplexedConnection};
 use std::time::Duration;
 use tokio::time::timeout;
 
-/// Watches a Redis by `MONITOR`: `INFO commandstats` would count what scripts do as well.
+/// Watches a Redis with `MONITOR`, because `INFO commandstats` would also count the commands that scripts run.
 pub(crate) struct Commands {
     lines: BoxStream<'static, String>,
     connection: MultiplexedConnection,
@@ -25,7 +26,7 @@ impl Commands {
         Ok(watching.map_err(|error| format!("cannot watch Redis: {error}"))?)
     }
 
-    /// The commands that Redis has taken before this call.
+    /// Returns the number of commands that Redis has received before this call.
     pub(crate) async fn so_far(&mut self) -> Result<u64> {
         let marker = format!("counted-{:016x}", fastrand::u64(..));
         let () = redis::cmd("ECHO").arg(&marker).query_async(&mut self.connection).await?;

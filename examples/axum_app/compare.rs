@@ -1,4 +1,4 @@
-//! The herd twice over the same servers: past the guard, and through it.
+//! Runs the herd twice over the same servers: without the guard, and through it.
 
 use crate::{
     Result,
@@ -6,13 +6,13 @@ use crate::{
     commands::Commands,
     fleet::Fleet,
     herd::{self, Shot},
-    redis_server::RedisServer,
     report::{Report, Run},
 };
+use example_support::RedisServer;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::{net::SocketAddr, time::Duration};
 
-/// Fires the herd twice and prints how the guard did.
+/// Sends the herd twice and prints the comparison.
 pub(crate) async fn compare(herd: usize, args: &Args) -> Result<()> {
     allow_open_files(herd, args.processes())?;
     let own_redis = match (&args.redis, args.processes()) {
@@ -26,8 +26,8 @@ pub(crate) async fn compare(herd: usize, args: &Args) -> Result<()> {
     };
     let fleet = Fleet::start(args, redis).await?;
 
-    // Names of this run alone: what an earlier run has left in Redis answers nothing. The warm-up comes first, so that
-    // the run between it and the count outlasts what its guards still do behind their answers.
+    // The paths contain a random number of this run, so that entries of earlier runs in Redis do not match. The warm-up
+    // comes first, so that the background work of its guards has ended when the count begins.
     let run = format!("{:016x}", fastrand::u64(..));
     fleet.warm_up(&format!("/report/{run}-warm-up")).await?;
     let aimed = |route: &str| shots(&fleet.addresses, herd, args.keys(), route, &run);
@@ -59,7 +59,7 @@ async fn measure(fleet: &Fleet, shots: Vec<Shot>, delay: Duration, name: &'stati
     Ok(Run { answers, origin_calls: fleet.origin_calls().await? - before, redis_commands: 0 })
 }
 
-/// The embedded store sends none.
+/// Returns the number of Redis commands so far. The embedded store sends none.
 async fn so_far(commands: &mut Option<Commands>) -> Result<u64> {
     match commands {
         Some(commands) => commands.so_far().await,
@@ -67,7 +67,7 @@ async fn so_far(commands: &mut Option<Commands>) -> Result<u64> {
     }
 }
 
-/// The herd, spread evenly over the reports and, independently, over the servers.
+/// Returns the requests of the herd, spread evenly over the reports and, independently, over the servers.
 fn shots(servers: &[SocketAddr], herd: usize, keys: usize, route: &str, run: &str) -> Vec<Shot> {
     let mut servers: Vec<SocketAddr> = servers.iter().copied().cycle().take(herd).collect();
     fastrand::shuffle(&mut servers);
@@ -78,7 +78,7 @@ fn shots(servers: &[SocketAddr], herd: usize, keys: usize, route: &str, run: &st
     servers.into_iter().enumerate().map(shot).collect()
 }
 
-/// Raises the soft limit of open files as far as this herd needs it; the children inherit it.
+/// Raises the soft limit of open files to what this herd needs. The children inherit it.
 fn allow_open_files(herd: usize, processes: usize) -> Result<()> {
     let sockets = if processes == 1 { 2 } else { 1 };
     let other = OTHER_FILES + 2 * processes as u64;
@@ -95,8 +95,8 @@ fn allow_open_files(herd: usize, processes: usize) -> Result<()> {
     .into())
 }
 
-/// On top of the delay, for one request.
+/// Added to the delay: the time limit of one request.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Files besides the herd's sockets, among them the connections to Redis.
+/// Files besides the herd's sockets, including the connections to Redis.
 const OTHER_FILES: u64 = 128;
 const BAR: &str = "{prefix:>13} {wide_bar} {pos}/{len} answers";

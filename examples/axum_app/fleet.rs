@@ -1,4 +1,4 @@
-//! The servers that a herd runs against.
+//! The servers of a herd.
 
 use crate::{Result, args::Args, client::Client, serve};
 use std::{io, net::SocketAddr, process::Stdio, time::Duration};
@@ -10,7 +10,7 @@ use tokio::{
     time::timeout,
 };
 
-/// One server in this process, or several of their own. Dropped, it kills them.
+/// One server in this process, or several child processes. Dropping it kills the children.
 pub(crate) struct Fleet {
     pub(crate) addresses: Vec<SocketAddr>,
     running: Running,
@@ -50,7 +50,7 @@ impl Fleet {
         Ok(Self { addresses, running: Running::Children(children) })
     }
 
-    /// Asks every server once through its guard, which connects to Redis with its first request.
+    /// Sends a request through the guard of each server, because a guard connects to Redis with its first request.
     pub(crate) async fn warm_up(&self, path: &str) -> Result<()> {
         for &server in &self.addresses {
             Client::open(server).await?.get(path).await?;
@@ -58,7 +58,7 @@ impl Fleet {
         Ok(())
     }
 
-    /// How often the expensive report was computed so far, in all processes together.
+    /// Returns the number of reports computed so far, in all processes together.
     pub(crate) async fn origin_calls(&self) -> Result<u64> {
         let mut calls = 0;
         for &server in &self.addresses {
@@ -68,7 +68,7 @@ impl Fleet {
         Ok(calls)
     }
 
-    /// Ends the servers, and with them what their guards still do behind the answers.
+    /// Stops the servers after the background work of their guards has ended.
     pub(crate) async fn stop(self) -> Result<()> {
         match self.running {
             Running::Here { stop, served } => {
@@ -91,7 +91,8 @@ impl Fleet {
     }
 }
 
-/// This program again, in a group of its own: a Ctrl-C in the terminal is for the parent, which ends its children.
+/// Starts this program again as a child in its own process group, so that Ctrl-C reaches the parent only. The parent
+/// ends its children.
 fn spawn(redis: Option<&str>, delay: Duration) -> io::Result<Child> {
     let mut command = Command::new(std::env::current_exe()?);
     command.arg("--child").args(["--delay", &delay.as_millis().to_string()]);
@@ -101,7 +102,7 @@ fn spawn(redis: Option<&str>, delay: Duration) -> io::Result<Child> {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true).spawn()
 }
 
-/// Waits until the child says where it serves.
+/// Waits until the child prints its address.
 async fn address_of(child: &mut Child) -> Result<SocketAddr> {
     let stdout = child.stdout.take().ok_or("a server process has no stdout")?;
     let line = BufReader::new(stdout).lines().next_line().await?;

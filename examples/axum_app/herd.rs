@@ -1,4 +1,4 @@
-//! The herd: requests that are released at one moment, and when they were answered.
+//! The herd: requests that are sent at the same time, and the times of their answers.
 
 use crate::{Result, client::Client};
 use futures_util::{StreamExt, TryStreamExt, stream};
@@ -10,23 +10,23 @@ use tokio::{sync::Barrier, task::JoinSet, time::Instant};
 pub(crate) struct Shot {
     pub(crate) server: SocketAddr,
     pub(crate) path: String,
-    /// How the right body begins.
+    /// The beginning of the expected body.
     pub(crate) answer: String,
 }
 
-/// How the herd was answered.
+/// The answers of the herd.
 pub(crate) struct Answers {
-    /// From the release to the end of each answer, or to its failure; in order.
+    /// Time from the release to the end of each answer, or to its failure, in ascending order.
     times: Vec<Duration>,
     pub(crate) failed: usize,
     pub(crate) first_failure: Option<String>,
 }
 
-/// Opens a connection per request, then releases all of them at one moment.
+/// Opens a connection per request, then sends all requests at the same time.
 ///
 /// # Errors
 ///
-/// When a connection cannot be opened. A request that fails is an answer.
+/// If a connection cannot be opened. A request that fails is counted as an answer.
 pub(crate) async fn fire(shots: Vec<Shot>, patience: Duration, progress: &ProgressBar) -> Result<Answers> {
     let herd = shots.len();
     let ready: Vec<(Client, Shot)> = stream::iter(shots)
@@ -61,7 +61,7 @@ impl Answers {
         self.times[self.times.len() - 1]
     }
 
-    /// The time within which this share of the herd had its answer (nearest rank).
+    /// Returns the time within which this percentage of the herd had its answer (nearest rank).
     pub(crate) fn percentile(&self, percent: usize) -> Duration {
         let rank = (self.times.len() * percent).div_ceil(100);
         self.times[rank.max(1) - 1]
@@ -89,5 +89,5 @@ async fn ask(mut client: Client, shot: Shot, patience: Duration, gate: Arc<Barri
     Asked { released, answered, failure }
 }
 
-/// Connections that are opened at a time: what a small backlog takes.
+/// Number of connections opened concurrently, which a small backlog can hold.
 const OPENING: usize = 100;

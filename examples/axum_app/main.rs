@@ -1,4 +1,4 @@
-//! An axum app with a slow report, and a herd that asks for it all at once.
+//! An axum app with a slow report, and a herd of concurrent requests for it.
 //!
 //! ```console
 //! cargo run --release --example axum_app                                    # serves until Ctrl-C
@@ -7,7 +7,7 @@
 //! cargo run --release --example axum_app -- --herd 1000 --redis redis://127.0.0.1:6379
 //! ```
 //!
-//! How the guard is used is in `app.rs`. The rest is the proof: real servers, real sockets, one connection per request,
+//! `app.rs` shows how to use the guard. The rest is the proof: real servers, real sockets, one connection per request,
 //! and everything counted.
 #![allow(clippy::disallowed_methods, reason = "it measures real time")]
 
@@ -18,17 +18,13 @@ mod commands;
 mod compare;
 mod fleet;
 mod herd;
-#[path = "../support/monitor.rs"]
-mod monitor;
-#[path = "../support/redis_server.rs"]
-mod redis_server;
 mod report;
 mod serve;
 
 use args::{Args, Mode};
 use std::process::ExitCode;
 
-/// Whatever ends the demo early: it is only ever printed.
+/// Any error ends the demo and is only printed.
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
 #[tokio::main]
@@ -53,5 +49,5 @@ async fn main() -> ExitCode {
     }
 }
 
-/// What shells report for a program that Ctrl-C ended.
+/// The exit status that shells report for a program ended by Ctrl-C.
 const INTERRUPTED: u8 = 130;

@@ -1,10 +1,10 @@
-//! What came out: a table, a sentence, a line of JSON.
+//! The result: a table, a sentence, a line of JSON.
 
 use crate::herd::Answers;
 use serde::Serialize;
 use std::{fmt, time::Duration};
 
-/// Both runs of a herd. Displays as the table and what it means.
+/// Both runs of a herd. Displays as the table and a summary.
 pub(crate) struct Report {
     pub(crate) requests: usize,
     pub(crate) processes: usize,
@@ -22,7 +22,7 @@ pub(crate) struct Run {
 }
 
 impl Report {
-    /// The guarded run, for scripts.
+    /// Returns the guarded run as JSON, for scripts.
     pub(crate) fn json(&self) -> serde_json::Result<String> {
         serde_json::to_string(&Summary {
             requests: self.requests,

@@ -1,11 +1,11 @@
-//! Serving the app: in the foreground, or as one of the processes of a herd.
+//! Serves the app: in the foreground, or as one process of a herd.
 
 use crate::{Result, app::app, args::Args};
 use stampede_guard::StampedeGuard;
 use std::{io, net::Ipv4Addr, time::Duration};
 use tokio::net::TcpListener;
 
-/// Serves where the arguments say, until Ctrl-C.
+/// Serves on the address of the arguments until Ctrl-C.
 pub(crate) async fn until_interrupted(args: &Args) -> Result<()> {
     let guard = guard(args.redis.as_deref())?;
     let listener =
@@ -15,8 +15,8 @@ pub(crate) async fn until_interrupted(args: &Args) -> Result<()> {
     Ok(serve(listener, guard, args.delay(), interrupted()).await?)
 }
 
-/// Serves on a free port, says where on stdout, and stops when stdin ends. That happens even to a child whose parent was
-/// killed outright.
+/// Serves on a free port, prints the address on stdout, and stops when stdin ends. Stdin also ends if the parent is
+/// killed.
 pub(crate) async fn until_parent_leaves(args: &Args) -> Result<()> {
     let guard = guard(args.redis.as_deref())?;
     let listener = on_free_port().await?;
@@ -27,7 +27,7 @@ pub(crate) async fn until_parent_leaves(args: &Args) -> Result<()> {
     Ok(serve(listener, guard, args.delay(), parent_leaves).await?)
 }
 
-/// Serves until `stop`, lets the requests at hand finish, and then what the guard does behind them.
+/// Serves until `stop`, then finishes the open requests and the background work of the guard.
 pub(crate) async fn serve(
     listener: TcpListener,
     guard: StampedeGuard,
@@ -35,11 +35,11 @@ pub(crate) async fn serve(
     stop: impl Future<Output = ()> + Send + 'static,
 ) -> io::Result<()> {
     axum::serve(listener, app(guard.clone(), delay)).with_graceful_shutdown(stop).await?;
-    guard.shutdown().await;
+    guard.drain().await;
     Ok(())
 }
 
-/// A guard over that Redis, or over the embedded store. Neither connects to anything yet.
+/// Returns a guard over that Redis, or over the embedded store. Neither connects yet.
 pub(crate) fn guard(redis: Option<&str>) -> Result<StampedeGuard> {
     Ok(match redis {
         Some(url) => StampedeGuard::new(redis::Client::open(url)?),
@@ -47,12 +47,12 @@ pub(crate) fn guard(redis: Option<&str>) -> Result<StampedeGuard> {
     })
 }
 
-/// A listener that nobody else has.
+/// Listens on a free port.
 pub(crate) async fn on_free_port() -> io::Result<TcpListener> {
     TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await
 }
 
-/// Ctrl-C, or the same from a supervisor.
+/// Waits for Ctrl-C, or for the same signal from a supervisor.
 #[cfg(unix)]
 pub(crate) async fn interrupted() {
     use tokio::signal::unix::{SignalKind, signal};
@@ -68,7 +68,7 @@ pub(crate) async fn interrupted() {
     }
 }
 
-/// Ctrl-C.
+/// Waits for Ctrl-C.
 #[cfg(not(unix))]
 pub(crate) async fn interrupted() {
     _ = tokio::signal::ctrl_c().await;

@@ -2,88 +2,89 @@
 
 use clap::Parser;
 use hyper::{Uri, http::uri::Authority};
-use stampede_guard::{Policy, StampedeGuard, http::Rules};
+use stampede_guard::{Policy, StampedeGuard, http::HttpOptions};
 use std::{net::SocketAddr, time::Duration};
 
-/// A shared HTTP cache in front of an origin. Requests for one URL that come at once are one request to the origin.
+/// A shared HTTP cache in front of an origin. Concurrent requests for one URL become one request to the origin.
 ///
-/// It serves HTTP/1.1 without TLS until SIGTERM or Ctrl-C; then it takes no more connections, answers what is under way,
-/// an endless stream included, and exits with 0. Upgrades (WebSocket) and CONNECT are not supported: the Upgrade field
-/// is dropped.
+/// It serves HTTP/1.1 without TLS until SIGTERM or Ctrl-C. Then it accepts no more connections, finishes the open
+/// responses (also an endless stream), and exits with 0. Upgrades (WebSocket) and CONNECT are not supported: the
+/// Upgrade field is dropped.
 ///
-/// The origin gets the client's Host and target. Forwarded, X-Forwarded-* and X-Real-IP of clients are dropped, since
-/// answers are shared and those fields are not in their key; X-Forwarded-Host and X-Forwarded-Proto say what is in the
-/// key. The origin is not told who asked: the answer is for others too.
+/// The origin receives the client's Host and target. Forwarded, X-Forwarded-* and X-Real-IP of clients are dropped,
+/// because responses are shared and these fields are not in the cache key. X-Forwarded-Host and X-Forwarded-Proto are
+/// set from the cache key. The origin does not learn the client's address, because the response is also served to other
+/// clients.
 #[derive(Parser)]
 #[command(name = "reverse_proxy")]
 pub(crate) struct Args {
-    /// Where to serve
+    /// Address to serve on
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8080")]
     pub(crate) listen: SocketAddr,
 
-    /// Whom to ask: http://HOST[:PORT]
+    /// The origin: http://HOST[:PORT]
     #[arg(long, value_name = "URL", value_parser = origin)]
     pub(crate) origin: Authority,
 
-    /// Share the cache with other processes through this Redis; without, it is in memory
+    /// Share the cache with other processes through this Redis [default: in memory]
     #[arg(long, value_name = "URL", value_parser = redis)]
     redis: Option<redis::Client>,
 
-    /// How long Redis may take before requests go on without it
+    /// How long Redis may take before a request continues without it
     #[arg(long, value_name = "TIME", default_value = "250ms", value_parser = time)]
     redis_timeout: Duration,
 
-    /// Keeps caches of different sites in one Redis apart
+    /// Separates the caches of different sites in one Redis
     #[arg(long, value_name = "NAME", default_value = "proxy")]
     namespace: String,
 
-    /// For how long others wait in vain when a process dies that asks the origin
+    /// Lease TTL: if a process dies while it asks the origin, waiters wait this long
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = time)]
     lease: Duration,
 
-    /// For how long a request waits for the answer to another one, before it asks for itself
+    /// How long a request waits for the response to another request before it asks the origin itself
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = time)]
     wait: Duration,
 
-    /// Larger bodies are passed on and not stored
+    /// Bodies larger than this are forwarded but not stored
     #[arg(long, value_name = "BYTES", default_value = "1048576")]
     max_body: usize,
 
-    /// Store also what does not say for how long it is fresh, for this long
+    /// Also store responses without a freshness lifetime, for this long
     #[arg(long, value_name = "TIME", value_parser = time)]
     fresh_for: Option<Duration>,
 
-    /// Cache-Control and Pragma of requests count for nothing
+    /// Ignore Cache-Control and Pragma of requests
     #[arg(long)]
     ignore_request_directives: bool,
 
-    /// How long the origin may take to begin its answer, once it has all of the request
+    /// How long the origin may take to start its response, after it has received the whole request
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = time)]
     pub(crate) origin_timeout: Duration,
 }
 
 impl Args {
-    /// The guard as the arguments want it. It connects with the first request.
+    /// Returns the guard with the settings of the arguments. It connects with the first request.
     pub(crate) fn guard(&self) -> StampedeGuard {
-        let (mut rules, mut policy) = (Rules::default(), Policy::default());
+        let (mut options, mut policy) = (HttpOptions::default(), Policy::default());
         match self.fresh_for {
             Some(lifetime) => policy = Policy::fresh_for(lifetime),
-            None => rules = rules.respect_origin_only(),
+            None => options = options.respect_origin_only(),
         }
         if self.ignore_request_directives {
-            rules = rules.ignore_request_directives();
+            options = options.ignore_request_directives();
         }
         let guard = self.redis.clone().map_or_else(StampedeGuard::in_memory, StampedeGuard::new);
-        // The origin has its own time limit; the guard's only has to be longer.
+        // The origin has its own time limit; the fetch timeout of the guard only has to be longer.
         guard
             .namespace(&self.namespace)
-            .http(rules)
+            .http(options)
             .policy(policy)
-            .op_timeout(self.redis_timeout)
-            .lease(self.lease)
-            .wait(self.wait)
+            .store_timeout(self.redis_timeout)
+            .lease_ttl(self.lease)
+            .wait_timeout(self.wait)
             .max_payload(self.max_body)
-            .max_fetch(self.origin_timeout + Duration::from_secs(60))
+            .fetch_timeout(self.origin_timeout + Duration::from_secs(60))
     }
 }
 
@@ -98,7 +99,7 @@ fn redis(url: &str) -> redis::RedisResult<redis::Client> {
     redis::Client::open(url)
 }
 
-/// `500ms`, `2s` or `3m`.
+/// Parses `500ms`, `2s` or `3m`.
 fn time(text: &str) -> Result<Duration, String> {
     let end_of_number = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(end_of_number);

@@ -1,4 +1,4 @@
-//! The fields of a message on its way through: pure functions of its head.
+//! The header fields of a forwarded message: pure functions of its head.
 
 use hyper::{
     HeaderMap, Version,
@@ -6,15 +6,15 @@ use hyper::{
     http::uri::Authority,
 };
 
-/// Makes a request's fields what the origin will see. The guard has to see them so: a field that a `Vary` names and that
-/// never reaches the origin would be a way to poison a variant.
+/// Changes a request's fields to the form that the origin will see, before the guard sees them. A field that a `Vary`
+/// names but that never reaches the origin could poison a variant.
 pub(crate) fn forward_request(fields: &mut HeaderMap, version: Version, authority: &Authority) {
     drop_hop_by_hop(fields);
     let dropped: Vec<HeaderName> = fields.keys().filter(|name| is_of_the_client(name)).cloned().collect();
     for name in dropped {
         fields.remove(name);
     }
-    // An authority has no bytes that a field cannot have.
+    // Every character of an authority is valid in a header field.
     if let Ok(host) = HeaderValue::from_str(authority.as_str()) {
         fields.insert(HOST, host.clone());
         fields.insert("x-forwarded-host", host);
@@ -23,20 +23,20 @@ pub(crate) fn forward_request(fields: &mut HeaderMap, version: Version, authorit
     fields.append(VIA, via(version));
 }
 
-/// Makes a response's fields what the client will see, before it is stored.
+/// Changes a response's fields to the form that the client will see, before it is stored.
 pub(crate) fn forward_response(fields: &mut HeaderMap, version: Version) {
     drop_hop_by_hop(fields);
     fields.append(VIA, via(version));
 }
 
-/// What origins believe of a client, its target included, without saying so in a `Vary`. Those behind CGI or WSGI read an
-/// underscore as a hyphen.
+/// Reports whether origins trust this field about the client or its target without naming it in a `Vary`. Origins that
+/// use CGI or WSGI read an underscore as a hyphen.
 fn is_of_the_client(name: &HeaderName) -> bool {
     let name = name.as_str().replace('_', "-");
     CLIENTS.contains(&name.as_str()) || name.starts_with("x-forwarded-")
 }
 
-/// RFC 9110 §7.6.1: what `Connection` lists, and what is known to be for the next neighbour only.
+/// RFC 9110 §7.6.1: drops the fields that `Connection` lists, and the known hop-by-hop fields.
 fn drop_hop_by_hop(fields: &mut HeaderMap) {
     let listed: Vec<HeaderName> = fields
         .get_all(CONNECTION)
@@ -52,7 +52,7 @@ fn drop_hop_by_hop(fields: &mut HeaderMap) {
     }
 }
 
-/// RFC 9110 §7.6.3: the version that the message came in, and by whom it was passed on.
+/// RFC 9110 §7.6.3: the version in which the message was received, and the name of this proxy.
 fn via(version: Version) -> HeaderValue {
     HeaderValue::from_static(if version == Version::HTTP_10 { "1.0 stampede-guard" } else { "1.1 stampede-guard" })
 }
@@ -67,7 +67,7 @@ const HOP_BY_HOP: [&str; 8] = [
     "transfer-encoding",
     "upgrade",
 ];
-/// What a client says of itself and of its target, besides `X-Forwarded-*`.
+/// The fields with which clients describe themselves and their target, besides `X-Forwarded-*`.
 const CLIENTS: [&str; 5] = ["forwarded", "x-host", "x-original-url", "x-real-ip", "x-rewrite-url"];
 
 #[cfg(test)]
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_neighbours_and_a_clients_fields_are_dropped() {
+    fn forward_request_drops_hop_by_hop_and_client_fields() {
         let mut fields = HeaderMap::new();
         for (name, value) in [
             ("host", "Other"),

@@ -1,4 +1,4 @@
-//! Before the guard: a request becomes what the origin will see, or is refused.
+//! Runs before the guard: changes a request to what the origin will see, or rejects it.
 
 use crate::{
     fields,
@@ -13,7 +13,7 @@ use hyper::{
 use std::convert::Infallible;
 use tower::{Service, ServiceExt};
 
-/// Answers one request of a client by that service, which is behind.
+/// Answers one request of a client with `service`, the guard and the origin.
 pub(crate) async fn answer<S, B>(
     service: S,
     mut request: Request<Incoming>,
@@ -34,7 +34,7 @@ where
     Ok(service.oneshot(request).await?.map(Either::Left))
 }
 
-/// One line that says why, for the client that asked and nobody else.
+/// Returns a one-line response with the reason. It must not be stored.
 pub(crate) fn refused(Refusal(status, why): Refusal) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::from(format!("{why}\n")));
     *response.status_mut() = status;

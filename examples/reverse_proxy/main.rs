@@ -1,13 +1,14 @@
-//! A shared cache in front of any HTTP/1.1 origin: of many who ask for one page at once, one goes there.
+//! A shared cache in front of any HTTP/1.1 origin: of many concurrent requests for one page, only one reaches the
+//! origin.
 //!
 //! ```console
 //! cargo run --release --example reverse_proxy -- --origin http://127.0.0.1:9000
 //! cargo run --release --example reverse_proxy -- --origin http://127.0.0.1:9000 --redis redis://127.0.0.1:6379
 //! ```
 //!
-//! A request goes through three: `front.rs` makes it what the origin will see, the guard answers it or lets it through,
-//! and `upstream.rs` asks the origin. In this order, since a key must hold what the client asked for and nothing that
-//! the origin is not told.
+//! A request passes three stages: `front.rs` changes it to what the origin will see, the guard answers it or lets it
+//! through, and `upstream.rs` asks the origin. This order matters, because the cache key must contain what the client
+//! asked for and nothing that the origin does not receive.
 #![allow(clippy::disallowed_methods, reason = "an example has a clock of its own")]
 
 mod args;

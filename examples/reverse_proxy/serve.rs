@@ -1,4 +1,4 @@
-//! Connections: each is served until it ends, and no further once we are told to stop.
+//! Serves connections until they end. After a stop signal, each connection finishes its open request.
 
 use crate::{args::Args, front, upstream::Origin};
 use hyper::{Request, body::Incoming, server::conn::http1, service::service_fn};
@@ -11,8 +11,8 @@ use std::{convert::Infallible, time::Duration};
 use tokio::{net::TcpListener, time};
 use tower::Layer;
 
-/// Serves as the arguments say until it is told to stop. Then it takes no more connections, lets the requests at hand
-/// end, and after them what the guard does behind them.
+/// Serves until a stop signal. Then it accepts no more connections, finishes the open requests, and waits for the
+/// background work of the guard.
 pub(crate) async fn until_stopped(args: Args) -> Result<(), BoxError> {
     let guard = args.guard();
     let origin = Origin::new(args.origin, args.origin_timeout);
@@ -30,7 +30,7 @@ pub(crate) async fn until_stopped(args: Args) -> Result<(), BoxError> {
             () = &mut told => break,
             accepted = listener.accept() => match accepted {
                 Ok((stream, _)) => stream,
-                // No more files, likely: some connection has to end before the next one is tried.
+                // Probably too many open files: a connection has to end before the next attempt.
                 Err(_) => {
                     time::sleep(PAUSE).await;
                     continue;
@@ -40,18 +40,18 @@ pub(crate) async fn until_stopped(args: Args) -> Result<(), BoxError> {
         let _ = stream.set_nodelay(true);
         let service = service.clone();
         let answer = service_fn(move |request| front::answer(service.clone(), request));
-        // The timer limits how long a head may take to come.
+        // The timer limits how long the head of a request may take to arrive.
         let connection = http1::Builder::new().timer(TokioTimer::new()).serve_connection(TokioIo::new(stream), answer);
-        // An error is a client that went away or cannot speak HTTP; hyper has told it so where that is possible.
+        // An error means that the client disconnected or does not speak HTTP. If possible, hyper has sent a response.
         tokio::spawn(connections.watch(connection));
     }
     drop(listener);
     connections.shutdown().await;
-    guard.shutdown().await;
+    guard.drain().await;
     Ok(())
 }
 
-/// Ctrl-C, or SIGTERM from a supervisor; listened to from now on.
+/// Waits for Ctrl-C, or for SIGTERM from a supervisor. Listens from the moment of the call.
 #[cfg(unix)]
 fn told_to_stop() -> std::io::Result<impl Future<Output = ()>> {
     use tokio::signal::unix::{SignalKind, signal};
@@ -64,7 +64,7 @@ fn told_to_stop() -> std::io::Result<impl Future<Output = ()>> {
     })
 }
 
-/// Ctrl-C.
+/// Waits for Ctrl-C.
 #[cfg(not(unix))]
 fn told_to_stop() -> std::io::Result<impl Future<Output = ()>> {
     Ok(async {

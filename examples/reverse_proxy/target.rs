@@ -1,4 +1,4 @@
-//! What a request is for: a pure function of its head.
+//! The target of a request: a pure function of its head.
 
 use hyper::{
     HeaderMap, Method, Request, StatusCode, Uri,
@@ -6,19 +6,19 @@ use hyper::{
     http::uri::{Authority, PathAndQuery, Scheme},
 };
 
-/// Why a request has no answer here.
+/// The reason why a request is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Refusal(pub(crate) StatusCode, pub(crate) &'static str);
 
-/// The URI that the client means (RFC 9110 §7.1), with an authority in lower case: the key is made of it, and the origin
-/// is told the same.
+/// Returns the URI that the client means (RFC 9110 §7.1), with the authority in lower case. The cache key is made of
+/// it, and the origin receives the same.
 pub(crate) fn of<B>(request: &Request<B>) -> Result<Uri, Refusal> {
     let (uri, headers) = (request.uri(), request.headers());
     if request.method() == Method::CONNECT {
         return Err(Refusal(StatusCode::NOT_IMPLEMENTED, "CONNECT is not supported"));
     }
     let named = host(headers)?;
-    // RFC 9112 §3.2.2: a target with an authority comes before Host.
+    // RFC 9112 §3.2.2: the authority of the target takes precedence over Host.
     let authority = match uri.authority() {
         Some(_) if uri.scheme() != Some(&Scheme::HTTP) => return Err(bad("the scheme of the target is not http")),
         Some(authority) => checked(authority.as_str())?,
@@ -29,7 +29,7 @@ pub(crate) fn of<B>(request: &Request<B>) -> Result<Uri, Refusal> {
     target.build().map_err(|_| bad("the target is malformed"))
 }
 
-/// RFC 9112 §3.2: without a Host, with several or with a malformed one it is a 400, whatever the target says.
+/// RFC 9112 §3.2: a request without Host, with several, or with a malformed one gets a 400, whatever its target is.
 fn host(headers: &HeaderMap) -> Result<Authority, Refusal> {
     let mut lines = headers.get_all(HOST).iter();
     match (lines.next(), lines.next()) {
@@ -39,7 +39,7 @@ fn host(headers: &HeaderMap) -> Result<Authority, Refusal> {
     }
 }
 
-/// RFC 9110 §4.2.4: with userinfo, an authority is likely to deceive.
+/// RFC 9110 §4.2.4: an authority with userinfo is likely to deceive.
 fn checked(authority: &str) -> Result<Authority, Refusal> {
     let malformed = bad("the authority is malformed");
     let authority: Authority = authority.to_ascii_lowercase().parse().map_err(|_| malformed)?;
@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn the_authority_is_the_targets_else_the_hosts() {
+    fn target_takes_its_authority_from_the_uri_before_host() {
         assert_eq!(target("GET", "/A//b?c", &["Example.org"]), Ok("http://example.org/A//b?c".into()));
         assert_eq!(target("GET", "http://A.example:8080/b", &["other"]), Ok("http://a.example:8080/b".into()));
         assert_eq!(target("GET", "//h/b", &["[::1]:80"]), Ok("http://[::1]:80//h/b".into()));
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn what_names_no_single_host_is_refused() {
+    fn target_is_rejected_without_a_single_valid_host() {
         let hosts: [&[&str]; 12] = [
             &[],
             &["a", "b"],

@@ -1,4 +1,4 @@
-//! Behind the guard: the origin, over pooled connections.
+//! Asks the origin over pooled connections. Runs after the guard.
 
 use crate::{fields, front::refused, target::Refusal};
 use http_body_util::{BodyExt, Either, Full};
@@ -15,10 +15,10 @@ use stampede_guard::BoxError;
 use std::{pin::Pin, time::Duration};
 use tokio::{sync::oneshot, time};
 
-/// The origin's body, or the line that says why there is none.
+/// The origin's body, or the line with the reason why there is none.
 pub(crate) type Answer = Either<Incoming, Full<Bytes>>;
 
-/// A request body that says, by being dropped, that it has been sent.
+/// A request body whose drop signals that it has been sent.
 type Sent = Pin<Box<dyn Body<Data = Bytes, Error = BoxError> + Send>>;
 
 #[derive(Clone)]
@@ -37,13 +37,13 @@ impl Origin {
         Self { client, authority, patience }
     }
 
-    /// The origin's answer, as soon as its head is there. 502 and 504 are answers as well, so that the guard can weigh
-    /// them against what it has stored.
+    /// Sends the request and returns the origin's response once its head has arrived. Returns 502 and 504 as responses,
+    /// so that the guard can choose a stored response instead.
     pub(crate) async fn ask(self, request: Request<Incoming>) -> Response<Answer> {
         let (mut parts, body) = request.into_parts();
         parts.uri = self.at_the_origin(parts.uri);
         let (sending, sent) = oneshot::channel::<()>();
-        // The closure goes with the body, and `sending` with the closure.
+        // The closure is dropped with the body, and `sending` with the closure.
         let body: Sent = Box::pin(body.map_err(move |error| {
             let _ = &sending;
             error.into()
@@ -58,10 +58,10 @@ impl Origin {
             () = too_late => return failed(StatusCode::GATEWAY_TIMEOUT, "the origin does not answer in time"),
         };
         match answer {
-            // An upgrade is never asked for: whoever switches has misunderstood.
+            // This proxy never asks for an upgrade, so a 101 is an error of the origin.
             Ok(response) if response.status() != StatusCode::SWITCHING_PROTOCOLS => {
                 let (mut parts, body) = response.into_parts();
-                // The version is each connection's own.
+                // Each connection has its own version.
                 let version = std::mem::replace(&mut parts.version, Version::HTTP_11);
                 fields::forward_response(&mut parts.headers, version);
                 Response::from_parts(parts, Either::Left(body))

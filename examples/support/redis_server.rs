@@ -1,5 +1,4 @@
-//! A Redis of our own, for fleets that were not given one.
-#![allow(dead_code, reason = "every example uses a part of it")]
+//! Starts a Redis for fleets that were not given one.
 
 use crate::Result;
 use std::{io, net::TcpListener, process::Stdio, time::Duration};
@@ -10,9 +9,11 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-/// A `redis-server` that keeps nothing; killed when this is dropped.
-pub(crate) struct RedisServer {
-    pub(crate) url: String,
+/// A `redis-server` without persistence, killed on drop.
+#[derive(Debug)]
+pub struct RedisServer {
+    /// Where clients reach it.
+    pub url: String,
     port: u16,
     process: Child,
     dir: TempDir,
@@ -20,25 +21,25 @@ pub(crate) struct RedisServer {
 
 impl RedisServer {
     /// Starts the `redis-server` of the PATH on a free port.
-    pub(crate) async fn start() -> Result<Self> {
+    pub async fn start() -> Result<Self> {
         let dir = tempfile::tempdir()?;
         let port = TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port();
         let process = run(port, &dir).await?;
         Ok(Self { url: format!("redis://127.0.0.1:{port}"), port, process, dir })
     }
 
-    /// Kills it and waits until it is gone; dropping it would not wait.
-    pub(crate) async fn stop(mut self) -> Result<()> {
+    /// Kills the server and waits for its end. Dropping it would not wait.
+    pub async fn stop(mut self) -> Result<()> {
         self.kill().await
     }
 
-    /// Ends it at once. From then on connections are refused.
-    pub(crate) async fn kill(&mut self) -> Result<()> {
+    /// Kills the server. From then on connections are refused.
+    pub async fn kill(&mut self) -> Result<()> {
         Ok(self.process.kill().await?)
     }
 
-    /// Starts a killed one again, empty and on the same port.
-    pub(crate) async fn start_again(&mut self) -> Result<()> {
+    /// Starts a killed server again, empty and on the same port.
+    pub async fn start_again(&mut self) -> Result<()> {
         let mut tried = 0;
         loop {
             match run(self.port, &self.dir).await {
@@ -46,7 +47,7 @@ impl RedisServer {
                     self.process = process;
                     return Ok(());
                 }
-                // For a moment the port may be that of somebody's outgoing connection.
+                // Another program's outgoing connection may use the port for a moment.
                 Err(_) if tried < TRIES => tried += 1,
                 Err(error) => return Err(error),
             }
@@ -54,8 +55,8 @@ impl RedisServer {
         }
     }
 
-    /// Its process, unless it was killed.
-    pub(crate) fn pid(&self) -> Option<u32> {
+    /// Returns the id of its process, unless it was killed.
+    pub fn pid(&self) -> Option<u32> {
         self.process.id()
     }
 }
@@ -67,7 +68,7 @@ async fn run(port: u16, dir: &TempDir) -> Result<Child> {
         .args(["--save", "", "--appendonly", "no", "--daemonize", "no"])
         .arg("--dir")
         .arg(dir.path());
-    // A group of its own: Ctrl-C in the terminal is for us, who end it.
+    // Its own process group, so that Ctrl-C in the terminal reaches only this program, which then ends the server.
     #[cfg(unix)]
     command.process_group(0);
     let mut process = command
@@ -83,15 +84,15 @@ async fn run(port: u16, dir: &TempDir) -> Result<Child> {
 fn explain(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::NotFound => {
-            "this needs a Redis, and there is no redis-server on the PATH: install one, or name a running \
-             one with --redis URL; --help says what goes without"
+            "this needs a Redis, and there is no redis-server on the PATH: install it, or name a running \
+             server with --redis URL; --help lists what works without"
                 .to_owned()
         }
         _ => format!("cannot start redis-server: {error}"),
     }
 }
 
-/// Reads the log until it says so.
+/// Reads the log until the server reports that it is ready.
 async fn ready(process: &mut Child) -> Result<()> {
     let stdout = process.stdout.take().ok_or("redis-server has no stdout")?;
     let mut log = BufReader::new(stdout).lines();

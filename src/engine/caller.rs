@@ -1,137 +1,160 @@
-//! One question, from the side of whoever asks it.
+//! A caller: one request for one key.
 
-mod fly;
-mod join;
-mod round;
-mod way;
+mod attempt;
+mod leading;
+mod lookup;
+mod waiting;
 
 use super::{
-    BoxFetch, CacheVerdict, End, Ended, Engine, Head, Judge, LEADING, Led, Offer, Place, Share, Turn, Verdict,
-    flight::{Scope, Wanted},
-    is_marker,
-    pilot::{Landed, Start},
-    right::Made,
-    waits::Waiting,
+    ACTIVE_FETCHES, ActiveFetch, Engine,
+    fill_set::FillSet,
+    flight::{Entered, JoinCriteria, Scope},
+    frontend::{BoxFetch, Completed, Completion, FetchHead, FetchMode, Reuse, ReusePolicy, Shareability, SharedReuse},
+    leader::{LeadMode, LeaderResult},
+    resource::Resource,
+    wait_graph::WaitEdge,
 };
 use crate::{
     backoff,
+    cache_status::CacheStatus,
     clock::{self, Timestamp},
-    config::Outage,
-    entry::{Entry, Kind, Live},
+    config::StoreFailure,
     error::{Error, ErrorKind},
-    key::Address,
-    policy::{Freshness, freshness},
-    store::{BoxFuture, Inbox, Right, StoreError, Token},
+    key::CacheKey,
+    policy::{Freshness, freshness, is_uncacheable_marker},
+    store::{
+        entry::{Entry, Kind, SharedValue},
+        error::{BoxFuture, StoreError},
+        port::FillCondition,
+        token::{Inbox, Token},
+    },
     telemetry,
 };
+use attempt::{RequestAttempt, SlowPath, Step, boxed, ready};
 use futures_util::{
     FutureExt,
     future::{Either, lazy},
 };
-use round::{Aside, Round, Step, aside, done};
 use std::{future::Future, marker::PhantomData};
 use tokio::time::{Instant, timeout_at};
 
-/// Where a computation goes that outlives its caller.
+/// A function that spawns a fetch, so that the fetch outlives its caller.
 type Spawn<'a> = fn(&Engine, BoxFuture<'a, ()>);
 
 pub(super) struct Caller<'a, R, J> {
-    place: Place,
-    judge: J,
-    /// None: a computation runs within its caller.
+    resource: Resource,
+    policy: J,
+    /// `None`: a fetch runs within its caller.
     spawn: Option<Spawn<'a>>,
-    asked: Timestamp,
-    /// The end of its wait budget, over all rounds,
-    budget: Instant,
-    /// or its deadline, if that is earlier.
+    requested_at: Timestamp,
+    /// End of the wait timeout, over all attempts.
+    wait_until: Instant,
+    /// The earlier one of the wait timeout's end and the deadline.
     give_up: Instant,
-    /// What the caller's task computes already.
-    leading: Vec<Led>,
-    /// What was passed on the way to its place.
-    trail: Vec<Live>,
-    /// Where the store has sent it, and past how many, if it has gone on from there by memory alone.
-    recalled: Option<Box<(Address, usize)>>,
-    /// Where it asks, if that is from within another computation.
-    noted: Option<Box<Waiting>>,
-    /// Whether it was sent on by a computation that it had waited for: what that one has made counts.
-    waited: bool,
-    /// Where it asks after it has met an answer that was too old for it: it joins no flight that has one already.
+    /// The fetches that the caller's task is already part of.
+    active_fetches: Vec<ActiveFetch>,
+    /// The redirects that were followed to this cache key.
+    redirects: Vec<SharedValue>,
+    /// The last cache key that came from the store and the number of redirects to it, if remembered redirects were
+    /// followed from there.
+    recalled: Option<Box<(CacheKey, usize)>>,
+    /// The edge of the wait-for graph, if this request is made within another fetch.
+    wait_edge: Option<Box<WaitEdge>>,
+    /// Whether a leader that this caller waited for has redirected it. The result of that leader is accepted.
+    has_waited: bool,
+    /// Set after this caller has rejected a shared response as too old. From then on it joins only flights of this
+    /// scope that have no response yet.
     newer: Option<Scope>,
     answer: PhantomData<fn() -> R>,
 }
 
-impl<'a, R: Send + 'a, J: Judge<R> + Clone + Send + Sync + 'static> Caller<'a, R, J> {
-    pub(super) fn new(place: Place, judge: J, spawn: Option<Spawn<'a>>) -> Self {
-        let leading = LEADING.try_with(Clone::clone).unwrap_or_default();
+impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller<'a, R, J> {
+    pub(super) fn new(resource: Resource, policy: J, spawn: Option<Spawn<'a>>) -> Self {
+        let active_fetches = ACTIVE_FETCHES.try_with(Clone::clone).unwrap_or_default();
         let now = clock::now();
-        let budget = now + backoff::budget(place.config.wait, clock::draw());
-        let give_up = place.deadline.map_or(budget, |deadline| deadline.min(budget));
-        let (asked, trail) = (Timestamp::of(now), Vec::new());
-        let (recalled, noted, waited, newer, answer) = (None, None, false, None, PhantomData);
-        Self { place, judge, spawn, asked, budget, give_up, leading, trail, recalled, noted, waited, newer, answer }
+        let wait_until = clock::after(now, backoff::budget(resource.config.wait_timeout, clock::random_unit()));
+        let give_up = resource.deadline.map_or(wait_until, |deadline| deadline.min(wait_until));
+        let (requested_at, redirects) = (Timestamp::of(now), Vec::new());
+        let (recalled, wait_edge, has_waited, newer, answer) = (None, None, false, None, PhantomData);
+        Self {
+            resource,
+            policy,
+            spawn,
+            requested_at,
+            wait_until,
+            give_up,
+            active_fetches,
+            redirects,
+            recalled,
+            wait_edge,
+            has_waited,
+            newer,
+            answer,
+        }
     }
 
-    /// Asks. Not before it is polled: a request may be made by one task and awaited by another, as behind a buffer, and
-    /// within which computation it is asked is for the latter to say.
-    pub(super) fn asking(
-        place: Place,
-        judge: J,
+    /// Resolves the key. The caller is created when the future is first polled, because the polling task determines the
+    /// enclosing fetches. A request may be made by one task and awaited by another, for instance through a buffer.
+    pub(super) fn deferred(
+        resource: Resource,
+        policy: J,
         spawn: Option<Spawn<'a>>,
         fetch: BoxFetch<'a, R>,
-    ) -> impl Future<Output = (R, CacheVerdict)> + Send {
+    ) -> impl Future<Output = (R, CacheStatus)> + Send {
         lazy(move |_| {
-            let mut caller = Self::new(place, judge, spawn);
-            async move { caller.ask(fetch).await }
+            let mut caller = Self::new(resource, policy, spawn);
+            async move { caller.run(fetch).await }
         })
         .flatten()
     }
 
-    async fn ask(&mut self, fetch: BoxFetch<'a, R>) -> (R, CacheVerdict) {
-        let (answer, verdict) = self.answer(fetch).await;
-        let took = || Timestamp::now().since(self.asked);
-        telemetry::answered(&self.place.engine.stats, &self.place.at, verdict, took);
-        (answer, verdict)
+    async fn run(&mut self, fetch: BoxFetch<'a, R>) -> (R, CacheStatus) {
+        let (answer, status) = self.answer(fetch).await;
+        let took = || Timestamp::now().since(self.requested_at);
+        telemetry::answered(&self.resource.engine.stats, &self.resource.key, status, took);
+        (answer, status)
     }
 
-    /// What is there for it, without computing or waiting.
-    pub(super) async fn look(mut self) -> Option<(R, CacheVerdict)> {
+    /// Resolves the key from the store, without a fetch and without waiting.
+    pub(super) async fn lookup_only(mut self) -> Option<(R, CacheStatus)> {
         let entry = self.find().await.ok()??;
         let now = Timestamp::now();
-        let served = matches!(self.judge.judge(&entry, now), Verdict::Serve | Verdict::ServeAndRefresh);
-        let answer = (served && !is_marker(&entry, now)).then(|| self.judge.read(&entry, now))??;
-        let verdict = of_stored(&entry, now);
-        telemetry::answered(&self.place.engine.stats, &self.place.at, verdict, || now.since(self.asked));
-        Some((answer, verdict))
+        let is_servable = matches!(self.policy.evaluate(&entry, now), Reuse::Serve | Reuse::ServeAndRevalidate);
+        let answer =
+            (is_servable && !is_uncacheable_marker(&entry, now)).then(|| self.policy.decode(&entry, now))??;
+        let status = of_stored(&entry, now);
+        telemetry::answered(&self.resource.engine.stats, &self.resource.key, status, || now.since(self.requested_at));
+        Some((answer, status))
     }
 
-    async fn answer(&mut self, mut fetch: BoxFetch<'a, R>) -> (R, CacheVerdict) {
-        self.noted = Waiting::enter(&self.place, &self.leading);
-        for _ in 0..ROUNDS {
-            if self.is_within() {
+    async fn answer(&mut self, mut fetch: BoxFetch<'a, R>) -> (R, CacheStatus) {
+        self.wait_edge = WaitEdge::enter(&self.resource, &self.active_fetches);
+        for _ in 0..MAX_ATTEMPTS {
+            if self.is_in_own_fetch() {
                 break;
             }
-            fetch = match self.round(fetch).await {
-                Round::Answer(answer, verdict) => return (answer, verdict),
-                Round::Again(unused) => unused,
-                Round::Newer(scope, unused) => {
+            fetch = match self.attempt(fetch).await {
+                RequestAttempt::Done(answer, status) => return (answer, status),
+                RequestAttempt::Retry(unused) => unused,
+                RequestAttempt::Newer(scope, unused) => {
                     self.newer = Some(scope);
                     unused
                 }
-                Round::Beneath(hop, unused) => {
-                    if !self.descend(hop) {
+                RequestAttempt::Redirect(redirect, unused) => {
+                    if !self.follow(redirect) {
                         fetch = unused;
                         break;
                     }
-                    (self.waited, self.newer, self.recalled) = (true, None, None);
+                    (self.has_waited, self.newer, self.recalled) = (true, None, None);
                     unused
                 }
             };
         }
-        Box::pin(self.alone(fetch)).await
+        Box::pin(self.bypass(fetch)).await
     }
 
-    async fn round(&mut self, fetch: BoxFetch<'a, R>) -> Round<'a, R> {
-        let fetch = match self.join(fetch) {
+    async fn attempt(&mut self, fetch: BoxFetch<'a, R>) -> RequestAttempt<'a, R> {
+        let fetch = match self.try_join_in_flight(fetch) {
             Ok(joined) => return joined.await,
             Err(unused) => unused,
         };
@@ -139,187 +162,214 @@ impl<'a, R: Send + 'a, J: Judge<R> + Clone + Send + Sync + 'static> Caller<'a, R
         self.after_lookup(found, fetch).await
     }
 
-    /// What can be done without asking the store. The fetch comes back if that is nothing.
-    fn join<'s>(&'s mut self, fetch: BoxFetch<'a, R>) -> Result<Aside<'s, 'a, R>, BoxFetch<'a, R>> {
+    /// Resolves the key without asking the store, or returns the unused fetch.
+    fn try_join_in_flight<'s>(&'s mut self, fetch: BoxFetch<'a, R>) -> Result<SlowPath<'s, 'a, R>, BoxFetch<'a, R>> {
         if self.newer == Some(Scope::Local) {
-            return Ok(self.local(Start::Overdue, None, fetch));
+            return Ok(self.lead_or_join_locally(LeadMode::Overdue, None, fetch));
         }
-        self.come_back();
-        // A flight is joined without a lookup, unless what it has seen is good enough for this caller, or not for it.
-        if let Some(join) = self.place.engine.flights.join(&self.place.at, self.wanted(None))
-            && !join.seen().is_some_and(|seen| self.servable(seen) || self.declines(seen) || self.is_told_to_pass(seen))
+        self.rewind();
+        // Joins a flight without a lookup. Exceptions: the entry that the flight has seen can be served to this caller,
+        // is for other callers, or is a hit-for-pass marker for this one.
+        if let Some(waiter) = self.resource.engine.flights.join(&self.resource.key, self.join_criteria(None))
+            && !waiter
+                .seen()
+                .is_some_and(|seen| self.is_servable(seen) || self.is_for_others(seen) || self.must_pass(seen))
         {
-            return Ok(Box::pin(self.wait(join, fetch)));
+            return Ok(Box::pin(self.wait_for_leader(waiter, fetch)));
         }
-        match !self.is_within() && self.place.engine.dropped.take(&self.place.at) {
-            true => Ok(self.compute(None, fetch)),
+        match !self.is_in_own_fetch() && self.resource.engine.dropped.take(&self.resource.key) {
+            true => Ok(self.lead_or_join(None, fetch)),
             false => Err(fetch),
         }
     }
 
-    /// What is done with what the store has said.
+    /// Decides what to do with the result of the lookup.
     fn after_lookup<'s>(&'s self, found: Result<Option<Entry>, StoreError>, fetch: BoxFetch<'a, R>) -> Step<'s, 'a, R> {
-        if self.is_within() {
-            return aside(self.answer_alone(fetch));
+        if self.is_in_own_fetch() {
+            return boxed(self.answer_by_bypass(fetch));
         }
         let entry = match found {
             Ok(Some(entry)) => entry,
-            Ok(None) => return Either::Right(self.compute(None, fetch)),
-            Err(error) => return self.without_store(error, fetch),
+            Ok(None) => return Either::Right(self.lead_or_join(None, fetch)),
+            Err(error) => return self.on_store_unavailable(error, fetch),
         };
         let now = Timestamp::now();
-        if is_marker(&entry, now) {
+        if is_uncacheable_marker(&entry, now) {
             let marker = entry.meta().id;
             return match entry.meta().kind {
-                Kind::PassStore => Either::Right(self.local(Start::PassStore(marker), None, fetch)),
-                _ if !self.judge.heeds(entry.meta().codec) => Either::Right(self.compute(Some(entry), fetch)),
-                Kind::Pass | Kind::Value => aside(self.pass(marker, fetch)),
+                Kind::DoNotStore => Either::Right(self.lead_or_join_locally(LeadMode::DoNotStore(marker), None, fetch)),
+                _ if !self.policy.is_covered_by(entry.meta().audience) => {
+                    Either::Right(self.lead_or_join(Some(entry), fetch))
+                }
+                Kind::HitForPass | Kind::Value => boxed(self.hit_for_pass(marker, fetch)),
             };
         }
-        if self.waited
-            && entry.meta().answered >= self.asked
-            && let Some(answer) = self.judge.read(&entry, now)
+        if self.has_waited
+            && entry.meta().response_time >= self.requested_at
+            && let Some(answer) = self.policy.decode(&entry, now)
         {
-            return done(Round::Answer(answer, CacheVerdict::Coalesced));
+            return ready(RequestAttempt::Done(answer, CacheStatus::Coalesced));
         }
-        match self.judge.judge(&entry, now) {
-            Verdict::Serve => match self.judge.read(&entry, now) {
-                Some(answer) => done(Round::Answer(answer, of_stored(&entry, now))),
-                None => Either::Right(self.compute(Some(entry), fetch)),
+        match self.policy.evaluate(&entry, now) {
+            Reuse::Serve => match self.policy.decode(&entry, now) {
+                Some(answer) => ready(RequestAttempt::Done(answer, of_stored(&entry, now))),
+                None => Either::Right(self.lead_or_join(Some(entry), fetch)),
             },
-            Verdict::ServeAndRefresh => match self.judge.read(&entry, now) {
-                Some(answer) => aside(self.refresh(entry, answer, fetch)),
-                None => Either::Right(self.compute(Some(entry), fetch)),
+            Reuse::ServeAndRevalidate => match self.policy.decode(&entry, now) {
+                Some(answer) => boxed(self.refresh(entry, answer, fetch)),
+                None => Either::Right(self.lead_or_join(Some(entry), fetch)),
             },
-            Verdict::Validate | Verdict::Ignore | Verdict::Beneath => Either::Right(self.compute(Some(entry), fetch)),
-            Verdict::Decline => aside(self.answer_alone(fetch)),
+            Reuse::Revalidate | Reuse::Miss | Reuse::Redirect => Either::Right(self.lead_or_join(Some(entry), fetch)),
+            Reuse::Bypass => boxed(self.answer_by_bypass(fetch)),
         }
     }
 
     /// Opens the flight of the fleet, or joins it.
-    fn compute<'s>(&'s self, seen: Option<Entry>, fetch: BoxFetch<'a, R>) -> Aside<'s, 'a, R> {
-        match self.place.engine.flights.enter(&self.place.at, Scope::Fleet, seen.clone(), self.wanted(None)) {
-            Ok(join) => Box::pin(self.wait(join, fetch)),
-            Err(flight) => Box::pin(self.fly(flight, Start::Fleet { behind: false }, seen, fetch)),
+    fn lead_or_join<'s>(&'s self, seen: Option<Entry>, fetch: BoxFetch<'a, R>) -> SlowPath<'s, 'a, R> {
+        match self.resource.engine.flights.enter(
+            &self.resource.key,
+            Scope::Fleet,
+            seen.clone(),
+            self.join_criteria(None),
+        ) {
+            Entered::Wait(waiter) => Box::pin(self.wait_for_leader(waiter, fetch)),
+            Entered::Lead(flight) => {
+                Box::pin(self.lead(flight, LeadMode::Coordinated { background: false }, seen, fetch))
+            }
         }
     }
 
     /// Opens the flight of this process, or joins one that began after `since`.
-    fn local<'s>(&'s self, start: Start, since: Option<Timestamp>, fetch: BoxFetch<'a, R>) -> Aside<'s, 'a, R> {
-        match self.place.engine.flights.enter(&self.place.at, Scope::Local, None, self.wanted(since)) {
-            Ok(join) => Box::pin(self.wait_for_local(join, fetch)),
-            Err(flight) => Box::pin(self.fly(flight, start, None, fetch)),
+    fn lead_or_join_locally<'s>(
+        &'s self,
+        mode: LeadMode,
+        since: Option<Timestamp>,
+        fetch: BoxFetch<'a, R>,
+    ) -> SlowPath<'s, 'a, R> {
+        match self.resource.engine.flights.enter(&self.resource.key, Scope::Local, None, self.join_criteria(since)) {
+            Entered::Wait(waiter) => Box::pin(self.wait_for_local(waiter, fetch)),
+            Entered::Lead(flight) => Box::pin(self.lead(flight, mode, None, fetch)),
         }
     }
 
-    fn without_store<'s>(&'s self, error: StoreError, fetch: BoxFetch<'a, R>) -> Step<'s, 'a, R> {
-        match self.place.config.outage {
-            Outage::FailOpen => Either::Right(self.local(Start::Outage, None, fetch)),
-            Outage::FailClosed => done(self.refuse(Error::store_down(error.into()))),
+    fn on_store_unavailable<'s>(&'s self, error: StoreError, fetch: BoxFetch<'a, R>) -> Step<'s, 'a, R> {
+        match self.resource.config.on_store_failure {
+            StoreFailure::FailOpen => Either::Right(self.lead_or_join_locally(LeadMode::StoreDown, None, fetch)),
+            StoreFailure::FailClosed => ready(self.reject(Error::store_down(error.into()))),
         }
     }
 
-    /// Answers with the stale entry; if nobody refreshes it yet, this caller's fetch does, behind.
-    async fn refresh(&self, entry: Entry, answer: R, fetch: BoxFetch<'a, R>) -> Round<'a, R> {
-        if let Err(flight) =
-            self.place.engine.flights.enter(&self.place.at, Scope::Fleet, Some(entry.clone()), self.wanted(None))
-        {
-            let (mut own, within) = self.take_off(flight, Start::Fleet { behind: true }, Some(entry.clone()), fetch);
-            within.await;
-            // A scoped refresh has run in here, and if it succeeded its answer is the better one.
-            if let Ok(Landed::Own(answer, verdict)) = own.try_recv() {
-                return Round::Answer(answer, verdict);
+    /// Answers with the stale entry. If no refresh of it is in flight, this caller's fetch refreshes it in the
+    /// background.
+    async fn refresh(&self, entry: Entry, answer: R, fetch: BoxFetch<'a, R>) -> RequestAttempt<'a, R> {
+        if let Entered::Lead(flight) = self.resource.engine.flights.enter(
+            &self.resource.key,
+            Scope::Fleet,
+            Some(entry.clone()),
+            self.join_criteria(None),
+        ) {
+            let (mut result, inline) =
+                self.spawn_leader(flight, LeadMode::Coordinated { background: true }, Some(entry.clone()), fetch);
+            inline.await;
+            // A scoped refresh has run to its end here. If it succeeded, its result is better than the stale entry.
+            if let Ok(LeaderResult::Response(answer, status)) = result.try_recv() {
+                return RequestAttempt::Done(answer, status);
             }
         }
-        Round::Answer(answer, of_stored(&entry, Timestamp::now()))
+        RequestAttempt::Done(answer, of_stored(&entry, Timestamp::now()))
     }
 
-    /// Whether it asks for what its own task computes.
-    fn is_within(&self) -> bool {
-        self.leading.iter().any(|led| led.blocks(&self.place))
+    /// Reports whether the key is being fetched by this caller's own task.
+    fn is_in_own_fetch(&self) -> bool {
+        self.active_fetches.iter().any(|active| active.would_wait_on_itself(&self.resource))
     }
 
-    fn wanted(&self, since: Option<Timestamp>) -> Wanted {
-        Wanted { since, nested: !self.leading.is_empty(), under_way: self.newer.is_some() }
+    fn join_criteria(&self, since: Option<Timestamp>) -> JoinCriteria {
+        JoinCriteria { since, nested: !self.active_fetches.is_empty(), incomplete_only: self.newer.is_some() }
     }
 
-    fn servable(&self, entry: &Entry) -> bool {
-        matches!(self.judge.judge(entry, Timestamp::now()), Verdict::Serve | Verdict::ServeAndRefresh)
+    fn is_servable(&self, entry: &Entry) -> bool {
+        matches!(self.policy.evaluate(entry, Timestamp::now()), Reuse::Serve | Reuse::ServeAndRevalidate)
     }
 
-    /// Whether somebody else's head says that the answer for this caller is elsewhere.
-    fn is_elsewhere(&self, live: &Live) -> bool {
-        matches!(self.judge.share(live), Offer::Beneath(_))
+    /// Reports whether the shared response head redirects this caller.
+    fn redirects_elsewhere(&self, value: &SharedValue) -> bool {
+        matches!(self.policy.accept_shared(value), SharedReuse::Redirect(_))
     }
 
-    /// Whether the entry is there, but not for this caller.
-    fn declines(&self, entry: &Entry) -> bool {
-        self.judge.judge(entry, Timestamp::now()) == Verdict::Decline
+    /// Reports whether the entry is for other callers.
+    fn is_for_others(&self, entry: &Entry) -> bool {
+        self.policy.evaluate(entry, Timestamp::now()) == Reuse::Bypass
     }
 
-    /// Whether the entry is a marker that this caller makes a call of its own.
-    fn is_told_to_pass(&self, entry: &Entry) -> bool {
+    /// Reports whether the entry is a hit-for-pass marker for this caller.
+    fn must_pass(&self, entry: &Entry) -> bool {
         let meta = entry.meta();
-        meta.kind == Kind::Pass && is_marker(entry, Timestamp::now()) && self.judge.heeds(meta.codec)
+        meta.kind == Kind::HitForPass
+            && is_uncacheable_marker(entry, Timestamp::now())
+            && self.policy.is_covered_by(meta.audience)
     }
 
-    /// The entry as an answer, if it may stand in for one that failed.
-    fn forgiven(&self, entry: &Entry) -> Option<R> {
+    /// Decodes the entry, if it may replace a failed fetch (stale-if-error).
+    fn stale_if_error_answer(&self, entry: &Entry) -> Option<R> {
         let now = Timestamp::now();
-        self.judge.forgives(entry, now).then(|| self.judge.read(entry, now))?
+        self.policy.allows_stale_on_error(entry, now).then(|| self.policy.decode(entry, now))?
     }
 
-    /// The entry, of which the store has said that it stands, or no answer.
-    fn stale_or_refused(&self, standing: Option<Entry>, error: Error) -> Round<'a, R> {
-        match standing.and_then(|entry| self.forgiven(&entry)) {
-            Some(answer) => Round::Answer(answer, CacheVerdict::Stale),
-            None => self.refuse(error),
+    /// Answers with the confirmed stale entry if it may replace a failed fetch. Otherwise rejects the request.
+    fn stale_or_rejected(&self, stale: Option<Entry>, error: Error) -> RequestAttempt<'a, R> {
+        match stale.and_then(|entry| self.stale_if_error_answer(&entry)) {
+            Some(answer) => RequestAttempt::Done(answer, CacheStatus::Stale),
+            None => self.reject(error),
         }
     }
 
-    fn refuse(&self, error: Error) -> Round<'a, R> {
+    fn reject(&self, error: Error) -> RequestAttempt<'a, R> {
         if error.kind() == ErrorKind::Overloaded {
-            telemetry::shed(&self.place.engine.stats, &self.place.at, &error);
+            telemetry::overloaded(&self.resource.engine.stats, &self.resource.key, &error);
         }
-        Round::Answer(self.judge.refuse(error), CacheVerdict::Refused)
+        RequestAttempt::Done(self.policy.reject(error), CacheStatus::Rejected)
     }
 
-    /// A call under a pass marker: for this caller only, unless the answer turns out to be for everybody after all.
-    async fn pass(&self, marker: Token, fetch: BoxFetch<'a, R>) -> Round<'a, R> {
-        let (began, deadline) = (Timestamp::now(), clock::in_future(self.place.config.max_fetch));
+    /// Fetches under a hit-for-pass marker: for this caller only, unless the response turns out to be shareable after
+    /// all.
+    async fn hit_for_pass(&self, marker: Token, fetch: BoxFetch<'a, R>) -> RequestAttempt<'a, R> {
+        let (began, deadline) = (Timestamp::now(), clock::deadline_after(self.resource.config.fetch_timeout));
         let id = Token::unique(Inbox::unique());
-        let Head { own, share, end } = fetch(Turn::Pass { id, trail: self.trail.clone() }).await;
-        let answered = Timestamp::now();
-        if !matches!(end, End::Nothing) {
-            let place = self.place.clone();
-            self.place.engine.tasks.spawn(async move {
-                let ended = timeout_at(deadline, end.reached()).await;
-                if let (Ok(Ended::Payload(payload)), Share::Everybody(_, keep) | Share::AtEnd(_, keep)) = (ended, share)
+        let FetchHead { response, sharing, completion } =
+            fetch(FetchMode::HitForPass { id, redirects: self.redirects.clone() }).await;
+        let response_time = Timestamp::now();
+        if !matches!(completion, Completion::None) {
+            let resource = self.resource.clone();
+            self.resource.engine.tasks.spawn(async move {
+                let completed = timeout_at(deadline, completion.completed()).await;
+                if let (
+                    Ok(Completed::Payload(payload)),
+                    Shareability::Cacheable(_, store_as) | Shareability::CacheableAtEnd(_, store_as),
+                ) = (completed, sharing)
                 {
-                    let made = Made::new(id, (began, answered), keep, payload);
-                    let _ = place.fill(Right::Promote(marker), &made).await;
+                    let fill_set = FillSet::new(id, (began, response_time), store_as, payload);
+                    let _ = resource.fill(FillCondition::ReplaceMarker(marker), &fill_set).await;
                 }
             });
         }
-        Round::Answer(own, CacheVerdict::Bypassed)
+        RequestAttempt::Done(response, CacheStatus::Bypass)
     }
 
-    async fn answer_alone(&self, fetch: BoxFetch<'a, R>) -> Round<'a, R> {
-        let (answer, verdict) = self.alone(fetch).await;
-        Round::Answer(answer, verdict)
+    async fn answer_by_bypass(&self, fetch: BoxFetch<'a, R>) -> RequestAttempt<'a, R> {
+        let (answer, status) = self.bypass(fetch).await;
+        RequestAttempt::Done(answer, status)
     }
 
-    async fn alone(&self, fetch: BoxFetch<'a, R>) -> (R, CacheVerdict) {
-        (fetch(Turn::Alone).await.own, CacheVerdict::Bypassed)
+    async fn bypass(&self, fetch: BoxFetch<'a, R>) -> (R, CacheStatus) {
+        (fetch(FetchMode::Bypass).await.response, CacheStatus::Bypass)
     }
 }
 
-/// What an entry that is served as it is makes of an answer.
-fn of_stored(entry: &Entry, now: Timestamp) -> CacheVerdict {
-    if freshness(entry, now) == Freshness::Fresh { CacheVerdict::Hit } else { CacheVerdict::Stale }
+/// Returns the status of an answer from this entry.
+fn of_stored(entry: &Entry, now: Timestamp) -> CacheStatus {
+    if freshness(entry, now) == Freshness::Fresh { CacheStatus::Hit } else { CacheStatus::Stale }
 }
 
-/// So often a caller asks again, for instance because the one it waited for was cancelled, before it helps itself.
-const ROUNDS: usize = 64;
-/// Why somebody with a deadline gets no answer.
-pub(super) const LATE: &str = "the answer would come after the deadline";
+/// Maximum number of attempts (for example because each leader was cancelled) before the caller bypasses the cache.
+const MAX_ATTEMPTS: usize = 64;

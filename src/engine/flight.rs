@@ -1,85 +1,94 @@
-//! Who computes what in this process: one flight per address, joined by everybody who asks meanwhile.
+//! In-flight fetches of this process: one flight per cache key, joined by all concurrent callers.
 
 #[cfg(test)]
 mod schedules;
 
-use super::{
-    right::Made,
-    seam::{Class, Failure},
-    shared::{Shared, WeakShared},
-};
+use super::{fill_set::FillSet, frontend::Failure};
 use crate::{
     clock::Timestamp,
-    entry::{Entry, Live},
     error::Error,
-    key::Address,
+    key::CacheKey,
     policy::{Freshness, freshness},
-    store::StoreError,
-    sync::{Mutex, MutexGuard},
-    watch,
+    store::{
+        entry::{Audience, Entry, SharedValue},
+        error::StoreError,
+    },
+    sync::{
+        mutex::Mutex,
+        shared::{Shared, WeakShared},
+        watch,
+    },
 };
 use std::{
     collections::{HashMap, hash_map},
     future::Future,
-    sync::{Arc, PoisonError},
+    sync::Arc,
     time::Duration,
 };
 
-/// What has become of a flight. Everybody who joined sees the last state.
+/// The progress of a flight. Each waiter sees the latest state.
 #[derive(Clone)]
-pub(crate) enum State {
+pub(crate) enum Progress {
     Running,
-    /// Waits for a place in the bulkhead. Whoever asks within another computation does not wait with it: that one may
-    /// hold the place.
+    /// Waits for a `max_fallback_fetches` permit. Nested callers do not wait with it, because the enclosing fetch may
+    /// hold the permit.
     Queued,
-    /// An entry was there: each one judges it.
-    Found(Entry),
-    /// An entry that was made while they waited: for them it counts, however short its lifetime.
-    Filled(Arc<Made>),
-    /// Stale, but nothing newer came in time.
-    Stale(Entry),
-    /// The answer will be there at the end, but not for everybody who joined.
-    AtHead(Live),
-    /// A value of which no entry is made, or not yet.
-    Shared(Live),
-    /// The answer is for nobody else: each one of this class makes a call of its own, the others try again.
-    NotShared(Class),
-    /// It failed. The entry at hand still stands, for those who forgive.
+    /// The store had an entry. Each waiter evaluates it.
+    EntryFound(Entry),
+    /// An entry that was filled while the waiters waited. They accept it, however short its lifetime is.
+    Filled(Arc<FillSet>),
+    /// No newer entry came in time; the stale one may be served.
+    ServeStale(Entry),
+    /// The response head is there. The response will be shared at its end, but not with every waiter.
+    HeadersReady(SharedValue),
+    /// A value without an entry, or whose entry is not stored yet.
+    Shared(SharedValue),
+    /// The response is private. Each caller of this audience makes a call of its own; other callers try again.
+    Uncacheable(Audience),
+    /// The fetch failed. The entry is the confirmed stale one, for waiters that allow stale-if-error.
     Failed(Failure, Option<Entry>),
-    /// Given up: the next one may try.
-    Vacant,
-    /// Under the settings of whoever began it there is no answer, but perhaps the entry at hand, which still stands. Those
-    /// who joined ask again, under theirs.
-    Declined(Error, Option<Entry>),
+    /// The leader gave up: the next caller may lead.
+    Abandoned,
+    /// The settings of the leader's caller allow no answer except perhaps the confirmed stale entry. Each waiter tries
+    /// again under its own settings.
+    Refused(Error, Option<Entry>),
 }
 
-impl State {
-    fn is_under_way(&self) -> bool {
-        matches!(self, Self::Running | Self::Queued | Self::AtHead(_))
+impl Progress {
+    fn is_incomplete(&self) -> bool {
+        matches!(self, Self::Running | Self::Queued | Self::HeadersReady(_))
     }
 }
 
-/// Which computation is joined.
+/// The scope of a fetch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Scope {
-    /// The one that is coordinated through the store.
+    /// The fetch is coordinated through the store, across the fleet.
     Fleet,
-    /// The one of this process alone, when the store or another leader does not answer in time.
+    /// The fetch is for this process only, because the store or another leader does not answer in time.
     Local,
 }
 
-/// Which flights are good enough to be joined.
+/// The criteria for joining a flight.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Wanted {
-    /// Begun at that time or later.
+pub(crate) struct JoinCriteria {
+    /// The flight began at that time or later.
     pub(crate) since: Option<Timestamp>,
-    /// By somebody who asks within another computation.
+    /// The caller is nested in another fetch.
     pub(crate) nested: bool,
-    /// Not answered yet.
-    pub(crate) under_way: bool,
+    /// The flight has no response yet.
+    pub(crate) incomplete_only: bool,
 }
 
-/// The flights of one engine. Nothing stays in it beyond its flight.
+/// The result of entering a flight.
+pub(crate) enum Entered {
+    /// No matching flight: the caller opened one, and leads it.
+    Lead(Flight),
+    /// A flight in progress, which the caller joined.
+    Wait(Waiter),
+}
+
+/// The flights of one engine. The table keeps nothing of a flight that has ended.
 #[derive(Default)]
 pub(crate) struct Flights {
     tables: Mutex<Tables>,
@@ -87,98 +96,98 @@ pub(crate) struct Flights {
 
 #[derive(Default)]
 struct Tables {
-    fleet: HashMap<Address, Arc<Course>>,
-    local: HashMap<Address, Arc<Course>>,
-    /// By the first address that they read.
-    lookups: HashMap<Address, Listings>,
+    fleet: HashMap<CacheKey, Arc<FlightState>>,
+    local: HashMap<CacheKey, Arc<FlightState>>,
+    /// Lookups in flight, by the first cache key of their chain.
+    lookups: HashMap<CacheKey, Listings>,
     last_lookup: u64,
 }
 
-/// Entry by entry, as far as there are any.
+/// The entries, in the order of the cache keys.
 type Found = Result<Vec<Option<Entry>>, StoreError>;
 pub(crate) type Lookup = Shared<Found>;
 
-/// Lookups that begin at the same address, by the last one that they read. One at a time, as it is with most, takes no
-/// table.
+/// The lookups with the same first cache key, by their last one. A single lookup, the usual case, needs no table.
 #[derive(Default)]
 struct Listings {
     one: Option<Listing>,
-    more: HashMap<Address, Listing>,
+    more: HashMap<CacheKey, Listing>,
 }
 
-/// A read of the store that may be joined.
+/// A lookup that may be joined.
 struct Listing {
     number: u64,
-    began: Timestamp,
-    chain: Arc<[Address]>,
+    started_at: Timestamp,
+    chain: Arc<[CacheKey]>,
     lookup: WeakShared<Found>,
 }
 
-/// What a flight and those who joined it have in common.
-struct Course {
-    state: watch::Sender<State>,
-    began: Timestamp,
+/// The state shared by the leader and the waiters of a flight.
+struct FlightState {
+    state: watch::Sender<Progress>,
+    started_at: Timestamp,
     seen: Option<Entry>,
-    /// The entry at hand, once and for as long as the store says that it still stands.
-    stands: Mutex<Option<Entry>>,
+    /// The stale candidate: the stored entry that may be served if no newer one comes. Set once the store has confirmed
+    /// it, until the store has dropped it.
+    stale_candidate: Mutex<Option<Entry>>,
 }
 
-/// A place in a flight of somebody else.
-pub(crate) struct Join {
-    state: watch::Receiver<State>,
-    course: Arc<Course>,
+/// A waiter in the flight of another caller.
+pub(crate) struct Waiter {
+    state: watch::Receiver<Progress>,
+    flight_state: Arc<FlightState>,
     nested: bool,
 }
 
-/// A flight, seen by the caller that opened it: not one of those who wait.
-pub(crate) struct Watch(Arc<Course>);
+/// An observer of a flight for the caller that opened it. It does not count as a waiter.
+pub(crate) struct FlightObserver(Arc<FlightState>);
 
-impl Watch {
-    /// The entry at hand, if the store has said since that it still stands.
-    pub(crate) fn stands(&self) -> Option<Entry> {
-        lock(&self.0.stands).clone()
+impl FlightObserver {
+    /// Returns the stale candidate, if the store has confirmed it.
+    pub(crate) fn stale_candidate(&self) -> Option<Entry> {
+        self.0.stale_candidate.lock().clone()
     }
 }
 
-impl Join {
-    /// What was at hand when the flight began. It may be gone by now.
+impl Waiter {
+    /// Returns the entry that was stored when the flight began. It may have been dropped since.
     pub(crate) fn seen(&self) -> Option<&Entry> {
-        self.course.seen.as_ref()
+        self.flight_state.seen.as_ref()
     }
 
-    /// The entry at hand, if the store has said since that it still stands.
-    pub(crate) fn stands(&self) -> Option<Entry> {
-        lock(&self.course.stands).clone()
+    /// Returns the stale candidate, if the store has confirmed it.
+    pub(crate) fn stale_candidate(&self) -> Option<Entry> {
+        self.flight_state.stale_candidate.lock().clone()
     }
 
-    /// How many wait for it, this one included.
-    pub(crate) fn crowd(&self) -> usize {
-        self.course.state.receiver_count()
+    /// Returns the number of waiters, this one included.
+    pub(crate) fn waiter_count(&self) -> usize {
+        self.flight_state.state.receiver_count()
     }
 
-    /// Whether it waits for a place in the bulkhead.
+    /// Reports whether the flight waits for a `max_fallback_fetches` permit.
     pub(crate) fn is_queued(&self) -> bool {
-        self.course.is_queued()
+        self.flight_state.is_queued()
     }
 
-    /// Whether there is an answer already.
-    pub(crate) fn has_landed(&self) -> bool {
-        !self.course.state.is(State::is_under_way)
+    /// Reports whether the flight has a result.
+    pub(crate) fn is_complete(&self) -> bool {
+        !self.flight_state.state.is(Progress::is_incomplete)
     }
 
-    /// When it ends, if it takes as long as the last time.
-    pub(crate) fn expected(&self) -> Option<Timestamp> {
-        self.seen().map(|entry| self.course.began.after(entry.meta().cost))
+    /// Returns when the flight will end if it takes as long as the last fetch.
+    pub(crate) fn expected_end(&self) -> Option<Timestamp> {
+        self.seen().map(|entry| self.flight_state.started_at.after(entry.meta().cost))
     }
 
-    /// The first state that is an answer, or a reason not to wait. `is_elsewhere`: whether a head says that the answer of
-    /// whoever waits is elsewhere.
-    pub(crate) async fn landed(&self, is_elsewhere: impl Fn(&Live) -> bool) -> State {
+    /// Waits for the first state that is a result, or a reason not to wait. `is_elsewhere` reports whether a response
+    /// head redirects this waiter.
+    pub(crate) async fn outcome(&self, is_elsewhere: impl Fn(&SharedValue) -> bool) -> Progress {
         let nested = self.nested;
-        let is_over = |state: &State| match state {
-            State::Running => false,
-            State::AtHead(live) => is_elsewhere(live),
-            State::Queued => nested,
+        let is_over = |state: &Progress| match state {
+            Progress::Running => false,
+            Progress::HeadersReady(value) => is_elsewhere(value),
+            Progress::Queued => nested,
             _ => true,
         };
         self.state.wait_for(is_over).await
@@ -186,87 +195,86 @@ impl Join {
 }
 
 impl Flights {
-    /// Joins the flight if it is good enough, or begins one in its place.
+    /// Joins the flight if it meets the criteria. Otherwise opens a new one in its place.
     pub(crate) fn enter(
         self: &Arc<Self>,
-        at: &Address,
+        key: &CacheKey,
         scope: Scope,
         seen: Option<Entry>,
-        wanted: Wanted,
-    ) -> Result<Join, Flight> {
-        let mut tables = self.lock();
-        let place = match tables.of(scope).entry(at.clone()) {
-            hash_map::Entry::Occupied(flown) if flown.get().suits(wanted) => return Ok(flown.get().join(wanted)),
-            place => place,
+        criteria: JoinCriteria,
+    ) -> Entered {
+        let mut tables = self.tables.lock();
+        let slot = match tables.of(scope).entry(key.clone()) {
+            hash_map::Entry::Occupied(listed) if listed.get().matches(criteria) => {
+                return Entered::Wait(listed.get().join(criteria));
+            }
+            slot => slot,
         };
-        let (state, began, stands) = (watch::Sender::new(State::Running), Timestamp::now(), Mutex::default());
-        let course = Arc::new(Course { state, began, seen, stands });
-        place.insert_entry(course.clone());
-        Err(Flight { flights: self.clone(), at: at.clone(), course })
+        let (state, started_at, stale_candidate) =
+            (watch::Sender::new(Progress::Running), Timestamp::now(), Mutex::default());
+        let flight_state = Arc::new(FlightState { state, started_at, seen, stale_candidate });
+        slot.insert_entry(flight_state.clone());
+        Entered::Lead(Flight { flights: self.clone(), key: key.clone(), flight_state })
     }
 
-    /// Joins the flight if there is one.
-    pub(crate) fn join(&self, at: &Address, wanted: Wanted) -> Option<Join> {
-        self.lock().fleet.get(at).filter(|course| course.suits(wanted)).map(|course| course.join(wanted))
+    /// Joins the flight if there is one that meets the criteria.
+    pub(crate) fn join(&self, key: &CacheKey, criteria: JoinCriteria) -> Option<Waiter> {
+        self.tables
+            .lock()
+            .fleet
+            .get(key)
+            .filter(|flight_state| flight_state.matches(criteria))
+            .map(|flight_state| flight_state.join(criteria))
     }
 
-    /// Shares one read of the store, of an entry and what is likely to be found beneath it, among those who ask while it
-    /// is under way. It belongs to those who await it, and ends with the last of them. One that has taken `limit` is not
-    /// joined any more: its answer may never come, and as long as somebody waits for it, nobody would ask again.
+    /// Shares one read of the store among concurrent callers: of an entry, and of the entries it probably redirects to.
+    /// The read ends when its last caller is dropped. A read that has taken `limit` is not joined any more: its reply
+    /// may never come, and while callers joined it, none would ask again.
     pub(crate) fn look_up(
         self: &Arc<Self>,
-        chain: &Arc<[Address]>,
+        chain: &Arc<[CacheKey]>,
         limit: Duration,
         read: impl Future<Output = Found> + Send + 'static,
     ) -> Lookup {
         let (Some(first), Some(last)) = (chain.first(), chain.last()) else { return Shared::new(read) };
-        let began = Timestamp::now();
-        let mut tables = self.lock();
+        let started_at = Timestamp::now();
+        let mut tables = self.tables.lock();
         tables.last_lookup += 1;
         let number = tables.last_lookup;
         let listings = tables.lookups.entry(first.clone()).or_default();
-        let suits = |listing: &&mut Listing| listing.chain == *chain && began.since(listing.began) < limit;
+        let suits = |listing: &&mut Listing| listing.chain == *chain && started_at.since(listing.started_at) < limit;
         if let Some(lookup) = listings.get_mut(last).filter(suits).and_then(|listing| listing.lookup.upgrade()) {
             return lookup;
         }
-        // Made here and not in the future, which may be dropped before it is polled.
+        // Created here, because the future may be dropped before it is polled.
         let listed = Listed { flights: self.clone(), chain: chain.clone(), number };
         let lookup = Shared::new(async move {
             let found = read.await;
-            drop(listed); // before anybody sees the answer: whoever asks later reads again
+            drop(listed); // before the answer is visible, so that later callers read again
             found
         });
-        listings.insert(last, Listing { number, began, chain: chain.clone(), lookup: lookup.downgrade() });
+        listings.insert(last, Listing { number, started_at, chain: chain.clone(), lookup: lookup.downgrade() });
         lookup
     }
 
-    /// Nobody joins any more what began before now. What the store is not asked about is found by memory, so nor what is
-    /// beneath.
-    pub(crate) fn forget(&self, at: &Address) {
-        let mut tables = self.lock();
-        tables.fleet.remove(at);
-        tables.local.retain(|local, _| !at.covers(local));
-        tables.lookups.remove(at);
+    /// Makes sure that no caller joins a flight or lookup that began before now. Local flights of the variants are
+    /// removed too, because without the store they are reached through remembered redirects.
+    pub(crate) fn forget(&self, key: &CacheKey) {
+        let mut tables = self.tables.lock();
+        tables.fleet.remove(key);
+        tables.local.retain(|local, _| !key.covers(local));
+        tables.lookups.remove(key);
     }
 
-    /// How many flights there are.
+    /// Returns the number of flights and lookups.
     pub(crate) fn len(&self) -> usize {
-        let tables = self.lock();
+        let tables = self.tables.lock();
         tables.fleet.len() + tables.local.len() + tables.lookups.values().map(Listings::len).sum::<usize>()
     }
-
-    fn lock(&self) -> MutexGuard<'_, Tables> {
-        lock(&self.tables)
-    }
-}
-
-/// Nothing in here panics while it holds a lock.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Tables {
-    fn of(&mut self, scope: Scope) -> &mut HashMap<Address, Arc<Course>> {
+    fn of(&mut self, scope: Scope) -> &mut HashMap<CacheKey, Arc<FlightState>> {
         match scope {
             Scope::Fleet => &mut self.fleet,
             Scope::Local => &mut self.local,
@@ -274,122 +282,124 @@ impl Tables {
     }
 }
 
-impl Course {
-    fn join(self: &Arc<Self>, wanted: Wanted) -> Join {
-        Join { state: self.state.subscribe(), course: self.clone(), nested: wanted.nested }
+impl FlightState {
+    fn join(self: &Arc<Self>, criteria: JoinCriteria) -> Waiter {
+        Waiter { state: self.state.subscribe(), flight_state: self.clone(), nested: criteria.nested }
     }
 
-    fn suits(&self, wanted: Wanted) -> bool {
-        let too_early = wanted.since.is_some_and(|since| self.began < since);
-        let holds_up = wanted.nested && self.is_queued();
-        let too_late = wanted.under_way && !self.state.is(State::is_under_way);
-        !(too_early || holds_up || too_late || self.is_outlived())
+    fn matches(&self, criteria: JoinCriteria) -> bool {
+        let too_early = criteria.since.is_some_and(|since| self.started_at < since);
+        let would_block = criteria.nested && self.is_queued();
+        let too_late = criteria.incomplete_only && !self.state.is(Progress::is_incomplete);
+        !(too_early || would_block || too_late || self.is_outdated())
     }
 
-    /// Whether its entry has ended while it is still being filled: of no use to those who come now.
-    fn is_outlived(&self) -> bool {
+    /// Reports whether the filled entry has expired while the flight is still listed: it is of no use to new callers.
+    fn is_outdated(&self) -> bool {
         let now = Timestamp::now();
-        self.state.is(|state| matches!(state, State::Filled(made) if freshness(&made.entry, now) != Freshness::Fresh))
+        self.state.is(
+            |state| matches!(state, Progress::Filled(fill_set) if freshness(&fill_set.entry, now) != Freshness::Fresh),
+        )
     }
 
     fn is_queued(&self) -> bool {
-        self.state.is(|state| matches!(state, State::Queued))
+        self.state.is(|state| matches!(state, Progress::Queued))
     }
 }
 
-/// A flight, held by whoever drives it. Dropped at any await it leaves the map and lets the next one try.
+/// A flight, held by its leader. On drop, at any await, it leaves the table and lets the next caller lead.
 pub(crate) struct Flight {
     flights: Arc<Flights>,
-    at: Address,
-    course: Arc<Course>,
+    key: CacheKey,
+    flight_state: Arc<FlightState>,
 }
 
 impl Flight {
-    /// Tells those who joined; later ones join as well and are told the same.
-    pub(crate) fn announce(&self, state: State) {
-        self.course.state.send_replace(state);
+    /// Publishes the state. Callers that join later see it as well.
+    pub(crate) fn publish(&self, state: Progress) {
+        self.flight_state.state.send_replace(state);
     }
 
-    /// Leaves the map and tells those who joined.
-    pub(crate) fn land(&self, state: State) {
-        self.detach();
-        self.announce(state);
+    /// Leaves the table and publishes the result.
+    pub(crate) fn complete(&self, state: Progress) {
+        self.unlist();
+        self.publish(state);
     }
 
-    /// Leaves the map: those who joined stay, nobody new does.
-    pub(crate) fn detach(&self) {
-        let mut tables = self.flights.lock();
+    /// Leaves the table: the waiters stay, and no other caller joins.
+    pub(crate) fn unlist(&self) {
+        let mut tables = self.flights.tables.lock();
         for scope in [Scope::Fleet, Scope::Local] {
             let table = tables.of(scope);
-            if table.get(&self.at).is_some_and(|course| Arc::ptr_eq(course, &self.course)) {
-                table.remove(&self.at);
+            if table.get(&self.key).is_some_and(|flight_state| Arc::ptr_eq(flight_state, &self.flight_state)) {
+                table.remove(&self.key);
             }
         }
     }
 
-    /// What the store said of the entry at hand.
-    pub(crate) fn stands(&self, entry: Option<Entry>) {
-        *lock(&self.course.stands) = entry;
+    /// Sets the stale candidate that the store has confirmed, or none.
+    pub(crate) fn set_stale_candidate(&self, entry: Option<Entry>) {
+        *self.flight_state.stale_candidate.lock() = entry;
     }
 
-    /// The entry at hand, if the store has said that it still stands.
-    pub(crate) fn standing(&self) -> Option<Entry> {
-        lock(&self.course.stands).clone()
+    /// Returns the stale candidate, if the store has confirmed it.
+    pub(crate) fn stale_candidate(&self) -> Option<Entry> {
+        self.flight_state.stale_candidate.lock().clone()
     }
 
-    /// What is seen of this very flight without a place in it.
-    pub(crate) fn watch(&self) -> Watch {
-        Watch(self.course.clone())
+    /// Returns an observer, which does not count as a waiter.
+    pub(crate) fn observe(&self) -> FlightObserver {
+        FlightObserver(self.flight_state.clone())
     }
 
-    /// The key was invalidated: nobody joins any more what this process began before, lookups and other flights included.
-    pub(crate) fn gone(&self) {
-        self.stands(None);
-        self.flights.forget(&self.at);
+    /// Handles an invalidation of the key: no caller joins a flight or lookup that this process began before.
+    pub(crate) fn invalidated(&self) {
+        self.set_stale_candidate(None);
+        self.flights.forget(&self.key);
     }
 
-    /// Becomes the local flight of its address, or joins the one that there is if it is good enough. Leaves the fleet:
-    /// whoever asks later asks the store first.
-    pub(crate) fn go_local(&self, wanted: Wanted) -> Option<Join> {
-        self.detach();
-        let mut tables = self.flights.lock();
-        match tables.local.get(&self.at) {
-            Some(course) if course.suits(wanted) => Some(course.join(wanted)),
+    /// Becomes the local flight of its cache key, or joins the existing one if that meets the criteria. Leaves the
+    /// table of the fleet, so that later callers ask the store first.
+    pub(crate) fn go_local(&self, criteria: JoinCriteria) -> Option<Waiter> {
+        self.unlist();
+        let mut tables = self.flights.tables.lock();
+        match tables.local.get(&self.key) {
+            Some(flight_state) if flight_state.matches(criteria) => Some(flight_state.join(criteria)),
             _ => {
-                tables.local.insert(self.at.clone(), self.course.clone());
+                tables.local.insert(self.key.clone(), self.flight_state.clone());
                 None
             }
         }
     }
 
-    pub(crate) fn began(&self) -> Timestamp {
-        self.course.began
+    pub(crate) fn started_at(&self) -> Timestamp {
+        self.flight_state.started_at
     }
 }
 
 impl Drop for Flight {
     fn drop(&mut self) {
-        self.detach();
-        self.course.state.send_if_modified(|state| {
-            let under_way = state.is_under_way();
-            if under_way {
-                *state = State::Vacant;
+        self.unlist();
+        self.flight_state.state.send_if_modified(|state| {
+            let is_incomplete = state.is_incomplete();
+            if is_incomplete {
+                *state = Progress::Abandoned;
             }
-            under_way
+            is_incomplete
         });
     }
 }
 
 impl Listings {
-    fn get_mut(&mut self, last: &Address) -> Option<&mut Listing> {
+    fn get_mut(&mut self, last: &CacheKey) -> Option<&mut Listing> {
         match self.one.as_ref().is_some_and(|one| one.chain.last() == Some(last)) {
             true => self.one.as_mut(),
             false => self.more.get_mut(last),
         }
     }
 
-    /// In place of the one that reads the same address last.
-    fn insert(&mut self, last: &Address, listing: Listing) {
+    /// Inserts the lookup in place of one with the same last cache key.
+    fn insert(&mut self, last: &CacheKey, listing: Listing) {
         if let Some(listed) = self.get_mut(last) {
             *listed = listing;
         } else if self.one.is_none() {
@@ -399,7 +409,7 @@ impl Listings {
         }
     }
 
-    fn remove(&mut self, last: &Address, number: u64) {
+    fn remove(&mut self, last: &CacheKey, number: u64) {
         if self.one.as_ref().is_some_and(|one| one.number == number) {
             self.one = None;
         } else if self.more.get(last).is_some_and(|listing| listing.number == number) {
@@ -412,17 +422,17 @@ impl Listings {
     }
 }
 
-/// A lookup's place in the map.
+/// The entry of a lookup in the table, removed on drop.
 struct Listed {
     flights: Arc<Flights>,
-    chain: Arc<[Address]>,
+    chain: Arc<[CacheKey]>,
     number: u64,
 }
 
 impl Drop for Listed {
     fn drop(&mut self) {
         let (Some(first), Some(last)) = (self.chain.first(), self.chain.last()) else { return };
-        let mut tables = self.flights.lock();
+        let mut tables = self.flights.tables.lock();
         let Some((first, mut listings)) = tables.lookups.remove_entry(first) else { return };
         listings.remove(last, self.number);
         if listings.len() > 0 {

@@ -1,13 +1,14 @@
-//! Invalidations: acknowledged, or made up for behind; and sent again when the store may have forgotten them.
+//! Invalidations: acknowledged, or retried in the background, and sent again when the store may have lost them.
 
-use super::{Engine, Place};
+use super::{Engine, resource::Resource};
 use crate::{
     backoff,
     clock::{self, Timestamp},
     config::Config,
     error::{Error, ErrorKind},
-    key::Address,
-    store::StoreError,
+    key::CacheKey,
+    store::error::StoreError,
+    sync::mutex::Mutex,
     telemetry,
 };
 use futures_util::{StreamExt, stream};
@@ -15,7 +16,7 @@ use std::{
     collections::{HashMap, VecDeque},
     mem,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{
             AtomicI64, AtomicU64,
             Ordering::{AcqRel, Acquire, Relaxed},
@@ -25,42 +26,42 @@ use std::{
 };
 use tokio::sync::oneshot;
 
-/// The invalidations of one engine that are not done with.
+/// The invalidations of one engine that are not finished.
 #[derive(Default)]
-pub(super) struct Invalidations {
-    /// What is made up for, and how many invalidations of it have failed.
-    made_up_for: Mutex<HashMap<Address, u64>>,
-    /// What was acknowledged lately, oldest first.
-    recent: Mutex<VecDeque<Recent>>,
-    /// The [epoch](crate::Store::epoch) of the store in which it has been caught up with,
+pub(super) struct PendingInvalidations {
+    /// Cache keys whose invalidation is retried, with the number of invalidations that have failed.
+    retrying: Mutex<HashMap<CacheKey, u64>>,
+    /// Invalidations that were acknowledged recently, oldest first.
+    recent: Mutex<VecDeque<Acknowledged>>,
+    /// The [epoch](crate::Store::epoch) of the store up to which lost invalidations have been sent again.
     epoch: AtomicU64,
-    /// and when the last question was asked that was answered in it.
-    heard: AtomicI64,
+    /// Send time of the last operation that was answered in that epoch.
+    last_answer: AtomicI64,
 }
 
-/// Not a [`Place`], which would keep its engine alive.
-struct Recent {
+/// A recent invalidation. Not a [`Resource`], which would keep its engine alive.
+struct Acknowledged {
     when: Timestamp,
-    /// Of the store that acknowledged it.
+    /// The epoch of the store that acknowledged it.
     epoch: u64,
     config: Arc<Config>,
-    at: Address,
+    key: CacheKey,
 }
 
-impl Place {
-    /// Drops entry and lease. What this engine had begun before is not joined by anybody who asks after it.
+impl Resource {
+    /// Drops entry and lease. Requests made afterwards join no flight or lookup that this engine had begun before.
     ///
-    /// The work is done in a task: a caller that goes away does not undo it. If the store does not acknowledge, it is
-    /// tried again behind, for a while.
+    /// Cancel safe: the work is done in a task, which continues when the caller is dropped. If the store does not
+    /// acknowledge, the task tries again in the background for about ten seconds.
     pub(crate) async fn invalidate(self) -> Result<(), Error> {
         let tasks = self.engine.tasks.clone();
         let (acknowledge, acknowledged) = oneshot::channel();
         tasks.spawn(async move {
-            let answer = self.forgotten().await;
+            let answer = self.drop_everywhere().await;
             let failed = answer.is_err();
             let _ = acknowledge.send(answer);
             if failed {
-                self.make_up_for_it().await;
+                self.retry_in_background().await;
             }
         });
         let lost = |source| Error::with_source(ErrorKind::Store, "the invalidation was not acknowledged", source);
@@ -71,15 +72,17 @@ impl Place {
         }
     }
 
-    /// Tries again for about ten seconds after the last invalidation of the address that failed; one task does so.
-    async fn make_up_for_it(&self) {
-        let Some(listed) = MadeUpFor::list(self) else { return };
-        let (mut attempt, mut failed) = (0, listed.failed());
+    /// Tries again for about ten seconds after the last failed invalidation of the cache key. One task does so per
+    /// cache key.
+    async fn retry_in_background(&self) {
+        let Some(retry) = RetryEntry::claim(self) else { return };
+        let (mut attempt, mut failed) = (0, retry.failed());
         while attempt < INVALIDATE_ATTEMPTS {
-            tokio::time::sleep(backoff::poll(attempt, false, clock::draw())).await;
-            let answer = self.forgotten().await;
-            match listed.failed() {
-                // An attempt that was under way when another one failed may have been done before that.
+            tokio::time::sleep(backoff::poll(attempt, false, clock::random_unit())).await;
+            let answer = self.drop_everywhere().await;
+            match retry.failed() {
+                // If a later invalidation has failed, start over: the store may have executed this attempt before the
+                // later one was requested.
                 now if now != failed => (attempt, failed) = (0, now),
                 _ if answer.is_ok() => return,
                 _ => attempt += 1,
@@ -87,104 +90,98 @@ impl Place {
         }
     }
 
-    async fn forgotten(&self) -> Result<(), StoreError> {
+    async fn drop_everywhere(&self) -> Result<(), StoreError> {
         let answer = self.drop_entry().await;
-        // After the store: what began before it did may have read the old entry.
-        for schema in self.at.neighbours() {
-            let at = self.at.in_schema(schema);
-            self.engine.flights.forget(&at);
-            self.engine.known.forget(&at);
-            self.engine.forget_copies(&at);
+        // After the store has dropped the entry: a read that began before may have returned the old one.
+        for version in self.key.adjacent_schemas() {
+            let key = self.key.in_schema(version);
+            self.engine.flights.forget(&key);
+            self.engine.redirect_cache.forget(&key);
+            self.engine.forget_copies(&key);
         }
         if answer.is_ok() {
-            self.engine.dropped.remember(&self.at);
+            self.engine.dropped.remember(&self.key);
             self.remember();
         }
         answer
     }
 
-    /// Takes note of what was acknowledged just now.
+    /// Remembers an invalidation that was just acknowledged.
     fn remember(&self) {
         let (now, invalidations) = (Timestamp::now(), &self.engine.invalidations);
-        let mut recent = lock(&invalidations.recent);
-        while recent.len() >= MOST_RECENT || recent.front().is_some_and(|oldest| now.since(oldest.when) > RECENT) {
+        let mut recent = invalidations.recent.lock();
+        while recent.len() >= MAX_RECENT || recent.front().is_some_and(|oldest| now.since(oldest.when) > RECENT) {
             recent.pop_front();
         }
         let epoch = self.engine.store.epoch();
-        recent.push_back(Recent { when: now, epoch, config: self.config.clone(), at: self.at.clone() });
+        recent.push_back(Acknowledged { when: now, epoch, config: self.config.clone(), key: self.key.clone() });
     }
 }
 
 impl Engine {
-    /// The store has answered what it was asked then. If it has another epoch than before, it sends again, behind, what
-    /// was acknowledged in the last seconds before it fell silent: however long that was, they may be lost.
-    pub(super) fn catch_up(self: &Arc<Self>, asked: Timestamp) {
+    /// Handles an answer of the store to an operation that was sent at `sent_at`. If the epoch has changed, sends
+    /// recent invalidations again in the background: all that were acknowledged in the last seconds before the store
+    /// fell silent. They may be lost, however long the silence was.
+    pub(super) fn replay_after_reconnect(self: &Arc<Self>, sent_at: Timestamp) {
         let (epoch, invalidations) = (self.store.epoch(), &self.invalidations);
         if invalidations.epoch.load(Acquire) == epoch {
-            return invalidations.heard.store(asked.as_micros(), Relaxed);
+            return invalidations.last_answer.store(sent_at.as_micros(), Relaxed);
         }
-        let heard = Timestamp::from_micros(invalidations.heard.load(Relaxed)); // before others may write it anew
+        let last_answer = Timestamp::from_micros(invalidations.last_answer.load(Relaxed)); // before a concurrent call overwrites it
         if invalidations.epoch.swap(epoch, AcqRel) == epoch {
             return;
         }
-        let mut recent = lock(&invalidations.recent);
-        // Acknowledged again, they are remembered anew.
-        let (lost, kept): (VecDeque<_>, _) = mem::take(&mut *recent).into_iter().partition(|one| one.epoch != epoch);
+        let mut recent = invalidations.recent.lock();
+        // The lost invalidations are remembered again when they are acknowledged again.
+        let (lost, kept): (VecDeque<_>, _) =
+            mem::take(&mut *recent).into_iter().partition(|entry| entry.epoch != epoch);
         *recent = kept;
         drop(recent);
         let recent: Vec<_> = lost
             .into_iter()
-            .filter(|lost| heard.since(lost.when) <= RECENT)
-            .map(|Recent { config, at, .. }| Place { engine: self.clone(), config, at, deadline: None })
+            .filter(|lost| last_answer.since(lost.when) <= RECENT)
+            .map(|Acknowledged { config, key, .. }| Resource { engine: self.clone(), config, key, deadline: None })
             .collect();
         if recent.is_empty() {
             return;
         }
-        telemetry::sent_again(&recent[0].at, recent.len());
-        self.tasks.spawn(stream::iter(recent).for_each_concurrent(AT_ONCE, async |place| {
-            if place.forgotten().await.is_err() {
-                place.make_up_for_it().await;
+        telemetry::replaying_invalidations(&recent[0].key, recent.len());
+        self.tasks.spawn(stream::iter(recent).for_each_concurrent(MAX_CONCURRENT, async |resource| {
+            if resource.drop_everywhere().await.is_err() {
+                resource.retry_in_background().await;
             }
         }));
     }
 }
 
-/// An address among those that are invalidated again behind; until it is dropped, whatever ends the task.
-struct MadeUpFor<'a>(&'a Place);
+/// The claim of one task to retry the invalidation of a cache key. Released on drop, however the task ends.
+struct RetryEntry<'a>(&'a Resource);
 
-impl<'a> MadeUpFor<'a> {
-    /// Counts a failure. `None` if the address is listed already.
-    fn list(place: &'a Place) -> Option<Self> {
-        let mut table = Self::table(place);
-        let failed = table.entry(place.at.clone()).or_default();
+impl<'a> RetryEntry<'a> {
+    /// Counts a failure. `None` if another task retries the cache key already.
+    fn claim(resource: &'a Resource) -> Option<Self> {
+        let mut table = resource.engine.invalidations.retrying.lock();
+        let failed = table.entry(resource.key.clone()).or_default();
         *failed += 1;
-        (*failed == 1).then(|| Self(place))
+        (*failed == 1).then(|| Self(resource))
     }
 
     fn failed(&self) -> u64 {
-        Self::table(self.0).get(&self.0.at).copied().unwrap_or_default()
-    }
-
-    fn table(place: &Place) -> MutexGuard<'_, HashMap<Address, u64>> {
-        lock(&place.engine.invalidations.made_up_for)
+        self.0.engine.invalidations.retrying.lock().get(&self.0.key).copied().unwrap_or_default()
     }
 }
 
-impl Drop for MadeUpFor<'_> {
+impl Drop for RetryEntry<'_> {
     fn drop(&mut self) {
-        Self::table(self.0).remove(&self.0.at);
+        self.0.engine.invalidations.retrying.lock().remove(&self.0.key);
     }
 }
 
-/// Nothing in here panics while it holds a lock.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// About ten seconds.
+/// Maximum number of retries, about ten seconds.
 const INVALIDATE_ATTEMPTS: u32 = 24;
-/// For so long, and so many, acknowledged invalidations are remembered.
+/// Maximum age of a remembered invalidation.
 const RECENT: Duration = Duration::from_secs(10);
-const MOST_RECENT: usize = 10_000;
-/// So many are sent again at a time.
-const AT_ONCE: usize = 64;
+/// Maximum number of remembered invalidations.
+const MAX_RECENT: usize = 10_000;
+/// Maximum number of invalidations that are sent again concurrently.
+const MAX_CONCURRENT: usize = 64;

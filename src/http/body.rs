@@ -1,6 +1,7 @@
-//! Bodies: stored, growing while they are collected, or the origin's own.
+//! Response bodies: stored, being collected, or streamed from the origin.
 
-use crate::{engine::Ended, entry::Payload, error::BoxError};
+use crate::sync::mutex::Mutex;
+pub(crate) use crate::{engine::frontend::Completed, error::BoxError, store::entry::Payload};
 use bytes::{Buf, Bytes, BytesMut};
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
@@ -9,7 +10,7 @@ use std::{
     fmt,
     future::poll_fn,
     pin::Pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     task::{Context, Poll, Waker, ready},
     thread,
     time::Duration,
@@ -17,11 +18,11 @@ use std::{
 use tokio::{sync::oneshot, time::timeout};
 
 pin_project! {
-    /// The body of every response behind the guard: from the cache, still being collected, or the origin's own `B`.
+    /// The body of every response of the HTTP layer: stored, being collected, or streamed from the origin (`B`).
     ///
-    /// Data is always [`Bytes`]; stored bytes are shared, not copied. An error of the origin's body, or one that says
-    /// that it broke off while others were reading it too, is a [`BoxError`].
-    pub struct GuardBody<B> {
+    /// Data is always [`Bytes`]; stored bytes are shared, not copied. An error is a [`BoxError`]: the origin's own, or
+    /// the notice that a shared body was truncated.
+    pub struct CacheBody<B> {
         #[pin]
         source: Source<B>,
     }
@@ -31,13 +32,13 @@ pin_project! {
     #[project = SourceProj]
     enum Source<B> {
         Stored { bytes: Bytes },
-        Growing { reader: Reader, rest: Option<oneshot::Receiver<Pin<Box<B>>>> },
+        Shared { reader: Reader, rest: Option<oneshot::Receiver<Pin<Box<B>>>> },
         Rest { body: Pin<Box<B>> },
         Origin { #[pin] body: B },
     }
 }
 
-impl<B> GuardBody<B> {
+impl<B> CacheBody<B> {
     pub(super) fn stored(bytes: Bytes) -> Self {
         Self { source: Source::Stored { bytes } }
     }
@@ -46,13 +47,13 @@ impl<B> GuardBody<B> {
         Self { source: Source::Origin { body } }
     }
 
-    /// Reads what is being collected from the beginning on.
-    pub(super) fn growing(body: &Arc<Growing>) -> Self {
-        Self { source: Source::Growing { reader: body.reader(), rest: None } }
+    /// Returns a body that reads a collected body from its beginning.
+    pub(super) fn shared(body: &Arc<SharedBody>) -> Self {
+        Self { source: Source::Shared { reader: body.reader(), rest: None } }
     }
 }
 
-impl<B: Body<Error: Into<BoxError>>> Body for GuardBody<B> {
+impl<B: Body<Error: Into<BoxError>>> Body for CacheBody<B> {
     type Data = Bytes;
     type Error = BoxError;
 
@@ -65,19 +66,20 @@ impl<B: Body<Error: Into<BoxError>>> Body for GuardBody<B> {
             }
             SourceProj::Origin { body } => ready!(body.poll_frame(cx)),
             SourceProj::Rest { body } => ready!(body.as_mut().poll_frame(cx)),
-            SourceProj::Growing { reader, rest } => match (ready!(reader.poll_chunk(cx)), rest) {
+            SourceProj::Shared { reader, rest } => match (ready!(reader.poll_chunk(cx)), rest) {
                 (Ok(chunk), _) => return Poll::Ready(Some(Ok(Frame::data(chunk)))),
-                (Err(End::Complete), _) => return Poll::Ready(None),
-                // Too large to be collected, or too slow: the rest comes from the origin directly, with its back-pressure.
-                (Err(End::HandedOver), Some(rest)) => match ready!(Pin::new(rest).poll(cx)) {
+                (Err(BodyEnd::Complete), _) => return Poll::Ready(None),
+                // Too large or too slow to be collected: the rest comes from the origin directly, with its
+                // back-pressure.
+                (Err(BodyEnd::HandedOff), Some(rest)) => match ready!(Pin::new(rest).poll(cx)) {
                     Ok(mut body) => {
                         let frame = body.as_mut().poll_frame(cx);
                         source.set(Source::Rest { body });
                         ready!(frame)
                     }
-                    Err(_) => return Poll::Ready(Some(Err(BROKE_OFF.into()))),
+                    Err(_) => return Poll::Ready(Some(Err(TRUNCATED.into()))),
                 },
-                (Err(End::HandedOver | End::BrokenOff), _) => return Poll::Ready(Some(Err(BROKE_OFF.into()))),
+                (Err(BodyEnd::HandedOff | BodyEnd::Truncated), _) => return Poll::Ready(Some(Err(TRUNCATED.into()))),
             },
         };
         let to_bytes = |frame: Frame<B::Data>| frame.map_data(|mut data| data.copy_to_bytes(data.remaining()));
@@ -87,7 +89,7 @@ impl<B: Body<Error: Into<BoxError>>> Body for GuardBody<B> {
     fn is_end_stream(&self) -> bool {
         match &self.source {
             Source::Stored { bytes } => bytes.is_empty(),
-            Source::Growing { reader, .. } => reader.is_at_end(),
+            Source::Shared { reader, .. } => reader.is_at_end(),
             Source::Rest { body } => body.is_end_stream(),
             Source::Origin { body } => body.is_end_stream(),
         }
@@ -96,92 +98,87 @@ impl<B: Body<Error: Into<BoxError>>> Body for GuardBody<B> {
     fn size_hint(&self) -> SizeHint {
         match &self.source {
             Source::Stored { bytes } => SizeHint::with_exact(bytes.len() as u64),
-            Source::Growing { reader, .. } => reader.size_hint(),
+            Source::Shared { reader, .. } => reader.size_hint(),
             Source::Rest { body } => body.size_hint(),
             Source::Origin { body } => body.size_hint(),
         }
     }
 }
 
-/// By hand: not only where `B` is.
-impl<B> fmt::Debug for GuardBody<B> {
+/// Written by hand, because a derived implementation would require `B: Debug`.
+impl<B> fmt::Debug for CacheBody<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let source = match &self.source {
             Source::Stored { .. } => "Stored",
-            Source::Growing { .. } => "Growing",
+            Source::Shared { .. } => "Shared",
             Source::Rest { .. } | Source::Origin { .. } => "Origin",
         };
-        write!(f, "GuardBody({source})")
+        write!(f, "CacheBody({source})")
     }
 }
 
-/// A body while it is collected, for any number of readers, each at its own place. Bounded by the cap.
-pub(super) struct Growing {
-    state: Mutex<State>,
-    /// The whole length, where the origin says it.
+/// A body while it is collected, for any number of readers at their own positions. Its size is bounded by the cap.
+pub(super) struct SharedBody {
+    state: Mutex<BodyState>,
+    /// Total length in bytes, if the origin states it.
     size: Option<u64>,
 }
 
 #[derive(Default)]
-struct State {
+struct BodyState {
     chunks: Vec<Bytes>,
-    end: Option<End>,
+    end: Option<BodyEnd>,
     waiting: HashMap<usize, Waker>,
     readers: usize,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum End {
+enum BodyEnd {
     Complete,
-    BrokenOff,
-    /// The client of the leader reads on by itself.
-    HandedOver,
+    Truncated,
+    /// The leader's client reads the rest directly from the origin.
+    HandedOff,
 }
 
-impl Growing {
-    /// One that is there already.
+impl SharedBody {
+    /// Returns a body that is complete already.
     pub(super) fn complete(body: Bytes) -> Arc<Self> {
         let size = Some(body.len() as u64);
         let chunks = if body.is_empty() { Vec::new() } else { vec![body] };
-        let state = State { chunks, end: Some(End::Complete), ..State::default() };
+        let state = BodyState { chunks, end: Some(BodyEnd::Complete), ..BodyState::default() };
         Arc::new(Self { state: Mutex::new(state), size })
     }
 
     fn reader(self: &Arc<Self>) -> Reader {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.readers += 1;
         Reader { body: self.clone(), number: state.readers, chunk: 0, read: 0 }
     }
 
-    /// Whoever asks now would be given half an answer, although there is time to ask for a whole one.
-    pub(super) fn has_broken_off(&self) -> bool {
-        self.lock().end == Some(End::BrokenOff)
+    /// Reports whether the body was truncated. A caller that arrives now can still fetch a complete one.
+    pub(super) fn is_truncated(&self) -> bool {
+        self.state.lock().end == Some(BodyEnd::Truncated)
     }
 
-    fn change(&self, change: impl FnOnce(&mut State)) {
-        let mut state = self.lock();
+    fn change(&self, change: impl FnOnce(&mut BodyState)) {
+        let mut state = self.state.lock();
         change(&mut state);
         let waiting = std::mem::take(&mut state.waiting);
         drop(state);
         waiting.into_values().for_each(Waker::wake);
     }
-
-    /// Nothing in here panics while it holds the lock.
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 struct Reader {
-    body: Arc<Growing>,
+    body: Arc<SharedBody>,
     number: usize,
     chunk: usize,
     read: u64,
 }
 
 impl Reader {
-    fn poll_chunk(&mut self, cx: &Context<'_>) -> Poll<Result<Bytes, End>> {
-        let mut state = self.body.lock();
+    fn poll_chunk(&mut self, cx: &Context<'_>) -> Poll<Result<Bytes, BodyEnd>> {
+        let mut state = self.body.state.lock();
         match (state.chunks.get(self.chunk), state.end) {
             (Some(chunk), _) => {
                 self.chunk += 1;
@@ -197,8 +194,8 @@ impl Reader {
     }
 
     fn is_at_end(&self) -> bool {
-        let state = self.body.lock();
-        state.end == Some(End::Complete) && self.chunk == state.chunks.len()
+        let state = self.body.state.lock();
+        state.end == Some(BodyEnd::Complete) && self.chunk == state.chunks.len()
     }
 
     fn size_hint(&self) -> SizeHint {
@@ -208,105 +205,111 @@ impl Reader {
 
 impl Drop for Reader {
     fn drop(&mut self) {
-        self.body.lock().waiting.remove(&self.number);
+        self.body.state.lock().waiting.remove(&self.number);
     }
 }
 
-/// Collects a body for its readers and the store. Drives it even when no reader is left, so that a client that goes
-/// away strands neither.
-pub(super) struct Pump<B> {
-    source: Option<Uncollected<B>>,
-    to: Arc<Growing>,
+/// A collector of a body for its readers and for the store. It drives the body even if no reader is left, so that a
+/// client that disconnects strands neither the other readers nor the store.
+pub(super) struct BodyCollector<B> {
+    source: Option<Remainder<B>>,
+    shared: Arc<SharedBody>,
     payload: BytesMut,
-    /// How long the payload has to be in the end, where the head says it.
-    whole: Option<u64>,
+    /// Expected length of the payload in bytes, if the head states it.
+    expected_length: Option<u64>,
     cap: usize,
 }
 
-/// A body that is not at its end, and who gets the rest of it when it is collected no more.
-struct Uncollected<B> {
+/// A body that has not ended, and the sender that hands off its rest when collecting stops.
+struct Remainder<B> {
     body: Pin<Box<B>>,
     rest: oneshot::Sender<Pin<Box<B>>>,
 }
 
-impl<B: Body<Error: Into<BoxError>>> Pump<B> {
-    /// Made before the future that runs it, which may be dropped before it is polled. `head` goes before the body in
-    /// the payload, and is part of what may not exceed the cap. A body that ends before or after `length` is not whole.
-    pub(super) fn new(body: B, head: &[u8], length: Option<u64>, cap: usize) -> (Self, Arc<Growing>, GuardBody<B>) {
-        let growing = Arc::new(Growing { state: Mutex::default(), size: body.size_hint().exact() });
-        let (rest, hand_over) = oneshot::channel();
-        let source = Source::Growing { reader: growing.reader(), rest: Some(hand_over) };
-        let uncollected = Some(Uncollected { body: Box::pin(body), rest });
-        let whole = length.map(|length| length.saturating_add(head.len() as u64));
-        let pump = Self { source: uncollected, to: growing.clone(), payload: BytesMut::from(head), whole, cap };
-        (pump, growing, GuardBody { source })
+impl<B: Body<Error: Into<BoxError>>> BodyCollector<B> {
+    /// Creates the collector, the shared body, and the body for the leader's client.
+    ///
+    /// Called before the future that runs the collector exists, since that future may be dropped before its first poll.
+    /// `head` precedes the body in the payload and counts towards the cap. A body that ends before or after `length` is
+    /// truncated.
+    pub(super) fn new(body: B, head: &[u8], length: Option<u64>, cap: usize) -> (Self, Arc<SharedBody>, CacheBody<B>) {
+        let shared = Arc::new(SharedBody { state: Mutex::default(), size: body.size_hint().exact() });
+        let (rest, handed_off) = oneshot::channel();
+        let source = Source::Shared { reader: shared.reader(), rest: Some(handed_off) };
+        let remainder = Some(Remainder { body: Box::pin(body), rest });
+        let expected_length = length.map(|length| length.saturating_add(head.len() as u64));
+        let collector =
+            Self { source: remainder, shared: shared.clone(), payload: BytesMut::from(head), expected_length, cap };
+        (collector, shared, CacheBody { source })
     }
 
-    /// Runs until the body ends, is too large, or has not ended after the given time: then too it is not for sharing.
-    pub(super) async fn run(mut self, patience: Option<Duration>) -> Ended {
-        let Some(patience) = patience else { return self.collect().await };
-        match timeout(patience, self.collect()).await {
+    /// Collects until the body ends, exceeds the cap, or has taken longer than `time_limit`. In the last two cases the
+    /// rest is handed off, and the body is not shared.
+    pub(super) async fn run(mut self, time_limit: Option<Duration>) -> Completed {
+        let Some(time_limit) = time_limit else { return self.collect().await };
+        match timeout(time_limit, self.collect()).await {
             Ok(ended) => ended,
             Err(_) => {
-                self.hand_over();
-                Ended::OverCap
+                self.hand_off();
+                Completed::TooLarge
             }
         }
     }
 
-    async fn collect(&mut self) -> Ended {
+    async fn collect(&mut self) -> Completed {
         while let Some(source) = &mut self.source {
             let Some(frame) = poll_fn(|cx| source.body.as_mut().poll_frame(cx)).await else { break };
-            let Ok(frame) = frame else { return self.broken_off() };
-            // RFC 9111 §3.3: trailers are not kept.
+            let Ok(frame) = frame else { return self.truncate() };
+            // RFC 9111 §3.1: trailers are not stored.
             let Ok(mut data) = frame.into_data() else { continue };
             let chunk = data.copy_to_bytes(data.remaining());
             let over = self.payload.len() + chunk.len() > self.cap;
             if !over {
                 self.payload.extend_from_slice(&chunk);
             }
-            self.to.change(|state| state.chunks.push(chunk));
+            self.shared.change(|state| state.chunks.push(chunk));
             if over {
-                self.hand_over();
-                return Ended::OverCap;
+                self.hand_off();
+                return Completed::TooLarge;
             }
         }
-        if self.whole.is_some_and(|whole| whole != self.payload.len() as u64) {
-            return self.broken_off();
+        if self.expected_length.is_some_and(|expected_length| expected_length != self.payload.len() as u64) {
+            return self.truncate();
         }
-        self.end(End::Complete);
-        Ended::Payload(Payload::from(std::mem::take(&mut self.payload).freeze()))
+        self.end(BodyEnd::Complete);
+        Completed::Payload(Payload::from(std::mem::take(&mut self.payload).freeze()))
     }
 }
 
-impl<B> Pump<B> {
-    fn end(&mut self, end: End) {
+impl<B> BodyCollector<B> {
+    fn end(&mut self, end: BodyEnd) {
         self.source = None;
-        self.to.change(|state| state.end = Some(end));
+        self.shared.change(|state| state.end = Some(end));
     }
 
-    fn broken_off(&mut self) -> Ended {
-        self.end(End::BrokenOff);
-        Ended::BrokenOff
+    fn truncate(&mut self) -> Completed {
+        self.end(BodyEnd::Truncated);
+        Completed::Truncated
     }
 
-    fn hand_over(&mut self) {
-        if let Some(Uncollected { body, rest }) = self.source.take() {
-            let _ = rest.send(body); // the client may be gone; then the origin sees it
+    fn hand_off(&mut self) {
+        if let Some(Remainder { body, rest }) = self.source.take() {
+            let _ = rest.send(body); // without a client the body is dropped, which the origin notices
         }
-        self.end(End::HandedOver);
+        self.end(BodyEnd::HandedOff);
     }
 }
 
-/// Aborted, for instance because it takes longer than a fetch may: that ends the lease, not the client's answer.
-impl<B> Drop for Pump<B> {
+/// Runs also when collecting is aborted, for example by the fetch timeout: that ends the lease, not the response of the
+/// client.
+impl<B> Drop for BodyCollector<B> {
     fn drop(&mut self) {
         match self.source {
-            Some(_) if thread::panicking() => _ = self.broken_off(), // a body that panicked is not polled again
-            Some(_) => self.hand_over(),
+            Some(_) if thread::panicking() => _ = self.truncate(), // a body that panicked is not polled again
+            Some(_) => self.hand_off(),
             None => {}
         }
     }
 }
 
-const BROKE_OFF: &str = "the body of the response broke off";
+const TRUNCATED: &str = "the response body was truncated";

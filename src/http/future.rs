@@ -1,7 +1,7 @@
-//! The future of a response.
+//! The response future of the HTTP layer.
 
-use super::body::GuardBody;
-use crate::store::BoxFuture;
+use super::body::CacheBody;
+use crate::store::error::BoxFuture;
 use http::Response;
 use std::{
     fmt,
@@ -9,41 +9,42 @@ use std::{
     pin::Pin,
     task::{Context, Poll},
 };
-
-/// The future of [`GuardService`](super::GuardService). An embedded hit is ready at once and allocates nothing for it.
+/// The response future of [`HttpCache`](super::HttpCache). A hit in memory is ready at once, without an
+/// allocation.
 ///
-/// Dropping it does not stop a computation that others may use.
+/// Cancel safe: dropping it does not stop a fetch that other requests may share.
 ///
 /// # Panics
 ///
-/// If it is polled after it has answered.
-pub struct ResponseFuture<B, E>(State<B, E>);
+/// If polled again after completion.
+pub struct ResponseFuture<B, E>(ResponseState<B, E>);
 
-enum State<B, E> {
-    Ready(Option<Response<GuardBody<B>>>),
-    Slow(BoxFuture<'static, Result<Response<GuardBody<B>>, E>>),
+enum ResponseState<B, E> {
+    /// PERF: without an allocation.
+    Ready(Option<Response<CacheBody<B>>>),
+    Slow(BoxFuture<'static, Result<Response<CacheBody<B>>, E>>),
 }
 
 impl<B, E> ResponseFuture<B, E> {
-    pub(super) fn ready(response: Response<GuardBody<B>>) -> Self {
-        Self(State::Ready(Some(response)))
+    pub(super) fn ready(response: Response<CacheBody<B>>) -> Self {
+        Self(ResponseState::Ready(Some(response)))
     }
 
-    pub(super) fn slow(answer: impl Future<Output = Result<Response<GuardBody<B>>, E>> + Send + 'static) -> Self {
-        Self(State::Slow(Box::pin(answer)))
+    pub(super) fn slow(answer: impl Future<Output = Result<Response<CacheBody<B>>, E>> + Send + 'static) -> Self {
+        Self(ResponseState::Slow(Box::pin(answer)))
     }
 }
 
-/// Nothing in it is pinned but what is in a box.
+/// Nothing is pinned in place: the inner future is boxed.
 impl<B, E> Unpin for ResponseFuture<B, E> {}
 
 impl<B, E> Future for ResponseFuture<B, E> {
-    type Output = Result<Response<GuardBody<B>>, E>;
+    type Output = Result<Response<CacheBody<B>>, E>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         match &mut self.get_mut().0 {
-            State::Ready(response) => Poll::Ready(Ok(response.take().expect("polled after it has answered"))),
-            State::Slow(answer) => answer.as_mut().poll(cx),
+            ResponseState::Ready(response) => Poll::Ready(Ok(response.take().expect("polled after completion"))),
+            ResponseState::Slow(answer) => answer.as_mut().poll(cx),
         }
     }
 }

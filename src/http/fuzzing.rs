@@ -1,22 +1,21 @@
-//! The doors to the parsers of this module; see [`crate::fuzzing`].
+//! Entry points to the parsers of this module for fuzzing; see [`crate::fuzzing`].
 
 use super::{
-    Rules,
-    directives::Directives,
-    head::{self, Stored},
-    key::{Class, Target},
+    cache_status_field::CACHE_STATUS,
+    directives::cache_control::Directives,
+    key::{MethodClass, Target},
     semantics::{
         self,
         freshness::Times,
-        ranges::{self, Cut},
-        request::{self, Asked, Credentials},
-        reuse::Facts,
-        storing::{self, Shared},
+        ranges::{self, RangeSelection},
+        request::{self, Credentials, Disposition},
+        reuse::StoredFreshness,
+        storing::{self, Storable},
     },
-    status::CACHE_STATUS,
-    vary::Selecting,
+    stored_response::{self, StoredResponse},
+    vary::SelectingFields,
 };
-use crate::key::Key;
+use crate::{config::http::HttpOptions, key::Key};
 use bytes::Bytes;
 use http::{HeaderMap, Method, Request, StatusCode, header};
 use std::{
@@ -25,81 +24,83 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-/// What `Cache-Control` says, to be compared.
+/// Returns the directives of `Cache-Control`, for comparison.
 #[must_use]
 pub fn directives(headers: &HeaderMap) -> impl PartialEq + Debug + use<> {
     Directives::of(headers)
 }
 
-/// What a GET with that head may have from the cache, to be compared; nothing if it goes to the origin.
+/// Returns what a GET with that head accepts from the cache, for comparison. `None` if it goes to the origin.
 #[must_use]
 pub fn may_answer(headers: &HeaderMap) -> Option<impl PartialEq + Debug + use<>> {
-    match request::asked(&Method::GET, headers, false, &Rules::default()) {
-        Asked::Cache(wish) => Some(wish),
-        Asked::Forward(_) | Asked::Unsafe => None,
+    match request::disposition(&Method::GET, headers, false, &HttpOptions::default()) {
+        Disposition::Cache(cache_request) => Some(cache_request),
+        Disposition::Forward(_) | Disposition::Unsafe => None,
     }
 }
 
-/// Whether a response may be stored, and for how long it is fresh if it says so itself.
+/// Returns the freshness lifetime that a response states, or `None` if it must not be stored.
 #[must_use]
 pub fn may_store(status: StatusCode, headers: &HeaderMap, now: SystemTime) -> Option<Option<Duration>> {
-    let times = Times { asked: now, answered: now };
-    match storing::shared(status, headers, Credentials::None, times, &Rules::default()) {
-        Shared::Everybody(terms) => Some(terms.lifetime),
-        Shared::Nobody | Shared::Failure { .. } => None,
+    let times = Times { request_time: now, response_time: now };
+    match storing::storable(status, headers, Credentials::None, times, &HttpOptions::default()) {
+        Storable::Shared(terms) => Some(terms.lifetime),
+        Storable::Private | Storable::ServerError { .. } => None,
     }
 }
 
-/// The age that a response came with, in seconds.
+/// Returns the age with which a response arrived, in seconds.
 #[must_use]
 pub fn age(headers: &HeaderMap) -> u32 {
     semantics::age(headers)
 }
 
-/// The head of a response as it is stored, that has come with this age.
+/// Encodes the head of a response that arrived with this age.
 #[must_use]
 pub fn encode_head(status: StatusCode, headers: &HeaderMap, age: Duration) -> Option<Vec<u8>> {
-    head::encode(status, headers, age, Facts::of(headers, &Rules::default()))
+    stored_response::encode(status, headers, age, StoredFreshness::of(headers, &HttpOptions::default()))
 }
 
-/// A payload as status, fields, age and body.
+/// Decodes a payload into status, fields, age and body.
 #[must_use]
 pub fn decode_head(payload: &Bytes) -> Option<(StatusCode, HeaderMap, Duration, Bytes)> {
-    let Stored { status, mut headers, age, body, .. } = head::decode(payload)?;
-    for said_anew in [header::AGE, CACHE_STATUS] {
-        assert_eq!(headers.remove(said_anew)?, "", "room, and nothing else");
+    let StoredResponse { status, mut headers, age, body, .. } = stored_response::decode(payload)?;
+    for placeholder in [header::AGE, CACHE_STATUS] {
+        assert_eq!(headers.remove(placeholder)?, "", "a placeholder is empty");
     }
     Some((status, headers, age, body))
 }
 
-/// The key of a request.
+/// Returns the key of a request.
 #[must_use]
 pub fn http_key(request: &Request<()>) -> Key {
-    Target::of(request).key(Class::Get, &Rules::default())
+    Target::of_request(request).key(MethodClass::Get, &HttpOptions::default())
 }
 
-/// The fields of a `Vary`, as they are stored; nothing if no request selects the response.
+/// Returns the fields of a `Vary` as they are stored. `None` if no request selects the response.
 #[must_use]
-pub fn selecting(headers: &HeaderMap) -> Option<Vec<u8>> {
-    Selecting::of(headers).map(|fields| fields.encode())
+pub fn selecting_fields(headers: &HeaderMap) -> Option<Vec<u8>> {
+    SelectingFields::of(headers).map(|fields| fields.encode())
 }
 
-/// What a request says in the fields that were stored so; nothing if these do not decode.
+/// Returns the request's values of stored selecting fields. `None` if these do not decode.
 #[must_use]
-pub fn selected(stored: &[u8], request: &HeaderMap) -> Option<Vec<u8>> {
+pub fn selecting_values(stored: &[u8], request: &HeaderMap) -> Option<Vec<u8>> {
     let mut values = Vec::new();
-    Selecting::decode(stored)?.values(request, &Rules::default(), &mut values);
+    SelectingFields::decode(stored)?.values(request, &HttpOptions::default(), &mut values);
     Some(values)
 }
 
-/// The status, the head, and which bytes of a stored 200 of that length a GET gets.
+/// Returns status, head and byte range that a GET gets from a stored 200 of that length.
 #[must_use]
 pub fn range(request: &HeaderMap, stored: &HeaderMap, length: u64) -> (StatusCode, HeaderMap, Range<u64>) {
     match ranges::range(request, StatusCode::OK, stored, length) {
-        Cut::Whole => (StatusCode::OK, stored.clone(), 0..length),
-        Cut::Part { first, last } => {
+        RangeSelection::Whole => (StatusCode::OK, stored.clone(), 0..length),
+        RangeSelection::Part { first, last } => {
             (StatusCode::PARTIAL_CONTENT, ranges::part(stored, first, last, length), first..last + 1)
         }
-        Cut::Unsatisfiable => (StatusCode::RANGE_NOT_SATISFIABLE, ranges::unsatisfiable(stored, length), 0..0),
+        RangeSelection::Unsatisfiable => {
+            (StatusCode::RANGE_NOT_SATISFIABLE, ranges::unsatisfiable(stored, length), 0..0)
+        }
     }
 }

@@ -1,10 +1,9 @@
-//! The cache key of a request (RFC 9111 §2): what the origin sees, and nothing that it does not.
+//! The cache key of a request (RFC 9111 §2): everything that the origin sees of the target, and nothing else.
 
-use super::rules::Rules;
-use crate::key::Key;
+use crate::{config::http::HttpOptions, key::Key};
 use http::{HeaderMap, HeaderValue, Request, Uri, header, uri::Authority};
 
-/// What a request is about: the resource (RFC 9110 §7.1), and what else the [`Rules`] put into keys.
+/// The target URI of a request (RFC 9110 §7.1), with the fields that [`HttpOptions`] may add to the key.
 #[derive(Clone, Copy)]
 pub(super) struct Target<'a> {
     scheme: &'a str,
@@ -13,15 +12,15 @@ pub(super) struct Target<'a> {
     fields: Option<&'a HeaderMap>,
 }
 
-/// The method class of a key: the answer to a HEAD never fills a GET.
+/// The method class of a key. A response to HEAD never answers a GET.
 #[derive(Clone, Copy)]
-pub(super) enum Class {
+pub(super) enum MethodClass {
     Get,
     Head,
 }
 
 impl<'a> Target<'a> {
-    pub(super) fn of<B>(request: &'a Request<B>) -> Self {
+    pub(super) fn of_request<B>(request: &'a Request<B>) -> Self {
         Self::at(original_uri(request), request.headers().get(header::HOST), request.headers())
     }
 
@@ -37,58 +36,63 @@ impl<'a> Target<'a> {
         Self { scheme: uri.scheme_str().unwrap_or("http"), authority, path, fields: None }
     }
 
-    /// The same with these fields of a request.
-    pub(super) fn with(self, fields: &'a HeaderMap) -> Self {
+    /// Returns the target with these request fields.
+    pub(super) fn with_fields(self, fields: &'a HeaderMap) -> Self {
         Self { fields: Some(fields), ..self }
     }
 
-    /// The same over that scheme.
-    pub(super) fn over(self, scheme: &'a str) -> Self {
+    /// Returns the target under that scheme.
+    pub(super) fn with_scheme(self, scheme: &'a str) -> Self {
         Self { scheme, ..self }
     }
 
-    /// Another one of the same origin.
-    pub(super) fn to(self, path: &'a str) -> Self {
+    /// Returns another target of the same origin.
+    pub(super) fn with_path(self, path: &'a str) -> Self {
         Self { path, ..self }
     }
 
-    /// That of a request that names one resource, whoever reads it. Handlers go by `Host` where the key goes by the
-    /// target's authority (RFC 9112 §3.2.2), and a target that is nothing but an authority (§3.2.3) has the key of the
-    /// root, which no router takes it for.
-    pub(super) fn clear<B>(request: &'a Request<B>, rules: &Rules) -> Option<Self> {
+    /// Returns the target of a request, or `None` if it is too long or ambiguous.
+    ///
+    /// It must name the same resource for every reader. Handlers go by `Host`, while the key goes by the authority of
+    /// the target (RFC 9112 §3.2.2), so these must agree. A target that is only an authority (§3.2.3) would get the key
+    /// of the root path, which no router takes it for.
+    pub(super) fn unambiguous<B>(request: &'a Request<B>, options: &HttpOptions) -> Option<Self> {
         let uri = original_uri(request);
         let mut hosts = request.headers().get_all(header::HOST).iter();
         let host = hosts.next();
         let target = Self::at(uri, host, request.headers());
-        let is_it = |host: &HeaderValue| target.authority.eq_ignore_ascii_case(host.as_bytes());
-        let named = uri.authority().is_none() || host.is_none_or(is_it);
+        let names_it = |host: &HeaderValue| target.authority.eq_ignore_ascii_case(host.as_bytes());
+        let named = uri.authority().is_none() || host.is_none_or(names_it);
         let one_host = named && hosts.next().is_none();
         let of_http = matches!(uri.scheme_str(), None | Some("http" | "https"));
-        let clear = of_http && uri.path_and_query().is_some() && (one_host || rules.any_host) && !target.is_long();
-        clear.then_some(target)
+        let unambiguous =
+            of_http && uri.path_and_query().is_some() && (one_host || options.ignore_host) && !target.exceeds_limit();
+        unambiguous.then_some(target)
     }
 
-    /// RFC 9110 §4.1 has nobody support more than 8000 bytes. Clients choose them, and tables of keys are to stay small:
-    /// nothing is stored of such a target.
-    pub(super) fn is_long(&self) -> bool {
+    /// Reports whether the path exceeds 8,000 bytes, more than RFC 9110 §4.1 asks recipients to support. Nothing is
+    /// stored of such a target, because clients choose URLs, and tables of keys must stay small.
+    pub(super) fn exceeds_limit(&self) -> bool {
         self.path.len() > 8000
     }
 
-    /// As an absolute URI, unless its authority is none.
+    /// Returns the target as an absolute URI. `None` if its authority is invalid.
     pub(super) fn uri(&self) -> Option<Uri> {
         let authority = std::str::from_utf8(self.authority).ok()?;
         Uri::builder().scheme(self.scheme).authority(authority).path_and_query(self.path).build().ok()
     }
 
-    /// Method class, scheme, authority, path and query. The authority is lower-cased (RFC 9110 §4.2.3); path and query
-    /// are taken to the byte, since no two spellings are surely one resource.
-    pub(super) fn key(&self, class: Class, rules: &Rules) -> Key {
+    /// Returns the key: method class, scheme, authority, path and query. The authority is lower-cased
+    /// (RFC 9110 §4.2.3). Path and query are kept byte by byte, because no two spellings are certain to name one
+    /// resource.
+    pub(super) fn key(&self, class: MethodClass, options: &HttpOptions) -> Key {
         let method = match class {
-            Class::Get => "GET ",
-            Class::Head => "HEAD ",
+            MethodClass::Get => "GET ",
+            MethodClass::Head => "HEAD ",
         };
-        let authority = if rules.any_host { &b"*"[..] } else { self.authority };
-        // A Host that is no authority must not reach into the path of another: only here can a NUL stand.
+        let authority = if options.ignore_host { &b"*"[..] } else { self.authority };
+        // An invalid Host must not run into the path of another key. Neither can contain a NUL, so a NUL separates
+        // them.
         let fence: &[u8] = if authority.iter().any(|byte| matches!(byte, b'/' | b'?' | b'#')) { b"\0" } else { b"" };
         let prefix = method.len() + self.scheme.len() + 3;
         let mut key = Vec::with_capacity(prefix + authority.len() + fence.len() + self.path.len());
@@ -96,8 +100,8 @@ impl<'a> Target<'a> {
             key.extend_from_slice(part);
         }
         key[prefix..prefix + authority.len()].make_ascii_lowercase();
-        for field in &*rules.key_headers {
-            // What no field value can hold sets it off.
+        for field in &*options.vary_key_on {
+            // A field value cannot contain a NUL, so a NUL separates the fields.
             key.push(b'\0');
             for line in self.fields.iter().flat_map(|fields| fields.get_all(field)) {
                 key.push(b'\n');
@@ -107,7 +111,7 @@ impl<'a> Target<'a> {
         Key::from(key)
     }
 
-    /// Whether there is an authority, so that the key is one that a request can have.
+    /// Reports whether the target has an authority, as every key of a request does.
     pub(super) fn is_absolute(&self) -> bool {
         !self.authority.is_empty()
     }
@@ -117,7 +121,8 @@ fn authority(uri: &Uri) -> Option<&[u8]> {
     uri.authority().map(Authority::as_str).map(str::as_bytes)
 }
 
-/// As the client sent it: `Router::nest` strips what it has matched, and `/v1/users` must not answer `/v2/users`.
+/// Returns the URI as the client sent it. `Router::nest` strips the prefix that it has matched, and `/v1/users` must
+/// not answer `/v2/users`.
 #[cfg(feature = "axum")]
 fn original_uri<B>(request: &Request<B>) -> &Uri {
     request.extensions().get::<axum::extract::OriginalUri>().map_or(request.uri(), |original| &original.0)
@@ -133,16 +138,16 @@ mod tests {
     use super::*;
     use http::HeaderName;
 
-    fn of(request: http::request::Builder, rules: &Rules) -> Key {
-        Target::of(&request.body(()).expect("a request")).key(Class::Get, rules)
+    fn of(request: http::request::Builder, options: &HttpOptions) -> Key {
+        Target::of_request(&request.body(()).expect("a request")).key(MethodClass::Get, options)
     }
 
     fn key(uri: &str, host: &str) -> Key {
-        of(Request::get(uri).header("host", host), &Rules::default())
+        of(Request::get(uri).header("host", host), &HttpOptions::default())
     }
 
     #[test]
-    fn the_target_is_kept_to_the_byte() {
+    fn key_differs_for_every_spelling_of_the_target() {
         assert_eq!(key("/a?b=1", "Example.org"), Key::from("GET http://example.org/a?b=1"));
         assert_eq!(key("/a?b=1", "example.org"), key("http://EXAMPLE.org/a?b=1", "other"));
         let spellings = ["/a", "/A", "/a/", "//a", "/%61", "/a?", "/a?b", "/a?b=", "/./a", "/a?a&b", "/a?b&a"];
@@ -153,30 +158,37 @@ mod tests {
         }
         assert_ne!(key("/a", "h"), key("/a", "h:8080"));
         assert_ne!(key("http://h/a", "h"), key("https://h/a", "h"));
-        assert_ne!(key("/b", "h/a"), key("/a/b", "h"), "a Host that poses as a path");
+        assert_ne!(key("/b", "h/a"), key("/a/b", "h"), "a Host that contains a path");
         assert_ne!(key("/b", "h/a?"), key("/a?/b", "h"));
     }
 
     #[test]
-    fn a_uri_has_the_key_of_its_requests() {
+    fn key_of_a_uri_equals_the_key_of_its_request() {
         let uri: Uri = "http://Example.org/a?b".parse().expect("a URI");
-        assert_eq!(Target::of_uri(&uri).key(Class::Get, &Rules::default()), key("/a?b", "example.org"));
+        assert_eq!(Target::of_uri(&uri).key(MethodClass::Get, &HttpOptions::default()), key("/a?b", "example.org"));
         let request = Request::get("/a?b").header("host", "Example.org").body(()).expect("a request");
-        assert_eq!(Target::of(&request).uri(), Some(uri));
+        assert_eq!(Target::of_request(&request).uri(), Some(uri));
     }
 
     #[test]
-    fn fields_can_be_part_of_it_and_the_host_need_not() {
-        let tenant = Rules::default().key_header(HeaderName::from_static("x-tenant"));
-        let asked = |values: &[&str]| {
+    fn key_can_include_fields_and_omit_the_host() {
+        let tenant = HttpOptions::default().vary_key_on(HeaderName::from_static("x-tenant"));
+        let key_with = |values: &[&str]| {
             let request = Request::get("/a").header("host", "h");
             of(values.iter().fold(request, |request, value| request.header("x-tenant", *value)), &tenant)
         };
-        let keys = [asked(&[]), asked(&[""]), asked(&["a"]), asked(&["b"]), asked(&["a", "b"]), asked(&["ab"])];
+        let keys = [
+            key_with(&[]),
+            key_with(&[""]),
+            key_with(&["a"]),
+            key_with(&["b"]),
+            key_with(&["a", "b"]),
+            key_with(&["ab"]),
+        ];
         for (i, a) in keys.iter().enumerate() {
             assert!(keys[i + 1..].iter().all(|b| a != b), "{i}");
         }
-        let any = Rules::default().any_host();
+        let any = HttpOptions::default().ignore_host();
         assert_eq!(of(Request::get("/a").header("host", "x"), &any), of(Request::get("/a").header("host", "y"), &any));
     }
 }

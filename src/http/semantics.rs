@@ -1,5 +1,4 @@
-//! What a shared cache may do with a request and a response: pure functions of their heads and of times, each beside
-//! the clause that asks for it.
+//! The rules of a shared cache, as pure functions of heads and times. Each stands beside the clause that requires it.
 
 #[cfg(test)]
 mod differential;
@@ -18,7 +17,8 @@ pub(super) mod validation;
 use super::directives;
 use http::{HeaderMap, header};
 
-/// RFC 9111 §5.1: the age that a response came with, the first of a list. What is not a number is ignored.
+/// Returns the age with which a response arrived, in seconds (RFC 9111 §5.1): the first of a list, 0 if it is not a
+/// number.
 pub(super) fn age(headers: &HeaderMap) -> u32 {
     let first = headers.get(header::AGE).and_then(|ages| ages.as_bytes().split(|byte| *byte == b',').next());
     first.and_then(|age| directives::seconds(age.trim_ascii())).unwrap_or(0)

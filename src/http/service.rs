@@ -1,23 +1,25 @@
-//! The guard as a layer over an HTTP service.
+//! The guard as a tower layer over an HTTP service.
 
 use super::{
-    ask::Asking,
-    body::GuardBody,
-    confirm,
+    body::CacheBody,
+    cache_status_field::{self, Finished},
+    forward::forward_uncached,
     future::ResponseFuture,
-    key::{Class, Target},
-    origin::{self, Call},
+    head_freshening,
+    key::{MethodClass, Target},
+    origin_request::OriginRequest,
     reply,
-    semantics::request::{self, Asked, LookOnly, Wish},
-    status::{self, Noted},
+    request_policy::RequestPolicy,
+    semantics::request::{self, CacheRequest, Disposition, LookupOnly},
 };
 use crate::{
+    cache_status::CacheStatus,
     clock::{self, Timestamp},
-    engine::{CacheVerdict, Place, Turn},
+    engine::{frontend::FetchMode, resource::Resource},
     error::BoxError,
     guard::StampedeGuard,
     key::Key,
-    policy::Early,
+    policy::EarlyRefresh,
 };
 use futures_util::FutureExt;
 use http::{Request, Response};
@@ -35,19 +37,21 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 impl<S> Layer<S> for StampedeGuard {
-    type Service = GuardService<S>;
+    type Service = HttpCache<S>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        GuardService { inner, guard: self.clone() }
+        HttpCache { inner, guard: self.clone() }
     }
 }
 
-/// An HTTP service behind a [`StampedeGuard`]: a shared cache in the sense of RFC 9111.
+/// An HTTP service protected by a [`StampedeGuard`]: a shared cache in the sense of RFC 9111.
 ///
-/// It is always ready, since a saturated origin must not keep hits waiting: a call drives a clone of the inner service
-/// ready. The inner service's error reaches the request that led unchanged; those who waited for it get a 502.
+/// It is always ready, so that a saturated origin does not delay hits; each call drives a clone of the inner service to
+/// readiness. An error of the inner service reaches the leading request unchanged; its waiters get a 502. Other errors
+/// become responses too: 503 for a rejected request, 504 for the fetch timeout, 500 for a panic. After a recent failure
+/// it is the recorded status, with `Retry-After`.
 ///
-/// What its handlers say in `Cache-Control` counts; each route can have a clone with settings of its own:
+/// `Cache-Control` of the handlers decides what is stored. Each route can have a clone with settings of its own:
 ///
 /// ```
 /// # #[cfg(feature = "axum")] {
@@ -64,16 +68,12 @@ impl<S> Layer<S> for StampedeGuard {
 /// # }
 /// ```
 #[derive(Clone)]
-pub struct GuardService<S> {
+pub struct HttpCache<S> {
     pub(super) inner: S,
     pub(super) guard: StampedeGuard,
 }
 
-/// What comes of a request, before and after it is stamped.
-pub(super) type Answer<B, E> = Result<Noted<GuardBody<B>>, E>;
-pub(super) type Stamped<B, E> = Result<Response<GuardBody<B>>, E>;
-
-impl<S, Req, B> Service<Request<Req>> for GuardService<S>
+impl<S, Req, B> Service<Request<Req>> for HttpCache<S>
 where
     S: Service<Request<Req>, Response = Response<B>> + Clone + Send + 'static,
     S::Error: Send + 'static,
@@ -81,7 +81,7 @@ where
     Req: Body + Send + 'static,
     B: Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
 {
-    type Response = Response<GuardBody<B>>;
+    type Response = Response<CacheBody<B>>;
     type Error = S::Error;
     type Future = ResponseFuture<B, S::Error>;
 
@@ -91,113 +91,135 @@ where
 
     fn call(&mut self, request: Request<Req>) -> Self::Future {
         let has_body = !request.body().is_end_stream();
-        let rules = &self.guard.config().rules;
-        let wish = match request::asked(request.method(), request.headers(), has_body, rules) {
-            Asked::Cache(wish) => wish,
-            Asked::Forward(why) => return ResponseFuture::slow(self.clone().forward(request, why)),
-            Asked::Unsafe => return ResponseFuture::slow(self.clone().change(request)),
+        let options = &self.guard.config().http;
+        let cache_request = match request::disposition(request.method(), request.headers(), has_body, options) {
+            Disposition::Cache(cache_request) => cache_request,
+            Disposition::Forward(reason) => return ResponseFuture::slow(self.clone().forward(request, reason)),
+            Disposition::Unsafe => return ResponseFuture::slow(self.clone().forward_unsafe(request)),
         };
-        let Some(target) = Target::clear(&request, rules) else {
+        let Some(target) = Target::unambiguous(&request, options) else {
             return ResponseFuture::slow(self.clone().forward(request, "request"));
         };
-        let mut place = self.guard.place(target.key(Class::Get, rules));
+        let mut resource = self.guard.resource(target.key(MethodClass::Get, options));
         if let Some(Deadline(at)) = request.extensions().get() {
-            place.deadline = Some((*at).into());
+            resource.deadline = Some((*at).into());
         }
-        let (headers, config, asked) = (request.headers(), &*place.config, Timestamp::now());
-        let early = config.policy.early(clock::draw);
-        let asking = Asking { wish, headers, config, asked, early, of: PhantomData::<fn() -> (B, S::Error)> };
-        if let Some(Ok(hit)) = place.peek(&asking, asked) {
-            return ResponseFuture::ready(status::stamp(hit, CacheVerdict::Hit, shown(&place)));
+        let (headers, config, requested_at) = (request.headers(), &*resource.config, Timestamp::now());
+        let early_refresh = config.policy.sample_early_refresh(clock::random_unit);
+        let policy = RequestPolicy {
+            cache_request,
+            headers,
+            config,
+            requested_at,
+            early_refresh,
+            of: PhantomData::<fn() -> (B, S::Error)>,
+        };
+        if let Some(Ok(hit)) = resource.peek(&policy, requested_at) {
+            return ResponseFuture::ready(cache_status_field::annotate(hit, CacheStatus::Hit, exposed_key(&resource)));
         }
-        match wish.head || wish.look_only.is_some() {
-            true => ResponseFuture::slow(self.clone().look(request, place, wish, (asked, early))),
-            false => ResponseFuture::slow(self.clone().answer(request, place, wish, (asked, early))),
+        let sampled = (requested_at, early_refresh);
+        match cache_request.head || cache_request.lookup_only.is_some() {
+            true => ResponseFuture::slow(self.clone().lookup_first(request, resource, cache_request, sampled)),
+            false => ResponseFuture::slow(self.clone().resolve(request, resource, cache_request, sampled)),
         }
     }
 }
 
-impl<S> GuardService<S> {
-    /// Waits, or leads.
-    fn answer<Req, B>(
+impl<S> HttpCache<S> {
+    /// Joins the flight of the request, or leads one. PERF: not an `async fn`, which reserves space for its arguments
+    /// twice.
+    fn resolve<Req, B>(
         self,
         mut request: Request<Req>,
-        place: Place,
-        wish: Wish,
-        (asked, early): (Timestamp, Early),
-    ) -> impl Future<Output = Stamped<B, S::Error>> + Send
+        resource: Resource,
+        cache_request: CacheRequest,
+        (requested_at, early_refresh): (Timestamp, EarlyRefresh),
+    ) -> impl Future<Output = Finished<B, S::Error>> + Send
     where
         S: Service<Request<Req>, Response = Response<B>, Error: Send + 'static, Future: Send> + Clone + Send + 'static,
         Req: Send + 'static,
         B: Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
     {
-        let (config, shown) = (place.config.clone(), shown(&place).cloned());
-        // In one place until somebody leads: most of those who come here wait.
+        let (config, exposed_key) = (resource.config.clone(), exposed_key(&resource).cloned());
+        // PERF: shared instead of cloned, because most requests here wait, and only a leader needs a copy. With smaller
+        // futures, a waiter takes 1,917 bytes instead of 8,621.
         let client = Arc::new(mem::take(request.headers_mut()));
-        let call = Call { wish, client: client.clone(), place: place.clone() };
-        let asking: Asking<_, _, B, S::Error> = Asking { wish, headers: client, config, asked, early, of: PhantomData };
-        let answer = place.resolve(asking, move |turn: Turn| call.make(self.inner, request, turn));
-        answer.map(move |(answer, verdict)| answer.map(|noted| status::stamp(noted, verdict, shown.as_ref())))
+        let origin_request = OriginRequest { cache_request, client: client.clone(), resource: resource.clone() };
+        let policy: RequestPolicy<_, _, B, S::Error> =
+            RequestPolicy { cache_request, headers: client, config, requested_at, early_refresh, of: PhantomData };
+        let answer = resource.resolve(policy, move |mode: FetchMode| origin_request.send(self.inner, request, mode));
+        answer.map(move |(answer, status)| {
+            answer.map(|annotated| cache_status_field::annotate(annotated, status, exposed_key.as_ref()))
+        })
     }
 
-    /// Looks first whether what is stored will do for a request that fetches nothing for the cache, or for a HEAD.
-    async fn look<Req, B>(
+    /// Looks for a suitable stored response first, for a HEAD and for a request that fetches nothing for the cache.
+    /// Decides afterwards what to do without one.
+    async fn lookup_first<Req, B>(
         self,
         request: Request<Req>,
-        mut place: Place,
-        wish: Wish,
-        (asked, early): (Timestamp, Early),
-    ) -> Stamped<B, S::Error>
+        mut resource: Resource,
+        cache_request: CacheRequest,
+        (requested_at, early_refresh): (Timestamp, EarlyRefresh),
+    ) -> Finished<B, S::Error>
     where
         S: Service<Request<Req>, Response = Response<B>, Error: Send + 'static, Future: Send> + Clone + Send + 'static,
         Req: Send + 'static,
         B: Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
     {
-        let (client, config, of) = (Arc::new(request.headers().clone()), place.config.clone(), PhantomData);
-        let asking: Asking<_, _, B, S::Error> = Asking { wish, headers: client, config, asked, early, of };
-        if let Some((answer, verdict)) = place.clone().look(asking.clone()).await {
-            return answer.map(|noted| status::stamp(noted, verdict, shown(&place)));
+        let (client, config, of) = (Arc::new(request.headers().clone()), resource.config.clone(), PhantomData);
+        let policy: RequestPolicy<_, _, B, S::Error> =
+            RequestPolicy { cache_request, headers: client, config, requested_at, early_refresh, of };
+        if let Some((answer, status)) = resource.clone().lookup_only(policy.clone()).await {
+            return answer.map(|annotated| cache_status_field::annotate(annotated, status, exposed_key(&resource)));
         }
-        match wish.look_only {
-            Some(LookOnly::Or504) => {
-                return Ok(status::stamp(reply::only_if_cached(), CacheVerdict::Refused, shown(&place)));
+        match cache_request.lookup_only {
+            Some(LookupOnly::Or504) => {
+                return Ok(cache_status_field::annotate(
+                    reply::only_if_cached(),
+                    CacheStatus::Rejected,
+                    exposed_key(&resource),
+                ));
             }
-            Some(LookOnly::OrForward) => return self.forward(request, "miss").await,
+            Some(LookupOnly::OrForward) => return self.forward(request, "miss").await,
             None => {}
         }
-        // What is stored of a GET would have done; but the answer to a HEAD never fills it.
-        let get = place.clone();
-        place.at = self.guard.place(Target::of(&request).key(Class::Head, &place.config.rules)).at;
-        let began = clock::wall();
-        let response = self.answer(request, place, wish, (asked, early)).await?;
-        let by_origin = [CacheVerdict::Filled, CacheVerdict::Bypassed, CacheVerdict::FailedOpen];
-        if response.extensions().get().is_some_and(|verdict| by_origin.contains(verdict)) {
+        // A stored response to GET would have sufficed, but the response to a HEAD is stored under a key of its own.
+        let get = resource.clone();
+        resource.key =
+            self.guard.resource(Target::of_request(&request).key(MethodClass::Head, &resource.config.http)).key;
+        let request_time = clock::wall_clock();
+        let response = self.resolve(request, resource, cache_request, (requested_at, early_refresh)).await?;
+        let by_origin = [CacheStatus::Miss, CacheStatus::Bypass, CacheStatus::FailOpen];
+        if response.extensions().get().is_some_and(|status| by_origin.contains(status)) {
             let (status, headers) = (response.status(), response.headers().clone());
-            // RFC 9111 §4: of two, the most recent counts. What was stored meanwhile may be newer than this.
-            if let Some(found) = get.found(asking).await.filter(|(_, entry)| entry.meta().answered < asked) {
-                confirm::after_head(found, &wish, began, status, &headers).await;
+            // RFC 9111 §4: the most recent response counts. A response stored meanwhile may be newer than this one.
+            if let Some(found) =
+                get.lookup_entry(policy).await.filter(|(_, entry)| entry.meta().response_time < requested_at)
+            {
+                head_freshening::after_head(found, &cache_request, request_time, status, &headers).await;
             }
         }
         Ok(response)
     }
 
-    /// As it is, for this client alone.
-    async fn forward<Req, B>(self, request: Request<Req>, why: &'static str) -> Stamped<B, S::Error>
+    /// Forwards the request unchanged, for its own client only.
+    async fn forward<Req, B>(self, request: Request<Req>, reason: &'static str) -> Finished<B, S::Error>
     where
         S: Service<Request<Req>, Response = Response<B>>,
     {
-        let noted = origin::alone(self.inner, request, why).await?;
-        Ok(status::stamp(noted, CacheVerdict::Bypassed, None))
+        let annotated = forward_uncached(self.inner, request, reason).await?;
+        Ok(cache_status_field::annotate(annotated, CacheStatus::Bypass, None))
     }
 }
 
-/// The key, if it is to be shown.
-fn shown(place: &Place) -> Option<&Key> {
-    place.config.rules.show_key.then(|| place.at.key())
+/// Returns the key, if `Cache-Status` is to show it.
+fn exposed_key(resource: &Resource) -> Option<&Key> {
+    resource.config.http.expose_key.then(|| resource.key.key())
 }
 
-/// An extension of a request: when its answer is needed. It takes the place of the guard's
-/// [`deadline`](StampedeGuard::deadline), so that a layer above can hand on what is left of a client's time.
+/// A request extension: the time at which the response is needed. It replaces the guard's
+/// [`deadline`](StampedeGuard::deadline), so that an outer layer can pass on the time that a client has left.
 ///
 /// ```
 /// use stampede_guard::http::Deadline;
@@ -209,8 +231,8 @@ fn shown(place: &Place) -> Option<&Key> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Deadline(pub Instant);
 
-impl<S: fmt::Debug> fmt::Debug for GuardService<S> {
+impl<S: fmt::Debug> fmt::Debug for HttpCache<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("GuardService").field("inner", &self.inner).field("guard", &self.guard).finish()
+        f.debug_struct("HttpCache").field("inner", &self.inner).field("guard", &self.guard).finish()
     }
 }

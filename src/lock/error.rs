@@ -1,10 +1,12 @@
-//! Why there is no lock, or not any more.
+//! Errors of lock operations.
 
-use crate::store::StoreError;
+use crate::store::error::StoreError;
 use std::{borrow::Cow, error, fmt, sync::Arc};
 
-/// A lock was not acquired, released or extended. Names the lock and the reason; "somebody else holds it" and "the server
-/// does not answer" are different [kinds](LockErrorKind).
+/// An error of acquiring, releasing, extending or checking a lock.
+///
+/// It names the lock and the reason. A lock held by another client and a server that does not reply are different
+/// [kinds](LockErrorKind).
 #[derive(Clone, Debug)]
 pub struct LockError {
     kind: LockErrorKind,
@@ -13,25 +15,26 @@ pub struct LockError {
     source: Option<StoreError>,
 }
 
-/// What kind of failure a [`LockError`] is.
+/// The kind of failure of a [`LockError`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum LockErrorKind {
-    /// Somebody else held it all the time that [`acquire`](super::Lock::acquire) was willing to wait.
+    /// Other clients held the lock during all attempts, or the whole wait, of [`acquire`](super::Lock::acquire).
     Acquisition,
-    /// It had expired, or was taken over, by the time it was [released](super::LockGuard::release).
+    /// The lock had expired or was taken over before it was [released](super::LockGuard::release).
     Release,
-    /// It had expired, or was taken over, by the time it was [extended](super::LockGuard::extend).
+    /// The lock had expired or was taken over before it was [extended](super::LockGuard::extend). Also
+    /// [`keep_alive`](super::LockGuard::keep_alive) outside of a tokio runtime.
     Extend,
-    /// It was held all the time that [`check`](super::Lock::check) was willing to wait.
+    /// The lock was held during all attempts, or the whole wait, of [`wait_until_free`](super::Lock::wait_until_free).
     Held,
-    /// The server did not answer in time, or refused. What was asked for may have been done: an acquisition is undone
-    /// behind where the recipe can, and else ends with its ttl.
+    /// The server did not reply in time, or refused the command. The operation may have been executed. A lock that was
+    /// acquired this way is released in the background if the recipe can do so; otherwise it ends with its ttl.
     Store,
-    /// A name or a ttl that cannot be one. Nothing was sent.
+    /// The name or the ttl is invalid. Nothing was sent.
     Input,
-    /// The recipe cannot do what was asked of it: extend a lock, or carry a [guard](crate::store::LockedStore). Nothing was
-    /// sent; take another recipe.
+    /// The recipe does not support the operation: extending a lock, or serving a
+    /// [`LockedStore`](crate::lock::LockedStore). Nothing was sent; use another recipe.
     Recipe,
 }
 
@@ -44,13 +47,13 @@ impl LockError {
         Self { kind: LockErrorKind::Store, lock: lock.clone(), reason: reason.into(), source: Some(source) }
     }
 
-    /// What kind of failure it is.
+    /// Returns the kind of failure.
     #[must_use]
     pub fn kind(&self) -> LockErrorKind {
         self.kind
     }
 
-    /// The name of the lock, cut off where it is too long to be one.
+    /// Returns the name of the lock, truncated if it exceeds the limit for names.
     #[must_use]
     pub fn lock(&self) -> &str {
         &self.lock

@@ -1,34 +1,33 @@
-//! What a recipe promises, as data.
+//! The guarantees of a recipe, as data.
 
-/// What a recipe promises on one Redis primary that is not failed over.
+/// The guarantees of a recipe on one Redis primary without a failover.
 ///
-/// `docs/locks.md` has the table of all recipes; it is made of these values, and each of them is held against a real
-/// server by a test.
+/// The table of all recipes in `docs/locks.md` is generated from these values, and tests compare each value with a real
+/// server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Guarantees {
-    /// A holder that dies locks nobody out for longer than its ttl. Without this a crash locks the others out for ever, and
-    /// the guard does not [take](crate::store::LockedStore) the recipe.
+    /// The lock of a crashed holder becomes free after at most its ttl. Without this guarantee a crash blocks the lock
+    /// forever, and [`LockedStore`](crate::lock::LockedStore) refuses the recipe.
     pub crash_frees: bool,
-    /// Who holds the lock no longer cannot release it for the one who holds it now, however late it tries.
+    /// A former holder cannot release the lock of the current holder, however late it tries.
     pub owner_safe: bool,
-    /// Its holder can prolong it, so that the ttl need not be as long as the work.
+    /// The holder can extend the lock, so that the ttl may be shorter than the work.
     pub extendable: bool,
-    /// The name of the lock holds what tells one holder from the next, so that a script can refuse the writes of a holder
-    /// that is late.
+    /// The value of the lock's key identifies its holder, so that a script can refuse the writes of a late holder.
     pub fenceable: bool,
-    /// To send an acquisition or a release twice, because the first reply was lost, is as good as once.
+    /// An acquisition or a release may be sent again if the first reply was lost: twice has the same effect as once.
     pub replay_safe: bool,
-    /// No clock of one host is compared with that of another.
+    /// The recipe does not compare the clocks of two hosts.
     pub clock_free: bool,
-    /// It works over connections that others use at the same time.
+    /// The recipe works over connections that are shared with other users.
     pub multiplex_safe: bool,
-    /// All that belongs to one lock is in one slot of a Redis Cluster, and different locks are in different ones.
+    /// All keys of one lock are in one slot of a Redis Cluster, and different locks are spread over the slots.
     pub one_slot: bool,
 }
 
 impl Guarantees {
-    /// Everything.
+    /// All guarantees.
     pub(crate) const ALL: Self = Self {
         crash_frees: true,
         owner_safe: true,
@@ -40,7 +39,7 @@ impl Guarantees {
         one_slot: true,
     };
 
-    /// Each with its name, in the order of the table.
+    /// Returns each guarantee with its name, in the order of the table in `docs/locks.md`.
     #[must_use]
     pub const fn each(&self) -> [(&'static str, bool); 8] {
         [

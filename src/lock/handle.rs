@@ -1,13 +1,22 @@
-//! The lock as a handle: settings, and the ways to acquire.
+//! The lock handle: settings, and acquisition.
 
-use super::{Guarantees, LockError, LockGuard, Recipe, SetPx, hub::Hub, wanted::Wanted};
-use crate::{key, wire::IntoServer};
+use super::{
+    acquire::Acquire,
+    client::LockClient,
+    config::{Config, WaitPolicy},
+    error::LockError,
+    guarantees::Guarantees,
+    guard::LockGuard,
+    recipe::Recipe,
+    set_px::SetPx,
+};
+use crate::{key, redis::connection::endpoint::IntoEndpoint};
 use std::{sync::Arc, time::Duration};
 
-/// A lock over Redis, by itself, for what is not a cache: jobs that must not run twice at once, resources with one user.
+/// A distributed lock over Redis, for jobs that must not run concurrently and resources with one user at a time.
 ///
-/// A handle, cheap to clone; each [acquired](Self::acquire) name is a lock of its own. Nothing is sent before the first
-/// one is acquired, and none of the setters fails.
+/// A cheaply cloneable handle. Each name that is [acquired](Self::acquire) is a separate lock. Nothing is sent before
+/// the first acquisition, and no setter fails.
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -16,181 +25,176 @@ use std::{sync::Arc, time::Duration};
 ///
 /// let lock = Lock::new(redis::Client::open("redis://127.0.0.1/")?).wait(Duration::from_secs(5));
 /// let guard = lock.acquire("nightly-report").await?;
-/// // .. nobody else does the same here ..
+/// // .. no other holder runs this section now ..
 /// guard.release().await?;
 /// # Ok(())
 /// # }
 /// ```
 ///
-/// It makes duplicate work unlikely, not impossible: a holder that is paused for longer than its ttl, or a failover, gives
-/// the lock to a second one. Where that would do harm, let the resource compare
+/// The lock makes duplicate work unlikely, not impossible. If a holder is paused for longer than its ttl, or Redis
+/// fails over, a second client acquires the lock. If that would do harm, let the resource compare
 /// [fencing tokens](LockGuard::fencing_token).
 #[derive(Clone, Debug)]
 pub struct Lock {
-    pub(super) hub: Arc<Hub>,
-    pub(super) config: Config,
-}
-
-#[derive(Clone, Debug)]
-pub(super) struct Config {
-    pub(super) recipe: Arc<dyn Recipe>,
-    pub(super) namespace: Arc<str>,
-    pub(super) ttl: Duration,
-    pub(super) op_timeout: Duration,
-    pub(super) max_hold: Duration,
-    pub(super) patience: Patience,
-    pub(super) delay: Option<Duration>,
-    pub(super) fair: bool,
-}
-
-/// What is done when the lock is held.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Patience {
-    Retries(u32),
-    Wait(Duration),
+    client: Arc<LockClient>,
+    config: Config,
 }
 
 impl Lock {
-    /// Over a client or connection of redis-rs. A client dials two connections when they are needed: one for data, one
-    /// for messages. A connection cannot be dialled again, so those who wait over it poll every [`delay`](Self::delay),
-    /// unless [`Server::wakes_from`](super::Server::wakes_from) names a client; so do those who wait over a cluster.
+    /// Creates a lock over a client or connection of redis-rs.
+    ///
+    /// A client opens two connections when they are needed: one for commands, one for messages. A connection cannot
+    /// open a second connection, so its waiters poll every [`delay`](Self::delay), unless
+    /// [`RedisEndpoint::subscribe_via`](super::RedisEndpoint::subscribe_via) names a client for messages. Waiters on a
+    /// cluster always poll.
     #[must_use]
-    pub fn new(redis: impl IntoServer) -> Self {
+    pub fn new(redis: impl IntoEndpoint) -> Self {
         let config = Config {
             recipe: Arc::new(SetPx),
             namespace: DEFAULT_NAMESPACE.into(),
             ttl: Duration::from_secs(10),
-            op_timeout: Duration::from_millis(250),
+            store_timeout: Duration::from_millis(250),
             max_hold: Duration::from_secs(60),
-            patience: Patience::Retries(0),
+            wait_policy: WaitPolicy::Retries(0),
             delay: None,
             fair: true,
         };
-        Self { hub: Arc::new(Hub::new(&redis.into_server())), config }
+        Self { client: Arc::new(LockClient::new(&redis.into_endpoint())), config }
     }
 
-    /// How to lock. All who share a lock have to use the same recipe. Default: [`SetPx`].
+    /// Sets the recipe. All clients of a lock must use the same recipe. Default: [`SetPx`].
     #[must_use]
     pub fn recipe(self, recipe: impl Recipe) -> Self {
         self.set(|config| config.recipe = Arc::new(recipe))
     }
 
-    /// Keeps locks of different applications apart. Default: `lock`.
+    /// Sets the namespace, which separates the locks of different applications. Default: `lock`.
     ///
-    /// Up to 64 characters of `[A-Za-z0-9_.-]`, as they become part of names in Redis; others are replaced by `_`, and
-    /// nothing at all by the default.
+    /// At most 64 characters of `[A-Za-z0-9_.-]`, because the namespace becomes part of names in Redis. Other
+    /// characters are replaced by `_`, and an empty namespace by the default.
     #[must_use]
     pub fn namespace(self, name: impl AsRef<str>) -> Self {
         self.set(|config| config.namespace = key::namespace(name.as_ref(), DEFAULT_NAMESPACE))
     }
 
-    /// How long a lock lives that nobody extends: for so long the others wait in vain for a holder that died. In whole
-    /// milliseconds. Default: 10 s. With less than a millisecond nothing can be acquired:
+    /// Sets the time to live of a lock that is not extended. If the holder crashes, other clients wait this long.
+    ///
+    /// The unit is whole milliseconds. Default: 10 s. With less than 1 ms every acquisition fails with
     /// [`Input`](super::LockErrorKind::Input).
     #[must_use]
     pub fn ttl(self, ttl: Duration) -> Self {
         self.set(|config| config.ttl = ttl)
     }
 
-    /// How many more attempts are made where the first one finds the lock held, [`delay`](Self::delay) apart. Takes the
-    /// place of [`wait`](Self::wait). Default: 0.
+    /// Sets the maximum number of retries if the first attempt finds the lock held. Retries are [`delay`](Self::delay)
+    /// apart. Replaces [`wait`](Self::wait). Default: 0.
     #[must_use]
     pub fn retries(self, most: u32) -> Self {
-        self.set(|config| config.patience = Patience::Retries(most))
+        self.set(|config| config.wait_policy = WaitPolicy::Retries(most))
     }
 
-    /// How long is waited where the lock is held. With the recipes
-    /// [`SetPx`] and [`Fused`](super::Fused) those who wait are queued and woken by message; with the others they try
-    /// again every [`delay`](Self::delay). An operation that is under way then may take its
-    /// [`op_timeout`](Self::op_timeout) more. Takes the place of [`retries`](Self::retries).
+    /// Sets the wait timeout for a lock that is held. Replaces [`retries`](Self::retries).
+    ///
+    /// With the recipes [`SetPx`] and [`FencedLock`](super::FencedLock), waiters are queued and notified by message.
+    /// With the other recipes, waiters retry every [`delay`](Self::delay). A command in progress at the timeout may
+    /// take up to [`store_timeout`](Self::store_timeout) longer.
     #[must_use]
     pub fn wait(self, budget: Duration) -> Self {
-        self.set(|config| config.patience = Patience::Wait(budget))
+        self.set(|config| config.wait_policy = WaitPolicy::Wait(budget))
     }
 
-    /// How long to wait between two attempts. Default: what the source of the [recipe](Recipe::delay) says, 50 ms for the
-    /// default one. With zero each answer is followed by the next question.
+    /// Sets the delay between two attempts. Default: the [delay of the recipe](Recipe::delay), 50 ms for [`SetPx`].
+    /// With zero, each reply is followed by the next attempt at once.
     #[must_use]
     pub fn delay(self, delay: Duration) -> Self {
         self.set(|config| config.delay = Some(delay))
     }
 
-    /// Whether the one who has waited longest is next, as far as those who wait are queued. If not, a released lock is
-    /// free for a moment, and whoever comes first has it, which need not be the one who was told: nobody waits for a process
-    /// that is slow to wake up, but those who come back often have it more often, and those who were told in vain ask twice.
-    /// All who share a lock should say the same. Default: `true`.
+    /// Sets whether a released lock goes to the queued waiter that has waited longest. Default: `true`.
+    ///
+    /// If `false`, a released lock is free until the first client acquires it, which need not be the notified waiter.
+    /// No client then waits for a process that is slow to wake up. But clients that return often acquire the lock more
+    /// often, and a waiter that was notified too late queues again. All clients of a lock should use the same value.
     #[must_use]
     pub fn fair(self, fair: bool) -> Self {
         self.set(|config| config.fair = fair)
     }
 
-    /// How long each operation of the server may take, connecting included. Default: 250 ms; at least 1 ms.
+    /// Sets the maximum duration of each server operation, including the connect. Default: 250 ms; minimum: 1 ms.
     #[must_use]
-    pub fn op_timeout(self, most: Duration) -> Self {
-        self.set(|config| config.op_timeout = most.max(Duration::from_millis(1)))
+    pub fn store_timeout(self, most: Duration) -> Self {
+        self.set(|config| config.store_timeout = most.max(Duration::from_millis(1)))
     }
 
-    /// For how long [`keep_alive`](LockGuard::keep_alive) keeps a lock, counted from its acquisition, so that a holder
-    /// that hangs does not hold it for ever. Default: 60 s.
+    /// Sets the maximum time for which [`keep_alive`](LockGuard::keep_alive) extends a lock, counted from the
+    /// acquisition. It limits how long a holder that hangs can keep the lock. Default: 60 s.
     #[must_use]
     pub fn max_hold(self, most: Duration) -> Self {
         self.set(|config| config.max_hold = most)
     }
 
-    /// What its recipe promises.
+    /// Returns the guarantees of the recipe.
     #[must_use]
     pub fn guarantees(&self) -> Guarantees {
         self.config.recipe.guarantees()
     }
 
-    /// Tries once; `None` if somebody else holds it, or if it was granted, but its time was over before that was heard of.
+    /// Tries once to acquire the lock. Returns `None` if another client holds it, or if the grant had expired before
+    /// its reply arrived.
+    ///
+    /// Cancel safe: a lock that is granted after the future was dropped is released in the background.
     ///
     /// # Errors
     ///
-    /// [`Store`](super::LockErrorKind::Store) if the server does not answer; [`Input`](super::LockErrorKind::Input) for a name that is
-    /// empty, longer than 1 KiB or has control characters, and for a ttl that is less than a millisecond.
-    ///
-    /// Dropping the future leaves no lock: one that is granted all the same is released behind.
+    /// - [`Store`](super::LockErrorKind::Store) if the server does not reply or refuses the command.
+    /// - [`Input`](super::LockErrorKind::Input) if the name is empty, longer than 1 KiB or contains control characters,
+    ///   or if the ttl is less than 1 ms.
     pub async fn try_acquire(&self, name: &str) -> Result<Option<LockGuard>, LockError> {
-        let wanted = Wanted::new(self, name)?;
-        Ok(wanted.attempt().await?.ok())
+        Ok(self.prepare(name)?.attempt().await?.ok())
     }
 
-    /// Acquires it, with as many attempts as [`retries`](Self::retries) or as much time as [`wait`](Self::wait) say.
+    /// Acquires the lock within the limit of [`retries`](Self::retries) or [`wait`](Self::wait).
+    ///
+    /// Cancel safe: a dropped future leaves neither a lock nor a waiter in the queue.
     ///
     /// # Errors
     ///
-    /// [`Acquisition`](super::LockErrorKind::Acquisition) if somebody else held it all the time; otherwise as
-    /// [`try_acquire`](Self::try_acquire). A server that does not answer is an error at once, but not to those who wait
-    /// already: they try again until their time is over.
-    ///
-    /// Dropping the future leaves neither a lock nor a place in the queue.
+    /// [`Acquisition`](super::LockErrorKind::Acquisition) if other clients held the lock until the limit; otherwise as
+    /// [`try_acquire`](Self::try_acquire). If the server fails during the first attempt, the error is returned at once.
+    /// A caller that already waits retries until the limit.
     pub async fn acquire(&self, name: &str) -> Result<LockGuard, LockError> {
-        Wanted::new(self, name)?.acquire().await
+        self.prepare(name)?.acquire().await
     }
 
-    /// Waits until nobody holds it, this process included: looks every [`delay`](Self::delay), as often as
-    /// [`retries`](Self::retries) or as long as [`wait`](Self::wait) say. It acquires nothing, so by then somebody may have
-    /// it again.
+    /// Waits until the lock is free, within the limit of [`retries`](Self::retries) or [`wait`](Self::wait).
+    ///
+    /// Polls every [`delay`](Self::delay). A lock held by this process counts as held. The lock is not acquired, so
+    /// another client may hold it again when this returns. Cancel safe.
     ///
     /// # Errors
     ///
-    /// [`Held`](super::LockErrorKind::Held) if it was held all the time; otherwise as [`try_acquire`](Self::try_acquire).
-    ///
-    /// Dropping the future leaves nothing behind.
-    pub async fn check(&self, name: &str) -> Result<(), LockError> {
-        Wanted::new(self, name)?.check().await
+    /// [`Held`](super::LockErrorKind::Held) if the lock was held until the limit; otherwise as
+    /// [`try_acquire`](Self::try_acquire).
+    pub async fn wait_until_free(&self, name: &str) -> Result<(), LockError> {
+        self.prepare(name)?.wait_until_free().await
     }
 
-    /// Waits until everything is done that goes on behind: locks whose guard was dropped, acquisitions that were given up,
-    /// of this handle and its clones. Before a process ends, so that others need not wait for a ttl. What takes longer than
-    /// 2 s is given up, so this takes no longer; guards that exist are not waited for, and the handle can be used afterwards.
+    /// Waits for the background work of this handle and its clones: releases of dropped guards and of cancelled
+    /// acquisitions.
     ///
-    /// Dropping the future stops the waiting, and nothing else.
-    pub async fn shutdown(&self) {
-        // For good: it takes on more all the same, and to open it again would be to keep others here who wait.
-        self.hub.behind.close();
-        self.hub.behind.wait().await;
+    /// Call it before the process ends, so that other clients need not wait for a ttl. Work that takes longer than 5 s
+    /// is cancelled, which bounds the wait. Guards that still exist are not waited for. The handle can be used
+    /// afterwards.
+    ///
+    /// Cancel safe: dropping the future only stops the wait.
+    pub async fn drain(&self) {
+        // Leave the tracker closed. A closed tracker accepts more tasks; reopening it would block concurrent drains.
+        self.client.background.close();
+        self.client.background.wait().await;
+    }
+
+    fn prepare(&self, name: &str) -> Result<Acquire<'_>, LockError> {
+        Acquire::new(&self.client, &self.config, name)
     }
 
     fn set(mut self, change: impl FnOnce(&mut Config)) -> Self {

@@ -1,113 +1,125 @@
-//! Those who wait for a lock, first come first served: a sorted set in Redis, whose first member is handed the lock by the
-//! very script that releases it, and is told so by message. Nobody spins, and nobody who comes later gets in between.
+//! The queue of waiters for a lock, first come, first served: a sorted set in Redis.
+//!
+//! The script that releases the lock also hands it to the first waiter and notifies that waiter by message. Waiters do
+//! not spin, and a later client cannot acquire the lock in between.
 
 use super::{
-    owned,
-    recipe::{Attempt, Busy, Claim, Doing, Held, Place, or_again},
+    attempt::{Acquisition, Attempt, Busy, HeldState, LockFuture, Registration, retry_once_if_disconnected},
+    scripts, token_lock,
 };
 use crate::{
-    lease::Hold,
-    store::StoreError,
-    wire::{CHANNEL, Call, Script, millis, number, unexpected},
+    redis::connection::{
+        script::{Script, ScriptCall, millis, number, unexpected},
+        subscriber::CHANNEL,
+    },
+    store::{error::StoreError, lease::LeaseStatus},
 };
 use redis::Value;
-use std::{
-    sync::{Arc, LazyLock},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
-/// Which lock it is that is queued for.
+/// The kind of lock that has a queue.
 #[derive(Clone, Copy, Debug)]
 pub struct Queue {
-    /// What its names in Redis end with.
+    /// The name of the recipe, part of the lock's name in Redis.
     pub(crate) name: &'static str,
-    /// Whether the value of the lock is a token and the server's time at the grant, which makes a fencing token.
-    pub(crate) stamped: bool,
+    /// Whether the server's time at the grant follows the token in the lock's value. It serves as the fencing token.
+    pub(crate) has_fencing_token: bool,
 }
 
 impl Queue {
-    pub(crate) fn lock(self, claim: &Claim) -> String {
-        claim.name(self.name)
+    pub(crate) fn lock(self, acquisition: &Acquisition) -> String {
+        acquisition.name(self.name)
     }
 
-    fn call(self, script: &Script, claim: &Claim) -> Call {
-        let name = self.lock(claim);
+    fn call(self, script: &Script, acquisition: &Acquisition) -> ScriptCall {
+        let name = self.lock(acquisition);
         let mut call = script.call(&[&name, &[&name, ":queue"].concat(), &[&name, ":heard"].concat()]);
-        call.arg(claim.token.as_bytes()).arg(flag(self.stamped)).arg(flag(claim.fair)).arg(CHANNEL);
+        call.arg(acquisition.token.as_bytes())
+            .arg(flag(self.has_fencing_token))
+            .arg(flag(acquisition.fair))
+            .arg(CHANNEL);
         call
     }
 
-    /// Acquires it, or takes a place in the queue if one is wanted; keeps the place that the claim has.
-    pub(crate) fn acquire(self, claim: Arc<Claim>, wanted: Place) -> Doing<Attempt> {
-        // The script knows its token again, and says what is left.
-        let again = move |claim, before| async move { Ok(self.ask(claim, wanted).await?.begun_earlier(before)) };
-        Box::pin(or_again(self.ask(claim.clone(), wanted), move |before| again(claim, before)))
+    /// Acquires the lock, or joins the queue according to `registration`. A queued acquisition keeps its position.
+    pub(crate) fn acquire(self, acquisition: Arc<Acquisition>, registration: Registration) -> LockFuture<Attempt> {
+        // Sending again is safe: the script recognises the token of the holder and returns the remaining time.
+        let again = move |acquisition, before| async move {
+            Ok(self.send_acquire(acquisition, registration).await?.begun_earlier(before))
+        };
+        Box::pin(retry_once_if_disconnected(self.send_acquire(acquisition.clone(), registration), move |before| {
+            again(acquisition, before)
+        }))
     }
 
-    async fn ask(self, claim: Arc<Claim>, wanted: Place) -> Result<Attempt, StoreError> {
-        let mut call = self.call(&ACQUIRE_SCRIPT, &claim);
-        call.arg(millis(claim.ttl)).arg(place(wanted));
-        let answer = claim.hub.run(call).await?;
+    async fn send_acquire(
+        self,
+        acquisition: Arc<Acquisition>,
+        registration: Registration,
+    ) -> Result<Attempt, StoreError> {
+        let mut call = self.call(&scripts::QUEUE_ACQUIRE, &acquisition);
+        call.arg(millis(acquisition.ttl)).arg(registration_flag(registration));
+        let answer = acquisition.client.run(call).await?;
         let Value::Array(parts) = &answer else { return Err(unexpected(&answer)) };
         let [granted, pttl, stamp] = &parts[..] else { return Err(unexpected(&answer)) };
-        // Less than nothing: it has no expiry, or is just gone.
+        // A negative reply means that the key has no expiry or no longer exists.
         let remaining = number(pttl).ok().map(Duration::from_millis);
         if number(granted)? == 0 {
             return Ok(Attempt::Busy(Busy { remaining, now: Some(number(stamp)?) }));
         }
-        let stamp = if self.stamped { Some(number(stamp)?) } else { None };
+        let stamp = if self.has_fencing_token { Some(number(stamp)?) } else { None };
         let valid = remaining.unwrap_or_default();
-        Ok(Attempt::acquired(Queued { queue: self, claim, stamp }, valid))
+        Ok(Attempt::acquired(QueueLock { queue: self, acquisition, stamp }, valid))
     }
 
-    /// Whether there is nothing quicker to try first.
+    /// Reports whether a waiter starts with the script. Otherwise it tries a cheaper command first (`SET NX PX`).
     pub(crate) fn begins_with_its_script(self) -> bool {
-        self.stamped
+        self.has_fencing_token
     }
 
-    /// What the claim holds since it was told so.
-    pub(crate) fn handed_over(self, claim: Arc<Claim>, stamp: u64) -> Arc<dyn Held> {
-        Arc::new(Queued { queue: self, claim, stamp: self.stamped.then_some(stamp) })
+    /// Returns the lock that a message has handed to the acquisition.
+    pub(crate) fn handed_over(self, acquisition: Arc<Acquisition>, stamp: u64) -> Arc<dyn HeldState> {
+        Arc::new(QueueLock { queue: self, acquisition, stamp: self.has_fencing_token.then_some(stamp) })
     }
 
-    /// Gives up the lock or the place in the queue, whichever the claim has.
-    pub(crate) fn leave(self, claim: Arc<Claim>) -> Doing<Hold> {
-        let member = [claim.token.as_bytes(), millis(claim.ttl).as_bytes()].concat();
-        self.release(claim, &member)
+    /// Releases the lock if the acquisition holds it, and removes the acquisition from the queue.
+    pub(crate) fn leave(self, acquisition: Arc<Acquisition>) -> LockFuture<LeaseStatus> {
+        let member = [acquisition.token.as_bytes(), millis(acquisition.ttl).as_bytes()].concat();
+        self.release(acquisition, &member)
     }
 
-    /// Hands it over, if the claim has it; takes `member` out of the queue.
-    fn release(self, claim: Arc<Claim>, member: &[u8]) -> Doing<Hold> {
-        let mut call = self.call(&RELEASE_SCRIPT, &claim);
+    /// Releases the lock if the acquisition holds it, handing it to the next waiter. Removes `member` from the queue.
+    fn release(self, acquisition: Arc<Acquisition>, member: &[u8]) -> LockFuture<LeaseStatus> {
+        let mut call = self.call(&scripts::QUEUE_RELEASE, &acquisition);
         call.arg(member);
-        claim.ask(call)
+        acquisition.run_script(call)
     }
 }
 
-/// A lock with a queue.
-pub(crate) struct Queued {
+/// A held lock with a queue.
+pub(crate) struct QueueLock {
     queue: Queue,
-    claim: Arc<Claim>,
+    acquisition: Arc<Acquisition>,
     stamp: Option<u64>,
 }
 
-impl Queued {
-    pub(crate) fn new(queue: Queue, claim: Arc<Claim>) -> Self {
-        Self { queue, claim, stamp: None }
+impl QueueLock {
+    pub(crate) fn new(queue: Queue, acquisition: Arc<Acquisition>) -> Self {
+        Self { queue, acquisition, stamp: None }
     }
 }
 
-impl Held for Queued {
-    fn release(&self) -> Doing<Hold> {
-        self.queue.release(self.claim.clone(), b"")
+impl HeldState for QueueLock {
+    fn release(&self) -> LockFuture<LeaseStatus> {
+        self.queue.release(self.acquisition.clone(), b"")
     }
 
-    fn extend(&self, ttl: Duration) -> Doing<Hold> {
-        owned::extend(self.claim.clone(), &self.queue.lock(&self.claim), ttl)
+    fn extend(&self, ttl: Duration) -> LockFuture<LeaseStatus> {
+        token_lock::extend(self.acquisition.clone(), &self.queue.lock(&self.acquisition), ttl)
     }
 
-    fn check(&self) -> Doing<Hold> {
-        owned::check(self.claim.clone(), &self.queue.lock(&self.claim))
+    fn check(&self) -> LockFuture<LeaseStatus> {
+        token_lock::check_token(self.acquisition.clone(), &self.queue.lock(&self.acquisition))
     }
 
     fn fencing_token(&self) -> Option<u64> {
@@ -119,15 +131,10 @@ fn flag(on: bool) -> &'static str {
     if on { "1" } else { "0" }
 }
 
-fn place(place: Place) -> &'static str {
-    match place {
-        Place::None => "",
-        Place::Woken => "w",
-        Place::Polling => "p",
+fn registration_flag(registration: Registration) -> &'static str {
+    match registration {
+        Registration::None => "",
+        Registration::Notified => "w",
+        Registration::Polling => "p",
     }
 }
-
-static ACQUIRE_SCRIPT: LazyLock<Script> = LazyLock::new(|| Script::new(ACQUIRE));
-static RELEASE_SCRIPT: LazyLock<Script> = LazyLock::new(|| Script::new(RELEASE));
-pub(crate) const ACQUIRE: &str = concat!(include_str!("queue/hand_over.lua"), include_str!("queue/acquire.lua"));
-pub(crate) const RELEASE: &str = concat!(include_str!("queue/hand_over.lua"), include_str!("queue/release.lua"));

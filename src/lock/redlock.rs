@@ -1,63 +1,74 @@
-//! `SET NX PX` on N servers that know nothing of each other: who has a majority of them in time holds the lock.
+//! Use it if one Redis server is not reliable enough and several independent servers, for example five, are available.
+//!
+//! `SET NX PX` on N independent servers: a client that acquires a majority of them in time holds the lock.
 
-mod majority;
+mod quorum;
 
 use super::{
-    Guarantees, Recipe,
-    hub::Hub,
-    owned::{self, Owned},
-    recipe::{Attempt, Busy, Claim, Doing, Held, Sealed, held_if, or_again},
+    attempt::{Acquisition, Attempt, Busy, HeldState, LockFuture, held_if, retry_once_if_disconnected},
+    client::LockClient,
+    guarantees::Guarantees,
+    recipe::{Recipe, Sealed},
+    token_lock::{self, TokenLock},
 };
 use crate::{
     clock::Timestamp,
-    lease::Hold,
-    store::StoreError,
-    wire::{IntoServer, millis, unexpected},
+    redis::connection::{
+        endpoint::IntoEndpoint,
+        script::{millis, unexpected},
+    },
+    store::{error::StoreError, lease::LeaseStatus},
 };
-use majority::Majority;
+use quorum::Quorum;
 use redis::Value;
 use std::{sync::Arc, time::Duration};
 
-/// A majority of several servers.
+/// A lock on a majority of several independent servers.
 ///
-/// Origin: named by the page of `SETNX` (seed 003); the algorithm is that of the Redis documentation, with its drift of a
-/// hundredth of the ttl and 2 ms. It tries again after a random time of up to 200 ms.
+/// Use it if one Redis server is not reliable enough and several independent servers are available.
 ///
-/// Known failure: a server that restarts without its data, within the ttl of a lock that it had granted, can be part of a
-/// second majority: keep it away for longer than the longest ttl, or let it write every command to disk before it answers.
-/// And no more than with the others, a holder that is paused for longer than the ttl can be kept from believing that it
-/// holds the lock; there is no single place at which a token could be compared.
+/// Origin: named by the page of `SETNX` (seed 003). The algorithm is the one of the Redis documentation, with its drift
+/// allowance of 1% of the ttl plus 2 ms. Retries follow after a random delay of at most 200 ms.
+///
+/// Known failure: a server that restarts without its data, within the ttl of a lock that it had granted, can join a
+/// second majority. Keep such a server offline for longer than the longest ttl, or let it write every command to disk
+/// before it replies. As with every recipe, a holder that is paused for longer than the ttl may still believe that it
+/// holds the lock. No single server could compare its token.
 #[derive(Clone, Debug)]
 pub struct Redlock {
-    others: Arc<[Arc<Hub>]>,
-    patience: Duration,
+    others: Arc<[Arc<LockClient>]>,
+    server_timeout: Duration,
 }
 
 impl Redlock {
-    /// The lock's own server, and these: an odd number together, none of them a replica of another.
+    /// Creates the recipe over the server of the [`Lock`](crate::Lock) and `others`. Their total number should be odd,
+    /// and no server may be a replica of another.
     #[must_use]
-    pub fn with<S: IntoServer>(others: impl IntoIterator<Item = S>) -> Self {
-        let others = others.into_iter().map(|server| Arc::new(Hub::new(&server.into_server()))).collect();
-        Self { others, patience: Duration::from_millis(50) }
+    pub fn with<S: IntoEndpoint>(others: impl IntoIterator<Item = S>) -> Self {
+        let others = others.into_iter().map(|server| Arc::new(LockClient::new(&server.into_endpoint()))).collect();
+        Self { others, server_timeout: Duration::from_millis(50) }
     }
 
-    /// How long each server may take to answer: little beside the ttl, so that one that is down does not use it up,
-    /// and less than half of the [`op_timeout`](super::Lock::op_timeout), which an attempt that fails needs twice: to ask,
-    /// and to give back. Default: 50 ms.
+    /// Sets the maximum time that each server may take to reply. Default: 50 ms.
+    ///
+    /// Keep it much shorter than the ttl, so that a server that is down does not use up the ttl. Keep it below half of
+    /// the [`store_timeout`](crate::Lock::store_timeout), because a failed attempt needs it twice: to acquire, and to
+    /// release.
     #[must_use]
     pub fn server_timeout(self, most: Duration) -> Self {
-        Self { patience: most, ..self }
+        Self { server_timeout: most, ..self }
     }
 
-    /// The same lock, on each of the servers.
-    fn everywhere(&self, claim: &Claim) -> Arc<[Owned]> {
-        let name = claim.name("redlock");
-        let on = |hub: &Arc<Hub>| {
-            let (hub, at) = (hub.clone(), claim.at.clone());
-            let claim = Claim { hub, at, token: claim.token, ttl: claim.ttl, fair: claim.fair };
-            Owned::new(Arc::new(claim), name.clone())
+    /// Returns the lock on each of the servers.
+    fn on_each_server(&self, acquisition: &Acquisition) -> Arc<[TokenLock]> {
+        let name = acquisition.name("redlock");
+        let on = |client: &Arc<LockClient>| {
+            let (client, key) = (client.clone(), acquisition.key.clone());
+            let acquisition =
+                Acquisition { client, key, token: acquisition.token, ttl: acquisition.ttl, fair: acquisition.fair };
+            TokenLock::new(Arc::new(acquisition), name.clone())
         };
-        std::iter::once(&claim.hub).chain(&*self.others).map(on).collect()
+        std::iter::once(&acquisition.client).chain(&*self.others).map(on).collect()
     }
 }
 
@@ -72,54 +83,54 @@ impl Recipe for Redlock {
         Guarantees { fenceable: false, ..Guarantees::ALL }
     }
 
-    fn delay(&self, draw: f64) -> Duration {
-        Duration::from_millis(200).mul_f64(draw)
+    fn delay(&self, random_unit: f64) -> Duration {
+        Duration::from_millis(200).mul_f64(random_unit)
     }
 
-    fn attempt(&self, claim: Arc<Claim>) -> Doing<Attempt> {
-        let held = Majority { on: self.everywhere(&claim), patience: self.patience };
+    fn attempt(&self, acquisition: Arc<Acquisition>) -> LockFuture<Attempt> {
+        let held = Quorum { locks: self.on_each_server(&acquisition), server_timeout: self.server_timeout };
         Box::pin(async move {
-            let (begun, ttl) = (Timestamp::now(), claim.ttl);
-            let votes = held.ask(|on| Box::pin(set(on.claim().clone(), on.name().to_owned()))).await;
+            let (begun, ttl) = (Timestamp::now(), acquisition.ttl);
+            let votes = held.vote(|on| Box::pin(set(on.acquisition().clone(), on.name().to_owned()))).await;
             let valid = ttl.saturating_sub(held.margin(ttl));
-            if votes.of(Hold::Held) >= held.quorum() && Timestamp::now().since(begun) < valid {
+            if votes.of(LeaseStatus::Held) >= held.majority() && Timestamp::now().since(begun) < valid {
                 return Ok(Attempt::acquired(held, valid));
             }
-            // Everywhere: where there was no answer it may be set all the same.
-            held.ask(|on| on.release()).await;
-            if votes.answered() < held.quorum() { Err(votes.too_few()) } else { Ok(Attempt::Busy(Busy::default())) }
+            // Release on every server, because a server that did not reply may have set the key.
+            held.vote(|on| on.release()).await;
+            if votes.answered() < held.majority() { Err(votes.too_few()) } else { Ok(Attempt::Busy(Busy::default())) }
         })
     }
 
-    /// Held if a majority could not be had now.
-    fn look(&self, claim: Arc<Claim>) -> Doing<Hold> {
-        let asked = Majority { on: self.everywhere(&claim), patience: self.patience };
+    /// Returns `Held` unless the lock is free on a majority of the servers.
+    fn check_held(&self, acquisition: Arc<Acquisition>) -> LockFuture<LeaseStatus> {
+        let quorum = Quorum { locks: self.on_each_server(&acquisition), server_timeout: self.server_timeout };
         Box::pin(async move {
-            let votes = asked.ask(|on| owned::look(on.claim().clone(), on.name())).await;
-            if votes.answered() < asked.quorum() {
+            let votes = quorum.vote(|on| token_lock::check_exists(on.acquisition().clone(), on.name())).await;
+            if votes.answered() < quorum.majority() {
                 return Err(votes.too_few());
             }
-            Ok(held_if(votes.of(Hold::Lost) < asked.quorum()))
+            Ok(held_if(votes.of(LeaseStatus::Lost) < quorum.majority()))
         })
     }
 }
 
-async fn set(claim: Arc<Claim>, name: String) -> Result<Hold, StoreError> {
+async fn set(acquisition: Arc<Acquisition>, name: String) -> Result<LeaseStatus, StoreError> {
     let mut cmd = redis::cmd("SET");
-    cmd.arg(&name).arg(claim.token.as_bytes()).arg("NX").arg("PX").arg(millis(claim.ttl));
-    let set = |claim: Arc<Claim>, cmd| async move {
-        match claim.hub.send(cmd).await? {
-            Value::Okay => Ok(Hold::Held),
-            Value::Nil => Ok(Hold::Lost),
+    cmd.arg(&name).arg(acquisition.token.as_bytes()).arg("NX").arg("PX").arg(millis(acquisition.ttl));
+    let set = |acquisition: Arc<Acquisition>, cmd| async move {
+        match acquisition.client.send(cmd).await? {
+            Value::Okay => Ok(LeaseStatus::Held),
+            Value::Nil => Ok(LeaseStatus::Lost),
             other => Err(unexpected(&other)),
         }
     };
-    // What is there after a reply that was lost may be ours.
+    // If the first reply was lost, a key that exists may be the one this acquisition has set.
     let again = |_| async {
-        match set(claim.clone(), &cmd).await? {
-            Hold::Lost => owned::check(claim.clone(), &name).await,
-            Hold::Held => Ok(Hold::Held),
+        match set(acquisition.clone(), &cmd).await? {
+            LeaseStatus::Lost => token_lock::check_token(acquisition.clone(), &name).await,
+            LeaseStatus::Held => Ok(LeaseStatus::Held),
         }
     };
-    or_again(set(claim.clone(), &cmd), again).await
+    retry_once_if_disconnected(set(acquisition.clone(), &cmd), again).await
 }

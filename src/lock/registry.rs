@@ -1,70 +1,65 @@
-//! What this process holds now.
+//! The registry of the locks that this process holds.
 
-use crate::clock::Timestamp;
+use crate::{clock::Timestamp, sync::mutex::Mutex};
 use std::{
     collections::BTreeMap,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
 };
 
-/// A lock that this process holds, as [`held_locks`] lists it.
+/// A lock that this process holds, as listed by [`held_locks`].
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct HeldLock {
-    /// The name it was acquired by.
+    /// The name that the lock was acquired by.
     pub name: Arc<str>,
-    /// The [namespace](super::Lock::namespace) of that name.
+    /// The [namespace](super::Lock::namespace) of the name.
     pub namespace: Arc<str>,
     /// The [name of the recipe](super::Recipe::name).
     pub recipe: &'static str,
-    /// See [`LockGuard::fencing_token`](super::LockGuard::fencing_token).
+    /// The [fencing token](super::LockGuard::fencing_token), if the recipe has one.
     pub fencing_token: Option<u64>,
     since: Timestamp,
 }
 
 impl HeldLock {
-    /// For how long it has been held.
+    /// Returns the time since the lock was acquired.
     #[must_use]
     pub fn held_for(&self) -> Duration {
         Timestamp::now().since(self.since)
     }
 }
 
-/// Every lock that this process holds now, of all handles and servers, in the order in which they were acquired:
-/// redislock's `getAcquiredLocks`.
+/// Returns the locks that this process holds, of all handles and servers, in the order of their acquisition.
 ///
-/// A lock is listed while its [`LockGuard`](super::LockGuard) exists, also when it has been
-/// [lost](super::LockGuard::lost) meanwhile.
+/// A lock is listed while its [`LockGuard`](super::LockGuard) exists, even if it has been
+/// [lost](super::LockGuard::lost). Equivalent to `getAcquiredLocks` of redislock.
 #[must_use]
 pub fn held_locks() -> Vec<HeldLock> {
-    table().values().cloned().collect()
+    HELD.lock().values().cloned().collect()
 }
 
-/// A line of the list, for as long as it exists.
+/// An entry of the registry. Dropping it removes the entry.
 #[derive(Debug)]
-pub(crate) struct Listed(u64);
+pub(crate) struct RegistryEntry(u64);
 
-impl Listed {
+impl RegistryEntry {
     pub(crate) fn new(name: &Arc<str>, namespace: &Arc<str>, recipe: &'static str, fencing_token: Option<u64>) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let (name, namespace, since) = (name.clone(), namespace.clone(), Timestamp::now());
         let number = NEXT.fetch_add(1, Relaxed);
-        table().insert(number, HeldLock { name, namespace, recipe, fencing_token, since });
+        HELD.lock().insert(number, HeldLock { name, namespace, recipe, fencing_token, since });
         Self(number)
     }
 }
 
-impl Drop for Listed {
+impl Drop for RegistryEntry {
     fn drop(&mut self) {
-        table().remove(&self.0);
+        HELD.lock().remove(&self.0);
     }
 }
 
-/// Nothing panics while it holds this.
-fn table() -> MutexGuard<'static, BTreeMap<u64, HeldLock>> {
-    static HELD: Mutex<BTreeMap<u64, HeldLock>> = Mutex::new(BTreeMap::new());
-    HELD.lock().unwrap_or_else(PoisonError::into_inner)
-}
+static HELD: Mutex<BTreeMap<u64, HeldLock>> = Mutex::new(BTreeMap::new());

@@ -1,22 +1,29 @@
+//! Use it for work that must not run twice at once: the default recipe.
+//!
 //! `SET name token NX PX ttl`, and compare-and-delete in a script.
 
 use super::{
-    Guarantees, Recipe,
-    queue::{Queue, Queued},
-    recipe::{Attempt, Busy, Claim, Doing, Place, Sealed, or_again},
+    attempt::{Acquisition, Attempt, Busy, LockFuture, Registration, retry_once_if_disconnected},
+    guarantees::Guarantees,
+    queue::{Queue, QueueLock},
+    recipe::{Recipe, Sealed},
 };
-use crate::wire::{millis, unexpected};
+use crate::redis::connection::script::{millis, unexpected};
 use redis::Value;
 use std::sync::Arc;
 
-/// `SET NX PX`, released by compare-and-delete. The default of [`Lock`](super::Lock).
+/// `SET NX PX`, released by compare-and-delete: the default recipe of [`Lock`](super::Lock).
 ///
-/// Origin: the fourth recipe of the post on locking with node.js (seed 000), redislock (seed 001), and what the page of
-/// `SETNX` recommends (seed 003). The seeds spin, every 500 ms and every 50 ms; here who waits for a
-/// [budget](super::Lock::wait) is queued and woken.
+/// Use it for work that must not run twice at once, unless you need the fencing token of
+/// [`FencedLock`](crate::lock::FencedLock).
 ///
-/// Known failure: a failover before the lock was replicated gives it to a second holder, and so does a pause of the holder
-/// for longer than the ttl. Nothing here can prevent either; compare the token where it matters.
+/// Origin: the fourth recipe of the post on locking with node.js (seed 000), redislock (seed 001), and the
+/// recommendation of the page of `SETNX` (seed 003). The seeds spin, every 500 ms and every 50 ms. Here a waiter with a
+/// [wait timeout](super::Lock::wait) is queued and notified.
+///
+/// Known failure: a failover before the lock was replicated, or a pause of the holder for longer than the ttl, grants
+/// the lock to a second holder. The recipe can prevent neither. If that would do harm, let the resource compare the
+/// token.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SetPx;
 
@@ -35,18 +42,26 @@ impl Recipe for SetPx {
         Some(QUEUE)
     }
 
-    fn attempt(&self, claim: Arc<Claim>) -> Doing<Attempt> {
+    fn attempt(&self, acquisition: Arc<Acquisition>) -> LockFuture<Attempt> {
         let mut cmd = redis::cmd("SET");
-        cmd.arg(QUEUE.lock(&claim)).arg(claim.token.as_bytes()).arg("NX").arg("PX").arg(millis(claim.ttl));
-        let set = async move |claim: Arc<Claim>| match claim.hub.send(&cmd).await? {
+        cmd.arg(QUEUE.lock(&acquisition))
+            .arg(acquisition.token.as_bytes())
+            .arg("NX")
+            .arg("PX")
+            .arg(millis(acquisition.ttl));
+        let set = async move |acquisition: Arc<Acquisition>| match acquisition.client.send(&cmd).await? {
             Value::Nil => Ok(Attempt::Busy(Busy::default())),
-            Value::Okay => Ok(Attempt::acquired(Queued::new(QUEUE, claim.clone()), claim.ttl)),
+            Value::Okay => Ok(Attempt::acquired(QueueLock::new(QUEUE, acquisition.clone()), acquisition.ttl)),
             other => Err(unexpected(&other)),
         };
-        // The script knows its token again.
-        let again = |claim, before| async move { Ok(QUEUE.acquire(claim, Place::None).await?.begun_earlier(before)) };
-        Box::pin(async move { or_again(set(claim.clone()), |before| again(claim, before)).await })
+        // Sending again is safe: the script recognises the token of the holder.
+        let again = |acquisition, before| async move {
+            Ok(QUEUE.acquire(acquisition, Registration::None).await?.begun_earlier(before))
+        };
+        Box::pin(async move {
+            retry_once_if_disconnected(set(acquisition.clone()), |before| again(acquisition, before)).await
+        })
     }
 }
 
-const QUEUE: Queue = Queue { name: "set-px", stamped: false };
+const QUEUE: Queue = Queue { name: "set-px", has_fencing_token: false };

@@ -4,256 +4,290 @@
 mod scripted;
 
 use super::{
-    Address, Answer, Ask, Entry, Filled, Hold, Lead, Lease, Listener, Right, Store, Timestamp, Token, Tombstone, Wakes,
-    Write,
+    entry::{Entry, EntryWeight, expected_within},
+    error::Answer,
+    lease::{FailureMarker, FillOutcome, Lease, LeaseReply, LeaseRequest, LeaseStatus},
+    port::{FillCondition, Store, Write},
+    token::Token,
+    wake::{Listener, WakeRegistry},
 };
-use crate::entry::expected_within;
-use quick_cache::{Weighter, sync::Cache};
+use crate::{
+    clock::Timestamp,
+    key::CacheKey,
+    sync::mutex::{Mutex, MutexGuard},
+};
+use quick_cache::sync::Cache;
 use std::{
     borrow::Cow,
     collections::HashMap,
     fmt,
     future::ready,
     hash::{BuildHasher, RandomState},
-    sync::{
-        Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
     time::Duration,
 };
 
-/// A cache within the process, bounded by bytes, with the same leases as over Redis: what a guard has without one.
+/// A store within the process, bounded by bytes, with the same leases as over Redis.
 ///
-/// Everything that shares it shares its entries, so `Arc<MemoryStore>` can stand behind several guards.
+/// All guards that use one store share its entries: pass an `Arc<MemoryStore>` to each of them.
 ///
 /// ```
 /// use stampede_guard::{MemoryStore, StampedeGuard};
 ///
-/// let guard = StampedeGuard::new(MemoryStore::bytes(8 << 20));
+/// let guard = StampedeGuard::new(MemoryStore::with_max_bytes(8 << 20));
 /// ```
 ///
 /// # Defaults
 ///
-/// 64 MiB, payloads and keys and 256 bytes of bookkeeping per entry counted. What is used least goes first; an entry
-/// larger than the whole is not kept.
+/// 64 MiB, counting payloads, keys and 256 bytes of bookkeeping per entry. The least used entries are evicted first; an
+/// entry larger than the whole capacity is not kept.
 pub struct MemoryStore {
-    entries: Cache<Address, Entry, Weight>,
+    entries: Cache<CacheKey, Entry, EntryWeight>,
     leases: Leases,
-    wakes: Wakes,
+    wakes: WakeRegistry,
 }
 
-/// Tables that are locked each on its own, so that those who lead on different keys seldom wait for one another.
+/// The lease tables, with a lock each, so that leaders of different keys seldom wait for each other.
 #[derive(Default)]
 struct Leases {
     hasher: RandomState,
-    shelves: [Mutex<Shelf>; SHELVES],
+    shards: [Mutex<Shard>; SHARDS],
     last_stamp: AtomicU64,
 }
 
 #[derive(Default)]
-struct Shelf {
-    table: HashMap<Address, Held>,
-    /// The table is swept of what has expired when it grows to this size.
+struct Shard {
+    table: HashMap<CacheKey, Held>,
+    /// Size at which the table is next swept of expired leases.
     sweep_at: usize,
 }
 
-/// What stands in the place of a lease until it expires.
+/// A lease or a failure marker, until it expires.
 struct Held {
     until: Timestamp,
     fails: u32,
-    what: What,
+    what: LeaseSlot,
 }
 
-enum What {
+enum LeaseSlot {
     Lease(Lease),
-    Tombstone { blocks_until: Timestamp, code: u16 },
+    FailureMarker { blocks_until: Timestamp, code: u16 },
 }
 
 impl MemoryStore {
-    /// A store of at most that many bytes.
+    /// Creates a store of at most `capacity` bytes. A store of zero bytes keeps no entries, but still grants leases.
     #[must_use]
-    pub fn bytes(capacity: u64) -> Self {
+    pub fn with_max_bytes(capacity: u64) -> Self {
         Self {
-            entries: Cache::with_weighter(expected_within(capacity), capacity, Weight),
+            entries: Cache::with_weighter(expected_within(capacity), capacity, EntryWeight),
             leases: Leases::default(),
-            wakes: Wakes::new(),
+            wakes: WakeRegistry::new(),
         }
     }
 
-    /// The entry, if it is still retained.
-    pub(crate) fn read(&self, at: &Address, now: Timestamp) -> Option<Entry> {
-        let entry = self.entries.get(at)?;
+    /// Returns the entry if it is still retained.
+    pub(crate) fn read(&self, key: &CacheKey, now: Timestamp) -> Option<Entry> {
+        let entry = self.entries.get(key)?;
         if entry.is_retained(now) {
             return Some(entry);
         }
-        self.entries.remove_if(at, |stored| !stored.is_retained(now));
+        self.entries.remove_if(key, |stored| !stored.is_retained(now));
         None
     }
 
-    pub(crate) fn lead_now(&self, at: &Address, ask: Ask, now: Timestamp) -> Lead {
-        let mut leases = self.leases.of(at);
-        let entry = self.read(at, now);
+    pub(crate) fn get_or_lease_now(&self, key: &CacheKey, request: LeaseRequest, now: Timestamp) -> LeaseReply {
+        let mut leases = self.leases.of(key);
+        let entry = self.read(key, now);
         let seen_alive = match entry {
-            Some(entry) if Some(entry.meta().id) != ask.seen => return Lead::Hit(entry),
+            Some(entry) if Some(entry.meta().id) != request.seen => return LeaseReply::Hit(entry),
             entry => entry.is_some(),
         };
-        let resource = of_every_schema(at);
+        let resource = lease_key(key);
         let fails = match leases.table.get(&*resource) {
             Some(held) if now < held.until => match held.what {
-                What::Lease(lease) if lease.token == ask.token => return Lead::Granted { lease, seen_alive },
-                What::Lease(lease) => {
+                LeaseSlot::Lease(lease) if lease.token == request.token => {
+                    return LeaseReply::Granted { lease, seen_alive };
+                }
+                LeaseSlot::Lease(lease) => {
                     let remaining = held.until.since(now);
-                    return Lead::Wait { remaining, holder: lease.token, waiting: 0, registered: true, seen_alive };
+                    return LeaseReply::Wait {
+                        remaining,
+                        holder: lease.token,
+                        waiting: 0,
+                        registered: true,
+                        seen_alive,
+                    };
                 }
-                What::Tombstone { blocks_until, code } if now < blocks_until => {
-                    return Lead::Failed { retry_in: blocks_until.since(now), code, seen_alive };
+                LeaseSlot::FailureMarker { blocks_until, code } if now < blocks_until => {
+                    return LeaseReply::Failed { retry_in: blocks_until.since(now), code, seen_alive };
                 }
-                What::Tombstone { .. } => held.fails,
+                LeaseSlot::FailureMarker { .. } => held.fails,
             },
             _ => 0,
         };
-        let lease = Lease { token: ask.token, stamp: self.leases.stamp(now) };
-        leases.put(resource.into_owned(), Held { until: now.after(ask.lease), fails, what: What::Lease(lease) }, now);
-        Lead::Granted { lease, seen_alive }
+        let lease = Lease { token: request.token, stamp: self.leases.stamp(now) };
+        leases.put(
+            resource.into_owned(),
+            Held { until: now.after(request.lease), fails, what: LeaseSlot::Lease(lease) },
+            now,
+        );
+        LeaseReply::Granted { lease, seen_alive }
     }
 
-    pub(crate) fn fill_now(&self, at: &Address, right: Right, writes: Vec<Write>, now: Timestamp) -> Filled {
-        let mut leases = self.leases.of(at);
-        let entitled = match right {
-            Right::Lease(lease) => leases.owner(at, now) == Some(lease),
-            Right::Promote(marker) => self.read(at, now).is_some_and(|entry| entry.meta().id == marker),
+    pub(crate) fn fill_now(
+        &self,
+        key: &CacheKey,
+        condition: FillCondition,
+        writes: Vec<Write>,
+        now: Timestamp,
+    ) -> FillOutcome {
+        let mut leases = self.leases.of(key);
+        let entitled = match condition {
+            FillCondition::Lease(lease) => leases.owner(key, now) == Some(lease),
+            FillCondition::ReplaceMarker(marker) => self.read(key, now).is_some_and(|entry| entry.meta().id == marker),
         };
         if !entitled {
-            let landed_before =
-                |write: &Write| self.read(&write.at, now).is_some_and(|e| e.meta().id == write.entry.meta().id);
-            return if writes.iter().any(landed_before) { Filled::Stored } else { Filled::Fenced };
+            let is_stored =
+                |write: &Write| self.read(&write.key, now).is_some_and(|e| e.meta().id == write.entry.meta().id);
+            return if writes.iter().any(is_stored) { FillOutcome::Stored } else { FillOutcome::Fenced };
         }
-        // The entry of the address comes last: it makes the others reachable.
-        for Write { at, entry } in writes.into_iter().rev() {
-            self.entries.insert(at, entry);
+        // The entry of the cache key itself comes last, because it makes the other entries reachable.
+        for Write { key, entry } in writes.into_iter().rev() {
+            self.entries.insert(key, entry);
         }
-        leases.table.remove(&*of_every_schema(at));
+        leases.table.remove(&*lease_key(key));
         drop(leases);
-        self.wakes.wake(at.hash());
-        Filled::Stored
+        self.wakes.wake(key.hash());
+        FillOutcome::Stored
     }
 
-    pub(crate) fn abandon_now(&self, at: &Address, token: Token, tombstone: Option<Tombstone>, now: Timestamp) -> Hold {
-        let resource = of_every_schema(at);
-        let mut leases = self.leases.of(at);
+    pub(crate) fn release_now(
+        &self,
+        key: &CacheKey,
+        token: Token,
+        failure_marker: Option<FailureMarker>,
+        now: Timestamp,
+    ) -> LeaseStatus {
+        let resource = lease_key(key);
+        let mut leases = self.leases.of(key);
         let fails = match leases.table.get(&*resource) {
-            Some(Held { until, fails, what: What::Lease(lease) }) if lease.token == token && now < *until => *fails,
-            _ => return Hold::Lost,
+            Some(Held { until, fails, what: LeaseSlot::Lease(lease) }) if lease.token == token && now < *until => {
+                *fails
+            }
+            _ => return LeaseStatus::Lost,
         };
         leases.table.remove(&*resource);
-        if let Some(Tombstone { first, most, code }) = tombstone {
+        if let Some(FailureMarker { first, most, code }) = failure_marker {
             let blocks_until = now.after(first.saturating_mul(1 << fails.min(8)).min(most));
-            let what = What::Tombstone { blocks_until, code };
+            let what = LeaseSlot::FailureMarker { blocks_until, code };
             leases.put(resource.into_owned(), Held { until: blocks_until.after(most), fails: fails + 1, what }, now);
         }
         drop(leases);
-        self.wakes.wake(at.hash());
-        Hold::Held
+        self.wakes.wake(key.hash());
+        LeaseStatus::Held
     }
 
-    pub(crate) fn extend_now(&self, at: &Address, lease: Lease, span: Duration, now: Timestamp) -> Hold {
-        let mut leases = self.leases.of(at);
-        if leases.owner(at, now) != Some(lease) {
-            return Hold::Lost;
+    pub(crate) fn extend_now(&self, key: &CacheKey, lease: Lease, span: Duration, now: Timestamp) -> LeaseStatus {
+        let mut leases = self.leases.of(key);
+        if leases.owner(key, now) != Some(lease) {
+            return LeaseStatus::Lost;
         }
-        if let Some(held) = leases.table.get_mut(&*of_every_schema(at)) {
+        if let Some(held) = leases.table.get_mut(&*lease_key(key)) {
             held.until = now.after(span);
         }
-        Hold::Held
+        LeaseStatus::Held
     }
 
-    pub(crate) fn invalidate_now(&self, at: &Address) {
-        let mut leases = self.leases.of(at);
-        leases.table.remove(&*of_every_schema(at));
-        for schema in at.neighbours() {
-            self.entries.remove(&at.in_schema(schema));
+    pub(crate) fn invalidate_now(&self, key: &CacheKey) {
+        let mut leases = self.leases.of(key);
+        leases.table.remove(&*lease_key(key));
+        for version in key.adjacent_schemas() {
+            self.entries.remove(&key.in_schema(version));
         }
         drop(leases);
-        self.wakes.gone(at.hash());
+        self.wakes.invalidated(key.hash());
     }
 }
 
 impl Leases {
-    /// Where the lease of that resource is: the same for every schema.
-    fn of(&self, at: &Address) -> MutexGuard<'_, Shelf> {
-        lock(&self.shelves[self.hasher.hash_one(at) as usize % SHELVES])
+    /// Locks the table with the lease of the resource: the same one for every schema version.
+    fn of(&self, key: &CacheKey) -> MutexGuard<'_, Shard> {
+        self.shards[self.hasher.hash_one(key) as usize % SHARDS].lock()
     }
 
-    /// The time, but never the same twice.
+    /// Returns the time in microseconds, but never the same stamp twice.
     fn stamp(&self, now: Timestamp) -> u64 {
         let now = u64::try_from(now.as_micros()).unwrap_or(0);
         let after = |last: u64| now.max(last + 1);
         self.last_stamp.fetch_update(Relaxed, Relaxed, |last| Some(after(last))).map_or(now, after)
     }
 
-    /// One after the other: whoever asks meanwhile is on one that was seen, or on one that will be.
-    fn each(&self) -> impl Iterator<Item = MutexGuard<'_, Shelf>> {
-        self.shelves.iter().map(lock)
+    /// Locks the tables one after the other. A lease granted meanwhile is in a table that was visited, or in one that
+    /// will be.
+    fn each(&self) -> impl Iterator<Item = MutexGuard<'_, Shard>> {
+        self.shards.iter().map(Mutex::lock)
     }
 }
 
-/// No lease code panics while it holds the lock.
-fn lock(shelf: &Mutex<Shelf>) -> MutexGuard<'_, Shelf> {
-    shelf.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl Shelf {
-    fn owner(&self, at: &Address, now: Timestamp) -> Option<Lease> {
-        match self.table.get(&*of_every_schema(at)) {
-            Some(Held { until, what: What::Lease(lease), .. }) if now < *until => Some(*lease),
+impl Shard {
+    fn owner(&self, key: &CacheKey, now: Timestamp) -> Option<Lease> {
+        match self.table.get(&*lease_key(key)) {
+            Some(Held { until, what: LeaseSlot::Lease(lease), .. }) if now < *until => Some(*lease),
             _ => None,
         }
     }
 
-    /// Leases that nobody gave back and tombstones of keys that nobody asks for again would pile up: sweeping at each
-    /// doubling costs a constant time per lease.
-    fn put(&mut self, at: Address, held: Held, now: Timestamp) {
+    /// Inserts a lease or failure marker. Sweeps expired ones when the table has doubled, which costs constant time per
+    /// lease. Without it, leases that were never released and markers of keys that are not requested again would pile
+    /// up.
+    fn put(&mut self, key: CacheKey, held: Held, now: Timestamp) {
         if self.table.len() >= self.sweep_at {
             self.table.retain(|_, held| now < held.until);
             self.sweep_at = (2 * self.table.len()).max(64);
         }
-        self.table.insert(at, held);
+        self.table.insert(key, held);
     }
 }
 
-/// Leases are shared between schemas.
-fn of_every_schema(at: &Address) -> Cow<'_, Address> {
-    if at.schema() == 0 { Cow::Borrowed(at) } else { Cow::Owned(at.in_schema(0)) }
+/// Returns the key of the lease. Leases are shared between schema versions. PERF: borrowed in the usual version 0.
+fn lease_key(key: &CacheKey) -> Cow<'_, CacheKey> {
+    if key.schema_version() == 0 { Cow::Borrowed(key) } else { Cow::Owned(key.in_schema(0)) }
 }
 
 impl Store for MemoryStore {
-    /// Also past its retention: those who peek go by its age anyhow, and the clock costs as much as the lookup.
-    fn peek(&self, at: &Address) -> Option<Entry> {
-        self.entries.get(at)
+    /// Returns the entry even past its retention: its reader checks the age anyway. PERF: reading the clock costs as
+    /// much as the lookup.
+    fn peek(&self, key: &CacheKey) -> Option<Entry> {
+        self.entries.get(key)
     }
 
-    fn get<'a>(&'a self, at: &'a Address) -> Answer<'a, Option<Entry>> {
-        Box::pin(ready(Ok(self.read(at, Timestamp::now()))))
+    fn get<'a>(&'a self, key: &'a CacheKey) -> Answer<'a, Option<Entry>> {
+        Box::pin(ready(Ok(self.read(key, Timestamp::now()))))
     }
 
-    fn lead<'a>(&'a self, at: &'a Address, ask: Ask) -> Answer<'a, Lead> {
-        Box::pin(ready(Ok(self.lead_now(at, ask, Timestamp::now()))))
+    fn get_or_lease<'a>(&'a self, key: &'a CacheKey, request: LeaseRequest) -> Answer<'a, LeaseReply> {
+        Box::pin(ready(Ok(self.get_or_lease_now(key, request, Timestamp::now()))))
     }
 
-    fn fill<'a>(&'a self, at: &'a Address, right: Right, writes: Vec<Write>) -> Answer<'a, Filled> {
-        Box::pin(ready(Ok(self.fill_now(at, right, writes, Timestamp::now()))))
+    fn fill<'a>(&'a self, key: &'a CacheKey, condition: FillCondition, writes: Vec<Write>) -> Answer<'a, FillOutcome> {
+        Box::pin(ready(Ok(self.fill_now(key, condition, writes, Timestamp::now()))))
     }
 
-    fn abandon<'a>(&'a self, at: &'a Address, token: Token, tombstone: Option<Tombstone>) -> Answer<'a, Hold> {
-        Box::pin(ready(Ok(self.abandon_now(at, token, tombstone, Timestamp::now()))))
+    fn release<'a>(
+        &'a self,
+        key: &'a CacheKey,
+        token: Token,
+        failure_marker: Option<FailureMarker>,
+    ) -> Answer<'a, LeaseStatus> {
+        Box::pin(ready(Ok(self.release_now(key, token, failure_marker, Timestamp::now()))))
     }
 
-    fn extend<'a>(&'a self, at: &'a Address, lease: Lease, span: Duration) -> Answer<'a, Hold> {
-        Box::pin(ready(Ok(self.extend_now(at, lease, span, Timestamp::now()))))
+    fn extend<'a>(&'a self, key: &'a CacheKey, lease: Lease, span: Duration) -> Answer<'a, LeaseStatus> {
+        Box::pin(ready(Ok(self.extend_now(key, lease, span, Timestamp::now()))))
     }
 
-    fn invalidate<'a>(&'a self, at: &'a Address) -> Answer<'a, ()> {
-        self.invalidate_now(at);
+    fn invalidate<'a>(&'a self, key: &'a CacheKey) -> Answer<'a, ()> {
+        self.invalidate_now(key);
         Box::pin(ready(Ok(())))
     }
 
@@ -261,14 +295,14 @@ impl Store for MemoryStore {
         false
     }
 
-    fn listen(&self, at: &Address) -> Listener {
-        self.wakes.listen(at)
+    fn listen(&self, key: &CacheKey) -> Listener {
+        self.wakes.listen(key)
     }
 }
 
 impl Default for MemoryStore {
     fn default() -> Self {
-        Self::bytes(64 << 20)
+        Self::with_max_bytes(64 << 20)
     }
 }
 
@@ -278,19 +312,10 @@ impl fmt::Debug for MemoryStore {
             .field("entries", &self.entries.len())
             .field("bytes", &self.entries.weight())
             .field("capacity", &self.entries.capacity())
-            .field("leases", &self.leases.each().map(|shelf| shelf.table.len()).sum::<usize>())
+            .field("leases", &self.leases.each().map(|shard| shard.table.len()).sum::<usize>())
             .finish()
     }
 }
 
-#[derive(Clone)]
-struct Weight;
-
-impl Weighter<Address, Entry> for Weight {
-    fn weight(&self, at: &Address, entry: &Entry) -> u64 {
-        entry.weight(at)
-    }
-}
-
-/// More than there are cores on most machines.
-const SHELVES: usize = 32;
+/// More than most machines have cores.
+const SHARDS: usize = 32;

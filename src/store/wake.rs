@@ -1,206 +1,181 @@
-//! Who waits in this process for what, and how they hear that the wait is over.
+//! The waiters of this process, by key, and their wake-ups.
 
 #[cfg(test)]
 mod schedules;
 
+use super::token::{Inbox, Token};
 use crate::{
-    key::{Address, KeyHash},
-    lease::{Inbox, Token},
-    sync::{Mutex, MutexGuard},
-    watch,
+    key::{CacheKey, KeyHash},
+    sync::{mutex::Mutex, watch},
 };
 use std::{
     collections::{HashMap, hash_map::Entry},
     fmt,
-    sync::{Arc, PoisonError},
+    sync::Arc,
 };
 
-/// The waiters of one process, for stores to wake. Cheap to clone.
+/// The registry of the waiters of one process, for a store to wake. Cheap to clone.
 #[derive(Clone)]
-pub struct Wakes {
+pub struct WakeRegistry {
     inbox: Inbox,
-    table: Arc<Mutex<HashMap<KeyHash, Seat>>>,
+    table: Arc<Mutex<HashMap<KeyHash, Subscription>>>,
 }
 
-/// Everybody in this process who takes part in one key.
-struct Seat {
-    heard: watch::Sender<Heard>,
+/// The subscription of this process to one key, shared by its listeners.
+struct Subscription {
+    count: watch::Sender<WakeCount>,
     listeners: usize,
-    /// The tokens with which they ask or lead: what is held under one of these is held by somebody alive.
+    /// The tokens of current attempts to lead and of held leases. A lease under any other token of this inbox is
+    /// orphaned.
     tokens: Vec<Token>,
 }
 
-/// Counters, so that two wake-ups that fall together lose nothing that matters.
+/// The number of wake-ups so far. Two simultaneous ones are counted, so neither is lost.
 #[derive(Clone, Copy, Default)]
-struct Heard {
-    wakes: u64,
-    gone: u64,
+struct WakeCount {
+    notifications: u64,
+    invalidations: u64,
 }
 
-impl Wakes {
-    /// Nobody waits, under an inbox of its own.
+impl WakeRegistry {
+    /// Creates a registry without waiters, with an inbox of its own.
     #[must_use]
     pub fn new() -> Self {
         Self { inbox: Inbox::unique(), table: Arc::default() }
     }
 
-    /// The inbox of this process.
+    /// Returns the inbox of this process.
     #[must_use]
     pub fn inbox(&self) -> Inbox {
         self.inbox
     }
 
-    /// Hears of the address from now on, until the listener is dropped.
+    /// Subscribes to the wake-ups of the cache key, until the listener is dropped.
     #[must_use]
-    pub fn listen(&self, at: &Address) -> Listener {
-        let hash = at.hash();
-        let mut table = self.lock();
-        let seat = table.entry(hash).or_insert_with(|| Seat {
-            heard: watch::Sender::new(Heard::default()),
+    pub fn listen(&self, key: &CacheKey) -> Listener {
+        let hash = key.hash();
+        let mut table = self.table.lock();
+        let subscription = table.entry(hash).or_insert_with(|| Subscription {
+            count: watch::Sender::new(WakeCount::default()),
             listeners: 0,
             tokens: Vec::new(),
         });
-        seat.listeners += 1;
-        let heard = seat.heard.subscribe();
-        let last = heard.get();
-        Listener { wakes: self.clone(), hash, heard, last, token: None }
+        subscription.listeners += 1;
+        let count = subscription.count.subscribe();
+        let last = count.get();
+        Listener { wakes: self.clone(), hash, count, last, token: None }
     }
 
-    /// Wakes whoever waits for that key.
+    /// Wakes the waiters of this key.
     pub fn wake(&self, hash: KeyHash) {
-        self.tell(hash, |heard| heard.wakes += 1);
+        self.notify(hash, |count| count.notifications += 1);
     }
 
-    /// Tells whoever takes part in that key that its entry and lease were dropped.
-    pub fn gone(&self, hash: KeyHash) {
-        self.tell(hash, |heard| {
-            heard.wakes += 1;
-            heard.gone += 1;
+    /// Wakes the waiters and the leader of this key: its entry and lease were dropped by an invalidation.
+    pub fn invalidated(&self, hash: KeyHash) {
+        self.notify(hash, |count| {
+            count.notifications += 1;
+            count.invalidations += 1;
         });
     }
 
-    /// Wakes everybody: wake-ups may have been lost.
+    /// Wakes all waiters, because wake-ups may have been lost.
     pub fn wake_all(&self) {
-        let table = self.lock();
-        let mut seats: Vec<_> = table.iter().collect();
-        seats.sort_unstable_by_key(|(hash, _)| hash.as_bytes()); // not as the table is hashed: a simulation repeats itself
-        for (_, seat) in seats {
-            seat.heard.send_modify(|heard| heard.wakes += 1);
+        let table = self.table.lock();
+        let mut subscriptions: Vec<_> = table.iter().collect();
+        subscriptions.sort_unstable_by_key(|(hash, _)| hash.as_bytes()); // a hash table's order would make simulations differ
+        for (_, subscription) in subscriptions {
+            subscription.count.send_modify(|count| count.notifications += 1);
         }
     }
 
-    /// How many keys somebody takes part in.
+    /// Returns the number of keys with listeners.
     #[cfg(feature = "testing")]
     pub(crate) fn keys(&self) -> usize {
-        self.lock().len()
+        self.table.lock().len()
     }
 
-    fn tell(&self, hash: KeyHash, what: impl FnOnce(&mut Heard)) {
-        if let Some(seat) = self.lock().get(&hash) {
-            seat.heard.send_modify(what);
+    fn notify(&self, hash: KeyHash, change: impl FnOnce(&mut WakeCount)) {
+        if let Some(subscription) = self.table.lock().get(&hash) {
+            subscription.count.send_modify(change);
         }
-    }
-
-    /// Nothing in here panics while it holds the lock, and a count or a list is valid at every step.
-    fn lock(&self) -> MutexGuard<'_, HashMap<KeyHash, Seat>> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A message is an outcome and a key hash. It is only a hint: whoever is woken asks the store.
-#[cfg(feature = "redis")]
-impl crate::wire::Hear for Wakes {
-    fn inbox(&self) -> Inbox {
-        self.inbox
-    }
-
-    fn hear(&self, message: &[u8]) {
-        let Some((outcome, hash)) = message.split_first() else { return };
-        let Ok(hash) = hash.try_into().map(KeyHash::from_bytes) else { return };
-        match outcome {
-            b'g' => self.gone(hash),
-            _ => self.wake(hash),
-        }
-    }
-
-    fn missed(&self) {
-        self.wake_all();
-    }
-}
-
-impl Default for Wakes {
+impl Default for WakeRegistry {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl fmt::Debug for Wakes {
+impl fmt::Debug for WakeRegistry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Wakes").field("inbox", &self.inbox).field("keys", &self.lock().len()).finish()
+        f.debug_struct("WakeRegistry").field("inbox", &self.inbox).field("keys", &self.table.lock().len()).finish()
     }
 }
 
-/// Takes part in one key: hears when it changes, and names the attempts to lead it.
+/// A subscription to one key. It reports changes of the key, and makes the tokens for attempts to lead it.
 pub struct Listener {
-    wakes: Wakes,
+    wakes: WakeRegistry,
     hash: KeyHash,
-    heard: watch::Receiver<Heard>,
-    last: Heard,
+    count: watch::Receiver<WakeCount>,
+    last: WakeCount,
     token: Option<Token>,
 }
 
 impl Listener {
-    /// A token for one send of [`lead`](super::Store::lead). It counts as alive until the next one is made, or the
-    /// listener is dropped.
+    /// Makes the token for one send of [`get_or_lease`](super::Store::get_or_lease). It counts as alive until the next
+    /// one is made, or the listener is dropped.
     #[must_use]
     pub fn token(&mut self) -> Token {
         let token = Token::unique(self.wakes.inbox);
         let last = self.token.replace(token);
-        if let Some(seat) = self.wakes.lock().get_mut(&self.hash) {
-            seat.tokens.retain(|known| Some(*known) != last);
-            seat.tokens.push(token);
+        if let Some(subscription) = self.wakes.table.lock().get_mut(&self.hash) {
+            subscription.tokens.retain(|other| Some(*other) != last);
+            subscription.tokens.push(token);
         }
         token
     }
 
-    /// Whether the holder is a flight of this process that is no more: its request to lead arrived after it had been
-    /// given up, and nobody will fill or abandon it.
+    /// Reports whether the lease is an orphan of this process. The request for an orphaned lease arrived after its
+    /// flight had given up, so no leader will fill or release it.
     #[must_use]
-    pub fn is_ghost(&self, holder: Token) -> bool {
-        let alive = |seat: &Seat| seat.tokens.contains(&holder);
-        holder.inbox() == self.wakes.inbox && !self.wakes.lock().get(&self.hash).is_some_and(alive)
+    pub fn is_orphaned_lease(&self, holder: Token) -> bool {
+        let alive = |subscription: &Subscription| subscription.tokens.contains(&holder);
+        holder.inbox() == self.wakes.inbox && !self.wakes.table.lock().get(&self.hash).is_some_and(alive)
     }
 
-    /// The next wake-up; `true` if the entry was dropped meanwhile. One that came since the last call counts.
+    /// Waits for the next wake-up; `true` if the entry was dropped meanwhile. A wake-up since the last call counts.
     ///
-    /// Dropping the future loses nothing: what it did not return is still to be heard.
-    pub async fn woken(&mut self) -> bool {
+    /// Cancel safe: a wake-up that was not returned is reported by the next call.
+    pub async fn notified(&mut self) -> bool {
         let last = self.last;
-        self.last = self.heard.wait_for(|heard| heard.wakes != last.wakes).await;
-        self.last.gone != last.gone
+        self.last = self.count.wait_for(|count| count.notifications != last.notifications).await;
+        self.last.invalidations != last.invalidations
     }
 
-    /// Waits for the same as [`gone`](Self::gone), and leaves it to be heard.
-    pub(crate) async fn told(&self) {
+    /// Waits for the same as [`invalidated`](Self::invalidated), but leaves the wake-up to be reported by the next
+    /// call.
+    pub(crate) async fn invalidation_pending(&self) {
         let last = self.last;
-        self.heard.wait_for(|heard| heard.gone != last.gone).await;
+        self.count.wait_for(|count| count.invalidations != last.invalidations).await;
     }
 
-    /// Waits until the entry is dropped, by an invalidation that comes after all that was heard before.
-    pub async fn gone(&mut self) {
-        while !self.woken().await {}
+    /// Waits until the entry is dropped by an invalidation that was not reported before.
+    pub async fn invalidated(&mut self) {
+        while !self.notified().await {}
     }
 }
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        let mut table = self.wakes.lock();
-        let Entry::Occupied(mut taken) = table.entry(self.hash) else { return };
-        let seat = taken.get_mut();
-        seat.listeners -= 1;
-        seat.tokens.retain(|known| Some(*known) != self.token);
-        if seat.listeners == 0 {
-            taken.remove();
+        let mut table = self.wakes.table.lock();
+        let Entry::Occupied(mut entry) = table.entry(self.hash) else { return };
+        let subscription = entry.get_mut();
+        subscription.listeners -= 1;
+        subscription.tokens.retain(|other| Some(*other) != self.token);
+        if subscription.listeners == 0 {
+            entry.remove();
         }
     }
 }

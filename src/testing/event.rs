@@ -1,23 +1,32 @@
-//! What has happened at a server.
+//! Events in the history of a test server.
 
-use crate::store::{Address, Ask, Entry, Filled, Hold, Lead, Lease, Right, Token, Tombstone, Write};
+use crate::{
+    key::CacheKey,
+    store::{
+        entry::Entry,
+        lease::{FailureMarker, FillOutcome, Lease, LeaseReply, LeaseRequest, LeaseStatus},
+        port::{FillCondition, Write},
+        token::Token,
+    },
+};
 use std::{fmt, time::Duration};
 
-/// One line of [`Server::history`](super::Server::history). It is displayed without tokens and stamps, so that two runs
-/// of one test can be compared.
+/// An event of [`FakeRedis::history`](super::FakeRedis::history).
+///
+/// `Display` omits tokens and stamps, so that two runs of a test can be compared.
 ///
 /// ```
 /// # #[cfg(feature = "bincode")]
 /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
 /// # async fn main() -> Result<(), stampede_guard::Error> {
-/// use stampede_guard::testing::{Origin, Server};
+/// use stampede_guard::testing::{FakeRedis, Origin};
 ///
-/// let server = Server::new();
-/// let guard = server.process().guard();
+/// let server = FakeRedis::new();
+/// let guard = server.node().guard();
 /// guard.fetch("k", Origin::new().fetch(1)).await?;
-/// guard.shutdown().await;
+/// guard.drain().await;
 /// let lines: Vec<_> = server.history().iter().map(ToString::to_string).collect();
-/// assert_eq!(lines, ["0ns process 0: get k: nothing", "0ns process 0: lead k: granted", "0ns process 0: fill k: Stored"]);
+/// assert_eq!(lines, ["0ns node 0: get k: nothing", "0ns node 0: get_or_lease k: granted", "0ns node 0: fill k: Stored"]);
 /// # Ok(())
 /// # }
 /// # #[cfg(not(feature = "bincode"))] fn main() {}
@@ -25,83 +34,88 @@ use std::{fmt, time::Duration};
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Event {
-    /// When, counted from when the server was made.
+    /// The time of the event, counted from the creation of the server.
     pub at: Duration,
-    /// To whom, or by whom. None: it happened at the server.
-    pub process: Option<usize>,
-    /// To what. None: to everything, or to the process itself.
-    pub address: Option<Address>,
-    /// What.
-    pub what: Happened,
+    /// The number of the node that acted or was affected. `None` for an event of the server.
+    pub node: Option<usize>,
+    /// The cache key affected. `None` for an event of all entries, or of the node itself.
+    pub key: Option<CacheKey>,
+    /// The kind of event.
+    pub kind: EventKind,
 }
 
-/// What an [`Event`] is: what was asked, and what came of it.
+/// The kind of an [`Event`]: the request and its result.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub enum Happened {
-    /// The entry was read.
+pub enum EventKind {
+    /// A node read the entry.
     Get(Option<Entry>),
-    /// Somebody asked for the entry or the right to compute it.
-    Lead(Ask, Lead),
-    /// Something was to be stored.
-    Fill(Right, Vec<Write>, Filled),
-    /// A lease was given back.
-    Abandon(Token, Option<Tombstone>, Hold),
-    /// A lease was to live on.
-    Extend(Lease, Hold),
+    /// A node requested the entry or a lease.
+    GetOrLease(LeaseRequest, LeaseReply),
+    /// A leader stored entries.
+    Fill(FillCondition, Vec<Write>, FillOutcome),
+    /// A leader released its lease.
+    Release(Token, Option<FailureMarker>, LeaseStatus),
+    /// A leader extended its lease.
+    Extend(Lease, LeaseStatus),
     /// Entry and lease were dropped.
     Invalidate,
-    /// A process was told that its wait is over, or that its entry is gone.
-    Told {
-        /// By an invalidation.
-        gone: bool,
+    /// A node was notified that a lease has ended.
+    #[non_exhaustive]
+    Notified {
+        /// Whether an invalidation ended the lease.
+        invalidated: bool,
     },
-    /// The lease ended before its time.
+    /// The lease was expired before its time.
     Expired,
     /// The entry was evicted.
     Evicted,
     /// All entries and leases were lost.
     Flushed,
-    /// The process was cut off.
+    /// The node was disconnected from the server.
     Killed,
-    /// The process is back.
+    /// The node was reconnected to the server.
     Revived,
 }
 
 impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?} ", self.at)?;
-        match self.process {
-            Some(number) => write!(f, "process {number}:")?,
+        match self.node {
+            Some(number) => write!(f, "node {number}:")?,
             None => f.write_str("server:")?,
         }
-        let name = match &self.what {
-            Happened::Get(_) => "get",
-            Happened::Lead(..) => "lead",
-            Happened::Fill(..) => "fill",
-            Happened::Abandon(..) => "abandon",
-            Happened::Extend(..) => "extend",
-            Happened::Invalidate => "invalidate",
-            Happened::Told { gone: true } => "told gone",
-            Happened::Told { gone: false } => "woken",
-            Happened::Expired => "expired",
-            Happened::Evicted => "evicted",
-            Happened::Flushed => "flushed",
-            Happened::Killed => "killed",
-            Happened::Revived => "revived",
+        let name = match &self.kind {
+            EventKind::Get(_) => "get",
+            EventKind::GetOrLease(..) => "get_or_lease",
+            EventKind::Fill(..) => "fill",
+            EventKind::Release(..) => "release",
+            EventKind::Extend(..) => "extend",
+            EventKind::Invalidate => "invalidate",
+            EventKind::Notified { invalidated: true } => "notified of invalidation",
+            EventKind::Notified { invalidated: false } => "notified",
+            EventKind::Expired => "expired",
+            EventKind::Evicted => "evicted",
+            EventKind::Flushed => "flushed",
+            EventKind::Killed => "killed",
+            EventKind::Revived => "revived",
         };
         write!(f, " {name}")?;
-        if let Some(at) = &self.address {
+        if let Some(at) = &self.key {
             write!(f, " {}", at.primary().escape_ascii())?;
         }
-        match &self.what {
-            Happened::Get(Some(entry)) | Happened::Lead(_, Lead::Hit(entry)) => write!(f, ": {:?}", entry.meta().kind),
-            Happened::Get(None) => f.write_str(": nothing"),
-            Happened::Lead(_, Lead::Granted { .. }) => f.write_str(": granted"),
-            Happened::Lead(_, Lead::Wait { remaining, .. }) => write!(f, ": wait {remaining:?}"),
-            Happened::Lead(_, Lead::Failed { retry_in, .. }) => write!(f, ": failed, again in {retry_in:?}"),
-            Happened::Fill(_, _, filled) => write!(f, ": {filled:?}"),
-            Happened::Abandon(_, _, hold) | Happened::Extend(_, hold) => write!(f, ": {hold:?}"),
+        match &self.kind {
+            EventKind::Get(Some(entry)) | EventKind::GetOrLease(_, LeaseReply::Hit(entry)) => {
+                write!(f, ": {:?}", entry.meta().kind)
+            }
+            EventKind::Get(None) => f.write_str(": nothing"),
+            EventKind::GetOrLease(_, LeaseReply::Granted { .. }) => f.write_str(": granted"),
+            EventKind::GetOrLease(_, LeaseReply::Wait { remaining, .. }) => write!(f, ": wait {remaining:?}"),
+            EventKind::GetOrLease(_, LeaseReply::Failed { retry_in, .. }) => {
+                write!(f, ": failed, again in {retry_in:?}")
+            }
+            EventKind::Fill(_, _, filled) => write!(f, ": {filled:?}"),
+            EventKind::Release(_, _, hold) | EventKind::Extend(_, hold) => write!(f, ": {hold:?}"),
             _ => Ok(()),
         }
     }

@@ -1,46 +1,53 @@
-//! What goes wrong, and when.
+//! Scripted faults of store operations.
 
-use super::Gate;
-use std::{collections::VecDeque, time::Duration};
+use super::gate::Gate;
+use crate::store::error::StoreError;
+use std::{
+    collections::VecDeque,
+    future::{Future, pending},
+    time::Duration,
+};
+use tokio::time::sleep;
 
-/// What a guard asks its store for. See [`Store`](crate::store::Store).
+/// An operation of a [`Store`](crate::store::Store).
 ///
 /// ```
-/// use stampede_guard::testing::{Fault, Operation, Server};
+/// use stampede_guard::testing::{FakeRedis, Fault, Operation};
 ///
-/// let process = Server::new().process();
-/// for operation in [Operation::Get, Operation::Lead, Operation::Fill] {
-///     process.once(operation, Fault::Hangs);
+/// let node = FakeRedis::new().node();
+/// for operation in [Operation::Get, Operation::GetOrLease, Operation::Fill] {
+///     node.once(operation, Fault::Hangs);
 /// }
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Operation {
     /// Reads the entry.
     Get,
-    /// Asks for the entry, or for the right to compute it.
-    Lead,
-    /// Stores what was computed.
+    /// Requests the entry or a lease.
+    GetOrLease,
+    /// Stores the result of a fetch.
     Fill,
-    /// Gives that right back.
-    Abandon,
-    /// Keeps it for longer.
+    /// Releases the lease.
+    Release,
+    /// Extends the lease.
     Extend,
-    /// Drops the entry, and refuses what is being computed.
+    /// Drops the entry and the lease, which fences the fetch in flight.
     Invalidate,
 }
 
-/// What goes wrong with an operation on its way to the store and back.
+/// A fault of an operation on its way to the store and back.
 ///
 /// ```
 /// # #[cfg(feature = "bincode")]
 /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
 /// # async fn main() -> Result<(), stampede_guard::Error> {
-/// use stampede_guard::testing::{Fault, Operation, Origin, Server};
+/// use stampede_guard::testing::{FakeRedis, Fault, Operation, Origin};
 ///
-/// let (process, origin) = (Server::new().process(), Origin::new());
-/// process.always(Operation::Get, Fault::Fails);
-/// process.always(Operation::Lead, Fault::Fails);
-/// assert_eq!(process.guard().fetch("k", origin.fetch(1)).await?, 1); // without a store, by the origin
+/// let (node, origin) = (FakeRedis::new().node(), Origin::new());
+/// node.always(Operation::Get, Fault::Fails);
+/// node.always(Operation::GetOrLease, Fault::Fails);
+/// assert_eq!(node.guard().fetch("k", origin.fetch(1)).await?, 1); // without the store, from the origin
 /// # Ok(())
 /// # }
 /// # #[cfg(not(feature = "bincode"))] fn main() {}
@@ -48,73 +55,122 @@ pub enum Operation {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Fault {
-    /// Not done, and says so: the server is full, or a replica.
+    /// Not executed; the server refuses it, for example because it is full or a replica.
     Fails,
-    /// Not done: the connection broke.
+    /// Not executed; the connection is closed.
     RequestLost,
-    /// Done, but the connection broke before that was heard of.
+    /// Executed; the connection is closed before the reply arrives.
     ReplyLost,
-    /// Done, and never answered.
+    /// Executed; the reply never arrives.
     Hangs,
-    /// Done and answered so much later; also if nobody waits for it any more by then.
+    /// Executed after the delay, even if the caller is cancelled before.
     RequestDelayed(Duration),
-    /// Done at once, answered so much later.
+    /// Executed at once; the reply arrives after the delay.
     ReplyDelayed(Duration),
-    /// Done and answered at once, and done once more so much later: a copy was under way.
+    /// Executed at once with a reply, and executed again after the delay: a late duplicate of the request.
     Repeated(Duration),
-    /// Done and answered when the gate lets it through; also if nobody waits for it any more by then.
+    /// Executed when the gate lets it pass, even if the caller is cancelled before.
     Held(Gate),
 }
 
-/// The faults of one process that are still to come, and how much it has asked.
+impl Fault {
+    /// Applies the fault to an operation. `disconnected` closes the connection.
+    pub(super) async fn apply<T: Send + 'static>(
+        self,
+        execute: impl Fn() -> T + Send + 'static,
+        disconnected: impl Fn() -> StoreError,
+    ) -> Result<T, StoreError> {
+        match self {
+            Self::Fails => Err(StoreError::refused("refused by a scripted fault")),
+            Self::RequestLost => Err(disconnected()),
+            Self::ReplyLost => {
+                execute();
+                Err(disconnected())
+            }
+            Self::Hangs => {
+                execute();
+                pending().await
+            }
+            Self::RequestDelayed(span) => execute_after(sleep(span), execute).await,
+            Self::ReplyDelayed(span) => {
+                let answer = execute();
+                sleep(span).await;
+                Ok(answer)
+            }
+            Self::Repeated(span) => {
+                let answer = execute();
+                drop(tokio::spawn(async move {
+                    sleep(span).await;
+                    execute();
+                }));
+                Ok(answer)
+            }
+            Self::Held(gate) => execute_after(async move { gate.pass().await }, execute).await,
+        }
+    }
+}
+
+/// Executes the operation in a task, because a sent request arrives even if its caller is cancelled.
+async fn execute_after<T: Send + 'static>(
+    delay: impl Future<Output = ()> + Send + 'static,
+    execute: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, StoreError> {
+    let sent = tokio::spawn(async move {
+        delay.await;
+        execute()
+    });
+    sent.await.map_err(StoreError::disconnected)
+}
+
+/// The pending faults of one node, and the number of its requests.
 #[derive(Debug, Default)]
-pub(super) struct Script {
-    lines: [Line; 6],
+pub(super) struct FaultScript {
+    operations: [OperationFaults; 6],
 }
 
 #[derive(Debug, Default)]
-struct Line {
+struct OperationFaults {
     asked: usize,
     next: VecDeque<(usize, Fault)>,
     always: Option<Fault>,
 }
 
-impl Script {
+impl FaultScript {
     pub(super) fn times(&mut self, n: usize, operation: Operation, fault: Fault) {
-        self.line(operation).next.push_back((n, fault));
+        self.faults(operation).next.push_back((n, fault));
     }
 
     pub(super) fn always(&mut self, operation: Operation, fault: Fault) {
-        self.line(operation).always = Some(fault);
+        self.faults(operation).always = Some(fault);
     }
 
     pub(super) fn heal(&mut self) {
-        for line in &mut self.lines {
-            *line = Line { asked: line.asked, ..Line::default() };
+        for faults in &mut self.operations {
+            *faults = OperationFaults { asked: faults.asked, ..OperationFaults::default() };
         }
     }
 
     pub(super) fn asked(&self, operation: Operation) -> usize {
-        self.lines[operation as usize].asked
+        self.operations[operation as usize].asked
     }
 
-    /// What happens to the operation that is asked for now.
-    pub(super) fn play(&mut self, operation: Operation) -> Option<Fault> {
-        let line = self.line(operation);
-        line.asked += 1;
-        while line.next.front().is_some_and(|(left, _)| *left == 0) {
-            line.next.pop_front();
+    /// Counts the operation and returns its fault, if one is scripted.
+    pub(super) fn next_fault(&mut self, operation: Operation) -> Option<Fault> {
+        let faults = self.faults(operation);
+        faults.asked += 1;
+        while faults.next.front().is_some_and(|(left, _)| *left == 0) {
+            faults.next.pop_front();
         }
-        match line.next.front_mut() {
+        match faults.next.front_mut() {
             Some((left, fault)) => {
                 *left -= 1;
                 Some(fault.clone())
             }
-            None => line.always.clone(),
+            None => faults.always.clone(),
         }
     }
 
-    fn line(&mut self, operation: Operation) -> &mut Line {
-        &mut self.lines[operation as usize]
+    fn faults(&mut self, operation: Operation) -> &mut OperationFaults {
+        &mut self.operations[operation as usize]
     }
 }

@@ -1,48 +1,48 @@
-//! Where something is held until the test lets it go on.
+//! A gate that holds calls until the test opens it.
 
-use crate::watch;
+use crate::sync::watch;
 use std::{fmt, sync::Arc, time::Duration};
 use tokio::{sync::Semaphore, time::timeout};
 
-/// Holds whoever passes it until the test says so. Clones are one gate.
+/// A gate that holds every caller of [`pass`](Self::pass) until the test releases it. Clones share one gate.
 ///
 /// ```
 /// # #[cfg(feature = "bincode")]
 /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
 /// # async fn main() -> Result<(), stampede_guard::Error> {
-/// use stampede_guard::testing::{Fault, Gate, Operation, Origin, Server};
+/// use stampede_guard::testing::{FakeRedis, Fault, Gate, Operation, Origin};
 ///
-/// let (server, origin, gate) = (Server::new(), Origin::new(), Gate::closed());
-/// let [process, elsewhere] = [server.process(), server.process()];
-/// process.once(Operation::Fill, Fault::Held(gate.clone()));
-/// let guard = process.guard();
+/// let (server, origin, gate) = (FakeRedis::new(), Origin::new(), Gate::closed());
+/// let [node, elsewhere] = [server.node(), server.node()];
+/// node.once(Operation::Fill, Fault::Held(gate.clone()));
+/// let guard = node.guard();
 /// assert_eq!(guard.fetch("k", origin.fetch("old".to_owned())).await?, "old");
-/// gate.arrived(1).await; // it is computed, and about to be stored
+/// gate.arrived(1).await; // the fetch is complete, and its fill is held
 /// elsewhere.guard().invalidate("k").await?;
 /// gate.open();
-/// guard.shutdown().await;
-/// assert!(!server.holds("k")); // too late: it was refused
+/// guard.drain().await;
+/// assert!(!server.holds("k")); // the late fill was fenced
 /// # Ok(())
 /// # }
 /// # #[cfg(not(feature = "bincode"))] fn main() {}
 /// ```
 #[derive(Clone)]
-pub struct Gate(Arc<State>);
+pub struct Gate(Arc<GateState>);
 
-struct State {
+struct GateState {
     came: watch::Sender<usize>,
-    /// Closed means open: everybody passes.
+    /// The semaphore of the gate. A closed semaphore means an open gate: every caller passes.
     permits: Semaphore,
 }
 
 impl Gate {
-    /// A gate that holds everybody.
+    /// Creates a gate that holds every caller.
     #[must_use]
     pub fn closed() -> Self {
-        Self(Arc::new(State { came: watch::Sender::new(0), permits: Semaphore::new(0) }))
+        Self(Arc::new(GateState { came: watch::Sender::new(0), permits: Semaphore::new(0) }))
     }
 
-    /// Waits until it may go on.
+    /// Waits until the gate lets this caller pass.
     pub async fn pass(&self) {
         self.0.came.send_modify(|came| *came += 1);
         if let Ok(permit) = self.0.permits.acquire().await {
@@ -50,23 +50,23 @@ impl Gate {
         }
     }
 
-    /// Returns once `n` have come to it in all, whether or not they have passed.
+    /// Waits until `n` callers in total have arrived, whether or not they have passed.
     ///
     /// # Panics
     ///
-    /// If they have not after ten seconds.
+    /// Panics if fewer have arrived after 10 s.
     pub async fn arrived(&self, n: usize) {
         let came = self.0.came.subscribe();
         let arrived = timeout(BOUND, came.wait_for(|came| *came >= n)).await;
-        assert!(arrived.is_ok(), "{n} expected at the gate, {} came within {BOUND:?}", came.get());
+        assert!(arrived.is_ok(), "expected {n} arrivals at the gate, counted {} within {BOUND:?}", came.get());
     }
 
-    /// Lets `n` through, of those that wait or the next ones that come.
+    /// Lets `n` callers pass: waiting ones, or the next to arrive.
     pub fn release(&self, n: usize) {
         self.0.permits.add_permits(n);
     }
 
-    /// Lets everybody through from now on.
+    /// Lets every caller pass from now on.
     pub fn open(&self) {
         self.0.permits.close();
     }
@@ -79,4 +79,5 @@ impl fmt::Debug for Gate {
     }
 }
 
+/// Maximum time that [`Gate::arrived`] waits.
 const BOUND: Duration = Duration::from_secs(10);

@@ -1,21 +1,20 @@
-//! The expensive thing behind the cache, faked.
+//! A fake of the expensive origin that the cache protects.
 
-use super::Gate;
-use crate::store::BoxFuture;
+use super::gate::Gate;
+use crate::{store::error::BoxFuture, sync::mutex::Mutex};
 use std::{
     convert::Infallible,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicUsize, Ordering::SeqCst},
     },
     time::Duration,
 };
 use tokio::time::{Instant, sleep};
 
-/// What the guard protects: counts its calls, and takes as long as the test wants. Clones share one count.
+/// A fake origin that counts its calls and takes as long as the test requires. Clones share one count.
 ///
-/// As the fetch itself, with [`fetch`](Self::fetch), or within the test's own double of a database, with
-/// [`call`](Self::call):
+/// Use it as the fetch, with [`fetch`](Self::fetch), or inside a test double of a database, with [`call`](Self::call):
 ///
 /// ```
 /// # #[cfg(feature = "bincode")]
@@ -48,12 +47,12 @@ use tokio::time::{Instant, sleep};
 /// ```
 #[derive(Clone, Debug)]
 pub struct Origin {
-    state: Arc<State>,
+    state: Arc<OriginState>,
     cost: Duration,
 }
 
 #[derive(Debug)]
-struct State {
+struct OriginState {
     began: Instant,
     calls: Mutex<Vec<Duration>>,
     running: AtomicUsize,
@@ -62,7 +61,7 @@ struct State {
 }
 
 impl Origin {
-    /// Answers at once.
+    /// Creates an origin that replies at once.
     #[must_use]
     pub fn new() -> Self {
         let origin = Self::gated();
@@ -70,7 +69,7 @@ impl Origin {
         origin
     }
 
-    /// Holds every call until [`release`](Self::release) or [`open`](Self::open).
+    /// Creates an origin that holds every call until [`release`](Self::release) or [`open`](Self::open).
     ///
     /// ```
     /// # #[cfg(feature = "bincode")]
@@ -83,9 +82,9 @@ impl Origin {
     ///     async move { guard.fetch("k", origin.fetch(1)).await }
     /// });
     /// origin.arrived(1).await;
-    /// caller.abort(); // the caller has gone, the call goes on
+    /// caller.abort(); // the caller is cancelled, its fetch continues
     /// origin.open();
-    /// guard.shutdown().await;
+    /// guard.drain().await;
     /// assert_eq!(guard.fetch("k", origin.fetch(2)).await.unwrap(), 1);
     /// origin.assert_fetched_once();
     /// # }
@@ -95,22 +94,22 @@ impl Origin {
     pub fn gated() -> Self {
         let (running, peak) = (AtomicUsize::new(0), AtomicUsize::new(0));
         let (calls, gate) = (Mutex::default(), Gate::closed());
-        let state = State { began: super::server::now(), calls, running, peak, gate };
+        let state = OriginState { began: super::redis_state::now(), calls, running, peak, gate };
         Self { state: Arc::new(state), cost: Duration::ZERO }
     }
 
-    /// The same origin, but calls through this handle take that long from the moment the gate lets them through.
+    /// Sets the duration of calls through this handle, counted from the time at which the gate lets them pass.
     #[must_use]
     pub fn takes(self, cost: Duration) -> Self {
         Self { cost, ..self }
     }
 
-    /// One call; returns its number, counted from 1.
+    /// Makes one call and returns its number, counted from 1.
     pub async fn call(&self) -> usize {
         self.work(self.cost).await
     }
 
-    /// One call that takes that long from the moment the gate lets it through; returns its number, counted from 1.
+    /// Makes one call that takes `cost` after the gate lets it pass. Returns its number, counted from 1.
     pub async fn work(&self, cost: Duration) -> usize {
         let running = Running::enter(&self.state);
         self.state.gate.pass().await;
@@ -120,8 +119,8 @@ impl Origin {
         running.number
     }
 
-    /// A fetch for [`StampedeGuard::fetch`](crate::StampedeGuard::fetch) that calls this origin and answers with the
-    /// value.
+    /// Returns a fetch for [`StampedeGuard::fetch`](crate::StampedeGuard::fetch) that calls this origin and returns
+    /// `value`.
     pub fn fetch<T: Send + 'static>(
         &self,
         value: T,
@@ -129,7 +128,7 @@ impl Origin {
         self.answer(Ok(value))
     }
 
-    /// A fetch that calls this origin and answers so.
+    /// Returns a fetch that calls this origin and returns `answer`.
     ///
     /// ```
     /// # #[cfg(feature = "bincode")]
@@ -157,54 +156,54 @@ impl Origin {
         }
     }
 
-    /// Calls so far, those that were dropped half-way included.
+    /// Returns the number of calls so far, including calls that were dropped before they completed.
     #[must_use]
     pub fn calls(&self) -> usize {
-        self.state.calls().len()
+        self.state.calls.lock().len()
     }
 
-    /// Calls that have neither answered nor been dropped.
+    /// Returns the number of calls in progress.
     #[must_use]
     pub fn running(&self) -> usize {
         self.state.running.load(SeqCst)
     }
 
-    /// The most calls that ever ran at once.
+    /// Returns the maximum number of concurrent calls so far.
     #[must_use]
     pub fn peak(&self) -> usize {
         self.state.peak.load(SeqCst)
     }
 
-    /// Returns once there have been `n` calls in all.
+    /// Waits until `n` calls in total have been made.
     ///
     /// # Panics
     ///
-    /// If there have not after ten seconds.
+    /// Panics if fewer have been made after 10 s.
     pub async fn arrived(&self, n: usize) {
         self.state.gate.arrived(n).await;
     }
 
-    /// Lets `n` calls through, those to come included.
+    /// Lets `n` calls pass the gate: waiting ones, or the next to arrive.
     pub fn release(&self, n: usize) {
         self.state.gate.release(n);
     }
 
-    /// Lets every call through from now on.
+    /// Lets every call pass the gate from now on.
     pub fn open(&self) {
         self.state.gate.open();
     }
 
-    /// That there was one call in all.
+    /// Asserts that exactly one call was made.
     ///
     /// # Panics
     ///
-    /// If not: with how many there were, and when.
+    /// Panics otherwise, with the number and the times of the calls.
     #[track_caller]
     pub fn assert_fetched_once(&self) {
         self.assert_fetched(1);
     }
 
-    /// That there were `n` calls in all.
+    /// Asserts that exactly `n` calls were made.
     ///
     /// ```should_panic
     /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
@@ -216,10 +215,10 @@ impl Origin {
     ///
     /// # Panics
     ///
-    /// If not: with how many there were, and when, counted from when the origin was made.
+    /// Panics otherwise, with the number of the calls and their times since the creation of the origin.
     #[track_caller]
     pub fn assert_fetched(&self, n: usize) {
-        let calls = self.state.calls().clone();
+        let calls = self.state.calls.lock().clone();
         let s = if calls.len() == 1 { "" } else { "s" };
         assert!(calls.len() == n, "{} call{s} of the origin instead of {n}, after {calls:?}", calls.len());
     }
@@ -231,24 +230,18 @@ impl Default for Origin {
     }
 }
 
-impl State {
-    fn calls(&self) -> MutexGuard<'_, Vec<Duration>> {
-        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// A call under way; also one that is dropped or panics leaves the count.
+/// A call in progress. Its drop ends the call, also if the call is cancelled or panics.
 struct Running<'a> {
-    state: &'a State,
+    state: &'a OriginState,
     number: usize,
 }
 
 impl<'a> Running<'a> {
-    fn enter(state: &'a State) -> Self {
+    fn enter(state: &'a OriginState) -> Self {
         let running = state.running.fetch_add(1, SeqCst) + 1;
         state.peak.fetch_max(running, SeqCst);
-        let mut calls = state.calls();
-        calls.push(super::server::now() - state.began);
+        let mut calls = state.calls.lock();
+        calls.push(super::redis_state::now() - state.began);
         Self { state, number: calls.len() }
     }
 }

@@ -1,14 +1,16 @@
-//! Whoever goes away takes nothing from the others and leaves nothing behind.
+//! Cancellation: a dropped caller does not affect other callers, and leaves no flight, waiter or lease.
 
 use crate::{
     Down, MS, SECOND, never,
     support::{Origin, eventually, herd},
 };
-use stampede_guard::{Error, ErrorKind, Fetch, Fetched, MemoryStore, Policy, StampedeGuard, testing::Server};
+use stampede_guard::{
+    Error, ErrorKind, FetchContext, FetchOutcome, MemoryStore, Policy, StampedeGuard, testing::FakeRedis,
+};
 use std::{sync::Arc, time::Duration};
 
 #[tokio::test]
-async fn a_leaders_caller_that_goes_away_strands_nobody() {
+async fn flight_continues_after_its_first_caller_is_dropped() {
     let (guard, origin) = (StampedeGuard::in_memory(), Origin::gated());
     let fetch = || {
         let origin = origin.clone();
@@ -30,7 +32,7 @@ async fn a_leaders_caller_that_goes_away_strands_nobody() {
 }
 
 #[tokio::test]
-async fn a_value_is_stored_though_nobody_waits_for_it_any_more() {
+async fn value_is_stored_after_the_last_caller_is_dropped() {
     let (guard, origin) = (StampedeGuard::in_memory(), Origin::gated());
     let call = origin.clone();
     let caller = guard.fetch("k", async move || Ok::<_, Down>(call.call().await));
@@ -39,12 +41,12 @@ async fn a_value_is_stored_though_nobody_waits_for_it_any_more() {
         () = origin.arrived(1) => {}
     }
     origin.open();
-    guard.shutdown().await;
+    guard.drain().await;
     assert_eq!(guard.fetch("k", never::<usize>).await.expect("a hit"), 1);
 }
 
 #[tokio::test]
-async fn a_scoped_leader_that_goes_away_hands_over() {
+async fn dropped_scoped_leader_hands_over_to_a_waiter() {
     let (guard, origin) = (StampedeGuard::in_memory(), Origin::gated());
     let fetch = || guard.fetch_scoped("k", || async { Ok::<_, Down>(origin.call().await) });
     let mut first = Box::pin(fetch());
@@ -62,26 +64,27 @@ async fn a_scoped_leader_that_goes_away_hands_over() {
         tokio::join!(waiter, drop_the_first).0
     };
     assert_eq!(tokio::time::timeout(10 * SECOND, second).await.expect("handed over").expect("an answer"), 2);
-    guard.shutdown().await;
+    guard.drain().await;
     assert_eq!(guard.in_flight(), 0);
 }
 
-/// Also between processes: the lease is given back at once, not when it has run out.
+/// Also between processes: the lease is released at once, not when its TTL ends.
 #[tokio::test(start_paused = true)]
-async fn a_scoped_leader_that_goes_away_gives_its_lease_back() {
+async fn dropped_scoped_leader_releases_its_lease() {
     let store = Arc::new(MemoryStore::default());
-    let [a, b] = [StampedeGuard::new(store.clone()), StampedeGuard::new(store)].map(|guard| guard.lease(1000 * SECOND));
+    let [a, b] =
+        [StampedeGuard::new(store.clone()), StampedeGuard::new(store)].map(|guard| guard.lease_ttl(1000 * SECOND));
     let stuck = a.fetch_scoped("k", std::future::pending::<Result<u8, Down>>);
     assert!(tokio::time::timeout(SECOND, stuck).await.is_err());
-    a.shutdown().await;
+    a.drain().await;
     let began = tokio::time::Instant::now();
     assert_eq!(b.fetch("k", async || Ok::<_, Down>(1)).await.expect("an answer"), 1);
     assert_eq!(began.elapsed(), Duration::ZERO);
 }
 
 #[tokio::test]
-async fn a_panic_is_an_error_for_all_who_wait() {
-    let (guard, origin) = (StampedeGuard::in_memory().tombstone(Duration::ZERO), Origin::gated());
+async fn panic_of_the_fetch_reaches_every_waiter_as_an_error() {
+    let (guard, origin) = (StampedeGuard::in_memory().failure_ttl(Duration::ZERO), Origin::gated());
     let callers = herd(20, |_| {
         let (guard, origin) = (guard.clone(), origin.clone());
         async move {
@@ -102,13 +105,13 @@ async fn a_panic_is_an_error_for_all_who_wait() {
     let (kinds, ()) = tokio::join!(callers, release);
     assert_eq!(kinds, vec![ErrorKind::Panicked; 20]);
     assert_eq!(origin.calls(), 1);
-    guard.shutdown().await;
+    guard.drain().await;
     assert_eq!(guard.in_flight(), 0);
     assert_eq!(guard.fetch("k", async || Ok::<_, Down>(1)).await.expect("the key is free"), 1);
 }
 
 #[tokio::test]
-async fn a_panic_before_the_first_await_is_one_too() {
+async fn panic_before_the_first_await_is_an_error() {
     let guard = StampedeGuard::in_memory();
     let fetch = || -> std::future::Ready<Result<u8, Down>> { panic!("on purpose") };
     assert_eq!(guard.fetch("a", fetch).await.expect_err("it panicked").kind(), ErrorKind::Panicked);
@@ -116,7 +119,7 @@ async fn a_panic_before_the_first_await_is_one_too() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn shutdown_waits_for_what_is_under_way() {
+async fn drain_waits_for_running_fetches() {
     let (guard, origin) = (StampedeGuard::in_memory(), Origin::new());
     let call = origin.clone();
     let caller = guard.fetch("k", async move || {
@@ -124,37 +127,37 @@ async fn shutdown_waits_for_what_is_under_way() {
         Ok::<_, Down>(1)
     });
     assert!(tokio::time::timeout(SECOND, caller).await.is_err());
-    guard.shutdown().await;
+    guard.drain().await;
     assert_eq!((origin.calls(), origin.running(), guard.in_flight()), (1, 0, 0));
     assert_eq!(guard.fetch("k", never::<i32>).await.expect("a hit"), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn any_number_may_wait_for_the_end() {
+async fn drain_may_be_awaited_by_many_tasks() {
     let guard = StampedeGuard::in_memory();
     for _ in 0..2000 {
         let all = herd(3, |_| {
             let guard = guard.clone();
-            async move { guard.shutdown().await }
+            async move { guard.drain().await }
         });
         tokio::time::timeout(10 * SECOND, all).await.expect("nothing is under way");
     }
 }
 
-/// Every public future, dropped at a random moment, of many at once: no flight, no waiter and no lease is left, and
-/// whoever stays gets an answer.
+/// Drops every kind of public future at random moments, many at once. No flight, waiter or lease may be left, and the
+/// callers that remain get an answer.
 #[tokio::test(flavor = "multi_thread")]
-async fn dropping_any_future_at_any_point_leaves_nothing_behind() {
+async fn dropping_any_future_leaves_no_flight_waiter_or_lease() {
     for seed in 0..30 {
-        let server = Server::new();
-        let process = server.process();
-        let guard = process
+        let server = FakeRedis::new();
+        let node = server.node();
+        let guard = node
             .guard()
             .policy(Policy::fresh_for(2 * MS).stale_while_revalidate(2 * MS).stale_if_error(2 * MS))
-            .tombstone(MS)
-            .pass_for(3 * MS)
-            .lease(1000 * SECOND)
-            .wait(50 * MS);
+            .failure_ttl(MS)
+            .uncacheable_ttl(3 * MS)
+            .lease_ttl(1000 * SECOND)
+            .wait_timeout(50 * MS);
         let callers = herd(120, |i| {
             let (guard, mut dice) = (guard.clone(), fastrand::Rng::with_seed(seed * 1000 + i as u64));
             async move {
@@ -165,13 +168,13 @@ async fn dropping_any_future_at_any_point_leaves_nothing_behind() {
             }
         });
         callers.await;
-        guard.shutdown().await;
+        guard.drain().await;
         eventually("every flight has ended", async || guard.in_flight() == 0).await;
-        eventually("every lease was given back", async || server.leases() == 0).await;
-        eventually("nobody listens", async || process.listening() == 0).await;
+        eventually("every lease is released", async || server.leases() == 0).await;
+        eventually("no listener is registered", async || node.listening() == 0).await;
         for key in 0..4_u64 {
             let answer = guard.fetch(key, async || Ok::<_, Down>(1_u64)).await;
-            assert!(answer.is_ok() || answer.is_err_and(|error| error.kind() == ErrorKind::FailedElsewhere));
+            assert!(answer.is_ok() || answer.is_err_and(|error| error.kind() == ErrorKind::RecentlyFailed));
         }
     }
 }
@@ -195,9 +198,9 @@ async fn one_of_everything(guard: &StampedeGuard, dice: &mut fastrand::Rng) {
         }
         5 | 6 => {
             let how = dice.bool();
-            let odd = async move |_: Fetch<u64>| {
+            let odd = async move |_: FetchContext<u64>| {
                 tokio::time::sleep(pause).await;
-                let fetched = Fetched::new(7_u64);
+                let fetched = FetchOutcome::new(7_u64);
                 Ok::<_, Down>(if how { fetched.private() } else { fetched.do_not_store() })
             };
             drop::<Result<u64, Error>>(guard.fetch_with(key, odd).await);

@@ -1,10 +1,10 @@
-//! One computation for everybody who asks meanwhile.
+//! Coalescing: concurrent callers of one key share one fetch.
 
 use crate::{
     Down, MS, SECOND, never,
     support::{Origin, herd},
 };
-use stampede_guard::{Error, ErrorKind, Fetch, Fetched, MemoryStore, StampedeGuard};
+use stampede_guard::{Error, ErrorKind, FetchContext, FetchOutcome, MemoryStore, StampedeGuard};
 use std::{sync::Arc, time::Duration};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -21,9 +21,9 @@ async fn a_herd_on_a_cold_key_computes_once() {
     let (answers, ()) = tokio::join!(callers, release);
     assert_eq!(answers, vec![1; 1000]);
     assert_eq!(origin.calls(), 1);
-    guard.shutdown().await;
-    let report = guard.report();
-    assert_eq!((report.filled, report.filled + report.coalesced + report.hits), (1, 1000), "{report:?}");
+    guard.drain().await;
+    let report = guard.stats();
+    assert_eq!((report.misses, report.misses + report.coalesced + report.hits), (1, 1000), "{report:?}");
     assert_eq!(guard.in_flight(), 0);
 }
 
@@ -43,14 +43,14 @@ async fn two_hundred_keys_are_computed_once_each() {
     .await;
     assert!(answers.into_iter().all(|right| right));
     assert_eq!(origin.calls(), 200);
-    guard.shutdown().await;
+    guard.drain().await;
     assert_eq!(guard.in_flight(), 0);
 }
 
 #[tokio::test]
 async fn clones_with_other_settings_share_the_computation() {
     let (guard, origin) = (StampedeGuard::in_memory(), Origin::gated());
-    let clones = [guard.clone(), guard.clone().wait(SECOND), guard.clone().max_payload(1 << 10)];
+    let clones = [guard.clone(), guard.clone().wait_timeout(SECOND), guard.clone().max_payload(1 << 10)];
     let callers = clones.map(|guard| {
         let origin = origin.clone();
         async move { guard.fetch("k", async move || Ok::<_, Down>(origin.call().await)).await.expect("an answer") }
@@ -64,11 +64,13 @@ async fn clones_with_other_settings_share_the_computation() {
 }
 
 #[tokio::test]
-async fn namespaces_and_guards_keep_apart() {
+async fn namespaces_schemas_and_stores_do_not_share_entries() {
     let origin = Origin::new();
     let store = Arc::new(MemoryStore::default());
     let one = StampedeGuard::new(store.clone());
-    for guard in [one.clone(), one.clone().namespace("other"), one.clone().schema(1), StampedeGuard::in_memory()] {
+    for guard in
+        [one.clone(), one.clone().namespace("other"), one.clone().schema_version(1), StampedeGuard::in_memory()]
+    {
         let origin = origin.clone();
         guard.fetch("k", async move || Ok::<_, Down>(origin.call().await)).await.expect("an answer");
     }
@@ -77,7 +79,7 @@ async fn namespaces_and_guards_keep_apart() {
     assert_eq!(StampedeGuard::new(store).fetch("k", unused).await.expect("a hit"), 1);
 }
 
-/// Two engines over one store are as two processes: the lease decides, not the flight.
+/// Two engines over one store behave like two processes: they coordinate through the lease, not through a flight.
 #[tokio::test(flavor = "multi_thread")]
 async fn two_guards_over_one_store_compute_once() {
     let (store, origin) = (Arc::new(MemoryStore::default()), Origin::gated());
@@ -94,7 +96,7 @@ async fn two_guards_over_one_store_compute_once() {
     assert_eq!(answers, vec![1; 200]);
 }
 
-/// Seen to hang with the list of led keys taken out of `Caller::answer`.
+/// Seen to hang without the list of the current task's fetches (`ACTIVE_FETCHES`).
 #[tokio::test]
 async fn a_fetch_within_a_fetch_of_the_same_key_runs_at_once() {
     let guard = StampedeGuard::in_memory();
@@ -107,7 +109,7 @@ async fn a_fetch_within_a_fetch_of_the_same_key_runs_at_once() {
 }
 
 #[tokio::test]
-async fn neither_another_guard_nor_a_detour_in_between_makes_it_wait_for_itself() {
+async fn nested_fetch_through_another_guard_does_not_deadlock() {
     let store = Arc::new(MemoryStore::default());
     let (a, b) = (StampedeGuard::new(store.clone()), StampedeGuard::new(store));
     let outer = a.clone();
@@ -117,9 +119,10 @@ async fn neither_another_guard_nor_a_detour_in_between_makes_it_wait_for_itself(
     assert_eq!(answer, 7);
 }
 
-/// An embedded store in front of another one: the inner guard is no less of a guard.
+/// An embedded store in front of another store. The inner guard still caches, although the outer one leads the same
+/// key.
 #[tokio::test]
-async fn two_tiers_are_two_caches() {
+async fn near_and_far_guards_cache_independently() {
     let [near, far] = [StampedeGuard::in_memory(), StampedeGuard::in_memory()];
     let origin = Origin::new();
     for _ in 0..3 {
@@ -132,8 +135,8 @@ async fn two_tiers_are_two_caches() {
 }
 
 #[tokio::test]
-async fn an_error_reaches_everybody_who_waited_and_is_not_stored() {
-    let (guard, origin) = (StampedeGuard::in_memory().tombstone(Duration::ZERO), Origin::gated());
+async fn error_of_the_fetch_reaches_every_waiter_and_is_not_stored() {
+    let (guard, origin) = (StampedeGuard::in_memory().failure_ttl(Duration::ZERO), Origin::gated());
     let callers = herd(50, |_| {
         let (guard, origin) = (guard.clone(), origin.clone());
         async move {
@@ -154,47 +157,47 @@ async fn an_error_reaches_everybody_who_waited_and_is_not_stored() {
         assert!(std::error::Error::source(&error).is_some_and(|source| source.is::<Down>()));
     }
     assert_eq!(origin.calls(), 1);
-    guard.shutdown().await;
+    guard.drain().await;
     assert_eq!(guard.fetch("k", async || Ok::<_, Down>(1)).await.expect("it is up again"), 1);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_tombstone_holds_off_those_who_come_later() {
+async fn failure_marker_rejects_later_callers_until_it_expires() {
     let guard = StampedeGuard::in_memory();
     let down = || guard.fetch("k", async || Err::<u8, _>(Down));
     assert_eq!(down().await.expect_err("down").kind(), ErrorKind::Origin);
-    guard.shutdown().await;
+    guard.drain().await;
     let error = guard.fetch("k", never::<u8>).await.expect_err("held off");
-    assert_eq!((error.kind(), error.code()), (ErrorKind::FailedElsewhere, 0));
+    assert_eq!((error.kind(), error.status()), (ErrorKind::RecentlyFailed, None));
     assert!(error.retry_in().is_some_and(|retry_in| retry_in <= SECOND), "{error:?}");
     tokio::time::sleep(SECOND).await;
     assert_eq!(down().await.expect_err("down").kind(), ErrorKind::Origin, "tried again");
-    guard.shutdown().await;
+    guard.drain().await;
     tokio::time::sleep(SECOND + SECOND / 2).await;
-    assert_eq!(down().await.expect_err("down").kind(), ErrorKind::FailedElsewhere, "twice as long");
+    assert_eq!(down().await.expect_err("down").kind(), ErrorKind::RecentlyFailed, "twice as long");
     tokio::time::sleep(SECOND / 2).await;
     assert_eq!(guard.fetch("k", async || Ok::<_, Down>(5)).await.expect("it is up"), 5);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_fetch_that_takes_too_long_is_aborted_and_frees_the_key() {
-    let guard = StampedeGuard::in_memory().max_fetch(3 * SECOND).tombstone(Duration::ZERO);
+    let guard = StampedeGuard::in_memory().fetch_timeout(3 * SECOND).failure_ttl(Duration::ZERO);
     let fetch = || guard.fetch("k", async || std::future::pending::<Result<u8, Down>>().await);
     let (a, b) = tokio::join!(fetch(), fetch());
     for error in [a, b].map(|answer| answer.expect_err("aborted")) {
         assert_eq!(error.kind(), ErrorKind::TimedOut);
-        assert!(error.to_string().contains("max_fetch"), "{error}");
+        assert!(error.to_string().contains("fetch_timeout"), "{error}");
     }
-    guard.shutdown().await;
+    guard.drain().await;
     assert_eq!(guard.fetch("k", async || Ok::<_, Down>(1)).await.expect("the key is free"), 1);
 }
 
-/// Seen to fail with the heartbeat taken out of `Leading::keep`: a second guard computes as well.
+/// Seen to fail (a second guard fetches as well) with the heartbeat removed from `HeldLease::keep_alive`.
 #[tokio::test(start_paused = true)]
 async fn a_lease_is_kept_for_as_long_as_its_fetch_runs() {
     let (store, origin) = (Arc::new(MemoryStore::default()), Origin::new());
-    let guards =
-        [StampedeGuard::new(store.clone()), StampedeGuard::new(store)].map(|g| g.lease(SECOND).wait(60 * SECOND));
+    let guards = [StampedeGuard::new(store.clone()), StampedeGuard::new(store)]
+        .map(|g| g.lease_ttl(SECOND).wait_timeout(60 * SECOND));
     let callers = guards.each_ref().map(|guard| {
         let origin = origin.clone();
         guard.fetch("k", async move || {
@@ -209,14 +212,14 @@ async fn a_lease_is_kept_for_as_long_as_its_fetch_runs() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn after_the_wait_budget_a_process_computes_for_itself_once() {
+async fn process_fetches_once_locally_after_the_wait_timeout() {
     let (store, origin) = (Arc::new(MemoryStore::default()), Origin::new());
     let slow = StampedeGuard::new(store.clone());
     let stuck = slow.fetch("k", async || {
         tokio::time::sleep(50 * SECOND).await;
         Ok::<_, Down>(0)
     });
-    let impatient = StampedeGuard::new(store).wait(2 * SECOND);
+    let impatient = StampedeGuard::new(store).wait_timeout(2 * SECOND);
     let others = async {
         tokio::time::sleep(MS).await;
         let callers = (0..20).map(|_| {
@@ -234,13 +237,13 @@ async fn after_the_wait_budget_a_process_computes_for_itself_once() {
     assert_eq!(origin.calls(), 1);
     let unused = never::<i32>;
     assert_eq!(slow.fetch("k", unused).await.expect("a hit"), 0, "what was computed locally is not stored");
-    assert!(impatient.report().waits_given_up > 0);
+    assert!(impatient.stats().wait_timeouts > 0);
 }
 
-/// As within a `spawn` of the user's own, which hides whom the task computes for.
+/// The fetch spawns a task of its own, so the guard cannot see that the inner call belongs to the outer fetch.
 #[tokio::test(start_paused = true)]
-async fn a_hidden_cycle_ends_with_the_wait_budget() {
-    let guard = StampedeGuard::in_memory().wait(SECOND);
+async fn hidden_cycle_ends_with_the_wait_timeout() {
+    let guard = StampedeGuard::in_memory().wait_timeout(SECOND);
     let inner = guard.clone();
     let fetch = async move || {
         let hidden = tokio::spawn(async move { inner.fetch("k", async || Ok::<_, Down>(1)).await });
@@ -251,12 +254,12 @@ async fn a_hidden_cycle_ends_with_the_wait_budget() {
 }
 
 #[tokio::test]
-async fn a_fetcher_sees_what_it_may_know() {
+async fn fetch_receives_its_deadline_and_an_ascending_fencing_token() {
     let guard = StampedeGuard::in_memory();
     let tokens = futures_util::future::join_all((0..3_u64).map(|i| {
-        guard.fetch_with(i, async |cx: Fetch<u64>| {
+        guard.fetch_with(i, async |cx: FetchContext<u64>| {
             assert!(cx.stale().is_none() && cx.deadline().is_some());
-            Ok::<_, Down>(Fetched::new(cx.fencing_token().expect("it leads")))
+            Ok::<_, Down>(FetchOutcome::new(cx.fencing_token().expect("it leads")))
         })
     }))
     .await;

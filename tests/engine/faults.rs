@@ -1,26 +1,25 @@
-//! A store that does not do as it is asked.
+//! Faults of the store: errors, lost requests and replies, hanging operations, lost wake-ups.
 
 use crate::{Down, MS, SECOND, support::Origin};
 use stampede_guard::{
     Error, ErrorKind, Policy, StampedeGuard,
     testing::{
-        Fault,
-        Operation::{self, Abandon, Fill, Get, Invalidate, Lead},
-        Process, Server,
+        FakeRedis, Fault, Node,
+        Operation::{self, Fill, Get, GetOrLease, Invalidate, Release},
     },
 };
 use std::time::Duration;
 
-/// A process over which these operations always go wrong.
-fn broken(operations: &[Operation], fault: &Fault) -> Process {
-    let process = Server::new().process();
+/// A node in which each of these operations fails with the given fault.
+fn broken(operations: &[Operation], fault: &Fault) -> Node {
+    let node = FakeRedis::new().node();
     for operation in operations {
-        process.always(*operation, fault.clone());
+        node.always(*operation, fault.clone());
     }
-    process
+    node
 }
 
-/// Twenty callers at once; each gets an answer.
+/// Runs 20 callers concurrently, checks that each gets the value, and returns the number of origin calls.
 async fn answers(guard: &StampedeGuard, origin: &Origin) -> usize {
     let before = origin.calls();
     let callers = (0..20).map(|_| {
@@ -33,55 +32,55 @@ async fn answers(guard: &StampedeGuard, origin: &Origin) -> usize {
     for answer in futures_util::future::join_all(callers).await {
         assert_eq!(answer.expect("the origin could answer"), 1);
     }
-    guard.shutdown().await;
+    guard.drain().await;
     assert_eq!(guard.in_flight(), 0);
     origin.calls() - before
 }
 
 #[tokio::test(start_paused = true)]
-async fn whatever_goes_wrong_everybody_is_answered_by_one_call() {
+async fn twenty_callers_share_one_fetch_on_any_store_fault() {
     for fault in [Fault::Fails, Fault::ReplyLost, Fault::Hangs] {
-        for operations in [&[Get][..], &[Lead], &[Fill], &[Get, Lead, Fill]] {
+        for operations in [&[Get][..], &[GetOrLease], &[Fill], &[Get, GetOrLease, Fill]] {
             let (guard, origin) = (broken(operations, &fault).guard(), Origin::new());
             assert_eq!(answers(&guard, &origin).await, 1);
-            assert!(guard.report().store_errors > 0);
+            assert!(guard.stats().store_errors > 0);
         }
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_fault_that_is_over_leaves_no_trace() {
+async fn caching_resumes_after_a_store_fault_ends() {
     for fault in [Fault::Fails, Fault::ReplyLost, Fault::Hangs] {
-        for operation in [Get, Lead, Fill] {
-            let (process, origin) = (Server::new().process(), Origin::new());
-            process.times(2, operation, fault.clone());
-            let guard = process.guard().lease(SECOND);
+        for operation in [Get, GetOrLease, Fill] {
+            let (node, origin) = (FakeRedis::new().node(), Origin::new());
+            node.times(2, operation, fault.clone());
+            let guard = node.guard().lease_ttl(SECOND);
             for _ in 0..4 {
                 answers(&guard, &origin).await;
-                tokio::time::sleep(2 * SECOND).await; // for a fill whose lease nobody could give back
+                tokio::time::sleep(2 * SECOND).await; // a failed fill may have left its lease, which ends now
             }
             assert_eq!(answers(&guard, &origin).await, 0, "it is cached by now: {operation:?} {fault:?}");
         }
     }
 }
 
-/// A fill is safe to run twice: the second one says that the first has landed.
+/// A fill is safe to run twice: the second send reports that the first one was stored.
 #[tokio::test(start_paused = true)]
 async fn a_fill_whose_reply_was_lost_is_sent_once_more() {
     for fault in [Fault::ReplyLost, Fault::Hangs] {
-        let (process, origin) = (Server::new().process(), Origin::new());
-        process.once(Fill, fault);
-        let guard = process.guard();
+        let (node, origin) = (FakeRedis::new().node(), Origin::new());
+        node.once(Fill, fault);
+        let guard = node.guard();
         assert_eq!(answers(&guard, &origin).await, 1);
         assert_eq!(answers(&guard, &origin).await, 0);
-        let report = guard.report();
+        let report = guard.stats();
         assert_eq!((report.fenced, report.store_errors), (0, 1), "{report:?}");
     }
 }
 
-/// What goes wrong in the first round must not be waited for in the second, though a lease lives for long.
-async fn leaves_nothing_to_wait_for(process: &Process) {
-    let guard = process.guard().lease(1000 * SECOND).policy(Policy::fresh_for(Duration::ZERO));
+/// Checks that the second round does not wait for a lease left by the first one, although a lease lives 1000 s.
+async fn leaves_nothing_to_wait_for(node: &Node) {
+    let guard = node.guard().lease_ttl(1000 * SECOND).policy(Policy::fresh_for(Duration::ZERO));
     let origin = Origin::new();
     answers(&guard, &origin).await;
     let began = tokio::time::Instant::now();
@@ -89,33 +88,34 @@ async fn leaves_nothing_to_wait_for(process: &Process) {
     assert!(began.elapsed() <= 101 * MS, "{:?}", began.elapsed());
 }
 
-/// A lease that was granted without anybody hearing of it is given back: the next one does not wait for it.
+/// The grant of a lease was lost with its reply. The leader releases the lease, so the next caller does not wait for
+/// it.
 #[tokio::test(start_paused = true)]
-async fn a_lease_whose_grant_was_lost_blocks_nobody() {
+async fn lease_is_released_when_its_grant_reply_is_lost() {
     for (lead, times) in [(Fault::ReplyLost, 2), (Fault::Hangs, 1)] {
-        let process = Server::new().process();
-        process.times(times, Lead, lead);
-        leaves_nothing_to_wait_for(&process).await;
+        let node = FakeRedis::new().node();
+        node.times(times, GetOrLease, lead);
+        leaves_nothing_to_wait_for(&node).await;
     }
 }
 
-/// Nor does one that could not even be given back: it is known for a ghost. Seen to fail (it waits) with
-/// `Listener::is_ghost` ignored.
+/// The lease could not even be released, but the engine recognises its own token in it. Seen to fail (the caller waits)
+/// with `Listener::is_orphaned_lease` ignored.
 #[tokio::test(start_paused = true)]
-async fn a_ghost_is_recognised_and_given_back() {
-    let process = Server::new().process();
-    process.times(2, Lead, Fault::ReplyLost);
-    process.times(2, Abandon, Fault::Fails);
-    leaves_nothing_to_wait_for(&process).await;
+async fn orphaned_lease_is_recognised_and_released() {
+    let node = FakeRedis::new().node();
+    node.times(2, GetOrLease, Fault::ReplyLost);
+    node.times(2, Release, Fault::Fails);
+    leaves_nothing_to_wait_for(&node).await;
 }
 
-/// Seen to fail (it waits for the end of the lease) with the poll taken out of `Pilot::claim`.
+/// Seen to fail (the waiter stays until the lease ends) with the poll removed from `Leader::acquire_lease`.
 #[tokio::test(start_paused = true)]
 async fn a_lost_wake_up_costs_one_poll() {
-    let server = Server::new();
-    let [a, b] = [server.process(), server.process()].map(|process| {
-        process.lose_wakes();
-        process.guard().lease(1000 * SECOND)
+    let server = FakeRedis::new();
+    let [a, b] = [server.node(), server.node()].map(|node| {
+        node.lose_wakes();
+        node.guard().lease_ttl(1000 * SECOND)
     });
     let (origin, began) = (Origin::new(), tokio::time::Instant::now());
     let ask = |guard: &StampedeGuard| {
@@ -133,19 +133,19 @@ async fn a_lost_wake_up_costs_one_poll() {
     assert!(began.elapsed() <= 100 * MS + SECOND, "{:?}", began.elapsed());
 }
 
-/// The operation timeout is paid once, not per caller nor per operation.
+/// The store timeout is paid once, not once per caller or per operation.
 #[tokio::test(start_paused = true)]
 async fn a_store_that_hangs_costs_one_operation_timeout() {
     let (guard, origin) = (broken(&[Get], &Fault::Hangs).guard(), Origin::new());
     let began = tokio::time::Instant::now();
-    answers(&guard.op_timeout(250 * MS), &origin).await;
+    answers(&guard.store_timeout(250 * MS), &origin).await;
     assert!(began.elapsed() <= 100 * MS + 252 * MS, "{:?}", began.elapsed());
 }
 
-/// Seen to fail with the flights of a process joined without bound: both wait until they are aborted.
+/// Seen to fail (both fetches wait until they are aborted) when flights of a process are joined without a time limit.
 #[tokio::test(start_paused = true)]
-async fn two_keys_that_need_each_other_do_not_wait_for_each_other_for_ever() {
-    for operations in [&[][..], &[Lead], &[Get]] {
+async fn mutual_fetches_end_within_the_wait_timeout_on_any_fault() {
+    for operations in [&[][..], &[GetOrLease], &[Get]] {
         let (guard, began) = (broken(operations, &Fault::Fails).guard(), tokio::time::Instant::now());
         let needs = |key: &'static str, other: &'static str| {
             let inner = guard.clone();
@@ -156,14 +156,14 @@ async fn two_keys_that_need_each_other_do_not_wait_for_each_other_for_ever() {
         };
         let (a, b): (Result<i32, Error>, Result<i32, Error>) = tokio::join!(needs("a", "b"), needs("b", "a"));
         assert_eq!((a.expect("an answer"), b.expect("an answer")), (1, 1));
-        assert!(began.elapsed() < 15 * SECOND, "one wait budget, not `max_fetch`: {:?}", began.elapsed());
+        assert!(began.elapsed() < 15 * SECOND, "one wait budget, not `fetch_timeout`: {:?}", began.elapsed());
     }
 }
 
-/// As 64 pages that read the same setting.
+/// Models pages that all read the same setting.
 #[tokio::test(start_paused = true)]
-async fn many_computations_that_share_a_part_do_not_starve_each_other_without_a_store() {
-    let (guard, origin) = (broken(&[Get], &Fault::Fails).guard().bulkhead(200), Origin::new());
+async fn pages_that_share_a_setting_do_not_starve_without_a_store() {
+    let (guard, origin) = (broken(&[Get], &Fault::Fails).guard().max_fallback_fetches(200), Origin::new());
     let pages = (0..200_u64).map(|page| {
         let (inner, origin) = (guard.clone(), origin.clone());
         guard.fetch(page, async move || {
@@ -181,13 +181,13 @@ async fn many_computations_that_share_a_part_do_not_starve_each_other_without_a_
     assert!(began.elapsed() < SECOND, "{:?}", began.elapsed());
 }
 
-/// However often it has asked in vain.
+/// The number of earlier polls must not matter.
 #[tokio::test(start_paused = true)]
-async fn whoever_has_polled_for_long_still_takes_what_is_fresh() {
-    let server = Server::new();
-    let [a, polling] = [server.process(), server.process()];
+async fn waiter_takes_a_fresh_entry_after_many_polls() {
+    let server = FakeRedis::new();
+    let [a, polling] = [server.node(), server.node()];
     polling.lose_wakes();
-    let (a, b) = (a.guard(), polling.guard().wait(100 * SECOND));
+    let (a, b) = (a.guard(), polling.guard().wait_timeout(100 * SECOND));
     let stuck = tokio::spawn({
         let a = a.clone();
         async move { a.fetch_scoped("k", std::future::pending::<Result<i32, Down>>).await }
@@ -196,18 +196,18 @@ async fn whoever_has_polled_for_long_still_takes_what_is_fresh() {
     let waiter = tokio::spawn(async move { b.fetch("k", crate::never::<i32>).await });
     tokio::time::sleep(30 * SECOND).await;
     stuck.abort();
-    // Another leader, which answers before the next poll.
+    // Another leader, which stores its result before the waiter polls again.
     assert_eq!(a.fetch("k", async || Ok::<_, Down>(1)).await.expect("an answer"), 1);
     assert_eq!(waiter.await.expect("no panic").expect("a hit"), 1);
 }
 
-/// While another process refreshes, not every request asks whether it still does.
+/// While another process refreshes the key, stale hits must not each ask the store for the lease.
 #[tokio::test(start_paused = true)]
-async fn a_refresh_elsewhere_is_not_asked_for_by_every_request() {
-    let server = Server::new();
+async fn stale_hits_rarely_ask_for_a_lease_held_elsewhere() {
+    let server = FakeRedis::new();
     let policy = Policy::fresh_for(SECOND).stale_while_revalidate(60 * SECOND).jitter(0.0);
-    let processes = [server.process(), server.process()];
-    let [a, b] = processes.each_ref().map(|process| process.guard().policy(policy));
+    let nodes = [server.node(), server.node()];
+    let [a, b] = nodes.each_ref().map(|node| node.guard().policy(policy));
     let slow = || {
         a.fetch("k", async || {
             tokio::time::sleep(3 * SECOND).await;
@@ -216,12 +216,12 @@ async fn a_refresh_elsewhere_is_not_asked_for_by_every_request() {
     };
     assert_eq!(slow().await.expect("an answer"), 1);
     tokio::time::sleep(2 * SECOND).await;
-    assert_eq!(slow().await.expect("stale, refreshed behind"), 1);
+    assert_eq!(slow().await.expect("stale, refreshed in the background"), 1);
     for _ in 0..1000 {
         assert_eq!(b.fetch("k", crate::never::<i32>).await.expect("stale"), 1);
         tokio::time::sleep(MS).await;
     }
-    let leads = processes[1].asked(Lead);
+    let leads = nodes[1].asked(GetOrLease);
     assert!(leads <= 25, "{leads} in a second");
 }
 
@@ -233,7 +233,8 @@ async fn a_scoped_fetch_does_not_wait_for_its_fill() {
     assert_eq!(began.elapsed(), Duration::ZERO);
 }
 
-/// However often a key is invalidated while the store is away, one task makes up for it, and not for long.
+/// One background task retries the invalidations of a key, however many of them failed, and it ends after a bounded
+/// time.
 #[tokio::test(start_paused = true)]
 async fn invalidations_that_fail_do_not_pile_up() {
     let guard = broken(&[Invalidate], &Fault::Fails).guard();
@@ -244,16 +245,16 @@ async fn invalidations_that_fail_do_not_pile_up() {
     }
     assert!(tasks() - before <= 2, "{}", tasks() - before);
     let began = tokio::time::Instant::now();
-    guard.shutdown().await;
+    guard.drain().await;
     assert!(began.elapsed() <= 12 * SECOND, "{:?}", began.elapsed());
 }
 
-/// Seen to fail (every question waits for the one that is lost) with reads joined however old they are.
+/// Seen to fail (every caller waits for the lost reply) when a read in flight is joined at any age.
 #[tokio::test(start_paused = true)]
-async fn one_read_that_is_never_answered_is_not_waited_for_by_everybody_to_come() {
-    let process = Server::new().process();
-    process.once(Get, Fault::Hangs);
-    let guard = process.guard().op_timeout(2 * SECOND);
+async fn later_callers_do_not_join_a_hung_read() {
+    let node = FakeRedis::new().node();
+    node.once(Get, Fault::Hangs);
+    let guard = node.guard().store_timeout(2 * SECOND);
     let ask = || {
         let guard = guard.clone();
         async move { guard.fetch("k", async || Ok::<_, Down>(1)).await.expect("an answer") }
@@ -262,15 +263,16 @@ async fn one_read_that_is_never_answered_is_not_waited_for_by_everybody_to_come(
         tokio::spawn(ask());
         tokio::time::sleep(100 * MS).await;
     }
-    let report = guard.report();
-    // Two seconds of those who ask before it is given up, and one until the breaker closes.
+    let report = guard.stats();
+    // Callers that arrive within the two seconds before the read times out, and within one second until the breaker
+    // closes, cannot hit.
     assert!(report.breaker_opened == 1 && report.hits >= 65, "{report:?}");
 }
 
-/// A flight that nobody drives: its caller holds the future and does not poll it.
+/// Nothing drives this flight: its caller holds the future without polling it.
 #[tokio::test(start_paused = true)]
-async fn whoever_joins_a_scoped_flight_that_is_not_polled_is_not_stuck() {
-    let guard = broken(&[Get], &Fault::Fails).guard().max_fetch(2 * SECOND);
+async fn waiter_leaves_a_scoped_flight_that_is_not_polled() {
+    let guard = broken(&[Get], &Fault::Fails).guard().fetch_timeout(2 * SECOND);
     let slow = || async {
         tokio::time::sleep(SECOND).await;
         Ok::<_, Down>(1)

@@ -1,10 +1,10 @@
-//! For how long an answer is used.
+//! Freshness: how long a stored response is reused.
 
 use crate::{Down, MS, SECOND, never, support::Origin};
-use stampede_guard::{ErrorKind, Fetch, Fetched, MemoryStore, Policy, StampedeGuard};
+use stampede_guard::{ErrorKind, FetchContext, FetchOutcome, MemoryStore, Policy, StampedeGuard};
 use std::{sync::Arc, time::Duration};
 
-/// Counts its calls and answers with their number.
+/// Fetches `k`; the origin returns the number of its calls.
 async fn ask(guard: &StampedeGuard, origin: &Origin) -> usize {
     let origin = origin.clone();
     let fetch = async move || {
@@ -32,15 +32,15 @@ async fn a_stale_answer_is_served_while_one_request_refreshes_it() {
     assert_eq!(ask(&guard, &origin).await, 1);
     tokio::time::sleep(2 * SECOND).await;
     let callers = (0..50).map(|_| ask(&guard, &origin));
-    assert_eq!(futures_util::future::join_all(callers).await, vec![1; 50], "nobody waits");
-    guard.shutdown().await;
-    assert_eq!(origin.calls(), 2, "and one has refreshed it");
+    assert_eq!(futures_util::future::join_all(callers).await, vec![1; 50], "all callers are served the stale value");
+    guard.drain().await;
+    assert_eq!(origin.calls(), 2, "one refresh called the origin");
     assert_eq!(ask(&guard, &origin).await, 2);
-    assert_eq!(guard.report().stale, 50);
+    assert_eq!(guard.stats().stale_hits, 50);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_scoped_refresh_answers_with_what_it_fetched() {
+async fn scoped_refresh_returns_the_fetched_value() {
     let policy = Policy::fresh_for(SECOND).stale_while_revalidate(10 * SECOND).jitter(0.0);
     let (guard, origin) = (StampedeGuard::in_memory().policy(policy), Origin::new());
     let ask = || guard.fetch_scoped("k", || async { Ok::<_, Down>(origin.call().await) });
@@ -50,7 +50,7 @@ async fn a_scoped_refresh_answers_with_what_it_fetched() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_scoped_refresh_that_fails_answers_with_what_is_there() {
+async fn failed_scoped_refresh_returns_the_stale_value() {
     let policy = Policy::fresh_for(SECOND).stale_while_revalidate(10 * SECOND).jitter(0.0);
     let guard = StampedeGuard::in_memory().policy(policy);
     assert_eq!(guard.fetch_scoped("k", || async { Ok::<_, Down>(1) }).await.expect("an answer"), 1);
@@ -59,7 +59,7 @@ async fn a_scoped_refresh_that_fails_answers_with_what_is_there() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stale_answer_stands_in_for_one_that_failed() {
+async fn stale_value_is_served_when_the_fetch_fails() {
     let policy = Policy::fresh_for(SECOND).stale_if_error(10 * SECOND).jitter(0.0);
     let (guard, origin) = (StampedeGuard::in_memory().policy(policy), Origin::new());
     assert_eq!(ask(&guard, &origin).await, 1);
@@ -67,35 +67,37 @@ async fn a_stale_answer_stands_in_for_one_that_failed() {
     let down = || guard.fetch("k", async || Err::<usize, _>(Down));
     let (a, b) = tokio::join!(down(), down());
     assert_eq!((a.expect("stale"), b.expect("stale")), (1, 1));
-    guard.shutdown().await;
-    assert_eq!(down().await.expect("stale, as the tombstone tells"), 1);
+    guard.drain().await;
+    assert_eq!(down().await.expect("stale, because of the failure marker"), 1);
     tokio::time::sleep(10 * SECOND).await;
     assert_eq!(down().await.expect_err("too old").kind(), ErrorKind::Origin);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_fetcher_is_shown_the_stale_value() {
+async fn fetch_receives_the_stale_value() {
     let policy = Policy::fresh_for(SECOND).stale_if_error(10 * SECOND).jitter(0.0);
     let (guard, origin) = (StampedeGuard::in_memory().policy(policy), Origin::new());
     assert_eq!(ask(&guard, &origin).await, 1);
     tokio::time::sleep(2 * SECOND).await;
-    let more = guard
-        .fetch_with("k", async |cx: Fetch<usize>| Ok::<_, Down>(Fetched::new(cx.stale().copied().unwrap_or(0) + 10)));
+    let more = guard.fetch_with("k", async |cx: FetchContext<usize>| {
+        Ok::<_, Down>(FetchOutcome::new(cx.stale().copied().unwrap_or(0) + 10))
+    });
     assert_eq!(more.await.expect("an answer"), 11);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_fetch_longer_than_its_lifetime_still_serves_all_who_waited() {
+async fn fetch_longer_than_its_lifetime_serves_every_waiter() {
     let guard = StampedeGuard::in_memory().policy(Policy::fresh_for(Duration::ZERO));
     let origin = Origin::new();
     let callers = (0..50).map(|_| ask(&guard, &origin));
     assert_eq!(futures_util::future::join_all(callers).await, vec![1; 50]);
-    assert_eq!(ask(&guard, &origin).await, 2, "but nobody who came later");
+    assert_eq!(ask(&guard, &origin).await, 2, "a later caller fetches again");
 }
 
-/// As in another process. Seen to fail (they compute in turn) with what was waited for judged by its age.
+/// Guards over one store behave like processes. Seen to fail (the guards fetch one after another) when a waiter
+/// evaluates the entry it waited for by its age.
 #[tokio::test(start_paused = true)]
-async fn nor_does_another_guard_compute_again_what_it_has_waited_for() {
+async fn waiter_in_another_process_accepts_an_expired_fill() {
     let (store, origin) = (Arc::new(MemoryStore::default()), Origin::new());
     let policy = Policy::fresh_for(Duration::ZERO);
     let guards = [(); 3].map(|()| StampedeGuard::new(store.clone()).policy(policy));
@@ -104,16 +106,16 @@ async fn nor_does_another_guard_compute_again_what_it_has_waited_for() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_fetch_says_wins_over_the_policy() {
+async fn lifetime_given_by_the_fetch_overrides_the_policy() {
     let guard = StampedeGuard::in_memory().policy(Policy::fresh_for(SECOND));
-    let long = async |_: Fetch<u8>| Ok::<_, Down>(Fetched::new(1).fresh_for(100 * SECOND));
+    let long = async |_: FetchContext<u8>| Ok::<_, Down>(FetchOutcome::new(1).fresh_for(100 * SECOND));
     assert_eq!(guard.fetch_with("k", long).await.expect("an answer"), 1);
     tokio::time::sleep(99 * SECOND).await;
     let unused = never::<u8>;
     assert_eq!(guard.fetch("k", unused).await.expect("a hit"), 1);
 }
 
-/// An uncacheable answer to a refresh is no reason to forget what is still fresh enough to be served.
+/// A failed refresh must not remove an entry that may still be served.
 #[tokio::test(start_paused = true)]
 async fn a_failed_refresh_leaves_the_entry() {
     let policy = Policy::fresh_for(SECOND).stale_while_revalidate(10 * SECOND).stale_if_error(10 * SECOND).jitter(0.0);
@@ -122,11 +124,12 @@ async fn a_failed_refresh_leaves_the_entry() {
     tokio::time::sleep(2 * SECOND).await;
     for _ in 0..3 {
         assert_eq!(guard.fetch("k", async || Err::<usize, _>(Down)).await.expect("stale"), 1);
-        guard.shutdown().await;
+        guard.drain().await;
     }
 }
 
-/// XFetch: a key that is read all the time is refreshed before its end, once in the whole fleet, and nobody notices.
+/// XFetch: a key that is read all the time is refreshed before it expires, once in the whole fleet, and no reader
+/// waits.
 #[tokio::test(start_paused = true)]
 async fn a_hot_key_is_refreshed_before_it_ends() {
     let (store, origin) = (Arc::new(MemoryStore::default()), Origin::new());
@@ -151,15 +154,15 @@ async fn a_hot_key_is_refreshed_before_it_ends() {
         assert_eq!(asked.elapsed(), Duration::ZERO, "after {:?}", began.elapsed());
         tokio::time::sleep(10 * MS).await;
     }
-    // A life of 20 s ends about five seconds early, in its second half.
+    // The lifetime is 20 s. The refresh comes about five seconds before its end, in its second half.
     assert!((5..=11).contains(&origin.calls()), "{} in 100 s", origin.calls());
-    assert_eq!(guards.each_ref().map(|guard| guard.report().stale), [0; 3]);
+    assert_eq!(guards.each_ref().map(|guard| guard.stats().stale_hits), [0; 3]);
 }
 
-/// Who looks twice, at hand and in the store, draws once: of 400 keys that are due with one half, about 200 are refreshed.
-/// Seen to fail, with some 100, with a draw for each look.
+/// A read that looks twice, at the local copy and in the store, must draw once. Of 400 keys with a refresh probability
+/// of one half, about 200 are refreshed. Seen to fail, with about 100, when each look draws.
 #[tokio::test(start_paused = true)]
-async fn early_refreshes_of_what_is_at_hand_are_as_likely_as_xfetch_says() {
+async fn early_refresh_is_drawn_once_per_lookup() {
     let policy = Policy::fresh_for(20 * SECOND).jitter(0.0).early_refresh(1.0);
     let (guard, origin) = (StampedeGuard::in_memory().policy(policy), Origin::new());
     let ask = async |key: u64| {
@@ -172,13 +175,13 @@ async fn early_refreshes_of_what_is_at_hand_are_as_likely_as_xfetch_says() {
     };
     let keys = 0..400;
     futures_util::future::join_all(keys.clone().map(ask)).await;
-    // ln 2 before the end: as likely as not, for a cost of a second.
+    // ln 2 before the end, which makes the probability one half at a cost of one second.
     tokio::time::sleep(20 * SECOND - Duration::from_micros(693_147)).await;
     let before = origin.calls();
     for key in keys {
         ask(key).await;
     }
-    guard.shutdown().await;
+    guard.drain().await;
     let refreshed = origin.calls() - before;
     assert!((150..=250).contains(&refreshed), "{refreshed} of 400");
 }

@@ -1,10 +1,7 @@
-//! The engine within one process: who computes, who waits, and what becomes of it when somebody goes away.
+//! The engine within one process: which caller fetches, which callers wait, and what happens when a caller is dropped.
 //!
-//! Time is paused where it matters, so nothing here depends on how fast the machine is.
+//! Tests that depend on time run with paused time, so the speed of the machine does not matter.
 #![allow(clippy::disallowed_methods, reason = "tests make their own time and randomness")]
-
-#[path = "../support/mod.rs"]
-mod support;
 
 mod cancel;
 mod coalesce;
@@ -15,7 +12,9 @@ mod invalidate;
 mod outage;
 mod patience;
 mod reads;
+mod settings;
 mod share;
 mod typed;
 
+use stampede_guard_support as support;
 use support::{Down, MS, SECOND, never};

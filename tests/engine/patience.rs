@@ -1,9 +1,9 @@
-//! How long callers wait for others, and what they get instead.
+//! Waiting: wait timeouts, deadlines and waiter limits, and what a caller gets when they end.
 
 use crate::{Down, MS, SECOND, never, support::Origin};
 use stampede_guard::{
-    AfterWait, Error, ErrorKind, MemoryStore, Policy, StampedeGuard,
-    testing::{Fault, Operation::Fill, Server},
+    Error, ErrorKind, MemoryStore, Policy, StampedeGuard, WaitTimeout,
+    testing::{FakeRedis, Fault, Operation::Fill},
 };
 use std::{
     sync::Arc,
@@ -14,7 +14,7 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-/// Somebody who computes the key until the origin lets him.
+/// Spawns a caller that leads `k` until the origin is opened.
 async fn leading(guard: &StampedeGuard, origin: &Origin) -> JoinHandle<Result<usize, Error>> {
     let (guard, calls, work) = (guard.clone(), origin.calls(), origin.clone());
     let leader = tokio::spawn(async move { guard.fetch("k", async move || Ok::<_, Down>(work.call().await)).await });
@@ -26,11 +26,12 @@ fn soon(span: Duration) -> StdInstant {
     (Instant::now() + span).into_std()
 }
 
-/// In the process of the leader, and in another one.
+/// In the process of the leader, and in another process.
 #[tokio::test(start_paused = true)]
-async fn who_has_waited_enough_is_refused_if_that_is_asked_for() {
+async fn caller_is_rejected_after_wait_timeout_if_configured() {
     let store = Arc::new(MemoryStore::default());
-    let guards = [(); 2].map(|()| StampedeGuard::new(store.clone()).wait(SECOND).after_wait(AfterWait::Reject));
+    let guards =
+        [(); 2].map(|()| StampedeGuard::new(store.clone()).wait_timeout(SECOND).on_wait_timeout(WaitTimeout::Reject));
     let origin = Origin::gated();
     let leader = leading(&guards[0], &origin).await;
     for guard in &guards {
@@ -38,20 +39,20 @@ async fn who_has_waited_enough_is_refused_if_that_is_asked_for() {
         let error = guard.fetch("k", never::<usize>).await.expect_err("refused");
         assert_eq!((error.kind(), error.retry_in()), (ErrorKind::Overloaded, Some(SECOND)));
         assert!((800 * MS..=1200 * MS).contains(&asked.elapsed()), "{:?}", asked.elapsed());
-        assert_eq!((guard.report().shed, guard.report().refused), (1, 1));
+        assert_eq!((guard.stats().overloaded, guard.stats().rejected), (1, 1));
     }
     origin.open();
     assert_eq!(leader.await.expect("no panic").expect("an answer"), 1);
 }
 
-/// A setting is that of a clone, and so of its callers: who asks over another clone is not refused with them.
+/// Settings belong to a clone and its callers. A caller of another clone must not be rejected with them.
 #[tokio::test(start_paused = true)]
-async fn who_joined_somebody_who_is_refused_waits_on() {
+async fn waiter_keeps_waiting_when_the_caller_it_joined_is_rejected() {
     let store = Arc::new(MemoryStore::default());
     let origin = Origin::gated();
     let leader = leading(&StampedeGuard::new(store.clone()), &origin).await;
-    let patient = StampedeGuard::new(store).wait(60 * SECOND);
-    let impatient = patient.clone().wait(SECOND).after_wait(AfterWait::Reject);
+    let patient = StampedeGuard::new(store).wait_timeout(60 * SECOND);
+    let impatient = patient.clone().wait_timeout(SECOND).on_wait_timeout(WaitTimeout::Reject);
     let refused = impatient.fetch("k", never::<usize>);
     let joined = patient.fetch("k", never::<usize>);
     let release = async {
@@ -64,9 +65,9 @@ async fn who_joined_somebody_who_is_refused_waits_on() {
     leader.await.expect("no panic").expect("an answer");
 }
 
-/// Seen to fail (six are answered) without the cap.
+/// Seen to fail (six callers are answered) without the limit.
 #[tokio::test(start_paused = true)]
-async fn beyond_so_many_waiters_callers_are_refused_at_once() {
+async fn caller_beyond_max_waiters_is_rejected_at_once() {
     let (guard, origin) = (StampedeGuard::in_memory().max_waiters(3), Origin::gated());
     let leader = leading(&guard, &origin).await;
     let callers = (0..5).map(|_| guard.fetch("k", never::<usize>));
@@ -80,10 +81,10 @@ async fn beyond_so_many_waiters_callers_are_refused_at_once() {
     assert_eq!(refused, [ErrorKind::Overloaded; 2]);
     assert!(asked.elapsed() < 2 * SECOND);
     assert_eq!(leader.await.expect("no panic").expect("an answer"), 1);
-    assert_eq!((guard.report().coalesced, guard.report().shed), (3, 2));
+    assert_eq!((guard.stats().coalesced, guard.stats().overloaded), (3, 2));
 }
 
-/// An entry that took two seconds to compute, and is computed again.
+/// An entry whose fetch took two seconds, and a task that fetches it again.
 async fn two_seconds_of_work(policy: Policy) -> (StampedeGuard, JoinHandle<Result<i32, Error>>) {
     let guard = StampedeGuard::in_memory().policy(policy.jitter(0.0));
     let work = async || {
@@ -100,9 +101,9 @@ async fn two_seconds_of_work(policy: Policy) -> (StampedeGuard, JoinHandle<Resul
     (guard, leader)
 }
 
-/// Seen to fail (he waits until his deadline) without a look at the cost.
+/// Seen to fail (the caller waits until its deadline) when the cost of the last fetch is ignored.
 #[tokio::test(start_paused = true)]
-async fn who_cannot_be_answered_in_time_does_not_wait() {
+async fn caller_is_rejected_if_the_fetch_ends_after_its_deadline() {
     let (guard, leader) = two_seconds_of_work(Policy::fresh_for(500 * MS)).await;
     let asked = Instant::now();
     let hurried = guard.clone().deadline(soon(SECOND));
@@ -114,19 +115,19 @@ async fn who_cannot_be_answered_in_time_does_not_wait() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_cannot_be_answered_in_time_gets_what_may_stand_in() {
+async fn caller_gets_a_stale_value_if_its_deadline_is_too_short() {
     let policy = Policy::fresh_for(500 * MS).stale_if_error(60 * SECOND);
     let (guard, leader) = two_seconds_of_work(policy).await;
     let asked = Instant::now();
     let hurried = guard.clone().deadline(soon(SECOND));
     assert_eq!(hurried.fetch("k", never::<i32>).await.expect("the stale one"), 1);
-    assert_eq!((asked.elapsed(), guard.report().stale), (Duration::ZERO, 1));
+    assert_eq!((asked.elapsed(), guard.stats().stale_hits), (Duration::ZERO, 1));
     leader.await.expect("no panic").expect("an answer");
 }
 
-/// Where nothing is known of the cost, he waits for as long as he can.
+/// The cost of the fetch is unknown, so the caller waits until its deadline.
 #[tokio::test(start_paused = true)]
-async fn nobody_waits_beyond_his_deadline() {
+async fn caller_waits_at_most_until_its_deadline() {
     let (guard, origin) = (StampedeGuard::in_memory(), Origin::gated());
     let leader = leading(&guard, &origin).await;
     let asked = Instant::now();
@@ -138,7 +139,7 @@ async fn nobody_waits_beyond_his_deadline() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_computation_that_its_own_caller_cannot_wait_for_goes_on() {
+async fn fetch_continues_after_the_deadline_of_its_caller() {
     let guard = StampedeGuard::in_memory();
     let work = async || {
         sleep(2 * SECOND).await;
@@ -146,13 +147,14 @@ async fn a_computation_that_its_own_caller_cannot_wait_for_goes_on() {
     };
     let hurried = guard.clone().deadline(soon(SECOND));
     assert_eq!(hurried.fetch("k", work).await.expect_err("too late").kind(), ErrorKind::Overloaded);
-    guard.shutdown().await;
+    guard.drain().await;
     assert_eq!(guard.fetch("k", never::<i32>).await.expect("a hit"), 1);
 }
 
-/// Seen to fail (it waits for the budget) when what runs within its caller waits for others as one that outlives him.
+/// Seen to fail (it waits until the wait timeout) when a scoped fetch waits for other processes like a fetch that
+/// outlives its caller.
 #[tokio::test(start_paused = true)]
-async fn nor_does_what_runs_within_its_caller_wait_for_another_process() {
+async fn scoped_caller_waits_at_most_until_its_deadline() {
     let store = Arc::new(MemoryStore::default());
     let origin = Origin::gated();
     let leader = leading(&StampedeGuard::new(store.clone()), &origin).await;
@@ -164,9 +166,9 @@ async fn nor_does_what_runs_within_its_caller_wait_for_another_process() {
     leader.await.expect("no panic").expect("an answer");
 }
 
-/// Seen to fail (the only one who waits is refused) when a leader with a deadline has a place among those who wait.
+/// Seen to fail (the only waiter is rejected) when a leader with a deadline counts as a waiter.
 #[tokio::test(start_paused = true)]
-async fn a_leader_with_a_deadline_is_not_one_of_those_who_wait() {
+async fn leader_with_a_deadline_does_not_count_as_a_waiter() {
     let guard = StampedeGuard::in_memory().max_waiters(1);
     let leader = guard.clone().deadline(soon(10 * SECOND));
     let led = leader.fetch("k", async || {
@@ -181,19 +183,19 @@ async fn a_leader_with_a_deadline_is_not_one_of_those_who_wait() {
     assert_eq!((led.expect("an answer"), waited.expect("an answer")), (1, 1));
 }
 
-/// Seen to fail (he gets the stale one) with a look at the cost only.
+/// Seen to fail (the caller gets the stale entry) when only the cost of the last fetch is considered.
 #[tokio::test(start_paused = true)]
-async fn an_answer_that_is_being_filled_is_in_time() {
-    let process = Server::new().process();
+async fn caller_with_a_deadline_takes_a_response_being_filled() {
+    let node = FakeRedis::new().node();
     let policy = Policy::fresh_for(SECOND).stale_if_error(60 * SECOND).jitter(0.0);
-    let guard = process.guard().policy(policy);
+    let guard = node.guard().policy(policy);
     let slow = async || {
         sleep(10 * SECOND).await;
         Ok::<_, Down>(1)
     };
     guard.fetch("k", slow).await.expect("an answer");
     sleep(2 * SECOND).await;
-    process.always(Fill, Fault::ReplyDelayed(100 * MS));
+    node.always(Fill, Fault::ReplyDelayed(100 * MS));
     guard.fetch("k", async || Ok::<_, Down>(2)).await.expect("an answer");
     let hurried = guard.deadline(soon(SECOND));
     assert_eq!(hurried.fetch("k", never::<i32>).await.expect("it is there"), 2);

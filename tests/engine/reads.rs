@@ -4,7 +4,10 @@ use crate::{Down, MS};
 use futures_util::future::join_all;
 use stampede_guard::{
     MemoryStore, StampedeGuard,
-    store::{Address, Answer, Ask, Entry, Filled, Hold, Lead, Lease, Listener, Right, Store, Token, Tombstone, Write},
+    store::{
+        Answer, CacheKey, Entry, FailureMarker, FillCondition, FillOutcome, Lease, LeaseReply, LeaseRequest,
+        LeaseStatus, Listener, Store, Token, Write,
+    },
 };
 use std::{
     sync::{
@@ -15,7 +18,7 @@ use std::{
 };
 use tokio::time::sleep;
 
-/// Takes its time to read, as one on a disk does.
+/// A memory store whose reads take a millisecond, like those of a disk.
 #[derive(Default)]
 struct Slow {
     store: MemoryStore,
@@ -23,47 +26,52 @@ struct Slow {
 }
 
 impl Store for Slow {
-    fn get<'a>(&'a self, at: &'a Address) -> Answer<'a, Option<Entry>> {
+    fn get<'a>(&'a self, key: &'a CacheKey) -> Answer<'a, Option<Entry>> {
         self.reads.fetch_add(1, SeqCst);
         Box::pin(async move {
             sleep(MS).await;
-            self.store.get(at).await
+            self.store.get(key).await
         })
     }
 
-    fn lead<'a>(&'a self, at: &'a Address, ask: Ask) -> Answer<'a, Lead> {
-        self.store.lead(at, ask)
+    fn get_or_lease<'a>(&'a self, key: &'a CacheKey, ask: LeaseRequest) -> Answer<'a, LeaseReply> {
+        self.store.get_or_lease(key, ask)
     }
 
-    fn fill<'a>(&'a self, at: &'a Address, right: Right, writes: Vec<Write>) -> Answer<'a, Filled> {
-        self.store.fill(at, right, writes)
+    fn fill<'a>(&'a self, key: &'a CacheKey, right: FillCondition, writes: Vec<Write>) -> Answer<'a, FillOutcome> {
+        self.store.fill(key, right, writes)
     }
 
-    fn abandon<'a>(&'a self, at: &'a Address, token: Token, tombstone: Option<Tombstone>) -> Answer<'a, Hold> {
-        self.store.abandon(at, token, tombstone)
+    fn release<'a>(
+        &'a self,
+        key: &'a CacheKey,
+        token: Token,
+        failure_marker: Option<FailureMarker>,
+    ) -> Answer<'a, LeaseStatus> {
+        self.store.release(key, token, failure_marker)
     }
 
-    fn extend<'a>(&'a self, at: &'a Address, lease: Lease, span: Duration) -> Answer<'a, Hold> {
-        self.store.extend(at, lease, span)
+    fn extend<'a>(&'a self, key: &'a CacheKey, lease: Lease, span: Duration) -> Answer<'a, LeaseStatus> {
+        self.store.extend(key, lease, span)
     }
 
-    fn invalidate<'a>(&'a self, at: &'a Address) -> Answer<'a, ()> {
-        self.store.invalidate(at)
+    fn invalidate<'a>(&'a self, key: &'a CacheKey) -> Answer<'a, ()> {
+        self.store.invalidate(key)
     }
 
     fn is_shared(&self) -> bool {
         false
     }
 
-    fn listen(&self, at: &Address) -> Listener {
-        self.store.listen(at)
+    fn listen(&self, key: &CacheKey) -> Listener {
+        self.store.listen(key)
     }
 }
 
-/// One more at most, by which it is found out that they take their time. Seen to fail with 51 reads where each caller finds
-/// that out for itself.
+/// At most two reads: the first one shows that reads are slow. Seen to fail with 51 reads when each caller has to find
+/// that out.
 #[tokio::test(start_paused = true)]
-async fn those_that_take_their_time_are_shared() {
+async fn slow_reads_of_an_embedded_store_are_shared() {
     let store = Arc::new(Slow::default());
     let guard = StampedeGuard::new(store.clone());
     for answer in join_all((0..50).map(|_| guard.fetch("k", async || Ok::<_, Down>(1)))).await {

@@ -1,4 +1,4 @@
-//! What goes wrong: how it is brought about, and how it ends.
+//! The faults: how each one is injected, and how it ends.
 
 use crate::{
     MS, SECOND,
@@ -10,11 +10,11 @@ use tokio::{io::AsyncWriteExt, net::TcpStream};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// Of the network between guards and server.
+    /// A fault of the network between guards and server.
     Network(Network),
-    /// Of the server.
+    /// A fault of the server.
     Redis(Redis),
-    /// Of another process that leads the key, or waits for it.
+    /// A fault of another process, which leads the key or waits for it.
     Peer(Role, Signal),
 }
 
@@ -76,7 +76,7 @@ impl Fault {
         Self::Peer(Role::Waits, Signal::Stop),
     ];
 
-    /// As the table calls it.
+    /// Returns its name in the table of docs/lab/faults.md.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Network(Network::Slow) => "network: 40 ms each way",
@@ -85,9 +85,9 @@ impl Fault {
             Self::Network(Network::LosesReplies) => "network: executed, replies lost",
             Self::Network(Network::ExecutesAndResets) => "network: executed, reset once",
             Self::Network(Network::Cut) => "network: connections cut",
-            Self::Network(Network::Refuses) => "network: cut, new ones reset",
+            Self::Network(Network::Refuses) => "network: cut, reconnects reset",
             Self::Network(Network::HalfOpen) => "network: half-open",
-            Self::Network(Network::ReordersConnections) => "network: cut, last one first",
+            Self::Network(Network::ReordersConnections) => "network: cut, reconnects in reverse",
             Self::Redis(Redis::Killed) => "redis: SIGKILL, then restarted",
             Self::Redis(Redis::Stopped) => "redis: SIGSTOP",
             Self::Redis(Redis::Flushed) => "redis: FLUSHALL",
@@ -108,12 +108,12 @@ impl Fault {
         matches!(self, Self::Network(_))
     }
 
-    /// What the process does whose fault it is, if it is one of a process.
+    /// Returns the role of the faulty process, or `None` if the fault is not of a process.
     pub(crate) fn peer(self) -> Option<Role> {
         if let Self::Peer(role, _) = self { Some(role) } else { None }
     }
 
-    /// For how long it is kept up. Zero: it is over as soon as it has happened.
+    /// Returns how long the fault lasts. Zero means a single event.
     pub(crate) fn lasts(self) -> Duration {
         match self {
             Self::Network(Network::ExecutesAndResets | Network::Cut)
@@ -139,7 +139,7 @@ impl Fault {
         }
     }
 
-    /// Returns when it is over.
+    /// Ends the fault, and returns when it is over.
     pub(crate) async fn heal(self, world: &World) {
         match self {
             Self::Network(_) => world.relay.set(Mode::Pass),
@@ -152,7 +152,7 @@ impl Fault {
                 let peer = world.peer.lock().await.take();
                 let mut peer = peer.expect("a fault of a peer has a peer");
                 if signal == Signal::Stop {
-                    // It goes on where it was: with a late fill, if it led.
+                    // The process resumes where it stopped. A leader then fills late.
                     peer.resume();
                     peer.go().await;
                     peer.passed().await;
@@ -196,10 +196,11 @@ impl Redis {
             Self::SubscribersKilled => world.tell(&["CLIENT", "KILL", "TYPE", "pubsub"]).await,
             Self::Paused => world.tell(&["CLIENT", "PAUSE", &lasts.as_millis().to_string(), "ALL"]).await,
             Self::Asleep => {
-                // Its answer comes when it is over.
-                let mut socket = TcpStream::connect(("127.0.0.1", world.server.port())).await.expect("it is up");
+                // The reply arrives only when the sleep is over, so it is not awaited.
+                let mut socket =
+                    TcpStream::connect(("127.0.0.1", world.server.port())).await.expect("the server is up");
                 let command = format!("DEBUG SLEEP {}\r\n", lasts.div_duration_f64(SECOND));
-                socket.write_all(command.as_bytes()).await.expect("it is up");
+                socket.write_all(command.as_bytes()).await.expect("the server is up");
             }
             Self::Full => world.tell(&["CONFIG", "SET", "maxmemory", "1"]).await,
         }

@@ -1,4 +1,4 @@
-//! Processes that die or stop while they lead.
+//! Leaders that are killed or stopped during their fetch.
 
 use crate::{
     Down, MS, SECOND,
@@ -28,7 +28,7 @@ struct Task {
     url: String,
     keys: usize,
     lease: Duration,
-    /// From when it is told to go on until it fills.
+    /// Time from the signal to go on until the fill.
     works: Duration,
 }
 
@@ -36,7 +36,7 @@ fn key(child: usize, key: usize) -> String {
     format!("{child} {key}")
 }
 
-/// Leads all its keys, says so, and computes on when it is told to.
+/// Child process: leads all its keys, reports it, and continues its fetches when the parent says so.
 #[tokio::test(flavor = "multi_thread")]
 async fn leading() {
     let Some(Env { index, task }) = child::enabled::<Task>() else { return };
@@ -60,17 +60,17 @@ async fn leading() {
         go.wait().await;
     };
     tokio::join!(all, told);
-    guard.shutdown().await;
-    child::report(&(guard.report().fenced, guard.report().leases_lost));
+    guard.drain().await;
+    child::report(&(guard.stats().fenced, guard.stats().lease_losses));
 }
 
-/// It goes on without Redis only if Redis is gone, not if this machine is busy.
+/// Returns a guard that bypasses Redis only if Redis is down, not if the machine is busy.
 fn patient(client: redis::Client, lease: Duration) -> StampedeGuard {
-    guard(client).lease(lease).op_timeout(30 * SECOND).policy(Policy::fresh_for(600 * SECOND))
+    guard(client).lease_ttl(lease).store_timeout(30 * SECOND).policy(Policy::fresh_for(600 * SECOND))
 }
 
-/// So many keys, or some more, whose leader is stopped for longer than its lease and fills when it goes on: none of these
-/// fills must be stored, and the leaders must be told.
+/// Stops leaders for longer than their leases, until at least `tries` of their fills are late. No late fill may be
+/// stored, and the leaders must learn of the loss.
 async fn late_fills(tries: usize) {
     let server = RedisServer::start();
     let lease = 300 * MS;
@@ -80,7 +80,7 @@ async fn late_fills(tries: usize) {
         if late >= tries {
             break;
         }
-        // Half of them fill in the moment they go on, before their heartbeat can tell them that the lease is lost.
+        // Half of the leaders fill as soon as they resume, before a heartbeat can report the lost lease.
         let works = if round % 2 == 0 { 40 * MS } else { 300 * MS };
         let task = Task { url: server.url(), keys: KEYS, lease, works };
         server.flushall().await;
@@ -100,11 +100,11 @@ async fn late_fills(tries: usize) {
             }
         })
         .await;
-        guard.shutdown().await;
+        guard.drain().await;
         leader.resume();
         let (fenced, lost): (u64, u64) = leader.result().await;
         leader.passed().await;
-        // A leader that was too fast to be stopped was not late.
+        // A leader that filled before it was stopped was not late.
         late += taken_over.load(SeqCst);
         told += fenced + lost;
         for (i, answer) in answers.into_iter().enumerate() {
@@ -113,25 +113,25 @@ async fn late_fills(tries: usize) {
             stored += usize::from(now != answer);
         }
     }
-    println!("stopped leaders: {late} late fills, {stored} of them stored, {told} times a leader was told");
+    println!("stopped leaders: {late} late fills, {stored} of them stored; leaders noticed {told} times");
     assert!(late >= tries, "most leaders were too fast to be stopped");
     assert_eq!(stored, 0);
     assert!(told >= late as u64, "{told}");
 }
 
-/// Seen to fail (half of them are stored) with the lease not looked at in `fill.lua`.
+/// Seen to fail (half of the late fills are stored) if `fill.lua` does not check the lease.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_leader_that_was_stopped_for_too_long_overwrites_nothing() {
+async fn stopped_leader_overwrites_nothing_when_it_resumes() {
     late_fills(100).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "takes a minute"]
-async fn a_thousand_times_a_leader_that_was_stopped_overwrites_nothing() {
+async fn thousand_stopped_leaders_overwrite_nothing() {
     late_fills(1000).await;
 }
 
-/// How long after the death of its leader a key has a new one, in a process that waits for it.
+/// Measures the time from the death of a leader until a waiter in another process leads.
 async fn successions(tries: usize) {
     let server = RedisServer::start();
     let guard = patient(server.client(), LEASE);
@@ -146,7 +146,7 @@ async fn successions(tries: usize) {
             let guard = guard.clone();
             async move { guard.fetch(key(0, 0), async || Ok::<_, Down>("new".to_owned())).await }
         });
-        // At any moment between two heartbeats.
+        // The leader is killed at a random moment between two heartbeats.
         sleep(LEASE.mul_f64(fastrand::f64() / 3.0)).await;
         let killed = Instant::now();
         leader.kill().await;
@@ -154,7 +154,7 @@ async fn successions(tries: usize) {
         took.push(killed.elapsed());
     }
     took.sort();
-    println!("{tries} killed leaders, lease {LEASE:?}: a new one led after {:?} to {:?}", took[0], took[tries - 1]);
+    println!("{tries} killed leaders, lease {LEASE:?}: the next one led after {:?} to {:?}", took[0], took[tries - 1]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -168,5 +168,5 @@ async fn fifty_leaders_that_were_killed_have_successors() {
     successions(50).await;
 }
 
-/// Led by one process at a time.
+/// Number of keys that one child process leads.
 const KEYS: usize = 50;

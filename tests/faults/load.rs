@@ -1,4 +1,4 @@
-//! Faults under load: requests come all the time, for keys that expire all the time.
+//! Faults under load: continuous requests for keys that expire continuously.
 
 use crate::{
     MS, SECOND,
@@ -20,13 +20,13 @@ const PROCESSES: usize = 4;
 const CALLERS: usize = 5;
 const KEYS: usize = 12;
 
-/// Guards over one server, as if in processes of their own.
+/// Returns a witness with guards over one server, which stand for processes.
 fn witness(client: impl Fn() -> redis::Client) -> Witness {
     let policy = Policy::fresh_for(100 * MS).jitter(0.5);
     Witness::new((0..PROCESSES).map(|_| guard(client()).policy(policy)))
 }
 
-/// Each caller asks for one key after the other, at random, until what is to happen has happened.
+/// Runs `happens` while callers keep requesting random keys.
 async fn under_load(witness: &Witness, happens: impl Future<Output = ()>) {
     let over = Arc::new(AtomicBool::new(false));
     let load = herd(PROCESSES * CALLERS, |i| {
@@ -45,7 +45,7 @@ async fn under_load(witness: &Witness, happens: impl Future<Output = ()>) {
     tokio::join!(load, happens);
 }
 
-/// A while of load without a fault, for the sake of comparison, and to connect.
+/// Runs load without a fault, to connect all guards and to get figures for comparison.
 async fn plain(witness: &Witness) -> Seen {
     under_load(witness, sleep(300 * MS)).await;
     let _ = witness.take();
@@ -59,8 +59,8 @@ fn slow(seen: &Seen) -> Vec<usize> {
 
 fn account(witness: &Witness, seen: &Seen, plain: &Seen) -> String {
     format!(
-        "{} requests, {} of them not answered or not with what they asked for; the slowest took {:?}, {:?} more than \
-         before; of each process {:?} took more than 240 ms; at most {} calls of one process for one key at once",
+        "{} requests, {} without an answer or with a wrong one; the slowest took {:?}, {:?} more than without the fault; \
+         over 240 ms per process: {:?}; at most {} concurrent calls of one process for one key",
         seen.requests,
         seen.broken.len(),
         seen.slowest,
@@ -72,10 +72,10 @@ fn account(witness: &Witness, seen: &Seen, plain: &Seen) -> String {
 
 async fn ends_well(witness: &Witness) {
     for process in 0..PROCESSES {
-        witness.guard(process).shutdown().await;
+        witness.guard(process).drain().await;
         assert_eq!(witness.guard(process).in_flight(), 0);
     }
-    assert!(witness.peak() <= MOST_AT_ONCE, "{} calls of one process for one key at once", witness.peak());
+    assert!(witness.peak() <= MOST_AT_ONCE, "{} concurrent calls of one process for one key", witness.peak());
 }
 
 async fn killed_under_load(down: Duration) {
@@ -99,25 +99,27 @@ async fn killed_under_load(down: Duration) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn redis_killed_under_load_fails_nobody() {
+async fn redis_kill_under_load_fails_no_request() {
     killed_under_load(SECOND).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "takes half a minute"]
-async fn redis_killed_for_long_under_load_fails_nobody() {
+async fn long_redis_outage_under_load_fails_no_request() {
     for _ in 0..3 {
         killed_under_load(6 * SECOND).await;
     }
 }
 
-/// A server that hangs is waited for by those who are under way when it begins, and by a probe per window of the breaker
-/// afterwards. Seen to fail (each request pays) without the breaker.
+/// Only the requests in flight when the server begins to hang wait for it. Afterwards one probe per window of the
+/// circuit breaker does.
+///
+/// Seen to fail (every request waits) without the breaker.
 async fn stopped_under_load(hangs: Duration) {
     let server = RedisServer::start();
     let witness = witness(|| server.client());
     let plain = plain(&witness).await;
-    let unanswered = || (0..PROCESSES).map(|process| witness.guard(process).report().store_errors).collect::<Vec<_>>();
+    let unanswered = || (0..PROCESSES).map(|process| witness.guard(process).stats().store_errors).collect::<Vec<_>>();
     let (before, mut during, mut windows, mut recovery) = (unanswered(), Vec::new(), 0, Duration::ZERO);
     under_load(&witness, async {
         let stopped = Instant::now();
@@ -134,9 +136,9 @@ async fn stopped_under_load(hangs: Duration) {
     ends_well(&witness).await;
     let unanswered: Vec<_> = during.into_iter().zip(before).map(|(during, before)| during - before).collect();
     println!("stopped for {hangs:?} under load: {}; shared again after {recovery:?}", account(&witness, &seen, &plain));
-    println!("stopped for {hangs:?} under load: of each process {unanswered:?} operations were not answered");
+    println!("stopped for {hangs:?} under load: unanswered operations per process: {unanswered:?}");
     assert!(seen.broken.is_empty(), "{:#?}", seen.broken);
-    // A lookup each, or a fill that is sent twice and a lease that is given back.
+    // Per caller: one lookup, or a fill that is sent twice and the release of its lease.
     let under_way = 3 * CALLERS as u64;
     assert!(
         unanswered.iter().all(|unanswered| *unanswered <= under_way + windows),
@@ -145,19 +147,19 @@ async fn stopped_under_load(hangs: Duration) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_hangs_under_load_is_waited_for_once_per_window() {
+async fn hanging_server_costs_one_breaker_probe_per_window() {
     stopped_under_load(4 * SECOND).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "takes half a minute"]
-async fn a_server_that_hangs_for_long_under_load_is_waited_for_once_per_window() {
+async fn long_hanging_server_costs_one_breaker_probe_per_window() {
     stopped_under_load(20 * SECOND).await;
 }
 
-/// redis-rs has handed replies to the wrong requests on a connection that was made again.
+/// redis-rs has handed replies to the wrong requests after a reconnect.
 #[tokio::test(flavor = "multi_thread")]
-async fn connections_killed_a_hundred_times_under_load_mix_nothing_up() {
+async fn killed_connections_under_load_mix_up_no_values() {
     let server = RedisServer::start();
     let witness = witness(|| server.client());
     let plain = plain(&witness).await;
@@ -184,10 +186,12 @@ async fn connections_killed_a_hundred_times_under_load_mix_nothing_up() {
     assert!(killed >= 100, "{killed}");
 }
 
-/// A client that has lost count of its replies takes each one for another's: whatever comes of it, nobody gets the value
-/// of another key. Seen to fail with the hash of the key not compared in `Entry::from_envelope`.
+/// A client whose replies are out of step takes each reply for the reply to another request. No caller may get the
+/// value of another key.
+///
+/// Seen to fail if `Entry::from_envelope` does not compare the hash of the key.
 #[tokio::test(flavor = "multi_thread")]
-async fn replies_that_are_taken_for_others_mix_nothing_up() {
+async fn shifted_replies_mix_up_no_values() {
     let server = RedisServer::start();
     let relay = Relay::to(([127, 0, 0, 1], server.port()).into()).await;
     let witness = witness(|| relay.client());

@@ -1,4 +1,4 @@
-//! Each fault with each operation: a table of what it cost.
+//! Each fault with each operation, and the table of its cost.
 
 use crate::{
     MS,
@@ -14,16 +14,16 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-/// What a fault cost an operation.
+/// The cost of one fault for one operation.
 struct Cell {
     seen: Seen,
-    /// The slowest answer, less the slowest of the same operation without the fault.
+    /// Latency of the slowest answer, minus the slowest answer of the same operation without the fault.
     added: Duration,
-    /// The most origin calls that ten callers at one moment took.
+    /// Maximum number of origin calls for ten concurrent callers.
     calls: usize,
-    /// The most that ran at once in one process for one key.
+    /// Maximum number of concurrent origin calls of one process for one key.
     peak: usize,
-    /// From the end of the fault until what one process fills is a hit in the other one, in both directions.
+    /// Time from the end of the fault until each process hits what the other one fills.
     recovery: Duration,
 }
 
@@ -49,7 +49,7 @@ async fn cell(fault: Fault, operation: Operation) -> Cell {
     world.quiet().await;
 
     if witness.peak() > MOST_AT_ONCE {
-        witness.complain(format!("{} calls of one process for one key at once", witness.peak()));
+        witness.complain(format!("{} concurrent calls of one process for one key", witness.peak()));
     }
     if calls > MOST_CALLS {
         witness.complain(format!("{calls} calls for one key"));
@@ -59,7 +59,7 @@ async fn cell(fault: Fault, operation: Operation) -> Cell {
     Cell { added: seen.slowest.saturating_sub(plain.slowest), seen, calls, peak: witness.peak(), recovery }
 }
 
-/// Tries until the fault has struck at its worst moment. Returns the key and how many calls it took.
+/// Retries until the fault has struck at its worst moment. Returns the key and the number of origin calls.
 async fn once(
     operation: Operation,
     (world, witness): (&World, &Witness),
@@ -81,8 +81,10 @@ impl fmt::Display for Cell {
     }
 }
 
-/// Few cells at a time, so that they do not slow each other down. Seen to fail with local flights not joined (ten calls
-/// for one key), and with invalidations not made up for (the old value stays).
+/// Few cells run at a time, so that they do not slow each other down.
+///
+/// Seen to fail if local flights are not joined (ten calls for one key), and if failed invalidations are not retried
+/// (the old value stays).
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn matrix() {
     let mut todo = Fault::ALL.into_iter().flat_map(|fault| Operation::ALL.map(|operation| (fault, operation)));
@@ -92,7 +94,7 @@ async fn matrix() {
         while running.len() < AT_ONCE
             && let Some((fault, operation)) = todo.next()
         {
-            // On a thread of its own: servers are started and killed in it, which blocks.
+            // Runs on a thread of its own because starting and killing servers blocks.
             let handle = Handle::current();
             let run = move || (fault, operation, handle.block_on(cell(fault, operation)));
             names.insert(running.spawn_blocking(run).id(), (fault, operation));
@@ -119,13 +121,14 @@ async fn matrix() {
         let named = |what| format!("{}, {}: {what}", fault.name(), operation.name());
         broken.extend(cell.seen.broken.into_iter().map(named));
     }
-    println!("\n{requests} requests, {} broken promises, at most {peak} calls at once", broken.len());
+    println!("\n{requests} requests, {} violations, at most {peak} concurrent calls per process and key", broken.len());
     assert!(broken.is_empty(), "{}", broken.join("\n"));
 }
 
 const AT_ONCE: usize = 4;
-/// So often a computation is begun that nobody waits for before somebody gives up on a server that is only busy.
+/// Maximum number of attempts to reach the worst moment. On a busy machine a waiter may give up on the server too
+/// early.
 const ATTEMPTS: usize = 10;
-/// Of ten callers in two processes: one call each, and some for callers that came too late for it on a busy machine.
-/// Without sharing it would be ten.
+/// Maximum number of origin calls for ten callers in two processes: one per process, and some for callers that come too
+/// late on a busy machine. Without sharing there would be ten.
 const MOST_CALLS: usize = 6;

@@ -1,4 +1,4 @@
-//! What is asked of the guards while something goes wrong, and at which point of it that happens.
+//! The operations of the guards, and the moment of each at which the fault strikes.
 
 use crate::{
     Down, MS, SECOND,
@@ -12,17 +12,17 @@ use tokio::time::{Instant, sleep};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Operation {
-    /// The entry is there.
+    /// The entry is stored.
     Hit,
-    /// It is not, and everybody asks.
+    /// The entry is not stored, and all callers ask at once.
     Miss,
-    /// One process computes, the other one waits for it.
+    /// One process fetches, and the other process waits for it.
     Wait,
-    /// One process computes, and is about to fill; then the other one asks.
+    /// One process fetches and is about to fill. Then the other process asks.
     Fill,
-    /// The entry is stale, and is to be refreshed behind.
+    /// The entry is stale, and is refreshed in the background.
     Refresh,
-    /// The entry has to go; then everybody asks.
+    /// The entry is invalidated. Then all callers ask at once.
     Invalidate,
 }
 
@@ -47,10 +47,11 @@ impl Operation {
         }
     }
 
-    /// Runs it once, among many callers, with the fault at its worst moment. With a fault of a leader, that is who
-    /// computes; a waiter waits for this key, or for another one if nobody waits for this one.
+    /// Runs the operation once with many callers, and injects the fault at its worst moment.
     ///
-    /// Returns how many calls of the origin it took; `None` if that moment did not come.
+    /// With a fault of a leader, the peer process fetches. With a fault of a waiter, it waits for this key, or for
+    /// another key if the operation has no waiters. Returns the number of origin calls, or `None` if that moment did
+    /// not come.
     pub(crate) async fn once(
         self,
         (world, witness): (&World, &Witness),
@@ -60,7 +61,7 @@ impl Operation {
         if let Self::Wait | Self::Fill = self {
             let in_time = self.in_flight((world, witness), key, fault).await;
             if let Self::Fill = self {
-                witness.guard(0).shutdown().await; // it has filled, or has given up
+                witness.guard(0).drain().await; // the guard has filled or given up
                 witness.ask(1, key, 1).await;
             }
             return in_time.then(|| witness.calls(key));
@@ -69,8 +70,8 @@ impl Operation {
         let stored = matches!(self, Self::Hit | Self::Refresh) || (self == Self::Invalidate && peer.is_none());
         if stored {
             witness.ask(0, key, 1).await;
-            witness.guard(0).shutdown().await;
-            sleep(30 * MS).await; // what is to be stale is stale
+            witness.guard(0).drain().await;
+            sleep(30 * MS).await; // a short-lived entry is stale now
         }
         let before = witness.calls(key);
         let (other, waited_for) = (format!("{key}-other"), witness.hold(0, &format!("{key}-other")));
@@ -104,7 +105,7 @@ impl Operation {
         in_time.then(|| witness.calls(key) - before)
     }
 
-    /// The fault strikes while the origin computes; `false` if it did not come to that.
+    /// Injects the fault during the fetch. Returns `false` if the expected waiters did not appear.
     async fn in_flight(self, (world, witness): (&World, &Witness), key: &str, fault: Option<Fault>) -> bool {
         let peer = fault.and_then(Fault::peer);
         let led_here = peer != Some(Role::Leads);
@@ -135,7 +136,7 @@ impl Operation {
             let in_time = world.is_waited_for_by(waiting, key).await;
             match fault {
                 Some(fault) if in_time => fault.strike(world).await,
-                // Whoever was to be struck is in nobody's way.
+                // Without a strike the peer is not needed.
                 _ => drop(world.peer.lock().await.take()),
             }
             witness.struck();
@@ -145,23 +146,23 @@ impl Operation {
         tokio::join!(leader, others, strike).2
     }
 
-    /// Once more, while it still goes wrong. Returns how many calls of the origin that took.
+    /// Repeats the operation while the fault lasts. Returns the number of origin calls.
     pub(crate) async fn again(self, witness: &Witness, key: &str) -> usize {
         let (before, mut floor) = (witness.calls(key), 1);
         if let Self::Invalidate = self {
             let (version, asked) = (witness.change(), Instant::now());
-            // What is not acknowledged is made up for later, see `settle`.
+            // An invalidation that fails is retried later, see `settle`.
             if witness.guard(0).invalidate(key).await.is_ok() {
                 floor = version;
             }
             witness.took(0, asked);
         }
-        // The other process may not have heard of an invalidation yet.
+        // The other process may not know of the invalidation yet.
         tokio::join!(witness.herd(CALLERS, &[0], key, floor), witness.herd(CALLERS, &[1], key, 1));
         witness.calls(key) - before
     }
 
-    /// When all is well again: nobody has anything older than the newest, however it was invalidated.
+    /// Asserts after the fault that no process serves a value older than the last invalidation.
     pub(crate) async fn settle(self, witness: &Witness, key: &str) {
         if let Self::Invalidate = self {
             let newest = format!("{key}@{}", witness.version());
@@ -170,7 +171,7 @@ impl Operation {
                     let newest = newest.clone();
                     async move || Ok::<_, Down>(newest)
                 };
-                eventually("what was invalidated is gone", async || {
+                eventually("no caller gets the invalidated value", async || {
                     witness.guard(process).fetch(key, fetch()).await.is_ok_and(|value| value == newest)
                 })
                 .await;
@@ -179,7 +180,7 @@ impl Operation {
         witness.herd(1, &[0, 1], key, 1).await;
     }
 
-    /// The key to ask for in that round: another one each time, if it is not to be there.
+    /// Returns the key for a round. Operations that need an absent entry get a new key each time.
     pub(crate) fn key(self, struck: &str, round: usize) -> String {
         match self {
             Self::Miss | Self::Wait | Self::Fill => format!("{struck}-{round}"),

@@ -1,4 +1,4 @@
-//! Asks, and keeps book: who was answered, with what, after how long, and what the origin had to do for it.
+//! Sends requests and records their answers, their latency and the origin calls that they cause.
 
 use crate::{
     Down, MS,
@@ -15,28 +15,28 @@ use std::{
 };
 use tokio::time::{Instant, sleep, timeout};
 
-/// Asks guards that stand for processes. Values are `key@version`, so that each one tells whose it is and when it was
-/// made. Clones keep one book.
+/// Sends requests to guards that stand for processes, and records the results. Values are `key@version`, so each value
+/// names its key and its version. Clones share one record.
 #[derive(Clone)]
 pub(crate) struct Witness(Arc<Book>);
 
 struct Book {
     processes: Vec<StampedeGuard>,
-    /// What the origin answers with; an invalidation goes with a new one.
+    /// Version that the origin answers with. Each invalidation increments it.
     version: AtomicUsize,
     origins: Mutex<HashMap<(usize, String), Origin>>,
     struck: Mutex<Option<Instant>>,
     seen: Mutex<Seen>,
 }
 
-/// What was seen.
+/// The recorded results.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Seen {
     pub(crate) requests: usize,
-    /// Not answered, or not with what it had to be.
+    /// Requests without an answer or with a wrong one.
     pub(crate) broken: Vec<String>,
     pub(crate) slowest: Duration,
-    /// For each process, the requests that took as long as an operation timeout.
+    /// Number of requests per process that took about a store timeout or longer.
     pub(crate) slow: HashMap<usize, usize>,
 }
 
@@ -55,7 +55,7 @@ impl Witness {
         &self.0.processes[process]
     }
 
-    /// Changes what the origin answers with; returns the new version.
+    /// Increments the version at the origin, and returns it.
     pub(crate) fn change(&self) -> usize {
         self.0.version.fetch_add(1, SeqCst) + 1
     }
@@ -64,22 +64,22 @@ impl Witness {
         self.0.version.load(SeqCst)
     }
 
-    /// The origin of that key in that process; open, unless it was made by [`hold`](Self::hold).
+    /// Returns the origin of a key in a process. It is open unless [`hold`](Self::hold) created it.
     fn origin(&self, process: usize, key: &str) -> Origin {
         lock(&self.0.origins).entry((process, key.to_owned())).or_insert_with(Origin::new).clone()
     }
 
-    /// Lets the key's fetches in that process wait until its origin is opened.
+    /// Makes the fetches of the key in the process wait until the origin is opened.
     pub(crate) fn hold(&self, process: usize, key: &str) -> Origin {
         lock(&self.0.origins).entry((process, key.to_owned())).or_insert_with(Origin::gated).clone()
     }
 
-    /// From now on it goes wrong: what is under way is not to blame for the time before.
+    /// Records the start of the fault. Requests in flight count their time from here.
     pub(crate) fn struck(&self) {
         *lock(&self.0.struck) = Some(Instant::now());
     }
 
-    /// One request. It has to be answered, with a value of its key that is not older than `floor`.
+    /// Sends one request. It must be answered with a value of its key that is not older than `floor`.
     pub(crate) async fn ask(&self, process: usize, key: &str, floor: usize) {
         let (witness, origin, of) = (self.clone(), self.origin(process, key), key.to_owned());
         let fetch = async move || {
@@ -99,7 +99,7 @@ impl Witness {
         }
     }
 
-    /// Takes note of how long a request took that was made then.
+    /// Records and returns the latency of a request that started at `asked`.
     pub(crate) fn took(&self, process: usize, asked: Instant) -> Duration {
         let took = lock(&self.0.struck).map_or(asked, |struck| struck.max(asked)).elapsed();
         let mut seen = lock(&self.0.seen);
@@ -111,7 +111,7 @@ impl Witness {
         took
     }
 
-    /// So many requests at one moment in each of these processes.
+    /// Sends `callers` concurrent requests in each of the processes.
     pub(crate) async fn herd(&self, callers: usize, processes: &[usize], key: &str, floor: usize) {
         let all = herd(callers * processes.len(), |i| {
             let (witness, process, key) = (self.clone(), processes[i % processes.len()], key.to_owned());
@@ -120,7 +120,7 @@ impl Witness {
         all.await;
     }
 
-    /// Returns when what one process fills is a hit in another one, in both directions, and how long that took.
+    /// Waits until each process hits what the other one fills, and returns how long that took.
     pub(crate) async fn shared_again(&self) -> Duration {
         let began = Instant::now();
         let shares = async |key: String, first: usize, second: usize| {
@@ -142,22 +142,22 @@ impl Witness {
         began.elapsed()
     }
 
-    /// What was seen since the last time.
+    /// Returns the results since the last call.
     pub(crate) fn take(&self) -> Seen {
         std::mem::take(&mut *lock(&self.0.seen))
     }
 
-    /// Something was seen that must not be.
+    /// Records a broken promise.
     pub(crate) fn complain(&self, what: String) {
         lock(&self.0.seen).broken.push(what);
     }
 
-    /// What the key has cost, in all processes.
+    /// Returns the number of origin calls for the key in all processes.
     pub(crate) fn calls(&self, key: &str) -> usize {
         lock(&self.0.origins).iter().filter(|((_, of), _)| of == key).map(|(_, origin)| origin.calls()).sum()
     }
 
-    /// The most calls for one key that ever ran at once in one process.
+    /// Returns the maximum number of concurrent origin calls of one process for one key.
     pub(crate) fn peak(&self) -> usize {
         lock(&self.0.origins).values().map(Origin::peak).max().unwrap_or_default()
     }
@@ -167,11 +167,13 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Calls of one process for one key at once. One for the fleet; one that was begun for this process alone while Redis was
-/// away, which is not joined by who can ask Redis, since it may have been invalidated; and one whose lease was lost with
-/// the server.
+/// Maximum number of concurrent origin calls of one process for one key: one for the fleet, one local, and one whose
+/// lease was lost with the server.
+///
+/// The local fetch started while Redis was down. Callers that reach Redis do not join it because its value may have
+/// been invalidated.
 pub(crate) const MOST_AT_ONCE: usize = 3;
-/// What takes longer hangs.
+/// A request that takes longer hangs.
 const HANG: Duration = Duration::from_secs(30);
-/// An operation timeout, nearly.
+/// Slightly less than the default store timeout (250 ms).
 const SLOW: Duration = Duration::from_millis(240);

@@ -1,5 +1,5 @@
-//! What a cell of the matrix runs in: a server of its own, a relay before it, two guards as if in two processes, and
-//! for some faults a real process beside them.
+//! The environment of one cell of the matrix: a server, a relay in front of it, and two guards that stand for
+//! processes. Faults of a process add a real child process.
 
 use crate::{
     Down, MS, SECOND,
@@ -19,16 +19,16 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-/// Of all guards here. Shorter than the default of 3 s, for the sake of those who wait for its end.
+/// Lease TTL of all guards here. Shorter than the default of 3 s to shorten the tests that wait for its end.
 pub(crate) const LEASE: Duration = SECOND;
 
 pub(crate) struct World {
     pub(crate) server: RedisServer,
     pub(crate) relay: Relay,
     pub(crate) guards: [StampedeGuard; 2],
-    /// The process that a fault is about.
+    /// The child process that the fault hits.
     pub(crate) peer: Mutex<Option<Child>>,
-    /// For what tests do to the server. Made before anything goes wrong.
+    /// Connection for commands of the tests, opened before the fault.
     redis: MultiplexedConnection,
 }
 
@@ -40,8 +40,8 @@ pub(crate) enum Role {
 }
 
 impl World {
-    /// With connections that are made and warm. Over the relay only if it has a part in it: when a process is killed,
-    /// its sockets are to be its own.
+    /// Returns a world whose guards are connected. They use the relay only for network faults, so that killing a
+    /// process closes its own sockets.
     pub(crate) async fn new(over_relay: bool, policy: Policy) -> Self {
         let server = RedisServer::with(&["--enable-debug-command", "yes"]);
         let relay = Relay::to(([127, 0, 0, 1], server.port()).into()).await;
@@ -50,9 +50,9 @@ impl World {
         let redis = server.connection().await;
         for (i, guard) in guards.iter().enumerate() {
             guard.fetch(format!("warm-up {i}"), async || Ok::<_, Down>(String::new())).await.expect("an answer");
-            guard.shutdown().await;
+            guard.drain().await;
         }
-        eventually("every process hears its wake-ups", async || {
+        eventually("every guard is subscribed", async || {
             let asked = redis::cmd("PUBSUB").arg("CHANNELS").query_async(&mut redis.clone()).await;
             let channels: Vec<String> = asked.expect("the server is up");
             channels.len() == guards.len()
@@ -61,15 +61,16 @@ impl World {
         Self { server, relay, guards, peer: Mutex::default(), redis }
     }
 
-    /// Sends the server a command, and waits for its answer.
+    /// Sends a command to the server, and waits for the reply.
     pub(crate) async fn tell(&self, command: &[&str]) {
         let mut redis = self.redis.clone();
-        redis::cmd(command[0]).arg(&command[1..]).exec_async(&mut redis).await.expect("the server does as it is told");
+        redis::cmd(command[0]).arg(&command[1..]).exec_async(&mut redis).await.expect("the server accepts the command");
     }
 
-    /// Returns `true` once so many processes besides the leader have registered for the key. That may never happen: on a
-    /// busy machine one of them may have given up on the server. A lease is `H`, the token, the stamp, a digit, and eight
-    /// letters for each of those who wait.
+    /// Waits until `processes` waiting processes have registered for the key. Returns `false` after two seconds,
+    /// because on a busy machine a process may have given up on the server.
+    ///
+    /// A lease is `H`, the token, the stamp, a digit, and eight letters per waiting process.
     pub(crate) async fn is_waited_for_by(&self, processes: usize, key: &str) -> bool {
         let (name, began) = (format!("{{sg:r{key}}}:l"), Instant::now());
         while began.elapsed() < 2 * SECOND {
@@ -82,8 +83,7 @@ impl World {
         false
     }
 
-    /// Starts a process that leads the key, and returns once it does; or one that asks for it, and returns once that is
-    /// about to.
+    /// Starts a child process. Returns when a leader leads the key, or when a waiter is about to request it.
     pub(crate) async fn spawn_peer(&self, role: Role, key: &str) {
         let task = Task { url: self.server.url(), key: key.to_owned(), role };
         let mut peer = processes::spawn(1, "world::peer", &task).pop().expect("a child");
@@ -91,17 +91,17 @@ impl World {
         *self.peer.lock().await = Some(peer);
     }
 
-    /// Waits until every guard has done what it does behind; for as long as that takes.
+    /// Waits without limit until the background work of every guard has ended.
     pub(crate) async fn quiet(&self) {
         for guard in &self.guards {
-            guard.shutdown().await;
+            guard.drain().await;
             eventually("every flight has ended", async || guard.in_flight() == 0).await;
         }
     }
 }
 
 pub(crate) fn guard(client: redis::Client) -> StampedeGuard {
-    StampedeGuard::new(client).lease(LEASE)
+    StampedeGuard::new(client).lease_ttl(LEASE)
 }
 
 #[derive(Serialize, Deserialize)]
@@ -111,12 +111,13 @@ struct Task {
     role: Role,
 }
 
-/// Leads until it is told to go on, and then fills what nobody must see any more; or waits like everybody else.
+/// Child process. A leader fetches until the parent says so, and then fills a value that no caller may get. A waiter
+/// only requests the key.
 #[tokio::test(flavor = "multi_thread")]
 async fn peer() {
     let Some(Env { task: Task { url, key, role }, .. }) = child::enabled::<Task>() else { return };
-    // Connecting is part of its first request, and this machine may be busy.
-    let guard = guard(redis::Client::open(url).expect("a client")).op_timeout(30 * SECOND);
+    // The first request includes connecting, and the machine may be busy.
+    let guard = guard(redis::Client::open(url).expect("a client")).store_timeout(30 * SECOND);
     let fetch = {
         let key = key.clone();
         async move || {
@@ -136,5 +137,5 @@ async fn peer() {
     }
     let answer: String = asked.await.expect("no panic").expect("an answer");
     assert!(answer.starts_with(&format!("{key}@")), "{answer}");
-    guard.shutdown().await;
+    guard.drain().await;
 }

@@ -1,4 +1,4 @@
-//! What a question costs Redis, counted by `MONITOR`.
+//! Redis commands per request, counted by `MONITOR`.
 
 use crate::{
     Down, MS, SECOND, never,
@@ -8,14 +8,14 @@ use axum::{
     body::Body,
     http::{Request, Response},
 };
-use stampede_guard::{CacheVerdict, ErrorKind, StampedeGuard};
+use stampede_guard::{CacheStatus, ErrorKind, StampedeGuard};
 use std::convert::Infallible;
 use tower::{Layer, ServiceExt, service_fn};
 
 async fn warm(server: &RedisServer) -> StampedeGuard {
-    let guard = StampedeGuard::new(server.client()).op_timeout(30 * SECOND);
+    let guard = StampedeGuard::new(server.client()).store_timeout(30 * SECOND);
     guard.fetch("warm-up", async || Ok::<_, Down>(0)).await.expect("an answer");
-    guard.shutdown().await;
+    guard.drain().await;
     guard
 }
 
@@ -33,7 +33,7 @@ async fn a_hit_is_one_get() {
 }
 
 #[tokio::test]
-async fn hits_at_one_moment_share_their_get() {
+async fn concurrent_hits_share_one_get() {
     let server = RedisServer::start();
     let guard = warm(&server).await;
     let monitor = Monitor::start(&server).await;
@@ -42,15 +42,15 @@ async fn hits_at_one_moment_share_their_get() {
     assert_eq!(names(&monitor.stop().await), ["GET"]);
 }
 
-/// The first is sent at once, the others together.
+/// The first read is sent at once, the other reads together.
 #[tokio::test]
-async fn hits_of_different_keys_at_one_moment_are_few_commands() {
+async fn concurrent_hits_of_different_keys_are_two_commands() {
     let server = RedisServer::start();
     let guard = warm(&server).await;
     for key in 0..20_u64 {
         guard.fetch(key, async move || Ok::<_, Down>(key)).await.expect("an answer");
     }
-    guard.shutdown().await;
+    guard.drain().await;
     let monitor = Monitor::start(&server).await;
     let hits = (0..20_u64).map(|key| guard.fetch(key, never::<u64>));
     let hits = futures_util::future::join_all(hits).await;
@@ -69,25 +69,26 @@ async fn a_miss_is_three_commands_and_two_of_them_before_the_answer() {
         Ok::<_, Down>(1)
     };
     guard.fetch("miss", fetch).await.expect("an answer");
-    guard.shutdown().await;
+    guard.drain().await;
     assert_eq!(names(&monitor.stop().await), ["GET", "EVALSHA", "ECHO", "EVALSHA"]);
 }
 
-/// It is known to be gone; if it is not any more, the question who leads says so.
+/// The guard has invalidated the entry itself and skips the GET. If another process has filled it again, the lease
+/// request returns it.
 #[tokio::test]
-async fn after_an_invalidation_nobody_looks_for_what_is_gone() {
+async fn a_fetch_after_an_invalidation_skips_the_get() {
     let server = RedisServer::start();
     let (guard, other) = (warm(&server).await, warm(&server).await);
     guard.invalidate("warm-up").await.expect("acknowledged");
     let monitor = Monitor::start(&server).await;
     guard.fetch("warm-up", async || Ok::<_, Down>(1)).await.expect("an answer");
-    guard.shutdown().await;
+    guard.drain().await;
     assert_eq!(guard.fetch("warm-up", never::<i32>).await.expect("a hit"), 1);
     assert_eq!(names(&monitor.stop().await), ["EVALSHA", "EVALSHA", "GET"]);
 
     guard.invalidate("warm-up").await.expect("acknowledged");
     other.fetch("warm-up", async || Ok::<_, Down>(2)).await.expect("an answer");
-    other.shutdown().await;
+    other.drain().await;
     let monitor = Monitor::start(&server).await;
     assert_eq!(guard.fetch("warm-up", never::<i32>).await.expect("a hit"), 2);
     assert_eq!(guard.fetch("warm-up", never::<i32>).await.expect("a hit"), 2);
@@ -95,19 +96,19 @@ async fn after_an_invalidation_nobody_looks_for_what_is_gone() {
 }
 
 #[tokio::test]
-async fn a_failure_and_a_private_answer_cost_no_more() {
+async fn a_failure_costs_no_more_commands_than_a_miss() {
     let server = RedisServer::start();
     let guard = warm(&server).await;
     let monitor = Monitor::start(&server).await;
     let error = guard.fetch("failure", async || Err::<i32, _>(Down)).await.expect_err("down");
     assert_eq!(error.kind(), ErrorKind::Origin);
-    guard.shutdown().await;
+    guard.drain().await;
     assert_eq!(names(&monitor.stop().await), ["GET", "EVALSHA", "EVALSHA"]);
 }
 
-/// While one process computes for long, another one that waits hardly asks: it will be woken.
+/// A waiting process rarely polls, because a message wakes it when the fetch ends.
 #[tokio::test]
-async fn a_waiting_process_asks_three_times() {
+async fn a_waiting_process_sends_three_commands() {
     let server = RedisServer::start();
     let (leader, waiter) = (warm(&server).await, warm(&server).await);
     let (origin, call) = (Origin::gated(), Origin::new());
@@ -126,13 +127,13 @@ async fn a_waiting_process_asks_three_times() {
         assert!(answers.into_iter().all(|answer| answer.is_ok_and(|value| value == 1)));
     };
     tokio::join!(async { lead.await.expect("an answer") }, wait);
-    leader.shutdown().await;
+    leader.drain().await;
     let commands = monitor.stop().await;
     assert_eq!(commands.len(), 3 + 3, "{commands:#?}");
 }
 
-/// How a page is answered that varies by language, and what that costs.
-async fn page(server: &RedisServer, guard: &StampedeGuard, language: &str) -> (CacheVerdict, Vec<String>) {
+/// Requests a page that varies by language, and returns its cache status and the commands.
+async fn page(server: &RedisServer, guard: &StampedeGuard, language: &str) -> (CacheStatus, Vec<String>) {
     let monitor = Monitor::start(server).await;
     let site = service_fn(async |_: Request<Body>| {
         let response = Response::builder().header("vary", "accept-language").header("cache-control", "max-age=60");
@@ -141,28 +142,28 @@ async fn page(server: &RedisServer, guard: &StampedeGuard, language: &str) -> (C
     let request = Request::get("http://site.example/page").header("accept-language", language);
     let request = request.body(Body::empty()).expect("a request");
     let response = guard.layer(site).oneshot(request).await.expect("it cannot fail");
-    let verdict = *response.extensions().get().expect("the guard said how");
+    let status = *response.extensions().get().expect("set by the guard");
     axum::body::to_bytes(Body::new(response.into_body()), usize::MAX).await.expect("a body");
-    guard.shutdown().await;
-    (verdict, names(&monitor.stop().await).into_iter().map(str::to_owned).collect())
+    guard.drain().await;
+    (status, names(&monitor.stop().await).into_iter().map(str::to_owned).collect())
 }
 
-/// The index tells where the variant is: once a process knows it, it asks for both at once, and a miss costs what any
-/// other does. Seen to fail with the index not remembered.
+/// The index names the variant. Once a process knows the index, it reads both entries at once, and a miss
+/// costs no more than any other. Seen to fail when the index was not remembered.
 #[tokio::test]
-async fn a_hit_of_a_variant_is_one_command_once_the_process_has_seen_its_index() {
+async fn a_variant_hit_is_one_command_once_its_index_is_known() {
     let server = RedisServer::start();
     let (one, two) = (warm(&server).await, warm(&server).await);
     let miss = |read| [read, "EVALSHA", "EVALSHA"].map(str::to_owned).to_vec();
     let hit = |reads: &[&str]| reads.iter().map(|read| (*read).to_owned()).collect::<Vec<_>>();
-    for (guard, language, verdict, commands) in [
-        (&one, "de", CacheVerdict::Filled, miss("GET")),
-        (&one, "de", CacheVerdict::Hit, hit(&["MGET"])),
-        (&one, "en", CacheVerdict::Filled, miss("MGET")),
-        (&two, "de", CacheVerdict::Hit, hit(&["GET", "GET"])),
-        (&two, "en", CacheVerdict::Hit, hit(&["MGET"])),
-        (&two, "fr", CacheVerdict::Filled, miss("MGET")),
+    for (guard, language, status, commands) in [
+        (&one, "de", CacheStatus::Miss, miss("GET")),
+        (&one, "de", CacheStatus::Hit, hit(&["MGET"])),
+        (&one, "en", CacheStatus::Miss, miss("MGET")),
+        (&two, "de", CacheStatus::Hit, hit(&["GET", "GET"])),
+        (&two, "en", CacheStatus::Hit, hit(&["MGET"])),
+        (&two, "fr", CacheStatus::Miss, miss("MGET")),
     ] {
-        assert_eq!(page(&server, guard, language).await, (verdict, commands), "{language}");
+        assert_eq!(page(&server, guard, language).await, (status, commands), "{language}");
     }
 }

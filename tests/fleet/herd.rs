@@ -9,7 +9,7 @@ use crate::{
     },
 };
 use serde::{Deserialize, Serialize};
-use stampede_guard::{ErrorKind, Fetch, Fetched, StampedeGuard};
+use stampede_guard::{ErrorKind, FetchContext, FetchOutcome, StampedeGuard};
 
 const PROCESSES: usize = 4;
 
@@ -34,7 +34,7 @@ struct Outcome {
     answered: usize,
     failed: usize,
     in_flight: usize,
-    /// Answers of calls that held the lease.
+    /// Fetches that held the lease.
     led: u64,
 }
 
@@ -46,11 +46,12 @@ async fn run(server: &RedisServer, origin: Kind, keys: usize, callers: usize) ->
 #[tokio::test(flavor = "multi_thread")]
 async fn child() {
     let Some(Env { task, .. }) = child::enabled::<Task>() else { return };
-    // A machine that is busy with other tests is no outage: nobody shall go on without Redis here.
-    let guard = StampedeGuard::new(redis::Client::open(task.url.as_str()).expect("a client")).op_timeout(30 * SECOND);
+    // A busy machine must not look like an outage: no guard may go on without Redis here.
+    let guard =
+        StampedeGuard::new(redis::Client::open(task.url.as_str()).expect("a client")).store_timeout(30 * SECOND);
     guard.fetch(format!("warm-up {}", std::process::id()), async || Ok::<_, Down>(0_usize)).await.expect("an answer");
-    guard.shutdown().await;
-    let warm = guard.report().filled;
+    guard.drain().await;
+    let warm = guard.stats().misses;
     let origin = match task.origin {
         Kind::Works | Kind::Fails => Origin::new(),
         Kind::Private => Origin::gated(),
@@ -63,7 +64,8 @@ async fn child() {
     });
     let release = async {
         if let Kind::Private = task.origin {
-            // Whoever leads is let go; then all others have to come at once, or it would be one after the other.
+            // Only the leader is released. Then all other callers have to arrive at once; otherwise they would run in
+            // turn.
             origin.arrived(1).await;
             origin.release(1);
             origin.arrived(task.callers).await;
@@ -71,18 +73,18 @@ async fn child() {
         }
     };
     let (answers, ()) = tokio::join!(callers, release);
-    guard.shutdown().await;
+    guard.drain().await;
     let answered = answers.iter().filter(|answer| **answer).count();
-    let (calls, in_flight, led) = (origin.calls(), guard.in_flight(), guard.report().filled - warm);
+    let (calls, in_flight, led) = (origin.calls(), guard.in_flight(), guard.stats().misses - warm);
     child::report(&Outcome { calls, answered, failed: answers.len() - answered, in_flight, led });
 }
 
 async fn ask(guard: &StampedeGuard, key: String, origin: Origin, kind: Kind) -> bool {
     let expected = key.clone();
-    let fetch = async move |_: Fetch<String>| match kind {
+    let fetch = async move |_: FetchContext<String>| match kind {
         Kind::Works => {
             origin.work(50 * MS).await;
-            Ok(Fetched::new(key))
+            Ok(FetchOutcome::new(key))
         }
         Kind::Fails => {
             origin.work(50 * MS).await;
@@ -90,20 +92,20 @@ async fn ask(guard: &StampedeGuard, key: String, origin: Origin, kind: Kind) -> 
         }
         Kind::Private => {
             origin.call().await;
-            Ok(Fetched::new(key).private())
+            Ok(FetchOutcome::new(key).private())
         }
     };
     match guard.fetch_with(expected.clone(), fetch).await {
         Ok(value) => value == expected,
         Err(error) => {
-            assert!(matches!(error.kind(), ErrorKind::Origin | ErrorKind::FailedElsewhere), "{error:?}");
+            assert!(matches!(error.kind(), ErrorKind::Origin | ErrorKind::RecentlyFailed), "{error:?}");
             false
         }
     }
 }
 
 #[tokio::test]
-async fn four_processes_compute_once_and_ask_redis_fifteen_times_at_most() {
+async fn four_processes_compute_once_in_at_most_15_redis_commands() {
     let server = RedisServer::start();
     let task = Task { url: server.url(), origin: Kind::Works, keys: 1, callers: 250 };
     let mut children = processes::spawn(PROCESSES, "herd::child", &task);
@@ -134,23 +136,23 @@ async fn two_hundred_keys_are_computed_once_each() {
 }
 
 #[tokio::test]
-async fn a_failure_costs_one_call_and_everybody_is_told() {
+async fn a_failure_costs_one_call_and_reaches_all_callers() {
     let server = RedisServer::start();
     let outcomes = run(&server, Kind::Fails, 1, 50).await;
     assert_eq!(outcomes.iter().map(|outcome| outcome.calls).sum::<usize>(), 1, "{outcomes:?}");
     assert!(outcomes.iter().all(|outcome| outcome.failed == 50 && outcome.in_flight == 0), "{outcomes:?}");
 }
 
-/// Seen to fail with the pass marker not stored: processes lead one after the other.
+/// Seen to fail with the hit-for-pass marker not stored: processes led one after the other.
 #[tokio::test]
-async fn what_is_private_is_not_computed_one_after_the_other() {
+async fn private_values_are_not_computed_one_after_the_other() {
     let server = RedisServer::start();
     let outcomes = run(&server, Kind::Private, 1, 25).await;
     assert!(outcomes.iter().all(|outcome| outcome.calls == 25 && outcome.answered == 25), "{outcomes:?}");
-    assert_eq!(outcomes.iter().map(|outcome| outcome.led).sum::<u64>(), 1, "the others were told: {outcomes:?}");
+    assert_eq!(outcomes.iter().map(|outcome| outcome.led).sum::<u64>(), 1, "the marker was seen: {outcomes:?}");
 }
 
-/// Connections cannot be subscribed: these processes wait by polling.
+/// A bare connection cannot subscribe: its guard waits by polling.
 #[tokio::test(flavor = "multi_thread")]
 async fn guards_over_connections_compute_once_as_well() {
     let (server, origin) = (RedisServer::start(), Origin::new());
@@ -159,7 +161,7 @@ async fn guards_over_connections_compute_once_as_well() {
         StampedeGuard::new(server.connection().await),
         StampedeGuard::new(server.client()),
     ]
-    .map(|guard| guard.op_timeout(30 * SECOND));
+    .map(|guard| guard.store_timeout(30 * SECOND));
     let answers = herd(300, |i| {
         let (guard, origin) = (guards[i % 3].clone(), origin.clone());
         async move { ask(&guard, "k".to_owned(), origin, Kind::Works).await }
@@ -173,16 +175,16 @@ async fn guards_over_connections_compute_once_as_well() {
 #[test]
 fn a_guard_outlives_the_runtimes_it_is_used_in() {
     let server = RedisServer::start();
-    let guard = StampedeGuard::new(server.client()).op_timeout(30 * SECOND);
+    let guard = StampedeGuard::new(server.client()).store_timeout(30 * SECOND);
     for key in 0..3_u64 {
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
         runtime.block_on(async {
             assert_eq!(guard.fetch(key, async || Ok::<_, Down>(1)).await.expect("an answer"), 1);
-            guard.shutdown().await;
+            guard.drain().await;
             assert_eq!(guard.fetch(key, crate::never::<i32>).await.expect("a hit"), 1);
         });
         runtime.shutdown_timeout(SECOND);
     }
-    let report = guard.report();
-    assert_eq!((report.filled, report.failed_open), (3, 0), "{report:?}");
+    let report = guard.stats();
+    assert_eq!((report.misses, report.failed_open), (3, 0), "{report:?}");
 }

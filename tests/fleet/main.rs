@@ -1,8 +1,5 @@
-//! Several processes, or guards as if in several, over one real Redis: one of them computes.
+//! Several processes, or several guards in one process, over one real Redis: one of them computes.
 #![allow(clippy::disallowed_methods, reason = "tests make their own time and randomness")]
-
-#[path = "../support/mod.rs"]
-mod support;
 
 mod commands;
 mod herd;
@@ -10,4 +7,5 @@ mod near;
 mod outage;
 mod takeover;
 
+use stampede_guard_support as support;
 use support::{Down, MS, SECOND, never};

@@ -1,4 +1,4 @@
-//! The near cache: a hit costs Redis nothing, and a copy is never served for longer than it may be.
+//! The near cache: a hit sends no Redis command, and no copy is served for longer than its bound.
 
 mod bound;
 
@@ -10,10 +10,10 @@ use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::{BodyExt, Full};
 use stampede_guard::{
-    CacheVerdict, MemoryStore, NearCache, Policy, StampedeGuard,
-    lock::Fused,
+    CacheStatus, Connection, MemoryStore, NearCacheConfig, Policy, StampedeGuard,
+    lock::{FencedLock, LockedStore},
     redis,
-    store::{Connection, IntoStore, LockedStore},
+    store::IntoStore,
 };
 use std::{
     convert::Infallible,
@@ -28,14 +28,14 @@ use tower::{Layer, ServiceExt, service_fn};
 const HOUR: Duration = Duration::from_secs(3600);
 
 fn plain(store: impl IntoStore) -> StampedeGuard {
-    StampedeGuard::new(store).policy(Policy::fresh_for(HOUR)).op_timeout(30 * SECOND)
+    StampedeGuard::new(store).policy(Policy::fresh_for(HOUR)).store_timeout(30 * SECOND)
 }
 
 fn guard(store: impl IntoStore, max_age: Duration) -> StampedeGuard {
-    plain(store).near_cache(NearCache::bytes(1 << 20).max_age(max_age))
+    plain(store).near_cache(NearCacheConfig::max_bytes(1 << 20).max_age(max_age))
 }
 
-/// What there is to know, and its version.
+/// An origin with one versioned value.
 #[derive(Clone, Default)]
 struct Source(Arc<AtomicU32>);
 
@@ -49,16 +49,16 @@ impl Source {
         guard.fetch("k", async move || Ok::<_, Down>(source.load(SeqCst))).await.expect("an answer")
     }
 
-    /// Until a copy is at hand of which the server would tell.
+    /// Requests the value until the guard has a copy that the server tracks.
     async fn kept_by(&self, guard: &StampedeGuard) -> u32 {
         self.asked_by(guard).await;
-        guard.shutdown().await;
+        guard.drain().await;
         self.asked_by(guard).await
     }
 }
 
 #[tokio::test]
-async fn a_hit_of_a_copy_is_no_command_and_no_decoding() {
+async fn a_near_hit_sends_no_command_and_decodes_nothing() {
     let server = RedisServer::start();
     let guard = guard(server.client(), HOUR);
     Source::default().kept_by(&guard).await;
@@ -70,10 +70,10 @@ async fn a_hit_of_a_copy_is_no_command_and_no_decoding() {
     assert_eq!(guard.in_flight(), 0);
 }
 
-/// What another process does is heard of by message alone: the copies would live for an hour. Seen to fail with messages
-/// not taken in.
+/// The guard learns of another process's change by message alone, because its copies live for an hour. Seen to fail
+/// when messages were not taken in.
 #[tokio::test]
-async fn what_others_change_is_dropped_by_message() {
+async fn a_change_by_another_process_drops_the_copy_by_message() {
     let server = RedisServer::start();
     let (near, other) = (guard(server.client(), HOUR), plain(server.client()));
     let source = Source::default();
@@ -100,9 +100,9 @@ async fn what_others_change_is_dropped_by_message() {
     changes!(invalidated deleted flushed);
 }
 
-/// A refresh by another process. Seen to fail with messages not taken in.
+/// Another process refreshes the entry. Seen to fail when messages were not taken in.
 #[tokio::test]
-async fn what_others_fill_anew_is_dropped_by_message() {
+async fn a_refill_by_another_process_drops_the_copy_by_message() {
     let server = RedisServer::start();
     let near = guard(server.client(), HOUR);
     let other = plain(server.client());
@@ -111,13 +111,14 @@ async fn what_others_fill_anew_is_dropped_by_message() {
     let version = source.change();
     other.invalidate("k").await.expect("acknowledged");
     source.asked_by(&other).await;
-    other.shutdown().await;
+    other.drain().await;
     eventually("the other's value", async || near.fetch("k", never::<u32>).await.is_ok_and(|v| v == version)).await;
 }
 
-/// Also what is read first of all, while there is no connection yet. Seen to fail with marks made before there was one.
+/// The rule also holds for the first read, when there is no connection yet. Seen to fail with versions taken before
+/// there was a connection.
 #[tokio::test]
-async fn what_is_read_first_is_dropped_by_message_too() {
+async fn the_first_copy_is_dropped_by_message_too() {
     let server = RedisServer::start();
     let (near, other) = (guard(server.client(), HOUR), plain(server.client()));
     let source = Source::default();
@@ -129,11 +130,11 @@ async fn what_is_read_first_is_dropped_by_message_too() {
     eventually("the new value", async || source.asked_by(&near).await == version).await;
 }
 
-/// Seen to fail with only this engine's flights forgotten, and not its copies.
+/// Seen to fail when the invalidation dropped the flights of its engine, but not the copies.
 #[tokio::test]
-async fn what_a_clone_invalidates_is_dropped_before_it_returns() {
+async fn an_invalidation_by_a_clone_drops_the_copy_at_once() {
     let server = RedisServer::start();
-    // Over a bare connection no message comes.
+    // A bare connection gets no messages.
     let near = guard(Connection(server.connection().await), HOUR);
     let plain = StampedeGuard::clone(&near);
     let source = Source::default();
@@ -146,20 +147,21 @@ async fn what_a_clone_invalidates_is_dropped_before_it_returns() {
     }
 }
 
-/// The answer to a read and the word that it is old wait on their way together. Seen to fail with marks made after the read.
+/// The reply to a read and the message that outdates it are on their way together. Seen to fail with versions taken
+/// after the read.
 #[tokio::test]
-async fn what_is_invalidated_while_it_is_read_is_not_kept() {
+async fn a_value_invalidated_during_its_read_is_not_copied() {
     let server = RedisServer::start();
     let relay = Relay::to(([127, 0, 0, 1], server.port()).into()).await;
     let (near, other) = (guard(relay.client(), HOUR), plain(server.client()));
     let (source, mut raw) = (Source::default(), server.connection().await);
     source.kept_by(&near).await;
     for _ in 0..20 {
-        // What is there now, nobody keeps a copy of.
+        // Store a value of which no guard has a copy.
         let old = source.change();
         other.invalidate("k").await.expect("acknowledged");
         source.asked_by(&other).await;
-        other.shutdown().await;
+        other.drain().await;
         near.invalidate("another").await.expect("acknowledged: what was sent before has arrived");
 
         relay.set(Mode::HoldReplies);
@@ -171,7 +173,7 @@ async fn what_is_invalidated_while_it_is_read_is_not_kept() {
         eventually("the read was answered", async || gets(&mut raw.clone()).await > before).await;
         let new = source.change();
         other.invalidate("k").await.expect("acknowledged");
-        // What the server has said before these answers has come as far as the relay.
+        // Everything that the server sent before these replies has reached the relay.
         for _ in 0..3 {
             redis::cmd("PING").exec_async(&mut raw).await.expect("an answer");
         }
@@ -188,14 +190,14 @@ async fn gets(raw: &mut redis::aio::MultiplexedConnection) -> u64 {
     line.and_then(|line| line.split(',').next()?.parse().ok()).unwrap_or(0)
 }
 
-/// Nothing comes through any more, and no connection is seen to break: after `max_age` the copy is not served. Seen to fail
-/// with copies that are good for as long as nothing is heard.
+/// Nothing arrives any more, and no connection is seen to break: after `max_age` the copy is not served. Seen to fail
+/// with copies that are valid as long as no message arrives.
 #[tokio::test]
-async fn without_word_from_the_server_a_copy_is_served_for_its_time_only() {
+async fn a_copy_expires_after_max_age_if_the_server_is_silent() {
     for (what, mode) in [("half open", Mode::HalfOpen), ("replies held", Mode::HoldReplies)] {
         let server = RedisServer::start();
         let relay = Relay::to(([127, 0, 0, 1], server.port()).into()).await;
-        let (near, other) = (guard(relay.client(), SECOND).op_timeout(50 * MS), plain(server.client()));
+        let (near, other) = (guard(relay.client(), SECOND).store_timeout(50 * MS), plain(server.client()));
         let source = Source::default();
         source.kept_by(&near).await;
         relay.set(mode);
@@ -213,10 +215,10 @@ async fn without_word_from_the_server_a_copy_is_served_for_its_time_only() {
     }
 }
 
-/// The time of a copy counts from when it was asked for. Seen to fail with copies that are good for as long as nothing is
-/// heard.
+/// The time of a copy counts from the start of its read. Seen to fail with copies that are valid as long as no message
+/// arrives.
 #[tokio::test]
-async fn over_a_store_that_tells_nothing_a_copy_is_served_for_its_time_only() {
+async fn a_copy_expires_after_max_age_over_a_store_without_messages() {
     let server = RedisServer::start();
     let near = guard(Connection(server.connection().await), 300 * MS);
     let other = plain(server.client());
@@ -236,10 +238,10 @@ async fn over_a_store_that_tells_nothing_a_copy_is_served_for_its_time_only() {
     }
 }
 
-/// A connection that is lost is made anew, and tells again. Seen to fail without the watchdog, and with one line for all
-/// connections.
+/// A lost connection is made again, and messages arrive again. Seen to fail without the watchdog, and with one
+/// invalidation feed for all connections.
 #[tokio::test]
-async fn after_a_cut_copies_are_kept_and_dropped_by_message_again() {
+async fn copies_are_kept_and_dropped_by_message_again_after_a_cut() {
     let server = RedisServer::start();
     let relay = Relay::to(([127, 0, 0, 1], server.port()).into()).await;
     let (near, other) = (guard(relay.client(), SECOND), plain(server.client()));
@@ -250,7 +252,7 @@ async fn after_a_cut_copies_are_kept_and_dropped_by_message_again() {
         let version = source.change();
         other.invalidate("k").await.expect("acknowledged");
         eventually("the new value", async || source.asked_by(&near).await == version).await;
-        // Longer than a copy lives of which nobody tells.
+        // Longer than a copy lives without messages.
         eventually("no command for two seconds", async || {
             source.kept_by(&near).await;
             let monitor = Monitor::start(&server).await;
@@ -266,10 +268,10 @@ async fn after_a_cut_copies_are_kept_and_dropped_by_message_again() {
 }
 
 #[tokio::test]
-async fn under_a_lock_copies_are_kept_and_dropped_too() {
+async fn copies_over_a_locked_store_are_kept_and_dropped() {
     let server = RedisServer::start();
-    let near = guard(LockedStore::new(server.client(), Fused).expect("it frees"), HOUR);
-    let other = plain(LockedStore::new(server.client(), Fused).expect("it frees"));
+    let near = guard(LockedStore::new(server.client(), FencedLock).expect("it frees"), HOUR);
+    let other = plain(LockedStore::new(server.client(), FencedLock).expect("it frees"));
     let source = Source::default();
     source.kept_by(&near).await;
     let monitor = Monitor::start(&server).await;
@@ -280,17 +282,17 @@ async fn under_a_lock_copies_are_kept_and_dropped_too() {
     eventually("the new value", async || source.asked_by(&near).await == version).await;
 }
 
-/// The entries of an embedded store are at hand as they are.
+/// The entries of an embedded store are local already.
 #[tokio::test]
-async fn before_an_embedded_store_there_are_no_copies() {
+async fn an_embedded_store_has_no_near_cache() {
     let near = guard(MemoryStore::default(), HOUR);
     assert!(format!("{near:?}").contains("near: None"), "{near:?}");
     assert_eq!(Source::default().kept_by(&near).await, 0);
 }
 
-/// Index and variant are copies both, and an invalidated URL has neither.
+/// Index and variant are both copied, and an invalidation of the URL drops both.
 #[tokio::test]
-async fn pages_that_vary_are_copies_too() {
+async fn index_and_variant_of_a_page_are_copied_and_dropped() {
     let server = RedisServer::start();
     let (near, other) = (guard(server.client(), HOUR), plain(server.client()));
     let version = Source::default();
@@ -306,18 +308,18 @@ async fn pages_that_vary_are_copies_too() {
         let request = Request::get("http://shop.test/a").header("accept-language", language);
         let request = request.body(Full::<Bytes>::default()).expect("a request");
         let answer = service.clone().oneshot(request).await.expect("infallible");
-        let verdict = *answer.extensions().get::<CacheVerdict>().expect("by the guard");
-        (answer.into_body().collect().await.expect("a body").to_bytes(), verdict)
+        let status = *answer.extensions().get::<CacheStatus>().expect("by the guard");
+        (answer.into_body().collect().await.expect("a body").to_bytes(), status)
     };
     for language in ["de", "en"] {
         for _ in 0..2 {
             ask(language).await;
-            near.shutdown().await;
+            near.drain().await;
         }
     }
     let monitor = Monitor::start(&server).await;
     for language in ["de", "en"] {
-        assert_eq!(ask(language).await, (Bytes::from("0"), CacheVerdict::Hit), "{language}");
+        assert_eq!(ask(language).await, (Bytes::from("0"), CacheStatus::Hit), "{language}");
     }
     assert_eq!(monitor.stop().await, []);
     version.change();
@@ -327,10 +329,10 @@ async fn pages_that_vary_are_copies_too() {
     }
 }
 
-/// The task that asks whether the connection holds ends with its runtime, and goes on in the next one. Seen to fail with
-/// a watchdog that is started once.
+/// The task that checks the connection ends with its runtime, and starts again in the next one. Seen to fail with a
+/// watchdog that is started once.
 #[test]
-fn a_runtime_that_ends_takes_no_near_cache_with_it() {
+fn the_near_cache_survives_the_end_of_its_runtime() {
     let server = RedisServer::start();
     let near = guard(server.client(), SECOND);
     let source = Source::default();
@@ -341,10 +343,10 @@ fn a_runtime_that_ends_takes_no_near_cache_with_it() {
             source.kept_by(&near).await;
             eventually("no command for two seconds", async || {
                 source.kept_by(&near).await;
-                let before = near.report().near_hits;
+                let before = near.stats().near_hits;
                 tokio::time::sleep(2 * SECOND).await;
                 source.asked_by(&near).await;
-                near.report().near_hits > before
+                near.stats().near_hits > before
             })
             .await;
             let version = source.change();

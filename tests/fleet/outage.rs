@@ -1,4 +1,4 @@
-//! Redis that is not there, goes away, forgets, or is cut off, in the middle of it.
+//! Redis is absent, goes away, loses its scripts or data, or is cut off during a fetch.
 
 use crate::{
     Down, MS, SECOND, never,
@@ -8,7 +8,7 @@ use redis::AsyncCommands;
 use stampede_guard::StampedeGuard;
 use std::net::TcpListener;
 
-/// A hundred callers on one key: all are answered. The number of calls.
+/// Sends a hundred callers for one key, checks that all are answered, and returns the number of origin calls.
 async fn answers(guards: &[StampedeGuard], key: &'static str, origin: &Origin) -> usize {
     let before = origin.calls();
     let callers = herd(100, |i| {
@@ -26,38 +26,38 @@ async fn answers(guards: &[StampedeGuard], key: &'static str, origin: &Origin) -
 }
 
 #[tokio::test]
-async fn without_redis_everybody_is_answered_by_one_call_per_process() {
+async fn without_redis_each_process_calls_the_origin_once() {
     let free = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address");
     let (origin, url) = (Origin::new(), format!("redis://{free}"));
     let guards = [(); 2].map(|()| StampedeGuard::new(redis::Client::open(url.as_str()).expect("a client")));
     assert_eq!(answers(&guards, "k", &origin).await, 2);
     for guard in guards {
-        let report = guard.report();
+        let report = guard.stats();
         assert_eq!((report.failed_open, report.coalesced), (1, 49), "{report:?}");
     }
 }
 
 #[tokio::test]
-async fn sharing_begins_when_redis_is_there() {
+async fn sharing_begins_when_redis_comes_up() {
     let (server, origin) = (RedisServer::start(), Origin::new());
     server.kill();
     let guards = [(); 2].map(|()| StampedeGuard::new(server.client()));
     assert_eq!(answers(&guards, "before", &origin).await, 2);
     server.restart().await;
     for (i, guard) in guards.iter().enumerate() {
-        eventually("it has connected", async || {
+        eventually("the guard has connected", async || {
             guard.fetch(i as u64, async || Ok::<_, Down>(1)).await.expect("an answer");
-            guard.report().filled > 0
+            guard.stats().misses > 0
         })
         .await;
     }
     assert_eq!(answers(&guards, "after", &origin).await, 1);
 }
 
-/// What happens to Redis while a leader computes and others wait.
+/// Runs a command on Redis while a leader computes and other callers wait.
 async fn in_mid_flight(command: &[&str], key: &'static str) -> (RedisServer, [StampedeGuard; 2], usize) {
     let (server, origin) = (RedisServer::start(), Origin::gated());
-    let guards = [(); 2].map(|()| StampedeGuard::new(server.client()).lease(SECOND).op_timeout(30 * SECOND));
+    let guards = [(); 2].map(|()| StampedeGuard::new(server.client()).lease_ttl(SECOND).store_timeout(30 * SECOND));
     let callers = herd(40, |i| {
         let (guard, origin) = (guards[i % 2].clone(), origin.clone());
         async move {
@@ -73,7 +73,7 @@ async fn in_mid_flight(command: &[&str], key: &'static str) -> (RedisServer, [St
     });
     let disturb = async {
         origin.arrived(1).await;
-        // The other guard waits for it by now, or will: either must do.
+        // By now the other guard waits for the leader, or soon will: both cases must work.
         let mut redis = server.connection().await;
         redis::cmd(command[0]).arg(&command[1..]).exec_async(&mut redis).await.expect("an answer");
         origin.open();
@@ -81,14 +81,14 @@ async fn in_mid_flight(command: &[&str], key: &'static str) -> (RedisServer, [St
     let (answers, ()) = tokio::join!(callers, disturb);
     assert!(answers.into_iter().all(|answer| answer.is_ok_and(|value| value == 1)));
     for guard in &guards {
-        guard.shutdown().await;
+        guard.drain().await;
         assert_eq!(guard.in_flight(), 0);
     }
     (server, guards, origin.calls())
 }
 
 #[tokio::test]
-async fn scripts_that_are_forgotten_in_mid_flight_are_sent_again() {
+async fn scripts_flushed_during_a_fetch_are_sent_again() {
     let (_server, guards, calls) = in_mid_flight(&["SCRIPT", "FLUSH"], "script flush").await;
     assert_eq!(calls, 1);
     for guard in guards {
@@ -97,41 +97,41 @@ async fn scripts_that_are_forgotten_in_mid_flight_are_sent_again() {
 }
 
 #[tokio::test]
-async fn connections_that_are_killed_in_mid_flight_are_made_again() {
+async fn connections_killed_during_a_fetch_are_made_again() {
     let (_server, guards, calls) = in_mid_flight(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"], "kill").await;
     assert_eq!(calls, 1);
-    assert_eq!(guards.map(|guard| guard.report().failed_open), [0, 0]);
+    assert_eq!(guards.map(|guard| guard.stats().failed_open), [0, 0]);
 }
 
-/// The waiters' wake-up is lost with their subscriber: they ask again when it is back.
+/// The wake-up of the waiters is lost with their subscription: they ask the store again when it is back.
 #[tokio::test]
-async fn subscribers_that_are_killed_in_mid_flight_strand_nobody() {
+async fn waiters_survive_a_subscription_killed_during_a_fetch() {
     let (_server, _guards, calls) = in_mid_flight(&["CLIENT", "KILL", "TYPE", "pubsub"], "pubsub").await;
     assert_eq!(calls, 1);
 }
 
 #[tokio::test]
-async fn an_invalidation_that_is_not_acknowledged_says_so_and_is_made_up_for() {
+async fn an_unacknowledged_invalidation_fails_and_is_retried() {
     let server = RedisServer::start();
     let guard = StampedeGuard::new(server.client());
     guard.fetch("k", async || Ok::<_, Down>(1)).await.expect("an answer");
-    guard.shutdown().await;
+    guard.drain().await;
     server.pause();
-    let error = guard.invalidate("k").await.expect_err("nobody answers");
+    let error = guard.invalidate("k").await.expect_err("the server is paused");
     assert_eq!(error.kind(), stampede_guard::ErrorKind::Store);
     server.resume();
-    guard.shutdown().await;
+    guard.drain().await;
     assert_eq!(guard.fetch("k", async || Ok::<_, Down>(2)).await.expect("an answer"), 2);
 }
 
-/// A failover that loses an invalidation, played with the bytes of the entry: the new master still has what the old one
-/// had dropped. Seen to fail (the old value is served) without sending recent invalidations again.
+/// Simulates a failover that loses an invalidation: the bytes of the dropped entry are written to the new master. Seen
+/// to fail (the old value is served) without the replay of recent invalidations.
 #[tokio::test]
-async fn recent_invalidations_are_sent_again_to_a_server_that_may_not_have_heard_of_them() {
+async fn recent_invalidations_are_replayed_after_a_failover() {
     let server = RedisServer::start();
     let guard = StampedeGuard::new(server.client());
     guard.fetch("k", async || Ok::<_, Down>("old".to_owned())).await.expect("an answer");
-    guard.shutdown().await;
+    guard.drain().await;
     let name = "{sg:rk}:v2.0";
     let entry: Vec<u8> = server.connection().await.get(name).await.expect("an answer");
     assert!(!entry.is_empty(), "it is stored under that name");
@@ -149,10 +149,11 @@ async fn recent_invalidations_are_sent_again_to_a_server_that_may_not_have_heard
     assert_eq!(new, "new");
 }
 
-/// It comes with the first connection of all, which is no failover. Seen to fail (it is sent again, and the computation
-/// that began in between is refused) with the epoch noted before it was sent.
+/// The invalidation makes the first connection of its guard, which is not a failover. Seen to fail with the epoch
+/// recorded before the command was sent. The invalidation was replayed, and the fetch that began in between was fenced
+/// off.
 #[tokio::test]
-async fn an_invalidation_that_makes_the_connection_is_sent_once() {
+async fn an_invalidation_on_the_first_connection_is_sent_once() {
     let server = RedisServer::start();
     for key in 0..10_u64 {
         let guard = StampedeGuard::new(server.client());
@@ -162,7 +163,7 @@ async fn an_invalidation_that_makes_the_connection_is_sent_once() {
             Ok::<_, Down>(1)
         };
         guard.fetch(key, fetch).await.expect("an answer");
-        guard.shutdown().await;
+        guard.drain().await;
         assert_eq!(guard.fetch(key, never::<i32>).await.expect("a hit"), 1);
     }
 }

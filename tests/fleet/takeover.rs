@@ -1,4 +1,4 @@
-//! Leaders that die, or stay away for longer than their lease.
+//! Leaders that are killed or dropped, and fetches that are overtaken by an invalidation.
 
 use crate::{
     Down, MS, SECOND,
@@ -10,7 +10,7 @@ use crate::{
 };
 use redis::AsyncTypedCommands;
 use serde::{Deserialize, Serialize};
-use stampede_guard::{Fetch, Fetched, Policy, StampedeGuard};
+use stampede_guard::{FetchContext, FetchOutcome, Policy, StampedeGuard};
 use std::{
     sync::{
         Arc,
@@ -22,7 +22,7 @@ use std::{
 const LEASE: Duration = Duration::from_millis(300);
 
 fn guard(url: &str) -> StampedeGuard {
-    StampedeGuard::new(redis::Client::open(url).expect("a client")).lease(LEASE).op_timeout(30 * SECOND)
+    StampedeGuard::new(redis::Client::open(url).expect("a client")).lease_ttl(LEASE).store_timeout(30 * SECOND)
 }
 
 #[derive(Serialize, Deserialize)]
@@ -31,7 +31,7 @@ struct Leads {
     key: String,
 }
 
-/// A process that leads, says so, and then computes for as long as it lives.
+/// Leads in a child process, reports to the parent, and then computes until the process is killed.
 #[tokio::test(flavor = "multi_thread")]
 async fn leading_child() {
     let Some(Env { task: Leads { url, key }, .. }) = child::enabled::<Leads>() else { return };
@@ -51,7 +51,7 @@ async fn leading(server: &RedisServer, key: &str) -> processes::Child {
 }
 
 #[tokio::test]
-async fn one_takes_over_from_a_leader_that_was_killed() {
+async fn one_process_takes_over_from_a_killed_leader() {
     let server = RedisServer::shared();
     let mut leader = leading(server, "killed").await;
     let (origin, guards) = (Origin::new(), [(); 3].map(|()| guard(&server.url())));
@@ -70,12 +70,12 @@ async fn one_takes_over_from_a_leader_that_was_killed() {
     assert_eq!(origin.calls(), 1);
 }
 
-/// It is given back at once, not when it has run out: nobody waits for a caller that went away. Seen to fail with nothing
-/// done when a `LeaseGuard` is dropped.
+/// The lease is released at once and not when it expires, so that no process waits for a dropped caller. Seen to fail
+/// when dropping a `LeaseGuard` did nothing.
 #[tokio::test]
-async fn a_scoped_leader_that_goes_away_gives_its_lease_back() {
+async fn a_dropped_scoped_leader_releases_its_lease() {
     let server = RedisServer::shared();
-    let [a, b] = [(); 2].map(|()| guard(&server.url()).lease(1000 * SECOND).wait(1000 * SECOND));
+    let [a, b] = [(); 2].map(|()| guard(&server.url()).lease_ttl(1000 * SECOND).wait_timeout(1000 * SECOND));
     let origin = Origin::gated();
     let stuck = a.fetch_scoped("scoped", || async { Ok::<_, Down>(origin.call().await) });
     tokio::select! {
@@ -83,14 +83,14 @@ async fn a_scoped_leader_that_goes_away_gives_its_lease_back() {
         () = origin.arrived(1) => {}
     }
     let next = b.fetch("scoped", async || Ok::<_, Down>(2));
-    let next = tokio::time::timeout(20 * SECOND, next).await.expect("nobody holds it");
+    let next = tokio::time::timeout(20 * SECOND, next).await.expect("the lease is free");
     assert_eq!(next.expect("an answer"), 2);
 }
 
-/// A version counter as origin, bumped before each invalidation: whoever asks afterwards, over any guard that has
-/// heard of it, sees at least that version; and what is stored in the end is the newest.
+/// The origin is a version counter, incremented before each invalidation. A later request over any guard that knows of
+/// the invalidation sees at least that version. The value that is stored in the end is the newest.
 #[tokio::test(flavor = "multi_thread")]
-async fn no_fill_that_began_before_an_invalidation_lands_after_it() {
+async fn a_fill_begun_before_an_invalidation_is_not_stored() {
     let server = RedisServer::shared();
     let policy = Policy::fresh_for(20 * MS).stale_while_revalidate(SECOND).stale_if_error(SECOND);
     let guards = [(); 3].map(|()| guard(&server.url()).namespace("versions").policy(policy));
@@ -120,23 +120,23 @@ async fn no_fill_that_began_before_an_invalidation_lands_after_it() {
     let last = version.fetch_add(1, SeqCst) + 1;
     guards[0].invalidate("k").await.expect("acknowledged");
     for guard in &guards {
-        guard.shutdown().await;
+        guard.drain().await;
         let read = version.clone();
         let seen = guard.fetch("k", async move || Ok::<_, Down>(read.load(SeqCst))).await.expect("an answer");
         assert_eq!(seen, last);
     }
 }
 
-/// Every public future, dropped at a random moment, of many at once: no flight and no lease is left.
+/// Many public futures at once, each dropped at a random moment: no flight and no lease is left.
 #[tokio::test(flavor = "multi_thread")]
-async fn dropping_any_future_at_any_point_leaves_nothing_behind() {
+async fn dropping_any_future_leaves_no_flight_and_no_lease() {
     let server = RedisServer::start();
     let guards = [(); 2].map(|()| {
         guard(&server.url())
             .policy(Policy::fresh_for(2 * MS).stale_while_revalidate(5 * MS))
-            .lease(60 * SECOND) // none of them ends by itself
-            .tombstone(2 * MS)
-            .pass_for(5 * MS)
+            .lease_ttl(60 * SECOND) // no lease expires within the test
+            .failure_ttl(2 * MS)
+            .uncacheable_ttl(5 * MS)
     });
     herd(60, |i| {
         let (guard, mut dice) = (guards[i % 2].clone(), fastrand::Rng::with_seed(i as u64));
@@ -149,7 +149,7 @@ async fn dropping_any_future_at_any_point_leaves_nothing_behind() {
     })
     .await;
     for guard in &guards {
-        guard.shutdown().await;
+        guard.drain().await;
         eventually("every flight has ended", async || guard.in_flight() == 0).await;
     }
     let mut redis = server.connection().await;
@@ -169,7 +169,9 @@ async fn one_of_everything(guard: &StampedeGuard, dice: &mut fastrand::Rng) {
         0 => drop(guard.invalidate(key).await),
         1 | 2 => drop(guard.fetch_scoped(key, || fetch()).await),
         3 => drop(guard.fetch(key, async || Err::<u64, _>(Down)).await),
-        4 => drop(guard.fetch_with(key, async |_: Fetch<u64>| Ok::<_, Down>(Fetched::new(7_u64).private())).await),
+        4 => drop(
+            guard.fetch_with(key, async |_: FetchContext<u64>| Ok::<_, Down>(FetchOutcome::new(7_u64).private())).await,
+        ),
         _ => drop(guard.fetch(key, fetch).await),
     }
 }

@@ -1,8 +1,8 @@
-//! Inputs made of those of the corpus: cut, spliced, with bytes changed.
+//! Inputs derived from the corpus: cut, spliced, with bytes changed.
 
 use proptest::{collection::vec, prelude::*, sample::Index};
 
-/// One in eight is made of nothing but chance.
+/// One input in eight is random.
 pub(crate) fn inputs(corpus: Vec<Vec<u8>>) -> impl Strategy<Value = Vec<u8>> {
     let known = proptest::sample::select(corpus);
     let mutated = (known.clone(), known, vec(edit(), 0..8)).prop_map(|(mut input, other, edits)| {
@@ -24,7 +24,7 @@ enum Edit {
 
 fn edit() -> impl Strategy<Value = Edit> {
     let at = any::<Index>;
-    // Bytes on which parsers turn, and numbers at the edges.
+    // Bytes that are significant to parsers, and numbers at the limits.
     let telling = proptest::sample::select(&b"\0\x01\x7f\x80\xfa\xfb\xfc\xfd\xfe\xff\n,=\"\\:/{} \t-0aZ"[..]);
     let telling = prop_oneof![telling, any::<u8>()];
     prop_oneof![

@@ -1,6 +1,6 @@
-//! The targets of cargo-fuzz without cargo-fuzz: every file of the corpus, and some thousand inputs made of it.
+//! Runs the targets of cargo-fuzz without cargo-fuzz: every file of the corpus, and 4,000 inputs derived from it.
 //!
-//! `PROPTEST_CASES` runs more of them, `PROPTEST_RNG_SEED` the same ones again.
+//! `PROPTEST_CASES` sets a higher number of inputs, and `PROPTEST_RNG_SEED` repeats a run.
 #![allow(clippy::disallowed_methods, reason = "tests make their own randomness")]
 
 mod generate;
@@ -13,7 +13,7 @@ use std::{
     path::Path,
 };
 
-/// A test for each target, with what it may allocate besides a multiple of its input.
+/// Defines a test for each target, with the memory it may allocate in addition to a multiple of its input.
 macro_rules! targets {
     ($($target:ident: $allowance:expr;)*) => {$(
         #[test]
@@ -29,7 +29,7 @@ targets! {
     envelope: MIB;
     head: MIB;
     keys: MIB;
-    // A length prefix may claim a mebibyte, and serde makes room for as much at each level of a nested list.
+    // A length prefix may claim a mebibyte, and serde reserves that much at each level of a nested list.
     payload: 4 * MIB;
     ranges: MIB;
     vary: MIB;
@@ -57,10 +57,10 @@ fn fuzz(target: &str, allowance: usize) {
     }
 }
 
-/// Runs the target, and holds it to a memory in proportion to its input.
+/// Runs the target, and limits its memory in proportion to its input.
 fn bounded(target: &str, input: &[u8], allowance: usize) {
     let mut done = Ok(());
-    // Caught in there: the counter does not survive a panic.
+    // Caught inside the measurement, because the counter does not survive a panic.
     let counted = allocation_counter::measure(|| {
         done = catch_unwind(AssertUnwindSafe(|| targets::run(target, input)));
     });
@@ -71,7 +71,7 @@ fn bounded(target: &str, input: &[u8], allowance: usize) {
     assert!(counted.bytes_max <= most as u64, "{} bytes were held for an input of {}", counted.bytes_max, input.len());
 }
 
-/// The files of the target, by name.
+/// Returns the corpus files of the target, sorted by name.
 fn corpus(target: &str) -> Vec<(String, Vec<u8>)> {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus").join(target);
     let files = fs::read_dir(&directory).unwrap_or_else(|error| panic!("{}: {error}", directory.display()));

@@ -1,4 +1,4 @@
-//! Requests that are made so that others get a wrong answer, or none that is cached.
+//! Requests that try to give other clients a wrong response, or to keep a response out of the cache.
 
 use crate::{
     kit::{ask, at_rest, get, get_with, request, site, waiting},
@@ -11,7 +11,7 @@ use axum::{
     http::{HeaderName, Method, StatusCode},
     routing::any,
 };
-use stampede_guard::{CacheVerdict, StampedeGuard, http::Rules};
+use stampede_guard::{CacheStatus, StampedeGuard, http::HttpOptions};
 
 fn field<'a>(request: &'a Request, name: &str) -> &'a str {
     request.headers().get(name).map_or("", |value| value.to_str().expect("a printable value"))
@@ -22,10 +22,11 @@ fn hosts(uri: &str, hosts: &[&str]) -> Request {
     request.body(Body::empty()).expect("a request")
 }
 
-/// Handlers believe the `Host`, the key is of the target's authority (RFC 9112 §3.2.2): where they differ, or there are
-/// several, an answer is for nobody else. Seen to fail: the links of the second answer were those of the attacker.
+/// A request with several hosts, or with a `Host` that differs from its target, bypasses the cache. Handlers trust
+/// `Host`, but the cache key holds the target's authority (RFC 9112 §3.2.2). Seen to fail: the links in the second
+/// response were the attacker's.
 #[tokio::test]
-async fn who_names_two_hosts_is_answered_alone() {
+async fn a_request_with_two_hosts_bypasses_the_cache() {
     let (guard, origin) = (StampedeGuard::in_memory(), Origin::new());
     let app = site(&origin, |request, _| field(request, "host").to_owned()).layer(guard.clone());
     for (uri, names) in [
@@ -34,19 +35,19 @@ async fn who_names_two_hosts_is_answered_alone() {
         ("http://example.test/page", &["example.test", "evil.test"]),
     ] {
         let evil = ask(&app, hosts(uri, names)).await;
-        assert_eq!((evil.status, evil.verdict()), (200, CacheVerdict::Bypassed), "{uri} {names:?}");
+        assert_eq!((evil.status, evil.cache_status()), (200, CacheStatus::Bypass), "{uri} {names:?}");
     }
     assert_eq!(ask(&app, get("/page")).await.text(), "example.test");
     at_rest(&guard).await;
     for uri in ["/page", "http://example.test/page", "http://EXAMPLE.test/page"] {
         let good = ask(&app, hosts(uri, &["Example.test"])).await;
-        assert_eq!((good.text(), good.verdict()), ("example.test", CacheVerdict::Hit), "{uri}");
+        assert_eq!((good.text(), good.cache_status()), ("example.test", CacheStatus::Hit), "{uri}");
     }
 }
 
-/// `GET example.test HTTP/1.1`: no router knows what to do with it, and it has the key of the root.
+/// `GET example.test HTTP/1.1`: routers cannot route this target, and its cache key equals that of `/`.
 #[tokio::test]
-async fn a_target_without_a_path_does_not_speak_for_the_root() {
+async fn a_target_without_a_path_does_not_fill_the_root() {
     let guard = StampedeGuard::in_memory();
     let app = Router::new().route("/", any(|| async { "home" })).layer(guard.clone());
     for target in ["example.test", "example.test:80"] {
@@ -59,9 +60,9 @@ async fn a_target_without_a_path_does_not_speak_for_the_root() {
     }
 }
 
-/// RFC 6585 §3 to §5; RFC 3229 §10.4.1: 226 is a difference to what one client has.
+/// RFC 6585 §3 to §5. RFC 3229 §10.4.1: a 226 is a delta to what one client has.
 #[tokio::test]
-async fn what_is_said_of_one_request_is_not_stored_whatever_it_says() {
+async fn a_status_about_one_request_is_never_stored() {
     for code in [206, 226, 428, 429, 431] {
         let (guard, origin) = (StampedeGuard::in_memory(), Origin::new());
         let respond = move |request: &Request, _: usize| match field(request, "x-odd") {
@@ -75,9 +76,9 @@ async fn what_is_said_of_one_request_is_not_stored_whatever_it_says() {
     }
 }
 
-/// With their pages of another length, those who are logged in could drop what all others share.
+/// Otherwise a user whose own page differs could drop the page that all anonymous clients share.
 #[tokio::test]
-async fn a_head_with_credentials_says_nothing_of_what_is_not_for_them() {
+async fn a_head_with_credentials_keeps_the_anonymous_page() {
     let (guard, origin) = (StampedeGuard::in_memory(), Origin::new());
     let respond = |request: &Request, _: usize| match field(request, "cookie") {
         "" => ([("etag", "\"everybody\"")], "everybody's page".to_owned()),
@@ -89,12 +90,12 @@ async fn a_head_with_credentials_says_nothing_of_what_is_not_for_them() {
     ask(&app, request(Method::HEAD, "/page", &[("cookie", "a=b")])).await;
     at_rest(&guard).await;
     let next = ask(&app, get("/page")).await;
-    assert_eq!((next.text(), next.verdict()), ("everybody's page", CacheVerdict::Hit));
+    assert_eq!((next.text(), next.cache_status()), ("everybody's page", CacheStatus::Hit));
 }
 
-/// Over HTTP/2 the target says `https`, over HTTP/1.1 nothing does: it is one resource.
+/// The target says `https` over HTTP/2 and names no scheme over HTTP/1.1. Both are the same resource.
 #[tokio::test]
-async fn a_change_over_one_version_of_http_is_seen_over_the_other() {
+async fn an_unsafe_request_invalidates_across_http_versions() {
     for (changed, read) in [("/page", "https://example.test/page"), ("https://example.test/page", "/page")] {
         let (guard, origin) = (StampedeGuard::in_memory(), Origin::new());
         let app = site(&origin, |_, n| ([("location", "/other")], n.to_string())).layer(guard.clone());
@@ -108,9 +109,9 @@ async fn a_change_over_one_version_of_http_is_seen_over_the_other() {
     }
 }
 
-/// RFC 9111 §3.5 takes `must-revalidate` for a permission to share, but no policy makes it one for how long.
+/// RFC 9111 §3.5 counts `must-revalidate` as a permission to share. The policy must not add a lifetime to it.
 #[tokio::test]
-async fn what_is_silent_on_its_freshness_is_not_shared_between_the_authorized() {
+async fn an_authorized_response_without_lifetime_is_not_shared() {
     let (guard, origin) = (StampedeGuard::in_memory(), Origin::new());
     let respond = |request: &Request, _: usize| {
         ([("cache-control", "must-revalidate")], field(request, "authorization").to_owned())
@@ -122,10 +123,10 @@ async fn what_is_silent_on_its_freshness_is_not_shared_between_the_authorized() 
     }
 }
 
-/// RFC 9111 §5.2.2.4: what was answered after they asked is as good as validated for those who wait, and for nobody
-/// else.
+/// RFC 9111 §5.2.2.4: waiters may use a response that the origin sent after they had asked, as if it were validated.
+/// Later requests validate it.
 #[tokio::test]
-async fn a_no_cache_is_for_those_who_wait_and_then_validated() {
+async fn a_no_cache_response_is_for_waiters_and_then_validated() {
     let (guard, origin) = (StampedeGuard::in_memory(), Origin::gated());
     let respond = |_: &Request, n: usize| ([("cache-control", "no-cache"), ("etag", "\"e\"")], n.to_string());
     let app = site(&origin, respond).layer(guard.clone());
@@ -136,9 +137,9 @@ async fn a_no_cache_is_for_those_who_wait_and_then_validated() {
     assert_eq!(ask(&app, get("/page")).await.text(), "2");
 }
 
-/// Whoever is slow to answer a HEAD may answer it from a past that is over.
+/// A late response to a HEAD may describe an older state than the stored response.
 #[tokio::test]
-async fn a_head_says_nothing_of_what_is_newer() {
+async fn a_late_head_does_not_freshen_a_newer_response() {
     let (guard, origin, heads) = (StampedeGuard::in_memory(), Origin::new(), Origin::gated());
     let respond = |version: &'static str| ([("etag", "\"e\""), ("x-version", version)], "page");
     let (gets, gate) = (origin.clone(), heads.clone());
@@ -163,16 +164,17 @@ async fn a_head_says_nothing_of_what_is_newer() {
     assert_eq!(slow.answers().await[0].header("x-version"), "old");
     at_rest(&guard).await;
     let hit = ask(&app, get("/page")).await;
-    assert_eq!((hit.header("x-version"), hit.verdict()), ("new", CacheVerdict::Hit));
+    assert_eq!((hit.header("x-version"), hit.cache_status()), ("new", CacheStatus::Hit));
 }
 
-/// Without the rule, everybody has seen Alice's answer for as long as the policy says.
+/// Without the setting, other clients get Alice's response for as long as the policy says.
 #[tokio::test]
-async fn a_field_that_says_who_asks_is_a_credential_once_it_is_named() {
-    for (rules, others) in
-        [(Rules::default(), "alice"), (Rules::default().credential(HeaderName::from_static("x-api-key")), "bob")]
-    {
-        let (guard, origin) = (StampedeGuard::in_memory().http(rules), Origin::new());
+async fn a_configured_credential_field_prevents_sharing() {
+    for (options, others) in [
+        (HttpOptions::default(), "alice"),
+        (HttpOptions::default().credential_fields([HeaderName::from_static("x-api-key")]), "bob"),
+    ] {
+        let (guard, origin) = (StampedeGuard::in_memory().http(options), Origin::new());
         let app = site(&origin, |request, _| field(request, "x-api-key").to_owned()).layer(guard.clone());
         for (key, text) in [("alice", "alice"), ("bob", others)] {
             assert_eq!(ask(&app, get_with("/me", &[("x-api-key", key)])).await.text(), text);
@@ -181,20 +183,19 @@ async fn a_field_that_says_who_asks_is_a_credential_once_it_is_named() {
     }
 }
 
-/// Each would be a key of its own in whatever remembers keys.
+/// Each such target would be a separate key in every table of keys.
 #[tokio::test]
-async fn a_target_of_many_kilobytes_is_answered_alone() {
+async fn a_target_over_8000_bytes_bypasses_the_cache() {
     let (guard, origin) = (StampedeGuard::in_memory(), Origin::new());
     let app = site(&origin, |_, n| n.to_string()).layer(guard.clone());
-    for (length, verdict) in
-        [(8000, CacheVerdict::Hit), (8001, CacheVerdict::Bypassed), (60_000, CacheVerdict::Bypassed)]
+    for (length, cache_status) in [(8000, CacheStatus::Hit), (8001, CacheStatus::Bypass), (60_000, CacheStatus::Bypass)]
     {
         let path = format!("/page?{}", "x".repeat(length - "/page?".len()));
         ask(&app, get(&path)).await;
         at_rest(&guard).await;
-        assert_eq!(ask(&app, get(&path)).await.verdict(), verdict, "{length}");
-        assert_eq!(ask(&app, request(Method::POST, &path, &[])).await.verdict(), CacheVerdict::Bypassed);
-        assert_ne!(ask(&app, get(&path)).await.verdict(), CacheVerdict::Hit, "{length}");
+        assert_eq!(ask(&app, get(&path)).await.cache_status(), cache_status, "{length}");
+        assert_eq!(ask(&app, request(Method::POST, &path, &[])).await.cache_status(), CacheStatus::Bypass);
+        assert_ne!(ask(&app, get(&path)).await.cache_status(), CacheStatus::Hit, "{length}");
         at_rest(&guard).await;
     }
 }

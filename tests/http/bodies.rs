@@ -1,4 +1,4 @@
-//! Bodies: streamed, shared while they grow, collected to their end whoever goes away.
+//! Bodies: streamed, shared while they grow, and collected to their end even if a client disconnects.
 
 use crate::{
     kit::{Answer, Tap, ask, at_rest, get, in_time, is_pending, on_each_store, site, taps, waiting},
@@ -13,12 +13,12 @@ use axum::{
 };
 use futures_util::future::{BoxFuture, join_all};
 use http_body_util::BodyExt;
-use stampede_guard::{CacheVerdict, StampedeGuard};
+use stampede_guard::{CacheStatus, StampedeGuard};
 use std::time::Duration;
 use tokio::time::Instant;
 use tower::ServiceExt;
 
-/// The head of an answer, while its body may not have come yet.
+/// Returns the response at its head, when its body may not have arrived yet.
 fn head(app: &Router, path: &str) -> BoxFuture<'static, Response<Body>> {
     let response = app.clone().oneshot(get(path));
     Box::pin(in_time("the head", async { response.await.expect("axum does not fail") }))
@@ -39,7 +39,7 @@ async fn breaks_off(mut response: Response<Body>) -> bool {
     }
 }
 
-/// Answers whose bodies the test fills; `size` is what they say of their length.
+/// Returns a site whose bodies the test sends, and their taps. `size` is the length that the bodies declare.
 fn streaming(
     guard: &StampedeGuard,
     calls: usize,
@@ -51,9 +51,9 @@ fn streaming(
     (app, origin, taps)
 }
 
-/// Not shared, not cacheable yet, or collected: nobody holds back what is there.
+/// A chunk is passed on at once, whether the response is private, not cacheable yet, or collected.
 #[tokio::test]
-async fn the_first_bytes_are_passed_on_before_the_next_ones_exist() {
+async fn a_chunk_is_passed_on_before_the_next_one_exists() {
     for (size, control) in [(None, "no-store"), (Some(8), "no-store"), (None, "max-age=60"), (Some(8), "max-age=60")] {
         for guard in on_each_store(&format!("streams-{size:?}-{control}")) {
             let (app, _, taps) = streaming(&guard, 1, size, control);
@@ -71,18 +71,18 @@ async fn the_first_bytes_are_passed_on_before_the_next_ones_exist() {
 }
 
 #[tokio::test]
-async fn what_is_not_shared_is_not_collected() {
+async fn an_uncacheable_body_is_not_collected() {
     let guard = StampedeGuard::in_memory();
     let (app, _, mut taps) = streaming(&guard, 1, None, "no-store");
     let response = head(&app, "/page").await;
     drop(response);
-    assert!(!taps.remove(0).is_read(), "the origin sees that its client is gone");
+    assert!(!taps.remove(0).is_read(), "the origin sees that its client has disconnected");
     at_rest(&guard).await;
 }
 
-/// With `known` always false, the second one gets no head before the end.
+/// Fails if `known` is always false: the waiter then gets no head before the end of the body.
 #[tokio::test]
-async fn those_who_wait_read_a_body_of_known_length_while_it_grows() {
+async fn waiters_read_a_body_of_known_length_while_it_grows() {
     for guard in on_each_store("grows") {
         let (app, origin, taps) = streaming(&guard, 1, Some(8), "max-age=60");
         let (mut leader, mut waiter) = tokio::join!(head(&app, "/page"), head(&app, "/page"));
@@ -92,7 +92,7 @@ async fn those_who_wait_read_a_body_of_known_length_while_it_grows() {
             assert_eq!((chunk(&mut leader).await, chunk(&mut waiter).await), ("some".into(), "some".into()));
             let mut third = head(&app, "/page").await;
             assert_eq!(http_body::Body::size_hint(third.body()).exact(), Some(8));
-            assert_eq!(chunk(&mut third).await, "some", "who comes later gets it from its beginning");
+            assert_eq!(chunk(&mut third).await, "some", "a later request reads it from its beginning");
             tap.send("more");
             assert_eq!((chunk(&mut leader).await, chunk(&mut waiter).await), ("more".into(), "more".into()));
             late = Some(third);
@@ -103,12 +103,12 @@ async fn those_who_wait_read_a_body_of_known_length_while_it_grows() {
         assert_eq!(chunk(&mut late.expect("it was there")).await, "more");
         at_rest(&guard).await;
         let hit = ask(&app, get("/page")).await;
-        assert_eq!((hit.text(), hit.verdict(), origin.calls()), ("somemore", CacheVerdict::Hit, 1));
+        assert_eq!((hit.text(), hit.cache_status(), origin.calls()), ("somemore", CacheStatus::Hit, 1));
     }
 }
 
 #[tokio::test]
-async fn those_who_wait_get_a_body_of_unknown_length_at_its_end() {
+async fn waiters_get_a_body_of_unknown_length_at_its_end() {
     let guard = StampedeGuard::in_memory();
     let (app, origin, mut taps) = streaming(&guard, 1, None, "max-age=60");
     let (mut leader, mut waiter) = (head(&app, "/page"), head(&app, "/page"));
@@ -121,16 +121,16 @@ async fn those_who_wait_get_a_body_of_unknown_length_at_its_end() {
     tap.send("more");
     drop(tap);
     let waiter = Answer::of(waiter.await).await;
-    assert_eq!((waiter.text(), waiter.verdict()), ("somemore", CacheVerdict::Coalesced));
+    assert_eq!((waiter.text(), waiter.cache_status()), ("somemore", CacheStatus::Coalesced));
     assert_eq!(chunk(&mut leader).await, "more");
     assert!(leader.frame().await.is_none());
     at_rest(&guard).await;
     assert_eq!((ask(&app, get("/page")).await.text(), origin.calls()), ("somemore", 1));
 }
 
-/// With the hand-over of the rest left out, the leader's body breaks off at the cap.
+/// Fails if the rest is not handed over: the leader's body then breaks off at the cap.
 #[tokio::test]
-async fn a_body_that_turns_out_over_the_cap_is_whole_and_not_stored() {
+async fn a_body_over_the_cap_is_whole_and_not_stored() {
     const CHUNKS: usize = 64;
     let part = |i: usize| Bytes::from(vec![b'a' + (i % 26) as u8; 32 << 10]);
     let whole: Vec<u8> = (0..CHUNKS).flat_map(part).collect();
@@ -144,18 +144,18 @@ async fn a_body_that_turns_out_over_the_cap_is_whole_and_not_stored() {
         fill(taps.next().expect("the leader's"));
         origin.arrived(10).await;
         taps.by_ref().take(9).for_each(fill);
-        for answer in in_time("the herd", asked).await.expect("nobody panics") {
+        for answer in in_time("the herd", asked).await.expect("no panic") {
             assert!(answer.body == whole, "{} bytes of {}", answer.body.len(), whole.len());
         }
         at_rest(&guard).await;
         taps.for_each(fill);
-        assert_eq!(ask(&app, get("/page")).await.verdict(), CacheVerdict::Bypassed);
+        assert_eq!(ask(&app, get("/page")).await.cache_status(), CacheStatus::Bypass);
         assert_eq!(origin.calls(), 11);
         at_rest(&guard).await;
     }
 }
 
-/// With `Ended::BrokenOff` taken for an end, the half is stored and replayed.
+/// Fails if `BodyEnd::Truncated` is taken for a regular end: half of the body is then stored and replayed.
 #[tokio::test]
 async fn a_body_that_breaks_off_is_never_stored() {
     for guard in on_each_store("breaks-off") {
@@ -176,10 +176,10 @@ async fn a_body_that_breaks_off_is_never_stored() {
     }
 }
 
-/// Whoever asks when it is known to have broken off is in time for a whole one, even if its fetch is not quite over. Seen
-/// to fail over Redis, which has not answered yet that the lease is gone.
+/// A request after the body has broken off starts a new fetch, even if the old fetch has not quite ended. Seen to fail
+/// over Redis, when the release of the lease was not confirmed yet.
 #[tokio::test]
-async fn nobody_joins_a_body_that_has_broken_off() {
+async fn a_body_that_broke_off_is_not_joined() {
     for guard in on_each_store("joins-broken") {
         let (app, origin, mut taps) = streaming(&guard, 2, Some(8), "max-age=60");
         let leader = head(&app, "/page").await;
@@ -194,9 +194,10 @@ async fn nobody_joins_a_body_that_has_broken_off() {
     }
 }
 
-/// An origin in trouble is no moment for a stampede. Seen to fail with all of them released at once.
+/// Waiters retry together, because an origin in trouble must not get a stampede. Seen to fail with all waiters released
+/// at once.
 #[tokio::test]
-async fn those_who_wait_for_a_body_of_unknown_length_that_breaks_off_try_again_together() {
+async fn waiters_retry_together_after_a_body_breaks_off() {
     let guard = StampedeGuard::in_memory();
     let (app, origin, mut taps) = streaming(&guard, 2, None, "max-age=60");
     let mut leader = head(&app, "/page");
@@ -214,8 +215,8 @@ async fn those_who_wait_for_a_body_of_unknown_length_that_breaks_off_try_again_t
     at_rest(&guard).await;
 }
 
-/// RFC 9111 §3.3: what is shorter than it says is incomplete. Seen to fail before the length was compared: every hit
-/// was such an answer.
+/// RFC 9111 §3.3: a body that is shorter than its `Content-Length` is incomplete. Seen to fail before the length was
+/// compared: every hit was an incomplete body.
 #[tokio::test]
 async fn a_body_that_is_shorter_than_its_content_length_is_not_stored() {
     for (sent, stored) in [("some", false), ("complete", true)] {
@@ -233,9 +234,9 @@ async fn a_body_that_is_shorter_than_its_content_length_is_not_stored() {
     }
 }
 
-/// With the flight driven by its caller and not by a task, the waiter hangs.
+/// Fails if the caller and not a task drives the flight: the waiter then hangs.
 #[tokio::test]
-async fn a_client_that_goes_away_strands_neither_readers_nor_the_store() {
+async fn a_disconnected_client_strands_neither_waiters_nor_the_fill() {
     for (size, guard) in [(Some(8), StampedeGuard::in_memory()), (None, StampedeGuard::in_memory())] {
         let (app, origin, mut taps) = streaming(&guard, 1, size, "max-age=60");
         let mut leader = head(&app, "/page");
@@ -254,9 +255,9 @@ async fn a_client_that_goes_away_strands_neither_readers_nor_the_store() {
     }
 }
 
-/// Two readers each with a waker of its own; one of them goes away.
+/// Two readers have a waker each; one reader is dropped.
 #[tokio::test]
-async fn a_reader_that_goes_away_does_not_take_the_others_wakers() {
+async fn a_dropped_reader_keeps_the_other_readers_waker() {
     let guard = StampedeGuard::in_memory();
     let (app, _, mut taps) = streaming(&guard, 1, Some(8), "max-age=60");
     let (leader, waiter) = tokio::join!(head(&app, "/page"), head(&app, "/page"));
@@ -267,13 +268,13 @@ async fn a_reader_that_goes_away_does_not_take_the_others_wakers() {
     leader.abort();
     tap.send("more");
     drop(tap);
-    assert_eq!(in_time("the other one", waiter).await.expect("no panic").text(), "somemore");
+    assert_eq!(in_time("the other reader", waiter).await.expect("no panic").text(), "somemore");
     at_rest(&guard).await;
 }
 
-/// RFC 9111 §3.3 lets a cache drop trailers; what only passes through keeps them.
+/// RFC 9111 §3.3 lets a cache drop trailers. A response that only passes through keeps them.
 #[tokio::test]
-async fn trailers_are_kept_where_it_only_passes_through() {
+async fn trailers_are_kept_if_the_response_passes_through() {
     for (control, kept) in [("no-store", true), ("max-age=60", false)] {
         let guard = StampedeGuard::in_memory();
         let (app, _, taps) = streaming(&guard, 1, None, control);
@@ -293,18 +294,18 @@ async fn trailers_are_kept_where_it_only_passes_through() {
     }
 }
 
-/// `max_fetch` ends the lease, not the client's answer. Seen to fail with a broken body after `max_fetch`, as every
-/// endless answer did that does not say so.
+/// `fetch_timeout` ends the lease, not the client's response. Seen to fail: each body broke off after `fetch_timeout`,
+/// and so did every endless body that does not declare itself uncacheable.
 #[tokio::test(start_paused = true)]
-async fn a_body_that_takes_longer_than_a_fetch_may_is_not_cut_off() {
+async fn a_body_that_outlasts_the_fetch_timeout_is_not_cut_off() {
     for size in [None, Some(8)] {
-        let guard = StampedeGuard::in_memory().max_fetch(Duration::from_secs(2));
+        let guard = StampedeGuard::in_memory().fetch_timeout(Duration::from_secs(2));
         let (app, _, mut taps) = streaming(&guard, 1, size, "max-age=60");
         let mut response = head(&app, "/page").await;
         let tap = taps.remove(0);
         tap.send("some");
         assert_eq!(chunk(&mut response).await, "some");
-        at_rest(&guard).await; // nothing is sent meanwhile, and so the lease is given up
+        at_rest(&guard).await; // nothing is sent, so the lease is released
         tap.send("more");
         drop(tap);
         assert_eq!(chunk(&mut response).await, "more", "{size:?}");
@@ -312,19 +313,18 @@ async fn a_body_that_takes_longer_than_a_fetch_may_is_not_cut_off() {
     }
 }
 
-/// A log that is followed, an answer to a long poll: it does not say that it is not to be shared. Seen to fail when it
-/// had until `max_fetch`: of those who waited one got an answer after 8 s, the others after 68 s, and the next ones no
-/// sooner.
+/// A followed log or a long poll does not say that it must not be shared. Seen to fail with a limit of `fetch_timeout`:
+/// one waiter was answered after 8 s, the other waiters after 68 s. The next herd was no faster.
 #[tokio::test(start_paused = true)]
-async fn nobody_waits_long_for_a_body_without_an_end() {
-    let guard = StampedeGuard::in_memory().wait(Duration::from_secs(10));
+async fn waiters_do_not_wait_long_for_an_endless_body() {
+    let guard = StampedeGuard::in_memory().wait_timeout(Duration::from_secs(10));
     let (app, origin, taps) = streaming(&guard, 20, None, "max-age=60");
     let herd = || join_all((0..10).map(|_| head(&app, "/page")));
     let began = Instant::now();
     let first = herd().await;
     assert!(began.elapsed() <= Duration::from_secs(6), "{:?}", began.elapsed());
     let second = herd().await;
-    assert!(began.elapsed() <= Duration::from_secs(6), "the next ones do not wait at all");
+    assert!(began.elapsed() <= Duration::from_secs(6), "the second herd does not wait at all");
     assert_eq!(origin.calls(), 20);
     taps.iter().for_each(|tap| tap.send("line"));
     for mut response in first.into_iter().chain(second) {
@@ -335,25 +335,25 @@ async fn nobody_waits_long_for_a_body_without_an_end() {
 }
 
 #[tokio::test]
-async fn an_empty_body_is_an_answer_too() {
+async fn an_empty_body_is_stored() {
     for guard in on_each_store("empty") {
         let origin = Origin::new();
         let app = site(&origin, |_: &Request, _| ().into_response()).layer(guard.clone());
-        for verdict in [CacheVerdict::Filled, CacheVerdict::Hit] {
+        for cache_status in [CacheStatus::Miss, CacheStatus::Hit] {
             let answer = ask(&app, get("/page")).await;
-            assert_eq!((answer.status, answer.text(), answer.verdict()), (200, "", verdict));
+            assert_eq!((answer.status, answer.text(), answer.cache_status()), (200, "", cache_status));
             at_rest(&guard).await;
         }
     }
 }
 
-/// A panic in the middle of a body is one that breaks off.
+/// A panic within a body counts as a body that breaks off.
 #[tokio::test]
-async fn a_body_that_panics_breaks_off_for_everybody() {
+async fn a_panic_in_a_body_breaks_the_body_off() {
     let (guard, origin) = (StampedeGuard::in_memory(), Origin::new());
     let respond = |_: &Request, n: usize| {
         let poison = futures_util::stream::once(async move {
-            assert!(n > 1, "as the test wants it");
+            assert!(n > 1, "planned by the test");
             Ok::<_, std::convert::Infallible>("complete")
         });
         Body::from_stream(poison)
@@ -362,13 +362,13 @@ async fn a_body_that_panics_breaks_off_for_everybody() {
     assert!(breaks_off(head(&app, "/page").await).await);
     at_rest(&guard).await;
     assert_eq!(ask(&app, get("/page")).await.text(), "complete");
-    eventually("nothing is left", async || guard.in_flight() == 0).await;
+    eventually("no flight is left", async || guard.in_flight() == 0).await;
 }
 
-/// It has become stale while its body was coming. Seen to fail (a call each) with those who came too late for it sent
-/// to the origin by themselves.
+/// The response becomes stale while its body arrives. Seen to fail (one call per request) when each request that came
+/// too late for it went to the origin alone.
 #[tokio::test(start_paused = true)]
-async fn a_body_that_takes_longer_than_it_is_fresh_is_no_stampede() {
+async fn a_body_slower_than_its_lifetime_causes_no_stampede() {
     let guard = StampedeGuard::in_memory();
     let (app, origin, mut taps) = streaming(&guard, 3, None, "max-age=1");
     let mut asked = vec![tokio::spawn(ask(&app, get("/page")))];

@@ -1,4 +1,4 @@
-//! Unsafe methods, and what they make of what is stored (RFC 9111 §4.4).
+//! Unsafe methods and the stored responses that they invalidate (RFC 9111 §4.4).
 
 use crate::{
     kit::{ask, at_rest, get, on_each_store, over_redis, request, site},
@@ -11,10 +11,10 @@ use axum::{
     response::IntoResponse,
     routing::any,
 };
-use stampede_guard::{CacheVerdict, StampedeGuard};
+use stampede_guard::{CacheStatus, StampedeGuard};
 
-/// A site whose safe methods are counted; what others ask for is answered at once, with the status and the `Location`s
-/// that the request says.
+/// Returns a site that counts safe requests. It answers other requests at once, with the status and the `Location`
+/// fields that the request names.
 fn site_with_changes(origin: &Origin) -> Router {
     let pages = site(origin, |request, n| format!("{} {n}", request.uri().path()));
     let handler = async |request: Request| {
@@ -30,14 +30,14 @@ fn site_with_changes(origin: &Origin) -> Router {
 }
 
 async fn stored(app: &Router, guard: &StampedeGuard, method: Method, path: &str) -> bool {
-    let hit = ask(app, request(method, path, &[])).await.verdict() == CacheVerdict::Hit;
+    let hit = ask(app, request(method, path, &[])).await.cache_status() == CacheStatus::Hit;
     at_rest(guard).await;
     hit
 }
 
-/// With the answer's status not looked at, the third row fails.
+/// Fails in the third row if the status of the response is ignored.
 #[tokio::test]
-async fn a_change_that_succeeds_drops_what_is_stored_and_one_that_fails_does_not() {
+async fn an_unsafe_request_invalidates_only_if_it_succeeds() {
     for guard in on_each_store("changes") {
         let (origin, n) = (Origin::new(), 0);
         let app = site_with_changes(&origin).layer(guard.clone());
@@ -51,18 +51,22 @@ async fn a_change_that_succeeds_drops_what_is_stored_and_one_that_fails_does_not
                     assert!(stored(&app, &guard, class.clone(), &path).await);
                     let method = Method::from_bytes(method.as_bytes()).expect("a method");
                     let change = ask(&app, request(method, &path, &[("x-status", status)])).await;
-                    assert_eq!((change.status.to_string(), change.verdict()), (status.into(), CacheVerdict::Bypassed));
+                    assert_eq!(
+                        (change.status.to_string(), change.cache_status()),
+                        (status.into(), CacheStatus::Bypass)
+                    );
                     assert_eq!(stored(&app, &guard, class, &path).await, !drops, "{path}");
                 }
             }
         }
-        assert!(!stored(&app, &guard, Method::GET, "/0/POST/200/GET?query").await, "what was never asked for");
+        assert!(!stored(&app, &guard, Method::GET, "/0/POST/200/GET?query").await, "this URL was never requested");
     }
 }
 
-/// Nobody speaks for another origin. What is sent over TLS and what is not is one origin to a server that sees neither.
+/// A response may invalidate URLs of its own origin only. A server that sees no scheme takes requests with and without
+/// TLS for one origin.
 #[tokio::test]
-async fn a_change_drops_what_its_answer_names_within_its_origin() {
+async fn an_unsafe_request_invalidates_locations_of_its_origin() {
     for guard in on_each_store("changes-locations") {
         let origin = Origin::new();
         let app = site_with_changes(&origin).layer(guard.clone());
@@ -87,9 +91,9 @@ async fn a_change_drops_what_its_answer_names_within_its_origin() {
     }
 }
 
-/// What was asked for before the change may be from before it.
+/// A fetch that began before the change may return the state before it.
 #[tokio::test]
-async fn what_is_under_way_when_a_change_succeeds_does_not_land() {
+async fn a_fetch_under_way_is_not_stored_after_an_unsafe_request() {
     for (status, lands) in [("200", false), ("409", true)] {
         for guard in on_each_store(&format!("changes-under-way-{status}")) {
             let origin = Origin::gated();
@@ -98,16 +102,16 @@ async fn what_is_under_way_when_a_change_succeeds_does_not_land() {
             origin.arrived(1).await;
             ask(&app, request(Method::PUT, "/page", &[("x-status", status)])).await;
             origin.open();
-            assert_eq!(before.await.expect("no panic").text(), "/page 1", "for whoever asked before");
+            assert_eq!(before.await.expect("no panic").text(), "/page 1", "for the earlier request");
             at_rest(&guard).await;
             assert_eq!(stored(&app, &guard, Method::GET, "/page").await, lands, "{status}");
         }
     }
 }
 
-/// Whoever asks after the change does not join what began before it, in no process.
+/// A request after the change joins no fetch that began before it, in any process.
 #[tokio::test]
-async fn who_asks_after_a_change_waits_for_nothing_from_before_it() {
+async fn a_request_after_an_unsafe_request_joins_no_older_fetch() {
     let guards = [over_redis("changes-fleet"), over_redis("changes-fleet")];
     let origin = Origin::gated();
     let [one, two] = guards.clone().map(|guard| site_with_changes(&origin).layer(guard));

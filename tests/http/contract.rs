@@ -1,4 +1,4 @@
-//! The tower contract: readiness, clones, callers that go away, extensions.
+//! The tower contract: readiness, clones, dropped callers, extensions.
 
 use crate::{
     kit::{Answer, ask, at_rest, get, get_with, in_time, is_pending, on_each_store, site, waiting},
@@ -12,7 +12,7 @@ use axum::{
     routing::get as on_get,
 };
 use futures_util::future::BoxFuture;
-use stampede_guard::{CacheVerdict, StampedeGuard};
+use stampede_guard::{CacheStatus, StampedeGuard};
 use std::{
     convert::Infallible,
     future::{Ready, ready},
@@ -23,7 +23,8 @@ use std::{
 };
 use tower::{Layer, Service, ServiceBuilder, ServiceExt};
 
-/// Ready only once it is told so, and then only the clone that was asked; whoever calls another one is at fault.
+/// A service that is ready only when the test says so, and only on the clone that was polled. Calling a clone that was
+/// not polled to readiness panics.
 struct Reluctant {
     state: Arc<Mutex<State>>,
     driven: bool,
@@ -44,7 +45,7 @@ impl Reluctant {
 }
 
 fn set_ready(state: &Mutex<State>, ready: bool) {
-    let mut state = state.lock().expect("nobody panics");
+    let mut state = state.lock().expect("no panic");
     state.ready = ready;
     state.waiting.drain(..).for_each(Waker::wake);
 }
@@ -61,7 +62,7 @@ impl Service<Request> for Reluctant {
     type Future = Ready<Result<Response<Body>, Infallible>>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        let mut state = self.state.lock().expect("nobody panics");
+        let mut state = self.state.lock().expect("no panic");
         if !state.ready {
             state.waiting.push(cx.waker().clone());
             return Poll::Pending;
@@ -72,15 +73,15 @@ impl Service<Request> for Reluctant {
 
     fn call(&mut self, _: Request) -> Self::Future {
         assert!(take(&mut self.driven), "this very clone was not driven ready");
-        let mut state = self.state.lock().expect("nobody panics");
+        let mut state = self.state.lock().expect("no panic");
         state.calls += 1;
         ready(Ok(Response::new(state.calls.to_string().into())))
     }
 }
 
-/// With the readiness of the inner service handed on, the hit waits for the origin.
+/// Fails if the readiness of the inner service is passed on: the hit then waits for the origin.
 #[tokio::test]
-async fn it_is_ready_although_the_inner_service_is_not() {
+async fn poll_ready_is_ready_although_the_inner_service_is_not() {
     let (inner, state) = Reluctant::new();
     let guard = StampedeGuard::in_memory();
     let mut service = guard.layer(inner);
@@ -93,7 +94,7 @@ async fn it_is_ready_although_the_inner_service_is_not() {
     set_ready(&state, false);
     in_time("readiness", service.ready()).await.expect("it is always ready");
     let hit = service.call(get("/page")).await.expect("an answer");
-    assert_eq!(Answer::of(hit).await.verdict(), CacheVerdict::Hit);
+    assert_eq!(Answer::of(hit).await.cache_status(), CacheStatus::Hit);
     let mut other: BoxFuture<'_, _> = ask(&service, get("/other"));
     assert!(is_pending(&mut other).await);
     set_ready(&state, true);
@@ -101,9 +102,9 @@ async fn it_is_ready_although_the_inner_service_is_not() {
     at_rest(&guard).await;
 }
 
-/// Leaders, callers under a pass marker, and what bypasses: each drives the clone that it calls.
+/// Leaders, callers under a hit-for-pass marker, and bypassing requests: each drives the clone that it calls.
 #[tokio::test]
-async fn whoever_calls_drives_a_clone_of_its_own() {
+async fn each_call_drives_its_own_clone_ready() {
     for guard in on_each_store("own-clone") {
         let (inner, state) = Reluctant::new();
         set_ready(&state, true);
@@ -112,12 +113,13 @@ async fn whoever_calls_drives_a_clone_of_its_own() {
             ask(&service, get(path)).await;
         }
         ask(&service, get_with("/a", &[("cookie", "a=b")])).await;
-        assert_eq!(state.lock().expect("nobody panics").calls, 3);
+        assert_eq!(state.lock().expect("no panic").calls, 3);
         at_rest(&guard).await;
     }
 }
 
-/// A limit of one call at a time: hits do not queue for it, and nobody holds its permit without calling.
+/// With a limit of one call at a time, hits do not queue for the permit, and no request holds the permit without
+/// calling.
 #[tokio::test]
 async fn a_saturated_origin_does_not_keep_hits_waiting() {
     let (guard, origin) = (StampedeGuard::in_memory(), Origin::gated());
@@ -128,16 +130,16 @@ async fn a_saturated_origin_does_not_keep_hits_waiting() {
     at_rest(&guard).await;
     let slow = waiting(&service, 3, |i| get(&format!("/slow/{i}"))).await;
     origin.arrived(2).await;
-    assert_eq!(ask(&service, get("/page")).await.verdict(), CacheVerdict::Hit);
+    assert_eq!(ask(&service, get("/page")).await.cache_status(), CacheStatus::Hit);
     assert_eq!((origin.running(), origin.calls()), (1, 2));
     origin.open();
     assert_eq!(slow.answers().await.len(), 3);
     at_rest(&guard).await;
 }
 
-/// With the fetch run by its caller and not by a task, the others make a call each in turn.
+/// Fails if the caller and not a task runs the fetch: the waiters then call the origin in turn.
 #[tokio::test]
-async fn a_leader_whose_caller_goes_away_answers_those_who_wait() {
+async fn a_leader_whose_caller_is_dropped_answers_its_waiters() {
     let (guard, origin) = (StampedeGuard::in_memory(), Origin::gated());
     let app = site(&origin, |_, n| n.to_string()).layer(guard.clone());
     let mut asked = waiting(&app, 20, |_| get("/page")).await;
@@ -150,7 +152,7 @@ async fn a_leader_whose_caller_goes_away_answers_those_who_wait() {
 }
 
 #[tokio::test]
-async fn a_call_whose_only_caller_goes_away_is_stored() {
+async fn a_response_whose_only_caller_is_dropped_is_stored() {
     for guard in on_each_store("only-caller") {
         let origin = Origin::gated();
         let app = site(&origin, |_, n| n.to_string()).layer(guard.clone());
@@ -161,17 +163,17 @@ async fn a_call_whose_only_caller_goes_away_is_stored() {
         origin.open();
         at_rest(&guard).await;
         let hit = ask(&app, get("/page")).await;
-        assert_eq!((hit.text(), hit.verdict(), origin.calls()), ("1", CacheVerdict::Hit, 1));
+        assert_eq!((hit.text(), hit.cache_status(), origin.calls()), ("1", CacheStatus::Hit, 1));
     }
 }
 
-/// Callers that go away at every stage of their request leave nothing behind.
+/// Callers are dropped at every stage of their request.
 #[tokio::test(flavor = "multi_thread")]
-async fn callers_that_go_away_at_any_time_leave_nothing_behind() {
+async fn callers_dropped_at_any_time_leave_no_flight() {
     for guard in on_each_store("any-time") {
         let origin = Origin::new();
         let app = site(&origin, |_, n| ([("cache-control", "no-store")], n.to_string()));
-        let app = app.layer(guard.clone().pass_for(Duration::ZERO));
+        let app = app.layer(guard.clone().uncacheable_ttl(Duration::ZERO));
         let pages = herd(200, |i| {
             let answer = ask(&app, get(&format!("/page/{}", i % 3)));
             async move { tokio::time::timeout(Duration::from_micros(i as u64 * 20), answer).await.is_ok() }
@@ -199,7 +201,7 @@ async fn extensions_reach_the_call_of_the_leader() {
 }
 
 #[tokio::test]
-async fn it_may_sit_under_a_buffer_a_timeout_and_a_limit() {
+async fn the_layer_works_under_a_buffer_a_timeout_and_a_limit() {
     let (guard, origin) = (StampedeGuard::in_memory(), Origin::gated());
     let service = ServiceBuilder::new()
         .buffer(64)
@@ -210,7 +212,7 @@ async fn it_may_sit_under_a_buffer_a_timeout_and_a_limit() {
     let asked = tokio::spawn(async move { herd(50, |_| ask(&service, get("/page"))).await });
     origin.arrived(1).await;
     origin.open();
-    let answers = in_time("the herd", asked).await.expect("nobody panics");
+    let answers = in_time("the herd", asked).await.expect("no panic");
     assert!(answers.iter().all(|answer| answer.text() == "1"));
     assert_eq!(origin.calls(), 1);
     at_rest(&guard).await;

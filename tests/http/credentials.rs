@@ -1,4 +1,4 @@
-//! Requests that say who asks (RFC 9111 §3.5), and what they may share.
+//! Requests with credentials (RFC 9111 §3.5), and the responses that they may share.
 
 use crate::{
     kit::{Answer, ask, at_rest, get, get_with, on_each_store, site, waiting},
@@ -11,10 +11,10 @@ use axum::{
     http::StatusCode,
     response::{IntoResponse, Response},
 };
-use stampede_guard::{CacheVerdict, StampedeGuard};
+use stampede_guard::{CacheStatus, StampedeGuard};
 use std::time::Duration;
 
-/// What is for strangers is for everybody, what is for users says so.
+/// Returns a site that allows anonymous responses to be stored, and marks responses to users as private.
 fn personal(origin: &Origin) -> Router {
     site(origin, |request, n| -> Response {
         match field(request, "cookie") {
@@ -28,12 +28,12 @@ fn user(i: usize) -> Request {
     get_with("/page", &[("cookie", &format!("user={i}"))])
 }
 
-fn verdicts(answers: &[Answer], verdict: CacheVerdict) -> usize {
-    answers.iter().filter(|answer| answer.verdict() == verdict).count()
+fn count_by_status(answers: &[Answer], cache_status: CacheStatus) -> usize {
+    answers.iter().filter(|answer| answer.cache_status() == cache_status).count()
 }
 
 #[tokio::test]
-async fn a_herd_of_users_shares_what_is_public() {
+async fn a_herd_of_users_shares_a_public_response() {
     for control in ["public", "s-maxage=60", "public, no-cache=\"x-none\", s-maxage=60"] {
         let (guard, origin) = (StampedeGuard::in_memory(), Origin::gated());
         let fields = [("cache-control", control), ("etag", "\"a\"")];
@@ -42,12 +42,13 @@ async fn a_herd_of_users_shares_what_is_public() {
         origin.open();
         let answers = asked.answers().await;
         assert!(answers.iter().all(|answer| answer.text() == "1"), "{control}");
-        assert_eq!((origin.calls(), verdicts(&answers, CacheVerdict::Coalesced)), (1, 19), "{control}");
+        assert_eq!((origin.calls(), count_by_status(&answers, CacheStatus::Coalesced)), (1, 19), "{control}");
         at_rest(&guard).await;
     }
 }
 
-/// What two users and strangers cost who ask twice each, in this order: with a `Cookie`, with an `Authorization`.
+/// Origin calls for two users and an anonymous client with two requests each: `Cache-Control`, calls with `Cookie` as
+/// the credential, calls with `Authorization`.
 const SHARED: &[(&str, usize, usize)] = &[
     ("", 5, 5),
     ("max-age=60", 5, 5),
@@ -62,9 +63,9 @@ const SHARED: &[(&str, usize, usize)] = &[
     ("s-maxage=60, private=\"x-field\"", 6, 6),
 ];
 
-/// With `admits` always true, users get the pages of others.
+/// Fails if `admits` is always true: users then get the pages of other users.
 #[tokio::test]
-async fn what_users_get_is_for_others_only_where_it_says_so() {
+async fn responses_to_users_are_shared_only_if_they_allow_it() {
     for (credential, column) in [("cookie", 0), ("authorization", 1)] {
         for &(control, cookie, authorization) in SHARED {
             for guard in on_each_store(&format!("credentials {credential} {control}")) {
@@ -87,10 +88,11 @@ async fn what_users_get_is_for_others_only_where_it_says_so() {
     }
 }
 
-/// The first of them holds the others up, as nobody knows yet. The marker that it leaves is for those with credentials:
-/// with its class not looked at, each stranger makes a call of its own.
+/// The first user's request holds up the other users, because nothing is known of the page yet. The hit-for-pass marker
+/// applies to requests with credentials only. Fails if its audience is ignored: each anonymous request then makes a
+/// call of its own.
 #[tokio::test]
-async fn what_is_private_costs_users_one_call_each_and_strangers_one_for_all() {
+async fn private_pages_cost_each_user_a_call_and_anonymous_one() {
     let (guard, origin) = (StampedeGuard::in_memory(), Origin::gated());
     let app = personal(&origin).layer(guard.clone());
     for (before, at_once) in [(1, 19), (20, 20)] {
@@ -116,12 +118,12 @@ async fn what_is_private_costs_users_one_call_each_and_strangers_one_for_all() {
     assert!(answers.iter().all(|answer| answer.text() == "a stranger 41"));
     assert_eq!(origin.calls(), 41);
     at_rest(&guard).await;
-    assert_eq!(ask(&app, user(7)).await.text(), "user=7 42", "what is for strangers is not for users");
-    assert_eq!(ask(&app, get("/page")).await.verdict(), CacheVerdict::Hit, "and stays");
+    assert_eq!(ask(&app, user(7)).await.text(), "user=7 42", "the anonymous response is not for users");
+    assert_eq!(ask(&app, get("/page")).await.cache_status(), CacheStatus::Hit, "the anonymous response stays stored");
 }
 
 #[tokio::test]
-async fn strangers_who_wait_for_a_user_share_a_call_of_their_own() {
+async fn anonymous_waiters_of_a_user_share_one_call() {
     let (guard, origin) = (StampedeGuard::in_memory(), Origin::gated());
     let app = personal(&origin).layer(guard.clone());
     let asked = waiting(&app, 12, |i| if i % 4 == 0 { user(i) } else { get("/page") }).await;
@@ -129,7 +131,7 @@ async fn strangers_who_wait_for_a_user_share_a_call_of_their_own() {
         origin.arrived(1).await;
         origin.release(1);
         origin.arrived(4).await;
-        assert_eq!(origin.running(), 3, "two users, and one of nine strangers");
+        assert_eq!(origin.running(), 3, "two users, and one of nine anonymous requests");
         origin.open();
     };
     let (answers, ()) = tokio::join!(asked.answers(), released);
@@ -142,7 +144,7 @@ async fn strangers_who_wait_for_a_user_share_a_call_of_their_own() {
 }
 
 #[tokio::test]
-async fn users_who_wait_for_a_stranger_ask_at_once_when_it_is_answered() {
+async fn users_waiting_for_an_anonymous_leader_fetch_at_once() {
     let (guard, origin) = (StampedeGuard::in_memory(), Origin::gated());
     let app = personal(&origin).layer(guard.clone());
     let asked = waiting(&app, 10, |i| if i == 0 { get("/page") } else { user(i) }).await;
@@ -158,11 +160,11 @@ async fn users_who_wait_for_a_stranger_ask_at_once_when_it_is_answered() {
         assert!(answer.text().starts_with(&format!("user={i} ")), "{}", answer.text());
     }
     at_rest(&guard).await;
-    assert_eq!(ask(&app, get("/page")).await.verdict(), CacheVerdict::Hit);
+    assert_eq!(ask(&app, get("/page")).await.cache_status(), CacheStatus::Hit);
 }
 
 #[tokio::test]
-async fn what_becomes_public_is_shared_from_then_on() {
+async fn a_response_that_becomes_public_is_shared() {
     for guard in on_each_store("credentials-promoted") {
         let origin = Origin::new();
         let app = site(&origin, |_, n| {
@@ -174,15 +176,16 @@ async fn what_becomes_public_is_shared_from_then_on() {
             assert_eq!(ask(&app, user(i)).await.text(), n);
             at_rest(&guard).await;
         }
-        assert_eq!(ask(&app, get("/page")).await.verdict(), CacheVerdict::Hit, "strangers have it too");
+        assert_eq!(ask(&app, get("/page")).await.cache_status(), CacheStatus::Hit, "anonymous clients get it too");
     }
 }
 
-/// An error page may name its user, and it may be the user at whom the origin has failed: strangers ask for themselves.
+/// An error page may name its user, and the cause of the failure may be that user. So anonymous clients make their own
+/// request.
 #[tokio::test]
-async fn of_a_users_server_error_others_get_the_status_alone() {
+async fn waiters_get_only_the_status_of_a_users_server_error() {
     for (control, shown) in [("", ""), ("max-age=60", ""), ("public", "down for user=0")] {
-        let (guard, origin) = (StampedeGuard::in_memory().tombstone(Duration::from_secs(60)), Origin::gated());
+        let (guard, origin) = (StampedeGuard::in_memory().failure_ttl(Duration::from_secs(60)), Origin::gated());
         let app = site(&origin, move |request, _| {
             let fields =
                 [("cache-control", control), ("x-user", field(request, "cookie"))].map(|(k, v)| (k, v.to_owned()));
@@ -201,20 +204,20 @@ async fn of_a_users_server_error_others_get_the_status_alone() {
         assert_eq!((answers[9].status, answers[9].text()), (503, strangers), "{control}");
         assert_eq!(origin.calls(), calls, "{control}");
         at_rest(&guard).await;
-        assert_eq!(ask(&app, user(3)).await.verdict(), CacheVerdict::Refused, "{control}");
+        assert_eq!(ask(&app, user(3)).await.cache_status(), CacheStatus::Rejected, "{control}");
     }
 }
 
-/// With a tombstone, one broken session takes the page from everybody.
+/// With a failure marker, one broken session would take the page from all clients.
 #[tokio::test]
-async fn a_users_server_error_holds_nobody_off() {
-    for guard in on_each_store("credentials-tombstone") {
+async fn a_users_server_error_leaves_no_failure_marker() {
+    for guard in on_each_store("credentials-failure-marker") {
         let origin = Origin::new();
         let app = site(&origin, |request, n| match field(request, "cookie") {
             "user=0" => (StatusCode::INTERNAL_SERVER_ERROR, String::new()),
             _ => (StatusCode::OK, n.to_string()),
         });
-        let app = app.layer(guard.clone().tombstone(Duration::from_secs(60)));
+        let app = app.layer(guard.clone().failure_ttl(Duration::from_secs(60)));
         for (request, status) in [(user(0), 500), (user(1), 200), (user(0), 500), (get("/page"), 200)] {
             assert_eq!(ask(&app, request).await.status, status);
             at_rest(&guard).await;
@@ -222,9 +225,9 @@ async fn a_users_server_error_holds_nobody_off() {
     }
 }
 
-/// As frameworks write it that have sessions.
+/// Frameworks with sessions send this `Vary`.
 #[tokio::test]
-async fn what_varies_by_cookie_and_says_no_more_is_shared_by_strangers_alone() {
+async fn a_response_with_only_vary_cookie_is_not_shared_by_users() {
     for guard in on_each_store("credentials-vary") {
         let origin = Origin::new();
         let app = site(&origin, |request, n| ([("vary", "cookie")], format!("{} {n}", field(request, "cookie"))));
@@ -238,7 +241,7 @@ async fn what_varies_by_cookie_and_says_no_more_is_shared_by_strangers_alone() {
 }
 
 #[tokio::test]
-async fn a_user_who_only_wants_what_is_stored_does_not_get_what_is_for_strangers() {
+async fn only_if_cached_from_a_user_misses_the_anonymous_page() {
     for guard in on_each_store("credentials-only-if-cached") {
         let origin = Origin::new();
         let app = personal(&origin).layer(guard.clone());

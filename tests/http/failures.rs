@@ -1,4 +1,4 @@
-//! Failures: shared with those who wait, held off by a tombstone, forgiven by a stale answer, stored never.
+//! Failures: shared with waiters, held off by a failure marker, replaced by a stale response, never stored.
 
 use crate::{
     kit::{Answer, ask, at_rest, get, get_with, on_each_store, over_redis, site, taps, waiting},
@@ -10,7 +10,7 @@ use axum::{
     http::{Response, StatusCode},
 };
 use http_body_util::BodyExt;
-use stampede_guard::{CacheVerdict, Outage, Policy, StampedeGuard, http::Deadline};
+use stampede_guard::{CacheStatus, Policy, StampedeGuard, StoreFailure, http::Deadline};
 use std::{
     io,
     sync::{
@@ -26,20 +26,20 @@ fn down(n: usize) -> (StatusCode, [(&'static str, String); 1], &'static str) {
     (StatusCode::SERVICE_UNAVAILABLE, [("x-call", n.to_string())], "down for a while")
 }
 
-/// Good at first, then down.
+/// Returns a good response on the first call, and a 503 afterwards.
 fn good_then_down(n: usize) -> axum::response::Response {
     use axum::response::IntoResponse;
     if n == 1 { "good".into_response() } else { down(n).into_response() }
 }
 
-/// Stale from the beginning, but good enough if there is nothing better.
+/// Returns a policy whose responses are stale at once, but may replace a failure for 60 s.
 fn forgiving() -> Policy {
     Policy::fresh_for(Duration::ZERO).stale_if_error(Duration::from_secs(60))
 }
 
-/// With `Shared::Failure` taken for `Shared::Nobody`, there are 50 calls.
+/// Fails if `Storable::ServerError` is taken for `Storable::Private`: there are then 50 calls.
 #[tokio::test]
-async fn a_server_error_is_shared_with_those_who_wait() {
+async fn a_server_error_is_shared_with_waiters() {
     let (guard, origin) = (StampedeGuard::in_memory(), Origin::gated());
     let app = site(&origin, |_, n| down(n)).layer(guard.clone());
     let asked = waiting(&app, 50, |_| get("/page")).await;
@@ -48,13 +48,13 @@ async fn a_server_error_is_shared_with_those_who_wait() {
     for answer in &answers {
         assert_eq!((answer.status, answer.header("x-call"), answer.text()), (503, "1", "down for a while"));
     }
-    assert_eq!(answers[0].verdict(), CacheVerdict::Filled);
-    assert!(answers[1..].iter().all(|answer| answer.verdict() == CacheVerdict::Coalesced));
+    assert_eq!(answers[0].cache_status(), CacheStatus::Miss);
+    assert!(answers[1..].iter().all(|answer| answer.cache_status() == CacheStatus::Coalesced));
     assert_eq!(origin.calls(), 1);
     at_rest(&guard).await;
 }
 
-/// Error pages are often marked `no-store`, or set a cookie: nobody else gets them, but everybody hears that it fails.
+/// Error pages are often marked `no-store`, or set a cookie. Waiters do not get the page, but learn of the failure.
 #[tokio::test]
 async fn a_private_server_error_spares_the_origin_and_stays_private() {
     let (guard, origin) = (StampedeGuard::in_memory(), Origin::gated());
@@ -73,12 +73,12 @@ async fn a_private_server_error_spares_the_origin_and_stays_private() {
     }
     assert_eq!(origin.calls(), 1);
     at_rest(&guard).await;
-    assert!(ask(&app, get("/page")).await.headers.contains_key("retry-after"), "a tombstone");
+    assert!(ask(&app, get("/page")).await.headers.contains_key("retry-after"), "a failure marker");
     assert_eq!(origin.calls(), 1);
 }
 
 #[tokio::test]
-async fn those_who_wait_get_a_server_error_of_unknown_length_without_its_body() {
+async fn waiters_get_a_server_error_of_unknown_length_without_body() {
     let (guard, origin) = (StampedeGuard::in_memory(), Origin::gated());
     let (taps, bodies) = taps(1, None);
     let respond = move |_: &Request, _| (StatusCode::BAD_GATEWAY, [("x-why", "db"), ("content-type", "x/y")], bodies());
@@ -98,30 +98,30 @@ async fn those_who_wait_get_a_server_error_of_unknown_length_without_its_body() 
     at_rest(&guard).await;
 }
 
-/// Without the tombstone each of them asks the origin again.
+/// Fails if there is no failure marker: each of these requests then calls the origin again.
 #[tokio::test(start_paused = true)]
-async fn a_tombstone_holds_the_next_ones_off_until_it_has_passed() {
-    let (guard, origin) = (StampedeGuard::in_memory().tombstone(Duration::from_secs(2)), Origin::new());
+async fn a_failure_marker_holds_off_requests_until_it_expires() {
+    let (guard, origin) = (StampedeGuard::in_memory().failure_ttl(Duration::from_secs(2)), Origin::new());
     let app = site(&origin, |_, n| down(n)).layer(guard.clone());
-    assert_eq!(ask(&app, get("/page")).await.verdict(), CacheVerdict::Filled);
+    assert_eq!(ask(&app, get("/page")).await.cache_status(), CacheStatus::Miss);
     at_rest(&guard).await;
     for _ in 0..3 {
         let answer = ask(&app, get("/page")).await;
         assert_eq!((answer.status, answer.header("retry-after"), answer.text()), (503, "2", ""));
-        assert_eq!((answer.verdict(), answer.header("cache-control")), (CacheVerdict::Refused, "no-store"));
+        assert_eq!((answer.cache_status(), answer.header("cache-control")), (CacheStatus::Rejected, "no-store"));
     }
-    assert_eq!(origin.calls(), 1, "it is left alone");
+    assert_eq!(origin.calls(), 1, "the origin is spared");
 
     time::advance(Duration::from_millis(2001)).await;
     let again = ask(&app, get("/page")).await;
-    assert_eq!((again.verdict(), again.header("x-call")), (CacheVerdict::Filled, "2"));
+    assert_eq!((again.cache_status(), again.header("x-call")), (CacheStatus::Miss, "2"));
     at_rest(&guard).await;
-    assert_eq!(ask(&app, get("/page")).await.header("retry-after"), "4", "it doubles");
+    assert_eq!(ask(&app, get("/page")).await.header("retry-after"), "4", "the time doubles");
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_a_tombstone_the_next_one_asks_again() {
-    let (guard, origin) = (StampedeGuard::in_memory().tombstone(Duration::ZERO), Origin::new());
+async fn without_a_failure_marker_each_request_calls_the_origin() {
+    let (guard, origin) = (StampedeGuard::in_memory().failure_ttl(Duration::ZERO), Origin::new());
     let app = site(&origin, |_, n| down(n)).layer(guard.clone());
     for n in ["1", "2", "3"] {
         assert_eq!(ask(&app, get("/page")).await.header("x-call"), n);
@@ -130,11 +130,11 @@ async fn without_a_tombstone_the_next_one_asks_again() {
 }
 
 #[tokio::test]
-async fn a_tombstone_holds_off_other_processes() {
-    let guards = [over_redis("tombstone"), over_redis("tombstone")];
+async fn a_failure_marker_holds_off_other_processes() {
+    let guards = [over_redis("failure-marker"), over_redis("failure-marker")];
     let origin = Origin::new();
     let respond = |request: &Request, n| {
-        assert!(!request.uri().path().contains("panic"), "as the test wants it");
+        assert!(!request.uri().path().contains("panic"), "planned by the test");
         down(n)
     };
     let [one, two] = guards.clone().map(|guard| site(&origin, respond).layer(guard));
@@ -143,29 +143,29 @@ async fn a_tombstone_holds_off_other_processes() {
         at_rest(&guards[0]).await;
         let answer = ask(&two, get(path)).await;
         assert_eq!((answer.status, answer.header("retry-after")), (second, "1"), "{path}");
-        assert_eq!(answer.verdict(), CacheVerdict::Refused);
+        assert_eq!(answer.cache_status(), CacheStatus::Rejected);
     }
     assert_eq!(origin.calls(), 2, "one for each page");
     at_rest(&guards[1]).await;
 }
 
 #[tokio::test]
-async fn after_the_tombstone_another_process_asks_the_origin() {
-    let short = || over_redis("tombstone-ends").tombstone(Duration::from_millis(30));
+async fn another_process_retries_after_the_failure_marker() {
+    let short = || over_redis("failure-marker-ends").failure_ttl(Duration::from_millis(30));
     let (guards, origin) = ([short(), short()], Origin::new());
     let respond = |_: &Request, n| if n == 1 { Err(down(n)) } else { Ok("up again") };
     let [one, two] = guards.clone().map(|guard| site(&origin, respond).layer(guard));
     assert_eq!(ask(&one, get("/page")).await.status, 503);
-    eventually("the other one is let through", async || ask(&two, get("/page")).await.text() == "up again").await;
+    eventually("the other process is let through", async || ask(&two, get("/page")).await.text() == "up again").await;
     assert_eq!(ask(&one, get("/page")).await.text(), "up again");
     assert_eq!(origin.calls(), 2);
     at_rest(&guards[0]).await;
     at_rest(&guards[1]).await;
 }
 
-/// With `forgives` always false, everybody gets the error.
+/// Fails if `allows_stale_on_error` is always false: all callers then get the error.
 #[tokio::test(start_paused = true)]
-async fn a_stale_answer_stands_in_for_a_server_error() {
+async fn a_stale_response_replaces_a_server_error() {
     let (guard, origin) = (StampedeGuard::in_memory().policy(forgiving()), Origin::gated());
     let app = site(&origin, |_, n| good_then_down(n)).layer(guard.clone());
     origin.release(1);
@@ -176,21 +176,21 @@ async fn a_stale_answer_stands_in_for_a_server_error() {
     let asked = waiting(&app, 20, |_| get("/page")).await;
     origin.open();
     for answer in asked.answers().await {
-        assert_eq!((answer.status, answer.text(), answer.verdict()), (200, "good", CacheVerdict::Stale));
+        assert_eq!((answer.status, answer.text(), answer.cache_status()), (200, "good", CacheStatus::Stale));
         assert_eq!((answer.header("age"), answer.header("cache-status")), ("5", "stampede-guard; hit; ttl=-5"));
     }
     assert_eq!(origin.calls(), 2);
     at_rest(&guard).await;
 
     let held_off = ask(&app, get("/page")).await;
-    assert_eq!((held_off.text(), held_off.verdict()), ("good", CacheVerdict::Stale), "the tombstone is no worse");
+    assert_eq!((held_off.text(), held_off.cache_status()), ("good", CacheStatus::Stale), "under the marker too");
     time::advance(Duration::from_secs(60)).await;
-    assert_eq!(ask(&app, get("/page")).await.status, 503, "not for ever");
+    assert_eq!(ask(&app, get("/page")).await.status, 503, "the stale window has ended");
     at_rest(&guard).await;
 }
 
 #[tokio::test]
-async fn a_stale_answer_stands_in_over_redis_as_well() {
+async fn a_stale_response_replaces_a_server_error_over_redis() {
     let guards = [over_redis("stale"), over_redis("stale")].map(|guard| guard.policy(forgiving()));
     let origin = Origin::new();
     let [one, two] = guards.clone().map(|guard| site(&origin, |_, n| good_then_down(n)).layer(guard));
@@ -198,15 +198,15 @@ async fn a_stale_answer_stands_in_over_redis_as_well() {
     at_rest(&guards[0]).await;
     for app in [&two, &one, &two] {
         let answer = ask(app, get("/page")).await;
-        assert_eq!((answer.status, answer.text(), answer.verdict()), (200, "good", CacheVerdict::Stale));
+        assert_eq!((answer.status, answer.text(), answer.cache_status()), (200, "good", CacheStatus::Stale));
     }
-    assert_eq!(origin.calls(), 2, "the first failure keeps the others off");
+    assert_eq!(origin.calls(), 2, "the failure marker holds off the other requests");
     at_rest(&guards[1]).await;
 }
 
-/// RFC 9111 §4.2.4: `must-revalidate` and `s-maxage` forbid it.
+/// RFC 9111 §4.2.4: `must-revalidate` and `s-maxage` forbid stale use.
 #[tokio::test(start_paused = true)]
-async fn an_answer_that_forbids_it_is_not_served_stale() {
+async fn a_response_that_forbids_stale_use_is_not_served_stale() {
     for control in ["max-age=1, must-revalidate", "s-maxage=1"] {
         let (guard, origin) = (StampedeGuard::in_memory().policy(forgiving()), Origin::new());
         let respond =
@@ -220,8 +220,8 @@ async fn an_answer_that_forbids_it_is_not_served_stale() {
     }
 }
 
-/// An invalidation during the call takes the lease, and then nothing vouches for the stale answer. Seen to fail with a
-/// broken body: the engine did not drive the end of an answer whose lease was lost.
+/// An invalidation during the call takes the lease, and then the stale response must not be used. Seen to fail with a
+/// broken body: the engine did not read a response to its end after the lease was lost.
 #[tokio::test]
 async fn a_server_error_whose_lease_was_lost_is_whole() {
     let guard = StampedeGuard::in_memory().policy(forgiving());
@@ -241,7 +241,7 @@ async fn a_server_error_whose_lease_was_lost_is_whole() {
     at_rest(&guard).await;
 }
 
-/// A service that counts its calls and fails from the second one on, or from the first.
+/// Returns a service that counts its calls and fails after the first `good` ones.
 fn failing(
     calls: &Arc<AtomicUsize>,
     good: usize,
@@ -254,7 +254,7 @@ fn failing(
 }
 
 #[tokio::test]
-async fn a_services_error_reaches_its_own_caller_and_is_a_502_to_those_who_wait() {
+async fn a_service_error_reaches_its_caller_and_waiters_get_a_502() {
     for guard in on_each_store("service-error") {
         let calls = Arc::default();
         let service = guard.layer(failing(&calls, 0));
@@ -263,7 +263,7 @@ async fn a_services_error_reaches_its_own_caller_and_is_a_502_to_those_who_wait(
         let (leader, waiter) = if one.is_err() { (one, two) } else { (two, one) };
         assert_eq!(leader.expect_err("its own error").to_string(), "no route");
         let waiter = Answer::of(waiter.expect("a response")).await;
-        assert_eq!((waiter.status, waiter.verdict(), waiter.text()), (502, CacheVerdict::Refused, ""));
+        assert_eq!((waiter.status, waiter.cache_status(), waiter.text()), (502, CacheStatus::Rejected, ""));
         at_rest(&guard).await;
         let next = Answer::of(service.oneshot(get("/page")).await.expect("a response")).await;
         assert_eq!((next.status, next.header("retry-after")), (502, "1"));
@@ -273,51 +273,51 @@ async fn a_services_error_reaches_its_own_caller_and_is_a_502_to_those_who_wait(
 }
 
 #[tokio::test]
-async fn a_services_error_is_unchanged_for_requests_that_pass() {
+async fn a_service_error_is_unchanged_for_bypassing_requests() {
     let service = StampedeGuard::in_memory().layer(failing(&Arc::default(), 0));
     let error = service.oneshot(get_with("/page", &[("cookie", "a=b")])).await.expect_err("its own error");
     assert_eq!(error.to_string(), "no route");
 }
 
 #[tokio::test]
-async fn a_stale_answer_stands_in_for_a_services_error() {
+async fn a_stale_response_replaces_a_service_error() {
     for guard in on_each_store("stale-service-error").map(|guard| guard.policy(forgiving())) {
         let service = guard.layer(failing(&Arc::default(), 1));
-        for expected in [CacheVerdict::Filled, CacheVerdict::Stale, CacheVerdict::Stale] {
+        for expected in [CacheStatus::Miss, CacheStatus::Stale, CacheStatus::Stale] {
             let answer = Answer::of(service.clone().oneshot(get("/page")).await.expect("no error")).await;
-            assert_eq!((answer.status, answer.text(), answer.verdict()), (200, "good", expected));
+            assert_eq!((answer.status, answer.text(), answer.cache_status()), (200, "good", expected));
             at_rest(&guard).await;
         }
     }
 }
 
-/// With `catch_unwind` in the pilot left out, each of them calls, and panics, in turn.
+/// Fails without `catch_unwind` in the leader: each request then calls the origin and panics in turn.
 #[tokio::test]
-async fn a_panic_is_a_500_for_everybody() {
+async fn a_panic_is_a_500_for_leader_and_waiters() {
     let (guard, origin) = (StampedeGuard::in_memory(), Origin::gated());
-    let respond = |_: &Request, n: usize| assert_eq!(n, 0, "as the test wants it");
+    let respond = |_: &Request, n: usize| assert_eq!(n, 0, "planned by the test");
     let app = site(&origin, respond).layer(guard.clone());
     let asked = waiting(&app, 20, |_| get("/page")).await;
     origin.open();
     let answers = asked.answers().await;
-    assert!(answers.iter().all(|answer| answer.status == 500 && answer.verdict() == CacheVerdict::Refused));
+    assert!(answers.iter().all(|answer| answer.status == 500 && answer.cache_status() == CacheStatus::Rejected));
     assert_eq!(origin.calls(), 1);
     at_rest(&guard).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_that_takes_too_long_is_a_504_for_everybody() {
-    let guard = StampedeGuard::in_memory().max_fetch(Duration::from_secs(5));
+async fn a_fetch_timeout_is_a_504_for_leader_and_waiters() {
+    let guard = StampedeGuard::in_memory().fetch_timeout(Duration::from_secs(5));
     let origin = Origin::gated();
     let app = site(&origin, |_, n| n.to_string()).layer(guard.clone());
     let answers = waiting(&app, 20, |_| get("/page")).await.answers().await;
-    assert!(answers.iter().all(|answer| answer.status == 504 && answer.verdict() == CacheVerdict::Refused));
+    assert!(answers.iter().all(|answer| answer.status == 504 && answer.cache_status() == CacheStatus::Rejected));
     assert_eq!((origin.calls(), origin.running()), (1, 0), "it was aborted");
     at_rest(&guard).await;
 }
 
 #[tokio::test]
-async fn the_body_of_a_server_error_that_breaks_off_breaks_off_for_everybody() {
+async fn a_server_errors_body_breaks_off_for_waiters_too() {
     let (guard, origin) = (StampedeGuard::in_memory(), Origin::new());
     let (mut taps, bodies) = taps(1, Some(10));
     let app = site(&origin, move |_, _| (StatusCode::BAD_GATEWAY, bodies())).layer(guard.clone());
@@ -334,15 +334,18 @@ async fn the_body_of_a_server_error_that_breaks_off_breaks_off_for_everybody() {
     at_rest(&guard).await;
 }
 
-/// Refusals are responses that say when to come back.
+/// A rejection is a response that says when to retry.
 #[tokio::test]
-async fn what_is_refused_is_a_503_with_retry_after() {
+async fn a_rejection_is_a_503_with_retry_after() {
     let nobody = std::net::TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address");
     let redis = redis::Client::open(format!("redis://{nobody}")).expect("a client");
-    let (closed, origin) = (StampedeGuard::new(redis).outage(Outage::FailClosed), Origin::new());
+    let (closed, origin) = (StampedeGuard::new(redis).on_store_failure(StoreFailure::FailClosed), Origin::new());
     let app = site(&origin, |_, _| "page").layer(closed);
     let refused = ask(&app, get("/page")).await;
-    assert_eq!((refused.status, refused.header("retry-after"), refused.verdict()), (503, "1", CacheVerdict::Refused));
+    assert_eq!(
+        (refused.status, refused.header("retry-after"), refused.cache_status()),
+        (503, "1", CacheStatus::Rejected)
+    );
     assert_eq!(refused.header("cache-control"), "no-store");
     assert_eq!(origin.calls(), 0);
 
@@ -355,7 +358,7 @@ async fn what_is_refused_is_a_503_with_retry_after() {
     assert!(asked.answers().await.iter().all(|answer| answer.status == 200));
 }
 
-/// What a layer above knows of the client's time.
+/// An outer layer knows the time limit of the client.
 #[tokio::test(start_paused = true)]
 async fn a_request_is_answered_by_its_deadline() {
     let (guard, origin) = (StampedeGuard::in_memory(), Origin::gated());

@@ -1,24 +1,24 @@
-//! For how long an answer is used, and what is said of it.
+//! How long a response is reused, and the `Age` and `Cache-Status` fields that it gets.
 
 use crate::{
     kit::{Answer, ask, at_rest, get, get_with, on_each_store, over_redis, request, site, taps, waiting},
     support::{Origin, RedisServer},
 };
 use axum::{extract::Request, http::Method, response::AppendHeaders};
-use stampede_guard::{CacheVerdict, Policy, StampedeGuard};
+use stampede_guard::{CacheStatus, Policy, StampedeGuard};
 use std::time::Duration;
 use tokio::time;
 use tower::ServiceExt;
 
 const MS: Duration = Duration::from_millis(1);
 
-/// Fresh for that long where the answer itself is silent.
+/// Returns a guard whose default freshness is `span`, without jitter.
 fn fresh_for(span: Duration) -> StampedeGuard {
     StampedeGuard::in_memory().policy(Policy::fresh_for(span).jitter(0.0))
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answers_own_lifetime_wins_over_the_policy() {
+async fn a_responses_own_lifetime_overrides_the_policy() {
     let hour = Duration::from_secs(3600);
     for (control, policy, lifetime) in [
         ("max-age=2", hour, 2),
@@ -40,14 +40,14 @@ async fn an_answers_own_lifetime_wins_over_the_policy() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_age_with_which_an_answer_came_counts() {
+async fn the_age_from_upstream_counts_toward_the_lifetime() {
     let (guard, origin) = (fresh_for(MS), Origin::gated());
     let respond = |_: &Request, n: usize| ([("cache-control", "max-age=60"), ("age", "50")], n.to_string());
     let app = site(&origin, respond).layer(guard.clone());
     let asked = waiting(&app, 3, |_| get("/page")).await;
     origin.open();
     for answer in asked.answers().await {
-        assert_eq!((answer.text(), answer.header("age")), ("1", "50"), "{:?}", answer.verdict());
+        assert_eq!((answer.text(), answer.header("age")), ("1", "50"), "{:?}", answer.cache_status());
     }
     time::advance(Duration::from_secs(9)).await;
     let hit = ask(&app, get("/page")).await;
@@ -55,10 +55,10 @@ async fn the_age_with_which_an_answer_came_counts() {
     at_rest(&guard).await;
 }
 
-/// RFC 9111 §5.2.1.1 is about the age that the client is told. Seen to fail when only the time in this cache was
+/// RFC 9111 §5.2.1.1 is about the age that the client receives. Seen to fail when only the time in this cache was
 /// compared.
 #[tokio::test]
-async fn a_clients_max_age_counts_the_age_with_which_an_answer_came() {
+async fn a_request_max_age_counts_the_age_from_upstream() {
     let (guard, origin) = (StampedeGuard::in_memory(), Origin::new());
     let respond = |_: &Request, n: usize| ([("cache-control", "max-age=60"), ("age", "40")], n.to_string());
     let app = site(&origin, respond).layer(guard.clone());
@@ -68,10 +68,10 @@ async fn a_clients_max_age_counts_the_age_with_which_an_answer_came() {
     }
 }
 
-/// RFC 9111 §5.1: who waited is told of it as the leader is. Seen to fail while the body grows: the field was dropped
-/// with those that are said anew.
+/// RFC 9111 §5.1: waiters get the same `Age` as the leader's caller. Seen to fail while the body grows: the field was
+/// dropped together with the fields that the cache writes itself.
 #[tokio::test]
-async fn those_who_wait_are_told_the_age_with_which_an_answer_came() {
+async fn waiters_get_the_age_from_upstream() {
     let ((mut taps, bodies), guard, origin) = (taps(1, Some(4)), StampedeGuard::in_memory(), Origin::new());
     let respond = move |_: &Request, _| ([("cache-control", "max-age=60"), ("age", "40")], bodies());
     let app = site(&origin, respond).layer(guard.clone());
@@ -85,52 +85,52 @@ async fn those_who_wait_are_told_the_age_with_which_an_answer_came() {
     at_rest(&guard).await;
 }
 
-fn status(answer: &Answer) -> (&str, CacheVerdict) {
-    (answer.header("cache-status"), answer.verdict())
+fn status(answer: &Answer) -> (&str, CacheStatus) {
+    (answer.header("cache-status"), answer.cache_status())
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_cache_status_says_how_it_was_answered() {
+async fn cache_status_states_how_a_request_was_answered() {
     let (guard, origin) = (fresh_for(Duration::from_secs(60)), Origin::gated());
     let app = site(&origin, |_, n| n.to_string()).layer(guard.clone());
     let asked = waiting(&app, 2, |_| get("/page")).await;
     origin.open();
     let answers = asked.answers().await;
-    assert_eq!(status(&answers[0]), ("stampede-guard; fwd=uri-miss; fwd-status=200; stored", CacheVerdict::Filled));
-    assert_eq!(status(&answers[1]), ("stampede-guard; fwd=miss; collapsed", CacheVerdict::Coalesced));
+    assert_eq!(status(&answers[0]), ("stampede-guard; fwd=uri-miss; fwd-status=200; stored", CacheStatus::Miss));
+    assert_eq!(status(&answers[1]), ("stampede-guard; fwd=miss; collapsed", CacheStatus::Coalesced));
     at_rest(&guard).await;
 
     time::advance(Duration::from_secs(20)).await;
     let hit = ask(&app, get("/page")).await;
-    assert_eq!(status(&hit), ("stampede-guard; hit; ttl=40", CacheVerdict::Hit));
+    assert_eq!(status(&hit), ("stampede-guard; hit; ttl=40", CacheStatus::Hit));
     let own = ask(&app, get_with("/page", &[("cookie", "a=b")])).await;
-    assert_eq!(status(&own), ("stampede-guard; fwd=bypass; fwd-status=200", CacheVerdict::Bypassed));
+    assert_eq!(status(&own), ("stampede-guard; fwd=bypass; fwd-status=200", CacheStatus::Bypass));
     let unstored = ask(&app, get_with("/page", &[("cache-control", "no-store")])).await;
-    assert_eq!(status(&unstored), ("stampede-guard; fwd=request; fwd-status=200", CacheVerdict::Bypassed));
+    assert_eq!(status(&unstored), ("stampede-guard; fwd=request; fwd-status=200", CacheStatus::Bypass));
     let forced = ask(&app, get_with("/page", &[("cache-control", "no-cache")])).await;
-    assert_eq!(status(&forced), ("stampede-guard; fwd=request; fwd-status=200; stored", CacheVerdict::Filled));
+    assert_eq!(status(&forced), ("stampede-guard; fwd=request; fwd-status=200; stored", CacheStatus::Miss));
     at_rest(&guard).await;
     let post = ask(&app, request(Method::POST, "/page", &[])).await;
-    assert_eq!(status(&post), ("stampede-guard; fwd=method; fwd-status=200", CacheVerdict::Bypassed));
+    assert_eq!(status(&post), ("stampede-guard; fwd=method; fwd-status=200", CacheStatus::Bypass));
     let absent = ask(&app, get_with("/page", &[("cache-control", "only-if-cached")])).await;
-    assert_eq!(status(&absent), ("stampede-guard; detail=only-if-cached", CacheVerdict::Refused));
+    assert_eq!(status(&absent), ("stampede-guard; detail=only-if-cached", CacheStatus::Rejected));
     let part = ask(&app, get_with("/page", &[("range", "bytes=0-0")])).await;
-    assert_eq!(status(&part), ("stampede-guard; fwd=miss; fwd-status=200", CacheVerdict::Bypassed));
+    assert_eq!(status(&part), ("stampede-guard; fwd=miss; fwd-status=200", CacheStatus::Bypass));
 }
 
 #[tokio::test]
-async fn the_cache_status_says_when_it_is_not_stored() {
+async fn cache_status_omits_stored_for_an_uncacheable_response() {
     let (guard, origin) = (StampedeGuard::in_memory(), Origin::gated());
     let app = site(&origin, |_, n| ([("cache-control", "no-store")], n.to_string())).layer(guard.clone());
     let asked = waiting(&app, 2, |_| get("/page")).await;
     origin.open();
     let answers = asked.answers().await;
-    assert_eq!(status(&answers[0]), ("stampede-guard; fwd=uri-miss; fwd-status=200", CacheVerdict::Filled));
-    assert_eq!(status(&answers[1]), ("stampede-guard; fwd=bypass; fwd-status=200", CacheVerdict::Bypassed));
+    assert_eq!(status(&answers[0]), ("stampede-guard; fwd=uri-miss; fwd-status=200", CacheStatus::Miss));
+    assert_eq!(status(&answers[1]), ("stampede-guard; fwd=bypass; fwd-status=200", CacheStatus::Bypass));
     at_rest(&guard).await;
 }
 
-/// The status of an inner cache is kept on the way, and is not replayed.
+/// The status of an inner cache is passed on with the first response, and is not replayed.
 #[tokio::test]
 async fn the_cache_status_of_an_inner_cache_is_kept_but_not_stored() {
     let (guard, origin) = (StampedeGuard::in_memory(), Origin::new());
@@ -141,11 +141,11 @@ async fn the_cache_status_of_an_inner_cache_is_kept_but_not_stored() {
     assert_eq!(values, ["", "inner; hit", "stampede-guard; fwd=uri-miss; fwd-status=200; stored"]);
     at_rest(&guard).await;
     let hit = ask(&app, get("/page")).await;
-    assert_eq!((hit.headers.get_all("cache-status").iter().count(), hit.verdict()), (1, CacheVerdict::Hit));
+    assert_eq!((hit.headers.get_all("cache-status").iter().count(), hit.cache_status()), (1, CacheStatus::Hit));
 }
 
 #[tokio::test]
-async fn without_redis_it_is_answered_by_the_origin_and_says_so() {
+async fn cache_status_states_fail_open_without_redis() {
     let server = RedisServer::start();
     let guard = StampedeGuard::new(server.client());
     server.kill();
@@ -153,13 +153,13 @@ async fn without_redis_it_is_answered_by_the_origin_and_says_so() {
     let app = site(&origin, |_, n| n.to_string()).layer(guard.clone());
     let answer = ask(&app, get("/page")).await;
     let expected = "stampede-guard; fwd=uri-miss; fwd-status=200; detail=fail-open";
-    assert_eq!(status(&answer), (expected, CacheVerdict::FailedOpen));
+    assert_eq!(status(&answer), (expected, CacheStatus::FailOpen));
     at_rest(&guard).await;
 }
 
-/// Stale from the beginning: served at once, while one of those who ask refreshes it.
+/// The stale response is served at once, while one of the requests refreshes it in the background.
 #[tokio::test(start_paused = true)]
-async fn a_stale_answer_is_served_while_it_is_refreshed_behind() {
+async fn a_stale_response_is_served_while_it_is_refreshed() {
     let policy = Policy::fresh_for(Duration::from_secs(1)).stale_while_revalidate(Duration::from_secs(60)).jitter(0.0);
     let (guard, origin) = (StampedeGuard::in_memory().policy(policy), Origin::gated());
     let app = site(&origin, |_, n| n.to_string()).layer(guard.clone());
@@ -171,29 +171,29 @@ async fn a_stale_answer_is_served_while_it_is_refreshed_behind() {
     for _ in 0..20 {
         let answer = ask(&app, get("/page")).await;
         assert_eq!((answer.text(), answer.header("age")), ("1", "3"), "it does not wait for the origin");
-        assert_eq!(status(&answer), ("stampede-guard; hit; ttl=-2", CacheVerdict::Stale));
+        assert_eq!(status(&answer), ("stampede-guard; hit; ttl=-2", CacheStatus::Stale));
     }
     origin.arrived(2).await;
     origin.open();
     at_rest(&guard).await;
     let refreshed = ask(&app, get("/page")).await;
-    assert_eq!((refreshed.text(), refreshed.verdict(), origin.calls()), ("2", CacheVerdict::Hit, 2));
+    assert_eq!((refreshed.text(), refreshed.cache_status(), origin.calls()), ("2", CacheStatus::Hit, 2));
 }
 
 #[tokio::test]
-async fn another_process_is_served_from_what_the_first_one_stored() {
+async fn another_process_hits_the_response_of_the_first_one() {
     let guards = [over_redis("other-process"), over_redis("other-process")];
     let origin = Origin::new();
     let [one, two] = guards.clone().map(|guard| site(&origin, |_, n| n.to_string()).layer(guard));
-    assert_eq!(ask(&one, get("/page")).await.verdict(), CacheVerdict::Filled);
+    assert_eq!(ask(&one, get("/page")).await.cache_status(), CacheStatus::Miss);
     at_rest(&guards[0]).await;
     let hit = ask(&two, get("/page")).await;
-    assert_eq!((hit.text(), hit.verdict(), hit.header("age")), ("1", CacheVerdict::Hit, "0"));
+    assert_eq!((hit.text(), hit.cache_status(), hit.header("age")), ("1", CacheStatus::Hit, "0"));
     at_rest(&guards[1]).await;
 }
 
 #[tokio::test]
-async fn an_invalidation_is_heard_of_by_the_layer() {
+async fn an_invalidation_of_the_key_reaches_the_layer() {
     for guard in on_each_store("invalidated") {
         let origin = Origin::new();
         let app = site(&origin, |_, n| n.to_string()).layer(guard.clone());

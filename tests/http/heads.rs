@@ -1,4 +1,4 @@
-//! HEAD: answered by what is stored of a GET, and a word on what is stored (RFC 9111 §4.3.5).
+//! HEAD requests: answered from a stored GET response, and used to freshen it (RFC 9111 §4.3.5).
 
 use crate::{
     kit::{Answer, ask, at_rest, get, on_each_store, request, site, waiting},
@@ -11,26 +11,26 @@ use axum::{
     http::{Method, StatusCode},
 };
 use futures_util::future::BoxFuture;
-use stampede_guard::{CacheVerdict, StampedeGuard};
+use stampede_guard::{CacheStatus, StampedeGuard};
 
 fn head(fields: &[(&str, &str)]) -> Request {
     request(Method::HEAD, "/page", fields)
 }
 
-/// One that the origin answers, whatever is stored.
+/// Sends a HEAD request that the origin answers, whatever is stored.
 fn validating(app: &Router) -> BoxFuture<'static, Answer> {
     ask(app, head(&[("cache-control", "no-cache")]))
 }
 
 #[tokio::test]
-async fn a_head_is_answered_as_a_get_would_be_but_for_the_body() {
+async fn a_head_is_answered_from_the_get_entry_without_its_body() {
     for guard in on_each_store("head-hit") {
         let origin = Origin::new();
         let app = site(&origin, |_, _| ([("etag", "\"a\"")], "0123456789")).layer(guard.clone());
         ask(&app, get("/page")).await;
         at_rest(&guard).await;
         let hit = ask(&app, head(&[])).await;
-        assert_eq!((hit.status, hit.text(), hit.verdict()), (200, "", CacheVerdict::Hit));
+        assert_eq!((hit.status, hit.text(), hit.cache_status()), (200, "", CacheStatus::Hit));
         assert_eq!((hit.header("content-length"), hit.header("etag")), ("10", "\"a\""));
         assert_eq!(ask(&app, head(&[("if-none-match", "\"a\"")])).await.status, 304);
         assert_eq!(origin.calls(), 1);
@@ -38,20 +38,20 @@ async fn a_head_is_answered_as_a_get_would_be_but_for_the_body() {
 }
 
 #[tokio::test]
-async fn a_herd_of_heads_is_one_head_at_the_origin() {
+async fn a_herd_of_heads_costs_one_head_at_the_origin() {
     let (guard, origin) = (StampedeGuard::in_memory(), Origin::gated());
     let app = site(&origin, |request, _| [("x-method", request.method().to_string())]).layer(guard.clone());
     let asked = waiting(&app, 20, |_| head(&[])).await;
     origin.open();
     assert!(asked.answers().await.iter().all(|answer| answer.header("x-method") == "HEAD"));
     at_rest(&guard).await;
-    assert_eq!(ask(&app, head(&[])).await.verdict(), CacheVerdict::Hit);
+    assert_eq!(ask(&app, head(&[])).await.cache_status(), CacheStatus::Hit);
     assert_eq!(origin.calls(), 1);
 }
 
-/// With what the origin says of a HEAD not looked at, the GET is a hit of the first call's fields.
+/// Fails if the origin's response to a HEAD is ignored: the GET is then a hit with the fields of the first call.
 #[tokio::test]
-async fn a_head_with_the_same_validator_freshens_what_is_stored() {
+async fn a_head_with_the_same_validator_freshens_the_get_entry() {
     for guard in on_each_store("head-freshens") {
         let origin = Origin::new();
         let app =
@@ -62,7 +62,7 @@ async fn a_head_with_the_same_validator_freshens_what_is_stored() {
         assert_eq!(validating(&app).await.header("x-call"), "2");
         at_rest(&guard).await;
         let hit = ask(&app, get("/page")).await;
-        assert_eq!((hit.text(), hit.header("x-call"), hit.verdict()), ("page 1", "2", CacheVerdict::Hit));
+        assert_eq!((hit.text(), hit.header("x-call"), hit.cache_status()), ("page 1", "2", CacheStatus::Hit));
         assert_eq!(
             (origin.calls(), hit.header("content-length")),
             (2, ask(&app, get("/page")).await.header("content-length"))
@@ -71,7 +71,7 @@ async fn a_head_with_the_same_validator_freshens_what_is_stored() {
 }
 
 #[tokio::test]
-async fn a_head_that_says_that_it_has_changed_drops_what_is_stored() {
+async fn a_head_that_reports_a_change_drops_the_get_entry() {
     for (field, values) in [
         ("etag", ["\"a\"", "\"b\""]),
         ("last-modified", ["Sun, 06 Nov 1994 08:49:37 GMT", "Sun, 06 Nov 1994 08:49:38 GMT"]),
@@ -90,15 +90,15 @@ async fn a_head_that_says_that_it_has_changed_drops_what_is_stored() {
             validating(&app).await;
             at_rest(&guard).await;
             let next = ask(&app, get("/page")).await;
-            assert_eq!((next.verdict(), origin.calls()), (CacheVerdict::Filled, 3), "{field}");
+            assert_eq!((next.cache_status(), origin.calls()), (CacheStatus::Miss, 3), "{field}");
             at_rest(&guard).await;
         }
     }
 }
 
-/// Nor does one that says nothing of it: without a validator, it may be about anything.
+/// A HEAD response without a validator changes nothing either, because it may be about any response.
 #[tokio::test]
-async fn a_head_that_fails_or_says_nothing_leaves_what_is_stored() {
+async fn a_head_that_fails_or_has_no_validator_changes_nothing() {
     for status in [StatusCode::NOT_FOUND, StatusCode::SERVICE_UNAVAILABLE, StatusCode::OK] {
         for guard in on_each_store(&format!("head-leaves-{}", status.as_u16())) {
             let origin = Origin::new();
@@ -113,7 +113,7 @@ async fn a_head_that_fails_or_says_nothing_leaves_what_is_stored() {
             assert_eq!(validating(&app).await.status, status);
             at_rest(&guard).await;
             let hit = ask(&app, get("/page")).await;
-            assert_eq!((hit.text(), hit.header("etag"), hit.verdict()), ("page", "\"a\"", CacheVerdict::Hit));
+            assert_eq!((hit.text(), hit.header("etag"), hit.cache_status()), ("page", "\"a\"", CacheStatus::Hit));
         }
     }
 }
@@ -136,7 +136,7 @@ async fn a_head_freshens_its_own_variant() {
         at_rest(&guard).await;
         for (language, call) in [("de", "1"), ("en", "3")] {
             let hit = ask(&app, request(Method::GET, "/page", &[("accept-language", language)])).await;
-            assert_eq!((hit.header("x-call"), hit.verdict()), (call, CacheVerdict::Hit));
+            assert_eq!((hit.header("x-call"), hit.cache_status()), (call, CacheStatus::Hit));
         }
     }
 }

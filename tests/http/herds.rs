@@ -1,4 +1,4 @@
-//! Herds, wherever the layer sits.
+//! Herds against the layer in every position: on a router, on a route, in another guard, under a buffer.
 
 use crate::{
     kit::{Answer, ask, at_rest, get, in_time, on_each_store, over_redis, site},
@@ -12,17 +12,17 @@ use axum::{
     response::Response,
 };
 use http_body_util::BodyExt;
-use stampede_guard::{BoxError, CacheVerdict, StampedeGuard};
+use stampede_guard::{BoxError, CacheStatus, StampedeGuard};
 use std::{convert::Infallible, slice::from_ref};
 use tower::{Layer, ServiceExt, buffer::Buffer};
 
-/// 200 requests for one page, of which the first has the origin's attention before it answers anybody.
+/// Sends 200 requests for one page, and opens the origin once the first call has arrived.
 async fn herd_of_200(app: &Router, origin: &Origin) -> Vec<Answer> {
     let asked = app.clone();
     let herd = tokio::spawn(async move { herd(200, |_| ask(&asked, get("/page"))).await });
     origin.arrived(1).await;
     origin.open();
-    in_time("the herd", herd).await.expect("nobody panics")
+    in_time("the herd", herd).await.expect("no panic")
 }
 
 async fn costs_one_call(guards: &[StampedeGuard], app: impl Fn(Router) -> Router) {
@@ -51,7 +51,8 @@ async fn a_herd_on_a_route_layer_costs_one_call() {
     }
 }
 
-/// With the list of what a task leads (`LEADING`) left empty, the inner guard waits for the lease of the outer one.
+/// Fails if the list of a task's fetches (`ACTIVE_FETCHES`) stays empty: the inner guard then waits for the lease of
+/// the outer one.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_guard_within_a_guard_does_not_wait_for_itself() {
     for guard in on_each_store("herd-twice") {
@@ -59,17 +60,17 @@ async fn a_guard_within_a_guard_does_not_wait_for_itself() {
     }
 }
 
-/// As before: it is the namespace and the key that count, not the guard.
+/// The same with two guards: namespace and key count, not the guard.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_guard_within_another_guard_of_the_same_namespace_does_not_wait_for_it() {
+async fn nested_guards_of_one_namespace_do_not_wait_on_each_other() {
     let [outer, inner] = [over_redis("herd-two"), over_redis("herd-two")];
     costs_one_call(&[outer.clone(), inner.clone()], |site| site.layer(inner.clone()).layer(outer.clone())).await;
 }
 
-/// As before, where the inner request is made by one task and awaited by another. Seen to fail (it waits for the outer one)
-/// with the look at `LEADING` when the request is made.
+/// The same if one task makes the inner request and another task awaits it. Seen to fail when `ACTIVE_FETCHES` was read
+/// at the time the request is made: the inner guard waited for the outer one.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_guard_behind_a_buffer_does_not_wait_for_the_one_around_it() {
+async fn a_guard_under_a_buffer_does_not_wait_for_the_outer_guard() {
     for guard in on_each_store("herd-buffer") {
         costs_one_call(from_ref(&guard), |site| {
             let buffer = Buffer::new(guard.layer(site), 16);
@@ -80,9 +81,9 @@ async fn a_guard_behind_a_buffer_does_not_wait_for_the_one_around_it() {
     }
 }
 
-/// As before, for the call that every waiter makes for itself.
+/// The same for the call that each waiter makes on its own.
 #[tokio::test]
-async fn a_guard_within_a_guard_passes_what_is_not_cacheable() {
+async fn nested_guards_pass_an_uncacheable_response() {
     for guard in on_each_store("herd-twice-uncacheable") {
         let origin = Origin::gated();
         let app = site(&origin, |_, n| ([("cache-control", "no-store")], n.to_string()));
@@ -94,33 +95,33 @@ async fn a_guard_within_a_guard_passes_what_is_not_cacheable() {
         origin.arrived(20).await;
         assert_eq!(origin.running(), 19);
         origin.open();
-        in_time("the herd", herd).await.expect("nobody panics");
+        in_time("the herd", herd).await.expect("no panic");
         assert_eq!(origin.calls(), 20);
         at_rest(&guard).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn layers_around_it_see_the_verdict_and_may_change_the_body() {
+async fn outer_layers_see_the_cache_status_and_may_change_bodies() {
     async fn trace(request: Request, next: Next) -> Response {
         let mut response = next.run(request).await;
-        let verdict = *response.extensions().get::<CacheVerdict>().expect("the guard said how");
-        response.headers_mut().insert("x-verdict", format!("{verdict:?}").parse().expect("a value"));
+        let cache_status = *response.extensions().get::<CacheStatus>().expect("set by the guard");
+        response.headers_mut().insert("x-cache-status", format!("{cache_status:?}").parse().expect("a value"));
         response.map(|body| Body::new(body.map_frame(|frame| frame.map_data(|data| data.to_ascii_uppercase().into()))))
     }
     let guard = StampedeGuard::in_memory();
     let origin = Origin::gated();
     let app = site(&origin, |_, n| format!("page {n}")).layer(guard.clone()).layer(middleware::from_fn(trace));
     let answers = herd_of_200(&app, &origin).await;
-    let led = answers.iter().filter(|answer| answer.header("x-verdict") == "Filled").count();
+    let led = answers.iter().filter(|answer| answer.header("x-cache-status") == "Miss").count();
     assert_eq!((led, origin.calls()), (1, 1));
     assert!(answers.iter().all(|answer| answer.text() == "PAGE 1"));
-    assert_eq!(ask(&app, get("/page")).await.header("x-verdict"), "Hit");
+    assert_eq!(ask(&app, get("/page")).await.header("x-cache-status"), "Hit");
     at_rest(&guard).await;
 }
 
 #[test]
-fn it_is_built_without_a_runtime() {
+fn the_layer_is_built_without_a_runtime() {
     let origin = Origin::new();
     let apps = on_each_store("no-runtime").map(|guard| site(&origin, |_, n| n.to_string()).layer(guard));
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
@@ -132,7 +133,7 @@ fn it_is_built_without_a_runtime() {
     });
 }
 
-/// One guard on each nested router, on the router around them, or on both.
+/// The guard is on each nested router, on the outer router, or on both.
 #[tokio::test]
 async fn nested_routers_with_the_same_inner_path_never_share_an_entry() {
     for guard in on_each_store("nested") {
@@ -150,7 +151,7 @@ async fn nested_routers_with_the_same_inner_path_never_share_an_entry() {
                     assert_eq!(answer.text(), expected, "round {round} with the guard {place}");
                 }
             }
-            assert_eq!(origin.calls(), 2, "each is asked for once");
+            assert_eq!(origin.calls(), 2, "each page is fetched once");
             at_rest(&guard).await;
         }
     }

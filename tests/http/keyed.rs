@@ -1,4 +1,4 @@
-//! `guard.keyed(..)` over services that know nothing of HTTP.
+//! `guard.keyed(..)` over services that do not speak HTTP.
 
 use crate::{
     kit::{at_rest, in_time, on_each_store},
@@ -9,22 +9,22 @@ use std::{fmt, num::ParseIntError, time::Duration};
 use tower::{BoxError, Service, ServiceBuilder, ServiceExt, service_fn};
 
 #[derive(Clone, Debug)]
-struct Ask {
+struct ReadNumber {
     number: &'static str,
-    /// Not to be shared.
+    /// Whether the request has no key and is not shared.
     own: bool,
 }
 
-fn ask(number: &'static str) -> Ask {
-    Ask { number, own: false }
+fn ask(number: &'static str) -> ReadNumber {
+    ReadNumber { number, own: false }
 }
 
-/// Reads a number; how often, the origin counts.
+/// Returns a service that parses a number; the origin counts its calls.
 fn reader(
     origin: &Origin,
-) -> impl Service<Ask, Response = u32, Error = ParseIntError, Future: Send> + Clone + Send + 'static {
+) -> impl Service<ReadNumber, Response = u32, Error = ParseIntError, Future: Send> + Clone + Send + 'static {
     let origin = origin.clone();
-    service_fn(move |ask: Ask| {
+    service_fn(move |ask: ReadNumber| {
         let origin = origin.clone();
         async move {
             origin.call().await;
@@ -33,7 +33,7 @@ fn reader(
     })
 }
 
-fn key(ask: &Ask) -> Option<Key> {
+fn key(ask: &ReadNumber) -> Option<Key> {
     (!ask.own).then(|| Key::from(ask.number))
 }
 
@@ -41,13 +41,13 @@ fn key(ask: &Ask) -> Option<Key> {
 async fn requests_of_one_key_share_one_call() {
     for guard in on_each_store("keyed") {
         let origin = Origin::gated();
-        let service = ServiceBuilder::new().layer(guard.keyed(|ask: &Ask| key(ask))).service(reader(&origin));
+        let service = ServiceBuilder::new().layer(guard.keyed(|ask: &ReadNumber| key(ask))).service(reader(&origin));
         let asked = tokio::spawn(async move {
             herd(100, |i| service.clone().oneshot(ask(if i % 2 == 0 { "12" } else { "13" }))).await
         });
         origin.arrived(2).await;
         origin.open();
-        let answers = in_time("the herd", asked).await.expect("nobody panics");
+        let answers = in_time("the herd", asked).await.expect("no panic");
         for (i, answer) in answers.into_iter().enumerate() {
             assert_eq!(answer.expect("a number"), 12 + i as u32 % 2);
         }
@@ -57,10 +57,10 @@ async fn requests_of_one_key_share_one_call() {
 }
 
 #[tokio::test]
-async fn the_request_may_be_named_instead_of_annotated() {
+async fn the_request_type_may_be_named_instead_of_annotated() {
     let (guard, origin) = (StampedeGuard::in_memory(), Origin::new());
     let mut by_name = ServiceBuilder::new()
-        .layer(guard.keyed::<Ask, _>(|ask| (!ask.own).then(|| Key::from(ask.number))))
+        .layer(guard.keyed::<ReadNumber, _>(|ask| (!ask.own).then(|| Key::from(ask.number))))
         .service(reader(&origin));
     let mut by_path = ServiceBuilder::new().layer(guard.keyed(key)).service(reader(&origin));
     assert_eq!(by_name.call(ask("12")).await.expect("a number"), 12);
@@ -72,7 +72,7 @@ async fn the_request_may_be_named_instead_of_annotated() {
 async fn a_request_without_a_key_is_passed_on() {
     let (guard, origin) = (StampedeGuard::in_memory(), Origin::gated());
     let service = ServiceBuilder::new().layer(guard.keyed(key)).service(reader(&origin));
-    let own = || service.clone().oneshot(Ask { number: "12", own: true });
+    let own = || service.clone().oneshot(ReadNumber { number: "12", own: true });
     let both_run = async {
         origin.arrived(2).await;
         assert_eq!(origin.running(), 2);
@@ -80,10 +80,10 @@ async fn a_request_without_a_key_is_passed_on() {
     };
     let (one, two, ()) = tokio::join!(own(), own(), both_run);
     assert_eq!((one.expect("a number"), two.expect("a number")), (12, 12));
-    let error = service.clone().oneshot(Ask { number: "x", own: true }).await.expect_err("no number");
+    let error = service.clone().oneshot(ReadNumber { number: "x", own: true }).await.expect_err("no number");
     assert_eq!(error.kind(), ErrorKind::Origin);
     assert!(error.origin::<ParseIntError>().is_some());
-    assert_eq!(guard.report(), StampedeGuard::in_memory().report(), "the guard had no part in it");
+    assert_eq!(guard.stats(), StampedeGuard::in_memory().stats(), "the guard counts nothing");
 }
 
 #[tokio::test]
@@ -96,14 +96,14 @@ async fn an_error_is_shared_and_keeps_its_source() {
         origin.arrived(1).await;
         tokio::task::yield_now().await;
         origin.open();
-        for answer in in_time("the herd", asked).await.expect("nobody panics") {
+        for answer in in_time("the herd", asked).await.expect("no panic") {
             let error = answer.expect_err("no number");
             assert!(matches!(error.kind(), ErrorKind::Origin), "{error:?}");
             assert!(error.origin::<ParseIntError>().is_some());
         }
         at_rest(&guard).await;
         let error = service.oneshot(ask("x")).await.expect_err("held off");
-        assert_eq!((error.kind(), error.code()), (ErrorKind::FailedElsewhere, 0));
+        assert_eq!((error.kind(), error.status()), (ErrorKind::RecentlyFailed, None));
         assert!(error.retry_in().is_some());
         assert_eq!(origin.calls(), 1);
         at_rest(&guard).await;
@@ -111,10 +111,10 @@ async fn an_error_is_shared_and_keeps_its_source() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_panic_and_a_call_that_takes_too_long_are_errors() {
-    let guard = StampedeGuard::in_memory().max_fetch(Duration::from_secs(1));
-    let sloth = service_fn(async |ask: Ask| {
-        assert_ne!(ask.number, "panic", "as the test wants it");
+async fn a_panic_and_a_fetch_timeout_are_errors() {
+    let guard = StampedeGuard::in_memory().fetch_timeout(Duration::from_secs(1));
+    let sloth = service_fn(async |ask: ReadNumber| {
+        assert_ne!(ask.number, "panic", "planned by the test");
         std::future::pending::<Result<u32, ParseIntError>>().await
     });
     let service = ServiceBuilder::new().layer(guard.keyed(key)).service(sloth);
@@ -127,27 +127,27 @@ async fn a_panic_and_a_call_that_takes_too_long_are_errors() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn it_works_under_a_buffer_a_timeout_and_a_limit() {
+async fn keyed_works_under_a_buffer_a_timeout_and_a_limit() {
     let (guard, origin) = (StampedeGuard::in_memory(), Origin::gated());
     let service = ServiceBuilder::new()
         .buffer(64)
         .timeout(Duration::from_secs(10))
         .concurrency_limit(64)
-        .layer(guard.keyed(|ask: &Ask| key(ask)))
+        .layer(guard.keyed(|ask: &ReadNumber| key(ask)))
         .concurrency_limit(1)
         .service(reader(&origin));
     let asked = tokio::spawn(herd(50, move |_| service.clone().oneshot(ask("12"))));
     origin.arrived(1).await;
     origin.open();
-    let answers: Vec<Result<u32, BoxError>> = in_time("the herd", asked).await.expect("nobody panics");
+    let answers: Vec<Result<u32, BoxError>> = in_time("the herd", asked).await.expect("no panic");
     assert!(answers.iter().all(|answer| answer.as_ref().is_ok_and(|n| *n == 12)));
     assert_eq!(origin.calls(), 1);
     at_rest(&guard).await;
 }
 
-/// `Debug` needs neither a key function nor a service that has it.
+/// `Keyed` implements `Debug` even if its key function and its service do not.
 #[test]
-fn it_can_be_shown() {
+fn keyed_implements_debug() {
     fn shown(what: impl fmt::Debug) -> bool {
         format!("{what:?}").starts_with("Keyed")
     }

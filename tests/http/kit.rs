@@ -1,4 +1,4 @@
-//! Sites, requests, and answers that are read to their end.
+//! Helpers of the HTTP tests: sites, requests, and responses that are read to their end.
 
 use crate::support::{Origin, RedisServer, eventually};
 use axum::{
@@ -12,7 +12,7 @@ use axum::{
 use futures_util::future::{BoxFuture, join_all};
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use http_body_util::BodyExt;
-use stampede_guard::{BoxError, CacheVerdict, Policy, StampedeGuard};
+use stampede_guard::{BoxError, CacheStatus, Policy, StampedeGuard};
 use std::{
     fmt::Debug,
     future::poll_fn,
@@ -24,24 +24,25 @@ use std::{
 use tokio::{sync::mpsc, time};
 use tower::{Service, ServiceExt};
 
-/// A guard over the embedded store and one over Redis, for what has to hold on both. They wait so long that a wait for
-/// the wrong thing is a test that fails.
+/// Returns a guard over the embedded store and one over Redis, for rules that hold on both. Their wait timeout is ten
+/// minutes, so that a wait for the wrong event fails its test.
 pub(crate) fn on_each_store(name: &str) -> [StampedeGuard; 2] {
     [patient(StampedeGuard::in_memory()), over_redis(name)]
 }
 
-/// A guard as another process would have it: only the server is shared.
+/// Returns a guard that shares nothing but the Redis server, as a guard of another process does.
 pub(crate) fn over_redis(name: &str) -> StampedeGuard {
     let guard = StampedeGuard::new(RedisServer::shared().client()).namespace(name);
-    patient(guard).op_timeout(Duration::from_secs(5))
+    patient(guard).store_timeout(Duration::from_secs(5))
 }
 
-/// What takes long on a busy machine is neither stale nor given up.
+/// Sets freshness and wait timeout so high that a busy machine neither makes a response stale nor ends a wait.
 fn patient(guard: StampedeGuard) -> StampedeGuard {
-    guard.policy(Policy::fresh_for(Duration::from_secs(600))).wait(Duration::from_secs(600))
+    guard.policy(Policy::fresh_for(Duration::from_secs(600))).wait_timeout(Duration::from_secs(600))
 }
 
-/// A site of which every path answers `respond(request, n)` to the `n`-th call, once the origin lets that through.
+/// Returns a router that answers every path with `respond(request, n)` on the `n`-th call, once the origin lets the
+/// call through.
 pub(crate) fn site<R: IntoResponse>(
     origin: &Origin,
     respond: impl Fn(&Request, usize) -> R + Clone + Send + Sync + 'static,
@@ -75,21 +76,21 @@ pub(crate) fn request(method: Method, uri: &str, fields: &[(&str, &str)]) -> Req
     request.body(Body::empty()).expect("a request")
 }
 
-/// An answer that was read to its end.
+/// A response whose body was read to its end.
 #[derive(Clone, Debug)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
     pub(crate) headers: HeaderMap,
     pub(crate) body: Bytes,
-    pub(crate) verdict: Option<CacheVerdict>,
+    pub(crate) cache_status: Option<CacheStatus>,
 }
 
 impl Answer {
     pub(crate) async fn of<B: HttpBody<Data = Bytes, Error: Debug>>(response: Response<B>) -> Self {
         let (parts, body) = response.into_parts();
         let body = body.collect().await.expect("a body that does not break off").to_bytes();
-        let verdict = parts.extensions.get().copied();
-        Self { status: parts.status.as_u16(), headers: parts.headers, body, verdict }
+        let cache_status = parts.extensions.get().copied();
+        Self { status: parts.status.as_u16(), headers: parts.headers, body, cache_status }
     }
 
     pub(crate) fn text(&self) -> &str {
@@ -100,12 +101,12 @@ impl Answer {
         self.headers.get(name).map_or("", |value| value.to_str().expect("a printable value"))
     }
 
-    pub(crate) fn verdict(&self) -> CacheVerdict {
-        self.verdict.expect("it went through the guard")
+    pub(crate) fn cache_status(&self) -> CacheStatus {
+        self.cache_status.expect("it went through the guard")
     }
 }
 
-/// One request, answered. Panics if that takes 10 s.
+/// Sends one request and reads its response to the end. Panics if that takes 10 s.
 pub(crate) fn ask<S, B>(service: &S, request: Request) -> BoxFuture<'static, Answer>
 where
     S: Service<Request, Response = Response<B>, Error: Debug, Future: Send> + Clone + Send + 'static,
@@ -116,8 +117,8 @@ where
     Box::pin(in_time("an answer", answer))
 }
 
-/// `n` requests that have been asked and are not answered yet: on one thread and over the embedded store, whoever has
-/// been polled once leads or has joined who does.
+/// Starts `n` requests that cannot be answered yet. On one thread and over the embedded store, a request that was
+/// polled once is the leader or has joined the leader's flight.
 pub(crate) async fn waiting<S, B>(service: &S, n: usize, request: impl Fn(usize) -> Request) -> Waiting
 where
     S: Service<Request, Response = Response<B>, Error: Debug, Future: Send> + Clone + Send + 'static,
@@ -125,7 +126,7 @@ where
 {
     let mut asked: Vec<_> = (0..n).map(|i| ask(service, request(i))).collect();
     for asked in &mut asked {
-        assert!(is_pending(asked).await, "nobody can have been answered");
+        assert!(is_pending(asked).await, "no request can be answered yet");
     }
     Waiting(asked)
 }
@@ -133,25 +134,25 @@ where
 pub(crate) struct Waiting(Vec<BoxFuture<'static, Answer>>);
 
 impl Waiting {
-    /// The answers, the leader's first.
+    /// Returns the responses, the leader's first.
     pub(crate) async fn answers(self) -> Vec<Answer> {
         join_all(self.0).await
     }
 
-    /// The leader's caller goes away.
+    /// Drops the leader's caller.
     pub(crate) fn drop_first(&mut self) {
         drop(self.0.remove(0));
     }
 }
 
-/// Polls it once.
+/// Polls the future once and reports whether it is pending.
 pub(crate) async fn is_pending<T>(future: &mut BoxFuture<'static, T>) -> bool {
     poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx).is_pending())).await
 }
 
-/// Nothing is left behind: no flight, no task.
+/// Waits until the guard has no task and no flight left.
 pub(crate) async fn at_rest(guard: &StampedeGuard) {
-    in_time("the end of all tasks", guard.shutdown()).await;
+    in_time("the end of all tasks", guard.drain()).await;
     eventually("no flight is left", async || guard.in_flight() == 0).await;
 }
 
@@ -159,7 +160,7 @@ pub(crate) async fn in_time<T>(what: &str, future: impl Future<Output = T>) -> T
     time::timeout(BOUND, future).await.unwrap_or_else(|_| panic!("{what} takes longer than {BOUND:?}"))
 }
 
-/// The origin's end of a body that comes when the test says so. Dropped, the body ends.
+/// The sending half of a body whose chunks the test provides. Dropping it ends the body.
 pub(crate) struct Tap(mpsc::UnboundedSender<Result<Frame<Bytes>, BoxError>>);
 
 impl Tap {
@@ -175,13 +176,14 @@ impl Tap {
         let _ = self.0.send(Err("the disk is on fire".into()));
     }
 
-    /// Whether somebody may still read.
+    /// Reports whether the body still has a reader.
     pub(crate) fn is_read(&self) -> bool {
         !self.0.is_closed()
     }
 }
 
-/// Bodies for that many calls, and the taps that fill them. With a size, they say how long they will be.
+/// Returns `n` taps and a function that returns their bodies, one per call. If `size` is given, each body declares that
+/// length.
 pub(crate) fn taps(n: usize, size: Option<u64>) -> (Vec<Tap>, impl Fn() -> Body + Clone + Send + Sync + 'static) {
     let (taps, mut bodies): (Vec<_>, Vec<_>) = (0..n)
         .map(|_| {
@@ -191,7 +193,7 @@ pub(crate) fn taps(n: usize, size: Option<u64>) -> (Vec<Tap>, impl Fn() -> Body 
         .unzip();
     bodies.reverse();
     let bodies = Arc::new(Mutex::new(bodies));
-    (taps, move || bodies.lock().expect("nobody panics").pop().expect("a body for each call"))
+    (taps, move || bodies.lock().expect("no panic").pop().expect("a body for each call"))
 }
 
 struct Tapped {

@@ -1,4 +1,4 @@
-//! What nobody may ever get, whatever the origin says and whoever asks: random sites, random herds.
+//! Invariants that hold for every origin and every client, checked with random sites and random herds.
 
 use crate::{
     kit::{Answer, ask, at_rest, get_with, in_time, request, site},
@@ -13,14 +13,15 @@ use axum::{
 };
 use fastrand::Rng;
 use futures_util::future::join_all;
-use stampede_guard::{StampedeGuard, testing::Server};
+use stampede_guard::{StampedeGuard, testing::FakeRedis};
 
-/// Fields by which answers vary; the last one says who asks.
+/// Fields by which responses vary; the last one is a credential.
 const FIELDS: [&str; 4] = ["x-a", "x-b", "x-c", "cookie"];
 const CONTROLS: [&str; 8] =
     ["", "max-age=60", "public", "s-maxage=60", "no-cache", "public, no-cache", "private", "no-store"];
 
-/// Whatever it says, it says by chance; its text is the number of its call and what it was asked with.
+/// Returns a site with random responses. The text of each is the number of its call and the selecting fields of its
+/// request.
 fn random_site(origin: &Origin, seed: u64) -> Router {
     let respond = move |request: &Request, n: usize| -> Response {
         let mut rng = Rng::with_seed(seed << 32 | n as u64);
@@ -40,7 +41,7 @@ fn random_site(origin: &Origin, seed: u64) -> Router {
     Router::new().route("/{*path}", axum::routing::post(async || ()).get_service(gets))
 }
 
-/// Each field one of three values, or absent.
+/// Returns one of three values, or none, for each field.
 fn random_values(rng: &mut Rng) -> [&'static str; 4] {
     FIELDS.map(|_| ["", "p", "q", "r"][rng.usize(..4)])
 }
@@ -50,19 +51,19 @@ fn asked_with(values: [&str; 4]) -> Request {
     get_with("/page", &fields)
 }
 
-/// The number of the call that made it, and what that was asked with.
+/// Returns the number of the call that made the response, and the field values of its request.
 fn made_of(answer: &Answer) -> (usize, Vec<&str>) {
     let mut words = answer.text().split(' ');
     (words.next().and_then(|n| n.parse().ok()).expect("a number"), words.collect())
 }
 
-/// How a law was broken, if one was.
+/// Returns the invariant that the response breaks, if any.
 fn broken(values: [&str; 4], answer: &Answer, settled: usize) -> Option<&'static str> {
     let (n, made) = made_of(answer);
     let vary = answer.header("vary");
     let differs = |(i, name): (usize, &&str)| made[i] != values[i] && vary.split(',').any(|field| field == *name);
     let control = answer.header("cache-control");
-    // What the origin has confirmed to this client is its own.
+    // A response that the origin has confirmed to this client is its own.
     let others = made != values && !answer.header("cache-status").contains("fwd-status=304");
     if answer.status != 200 {
         Some("no answer at all")
@@ -73,19 +74,19 @@ fn broken(values: [&str; 4], answer: &Answer, settled: usize) -> Option<&'static
     } else if others && (control == "no-store" || control == "private") {
         Some("for another client (§5.2.2)")
     } else if others && !values[3].is_empty() && !control.contains("public") && !control.contains("s-maxage") {
-        Some("to a user, and not for users")
+        Some("sent to a user, but not declared shareable")
     } else {
         None
     }
 }
 
-/// Two processes, herds of up to eight, changes in between. Seen to fail with `admits` always true, with variants made
-/// without the values, and without the change.
+/// Two processes, herds of one to seven requests, and unsafe requests in between. Seen to fail with `admits` always
+/// true, with variants made without the field values, and without the unsafe requests.
 #[tokio::test]
-async fn nobody_gets_what_is_for_others() {
+async fn no_client_gets_a_response_for_other_clients() {
     for seed in 0..20 {
-        let (server, origin, mut rng) = (Server::new(), Origin::new(), Rng::with_seed(seed));
-        let guards: [StampedeGuard; 2] = [(); 2].map(|()| server.process().guard());
+        let (server, origin, mut rng) = (FakeRedis::new(), Origin::new(), Rng::with_seed(seed));
+        let guards: [StampedeGuard; 2] = [(); 2].map(|()| server.node().guard());
         let apps = guards.clone().map(|guard| random_site(&origin, seed).layer(guard));
         let mut settled = 0;
         for step in 0..40 {

@@ -1,8 +1,5 @@
-//! What the HTTP layer promises, with real axum routers, over the embedded store and over a real Redis.
+//! Tests of the HTTP layer with real axum routers, over the embedded store and over a real Redis.
 #![allow(clippy::disallowed_methods, reason = "tests make their own randomness")]
-
-#[path = "../support/mod.rs"]
-mod support;
 
 mod attacks;
 mod bodies;
@@ -29,3 +26,5 @@ mod validation;
 mod variants;
 mod vary;
 mod vary_fleet;
+
+use stampede_guard_support as support;

@@ -1,4 +1,4 @@
-//! Parts of what is stored (RFC 9110 §14).
+//! Range requests on stored responses (RFC 9110 §14).
 
 use crate::{
     kit::{ask, at_rest, get, get_with, on_each_store, site},
@@ -9,12 +9,12 @@ use axum::{
     http::StatusCode,
     response::{IntoResponse, Response},
 };
-use stampede_guard::{CacheVerdict, StampedeGuard};
+use stampede_guard::{CacheStatus, StampedeGuard};
 
 const MODIFIED: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
 
 #[tokio::test]
-async fn one_range_is_cut_from_what_is_stored_and_others_get_the_whole() {
+async fn a_single_range_is_cut_from_the_stored_response() {
     for guard in on_each_store("ranges") {
         let origin = Origin::new();
         let fields = [("etag", "\"a\""), ("last-modified", MODIFIED), ("cache-control", "max-age=60")];
@@ -41,13 +41,17 @@ async fn one_range_is_cut_from_what_is_stored_and_others_get_the_whole() {
             let fields: Vec<_> = [("range", range)].into_iter().chain(condition).collect();
             let answer = ask(&app, get_with("/page", &fields)).await;
             assert_eq!((answer.status, answer.text()), (status, text), "{fields:?}");
-            assert_eq!((answer.header("content-range"), answer.verdict()), (place, CacheVerdict::Hit), "{fields:?}");
+            assert_eq!(
+                (answer.header("content-range"), answer.cache_status()),
+                (place, CacheStatus::Hit),
+                "{fields:?}"
+            );
         }
         assert_eq!(origin.calls(), 1);
     }
 }
 
-/// An origin that knows ranges, and says which one it was asked for.
+/// Returns the response of an origin that supports ranges; its body names the requested range.
 fn parts(range: &str, n: usize) -> Response {
     match range {
         "" => ([("etag", "\"a\"")], format!("whole {n}")).into_response(),
@@ -55,9 +59,9 @@ fn parts(range: &str, n: usize) -> Response {
     }
 }
 
-/// RFC 9111 §3.3: it is neither stored, nor waited for, nor what others who wait get.
+/// RFC 9111 §3.3: the part is not stored, no request waits for it, and no waiter gets it.
 #[tokio::test]
-async fn a_part_of_what_is_not_stored_is_asked_of_the_origin_for_its_client_alone() {
+async fn a_range_miss_is_fetched_for_its_client_alone() {
     for guard in on_each_store("ranges-miss") {
         let origin = Origin::gated();
         let app = site(&origin, |request, n| parts(field(request, "range"), n)).layer(guard.clone());
@@ -67,7 +71,7 @@ async fn a_part_of_what_is_not_stored_is_asked_of_the_origin_for_its_client_alon
         origin.arrived(2).await;
         origin.open();
         let part = part.await.expect("no panic");
-        assert_eq!((part.status, part.text(), part.verdict()), (206, "bytes=0-0 2", CacheVerdict::Bypassed));
+        assert_eq!((part.status, part.text(), part.cache_status()), (206, "bytes=0-0 2", CacheStatus::Bypass));
         assert_eq!(part.header("cache-status"), "stampede-guard; fwd=miss; fwd-status=206");
         assert_eq!(whole.await.expect("no panic").text(), "whole 1");
         at_rest(&guard).await;
@@ -75,7 +79,7 @@ async fn a_part_of_what_is_not_stored_is_asked_of_the_origin_for_its_client_alon
     }
 }
 
-/// An origin may send a part of its own accord.
+/// An origin may send a 206 that was not requested.
 #[tokio::test]
 async fn a_206_is_never_stored_as_the_whole() {
     for guard in on_each_store("ranges-206") {
@@ -93,7 +97,7 @@ async fn a_206_is_never_stored_as_the_whole() {
 }
 
 #[tokio::test]
-async fn a_part_of_the_variant_that_the_request_selects() {
+async fn a_range_is_cut_from_the_selected_variant() {
     let (guard, origin) = (StampedeGuard::in_memory(), Origin::new());
     let app = site(&origin, |request, _| {
         ([("vary", "accept-language")], format!("{} page", field(request, "accept-language")))

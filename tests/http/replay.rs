@@ -1,4 +1,4 @@
-//! What is replayed is what the origin said, to the byte.
+//! Replayed responses equal the responses of the origin, to the byte.
 
 use crate::{
     kit::{Answer, ask, at_rest, get, on_each_store, site, waiting},
@@ -9,9 +9,9 @@ use axum::{
     extract::Request,
     http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode},
 };
-use stampede_guard::{CacheVerdict, StampedeGuard};
+use stampede_guard::{CacheStatus, StampedeGuard};
 
-/// Fields that have to come back as they are, in this order where one name has several.
+/// Fields that have to be replayed unchanged, in this order if one name has several values.
 const FIELDS: [(&str, &[u8]); 9] = [
     ("link", b"</a>; rel=preload"),
     ("x-many", b"1"),
@@ -24,7 +24,7 @@ const FIELDS: [(&str, &[u8]); 9] = [
     ("last-modified", b"not a date"),
 ];
 
-/// Fields that are between two neighbours only, one of them because `Connection` says so.
+/// Hop-by-hop fields, one of them because `Connection` lists it.
 const HOP_BY_HOP: [(&str, &[u8]); 7] = [
     ("connection", b"keep-alive, X-Hop"),
     ("x-hop", b"1"),
@@ -55,39 +55,39 @@ fn respond(_: &Request, _: usize) -> Response<Body> {
     response
 }
 
-fn check(answer: &Answer, verdict: CacheVerdict) {
-    assert_eq!((answer.status, answer.verdict()), (203, verdict));
+fn check(answer: &Answer, cache_status: CacheStatus) {
+    assert_eq!((answer.status, answer.cache_status()), (203, cache_status));
     assert!(answer.body == bytes(), "{} bytes", answer.body.len());
     let mut headers = answer.headers.clone();
     assert!(headers.remove("cache-status").is_some());
-    assert!(headers.remove("age").is_some() || verdict != CacheVerdict::Hit, "a hit tells its age");
+    assert!(headers.remove("age").is_some() || cache_status != CacheStatus::Hit, "a hit states its age");
     headers.remove("content-length");
-    assert!(headers.remove("date").is_some(), "added on its arrival");
+    assert!(headers.remove("date").is_some(), "added on arrival");
     assert_eq!(headers, fields(&FIELDS));
 }
 
 #[tokio::test]
-async fn bytes_and_fields_come_back_as_they_were() {
+async fn bytes_and_fields_are_replayed_unchanged() {
     for guard in on_each_store("replay") {
         let origin = Origin::new();
         let app = site(&origin, respond).layer(guard.clone());
         assert_eq!(ask(&app, get("/page")).await.body, bytes());
         at_rest(&guard).await;
         for _ in 0..2 {
-            check(&ask(&app, get("/page")).await, CacheVerdict::Hit);
+            check(&ask(&app, get("/page")).await, CacheStatus::Hit);
         }
         assert_eq!(origin.calls(), 1);
     }
 }
 
 #[tokio::test]
-async fn those_who_wait_get_them_as_they_were() {
+async fn waiters_get_bytes_and_fields_unchanged() {
     let (guard, origin) = (StampedeGuard::in_memory(), Origin::gated());
     let app = site(&origin, respond).layer(guard.clone());
     let asked = waiting(&app, 5, |_| get("/page")).await;
     origin.open();
     for answer in &asked.answers().await[1..] {
-        check(answer, CacheVerdict::Coalesced);
+        check(answer, CacheStatus::Coalesced);
     }
     at_rest(&guard).await;
 }

@@ -1,4 +1,4 @@
-//! What a request may ask for.
+//! How each kind of request is answered.
 
 use crate::{
     kit::{ask, at_rest, get, get_with, on_each_store, request, site, taps, waiting},
@@ -10,7 +10,7 @@ use axum::{
     http::{Method, StatusCode},
     response::IntoResponse,
 };
-use stampede_guard::{CacheVerdict, StampedeGuard};
+use stampede_guard::{CacheStatus, StampedeGuard};
 
 #[tokio::test]
 async fn other_methods_pass_through() {
@@ -23,7 +23,7 @@ async fn other_methods_pass_through() {
         for (n, method) in [Method::OPTIONS, Method::TRACE, Method::OPTIONS].into_iter().enumerate() {
             let answer = ask(&app, request(method.clone(), "/page", &[])).await;
             assert_eq!(answer.text(), format!("{method} {}", n + 2));
-            assert_eq!((answer.verdict(), answer.header("cache-status")), (CacheVerdict::Bypassed, BY_METHOD));
+            assert_eq!((answer.cache_status(), answer.header("cache-status")), (CacheStatus::Bypass, BY_METHOD));
         }
         assert_eq!(ask(&app, get("/page")).await.text(), "GET 1", "they are safe");
         at_rest(&guard).await;
@@ -33,23 +33,23 @@ async fn other_methods_pass_through() {
 const BY_METHOD: &str = "stampede-guard; fwd=method; fwd-status=200";
 
 #[tokio::test]
-async fn a_head_request_does_not_fill_what_a_get_request_reads() {
+async fn a_head_request_does_not_fill_the_get_entry() {
     let (guard, origin) = (StampedeGuard::in_memory(), Origin::new());
     let app = site(&origin, |_, n| format!("page {n}")).layer(guard.clone());
     for _ in 0..2 {
         assert_eq!(ask(&app, request(Method::HEAD, "/page", &[])).await.text(), "");
         at_rest(&guard).await;
     }
-    assert_eq!(origin.calls(), 1, "but what the next HEAD does");
+    assert_eq!(origin.calls(), 1, "the second HEAD is a hit");
     assert_eq!(ask(&app, get("/page")).await.text(), "page 2");
     at_rest(&guard).await;
     assert_eq!(ask(&app, get("/page")).await.text(), "page 2");
 }
 
-/// What forces a revalidation, as a herd of reloading browsers does. With their `max_age` ignored, they
-/// are hits.
+/// Requests that force a revalidation, as a herd of reloading browsers sends them. Fails if their `max_age` is ignored:
+/// they are then hits.
 #[tokio::test]
-async fn requests_that_want_it_fresh_revalidate_together() {
+async fn reloads_revalidate_together() {
     for (name, value) in [("cache-control", "no-cache"), ("cache-control", "max-age=0"), ("pragma", "no-cache")] {
         let (guard, origin) = (StampedeGuard::in_memory(), Origin::gated());
         let app = site(&origin, |_, n| n.to_string()).layer(guard.clone());
@@ -60,19 +60,19 @@ async fn requests_that_want_it_fresh_revalidate_together() {
 
         let asked = waiting(&app, 20, |_| get_with("/page", &[(name, value)])).await;
         origin.arrived(2).await;
-        assert_eq!(ask(&app, get("/page")).await.text(), "1", "others do not wait for it");
+        assert_eq!(ask(&app, get("/page")).await.text(), "1", "other requests do not wait for it");
         origin.release(1);
         assert!(asked.answers().await.iter().all(|answer| answer.text() == "2"), "{value}");
         at_rest(&guard).await;
         let hit = ask(&app, get("/page")).await;
-        assert_eq!((hit.text(), hit.verdict()), ("2", CacheVerdict::Hit), "everybody has it now");
+        assert_eq!((hit.text(), hit.cache_status()), ("2", CacheStatus::Hit), "the new page is stored");
         assert_eq!(origin.calls(), 2, "{value}");
     }
 }
 
-/// It reads along what others wait for only if that was answered after it asked, or is young enough for it.
+/// A request joins a growing body only if the head arrived after the request, or is young enough for it.
 #[tokio::test(start_paused = true)]
-async fn what_was_answered_long_ago_is_not_fresh_because_its_body_still_grows() {
+async fn a_growing_body_is_as_old_as_its_head() {
     let (guard, (taps, body)) = (StampedeGuard::in_memory(), taps(3, Some(3)));
     let origin = Origin::new();
     let app = site(&origin, move |_, _| body()).layer(guard.clone());
@@ -95,12 +95,12 @@ async fn what_was_answered_long_ago_is_not_fresh_because_its_body_still_grows() 
 }
 
 #[tokio::test]
-async fn requests_that_are_not_to_be_stored_pass_through() {
+async fn requests_with_no_store_pass_through() {
     let (guard, origin) = (StampedeGuard::in_memory(), Origin::new());
     let app = site(&origin, |_, n| n.to_string()).layer(guard.clone());
     for n in ["1", "2"] {
         let answer = ask(&app, get_with("/page", &[("cache-control", "no-store")])).await;
-        assert_eq!((answer.text(), answer.verdict()), (n, CacheVerdict::Bypassed));
+        assert_eq!((answer.text(), answer.cache_status()), (n, CacheStatus::Bypass));
     }
     assert_eq!(ask(&app, get("/page")).await.text(), "3");
     at_rest(&guard).await;
@@ -108,7 +108,7 @@ async fn requests_that_are_not_to_be_stored_pass_through() {
     assert_eq!(ask(&app, get("/page")).await.text(), "3");
 }
 
-/// An origin that knows validators and ranges.
+/// Returns the response of an origin that supports validators and ranges.
 fn conditional(request: &Request, n: usize) -> axum::response::Response {
     if request.headers().contains_key("if-none-match") || request.headers().contains_key("if-modified-since") {
         (StatusCode::NOT_MODIFIED, [("etag", "\"e\"")]).into_response()
@@ -119,9 +119,9 @@ fn conditional(request: &Request, n: usize) -> axum::response::Response {
     }
 }
 
-/// With the client's conditions left in the leader's request, the 304 of the first one is what the others get.
+/// Fails if the client's conditions stay in the leader's request: its 304 is then served to other clients.
 #[tokio::test]
-async fn a_conditional_request_never_leaves_a_304_to_others() {
+async fn a_conditional_request_never_leaves_a_304_in_the_cache() {
     for condition in [("if-none-match", "\"e\""), ("if-modified-since", "Sun, 06 Nov 1994 08:49:37 GMT")] {
         for guard in on_each_store(&format!("conditional-{}", condition.0)) {
             let origin = Origin::new();
@@ -131,13 +131,13 @@ async fn a_conditional_request_never_leaves_a_304_to_others() {
             assert_eq!((first.status, first.text()), expected);
             at_rest(&guard).await;
             let next = ask(&app, get("/page")).await;
-            assert_eq!((next.status, next.text(), next.verdict()), (200, "page 1", CacheVerdict::Hit));
+            assert_eq!((next.status, next.text(), next.cache_status()), (200, "page 1", CacheStatus::Hit));
         }
     }
 }
 
 #[tokio::test]
-async fn those_who_wait_get_a_304_or_the_whole_answer_as_they_have_asked() {
+async fn waiters_get_a_304_or_a_200_by_their_own_condition() {
     let (guard, origin) = (StampedeGuard::in_memory(), Origin::gated());
     let app = site(&origin, conditional).layer(guard.clone());
     let fields = |i| if i % 2 == 0 { ("if-none-match", "\"e\"") } else { ("x-nothing", "") };
@@ -151,9 +151,9 @@ async fn those_who_wait_get_a_304_or_the_whole_answer_as_they_have_asked() {
     at_rest(&guard).await;
 }
 
-/// Seen to fail: its condition was dropped as that of a leader is, and the client got the whole page each time.
+/// Seen to fail when the condition was dropped as a leader's condition is: the client got the whole page each time.
 #[tokio::test]
-async fn under_a_pass_marker_a_conditional_request_gets_its_304() {
+async fn a_conditional_request_gets_its_304_under_hit_for_pass() {
     for guard in on_each_store("conditional-pass") {
         let origin = Origin::new();
         let respond = |request: &Request, n: usize| ([("cache-control", "no-store")], conditional(request, n));
@@ -162,7 +162,7 @@ async fn under_a_pass_marker_a_conditional_request_gets_its_304() {
         at_rest(&guard).await;
         for n in [3, 5] {
             let own = ask(&app, get_with("/page", &[("if-none-match", "\"e\"")])).await;
-            assert_eq!((own.status, own.verdict()), (304, CacheVerdict::Bypassed));
+            assert_eq!((own.status, own.cache_status()), (304, CacheStatus::Bypass));
             let other = ask(&app, get("/page")).await;
             assert_eq!((other.status, other.text()), (200, &*format!("page {n}")));
         }
@@ -171,7 +171,7 @@ async fn under_a_pass_marker_a_conditional_request_gets_its_304() {
 }
 
 #[tokio::test]
-async fn a_part_is_cut_from_what_is_stored_or_asked_of_the_origin() {
+async fn a_range_is_cut_from_the_stored_page_or_fetched() {
     let (guard, origin) = (StampedeGuard::in_memory(), Origin::new());
     let app = site(&origin, conditional).layer(guard.clone());
     let part = ask(&app, get_with("/page", &[("range", "bytes=0-0")])).await;
@@ -179,13 +179,13 @@ async fn a_part_is_cut_from_what_is_stored_or_asked_of_the_origin() {
     assert_eq!(ask(&app, get("/page")).await.text(), "page 2");
     at_rest(&guard).await;
     let part = ask(&app, get_with("/page", &[("range", "bytes=0-0")])).await;
-    assert_eq!((part.status, part.text(), part.verdict()), (206, "p", CacheVerdict::Hit));
+    assert_eq!((part.status, part.text(), part.cache_status()), (206, "p", CacheStatus::Hit));
     assert_eq!(part.header("content-range"), "bytes 0-0/6");
-    assert_eq!(ask(&app, get_with("/page", &[("if-match", "\"e\"")])).await.verdict(), CacheVerdict::Bypassed);
+    assert_eq!(ask(&app, get_with("/page", &[("if-match", "\"e\"")])).await.cache_status(), CacheStatus::Bypass);
 }
 
 #[tokio::test]
-async fn a_body_on_a_get_request_is_not_a_part_of_the_key_and_bypasses() {
+async fn a_get_request_with_a_body_bypasses_the_cache() {
     let (guard, origin) = (StampedeGuard::in_memory(), Origin::new());
     let app = site(&origin, |_, n| n.to_string()).layer(guard.clone());
     for n in ["1", "2"] {

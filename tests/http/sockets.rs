@@ -1,4 +1,4 @@
-//! Over real sockets: in front of a hyper server's service, and in front of a hyper client.
+//! The layer over real sockets: around the service of a hyper server, and around a hyper client.
 
 use crate::{
     kit::{Answer, at_rest, in_time},
@@ -15,7 +15,7 @@ use hyper_util::{
     rt::{TokioExecutor, TokioIo},
     service::TowerToHyperService,
 };
-use stampede_guard::{CacheVerdict, StampedeGuard, http::GuardService};
+use stampede_guard::{CacheStatus, StampedeGuard, http::HttpCache};
 use std::{convert::Infallible, net::SocketAddr};
 use tokio::{
     net::{TcpListener, TcpStream},
@@ -23,7 +23,7 @@ use tokio::{
 };
 use tower::{Layer, Service, ServiceExt, service_fn};
 
-/// Serves every connection by a clone of the service, until the answer is dropped.
+/// Serves every connection with a clone of the service, until the returned `JoinSet` is dropped.
 async fn serve<S, B>(service: S) -> (SocketAddr, JoinSet<()>)
 where
     S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible, Future: Send> + Clone + Send + 'static,
@@ -52,7 +52,7 @@ async fn ask_over_socket(address: SocketAddr) -> Answer {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_hyper_server_takes_it_as_a_service() {
+async fn the_layer_works_in_a_hyper_server() {
     let (guard, origin) = (StampedeGuard::in_memory(), Origin::gated());
     let calls = origin.clone();
     let service = service_fn(move |_: Request<Incoming>| {
@@ -63,7 +63,7 @@ async fn a_hyper_server_takes_it_as_a_service() {
     let asked = tokio::spawn(async move { herd(50, |_| ask_over_socket(address)).await });
     origin.arrived(1).await;
     origin.open();
-    let answers = in_time("the herd", asked).await.expect("nobody panics");
+    let answers = in_time("the herd", asked).await.expect("no panic");
     assert!(answers.iter().all(|answer| (answer.status, answer.text()) == (200, "page 1")));
     let led = answers.iter().filter(|answer| answer.header("cache-status").ends_with("stored")).count();
     assert_eq!((led, origin.calls()), (1, 1));
@@ -72,9 +72,9 @@ async fn a_hyper_server_takes_it_as_a_service() {
 
 type HyperClient = Client<HttpConnector, Empty<Bytes>>;
 
-/// Half of the upstream's answers come in chunks, without a length.
+/// Half of the upstream's responses come in chunks, without a length.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_hyper_client_takes_it_as_a_layer() {
+async fn the_layer_works_around_a_hyper_client() {
     let (guard, origin) = (StampedeGuard::in_memory(), Origin::gated());
     let calls = origin.clone();
     let upstream = service_fn(move |request: Request<Incoming>| {
@@ -90,7 +90,7 @@ async fn a_hyper_client_takes_it_as_a_layer() {
     });
     let (address, mut server) = serve(upstream).await;
     let client: HyperClient = Client::builder(TokioExecutor::new()).build_http();
-    let client: GuardService<HyperClient> = guard.layer(client);
+    let client: HttpCache<HyperClient> = guard.layer(client);
     let get = move |path: &str| {
         let uri = format!("http://{address}/{path}");
         Request::get(uri).body(Empty::new()).expect("a request")
@@ -106,18 +106,18 @@ async fn a_hyper_client_takes_it_as_a_layer() {
         });
         origin.arrived(n).await;
         origin.release(1);
-        let answers = in_time("the herd", asked).await.expect("nobody panics");
+        let answers = in_time("the herd", asked).await.expect("no panic");
         assert!(answers.iter().all(|answer| answer.text() == format!("page {n}")));
         at_rest(&guard).await;
         let hit = Answer::of(client.clone().oneshot(get(path)).await.expect("an answer")).await;
-        assert_eq!((hit.verdict(), hit.text()), (CacheVerdict::Hit, &*format!("page {n}")));
+        assert_eq!((hit.cache_status(), hit.text()), (CacheStatus::Hit, &*format!("page {n}")));
         assert!(!hit.headers.contains_key("transfer-encoding"));
     }
     assert_eq!(origin.calls(), 2);
 
     server.shutdown().await;
     let gone: Result<_, ClientError> = client.clone().oneshot(get("other")).await;
-    gone.expect_err("the client's own error, since nobody listens any more");
+    gone.expect_err("the client's own error: the upstream has stopped");
     let hit = client.clone().oneshot(get("length")).await.expect("it does not need the upstream");
     assert_eq!(hit.into_body().collect().await.expect("a body").to_bytes(), "page 1");
     at_rest(&guard).await;

@@ -1,5 +1,6 @@
-//! Seeded storms: two processes over one store that fails, users, languages, writers, clients that go away. Whatever
-//! happens, nobody gets what is for another, and who asks after a change that its own process has made sees it.
+//! Seeded storms: two processes over one failing store, with users, languages, writers and clients that disconnect. No
+//! client ever gets a response for another client. A request after a change that its own process has made sees that
+//! change.
 
 use crate::kit::{Answer, at_rest, request};
 use axum::{
@@ -14,7 +15,7 @@ use fastrand::Rng;
 use futures_util::{future::join_all, stream};
 use stampede_guard::{
     StampedeGuard,
-    testing::{Fault, Operation, Process, Server, seed},
+    testing::{FakeRedis, Fault, Node, Operation, seed},
 };
 use std::{
     convert::Infallible,
@@ -25,7 +26,7 @@ use std::{
 use tokio::time::{sleep, timeout};
 use tower::ServiceExt;
 
-/// What is shown at each path, the same seen by those who may know it, and the dice.
+/// The version shown at each path, and the random number generator.
 struct World {
     shown: [Mutex<u32>; PATHS],
     dice: Mutex<Rng>,
@@ -33,7 +34,7 @@ struct World {
 
 impl World {
     fn draw(&self, below: u64) -> u64 {
-        self.dice.lock().expect("nobody panics").u64(0..below)
+        self.dice.lock().expect("no panic").u64(0..below)
     }
 
     fn is(&self, percent: u64) -> bool {
@@ -45,15 +46,15 @@ impl World {
     }
 
     fn shows(&self, path: usize) -> u32 {
-        *self.shown[path].lock().expect("nobody panics")
+        *self.shown[path].lock().expect("no panic")
     }
 
-    /// What an answer says is what it depends on, and it is named in its `Vary`.
+    /// Answers a request. The text of the response names everything that it depends on, and `Vary` names the fields.
     async fn respond(&self, request: &Parts) -> Response {
         let path: usize = request.uri.path()[1..].parse().expect("a number");
         if request.method == Method::POST {
             self.pause(200).await;
-            *self.shown[path].lock().expect("nobody panics") += 1;
+            *self.shown[path].lock().expect("no panic") += 1;
             self.pause(200).await;
             return Response::new(Body::empty());
         }
@@ -98,11 +99,11 @@ async fn reader(world: &World, app: &Router, seen: &[Mutex<u32>; PATHS]) {
         fields.push(("cache-control", "no-cache"));
     }
     let method = if world.is(10) { Method::HEAD } else { Method::GET };
-    let least = *seen[path].lock().expect("nobody panics");
+    let least = *seen[path].lock().expect("no panic");
     let asked = app.clone().oneshot(request(method.clone(), &format!("/{path}"), &fields));
     let patience = Duration::from_millis(if world.is(10) { world.draw(500) } else { 100_000 });
     let Ok(answer) = timeout(patience, async { Answer::of(asked.await.expect("an answer")).await }).await else {
-        assert!(patience < Duration::from_secs(1), "it hangs");
+        assert!(patience < Duration::from_secs(1), "the request hangs");
         return;
     };
     if answer.status != 200 || method == Method::HEAD {
@@ -126,16 +127,16 @@ async fn writer(world: &World, app: &Router, seen: &[Mutex<u32>; PATHS]) {
     let path = world.draw(PATHS as u64) as usize;
     let before = world.shows(path);
     app.clone().oneshot(request(Method::POST, &format!("/{path}"), &[])).await.expect("an answer");
-    let mut seen = seen[path].lock().expect("nobody panics");
+    let mut seen = seen[path].lock().expect("no panic");
     *seen = (*seen).max(before + 1);
 }
 
-/// Everything but an invalidation, which would not be acknowledged.
-async fn trouble(world: &World, process: &Process) {
-    use Operation::{Abandon, Extend, Fill, Get, Lead};
+/// Injects faults into every operation except an invalidation, which would not be acknowledged.
+async fn trouble(world: &World, node: &Node) {
+    use Operation::{Extend, Fill, Get, GetOrLease, Release};
     for _ in 0..20 {
         world.pause(1500).await;
-        let operation = [Get, Lead, Fill, Abandon, Extend][world.draw(5) as usize];
+        let operation = [Get, GetOrLease, Fill, Release, Extend][world.draw(5) as usize];
         let late = Duration::from_millis(world.draw(2000));
         let faults = [
             Fault::Fails,
@@ -148,19 +149,19 @@ async fn trouble(world: &World, process: &Process) {
         ];
         let fault = faults[world.draw(7) as usize].clone();
         match world.draw(8) {
-            0 => process.always(operation, fault),
-            1 => process.lose_wakes(),
-            2 | 3 => process.heal(),
-            n => process.times(n as usize - 3, operation, fault),
+            0 => node.always(operation, fault),
+            1 => node.lose_wakes(),
+            2 | 3 => node.heal(),
+            n => node.times(n as usize - 3, operation, fault),
         }
     }
-    process.heal();
+    node.heal();
 }
 
 async fn storm(number: u64) {
     seed(number);
     let world = Arc::new(World { shown: Default::default(), dice: Mutex::new(Rng::with_seed(number)) });
-    let server = Server::new();
+    let server = FakeRedis::new();
     let handler = {
         let world = world.clone();
         move |request: Request| {
@@ -169,14 +170,14 @@ async fn storm(number: u64) {
         }
     };
     let site = Router::new().route("/{path}", any(handler));
-    let processes = [server.process(), server.process()];
-    let guards: [StampedeGuard; 2] = [processes[0].guard(), processes[1].guard()];
+    let nodes = [server.node(), server.node()];
+    let guards: [StampedeGuard; 2] = [nodes[0].guard(), nodes[1].guard()];
     let apps = guards.clone().map(|guard| site.clone().layer(guard));
     let seen: [[Mutex<u32>; PATHS]; 2] = Default::default();
     let both = || apps.iter().zip(&seen);
     let readers = join_all((0..60).flat_map(|_| both().map(|(app, seen)| reader(&world, app, seen))));
     let writers = join_all((0..6).flat_map(|_| both().map(|(app, seen)| writer(&world, app, seen))));
-    let troubles = join_all(processes.iter().map(|process| trouble(&world, process)));
+    let troubles = join_all(nodes.iter().map(|node| trouble(&world, node)));
     tokio::join!(readers, writers, troubles);
     for guard in &guards {
         at_rest_after_all(guard).await;
@@ -189,7 +190,7 @@ async fn at_rest_after_all(guard: &StampedeGuard) {
 }
 
 #[test]
-fn whatever_happens_everybody_gets_an_answer_of_ones_own_and_none_from_before() {
+fn a_storm_never_serves_foreign_or_outdated_responses() {
     let first = env::var("STORM").ok().map(|text| text.parse::<u64>().expect("STORM is a number"));
     let storms = env::var("STORMS").map_or(40, |text| text.parse().expect("STORMS is a number"));
     for number in first.map_or(0..storms, |first| first..first + 1) {

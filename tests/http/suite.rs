@@ -1,5 +1,5 @@
-//! The questions that a public test suite asks of every HTTP cache: one response, two requests, and whether the second
-//! one is answered by the first. What is a matter of choice is answered as `docs/rfc9111.md` says.
+//! Cases of a public test suite for HTTP caches: one response, two requests, and whether the first response answers the
+//! second request. If the RFC leaves a choice, `docs/rfc9111.md` states ours.
 
 use crate::{
     kit::{Answer, ask, at_rest, get_with, request, site},
@@ -11,7 +11,7 @@ use axum::{
     http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode},
 };
 use sfv::{BareItemFromInput, Parser, visitor::Ignored};
-use stampede_guard::{CacheVerdict, Policy, StampedeGuard, http::Rules};
+use stampede_guard::{CacheStatus, Policy, StampedeGuard, http::HttpOptions};
 use std::{convert::Infallible, time::Duration};
 
 type Fields = &'static [(&'static str, &'static str)];
@@ -27,14 +27,14 @@ fn respond(code: u16, fields: Fields, body: String) -> Response<Body> {
     response
 }
 
-/// Nothing is fresh, or served stale, by policy.
+/// Returns a guard whose policy makes no response fresh and serves none stale.
 fn strict() -> StampedeGuard {
     let policy =
         Policy::fresh_for(Duration::ZERO).stale_while_revalidate(Duration::ZERO).stale_if_error(Duration::ZERO);
-    StampedeGuard::in_memory().policy(policy).http(Rules::default().respect_origin_only())
+    StampedeGuard::in_memory().policy(policy).http(HttpOptions::default().respect_origin_only())
 }
 
-/// Whether the response to the first request answers the second one.
+/// Reports whether the response to the first request answers the second one.
 async fn reused(first: Fields, (code, response): (u16, Fields), second: Fields) -> bool {
     let (guard, origin) = (strict(), Origin::new());
     let app = site(&origin, move |_, n| respond(code, response, n.to_string())).layer(guard.clone());
@@ -43,7 +43,7 @@ async fn reused(first: Fields, (code, response): (u16, Fields), second: Fields) 
     let answer = ask(&app, get_with("/page", second)).await;
     at_rest(&guard).await;
     assert!((200..600).contains(&answer.status));
-    answer.verdict() == CacheVerdict::Hit
+    answer.cache_status() == CacheStatus::Hit
 }
 
 async fn answers_another(response: Fields) -> bool {
@@ -55,7 +55,7 @@ macro_rules! fields {
 }
 
 #[tokio::test]
-async fn freshness_is_what_cache_control_says() {
+async fn cache_control_decides_freshness() {
     for (value, expected) in [
         ("max-age=3600", true),
         ("max-age=0", false),
@@ -103,7 +103,7 @@ async fn reused_with(name: &'static str, value: &'static str) -> bool {
 }
 
 #[tokio::test]
-async fn freshness_is_until_what_expires_says() {
+async fn expires_decides_freshness() {
     for (value, expected) in [
         ("Sun, 21 Nov 2286 04:46:39 GMT", true),
         ("Sun Nov 21 04:46:39 2286", true),
@@ -135,7 +135,7 @@ async fn freshness_is_until_what_expires_says() {
         (fields!["expires": "Sun, 21 Nov 2286 04:46:39 GMT", "cache-control": "max-age=x"], false),
         (fields!["expires": "Sun, 21 Nov 2286 04:46:39 GMT", "cache-control": "foo=\"max-age=0\""], true),
         (fields!["expires": "Sun, 21 Nov 2286 04:46:39 GMT", "date": "Sun, 21 Nov 2286 04:46:39 GMT"], false),
-        // Of another clock: an hour from when it says that it was made.
+        // The origin's clock is wrong: the lifetime is `Expires` less `Date`, one hour.
         (fields!["expires": "Sun, 21 Nov 2286 05:46:39 GMT", "date": "Sun, 21 Nov 2286 04:46:39 GMT"], true),
         (fields!["expires": "Thu, 18 Aug 1994 03:01:18 GMT", "date": "Thu, 18 Aug 1994 02:01:18 GMT"], false),
     ] {
@@ -144,7 +144,7 @@ async fn freshness_is_until_what_expires_says() {
 }
 
 #[tokio::test]
-async fn an_age_counts_that_is_one() {
+async fn age_counts_if_it_is_valid() {
     for (value, expected) in [
         ("0", true),
         ("3599", true),
@@ -162,11 +162,11 @@ async fn an_age_counts_that_is_one() {
         assert_eq!(answers_another(response.leak()).await, expected, "{value}");
     }
     let old = fields!["cache-control": "max-age=3600", "date": "Thu, 18 Aug 1994 02:01:18 GMT"];
-    assert!(!answers_another(old).await, "its date says how old it is");
+    assert!(!answers_another(old).await, "`Date` sets its age");
 }
 
 #[tokio::test]
-async fn a_field_for_caches_like_this_counts_alone() {
+async fn cdn_cache_control_overrides_cache_control() {
     for (cdn, general, expected) in [
         ("max-age=3600", "max-age=1", true),
         ("max-age=3600", "max-age=0", true),
@@ -198,7 +198,7 @@ async fn a_field_for_caches_like_this_counts_alone() {
 }
 
 #[tokio::test]
-async fn a_vary_selects_by_all_that_it_names() {
+async fn vary_selects_by_every_named_field() {
     let (a, b) = (fields!["foo": "1"], fields!["foo": "2"]);
     for (vary, first, second, expected) in [
         ("foo", a, a, true),
@@ -234,7 +234,7 @@ async fn a_vary_selects_by_all_that_it_names() {
 }
 
 #[tokio::test]
-async fn any_status_that_says_so_is_stored_but_for_some() {
+async fn most_statuses_are_stored_with_an_explicit_lifetime() {
     let stored = [200, 201, 202, 203, 204, 299, 300, 301, 302, 303, 307, 308, 400, 401, 404, 405, 410, 414, 451, 499];
     for code in stored {
         assert!(reused(&[], (code, fields!["cache-control": "max-age=3600"]), &[]).await, "{code}");
@@ -250,7 +250,7 @@ async fn any_status_that_says_so_is_stored_but_for_some() {
 }
 
 #[tokio::test]
-async fn credentials_and_cookies_keep_an_answer_to_their_owner() {
+async fn credentials_limit_sharing_unless_the_response_allows_it() {
     let (alice, bob) = (fields!["authorization": "alice"], fields!["authorization": "bob"]);
     let (cookie, other) = (fields!["cookie": "a"], fields!["cookie": "b"]);
     for (control, authorized, with_cookies) in [
@@ -275,7 +275,7 @@ async fn credentials_and_cookies_keep_an_answer_to_their_owner() {
 }
 
 #[tokio::test]
-async fn a_request_says_how_fresh_it_wants_it() {
+async fn request_directives_limit_reuse() {
     let response = (200, fields!["cache-control": "max-age=3600", "age": "1800"]);
     for (demand, expected) in [
         ("max-age=0", false),
@@ -302,7 +302,7 @@ async fn a_request_says_how_fresh_it_wants_it() {
 
 /// RFC 9111 §4.4.
 #[tokio::test]
-async fn unsafe_methods_invalidate_what_they_name() {
+async fn unsafe_methods_invalidate_target_and_locations() {
     for method in ["POST", "PUT", "DELETE", "PATCH", "M-SEARCH"] {
         for (code, fields, target, own, other) in [
             (200, fields![], "/page", true, false),
@@ -332,14 +332,14 @@ async fn unsafe_methods_invalidate_what_they_name() {
             let method = Method::from_bytes(method.as_bytes()).expect("a method");
             assert_eq!(ask(&app, request(method.clone(), target, &[])).await.status, code);
             for (path, dropped) in [("/page", own), ("/other", other)] {
-                let hit = ask(&app, get_with(path, &[])).await.verdict() == CacheVerdict::Hit;
+                let hit = ask(&app, get_with(path, &[])).await.cache_status() == CacheStatus::Hit;
                 assert_eq!(hit, !dropped, "{method} {target}: {code} {fields:?}: {path}");
             }
         }
     }
 }
 
-/// What a stale response becomes by what its validation brings: the answer to whoever asked, and to the next one.
+/// Returns the response to the request that validates, and the response to the next request.
 async fn revalidated(stored: Fields, code: u16, newer: Fields) -> [Answer; 2] {
     let (guard, origin) = (strict(), Origin::new());
     let answer = move |_: &Request, n: usize| match n {
@@ -357,7 +357,7 @@ async fn revalidated(stored: Fields, code: u16, newer: Fields) -> [Answer; 2] {
 
 /// RFC 9111 §3.2, §4.3.4.
 #[tokio::test]
-async fn a_304_changes_what_is_stored() {
+async fn a_304_updates_the_stored_response() {
     let stored = fields![
         "cache-control": "max-age=0", "etag": "\"e\"", "x-a": "1", "x-gone": "1", "content-type": "text/plain",
     ];
@@ -388,7 +388,7 @@ async fn a_304_changes_what_is_stored() {
     let [first, second] = revalidated(stored, 200, fields!["cache-control": "max-age=3600"]).await;
     assert_eq!((first.text(), second.text(), second.header("x-gone")), ("2", "2", ""));
     let [first, second] = revalidated(stored, 304, fields!["etag": "\"other\""]).await;
-    assert_eq!((first.status, second.text()), (200, "3"), "it is about something that is not here");
+    assert_eq!((first.status, second.text()), (200, "3"), "the 304 is about another response");
     for code in [404, 410, 503] {
         let [first, second] = revalidated(stored, code, fields!["cache-control": "no-store"]).await;
         assert_eq!((first.status, second.status), (code, if code == 503 { 503 } else { 200 }), "{code}");
@@ -397,7 +397,7 @@ async fn a_304_changes_what_is_stored() {
 
 /// RFC 9110 §7.6.1, RFC 9111 §3.1.
 #[tokio::test]
-async fn all_fields_are_stored_but_those_of_the_connection() {
+async fn all_fields_except_hop_by_hop_fields_are_stored() {
     let (guard, origin) = (strict(), Origin::new());
     let kept = fields![
         "cache-control": "max-age=3600", "content-type": "text/plain", "content-disposition": "attachment",
@@ -418,13 +418,14 @@ async fn all_fields_are_stored_but_those_of_the_connection() {
     for added in ["age", "date", "cache-status", "content-length"] {
         headers.remove(added);
     }
-    assert_eq!((hit.verdict, headers), (Some(CacheVerdict::Hit), head(kept)));
+    assert_eq!((hit.cache_status, headers), (Some(CacheStatus::Hit), head(kept)));
 }
 
-/// RFC 9211 §2, RFC 9651 §3.1: a list, whose one member is a token with parameters, whatever is in the key.
+/// RFC 9211 §2, RFC 9651 §3.1: a list with one member, a token with parameters, whatever characters the key contains.
 #[tokio::test]
 async fn a_cache_status_is_a_structured_field() {
-    let guard = StampedeGuard::in_memory().http(Rules::default().show_key().key_header(HeaderName::from_static("x")));
+    let guard =
+        StampedeGuard::in_memory().http(HttpOptions::default().expose_key().vary_key_on(HeaderName::from_static("x")));
     let app = site(&Origin::new(), |_, n| ([("vary", "y")], n.to_string())).layer(guard.clone());
     let odd = r#"/"a"{}%22?={}"#;
     for (method, path, fields) in [

@@ -1,15 +1,15 @@
-//! Directives for caches of our kind alone (RFC 9213).
+//! Targeted cache-control fields (RFC 9213).
 
 use crate::{
     kit::{ask, at_rest, get, on_each_store, site, waiting},
     support::Origin,
 };
 use axum::http::HeaderName;
-use stampede_guard::{CacheVerdict, StampedeGuard, http::Rules};
+use stampede_guard::{CacheStatus, StampedeGuard, http::HttpOptions};
 
-/// RFC 9213 §2.2, and §2.1 for what is no dictionary.
+/// RFC 9213 §2.2; §2.1 for a field that is not a dictionary.
 #[tokio::test]
-async fn what_is_said_to_us_comes_before_what_is_said_to_all() {
+async fn a_targeted_field_overrides_cache_control() {
     for (targeted, control, hits) in [
         ("max-age=60", "no-store", true),
         ("max-age=60", "private, max-age=0", true),
@@ -30,7 +30,7 @@ async fn what_is_said_to_us_comes_before_what_is_said_to_all() {
             assert_eq!((first.header("cdn-cache-control"), first.header("cache-control")), (targeted, control));
             at_rest(&guard).await;
             let next = ask(&app, get("/page")).await;
-            assert_eq!(next.verdict() == CacheVerdict::Hit, hits, "`{targeted}` before `{control}`");
+            assert_eq!(next.cache_status() == CacheStatus::Hit, hits, "`{targeted}` before `{control}`");
             assert_eq!((next.header("cdn-cache-control"), next.header("cache-control")), (targeted, control));
             at_rest(&guard).await;
         }
@@ -38,22 +38,24 @@ async fn what_is_said_to_us_comes_before_what_is_said_to_all() {
 }
 
 #[tokio::test]
-async fn an_operator_may_name_the_fields_that_are_for_this_cache() {
+async fn an_operator_may_name_the_targeted_fields() {
     let names = ["ours-cache-control", "cdn-cache-control"].map(HeaderName::from_static);
-    for (rules, hits) in [(Rules::default().targets(names), true), (Rules::default().targets([]), false)] {
-        let (guard, origin) = (StampedeGuard::in_memory().http(rules), Origin::new());
+    for (options, hits) in
+        [(HttpOptions::default().targeted_fields(names), true), (HttpOptions::default().targeted_fields([]), false)]
+    {
+        let (guard, origin) = (StampedeGuard::in_memory().http(options), Origin::new());
         let fields =
             [("ours-cache-control", "max-age=60"), ("cdn-cache-control", "no-store"), ("cache-control", "no-store")];
         let app = site(&origin, move |_, n| (fields, n.to_string())).layer(guard.clone());
         ask(&app, get("/page")).await;
         at_rest(&guard).await;
-        assert_eq!(ask(&app, get("/page")).await.verdict() == CacheVerdict::Hit, hits);
+        assert_eq!(ask(&app, get("/page")).await.cache_status() == CacheStatus::Hit, hits);
     }
 }
 
-/// It decides who may wait, too.
+/// The targeted field also decides whether waiters may share the response.
 #[tokio::test]
-async fn a_herd_shares_what_only_we_may_keep() {
+async fn a_herd_shares_a_response_by_its_targeted_field() {
     let (guard, origin) = (StampedeGuard::in_memory(), Origin::gated());
     let fields = [("cdn-cache-control", "max-age=60"), ("cache-control", "no-store")];
     let app = site(&origin, move |_, n| (fields, n.to_string())).layer(guard.clone());

@@ -1,4 +1,4 @@
-//! What may not be shared is not shared, and a herd for it does not queue.
+//! Responses that must not be shared are not shared, and a herd for them does not queue.
 
 use crate::{
     kit::{Answer, ask, at_rest, get, get_with, in_time, on_each_store, site, waiting},
@@ -12,10 +12,10 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use futures_util::stream;
-use stampede_guard::{CacheVerdict, StampedeGuard};
+use stampede_guard::{CacheStatus, StampedeGuard};
 use std::{collections::BTreeSet, convert::Infallible, time::Duration};
 
-/// Kinds of answers that are for one client only; each carries the number of its call.
+/// Kinds of responses that are for one client only; each response carries the number of its call.
 const KINDS: [&str; 10] = [
     "no-store",
     "private",
@@ -47,7 +47,7 @@ fn answer_of(kind: &str, n: usize) -> Response {
 
 const CAP: usize = 2000;
 
-/// The calls whose answers these are.
+/// Returns the numbers of the calls that made these responses.
 fn calls_of(answers: &[Answer]) -> BTreeSet<usize> {
     let call_of = |answer: &Answer| answer.text().trim_end_matches('x').parse().expect("a number");
     answers.iter().map(call_of).collect()
@@ -57,40 +57,41 @@ fn app(kind: &'static str, origin: &Origin, guard: &StampedeGuard) -> Router {
     site(origin, move |_, n| answer_of(kind, n)).layer(guard.clone().max_payload(CAP))
 }
 
-/// Without the pass marker, the second herd waits for a leader of its own.
+/// Fails without the hit-for-pass marker: the second herd then waits for a leader of its own.
 #[tokio::test]
-async fn a_herd_for_what_is_not_cacheable_is_not_serialised() {
+async fn a_herd_for_an_uncacheable_page_is_not_serialised() {
     for kind in KINDS {
         let (guard, origin) = (StampedeGuard::in_memory(), Origin::gated());
         let app = app(kind, &origin, &guard);
         let first = waiting(&app, 50, |_| get("/page")).await;
         let second = async {
             origin.arrived(1).await;
-            assert_eq!(origin.calls(), 1, "{kind}: nobody knows yet that it is not to be shared");
+            assert_eq!(origin.calls(), 1, "{kind}: it is not known yet to be uncacheable");
             origin.release(1);
             origin.arrived(50).await;
-            assert_eq!(origin.running(), 49, "{kind}: all who waited run at once");
+            assert_eq!(origin.running(), 49, "{kind}: all waiters run at once");
             origin.release(49);
         };
         let (first, ()) = tokio::join!(first.answers(), second);
-        assert_eq!(calls_of(&first), (1..=50).collect(), "{kind}: everybody gets an answer of his own");
+        assert_eq!(calls_of(&first), (1..=50).collect(), "{kind}: each client gets its own response");
         at_rest(&guard).await;
 
         let second = waiting(&app, 50, |_| get("/page")).await;
         origin.arrived(100).await;
-        assert_eq!(origin.running(), 50, "{kind}: the next ones do not wait for anybody");
+        assert_eq!(origin.running(), 50, "{kind}: the second herd does not wait");
         origin.release(50);
         let second = second.answers().await;
         assert_eq!(calls_of(&second), (51..=100).collect(), "{kind}");
-        assert!(second.iter().all(|answer| answer.verdict() == CacheVerdict::Bypassed), "{kind}");
+        assert!(second.iter().all(|answer| answer.cache_status() == CacheStatus::Bypass), "{kind}");
         at_rest(&guard).await;
     }
 }
 
-/// With the flight of an answer for nobody else left `Vacant` instead of `NotShared`, the 49 lead in turn.
+/// Fails if the flight of a private response ends as `Abandoned` and not as `Uncacheable`: the 49 waiters then lead in
+/// turn.
 #[tokio::test]
-async fn it_takes_no_marker_to_release_those_who_wait() {
-    let (guard, origin) = (StampedeGuard::in_memory().pass_for(Duration::ZERO), Origin::gated());
+async fn waiters_are_released_without_a_hit_for_pass_marker() {
+    let (guard, origin) = (StampedeGuard::in_memory().uncacheable_ttl(Duration::ZERO), Origin::gated());
     let app = app("private", &origin, &guard);
     let asked = waiting(&app, 50, |_| get("/page")).await;
     let released = async {
@@ -105,9 +106,9 @@ async fn it_takes_no_marker_to_release_those_who_wait() {
     at_rest(&guard).await;
 }
 
-/// The first of them, with the marker in Redis, where another process finds it.
+/// The herd of the first test, with the hit-for-pass marker in Redis, where another process finds it.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_herd_for_what_is_not_cacheable_is_not_serialised_over_redis() {
+async fn a_herd_for_an_uncacheable_page_is_not_serialised_over_redis() {
     for kind in ["no-store", "over the cap, undeclared"] {
         let name = format!("uncacheable-{}", kind.len());
         let (origin, guards) = (Origin::gated(), [crate::kit::over_redis(&name), crate::kit::over_redis(&name)]);
@@ -119,7 +120,7 @@ async fn a_herd_for_what_is_not_cacheable_is_not_serialised_over_redis() {
         origin.arrived(50).await;
         assert_eq!(origin.running(), 49, "{kind}");
         origin.release(49);
-        let first = in_time("the first herd", first).await.expect("nobody panics");
+        let first = in_time("the first herd", first).await.expect("no panic");
         assert_eq!(calls_of(&first), (1..=50).collect(), "{kind}");
         at_rest(&guards[0]).await;
 
@@ -127,14 +128,14 @@ async fn a_herd_for_what_is_not_cacheable_is_not_serialised_over_redis() {
         origin.arrived(100).await;
         assert_eq!(origin.running(), 50, "{kind}");
         origin.release(50);
-        let second = in_time("the second herd", second).await.expect("nobody panics");
+        let second = in_time("the second herd", second).await.expect("no panic");
         assert_eq!(calls_of(&second), (51..=100).collect(), "{kind}");
         at_rest(&guards[1]).await;
     }
 }
 
 #[tokio::test]
-async fn an_answer_that_may_be_shared_again_ends_the_time_of_its_marker() {
+async fn a_cacheable_response_replaces_its_hit_for_pass_marker() {
     for guard in on_each_store("promoted") {
         let origin = Origin::new();
         let respond = |_: &Request, n: usize| {
@@ -149,10 +150,10 @@ async fn an_answer_that_may_be_shared_again_ends_the_time_of_its_marker() {
     }
 }
 
-/// Both credentials, before and after the answer for everybody is stored. Until the first answer has come, nobody knows
-/// that it is not for all of them.
+/// Sends either credential, before and after the anonymous response is stored. The second user waits for the first
+/// response, because nothing is known of the page yet.
 #[tokio::test]
-async fn requests_with_credentials_are_not_shared_nor_served_from_the_cache() {
+async fn requests_with_credentials_do_not_use_anonymous_entries() {
     for credential in ["authorization", "cookie"] {
         for guard in on_each_store(&format!("credentials-{credential}")) {
             let origin = Origin::gated();
@@ -173,7 +174,7 @@ async fn requests_with_credentials_are_not_shared_nor_served_from_the_cache() {
                 assert_eq!(ask(&app, get("/page")).await.text(), "hello stranger");
                 assert_eq!(user("Carol").await.text(), "hello Carol");
             }
-            assert_eq!(origin.calls(), 5, "two users, a stranger once, and a user twice");
+            assert_eq!(origin.calls(), 5, "two users, an anonymous client once, and a user twice");
             at_rest(&guard).await;
         }
     }

@@ -1,4 +1,4 @@
-//! Asking the origin whether what is stored still holds (RFC 9111 §4.3).
+//! Validation of stored responses by the origin (RFC 9111 §4.3).
 
 use crate::{
     kit::{Answer, ask, at_rest, get, get_with, on_each_store, request, site, waiting},
@@ -11,14 +11,14 @@ use axum::{
     http::{Method, StatusCode},
     response::{IntoResponse, Response},
 };
-use stampede_guard::{CacheVerdict, Policy, StampedeGuard};
+use stampede_guard::{CacheStatus, Policy, StampedeGuard};
 use std::{
     sync::{Arc, Mutex},
     time::Duration,
 };
 use tokio::time;
 
-/// Silent answers are fresh for ten seconds, to the millisecond.
+/// Returns a guard with a default freshness of exactly ten seconds.
 fn ten_seconds() -> StampedeGuard {
     StampedeGuard::in_memory().policy(Policy::fresh_for(Duration::from_secs(10)).jitter(0.0))
 }
@@ -30,15 +30,15 @@ struct Conditions(Arc<Mutex<Vec<(String, String)>>>);
 impl Conditions {
     fn note(&self, request: &Request) {
         let seen = (field(request, "if-none-match").to_owned(), field(request, "if-modified-since").to_owned());
-        self.0.lock().expect("nobody panics").push(seen);
+        self.0.lock().expect("no panic").push(seen);
     }
 
     fn seen(&self) -> Vec<(String, String)> {
-        self.0.lock().expect("nobody panics").clone()
+        self.0.lock().expect("no panic").clone()
     }
 }
 
-/// One page that never changes; its head says which call made it.
+/// Returns a site with one page that never changes; its head names the call that made it.
 fn unchanged(origin: &Origin, control: &'static str) -> (Router, Conditions) {
     let conditions = Conditions::default();
     let noted = conditions.clone();
@@ -59,9 +59,9 @@ fn of_the_cache() -> (String, String) {
     ("\"a\"".to_owned(), MODIFIED.to_owned())
 }
 
-/// Stored heads have room for both fields. Seen to fail when a 304 freshened the stored head with that room in it.
+/// Stored heads have room for both fields. Seen to fail when a 304 freshened the stored head together with that room.
 #[tokio::test(start_paused = true)]
-async fn each_answer_says_its_own_age_and_status_once() {
+async fn each_response_has_one_age_and_one_cache_status() {
     let (guard, origin) = (ten_seconds(), Origin::new());
     let app = unchanged(&origin, "public").0.layer(guard.clone());
     let ask_all = async || {
@@ -99,9 +99,9 @@ fn page(answer: &Answer) -> (u16, &str, &str) {
     (answer.status, answer.text(), answer.header("x-call"))
 }
 
-/// §4.3.1, §4.3.4. With the conditions left out of the leader's request, the second call brings another page.
+/// §4.3.1, §4.3.4. Fails if the leader's request has no conditions: the second call then returns another page.
 #[tokio::test(start_paused = true)]
-async fn a_herd_on_what_is_stale_asks_once_and_a_304_freshens_it() {
+async fn a_herd_on_a_stale_page_validates_once_and_freshens_it() {
     let (guard, origin) = (ten_seconds(), Origin::gated());
     let (site, conditions) = unchanged(&origin, "max-age=10");
     let app = site.layer(guard.clone());
@@ -113,7 +113,7 @@ async fn a_herd_on_what_is_stale_asks_once_and_a_304_freshens_it() {
     let asked = waiting(&app, 20, |_| get("/page")).await;
     origin.open();
     let answers = asked.answers().await;
-    assert!(answers.iter().all(|answer| page(answer) == (200, "page 1", "2")), "the body of then, the head of now");
+    assert!(answers.iter().all(|answer| page(answer) == (200, "page 1", "2")), "the stored body with the new head");
     assert_eq!(answers[0].header("cache-status"), "stampede-guard; fwd=stale; fwd-status=304; stored");
     assert_eq!(conditions.seen(), [Default::default(), of_the_cache()]);
     at_rest(&guard).await;
@@ -127,7 +127,7 @@ async fn a_herd_on_what_is_stale_asks_once_and_a_304_freshens_it() {
 
 /// §5.2.2.4.
 #[tokio::test]
-async fn a_no_cache_is_validated_before_each_use() {
+async fn a_no_cache_response_is_validated_before_each_use() {
     for guard in on_each_store("validated") {
         let origin = Origin::new();
         let (site, conditions) = unchanged(&origin, "no-cache");
@@ -142,7 +142,7 @@ async fn a_no_cache_is_validated_before_each_use() {
 
 /// §4.3.3: the origin may always send another page.
 #[tokio::test]
-async fn a_full_answer_takes_the_place_of_what_was_asked_about() {
+async fn a_full_response_replaces_the_validated_one() {
     for guard in on_each_store("replaced") {
         let (origin, conditions) = (Origin::new(), Conditions::default());
         let noted = conditions.clone();
@@ -161,9 +161,9 @@ async fn a_full_answer_takes_the_place_of_what_was_asked_about() {
     }
 }
 
-/// §4.3.3, §4.2.4, §5.2.2.2: a 5xx is passed on, unless what is stored may stand in for it.
+/// §4.3.3, §4.2.4, §5.2.2.2: a 5xx is passed on, unless the stored response may replace it.
 #[tokio::test(start_paused = true)]
-async fn an_origin_in_trouble_is_forgiven_only_where_that_is_allowed() {
+async fn a_5xx_on_validation_serves_stale_only_if_allowed() {
     for (control, status) in [
         ("max-age=10", 503),
         ("max-age=10, stale-if-error=60", 200),
@@ -192,10 +192,10 @@ async fn an_origin_in_trouble_is_forgiven_only_where_that_is_allowed() {
     }
 }
 
-/// §4.3.4: whatever it is about, it freshens nothing. Its client gets what was asked about, if that may be stale at all.
-/// Seen to fail with the entry left where it is: no call from then on asks for all.
+/// §4.3.4: a mismatched 304 freshens nothing. Its client gets the stored response, if that may be stale at all. Seen to
+/// fail with the entry kept: no later call requests the full response.
 #[tokio::test]
-async fn a_304_about_another_response_is_no_answer_and_the_next_call_asks_for_all() {
+async fn a_mismatched_304_is_followed_by_a_full_fetch() {
     for guard in on_each_store("other-304") {
         let origin = Origin::new();
         let app = site(&origin, |request, n| match field(request, "if-none-match") {
@@ -218,9 +218,9 @@ async fn a_304_about_another_response_is_no_answer_and_the_next_call_asks_for_al
     }
 }
 
-/// Seen to fail with everybody turned away by it: each one makes a call of its own.
+/// Seen to fail when the mismatched 304 turned all waiters away: each made a call of its own.
 #[tokio::test]
-async fn those_who_wait_for_a_304_about_another_response_ask_again_together() {
+async fn waiters_of_a_mismatched_304_retry_together() {
     let (guard, origin) = (StampedeGuard::in_memory(), Origin::gated());
     let app = site(&origin, |request, n| match field(request, "if-none-match") {
         "" => ([("etag", "\"a\""), ("cache-control", "max-age=0")], n.to_string()).into_response(),
@@ -239,10 +239,10 @@ async fn those_who_wait_for_a_304_about_another_response_ask_again_together() {
     at_rest(&guard).await;
 }
 
-/// §4.3.2: whoever is answered from the cache gets its 304 from the cache, whoever leads from what the origin says. What
-/// the origin is asked is about what is stored.
+/// §4.3.2: a hit gets its 304 from the cache, a leader's caller from the new response. The origin only sees the
+/// conditions of the stored response.
 #[tokio::test(start_paused = true)]
-async fn a_clients_conditions_are_evaluated_here_and_go_no_further() {
+async fn a_clients_conditions_are_evaluated_by_the_cache_alone() {
     let (guard, origin) = (ten_seconds(), Origin::new());
     let (site, conditions) = unchanged(&origin, "max-age=10");
     let app = site.layer(guard.clone());
@@ -272,7 +272,7 @@ async fn a_clients_conditions_are_evaluated_here_and_go_no_further() {
 
 /// RFC 5861 §3.
 #[tokio::test(start_paused = true)]
-async fn a_refresh_behind_asks_whether_it_has_changed() {
+async fn a_background_refresh_is_conditional() {
     let (guard, origin) = (ten_seconds(), Origin::gated());
     let (site, conditions) = unchanged(&origin, "max-age=10, stale-while-revalidate=60");
     let app = site.layer(guard.clone());
@@ -282,18 +282,18 @@ async fn a_refresh_behind_asks_whether_it_has_changed() {
     time::advance(Duration::from_secs(11)).await;
     for _ in 0..5 {
         let stale = ask(&app, get("/page")).await;
-        assert_eq!((page(&stale), stale.verdict()), ((200, "page 1", "1"), CacheVerdict::Stale));
+        assert_eq!((page(&stale), stale.cache_status()), ((200, "page 1", "1"), CacheStatus::Stale));
     }
     origin.open();
     at_rest(&guard).await;
     let hit = ask(&app, get("/page")).await;
-    assert_eq!((page(&hit), hit.verdict()), ((200, "page 1", "2"), CacheVerdict::Hit));
+    assert_eq!((page(&hit), hit.cache_status()), ((200, "page 1", "2"), CacheStatus::Hit));
     assert_eq!(conditions.seen(), [Default::default(), of_the_cache()]);
 }
 
-/// §4.3.4: a 304 need not say `Vary` again.
+/// §4.3.4: a 304 need not repeat `Vary`.
 #[tokio::test(start_paused = true)]
-async fn a_304_freshens_its_variant_alone_which_stays_one() {
+async fn a_304_freshens_only_its_own_variant() {
     let (guard, origin) = (ten_seconds(), Origin::new());
     let app = site(&origin, |request, n| {
         let language = field(request, "accept-language").to_owned();
@@ -301,7 +301,7 @@ async fn a_304_freshens_its_variant_alone_which_stays_one() {
         match field(request, "if-none-match") {
             "" => ([("etag", &*etag), ("vary", "accept-language")], format!("{language} {n}")).into_response(),
             asked => {
-                assert_eq!(asked, etag, "about the variant of the one who asks");
+                assert_eq!(asked, etag, "about the requested variant");
                 (StatusCode::NOT_MODIFIED, [("etag", etag)]).into_response()
             }
         }
@@ -309,9 +309,9 @@ async fn a_304_freshens_its_variant_alone_which_stays_one() {
     let app = app.layer(guard.clone());
     for round in 0..3 {
         for (n, language) in ["de", "en"].into_iter().enumerate() {
-            for verdict in [CacheVerdict::Filled, CacheVerdict::Hit] {
+            for cache_status in [CacheStatus::Miss, CacheStatus::Hit] {
                 let answer = ask(&app, speaking(language)).await;
-                assert_eq!((answer.text(), answer.verdict()), (&*format!("{language} {}", n + 1), verdict));
+                assert_eq!((answer.text(), answer.cache_status()), (&*format!("{language} {}", n + 1), cache_status));
                 assert_eq!((answer.header("vary"), origin.calls()), ("accept-language", 2 * round + n + 1));
                 at_rest(&guard).await;
             }
@@ -320,9 +320,9 @@ async fn a_304_freshens_its_variant_alone_which_stays_one() {
     }
 }
 
-/// §3.2: the newer head is judged as that of a full answer would be.
+/// §3.2: the newer head is evaluated like that of a full response.
 #[tokio::test]
-async fn a_304_may_end_the_sharing() {
+async fn a_304_may_make_a_response_uncacheable() {
     for control in ["no-store", "private"] {
         for guard in on_each_store(&format!("304-{control}")) {
             let origin = Origin::new();

@@ -1,4 +1,4 @@
-//! Variants and classes of callers: what one of them meets is not the others' business.
+//! Variants and audiences do not affect each other.
 
 use crate::{
     kit::{Answer, ask, at_rest, get, get_with, in_time, on_each_store, request, site},
@@ -9,8 +9,8 @@ use axum::{
     http::{Method, StatusCode},
 };
 use stampede_guard::{
-    CacheVerdict,
-    testing::{Fault, Operation, Server, advance},
+    CacheStatus,
+    testing::{FakeRedis, Fault, Operation, advance},
 };
 use std::time::Duration;
 use tokio::task::JoinHandle;
@@ -22,12 +22,12 @@ fn is_logged_in(request: &Request) -> bool {
 }
 
 async fn answer(asked: JoinHandle<Answer>) -> Answer {
-    in_time("an answer", asked).await.expect("nobody panics")
+    in_time("an answer", asked).await.expect("no panic")
 }
 
-/// Without a look at what the flight has seen, those with credentials wait for the one without.
+/// Fails if the marker that the flight has seen is ignored: requests with credentials then wait for the anonymous one.
 #[tokio::test]
-async fn who_is_told_to_pass_does_not_wait_for_those_who_are_not() {
+async fn hit_for_pass_requests_do_not_wait_for_anonymous_ones() {
     for guard in on_each_store("classes-pass") {
         let origin = Origin::gated();
         let respond = |request: &Request, n: usize| {
@@ -37,24 +37,24 @@ async fn who_is_told_to_pass_does_not_wait_for_those_who_are_not() {
         let app = site(&origin, respond).layer(guard.clone());
         origin.release(1);
         assert_eq!(ask(&app, get_with("/page", &[LOGGED_IN])).await.text(), "1");
-        guard.shutdown().await;
+        guard.drain().await;
         let without = tokio::spawn(ask(&app, get("/page")));
         origin.arrived(2).await;
         let with = tokio::spawn(ask(&app, get_with("/page", &[LOGGED_IN])));
         origin.arrived(3).await;
         origin.open();
         assert_eq!((answer(with).await.text(), answer(without).await.text()), ("3", "2"));
-        guard.shutdown().await;
-        assert_eq!(ask(&app, get("/page")).await.verdict(), CacheVerdict::Hit);
+        guard.drain().await;
+        assert_eq!(ask(&app, get("/page")).await.cache_status(), CacheStatus::Hit);
         at_rest(&guard).await;
     }
 }
 
-/// As before, for those who had joined when it was heard of the marker.
+/// The same for requests that had joined before the hit-for-pass marker was seen.
 #[tokio::test(start_paused = true)]
-async fn who_is_told_to_pass_while_waiting_does_not_wait_for_those_who_are_not() {
-    let (server, origin) = (Server::new(), Origin::gated());
-    let guards = [server.process().guard(), server.process().guard()];
+async fn hit_for_pass_releases_waiters_with_credentials() {
+    let (server, origin) = (FakeRedis::new(), Origin::gated());
+    let guards = [server.node().guard(), server.node().guard()];
     let respond = |request: &Request, n: usize| {
         let control = if is_logged_in(request) { "private" } else { "max-age=60" };
         ([("cache-control", control)], n.to_string())
@@ -69,7 +69,7 @@ async fn who_is_told_to_pass_while_waiting_does_not_wait_for_those_who_are_not()
     origin.release(1);
     assert_eq!(answer(leads).await.text(), "1");
     origin.arrived(5).await;
-    assert_eq!(origin.running(), 4, "one without leads, and all with credentials pass");
+    assert_eq!(origin.running(), 4, "one anonymous request leads, and all with credentials pass");
     origin.open();
     for asked in with.into_iter().chain(without) {
         assert_eq!(answer(asked).await.status, 200);
@@ -80,12 +80,12 @@ async fn who_is_told_to_pass_while_waiting_does_not_wait_for_those_who_are_not()
     }
 }
 
-/// When it goes on where memory has sent it, it reads the old entry there.
+/// Fails if the cached redirect is still followed: the request then reads the old entry of the variant.
 #[tokio::test(start_paused = true)]
-async fn where_an_index_was_remembered_to_lead_is_forgotten_when_the_store_answers_again() {
-    let (server, origin) = (Server::new(), Origin::gated());
-    let [process, elsewhere] = [server.process(), server.process()];
-    let guard = process.guard();
+async fn a_cached_redirect_is_dropped_when_the_store_recovers() {
+    let (server, origin) = (FakeRedis::new(), Origin::gated());
+    let [node, elsewhere] = [server.node(), server.node()];
+    let guard = node.guard();
     let respond = |request: &Request, n: usize| {
         let control = if is_logged_in(request) { "private" } else { "max-age=60" };
         ([("cache-control", control), ("vary", "accept-language")], n.to_string())
@@ -93,29 +93,30 @@ async fn where_an_index_was_remembered_to_lead_is_forgotten_when_the_store_answe
     let app = site(&origin, respond).layer(guard.clone());
     origin.release(1);
     assert_eq!(ask(&app, get("/page")).await.text(), "1");
-    guard.shutdown().await;
+    guard.drain().await;
     elsewhere.guard().invalidate_url(&"http://example.test/page".parse().expect("a URL")).await.expect("it answers");
-    process.always(Operation::Get, Fault::Fails);
+    node.always(Operation::Get, Fault::Fails);
     let with = tokio::spawn(ask(&app, get_with("/page", &[LOGGED_IN])));
     origin.arrived(2).await;
-    let asked = process.asked(Operation::Get);
+    let asked = node.asked(Operation::Get);
     let without = tokio::spawn(ask(&app, get("/page")));
-    eventually("it has asked the store", async || process.asked(Operation::Get) > asked).await;
+    eventually("the request has asked the store", async || node.asked(Operation::Get) > asked).await;
     advance(Duration::from_millis(1)).await;
-    process.heal();
+    node.heal();
     origin.release(1);
     assert_eq!(answer(with).await.text(), "2");
     origin.open();
-    assert_eq!(answer(without).await.text(), "3", "what was invalidated is not served");
+    assert_eq!(answer(without).await.text(), "3", "an invalidated response is not served");
     at_rest(&guard).await;
 }
 
-/// The lease of a variant outlives the index by which it was found: that the lease stands vouches for nothing.
+/// The lease of a variant outlives the index by which it was found. So a held lease does not prove that the entry is
+/// reachable.
 #[tokio::test(start_paused = true)]
-async fn a_variant_that_was_invalidated_stands_in_for_no_failure() {
+async fn an_invalidated_variant_replaces_no_failure() {
     for vary in ["", "accept-language"] {
-        let (origin, process) = (Origin::gated(), Server::new().process());
-        let guard = process.guard();
+        let (origin, node) = (Origin::gated(), FakeRedis::new().node());
+        let guard = node.guard();
         let respond = move |_: &Request, n: usize| {
             let status = if n == 1 { StatusCode::OK } else { StatusCode::INTERNAL_SERVER_ERROR };
             (status, [("cache-control", "max-age=1, stale-if-error=60"), ("vary", vary)], n.to_string())
@@ -139,7 +140,7 @@ async fn a_variant_that_was_invalidated_stands_in_for_no_failure() {
 
 /// RFC 9111 §4.3.5 is about stored responses that could have been chosen for the request.
 #[tokio::test]
-async fn a_head_request_says_nothing_of_what_its_client_may_not_have() {
+async fn a_head_request_freshens_only_what_its_client_may_have() {
     for guard in on_each_store("classes-head") {
         let origin = Origin::new();
         let respond = |request: &Request, n: usize| match is_logged_in(request) {
@@ -148,9 +149,9 @@ async fn a_head_request_says_nothing_of_what_its_client_may_not_have() {
         };
         let app = site(&origin, respond).layer(guard.clone());
         assert_eq!(ask(&app, get("/page")).await.text(), "1");
-        guard.shutdown().await;
+        guard.drain().await;
         assert_eq!(ask(&app, request(Method::HEAD, "/page", &[LOGGED_IN])).await.header("etag"), "\"theirs\"");
-        assert_eq!(ask(&app, get("/page")).await.verdict(), CacheVerdict::Hit);
+        assert_eq!(ask(&app, get("/page")).await.cache_status(), CacheStatus::Hit);
         at_rest(&guard).await;
     }
 }

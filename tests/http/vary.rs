@@ -1,4 +1,4 @@
-//! Answers that depend on more than the URL (RFC 9111 §4.1).
+//! Responses that depend on more than the URL (RFC 9111 §4.1).
 
 use crate::{
     kit::{ask, at_rest, get, get_with, on_each_store, request, site, taps, waiting},
@@ -13,12 +13,12 @@ use axum::{
     routing::post,
 };
 use futures_util::stream;
-use stampede_guard::{CacheVerdict, StampedeGuard, http::Rules};
+use stampede_guard::{CacheStatus, StampedeGuard, http::HttpOptions};
 use std::convert::Infallible;
 
 pub(crate) const LANGUAGES: [&str; 3] = ["de", "en", "fr"];
 
-/// A site that answers in the language it is asked for, with the number of its call.
+/// Returns a site that answers in the requested language, with the number of the call.
 pub(crate) fn languages(origin: &Origin) -> Router {
     site(origin, |request, n| {
         let fields = [("vary", "accept-language"), ("cache-control", "max-age=60")];
@@ -34,7 +34,7 @@ pub(crate) fn speaking(language: &str) -> Request {
     get_with("/page", &[("accept-language", language)])
 }
 
-/// The answers of a site to these requests, one after the other.
+/// Sends these requests one after the other and returns the texts of the responses.
 async fn answers(app: &Router, guard: &StampedeGuard, fields: &[&[(&str, &str)]]) -> Vec<String> {
     let mut answers = Vec::new();
     for fields in fields {
@@ -45,15 +45,15 @@ async fn answers(app: &Router, guard: &StampedeGuard, fields: &[&[(&str, &str)]]
 }
 
 #[tokio::test]
-async fn every_variant_is_stored_beside_the_others() {
+async fn each_variant_is_stored_separately() {
     for guard in on_each_store("vary-hits") {
         let origin = Origin::new();
         let app = languages(&origin).layer(guard.clone());
-        for verdict in [CacheVerdict::Filled, CacheVerdict::Hit, CacheVerdict::Hit] {
+        for cache_status in [CacheStatus::Miss, CacheStatus::Hit, CacheStatus::Hit] {
             for (n, language) in LANGUAGES.iter().enumerate() {
                 let answer = ask(&app, speaking(language)).await;
                 at_rest(&guard).await;
-                assert_eq!((answer.text(), answer.verdict()), (&*format!("{language} {}", n + 1), verdict));
+                assert_eq!((answer.text(), answer.cache_status()), (&*format!("{language} {}", n + 1), cache_status));
             }
         }
         let miss = ask(&app, speaking("it")).await;
@@ -61,7 +61,7 @@ async fn every_variant_is_stored_beside_the_others() {
     }
 }
 
-/// Nobody knows yet that the answers vary, nor perhaps how long they are.
+/// It is not known yet that the responses vary, and perhaps not how long they are.
 #[tokio::test]
 async fn a_cold_herd_costs_one_call_for_each_value() {
     for length_is_known in [true, false] {
@@ -79,11 +79,11 @@ async fn a_cold_herd_costs_one_call_for_each_value() {
             assert_eq!(origin.calls(), 1);
             origin.release(1);
             origin.arrived(3).await;
-            assert_eq!(origin.running(), 2, "no value waits for another one");
+            assert_eq!(origin.running(), 2, "no variant waits for another");
             origin.open();
         };
         let (answers, ()) = tokio::join!(asked.answers(), released);
-        let led = answers.iter().filter(|answer| answer.verdict() == CacheVerdict::Filled).count();
+        let led = answers.iter().filter(|answer| answer.cache_status() == CacheStatus::Miss).count();
         assert_eq!((led, origin.calls()), (3, 3));
         for (i, answer) in answers.iter().enumerate() {
             assert_eq!(answer.text(), LANGUAGES[i % 3], "{i}");
@@ -92,9 +92,9 @@ async fn a_cold_herd_costs_one_call_for_each_value() {
     }
 }
 
-/// Of a failure nothing is stored, so there are no variants of it: all hear of it, and nobody of its text.
+/// A failure is not stored and so has no variants. All waiters learn of it, but do not get its text.
 #[tokio::test]
-async fn a_failure_that_varies_is_told_by_its_status() {
+async fn a_failure_that_varies_reaches_waiters_as_a_status() {
     let (guard, origin) = (StampedeGuard::in_memory(), Origin::gated());
     let app = site(&origin, |request, _| {
         (StatusCode::SERVICE_UNAVAILABLE, [("vary", "accept-language")], field(request, "accept-language").to_owned())
@@ -109,10 +109,11 @@ async fn a_failure_that_varies_is_told_by_its_status() {
     at_rest(&guard).await;
 }
 
-/// The head is enough to know who differs; a body may take long, and may not say how long it is. Seen to fail with those
-/// who differ sent back to where they have waited, and with nothing said at the head of a body of unknown length.
+/// The head shows which waiters differ. A body may take long and have an unknown length. Seen to fail when
+/// waiters that differ returned to the flight they had waited for. Seen to fail when the head of a body of unknown
+/// length was not published.
 #[tokio::test]
-async fn those_who_differ_do_not_wait_for_the_leaders_body() {
+async fn other_variants_do_not_wait_for_the_leaders_body() {
     for size in [Some(7), None] {
         differing(size).await;
     }
@@ -134,12 +135,12 @@ async fn differing(size: Option<u64>) {
     taps.into_iter().for_each(|tap| tap.send("de slow"));
     assert_eq!(slow.await.expect("no panic").text(), "de slow");
     at_rest(&guard).await;
-    assert_eq!(ask(&app, speaking("de")).await.verdict(), CacheVerdict::Hit);
+    assert_eq!(ask(&app, speaking("de")).await.cache_status(), CacheStatus::Hit);
 }
 
-/// RFC 9111 §4.1. A page may say so in one language alone.
+/// RFC 9111 §4.1. A page may send `*` in one language only.
 #[tokio::test]
-async fn a_star_is_for_nobody_else_and_leaves_the_other_variants() {
+async fn a_star_response_is_not_shared_and_keeps_other_variants() {
     for guard in on_each_store("vary-star") {
         let origin = Origin::new();
         let app = site(&origin, |request, n| {
@@ -152,9 +153,9 @@ async fn a_star_is_for_nobody_else_and_leaves_the_other_variants() {
     }
 }
 
-/// As a CORS layer of tower-http writes it, whether or not the request has an `Origin`.
+/// A CORS layer of tower-http sends this `Vary`, whether or not the request has an `Origin`.
 #[tokio::test]
-async fn an_origin_never_gets_what_is_allowed_to_another_one() {
+async fn cors_responses_are_never_shared_between_origins() {
     for guard in on_each_store("vary-cors") {
         let calls = Origin::new();
         let app = site(&calls, |request, n| {
@@ -181,7 +182,7 @@ async fn an_origin_never_gets_what_is_allowed_to_another_one() {
 }
 
 #[tokio::test]
-async fn absent_is_another_value_than_empty() {
+async fn an_absent_field_differs_from_an_empty_one() {
     for guard in on_each_store("vary-absent") {
         let origin = Origin::new();
         let app = languages(&origin).layer(guard.clone());
@@ -190,9 +191,9 @@ async fn absent_is_another_value_than_empty() {
     }
 }
 
-/// By `x-tier` too in German, by nothing in English, by half of it in French.
+/// German also varies by `x-tier`, English by nothing, French by only one of the two fields.
 #[tokio::test]
-async fn variants_may_vary_by_more_by_less_or_by_nothing() {
+async fn variants_may_name_different_vary_fields() {
     for guard in on_each_store("vary-nested") {
         let origin = Origin::new();
         let app = site(&origin, |request, n| {
@@ -210,18 +211,18 @@ async fn variants_may_vary_by_more_by_less_or_by_nothing() {
         let [en_gold, fr_gold, it_gold] = [ask("en", "gold"), ask("fr", "gold"), ask("it", "gold")];
         let asked: Vec<&[_]> = vec![&first, &de, &gold, &en, &fr];
         assert_eq!(answers(&app, &guard, &asked).await, ["1", "2", "3", "4", "5"]);
-        assert_eq!(answers(&app, &guard, &asked).await, ["1", "2", "3", "4", "5"], "all of them are stored");
+        assert_eq!(answers(&app, &guard, &asked).await, ["1", "2", "3", "4", "5"], "all variants are stored");
         assert_eq!(
             answers(&app, &guard, &[&en_gold, &fr_gold, &it_gold]).await,
             ["4", "5", "1"],
-            "no tier selects them"
+            "the tier does not select them"
         );
     }
 }
 
-/// A herd whose members differ in a field that the leader's answer does not name, but that of their own does.
+/// The herd differs in a field that the leader's response does not name, but that other responses do.
 #[tokio::test]
-async fn a_herd_finds_its_way_through_two_indexes() {
+async fn a_herd_follows_two_vary_indexes() {
     let (guard, origin) = (StampedeGuard::in_memory(), Origin::gated());
     let app = site(&origin, |request, n| {
         let (language, tier) = (field(request, "accept-language"), field(request, "x-tier"));
@@ -242,9 +243,9 @@ async fn a_herd_finds_its_way_through_two_indexes() {
     at_rest(&guard).await;
 }
 
-/// Routers answer so: the handler says `Vary`, the fallback does not.
+/// Routers answer like this: the handler sends `Vary`, the fallback does not.
 #[tokio::test]
-async fn what_does_not_vary_stands_beside_what_does() {
+async fn a_response_without_vary_is_stored_beside_variants() {
     for guard in on_each_store("vary-404") {
         let origin = Origin::new();
         let app = site(&origin, |request, n| match field(request, "accept-language") {
@@ -262,9 +263,9 @@ async fn what_does_not_vary_stands_beside_what_does() {
     }
 }
 
-/// RFC 9111 §4.1: what names no field is selected by every request, until the next answer names one.
+/// RFC 9111 §4.1: a response that names no field is selected by every request, until the next response names one.
 #[tokio::test]
-async fn a_page_that_begins_to_vary_does_so_with_its_next_answer() {
+async fn a_page_begins_to_vary_with_its_next_response() {
     for guard in on_each_store("vary-begins") {
         let origin = Origin::new();
         let app = site(&origin, |_, n| ([("vary", if n == 1 { "" } else { "accept-language" })], n.to_string()));
@@ -276,7 +277,7 @@ async fn a_page_that_begins_to_vary_does_so_with_its_next_answer() {
     }
 }
 
-/// A page for each session, which says that it may be stored: users with the same cookie share it, others do not.
+/// A page per session that may be stored: users with the same cookie share it, other users do not.
 #[tokio::test]
 async fn a_cookie_selects_like_any_other_field() {
     for guard in on_each_store("vary-cookie") {
@@ -290,11 +291,14 @@ async fn a_cookie_selects_like_any_other_field() {
     }
 }
 
-/// RFC 9111 §4.1 allows it, where the operator knows that order and case mean nothing. Without the rule: four calls.
+/// RFC 9111 §4.1 allows normalization if the operator knows that order and case mean nothing. Without the setting there
+/// are four calls.
 #[tokio::test]
 async fn a_normalized_field_has_few_values() {
-    for (rules, calls) in [(Rules::default().normalize([header::ACCEPT_ENCODING]), 2), (Rules::default(), 4)] {
-        let (guard, origin) = (StampedeGuard::in_memory().http(rules), Origin::new());
+    for (options, calls) in
+        [(HttpOptions::default().normalize_vary([header::ACCEPT_ENCODING]), 2), (HttpOptions::default(), 4)]
+    {
+        let (guard, origin) = (StampedeGuard::in_memory().http(options), Origin::new());
         let app = site(&origin, |_, n| ([("vary", "accept-encoding")], n.to_string())).layer(guard.clone());
         for encodings in ["gzip, br", "br,gzip", "BR, GZip", "br"] {
             ask(&app, get_with("/page", &[("accept-encoding", encodings)])).await;
@@ -310,8 +314,8 @@ enum Change {
     Posted,
 }
 
-/// By the application, or by a client. Seen to fail with the id of the index left out of the variants: what was stored
-/// before is found again with the next index.
+/// The change comes from the application, or from a client. Seen to fail with the id of the index left out of the
+/// variants: the next index finds the old variants again.
 #[tokio::test]
 async fn a_change_drops_every_variant_stored_or_under_way() {
     for change in [Change::Named, Change::Posted] {
@@ -336,7 +340,7 @@ async fn a_change_drops_every_variant_stored_or_under_way() {
                 }
             }
             origin.open();
-            assert_eq!(late.await.expect("no panic").text(), "fr 3", "for whoever asked before");
+            assert_eq!(late.await.expect("no panic").text(), "fr 3", "for the earlier request");
             at_rest(&guard).await;
             for expected in ["fr 4", "de 5", "en 6"] {
                 assert_eq!(ask(&app, speaking(&expected[..2])).await.text(), expected, "{change:?}");
@@ -361,7 +365,7 @@ async fn a_head_request_is_answered_by_its_own_variant() {
         }
         for language in ["de", "en"] {
             let head = ask(&app, request(Method::HEAD, "/page", &[("accept-language", language)])).await;
-            assert_eq!((head.header("content-language"), head.verdict()), (language, CacheVerdict::Hit));
+            assert_eq!((head.header("content-language"), head.cache_status()), (language, CacheStatus::Hit));
         }
         let refused = [("accept-language", "fr"), ("cache-control", "only-if-cached")];
         assert_eq!(ask(&app, get_with("/page", &refused)).await.status, 504);

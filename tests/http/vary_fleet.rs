@@ -1,4 +1,4 @@
-//! The same where several processes ask, and where the store fails them.
+//! Variants with several processes, and with a failing store.
 
 use crate::{
     kit::{Answer, ask, at_rest, in_time, over_redis, site, waiting},
@@ -11,16 +11,15 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use stampede_guard::{
-    CacheVerdict, StampedeGuard,
+    CacheStatus, StampedeGuard,
     testing::{
-        Fault,
-        Operation::{Fill, Get, Lead},
-        Server,
+        FakeRedis, Fault,
+        Operation::{Fill, Get, GetOrLease},
     },
 };
 use std::time::Duration;
 
-/// Sixty requests in three languages over all apps; the first call is let through when it has come.
+/// Sends sixty requests in three languages over all apps, and opens the origin once the first call has arrived.
 async fn mixed_herd(apps: &[Router], origin: &Origin) -> Vec<Answer> {
     let asked = apps.to_vec();
     let before = origin.calls();
@@ -28,7 +27,7 @@ async fn mixed_herd(apps: &[Router], origin: &Origin) -> Vec<Answer> {
         tokio::spawn(async move { herd(60, |i| ask(&asked[i / 3 % asked.len()], speaking(LANGUAGES[i % 3]))).await });
     origin.arrived(before + 1).await;
     origin.open();
-    let answers = in_time("the herd", herd).await.expect("nobody panics");
+    let answers = in_time("the herd", herd).await.expect("no panic");
     for (i, answer) in answers.iter().enumerate() {
         assert!(answer.text().starts_with(LANGUAGES[i % 3]), "{i}: {} {}", answer.status, answer.text());
     }
@@ -46,16 +45,16 @@ async fn a_herd_costs_one_call_for_each_value_in_the_fleet() {
     }
 }
 
-/// It waits for an answer that turns out to be for others. Seen to fail with `Beneath` left out of what a flight lands
-/// with: it leads at the address of the resource, and the index of the first one is lost with its variants.
+/// The waiter waits for a response that turns out to be another variant. Seen to fail without `Redirect` among the
+/// outcomes of a flight. The waiter led at the primary key, and the first index was lost with its variants.
 #[tokio::test]
-async fn whoever_waits_in_another_process_for_another_value_asks_for_its_own() {
+async fn a_waiter_of_another_variant_fetches_its_own() {
     let (guards, origin) = ([over_redis("vary-waits"), over_redis("vary-waits")], Origin::gated());
     let [one, two] = guards.clone().map(|guard| languages(&origin).layer(guard));
     let de = tokio::spawn(ask(&one, speaking("de")));
     origin.arrived(1).await;
     let others = ["en", "de", "en"].map(|language| tokio::spawn(ask(&two, speaking(language))));
-    eventually("they wait", async || guards[1].in_flight() == 1).await;
+    eventually("the other node waits", async || guards[1].in_flight() == 1).await;
     origin.release(1);
     assert_eq!(de.await.expect("no panic").text(), "de 1");
     origin.arrived(2).await;
@@ -67,11 +66,11 @@ async fn whoever_waits_in_another_process_for_another_value_asks_for_its_own() {
         at_rest(guard).await;
     }
     for (app, expected) in [(&one, "en 2"), (&two, "de 1")] {
-        assert_eq!(ask(app, speaking(&expected[..2])).await.verdict(), CacheVerdict::Hit, "{expected}");
+        assert_eq!(ask(app, speaking(&expected[..2])).await.cache_status(), CacheStatus::Hit, "{expected}");
     }
 }
 
-/// The entry of the resource itself, which is its index.
+/// Returns the Redis key of the Vary index, which is the entry at the primary key.
 async fn index(server: &RedisServer) -> String {
     let names: Vec<String> =
         redis::cmd("KEYS").arg("*:v2.0").query_async(&mut server.connection().await).await.expect("up");
@@ -80,10 +79,10 @@ async fn index(server: &RedisServer) -> String {
 }
 
 #[tokio::test]
-async fn an_index_that_is_lost_or_garbage_is_made_anew() {
+async fn a_lost_or_corrupt_vary_index_is_rebuilt() {
     for garbage in [None, Some(&b""[..]), Some(b"garbage"), Some(&[0xff; 200])] {
         let (server, origin) = (RedisServer::start(), Origin::new());
-        let guards = [(); 2].map(|()| StampedeGuard::new(server.client()).op_timeout(Duration::from_secs(5)));
+        let guards = [(); 2].map(|()| StampedeGuard::new(server.client()).store_timeout(Duration::from_secs(5)));
         let apps = guards.clone().map(|guard| languages(&origin).layer(guard));
         for language in ["de", "en"] {
             for (app, guard) in apps.iter().zip(&guards) {
@@ -97,35 +96,35 @@ async fn an_index_that_is_lost_or_garbage_is_made_anew() {
             Some(garbage) => redis::cmd("SET").arg(index).arg(garbage).to_owned(),
         };
         damage.exec_async(&mut redis).await.expect("the server is up");
-        for verdict in [CacheVerdict::Filled, CacheVerdict::Hit] {
+        for cache_status in [CacheStatus::Miss, CacheStatus::Hit] {
             for (app, expected) in [(&apps[0], "en 3"), (&apps[1], "de 4")] {
                 let answer = ask(app, speaking(&expected[..2])).await;
-                assert_eq!((answer.text(), answer.verdict()), (expected, verdict), "{garbage:?}");
+                assert_eq!((answer.text(), answer.cache_status()), (expected, cache_status), "{garbage:?}");
                 for guard in &guards {
                     at_rest(guard).await;
                 }
             }
         }
-        assert_eq!(guards.map(|guard| guard.report().store_errors), [0, 0]);
+        assert_eq!(guards.map(|guard| guard.stats().store_errors), [0, 0]);
     }
 }
 
-/// With the places that are remembered not gone to when the store fails, all wait for the flight of the resource, and
-/// two thirds in vain.
+/// Fails if cached redirects are not followed while the store fails. All requests then wait for the flight of the
+/// primary key, two thirds of them in vain.
 #[tokio::test]
-async fn without_the_store_no_value_waits_for_another_one() {
-    let (server, warm, origin) = (Server::new(), Origin::new(), Origin::gated());
-    let processes = [server.process(), server.process()];
-    let guards = processes.clone().map(|process| process.guard());
+async fn without_the_store_no_variant_waits_for_another() {
+    let (server, warm, origin) = (FakeRedis::new(), Origin::new(), Origin::gated());
+    let nodes = [server.node(), server.node()];
+    let guards = nodes.clone().map(|node| node.guard());
     for guard in &guards {
         for language in ["de", "en"] {
             ask(&languages(&warm).layer(guard.clone()), speaking(language)).await;
             at_rest(guard).await;
         }
     }
-    for process in &processes {
-        for operation in [Get, Lead, Fill] {
-            process.always(operation, Fault::Fails);
+    for node in &nodes {
+        for operation in [Get, GetOrLease, Fill] {
+            node.always(operation, Fault::Fails);
         }
     }
     let apps = guards.clone().map(|guard| languages(&origin).layer(guard));
@@ -134,32 +133,32 @@ async fn without_the_store_no_value_waits_for_another_one() {
     origin.arrived(6).await;
     assert_eq!(origin.running(), 6);
     origin.open();
-    for (i, answer) in in_time("the herd", herd).await.expect("nobody panics").iter().enumerate() {
+    for (i, answer) in in_time("the herd", herd).await.expect("no panic").iter().enumerate() {
         assert!(answer.text().starts_with(LANGUAGES[i % 3]), "{i}: {}", answer.text());
     }
     assert_eq!(origin.calls(), 6);
 }
 
-/// Nobody has seen the index yet: the first answer of each process says who differs.
+/// The process has not seen the index yet: its first response shows which requests differ.
 #[tokio::test]
 async fn without_the_store_a_cold_herd_costs_one_call_for_each_value() {
-    let (process, origin) = (Server::new().process(), Origin::gated());
-    for operation in [Get, Lead, Fill] {
-        process.always(operation, Fault::Fails);
+    let (node, origin) = (FakeRedis::new().node(), Origin::gated());
+    for operation in [Get, GetOrLease, Fill] {
+        node.always(operation, Fault::Fails);
     }
-    mixed_herd(&[languages(&origin).layer(process.guard())], &origin).await;
+    mixed_herd(&[languages(&origin).layer(node.guard())], &origin).await;
     assert_eq!(origin.calls(), 3);
 }
 
-/// What this process has made without the store tells it who differs. Seen to fail with the index of a local flight not
-/// remembered.
+/// The index that this process has made without the store shows which requests differ. Seen to fail when the index of a
+/// local flight was not remembered.
 #[tokio::test]
-async fn without_the_store_no_value_waits_for_another_one_after_the_first_answer() {
-    let (process, origin) = (Server::new().process(), Origin::gated());
-    for operation in [Get, Lead, Fill] {
-        process.always(operation, Fault::Fails);
+async fn without_the_store_the_first_response_separates_variants() {
+    let (node, origin) = (FakeRedis::new().node(), Origin::gated());
+    for operation in [Get, GetOrLease, Fill] {
+        node.always(operation, Fault::Fails);
     }
-    let guard = process.guard();
+    let guard = node.guard();
     let app = languages(&origin).layer(guard.clone());
     origin.release(1);
     assert_eq!(ask(&app, speaking("it")).await.text(), "it 1");
@@ -168,11 +167,11 @@ async fn without_the_store_no_value_waits_for_another_one_after_the_first_answer
     origin.arrived(4).await;
     assert_eq!(origin.running(), 3);
     origin.open();
-    in_time("the herd", herd).await.expect("nobody panics");
+    in_time("the herd", herd).await.expect("no panic");
     assert_eq!(origin.calls(), 4);
 }
 
-/// Validated before each use, and a different page for each language.
+/// Returns a site whose page is validated before each use and differs by language.
 fn validated(origin: &Origin) -> Router {
     site(origin, |request, n| -> Response {
         let language = field(request, "accept-language").to_owned();
@@ -185,20 +184,20 @@ fn validated(origin: &Origin) -> Router {
     })
 }
 
-/// What they have waited for is good enough for them, although it is for nobody who asks later. Seen to fail with
-/// `waited` left out of what a caller looks at when it has gone to its variant.
+/// Waiters may use the response that they have waited for, although later requests have to validate it. Seen to fail
+/// with `waited` ignored after a caller was redirected to its variant.
 #[tokio::test]
-async fn those_who_wait_for_what_is_validated_each_time_do_not_lead_in_turn() {
-    let (server, origin) = (Server::new(), Origin::gated());
-    let processes = [server.process(), server.process()];
-    let guards = processes.clone().map(|process| process.guard());
+async fn waiters_for_a_no_cache_variant_do_not_lead_in_turn() {
+    let (server, origin) = (FakeRedis::new(), Origin::gated());
+    let nodes = [server.node(), server.node()];
+    let guards = nodes.clone().map(|node| node.guard());
     let [one, two] = guards.clone().map(|guard| validated(&origin).layer(guard));
     for round in 1..=3 {
         let leading = waiting(&one, 20, |_| speaking("de")).await;
         origin.arrived(round).await;
-        let before = processes[1].asked(Lead);
+        let before = nodes[1].asked(GetOrLease);
         let others = waiting(&two, 20, |_| speaking("de")).await;
-        eventually("the other process waits", async || processes[1].asked(Lead) > before).await;
+        eventually("the other node waits", async || nodes[1].asked(GetOrLease) > before).await;
         origin.release(1);
         let (leading, others) = tokio::join!(leading.answers(), others.answers());
         assert!(leading.iter().chain(&others).all(|answer| answer.text() == "de 1"));

@@ -1,4 +1,4 @@
-//! Clients: one that speaks HTTP, one request to a connection, and one that writes what it likes.
+//! Test clients: one speaks HTTP with one request per connection, the other writes arbitrary bytes.
 
 use axum::{
     body::{Body, Bytes},
@@ -14,7 +14,7 @@ use tokio::{
     time,
 };
 
-/// An answer that was read to its end.
+/// A response whose body was read to its end.
 #[derive(Clone, Debug)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
@@ -31,28 +31,28 @@ impl Answer {
         self.headers.get(name).map_or("", |value| value.to_str().expect("a printable value"))
     }
 
-    /// What `Cache-Status` says of the guard.
+    /// Returns the `Cache-Status` field.
     pub(crate) fn cache(&self) -> &str {
         self.header("cache-status")
     }
 }
 
-/// A GET, as all proxies are asked: for one site, whatever their address.
+/// Builds a GET request for the one site, whatever the address of the proxy.
 pub(crate) fn get(path: &str) -> Builder {
     Request::get(path).header("host", SITE)
 }
 
-/// A request of that method, without a body.
+/// Builds a request with that method and without a body.
 pub(crate) fn request(method: &str, path: &str) -> Builder {
     Request::builder().method(method).uri(path).header("host", SITE)
 }
 
-/// Asks, and reads the answer to its end.
+/// Sends a request without a body, and reads the response to its end.
 pub(crate) async fn ask(address: SocketAddr, request: Builder) -> Answer {
     send(address, request.body(Body::empty()).expect("a request")).await
 }
 
-/// The same with a body.
+/// Sends a request, and reads the response to its end.
 pub(crate) async fn send(address: SocketAddr, request: Request<Body>) -> Answer {
     let response = in_time("an answer", open(address, request)).await;
     let (parts, body) = response.into_parts();
@@ -60,7 +60,7 @@ pub(crate) async fn send(address: SocketAddr, request: Request<Body>) -> Answer 
     Answer { status: parts.status.as_u16(), headers: parts.headers, body }
 }
 
-/// Asks, and returns with the head of the answer. The connection lives as long as its body.
+/// Sends a request, and returns at the head of the response. The connection lives as long as the body.
 pub(crate) async fn open(address: SocketAddr, request: Request<Body>) -> Response<Incoming> {
     let stream = TcpStream::connect(address).await.expect("a connection");
     let (mut sender, connection) = handshake(TokioIo::new(stream)).await.expect("a handshake");
@@ -68,7 +68,7 @@ pub(crate) async fn open(address: SocketAddr, request: Request<Body>) -> Respons
     sender.send_request(request).await.expect("an answer")
 }
 
-/// Sends these bytes, and reads until the other side closes. A side that closes early has said all that it wants to.
+/// Sends these bytes, and reads until the proxy closes. The proxy may close before it has read all bytes.
 pub(crate) async fn raw(address: SocketAddr, bytes: impl AsRef<[u8]>) -> String {
     let talk = async {
         let mut stream = TcpStream::connect(address).await.expect("a connection");
@@ -80,13 +80,13 @@ pub(crate) async fn raw(address: SocketAddr, bytes: impl AsRef<[u8]>) -> String 
     in_time("the end of the connection", talk).await
 }
 
-/// The status of an answer as [`raw`] reads it.
+/// Returns the status of a response as [`raw`] reads it.
 pub(crate) fn status(answer: &str) -> u16 {
     let status = answer.strip_prefix("HTTP/1.1 ").and_then(|rest| rest.get(..3));
     status.and_then(|status| status.parse().ok()).unwrap_or_else(|| panic!("no status in {answer:?}"))
 }
 
-/// A client that has asked and does not read.
+/// Sends a request, and returns the connection without reading the response.
 pub(crate) async fn asked(address: SocketAddr, path: &str) -> TcpStream {
     let mut stream = TcpStream::connect(address).await.expect("a connection");
     let request = format!("GET {path} HTTP/1.1\r\nhost: {SITE}\r\n\r\n");

@@ -1,4 +1,4 @@
-//! Clients that go away, and clients that stop talking.
+//! Clients that disconnect, close one half of the connection, or send several requests at once.
 
 use crate::{
     client::{SITE, ask, asked, get, in_time},
@@ -9,7 +9,7 @@ use crate::{
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 #[tokio::test]
-async fn a_client_that_leads_and_leaves_does_not_lose_the_fill() {
+async fn a_leading_client_that_disconnects_does_not_lose_the_fill() {
     let origin = Origin::gated();
     let site = Site::start(&origin, |_, n| with(&[("cache-control", "max-age=60")], format!("page {n}"))).await;
     let fleet = Fleet::start(2, site.address, "leader-leaves").await;
@@ -18,14 +18,14 @@ async fn a_client_that_leads_and_leaves_does_not_lose_the_fill() {
     drop(leader);
     let waits = tokio::spawn(ask(fleet.at(1), get("/page")));
     origin.open();
-    assert_eq!(in_time("the one who waits", waits).await.expect("nobody panics").text(), "page 1");
+    assert_eq!(in_time("the waiter", waits).await.expect("no panic").text(), "page 1");
     assert_eq!(ask(fleet.at(0), get("/page")).await.text(), "page 1");
     assert_eq!(origin.calls(), 1);
     fleet.ends_well().await;
 }
 
 #[tokio::test]
-async fn a_client_that_waits_and_leaves_takes_nobody_along() {
+async fn a_waiting_client_that_disconnects_affects_no_other_client() {
     let origin = Origin::gated();
     let site = Site::start(&origin, |_, n| with(&[("cache-control", "max-age=60")], format!("page {n}"))).await;
     let fleet = Fleet::start(2, site.address, "waiter-leaves").await;
@@ -37,16 +37,16 @@ async fn a_client_that_waits_and_leaves_takes_nobody_along() {
     let waits = tokio::spawn(ask(fleet.at(1), get("/page")));
     origin.open();
     for answer in [leads, waits] {
-        assert_eq!(in_time("an answer", answer).await.expect("nobody panics").text(), "page 1");
+        assert_eq!(in_time("an answer", answer).await.expect("no panic").text(), "page 1");
     }
     assert_eq!(origin.calls(), 1);
     fleet.ends_well().await;
 }
 
-/// Who closes one half may be taken to have left (nginx does so too): it is answered or cut off, and what it began is
-/// there for the next one.
+/// A proxy may take a half-closed connection for a disconnect, as nginx does. The client is answered or cut off, and
+/// its fetch is stored for later requests.
 #[tokio::test]
-async fn a_client_that_closes_its_half_loses_nothing_for_others() {
+async fn a_half_closed_connection_does_not_lose_the_fill() {
     let origin = Origin::gated();
     let site = Site::start(&origin, |_, n| with(&[("cache-control", "max-age=60")], format!("page {n}"))).await;
     let fleet = Fleet::start(2, site.address, "half-closed").await;
@@ -64,9 +64,9 @@ async fn a_client_that_closes_its_half_loses_nothing_for_others() {
     fleet.ends_well().await;
 }
 
-/// Three requests on one connection, before any answer is read.
+/// The client sends three requests on one connection before it reads a response.
 #[tokio::test]
-async fn requests_in_a_row_on_one_connection_are_answered_in_that_order() {
+async fn pipelined_requests_are_answered_in_order() {
     let origin = Origin::new();
     let site = Site::start(&origin, |request, _| {
         with(&[("cache-control", "max-age=60")], format!("<{}>", request.uri().path()))

@@ -1,4 +1,4 @@
-//! Conditions and ranges, that clients ask of the cache and the cache of the origin.
+//! Conditional and range requests, from clients to the cache and from the cache to the origin.
 
 use crate::{
     client::{Answer, ask, get},
@@ -8,7 +8,7 @@ use crate::{
 };
 use axum::http::request::Builder;
 
-/// Proxies of which `/page` is stored.
+/// Starts proxies that have `/page` stored.
 async fn stored(site: &Site, name: &str) -> Fleet {
     let fleet = Fleet::start(2, site.address, name).await;
     assert_eq!(ask(fleet.at(0), get("/page")).await.text(), PAGE);
@@ -21,7 +21,7 @@ fn is_not_modified(answer: &Answer) {
 }
 
 #[tokio::test]
-async fn conditions_are_answered_from_what_is_stored() {
+async fn conditions_are_answered_from_the_stored_response() {
     let origin = Origin::new();
     let site = Site::with_validators(&origin).await;
     let fleet = stored(&site, "conditions").await;
@@ -32,7 +32,7 @@ async fn conditions_are_answered_from_what_is_stored() {
         &[("if-none-match", "*")],
         &[("if-modified-since", MODIFIED)],
         &[("if-modified-since", LATER)],
-        // RFC 9110 §13.1.3: where there is an If-None-Match, the date counts for nothing.
+        // RFC 9110 §13.1.3: `If-Modified-Since` is ignored if there is an `If-None-Match`.
         &[("if-none-match", "\"1\""), ("if-modified-since", EARLIER)],
     ];
     let modified: [&[(&str, &str)]; 5] = [
@@ -52,9 +52,9 @@ async fn conditions_are_answered_from_what_is_stored() {
     assert_eq!(origin.calls(), 1);
 }
 
-/// The origin would say 304 to the first client, which is no answer for the second one.
+/// The origin would answer the first client with a 304, which is no response for the second client.
 #[tokio::test]
-async fn a_condition_on_what_is_not_stored_leaves_a_page_for_others() {
+async fn a_condition_on_a_miss_stores_a_full_page() {
     let origin = Origin::new();
     let site = Site::start(&origin, |request, _| match &*field(&request, "if-none-match") {
         "\"1\"" => with_status(304, &[("etag", "\"1\"")], ""),
@@ -70,9 +70,9 @@ async fn a_condition_on_what_is_not_stored_leaves_a_page_for_others() {
     }
 }
 
-/// RFC 9110 §14.2: a range is answered with just that, or ignored.
+/// RFC 9110 §14.2: a range request gets exactly that range, or the whole page.
 #[tokio::test]
-async fn a_range_is_that_part_or_everything() {
+async fn a_range_request_gets_its_range_or_the_whole_page() {
     let origin = Origin::new();
     let site = Site::with_validators(&origin).await;
     let fleet = stored(&site, "ranges").await;
@@ -101,7 +101,7 @@ async fn a_range_is_that_part_or_everything() {
             other => panic!("{range}: {other:?} {answer:?}"),
         }
     }
-    assert!(parts >= 4, "single ranges are worth a 206");
+    assert!(parts >= 4, "single ranges get a 206");
     let beyond = ask(fleet.at(0), get("/page").header("range", "bytes=10-")).await;
     assert!(
         beyond.status == 416 && beyond.header("content-range") == "bytes */10" || beyond.text() == PAGE,
@@ -112,23 +112,23 @@ async fn a_range_is_that_part_or_everything() {
 
 /// RFC 9110 §13.1.5.
 #[tokio::test]
-async fn a_range_of_another_version_is_everything() {
+async fn if_range_with_another_version_gets_the_whole_page() {
     let origin = Origin::new();
     let site = Site::with_validators(&origin).await;
     let fleet = stored(&site, "if-range").await;
     for (condition, status) in [("\"1\"", 206), (MODIFIED, 206), ("\"2\"", 200), ("W/\"1\"", 200), (EARLIER, 200)] {
         let answer = ask(fleet.at(1), get("/page").header("range", "bytes=0-3").header("if-range", condition)).await;
         let expected = if status == 206 { &PAGE[..4] } else { PAGE };
-        // A Last-Modified is a strong validator only where it is known to be old enough (RFC 9110 §8.8.2.2).
+        // `Last-Modified` is a strong validator only if it is known to be old enough (RFC 9110 §8.8.2.2).
         let may_be_weak = condition == MODIFIED && (answer.status, answer.text()) == (200, PAGE);
         assert!(may_be_weak || (answer.status, answer.text()) == (status, expected), "{condition}: {answer:?}");
     }
     assert_eq!(origin.calls(), 1);
 }
 
-/// RFC 9111 §3.3: a part is not the whole.
+/// RFC 9111 §3.3: a part must not be served as the whole.
 #[tokio::test]
-async fn a_part_from_the_origin_is_stored_for_nobody() {
+async fn a_206_from_the_origin_is_not_stored() {
     let origin = Origin::new();
     let site = Site::start(&origin, |request, _| match &*field(&request, "range") {
         "" => with(&[("cache-control", "max-age=60")], PAGE),
@@ -144,10 +144,10 @@ async fn a_part_from_the_origin_is_stored_for_nobody() {
     }
 }
 
-/// RFC 9111 §4.3: `no-cache` asks to validate before each use; the origin is asked whether it has changed, and its 304
-/// freshens what is stored (§3.2, §4.3.4).
+/// RFC 9111 §4.3: `no-cache` requires a validation before each use. The origin's 304 freshens the stored response
+/// (§3.2, §4.3.4).
 #[tokio::test]
-async fn what_has_to_be_validated_is_sent_by_the_origin_once() {
+async fn a_no_cache_page_is_sent_by_the_origin_once() {
     let origin = Origin::new();
     let site = Site::start(&origin, |request, n| {
         let revision = n.to_string();
@@ -170,7 +170,7 @@ async fn what_has_to_be_validated_is_sent_by_the_origin_once() {
 }
 
 #[tokio::test]
-async fn what_has_changed_takes_the_place_of_what_is_stored() {
+async fn a_changed_page_replaces_the_stored_one() {
     let origin = Origin::new();
     let site = Site::start(&origin, |_, n| {
         with(&[("cache-control", "no-cache"), ("etag", &*format!("\"{n}\""))], format!("page {n}"))

@@ -1,4 +1,4 @@
-//! Requests with `Cookie` or `Authorization`: what they may share is what a response says is for everybody.
+//! Requests with `Cookie` or `Authorization` share only responses that declare themselves shareable.
 
 use crate::{
     client::{ask, get},
@@ -8,7 +8,7 @@ use crate::{
 };
 use axum::http::request::Builder;
 
-/// A site that greets whoever asks by the credential.
+/// Starts a site that greets each client by its credential.
 async fn greeting(origin: &Origin, control: &'static str) -> Site {
     Site::start(origin, move |request, _| {
         let who = field(&request, "cookie") + &field(&request, "authorization");
@@ -21,10 +21,10 @@ fn by(credential: &str, who: &str) -> Builder {
     get("/page").header(credential, who)
 }
 
-/// RFC 9111 §3.5 has the words for `Authorization`; a cookie is no less a credential, and `must-revalidate` no word for
-/// it.
+/// RFC 9111 §3.5 lists the directives for `Authorization`. A cookie is a credential too, but `must-revalidate` does not
+/// allow sharing for it.
 #[tokio::test]
-async fn they_share_what_is_said_to_be_for_everybody() {
+async fn requests_with_credentials_share_public_responses() {
     let cases = [
         ("cookie", "public, max-age=60"),
         ("cookie", "s-maxage=60"),
@@ -43,9 +43,9 @@ async fn they_share_what_is_said_to_be_for_everybody() {
     }
 }
 
-/// Neither from what was fetched for somebody without credentials, nor for such a one from what they fetched.
+/// Users do not get the response to an anonymous client, and an anonymous client does not get theirs.
 #[tokio::test]
-async fn they_share_nothing_else() {
+async fn requests_with_credentials_share_no_other_responses() {
     for credential in ["cookie", "authorization"] {
         for control in ["", "max-age=60", "max-age=60, stale-while-revalidate=60", "max-age=60, immutable"] {
             let site = greeting(&Origin::new(), control).await;
@@ -61,9 +61,9 @@ async fn they_share_nothing_else() {
     }
 }
 
-/// RFC 9111 §5.2.2.7, whatever else is said.
+/// RFC 9111 §5.2.2.7: `private` wins, whatever other directives there are.
 #[tokio::test]
-async fn what_is_private_is_for_nobody_else() {
+async fn a_private_response_is_not_shared() {
     for control in [
         "private",
         "PRIVATE, max-age=60",

@@ -1,4 +1,4 @@
-//! What requests and operators say of the answers that they want.
+//! Request directives, and the operator's settings for responses without a lifetime.
 
 use crate::{
     client::{ask, get, request},
@@ -26,9 +26,9 @@ async fn only_if_cached_never_goes_to_the_origin() {
     assert_eq!(origin.calls(), 1);
 }
 
-/// RFC 9111 §5.2.1: what is stored is fresh for a minute and too bad for these.
+/// RFC 9111 §5.2.1: the stored response is fresh for a minute, but not good enough for these requests.
 #[tokio::test]
-async fn a_request_may_want_a_newer_answer() {
+async fn a_request_may_demand_a_newer_response() {
     for wish in ["no-cache", "max-age=0", "min-fresh=100", "No-Cache"] {
         let origin = Origin::new();
         let site = Site::with_validators(&origin).await;
@@ -45,7 +45,7 @@ async fn a_request_may_want_a_newer_answer() {
 
 /// RFC 9111 §5.2.1.5.
 #[tokio::test]
-async fn what_a_request_does_not_want_stored_is_not() {
+async fn a_request_with_no_store_stores_nothing() {
     let origin = Origin::new();
     let site = Site::with_validators(&origin).await;
     let fleet = Fleet::start(2, site.address, "no-store").await;
@@ -54,9 +54,9 @@ async fn what_a_request_does_not_want_stored_is_not() {
     assert_eq!(origin.calls(), 2);
 }
 
-/// RFC 9111 §5.2.1.2: it is stale as soon as a client that takes no stale one hears so.
+/// RFC 9111 §5.2.1.2. The response is stale as soon as a request without `max-stale` is rejected.
 #[tokio::test]
-async fn a_request_may_take_a_stale_answer() {
+async fn a_request_with_max_stale_gets_a_stale_response() {
     let origin = Origin::new();
     let site =
         Site::start(&origin, |_, n| with(&[("cache-control", "max-age=1"), ("etag", "\"1\"")], format!("page {n}")))
@@ -74,15 +74,15 @@ async fn a_request_may_take_a_stale_answer() {
     assert_eq!(origin.calls(), 1);
 }
 
-/// RFC 9111 §5.1 and RFC 9211: how old it is, and where it comes from.
+/// RFC 9111 §5.1 and RFC 9211: a response states its age and its origin.
 #[tokio::test]
-async fn an_answer_says_whence_it_comes() {
+async fn a_response_states_its_age_and_cache_status() {
     let origin = Origin::new();
     let site = Site::start(&origin, |_, _| with(&[("cache-control", "max-age=60"), ("age", "20")], PAGE)).await;
     let fleet = Fleet::start(2, site.address, "says").await;
     let first = ask(fleet.at(0), get("/page")).await;
     assert!(first.cache().starts_with("stampede-guard; fwd=uri-miss; fwd-status=200"), "{first:?}");
-    // Whoever asks before the fill has landed joins it.
+    // A request before the fill is stored joins the flight.
     let stored = async || ask(fleet.at(0), get("/page")).await.cache().starts_with("stampede-guard; hit");
     eventually("it is stored", stored).await;
     for i in 0..2 {
@@ -94,9 +94,9 @@ async fn an_answer_says_whence_it_comes() {
     }
 }
 
-/// Without --fresh-for, what does not say for how long it is fresh is not stored.
+/// Without `--fresh-for`, a response without a lifetime is not stored.
 #[tokio::test]
-async fn silence_is_as_the_operator_says() {
+async fn a_response_without_lifetime_follows_fresh_for() {
     let origin = Origin::new();
     let site = Site::start(&origin, |_, n| with(&[], format!("page {n}"))).await;
     let (alone, fresh) = (Proxy::alone(site.address).await, Proxy::start(site.address, &["--fresh-for", "60s"]).await);

@@ -1,4 +1,4 @@
-//! The proxies: processes of the example, each on a port of its own.
+//! The proxies: processes of the example `reverse_proxy`, each on its own port.
 
 use crate::{
     client::{ask, get, in_time, raw},
@@ -15,9 +15,9 @@ use tokio::{
 pub(crate) struct Fleet(Vec<Proxy>);
 
 impl Fleet {
-    /// `n` proxies over the Redis that all tests share, in a namespace of that name.
+    /// Starts `n` proxies over the Redis server that all tests share, in the namespace `name`.
     pub(crate) async fn start(n: usize, origin: SocketAddr, name: &str) -> Self {
-        // A busy machine is no fault of the server's.
+        // The timeout is long, so that a busy machine does not look like an outage.
         let redis = ["--redis", &RedisServer::shared().url(), "--redis-timeout", "5s"];
         Self::with(n, origin, &[&redis[..], &["--namespace", name]].concat()).await
     }
@@ -30,12 +30,12 @@ impl Fleet {
         Self(proxies)
     }
 
-    /// The address of the proxy that the `i`-th client talks to.
+    /// Returns the address of the proxy that serves the `i`-th client.
     pub(crate) fn at(&self, i: usize) -> SocketAddr {
         self.0[i % self.0.len()].address
     }
 
-    /// Each of them does.
+    /// Stops every proxy, as [`Proxy::ends_well`] does.
     pub(crate) async fn ends_well(self) {
         for proxy in self.0 {
             proxy.ends_well().await;
@@ -47,14 +47,15 @@ impl Fleet {
     }
 }
 
-/// One process. Dropped, it is killed.
+/// One proxy process. Dropping it kills the process.
 pub(crate) struct Proxy {
     pub(crate) address: SocketAddr,
     process: Child,
 }
 
 impl Proxy {
-    /// Patient enough that whoever waits for the wrong thing is a test that fails; later arguments win.
+    /// Starts a proxy. Its wait timeout is 60 s, so that a wait for the wrong event fails its test; later arguments
+    /// win.
     pub(crate) async fn start(origin: SocketAddr, args: &[&str]) -> Self {
         let mut command = example("reverse_proxy");
         command.args(["--listen", "127.0.0.1:0", "--origin", &format!("http://{origin}")]);
@@ -68,12 +69,13 @@ impl Proxy {
         Self { address, process }
     }
 
-    /// One without Redis.
+    /// Starts a proxy without Redis.
     pub(crate) async fn alone(origin: SocketAddr) -> Self {
         Self::start(origin, &[]).await
     }
 
-    /// What it says to these bytes; and that it is well afterwards, in front of a [`Site::mirror`](crate::site::Site).
+    /// Sends these bytes and returns the reply. Then checks that the proxy still works, in front of a
+    /// [`Site::mirror`](crate::site::Site).
     pub(crate) async fn said(&self, bytes: impl AsRef<[u8]>) -> String {
         let said = raw(self.address, bytes).await;
         let answer = ask(self.address, get("/fine")).await;
@@ -81,20 +83,20 @@ impl Proxy {
         said
     }
 
-    /// Tells it to stop.
+    /// Tells the process to stop.
     pub(crate) fn terminate(&self) {
         signal("TERM", self.pid());
     }
 
-    /// Once it is told to stop, it ends without a complaint: nothing in it has panicked before.
+    /// Stops the process and checks that it ends without an error message, so that nothing in it has panicked.
     pub(crate) async fn ends_well(self) {
         self.terminate();
-        let output = in_time("its end", self.process.wait_with_output()).await.expect("it is our child");
+        let output = in_time("the end of the proxy", self.process.wait_with_output()).await.expect("it is our child");
         let complaint = String::from_utf8(output.stderr).expect("it prints UTF-8");
         assert_eq!((output.status.code(), &*complaint), (Some(0), ""));
     }
 
-    /// The most memory that it has had at once, in KiB.
+    /// Returns the peak memory of the process in KiB.
     #[cfg(target_os = "linux")]
     pub(crate) fn peak_memory(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).expect("it runs");
@@ -103,11 +105,12 @@ impl Proxy {
     }
 
     fn pid(&self) -> u32 {
-        self.process.id().expect("nobody has waited for it")
+        self.process.id().expect("the process was not awaited")
     }
 }
 
-/// An answer is stored after it has been given, and what only looks does not wait for that.
+/// Waits until the response is stored. A response is served before it is stored, and `only-if-cached` does not wait for
+/// the fill.
 pub(crate) async fn is_stored(fleet: &Fleet, request: impl Fn() -> Builder) {
     let only = || request().header("cache-control", "only-if-cached");
     eventually("it is stored", async || ask(fleet.at(1), only()).await.status == 200).await;

@@ -10,7 +10,7 @@ use axum::http::request::Builder;
 use std::sync::Arc;
 use tokio::task::JoinHandle;
 
-/// `n` clients, spread over the fleet, each with a request of its own.
+/// Starts `n` clients, spread over the fleet, each with its own request.
 fn ask_all(
     fleet: &Arc<Fleet>,
     n: usize,
@@ -21,7 +21,7 @@ fn ask_all(
 }
 
 async fn answers(herd: JoinHandle<Vec<Answer>>) -> Vec<Answer> {
-    in_time("the herd", herd).await.expect("nobody panics")
+    in_time("the herd", herd).await.expect("no panic")
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -38,7 +38,7 @@ async fn a_cold_herd_over_three_proxies_costs_one_call() {
     assert_eq!(origin.calls(), 1);
 }
 
-/// Each user says a name, and must get it back and nobody else's: on the cold herd, and again when something is stored.
+/// Checks that each user gets its own name back, in a cold herd and again when something is stored.
 async fn never_mix(name: &str, credential: &'static str, fields: &'static [(&'static str, &'static str)]) {
     let origin = Origin::gated();
     let site = Site::start(&origin, move |request, _| {
@@ -94,10 +94,10 @@ async fn answers_that_vary_by_a_field_never_mix() {
     never_mix("vary-field", "x-user", &[("vary", "X-User"), ("cache-control", "max-age=60")]).await;
 }
 
-/// The first answer's head says that nobody may share it: then all others are at the origin at once, of which none has
-/// been let go.
+/// The head of the first response says that it must not be shared. Then all other requests are at the origin at once,
+/// although the origin has not released any of them.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_herd_for_what_cannot_be_shared_does_not_queue() {
+async fn a_herd_for_an_uncacheable_page_does_not_queue() {
     let origin = Origin::gated();
     let site = Site::start(&origin, |_, n| with(&[("cache-control", "no-store")], format!("{n}"))).await;
     let fleet = Arc::new(Fleet::start(3, site.address, "no-queue").await);

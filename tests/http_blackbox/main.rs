@@ -1,8 +1,5 @@
-//! HTTP from outside: proxies that are processes, an origin that is a server, one Redis, and clients that may misbehave.
+//! Black-box HTTP tests: proxy processes, an origin server, one Redis, and clients that may misbehave.
 #![allow(clippy::disallowed_methods, reason = "tests make their own randomness")]
-
-#[path = "../support/mod.rs"]
-mod support;
 
 mod client;
 mod fleet;
@@ -21,3 +18,5 @@ mod stale;
 mod stop;
 mod streaming;
 mod vary;
+
+use stampede_guard_support as support;

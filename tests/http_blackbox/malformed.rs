@@ -1,4 +1,4 @@
-//! Requests that are none, or two in one. Each is refused, and the next client has its answer.
+//! Malformed requests, and two requests in one. Each is rejected, and the next client is still answered.
 
 use crate::{
     client::{SITE, status},
@@ -9,7 +9,7 @@ use crate::{
 use axum::http::request::Parts;
 
 #[tokio::test]
-async fn a_host_that_is_none_is_refused() {
+async fn an_invalid_host_is_rejected() {
     let site = Site::mirror(&Origin::new()).await;
     let proxy = Proxy::alone(site.address).await;
     let hosts: [&[u8]; 17] = [
@@ -35,7 +35,8 @@ async fn a_host_that_is_none_is_refused() {
         let request = [b"GET /fine HTTP/1.1\r\nconnection: close\r\n", host, b"\r\n"].concat();
         let shown = String::from_utf8_lossy(host);
         let answer = proxy.said(&request).await;
-        // A comma is a sub-delim, with which a registered name may be made (RFC 3986 §3.2.2): it is then its own host.
+        // A comma is a sub-delim, which a registered name may contain (RFC 3986 §3.2.2): `a,b` may be a host of its
+        // own.
         let expected: &[u16] = if host.contains(&b',') { &[200, 400] } else { &[400] };
         assert!(expected.contains(&status(&answer)), "{shown:?}: {answer}");
     }
@@ -46,7 +47,7 @@ async fn a_host_that_is_none_is_refused() {
 }
 
 #[tokio::test]
-async fn control_characters_are_refused() {
+async fn control_characters_are_rejected() {
     let site = Site::mirror(&Origin::new()).await;
     let proxy = Proxy::alone(site.address).await;
     let refused: [&[u8]; 11] = [
@@ -70,9 +71,9 @@ async fn control_characters_are_refused() {
     proxy.ends_well().await;
 }
 
-/// Old, new and no HTTP at all: an answer is not owed, the next client's is.
+/// Old versions, new versions and bytes that are not HTTP: the proxy owes no response, but must answer the next client.
 #[tokio::test]
-async fn what_is_not_http_1_does_no_harm() {
+async fn bytes_other_than_http_1_do_no_harm() {
     let site = Site::mirror(&Origin::new()).await;
     let proxy = Proxy::alone(site.address).await;
     let strange: [&[u8]; 6] = [
@@ -91,7 +92,7 @@ async fn what_is_not_http_1_does_no_harm() {
 }
 
 #[tokio::test]
-async fn what_is_too_long_is_refused_by_its_name() {
+async fn an_overlong_target_is_a_414_and_an_overlong_head_a_431() {
     let site = Site::mirror(&Origin::new()).await;
     let proxy = Proxy::alone(site.address).await;
     let target = "a".repeat(64 << 10);
@@ -103,15 +104,15 @@ async fn what_is_too_long_is_refused_by_its_name() {
         (format!("GET / HTTP/1.1\r\nhost: a\r\nx: {value}\r\n\r\n"), 431),
     ] {
         let answer = proxy.said(request).await;
-        // Whoever is still writing may miss the answer: the connection is reset under it.
+        // A client that is still writing may miss the response, because its connection is reset.
         assert!(answer.is_empty() && expected == 431 || status(&answer) == expected, "{expected}: {answer}");
     }
     proxy.ends_well().await;
 }
 
-/// RFC 9112 §6.3: two lengths are no way to hide a second request in the first one's body.
+/// RFC 9112 §6.3: conflicting lengths must not hide a second request in the body of the first one.
 #[tokio::test]
-async fn no_request_is_smuggled_in_another_ones_body() {
+async fn no_request_is_smuggled_in_a_body() {
     let site = Site::mirror(&Origin::new()).await;
     let proxy = Proxy::alone(site.address).await;
     let hidden = "GET /smuggled HTTP/1.1\r\nhost: site.example\r\n\r\n";
@@ -142,9 +143,9 @@ async fn no_request_is_smuggled_in_another_ones_body() {
     proxy.ends_well().await;
 }
 
-/// A body whose chunks make no sense reaches nobody as a whole one.
+/// A body with malformed chunks never arrives as a whole one.
 #[tokio::test]
-async fn a_malformed_chunk_ends_a_request() {
+async fn a_malformed_chunk_ends_the_request() {
     let site = Site::start(&Origin::new(), |request, _| match request.uri().path() {
         "/fine" => with(&[("cache-control", "max-age=60")], "GET site.example /fine"),
         _ => with(&[], request.into_body()),

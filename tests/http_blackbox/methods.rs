@@ -1,4 +1,4 @@
-//! Methods: which of them may be answered by what another one has left, and which of them end it.
+//! Methods: which of them share a stored response, and which of them invalidate it.
 
 use crate::{
     client::{Answer, ask, get, in_time, open, request},
@@ -10,7 +10,7 @@ use axum::{body::Body, http::Method};
 use http_body_util::BodyExt;
 use std::sync::Arc;
 
-/// A site of which a page is 11 bytes long, whether they are sent or not.
+/// Starts a site whose page has 11 bytes. A response to HEAD declares that length, too.
 async fn site(origin: &Origin) -> Site {
     Site::start(origin, |request, n| {
         let page = if n == 0 { "written".to_owned() } else { format!("page {n:>6}") };
@@ -32,7 +32,7 @@ fn is_head(answer: &Answer) {
 }
 
 #[tokio::test]
-async fn a_head_leaves_no_empty_page() {
+async fn a_head_stores_no_empty_page() {
     let origin = Origin::new();
     let site = site(&origin).await;
     let fleet = Fleet::start(2, site.address, "head-first").await;
@@ -69,12 +69,12 @@ async fn a_mixed_herd_gets_heads_and_pages() {
     });
     origin.arrived(1).await;
     origin.open();
-    for (i, answer) in in_time("the herd", herd).await.expect("nobody panics").iter().enumerate() {
+    for (i, answer) in in_time("the herd", herd).await.expect("no panic").iter().enumerate() {
         if i % 2 == 0 { is_head(answer) } else { is_whole(answer) }
     }
 }
 
-/// RFC 9110 §9.1: methods are case-sensitive, and who knows none of them asks the origin.
+/// RFC 9110 §9.1: methods are case-sensitive, and unknown methods go to the origin.
 #[tokio::test]
 async fn other_methods_go_to_the_origin_each_time() {
     let origin = Origin::new();
@@ -93,7 +93,7 @@ async fn other_methods_go_to_the_origin_each_time() {
 
 /// RFC 9111 §4.4.
 #[tokio::test]
-async fn an_unsafe_method_that_succeeds_ends_the_entry_everywhere() {
+async fn a_successful_unsafe_method_invalidates_in_all_processes() {
     for method in ["POST", "PUT", "PATCH", "DELETE", "FROB"] {
         let origin = Origin::new();
         let site = site(&origin).await;
@@ -103,7 +103,7 @@ async fn an_unsafe_method_that_succeeds_ends_the_entry_everywhere() {
         }
         assert_eq!(ask(fleet.at(0), request(method, "/page")).await.text(), "written");
         assert_eq!(ask(fleet.at(0), get("/page")).await.text(), "page      2", "{method}");
-        // The other process is told by a message.
+        // The other process learns of it by message.
         let told = async || ask(fleet.at(1), get("/page")).await.text() == "page      2";
         eventually("the message has come", told).await;
         assert_eq!(origin.calls(), 2, "{method}");
@@ -111,7 +111,7 @@ async fn an_unsafe_method_that_succeeds_ends_the_entry_everywhere() {
 }
 
 #[tokio::test]
-async fn an_unsafe_method_that_fails_leaves_the_entry() {
+async fn a_failed_unsafe_method_keeps_the_entry() {
     let origin = Origin::new();
     let site = Site::start(&origin, |_, n| match n {
         0 => with_status(409, &[], "no"),
@@ -126,9 +126,9 @@ async fn an_unsafe_method_that_fails_leaves_the_entry() {
     }
 }
 
-/// RFC 9111 §4.4: also what `Location` and `Content-Location` name, on the same origin and on no other.
+/// RFC 9111 §4.4: the method also invalidates `Location` and `Content-Location`, on the same origin only.
 #[tokio::test]
-async fn an_unsafe_method_ends_what_its_answer_names() {
+async fn an_unsafe_method_invalidates_its_locations() {
     let origin = Origin::new();
     let site = Site::start(&origin, |request, n| match (n, request.uri().path()) {
         (0, "/same") => {
@@ -150,9 +150,9 @@ async fn an_unsafe_method_ends_what_its_answer_names() {
     assert_eq!(pages().await, ["page 3", "page 4"]);
 }
 
-/// A computation that began before the change must not land: whether the origin has not answered it yet ..
+/// A fetch that began before the change must not be stored: here the origin has not answered yet.
 #[tokio::test]
-async fn a_fetch_that_an_unsafe_method_overtakes_does_not_land() {
+async fn a_fetch_overtaken_by_an_unsafe_method_is_not_stored() {
     let origin = Origin::gated();
     let site = site(&origin).await;
     let fleet = Fleet::start(2, site.address, "overtaken").await;
@@ -160,16 +160,16 @@ async fn a_fetch_that_an_unsafe_method_overtakes_does_not_land() {
     origin.arrived(1).await;
     assert_eq!(ask(fleet.at(1), request("PUT", "/page")).await.text(), "written");
     origin.open();
-    is_whole(&in_time("the answer", began).await.expect("nobody panics"));
+    is_whole(&in_time("the answer", began).await.expect("no panic"));
     assert_eq!(ask(fleet.at(1), get("/page")).await.text(), "page      2");
-    // Who leads is told by a message; until then others may join it.
+    // The leader learns of it by message; until then requests may join its flight.
     let told = async || ask(fleet.at(0), get("/page")).await.text() == "page      2";
     eventually("the message has come", told).await;
 }
 
-/// .. or only its body is missing.
+/// As above; here only the body is missing.
 #[tokio::test]
-async fn a_body_that_an_unsafe_method_overtakes_does_not_land() {
+async fn a_body_overtaken_by_an_unsafe_method_is_not_stored() {
     let (tap, origin) = (Tap::new(), Origin::new());
     let old = tap.clone();
     let site = Site::start(&origin, move |_, n| match n {

@@ -1,4 +1,4 @@
-//! Redis or the origin is gone, slow, or talks nonsense.
+//! Redis or the origin is gone or slow, or the origin does not speak HTTP.
 
 use crate::{
     client::{ask, get, request, send},
@@ -15,7 +15,7 @@ use tokio::{
 };
 
 #[tokio::test]
-async fn answers_go_on_without_redis_and_are_shared_again_with_it() {
+async fn proxies_answer_without_redis_and_share_again_with_it() {
     let (redis, origin) = (RedisServer::start(), Origin::new());
     let site = Site::start(&origin, |_, n| with(&[("cache-control", "max-age=60")], format!("page {n}"))).await;
     let fleet = Fleet::with(2, site.address, &["--redis", &redis.url()]).await;
@@ -39,7 +39,7 @@ async fn answers_go_on_without_redis_and_are_shared_again_with_it() {
 }
 
 #[tokio::test]
-async fn a_redis_that_never_was_does_not_matter() {
+async fn a_proxy_without_redis_from_the_start_answers() {
     let (redis, origin) = (format!("redis://127.0.0.1:{}", free_port()), Origin::new());
     let site = Site::start(&origin, |_, n| with(&[("cache-control", "max-age=60")], format!("page {n}"))).await;
     let proxy = Proxy::start(site.address, &["--redis", &redis]).await;
@@ -61,7 +61,7 @@ async fn an_origin_that_does_not_listen_is_a_502() {
     refused_with(([127, 0, 0, 1], free_port()).into(), &[], 502).await;
 }
 
-/// It closes the connection, or says something that is no HTTP.
+/// The origin closes the connection, or sends something that is not HTTP.
 #[tokio::test]
 async fn an_origin_that_breaks_before_its_head_is_a_502() {
     for words in ["", "HTTP/1.1 2", "SSH-2.0-OpenSSH\r\n\r\n", "HTTP/1.1 101 Switching Protocols\r\n\r\n"] {
@@ -70,7 +70,7 @@ async fn an_origin_that_breaks_before_its_head_is_a_502() {
         let mut server = JoinSet::new();
         server.spawn(async move {
             while let Ok((mut stream, _)) = listener.accept().await {
-                // After the request, so that the answer is one to it.
+                // The bytes follow the request, so that they are a response to it.
                 let _ = stream.read(&mut [0; 4096]).await;
                 let _ = stream.write_all(words.as_bytes()).await;
             }
@@ -92,9 +92,9 @@ async fn an_origin_that_gives_no_head_in_time_is_a_504() {
     assert_eq!(ask(proxy.address, get("/other")).await.text(), "late");
 }
 
-/// The origin's time begins when it has all of the request: here that takes longer than it has.
+/// The origin timeout starts when the origin has the whole request. Here the upload takes longer than the timeout.
 #[tokio::test]
-async fn an_upload_that_takes_its_time_is_no_504() {
+async fn a_slow_upload_is_no_504() {
     let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a free port");
     let address = listener.local_addr().expect("it is bound");
     let mut server = JoinSet::new();
@@ -114,5 +114,5 @@ async fn an_upload_that_takes_its_time_is_no_504() {
     time::sleep(Duration::from_millis(300)).await;
     tap.send(b"second");
     tap.end();
-    assert_eq!(asked.await.expect("nobody panics").text(), "thank");
+    assert_eq!(asked.await.expect("no panic").text(), "thank");
 }

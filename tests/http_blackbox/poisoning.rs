@@ -1,4 +1,4 @@
-//! Requests that want others to get a wrong answer.
+//! Requests that try to give other clients a wrong response.
 
 use crate::{
     client::{SITE, ask, get, raw, send, status},
@@ -9,7 +9,7 @@ use crate::{
 use axum::{body::Body, extract::Request};
 
 #[tokio::test]
-async fn a_host_is_told_in_the_form_in_which_it_is_a_key() {
+async fn the_origin_gets_the_host_as_the_cache_key_spells_it() {
     let origin = Origin::new();
     let site = Site::mirror(&origin).await;
     let proxy = Proxy::alone(site.address).await;
@@ -22,9 +22,9 @@ async fn a_host_is_told_in_the_form_in_which_it_is_a_key() {
     assert_eq!((answer.text(), origin.calls()), ("GET site.example:8080 /page", 2));
 }
 
-/// RFC 9112 §3.2.2: the target's authority wins, and the origin gets it as Host.
+/// RFC 9112 §3.2.2: the target's authority wins, and the origin gets it as `Host`.
 #[tokio::test]
-async fn a_target_with_an_authority_comes_before_the_host() {
+async fn the_authority_of_the_target_overrides_the_host() {
     let origin = Origin::new();
     let site = Site::mirror(&origin).await;
     let proxy = Proxy::alone(site.address).await;
@@ -42,9 +42,9 @@ async fn a_target_with_an_authority_comes_before_the_host() {
     assert_eq!(status(&answer.await), 501);
 }
 
-/// An origin that believes `X-Forwarded-Host` is told what is in the key, whoever asked first.
+/// An origin that trusts `X-Forwarded-Host` gets the host of the cache key, whichever client asks first.
 #[tokio::test]
-async fn what_a_client_says_of_itself_is_in_no_answer() {
+async fn forwarded_fields_of_a_client_are_in_no_response() {
     let origin = Origin::new();
     let site = Site::start(&origin, |request, _| {
         let clients = ["x-forwarded-host", "x-forwarded-for", "x-forwarded-proto", "x-real-ip", "forwarded"]
@@ -71,9 +71,9 @@ async fn what_a_client_says_of_itself_is_in_no_answer() {
     assert_eq!(origin.calls(), 1);
 }
 
-/// A field that `Connection` lists never gets to the origin, so nobody may choose a variant by it.
+/// A field that `Connection` lists never reaches the origin, so that no client selects a variant by it.
 #[tokio::test]
-async fn a_field_that_is_dropped_on_the_way_selects_no_variant() {
+async fn a_field_listed_in_connection_selects_no_variant() {
     let origin = Origin::new();
     let site = Site::start(&origin, |request, _| {
         let body = format!("<{}>", field(&request, "x-lang"));
@@ -88,9 +88,9 @@ async fn a_field_that_is_dropped_on_the_way_selects_no_variant() {
     }
 }
 
-/// A neighbour's fields end here in both directions, and so does an upgrade.
+/// Hop-by-hop fields end at the proxy in both directions, and so does an upgrade.
 #[tokio::test]
-async fn fields_for_the_next_neighbour_go_no_further() {
+async fn hop_by_hop_fields_are_not_forwarded() {
     let origin = Origin::new();
     let site = Site::start(&origin, |_, _| {
         with(
@@ -120,7 +120,7 @@ async fn fields_for_the_next_neighbour_go_no_further() {
 }
 
 #[tokio::test]
-async fn a_get_with_a_body_answers_nobody_else() {
+async fn a_response_to_a_get_with_a_body_is_not_shared() {
     let origin = Origin::new();
     let site = Site::start(&origin, |request, _| with(&[("cache-control", "max-age=60")], request.into_body())).await;
     let fleet = Fleet::start(2, site.address, "fat").await;
@@ -135,7 +135,7 @@ async fn a_get_with_a_body_answers_nobody_else() {
 }
 
 #[tokio::test]
-async fn each_spelling_of_a_path_has_an_entry_of_its_own() {
+async fn each_spelling_of_a_path_has_its_own_entry() {
     let origin = Origin::new();
     let site = Site::mirror(&origin).await;
     let proxy = Proxy::alone(site.address).await;
@@ -171,10 +171,10 @@ async fn each_spelling_of_a_path_has_an_entry_of_its_own() {
     }
 }
 
-/// An origin that takes offence at one client says so to that one alone, whatever the operator wants to be stored. (A 5xx
-/// is the origin's own trouble, of which others are to hear.)
+/// A 4xx that one client provokes is for that client alone, even if the operator stores responses without a lifetime.
+/// (A 5xx is the origin's own failure, and waiters share it.)
 #[tokio::test]
-async fn an_error_that_one_client_provokes_is_nobody_elses() {
+async fn a_4xx_that_one_client_provokes_is_not_shared() {
     let origin = Origin::new();
     let site = Site::start(&origin, |request, _| match field(&request, "x-status").parse() {
         Ok(status) => with_status(status, &[], "refused"),

@@ -1,4 +1,4 @@
-//! The origin: a server of which the test says what it answers, and when.
+//! The origin: a server whose responses and timing the test decides.
 
 use crate::support::Origin;
 use axum::{
@@ -16,7 +16,7 @@ use std::{
 };
 use tokio::{net::TcpListener, sync::mpsc, task::JoinSet};
 
-/// An origin server. Dropped, it is gone, its connections included.
+/// An origin server. Dropping it closes the server and its connections.
 pub(crate) struct Site {
     pub(crate) address: SocketAddr,
     seen: Arc<Mutex<Vec<Parts>>>,
@@ -24,8 +24,8 @@ pub(crate) struct Site {
 }
 
 impl Site {
-    /// Answers `respond(request, n)` to the `n`-th call, once the origin lets that through. Unsafe methods are neither
-    /// held nor counted: their `n` is 0.
+    /// Starts a server that answers `respond(request, n)` to the `n`-th call, once the origin lets the call through.
+    /// Unsafe methods are neither held nor counted: their `n` is 0.
     pub(crate) async fn start<R: IntoResponse>(
         origin: &Origin,
         respond: impl Fn(Request, usize) -> R + Clone + Send + Sync + 'static,
@@ -38,7 +38,7 @@ impl Site {
             let (origin, respond, heads) = (origin.clone(), respond.clone(), heads.clone());
             async move {
                 let (head, body) = request.into_parts();
-                heads.lock().expect("nobody panics").push(head.clone());
+                heads.lock().expect("no panic").push(head.clone());
                 let call = if head.method.is_safe() { origin.call().await } else { 0 };
                 respond(Request::from_parts(head, body), call)
             }
@@ -48,7 +48,7 @@ impl Site {
         Self { address, seen, _server: server }
     }
 
-    /// One whose answers are for everybody, and say what it was asked for.
+    /// Starts a site whose responses are shareable and repeat the request line.
     pub(crate) async fn mirror(origin: &Origin) -> Self {
         let answer = |request: Request, _| {
             let asked = format!("{} {} {}", request.method(), field(&request, "host"), request.uri());
@@ -57,7 +57,7 @@ impl Site {
         Self::start(origin, answer).await
     }
 
-    /// One page with validators, which may be kept for a minute; the `ETag` is the number of the call.
+    /// Starts a site with one page that has validators and is fresh for a minute. Its `ETag` is the number of the call.
     pub(crate) async fn with_validators(origin: &Origin) -> Self {
         let answer = |_, n| {
             let etag = format!("\"{n}\"");
@@ -66,13 +66,13 @@ impl Site {
         Self::start(origin, answer).await
     }
 
-    /// The heads of all requests so far, in the order in which they came.
+    /// Returns the heads of all requests so far, in the order of arrival.
     pub(crate) fn seen(&self) -> Vec<Parts> {
-        self.seen.lock().expect("nobody panics").clone()
+        self.seen.lock().expect("no panic").clone()
     }
 }
 
-/// A response with these fields.
+/// Returns a response with these fields.
 pub(crate) fn with(fields: &[(&str, &str)], body: impl Into<Body>) -> Response {
     with_status(200, fields, body)
 }
@@ -85,12 +85,12 @@ pub(crate) fn with_status(status: u16, fields: &[(&str, &str)], body: impl Into<
     response.body(body.into()).expect("a response")
 }
 
-/// The value of a field of the request, if it has one.
+/// Returns the value of a request field, or an empty string.
 pub(crate) fn field(request: &Request, name: &str) -> String {
     request.headers().get(name).map_or("", |value| value.to_str().expect("a printable value")).to_owned()
 }
 
-/// The test's end of a body that comes chunk by chunk.
+/// The sending half of a body whose chunks the test provides.
 #[derive(Clone)]
 pub(crate) struct Tap {
     sender: mpsc::UnboundedSender<Chunk>,
@@ -121,9 +121,9 @@ impl Tap {
         let _ = self.sender.send(Chunk::Ends);
     }
 
-    /// The one body that it feeds.
+    /// Returns the body of this tap. Panics on the second call.
     pub(crate) fn body(&self) -> Body {
-        let chunks = self.chunks.lock().expect("nobody panics").take().expect("one body");
+        let chunks = self.chunks.lock().expect("no panic").take().expect("one body");
         Body::from_stream(stream::unfold(chunks, async |mut chunks| match chunks.recv().await? {
             Chunk::Data(data) => Some((Ok(data), chunks)),
             Chunk::BreaksOff => Some((Err("the disk is on fire"), chunks)),
@@ -132,7 +132,7 @@ impl Tap {
     }
 }
 
-/// A body of that many chunks of 64 KiB, none of which is there before it is asked for.
+/// Returns a body of that many chunks of 64 KiB, each of which is made when it is read.
 pub(crate) fn large(chunks: usize) -> Body {
     Body::from_stream(stream::iter((0..chunks).map(|_| Ok::<_, Infallible>(CHUNK))))
 }

@@ -1,4 +1,4 @@
-//! Answers that are too old, and when they are given all the same.
+//! Stale responses, and when they are served.
 
 use crate::{
     client::{ask, get},
@@ -7,9 +7,9 @@ use crate::{
     support::{Origin, eventually},
 };
 
-/// RFC 5861 §4, in the response's own words: whatever it is that fails, the old answer is given until it is too old.
+/// RFC 5861 §4, as the response itself allows it: after any failure, the old response is served until it is too old.
 #[tokio::test]
-async fn an_origin_that_fails_leaves_the_old_answer_that_may_be_given() {
+async fn stale_if_error_serves_the_old_page_while_the_origin_fails() {
     let origin = Origin::new();
     let site = Site::start(&origin, |_, n| match n {
         1 => with(&[("cache-control", "max-age=1, stale-if-error=60")], "good"),
@@ -27,9 +27,10 @@ async fn an_origin_that_fails_leaves_the_old_answer_that_may_be_given() {
     .await;
 }
 
-/// RFC 5861 §3: it is given at once, also while the origin does not answer, and a newer one takes its place behind.
+/// RFC 5861 §3: the stale response is served at once, even while the origin does not answer. A newer response replaces
+/// it in the background.
 #[tokio::test]
-async fn a_stale_answer_is_given_while_a_newer_one_is_fetched() {
+async fn stale_while_revalidate_serves_the_old_page_at_once() {
     let origin = Origin::gated();
     let site = Site::start(&origin, |_, n| {
         with(&[("cache-control", "max-age=1, stale-while-revalidate=60")], format!("page {n}"))
@@ -39,10 +40,10 @@ async fn a_stale_answer_is_given_while_a_newer_one_is_fetched() {
     origin.release(1);
     let page = async |i| ask(fleet.at(i), get("/page")).await.text().to_owned();
     assert_eq!(page(0).await, "page 1");
-    eventually("it is refreshed", async || page(0).await == "page 1" && origin.calls() == 2).await;
+    eventually("the refresh has begun", async || page(0).await == "page 1" && origin.calls() == 2).await;
     for i in 0..2 {
         assert_eq!(page(i).await, "page 1");
     }
     origin.open();
-    eventually("the newer one is there", async || page(0).await != "page 1").await;
+    eventually("the newer page is served", async || page(0).await != "page 1").await;
 }

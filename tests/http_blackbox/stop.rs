@@ -12,12 +12,12 @@ use std::net::SocketAddr;
 use tokio::net::TcpStream;
 
 async fn takes_no_more(address: SocketAddr) {
-    eventually("it takes no more connections", async || TcpStream::connect(address).await.is_err()).await;
+    eventually("the proxy takes no more connections", async || TcpStream::connect(address).await.is_err()).await;
 }
 
-/// A connection on which nothing is asked holds nobody up.
+/// An idle connection does not delay the end.
 #[tokio::test]
-async fn what_is_under_way_is_answered_before_the_end() {
+async fn requests_under_way_are_answered_before_the_end() {
     let origin = Origin::gated();
     let site = Site::start(&origin, |_, n| with(&[("cache-control", "max-age=60")], format!("page {n}"))).await;
     let mut proxies = Fleet::start(2, site.address, "stop").await.into_proxies();
@@ -28,16 +28,16 @@ async fn what_is_under_way_is_answered_before_the_end() {
     stops.terminate();
     takes_no_more(stops.address).await;
     origin.open();
-    let answer = in_time("the answer", under_way).await.expect("nobody panics");
+    let answer = in_time("the answer", under_way).await.expect("no panic");
     assert_eq!((answer.status, answer.text()), (200, "page 1"));
     stops.ends_well().await;
     assert_eq!(ask(stays.address, get("/page")).await.text(), "page 1");
     assert_eq!(origin.calls(), 1);
 }
 
-/// Also what the guard has nothing to do with any more.
+/// The proxy also waits for a body that the guard no longer handles.
 #[tokio::test]
-async fn a_stream_comes_to_its_own_end() {
+async fn a_stream_is_completed_before_the_end() {
     let tap = Tap::new();
     let old = tap.clone();
     let site = Site::start(&Origin::new(), move |_, _| with(&[("cache-control", "private")], old.body())).await;
@@ -55,7 +55,7 @@ async fn a_stream_comes_to_its_own_end() {
 }
 
 #[tokio::test]
-async fn what_nobody_waits_for_any_more_is_stored_before_the_end() {
+async fn a_fetch_without_a_caller_is_stored_before_the_end() {
     let origin = Origin::gated();
     let site = Site::start(&origin, |_, n| with(&[("cache-control", "max-age=60")], format!("page {n}"))).await;
     let mut proxies = Fleet::start(2, site.address, "stop-behind").await.into_proxies();
@@ -72,7 +72,7 @@ async fn what_nobody_waits_for_any_more_is_stored_before_the_end() {
 }
 
 #[tokio::test]
-async fn a_proxy_that_has_nothing_to_do_ends_at_once() {
+async fn an_idle_proxy_ends_at_once() {
     let site = Site::start(&Origin::new(), |_, _| "page").await;
     let proxy = Proxy::alone(site.address).await;
     proxy.ends_well().await;

@@ -1,4 +1,4 @@
-//! Bodies that are passed on while they come, both ways.
+//! Bodies are passed on while they arrive, in both directions.
 
 use crate::{
     client::{ask, get, in_time, open, request, send},
@@ -15,7 +15,7 @@ async fn chunk(body: &mut Incoming) -> Option<Result<Bytes, hyper::Error>> {
     Some(frame.map(|frame| frame.into_data().expect("data")))
 }
 
-/// Reads to the end; how many bytes there were.
+/// Reads a body to its end and returns its length in bytes.
 async fn length(mut body: Incoming) -> usize {
     let mut length = 0;
     while let Some(chunk) = chunk(&mut body).await {
@@ -25,20 +25,20 @@ async fn length(mut body: Incoming) -> usize {
 }
 
 #[tokio::test]
-async fn an_event_arrives_while_the_next_one_is_not_there() {
+async fn an_event_arrives_before_the_next_one_exists() {
     let (tap, origin) = (Tap::new(), Origin::new());
     let events = tap.clone();
     let site = Site::start(&origin, move |_, _| with(&[("content-type", "text/event-stream")], events.body())).await;
     let proxy = Proxy::alone(site.address).await;
     let asked = tokio::spawn(open(proxy.address, get("/events").body(Body::empty()).expect("a request")));
     tap.send(b"data: 1\n\n");
-    let mut body = in_time("the head", asked).await.expect("nobody panics").into_body();
+    let mut body = in_time("the head", asked).await.expect("no panic").into_body();
     assert_eq!(chunk(&mut body).await.expect("an event").expect("no error"), "data: 1\n\n");
     tap.send(b"data: 2\n\n");
     assert_eq!(chunk(&mut body).await.expect("an event").expect("no error"), "data: 2\n\n");
 }
 
-/// The body's end is sent only after the origin has answered with what had come before.
+/// The client sends the second chunk only after the origin has echoed the first one, and never ends the body.
 #[tokio::test]
 async fn an_upload_reaches_the_origin_while_it_is_sent() {
     let (tap, origin) = (Tap::new(), Origin::new());
@@ -54,7 +54,7 @@ async fn an_upload_reaches_the_origin_while_it_is_sent() {
 
 #[cfg(target_os = "linux")]
 #[tokio::test]
-async fn what_is_not_stored_is_not_held_in_memory() {
+async fn an_unstored_body_is_not_held_in_memory() {
     let origin = Origin::new();
     let site = Site::start(&origin, |request, _| match request.method().as_str() {
         "GET" => with(&[("cache-control", "private")], large(CHUNKS)),
@@ -62,7 +62,7 @@ async fn what_is_not_stored_is_not_held_in_memory() {
     })
     .await;
     let proxy = Proxy::alone(site.address).await;
-    // The first answer pays for what every answer needs.
+    // The first response allocates the memory that every response needs.
     ask(proxy.address, get("/download")).await;
     let before = proxy.peak_memory();
     for _ in 0..2 {
@@ -75,11 +75,11 @@ async fn what_is_not_stored_is_not_held_in_memory() {
     assert!(grown < 8 << 10, "{grown} KiB more for 72 MiB that were passed on");
 }
 
-/// 24 MiB.
+/// Number of chunks of a large body: 24 MiB.
 const CHUNKS: usize = 384;
 
 #[tokio::test]
-async fn what_is_over_the_cap_is_passed_on_and_not_stored() {
+async fn a_body_over_the_cap_is_passed_on_and_not_stored() {
     let origin = Origin::new();
     let site = Site::start(&origin, |_, _| with(&[("cache-control", "max-age=60")], large(4))).await;
     let proxy = Proxy::start(site.address, &["--max-body", "100000"]).await;
@@ -89,8 +89,8 @@ async fn what_is_over_the_cap_is_passed_on_and_not_stored() {
     assert_eq!(origin.calls(), 2);
 }
 
-/// With a length and without: a shorter body than was promised, and chunks without an end. Whoever asks after it broke
-/// off gets a whole one, even if its fetch is not quite over.
+/// With a declared length the body is too short, and without one it lacks the last chunk. A request after the failure
+/// gets a whole body, even if the first fetch has not quite ended.
 #[tokio::test]
 async fn a_body_that_breaks_off_is_not_stored() {
     for length in [None, Some("9")] {
@@ -111,7 +111,7 @@ async fn a_body_that_breaks_off_is_not_stored() {
         let mut body = in_time("the head", first).await.into_body();
         assert_eq!(chunk(&mut body).await.expect("a chunk").expect("no error"), "half");
         tap.break_off();
-        assert!(chunk(&mut body).await.is_some_and(|chunk| chunk.is_err()), "the client has to be told");
+        assert!(chunk(&mut body).await.is_some_and(|chunk| chunk.is_err()), "the client gets an error");
         for i in 0..2 {
             assert_eq!(ask(fleet.at(i), get("/page")).await.text(), "all of it", "{length:?}");
         }

@@ -1,4 +1,4 @@
-//! Variants: answers that depend on more than the URL (RFC 9111 §4.1).
+//! Variants: responses that depend on more than the URL (RFC 9111 §4.1).
 
 use crate::{
     client::{Answer, ask, get, in_time, request},
@@ -8,7 +8,7 @@ use crate::{
 };
 use std::sync::Arc;
 
-/// A site whose answers depend on one field, and say its value.
+/// Starts a site whose responses depend on one field and repeat its value.
 async fn site(origin: &Origin, name: &'static str) -> Site {
     Site::start(origin, move |request, n| {
         let body = format!("{}={} call {n}", name, field(&request, name));
@@ -43,7 +43,7 @@ async fn each_variant_is_stored_for_all_processes() {
     }
 }
 
-/// First contact: nobody knows yet that answers vary.
+/// On the first contact it is not known that the responses vary.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cold_herd_of_three_languages_costs_three_calls() {
     let origin = Origin::gated();
@@ -55,15 +55,15 @@ async fn a_cold_herd_of_three_languages_costs_three_calls() {
     });
     origin.arrived(1).await;
     origin.open();
-    for (i, answer) in in_time("the herd", herd).await.expect("nobody panics").iter().enumerate() {
+    for (i, answer) in in_time("the herd", herd).await.expect("no panic").iter().enumerate() {
         assert!(answer.text().starts_with(&format!("accept-language={} ", LANGUAGES[i % 3])), "{answer:?}");
     }
     assert_eq!(origin.calls(), 3);
 }
 
-/// Alone or among others, in any line: `*` says that no request is like another one.
+/// `*` matches no request, alone or in a list, and in any line.
 #[tokio::test]
-async fn a_star_makes_every_request_another_one() {
+async fn a_star_in_vary_makes_every_request_a_miss() {
     for (i, vary) in ["*", "Accept, *", " * , Accept"].into_iter().enumerate() {
         let origin = Origin::new();
         let site = Site::start(&origin, move |_, n| {
@@ -77,9 +77,9 @@ async fn a_star_makes_every_request_another_one() {
     }
 }
 
-/// Several fields select together, whatever line and case they are named in.
+/// Several fields select together, in any line and any case.
 #[tokio::test]
-async fn every_field_that_is_named_selects() {
+async fn every_field_in_vary_selects() {
     let origin = Origin::new();
     let site = Site::start(&origin, |request, _| {
         let body = format!("{}/{}", field(&request, "accept"), field(&request, "accept-language"));
@@ -116,9 +116,9 @@ async fn a_head_is_answered_by_its_own_variant() {
     assert_eq!(origin.calls(), 3);
 }
 
-/// The answer to a successful PUT is about the page, in whatever language.
+/// A successful PUT invalidates the page in every language.
 #[tokio::test]
-async fn a_change_ends_all_variants() {
+async fn a_put_invalidates_all_variants() {
     let origin = Origin::new();
     let site = site(&origin, "accept-language").await;
     let fleet = Fleet::start(1, site.address, "vary-change").await;

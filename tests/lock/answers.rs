@@ -1,4 +1,4 @@
-//! Answers that are no lock: what cannot be one, and a server that does not answer.
+//! Errors that must not look like a lock or like a busy lock: invalid input, and servers that are down.
 
 use crate::{
     site::{Site, Subject},
@@ -12,8 +12,8 @@ use stampede_guard::{
 };
 use std::time::Duration;
 
-/// Seen to fail without the look for control characters.
-pub(crate) async fn what_cannot_be_a_lock_is_refused_and_nothing_is_sent(recipe: &Subject) {
+/// Seen to fail without the check for control characters.
+pub(crate) async fn invalid_lock_input_is_refused_without_sending_commands(recipe: &Subject) {
     let servers = recipe.start();
     let site = Site::of(&servers);
     let lock = site.lock(recipe);
@@ -43,20 +43,20 @@ pub(crate) async fn what_cannot_be_a_lock_is_refused_and_nothing_is_sent(recipe:
             let kind = if recipe.guarantees().extendable { LockErrorKind::Input } else { LockErrorKind::Recipe };
             assert_eq!((error.kind(), error.lock()), (kind, "lives"), "{error}");
         } else {
-            panic!("extended by nothing");
+            panic!("an extension of less than a millisecond was accepted");
         }
     });
     assert_eq!(nothing.await, []);
-    assert!(!sent(&servers, async || drop(guard.check().await)).await.is_empty(), "what is sent is seen");
+    assert!(!sent(&servers, async || drop(guard.check().await)).await.is_empty(), "the monitor records commands");
     guard.release().await.expect("held");
-    assert!(is_free(&lock, &"x".repeat(1024)).await, "as long as a name may be");
+    assert!(is_free(&lock, &"x".repeat(1024)).await, "a name of the maximum length is accepted");
 }
 
 async fn refused(lock: &Lock, name: &str, reason: &str) {
     for error in [
-        lock.try_acquire(name).await.map(drop).expect_err("no lock"),
-        lock.acquire(name).await.map(drop).expect_err("no lock"),
-        lock.check(name).await.expect_err("no lock"),
+        lock.try_acquire(name).await.map(drop).expect_err("invalid input"),
+        lock.acquire(name).await.map(drop).expect_err("invalid input"),
+        lock.wait_until_free(name).await.expect_err("invalid input"),
     ] {
         let said = error.to_string();
         assert_eq!(error.kind(), LockErrorKind::Input, "{said}");
@@ -65,28 +65,28 @@ async fn refused(lock: &Lock, name: &str, reason: &str) {
             ..=1024 => assert_eq!(error.lock(), name),
             n => assert!(error.lock().starts_with(&name[..32]) && error.lock().contains(&n.to_string()), "{said}"),
         }
-        assert!(said.len() < 256, "errors are read by people: {said}");
+        assert!(said.len() < 256, "the message is short: {said}");
     }
 }
 
-/// Where there are several servers, as many of them as it takes.
+/// With several servers, a majority of them is taken down.
 ///
-/// Seen to fail where an error is taken for "somebody else holds it".
-pub(crate) async fn a_server_that_is_down_is_not_a_lock_that_is_held(recipe: &Subject) {
+/// Seen to fail if an error is taken for a busy lock.
+pub(crate) async fn server_down_is_reported_as_store_error_not_as_held(recipe: &Subject) {
     tokio::join!(without(recipe, RedisServer::kill), without(recipe, RedisServer::pause));
 }
 
 async fn without(recipe: &Subject, take_away: fn(&RedisServer)) {
     let servers = recipe.start();
     let site = Site::of(&servers);
-    let lock = site.lock(recipe).op_timeout(100 * MS);
+    let lock = site.lock(recipe).store_timeout(100 * MS);
     let guard = loop {
         match lock.acquire("down").await {
             Ok(guard) => break guard,
-            // The machine was busy. What comes of it is released behind.
+            // The machine was busy. A late grant is released in the background.
             Err(error) => assert_eq!(error.kind(), LockErrorKind::Store, "{error}"),
         }
-        lock.shutdown().await;
+        lock.drain().await;
         site.delete(0..).await;
     };
     servers.iter().take(servers.len() / 2 + 1).for_each(take_away);
@@ -97,7 +97,7 @@ async fn without(recipe: &Subject, take_away: fn(&RedisServer)) {
         retries.acquire("down"),
         waits.acquire("down"),
         lock.try_acquire("free"),
-        lock.check("free"),
+        lock.wait_until_free("free"),
         guard.check(),
         guard.extend(SECOND),
     );
@@ -111,7 +111,7 @@ async fn without(recipe: &Subject, take_away: fn(&RedisServer)) {
 }
 
 fn no_answer(answer: Result<(), LockError>) {
-    let error = answer.expect_err("there is no server");
+    let error = answer.expect_err("the servers are down");
     assert_eq!(error.kind(), LockErrorKind::Store, "{error}");
-    assert!(error.to_string().contains("the server did not say"), "{error}");
+    assert!(error.to_string().contains("the server did not confirm"), "{error}");
 }

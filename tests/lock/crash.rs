@@ -1,4 +1,4 @@
-//! Holders that are gone, or late.
+//! Holders that crash or release too late.
 
 use crate::{
     RECIPES,
@@ -12,40 +12,40 @@ use crate::{
 };
 use redis::Client;
 use serde::{Deserialize, Serialize};
-use stampede_guard::lock::{Hold, LockErrorKind};
+use stampede_guard::lock::{LeaseStatus, LockErrorKind};
 use std::time::{Duration, Instant};
 
-pub(crate) async fn what_expires_is_free_and_known_to_be_lost(recipe: &Subject) {
+pub(crate) async fn expired_lock_is_free_and_reported_lost(recipe: &Subject) {
     let site = recipe.shared();
     let guard = site.lock(recipe).ttl(SHORT).wait(30 * SECOND).acquire("expired").await.expect("free");
     if recipe.guarantees().crash_frees {
         guard.lost().await;
-        site.lock(recipe).wait(30 * SECOND).check("expired").await.expect("its time is over");
-        assert_eq!(guard.check().await.expect("an answer"), Hold::Lost);
+        site.lock(recipe).wait(30 * SECOND).wait_until_free("expired").await.expect("its ttl is over");
+        assert_eq!(guard.check().await.expect("an answer"), LeaseStatus::Lost);
         assert_eq!(guard.remaining(), Some(Duration::ZERO));
         return;
     }
     for _ in 0..3 {
         tokio::time::sleep(SHORT).await;
         assert!(!is_free(&site.lock(recipe), "expired").await);
-        assert_eq!(guard.check().await.expect("an answer"), Hold::Held);
+        assert_eq!(guard.check().await.expect("an answer"), LeaseStatus::Held);
     }
-    guard.release().await.expect("it does not end by itself");
+    guard.release().await.expect("this recipe has no expiry");
     assert!(is_free(&site.lock(recipe), "expired").await);
 }
 
-/// It has expired, and somebody else has it. What is not owner-safe goes by its own timer here, which tells it as well;
-/// what that does not tell is in `a_foreign_release_is_refused_or_happens`.
-pub(crate) async fn a_late_release_says_so_and_frees_nobody_elses(recipe: &Subject) {
+/// The lock has expired and another holder has it. A recipe that is not owner-safe detects this by the holder's own
+/// timer; `foreign_release_is_refused_if_owner_safe` covers the case that the timer cannot detect.
+pub(crate) async fn late_release_fails_and_keeps_next_holders_lock(recipe: &Subject) {
     if !recipe.guarantees().crash_frees {
-        return; // never late
+        return; // such a lock never expires, so no release is late
     }
     let site = recipe.shared();
     let former = site.lock(recipe).ttl(SHORT).wait(30 * SECOND).acquire("late").await.expect("free");
     former.lost().await;
     let other = site.lock(recipe);
     let present = other.clone().wait(30 * SECOND).acquire("late").await.expect("expired");
-    let late = former.release().await.expect_err("it is somebody else's");
+    let late = former.release().await.expect_err("another holder has the lock");
     assert_eq!((late.kind(), late.lock()), (LockErrorKind::Release, "late"), "{late}");
     assert!(!is_free(&other, "late").await);
     present.release().await.expect("held");
@@ -58,7 +58,7 @@ struct Task {
     namespace: String,
 }
 
-/// What the child does: it acquires, and holds until it is killed.
+/// Child process: acquires the lock and holds it until it is killed.
 #[tokio::test]
 async fn holder() {
     let Some(Env { task, .. }) = child::enabled::<Task>() else { return };
@@ -71,8 +71,8 @@ async fn holder() {
     std::future::pending::<()>().await;
 }
 
-/// Seen to fail without an expiry of the temporary key.
-pub(crate) async fn a_killed_holder_frees_it_with_its_ttl_or_never(recipe: &Subject) {
+/// Seen to fail if the temporary key for `RENAMENX` has no expiry.
+pub(crate) async fn killed_holder_frees_lock_after_ttl_or_never(recipe: &Subject) {
     let site = recipe.shared();
     let urls = site.clients.iter().map(|client| format!("redis://{}", client.get_connection_info().addr())).collect();
     let task = Task { recipe: recipe.name.to_owned(), urls, namespace: site.namespace.clone() };
@@ -92,10 +92,10 @@ pub(crate) async fn a_killed_holder_frees_it_with_its_ttl_or_never(recipe: &Subj
         return;
     }
     while before.elapsed() < 3 * SHORT {
-        assert!(!is_free(&lock, "killed").await, "nobody has released it");
+        assert!(!is_free(&lock, "killed").await, "the killed holder did not release it");
         tokio::time::sleep(5 * MS).await;
     }
-    assert_eq!(site.longest().await, [Longest::Ever], "for ever");
+    assert_eq!(site.longest().await, [Longest::Ever], "the lock has no expiry");
 }
 
 const SHORT: Duration = Duration::from_millis(150);

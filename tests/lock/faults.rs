@@ -1,7 +1,8 @@
-//! How each recipe fails, as its file in `src/lock` says, and what the queue and the guard of a lock stand.
+//! The known failure of each recipe, as documented in its file in `src/lock`, and the faults that the queue and the
+//! lock guard survive.
 //!
-//! A lock whose time is to be over during a test is made to expire ([`expire`]), unless it is about the holder's own
-//! timer: nothing depends on how busy the machine is.
+//! If a lock has to expire during a test, the test expires it on the server with [`expire`]. So no result depends on
+//! the load of the machine. Only tests of the holder's own timer wait for a TTL.
 
 mod cancelled;
 mod child;
@@ -26,37 +27,37 @@ use crate::support::{MS, RedisServer, Relay, SECOND, eventually, herd};
 use redis::{FromRedisValue, Value};
 use stampede_guard::{
     Lock,
-    lock::{Hold, IntoServer, LockErrorKind, LockGuard},
+    lock::{IntoEndpoint, LeaseStatus, LockErrorKind, LockGuard},
 };
 
-/// One that takes its time: a busy machine is no fault of the server's.
-fn lock(redis: impl IntoServer) -> Lock {
-    Lock::new(redis).op_timeout(20 * SECOND).ttl(60 * SECOND).delay(3 * MS)
+/// Returns a lock with long timeouts, so that a busy machine does not look like a failed server.
+fn lock(redis: impl IntoEndpoint) -> Lock {
+    Lock::new(redis).store_timeout(20 * SECOND).ttl(60 * SECOND).delay(3 * MS)
 }
 
-/// What the lock of that name has in Redis for its recipe.
+/// Returns the Redis key of a lock for a recipe.
 fn key(name: &str, of: &str) -> String {
     format!("{{lock:r{name}}}:{of}")
 }
 
-/// Words that a person would type.
+/// Sends a command line, split at spaces, and returns the reply.
 async fn ask<T: FromRedisValue>(server: &RedisServer, words: impl AsRef<str>) -> T {
     let mut words = words.as_ref().split(' ');
     let mut cmd = redis::cmd(words.next().expect("a command"));
     for word in words {
         cmd.arg(word);
     }
-    cmd.query_async(&mut server.connection().await).await.expect("the server does as it is told")
+    cmd.query_async(&mut server.connection().await).await.expect("the server accepts the command")
 }
 
-/// As if the time of that lock were over, for the server.
+/// Expires a key on the server, as if its TTL were over.
 async fn expire(server: &RedisServer, key: &str) {
     let expiring: i64 = ask(server, format!("PEXPIRE {key} 1")).await;
-    assert_eq!(expiring, 1, "{key} is there");
-    eventually("it expires", async || ask::<i64>(server, format!("EXISTS {key}")).await == 0).await;
+    assert_eq!(expiring, 1, "{key} exists");
+    eventually("the key expires", async || ask::<i64>(server, format!("EXISTS {key}")).await == 0).await;
 }
 
-/// Those of 32 contenders who got it, at one moment, over eight connections.
+/// Runs 32 contenders at once over eight connections, and returns the guards of the winners.
 async fn contend(server: &RedisServer, name: &'static str, with: impl Fn(Lock) -> Lock) -> Vec<LockGuard> {
     let locks: Vec<_> = (0..8).map(|_| with(lock(server.client()))).collect();
     let contender = |i: usize| {
@@ -67,24 +68,24 @@ async fn contend(server: &RedisServer, name: &'static str, with: impl Fn(Lock) -
 }
 
 async fn is_free(lock: &Lock, name: &str) -> bool {
-    lock.check(name).await.map_err(|error| assert_eq!(error.kind(), LockErrorKind::Held, "{error}")).is_ok()
+    lock.wait_until_free(name).await.map_err(|error| assert_eq!(error.kind(), LockErrorKind::Held, "{error}")).is_ok()
 }
 
-/// What the server says.
+/// Reports whether the server still has this holder's lock.
 async fn holds(guard: &LockGuard) -> bool {
-    guard.check().await.expect("an answer") == Hold::Held
+    guard.check().await.expect("an answer") == LeaseStatus::Held
 }
 
 async fn relay(server: &RedisServer) -> Relay {
     Relay::to(([127, 0, 0, 1], server.port()).into()).await
 }
 
-/// Until so many wait for the lock of that name and recipe, and messages reach them all.
+/// Waits until exactly `n` waiters are queued for the lock, all of them reachable by messages.
 async fn queued(server: &RedisServer, name: &str, recipe: &str, n: usize) {
     let queue = key(name, recipe) + ":queue";
     let waits = async || {
         let members: Vec<(Value, f64)> = ask(server, format!("ZRANGE {queue} 0 -1 WITHSCORES")).await;
-        // Those who poll came half a microsecond later.
+        // The score of a polling waiter ends in half a microsecond.
         members.len() == n && members.iter().all(|(_, came)| came.fract() == 0.0)
     };
     eventually(&format!("{n} wait for {name}"), waits).await;

@@ -1,5 +1,5 @@
-//! What a recipe claims (`Guarantees`), held against real servers: every probe finds out for itself, and claim and
-//! finding have to agree, both ways.
+//! The `Guarantees` of each recipe, checked against real servers. Each case probes one guarantee, and its finding must
+//! equal the claim in both directions.
 
 use crate::{
     replies::Lossy,
@@ -17,26 +17,26 @@ use std::{
 };
 use tokio_util::task::AbortOnDropHandle;
 
-/// The holder is gone, as far as anybody can see.
-pub(crate) async fn a_crash_frees_it_as_claimed(recipe: &Subject) {
-    let (site, ttl, claim) = (recipe.shared(), 150 * MS, recipe.guarantees().crash_frees);
+/// The guard is forgotten, which looks like a crash to the server and to other holders.
+pub(crate) async fn crash_frees_lock_as_claimed(recipe: &Subject) {
+    let (site, ttl, promised) = (recipe.shared(), 150 * MS, recipe.guarantees().crash_frees);
     let guard = site.lock(recipe).ttl(ttl).wait(LONG).acquire("crash").await.expect("free");
     std::mem::forget(guard);
-    let patience = if claim { LONG } else { 3 * ttl };
-    let freed = site.lock(recipe).wait(patience).acquire("crash").await;
-    assert_eq!(freed.is_ok(), claim);
+    let limit = if promised { LONG } else { 3 * ttl };
+    let freed = site.lock(recipe).wait(limit).acquire("crash").await;
+    assert_eq!(freed.is_ok(), promised);
     if let Err(error) = freed {
         assert_eq!(error.kind(), LockErrorKind::Acquisition, "{error}");
-        assert_eq!(site.longest().await, [Longest::Ever], "nor will it ever be");
+        assert_eq!(site.longest().await, [Longest::Ever], "the lock has no expiry");
     }
 }
 
-pub(crate) async fn only_its_owner_releases_it_as_claimed(recipe: &Subject) {
+pub(crate) async fn release_is_owner_safe_as_claimed(recipe: &Subject) {
     let Foreign { stands, .. } = foreign_release(&recipe.shared(), recipe).await;
     assert_eq!(stands, recipe.guarantees().owner_safe);
 }
 
-pub(crate) async fn its_holder_prolongs_it_as_claimed(recipe: &Subject) {
+pub(crate) async fn lock_is_extendable_as_claimed(recipe: &Subject) {
     let site = recipe.shared();
     let guard = site.lock(recipe).acquire("prolonged").await.expect("free");
     let extended = guard.extend(10 * LONG).await.is_ok();
@@ -44,9 +44,9 @@ pub(crate) async fn its_holder_prolongs_it_as_claimed(recipe: &Subject) {
     assert_eq!(extended && prolonged, recipe.guarantees().extendable);
 }
 
-/// On every server of the lock, a script could read who holds it now. One that is on several is taken over here while
-/// some of them know the former holder only.
-pub(crate) async fn its_name_tells_holders_apart_as_claimed(recipe: &Subject) {
+/// On every server of the lock, a script can distinguish the present holder from the former one. A lock on several
+/// servers is taken over while some of them still store the former holder.
+pub(crate) async fn stored_value_is_fenceable_as_claimed(recipe: &Subject) {
     let site = recipe.shared();
     let former = site.lock(recipe).acquire("fenced").await.expect("free");
     site.delete(recipe.servers / 2..).await;
@@ -60,8 +60,8 @@ pub(crate) async fn its_name_tells_holders_apart_as_claimed(recipe: &Subject) {
     assert_eq!(tells_apart, recipe.guarantees().fenceable);
 }
 
-/// One reply of each server is lost, for the acquisition and for the release.
-pub(crate) async fn what_is_sent_twice_counts_once_as_claimed(recipe: &Subject) {
+/// Each server loses one reply to the acquisition and one to the release.
+pub(crate) async fn commands_are_replay_safe_as_claimed(recipe: &Subject) {
     let site = recipe.shared();
     let lossy = Lossy::new(&site, recipe).await;
     lossy.lose(1);
@@ -75,8 +75,8 @@ pub(crate) async fn what_is_sent_twice_counts_once_as_claimed(recipe: &Subject) 
     assert_eq!(safe, recipe.guarantees().replay_safe);
 }
 
-/// No other host can compare with its own what is not sent. The server's clock is the server's, also in scripts.
-pub(crate) async fn no_clock_of_a_host_is_sent_as_claimed(recipe: &Subject) {
+/// A time that is never sent cannot be compared with the clock of another host. Scripts use the clock of the server.
+pub(crate) async fn recipe_is_clock_free_as_claimed(recipe: &Subject) {
     let servers = recipe.start();
     let commands = traffic::of_a_lock(&servers, &Site::of(&servers), recipe, "timeless").await;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs_f64();
@@ -86,9 +86,10 @@ pub(crate) async fn no_clock_of_a_host_is_sent_as_claimed(recipe: &Subject) {
     assert_eq!(times.is_empty(), recipe.guarantees().clock_free, "{times:?}");
 }
 
-/// The other half of the claim, that it harms: a contender who is 5 s ahead, and a holder who is 5 s behind.
+/// Shows the harm if a recipe is not clock-free: a contender whose clock is 5 s fast, and a holder whose clock is 5 s
+/// slow.
 #[tokio::test]
-async fn two_hold_a_lock_of_time_stamps_whose_clocks_differ() {
+async fn getset_has_two_holders_if_clocks_differ() {
     let skewed = |skew: f64| {
         GetSet::with_clock(move || {
             let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970");
@@ -101,13 +102,13 @@ async fn two_hold_a_lock_of_time_stamps_whose_clocks_differ() {
         let first = lock.clone().recipe(skewed(holder)).acquire("skewed").await.expect("free");
         let second = lock.recipe(skewed(contender)).try_acquire("skewed").await.expect("an answer");
         assert_eq!(second.is_some(), two, "{holder} s and {contender} s");
-        assert!(first.remaining() > Some(Duration::ZERO), "the first one's time is not over");
+        assert!(first.remaining() > Some(Duration::ZERO), "the first holder believes that it holds the lock");
     }
 }
 
-/// Whoever watches needs a connection of its own: see
-/// [`whoever_shares_the_connection_of_a_watch_ends_it`]. And all of them work beside others.
-pub(crate) async fn its_connection_may_be_shared_as_claimed(recipe: &Subject) {
+/// A recipe that sends `WATCH` needs a dedicated connection: see [`exec_on_shared_connection_ends_watch`]. Every recipe
+/// works while other clients share the connections that it was given.
+pub(crate) async fn recipe_is_multiplex_safe_as_claimed(recipe: &Subject) {
     let servers = recipe.start();
     let site = Site::of(&servers);
     let commands = traffic::of_a_lock(&servers, &site, recipe, "watched").await;
@@ -126,7 +127,7 @@ pub(crate) async fn its_connection_may_be_shared_as_claimed(recipe: &Subject) {
     }
 }
 
-/// A neighbour who has transactions, and watches something itself.
+/// Runs transactions with a `WATCH` of its own on the shared connection.
 async fn noise(mut connection: MultiplexedConnection) {
     loop {
         let mut all = redis::pipe();
@@ -135,9 +136,10 @@ async fn noise(mut connection: MultiplexedConnection) {
     }
 }
 
-/// Why a release by `WATCH` is not multiplex-safe: by hand, as no recipe can be made to do it.
+/// Shows why a release by `WATCH` is not multiplex-safe. The commands are sent by hand because no recipe can be built
+/// so.
 #[tokio::test]
-async fn whoever_shares_the_connection_of_a_watch_ends_it() {
+async fn exec_on_shared_connection_ends_watch() {
     for shared in [false, true] {
         let site = crate::RECIPES[0].shared();
         let name = format!("{}:lock", site.namespace);
@@ -148,7 +150,7 @@ async fn whoever_shares_the_connection_of_a_watch_ends_it() {
         let () = redis::cmd("WATCH").arg(&name).query_async(&mut mine).await.expect("the server is up");
         let value: String = redis::cmd("GET").arg(&name).query_async(&mut mine).await.expect("the server is up");
         assert_eq!(value, "mine");
-        // It expires, and is somebody else's.
+        // The lock expires, and another holder acquires it.
         let () = set("another's").query_async(&mut other).await.expect("the server is up");
         let neighbour = if shared { &mut mine } else { &mut other };
         let () = redis::pipe().atomic().ping().ignore().query_async(neighbour).await.expect("the server is up");
@@ -159,7 +161,7 @@ async fn whoever_shares_the_connection_of_a_watch_ends_it() {
     }
 }
 
-pub(crate) async fn it_has_one_slot_of_its_own_as_claimed(recipe: &Subject) {
+pub(crate) async fn lock_uses_one_slot_as_claimed(recipe: &Subject) {
     let servers = recipe.start();
     let site = Site::of(&servers);
     let mut slots = Vec::new();
@@ -178,7 +180,7 @@ pub(crate) async fn it_has_one_slot_of_its_own_as_claimed(recipe: &Subject) {
     assert_eq!(together && apart, recipe.guarantees().one_slot, "{slots:?}");
 }
 
-/// As a server of a cluster counts it. `MONITOR` shows some bytes otherwise, but none of those between the braces.
+/// Returns the slot, as a cluster server computes it. `MONITOR` escapes some bytes, but none between the braces.
 async fn slot(key: &str) -> u16 {
     static CLUSTER: OnceLock<RedisServer> = OnceLock::new();
     let mut connection = CLUSTER.get_or_init(|| RedisServer::with(&["--cluster-enabled", "yes"])).connection().await;

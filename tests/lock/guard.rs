@@ -1,11 +1,11 @@
-//! The guard under every recipe that its guarantees allow.
+//! The cache guard over every lock recipe whose guarantees it accepts.
 
-/// All of them: `name how to make it, at some servers`. `recipes!(m { .. })` is `m!` with these, after what is in braces.
+/// Lists the accepted recipes as `name constructor;`. `recipes!(m { .. })` expands to `m! { { .. } <the list> }`.
 macro_rules! recipes {
     ($then:ident $rest:tt) => {
         $then! { $rest
             set_px |_| SetPx;
-            fused |_| Fused;
+            fenced_lock |_| FencedLock;
             set_membership |_| SetMembership::with_expiry();
             getset |_| GetSet::new();
             rename |_| Rename;
@@ -17,7 +17,7 @@ macro_rules! recipes {
     };
 }
 
-/// A module of tests for each recipe, one for each function in the braces.
+/// Expands to one module per recipe, with one test per function in the braces.
 macro_rules! cases {
     (in $name:ident { $($case:ident)* }) => {
         mod $name {
@@ -41,10 +41,10 @@ use serde::{Deserialize, Serialize};
 use stampede_guard::{
     StampedeGuard,
     lock::{
-        Counter, ExistsSetex, Fused, GetSet, LockErrorKind, Recipe, Redlock, Rename, SetMembership, SetPx, SetnxExpire,
-        Watch,
+        Counter, ExistsSetex, FencedLock, GetSet, LockErrorKind, LockedStore, Recipe, Redlock, Rename, SetMembership,
+        SetPx, SetnxExpire, Watch,
     },
-    store::{Address, Ask, Inbox, Lead, LockedStore, Store, Token},
+    store::{CacheKey, Inbox, LeaseReply, LeaseRequest, Store, Token},
 };
 use std::{sync::OnceLock, time::Duration};
 
@@ -52,7 +52,7 @@ macro_rules! stores {
     ({} $($name:ident $make:expr;)*) => {
         const RECIPES: &[&str] = &[$(stringify!($name)),*];
 
-        /// By the name of the recipe, which a process can tell another one.
+        /// Returns the store over the recipe of that name. A name can be passed to another process.
         fn locked(recipe: &str, at: &At) -> LockedStore {
             match recipe {
                 $(stringify!($name) => made(at, $make),)*
@@ -65,10 +65,10 @@ macro_rules! stores {
 recipes!(stores {});
 
 fn made<R: Recipe>(at: &At, make: impl Fn(&At) -> R) -> LockedStore {
-    LockedStore::new(at.client(), make(at)).expect("a crash frees it")
+    LockedStore::new(at.client(), make(at)).expect("the recipe is accepted")
 }
 
-/// Where the servers are.
+/// URLs of the servers.
 #[derive(Clone, Serialize, Deserialize)]
 struct At {
     urls: [String; 3],
@@ -89,13 +89,13 @@ impl At {
     }
 }
 
-/// Besides the one that has the entries.
+/// Returns the further servers of `Redlock`. The first server stores the entries.
 fn others() -> &'static [RedisServer; 2] {
     static OTHERS: OnceLock<[RedisServer; 2]> = OnceLock::new();
     OTHERS.get_or_init(|| [(); 2].map(|()| RedisServer::start()))
 }
 
-/// As if in processes of their own. `span` is how long a lock lives without its holder.
+/// Returns guards that stand for processes. `span` is the TTL of a lock without its holder.
 async fn guards<const N: usize>(recipe: &str, namespace: &str, span: Duration) -> [StampedeGuard; N] {
     let stores = [(); N].map(|()| locked(recipe, &At::shared()).hold(span));
     for store in &stores {
@@ -105,19 +105,21 @@ async fn guards<const N: usize>(recipe: &str, namespace: &str, span: Duration) -
 }
 
 fn guard(store: LockedStore, recipe: &str, namespace: &str, span: Duration) -> StampedeGuard {
-    StampedeGuard::new(store).namespace(format!("{namespace}-{recipe}")).lease(span).op_timeout(30 * SECOND)
+    StampedeGuard::new(store).namespace(format!("{namespace}-{recipe}")).lease_ttl(span).store_timeout(30 * SECOND)
 }
 
-/// Everything it needs is dialled, so that a machine that is busy with other tests is no outage, and no message is missed.
+/// Waits until the store has all its connections and its subscription, so that a busy machine does not look like an
+/// outage.
 async fn connected(store: &LockedStore) {
-    let at = Address::new("warm-up", 0, format!("{:?}", Token::unique(Inbox::unique())));
+    let at = CacheKey::new("warm-up", 0, format!("{:?}", Token::unique(Inbox::unique())));
     let _listener = store.listen(&at);
-    eventually("it is connected, and hears", async || {
+    eventually("the store is connected and subscribed", async || {
         let [first, second] = [(); 2].map(|()| Token::unique(Inbox::unique()));
-        let ask = |token| store.lead(&at, Ask { token, lease: 30 * SECOND, seen: None });
-        let hears = ask(first).await.is_ok() && matches!(ask(second).await, Ok(Lead::Wait { registered: true, .. }));
+        let ask = |token| store.get_or_lease(&at, LeaseRequest::new(token, 30 * SECOND));
+        let hears =
+            ask(first).await.is_ok() && matches!(ask(second).await, Ok(LeaseReply::Wait { registered: true, .. }));
         for token in [first, second] {
-            let _ = store.abandon(&at, token, None).await;
+            let _ = store.release(&at, token, None).await;
         }
         hears
     })
@@ -125,11 +127,11 @@ async fn connected(store: &LockedStore) {
 }
 
 #[test]
-fn a_recipe_that_a_crash_leaves_locked_is_refused() {
+fn locked_store_refuses_recipe_not_freed_by_crash() {
     let at = At { urls: ["redis://127.0.0.1:1"; 3].map(str::to_owned) };
     let refused = [LockedStore::new(at.client(), Counter), LockedStore::new(at.client(), SetMembership::default())]
         .map(|refused| {
-            let error = refused.expect_err("a crash locks the others out for ever");
+            let error = refused.expect_err("a crash would block the lock forever");
             assert_eq!(error.kind(), LockErrorKind::Recipe);
             error.to_string()
         });

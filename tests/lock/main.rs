@@ -1,8 +1,5 @@
-//! Locks by themselves: the ways to lock, what they promise, and how they fail.
+//! Tests of the lock recipes without the cache: their guarantees and their known failures.
 #![allow(clippy::disallowed_methods, reason = "tests make their own time and randomness")]
-
-#[path = "../support/mod.rs"]
-mod support;
 
 mod answers;
 mod crash;
@@ -18,11 +15,12 @@ mod traffic;
 
 use site::Subject;
 use stampede_guard::lock::{
-    Counter, ExistsSetex, Fused, GetSet, Redlock, Rename, SetMembership, SetPx, SetnxExpire, Watch,
+    Counter, ExistsSetex, FencedLock, GetSet, Redlock, Rename, SetMembership, SetPx, SetnxExpire, Watch,
 };
+use stampede_guard_support as support;
 use support::SECOND;
 
-// What docs/locks.md calls it, on how many servers, and how it is set.
+// Per recipe: its label in docs/locks.md, its number of servers, and how a lock is built with it.
 lock_suite! {
     set_membership: "SetMembership", 1, |lock, _| lock.recipe(SetMembership::default());
     set_membership_with_expiry: "SetMembership::with_expiry()", 1, |lock, _| lock.recipe(SetMembership::with_expiry());
@@ -34,5 +32,5 @@ lock_suite! {
     exists_setex: "ExistsSetex", 1, |lock, _| lock.recipe(ExistsSetex);
     setnx_expire: "SetnxExpire", 1, |lock, site| lock.recipe(SetnxExpire::new(site.client()));
     redlock: "Redlock", 5, |lock, site| lock.recipe(Redlock::with(site.others()).server_timeout(5 * SECOND));
-    fused: "Fused", 1, |lock, _| lock.recipe(Fused);
+    fenced_lock: "FencedLock", 1, |lock, _| lock.recipe(FencedLock);
 }

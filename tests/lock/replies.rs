@@ -1,4 +1,4 @@
-//! Commands that are executed, and whose replies are lost together with the connection.
+//! Commands that the server executes, but whose replies are lost together with the connection.
 
 use crate::{
     RECIPES,
@@ -10,7 +10,7 @@ use futures_util::future::join_all;
 use stampede_guard::{Lock, lock::LockErrorKind};
 use std::time::{Duration, Instant};
 
-/// A lock with connections that lose replies, once those connections have been made.
+/// A lock whose connections, once established, lose replies on request.
 pub(crate) struct Lossy {
     pub(crate) lock: Lock,
     relays: Vec<Relay>,
@@ -24,7 +24,7 @@ impl Lossy {
         Self { lock, relays }
     }
 
-    /// The next so many replies of each server.
+    /// Drops the next `replies` replies of each server.
     pub(crate) fn lose(&self, replies: usize) {
         for relay in &self.relays {
             relay.lose_replies(replies);
@@ -32,10 +32,10 @@ impl Lossy {
     }
 }
 
-/// One reply, and those of the attempts to make it good as well.
+/// Loses one to four replies, so that the replies to repeated attempts are lost too.
 ///
-/// Seen to fail without asking again, and where an error is taken for "somebody else holds it".
-pub(crate) async fn an_acquisition_whose_replies_are_lost_leaves_one_holder_or_none(recipe: &Subject) {
+/// Seen to fail without a second attempt, and if an error is taken for a busy lock.
+pub(crate) async fn lost_acquire_replies_leave_at_most_one_holder(recipe: &Subject) {
     join_all((1..=4).map(|replies| lost_while_acquiring(recipe, replies))).await;
 }
 
@@ -50,12 +50,12 @@ async fn lost_while_acquiring(recipe: &Subject, replies: usize) {
     match granted {
         Ok(Some(guard)) => {
             let free = is_free(&site.lock(recipe), "lost").await;
-            assert!(!free || guard.remaining() == Some(Duration::ZERO), "two hold it");
+            assert!(!free || guard.remaining() == Some(Duration::ZERO), "two holders");
             drop(guard);
-            lossy.lock.shutdown().await;
+            lossy.lock.drain().await;
         }
-        // What may be over by the time that it is heard of is nobody's.
-        Ok(None) => assert!(before.elapsed() >= ttl(recipe) / 2, "its own lock was taken for somebody else's"),
+        // A grant that may have expired when its reply arrives is reported as busy.
+        Ok(None) => assert!(before.elapsed() >= ttl(recipe) / 2, "its own lock counted as busy"),
         Err(error) => {
             assert!(replies > 1 || !promised.replay_safe, "{error}");
             assert_eq!((error.kind(), error.lock()), (LockErrorKind::Store, "lost"), "{error}");
@@ -64,13 +64,14 @@ async fn lost_while_acquiring(recipe: &Subject, replies: usize) {
     is_free_in_the_end(&site, recipe).await;
 }
 
-/// What is left of it by then is left from the second question on, not from the first. Every way takes 100 ms: the lock is
-/// set after 100, asked for again after 500, and known after 700, when it has 500 to go by what is known.
+/// The remaining TTL in the second reply counts from the second request, not from the first. Each way takes 100 ms: the
+/// lock is set after 100 ms, the request is repeated after 500 ms, and its reply (700 ms left) arrives after 700 ms.
+/// Counted from the second request, 500 ms remain.
 ///
-/// Seen to fail with what is left counted from the first question.
+/// Seen to fail if the remaining TTL counts from the first request.
 #[tokio::test]
-async fn what_is_asked_for_again_has_the_time_that_is_left() {
-    join_all(["set_px", "fused"].map(async |name| {
+async fn repeated_acquire_counts_remaining_ttl_from_second_request() {
+    join_all(["set_px", "fenced_lock"].map(async |name| {
         let recipe = RECIPES.iter().find(|recipe| recipe.name == name).expect("it is listed");
         let lossy = Lossy::new(&recipe.shared(), recipe).await;
         lossy.relays[0].set(Mode::Delay(100 * MS));
@@ -78,14 +79,14 @@ async fn what_is_asked_for_again_has_the_time_that_is_left() {
         lossy.lose(1);
         let granted = lock.try_acquire("slow").await.expect("an answer");
         let elapsed = before.elapsed();
-        // To connect anew and to ask takes 400 ms, during which nobody knows what is left.
+        // Reconnecting and repeating the request takes 400 ms, in which the remaining TTL is unknown.
         assert!(granted.is_some() || elapsed >= 770 * MS, "{name}: not granted after {elapsed:?}");
     }))
     .await;
 }
 
 /// Seen to fail without a second release.
-pub(crate) async fn a_release_whose_replies_are_lost_frees_it_once(recipe: &Subject) {
+pub(crate) async fn lost_release_replies_free_lock_once(recipe: &Subject) {
     join_all((1..=4).map(|replies| lost_while_releasing(recipe, replies))).await;
 }
 
@@ -103,18 +104,19 @@ async fn lost_while_releasing(recipe: &Subject, replies: usize) {
         assert!(replies > 1 || !promised.replay_safe, "{error}");
         assert_eq!((error.kind(), error.lock()), (LockErrorKind::Store, "lost"), "{error}");
     }
-    // Released once: not for the next one as well.
+    // The lost release must not also release the lock of the next holder.
     let next = site.lock(recipe).wait(30 * SECOND).acquire("lost").await.expect("released, or expired");
-    lossy.lock.shutdown().await;
-    assert!(!is_free(&site.lock(recipe), "lost").await, "two hold it");
+    lossy.lock.drain().await;
+    assert!(!is_free(&site.lock(recipe), "lost").await, "two holders");
     next.release().await.expect("held");
 }
 
-/// By its release, its undoing, or its ttl; for ever where it has none and nobody knows whose it is.
+/// Asserts that the lock becomes free by its release or by its TTL. Without a TTL, a lock that lost its owner stays
+/// forever.
 async fn is_free_in_the_end(site: &Site, recipe: &Subject) {
     let lock = site.lock(recipe);
     if recipe.guarantees().crash_frees {
-        // Where it has no expiry yet, a contender gives it one: its own.
+        // If the lock has no expiry yet, a contender sets its own TTL.
         let lock = lock.ttl(ttl(recipe)).wait(30 * SECOND);
         drop(lock.acquire("lost").await.expect("freed"));
     } else {
@@ -123,7 +125,7 @@ async fn is_free_in_the_end(site: &Site, recipe: &Subject) {
     }
 }
 
-/// What some of these wait for; those who ask several servers within it need more than they wait.
+/// Lock TTL, which some cases wait for. Recipes with several servers need more time to acquire within it.
 fn ttl(recipe: &Subject) -> Duration {
     if recipe.servers > 1 { 2 * SECOND } else { 400 * MS }
 }

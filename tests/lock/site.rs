@@ -1,11 +1,11 @@
-//! Where a recipe is tried: its servers, in which a namespace is its own.
+//! The servers on which a recipe is tested, with a namespace per test.
 
 use crate::support::{RedisServer, Relay, SECOND};
 use futures_util::future::join_all;
 use redis::{AsyncConnectionConfig, Client, aio::MultiplexedConnection};
 use stampede_guard::{
     Lock,
-    lock::{Guarantees, IntoServer, Server},
+    lock::{Guarantees, IntoEndpoint, RedisEndpoint},
 };
 use std::{
     ops::RangeFrom,
@@ -17,18 +17,18 @@ use std::{
     time::Duration,
 };
 
-/// A recipe that is tried.
+/// A recipe under test.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Subject {
     pub(crate) name: &'static str,
-    /// Of its row in the table.
+    /// Label of its row in the table of docs/locks.md.
     pub(crate) label: &'static str,
     pub(crate) servers: usize,
     pub(crate) make: fn(Lock, &Site) -> Lock,
 }
 
 impl Subject {
-    /// In the servers that all share.
+    /// Returns a site on the servers that all tests share.
     pub(crate) fn shared(&self) -> Site {
         static MORE: OnceLock<Vec<RedisServer>> = OnceLock::new();
         let one = std::iter::once(RedisServer::shared());
@@ -38,7 +38,7 @@ impl Subject {
         }
     }
 
-    /// Servers for this test alone.
+    /// Starts servers for one test.
     pub(crate) fn start(&self) -> Vec<RedisServer> {
         start(self.servers)
     }
@@ -53,12 +53,12 @@ fn start(n: usize) -> Vec<RedisServer> {
     (0..n).map(|_| RedisServer::start()).collect()
 }
 
-/// Servers, and how they are reached.
+/// Servers, the connections to them, and a namespace.
 #[derive(Clone, Debug)]
 pub(crate) struct Site {
     pub(crate) namespace: String,
     pub(crate) clients: Vec<Client>,
-    servers: Vec<Server>,
+    servers: Vec<RedisEndpoint>,
 }
 
 impl Site {
@@ -69,40 +69,40 @@ impl Site {
     }
 
     pub(crate) fn new(clients: Vec<Client>, namespace: String) -> Self {
-        let servers = clients.iter().cloned().map(IntoServer::into_server).collect();
+        let servers = clients.iter().cloned().map(IntoEndpoint::into_endpoint).collect();
         Self { namespace, clients, servers }
     }
 
-    /// One for each server.
+    /// Starts one relay per server.
     pub(crate) async fn relays(&self) -> Vec<Relay> {
         let addresses = self.clients.iter().map(|client| client.get_connection_info().addr().to_string());
         join_all(addresses.map(async |to| Relay::to(to.parse().expect("an address")).await)).await
     }
 
-    /// The same through them.
+    /// Returns the same site, reached through the relays.
     pub(crate) fn through(&self, relays: &[Relay]) -> Self {
         Self::new(relays.iter().map(Relay::client).collect(), self.namespace.clone())
     }
 
-    /// The same over connections that others use as well.
+    /// Returns the same site over connections that are shared with other clients.
     pub(crate) fn over(&self, connections: &[MultiplexedConnection]) -> Self {
-        let servers = connections.iter().cloned().map(IntoServer::into_server).collect();
+        let servers = connections.iter().cloned().map(IntoEndpoint::into_endpoint).collect();
         Self { servers, ..self.clone() }
     }
 
-    /// A lock with connections of its own, patient with a busy machine, and with time enough for every test that does
-    /// not wait for its end.
+    /// Returns a lock with connections of its own. Its timeouts tolerate a busy machine, and its TTL outlasts every
+    /// test that does not wait for the expiry.
     pub(crate) fn lock(&self, recipe: &Subject) -> Lock {
         let lock = Lock::new(self.servers[0].clone()).namespace(&self.namespace);
-        (recipe.make)(lock.op_timeout(LONG).ttl(LONG).delay(Duration::from_millis(5)), self)
+        (recipe.make)(lock.store_timeout(LONG).ttl(LONG).delay(Duration::from_millis(5)), self)
     }
 
     pub(crate) fn client(&self) -> Client {
         self.clients[0].clone()
     }
 
-    /// All servers but the first.
-    pub(crate) fn others(&self) -> Vec<Server> {
+    /// Returns all servers except the first.
+    pub(crate) fn others(&self) -> Vec<RedisEndpoint> {
         self.servers[1..].to_vec()
     }
 
@@ -110,17 +110,17 @@ impl Site {
         join_all(self.clients.iter().map(connect)).await
     }
 
-    /// Of each server, the names of what there is.
+    /// Returns the keys of the namespace, per server.
     pub(crate) async fn names(&self) -> Vec<Vec<Vec<u8>>> {
         self.ask(async |mut connection| keys(&self.namespace, &mut connection).await).await
     }
 
-    /// Of each server, the strings that there are.
+    /// Returns the string values of the namespace, per server.
     pub(crate) async fn values(&self) -> Vec<Vec<Vec<u8>>> {
         self.ask(async |mut connection| {
             let mut values = Vec::new();
             for name in keys(&self.namespace, &mut connection).await {
-                // Not a string: a set, a queue.
+                // Sets and queues answer with an error and are skipped.
                 let value: redis::RedisResult<Option<Vec<u8>>> =
                     redis::cmd("GET").arg(name).query_async(&mut connection).await;
                 values.extend(value.ok().flatten());
@@ -130,7 +130,7 @@ impl Site {
         .await
     }
 
-    /// Of each server, how long that is there which stays longest.
+    /// Returns the longest remaining TTL of any key of the namespace, per server.
     pub(crate) async fn longest(&self) -> Vec<Longest> {
         self.ask(async |mut connection| {
             let mut longest = Longest::Absent;
@@ -147,7 +147,7 @@ impl Site {
         .await
     }
 
-    /// What an operator does, or a server that restarts without its data.
+    /// Deletes the keys of the namespace on the servers in the range, as after a restart without data.
     pub(crate) async fn delete(&self, on: RangeFrom<usize>) {
         for client in &self.clients[on] {
             let mut connection = connect(client).await;
@@ -166,7 +166,7 @@ impl Site {
     }
 }
 
-/// How long something stays.
+/// The remaining lifetime of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Longest {
     Absent,

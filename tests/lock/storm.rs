@@ -1,11 +1,12 @@
-//! Many who want one lock, go away at any moment, die with it, and are cut off: never two at a time, and never nobody.
+//! Many contenders for one lock, which are cancelled at random, crash while they hold it, and lose their connections.
+//! There must never be two holders, and the lock must always become free again.
 //!
-//! Seen to fail when a release compares no token, and when a hand-over is counted from the arrival of its message.
+//! Seen to fail if a release compares no token, and if the TTL of a hand-over counts from the arrival of its message.
 
 use crate::support::{RedisServer, relay::Relay};
 use stampede_guard::{
     Lock, LockGuard,
-    lock::{Fused, IntoServer, Recipe, SetPx},
+    lock::{FencedLock, IntoEndpoint, Recipe, SetPx},
 };
 use std::{
     sync::{Arc, Mutex},
@@ -15,18 +16,18 @@ use tokio::{task::JoinSet, time::timeout};
 
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
-/// What a holder that dies costs the others.
+/// Lock TTL: the time for which a crashed holder blocks the lock.
 const TTL: Duration = Duration::from_millis(300);
 
-/// Who holds the lock by its own account, until when, and the largest fencing token that was seen.
+/// The holder that believes it holds the lock, the end of its validity, and the largest fencing token seen.
 #[derive(Default)]
 struct Witness(Mutex<(Option<(u64, Instant)>, u64)>);
 
 impl Witness {
-    /// Nobody else may believe at this moment to hold it.
+    /// Records a new holder. Panics if another holder still believes that it holds the lock.
     fn enters(&self, guard: &LockGuard, id: u64) {
         let (now, remaining) = (Instant::now(), guard.remaining().expect("it expires"));
-        let mut seen = self.0.lock().expect("nobody panics with it");
+        let mut seen = self.0.lock().expect("not poisoned");
         if let Some((other, until)) = seen.0
             && now < until
             && !remaining.is_zero()
@@ -41,7 +42,7 @@ impl Witness {
     }
 
     fn leaves(&self, id: u64) {
-        let mut seen = self.0.lock().expect("nobody panics with it");
+        let mut seen = self.0.lock().expect("not poisoned");
         if seen.0.is_some_and(|(holder, _)| holder == id) {
             seen.0 = None;
         }
@@ -56,7 +57,7 @@ async fn storm(recipe: impl Recipe + Clone, fair: bool, seed: u64) {
         relays.push(Relay::to(address).await);
     }
     let lock = |server: redis::Client| {
-        Lock::new(server.into_server()).recipe(recipe.clone()).fair(fair).ttl(TTL).op_timeout(5 * SECOND)
+        Lock::new(server.into_endpoint()).recipe(recipe.clone()).fair(fair).ttl(TTL).store_timeout(5 * SECOND)
     };
     let locks: Vec<_> = relays.iter().map(|relay| lock(relay.client())).collect();
     let witness = Arc::new(Witness::default());
@@ -73,13 +74,13 @@ async fn storm(recipe: impl Recipe + Clone, fair: bool, seed: u64) {
         }
     });
     while let Some(ended) = tasks.join_next().await {
-        ended.expect("nobody saw two holders");
+        ended.expect("at most one holder at a time");
     }
     cuts.abort();
     for lock in &locks {
-        lock.shutdown().await;
+        lock.drain().await;
     }
-    // Whatever happened, it is free when the last ttl is over.
+    // The lock is free once the last TTL is over.
     let after = lock(server.client()).wait(60 * SECOND).acquire("storm").await.expect("free");
     after.release().await.expect("held");
 }
@@ -87,19 +88,19 @@ async fn storm(recipe: impl Recipe + Clone, fair: bool, seed: u64) {
 async fn wants_it(lock: Lock, witness: Arc<Witness>, id: u64, mut rng: fastrand::Rng) {
     for round in 0..12 {
         let impatient = rng.u8(..100) < 40;
-        let patience = if impatient { MS * rng.u32(..30) } else { 120 * SECOND };
-        let acquired = match timeout(patience, lock.acquire("storm")).await {
+        let limit = if impatient { MS * rng.u32(..30) } else { 120 * SECOND };
+        let acquired = match timeout(limit, lock.acquire("storm")).await {
             Ok(acquired) => acquired,
             Err(_) if impatient => continue,
-            Err(_) => panic!("nobody waits that long"),
+            Err(_) => panic!("a patient contender was never served"),
         };
-        // The first question of all may meet a cut; whoever has a place in the queue may not.
+        // A cut may fail the first request, but not a waiter that has a place in the queue.
         let Ok(guard) = acquired else { continue };
         let held = id * 1000 + round;
         witness.enters(&guard, held);
         tokio::time::sleep(MS * rng.u32(..3)).await;
         match rng.u8(..100) {
-            0..4 => std::mem::forget(guard), // as a crash leaves it
+            0..4 => std::mem::forget(guard), // as after a crash
             4..30 => {
                 witness.leaves(held);
                 drop(guard);
@@ -110,28 +111,28 @@ async fn wants_it(lock: Lock, witness: Arc<Witness>, id: u64, mut rng: fastrand:
             }
             _ => {
                 witness.leaves(held);
-                let _ = guard.release().await; // lost, or cut off: the witness has seen to it
+                let _ = guard.release().await; // an error (lost or cut off) is harmless: the witness checks the holders
             }
         }
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn fused_and_fair() {
-    storm(Fused, true, fastrand::u64(..1 << 40)).await;
+async fn fenced_lock_fair_has_one_holder_at_a_time() {
+    storm(FencedLock, true, fastrand::u64(..1 << 40)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn fused_and_unfair() {
-    storm(Fused, false, fastrand::u64(..1 << 40)).await;
+async fn fenced_lock_unfair_has_one_holder_at_a_time() {
+    storm(FencedLock, false, fastrand::u64(..1 << 40)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn set_px_and_fair() {
+async fn set_px_fair_has_one_holder_at_a_time() {
     storm(SetPx, true, fastrand::u64(..1 << 40)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn set_px_and_unfair() {
+async fn set_px_unfair_has_one_holder_at_a_time() {
     storm(SetPx, false, fastrand::u64(..1 << 40)).await;
 }

@@ -1,4 +1,4 @@
-//! `lock_suite!`: the same cases for every recipe, and each of its claims.
+//! `lock_suite!`: the same cases for every recipe, and one case per guarantee.
 
 use crate::{
     site::{LONG, Longest, Site, Subject},
@@ -6,7 +6,7 @@ use crate::{
 };
 use stampede_guard::{
     Lock,
-    lock::{Hold, LockErrorKind},
+    lock::{LeaseStatus, LockErrorKind},
 };
 use std::{
     sync::{
@@ -17,38 +17,38 @@ use std::{
 };
 use tokio::task::{JoinSet, yield_now};
 
-/// Instantiates every case for each of the recipes.
+/// Instantiates every case for each recipe.
 #[macro_export]
 macro_rules! lock_suite {
     ($($name:ident: $label:literal, $servers:literal, $make:expr;)*) => {
-        /// In the order of the table.
+        /// In the order of the table in docs/locks.md.
         pub(crate) const RECIPES: &[Subject] =
             &[$(Subject { name: stringify!($name), label: $label, servers: $servers, make: $make }),*];
 
         $(mod $name {
             $crate::lock_suite!($name;
-                suite::what_is_held_is_busy_and_what_is_released_is_free
-                suite::a_dropped_guard_is_released_behind
-                suite::it_is_looked_at_without_being_taken
-                suite::what_remains_of_it_is_known
-                suite::an_extension_prolongs_it_or_is_refused
-                suite::a_foreign_release_is_refused_or_happens
+                suite::held_lock_is_busy_and_released_lock_is_free
+                suite::dropped_guard_releases_in_background
+                suite::wait_until_free_reports_holder_without_acquiring
+                suite::guard_reports_remaining_ttl
+                suite::extend_prolongs_lock_or_is_refused
+                suite::foreign_release_is_refused_if_owner_safe
                 suite::ten_thousand_rounds_have_one_holder_each
-                crash::what_expires_is_free_and_known_to_be_lost
-                crash::a_late_release_says_so_and_frees_nobody_elses
-                crash::a_killed_holder_frees_it_with_its_ttl_or_never
-                replies::an_acquisition_whose_replies_are_lost_leaves_one_holder_or_none
-                replies::a_release_whose_replies_are_lost_frees_it_once
-                answers::what_cannot_be_a_lock_is_refused_and_nothing_is_sent
-                answers::a_server_that_is_down_is_not_a_lock_that_is_held
-                guarantees::a_crash_frees_it_as_claimed
-                guarantees::only_its_owner_releases_it_as_claimed
-                guarantees::its_holder_prolongs_it_as_claimed
-                guarantees::its_name_tells_holders_apart_as_claimed
-                guarantees::what_is_sent_twice_counts_once_as_claimed
-                guarantees::no_clock_of_a_host_is_sent_as_claimed
-                guarantees::its_connection_may_be_shared_as_claimed
-                guarantees::it_has_one_slot_of_its_own_as_claimed
+                crash::expired_lock_is_free_and_reported_lost
+                crash::late_release_fails_and_keeps_next_holders_lock
+                crash::killed_holder_frees_lock_after_ttl_or_never
+                replies::lost_acquire_replies_leave_at_most_one_holder
+                replies::lost_release_replies_free_lock_once
+                answers::invalid_lock_input_is_refused_without_sending_commands
+                answers::server_down_is_reported_as_store_error_not_as_held
+                guarantees::crash_frees_lock_as_claimed
+                guarantees::release_is_owner_safe_as_claimed
+                guarantees::lock_is_extendable_as_claimed
+                guarantees::stored_value_is_fenceable_as_claimed
+                guarantees::commands_are_replay_safe_as_claimed
+                guarantees::recipe_is_clock_free_as_claimed
+                guarantees::recipe_is_multiplex_safe_as_claimed
+                guarantees::lock_uses_one_slot_as_claimed
             );
         })*
     };
@@ -61,7 +61,7 @@ macro_rules! lock_suite {
     )*};
 }
 
-/// Whether somebody else would get it. If so, it is given back.
+/// Reports whether another contender can acquire the lock. An acquired lock is released again.
 pub(crate) async fn is_free(lock: &Lock, name: &str) -> bool {
     match lock.try_acquire(name).await.expect("an answer") {
         Some(guard) => guard.release().await.is_ok(),
@@ -69,7 +69,7 @@ pub(crate) async fn is_free(lock: &Lock, name: &str) -> bool {
     }
 }
 
-pub(crate) async fn what_is_held_is_busy_and_what_is_released_is_free(recipe: &Subject) {
+pub(crate) async fn held_lock_is_busy_and_released_lock_is_free(recipe: &Subject) {
     let site = recipe.shared();
     let [mine, other] = [site.lock(recipe), site.lock(recipe)];
     for _ in 0..3 {
@@ -78,53 +78,53 @@ pub(crate) async fn what_is_held_is_busy_and_what_is_released_is_free(recipe: &S
             assert!(lock.try_acquire("held").await.expect("an answer").is_none());
             let busy = lock.clone().retries(2).acquire("held").await.expect_err("held");
             assert_eq!((busy.kind(), busy.lock()), (LockErrorKind::Acquisition, "held"), "{busy}");
-            assert!(busy.to_string().contains("somebody else held it at 3 attempts"), "{busy}");
+            assert!(busy.to_string().contains("held by another client at 3 attempts"), "{busy}");
         }
-        assert!(is_free(&other, "another").await, "names are locks of their own");
+        assert!(is_free(&other, "another").await, "another name is another lock");
         guard.release().await.expect("held until now");
         assert!(is_free(&other, "held").await);
     }
 }
 
-pub(crate) async fn a_dropped_guard_is_released_behind(recipe: &Subject) {
+pub(crate) async fn dropped_guard_releases_in_background(recipe: &Subject) {
     let site = recipe.shared();
     let lock = site.lock(recipe);
     drop(lock.acquire("dropped").await.expect("free"));
-    lock.shutdown().await;
+    lock.drain().await;
     assert!(is_free(&site.lock(recipe), "dropped").await);
 }
 
-pub(crate) async fn it_is_looked_at_without_being_taken(recipe: &Subject) {
+pub(crate) async fn wait_until_free_reports_holder_without_acquiring(recipe: &Subject) {
     let site = recipe.shared();
     let [mine, other] = [site.lock(recipe), site.lock(recipe)];
-    other.check("looked").await.expect("nobody has it");
-    let guard = mine.acquire("looked").await.expect("to look at it is not to take it");
-    assert_eq!(guard.check().await.expect("an answer"), Hold::Held);
-    let held = other.check("looked").await.expect_err("held");
+    other.wait_until_free("looked").await.expect("free");
+    let guard = mine.acquire("looked").await.expect("a check does not acquire");
+    assert_eq!(guard.check().await.expect("an answer"), LeaseStatus::Held);
+    let held = other.wait_until_free("looked").await.expect_err("held");
     assert_eq!((held.kind(), held.lock()), (LockErrorKind::Held, "looked"), "{held}");
 
     let patient = other.clone().wait(LONG);
-    let waits = tokio::spawn(async move { patient.check("looked").await });
+    let waits = tokio::spawn(async move { patient.wait_until_free("looked").await });
     guard.release().await.expect("held");
     waits.await.expect("no panic").expect("released");
 
     let guard = mine.acquire("looked").await.expect("free");
     site.delete(0..).await;
-    assert_eq!(guard.check().await.expect("an answer"), Hold::Lost);
+    assert_eq!(guard.check().await.expect("an answer"), LeaseStatus::Lost);
     guard.lost().await;
     assert_eq!(guard.remaining(), Some(Duration::ZERO));
 }
 
-pub(crate) async fn what_remains_of_it_is_known(recipe: &Subject) {
+pub(crate) async fn guard_reports_remaining_ttl(recipe: &Subject) {
     let guard = recipe.shared().lock(recipe).acquire("remains").await.expect("free");
     match guard.remaining() {
         Some(remaining) => assert!(recipe.guarantees().crash_frees && remaining > LONG / 2 && remaining <= LONG),
-        None => assert!(!recipe.guarantees().crash_frees, "it ends by itself"),
+        None => assert!(!recipe.guarantees().crash_frees, "a lock that expires has a remaining ttl"),
     }
     guard.release().await.expect("held");
 }
 
-pub(crate) async fn an_extension_prolongs_it_or_is_refused(recipe: &Subject) {
+pub(crate) async fn extend_prolongs_lock_or_is_refused(recipe: &Subject) {
     let site = recipe.shared();
     let guard = site.lock(recipe).acquire("extended").await.expect("free");
     if !recipe.guarantees().extendable {
@@ -137,28 +137,28 @@ pub(crate) async fn an_extension_prolongs_it_or_is_refused(recipe: &Subject) {
         return guard.release().await.expect("still held");
     }
     guard.extend(10 * LONG).await.expect("held");
-    assert!(guard.remaining().expect("it ends") > 5 * LONG);
+    assert!(guard.remaining().expect("it expires") > 5 * LONG);
     assert!(site.longest().await.iter().all(|left| *left > Longest::For(5 * LONG)));
     site.delete(0..).await;
-    let lost = guard.extend(LONG).await.expect_err("it is gone");
+    let lost = guard.extend(LONG).await.expect_err("it was deleted");
     assert_eq!((lost.kind(), lost.lock()), (LockErrorKind::Extend, "extended"), "{lost}");
     assert_eq!(guard.remaining(), Some(Duration::ZERO));
 }
 
-/// The lock is deleted under its holder, and somebody else's by the time it is released.
+/// The lock is deleted and acquired by another holder before the former holder releases it.
 ///
-/// Seen to fail with a release script that does not compare.
-pub(crate) async fn a_foreign_release_is_refused_or_happens(recipe: &Subject) {
+/// Seen to fail if the release script does not compare the token.
+pub(crate) async fn foreign_release_is_refused_if_owner_safe(recipe: &Subject) {
     let Foreign { refused, stands } = foreign_release(&recipe.shared(), recipe).await;
     let safe = recipe.guarantees().owner_safe;
     assert_eq!((refused, stands), (safe, safe));
 }
 
-/// What comes of a foreign release.
+/// The outcome of a foreign release: a former holder releases the lock of the present one.
 pub(crate) struct Foreign {
-    /// Who released what is somebody else's was told so.
+    /// The release failed with `LockErrorKind::Release`.
     pub(crate) refused: bool,
-    /// The other one's lock.
+    /// The lock of the present holder still stands.
     pub(crate) stands: bool,
 }
 
@@ -178,8 +178,8 @@ pub(crate) async fn foreign_release(site: &Site, recipe: &Subject) -> Foreign {
     Foreign { refused, stands }
 }
 
-/// Seen to fail with a counter that takes 2 for 1, and with a release by `WATCH` that takes every refused `EXEC` for a
-/// loss.
+/// Seen to fail with a counter that takes 2 for 1. Also seen to fail with a release by `WATCH` that treats every
+/// refused `EXEC` as a lost lock.
 pub(crate) async fn ten_thousand_rounds_have_one_holder_each(recipe: &Subject) {
     let site = recipe.shared();
     let (inside, total) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
@@ -190,7 +190,7 @@ pub(crate) async fn ten_thousand_rounds_have_one_holder_each(recipe: &Subject) {
         tasks.spawn(async move {
             for _ in 0..ROUNDS / TASKS {
                 let guard = lock.acquire("rounds").await.expect("in time");
-                assert_eq!(inside.fetch_add(1, SeqCst), 0, "two hold it");
+                assert_eq!(inside.fetch_add(1, SeqCst), 0, "two holders");
                 let seen = total.load(SeqCst);
                 yield_now().await;
                 total.store(seen + 1, SeqCst);
@@ -204,9 +204,9 @@ pub(crate) async fn ten_thousand_rounds_have_one_holder_each(recipe: &Subject) {
     }
     assert_eq!(total.load(SeqCst), ROUNDS);
     assert!(is_free(&site.lock(recipe), "rounds").await);
-    // No temporary keys, no queues. The count of those who hold it is 0.
+    // No temporary keys and no queues are left. `Counter` leaves its count of 0.
     let names = site.names().await.concat();
-    assert!(names.is_empty() || site.values().await == [[b"0"]], "left behind: {names:?}");
+    assert!(names.is_empty() || site.values().await == [[b"0"]], "left over: {names:?}");
 }
 
 const TASKS: usize = 4;

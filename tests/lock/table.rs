@@ -1,15 +1,15 @@
-//! The table in docs/locks.md is what the recipes claim.
+//! The table in docs/locks.md must equal the guarantees of the recipes.
 
 use crate::RECIPES;
 use std::{env, fs, path::Path};
 
-/// With `UPDATE_DOCS=1` in its environment it writes the table, and does not fail.
+/// With `UPDATE_DOCS=1` in the environment, writes the table instead of failing.
 #[test]
-fn the_table_of_the_docs_is_what_the_recipes_claim() {
+fn docs_table_matches_guarantees_of_recipes() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/locks.md");
     let text = fs::read_to_string(&path).expect("docs/locks.md can be read");
-    let (before, rest) = text.split_once(BEGIN).expect("docs/locks.md says where the table begins");
-    let (is, after) = rest.split_once(END).expect("docs/locks.md says where the table ends");
+    let (before, rest) = text.split_once(BEGIN).expect("docs/locks.md marks the start of the table");
+    let (is, after) = rest.split_once(END).expect("docs/locks.md marks the end of the table");
     let should = table();
     if is == should {
         return;

@@ -1,4 +1,4 @@
-//! A user with the rights that docs/operations.md lists, and with one of them missing.
+//! A Redis user with the rights that docs/operations.md lists, and users that lack one of them.
 
 use crate::{
     Down, SECOND,
@@ -8,12 +8,12 @@ use crate::{
 };
 use redis::AsyncTypedCommands;
 use stampede_guard::{
-    ErrorKind, Fetched, NearCache, Policy, RedisStore,
-    store::{Address, Ask, Inbox, Lead, Store, Token},
+    ErrorKind, FetchOutcome, NearCacheConfig, Policy, RedisStore,
+    store::{CacheKey, Inbox, LeaseReply, LeaseRequest, Store, Token},
 };
 use std::time::Duration;
 
-/// The rule of the docs, word by word.
+/// Returns the ACL rule of the docs for the cache, word by word.
 pub(crate) fn documented() -> Vec<&'static str> {
     documented_for("app")
 }
@@ -24,13 +24,13 @@ pub(crate) fn documented_for(user: &str) -> Vec<&'static str> {
     line.split(' ').collect()
 }
 
-/// That user, and no older one.
+/// Creates the user with exactly these rules, and returns a client for it.
 pub(crate) async fn app(server: &RedisServer, rules: &[&str]) -> redis::Client {
     command::<()>(server, &["ACL SETUSER app reset", &rules.join(" ")].join(" ")).await;
     redis::Client::open(format!("redis://app:secret@127.0.0.1:{}", server.port())).expect("a client")
 }
 
-/// What the server refused to anybody, but for the introduction of redis-rs, which later servers know and log.
+/// Returns what the server refused to any user, except `CLIENT SETINFO` of redis-rs, which later servers log.
 pub(crate) async fn refused(server: &RedisServer) -> Vec<String> {
     let log: Vec<std::collections::HashMap<String, redis::Value>> = command(server, "ACL LOG").await;
     let what = log.iter().map(|entry| format!("{:?}", entry["object"])).filter(|what| !what.contains("setinfo"));
@@ -38,15 +38,15 @@ pub(crate) async fn refused(server: &RedisServer) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn the_documented_rights_are_enough_for_everything() {
+async fn documented_rights_suffice_for_all_operations() {
     let server = RedisServer::start();
     let client = app(&server, &documented()).await;
-    let [a, b] = [(); 2].map(|()| patient(client.clone()).lease(SECOND));
+    let [a, b] = [(); 2].map(|()| patient(client.clone()).lease_ttl(SECOND));
     assert_eq!(calls_of_a_herd(&[a.clone(), b.clone()], "herd").await, 1);
     assert!(hits(&a, "herd").await);
     assert_eq!(calls_of_a_varied_herd(&[a.clone(), b.clone()], "varied").await, 1);
 
-    // A long fetch: its lease is extended, and a waiter is on the list of those to wake.
+    // A long fetch: its lease is extended, and a waiter registers for a wake-up.
     let origin = Origin::gated();
     let lead = a.fetch("long", {
         let origin = origin.clone();
@@ -54,11 +54,11 @@ async fn the_documented_rights_are_enough_for_everything() {
     });
     let wait = async {
         origin.arrived(1).await;
-        let (store, at) = (RedisStore::new(client.clone()), Address::new("sg", 0, "long"));
+        let (store, at) = (RedisStore::new(client.clone()), CacheKey::new("sg", 0, "long"));
         let mut listener = store.listen(&at);
-        eventually("wake-ups are heard", async || {
-            let ask = Ask { token: Token::unique(Inbox::unique()), lease: SECOND, seen: None };
-            matches!(store.lead(&at, ask).await, Ok(Lead::Wait { registered: true, .. }))
+        eventually("wake-ups arrive", async || {
+            let ask = LeaseRequest::new(Token::unique(Inbox::unique()), SECOND);
+            matches!(store.get_or_lease(&at, ask).await, Ok(LeaseReply::Wait { registered: true, .. }))
         })
         .await;
         eventually("the lease is extended", async || {
@@ -66,36 +66,42 @@ async fn the_documented_rights_are_enough_for_everything() {
         })
         .await;
         origin.open();
-        listener.woken().await;
+        listener.notified().await;
     };
     let (led, ()) = tokio::join!(lead, wait);
     assert_eq!(led.expect("an answer"), 1);
-    a.shutdown().await;
+    a.drain().await;
 
-    // A failure, and its tombstone.
+    // A failure and its failure marker.
     a.fetch("failure", async || Err::<i32, _>(Down)).await.expect_err("down");
-    a.shutdown().await;
+    a.drain().await;
     let mut redis = server.connection().await;
-    assert!(redis.get("{sg:rfailure}:l").await.expect("an answer").is_some_and(|tombstone| tombstone.starts_with('F')));
+    assert!(
+        redis
+            .get("{sg:rfailure}:l")
+            .await
+            .expect("an answer")
+            .is_some_and(|failure_marker| failure_marker.starts_with('F'))
+    );
 
-    // A marker, and the end of it.
-    a.fetch_with("private", async |_| Ok::<_, Down>(Fetched::new(1).private())).await.expect("an answer");
-    a.shutdown().await;
+    // A hit-for-pass marker and its replacement by a value.
+    a.fetch_with("private", async |_| Ok::<_, Down>(FetchOutcome::new(1).private())).await.expect("an answer");
+    a.drain().await;
     a.fetch("private", async || Ok::<_, Down>(2)).await.expect("an answer");
-    a.shutdown().await;
+    a.drain().await;
     assert_eq!(a.fetch("private", never::<i32>).await.expect("a hit"), 2);
 
     a.invalidate("herd").await.expect("acknowledged");
     assert!(!hits(&a, "herd").await);
     for guard in [&a, &b] {
-        guard.shutdown().await;
-        assert_eq!(guard.report().store_errors, 0);
+        guard.drain().await;
+        assert_eq!(guard.stats().store_errors, 0);
     }
     assert_eq!(refused(&server).await, [""; 0]);
 }
 
-/// What is lost with each right: whether one call still serves the fleet (without `+mget` not if a page varies), and
-/// whether somebody is told that the user lacks it. Without a right to channels, to `APPEND` or `PUBLISH` those who wait
+/// The effect of each missing right: whether one call still serves all processes, and whether an event reports the
+/// missing right. Without `+mget` only pages that vary need more calls. Without channels, `APPEND` or `PUBLISH` waiters
 /// poll.
 const WITHOUT: &[(&str, bool, bool)] = &[
     ("~{sg:*", false, true),
@@ -118,10 +124,10 @@ const WITHOUT: &[(&str, bool, bool)] = &[
     ("+client|tracking", true, false),
 ];
 
-/// Seen to fail for `GETRANGE` with its error taken for "no entry" in `lead`: those who wait lead one after another, and
-/// nobody is told.
+/// Seen to fail for `GETRANGE` if `get_or_lease` takes its error for "no entry": the waiters lead one after another,
+/// and no event is logged.
 #[tokio::test]
-async fn without_one_of_them_all_are_answered_all_the_same() {
+async fn missing_right_fails_no_caller() {
     let (server, rules) = (RedisServer::start(), documented());
     for &(right, shares, says_so) in WITHOUT {
         assert!(rules.contains(&right), "{right} is not in the docs");
@@ -136,20 +142,20 @@ async fn without_one_of_them_all_are_answered_all_the_same() {
             assert!(calls > 1, "{right} is not needed");
         }
         if says_so {
-            eventually("somebody is told", async || events.about("way_out") > 0).await;
+            eventually("an event reports the missing right", async || events.about("hint") > 0).await;
         }
-        // By each guard at most once on each of its connections.
+        // Each guard reports at most once per connection.
         let most = if says_so { 4 } else { 0 };
-        assert!(events.about("way_out") <= most, "{right}: {}", events.all());
+        assert!(events.about("hint") <= most, "{right}: {}", events.all());
     }
     let needed = |rule: &&str| rule.starts_with(['~', '&', '+']);
     assert_eq!(rules.iter().filter(|rule| needed(rule)).count(), WITHOUT.len(), "{rules:?}");
 }
 
-/// Scripts reach a user who may not load them with their first call, and one who may only load them until they are
-/// forgotten.
+/// Without `SCRIPT LOAD` a script reaches the server with its first `EVAL`. Without `EVAL` it works until the server
+/// drops it (`SCRIPT FLUSH`).
 #[tokio::test]
-async fn scripts_are_loaded_one_way_or_the_other() {
+async fn scripts_are_loaded_by_script_load_or_by_eval() {
     let (server, rules) = (RedisServer::start(), documented());
     for (right, shares) in [("+script|load", true), ("+eval", false)] {
         let rest: Vec<_> = rules.iter().copied().filter(|rule| *rule != right).collect();
@@ -158,25 +164,27 @@ async fn scripts_are_loaded_one_way_or_the_other() {
         command::<()>(&server, "SCRIPT FLUSH").await;
         let key = format!("after {right}");
         hits(&guard, &key).await;
-        guard.shutdown().await;
+        guard.drain().await;
         assert_eq!(hits(&guard, &key).await, shares, "{right}");
     }
 }
 
 #[tokio::test]
-async fn an_invalidation_that_is_not_allowed_says_so() {
+async fn invalidation_without_del_right_reports_error() {
     let (server, rules) = (RedisServer::start(), documented());
     let rest: Vec<_> = rules.iter().copied().filter(|rule| *rule != "+del").collect();
     let guard = patient(app(&server, &rest).await);
-    let error = guard.invalidate("k").await.expect_err("it may not delete");
+    let error = guard.invalidate("k").await.expect_err("the user may not delete");
     assert_eq!(error.kind(), ErrorKind::Store);
     let source = std::error::Error::source(&error).expect("a source").to_string();
     assert!(source.contains("executing the script") || source.contains("ACL failure"), "{source}");
 }
 
-/// Its connection is alive: to make it anew would lose wake-ups, and not help. Seen to fail with that taken for the end.
+/// A refused `PING` shows that the connection is alive. Reconnecting would lose wake-ups and not help.
+///
+/// Seen to fail if the refusal counts as a dead connection.
 #[tokio::test]
-async fn a_subscriber_that_may_not_ping_stays() {
+async fn subscriber_without_ping_right_keeps_its_connection() {
     let (server, rules) = (RedisServer::start(), documented());
     let rest: Vec<_> = rules.iter().copied().filter(|rule| *rule != "+ping").collect();
     let guard = patient(app(&server, &rest).await);
@@ -185,44 +193,46 @@ async fn a_subscriber_that_may_not_ping_stays() {
         let list: String = command(&server, "CLIENT LIST TYPE pubsub").await;
         list.split_whitespace().find_map(|field| field.strip_prefix("id=").map(str::to_owned))
     };
-    eventually("it listens", async || subscribers().await.is_some()).await;
+    eventually("the subscriber is connected", async || subscribers().await.is_some()).await;
     let before = subscribers().await;
-    eventually("it asks", async || !refused(&server).await.is_empty()).await;
-    // By now its answer is there; whoever is gone by the third look has left because of it.
+    eventually("a ping was refused", async || !refused(&server).await.is_empty()).await;
+    // The refusal has arrived by now. A subscriber that reconnects because of it has another id within three looks.
     for _ in 0..3 {
         assert_eq!(subscribers().await, before);
     }
 }
 
-/// What it cannot read costs it a question, and not its connection. Seen to fail with the refusal taken for the answer to
-/// another question.
+/// After a reply that does not decode, the connection is checked with `PING`. A refused `PING` is a reply in step, so
+/// the connection is kept.
+///
+/// Seen to fail if the refusal counts as the reply to another request.
 #[tokio::test]
-async fn a_connection_that_may_not_ping_stays() {
+async fn connection_without_ping_right_is_kept() {
     let (server, rules) = (RedisServer::start(), documented());
     let rest: Vec<_> = rules.iter().copied().filter(|rule| *rule != "+ping").collect();
-    let (store, at) = (RedisStore::new(app(&server, &rest).await), Address::new("sg", 0, "k"));
+    let (store, at) = (RedisStore::new(app(&server, &rest).await), CacheKey::new("sg", 0, "k"));
     command::<()>(&server, "SET {sg:rk}:v2.0 unreadable").await;
     for _ in 0..3 {
         assert!(store.get(&at).await.expect("an answer").is_none());
-        tokio::time::sleep(SECOND).await; // younger ones stay in any case
+        tokio::time::sleep(SECOND).await; // younger connections are kept in any case
     }
-    assert_eq!(store.epoch(), 1, "its connections");
+    assert_eq!(store.epoch(), 1, "no reconnect");
 }
 
-/// Copies live for their time all the same, and nobody's request fails.
+/// Without tracking, copies are served up to `max_age`, and no request fails.
 #[tokio::test]
-async fn without_the_right_to_track_copies_are_bounded_by_time() {
+async fn near_cache_without_tracking_right_keeps_to_max_age() {
     let server = RedisServer::start();
     for (missing, told) in [("", true), ("-client|tracking", false)] {
         let mut rules = documented();
         rules.push(missing);
         let client = app(&server, &rules).await;
         let policy = Policy::fresh_for(Duration::from_secs(3600));
-        let guard = patient(client).policy(policy).near_cache(NearCache::bytes(1 << 20).max_age(SECOND));
+        let guard = patient(client).policy(policy).near_cache(NearCacheConfig::max_bytes(1 << 20).max_age(SECOND));
         let kept = async || {
-            let before = guard.report().near_hits;
+            let before = guard.stats().near_hits;
             hits(&guard, "k").await;
-            guard.report().near_hits > before
+            guard.stats().near_hits > before
         };
         let outlives_its_time = async || {
             kept().await;
@@ -230,11 +240,11 @@ async fn without_the_right_to_track_copies_are_bounded_by_time() {
             kept().await
         };
         if told {
-            eventually("a copy outlives its time", outlives_its_time).await;
+            eventually("a copy is served beyond max_age", outlives_its_time).await;
         } else {
             eventually("a copy is kept", kept).await;
-            assert!(!outlives_its_time().await, "nobody has said that it is still good");
-            assert!(kept().await, "once more it is read, and no oftener");
+            assert!(!outlives_its_time().await, "an unconfirmed copy ends with max_age");
+            assert!(kept().await, "it is read again once, and then kept");
         }
     }
 }

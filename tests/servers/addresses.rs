@@ -1,4 +1,4 @@
-//! Ways to reach a server, and not to.
+//! Addresses of a server: protocols, databases, sockets, and a server that accepts no more clients.
 
 use crate::{
     SECOND,
@@ -8,10 +8,10 @@ use crate::{
 use redis::aio::MultiplexedConnection;
 use stampede_guard::{
     RedisStore,
-    store::{Address, Ask, Lead, Store},
+    store::{CacheKey, LeaseReply, LeaseRequest, Store},
 };
 
-/// Answers are shared, and those who wait are woken.
+/// Asserts that answers are shared and that waiters are notified.
 async fn serves(url: &str) {
     let client = || redis::Client::open(url).expect("a client");
     let guards = [(); 2].map(|()| patient(client()));
@@ -19,22 +19,25 @@ async fn serves(url: &str) {
     assert!(hits(&guards[1], "k").await, "{url}");
 
     let [a, b] = [(); 2].map(|()| RedisStore::new(client()));
-    let at = Address::new("sg", 0, "woken");
-    let (mut leader, mut waiter) = (a.listen(&at), b.listen(&at));
-    let lead = Ask { token: leader.token(), lease: 100 * SECOND, seen: None };
-    assert!(matches!(a.lead(&at, lead).await, Ok(Lead::Granted { .. })), "{url}");
+    let key = CacheKey::new("sg", 0, "woken");
+    let (mut leader, mut waiter) = (a.listen(&key), b.listen(&key));
+    let lead = LeaseRequest::new(leader.token(), 100 * SECOND);
+    assert!(matches!(a.get_or_lease(&key, lead).await, Ok(LeaseReply::Granted { .. })), "{url}");
     let token = waiter.token();
-    eventually("wake-ups are heard", async || {
-        matches!(b.lead(&at, Ask { token, ..lead }).await, Ok(Lead::Wait { registered: true, .. }))
+    eventually("wake-ups arrive", async || {
+        matches!(
+            b.get_or_lease(&key, LeaseRequest::new(token, 100 * SECOND)).await,
+            Ok(LeaseReply::Wait { registered: true, .. })
+        )
     })
     .await;
-    a.invalidate(&at).await.expect("acknowledged");
-    let woken = tokio::time::timeout(20 * SECOND, waiter.woken()).await;
+    a.invalidate(&key).await.expect("acknowledged");
+    let woken = tokio::time::timeout(20 * SECOND, waiter.notified()).await;
     assert!(woken.expect("a message"), "{url}");
 }
 
 #[tokio::test]
-async fn resp2_and_resp3_both_do() {
+async fn resp2_and_resp3_are_supported() {
     let server = RedisServer::start();
     for protocol in ["resp2", "resp3"] {
         serves(&format!("{}/?protocol={protocol}", server.url())).await;
@@ -43,23 +46,23 @@ async fn resp2_and_resp3_both_do() {
 }
 
 #[tokio::test]
-async fn a_database_of_its_own_will_do() {
+async fn non_default_database_is_supported() {
     let server = RedisServer::start();
     serves(&format!("{}/7", server.url())).await;
-    assert_eq!(command::<usize>(&server, "DBSIZE").await, 0, "all of it is there");
+    assert_eq!(command::<usize>(&server, "DBSIZE").await, 0, "database 0 stays empty");
 }
 
 #[tokio::test]
-async fn a_socket_in_the_file_system_will_do() {
+async fn unix_socket_is_supported() {
     let dir = tempfile::tempdir().expect("a directory");
     let socket = dir.path().join("redis").display().to_string();
     let _server = RedisServer::with(&["--unixsocket", &socket]);
     serves(&format!("redis+unix://{socket}")).await;
 }
 
-/// The server has all the clients that it wants: whoever is in stays in, others get in when there is room.
+/// At `maxclients`, connected guards keep their connections, and other guards connect when there is room.
 #[tokio::test]
-async fn a_server_with_too_many_clients_is_as_good_as_none() {
+async fn origin_answers_if_server_has_too_many_clients() {
     let server = RedisServer::start();
     let (inside, outside) = (patient(server.client()), patient(server.client()));
     answers(&inside, "inside").await;
@@ -69,7 +72,7 @@ async fn a_server_with_too_many_clients_is_as_good_as_none() {
     };
     set(&mut redis, "1").await;
     answers(&outside, "outside").await;
-    assert!(outside.report().store_errors > 0);
+    assert!(outside.stats().store_errors > 0);
     assert!(hits(&inside, "inside").await);
     set(&mut redis, "1000").await;
     recovers(&outside).await;

@@ -1,4 +1,4 @@
-//! Passwords.
+//! Passwords of Redis users.
 
 use crate::{
     kit::{Events, answers, calls_of_a_herd, command, hits, patient, recovers, tell},
@@ -14,17 +14,17 @@ fn client(server: &RedisServer, password: &str) -> redis::Client {
 }
 
 #[tokio::test]
-async fn with_the_password_answers_are_shared_and_nothing_shows_it() {
+async fn correct_password_works_and_is_never_shown() {
     let (server, events) = (RedisServer::with(&["--requirepass", PASSWORD]), Events::listen());
     let guards = [(); 2].map(|()| patient(client(&server, PASSWORD)));
     assert_eq!(calls_of_a_herd(&guards, "k").await, 1);
     assert!(hits(&guards[1], "k").await);
-    assert_eq!(events.about("way_out"), 0);
-    assert!(events.about("answered") > 0, "somebody listens");
+    assert_eq!(events.about("hint"), 0);
+    assert!(events.about("answered") > 0, "events are recorded");
     shows_nothing(&guards, &events);
 }
 
-/// The server is alive, but of no use: the origin answers, and somebody is told what to do, once per connection.
+/// Asserts that the origin answers if the server refuses the client, and that each connection logs the remedy once.
 async fn refused(server: &RedisServer, client: redis::Client, remedy: &str) {
     let events = Events::listen();
     let guard = patient(client);
@@ -33,7 +33,7 @@ async fn refused(server: &RedisServer, client: redis::Client, remedy: &str) {
         assert!(!hits(&guard, key).await);
     }
     let said = events.all();
-    let told: Vec<_> = said.lines().filter(|line| line.contains("way_out=\"check user and password")).collect();
+    let told: Vec<_> = said.lines().filter(|line| line.contains("hint=\"check user and password")).collect();
     assert_eq!(told.iter().filter(|line| line.contains("connection=\"data\"")).count(), 1, "{said}");
     assert!(told.len() <= 2, "{said}");
     let error = guard.invalidate("a").await.expect_err("not acknowledged");
@@ -51,27 +51,27 @@ fn shows_nothing(guards: &[StampedeGuard], events: &Events) {
 }
 
 #[tokio::test]
-async fn with_a_wrong_password_the_origin_answers() {
+async fn origin_answers_with_wrong_password() {
     let server = RedisServer::with(&["--requirepass", PASSWORD]);
     refused(&server, client(&server, WRONG), &format!(">{WRONG}")).await;
 }
 
 #[tokio::test]
-async fn without_a_password_the_origin_answers() {
+async fn origin_answers_without_password() {
     let server = RedisServer::with(&["--requirepass", PASSWORD]);
     refused(&server, server.client(), "nopass").await;
 }
 
-/// Who is in stays in: a password is changed without a gap.
+/// A changed password does not end open connections, so the cache has no gap.
 #[tokio::test]
-async fn a_password_that_is_changed_cuts_nobody_off() {
+async fn changed_password_keeps_open_connections() {
     let server = RedisServer::start();
     let guard = patient(server.client());
     hits(&guard, "before").await;
-    guard.shutdown().await;
+    guard.drain().await;
     command::<()>(&server, &format!("CONFIG SET requirepass {PASSWORD}")).await;
     assert!(hits(&guard, "before").await);
     hits(&guard, "after").await;
-    guard.shutdown().await;
+    guard.drain().await;
     assert!(hits(&guard, "after").await);
 }

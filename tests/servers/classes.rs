@@ -1,4 +1,4 @@
-//! Each error that a server answers with, provoked for real: nobody fails, and when its cause ends all is as before.
+//! Each class of server errors, provoked on a real server: no caller fails, and the cache recovers when the cause ends.
 
 use crate::{
     SECOND, cluster,
@@ -9,73 +9,73 @@ use crate::{
 use redis::AsyncTypedCommands;
 use stampede_guard::{
     RedisStore, StampedeGuard,
-    store::{Address, Ask, Inbox, Store, StoreError, Token},
+    store::{CacheKey, Inbox, LeaseRequest, Store, StoreError, Token},
 };
 
-/// A guard with an entry of the key `kept`.
+/// Returns a guard that has stored an entry under the key `kept`.
 async fn warm(server: &RedisServer) -> StampedeGuard {
     let guard = patient(server.client());
     hits(&guard, "kept").await;
-    guard.shutdown().await;
+    guard.drain().await;
     assert!(hits(&guard, "kept").await);
     guard
 }
 
 async fn get(store: &RedisStore) -> StoreError {
-    store.get(&Address::new("sg", 0, "x")).await.expect_err("the server is in trouble")
+    store.get(&CacheKey::new("sg", 0, "x")).await.expect_err("the server answers with an error")
 }
 
 async fn lead(store: &RedisStore) -> StoreError {
-    let ask = Ask { token: Token::unique(Inbox::unique()), lease: SECOND, seen: None };
-    store.lead(&Address::new("sg", 0, "x"), ask).await.expect_err("the server is in trouble")
+    let ask = LeaseRequest::new(Token::unique(Inbox::unique()), SECOND);
+    store.get_or_lease(&CacheKey::new("sg", 0, "x"), ask).await.expect_err("the server answers with an error")
 }
 
-/// It serves nobody now: whoever asks goes on without.
+/// Reports whether the error means that the server serves no request now.
 fn is_unavailable(error: &StoreError) -> bool {
     !error.is_refused() && !error.is_disconnected()
 }
 
-/// A hit is one, whatever may not be written.
+/// Asserts that the stored entry is a hit while writes are refused.
 async fn hits_go_on(guard: &StampedeGuard) {
     assert_eq!(guard.fetch("kept", never::<i32>).await.expect("a hit"), 1);
 }
 
 #[tokio::test]
-async fn oom_refuses_what_is_new() {
+async fn oom_refuses_leases_and_keeps_hits() {
     let server = RedisServer::start();
     let (guard, store) = (warm(&server).await, RedisStore::new(server.client()));
     command::<()>(&server, "CONFIG SET maxmemory 1").await;
     assert!(lead(&store).await.is_refused());
     answers(&guard, "new").await;
     hits_go_on(&guard).await;
-    guard.invalidate("kept").await.expect("what frees memory is allowed");
+    guard.invalidate("kept").await.expect("a command that frees memory is allowed");
     command::<()>(&server, "CONFIG SET maxmemory 0").await;
     recovers(&guard).await;
 }
 
 #[tokio::test]
-async fn noreplicas_refuses_what_is_new() {
+async fn noreplicas_refuses_leases_and_keeps_hits() {
     let server = RedisServer::start();
     let (guard, store) = (warm(&server).await, RedisStore::new(server.client()));
     command::<()>(&server, "CONFIG SET min-replicas-to-write 1").await;
     assert!(lead(&store).await.is_refused());
     answers(&guard, "new").await;
     hits_go_on(&guard).await;
-    let error = guard.invalidate("kept").await.expect_err("it may not be written");
+    let error = guard.invalidate("kept").await.expect_err("writes are refused");
     assert_eq!(error.kind(), stampede_guard::ErrorKind::Store);
     command::<()>(&server, "CONFIG SET min-replicas-to-write 0").await;
-    guard.shutdown().await;
-    assert!(!hits(&guard, "kept").await, "the invalidation was made up for");
+    guard.drain().await;
+    assert!(!hits(&guard, "kept").await, "the invalidation was retried");
     recovers(&guard).await;
 }
 
-/// A replica that has lost its master.
+/// Turns the server into a replica without a master.
 async fn orphan(server: &RedisServer) {
     command::<()>(server, &format!("REPLICAOF 127.0.0.1 {}", free_port())).await;
 }
 
 #[tokio::test]
-async fn readonly_refuses_what_is_new() {
+async fn readonly_refuses_leases_and_keeps_hits() {
     let server = RedisServer::start();
     let (guard, store) = (warm(&server).await, RedisStore::new(server.client()));
     orphan(&server).await;
@@ -87,7 +87,7 @@ async fn readonly_refuses_what_is_new() {
 }
 
 #[tokio::test]
-async fn masterdown_serves_nobody() {
+async fn masterdown_makes_store_unavailable() {
     let server = RedisServer::with(&["--replica-serve-stale-data", "no"]);
     let (guard, store) = (warm(&server).await, RedisStore::new(server.client()));
     orphan(&server).await;
@@ -108,7 +108,7 @@ async fn noscript_costs_one_more_command() {
         assert_eq!(calls_of_a_herd(&guards, key).await, 1);
         assert!(hits(&guards[0], key).await);
     }
-    assert_eq!(guards.map(|guard| guard.report().store_errors), [0, 0]);
+    assert_eq!(guards.map(|guard| guard.stats().store_errors), [0, 0]);
 }
 
 #[tokio::test]
@@ -123,21 +123,21 @@ async fn wrong_types_are_a_miss_and_are_overwritten() {
         assert_eq!(calls_of_a_herd(&guards, key).await, 1, "{key}");
         assert!(hits(&guards[0], key).await);
     }
-    assert_eq!(guards.map(|guard| guard.report().store_errors), [0, 0]);
+    assert_eq!(guards.map(|guard| guard.stats().store_errors), [0, 0]);
 }
 
 #[tokio::test]
-async fn busy_serves_nobody() {
+async fn busy_makes_store_unavailable() {
     let server = RedisServer::with(&["--busy-reply-threshold", "10"]);
     let (guard, store) = (warm(&server).await, RedisStore::new(server.client()));
     let mut redis = server.connection().await;
     let endless = async {
         let script = redis::cmd("EVAL").arg("while true do end").arg(0).exec_async(&mut redis).await;
-        script.expect_err("it was killed");
+        script.expect_err("the script was killed");
     };
     let meanwhile = async {
         eventually("the server says that it is busy", async || {
-            store.get(&Address::new("sg", 0, "x")).await.is_err_and(|error| is_unavailable(&error))
+            store.get(&CacheKey::new("sg", 0, "x")).await.is_err_and(|error| is_unavailable(&error))
         })
         .await;
         answers(&guard, "kept").await;
@@ -148,9 +148,9 @@ async fn busy_serves_nobody() {
     hits_go_on(&guard).await;
 }
 
-/// A server that reads its data again, slowly.
+/// The server reloads its data slowly.
 #[tokio::test]
-async fn loading_serves_nobody() {
+async fn loading_makes_store_unavailable() {
     let server =
         RedisServer::with(&["--enable-debug-command", "yes", "--loading-process-events-interval-bytes", "1024"]);
     let (guard, store) = (warm(&server).await, RedisStore::new(server.client()));
@@ -160,7 +160,7 @@ async fn loading_serves_nobody() {
     let reload = async { tell::<()>(&client, "DEBUG RELOAD").await };
     let meanwhile = async {
         eventually("the server loads", async || {
-            store.get(&Address::new("sg", 0, "x")).await.is_err_and(|error| is_unavailable(&error))
+            store.get(&CacheKey::new("sg", 0, "x")).await.is_err_and(|error| is_unavailable(&error))
         })
         .await;
         answers(&guard, "kept").await;
@@ -171,7 +171,7 @@ async fn loading_serves_nobody() {
 }
 
 #[tokio::test]
-async fn clusterdown_serves_nobody() {
+async fn clusterdown_makes_store_unavailable() {
     let port = free_port().to_string();
     let server = RedisServer::with(&["--cluster-enabled", "yes", "--cluster-port", &port]);
     let (guard, store) = (patient(server.client()), RedisStore::new(server.client()));
@@ -182,9 +182,10 @@ async fn clusterdown_serves_nobody() {
     recovers(&guard).await;
 }
 
-/// A client of one server in front of a cluster: what lives elsewhere is answered by the origin, and somebody is told.
+/// A single-server client talks to a cluster node. The origin answers keys of other nodes, and an event names the
+/// remedy.
 #[tokio::test]
-async fn moved_names_the_way_out() {
+async fn moved_error_hints_at_cluster_client() {
     let nodes = cluster::nodes::<2>().await;
     let (guard, events) = (patient(nodes[0].client()), Events::listen());
     let mut elsewhere = 0;
@@ -192,7 +193,7 @@ async fn moved_names_the_way_out() {
         let key = format!("k{key}");
         answers(&guard, &key).await;
         elsewhere += usize::from(!hits(&guard, &key).await);
-        guard.shutdown().await;
+        guard.drain().await;
     }
     assert!((1..16).contains(&elsewhere), "{elsewhere}");
     assert_eq!(events.about("ClusterClient"), 1, "{}", events.all());

@@ -1,4 +1,4 @@
-//! A real Redis Cluster.
+//! The cache over a real Redis Cluster.
 
 use crate::{
     SECOND, acl,
@@ -10,10 +10,10 @@ use futures_util::{StreamExt, stream::FuturesUnordered};
 use redis::cluster::ClusterClient;
 use stampede_guard::{
     RedisStore, StampedeGuard,
-    store::{Address, Ask, Lead, Store},
+    store::{CacheKey, LeaseReply, LeaseRequest, Store},
 };
 
-/// A cluster of so many masters, each with its share of the slots. If one dies, the others go on.
+/// Starts a cluster of `N` masters with equal shares of the slots. The other masters keep serving if one dies.
 pub(crate) async fn nodes<const N: usize>() -> [RedisServer; N] {
     let nodes = std::array::from_fn(|_| {
         let port = free_port().to_string();
@@ -33,7 +33,7 @@ pub(crate) async fn nodes<const N: usize>() -> [RedisServer; N] {
         command::<()>(&nodes[0], &format!("CLUSTER MEET 127.0.0.1 {} {}", node.port(), bus[1])).await;
     }
     for node in &nodes {
-        eventually("every node knows who has which slots", async || {
+        eventually("every node knows the slots of all nodes", async || {
             let info: String = command(node, "CLUSTER INFO").await;
             info.contains("cluster_slots_ok:16384") && info.contains("cluster_state:ok")
         })
@@ -47,7 +47,7 @@ fn client(nodes: &[RedisServer]) -> ClusterClient {
 }
 
 #[tokio::test]
-async fn a_herd_over_a_cluster_is_one_call() {
+async fn herd_over_cluster_makes_one_call() {
     let nodes = nodes::<3>().await;
     let guards = [(); 2].map(|()| patient(client(&nodes)));
     for key in 0..12 {
@@ -56,17 +56,17 @@ async fn a_herd_over_a_cluster_is_one_call() {
         assert!(hits(&guards[1], &key).await);
         guards[0].invalidate(key.as_str()).await.expect("acknowledged");
         assert!(!hits(&guards[1], &key).await);
-        guards[1].shutdown().await;
+        guards[1].drain().await;
     }
     for node in &nodes {
         assert!(command::<usize>(node, "DBSIZE").await > 0, "every node has a share");
     }
-    assert_eq!(guards.map(|guard| guard.report().store_errors), [0, 0]);
+    assert_eq!(guards.map(|guard| guard.stats().store_errors), [0, 0]);
 }
 
-/// The entries of one resource are in one slot, whatever they vary by: else no command could read or fill two of them.
+/// All variants of one resource share one slot. Otherwise no command could read or fill two of them.
 #[tokio::test]
-async fn a_page_that_varies_is_on_one_node() {
+async fn variants_of_one_page_live_on_one_node() {
     let nodes = nodes::<3>().await;
     let guards = [(); 2].map(|()| patient(client(&nodes)));
     for page in 0..12 {
@@ -75,48 +75,48 @@ async fn a_page_that_varies_is_on_one_node() {
     for node in &nodes {
         assert!(command::<usize>(node, "DBSIZE").await > 0, "every node has a share");
     }
-    assert_eq!(guards.map(|guard| guard.report().store_errors), [0, 0]);
+    assert_eq!(guards.map(|guard| guard.stats().store_errors), [0, 0]);
 }
 
-/// Classic messages reach every node, so any of them may be asked for them.
+/// Classic pub/sub messages reach every node, so a subscriber may connect to any node.
 #[tokio::test]
 async fn wake_ups_come_from_any_node() {
     let nodes = nodes::<3>().await;
     for (i, node) in nodes.iter().enumerate() {
         let a = RedisStore::from_cluster(client(&nodes));
-        let b = RedisStore::from_cluster(client(&nodes)).wakes_from(node.client());
+        let b = RedisStore::from_cluster(client(&nodes)).subscribe_via(node.client());
         for key in 0..6 {
-            let at = Address::new("sg", 0, format!("{i} {key}"));
+            let at = CacheKey::new("sg", 0, format!("{i} {key}"));
             let (mut leader, mut waiter) = (a.listen(&at), b.listen(&at));
-            let lead = Ask { token: leader.token(), lease: 100 * SECOND, seen: None };
-            assert!(matches!(a.lead(&at, lead).await, Ok(Lead::Granted { .. })));
-            let wait = Ask { token: waiter.token(), ..lead };
-            eventually("wake-ups are heard", async || {
-                matches!(b.lead(&at, wait).await, Ok(Lead::Wait { registered: true, .. }))
+            let lead = LeaseRequest::new(leader.token(), 100 * SECOND);
+            assert!(matches!(a.get_or_lease(&at, lead).await, Ok(LeaseReply::Granted { .. })));
+            let wait = LeaseRequest::new(waiter.token(), 100 * SECOND);
+            eventually("wake-ups arrive", async || {
+                matches!(b.get_or_lease(&at, wait).await, Ok(LeaseReply::Wait { registered: true, .. }))
             })
             .await;
-            a.abandon(&at, lead.token, None).await.expect("given back");
-            assert!(!waiter.woken().await, "it is not gone, it is free");
+            a.release(&at, lead.token, None).await.expect("released");
+            assert!(!waiter.notified().await, "the entry was not invalidated");
         }
     }
 }
 
-/// With the sixteen retries that redis-rs makes by default, a question to a dead node would take the operation timeout.
+/// Returns a client with one retry. With the default of 16 a request to a dead node would take the store timeout.
 fn impatient(nodes: &[RedisServer]) -> ClusterClient {
     let urls = nodes.iter().map(RedisServer::url).collect::<Vec<_>>();
     ClusterClient::builder(urls).retries(1).max_retry_wait(20).min_retry_wait(5).build().expect("a client")
 }
 
-/// Seen to fail with the connection to the cluster made anew after the error of one node.
+/// Seen to fail if the cluster connection is replaced after the error of one node.
 #[tokio::test]
-async fn without_one_node_its_keys_are_answered_by_the_origin_and_others_hit() {
+async fn dead_node_sends_its_keys_to_origin_and_other_keys_hit() {
     let nodes = nodes::<3>().await;
     let guard = patient(impatient(&nodes));
     let keys: Vec<_> = (0..24).map(|key| format!("k{key}")).collect();
     for key in &keys {
         hits(&guard, key).await;
     }
-    guard.shutdown().await;
+    guard.drain().await;
     let lost = command::<usize>(&nodes[1], "DBSIZE").await;
     nodes[1].kill();
     let before = connections(&nodes[0]).await;
@@ -127,25 +127,25 @@ async fn without_one_node_its_keys_are_answered_by_the_origin_and_others_hit() {
         }
         assert_eq!(hit, keys.len() - lost);
     }
-    assert_eq!(connections(&nodes[0]).await, before + 1, "only ours");
+    assert_eq!(connections(&nodes[0]).await, before + 1, "only the connection of this check");
 }
 
-/// How many connections there ever were to it, this one included.
+/// Returns how many connections the node has ever accepted, including this one.
 async fn connections(node: &RedisServer) -> u64 {
     let info: redis::InfoDict = command(node, "INFO stats").await;
     info.get("total_connections_received").expect("a number")
 }
 
-/// It is not gone, it only does not answer.
+/// The node is stopped: its connections stay open, but it does not answer.
 #[tokio::test]
-async fn a_node_that_hangs_keeps_nobody_else_waiting() {
+async fn hanging_node_does_not_delay_keys_of_other_nodes() {
     let nodes = nodes::<3>().await;
     let guard = patient(client(&nodes));
     let keys: Vec<_> = (0..24).map(|key| format!("k{key}")).collect();
     for key in &keys {
         hits(&guard, key).await;
     }
-    guard.shutdown().await;
+    guard.drain().await;
     let hanging = command::<usize>(&nodes[1], "DBSIZE").await;
     nodes[1].pause();
     let questions = keys.iter().map(|key| guard.fetch(key.clone(), never::<i32>));
@@ -161,7 +161,7 @@ async fn a_node_that_hangs_keeps_nobody_else_waiting() {
 }
 
 #[tokio::test]
-async fn connections_that_are_cut_are_made_again() {
+async fn cut_cluster_connections_are_restored() {
     let nodes = nodes::<3>().await;
     let guards = [(); 2].map(|()| patient(client(&nodes)));
     calls_of_a_herd(&guards, "before").await;
@@ -174,9 +174,9 @@ async fn connections_that_are_cut_are_made_again() {
     }
 }
 
-/// The documented rights, and one more.
+/// In a cluster the user needs the documented rights and `CLUSTER SLOTS`.
 #[tokio::test]
-async fn a_user_needs_one_more_right_in_a_cluster() {
+async fn cluster_user_needs_cluster_slots_right() {
     let nodes = nodes::<3>().await;
     for node in &nodes {
         command::<()>(node, &format!("ACL SETUSER app {} +cluster|slots", acl::documented().join(" "))).await;
@@ -192,9 +192,11 @@ async fn a_user_needs_one_more_right_in_a_cluster() {
     }
 }
 
-/// To connect takes a second for each node that hangs, and twice. Seen to fail with less patience.
+/// Connecting spends one second on a hanging node, twice.
+///
+/// Seen to fail with a shorter connect timeout.
 #[tokio::test]
-async fn who_starts_while_a_node_hangs_finds_the_others() {
+async fn guard_started_while_node_hangs_finds_other_nodes() {
     let nodes = nodes::<3>().await;
     nodes[0].pause();
     let guard = StampedeGuard::new(client(&nodes));
@@ -202,9 +204,9 @@ async fn who_starts_while_a_node_hangs_finds_the_others() {
     nodes[0].resume();
 }
 
-/// What is asked of it meanwhile is answered by the origin, unless the store has it.
+/// While the slot moves, the origin answers what the store cannot.
 #[tokio::test]
-async fn a_slot_that_moves_is_found_where_it_went() {
+async fn migrated_slot_is_found_on_its_new_node() {
     let nodes = nodes::<2>().await;
     let guards = [(); 2].map(|()| patient(impatient(&nodes)));
     let slot: usize = command(&nodes[0], "CLUSTER KEYSLOT {sg:rk}").await;
@@ -217,7 +219,7 @@ async fn a_slot_that_moves_is_found_where_it_went() {
         command::<()>(node, &format!("CLUSTER SETSLOT {slot} NODE {to_id}")).await;
     }
     for guard in &guards {
-        eventually("it is found", async || hits(guard, "k").await).await;
+        eventually("the key is found on the new node", async || hits(guard, "k").await).await;
     }
-    assert!(guards.iter().all(|guard| guard.report().store_errors > 0), "it was asked for in vain");
+    assert!(guards.iter().all(|guard| guard.stats().store_errors > 0), "the migration caused store errors");
 }

@@ -1,4 +1,4 @@
-//! More to store than there is room for. What it costs is printed, and noted in docs/operations.md.
+//! A server with too little memory. The cost is printed, and recorded in docs/operations.md.
 
 use crate::{
     Down, MS, SECOND,
@@ -22,12 +22,12 @@ fn guards(server: &RedisServer) -> [StampedeGuard; 2] {
     [(); 2].map(|()| patient(server.client()).policy(Policy::fresh_for(60 * SECOND)))
 }
 
-/// Another application, which always has more to write. Ends when it is dropped.
+/// Starts another application that keeps writing. It stops when the returned set is dropped.
 async fn crowd(server: &RedisServer) -> JoinSet<()> {
     let (mut redis, mut crowd) = (server.connection().await, JoinSet::new());
     let junk = "x".repeat(20_000);
     let mut write = async move |i: u32| {
-        // A full server says so.
+        // A full server answers with an error, which is ignored.
         let _ = redis.pset_ex(format!("junk {i}"), &junk, 60_000).await;
     };
     for i in 0..300 {
@@ -42,7 +42,7 @@ async fn crowd(server: &RedisServer) -> JoinSet<()> {
     crowd
 }
 
-/// Herds on new keys in a crowd: all are answered. The number of calls for all of them.
+/// Sends herds to new keys while the other application writes. All callers are answered. Returns the number of fetches.
 async fn herds(policy: &str) -> usize {
     let server = server(policy);
     let guards = guards(&server);
@@ -52,41 +52,41 @@ async fn herds(policy: &str) -> usize {
     for key in 0..HERDS {
         calls += calls_of_a_herd(&guards, &format!("herd {key}")).await;
     }
-    let fenced: u64 = guards.iter().map(|guard| guard.report().fenced).sum();
+    let fenced: u64 = guards.iter().map(|guard| guard.stats().fenced).sum();
     println!("{policy}: {HERDS} herds of 40 over two processes in a crowd, {calls} calls, {fenced} fenced");
     calls
 }
 
-/// Leases are younger than what they compete with.
+/// Leases are younger than the keys that they compete with, so they are evicted last.
 #[tokio::test]
-async fn with_allkeys_lru_a_herd_is_one_call() {
+async fn allkeys_lru_keeps_herds_coalesced() {
     assert!(herds("allkeys-lru").await <= HERDS + HERDS / 4);
 }
 
 #[tokio::test]
-async fn with_allkeys_lfu_a_herd_is_one_call() {
+async fn allkeys_lfu_keeps_herds_coalesced() {
     assert!(herds("allkeys-lfu").await <= HERDS + HERDS / 4);
 }
 
-/// Leases end sooner than anything else, so they go first.
+/// Leases expire before all other keys, so they are evicted first.
 #[tokio::test]
-async fn with_volatile_ttl_nobody_fails() {
+async fn volatile_ttl_fails_no_caller() {
     herds("volatile-ttl").await;
 }
 
 #[tokio::test]
-async fn without_eviction_nobody_fails() {
+async fn noeviction_fails_no_caller() {
     herds("noeviction").await;
 }
 
-/// What the origin says of a key, and what it said when that was last invalidated.
+/// The version of a key at the origin, and the version of its last invalidation.
 #[derive(Default)]
 struct Row {
     version: AtomicU64,
     invalidated: AtomicU64,
 }
 
-/// A value with its key and the version that it was made of.
+/// A value: its key, its version and a filler.
 type Value = (usize, u64, String);
 
 async fn read(guard: &StampedeGuard, rows: &Arc<Vec<Row>>, i: usize) -> Value {
@@ -95,8 +95,8 @@ async fn read(guard: &StampedeGuard, rows: &Arc<Vec<Row>>, i: usize) -> Value {
     guard.fetch(i as u64, fetch).await.expect("an answer")
 }
 
-/// Eight readers of more values than there is room for, who now and then change one: nobody gets the value of another key,
-/// nor one that he has invalidated; and none of those is left in the end.
+/// Eight readers share more values than fit in memory, and sometimes invalidate one. No reader gets the value of
+/// another key or a value that it has invalidated, and no such value is left in the end.
 async fn load(policy: &str) {
     let server = server(policy);
     let (guards, rows) = (guards(&server), Arc::new((0..KEYS).map(|_| Row::default()).collect::<Vec<_>>()));
@@ -105,7 +105,7 @@ async fn load(policy: &str) {
         async move {
             for round in 0..ROUNDS {
                 let i = fastrand::usize(..KEYS);
-                // Each key has a process in which it is invalidated, and which so has heard of it.
+                // Each key is invalidated in one process, which therefore knows of the invalidation.
                 let (home, other) = (&guards[i % 2], &guards[(i + 1) % 2]);
                 if (reader + round) % 10 == 0 {
                     let version = rows[i].version.fetch_add(1, SeqCst) + 1;
@@ -122,10 +122,10 @@ async fn load(policy: &str) {
     readers.await;
     let [mut hit, mut filled] = [0; 2];
     for guard in &guards {
-        guard.shutdown().await;
+        guard.drain().await;
         assert_eq!(guard.in_flight(), 0);
-        let report = guard.report();
-        (hit, filled) = (hit + report.hits, filled + report.filled);
+        let report = guard.stats();
+        (hit, filled) = (hit + report.hits, filled + report.misses);
     }
     let evicted = command::<redis::InfoDict>(&server, "INFO stats").await.get::<u64>("evicted_keys").expect("a number");
     println!(
@@ -154,9 +154,9 @@ async fn under_load_a_full_server_serves_nothing_stale() {
     load("noeviction").await;
 }
 
-/// It hits what it has, and what is invalidated makes room.
+/// A full server still serves hits, and an invalidation frees memory.
 #[tokio::test]
-async fn a_full_server_hits_what_it_has() {
+async fn full_server_serves_hits_and_accepts_invalidation() {
     let server = server("noeviction");
     let guards = guards(&server);
     calls_of_a_herd(&guards, "kept").await;
@@ -167,12 +167,13 @@ async fn a_full_server_hits_what_it_has() {
     guards[0].invalidate("kept").await.expect("acknowledged");
 }
 
-/// The lease is free at once, though nothing could be stored: those who wait go on, and not when it has run out. Seen to
-/// fail with the lease given back neither by the fill that is refused nor by the abandon that follows.
+/// The lease is released at once although nothing could be stored, so the waiters do not wait for its expiry.
+///
+/// Seen to fail if neither the refused fill nor the release after it frees the lease.
 #[tokio::test]
-async fn a_fill_for_which_there_is_no_room_frees_those_who_wait() {
+async fn refused_fill_on_full_server_frees_waiters() {
     let (server, origin) = (RedisServer::start(), Origin::gated());
-    let guards = guards(&server).map(|guard| guard.lease(1000 * SECOND).wait(1000 * SECOND));
+    let guards = guards(&server).map(|guard| guard.lease_ttl(1000 * SECOND).wait_timeout(1000 * SECOND));
     let callers = herd(40, |i| {
         let (guard, origin) = (guards[i % 2].clone(), origin.clone());
         async move { guard.fetch("k", async move || Ok::<_, Down>(origin.call().await)).await }
@@ -184,7 +185,7 @@ async fn a_fill_for_which_there_is_no_room_frees_those_who_wait() {
         origin.open();
     };
     let answers = async { tokio::join!(callers, fill).0 };
-    let answers = tokio::time::timeout(20 * SECOND, answers).await.expect("nobody waits for a lease that nobody holds");
+    let answers = tokio::time::timeout(20 * SECOND, answers).await.expect("the lease was released");
     assert!(answers.into_iter().all(|answer| answer.is_ok()));
     assert_eq!(origin.calls(), 2, "one per process");
 }

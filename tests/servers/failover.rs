@@ -1,4 +1,4 @@
-//! A master that is replaced by its replica, behind a name that follows.
+//! A master is replaced by its replica, and the name of the service follows it.
 
 use crate::{
     Down, SECOND,
@@ -6,7 +6,7 @@ use crate::{
     never,
     support::{RedisServer, eventually, free_port},
 };
-use stampede_guard::{NearCache, StampedeGuard};
+use stampede_guard::{NearCacheConfig, StampedeGuard};
 use std::sync::{
     Arc,
     atomic::{AtomicU16, Ordering::SeqCst},
@@ -17,7 +17,7 @@ use tokio::{
     task::JoinSet,
 };
 
-/// A name: new connections go where it leads to, old ones stay where they are.
+/// A host name: new connections go to its current target, and open connections stay with the old one.
 struct Name {
     port: u16,
     leads_to: Arc<AtomicU16>,
@@ -52,7 +52,7 @@ impl Name {
     }
 }
 
-/// A master with a replica that has everything, guards that know it by name, and the entry `kept`.
+/// Starts a master with a replica, two guards that connect by name, and the entry `kept` on both servers.
 async fn pair(args: &[&str]) -> (RedisServer, RedisServer, Name, [StampedeGuard; 2]) {
     let (master, replica) = (RedisServer::with(args), RedisServer::start());
     command::<()>(&master, "CONFIG SET repl-diskless-sync-delay 0").await;
@@ -60,7 +60,8 @@ async fn pair(args: &[&str]) -> (RedisServer, RedisServer, Name, [StampedeGuard;
     let name = Name::of(&master).await;
     let guards = [(); 2].map(|()| name.guard());
     calls_of_a_herd(&guards, "kept").await;
-    eventually("the replica has it", async || command::<i64>(&replica, "EXISTS {sg:rkept}:v2.0").await == 1).await;
+    eventually("the replica has the entry", async || command::<i64>(&replica, "EXISTS {sg:rkept}:v2.0").await == 1)
+        .await;
     (master, replica, name, guards)
 }
 
@@ -83,7 +84,9 @@ async fn a_master_that_dies_is_replaced() {
     is_as_before(&guards).await;
 }
 
-/// Its connections stay, but nothing can be written over them. Seen to fail with connections to it kept.
+/// Connections to the old master stay open, but it refuses writes.
+///
+/// Seen to fail if connections to a demoted master are kept.
 #[tokio::test]
 async fn a_master_that_becomes_a_replica_is_replaced() {
     let (master, replica, name, guards) = pair(&[]).await;
@@ -94,27 +97,30 @@ async fn a_master_that_becomes_a_replica_is_replaced() {
     is_as_before(&guards).await;
 }
 
-/// It serves nobody while it has no master of its own, and wakes nobody either. Seen to fail with connections to it kept.
+/// The old master becomes a replica without a master: it serves no request and sends no wake-ups.
+///
+/// Seen to fail if connections to the old master are kept.
 #[tokio::test]
-async fn a_master_that_serves_nobody_any_more_is_replaced() {
+async fn master_that_becomes_an_orphaned_replica_is_replaced() {
     let (master, replica, name, guards) = pair(&["--replica-serve-stale-data", "no"]).await;
     command::<()>(&replica, "REPLICAOF NO ONE").await;
     name.follow(&replica);
     command::<()>(&master, &format!("REPLICAOF 127.0.0.1 {}", free_port())).await;
     calls_of_a_herd(&guards, "between").await;
     is_as_before(&guards).await;
-    eventually("both are woken by the new one", async || {
+    eventually("both guards subscribe at the new master", async || {
         command::<String>(&replica, "CLIENT LIST TYPE pubsub").await.lines().count() == 2
     })
     .await;
 }
 
-/// It still answers who reads over a connection that it has, but what it has is old. Seen to fail with the connection kept
-/// over which copies are read.
+/// The old master still answers reads on open connections, but its data is old.
+///
+/// Seen to fail if the connection that reads the copies is kept.
 #[tokio::test]
 async fn a_near_cache_reads_from_the_new_master() {
     let (master, replica, name, _) = pair(&[]).await;
-    let guard = name.guard().near_cache(NearCache::bytes(1 << 20).max_age(SECOND));
+    let guard = name.guard().near_cache(NearCacheConfig::max_bytes(1 << 20).max_age(SECOND));
     assert!(hits(&guard, "kept").await);
     command::<()>(&replica, "REPLICAOF NO ONE").await;
     name.follow(&replica);
@@ -122,6 +128,6 @@ async fn a_near_cache_reads_from_the_new_master() {
     eventually("an invalidation is acknowledged", async || guard.invalidate("kept").await.is_ok()).await;
     for _ in 0..3 {
         assert_eq!(guard.fetch("kept", async || Ok::<_, Down>(2)).await.expect("an answer"), 2);
-        guard.shutdown().await;
+        guard.drain().await;
     }
 }

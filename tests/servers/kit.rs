@@ -1,4 +1,4 @@
-//! What these tests ask of every server: that all are answered, and what it costs the origin.
+//! Helpers of these tests: herds in which every caller must be answered, and the number of origin calls.
 
 use crate::{
     Down, MS, SECOND,
@@ -19,12 +19,12 @@ use tower::{Layer, ServiceExt, service_fn};
 use tracing::subscriber::DefaultGuard;
 use tracing_subscriber::{fmt::MakeWriter, util::SubscriberInitExt};
 
-/// A guard whose operations have all the time: on a busy machine too, what is shared is shared.
+/// Returns a guard with a long store timeout, so that answers are shared on a busy machine too.
 pub(crate) fn patient(store: impl IntoStore) -> StampedeGuard {
-    StampedeGuard::new(store).op_timeout(30 * SECOND)
+    StampedeGuard::new(store).store_timeout(30 * SECOND)
 }
 
-/// Forty callers on one key, over all guards: all are answered. The number of calls.
+/// Sends forty callers to one key, spread over the guards. All are answered. Returns the number of origin calls.
 pub(crate) async fn calls_of_a_herd(guards: &[StampedeGuard], key: &str) -> usize {
     let origin = Origin::new();
     let callers = herd(40, |i| {
@@ -37,25 +37,26 @@ pub(crate) async fn calls_of_a_herd(guards: &[StampedeGuard], key: &str) -> usiz
             guard.fetch(key, fetch).await
         }
     });
-    assert!(callers.await.into_iter().all(|answer| answer.is_ok_and(|value| value == 1)), "somebody was not answered");
+    assert!(callers.await.into_iter().all(|answer| answer.is_ok_and(|value| value == 1)), "a caller was not answered");
     for guard in guards {
-        guard.shutdown().await;
+        guard.drain().await;
         assert_eq!(guard.in_flight(), 0);
     }
     origin.calls()
 }
 
-/// The same on a page that varies, and whose index all of them have seen: where the page is in another language.
+/// Does the same as [`calls_of_a_herd`] for a page that varies. Every guard has read the Vary index of the page before,
+/// by a request in another language.
 pub(crate) async fn calls_of_a_varied_herd(guards: &[StampedeGuard], path: &str) -> usize {
     let (origin, url) = (Origin::new(), format!("http://site.example/{path}"));
     for guard in guards {
         page(guard, &origin, &url, Language::German).await;
-        guard.shutdown().await;
+        guard.drain().await;
     }
     let before = origin.calls();
     herd(40, |i| page(&guards[i % guards.len()], &origin, &url, Language::English)).await;
     for guard in guards {
-        guard.shutdown().await;
+        guard.drain().await;
     }
     origin.calls() - before
 }
@@ -66,7 +67,7 @@ enum Language {
     English,
 }
 
-/// One request, which gets the page in its language.
+/// Sends one request and asserts that the page has its language.
 fn page(guard: &StampedeGuard, origin: &Origin, url: &str, language: Language) -> BoxFuture<'static, ()> {
     let (language, origin) = (format!("{language:?}"), origin.clone());
     let request = Request::get(url).header("accept-language", &language).body(Body::empty()).expect("a request");
@@ -86,30 +87,30 @@ fn page(guard: &StampedeGuard, origin: &Origin, url: &str, language: Language) -
     })
 }
 
-/// The same with one guard.
+/// Does the same as [`calls_of_a_herd`] with one guard.
 pub(crate) async fn answers(guard: &StampedeGuard, key: &str) -> usize {
     calls_of_a_herd(std::slice::from_ref(guard), key).await
 }
 
-/// Whether the key is answered from the store.
+/// Reports whether the key is a hit.
 pub(crate) async fn hits(guard: &StampedeGuard, key: &str) -> bool {
-    let before = guard.report().hits;
+    let before = guard.stats().hits;
     guard.fetch(key.to_owned(), async || Ok::<_, Down>(1)).await.expect("an answer");
-    guard.report().hits > before
+    guard.stats().hits > before
 }
 
-/// Returns when the guard shares answers through its store again.
+/// Waits until the guard shares answers through its store again.
 pub(crate) async fn recovers(guard: &StampedeGuard) {
     eventually("answers are shared again", async || {
         let key = format!("recovered {}", fastrand::u64(..));
         hits(guard, &key).await;
-        guard.shutdown().await;
+        guard.drain().await;
         hits(guard, &key).await
     })
     .await;
 }
 
-/// One command on a connection of its own.
+/// Sends one command on a new connection.
 pub(crate) async fn command<T: redis::FromRedisValue>(server: &RedisServer, line: &str) -> T {
     tell(&server.client(), line).await
 }
@@ -123,7 +124,7 @@ pub(crate) async fn tell<T: redis::FromRedisValue>(client: &redis::Client, line:
     answer.unwrap_or_else(|error| panic!("{line}: {error}"))
 }
 
-/// What is said to those who listen, on this thread, from now on until it is dropped.
+/// Records the tracing events of this thread until it is dropped.
 pub(crate) struct Events {
     written: Written,
     _listening: DefaultGuard,
@@ -148,7 +149,7 @@ impl Events {
         String::from_utf8_lossy(&written).into_owned()
     }
 
-    /// How many of them contain it.
+    /// Returns how many events contain the text.
     pub(crate) fn about(&self, what: &str) -> usize {
         self.all().lines().filter(|line| line.contains(what)).count()
     }

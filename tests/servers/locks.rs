@@ -1,4 +1,4 @@
-//! Locks where the server is not simply one Redis that allows everything.
+//! Locks with restricted rights, over a cluster, over other connections, and across a failover.
 
 use crate::{
     Down, SECOND, acl, cluster,
@@ -12,15 +12,17 @@ use crate::{
 use redis::{aio::ConnectionLike, cluster::ClusterClient};
 use stampede_guard::{
     ErrorKind, Lock,
-    lock::{Counter, ExistsSetex, Fused, GetSet, IntoServer, LockErrorKind, Recipe, Rename, SetMembership, SetPx},
-    store::LockedStore,
+    lock::{
+        Counter, ExistsSetex, FencedLock, GetSet, IntoEndpoint, LockErrorKind, LockedStore, Recipe, Rename,
+        SetMembership, SetPx,
+    },
 };
 use std::{error::Error, sync::Arc};
 use tokio::{sync::Mutex, task::JoinSet};
 
-/// Acquired, found held, queued for by some in turn, extended and released.
+/// Acquires, finds busy, queues `queued` waiters in order, extends and releases a lock.
 async fn everything(lock: Lock, queued: usize, redis: impl ConnectionLike + Clone) {
-    let lock = lock.op_timeout(20 * SECOND).wait(60 * SECOND);
+    let lock = lock.store_timeout(20 * SECOND).wait(60 * SECOND);
     let first = lock.acquire("everything").await.expect("free");
     assert!(lock.try_acquire("everything").await.expect("an answer").is_none());
     let order = Arc::new(Mutex::new(Vec::new()));
@@ -32,8 +34,8 @@ async fn everything(lock: Lock, queued: usize, redis: impl ConnectionLike + Clon
             order.lock().await.push(n);
             guard.release().await.expect("held");
         });
-        // The next one comes when this one has its place.
-        eventually("it stands in the queue", async || waiting_for(redis.clone()).await > n).await;
+        // The next waiter starts when this one has its place.
+        eventually("the waiter is queued", async || waiting_for(redis.clone()).await > n).await;
     }
     if lock.guarantees().extendable {
         first.extend(30 * SECOND).await.expect("held");
@@ -41,10 +43,10 @@ async fn everything(lock: Lock, queued: usize, redis: impl ConnectionLike + Clon
     first.release().await.expect("held");
     waiting.join_all().await;
     assert_eq!(*order.lock().await, (0..queued).collect::<Vec<_>>());
-    lock.check("everything").await.expect("free");
+    lock.wait_until_free("everything").await.expect("free");
 }
 
-/// With either recipe.
+/// Returns the number of queued waiters of either recipe.
 async fn waiting_for(mut redis: impl ConnectionLike) -> usize {
     let mut waiting = 0;
     for recipe in ["set-px", "fused"] {
@@ -55,46 +57,46 @@ async fn waiting_for(mut redis: impl ConnectionLike) -> usize {
 }
 
 #[tokio::test]
-async fn the_documented_rights_are_enough_for_locks() {
+async fn documented_rights_suffice_for_locks() {
     let server = RedisServer::start();
     let client = acl::app(&server, &acl::documented_for("locks")).await;
     let redis = server.connection().await;
     everything(Lock::new(client.clone()), 5, redis.clone()).await;
-    everything(Lock::new(client).recipe(Fused), 5, redis).await;
+    everything(Lock::new(client).recipe(FencedLock), 5, redis).await;
     assert_eq!(acl::refused(&server).await, [""; 0]);
 }
 
 #[tokio::test]
-async fn a_right_that_is_missing_is_an_error_in_the_servers_words() {
+async fn missing_right_is_reported_in_the_servers_words() {
     let server = RedisServer::start();
     let client = acl::app(&server, &["on", ">secret", "~{lock:*", "+get"]).await;
-    let refused = Lock::new(client).op_timeout(20 * SECOND).acquire("refused").await.expect_err("not allowed");
+    let refused = Lock::new(client).store_timeout(20 * SECOND).acquire("refused").await.expect_err("not allowed");
     assert_eq!(refused.kind(), LockErrorKind::Store);
     let source = refused.source().and_then(Error::source).expect("the server's own words").to_string();
     assert!(source.contains("permissions"), "{source}");
 }
 
-/// Polled for without rights to channels, and yet in turn.
+/// Without channel rights the waiters poll, and are still served in order.
 #[tokio::test]
-async fn without_rights_to_channels_those_who_wait_poll() {
+async fn lock_waiters_poll_without_channel_rights() {
     let server = RedisServer::start();
     let rights: Vec<_> =
         acl::documented_for("locks").into_iter().filter(|right| !["+publish", "+subscribe"].contains(right)).collect();
     let client = acl::app(&server, &rights).await;
     let redis = server.connection().await;
     everything(Lock::new(client.clone()), 3, redis.clone()).await;
-    everything(Lock::new(client).recipe(Fused), 3, redis).await;
+    everything(Lock::new(client).recipe(FencedLock), 3, redis).await;
 }
 
 #[tokio::test]
-async fn locks_over_a_cluster_are_held_waited_for_in_turn_and_released() {
+async fn locks_over_cluster_serve_waiters_in_order() {
     let nodes = cluster::nodes::<3>().await;
     let client = ClusterClient::new(nodes.iter().map(RedisServer::url).collect::<Vec<_>>()).expect("a client");
     let redis = client.get_async_connection().await.expect("connected");
     everything(Lock::new(client.clone()), 4, redis.clone()).await;
-    everything(Lock::new(client.clone()).recipe(Fused), 4, redis.clone()).await;
-    let woken = client.clone().into_server().wakes_from(nodes[1].client());
-    everything(Lock::new(woken).recipe(Fused), 4, redis.clone()).await;
+    everything(Lock::new(client.clone()).recipe(FencedLock), 4, redis.clone()).await;
+    let woken = client.clone().into_endpoint().subscribe_via(nodes[1].client());
+    everything(Lock::new(woken).recipe(FencedLock), 4, redis.clone()).await;
     let recipes: [Arc<dyn Fn(Lock) -> Lock>; 6] = [
         with(Counter),
         with(ExistsSetex),
@@ -113,53 +115,67 @@ fn with(recipe: impl Recipe + Clone) -> Arc<dyn Fn(Lock) -> Lock> {
 }
 
 #[tokio::test]
-async fn over_a_connection_those_who_wait_poll_unless_a_client_is_named() {
+async fn lock_waiters_poll_over_connection_without_subscriber() {
     let server = RedisServer::start();
     let manager = server.client().get_connection_manager().await.expect("connected");
     let redis = server.connection().await;
     everything(Lock::new(manager.clone()), 3, redis.clone()).await;
-    everything(Lock::new(manager.into_server().wakes_from(server.client())).recipe(SetPx), 3, redis).await;
+    everything(Lock::new(manager.into_endpoint().subscribe_via(server.client())).recipe(SetPx), 3, redis).await;
 }
 
-/// Of two processes under one lock.
+/// Exercises two guards that share one lock store.
 async fn guarded(stores: [LockedStore; 2]) {
-    let [a, b] = stores.map(|store| patient(store).tombstone(30 * SECOND));
+    let [a, b] = stores.map(|store| patient(store).failure_ttl(30 * SECOND));
     for key in ["one", "two"] {
         assert_eq!(calls_of_a_herd(&[a.clone(), b.clone()], key).await, 1);
         assert!(hits(&b, key).await);
         a.invalidate(key).await.expect("acknowledged");
         assert!(!hits(&b, key).await);
-        b.shutdown().await;
+        b.drain().await;
     }
     let failed = a.fetch("failed", async || Err::<i32, _>(Down)).await.expect_err("down");
     assert_eq!(failed.kind(), ErrorKind::Origin);
-    a.shutdown().await;
-    let told = b.fetch("failed", never::<i32>).await.expect_err("down");
-    assert_eq!(told.kind(), ErrorKind::FailedElsewhere);
-    // One heartbeat is enough to see whether it may be sent.
-    let (hasty, origin) = (a.lease(SECOND / 5), Origin::new());
+    a.drain().await;
+    let error = b.fetch("failed", never::<i32>).await.expect_err("down");
+    assert_eq!(error.kind(), ErrorKind::RecentlyFailed);
+    // One heartbeat shows whether the user may extend the lease.
+    let (hasty, origin) = (a.lease_ttl(SECOND / 5), Origin::new());
     let long = hasty.fetch("long", async move || Ok::<_, Down>(origin.work(SECOND / 5).await));
     assert_eq!(long.await.expect("an answer"), 1);
-    hasty.shutdown().await;
+    hasty.drain().await;
 }
 
-fn locked(redis: impl IntoServer, recipe: impl Recipe) -> LockedStore {
-    LockedStore::new(redis, recipe).expect("a crash frees it")
+fn locked(redis: impl IntoEndpoint, recipe: impl Recipe) -> LockedStore {
+    LockedStore::new(redis, recipe).expect("the recipe is accepted")
 }
 
 #[tokio::test]
-async fn the_documented_rights_are_enough_for_the_guard_under_a_lock() {
+async fn documented_rights_suffice_for_guard_over_locks() {
     let server = RedisServer::start();
     let rights: Vec<_> = acl::documented().into_iter().chain(["+exists", "+zpopmin"]).collect();
     let client = acl::app(&server, &rights).await;
     guarded([(); 2].map(|()| locked(client.clone(), SetPx))).await;
     command::<()>(&server, "FLUSHALL").await;
-    guarded([(); 2].map(|()| locked(client.clone(), Fused))).await;
+    guarded([(); 2].map(|()| locked(client.clone(), FencedLock))).await;
     assert_eq!(acl::refused(&server).await, [""; 0]);
 }
 
+/// The lease script of the store is loaded when the connection of its locks is made.
+///
+/// Seen to fail if that handshake loads the scripts of the recipes only.
 #[tokio::test]
-async fn the_guard_under_a_lock_works_over_a_cluster() {
+async fn guard_over_locks_needs_no_eval_right() {
+    let server = RedisServer::start();
+    let rights: Vec<_> = acl::documented().into_iter().filter(|right| *right != "+eval").collect();
+    let client = acl::app(&server, &[&rights[..], &["+exists", "+zpopmin"]].concat()).await;
+    let guard = patient(locked(client, SetPx));
+    hits(&guard, "k").await;
+    guard.drain().await;
+    assert!(hits(&guard, "k").await);
+}
+
+#[tokio::test]
+async fn guard_over_locks_works_in_cluster() {
     let nodes = cluster::nodes::<3>().await;
     let client = || ClusterClient::new(nodes.iter().map(RedisServer::url).collect::<Vec<_>>()).expect("a client");
     let flushed = async || {
@@ -173,16 +189,16 @@ async fn the_guard_under_a_lock_works_over_a_cluster() {
     flushed().await;
     guarded([(); 2].map(|()| locked(client(), GetSet::new()))).await;
     flushed().await;
-    guarded([(); 2].map(|()| locked(client().into_server().wakes_from(nodes[0].client()), Rename))).await;
+    guarded([(); 2].map(|()| locked(client().into_endpoint().subscribe_via(nodes[0].client()), Rename))).await;
 }
 
-/// What none of them can prevent, and `docs/locks.md` says: the replica had not heard of the lock.
+/// No recipe can prevent this, as `docs/locks.md` says: the lock was not yet replicated when the master died.
 #[tokio::test]
-async fn a_failover_before_a_lock_was_replicated_gives_it_to_a_second_holder() {
-    let recipes: [Arc<dyn Fn(Lock) -> Lock>; 2] = [with(SetPx), with(Fused)];
+async fn failover_before_replication_creates_second_holder() {
+    let recipes: [Arc<dyn Fn(Lock) -> Lock>; 2] = [with(SetPx), with(FencedLock)];
     for recipe in recipes {
         let (master, replica) = (RedisServer::start(), RedisServer::start());
-        let lock = |server: &RedisServer| recipe(Lock::new(server.client())).op_timeout(20 * SECOND);
+        let lock = |server: &RedisServer| recipe(Lock::new(server.client())).store_timeout(20 * SECOND);
         let network = Relay::to(([127, 0, 0, 1], master.port()).into()).await;
         command::<()>(&master, "CONFIG SET repl-diskless-sync-delay 0").await;
         command::<()>(&replica, &format!("REPLICAOF 127.0.0.1 {}", network.address().port())).await;
@@ -195,6 +211,9 @@ async fn a_failover_before_a_lock_was_replicated_gives_it_to_a_second_holder() {
         master.kill();
         command::<()>(&replica, "REPLICAOF NO ONE").await;
         let second = lock(&replica).acquire("failed-over").await.expect("free");
-        assert!(first.remaining() > Some(SECOND) && second.remaining() > Some(SECOND), "both believe to hold it");
+        assert!(
+            first.remaining() > Some(SECOND) && second.remaining() > Some(SECOND),
+            "both holders believe that they hold the lock"
+        );
     }
 }

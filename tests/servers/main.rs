@@ -1,8 +1,6 @@
-//! Servers as they are run: with access rights, passwords, TLS, too little memory, in a cluster, and in trouble.
+//! Redis as it is run in production: with ACLs, passwords, TLS, too little memory, in a cluster, and with server
+//! errors.
 #![allow(clippy::disallowed_methods, reason = "tests make their own time and randomness")]
-
-#[path = "../support/mod.rs"]
-mod support;
 
 mod acl;
 mod addresses;
@@ -15,4 +13,5 @@ mod kit;
 mod locks;
 mod tls;
 
+use stampede_guard_support as support;
 use support::{Down, MS, SECOND, never};

@@ -1,7 +1,7 @@
-//! TLS: a server that speaks nothing else, with certificates that are made here and thrown away.
+//! TLS: a server that accepts only TLS, with temporary certificates.
 //!
-//! rustls is built with `custom-provider` in tests: then nobody has chosen who does the cryptography, as in applications
-//! into which two providers are compiled, and rustls panics unless the store chooses. Seen so with the choice taken out.
+//! Tests build rustls with `custom-provider`, so no process-wide crypto provider is installed, as in applications with
+//! two providers. rustls panics unless the store chooses a provider. Seen to panic without that choice.
 
 use crate::{
     kit::{Events, answers, calls_of_a_herd, hits, patient, recovers},
@@ -11,22 +11,22 @@ use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, 
 use redis::{ClientTlsConfig, TlsCertificates};
 use stampede_guard::{
     RedisStore,
-    store::{Address, Ask, Lead, Store},
+    store::{CacheKey, LeaseReply, LeaseRequest, Store},
 };
 use std::fs;
 use tempfile::TempDir;
 
-/// Who signs, and whom it has signed.
+/// A certificate authority and the files that it signed for the server.
 struct Authority {
     issuer: CertifiedIssuer<'static, KeyPair>,
-    /// Where the server finds its files.
+    /// Directory with the certificates of the server.
     dir: TempDir,
 }
 
 impl Authority {
     fn new() -> Self {
         let mut params = CertificateParams::default();
-        // OpenSSL takes a certificate whose subject is its issuer for one that signed itself.
+        // OpenSSL treats a certificate whose subject equals its issuer as self-signed, so the names must differ.
         params.distinguished_name.push(DnType::CommonName, "authority");
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let key = KeyPair::generate().expect("a key");
@@ -43,7 +43,7 @@ impl Authority {
         self.issuer.pem()
     }
 
-    /// A certificate for that name, and its key.
+    /// Returns a certificate for the name, and its key.
     fn sign(&self, name: &str) -> (String, String) {
         let key = KeyPair::generate().expect("a key");
         let params = CertificateParams::new([name.to_owned()]).expect("a name");
@@ -51,7 +51,7 @@ impl Authority {
         (cert.pem(), key.serialize_pem())
     }
 
-    /// A server that shows its certificate, and asks for one or not.
+    /// Starts a server with a certificate. `asks` says whether it requires client certificates.
     fn server(&self, asks: &str, more: &[&str]) -> RedisServer {
         let file = |name| self.dir.path().join(name).display().to_string();
         let (ca, cert, key) = (file("ca"), file("cert"), file("key"));
@@ -59,7 +59,7 @@ impl Authority {
         RedisServer::tls(&[&files[..], &["--tls-auth-clients", asks], more].concat())
     }
 
-    /// A client that trusts nobody else.
+    /// Returns a client that trusts this authority only.
     fn client(&self, server: &RedisServer, own: Option<(String, String)>) -> redis::Client {
         let certificates = TlsCertificates {
             client_tls: own.map(|(cert, key)| ClientTlsConfig { client_cert: cert.into(), client_key: key.into() }),
@@ -71,7 +71,7 @@ impl Authority {
 }
 
 #[tokio::test]
-async fn a_herd_over_tls_is_one_call_and_those_who_wait_are_woken() {
+async fn tls_herd_makes_one_call_and_wakes_waiters() {
     let authority = Authority::new();
     let server = authority.server("no", &[]);
     let guards = [(); 2].map(|()| patient(authority.client(&server, None)));
@@ -79,21 +79,21 @@ async fn a_herd_over_tls_is_one_call_and_those_who_wait_are_woken() {
     assert!(hits(&guards[1], "k").await);
 
     let [a, b] = [(); 2].map(|()| RedisStore::new(authority.client(&server, None)));
-    let at = Address::new("sg", 0, "woken");
+    let at = CacheKey::new("sg", 0, "woken");
     let (mut leader, mut waiter) = (a.listen(&at), b.listen(&at));
-    let ask = |token| Ask { token, lease: crate::SECOND, seen: None };
-    assert!(matches!(a.lead(&at, ask(leader.token())).await, Ok(Lead::Granted { .. })));
+    let ask = |token| LeaseRequest::new(token, crate::SECOND);
+    assert!(matches!(a.get_or_lease(&at, ask(leader.token())).await, Ok(LeaseReply::Granted { .. })));
     let wait = ask(waiter.token());
-    eventually("wake-ups are heard", async || {
-        matches!(b.lead(&at, wait).await, Ok(Lead::Wait { registered: true, .. }))
+    eventually("the waiter is registered", async || {
+        matches!(b.get_or_lease(&at, wait).await, Ok(LeaseReply::Wait { registered: true, .. }))
     })
     .await;
     a.invalidate(&at).await.expect("acknowledged");
-    assert!(waiter.woken().await, "it is gone");
+    assert!(waiter.notified().await, "the entry was invalidated");
 }
 
 #[tokio::test]
-async fn a_server_that_speaks_tls_1_2_only_will_do() {
+async fn tls_1_2_only_server_is_supported() {
     let authority = Authority::new();
     let server = authority.server("no", &["--tls-protocols", "TLSv1.2"]);
     let guard = patient(authority.client(&server, None));
@@ -102,7 +102,7 @@ async fn a_server_that_speaks_tls_1_2_only_will_do() {
 }
 
 #[tokio::test]
-async fn a_server_that_was_killed_is_found_again() {
+async fn killed_tls_server_is_found_after_restart() {
     let authority = Authority::new();
     let server = authority.server("no", &[]);
     let guard = patient(authority.client(&server, None));
@@ -113,7 +113,7 @@ async fn a_server_that_was_killed_is_found_again() {
     recovers(&guard).await;
 }
 
-/// The origin answers, and the event says why.
+/// Asserts that the origin answers and that an event names the reason.
 async fn is_not_trusted(client: redis::Client, why: &str) {
     let events = Events::listen();
     let guard = patient(client);
@@ -137,5 +137,5 @@ async fn a_client_shows_its_certificate_if_the_server_asks() {
     let guards = [(); 2].map(|()| patient(authority.client(&server, Some(own.clone()))));
     assert_eq!(calls_of_a_herd(&guards, "k").await, 1);
     assert!(hits(&guards[1], "k").await);
-    is_not_trusted(authority.client(&server, None), "the store did not answer").await;
+    is_not_trusted(authority.client(&server, None), "the store failed").await;
 }

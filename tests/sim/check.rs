@@ -1,4 +1,4 @@
-//! What must hold after every simulation.
+//! The properties that must hold after every simulation.
 
 use crate::{
     plan::{Climate, Ends, How, Plan, Step, ms},
@@ -7,16 +7,16 @@ use crate::{
 };
 use stampede_guard::{
     ErrorKind,
-    store::{Address, Filled, Kind, Lead, Lease, Right},
-    testing::{Event, Happened},
+    store::{CacheKey, FillCondition, FillOutcome, Kind, Lease, LeaseReply},
+    testing::{Event, EventKind},
 };
 use std::{collections::HashMap, time::Duration};
 
-/// The first thing that does not hold.
+/// Returns the first property that does not hold.
 pub(crate) fn check(plan: &Plan, outcome: &Outcome) -> Result<(), String> {
     for (caller, asked) in outcome.record.asked.iter().enumerate() {
         let Some((at, answer)) = asked.answer else {
-            hold(asked.within, || format!("caller {caller} has vanished"))?; // or went away with what it was part of
+            hold(asked.within, || format!("caller {caller} has vanished"))?; // nested callers may be dropped
             continue;
         };
         answered(plan, outcome, asked, at, answer).map_err(|what| format!("caller {caller}: {what}; {asked:?}"))?;
@@ -33,12 +33,12 @@ fn answered(plan: &Plan, outcome: &Outcome, asked: &Asked, at: Duration, answer:
         Answer::Value(value) => valid(plan, outcome, asked, at, value),
         Answer::Error(kind) => {
             let failing = |ends| plan.asks().any(|ask| ask.ends == ends);
-            let slow = plan.asks().any(|ask| ask.within.is_some() || ask.takes > plan.settings.max_fetch);
+            let slow = plan.asks().any(|ask| ask.within.is_some() || ask.takes > plan.settings.fetch_timeout);
             let expected = match kind {
                 ErrorKind::Origin => failing(Ends::Badly),
                 ErrorKind::Panicked => failing(Ends::Panicking),
                 ErrorKind::TimedOut => slow,
-                ErrorKind::FailedElsewhere => failing(Ends::Badly) || failing(Ends::Panicking) || slow,
+                ErrorKind::RecentlyFailed => failing(Ends::Badly) || failing(Ends::Panicking) || slow,
                 _ => false,
             };
             hold(expected, || "an error that nothing explains".into())
@@ -59,64 +59,66 @@ fn valid(plan: &Plan, outcome: &Outcome, asked: &Asked, at: Duration, value: Val
         return Ok(());
     }
     let told = told(plan, outcome, asked);
-    hold(value.version >= told, || format!("version {}, although its process was told of {told}", value.version))?;
-    hold(call.how != How::Private, || "a private value of somebody else".into())?;
+    hold(value.version >= told, || format!("version {}, although its node had learned of {told}", value.version))?;
+    hold(call.how != How::Private, || "a private value of another caller".into())?;
     let ended = call.ended.unwrap_or(Duration::MAX);
     if call.how == How::NotStored {
-        let waited = call.process == asked.process && asked.at <= ended && call.began <= at;
-        return hold(waited, || "a value that was not for storing, and it did not wait for it".into());
+        let waited = call.node == asked.node && asked.at <= ended && call.began <= at;
+        return hold(waited, || "a value that must not be stored, and the caller did not wait for it".into());
     }
     let settings = &plan.settings;
     let useful = settings.fresh_for + settings.stale_while_revalidate.max(settings.stale_if_error);
     hold(ended.saturating_add(useful) > asked.at, || "a value older than its lifetimes".into())
 }
 
-/// The version of which the process had been told when it was asked.
+/// Returns the newest version of which the node had learned the invalidation before this caller asked.
 fn told(plan: &Plan, outcome: &Outcome, asked: &Asked) -> u64 {
-    // Nobody heeds the message for a flight that is not polled.
+    // A flight that is not polled does not handle its messages.
     if plan.asks().any(|ask| ask.held.is_some()) {
         return 0;
     }
     let heard = |event: &&Event| {
-        let gone = matches!(event.what, Happened::Told { gone: true });
-        gone && event.process == Some(asked.process) && event.at < asked.at && key(event) == Some(asked.key)
+        let gone = matches!(event.kind, EventKind::Notified { invalidated: true, .. });
+        gone && event.node == Some(asked.node) && event.at < asked.at && key(event) == Some(asked.key)
     };
     let last = outcome.history.iter().filter(heard).map(|event| event.at).max();
     last.map_or(0, |at| version_before(outcome, asked.key, at))
 }
 
-/// Fills: by who holds the lease, of what is not older than the last invalidation nor than what was stored before.
+/// Checks each fill: its writer held the lease, and its value is not older than the last invalidation or the value
+/// stored before.
 fn stored(outcome: &Outcome) -> Result<(), String> {
     let mut leases: HashMap<u64, Lease> = HashMap::new();
     let mut ids = HashMap::new();
     let (mut floors, mut newest): (HashMap<u64, u64>, HashMap<u64, u64>) = (HashMap::new(), HashMap::new());
     for event in &outcome.history {
         let Some(key) = key(event) else {
-            if let Happened::Flushed = event.what {
+            if let EventKind::Flushed = event.kind {
                 (leases, ids) = Default::default();
             }
             continue;
         };
-        match &event.what {
-            Happened::Lead(_, Lead::Granted { lease, .. }) => _ = leases.insert(key, *lease),
-            Happened::Abandon(token, ..) => {
+        match &event.kind {
+            EventKind::GetOrLease(_, LeaseReply::Granted { lease, .. }) => _ = leases.insert(key, *lease),
+            EventKind::Release(token, ..) => {
                 _ = leases.remove(&key).filter(|lease| lease.token != *token).map(|lease| leases.insert(key, lease))
             }
-            Happened::Expired => _ = leases.remove(&key),
-            Happened::Evicted => _ = ids.remove(&key),
-            Happened::Invalidate => {
+            EventKind::Expired => _ = leases.remove(&key),
+            EventKind::Evicted => _ = ids.remove(&key),
+            EventKind::Invalidate => {
                 leases.remove(&key);
                 ids.remove(&key);
                 floors.insert(key, version_before(outcome, key, event.at));
             }
-            Happened::Fill(right, writes, Filled::Stored) => {
+            EventKind::Fill(right, writes, FillOutcome::Stored) => {
                 let entry = &writes[0].entry;
                 if ids.get(&key) == Some(&entry.meta().id) {
-                    continue; // sent once more
+                    continue; // the same fill, sent again
                 }
                 let entitled = match right {
-                    Right::Lease(lease) => leases.get(&key) == Some(lease),
-                    Right::Promote(marker) => ids.get(&key) == Some(marker),
+                    FillCondition::Lease(lease) => leases.get(&key) == Some(lease),
+                    FillCondition::ReplaceMarker(marker) => ids.get(&key) == Some(marker),
+                    _ => false,
                 };
                 hold(entitled, || format!("{event}, without the right to it"))?;
                 leases.remove(&key);
@@ -139,7 +141,7 @@ fn stored(outcome: &Outcome) -> Result<(), String> {
     Ok(())
 }
 
-/// One call in the fleet while all is well; one per process at a time while its store is down.
+/// At most one call in the fleet while there are no faults, and one per node at a time while its store is down.
 fn calls(plan: &Plan, outcome: &Outcome) -> Result<(), String> {
     let calls = &outcome.record.calls;
     for (number, call) in calls.iter().enumerate() {
@@ -147,7 +149,7 @@ fn calls(plan: &Plan, outcome: &Outcome) -> Result<(), String> {
             let ended = before.ended.unwrap_or(Duration::MAX);
             let enough = match plan.climate {
                 Climate::Calm => call.began >= ended.saturating_add(plan.settings.fresh_for),
-                Climate::Outage if before.process == call.process && is_down(plan, call.process) => call.began >= ended,
+                Climate::StoreFailure if before.node == call.node && is_down(plan, call.node) => call.began >= ended,
                 _ => true,
             };
             hold(enough, || format!("call {number} was one too many: {call:?} after {before:?}"))?;
@@ -159,38 +161,39 @@ fn calls(plan: &Plan, outcome: &Outcome) -> Result<(), String> {
 fn nothing_is_left(plan: &Plan, outcome: &Outcome) -> Result<(), String> {
     let rest = &outcome.rest;
     let still = |what| format!("{what}: {rest:?}");
-    hold(rest.shut_down, || still("the shutdown does not end"))?;
+    hold(rest.drained, || still("`drain` does not end"))?;
     hold(rest.in_flight.iter().all(|n| *n == 0), || still("something is in flight"))?;
-    hold(rest.listening.iter().all(|n| *n == 0), || still("somebody listens"))?;
+    hold(rest.listening.iter().all(|n| *n == 0), || still("a listener is registered"))?;
     hold(rest.tasks == 0, || still("a task is left"))?;
     let heard = matches!(plan.climate, Climate::Calm | Climate::Shaky | Climate::Rough)
         && !plan.any(|step| matches!(step, Step::Kill(_) | Step::KillOnceItLeads(_)));
-    hold(!heard || rest.leases == 0, || still("a lease was not given back"))?;
+    hold(!heard || rest.leases == 0, || still("a lease was not released"))?;
     let answers = outcome
         .record
         .asked
         .iter()
         .filter(|asked| matches!(asked.answer, Some((_, Answer::Value(_) | Answer::Error(_)))));
-    let counted =
-        |r: &stampede_guard::Report| r.hits + r.stale + r.filled + r.coalesced + r.bypassed + r.failed_open + r.refused;
+    let counted = |r: &stampede_guard::Stats| {
+        r.hits + r.stale_hits + r.misses + r.coalesced + r.bypassed + r.failed_open + r.rejected
+    };
     let counted: u64 = rest.reports.iter().map(counted).sum();
-    hold(counted == answers.count() as u64, || still("not as many answers as the reports say"))
+    hold(counted == answers.count() as u64, || still("the number of answers differs from the reports"))
 }
 
-/// The longest that anybody may be kept waiting.
+/// Returns the maximum time that a caller may wait.
 fn longest(plan: &Plan) -> Duration {
     let settings = &plan.settings;
     match plan.climate {
         Climate::Calm => ms(3000),
-        // A lease that nobody extends, and a poll, whenever something is lost; never the wait budget.
+        // A lease that is not extended, plus a poll, whenever a message or reply is lost; never the wait timeout.
         Climate::Rough if settings.is_patient() => ms(15_000),
         _ => ms(20_000),
     }
 }
 
-fn is_down(plan: &Plan, process: usize) -> bool {
-    plan.latencies[process].iter().all(|(_, fault)| !format!("{fault:?}").contains("Delayed"))
-        && !plan.latencies[process].is_empty()
+fn is_down(plan: &Plan, node: usize) -> bool {
+    plan.latencies[node].iter().all(|(_, fault)| !format!("{fault:?}").contains("Delayed"))
+        && !plan.latencies[node].is_empty()
 }
 
 fn version_before(outcome: &Outcome, key: u64, at: Duration) -> u64 {
@@ -199,8 +202,8 @@ fn version_before(outcome: &Outcome, key: u64, at: Duration) -> u64 {
 }
 
 fn key(event: &Event) -> Option<u64> {
-    let key = |at: &Address| std::str::from_utf8(at.primary()).ok()?.parse().ok();
-    event.address.as_ref().and_then(key)
+    let key = |at: &CacheKey| std::str::from_utf8(at.primary()).ok()?.parse().ok();
+    event.key.as_ref().and_then(key)
 }
 
 fn decode(payload: &[u8]) -> Value {

@@ -1,35 +1,33 @@
-//! Simulation: the real engine, whole fleets of it, over scripted faults, from a seed.
+//! Simulation: the real engine, in fleets of several nodes, with scripted faults, from a seed.
 //!
-//! Each seed draws a [`Plan`](plan::Plan): two to four processes over one server, callers of every kind, invalidations,
-//! and what goes wrong. It is run on one thread in virtual time, and whatever the outcome, what the guard guarantees must
-//! hold of it ([`check`](mod@check)). The same seed is the same run, to the millisecond and the line.
+//! Each seed draws a [`Plan`](plan::Plan): two to four nodes over one server, callers of every kind, invalidations
+//! and faults. It runs on one thread in virtual time. Whatever happens, the guarantees of the guard must hold
+//! ([`check`](mod@check)). The same seed repeats the same run, to the millisecond and the line.
 //!
-//! It finds what is taken out of the engine or the store, at these seeds of those below 10,000:
+//! The simulation notices when one of these mechanisms of the engine or the store is switched off. Each seed is below
+//! 10,000:
 //!
 //! | switched off | seed | what does not hold |
 //! |---|---|---|
 //! | the fence of a fill | 4 | stored without the right to it |
-//! | the stamp in the fence | 47 | the same, after a late copy of a question |
+//! | the stamp in the fence | 47 | the same, after a late copy of a request |
 //! | the end of the lease in an invalidation | 4 | stored without the right to it |
-//! | a flight that is dropped releases those who joined | 148 | an answer in time |
-//! | an invalidation makes flights unjoinable | 118 | nothing from before an invalidation |
-//! | a flight that is told so is left | 1383 | the same, once a process has been told |
-//! | what the store says of the entry at hand | 7201 | nothing from before an invalidation, when the fetch fails |
-//! | a lease that is dropped is given back | 4 | nothing is left |
-//! | polls, and the look at the end of the lease | 13 | an answer in time |
+//! | a flight that is dropped releases its waiters | 148 | an answer in time |
+//! | an invalidation makes flights unjoinable | 118 | no value from before an invalidation |
+//! | a flight that receives an invalidation may not be joined | 1383 | the same, once a node has received it |
+//! | the store's reply about the stale candidate | 7201 | no value from before an invalidation, after a failed fetch |
+//! | a lease that is dropped is released | 4 | nothing is left |
+//! | polls, and the timer for the end of the lease | 13 | an answer in time |
 //! | the heartbeat | 17 | one call in the fleet |
-//! | `do_not_store` is not stored | 13 | shared with those who waited only |
-//! | `private` is not shared | 1 | shared with nobody |
+//! | `do_not_store` is not stored | 13 | shared with waiters only |
+//! | `private` is not shared | 1 | not shared |
 //!
-//! Seeds move when plans are drawn differently. Two mechanisms it does not miss, as others stand behind them: the answer
-//! to `abandon` before a stale entry stands in, and local flights that began before their caller asked. They have tests
-//! of their own.
+//! Seeds change when plans are drawn differently. Two mechanisms are redundant here, so removing either goes unnoticed.
+//! One is the reply to `release` before a stale entry is served. The other is the check that a local flight did not
+//! begin before its caller asked. Both have tests of their own.
 //!
-//! `STAMPEDE_SIM_SEEDS=100000` runs more of them, `STAMPEDE_SIM_SEED=123` runs that one and prints what happened.
+//! `STAMPEDE_SIM_SEEDS=100000` runs that number of seeds. `STAMPEDE_SIM_SEED=123` runs that seed and prints all events.
 #![allow(clippy::disallowed_methods, reason = "tests make their own time and randomness")]
-
-#[path = "../support/mod.rs"]
-mod support;
 
 mod check;
 mod plan;
@@ -38,6 +36,7 @@ mod world;
 
 use plan::Plan;
 use run::{Outcome, run};
+use stampede_guard_support as support;
 use std::{
     env,
     fmt::Write,
@@ -48,9 +47,9 @@ use std::{
 };
 
 #[test]
-fn whatever_happens_what_is_guaranteed_holds() {
+fn guarantees_hold_in_every_simulation() {
     let number = |name| env::var(name).ok().map(|text| text.parse::<u64>().expect("a number"));
-    // Before any virtual clock runs ahead: timestamps count from here.
+    // Before any virtual clock advances, because timestamps count from here.
     let _ = stampede_guard::store::Timestamp::now();
     if let Some(seed) = number("STAMPEDE_SIM_SEED") {
         println!("{}", story(seed));
@@ -74,7 +73,7 @@ fn whatever_happens_what_is_guaranteed_holds() {
     }
 }
 
-/// Seen to fail with `tokio::sync::watch` in place of `src/watch.rs`, which wakes in random order.
+/// Seen to fail with `tokio::sync::watch`, which wakes in random order, in place of `src/watch.rs`.
 #[test]
 fn a_seed_repeats_itself() {
     let _ = stampede_guard::store::Timestamp::now();
@@ -91,7 +90,7 @@ fn holds(seed: u64) -> Result<(), String> {
     check::check(&plan, &outcome)
 }
 
-/// All that was planned and all that happened.
+/// Returns the plan and all events of a seed.
 fn story(seed: u64) -> String {
     let plan = Plan::of(seed);
     let outcome = run(seed, &plan);
@@ -105,11 +104,11 @@ fn story(seed: u64) -> String {
     story
 }
 
-/// What callers, origin and server saw.
+/// Returns the events seen by callers, origin and server.
 fn lines(outcome: &Outcome) -> Vec<(Duration, String)> {
     let server = outcome.history.iter().map(|event| (event.at, format!("    {event}")));
     outcome.record.trace.iter().cloned().chain(server).collect()
 }
 
-/// A minute of a debug build on two cores that have other things to do.
+/// Takes a minute in a debug build on two busy cores.
 const SEEDS: u64 = 10_000;

@@ -1,4 +1,4 @@
-//! What happens in one simulation: drawn from its seed, and from nothing else.
+//! The plan of one simulation, drawn from its seed alone.
 
 use fastrand::Rng;
 use stampede_guard::{
@@ -10,27 +10,27 @@ use std::time::Duration;
 #[derive(Debug)]
 pub(crate) struct Plan {
     pub(crate) climate: Climate,
-    pub(crate) processes: usize,
+    pub(crate) nodes: usize,
     pub(crate) keys: u64,
     pub(crate) settings: Settings,
-    /// What each operation of each process takes on its way, throughout.
+    /// The faults that apply to an operation of a node throughout the run.
     pub(crate) latencies: Vec<Vec<(Operation, Fault)>>,
-    /// In the order in which they begin.
+    /// Sorted by start time.
     pub(crate) steps: Vec<(Duration, Step)>,
 }
 
-/// What may go wrong, and so what must hold.
+/// The kinds of faults that occur, which decide what must hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Climate {
-    /// Nothing.
+    /// No faults.
     Calm,
-    /// The store of some processes is down from the beginning to the end.
-    Outage,
-    /// The origin fails half of the time, replies are slow, and what is there is stale and invalidated.
+    /// The store of some nodes is down from the beginning to the end.
+    StoreFailure,
+    /// The origin fails half of the time, replies are slow, and entries become stale and are invalidated.
     Shaky,
-    /// Processes die, leases and entries are lost, wake-ups too; but whatever is sent to the store is answered.
+    /// Processes die, and leases, entries and wake-ups are lost, but every request to the store is answered.
     Rough,
-    /// Everything.
+    /// All faults.
     Storm,
 }
 
@@ -41,22 +41,22 @@ pub(crate) struct Settings {
     pub(crate) stale_if_error: Duration,
     pub(crate) lease: Duration,
     pub(crate) wait: Duration,
-    pub(crate) max_fetch: Duration,
-    pub(crate) tombstone: Duration,
-    pub(crate) pass_for: Duration,
+    pub(crate) fetch_timeout: Duration,
+    pub(crate) failure_ttl: Duration,
+    pub(crate) uncacheable_ttl: Duration,
 }
 
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
     Ask(Ask),
-    /// The origin has something new, and the process invalidates the key that much later.
+    /// The origin writes a new version, and the node invalidates the key after `pause`.
     Write {
-        process: usize,
+        node: usize,
         key: u64,
         pause: Duration,
     },
     Fault {
-        process: usize,
+        node: usize,
         operation: Operation,
         times: usize,
         fault: Fault,
@@ -75,16 +75,16 @@ pub(crate) enum Step {
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ask {
-    pub(crate) process: usize,
+    pub(crate) node: usize,
     pub(crate) key: u64,
     pub(crate) how: How,
     pub(crate) takes: Duration,
     pub(crate) ends: Ends,
-    /// A key that its fetch asks for in turn.
+    /// A key that the fetch requests in turn.
     pub(crate) within: Option<u64>,
-    /// Dropped after that.
+    /// The caller is dropped after this time.
     pub(crate) patience: Option<Duration>,
-    /// Polled once, and then not again for that long.
+    /// The caller's future is polled once, and then not for this time.
     pub(crate) held: Option<Duration>,
 }
 
@@ -118,16 +118,16 @@ impl Plan {
         let dice = &mut Rng::with_seed(seed);
         let climate = match dice.u8(0..8) {
             0 | 1 => Climate::Calm,
-            2 => Climate::Outage,
+            2 => Climate::StoreFailure,
             3 => Climate::Shaky,
             4 | 5 => Climate::Rough,
             _ => Climate::Storm,
         };
-        let (processes, keys) = (dice.usize(2..=4), dice.u64(1..=3));
+        let (nodes, keys) = (dice.usize(2..=4), dice.u64(1..=3));
         let settings = Settings::of(climate, dice);
-        let latencies = (0..processes).map(|_| latencies(climate, dice)).collect();
-        let mut plan = Self { climate, processes, keys, settings, latencies, steps: Vec::new() };
-        // What happens at the same time to the same key is what matters.
+        let latencies = (0..nodes).map(|_| latencies(climate, dice)).collect();
+        let mut plan = Self { climate, nodes, keys, settings, latencies, steps: Vec::new() };
+        // Events of one key are drawn close together, because only concurrent events interact.
         for _ in 0..dice.usize(1..5) {
             let (at, key) = (dice.u64(0..2500), dice.u64(0..keys));
             for _ in 0..dice.usize(1..4) {
@@ -141,7 +141,7 @@ impl Plan {
         plan
     }
 
-    /// Callers at nearly one moment.
+    /// Adds callers that ask at nearly the same time.
     fn herd(&mut self, at: u64, key: u64, dice: &mut Rng) {
         for _ in 0..dice.usize(1..8) {
             let ask = self.ask(key, dice);
@@ -150,7 +150,8 @@ impl Plan {
     }
 
     fn ask(&self, key: u64, dice: &mut Rng) -> Ask {
-        let (tame, calm) = (matches!(self.climate, Climate::Calm | Climate::Outage), self.climate == Climate::Calm);
+        let (tame, calm) =
+            (matches!(self.climate, Climate::Calm | Climate::StoreFailure), self.climate == Climate::Calm);
         let how = match dice.u8(0..10) {
             0 if !tame => How::Private,
             1 if !tame => How::NotStored,
@@ -164,35 +165,36 @@ impl Plan {
             1 if !calm => Ends::Panicking,
             _ => Ends::Well,
         };
-        let slow = self.settings.max_fetch.as_millis() as u64 + 200;
+        let slow = self.settings.fetch_timeout.as_millis() as u64 + 200;
         let takes = ms(if !tame && dice.u8(0..20) == 0 { slow } else { dice.u64(0..20) * dice.u64(0..20) });
-        let within = (key + 1 < self.keys && self.climate != Climate::Outage && dice.u8(0..6) == 0).then_some(key + 1);
-        // A scoped caller that goes away takes its call with it: then there are two.
+        let within =
+            (key + 1 < self.keys && self.climate != Climate::StoreFailure && dice.u8(0..6) == 0).then_some(key + 1);
+        // A dropped scoped caller drops its call, and the next caller calls again.
         let stays = calm && how == How::Scoped;
         let patience = (!stays && dice.u8(0..5) == 0).then(|| ms(dice.u64(0..15) * dice.u64(0..30)));
         let held = (!tame && how == How::Scoped && dice.u8(0..6) == 0).then(|| ms(dice.u64(1..1500)));
-        Ask { process: dice.usize(0..self.processes), key, how, takes, ends, within, patience, held }
+        Ask { node: dice.usize(0..self.nodes), key, how, takes, ends, within, patience, held }
     }
 
     fn disturbance(&mut self, at: u64, key: u64, dice: &mut Rng) {
-        let (process, pause) = (dice.usize(0..self.processes), ms(dice.u64(0..4)));
+        let (node, pause) = (dice.usize(0..self.nodes), ms(dice.u64(0..4)));
         let step = match (self.climate, dice.u8(0..16)) {
-            (Climate::Calm | Climate::Outage, _) => return,
+            (Climate::Calm | Climate::StoreFailure, _) => return,
             (Climate::Storm, 9..) => {
                 let (operation, times, fault) = (OPERATIONS[dice.usize(0..6)], dice.usize(1..4), fault(dice));
-                Step::Fault { process, operation, times, fault }
+                Step::Fault { node, operation, times, fault }
             }
-            (Climate::Shaky, _) | (_, 0 | 11 | 12 | 13) => Step::Write { process, key, pause },
+            (Climate::Shaky, _) | (_, 0 | 11 | 12 | 13) => Step::Write { node, key, pause },
             (_, 1 | 14) => Step::InvalidateElsewhere(key),
             (_, 2 | 15) => Step::ExpireLease(key),
             (_, 3) => Step::Evict(key),
             (_, 4) => Step::Flush,
-            (_, 5) => Step::LoseWakes(process),
-            (_, 6) => Step::HearWakes(process),
-            (_, 7) => Step::Kill(process),
-            (_, 8) => Step::Revive(process),
-            (_, 9) => Step::KillOnceItLeads(process),
-            (_, _) => Step::Heal(process),
+            (_, 5) => Step::LoseWakes(node),
+            (_, 6) => Step::HearWakes(node),
+            (_, 7) => Step::Kill(node),
+            (_, 8) => Step::Revive(node),
+            (_, 9) => Step::KillOnceItLeads(node),
+            (_, _) => Step::Heal(node),
         };
         self.steps.push((ms(at), step));
     }
@@ -223,27 +225,27 @@ impl Settings {
             stale_while_revalidate: one_of(dice, &[0, 0, 300, 2000]),
             stale_if_error: one_of(dice, if climate == Climate::Shaky { &[2000] } else { &[0, 0, 300, 2000] }),
             lease: one_of(dice, &[150, 400, 1000]),
-            // For so long that nobody may need it, where the store answers.
+            // A patient plan waits longer than any caller needs if the store answers.
             wait: one_of(dice, if patient { &[60_000] } else { &[300, 1500] }),
-            max_fetch: one_of(dice, if calm { &[10_000] } else { &[500, 2000] }),
-            tombstone: one_of(dice, &[0, 50, 200]),
-            pass_for: one_of(dice, &[0, 100, 1000]),
+            fetch_timeout: one_of(dice, if calm { &[10_000] } else { &[500, 2000] }),
+            failure_ttl: one_of(dice, &[0, 50, 200]),
+            uncacheable_ttl: one_of(dice, &[0, 100, 1000]),
         }
     }
 
-    /// Whether waits end before their budget does, as nothing is lost for longer than a lease or a poll.
+    /// Reports whether waits must end before the wait timeout, because every loss lasts at most a lease or a poll.
     pub(crate) fn is_patient(&self) -> bool {
         self.wait >= ms(60_000)
     }
 }
 
-/// Requests and replies that take their time, within the operation timeout; in an outage, the outage.
+/// Requests and replies that are slow but within the store timeout; in an outage, the fault of the outage.
 fn latencies(climate: Climate, dice: &mut Rng) -> Vec<(Operation, Fault)> {
-    if climate == Climate::Outage && dice.u8(0..3) > 0 {
+    if climate == Climate::StoreFailure && dice.u8(0..3) > 0 {
         let fault = [Fault::Fails, Fault::RequestLost, Fault::Hangs][dice.usize(0..3)].clone();
         return OPERATIONS.map(|operation| (operation, fault.clone())).to_vec();
     }
-    // A network in which copies of requests are under way for a while.
+    // A network that delivers late copies of requests.
     if climate == Climate::Storm && dice.u8(0..4) == 0 {
         return OPERATIONS.map(|operation| (operation, Fault::Repeated(ms(dice.u64(1..400))))).to_vec();
     }
@@ -251,7 +253,7 @@ fn latencies(climate: Climate, dice: &mut Rng) -> Vec<(Operation, Fault)> {
         return OPERATIONS.map(|operation| (operation, Fault::ReplyDelayed(ms(dice.u64(0..90))))).to_vec();
     }
     let slowness = dice.u64(0..15);
-    // All requests equally: on one connection none overtakes another.
+    // All requests take the same time, because requests on one connection do not overtake each other.
     if dice.bool() {
         return OPERATIONS.map(|operation| (operation, Fault::RequestDelayed(ms(slowness)))).to_vec();
     }
@@ -275,7 +277,13 @@ pub(crate) const fn ms(span: u64) -> Duration {
     Duration::from_millis(span)
 }
 
-pub(crate) const OP_TIMEOUT: Duration = ms(100);
+pub(crate) const STORE_TIMEOUT: Duration = ms(100);
 
-const OPERATIONS: [Operation; 6] =
-    [Operation::Get, Operation::Lead, Operation::Fill, Operation::Abandon, Operation::Extend, Operation::Invalidate];
+const OPERATIONS: [Operation; 6] = [
+    Operation::Get,
+    Operation::GetOrLease,
+    Operation::Fill,
+    Operation::Release,
+    Operation::Extend,
+    Operation::Invalidate,
+];

@@ -1,14 +1,14 @@
-//! Runs a plan: real guards, over processes of one server, in virtual time.
+//! Runs a plan: real guards in nodes of one server, in virtual time.
 
 use crate::{
-    plan::{Ask, Ends, How, OP_TIMEOUT, Plan, Step, ms},
+    plan::{Ask, Ends, How, Plan, STORE_TIMEOUT, Step, ms},
     support::Down,
     world::{Answer, Record, World},
 };
 use futures_util::{FutureExt, future::BoxFuture};
 use stampede_guard::{
-    Error, Fetch, Fetched, Report, StampedeGuard,
-    testing::{self, Event, Process, Server},
+    Error, FetchContext, FetchOutcome, StampedeGuard, Stats,
+    testing::{self, Event, FakeRedis, Node},
 };
 use std::{
     panic::{AssertUnwindSafe, resume_unwind},
@@ -21,23 +21,23 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-/// What there is to check.
+/// The result of a run, to be checked.
 pub(crate) struct Outcome {
     pub(crate) record: Record,
     pub(crate) history: Vec<Event>,
-    /// When everybody had been answered, and all guards were shut down.
+    /// The state after all callers were answered and all guards were drained.
     pub(crate) rest: Rest,
 }
 
 #[derive(Debug)]
 pub(crate) struct Rest {
-    pub(crate) shut_down: bool,
+    pub(crate) drained: bool,
     pub(crate) in_flight: Vec<usize>,
     pub(crate) listening: Vec<usize>,
-    pub(crate) reports: Vec<Report>,
-    /// Leases that are still held.
+    pub(crate) reports: Vec<Stats>,
+    /// Number of leases that are still held.
     pub(crate) leases: usize,
-    /// Tasks that are still there when all that was under way has arrived.
+    /// Number of tasks that are left after all late requests have arrived.
     pub(crate) tasks: usize,
 }
 
@@ -50,17 +50,17 @@ pub(crate) fn run(seed: u64, plan: &Plan) -> Outcome {
 #[derive(Clone)]
 struct Fleet {
     world: World,
-    server: Server,
-    processes: Vec<Process>,
+    server: FakeRedis,
+    nodes: Vec<Node>,
     guards: Vec<StampedeGuard>,
 }
 
 async fn simulate(plan: &Plan) -> Outcome {
-    let server = Server::new();
-    let world = World::new(plan.processes, plan.keys);
-    let processes: Vec<_> = (0..plan.processes).map(|_| server.process()).collect();
-    let guards = processes.iter().map(|process| guard(process, plan)).collect();
-    let fleet = Fleet { world, server, processes, guards };
+    let server = FakeRedis::new();
+    let world = World::new(plan.nodes, plan.keys);
+    let nodes: Vec<_> = (0..plan.nodes).map(|_| server.node()).collect();
+    let guards = nodes.iter().map(|node| guard(node, plan)).collect();
+    let fleet = Fleet { world, server, nodes, guards };
     for (number, _) in plan.latencies.iter().enumerate() {
         fleet.slow_down(plan, number);
     }
@@ -77,17 +77,20 @@ async fn simulate(plan: &Plan) -> Outcome {
     Outcome { record: fleet.world.take(), history: fleet.server.history(), rest }
 }
 
-fn guard(process: &Process, plan: &Plan) -> StampedeGuard {
+fn guard(node: &Node, plan: &Plan) -> StampedeGuard {
     let settings = &plan.settings;
-    let guard = process.guard().policy(settings.policy()).lease(settings.lease).wait(settings.wait);
-    let guard = guard.max_fetch(settings.max_fetch).tombstone(settings.tombstone).pass_for(settings.pass_for);
-    guard.op_timeout(OP_TIMEOUT)
+    let guard = node.guard().policy(settings.policy()).lease_ttl(settings.lease).wait_timeout(settings.wait);
+    let guard = guard
+        .fetch_timeout(settings.fetch_timeout)
+        .failure_ttl(settings.failure_ttl)
+        .uncacheable_ttl(settings.uncacheable_ttl);
+    guard.store_timeout(STORE_TIMEOUT)
 }
 
 impl Fleet {
-    fn slow_down(&self, plan: &Plan, process: usize) {
-        for (operation, fault) in &plan.latencies[process] {
-            self.processes[process].always(*operation, fault.clone());
+    fn slow_down(&self, plan: &Plan, node: usize) {
+        for (operation, fault) in &plan.latencies[node] {
+            self.nodes[node].always(*operation, fault.clone());
         }
     }
 
@@ -97,19 +100,19 @@ impl Fleet {
         }
         match *step {
             Step::Ask(ask) => _ = callers.spawn(self.clone().asks(ask, false)),
-            Step::Write { process, key, pause } => _ = callers.spawn(self.clone().writes(process, key, pause)),
-            Step::Fault { process, operation, times, ref fault } => {
-                self.processes[process].times(times, operation, fault.clone());
+            Step::Write { node, key, pause } => _ = callers.spawn(self.clone().writes(node, key, pause)),
+            Step::Fault { node, operation, times, ref fault } => {
+                self.nodes[node].times(times, operation, fault.clone());
             }
-            Step::Heal(process) => {
-                self.processes[process].heal();
-                self.slow_down(plan, process);
+            Step::Heal(node) => {
+                self.nodes[node].heal();
+                self.slow_down(plan, node);
             }
-            Step::Kill(process) => self.processes[process].kill(),
-            Step::KillOnceItLeads(process) => self.processes[process].kill_once_it_leads(),
-            Step::Revive(process) => self.processes[process].revive(),
-            Step::LoseWakes(process) => self.processes[process].lose_wakes(),
-            Step::HearWakes(process) => self.processes[process].hear_wakes(),
+            Step::Kill(node) => self.nodes[node].kill(),
+            Step::KillOnceItLeads(node) => self.nodes[node].kill_once_it_leads(),
+            Step::Revive(node) => self.nodes[node].revive(),
+            Step::LoseWakes(node) => self.nodes[node].lose_wakes(),
+            Step::HearWakes(node) => self.nodes[node].hear_wakes(),
             Step::InvalidateElsewhere(key) => {
                 self.world.write(key);
                 self.server.invalidate(key);
@@ -120,16 +123,16 @@ impl Fleet {
         }
     }
 
-    async fn writes(self, process: usize, key: u64, pause: Duration) {
+    async fn writes(self, node: usize, key: u64, pause: Duration) {
         let version = self.world.write(key);
         sleep(pause).await;
-        if self.guards[process].invalidate(key).await.is_ok() {
-            self.world.invalidated(process, key, version);
+        if self.guards[node].invalidate(key).await.is_ok() {
+            self.world.invalidated(node, key, version);
         }
     }
 
     async fn asks(self, ask: Ask, within: bool) {
-        let caller = self.world.ask(ask.process, ask.key, within);
+        let caller = self.world.ask(ask.node, ask.key, within);
         let mut answer = Box::pin(AssertUnwindSafe(self.fetch(caller, ask)).catch_unwind());
         if let Some(pause) = ask.held {
             if let Some(answer) = (&mut answer).now_or_never() {
@@ -150,18 +153,18 @@ impl Fleet {
     }
 
     fn fetch(&self, caller: usize, ask: Ask) -> BoxFuture<'static, Result<crate::world::Value, Error>> {
-        let (guard, fleet) = (self.guards[ask.process].clone(), self.clone());
+        let (guard, fleet) = (self.guards[ask.node].clone(), self.clone());
         Box::pin(async move {
             let call = async move || {
                 let calling = fleet.world.call(caller, &ask);
                 sleep(ask.takes).await;
                 if let Some(key) = ask.within {
-                    fleet.clone().asks_within(ask.process, key).await;
+                    fleet.clone().asks_within(ask.node, key).await;
                 }
                 match ask.ends {
                     Ends::Well => Ok(calling.ended()),
                     Ends::Badly => Err(Down),
-                    Ends::Panicking => resume_unwind(Box::new("by plan")), // without a word from the panic hook
+                    Ends::Panicking => resume_unwind(Box::new("by plan")), // does not run the panic hook
                 }
             };
             match ask.how {
@@ -170,40 +173,43 @@ impl Fleet {
                 How::Scoped => guard.fetch_scoped(ask.key, call).await,
                 How::Private => {
                     guard
-                        .fetch_with(ask.key, async move |_: Fetch<_>| call().await.map(|v| Fetched::new(v).private()))
+                        .fetch_with(ask.key, async move |_: FetchContext<_>| {
+                            call().await.map(|v| FetchOutcome::new(v).private())
+                        })
                         .await
                 }
                 How::NotStored => {
-                    let fetch = async move |_: Fetch<_>| call().await.map(|v| Fetched::new(v).do_not_store());
+                    let fetch =
+                        async move |_: FetchContext<_>| call().await.map(|v| FetchOutcome::new(v).do_not_store());
                     guard.fetch_with(ask.key, fetch).await
                 }
             }
         })
     }
 
-    /// Boxed, as it is part of itself.
-    fn asks_within(self, process: usize, key: u64) -> BoxFuture<'static, ()> {
+    /// Boxed because the future contains itself.
+    fn asks_within(self, node: usize, key: u64) -> BoxFuture<'static, ()> {
         let (how, ends) = (How::Owned, Ends::Well);
-        let ask = Ask { process, key, how, ends, takes: ms(5), within: None, patience: None, held: None };
+        let ask = Ask { node, key, how, ends, takes: ms(5), within: None, patience: None, held: None };
         Box::pin(self.asks(ask, true))
     }
 
     async fn come_to_rest(&self) -> Rest {
-        let shut_down = async {
+        let drained = async {
             for guard in &self.guards {
-                guard.shutdown().await;
+                guard.drain().await;
             }
         };
-        let shut_down = timeout(EVER, shut_down).await.is_ok();
+        let drained = timeout(EVER, drained).await.is_ok();
         let in_flight = self.guards.iter().map(StampedeGuard::in_flight).collect();
-        let listening = self.processes.iter().map(Process::listening).collect();
-        let reports = self.guards.iter().map(StampedeGuard::report).collect();
+        let listening = self.nodes.iter().map(Node::listening).collect();
+        let reports = self.guards.iter().map(StampedeGuard::stats).collect();
         let leases = self.server.leases();
-        testing::advance(ms(2000)).await; // copies and late requests are still under way
+        testing::advance(ms(2000)).await; // copies and late requests may still arrive
         let tasks = runtime::Handle::current().metrics().num_alive_tasks();
-        Rest { shut_down, in_flight, listening, reports, leases, tasks }
+        Rest { drained, in_flight, listening, reports, leases, tasks }
     }
 }
 
-/// Longer than anything takes.
+/// Longer than any caller may take.
 pub(crate) const EVER: Duration = Duration::from_secs(300);

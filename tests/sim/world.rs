@@ -1,4 +1,4 @@
-//! The origin of a simulation, and the record of who asked it, and of who was answered what.
+//! The origin of a simulation, and the record of its callers, calls and answers.
 
 use crate::plan::{Ask, How};
 use serde::{Deserialize, Serialize};
@@ -10,7 +10,7 @@ use std::{
 };
 use tokio::time::Instant;
 
-/// What is cached: enough to tell where it came from.
+/// A cached value, which identifies its origin call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Value {
     pub(crate) key: u64,
@@ -18,7 +18,7 @@ pub(crate) struct Value {
     pub(crate) call: usize,
 }
 
-/// Clones are one world.
+/// Clones share one world.
 #[derive(Clone)]
 pub(crate) struct World(Arc<Mutex<Record>>);
 
@@ -27,7 +27,8 @@ pub(crate) struct Record {
     pub(crate) writes: Vec<Write>,
     pub(crate) calls: Vec<Call>,
     pub(crate) asked: Vec<Asked>,
-    /// What each process has invalidated with success: versions before that are gone for it.
+    /// For each node and key, the newest version whose invalidation it completed. Older versions must not be
+    /// returned to it.
     floors: Vec<Vec<u64>>,
     /// In order, with times, and without anything that differs between two runs of one seed.
     pub(crate) trace: Vec<(Duration, String)>,
@@ -39,26 +40,26 @@ pub(crate) struct Write {
     pub(crate) version: u64,
 }
 
-/// A fetch that was run.
+/// A call of the origin.
 #[derive(Debug)]
 pub(crate) struct Call {
     pub(crate) key: u64,
-    pub(crate) process: usize,
+    pub(crate) node: usize,
     pub(crate) caller: usize,
     pub(crate) how: How,
     pub(crate) began: Duration,
-    /// None: not before the end of the simulation.
+    /// `None` if the call did not end before the end of the simulation.
     pub(crate) ended: Option<Duration>,
     pub(crate) well: bool,
 }
 
-/// Somebody who asked.
+/// A request of a caller.
 #[derive(Debug)]
 pub(crate) struct Asked {
     pub(crate) key: u64,
-    pub(crate) process: usize,
+    pub(crate) node: usize,
     pub(crate) at: Duration,
-    /// As a part of another one's fetch.
+    /// Whether it is nested in the fetch of another caller.
     pub(crate) within: bool,
     /// The oldest version that it may get.
     pub(crate) floor: u64,
@@ -69,17 +70,17 @@ pub(crate) struct Asked {
 pub(crate) enum Answer {
     Value(Value),
     Error(ErrorKind),
-    /// Its own fetch panicked, for nobody else.
+    /// Its own fetch panicked, which no other caller notices.
     Panicked,
-    /// It went away.
+    /// It was dropped.
     Dropped,
-    /// Nothing, for longer than anything takes.
+    /// It got no answer for longer than any caller may take.
     Never,
 }
 
 impl World {
-    pub(crate) fn new(processes: usize, keys: u64) -> Self {
-        Self(Arc::new(Mutex::new(Record::new(processes, keys))))
+    pub(crate) fn new(nodes: usize, keys: u64) -> Self {
+        Self(Arc::new(Mutex::new(Record::new(nodes, keys))))
     }
 
     pub(crate) fn now(&self) -> Duration {
@@ -90,7 +91,7 @@ impl World {
         self.0.lock().expect("nothing panics here")
     }
 
-    /// All of it, when nobody goes on any more.
+    /// Takes the record at the end of the run.
     pub(crate) fn take(&self) -> Record {
         std::mem::replace(&mut *self.record(), Record::new(0, 0))
     }
@@ -99,7 +100,7 @@ impl World {
         self.record().say(what);
     }
 
-    /// The origin has something new; returns its version.
+    /// Writes a new version at the origin and returns it.
     pub(crate) fn write(&self, key: u64) -> u64 {
         let mut record = self.record();
         let (at, version) = (record.now(), record.version(key) + 1);
@@ -108,19 +109,19 @@ impl World {
         version
     }
 
-    /// An invalidation through that process, begun when the origin was at that version, was acknowledged.
-    pub(crate) fn invalidated(&self, process: usize, key: u64, version: u64) {
+    /// Records that an invalidation through this node was acknowledged. The origin was at `version` when it began.
+    pub(crate) fn invalidated(&self, node: usize, key: u64, version: u64) {
         let mut record = self.record();
-        let floor = &mut record.floors[process][key as usize];
+        let floor = &mut record.floors[node][key as usize];
         *floor = version.max(*floor);
-        record.say(format_args!("process {process}: k{key} is invalidated up to version {version}"));
+        record.say(format_args!("node {node}: k{key} is invalidated up to version {version}"));
     }
 
-    pub(crate) fn ask(&self, process: usize, key: u64, within: bool) -> usize {
+    pub(crate) fn ask(&self, node: usize, key: u64, within: bool) -> usize {
         let mut record = self.record();
-        let (number, at, floor) = (record.asked.len(), record.now(), record.floors[process][key as usize]);
-        record.asked.push(Asked { key, process, at, within, floor, answer: None });
-        record.say(format_args!("process {process}: caller {number} asks for k{key}"));
+        let (number, at, floor) = (record.asked.len(), record.now(), record.floors[node][key as usize]);
+        record.asked.push(Asked { key, node, at, within, floor, answer: None });
+        record.say(format_args!("node {node}: caller {number} asks for k{key}"));
         number
     }
 
@@ -131,25 +132,25 @@ impl World {
         record.say(format_args!("caller {caller}: {answer:?}"));
     }
 
-    /// The origin is called: it reads its version at once, and answers when the call is [ended](Calling::ended).
+    /// Calls the origin: it reads its version at once, and answers when the call is [ended](Calling::ended).
     pub(crate) fn call(&self, caller: usize, ask: &Ask) -> Calling {
         let mut record = self.record();
         let (number, began, version) = (record.calls.len(), record.now(), record.version(ask.key));
-        let Ask { key, process, how, .. } = *ask;
-        record.calls.push(Call { key, process, caller, how, began, ended: None, well: false });
+        let Ask { key, node, how, .. } = *ask;
+        record.calls.push(Call { key, node, caller, how, began, ended: None, well: false });
         record.say(format_args!("origin: call {number} for k{key} by caller {caller}, at version {version}"));
         Calling { world: self.clone(), value: Value { key, version, call: number }, well: false }
     }
 }
 
 impl Record {
-    fn new(processes: usize, keys: u64) -> Self {
+    fn new(nodes: usize, keys: u64) -> Self {
         Self {
             began: Instant::now(),
             writes: Vec::new(),
             calls: Vec::new(),
             asked: Vec::new(),
-            floors: vec![vec![0; keys as usize]; processes],
+            floors: vec![vec![0; keys as usize]; nodes],
             trace: Vec::new(),
         }
     }
@@ -168,7 +169,7 @@ impl Record {
     }
 }
 
-/// A call of the origin; it ends when this is dropped.
+/// A call of the origin. It ends when this is dropped.
 pub(crate) struct Calling {
     world: World,
     value: Value,

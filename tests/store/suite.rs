@@ -3,41 +3,41 @@
 use crate::support::eventually;
 use bytes::Bytes;
 use stampede_guard::store::{
-    Address, Ask, Entry, Filled, Hold, Inbox, Kind, Lead, Lease, Lifetimes, Meta, Right, Store, Timestamp, Token,
-    Tombstone, Write,
+    CacheKey, Entry, FailureMarker, FillCondition, FillOutcome, Inbox, Kind, Lease, LeaseReply, LeaseRequest,
+    LeaseStatus, Lifetimes, Meta, Store, Timestamp, Token, Write,
 };
 use std::{
     sync::atomic::{AtomicUsize, Ordering::Relaxed},
     time::Duration,
 };
 
-/// Instantiates every case below for one store.
+/// Instantiates every case for one store.
 #[macro_export]
 macro_rules! store_suite {
     ($name:ident, $store:expr) => {
         $crate::store_suite!($name, $store;
-            a_fill_is_read
-            the_second_waits_for_the_first
-            a_repeated_question_is_granted_again
-            only_token_and_stamp_fill
-            a_repeated_fill_says_stored
+            filled_entry_can_be_read
+            second_lease_request_waits_for_first
+            repeated_lease_request_is_granted_again
+            fill_needs_token_and_stamp_of_lease
+            repeated_fill_reports_stored
             a_late_fill_is_fenced
             an_extended_lease_lives_on
-            an_abandoned_lease_is_free
-            a_tombstone_holds_off_and_doubles
-            success_forgets_failures
+            released_lease_is_free
+            failure_marker_blocks_leases_and_doubles
+            success_resets_failure_count
             an_invalidation_drops_entry_and_lease
-            a_late_duplicate_of_a_question_cannot_fill
+            late_duplicate_of_lease_request_cannot_fill
             only_an_unseen_entry_is_a_hit
-            a_seen_entry_that_is_gone_is_reported
-            a_marker_is_promoted_by_its_id_alone
-            a_promotion_ends_the_lease
-            whoever_waits_is_woken
+            seen_entry_that_is_no_longer_stored_is_reported
+            hit_for_pass_marker_is_replaced_by_its_id_alone
+            marker_replacement_ends_lease
+            waiter_is_woken_by_fill_release_and_invalidation
             schemas_share_leases_but_not_entries
-            several_writes_land_together
+            several_writes_are_stored_together
             any_bytes_are_a_key
-            a_dead_holder_is_a_ghost
-            an_expired_entry_is_gone
+            lease_of_dropped_listener_is_orphaned
+            expired_entry_is_a_miss
         );
     };
     ($name:ident, $store:expr; $($case:ident)*) => {
@@ -57,10 +57,10 @@ macro_rules! store_suite {
 pub(crate) const LONG: Duration = Duration::from_secs(30);
 pub(crate) const SHORT: Duration = Duration::from_millis(60);
 
-/// An address of its own for each call.
-pub(crate) fn fresh(name: &str) -> Address {
+/// Returns a new cache key for each call.
+pub(crate) fn fresh(name: &str) -> CacheKey {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
-    Address::new("suite", 7, format!("{name}/{}", NEXT.fetch_add(1, Relaxed)))
+    CacheKey::new("suite", 7, format!("{name}/{}", NEXT.fetch_add(1, Relaxed)))
 }
 
 pub(crate) fn token() -> Token {
@@ -68,151 +68,161 @@ pub(crate) fn token() -> Token {
 }
 
 pub(crate) fn entry(id: Token, kind: Kind, payload: &'static str) -> Entry {
-    let lifetimes = Lifetimes { fresh_for: LONG, ..Lifetimes::default() };
-    let meta = Meta { kind, id, answered: Timestamp::now(), cost: Duration::from_millis(5), lifetimes, codec: 9 };
+    let lifetimes = Lifetimes::fresh_for(LONG);
+    let mut meta = Meta::new(kind, id, Timestamp::now());
+    (meta.cost, meta.lifetimes, meta.codec) = (Duration::from_millis(5), lifetimes, 9);
     Entry::new(meta, Bytes::from_static(payload.as_bytes()))
 }
 
-pub(crate) async fn ask(store: &dyn Store, at: &Address, lease: Duration, seen: Option<Token>) -> (Token, Lead) {
+pub(crate) async fn ask(
+    store: &dyn Store,
+    key: &CacheKey,
+    lease: Duration,
+    seen: Option<Token>,
+) -> (Token, LeaseReply) {
     let token = token();
-    (token, store.lead(at, Ask { token, lease, seen }).await.expect("an answer"))
+    let mut request = LeaseRequest::new(token, lease);
+    request.seen = seen;
+    (token, store.get_or_lease(key, request).await.expect("an answer"))
 }
 
-pub(crate) async fn lead(store: &dyn Store, at: &Address, span: Duration) -> Lease {
-    match ask(store, at, span, None).await.1 {
-        Lead::Granted { lease, .. } => lease,
+pub(crate) async fn lead(store: &dyn Store, key: &CacheKey, span: Duration) -> Lease {
+    match ask(store, key, span, None).await.1 {
+        LeaseReply::Granted { lease, .. } => lease,
         other => panic!("not granted: {other:?}"),
     }
 }
 
-pub(crate) async fn fill(store: &dyn Store, at: &Address, lease: Lease, payload: &'static str) -> Filled {
+pub(crate) async fn fill(store: &dyn Store, key: &CacheKey, lease: Lease, payload: &'static str) -> FillOutcome {
     let entry = entry(lease.token, Kind::Value, payload);
-    fill_by(store, at, Right::Lease(lease), entry).await
+    fill_by(store, key, FillCondition::Lease(lease), entry).await
 }
 
-async fn fill_by(store: &dyn Store, at: &Address, right: Right, entry: Entry) -> Filled {
-    store.fill(at, right, vec![Write { at: at.clone(), entry }]).await.expect("an answer")
+async fn fill_by(store: &dyn Store, key: &CacheKey, right: FillCondition, entry: Entry) -> FillOutcome {
+    store.fill(key, right, vec![Write::new(key.clone(), entry)]).await.expect("an answer")
 }
 
-pub(crate) async fn payload(store: &dyn Store, at: &Address) -> Option<String> {
-    let entry = store.get(at).await.expect("an answer")?;
+pub(crate) async fn payload(store: &dyn Store, key: &CacheKey) -> Option<String> {
+    let entry = store.get(key).await.expect("an answer")?;
     Some(String::from_utf8(entry.payload().bytes().to_vec()).expect("text"))
 }
 
-async fn is_led(store: &dyn Store, at: &Address) -> bool {
-    !matches!(ask(store, at, SHORT, None).await.1, Lead::Granted { .. })
+async fn is_led(store: &dyn Store, key: &CacheKey) -> bool {
+    !matches!(ask(store, key, SHORT, None).await.1, LeaseReply::Granted { .. })
 }
 
-/// Until the lease that somebody holds has run out.
-async fn lead_after_expiry(store: &dyn Store, at: &Address) -> Lease {
+/// Waits until the current lease has expired, and acquires the next one.
+async fn lead_after_expiry(store: &dyn Store, key: &CacheKey) -> Lease {
     loop {
-        match ask(store, at, LONG, None).await.1 {
-            Lead::Granted { lease, .. } => return lease,
-            Lead::Wait { remaining, .. } => tokio::time::sleep(remaining + Duration::from_millis(1)).await,
+        match ask(store, key, LONG, None).await.1 {
+            LeaseReply::Granted { lease, .. } => return lease,
+            LeaseReply::Wait { remaining, .. } => tokio::time::sleep(remaining + Duration::from_millis(1)).await,
             other => panic!("neither granted nor held: {other:?}"),
         }
     }
 }
 
-pub(crate) async fn a_fill_is_read(store: &dyn Store) {
-    let at = fresh("filled");
-    assert!(store.get(&at).await.expect("an answer").is_none());
-    let lease = lead(store, &at, LONG).await;
+pub(crate) async fn filled_entry_can_be_read(store: &dyn Store) {
+    let key = fresh("filled");
+    assert!(store.get(&key).await.expect("an answer").is_none());
+    let lease = lead(store, &key, LONG).await;
     let filled = entry(lease.token, Kind::Value, "v");
-    assert_eq!(fill_by(store, &at, Right::Lease(lease), filled.clone()).await, Filled::Stored);
-    let read = store.get(&at).await.expect("an answer").expect("an entry");
+    assert_eq!(fill_by(store, &key, FillCondition::Lease(lease), filled.clone()).await, FillOutcome::Stored);
+    let read = store.get(&key).await.expect("an answer").expect("an entry");
     assert_eq!(read.payload().bytes(), "v");
     let (read, filled) = (read.meta(), filled.meta());
     assert_eq!(
         (read.kind, read.id, read.codec, read.lifetimes),
         (filled.kind, filled.id, filled.codec, filled.lifetimes)
     );
-    let drift = read.answered.since(filled.answered).max(filled.answered.since(read.answered));
-    assert!(drift < Duration::from_secs(1), "its age is kept: {drift:?}");
-    let Lead::Hit(hit) = ask(store, &at, LONG, None).await.1 else { panic!("no hit") };
+    let drift = read.response_time.since(filled.response_time).max(filled.response_time.since(read.response_time));
+    assert!(drift < Duration::from_secs(1), "the response time is kept: {drift:?}");
+    let LeaseReply::Hit(hit) = ask(store, &key, LONG, None).await.1 else { panic!("no hit") };
     assert_eq!(hit.meta().id, lease.token);
 }
 
-pub(crate) async fn the_second_waits_for_the_first(store: &dyn Store) {
-    let at = fresh("held");
-    let lease = lead(store, &at, LONG).await;
-    let Lead::Wait { remaining, holder, .. } = ask(store, &at, LONG, None).await.1 else { panic!("no wait") };
+pub(crate) async fn second_lease_request_waits_for_first(store: &dyn Store) {
+    let key = fresh("held");
+    let lease = lead(store, &key, LONG).await;
+    let LeaseReply::Wait { remaining, holder, .. } = ask(store, &key, LONG, None).await.1 else { panic!("no wait") };
     assert_eq!(holder, lease.token);
     assert!(remaining <= LONG && remaining > LONG / 2, "{remaining:?}");
 }
 
-pub(crate) async fn a_repeated_question_is_granted_again(store: &dyn Store) {
-    let at = fresh("repeated");
-    let lease = lead(store, &at, LONG).await;
-    let again = store.lead(&at, Ask { token: lease.token, lease: LONG, seen: None }).await.expect("an answer");
-    assert!(matches!(again, Lead::Granted { lease: same, .. } if same == lease), "{again:?}");
+pub(crate) async fn repeated_lease_request_is_granted_again(store: &dyn Store) {
+    let key = fresh("repeated");
+    let lease = lead(store, &key, LONG).await;
+    let again = store.get_or_lease(&key, LeaseRequest::new(lease.token, LONG)).await.expect("an answer");
+    assert!(matches!(again, LeaseReply::Granted { lease: same, .. } if same == lease), "{again:?}");
 }
 
-pub(crate) async fn only_token_and_stamp_fill(store: &dyn Store) {
-    let at = fresh("foreign");
-    let lease = lead(store, &at, LONG).await;
-    let foreign = [Lease { token: token(), ..lease }, Lease { stamp: lease.stamp + 1, ..lease }];
+pub(crate) async fn fill_needs_token_and_stamp_of_lease(store: &dyn Store) {
+    let key = fresh("foreign");
+    let lease = lead(store, &key, LONG).await;
+    let foreign = [Lease::new(token(), lease.stamp), Lease::new(lease.token, lease.stamp + 1)];
     for foreign in foreign {
-        assert_eq!(fill(store, &at, foreign, "x").await, Filled::Fenced);
-        assert_eq!(store.extend(&at, foreign, LONG).await.expect("an answer"), Hold::Lost);
+        assert_eq!(fill(store, &key, foreign, "x").await, FillOutcome::Fenced);
+        assert_eq!(store.extend(&key, foreign, LONG).await.expect("an answer"), LeaseStatus::Lost);
     }
-    assert_eq!(fill(store, &at, lease, "v").await, Filled::Stored);
-    assert_eq!(payload(store, &at).await.as_deref(), Some("v"));
+    assert_eq!(fill(store, &key, lease, "v").await, FillOutcome::Stored);
+    assert_eq!(payload(store, &key).await.as_deref(), Some("v"));
 }
 
-pub(crate) async fn a_repeated_fill_says_stored(store: &dyn Store) {
-    let at = fresh("twice");
-    let lease = lead(store, &at, LONG).await;
+pub(crate) async fn repeated_fill_reports_stored(store: &dyn Store) {
+    let key = fresh("twice");
+    let lease = lead(store, &key, LONG).await;
     for _ in 0..2 {
-        assert_eq!(fill(store, &at, lease, "v").await, Filled::Stored);
+        assert_eq!(fill(store, &key, lease, "v").await, FillOutcome::Stored);
     }
 }
 
 pub(crate) async fn a_late_fill_is_fenced(store: &dyn Store) {
-    let at = fresh("late");
-    let late = lead(store, &at, SHORT).await;
-    let next = lead_after_expiry(store, &at).await;
+    let key = fresh("late");
+    let late = lead(store, &key, SHORT).await;
+    let next = lead_after_expiry(store, &key).await;
     assert!(next.stamp > late.stamp, "fencing tokens grow");
-    assert_eq!(fill(store, &at, late, "old").await, Filled::Fenced);
-    assert_eq!(store.extend(&at, late, LONG).await.expect("an answer"), Hold::Lost);
-    assert_eq!(store.abandon(&at, late.token, None).await.expect("an answer"), Hold::Lost);
-    assert_eq!(fill(store, &at, next, "new").await, Filled::Stored);
-    assert_eq!(fill(store, &at, late, "old").await, Filled::Fenced);
-    assert_eq!(payload(store, &at).await.as_deref(), Some("new"));
+    assert_eq!(fill(store, &key, late, "old").await, FillOutcome::Fenced);
+    assert_eq!(store.extend(&key, late, LONG).await.expect("an answer"), LeaseStatus::Lost);
+    assert_eq!(store.release(&key, late.token, None).await.expect("an answer"), LeaseStatus::Lost);
+    assert_eq!(fill(store, &key, next, "new").await, FillOutcome::Stored);
+    assert_eq!(fill(store, &key, late, "old").await, FillOutcome::Fenced);
+    assert_eq!(payload(store, &key).await.as_deref(), Some("new"));
 }
 
 pub(crate) async fn an_extended_lease_lives_on(store: &dyn Store) {
-    let at = fresh("extended");
-    let lease = lead(store, &at, Duration::from_secs(2)).await;
-    assert_eq!(store.extend(&at, lease, LONG).await.expect("an answer"), Hold::Held);
-    let Lead::Wait { remaining, .. } = ask(store, &at, LONG, None).await.1 else { panic!("no wait") };
+    let key = fresh("extended");
+    let lease = lead(store, &key, Duration::from_secs(2)).await;
+    assert_eq!(store.extend(&key, lease, LONG).await.expect("an answer"), LeaseStatus::Held);
+    let LeaseReply::Wait { remaining, .. } = ask(store, &key, LONG, None).await.1 else { panic!("no wait") };
     assert!(remaining > LONG / 2, "{remaining:?}");
 }
 
-pub(crate) async fn an_abandoned_lease_is_free(store: &dyn Store) {
-    let at = fresh("abandoned");
-    let lease = lead(store, &at, LONG).await;
-    assert_eq!(store.abandon(&at, token(), None).await.expect("an answer"), Hold::Lost);
-    assert!(is_led(store, &at).await);
-    assert_eq!(store.abandon(&at, lease.token, None).await.expect("an answer"), Hold::Held);
-    lead(store, &at, LONG).await;
-    assert_eq!(fill(store, &at, lease, "x").await, Filled::Fenced);
+pub(crate) async fn released_lease_is_free(store: &dyn Store) {
+    let key = fresh("released");
+    let lease = lead(store, &key, LONG).await;
+    assert_eq!(store.release(&key, token(), None).await.expect("an answer"), LeaseStatus::Lost);
+    assert!(is_led(store, &key).await);
+    assert_eq!(store.release(&key, lease.token, None).await.expect("an answer"), LeaseStatus::Held);
+    lead(store, &key, LONG).await;
+    assert_eq!(fill(store, &key, lease, "x").await, FillOutcome::Fenced);
 }
 
-pub(crate) async fn a_tombstone_holds_off_and_doubles(store: &dyn Store) {
-    let at = fresh("failed");
-    let tombstone = Tombstone { first: Duration::from_millis(400), most: Duration::from_millis(1_400), code: 503 };
+pub(crate) async fn failure_marker_blocks_leases_and_doubles(store: &dyn Store) {
+    let key = fresh("failed");
+    let failure_marker = FailureMarker::new(Duration::from_millis(400), Duration::from_millis(1_400), 503);
     let mut blocked = Vec::new();
     for _ in 0..4 {
         let lease = loop {
-            match ask(store, &at, LONG, None).await.1 {
-                Lead::Granted { lease, .. } => break lease,
-                Lead::Failed { retry_in, code: 503, .. } => tokio::time::sleep(retry_in).await,
+            match ask(store, &key, LONG, None).await.1 {
+                LeaseReply::Granted { lease, .. } => break lease,
+                LeaseReply::Failed { retry_in, code: 503, .. } => tokio::time::sleep(retry_in).await,
                 other => panic!("{other:?}"),
             }
         };
-        assert_eq!(store.abandon(&at, lease.token, Some(tombstone)).await.expect("an answer"), Hold::Held);
-        let Lead::Failed { retry_in, code, .. } = ask(store, &at, LONG, None).await.1 else { panic!("not held off") };
+        assert_eq!(store.release(&key, lease.token, Some(failure_marker)).await.expect("an answer"), LeaseStatus::Held);
+        let LeaseReply::Failed { retry_in, code, .. } = ask(store, &key, LONG, None).await.1 else {
+            panic!("not held off")
+        };
         assert_eq!(code, 503);
         blocked.push(retry_in.as_millis());
     }
@@ -221,133 +231,139 @@ pub(crate) async fn a_tombstone_holds_off_and_doubles(store: &dyn Store) {
     }
 }
 
-pub(crate) async fn success_forgets_failures(store: &dyn Store) {
-    let at = fresh("recovered");
-    let tombstone = Tombstone { first: Duration::from_millis(40), most: LONG, code: 0 };
+pub(crate) async fn success_resets_failure_count(store: &dyn Store) {
+    let key = fresh("recovered");
+    let failure_marker = FailureMarker::new(Duration::from_millis(40), LONG, 0);
     for _ in 0..3 {
-        let Lead::Granted { lease, .. } = ask(store, &at, LONG, None).await.1 else { panic!("held off") };
-        store.abandon(&at, lease.token, Some(tombstone)).await.expect("an answer");
-        let Lead::Failed { retry_in, .. } = ask(store, &at, LONG, None).await.1 else { panic!("not held off") };
-        assert!(retry_in <= Duration::from_millis(40), "the count starts anew: {retry_in:?}");
+        let LeaseReply::Granted { lease, .. } = ask(store, &key, LONG, None).await.1 else { panic!("held off") };
+        store.release(&key, lease.token, Some(failure_marker)).await.expect("an answer");
+        let LeaseReply::Failed { retry_in, .. } = ask(store, &key, LONG, None).await.1 else { panic!("not held off") };
+        assert!(retry_in <= Duration::from_millis(40), "the count starts again: {retry_in:?}");
         tokio::time::sleep(retry_in + Duration::from_millis(1)).await;
-        let Lead::Granted { lease, .. } = ask(store, &at, LONG, None).await.1 else { panic!("held off") };
-        assert_eq!(fill(store, &at, lease, "v").await, Filled::Stored);
-        store.invalidate(&at).await.expect("an answer");
+        let LeaseReply::Granted { lease, .. } = ask(store, &key, LONG, None).await.1 else { panic!("held off") };
+        assert_eq!(fill(store, &key, lease, "v").await, FillOutcome::Stored);
+        store.invalidate(&key).await.expect("an answer");
     }
 }
 
 pub(crate) async fn an_invalidation_drops_entry_and_lease(store: &dyn Store) {
-    let at = fresh("invalidated");
-    let lease = lead(store, &at, LONG).await;
-    fill(store, &at, lease, "old").await;
-    let (_, refresh) = ask(store, &at, LONG, Some(lease.token)).await;
-    let Lead::Granted { lease: refresh, seen_alive: true } = refresh else { panic!("{refresh:?}") };
-    store.invalidate(&at).await.expect("an answer");
-    assert!(store.get(&at).await.expect("an answer").is_none());
-    assert_eq!(fill(store, &at, refresh, "older still").await, Filled::Fenced);
-    assert!(store.get(&at).await.expect("an answer").is_none());
-    store.invalidate(&at).await.expect("nothing there is no error");
+    let key = fresh("invalidated");
+    let lease = lead(store, &key, LONG).await;
+    fill(store, &key, lease, "old").await;
+    let (_, refresh) = ask(store, &key, LONG, Some(lease.token)).await;
+    let LeaseReply::Granted { lease: refresh, seen_alive: true, .. } = refresh else { panic!("{refresh:?}") };
+    store.invalidate(&key).await.expect("an answer");
+    assert!(store.get(&key).await.expect("an answer").is_none());
+    assert_eq!(fill(store, &key, refresh, "older still").await, FillOutcome::Fenced);
+    assert!(store.get(&key).await.expect("an answer").is_none());
+    store.invalidate(&key).await.expect("an absent entry is not an error");
 }
 
-/// protocol: lead(t), invalidate, a copy of lead(t) arrives late, fill(t). Fails if a fill is checked by token alone.
-pub(crate) async fn a_late_duplicate_of_a_question_cannot_fill(store: &dyn Store) {
-    let at = fresh("rearmed");
-    let lease = lead(store, &at, LONG).await;
-    store.invalidate(&at).await.expect("an answer");
-    let copy = store.lead(&at, Ask { token: lease.token, lease: LONG, seen: None }).await.expect("an answer");
-    assert!(matches!(copy, Lead::Granted { lease: other, .. } if other.stamp != lease.stamp), "{copy:?}");
-    assert_eq!(fill(store, &at, lease, "old").await, Filled::Fenced);
-    assert!(store.get(&at).await.expect("an answer").is_none());
+/// Interleaving: `lead(t)`, `invalidate`, a late copy of `lead(t)`, `fill(t)`.
+///
+/// Seen to fail if a fill is checked by token alone.
+pub(crate) async fn late_duplicate_of_lease_request_cannot_fill(store: &dyn Store) {
+    let key = fresh("rearmed");
+    let lease = lead(store, &key, LONG).await;
+    store.invalidate(&key).await.expect("an answer");
+    let copy = store.get_or_lease(&key, LeaseRequest::new(lease.token, LONG)).await.expect("an answer");
+    assert!(matches!(copy, LeaseReply::Granted { lease: other, .. } if other.stamp != lease.stamp), "{copy:?}");
+    assert_eq!(fill(store, &key, lease, "old").await, FillOutcome::Fenced);
+    assert!(store.get(&key).await.expect("an answer").is_none());
 }
 
 pub(crate) async fn only_an_unseen_entry_is_a_hit(store: &dyn Store) {
-    let at = fresh("seen");
-    let first = lead(store, &at, LONG).await;
-    fill(store, &at, first, "1").await;
-    let (_, again) = ask(store, &at, LONG, Some(first.token)).await;
-    let Lead::Granted { lease: second, seen_alive: true } = again else { panic!("{again:?}") };
-    let (_, waiting) = ask(store, &at, LONG, Some(first.token)).await;
-    assert!(matches!(waiting, Lead::Wait { seen_alive: true, .. }), "{waiting:?}");
-    assert_eq!(payload(store, &at).await.as_deref(), Some("1"), "it stays while it is refreshed");
-    fill(store, &at, second, "2").await;
-    let (_, hit) = ask(store, &at, LONG, Some(first.token)).await;
-    assert!(matches!(hit, Lead::Hit(entry) if entry.meta().id == second.token));
+    let key = fresh("seen");
+    let first = lead(store, &key, LONG).await;
+    fill(store, &key, first, "1").await;
+    let (_, again) = ask(store, &key, LONG, Some(first.token)).await;
+    let LeaseReply::Granted { lease: second, seen_alive: true, .. } = again else { panic!("{again:?}") };
+    let (_, waiting) = ask(store, &key, LONG, Some(first.token)).await;
+    assert!(matches!(waiting, LeaseReply::Wait { seen_alive: true, .. }), "{waiting:?}");
+    assert_eq!(payload(store, &key).await.as_deref(), Some("1"), "the entry stays while it is refreshed");
+    fill(store, &key, second, "2").await;
+    let (_, hit) = ask(store, &key, LONG, Some(first.token)).await;
+    assert!(matches!(hit, LeaseReply::Hit(entry) if entry.meta().id == second.token));
 }
 
-pub(crate) async fn a_seen_entry_that_is_gone_is_reported(store: &dyn Store) {
-    let at = fresh("vanished");
+pub(crate) async fn seen_entry_that_is_no_longer_stored_is_reported(store: &dyn Store) {
+    let key = fresh("vanished");
     let gone = Some(token());
-    let (holder, granted) = ask(store, &at, LONG, gone).await;
-    assert!(matches!(granted, Lead::Granted { seen_alive: false, .. }), "{granted:?}");
-    let (_, waiting) = ask(store, &at, LONG, gone).await;
-    assert!(matches!(waiting, Lead::Wait { seen_alive: false, .. }), "{waiting:?}");
-    let tombstone = Tombstone { first: LONG, most: LONG, code: 0 };
-    store.abandon(&at, holder, Some(tombstone)).await.expect("an answer");
-    let (_, failed) = ask(store, &at, LONG, gone).await;
-    assert!(matches!(failed, Lead::Failed { seen_alive: false, .. }), "{failed:?}");
+    let (holder, granted) = ask(store, &key, LONG, gone).await;
+    assert!(matches!(granted, LeaseReply::Granted { seen_alive: false, .. }), "{granted:?}");
+    let (_, waiting) = ask(store, &key, LONG, gone).await;
+    assert!(matches!(waiting, LeaseReply::Wait { seen_alive: false, .. }), "{waiting:?}");
+    let failure_marker = FailureMarker::new(LONG, LONG, 0);
+    store.release(&key, holder, Some(failure_marker)).await.expect("an answer");
+    let (_, failed) = ask(store, &key, LONG, gone).await;
+    assert!(matches!(failed, LeaseReply::Failed { seen_alive: false, .. }), "{failed:?}");
 }
 
-pub(crate) async fn a_marker_is_promoted_by_its_id_alone(store: &dyn Store) {
-    let at = fresh("promoted");
-    let lease = lead(store, &at, LONG).await;
-    let marker = entry(lease.token, Kind::Pass, "");
-    assert_eq!(fill_by(store, &at, Right::Lease(lease), marker).await, Filled::Stored);
-    let read = store.get(&at).await.expect("an answer").expect("a marker");
-    assert_eq!((read.meta().kind, read.meta().id), (Kind::Pass, lease.token));
+pub(crate) async fn hit_for_pass_marker_is_replaced_by_its_id_alone(store: &dyn Store) {
+    let key = fresh("promoted");
+    let lease = lead(store, &key, LONG).await;
+    let marker = entry(lease.token, Kind::HitForPass, "");
+    assert_eq!(fill_by(store, &key, FillCondition::Lease(lease), marker).await, FillOutcome::Stored);
+    let read = store.get(&key).await.expect("an answer").expect("a marker");
+    assert_eq!((read.meta().kind, read.meta().id), (Kind::HitForPass, lease.token));
     let value = entry(token(), Kind::Value, "v");
-    assert_eq!(fill_by(store, &at, Right::Promote(token()), value.clone()).await, Filled::Fenced);
-    assert_eq!(fill_by(store, &at, Right::Promote(lease.token), value).await, Filled::Stored);
+    assert_eq!(fill_by(store, &key, FillCondition::ReplaceMarker(token()), value.clone()).await, FillOutcome::Fenced);
+    assert_eq!(fill_by(store, &key, FillCondition::ReplaceMarker(lease.token), value).await, FillOutcome::Stored);
     let late = entry(token(), Kind::Value, "late");
-    assert_eq!(fill_by(store, &at, Right::Promote(lease.token), late).await, Filled::Fenced);
-    assert_eq!(payload(store, &at).await.as_deref(), Some("v"));
+    assert_eq!(fill_by(store, &key, FillCondition::ReplaceMarker(lease.token), late).await, FillOutcome::Fenced);
+    assert_eq!(payload(store, &key).await.as_deref(), Some("v"));
 }
 
-/// Else an older fill would overwrite the newer value.
-pub(crate) async fn a_promotion_ends_the_lease(store: &dyn Store) {
-    let at = fresh("promoted over a lease");
-    let lease = lead(store, &at, LONG).await;
-    fill_by(store, &at, Right::Lease(lease), entry(lease.token, Kind::PassStore, "")).await;
-    let (_, refresh) = ask(store, &at, LONG, Some(lease.token)).await;
-    let Lead::Granted { lease: older, .. } = refresh else { panic!("{refresh:?}") };
+/// Otherwise an older fill would overwrite the newer value.
+pub(crate) async fn marker_replacement_ends_lease(store: &dyn Store) {
+    let key = fresh("promoted over a lease");
+    let lease = lead(store, &key, LONG).await;
+    fill_by(store, &key, FillCondition::Lease(lease), entry(lease.token, Kind::DoNotStore, "")).await;
+    let (_, refresh) = ask(store, &key, LONG, Some(lease.token)).await;
+    let LeaseReply::Granted { lease: older, .. } = refresh else { panic!("{refresh:?}") };
     let value = entry(token(), Kind::Value, "newer");
-    assert_eq!(fill_by(store, &at, Right::Promote(lease.token), value).await, Filled::Stored);
-    assert_eq!(fill(store, &at, older, "older").await, Filled::Fenced);
-    assert_eq!(payload(store, &at).await.as_deref(), Some("newer"));
+    assert_eq!(fill_by(store, &key, FillCondition::ReplaceMarker(lease.token), value).await, FillOutcome::Stored);
+    assert_eq!(fill(store, &key, older, "older").await, FillOutcome::Fenced);
+    assert_eq!(payload(store, &key).await.as_deref(), Some("newer"));
 }
 
-pub(crate) async fn whoever_waits_is_woken(store: &dyn Store) {
-    for (how, gone) in [("fill", false), ("abandon", false), ("invalidate", true)] {
-        let at = fresh(how);
-        let mut leader = store.listen(&at);
+pub(crate) async fn waiter_is_woken_by_fill_release_and_invalidation(store: &dyn Store) {
+    for (how, gone) in [("fill", false), ("release", false), ("invalidate", true)] {
+        let key = fresh(how);
+        let mut leader = store.listen(&key);
         let token = leader.token();
-        let granted = store.lead(&at, Ask { token, lease: LONG, seen: None }).await.expect("an answer");
-        let Lead::Granted { lease, .. } = granted else { panic!("{granted:?}") };
-        let mut waiter = store.listen(&at);
+        let granted = store.get_or_lease(&key, LeaseRequest::new(token, LONG)).await.expect("an answer");
+        let LeaseReply::Granted { lease, .. } = granted else { panic!("{granted:?}") };
+        let mut waiter = store.listen(&key);
         let token = waiter.token();
-        eventually("wake-ups are heard", async || {
-            let wait = store.lead(&at, Ask { token, lease: LONG, seen: None }).await.expect("an answer");
-            matches!(wait, Lead::Wait { registered: true, .. })
+        eventually("wake-ups arrive", async || {
+            let wait = store.get_or_lease(&key, LeaseRequest::new(token, LONG)).await.expect("an answer");
+            matches!(wait, LeaseReply::Wait { registered: true, .. })
         })
         .await;
         match how {
-            "fill" => assert_eq!(fill(store, &at, lease, "v").await, Filled::Stored),
-            "abandon" => assert_eq!(store.abandon(&at, lease.token, None).await.expect("an answer"), Hold::Held),
-            _ => store.invalidate(&at).await.expect("an answer"),
+            "fill" => assert_eq!(fill(store, &key, lease, "v").await, FillOutcome::Stored),
+            "release" => {
+                assert_eq!(store.release(&key, lease.token, None).await.expect("an answer"), LeaseStatus::Held)
+            }
+            _ => store.invalidate(&key).await.expect("an answer"),
         }
-        let woken = tokio::time::timeout(LONG, waiter.woken()).await;
+        let woken = tokio::time::timeout(LONG, waiter.notified()).await;
         assert_eq!(woken, Ok(gone), "{how}");
         if gone {
-            tokio::time::timeout(LONG, leader.gone()).await.expect("the holder hears of it");
+            tokio::time::timeout(LONG, leader.invalidated()).await.expect("the holder is notified");
         }
     }
 }
 
 pub(crate) async fn schemas_share_leases_but_not_entries(store: &dyn Store) {
-    let of = |key: &str, schema| Address::new("suite", schema, key);
-    let key = format!("schemas/{:?}", token());
+    let of = |key: &str, version| CacheKey::new("suite", version, key);
+    let key = format!("schema-versions/{:?}", token());
     let (old, new) = (of(&key, 1), of(&key, 2));
     let lease = lead(store, &old, LONG).await;
-    let Lead::Wait { holder, .. } = ask(store, &new, LONG, None).await.1 else { panic!("a lease of its own") };
+    let LeaseReply::Wait { holder, .. } = ask(store, &new, LONG, None).await.1 else {
+        panic!("the schema versions have separate leases")
+    };
     assert_eq!(holder, lease.token);
     fill(store, &old, lease, "old").await;
     assert!(store.get(&new).await.expect("an answer").is_none());
@@ -355,26 +371,29 @@ pub(crate) async fn schemas_share_leases_but_not_entries(store: &dyn Store) {
     fill(store, &new, lease, "new").await;
     assert_eq!(payload(store, &old).await.as_deref(), Some("old"));
     store.invalidate(&new).await.expect("an answer");
-    for at in [old, new] {
-        assert!(store.get(&at).await.expect("an answer").is_none(), "{at:?}");
+    for key in [old, new] {
+        assert!(store.get(&key).await.expect("an answer").is_none(), "{key:?}");
     }
 }
 
-pub(crate) async fn several_writes_land_together(store: &dyn Store) {
+pub(crate) async fn several_writes_are_stored_together(store: &dyn Store) {
     let name = format!("variants/{:?}", token());
     let key = stampede_guard::Key::from(name);
-    let primary = Address::new("suite", 7, &key);
-    let [en, de] = ["en", "de"].map(|language| Address::new("suite", 7, key.clone().variant(language)));
-    let write = |at: &Address, id, text| Write { at: at.clone(), entry: entry(id, Kind::Value, text) };
+    let primary = CacheKey::new("suite", 7, &key);
+    let [en, de] = ["en", "de"].map(|language| CacheKey::new("suite", 7, key.clone().variant(language)));
+    let write = |key: &CacheKey, id, text| Write::new(key.clone(), entry(id, Kind::Value, text));
     let lease = lead(store, &primary, LONG).await;
     let both = vec![write(&primary, lease.token, "fields"), write(&en, lease.token, "hello")];
-    assert_eq!(store.fill(&primary, Right::Lease(lease), both.clone()).await.expect("an answer"), Filled::Stored);
-    assert_eq!(store.fill(&primary, Right::Lease(lease), both).await.expect("an answer"), Filled::Stored);
+    assert_eq!(
+        store.fill(&primary, FillCondition::Lease(lease), both.clone()).await.expect("an answer"),
+        FillOutcome::Stored
+    );
+    assert_eq!(store.fill(&primary, FillCondition::Lease(lease), both).await.expect("an answer"), FillOutcome::Stored);
     assert_eq!(payload(store, &primary).await.as_deref(), Some("fields"));
     assert_eq!(payload(store, &en).await.as_deref(), Some("hello"));
     assert!(store.get(&de).await.expect("an answer").is_none());
     let lease = lead(store, &de, LONG).await;
-    assert_eq!(fill(store, &de, lease, "hallo").await, Filled::Stored);
+    assert_eq!(fill(store, &de, lease, "hallo").await, FillOutcome::Stored);
     assert_eq!(payload(store, &en).await.as_deref(), Some("hello"), "variants have leases of their own");
 }
 
@@ -395,38 +414,39 @@ pub(crate) async fn any_bytes_are_a_key(store: &dyn Store) {
         vec![b'x'; 1 << 20],
     ];
     let texts: Vec<&'static str> = (0..keys.len()).map(|i| &*format!("{i}").leak()).collect();
-    let at = |key: &Vec<u8>| Address::new(namespace.as_str(), 0, key.clone());
+    let cache_key = |key: &Vec<u8>| CacheKey::new(namespace.as_str(), 0, key.clone());
     for (key, text) in keys.iter().zip(&texts) {
-        let lease = lead(store, &at(key), LONG).await;
-        assert_eq!(fill(store, &at(key), lease, text).await, Filled::Stored);
+        let lease = lead(store, &cache_key(key), LONG).await;
+        assert_eq!(fill(store, &cache_key(key), lease, text).await, FillOutcome::Stored);
     }
     for (key, text) in keys.iter().zip(&texts) {
-        assert_eq!(payload(store, &at(key)).await.as_deref(), Some(*text));
+        assert_eq!(payload(store, &cache_key(key)).await.as_deref(), Some(*text));
     }
 }
 
-pub(crate) async fn a_dead_holder_is_a_ghost(store: &dyn Store) {
-    let at = fresh("ghost");
-    let mut dead = store.listen(&at);
+pub(crate) async fn lease_of_dropped_listener_is_orphaned(store: &dyn Store) {
+    let key = fresh("orphaned");
+    let mut dead = store.listen(&key);
     let ghost = dead.token();
-    let mut alive = store.listen(&at);
-    assert!(!alive.is_ghost(ghost));
-    assert!(!alive.is_ghost(token()), "of another process");
+    let mut alive = store.listen(&key);
+    assert!(!alive.is_orphaned_lease(ghost));
+    assert!(!alive.is_orphaned_lease(token()), "a token of another process");
     drop(dead);
-    assert!(alive.is_ghost(ghost));
+    assert!(alive.is_orphaned_lease(ghost));
     let spent = alive.token();
     let _ = alive.token();
-    assert!(alive.is_ghost(spent), "a token that was asked with and not granted");
+    assert!(alive.is_orphaned_lease(spent), "a token that was replaced before it was granted");
 }
 
-pub(crate) async fn an_expired_entry_is_gone(store: &dyn Store) {
-    let at = fresh("expired");
-    let lease = lead(store, &at, LONG).await;
-    let meta = *entry(lease.token, Kind::Value, "v").meta();
-    let brief = Entry::new(Meta { lifetimes: Lifetimes::default(), ..meta }, Bytes::from_static(b"v"));
-    assert_eq!(fill_by(store, &at, Right::Lease(lease), brief.clone()).await, Filled::Stored);
-    assert!(store.get(&at).await.expect("an answer").is_some(), "kept for those on their way to read it");
+pub(crate) async fn expired_entry_is_a_miss(store: &dyn Store) {
+    let key = fresh("expired");
+    let lease = lead(store, &key, LONG).await;
+    let mut meta = *entry(lease.token, Kind::Value, "v").meta();
+    meta.lifetimes = Lifetimes::default();
+    let brief = Entry::new(meta, Bytes::from_static(b"v"));
+    assert_eq!(fill_by(store, &key, FillCondition::Lease(lease), brief.clone()).await, FillOutcome::Stored);
+    assert!(store.get(&key).await.expect("an answer").is_some(), "retained for a grace time after its fill");
     tokio::time::sleep(brief.meta().lifetimes.retention() + Duration::from_millis(20)).await;
-    assert!(store.get(&at).await.expect("an answer").is_none());
-    lead(store, &at, LONG).await;
+    assert!(store.get(&key).await.expect("an answer").is_none());
+    lead(store, &key, LONG).await;
 }

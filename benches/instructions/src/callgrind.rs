@@ -1,11 +1,11 @@
-//! Instructions of a process, as callgrind counts them.
+//! Counts the instructions of a process with callgrind.
 
 use std::{
     env, fs,
     process::{Command, Stdio},
 };
 
-/// Whether it can be run; the error says why not.
+/// Reports whether valgrind can be run. The error is the reason why not.
 pub(crate) fn is_there() -> Result<(), String> {
     match Command::new("valgrind").arg("--version").stdout(Stdio::null()).status() {
         Ok(status) if status.success() => Ok(()),
@@ -14,7 +14,7 @@ pub(crate) fn is_there() -> Result<(), String> {
     }
 }
 
-/// Those of this program, run again for so many operations of one path.
+/// Counts the instructions of this program, run again with this number of operations of one path.
 pub(crate) fn count(path: &str, operations: u32, url: &str) -> u64 {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let profile = dir.path().join("profile");
@@ -30,8 +30,8 @@ pub(crate) fn count(path: &str, operations: u32, url: &str) -> u64 {
     total(&fs::read_to_string(profile).expect("callgrind has written its profile"))
 }
 
-/// The costs of all functions themselves, those of the page in which the kernel tells the time left out. Callgrind names
-/// that page neither as an object nor as a file.
+/// Sums the costs of all functions, except the page in which the kernel provides the time. Callgrind names that page
+/// neither as an object nor as a file.
 fn total(profile: &str) -> u64 {
     let (mut total, mut counts, mut of_call) = (0, true, false);
     for line in profile.lines() {

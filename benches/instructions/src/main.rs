@@ -1,4 +1,4 @@
-//! How many instructions the main paths take, held to what `benches/instructions.json` has recorded.
+//! Counts the instructions of the main paths, and compares them with the record in `benches/instructions.json`.
 //!
 //! ```text
 //! cargo run --release --manifest-path benches/instructions/Cargo.toml --target-dir target               # counts
@@ -6,14 +6,14 @@
 //! cargo run --release --manifest-path benches/instructions/Cargo.toml --target-dir target -- --record   # writes
 //! ```
 //!
-//! Times depend on what else the machine does, instructions do not: callgrind counts those of this process, run again for
-//! one path at a time, with few operations and with more of them. The difference is what an operation takes; start-up and
-//! warming up cancel out. The kernel is not counted, nor is the page in which it tells the time: how it does that is the
-//! machine's business. One thread runs everything. Over Redis a real server on the loopback interface answers.
+//! Times depend on the load of the machine, instructions do not. This process is run again under callgrind for one path
+//! at a time, with few operations and with more of them. The difference is the cost of an operation, and start-up and
+//! warm-up cancel out. The kernel is not counted, nor the page in which it provides the time, because that depends on
+//! the machine. Everything runs on one thread. Over Redis, a real server on the loopback interface answers.
 //!
-//! `--check` fails when a path takes more than 110 % of what is recorded; also with another compiler or on another kind of
-//! processor than recorded, where that much may be theirs: then record anew. Seen to fail with 147 % of an embedded hit
-//! when `StampedeGuard::place` formatted a string that nobody needed.
+//! `--check` fails if a path takes more than 110 % of its record. Another compiler or processor than recorded may also
+//! cause that: record again in this case. Seen to fail with 147 % of an embedded hit when `StampedeGuard::place`
+//! formatted an unused string.
 #![allow(clippy::disallowed_methods, reason = "tests and benches make their own time and randomness")]
 
 mod callgrind;
@@ -22,16 +22,14 @@ mod page;
 mod paths;
 #[path = "../../work/row.rs"]
 mod row;
-#[path = "../../../tests/support/mod.rs"]
-mod support;
 
 use serde::{Deserialize, Serialize};
+use stampede_guard_support::RedisServer;
 use std::{
     collections::BTreeMap,
     env, fs,
     process::{Command, ExitCode},
 };
-use support::RedisServer;
 
 fn main() -> ExitCode {
     let args: Vec<String> = env::args().skip(1).collect();
@@ -45,7 +43,7 @@ fn main() -> ExitCode {
             return ExitCode::SUCCESS;
         }
         _ => {
-            eprintln!("instructions: of these options one: --check, --record");
+            eprintln!("usage: instructions [--check | --record]");
             return ExitCode::FAILURE;
         }
     };
@@ -67,7 +65,7 @@ fn main() -> ExitCode {
         Mode::Check if recorded.is_some() && grown.is_empty() => ExitCode::SUCCESS,
         Mode::Check => {
             println!("\ninstructions: more than {MOST} times what benches/instructions.json has: {}", grown.join(", "));
-            println!("If that is worth its price, record it, and say why in the commit:\n    {RECORD}");
+            println!("If the change is worth its cost, record it, and give the reason in the commit:\n    {RECORD}");
             ExitCode::FAILURE
         }
     }
@@ -79,7 +77,7 @@ enum Mode {
     Record,
 }
 
-/// The file, and what is counted now.
+/// The content of the file, and of a new count.
 #[derive(Serialize, Deserialize)]
 struct Recorded {
     #[serde(rename = "made with")]
@@ -105,7 +103,7 @@ fn recorded() -> Option<Recorded> {
     Some(serde_json::from_str(&text).expect("benches/instructions.json is as --record writes it"))
 }
 
-/// What an operation takes, path by path.
+/// Returns the instructions of one operation, by path.
 fn count() -> BTreeMap<String, u64> {
     let server = RedisServer::start();
     let of = |path: &str| {
@@ -117,7 +115,7 @@ fn count() -> BTreeMap<String, u64> {
     paths::PATHS.iter().map(|path| ((*path).to_owned(), less_bare(path, of(path)))).collect()
 }
 
-/// Prints all of them; returns those that have grown, or are not recorded.
+/// Prints all paths. Returns the paths that have grown or are not recorded.
 fn compare(counted: &Recorded, recorded: Option<&Recorded>) -> Vec<String> {
     println!("{:24} {:>9} {:>9} {:>6}", "instructions of", "recorded", "counted", "ratio");
     let mut grown = Vec::new();
@@ -137,9 +135,9 @@ fn compare(counted: &Recorded, recorded: Option<&Recorded>) -> Vec<String> {
     grown
 }
 
-/// Operations whose cost cancels out,
+/// Operations of the shorter run, whose cost cancels out.
 const FEW: u32 = 100;
-/// and those that are counted.
+/// Additional operations of the longer run, which are counted.
 const MORE: u32 = 400;
 const MOST: f64 = 1.1;
 const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../instructions.json");

@@ -1,4 +1,4 @@
-//! The paths, each asked for again and again in one thread.
+//! The paths, each repeated in one thread.
 
 use crate::{
     page::{answer, page, request},
@@ -8,7 +8,7 @@ use bytes::Bytes;
 use http::{Request, Response};
 use http_body::Body;
 use http_body_util::Full;
-use stampede_guard::{MemoryStore, NearCache, Policy, StampedeGuard, redis, store::IntoStore};
+use stampede_guard::{MemoryStore, NearCacheConfig, Policy, StampedeGuard, redis, store::IntoStore};
 use std::{convert::Infallible, fmt, hint::black_box, time::Duration};
 use tower::{Layer, Service, service_fn};
 
@@ -21,16 +21,16 @@ pub(crate) const PATHS: [&str; 7] = [
     "redis miss, fetch",
     "embedded miss, fetch",
 ];
-/// Counted less [`BARE`].
+/// Counted minus [`BARE`].
 pub(crate) const HTTP: &str = "embedded hit, HTTP layer";
 /// The same service without the layer.
 pub(crate) const BARE: &str = "bare HTTP service";
 
-/// Warms up, and takes the path so many times. For those over Redis a server is there.
+/// Warms up, and runs this number of operations of the path. For paths over Redis, a server runs at `url`.
 pub(crate) fn run(path: &str, operations: u32, url: &str) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
-        let embedded = guard(MemoryStore::bytes(SMALL));
+        let embedded = guard(MemoryStore::with_max_bytes(SMALL));
         match path {
             "embedded hit, fetch_arc" => {
                 hit(operations, &embedded, async || drop(black_box(embedded.fetch_arc(KEY, row).await))).await;
@@ -49,22 +49,22 @@ pub(crate) fn run(path: &str, operations: u32, url: &str) {
                 hit(operations, &guard, async || drop(black_box(guard.fetch(KEY, row).await))).await;
             }
             "near hit, fetch_arc" => {
-                let guard = over_redis(url).await.near_cache(NearCache::bytes(1 << 20).max_age(AN_HOUR));
+                let guard = over_redis(url).await.near_cache(NearCacheConfig::max_bytes(1 << 20).max_age(AN_HOUR));
                 let ask = async || drop(black_box(guard.fetch_arc(KEY, row).await));
                 ask().await;
-                guard.shutdown().await;
-                // The first reads come before the server tells what changes, and are not kept.
+                guard.drain().await;
+                // The first reads come before the server has turned tracking on, and are not kept.
                 for _ in 0..MOST_READS {
                     ask().await;
-                    if guard.report().near_hits > 0 {
+                    if guard.stats().near_hits > 0 {
                         break;
                     }
                     tokio::time::sleep(Duration::from_millis(1)).await;
                 }
-                let before = guard.report().near_hits;
+                let before = guard.stats().near_hits;
                 repeat(operations, async |_| ask().await).await;
-                let report = guard.report();
-                assert_eq!(report.near_hits - before, u64::from(WARM_UP + operations), "{report:?}");
+                let stats = guard.stats();
+                assert_eq!(stats.near_hits - before, u64::from(WARM_UP + operations), "{stats:?}");
             }
             "redis miss, fetch" => miss(operations, &over_redis(url).await).await,
             other => panic!("no such path: {other}"),
@@ -72,31 +72,32 @@ pub(crate) fn run(path: &str, operations: u32, url: &str) {
     });
 }
 
-/// The first of these warm up.
+/// Runs the operation; the first [`WARM_UP`] runs are the warm-up.
 async fn repeat(operations: u32, operation: impl AsyncFn(u32)) {
     for n in 0..WARM_UP + operations {
         operation(n).await;
     }
 }
 
-/// The first one is a miss, and its fill goes on behind the answer: until it has landed, others join it.
+/// Measures hits. The first operation is a miss, and its fill continues after the answer; until it is stored, callers
+/// would join its flight.
 async fn hit(operations: u32, guard: &StampedeGuard, operation: impl AsyncFn()) {
     operation().await;
-    guard.shutdown().await;
+    guard.drain().await;
     repeat(operations, async |_| operation().await).await;
-    let report = guard.report();
-    assert_eq!(report.hits, u64::from(WARM_UP + operations), "{report:?}");
+    let stats = guard.stats();
+    assert_eq!(stats.hits, u64::from(WARM_UP + operations), "{stats:?}");
 }
 
-/// With the fill.
+/// Measures misses, including their fills.
 async fn miss(operations: u32, guard: &StampedeGuard) {
     repeat(operations, async |n| {
         drop(black_box(guard.fetch(u64::from(1_000_000 + n), row).await));
-        guard.shutdown().await;
+        guard.drain().await;
     })
     .await;
-    let report = guard.report();
-    assert_eq!(report.filled, u64::from(WARM_UP + operations), "{report:?}");
+    let stats = guard.stats();
+    assert_eq!(stats.misses, u64::from(WARM_UP + operations), "{stats:?}");
 }
 
 async fn ask<S, B>(service: S)
@@ -115,7 +116,7 @@ async fn row() -> Result<Row, Infallible> {
     Ok(Row::new(42))
 }
 
-/// Forgets what the path before has left: a miss is to be one.
+/// Returns a guard over an emptied Redis, so that every miss is one.
 async fn over_redis(url: &str) -> StampedeGuard {
     let client = redis::Client::open(url).expect("the URL is well-formed");
     let mut connection = client.get_multiplexed_async_connection().await.expect("the server is up");
@@ -123,13 +124,13 @@ async fn over_redis(url: &str) -> StampedeGuard {
     guard(client)
 }
 
-/// Fresh for longer than any of this takes, and waits as long as it takes under callgrind.
+/// Returns a guard whose entries stay fresh and whose timeouts suffice for a run under callgrind.
 fn guard(store: impl IntoStore) -> StampedeGuard {
-    StampedeGuard::new(store).policy(Policy::fresh_for(AN_HOUR)).lease(AN_HOUR).op_timeout(AN_HOUR)
+    StampedeGuard::new(store).policy(Policy::fresh_for(AN_HOUR)).lease_ttl(AN_HOUR).store_timeout(AN_HOUR)
 }
 
 const KEY: &str = "row";
-/// Full when it is warm, so that every miss evicts.
+/// Full after the warm-up, so that every miss evicts.
 const SMALL: u64 = 32 << 10;
 const WARM_UP: u32 = 200;
 const AN_HOUR: Duration = Duration::from_secs(3600);

@@ -1,11 +1,12 @@
-//! Flights and lookups under every kind of schedule. Whoever is told nothing waits for ever, which is a deadlock.
+//! Flights and lookups under many schedules. A waiter that is never notified shows as a deadlock.
 
 mod lookups;
 
-use super::{super::seam::EVERYBODY, *};
+use super::*;
 use crate::{
     key::Key,
-    sync::{any, explore},
+    store::entry::Audience,
+    sync::explored::{any, explore},
 };
 use shuttle::{
     future::{block_on, spawn, yield_now},
@@ -13,33 +14,40 @@ use shuttle::{
     thread,
 };
 
-const ANY: Wanted = Wanted { since: None, nested: false, under_way: false };
-const NESTED: Wanted = Wanted { since: None, nested: true, under_way: false };
+const ANY: JoinCriteria = JoinCriteria { since: None, nested: false, incomplete_only: false };
+const NESTED: JoinCriteria = JoinCriteria { since: None, nested: true, incomplete_only: false };
 
-fn at() -> Address {
-    Address::new("sg", 0, Key::from("k"))
+fn key() -> CacheKey {
+    CacheKey::new("sg", 0, Key::from("k"))
 }
 
-fn beneath(variant: &'static str) -> Address {
-    at().to_variant(variant.into())
+fn variant_key(variant: &'static str) -> CacheKey {
+    key().to_variant(variant.into())
 }
 
 fn open(flights: &Arc<Flights>, scope: Scope) -> Flight {
-    flights.enter(&at(), scope, None, ANY).err().expect("nobody else is there")
+    leads(flights.enter(&key(), scope, None, ANY))
 }
 
-fn is_joined(flights: &Flights, course: &Arc<Course>) -> bool {
-    flights.join(&at(), ANY).is_some_and(|join| Arc::ptr_eq(&join.course, course))
+fn leads(entered: Entered) -> Flight {
+    match entered {
+        Entered::Lead(flight) => flight,
+        Entered::Wait(_) => panic!("no flight is there yet"),
+    }
 }
 
-/// Who computes now: one at a time.
+fn is_joined(flights: &Flights, flight_state: &Arc<FlightState>) -> bool {
+    flights.join(&key(), ANY).is_some_and(|waiter| Arc::ptr_eq(&waiter.flight_state, flight_state))
+}
+
+/// A counter of running fetches, which asserts that there is at most one.
 #[derive(Clone, Default)]
 struct Computing(Arc<AtomicUsize>);
 
 impl Computing {
-    /// Dropped at its await or not.
+    /// Runs one fetch, which may be dropped at its await.
     async fn once(&self) {
-        assert_eq!(self.0.fetch_add(1, SeqCst), 0, "two compute at the same time");
+        assert_eq!(self.0.fetch_add(1, SeqCst), 0, "two fetches run at the same time");
         let done = Done(self);
         yield_now().await;
         drop(done);
@@ -54,55 +62,55 @@ impl Drop for Done<'_> {
     }
 }
 
-/// Asks until there is an answer, and computes it if nobody else does.
+/// Asks until there is an answer, and leads if there is no leader.
 async fn ask(flights: Arc<Flights>, computing: Computing) {
     loop {
-        match flights.enter(&at(), Scope::Fleet, None, ANY) {
-            Ok(join) => match join.landed(|_| false).await {
-                State::NotShared(EVERYBODY) => return,
+        match flights.enter(&key(), Scope::Fleet, None, ANY) {
+            Entered::Wait(waiter) => match waiter.outcome(|_| false).await {
+                Progress::Uncacheable(Audience::Everyone) => return,
                 _ => continue,
             },
-            Err(flight) => {
+            Entered::Lead(flight) => {
                 computing.once().await;
-                return flight.land(State::NotShared(EVERYBODY));
+                return flight.complete(Progress::Uncacheable(Audience::Everyone));
             }
         }
     }
 }
 
-/// As [`ask`], for a store that does not answer: by way of the fleet, or directly.
+/// Like [`ask`], for a store that does not answer: through the flight of the fleet, or directly.
 async fn ask_locally(flights: Arc<Flights>, computing: Computing, directly: bool) {
     loop {
         let scope = if directly { Scope::Local } else { Scope::Fleet };
-        let (join, flight) = match flights.enter(&at(), scope, None, ANY) {
-            Ok(join) => (join, None),
-            Err(flight) if directly => {
+        let (waiter, flight) = match flights.enter(&key(), scope, None, ANY) {
+            Entered::Wait(waiter) => (waiter, None),
+            Entered::Lead(flight) if directly => {
                 computing.once().await;
-                return flight.land(State::NotShared(EVERYBODY));
+                return flight.complete(Progress::Uncacheable(Audience::Everyone));
             }
-            Err(flight) => match flight.go_local(ANY) {
-                Some(join) => (join, Some(flight)),
+            Entered::Lead(flight) => match flight.go_local(ANY) {
+                Some(waiter) => (waiter, Some(flight)),
                 None => {
-                    assert!(!is_joined(&flights, &flight.course), "whoever asks later asks the store first");
+                    assert!(!is_joined(&flights, &flight.flight_state), "a later caller asks the store first");
                     computing.once().await;
-                    return flight.land(State::NotShared(EVERYBODY));
+                    return flight.complete(Progress::Uncacheable(Audience::Everyone));
                 }
             },
         };
-        let state = join.landed(|_| false).await;
+        let state = waiter.outcome(|_| false).await;
         if let Some(flight) = flight {
-            flight.land(state.clone());
+            flight.complete(state.clone());
         }
-        if matches!(state, State::NotShared(EVERYBODY)) {
+        if matches!(state, Progress::Uncacheable(Audience::Everyone)) {
             return;
         }
     }
 }
 
-/// Seen to fail when `enter` looks and inserts in two steps, to deadlock when a dropped flight says nothing, and to go on
-/// for ever when it stays in the map.
+/// Seen to fail when `enter` looks and inserts in two steps. Seen to deadlock when a dropped flight publishes no state,
+/// and to run for ever when it stays in the table.
 #[test]
-fn one_computes_at_a_time_and_the_next_one_takes_over() {
+fn flight_has_one_leader_and_the_next_caller_takes_over() {
     explore(|| {
         let (flights, computing) = (Arc::new(Flights::default()), Computing::default());
         let callers = [(); 3].map(|()| spawn(ask(flights.clone(), computing.clone())));
@@ -114,9 +122,10 @@ fn one_computes_at_a_time_and_the_next_one_takes_over() {
     });
 }
 
-/// Seen to fail when `go_local` does not look for a flight that is there, or leaves the fleet and forgets to.
+/// Seen to fail when `go_local` ignores an existing flight, and when it leaves the table of the fleet without entering
+/// the local one.
 #[test]
-fn one_computes_at_a_time_in_a_process_on_its_own() {
+fn local_flight_has_one_leader_at_a_time() {
     explore(|| {
         let (flights, computing) = (Arc::new(Flights::default()), Computing::default());
         let callers =
@@ -129,27 +138,28 @@ fn one_computes_at_a_time_in_a_process_on_its_own() {
     });
 }
 
-/// Seen to deadlock when a flight that is dropped tells nobody, and to fail when one that lands tells them before it leaves.
+/// Seen to deadlock when a dropped flight publishes no state, and to fail when a flight publishes its result before it
+/// leaves the table.
 #[test]
-fn whoever_joined_is_told_how_it_ended() {
+fn waiters_learn_how_their_flight_ended() {
     let ends: [fn(Flight); 6] = [
-        |flight| flight.land(State::NotShared(EVERYBODY)),
+        |flight| flight.complete(Progress::Uncacheable(Audience::Everyone)),
         |flight| drop(flight),
         |flight| {
-            flight.detach();
-            flight.announce(State::NotShared(EVERYBODY));
+            flight.unlist();
+            flight.publish(Progress::Uncacheable(Audience::Everyone));
         },
         |flight| {
-            flight.gone();
+            flight.invalidated();
             drop(flight);
         },
         |flight| {
-            flight.announce(State::Queued);
-            flight.announce(State::Running);
-            flight.land(State::NotShared(EVERYBODY));
+            flight.publish(Progress::Queued);
+            flight.publish(Progress::Running);
+            flight.complete(Progress::Uncacheable(Audience::Everyone));
         },
         |flight| {
-            flight.announce(State::Queued);
+            flight.publish(Progress::Queued);
             let _ = flight.go_local(ANY);
             drop(flight);
         },
@@ -158,21 +168,21 @@ fn whoever_joined_is_told_how_it_ended() {
         let end = any(&ends);
         let flights = Arc::new(Flights::default());
         let flight = open(&flights, Scope::Fleet);
-        let joined = [ANY, NESTED].map(|wanted| {
+        let joined = [ANY, NESTED].map(|criteria| {
             let flights = flights.clone();
             spawn(async move {
-                let Some(join) = flights.join(&at(), wanted) else { return };
-                let state = join.landed(|_| false).await;
-                assert!(!matches!(state, State::Running));
+                let Some(waiter) = flights.join(&key(), criteria) else { return };
+                let state = waiter.outcome(|_| false).await;
+                assert!(!matches!(state, Progress::Running));
                 match state {
-                    State::Queued => assert!(wanted.nested),
-                    _ => assert!(!is_joined(&flights, &join.course), "it would be told the same again"),
+                    Progress::Queued => assert!(criteria.nested),
+                    _ => assert!(!is_joined(&flights, &waiter.flight_state), "a flight that has ended is not joined"),
                 }
             })
         });
         let invalidation = thread::spawn({
             let flights = flights.clone();
-            move || flights.forget(&at())
+            move || flights.forget(&key())
         });
         end(flight);
         invalidation.join().unwrap();
@@ -183,25 +193,30 @@ fn whoever_joined_is_told_how_it_ended() {
     });
 }
 
-/// Seen to fail when `forget`, or `gone`, leaves out one of the maps, or what is beneath in that of this process.
+/// Seen to fail when `forget` or `invalidated` omits one of the tables, or the variants in the table of this process.
 #[test]
-fn nobody_joins_what_began_before_an_invalidation() {
-    let invalidations: [fn(&Flights, &Flight); 2] = [|flights, _| flights.forget(&at()), |_, flight| flight.gone()];
+fn flight_begun_before_an_invalidation_is_not_joined() {
+    let invalidations: [fn(&Flights, &Flight); 2] =
+        [|flights, _| flights.forget(&key()), |_, flight| flight.invalidated()];
     explore(move || {
         let invalidate = any(&invalidations);
         let flights = Arc::new(Flights::default());
         let (fleet, local) = (open(&flights, Scope::Fleet), open(&flights, Scope::Local));
-        let under = flights.enter(&beneath("a"), Scope::Local, None, ANY).err().expect("nobody else is there");
+        let under = leads(flights.enter(&variant_key("a"), Scope::Local, None, ANY));
         let invalidated = Arc::new(AtomicBool::new(false));
         let caller = thread::spawn({
             let (flights, invalidated) = (flights.clone(), invalidated.clone());
-            let (fleet, local, under) = (fleet.course.clone(), local.course.clone(), under.course.clone());
+            let (fleet, local, under) =
+                (fleet.flight_state.clone(), local.flight_state.clone(), under.flight_state.clone());
             move || {
                 let afterwards = invalidated.load(SeqCst);
                 assert!(!(afterwards && is_joined(&flights, &fleet)));
-                for (at, old) in [(at(), local), (beneath("a"), under)] {
-                    let entered = flights.enter(&at, Scope::Local, None, ANY);
-                    assert!(!(afterwards && entered.is_ok_and(|join| Arc::ptr_eq(&join.course, &old))));
+                for (key, old) in [(key(), local), (variant_key("a"), under)] {
+                    let entered = flights.enter(&key, Scope::Local, None, ANY);
+                    assert!(
+                        !(afterwards
+                            && matches!(entered, Entered::Wait(waiter) if Arc::ptr_eq(&waiter.flight_state, &old)))
+                    );
                 }
             }
         });
@@ -213,26 +228,26 @@ fn nobody_joins_what_began_before_an_invalidation() {
     });
 }
 
-/// Seen to fail when a flight takes what is in its place for itself.
+/// Seen to fail when a flight removes its successor from the table.
 #[test]
-fn a_flight_that_was_forgotten_takes_no_other_out_of_the_map() {
+fn flight_that_was_unlisted_removes_no_newer_flight() {
     let ends: [fn(Flight); 4] = [
-        |flight| flight.land(State::NotShared(EVERYBODY)),
+        |flight| flight.complete(Progress::Uncacheable(Audience::Everyone)),
         |flight| drop(flight),
-        |flight| flight.detach(),
+        |flight| flight.unlist(),
         |flight| assert!(flight.go_local(ANY).is_none()),
     ];
     explore(move || {
         let end = any(&ends);
         let flights = Arc::new(Flights::default());
         let old = open(&flights, Scope::Fleet);
-        flights.forget(&at());
+        flights.forget(&key());
         let leaving = thread::spawn(move || end(old));
         let new = open(&flights, Scope::Fleet);
-        let join = flights.join(&at(), ANY).expect("it is under way");
-        assert!(Arc::ptr_eq(&join.course, &new.course));
+        let waiter = flights.join(&key(), ANY).expect("the new flight is listed");
+        assert!(Arc::ptr_eq(&waiter.flight_state, &new.flight_state));
         leaving.join().unwrap();
-        assert!(flights.join(&at(), ANY).is_some());
+        assert!(flights.join(&key(), ANY).is_some());
         drop(new);
         assert_eq!(flights.len(), 0);
     });

@@ -1,5 +1,5 @@
-//! What this cache decides, against what `http-cache-semantics` does. It goes by RFC 7234, the predecessor, and takes
-//! liberties of its own: each kind of disagreement is listed with the clause, or the choice, that it comes from.
+//! Compares the decisions of this cache with `http-cache-semantics`, which implements RFC 7234, the predecessor of
+//! RFC 9111, with choices of its own. Each kind of disagreement is listed with the clause or the choice that causes it.
 
 mod reasons;
 
@@ -7,31 +7,31 @@ use super::{
     fields,
     freshness::Times,
     kit::{at, date, headers, status},
-    request::{Asked, Wish, asked},
-    reuse::{Ages, Facts, Reuse, reuse},
-    storing::{Shared, Terms, shared},
+    request::{CacheRequest, Disposition, disposition},
+    reuse::{Ages, FreshnessCheck, StoredFreshness, check_freshness},
+    storing::{Storable, StorageTerms, storable},
 };
-use crate::http::{rules::Rules, vary::Selecting};
+use crate::{config::http::HttpOptions, http::vary::SelectingFields};
 use http::{HeaderMap, Method, Request, Response};
 use http_cache_semantics::{CacheOptions, CachePolicy};
 use proptest::{prelude::*, sample::select, strategy::ValueTree, test_runner::TestRunner};
-use reasons::{Known, OLD_DATE, THEY_SERVE, THEY_STORE, WE_SERVE, WE_STORE};
+use reasons::{CaseFacts, OLD_DATE, THEY_SERVE, THEY_STORE, WE_SERVE, WE_STORE};
 use std::{collections::BTreeSet, time::Duration};
 
 type Fields = Vec<(&'static str, String)>;
 
-/// A GET that is answered, and a GET of the same some seconds later.
+/// A GET with its response, and a second GET of the same URL some seconds later.
 #[derive(Clone, Debug)]
 struct Case {
     first: Fields,
     status: u16,
-    answer: Fields,
+    response: Fields,
     second: Fields,
     after: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Verdict {
+struct Decision {
     stored: bool,
     /// Whether the second request is answered without the origin.
     served: bool,
@@ -42,54 +42,60 @@ impl Case {
         headers(&fields.iter().map(|(name, value)| (*name, value.as_str())).collect::<Vec<_>>())
     }
 
-    fn ours(&self) -> Verdict {
-        let rules = Rules::default().heuristic(0.1);
-        let wish = |fields| asked(&Method::GET, &Self::head(fields), false, &rules);
-        let mut answer = Self::head(&self.answer);
-        let times = Times { asked: at(0), answered: at(0) };
-        let terms = match wish(&self.first) {
-            Asked::Cache(Wish { credentials, .. }) => shared(status(self.status), &answer, credentials, times, &rules),
-            _ => return Verdict { stored: false, served: false },
+    fn ours(&self) -> Decision {
+        let options = HttpOptions::default().heuristic_freshness(0.1);
+        let disposition_of = |fields| disposition(&Method::GET, &Self::head(fields), false, &options);
+        let mut response = Self::head(&self.response);
+        let times = Times { request_time: at(0), response_time: at(0) };
+        let terms = match disposition_of(&self.first) {
+            Disposition::Cache(CacheRequest { credentials, .. }) => {
+                storable(status(self.status), &response, credentials, times, &options)
+            }
+            _ => return Decision { stored: false, served: false },
         };
-        let Shared::Everybody(terms) = terms else { return Verdict { stored: false, served: false } };
-        fields::dated(&mut answer, at(0));
-        Verdict {
+        let Storable::Shared(terms) = terms else { return Decision { stored: false, served: false } };
+        fields::dated(&mut response, at(0));
+        Decision {
             stored: true,
-            served: matches!(wish(&self.second), Asked::Cache(wish) if self.serves(&answer, terms, wish)),
+            served: match disposition_of(&self.second) {
+                Disposition::Cache(cache_request) => self.serves(&response, terms, cache_request),
+                Disposition::Forward(_) | Disposition::Unsafe => false,
+            },
         }
     }
 
-    fn serves(&self, stored: &HeaderMap, terms: Terms, wish: Wish) -> bool {
-        let rules = Rules::default();
-        let select = Selecting::of(stored).expect("it was stored");
+    fn serves(&self, stored: &HeaderMap, terms: StorageTerms, cache_request: CacheRequest) -> bool {
+        let options = HttpOptions::default();
+        let select = SelectingFields::of(stored).expect("it was stored");
         let values = |fields| {
             let mut values = Vec::new();
-            select.values(&Self::head(fields), &rules, &mut values);
+            select.values(&Self::head(fields), &options, &mut values);
             values
         };
-        let here = Duration::from_secs(self.after);
-        let ages = Ages { age: terms.age + here, here, fresh_for: terms.lifetime.expect("never silent") };
-        let reuse = reuse(&Facts::of(stored, &rules), &wish.demand, ages);
+        let resident_time = Duration::from_secs(self.after);
+        let ages =
+            Ages { age: terms.age + resident_time, resident_time, fresh_for: terms.lifetime.expect("never silent") };
+        let check = check_freshness(&StoredFreshness::of(stored, &options), &cache_request.directives, ages);
         values(&self.first) == values(&self.second)
-            && terms.open.admits(wish.credentials)
-            && matches!(reuse, Reuse::Fresh | Reuse::Stale)
+            && terms.auth_sharing.admits(cache_request.credentials)
+            && matches!(check, FreshnessCheck::Fresh | FreshnessCheck::Stale)
     }
 
-    fn theirs(&self) -> Verdict {
+    fn theirs(&self) -> Decision {
         let request = |fields| {
             let mut request = Request::get("http://h/").body(()).expect("a request");
             *request.headers_mut() = Self::head(fields);
             request
         };
-        let mut answer = Response::new(());
-        (*answer.status_mut(), *answer.headers_mut()) = (status(self.status), Self::head(&self.answer));
-        let policy = CachePolicy::new_options(&request(&self.first), &answer, at(0), CacheOptions::default());
+        let mut response = Response::new(());
+        (*response.status_mut(), *response.headers_mut()) = (status(self.status), Self::head(&self.response));
+        let policy = CachePolicy::new_options(&request(&self.first), &response, at(0), CacheOptions::default());
         let second = policy.before_request(&request(&self.second), at(self.after.cast_signed()));
         let stored = policy.is_storable();
-        Verdict { stored, served: stored && second.satisfies_without_revalidation() }
+        Decision { stored, served: stored && second.satisfies_without_revalidation() }
     }
 
-    /// Why they disagree.
+    /// Returns the listed reasons for a disagreement.
     fn reasons(&self) -> Vec<&'static str> {
         let (ours, theirs) = (self.ours(), self.theirs());
         let table = match ours.stored == theirs.stored {
@@ -99,8 +105,8 @@ impl Case {
             false if ours.stored => WE_STORE,
             false => THEY_STORE,
         };
-        let known = Known::of(self);
-        let reasons = table.iter().filter(|(_, applies)| applies(&known));
+        let facts = CaseFacts::of(self);
+        let reasons = table.iter().filter(|(_, applies)| applies(&facts));
         reasons.map(|(reason, _)| *reason).collect()
     }
 }
@@ -135,7 +141,7 @@ fn request() -> impl Strategy<Value = Fields> {
     fields.prop_map(|(a, b, c, d, e)| [a, b, c, d, e].into_iter().flatten().collect())
 }
 
-fn answer() -> impl Strategy<Value = Fields> {
+fn response() -> impl Strategy<Value = Fields> {
     let lifetimes = [
         "max-age=9",
         "max-age=30",
@@ -187,24 +193,24 @@ prop_compose! {
     fn case()(
         first in request(),
         status in select(vec![200, 200, 200, 200, 301, 302, 404, 410, 418, 400, 501]),
-        answer in answer(),
+        response in response(),
         second in request(),
         after in select(vec![0, 1, 4, 5, 9, 11, 12, 16, 39]),
     ) -> Case {
-        Case { first, status, answer, second, after }
+        Case { first, status, response, second, after }
     }
 }
 
 proptest! {
     #[test]
-    fn every_disagreement_is_one_that_is_listed(case in case()) {
+    fn every_disagreement_has_a_listed_reason(case in case()) {
         prop_assert!(!case.reasons().is_empty(), "ours {:?}, theirs {:?}", case.ours(), case.theirs());
     }
 }
 
-/// A reason that never applies would be no reason.
+/// A reason that never occurs must be removed from the list.
 #[test]
-fn every_disagreement_that_is_listed_exists() {
+fn every_listed_reason_occurs() {
     let (mut runner, cases) = (TestRunner::deterministic(), case());
     let mut missing: BTreeSet<_> =
         [WE_STORE, THEY_STORE, WE_SERVE, THEY_SERVE].concat().iter().map(|it| it.0).collect();

@@ -1,27 +1,28 @@
-//! Entity tags: RFC 9110 §8.8.3.
+//! Entity tags (RFC 9110 §8.8.3).
 
 use http::{HeaderMap, HeaderName, header};
 
+/// An entity tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Tag<'a> {
+pub(super) struct EntityTag<'a> {
     weak: bool,
     opaque: &'a [u8],
 }
 
-impl<'a> Tag<'a> {
-    /// The tag of a response.
+impl<'a> EntityTag<'a> {
+    /// Returns the entity tag of a response.
     pub(super) fn of(headers: &'a HeaderMap) -> Option<Self> {
         Self::only(headers, &header::ETAG)
     }
 
-    /// The one tag in that field, if there is nothing else in it.
+    /// Returns the tag of a field that contains exactly one tag.
     pub(super) fn only(headers: &'a HeaderMap, field: &HeaderName) -> Option<Self> {
         let mut lines = headers.get_all(field).iter();
         let (tag, rest) = Self::next(lines.next()?.as_bytes().trim_ascii())?;
         (rest.is_empty() && lines.next().is_none()).then_some(tag)
     }
 
-    /// The tags of a list. What is behind a syntax error is lost.
+    /// Returns the tags of a list, up to the first syntax error.
     pub(super) fn list(mut line: &'a [u8]) -> impl Iterator<Item = Self> {
         std::iter::from_fn(move || {
             let start = line.iter().position(|byte| !b", \t".contains(byte))?;
@@ -48,12 +49,12 @@ impl<'a> Tag<'a> {
         !self.weak
     }
 
-    /// RFC 9110 §8.8.3.2.
+    /// Compares strongly (RFC 9110 §8.8.3.2).
     pub(super) fn matches_strongly(self, other: Self) -> bool {
         !self.weak && !other.weak && self.opaque == other.opaque
     }
 
-    /// RFC 9110 §8.8.3.2.
+    /// Compares weakly (RFC 9110 §8.8.3.2).
     pub(super) fn matches_weakly(self, other: Self) -> bool {
         self.opaque == other.opaque
     }
@@ -74,30 +75,30 @@ mod tests {
             ("\"1\"", "\"1\"", true, true),
         ] {
             let (a, b) = (headers(&[("etag", a)]), headers(&[("etag", b)]));
-            let (a, b) = (Tag::of(&a).expect("a tag"), Tag::of(&b).expect("a tag"));
+            let (a, b) = (EntityTag::of(&a).expect("a tag"), EntityTag::of(&b).expect("a tag"));
             assert_eq!((a.matches_strongly(b), a.matches_weakly(b)), (strong, weak), "{a:?} {b:?}");
         }
     }
 
     #[test]
-    fn a_tag_may_hold_a_comma() {
-        let tags: Vec<_> = Tag::list(b" \"a,b\" ,, W/\"c\"\t,\"\"").map(|tag| (tag.weak, tag.opaque)).collect();
+    fn entity_tag_may_contain_a_comma() {
+        let tags: Vec<_> = EntityTag::list(b" \"a,b\" ,, W/\"c\"\t,\"\"").map(|tag| (tag.weak, tag.opaque)).collect();
         assert_eq!(tags, [(false, &b"a,b"[..]), (true, b"c"), (false, b"")]);
-        assert_eq!(Tag::list(b"\"a\", b, \"c\"").count(), 1);
+        assert_eq!(EntityTag::list(b"\"a\", b, \"c\"").count(), 1);
     }
 
     #[test]
-    fn what_is_no_tag_is_none() {
+    fn invalid_entity_tag_is_ignored() {
         for garbage in ["", "a", "\"a", "a\"", "w/\"a\"", "W/", "\"a b\"", "\"a\" ,", "\"a\", \"b\"", "*"] {
-            assert_eq!(Tag::of(&headers(&[("etag", garbage)])), None, "{garbage}");
+            assert_eq!(EntityTag::of(&headers(&[("etag", garbage)])), None, "{garbage}");
         }
-        assert_eq!(Tag::of(&headers(&[("etag", "\"a\""), ("etag", "\"a\"")])), None);
+        assert_eq!(EntityTag::of(&headers(&[("etag", "\"a\""), ("etag", "\"a\"")])), None);
     }
 
     proptest! {
         #[test]
-        fn lists_of_tags_end(line in proptest::collection::vec(any::<u8>(), 0..60)) {
-            prop_assert!(Tag::list(&line).count() <= line.len() / 2);
+        fn entity_tag_list_terminates(line in proptest::collection::vec(any::<u8>(), 0..60)) {
+            prop_assert!(EntityTag::list(&line).count() <= line.len() / 2);
         }
     }
 }

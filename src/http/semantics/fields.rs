@@ -1,10 +1,10 @@
-//! Which fields of a response are stored and sent on.
+//! Selects and completes the fields of a response that are stored and sent on.
 
 use http::{HeaderMap, HeaderValue, header};
 use std::time::SystemTime;
 
-/// RFC 9110 §7.6.1, RFC 9111 §3.1: what is between two neighbours only, and so is neither stored nor replayed. `Age` and
-/// `Cache-Status` are said anew with each answer.
+/// Returns the end-to-end fields. Fields of one connection are neither stored nor sent on (RFC 9110 §7.6.1,
+/// RFC 9111 §3.1). `Age` and `Cache-Status` are removed too, because each reply sets them.
 pub(in crate::http) fn end_to_end(headers: &HeaderMap) -> HeaderMap {
     let mut kept = headers.clone();
     for line in headers.get_all(header::CONNECTION) {
@@ -20,15 +20,16 @@ pub(in crate::http) fn end_to_end(headers: &HeaderMap) -> HeaderMap {
     kept
 }
 
-/// RFC 9112 §8: a body of another length is incomplete, and RFC 9111 §3.3 lets no cache store it as if it were not.
+/// Returns the stated length of the body. A body of another length is incomplete (RFC 9112 §8), and RFC 9111 §3.3
+/// forbids storing it as complete.
 pub(in crate::http) fn content_length(headers: &HeaderMap) -> Option<u64> {
     headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.trim().parse().ok())
 }
 
-/// RFC 9110 §6.6.1: who has a clock adds the `Date` that is not there, or is none.
-pub(in crate::http) fn dated(headers: &mut HeaderMap, answered: SystemTime) {
+/// Adds a `Date` if it is missing or invalid, as RFC 9110 §6.6.1 requires of a recipient with a clock.
+pub(in crate::http) fn dated(headers: &mut HeaderMap, response_time: SystemTime) {
     if super::freshness::date(headers, &header::DATE).is_none()
-        && let Ok(date) = HeaderValue::try_from(httpdate::fmt_http_date(answered))
+        && let Ok(date) = HeaderValue::try_from(httpdate::fmt_http_date(response_time))
     {
         headers.insert(header::DATE, date);
     }
@@ -58,7 +59,7 @@ mod tests {
 
     /// RFC 9110 §7.6.1.
     #[test]
-    fn neighbours_fields_are_not_stored() {
+    fn connection_fields_are_not_stored() {
         let kept = end_to_end(&headers(&[
             ("connection", "close, X-Hop"),
             ("connection", ",x-other ,\u{e9}, X-Third"),
@@ -75,7 +76,7 @@ mod tests {
 
     /// RFC 9110 §6.6.1.
     #[test]
-    fn a_date_is_added_where_there_is_none() {
+    fn missing_or_invalid_date_is_added() {
         let now = date(0);
         for fields in [&[][..], &[("date", "today")], &[("date", "0"), ("date", "1")]] {
             let mut head = headers(fields);

@@ -1,63 +1,64 @@
-//! For how long a response is fresh, and how old it is: RFC 9111 §4.2.
+//! Freshness lifetime and age of a response (RFC 9111 §4.2).
 
-use crate::http::directives::{Directives, Source};
+use crate::http::directives::{Source, cache_control::Directives};
 use http::{HeaderMap, HeaderName, header};
 use std::time::{Duration, SystemTime};
 
-/// When a response was asked for, and when its head was there.
+/// The times at which a request was sent and the head of its response arrived.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::http) struct Times {
-    pub(in crate::http) asked: SystemTime,
-    pub(in crate::http) answered: SystemTime,
+    pub(in crate::http) request_time: SystemTime,
+    pub(in crate::http) response_time: SystemTime,
 }
 
 impl Times {
-    /// RFC 9111 §4.2.3: the age with which a response arrives.
+    /// Returns the age with which a response arrives (RFC 9111 §4.2.3).
     ///
-    /// A `Date` says in which second a response was made, not when in it: its age counts from the end of that second, so
-    /// that the answer of this very moment is new. What is too little by this is less than a second.
+    /// A `Date` has a resolution of one second. Its age counts from the end of that second, so that a response made
+    /// just now has age 0. The error is less than a second.
     ///
-    /// How long the answer took is added to an `Age`, which was said on the way. Without one the response comes from the
-    /// origin itself, and its `Date` says when it was made: a computation that takes as long as its result is fresh would
-    /// else be of use to nobody.
+    /// The response delay is added to an `Age`, which was set on the way. Without an `Age` the response comes from the
+    /// origin itself, and `Date` says when it was made. Adding the delay there would make a response useless if its
+    /// computation takes longer than its lifetime.
     pub(in crate::http) fn initial_age(&self, headers: &HeaderMap) -> Duration {
         let second = Duration::from_secs(1);
-        let since = |date| self.answered.duration_since(date).unwrap_or_default();
+        let since = |date| self.response_time.duration_since(date).unwrap_or_default();
         let apparent = date(headers, &header::DATE).map(since).unwrap_or_default().saturating_sub(second);
-        let delay = self.answered.duration_since(self.asked).unwrap_or_default();
-        let said = || Duration::from_secs(super::age(headers).into()) + delay;
-        apparent.max(if headers.contains_key(header::AGE) { said() } else { Duration::ZERO })
+        let delay = self.response_time.duration_since(self.request_time).unwrap_or_default();
+        let stated = || Duration::from_secs(super::age(headers).into()) + delay;
+        apparent.max(if headers.contains_key(header::AGE) { stated() } else { Duration::ZERO })
     }
 }
 
-/// RFC 9111 §4.2.1: what the response itself says; `s-maxage` before `max-age` before `Expires`.
+/// Returns the freshness lifetime that the response states: `s-maxage` before `max-age` before `Expires`
+/// (RFC 9111 §4.2.1).
 pub(super) fn explicit(
     directives: &Directives,
     source: Source,
     headers: &HeaderMap,
-    answered: SystemTime,
+    response_time: SystemTime,
 ) -> Option<Duration> {
     let expires = || {
-        let said = source != Source::Targeted && headers.contains_key(header::EXPIRES);
-        // RFC 9111 §5.3: what is not a date, or more than one, is a time in the past.
-        let expires = || date(headers, &header::EXPIRES)?.duration_since(made(headers, answered)).ok();
-        said.then(|| expires().unwrap_or_default())
+        let stated = source != Source::Targeted && headers.contains_key(header::EXPIRES);
+        // RFC 9111 §5.3: an invalid date, or more than one, is in the past.
+        let expires = || date(headers, &header::EXPIRES)?.duration_since(date_value(headers, response_time)).ok();
+        stated.then(|| expires().unwrap_or_default())
     };
     directives.s_maxage.or(directives.max_age).or_else(expires)
 }
 
-/// RFC 9111 §4.2.2: a part of the time since it was modified, at most a day.
-pub(super) fn heuristic(headers: &HeaderMap, answered: SystemTime, part: f64) -> Option<Duration> {
-    let unchanged = made(headers, answered).duration_since(date(headers, &header::LAST_MODIFIED)?).ok()?;
+/// Returns the heuristic lifetime: this fraction of the time since `Last-Modified`, at most one day (RFC 9111 §4.2.2).
+pub(super) fn heuristic(headers: &HeaderMap, response_time: SystemTime, part: f64) -> Option<Duration> {
+    let unchanged = date_value(headers, response_time).duration_since(date(headers, &header::LAST_MODIFIED)?).ok()?;
     Some(unchanged.mul_f64(part).min(DAY))
 }
 
-/// RFC 9110 §6.6.1: what has no date was made when it came.
-fn made(headers: &HeaderMap, answered: SystemTime) -> SystemTime {
-    date(headers, &header::DATE).unwrap_or(answered)
+/// Returns the `Date` of a response, or its arrival if it has none (RFC 9110 §6.6.1).
+fn date_value(headers: &HeaderMap, response_time: SystemTime) -> SystemTime {
+    date(headers, &header::DATE).unwrap_or(response_time)
 }
 
-/// The one date in that field.
+/// Returns the date of a field that contains exactly one date.
 pub(super) fn date(headers: &HeaderMap, field: &HeaderName) -> Option<SystemTime> {
     let mut lines = headers.get_all(field).iter();
     let text = lines.next()?.to_str().ok()?;
@@ -65,7 +66,7 @@ pub(super) fn date(headers: &HeaderMap, field: &HeaderName) -> Option<SystemTime
     lines.next().is_none().then_some(date)
 }
 
-/// RFC 9111 §4.2: dates are taken in any case. This is the one in which they are written.
+/// Restores the usual case of a date: RFC 9111 §4.2 makes dates case-insensitive, and the parser is not.
 fn spelled(date: &str) -> String {
     let mut before = ' ';
     let spelled = date.chars().map(|letter| {
@@ -97,19 +98,19 @@ mod tests {
 
     /// RFC 9111 §4.2.1, §5.3, RFC 9213 §2.2.
     #[test]
-    fn the_strongest_word_on_freshness_counts() {
+    fn lifetime_prefers_s_maxage_then_max_age_then_expires() {
         let (targeted, both) = (("cdn-cache-control", "max-age=1"), ("cache-control", "max-age=3, s-maxage=2"));
         let (max_age, public) = (("cache-control", "max-age=3"), ("cache-control", "public"));
         let (now, later) = (date_at(-6), date_at(4));
-        let (expires, made) = (("expires", later.as_str()), ("date", now.as_str()));
+        let (expires, date_value) = (("expires", later.as_str()), ("date", now.as_str()));
         for (fields, expected) in [
-            (&[targeted, both, expires, made][..], Some(1)),
-            (&[both, expires, made], Some(2)),
-            (&[max_age, expires, made], Some(3)),
-            (&[public, expires, made], Some(10)),
+            (&[targeted, both, expires, date_value][..], Some(1)),
+            (&[both, expires, date_value], Some(2)),
+            (&[max_age, expires, date_value], Some(3)),
+            (&[public, expires, date_value], Some(10)),
             (&[expires], Some(4)),
             (&[public], None),
-            (&[("cdn-cache-control", "public"), max_age, expires, made], None),
+            (&[("cdn-cache-control", "public"), max_age, expires, date_value], None),
         ] {
             assert_eq!(lifetime(fields), expected.map(s), "{fields:?}");
         }
@@ -117,7 +118,7 @@ mod tests {
 
     /// RFC 9111 §5.3.
     #[test]
-    fn what_is_no_date_has_expired() {
+    fn invalid_expires_is_in_the_past() {
         let (earlier, later) = (date_at(-1), date_at(9));
         for value in ["0", "-1", "", "tomorrow", &earlier] {
             assert_eq!(lifetime(&[("expires", value)]), Some(s(0)), "{value}");
@@ -131,7 +132,7 @@ mod tests {
 
     /// RFC 9111 §4.2.
     #[test]
-    fn dates_are_taken_in_any_case_but_of_no_other_zone() {
+    fn dates_ignore_case_and_require_gmt() {
         for value in ["sun, 06 nov 1994 08:49:47 gmt", "SUNDAY, 06-NOV-94 08:49:47 GMT", "sun NOV  6 08:49:47 1994"] {
             assert_eq!(lifetime(&[("expires", value)]), Some(s(10)), "{value}");
         }
@@ -142,7 +143,7 @@ mod tests {
 
     /// RFC 9111 §4.2.2.
     #[test]
-    fn a_heuristic_is_a_part_of_the_time_since_it_was_modified() {
+    fn heuristic_lifetime_is_a_part_of_time_since_last_modified() {
         let of = |modified, part| heuristic(&headers(&[("last-modified", &date_at(modified))]), at(0), part);
         assert_eq!([of(-100, 0.1), of(-100, 0.0), of(1, 0.1)], [Some(s(10)), Some(s(0)), None]);
         assert_eq!(of(-100 * 24 * 3600, 0.1), Some(DAY));
@@ -151,11 +152,11 @@ mod tests {
 
     /// RFC 9111 §4.2.3.
     #[test]
-    fn the_age_of_a_response_is_the_greater_of_what_it_says_and_what_its_date_says() {
+    fn initial_age_is_the_greater_of_age_and_date() {
         let ms = Duration::from_millis;
-        let answered = at(0) + ms(700);
+        let response_time = at(0) + ms(700);
         let of = |fields: &[(&'static str, &str)]| {
-            Times { asked: answered - ms(200), answered }.initial_age(&headers(fields))
+            Times { request_time: response_time - ms(200), response_time }.initial_age(&headers(fields))
         };
         let (now, past, future) = (date_at(0), date_at(-60), date_at(60));
         for (fields, expected) in [
@@ -175,12 +176,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_age_is_negative_and_none_panics(
-            age in "[0-9+-]{0,24}", made in -200_i64..200, asked in -9_i64..9, expires in "[ -~]{0,30}", part in 0.0_f64..1.0,
+        fn initial_age_covers_the_date_and_never_panics(
+            age in "[0-9+-]{0,24}", date_value in -200_i64..200, request_time in -9_i64..9, expires in "[ -~]{0,30}", part in 0.0_f64..1.0,
         ) {
-            let head = headers(&[("age", &age), ("date", &date_at(made)), ("expires", &expires), ("last-modified", &expires)]);
-            let times = Times { asked: at(asked), answered: at(0) };
-            prop_assert!(times.initial_age(&head) + s(1) >= s((-made).max(0).cast_unsigned()));
+            let head = headers(&[("age", &age), ("date", &date_at(date_value)), ("expires", &expires), ("last-modified", &expires)]);
+            let times = Times { request_time: at(request_time), response_time: at(0) };
+            prop_assert!(times.initial_age(&head) + s(1) >= s((-date_value).max(0).cast_unsigned()));
             let _ = (lifetime(&[("expires", &expires)]), heuristic(&head, at(0), part));
         }
     }

@@ -1,24 +1,24 @@
-//! What an unsafe request makes of stored responses: RFC 9111 §4.4.
+//! Invalidation of stored responses by unsafe requests (RFC 9111 §4.4).
 
 use http::{
     HeaderMap, StatusCode, Uri, header,
     uri::{Authority, PathAndQuery},
 };
 
-/// Whether that answer to an unsafe request is no error, so that what is stored for the target may hold no longer.
+/// Reports whether this status of a response to an unsafe request invalidates the target: 2xx and 3xx do.
 pub(in crate::http) fn invalidates(status: StatusCode) -> bool {
     status.is_success() || status.is_redirection()
 }
 
-/// The other resources that may have changed: those in `Location` and `Content-Location`, of the same origin only, since
-/// nobody speaks for another. They are resolved as RFC 3986 §5.2 has it, and have scheme and authority of the target.
+/// Returns the other resources to invalidate: `Location` and `Content-Location`, resolved as in RFC 3986 §5.2. Only
+/// resources of the target's own origin are returned, because no origin may invalidate responses of another.
 pub(in crate::http) fn also(target: &Uri, answer: &HeaderMap) -> Vec<PathAndQuery> {
     let (Some(scheme), Some(authority)) = (target.scheme_str(), target.authority()) else { return Vec::new() };
     let fields = [header::LOCATION, header::CONTENT_LOCATION];
     let lines = fields.iter().flat_map(|field| answer.get_all(field));
     let resolved = lines.filter_map(|line| {
         let reference = line.to_str().ok()?;
-        // RFC 3986 §3.5: a fragment is for the client.
+        // RFC 3986 §3.5: only the client interprets a fragment.
         resolve(scheme, authority, target.path(), reference.split('#').next()?.trim_ascii())
     });
     resolved.collect()
@@ -46,7 +46,7 @@ fn resolve(scheme: &str, authority: &Authority, path: &str, reference: &str) -> 
         None => (reference, None),
     };
     if reference.is_empty() {
-        // The target itself.
+        // An empty reference is the target itself.
         None
     } else if to.is_empty() {
         without_dots(path, query)
@@ -67,7 +67,7 @@ fn port(authority: &Authority, scheme: &str) -> Option<u16> {
     authority.port_u16().or_else(default)
 }
 
-/// RFC 3986 §5.2.4.
+/// Removes dot segments (RFC 3986 §5.2.4).
 fn without_dots(path: &str, query: Option<&str>) -> Option<PathAndQuery> {
     let mut kept: Vec<&str> = Vec::new();
     let mut segments = path.split('/').skip(1).peekable();
@@ -105,7 +105,7 @@ mod tests {
 
     /// RFC 9111 §4.4.
     #[test]
-    fn what_is_no_error_invalidates() {
+    fn response_without_error_invalidates() {
         for (code, expected) in
             [(200, true), (204, true), (201, true), (303, true), (304, true), (400, false), (412, false), (500, false)]
         {
@@ -114,15 +114,15 @@ mod tests {
     }
 
     #[test]
-    fn both_locations_are_invalidated() {
+    fn location_and_content_location_are_invalidated() {
         let answer = headers(&[("location", "/x"), ("content-location", "/y?z"), ("link", "/no")]);
         let also = also(&Uri::from_static("http://h/"), &answer);
         assert_eq!(also, ["/x", "/y?z"]);
     }
 
-    /// RFC 3986 §5.4, with `http://h.example/a/b/c` for a base.
+    /// RFC 3986 §5.4, with `http://h.example/a/b/c` as the base.
     #[test]
-    fn references_are_resolved() {
+    fn location_references_are_resolved() {
         for (reference, expected) in [
             ("/x", "/x"),
             ("/x?y#z", "/x?y"),
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_speaks_for_another_origin() {
+    fn location_of_another_origin_is_not_invalidated() {
         for reference in [
             "https://h.example/x",
             "http://h.example:8080/x",
@@ -167,7 +167,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_is_in_a_location_resolves_to_a_path_without_dots(reference in "[a:/.?#%@ -~]{0,24}") {
+        fn location_resolves_to_a_path_without_dot_segments(reference in "[a:/.?#%@ -~]{0,24}") {
             if let Some(path) = resolved(&reference) {
                 let path = path.split('?').next().expect("a path");
                 prop_assert!(path.starts_with('/'));

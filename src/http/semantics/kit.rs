@@ -1,4 +1,4 @@
-//! What the tests of these modules are written with.
+//! Helpers for the tests of these modules.
 
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -14,7 +14,7 @@ pub(super) fn status(code: u16) -> StatusCode {
     StatusCode::from_u16(code).expect("a status")
 }
 
-/// Sun, 06 Nov 1994 08:49:37 GMT, and that many seconds.
+/// Returns Sun, 06 Nov 1994 08:49:37 GMT plus `seconds`.
 pub(super) fn at(seconds: i64) -> SystemTime {
     UNIX_EPOCH + Duration::from_secs(784_111_777_u64.saturating_add_signed(seconds))
 }

@@ -1,29 +1,29 @@
-//! Whether a stored response answers a request as it is: RFC 9111 §4.2, §5.2.1.
+//! Decides whether a stored response may be used without validation (RFC 9111 §4.2, §5.2.1).
 
-use super::{freshness, request::Demand, storing::Open};
-use crate::http::{directives::Directives, rules::Rules};
+use super::{freshness, request::RequestDirectives, storing::AuthSharing};
+use crate::{config::http::HttpOptions, http::directives::cache_control::Directives};
 use http::HeaderMap;
 use std::time::{Duration, UNIX_EPOCH};
 
-/// What is derived once from a stored head, by whoever stores it: readers go by that, so that processes with different
-/// rules agree, and nothing is parsed for a hit.
+/// The freshness that a head states, derived once when the response is stored. Readers use it, so that processes with
+/// different settings agree, and a hit parses nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::http) struct Facts {
-    pub(in crate::http) open: Open,
-    /// RFC 9111 §4.2.4: whether it must not be served stale, whoever would accept it.
+pub(in crate::http) struct StoredFreshness {
+    pub(in crate::http) auth_sharing: AuthSharing,
+    /// It must not be served stale, even to a client that accepts it (RFC 9111 §4.2.4).
     pub(in crate::http) never_stale: bool,
-    /// RFC 8246: while it is fresh, it does not change.
+    /// It does not change while it is fresh (RFC 8246).
     pub(in crate::http) immutable: bool,
-    /// What it says of its whole lifetime: it may have been stale when it arrived.
+    /// Its freshness lifetime as stated by the origin. It may have been stale on arrival.
     pub(in crate::http) lifetime: Option<Duration>,
 }
 
-impl Facts {
-    /// The head is [`dated`](super::fields::dated), as all are that are stored.
-    pub(in crate::http) fn of(headers: &HeaderMap, rules: &Rules) -> Self {
-        let (directives, source) = Directives::for_cache(headers, &rules.targets);
+impl StoredFreshness {
+    /// Derives the freshness of a head that is [`dated`](super::fields::dated), as every stored head is.
+    pub(in crate::http) fn of(headers: &HeaderMap, options: &HttpOptions) -> Self {
+        let (directives, source) = Directives::for_cache(headers, &options.targeted_fields);
         Self {
-            open: Open::said(&directives),
+            auth_sharing: AuthSharing::of_directives(&directives),
             never_stale: directives.forbid_stale(),
             immutable: directives.immutable,
             lifetime: freshness::explicit(&directives, source, headers, UNIX_EPOCH),
@@ -31,52 +31,57 @@ impl Facts {
     }
 }
 
-/// How old a stored response is now.
+/// The age of a stored response now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::http) struct Ages {
-    /// RFC 9111 §4.2.3: with the age that it arrived with.
+    /// Current age, including the age at arrival (RFC 9111 §4.2.3).
     pub(in crate::http) age: Duration,
-    /// Since it arrived.
-    pub(in crate::http) here: Duration,
-    /// For how long after its arrival it is fresh.
+    /// Time since it arrived.
+    pub(in crate::http) resident_time: Duration,
+    /// Freshness lifetime, counted from its arrival.
     pub(in crate::http) fresh_for: Duration,
 }
 
-/// What a stored response is to a request.
+/// The freshness of a stored response, as one request sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::http) enum Reuse {
-    /// Fresh enough: served as it is.
+pub(in crate::http) enum FreshnessCheck {
+    /// Fresh enough: served without validation.
     Fresh,
-    /// Not fresh, and served as it is: the client has said that it accepts this (RFC 9111 §5.2.1.2).
+    /// Stale, but served: the client accepts this staleness (RFC 9111 §5.2.1.2).
     Stale,
-    /// Not fresh. Whether it is served while it is refreshed, or when that fails, is for its stale windows to say.
+    /// Stale. Its stale windows decide whether it is served while it is refreshed, or if the refresh fails.
     Expired,
-    /// Whatever its freshness, this client wants it validated, and no stale window stands against that.
+    /// The client demands validation, whatever the freshness. Stale windows do not apply.
     TooOld,
 }
 
-pub(in crate::http) fn reuse(stored: &Facts, demand: &Demand, ages: Ages) -> Reuse {
-    let Ages { age, here, fresh_for } = ages;
-    // RFC 9111 §5.2.1.1: of no greater age. One that is just as old as is accepted is validated, since that is what
-    // those who send a 0 want.
-    let too_old = demand.max_age.is_some_and(|most| age >= most);
-    match fresh_for.checked_sub(here).filter(|left| !left.is_zero()) {
-        // §5.2.1.4.
-        _ if demand.no_cache => Reuse::TooOld,
-        // §5.2.1.3: fresh for at least that long.
-        Some(left) if left < demand.min_fresh => Reuse::TooOld,
-        // RFC 8246 §2: a reload, which asks for no age at all, is no sign that it has changed.
-        Some(_) if too_old && !stored.immutable => Reuse::TooOld,
-        Some(_) => Reuse::Fresh,
-        // §5.2.1.1: who says max-age and no max-stale wants nothing stale, and nor does who says min-fresh.
-        None if too_old || !demand.min_fresh.is_zero() => Reuse::TooOld,
+/// Compares the age of a stored response with its lifetime and with the demands of a request.
+pub(in crate::http) fn check_freshness(
+    stored: &StoredFreshness,
+    directives: &RequestDirectives,
+    ages: Ages,
+) -> FreshnessCheck {
+    let Ages { age, resident_time, fresh_for } = ages;
+    // RFC 9111 §5.2.1.1 permits an age equal to max-age. It is validated here, which is what a client with max-age=0
+    // wants.
+    let too_old = directives.max_age.is_some_and(|most| age >= most);
+    match fresh_for.checked_sub(resident_time).filter(|remaining| !remaining.is_zero()) {
+        // §5.2.1.4: not without validation.
+        _ if directives.no_cache => FreshnessCheck::TooOld,
+        // §5.2.1.3: it must stay fresh for at least this long.
+        Some(left) if left < directives.min_fresh => FreshnessCheck::TooOld,
+        // RFC 8246 §2: a reload (max-age=0) does not validate an immutable response that is fresh.
+        Some(_) if too_old && !stored.immutable => FreshnessCheck::TooOld,
+        Some(_) => FreshnessCheck::Fresh,
+        // §5.2.1.1: max-age without max-stale accepts nothing stale, and neither does min-fresh.
+        None if too_old || !directives.min_fresh.is_zero() => FreshnessCheck::TooOld,
         None => {
             let before = stored.lifetime.map_or(Duration::ZERO, |lifetime| age.saturating_sub(lifetime));
-            let stale_for = here.saturating_sub(fresh_for).max(before);
-            match demand.max_stale {
-                Some(most) if stale_for <= most && !stored.never_stale => Reuse::Stale,
-                None if demand.max_age.is_some() => Reuse::TooOld,
-                _ => Reuse::Expired,
+            let stale_for = resident_time.saturating_sub(fresh_for).max(before);
+            match directives.max_stale {
+                Some(most) if stale_for <= most && !stored.never_stale => FreshnessCheck::Stale,
+                None if directives.max_age.is_some() => FreshnessCheck::TooOld,
+                _ => FreshnessCheck::Expired,
             }
         }
     }
@@ -87,7 +92,7 @@ mod tests {
     use super::{super::kit::headers, *};
     use proptest::prelude::*;
 
-    const ANYTHING: Demand = Demand {
+    const ANYTHING: RequestDirectives = RequestDirectives {
         no_cache: false,
         max_age: None,
         min_fresh: Duration::ZERO,
@@ -99,98 +104,108 @@ mod tests {
         Duration::from_secs(seconds)
     }
 
-    /// Of a response that arrived new and is fresh for ten seconds.
-    fn after(seconds: u64, control: &str, demand: Demand) -> Reuse {
-        let facts = Facts::of(&headers(&[("cache-control", control)]), &Rules::default());
-        reuse(&facts, &demand, Ages { age: s(seconds), here: s(seconds), fresh_for: s(10) })
+    /// Evaluates a response that arrived with age 0 and is fresh for ten seconds.
+    fn after(seconds: u64, control: &str, directives: RequestDirectives) -> FreshnessCheck {
+        let freshness = StoredFreshness::of(&headers(&[("cache-control", control)]), &HttpOptions::default());
+        check_freshness(&freshness, &directives, Ages { age: s(seconds), resident_time: s(seconds), fresh_for: s(10) })
     }
 
     /// RFC 9111 §4.2.
     #[test]
     fn a_response_is_fresh_while_its_lifetime_exceeds_its_age() {
         let of = |seconds| after(seconds, "max-age=10", ANYTHING);
-        assert_eq!([of(0), of(9), of(10), of(99)], [Reuse::Fresh, Reuse::Fresh, Reuse::Expired, Reuse::Expired]);
+        assert_eq!(
+            [of(0), of(9), of(10), of(99)],
+            [FreshnessCheck::Fresh, FreshnessCheck::Fresh, FreshnessCheck::Expired, FreshnessCheck::Expired]
+        );
     }
 
     /// RFC 9111 §5.2.1.1.
     #[test]
-    fn a_max_age_refuses_what_is_older_and_all_that_is_stale() {
-        let of = |seconds, most| after(seconds, "max-age=10", Demand { max_age: Some(s(most)), ..ANYTHING });
-        assert_eq!([of(4, 5), of(5, 5), of(0, 0)], [Reuse::Fresh, Reuse::TooOld, Reuse::TooOld]);
-        assert_eq!(of(11, 99), Reuse::TooOld);
-        let stale = Demand { max_age: Some(s(99)), max_stale: Some(s(5)), ..ANYTHING };
-        assert_eq!(after(11, "max-age=10", stale), Reuse::Stale);
-        let older = Demand { max_age: Some(s(9)), max_stale: Some(Duration::MAX), ..ANYTHING };
-        assert_eq!(after(11, "max-age=10", older), Reuse::TooOld);
+    fn request_max_age_rejects_older_and_stale_responses() {
+        let of = |seconds, most| after(seconds, "max-age=10", RequestDirectives { max_age: Some(s(most)), ..ANYTHING });
+        assert_eq!(
+            [of(4, 5), of(5, 5), of(0, 0)],
+            [FreshnessCheck::Fresh, FreshnessCheck::TooOld, FreshnessCheck::TooOld]
+        );
+        assert_eq!(of(11, 99), FreshnessCheck::TooOld);
+        let stale = RequestDirectives { max_age: Some(s(99)), max_stale: Some(s(5)), ..ANYTHING };
+        assert_eq!(after(11, "max-age=10", stale), FreshnessCheck::Stale);
+        let older = RequestDirectives { max_age: Some(s(9)), max_stale: Some(Duration::MAX), ..ANYTHING };
+        assert_eq!(after(11, "max-age=10", older), FreshnessCheck::TooOld);
     }
 
     /// RFC 9111 §5.2.1.2, §4.2.4.
     #[test]
-    fn a_max_stale_accepts_what_nothing_forbids() {
-        let of = |seconds, control, most| after(seconds, control, Demand { max_stale: Some(most), ..ANYTHING });
-        assert_eq!([of(15, "max-age=10", s(5)), of(16, "max-age=10", s(5))], [Reuse::Stale, Reuse::Expired]);
-        assert_eq!(of(9999, "max-age=10", Duration::MAX), Reuse::Stale);
-        assert_eq!(of(9, "max-age=10", s(5)), Reuse::Fresh);
+    fn max_stale_accepts_stale_responses_unless_forbidden() {
+        let of =
+            |seconds, control, most| after(seconds, control, RequestDirectives { max_stale: Some(most), ..ANYTHING });
+        assert_eq!(
+            [of(15, "max-age=10", s(5)), of(16, "max-age=10", s(5))],
+            [FreshnessCheck::Stale, FreshnessCheck::Expired]
+        );
+        assert_eq!(of(9999, "max-age=10", Duration::MAX), FreshnessCheck::Stale);
+        assert_eq!(of(9, "max-age=10", s(5)), FreshnessCheck::Fresh);
         for control in ["must-revalidate", "proxy-revalidate", "s-maxage=10", "no-cache"] {
-            assert_eq!(of(11, control, Duration::MAX), Reuse::Expired, "{control}");
+            assert_eq!(of(11, control, Duration::MAX), FreshnessCheck::Expired, "{control}");
         }
-        let pragma = Facts::of(&headers(&[("pragma", "no-cache")]), &Rules::default());
+        let pragma = StoredFreshness::of(&headers(&[("pragma", "no-cache")]), &HttpOptions::default());
         assert!(pragma.never_stale);
     }
 
     #[test]
-    fn what_arrived_stale_is_as_stale_as_it_says() {
-        let accepts = |most| Demand { max_stale: Some(s(most)), ..ANYTHING };
-        let facts = Facts::of(&headers(&[("cache-control", "max-age=10")]), &Rules::default());
-        let ages = Ages { age: s(25), here: s(5), fresh_for: s(0) };
-        assert_eq!(reuse(&facts, &accepts(14), ages), Reuse::Expired);
-        assert_eq!(reuse(&facts, &accepts(15), ages), Reuse::Stale);
+    fn max_stale_counts_staleness_before_arrival() {
+        let accepts = |most| RequestDirectives { max_stale: Some(s(most)), ..ANYTHING };
+        let freshness = StoredFreshness::of(&headers(&[("cache-control", "max-age=10")]), &HttpOptions::default());
+        let ages = Ages { age: s(25), resident_time: s(5), fresh_for: s(0) };
+        assert_eq!(check_freshness(&freshness, &accepts(14), ages), FreshnessCheck::Expired);
+        assert_eq!(check_freshness(&freshness, &accepts(15), ages), FreshnessCheck::Stale);
     }
 
     /// RFC 9111 §5.2.1.3.
     #[test]
-    fn a_min_fresh_refuses_what_is_stale_before() {
-        let of = |seconds| after(seconds, "max-age=10", Demand { min_fresh: s(3), ..ANYTHING });
-        assert_eq!([of(7), of(8), of(11)], [Reuse::Fresh, Reuse::TooOld, Reuse::TooOld]);
+    fn min_fresh_rejects_responses_that_expire_earlier() {
+        let of = |seconds| after(seconds, "max-age=10", RequestDirectives { min_fresh: s(3), ..ANYTHING });
+        assert_eq!([of(7), of(8), of(11)], [FreshnessCheck::Fresh, FreshnessCheck::TooOld, FreshnessCheck::TooOld]);
     }
 
     /// RFC 9111 §5.2.1.4.
     #[test]
-    fn a_no_cache_is_answered_by_nothing_that_is_not_validated() {
-        let demand = Demand { no_cache: true, max_stale: Some(Duration::MAX), ..ANYTHING };
+    fn request_no_cache_always_validates() {
+        let directives = RequestDirectives { no_cache: true, max_stale: Some(Duration::MAX), ..ANYTHING };
         for (seconds, control) in [(0, "max-age=10"), (11, "max-age=10"), (0, "immutable")] {
-            assert_eq!(after(seconds, control, demand), Reuse::TooOld, "{control}");
+            assert_eq!(after(seconds, control, directives), FreshnessCheck::TooOld, "{control}");
         }
     }
 
     /// RFC 8246 §2.
     #[test]
-    fn a_reload_does_not_validate_what_is_immutable_while_it_is_fresh() {
-        let reload = Demand { max_age: Some(s(0)), ..ANYTHING };
-        assert_eq!(after(9, "max-age=10, immutable", reload), Reuse::Fresh);
-        assert_eq!(after(10, "max-age=10, immutable", reload), Reuse::TooOld);
+    fn reload_does_not_validate_a_fresh_immutable_response() {
+        let reload = RequestDirectives { max_age: Some(s(0)), ..ANYTHING };
+        assert_eq!(after(9, "max-age=10, immutable", reload), FreshnessCheck::Fresh);
+        assert_eq!(after(10, "max-age=10, immutable", reload), FreshnessCheck::TooOld);
     }
 
     #[test]
-    fn facts_are_those_of_the_fields_that_decide() {
+    fn stored_freshness_comes_from_the_deciding_field() {
         let head = headers(&[("cache-control", "max-age=1, must-revalidate"), ("cdn-cache-control", "public")]);
-        let facts = Facts::of(&head, &Rules::default());
-        assert_eq!((facts.open, facts.never_stale), (Open::Public, false));
-        let facts = Facts::of(&head, &Rules::default().targets([]));
-        assert_eq!((facts.open, facts.never_stale), (Open::Authorization, true));
+        let freshness = StoredFreshness::of(&head, &HttpOptions::default());
+        assert_eq!((freshness.auth_sharing, freshness.never_stale), (AuthSharing::Public, false));
+        let freshness = StoredFreshness::of(&head, &HttpOptions::default().targeted_fields([]));
+        assert_eq!((freshness.auth_sharing, freshness.never_stale), (AuthSharing::Authorization, true));
     }
 
     proptest! {
         #[test]
-        fn time_and_demands_only_make_it_worse(
+        fn freshness_never_improves_with_age_or_directives(
             age in 0_u64..40, more in 0_u64..40, most in proptest::option::of(0_u64..40), min_fresh in 0_u64..10,
             no_cache: bool, control in "(max-age=10|s-maxage=10|immutable|must-revalidate)",
         ) {
-            let demand = Demand { no_cache, max_age: most.map(s), min_fresh: s(min_fresh), max_stale: None, ..ANYTHING };
-            let is_fresh = |age, demand| after(age, &control, demand) == Reuse::Fresh;
-            prop_assert!(!is_fresh(age + more, demand) || is_fresh(age, demand));
-            prop_assert!(!is_fresh(age, demand) || is_fresh(age, ANYTHING));
-            prop_assert!(after(age, &control, demand) != Reuse::Stale);
+            let directives = RequestDirectives { no_cache, max_age: most.map(s), min_fresh: s(min_fresh), max_stale: None, ..ANYTHING };
+            let is_fresh = |age, directives| after(age, &control, directives) == FreshnessCheck::Fresh;
+            prop_assert!(!is_fresh(age + more, directives) || is_fresh(age, directives));
+            prop_assert!(!is_fresh(age, directives) || is_fresh(age, ANYTHING));
+            prop_assert!(after(age, &control, directives) != FreshnessCheck::Stale);
         }
     }
 }

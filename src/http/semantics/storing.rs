@@ -1,65 +1,65 @@
-//! Who may have a response, and for how long: RFC 9111 §3.
+//! Storing and sharing: which requests may get a response, and for how long (RFC 9111 §3).
 
 use super::{
     freshness::{self, Times},
     request::Credentials,
     validation,
 };
-use crate::http::{
-    directives::Directives,
-    rules::{Rules, Silent},
-    vary::Selecting,
+use crate::{
+    config::http::{DefaultFreshness, HttpOptions},
+    http::{directives::cache_control::Directives, vary::SelectingFields},
 };
 use http::{HeaderMap, StatusCode, header};
 use std::time::Duration;
 
-/// Who may have a response.
+/// The requests that may get a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::http) enum Shared {
-    /// Everybody to whom it is [`Open`], whose request selects it.
-    Everybody(Terms),
-    /// The client that asked.
-    Nobody,
-    /// Those who asked for it at the same time: it says that the origin is in trouble. Whether they may have all of it,
-    /// or only its status.
-    Failure { whole: bool },
+pub(in crate::http) enum Storable {
+    /// All requests that its [`AuthSharing`] admits and that select it.
+    Shared(StorageTerms),
+    /// Only the client that requested it.
+    Private,
+    /// Requests made at the same time, because it is a server error. They may get all of it (`whole`), or only its
+    /// status.
+    ServerError { whole: bool },
 }
 
-/// How a response is stored.
+/// The terms on which a response is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::http) struct Terms {
-    /// What is left of its freshness when it arrives; `None`: it does not say, and the policy does.
+pub(in crate::http) struct StorageTerms {
+    /// Freshness lifetime that is left on arrival. `None`: not stated, so the policy decides.
     pub(in crate::http) lifetime: Option<Duration>,
-    /// From the end of its freshness, or from its arrival if it was stale by then; `None`: the policy says.
+    /// Stale window from the end of freshness, or from arrival if that was later. `None`: the policy decides.
     pub(in crate::http) stale_while_revalidate: Option<Duration>,
     /// Likewise.
     pub(in crate::http) stale_if_error: Option<Duration>,
-    /// For how long beyond its freshness it is worth to be asked about.
-    pub(in crate::http) keep: Duration,
-    /// The age with which it arrived (RFC 9111 §4.2.3).
+    /// Time after its freshness lifetime for which it is kept for validation.
+    pub(in crate::http) retain_for: Duration,
+    /// Age on arrival (RFC 9111 §4.2.3).
     pub(in crate::http) age: Duration,
-    pub(in crate::http) open: Open,
+    pub(in crate::http) auth_sharing: AuthSharing,
 }
 
-/// What a response says of requests with credentials.
+/// The extent to which a response permits sharing among requests with credentials.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(in crate::http) enum Open {
-    /// Nothing: it is for requests without.
+pub(in crate::http) enum AuthSharing {
+    /// Not at all: it is for requests without credentials.
     Default,
-    /// `must-revalidate` beside a `max-age`. RFC 9111 §3.5 takes it alone for a permission; but whoever means it says for
-    /// how long, and no default lifetime opens what one client was shown.
+    /// Among requests with `Authorization`: `must-revalidate` with `max-age`. RFC 9111 §3.5 takes `must-revalidate`
+    /// alone for permission. Here the lifetime must be stated, so that no default lifetime shares what one client was
+    /// shown.
     Authorization,
-    /// `public` or `s-maxage`.
+    /// Among all requests: `public` or `s-maxage`.
     Public,
 }
 
-impl Open {
-    /// Derived from the head alone, so that it need not be stored with it.
-    pub(in crate::http) fn of(headers: &HeaderMap, rules: &Rules) -> Self {
-        Self::said(&Directives::for_cache(headers, &rules.targets).0)
+impl AuthSharing {
+    /// Derives the permission from the head alone.
+    pub(in crate::http) fn of(headers: &HeaderMap, options: &HttpOptions) -> Self {
+        Self::of_directives(&Directives::for_cache(headers, &options.targeted_fields).0)
     }
 
-    pub(super) fn said(directives: &Directives) -> Self {
+    pub(super) fn of_directives(directives: &Directives) -> Self {
         if directives.public || directives.s_maxage.is_some() {
             Self::Public
         } else if directives.must_revalidate && directives.max_age.is_some() {
@@ -69,7 +69,7 @@ impl Open {
         }
     }
 
-    /// Whether the answer to one request with such credentials may be given to another.
+    /// Reports whether the response to one request with such credentials may be given to another.
     pub(in crate::http) fn admits(self, credentials: Credentials) -> bool {
         match credentials {
             Credentials::None => true,
@@ -79,87 +79,95 @@ impl Open {
     }
 }
 
-/// Decides at the head of a response to a GET or HEAD that had such credentials.
-pub(in crate::http) fn shared(
+/// Decides, at the head of a response to a GET or HEAD with such credentials, which requests may get it.
+pub(in crate::http) fn storable(
     status: StatusCode,
     headers: &HeaderMap,
     credentials: Credentials,
     times: Times,
-    rules: &Rules,
-) -> Shared {
-    let (directives, source) = Directives::for_cache(headers, &rules.targets);
-    let open = Open::said(&directives);
-    let private = is_private(status, headers, &directives, open, rules);
+    options: &HttpOptions,
+) -> Storable {
+    let (directives, source) = Directives::for_cache(headers, &options.targeted_fields);
+    let auth_sharing = AuthSharing::of_directives(&directives);
+    let private = is_private(status, headers, &directives, auth_sharing, options);
     if status.is_server_error() {
-        // It is not stored, so there are no variants of it either.
-        let whole = !private && !directives.no_cache && !headers.contains_key(header::VARY) && open.admits(credentials);
-        return Shared::Failure { whole };
+        // It is not stored, so it cannot have variants either.
+        let whole =
+            !private && !directives.no_cache && !headers.contains_key(header::VARY) && auth_sharing.admits(credentials);
+        return Storable::ServerError { whole };
     }
     if private || is_partial(status, headers) || ABOUT_ONE_REQUEST.contains(&status) {
-        return Shared::Nobody;
+        return Storable::Private;
     }
-    // RFC 9111 §3: an explicit lifetime, `public`, or a status of which a lifetime may be assumed.
-    let explicit = freshness::explicit(&directives, source, headers, times.answered);
+    // RFC 9111 §3: storing needs an explicit lifetime, `public`, or a heuristically cacheable status.
+    let explicit = freshness::explicit(&directives, source, headers, times.response_time);
     if explicit.is_none() && !directives.public && !SILENTLY_STORABLE.contains(&status) {
-        return Shared::Nobody;
+        return Storable::Private;
     }
-    let lifetime = match (explicit, rules.silent) {
+    let lifetime = match (explicit, options.default_freshness) {
         // §5.2.2.4: it is validated before each use.
         _ if directives.no_cache => Some(Duration::ZERO),
         (Some(lifetime), _) => Some(lifetime),
-        (None, Silent::Policy) => None,
-        (None, Silent::Heuristic(part)) => match freshness::heuristic(headers, times.answered, part) {
+        (None, DefaultFreshness::Policy) => None,
+        (None, DefaultFreshness::Heuristic(part)) => match freshness::heuristic(headers, times.response_time, part) {
             Some(lifetime) => Some(lifetime),
-            None => return Shared::Nobody,
+            None => return Storable::Private,
         },
-        (None, Silent::Stale) => return Shared::Nobody,
+        (None, DefaultFreshness::Stale) => return Storable::Private,
     };
     let age = times.initial_age(headers);
     let forbidden = directives.forbid_stale().then_some(Duration::ZERO);
-    // RFC 5861 counts these from the end of freshness, which may have been before it arrived.
+    // RFC 5861 counts stale windows from the end of freshness, which may have been before arrival.
     let stale_for = lifetime.map_or(Duration::ZERO, |lifetime| age.saturating_sub(lifetime));
-    // Who says that it is never fresh wants to be asked before each use, whatever the policy has for others.
+    // A lifetime of zero asks for validation before each use, so the stale window of the policy does not apply.
     let never_fresh = lifetime.filter(Duration::is_zero);
-    let window = |said: Option<Duration>| forbidden.or(said.map(|window| window.saturating_sub(stale_for)));
-    let terms = Terms {
+    let window = |stated: Option<Duration>| forbidden.or(stated.map(|window| window.saturating_sub(stale_for)));
+    let terms = StorageTerms {
         lifetime: lifetime.map(|lifetime| lifetime.saturating_sub(age)),
         stale_while_revalidate: window(directives.stale_while_revalidate.or(never_fresh)),
         stale_if_error: window(directives.stale_if_error),
-        keep: if validation::has_validator(headers) { rules.keep } else { Duration::ZERO },
+        retain_for: if validation::has_validator(headers) { options.retain_for_revalidation } else { Duration::ZERO },
         age,
-        open,
+        auth_sharing,
     };
-    let uses = [terms.lifetime, terms.stale_while_revalidate, terms.stale_if_error, Some(terms.keep)];
+    let uses = [terms.lifetime, terms.stale_while_revalidate, terms.stale_if_error, Some(terms.retain_for)];
     let useless = terms.lifetime.is_some() && uses.into_iter().flatten().all(|span| span.is_zero());
     // §3.5.
-    if useless || !open.admits(credentials) { Shared::Nobody } else { Shared::Everybody(terms) }
+    if useless || !auth_sharing.admits(credentials) { Storable::Private } else { Storable::Shared(terms) }
 }
 
-/// What is for one client only, whatever its status.
-fn is_private(status: StatusCode, headers: &HeaderMap, directives: &Directives, open: Open, rules: &Rules) -> bool {
-    // RFC 9111 §5.2.2.3: where must-understand is obeyed, a no-store beside it is for caches that do not know it.
+/// Reports whether the response is for one client only, whatever its status.
+fn is_private(
+    status: StatusCode,
+    headers: &HeaderMap,
+    directives: &Directives,
+    auth_sharing: AuthSharing,
+    options: &HttpOptions,
+) -> bool {
+    // RFC 9111 §5.2.2.3: a cache that implements must-understand ignores a no-store beside it.
     let no_store = match directives.must_understand {
         true => !is_understood(status),
         false => directives.no_store,
     };
-    // RFC 9111 §7.3 leaves cookies to the origin's directives; few origins think of them.
-    let shares_cookies = rules.share_set_cookie && open == Open::Public;
+    // RFC 9111 §7.3 leaves cookies to the origin's directives, but few origins consider them.
+    let shares_cookies = options.share_set_cookie && auth_sharing == AuthSharing::Public;
     no_store
         || directives.private
         || (headers.contains_key(header::SET_COOKIE) && !shares_cookies)
         // §4.1: a `*` never matches.
-        || Selecting::of(headers).is_none()
+        || SelectingFields::of(headers).is_none()
         || is_event_stream(headers)
 }
 
-/// It has no end.
+/// Reports whether the response is an event stream, which has no end.
 fn is_event_stream(headers: &HeaderMap) -> bool {
     headers.get(header::CONTENT_TYPE).is_some_and(|value| {
         value.as_bytes().get(..17).is_some_and(|start| start.eq_ignore_ascii_case(b"text/event-stream"))
     })
 }
 
-/// RFC 9111 §3: it is not final, or says something of another response. §3.3: parts are not combined here.
+/// Reports whether the response is not final, or describes another response (RFC 9111 §3), or is a part, which this
+/// cache does not combine (§3.3).
 fn is_partial(status: StatusCode, headers: &HeaderMap) -> bool {
     status.is_informational()
         || status == StatusCode::PARTIAL_CONTENT
@@ -168,16 +176,16 @@ fn is_partial(status: StatusCode, headers: &HeaderMap) -> bool {
         || headers.contains_key(header::CONTENT_RANGE)
 }
 
-/// The statuses of RFC 9110 §15 of which this cache knows all that concerns a cache.
+/// Reports whether this cache implements all caching rules of the status (RFC 9110 §15).
 fn is_understood(status: StatusCode) -> bool {
     matches!(status.as_u16(), 200..=205 | 300..=303 | 305 | 307 | 308 | 400..=417 | 421 | 422 | 426)
 }
 
-/// RFC 6585 §3 to §5: never stored, whatever they say.
+/// Statuses that are never stored, whatever their directives (RFC 6585 §3 to §5).
 const ABOUT_ONE_REQUEST: [StatusCode; 3] =
     [StatusCode::PRECONDITION_REQUIRED, StatusCode::TOO_MANY_REQUESTS, StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE];
 
-/// RFC 9110 §15.1, less 206 and the server errors.
+/// Heuristically cacheable statuses (RFC 9110 §15.1), without 206 and server errors.
 const SILENTLY_STORABLE: [StatusCode; 10] = [
     StatusCode::OK,
     StatusCode::NON_AUTHORITATIVE_INFORMATION,

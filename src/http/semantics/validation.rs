@@ -1,35 +1,37 @@
-//! Whether a stored response still holds: RFC 9111 §4.3.
+//! Validation of stored responses (RFC 9111 §4.3).
 
-use super::{etag::Tag, fields::end_to_end, freshness::date};
+use super::{etag::EntityTag, fields::end_to_end, freshness::date};
 use http::{HeaderMap, HeaderName, StatusCode, header};
 
-/// Whether the origin can be asked if it has changed.
+/// Reports whether the response has a validator, so that a conditional request can find out whether it has changed.
 pub(super) fn has_validator(headers: &HeaderMap) -> bool {
-    Tag::of(headers).is_some() || date(headers, &header::LAST_MODIFIED).is_some()
+    EntityTag::of(headers).is_some() || date(headers, &header::LAST_MODIFIED).is_some()
 }
 
-/// RFC 9111 §4.3.1: the fields that ask the origin whether the stored response has changed.
+/// Returns the fields of a conditional request that validates the stored response (RFC 9111 §4.3.1).
 pub(in crate::http) fn conditions(stored: &HeaderMap) -> HeaderMap {
-    let tag = Tag::of(stored).and_then(|_| stored.get(header::ETAG));
+    let tag = EntityTag::of(stored).and_then(|_| stored.get(header::ETAG));
     let modified = date(stored, &header::LAST_MODIFIED).and_then(|_| stored.get(header::LAST_MODIFIED));
     let tag = tag.map(|tag| (header::IF_NONE_MATCH, tag.clone()));
     let modified = modified.map(|date| (header::IF_MODIFIED_SINCE, date.clone()));
     tag.into_iter().chain(modified).collect()
 }
 
-/// What is fetched for everybody is complete: the client's own conditions and its range would make it less.
+/// Removes the client's own conditions and range from a request whose response is to be shared, because such a response
+/// must be complete.
 pub(in crate::http) fn strip(request: &mut HeaderMap) {
     for field in [header::IF_NONE_MATCH, header::IF_MODIFIED_SINCE, header::IF_RANGE, header::RANGE] {
         request.remove(field);
     }
 }
 
-/// RFC 9111 §4.3.4: whether a 304 is about this stored response, whose [`conditions`] were asked.
+/// Reports whether a 304 is about this stored response, whose [`conditions`] were sent (RFC 9111 §4.3.4).
 ///
-/// A 304 without a validator answers the one response that was asked about. RFC 9111 would have that response lack one
-/// as well; but RFC 9110 §15.4.5 lets an origin leave out the `Last-Modified`, and nothing else was in the condition.
+/// A 304 without a validator is taken to be about the response that was validated. RFC 9111 requires that response to
+/// lack a validator too. But RFC 9110 §15.4.5 lets an origin omit `Last-Modified`, and the condition named no other
+/// response.
 pub(in crate::http) fn freshens(stored: &HeaderMap, answer: &HeaderMap) -> bool {
-    match (Tag::of(answer), Tag::of(stored)) {
+    match (EntityTag::of(answer), EntityTag::of(stored)) {
         (Some(new), Some(old)) if new.is_strong() => new.matches_strongly(old),
         (Some(new), Some(old)) => new.matches_weakly(old),
         (Some(_), None) => false,
@@ -40,8 +42,8 @@ pub(in crate::http) fn freshens(stored: &HeaderMap, answer: &HeaderMap) -> bool 
     }
 }
 
-/// RFC 9111 §3.2: the stored head with the fields of a newer one, which is dated already. It may have other terms, or be
-/// nobody's: it is to be judged again.
+/// Returns the stored head with the fields of a newer head that has a `Date` (RFC 9111 §3.2). The result may have other
+/// storage terms, or be private, so it must be evaluated again.
 pub(in crate::http) fn updated(stored: &HeaderMap, newer: &HeaderMap) -> HeaderMap {
     let (mut head, mut newer) = (end_to_end(stored), end_to_end(newer));
     for field in OF_THE_BODY {
@@ -54,24 +56,24 @@ pub(in crate::http) fn updated(stored: &HeaderMap, newer: &HeaderMap) -> HeaderM
     head
 }
 
-/// An [`updated`] head as it is judged: with the age that the newer one came with, which is not stored.
+/// Returns an [`updated`] head with the `Age` of the newer head, to evaluate the response. The result is not stored.
 pub(in crate::http) fn aged(mut updated: HeaderMap, newer: &HeaderMap) -> HeaderMap {
     updated.extend(newer.get(header::AGE).map(|age| (header::AGE, age.clone())));
     updated
 }
 
-/// What a HEAD that the origin has answered means for a stored response.
+/// The effect of a response to HEAD on a stored response to GET.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::http) enum AfterHead {
-    /// It is [`updated`] by it.
+    /// The stored response is [`updated`].
     Update,
-    /// It has changed, and is not used without validation.
+    /// The resource has changed: the stored response must not be used without validation.
     Stale,
-    /// Nothing: without a validator it does not say which response it is about.
+    /// None: without a validator it is unknown which response it describes.
     Nothing,
 }
 
-/// RFC 9111 §4.3.5.
+/// Decides how a response to HEAD affects a stored response to GET (RFC 9111 §4.3.5).
 pub(in crate::http) fn after_head(stored: &HeaderMap, status: StatusCode, answer: &HeaderMap) -> AfterHead {
     if status != StatusCode::OK {
         return AfterHead::Nothing;
@@ -87,26 +89,28 @@ pub(in crate::http) fn after_head(stored: &HeaderMap, status: StatusCode, answer
     }
 }
 
-/// RFC 9111 §4.3.2, in the order of RFC 9110 §13.2.2: whether the client has what is stored already, and a 304 will do.
+/// Reports whether a 304 suffices, because the client has the stored response already (RFC 9111 §4.3.2, in the order of
+/// RFC 9110 §13.2.2).
 pub(in crate::http) fn not_modified_since(request: &HeaderMap, status: StatusCode, stored: &HeaderMap) -> bool {
-    // RFC 9110 §13.2.1: conditions are for what would else succeed.
+    // RFC 9110 §13.2.1: conditions apply only if the response would otherwise be successful.
     if !status.is_success() {
         return false;
     }
-    // §13.1.3: with an If-None-Match, the date counts for nothing.
+    // §13.1.3: If-Modified-Since is ignored if there is an If-None-Match.
     if request.contains_key(header::IF_NONE_MATCH) {
-        let known = Tag::of(stored);
+        let known = EntityTag::of(stored);
         return request.get_all(header::IF_NONE_MATCH).iter().map(|line| line.as_bytes()).any(|line| {
-            line.trim_ascii() == b"*" || known.is_some_and(|known| Tag::list(line).any(|tag| tag.matches_weakly(known)))
+            line.trim_ascii() == b"*"
+                || known.is_some_and(|known| EntityTag::list(line).any(|tag| tag.matches_weakly(known)))
         });
     }
-    // RFC 9111 §4.3.2: a response without a Last-Modified is as old as its Date.
+    // RFC 9111 §4.3.2: without a Last-Modified, the Date counts.
     let modified = || date(stored, &header::LAST_MODIFIED).or_else(|| date(stored, &header::DATE));
     date(request, &header::IF_MODIFIED_SINCE).is_some_and(|since| modified().is_some_and(|modified| modified <= since))
 }
 
-/// RFC 9110 §15.4.5: the head of the 304, without what describes a body that is not there. `Last-Modified` stays only
-/// where no `ETag` says it better.
+/// Returns the head of a 304, without fields that describe the missing body (RFC 9110 §15.4.5). `Last-Modified` stays
+/// only if there is no `ETag`, which is more precise.
 pub(in crate::http) fn not_modified(stored: &HeaderMap) -> HeaderMap {
     let mut head = stored.clone();
     for field in OF_THE_BODY.into_iter().chain(["content-language", "content-digest", "repr-digest"]) {
@@ -118,7 +122,7 @@ pub(in crate::http) fn not_modified(stored: &HeaderMap) -> HeaderMap {
     head
 }
 
-/// They describe the body that is stored, whatever a newer head says (RFC 9111 §3.2).
+/// Fields that describe the stored body: a newer head does not change them (RFC 9111 §3.2).
 const OF_THE_BODY: [&str; 4] = ["content-encoding", "content-length", "content-range", "content-type"];
 
 #[cfg(test)]
@@ -135,12 +139,12 @@ mod tests {
 
     /// RFC 9111 §4.3.1.
     #[test]
-    fn what_has_a_validator_is_asked_about() {
+    fn validators_become_request_conditions() {
         let both = headers(&[("etag", "W/\"a\""), ("last-modified", MODIFIED), ("x", "y")]);
-        let asked = headers(&[("if-none-match", "W/\"a\""), ("if-modified-since", MODIFIED)]);
-        assert_eq!(conditions(&both), asked);
+        let conditional = headers(&[("if-none-match", "W/\"a\""), ("if-modified-since", MODIFIED)]);
+        assert_eq!(conditions(&both), conditional);
         assert_eq!(conditions(&headers(&[("etag", "a"), ("last-modified", "yesterday")])), HeaderMap::new());
-        let mut request = asked;
+        let mut request = conditional;
         request.extend(headers(&[("range", "bytes=0-1"), ("if-range", "\"a\""), ("accept", "x")]));
         strip(&mut request);
         assert_eq!(request, headers(&[("accept", "x")]));
@@ -148,7 +152,7 @@ mod tests {
 
     /// RFC 9111 §4.3.4.
     #[test]
-    fn a_304_freshens_what_it_is_about() {
+    fn a_304_freshens_only_the_matching_response() {
         let (strong, weak, dated) = (("etag", "\"a\""), ("etag", "W/\"a\""), ("last-modified", MODIFIED));
         for (stored, answer, expected) in [
             (&[strong][..], &[strong][..], true),
@@ -172,7 +176,7 @@ mod tests {
 
     /// RFC 9111 §3.2.
     #[test]
-    fn a_newer_head_replaces_all_fields_but_those_of_the_body() {
+    fn newer_head_replaces_all_fields_except_body_fields() {
         let stored = headers(&[
             ("content-length", "5"),
             ("content-type", "text/plain"),
@@ -209,7 +213,7 @@ mod tests {
 
     /// RFC 9111 §4.3.5.
     #[test]
-    fn a_head_freshens_or_outdates_what_is_stored() {
+    fn head_response_freshens_or_outdates_the_stored_get() {
         let stored = headers(&[("etag", "\"a\""), ("last-modified", MODIFIED), ("content-length", "5")]);
         for (answer, expected) in [
             (&[("etag", "\"a\""), ("content-length", "5")][..], AfterHead::Update),
@@ -231,7 +235,7 @@ mod tests {
 
     /// RFC 9110 §13.2.2, §13.1.2, §13.1.3.
     #[test]
-    fn a_client_that_has_it_gets_a_304() {
+    fn client_with_a_matching_validator_gets_a_304() {
         let stored = headers(&[("etag", "\"a\""), ("last-modified", MODIFIED), ("date", LATER)]);
         for (request, expected) in [
             (&[][..], false),
@@ -265,7 +269,7 @@ mod tests {
 
     /// RFC 9110 §15.4.5.
     #[test]
-    fn a_304_carries_what_the_200_would_have_but_for_the_body() {
+    fn a_304_carries_all_fields_except_body_fields() {
         let must = [
             ("cache-control", "max-age=9"),
             ("content-location", "/a"),
@@ -290,7 +294,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn an_update_keeps_the_length_that_is_stored(
+        fn update_keeps_the_stored_content_length(
             length in 0_u64..1 << 40, names in proptest::collection::vec("(content-length|x-[ab]|link)", 0..8),
         ) {
             let mut stored = HeaderMap::new();
@@ -307,7 +311,7 @@ mod tests {
         }
 
         #[test]
-        fn a_response_that_was_asked_about_is_freshened_by_its_own_head(tag in "(W/)?\"[!#-~]{0,8}\"", seconds in 0_i64..99) {
+        fn response_is_freshened_by_its_own_head(tag in "(W/)?\"[!#-~]{0,8}\"", seconds in 0_i64..99) {
             let head = headers(&[("etag", &tag), ("last-modified", &date_at(seconds))]);
             prop_assert!(freshens(&head, &head));
             prop_assert!(not_modified_since(&conditions(&head), StatusCode::OK, &head));

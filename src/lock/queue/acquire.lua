@@ -1,11 +1,13 @@
--- The lock, or a place in the queue for it.
--- ARGV  token16, stamped, fair, channel prefix, ttl_ms, 'w' | 'p' | '' for no place
--- {1, pttl, stamp16} Acquired, perhaps a while ago | {0, pttl, now16} Busy
+-- Acquires the lock, or joins its queue.
+-- ARGV  token16, stamped, fair, channel prefix, ttl_ms, 'w' (notified waiter) | 'p' (polling waiter) | ''
+--       (do not queue)
+-- {1, pttl, stamp16} Acquired now or by an earlier request | {0, pttl, now16} Busy
 local ttl, how = ARGV[5], ARGV[6]
 local member = token .. ttl
 local l = redis.pcall('GET', KEYS[1])
 if type(l) == 'table' then return l end
--- Who has a place keeps it, unless it is in the future: the clock was set back, and all who come now would be before it.
+-- Joins the queue. A queued waiter keeps its position. If its arrival time is in the future, because the clock was set
+-- back, the time becomes now: otherwise every new waiter would be ahead of it.
 local function wait()
   if how == '' then return end
   local polls = how == 'p' and '.5' or ''
@@ -28,7 +30,7 @@ if l then
   return busy()
 end
 if redis.call('EXISTS', KEYS[2]) == 1 then
-  -- Free, although somebody waits: its holder died.
+  -- The lock is free although the queue has waiters: its holder crashed.
   if fair then
     wait()
     local holder = hand_over()

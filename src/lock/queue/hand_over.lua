@@ -1,7 +1,7 @@
--- Begins `acquire` and `release`.
--- KEYS  L, the queue, when those who wait for long were heard of last
--- L is token16 stamp16|''. A member of the queue is token16 ttl_ms. Its score is when it came, stamp16, and a half more
--- while no message reaches it, because it polls.
+-- Common prefix of `acquire.lua` and `release.lua`.
+-- KEYS  L, the queue (sorted set), last request time of each waiter that has waited longer than long_us (hash)
+-- L is token16 stamp16|''. A member of the queue is token16 ttl_ms. Its score is its arrival time, stamp16.
+-- A waiter that polls, because no message reaches it, has a score of stamp16 plus .5.
 local token, stamped, fair, channel = ARGV[1], ARGV[2] == '1', ARGV[3] == '1', ARGV[4]
 local long_us, stale_us = 500000, 3000000
 local time
@@ -12,7 +12,7 @@ local function now()
   end
   return time
 end
--- The first who was heard of lately, and whether messages reach it.
+-- Removes and returns the first waiter that sent a request within stale_us, and whether messages reach it.
 local function next_in_line()
   while true do
     local first = redis.call('ZPOPMIN', KEYS[2])
@@ -26,11 +26,11 @@ local function next_in_line()
     if ago <= stale_us then return member, #came == 16 end
   end
 end
--- Whether anybody heard it. A server that does not say, for want of rights, is believed.
+-- Reports whether a process received the message. If an ACL denies PUBLISH, the message counts as received.
 local function tell(member, what)
   return redis.pcall('PUBLISH', channel .. member:sub(1, 8), what .. member:sub(1, 16)) ~= 0
 end
--- The next in line has the lock from now on: nobody gets in between. Who is gone is passed over.
+-- Sets the lock for the next waiter, so that no other client acquires it in between. Skips waiters that are gone.
 local function hand_over()
   while true do
     local member, woken = next_in_line()

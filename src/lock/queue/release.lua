@@ -1,4 +1,4 @@
--- Gives the lock, or the place in the queue, back, and tells who is next.
+-- Releases the lock, leaves the queue, and notifies the next waiter.
 -- ARGV  token16, stamped, fair, channel prefix, member|''
 -- 1 Held | 0 Lost
 local member = ARGV[5]
@@ -6,7 +6,7 @@ if member ~= '' and redis.call('ZREM', KEYS[2], member) == 1 then redis.call('HD
 local l = redis.pcall('GET', KEYS[1])
 if type(l) ~= 'string' or l:sub(1, 16) ~= token then return 0 end
 if fair then
-  -- Also where the last one told was gone.
+  -- Delete the lock also if the last waiter that `hand_over` tried was gone.
   if not hand_over() then redis.call('DEL', KEYS[1]) end
 else
   redis.call('DEL', KEYS[1])

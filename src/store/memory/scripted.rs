@@ -1,73 +1,74 @@
-//! What happens to a store from outside, for the feature `testing`.
+//! Faults scripted by a test, for the feature `testing`.
 
-use super::{Address, Entry, Held, MemoryStore, Timestamp, What};
+use super::{Held, LeaseSlot, MemoryStore};
+use crate::{clock::Timestamp, key::CacheKey, store::entry::Entry};
 use std::cell::RefCell;
 
 impl MemoryStore {
-    /// Ends leases; returns whose.
-    pub(crate) fn expire_leases(&self, which: impl Fn(&Address) -> bool, now: Timestamp) -> Vec<Address> {
+    /// Ends matching leases, and returns their cache keys.
+    pub(crate) fn expire_leases(&self, which: impl Fn(&CacheKey) -> bool, now: Timestamp) -> Vec<CacheKey> {
         let mut expired = Vec::new();
-        for mut shelf in self.leases.each() {
-            for (at, held) in &mut shelf.table {
-                if now < held.until && held.is_lease() && which(at) {
+        for mut shard in self.leases.each() {
+            for (key, held) in &mut shard.table {
+                if now < held.until && held.is_lease() && which(key) {
                     held.until = now;
-                    expired.push(at.clone());
+                    expired.push(key.clone());
                 }
             }
         }
         in_order(expired)
     }
 
-    /// Drops entries; returns which.
-    pub(crate) fn evict(&self, which: impl Fn(&Address) -> bool) -> Vec<Address> {
+    /// Drops matching entries, and returns their cache keys.
+    pub(crate) fn evict(&self, which: impl Fn(&CacheKey) -> bool) -> Vec<CacheKey> {
         let evicted = RefCell::default();
-        self.entries.retain(|at, _| {
-            let keep = !which(at);
-            if !keep {
-                Vec::push(&mut evicted.borrow_mut(), at.clone());
+        self.entries.retain(|key, _| {
+            let is_kept = !which(key);
+            if !is_kept {
+                Vec::push(&mut evicted.borrow_mut(), key.clone());
             }
-            keep
+            is_kept
         });
         in_order(evicted.into_inner())
     }
 
-    /// Drops all entries, leases and tombstones.
+    /// Drops all entries, leases and failure markers.
     pub(crate) fn clear(&self) {
-        for mut shelf in self.leases.each() {
-            shelf.table.clear();
+        for mut shard in self.leases.each() {
+            shard.table.clear();
         }
         self.entries.clear();
     }
 
-    /// Addresses with an entry, a lease or a tombstone.
-    pub(crate) fn known(&self, which: impl Fn(&Address) -> bool) -> Vec<Address> {
-        let led = self.leases.each().flat_map(|shelf| shelf.table.keys().cloned().collect::<Vec<_>>());
-        let stored = self.entries.iter().map(|(at, _)| at);
-        let mut known = in_order(led.chain(stored).filter(|at| which(at)));
-        known.dedup();
-        known
+    /// Returns the cache keys that have an entry, a lease or a failure marker.
+    pub(crate) fn cache_keys(&self, which: impl Fn(&CacheKey) -> bool) -> Vec<CacheKey> {
+        let leased = self.leases.each().flat_map(|shard| shard.table.keys().cloned().collect::<Vec<_>>());
+        let stored = self.entries.iter().map(|(key, _)| key);
+        let mut keys = in_order(leased.chain(stored).filter(|key| which(key)));
+        keys.dedup();
+        keys
     }
 
-    pub(crate) fn any_entry(&self, which: impl Fn(&Address, &Entry) -> bool) -> bool {
-        self.entries.iter().any(|(at, entry)| which(&at, &entry))
+    pub(crate) fn any_entry(&self, which: impl Fn(&CacheKey, &Entry) -> bool) -> bool {
+        self.entries.iter().any(|(key, entry)| which(&key, &entry))
     }
 
-    /// How many leases are held.
-    pub(crate) fn leases(&self, which: impl Fn(&Address) -> bool, now: Timestamp) -> usize {
-        let held = |(at, held): &(&Address, &Held)| now < held.until && held.is_lease() && which(at);
-        self.leases.each().map(|shelf| shelf.table.iter().filter(held).count()).sum()
+    /// Returns the number of leases held.
+    pub(crate) fn leases(&self, which: impl Fn(&CacheKey) -> bool, now: Timestamp) -> usize {
+        let held = |(key, held): &(&CacheKey, &Held)| now < held.until && held.is_lease() && which(key);
+        self.leases.each().map(|shard| shard.table.iter().filter(held).count()).sum()
     }
 }
 
 impl Held {
     fn is_lease(&self) -> bool {
-        matches!(self.what, What::Lease(_))
+        matches!(self.what, LeaseSlot::Lease(_))
     }
 }
 
-/// Not as they are hashed, which differs from run to run.
-fn in_order(addresses: impl IntoIterator<Item = Address>) -> Vec<Address> {
-    let mut addresses: Vec<_> = addresses.into_iter().collect();
-    addresses.sort_unstable_by_key(|at| (*at.hash().as_bytes(), at.schema()));
-    addresses
+/// Sorts by key hash, because the order of a hash table differs from run to run.
+fn in_order(keys: impl IntoIterator<Item = CacheKey>) -> Vec<CacheKey> {
+    let mut keys: Vec<_> = keys.into_iter().collect();
+    keys.sort_unstable_by_key(|key| (*key.hash().as_bytes(), key.schema_version()));
+    keys
 }

@@ -1,7 +1,7 @@
-//! Waiters and those who wake them, under every kind of schedule. Nobody here polls: a wake-up that is lost is a deadlock.
+//! Waiters and wake-ups under many schedules. No waiter here polls, so a lost wake-up is a deadlock.
 
 use super::*;
-use crate::{key::Key, sync::explore};
+use crate::{key::Key, sync::explored::explore};
 use futures_util::FutureExt;
 use shuttle::{
     future::{block_on, spawn},
@@ -9,11 +9,11 @@ use shuttle::{
     thread,
 };
 
-fn at() -> Address {
-    Address::new("sg", 0, Key::from("k"))
+fn key() -> CacheKey {
+    CacheKey::new("sg", 0, Key::from("k"))
 }
 
-/// What a store is to its waiters: it has the answer or not.
+/// The state of the store as a waiter sees it: the answer is there or not.
 #[derive(Clone, Default)]
 struct Answer(Arc<AtomicBool>);
 
@@ -27,20 +27,20 @@ impl Answer {
     }
 }
 
-fn is_empty(wakes: &Wakes) -> bool {
-    wakes.lock().is_empty()
+fn is_empty(wakes: &WakeRegistry) -> bool {
+    wakes.table.lock().is_empty()
 }
 
-/// Seen to deadlock when they ask before they listen.
-fn whoever_listens_and_then_asks_is_woken(wake: fn(&Wakes)) {
+/// Seen to deadlock when the waiters ask before they listen.
+fn listens_before_it_asks(wake: fn(&WakeRegistry)) {
     explore(move || {
-        let (wakes, answer) = (Wakes::new(), Answer::default());
+        let (wakes, answer) = (WakeRegistry::new(), Answer::default());
         let waiters = [(); 2].map(|()| {
             let (wakes, answer) = (wakes.clone(), answer.clone());
             spawn(async move {
-                let mut listener = wakes.listen(&at());
+                let mut listener = wakes.listen(&key());
                 while !answer.is_there() {
-                    listener.woken().await;
+                    listener.notified().await;
                 }
             })
         });
@@ -54,77 +54,78 @@ fn whoever_listens_and_then_asks_is_woken(wake: fn(&Wakes)) {
 }
 
 #[test]
-fn whoever_listens_and_then_asks_is_woken_by_a_fill() {
-    whoever_listens_and_then_asks_is_woken(|wakes| wakes.wake(at().hash()));
+fn waiter_that_listens_first_is_woken_by_a_fill() {
+    listens_before_it_asks(|wakes| wakes.wake(key().hash()));
 }
 
 #[test]
-fn whoever_listens_and_then_asks_is_woken_by_an_invalidation() {
-    whoever_listens_and_then_asks_is_woken(|wakes| wakes.gone(at().hash()));
+fn waiter_that_listens_first_is_woken_by_an_invalidation() {
+    listens_before_it_asks(|wakes| wakes.invalidated(key().hash()));
 }
 
 #[test]
-fn whoever_listens_and_then_asks_is_woken_with_everybody() {
-    whoever_listens_and_then_asks_is_woken(Wakes::wake_all);
+fn waiter_that_listens_first_is_woken_by_wake_all() {
+    listens_before_it_asks(WakeRegistry::wake_all);
 }
 
-/// Seen to fail when `woken` takes note of what it has heard before it returns, and when `gone` is a flag of the last
-/// wake-up and not a count.
+/// Seen to fail when `notified` records the wake-up before it returns. Also when `invalidations` is a flag of
+/// the last wake-up instead of a count.
 #[test]
-fn an_invalidation_among_wake_ups_is_heard_by_whoever_drops_the_wait_half_way() {
+fn waiter_learns_of_invalidation_after_its_wait_was_dropped() {
     explore(|| {
-        let (wakes, listens, answer) = (Wakes::new(), Answer::default(), Answer::default());
+        let (wakes, listens, answer) = (WakeRegistry::new(), Answer::default(), Answer::default());
         let waiter = spawn({
             let (wakes, listens, answer) = (wakes.clone(), listens.clone(), answer.clone());
             async move {
-                let mut listener = wakes.listen(&at());
+                let mut listener = wakes.listen(&key());
                 listens.give();
                 while !answer.is_there() {
-                    // Polled once and dropped, then begun anew.
-                    let dropped = match listener.woken().now_or_never() {
+                    // Polled once and dropped, then started again.
+                    let dropped = match listener.notified().now_or_never() {
                         Some(dropped) => dropped,
-                        None => listener.woken().await,
+                        None => listener.notified().await,
                     };
                     if dropped {
                         return true;
                     }
                 }
-                listener.woken().now_or_never() == Some(true)
+                listener.notified().now_or_never() == Some(true)
             }
         });
         let other = thread::spawn({
             let wakes = wakes.clone();
-            move || wakes.wake(at().hash())
+            move || wakes.wake(key().hash())
         });
         let in_time = listens.is_there();
-        wakes.gone(at().hash());
+        wakes.invalidated(key().hash());
         other.join().unwrap();
         answer.give();
-        wakes.wake(at().hash());
-        let heard = block_on(waiter).unwrap();
-        assert!(heard || !in_time);
+        wakes.wake(key().hash());
+        let count = block_on(waiter).unwrap();
+        assert!(count || !in_time);
         assert!(is_empty(&wakes));
     });
 }
 
-/// Seen to deadlock when the listener that leaves takes the seat with it, and to leave one behind when it does not count.
+/// Seen to deadlock when a dropped listener removes the shared subscription, and to leak one when listeners are not
+/// counted.
 #[test]
-fn the_last_one_to_leave_takes_nobody_else_along() {
+fn dropped_listener_leaves_other_listeners_subscribed() {
     explore(|| {
-        let (wakes, answer) = (Wakes::new(), Answer::default());
+        let (wakes, answer) = (WakeRegistry::new(), Answer::default());
         let passers_by = [(); 2].map(|()| {
             let wakes = wakes.clone();
-            thread::spawn(move || drop(wakes.listen(&at())))
+            thread::spawn(move || drop(wakes.listen(&key())))
         });
         let (listening, given) = (wakes.clone(), answer.clone());
         let waiter = spawn(async move {
-            let mut listener = listening.listen(&at());
+            let mut listener = listening.listen(&key());
             while !given.is_there() {
-                listener.woken().await;
+                listener.notified().await;
             }
         });
         answer.give();
-        wakes.wake(at().hash());
+        wakes.wake(key().hash());
         block_on(waiter).unwrap();
         for passer_by in passers_by {
             passer_by.join().unwrap();
@@ -133,23 +134,23 @@ fn the_last_one_to_leave_takes_nobody_else_along() {
     });
 }
 
-/// Seen to fail when a token is not listed before it is handed out, or stays listed after its listener.
+/// Seen to fail when a token is listed after it is handed out, or stays listed after its listener.
 #[test]
-fn a_ghost_is_a_holder_that_was_given_up_and_no_other() {
+fn listener_reports_only_given_up_tokens_as_orphaned() {
     explore(|| {
-        let wakes = Wakes::new();
-        // The lease as the store sees it: who holds it, and what its holder had given up by then.
+        let wakes = WakeRegistry::new();
+        // The store's view: the holder of the lease, and the tokens that had been given up by then.
         let (held, given_up) = (Arc::new(Mutex::new(None)), Arc::new(Mutex::new(Vec::new())));
         let leader = thread::spawn({
             let (wakes, held, given_up) = (wakes.clone(), held.clone(), given_up.clone());
             move || {
-                let mut listener = wakes.listen(&at());
+                let mut listener = wakes.listen(&key());
                 let first = listener.token();
-                *held.lock().unwrap() = Some(first);
-                given_up.lock().unwrap().push(first);
+                *held.lock() = Some(first);
+                given_up.lock().push(first);
                 let second = listener.token();
-                *held.lock().unwrap() = Some(second);
-                given_up.lock().unwrap().push(second);
+                *held.lock() = Some(second);
+                given_up.lock().push(second);
                 drop(listener);
                 [first, second]
             }
@@ -157,25 +158,25 @@ fn a_ghost_is_a_holder_that_was_given_up_and_no_other() {
         let waiter = thread::spawn({
             let wakes = wakes.clone();
             move || {
-                let mut listener = wakes.listen(&at());
+                let mut listener = wakes.listen(&key());
                 let own = listener.token();
-                let holder = *held.lock().unwrap();
+                let holder = *held.lock();
                 if let Some(holder) = holder
-                    && listener.is_ghost(holder)
+                    && listener.is_orphaned_lease(holder)
                 {
-                    assert!(given_up.lock().unwrap().contains(&holder), "it was alive");
+                    assert!(given_up.lock().contains(&holder), "a live token was reported as orphaned");
                 }
-                assert!(!listener.is_ghost(own));
+                assert!(!listener.is_orphaned_lease(own));
             }
         });
-        let mut late = wakes.listen(&at());
+        let mut late = wakes.listen(&key());
         let own = late.token();
         for token in leader.join().unwrap() {
-            assert!(late.is_ghost(token));
+            assert!(late.is_orphaned_lease(token));
         }
         waiter.join().unwrap();
-        assert!(!late.is_ghost(own));
-        assert!(!late.is_ghost(Token::unique(Inbox::unique())), "of another process");
+        assert!(!late.is_orphaned_lease(own));
+        assert!(!late.is_orphaned_lease(Token::unique(Inbox::unique())), "the token is of another process");
         drop(late);
         assert!(is_empty(&wakes));
     });

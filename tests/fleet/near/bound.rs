@@ -1,7 +1,7 @@
-//! Two processes that invalidate and read at random, while their connections are cut and held at random: no read is older
+//! Two processes invalidate and read at random, while their connections are cut and held at random. No read is older
 //! than the bound allows.
 
-use super::{HOUR, NearCache, Policy, RedisServer, Relay, StampedeGuard};
+use super::{HOUR, NearCacheConfig, Policy, RedisServer, Relay, StampedeGuard};
 use crate::{
     Down, MS, SECOND,
     support::{
@@ -17,7 +17,7 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-/// Both together, 10,000.
+/// Invalidations per process; both processes make 10,000.
 const INVALIDATIONS: u64 = 5_000;
 const WRITERS: u64 = 20;
 const KEYS: u64 = 200;
@@ -25,25 +25,25 @@ const MAX_AGE: Duration = SECOND;
 
 #[derive(Serialize, Deserialize)]
 struct Task {
-    /// Of the server, for the origin.
+    /// URL of the server, for the origin.
     direct: String,
-    /// Of the relays, one for each process.
+    /// URLs of the relays, one for each process.
     relayed: Vec<String>,
 }
 
 /// What a process has done, by key and version.
 #[derive(Default, Serialize, Deserialize)]
 struct Log {
-    /// When the invalidation of all versions before it was acknowledged, in microseconds.
+    /// Key, version, and the time in microseconds at which the invalidation of all earlier versions was acknowledged.
     invalidated: Vec<(u64, u64, u64)>,
-    /// When the last one asked who was answered by it.
+    /// Key, version, and the latest start in microseconds of a read that returned it.
     read: Vec<(u64, u64, u64)>,
     reads: u64,
     copies: u64,
 }
 
-/// A value is as old as its time allows if the connection is cut, and not older. Seen to fail with messages not taken in,
-/// with marks made after the read, and with one line for all connections.
+/// While the connection is cut, a copy is served for `max_age` at most. Seen to fail when messages were not taken in,
+/// with versions taken after the read, and with one invalidation feed for all connections.
 #[tokio::test]
 async fn no_read_is_older_than_the_bound() {
     let server = RedisServer::start();
@@ -94,12 +94,12 @@ async fn reader_child() {
     let relayed = redis::Client::open(&*task.relayed[index]).expect("a URL");
     let direct = redis::Client::open(task.direct).expect("a URL");
     let origin = direct.get_multiplexed_async_connection().await.expect("the server is up");
-    // What else may be old, flights that outlive an invalidation unheard, ends long before the bound.
+    // A flight that misses an invalidation returns old values too. It ends long before the bound.
     let guard = StampedeGuard::new(relayed)
         .policy(Policy::fresh_for(HOUR))
-        .lease(100 * MS)
-        .op_timeout(100 * MS)
-        .near_cache(NearCache::bytes(1 << 20).max_age(MAX_AGE));
+        .lease_ttl(100 * MS)
+        .store_timeout(100 * MS)
+        .near_cache(NearCacheConfig::max_bytes(1 << 20).max_age(MAX_AGE));
     child::ready_and_wait().await;
 
     let mut log = Log::default();
@@ -120,11 +120,11 @@ async fn reader_child() {
         }
     }
     log.read = latest.into_iter().map(|((key, version), at)| (key, version, at)).collect();
-    log.copies = guard.report().near_hits;
+    log.copies = guard.stats().near_hits;
     child::report(&log);
 }
 
-/// Keys of its own: the other process hears of it by message alone.
+/// Invalidates keys that only this process changes, so that the other process learns of it by message alone.
 async fn invalidate(index: u64, guard: StampedeGuard, mut origin: MultiplexedConnection) -> Vec<(u64, u64, u64)> {
     let mut invalidated = Vec::new();
     for _ in 0..INVALIDATIONS / WRITERS {
@@ -167,7 +167,7 @@ fn origin_key(key: u64) -> String {
     format!("origin:{key}")
 }
 
-/// On the clock that both processes have.
+/// Returns the time in microseconds on the clock that both processes share.
 fn now() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970");
     since.as_micros().try_into().expect("in 600,000 years")

@@ -1,4 +1,4 @@
-//! `Age`, `Date`, `Expires` and the lifetime that they make, at any time of day.
+//! `Age`, `Date` and `Expires`, and the freshness lifetime they result in, at any time of the clock.
 
 use super::{append, lines};
 use http::{
@@ -7,11 +7,11 @@ use http::{
 };
 use stampede_guard::{
     fuzzing,
-    store::{Address, Entry, Inbox, Kind, Lifetimes, Meta, Timestamp, Token},
+    store::{CacheKey, Entry, Inbox, Kind, Lifetimes, Meta, Timestamp, Token},
 };
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Eight bytes of time, then a line for each field.
+/// The input: eight bytes of time, then a line for each field.
 pub(super) fn hold(input: &[u8]) {
     let Some((seconds, fields)) = input.split_first_chunk() else { return };
     let seconds = u64::from_le_bytes(*seconds);
@@ -19,7 +19,7 @@ pub(super) fn hold(input: &[u8]) {
     for (name, value) in [EXPIRES, DATE, AGE, CACHE_CONTROL].into_iter().zip(lines(fields)) {
         append(&mut headers, name, value);
     }
-    // As far as the clock of a host can go.
+    // Within the range of the clock of a host.
     if let Some(now) = UNIX_EPOCH.checked_add(Duration::from_secs(seconds)) {
         are_never_too_long(&headers, now);
     }
@@ -31,7 +31,8 @@ fn are_never_too_long(headers: &HeaderMap, now: SystemTime) {
     let aged = lifetime(headers, now).unwrap_or_default();
     assert!(aged <= LAST_DATE, "{aged:?}");
     assert_eq!(u128::from(fuzzing::age(headers)), headers.get(AGE).map_or(0, |value| age_in(value.as_bytes())));
-    // RFC 9111 §4.2.3: the greater of what it says of its age and what its date says of it, to the end of its second.
+    // RFC 9111 §4.2.3: the greater of the `Age` field and the apparent age from `Date`, which may have been set at the
+    // end of its second.
     let made = headers.get(DATE).and_then(|date| httpdate::parse_http_date(date.to_str().ok()?).ok());
     let apparent = made.and_then(|made| now.duration_since(made).ok()).unwrap_or_default();
     let said = Duration::from_secs(fuzzing::age(headers).into());
@@ -41,12 +42,12 @@ fn are_never_too_long(headers: &HeaderMap, now: SystemTime) {
     let whole = lifetime(&ageless, made.unwrap_or(now)).unwrap_or_default();
     assert_eq!(aged, whole.saturating_sub(age));
     if let Some(later) = now.checked_add(Duration::from_secs(1)) {
-        assert!(lifetime(headers, later).unwrap_or_default() <= aged, "time makes it younger");
+        assert!(lifetime(headers, later).unwrap_or_default() <= aged, "a later time makes the response younger");
     }
     can_be_stored(aged);
 }
 
-/// The first of the list, if it is a number.
+/// Returns the first member of the list if it is a number, otherwise 0.
 fn age_in(value: &[u8]) -> u128 {
     let first = String::from_utf8_lossy(value.split(|byte| *byte == b',').next().unwrap_or_default()).into_owned();
     let digits = first.trim_matches([' ', '\t']);
@@ -54,7 +55,7 @@ fn age_in(value: &[u8]) -> u128 {
     if number { digits.parse().unwrap_or(u128::MAX).min(1 << 31) } else { 0 }
 }
 
-/// Two dates in one of the forms that HTTP knows, and the lifetime between them.
+/// Two dates in one of the HTTP date formats, and the lifetime between them.
 fn are_kept_to_the_second(seconds: u64) {
     let (date, lifetime) = (seconds >> 32, seconds & 0xffff_ffff);
     let at = |seconds: u64| httpdate::fmt_http_date(UNIX_EPOCH + Duration::from_secs(seconds));
@@ -65,25 +66,22 @@ fn are_kept_to_the_second(seconds: u64) {
     assert_eq!(fuzzing::may_store(StatusCode::OK, &headers, UNIX_EPOCH), expected);
 }
 
-/// Whatever the lifetime, an entry of it can be written, read and judged at any time.
+/// An entry of any lifetime can be written, read and evaluated at any time.
 fn can_be_stored(lifetime: Duration) {
-    let lifetimes = Lifetimes {
-        fresh_for: lifetime,
-        stale_while_revalidate: Duration::MAX,
-        stale_if_error: lifetime,
-        kept: Duration::ZERO,
-    };
-    for answered in [i64::MIN, 0, i64::MAX] {
+    let mut lifetimes = Lifetimes::fresh_for(lifetime);
+    (lifetimes.stale_while_revalidate, lifetimes.stale_if_error) = (Duration::MAX, lifetime);
+    for response_time in [i64::MIN, 0, i64::MAX] {
         let id = Token::unique(Inbox::unique());
-        let answered = Timestamp::from_micros(answered);
-        let meta = Meta { kind: Kind::Value, id, answered, cost: lifetime, lifetimes, codec: 0 };
-        let at = Address::new("sg", 0, "key");
+        let response_time = Timestamp::from_micros(response_time);
+        let mut meta = Meta::new(Kind::Value, id, response_time);
+        (meta.cost, meta.lifetimes) = (lifetime, lifetimes);
+        let at = CacheKey::new("sg", 0, "key");
         let envelope = Entry::new(meta, bytes::Bytes::new()).to_envelope(&at, i64::MAX);
         let read = Entry::from_envelope(&at, &envelope, i64::MAX).expect("what was written is read");
         assert_eq!(read.meta().lifetimes.fresh_for, lifetime);
-        assert!(read.is_retained(read.meta().answered));
+        assert!(read.is_retained(read.meta().response_time));
     }
 }
 
-/// The end of 9999, which is as far as dates in HTTP go.
+/// The end of the year 9999, the last date that HTTP can express.
 const LAST_DATE: Duration = Duration::from_secs(253_402_300_800);

@@ -1,4 +1,4 @@
-//! `Cache-Control`: any bytes in any number of lines, and lines of which it is known what they mean.
+//! `Cache-Control`: any bytes in any number of lines, and lines whose meaning is known.
 
 use super::{append, lines};
 use http::{HeaderMap, StatusCode, header::CACHE_CONTROL};
@@ -20,7 +20,7 @@ pub(super) fn hold(input: &[u8]) {
     for line in valid(&written) {
         let longer = [line, b",no-store"].concat();
         if members(&longer).is_none() {
-            assert_eq!(fuzzing::may_answer(&field(&[longer])), None, "a quote that is left open hides something");
+            assert_eq!(fuzzing::may_answer(&field(&[longer])), None, "an open quote hides a directive");
         }
     }
     if valid(&written).iter().all(|line| members(line).is_some()) {
@@ -33,7 +33,7 @@ pub(super) fn hold(input: &[u8]) {
     means_what_it_says(input);
 }
 
-/// Whatever else is said, in whatever state of quotes: a line of its own is heard.
+/// A directive on a line of its own applies, whatever the other lines contain, including open quotes.
 fn forbids(headers: &HeaderMap) {
     let ok = StatusCode::OK;
     let seconds = fuzzing::may_store(ok, headers, UNIX_EPOCH).flatten().unwrap_or_default();
@@ -49,7 +49,7 @@ fn forbids(headers: &HeaderMap) {
     for directive in ["private", "No-Cache", "private=\"a, b\"", "max-age=0, s-maxage=0", "s-maxage=-1"] {
         forbids(ok, directive);
     }
-    // RFC 9111 §5.2.2.3: beside a must-understand, a no-store is for those who do not know the status.
+    // RFC 9111 §5.2.2.3: beside must-understand, no-store applies only to caches that do not know the status.
     let understood = fuzzing::directives(&and("must-understand")) == fuzzing::directives(headers);
     if !understood {
         forbids(ok, "no-store");
@@ -59,12 +59,12 @@ fn forbids(headers: &HeaderMap) {
     assert_eq!(fuzzing::may_answer(&and("no-store")), None);
 }
 
-/// A status of which nobody knows what it means to a cache.
+/// A status code that no cache understands.
 fn unknown() -> StatusCode {
     StatusCode::from_u16(299).expect("a status")
 }
 
-/// A line made of known directives, one for each byte, read as what they were chosen for.
+/// A line made of known directives, one for each byte, must be read as intended.
 fn means_what_it_says(input: &[u8]) {
     let (mut said, mut no_store, mut private, mut understood) = (Vec::new(), false, false, false);
     let (mut max_age, mut s_maxage, mut revalidate) = (None, None, None);
@@ -102,7 +102,8 @@ fn means_what_it_says(input: &[u8]) {
         });
     }
     let lifetime = s_maxage.or(max_age);
-    // RFC 5861 §3: useful without freshness, unless an s-maxage forbids it (RFC 9111 §5.2.2.10).
+    // RFC 5861 §3: stale-while-revalidate makes a response without freshness useful, unless an s-maxage forbids it (RFC
+    // 9111 §5.2.2.10).
     let useful_stale = s_maxage.is_none() && revalidate.is_some_and(|window| window > 0);
     let expected = match lifetime {
         _ if private || (no_store && !understood) => None,
@@ -121,12 +122,12 @@ fn field(lines: &[impl AsRef<[u8]>]) -> HeaderMap {
     headers
 }
 
-/// The lines that a header can hold.
+/// Returns the lines that a header field can contain.
 fn valid<'a>(lines: &[&'a [u8]]) -> Vec<&'a [u8]> {
     lines.iter().copied().filter(|line| http::HeaderValue::from_bytes(line).is_ok()).collect()
 }
 
-/// The line at its commas, quoted ones excepted. `None` if a quote is left open.
+/// Splits the line at its commas outside of quotes. Returns `None` if a quote is left open.
 fn members(line: &[u8]) -> Option<Vec<Vec<u8>>> {
     let (mut members, mut rest) = (vec![Vec::new()], line.iter());
     while let Some(byte) = rest.next() {

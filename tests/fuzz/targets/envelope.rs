@@ -1,36 +1,37 @@
 //! Entries as a store outside of the process returns them.
 
 use bytes::Bytes;
-use stampede_guard::store::{Address, Entry, Timestamp};
+use stampede_guard::store::{CacheKey, Entry, Timestamp};
 
 pub(super) fn holds(input: &[u8]) {
-    let at = Address::new("sg", 0, "key");
+    let at = CacheKey::new("sg", 0, "key");
     let as_it_is = Bytes::copy_from_slice(input);
     if let Some(entry) = Entry::from_envelope(&at, &as_it_is, 0) {
         reads(&at, &as_it_is, &entry);
     }
-    // With the hash that nobody guesses.
+    // With the right hash, which random input does not hit.
     let mut bytes = input.to_vec();
     let Some(hash) = bytes.get_mut(HASH) else { return };
     hash.copy_from_slice(at.hash().as_bytes());
     let bytes = Bytes::from(bytes);
     let Some(entry) = Entry::from_envelope(&at, &bytes, 0) else {
-        assert!(bytes.len() < HEAD || !b"vps".contains(&bytes[0]) || bytes[HEAD - 1] != 0, "refused for no reason");
+        let refused = bytes.len() < HEAD || !b"vps".contains(&bytes[0]) || bytes[HEAD - 1] != 0;
+        assert!(refused || has_unknown_audience(&bytes), "refused for no reason");
         return;
     };
     reads(&at, &bytes, &entry);
-    belongs_to_its_address_alone(&at, &bytes);
+    belongs_to_its_cache_key_alone(&at, &bytes);
     has_an_age_at_any_time(&entry);
 }
 
-/// What is read is what is there, and written again it is the same.
-fn reads(at: &Address, bytes: &Bytes, entry: &Entry) {
+/// The decoded entry equals the bytes, and encodes to the same bytes again.
+fn reads(at: &CacheKey, bytes: &Bytes, entry: &Entry) {
     assert_eq!(entry.payload().bytes(), &bytes[HEAD..]);
     assert_eq!(entry.meta().id.as_bytes(), &bytes[1..17]);
     let again = entry.to_envelope(at, 0);
     let begun = i64::from_le_bytes(bytes[33..41].try_into().expect("eight bytes"));
     let cost = u64::from_le_bytes(bytes[41..49].try_into().expect("eight bytes"));
-    // Moments beyond what a clock can say are cut off.
+    // Times beyond the range of the clock are clamped.
     if i128::from(begun) + i128::from(cost) <= i128::from(i64::MAX) {
         assert_eq!(&again, bytes);
     }
@@ -42,14 +43,20 @@ fn reads(at: &Address, bytes: &Bytes, entry: &Entry) {
     }
 }
 
-fn belongs_to_its_address_alone(at: &Address, bytes: &Bytes) {
+/// Groups are numbers of 32 bits, and the largest number of 64 bits means no one.
+fn has_unknown_audience(bytes: &[u8]) -> bool {
+    let number = u64::from_le_bytes(bytes[AUDIENCE].try_into().expect("eight bytes"));
+    bytes[0] != b'v' && number > u64::from(u32::MAX) && number < u64::MAX
+}
+
+fn belongs_to_its_cache_key_alone(at: &CacheKey, bytes: &Bytes) {
     for bit in HASH.start * 8..HASH.end * 8 {
         let mut other = bytes.to_vec();
         other[bit / 8] ^= 1 << (bit % 8);
-        assert!(Entry::from_envelope(at, &other.into(), 0).is_none(), "bit {bit} of the address does not count");
+        assert!(Entry::from_envelope(at, &other.into(), 0).is_none(), "bit {bit} of the cache key does not count");
     }
-    for other in [Address::new("sg", 0, "kez"), Address::new("sg2", 0, "key")] {
-        assert!(Entry::from_envelope(&other, bytes, 0).is_none(), "{other:?} gets another one's entry");
+    for other in [CacheKey::new("sg", 0, "kez"), CacheKey::new("sg2", 0, "key")] {
+        assert!(Entry::from_envelope(&other, bytes, 0).is_none(), "{other:?} gets the entry of another key");
     }
     for cut in 0..HEAD {
         assert!(Entry::from_envelope(at, &bytes.slice(..cut), 0).is_none(), "{cut} bytes are an entry");
@@ -57,7 +64,7 @@ fn belongs_to_its_address_alone(at: &Address, bytes: &Bytes) {
 }
 
 fn has_an_age_at_any_time(entry: &Entry) {
-    let answered = entry.meta().answered.as_micros();
+    let answered = entry.meta().response_time.as_micros();
     for micros in [i64::MIN, answered.saturating_sub(1), answered, answered.saturating_add(1), 0, i64::MAX] {
         let now = Timestamp::from_micros(micros);
         assert_eq!(entry.is_retained(now), entry.age(now) < entry.meta().lifetimes.retention());
@@ -67,3 +74,4 @@ fn has_an_age_at_any_time(entry: &Entry) {
 
 const HEAD: usize = 90;
 const HASH: std::ops::Range<usize> = 17..33;
+const AUDIENCE: std::ops::Range<usize> = 81..89;

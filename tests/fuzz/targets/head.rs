@@ -12,7 +12,7 @@ pub(super) fn holds(input: &[u8]) {
         assert!(payload.ends_with(&body));
         is_stored(status, &headers, &body);
     }
-    // The same as a head from the wire: a status, fields by line, and the rest is the body.
+    // The same input as a head from the wire: a status, a field per line, and the rest is the body.
     let mut lines = lines(input);
     let status = lines.next().and_then(|line| StatusCode::from_bytes(line).ok()).unwrap_or_default();
     let mut headers = HeaderMap::new();
@@ -24,7 +24,7 @@ pub(super) fn holds(input: &[u8]) {
     is_stored(status, &headers, lines.next().unwrap_or_default());
 }
 
-/// What comes out is what went in, less what belongs to one connection; a second time nothing more is lost.
+/// Decoding returns the head that was stored, without the fields of one connection. A second round loses nothing more.
 fn is_stored(status: StatusCode, headers: &HeaderMap, body: &[u8]) {
     let (status_out, kept, age, body_out) = stored(status, headers, body);
     assert_eq!((status_out, &body_out[..], age), (status, body, AGE));

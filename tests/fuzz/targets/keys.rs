@@ -1,11 +1,12 @@
-//! Keys as names in Redis, and requests as keys: what differs has different names, and no name leaves its alphabet.
+//! Keys as names in Redis, and requests as keys: different keys have different names, and every name stays within its
+//! alphabet.
 
 use super::lines;
 use http::{Request, Uri, header::HOST};
-use stampede_guard::{Key, StampedeGuard, fuzzing, store::Address};
+use stampede_guard::{Key, StampedeGuard, fuzzing, store::CacheKey};
 use std::{collections::HashMap, sync::OnceLock};
 
-/// Lines: namespaces, keys and variants in turn, then the same lines as hosts and targets of requests.
+/// The input: namespaces, keys and variants line by line, then the same lines as hosts and targets of requests.
 pub(super) fn hold(input: &[u8]) {
     let parts: Vec<&[u8]> = lines(input).take(4).collect();
     let mut named = HashMap::new();
@@ -24,7 +25,7 @@ pub(super) fn hold(input: &[u8]) {
 /// Namespace, key, variant.
 type Combination<'a> = (&'a [u8], &'a [u8], Option<&'a [u8]>);
 
-/// Parts in each other's places, and parts that run into each other.
+/// The parts in each role, and parts cut in two so that they could run into each other.
 fn combinations<'a>(parts: &[&'a [u8]]) -> Vec<Combination<'a>> {
     let mut all = Vec::new();
     for a in parts {
@@ -35,19 +36,19 @@ fn combinations<'a>(parts: &[&'a [u8]]) -> Vec<Combination<'a>> {
     all
 }
 
-fn address(namespace: &[u8], key: &[u8], variant: Option<&[u8]>) -> Address {
+fn address(namespace: &[u8], key: &[u8], variant: Option<&[u8]>) -> CacheKey {
     static GUARD: OnceLock<StampedeGuard> = OnceLock::new();
     let guard = GUARD.get_or_init(StampedeGuard::in_memory).clone().namespace(String::from_utf8_lossy(namespace));
     let key = Key::from(key);
     fuzzing::address(&guard, variant.map_or(key.clone(), |variant| key.variant(variant.to_vec())))
 }
 
-/// One hash tag, at the beginning, and the same for all names of a resource: Redis Cluster keeps them together, and
-/// nothing in a key chooses where.
-fn are_in_their_alphabet(address: &Address) {
+/// Names have one hash tag, at the beginning, the same for all names of a resource. Redis Cluster keeps these names
+/// together, and a key cannot choose its slot.
+fn are_in_their_alphabet(address: &CacheKey) {
     let names = fuzzing::redis_names(address);
     let tag = &names[0][..=names[0].find('}').expect("a hash tag")];
-    let of_primary = fuzzing::redis_names(&Address::new(address.namespace(), 0, address.primary()));
+    let of_primary = fuzzing::redis_names(&CacheKey::new(address.namespace(), 0, address.primary()));
     for name in names.iter().chain(of_primary.first()) {
         let rest = name.strip_prefix(tag).expect("the tag of the resource");
         let plain = |c: char| c.is_ascii_alphanumeric() || "_.:/-".contains(c);
@@ -56,7 +57,8 @@ fn are_in_their_alphabet(address: &Address) {
     }
 }
 
-/// Scheme, authority and target are one resource's if and only if they are the same, but for the case of an authority.
+/// Requests have the same key if and only if scheme, authority and target are equal. The case of the authority does not
+/// count.
 fn tell_requests_apart(parts: &[&[u8]]) {
     let mut resources = HashMap::new();
     for host in parts {

@@ -1,6 +1,6 @@
-//! What is fuzzed, and what has to hold of it: each target takes any bytes, and panics where something does not hold.
+//! The fuzz targets and their properties. Each target takes any bytes, and panics if a property does not hold.
 //!
-//! The test binary `fuzz` runs them with the corpus and with generated inputs, cargo-fuzz runs them through
+//! The test binary `fuzz` runs them with the corpus and with generated inputs. cargo-fuzz runs them through
 //! `fuzz/fuzz_targets`.
 
 mod ages;
@@ -29,12 +29,12 @@ pub(crate) fn run(target: &str, input: &[u8]) {
     }
 }
 
-/// The lines of the input, without their ends.
+/// Splits the input into lines, without their ends.
 fn lines(input: &[u8]) -> impl Iterator<Item = &[u8]> {
     input.split(|byte| *byte == b'\n')
 }
 
-/// Adds a field, unless no header can have such a value.
+/// Adds a field, if the value is valid in a header.
 fn append(headers: &mut HeaderMap, name: HeaderName, value: &[u8]) {
     if let Ok(value) = HeaderValue::from_bytes(value) {
         headers.append(name, value);

@@ -1,10 +1,10 @@
-//! Typed values as a store returns them: length prefixes that lie, enums without such a variant, text that is none.
+//! Typed values as a store returns them: wrong length prefixes, unknown enum variants, text that is not UTF-8.
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use stampede_guard::{Codec, fuzzing};
 use std::{collections::BTreeMap, fmt::Debug};
 
-/// The first byte chooses codec and type.
+/// The input: the first byte chooses codec and type.
 pub(super) fn holds(input: &[u8]) {
     let Some((choice, payload)) = input.split_first() else { return };
     let codec = [Codec::Bincode, Codec::Postcard, Codec::Json][usize::from(choice % 3)];

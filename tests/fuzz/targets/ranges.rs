@@ -1,4 +1,4 @@
-//! `Range` and `If-Range`, of a body of any length.
+//! `Range` and `If-Range`, for a body of any length.
 
 use super::{append, lines};
 use http::{
@@ -8,7 +8,7 @@ use http::{
 use stampede_guard::fuzzing;
 use std::ops::Range;
 
-/// Eight bytes of length, then a line for each field.
+/// The input: eight bytes of length, then a line for each field.
 pub(super) fn hold(input: &[u8]) {
     let Some((length, fields)) = input.split_first_chunk() else { return };
     let length = u64::from_le_bytes(*length);
@@ -31,7 +31,7 @@ pub(super) fn hold(input: &[u8]) {
     mean_what_they_say(length, fields);
 }
 
-/// The part, which the head describes.
+/// Checks that the head describes the selected part, and returns status and part.
 fn is_within(request: &HeaderMap, stored: &HeaderMap, length: u64) -> (StatusCode, Range<u64>) {
     let (status, head, part) = fuzzing::range(request, stored, length);
     let says = |name| head.get(name).map(|value| value.to_str().expect("ASCII").to_owned());
@@ -51,7 +51,7 @@ fn is_within(request: &HeaderMap, stored: &HeaderMap, length: u64) -> (StatusCod
     (status, part)
 }
 
-/// Ranges made of two numbers, read as RFC 9110 §14.1.2 has them.
+/// Ranges made of two numbers, interpreted as in RFC 9110 §14.1.2.
 fn mean_what_they_say(length: u64, numbers: &[u8]) {
     let (first, rest) = number(numbers);
     let (last, _) = number(rest);
@@ -74,7 +74,7 @@ fn mean_what_they_say(length: u64, numbers: &[u8]) {
     }
 }
 
-/// Of up to eight bytes.
+/// Reads a number from at most eight bytes.
 fn number(bytes: &[u8]) -> (u64, &[u8]) {
     let (bytes, rest) = bytes.split_at(bytes.len().min(8));
     (bytes.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte)), rest)

@@ -1,10 +1,10 @@
-//! `Vary`, as origins send it and as it is stored, and what requests say in the fields that it names.
+//! `Vary` as origins send it and as it is stored, and the values of the selecting header fields of requests.
 
 use super::{append, lines};
 use http::{HeaderMap, HeaderName, header::VARY};
 use stampede_guard::fuzzing;
 
-/// A `Vary`, a line for each field of a request, an empty line, and another request.
+/// The input: a `Vary`, a line for each field of a request, an empty line, and another request.
 pub(super) fn holds(input: &[u8]) {
     decodes_only_what_was_stored(input);
     let mut lines = lines(input);
@@ -15,21 +15,21 @@ pub(super) fn holds(input: &[u8]) {
     assert_eq!(stored(&vary.to_ascii_uppercase()).as_ref(), Some(&fields), "in upper case");
     let reversed: Vec<_> = vary.split(|byte| *byte == b',').rev().collect();
     assert_eq!(stored(&reversed.join(&b" ,\t,"[..])).as_ref(), Some(&fields), "from the last to the first");
-    assert_eq!(fuzzing::selecting(&both(vary)).as_ref(), Some(&fields), "said twice");
+    assert_eq!(fuzzing::selecting_fields(&both(vary)).as_ref(), Some(&fields), "said twice");
     tells_apart(&fields, &first, &second);
     for request in [&first, &second] {
         ignores_what_selects_nothing(&fields, request);
     }
 }
 
-/// What decodes is what the same `Vary` would be stored as: nobody else's bytes pass for it.
+/// Bytes decode only if the same `Vary` is stored as exactly these bytes.
 fn decodes_only_what_was_stored(bytes: &[u8]) {
-    if fuzzing::selected(bytes, &HeaderMap::new()).is_some() {
+    if fuzzing::selecting_values(bytes, &HeaderMap::new()).is_some() {
         assert_eq!(stored(bytes).as_deref(), Some(bytes));
     }
 }
 
-/// What is the same but for white space may be taken for the same; nothing else is.
+/// Requests that differ only in white space may share a variant; requests that differ otherwise do not.
 fn tells_apart(fields: &[u8], first: &HeaderMap, second: &HeaderMap) {
     let same = values(fields, first) == values(fields, second);
     let plain = |request: &HeaderMap| names(fields).map(|name| squeezed(request, &name)).collect::<Vec<_>>();
@@ -57,13 +57,13 @@ fn ignores_what_selects_nothing(fields: &[u8], request: &HeaderMap) {
 }
 
 fn values(fields: &[u8], request: &HeaderMap) -> Vec<u8> {
-    fuzzing::selected(fields, request).expect("what was stored decodes")
+    fuzzing::selecting_values(fields, request).expect("what was stored decodes")
 }
 
 fn stored(vary: &[u8]) -> Option<Vec<u8>> {
     let mut headers = HeaderMap::new();
     append(&mut headers, VARY, vary);
-    fuzzing::selecting(&headers)
+    fuzzing::selecting_fields(&headers)
 }
 
 fn both(vary: &[u8]) -> HeaderMap {
@@ -73,7 +73,7 @@ fn both(vary: &[u8]) -> HeaderMap {
     headers
 }
 
-/// Of what was stored.
+/// Returns the names in a stored `Vary`.
 fn names(fields: &[u8]) -> impl Iterator<Item = HeaderName> {
     fields.split(|byte| *byte == b',').filter_map(|name| HeaderName::from_bytes(name).ok())
 }
@@ -82,14 +82,14 @@ fn said(request: &HeaderMap, name: &HeaderName) -> Vec<Vec<u8>> {
     request.get_all(name).iter().map(|line| line.as_bytes().to_vec()).collect()
 }
 
-/// All lines as one, without white space; nothing if there is none.
+/// Joins all lines of the field into one, without white space. Returns `None` if the field is absent.
 fn squeezed(request: &HeaderMap, name: &HeaderName) -> Option<Vec<u8>> {
     let lines = said(request, name);
     let squeeze = |line: Vec<u8>| line.into_iter().filter(|byte| !byte.is_ascii_whitespace()).collect();
     (!lines.is_empty()).then(|| lines.into_iter().map(squeeze).collect::<Vec<Vec<u8>>>().join(&b','))
 }
 
-/// Up to an empty line.
+/// Reads header fields up to an empty line.
 fn request<'a>(lines: &mut impl Iterator<Item = &'a [u8]>) -> HeaderMap {
     let mut headers = HeaderMap::new();
     for line in lines.take_while(|line| !line.is_empty()) {

@@ -1,4 +1,4 @@
-//! Futures that are dropped: nothing is left of them.
+//! Cancelled futures of a lock leave no key in Redis.
 
 use super::{
     ask, key, lock,
@@ -13,16 +13,16 @@ use stampede_guard::{
 use std::{future::Future, pin::pin};
 use tokio::time::timeout;
 
-/// Most contenders give up after a random time, and whoever gets it sometimes forgets to release it.
+/// Most contenders give up after a random time. Holders drop the guard, cancel its release, or release it.
 async fn come_and_go(locks: &[Lock], name: &'static str) {
     let room = Room::default();
     herd(24, |i| {
         let (lock, room) = (locks[i % locks.len()].clone(), room.clone());
         async move {
             for _ in 0..25 {
-                // Some of them stay.
-                let patience = if fastrand::u8(..8) == 0 { 60 * SECOND } else { MS * fastrand::u32(..6_000) / 1000 };
-                let Ok(guard) = timeout(patience, lock.acquire(name)).await else { continue };
+                // One in eight waits until it is served.
+                let limit = if fastrand::u8(..8) == 0 { 60 * SECOND } else { MS * fastrand::u32(..6_000) / 1000 };
+                let Ok(guard) = timeout(limit, lock.acquire(name)).await else { continue };
                 let guard = guard.expect("the server is there");
                 let inside = room.enter();
                 tokio::task::yield_now().await;
@@ -37,15 +37,16 @@ async fn come_and_go(locks: &[Lock], name: &'static str) {
     })
     .await;
     for lock in locks {
-        lock.shutdown().await;
+        lock.drain().await;
     }
 }
 
-/// The ttl is a minute: a lock that nobody has would be there at the end.
+/// The TTL is a minute, so a leaked lock would still be there at the end.
 ///
-/// Seen to fail when who waits does not leave, and when what is released behind is not.
+/// Seen to fail if a cancelled waiter does not leave the queue, and if a dropped guard is not released in the
+/// background.
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_comes_and_goes_at_random_leaves_nothing_and_two_never_hold_it() {
+async fn contenders_cancelled_at_random_leave_no_key_or_second_holder() {
     let server = RedisServer::start();
     for fair in [true, false] {
         for (_, locks) in queueing(&server, 4) {
@@ -56,9 +57,9 @@ async fn whoever_comes_and_goes_at_random_leaves_nothing_and_two_never_hold_it()
     }
 }
 
-/// Seen to fail when an attempt does not go on behind.
+/// Seen to fail if an attempt does not continue in the background.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_attempt_that_is_dropped_at_random_leaves_no_lock() {
+async fn attempt_dropped_at_random_leaves_no_lock() {
     let server = RedisServer::start();
     let with: [fn(Lock) -> Lock; 4] = [
         |lock| lock,
@@ -70,12 +71,12 @@ async fn an_attempt_that_is_dropped_at_random_leaves_no_lock() {
         let lock = with(lock(server.client()));
         lock.acquire("attempt").await.expect("free").release().await.expect("held");
         for _ in 0..150 {
-            let patience = MS * fastrand::u32(..400) / 1000;
-            let attempt = timeout(patience, lock.try_acquire("attempt")).await;
+            let limit = MS * fastrand::u32(..400) / 1000;
+            let attempt = timeout(limit, lock.try_acquire("attempt")).await;
             if let Ok(guard) = attempt {
-                drop(guard.expect("an answer").expect("what was dropped before is released"));
+                drop(guard.expect("an answer").expect("the dropped attempt was released"));
             }
-            lock.shutdown().await;
+            lock.drain().await;
         }
         nothing_left(&server, "attempt").await;
     }
@@ -85,16 +86,16 @@ async fn poll_once(future: impl Future) {
     let mut future = pin!(future);
     tokio::select! {
         biased;
-        _ = &mut future => panic!("it has to wait for the server"),
+        _ = &mut future => panic!("the future must wait for the server"),
         () = std::future::ready(()) => {}
     }
 }
 
-/// It was polled, and has to dial first.
+/// The release is polled once, while it has to reconnect, and then dropped.
 ///
-/// Seen to fail when it does not go on behind.
+/// Seen to fail if the release does not continue in the background.
 #[tokio::test]
-async fn a_release_that_is_dropped_releases() {
+async fn dropped_release_future_still_releases() {
     let server = RedisServer::start();
     let relay = relay(&server).await;
     let lock = lock(relay.client());
@@ -103,24 +104,24 @@ async fn a_release_that_is_dropped_releases() {
     relay.cut();
     poll_once(guard.release()).await;
     relay.set(Mode::Pass);
-    lock.shutdown().await;
+    lock.drain().await;
     assert_eq!(ask::<i64>(&server, format!("EXISTS {}", key("dropped", "set-px"))).await, 0);
 }
 
-/// Seen to fail when an attempt does not go on behind.
+/// Seen to fail if an attempt does not continue in the background.
 #[tokio::test]
-async fn an_attempt_that_the_server_answers_too_late_is_undone() {
+async fn late_grant_after_timeout_is_released() {
     let server = RedisServer::start();
     let relay = relay(&server).await;
     let lock = lock(relay.client());
     lock.acquire("warm").await.expect("free").release().await.expect("held");
     relay.set(Mode::HoldReplies);
-    let hasty = lock.clone().op_timeout(MS);
+    let hasty = lock.clone().store_timeout(MS);
     assert_eq!(hasty.try_acquire("undone").await.expect_err("no reply yet").kind(), LockErrorKind::Store);
     let exists = async || ask::<i64>(&server, format!("EXISTS {}", key("undone", "set-px"))).await;
-    eventually("it is granted", async || exists().await == 1).await;
+    eventually("the lock is granted", async || exists().await == 1).await;
     relay.set(Mode::Pass);
-    lock.shutdown().await;
+    lock.drain().await;
     assert_eq!(exists().await, 0);
     lock.acquire("undone").await.expect("free").release().await.expect("held");
 }

@@ -10,7 +10,7 @@ use redis::AsyncConnectionConfig;
 use serde::{Deserialize, Serialize};
 use stampede_guard::{
     Lock,
-    lock::{Counter, Fused, LockErrorKind, SetMembership, SetPx, SetnxExpire},
+    lock::{Counter, FencedLock, LockErrorKind, SetMembership, SetPx, SetnxExpire},
 };
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ pub(super) struct Task {
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) enum Recipe {
     Counter,
-    Fused,
+    FencedLock,
     SetMembership { expires: bool },
     SetPx,
     SetnxExpire,
@@ -34,18 +34,18 @@ pub(super) enum Recipe {
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) enum Part {
-    /// Acquires it, reports its fencing token, and when told to go on what [`lost`](stampede_guard::LockGuard::lost) and
-    /// `release` said.
+    /// Acquires the lock and reports its fencing token. When the parent says so, reports the results of
+    /// [`lost`](stampede_guard::LockGuard::lost) and `release`.
     Keep,
-    /// The same, and keeps it alive.
+    /// Like `Keep`, with `keep_alive`.
     KeepAlive,
-    /// Acquires and releases it, and reports its fencing token.
+    /// Acquires and releases the lock, and reports its fencing token.
     Pass,
-    /// Tries, and reports that it has come to that command, which it does not send.
+    /// Tries to acquire, and reports when it is about to send that command, which is held back.
     Stop { before: String },
 }
 
-/// What became of what was kept.
+/// The outcome of `Part::Keep`.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Kept {
     pub(super) was_lost: bool,
@@ -65,7 +65,7 @@ impl Task {
         processes::spawn(1, "faults::child::part", self).remove(0)
     }
 
-    /// Returns when it has done what it reports first.
+    /// Starts the child and waits for its first report.
     pub(super) async fn started(&self) -> (Child, Option<u64>) {
         let mut child = self.start();
         let token = child.result().await;
@@ -77,7 +77,7 @@ impl Task {
         let lock = lock.ttl(self.ttl).wait(600 * SECOND);
         match self.recipe {
             Recipe::Counter => lock.recipe(Counter),
-            Recipe::Fused => lock.recipe(Fused),
+            Recipe::FencedLock => lock.recipe(FencedLock),
             Recipe::SetMembership { expires: false } => lock.recipe(SetMembership::default()),
             Recipe::SetMembership { expires: true } => lock.recipe(SetMembership::with_expiry()),
             Recipe::SetPx => lock.recipe(SetPx),
@@ -98,7 +98,7 @@ async fn part() {
         let trying = tokio::spawn(async move { lock.try_acquire(&task.name).await.map(drop) });
         connection.arrived().await;
         child::report(&None::<u64>);
-        trying.await.expect("it is killed before").expect("it is killed before");
+        trying.await.expect("killed before it ends").expect("killed before it ends");
         return;
     }
     let guard = task.lock(lock(client)).acquire(&task.name).await.expect("in time");
@@ -109,12 +109,12 @@ async fn part() {
         }
         child::report(&token);
         child::ready_and_wait().await;
-        // Not in some time, but by now.
+        // `lost` must be ready now, not after some time.
         let was_lost = tokio::time::timeout(Duration::ZERO, guard.lost()).await.is_ok();
         let release = guard.release().await.map_err(|error| error.kind());
         child::report(&Kept { was_lost, release: format!("{release:?}") });
     } else {
-        guard.release().await.expect("nobody else had it");
+        guard.release().await.expect("held");
         child::report(&token);
     }
 }

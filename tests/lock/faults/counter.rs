@@ -1,4 +1,4 @@
-//! The counter: what drifts once is wrong for ever.
+//! `Counter`: once the count has drifted, it stays wrong forever.
 
 use super::{
     ask,
@@ -14,7 +14,7 @@ async fn count(server: &RedisServer, name: &str) -> i64 {
 }
 
 #[tokio::test]
-async fn alone_it_works() {
+async fn counter_works_without_concurrency() {
     let server = RedisServer::shared();
     let lock = lock(server.client()).recipe(Counter);
     for _ in 0..20 {
@@ -26,7 +26,7 @@ async fn alone_it_works() {
 }
 
 #[tokio::test]
-async fn a_contender_that_crashes_between_its_two_commands_blocks_it_for_ever() {
+async fn contender_crash_before_decr_blocks_counter_forever() {
     let server = RedisServer::shared();
     let lock = lock(server.client()).recipe(Counter).retries(20);
     let guard = lock.acquire("contender").await.expect("free");
@@ -34,13 +34,13 @@ async fn a_contender_that_crashes_between_its_two_commands_blocks_it_for_ever() 
     let (mut contender, _) = Task::new(server, "contender", Recipe::Counter, stop).started().await;
     contender.kill().await;
     guard.release().await.expect("held");
-    assert_eq!(count(server, "contender").await, 1, "nobody");
+    assert_eq!(count(server, "contender").await, 1, "the count is too high");
     assert_eq!(lock.acquire("contender").await.expect_err("held").kind(), LockErrorKind::Acquisition);
     assert_eq!(ask::<i64>(server, format!("PTTL {}", key("contender", "counter"))).await, -1);
 }
 
 #[tokio::test]
-async fn a_holder_that_crashes_blocks_it_for_ever() {
+async fn holder_crash_blocks_counter_forever() {
     let server = RedisServer::shared();
     let (mut holder, _) = Task::new(server, "holder", Recipe::Counter, Part::Keep).started().await;
     holder.kill().await;
@@ -50,7 +50,7 @@ async fn a_holder_that_crashes_blocks_it_for_ever() {
 }
 
 #[tokio::test]
-async fn the_count_of_a_loser_hides_that_it_is_free() {
+async fn pending_decr_of_loser_hides_free_counter() {
     let server = RedisServer::shared();
     let first = lock(server.client()).recipe(Counter);
     let guard = first.acquire("loser").await.expect("free");
@@ -59,7 +59,7 @@ async fn the_count_of_a_loser_hides_that_it_is_free() {
     let loser = tokio::spawn(async move { loser.try_acquire("loser").await.expect("an answer").is_some() });
     slow.arrived().await;
     guard.release().await.expect("held");
-    assert!(first.try_acquire("loser").await.expect("an answer").is_none(), "although nobody holds it");
+    assert!(first.try_acquire("loser").await.expect("an answer").is_none(), "busy although the lock is free");
     assert!(!is_free(&first, "loser").await);
     slow.let_go();
     assert!(!loser.await.expect("no panic"));
@@ -67,7 +67,7 @@ async fn the_count_of_a_loser_hides_that_it_is_free() {
 }
 
 #[tokio::test]
-async fn a_release_that_comes_after_it_was_reset_by_hand_blocks_it_for_ever() {
+async fn release_after_manual_reset_blocks_counter_forever() {
     let server = RedisServer::shared();
     let lock = lock(server.client()).recipe(Counter);
     let guard = lock.acquire("reset").await.expect("free");
@@ -75,7 +75,7 @@ async fn a_release_that_comes_after_it_was_reset_by_hand_blocks_it_for_ever() {
     assert_eq!(guard.release().await.expect_err("reset").kind(), LockErrorKind::Release);
     assert_eq!(count(server, "reset").await, -1);
     for _ in 0..3 {
-        assert!(lock.try_acquire("reset").await.expect("an answer").is_none(), "the next one counts 0, not 1");
-        assert!(is_free(&lock, "reset").await, "although nobody holds it");
+        assert!(lock.try_acquire("reset").await.expect("an answer").is_none(), "the next INCR returns 0, not 1");
+        assert!(is_free(&lock, "reset").await, "a check finds no holder");
     }
 }

@@ -1,16 +1,16 @@
-//! `GETSET`: the clocks of hosts, and a value that is nobody's.
+//! `GETSET`: its TTL depends on the clocks of hosts, and its value names no owner.
 
 use super::{ask, contend, held_back::HeldBack, holds, is_free, key, lock};
 use crate::support::{RedisServer, SECOND};
 use stampede_guard::lock::GetSet;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Of this host.
+/// Returns the wall clock of this host.
 fn now() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970")
 }
 
-/// Somebody died, and the time of the lock was over a second ago.
+/// Leaves a lock that expired a second ago, as after a crash.
 async fn leave(server: &RedisServer, name: &str) {
     let over = (now() - SECOND).as_millis();
     let () = ask(server, format!("SET {} {over}", key(name, "getset"))).await;
@@ -20,9 +20,9 @@ async fn stored(server: &RedisServer, name: &str) -> u64 {
     ask(server, format!("GET {}", key(name, "getset"))).await
 }
 
-/// Seen to fail when what `GETSET` answers is not compared: nearly all get it.
+/// Seen to fail if the reply of `GETSET` is not compared: nearly all contenders acquire the lock.
 #[tokio::test]
-async fn an_expired_lock_is_taken_over_by_exactly_one() {
+async fn expired_getset_lock_is_taken_over_by_one_contender() {
     let server = RedisServer::shared();
     for name in ["over-1", "over-2", "over-3", "over-4", "over-5", "over-6"] {
         leave(server, name).await;
@@ -32,17 +32,17 @@ async fn an_expired_lock_is_taken_over_by_exactly_one() {
 }
 
 #[tokio::test]
-async fn a_clock_that_is_ahead_gives_it_to_a_second_holder() {
+async fn clock_ahead_creates_second_getset_holder() {
     let server = RedisServer::shared();
     let ahead = GetSet::with_clock(|| now() + 5 * SECOND);
     let (right, ahead) = (lock(server.client()).recipe(GetSet::new()), lock(server.client()).recipe(ahead));
     let first = right.clone().ttl(4 * SECOND).acquire("ahead").await.expect("free");
-    let second = ahead.ttl(60 * SECOND).acquire("ahead").await.expect("free, it seems");
+    let second = ahead.ttl(60 * SECOND).acquire("ahead").await.expect("expired by the clock of this contender");
     assert!(holds(&first).await && holds(&second).await);
 }
 
 #[tokio::test]
-async fn a_clock_that_is_behind_leaves_a_dead_lock_standing() {
+async fn clock_behind_keeps_expired_getset_lock_held() {
     let server = RedisServer::shared();
     leave(server, "behind").await;
     let behind = lock(server.client()).recipe(GetSet::with_clock(|| now() - 5 * SECOND));
@@ -53,7 +53,7 @@ async fn a_clock_that_is_behind_leaves_a_dead_lock_standing() {
 }
 
 #[tokio::test]
-async fn who_comes_too_late_overwrites_the_time_of_the_holder() {
+async fn losing_contender_overwrites_expiry_time_of_holder() {
     let server = RedisServer::shared();
     leave(server, "late").await;
     let slow = HeldBack::before("GETSET", server).await;
@@ -64,18 +64,21 @@ async fn who_comes_too_late_overwrites_the_time_of_the_holder() {
     let its_own = stored(server, "late").await;
     slow.let_go();
     assert!(!loser.await.expect("no panic"));
-    assert!(stored(server, "late").await > its_own + 500_000, "if it dies now, nobody gets it for ten minutes");
-    winner.release().await.expect("it cannot know");
+    assert!(
+        stored(server, "late").await > its_own + 500_000,
+        "a crash of the holder now would block the lock for ten minutes"
+    );
+    winner.release().await.expect("the holder does not notice");
 }
 
 #[tokio::test]
-async fn a_late_holder_whose_clock_is_behind_deletes_the_lock_of_its_successor() {
+async fn late_holder_with_clock_behind_deletes_successors_lock() {
     let server = RedisServer::shared();
     let late = lock(server.client()).recipe(GetSet::with_clock(|| now() - 65 * SECOND));
     let late = late.acquire("deleted").await.expect("free");
     let right = lock(server.client()).recipe(GetSet::new());
-    let successor = right.acquire("deleted").await.expect("for the others it was over when it was acquired");
-    late.release().await.expect("it believes that it holds it");
+    let successor = right.acquire("deleted").await.expect("expired from the start by the other clocks");
+    late.release().await.expect("the late holder believes that it holds the lock");
     assert!(!holds(&successor).await);
-    assert!(right.try_acquire("deleted").await.expect("an answer").is_some(), "and a third one has it");
+    assert!(right.try_acquire("deleted").await.expect("an answer").is_some(), "a third holder acquires the lock");
 }

@@ -1,22 +1,22 @@
-//! The guard of a lock: what it is told, and what it does by itself.
+//! `LockGuard`: how it learns of a loss, and its heartbeat and release.
 
 use super::{ask, expire, holds, is_free, key, lock, relay};
 use crate::support::{RedisServer, SECOND, eventually, relay::Mode};
 use futures_util::poll;
 use stampede_guard::{
     Lock,
-    lock::{Fused, LockErrorKind, LockGuard, SetPx, held_locks},
+    lock::{FencedLock, LockErrorKind, LockGuard, SetPx, held_locks},
 };
 use std::{pin::pin, time::Duration};
 use tokio::time::timeout;
 
 fn locks(server: &RedisServer) -> [(&'static str, Lock); 2] {
     let lock = lock(server.client());
-    [("set-px", lock.clone().recipe(SetPx)), ("fused", lock.recipe(Fused))]
+    [("set-px", lock.clone().recipe(SetPx)), ("fused", lock.recipe(FencedLock))]
 }
 
 async fn lost(guard: &LockGuard) {
-    timeout(20 * SECOND, guard.lost()).await.expect("it is lost by then");
+    timeout(20 * SECOND, guard.lost()).await.expect("lost in time");
     assert_eq!(guard.remaining(), Some(Duration::ZERO));
 }
 
@@ -24,20 +24,20 @@ fn is_listed(name: &str) -> bool {
     held_locks().iter().any(|held| &*held.name == name)
 }
 
-/// Seen to fail when nothing is done on drop.
+/// Seen to fail if dropping the guard does nothing.
 #[tokio::test]
-async fn dropping_it_releases_the_lock() {
+async fn dropped_guard_releases_lock() {
     let server = RedisServer::shared();
     for (_, lock) in locks(server) {
         drop(lock.acquire("dropped").await.expect("free"));
-        lock.shutdown().await;
+        lock.drain().await;
         assert!(is_free(&lock, "dropped").await);
     }
 }
 
 /// Seen to fail without the heartbeat.
 #[tokio::test]
-async fn kept_alive_it_outlives_its_ttl() {
+async fn keep_alive_holds_lock_beyond_ttl() {
     let server = RedisServer::start();
     let mut guards = Vec::new();
     for (_, lock) in locks(&server) {
@@ -58,9 +58,9 @@ async fn kept_alive_it_outlives_its_ttl() {
     assert!(ask::<String>(&server, "INFO stats").await.contains("expired_keys:0\r\n"));
 }
 
-/// Seen to fail when the first beat comes a third of the ttl after the call.
+/// Seen to fail if the first heartbeat comes a third of the TTL after the call.
 #[tokio::test]
-async fn kept_alive_when_little_is_left_of_it_it_is_extended_in_time() {
+async fn first_heartbeat_comes_in_time_if_little_ttl_is_left() {
     let server = RedisServer::shared();
     for (recipe, lock) in locks(server) {
         let guard = lock.acquire("little").await.expect("free");
@@ -68,17 +68,17 @@ async fn kept_alive_when_little_is_left_of_it_it_is_extended_in_time() {
         guard.keep_alive().expect("it can be extended");
         let prolonged = async || guard.remaining() > Some(10 * SECOND);
         tokio::select! {
-            () = eventually("it is extended", prolonged) => {}
-            () = guard.lost() => panic!("{recipe}: its time was over before it was extended"),
+            () = eventually("the lock is extended", prolonged) => {}
+            () = guard.lost() => panic!("{recipe}: the ttl was over before the first heartbeat"),
         }
         assert!(holds(&guard).await);
         guard.release().await.expect("held");
     }
 }
 
-/// Seen to fail when the heartbeat does not look at the time.
+/// Seen to fail if the heartbeat ignores `max_hold`.
 #[tokio::test]
-async fn kept_alive_it_ends_when_it_was_held_for_too_long() {
+async fn keep_alive_ends_at_max_hold() {
     let server = RedisServer::shared();
     for (recipe, lock) in locks(server) {
         let hangs = lock.clone().ttl(SECOND).max_hold(2 * SECOND);
@@ -91,11 +91,11 @@ async fn kept_alive_it_ends_when_it_was_held_for_too_long() {
     }
 }
 
-/// It has ten minutes, so it is not its time that ends it.
+/// The TTL is ten minutes, so the guard cannot be lost by expiry.
 ///
-/// Seen to fail when the heartbeat does not say what it hears.
+/// Seen to fail if the heartbeat does not report a lost lock.
 #[tokio::test]
-async fn somebody_deletes_it_and_the_next_heartbeat_tells() {
+async fn heartbeat_reports_deleted_lock_as_lost() {
     let server = RedisServer::shared();
     for (recipe, lock) in locks(server) {
         let guard = lock.clone().ttl(SECOND).acquire("deleted").await.expect("free");
@@ -106,9 +106,9 @@ async fn somebody_deletes_it_and_the_next_heartbeat_tells() {
     }
 }
 
-/// Seen to fail with a guard whose time never ends.
+/// Seen to fail if the TTL of a guard never ends.
 #[tokio::test]
-async fn the_server_is_gone_and_its_time_is_over_without_any_answer() {
+async fn guard_is_lost_after_ttl_without_server() {
     for which in [0, 1] {
         let server = RedisServer::start();
         let lock = locks(&server)[which].1.clone().ttl(SECOND);
@@ -120,9 +120,9 @@ async fn the_server_is_gone_and_its_time_is_over_without_any_answer() {
     }
 }
 
-/// Seen to fail when the first answer that it is lost is not kept.
+/// Seen to fail if the first reply that reports the loss is not remembered.
 #[tokio::test]
-async fn what_the_server_has_said_once_is_known() {
+async fn guard_remembers_loss_reported_by_server() {
     let server = RedisServer::shared();
     for (recipe, lock) in locks(server) {
         let guards = [lock.acquire("told-1").await.expect("free"), lock.acquire("told-2").await.expect("free")];
@@ -137,10 +137,10 @@ async fn what_the_server_has_said_once_is_known() {
     }
 }
 
-/// Seen to fail when a guard does not take its line with it.
+/// Seen to fail if a guard does not remove its registry entry.
 #[tokio::test]
-async fn what_this_process_holds_is_listed_until_it_is_not_held() {
-    let lock = lock(RedisServer::shared().client()).namespace("listed").recipe(Fused);
+async fn held_locks_lists_lock_until_released_or_dropped() {
+    let lock = lock(RedisServer::shared().client()).namespace("listed").recipe(FencedLock);
     let guard = lock.acquire("listed").await.expect("free");
     let held = held_locks().into_iter().find(|held| &*held.name == "listed").expect("it is held");
     assert_eq!((&*held.namespace, held.recipe), ("listed", "fused"));
@@ -152,33 +152,34 @@ async fn what_this_process_holds_is_listed_until_it_is_not_held() {
     assert!(!is_listed("listed"));
 }
 
-/// The first one has seen the end of what it waited for, and has not gone on yet.
+/// The first `drain` has seen the end of the work that it waited for, but has not been polled again when the second
+/// one starts.
 ///
-/// Seen to hang when the first one opens again what the second one has closed.
+/// Seen to hang if the first `drain` reopens the tracker that the second one has closed.
 #[tokio::test]
-async fn two_wait_for_what_goes_on_behind_and_both_hear_of_its_end() {
+async fn concurrent_drains_both_see_end_of_background_work() {
     let server = RedisServer::start();
     let relay = relay(&server).await;
     let lock = lock(relay.client());
     let (one, other) = (lock.acquire("one").await.expect("free"), lock.acquire("other").await.expect("free"));
     relay.set(Mode::HoldReplies);
     drop(one);
-    let mut first = pin!(lock.shutdown());
+    let mut first = pin!(lock.drain());
     assert!(poll!(&mut first).is_pending());
     relay.set(Mode::Pass);
-    lock.clone().shutdown().await;
+    lock.clone().drain().await;
     relay.set(Mode::HoldReplies);
     drop(other);
-    let mut second = pin!(lock.shutdown());
+    let mut second = pin!(lock.drain());
     assert!(poll!(&mut second).is_pending());
     first.await;
     relay.set(Mode::Pass);
-    timeout(20 * SECOND, second).await.expect("nothing goes on behind any more");
+    timeout(20 * SECOND, second).await.expect("the background work has ended");
 }
 
-/// Seen to fail when the last answer counts.
+/// Seen to fail if the last reply counts.
 #[tokio::test]
-async fn of_two_extensions_at_once_the_shorter_one_counts() {
+async fn shorter_of_two_concurrent_extensions_counts() {
     let server = RedisServer::start();
     let relay = relay(&server).await;
     let guard = lock(relay.client()).acquire("at-once").await.expect("free");
@@ -189,13 +190,13 @@ async fn of_two_extensions_at_once_the_shorter_one_counts() {
     short.await.expect("held");
     long.await.expect("held");
     let left: u64 = ask(&server, format!("PTTL {}", key("at-once", "set-px"))).await;
-    assert!(left <= 30_000, "the server has done one after the other");
+    assert!(left <= 30_000, "the server executed the short extension last");
     assert!(guard.remaining() <= Some(30 * SECOND), "{:?}", guard.remaining());
 }
 
-/// Seen to fail when only an answer counts.
+/// Seen to fail if only a reply shortens the remaining time.
 #[tokio::test]
-async fn it_is_shortened_and_the_reply_is_lost() {
+async fn shortening_extension_counts_without_reply() {
     let server = RedisServer::start();
     let relay = relay(&server).await;
     let guard = lock(relay.client()).acquire("shortened").await.expect("free");
@@ -203,26 +204,26 @@ async fn it_is_shortened_and_the_reply_is_lost() {
     let mut extension = pin!(guard.extend(30 * SECOND));
     assert!(poll!(&mut extension).is_pending());
     let left = async || ask::<u64>(&server, format!("PTTL {}", key("shortened", "set-px"))).await;
-    eventually("the server has done it", async || left().await <= 30_000).await;
+    eventually("the server has shortened the ttl", async || left().await <= 30_000).await;
     assert!(guard.remaining() <= Some(30 * SECOND), "{:?}", guard.remaining());
 }
 
-/// Seen to fail when the heartbeat goes by the ttl alone.
+/// Seen to fail if the heartbeat interval follows the TTL alone.
 #[tokio::test]
-async fn kept_alive_with_little_time_left_it_is_extended_in_time() {
+async fn heartbeat_comes_in_time_after_extend_shortened_ttl() {
     let server = RedisServer::shared();
     for (_, lock) in locks(server) {
         for begun in [true, false] {
             let guard = lock.acquire("begun-late").await.expect("free");
             if begun {
                 guard.keep_alive().expect("it can be extended");
-                tokio::task::yield_now().await; // it sleeps
+                tokio::task::yield_now().await; // the heartbeat starts to sleep
             }
             guard.extend(3 * SECOND).await.expect("held");
             if !begun {
                 guard.keep_alive().expect("it can be extended");
             }
-            eventually("it is extended", async || guard.remaining() > Some(10 * SECOND)).await;
+            eventually("the lock is extended", async || guard.remaining() > Some(10 * SECOND)).await;
             guard.release().await.expect("held");
         }
     }

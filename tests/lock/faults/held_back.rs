@@ -1,4 +1,4 @@
-//! A connection that holds one command back, so that something can happen before it.
+//! A connection that holds back one command, so that a test can act before the server executes it.
 
 use crate::support::RedisServer;
 use redis::{
@@ -22,7 +22,7 @@ struct Gate {
 }
 
 impl HeldBack {
-    /// Commands of that name are held back, and what comes before and after them on other occasions is not.
+    /// Connects to the server and holds back commands of that name, and no others.
     pub(super) async fn before(command: &str, server: &RedisServer) -> Self {
         Self::on(server.connection().await, command)
     }
@@ -36,12 +36,12 @@ impl HeldBack {
         Connection(self.clone())
     }
 
-    /// Until such a command is held back.
+    /// Waits until a command is held back.
     pub(super) async fn arrived(&self) {
         self.gate.arrived.acquire().await.expect("never closed").forget();
     }
 
-    /// From now on none of them is held back.
+    /// Sends the commands that are held back, and holds back no more.
     pub(super) fn let_go(&self) {
         self.gate.open.close();
     }
@@ -49,7 +49,7 @@ impl HeldBack {
     async fn pass(gate: Arc<Gate>, name: Option<Vec<u8>>) {
         if name.is_some_and(|name| name == gate.command.as_bytes()) {
             gate.arrived.add_permits(1);
-            gate.open.acquire().await.expect_err("it is never opened otherwise than by closing it");
+            gate.open.acquire().await.expect_err("the semaphore is only ever closed");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Messages that are lost, late, or heard by nobody.
+//! Hand-over messages that are lost, late, or without a receiver.
 
 use super::{
     ask,
@@ -8,33 +8,33 @@ use super::{
     queued, relay,
 };
 use crate::support::{MS, RedisServer, SECOND, eventually, herd, relay::Mode};
-use stampede_guard::lock::{Fused, IntoServer};
+use stampede_guard::lock::{FencedLock, IntoEndpoint};
 
-/// Seen to fail when it is not asked whether anybody heard the message.
+/// Seen to fail if the script ignores the number of receivers of its message.
 #[tokio::test]
-async fn who_was_killed_while_it_waited_is_passed_over_at_once() {
+async fn killed_waiter_is_passed_over_at_once() {
     let server = RedisServer::start();
-    let lock = lock(server.client()).recipe(Fused).wait(60 * SECOND);
+    let lock = lock(server.client()).recipe(FencedLock).wait(60 * SECOND);
     let guard = lock.acquire("killed").await.expect("free");
-    let mut dead = Task::new(&server, "killed", Recipe::Fused, Part::Keep).start();
+    let mut dead = Task::new(&server, "killed", Recipe::FencedLock, Part::Keep).start();
     queued(&server, "killed", "fused", 1).await;
     let alive = {
-        let lock = lock.clone().wait(30 * SECOND); // half of the ttl that the dead one wants
+        let lock = lock.clone().wait(30 * SECOND); // half the TTL of the dead waiter
         tokio::spawn(async move { lock.acquire("killed").await.expect("in time") })
     };
     queued(&server, "killed", "fused", 2).await;
     dead.kill().await;
     let channels = async || ask::<Vec<String>>(&server, "PUBSUB CHANNELS").await.len();
-    eventually("the server has noticed", async || channels().await == 1).await;
+    eventually("the server has noticed the death", async || channels().await == 1).await;
     guard.release().await.expect("held");
     alive.await.expect("no panic").release().await.expect("held");
 }
 
-/// Who has missed messages asks at once, and everybody else after a second.
+/// A waiter asks again at once after a gap in its messages, and otherwise after a second.
 ///
-/// Seen to fail when they do neither.
+/// Seen to fail if it does neither.
 #[tokio::test(flavor = "multi_thread")]
-async fn everybody_gets_it_although_messages_are_lost_all_the_time() {
+async fn all_waiters_acquire_although_messages_are_lost() {
     let server = RedisServer::start();
     for (_, locks) in queueing(&server, 4) {
         let room = Room::default();
@@ -63,22 +63,22 @@ async fn everybody_gets_it_although_messages_are_lost_all_the_time() {
     }
 }
 
-/// It was handed the lock, but hears of it when that is over, somebody else has it, and it waits again.
+/// A hand-over message arrives after its TTL, when another holder has the lock and the waiter is queued again.
 ///
-/// Seen to fail when the stamp of the message is not compared with what the server has said since: two hold it.
+/// Seen to fail (two holders) if the stamp of the message is not compared with later replies of the server.
 #[tokio::test]
-async fn a_message_that_is_late_is_not_believed() {
+async fn late_hand_over_message_is_ignored() {
     let server = RedisServer::shared();
     let relay = relay(server).await;
-    let lock = lock(server.client()).recipe(Fused);
-    let deaf = super::lock(server.client().into_server().wakes_from(relay.client()));
-    let deaf = deaf.recipe(Fused).ttl(200 * MS).wait(60 * SECOND);
+    let lock = lock(server.client()).recipe(FencedLock);
+    let deaf = super::lock(server.client().into_endpoint().subscribe_via(relay.client()));
+    let deaf = deaf.recipe(FencedLock).ttl(200 * MS).wait(60 * SECOND);
     let guard = lock.acquire("late").await.expect("free");
     let waiting = tokio::spawn(async move { deaf.acquire("late").await.expect("in time") });
     queued(server, "late", "fused", 1).await;
     relay.set(Mode::HoldReplies);
     guard.release().await.expect("held");
-    let successor = lock.clone().retries(u32::MAX).acquire("late").await.expect("over soon");
+    let successor = lock.clone().retries(u32::MAX).acquire("late").await.expect("the ttl ends soon");
     queued(server, "late", "fused", 1).await;
     relay.set(Mode::Pass);
     let token = successor.fencing_token();

@@ -1,17 +1,17 @@
-//! The queue: who is in it, and what is left of it.
+//! The queue of waiters: order, cancellation, and the keys that it leaves.
 
 use super::{ask, expire, key, lock, queued};
 use crate::support::{MS, RedisServer, SECOND, eventually, herd};
 use stampede_guard::{
     Lock,
-    lock::{Fused, LockErrorKind, SetPx},
+    lock::{FencedLock, LockErrorKind, SetPx},
 };
 use std::sync::{
     Arc,
     atomic::{AtomicUsize, Ordering::SeqCst},
 };
 
-/// Those who are in it now, of whom there must not be two.
+/// Counts the holders and panics at the second one.
 #[derive(Clone, Default)]
 pub(super) struct Room(Arc<AtomicUsize>);
 
@@ -19,7 +19,7 @@ pub(super) struct Inside(Arc<AtomicUsize>);
 
 impl Room {
     pub(super) fn enter(&self) -> Inside {
-        assert_eq!(self.0.fetch_add(1, SeqCst), 0, "two hold it");
+        assert_eq!(self.0.fetch_add(1, SeqCst), 0, "two holders");
         Inside(self.0.clone())
     }
 }
@@ -30,22 +30,22 @@ impl Drop for Inside {
     }
 }
 
-/// Both that have a queue, each over so many connections.
+/// Returns both recipes that have a queue, each over `handles` connections.
 pub(super) fn queueing(server: &RedisServer, handles: usize) -> [(&'static str, Vec<Lock>); 2] {
     let some = |with: fn(Lock) -> Lock| (0..handles).map(|_| with(lock(server.client())).wait(60 * SECOND)).collect();
-    [("set-px", some(|lock| lock.recipe(SetPx))), ("fused", some(|lock| lock.recipe(Fused)))]
+    [("set-px", some(|lock| lock.recipe(SetPx))), ("fused", some(|lock| lock.recipe(FencedLock)))]
 }
 
-/// Nothing in Redis that does not end by itself, and for `name` nothing at all.
+/// Asserts that Redis has no key of `name` and no key without expiry.
 pub(super) async fn nothing_left(server: &RedisServer, name: &str) {
     for key in ask::<Vec<String>>(server, "KEYS *").await {
         assert!(!key.contains(name), "{key} is left");
-        assert_ne!(ask::<i64>(server, format!("PTTL {key}")).await, -1, "{key} is left for ever");
+        assert_ne!(ask::<i64>(server, format!("PTTL {key}")).await, -1, "{key} has no expiry");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_is_left_when_all_have_had_it() {
+async fn queue_leaves_no_keys_after_all_waiters_acquired() {
     let server = RedisServer::start();
     for (_, locks) in queueing(&server, 4) {
         let (room, name) = (Room::default(), "left");
@@ -66,9 +66,9 @@ async fn nothing_is_left_when_all_have_had_it() {
     }
 }
 
-/// Seen to fail when they do not leave.
+/// Seen to fail if a waiter that gives up does not leave the queue.
 #[tokio::test]
-async fn nothing_is_left_when_all_have_given_up() {
+async fn queue_leaves_no_keys_after_all_waiters_gave_up() {
     let server = RedisServer::start();
     for (recipe, locks) in queueing(&server, 1) {
         let lock = &locks[0];
@@ -82,16 +82,16 @@ async fn nothing_is_left_when_all_have_given_up() {
         {
             assert_eq!(given_up.expect_err("held").kind(), LockErrorKind::Acquisition);
         }
-        lock.shutdown().await;
+        lock.drain().await;
         queued(&server, "given-up", recipe, 0).await;
         guard.release().await.expect("held");
         nothing_left(&server, "given-up").await;
     }
 }
 
-/// Seen to fail when they do not leave: the lock is handed to who is not there any more.
+/// Seen to fail if a cancelled waiter does not leave the queue: the lock is handed to it.
 #[tokio::test]
-async fn who_goes_away_leaves_the_queue_and_the_next_one_is_next() {
+async fn cancelled_waiter_leaves_queue_and_next_waiter_acquires() {
     let server = RedisServer::shared();
     for (recipe, locks) in queueing(server, 1) {
         let lock = &locks[0];
@@ -112,12 +112,12 @@ async fn who_goes_away_leaves_the_queue_and_the_next_one_is_next() {
     }
 }
 
-/// What a lock has in Redis is several keys, and a server that is short of memory drops them one by one. Whoever waits
-/// takes a place again.
+/// A lock has several keys in Redis, which a server that is short of memory evicts one by one. A waiter takes a place
+/// in the queue again.
 ///
-/// Seen to fail with a queue that only those joined of whom another key did not say that they are in it.
+/// Seen to fail if a waiter does not rejoin because another key still lists it as queued.
 #[tokio::test]
-async fn who_waits_survives_the_loss_of_the_queue_alone() {
+async fn waiter_rejoins_queue_after_queue_key_was_evicted() {
     let server = RedisServer::shared();
     for (recipe, locks) in queueing(server, 1) {
         let lock = &locks[0];
@@ -127,27 +127,27 @@ async fn who_waits_survives_the_loss_of_the_queue_alone() {
         queued(server, "evicted", recipe, 1).await;
         let queue = key("evicted", recipe) + ":queue";
         let _: i64 = ask(server, format!("DEL {queue}")).await;
-        let places = async || ask::<i64>(server, format!("EXISTS {queue}")).await;
-        eventually("it has a place again", async || places().await == 1).await;
+        let positions = async || ask::<i64>(server, format!("EXISTS {queue}")).await;
+        eventually("the waiter has a place again", async || positions().await == 1).await;
         guard.release().await.expect("held");
         first.await.expect("no panic").release().await.expect("held");
     }
 }
 
-/// Those in the queue, the first one first, and when each of them came.
-async fn places(server: &RedisServer, name: &str, recipe: &str) -> Vec<(String, f64)> {
+/// Returns the waiters in order of arrival, each with its time of arrival.
+async fn positions(server: &RedisServer, name: &str, recipe: &str) -> Vec<(String, f64)> {
     ask(server, format!("ZRANGE {}:queue 0 -1 WITHSCORES", key(name, recipe))).await
 }
 
-/// As if the first one had come that many microseconds later.
+/// Moves the arrival of the first waiter by that many microseconds.
 async fn later(server: &RedisServer, name: &str, recipe: &str, by: f64) {
-    let first = places(server, name, recipe).await.swap_remove(0).0;
+    let first = positions(server, name, recipe).await.swap_remove(0).0;
     let _: f64 = ask(server, format!("ZINCRBY {}:queue {by} {first}", key(name, recipe))).await;
 }
 
-/// Seen to fail when nobody notes that it has asked again: it is passed over.
+/// Seen to fail if the time of the last request is not recorded: the waiter is passed over.
 #[tokio::test]
-async fn who_waits_for_long_and_asks_now_and_then_is_next() {
+async fn long_waiter_that_asks_again_keeps_its_turn() {
     let server = RedisServer::start();
     for (recipe, locks) in queueing(&server, 1) {
         let lock = &locks[0];
@@ -167,19 +167,19 @@ async fn who_waits_for_long_and_asks_now_and_then_is_next() {
         let second = wait(1);
         queued(&server, "long", recipe, 2).await;
         let heard = async || ask::<i64>(&server, format!("HLEN {}:heard", key("long", recipe))).await;
-        eventually("the first one has asked again", async || heard().await > 0).await;
+        eventually("the first waiter has asked again", async || heard().await > 0).await;
         guard.release().await.expect("held");
-        first.await.expect("it was the first one's turn");
-        second.await.expect("it was the second one's turn");
+        first.await.expect("served first");
+        second.await.expect("served second");
         nothing_left(&server, "rlong").await;
     }
 }
 
-/// One that polls, so that no message tells that it is gone.
+/// The silent waiter polls, so no missing receiver reveals that it has died.
 ///
-/// Seen to fail when nobody looks at when it was heard of: it has the lock for its ttl.
+/// Seen to fail if the time of the last request is ignored: the silent waiter holds the lock for its TTL.
 #[tokio::test]
-async fn who_has_not_asked_for_three_seconds_is_passed_over() {
+async fn waiter_silent_for_three_seconds_is_passed_over() {
     let server = RedisServer::shared();
     for (recipe, locks) in queueing(server, 1) {
         let lock = &locks[0];
@@ -188,40 +188,41 @@ async fn who_has_not_asked_for_three_seconds_is_passed_over() {
         assert_eq!(ask::<i64>(server, gone).await, 1);
         let waiting = lock.clone();
         let waiting = tokio::spawn(async move { waiting.acquire("gone").await.expect("in time") });
-        eventually("both wait", async || places(server, "gone", recipe).await.len() == 2).await;
+        eventually("both wait", async || positions(server, "gone", recipe).await.len() == 2).await;
         guard.release().await.expect("held");
         waiting.await.expect("no panic").release().await.expect("held");
     }
 }
 
-/// Whose messages do not arrive any more: it keeps its place, and is not passed over because nobody hears them.
+/// A waiter that messages no longer reach keeps its place, and is not passed over when its message has no receiver.
 ///
-/// Seen to fail when that is not noted.
+/// Seen to fail if the change to polling is not recorded in its score.
 #[tokio::test]
-async fn who_has_to_poll_from_now_on_is_known_to() {
+async fn waiter_that_loses_messages_is_marked_as_polling() {
     let server = RedisServer::shared();
     for recipe in ["set-px", "fused"] {
         let lock = lock(server.connection().await).wait(60 * SECOND);
-        let lock = if recipe == "fused" { lock.recipe(Fused) } else { lock };
+        let lock = if recipe == "fused" { lock.recipe(FencedLock) } else { lock };
         let guard = lock.acquire("polls").await.expect("free");
         let waiting = lock.clone();
         let waiting = tokio::spawn(async move { waiting.acquire("polls").await.expect("in time") });
-        let polls = async || places(server, "polls", recipe).await.first().is_some_and(|(_, came)| came.fract() != 0.0);
-        eventually("it polls", polls).await;
+        let polls =
+            async || positions(server, "polls", recipe).await.first().is_some_and(|(_, came)| came.fract() != 0.0);
+        eventually("the waiter is marked as polling", polls).await;
         later(server, "polls", recipe, -0.5).await;
-        eventually("it polls again", polls).await;
+        eventually("the waiter is marked as polling again", polls).await;
         guard.release().await.expect("held");
         waiting.await.expect("no panic").release().await.expect("held");
     }
 }
 
-/// A holder that died, and one who comes when its time is over, but before those who wait have noticed.
+/// The newcomer tries after the TTL of the dead holder, but before the waiter has noticed the expiry.
 ///
-/// Seen to fail without the look at the queue.
+/// Seen to fail if an attempt does not look at the queue.
 #[tokio::test]
-async fn who_comes_when_the_holder_has_died_does_not_get_in_before_those_who_wait() {
+async fn newcomer_does_not_overtake_queue_after_holder_died() {
     let server = RedisServer::shared();
-    let lock = lock(server.client()).recipe(Fused);
+    let lock = lock(server.client()).recipe(FencedLock);
     let dead = lock.acquire("died").await.expect("free");
     let waiting = lock.clone().wait(60 * SECOND);
     let waiting = tokio::spawn(async move { waiting.acquire("died").await.expect("in time") });
@@ -232,11 +233,11 @@ async fn who_comes_when_the_holder_has_died_does_not_get_in_before_those_who_wai
     assert!(dead.release().await.is_err());
 }
 
-/// The server has closed the connection, which is noticed by who uses it next.
+/// The server has closed the connection, which only the next command on it notices.
 ///
-/// Seen to fail when they leave once.
+/// Seen to fail if the request to leave is sent only once.
 #[tokio::test]
-async fn who_goes_away_over_a_broken_connection_leaves_the_queue() {
+async fn cancelled_waiter_leaves_queue_over_broken_connection() {
     let server = RedisServer::start();
     for (recipe, locks) in queueing(&server, 1) {
         let lock = locks[0].clone();
@@ -246,17 +247,17 @@ async fn who_goes_away_over_a_broken_connection_leaves_the_queue() {
         let _: i64 = ask(&server, "CLIENT KILL TYPE normal SKIPME yes").await;
         waits.abort();
         assert!(waits.await.expect_err("aborted").is_cancelled());
-        locks[0].shutdown().await;
+        locks[0].drain().await;
         queued(&server, "broken", recipe, 0).await;
         guard.release().await.expect("held");
     }
 }
 
-/// As after the clock of the server was set back by an hour.
+/// The clock of the server was set back by an hour.
 ///
-/// Seen to fail when who has a place keeps it at all costs: whoever comes next gets in before.
+/// Seen to fail if a waiter keeps its place in the future: every newcomer overtakes it.
 #[tokio::test]
-async fn who_has_a_place_in_the_future_takes_one_of_now() {
+async fn queue_position_in_future_is_moved_to_current_time() {
     let server = RedisServer::shared();
     for (recipe, locks) in queueing(server, 1) {
         let guard = locks[0].acquire("future").await.expect("free");
@@ -269,7 +270,7 @@ async fn who_has_a_place_in_the_future_takes_one_of_now() {
         let (member, first) = came().await;
         let _: i64 = ask(server, format!("ZADD {queue} {} {member}", first + 3_600_000_000)).await;
         let of_now = async || came().await.1 < first + 3_500_000_000;
-        eventually("its place is one of now", of_now).await;
+        eventually("the place has the current time", of_now).await;
         guard.release().await.expect("held");
         waits.await.expect("no panic").release().await.expect("held");
     }

@@ -1,4 +1,4 @@
-//! `RENAMENX`: one step, and a release by the holder's timer.
+//! `RENAMENX`: acquired in one step, and released by the holder's own timer.
 
 use super::{ask, expire, held_back::HeldBack, holds, key, lock};
 use crate::support::{Monitor, RedisServer, SECOND, herd};
@@ -10,7 +10,7 @@ use std::{
 
 /// Seen to fail with `SETNX` and `PEXPIRE` outside of a transaction.
 #[tokio::test(flavor = "multi_thread")]
-async fn it_never_stands_without_an_expiry() {
+async fn rename_lock_never_exists_without_expiry() {
     let server = RedisServer::start();
     let (name, done) = (key("atomic", "rename"), AtomicBool::new(false));
     let looking = async {
@@ -39,9 +39,9 @@ async fn it_never_stands_without_an_expiry() {
     assert!(seen > 100, "looked at {seen} times while it was held");
 }
 
-/// Seen to fail with a temporary key that all share, and without the `DEL` of it.
+/// Seen to fail with one temporary key for all attempts, and without its `DEL`.
 #[tokio::test]
-async fn each_attempt_has_a_temporary_key_and_none_is_left() {
+async fn rename_attempts_use_and_remove_own_temporary_keys() {
     let server = RedisServer::start();
     let lock = lock(server.client()).recipe(Rename);
     let guard = lock.acquire("busy").await.expect("free");
@@ -65,7 +65,7 @@ async fn each_attempt_has_a_temporary_key_and_none_is_left() {
 }
 
 #[tokio::test]
-async fn a_holder_that_is_late_after_its_look_at_the_timer_deletes_the_lock_of_its_successor() {
+async fn late_rename_holder_deletes_successors_lock() {
     let server = RedisServer::shared();
     let slow = HeldBack::before("DEL", server).await;
     let late = lock(slow.redis()).recipe(Rename).acquire("late").await.expect("free");
@@ -75,7 +75,7 @@ async fn a_holder_that_is_late_after_its_look_at_the_timer_deletes_the_lock_of_i
     let others = lock(server.client()).recipe(Rename);
     let successor = others.acquire("late").await.expect("over");
     slow.let_go();
-    late.await.expect("no panic").expect("it cannot know");
+    late.await.expect("no panic").expect("the holder does not notice");
     assert!(!holds(&successor).await);
-    assert!(others.try_acquire("late").await.expect("an answer").is_some(), "and a third one has it");
+    assert!(others.try_acquire("late").await.expect("an answer").is_some(), "a third holder acquires the lock");
 }

@@ -1,26 +1,26 @@
-//! Replies that are lost: what was done is known again. And replies to something else.
+//! Lost replies, after which a second attempt recognises the effect of the first. And replies of the wrong type.
 
 use super::{ask, is_free, key, lock, queue::queueing, queued, relay};
 use crate::support::{MS, RedisServer, SECOND, eventually, relay::Mode};
 use redis::{Cmd, Pipeline, RedisFuture, Value, aio::ConnectionLike};
 use stampede_guard::{
     Lock,
-    lock::{Connection, ExistsSetex, Fused, LockErrorKind, Redlock, Rename, SetMembership, SetPx},
+    lock::{Connection, ExistsSetex, FencedLock, LockErrorKind, Redlock, Rename, SetMembership, SetPx},
 };
 
-/// Over the relay, connected.
+/// Returns both recipes with a queue, connected through the relay.
 async fn over(client: redis::Client) -> [(&'static str, Lock); 2] {
-    let locks = [lock(client.clone()).recipe(SetPx), lock(client).recipe(Fused)];
+    let locks = [lock(client.clone()).recipe(SetPx), lock(client).recipe(FencedLock)];
     for lock in &locks {
         lock.acquire("warm").await.expect("free").release().await.expect("held");
     }
-    let [set_px, fused] = locks;
-    [("set-px", set_px), ("fused", fused)]
+    let [set_px, fenced_lock] = locks;
+    [("set-px", set_px), ("fused", fenced_lock)]
 }
 
-/// Seen to fail without the second attempt, and for `SetPx` when that is another `SET NX`.
+/// Seen to fail without the second attempt, and for `SetPx` if that attempt is another `SET NX`.
 #[tokio::test]
-async fn a_lock_whose_grant_was_not_heard_of_is_its_own() {
+async fn lost_grant_reply_is_recovered_by_second_attempt() {
     let server = RedisServer::start();
     let relay = relay(&server).await;
     for (_, lock) in over(relay.client()).await {
@@ -32,7 +32,7 @@ async fn a_lock_whose_grant_was_not_heard_of_is_its_own() {
 
 /// Seen to fail without the second attempt.
 #[tokio::test]
-async fn a_release_whose_reply_was_lost_has_happened() {
+async fn lost_release_reply_is_recovered_by_second_attempt() {
     let server = RedisServer::start();
     let relay = relay(&server).await;
     for (_, lock) in over(relay.client()).await {
@@ -45,7 +45,7 @@ async fn a_release_whose_reply_was_lost_has_happened() {
 
 /// Seen to fail without the second attempt.
 #[tokio::test]
-async fn an_extension_whose_reply_was_lost_has_happened() {
+async fn lost_extend_reply_is_recovered_by_second_attempt() {
     let server = RedisServer::start();
     let relay = relay(&server).await;
     for (_, lock) in over(relay.client()).await {
@@ -57,9 +57,9 @@ async fn an_extension_whose_reply_was_lost_has_happened() {
     }
 }
 
-/// Seen to fail when the time that the reply took is not compared with the ttl.
+/// Seen to fail if the time that the reply took is not compared with the TTL.
 #[tokio::test]
-async fn a_grant_that_is_heard_of_when_its_time_is_over_is_not_taken_for_the_lock() {
+async fn grant_reply_after_ttl_is_not_a_lock() {
     let server = RedisServer::start();
     let relay = relay(&server).await;
     for (_, lock) in over(relay.client()).await {
@@ -68,19 +68,20 @@ async fn a_grant_that_is_heard_of_when_its_time_is_over_is_not_taken_for_the_loc
         let brief = lock.clone().ttl(100 * MS);
         let brief = tokio::spawn(async move { brief.try_acquire("brief").await.expect("an answer").is_some() });
         let expired = async || ask::<String>(&server, "INFO stats").await.contains("expired_keys:1\r\n");
-        eventually("it is granted, and expires", expired).await;
+        eventually("the lock is granted and expires", expired).await;
         relay.set(Mode::Pass);
         assert!(!brief.await.expect("no panic"));
-        lock.shutdown().await;
+        lock.drain().await;
     }
 }
 
-/// It is handed the lock, asks whether it has it, and hears of both when that is over and somebody else has it. Whether it
-/// asks while its replies are held back is a matter of luck, so there are some rounds.
+/// The waiter is handed the lock and asks whether it holds it. Message and reply arrive after the TTL, when another
+/// holder has the lock. Whether the waiter asks while its replies are held back is a matter of luck, so the test
+/// repeats.
 ///
-/// Seen to fail when the time that the reply took is not compared with the ttl.
+/// Seen to fail if the time that the reply took is not compared with the TTL.
 #[tokio::test]
-async fn who_waits_does_not_take_it_when_its_time_is_over() {
+async fn waiter_ignores_hand_over_reply_after_ttl() {
     let server = RedisServer::start();
     let relay = relay(&server).await;
     for ((recipe, far), (_, near)) in over(relay.client()).await.into_iter().zip(queueing(&server, 1)) {
@@ -97,24 +98,24 @@ async fn who_waits_does_not_take_it_when_its_time_is_over() {
             let () = ask(&server, "CONFIG RESETSTAT").await;
             guard.release().await.expect("held");
             let stands = async || ask::<i64>(&server, format!("EXISTS {}", key("over", recipe))).await == 1;
-            eventually("its time is over", async || !stands().await).await;
-            // Besides the release.
+            eventually("the ttl is over", async || !stands().await).await;
+            // The release is the first call.
             has_asked = !ask::<String>(&server, "INFO commandstats").await.contains("cmdstat_evalsha:calls=1,");
             let successor = near.acquire("over").await.expect("over");
             relay.set(Mode::Pass);
             queued(&server, "over", recipe, 1).await;
-            successor.release().await.expect("nobody else had it");
+            successor.release().await.expect("held");
             drop(waiting.await.expect("no panic"));
-            far.shutdown().await;
+            far.drain().await;
         }
     }
 }
 
-/// Its connections are cut while it waits, and again when it asks anew.
+/// The connections of the waiter are cut while it waits, and again while it asks again.
 ///
-/// Seen to fail when an error ends a wait.
+/// Seen to fail if an error ends a wait.
 #[tokio::test]
-async fn who_waits_keeps_its_place_without_its_connections() {
+async fn waiter_keeps_queue_position_after_connection_loss() {
     let server = RedisServer::start();
     let relay = relay(&server).await;
     for ((recipe, far), (_, near)) in over(relay.client()).await.into_iter().zip(queueing(&server, 1)) {
@@ -123,7 +124,7 @@ async fn who_waits_keeps_its_place_without_its_connections() {
         let waiting = tokio::spawn(async move { far.acquire("cut").await.expect("in time") });
         queued(&server, "cut", recipe, 1).await;
         let heard = async || ask::<i64>(&server, format!("EXISTS {}:heard", key("cut", recipe))).await;
-        eventually("it asks again, so it has heard the first answer", async || heard().await == 1).await;
+        eventually("the waiter asks again, so it has the first reply", async || heard().await == 1).await;
         relay.cut();
         relay.lose_replies(3);
         queued(&server, "cut", recipe, 1).await;
@@ -133,9 +134,9 @@ async fn who_waits_keeps_its_place_without_its_connections() {
     }
 }
 
-/// Seen to fail when it does not leave the queue: the next one waits for its ttl.
+/// Seen to fail if the cancelled waiter does not leave the queue: the next waiter waits for its TTL.
 #[tokio::test]
-async fn who_goes_away_while_it_is_handed_the_lock_hands_it_on() {
+async fn waiter_cancelled_during_hand_over_passes_lock_on() {
     let server = RedisServer::start();
     let relay = relay(&server).await;
     for ((recipe, far), (_, near)) in over(relay.client()).await.into_iter().zip(queueing(&server, 1)) {
@@ -159,11 +160,11 @@ async fn who_goes_away_while_it_is_handed_the_lock_hands_it_on() {
         assert!(first.await.expect_err("aborted").is_cancelled());
         next.await.expect("no panic").release().await.expect("held");
         relay.set(Mode::Pass);
-        far.shutdown().await;
+        far.drain().await;
     }
 }
 
-/// A connection to something that answers always the same.
+/// A connection that answers every command with the same reply.
 #[derive(Clone)]
 struct Says(Value);
 
@@ -181,11 +182,11 @@ impl ConnectionLike for Says {
     }
 }
 
-/// As from a client or a proxy that has lost count of its replies.
+/// Such replies come from a client or a proxy whose replies are out of step with its requests.
 ///
-/// Seen to fail when all that is not nil is a grant.
+/// Seen to fail if every reply other than nil is a grant.
 #[tokio::test]
-async fn a_reply_that_is_none_grants_nothing() {
+async fn unexpected_reply_grants_nothing() {
     let array = |parts: &[Value]| Value::Array(parts.to_vec());
     let (one, nil) = (Value::Int(1), Value::Nil);
     let strings = [Value::SimpleString("QUEUED".into()), Value::BulkString(b"1".into())];
@@ -194,7 +195,7 @@ async fn a_reply_that_is_none_grants_nothing() {
         let redis = || Connection(Says(says.clone()));
         let with: [fn(Lock) -> Lock; 6] = [
             |lock| lock,
-            |lock| lock.recipe(Fused),
+            |lock| lock.recipe(FencedLock),
             |lock| lock.recipe(ExistsSetex),
             |lock| lock.recipe(Rename),
             |lock| lock.recipe(SetMembership::with_expiry()),

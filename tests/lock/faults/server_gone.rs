@@ -1,4 +1,4 @@
-//! A server that forgets, or is gone for a while, while many wait.
+//! A server that loses its data or is down for a while, with many waiters in the queue.
 
 use super::{
     ask, lock,
@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 
 const MANY: usize = 24;
 
-/// Each has it once.
+/// Starts the waiters, each of which acquires the lock once.
 fn wait(locks: &[Lock], name: &'static str, room: &Room) -> JoinSet<()> {
     let mut waiting = JoinSet::new();
     for i in 0..MANY {
@@ -27,9 +27,9 @@ fn wait(locks: &[Lock], name: &'static str, room: &Room) -> JoinSet<()> {
     waiting
 }
 
-/// Seen to fail when the text of a script does not follow its hash.
+/// Seen to fail if a script is not sent again as text after `NOSCRIPT`.
 #[tokio::test(flavor = "multi_thread")]
-async fn scripts_are_forgotten() {
+async fn waiters_acquire_after_script_flush() {
     let server = RedisServer::start();
     for (recipe, locks) in queueing(&server, 4) {
         let guard = locks[0].acquire("scripts").await.expect("free");
@@ -41,9 +41,9 @@ async fn scripts_are_forgotten() {
     }
 }
 
-/// Seen to fail when nobody asks before he is told.
+/// Seen to fail if waiters ask only after a message.
 #[tokio::test(flavor = "multi_thread")]
-async fn everything_is_forgotten() {
+async fn waiters_acquire_after_flushall() {
     let server = RedisServer::start();
     for (recipe, locks) in queueing(&server, 4) {
         let guard = locks[0].acquire("flushed").await.expect("free");
@@ -55,17 +55,17 @@ async fn everything_is_forgotten() {
     }
 }
 
-/// Seen to fail when an error ends a wait.
+/// Seen to fail if an error ends a wait.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_server_dies_and_comes_back_empty() {
+async fn waiters_acquire_after_server_restarts_empty() {
     let server = RedisServer::start();
     for (recipe, locks) in queueing(&server, 4) {
         let guard = locks[0].acquire("died").await.expect("free");
         let waiting = wait(&locks, "died", &Room::default());
         queued(&server, "died", recipe, MANY).await;
         server.kill();
-        // Gone means gone to all of them.
-        let error = lock(server.client()).try_acquire("died").await.expect_err("nobody listens");
+        // Without the server every attempt is an error.
+        let error = lock(server.client()).try_acquire("died").await.expect_err("the server is down");
         assert_eq!(error.kind(), LockErrorKind::Store);
         server.restart().await;
         waiting.join_all().await;
@@ -73,9 +73,9 @@ async fn the_server_dies_and_comes_back_empty() {
     }
 }
 
-/// Who waits tries until its time is over, and says then what it knows.
+/// The waiter retries until its wait timeout and then reports the last error.
 #[tokio::test]
-async fn the_server_dies_for_good() {
+async fn waiter_fails_with_store_error_if_server_stays_down() {
     let server = RedisServer::start();
     for (recipe, locks) in queueing(&server, 1) {
         let _guard = locks[0].acquire("gone").await.expect("free");
@@ -83,8 +83,8 @@ async fn the_server_dies_for_good() {
         let waiting = tokio::spawn(async move { lock.acquire("gone").await });
         queued(&server, "gone", recipe, 1).await;
         server.kill();
-        let error = waiting.await.expect("no panic").expect_err("nobody listens");
-        assert_eq!(error.kind(), LockErrorKind::Store, "not busy: {error}");
+        let error = waiting.await.expect("no panic").expect_err("the server is down");
+        assert_eq!(error.kind(), LockErrorKind::Store, "not reported as busy: {error}");
         server.restart().await;
     }
 }

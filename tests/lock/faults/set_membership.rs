@@ -1,4 +1,4 @@
-//! Set membership: what has no expiry stays.
+//! `SetMembership`: a member of a set has no expiry.
 
 use super::{
     ask,
@@ -11,7 +11,7 @@ use stampede_guard::lock::{LockErrorKind, SetMembership};
 const SET: &str = "{lock}:named_locks";
 
 #[tokio::test]
-async fn a_crashed_holder_blocks_everybody_for_ever() {
+async fn crashed_holder_blocks_set_member_forever() {
     let server = RedisServer::start();
     let task = Task::new(&server, "dead", Recipe::SetMembership { expires: false }, Part::Keep).ttl(MS);
     let (mut holder, _) = task.started().await;
@@ -19,25 +19,25 @@ async fn a_crashed_holder_blocks_everybody_for_ever() {
     let lock = lock(server.client()).recipe(SetMembership::default()).ttl(MS).retries(20);
     assert!(!is_free(&lock, "dead").await);
     assert_eq!(lock.acquire("dead").await.expect_err("held").kind(), LockErrorKind::Acquisition);
-    assert_eq!(ask::<i64>(&server, format!("PTTL {SET}")).await, -1, "and nothing will ever end it");
+    assert_eq!(ask::<i64>(&server, format!("PTTL {SET}")).await, -1, "the set has no expiry");
 }
 
-/// Seen to fail without the expiry of the companion.
+/// Seen to fail if the timer key has no expiry.
 #[tokio::test]
-async fn with_expiry_a_crash_frees_it() {
+async fn with_expiry_frees_set_member_after_crash() {
     let server = RedisServer::start();
     let task = Task::new(&server, "dead", Recipe::SetMembership { expires: true }, Part::Keep).ttl(300 * MS);
     let (mut holder, _) = task.started().await;
     holder.kill().await;
     let lock = lock(server.client()).recipe(SetMembership::with_expiry()).wait(20 * SECOND);
-    let guard = lock.acquire("dead").await.expect("its time is over");
-    guard.release().await.expect("nobody else has it");
-    assert_eq!(ask::<i64>(&server, format!("EXISTS {SET}")).await, 0, "the member that was left is gone as well");
+    let guard = lock.acquire("dead").await.expect("its ttl is over");
+    guard.release().await.expect("held");
+    assert_eq!(ask::<i64>(&server, format!("EXISTS {SET}")).await, 0, "the stale member was removed too");
 }
 
 /// Seen to fail without `NX`.
 #[tokio::test]
-async fn a_member_without_its_companion_is_taken_over_by_exactly_one() {
+async fn set_member_without_expiry_is_taken_over_by_one_contender() {
     let server = RedisServer::start();
     for _ in 0..10 {
         server.flushall().await;
@@ -48,7 +48,7 @@ async fn a_member_without_its_companion_is_taken_over_by_exactly_one() {
 }
 
 #[tokio::test]
-async fn a_lost_reply_locks_out_everybody_the_holder_included() {
+async fn lost_reply_locks_out_all_contenders_and_the_holder() {
     let server = RedisServer::start();
     let relay = relay(&server).await;
     let lock = lock(relay.client()).recipe(SetMembership::default()).retries(20);
@@ -57,19 +57,19 @@ async fn a_lost_reply_locks_out_everybody_the_holder_included() {
     let error = lock.try_acquire("lost").await.expect_err("no reply");
     assert_eq!(error.kind(), LockErrorKind::Store, "{error}");
     assert_eq!(lock.acquire("lost").await.expect_err("held").kind(), LockErrorKind::Acquisition);
-    lock.shutdown().await;
-    assert!(!is_free(&lock, "lost").await, "and nobody holds it");
+    lock.drain().await;
+    assert!(!is_free(&lock, "lost").await, "busy although the lock is free");
 }
 
 #[tokio::test]
-async fn whoever_deletes_the_set_frees_all_locks_at_once() {
+async fn deleting_the_set_frees_all_locks() {
     let server = RedisServer::start();
     let lock = lock(server.client()).recipe(SetMembership::default());
     let held = [lock.acquire("a").await.expect("free"), lock.acquire("b").await.expect("free")];
     let _: i64 = ask(&server, format!("DEL {SET}")).await;
     for guard in held {
-        let second = lock.acquire(guard.name()).await.expect("free, it seems");
-        guard.release().await.expect("it cannot know");
-        assert!(!holds(&second).await, "and its release was the second one's end");
+        let second = lock.acquire(guard.name()).await.expect("the set was deleted");
+        guard.release().await.expect("the holder does not notice");
+        assert!(!holds(&second).await, "the release freed the lock of the second holder");
     }
 }

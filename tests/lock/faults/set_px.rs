@@ -1,4 +1,4 @@
-//! `SET NX PX`: only its owner releases it, and an owner that is late is told.
+//! `SET NX PX`: only the owner releases the lock, and a late owner gets an error.
 
 use super::{
     ask,
@@ -10,7 +10,7 @@ use stampede_guard::lock::{LockErrorKind, SetPx};
 
 /// Seen to fail without the comparison in the script.
 #[tokio::test]
-async fn what_is_somebody_elses_is_not_released() {
+async fn release_keeps_lock_of_another_holder() {
     let server = RedisServer::shared();
     let (lock, name) = (lock(server.client()), key("foreign", "set-px"));
     let guard = lock.acquire("foreign").await.expect("free");
@@ -31,19 +31,19 @@ async fn a_late_release_is_refused() {
     assert!(holds(&successor).await);
 }
 
-/// The known failure: for a while there are two who believe that they hold it. That is told afterwards, for the first one
-/// could not be told meanwhile.
+/// The known failure: for a while two holders believe that they hold the lock. The paused holder learns of the loss
+/// only when it resumes.
 ///
-/// Seen to fail without the comparison in the script, and with a guard whose time never ends.
+/// Seen to fail without the comparison in the script, and if the TTL of a guard never ends.
 #[tokio::test]
-async fn a_holder_that_was_paused_for_longer_than_its_ttl_is_told_so() {
+async fn paused_holder_learns_of_loss_when_it_resumes() {
     let server = RedisServer::shared();
     let task = Task::new(server, "paused", Recipe::SetPx, Part::Keep).ttl(400 * MS);
     let (mut paused, _) = task.started().await;
     paused.wait_ready().await;
     paused.pause();
     let lock = lock(server.client()).recipe(SetPx).wait(20 * SECOND);
-    let successor = lock.acquire("paused").await.expect("its time is over");
+    let successor = lock.acquire("paused").await.expect("its ttl is over");
     paused.resume();
     paused.go().await;
     assert_eq!(paused.result::<Kept>().await, Kept::lost());

@@ -1,4 +1,4 @@
-//! `WATCH`: what belongs to a connection.
+//! `WATCH`: its effect belongs to one connection.
 
 use super::{ask, expire, holds, key, lock, relay};
 use crate::support::{Monitor, RedisServer, eventually, relay::Mode};
@@ -7,7 +7,7 @@ use redis::Value;
 use stampede_guard::lock::{LockErrorKind, LockGuard, Watch};
 
 #[tokio::test]
-async fn it_watches_over_a_connection_of_its_own() {
+async fn watch_releases_over_dedicated_connection() {
     let server = RedisServer::start();
     let lock = lock(server.client()).recipe(Watch::new(server.client()));
     let monitor = Monitor::start(&server).await;
@@ -21,9 +21,9 @@ async fn it_watches_over_a_connection_of_its_own() {
     assert_eq!(sent_by(client("WATCH")), ["WATCH", "GET", "MULTI", "DEL", "EXEC"]);
 }
 
-/// Why it must be one: `Watch::new` takes no connection that others have, which the example in its docs shows.
+/// Shows why `Watch::new` takes no shared connection, as the example in its docs explains.
 #[tokio::test]
-async fn over_a_shared_connection_the_exec_of_another_ends_the_watch() {
+async fn watch_on_shared_connection_is_ended_by_foreign_exec() {
     let server = RedisServer::shared();
     let (mut shared, name) = (server.connection().await, key("shared", "watch"));
     let mut late = async |words: &str| -> Value {
@@ -36,15 +36,15 @@ async fn over_a_shared_connection_the_exec_of_another_ends_the_watch() {
     };
     late(&format!("SET {name} late")).await;
     late(&format!("WATCH {name}")).await;
-    assert_eq!(late(&format!("GET {name}")).await, Value::BulkString(b"late".into()), "it holds it");
+    assert_eq!(late(&format!("GET {name}")).await, Value::BulkString(b"late".into()), "the late holder sees its token");
     let () = ask(server, format!("SET {name} successor")).await;
-    // Somebody else, over the same connection.
+    // Another client on the same connection.
     late("MULTI").await;
     late("EXEC").await;
     late("MULTI").await;
     late(&format!("DEL {name}")).await;
     assert_eq!(late("EXEC").await, Value::Array(vec![Value::Int(1)]), "the watch would have made it nil");
-    assert_eq!(ask::<i64>(server, format!("EXISTS {name}")).await, 0, "the successor's lock is gone");
+    assert_eq!(ask::<i64>(server, format!("EXISTS {name}")).await, 0, "the successor's lock was deleted");
 }
 
 /// Seen to fail without the comparison.
@@ -59,16 +59,16 @@ async fn a_late_release_is_refused() {
     assert!(holds(&successor).await);
 }
 
-/// Seen to fail when a connection that ended leaves the others in the pool: the release is tried twice.
+/// Seen to fail if a closed connection leaves the other idle ones in the pool, because a release is tried only twice.
 #[tokio::test]
-async fn connections_that_were_closed_while_idle_do_not_fail_a_release() {
+async fn idle_connections_closed_by_server_do_not_fail_release() {
     let server = RedisServer::start();
     let lock = lock(server.client()).recipe(Watch::new(server.client()));
     let mut guards = Vec::new();
     for name in ["one", "two", "three"] {
         guards.push(lock.acquire(name).await.expect("free"));
     }
-    // At once, each on a connection of its own.
+    // Released at once, each on a connection of its own.
     for released in join_all(guards.into_iter().map(LockGuard::release)).await {
         released.expect("held");
     }
@@ -80,7 +80,7 @@ async fn connections_that_were_closed_while_idle_do_not_fail_a_release() {
 
 /// Seen to fail without `WATCH`.
 #[tokio::test]
-async fn a_release_that_is_late_after_its_comparison_is_refused() {
+async fn watch_refuses_release_if_lock_changes_after_get() {
     let server = RedisServer::start();
     let relay = relay(&server).await;
     let lock = lock(server.client());
@@ -90,7 +90,7 @@ async fn a_release_that_is_late_after_its_comparison_is_refused() {
     relay.set(Mode::HoldReplies);
     let late = tokio::spawn(late.release());
     let gets = async || ask::<String>(&server, "INFO commandstats").await.contains("cmdstat_get:calls=2,");
-    eventually("it has compared", gets).await;
+    eventually("the release has compared the token", gets).await;
     expire(&server, &key("late", "watch")).await;
     let others = lock.recipe(Watch::new(server.client()));
     let successor = others.acquire("late").await.expect("over");
@@ -99,9 +99,9 @@ async fn a_release_that_is_late_after_its_comparison_is_refused() {
     assert!(holds(&successor).await);
 }
 
-/// Seen to fail when only the connection that was tried is given up.
+/// Seen to fail if only the connection that was tried is dropped from the pool.
 #[tokio::test]
-async fn it_releases_also_after_all_its_connections_were_closed() {
+async fn watch_releases_after_all_connections_were_closed() {
     let server = RedisServer::start();
     let lock = lock(server.client()).recipe(Watch::new(server.client()));
     let acquire = async |name: String| lock.acquire(&name).await.expect("free");

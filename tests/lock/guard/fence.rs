@@ -1,13 +1,16 @@
-//! What a lock cannot prevent, and the fence does: no recipe can cause a stale set.
+//! The fence prevents what a lock cannot: no recipe can overwrite a newer value with an older one.
 
 use super::{At, RECIPES, SECOND, locked};
 use crate::support::{MS, RedisServer, eventually};
 use bytes::Bytes;
 use futures_util::future::join_all;
 use redis::AsyncTypedCommands;
-use stampede_guard::store::{
-    Address, Ask, Entry, Filled, Hold, Inbox, Kind, Lead, Lease, Lifetimes, LockedStore, Meta, Right, Store, Timestamp,
-    Token, Tombstone, Write,
+use stampede_guard::{
+    lock::LockedStore,
+    store::{
+        CacheKey, Entry, FailureMarker, FillCondition, FillOutcome, Inbox, Kind, Lease, LeaseReply, LeaseRequest,
+        LeaseStatus, Lifetimes, Meta, Store, Timestamp, Token, Write,
+    },
 };
 use std::{
     sync::{
@@ -18,179 +21,194 @@ use std::{
 };
 
 recipes!(cases {
-    a_holder_whose_lock_was_taken_over_cannot_fill
-    what_is_stored_is_never_older_than_what_was
-    nobody_is_let_in_between_a_failure_and_its_tombstone
+    holder_cannot_fill_after_lock_was_taken_over
+    stored_value_is_never_replaced_by_older_value
+    failure_marker_is_set_before_lock_is_released
 });
 
-fn address(recipe: &str, key: &str) -> Address {
-    Address::new(format!("fence-{recipe}"), 0, key)
+fn cache_key(recipe: &str, key: &str) -> CacheKey {
+    CacheKey::new(format!("fence-{recipe}"), 0, key)
 }
 
-/// Connected: what is late here is to be late on purpose.
+/// Returns connected stores that stand for processes, so that only intended delays make a holder late.
 async fn processes<const N: usize>(recipe: &str, span: Duration) -> [LockedStore; N] {
-    let at = At::shared();
-    let stores = [(); N].map(|()| locked(recipe, &at).hold(span));
+    let key = At::shared();
+    let stores = [(); N].map(|()| locked(recipe, &key).hold(span));
     for store in &stores {
-        eventually("it is connected", async || {
-            let (at, token) = (address(recipe, &format!("warm-up of {store:p}")), Token::unique(Inbox::unique()));
-            let led = store.lead(&at, Ask { token, lease: span, seen: None }).await;
-            led.is_ok() && store.abandon(&at, token, None).await.is_ok()
+        eventually("the store is connected", async || {
+            let (key, token) = (cache_key(recipe, &format!("warm-up of {store:p}")), Token::unique(Inbox::unique()));
+            let led = store.get_or_lease(&key, LeaseRequest::new(token, span)).await;
+            led.is_ok() && store.release(&key, token, None).await.is_ok()
         })
         .await;
     }
     stores
 }
 
-async fn lead(store: &LockedStore, at: &Address, span: Duration, seen: Option<Token>) -> Lead {
+async fn lead(store: &LockedStore, key: &CacheKey, span: Duration, seen: Option<Token>) -> LeaseReply {
     let token = Token::unique(Inbox::unique());
-    store.lead(at, Ask { token, lease: span, seen }).await.expect("an answer")
+    let mut request = LeaseRequest::new(token, span);
+    request.seen = seen;
+    store.get_or_lease(key, request).await.expect("an answer")
 }
 
-/// However long it takes: what is there already does not count.
-async fn led(store: &LockedStore, at: &Address, span: Duration) -> Lease {
+/// Retries until the lease is granted, and ignores entries that are already stored.
+async fn led(store: &LockedStore, key: &CacheKey, span: Duration) -> Lease {
     let mut seen = None;
     loop {
-        match lead(store, at, span, seen).await {
-            Lead::Granted { lease, .. } => return lease,
-            Lead::Hit(entry) => seen = Some(entry.meta().id),
-            Lead::Wait { .. } | Lead::Failed { .. } => tokio::time::sleep(MS).await,
+        match lead(store, key, span, seen).await {
+            LeaseReply::Granted { lease, .. } => return lease,
+            LeaseReply::Hit(entry) => seen = Some(entry.meta().id),
+            _ => tokio::time::sleep(MS).await,
         }
     }
 }
 
-async fn fill(store: &LockedStore, at: &Address, lease: Lease, payload: impl Into<Bytes>) -> Filled {
-    let lifetimes = Lifetimes { fresh_for: 30 * SECOND, ..Lifetimes::default() };
-    let (kind, id, answered) = (Kind::Value, lease.token, Timestamp::now());
-    let meta = Meta { kind, id, answered, cost: MS, lifetimes, codec: 0 };
-    let write = Write { at: at.clone(), entry: Entry::new(meta, payload.into()) };
-    store.fill(at, Right::Lease(lease), vec![write]).await.expect("an answer")
+async fn fill(store: &LockedStore, key: &CacheKey, lease: Lease, payload: impl Into<Bytes>) -> FillOutcome {
+    let lifetimes = Lifetimes::fresh_for(30 * SECOND);
+    let (kind, id, response_time) = (Kind::Value, lease.token, Timestamp::now());
+    let mut meta = Meta::new(kind, id, response_time);
+    (meta.cost, meta.lifetimes) = (MS, lifetimes);
+    let write = Write::new(key.clone(), Entry::new(meta, payload.into()));
+    store.fill(key, FillCondition::Lease(lease), vec![write]).await.expect("an answer")
 }
 
-async fn stored(store: &LockedStore, at: &Address) -> Option<Bytes> {
-    Some(store.get(at).await.expect("an answer")?.payload().bytes().clone())
+async fn stored(store: &LockedStore, key: &CacheKey) -> Option<Bytes> {
+    Some(store.get(key).await.expect("an answer")?.payload().bytes().clone())
 }
 
-/// As after a pause that is longer than its lock lives: nobody extends it. A recipe whose release takes the lock of the next
-/// one lets a third one through, which is worth a computation and no more. Seen to fail with the fence left out of
-/// `fill.lua`.
-async fn a_holder_whose_lock_was_taken_over_cannot_fill(recipe: &str) {
+/// The first holder pauses beyond the TTL of its lock, because nothing extends it. A recipe that is not owner-safe may
+/// let a third holder in, which costs one more fetch and nothing else.
+///
+/// Seen to fail without the fence in `fill.lua`.
+async fn holder_cannot_fill_after_lock_was_taken_over(recipe: &str) {
     let span = 100 * MS;
     let ([a], [b]) = (processes(recipe, span).await, processes(recipe, 30 * SECOND).await);
-    let at = address(recipe, "taken over");
+    let key = cache_key(recipe, "taken over");
     for late in ["fills", "fails", "extends", "fills at last"] {
-        let old = led(&a, &at, span).await;
-        let new = led(&b, &at, 30 * SECOND).await;
+        let old = led(&a, &key, span).await;
+        let new = led(&b, &key, 30 * SECOND).await;
         assert!(new.stamp > old.stamp, "fencing tokens grow");
         match late {
-            "fills" => assert_eq!(fill(&a, &at, old, "old").await, Filled::Fenced),
+            "fills" => assert_eq!(fill(&a, &key, old, "old").await, FillOutcome::Fenced),
             "fails" => {
-                let tombstone = Tombstone { first: SECOND, most: SECOND, code: 500 };
-                assert_eq!(a.abandon(&at, old.token, Some(tombstone)).await.expect("an answer"), Hold::Lost);
+                let failure_marker = FailureMarker::new(SECOND, SECOND, 500);
+                assert_eq!(
+                    a.release(&key, old.token, Some(failure_marker)).await.expect("an answer"),
+                    LeaseStatus::Lost
+                );
             }
-            "extends" => assert_eq!(a.extend(&at, old, span).await.expect("an answer"), Hold::Lost),
+            "extends" => assert_eq!(a.extend(&key, old, span).await.expect("an answer"), LeaseStatus::Lost),
             _ => {}
         }
-        assert_eq!(fill(&b, &at, new, "new").await, Filled::Stored, "{late}");
-        assert_eq!(fill(&a, &at, old, "old").await, Filled::Fenced, "{late}");
-        assert_eq!(stored(&b, &at).await.as_deref(), Some(&b"new"[..]), "{late}");
-        b.invalidate(&at).await.expect("acknowledged");
+        assert_eq!(fill(&b, &key, new, "new").await, FillOutcome::Stored, "{late}");
+        assert_eq!(fill(&a, &key, old, "old").await, FillOutcome::Fenced, "{late}");
+        assert_eq!(stored(&b, &key).await.as_deref(), Some(&b"new"[..]), "{late}");
+        b.invalidate(&key).await.expect("acknowledged");
     }
 }
 
-/// A version counter as origin, and holders that are away for longer than their locks live. What is read after a fill or an
-/// invalidation was acknowledged is no older than that. Seen to fail with the fence left out of `fill.lua`.
-async fn what_is_stored_is_never_older_than_what_was(recipe: &str) {
+/// The origin is a version counter, and holders pause beyond the TTL of their locks. A read that starts after an
+/// acknowledged fill or invalidation returns no older version.
+///
+/// Seen to fail without the fence in `fill.lua`.
+async fn stored_value_is_never_replaced_by_older_value(recipe: &str) {
     const SPAN: Duration = Duration::from_millis(10);
-    let (stores, at) = (Arc::new(processes::<3>(recipe, SPAN).await), address(recipe, "versions"));
+    let (stores, key) = (Arc::new(processes::<3>(recipe, SPAN).await), cache_key(recipe, "versions"));
     let (version, floor) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     let fenced = Arc::new(AtomicUsize::new(0));
     crate::support::herd(6, |i| {
-        let (stores, at, mut dice) = (stores.clone(), at.clone(), fastrand::Rng::with_seed(i as u64));
+        let (stores, key, mut dice) = (stores.clone(), key.clone(), fastrand::Rng::with_seed(i as u64));
         let (version, floor, fenced) = (version.clone(), floor.clone(), fenced.clone());
         async move {
             let store = &stores[i % 3];
             for _ in 0..25 {
                 let least = floor.load(SeqCst);
-                if let Some(read) = stored(store, &at).await {
+                if let Some(read) = stored(store, &key).await {
                     let read: u64 = std::str::from_utf8(&read).expect("digits").parse().expect("a version");
-                    assert!(read >= least, "{read} is stored, after {least} was");
+                    assert!(read >= least, "version {read} is stored although {least} was acknowledged");
                 }
                 if dice.u8(0..8) == 0 {
                     let newer = version.fetch_add(1, SeqCst) + 1;
-                    store.invalidate(&at).await.expect("acknowledged");
+                    store.invalidate(&key).await.expect("acknowledged");
                     floor.fetch_max(newer, SeqCst);
                 }
-                let lease = led(store, &at, SPAN).await;
+                let lease = led(store, &key, SPAN).await;
                 let computed = version.fetch_add(1, SeqCst) + 1;
                 tokio::time::sleep(Duration::from_millis(dice.u64(0..40))).await;
-                match fill(store, &at, lease, computed.to_string()).await {
-                    Filled::Stored => _ = floor.fetch_max(computed, SeqCst),
-                    Filled::Fenced => _ = fenced.fetch_add(1, SeqCst),
+                match fill(store, &key, lease, computed.to_string()).await {
+                    FillOutcome::Stored => _ = floor.fetch_max(computed, SeqCst),
+                    FillOutcome::Fenced => _ = fenced.fetch_add(1, SeqCst),
                 }
             }
         }
     })
     .await;
-    assert!(fenced.load(SeqCst) > 0, "nobody was late");
-    eventually("nothing is left", async || stores.iter().all(|store| format!("{store:?}").contains("held: 0"))).await;
+    assert!(fenced.load(SeqCst) > 0, "no fill was late");
+    eventually("no store holds a lock", async || stores.iter().all(|store| format!("{store:?}").contains("held: 0")))
+        .await;
 }
 
-/// Else an error is a stampede. Seen to fail with the lock released before the tombstone is there.
-async fn nobody_is_let_in_between_a_failure_and_its_tombstone(recipe: &str) {
-    let ([a, b], at) = (processes(recipe, 30 * SECOND).await, address(recipe, "failed"));
+/// Otherwise each failure would let the next waiter fetch at once.
+///
+/// Seen to fail if the lock is released before the failure marker is set.
+async fn failure_marker_is_set_before_lock_is_released(recipe: &str) {
+    let ([a, b], key) = (processes(recipe, 30 * SECOND).await, cache_key(recipe, "failed"));
     for round in 0..20 {
-        let lease = led(&a, &at, 30 * SECOND).await;
-        let tombstone = Tombstone { first: 30 * SECOND, most: 30 * SECOND, code: 500 };
-        let told = async {
+        let lease = led(&a, &key, 30 * SECOND).await;
+        let failure_marker = FailureMarker::new(30 * SECOND, 30 * SECOND, 500);
+        let notified = async {
             loop {
-                match lead(&b, &at, 30 * SECOND, None).await {
-                    Lead::Wait { .. } => {}
-                    Lead::Failed { code, .. } => break assert_eq!(code, 500),
+                match lead(&b, &key, 30 * SECOND, None).await {
+                    LeaseReply::Wait { .. } => {}
+                    LeaseReply::Failed { code, .. } => break assert_eq!(code, 500),
                     other => panic!("in round {round}: {other:?}"),
                 }
             }
         };
-        let (held, ()) = tokio::join!(a.abandon(&at, lease.token, Some(tombstone)), told);
-        assert_eq!(held.expect("an answer"), Hold::Held);
-        b.invalidate(&at).await.expect("acknowledged"); // the tombstone as well
+        let (held, ()) = tokio::join!(a.release(&key, lease.token, Some(failure_marker)), notified);
+        assert_eq!(held.expect("an answer"), LeaseStatus::Held);
+        b.invalidate(&key).await.expect("acknowledged"); // removes the failure marker too
     }
 }
 
-/// What is lost on one side is given back on the other: those who wait are woken, and do not wait for a lease that nobody
-/// will use. Seen to fail with the lease left to expire.
+/// A lost lock also releases its lease and wakes the waiters, so that they do not wait for a lease that no leader will
+/// use.
+///
+/// Seen to fail if the lease is left to expire.
 #[tokio::test]
-async fn a_lock_that_is_lost_ends_the_lease() {
-    let ([a, b], at) = (processes("set_px", 1000 * SECOND).await, address("set_px", "deleted"));
-    let lease = led(&a, &at, 1000 * SECOND).await;
-    let mut waiter = b.listen(&at);
+async fn lost_lock_ends_lease_and_wakes_waiters() {
+    let ([a, b], key) = (processes("set_px", 1000 * SECOND).await, cache_key("set_px", "deleted"));
+    let lease = led(&a, &key, 1000 * SECOND).await;
+    let mut waiter = b.listen(&key);
     let token = waiter.token();
-    eventually("it will be woken", async || {
-        let wait = b.lead(&at, Ask { token, lease: 1000 * SECOND, seen: None }).await.expect("an answer");
-        matches!(wait, Lead::Wait { registered: true, .. })
+    eventually("the waiter is registered", async || {
+        let wait = b.get_or_lease(&key, LeaseRequest::new(token, 1000 * SECOND)).await.expect("an answer");
+        matches!(wait, LeaseReply::Wait { registered: true, .. })
     })
     .await;
     let mut redis = RedisServer::shared().connection().await;
     let lock = redis.keys("{fence-set_px:rdeleted}:set-px.*").await.expect("an answer");
-    assert_eq!(redis.del(lock).await.expect("an answer"), 1, "the name that the docs give");
-    assert_eq!(a.extend(&at, lease, 1000 * SECOND).await.expect("an answer"), Hold::Lost);
-    tokio::time::timeout(30 * SECOND, waiter.woken()).await.expect("woken");
-    led(&b, &at, 1000 * SECOND).await;
-    assert_eq!(fill(&a, &at, lease, "late").await, Filled::Fenced);
+    assert_eq!(redis.del(lock).await.expect("an answer"), 1, "the lock has the documented name");
+    assert_eq!(a.extend(&key, lease, 1000 * SECOND).await.expect("an answer"), LeaseStatus::Lost);
+    tokio::time::timeout(30 * SECOND, waiter.notified()).await.expect("a wake-up");
+    led(&b, &key, 1000 * SECOND).await;
+    assert_eq!(fill(&a, &key, lease, "late").await, FillOutcome::Fenced);
 }
 
-/// Of all recipes at once, as it takes its time: twice the span that was asked for first.
+/// Recipes that cannot extend hold the lock for the long span from the start. All recipes run at once because each
+/// takes twice the requested span.
 #[tokio::test]
-async fn what_is_extended_is_held_and_what_cannot_be_is_held_from_the_beginning() {
+async fn lease_outlives_requested_span_with_every_recipe() {
     let span = 2 * SECOND;
     let each = RECIPES.iter().map(|recipe| async move {
-        let ([a, b], at) = (processes(recipe, 1000 * SECOND).await, address(recipe, "extended"));
-        let lease = led(&a, &at, span).await;
-        assert_eq!(a.extend(&at, lease, 1000 * SECOND).await.expect("an answer"), Hold::Held, "{recipe}");
+        let ([a, b], key) = (processes(recipe, 1000 * SECOND).await, cache_key(recipe, "extended"));
+        let lease = led(&a, &key, span).await;
+        assert_eq!(a.extend(&key, lease, 1000 * SECOND).await.expect("an answer"), LeaseStatus::Held, "{recipe}");
         tokio::time::sleep(2 * span).await;
-        let waits = lead(&b, &at, span, None).await;
-        assert!(matches!(waits, Lead::Wait { holder, .. } if holder == lease.token), "{recipe}: {waits:?}");
-        assert_eq!(fill(&a, &at, lease, "v").await, Filled::Stored, "{recipe}");
+        let waits = lead(&b, &key, span, None).await;
+        assert!(matches!(waits, LeaseReply::Wait { holder, .. } if holder == lease.token), "{recipe}: {waits:?}");
+        assert_eq!(fill(&a, &key, lease, "v").await, FillOutcome::Stored, "{recipe}");
     });
     join_all(each).await;
 }

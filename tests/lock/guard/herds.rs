@@ -1,14 +1,17 @@
-//! Many who ask at one moment.
+//! Herds of concurrent callers: one fetch per herd, and nothing left if they are cancelled.
 
 use super::{SECOND, guards};
 use crate::support::{Down, MS, Monitor, Origin, RedisServer, eventually, herd, never};
-use stampede_guard::{ErrorKind, Policy, StampedeGuard, lock::SetPx, store::LockedStore};
+use stampede_guard::{
+    ErrorKind, Policy, StampedeGuard,
+    lock::{LockedStore, SetPx},
+};
 use std::time::Duration;
 
 recipes!(cases {
-    a_herd_is_one_call
-    a_failure_is_one_call_and_everybody_is_told
-    a_refresh_is_one_call
+    herd_makes_one_call
+    failed_herd_makes_one_call_and_tells_all_callers
+    refresh_makes_one_call
     dropping_any_future_at_any_point_leaves_no_lock
 });
 
@@ -20,7 +23,7 @@ async fn ask(guard: StampedeGuard, key: &str, origin: Origin, what: &'static str
     guard.fetch(key, fetch).await.map_err(|error| error.kind())
 }
 
-async fn a_herd_is_one_call(recipe: &str) {
+async fn herd_makes_one_call(recipe: &str) {
     let (origin, guards) = (Origin::new(), guards::<4>(recipe, "herd", 30 * SECOND).await);
     for key in ["a", "b", "c"] {
         let callers = herd(200, |i| ask(guards[i % 4].clone(), key, origin.clone(), "v"));
@@ -28,15 +31,15 @@ async fn a_herd_is_one_call(recipe: &str) {
     }
     assert_eq!(origin.calls(), 3);
     for guard in &guards {
-        guard.shutdown().await;
+        guard.drain().await;
         guard.fetch("a", never::<String>).await.expect("a hit");
     }
 }
 
-async fn a_failure_is_one_call_and_everybody_is_told(recipe: &str) {
+async fn failed_herd_makes_one_call_and_tells_all_callers(recipe: &str) {
     let (origin, guards) = (Origin::new(), guards::<4>(recipe, "failure", 30 * SECOND).await);
-    let told = herd(100, |i| {
-        let (guard, origin) = (guards[i % 4].clone().tombstone(30 * SECOND), origin.clone());
+    let kinds = herd(100, |i| {
+        let (guard, origin) = (guards[i % 4].clone().failure_ttl(30 * SECOND), origin.clone());
         async move {
             let fetch = async move || {
                 origin.work(50 * MS).await;
@@ -46,17 +49,17 @@ async fn a_failure_is_one_call_and_everybody_is_told(recipe: &str) {
         }
     })
     .await;
-    assert!(told.iter().all(|kind| matches!(kind, ErrorKind::Origin | ErrorKind::FailedElsewhere)), "{told:?}");
+    assert!(kinds.iter().all(|kind| matches!(kind, ErrorKind::Origin | ErrorKind::RecentlyFailed)), "{kinds:?}");
     assert_eq!(origin.calls(), 1);
 }
 
-/// Every guard has seen the old entry, and asks for a newer one.
-async fn a_refresh_is_one_call(recipe: &str) {
+/// Every guard has seen the expired entry and asks for a newer one.
+async fn refresh_makes_one_call(recipe: &str) {
     let (origin, guards) = (Origin::new(), guards::<4>(recipe, "refresh", 30 * SECOND).await);
     let brief = Policy::fresh_for(100 * MS);
     let guards = guards.map(|guard| guard.policy(brief));
     ask(guards[0].clone(), "k", Origin::new(), "old").await.expect("an answer");
-    guards[0].shutdown().await;
+    guards[0].drain().await;
     tokio::time::sleep(120 * MS).await;
     let callers = herd(100, |i| {
         let guard = guards[i % 4].clone().policy(Policy::fresh_for(30 * SECOND));
@@ -66,21 +69,27 @@ async fn a_refresh_is_one_call(recipe: &str) {
     assert_eq!(origin.calls(), 1);
 }
 
-/// Every future, dropped at a random moment, of many at once. No lock ends by itself here. Seen to fail with what is granted
-/// to nobody kept, be it the lock (`given_to_nobody`) or the lease as well (`given_up`).
+/// Drops futures of all kinds at random moments. No lock expires during this test.
 ///
-/// Those that dial a connection for a release give up after a second, on a machine that is too busy: their locks do end.
+/// Seen to fail if a grant is kept although its caller was dropped, whether the lock (`release_if_acquired`) or the
+/// lease (`Admission::on_cancel`).
+///
+/// `Watch` and `SetnxExpire` connect for a release and give up after a second on a busy machine, so their locks do
+/// expire.
 async fn dropping_any_future_at_any_point_leaves_no_lock(recipe: &str) {
     let span = if ["watch", "setnx_expire"].contains(&recipe) { 5 * SECOND } else { 1000 * SECOND };
     let guards = guards::<2>(recipe, "dropped", span).await.map(|guard| {
-        guard.policy(Policy::fresh_for(2 * MS).stale_while_revalidate(5 * MS)).tombstone(2 * MS).pass_for(5 * MS)
+        guard
+            .policy(Policy::fresh_for(2 * MS).stale_while_revalidate(5 * MS))
+            .failure_ttl(2 * MS)
+            .uncacheable_ttl(5 * MS)
     });
     herd(40, |i| {
         let (guard, mut dice) = (guards[i % 2].clone(), fastrand::Rng::with_seed(i as u64));
         async move {
             for _ in 0..20 {
-                let patience = Duration::from_micros(dice.u64(0..8000));
-                let _ = tokio::time::timeout(patience, one_of_everything(&guard, &mut dice)).await;
+                let limit = Duration::from_micros(dice.u64(0..8000));
+                let _ = tokio::time::timeout(limit, one_of_everything(&guard, &mut dice)).await;
             }
         }
     })
@@ -88,7 +97,7 @@ async fn dropping_any_future_at_any_point_leaves_no_lock(recipe: &str) {
     let servers = [RedisServer::shared(), &super::others()[0], &super::others()[1]];
     let left = async || {
         for guard in &guards {
-            guard.shutdown().await;
+            guard.drain().await;
         }
         let mut left = Vec::new();
         for server in servers {
@@ -108,8 +117,9 @@ async fn dropping_any_future_at_any_point_leaves_no_lock(recipe: &str) {
     eventually("every lock is released", async || left().await.is_empty()).await;
     for key in 0..4_u64 {
         let fetch = async || Ok::<_, Down>(7_u64);
-        let answer = tokio::time::timeout(30 * SECOND, guards[1].clone().wait(1000 * SECOND).fetch(key, fetch)).await;
-        assert!(answer.is_ok(), "somebody holds {key}");
+        let answer =
+            tokio::time::timeout(30 * SECOND, guards[1].clone().wait_timeout(1000 * SECOND).fetch(key, fetch)).await;
+        assert!(answer.is_ok(), "key {key} is still locked");
     }
 }
 
@@ -128,14 +138,14 @@ async fn one_of_everything(guard: &StampedeGuard, dice: &mut fastrand::Rng) {
 }
 
 #[tokio::test]
-async fn a_miss_is_five_commands_and_three_of_them_before_the_answer() {
+async fn miss_sends_three_commands_before_answer_and_two_after() {
     let server = RedisServer::start();
-    let store = LockedStore::new(server.client(), SetPx).expect("a crash frees it");
-    let guard = StampedeGuard::new(store).op_timeout(30 * SECOND);
-    eventually("it is connected", async || {
+    let store = LockedStore::new(server.client(), SetPx).expect("the recipe is accepted");
+    let guard = StampedeGuard::new(store).store_timeout(30 * SECOND);
+    eventually("the store is connected", async || {
         guard.fetch("warm-up", async || Ok::<_, Down>(0)).await.expect("an answer");
-        guard.shutdown().await;
-        guard.report().filled > 0
+        guard.drain().await;
+        guard.stats().misses > 0
     })
     .await;
     let monitor = Monitor::start(&server).await;
@@ -145,7 +155,7 @@ async fn a_miss_is_five_commands_and_three_of_them_before_the_answer() {
         Ok::<_, Down>(1)
     };
     guard.fetch("miss", fetch).await.expect("an answer");
-    guard.shutdown().await;
+    guard.drain().await;
     guard.fetch("miss", never::<i32>).await.expect("a hit");
     let commands = monitor.stop().await;
     let names: Vec<_> = commands.iter().map(|command| command.name.as_str()).collect();

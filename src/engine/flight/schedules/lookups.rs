@@ -1,4 +1,4 @@
-//! Reads that are shared.
+//! Shared lookups.
 
 use super::*;
 use futures_util::FutureExt;
@@ -7,7 +7,7 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
-/// A connection that answers its reads when it is told to.
+/// A connection that answers its reads when the test calls `answer`.
 #[derive(Clone, Default)]
 struct Connection(Arc<Mutex<Reads>>);
 
@@ -19,8 +19,8 @@ struct Reads {
 
 impl Connection {
     fn answer(&self) {
-        lock(&self.0).answered = true;
-        let wakers = std::mem::take(&mut lock(&self.0).wakers);
+        self.0.lock().answered = true;
+        let wakers = std::mem::take(&mut self.0.lock().wakers);
         wakers.into_iter().for_each(Waker::wake);
     }
 }
@@ -29,9 +29,9 @@ impl Future for Connection {
     type Output = Found;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Found> {
-        let mut reads = lock(&self.0);
+        let mut reads = self.0.lock();
         if reads.answered {
-            reads.wakers.clear(); // who has the answer need not be woken
+            reads.wakers.clear(); // a caller with the answer needs no wake-up
             return Poll::Ready(Ok(Vec::new()));
         }
         reads.wakers.push(cx.waker().clone());
@@ -39,9 +39,9 @@ impl Future for Connection {
     }
 }
 
-/// Seen to fail when each one reads for himself.
+/// Seen to fail when each caller reads for itself.
 #[test]
-fn one_reads_at_a_time() {
+fn concurrent_lookups_share_one_read() {
     explore(|| {
         let (flights, connection, reading) =
             (Arc::new(Flights::default()), Connection::default(), Computing::default());
@@ -52,7 +52,7 @@ fn one_reads_at_a_time() {
                     reading.once().await;
                     connection.await
                 };
-                flights.look_up(&Arc::from([at()]), HOUR, read).await
+                flights.look_up(&Arc::from([key()]), HOUR, read).await
             })
         });
         connection.answer();
@@ -63,15 +63,15 @@ fn one_reads_at_a_time() {
     });
 }
 
-/// Seen to deadlock with `futures_util`'s `Shared`, if its caller may be interrupted between the read's poll and its own,
-/// and with a share that notes its waker after it has polled, or wakes nobody when it is done.
+/// Seen to deadlock with `futures_util`'s `Shared`, if its caller may be interrupted between the read's poll and its
+/// own. Also with a share that records its waker after the poll, or that wakes no other when it is done.
 #[test]
-fn a_read_goes_on_without_whoever_began_it() {
+fn lookup_continues_without_the_caller_that_began_it() {
     explore(|| {
         let (flights, connection) = (Arc::new(Flights::default()), Connection::default());
         let callers = [(); 2].map(|()| {
             let (flights, connection) = (flights.clone(), connection.clone());
-            spawn(async move { flights.look_up(&Arc::from([at()]), HOUR, connection).await })
+            spawn(async move { flights.look_up(&Arc::from([key()]), HOUR, connection).await })
         });
         let answering = thread::spawn(move || connection.answer());
         callers[0].abort();
@@ -83,28 +83,29 @@ fn a_read_goes_on_without_whoever_began_it() {
     });
 }
 
-/// Seen to fail when a lookup takes what is in its place for itself.
+/// Seen to fail when a lookup removes its successor from the table.
 #[test]
-fn a_read_that_was_forgotten_takes_no_other_out_of_the_map() {
+fn lookup_that_was_unlisted_removes_no_newer_lookup() {
     explore(|| {
         let flights = Arc::new(Flights::default());
-        let old = flights.look_up(&Arc::from([at()]), HOUR, Connection::default());
-        flights.forget(&at());
+        let old = flights.look_up(&Arc::from([key()]), HOUR, Connection::default());
+        flights.forget(&key());
         let leaving = thread::spawn(move || drop(old));
-        let new = flights.look_up(&Arc::from([at()]), HOUR, Connection::default());
+        let new = flights.look_up(&Arc::from([key()]), HOUR, Connection::default());
         leaving.join().unwrap();
-        let joined = flights.look_up(&Arc::from([at()]), HOUR, std::future::ready(Ok(Vec::new())));
-        assert!(joined.now_or_never().is_none(), "it has made a read of its own");
+        let joined = flights.look_up(&Arc::from([key()]), HOUR, std::future::ready(Ok(Vec::new())));
+        assert!(joined.now_or_never().is_none(), "the lookup was not joined");
         drop(new);
         assert_eq!(flights.len(), 0);
     });
 }
 
-/// Seen to fail when `forget`, or `gone`, leaves the lookups out, or those that go on to what is beneath.
+/// Seen to fail when `forget` or `invalidated` omits the lookups, or the longer chains among them.
 #[test]
-fn nobody_joins_a_read_that_began_before_an_invalidation() {
-    let invalidations: [fn(&Flights, &Flight); 2] = [|flights, _| flights.forget(&at()), |_, flight| flight.gone()];
-    let chains: [fn() -> Arc<[Address]>; 2] = [|| Arc::from([at()]), || Arc::from([at(), beneath("a")])];
+fn lookup_begun_before_an_invalidation_is_not_joined() {
+    let invalidations: [fn(&Flights, &Flight); 2] =
+        [|flights, _| flights.forget(&key()), |_, flight| flight.invalidated()];
+    let chains: [fn() -> Arc<[CacheKey]>; 2] = [|| Arc::from([key()]), || Arc::from([key(), variant_key("a")])];
     explore(move || {
         let (invalidate, chain) = (any(&invalidations), any(&chains)());
         let flights = Arc::new(Flights::default());
@@ -127,13 +128,14 @@ fn nobody_joins_a_read_that_began_before_an_invalidation() {
     });
 }
 
-/// Seen to fail when a read is found by its first address alone, or takes with it all that begin there.
+/// Seen to fail when a lookup is found by its first cache key alone, or when its end removes all with the same first
+/// key.
 #[test]
-fn reads_that_begin_alike_and_go_on_elsewhere_leave_each_other_alone() {
+fn lookups_with_equal_first_key_and_other_chains_stay_apart() {
     explore(|| {
         let flights = Arc::new(Flights::default());
         let chains: [Arc<[_]>; 3] =
-            [Arc::from([at()]), Arc::from([at(), beneath("a")]), Arc::from([at(), beneath("b")])];
+            [Arc::from([key()]), Arc::from([key(), variant_key("a")]), Arc::from([key(), variant_key("b")])];
         let callers = chains.clone().map(|chain| {
             let (flights, read) = (flights.clone(), std::future::ready(Ok(vec![None; chain.len()])));
             spawn(async move { flights.look_up(&chain, HOUR, read).await })
@@ -146,7 +148,7 @@ fn reads_that_begin_alike_and_go_on_elsewhere_leave_each_other_alone() {
         let leaving = flights.look_up(&chains[2], HOUR, Connection::default());
         let leaving = thread::spawn(move || drop(leaving));
         let joined = flights.look_up(&chains[1], HOUR, std::future::ready(Ok(Vec::new())));
-        assert!(joined.now_or_never().is_none(), "it has made a read of its own");
+        assert!(joined.now_or_never().is_none(), "the lookup was not joined");
         leaving.join().unwrap();
         assert_eq!(flights.len(), 1);
         drop(stays);

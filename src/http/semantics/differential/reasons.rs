@@ -1,57 +1,68 @@
-//! Why two caches may disagree.
+//! Reasons for which the two caches may disagree.
 
 use super::Case;
-use crate::http::{
-    directives::Directives,
-    rules::Rules,
-    semantics::{
-        freshness::{self, Times},
-        kit::{at, status},
-        request::Credentials,
-        storing::{Shared, Terms, shared},
-        validation,
+use crate::{
+    config::http::HttpOptions,
+    http::{
+        directives::cache_control::Directives,
+        semantics::{
+            freshness::{self, Times},
+            kit::{at, status},
+            request::Credentials,
+            storing::{Storable, StorageTerms, storable},
+            validation,
+        },
+        vary::SelectingFields,
     },
-    vary::Selecting,
 };
 use http::{HeaderMap, header};
 use std::time::Duration;
 
-/// What the reasons go by.
-pub(super) struct Known {
+/// The facts that the reasons depend on.
+pub(super) struct CaseFacts {
     after: Duration,
     status: u16,
     first: HeaderMap,
     second: HeaderMap,
-    answer: HeaderMap,
-    said: Directives,
-    asked: Directives,
-    terms: Option<Terms>,
+    response: HeaderMap,
+    stated: Directives,
+    demanded: Directives,
+    terms: Option<StorageTerms>,
 }
 
-impl Known {
+impl CaseFacts {
     pub(super) fn of(case: &Case) -> Self {
-        let [first, second, answer] = [&case.first, &case.second, &case.answer].map(Case::head);
-        let rules = Rules::default().heuristic(0.1);
-        let times = Times { asked: at(0), answered: at(0) };
+        let [first, second, response] = [&case.first, &case.second, &case.response].map(Case::head);
+        let options = HttpOptions::default().heuristic_freshness(0.1);
+        let times = Times { request_time: at(0), response_time: at(0) };
         let credentials = Credentials::None;
-        let terms = match shared(status(case.status), &answer, credentials, times, &rules) {
-            Shared::Everybody(terms) => Some(terms),
+        let terms = match storable(status(case.status), &response, credentials, times, &options) {
+            Storable::Shared(terms) => Some(terms),
             _ => None,
         };
-        let (said, asked) = (Directives::for_cache(&answer, &[]).0, Directives::of(&second));
-        Self { after: Duration::from_secs(case.after), status: case.status, first, second, answer, said, asked, terms }
+        let (stated, demanded) = (Directives::for_cache(&response, &[]).0, Directives::of(&second));
+        Self {
+            after: Duration::from_secs(case.after),
+            status: case.status,
+            first,
+            second,
+            response,
+            stated,
+            demanded,
+            terms,
+        }
     }
 
     fn says(&self, text: &str) -> bool {
-        self.answer.get_all("cache-control").iter().any(|line| line.to_str().is_ok_and(|line| line.contains(text)))
+        self.response.get_all("cache-control").iter().any(|line| line.to_str().is_ok_and(|line| line.contains(text)))
     }
 
     fn explicit(&self) -> bool {
-        self.said.max_age.or(self.said.s_maxage).is_some() || self.answer.contains_key("expires")
+        self.stated.max_age.or(self.stated.s_maxage).is_some() || self.response.contains_key("expires")
     }
 
     fn targeted(&self) -> bool {
-        self.answer.contains_key("cdn-cache-control")
+        self.response.contains_key("cdn-cache-control")
     }
 
     fn upper_case(&self) -> bool {
@@ -62,17 +73,17 @@ impl Known {
         self.says("max-age=9, max-age=4")
     }
 
-    /// Whether it says that it is older than an `Age` that is one number.
+    /// Reports whether the initial age exceeds an `Age` field that is a single number.
     fn aged_otherwise(&self) -> bool {
-        let field = self.answer.get("age").and_then(|age| age.to_str().ok()?.parse().ok()).unwrap_or(0);
-        Times { asked: at(0), answered: at(0) }.initial_age(&self.answer) > Duration::from_secs(field)
+        let field = self.response.get("age").and_then(|age| age.to_str().ok()?.parse().ok()).unwrap_or(0);
+        Times { request_time: at(0), response_time: at(0) }.initial_age(&self.response) > Duration::from_secs(field)
     }
 
     fn arrives_fresh(&self) -> bool {
-        let (said, source) = Directives::for_cache(&self.answer, &[]);
-        let lifetime = freshness::explicit(&said, source, &self.answer, at(0)).unwrap_or_default();
-        let age = Times { asked: at(0), answered: at(0) }.initial_age(&self.answer);
-        !said.no_cache && lifetime > age
+        let (stated, source) = Directives::for_cache(&self.response, &[]);
+        let lifetime = freshness::explicit(&stated, source, &self.response, at(0)).unwrap_or_default();
+        let age = Times { request_time: at(0), response_time: at(0) }.initial_age(&self.response);
+        !stated.no_cache && lifetime > age
     }
 
     fn stale_for(&self) -> Duration {
@@ -81,71 +92,73 @@ impl Known {
     }
 }
 
-pub(super) type Reasons = &'static [(&'static str, fn(&Known) -> bool)];
+pub(super) type Reasons = &'static [(&'static str, fn(&CaseFacts) -> bool)];
 
 pub(super) const WE_STORE: Reasons = &[
-    ("RFC 9111 §3: with an explicit lifetime or public, any final status will do", |it| {
-        ![200, 301, 302, 404, 501].contains(&it.status) && (it.explicit() || it.said.public || it.targeted())
+    ("RFC 9111 §3: with an explicit lifetime or public, any final status may be stored", |it| {
+        ![200, 301, 302, 404, 501].contains(&it.status) && (it.explicit() || it.stated.public || it.targeted())
     }),
-    ("RFC 9111 §5.2.2.3: must-understand overrides no-store", |it| it.said.must_understand && it.said.no_store),
-    ("RFC 9213: a targeted field overrides Cache-Control", Known::targeted),
-    ("RFC 9111 §5.2: directives are case-insensitive", Known::upper_case),
+    ("RFC 9111 §5.2.2.3: must-understand overrides no-store", |it| it.stated.must_understand && it.stated.no_store),
+    ("RFC 9213: a targeted field overrides Cache-Control", CaseFacts::targeted),
+    ("RFC 9111 §5.2: directives are case-insensitive", CaseFacts::upper_case),
 ];
 
 pub(super) const THEY_STORE: Reasons = &[
     ("choice: server errors are never stored", |it| it.status == 501),
-    ("choice: cookies are not shared", |it| it.answer.contains_key(header::SET_COOKIE)),
+    ("choice: cookies are not shared", |it| it.response.contains_key(header::SET_COOKIE)),
     ("choice: a Cookie is a credential", |it| it.first.contains_key(header::COOKIE)),
-    ("choice: without a max-age, must-revalidate opens nothing to an Authorization", |it| {
-        it.first.contains_key(header::AUTHORIZATION) && it.said.must_revalidate && it.said.max_age.is_none()
+    ("choice: without a max-age, must-revalidate does not permit sharing with an Authorization", |it| {
+        it.first.contains_key(header::AUTHORIZATION) && it.stated.must_revalidate && it.stated.max_age.is_none()
     }),
-    ("choice: what is neither fresh nor can be validated is of no use", |it| {
-        !validation::has_validator(&it.answer) && !it.arrives_fresh()
+    ("choice: a response that is neither fresh nor has a validator is not stored", |it| {
+        !validation::has_validator(&it.response) && !it.arrives_fresh()
     }),
-    ("choice: what says nothing of its freshness, and not when it was modified, is not stored by heuristics", |it| {
-        !it.explicit() && freshness::heuristic(&it.answer, at(0), 0.1).is_none()
+    ("choice: without a lifetime and a Last-Modified, heuristics store nothing", |it| {
+        !it.explicit() && freshness::heuristic(&it.response, at(0), 0.1).is_none()
     }),
-    ("RFC 9111 §4.1: a * is never selected", |it| Selecting::of(&it.answer).is_none()),
-    ("RFC 9111 §5.2: directives are case-insensitive", Known::upper_case),
-    ("RFC 9111 §4.2.1: nothing else is inferred from what is given twice", |it| {
+    ("RFC 9111 §4.1: a * matches no request", |it| SelectingFields::of(&it.response).is_none()),
+    ("RFC 9111 §5.2: directives are case-insensitive", CaseFacts::upper_case),
+    ("RFC 9111 §4.2.1: a repeated directive implies nothing else", |it| {
         it.twice() && it.first.contains_key(header::AUTHORIZATION)
     }),
-    ("RFC 9213: a targeted field overrides Cache-Control", Known::targeted),
+    ("RFC 9213: a targeted field overrides Cache-Control", CaseFacts::targeted),
 ];
 
 pub(super) const WE_SERVE: Reasons = &[
-    ("RFC 9111 §5.2.2.8: proxy-revalidate forbids nothing while it is fresh", |it| it.said.proxy_revalidate),
-    ("RFC 9111 §5.4: Pragma counts where there is no Cache-Control", |it| {
+    ("RFC 9111 §5.2.2.8: proxy-revalidate forbids nothing while it is fresh", |it| it.stated.proxy_revalidate),
+    ("RFC 9111 §5.4: Pragma counts only without a Cache-Control", |it| {
         it.second.contains_key(header::PRAGMA) && it.second.contains_key(header::CACHE_CONTROL)
     }),
-    ("RFC 8246: what is immutable is not reloaded", |it| it.said.immutable && it.asked.max_age.is_some()),
-    ("RFC 9111 §4.1: white space around commas is nothing", |it| it.first.get("accept") != it.second.get("accept")),
+    ("RFC 8246: an immutable response is not reloaded", |it| it.stated.immutable && it.demanded.max_age.is_some()),
+    ("RFC 9111 §4.1: white space around commas is ignored", |it| it.first.get("accept") != it.second.get("accept")),
     ("RFC 9110 §5.6.7: dates have three forms", |it| {
-        it.answer.get(header::EXPIRES).is_some_and(|date| date == OLD_DATE)
+        it.response.get(header::EXPIRES).is_some_and(|date| date == OLD_DATE)
     }),
-    ("RFC 9111 §5.2.1.2: exceeded by no more than, not by less than", |it| it.asked.max_stale == Some(it.stale_for())),
-    ("RFC 9111 §4.2.1: the shorter of two lifetimes counts, and nothing else is inferred", Known::twice),
-    ("RFC 9111 §5.2: directives are case-insensitive", Known::upper_case),
-    ("RFC 9213: a targeted field overrides Cache-Control", Known::targeted),
+    ("RFC 9111 §5.2.1.2: staleness may equal max-stale", |it| it.demanded.max_stale == Some(it.stale_for())),
+    ("RFC 9111 §4.2.1: the shorter of two lifetimes counts, and implies nothing else", CaseFacts::twice),
+    ("RFC 9111 §5.2: directives are case-insensitive", CaseFacts::upper_case),
+    ("RFC 9213: a targeted field overrides Cache-Control", CaseFacts::targeted),
 ];
 
 pub(super) const THEY_SERVE: Reasons = &[
-    ("RFC 9111 §4.2.3: the Date counts, and of several ages the first", Known::aged_otherwise),
-    ("RFC 9111 §4.2.1: the shorter of two lifetimes counts", Known::twice),
-    ("RFC 9111 §4.2.4: these forbid to serve it stale, whatever the client accepts", |it| {
-        it.asked.max_stale.is_some() && it.said.forbid_stale()
+    ("RFC 9111 §4.2.3: the Date counts, and of several ages the first", CaseFacts::aged_otherwise),
+    ("RFC 9111 §4.2.1: the shorter of two lifetimes counts", CaseFacts::twice),
+    ("RFC 9111 §4.2.4: the response forbids serving it stale, whatever the client accepts", |it| {
+        it.demanded.max_stale.is_some() && it.stated.forbid_stale()
     }),
-    ("RFC 8246: immutable is no lifetime", |it| it.said.immutable && it.said.max_age.or(it.said.s_maxage).is_none()),
-    ("choice: a max-stale that is no number accepts nothing", |it| it.asked.max_stale == Some(Duration::ZERO)),
-    ("choice: one that is as old as is accepted is validated", |it| {
-        it.asked.max_age == it.terms.map(|terms| terms.age + it.after)
+    ("RFC 8246: immutable is no lifetime", |it| {
+        it.stated.immutable && it.stated.max_age.or(it.stated.s_maxage).is_none()
     }),
-    ("choice: a request with no-store is not answered from the cache either", |it| it.asked.no_store),
-    ("choice: nor is one with credentials, but by what says so", |it| {
+    ("choice: an invalid max-stale accepts nothing", |it| it.demanded.max_stale == Some(Duration::ZERO)),
+    ("choice: an age equal to max-age is validated", |it| {
+        it.demanded.max_age == it.terms.map(|terms| terms.age + it.after)
+    }),
+    ("choice: a request with no-store is not answered from the cache either", |it| it.demanded.no_store),
+    ("choice: a request with credentials is answered only by responses that permit it", |it| {
         it.second.contains_key(header::COOKIE) || it.second.contains_key(header::AUTHORIZATION)
     }),
-    ("RFC 9111 §5.2: directives are case-insensitive", Known::upper_case),
-    ("RFC 9213: a targeted field overrides Cache-Control", Known::targeted),
+    ("RFC 9111 §5.2: directives are case-insensitive", CaseFacts::upper_case),
+    ("RFC 9213: a targeted field overrides Cache-Control", CaseFacts::targeted),
 ];
 
 /// Sun, 06 Nov 1994 08:49:47 GMT, ten seconds after the answer.

@@ -1,0 +1,38 @@
+//! One attempt of a caller to resolve its key.
+
+use crate::{
+    cache_status::CacheStatus,
+    engine::{
+        flight::Scope,
+        frontend::{BoxFetch, Redirect},
+    },
+    store::error::BoxFuture,
+};
+use futures_util::future::Either;
+use std::future::{self, Future, Ready};
+
+/// The result of one attempt.
+pub(super) enum RequestAttempt<'a, R> {
+    Done(R, CacheStatus),
+    /// Not resolved: try again with the unused fetch.
+    Retry(BoxFetch<'a, R>),
+    /// Like `Retry`, but accept only a result that is not there yet.
+    Newer(Scope, BoxFetch<'a, R>),
+    /// Like `Retry`, but follow a redirect first.
+    Redirect(Redirect, BoxFetch<'a, R>),
+}
+
+/// The slow rest of an attempt. Boxed, because otherwise the future of every hit would reserve room for it: ten times
+/// what the hit itself needs. A waiter would also hold room for all later steps.
+pub(super) type SlowPath<'s, 'a, R> = BoxFuture<'s, RequestAttempt<'a, R>>;
+
+/// The rest of an attempt, which may be ready already.
+pub(super) type Step<'s, 'a, R> = Either<Ready<RequestAttempt<'a, R>>, SlowPath<'s, 'a, R>>;
+
+pub(super) fn ready<'a, R>(attempt: RequestAttempt<'a, R>) -> Step<'a, 'a, R> {
+    Either::Left(future::ready(attempt))
+}
+
+pub(super) fn boxed<'s, 'a, R>(rest: impl Future<Output = RequestAttempt<'a, R>> + Send + 's) -> Step<'s, 'a, R> {
+    Either::Right(Box::pin(rest))
+}

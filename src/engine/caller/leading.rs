@@ -1,0 +1,95 @@
+//! Leading: opens a flight, and returns its result to the caller that opened it.
+
+use super::{Caller, attempt::RequestAttempt};
+use crate::{
+    cache_status::CacheStatus,
+    clock::Timestamp,
+    engine::{
+        ActiveFetch,
+        execution::Execution,
+        flight::{Flight, Progress},
+        frontend::{BoxFetch, ReusePolicy},
+        leader::{LeadMode, Leader, LeaderResult},
+    },
+    error::{Error, ErrorKind},
+    store::{entry::Entry, error::BoxFuture},
+    telemetry,
+};
+use futures_util::future::OptionFuture;
+use std::future::Future;
+use tokio::{sync::oneshot, time::timeout_at};
+
+impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller<'a, R, J> {
+    /// Starts the leader before the future is polled, so that the future does not reserve room for the arguments.
+    pub(super) fn lead(
+        &self,
+        flight: Flight,
+        mode: LeadMode,
+        seen: Option<Entry>,
+        fetch: BoxFetch<'a, R>,
+    ) -> impl Future<Output = RequestAttempt<'a, R>> + Send {
+        let observer = self.resource.deadline.map(|deadline| (deadline, flight.observe()));
+        let (result, inline) = self.spawn_leader(flight, mode, seen, fetch);
+        async move {
+            inline.await;
+            let result = match observer {
+                None => result.await,
+                Some((deadline, observer)) => match timeout_at(deadline, result).await {
+                    Ok(result) => result,
+                    Err(_) => return self.stale_or_rejected(observer.stale_candidate(), Error::deadline_exceeded()),
+                },
+            };
+            match result {
+                Ok(LeaderResult::Response(answer, status) | LeaderResult::FailureResponse(answer, status)) => {
+                    RequestAttempt::Done(answer, status)
+                }
+                Ok(LeaderResult::NotFetched(Progress::Refused(error, stale), _)) => {
+                    self.stale_or_rejected(stale, error)
+                }
+                Ok(LeaderResult::NotFetched(state, fetch)) => self.on_outcome(state, fetch).await,
+                Ok(LeaderResult::ServeStale(entry)) => match self.policy.decode(&entry, Timestamp::now()) {
+                    Some(answer) => RequestAttempt::Done(answer, CacheStatus::Stale),
+                    None => self.reject(Error::new(ErrorKind::Codec, "the stale entry does not decode")),
+                },
+                Ok(LeaderResult::Failed(error)) => self.reject(error),
+                Err(_) => self.reject(Error::new(ErrorKind::Panicked, "the task of the fetch was cancelled")),
+            }
+        }
+    }
+
+    /// Spawns the leader, or returns its future if the fetch borrows from the caller. The result arrives on the
+    /// receiver.
+    pub(super) fn spawn_leader(
+        &self,
+        flight: Flight,
+        mode: LeadMode,
+        seen: Option<Entry>,
+        fetch: BoxFetch<'a, R>,
+    ) -> (oneshot::Receiver<LeaderResult<'a, R>>, OptionFuture<BoxFuture<'a, ()>>) {
+        let (reply, result) = oneshot::channel();
+        let mut active_fetches = self.active_fetches.clone();
+        active_fetches.push(ActiveFetch { store: self.resource.engine.store.clone(), key: self.resource.key.clone() });
+        let (resource, scoped) = (self.resource.clone(), self.spawn.is_none());
+        // A leader that outlives its caller waits up to its wait timeout, not only up to the caller's deadline.
+        let give_up = if scoped { self.give_up } else { self.wait_until };
+        let execution = Box::new(Execution {
+            resource,
+            flight,
+            seen,
+            redirects: self.redirects.clone(),
+            active_fetches,
+            give_up,
+            scoped,
+        });
+        let leader = Leader { policy: self.policy.clone(), reply: Some(reply), execution };
+        let leading: BoxFuture<'a, ()> = Box::pin(telemetry::in_current_span(leader.run(mode, fetch)));
+        let inline = match self.spawn {
+            Some(spawn) => {
+                spawn(&self.resource.engine, leading);
+                None
+            }
+            None => Some(leading),
+        };
+        (result, inline.into())
+    }
+}

@@ -1,0 +1,66 @@
+//! The entries that one fetch writes.
+
+use super::frontend::StoreAs;
+use crate::{
+    clock::Timestamp,
+    key::CacheKey,
+    store::{
+        entry::{Audience, Entry, Kind, Lifetimes, Meta, Payload},
+        port::Write,
+        token::Token,
+    },
+};
+use bytes::Bytes;
+use std::time::Duration;
+
+/// The entries that a fetch fills.
+#[derive(Clone)]
+pub(crate) struct FillSet {
+    pub(crate) entry: Entry,
+    /// The variant, if the entry belongs to one, and the redirect entry that takes the place of the entry.
+    pub(crate) index: Option<(Bytes, Entry)>,
+}
+
+impl FillSet {
+    /// Creates the entries of a fetch that began, and got its response, at these times.
+    pub(crate) fn new(
+        id: Token,
+        (began, response_time): (Timestamp, Timestamp),
+        store_as: StoreAs,
+        payload: Payload,
+    ) -> Self {
+        let entry = |lifetimes, codec, payload: Payload| {
+            let (kind, cost, audience) = (Kind::Value, response_time.since(began), Audience::Everyone);
+            let meta = Meta { kind, id, response_time, cost, lifetimes, codec, audience };
+            Entry::new(meta, payload)
+        };
+        let index = store_as.index.map(|index| (index.variant, entry(index.lifetimes, index.codec, index.payload)));
+        Self { entry: entry(store_as.lifetimes, store_as.codec, payload), index }
+    }
+
+    /// Creates a marker that applies to this audience.
+    pub(crate) fn marker(id: Token, kind: Kind, audience: Audience, span: Duration) -> Self {
+        let (response_time, cost) = (Timestamp::now(), Duration::ZERO);
+        let lifetimes = Lifetimes::fresh_for(span);
+        let meta = Meta { kind, id, response_time, cost, lifetimes, codec: 0, audience };
+        Entry::new(meta, Bytes::new()).into()
+    }
+
+    /// Returns the writes, the one of the cache key itself first.
+    pub(crate) fn writes(&self, key: &CacheKey) -> Vec<Write> {
+        let (entry, key) = (self.entry.clone(), key.clone());
+        match &self.index {
+            None => vec![Write { key, entry }],
+            Some((variant, index)) => {
+                let variant_key = key.to_variant(variant.clone());
+                vec![Write { key, entry: index.clone() }, Write { key: variant_key, entry }]
+            }
+        }
+    }
+}
+
+impl From<Entry> for FillSet {
+    fn from(entry: Entry) -> Self {
+        Self { entry, index: None }
+    }
+}

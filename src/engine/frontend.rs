@@ -1,0 +1,193 @@
+//! The contract between the engine and its front ends: typed fetchers, keyed services, HTTP requests.
+//!
+//! Shared data is erased: entries are bytes, values shared between callers are [`SharedValue`]. Data of one caller
+//! stays typed: `R` is its own answer. So `R` is never cloned or encoded, and may be an error of any type.
+
+use crate::{
+    clock::Timestamp,
+    error::Error,
+    key::CacheKey,
+    store::{
+        entry::{Audience, Entry, Lifetimes, Payload, SharedValue},
+        error::BoxFuture,
+        token::Token,
+    },
+};
+use bytes::Bytes;
+use std::time::Instant;
+
+/// The reuse policy of one caller for stored and shared responses. Its answer is an `R`.
+pub(crate) trait ReusePolicy<R> {
+    /// Evaluates the entry. After [`Reuse::Serve`] the engine calls [`decode`](Self::decode).
+    fn evaluate(&self, entry: &Entry, now: Timestamp) -> Reuse;
+    /// Reports whether the entry may replace a failed fetch (stale-if-error).
+    fn allows_stale_on_error(&self, entry: &Entry, now: Timestamp) -> bool;
+    /// Decodes the entry as an answer, whatever its age. `None` if it does not decode: a miss.
+    fn decode(&self, entry: &Entry, now: Timestamp) -> Option<R>;
+    /// Decodes the redirect of an entry that [`evaluate`](Self::evaluate) evaluated as [`Reuse::Redirect`]. `None` if
+    /// it does not decode: a miss.
+    fn redirect(&self, index: &Entry) -> Option<Redirect> {
+        let _ = index;
+        None
+    }
+    /// Evaluates the value that a leader shares with its waiters.
+    fn accept_shared(&self, value: &SharedValue) -> SharedReuse<R>;
+    /// Reports whether a marker or private response with this audience applies to this caller.
+    fn is_covered_by(&self, audience: Audience) -> bool {
+        let _ = audience;
+        true
+    }
+    /// Returns the answer of a request that is refused with this error.
+    fn reject(&self, error: Error) -> R;
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reuse {
+    Serve,
+    ServeAndRevalidate,
+    /// Lead, although an entry is stored. The fetch gets the entry, which may be served if the fetch fails.
+    Revalidate,
+    /// Treat the entry as absent.
+    Miss,
+    /// The entry is a redirect.
+    Redirect,
+    /// The entry is for other callers and stays. This caller makes a call of its own.
+    Bypass,
+}
+
+/// The evaluation of a shared result by one caller.
+pub(crate) enum SharedReuse<R> {
+    Use(R),
+    /// Not for this caller, which makes a call of its own.
+    Bypass,
+    /// From before this caller's request, and too old for it.
+    TooOld,
+    /// Says nothing about the answer for this caller, which tries again.
+    Retry,
+    /// The answer for this caller has another cache key.
+    Redirect(Redirect),
+}
+
+/// A redirect to another cache key of the same resource.
+pub(crate) struct Redirect {
+    /// The variant of that cache key.
+    pub(crate) variant: Bytes,
+    /// The redirect entry itself, for the fetch.
+    pub(crate) via: SharedValue,
+}
+
+/// The mode in which a fetch runs.
+pub(crate) enum FetchMode {
+    /// The fetch leads: its completion is awaited, and its head says how it may be shared.
+    Lead {
+        /// The id of the entry that will be filled.
+        id: Token,
+        /// The redirects that were followed, the first one first.
+        redirects: Vec<SharedValue>,
+        /// The stored entry, if there is one.
+        seen: Option<Entry>,
+        /// When the fetch will be aborted.
+        deadline: Instant,
+        /// Orders the leaders of one key. `None` while the store is unavailable.
+        fencing_token: Option<u64>,
+    },
+    /// The fetch runs under a hit-for-pass marker, for its own caller. Its completion is awaited, and if its head says
+    /// that the response may be stored, the response replaces the marker.
+    HitForPass { id: Token, redirects: Vec<SharedValue> },
+    /// The fetch runs for its own caller only: nothing is shared or stored, and its completion is not awaited.
+    Bypass,
+}
+
+/// The head of a fetch: the first half of its result.
+pub(crate) struct FetchHead<R> {
+    /// The answer to the leader's own caller.
+    pub(crate) response: R,
+    pub(crate) sharing: Shareability,
+    pub(crate) completion: Completion,
+}
+
+impl<R> FetchHead<R> {
+    /// Creates the head of a private response.
+    pub(crate) fn private(response: R) -> Self {
+        Self { response, sharing: Shareability::Private(Audience::Everyone), completion: Completion::None }
+    }
+}
+
+/// The extent to which the response may be shared, decided at the head.
+pub(crate) enum Shareability {
+    /// Private. The callers of this audience do not wait for such a response for a while.
+    Private(Audience),
+    /// Shared with the current waiters in this process, but not stored.
+    WaitersOnly(SharedValue),
+    /// Shared from now on: the value goes to the waiters, the payload at the end to the store.
+    Cacheable(SharedValue, StoreAs),
+    /// Shared, but not before the end: the response may still turn out too large. Waiters that the value redirects do
+    /// not wait for the end.
+    CacheableAtEnd(Option<SharedValue>, StoreAs),
+    /// The fetch failed. Waiters get this failure. Other callers are blocked by a failure marker with the code; without
+    /// a code they are not blocked.
+    Failed(Failure, Option<u16>),
+}
+
+/// The result that the waiters of a failed fetch get.
+#[derive(Clone)]
+pub(crate) enum Failure {
+    Error(Error),
+    /// A response that reports a failure, such as status 500.
+    SharedValue(SharedValue),
+}
+
+/// The form in which the response is to be stored.
+#[derive(Clone)]
+pub(crate) struct StoreAs {
+    pub(crate) lifetimes: Lifetimes,
+    pub(crate) codec: u64,
+    /// Set if the entry belongs to a variant: the redirect entry that takes its place.
+    pub(crate) index: Option<Box<RedirectEntry>>,
+}
+
+/// An entry that redirects to variants.
+#[derive(Clone)]
+pub(crate) struct RedirectEntry {
+    /// The variant of the entry that is filled together with it.
+    pub(crate) variant: Bytes,
+    pub(crate) lifetimes: Lifetimes,
+    pub(crate) codec: u64,
+    pub(crate) payload: Payload,
+}
+
+impl Redirect {
+    /// Returns the cache key that the redirect leads to.
+    pub(crate) fn target(&self, key: &CacheKey) -> CacheKey {
+        key.to_variant(self.variant.clone())
+    }
+}
+
+/// The second half of the result of a fetch.
+pub(crate) enum Completion {
+    None,
+    Ready(Payload),
+    Pending(BoxFuture<'static, Completed>),
+}
+
+pub(crate) enum Completed {
+    /// The payload to be stored.
+    Payload(Payload),
+    /// The payload turned out too large to be stored or shared.
+    TooLarge,
+    /// The body was truncated, and is never stored.
+    Truncated,
+}
+
+impl Completion {
+    pub(crate) async fn completed(self) -> Completed {
+        match self {
+            Self::None => Completed::Truncated,
+            Self::Ready(payload) => Completed::Payload(payload),
+            Self::Pending(completion) => completion.await,
+        }
+    }
+}
+
+/// A boxed fetch, which flights carry and return if it was not used.
+pub(crate) type BoxFetch<'a, R> = Box<dyn FnOnce(FetchMode) -> BoxFuture<'a, FetchHead<R>> + Send + 'a>;

@@ -1,0 +1,168 @@
+//! The right to fill: kept alive, used by a fill, or released.
+
+use super::{fill_set::FillSet, flight::Flight, resource::Resource};
+use crate::{
+    cache_status::CacheStatus,
+    store::{
+        lease::{FailureMarker, Lease, LeaseStatus},
+        port::FillCondition,
+        token::{Inbox, Token},
+        wake::Listener,
+    },
+};
+use std::{
+    convert::Infallible,
+    future::{Future, pending},
+    pin::{Pin, pin},
+};
+use tokio::sync::OwnedSemaphorePermit;
+
+/// The permission to store the result of a fetch.
+pub(super) enum FillPermit {
+    /// Fill as the leader of the fleet.
+    Lease(Box<HeldLease>),
+    /// Do not store; the result stays in this process. Still receives invalidations. While the store is down, holds a
+    /// `max_fallback_fetches` permit, unless it is nested in a fetch that may hold one.
+    Local { listener: Box<Listener>, _fallback_permit: Option<OwnedSemaphorePermit> },
+    /// Replace this do-not-store marker if the response may be stored after all.
+    Marker(Token),
+    /// No permission any more.
+    None,
+}
+
+impl FillPermit {
+    pub(super) fn lease(&self) -> Option<Lease> {
+        match self {
+            Self::Lease(held) => Some(held.lease),
+            Self::Local { .. } | Self::Marker(_) | Self::None => None,
+        }
+    }
+
+    pub(super) fn status(&self) -> CacheStatus {
+        match self {
+            Self::Lease(_) => CacheStatus::Miss,
+            Self::Local { .. } => CacheStatus::FailOpen,
+            Self::Marker(_) | Self::None => CacheStatus::Bypass,
+        }
+    }
+
+    /// Returns the id of the entry to be filled.
+    pub(super) fn id(&self) -> Token {
+        self.lease().map_or_else(|| Token::unique(Inbox::unique()), |lease| lease.token)
+    }
+
+    /// Keeps the lease alive, if there is one, and handles invalidations, while it is polled.
+    pub(super) async fn keep_alive(&mut self, flight: &Flight) -> Infallible {
+        match self {
+            Self::Lease(held) => held.keep_alive(flight).await,
+            Self::Local { listener, .. } => with_invalidations(listener, flight, pin!(pending())).await,
+            Self::Marker(_) | Self::None => pending().await,
+        }
+    }
+
+    /// Stores the entry if that is permitted. Handles invalidations meanwhile, because the flight may still be joined.
+    pub(super) async fn fill(self, resource: &Resource, flight: &Flight, fill_set: &FillSet) {
+        match self {
+            Self::Lease(held) if held.lost => held.guard.disarm(),
+            Self::Lease(mut held) => {
+                let fill = pin!(resource.fill(FillCondition::Lease(held.lease), fill_set));
+                match with_invalidations(&mut held.listener, flight, fill).await {
+                    Ok(_) => held.guard.disarm(),
+                    Err(_) => _ = held.guard.release(None).await,
+                }
+            }
+            Self::Marker(marker) => _ = resource.fill(FillCondition::ReplaceMarker(marker), fill_set).await,
+            Self::Local { .. } | Self::None => {}
+        }
+    }
+
+    /// Releases the lease, if there is one. Reports whether it was still held.
+    pub(super) async fn release(self, failure_marker: Option<FailureMarker>) -> LeaseStatus {
+        match self {
+            Self::Lease(held) => held.guard.release(failure_marker).await,
+            Self::Marker(_) | Self::Local { .. } | Self::None => LeaseStatus::Lost,
+        }
+    }
+}
+
+/// A held lease with its guard and its listener.
+pub(super) struct HeldLease {
+    lease: Lease,
+    guard: LeaseGuard,
+    listener: Listener,
+    lost: bool,
+}
+
+impl HeldLease {
+    pub(super) fn new(lease: Lease, guard: LeaseGuard, listener: Listener) -> Self {
+        Self { lease, guard, listener, lost: false }
+    }
+
+    /// Extends the lease and handles invalidations, while it is polled. Dropped before the fill.
+    async fn keep_alive(&mut self, flight: &Flight) -> Infallible {
+        loop {
+            let Self { lease, guard, listener, .. } = self;
+            let extended = pin!(async {
+                tokio::time::sleep(guard.resource.config.lease_ttl / 3).await;
+                Box::pin(guard.resource.extend(*lease)).await // boxed because few fetches last until an extension
+            });
+            if let Ok(LeaseStatus::Lost) = with_invalidations(listener, flight, extended).await {
+                flight.unlist();
+                self.lost = true;
+                pending::<()>().await;
+            }
+        }
+    }
+}
+
+/// Awaits a future, and unlists the flight if an invalidation arrives meanwhile. The invalidation may be older than the
+/// grant, so it is only a hint: the store decides whether it accepts the fill.
+async fn with_invalidations<T>(
+    listener: &mut Listener,
+    flight: &Flight,
+    mut awaited: Pin<&mut impl Future<Output = T>>,
+) -> T {
+    loop {
+        tokio::select! {
+            biased;
+            () = listener.invalidated() => flight.invalidated(),
+            done = &mut awaited => return done,
+        }
+    }
+}
+
+/// A guard that releases a lease when it is dropped. Created before the lease is requested, so that a reply that is
+/// lost, or not awaited, leaves no lease.
+pub(super) struct LeaseGuard {
+    resource: Resource,
+    token: Token,
+    armed: bool,
+}
+
+impl LeaseGuard {
+    pub(super) fn new(resource: Resource, token: Token) -> Self {
+        Self { resource, token, armed: true }
+    }
+
+    /// Disarms the guard: there is nothing to release.
+    pub(super) fn disarm(mut self) {
+        self.armed = false;
+    }
+
+    /// Releases the lease. If the future is dropped while it waits, the release continues in the background.
+    pub(super) async fn release(mut self, failure_marker: Option<FailureMarker>) -> LeaseStatus {
+        let status = self.resource.release(self.token, failure_marker).await;
+        self.armed = false; // if the outcome is unknown, the lease expires by itself
+        status.unwrap_or(LeaseStatus::Lost)
+    }
+}
+
+impl Drop for LeaseGuard {
+    fn drop(&mut self) {
+        // Without a runtime the process is about to end, and the lease expires by itself.
+        if self.armed && tokio::runtime::Handle::try_current().is_ok() {
+            let (resource, token) = (self.resource.clone(), self.token);
+            self.resource.engine.tasks.spawn(async move { resource.release(token, None).await });
+        }
+    }
+}

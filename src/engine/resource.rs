@@ -1,0 +1,140 @@
+//! The handle of one cache key under the settings of one clone, with the operations of the store. Each operation has a
+//! timeout and reports to the circuit breaker.
+
+use super::{Engine, fill_set::FillSet};
+use crate::{
+    backoff,
+    clock::{self, Timestamp},
+    config::Config,
+    key::CacheKey,
+    store::{
+        entry::Entry,
+        error::{Answer, StoreError},
+        lease::{FailureMarker, FillOutcome, Lease, LeaseReply, LeaseRequest, LeaseStatus},
+        port::FillCondition,
+        token::Token,
+        wake::Listener,
+    },
+    telemetry,
+};
+use std::{future::Future, sync::Arc};
+use tokio::time::{Instant, sleep, timeout_at};
+
+#[derive(Clone)]
+pub(crate) struct Resource {
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) config: Arc<Config>,
+    pub(crate) key: CacheKey,
+    /// The deadline of the request.
+    pub(crate) deadline: Option<Instant>,
+}
+
+impl Resource {
+    pub(super) fn listen(&self) -> Listener {
+        self.engine.store.listen(&self.key)
+    }
+
+    /// Reads entries without a timeout: the read is shared, and each caller that shares it has a timeout of its own.
+    pub(super) async fn get(&self, chain: &[CacheKey]) -> Result<Vec<Option<Entry>>, StoreError> {
+        let store = &*self.engine.store;
+        let answer = match &self.config.near {
+            Some(near) => near.get_all(store, chain).await,
+            None => store.get_all(chain).await,
+        };
+        match answer {
+            Err(error) if error.is_disconnected() => store.get_all(chain).await,
+            answer => answer,
+        }
+    }
+
+    pub(super) async fn get_or_lease(&self, request: LeaseRequest) -> Result<LeaseReply, StoreError> {
+        self.check_breaker()?;
+        self.with_timeout("get_or_lease", self.engine.store.get_or_lease(&self.key, request)).await
+    }
+
+    /// Fills the entry. A fill is safe to run twice: after a timeout it is sent once more. After a broken connection it
+    /// is sent again as long as callers wait for it: while the lease lives, and up to the wait timeout.
+    pub(super) async fn fill(&self, condition: FillCondition, fill_set: &FillSet) -> Result<FillOutcome, StoreError> {
+        let retry_for = self.config.lease_ttl.min(self.config.wait_timeout);
+        let (began, mut retries) = (Timestamp::now(), 0);
+        let outcome = loop {
+            match self
+                .with_timeout("fill", self.engine.store.fill(&self.key, condition, fill_set.writes(&self.key)))
+                .await
+            {
+                Err(error) if retries == 0 && !error.is_refused() => {}
+                Err(error) if error.is_disconnected() && Timestamp::now().since(began) < retry_for => {
+                    sleep(backoff::poll(retries, false, clock::random_unit())).await;
+                }
+                outcome => break outcome,
+            }
+            retries += 1;
+        };
+        if let Ok(outcome) = outcome {
+            telemetry::filled(&self.engine.stats, &self.key, fill_set.entry.meta().kind, outcome);
+            self.engine.forget_copies(&self.key);
+            if let Some((variant, index)) = &fill_set.index {
+                self.engine.forget_copies(&self.key.to_variant(variant.clone()));
+                if outcome == FillOutcome::Stored {
+                    self.engine.redirect_cache.remember(&self.key, index);
+                }
+            }
+        }
+        outcome
+    }
+
+    pub(super) async fn extend(&self, lease: Lease) -> Result<LeaseStatus, StoreError> {
+        let extended =
+            self.with_timeout("extend", self.engine.store.extend(&self.key, lease, self.config.lease_ttl)).await;
+        if let Ok(LeaseStatus::Lost) = extended {
+            telemetry::lease_lost(&self.engine.stats, &self.key);
+        }
+        extended
+    }
+
+    pub(super) async fn release(
+        &self,
+        token: Token,
+        failure_marker: Option<FailureMarker>,
+    ) -> Result<LeaseStatus, StoreError> {
+        self.retry_once_if_disconnected("release", || self.engine.store.release(&self.key, token, failure_marker)).await
+    }
+
+    pub(super) async fn drop_entry(&self) -> Result<(), StoreError> {
+        self.retry_once_if_disconnected("invalidate", || self.engine.store.invalidate(&self.key)).await
+    }
+
+    /// Retries an operation once if the connection was broken: an idle connection may have been cut long ago, and
+    /// reports it only now. Safe, because all operations may run twice.
+    async fn retry_once_if_disconnected<'a, T>(
+        &self,
+        operation: &'static str,
+        answer: impl Fn() -> Answer<'a, T>,
+    ) -> Result<T, StoreError> {
+        match self.with_timeout(operation, answer()).await {
+            Err(error) if error.is_disconnected() => self.with_timeout(operation, answer()).await,
+            answer => answer,
+        }
+    }
+
+    pub(super) async fn with_timeout<T>(
+        &self,
+        operation: &'static str,
+        answer: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
+        let now = clock::now();
+        let sent_at = Timestamp::of(now);
+        let answer = match timeout_at(clock::after(now, self.config.store_timeout), answer).await {
+            Ok(answer) => answer,
+            Err(elapsed) => Err(StoreError::timed_out(elapsed)),
+        };
+        self.record(&answer, sent_at);
+        if answer.is_ok() {
+            self.engine.replay_after_reconnect(sent_at);
+        }
+        if let Err(error) = &answer {
+            telemetry::store_failed(&self.engine.stats, &self.key, operation, error);
+        }
+        answer
+    }
+}

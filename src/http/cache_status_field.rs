@@ -1,0 +1,97 @@
+//! How a response was obtained: the `Cache-Status` field (RFC 9211) and an extension of the response.
+
+use super::body::CacheBody;
+pub(crate) use crate::{cache_status::CacheStatus, key::Key};
+use http::{HeaderName, HeaderValue, Response, header::Entry};
+use std::fmt::Write;
+
+/// A response before it is [annotated](annotate), with a note on how it was made.
+pub(super) struct Annotated<B> {
+    pub(super) response: Response<B>,
+    pub(super) note: Option<StatusNote>,
+}
+
+/// The result of a request, before and after `Cache-Status` is added.
+pub(super) type Answer<B, E> = Result<Annotated<CacheBody<B>>, E>;
+pub(super) type Finished<B, E> = Result<Response<CacheBody<B>>, E>;
+
+/// The source of a response.
+#[derive(Clone, Copy)]
+pub(super) enum StatusNote {
+    /// From an entry: seconds until it becomes stale, negative if it is stale already.
+    Hit { ttl: i64 },
+    /// By the origin: why it was forwarded (RFC 9211 §2.2), its status, and whether the response is stored.
+    Forwarded { reason: &'static str, status: u16, stored: bool },
+    /// By a fetch that another request leads, with the reason why that was forwarded.
+    Collapsed { reason: &'static str },
+    /// By the cache itself, with this `detail`.
+    Generated(&'static str),
+}
+
+/// Adds `Cache-Status`, with the key if it is exposed, and the [`CacheStatus`].
+pub(super) fn annotate<B>(annotated: Annotated<B>, status: CacheStatus, exposed_key: Option<&Key>) -> Response<B> {
+    let Annotated { mut response, note } = annotated;
+    response.extensions_mut().insert(status);
+    let mut text = String::with_capacity(64);
+    text.push_str(NAME);
+    // Writing to a `String` does not fail.
+    let _ = match note {
+        // PERF: every hit comes here; this takes less than half the time of `write`.
+        Some(StatusNote::Hit { ttl }) if status != CacheStatus::Coalesced => {
+            text.push_str("; hit; ttl=");
+            text.write_str(&ttl.to_string())
+        }
+        Some(StatusNote::Hit { .. }) => text.write_str("; fwd=miss; collapsed"),
+        Some(StatusNote::Collapsed { reason }) => write!(text, "; fwd={reason}; collapsed"),
+        Some(StatusNote::Forwarded { reason, status: code, stored }) => {
+            let stored = if stored && status != CacheStatus::FailOpen { "; stored" } else { "" };
+            write!(text, "; fwd={reason}; fwd-status={code}{stored}")
+        }
+        Some(StatusNote::Generated(reason)) => write!(text, "; detail={reason}"),
+        None => text.write_str("; fwd=miss"),
+    };
+    match status {
+        CacheStatus::FailOpen => text.push_str("; detail=fail-open"),
+        CacheStatus::Rejected if note.is_none() => text.push_str("; collapsed; detail=failed"),
+        _ => {}
+    }
+    if let Some(key) = exposed_key {
+        let _ = write!(text, "; key={}", quoted(key.as_bytes()));
+    }
+    // The text is always a valid value. The field is a list to which each cache on the way appends (RFC 9211 §2).
+    if let Ok(value) = HeaderValue::from_str(&text) {
+        match response.headers_mut().entry(CACHE_STATUS) {
+            Entry::Occupied(mut others) if others.iter().any(|stated| !stated.is_empty()) => others.append(value),
+            Entry::Occupied(mut room) => _ = room.insert(value),
+            Entry::Vacant(none) => _ = none.insert(value),
+        }
+    }
+    response
+}
+
+/// Quotes the key as a string of RFC 9651 §3.3.3. Bytes outside of printable ASCII are percent-encoded.
+fn quoted(key: &[u8]) -> String {
+    let mut text = String::from("\"");
+    for byte in key {
+        let _ = match byte {
+            b'"' | b'\\' => write!(text, "\\{}", char::from(*byte)),
+            b' '..=b'~' => text.write_char(char::from(*byte)),
+            _ => write!(text, "%{byte:02X}"),
+        };
+    }
+    text.push('"');
+    text
+}
+
+pub(super) const CACHE_STATUS: HeaderName = HeaderName::from_static("cache-status");
+const NAME: &str = "stampede-guard";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn key_in_cache_status_is_printable_ascii() {
+        assert_eq!(quoted(b"GET http://h/\"a\\\0\xff"), r#""GET http://h/\"a\\%00%FF""#);
+    }
+}

@@ -1,0 +1,32 @@
+//! A response on its way to the waiters of this process.
+
+use super::{body::SharedBody, semantics::storing::AuthSharing, vary_index::SecondaryKey};
+use crate::{clock::Timestamp, store::token::Token};
+use http::{HeaderMap, StatusCode};
+use std::{sync::Arc, time::Duration};
+
+/// An in-flight response, as the waiters of this process see it.
+pub(super) struct InFlightResponse {
+    pub(super) id: Token,
+    /// Set if the response varies by fields that its redirect path does not cover yet.
+    pub(super) secondary_key: Option<SecondaryKey>,
+    pub(super) auth_sharing: AuthSharing,
+    pub(super) response_time: Timestamp,
+    /// The age with which it arrived.
+    pub(super) age: Duration,
+    pub(super) status: StatusCode,
+    pub(super) headers: HeaderMap,
+    /// `None` if it cannot be shared: waiters get no body.
+    pub(super) body: Option<Arc<SharedBody>>,
+    /// Set for a server error. A waiter that may not have the response gets its status only.
+    pub(super) failure: Option<FailureScope>,
+}
+
+/// The scope of a server error.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum FailureScope {
+    /// The origin fails, whatever the request.
+    Origin,
+    /// It may be due to the credentials of the request: a request without credentials may succeed.
+    Credentials,
+}

@@ -1,0 +1,108 @@
+//! One request to the origin: what is sent, and what follows from the response.
+
+use super::{
+    cache_status_field::Answer,
+    forward::{call_when_ready, forward_uncached},
+    origin_response::OriginResponse,
+    semantics::{fields, freshness::Times, request::CacheRequest, validation},
+    stored_response::stored,
+};
+use crate::{
+    clock::{self, Timestamp},
+    engine::{
+        frontend::{Completion, Failure, FetchHead, FetchMode, Shareability},
+        resource::Resource,
+    },
+    error::{BoxError, Error, ErrorKind},
+    policy::{self, Freshness},
+    store::entry::{Entry, SharedValue},
+};
+use http::{HeaderMap, Request, Response, StatusCode};
+use http_body::Body;
+use std::sync::Arc;
+use tower_service::Service;
+
+/// A request to the origin, before it is sent.
+pub(super) struct OriginRequest {
+    pub(super) cache_request: CacheRequest,
+    /// Head of the client's request. It is copied into the request to the origin when that is sent.
+    pub(super) client: Arc<HeaderMap>,
+    pub(super) resource: Resource,
+}
+
+impl OriginRequest {
+    /// Sends the request and decides at the head of the response what is shared, before any waiter is released.
+    pub(super) async fn send<S, Req, B>(
+        self,
+        inner: S,
+        mut request: Request<Req>,
+        mode: FetchMode,
+    ) -> FetchHead<Answer<B, S::Error>>
+    where
+        S: Service<Request<Req>, Response = Response<B>>,
+        B: Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
+    {
+        *request.headers_mut() = HeaderMap::clone(&self.client);
+        let (id, redirects, seen) = match mode {
+            FetchMode::Lead { id, redirects, seen, .. } => {
+                validation::strip(request.headers_mut());
+                (id, redirects, seen)
+            }
+            FetchMode::HitForPass { id, redirects } => (id, redirects, None),
+            FetchMode::Bypass => return FetchHead::private(forward_uncached(inner, request, "bypass").await),
+        };
+        let reason = forward_reason(seen.as_ref(), &redirects);
+        let known = seen.as_ref().and_then(stored).filter(|stored| stored.status == StatusCode::OK);
+        let age = seen.as_ref().map(|seen| seen.age(Timestamp::now())).unwrap_or_default();
+        let conditions = known.map(|known| validation::conditions(&known.headers)).unwrap_or_default();
+        let known = known.filter(|_| !conditions.is_empty());
+        request.headers_mut().extend(conditions);
+        let request_time = clock::wall_clock();
+        let mut response = match call_when_ready(inner, request).await {
+            Ok(response) => response,
+            Err(error) => return failed(Err(error), "the inner service failed"),
+        };
+        let (times, status) = (Times { request_time, response_time: clock::wall_clock() }, response.status());
+        fields::dated(response.headers_mut(), times.response_time);
+        let origin = OriginResponse {
+            cache_request: &self.cache_request,
+            client: &self.client,
+            resource: &self.resource,
+            id,
+            redirects,
+            times,
+            reason,
+            status,
+        };
+        match known.filter(|_| status == StatusCode::NOT_MODIFIED) {
+            None => origin.on_full_response(response),
+            Some(known) if validation::freshens(&known.headers, response.headers()) => {
+                origin.on_not_modified(known, response.headers())
+            }
+            Some(known) => {
+                // If it stayed in the store, the next request would validate it again.
+                let _ = self.resource.clone().invalidate().await;
+                origin.on_mismatched_304(known, age)
+            }
+        }
+    }
+}
+
+/// Returns why the request is forwarded (`fwd` of RFC 9211 §2.2).
+fn forward_reason(seen: Option<&Entry>, redirects: &[SharedValue]) -> &'static str {
+    match seen.filter(|entry| stored(entry).is_some()) {
+        Some(entry) if policy::freshness(entry, Timestamp::now()) == Freshness::Fresh => "request",
+        Some(_) => "stale",
+        None if redirects.is_empty() => "uri-miss",
+        None => "vary-miss",
+    }
+}
+
+fn failed<B, E>(answer: Answer<B, E>, what: &'static str) -> FetchHead<Answer<B, E>> {
+    let failure = Failure::Error(Error::new(ErrorKind::Origin, what));
+    FetchHead {
+        response: answer,
+        sharing: Shareability::Failed(failure, Some(StatusCode::BAD_GATEWAY.as_u16())),
+        completion: Completion::None,
+    }
+}

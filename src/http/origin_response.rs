@@ -1,0 +1,290 @@
+//! What follows from a response of the origin: how it is shared and stored, and what its own client gets.
+
+use super::{
+    body::{BodyCollector, CacheBody, SharedBody},
+    cache_status_field::{Annotated, Answer, StatusNote},
+    forward::passthrough,
+    in_flight::{FailureScope, InFlightResponse},
+    reply::{self, Reply},
+    request_policy::WITH_CREDENTIALS,
+    semantics::{
+        fields,
+        freshness::Times,
+        request::{CacheRequest, Credentials},
+        reuse::StoredFreshness,
+        storing::{self, AuthSharing, Storable, StorageTerms},
+        validation,
+    },
+    stored_response::{self, RESPONSE, StoredResponse},
+    vary::SelectingFields,
+    vary_index::{self, SecondaryKey},
+};
+use crate::{
+    clock::Timestamp,
+    engine::{
+        MAX_REDIRECTS,
+        frontend::{Completion, Failure, FetchHead, Shareability, StoreAs},
+        resource::Resource,
+    },
+    error::BoxError,
+    store::{
+        entry::{Audience, SharedValue},
+        token::Token,
+    },
+};
+use http::{HeaderMap, Response, StatusCode, header};
+use http_body::Body;
+use std::{sync::Arc, time::Duration};
+
+/// A response of the origin, with what is known about its request.
+pub(super) struct OriginResponse<'a> {
+    pub(super) cache_request: &'a CacheRequest,
+    /// Head of the client's request.
+    pub(super) client: &'a HeaderMap,
+    pub(super) resource: &'a Resource,
+    /// Id of the entry, if the response is stored.
+    pub(super) id: Token,
+    pub(super) redirects: Vec<SharedValue>,
+    pub(super) times: Times,
+    /// Why the request was forwarded (RFC 9211 §2.2), and the status of the response.
+    pub(super) reason: &'static str,
+    pub(super) status: StatusCode,
+}
+
+/// The view of a response that the waiters of this process get.
+enum WaiterView<'a> {
+    Stored(&'a StorageTerms, Option<SecondaryKey>),
+    Failed(FailureScope),
+}
+
+/// The encoded head of a response to store, and how to store it.
+struct StoragePlan {
+    encoded: Vec<u8>,
+    store_as: StoreAs,
+    terms: StorageTerms,
+    secondary_key: Option<SecondaryKey>,
+}
+
+impl OriginResponse<'_> {
+    /// Handles a full response: decides at its head how it is shared.
+    pub(super) fn on_full_response<B, E>(&self, response: Response<B>) -> FetchHead<Answer<B, E>>
+    where
+        B: Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
+    {
+        let (storable, config) = (self.storable(response.status(), response.headers()), &self.resource.config);
+        let (plan, size) = (|terms| self.plan(&response, terms), response.body().size_hint());
+        let room = |encoded: &[u8]| (config.max_payload as u64).saturating_sub(encoded.len() as u64);
+        let (encoded, plan) = match storable {
+            Storable::Shared(terms) => match plan(terms) {
+                Some(plan) if self.cache_request.head => return self.on_head(response, plan),
+                Some(mut plan) if size.lower() <= room(&plan.encoded) => {
+                    (std::mem::take(&mut plan.encoded), Some(plan))
+                }
+                _ => return self.private(response),
+            },
+            Storable::ServerError { whole: true } if size.lower() <= room(&[]) && !self.cache_request.head => {
+                (Vec::new(), None)
+            }
+            // Waiters get the status only: if each sent a request of its own, a failing origin would be flooded.
+            Storable::ServerError { .. } => {
+                let failure_scope = self.failure_scope(response.headers());
+                let value =
+                    self.in_flight(response.status(), HeaderMap::new(), None, WaiterView::Failed(failure_scope));
+                // A failure that may concern one user leaves no failure marker for all others.
+                let code = (failure_scope == FailureScope::Origin).then_some(self.status.as_u16());
+                let sharing = Shareability::Failed(Failure::SharedValue(value), code);
+                return FetchHead {
+                    response: Ok(self.annotated(passthrough(response), false)),
+                    sharing,
+                    completion: Completion::None,
+                };
+            }
+            Storable::Private => return self.private(response),
+        };
+        // Waiters stream the body only if its size is known to be within the cap. Otherwise they wait for its end.
+        let fits = size.upper().is_some_and(|most| most <= room(&encoded));
+        // The body may never end. Waiters are released while they still have time for a request of their own.
+        let time_limit = (!fits).then(|| config.wait_timeout / 2);
+        let (parts, body) = response.into_parts();
+        let length = fields::content_length(&parts.headers);
+        let (collector, shared_body, body) = BodyCollector::new(body, &encoded, length, config.max_payload);
+        let headers = fields::end_to_end(&parts.headers);
+        let answer = Ok(self.annotated(Response::from_parts(parts, body), fits && plan.is_some()));
+        let sharing = match plan {
+            Some(StoragePlan { store_as, terms, secondary_key, .. }) if fits => {
+                let view = WaiterView::Stored(&terms, secondary_key);
+                Shareability::Cacheable(self.in_flight(self.status, headers, Some(shared_body), view), store_as)
+            }
+            Some(StoragePlan { store_as, terms, secondary_key, .. }) => {
+                let varies = secondary_key.is_some();
+                let value =
+                    || self.in_flight(self.status, HeaderMap::new(), None, WaiterView::Stored(&terms, secondary_key));
+                Shareability::CacheableAtEnd(varies.then(value), store_as)
+            }
+            None => {
+                let value = match fits {
+                    true => self.in_flight(
+                        self.status,
+                        headers,
+                        Some(shared_body),
+                        WaiterView::Failed(FailureScope::Origin),
+                    ),
+                    false => self.in_flight(
+                        self.status,
+                        without_body(headers),
+                        None,
+                        WaiterView::Failed(FailureScope::Origin),
+                    ),
+                };
+                Shareability::Failed(Failure::SharedValue(value), Some(self.status.as_u16()))
+            }
+        };
+        FetchHead { response: answer, sharing, completion: Completion::Pending(Box::pin(collector.run(time_limit))) }
+    }
+
+    /// Handles a 304 for the stored response, which is served again with the fields of the 304 (RFC 9111 §4.3.3,
+    /// §4.3.4).
+    pub(super) fn on_not_modified<B, E>(&self, old: &StoredResponse, newer: &HeaderMap) -> FetchHead<Answer<B, E>> {
+        let headers = validation::updated(&old.headers, newer);
+        let stated = validation::aged(headers.clone(), newer);
+        let storable = self.storable(old.status, &stated);
+        let mut response = Response::new(());
+        (*response.status_mut(), *response.headers_mut()) = (old.status, stated);
+        let plan = match storable {
+            Storable::Shared(terms) => self.plan(&response, terms),
+            Storable::Private | Storable::ServerError { .. } => None,
+        };
+        let answer = Ok(self.annotated(response.map(|()| CacheBody::stored(old.body.clone())), plan.is_some()));
+        let Some(StoragePlan { mut encoded, store_as, terms, secondary_key }) = plan else {
+            return FetchHead { response: answer, sharing: self.uncacheable(), completion: Completion::None };
+        };
+        encoded.extend_from_slice(&old.body);
+        let body = Some(SharedBody::complete(old.body.clone()));
+        let value = self.in_flight(old.status, headers, body, WaiterView::Stored(&terms, secondary_key));
+        FetchHead {
+            response: answer,
+            sharing: Shareability::Cacheable(value, store_as),
+            completion: Completion::Ready(bytes::Bytes::from(encoded).into()),
+        }
+    }
+
+    /// Handles a 304 about another response (RFC 9111 §4.3.4): the stored response is neither freshened nor shared, and
+    /// waiters try again. The client of this request gets the stored response unchanged, because there is nothing else
+    /// to send. It gets a 502 if that must not be served stale.
+    pub(super) fn on_mismatched_304<B, E>(&self, old: &StoredResponse, age: Duration) -> FetchHead<Answer<B, E>> {
+        let note = StatusNote::Forwarded { reason: self.reason, status: self.status.as_u16(), stored: false };
+        let answer = match old.freshness.never_stale {
+            true => reply::empty(StatusCode::BAD_GATEWAY),
+            false => self.reply().stored(old, old.age + age, note),
+        };
+        FetchHead {
+            response: Ok(answer),
+            sharing: Shareability::Private(Audience::NoOne),
+            completion: Completion::None,
+        }
+    }
+
+    /// Handles a response to a HEAD: it has no body, whatever its `Content-Length` states.
+    fn on_head<B, E>(&self, response: Response<B>, plan: StoragePlan) -> FetchHead<Answer<B, E>> {
+        let StoragePlan { encoded, store_as, terms, secondary_key } = plan;
+        let headers = fields::end_to_end(response.headers());
+        let value = self.in_flight(self.status, headers, None, WaiterView::Stored(&terms, secondary_key));
+        let completion = Completion::Ready(bytes::Bytes::from(encoded).into());
+        FetchHead {
+            response: Ok(self.annotated(passthrough(response), true)),
+            sharing: Shareability::Cacheable(value, store_as),
+            completion,
+        }
+    }
+
+    fn private<B, E>(&self, response: Response<B>) -> FetchHead<Answer<B, E>> {
+        FetchHead {
+            response: Ok(self.annotated(passthrough(response), false)),
+            sharing: self.uncacheable(),
+            completion: Completion::None,
+        }
+    }
+
+    /// Returns the sharing of a response that is not shared. If this request had credentials, that holds only for
+    /// requests with credentials, because a request without them may get a response that can be shared.
+    fn uncacheable(&self) -> Shareability {
+        match self.cache_request.credentials {
+            Credentials::None => Shareability::Private(Audience::Everyone),
+            _ => Shareability::Private(WITH_CREDENTIALS),
+        }
+    }
+
+    /// Returns the scope of a server error.
+    fn failure_scope(&self, headers: &HeaderMap) -> FailureScope {
+        let auth_sharing = AuthSharing::of(headers, &self.resource.config.http);
+        if auth_sharing.admits(self.cache_request.credentials) {
+            FailureScope::Origin
+        } else {
+            FailureScope::Credentials
+        }
+    }
+
+    fn storable(&self, status: StatusCode, headers: &HeaderMap) -> Storable {
+        storing::storable(status, headers, self.cache_request.credentials, self.times, &self.resource.config.http)
+    }
+
+    /// Returns how to store the response. `None` if it cannot be stored after all.
+    fn plan<B>(&self, response: &Response<B>, terms: StorageTerms) -> Option<StoragePlan> {
+        let (config, headers) = (&self.resource.config, response.headers());
+        let remaining = vary_index::remaining(SelectingFields::of(headers)?, &self.redirects);
+        let secondary_key = match remaining.is_empty() {
+            true => None,
+            false if self.redirects.len() == MAX_REDIRECTS => return None,
+            false => Some(SecondaryKey::new(self.id, remaining, self.client, &config.http)),
+        };
+        let encoded =
+            stored_response::encode(response.status(), headers, terms.age, StoredFreshness::of(headers, &config.http))?;
+        let lifetimes = stored_response::lifetimes(config, &terms);
+        let index = secondary_key.as_ref().map(|secondary_key| Box::new(secondary_key.index(&lifetimes)));
+        Some(StoragePlan { encoded, store_as: StoreAs { lifetimes, codec: RESPONSE, index }, terms, secondary_key })
+    }
+
+    fn in_flight(
+        &self,
+        status: StatusCode,
+        headers: HeaderMap,
+        body: Option<Arc<SharedBody>>,
+        view: WaiterView<'_>,
+    ) -> SharedValue {
+        let (auth_sharing, age, secondary_key, failure) = match view {
+            WaiterView::Stored(terms, secondary_key) => (terms.auth_sharing, terms.age, secondary_key, None),
+            WaiterView::Failed(failure_scope) => {
+                let auth_sharing = AuthSharing::of(&headers, &self.resource.config.http);
+                (auth_sharing, self.times.initial_age(&headers), None, Some(failure_scope))
+            }
+        };
+        let response_time = Timestamp::now();
+        Arc::new(InFlightResponse {
+            id: self.id,
+            secondary_key,
+            auth_sharing,
+            response_time,
+            age,
+            status,
+            headers,
+            body,
+            failure,
+        })
+    }
+
+    fn reply(&self) -> Reply<'_> {
+        Reply { cache_request: self.cache_request, headers: self.client }
+    }
+
+    fn annotated<B>(&self, response: Response<CacheBody<B>>, stored: bool) -> Annotated<CacheBody<B>> {
+        let note = StatusNote::Forwarded { reason: self.reason, status: self.status.as_u16(), stored };
+        self.reply().own(response, note)
+    }
+}
+
+fn without_body(mut headers: HeaderMap) -> HeaderMap {
+    for of_the_body in [header::CONTENT_LENGTH, header::CONTENT_TYPE, header::CONTENT_ENCODING] {
+        headers.remove(of_the_body);
+    }
+    headers
+}

@@ -1,0 +1,170 @@
+//! The reuse policy of one request (RFC 9111 §4): what it accepts of stored and shared responses.
+
+use super::{
+    body::CacheBody,
+    cache_status_field::{Answer, StatusNote},
+    in_flight::{FailureScope, InFlightResponse},
+    reply::Reply,
+    semantics::{
+        request::{CacheRequest, Credentials},
+        reuse::{self, Ages, FreshnessCheck},
+    },
+    stored_response::{StoredResponse, stored},
+    vary_index::{self, INDEX},
+};
+use crate::{
+    clock::Timestamp,
+    config::{Config, http::HttpOptions},
+    engine::frontend::{Redirect, Reuse, ReusePolicy, SharedReuse},
+    error::Error,
+    policy::{self, EarlyRefresh, Freshness},
+    store::entry::{Audience, Entry, Kind, SharedValue},
+};
+use http::HeaderMap;
+use std::{borrow::Borrow, marker::PhantomData, time::Duration};
+
+/// The reuse policy of a request with head `H` under settings `C`.
+pub(super) struct RequestPolicy<H, C, B, E> {
+    pub(super) cache_request: CacheRequest,
+    pub(super) headers: H,
+    pub(super) config: C,
+    pub(super) requested_at: Timestamp,
+    pub(super) early_refresh: EarlyRefresh,
+    pub(super) of: PhantomData<fn() -> (B, E)>,
+}
+
+impl<H: Borrow<HeaderMap>, C: Borrow<Config>, B, E> RequestPolicy<H, C, B, E> {
+    fn options(&self) -> &HttpOptions {
+        &self.config.borrow().http
+    }
+
+    fn reply(&self) -> Reply<'_> {
+        Reply { cache_request: &self.cache_request, headers: self.headers.borrow() }
+    }
+
+    /// Returns the stored response, if the entry is one and may be shared with this request.
+    fn stored<'e>(&self, entry: &'e Entry) -> Option<&'e StoredResponse> {
+        stored(entry).filter(|stored| stored.freshness.auth_sharing.admits(self.cache_request.credentials))
+    }
+
+    /// Reports whether the shared response is too old for this request, or truncated.
+    fn is_too_old(&self, shared: &InFlightResponse) -> bool {
+        // A truncated body is useless to a caller that still has time to fetch a complete one.
+        let truncated = shared.body.as_ref().is_some_and(|body| body.is_truncated());
+        let directives = &self.cache_request.directives;
+        let age = Timestamp::now().since(shared.response_time) + shared.age;
+        // A response that arrived after the request is new to its client, whatever the request demands.
+        let rejection = directives.no_cache || directives.max_age.is_some_and(|max_age| age >= max_age);
+        truncated || (shared.response_time < self.requested_at && rejection)
+    }
+}
+
+impl<H: Borrow<HeaderMap>, C: Borrow<Config>, B, E> ReusePolicy<Answer<B, E>> for RequestPolicy<H, C, B, E> {
+    fn evaluate(&self, entry: &Entry, now: Timestamp) -> Reuse {
+        let freshness = policy::freshness(entry, now);
+        if entry.meta().kind == Kind::Value && entry.meta().codec == INDEX {
+            return if freshness == Freshness::Fresh { Reuse::Redirect } else { Reuse::Miss };
+        }
+        let Some(stored) = stored(entry) else { return Reuse::Miss };
+        let stated = &stored.freshness;
+        if !stated.auth_sharing.admits(self.cache_request.credentials) {
+            return Reuse::Bypass;
+        }
+        let (resident_time, fresh_for) = (entry.age(now), entry.meta().lifetimes.fresh_for);
+        let refresh_early = || !stated.immutable && self.early_refresh.is_due(entry, now);
+        let ages = Ages { age: resident_time + stored.age, resident_time, fresh_for };
+        match reuse::check_freshness(stated, &self.cache_request.directives, ages) {
+            FreshnessCheck::Fresh if refresh_early() => Reuse::ServeAndRevalidate,
+            FreshnessCheck::Fresh | FreshnessCheck::Stale => Reuse::Serve,
+            FreshnessCheck::Expired if freshness == Freshness::Revalidate => Reuse::ServeAndRevalidate,
+            FreshnessCheck::Expired | FreshnessCheck::TooOld if freshness == Freshness::Dead => Reuse::Miss,
+            FreshnessCheck::Expired | FreshnessCheck::TooOld => Reuse::Revalidate,
+        }
+    }
+
+    fn allows_stale_on_error(&self, entry: &Entry, now: Timestamp) -> bool {
+        let Some(stored) = self.stored(entry) else { return false };
+        let stale_for = entry.age(now).saturating_sub(entry.meta().lifetimes.fresh_for);
+        let accepted = !stored.freshness.never_stale && stale_for < self.cache_request.directives.stale_if_error;
+        accepted || policy::allows_stale_on_error(entry, now)
+    }
+
+    fn decode(&self, entry: &Entry, now: Timestamp) -> Option<Answer<B, E>> {
+        let stored = self.stored(entry)?;
+        let (age, fresh_for) = (entry.age(now), entry.meta().lifetimes.fresh_for);
+        // RFC 9651 §3.3.1: an integer has at most 15 digits.
+        let seconds =
+            |span: Duration| (span.as_secs().min(10_u64.pow(15) - 2) + u64::from(span.subsec_millis() > 0)) as i64;
+        let ttl = seconds(fresh_for.saturating_sub(age)) - seconds(age.saturating_sub(fresh_for));
+        Some(Ok(self.reply().stored(stored, age + stored.age, StatusNote::Hit { ttl })))
+    }
+
+    fn redirect(&self, index: &Entry) -> Option<Redirect> {
+        (index.meta().codec == INDEX).then(|| vary_index::redirect(index, self.headers.borrow(), self.options()))?
+    }
+
+    fn accept_shared(&self, value: &SharedValue) -> SharedReuse<Answer<B, E>> {
+        let Some(shared) = value.downcast_ref::<InFlightResponse>() else { return SharedReuse::Bypass };
+        let redirect = shared.secondary_key.as_ref().and_then(|secondary_key| {
+            let redirect = vary_index::redirect_for(
+                shared.id,
+                secondary_key.fields.clone(),
+                self.headers.borrow(),
+                self.options(),
+            );
+            (redirect.variant != secondary_key.variant).then_some(redirect)
+        });
+        let admitted = shared.auth_sharing.admits(self.cache_request.credentials);
+        let reason = if shared.secondary_key.is_some() { "vary-miss" } else { "uri-miss" };
+        match redirect {
+            _ if shared.failure == Some(FailureScope::Credentials)
+                && self.cache_request.credentials == Credentials::None =>
+            {
+                SharedReuse::Retry
+            }
+            _ if shared.failure.is_some() && !admitted => {
+                let bare = (shared.status, HeaderMap::new(), CacheBody::stored(bytes::Bytes::new()));
+                SharedReuse::Use(Ok(self.reply().shared(bare, Duration::ZERO, StatusNote::Collapsed { reason })))
+            }
+            Some(redirect) => SharedReuse::Redirect(redirect),
+            None if !admitted => SharedReuse::Bypass,
+            None if self.is_too_old(shared) => SharedReuse::TooOld,
+            None => {
+                let body =
+                    shared.body.as_ref().map_or_else(|| CacheBody::stored(bytes::Bytes::new()), CacheBody::shared);
+                let (head, age) = ((shared.status, shared.headers.clone(), body), shared.age);
+                let age = Timestamp::now().since(shared.response_time) + age;
+                SharedReuse::Use(Ok(self.reply().shared(head, age, StatusNote::Collapsed { reason })))
+            }
+        }
+    }
+
+    fn is_covered_by(&self, audience: Audience) -> bool {
+        match audience {
+            Audience::Everyone => true,
+            WITH_CREDENTIALS => self.cache_request.credentials != Credentials::None,
+            _ => false,
+        }
+    }
+
+    fn reject(&self, error: Error) -> Answer<B, E> {
+        Ok(super::reply::rejection(&error))
+    }
+}
+
+impl<H: Clone, C: Clone, B, E> Clone for RequestPolicy<H, C, B, E> {
+    fn clone(&self) -> Self {
+        let Self { cache_request, requested_at, early_refresh, of, .. } = *self;
+        Self {
+            cache_request,
+            headers: self.headers.clone(),
+            config: self.config.clone(),
+            requested_at,
+            early_refresh,
+            of,
+        }
+    }
+}
+
+/// The audience of requests with credentials.
+pub(super) const WITH_CREDENTIALS: Audience = Audience::Group(1);

@@ -1,0 +1,149 @@
+//! Stored responses: how they are encoded, the head followed by the body, and how long they are used.
+
+use super::{
+    cache_status_field::CACHE_STATUS,
+    semantics::{
+        fields,
+        reuse::StoredFreshness,
+        storing::{AuthSharing, StorageTerms},
+    },
+};
+use crate::{
+    clock,
+    config::Config,
+    store::entry::{Entry, Kind, Lifetimes},
+};
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use std::time::Duration;
+
+/// A stored response: its end-to-end head, the freshness derived from the head, and the body.
+pub(super) struct StoredResponse {
+    pub(super) status: StatusCode,
+    /// Holds an empty `Age` and an empty `Cache-Status`, which each reply sets. PERF: a map that grows is copied once
+    /// more.
+    pub(super) headers: HeaderMap,
+    /// The age with which it arrived.
+    pub(super) age: Duration,
+    pub(super) freshness: StoredFreshness,
+    pub(super) body: Bytes,
+}
+
+/// Encodes a head. `None` if that fails, which no head that hyper accepts does.
+pub(super) fn encode(
+    status: StatusCode,
+    headers: &HeaderMap,
+    age: Duration,
+    freshness: StoredFreshness,
+) -> Option<Vec<u8>> {
+    let kept = fields::end_to_end(headers);
+    let fields: Vec<_> = kept.iter().map(|(name, value)| (name.as_str(), value.as_bytes())).collect();
+    let millis = |span: Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
+    let StoredFreshness { auth_sharing, never_stale, immutable, lifetime } = freshness;
+    let freshness = (auth_sharing as u8, never_stale, immutable, lifetime.map(millis));
+    let head = (status.as_u16(), millis(age), freshness, fields);
+    bincode::encode_to_vec(head, bincode::config::standard()).ok()
+}
+
+/// Decodes a stored response. `None` if it is malformed.
+///
+/// Field values and body are slices of the payload; only names are copied. Fields are read one by one, so that a forged
+/// count is not allocated, and more fields than a `HeaderMap` can hold do not panic.
+pub(super) fn decode(payload: &Bytes) -> Option<StoredResponse> {
+    let mut rest = &payload[..];
+    let (status, age) = next::<(u16, u64)>(&mut rest)?;
+    let (auth_sharing, never_stale, immutable, lifetime) = next::<(u8, bool, bool, Option<u64>)>(&mut rest)?;
+    let auth_sharing = [AuthSharing::Default, AuthSharing::Authorization, AuthSharing::Public]
+        .into_iter()
+        .find(|candidate| *candidate as u8 == auth_sharing)?;
+    let freshness =
+        StoredFreshness { auth_sharing, never_stale, immutable, lifetime: lifetime.map(Duration::from_millis) };
+    let fields: usize = next(&mut rest)?;
+    let mut headers = HeaderMap::with_capacity(fields.min(USUAL_FIELDS));
+    for _ in 0..fields {
+        let (name, value): (&str, &[u8]) = next(&mut rest)?;
+        let value = HeaderValue::from_maybe_shared(payload.slice_ref(value)).ok()?;
+        headers.try_append(HeaderName::from_bytes(name.as_bytes()).ok()?, value).ok()?;
+    }
+    for placeholder in [header::AGE, CACHE_STATUS] {
+        headers.try_insert(placeholder, HeaderValue::from_static("")).ok()?;
+    }
+    let (status, age) = (StatusCode::from_u16(status).ok()?, Duration::from_millis(age));
+    Some(StoredResponse { status, headers, age, freshness, body: payload.slice_ref(rest) })
+}
+
+/// Returns the stored response, if the entry is one.
+pub(super) fn stored(entry: &Entry) -> Option<&StoredResponse> {
+    let is_response = entry.meta().kind == Kind::Value && entry.meta().codec == RESPONSE;
+    is_response.then(|| entry.payload().decoded_ref(decode))?
+}
+
+/// Returns the lifetimes that a stored response states, otherwise the lifetimes of the policy.
+pub(super) fn lifetimes(config: &Config, terms: &StorageTerms) -> Lifetimes {
+    let policy = config.policy.lifetimes(terms.lifetime, clock::random_unit());
+    Lifetimes {
+        stale_while_revalidate: terms.stale_while_revalidate.unwrap_or(policy.stale_while_revalidate),
+        stale_if_error: terms.stale_if_error.unwrap_or(policy.stale_if_error),
+        retain_for: terms.retain_for,
+        ..policy
+    }
+}
+
+fn next<'a, T: bincode::BorrowDecode<'a, ()>>(rest: &mut &'a [u8]) -> Option<T> {
+    let (part, read) = bincode::borrow_decode_from_slice(rest, bincode::config::standard()).ok()?;
+    *rest = &rest[read..];
+    Some(part)
+}
+
+/// Codec id of stored responses, as opposed to typed values and other formats of the head.
+pub(super) const RESPONSE: u64 = u64::from_be_bytes(*b"http-2\0\0");
+/// Number of fields that space is reserved for.
+const USUAL_FIELDS: usize = 24;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const AGE: Duration = Duration::from_millis(7_500);
+    const FRESHNESS: StoredFreshness =
+        StoredFreshness { auth_sharing: AuthSharing::Public, never_stale: true, immutable: false, lifetime: Some(AGE) };
+
+    #[test]
+    fn stored_head_decodes_without_copying_values() {
+        let mut headers = HeaderMap::new();
+        headers.append("link", HeaderValue::from_static("<a>"));
+        headers.append("link", HeaderValue::from_static("<b>"));
+        headers.insert("x-bytes", HeaderValue::from_bytes(b"caf\xc3\xa9").expect("a value"));
+        headers.insert("age", HeaderValue::from_static("7"));
+        let mut payload = encode(StatusCode::NOT_FOUND, &headers, AGE, FRESHNESS).expect("encodes");
+        payload.extend_from_slice(b"body");
+        let payload = Bytes::from(payload);
+        let stored = decode(&payload).expect("decodes");
+        headers.insert("age", HeaderValue::from_static(""));
+        headers.insert("cache-status", HeaderValue::from_static(""));
+        assert_eq!((stored.status, stored.age, stored.freshness), (StatusCode::NOT_FOUND, AGE, FRESHNESS));
+        assert_eq!((&stored.headers, &stored.body[..]), (&headers, &b"body"[..]));
+        assert!(payload.as_ptr_range().contains(&stored.headers["x-bytes"].as_bytes().as_ptr()));
+        assert!(payload.as_ptr_range().contains(&stored.body.as_ptr()));
+    }
+
+    /// Seen to fail when space was reserved for the stated number of fields: that panicked.
+    #[test]
+    fn stored_head_with_too_many_fields_does_not_panic() {
+        let payload = |fields: Vec<(&str, &[u8])>| {
+            let head = (200_u16, 0_u64, (0_u8, false, false, None::<u64>), fields);
+            Bytes::from(bincode::encode_to_vec(head, bincode::config::standard()).expect("encodes"))
+        };
+        let fields = vec![("link", &b"<a>"[..]); 40_000];
+        assert_eq!(decode(&payload(fields)).expect("decodes").headers.len(), 40_002);
+        let names: Vec<_> = (0..40_000).map(|n| format!("x-{n}")).collect();
+        assert!(decode(&payload(names.iter().map(|name| (name.as_str(), &b""[..])).collect())).is_none());
+    }
+
+    #[test]
+    fn garbage_does_not_decode() {
+        for garbage in [&b""[..], b"\xff\xff\xff", b"\xfb\xff\xff\x00\xfd\xff\xff\xff\xff\xff\xff\xff\xff\xff"] {
+            assert!(decode(&Bytes::from_static(garbage)).is_none());
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! The client that all locks over one server share: the connections, and the waiters for messages.
+
+use super::scripts;
+use crate::{
+    redis::connection::{
+        endpoint::RedisEndpoint,
+        error_class::store_error,
+        reconnecting::{CommandLink, Handshake},
+        script::ScriptCall,
+        subscriber::{MessageHandler, Subscriber},
+    },
+    store::{
+        error::StoreError,
+        token::{Inbox, Token},
+    },
+    sync::mutex::Mutex,
+};
+use redis::{Cmd, Pipeline, Value};
+use std::{collections::HashMap, fmt, sync::Arc};
+use tokio::sync::mpsc;
+use tokio_util::task::TaskTracker;
+
+/// The client of all locks over one server.
+pub(crate) struct LockClient {
+    link: Arc<dyn CommandLink>,
+    waiters: Arc<WaitTable>,
+    subscriber: Option<Subscriber>,
+    is_cluster: bool,
+    /// Background work: releases and cancelled acquisitions.
+    pub(crate) background: TaskTracker,
+}
+
+impl LockClient {
+    pub(crate) fn new(server: &RedisEndpoint) -> Self {
+        let waiters = Arc::new(WaitTable { inbox: Inbox::unique(), senders: Mutex::default() });
+        let subscriber = server.wakes().map(|client| Subscriber::new(client, waiters.clone()));
+        let (link, is_cluster) = (server.connect(Arc::new(LockHandshake)), server.is_cluster());
+        Self { link, waiters, subscriber, is_cluster, background: TaskTracker::new() }
+    }
+
+    pub(crate) async fn send(&self, cmd: &Cmd) -> Result<Value, StoreError> {
+        self.link.send(cmd).await.map_err(store_error)
+    }
+
+    pub(crate) async fn transact(&self, pipeline: &Pipeline) -> Result<Value, StoreError> {
+        self.link.transact(pipeline).await.map_err(store_error)
+    }
+
+    pub(crate) async fn run(&self, call: ScriptCall) -> Result<Value, StoreError> {
+        call.run(&*self.link).await.map_err(store_error)
+    }
+
+    pub(crate) fn token(&self) -> Token {
+        Token::unique(self.waiters.inbox)
+    }
+
+    /// Registers a waiter for messages to `token`. Call it before sending the token, so that no message is missed.
+    pub(crate) fn register_waiter(&self, token: Token) -> WaitHandle {
+        let (sender, notifications) = mpsc::unbounded_channel();
+        self.waiters.senders.lock().insert(token, sender);
+        WaitHandle { waiters: self.waiters.clone(), token, notifications }
+    }
+
+    /// Reports whether messages reach this process and `PUBLISH` counts its receivers. A cluster does not count them.
+    pub(crate) async fn can_receive_messages(&self) -> bool {
+        let Some(subscriber) = &self.subscriber else { return false };
+        subscriber.start();
+        subscriber.is_live().await && !self.is_cluster
+    }
+}
+
+/// Omits the connection, because its address may contain a password.
+impl fmt::Debug for LockClient {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LockClient").field("waiting", &self.waiters.senders.lock().len()).finish_non_exhaustive()
+    }
+}
+
+/// The handshake that loads the scripts on each new connection.
+struct LockHandshake;
+
+impl Handshake for LockHandshake {
+    fn commands(&self) -> Pipeline {
+        scripts::load_all()
+    }
+}
+
+/// The waiters of this process, by token.
+struct WaitTable {
+    inbox: Inbox,
+    senders: Mutex<HashMap<Token, mpsc::UnboundedSender<Notification>>>,
+}
+
+/// A message to a waiter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Notification {
+    /// The waiter holds the lock since `stamp`, in microseconds of the server's clock.
+    HandedOver { stamp: u64 },
+    /// The lock is free, or a message may have been lost.
+    TryAgain,
+}
+
+/// Parses messages: `h`, a stamp and a token (handed over), or `f` and a token (free). Messages for unknown tokens are
+/// ignored.
+impl MessageHandler for WaitTable {
+    fn inbox(&self) -> Inbox {
+        self.inbox
+    }
+
+    fn on_message(&self, message: &[u8]) {
+        let Some((rest, token)) = message.split_last_chunk::<16>() else { return };
+        let notification = match rest.split_first() {
+            Some((b'h', stamp)) => match std::str::from_utf8(stamp).ok().and_then(|stamp| stamp.parse().ok()) {
+                Some(stamp) => Notification::HandedOver { stamp },
+                None => return,
+            },
+            _ => Notification::TryAgain,
+        };
+        if let Some(sender) = self.senders.lock().get(&Token::from_bytes(*token)) {
+            let _ = sender.send(notification); // fails only if the waiter is being dropped
+        }
+    }
+
+    fn on_gap(&self) {
+        for sender in self.senders.lock().values() {
+            let _ = sender.send(Notification::TryAgain);
+        }
+    }
+}
+
+/// The registration of one waiter. Receives the messages to its token until it is dropped.
+pub(crate) struct WaitHandle {
+    waiters: Arc<WaitTable>,
+    token: Token,
+    notifications: mpsc::UnboundedReceiver<Notification>,
+}
+
+impl WaitHandle {
+    /// Waits for the next message. Cancel safe.
+    pub(crate) async fn notified(&mut self) -> Notification {
+        self.notifications.recv().await.unwrap_or(Notification::TryAgain)
+    }
+}
+
+impl Drop for WaitHandle {
+    fn drop(&mut self) {
+        self.waiters.senders.lock().remove(&self.token);
+    }
+}

@@ -1,0 +1,103 @@
+//! For readers of "Redis as a mutex service" (seed 004): a set of held locks. Prefer [`Lock`](crate::Lock).
+//!
+//! `SADD` adds a lock to the set of all held locks, `SREM` removes it.
+
+pub(crate) mod member;
+
+use crate::{
+    lock::{
+        attempt::{Acquisition, Attempt, Busy, HeldState, LockFuture},
+        guarantees::Guarantees,
+        recipe::{Recipe, Sealed},
+        token_lock,
+    },
+    redis::connection::script::{millis, number, unexpected},
+    store::lease::LeaseStatus,
+};
+use member::{SetMember, SetMemberWithExpiry};
+use redis::Value;
+use std::{sync::Arc, time::Duration};
+
+/// Historical: a set with the names of all held locks. Prefer [`SetPx`](crate::lock::SetPx).
+///
+/// Origin: "Redis as a mutex service" (seed 004), which spins every 100 ms.
+///
+/// Known failure: a member has no expiry. A holder that crashes blocks all other clients forever. A lost reply blocks
+/// all clients, including the holder. [`with_expiry`](SetMembership::with_expiry) adds a companion key with an expiry
+/// and a token: the companion is then the lock, and the set is a list of held locks. In both variants all locks share
+/// one set, which in a cluster is one slot. Deleting the set frees all locks without expiry.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SetMembership {
+    expires: bool,
+}
+
+impl SetMembership {
+    /// Creates the recipe with a companion key for each member. The companion has the ttl and the token, so that a
+    /// crash frees the lock, and only its holder can release it.
+    #[must_use]
+    pub fn with_expiry() -> Self {
+        Self { expires: true }
+    }
+}
+
+impl Sealed for SetMembership {}
+
+impl Recipe for SetMembership {
+    fn name(&self) -> &'static str {
+        if self.expires { "set-membership+expiry" } else { "set-membership" }
+    }
+
+    fn guarantees(&self) -> Guarantees {
+        let companion = self.expires;
+        Guarantees {
+            crash_frees: companion,
+            owner_safe: companion,
+            extendable: companion,
+            fenceable: companion,
+            replay_safe: false,
+            one_slot: false,
+            ..Guarantees::ALL
+        }
+    }
+
+    fn delay(&self, _: f64) -> Duration {
+        Duration::from_millis(100)
+    }
+
+    fn attempt(&self, acquisition: Arc<Acquisition>) -> LockFuture<Attempt> {
+        let (member, expires) = (SetMember::of(acquisition.clone()), self.expires);
+        Box::pin(async move {
+            if !expires {
+                return match number(&acquisition.client.send(&member.cmd("SADD")).await?)? {
+                    1 => Ok(Attempt::acquired(member, Duration::MAX)),
+                    _ => Ok(Attempt::Busy(Busy::default())),
+                };
+            }
+            let mut both = redis::pipe();
+            both.atomic().cmd("SADD").arg(&member.set).arg(&member.name);
+            both.cmd("SET")
+                .arg(&member.companion)
+                .arg(acquisition.token.as_bytes())
+                .arg("NX")
+                .arg("PX")
+                .arg(millis(acquisition.ttl));
+            let answer = acquisition.client.transact(&both).await?;
+            let Value::Array(parts) = &answer else { return Err(unexpected(&answer)) };
+            // Only the companion decides, because a holder that crashed leaves a member without a companion.
+            match parts[..] {
+                [_, Value::Okay] => Ok(Attempt::acquired(SetMemberWithExpiry(member), acquisition.ttl)),
+                [_, Value::Nil] => Ok(Attempt::Busy(Busy::default())),
+                _ => Err(unexpected(&answer)),
+            }
+        })
+    }
+
+    fn check_held(&self, acquisition: Arc<Acquisition>) -> LockFuture<LeaseStatus> {
+        let member = SetMember::of(acquisition);
+        if self.expires {
+            token_lock::check_exists(member.acquisition.clone(), &member.companion)
+        } else {
+            member.check()
+        }
+    }
+}

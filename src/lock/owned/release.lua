@@ -1,6 +1,0 @@
--- Deletes a lock that is still its owner's.
--- KEYS  L
--- ARGV  token
--- 1 Held | 0 Lost
-if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end
-return 0

@@ -1,0 +1,155 @@
+//! The near cache: copies of entries that this process has read.
+//!
+//! A copy is served while it is fresh, no change was reported since its read was sent, and it was confirmed less than
+//! `max_age` ago. A copy is confirmed by its read, and whenever the store confirms that no message was lost. If the
+//! store reports no changes, `max_age` since the read is the only bound.
+
+pub(crate) mod config;
+
+use crate::{
+    clock::Timestamp,
+    key::CacheKey,
+    store::{
+        entry::{Entry, EntryWeight, expected_within},
+        error::StoreError,
+        port::Store,
+        tracking::{InvalidationFeed, TrackedRead, TrackedReader, Version},
+    },
+    sync::mutex::Mutex,
+};
+use config::NearCacheConfig;
+use quick_cache::sync::Cache;
+use std::{
+    borrow::Borrow,
+    fmt,
+    sync::{Arc, Weak},
+    time::Duration,
+};
+
+pub(crate) struct NearCache {
+    copies: Cache<CacheKey, Arc<CachedCopy>, EntryWeight>,
+    max_age: Duration,
+    /// Changes made by this process itself. The store's messages about them arrive later.
+    from_process: Arc<InvalidationFeed>,
+    reader: Option<Arc<dyn TrackedReader>>,
+}
+
+struct CachedCopy {
+    entry: Entry,
+    sent_at: Timestamp,
+    from_process: Version,
+    from_store: Option<Version>,
+}
+
+impl CachedCopy {
+    fn is_good(&self, now: Timestamp, max_age: Duration) -> bool {
+        let confirmed = match &self.from_store {
+            Some(version) => version.valid_until(),
+            None => Some(self.sent_at),
+        };
+        let is_recent = |confirmed: Timestamp| now.since(confirmed.max(self.sent_at)) < max_age;
+        confirmed.is_some_and(is_recent) && self.from_process.valid_until().is_some()
+    }
+}
+
+impl NearCache {
+    /// Creates the cache. `None` for a store of this process, whose entries are local already.
+    pub(crate) fn in_front_of(store: &dyn Store, settings: NearCacheConfig) -> Option<Self> {
+        let NearCacheConfig { capacity, max_age } = settings;
+        store.is_shared().then(|| Self {
+            copies: Cache::with_weighter(expected_within(capacity), capacity, EntryWeight),
+            max_age,
+            from_process: Arc::new(InvalidationFeed::new()),
+            reader: store.track((max_age / 3).max(Duration::from_millis(1))),
+        })
+    }
+
+    pub(crate) fn get(&self, key: &CacheKey, now: Timestamp) -> Option<Entry> {
+        let copy = self.copies.get(key)?;
+        copy.is_good(now, self.max_age).then(|| copy.entry.clone())
+    }
+
+    /// Reads from the store and keeps copies. If the future is dropped during the read, no copies are kept.
+    pub(crate) async fn get_all(
+        &self,
+        store: &dyn Store,
+        chain: &[CacheKey],
+    ) -> Result<Vec<Option<Entry>>, StoreError> {
+        let sent_at = Timestamp::now();
+        let from_process: Vec<_> = chain.iter().map(|key| self.from_process.version(key)).collect();
+        let tracked = match &self.reader {
+            Some(reader) => reader.get_all(chain).await.ok(),
+            None => None,
+        };
+        let TrackedRead { entries, versions } = match tracked {
+            Some(tracked) => tracked,
+            None => TrackedRead { entries: store.get_all(chain).await?, versions: Vec::new() },
+        };
+        let mut versions = versions.into_iter();
+        for ((key, entry), from_process) in chain.iter().zip(&entries).zip(from_process) {
+            self.keep(key, entry.as_ref(), sent_at, from_process, versions.next());
+        }
+        Ok(entries)
+    }
+
+    /// Drops the copy. Reads in flight will not become copies.
+    pub(crate) fn forget(&self, key: &CacheKey) {
+        self.from_process.changed(key);
+        self.copies.remove(key);
+    }
+
+    fn keep(
+        &self,
+        key: &CacheKey,
+        entry: Option<&Entry>,
+        sent_at: Timestamp,
+        from_process: Version,
+        from_store: Option<Version>,
+    ) {
+        let Some(entry) = entry else {
+            self.copies.remove(key);
+            return;
+        };
+        let copy = CachedCopy { entry: entry.clone(), sent_at, from_process, from_store };
+        if copy.is_good(Timestamp::now(), self.max_age) {
+            self.copies.insert(key.clone(), Arc::new(copy));
+        }
+    }
+}
+
+/// The near caches of one engine. A change by one clone ends the copies of all clones.
+#[derive(Default)]
+pub(crate) struct NearCaches(Mutex<Vec<Weak<NearCache>>>);
+
+impl NearCaches {
+    pub(crate) fn add(&self, near: &Arc<NearCache>) {
+        let mut caches = self.0.lock();
+        caches.retain(|near| near.strong_count() > 0);
+        caches.push(Arc::downgrade(near));
+    }
+
+    pub(crate) fn forget(&self, key: &CacheKey) {
+        for near in self.0.lock().iter().filter_map(Weak::upgrade) {
+            near.forget(key);
+        }
+    }
+}
+
+impl fmt::Debug for NearCache {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NearCache")
+            .field("copies", &self.copies.len())
+            .field("bytes", &self.copies.weight())
+            .field("capacity", &self.copies.capacity())
+            .field("max_age", &self.max_age)
+            .field("is_tracked", &self.reader.is_some())
+            .finish()
+    }
+}
+
+/// Gives the cache the weight of the entry.
+impl Borrow<Entry> for Arc<CachedCopy> {
+    fn borrow(&self) -> &Entry {
+        &self.entry
+    }
+}

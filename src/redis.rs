@@ -1,0 +1,16 @@
+//! The adapter to Redis: the store, the connections under it, and the crate [`redis`] itself, re-exported.
+//!
+//! Clients and connections of [`redis`] turn into a store with
+//! [`StampedeGuard::new`](crate::StampedeGuard::new); [`RedisStore`](crate::RedisStore) names that store. Use the crate
+//! through this module, so that its version is the one that the guard was compiled with.
+
+pub(crate) mod batch;
+pub(crate) mod connection;
+pub(crate) mod names;
+pub(crate) mod scripts;
+pub(crate) mod server_clock;
+pub(crate) mod store;
+pub(crate) mod tracked_reads;
+mod wakes;
+
+pub use ::redis::*;

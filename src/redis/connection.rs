@@ -1,0 +1,11 @@
+//! Connections to Redis, scripts, messages, and the classes of errors. Connections are made on first use and again when
+//! they break. The [store](crate::store) and the [locks](crate::lock) decide what is sent over them.
+
+pub(crate) mod connect;
+pub(crate) mod endpoint;
+pub(crate) mod error_class;
+pub(crate) mod reconnecting;
+pub(crate) mod script;
+pub(crate) mod subscriber;
+mod tls;
+pub(crate) mod tracked;

@@ -1,0 +1,180 @@
+//! The classes of errors, and their consequences, as one pure function.
+//!
+//! | the error | class | consequence |
+//! |---|---|---|
+//! | the connection broke or was refused, or the reply is not valid RESP | [`Disconnected`](ErrorClass::Disconnected) | reconnect, retry once at once |
+//! | `LOADING`, `BUSY`, `CLUSTERDOWN`, `MASTERDOWN`, `TRYAGAIN` | [`Unavailable`](ErrorClass::Unavailable) | the server serves no client now, as if it were down; reconnect at most once a second |
+//! | `READONLY` | [`Demoted`](ErrorClass::Demoted) | refused; reconnect at most once a second, because the host name may resolve to the new master |
+//! | `NOAUTH`, `WRONGPASS`, `NOPERM`, `MOVED`, `ASK` | [`Misconfigured`](ErrorClass::Misconfigured) | refused, and logged once with a hint |
+//! | any other error reply: `OOM`, `NOREPLICAS`, `MISCONF`, `WRONGTYPE`, an error of a script | [`Refused`](ErrorClass::Refused) | not done, but the server is alive and hits go on |
+//! | any other error of the client or the system | [`Unknown`](ErrorClass::Unknown) | the outcome is unknown |
+//!
+//! `NOSCRIPT` does not get this far: the script is sent again in full (`script`). For a plain GET `WRONGTYPE` is a
+//! miss.
+
+use crate::{store::error::StoreError, telemetry};
+use redis::{ErrorKind, RedisError, ServerErrorKind};
+use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
+
+/// The class of an error. See the [module](self).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ErrorClass {
+    Disconnected,
+    Unavailable,
+    Refused,
+    Demoted,
+    Misconfigured(Misconfiguration),
+    Unknown,
+}
+
+/// A misconfiguration that an operator has to correct: it does not pass by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Misconfiguration {
+    Credentials,
+    Rights,
+    Client,
+}
+
+pub(super) fn class(error: &RedisError) -> ErrorClass {
+    use ServerErrorKind::{
+        Ask, BusyLoading, ClusterDown, MasterDown, Moved, NoPerm, ReadOnly, ResponseError, TryAgain,
+    };
+    match (error.kind(), error.code()) {
+        (ErrorKind::AuthenticationFailed, _) | (_, Some("NOAUTH" | "WRONGPASS")) => {
+            ErrorClass::Misconfigured(Misconfiguration::Credentials)
+        }
+        (ErrorKind::Server(NoPerm), _) => ErrorClass::Misconfigured(Misconfiguration::Rights),
+        (ErrorKind::Server(ResponseError), _) => in_script(error.detail().unwrap_or_default()),
+        (ErrorKind::Server(Moved | Ask), _) => ErrorClass::Misconfigured(Misconfiguration::Client),
+        (ErrorKind::Server(BusyLoading | ClusterDown | MasterDown | TryAgain), _) | (_, Some("BUSY")) => {
+            ErrorClass::Unavailable
+        }
+        (ErrorKind::Server(ReadOnly), _) => ErrorClass::Demoted,
+        (ErrorKind::Server(_) | ErrorKind::Extension, _) => ErrorClass::Refused,
+        _ if error.is_unrecoverable_error() || error.is_connection_dropped() || error.is_connection_refusal() => {
+            ErrorClass::Disconnected
+        }
+        _ => ErrorClass::Unknown,
+    }
+}
+
+pub(crate) fn store_error(error: RedisError) -> StoreError {
+    match class(&error) {
+        ErrorClass::Disconnected => StoreError::disconnected(error),
+        ErrorClass::Refused | ErrorClass::Demoted | ErrorClass::Misconfigured(_) => StoreError::refused(error),
+        ErrorClass::Unavailable | ErrorClass::Unknown => StoreError::new(error),
+    }
+}
+
+/// Classifies an error without a code of its own. Redis drops the code when a command within a script is refused: for
+/// missing rights in any version, and for all errors before 7.0.
+fn in_script(detail: &str) -> ErrorClass {
+    let has = |phrases: &[&str]| phrases.iter().any(|phrase| detail.contains(phrase));
+    if has(&["The user executing the script", "ACL failure in script"]) {
+        ErrorClass::Misconfigured(Misconfiguration::Rights)
+    } else if has(&["-READONLY "]) {
+        ErrorClass::Demoted
+    } else {
+        ErrorClass::Refused
+    }
+}
+
+impl Misconfiguration {
+    fn hint(self) -> &'static str {
+        match self {
+            Self::Credentials => "check user and password of the client",
+            Self::Rights => "grant the user the rights listed in docs/operations.md",
+            Self::Client => "the server is part of a cluster: use redis::cluster::ClusterClient (feature `cluster`)",
+        }
+    }
+}
+
+/// The misconfigurations that one connection has logged. Every request meets them, and one log line is enough.
+#[derive(Default)]
+pub(super) struct WarnOnce(AtomicU8);
+
+impl WarnOnce {
+    pub(super) fn warn(&self, connection: &'static str, error: &RedisError) {
+        if let ErrorClass::Misconfigured(setting) = class(error) {
+            let bit = 1 << setting as u8;
+            if self.0.fetch_or(bit, Relaxed) & bit == 0 {
+                telemetry::misconfigured(connection, error, setting.hint());
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io;
+
+    fn class_of_reply(line: &str) -> ErrorClass {
+        let answer = redis::parse_redis_value(format!("-{line}\r\n").as_bytes()).expect("an answer");
+        class(&answer.extract_error().expect_err("an error"))
+    }
+
+    #[test]
+    fn error_reply_maps_to_its_class() {
+        let refused = [
+            "OOM command not allowed when used memory > 'maxmemory'. script: 89, on @user_script:1.",
+            "NOREPLICAS Not enough good replicas to write.",
+            "MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist to disk.",
+            "WRONGTYPE Operation against a key holding the wrong kind of value",
+            "CROSSSLOT Keys in request don't hash to the same slot",
+            "ERR user_script:1: attempt to index local 'l' (a nil value)",
+            "ERR unknown command 'EVALSHA'",
+        ];
+        for line in refused {
+            assert_eq!(class_of_reply(line), ErrorClass::Refused, "{line}");
+        }
+        for line in ["LOADING l", "BUSY b", "CLUSTERDOWN c", "MASTERDOWN m", "TRYAGAIN t"] {
+            assert_eq!(class_of_reply(line), ErrorClass::Unavailable, "{line}");
+        }
+        for line in ["NOAUTH Authentication required.", "WRONGPASS invalid username-password pair"] {
+            assert_eq!(class_of_reply(line), ErrorClass::Misconfigured(Misconfiguration::Credentials), "{line}");
+        }
+        let rights = [
+            "NOPERM this user has no permissions to run the 'get' command",
+            "ERR The user executing the script can't run this command or subcommand script: 89, on @user_script:1.",
+            "ERR ACL failure in script: User app has no permissions to run the 'time' command",
+        ];
+        for line in rights {
+            assert_eq!(class_of_reply(line), ErrorClass::Misconfigured(Misconfiguration::Rights), "{line}");
+        }
+        for line in ["MOVED 3999 127.0.0.1:6381", "ASK 3999 127.0.0.1:6381"] {
+            assert_eq!(class_of_reply(line), ErrorClass::Misconfigured(Misconfiguration::Client), "{line}");
+        }
+        let demoted = [
+            "READONLY You can't write against a read only replica.",
+            "ERR Error running script (call to f_89): @user_script:1: -READONLY You can't write against a read only replica.",
+        ];
+        for line in demoted {
+            assert_eq!(class_of_reply(line), ErrorClass::Demoted, "{line}");
+        }
+    }
+
+    #[test]
+    fn error_class_is_disconnected_when_the_connection_breaks() {
+        for kind in [io::ErrorKind::BrokenPipe, io::ErrorKind::ConnectionRefused, io::ErrorKind::UnexpectedEof] {
+            assert_eq!(class(&RedisError::from(io::Error::from(kind))), ErrorClass::Disconnected, "{kind}");
+        }
+        let garbage = redis::parse_redis_value(b"?\r\n").expect_err("no answer");
+        assert_eq!(class(&garbage), ErrorClass::Disconnected);
+        assert_eq!(class(&RedisError::from(io::Error::from(io::ErrorKind::TimedOut))), ErrorClass::Unknown);
+        assert_eq!(class(&RedisError::from((ErrorKind::InvalidClientConfig, "no such feature"))), ErrorClass::Unknown);
+    }
+
+    #[test]
+    fn store_error_states_the_known_outcome() {
+        let error = |line: &[u8]| {
+            store_error(redis::parse_redis_value(line).expect("an answer").extract_error().expect_err("an error"))
+        };
+        assert!(error(b"-OOM full\r\n").is_refused());
+        assert!(error(b"-READONLY replica\r\n").is_refused());
+        assert!(error(b"-NOPERM no\r\n").is_refused());
+        let loading = error(b"-LOADING wait\r\n");
+        assert!(!loading.is_refused() && !loading.is_disconnected());
+        assert!(store_error(io::Error::from(io::ErrorKind::BrokenPipe).into()).is_disconnected());
+    }
+}

@@ -1,0 +1,405 @@
+//! The data connection: made on first use by a task that outlives the request, and again when it breaks.
+
+use super::{
+    connect::{CONNECT_TIMEOUT, Connect},
+    error_class::{ErrorClass, WarnOnce, class},
+};
+use crate::{
+    clock::Timestamp,
+    store::{
+        error::BoxFuture,
+        token::{Inbox, Token},
+    },
+    sync::{mutex::Mutex, shared::Shared},
+};
+use redis::{Cmd, ErrorKind, Pipeline, RedisError, RedisResult, Value, aio::ConnectionLike};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+use tokio::time::timeout;
+use tokio_util::task::AbortOnDropHandle;
+
+/// A link that sends commands. Dropping a future does not take back a command that was sent.
+pub(crate) trait CommandLink: Send + Sync {
+    fn send<'a>(&'a self, cmd: &'a Cmd) -> BoxFuture<'a, RedisResult<Value>>;
+
+    /// Sends commands as one transaction (`MULTI` .. `EXEC`) without other commands in between. Returns the replies as
+    /// an array, or nil if the transaction was not executed.
+    #[cfg(feature = "lock")]
+    fn transact<'a>(&'a self, pipeline: &'a Pipeline) -> BoxFuture<'a, RedisResult<Value>>;
+
+    /// Checks whether replies are still in step with requests. Called after a reply that cannot belong to its request.
+    /// A connection that is out of step is replaced by the next command.
+    fn verify(&self) -> BoxFuture<'_, ()>;
+
+    /// Returns how many connections were made, counting each self-repair of a connection as one.
+    fn generation(&self) -> u64;
+}
+
+/// The first commands on every new connection, sent in one round trip.
+pub(crate) trait Handshake: Send + Sync + 'static {
+    fn commands(&self) -> Pipeline;
+
+    /// Receives the replies to [`commands`](Self::commands), with the times when these were sent and answered.
+    fn on_replies(&self, answers: &[Value], sent: Timestamp, received: Timestamp) {
+        let _ = (answers, sent, received);
+    }
+}
+
+/// The current connection, or the attempt to make it, which all callers share.
+pub(super) struct Reconnecting<C: Connect> {
+    connect: Arc<C>,
+    handshake: Arc<dyn Handshake>,
+    generation: Arc<AtomicU64>,
+    slot: Mutex<Slot<C::Connection>>,
+    warnings: WarnOnce,
+}
+
+struct Slot<C> {
+    current: Option<ConnectAttempt<C>>,
+    /// Number of attempts so far. It distinguishes the attempts.
+    attempts: u64,
+}
+
+struct ConnectAttempt<C> {
+    connection: SharedConnection<C>,
+    number: u64,
+    started_at: Timestamp,
+    /// The time of the first command without a reply since the last reply, and the number of such commands.
+    silence: Option<(Timestamp, u32)>,
+    /// The time since which a connection that repairs itself has been broken.
+    degraded_since: Option<Timestamp>,
+}
+
+type SharedConnection<C> = Shared<RedisResult<C>>;
+
+impl<C: Connect> Reconnecting<C> {
+    pub(super) fn new(connect: C, handshake: Arc<dyn Handshake>) -> Self {
+        let slot = Slot { current: None, attempts: 0 };
+        let (generation, slot) = (Arc::default(), Mutex::new(slot));
+        Self { connect: Arc::new(connect), handshake, generation, slot, warnings: WarnOnce::default() }
+    }
+
+    /// Connects if there is no connection.
+    pub(super) async fn connect(&self) -> RedisResult<()> {
+        self.current_attempt().0.await.map(drop)
+    }
+
+    /// Returns the current attempt. Starts a new one if there is none, if the last one failed a while ago, or if its
+    /// connection is outdated.
+    fn current_attempt(&self) -> (SharedConnection<C::Connection>, u64) {
+        let mut slot = self.slot.lock();
+        if let Some(attempt) = &slot.current
+            && !self.connect.is_superseded()
+        {
+            let failed = attempt.connection.is_done_and(Result::is_err);
+            if !failed || Timestamp::now().since(attempt.started_at) < RECONNECT_PAUSE {
+                return (attempt.connection.clone(), attempt.number);
+            }
+        }
+        let (connect, handshake, generation) = (self.connect.clone(), self.handshake.clone(), self.generation.clone());
+        let task = tokio::spawn(async move {
+            let timed_out = |_| RedisError::from((ErrorKind::Io, "connecting to redis timed out"));
+            let mut connection = timeout(C::CONNECT_TIMEOUT, connect.connect()).await.map_err(timed_out)??;
+            let outcome = timeout(CONNECT_TIMEOUT, run_handshake(&mut connection, &*handshake)).await;
+            // In a cluster a single node may hang or be dead, perhaps one that is not even needed.
+            if !C::SELF_HEALING {
+                outcome.map_err(timed_out)??;
+            }
+            generation.fetch_add(1, Relaxed);
+            Ok(connection)
+        });
+        let task = AbortOnDropHandle::new(task);
+        let connection = Shared::new(async move {
+            match task.await {
+                Ok(connected) => connected,
+                Err(_) => Err(RedisError::from((ErrorKind::Io, "the runtime of the redis connection has ended"))),
+            }
+        });
+        slot.attempts += 1;
+        let number = slot.attempts;
+        slot.current = Some(ConnectAttempt {
+            connection: connection.clone(),
+            number,
+            started_at: Timestamp::now(),
+            silence: None,
+            degraded_since: None,
+        });
+        (connection, number)
+    }
+
+    /// Drops an unusable connection, if it is still the current one and at least `age` old. A server that stays a
+    /// replica must not cause a new connection per command.
+    fn disconnect(&self, number: u64, age: Duration) {
+        let mut slot = self.slot.lock();
+        if slot.numbered(number).is_some_and(|attempt| Timestamp::now().since(attempt.started_at) >= age) {
+            slot.current = None;
+        }
+    }
+
+    fn record_reply(&self, number: u64, is_success: bool) {
+        let mut slot = self.slot.lock();
+        let Some(attempt) = slot.numbered(number) else { return };
+        attempt.silence = None;
+        if is_success && attempt.degraded_since.is_some_and(|since| Timestamp::now().since(since) >= SILENCE) {
+            attempt.degraded_since = None;
+            self.generation.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// Marks a connection that repairs itself as broken. After the repair it counts as a new connection, at most once a
+    /// second, because it may lead to another server.
+    fn mark_degraded(&self, number: u64) {
+        if let Some(attempt) = self.slot.lock().numbered(number) {
+            attempt.degraded_since.get_or_insert_with(Timestamp::now);
+        }
+    }
+
+    /// Records a command that was given up before its reply. redis-rs keeps a connection without any replies.
+    /// After `SILENT_COMMANDS` commands and `SILENCE` without a reply, the connection is taken for dead.
+    fn record_timeout(&self, number: u64) {
+        let mut slot = self.slot.lock();
+        let Some(attempt) = slot.numbered(number) else { return };
+        let now = Timestamp::now();
+        let (since, given_up) = attempt.silence.map_or((now, 1), |(since, given_up)| (since, given_up + 1));
+        attempt.silence = Some((since, given_up));
+        if C::SELF_HEALING {
+            attempt.degraded_since.get_or_insert(now);
+        }
+        if given_up >= SILENT_COMMANDS && now.since(since) >= SILENCE {
+            slot.current = None;
+        }
+    }
+
+    async fn execute(&self, request: Request<'_>) -> RedisResult<Value> {
+        let answer = self.execute_once(request).await;
+        if let Err(error) = &answer {
+            self.warnings.warn("data", error);
+        }
+        answer
+    }
+
+    async fn execute_once(&self, request: Request<'_>) -> RedisResult<Value> {
+        let (connection, number) = self.current_attempt();
+        let mut connection = connection.await?;
+        let mut pending = PendingCommand { link: self, number, answered: false };
+        let answer = match request {
+            Request::Command(cmd) => cmd.query_async(&mut connection).await,
+            #[cfg(feature = "lock")]
+            Request::Transaction(pipeline) => pipeline.query_async(&mut connection).await,
+        };
+        pending.answered = true;
+        let class = answer.as_ref().err().map(class);
+        self.record_reply(number, class.is_none());
+        match class {
+            Some(ErrorClass::Disconnected | ErrorClass::Demoted | ErrorClass::Unavailable) if C::SELF_HEALING => {
+                self.mark_degraded(number);
+            }
+            Some(ErrorClass::Disconnected) => self.disconnect(number, Duration::ZERO),
+            // The host name may resolve to another server by now, one that serves.
+            Some(ErrorClass::Demoted | ErrorClass::Unavailable) => self.disconnect(number, SILENCE),
+            Some(ErrorClass::Refused | ErrorClass::Misconfigured(_) | ErrorClass::Unknown) | None => {}
+        }
+        answer
+    }
+
+    /// Sends a PING with a random word to check that replies are in step with requests. Timeouts cannot show this:
+    /// while other commands are sent, each command gets a reply, but the one to another request.
+    async fn ping_check(&self) {
+        let (connection, number) = self.current_attempt();
+        let Ok(mut connection) = connection.await else { return };
+        let word = Token::unique(Inbox::unique());
+        let mut pending = PendingCommand { link: self, number, answered: false };
+        let echo = redis::cmd("PING").arg(word.as_bytes()).query_async(&mut connection).await;
+        pending.answered = true;
+        let out_of_step = match &echo {
+            Ok(Value::BulkString(echo)) => echo[..] != word.as_bytes()[..],
+            Ok(_) => true,
+            // A permission error is still a reply to this PING, so the connection is in step. No reply proves nothing:
+            // in a cluster another node may be down.
+            Err(error) => matches!(class(error), ErrorClass::Refused | ErrorClass::Demoted),
+        };
+        if out_of_step {
+            self.disconnect(number, SILENCE);
+        }
+    }
+}
+
+impl<C> Slot<C> {
+    /// Returns the attempt with this number if it is still the current one.
+    fn numbered(&mut self, number: u64) -> Option<&mut ConnectAttempt<C>> {
+        self.current.as_mut().filter(|attempt| attempt.number == number)
+    }
+}
+
+impl<C: Connect> CommandLink for Reconnecting<C> {
+    fn send<'a>(&'a self, cmd: &'a Cmd) -> BoxFuture<'a, RedisResult<Value>> {
+        Box::pin(self.execute(Request::Command(cmd)))
+    }
+
+    #[cfg(feature = "lock")]
+    fn transact<'a>(&'a self, pipeline: &'a Pipeline) -> BoxFuture<'a, RedisResult<Value>> {
+        Box::pin(self.execute(Request::Transaction(pipeline)))
+    }
+
+    fn verify(&self) -> BoxFuture<'_, ()> {
+        Box::pin(self.ping_check())
+    }
+
+    fn generation(&self) -> u64 {
+        self.generation.load(Relaxed)
+    }
+}
+
+enum Request<'a> {
+    Command(&'a Cmd),
+    #[cfg(feature = "lock")]
+    Transaction(&'a Pipeline),
+}
+
+/// A command in flight. If it is dropped without a reply, it was given up.
+struct PendingCommand<'a, C: Connect> {
+    link: &'a Reconnecting<C>,
+    number: u64,
+    answered: bool,
+}
+
+impl<C: Connect> Drop for PendingCommand<'_, C> {
+    fn drop(&mut self) {
+        if !self.answered {
+            self.link.record_timeout(self.number);
+        }
+    }
+}
+
+/// Runs the handshake. A server that refuses it is still of use: scripts that are not loaded are sent in full, and
+/// leases have stamps of the server's time too.
+async fn run_handshake<C: ConnectionLike>(connection: &mut C, handshake: &dyn Handshake) -> RedisResult<()> {
+    let pipeline = handshake.commands();
+    let sent = Timestamp::now();
+    match connection.req_packed_commands(&pipeline, 0, pipeline.len()).await {
+        Ok(answers) => {
+            handshake.on_replies(&answers, sent, Timestamp::now());
+            Ok(())
+        }
+        Err(error) if class(&error) == ErrorClass::Disconnected => Err(error),
+        Err(_) => Ok(()),
+    }
+}
+
+/// Minimum number of commands without a reply before a connection is taken for dead.
+const SILENT_COMMANDS: u32 = 2;
+/// Minimum time without a reply before a connection is taken for dead, and minimum time between replacements.
+const SILENCE: Duration = Duration::from_secs(1);
+/// Pause after a failed attempt to connect.
+const RECONNECT_PAUSE: Duration = Duration::from_millis(100);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::redis::connection::connect::Connection;
+    use redis::RedisFuture;
+
+    /// A connection that answers every command with these bytes.
+    #[derive(Clone)]
+    struct Fake(&'static [u8]);
+
+    impl ConnectionLike for Fake {
+        fn req_packed_command<'a>(&'a mut self, _: &'a Cmd) -> RedisFuture<'a, Value> {
+            Box::pin(async { redis::parse_redis_value(self.0) })
+        }
+
+        fn req_packed_commands<'a>(&'a mut self, _: &'a Pipeline, _: usize, _: usize) -> RedisFuture<'a, Vec<Value>> {
+            Box::pin(async { Ok(Vec::new()) })
+        }
+
+        fn get_db(&self) -> i64 {
+            0
+        }
+    }
+
+    struct Silent;
+
+    impl Handshake for Silent {
+        fn commands(&self) -> Pipeline {
+            redis::pipe()
+        }
+    }
+
+    async fn connection_number(link: &Reconnecting<Connection<Fake>>) -> u64 {
+        let (connection, number) = link.current_attempt();
+        assert!(connection.await.is_ok());
+        number
+    }
+
+    /// Gives up one command less than the limit, over a time that is long enough.
+    async fn give_up(link: &Reconnecting<Connection<Fake>>, number: u64) {
+        for _ in 1..SILENT_COMMANDS {
+            link.record_timeout(number);
+            tokio::time::sleep(SILENCE).await;
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn link_drops_a_connection_only_for_its_own_silence() {
+        let link = Reconnecting::new(Connection(Fake(NIL)), Arc::new(Silent));
+        let first = connection_number(&link).await;
+        link.disconnect(first, Duration::ZERO);
+        let second = connection_number(&link).await;
+        give_up(&link, first).await;
+        link.record_timeout(first);
+        link.disconnect(first, Duration::ZERO);
+        assert_eq!(connection_number(&link).await, second, "results of the first connection do not affect the second");
+
+        link.record_timeout(second);
+        tokio::time::sleep(SILENCE).await;
+        link.record_reply(second, true);
+        give_up(&link, second).await;
+        link.record_reply(first, true);
+        assert_eq!(connection_number(&link).await, second, "a reply ends the silence");
+        link.record_timeout(second);
+        assert_ne!(connection_number(&link).await, second);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn link_counts_a_repaired_connection_as_a_new_one() {
+        let link = Reconnecting::new(Connection(Fake(NIL)), Arc::new(Silent));
+        let number = connection_number(&link).await;
+        assert_eq!(link.generation(), 1);
+        link.mark_degraded(number);
+        link.record_reply(number, true);
+        assert_eq!(link.generation(), 1, "another part of it may still be broken");
+        tokio::time::sleep(SILENCE).await;
+        link.record_reply(number, false);
+        assert_eq!(link.generation(), 1);
+        for _ in 0..2 {
+            link.record_reply(number, true);
+            assert_eq!(link.generation(), 2, "a repair counts once");
+        }
+    }
+
+    /// Seen to fail for the first three if every reply but the word itself counts as the reply to another request.
+    #[tokio::test(start_paused = true)]
+    async fn link_keeps_its_connection_when_the_ping_check_is_denied() {
+        for (answer, stays) in [
+            ("-NOPERM no permissions to run the 'ping' command\r\n", true),
+            ("-LOADING wait\r\n", true),
+            ("?\r\n", true),
+            ("-WRONGTYPE it holds the wrong kind of value\r\n", false),
+            ("$4\r\nword\r\n", false),
+            (":1\r\n", false),
+        ] {
+            let link = Reconnecting::new(Connection(Fake(answer.as_bytes())), Arc::new(Silent));
+            let number = connection_number(&link).await;
+            tokio::time::sleep(SILENCE).await;
+            link.ping_check().await;
+            assert_eq!(connection_number(&link).await == number, stays, "{answer}");
+        }
+    }
+
+    const NIL: &[u8] = b"$-1\r\n";
+}

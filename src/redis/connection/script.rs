@@ -1,0 +1,110 @@
+//! Calls of Lua scripts, and the numbers in their replies.
+
+use super::reconnecting::CommandLink;
+use crate::store::error::StoreError;
+use redis::{Arg, Cmd, ErrorKind, RedisResult, ServerErrorKind, Value};
+use std::time::Duration;
+
+/// The text of a script with its SHA-1.
+pub(crate) struct Script {
+    text: &'static str,
+    compiled: redis::Script,
+}
+
+impl Script {
+    pub(crate) fn new(text: &'static str) -> Self {
+        Self { text, compiled: redis::Script::new(text) }
+    }
+
+    pub(crate) fn call<K: AsRef<[u8]>>(&self, keys: &[K]) -> ScriptCall {
+        let mut cmd = Cmd::with_capacity(keys.len() + ARGS, BYTES);
+        cmd.arg("EVALSHA").arg(self.compiled.get_hash()).arg(keys.len());
+        for key in keys {
+            cmd.arg(key.as_ref());
+        }
+        ScriptCall { text: self.text, cmd }
+    }
+}
+
+/// A call of a script: its keys and arguments. PERF: each is copied once, because a fill carries the whole payload.
+pub(crate) struct ScriptCall {
+    text: &'static str,
+    cmd: Cmd,
+}
+
+impl ScriptCall {
+    pub(crate) fn arg(&mut self, arg: impl AsRef<[u8]>) -> &mut Self {
+        self.cmd.arg(arg.as_ref());
+        self
+    }
+
+    /// Runs the script: one round trip, or two if the server has forgotten it.
+    pub(crate) async fn run(self, link: &dyn CommandLink) -> RedisResult<Value> {
+        match link.send(&self.cmd).await {
+            Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
+                link.send(&self.in_full()).await
+            }
+            answer => answer,
+        }
+    }
+
+    /// Returns the same call with the text of the script instead of its hash.
+    fn in_full(&self) -> Cmd {
+        let mut cmd = redis::cmd("EVAL");
+        cmd.arg(self.text);
+        for arg in self.cmd.args_iter().skip(2) {
+            if let Arg::Simple(arg) = arg {
+                cmd.arg(arg);
+            }
+        }
+        cmd
+    }
+}
+
+/// Returns a pipeline that loads the scripts, so that no call has to send the text.
+pub(crate) fn load(texts: &[&'static str]) -> redis::Pipeline {
+    let mut pipeline = redis::pipe();
+    for text in texts {
+        pipeline.cmd("SCRIPT").arg("LOAD").arg(*text);
+    }
+    pipeline
+}
+
+/// Parses a number: an integer, or digits in a string.
+pub(crate) fn number(value: &Value) -> Result<u64, StoreError> {
+    let number = match value {
+        Value::Int(number) => u64::try_from(*number).ok(),
+        Value::BulkString(text) => digits(text),
+        _ => None,
+    };
+    number.ok_or_else(|| unexpected(value))
+}
+
+/// Parses a number in digits.
+pub(crate) fn digits(text: &[u8]) -> Option<u64> {
+    std::str::from_utf8(text).ok()?.parse().ok()
+}
+
+/// Returns an error that names only the shape of the value, which may hold user data.
+pub(crate) fn unexpected(value: &Value) -> StoreError {
+    let shape = match value {
+        Value::Nil => "nil",
+        Value::Int(_) => "an integer",
+        Value::BulkString(_) => "a string",
+        Value::Array(_) => "an array",
+        _ => "something else",
+    };
+    StoreError::new(format!("unexpected reply from redis: {shape}"))
+}
+
+/// Returns the span as Redis takes it: whole milliseconds, at least one.
+pub(crate) fn millis(span: Duration) -> String {
+    u64::try_from(span.as_millis()).unwrap_or(MAX_MILLIS).clamp(1, MAX_MILLIS).to_string()
+}
+
+/// Capacity for the arguments besides the keys.
+const ARGS: usize = 12;
+/// Capacity in bytes for all arguments together, when they are short.
+const BYTES: usize = 384;
+/// Maximum expiry in milliseconds, about 285 years. Redis refuses much larger ones.
+const MAX_MILLIS: u64 = 9_000_000_000_000;

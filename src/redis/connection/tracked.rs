@@ -1,0 +1,187 @@
+//! The tracked connection: the server reports changes of the keys that were read over it (`CLIENT TRACKING` over
+//! RESP3).
+//!
+//! The server remembers which keys were read over the connection. It reports once when one of them is changed, deleted,
+//! expired or evicted, by any client. Messages and replies come in one stream, and each message is handled before a
+//! later reply.
+
+use super::{
+    connect::{self, Connect},
+    error_class::{ErrorClass, Misconfiguration, WarnOnce, class},
+    reconnecting::{CommandLink, Handshake, Reconnecting},
+    tls,
+};
+use crate::{clock::Timestamp, store::tracking::InvalidationFeed, sync::mutex::Mutex};
+use redis::{ProtocolVersion, PushInfo, PushKind, RedisResult, Value, aio::MultiplexedConnection};
+use std::{convert::Infallible, sync::Arc, time::Duration};
+use tokio::{
+    task::JoinHandle,
+    time::{MissedTickBehavior, interval, timeout},
+};
+
+/// A connection for tracked reads, with a new [`InvalidationFeed`] for each connection that is made.
+///
+/// It connects on first use, and again when it breaks. It also connects again after the data connection has done so.
+/// The host name may have resolved to another server by then, whose writes are not reported here.
+pub(crate) struct TrackedConnection {
+    link: Arc<Reconnecting<TrackingClient>>,
+    current: CurrentConnection,
+    every: Duration,
+    watchdog: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// The connection that was made last, unless a new one is being made.
+type CurrentConnection = Arc<Mutex<Option<Established>>>;
+
+struct Established {
+    /// `None` if the server does not support tracking.
+    feed: Option<Arc<InvalidationFeed>>,
+    /// Generation of the data connection before this one was made.
+    data: u64,
+}
+
+impl TrackedConnection {
+    /// Builds a link that confirms once per `every` that the connection works. `data` is the data connection, over
+    /// which entries are written.
+    pub(crate) fn new(
+        client: redis::Client,
+        handshake: Arc<dyn Handshake>,
+        data: Arc<dyn CommandLink>,
+        every: Duration,
+    ) -> Self {
+        let current = CurrentConnection::default();
+        let connect = TrackingClient { client, data, current: current.clone(), warnings: WarnOnce::default() };
+        Self { link: Arc::new(Reconnecting::new(connect, handshake)), current, every, watchdog: Mutex::default() }
+    }
+
+    /// Connects if there is no connection. Call it before a read, because only reads over the connection are tracked.
+    pub(crate) async fn connect(&self) -> RedisResult<()> {
+        self.link.connect().await
+    }
+
+    pub(crate) fn link(&self) -> Arc<dyn CommandLink> {
+        self.link.clone()
+    }
+
+    /// Returns the feed that gets the changes of all later reads. If another feed is current after a read, the read may
+    /// be untracked.
+    pub(crate) fn feed(&self) -> Option<Arc<InvalidationFeed>> {
+        of(&self.current)
+    }
+
+    /// Starts the task that confirms the connection, if it does not run yet or if its runtime has ended.
+    pub(crate) fn start(&self) {
+        let mut watchdog = self.watchdog.lock();
+        if watchdog.as_ref().is_none_or(JoinHandle::is_finished) {
+            let (link, current, every) = (self.link.clone(), self.current.clone(), self.every);
+            *watchdog = Some(tokio::spawn(async move { match confirm_regularly(&link, &current, every).await {} }));
+        }
+    }
+}
+
+impl Drop for TrackedConnection {
+    fn drop(&mut self) {
+        if let Some(watchdog) = self.watchdog.get_mut() {
+            watchdog.abort();
+        }
+    }
+}
+
+/// Confirms at each tick that no message was lost. A lost connection is made again.
+async fn confirm_regularly(
+    link: &Reconnecting<TrackingClient>,
+    current: &CurrentConnection,
+    every: Duration,
+) -> Infallible {
+    // An interval must not be zero, and a tick must not lie beyond the range of an `Instant`.
+    let mut ticks = interval(every.clamp(Duration::from_millis(1), Duration::from_secs(3600)));
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let (feed, sent_at) = (of(current), Timestamp::now());
+        let ping = redis::cmd("PING");
+        // A timeout counts as silence: the link replaces a silent connection.
+        let Ok(answer) = timeout(CHECK_TIMEOUT, link.send(&ping)).await else { continue };
+        // A permission error is a reply, so the connection works.
+        let is_answered =
+            answer.map_or_else(|error| class(&error) == ErrorClass::Misconfigured(Misconfiguration::Rights), |_| true);
+        if let (true, Some(feed), Some(now)) = (is_answered, feed, of(current))
+            && Arc::ptr_eq(&feed, &now)
+        {
+            feed.confirm_up_to(sent_at);
+        }
+    }
+}
+
+fn of(current: &CurrentConnection) -> Option<Arc<InvalidationFeed>> {
+    current.lock().as_ref()?.feed.clone()
+}
+
+struct TrackingClient {
+    client: redis::Client,
+    data: Arc<dyn CommandLink>,
+    current: CurrentConnection,
+    warnings: WarnOnce,
+}
+
+impl TrackingClient {
+    async fn tracked(&self, feed: Arc<InvalidationFeed>) -> RedisResult<MultiplexedConnection> {
+        tls::prepare(&self.client);
+        let info = self.client.get_connection_info();
+        let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
+        let client = redis::Client::open(info.clone().set_redis_settings(settings))?;
+        let config = connect::config().set_push_sender(move |push: PushInfo| {
+            handle_push(&feed, &push);
+            Ok::<_, Infallible>(())
+        });
+        let mut connection = client.get_multiplexed_async_connection_with_config(&config).await?;
+        redis::cmd("CLIENT").arg("TRACKING").arg("ON").exec_async(&mut connection).await?;
+        Ok(connection)
+    }
+}
+
+impl Connect for TrackingClient {
+    type Connection = MultiplexedConnection;
+    const SELF_HEALING: bool = false;
+    const CONNECT_TIMEOUT: Duration = <redis::Client as Connect>::CONNECT_TIMEOUT;
+
+    /// Connects even to a server that does not support tracking; the age of a copy is then its only bound.
+    async fn connect(&self) -> RedisResult<MultiplexedConnection> {
+        *self.current.lock() = None;
+        let (feed, data) = (Arc::new(InvalidationFeed::new()), self.data.generation());
+        let (connection, feed) = match self.tracked(feed.clone()).await {
+            Ok(connection) => (connection, Some(feed)),
+            Err(error) if matches!(class(&error), ErrorClass::Disconnected | ErrorClass::Unavailable) => {
+                return Err(error);
+            }
+            Err(error) => {
+                self.warnings.warn("near cache", &error);
+                (self.client.connect().await?, None)
+            }
+        };
+        *self.current.lock() = Some(Established { feed, data });
+        Ok(connection)
+    }
+
+    fn is_superseded(&self) -> bool {
+        let mut current = self.current.lock();
+        current.take_if(|established| established.data != self.data.generation()).is_some()
+    }
+}
+
+/// Handles a message of the server. `invalidate` names keys, or none if all have changed (`FLUSHALL`).
+fn handle_push(feed: &InvalidationFeed, push: &PushInfo) {
+    if push.kind != PushKind::Invalidate {
+        return;
+    }
+    let Some(Value::Array(names)) = push.data.first() else { return feed.all_changed() };
+    for name in names {
+        match name {
+            Value::BulkString(name) => feed.changed(&name[..]),
+            _ => feed.all_changed(),
+        }
+    }
+}
+
+/// Maximum time for the reply that confirms the connection.
+const CHECK_TIMEOUT: Duration = Duration::from_secs(1);

@@ -1,0 +1,28 @@
+-- Stores entries, if the lease or the hit-for-pass marker permits it.
+-- KEYS  L, V of the same cache key, further V in its slot
+-- ARGV  token16 .. stamp16|'', marker16|'', channel prefix, key hash, then for every V: entry, px
+-- 1 Stored | 0 Fenced | error: nothing is stored, but the lease is dropped even so
+local l = redis.pcall('GET', KEYS[1])
+if type(l) ~= 'string' then l = '' end
+if ARGV[1] == '' or l:sub(1, 33) ~= 'H' .. ARGV[1] then
+  local id = redis.pcall('GETRANGE', KEYS[2], '1', '16')
+  if id == ARGV[5]:sub(2, 17) then return 1 end
+  if ARGV[2] == '' or id ~= ARGV[2] then return 0 end
+end
+-- The entry of the cache key itself comes last, because it makes the other entries reachable.
+local refused
+for i = #KEYS, 2, -1 do
+  local r = redis.pcall('SET', KEYS[i], ARGV[2 * i + 1], 'PX', ARGV[2 * i + 2])
+  if type(r) == 'table' and r.err then
+    refused = r
+    for j = i + 1, #KEYS do redis.call('DEL', KEYS[j]) end
+    break
+  end
+end
+redis.call('DEL', KEYS[1])
+if l:sub(1, 1) == 'H' then
+  local outcome = refused and 'r' or ARGV[5]:sub(1, 1)
+  -- PUBLISH comes last and by pcall: an ACL user without rights to channels must not make a stored fill look failed.
+  for i = 35, #l, 8 do redis.pcall('PUBLISH', ARGV[3] .. l:sub(i, i + 7), outcome .. ARGV[4]) end
+end
+return refused or 1

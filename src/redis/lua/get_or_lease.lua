@@ -1,0 +1,39 @@
+-- Returns the entry unless it is the one seen; otherwise grants the lease or names its holder.
+-- KEYS  V L
+-- ARGV  token16, lease_ms, seen16|'', inbox8|'', max_inboxes
+-- {1, entry} Hit | stamp16 alive, as one string, Granted | {3, pttl, holder16, inboxes, registered, alive} Wait
+-- {4, retry_ms, code, alive} Failed
+-- L is 'H' token16 stamp16 fails1 inbox8* for a lease, 'F' fails1 keep_ms6 code for a failure marker.
+local id = redis.pcall('GETRANGE', KEYS[1], '1', '16')
+-- A permission error must not be mistaken for a miss.
+if type(id) == 'table' and not id.err:find('WRONGTYPE', 1, true) then return id end
+local there = type(id) == 'string' and id ~= ''
+if there and id ~= ARGV[3] then return {1, redis.call('GET', KEYS[1])} end
+local alive = there and '1' or '0'
+local l, ttl, fails = redis.pcall('GET', KEYS[2]), -1, '0'
+if type(l) == 'string' then ttl = redis.call('PTTL', KEYS[2]) end
+-- A lease without expiry, or of a wrong type, would block for ever: it is free.
+if ttl >= 0 then
+  local kind = l:sub(1, 1)
+  if kind == 'H' then
+    if l:sub(2, 17) == ARGV[1] then return l:sub(18, 33) .. alive end
+    local waiting, registered = (#l - 34) / 8, 0
+    if ARGV[4] ~= '' then
+      local at = l:find(ARGV[4], 35, true)
+      if at and (at - 35) % 8 == 0 then
+        registered = 1
+      elseif waiting < tonumber(ARGV[5]) and type(redis.pcall('APPEND', KEYS[2], ARGV[4])) == 'number' then
+        registered, waiting = 1, waiting + 1
+      end
+    end
+    return {3, ttl, l:sub(2, 17), waiting, registered, alive}
+  elseif kind == 'F' then
+    local keep = tonumber(l:sub(3, 8)) or 0
+    if ttl > keep then return {4, ttl - keep, l:sub(9), alive} end
+    fails = l:sub(2, 2)
+  end
+end
+local now = redis.call('TIME')
+local stamp = ('000000000' .. now[1]):sub(-10) .. ('00000' .. now[2]):sub(-6)
+redis.call('SET', KEYS[2], 'H' .. ARGV[1] .. stamp .. fails, 'PX', ARGV[2])
+return stamp .. alive

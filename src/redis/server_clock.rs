@@ -1,0 +1,91 @@
+//! The clock of the server, learnt from its stamps.
+
+use super::{
+    connection::{reconnecting::Handshake, script::number},
+    scripts,
+};
+use crate::clock::Timestamp;
+use redis::{Pipeline, Value};
+use std::{
+    sync::{
+        OnceLock,
+        atomic::{AtomicI64, Ordering::Relaxed},
+    },
+    time::{Duration, UNIX_EPOCH},
+};
+
+/// The offset from the clock of this process to the clock of the server.
+///
+/// The clocks of two hosts are never compared: the server takes each stamp between a request and its reply, and that
+/// bounds the offset.
+#[derive(Default)]
+pub(super) struct ServerClock {
+    offset_micros: OnceLock<AtomicI64>,
+}
+
+impl ServerClock {
+    /// Learns from a stamp of the server, in microseconds, whose request was sent and answered at these moments.
+    pub(super) fn learn(&self, stamp: u64, sent: Timestamp, received: Timestamp) {
+        let stamp = i64::try_from(stamp).unwrap_or(i64::MAX);
+        let min = stamp.saturating_sub(received.as_micros());
+        let max = stamp.saturating_sub(sent.as_micros()).max(min);
+        let offset = self.offset_micros.get_or_init(|| AtomicI64::new(min + (max - min) / 2));
+        // Two concurrent calls may overwrite each other: the bounds of either one hold.
+        let current = offset.load(Relaxed);
+        if current != current.clamp(min, max) {
+            offset.store(current.clamp(min, max), Relaxed);
+        }
+    }
+
+    /// Returns the microseconds to add to the clock of this process. Before the first stamp this is a guess from the
+    /// wall clock of this host.
+    pub(super) fn offset(&self) -> i64 {
+        self.offset_micros.get().map_or_else(guess, |offset| offset.load(Relaxed))
+    }
+}
+
+impl Handshake for ServerClock {
+    fn commands(&self) -> Pipeline {
+        scripts::introduction()
+    }
+
+    fn on_replies(&self, answers: &[Value], sent: Timestamp, received: Timestamp) {
+        if let Some(Value::Array(time)) = answers.last()
+            && let [seconds, micros] = &time[..]
+            && let (Ok(seconds), Ok(micros)) = (number(seconds), number(micros))
+        {
+            self.learn(seconds.saturating_mul(1_000_000).saturating_add(micros), sent, received);
+        }
+    }
+}
+
+fn guess() -> i64 {
+    let since_epoch = crate::clock::wall_clock().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
+    i64::try_from(since_epoch.as_micros()).unwrap_or(0).saturating_sub(Timestamp::now().as_micros())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn server_clock_accepts_an_impossible_time() {
+        let (clock, now) = (ServerClock::default(), Timestamp::now());
+        let time = |seconds: i64| Value::Array(vec![Value::Int(seconds), Value::Int(i64::MAX)]);
+        clock.on_replies(&[time(i64::MAX)], now, now);
+        clock.on_replies(&[time(0)], now, now);
+    }
+
+    #[test]
+    fn server_clock_offset_stays_within_every_stamp() {
+        let (clock, at) = (ServerClock::default(), Timestamp::from_micros);
+        clock.learn(1_000_500, at(0), at(1_000));
+        assert_eq!(clock.offset(), 1_000_000);
+        clock.learn(1_010_100, at(10_000), at(10_300));
+        assert_eq!(clock.offset(), 1_000_000, "within the bounds, nothing is learnt");
+        clock.learn(2_000_000, at(20_000), at(20_100));
+        assert_eq!(clock.offset(), 1_979_900, "the server's clock was set forward");
+        clock.learn(1_020_200, at(20_200), at(20_300));
+        assert_eq!(clock.offset(), 1_000_000, "and back");
+    }
+}

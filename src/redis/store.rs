@@ -1,0 +1,347 @@
+//! The store of a fleet: entries and leases in Redis (one server, Cluster, Valkey).
+//!
+//! A hit is one GET. All other operations are scripts, each safe to run twice. Wake-ups arrive on a connection of their
+//! own, in an inbox of this process. They never use the data connection, on which a reconnecting client hands surplus
+//! subscription confirmations to other requests.
+
+#[cfg(feature = "cluster")]
+use super::names::range_of_slots;
+pub(crate) use super::names::{entry_names, lease_name};
+use super::{
+    batch::ReadBatcher,
+    connection::{
+        connect::Connection,
+        endpoint::{IntoEndpoint, RedisEndpoint},
+        error_class::store_error,
+        reconnecting::CommandLink,
+        script::{Script, ScriptCall, number},
+        subscriber::{MessageHandler, Subscriber},
+        tracked::TrackedConnection,
+    },
+    names::entry_name,
+    scripts::{self, Scripts},
+    server_clock::ServerClock,
+    tracked_reads::{TrackedReads, entries},
+};
+use crate::{
+    clock::Timestamp,
+    key::CacheKey,
+    store::{
+        entry::Entry,
+        error::{Answer, StoreError},
+        lease::{FailureMarker, FillOutcome, Lease, LeaseReply, LeaseRequest, LeaseStatus},
+        port::{FillCondition, IntoStore, Store, Write},
+        token::Token,
+        tracking::TrackedReader,
+        wake::{Listener, WakeRegistry},
+    },
+};
+use bytes::Bytes;
+use redis::Value;
+use std::{fmt, sync::Arc, time::Duration};
+/// A store of entries and leases in Redis.
+///
+/// [`StampedeGuard::new`](crate::StampedeGuard::new) builds one from a client or connection. Build it explicitly to add
+/// wake-ups to a connection:
+///
+/// ```no_run
+/// # async fn example() -> redis::RedisResult<()> {
+/// use stampede_guard::{RedisStore, StampedeGuard, redis};
+///
+/// let client = redis::Client::open("redis://127.0.0.1/")?;
+/// let connection = client.get_multiplexed_async_connection().await?;
+/// let guard = StampedeGuard::new(RedisStore::from_connection(connection).subscribe_via(client));
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Names
+///
+/// For namespace `sg` and key `user:42` the entry is `{sg:ruser:42}:v2.0` (envelope format and schema), the lease
+/// `{sg:ruser:42}:l`. Long keys and keys with other than plain characters are hashed. Wake-ups are published to
+/// `stampede-guard:` and eight letters.
+pub struct RedisStore {
+    link: Arc<dyn CommandLink>,
+    reads: ReadBatcher,
+    scripts: Scripts,
+    clock: Arc<ServerClock>,
+    wakes: WakeRegistry,
+    subscriber: Option<Arc<Subscriber>>,
+    /// Makes tracked connections, on which the server reports changes.
+    client: Option<redis::Client>,
+    /// Returns the failure domain of a cache key.
+    failure_domain_of: fn(&CacheKey) -> u16,
+}
+
+impl RedisStore {
+    /// Builds a store with two connections of its own: one for data, one for wake-ups. Both are made on first use, and
+    /// again when they break.
+    #[must_use]
+    pub fn new(client: redis::Client) -> Self {
+        Self::of(&client.into_endpoint())
+    }
+    /// Builds a store over an existing connection: a `ConnectionManager` (feature `connection-manager`), which
+    /// reconnects, a [`MultiplexedConnection`](redis::aio::MultiplexedConnection), which does not, or another
+    /// connection of this kind.
+    ///
+    /// This process waits by polling, because no wake-ups can be subscribed to over the connection. Call
+    /// [`subscribe_via`](Self::subscribe_via) to name a client for them.
+    #[must_use]
+    pub fn from_connection<C>(connection: C) -> Self
+    where
+        C: redis::aio::ConnectionLike + Clone + Send + Sync + 'static,
+    {
+        Self::of(&Connection(connection).into_endpoint())
+    }
+
+    /// Builds a store over a Redis Cluster. This process waits by polling, unless
+    /// [`subscribe_via`](Self::subscribe_via) names a client of any of its nodes.
+    #[cfg(feature = "cluster")]
+    #[must_use]
+    pub fn from_cluster(client: redis::cluster::ClusterClient) -> Self {
+        Self::of(&client.into_endpoint())
+    }
+
+    /// Subscribes to wake-ups over a connection of this client.
+    #[must_use]
+    pub fn subscribe_via(mut self, client: redis::Client) -> Self {
+        self.subscriber = Some(Arc::new(Subscriber::new(client, Arc::new(self.wakes.clone()))));
+        self
+    }
+
+    pub(crate) fn of(server: &RedisEndpoint) -> Self {
+        Self::with_handler(server, |wakes| Arc::new(wakes))
+    }
+
+    /// Builds a store whose messages go to `handler`, which passes them on to the given `WakeRegistry`.
+    pub(crate) fn with_handler(
+        server: &RedisEndpoint,
+        handler: impl FnOnce(WakeRegistry) -> Arc<dyn MessageHandler>,
+    ) -> Self {
+        let (clock, wakes) = (Arc::new(ServerClock::default()), WakeRegistry::new());
+        let subscriber = server.wakes().map(|client| Arc::new(Subscriber::new(client, handler(wakes.clone()))));
+        let link = server.connect(clock.clone());
+        Self {
+            reads: ReadBatcher::over(link.clone(), !server.is_cluster()),
+            link,
+            scripts: Scripts::default(),
+            clock,
+            wakes,
+            subscriber,
+            client: server.client(),
+            #[cfg(feature = "cluster")]
+            failure_domain_of: if server.is_cluster() { range_of_slots } else { |_| 0 },
+            #[cfg(not(feature = "cluster"))]
+            failure_domain_of: |_| 0,
+        }
+    }
+
+    async fn run<T>(
+        &self,
+        call: ScriptCall,
+        read: impl FnOnce(Value) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        let answer = read(call.run(&*self.link).await.map_err(store_error)?);
+        if answer.is_err() {
+            self.link.verify().await;
+        }
+        answer
+    }
+
+    /// Starts the subscriber with the first operation, so that wake-ups arrive by the time a caller has to wait.
+    fn start_subscriber(&self) {
+        if let Some(subscriber) = &self.subscriber {
+            subscriber.start();
+        }
+    }
+
+    async fn get_now(&self, key: &CacheKey) -> Result<Option<Entry>, StoreError> {
+        self.start_subscriber();
+        let Some(bytes) = self.reads.get(&entry_name(key)).await? else { return Ok(None) };
+        let entry = Entry::from_envelope(key, &bytes, self.clock.offset());
+        if entry.is_none() {
+            self.link.verify().await;
+        }
+        Ok(entry)
+    }
+
+    /// Runs `get_or_lease`, or another script with its keys, arguments and replies. `more` are arguments after its own.
+    pub(crate) async fn get_or_lease_by(
+        &self,
+        script: &Script,
+        more: &[&str],
+        key: &CacheKey,
+        request: LeaseRequest,
+    ) -> Result<LeaseReply, StoreError> {
+        let inbox = match &self.subscriber {
+            Some(subscriber) if subscriber.is_live().await => Some(self.wakes.inbox()),
+            _ => None,
+        };
+        let (entry, lease) = (entry_name(key), lease_name(key));
+        let mut seen = request.seen.map(|id| Bytes::copy_from_slice(id.as_bytes()));
+        let mut unreadable = false;
+        for _ in 0..UNREADABLE_ENTRIES {
+            let sent = Timestamp::now();
+            let mut call = scripts::get_or_lease(script, &entry, &lease, request, seen.as_deref(), inbox);
+            for arg in more {
+                call.arg(arg);
+            }
+            match self.run(call, |answer| scripts::parse_lead_reply(answer, !unreadable)).await? {
+                scripts::LeadReply::Granted { stamp, seen_alive } => {
+                    self.clock.learn(stamp, sent, Timestamp::now());
+                    return Ok(LeaseReply::Granted { lease: Lease { token: request.token, stamp }, seen_alive });
+                }
+                scripts::LeadReply::Other(reply) => return Ok(reply),
+                scripts::LeadReply::Hit(bytes) => match Entry::from_envelope(key, &bytes, self.clock.offset()) {
+                    Some(entry) => return Ok(LeaseReply::Hit(entry)),
+                    // An entry that cannot be read counts as absent. No lease was granted, so the token can be used
+                    // again.
+                    None => {
+                        self.link.verify().await;
+                        seen = Some(bytes.slice(bytes.len().min(1)..bytes.len().min(17)));
+                        unreadable = true; // the script now compares with this entry, not with the caller's
+                    }
+                },
+            }
+        }
+        Err(StoreError::new("the entry keeps changing and no version of it can be read"))
+    }
+
+    async fn fill_now(
+        &self,
+        key: &CacheKey,
+        condition: FillCondition,
+        writes: Vec<Write>,
+    ) -> Result<FillOutcome, StoreError> {
+        let offset = self.clock.offset();
+        let write = |write: &Write| {
+            (
+                entry_name(&write.key),
+                write.entry.to_envelope(&write.key, offset),
+                write.entry.meta().lifetimes.retention(),
+            )
+        };
+        let writes: Vec<_> = writes.iter().map(write).collect();
+        let call = self.scripts.fill(&lease_name(key), condition, key.hash(), &writes);
+        match self.run(call, |answer| number(&answer)).await? {
+            0 => Ok(FillOutcome::Fenced),
+            _ => Ok(FillOutcome::Stored),
+        }
+    }
+
+    async fn held(&self, call: ScriptCall) -> Result<LeaseStatus, StoreError> {
+        match self.run(call, |answer| number(&answer)).await? {
+            0 => Ok(LeaseStatus::Lost),
+            _ => Ok(LeaseStatus::Held),
+        }
+    }
+}
+
+impl Store for RedisStore {
+    fn get<'a>(&'a self, key: &'a CacheKey) -> Answer<'a, Option<Entry>> {
+        Box::pin(self.get_now(key))
+    }
+
+    fn get_all<'a>(&'a self, keys: &'a [CacheKey]) -> Answer<'a, Vec<Option<Entry>>> {
+        Box::pin(async move {
+            if let [key] = keys {
+                return Ok(vec![self.get_now(key).await?]);
+            }
+            self.start_subscriber();
+            let names: Vec<_> = keys.iter().map(entry_name).collect();
+            Ok(entries(keys, self.reads.get_all(&names).await?, &self.clock, &*self.link).await)
+        })
+    }
+
+    fn get_or_lease<'a>(&'a self, key: &'a CacheKey, request: LeaseRequest) -> Answer<'a, LeaseReply> {
+        Box::pin(self.get_or_lease_by(&self.scripts.lead, &[], key, request))
+    }
+
+    fn fill<'a>(&'a self, key: &'a CacheKey, condition: FillCondition, writes: Vec<Write>) -> Answer<'a, FillOutcome> {
+        Box::pin(self.fill_now(key, condition, writes))
+    }
+
+    fn release<'a>(
+        &'a self,
+        key: &'a CacheKey,
+        token: Token,
+        failure_marker: Option<FailureMarker>,
+    ) -> Answer<'a, LeaseStatus> {
+        Box::pin(
+            async move { self.held(self.scripts.release(&lease_name(key), token, failure_marker, key.hash())).await },
+        )
+    }
+
+    fn extend<'a>(&'a self, key: &'a CacheKey, lease: Lease, span: Duration) -> Answer<'a, LeaseStatus> {
+        Box::pin(async move { self.held(self.scripts.extend(&lease_name(key), lease, span)).await })
+    }
+
+    fn invalidate<'a>(&'a self, key: &'a CacheKey) -> Answer<'a, ()> {
+        Box::pin(async move {
+            let call = self.scripts.invalidate(&lease_name(key), &entry_names(key), key.hash());
+            self.run(call, |answer| number(&answer)).await.map(drop)
+        })
+    }
+
+    fn failure_domain(&self, key: &CacheKey) -> u16 {
+        (self.failure_domain_of)(key)
+    }
+
+    /// Returns the number of connections made. No epoch begins before the first one: nothing was acknowledged that
+    /// could be lost.
+    fn epoch(&self) -> u64 {
+        self.link.generation()
+    }
+
+    fn listen(&self, key: &CacheKey) -> Listener {
+        self.start_subscriber();
+        self.wakes.listen(key)
+    }
+
+    fn track(&self, every: Duration) -> Option<Arc<dyn TrackedReader>> {
+        let link = TrackedConnection::new(self.client.clone()?, self.clock.clone(), self.link.clone(), every);
+        let (reads, clock) = (ReadBatcher::over(link.link(), true), self.clock.clone());
+        Some(Arc::new(TrackedReads { link, reads, clock, subscriber: self.subscriber.clone() }))
+    }
+}
+
+/// Omits the connection, whose address may hold a password.
+impl fmt::Debug for RedisStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisStore")
+            .field("wakes", &self.wakes)
+            .field("has_subscriber", &self.subscriber.is_some())
+            .finish()
+    }
+}
+
+macro_rules! into_store {
+    ($($(#[$attribute:meta])* $from:ty)*) => {$(
+        $(#[$attribute])*
+        impl IntoStore for $from {
+            fn into_store(self) -> Arc<dyn Store> {
+                Arc::new(RedisStore::of(&self.into_endpoint()))
+            }
+        }
+    )*};
+}
+
+into_store! {
+    redis::Client
+    #[cfg(feature = "connection-manager")]
+    redis::aio::ConnectionManager
+    redis::aio::MultiplexedConnection
+    #[cfg(feature = "cluster")]
+    redis::cluster::ClusterClient
+    #[cfg(feature = "cluster")]
+    redis::cluster_async::ClusterConnection
+}
+
+impl<C: redis::aio::ConnectionLike + Clone + Send + Sync + 'static> IntoStore for Connection<C> {
+    fn into_store(self) -> Arc<dyn Store> {
+        Arc::new(RedisStore::of(&self.into_endpoint()))
+    }
+}
+
+/// Maximum number of unreadable entries in a row before `get_or_lease` fails.
+const UNREADABLE_ENTRIES: usize = 4;

@@ -1,0 +1,216 @@
+//! The encoding of an entry in a store outside the process.
+//!
+//! ```text
+//! 0        kind: 'v' value, 'p' hit-for-pass marker, 's' do-not-store marker
+//! 1..17    id, at an offset where scripts can compare it
+//! 17..33   key hash: a reply that belongs to another request is a miss
+//! 33..41   start of the fetch, on the clock of the store, in microseconds
+//! 41..49   cost in microseconds
+//! 49..57   freshness lifetime, in milliseconds; then stale-while-revalidate, stale-if-error, and `retain_for`
+//! 81..89   codec and type of a value; audience of a marker: 0 everyone, 2^64 - 1 no one, otherwise the group
+//! 89       number of tags; 0 in this format
+//! 90..     payload
+//! ```
+//!
+//! Numbers are little-endian. The number of the format is not in the envelope but in the entry's name, so that old and
+//! new code of a rolling deploy do not overwrite each other.
+
+use super::{
+    entry::{Audience, Entry, Kind, Lifetimes, Meta},
+    token::Token,
+};
+use crate::{
+    clock::Timestamp,
+    key::{CacheKey, KeyHash},
+};
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use std::time::Duration;
+
+/// The number of this envelope format. It is part of an entry's name in the store.
+pub const FORMAT: u32 = 2;
+
+const HEAD: usize = 90;
+
+impl Entry {
+    /// Encodes the entry for storing it under this cache key. `offset` leads from the clock of this process to the
+    /// clock of the store, in microseconds.
+    #[must_use]
+    pub fn to_envelope(&self, key: &CacheKey, offset: i64) -> Bytes {
+        let meta = self.meta();
+        let mut out = BytesMut::with_capacity(HEAD + self.payload().bytes().len());
+        out.put_u8(match meta.kind {
+            Kind::Value => b'v',
+            Kind::HitForPass => b'p',
+            Kind::DoNotStore => b's',
+        });
+        out.put_slice(meta.id.as_bytes());
+        out.put_slice(key.hash().as_bytes());
+        out.put_i64_le(meta.response_time.before(meta.cost).as_micros().saturating_add(offset));
+        out.put_u64_le(saturated(meta.cost.as_micros()));
+        let Lifetimes { fresh_for, stale_while_revalidate, stale_if_error, retain_for } = meta.lifetimes;
+        for lifetime in [fresh_for, stale_while_revalidate, stale_if_error, retain_for] {
+            out.put_u64_le(saturated(lifetime.as_millis()));
+        }
+        out.put_u64_le(match meta.kind {
+            Kind::Value => meta.codec,
+            Kind::HitForPass | Kind::DoNotStore => audience_number(meta.audience),
+        });
+        out.put_u8(0);
+        out.put_slice(self.payload().bytes());
+        out.freeze()
+    }
+
+    /// Decodes what [`to_envelope`](Self::to_envelope) wrote; the payload is a slice of `bytes`. Returns `None`, to be
+    /// treated as a miss, if the bytes are anything else or belong to another cache key.
+    #[must_use]
+    pub fn from_envelope(key: &CacheKey, bytes: &Bytes, offset: i64) -> Option<Self> {
+        let mut head = bytes.get(..HEAD)?;
+        let kind = match head.get_u8() {
+            b'v' => Kind::Value,
+            b'p' => Kind::HitForPass,
+            b's' => Kind::DoNotStore,
+            _ => return None,
+        };
+        let id = Token::from_bytes(take(&mut head));
+        if KeyHash::from_bytes(take(&mut head)) != key.hash() {
+            return None;
+        }
+        let begun = Timestamp::from_micros(head.get_i64_le().saturating_sub(offset));
+        let cost = Duration::from_micros(head.get_u64_le());
+        let mut lifetime = || Duration::from_millis(head.get_u64_le());
+        let lifetimes = Lifetimes {
+            fresh_for: lifetime(),
+            stale_while_revalidate: lifetime(),
+            stale_if_error: lifetime(),
+            retain_for: lifetime(),
+        };
+        let (codec, audience) = match (kind, head.get_u64_le()) {
+            (Kind::Value, codec) => (codec, Audience::Everyone),
+            (Kind::HitForPass | Kind::DoNotStore, number) => (0, numbered_audience(number)?),
+        };
+        if head.get_u8() != 0 {
+            return None;
+        }
+        let meta = Meta { kind, id, response_time: begun.after(cost), cost, lifetimes, codec, audience };
+        Some(Self::new(meta, bytes.slice(HEAD..)))
+    }
+}
+
+const fn audience_number(audience: Audience) -> u64 {
+    match audience {
+        Audience::Everyone => 0,
+        Audience::NoOne => u64::MAX,
+        Audience::Group(number) => number as u64,
+    }
+}
+
+fn numbered_audience(number: u64) -> Option<Audience> {
+    match number {
+        0 => Some(Audience::Everyone),
+        u64::MAX => Some(Audience::NoOne),
+        number => u32::try_from(number).ok().map(Audience::Group),
+    }
+}
+
+fn take(head: &mut &[u8]) -> [u8; 16] {
+    let mut bytes = [0; 16];
+    head.copy_to_slice(&mut bytes);
+    bytes
+}
+
+fn saturated(n: u128) -> u64 {
+    u64::try_from(n).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::token::Inbox;
+    use proptest::prelude::*;
+
+    fn at(key: &str) -> CacheKey {
+        CacheKey::new("sg", 0, key)
+    }
+
+    /// Kinds with the codec of a value, or the audience of a marker.
+    fn described() -> impl Strategy<Value = (Kind, u64, Audience)> {
+        let audience =
+            prop_oneof![Just(Audience::Everyone), Just(Audience::NoOne), (1..=u32::MAX).prop_map(Audience::Group)];
+        prop_oneof![
+            any::<u64>().prop_map(|codec| (Kind::Value, codec, Audience::Everyone)),
+            (prop_oneof![Just(Kind::HitForPass), Just(Kind::DoNotStore)], audience)
+                .prop_map(|(kind, audience)| (kind, 0, audience)),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn envelope_decodes_to_the_entry_that_was_encoded(
+            (kind, codec, audience) in described(), key in ".*", payload: Vec<u8>,
+            response_time in -1_i64 << 50..1 << 50, offset in -1_i64 << 50..1 << 50, cost in 0_u64..1 << 40,
+            fresh in 0_u64..1 << 50, revalidate in 0_u64..1 << 50, error in 0_u64..1 << 50,
+            retain_for in 0_u64..1 << 50,
+        ) {
+            let lifetimes = Lifetimes {
+                fresh_for: Duration::from_millis(fresh),
+                stale_while_revalidate: Duration::from_millis(revalidate),
+                stale_if_error: Duration::from_millis(error),
+                retain_for: Duration::from_millis(retain_for),
+            };
+            let (id, response_time) = (Token::unique(Inbox::unique()), Timestamp::from_micros(response_time));
+            let meta = Meta { kind, id, response_time, cost: Duration::from_micros(cost), lifetimes, codec, audience };
+            let entry = Entry::new(meta, Bytes::from(payload));
+            let bytes = entry.to_envelope(&at(&key), offset);
+            prop_assert_eq!(&bytes[1..17], id.as_bytes());
+            let read = Entry::from_envelope(&at(&key), &bytes, offset).expect("reads");
+            prop_assert_eq!(read.meta(), entry.meta());
+            prop_assert_eq!(read.payload().bytes(), entry.payload().bytes());
+            prop_assert!(Entry::from_envelope(&at(&format!("{key}x")), &bytes, offset).is_none(), "wrong key");
+        }
+
+        #[test]
+        fn envelope_of_garbage_is_a_miss(bytes: Vec<u8>, cut in 0_usize..HEAD) {
+            let bytes = Bytes::from(bytes);
+            prop_assert!(Entry::from_envelope(&at("k"), &bytes, 0).is_none());
+            let lifetimes = Lifetimes::default();
+            let (id, response_time) = (Token::unique(Inbox::unique()), Timestamp::from_micros(0));
+            let (kind, cost, audience) = (Kind::Value, Duration::ZERO, Audience::Everyone);
+            let meta = Meta { kind, id, response_time, cost, lifetimes, codec: 0, audience };
+            let whole = Entry::new(meta, Bytes::new()).to_envelope(&at("k"), 0);
+            prop_assert!(Entry::from_envelope(&at("k"), &whole.slice(..cut), 0).is_none());
+        }
+    }
+
+    /// Bytes that processes of an earlier version have stored.
+    #[test]
+    fn envelope_keeps_its_bytes() {
+        let at = at("k");
+        for (kind, number) in [(b'v', 7), (b'v', u64::MAX), (b'p', 0), (b'p', 1), (b'p', u64::MAX), (b's', 0)] {
+            let mut bytes = vec![kind];
+            bytes.extend(b"abcdefghijklmnop");
+            bytes.extend(at.hash().as_bytes());
+            for number in [1_000_000_u64, 5_000, 10_000, 2_000, 3_000, 4_000, number] {
+                bytes.extend(number.to_le_bytes());
+            }
+            bytes.extend(b"\0payload");
+            let bytes = Bytes::from(bytes);
+            let entry = Entry::from_envelope(&at, &bytes, 0).expect("reads");
+            assert_eq!(entry.meta().id.as_bytes(), b"abcdefghijklmnop");
+            assert_eq!(entry.meta().response_time, Timestamp::from_micros(1_005_000));
+            assert_eq!(entry.meta().lifetimes.retain_for, Duration::from_secs(4));
+            assert_eq!(entry.to_envelope(&at, 0), bytes, "{} {number}", char::from(kind));
+        }
+    }
+
+    #[test]
+    fn envelope_with_extreme_numbers_neither_panics_nor_wraps() {
+        let at = at("k");
+        let mut bytes = vec![0xff; HEAD];
+        (bytes[0], bytes[HEAD - 1]) = (b'v', 0);
+        bytes[17..33].copy_from_slice(at.hash().as_bytes());
+        for offset in [i64::MIN, 0, i64::MAX] {
+            let entry = Entry::from_envelope(&at, &Bytes::from(bytes.clone()), offset).expect("reads");
+            let _ = (entry.is_retained(Timestamp::now()), entry.to_envelope(&at, offset));
+        }
+    }
+}

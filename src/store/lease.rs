@@ -1,0 +1,169 @@
+//! Leases: the right to fill one entry, and the replies of a store about it.
+
+use super::{entry::Entry, token::Token};
+use std::time::Duration;
+
+/// A granted lease. Token and stamp together identify it: a late copy of the request is granted another stamp,
+/// so its grant cannot fill.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Lease {
+    /// The token of the request.
+    pub token: Token,
+    /// The store's clock at the grant, in microseconds. It grows from grant to grant unless the server's clock steps
+    /// back. So it serves as a fencing token for resources that a fetch writes to.
+    pub stamp: u64,
+}
+
+impl Lease {
+    /// Creates the lease that a store grants to the request with this token.
+    #[must_use]
+    pub const fn new(token: Token, stamp: u64) -> Self {
+        Self { token, stamp }
+    }
+}
+
+/// The request of [`Store::get_or_lease`](super::Store::get_or_lease).
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct LeaseRequest {
+    /// A new token for every send, repeated sends included.
+    pub token: Token,
+    /// Lease TTL: how long the lease lives without being extended.
+    pub lease: Duration,
+    /// The id of the entry that the caller has already evaluated. Only another entry is a hit.
+    pub seen: Option<Token>,
+}
+
+impl LeaseRequest {
+    /// Creates the request of a caller that has not seen an entry. `lease` is the lease TTL.
+    #[must_use]
+    pub const fn new(token: Token, lease: Duration) -> Self {
+        Self { token, lease, seen: None }
+    }
+}
+
+/// The reply of [`Store::get_or_lease`](super::Store::get_or_lease): the entry, the right to fill it, or its holder.
+///
+/// ```
+/// use stampede_guard::store::{Lease, LeaseReply, LeaseRequest};
+/// use std::time::Duration;
+///
+/// /// Replies to a request for an entry that is not stored. `held` is the valid lease and the rest of its TTL.
+/// fn reply(request: LeaseRequest, held: Option<(Lease, Duration)>, now: u64) -> LeaseReply {
+///     match held {
+///         Some((lease, _)) if lease.token == request.token => LeaseReply::granted(lease), // sent twice
+///         Some((lease, remaining)) => LeaseReply::wait(remaining, lease.token, 0, false),
+///         None => LeaseReply::granted(Lease::new(request.token, now)),
+///     }
+/// }
+/// ```
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum LeaseReply {
+    /// An entry that the caller has not seen yet.
+    Hit(Entry),
+    /// The caller leads.
+    #[non_exhaustive]
+    Granted {
+        /// The granted lease.
+        lease: Lease,
+        /// Whether the entry that the caller had seen is still stored. If not, it must not be served any more, even if
+        /// the fetch fails: it may have been invalidated.
+        seen_alive: bool,
+    },
+    /// Another caller leads.
+    #[non_exhaustive]
+    Wait {
+        /// The rest of the lease's TTL.
+        remaining: Duration,
+        /// The token of the leader.
+        holder: Token,
+        /// Number of processes that wait. Waiters spread their next request by it.
+        waiting: usize,
+        /// Whether this process will be notified. Otherwise it polls faster.
+        registered: bool,
+        /// Whether the entry that the caller had seen is still stored.
+        seen_alive: bool,
+    },
+    /// A fetch failed recently and left a failure marker.
+    #[non_exhaustive]
+    Failed {
+        /// Time until the next attempt is allowed.
+        retry_in: Duration,
+        /// The code that the failed leader left: an HTTP status, or 0.
+        code: u16,
+        /// Whether the entry that the caller had seen is still stored.
+        seen_alive: bool,
+    },
+}
+
+impl LeaseReply {
+    /// Creates [`Granted`](Self::Granted), for a caller whose seen entry is not stored any more.
+    #[must_use]
+    pub const fn granted(lease: Lease) -> Self {
+        Self::Granted { lease, seen_alive: false }
+    }
+
+    /// Creates [`Wait`](Self::Wait), for a caller whose seen entry is not stored any more.
+    #[must_use]
+    pub const fn wait(remaining: Duration, holder: Token, waiting: usize, registered: bool) -> Self {
+        Self::Wait { remaining, holder, waiting, registered, seen_alive: false }
+    }
+
+    /// Creates [`Failed`](Self::Failed), for a caller whose seen entry is not stored any more.
+    #[must_use]
+    pub const fn failed(retry_in: Duration, code: u16) -> Self {
+        Self::Failed { retry_in, code, seen_alive: false }
+    }
+
+    /// Sets whether the entry that the caller had seen is still stored. [`Hit`](Self::Hit) does not say so.
+    #[must_use]
+    pub fn with_seen_alive(mut self, alive: bool) -> Self {
+        match &mut self {
+            Self::Hit(_) => {}
+            Self::Granted { seen_alive, .. } | Self::Wait { seen_alive, .. } | Self::Failed { seen_alive, .. } => {
+                *seen_alive = alive;
+            }
+        }
+        self
+    }
+}
+
+/// A failure marker, which a failed leader leaves in place of its lease. In Redis, each time is at most 999.999 s.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct FailureMarker {
+    /// How long the marker blocks other callers after the first failure. The time doubles from failure to failure.
+    pub first: Duration,
+    /// Maximum time that the marker blocks other callers.
+    pub most: Duration,
+    /// The code reported to blocked callers: an HTTP status, or 0.
+    pub code: u16,
+}
+
+impl FailureMarker {
+    /// Creates a failure marker.
+    #[must_use]
+    pub const fn new(first: Duration, most: Duration, code: u16) -> Self {
+        Self { first, most, code }
+    }
+}
+
+/// The status of a lease: whether its owner still held it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LeaseStatus {
+    /// The lease was held.
+    Held,
+    /// The lease had expired, was taken over, or was dropped by an invalidation.
+    Lost,
+}
+
+/// The outcome of a fill.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FillOutcome {
+    /// The entry is stored, by this fill or by an earlier copy of it.
+    Stored,
+    /// The fill came too late and changed nothing.
+    Fenced,
+}

@@ -1,0 +1,152 @@
+//! The trait of a cache that knows leases.
+
+use super::{
+    entry::Entry,
+    error::Answer,
+    lease::{FailureMarker, FillOutcome, Lease, LeaseReply, LeaseRequest, LeaseStatus},
+    token::Token,
+    tracking::TrackedReader,
+    wake::Listener,
+};
+use crate::key::CacheKey;
+use std::{sync::Arc, time::Duration};
+
+/// A cache that grants leases. The [module](super) lists the promises of an implementation.
+///
+/// Cancellation: the guard applies its own timeout to every call, and drops the future when the timeout is over.
+pub trait Store: Send + Sync + 'static {
+    /// Returns the entry if the store can do so without waiting. For stores that live in this process. Default: `None`.
+    fn peek(&self, key: &CacheKey) -> Option<Entry> {
+        let _ = key;
+        None
+    }
+
+    /// Returns the entry. An entry that cannot be read, or that belongs to another cache key, is `None`.
+    fn get<'a>(&'a self, key: &'a CacheKey) -> Answer<'a, Option<Entry>>;
+
+    /// Returns the entries of these cache keys, which belong to one resource, in their order. A store that can read
+    /// them at one moment does so: an entry that was found through a redirect must match that redirect. Default: one
+    /// [`get`](Self::get) after the other.
+    fn get_all<'a>(&'a self, keys: &'a [CacheKey]) -> Answer<'a, Vec<Option<Entry>>> {
+        Box::pin(async move {
+            let mut found = Vec::with_capacity(keys.len());
+            for key in keys {
+                found.push(self.get(key).await?);
+            }
+            Ok(found)
+        })
+    }
+
+    /// Returns the entry unless the caller has already seen it; otherwise grants the lease, or names its
+    /// holder.
+    fn get_or_lease<'a>(&'a self, key: &'a CacheKey, request: LeaseRequest) -> Answer<'a, LeaseReply>;
+
+    /// Stores all of `writes` or none, and ends the right to do so. An error means that nothing was stored, or that
+    /// the outcome is unknown.
+    fn fill<'a>(&'a self, key: &'a CacheKey, condition: FillCondition, writes: Vec<Write>) -> Answer<'a, FillOutcome>;
+
+    /// Releases the lease of `token` without a fill: at once, or leaving a failure marker that blocks new leases for a
+    /// time.
+    fn release<'a>(
+        &'a self,
+        key: &'a CacheKey,
+        token: Token,
+        failure_marker: Option<FailureMarker>,
+    ) -> Answer<'a, LeaseStatus>;
+
+    /// Extends a lease to `span` from now.
+    fn extend<'a>(&'a self, key: &'a CacheKey, lease: Lease, span: Duration) -> Answer<'a, LeaseStatus>;
+
+    /// Drops the entry, the entries of adjacent schema versions, and the lease. Wakes the waiters and the holder of the
+    /// lease.
+    fn invalidate<'a>(&'a self, key: &'a CacheKey) -> Answer<'a, ()>;
+
+    /// Reports whether another object may hold the same entries, as two clients of one server do. Default: `true`.
+    ///
+    /// All shared stores are treated as one when a fetch asks for its own key, so that it does not wait for itself.
+    ///
+    /// A store that is not shared is expected to answer reads at once. The first read that does not is dropped and
+    /// repeated; from then on concurrent reads of the same entry share one.
+    fn is_shared(&self) -> bool {
+        true
+    }
+
+    /// Returns the failure domain of the cache key, for stores whose parts fail independently, as the nodes of a
+    /// cluster do. Each failure domain has a circuit breaker of its own. Default: 0 for all.
+    fn failure_domain(&self, key: &CacheKey) -> u16 {
+        let _ = key;
+        0
+    }
+
+    /// Returns a number that changes when acknowledged operations may have been lost, for instance with the server. The
+    /// invalidations of the last seconds are then sent again. Default: 0.
+    fn epoch(&self) -> u64 {
+        0
+    }
+
+    /// Subscribes to the wake-ups of the cache key. Called before [`get_or_lease`](Self::get_or_lease), so that no
+    /// wake-up falls in between.
+    fn listen(&self, key: &CacheKey) -> Listener;
+
+    /// Returns a reader that learns when an entry it has read changes, for a [near cache](crate::NearCacheConfig). At
+    /// least once per `every` the store confirms that no message about a change was lost
+    /// ([`confirm_up_to`](super::InvalidationFeed::confirm_up_to)). Default: `None`, if the store sends no such
+    /// messages; the age of a copy is then its only bound.
+    fn track(&self, every: Duration) -> Option<Arc<dyn TrackedReader>> {
+        let _ = every;
+        None
+    }
+}
+
+/// The precondition of a fill.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum FillCondition {
+    /// The lease of the cache key.
+    Lease(Lease),
+    /// No lease, but the hit-for-pass marker with this id, while that marker is stored. A response that may be shared
+    /// again replaces its marker this way.
+    ReplaceMarker(Token),
+}
+
+/// A write: one entry to store.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Write {
+    /// The cache key of the fill, or a cache key of the same resource.
+    pub key: CacheKey,
+    /// The entry; the store keeps it for its [retention](super::Lifetimes::retention).
+    pub entry: Entry,
+}
+
+impl Write {
+    /// Creates a write of `entry` under `key`.
+    #[must_use]
+    pub const fn new(key: CacheKey, entry: Entry) -> Self {
+        Self { key, entry }
+    }
+}
+
+/// A type that [`StampedeGuard::new`](crate::StampedeGuard::new) accepts as its store.
+pub trait IntoStore {
+    /// Converts `self` into a store.
+    fn into_store(self) -> Arc<dyn Store>;
+}
+
+impl<S: Store> IntoStore for S {
+    fn into_store(self) -> Arc<dyn Store> {
+        Arc::new(self)
+    }
+}
+
+impl<S: Store> IntoStore for Arc<S> {
+    fn into_store(self) -> Arc<dyn Store> {
+        self
+    }
+}
+
+impl IntoStore for Arc<dyn Store> {
+    fn into_store(self) -> Arc<dyn Store> {
+        self
+    }
+}

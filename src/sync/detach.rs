@@ -1,0 +1,82 @@
+//! Work that completes in the background if its caller is cancelled.
+//!
+//! Not `tokio::spawn` from the start: it would cost every operation a task, although few callers are cancelled, and the
+//! output would be lost with a cancelled caller. Not `futures_util`'s `RemoteHandle`, which needs the same task.
+
+use futures_util::future::BoxFuture;
+use std::{
+    future::Future,
+    mem,
+    pin::Pin,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+use tokio::{runtime::Handle, time::timeout};
+use tokio_util::task::TaskTracker;
+
+/// A future that continues as a task if it is dropped before it completes.
+///
+/// The task passes the output to `on_output`, which for example releases a lock whose caller was cancelled.
+/// The work is cancelled if there is no tokio runtime, or once [`BACKGROUND_TIMEOUT`] has passed since the drop.
+pub(crate) struct DetachOnDrop<T: Send + 'static>(WorkState<T>);
+
+enum WorkState<T> {
+    Working(Work<T>),
+    Done,
+}
+
+struct Work<T> {
+    operation: BoxFuture<'static, T>,
+    on_output: fn(T) -> Option<BoxFuture<'static, ()>>,
+    tracker: TaskTracker,
+}
+
+impl<T: Send + 'static> DetachOnDrop<T> {
+    pub(crate) fn new(
+        tracker: &TaskTracker,
+        operation: BoxFuture<'static, T>,
+        on_output: fn(T) -> Option<BoxFuture<'static, ()>>,
+    ) -> Self {
+        Self(WorkState::Working(Work { operation, on_output, tracker: tracker.clone() }))
+    }
+}
+
+impl<T: Send + 'static> Future for DetachOnDrop<T> {
+    type Output = T;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
+        let WorkState::Working(work) = &mut self.0 else { return Poll::Pending }; // polled after completion
+        let output = ready!(work.operation.as_mut().poll(cx));
+        self.0 = WorkState::Done;
+        Poll::Ready(output)
+    }
+}
+
+impl<T: Send + 'static> Drop for DetachOnDrop<T> {
+    fn drop(&mut self) {
+        let WorkState::Working(Work { operation, on_output, tracker }) = mem::replace(&mut self.0, WorkState::Done)
+        else {
+            return;
+        };
+        detach(&tracker, async move {
+            if let Some(rest) = on_output(operation.await) {
+                rest.await;
+            }
+        });
+    }
+}
+
+/// Runs the work in the background for at most [`BACKGROUND_TIMEOUT`]. Without a tokio runtime the work is dropped.
+pub(crate) fn detach(tracker: &TaskTracker, work: impl Future<Output = ()> + Send + 'static) {
+    if let Ok(runtime) = Handle::try_current() {
+        tracker.spawn_on(
+            async move {
+                let _ = timeout(BACKGROUND_TIMEOUT, work).await;
+            },
+            &runtime,
+        );
+    }
+}
+
+/// Maximum duration of background work: a server that has not replied by then is not waited for.
+const BACKGROUND_TIMEOUT: Duration = Duration::from_secs(5);

@@ -1,0 +1,137 @@
+//! A real `redis-server`, which never outlives the process that started it.
+
+mod running;
+
+use self::running::Running;
+use super::signal::signal;
+use redis::{AsyncConnectionConfig, Client, aio::MultiplexedConnection};
+use std::{
+    net::TcpListener,
+    sync::{Mutex, MutexGuard, OnceLock, PoisonError},
+    thread,
+    time::Duration,
+};
+
+/// A server on a free port of the loopback interface, without persistence, in its own directory.
+///
+/// It dies with its owner, and with the test process however that ends. Starting takes about 20 ms and blocks. Panics
+/// if `redis-server` is missing or does not start.
+#[derive(Debug)]
+pub struct RedisServer {
+    port: u16,
+    args: Vec<String>,
+    running: Mutex<Option<Running>>,
+}
+
+impl RedisServer {
+    /// Starts a server for this test alone. Only such a server may be monitored, flushed, paused or killed.
+    pub fn start() -> Self {
+        Self::with(&[])
+    }
+
+    /// Starts a server with further arguments: `RedisServer::with(&["--maxmemory", "4mb"])`.
+    pub fn with(args: &[&str]) -> Self {
+        Self::listening("--port", args)
+    }
+
+    /// Starts a server that accepts only TLS; the arguments name its certificates. [`client`](Self::client) and the
+    /// methods that use it do not reach it.
+    pub fn tls(args: &[&str]) -> Self {
+        Self::listening("--tls-port", args)
+    }
+
+    fn listening(port_flag: &str, args: &[&str]) -> Self {
+        let args: Vec<String> = args.iter().chain(&[port_flag]).map(|arg| (*arg).to_owned()).collect();
+        // Another process may take the port between `free_port` and the server's bind.
+        for _ in 0..PORTS_TRIED {
+            let port = free_port();
+            if let Some(running) = Running::start(port, &args) {
+                return Self { port, args, running: Mutex::new(Some(running)) };
+            }
+        }
+        panic!("{PORTS_TRIED} free ports in a row were taken before redis-server could bind them");
+    }
+
+    /// Returns the server that all tests of this binary share; the first call starts it. Each test uses keys of its
+    /// own.
+    pub fn shared() -> &'static Self {
+        static SHARED: OnceLock<RedisServer> = OnceLock::new();
+        SHARED.get_or_init(Self::start)
+    }
+
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    pub fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    pub fn client(&self) -> Client {
+        Client::open(self.url()).expect("the URL is well-formed")
+    }
+
+    /// Returns a connection without timeouts, so that a busy machine does not look like a failure of the server.
+    pub async fn connection(&self) -> MultiplexedConnection {
+        let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
+        self.client().get_multiplexed_async_connection_with_config(&config).await.expect("the server is up")
+    }
+
+    /// Deletes every key; scripts and connections stay.
+    pub async fn flushall(&self) {
+        let () = redis::cmd("FLUSHALL").query_async(&mut self.connection().await).await.expect("the server is up");
+    }
+
+    /// Pauses the server: connections stay open, connecting still works, nothing answers.
+    pub fn pause(&self) {
+        signal("STOP", self.pid());
+    }
+
+    /// Undoes [`pause`](Self::pause); the server then executes the commands that were sent meanwhile.
+    pub fn resume(&self) {
+        signal("CONT", self.pid());
+    }
+
+    /// Kills the server; afterwards connections are refused. Does nothing if it was killed before.
+    pub fn kill(&self) {
+        *self.running() = None;
+    }
+
+    /// Kills the server if it still runs, and starts one without data on the same port.
+    pub async fn restart(&self) {
+        self.kill();
+        let (port, args) = (self.port, self.args.clone());
+        let running = tokio::task::spawn_blocking(move || start_again(port, &args)).await;
+        *self.running() = Some(running.expect("the server starts again"));
+    }
+
+    fn pid(&self) -> u32 {
+        self.running().as_ref().expect("the server was killed").pid()
+    }
+
+    fn running(&self) -> MutexGuard<'_, Option<Running>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Returns a port that was free a moment ago.
+pub fn free_port() -> u16 {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("the loopback interface has a free port");
+    listener.local_addr().expect("a bound listener has an address").port()
+}
+
+/// Starts a server on the same port. It retries, because another process's outgoing connection may hold the port for a
+/// moment.
+fn start_again(port: u16, args: &[String]) -> Running {
+    for _ in 0..RESTARTS_TRIED {
+        if let Some(running) = Running::start(port, args) {
+            return running;
+        }
+        thread::sleep(RESTART_PAUSE);
+    }
+    panic!("port {port} was taken by another process while no server ran on it");
+}
+
+const PORTS_TRIED: usize = 10;
+const RESTARTS_TRIED: usize = 100;
+const RESTART_PAUSE: Duration = Duration::from_millis(50);

@@ -1,0 +1,199 @@
+//! The actions that may happen next.
+
+use super::{
+    config::Config,
+    leader::Head,
+    server::Lease,
+    state::{At, Call, Mail, Phase, World, Writer},
+};
+
+/// `p` is the index of a process, `r` of a reader in it, `f` of a flight in it, `l` of a lookup in it, `n` of a late
+/// request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Action {
+    Ask { p: usize, r: usize },
+    AskAgain { p: usize, r: usize },
+    ExecuteLookup { p: usize, l: usize },
+    LookedUp { p: usize, r: usize },
+    LookupFails { p: usize, r: usize },
+    WaitedEnough { p: usize, r: usize },
+    Execute { p: usize, f: usize },
+    Deliver { p: usize, f: usize },
+    GiveUp { p: usize, f: usize, kept: bool, retry: bool },
+    Duplicate { p: usize, f: usize },
+    Poll { p: usize, f: usize },
+    Waited { p: usize, f: usize },
+    Heartbeat { p: usize, f: usize },
+    Answer { p: usize, f: usize, head: Head },
+    Cancel { p: usize, f: usize },
+    Hear { p: usize },
+    MailLost { p: usize },
+    Die { p: usize },
+    ExecuteLate { n: usize },
+    LoseLate { n: usize },
+    Commit,
+    ExecuteInvalidation,
+    InvalidationUnheard { kept: bool },
+    InvalidationDone,
+    LeaseExpires,
+    EntryBecomesStale,
+    EntryEvicted,
+    Replicate,
+    FailOver,
+}
+
+impl Action {
+    pub(super) fn is_mishap(self) -> bool {
+        matches!(
+            self,
+            Self::LookupFails { .. }
+                | Self::GiveUp { .. }
+                | Self::Duplicate { .. }
+                | Self::Cancel { .. }
+                | Self::Die { .. }
+                | Self::InvalidationUnheard { .. }
+        )
+    }
+}
+
+impl Config {
+    /// Adds every action that may happen in this state.
+    pub(super) fn possible(&self, world: &World, actions: &mut Vec<Action>) {
+        for p in 0..world.processes.len() {
+            self.of_process(world, p, actions);
+        }
+        self.of_network(world, actions);
+        self.of_server(world, actions);
+    }
+
+    fn of_process(&self, world: &World, p: usize, actions: &mut Vec<Action>) {
+        let process = &world.processes[p];
+        for (r, reader) in process.readers.iter().enumerate() {
+            match reader.at {
+                // Readers are interchangeable, so one of several equal readers is enough.
+                _ if r > 0 && process.readers[r - 1] == *reader => {}
+                At::Rest if reader.left > 0 => actions.push(Action::Ask { p, r }),
+                At::Again => actions.push(Action::AskAgain { p, r }),
+                At::Lookup(l) => {
+                    if process.lookups[l].found.is_some() {
+                        actions.push(Action::LookedUp { p, r });
+                    }
+                    if self.losses && world.mishaps > 0 {
+                        actions.push(Action::LookupFails { p, r });
+                    }
+                }
+                At::Aboard { .. } if self.budgets => actions.push(Action::WaitedEnough { p, r }),
+                At::Rest | At::Aboard { .. } => {}
+            }
+        }
+        for (l, lookup) in process.lookups.iter().enumerate() {
+            if lookup.found.is_none() {
+                actions.push(Action::ExecuteLookup { p, l });
+            }
+        }
+        for f in 0..process.flights.len() {
+            self.of_flight(world, p, f, actions);
+        }
+        if process.mail != Mail::default() {
+            actions.push(Action::Hear { p });
+            if self.wakes && self.losses {
+                actions.push(Action::MailLost { p });
+            }
+        }
+        if self.deaths && world.mishaps > 0 && p != 0 && !process.dead {
+            actions.push(Action::Die { p });
+        }
+    }
+
+    fn of_flight(&self, world: &World, p: usize, f: usize, actions: &mut Vec<Action>) {
+        let flight = &world.processes[p].flights[f];
+        let mishaps = world.mishaps > 0;
+        match flight.call {
+            Some(Call::Sent | Call::Checked) => actions.push(Action::Execute { p, f }),
+            Some(Call::Answered(_)) => actions.push(Action::Deliver { p, f }),
+            None => {}
+        }
+        if let Some(call) = flight.call {
+            if self.losses && mishaps {
+                let asking = matches!(flight.phase, Phase::Asking { .. });
+                for retry in [false, true].into_iter().filter(|retry| asking || !retry) {
+                    actions.push(Action::GiveUp { p, f, kept: false, retry });
+                    if call == Call::Sent {
+                        actions.push(Action::GiveUp { p, f, kept: true, retry });
+                    }
+                }
+            }
+            if self.duplicates && mishaps {
+                actions.push(Action::Duplicate { p, f });
+            }
+        }
+        let heads = [(true, Head::Cacheable), (self.private, Head::Private), (self.failures, Head::Failed)];
+        let heads = heads.into_iter().filter(|(may, _)| *may).map(|(_, head)| Action::Answer { p, f, head });
+        match flight.phase {
+            Phase::Waiting => {
+                if !self.wakes {
+                    actions.push(Action::Poll { p, f });
+                }
+                if self.budgets {
+                    actions.push(Action::Waited { p, f });
+                }
+            }
+            Phase::Leading { lost, .. } => {
+                actions.extend(heads);
+                if self.heartbeats && !lost && flight.call.is_none() {
+                    actions.push(Action::Heartbeat { p, f });
+                }
+            }
+            Phase::Local { .. } => actions.extend(heads),
+            Phase::Asking { .. } | Phase::Filling { .. } | Phase::Releasing { .. } => {}
+        }
+        if self.cancels
+            && mishaps
+            && matches!(flight.phase, Phase::Asking { .. } | Phase::Waiting | Phase::Leading { .. })
+        {
+            actions.push(Action::Cancel { p, f });
+        }
+    }
+
+    fn of_network(&self, world: &World, actions: &mut Vec<Action>) {
+        for n in 0..world.late.len() {
+            if n > 0 && world.late[n - 1] == world.late[n] {
+                continue;
+            }
+            actions.push(Action::ExecuteLate { n });
+            if self.wakes && self.losses {
+                actions.push(Action::LoseLate { n });
+            }
+        }
+        match world.writer {
+            Writer::Rests if world.origin < self.commits => actions.push(Action::Commit),
+            Writer::Rests => {}
+            Writer::Sent => actions.push(Action::ExecuteInvalidation),
+            Writer::Executed => actions.push(Action::InvalidationDone),
+        }
+        if self.losses && world.mishaps > 0 && world.writer != Writer::Rests {
+            actions.push(Action::InvalidationUnheard { kept: false });
+            if world.writer == Writer::Sent {
+                actions.push(Action::InvalidationUnheard { kept: true });
+            }
+        }
+    }
+
+    fn of_server(&self, world: &World, actions: &mut Vec<Action>) {
+        if self.expiry && world.server.l != Lease::Free {
+            actions.push(Action::LeaseExpires);
+        }
+        if let Some(entry) = world.server.v {
+            if self.stale && !entry.stale {
+                actions.push(Action::EntryBecomesStale);
+            }
+            if self.eviction {
+                actions.push(Action::EntryEvicted);
+            }
+        }
+        if world.replica.is_some_and(|replica| replica != world.server) {
+            actions.push(Action::Replicate);
+            actions.push(Action::FailOver);
+        }
+    }
+}

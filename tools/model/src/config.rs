@@ -1,0 +1,77 @@
+//! The bounds of one run of the checker.
+
+use super::{
+    rules::Rules,
+    server::Server,
+    state::{At, Faults, Process, Reader, World, Writer},
+};
+
+/// The bounds of one run. A feature that is `false` does not occur. A feature that is `true` may occur at any time and
+/// any number of times.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Config {
+    pub(crate) name: &'static str,
+    /// Number of readers of each process. Process 0 also invalidates.
+    pub(crate) readers: Vec<u8>,
+    /// How many times each reader asks.
+    pub(crate) asks: u8,
+    /// Number of commits at the origin. An invalidation follows each.
+    pub(crate) commits: u8,
+    /// Maximum number of losses, duplicates, cancellations and deaths together.
+    pub(crate) mishaps: u8,
+    /// Requests are lost, and requests and replies time out.
+    pub(crate) losses: bool,
+    /// Requests are delivered twice.
+    pub(crate) duplicates: bool,
+    /// Wake-ups are messages, and no waiter polls. Otherwise every waiter asks again at any time, which includes the
+    /// effect of a wake-up.
+    pub(crate) wakes: bool,
+    /// The lease and the failure marker expire at any time, also during a pause of their holder.
+    pub(crate) expiry: bool,
+    /// Entries become stale.
+    pub(crate) stale: bool,
+    /// Entries are evicted, or reach the end of their retention.
+    pub(crate) eviction: bool,
+    /// A stale entry is served and refreshed in the background. Otherwise it is only a stale candidate for a fetch that
+    /// fails.
+    pub(crate) refresh: bool,
+    pub(crate) heartbeats: bool,
+    pub(crate) failures: bool,
+    /// Fetches may return a response for one caller only.
+    pub(crate) private: bool,
+    /// Wait timeouts and deadlines end.
+    pub(crate) budgets: bool,
+    /// Fetches are dropped with their caller.
+    pub(crate) cancels: bool,
+    /// Processes other than 0 die.
+    pub(crate) deaths: bool,
+    pub(crate) failover: Failover,
+    pub(crate) rules: Rules,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Failover {
+    #[default]
+    Never,
+    /// Loses what the replica does not have yet, but an invalidation waits for the replica.
+    KeepsInvalidations,
+    LosesAnything,
+}
+
+impl Config {
+    pub(crate) fn begin(&self) -> World {
+        let rests = Reader { left: self.asks, must: 0, asked: 0, at: At::Rest };
+        let process = |readers: &u8| Process { readers: vec![rests; usize::from(*readers)], ..Process::default() };
+        World {
+            origin: 0,
+            floor: 0,
+            server: Server::EMPTY,
+            replica: (self.failover != Failover::Never).then_some(Server::EMPTY),
+            writer: Writer::Rests,
+            processes: self.readers.iter().map(process).collect(),
+            late: Vec::new(),
+            mishaps: self.mishaps,
+            faults: Faults::default(),
+        }
+    }
+}

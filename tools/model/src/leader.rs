@@ -1,0 +1,271 @@
+//! One flight: mirrors `src/engine/{leader,condition,run}.rs`.
+
+use super::{
+    reader::Outcome,
+    rules::Broken,
+    server::{Content, LeaseReply, Token},
+    state::{At, Call, Flight, Phase, Reply, Request, Seen},
+    step::Step,
+};
+
+/// The decision of a fetch at its head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Head {
+    Cacheable,
+    Private,
+    Failed,
+}
+
+impl Step<'_> {
+    pub(crate) fn flight(&mut self, p: usize, f: usize) -> &mut Flight {
+        &mut self.world.processes[p].flights[f]
+    }
+
+    /// Sends `get_or_lease`, each time with a new token.
+    pub(crate) fn lead(&mut self, p: usize, f: usize) {
+        let token = self.token(p);
+        self.lead_as(p, f, token);
+    }
+
+    fn lead_as(&mut self, p: usize, f: usize, token: Token) {
+        let flight = self.flight(p, f);
+        (flight.phase, flight.call) = (Phase::Asking { token }, Some(Call::Sent));
+    }
+
+    /// Handles the reply that arrives.
+    pub(crate) fn deliver(&mut self, p: usize, f: usize, reply: Reply) {
+        let flight = self.flight(p, f);
+        flight.call = None;
+        match (flight.phase, reply) {
+            (Phase::Asking { token }, Reply::Lead(led, floor)) => self.led(p, f, token, led, floor),
+            (Phase::Leading { .. }, Reply::Lost(_)) => {
+                self.unlist(p, f);
+                if let Phase::Leading { lost, .. } = &mut self.flight(p, f).phase {
+                    *lost = true;
+                }
+            }
+            (Phase::Releasing { .. }, Reply::Held(floor)) => self.serve_stale_or_fail(p, f, floor),
+            (Phase::Releasing { .. }, Reply::Lost(floor)) if self.broken(Broken::NoHeldCheck) => {
+                self.serve_stale_or_fail(p, f, floor);
+            }
+            (Phase::Releasing { .. }, _) => self.complete(p, f, Outcome::Failed),
+            (Phase::Filling { .. }, _) => self.end(p, f),
+            _ => {}
+        }
+    }
+
+    fn led(&mut self, p: usize, f: usize, token: Token, led: LeaseReply, floor: u8) {
+        match led {
+            LeaseReply::Hit(entry) => {
+                if entry.is_marker() {
+                    return self.complete(p, f, Outcome::Uncacheable);
+                }
+                let servable = !entry.stale || self.config.refresh;
+                match entry.content {
+                    // The entry that the flight waited for counts at any age.
+                    Content::Value(version) if self.flight(p, f).awaited == Some(entry.id) => {
+                        self.complete(p, f, Outcome::Shared(version));
+                    }
+                    Content::Value(_) | Content::Private if servable => self.complete(p, f, Outcome::EntryFound(entry)),
+                    content => {
+                        let flight = self.flight(p, f);
+                        (flight.seen, flight.stands, flight.stood) = (Some(Seen { id: entry.id, content }), None, 0);
+                        self.lead(p, f);
+                    }
+                }
+            }
+            LeaseReply::Granted { stamp, alive } => {
+                self.stands(p, f, alive, floor);
+                let version = self.world.origin;
+                let ended = !self.world.server.l.is_of((token, stamp));
+                let flight = self.flight(p, f);
+                flight.awaited = None;
+                flight.phase = Phase::Leading { token, stamp, version, lost: false, ended };
+                self.read_mail(p, f);
+            }
+            LeaseReply::Wait { holder, alive } => {
+                self.stands(p, f, alive, floor);
+                if self.flight(p, f).background {
+                    return self.complete(p, f, Outcome::Abandoned);
+                }
+                let awaited = self.flight(p, f).awaited.replace(holder) == Some(holder);
+                if self.is_orphaned_lease(p, holder) && !awaited {
+                    self.send_in_background(Request::Release { token: holder, failure_marker: false });
+                    return self.lead(p, f);
+                }
+                self.flight(p, f).phase = Phase::Waiting;
+                self.read_mail(p, f);
+            }
+            LeaseReply::Failed { alive } => {
+                self.stands(p, f, alive, floor);
+                if self.flight(p, f).background {
+                    return self.complete(p, f, Outcome::Abandoned);
+                }
+                self.serve_stale_or_fail(p, f, floor);
+            }
+        }
+    }
+
+    /// Records whether the store still has the entry with which the flight began.
+    fn stands(&mut self, p: usize, f: usize, alive: bool, floor: u8) {
+        let keep = alive || self.broken(Broken::NoSeenAlive);
+        let flight = self.flight(p, f);
+        flight.seen = flight.seen.filter(|_| keep);
+        flight.stands = flight.seen.and_then(Seen::version);
+        flight.stood = if flight.stands.is_some() { floor } else { 0 };
+    }
+
+    /// Ends the flight after a failed fetch, with the stale candidate if there is one.
+    fn serve_stale_or_fail(&mut self, p: usize, f: usize, floor: u8) {
+        match self.flight(p, f).seen.and_then(Seen::version) {
+            Some(version) => self.complete(p, f, Outcome::ServeStale(version, floor)),
+            None => self.complete(p, f, Outcome::Failed),
+        }
+    }
+
+    /// Reports whether the holder is a flight of this process that has ended.
+    fn is_orphaned_lease(&self, p: usize, holder: Token) -> bool {
+        let alive = |flight: &Flight| flight.phase.token() == Some(holder);
+        usize::from(holder.of) == p && !self.world.processes[p].flights.iter().any(alive)
+    }
+
+    /// Gives up waiting for the reply. `kept`: the request may still arrive. `retry`: the connection broke, so the
+    /// request is sent once more.
+    pub(crate) fn give_up(&mut self, p: usize, f: usize, kept: bool, retry: bool) {
+        let flight = self.flight(p, f);
+        let sent = matches!(flight.call, Some(Call::Sent | Call::Checked));
+        let phase = flight.phase;
+        flight.call = None;
+        if kept && sent {
+            let request = self.request(p, f);
+            self.send_in_background(request);
+        }
+        match phase {
+            Phase::Asking { token } => {
+                self.send_in_background(Request::Release { token, failure_marker: false });
+                if retry && self.broken(Broken::SameTokenRetry) {
+                    self.lead_as(p, f, token);
+                } else if retry {
+                    self.lead(p, f);
+                } else if self.flight(p, f).background {
+                    self.complete(p, f, Outcome::Abandoned);
+                } else {
+                    self.join_or_lead_locally(p, f, 0);
+                }
+            }
+            Phase::Filling { again: false, .. } => {
+                let flight = self.flight(p, f);
+                flight.call = Some(Call::Sent);
+                if let Phase::Filling { again, .. } = &mut flight.phase {
+                    *again = true;
+                }
+            }
+            Phase::Filling { token, .. } => {
+                self.send_in_background(Request::Release { token, failure_marker: false });
+                self.end(p, f);
+            }
+            Phase::Releasing { .. } => self.complete(p, f, Outcome::Failed),
+            Phase::Leading { .. } | Phase::Waiting | Phase::Local { .. } => {}
+        }
+    }
+
+    /// Leaves the coordinated flight. Joins the local flight if its index is at least `since`, otherwise becomes the
+    /// local flight.
+    pub(crate) fn join_or_lead_locally(&mut self, p: usize, f: usize, since: usize) {
+        self.unlist(p, f);
+        let version = self.world.origin;
+        let process = &mut self.world.processes[p];
+        if let Some(local) = process.local.filter(|&at| at >= since) {
+            for reader in &mut process.readers {
+                if matches!(reader.at, At::Aboard { flight, .. } if flight == f) {
+                    reader.at = At::Aboard { flight: local, own: false };
+                }
+            }
+            return self.end(p, f);
+        }
+        process.local = Some(f);
+        let flight = &mut process.flights[f];
+        (flight.phase, flight.call, flight.awaited) = (Phase::Local { version }, None, None);
+    }
+
+    /// Handles the end of the flight's wait timeout.
+    pub(crate) fn waited(&mut self, p: usize, f: usize) {
+        let flight = self.flight(p, f);
+        match flight.seen.and_then(Seen::version) {
+            Some(version) => {
+                let stood = flight.stood;
+                self.complete(p, f, Outcome::ServeStale(version, stood));
+            }
+            None => self.join_or_lead_locally(p, f, f),
+        }
+    }
+
+    /// Handles the head of the fetch.
+    pub(crate) fn head(&mut self, p: usize, f: usize, head: Head) {
+        let flight = self.flight(p, f);
+        flight.call = None;
+        let Phase::Leading { token, stamp, version, lost, .. } = flight.phase else {
+            let Phase::Local { version } = flight.phase else { return };
+            return match head {
+                Head::Cacheable => self.complete(p, f, Outcome::Shared(version)),
+                Head::Private => self.complete(p, f, Outcome::Private),
+                Head::Failed => self.complete(p, f, Outcome::Failed),
+            };
+        };
+        let content = match head {
+            Head::Cacheable => {
+                self.settle(p, f, Outcome::Shared(version));
+                Content::Value(version)
+            }
+            Head::Private => {
+                self.settle(p, f, Outcome::Private);
+                self.unlist(p, f);
+                if self.broken(Broken::PrivateStored) { Content::Private } else { Content::HitForPass }
+            }
+            Head::Failed if flight.seen.is_some_and(Seen::is_value) => {
+                (flight.phase, flight.call) = (Phase::Releasing { token }, Some(Call::Sent));
+                return;
+            }
+            Head::Failed => {
+                self.send_in_background(Request::Release { token, failure_marker: true });
+                return self.complete(p, f, Outcome::Failed);
+            }
+        };
+        if lost {
+            return self.end(p, f);
+        }
+        let flight = self.flight(p, f);
+        (flight.phase, flight.call) = (Phase::Filling { token, stamp, content, again: false }, Some(Call::Sent));
+        (flight.seen, flight.stands, flight.stood) = (None, None, 0);
+    }
+
+    /// Drops the flight: the lease is released in the background, and the waiters try again.
+    pub(crate) fn cancel(&mut self, p: usize, f: usize) {
+        let flight = self.flight(p, f);
+        let sent = matches!(flight.call, Some(Call::Sent));
+        if sent {
+            let request = self.request(p, f);
+            self.send_in_background(request);
+        }
+        if let Some(token) = self.flight(p, f).phase.token() {
+            self.send_in_background(Request::Release { token, failure_marker: false });
+        }
+        self.complete(p, f, Outcome::Abandoned);
+    }
+
+    /// Removes the flight from the table, so that no further reader joins it.
+    pub(crate) fn unlist(&mut self, p: usize, f: usize) {
+        let process = &mut self.world.processes[p];
+        process.fleet = process.fleet.filter(|&at| at != f);
+        process.local = process.local.filter(|&at| at != f);
+    }
+}
+
+impl Seen {
+    fn version(self) -> Option<u8> {
+        match self.content {
+            Content::Value(version) => Some(version),
+            Content::HitForPass | Content::Private => None,
+        }
+    }
+}

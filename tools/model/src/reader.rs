@@ -1,0 +1,255 @@
+//! One request from the side of its reader: mirrors `src/engine/caller.rs` and `flight.rs`.
+
+use super::{
+    rules::Broken,
+    server::{Content, Entry, FillCondition},
+    state::{At, Call, Fault, Flight, Lookup, Mail, Phase, Process, Request, Seen},
+    step::Step,
+};
+
+/// What a reader gets.
+#[derive(Clone, Copy)]
+pub(crate) enum Answer {
+    Value(u8),
+    /// A stale version instead of an error, or at the end of the wait. The second number is the newest invalidation
+    /// that had been executed when the store confirmed the entry.
+    Stale(u8, u8),
+    /// An error, or the result of a call that no other reader shares.
+    Own,
+    /// A private response of another caller.
+    Foreign,
+}
+
+/// The outcome of a flight, as its waiters see it.
+#[derive(Clone, Copy)]
+pub(crate) enum Outcome {
+    EntryFound(Entry),
+    Shared(u8),
+    ServeStale(u8, u8),
+    Uncacheable,
+    Private,
+    Failed,
+    Abandoned,
+}
+
+impl Step<'_> {
+    fn process(&mut self, p: usize) -> &mut Process {
+        &mut self.world.processes[p]
+    }
+
+    pub(crate) fn ask(&mut self, p: usize, r: usize) {
+        let process = self.process(p);
+        let (must, asked) = (process.heard, process.flights.len());
+        let reader = &mut process.readers[r];
+        (reader.must, reader.asked) = (must, asked);
+        self.round(p, r);
+    }
+
+    /// Joins the flight of the process, unless that flight refreshes an entry that this reader would be served.
+    /// Otherwise reads the store.
+    pub(crate) fn round(&mut self, p: usize, r: usize) {
+        let refresh = self.config.refresh;
+        let joins = |f: &usize| !(refresh && self.world.processes[p].flights[*f].seen.is_some_and(Seen::is_value));
+        match self.world.processes[p].fleet.filter(joins) {
+            Some(f) => self.join(p, r, f),
+            None => self.look_up(p, r),
+        }
+    }
+
+    fn look_up(&mut self, p: usize, r: usize) {
+        let process = self.process(p);
+        let at = process.lookups.iter().position(|lookup| lookup.listed).unwrap_or_else(|| {
+            process.lookups.push(Lookup { listed: true, found: None });
+            process.lookups.len() - 1
+        });
+        process.readers[r].at = At::Lookup(at);
+    }
+
+    fn join(&mut self, p: usize, r: usize, f: usize) {
+        match self.process(p).flights[f].phase {
+            Phase::Filling { content: Content::Value(version), .. } => self.answer(p, r, Answer::Value(version)),
+            _ => self.process(p).readers[r].at = At::Aboard { flight: f, own: false },
+        }
+    }
+
+    /// Handles the result of the reader's lookup.
+    pub(crate) fn looked_up(&mut self, p: usize, r: usize, found: Option<Entry>) {
+        self.leave_lookup(p, r);
+        match found {
+            None => self.compute(p, r, None),
+            Some(entry) if entry.is_marker() => self.pass(p, r, entry),
+            Some(Entry { content: Content::Value(version), stale, .. }) if !stale || self.config.refresh => {
+                self.answer(p, r, Answer::Value(version));
+                if stale && self.process(p).fleet.is_none() {
+                    let f = self.open(p, found.map(Seen::of));
+                    self.process(p).flights[f].background = true;
+                }
+            }
+            Some(Entry { content: Content::Private, .. }) => self.answer(p, r, Answer::Foreign),
+            Some(entry) => self.compute(p, r, Some(Seen::of(entry))),
+        }
+    }
+
+    /// Handles a lookup that fails for this reader: the reader continues without the store.
+    pub(crate) fn lookup_failed(&mut self, p: usize, r: usize) {
+        self.leave_lookup(p, r);
+        self.go_local(p, r, 0);
+    }
+
+    fn leave_lookup(&mut self, p: usize, r: usize) {
+        let process = self.process(p);
+        let At::Lookup(at) = process.readers[r].at else { return };
+        process.readers[r].at = At::Again;
+        process.lookups[at].listed &= process.lookups[at].found.is_none();
+        if process.readers.iter().any(|reader| reader.at == At::Lookup(at)) {
+            return;
+        }
+        process.lookups.remove(at);
+        for reader in &mut process.readers {
+            if let At::Lookup(other) = &mut reader.at {
+                *other -= usize::from(*other > at);
+            }
+        }
+    }
+
+    fn compute(&mut self, p: usize, r: usize, seen: Option<Seen>) {
+        match self.process(p).fleet {
+            Some(f) => self.join(p, r, f),
+            None => {
+                let f = self.open(p, seen);
+                self.process(p).readers[r].at = At::Aboard { flight: f, own: true };
+            }
+        }
+    }
+
+    /// Opens the coordinated flight, which sends `get_or_lease`.
+    fn open(&mut self, p: usize, seen: Option<Seen>) -> usize {
+        let token = self.token(p);
+        let f = self.begin(p, Phase::Asking { token }, seen);
+        let process = self.process(p);
+        (process.flights[f].call, process.fleet) = (Some(Call::Sent), Some(f));
+        f
+    }
+
+    fn begin(&mut self, p: usize, phase: Phase, seen: Option<Seen>) -> usize {
+        let flights = &mut self.process(p).flights;
+        let (call, background, stands, stood, awaited, gone, unread) = (None, false, None, 0, None, 0, Mail::default());
+        flights.push(Flight { phase, call, background, seen, stands, stood, awaited, gone, unread });
+        flights.len() - 1
+    }
+
+    /// Joins the local flight if its index is at least `since`, otherwise opens a new one in its place.
+    fn go_local(&mut self, p: usize, r: usize, since: usize) {
+        let flight = match self.process(p).local.filter(|&f| f >= since) {
+            Some(f) => At::Aboard { flight: f, own: false },
+            None => {
+                let version = self.world.origin;
+                let f = self.begin(p, Phase::Local { version }, None);
+                self.process(p).local = Some(f);
+                At::Aboard { flight: f, own: true }
+            }
+        };
+        self.process(p).readers[r].at = flight;
+    }
+
+    /// Calls the origin under a hit-for-pass marker. The response is for its caller; if it is shareable, it replaces
+    /// the marker.
+    fn pass(&mut self, p: usize, r: usize, marker: Entry) {
+        let entry = Entry { id: self.token(p), content: Content::Value(self.world.origin), stale: false };
+        self.send_in_background(Request::Fill { condition: FillCondition::ReplaceMarker(marker.id), entry });
+        self.answer(p, r, Answer::Own);
+    }
+
+    /// Handles the end of the wait timeout of a reader that joined, or the deadline of the reader that opened the
+    /// flight.
+    pub(crate) fn waited_enough(&mut self, p: usize, r: usize) {
+        let reader = self.process(p).readers[r];
+        let At::Aboard { flight, own } = reader.at else { return };
+        let flight = &self.process(p).flights[flight];
+        match flight.stands {
+            Some(version) => {
+                let stood = flight.stood;
+                self.answer(p, r, Answer::Stale(version, stood));
+            }
+            None if own => self.answer(p, r, Answer::Own),
+            None => self.go_local(p, r, reader.asked),
+        }
+    }
+
+    /// Tells every reader of the flight its outcome.
+    pub(crate) fn settle(&mut self, p: usize, f: usize, landing: Outcome) {
+        for r in 0..self.process(p).readers.len() {
+            let At::Aboard { flight, own } = self.process(p).readers[r].at else { continue };
+            if flight != f {
+                continue;
+            }
+            match landing {
+                Outcome::EntryFound(Entry { content: Content::Value(version), stale, .. })
+                    if !stale || self.config.refresh =>
+                {
+                    self.answer(p, r, Answer::Value(version));
+                }
+                Outcome::EntryFound(Entry { content: Content::Private, .. }) => self.answer(p, r, Answer::Foreign),
+                Outcome::EntryFound(_) | Outcome::Abandoned => self.process(p).readers[r].at = At::Again,
+                Outcome::Shared(version) => self.answer(p, r, Answer::Value(version)),
+                Outcome::ServeStale(version, stood) => self.answer(p, r, Answer::Stale(version, stood)),
+                Outcome::Private if !own && self.broken(Broken::PrivateShared) => self.answer(p, r, Answer::Foreign),
+                Outcome::Uncacheable | Outcome::Private | Outcome::Failed => self.answer(p, r, Answer::Own),
+            }
+        }
+    }
+
+    /// Tells every reader of the flight its outcome, and ends the flight.
+    pub(crate) fn complete(&mut self, p: usize, f: usize, landing: Outcome) {
+        self.settle(p, f, landing);
+        self.end(p, f);
+    }
+
+    /// Removes a flight that no reader waits for.
+    pub(crate) fn end(&mut self, p: usize, f: usize) {
+        let process = self.process(p);
+        process.flights.remove(f);
+        let shifted = |at: usize| at - usize::from(at > f);
+        process.fleet = process.fleet.filter(|&at| at != f).map(shifted);
+        process.local = process.local.filter(|&at| at != f).map(shifted);
+        for reader in &mut process.readers {
+            reader.asked = shifted(reader.asked);
+            if let At::Aboard { flight, .. } = &mut reader.at {
+                *flight = shifted(*flight);
+            }
+        }
+    }
+
+    fn answer(&mut self, p: usize, r: usize, answer: Answer) {
+        let reader = &mut self.process(p).readers[r];
+        let must = reader.must;
+        (reader.left, reader.must, reader.asked, reader.at) = (reader.left - 1, 0, 0, At::Rest);
+        let fault = match answer {
+            Answer::Value(version) | Answer::Stale(version, _) if version < must => Fault::StaleRead,
+            Answer::Stale(version, stood) if version < stood => Fault::StaleIfError,
+            Answer::Foreign => Fault::Leak,
+            Answer::Value(_) | Answer::Stale(..) | Answer::Own => return,
+        };
+        self.world.faults.add(fault);
+    }
+
+    /// Later readers join nothing that began before.
+    pub(crate) fn forget(&mut self, p: usize) {
+        let kept = self.broken(Broken::LookupKept);
+        let process = self.process(p);
+        (process.fleet, process.local) = (None, None);
+        for lookup in &mut process.lookups {
+            lookup.listed &= kept;
+        }
+    }
+}
+
+impl Seen {
+    fn of(entry: Entry) -> Self {
+        Self { id: entry.id, content: entry.content }
+    }
+
+    pub(crate) fn is_value(self) -> bool {
+        matches!(self.content, Content::Value(_))
+    }
+}

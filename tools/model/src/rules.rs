@@ -1,0 +1,57 @@
+//! The rules of the protocol that can be switched off, to show that the checker notices.
+
+/// One rule, broken by the smallest change that breaks it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Broken {
+    /// A fill is stored without a lease.
+    NoFence,
+    /// An invalidation leaves the lease.
+    InvalidateEntryOnly,
+    /// A fill checks the lease first, and stores with another command.
+    CheckThenSet,
+    /// Extending a lease that has ended creates it again.
+    ExtendRecreates,
+    /// A fill is fenced by its token, without the stamp.
+    FenceByTokenOnly,
+    /// `get_or_lease` is sent again with the same token.
+    SameTokenRetry,
+    /// A release ends any lease, whatever its token.
+    ForeignRelease,
+    /// A fill that replaces a marker does not name the marker.
+    ReplaceWithoutId,
+    /// A fill that replaces a marker leaves the lease.
+    ReplaceKeepsLease,
+    /// The leader keeps the entry with which it began, even if the reply to `get_or_lease` says that it is no longer
+    /// stored.
+    NoSeenAlive,
+    /// After a failed fetch the entry is served without regard to the reply to the release.
+    NoHeldCheck,
+    /// Waiters poll with `GET`, and ignore the end of the lease.
+    PollByGet,
+    /// After its own invalidation a process keeps joining flights and lookups that began before.
+    NoForget,
+    /// The process forgets them before the store has executed the invalidation.
+    ForgetBeforeStore,
+    /// A flight that receives an invalidation message may still be joined.
+    InvalidationIgnored,
+    /// A flight that receives an invalidation message leaves the table, but the lookups of its process stay.
+    LookupsStayJoinable,
+    /// A fill wakes no waiter.
+    NoWake,
+    /// A lookup that began before an invalidation may still be joined.
+    LookupKept,
+    /// Waiters get the leader's response even if it is private.
+    PrivateShared,
+    /// The store gets the leader's response even if it is private.
+    PrivateStored,
+}
+
+/// The rules that hold: all, or all but one.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Rules(pub Option<Broken>);
+
+impl Rules {
+    pub(crate) fn broken(self, rule: Broken) -> bool {
+        self.0 == Some(rule)
+    }
+}

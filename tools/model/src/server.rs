@@ -1,0 +1,183 @@
+//! The server: one entry, one lease, and the scripts as pure functions. Each mirrors a script of
+//! `src/redis/lua/*.lua`.
+//!
+//! Left out: durations (whatever can expire does so at any time), the failure count in a failure marker, the limit of
+//! inboxes, writes that a full server refuses. Also left out are locks as arbiters of the leader. A client that
+//! acquires the lock takes over the lease, which equals an expiry and a grant and may also happen at any time.
+
+use super::rules::{Broken, Rules};
+
+/// Names one send of `get_or_lease`, and the entry that results from it. Only equality counts, so all names are
+/// assigned again after every step (see [`names`](super::names)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Token {
+    pub(crate) of: u8,
+    pub(crate) name: u8,
+}
+
+/// The server's clock at a grant. Only equality counts here as well.
+pub(crate) type Stamp = u8;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Content {
+    /// The value of the origin after this number of commits.
+    Value(u8),
+    /// A hit-for-pass marker.
+    HitForPass,
+    /// A response for one caller. It must never be stored.
+    Private,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Entry {
+    pub(crate) id: Token,
+    pub(crate) content: Content,
+    pub(crate) stale: bool,
+}
+
+impl Entry {
+    pub(crate) fn is_marker(&self) -> bool {
+        self.content == Content::HitForPass && !self.stale
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Lease {
+    Free,
+    /// `inboxes`: a bit for each process that waits.
+    Held {
+        token: Token,
+        stamp: Stamp,
+        inboxes: u8,
+    },
+    FailureMarker,
+}
+
+impl Lease {
+    pub(crate) fn is_of(&self, owner: (Token, Stamp)) -> bool {
+        matches!(self, Self::Held { token, stamp, .. } if (*token, *stamp) == owner)
+    }
+
+    fn is_under(&self, asked: Token) -> bool {
+        matches!(self, Self::Held { token, .. } if *token == asked)
+    }
+
+    fn inboxes(&self) -> u8 {
+        match self {
+            Self::Held { inboxes, .. } => *inboxes,
+            Self::Free | Self::FailureMarker => 0,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Server {
+    pub(crate) v: Option<Entry>,
+    pub(crate) l: Lease,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum LeaseReply {
+    Hit(Entry),
+    Granted { stamp: Stamp, alive: bool },
+    Wait { holder: Token, alive: bool },
+    Failed { alive: bool },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum FillCondition {
+    Lease(Token, Stamp),
+    ReplaceMarker(Token),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Filled {
+    Stored,
+    /// The same fill had been stored before.
+    Known,
+    Fenced,
+}
+
+impl Server {
+    pub(crate) const EMPTY: Self = Self { v: None, l: Lease::Free };
+
+    /// Mirrors `get_or_lease.lua`. `stamp` is the time of the server.
+    pub(crate) fn lead(&mut self, token: Token, seen: Option<Token>, stamp: Stamp) -> LeaseReply {
+        if let Some(entry) = self.v.filter(|entry| Some(entry.id) != seen) {
+            return LeaseReply::Hit(entry);
+        }
+        let alive = self.v.is_some();
+        match &mut self.l {
+            Lease::Held { token: holder, stamp, .. } if *holder == token => {
+                LeaseReply::Granted { stamp: *stamp, alive }
+            }
+            Lease::Held { token: holder, inboxes, .. } => {
+                *inboxes |= 1 << token.of;
+                LeaseReply::Wait { holder: *holder, alive }
+            }
+            Lease::FailureMarker => LeaseReply::Failed { alive },
+            Lease::Free => {
+                self.l = Lease::Held { token, stamp, inboxes: 0 };
+                LeaseReply::Granted { stamp, alive }
+            }
+        }
+    }
+
+    /// Mirrors `fill.lua`. Returns the outcome and the inboxes to wake.
+    pub(crate) fn fill(&mut self, condition: FillCondition, entry: Entry, rules: Rules) -> (Filled, u8) {
+        if !self.entitles(condition, rules) {
+            let known = self.v.is_some_and(|stored| stored.id == entry.id);
+            return (if known { Filled::Known } else { Filled::Fenced }, 0);
+        }
+        (Filled::Stored, self.set(condition, entry, rules))
+    }
+
+    fn entitles(&self, condition: FillCondition, rules: Rules) -> bool {
+        match condition {
+            FillCondition::Lease(..) if rules.broken(Broken::NoFence) => true,
+            FillCondition::Lease(token, _) if rules.broken(Broken::FenceByTokenOnly) => self.l.is_under(token),
+            FillCondition::Lease(token, stamp) => self.l.is_of((token, stamp)),
+            FillCondition::ReplaceMarker(_) if rules.broken(Broken::ReplaceWithoutId) => true,
+            FillCondition::ReplaceMarker(marker) => self.v.is_some_and(|stored| stored.id == marker),
+        }
+    }
+
+    /// The second half of a fill. On its own it is the command of a client that checks the lease first.
+    pub(crate) fn set(&mut self, condition: FillCondition, entry: Entry, rules: Rules) -> u8 {
+        let wakes = self.l.inboxes();
+        self.v = Some(entry);
+        if !(rules.broken(Broken::ReplaceKeepsLease) && matches!(condition, FillCondition::ReplaceMarker(_))) {
+            self.l = Lease::Free;
+        }
+        wakes
+    }
+
+    /// Mirrors `release.lua`. Returns whether the lease was held, and the inboxes to wake.
+    pub(crate) fn release(&mut self, token: Token, failure_marker: bool, rules: Rules) -> (bool, u8) {
+        if !self.l.is_under(token) && !rules.broken(Broken::ForeignRelease) {
+            return (false, 0);
+        }
+        let wakes = self.l.inboxes();
+        self.l = if failure_marker { Lease::FailureMarker } else { Lease::Free };
+        (true, wakes)
+    }
+
+    /// Mirrors `extend.lua`. Returns whether the lease was held. Changes nothing, because durations are left out.
+    pub(crate) fn extend(&mut self, token: Token, stamp: Stamp, rules: Rules) -> bool {
+        if rules.broken(Broken::ExtendRecreates) && self.l == Lease::Free {
+            self.l = Lease::Held { token, stamp, inboxes: 0 };
+        }
+        self.l.is_of((token, stamp))
+    }
+
+    /// Mirrors `invalidate.lua`. Returns the inboxes that get an invalidation message, including that of the holder.
+    pub(crate) fn invalidate(&mut self, rules: Rules) -> u8 {
+        let holder = if let Lease::Held { token, .. } = self.l { 1 << token.of } else { 0 };
+        let told = holder | self.l.inboxes();
+        self.v = None;
+        if !rules.broken(Broken::InvalidateEntryOnly) {
+            self.l = Lease::Free;
+        }
+        told
+    }
+}

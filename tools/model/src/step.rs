@@ -1,0 +1,172 @@
+//! One step of the world: the network and the server. The steps of processes are in [`leader`](super::leader),
+//! [`reader`](super::reader) and [`wake`](super::wake).
+
+use super::{
+    config::{Config, Failover},
+    names::{FRESH, normalize},
+    rules::Broken,
+    server::{Content, Entry, FillCondition, Filled, Lease, Token},
+    state::{Call, Fault, Phase, Reply, Request, World},
+};
+
+pub(crate) struct Step<'a> {
+    pub(crate) config: &'a Config,
+    pub(crate) world: World,
+    named: u8,
+}
+
+impl<'a> Step<'a> {
+    pub(crate) fn new(config: &'a Config, world: &World) -> Self {
+        Self { config, world: world.clone(), named: FRESH }
+    }
+
+    pub(crate) fn done(mut self) -> World {
+        normalize(&mut self.world);
+        self.world
+    }
+
+    pub(crate) fn broken(&self, rule: Broken) -> bool {
+        self.config.rules.broken(rule)
+    }
+
+    /// Returns a name that is not in use.
+    fn fresh(&mut self) -> u8 {
+        self.named += 1;
+        self.named
+    }
+
+    pub(crate) fn token(&mut self, p: usize) -> Token {
+        Token { of: p as u8, name: self.fresh() }
+    }
+
+    /// Sends a request in the background: no flight waits for its reply.
+    pub(crate) fn send_in_background(&mut self, request: Request) {
+        self.world.late.push(request);
+    }
+
+    /// Returns the request of the flight.
+    pub(crate) fn request(&self, p: usize, f: usize) -> Request {
+        let flight = &self.world.processes[p].flights[f];
+        match flight.phase {
+            Phase::Asking { token } => Request::GetOrLease { token, seen: flight.seen.map(|seen| seen.id) },
+            Phase::Leading { token, stamp, .. } => Request::Extend { token, stamp },
+            Phase::Filling { token, stamp, content, .. } => Request::Fill {
+                condition: FillCondition::Lease(token, stamp),
+                entry: Entry { id: token, content, stale: false },
+            },
+            Phase::Releasing { token } => Request::Release { token, failure_marker: true },
+            Phase::Waiting | Phase::Local { .. } => unreachable!("the flight has no request"),
+        }
+    }
+
+    /// Executes the request of the flight on the server.
+    pub(crate) fn execute_call(&mut self, p: usize, f: usize) {
+        let request = self.request(p, f);
+        let call = match (self.world.processes[p].flights[f].call, request) {
+            (Some(Call::Sent), Request::Fill { condition: FillCondition::Lease(token, stamp), .. })
+                if self.broken(Broken::CheckThenSet) =>
+            {
+                let held = self.world.server.l.is_of((token, stamp));
+                if held { Call::Checked } else { Call::Answered(Reply::Fenced) }
+            }
+            (Some(Call::Checked), Request::Fill { condition, entry }) => {
+                self.check_fill(self.world.server.v, entry);
+                let wakes = self.world.server.set(condition, entry, self.config.rules);
+                self.wake(wakes);
+                Call::Answered(Reply::Filled)
+            }
+            (_, request) => Call::Answered(self.execute(request)),
+        };
+        self.world.processes[p].flights[f].call = Some(call);
+    }
+
+    /// Executes a request on the server.
+    pub(crate) fn execute(&mut self, request: Request) -> Reply {
+        let (rules, floor) = (self.config.rules, self.world.floor);
+        let before = self.world.server;
+        let reply = match request {
+            Request::GetOrLease { token, seen } => {
+                let stamp = self.fresh();
+                Reply::Lead(self.world.server.lead(token, seen, stamp), floor)
+            }
+            Request::Fill { condition, entry } => {
+                let (filled, wakes) = self.world.server.fill(condition, entry, rules);
+                if filled == Filled::Stored {
+                    self.check_fill(before.v, entry);
+                    self.wake(wakes);
+                }
+                if filled == Filled::Fenced { Reply::Fenced } else { Reply::Filled }
+            }
+            Request::Release { token, failure_marker } => {
+                let (held, wakes) = self.world.server.release(token, failure_marker, rules);
+                self.wake(wakes);
+                if held { Reply::Held(floor) } else { Reply::Lost(floor) }
+            }
+            Request::Extend { token, stamp } => {
+                if self.world.server.extend(token, stamp, rules) {
+                    Reply::Held(floor)
+                } else {
+                    Reply::Lost(floor)
+                }
+            }
+            Request::Invalidate { version } => {
+                let told = self.world.server.invalidate(rules);
+                self.world.floor = floor.max(version);
+                for p in 0..self.world.processes.len() {
+                    let mail = &mut self.world.processes[p].mail;
+                    if told & (1 << p) != 0 {
+                        mail.gone = mail.gone.max(version);
+                    }
+                }
+                if self.config.failover == Failover::KeepsInvalidations {
+                    self.world.replica = Some(self.world.server);
+                }
+                Reply::Held(floor)
+            }
+        };
+        if ends_others_lease(request) {
+            self.leases_ended(before.l);
+        }
+        reply
+    }
+
+    /// Marks the flights whose lease has ended, which is legitimate here.
+    pub(crate) fn leases_ended(&mut self, before: Lease) {
+        let now = self.world.server.l;
+        for flight in self.world.processes.iter_mut().flat_map(|process| &mut process.flights) {
+            if let Phase::Leading { token, stamp, ended, .. } = &mut flight.phase {
+                *ended |= before.is_of((*token, *stamp)) && !now.is_of((*token, *stamp));
+            }
+        }
+    }
+
+    fn check_fill(&mut self, before: Option<Entry>, entry: Entry) {
+        match entry.content {
+            Content::Value(version) => {
+                if version < self.world.floor {
+                    self.world.faults.add(Fault::StaleSet);
+                }
+                if matches!(before, Some(Entry { content: Content::Value(newer), .. }) if newer > version) {
+                    self.world.faults.add(Fault::OldOverNew);
+                }
+            }
+            Content::Private => self.world.faults.add(Fault::Leak),
+            Content::HitForPass => {}
+        }
+    }
+
+    fn wake(&mut self, inboxes: u8) {
+        if !self.config.wakes || self.broken(Broken::NoWake) {
+            return;
+        }
+        for (p, process) in self.world.processes.iter_mut().enumerate() {
+            process.mail.wake |= inboxes & (1 << p) != 0;
+        }
+    }
+}
+
+/// A fill and a release end the lease of their sender. An invalidation and a fill that replaces a marker end any
+/// lease.
+fn ends_others_lease(request: Request) -> bool {
+    matches!(request, Request::Invalidate { .. } | Request::Fill { condition: FillCondition::ReplaceMarker(_), .. })
+}
