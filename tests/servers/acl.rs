@@ -142,7 +142,7 @@ async fn missing_right_fails_no_caller() {
             assert!(calls > 1, "{right} is not needed");
         }
         if says_so {
-            eventually("an event reports the missing right", async || events.about("hint") > 0).await;
+            eventually(&format!("an event reports the missing {right}"), async || events.about("hint") > 0).await;
         }
         // Each guard reports at most once per connection.
         let most = if says_so { 4 } else { 0 };

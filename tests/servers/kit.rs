@@ -13,10 +13,14 @@ use stampede_guard::{StampedeGuard, store::IntoStore};
 use std::{
     convert::Infallible,
     io,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, LazyLock, Mutex, PoisonError},
+    thread,
 };
 use tower::{Layer, ServiceExt, service_fn};
-use tracing::subscriber::DefaultGuard;
+use tracing::{
+    Dispatch,
+    subscriber::{DefaultGuard, NoSubscriber},
+};
 use tracing_subscriber::{fmt::MakeWriter, util::SubscriberInitExt};
 
 /// Returns a guard with a long store timeout, so that answers are shared on a busy machine too.
@@ -135,6 +139,10 @@ struct Written(Arc<Mutex<Vec<u8>>>);
 
 impl Events {
     pub(crate) fn listen() -> Self {
+        // While tracing knows of one subscriber only, a thread without a subscriber that is the first to reach an event
+        // switches that event off for all threads.
+        static SECOND_SUBSCRIBER: LazyLock<Dispatch> = LazyLock::new(|| Dispatch::new(NoSubscriber::new()));
+        LazyLock::force(&SECOND_SUBSCRIBER);
         let written = Written::default();
         let listening = tracing_subscriber::fmt()
             .with_max_level(tracing::Level::TRACE)
@@ -172,4 +180,14 @@ impl io::Write for Written {
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
+}
+
+/// Seen to fail without the second subscriber of [`Events::listen`].
+#[test]
+fn event_that_another_thread_reached_first_is_recorded() {
+    let (events, report) = (Events::listen(), || tracing::error!("reached"));
+    thread::spawn(report).join().expect("no panic");
+    assert_eq!(events.about("reached"), 0);
+    report();
+    assert_eq!(events.about("reached"), 1);
 }
