@@ -3,12 +3,11 @@
 #[cfg(feature = "http")]
 pub(crate) mod http;
 
-use crate::{near_cache::NearCache, policy::Policy, store::lease::FailureMarker};
+use crate::{near_cache::NearCache, policy::Policy, store::lease::FailureMarker, sync::newest_first::NewestFirst};
 use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
-use tokio::sync::Semaphore;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Config {
@@ -18,7 +17,8 @@ pub(crate) struct Config {
     pub(crate) codec: crate::codec::Codec,
     pub(crate) policy: Policy,
     pub(crate) lease_ttl: Duration,
-    pub(crate) wait_timeout: Duration,
+    /// `None`: as long as a fetch and a lease take.
+    pub(crate) wait_timeout: Option<Duration>,
     pub(crate) fetch_timeout: Duration,
     pub(crate) max_payload: usize,
     pub(crate) store_timeout: Duration,
@@ -29,7 +29,7 @@ pub(crate) struct Config {
     pub(crate) on_wait_timeout: WaitTimeout,
     pub(crate) max_waiters: usize,
     /// Permits for fetches while the store is unavailable.
-    pub(crate) max_fallback_fetches: Arc<Semaphore>,
+    pub(crate) max_fallback_fetches: NewestFirst,
     pub(crate) deadline: Option<Instant>,
     pub(crate) near: Option<Arc<NearCache>>,
     #[cfg(feature = "http")]
@@ -55,14 +55,22 @@ pub enum StoreFailure {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WaitTimeout {
-    /// A fetch of its own, shared by all requests of the process that have timed out, and not stored.
+    /// A rejection: [`ErrorKind::Overloaded`](crate::ErrorKind::Overloaded), or a response 503 with `Retry-After: 1`.
     #[default]
-    Fetch,
-    /// A rejection: [`ErrorKind::Overloaded`](crate::ErrorKind::Overloaded) or a response 503.
     Reject,
+    /// A fetch of its own beside the leader of another process, at most one per process and key. Its result is not
+    /// stored. All requests of the process for this key get its result or that of the leader, whichever is first.
+    /// Beside a leader of the same process there is no second fetch: the request waits on.
+    ///
+    /// Each process may call an origin once more that is slow already.
+    Fetch,
 }
 
 impl Config {
+    pub(crate) fn wait_timeout(&self) -> Duration {
+        self.wait_timeout.unwrap_or(self.fetch_timeout.saturating_add(self.lease_ttl))
+    }
+
     /// Returns the failure marker that a failed leader leaves. `None` if markers are off.
     pub(crate) fn failure_marker(&self, code: u16) -> Option<FailureMarker> {
         let first = self.failure_ttl;
@@ -79,7 +87,7 @@ impl Default for Config {
             codec: crate::codec::Codec::default(),
             policy: Policy::default(),
             lease_ttl: Duration::from_secs(3),
-            wait_timeout: Duration::from_secs(10),
+            wait_timeout: None,
             fetch_timeout: Duration::from_secs(60),
             max_payload: 1 << 20,
             store_timeout: Duration::from_millis(250),
@@ -88,7 +96,7 @@ impl Default for Config {
             on_store_failure: StoreFailure::default(),
             on_wait_timeout: WaitTimeout::default(),
             max_waiters: 10_000,
-            max_fallback_fetches: Arc::new(Semaphore::new(64)),
+            max_fallback_fetches: NewestFirst::new(64),
             deadline: None,
             near: None,
             #[cfg(feature = "http")]

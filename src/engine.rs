@@ -47,6 +47,7 @@ use std::{
     sync::{Arc, atomic::AtomicBool},
     time::Duration,
 };
+use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 use wait_graph::WaitGraph;
 
@@ -79,6 +80,8 @@ tokio::task_local! {
 struct ActiveFetch {
     store: Arc<dyn Store>,
     key: CacheKey,
+    /// When the fetch is aborted.
+    ends_at: Instant,
 }
 
 impl ActiveFetch {

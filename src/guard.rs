@@ -8,6 +8,7 @@ use crate::{
     near_cache::config::NearCacheConfig,
     policy::Policy,
     store::{memory::MemoryStore, port::IntoStore},
+    sync::newest_first::NewestFirst,
     telemetry::Stats,
 };
 use std::{
@@ -15,7 +16,6 @@ use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
-use tokio::sync::Semaphore;
 
 /// Protects an origin against cache stampedes: on a miss one request in the whole fleet fetches. Other requests wait
 /// and are answered from the cache.
@@ -105,16 +105,19 @@ impl StampedeGuard {
         self.set(|config| config.lease_ttl = span)
     }
 
-    /// Sets the wait timeout: how long a request waits for a fetch that another request leads, 20 % more or less at
-    /// random. Afterwards it gets the stale value, if the policy permits that on errors, otherwise what
-    /// [`on_wait_timeout`](Self::on_wait_timeout) says. Default: 10 s. Zero means that no request waits.
+    /// Sets the wait timeout: how long a request waits for a fetch that another request leads. Afterwards it gets the
+    /// stale value, if the policy permits that on errors, otherwise what [`on_wait_timeout`](Self::on_wait_timeout)
+    /// says. Default: [`fetch_timeout`](Self::fetch_timeout) and [`lease_ttl`](Self::lease_ttl) of this clone together,
+    /// that is as long as one leader can live. Zero means that no request waits.
+    ///
+    /// A request within a fetch of the same task waits at most half of the time that is left to that fetch, and then
+    /// fetches for itself, without storing the result. So fetches that wait for each other come to an end.
     #[must_use]
-    pub fn wait_timeout(self, budget: Duration) -> Self {
-        self.set(|config| config.wait_timeout = budget)
+    pub fn wait_timeout(self, span: Duration) -> Self {
+        self.set(|config| config.wait_timeout = Some(span))
     }
 
-    /// Sets what a request gets after its wait timeout. Default: [`WaitTimeout::Fetch`], a fetch of its own, which is
-    /// not stored. All such requests of one process share one fetch and wait until it ends.
+    /// Sets what a request gets after its wait timeout. Default: [`WaitTimeout::Reject`].
     #[must_use]
     pub fn on_wait_timeout(self, then: WaitTimeout) -> Self {
         self.set(|config| config.on_wait_timeout = then)
@@ -228,23 +231,22 @@ impl StampedeGuard {
         self.set(|config| config.on_store_failure = then)
     }
 
-    /// Sets the maximum number of concurrent fetches while the store is unavailable. Further fetches queue until the
-    /// wait timeout of their request, and are then rejected with
-    /// [`ErrorKind::Overloaded`](crate::ErrorKind::Overloaded) or a response 503. A fetch inside another fetch does not
-    /// queue, because the outer fetch may hold the last permit. Default: 64.
+    /// Sets the maximum number of concurrent fetches while the store is unavailable. Further fetches queue for at most
+    /// one second, and are then rejected with [`ErrorKind::Overloaded`](crate::ErrorKind::Overloaded) or a response
+    /// 503. The newest in the queue is served first, and a fetch that no request waits for leaves the queue: under a
+    /// load above the limit the permits go to requests whose clients are still there. A fetch inside another fetch does
+    /// not queue, because the outer fetch may hold the last permit. Default: 64.
     ///
     /// The permits belong to this clone and to clones made from it afterwards.
     ///
     /// # Panics
     ///
-    /// Panics if `permits` is zero or more than [`Semaphore::MAX_PERMITS`].
+    /// Panics if `permits` is zero.
     #[must_use]
     #[track_caller]
     pub fn max_fallback_fetches(self, permits: usize) -> Self {
         assert!(permits > 0, "max_fallback_fetches must be greater than zero");
-        let most = Semaphore::MAX_PERMITS;
-        assert!(permits <= most, "max_fallback_fetches must be at most {most}");
-        self.set(|config| config.max_fallback_fetches = Arc::new(Semaphore::new(permits)))
+        self.set(|config| config.max_fallback_fetches = NewestFirst::new(permits))
     }
 
     /// Keeps copies in this process of entries read from an external store. A hit on a copy costs no round trip, and no

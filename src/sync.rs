@@ -6,5 +6,7 @@ pub(crate) mod detach;
 #[cfg(test)]
 pub(crate) mod explored;
 pub(crate) mod mutex;
+pub(crate) mod newest_first;
+pub(crate) mod pulse;
 pub(crate) mod shared;
 pub(crate) mod watch;

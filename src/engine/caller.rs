@@ -15,7 +15,6 @@ use super::{
     wait_graph::WaitEdge,
 };
 use crate::{
-    backoff,
     cache_status::CacheStatus,
     clock::{self, Timestamp},
     config::StoreFailure,
@@ -49,8 +48,9 @@ pub(super) struct Caller<'a, R, J> {
     requested_at: Timestamp,
     /// End of the wait timeout, over all attempts.
     wait_until: Instant,
-    /// The earlier one of the wait timeout's end and the deadline.
-    give_up: Instant,
+    /// How long a caller within a fetch waits: half of the time that is left to that fetch. Otherwise two fetches of
+    /// two processes, each of which needs the other one, would wait for each other to the end.
+    nested_until: Option<Instant>,
     /// The fetches that the caller's task is already part of.
     active_fetches: Vec<ActiveFetch>,
     /// The redirects that were followed to this cache key.
@@ -62,9 +62,8 @@ pub(super) struct Caller<'a, R, J> {
     wait_edge: Option<Box<WaitEdge>>,
     /// Whether a leader that this caller waited for has redirected it. The result of that leader is accepted.
     has_waited: bool,
-    /// Set after this caller has rejected a shared response as too old. From then on it joins only flights of this
-    /// scope that have no response yet.
-    newer: Option<Scope>,
+    /// Set after a result that this caller could not use. From then on it joins only flights that have no result yet.
+    incomplete_only: bool,
     answer: PhantomData<fn() -> R>,
 }
 
@@ -72,23 +71,24 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
     pub(super) fn new(resource: Resource, policy: J, spawn: Option<Spawn<'a>>) -> Self {
         let active_fetches = ACTIVE_FETCHES.try_with(Clone::clone).unwrap_or_default();
         let now = clock::now();
-        let wait_until = clock::after(now, backoff::budget(resource.config.wait_timeout, clock::random_unit()));
-        let give_up = resource.deadline.map_or(wait_until, |deadline| deadline.min(wait_until));
+        let wait_until = clock::after(now, resource.config.wait_timeout());
+        let enclosing_end = active_fetches.iter().map(|active| active.ends_at).min();
+        let nested_until = enclosing_end.map(|end| clock::after(now, end.saturating_duration_since(now) / 2));
         let (requested_at, redirects) = (Timestamp::of(now), Vec::new());
-        let (recalled, wait_edge, has_waited, newer, answer) = (None, None, false, None, PhantomData);
+        let (recalled, wait_edge, has_waited, incomplete_only, answer) = (None, None, false, false, PhantomData);
         Self {
             resource,
             policy,
             spawn,
             requested_at,
             wait_until,
-            give_up,
+            nested_until,
             active_fetches,
             redirects,
             recalled,
             wait_edge,
             has_waited,
-            newer,
+            incomplete_only,
             answer,
         }
     }
@@ -136,8 +136,8 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
             fetch = match self.attempt(fetch).await {
                 RequestAttempt::Done(answer, status) => return (answer, status),
                 RequestAttempt::Retry(unused) => unused,
-                RequestAttempt::Newer(scope, unused) => {
-                    self.newer = Some(scope);
+                RequestAttempt::Unusable(unused) => {
+                    self.incomplete_only = true;
                     unused
                 }
                 RequestAttempt::Redirect(redirect, unused) => {
@@ -145,7 +145,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
                         fetch = unused;
                         break;
                     }
-                    (self.has_waited, self.newer, self.recalled) = (true, None, None);
+                    (self.has_waited, self.incomplete_only, self.recalled) = (true, false, None);
                     unused
                 }
             };
@@ -164,13 +164,10 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
 
     /// Resolves the key without asking the store, or returns the unused fetch.
     fn try_join_in_flight<'s>(&'s mut self, fetch: BoxFetch<'a, R>) -> Result<SlowPath<'s, 'a, R>, BoxFetch<'a, R>> {
-        if self.newer == Some(Scope::Local) {
-            return Ok(self.lead_or_join_locally(LeadMode::Overdue, None, fetch));
-        }
         self.rewind();
         // Joins a flight without a lookup. Exceptions: the entry that the flight has seen can be served to this caller,
         // is for other callers, or is a hit-for-pass marker for this one.
-        if let Some(waiter) = self.resource.engine.flights.join(&self.resource.key, self.join_criteria(None))
+        if let Some(waiter) = self.resource.engine.flights.join(&self.resource.key, self.join_criteria())
             && !waiter
                 .seen()
                 .is_some_and(|seen| self.is_servable(seen) || self.is_for_others(seen) || self.must_pass(seen))
@@ -197,7 +194,10 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
         if is_uncacheable_marker(&entry, now) {
             let marker = entry.meta().id;
             return match entry.meta().kind {
-                Kind::DoNotStore => Either::Right(self.lead_or_join_locally(LeadMode::DoNotStore(marker), None, fetch)),
+                Kind::DoNotStore => {
+                    let mode = LeadMode::DoNotStore(marker);
+                    Either::Right(self.lead_or_join_locally(mode, self.join_criteria(), fetch))
+                }
                 _ if !self.policy.is_covered_by(entry.meta().audience) => {
                     Either::Right(self.lead_or_join(Some(entry), fetch))
                 }
@@ -230,7 +230,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
             &self.resource.key,
             Scope::Fleet,
             seen.clone(),
-            self.join_criteria(None),
+            self.join_criteria(),
         ) {
             Entered::Wait(waiter) => Box::pin(self.wait_for_leader(waiter, fetch)),
             Entered::Lead(flight) => {
@@ -239,22 +239,22 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
         }
     }
 
-    /// Opens the flight of this process, or joins one that began after `since`.
+    /// Opens the flight of this process, or joins it.
     fn lead_or_join_locally<'s>(
         &'s self,
         mode: LeadMode,
-        since: Option<Timestamp>,
+        criteria: JoinCriteria,
         fetch: BoxFetch<'a, R>,
     ) -> SlowPath<'s, 'a, R> {
-        match self.resource.engine.flights.enter(&self.resource.key, Scope::Local, None, self.join_criteria(since)) {
-            Entered::Wait(waiter) => Box::pin(self.wait_for_local(waiter, fetch)),
+        match self.resource.engine.flights.enter(&self.resource.key, Scope::Local, None, criteria) {
+            Entered::Wait(waiter) => Box::pin(self.wait_for_leader(waiter, fetch)),
             Entered::Lead(flight) => Box::pin(self.lead(flight, mode, None, fetch)),
         }
     }
 
     fn on_store_unavailable<'s>(&'s self, error: StoreError, fetch: BoxFetch<'a, R>) -> Step<'s, 'a, R> {
         match self.resource.config.on_store_failure {
-            StoreFailure::FailOpen => Either::Right(self.lead_or_join_locally(LeadMode::StoreDown, None, fetch)),
+            StoreFailure::FailOpen => Either::Right(self.lead_or_join_locally(LeadMode::StoreDown, self.join_criteria(), fetch)),
             StoreFailure::FailClosed => ready(self.reject(Error::store_down(error.into()))),
         }
     }
@@ -266,7 +266,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
             &self.resource.key,
             Scope::Fleet,
             Some(entry.clone()),
-            self.join_criteria(None),
+            self.join_criteria(),
         ) {
             let (mut result, inline) =
                 self.spawn_leader(flight, LeadMode::Coordinated { background: true }, Some(entry.clone()), fetch);
@@ -284,8 +284,8 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
         self.active_fetches.iter().any(|active| active.would_wait_on_itself(&self.resource))
     }
 
-    fn join_criteria(&self, since: Option<Timestamp>) -> JoinCriteria {
-        JoinCriteria { since, nested: !self.active_fetches.is_empty(), incomplete_only: self.newer.is_some() }
+    fn join_criteria(&self) -> JoinCriteria {
+        JoinCriteria { nested: !self.active_fetches.is_empty(), incomplete_only: self.incomplete_only }
     }
 
     fn is_servable(&self, entry: &Entry) -> bool {

@@ -4,12 +4,11 @@ use super::{
     ACTIVE_FETCHES, ActiveFetch,
     fill_set::FillSet,
     flight::{Flight, JoinCriteria, Progress},
-    frontend::{Completed, Completion, StoreAs},
+    frontend::{Completed, Completion, Failure, StoreAs},
     permit::FillPermit,
     resource::Resource,
 };
 use crate::{
-    backoff,
     clock::{self, Timestamp},
     config::{Config, StoreFailure},
     error::{Error, ErrorKind},
@@ -21,11 +20,11 @@ use crate::{
         token::Token,
         wake::Listener,
     },
-    sync::alongside::Alongside,
+    sync::{alongside::Alongside, pulse::WithPulse},
 };
 use futures_util::{FutureExt, future::join};
 use std::{future::Future, panic::AssertUnwindSafe, pin::Pin, sync::Arc, time::Duration};
-use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio::time::{Instant, sleep, timeout_at};
 
 pub(super) struct Execution {
     pub(super) resource: Resource,
@@ -36,8 +35,10 @@ pub(super) struct Execution {
     pub(super) redirects: Vec<SharedValue>,
     /// This fetch, and the fetches that it is part of.
     pub(super) active_fetches: Vec<ActiveFetch>,
-    /// When the caller's wait timeout ends.
-    pub(super) give_up: Instant,
+    /// How long the caller that opened the flight waits for another leader.
+    pub(super) wait_until: Instant,
+    /// How long a flight within another fetch waits.
+    pub(super) nested_until: Option<Instant>,
     /// Whether the fetch runs within its caller. All work that is not handed to a task then delays the caller.
     pub(super) scoped: bool,
 }
@@ -75,16 +76,15 @@ impl Execution {
         self.flight.set_stale_candidate(self.seen.clone());
     }
 
-    /// Fetches for this process only, unless another local flight that began after `since` does so.
-    pub(super) async fn go_local(&self, listener: Listener, since: Option<Timestamp>) -> Result<FillPermit, Progress> {
-        self.join_or_lead_locally(FillPermit::Local { listener: Box::new(listener), _fallback_permit: None }, since)
-            .await
+    /// Fetches for this process only, unless another local flight does so.
+    pub(super) async fn go_local(&self, listener: Listener) -> Result<FillPermit, Progress> {
+        self.join_or_lead_locally(FillPermit::local(listener)).await
     }
 
     /// Fetches for this process only, or rejects the request, as `on_store_failure` says.
     pub(super) async fn fail_open(&self, listener: Listener, error: StoreError) -> Result<FillPermit, Progress> {
         match self.resource.config.on_store_failure {
-            StoreFailure::FailOpen => match self.go_local(listener, None).await? {
+            StoreFailure::FailOpen => match self.go_local(listener).await? {
                 FillPermit::Local { listener, .. } => self.acquire_fallback_permit(listener).await,
                 permit => Ok(permit),
             },
@@ -100,15 +100,21 @@ impl Execution {
         if self.is_nested() {
             return Ok(FillPermit::Local { listener, _fallback_permit: None });
         }
-        let permits = self.resource.config.max_fallback_fetches.clone();
-        let permit = match permits.clone().try_acquire_owned() {
-            Ok(permit) => permit,
-            Err(_) => {
+        let permits = &self.resource.config.max_fallback_fetches;
+        let permit = match permits.try_acquire() {
+            Some(permit) => permit,
+            None => {
                 self.flight.publish(Progress::Queued);
-                let Ok(Ok(permit)) = timeout_at(self.give_up, permits.acquire_owned()).await else {
-                    let error =
-                        Error::overloaded("the store is unavailable and all `max_fallback_fetches` permits are in use");
-                    return Err(Progress::Refused(error, None));
+                let permit = tokio::select! {
+                    biased;
+                    () = self.flight.deserted() => return Err(Progress::Abandoned),
+                    permit = permits.acquire() => permit,
+                    () = sleep(MAX_QUEUE_TIME) => {
+                        let error = Error::overloaded(
+                            "the store is unavailable and all `max_fallback_fetches` permits are in use",
+                        );
+                        return Err(Progress::Failed(Failure::Error(error), self.flight.stale_candidate()));
+                    }
                 };
                 self.flight.publish(Progress::Running);
                 permit
@@ -119,21 +125,20 @@ impl Execution {
 
     /// Fetches for this process only, as a do-not-store marker says.
     pub(super) async fn lead_without_storing(&self, marker: Token) -> Result<FillPermit, Progress> {
-        self.join_or_lead_locally(FillPermit::Marker(marker), None).await
+        self.join_or_lead_locally(FillPermit::Marker(marker)).await
     }
 
-    async fn join_or_lead_locally(&self, permit: FillPermit, since: Option<Timestamp>) -> Result<FillPermit, Progress> {
-        let nested = self.is_nested();
-        let Some(waiter) = self.flight.go_local(JoinCriteria { since, nested, incomplete_only: false }) else {
+    async fn join_or_lead_locally(&self, permit: FillPermit) -> Result<FillPermit, Progress> {
+        let criteria = JoinCriteria { nested: self.is_nested(), incomplete_only: false };
+        let Some(waiter) = self.flight.go_local(criteria) else {
             return Ok(permit);
         };
+        let _caller = waiter.want();
         // The other flight may be waiting for a fetch that this one is part of.
-        let config = &self.resource.config;
-        let wait = backoff::budget(config.wait_timeout, clock::random_unit());
-        let max_wait = if nested { wait } else { config.fetch_timeout.saturating_add(wait) };
-        match timeout(max_wait, waiter.outcome(|_| false)).await {
-            Ok(Progress::Queued) | Err(_) => Ok(permit),
-            Ok(state) => Err(state),
+        let until = self.nested_until.unwrap_or_else(|| clock::deadline_after(Duration::MAX));
+        match waiter.outcome_until(until, self.resource.config.lease_ttl, |_| false).await {
+            Some(Progress::Queued) | None => Ok(permit),
+            Some(state) => Err(state),
         }
     }
 
@@ -143,26 +148,35 @@ impl Execution {
     }
 
     /// Awaits a future while the flight does not hold a lease. If an invalidation arrives meanwhile, the flight leaves
-    /// the table at once. The next use of the listener handles the other consequences.
+    /// the table at once, and its stale candidate is dropped. The wake-up is left to be reported by the listener.
     pub(super) async fn while_listening<T>(
-        &self,
-        listener: &Listener,
+        &mut self,
+        listener: &mut Listener,
         mut awaited: Pin<&mut impl Future<Output = T>>,
     ) -> T {
-        tokio::select! {
-            biased;
-            () = listener.invalidation_pending() => {
-                self.flight.invalidated();
-                awaited.await
+        loop {
+            tokio::select! {
+                biased;
+                () = listener.take_invalidation() => self.on_invalidation(),
+                done = &mut awaited => return done,
             }
-            done = &mut awaited => done,
         }
     }
 
-    /// Keeps the refresh slot for a short time, so that concurrent stale hits do not each ask the store for the lease.
-    pub(super) async fn hold_refresh_slot(&self, max: Duration) {
+    pub(super) fn on_invalidation(&mut self) {
+        self.flight.invalidated();
+        self.seen = None;
+    }
+
+    /// Holds the flight of a refresh that another process does, so that concurrent stale hits do not each ask the store
+    /// for the lease. A caller that needs the result ends the flight, and asks for itself.
+    pub(super) async fn hold_refresh_slot(&self, span: Duration) {
         if !self.scoped {
-            sleep(max.min(MAX_SLOT_TIME)).await;
+            tokio::select! {
+                biased;
+                () = self.flight.joined() => {}
+                () = sleep(span) => {}
+            }
         }
     }
 
@@ -174,7 +188,11 @@ impl Execution {
         deadline: Instant,
         part: impl Future<Output = T>,
     ) -> impl Future<Output = Result<T, Aborted>> {
-        let part = ACTIVE_FETCHES.scope(self.active_fetches.clone(), part);
+        let mut active_fetches = self.active_fetches.clone();
+        if let Some(this) = active_fetches.last_mut() {
+            this.ends_at = deadline;
+        }
+        let part = ACTIVE_FETCHES.scope(active_fetches, part);
         let contained = AssertUnwindSafe(part).catch_unwind().map(|done| done.map_err(|_| Aborted::Panicked));
         let limited = timeout_at(deadline, contained).map(|done| done.unwrap_or(Err(Aborted::TimedOut)));
         Alongside::new(limited, permit.keep_alive(&self.flight))
@@ -184,8 +202,8 @@ impl Execution {
     /// fetch again what is about to be stored.
     pub(super) async fn finish(self: Box<Self>, pending: Pending) {
         if self.scoped {
-            let tasks = self.resource.engine.tasks.clone();
-            tasks.spawn(async move { self.finish_now(pending).await });
+            let (tasks, pulse) = (self.resource.engine.tasks.clone(), self.flight.pulse());
+            tasks.spawn(WithPulse::new(async move { self.finish_now(pending).await }, pulse));
         } else {
             self.finish_now(pending).await;
         }
@@ -269,5 +287,6 @@ impl Aborted {
     }
 }
 
-/// Maximum time that a refresh slot is held.
-const MAX_SLOT_TIME: Duration = Duration::from_millis(50);
+/// Maximum time that a flight waits for a `max_fallback_fetches` permit. Clients wait little longer, so a longer queue
+/// would serve clients that are gone.
+const MAX_QUEUE_TIME: Duration = Duration::from_secs(1);

@@ -5,7 +5,7 @@ mod schedules;
 
 use super::{fill_set::FillSet, frontend::Failure};
 use crate::{
-    clock::Timestamp,
+    clock::{self, Timestamp},
     error::Error,
     key::CacheKey,
     policy::{Freshness, freshness},
@@ -15,6 +15,7 @@ use crate::{
     },
     sync::{
         mutex::Mutex,
+        pulse::Pulse,
         shared::{Shared, WeakShared},
         watch,
     },
@@ -22,8 +23,18 @@ use crate::{
 use std::{
     collections::{HashMap, hash_map},
     future::Future,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{
+            AtomicBool, AtomicUsize,
+            Ordering::{AcqRel, Acquire, Release},
+        },
+    },
     time::Duration,
+};
+use tokio::{
+    sync::Notify,
+    time::{Instant, timeout_at},
 };
 
 /// The progress of a flight. Each waiter sees the latest state.
@@ -37,8 +48,6 @@ pub(crate) enum Progress {
     EntryFound(Entry),
     /// An entry that was filled while the waiters waited. They accept it, however short its lifetime is.
     Filled(Arc<FillSet>),
-    /// No newer entry came in time; the stale one may be served.
-    ServeStale(Entry),
     /// The response head is there. The response will be shared at its end, but not with every waiter.
     HeadersReady(SharedValue),
     /// A value without an entry, or whose entry is not stored yet.
@@ -65,15 +74,13 @@ impl Progress {
 pub(crate) enum Scope {
     /// The fetch is coordinated through the store, across the fleet.
     Fleet,
-    /// The fetch is for this process only, because the store or another leader does not answer in time.
+    /// The fetch is for this process only, because the store does not answer, or must not keep the response.
     Local,
 }
 
 /// The criteria for joining a flight.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct JoinCriteria {
-    /// The flight began at that time or later.
-    pub(crate) since: Option<Timestamp>,
     /// The caller is nested in another fetch.
     pub(crate) nested: bool,
     /// The flight has no response yet.
@@ -123,13 +130,58 @@ struct Listing {
 }
 
 /// The state shared by the leader and the waiters of a flight.
-struct FlightState {
+pub(crate) struct FlightState {
+    flights: Arc<Flights>,
+    key: CacheKey,
     state: watch::Sender<Progress>,
     started_at: Timestamp,
     seen: Option<Entry>,
     /// The stale candidate: the stored entry that may be served if no newer one comes. Set once the store has confirmed
     /// it, until the store has dropped it.
     stale_candidate: Mutex<Option<Entry>>,
+    /// Shows whether the leader is alive.
+    pulse: Arc<Pulse>,
+    /// Whether the lease was lost while it was extended.
+    lease_lost: AtomicBool,
+    is_fetching: AtomicBool,
+    /// Wakes a leader that waits for another process, because a caller wants it to fetch all the same.
+    fetch_demanded: Notify,
+    /// Number of callers that want the result: the one that opened the flight, and the ones that joined it.
+    callers: AtomicUsize,
+    /// Notified when the first one comes and when the last one leaves.
+    callers_changed: Notify,
+}
+
+/// A caller that wants the result of a flight. Leaves on drop.
+pub(crate) struct FlightCaller(Arc<FlightState>);
+
+impl FlightCaller {
+    fn new(flight_state: Arc<FlightState>) -> Self {
+        if flight_state.callers.fetch_add(1, AcqRel) == 0 {
+            flight_state.callers_changed.notify_waiters();
+        }
+        Self(flight_state)
+    }
+
+    /// Returns the stale candidate, if the store has confirmed it.
+    pub(crate) fn stale_candidate(&self) -> Option<Entry> {
+        self.0.stale_candidate.lock().clone()
+    }
+
+    /// Makes a leader that waits for another process fetch without a lease. No effect if it fetches already.
+    pub(crate) fn demand_fetch(&self) {
+        if !self.0.is_fetching.load(Acquire) {
+            self.0.fetch_demanded.notify_one();
+        }
+    }
+}
+
+impl Drop for FlightCaller {
+    fn drop(&mut self) {
+        if self.0.callers.fetch_sub(1, AcqRel) == 1 {
+            self.0.callers_changed.notify_waiters();
+        }
+    }
 }
 
 /// A waiter in the flight of another caller.
@@ -139,35 +191,15 @@ pub(crate) struct Waiter {
     nested: bool,
 }
 
-/// An observer of a flight for the caller that opened it. It does not count as a waiter.
-pub(crate) struct FlightObserver(Arc<FlightState>);
-
-impl FlightObserver {
-    /// Returns the stale candidate, if the store has confirmed it.
-    pub(crate) fn stale_candidate(&self) -> Option<Entry> {
-        self.0.stale_candidate.lock().clone()
-    }
-}
-
 impl Waiter {
     /// Returns the entry that was stored when the flight began. It may have been dropped since.
     pub(crate) fn seen(&self) -> Option<&Entry> {
         self.flight_state.seen.as_ref()
     }
 
-    /// Returns the stale candidate, if the store has confirmed it.
-    pub(crate) fn stale_candidate(&self) -> Option<Entry> {
-        self.flight_state.stale_candidate.lock().clone()
-    }
-
     /// Returns the number of waiters, this one included.
     pub(crate) fn waiter_count(&self) -> usize {
         self.flight_state.state.receiver_count()
-    }
-
-    /// Reports whether the flight waits for a `max_fallback_fetches` permit.
-    pub(crate) fn is_queued(&self) -> bool {
-        self.flight_state.is_queued()
     }
 
     /// Reports whether the flight has a result.
@@ -180,9 +212,38 @@ impl Waiter {
         self.seen().map(|entry| self.flight_state.started_at.after(entry.meta().cost))
     }
 
+    /// Waits for the outcome until then, as long as the leader is alive. A leader that is not polled for `lease_ttl`
+    /// is not: another process could take over its lease. The flight of such a leader is unlisted, and counts as
+    /// abandoned.
+    pub(crate) async fn outcome_until(
+        &self,
+        until: Instant,
+        lease_ttl: Duration,
+        is_elsewhere: impl Fn(&SharedValue) -> bool,
+    ) -> Option<Progress> {
+        let (pulse, mut reading) = (&self.flight_state.pulse, None);
+        loop {
+            let check_at = clock::deadline_after(lease_ttl / 2);
+            if let Ok(state) = timeout_at(until.min(check_at), self.outcome(&is_elsewhere)).await {
+                return Some(state);
+            }
+            if until <= check_at {
+                return None;
+            }
+            reading = match reading {
+                Some(reading) if !pulse.is_beating_since(reading) => {
+                    self.flight_state.unlist();
+                    return Some(Progress::Abandoned);
+                }
+                Some(_) => None,
+                None => Some(pulse.feel()),
+            };
+        }
+    }
+
     /// Waits for the first state that is a result, or a reason not to wait. `is_elsewhere` reports whether a response
     /// head redirects this waiter.
-    pub(crate) async fn outcome(&self, is_elsewhere: impl Fn(&SharedValue) -> bool) -> Progress {
+    async fn outcome(&self, is_elsewhere: impl Fn(&SharedValue) -> bool) -> Progress {
         let nested = self.nested;
         let is_over = |state: &Progress| match state {
             Progress::Running => false,
@@ -191,6 +252,11 @@ impl Waiter {
             _ => true,
         };
         self.state.wait_for(is_over).await
+    }
+
+    /// Counts as a caller that wants the result, until the returned one is dropped.
+    pub(crate) fn want(&self) -> FlightCaller {
+        FlightCaller::new(self.flight_state.clone())
     }
 }
 
@@ -210,11 +276,9 @@ impl Flights {
             }
             slot => slot,
         };
-        let (state, started_at, stale_candidate) =
-            (watch::Sender::new(Progress::Running), Timestamp::now(), Mutex::default());
-        let flight_state = Arc::new(FlightState { state, started_at, seen, stale_candidate });
+        let flight_state = Arc::new(FlightState::new(self.clone(), key.clone(), seen));
         slot.insert_entry(flight_state.clone());
-        Entered::Lead(Flight { flights: self.clone(), key: key.clone(), flight_state })
+        Entered::Lead(Flight(flight_state))
     }
 
     /// Joins the flight if there is one that meets the criteria.
@@ -283,15 +347,31 @@ impl Tables {
 }
 
 impl FlightState {
+    fn new(flights: Arc<Flights>, key: CacheKey, seen: Option<Entry>) -> Self {
+        Self {
+            flights,
+            key,
+            state: watch::Sender::new(Progress::Running),
+            started_at: Timestamp::now(),
+            seen,
+            stale_candidate: Mutex::default(),
+            pulse: Arc::default(),
+            lease_lost: AtomicBool::new(false),
+            is_fetching: AtomicBool::new(false),
+            fetch_demanded: Notify::new(),
+            callers: AtomicUsize::new(0),
+            callers_changed: Notify::new(),
+        }
+    }
+
     fn join(self: &Arc<Self>, criteria: JoinCriteria) -> Waiter {
         Waiter { state: self.state.subscribe(), flight_state: self.clone(), nested: criteria.nested }
     }
 
     fn matches(&self, criteria: JoinCriteria) -> bool {
-        let too_early = criteria.since.is_some_and(|since| self.started_at < since);
         let would_block = criteria.nested && self.is_queued();
         let too_late = criteria.incomplete_only && !self.state.is(Progress::is_incomplete);
-        !(too_early || would_block || too_late || self.is_outdated())
+        !(would_block || too_late || self.is_outdated())
     }
 
     /// Reports whether the filled entry has expired while the flight is still listed: it is of no use to new callers.
@@ -305,19 +385,47 @@ impl FlightState {
     fn is_queued(&self) -> bool {
         self.state.is(|state| matches!(state, Progress::Queued))
     }
+
+    /// Leaves the table: the waiters stay, and no other caller joins.
+    fn unlist(self: &Arc<Self>) {
+        let mut tables = self.flights.tables.lock();
+        for scope in [Scope::Fleet, Scope::Local] {
+            let table = tables.of(scope);
+            if table.get(&self.key).is_some_and(|listed| Arc::ptr_eq(listed, self)) {
+                table.remove(&self.key);
+            }
+        }
+    }
+
+    /// Unlists a flight that has lost its lease: its result will not be stored.
+    pub(crate) fn lose_lease(self: &Arc<Self>) {
+        self.lease_lost.store(true, Release);
+        self.unlist();
+    }
+
+    pub(crate) fn has_lost_lease(&self) -> bool {
+        self.lease_lost.load(Acquire)
+    }
+
+    /// Waits until there is a caller, or none, that wants the result.
+    async fn callers_are(&self, wanted: bool) {
+        loop {
+            let changed = self.callers_changed.notified(); // before the count is read, so that no change is missed
+            if (self.callers.load(Acquire) > 0) == wanted {
+                return;
+            }
+            changed.await;
+        }
+    }
 }
 
 /// A flight, held by its leader. On drop, at any await, it leaves the table and lets the next caller lead.
-pub(crate) struct Flight {
-    flights: Arc<Flights>,
-    key: CacheKey,
-    flight_state: Arc<FlightState>,
-}
+pub(crate) struct Flight(Arc<FlightState>);
 
 impl Flight {
     /// Publishes the state. Callers that join later see it as well.
     pub(crate) fn publish(&self, state: Progress) {
-        self.flight_state.state.send_replace(state);
+        self.0.state.send_replace(state);
     }
 
     /// Leaves the table and publishes the result.
@@ -328,59 +436,82 @@ impl Flight {
 
     /// Leaves the table: the waiters stay, and no other caller joins.
     pub(crate) fn unlist(&self) {
-        let mut tables = self.flights.tables.lock();
-        for scope in [Scope::Fleet, Scope::Local] {
-            let table = tables.of(scope);
-            if table.get(&self.key).is_some_and(|flight_state| Arc::ptr_eq(flight_state, &self.flight_state)) {
-                table.remove(&self.key);
-            }
-        }
+        self.0.unlist();
+    }
+
+    pub(crate) fn state(&self) -> &Arc<FlightState> {
+        &self.0
     }
 
     /// Sets the stale candidate that the store has confirmed, or none.
     pub(crate) fn set_stale_candidate(&self, entry: Option<Entry>) {
-        *self.flight_state.stale_candidate.lock() = entry;
+        *self.0.stale_candidate.lock() = entry;
     }
 
     /// Returns the stale candidate, if the store has confirmed it.
     pub(crate) fn stale_candidate(&self) -> Option<Entry> {
-        self.flight_state.stale_candidate.lock().clone()
+        self.0.stale_candidate.lock().clone()
     }
 
-    /// Returns an observer, which does not count as a waiter.
-    pub(crate) fn observe(&self) -> FlightObserver {
-        FlightObserver(self.flight_state.clone())
+    /// Returns the caller that opens the flight. It does not count as a waiter.
+    pub(crate) fn opener(&self) -> FlightCaller {
+        FlightCaller::new(self.0.clone())
+    }
+
+    /// Returns the pulse by which the waiters see that the leader is alive.
+    pub(crate) fn pulse(&self) -> Arc<Pulse> {
+        self.0.pulse.clone()
+    }
+
+    /// Records that the fetch begins. From now on the leader waits for no other one.
+    pub(crate) fn fetch_begins(&self) {
+        self.0.is_fetching.store(true, Release);
+    }
+
+    /// Waits until a caller demands a fetch without a lease.
+    pub(crate) async fn fetch_demanded(&self) {
+        self.0.fetch_demanded.notified().await;
+    }
+
+    /// Waits until no caller wants the result any more.
+    pub(crate) async fn deserted(&self) {
+        self.0.callers_are(false).await;
+    }
+
+    pub(crate) fn is_deserted(&self) -> bool {
+        self.0.callers.load(Acquire) == 0
+    }
+
+    /// Waits until a caller wants the result.
+    pub(crate) async fn joined(&self) {
+        self.0.callers_are(true).await;
     }
 
     /// Handles an invalidation of the key: no caller joins a flight or lookup that this process began before.
     pub(crate) fn invalidated(&self) {
         self.set_stale_candidate(None);
-        self.flights.forget(&self.key);
+        self.0.flights.forget(&self.0.key);
     }
 
     /// Becomes the local flight of its cache key, or joins the existing one if that meets the criteria. Leaves the
     /// table of the fleet, so that later callers ask the store first.
     pub(crate) fn go_local(&self, criteria: JoinCriteria) -> Option<Waiter> {
         self.unlist();
-        let mut tables = self.flights.tables.lock();
-        match tables.local.get(&self.key) {
+        let mut tables = self.0.flights.tables.lock();
+        match tables.local.get(&self.0.key) {
             Some(flight_state) if flight_state.matches(criteria) => Some(flight_state.join(criteria)),
             _ => {
-                tables.local.insert(self.key.clone(), self.flight_state.clone());
+                tables.local.insert(self.0.key.clone(), self.0.clone());
                 None
             }
         }
-    }
-
-    pub(crate) fn started_at(&self) -> Timestamp {
-        self.flight_state.started_at
     }
 }
 
 impl Drop for Flight {
     fn drop(&mut self) {
         self.unlist();
-        self.flight_state.state.send_if_modified(|state| {
+        self.0.state.send_if_modified(|state| {
             let is_incomplete = state.is_incomplete();
             if is_incomplete {
                 *state = Progress::Abandoned;

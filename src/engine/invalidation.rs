@@ -78,7 +78,7 @@ impl Resource {
         let Some(retry) = RetryEntry::claim(self) else { return };
         let (mut attempt, mut failed) = (0, retry.failed());
         while attempt < INVALIDATE_ATTEMPTS {
-            tokio::time::sleep(backoff::poll(attempt, false, clock::random_unit())).await;
+            tokio::time::sleep(backoff::poll(attempt, clock::random_unit())).await;
             let answer = self.drop_everywhere().await;
             match retry.failed() {
                 // If a later invalidation has failed, start over: the store may have executed this attempt before the

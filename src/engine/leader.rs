@@ -1,30 +1,30 @@
 //! The leader drives one flight: it acquires the right to fetch or another result, fetches, publishes the result, and
 //! stores it.
 
+mod acquire;
+
 use super::{
     caller::Caller,
     execution::{AfterHead, Execution, Pending},
     flight::Progress,
     frontend::{BoxFetch, Completion, Failure, FetchHead, FetchMode, Reuse, ReusePolicy, Shareability},
-    permit::{FillPermit, HeldLease, LeaseGuard},
+    permit::FillPermit,
+    resource::Resource,
 };
 use crate::{
-    backoff,
     cache_status::CacheStatus,
     clock::{self, Timestamp},
-    config::WaitTimeout,
     error::Error,
     policy::is_uncacheable_marker,
     store::{
         entry::{Audience, Entry, Kind},
-        lease::{LeaseReply, LeaseRequest, LeaseStatus},
+        lease::LeaseStatus,
         token::Token,
-        wake::Listener,
     },
-    telemetry,
 };
+use futures_util::future::{Either, select};
 use std::{pin::pin, sync::Arc};
-use tokio::sync::oneshot;
+use tokio::{sync::oneshot, time::sleep};
 
 /// The leader of a flight. Cancel safe: when it is dropped at any await, [`Flight`](super::flight::Flight) lets the
 /// next caller lead and [`LeaseGuard`] releases the lease.
@@ -33,6 +33,8 @@ pub(super) struct Leader<'a, R, J> {
     pub(super) reply: Option<oneshot::Sender<LeaderResult<'a, R>>>,
     /// In a box because it is moved: an `async fn` reserves room for its arguments twice.
     pub(super) execution: Box<Execution>,
+    /// The leaders of other processes that this one has waited for, by the tokens of their leases.
+    pub(super) awaited: Vec<Token>,
 }
 
 /// The way a flight begins.
@@ -42,8 +44,8 @@ pub(super) enum LeadMode {
     Coordinated { background: bool },
     /// Fetches at once, because the store is unavailable.
     StoreDown,
-    /// Fetches at once, because another leader does not answer in time.
-    Overdue,
+    /// Fetches at once, because the response of the leader is too old for the caller, and its body is still coming.
+    TooOld,
     /// Fetches at once, because a marker says that the response must not be stored.
     DoNotStore(Token),
 }
@@ -55,6 +57,8 @@ pub(super) enum LeaderResult<'a, R> {
     FailureResponse(R, CacheStatus),
     /// The result that the waiters get, and the unused fetch.
     NotFetched(Progress, BoxFetch<'a, R>),
+    /// The wait timeout is over, and nothing was fetched.
+    WaitTimedOut,
     /// The stale entry, because the fetch failed.
     ServeStale(Entry),
     /// The fetch was aborted.
@@ -67,12 +71,16 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
         let permit = match mode {
             LeadMode::Coordinated { background } => self.acquire_lease(background, listener).await,
             LeadMode::StoreDown => self.execution.acquire_fallback_permit(Box::new(listener)).await,
-            LeadMode::Overdue => Ok(FillPermit::Local { listener: Box::new(listener), _fallback_permit: None }),
+            LeadMode::TooOld => Ok(FillPermit::local(listener)),
             LeadMode::DoNotStore(marker) => Ok(FillPermit::Marker(marker)),
         };
         match permit {
             Ok(permit) => {
-                if let Some(pending) = self.fetch(permit, fetch).await {
+                let pending = match permit.lease() {
+                    None if !self.awaited.is_empty() => Box::pin(self.fetch_beside(permit, fetch)).await,
+                    _ => self.fetch(permit, fetch).await,
+                };
+                if let Some(pending) = pending {
                     self.execution.finish(pending).await;
                 }
             }
@@ -83,149 +91,22 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
         }
     }
 
-    /// Waits until the right to fetch is granted, or until there is a result without a fetch.
-    async fn acquire_lease(&mut self, background: bool, mut listener: Listener) -> Result<FillPermit, Progress> {
-        let resource = self.execution.resource.clone();
-        let give_up = self.execution.give_up;
-        // A local flight that began before this one may have been invalidated since, without notice.
-        let since = Some(self.execution.flight.started_at());
-        let (mut polls, mut hits, mut invalidations, mut disconnected) = (0, 0, 0, false);
-        let mut awaited: Vec<Token> = Vec::new();
-        loop {
-            let breaker_opened = resource.engine.breakers.opened(); // before `get_or_lease`, so that no opening is missed
-            let token = listener.token();
-            let guard = LeaseGuard::new(resource.clone(), token);
-            let seen = self.execution.seen.as_ref().map(|entry| entry.meta().id);
-            let request = LeaseRequest { token, lease: resource.config.lease_ttl, seen };
-            let reply = match self.execution.while_listening(&listener, pin!(resource.get_or_lease(request))).await {
-                Ok(reply) => reply,
-                Err(_) if background => return Err(Progress::Abandoned),
-                Err(error) if error.is_disconnected() && !disconnected => {
-                    disconnected = true;
-                    continue; // with a new token; the old one is released in the background
-                }
-                Err(error) => return self.execution.fail_open(listener, error).await,
-            };
-            let (remaining, holder, waiting, registered) = match reply {
-                LeaseReply::Granted { lease, seen_alive } => {
-                    self.execution.confirm_stale_candidate(seen_alive);
-                    return Ok(FillPermit::Lease(Box::new(HeldLease::new(lease, guard, listener))));
-                }
-                LeaseReply::Hit(entry) => {
-                    guard.disarm();
-                    hits += 1;
-                    match self.on_hit(entry, &awaited) {
-                        Some(Hit::Complete(state)) => return Err(state),
-                        Some(Hit::DoNotStore(marker)) => return self.execution.lead_without_storing(marker).await,
-                        None if hits > MAX_HITS => return self.execution.go_local(listener, since).await,
-                        None => continue,
-                    }
-                }
-                LeaseReply::Failed { retry_in, code, seen_alive } => {
-                    guard.disarm();
-                    self.execution.confirm_stale_candidate(seen_alive);
-                    if background {
-                        self.execution
-                            .while_listening(&listener, pin!(self.execution.hold_refresh_slot(retry_in)))
-                            .await;
-                        return Err(Progress::Abandoned);
-                    }
-                    if resource.config.failure_ttl.is_zero() {
-                        return self.execution.go_local(listener, since).await;
-                    }
-                    let error = Error::recently_failed(code, retry_in);
-                    return Err(Progress::Failed(Failure::Error(error), self.execution.seen.take()));
-                }
-                LeaseReply::Wait { remaining, holder, waiting, registered, seen_alive } => {
-                    guard.disarm();
-                    self.execution.confirm_stale_candidate(seen_alive);
-                    (remaining, holder, waiting, registered)
-                }
-            };
-            if background {
-                self.execution.while_listening(&listener, pin!(self.execution.hold_refresh_slot(remaining))).await;
-                return Err(Progress::Abandoned);
+    /// Fetches without a lease, beside the leader of another process. The answer that comes first is the one of this
+    /// process.
+    async fn fetch_beside(&mut self, permit: FillPermit, fetch: BoxFetch<'a, R>) -> Option<Pending> {
+        let (resource, policy) = (self.execution.resource.clone(), self.policy.clone());
+        let other = answer_of_other_leader(resource, policy, self.awaited.clone());
+        let (entry, answer) = {
+            let (own, other) = (pin!(self.fetch(permit, fetch)), pin!(other));
+            match select(own, other).await {
+                Either::Left((pending, _)) => return pending,
+                Either::Right((answered, _)) => answered,
             }
-            if listener.is_orphaned_lease(holder) && !awaited.contains(&holder) {
-                awaited.push(holder);
-                let _ = resource.release(holder, None).await;
-                continue;
-            }
-            if !awaited.contains(&holder) {
-                awaited.push(holder);
-            }
-            // The other leader may be waiting for a fetch that this one is part of.
-            let outer = self.execution.active_fetches.split_last().map_or(&[][..], |(_, outer)| outer);
-            if resource.engine.wait_graph.would_deadlock(&resource, outer) {
-                telemetry::deadlock_avoided(&resource.engine.stats, &resource.key);
-                return self.execution.go_local(listener, since).await;
-            }
-            let expiry = remaining.saturating_add(backoff::after_expiry(waiting, clock::random_unit()));
-            let pause = backoff::poll(polls, registered, clock::random_unit()).min(expiry);
-            polls += 1;
-            tokio::select! {
-                biased;
-                invalidated = listener.notified() => if invalidated {
-                    self.execution.flight.invalidated();
-                    self.execution.seen = None;
-                    invalidations += 1;
-                    if invalidations == MAX_INVALIDATIONS {
-                        // The key is invalidated faster than it is fetched.
-                        return self.execution.go_local(listener, since).await;
-                    }
-                },
-                () = breaker_opened => {}
-                () = tokio::time::sleep(pause) => {}
-                () = tokio::time::sleep_until(give_up) => {
-                    telemetry::wait_timed_out(&resource.engine.stats, &resource.key);
-                    let now = Timestamp::now();
-                    match self.execution.seen.take_if(|entry| self.policy.allows_stale_on_error(entry, now)) {
-                        Some(entry) => return Err(Progress::ServeStale(entry)),
-                        None if resource.deadline.is_some_and(|deadline| deadline <= give_up) => {
-                            return Err(Progress::Refused(Error::deadline_exceeded(), None));
-                        }
-                        None if resource.config.on_wait_timeout == WaitTimeout::Reject => {
-                            return Err(Progress::Refused(Error::wait_timed_out(), None));
-                        }
-                        None => return self.execution.go_local(listener, since).await,
-                    }
-                }
-            }
-        }
-    }
-
-    /// Decides what an entry that `get_or_lease` returned means for the flight. `None`: ask the store again.
-    fn on_hit(&mut self, entry: Entry, awaited: &[Token]) -> Option<Hit> {
-        let now = Timestamp::now();
-        let id = entry.meta().id;
-        if is_uncacheable_marker(&entry, now) {
-            return Some(match entry.meta().kind {
-                Kind::DoNotStore => Hit::DoNotStore(id),
-                // Even if the marker does not cover this caller: it may cover some of the waiters.
-                Kind::HitForPass | Kind::Value => Hit::Complete(Progress::Uncacheable(entry.meta().audience)),
-            });
-        }
-        // An entry that this flight waited for counts, however short its lifetime is. Otherwise the waiters would lead
-        // one after another.
-        if awaited.contains(&id) && self.policy.decode(&entry, now).is_some() {
-            return Some(Hit::Complete(Progress::Filled(Arc::new(entry.into()))));
-        }
-        match self.policy.evaluate(&entry, now) {
-            Reuse::Serve | Reuse::ServeAndRevalidate if self.policy.decode(&entry, now).is_some() => {
-                Some(Hit::Complete(Progress::EntryFound(entry)))
-            }
-            // Each waiter evaluates the entry for itself.
-            Reuse::Bypass => Some(Hit::Complete(Progress::EntryFound(entry))),
-            Reuse::Redirect if self.policy.redirect(&entry).is_some() => {
-                Some(Hit::Complete(Progress::EntryFound(entry)))
-            }
-            _ => self.remember_unusable(entry),
-        }
-    }
-
-    fn remember_unusable(&mut self, entry: Entry) -> Option<Hit> {
-        self.execution.flight.set_stale_candidate(None); // the new entry has replaced it
-        self.execution.seen = Some(entry);
+        };
+        self.complete(
+            LeaderResult::Response(answer, CacheStatus::Coalesced),
+            Progress::Filled(Arc::new(entry.into())),
+        );
         None
     }
 
@@ -233,6 +114,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
     async fn fetch(&mut self, mut permit: FillPermit, fetch: BoxFetch<'a, R>) -> Option<Pending> {
         let now = clock::now();
         let (began, deadline) = (Timestamp::of(now), clock::after(now, self.execution.resource.config.fetch_timeout));
+        self.execution.flight.fetch_begins();
         let fencing_token = permit.lease().map(|lease| lease.stamp);
         let (id, seen, redirects) = (permit.id(), self.execution.seen.clone(), self.execution.redirects.clone());
         let mode = FetchMode::Lead { id, redirects, seen, deadline: deadline.into_std(), fencing_token };
@@ -334,13 +216,28 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
     }
 }
 
-/// The consequence of an entry that `get_or_lease` returned instead of the lease.
-enum Hit {
-    Complete(Progress),
-    DoNotStore(Token),
+/// Waits until the store has an answer that the leader of another process, one of `awaited`, or a later one has stored.
+async fn answer_of_other_leader<R, J: ReusePolicy<R>>(
+    resource: Resource,
+    policy: J,
+    awaited: Vec<Token>,
+) -> (Entry, R) {
+    let mut listener = resource.listen();
+    loop {
+        if let Some(entry) = resource.stored().await {
+            let now = Timestamp::now();
+            let is_reusable = awaited.contains(&entry.meta().id)
+                || matches!(policy.evaluate(&entry, now), Reuse::Serve | Reuse::ServeAndRevalidate);
+            if is_reusable
+                && !is_uncacheable_marker(&entry, now)
+                && let Some(answer) = policy.decode(&entry, now)
+            {
+                return (entry, answer);
+            }
+        }
+        tokio::select! {
+            _ = listener.notified() => {}
+            () = sleep(resource.config.lease_ttl) => {} // a wake-up may be lost
+        }
+    }
 }
-
-/// Number of invalidations during one wait after which the flight fetches for its own process.
-const MAX_INVALIDATIONS: u32 = 2;
-/// Maximum number of unusable entries in a row before the flight fetches for its own process.
-const MAX_HITS: u32 = 16;

@@ -1,6 +1,10 @@
 //! The right to fill: kept alive, used by a fill, or released.
 
-use super::{fill_set::FillSet, flight::Flight, resource::Resource};
+use super::{
+    fill_set::FillSet,
+    flight::{Flight, FlightState},
+    resource::Resource,
+};
 use crate::{
     cache_status::CacheStatus,
     store::{
@@ -9,13 +13,15 @@ use crate::{
         token::{Inbox, Token},
         wake::Listener,
     },
+    sync::newest_first,
 };
 use std::{
     convert::Infallible,
     future::{Future, pending},
     pin::{Pin, pin},
+    sync::Arc,
 };
-use tokio::sync::OwnedSemaphorePermit;
+use tokio_util::task::AbortOnDropHandle;
 
 /// The permission to store the result of a fetch.
 pub(super) enum FillPermit {
@@ -23,7 +29,7 @@ pub(super) enum FillPermit {
     Lease(Box<HeldLease>),
     /// Do not store; the result stays in this process. Still receives invalidations. While the store is down, holds a
     /// `max_fallback_fetches` permit, unless it is nested in a fetch that may hold one.
-    Local { listener: Box<Listener>, _fallback_permit: Option<OwnedSemaphorePermit> },
+    Local { listener: Box<Listener>, _fallback_permit: Option<newest_first::Permit> },
     /// Replace this do-not-store marker if the response may be stored after all.
     Marker(Token),
     /// No permission any more.
@@ -31,6 +37,11 @@ pub(super) enum FillPermit {
 }
 
 impl FillPermit {
+    /// Returns the permission of a fetch that coordinates with no other process.
+    pub(super) fn local(listener: Listener) -> Self {
+        Self::Local { listener: Box::new(listener), _fallback_permit: None }
+    }
+
     pub(super) fn lease(&self) -> Option<Lease> {
         match self {
             Self::Lease(held) => Some(held.lease),
@@ -51,7 +62,7 @@ impl FillPermit {
         self.lease().map_or_else(|| Token::unique(Inbox::unique()), |lease| lease.token)
     }
 
-    /// Keeps the lease alive, if there is one, and handles invalidations, while it is polled.
+    /// Keeps the lease alive, unless its heartbeat does so, and handles invalidations, while it is polled.
     pub(super) async fn keep_alive(&mut self, flight: &Flight) -> Infallible {
         match self {
             Self::Lease(held) => held.keep_alive(flight).await,
@@ -63,8 +74,9 @@ impl FillPermit {
     /// Stores the entry if that is permitted. Handles invalidations meanwhile, because the flight may still be joined.
     pub(super) async fn fill(self, resource: &Resource, flight: &Flight, fill_set: &FillSet) {
         match self {
-            Self::Lease(held) if held.lost => held.guard.disarm(),
+            Self::Lease(held) if flight.state().has_lost_lease() => held.guard.disarm(),
             Self::Lease(mut held) => {
+                held.heartbeat = None;
                 let fill = pin!(resource.fill(FillCondition::Lease(held.lease), fill_set));
                 match with_invalidations(&mut held.listener, flight, fill).await {
                     Ok(_) => held.guard.disarm(),
@@ -90,27 +102,40 @@ pub(super) struct HeldLease {
     lease: Lease,
     guard: LeaseGuard,
     listener: Listener,
-    lost: bool,
+    /// Extends the lease of a spawned leader, so that a fetch that blocks its thread keeps its lease. `None` for a
+    /// scoped leader: if its caller does not poll it, another process takes over.
+    heartbeat: Option<AbortOnDropHandle<()>>,
 }
 
 impl HeldLease {
-    pub(super) fn new(lease: Lease, guard: LeaseGuard, listener: Listener) -> Self {
-        Self { lease, guard, listener, lost: false }
+    pub(super) fn new(lease: Lease, guard: LeaseGuard, listener: Listener, flight: &Flight, scoped: bool) -> Self {
+        let heartbeat = (!scoped).then(|| {
+            let (resource, flight_state) = (guard.resource.clone(), flight.state().clone());
+            let heartbeat = async move { extend_until_lost(&resource, lease, &flight_state).await };
+            AbortOnDropHandle::new(guard.resource.engine.tasks.spawn(heartbeat))
+        });
+        Self { lease, guard, listener, heartbeat }
     }
 
-    /// Extends the lease and handles invalidations, while it is polled. Dropped before the fill.
     async fn keep_alive(&mut self, flight: &Flight) -> Infallible {
-        loop {
-            let Self { lease, guard, listener, .. } = self;
-            let extended = pin!(async {
-                tokio::time::sleep(guard.resource.config.lease_ttl / 3).await;
-                Box::pin(guard.resource.extend(*lease)).await // boxed because few fetches last until an extension
-            });
-            if let Ok(LeaseStatus::Lost) = with_invalidations(listener, flight, extended).await {
-                flight.unlist();
-                self.lost = true;
-                pending::<()>().await;
+        let Self { lease, guard, listener, heartbeat } = self;
+        let extended = async {
+            if heartbeat.is_none() {
+                extend_until_lost(&guard.resource, *lease, flight.state()).await;
             }
+            pending().await
+        };
+        with_invalidations(listener, flight, pin!(extended)).await
+    }
+}
+
+/// Extends the lease, until it is lost.
+async fn extend_until_lost(resource: &Resource, lease: Lease, flight_state: &Arc<FlightState>) {
+    loop {
+        tokio::time::sleep(resource.config.lease_ttl / 3).await;
+        // Boxed because few fetches last until an extension.
+        if let Ok(LeaseStatus::Lost) = Box::pin(resource.extend(lease)).await {
+            return flight_state.lose_lease();
         }
     }
 }

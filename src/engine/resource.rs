@@ -47,15 +47,20 @@ impl Resource {
         }
     }
 
+    /// Reads the entry of this cache key, if the store answers in time.
+    pub(super) async fn stored(&self) -> Option<Entry> {
+        self.check_breaker().ok()?;
+        let read = self.get(std::slice::from_ref(&self.key));
+        self.with_timeout("get", read).await.ok()?.into_iter().next()?
+    }
+
     pub(super) async fn get_or_lease(&self, request: LeaseRequest) -> Result<LeaseReply, StoreError> {
-        self.check_breaker()?;
         self.with_timeout("get_or_lease", self.engine.store.get_or_lease(&self.key, request)).await
     }
 
     /// Fills the entry. A fill is safe to run twice: after a timeout it is sent once more. After a broken connection it
-    /// is sent again as long as callers wait for it: while the lease lives, and up to the wait timeout.
+    /// is sent again while the lease lives.
     pub(super) async fn fill(&self, condition: FillCondition, fill_set: &FillSet) -> Result<FillOutcome, StoreError> {
-        let retry_for = self.config.lease_ttl.min(self.config.wait_timeout);
         let (began, mut retries) = (Timestamp::now(), 0);
         let outcome = loop {
             match self
@@ -63,8 +68,8 @@ impl Resource {
                 .await
             {
                 Err(error) if retries == 0 && !error.is_refused() => {}
-                Err(error) if error.is_disconnected() && Timestamp::now().since(began) < retry_for => {
-                    sleep(backoff::poll(retries, false, clock::random_unit())).await;
+                Err(error) if error.is_disconnected() && Timestamp::now().since(began) < self.config.lease_ttl => {
+                    sleep(backoff::poll(retries, clock::random_unit())).await;
                 }
                 outcome => break outcome,
             }

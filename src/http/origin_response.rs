@@ -103,8 +103,8 @@ impl OriginResponse<'_> {
         };
         // Waiters stream the body only if its size is known to be within the cap. Otherwise they wait for its end.
         let fits = size.upper().is_some_and(|most| most <= room(&encoded));
-        // The body may never end. Waiters are released while they still have time for a request of their own.
-        let time_limit = (!fits).then(|| config.wait_timeout / 2);
+        // The body may never end, so waiters do not wait for its end for as long as for a fetch.
+        let time_limit = (!fits).then_some(MAX_WAIT_FOR_UNKNOWN_LENGTH);
         let (parts, body) = response.into_parts();
         let length = fields::content_length(&parts.headers);
         let (collector, shared_body, body) = BodyCollector::new(body, &encoded, length, config.max_payload);
@@ -288,3 +288,6 @@ fn without_body(mut headers: HeaderMap) -> HeaderMap {
     }
     headers
 }
+
+/// Maximum time that waiters wait for the end of a body of unknown length.
+const MAX_WAIT_FOR_UNKNOWN_LENGTH: Duration = Duration::from_secs(5);

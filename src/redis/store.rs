@@ -174,7 +174,7 @@ impl RedisStore {
         request: LeaseRequest,
     ) -> Result<LeaseReply, StoreError> {
         let inbox = match &self.subscriber {
-            Some(subscriber) if subscriber.is_live().await => Some(self.wakes.inbox()),
+            Some(subscriber) if request.notify && subscriber.is_live().await => Some(self.wakes.inbox()),
             _ => None,
         };
         let (entry, lease) = (entry_name(key), lease_name(key));

@@ -33,13 +33,16 @@ pub struct LeaseRequest {
     pub lease: Duration,
     /// The id of the entry that the caller has already evaluated. Only another entry is a hit.
     pub seen: Option<Token>,
+    /// Whether this process wants to be notified when the wait for another leader is over. A refresh in the background
+    /// does not.
+    pub notify: bool,
 }
 
 impl LeaseRequest {
-    /// Creates the request of a caller that has not seen an entry. `lease` is the lease TTL.
+    /// Creates the request of a caller that has not seen an entry, and wants to be notified. `lease` is the lease TTL.
     #[must_use]
     pub const fn new(token: Token, lease: Duration) -> Self {
-        Self { token, lease, seen: None }
+        Self { token, lease, seen: None, notify: true }
     }
 }
 

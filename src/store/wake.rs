@@ -154,11 +154,14 @@ impl Listener {
         self.last.invalidations != last.invalidations
     }
 
-    /// Waits for the same as [`invalidated`](Self::invalidated), but leaves the wake-up to be reported by the next
-    /// call.
-    pub(crate) async fn invalidation_pending(&self) {
+    /// Waits for the same as [`invalidated`](Self::invalidated), but leaves the wake-up to be reported by the next call
+    /// of [`notified`](Self::notified), as one without an invalidation.
+    ///
+    /// Cancel safe.
+    pub(crate) async fn take_invalidation(&mut self) {
         let last = self.last;
-        self.count.wait_for(|count| count.invalidations != last.invalidations).await;
+        let count = self.count.wait_for(|count| count.invalidations != last.invalidations).await;
+        self.last.invalidations = count.invalidations;
     }
 
     /// Waits until the entry is dropped by an invalidation that was not reported before.

@@ -2,10 +2,7 @@
 
 use crate::{
     cache_status::CacheStatus,
-    engine::{
-        flight::Scope,
-        frontend::{BoxFetch, Redirect},
-    },
+    engine::frontend::{BoxFetch, Redirect},
     store::error::BoxFuture,
 };
 use futures_util::future::Either;
@@ -16,8 +13,8 @@ pub(super) enum RequestAttempt<'a, R> {
     Done(R, CacheStatus),
     /// Not resolved: try again with the unused fetch.
     Retry(BoxFetch<'a, R>),
-    /// Like `Retry`, but accept only a result that is not there yet.
-    Newer(Scope, BoxFetch<'a, R>),
+    /// Like `Retry`, after a result that this caller cannot use: accept only one that is not there yet.
+    Unusable(BoxFetch<'a, R>),
     /// Like `Retry`, but follow a redirect first.
     Redirect(Redirect, BoxFetch<'a, R>),
 }

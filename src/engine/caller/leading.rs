@@ -3,7 +3,7 @@
 use super::{Caller, attempt::RequestAttempt};
 use crate::{
     cache_status::CacheStatus,
-    clock::Timestamp,
+    clock::{self, Timestamp},
     engine::{
         ActiveFetch,
         execution::Execution,
@@ -13,6 +13,7 @@ use crate::{
     },
     error::{Error, ErrorKind},
     store::{entry::Entry, error::BoxFuture},
+    sync::pulse::WithPulse,
     telemetry,
 };
 use futures_util::future::OptionFuture;
@@ -28,21 +29,22 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
         seen: Option<Entry>,
         fetch: BoxFetch<'a, R>,
     ) -> impl Future<Output = RequestAttempt<'a, R>> + Send {
-        let observer = self.resource.deadline.map(|deadline| (deadline, flight.observe()));
+        let opener = flight.opener();
         let (result, inline) = self.spawn_leader(flight, mode, seen, fetch);
         async move {
             inline.await;
-            let result = match observer {
+            let result = match self.resource.deadline {
                 None => result.await,
-                Some((deadline, observer)) => match timeout_at(deadline, result).await {
+                Some(deadline) => match timeout_at(deadline, result).await {
                     Ok(result) => result,
-                    Err(_) => return self.stale_or_rejected(observer.stale_candidate(), Error::deadline_exceeded()),
+                    Err(_) => return self.stale_or_rejected(opener.stale_candidate(), Error::deadline_exceeded()),
                 },
             };
             match result {
                 Ok(LeaderResult::Response(answer, status) | LeaderResult::FailureResponse(answer, status)) => {
                     RequestAttempt::Done(answer, status)
                 }
+                Ok(LeaderResult::WaitTimedOut) => self.on_wait_timeout(opener.stale_candidate()),
                 Ok(LeaderResult::NotFetched(Progress::Refused(error, stale), _)) => {
                     self.stale_or_rejected(stale, error)
                 }
@@ -68,21 +70,32 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
     ) -> (oneshot::Receiver<LeaderResult<'a, R>>, OptionFuture<BoxFuture<'a, ()>>) {
         let (reply, result) = oneshot::channel();
         let mut active_fetches = self.active_fetches.clone();
-        active_fetches.push(ActiveFetch { store: self.resource.engine.store.clone(), key: self.resource.key.clone() });
+        active_fetches.push(ActiveFetch {
+            store: self.resource.engine.store.clone(),
+            key: self.resource.key.clone(),
+            ends_at: clock::deadline_after(self.resource.config.fetch_timeout),
+        });
         let (resource, scoped) = (self.resource.clone(), self.spawn.is_none());
-        // A leader that outlives its caller waits up to its wait timeout, not only up to the caller's deadline.
-        let give_up = if scoped { self.give_up } else { self.wait_until };
+        let mut wait_until = self.nested_until.map_or(self.wait_until, |until| until.min(self.wait_until));
+        if let Some(deadline) = self.resource.deadline
+            && scoped
+        {
+            wait_until = wait_until.min(deadline);
+        }
+        let pulse = flight.pulse();
         let execution = Box::new(Execution {
             resource,
             flight,
             seen,
             redirects: self.redirects.clone(),
             active_fetches,
-            give_up,
+            wait_until,
+            nested_until: self.nested_until,
             scoped,
         });
-        let leader = Leader { policy: self.policy.clone(), reply: Some(reply), execution };
-        let leading: BoxFuture<'a, ()> = Box::pin(telemetry::in_current_span(leader.run(mode, fetch)));
+        let leader = Leader { policy: self.policy.clone(), reply: Some(reply), execution, awaited: Vec::new() };
+        let leading = telemetry::in_current_span(leader.run(mode, fetch));
+        let leading: BoxFuture<'a, ()> = Box::pin(WithPulse::new(leading, pulse));
         let inline = match self.spawn {
             Some(spawn) => {
                 spawn(&self.resource.engine, leading);

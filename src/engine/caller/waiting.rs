@@ -5,101 +5,86 @@ use super::{
     attempt::{RequestAttempt, Step, boxed, ready},
 };
 use crate::{
-    backoff,
     cache_status::CacheStatus,
     clock::{self, Timestamp},
     config::WaitTimeout,
     engine::{
         fill_set::FillSet,
-        flight::{Progress, Scope, Waiter},
+        flight::{JoinCriteria, Progress, Waiter},
         frontend::{BoxFetch, Failure, Reuse, ReusePolicy, SharedReuse},
         leader::LeadMode,
     },
     error::Error,
+    store::entry::Entry,
     telemetry,
 };
 use futures_util::future::Either;
 use std::time::Duration;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
+
+/// A limit of a caller that waits.
+enum Limit {
+    Deadline,
+    WaitTimeout,
+    /// The share of the enclosing fetch's time that this caller may spend on waiting.
+    Nested,
+}
 
 impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller<'a, R, J> {
-    /// Waits for a flight of the fleet, at most for the wait timeout.
+    /// Waits for the flight of another caller, as long as its leader lives, and at most up to a limit of this caller.
     pub(super) async fn wait_for_leader(&self, waiter: Waiter, fetch: BoxFetch<'a, R>) -> RequestAttempt<'a, R> {
         if self.is_cycle() {
             return self.answer_by_bypass(fetch).await;
         }
+        let caller = waiter.want();
         if let Some(reason) = self.rejection_reason(&waiter) {
-            return self.stale_or_rejected(waiter.stale_candidate(), reason);
+            return self.stale_or_rejected(caller.stale_candidate(), reason);
         }
-        let outcome = timeout_at(self.give_up, waiter.outcome(|value| self.redirects_elsewhere(value))).await;
-        self.on_outcome_or_timeout(outcome.ok(), &waiter, fetch).await
-    }
-
-    /// Handles the outcome of the flight, or `None` after the wait timeout.
-    fn on_outcome_or_timeout<'s>(
-        &'s self,
-        outcome: Option<Progress>,
-        waiter: &Waiter,
-        fetch: BoxFetch<'a, R>,
-    ) -> Step<'s, 'a, R> {
-        if let Some(state) = outcome {
-            return self.on_outcome(state, fetch);
-        }
-        telemetry::wait_timed_out(&self.resource.engine.stats, &self.resource.key);
-        if self.is_past_deadline() {
-            return ready(self.stale_or_rejected(waiter.stale_candidate(), Error::deadline_exceeded()));
-        }
-        match waiter.stale_candidate().and_then(|entry| self.stale_if_error_answer(&entry)) {
-            Some(answer) => ready(RequestAttempt::Done(answer, CacheStatus::Stale)),
-            None if self.resource.config.on_wait_timeout == WaitTimeout::Reject => {
-                ready(self.reject(Error::wait_timed_out()))
+        let mut wait_until = Some(self.wait_until);
+        loop {
+            let (until, limit) = self.next_limit(wait_until);
+            let is_elsewhere = |value: &_| self.redirects_elsewhere(value);
+            if let Some(state) = waiter.outcome_until(until, self.resource.config.lease_ttl, is_elsewhere).await {
+                return self.on_outcome(state, fetch).await;
             }
-            None => self.on_wait_timeout(waiter, fetch),
-        }
-    }
-
-    /// Continues without the leader after the wait timeout. If the store is unavailable, the fetch needs one of the
-    /// `max_fallback_fetches` permits.
-    fn on_wait_timeout<'s>(&'s self, waiter: &Waiter, fetch: BoxFetch<'a, R>) -> Step<'s, 'a, R> {
-        match self.resource.check_breaker() {
-            Err(error) => self.on_store_unavailable(error, fetch),
-            Ok(()) if waiter.is_queued() => Either::Right(self.lead_or_join_locally(LeadMode::StoreDown, None, fetch)),
-            // Does not join a local flight that began before this request: the key may have been invalidated since.
-            Ok(()) => Either::Right(self.lead_or_join_locally(LeadMode::Overdue, Some(self.requested_at), fetch)),
-        }
-    }
-
-    /// Waits until the local flight has ended.
-    pub(super) async fn wait_for_local(&self, waiter: Waiter, fetch: BoxFetch<'a, R>) -> RequestAttempt<'a, R> {
-        if self.is_cycle() {
-            return self.answer_by_bypass(fetch).await;
-        }
-        if let Some(reason) = self.rejection_reason(&waiter) {
-            return self.reject(reason);
-        }
-        // The flight ends with its fetch, and giving up earlier would cause the stampede. A nested caller gives up
-        // after the wait timeout, because the flight may wait for a fetch that the caller is part of.
-        let config = &self.resource.config;
-        let wait = backoff::budget(config.wait_timeout, clock::random_unit());
-        let is_nested = !self.active_fetches.is_empty();
-        let longest = if is_nested { wait } else { config.fetch_timeout.saturating_add(wait) };
-        let wait_until = clock::deadline_after(longest);
-        let wait_until = self.resource.deadline.map_or(wait_until, |deadline| deadline.min(wait_until));
-        let outcome = timeout_at(wait_until, waiter.outcome(|value| self.redirects_elsewhere(value))).await;
-        self.on_local_outcome(outcome.ok(), fetch).await
-    }
-
-    /// Handles the outcome of the local flight, or `None` after the timeout.
-    fn on_local_outcome<'s>(&'s self, outcome: Option<Progress>, fetch: BoxFetch<'a, R>) -> Step<'s, 'a, R> {
-        match outcome {
-            // Do not retry as leader: the waiters would time out one after another.
-            Some(Progress::Refused(error, stale)) if self.give_up <= clock::deadline_after(Duration::ZERO) => {
-                ready(self.stale_or_rejected(stale, error))
+            let stale = caller.stale_candidate();
+            match limit {
+                Limit::Nested => return self.answer_by_bypass(fetch).await,
+                Limit::Deadline => return self.stale_or_rejected(stale, Error::deadline_exceeded()),
+                Limit::WaitTimeout => {
+                    telemetry::wait_timed_out(&self.resource.engine.stats, &self.resource.key);
+                    let fetches = self.resource.config.on_wait_timeout == WaitTimeout::Fetch
+                        && stale.as_ref().and_then(|entry| self.stale_if_error_answer(entry)).is_none();
+                    if !fetches {
+                        return self.on_wait_timeout(stale);
+                    }
+                    caller.demand_fetch();
+                    wait_until = None;
+                }
             }
-            Some(state) => self.on_outcome(state, fetch),
-            None if self.is_past_deadline() => ready(self.reject(Error::deadline_exceeded())),
-            None => boxed(self.answer_by_bypass(fetch)),
         }
+    }
+
+    /// Answers a caller that waits no longer.
+    pub(super) fn on_wait_timeout(&self, stale: Option<Entry>) -> RequestAttempt<'a, R> {
+        let error = if self.is_past_deadline() { Error::deadline_exceeded() } else { Error::wait_timed_out() };
+        self.stale_or_rejected(stale, error)
+    }
+
+    /// Returns the limit of this caller that is reached first, and when. `wait_until`: the end of the wait timeout.
+    fn next_limit(&self, wait_until: Option<Instant>) -> (Instant, Limit) {
+        let mut next = match wait_until {
+            Some(until) => (until, Limit::WaitTimeout),
+            None => (clock::deadline_after(Duration::MAX), Limit::WaitTimeout),
+        };
+        for (until, limit) in [(self.nested_until, Limit::Nested), (self.resource.deadline, Limit::Deadline)] {
+            if let Some(until) = until
+                && until <= next.0
+            {
+                next = (until, limit);
+            }
+        }
+        next
     }
 
     /// Returns the reason why this caller must not wait, if there is one.
@@ -157,7 +142,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
                     match self.redirect(index) {
                         Some(redirect) if redirect.variant == *variant => {}
                         Some(redirect) => return ready(RequestAttempt::Redirect(redirect, fetch)),
-                        None => return ready(RequestAttempt::Newer(Scope::Fleet, fetch)),
+                        None => return ready(RequestAttempt::Unusable(fetch)),
                     }
                 }
                 // An entry that was filled while this caller waited counts, even if its lifetime is shorter than the
@@ -165,7 +150,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
                 match entry.meta().response_time >= self.requested_at || self.is_servable(entry) {
                     true => self.policy.decode(entry, Timestamp::now()).map_or(SharedReuse::Bypass, SharedReuse::Use),
                     false if self.is_for_others(entry) => SharedReuse::Bypass,
-                    false => return ready(RequestAttempt::Newer(Scope::Fleet, fetch)),
+                    false => return ready(RequestAttempt::Unusable(fetch)),
                 }
             }
             Progress::Uncacheable(audience) if self.policy.is_covered_by(audience) => SharedReuse::Bypass,
@@ -176,10 +161,6 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
             | Progress::Uncacheable(_) => {
                 return ready(RequestAttempt::Retry(fetch));
             }
-            Progress::ServeStale(entry) => match self.stale_if_error_answer(&entry) {
-                Some(answer) => return ready(RequestAttempt::Done(answer, CacheStatus::Stale)),
-                None => SharedReuse::Bypass,
-            },
             Progress::Shared(value) | Progress::HeadersReady(value) => self.policy.accept_shared(&value),
             Progress::Failed(failure, stale) => {
                 if let Some(answer) = stale.as_ref().and_then(|entry| self.stale_if_error_answer(entry)) {
@@ -196,7 +177,10 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
             // For example, a value of another type.
             SharedReuse::Bypass => return boxed(self.answer_by_bypass(fetch)),
             // Fetch locally: the body of the response may take long, and holds the lease until its end.
-            SharedReuse::TooOld => RequestAttempt::Newer(Scope::Local, fetch),
+            SharedReuse::TooOld => {
+                let criteria = JoinCriteria { incomplete_only: true, ..self.join_criteria() };
+                return Either::Right(self.lead_or_join_locally(LeadMode::TooOld, criteria, fetch));
+            }
             SharedReuse::Retry => RequestAttempt::Retry(fetch),
             SharedReuse::Redirect(redirect) => RequestAttempt::Redirect(redirect, fetch),
         })

@@ -14,8 +14,8 @@ use shuttle::{
     thread,
 };
 
-const ANY: JoinCriteria = JoinCriteria { since: None, nested: false, incomplete_only: false };
-const NESTED: JoinCriteria = JoinCriteria { since: None, nested: true, incomplete_only: false };
+const ANY: JoinCriteria = JoinCriteria { nested: false, incomplete_only: false };
+const NESTED: JoinCriteria = JoinCriteria { nested: true, incomplete_only: false };
 
 fn key() -> CacheKey {
     CacheKey::new("sg", 0, Key::from("k"))
@@ -91,7 +91,7 @@ async fn ask_locally(flights: Arc<Flights>, computing: Computing, directly: bool
             Entered::Lead(flight) => match flight.go_local(ANY) {
                 Some(waiter) => (waiter, Some(flight)),
                 None => {
-                    assert!(!is_joined(&flights, &flight.flight_state), "a later caller asks the store first");
+                    assert!(!is_joined(&flights, &flight.0), "a later caller asks the store first");
                     computing.once().await;
                     return flight.complete(Progress::Uncacheable(Audience::Everyone));
                 }
@@ -207,7 +207,7 @@ fn flight_begun_before_an_invalidation_is_not_joined() {
         let caller = thread::spawn({
             let (flights, invalidated) = (flights.clone(), invalidated.clone());
             let (fleet, local, under) =
-                (fleet.flight_state.clone(), local.flight_state.clone(), under.flight_state.clone());
+                (fleet.0.clone(), local.0.clone(), under.0.clone());
             move || {
                 let afterwards = invalidated.load(SeqCst);
                 assert!(!(afterwards && is_joined(&flights, &fleet)));
@@ -245,7 +245,7 @@ fn flight_that_was_unlisted_removes_no_newer_flight() {
         let leaving = thread::spawn(move || end(old));
         let new = open(&flights, Scope::Fleet);
         let waiter = flights.join(&key(), ANY).expect("the new flight is listed");
-        assert!(Arc::ptr_eq(&waiter.flight_state, &new.flight_state));
+        assert!(Arc::ptr_eq(&waiter.flight_state, &new.0));
         leaving.join().unwrap();
         assert!(flights.join(&key(), ANY).is_some());
         drop(new);

@@ -94,7 +94,7 @@ async fn listen(client: redis::Client, handler: Arc<dyn MessageHandler>, state: 
         }
         state.send_replace(State::Down);
         // A misconfiguration that an operator has to correct is not worth two connections a second.
-        let pause = if refused { CHECK_INTERVAL } else { backoff::poll(failed, false, clock::random_unit()) };
+        let pause = if refused { CHECK_INTERVAL } else { backoff::poll(failed, clock::random_unit()) };
         tokio::time::sleep(pause).await;
     }
 }

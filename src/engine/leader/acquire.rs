@@ -1,0 +1,303 @@
+//! Acquiring the right to fetch: asks the store for the lease, and waits for the leader of another process as long as
+//! that one lives.
+
+use super::{Leader, LeaderResult};
+use crate::{
+    backoff,
+    clock::{self, Timestamp},
+    config::{Config, StoreFailure, WaitTimeout},
+    engine::{
+        execution::Execution,
+        flight::Progress,
+        frontend::{Failure, Reuse, ReusePolicy},
+        permit::{FillPermit, HeldLease, LeaseGuard},
+    },
+    error::Error,
+    policy::is_uncacheable_marker,
+    store::{
+        entry::{Entry, Kind},
+        error::StoreError,
+        lease::{Lease, LeaseReply, LeaseRequest},
+        token::Token,
+        wake::Listener,
+    },
+    telemetry,
+};
+use std::{pin::pin, sync::Arc, time::Duration};
+use tokio::{
+    sync::{futures::Notified, oneshot},
+    time::{Instant, sleep, sleep_until},
+};
+
+/// What a leader has learnt while it waits.
+#[derive(Default)]
+struct LeaseWait {
+    polls: u32,
+    unusable_entries: u32,
+    was_disconnected: bool,
+    /// The end of the lease of another process, as the store said last.
+    lease_end: Option<Instant>,
+    /// The time up to which that lease may live although the store does not answer.
+    silent_until: Option<Instant>,
+}
+
+/// The next step of a leader that was not granted the lease.
+enum Next {
+    /// Ask again at once.
+    Ask,
+    /// Ask again after this time, or when something happens.
+    Pause(Duration),
+    /// A refresh ends after this time: another process refreshes, or has failed.
+    EndRefresh(Duration),
+    GoLocal,
+    LeadWithoutStoring(Token),
+    Complete(Progress),
+}
+
+/// The reason why a leader stops waiting.
+enum Interruption {
+    /// No caller wants the result any more.
+    Deserted,
+    /// A caller wants a fetch beside the leader of another process.
+    FetchDemanded,
+}
+
+impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader<'a, R, J> {
+    /// Waits until the right to fetch is granted, or until there is a result without a fetch.
+    pub(super) async fn acquire_lease(
+        &mut self,
+        background: bool,
+        mut listener: Listener,
+    ) -> Result<FillPermit, Progress> {
+        let resource = self.execution.resource.clone();
+        let mut wait = LeaseWait::default();
+        loop {
+            let breaker_opened = resource.engine.breakers.opened(); // before the question, so that no opening is missed
+            let next = match self.ask(background, &mut listener).await {
+                Ok((LeaseReply::Granted { lease, seen_alive }, guard)) => {
+                    return self.on_grant(background, lease, seen_alive, guard, listener).await;
+                }
+                Ok((reply, guard)) => {
+                    guard.disarm();
+                    self.on_reply(reply, background, &mut wait, &listener).await
+                }
+                Err(_) if background => return Err(Progress::Abandoned),
+                Err(error) => match wait.on_silence(&error, &resource.config) {
+                    Some(next) => next,
+                    None => return self.execution.fail_open(listener, error).await,
+                },
+            };
+            match next {
+                Next::Ask => {}
+                Next::Pause(span) => match self.pause(span, &mut listener, breaker_opened).await {
+                    None => wait.polls += 1,
+                    Some(Interruption::FetchDemanded) => return Ok(FillPermit::local(listener)),
+                    Some(Interruption::Deserted) => return Err(Progress::Abandoned),
+                },
+                Next::EndRefresh(span) => {
+                    tokio::select! {
+                        () = listener.invalidated() => self.execution.on_invalidation(),
+                        () = self.execution.hold_refresh_slot(span) => {}
+                    }
+                    return Err(Progress::Abandoned);
+                }
+                Next::GoLocal => return self.execution.go_local(listener).await,
+                Next::LeadWithoutStoring(marker) => return self.execution.lead_without_storing(marker).await,
+                Next::Complete(state) => return Err(state),
+            }
+        }
+    }
+
+    /// Asks the store once, with a new token. An invalidation that arrives before the reply is handled at once.
+    async fn ask(
+        &mut self,
+        background: bool,
+        listener: &mut Listener,
+    ) -> Result<(LeaseReply, LeaseGuard), StoreError> {
+        let resource = self.execution.resource.clone();
+        resource.check_breaker()?;
+        let token = listener.token();
+        let guard = LeaseGuard::new(resource.clone(), token);
+        let seen = self.execution.seen.as_ref().map(|entry| entry.meta().id);
+        let request = LeaseRequest { token, lease: resource.config.lease_ttl, seen, notify: !background };
+        let reply = self.execution.while_listening(listener, pin!(resource.get_or_lease(request))).await?;
+        Ok((reply, guard))
+    }
+
+    /// Begins to lead, unless no caller wants the result any more: then releases the lease.
+    async fn on_grant(
+        &mut self,
+        background: bool,
+        lease: Lease,
+        seen_alive: bool,
+        guard: LeaseGuard,
+        listener: Listener,
+    ) -> Result<FillPermit, Progress> {
+        self.execution.confirm_stale_candidate(seen_alive);
+        let Execution { flight, scoped, .. } = &*self.execution;
+        if !background && flight.is_deserted() {
+            guard.release(None).await;
+            return Err(Progress::Abandoned);
+        }
+        Ok(FillPermit::Lease(Box::new(HeldLease::new(lease, guard, listener, flight, *scoped))))
+    }
+
+    async fn on_reply(
+        &mut self,
+        reply: LeaseReply,
+        background: bool,
+        wait: &mut LeaseWait,
+        listener: &Listener,
+    ) -> Next {
+        match reply {
+            LeaseReply::Granted { .. } => Next::Ask,
+            LeaseReply::Hit(entry) => self.on_hit(entry, wait),
+            LeaseReply::Failed { retry_in, code, seen_alive } => {
+                self.execution.confirm_stale_candidate(seen_alive);
+                if background {
+                    return Next::EndRefresh(retry_in);
+                }
+                if self.execution.resource.config.failure_ttl.is_zero() {
+                    return Next::GoLocal;
+                }
+                let error = Error::recently_failed(code, retry_in);
+                Next::Complete(Progress::Failed(Failure::Error(error), self.execution.seen.take()))
+            }
+            LeaseReply::Wait { remaining, holder, waiting, registered, seen_alive } => {
+                self.execution.confirm_stale_candidate(seen_alive);
+                if background {
+                    return Next::EndRefresh(remaining);
+                }
+                let pause = wait.heard_of_lease(remaining, waiting, registered);
+                self.on_other_leader(holder, listener, pause).await
+            }
+        }
+    }
+
+    /// Decides what an entry that the store returned means for the flight.
+    fn on_hit(&mut self, entry: Entry, wait: &mut LeaseWait) -> Next {
+        let now = Timestamp::now();
+        let id = entry.meta().id;
+        if is_uncacheable_marker(&entry, now) {
+            return match entry.meta().kind {
+                Kind::DoNotStore => Next::LeadWithoutStoring(id),
+                // Even if the marker does not cover this caller: it may cover some of the waiters.
+                Kind::HitForPass | Kind::Value => Next::Complete(Progress::Uncacheable(entry.meta().audience)),
+            };
+        }
+        // An entry that this flight waited for counts, however short its lifetime is. Otherwise the waiters would lead
+        // one after another.
+        if self.awaited.contains(&id) && self.policy.decode(&entry, now).is_some() {
+            return Next::Complete(Progress::Filled(Arc::new(entry.into())));
+        }
+        let is_of_use = match self.policy.evaluate(&entry, now) {
+            Reuse::Serve | Reuse::ServeAndRevalidate => self.policy.decode(&entry, now).is_some(),
+            Reuse::Redirect => self.policy.redirect(&entry).is_some(),
+            Reuse::Bypass => true, // each waiter evaluates the entry for itself
+            Reuse::Revalidate | Reuse::Miss => false,
+        };
+        if is_of_use {
+            return Next::Complete(Progress::EntryFound(entry));
+        }
+        self.execution.flight.set_stale_candidate(None); // the new entry has replaced it
+        self.execution.seen = Some(entry);
+        wait.unusable_entries += 1;
+        if wait.unusable_entries > MAX_UNUSABLE_ENTRIES { Next::GoLocal } else { Next::Ask }
+    }
+
+    /// Decides whether to wait for the leader that holds the lease.
+    async fn on_other_leader(&mut self, holder: Token, listener: &Listener, pause: Duration) -> Next {
+        let resource = &self.execution.resource;
+        if !self.awaited.contains(&holder) {
+            self.awaited.push(holder);
+            if listener.is_orphaned_lease(holder) {
+                let _ = resource.release(holder, None).await;
+                return Next::Ask;
+            }
+        }
+        // The other leader may be waiting for a fetch that this one is part of.
+        let outer = self.execution.active_fetches.split_last().map_or(&[][..], |(_, outer)| outer);
+        if resource.engine.wait_graph.would_deadlock(resource, outer) {
+            telemetry::deadlock_avoided(&resource.engine.stats, &resource.key);
+            return Next::GoLocal;
+        }
+        Next::Pause(pause)
+    }
+
+    /// Pauses until it is time to ask the store again. `None`: ask.
+    async fn pause(
+        &mut self,
+        span: Duration,
+        listener: &mut Listener,
+        breaker_opened: Notified<'_>,
+    ) -> Option<Interruption> {
+        let opener_waits = self.reply.as_ref().is_some_and(|reply| !reply.is_closed());
+        tokio::select! {
+            biased;
+            invalidated = listener.notified() => {
+                if invalidated {
+                    self.execution.on_invalidation();
+                }
+                None
+            }
+            () = self.execution.flight.deserted() => Some(Interruption::Deserted),
+            () = self.execution.flight.fetch_demanded() => Some(Interruption::FetchDemanded),
+            () = sleep_until(self.execution.wait_until), if opener_waits => self.on_wait_timeout(),
+            () = breaker_opened => None,
+            () = sleep(span) => None,
+        }
+    }
+
+    /// Handles the end of the time that the caller that opened the flight waits.
+    fn on_wait_timeout(&mut self) -> Option<Interruption> {
+        let (resource, now) = (&self.execution.resource, clock::now());
+        if self.reply.as_ref().is_none_or(oneshot::Sender::is_closed) {
+            return None;
+        }
+        if self.execution.nested_until.is_some_and(|until| until <= now) {
+            return Some(Interruption::FetchDemanded);
+        }
+        telemetry::wait_timed_out(&resource.engine.stats, &resource.key);
+        let allows_stale = |stale: &Entry| self.policy.allows_stale_on_error(stale, Timestamp::of(now));
+        let is_answered_now = resource.config.on_wait_timeout == WaitTimeout::Reject
+            || resource.deadline.is_some_and(|deadline| deadline <= now)
+            || self.execution.seen.as_ref().is_some_and(allows_stale);
+        if !is_answered_now {
+            return Some(Interruption::FetchDemanded);
+        }
+        self.reply_to_caller(LeaderResult::WaitTimedOut);
+        self.execution.scoped.then_some(Interruption::Deserted) // a scoped fetch ends with its caller
+    }
+}
+
+impl LeaseWait {
+    /// Records what the store said of the lease. Returns the pause before the next question.
+    fn heard_of_lease(&mut self, remaining: Duration, waiting: usize, registered: bool) -> Duration {
+        self.lease_end = Some(clock::deadline_after(remaining));
+        self.silent_until = None;
+        let expiry = remaining.saturating_add(backoff::after_expiry(waiting, clock::random_unit()));
+        if registered { expiry } else { expiry.min(backoff::poll(self.polls, clock::random_unit())) }
+    }
+
+    /// Decides what to do while the store does not answer. `None`: go on without it.
+    ///
+    /// A lease that the store has spoken of may live longer than it said, because its leader extends it. But without
+    /// the store it lives no longer than one more lease from the beginning of the silence.
+    fn on_silence(&mut self, error: &StoreError, config: &Config) -> Option<Next> {
+        if error.is_disconnected() && !self.was_disconnected {
+            self.was_disconnected = true;
+            return Some(Next::Ask); // with a new token; the old one is released in the background
+        }
+        let lease_end = self.lease_end?;
+        if error.is_refused() || config.on_store_failure == StoreFailure::FailClosed {
+            return None;
+        }
+        let silent_until =
+            *self.silent_until.get_or_insert_with(|| clock::deadline_after(config.lease_ttl).max(lease_end));
+        let left = silent_until.saturating_duration_since(clock::now());
+        (!left.is_zero()).then(|| Next::Pause(left.min(backoff::poll(self.polls, clock::random_unit()))))
+    }
+}
+
+/// Maximum number of unusable entries in a row before the flight fetches for its own process.
+const MAX_UNUSABLE_ENTRIES: u32 = 16;
