@@ -226,12 +226,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
 
     /// Opens the flight of the fleet, or joins it.
     fn lead_or_join<'s>(&'s self, seen: Option<Entry>, fetch: BoxFetch<'a, R>) -> SlowPath<'s, 'a, R> {
-        match self.resource.engine.flights.enter(
-            &self.resource.key,
-            Scope::Fleet,
-            seen.clone(),
-            self.join_criteria(),
-        ) {
+        match self.resource.engine.flights.enter(&self.resource.key, Scope::Fleet, seen.clone(), self.join_criteria()) {
             Entered::Wait(waiter) => Box::pin(self.wait_for_leader(waiter, fetch)),
             Entered::Lead(flight) => {
                 Box::pin(self.lead(flight, LeadMode::Coordinated { background: false }, seen, fetch))
@@ -254,7 +249,9 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
 
     fn on_store_unavailable<'s>(&'s self, error: StoreError, fetch: BoxFetch<'a, R>) -> Step<'s, 'a, R> {
         match self.resource.config.on_store_failure {
-            StoreFailure::FailOpen => Either::Right(self.lead_or_join_locally(LeadMode::StoreDown, self.join_criteria(), fetch)),
+            StoreFailure::FailOpen => {
+                Either::Right(self.lead_or_join_locally(LeadMode::StoreDown, self.join_criteria(), fetch))
+            }
             StoreFailure::FailClosed => ready(self.reject(Error::store_down(error.into()))),
         }
     }

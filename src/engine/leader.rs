@@ -103,10 +103,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
                 Either::Right((answered, _)) => answered,
             }
         };
-        self.complete(
-            LeaderResult::Response(answer, CacheStatus::Coalesced),
-            Progress::Filled(Arc::new(entry.into())),
-        );
+        self.complete(LeaderResult::Response(answer, CacheStatus::Coalesced), Progress::Filled(Arc::new(entry.into())));
         None
     }
 

@@ -21,6 +21,7 @@ use std::{
     pin::{Pin, pin},
     sync::Arc,
 };
+use tokio::task::yield_now;
 use tokio_util::task::AbortOnDropHandle;
 
 /// The permission to store the result of a fetch.
@@ -102,19 +103,25 @@ pub(super) struct HeldLease {
     lease: Lease,
     guard: LeaseGuard,
     listener: Listener,
-    /// Extends the lease of a spawned leader, so that a fetch that blocks its thread keeps its lease. `None` for a
-    /// scoped leader: if its caller does not poll it, another process takes over.
+    /// Extends the lease, so that a fetch that blocks its thread keeps its lease. `None` for a scoped leader: if its
+    /// caller does not poll it, another process takes over. `None` with an embedded store: its process sees whether the
+    /// leader is polled.
     heartbeat: Option<AbortOnDropHandle<()>>,
 }
 
 impl HeldLease {
-    pub(super) fn new(lease: Lease, guard: LeaseGuard, listener: Listener, flight: &Flight, scoped: bool) -> Self {
-        let heartbeat = (!scoped).then(|| {
-            let (resource, flight_state) = (guard.resource.clone(), flight.state().clone());
-            let heartbeat = async move { extend_until_lost(&resource, lease, &flight_state).await };
-            AbortOnDropHandle::new(guard.resource.engine.tasks.spawn(heartbeat))
-        });
-        Self { lease, guard, listener, heartbeat }
+    pub(super) fn new(lease: Lease, guard: LeaseGuard, listener: Listener) -> Self {
+        Self { lease, guard, listener, heartbeat: None }
+    }
+
+    /// Extends the lease in a task of its own.
+    pub(super) async fn start_heartbeat(&mut self, flight: &Flight) {
+        let (resource, lease, flight_state) = (self.guard.resource.clone(), self.lease, flight.state().clone());
+        let heartbeat = async move { extend_until_lost(&resource, lease, &flight_state).await };
+        self.heartbeat = Some(AbortOnDropHandle::new(self.guard.resource.engine.tasks.spawn(heartbeat)));
+        // A worker of tokio polls the task that it spawned last itself, and no other worker can. If the fetch blocked
+        // this worker first, there would be no heartbeat.
+        yield_now().await;
     }
 
     async fn keep_alive(&mut self, flight: &Flight) -> Infallible {

@@ -5,7 +5,7 @@ use crate::{
     support::{Origin, eventually, herd},
 };
 use stampede_guard::{
-    Error, ErrorKind, FetchContext, FetchOutcome, MemoryStore, Policy, StampedeGuard, testing::FakeRedis,
+    Error, ErrorKind, FetchContext, FetchOutcome, MemoryStore, Policy, StampedeGuard, WaitTimeout, testing::FakeRedis,
 };
 use std::{sync::Arc, time::Duration};
 
@@ -157,7 +157,8 @@ async fn dropping_any_future_leaves_no_flight_waiter_or_lease() {
             .failure_ttl(MS)
             .uncacheable_ttl(3 * MS)
             .lease_ttl(1000 * SECOND)
-            .wait_timeout(50 * MS);
+            .wait_timeout(50 * MS)
+            .on_wait_timeout(WaitTimeout::Fetch);
         let callers = herd(120, |i| {
             let (guard, mut dice) = (guard.clone(), fastrand::Rng::with_seed(seed * 1000 + i as u64));
             async move {
@@ -168,6 +169,10 @@ async fn dropping_any_future_leaves_no_flight_waiter_or_lease() {
             }
         });
         callers.await;
+        // Ends the refreshes that are held because another flight held the lease.
+        for key in 0..4_u64 {
+            let _ = guard.fetch(key, async || Ok::<_, Down>(1_u64)).await;
+        }
         guard.drain().await;
         eventually("every flight has ended", async || guard.in_flight() == 0).await;
         eventually("every lease is released", async || server.leases() == 0).await;

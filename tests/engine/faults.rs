@@ -109,13 +109,13 @@ async fn orphaned_lease_is_recognised_and_released() {
     leaves_nothing_to_wait_for(&node).await;
 }
 
-/// Seen to fail (the waiter stays until the lease ends) with the poll removed from `Leader::acquire_lease`.
+/// Seen to fail (the waiter stays until its wait timeout) when a waiter that was registered does not ask again.
 #[tokio::test(start_paused = true)]
-async fn a_lost_wake_up_costs_one_poll() {
+async fn a_lost_wake_up_costs_at_most_one_lease() {
     let server = FakeRedis::new();
     let [a, b] = [server.node(), server.node()].map(|node| {
         node.lose_wakes();
-        node.guard().lease_ttl(1000 * SECOND)
+        node.guard()
     });
     let (origin, began) = (Origin::new(), tokio::time::Instant::now());
     let ask = |guard: &StampedeGuard| {
@@ -130,7 +130,7 @@ async fn a_lost_wake_up_costs_one_poll() {
     };
     assert_eq!(tokio::join!(ask(&a), ask(&b)), (1, 1));
     assert_eq!(origin.calls(), 1);
-    assert!(began.elapsed() <= 100 * MS + SECOND, "{:?}", began.elapsed());
+    assert!(began.elapsed() <= 3 * SECOND + 10 * MS, "{:?}", began.elapsed());
 }
 
 /// The store timeout is paid once, not once per caller or per operation.
@@ -144,7 +144,7 @@ async fn a_store_that_hangs_costs_one_operation_timeout() {
 
 /// Seen to fail (both fetches wait until they are aborted) when flights of a process are joined without a time limit.
 #[tokio::test(start_paused = true)]
-async fn mutual_fetches_end_within_the_wait_timeout_on_any_fault() {
+async fn mutual_fetches_end_within_half_of_their_time_on_any_fault() {
     for operations in [&[][..], &[GetOrLease], &[Get]] {
         let (guard, began) = (broken(operations, &Fault::Fails).guard(), tokio::time::Instant::now());
         let needs = |key: &'static str, other: &'static str| {
@@ -156,7 +156,7 @@ async fn mutual_fetches_end_within_the_wait_timeout_on_any_fault() {
         };
         let (a, b): (Result<i32, Error>, Result<i32, Error>) = tokio::join!(needs("a", "b"), needs("b", "a"));
         assert_eq!((a.expect("an answer"), b.expect("an answer")), (1, 1));
-        assert!(began.elapsed() < 15 * SECOND, "one wait budget, not `fetch_timeout`: {:?}", began.elapsed());
+        assert!(began.elapsed() < 32 * SECOND, "half of `fetch_timeout`: {:?}", began.elapsed());
     }
 }
 
@@ -222,7 +222,7 @@ async fn stale_hits_rarely_ask_for_a_lease_held_elsewhere() {
         tokio::time::sleep(MS).await;
     }
     let leads = nodes[1].asked(GetOrLease);
-    assert!(leads <= 25, "{leads} in a second");
+    assert!(leads <= 2, "{leads} in a second");
 }
 
 #[tokio::test(start_paused = true)]

@@ -14,6 +14,7 @@ mod patience;
 mod reads;
 mod settings;
 mod share;
+mod slow;
 mod typed;
 
 use stampede_guard_support as support;

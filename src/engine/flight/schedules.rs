@@ -206,8 +206,7 @@ fn flight_begun_before_an_invalidation_is_not_joined() {
         let invalidated = Arc::new(AtomicBool::new(false));
         let caller = thread::spawn({
             let (flights, invalidated) = (flights.clone(), invalidated.clone());
-            let (fleet, local, under) =
-                (fleet.0.clone(), local.0.clone(), under.0.clone());
+            let (fleet, local, under) = (fleet.0.clone(), local.0.clone(), under.0.clone());
             move || {
                 let afterwards = invalidated.load(SeqCst);
                 assert!(!(afterwards && is_joined(&flights, &fleet)));

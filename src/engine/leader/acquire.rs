@@ -109,11 +109,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
     }
 
     /// Asks the store once, with a new token. An invalidation that arrives before the reply is handled at once.
-    async fn ask(
-        &mut self,
-        background: bool,
-        listener: &mut Listener,
-    ) -> Result<(LeaseReply, LeaseGuard), StoreError> {
+    async fn ask(&mut self, background: bool, listener: &mut Listener) -> Result<(LeaseReply, LeaseGuard), StoreError> {
         let resource = self.execution.resource.clone();
         resource.check_breaker()?;
         let token = listener.token();
@@ -139,7 +135,11 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
             guard.release(None).await;
             return Err(Progress::Abandoned);
         }
-        Ok(FillPermit::Lease(Box::new(HeldLease::new(lease, guard, listener, flight, *scoped))))
+        let mut held = Box::new(HeldLease::new(lease, guard, listener));
+        if !scoped && self.execution.resource.engine.store.is_shared() {
+            held.start_heartbeat(flight).await;
+        }
+        Ok(FillPermit::Lease(held))
     }
 
     async fn on_reply(
