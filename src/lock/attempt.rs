@@ -33,7 +33,7 @@ pub struct Acquisition {
 pub(crate) enum Registration {
     /// Do not join the queue.
     None,
-    /// Join the queue; a message notifies the process.
+    /// Join the queue; a message notifies the process if the server sees its subscriber.
     Notified,
     /// Join the queue; the process polls.
     Polling,
@@ -76,6 +76,8 @@ pub struct Busy {
     pub(crate) remaining: Option<Duration>,
     /// The server's clock at the reply, in microseconds.
     pub(crate) now: Option<u64>,
+    /// Whether a message will notify the queued waiter. Otherwise it has to poll.
+    pub(crate) is_notified: bool,
 }
 
 impl Attempt {

@@ -61,7 +61,9 @@ impl LockClient {
         WaitHandle { waiters: self.waiters.clone(), token, notifications }
     }
 
-    /// Reports whether messages reach this process and `PUBLISH` counts its receivers. A cluster does not count them.
+    /// Reports whether a waiter may ask to be notified: the subscriber is connected. The script of the queue checks that
+    /// messages reach it. Waiters on a cluster always poll, because a slot may move to a node that does not see the
+    /// subscriber.
     pub(crate) async fn can_receive_messages(&self) -> bool {
         let Some(subscriber) = &self.subscriber else { return false };
         subscriber.start();

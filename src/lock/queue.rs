@@ -64,8 +64,9 @@ impl Queue {
         let [granted, pttl, stamp] = &parts[..] else { return Err(unexpected(&answer)) };
         // A negative reply means that the key has no expiry or no longer exists.
         let remaining = number(pttl).ok().map(Duration::from_millis);
-        if number(granted)? == 0 {
-            return Ok(Attempt::Busy(Busy { remaining, now: Some(number(stamp)?) }));
+        let granted = number(granted)?;
+        if granted != 1 {
+            return Ok(Attempt::Busy(Busy { remaining, now: Some(number(stamp)?), is_notified: granted == 2 }));
         }
         let stamp = if self.has_fencing_token { Some(number(stamp)?) } else { None };
         let valid = remaining.unwrap_or_default();

@@ -96,6 +96,9 @@ impl RedisStore {
 
     /// Builds a store over a Redis Cluster. This process waits by polling, unless
     /// [`subscribe_via`](Self::subscribe_via) names a client of any of its nodes.
+    ///
+    /// The client must not read from replicas (`read_from_replicas`), because a lookup could then find an entry that
+    /// this guard has invalidated.
     #[cfg(feature = "cluster")]
     #[must_use]
     pub fn from_cluster(client: redis::cluster::ClusterClient) -> Self {

@@ -1,13 +1,13 @@
 //! The cache over a real Redis Cluster.
 
 use crate::{
-    SECOND, acl,
-    kit::{calls_of_a_herd, calls_of_a_varied_herd, command, hits, patient, recovers},
+    Down, SECOND, acl,
+    kit::{answers, calls_of_a_herd, calls_of_a_varied_herd, command, hits, patient, recovers},
     never,
     support::{RedisServer, eventually, free_port},
 };
 use futures_util::{StreamExt, stream::FuturesUnordered};
-use redis::cluster::ClusterClient;
+use redis::{cluster::ClusterClient, cluster_read_routing::RandomReplicaStrategy};
 use stampede_guard::{
     RedisStore, StampedeGuard,
     store::{CacheKey, LeaseReply, LeaseRequest, Store},
@@ -99,6 +99,42 @@ async fn wake_ups_come_from_any_node() {
             assert!(!waiter.notified().await, "the entry was not invalidated");
         }
     }
+}
+
+/// A limit of redis-rs clients that read from replicas: after its own invalidation a guard reads the old entry, as long
+/// as the replica has it. docs/operations.md says so.
+#[tokio::test]
+async fn reads_from_replicas_return_invalidated_entries() {
+    let [master] = nodes::<1>().await;
+    let port = free_port().to_string();
+    let replica = RedisServer::with(&["--cluster-enabled", "yes", "--cluster-port", &port]);
+    let bus: Vec<String> = command(&master, "CONFIG GET cluster-port").await;
+    command::<()>(&replica, &format!("CLUSTER MEET 127.0.0.1 {} {}", master.port(), bus[1])).await;
+    let id: String = command(&master, "CLUSTER MYID").await;
+    eventually("the replica knows the master", async || {
+        command::<String>(&replica, "CLUSTER NODES").await.contains(&format!("{id} 127.0.0.1"))
+    })
+    .await;
+    command::<()>(&replica, &format!("CLUSTER REPLICATE {id}")).await;
+    let routing = ClusterClient::builder([master.url()]).read_routing_strategy(RandomReplicaStrategy);
+    let by_replica = patient(routing.build().expect("a client"));
+    let by_master = patient(client(std::slice::from_ref(&master)));
+    eventually("the master names its replica to clients", async || {
+        let slots = command::<redis::Value>(&master, "CLUSTER SLOTS").await;
+        format!("{slots:?}").contains(&replica.port().to_string())
+    })
+    .await;
+    answers(&by_replica, "k").await;
+    eventually("the replica has the entry", async || command::<usize>(&replica, "DBSIZE").await == 1).await;
+    // The replica cannot connect again, as if its lag were long.
+    command::<()>(&replica, "CONFIG SET masterauth wrong").await;
+    command::<()>(&master, "CLIENT KILL TYPE replica").await;
+
+    by_replica.invalidate("k").await.expect("acknowledged");
+    assert_eq!(by_replica.fetch("k", async || Ok::<_, Down>(2)).await.expect("an answer"), 2);
+    by_replica.drain().await;
+    eventually("the old entry is a hit", async || by_replica.fetch("k", never::<i32>).await.expect("a hit") == 1).await;
+    assert_eq!(by_master.fetch("k", never::<i32>).await.expect("a hit"), 2);
 }
 
 /// Returns a client with one retry. With the default of 16 a request to a dead node would take the store timeout.

@@ -2,7 +2,7 @@
 
 use crate::{
     Down, SECOND,
-    kit::{calls_of_a_herd, command, hits, patient, recovers},
+    kit::{calls_of_a_herd, command, hits, patient, recovers, replicate},
     never,
     support::{RedisServer, eventually, free_port},
 };
@@ -18,14 +18,14 @@ use tokio::{
 };
 
 /// A host name: new connections go to its current target, and open connections stay with the old one.
-struct Name {
+pub(crate) struct Name {
     port: u16,
     leads_to: Arc<AtomicU16>,
     _tasks: JoinSet<()>,
 }
 
 impl Name {
-    async fn of(server: &RedisServer) -> Self {
+    pub(crate) async fn of(server: &RedisServer) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let (port, leads_to) = (listener.local_addr().expect("an address").port(), Arc::new(server.port().into()));
         let (target, mut tasks) = (Arc::<AtomicU16>::clone(&leads_to), JoinSet::new());
@@ -43,20 +43,23 @@ impl Name {
         Self { port, leads_to, _tasks: tasks }
     }
 
-    fn follow(&self, server: &RedisServer) {
+    pub(crate) fn follow(&self, server: &RedisServer) {
         self.leads_to.store(server.port(), SeqCst);
     }
 
+    pub(crate) fn client(&self) -> redis::Client {
+        redis::Client::open(format!("redis://127.0.0.1:{}", self.port)).expect("a client")
+    }
+
     fn guard(&self) -> StampedeGuard {
-        patient(redis::Client::open(format!("redis://127.0.0.1:{}", self.port)).expect("a client"))
+        patient(self.client())
     }
 }
 
 /// Starts a master with a replica, two guards that connect by name, and the entry `kept` on both servers.
 async fn pair(args: &[&str]) -> (RedisServer, RedisServer, Name, [StampedeGuard; 2]) {
     let (master, replica) = (RedisServer::with(args), RedisServer::start());
-    command::<()>(&master, "CONFIG SET repl-diskless-sync-delay 0").await;
-    command::<()>(&replica, &format!("REPLICAOF 127.0.0.1 {}", master.port())).await;
+    replicate(&replica, &master, master.port()).await;
     let name = Name::of(&master).await;
     let guards = [(); 2].map(|()| name.guard());
     calls_of_a_herd(&guards, "kept").await;

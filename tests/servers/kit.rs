@@ -114,6 +114,16 @@ pub(crate) async fn recovers(guard: &StampedeGuard) {
     .await;
 }
 
+/// Makes a server a replica of the server on this port, and waits until it follows.
+pub(crate) async fn replicate(replica: &RedisServer, master: &RedisServer, port: u16) {
+    command::<()>(master, "CONFIG SET repl-diskless-sync-delay 0").await;
+    command::<()>(replica, &format!("REPLICAOF 127.0.0.1 {port}")).await;
+    eventually("the replica follows", async || {
+        command::<String>(replica, "INFO replication").await.contains("master_link_status:up")
+    })
+    .await;
+}
+
 /// Sends one command on a new connection.
 pub(crate) async fn command<T: redis::FromRedisValue>(server: &RedisServer, line: &str) -> T {
     tell(&server.client(), line).await

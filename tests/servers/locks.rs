@@ -2,7 +2,7 @@
 
 use crate::{
     Down, SECOND, acl, cluster,
-    kit::{calls_of_a_herd, command, hits, patient},
+    kit::{Events, calls_of_a_herd, command, hits, patient, replicate},
     never,
     support::{
         Origin, RedisServer, eventually,
@@ -21,7 +21,7 @@ use std::{error::Error, sync::Arc};
 use tokio::{sync::Mutex, task::JoinSet};
 
 /// Acquires, finds busy, queues `queued` waiters in order, extends and releases a lock.
-async fn everything(lock: Lock, queued: usize, redis: impl ConnectionLike + Clone) {
+pub(crate) async fn everything(lock: Lock, queued: usize, redis: impl ConnectionLike + Clone) {
     let lock = lock.store_timeout(20 * SECOND).wait(60 * SECOND);
     let first = lock.acquire("everything").await.expect("free");
     assert!(lock.try_acquire("everything").await.expect("an answer").is_none());
@@ -76,16 +76,19 @@ async fn missing_right_is_reported_in_the_servers_words() {
     assert!(source.contains("permissions"), "{source}");
 }
 
-/// Without channel rights the waiters poll, and are still served in order.
+/// Without these rights the waiters poll, and are still served in order. Without `PUBSUB NUMSUB` no event reports it.
 #[tokio::test]
 async fn lock_waiters_poll_without_channel_rights() {
-    let server = RedisServer::start();
-    let rights: Vec<_> =
-        acl::documented_for("locks").into_iter().filter(|right| !["+publish", "+subscribe"].contains(right)).collect();
-    let client = acl::app(&server, &rights).await;
-    let redis = server.connection().await;
-    everything(Lock::new(client.clone()), 3, redis.clone()).await;
-    everything(Lock::new(client).recipe(FencedLock), 3, redis).await;
+    let (server, events) = (RedisServer::start(), Events::listen());
+    for missing in [&["+pubsub|numsub"][..], &["+publish", "+subscribe"]] {
+        let rights: Vec<_> =
+            acl::documented_for("locks").into_iter().filter(|right| !missing.contains(right)).collect();
+        let client = acl::app(&server, &rights).await;
+        let redis = server.connection().await;
+        assert_eq!(events.about("hint"), 0);
+        everything(Lock::new(client.clone()), 3, redis.clone()).await;
+        everything(Lock::new(client).recipe(FencedLock), 3, redis).await;
+    }
 }
 
 #[tokio::test]
@@ -200,12 +203,7 @@ async fn failover_before_replication_creates_second_holder() {
         let (master, replica) = (RedisServer::start(), RedisServer::start());
         let lock = |server: &RedisServer| recipe(Lock::new(server.client())).store_timeout(20 * SECOND);
         let network = Relay::to(([127, 0, 0, 1], master.port()).into()).await;
-        command::<()>(&master, "CONFIG SET repl-diskless-sync-delay 0").await;
-        command::<()>(&replica, &format!("REPLICAOF 127.0.0.1 {}", network.address().port())).await;
-        eventually("the replica follows", async || {
-            command::<String>(&replica, "INFO replication").await.contains("master_link_status:up")
-        })
-        .await;
+        replicate(&replica, &master, network.address().port()).await;
         network.set(Mode::HalfOpen);
         let first = lock(&master).acquire("failed-over").await.expect("free");
         master.kill();

@@ -11,6 +11,7 @@ mod eviction;
 mod failover;
 mod kit;
 mod locks;
+mod replica;
 mod tls;
 
 use stampede_guard_support as support;

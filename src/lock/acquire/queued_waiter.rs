@@ -45,9 +45,7 @@ impl Acquire<'_> {
                     return Ok(self.guard(Grant { token, held, from: sent, valid }));
                 }
                 // The reply arrived after the validity had ended.
-                Ok(Attempt::Acquired { .. }) => {
-                    last_reply = Some((sent, Busy { remaining: Some(Duration::ZERO), now: None }));
-                }
+                Ok(Attempt::Acquired { .. }) => last_reply = Some((sent, Busy::default())),
                 Ok(Attempt::Busy(busy)) => last_reply = Some((sent, busy)),
                 Err(error) => {
                     let error = LockError::store(&self.name, "the server did not confirm the acquisition", error);
@@ -84,9 +82,10 @@ impl Acquire<'_> {
     /// Returns the pause before the next request, unless a message arrives earlier.
     fn pause_in_queue(&self, registration: Registration, last_reply: Option<Busy>) -> Duration {
         let pause = match (registration, last_reply) {
-            (Registration::Polling, _) => self.pause(),
-            (_, Some(Busy { remaining: Some(remaining), .. })) => remaining.saturating_add(jitter()),
-            _ => MAX_POLL_INTERVAL,
+            (Registration::Notified, Some(Busy { is_notified: true, remaining, .. })) => {
+                remaining.map_or(MAX_POLL_INTERVAL, |remaining| remaining.saturating_add(jitter()))
+            }
+            _ => self.pause(),
         };
         pause.min(MAX_POLL_INTERVAL)
     }

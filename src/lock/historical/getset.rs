@@ -99,7 +99,7 @@ impl Recipe for GetSet {
                 };
                 let left = current.saturating_sub(millis(clock()));
                 if left > 0 {
-                    return Ok(Attempt::Busy(Busy { remaining: Some(Duration::from_millis(left)), now: None }));
+                    return Ok(Attempt::Busy(Busy { remaining: Some(Duration::from_millis(left)), ..Busy::default() }));
                 }
                 until = ends();
                 let before = acquisition.client.send(redis::cmd("GETSET").arg(&name).arg(until)).await?;

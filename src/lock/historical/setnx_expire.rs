@@ -69,7 +69,7 @@ impl Recipe for SetnxExpire {
                 Value::Int(left) => u64::try_from(left).ok().map(Duration::from_millis),
                 _ => None,
             };
-            Ok(Attempt::Busy(Busy { remaining, now: None }))
+            Ok(Attempt::Busy(Busy { remaining, ..Busy::default() }))
         })
     }
 }

@@ -1,16 +1,20 @@
 -- Acquires the lock, or joins its queue.
--- ARGV  token16, stamped, fair, channel prefix, ttl_ms, 'w' (notified waiter) | 'p' (polling waiter) | ''
---       (do not queue)
--- {1, pttl, stamp16} Acquired now or by an earlier request | {0, pttl, now16} Busy
+-- ARGV  token16, stamped, fair, channel prefix, ttl_ms, 'w' (queue; notified if messages reach the process) |
+--       'p' (queue; polling) | '' (do not queue)
+-- {1, pttl, stamp16} Acquired now or by an earlier request | {0, pttl, now16} Busy | {2, pttl, now16} Busy, and a
+-- message will notify the waiter
 local ttl, how = ARGV[5], ARGV[6]
 local member = token .. ttl
 local l = redis.pcall('GET', KEYS[1])
 if type(l) == 'table' then return l end
+-- Whether a message will notify the waiter.
+local notified = false
 -- Joins the queue. A queued waiter keeps its position. If its arrival time is in the future, because the clock was set
 -- back, the time becomes now: otherwise every new waiter would be ahead of it.
 local function wait()
   if how == '' then return end
-  local polls = how == 'p' and '.5' or ''
+  notified = how == 'w' and is_subscribed(member, false)
+  local polls = notified and '' or '.5'
   if redis.call('ZADD', KEYS[2], 'NX', now() .. polls, member) == 0 then
     local score = redis.call('ZSCORE', KEYS[2], member)
     local came = score:sub(1, 16)
@@ -23,7 +27,7 @@ local function wait()
   end
   redis.call('PEXPIRE', KEYS[2], 60000)
 end
-local function busy() return {0, redis.call('PTTL', KEYS[1]), now()} end
+local function busy() return {notified and 2 or 0, redis.call('PTTL', KEYS[1]), now()} end
 if l then
   if l:sub(1, 16) == token then return {1, redis.call('PTTL', KEYS[1]), l:sub(17)} end
   wait()

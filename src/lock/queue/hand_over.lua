@@ -26,17 +26,30 @@ local function next_in_line()
     if ago <= stale_us then return member, #came == 16 end
   end
 end
--- Reports whether a process received the message. If an ACL denies PUBLISH, the message counts as received.
+-- Reports whether messages reach the process of a waiter: it subscribes at this server. `PUBLISH` does not decide this,
+-- because its count is known only after the message was sent, and leaves out the subscribers of a replica, although the
+-- message reaches them. If an ACL denies the command, the answer is `denied`.
+local function is_subscribed(member, denied)
+  local count = redis.pcall('PUBSUB', 'NUMSUB', channel .. member:sub(1, 8))
+  if count.err then return denied end
+  return count[2] > 0
+end
+-- Sends the message, and reports whether it was counted as received. If an ACL denies PUBLISH, it counts as received.
 local function tell(member, what)
   return redis.pcall('PUBLISH', channel .. member:sub(1, 8), what .. member:sub(1, 16)) ~= 0
 end
--- Sets the lock for the next waiter, so that no other client acquires it in between. Skips waiters that are gone.
+-- Sets the lock for the next waiter, so that no other client acquires it in between. Skips waiters that are gone. Only
+-- the new holder receives a message, because a waiter that receives one takes the lock for its own. If an ACL denies the
+-- check, a registered waiter counts as subscribed, as it was at its last request.
 local function hand_over()
   while true do
     local member, woken = next_in_line()
     if not member then return end
-    local set = redis.pcall('SET', KEYS[1], member:sub(1, 16) .. (stamped and now() or ''), 'PX', member:sub(17))
-    if set.err then return end
-    if tell(member, 'h' .. now()) or not woken then return member end
+    if not woken or is_subscribed(member, true) then
+      local set = redis.pcall('SET', KEYS[1], member:sub(1, 16) .. (stamped and now() or ''), 'PX', member:sub(17))
+      if set.err then return end
+      tell(member, 'h' .. now())
+      return member
+    end
   end
 end

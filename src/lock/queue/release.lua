@@ -6,7 +6,6 @@ if member ~= '' and redis.call('ZREM', KEYS[2], member) == 1 then redis.call('HD
 local l = redis.pcall('GET', KEYS[1])
 if type(l) ~= 'string' or l:sub(1, 16) ~= token then return 0 end
 if fair then
-  -- Delete the lock also if the last waiter that `hand_over` tried was gone.
   if not hand_over() then redis.call('DEL', KEYS[1]) end
 else
   redis.call('DEL', KEYS[1])

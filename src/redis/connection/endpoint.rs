@@ -29,7 +29,8 @@ pub trait IntoEndpoint {
 
 impl RedisEndpoint {
     /// Receives messages over a connection of this client. Needed for existing connections, which cannot be made a
-    /// second time, and for clusters, for which a client of any node will do.
+    /// second time, and for clusters, for which a client of any node will do. A client of a replica will do as well;
+    /// waiters for a lock then poll.
     ///
     /// ```no_run
     /// # async fn example() -> stampede_guard::redis::RedisResult<()> {

@@ -10,7 +10,7 @@ use super::{
 use crate::support::{MS, RedisServer, SECOND, eventually, herd, relay::Mode};
 use stampede_guard::lock::{FencedLock, IntoEndpoint};
 
-/// Seen to fail if the script ignores the number of receivers of its message.
+/// Seen to fail if the script hands the lock over without asking whether the waiter subscribes.
 #[tokio::test]
 async fn killed_waiter_is_passed_over_at_once() {
     let server = RedisServer::start();

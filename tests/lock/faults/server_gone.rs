@@ -3,11 +3,11 @@
 use super::{
     ask, lock,
     queue::{Room, queueing},
-    queued,
+    queued, relay,
 };
-use crate::support::{MS, RedisServer, SECOND};
+use crate::support::{MS, RedisServer, SECOND, relay::Mode};
 use stampede_guard::{Lock, lock::LockErrorKind};
-use tokio::task::JoinSet;
+use tokio::{task::JoinSet, time::Instant};
 
 const MANY: usize = 24;
 
@@ -87,4 +87,22 @@ async fn waiter_fails_with_store_error_if_server_stays_down() {
         assert_eq!(error.kind(), LockErrorKind::Store, "not reported as busy: {error}");
         server.restart().await;
     }
+}
+
+/// The bound that the documentation of `Lock::drain` names, in virtual time.
+///
+/// Seen to fail without a timeout for background work: the drain does not end.
+#[tokio::test]
+async fn drain_ends_after_five_seconds_without_reply() {
+    let server = RedisServer::shared();
+    let relay = relay(server).await;
+    let lock = lock(relay.client());
+    let guard = lock.acquire("silent").await.expect("free");
+    relay.set(Mode::NoReplies);
+    tokio::time::pause();
+    let begun = Instant::now();
+    drop(guard);
+    lock.drain().await;
+    let drained = begun.elapsed();
+    assert!(drained >= 5 * SECOND && drained < 6 * SECOND, "{drained:?}");
 }
