@@ -172,7 +172,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
                 .seen()
                 .is_some_and(|seen| self.is_servable(seen) || self.is_for_others(seen) || self.must_pass(seen))
         {
-            return Ok(Box::pin(self.wait_for_leader(waiter, fetch)));
+            return Ok(self.wait_for_leader(waiter, fetch));
         }
         match !self.is_in_own_fetch() && self.resource.engine.dropped.take(&self.resource.key) {
             true => Ok(self.lead_or_join(None, fetch)),
@@ -227,7 +227,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
     /// Opens the flight of the fleet, or joins it.
     fn lead_or_join<'s>(&'s self, seen: Option<Entry>, fetch: BoxFetch<'a, R>) -> SlowPath<'s, 'a, R> {
         match self.resource.engine.flights.enter(&self.resource.key, Scope::Fleet, seen.clone(), self.join_criteria()) {
-            Entered::Wait(waiter) => Box::pin(self.wait_for_leader(waiter, fetch)),
+            Entered::Wait(waiter) => self.wait_for_leader(waiter, fetch),
             Entered::Lead(flight) => {
                 Box::pin(self.lead(flight, LeadMode::Coordinated { background: false }, seen, fetch))
             }
@@ -242,7 +242,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
         fetch: BoxFetch<'a, R>,
     ) -> SlowPath<'s, 'a, R> {
         match self.resource.engine.flights.enter(&self.resource.key, Scope::Local, None, criteria) {
-            Entered::Wait(waiter) => Box::pin(self.wait_for_leader(waiter, fetch)),
+            Entered::Wait(waiter) => self.wait_for_leader(waiter, fetch),
             Entered::Lead(flight) => Box::pin(self.lead(flight, mode, None, fetch)),
         }
     }

@@ -215,43 +215,45 @@ impl Waiter {
     /// Waits for the outcome until then, as long as the leader is alive. A leader that is not polled for `lease_ttl`
     /// is not: another process could take over its lease. The flight of such a leader is unlisted, and counts as
     /// abandoned.
-    pub(crate) async fn outcome_until(
+    pub(crate) fn outcome_until(
         &self,
         until: Instant,
         lease_ttl: Duration,
         is_elsewhere: impl Fn(&SharedValue) -> bool,
-    ) -> Option<Progress> {
-        let (pulse, mut reading) = (&self.flight_state.pulse, None);
-        loop {
-            let check_at = clock::deadline_after(lease_ttl / 2);
-            if let Ok(state) = timeout_at(until.min(check_at), self.outcome(&is_elsewhere)).await {
-                return Some(state);
-            }
-            if until <= check_at {
-                return None;
-            }
-            reading = match reading {
-                Some(reading) if !pulse.is_beating_since(reading) => {
-                    self.flight_state.unlist();
-                    return Some(Progress::Abandoned);
+    ) -> impl Future<Output = Option<Progress>> {
+        let mut reading = None;
+        async move {
+            loop {
+                let check_at = clock::deadline_after(lease_ttl / 2).min(until);
+                if let Ok(state) = timeout_at(check_at, self.outcome(&is_elsewhere)).await {
+                    return Some(state);
                 }
-                Some(_) => None,
-                None => Some(pulse.feel()),
-            };
+                if check_at == until {
+                    return None;
+                }
+                let pulse = &self.flight_state.pulse;
+                reading = match reading {
+                    Some(reading) if !pulse.is_beating_since(reading) => {
+                        self.flight_state.unlist();
+                        return Some(Progress::Abandoned);
+                    }
+                    Some(_) => None,
+                    None => Some(pulse.feel()),
+                };
+            }
         }
     }
 
     /// Waits for the first state that is a result, or a reason not to wait. `is_elsewhere` reports whether a response
     /// head redirects this waiter.
-    async fn outcome(&self, is_elsewhere: impl Fn(&SharedValue) -> bool) -> Progress {
+    fn outcome(&self, is_elsewhere: impl Fn(&SharedValue) -> bool) -> impl Future<Output = Progress> {
         let nested = self.nested;
-        let is_over = |state: &Progress| match state {
+        self.state.wait_for(move |state| match state {
             Progress::Running => false,
             Progress::HeadersReady(value) => is_elsewhere(value),
             Progress::Queued => nested,
             _ => true,
-        };
-        self.state.wait_for(is_over).await
+        })
     }
 
     /// Counts as a caller that wants the result, until the returned one is dropped.

@@ -2,7 +2,7 @@
 
 use super::{
     Caller,
-    attempt::{RequestAttempt, Step, boxed, ready},
+    attempt::{RequestAttempt, SlowPath, Step, boxed, ready},
 };
 use crate::{
     cache_status::CacheStatus,
@@ -22,6 +22,15 @@ use futures_util::future::Either;
 use std::time::Duration;
 use tokio::time::Instant;
 
+/// The end of a wait.
+enum Waited {
+    Outcome(Progress),
+    /// The caller waits no longer. It gets this stale entry, if the policy allows that, otherwise the error.
+    Rejected(Option<Entry>, Error),
+    /// The leader waits for a fetch that this caller is part of, or probably does.
+    WouldDeadlock,
+}
+
 /// A limit of a caller that waits.
 enum Limit {
     Deadline,
@@ -32,34 +41,47 @@ enum Limit {
 
 impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller<'a, R, J> {
     /// Waits for the flight of another caller, as long as its leader lives, and at most up to a limit of this caller.
-    pub(super) async fn wait_for_leader(&self, waiter: Waiter, fetch: BoxFetch<'a, R>) -> RequestAttempt<'a, R> {
+    ///
+    /// Not an `async fn`, which would hold its arguments twice, and what follows the wait is boxed: a waiter holds room
+    /// for neither.
+    pub(super) fn wait_for_leader<'s>(&'s self, waiter: Waiter, fetch: BoxFetch<'a, R>) -> SlowPath<'s, 'a, R> {
+        Box::pin(async move {
+            let step = match self.wait(&waiter).await {
+                Waited::Outcome(state) => self.on_outcome(state, fetch),
+                Waited::Rejected(stale, error) => ready(self.stale_or_rejected(stale, error)),
+                Waited::WouldDeadlock => boxed(self.answer_by_bypass(fetch)),
+            };
+            step.await
+        })
+    }
+
+    async fn wait(&self, waiter: &Waiter) -> Waited {
         if self.is_cycle() {
-            return self.answer_by_bypass(fetch).await;
+            return Waited::WouldDeadlock;
         }
         let caller = waiter.want();
-        if let Some(reason) = self.rejection_reason(&waiter) {
-            return self.stale_or_rejected(caller.stale_candidate(), reason);
+        if let Some(reason) = self.rejection_reason(waiter) {
+            return Waited::Rejected(caller.stale_candidate(), reason);
         }
-        let mut wait_until = Some(self.wait_until);
+        let mut wait_until = self.wait_until;
         loop {
             let (until, limit) = self.next_limit(wait_until);
             let is_elsewhere = |value: &_| self.redirects_elsewhere(value);
             if let Some(state) = waiter.outcome_until(until, self.resource.config.lease_ttl, is_elsewhere).await {
-                return self.on_outcome(state, fetch).await;
+                return Waited::Outcome(state);
             }
-            let stale = caller.stale_candidate();
             match limit {
-                Limit::Nested => return self.answer_by_bypass(fetch).await,
-                Limit::Deadline => return self.stale_or_rejected(stale, Error::deadline_exceeded()),
+                Limit::Nested => return Waited::WouldDeadlock,
+                Limit::Deadline => return Waited::Rejected(caller.stale_candidate(), Error::deadline_exceeded()),
                 Limit::WaitTimeout => {
                     telemetry::wait_timed_out(&self.resource.engine.stats, &self.resource.key);
-                    let fetches = self.resource.config.on_wait_timeout == WaitTimeout::Fetch
-                        && stale.as_ref().and_then(|entry| self.stale_if_error_answer(entry)).is_none();
-                    if !fetches {
-                        return self.on_wait_timeout(stale);
+                    let stale = caller.stale_candidate();
+                    let allows_stale = stale.as_ref().and_then(|entry| self.stale_if_error_answer(entry)).is_some();
+                    if allows_stale || self.resource.config.on_wait_timeout == WaitTimeout::Reject {
+                        return Waited::Rejected(stale, Error::wait_timed_out());
                     }
                     caller.demand_fetch();
-                    wait_until = None;
+                    wait_until = clock::deadline_after(Duration::MAX);
                 }
             }
         }
@@ -72,11 +94,8 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
     }
 
     /// Returns the limit of this caller that is reached first, and when. `wait_until`: the end of the wait timeout.
-    fn next_limit(&self, wait_until: Option<Instant>) -> (Instant, Limit) {
-        let mut next = match wait_until {
-            Some(until) => (until, Limit::WaitTimeout),
-            None => (clock::deadline_after(Duration::MAX), Limit::WaitTimeout),
-        };
+    fn next_limit(&self, wait_until: Instant) -> (Instant, Limit) {
+        let mut next = (wait_until, Limit::WaitTimeout);
         for (until, limit) in [(self.nested_until, Limit::Nested), (self.resource.deadline, Limit::Deadline)] {
             if let Some(until) = until
                 && until <= next.0
