@@ -3,7 +3,12 @@
 #[cfg(feature = "http")]
 pub(crate) mod http;
 
-use crate::{near_cache::NearCache, policy::Policy, store::lease::FailureMarker};
+use crate::{
+    near_cache::NearCache,
+    outage_cache::{OutageCache, config::OutageCacheConfig},
+    policy::Policy,
+    store::lease::FailureMarker,
+};
 use std::{
     sync::Arc,
     time::{Duration, Instant},
@@ -32,6 +37,7 @@ pub(crate) struct Config {
     pub(crate) max_fallback_fetches: Arc<Semaphore>,
     pub(crate) deadline: Option<Instant>,
     pub(crate) near: Option<Arc<NearCache>>,
+    pub(crate) outage: Option<Arc<OutageCache>>,
     #[cfg(feature = "http")]
     pub(crate) http: http::HttpOptions,
 }
@@ -63,6 +69,11 @@ pub enum WaitTimeout {
 }
 
 impl Config {
+    /// Returns the outage cache if it is used: without the store, a guard that fails closed serves nothing.
+    pub(crate) fn outage_cache(&self) -> Option<&OutageCache> {
+        self.outage.as_deref().filter(|_| self.on_store_failure == StoreFailure::FailOpen)
+    }
+
     /// Returns the failure marker that a failed leader leaves. `None` if markers are off.
     pub(crate) fn failure_marker(&self, code: u16) -> Option<FailureMarker> {
         let first = self.failure_ttl;
@@ -91,6 +102,7 @@ impl Default for Config {
             max_fallback_fetches: Arc::new(Semaphore::new(64)),
             deadline: None,
             near: None,
+            outage: Some(Arc::new(OutageCache::new(OutageCacheConfig::default()))),
             #[cfg(feature = "http")]
             http: http::HttpOptions::default(),
         }

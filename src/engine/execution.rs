@@ -13,6 +13,7 @@ use crate::{
     clock::{self, Timestamp},
     config::{Config, StoreFailure},
     error::{Error, ErrorKind},
+    outage_cache::NotStored,
     policy::{Freshness, freshness},
     store::{
         entry::{Audience, Entry, Kind, SharedValue},
@@ -77,15 +78,16 @@ impl Execution {
 
     /// Fetches for this process only, unless another local flight that began after `since` does so.
     pub(super) async fn go_local(&self, listener: Listener, since: Option<Timestamp>) -> Result<FillPermit, Progress> {
-        self.join_or_lead_locally(FillPermit::Local { listener: Box::new(listener), _fallback_permit: None }, since)
-            .await
+        self.join_or_lead_locally(FillPermit::local(listener), since).await
     }
 
     /// Fetches for this process only, or rejects the request, as `on_store_failure` says.
     pub(super) async fn fail_open(&self, listener: Listener, error: StoreError) -> Result<FillPermit, Progress> {
         match self.resource.config.on_store_failure {
             StoreFailure::FailOpen => match self.go_local(listener, None).await? {
-                FillPermit::Local { listener, .. } => self.acquire_fallback_permit(listener).await,
+                FillPermit::Local { listener, .. } => {
+                    self.acquire_fallback_permit(listener, NotStored::because_of(&error)).await
+                }
                 permit => Ok(permit),
             },
             StoreFailure::FailClosed => {
@@ -96,9 +98,14 @@ impl Execution {
 
     /// Acquires a `max_fallback_fetches` permit. A nested fetch needs none, because the enclosing fetch may hold the
     /// last one.
-    pub(super) async fn acquire_fallback_permit(&self, listener: Box<Listener>) -> Result<FillPermit, Progress> {
+    pub(super) async fn acquire_fallback_permit(
+        &self,
+        listener: Box<Listener>,
+        reason: NotStored,
+    ) -> Result<FillPermit, Progress> {
+        let not_stored = Some(reason);
         if self.is_nested() {
-            return Ok(FillPermit::Local { listener, _fallback_permit: None });
+            return Ok(FillPermit::Local { listener, not_stored, _fallback_permit: None });
         }
         let permits = self.resource.config.max_fallback_fetches.clone();
         let permit = match permits.clone().try_acquire_owned() {
@@ -114,7 +121,7 @@ impl Execution {
                 permit
             }
         };
-        Ok(FillPermit::Local { listener, _fallback_permit: Some(permit) })
+        Ok(FillPermit::Local { listener, not_stored, _fallback_permit: Some(permit) })
     }
 
     /// Fetches for this process only, as a do-not-store marker says.
@@ -245,7 +252,7 @@ impl Execution {
         let is_off = audience == Audience::NoOne || self.resource.config.uncacheable_ttl.is_zero();
         if is_off || self.seen.as_ref().is_some_and(fresh) {
             permit.release(None).await;
-        } else if permit.lease().is_some() {
+        } else if permit.can_mark() {
             let marker = FillSet::marker(permit.id(), kind, audience, self.resource.config.uncacheable_ttl);
             permit.fill(&self.resource, &self.flight, &marker).await;
         }

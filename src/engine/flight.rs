@@ -8,6 +8,7 @@ use crate::{
     clock::Timestamp,
     error::Error,
     key::CacheKey,
+    outage_cache::InvalidationCounts,
     policy::{Freshness, freshness},
     store::{
         entry::{Audience, Entry, SharedValue},
@@ -92,6 +93,8 @@ pub(crate) enum Entered {
 #[derive(Default)]
 pub(crate) struct Flights {
     tables: Mutex<Tables>,
+    /// Invalidations that this process has requested or heard of.
+    pub(super) invalidations: InvalidationCounts,
 }
 
 #[derive(Default)]
@@ -126,6 +129,8 @@ struct Listing {
 struct FlightState {
     state: watch::Sender<Progress>,
     started_at: Timestamp,
+    /// The invalidations of the resource before the flight began.
+    invalidations: u64,
     seen: Option<Entry>,
     /// The stale candidate: the stored entry that may be served if no newer one comes. Set once the store has confirmed
     /// it, until the store has dropped it.
@@ -212,7 +217,8 @@ impl Flights {
         };
         let (state, started_at, stale_candidate) =
             (watch::Sender::new(Progress::Running), Timestamp::now(), Mutex::default());
-        let flight_state = Arc::new(FlightState { state, started_at, seen, stale_candidate });
+        let invalidations = self.invalidations.of(key);
+        let flight_state = Arc::new(FlightState { state, started_at, invalidations, seen, stale_candidate });
         slot.insert_entry(flight_state.clone());
         Entered::Lead(Flight { flights: self.clone(), key: key.clone(), flight_state })
     }
@@ -260,6 +266,7 @@ impl Flights {
     /// Makes sure that no caller joins a flight or lookup that began before now. Local flights of the variants are
     /// removed too, because without the store they are reached through remembered redirects.
     pub(crate) fn forget(&self, key: &CacheKey) {
+        self.invalidations.increment(key);
         let mut tables = self.tables.lock();
         tables.fleet.remove(key);
         tables.local.retain(|local, _| !key.covers(local));
@@ -370,6 +377,11 @@ impl Flight {
                 None
             }
         }
+    }
+
+    /// Returns the number of invalidations of the resource before the flight began.
+    pub(crate) fn invalidations(&self) -> u64 {
+        self.flight_state.invalidations
     }
 
     pub(crate) fn started_at(&self) -> Timestamp {

@@ -14,6 +14,7 @@ use crate::{
     clock::{self, Timestamp},
     config::WaitTimeout,
     error::Error,
+    outage_cache::NotStored,
     policy::is_uncacheable_marker,
     store::{
         entry::{Audience, Entry, Kind},
@@ -66,8 +67,11 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
         let listener = self.execution.resource.listen(); // before `get_or_lease`, so that no wake-up falls in between
         let permit = match mode {
             LeadMode::Coordinated { background } => self.acquire_lease(background, listener).await,
-            LeadMode::StoreDown => self.execution.acquire_fallback_permit(Box::new(listener)).await,
-            LeadMode::Overdue => Ok(FillPermit::Local { listener: Box::new(listener), _fallback_permit: None }),
+            LeadMode::StoreDown => match self.execution.kept_result(&self.policy, NotStored::Unavailable) {
+                Some(kept) => Err(kept),
+                None => self.execution.acquire_fallback_permit(Box::new(listener), NotStored::Unavailable).await,
+            },
+            LeadMode::Overdue => Ok(FillPermit::local(listener)),
             LeadMode::DoNotStore(marker) => Ok(FillPermit::Marker(marker)),
         };
         match permit {
@@ -104,7 +108,10 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
                     disconnected = true;
                     continue; // with a new token; the old one is released in the background
                 }
-                Err(error) => return self.execution.fail_open(listener, error).await,
+                Err(error) => match self.execution.kept_result(&self.policy, NotStored::because_of(&error)) {
+                    Some(kept) => return Err(kept),
+                    None => return self.execution.fail_open(listener, error).await,
+                },
             };
             let (remaining, holder, waiting, registered) = match reply {
                 LeaseReply::Granted { lease, seen_alive } => {
