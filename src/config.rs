@@ -3,7 +3,13 @@
 #[cfg(feature = "http")]
 pub(crate) mod http;
 
-use crate::{near_cache::NearCache, policy::Policy, store::lease::FailureMarker, sync::newest_first::NewestFirst};
+use crate::{
+    near_cache::NearCache,
+    outage_cache::{OutageCache, config::OutageCacheConfig},
+    policy::Policy,
+    store::lease::FailureMarker,
+    sync::newest_first::NewestFirst,
+};
 use std::{
     sync::Arc,
     time::{Duration, Instant},
@@ -32,6 +38,7 @@ pub(crate) struct Config {
     pub(crate) max_fallback_fetches: NewestFirst,
     pub(crate) deadline: Option<Instant>,
     pub(crate) near: Option<Arc<NearCache>>,
+    pub(crate) outage: Option<Arc<OutageCache>>,
     #[cfg(feature = "http")]
     pub(crate) http: http::HttpOptions,
 }
@@ -71,6 +78,11 @@ impl Config {
         self.wait_timeout.unwrap_or(self.fetch_timeout.saturating_add(self.lease_ttl))
     }
 
+    /// Returns the outage cache if it is used: without the store, a guard that fails closed serves nothing.
+    pub(crate) fn outage_cache(&self) -> Option<&OutageCache> {
+        self.outage.as_deref().filter(|_| self.on_store_failure == StoreFailure::FailOpen)
+    }
+
     /// Returns the failure marker that a failed leader leaves. `None` if markers are off.
     pub(crate) fn failure_marker(&self, code: u16) -> Option<FailureMarker> {
         let first = self.failure_ttl;
@@ -99,6 +111,7 @@ impl Default for Config {
             max_fallback_fetches: NewestFirst::new(64),
             deadline: None,
             near: None,
+            outage: Some(Arc::new(OutageCache::new(OutageCacheConfig::default()))),
             #[cfg(feature = "http")]
             http: http::HttpOptions::default(),
         }

@@ -6,6 +6,7 @@ use crate::{
     error::Error,
     key::{self, CacheKey, Key},
     near_cache::config::NearCacheConfig,
+    outage_cache::{OutageCache, config::OutageCacheConfig},
     policy::Policy,
     store::{memory::MemoryStore, port::IntoStore},
     sync::newest_first::NewestFirst,
@@ -274,6 +275,28 @@ impl StampedeGuard {
     pub fn near_cache(self, settings: NearCacheConfig) -> Self {
         let near = self.engine.near_cache(settings);
         self.set(|config| config.near = near)
+    }
+
+    /// Keeps results of this process that could not be stored: while the store is unavailable or refuses writes, each
+    /// key is fetched about once per [`ttl`](OutageCacheConfig::ttl) and process, instead of without a pause. Default:
+    /// on, with the defaults of [`OutageCacheConfig`].
+    ///
+    /// ```
+    /// use stampede_guard::{OutageCacheConfig, StampedeGuard};
+    ///
+    /// let without = StampedeGuard::in_memory().outage_cache(OutageCacheConfig::max_bytes(0));
+    /// ```
+    ///
+    /// The cache is used only when the store does not answer, or has refused to store the result for a key that it has
+    /// no usable entry of. A result is used while it is fresh, for at most `ttl` after its response, under the same rules
+    /// as a stored entry, and it is never stored later. [`invalidate`](Self::invalidate) ends it for this guard and its
+    /// clones before it returns; until `ttl` is over, an invalidation by another process may not be noticed.
+    /// [`StoreFailure::FailClosed`] turns the cache off. Memory belongs to this clone and to clones made from it
+    /// afterwards, and is allocated with the first result that is kept.
+    #[must_use]
+    pub fn outage_cache(self, settings: OutageCacheConfig) -> Self {
+        let outage = (!settings.is_off()).then(|| Arc::new(OutageCache::new(settings)));
+        self.set(|config| config.outage = outage)
     }
 
     /// Sets how the HTTP layer treats what the RFCs leave to a cache. Default: see

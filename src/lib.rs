@@ -86,6 +86,7 @@ mod key;
 #[cfg(feature = "lock")]
 pub mod lock;
 pub(crate) mod near_cache;
+pub(crate) mod outage_cache;
 mod policy;
 #[cfg(feature = "redis")]
 pub mod redis;
@@ -109,6 +110,7 @@ pub use key::Key;
 #[cfg(feature = "lock")]
 pub use lock::{error::LockError, guard::LockGuard, handle::Lock};
 pub use near_cache::config::NearCacheConfig;
+pub use outage_cache::config::OutageCacheConfig;
 pub use policy::Policy;
 pub use store::{memory::MemoryStore, port::Store};
 pub use telemetry::Stats;

@@ -28,6 +28,7 @@ macro_rules! event {
 pub(crate) struct Counters {
     hits: AtomicU64,
     near_hits: AtomicU64,
+    outage_cache_hits: AtomicU64,
     stale_hits: AtomicU64,
     misses: AtomicU64,
     coalesced: AtomicU64,
@@ -44,7 +45,7 @@ pub(crate) struct Counters {
 }
 
 /// The statistics of a guard and all its clones since it was created. The number of answers is the sum of the first
-/// eight fields without `near_hits`, which `hits` include.
+/// nine fields without `near_hits` and `outage_cache_hits`, which `hits` include.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
@@ -52,6 +53,8 @@ pub struct Stats {
     pub hits: u64,
     /// Hits that were served from a copy of the [near cache](crate::NearCacheConfig).
     pub near_hits: u64,
+    /// Answers from the [outage cache](crate::OutageCacheConfig), because the store was unavailable or refused writes.
+    pub outage_cache_hits: u64,
     /// Answers with [`CacheStatus::Stale`].
     pub stale_hits: u64,
     /// Answers with [`CacheStatus::Miss`].
@@ -85,6 +88,7 @@ impl Counters {
         Stats {
             hits: self.hits.load(Relaxed),
             near_hits: self.near_hits.load(Relaxed),
+            outage_cache_hits: self.outage_cache_hits.load(Relaxed),
             stale_hits: self.stale_hits.load(Relaxed),
             misses: self.misses.load(Relaxed),
             coalesced: self.coalesced.load(Relaxed),
@@ -121,6 +125,10 @@ pub(crate) fn answered(stats: &Counters, key: &CacheKey, status: CacheStatus, to
 
 pub(crate) fn near_hit(stats: &Counters) {
     stats.near_hits.fetch_add(1, Relaxed);
+}
+
+pub(crate) fn outage_cache_hit(stats: &Counters) {
+    stats.outage_cache_hits.fetch_add(1, Relaxed);
 }
 
 pub(crate) fn filled(stats: &Counters, key: &CacheKey, kind: Kind, outcome: FillOutcome) {

@@ -3,6 +3,7 @@
 mod attempt;
 mod leading;
 mod lookup;
+mod outage;
 mod waiting;
 
 use super::{
@@ -34,6 +35,7 @@ use futures_util::{
     FutureExt,
     future::{Either, lazy},
 };
+use outage::KeptResult;
 use std::{future::Future, marker::PhantomData};
 use tokio::time::{Instant, timeout_at};
 
@@ -117,12 +119,17 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
 
     /// Resolves the key from the store, without a fetch and without waiting.
     pub(super) async fn lookup_only(mut self) -> Option<(R, CacheStatus)> {
-        let entry = self.find().await.ok()??;
+        let mut found = self.find().await;
         let now = Timestamp::now();
-        let is_servable = matches!(self.policy.evaluate(&entry, now), Reuse::Serve | Reuse::ServeAndRevalidate);
-        let answer =
-            (is_servable && !is_uncacheable_marker(&entry, now)).then(|| self.policy.decode(&entry, now))??;
-        let status = of_stored(&entry, now);
+        let (answer, status) = match self.consult_outage_cache(&mut found) {
+            Some(KeptResult::Answer(answer, status)) => (answer, status),
+            Some(KeptResult::Bypass) => return None,
+            None => {
+                let entry = found.ok()??;
+                let is_servable = self.is_servable(&entry) && !is_uncacheable_marker(&entry, now);
+                (is_servable.then(|| self.policy.decode(&entry, now))??, of_stored(&entry, now))
+            }
+        };
         telemetry::answered(&self.resource.engine.stats, &self.resource.key, status, || now.since(self.requested_at));
         Some((answer, status))
     }
@@ -158,8 +165,13 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
             Ok(joined) => return joined.await,
             Err(unused) => unused,
         };
-        let found = self.find().await;
-        self.after_lookup(found, fetch).await
+        let mut found = self.find().await;
+        let step = match self.consult_outage_cache(&mut found) {
+            Some(KeptResult::Answer(answer, status)) => ready(RequestAttempt::Done(answer, status)),
+            Some(KeptResult::Bypass) => boxed(self.answer_by_bypass(fetch)),
+            None => self.after_lookup(found, fetch),
+        };
+        step.await
     }
 
     /// Resolves the key without asking the store, or returns the unused fetch.

@@ -12,6 +12,7 @@ use crate::{
     clock::{self, Timestamp},
     config::{Config, StoreFailure},
     error::{Error, ErrorKind},
+    outage_cache::NotStored,
     policy::{Freshness, freshness},
     store::{
         entry::{Audience, Entry, Kind, SharedValue},
@@ -85,7 +86,9 @@ impl Execution {
     pub(super) async fn fail_open(&self, listener: Listener, error: StoreError) -> Result<FillPermit, Progress> {
         match self.resource.config.on_store_failure {
             StoreFailure::FailOpen => match self.go_local(listener).await? {
-                FillPermit::Local { listener, .. } => self.acquire_fallback_permit(listener).await,
+                FillPermit::Local { listener, .. } => {
+                    self.acquire_fallback_permit(listener, NotStored::because_of(&error)).await
+                }
                 permit => Ok(permit),
             },
             StoreFailure::FailClosed => {
@@ -96,9 +99,14 @@ impl Execution {
 
     /// Acquires a `max_fallback_fetches` permit. A nested fetch needs none, because the enclosing fetch may hold the
     /// last one.
-    pub(super) async fn acquire_fallback_permit(&self, listener: Box<Listener>) -> Result<FillPermit, Progress> {
+    pub(super) async fn acquire_fallback_permit(
+        &self,
+        listener: Box<Listener>,
+        reason: NotStored,
+    ) -> Result<FillPermit, Progress> {
+        let not_stored = Some(reason);
         if self.is_nested() {
-            return Ok(FillPermit::Local { listener, _fallback_permit: None });
+            return Ok(FillPermit::Local { listener, not_stored, _fallback_permit: None });
         }
         let permits = &self.resource.config.max_fallback_fetches;
         let permit = match permits.try_acquire() {
@@ -120,7 +128,7 @@ impl Execution {
                 permit
             }
         };
-        Ok(FillPermit::Local { listener, _fallback_permit: Some(permit) })
+        Ok(FillPermit::Local { listener, not_stored, _fallback_permit: Some(permit) })
     }
 
     /// Fetches for this process only, as a do-not-store marker says.
@@ -263,7 +271,7 @@ impl Execution {
         let is_off = audience == Audience::NoOne || self.resource.config.uncacheable_ttl.is_zero();
         if is_off || self.seen.as_ref().is_some_and(fresh) {
             permit.release(None).await;
-        } else if permit.lease().is_some() {
+        } else if permit.can_mark() {
             let marker = FillSet::marker(permit.id(), kind, audience, self.resource.config.uncacheable_ttl);
             permit.fill(&self.resource, &self.flight, &marker).await;
         }

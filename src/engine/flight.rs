@@ -8,6 +8,7 @@ use crate::{
     clock::{self, Timestamp},
     error::Error,
     key::CacheKey,
+    outage_cache::InvalidationCounts,
     policy::{Freshness, freshness},
     store::{
         entry::{Audience, Entry, SharedValue},
@@ -99,6 +100,8 @@ pub(crate) enum Entered {
 #[derive(Default)]
 pub(crate) struct Flights {
     tables: Mutex<Tables>,
+    /// Invalidations that this process has requested or heard of.
+    pub(super) invalidations: InvalidationCounts,
 }
 
 #[derive(Default)]
@@ -135,6 +138,8 @@ pub(crate) struct FlightState {
     key: CacheKey,
     state: watch::Sender<Progress>,
     started_at: Timestamp,
+    /// The invalidations of the resource before the flight began.
+    invalidations: u64,
     seen: Option<Entry>,
     /// The stale candidate: the stored entry that may be served if no newer one comes. Set once the store has confirmed
     /// it, until the store has dropped it.
@@ -326,6 +331,7 @@ impl Flights {
     /// Makes sure that no caller joins a flight or lookup that began before now. Local flights of the variants are
     /// removed too, because without the store they are reached through remembered redirects.
     pub(crate) fn forget(&self, key: &CacheKey) {
+        self.invalidations.increment(key);
         let mut tables = self.tables.lock();
         tables.fleet.remove(key);
         tables.local.retain(|local, _| !key.covers(local));
@@ -351,6 +357,7 @@ impl Tables {
 impl FlightState {
     fn new(flights: Arc<Flights>, key: CacheKey, seen: Option<Entry>) -> Self {
         Self {
+            invalidations: flights.invalidations.of(&key),
             flights,
             key,
             state: watch::Sender::new(Progress::Running),
@@ -507,6 +514,11 @@ impl Flight {
                 None
             }
         }
+    }
+
+    /// Returns the number of invalidations of the resource before the flight began.
+    pub(crate) fn invalidations(&self) -> u64 {
+        self.0.invalidations
     }
 }
 

@@ -15,6 +15,7 @@ use crate::{
     cache_status::CacheStatus,
     clock::{self, Timestamp},
     error::Error,
+    outage_cache::NotStored,
     policy::is_uncacheable_marker,
     store::{
         entry::{Audience, Entry, Kind},
@@ -70,7 +71,10 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
         let listener = self.execution.resource.listen(); // before `get_or_lease`, so that no wake-up falls in between
         let permit = match mode {
             LeadMode::Coordinated { background } => self.acquire_lease(background, listener).await,
-            LeadMode::StoreDown => self.execution.acquire_fallback_permit(Box::new(listener)).await,
+            LeadMode::StoreDown => match self.execution.kept_result(&self.policy, NotStored::Unavailable) {
+                Some(kept) => Err(kept),
+                None => self.execution.acquire_fallback_permit(Box::new(listener), NotStored::Unavailable).await,
+            },
             LeadMode::TooOld => Ok(FillPermit::local(listener)),
             LeadMode::DoNotStore(marker) => Ok(FillPermit::Marker(marker)),
         };

@@ -7,6 +7,8 @@ use super::{
 };
 use crate::{
     cache_status::CacheStatus,
+    clock::Timestamp,
+    outage_cache::NotStored,
     store::{
         lease::{FailureMarker, Lease, LeaseStatus},
         port::FillCondition,
@@ -29,8 +31,9 @@ pub(super) enum FillPermit {
     /// Fill as the leader of the fleet.
     Lease(Box<HeldLease>),
     /// Do not store; the result stays in this process. Still receives invalidations. While the store is down, holds a
-    /// `max_fallback_fetches` permit, unless it is nested in a fetch that may hold one.
-    Local { listener: Box<Listener>, _fallback_permit: Option<newest_first::Permit> },
+    /// `max_fallback_fetches` permit, unless it is nested in a fetch that may hold one. If there is a reason why the
+    /// store is not used, the outage cache keeps the result.
+    Local { listener: Box<Listener>, not_stored: Option<NotStored>, _fallback_permit: Option<newest_first::Permit> },
     /// Replace this do-not-store marker if the response may be stored after all.
     Marker(Token),
     /// No permission any more.
@@ -38,9 +41,9 @@ pub(super) enum FillPermit {
 }
 
 impl FillPermit {
-    /// Returns the permission of a fetch that coordinates with no other process.
+    /// Creates the permission of a local fetch, of which nothing is kept.
     pub(super) fn local(listener: Listener) -> Self {
-        Self::Local { listener: Box::new(listener), _fallback_permit: None }
+        Self::Local { listener: Box::new(listener), not_stored: None, _fallback_permit: None }
     }
 
     pub(super) fn lease(&self) -> Option<Lease> {
@@ -48,6 +51,11 @@ impl FillPermit {
             Self::Lease(held) => Some(held.lease),
             Self::Local { .. } | Self::Marker(_) | Self::None => None,
         }
+    }
+
+    /// Reports whether a marker can be kept: in the store, or in the outage cache.
+    pub(super) fn can_mark(&self) -> bool {
+        matches!(self, Self::Lease(_) | Self::Local { not_stored: Some(_), .. })
     }
 
     pub(super) fn status(&self) -> CacheStatus {
@@ -81,10 +89,18 @@ impl FillPermit {
                 let fill = pin!(resource.fill(FillCondition::Lease(held.lease), fill_set));
                 match with_invalidations(&mut held.listener, flight, fill).await {
                     Ok(_) => held.guard.disarm(),
-                    Err(_) => _ = held.guard.release(None).await,
+                    Err(error) => {
+                        keep(resource, flight, fill_set, NotStored::because_of(&error));
+                        held.guard.release(None).await;
+                    }
                 }
             }
-            Self::Marker(marker) => _ = resource.fill(FillCondition::ReplaceMarker(marker), fill_set).await,
+            Self::Marker(marker) => {
+                if let Err(error) = resource.fill(FillCondition::ReplaceMarker(marker), fill_set).await {
+                    keep(resource, flight, fill_set, NotStored::because_of(&error));
+                }
+            }
+            Self::Local { not_stored: Some(reason), .. } => keep(resource, flight, fill_set, reason),
             Self::Local { .. } | Self::None => {}
         }
     }
@@ -95,6 +111,13 @@ impl FillPermit {
             Self::Lease(held) => held.guard.release(failure_marker).await,
             Self::Marker(_) | Self::Local { .. } | Self::None => LeaseStatus::Lost,
         }
+    }
+}
+
+/// Keeps a result that could not be stored, for the time that the outage cache allows.
+fn keep(resource: &Resource, flight: &Flight, fill_set: &FillSet, reason: NotStored) {
+    if let Some(outage) = resource.config.outage_cache() {
+        outage.keep(fill_set.writes(&resource.key), flight.invalidations(), reason, Timestamp::now());
     }
 }
 

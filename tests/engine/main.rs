@@ -10,6 +10,7 @@ mod faults;
 mod freshness;
 mod invalidate;
 mod outage;
+mod outage_cache;
 mod patience;
 mod reads;
 mod settings;

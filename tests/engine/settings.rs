@@ -1,7 +1,7 @@
 //! Settings: invalid values panic, and all others are used as given.
 
 use crate::{Down, never};
-use stampede_guard::{NearCacheConfig, Policy, StampedeGuard};
+use stampede_guard::{NearCacheConfig, OutageCacheConfig, Policy, StampedeGuard};
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     time::Duration,
@@ -48,6 +48,7 @@ async fn settings_of_any_length_are_used_as_given() {
         .uncacheable_ttl(long)
         .max_waiters(usize::MAX)
         .near_cache(NearCacheConfig::max_bytes(1 << 20).max_age(long))
+        .outage_cache(OutageCacheConfig::max_bytes(u64::MAX).ttl(long))
         .policy(policy.early_refresh(f64::MAX));
     assert_eq!(guard.fetch("k", async || Ok::<_, Down>(1)).await.expect("an answer"), 1);
     assert_eq!(guard.fetch("k", never::<i32>).await.expect("a hit"), 1);
@@ -58,7 +59,7 @@ async fn settings_of_any_length_are_used_as_given() {
 fn debug_shows_the_settings() {
     let guard = StampedeGuard::in_memory().namespace("a b/c{}").lease_ttl(Duration::from_millis(10));
     let shown = format!("{guard:?}");
-    for setting in ["namespace: \"a_b_c__\"", "lease_ttl: 10ms", "fetch_timeout: 60s"] {
+    for setting in ["namespace: \"a_b_c__\"", "lease_ttl: 10ms", "fetch_timeout: 60s", "ttl: 1s"] {
         assert!(shown.contains(setting), "{setting} is not in {shown}");
     }
 }

@@ -14,6 +14,7 @@ mod herds;
 mod keyed;
 mod kit;
 mod laws;
+mod outage_cache;
 mod ranges;
 mod replay;
 mod requests;

@@ -4,14 +4,14 @@ use crate::{
     client::{ask, get, request, send},
     fleet::{Fleet, Proxy},
     site::{Site, Tap, with},
-    support::{Origin, RedisServer, eventually, free_port},
+    support::{Origin, RedisServer, Relay, eventually, free_port, relay::Mode},
 };
 use std::{cell::Cell, net::SocketAddr, time::Duration};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpListener,
     task::JoinSet,
-    time,
+    time::{self, Instant},
 };
 
 #[tokio::test]
@@ -36,6 +36,69 @@ async fn proxies_answer_without_redis_and_share_again_with_it() {
         ask(fleet.at(1), get(&path)).await.body == first.body
     })
     .await;
+}
+
+/// Requests one page from three proxies all the time, and returns the calls in four seconds of an outage. A response
+/// takes 50 ms, is fresh for a second, and has a validator, so that a server without memory still has the old entry.
+async fn calls_in_four_seconds(begin: impl AsyncFn(&RedisServer, &Relay)) -> usize {
+    let (redis, origin) = (RedisServer::start(), Origin::new());
+    let relay = Relay::to(([127, 0, 0, 1], redis.port()).into()).await;
+    let page = |_, n| with(&[("cache-control", "max-age=1"), ("etag", &format!("\"{n}\""))], "page");
+    let site = Site::slow(&origin, Duration::from_millis(50), page).await;
+    let fleet = Fleet::with(3, site.address, &["--redis", &format!("redis://{}", relay.address())]).await;
+    let mut clients = JoinSet::new();
+    for address in (0..12).map(|i| fleet.at(i)) {
+        clients.spawn(async move {
+            loop {
+                let answer = ask(address, get("/page")).await;
+                assert_eq!(answer.status, 200, "{answer:?}");
+                time::sleep(Duration::from_millis(20)).await;
+            }
+        });
+    }
+    time::sleep(Duration::from_secs(1)).await;
+    begin(&redis, &relay).await;
+    // Each proxy notices the outage within a store timeout.
+    time::sleep(Duration::from_secs(1)).await;
+    let (before, began) = (origin.calls(), Instant::now());
+    time::sleep_until(began + Duration::from_secs(4)).await;
+    let calls = origin.calls() - before;
+    println!("{calls} calls in 4 s");
+    if let Some(failed) = clients.try_join_next() {
+        failed.expect("every request is answered");
+    }
+    calls
+}
+
+/// Three calls a second, one of each proxy. Seen to fail (18 calls a second with a full server, otherwise 38) without
+/// the outage cache, as do the following three.
+#[tokio::test]
+async fn killed_redis_costs_one_call_a_second_and_proxy() {
+    let calls = calls_in_four_seconds(async |redis, _| redis.kill()).await;
+    assert!((6..=12).contains(&calls), "{calls}");
+}
+
+#[tokio::test]
+async fn stopped_redis_costs_one_call_a_second_and_proxy() {
+    let calls = calls_in_four_seconds(async |redis, _| redis.pause()).await;
+    assert!((6..=12).contains(&calls), "{calls}");
+}
+
+#[tokio::test]
+async fn full_redis_costs_one_call_a_second_and_proxy() {
+    let fill = async |redis: &RedisServer, _: &Relay| {
+        let mut redis = redis.connection().await;
+        let set = redis::cmd("CONFIG").arg(&["SET", "maxmemory", "1", "maxmemory-policy", "noeviction"]).to_owned();
+        set.exec_async(&mut redis).await.expect("an answer");
+    };
+    let calls = calls_in_four_seconds(fill).await;
+    assert!((6..=12).contains(&calls), "{calls}");
+}
+
+#[tokio::test]
+async fn slow_redis_costs_one_call_a_second_and_proxy() {
+    let calls = calls_in_four_seconds(async |_, relay| relay.set(Mode::Delay(Duration::from_millis(400)))).await;
+    assert!((6..=12).contains(&calls), "{calls}");
 }
 
 #[tokio::test]

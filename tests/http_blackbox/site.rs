@@ -13,6 +13,7 @@ use std::{
     convert::Infallible,
     net::SocketAddr,
     sync::{Arc, Mutex},
+    time::Duration,
 };
 use tokio::{net::TcpListener, sync::mpsc, task::JoinSet};
 
@@ -30,6 +31,15 @@ impl Site {
         origin: &Origin,
         respond: impl Fn(Request, usize) -> R + Clone + Send + Sync + 'static,
     ) -> Self {
+        Self::slow(origin, Duration::ZERO, respond).await
+    }
+
+    /// Starts a server as [`start`](Self::start) does, each of whose calls takes `cost`.
+    pub(crate) async fn slow<R: IntoResponse>(
+        origin: &Origin,
+        cost: Duration,
+        respond: impl Fn(Request, usize) -> R + Clone + Send + Sync + 'static,
+    ) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a free port");
         let address = listener.local_addr().expect("it is bound");
         let (origin, seen) = (origin.clone(), Arc::<Mutex<Vec<Parts>>>::default());
@@ -39,7 +49,7 @@ impl Site {
             async move {
                 let (head, body) = request.into_parts();
                 heads.lock().expect("no panic").push(head.clone());
-                let call = if head.method.is_safe() { origin.call().await } else { 0 };
+                let call = if head.method.is_safe() { origin.work(cost).await } else { 0 };
                 respond(Request::from_parts(head, body), call)
             }
         };

@@ -13,6 +13,7 @@ use crate::{
         permit::{FillPermit, HeldLease, LeaseGuard},
     },
     error::Error,
+    outage_cache::NotStored,
     policy::is_uncacheable_marker,
     store::{
         entry::{Entry, Kind},
@@ -82,7 +83,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
                     self.on_reply(reply, background, &mut wait, &listener).await
                 }
                 Err(_) if background => return Err(Progress::Abandoned),
-                Err(error) => match wait.on_silence(&error, &resource.config) {
+                Err(error) => match self.on_error(&error, &mut wait) {
                     Some(next) => next,
                     None => return self.execution.fail_open(listener, error).await,
                 },
@@ -118,6 +119,14 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
         let request = LeaseRequest { token, lease: resource.config.lease_ttl, seen, notify: !background };
         let reply = self.execution.while_listening(listener, pin!(resource.get_or_lease(request))).await?;
         Ok((reply, guard))
+    }
+
+    /// Decides what to do while the store does not answer. `None`: go on without it.
+    fn on_error(&mut self, error: &StoreError, wait: &mut LeaseWait) -> Option<Next> {
+        match self.execution.kept_result(&self.policy, NotStored::because_of(error)) {
+            Some(kept) => Some(Next::Complete(kept)),
+            None => wait.on_silence(error, &self.execution.resource.config),
+        }
     }
 
     /// Begins to lead, unless no caller wants the result any more: then releases the lease.
@@ -279,7 +288,7 @@ impl LeaseWait {
         if registered { expiry } else { expiry.min(backoff::poll(self.polls, clock::random_unit())) }
     }
 
-    /// Decides what to do while the store does not answer. `None`: go on without it.
+    /// Decides whether to wait while the store does not answer.
     ///
     /// A lease that the store has spoken of may live longer than it said, because its leader extends it. But without
     /// the store it lives no longer than one more lease from the beginning of the silence.

@@ -1,0 +1,307 @@
+//! The outage cache: how often a key is fetched while nothing can be stored, and when a kept result ends.
+
+use crate::{Down, MS, SECOND, never, support::Origin};
+use stampede_guard::{
+    FetchContext, FetchOutcome, Key, OutageCacheConfig, Policy, StampedeGuard, StoreFailure,
+    testing::{
+        FakeRedis, Fault, Node,
+        Operation::{self, Fill, Get, GetOrLease, Release},
+    },
+};
+use std::time::Duration;
+use tokio::time::sleep;
+
+/// A store that refuses writes, as a full server or a replica does.
+const FULL: &[(Operation, Fault)] = &[(GetOrLease, Fault::Fails), (Fill, Fault::Fails)];
+/// A store that does not answer.
+const SILENT: &[(Operation, Fault)] =
+    &[(Get, Fault::Hangs), (GetOrLease, Fault::Hangs), (Fill, Fault::Hangs), (Release, Fault::Hangs)];
+
+/// Returns a node with these faults, and a guard over it whose values are fresh for a second.
+fn faulty(faults: &[(Operation, Fault)]) -> (Node, StampedeGuard) {
+    let node = FakeRedis::new().node();
+    for (operation, fault) in faults {
+        node.always(*operation, fault.clone());
+    }
+    let guard = node.guard().policy(Policy::fresh_for(SECOND).jitter(0.0));
+    (node, guard)
+}
+
+async fn ask(guard: &StampedeGuard, key: impl Into<Key>, origin: &Origin) -> usize {
+    let origin = origin.clone();
+    guard.fetch(key, async move || Ok::<_, Down>(origin.work(50 * MS).await)).await.expect("an answer")
+}
+
+/// Returns the number of calls for one key that is requested all the time for ten seconds.
+async fn calls_in_ten_seconds(guard: &StampedeGuard) -> usize {
+    let (origin, began) = (Origin::new(), tokio::time::Instant::now());
+    while began.elapsed() < 10 * SECOND {
+        ask(guard, "k", &origin).await;
+        sleep(10 * MS).await;
+    }
+    guard.drain().await;
+    origin.calls()
+}
+
+/// Without the outage cache each of these outages costs more than a hundred calls, which the test shows as well.
+#[tokio::test(start_paused = true)]
+async fn outage_costs_one_call_per_second() {
+    let lost = &[(Get, Fault::RequestLost), (GetOrLease, Fault::RequestLost), (Fill, Fault::RequestLost)];
+    let full_for_values = &[(Fill, Fault::Fails)];
+    let outages: [(&str, &[(Operation, Fault)]); 4] =
+        [("silent", SILENT), ("connections are cut", lost), ("full", FULL), ("full for values", full_for_values)];
+    for (outage, faults) in outages {
+        let calls = calls_in_ten_seconds(&faulty(faults).1).await;
+        assert!((9..=11).contains(&calls), "{outage}: {calls} calls in 10 s");
+        let calls =
+            calls_in_ten_seconds(&faulty(faults).1.outage_cache(OutageCacheConfig::default().ttl(Duration::ZERO)))
+                .await;
+        assert!(calls > 100, "{outage}, without the outage cache: {calls} calls in 10 s");
+    }
+}
+
+/// Seen to fail (one call in 50 ms) without the outage cache.
+#[tokio::test(start_paused = true)]
+async fn outage_cache_hit_is_counted_and_not_written_back() {
+    for faults in [SILENT, FULL] {
+        let ((node, guard), origin) = (faulty(faults), Origin::new());
+        for _ in 0..5 {
+            assert_eq!(ask(&guard, "k", &origin).await, 1);
+        }
+        guard.drain().await;
+        let stats = guard.stats();
+        assert_eq!((stats.failed_open, stats.hits, stats.outage_cache_hits), (1, 4, 4), "{stats:?}");
+        let fills = node.asked(Fill);
+        node.heal();
+        sleep(5 * SECOND).await;
+        assert_eq!(node.asked(Fill), fills, "a result is never stored later");
+    }
+}
+
+/// Seen to fail (a value is fetched again at once) without the outage cache.
+#[tokio::test(start_paused = true)]
+async fn outage_cache_keeps_results_for_freshness_or_ttl() {
+    for (fresh_for, ttl, expected) in
+        [(60 * SECOND, 2 * SECOND, 2 * SECOND), (500 * MS, 2 * SECOND, 500 * MS), (60 * SECOND, SECOND, SECOND)]
+    {
+        let ((_node, guard), origin) = (faulty(SILENT), Origin::new());
+        let guard = guard
+            .policy(Policy::fresh_for(fresh_for).stale_while_revalidate(60 * SECOND).jitter(0.0))
+            .outage_cache(OutageCacheConfig::max_bytes(1 << 20).ttl(ttl));
+        ask(&guard, "k", &origin).await;
+        sleep(expected - MS).await;
+        assert_eq!(ask(&guard, "k", &origin).await, 1, "fresh for {fresh_for:?}, ttl {ttl:?}");
+        sleep(MS).await;
+        assert_eq!(ask(&guard, "k", &origin).await, 2, "fresh for {fresh_for:?}, ttl {ttl:?}");
+    }
+}
+
+/// Seen to fail (the kept value is served) if the outage cache does not ask why a result was not stored.
+#[tokio::test(start_paused = true)]
+async fn outage_cache_is_unused_when_the_store_answers() {
+    let ((node, guard), origin) = (faulty(SILENT), Origin::new());
+    let guard = guard
+        .policy(Policy::fresh_for(60 * SECOND).jitter(0.0))
+        .outage_cache(OutageCacheConfig::default().ttl(60 * SECOND));
+    assert_eq!(ask(&guard, "k", &origin).await, 1);
+    assert_eq!(ask(&guard, "k", &origin).await, 1);
+    node.heal();
+    // The breaker closes within a window of its probes.
+    for key in 0..100_u64 {
+        sleep(100 * MS).await;
+        ask(&guard, key, &origin).await;
+        if guard.stats().misses > 0 {
+            break;
+        }
+    }
+    let calls = origin.calls();
+    assert_eq!(ask(&guard, "k", &origin).await, calls + 1, "another process may have invalidated the value");
+    guard.drain().await;
+    assert_eq!(ask(&guard, "k", &origin).await, calls + 1);
+}
+
+/// The server is full: it still has an old entry, and cannot store the new one. Seen to fail (a call per request) if
+/// only a lookup without an entry leads to the outage cache.
+#[tokio::test(start_paused = true)]
+async fn refused_result_is_used_instead_of_an_older_entry() {
+    let ((node, guard), origin) = (faulty(&[]), Origin::new());
+    let stale = Policy::fresh_for(SECOND).stale_if_error(600 * SECOND).jitter(0.0);
+    for policy in [stale, stale.stale_while_revalidate(600 * SECOND)] {
+        node.heal();
+        let (guard, key) = (guard.clone().policy(policy), format!("k{}", origin.calls()));
+        ask(&guard, &*key, &origin).await;
+        guard.drain().await;
+        sleep(2 * SECOND).await;
+        node.always(Fill, Fault::Fails);
+        ask(&guard, &*key, &origin).await;
+        guard.drain().await;
+        let calls = origin.calls();
+        for _ in 0..5 {
+            assert_eq!(ask(&guard, &*key, &origin).await, calls);
+            guard.drain().await;
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn refused_result_is_not_used_instead_of_a_newer_entry() {
+    let (server, origin) = (FakeRedis::new(), Origin::new());
+    let [node, other] = [server.node(), server.node()];
+    let policy = Policy::fresh_for(60 * SECOND).jitter(0.0);
+    node.always(Fill, Fault::Fails);
+    let [guard, other] = [node, other].map(|node| node.guard().policy(policy));
+    assert_eq!(ask(&guard, "k", &origin).await, 1);
+    guard.drain().await;
+    assert_eq!(ask(&other, "k", &origin).await, 2);
+    other.drain().await;
+    assert_eq!(ask(&guard, "k", &origin).await, 2);
+}
+
+/// Seen to fail (the old value is served) if kept results do not end with an invalidation.
+#[tokio::test(start_paused = true)]
+async fn own_invalidation_ends_a_kept_result() {
+    for faults in [SILENT, FULL] {
+        let ((_node, guard), origin) = (faulty(faults), Origin::new());
+        ask(&guard, "k", &origin).await;
+        guard.clone().invalidate("k").await.expect("acknowledged");
+        assert_eq!(ask(&guard, "k", &origin).await, 2);
+        assert_eq!(ask(&guard, "k", &origin).await, 2);
+    }
+}
+
+/// The invalidation fails, because the store cannot be reached. It still counts in this process.
+#[tokio::test(start_paused = true)]
+async fn failed_invalidation_ends_a_kept_result() {
+    let ((node, guard), origin) = (faulty(SILENT), Origin::new());
+    node.always(Operation::Invalidate, Fault::Hangs);
+    ask(&guard, "k", &origin).await;
+    guard.invalidate("k").await.expect_err("it hangs");
+    assert_eq!(ask(&guard, "k", &origin).await, 2);
+}
+
+/// Seen to fail (the old value is served) if a result counts from the moment that it is kept.
+#[tokio::test(start_paused = true)]
+async fn result_of_an_invalidated_flight_is_not_kept() {
+    for faults in [SILENT, FULL, &[(Fill, Fault::Fails)]] {
+        let ((_node, guard), origin) = (faulty(faults), Origin::new());
+        let invalidate = async {
+            origin.arrived(1).await;
+            guard.invalidate("k").await.expect("acknowledged");
+        };
+        let (first, ()) = tokio::join!(ask(&guard, "k", &origin), invalidate);
+        guard.drain().await;
+        assert_eq!((first, ask(&guard, "k", &origin).await), (1, 2));
+    }
+}
+
+/// The message of another process reaches the flight, because the server refuses only writes. Seen to fail (the old
+/// value is served) if only invalidations by this process count.
+#[tokio::test(start_paused = true)]
+async fn flight_invalidated_by_message_is_not_kept() {
+    let (server, origin) = (FakeRedis::new(), Origin::new());
+    let [node, other] = [server.node(), server.node()];
+    node.always(Fill, Fault::Fails);
+    let guard = node.guard();
+    let invalidate = async {
+        origin.arrived(1).await;
+        other.guard().invalidate("k").await.expect("acknowledged");
+    };
+    let (first, ()) = tokio::join!(ask(&guard, "k", &origin), invalidate);
+    guard.drain().await;
+    assert_eq!((first, ask(&guard, "k", &origin).await), (1, 2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn outage_cache_is_unused_by_a_guard_that_fails_closed() {
+    let ((_node, guard), origin) = (faulty(SILENT), Origin::new());
+    ask(&guard, "k", &origin).await;
+    let closed = guard.clone().on_store_failure(StoreFailure::FailClosed);
+    closed.fetch("k", never::<usize>).await.expect_err("refused");
+    assert_eq!(ask(&guard, "k", &origin).await, 1);
+}
+
+/// A private result is not kept, only that it was private: for as long as that, callers do not wait for each other.
+/// Seen to fail (the requests fail open one after another) without the marker.
+#[tokio::test(start_paused = true)]
+async fn private_results_are_not_kept_and_do_not_serialise_callers() {
+    for faults in [SILENT, FULL] {
+        let ((_node, guard), origin) = (faulty(faults), Origin::new());
+        let ask = async || {
+            let origin = origin.clone();
+            let fetch = async move |_: FetchContext<usize>| {
+                Ok::<_, Down>(FetchOutcome::new(origin.work(50 * MS).await).private())
+            };
+            guard.fetch_with("k", fetch).await.expect("an answer")
+        };
+        assert_eq!(ask().await, 1);
+        guard.drain().await;
+        let began = tokio::time::Instant::now();
+        let mut answers = futures_util::future::join_all((0..20).map(|_| ask())).await;
+        answers.sort_unstable();
+        assert_eq!(answers, (2..=21).collect::<Vec<_>>(), "each caller has a result of its own");
+        assert_eq!(began.elapsed(), 50 * MS);
+        let stats = guard.stats();
+        assert_eq!((stats.bypassed, stats.outage_cache_hits), (20, 0), "{stats:?}");
+        sleep(SECOND).await;
+        ask().await;
+        assert_eq!(guard.stats().failed_open, 2, "after its time the key is tried again");
+    }
+}
+
+/// A do-not-store result is for its waiters only.
+#[tokio::test(start_paused = true)]
+async fn results_that_must_not_be_stored_are_not_kept() {
+    for faults in [SILENT, FULL] {
+        let ((_node, guard), origin) = (faulty(faults), Origin::new());
+        for expected in 1..=3 {
+            let origin = origin.clone();
+            let fetch = async move |_: FetchContext<usize>| {
+                Ok::<_, Down>(FetchOutcome::new(origin.call().await).do_not_store())
+            };
+            assert_eq!(guard.fetch_with("k", fetch).await.expect("an answer"), expected);
+            guard.drain().await;
+        }
+        assert_eq!(guard.stats().failed_open, 3, "each needs one of the permits for fallback fetches");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn error_of_a_fetch_is_not_kept() {
+    let ((_node, guard), origin) = (faulty(SILENT), Origin::new());
+    guard.fetch("k", async || Err::<usize, _>(Down)).await.expect_err("the origin is down");
+    assert_eq!(ask(&guard, "k", &origin).await, 1);
+}
+
+/// A fetch of its own after the wait timeout is a choice of the user, and is shared with waiters only.
+#[tokio::test(start_paused = true)]
+async fn fetch_after_the_wait_timeout_is_not_kept() {
+    let (server, origin) = (FakeRedis::new(), Origin::new());
+    let stuck = server.node().guard();
+    let stuck = tokio::spawn(async move { stuck.fetch("k", std::future::pending::<Result<usize, Down>>).await });
+    sleep(MS).await;
+    let node = server.node();
+    let guard = node.guard().wait_timeout(SECOND);
+    assert_eq!(ask(&guard, "k", &origin).await, 1);
+    assert_eq!(guard.stats().failed_open, 1);
+    for (operation, fault) in SILENT {
+        node.always(*operation, fault.clone());
+    }
+    assert_eq!(ask(&guard, "k", &origin).await, 2);
+    stuck.abort();
+}
+
+/// The second flight has asked the store for the lease, in vain, while the first one has fetched. Seen to fail (two
+/// calls) if a leader that fails open does not ask the outage cache again.
+#[tokio::test(start_paused = true)]
+async fn leader_that_fails_open_uses_a_result_kept_meanwhile() {
+    let (node, origin) = (FakeRedis::new().node(), Origin::new());
+    node.once(GetOrLease, Fault::Fails);
+    node.always(GetOrLease, Fault::Hangs);
+    let guard = node.guard();
+    let late = async {
+        sleep(10 * MS).await;
+        ask(&guard, "k", &origin).await
+    };
+    assert_eq!(tokio::join!(ask(&guard, "k", &origin), late), (1, 1));
+    assert_eq!(origin.calls(), 1);
+}
