@@ -31,7 +31,7 @@ enum Limit {
 }
 
 impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller<'a, R, J> {
-    /// Waits for the flight of another caller, as long as its leader lives, and at most up to a limit of this caller.
+    /// Waits for the flight of another caller as long as its leader is alive, and at most until a limit of this caller.
     pub(super) async fn wait_for_leader(&self, waiter: Waiter, fetch: BoxFetch<'a, R>) -> RequestAttempt<'a, R> {
         if self.is_cycle() {
             return self.answer_by_bypass(fetch).await;
