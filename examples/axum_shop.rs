@@ -47,11 +47,11 @@ struct Shop {
 fn app(guard: StampedeGuard) -> Router {
     // Clones differ in their settings only: they share the store and running fetches.
     let for_a_minute = guard.clone().policy(Policy::fresh_for(Duration::from_secs(60)));
-    let patient = guard.clone().wait_timeout(Duration::from_secs(30));
+    let impatient = guard.clone().wait_timeout(Duration::from_secs(5));
 
     Router::new()
         .route("/", get(window).route_layer(for_a_minute))
-        .route("/prices", get(prices).route_layer(patient))
+        .route("/prices", get(prices).route_layer(impatient))
         .route("/tea", get(tea).post(reprice).route_layer(guard.clone()))
         .route("/basket", get(basket).route_layer(guard.clone()))
         .layer(middleware::from_fn(log))
@@ -70,7 +70,8 @@ async fn window(State(shop): State<Shop>, request: HeaderMap) -> impl IntoRespon
     ([(VARY, "accept-language")], format!("{welcome}: {} EUR\n", shop.price()))
 }
 
-/// Also uses the guard for a part of the response. The bank is asked once, even if prices change.
+/// Also uses the guard for a part of the response. The bank is asked once, even if prices change. If it takes longer
+/// than five seconds, the requests that wait for the response get a 503 with `Retry-After`.
 async fn prices(State(shop): State<Shop>) -> Result<impl IntoResponse, StatusCode> {
     let rate: f64 = shop.guard.fetch("usd per eur", ask_the_bank).await.map_err(|_| StatusCode::BAD_GATEWAY)?;
     let (eur, usd) = (shop.price(), shop.price() * rate);

@@ -13,12 +13,12 @@ pub enum CacheStatus {
     Miss,
     /// Answered by the fetch of another request, in this process or in another process.
     Coalesced,
-    /// Answered by the origin for this request alone. The request has no key, its response is private, or it runs
-    /// inside the fetch of the same key.
+    /// Answered by the origin for this request alone. The request has no key, its response is private, it runs inside the
+    /// fetch of the same key, or it runs inside another fetch and has waited for half of the time left to that fetch.
     Bypass,
-    /// Answered by the origin because the store or another leader did not answer in time. Shared within this process,
-    /// not stored.
+    /// Answered by the origin because the store did not answer in time, or another leader did not under
+    /// [`WaitTimeout::Fetch`](crate::WaitTimeout::Fetch). Shared within this process, not stored.
     FailOpen,
-    /// Rejected: the fetch that this request waited for had failed.
+    /// Rejected: the fetch that this request waited for failed, or the request could not wait for it any longer.
     Rejected,
 }

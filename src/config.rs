@@ -23,7 +23,7 @@ pub(crate) struct Config {
     pub(crate) codec: crate::codec::Codec,
     pub(crate) policy: Policy,
     pub(crate) lease_ttl: Duration,
-    /// `None`: as long as a fetch and a lease take.
+    /// `None`: the fetch timeout and one lease.
     pub(crate) wait_timeout: Option<Duration>,
     pub(crate) fetch_timeout: Duration,
     pub(crate) max_payload: usize,
@@ -69,7 +69,7 @@ pub enum WaitTimeout {
     /// stored. All requests of the process for this key get its result or that of the leader, whichever is first.
     /// Beside a leader of the same process there is no second fetch: the request waits on.
     ///
-    /// Each process may call an origin once more that is slow already.
+    /// Each process may then call an origin that is slow already once more for each key.
     Fetch,
 }
 

@@ -52,9 +52,9 @@ pub enum ErrorKind {
     Store,
     /// The URL to invalidate names no host, which is part of the keys.
     InvalidUrl,
-    /// Rejected: there are too many waiters, all `max_fallback_fetches` permits are in use, the wait timeout passed
-    /// under [`WaitTimeout::Reject`](crate::WaitTimeout::Reject), or the deadline is near. [`Error::retry_in`] says
-    /// when to retry.
+    /// Rejected: there are too many waiters, no `max_fallback_fetches` permit became free within one second, the wait
+    /// timeout passed under [`WaitTimeout::Reject`](crate::WaitTimeout::Reject), or the deadline has passed or is near.
+    /// [`Error::retry_in`] says when to retry.
     Overloaded,
 }
 

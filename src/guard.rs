@@ -93,7 +93,9 @@ impl StampedeGuard {
     }
 
     /// Sets the lease time-to-live. If the leader crashes, other processes wait this long before one of them takes
-    /// over. A living leader extends its lease every third of this time. Default: 3 s. Redis counts whole milliseconds.
+    /// over. A living leader extends its lease every third of this time. Keep it above three times the
+    /// [`store_timeout`](Self::store_timeout), so that the lease survives an extension that is not answered. Default:
+    /// 3 s. Redis counts whole milliseconds.
     ///
     /// # Panics
     ///
@@ -109,16 +111,17 @@ impl StampedeGuard {
     /// Sets the wait timeout: how long a request waits for a fetch that another request leads. Afterwards it gets the
     /// stale value, if the policy permits that on errors, otherwise what [`on_wait_timeout`](Self::on_wait_timeout)
     /// says. Default: [`fetch_timeout`](Self::fetch_timeout) and [`lease_ttl`](Self::lease_ttl) of this clone together,
-    /// that is as long as one leader can live. Zero means that no request waits.
+    /// because no leader holds a key longer. Zero means that no request waits.
     ///
-    /// A request within a fetch of the same task waits at most half of the time that is left to that fetch, and then
-    /// fetches for itself, without storing the result. So fetches that wait for each other come to an end.
+    /// Until then a request stays with a leader that is alive, even if the store does not answer for up to one lease. A
+    /// request within a fetch of the same task waits for at most half of the time that is left to that fetch, and then
+    /// fetches without storing the result, so that fetches that wait for each other come to an end.
     #[must_use]
     pub fn wait_timeout(self, span: Duration) -> Self {
         self.set(|config| config.wait_timeout = Some(span))
     }
 
-    /// Sets what a request gets after its wait timeout. Default: [`WaitTimeout::Reject`].
+    /// Sets what a request gets after its [`wait_timeout`](Self::wait_timeout). Default: [`WaitTimeout::Reject`].
     #[must_use]
     pub fn on_wait_timeout(self, then: WaitTimeout) -> Self {
         self.set(|config| config.on_wait_timeout = then)

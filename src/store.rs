@@ -8,8 +8,8 @@
 //!    repeated fill that was stored before returns [`FillOutcome::Stored`].
 //! 3. [`invalidate`](Store::invalidate) drops entry *and* lease, so that no fill of a lease granted before is stored.
 //! 4. Every operation may run twice, and may run although its caller has given up on it.
-//! 5. The store wakes its waiters when the wait is over ([`WakeRegistry`]). A wake-up is a hint: a lost one costs a
-//!    poll, never a hang.
+//! 5. The store wakes its waiters when the wait is over ([`WakeRegistry`]). A wake-up is a hint: a lost one costs
+//!    the rest of the lease that the waiter was told of, never a hang.
 //!
 //! Most types of this module are `#[non_exhaustive]`, because they may grow. A store builds them with their
 //! constructors, such as [`LeaseReply::granted`], and then sets further public fields. It answers a [`FillCondition`]

@@ -63,7 +63,7 @@ pub struct Stats {
     pub coalesced: u64,
     /// Answers with [`CacheStatus::Bypass`].
     pub bypassed: u64,
-    /// Answers with [`CacheStatus::FailOpen`].
+    /// Answers with [`CacheStatus::FailOpen`]: without the store, or beside a leader that took too long.
     pub failed_open: u64,
     /// Answers with [`CacheStatus::Rejected`].
     pub rejected: u64,
@@ -71,7 +71,7 @@ pub struct Stats {
     pub fenced: u64,
     /// Leases that were lost while their fetch was running.
     pub lease_losses: u64,
-    /// Waits that reached the wait timeout.
+    /// Requests that reached their wait timeout, whatever answer they got then.
     pub wait_timeouts: u64,
     /// Store operations that failed or timed out.
     pub store_errors: u64,

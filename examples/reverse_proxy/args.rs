@@ -42,9 +42,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = time)]
     lease: Duration,
 
-    /// How long a request waits for the response to another request before it asks the origin itself
-    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = time)]
-    wait: Duration,
+    /// How long a request waits for the response to another request before it gets a 503 [default: as long as the
+    /// origin may take]
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    wait: Option<Duration>,
 
     /// Bodies larger than this are forwarded but not stored
     #[arg(long, value_name = "BYTES", default_value = "1048576")]
@@ -76,15 +77,18 @@ impl Args {
         }
         let guard = self.redis.clone().map_or_else(StampedeGuard::in_memory, StampedeGuard::new);
         // The origin has its own time limit; the fetch timeout of the guard only has to be longer.
-        guard
+        let guard = guard
             .namespace(&self.namespace)
             .http(options)
             .policy(policy)
             .store_timeout(self.redis_timeout)
             .lease_ttl(self.lease)
-            .wait_timeout(self.wait)
             .max_payload(self.max_body)
-            .fetch_timeout(self.origin_timeout + Duration::from_secs(60))
+            .fetch_timeout(self.origin_timeout + Duration::from_secs(60));
+        match self.wait {
+            Some(span) => guard.wait_timeout(span),
+            None => guard,
+        }
     }
 }
 

@@ -50,8 +50,8 @@ pub(super) struct Caller<'a, R, J> {
     requested_at: Timestamp,
     /// End of the wait timeout, over all attempts.
     wait_until: Instant,
-    /// How long a caller within a fetch waits: half of the time that is left to that fetch. Otherwise two fetches of
-    /// two processes, each of which needs the other one, would wait for each other to the end.
+    /// When a caller within a fetch stops waiting: after half of the time that is left to that fetch. Otherwise two
+    /// fetches in two processes that need each other would wait until both are aborted.
     nested_until: Option<Instant>,
     /// The fetches that the caller's task is already part of.
     active_fetches: Vec<ActiveFetch>,

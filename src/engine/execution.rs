@@ -36,9 +36,9 @@ pub(super) struct Execution {
     pub(super) redirects: Vec<SharedValue>,
     /// This fetch, and the fetches that it is part of.
     pub(super) active_fetches: Vec<ActiveFetch>,
-    /// How long the caller that opened the flight waits for another leader.
+    /// When the caller that opened the flight stops waiting for another leader.
     pub(super) wait_until: Instant,
-    /// How long a flight within another fetch waits.
+    /// When a flight within another fetch stops waiting.
     pub(super) nested_until: Option<Instant>,
     /// Whether the fetch runs within its caller. All work that is not handed to a task then delays the caller.
     pub(super) scoped: bool,
@@ -176,8 +176,8 @@ impl Execution {
         self.seen = None;
     }
 
-    /// Holds the flight of a refresh that another process does, so that concurrent stale hits do not each ask the store
-    /// for the lease. A caller that needs the result ends the flight, and asks for itself.
+    /// Holds the flight of a refresh while another process refreshes, so that concurrent stale hits do not each ask the
+    /// store for the lease. A caller that joins the flight ends it, and asks for itself.
     pub(super) async fn hold_refresh_slot(&self, span: Duration) {
         if !self.scoped {
             tokio::select! {
@@ -295,6 +295,6 @@ impl Aborted {
     }
 }
 
-/// Maximum time that a flight waits for a `max_fallback_fetches` permit. Clients wait little longer, so a longer queue
-/// would serve clients that are gone.
+/// Maximum time that a flight waits for a `max_fallback_fetches` permit. Many clients wait little longer, so a longer
+/// queue would serve clients that have gone.
 const MAX_QUEUE_TIME: Duration = Duration::from_secs(1);

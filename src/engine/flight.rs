@@ -146,14 +146,15 @@ pub(crate) struct FlightState {
     stale_candidate: Mutex<Option<Entry>>,
     /// Shows whether the leader is alive.
     pulse: Arc<Pulse>,
-    /// Whether the lease was lost while it was extended.
+    /// Whether an extension has found that the lease is lost.
     lease_lost: AtomicBool,
+    /// Whether the fetch has begun.
     is_fetching: AtomicBool,
-    /// Wakes a leader that waits for another process, because a caller wants it to fetch all the same.
+    /// Notified when a caller wants the leader to fetch although another process leads.
     fetch_demanded: Notify,
-    /// Number of callers that want the result: the one that opened the flight, and the ones that joined it.
+    /// Number of callers that want the result. The caller that opened the flight counts as well.
     callers: AtomicUsize,
-    /// Notified when the first one comes and when the last one leaves.
+    /// Notified when the first caller comes and when the last caller leaves.
     callers_changed: Notify,
 }
 
@@ -217,9 +218,9 @@ impl Waiter {
         self.seen().map(|entry| self.flight_state.started_at.after(entry.meta().cost))
     }
 
-    /// Waits for the outcome until then, as long as the leader is alive. A leader that is not polled for `lease_ttl`
-    /// is not: another process could take over its lease. The flight of such a leader is unlisted, and counts as
-    /// abandoned.
+    /// Waits for the outcome until then, as long as the leader is alive. Wakes the leader after half of `lease_ttl`. If
+    /// the leader was not polled within the other half, another process could take over its lease: then the flight is
+    /// unlisted, and counts as abandoned.
     pub(crate) fn outcome_until(
         &self,
         until: Instant,
@@ -261,7 +262,7 @@ impl Waiter {
         })
     }
 
-    /// Counts as a caller that wants the result, until the returned one is dropped.
+    /// Counts as a caller that wants the result, until the returned value is dropped.
     pub(crate) fn want(&self) -> FlightCaller {
         FlightCaller::new(self.flight_state.clone())
     }
@@ -416,7 +417,7 @@ impl FlightState {
         self.lease_lost.load(Acquire)
     }
 
-    /// Waits until there is a caller, or none, that wants the result.
+    /// Waits until a caller wants the result (`true`), or until no caller does (`false`).
     async fn callers_are(&self, wanted: bool) {
         loop {
             let changed = self.callers_changed.notified(); // before the count is read, so that no change is missed
@@ -462,7 +463,7 @@ impl Flight {
         self.0.stale_candidate.lock().clone()
     }
 
-    /// Returns the caller that opens the flight. It does not count as a waiter.
+    /// Counts the caller that opens the flight, until the returned value is dropped. It is no waiter.
     pub(crate) fn opener(&self) -> FlightCaller {
         FlightCaller::new(self.0.clone())
     }
@@ -472,7 +473,7 @@ impl Flight {
         self.0.pulse.clone()
     }
 
-    /// Records that the fetch begins. From now on the leader waits for no other one.
+    /// Records that the fetch begins. From now on the leader does not wait for another process.
     pub(crate) fn fetch_begins(&self) {
         self.0.is_fetching.store(true, Release);
     }

@@ -95,8 +95,8 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
         }
     }
 
-    /// Fetches without a lease, beside the leader of another process. The answer that comes first is the one of this
-    /// process.
+    /// Fetches without a lease, beside the leader of another process. All callers of the flight get the first answer: its
+    /// own, or that of the other leader.
     async fn fetch_beside(&mut self, permit: FillPermit, fetch: BoxFetch<'a, R>) -> Option<Pending> {
         let (resource, policy) = (self.execution.resource.clone(), self.policy.clone());
         let other = answer_of_other_leader(resource, policy, self.awaited.clone());
@@ -217,7 +217,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
     }
 }
 
-/// Waits until the store has an answer that the leader of another process, one of `awaited`, or a later one has stored.
+/// Waits until the store has an answer: of the leaders with these tokens at any age, of a later leader if it is usable.
 async fn answer_of_other_leader<R, J: ReusePolicy<R>>(
     resource: Resource,
     policy: J,

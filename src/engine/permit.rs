@@ -126,9 +126,9 @@ pub(super) struct HeldLease {
     lease: Lease,
     guard: LeaseGuard,
     listener: Listener,
-    /// Extends the lease, so that a fetch that blocks its thread keeps its lease. `None` for a scoped leader: if its
-    /// caller does not poll it, another process takes over. `None` with an embedded store: its process sees whether the
-    /// leader is polled.
+    /// The task that extends the lease, so that a fetch that blocks its thread keeps its lease. `None` for a scoped
+    /// leader, so that another process takes over if its caller does not poll it. `None` over an embedded store, because
+    /// the waiters see by the pulse of the flight that the leader is alive.
     heartbeat: Option<AbortOnDropHandle<()>>,
 }
 
@@ -142,8 +142,8 @@ impl HeldLease {
         let (resource, lease, flight_state) = (self.guard.resource.clone(), self.lease, flight.state().clone());
         let heartbeat = async move { extend_until_lost(&resource, lease, &flight_state).await };
         self.heartbeat = Some(AbortOnDropHandle::new(self.guard.resource.engine.tasks.spawn(heartbeat)));
-        // A worker of tokio polls the task that it spawned last itself, and no other worker can. If the fetch blocked
-        // this worker first, there would be no heartbeat.
+        // A worker of tokio polls the task that it spawned last itself, and no other worker can steal it. Without the
+        // yield, a fetch that blocks this worker would block the heartbeat as well.
         yield_now().await;
     }
 

@@ -5,7 +5,7 @@ use crate::{key::CacheKey, sync::mutex::Mutex};
 use std::collections::{HashMap, HashSet};
 
 /// The requests of one engine that are made within fetches of the same engine. Requests of other engines and other
-/// processes are not seen here; there the wait timeout ends a deadlock.
+/// processes are not seen here. Such a deadlock ends when a request has waited for half of the time of its fetch.
 #[derive(Default)]
 pub(super) struct WaitGraph {
     /// The keys that each fetch has requested.

@@ -74,7 +74,7 @@ use std::{
 ///
 /// The lock has the ttl of the [lease](crate::StampedeGuard::lease_ttl) and is extended with it. A recipe that is not
 /// [extendable](crate::lock::Guarantees::extendable) locks for [`hold`](Self::hold). If its holder crashes, no process
-/// can lead the key for that time, and callers wait until their wait timeout.
+/// can lead the key for that time. Callers wait for its end, or until their wait timeout.
 ///
 /// An invalidation ends the lease of the holder, but not its lock, because only the holder can release the lock. The
 /// holder releases it as soon as it learns of the invalidation: by message, or at the next extension of its lease,

@@ -33,8 +33,8 @@ pub struct LeaseRequest {
     pub lease: Duration,
     /// The id of the entry that the caller has already evaluated. Only another entry is a hit.
     pub seen: Option<Token>,
-    /// Whether this process wants to be notified when the wait for another leader is over. A refresh in the background
-    /// does not.
+    /// Whether this process wants to be notified when the wait for another leader is over. If `false`, the store
+    /// registers no inbox: a refresh in the background does not wait.
     pub notify: bool,
 }
 
@@ -84,7 +84,7 @@ pub enum LeaseReply {
         holder: Token,
         /// Number of processes that wait. Waiters spread their next request by it.
         waiting: usize,
-        /// Whether this process will be notified. Otherwise it polls faster.
+        /// Whether this process will be notified. It then asks again at the end of `remaining`. Otherwise it polls.
         registered: bool,
         /// Whether the entry that the caller had seen is still stored.
         seen_alive: bool,

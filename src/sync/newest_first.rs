@@ -1,30 +1,30 @@
 //! A limit on concurrent work, whose queue serves the newest first.
 //!
-//! In place of `tokio::sync::Semaphore`, which serves the oldest first. Under a load above the limit, a queue that
-//! serves the oldest serves only work whose clients are about to leave: all work is done, and all of it in vain.
+//! In place of `tokio::sync::Semaphore`, which serves the oldest first. If work arrives faster than the limit allows, the
+//! oldest in the queue is work whose clients are about to leave. All permits would then be spent on unused results.
 
 use super::mutex::Mutex;
 use std::{collections::BTreeMap, fmt, sync::Arc};
 use tokio::sync::oneshot;
 
-/// The permits, and the queue for them. Cheap to clone.
+/// A limit: the permits, and the queue for them. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct NewestFirst(Arc<Mutex<Queue>>);
 
 struct Queue {
     free: usize,
-    /// By order of arrival.
+    /// In order of arrival.
     waiting: BTreeMap<u64, oneshot::Sender<Permit>>,
     last: u64,
 }
 
 /// A permit. On drop it goes to the newest in the queue.
 pub(crate) struct Permit {
-    /// `None` once it was handed on.
+    /// `None` after it was passed on.
     permits: Option<NewestFirst>,
 }
 
-/// A place in the queue. On drop it is left.
+/// A place in the queue, which is left on drop.
 struct Place<'a> {
     permits: &'a NewestFirst,
     number: u64,
@@ -80,6 +80,7 @@ impl NewestFirst {
         Permit { permits: Some(self.clone()) }
     }
 
+    /// Removes the newest from the queue. If the queue is empty, a permit becomes free.
     fn pop_newest(&self) -> Option<oneshot::Sender<Permit>> {
         let mut queue = self.0.lock();
         let newest = queue.waiting.pop_last();

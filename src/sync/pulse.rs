@@ -1,7 +1,7 @@
-//! Shows whether a task that others wait for is still polled.
+//! Shows whether a future that other tasks wait for is still polled.
 //!
-//! No primitive of tokio tells that: a future that is held and not polled is neither dropped nor finished. A timer in
-//! the watched task would tell it as well, and would cost each task a timer, although few tasks are waited for.
+//! Tokio has no primitive for this: a future that is held and not polled is neither dropped nor finished. A timer in the
+//! future would show it as well, but each future would need one, although few are waited for.
 
 use futures_util::task::AtomicWaker;
 use pin_project_lite::pin_project;

@@ -191,7 +191,7 @@ impl Node {
     /// let (one, other) = tokio::join!(a.fetch("k", origin.fetch(1)), b.fetch("k", origin.fetch(1)));
     /// assert_eq!((one?, other?), (1, 1));
     /// origin.assert_fetched_once();
-    /// assert!(began.elapsed() <= Duration::from_millis(1100)); // one poll
+    /// assert!(began.elapsed() <= Duration::from_millis(3100)); // one lease
     /// # Ok(())
     /// # }
     /// # #[cfg(not(feature = "bincode"))] fn main() {}

@@ -40,7 +40,7 @@ enum Limit {
 }
 
 impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller<'a, R, J> {
-    /// Waits for the flight of another caller, as long as its leader lives, and at most up to a limit of this caller.
+    /// Waits for the flight of another caller, as long as its leader is alive, and at most until a limit of this caller.
     ///
     /// Not an `async fn`, which would hold its arguments twice, and what follows the wait is boxed: a waiter holds room
     /// for neither.

@@ -1,5 +1,5 @@
-//! Acquiring the right to fetch: asks the store for the lease, and waits for the leader of another process as long as
-//! that one lives.
+//! Acquiring the right to fetch: the leader asks the store for the lease. If another process holds it, the leader waits as
+//! long as that lease lives.
 
 use super::{Leader, LeaderResult};
 use crate::{
@@ -30,15 +30,15 @@ use tokio::{
     time::{Instant, sleep, sleep_until},
 };
 
-/// What a leader has learnt while it waits.
+/// The state of a leader that waits for a lease.
 #[derive(Default)]
 struct LeaseWait {
     polls: u32,
     unusable_entries: u32,
     was_disconnected: bool,
-    /// The end of the lease of another process, as the store said last.
+    /// When the lease of another process ends, as the store said last.
     lease_end: Option<Instant>,
-    /// The time up to which that lease may live although the store does not answer.
+    /// Set while the store does not answer: the latest time at which that lease ends.
     silent_until: Option<Instant>,
 }
 
@@ -46,20 +46,21 @@ struct LeaseWait {
 enum Next {
     /// Ask again at once.
     Ask,
-    /// Ask again after this time, or when something happens.
+    /// Ask again after this time, or earlier if a wake-up arrives or the breaker opens.
     Pause(Duration),
-    /// A refresh ends after this time: another process refreshes, or has failed.
+    /// End the refresh after this time, because another process refreshes the entry, or has failed to.
     EndRefresh(Duration),
+    /// Fetch for this process only.
     GoLocal,
     LeadWithoutStoring(Token),
     Complete(Progress),
 }
 
-/// The reason why a leader stops waiting.
+/// The reason why a leader stops waiting for the lease.
 enum Interruption {
     /// No caller wants the result any more.
     Deserted,
-    /// A caller wants a fetch beside the leader of another process.
+    /// A caller wants this leader to fetch beside the leader of another process.
     FetchDemanded,
 }
 
@@ -151,6 +152,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
         Ok(FillPermit::Lease(held))
     }
 
+    /// Decides what to do after a reply that grants no lease.
     async fn on_reply(
         &mut self,
         reply: LeaseReply,
@@ -233,7 +235,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
         Next::Pause(pause)
     }
 
-    /// Pauses until it is time to ask the store again. `None`: ask.
+    /// Waits until it is time to ask the store again (`None`), or until there is a reason not to wait any longer.
     async fn pause(
         &mut self,
         span: Duration,
@@ -257,7 +259,8 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
         }
     }
 
-    /// Handles the end of the time that the caller that opened the flight waits.
+    /// Handles the end of the wait of the caller that opened the flight. `None`: the flight waits on for the callers that
+    /// have joined it.
     fn on_wait_timeout(&mut self) -> Option<Interruption> {
         let (resource, now) = (&self.execution.resource, clock::now());
         if self.reply.as_ref().is_none_or(oneshot::Sender::is_closed) {
@@ -290,8 +293,8 @@ impl LeaseWait {
 
     /// Decides whether to wait while the store does not answer.
     ///
-    /// A lease that the store has spoken of may live longer than it said, because its leader extends it. But without
-    /// the store it lives no longer than one more lease from the beginning of the silence.
+    /// A lease that the store has reported may live longer than reported, because its leader may have extended it just
+    /// before the silence. Without the store no leader can extend it again, so one more lease is enough.
     fn on_silence(&mut self, error: &StoreError, config: &Config) -> Option<Next> {
         if error.is_disconnected() && !self.was_disconnected {
             self.was_disconnected = true;
