@@ -35,7 +35,7 @@ use futures_util::{
     FutureExt,
     future::{Either, lazy},
 };
-use outage::KeptResult;
+use outage::{Found, KeptResult};
 use std::{future::Future, marker::PhantomData};
 use tokio::time::{Instant, timeout_at};
 
@@ -165,13 +165,8 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
             Ok(joined) => return joined.await,
             Err(unused) => unused,
         };
-        let mut found = self.find().await;
-        let step = match self.consult_outage_cache(&mut found) {
-            Some(KeptResult::Answer(answer, status)) => ready(RequestAttempt::Done(answer, status)),
-            Some(KeptResult::Bypass) => boxed(self.answer_by_bypass(fetch)),
-            None => self.after_lookup(found, fetch),
-        };
-        step.await
+        let found = self.find().await;
+        self.after_lookup(found, fetch).await
     }
 
     /// Resolves the key without asking the store, or returns the unused fetch.
@@ -192,8 +187,16 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
         }
     }
 
-    /// Decides what to do with the result of the lookup.
-    fn after_lookup<'s>(&'s self, found: Result<Option<Entry>, StoreError>, fetch: BoxFetch<'a, R>) -> Step<'s, 'a, R> {
+    /// Decides what to do with the result of the lookup. What the outage cache has counts where the store has nothing.
+    fn after_lookup<'s>(&'s mut self, mut found: Found, fetch: BoxFetch<'a, R>) -> Step<'s, 'a, R> {
+        match self.consult_outage_cache(&mut found) {
+            Some(KeptResult::Answer(answer, status)) => ready(RequestAttempt::Done(answer, status)),
+            Some(KeptResult::Bypass) => boxed(self.answer_by_bypass(fetch)),
+            None => self.on_found(found, fetch),
+        }
+    }
+
+    fn on_found<'s>(&'s self, found: Found, fetch: BoxFetch<'a, R>) -> Step<'s, 'a, R> {
         if self.is_in_own_fetch() {
             return boxed(self.answer_by_bypass(fetch));
         }

@@ -2,7 +2,7 @@
 
 use crate::{Down, MS, SECOND, never, support::Origin};
 use stampede_guard::{
-    FetchContext, FetchOutcome, Key, OutageCacheConfig, Policy, StampedeGuard, StoreFailure,
+    FetchContext, FetchOutcome, Key, OutageCacheConfig, Policy, StampedeGuard, StoreFailure, WaitTimeout,
     testing::{
         FakeRedis, Fault, Node,
         Operation::{self, Fill, Get, GetOrLease, Release},
@@ -280,7 +280,7 @@ async fn fetch_after_the_wait_timeout_is_not_kept() {
     let stuck = tokio::spawn(async move { stuck.fetch("k", std::future::pending::<Result<usize, Down>>).await });
     sleep(MS).await;
     let node = server.node();
-    let guard = node.guard().wait_timeout(SECOND);
+    let guard = node.guard().wait_timeout(SECOND).on_wait_timeout(WaitTimeout::Fetch);
     assert_eq!(ask(&guard, "k", &origin).await, 1);
     assert_eq!(guard.stats().failed_open, 1);
     for (operation, fault) in SILENT {
