@@ -96,11 +96,15 @@ pub(crate) async fn answers(guard: &StampedeGuard, key: &str) -> usize {
     calls_of_a_herd(std::slice::from_ref(guard), key).await
 }
 
-/// Reports whether the key is a hit.
+/// Reports whether the key is a hit of the store. A hit of the outage cache is none.
 pub(crate) async fn hits(guard: &StampedeGuard, key: &str) -> bool {
-    let before = guard.stats().hits;
+    let hits_of_store = || {
+        let stats = guard.stats();
+        stats.hits - stats.outage_cache_hits
+    };
+    let before = hits_of_store();
     guard.fetch(key.to_owned(), async || Ok::<_, Down>(1)).await.expect("an answer");
-    guard.stats().hits > before
+    hits_of_store() > before
 }
 
 /// Waits until the guard shares answers through its store again.
