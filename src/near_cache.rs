@@ -69,7 +69,8 @@ impl NearCache {
         copy.is_good(now, self.max_age).then(|| copy.entry.clone())
     }
 
-    /// Reads from the store and keeps copies. If the future is dropped during the read, no copies are kept.
+    /// Reads from the store and keeps copies. If the future is dropped during the read, or if the store cannot track
+    /// the read now, no copies are kept.
     pub(crate) async fn get_all(
         &self,
         store: &dyn Store,
@@ -77,12 +78,11 @@ impl NearCache {
     ) -> Result<Vec<Option<Entry>>, StoreError> {
         let sent_at = Timestamp::now();
         let from_process: Vec<_> = chain.iter().map(|key| self.from_process.version(key)).collect();
-        let tracked = match &self.reader {
-            Some(reader) => reader.get_all(chain).await.ok(),
-            None => None,
-        };
-        let TrackedRead { entries, versions } = match tracked {
-            Some(tracked) => tracked,
+        let TrackedRead { entries, versions } = match &self.reader {
+            Some(reader) => match reader.get_all(chain).await {
+                Ok(tracked) => tracked,
+                Err(_) => return store.get_all(chain).await,
+            },
             None => TrackedRead { entries: store.get_all(chain).await?, versions: Vec::new() },
         };
         let mut versions = versions.into_iter();

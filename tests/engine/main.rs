@@ -9,6 +9,7 @@ mod cycles;
 mod faults;
 mod freshness;
 mod invalidate;
+mod near;
 mod outage;
 mod patience;
 mod reads;
