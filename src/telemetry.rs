@@ -41,6 +41,7 @@ pub(crate) struct Counters {
     breaker_opened: AtomicU64,
     overloaded: AtomicU64,
     deadlocks_avoided: AtomicU64,
+    too_large: AtomicU64,
 }
 
 /// The statistics of a guard and all its clones since it was created. The number of answers is the sum of the first
@@ -78,6 +79,9 @@ pub struct Stats {
     pub overloaded: u64,
     /// Fetches that would have waited for themselves through other fetches. Each request got a fetch of its own.
     pub deadlocks_avoided: u64,
+    /// Entries that a [`MemoryStore`](crate::MemoryStore) or the [near cache](crate::NearCacheConfig) could not keep,
+    /// because they are too large for it.
+    pub too_large: u64,
 }
 
 impl Counters {
@@ -98,6 +102,7 @@ impl Counters {
             breaker_opened: self.breaker_opened.load(Relaxed),
             overloaded: self.overloaded.load(Relaxed),
             deadlocks_avoided: self.deadlocks_avoided.load(Relaxed),
+            too_large: self.too_large.load(Relaxed),
         }
     }
 }
@@ -179,6 +184,11 @@ pub(crate) fn overloaded(stats: &Counters, key: &CacheKey, error: &Error) {
 pub(crate) fn deadlock_avoided(stats: &Counters, key: &CacheKey) {
     stats.deadlocks_avoided.fetch_add(1, Relaxed);
     event!(WARN, key, "a fetch would have waited for itself through other fetches");
+}
+
+pub(crate) fn too_large(stats: &Counters, key: &CacheKey) {
+    stats.too_large.fetch_add(1, Relaxed);
+    event!(DEBUG, key, "the entry is too large to be kept in this process");
 }
 
 pub(crate) fn codec_failed(key: &CacheKey, kind: &'static str, what: &str) {

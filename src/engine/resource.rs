@@ -38,7 +38,7 @@ impl Resource {
     pub(super) async fn get(&self, chain: &[CacheKey]) -> Result<Vec<Option<Entry>>, StoreError> {
         let store = &*self.engine.store;
         let answer = match &self.config.near {
-            Some(near) => near.get_all(store, chain).await,
+            Some(near) => near.get_all(store, chain, &self.engine.stats).await,
             None => store.get_all(chain).await,
         };
         match answer {
@@ -81,6 +81,15 @@ impl Resource {
             }
         }
         outcome
+    }
+
+    /// Reports whether the store has room for the entry. Counts it if not.
+    pub(super) fn can_keep(&self, fill_set: &FillSet) -> bool {
+        let can_keep = self.engine.store.can_keep(&self.key, &fill_set.entry);
+        if !can_keep {
+            telemetry::too_large(&self.engine.stats, &self.key);
+        }
+        can_keep
     }
 
     pub(super) async fn extend(&self, lease: Lease) -> Result<LeaseStatus, StoreError> {

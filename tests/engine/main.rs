@@ -15,6 +15,7 @@ mod patience;
 mod reads;
 mod settings;
 mod share;
+mod sizes;
 mod typed;
 
 use stampede_guard_support as support;
