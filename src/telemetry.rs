@@ -153,8 +153,27 @@ pub(crate) fn wait_timed_out(stats: &Counters, key: &CacheKey) {
 
 pub(crate) fn store_failed(stats: &Counters, key: &CacheKey, operation: &'static str, error: &StoreError) {
     stats.store_errors.fetch_add(1, Relaxed);
-    event!(WARN, key, operation, %error, "the store operation failed");
-    let _ = (operation, error);
+    if operation == INVALIDATE {
+        // Its attempts would fill the log; it has one line at its beginning and one at its end.
+        event!(DEBUG, key, operation, %error, "the store operation failed");
+    } else {
+        event!(WARN, key, operation, %error, "the store operation failed");
+    }
+    let _ = error;
+}
+
+pub(crate) fn invalidation_failed(key: &CacheKey, error: &StoreError) {
+    event!(WARN, key, %error, "the invalidation was not acknowledged; it is retried in the background");
+    let _ = error;
+}
+
+/// Reports the end of an invalidation that failed at first.
+pub(crate) fn invalidation_ended(key: &CacheKey, acknowledged: bool) {
+    if acknowledged {
+        event!(WARN, key, "the invalidation was acknowledged after a retry");
+    } else {
+        event!(WARN, key, "the invalidation was given up: the old value may be served until it expires");
+    }
 }
 
 /// Reports a server setting that an operator has to correct. Until then the origin answers.
@@ -202,6 +221,9 @@ pub(crate) fn in_current_span<F: Future>(flight: F) -> impl Future<Output = F::O
     let flight = tracing::Instrument::in_current_span(flight);
     flight
 }
+
+/// The operation that drops an entry.
+pub(crate) const INVALIDATE: &str = "invalidate";
 
 /// The hash of a key. PERF: computed only if the event is enabled.
 #[cfg(feature = "tracing")]

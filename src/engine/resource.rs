@@ -110,7 +110,7 @@ impl Resource {
     }
 
     pub(super) async fn drop_entry(&self) -> Result<(), StoreError> {
-        self.retry_once_if_disconnected("invalidate", || self.engine.store.invalidate(&self.key)).await
+        self.retry_once_if_disconnected(telemetry::INVALIDATE, || self.engine.store.invalidate(&self.key)).await
     }
 
     /// Retries an operation once if the connection was broken: an idle connection may have been cut long ago, and
