@@ -47,7 +47,7 @@ use std::{
     sync::{Arc, atomic::AtomicBool},
     time::Duration,
 };
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 use tokio_util::task::TaskTracker;
 use wait_graph::WaitGraph;
 
@@ -125,9 +125,10 @@ impl Engine {
         self.near_caches.forget(key);
     }
 
-    /// Waits until no spawned task is running.
-    pub(crate) async fn drain(&self) {
-        self.tasks.wait().await;
+    /// Waits until no spawned task is running, at most for this time. Returns the number of tasks that still run.
+    pub(crate) async fn drain(&self, max_wait: Duration) -> usize {
+        let _ = timeout(max_wait, self.tasks.wait()).await;
+        self.tasks.len()
     }
 
     /// Returns the number of flights, lookups included.

@@ -267,7 +267,8 @@ impl StampedeGuard {
     ///
     /// Over a `redis::Client`, each process drops its copy as soon as any client fills the entry again, invalidates,
     /// deletes or evicts it. The server notifies every process that has read the entry (`CLIENT TRACKING`, Redis 6.0 or
-    /// later). If the server cannot, and over any other connection, a copy lives for
+    /// later). Until the connection for these messages is made, requests read from the server and no copies are kept. If
+    /// the server cannot notify, and over any other connection, a copy lives for
     /// [`max_age`](crate::NearCacheConfig::max_age) after it was read. In both cases no process serves a copy for
     /// longer than `max_age` after an invalidation.
     ///
@@ -330,10 +331,17 @@ impl StampedeGuard {
         self.resource(key.into()).invalidate().await
     }
 
-    /// Waits until all fetches, refreshes, fills and invalidations in progress have ended. Call it after the server has
-    /// stopped, so that no leader is cut off. The guard can be used again afterwards.
-    pub async fn drain(&self) {
-        self.engine.drain().await;
+    /// Waits until all fetches, refreshes, fills and invalidations in progress have ended, at most for twice the
+    /// [`store_timeout`](Self::store_timeout). Returns the number of tasks that still run: a fetch may take longer, and a
+    /// failed invalidation is retried for about ten seconds.
+    ///
+    /// Call it after the server has stopped, so that the last answers are stored. To wait for long fetches too, repeat
+    /// it (`while guard.drain().await > 0 {}`) within a limit of the application. A fetch that ends with the process
+    /// leaves its lease, and other processes wait until the lease expires.
+    ///
+    /// Cancel safe: dropping the future only stops the wait. The guard can be used again afterwards.
+    pub async fn drain(&self) -> usize {
+        self.engine.drain(self.config.store_timeout.saturating_mul(2)).await
     }
 
     /// Returns the statistics of this guard and its clones.

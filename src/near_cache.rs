@@ -10,15 +10,16 @@ use crate::{
     clock::Timestamp,
     key::CacheKey,
     store::{
-        entry::{Entry, EntryWeight, expected_within},
+        entry::Entry,
+        entry_cache::{self, EntryCache},
         error::StoreError,
         port::Store,
         tracking::{InvalidationFeed, TrackedRead, TrackedReader, Version},
     },
     sync::mutex::Mutex,
+    telemetry::{self, Counters},
 };
 use config::NearCacheConfig;
-use quick_cache::sync::Cache;
 use std::{
     borrow::Borrow,
     fmt,
@@ -27,7 +28,7 @@ use std::{
 };
 
 pub(crate) struct NearCache {
-    copies: Cache<CacheKey, Arc<CachedCopy>, EntryWeight>,
+    copies: EntryCache<Arc<CachedCopy>>,
     max_age: Duration,
     /// Changes made by this process itself. The store's messages about them arrive later.
     from_process: Arc<InvalidationFeed>,
@@ -57,7 +58,7 @@ impl NearCache {
     pub(crate) fn in_front_of(store: &dyn Store, settings: NearCacheConfig) -> Option<Self> {
         let NearCacheConfig { capacity, max_age } = settings;
         store.is_shared().then(|| Self {
-            copies: Cache::with_weighter(expected_within(capacity), capacity, EntryWeight),
+            copies: entry_cache::with_max_bytes(capacity),
             max_age,
             from_process: Arc::new(InvalidationFeed::new()),
             reader: store.track((max_age / 3).max(Duration::from_millis(1))),
@@ -69,25 +70,30 @@ impl NearCache {
         copy.is_good(now, self.max_age).then(|| copy.entry.clone())
     }
 
-    /// Reads from the store and keeps copies. If the future is dropped during the read, no copies are kept.
+    /// Reads from the store and keeps copies. If the future is dropped during the read, or if the store cannot track
+    /// the read now, no copies are kept.
     pub(crate) async fn get_all(
         &self,
         store: &dyn Store,
         chain: &[CacheKey],
+        stats: &Counters,
     ) -> Result<Vec<Option<Entry>>, StoreError> {
         let sent_at = Timestamp::now();
         let from_process: Vec<_> = chain.iter().map(|key| self.from_process.version(key)).collect();
-        let tracked = match &self.reader {
-            Some(reader) => reader.get_all(chain).await.ok(),
-            None => None,
-        };
-        let TrackedRead { entries, versions } = match tracked {
-            Some(tracked) => tracked,
+        let TrackedRead { entries, versions } = match &self.reader {
+            Some(reader) => match reader.get_all(chain).await {
+                Ok(tracked) => tracked,
+                Err(_) => return store.get_all(chain).await,
+            },
             None => TrackedRead { entries: store.get_all(chain).await?, versions: Vec::new() },
         };
         let mut versions = versions.into_iter();
         for ((key, entry), from_process) in chain.iter().zip(&entries).zip(from_process) {
-            self.keep(key, entry.as_ref(), sent_at, from_process, versions.next());
+            let from_store = versions.next();
+            match entry.clone().map(|entry| CachedCopy { entry, sent_at, from_process, from_store }) {
+                Some(copy) => self.keep(key, copy, stats),
+                None => _ = self.copies.remove(key),
+            }
         }
         Ok(entries)
     }
@@ -98,22 +104,15 @@ impl NearCache {
         self.copies.remove(key);
     }
 
-    fn keep(
-        &self,
-        key: &CacheKey,
-        entry: Option<&Entry>,
-        sent_at: Timestamp,
-        from_process: Version,
-        from_store: Option<Version>,
-    ) {
-        let Some(entry) = entry else {
-            self.copies.remove(key);
+    fn keep(&self, key: &CacheKey, copy: CachedCopy, stats: &Counters) {
+        if !copy.is_good(Timestamp::now(), self.max_age) {
             return;
-        };
-        let copy = CachedCopy { entry: entry.clone(), sent_at, from_process, from_store };
-        if copy.is_good(Timestamp::now(), self.max_age) {
-            self.copies.insert(key.clone(), Arc::new(copy));
         }
+        let copy = Arc::new(copy);
+        if !entry_cache::can_keep(&self.copies, key, &copy) {
+            telemetry::too_large(stats, key);
+        }
+        self.copies.insert(key.clone(), copy);
     }
 }
 

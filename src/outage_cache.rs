@@ -10,13 +10,13 @@ use crate::{
     clock::Timestamp,
     key::CacheKey,
     store::{
-        entry::{Entry, EntryWeight},
+        entry::Entry,
+        entry_cache::{EntryCache, with_max_bytes},
         error::StoreError,
         port::Write,
     },
 };
 use config::OutageCacheConfig;
-use quick_cache::{DefaultHashBuilder, OptionsBuilder, sync::Cache, sync::DefaultLifecycle};
 use std::{
     borrow::Borrow,
     fmt,
@@ -30,12 +30,10 @@ use std::{
     },
 };
 
-type Table = Cache<CacheKey, KeptEntry, EntryWeight>;
-
 pub(crate) struct OutageCache {
     settings: OutageCacheConfig,
     /// Created with the first entry, because most processes never see an outage.
-    table: OnceLock<Table>,
+    table: OnceLock<EntryCache<KeptEntry>>,
     /// When the last entry ends, in microseconds, or `EMPTY`.
     last_end: AtomicI64,
 }
@@ -76,7 +74,7 @@ impl OutageCache {
             if ends <= now {
                 continue;
             }
-            let table = self.table.get_or_init(|| new_table(self.settings.capacity));
+            let table = self.table.get_or_init(|| with_max_bytes(self.settings.capacity));
             table.insert(key, KeptEntry { entry, reason, ends, invalidations });
             self.last_end.fetch_max(ends.as_micros(), Release);
         }
@@ -155,8 +153,8 @@ impl Default for InvalidationCounts {
 impl fmt::Debug for OutageCache {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("OutageCache")
-            .field("entries", &self.table.get().map_or(0, Table::len))
-            .field("bytes", &self.table.get().map_or(0, Table::weight))
+            .field("entries", &self.table.get().map_or(0, EntryCache::len))
+            .field("bytes", &self.table.get().map_or(0, EntryCache::weight))
             .field("capacity", &self.settings.capacity)
             .field("ttl", &self.settings.ttl)
             .finish()
@@ -170,34 +168,10 @@ impl Borrow<Entry> for KeptEntry {
     }
 }
 
-/// Creates a table whose shards hold several entries of the default `max_payload`. A shard keeps no entry that is larger
-/// than itself.
-fn new_table(capacity: u64) -> Table {
-    let shards = usize::try_from(capacity / MIN_SHARD).unwrap_or(MAX_SHARDS).clamp(1, MAX_SHARDS);
-    let options = OptionsBuilder::new()
-        .shards(shards)
-        .estimated_items_capacity(EXPECTED_ENTRIES)
-        .weight_capacity(capacity)
-        .build();
-    match options {
-        Ok(options) => {
-            Cache::with_options(options, EntryWeight, DefaultHashBuilder::default(), DefaultLifecycle::default())
-        }
-        // Not reached: both capacities are set.
-        Err(_) => Cache::with_weighter(EXPECTED_ENTRIES, capacity, EntryWeight),
-    }
-}
-
 /// The value of `last_end` while nothing is kept.
 const EMPTY: i64 = i64::MIN;
 /// Number of counters of invalidations, 8 KiB in total.
 const SLOTS: usize = 1024;
-/// Minimum bytes per shard: eight times the default of `max_payload`.
-const MIN_SHARD: u64 = 8 << 20;
-/// Maximum number of shards. Each shard has a lock, and an entry may take up to one shard.
-const MAX_SHARDS: usize = 8;
-/// Number of entries that the first allocation is for.
-const EXPECTED_ENTRIES: usize = 4096;
 
 #[cfg(test)]
 mod tests {
@@ -249,7 +223,7 @@ mod tests {
             outage.keep(write(&key(n), now, SECOND, 1 << 20), 0, NotStored::Unavailable, now);
             assert!(get(&outage, &key(n), 0, now).is_some(), "{n}");
         }
-        let kept = outage.table.get().map_or(0, Table::weight);
+        let kept = outage.table.get().map_or(0, EntryCache::weight);
         assert!(((32 << 20)..=(64 << 20)).contains(&kept), "{kept}");
     }
 

@@ -16,6 +16,7 @@
 //! that it does not know with [`FillOutcome::Fenced`].
 
 pub(crate) mod entry;
+pub(crate) mod entry_cache;
 pub(crate) mod envelope;
 pub(crate) mod error;
 pub(crate) mod lease;

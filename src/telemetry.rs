@@ -42,6 +42,7 @@ pub(crate) struct Counters {
     breaker_opened: AtomicU64,
     overloaded: AtomicU64,
     deadlocks_avoided: AtomicU64,
+    too_large: AtomicU64,
 }
 
 /// The statistics of a guard and all its clones since it was created. The number of answers is the sum of the first
@@ -81,6 +82,9 @@ pub struct Stats {
     pub overloaded: u64,
     /// Fetches that would have waited for themselves through other fetches. Each request got a fetch of its own.
     pub deadlocks_avoided: u64,
+    /// Entries that a [`MemoryStore`](crate::MemoryStore) or the [near cache](crate::NearCacheConfig) could not keep,
+    /// because they are too large for it.
+    pub too_large: u64,
 }
 
 impl Counters {
@@ -102,6 +106,7 @@ impl Counters {
             breaker_opened: self.breaker_opened.load(Relaxed),
             overloaded: self.overloaded.load(Relaxed),
             deadlocks_avoided: self.deadlocks_avoided.load(Relaxed),
+            too_large: self.too_large.load(Relaxed),
         }
     }
 }
@@ -156,8 +161,27 @@ pub(crate) fn wait_timed_out(stats: &Counters, key: &CacheKey) {
 
 pub(crate) fn store_failed(stats: &Counters, key: &CacheKey, operation: &'static str, error: &StoreError) {
     stats.store_errors.fetch_add(1, Relaxed);
-    event!(WARN, key, operation, %error, "the store operation failed");
-    let _ = (operation, error);
+    if operation == INVALIDATE {
+        // Its attempts would fill the log; it has one line at its beginning and one at its end.
+        event!(DEBUG, key, operation, %error, "the store operation failed");
+    } else {
+        event!(WARN, key, operation, %error, "the store operation failed");
+    }
+    let _ = error;
+}
+
+pub(crate) fn invalidation_failed(key: &CacheKey, error: &StoreError) {
+    event!(WARN, key, %error, "the invalidation was not acknowledged; it is retried in the background");
+    let _ = error;
+}
+
+/// Reports the end of an invalidation that failed at first.
+pub(crate) fn invalidation_ended(key: &CacheKey, acknowledged: bool) {
+    if acknowledged {
+        event!(WARN, key, "the invalidation was acknowledged after a retry");
+    } else {
+        event!(WARN, key, "the invalidation was given up: the old value may be served until it expires");
+    }
 }
 
 /// Reports a server setting that an operator has to correct. Until then the origin answers.
@@ -189,6 +213,11 @@ pub(crate) fn deadlock_avoided(stats: &Counters, key: &CacheKey) {
     event!(WARN, key, "a fetch would have waited for itself through other fetches");
 }
 
+pub(crate) fn too_large(stats: &Counters, key: &CacheKey) {
+    stats.too_large.fetch_add(1, Relaxed);
+    event!(DEBUG, key, "the entry is too large to be kept in this process");
+}
+
 pub(crate) fn codec_failed(key: &CacheKey, kind: &'static str, what: &str) {
     event!(ERROR, key, r#type = kind, what, "the value cannot be cached");
     let _ = (kind, what);
@@ -200,6 +229,9 @@ pub(crate) fn in_current_span<F: Future>(flight: F) -> impl Future<Output = F::O
     let flight = tracing::Instrument::in_current_span(flight);
     flight
 }
+
+/// The operation that drops an entry.
+pub(crate) const INVALIDATE: &str = "invalidate";
 
 /// The hash of a key. PERF: computed only if the event is enabled.
 #[cfg(feature = "tracing")]

@@ -68,7 +68,8 @@ impl Resource {
             Permit::Probe => {
                 let resource = self.clone();
                 self.engine.tasks.spawn(async move {
-                    resource.with_timeout("probe", resource.get(std::slice::from_ref(&resource.key))).await
+                    // Not through the near cache, whose connection may fail while the store works.
+                    resource.with_timeout("probe", resource.engine.store.get(&resource.key)).await
                 });
                 Err(StoreError::new(BreakerOpen))
             }

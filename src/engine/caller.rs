@@ -361,7 +361,9 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
                 ) = (completed, sharing)
                 {
                     let fill_set = FillSet::new(id, (began, response_time), store_as, payload);
-                    let _ = resource.fill(FillCondition::ReplaceMarker(marker), &fill_set).await;
+                    if resource.can_keep(&fill_set) {
+                        let _ = resource.fill(FillCondition::ReplaceMarker(marker), &fill_set).await;
+                    }
                 }
             });
         }

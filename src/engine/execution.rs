@@ -231,10 +231,11 @@ impl Execution {
                 match completed {
                     Completed::Payload(payload) => {
                         let fill_set = Arc::new(FillSet::new(id, times, store_as, payload));
+                        let can_keep = self.resource.can_keep(&fill_set);
                         // The flight stays open during the fill only if the entry is of use to new callers.
                         let state = Progress::Filled(fill_set.clone());
                         match freshness(&fill_set.entry, Timestamp::now()) {
-                            Freshness::Fresh => self.flight.publish(state),
+                            Freshness::Fresh if can_keep => self.flight.publish(state),
                             _ => self.flight.complete(state),
                         }
                         if let (None, Some((_, index))) = (permit.lease(), &fill_set.index) {
@@ -242,7 +243,11 @@ impl Execution {
                             // flight.
                             self.resource.engine.redirect_cache.remember(&self.resource.key, index);
                         }
-                        permit.fill(&self.resource, &self.flight, &fill_set).await;
+                        // Rare work is boxed, here and below, because every flight would reserve room for it.
+                        match can_keep {
+                            true => permit.fill(&self.resource, &self.flight, &fill_set).await,
+                            false => Box::pin(self.mark(permit, Kind::DoNotStore, Audience::Everyone)).await,
+                        }
                     }
                     Completed::TooLarge => {
                         self.flight.complete(Progress::Uncacheable(Audience::Everyone));
@@ -255,7 +260,6 @@ impl Execution {
                     }
                 }
             }
-            // Rare work is boxed, here and below, because every flight would reserve room for it.
             AfterHead::Mark(kind, audience, completion) => {
                 Box::pin(join(self.mark(permit, kind, audience), self.drain(deadline, completion))).await;
             }

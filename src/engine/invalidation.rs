@@ -58,10 +58,10 @@ impl Resource {
         let (acknowledge, acknowledged) = oneshot::channel();
         tasks.spawn(async move {
             let answer = self.drop_everywhere().await;
-            let failed = answer.is_err();
+            let error = answer.as_ref().err().cloned();
             let _ = acknowledge.send(answer);
-            if failed {
-                self.retry_in_background().await;
+            if let Some(error) = error {
+                self.retry_in_background(&error).await;
             }
         });
         let lost = |source| Error::with_source(ErrorKind::Store, "the invalidation was not acknowledged", source);
@@ -74,8 +74,9 @@ impl Resource {
 
     /// Tries again for about ten seconds after the last failed invalidation of the cache key. One task does so per
     /// cache key.
-    async fn retry_in_background(&self) {
+    async fn retry_in_background(&self, error: &StoreError) {
         let Some(retry) = RetryEntry::claim(self) else { return };
+        telemetry::invalidation_failed(&self.key, error);
         let (mut attempt, mut failed) = (0, retry.failed());
         while attempt < INVALIDATE_ATTEMPTS {
             tokio::time::sleep(backoff::poll(attempt, clock::random_unit())).await;
@@ -84,10 +85,11 @@ impl Resource {
                 // If a later invalidation has failed, start over: the store may have executed this attempt before the
                 // later one was requested.
                 now if now != failed => (attempt, failed) = (0, now),
-                _ if answer.is_ok() => return,
+                _ if answer.is_ok() => return telemetry::invalidation_ended(&self.key, true),
                 _ => attempt += 1,
             }
         }
+        telemetry::invalidation_ended(&self.key, false);
     }
 
     async fn drop_everywhere(&self) -> Result<(), StoreError> {
@@ -147,8 +149,8 @@ impl Engine {
         }
         telemetry::replaying_invalidations(&recent[0].key, recent.len());
         self.tasks.spawn(stream::iter(recent).for_each_concurrent(MAX_CONCURRENT, async |resource| {
-            if resource.drop_everywhere().await.is_err() {
-                resource.retry_in_background().await;
+            if let Err(error) = resource.drop_everywhere().await {
+                resource.retry_in_background(&error).await;
             }
         }));
     }

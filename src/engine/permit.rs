@@ -23,7 +23,10 @@ use std::{
     pin::{Pin, pin},
     sync::Arc,
 };
-use tokio::task::yield_now;
+use tokio::{
+    task::yield_now,
+    time::{sleep, timeout},
+};
 use tokio_util::task::AbortOnDropHandle;
 
 /// The permission to store the result of a fetch.
@@ -137,10 +140,13 @@ impl HeldLease {
         Self { lease, guard, listener, heartbeat: None }
     }
 
-    /// Extends the lease in a task of its own.
+    /// Extends the lease in a task of its own, for at most as long as the fetch may take: a fetch that blocks its thread
+    /// cannot be aborted, and another process may then take over.
     pub(super) async fn start_heartbeat(&mut self, flight: &Flight) {
         let (resource, lease, flight_state) = (self.guard.resource.clone(), self.lease, flight.state().clone());
-        let heartbeat = async move { extend_until_lost(&resource, lease, &flight_state).await };
+        let heartbeat = async move {
+            let _ = timeout(resource.config.fetch_timeout, extend_until_lost(&resource, lease, &flight_state)).await;
+        };
         self.heartbeat = Some(AbortOnDropHandle::new(self.guard.resource.engine.tasks.spawn(heartbeat)));
         // A worker of tokio polls the task that it spawned last itself, and no other worker can steal it. Without the
         // yield, a fetch that blocks this worker would block the heartbeat as well.
@@ -162,7 +168,7 @@ impl HeldLease {
 /// Extends the lease, until it is lost.
 async fn extend_until_lost(resource: &Resource, lease: Lease, flight_state: &Arc<FlightState>) {
     loop {
-        tokio::time::sleep(resource.config.lease_ttl / 3).await;
+        sleep(resource.config.lease_ttl / 3).await;
         // Boxed because few fetches last until an extension.
         if let Ok(LeaseStatus::Lost) = Box::pin(resource.extend(lease)).await {
             return flight_state.lose_lease();

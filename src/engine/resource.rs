@@ -38,7 +38,7 @@ impl Resource {
     pub(super) async fn get(&self, chain: &[CacheKey]) -> Result<Vec<Option<Entry>>, StoreError> {
         let store = &*self.engine.store;
         let answer = match &self.config.near {
-            Some(near) => near.get_all(store, chain).await,
+            Some(near) => near.get_all(store, chain, &self.engine.stats).await,
             None => store.get_all(chain).await,
         };
         match answer {
@@ -88,6 +88,15 @@ impl Resource {
         outcome
     }
 
+    /// Reports whether the store has room for the entry. Counts it if not.
+    pub(super) fn can_keep(&self, fill_set: &FillSet) -> bool {
+        let can_keep = self.engine.store.can_keep(&self.key, &fill_set.entry);
+        if !can_keep {
+            telemetry::too_large(&self.engine.stats, &self.key);
+        }
+        can_keep
+    }
+
     pub(super) async fn extend(&self, lease: Lease) -> Result<LeaseStatus, StoreError> {
         let extended =
             self.with_timeout("extend", self.engine.store.extend(&self.key, lease, self.config.lease_ttl)).await;
@@ -106,7 +115,7 @@ impl Resource {
     }
 
     pub(super) async fn drop_entry(&self) -> Result<(), StoreError> {
-        self.retry_once_if_disconnected("invalidate", || self.engine.store.invalidate(&self.key)).await
+        self.retry_once_if_disconnected(telemetry::INVALIDATE, || self.engine.store.invalidate(&self.key)).await
     }
 
     /// Retries an operation once if the connection was broken: an idle connection may have been cut long ago, and

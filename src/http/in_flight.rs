@@ -14,6 +14,8 @@ pub(super) struct InFlightResponse {
     pub(super) response_time: Timestamp,
     /// The age with which it arrived.
     pub(super) age: Duration,
+    /// Freshness lifetime, counted from its arrival. `None` for a server error, which no lifetime bounds.
+    pub(super) fresh_for: Option<Duration>,
     pub(super) status: StatusCode,
     pub(super) headers: HeaderMap,
     /// `None` if it cannot be shared: waiters get no body.

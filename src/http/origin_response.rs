@@ -53,7 +53,8 @@ pub(super) struct OriginResponse<'a> {
 
 /// The view of a response that the waiters of this process get.
 enum WaiterView<'a> {
-    Stored(&'a StorageTerms, Option<SecondaryKey>),
+    /// A response that will be stored, with its freshness lifetime.
+    Stored(&'a StorageTerms, Duration, Option<SecondaryKey>),
     Failed(FailureScope),
 }
 
@@ -112,13 +113,13 @@ impl OriginResponse<'_> {
         let answer = Ok(self.annotated(Response::from_parts(parts, body), fits && plan.is_some()));
         let sharing = match plan {
             Some(StoragePlan { store_as, terms, secondary_key, .. }) if fits => {
-                let view = WaiterView::Stored(&terms, secondary_key);
+                let view = WaiterView::Stored(&terms, store_as.lifetimes.fresh_for, secondary_key);
                 Shareability::Cacheable(self.in_flight(self.status, headers, Some(shared_body), view), store_as)
             }
             Some(StoragePlan { store_as, terms, secondary_key, .. }) => {
                 let varies = secondary_key.is_some();
-                let value =
-                    || self.in_flight(self.status, HeaderMap::new(), None, WaiterView::Stored(&terms, secondary_key));
+                let view = WaiterView::Stored(&terms, store_as.lifetimes.fresh_for, secondary_key);
+                let value = || self.in_flight(self.status, HeaderMap::new(), None, view);
                 Shareability::CacheableAtEnd(varies.then(value), store_as)
             }
             None => {
@@ -160,7 +161,8 @@ impl OriginResponse<'_> {
         };
         encoded.extend_from_slice(&old.body);
         let body = Some(SharedBody::complete(old.body.clone()));
-        let value = self.in_flight(old.status, headers, body, WaiterView::Stored(&terms, secondary_key));
+        let view = WaiterView::Stored(&terms, store_as.lifetimes.fresh_for, secondary_key);
+        let value = self.in_flight(old.status, headers, body, view);
         FetchHead {
             response: answer,
             sharing: Shareability::Cacheable(value, store_as),
@@ -188,7 +190,8 @@ impl OriginResponse<'_> {
     fn on_head<B, E>(&self, response: Response<B>, plan: StoragePlan) -> FetchHead<Answer<B, E>> {
         let StoragePlan { encoded, store_as, terms, secondary_key } = plan;
         let headers = fields::end_to_end(response.headers());
-        let value = self.in_flight(self.status, headers, None, WaiterView::Stored(&terms, secondary_key));
+        let view = WaiterView::Stored(&terms, store_as.lifetimes.fresh_for, secondary_key);
+        let value = self.in_flight(self.status, headers, None, view);
         let completion = Completion::Ready(bytes::Bytes::from(encoded).into());
         FetchHead {
             response: Ok(self.annotated(passthrough(response), true)),
@@ -251,11 +254,13 @@ impl OriginResponse<'_> {
         body: Option<Arc<SharedBody>>,
         view: WaiterView<'_>,
     ) -> SharedValue {
-        let (auth_sharing, age, secondary_key, failure) = match view {
-            WaiterView::Stored(terms, secondary_key) => (terms.auth_sharing, terms.age, secondary_key, None),
+        let (auth_sharing, age, fresh_for, secondary_key, failure) = match view {
+            WaiterView::Stored(terms, fresh_for, secondary_key) => {
+                (terms.auth_sharing, terms.age, Some(fresh_for), secondary_key, None)
+            }
             WaiterView::Failed(failure_scope) => {
                 let auth_sharing = AuthSharing::of(&headers, &self.resource.config.http);
-                (auth_sharing, self.times.initial_age(&headers), None, Some(failure_scope))
+                (auth_sharing, self.times.initial_age(&headers), None, None, Some(failure_scope))
             }
         };
         let response_time = Timestamp::now();
@@ -265,6 +270,7 @@ impl OriginResponse<'_> {
             auth_sharing,
             response_time,
             age,
+            fresh_for,
             status,
             headers,
             body,

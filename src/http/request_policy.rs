@@ -52,10 +52,14 @@ impl<H: Borrow<HeaderMap>, C: Borrow<Config>, B, E> RequestPolicy<H, C, B, E> {
         // A truncated body is useless to a caller that still has time to fetch a complete one.
         let truncated = shared.body.as_ref().is_some_and(|body| body.is_truncated());
         let directives = &self.cache_request.directives;
-        let age = Timestamp::now().since(shared.response_time) + shared.age;
-        // A response that arrived after the request is new to its client, whatever the request demands.
-        let rejection = directives.no_cache || directives.max_age.is_some_and(|max_age| age >= max_age);
-        truncated || (shared.response_time < self.requested_at && rejection)
+        let resident_time = Timestamp::now().since(shared.response_time);
+        let age = resident_time + shared.age;
+        let rejected = directives.no_cache || directives.max_age.is_some_and(|max_age| age >= max_age);
+        // RFC 9111 §4.2.4: a stale response is not reused, even if its body is still arriving.
+        let stale = shared.fresh_for.is_some_and(|fresh_for| resident_time >= fresh_for);
+        // A response that arrived after the request is new to its client, whatever its lifetime and the request's
+        // demands.
+        truncated || (shared.response_time < self.requested_at && (rejected || stale))
     }
 }
 

@@ -2,9 +2,7 @@
 
 use super::{
     batch::ReadBatcher,
-    connection::{
-        error_class::store_error, reconnecting::CommandLink, subscriber::Subscriber, tracked::TrackedConnection,
-    },
+    connection::{reconnecting::CommandLink, subscriber::Subscriber, tracked::TrackedConnection},
     names::entry_name,
     server_clock::ServerClock,
 };
@@ -12,7 +10,7 @@ use crate::{
     key::CacheKey,
     store::{
         entry::Entry,
-        error::Answer,
+        error::{Answer, StoreError},
         tracking::{TrackedRead, TrackedReader},
     },
 };
@@ -29,11 +27,12 @@ pub(super) struct TrackedReads {
 impl TrackedReader for TrackedReads {
     fn get_all<'a>(&'a self, keys: &'a [CacheKey]) -> Answer<'a, TrackedRead> {
         Box::pin(async move {
-            self.link.start();
             if let Some(subscriber) = &self.subscriber {
                 subscriber.start();
             }
-            self.link.connect().await.map_err(store_error)?;
+            if !self.link.is_connected() {
+                return Err(StoreError::new("the tracked connection is not made yet"));
+            }
             let feed = self.link.feed();
             let names: Vec<_> = keys.iter().map(entry_name).collect();
             let versions =

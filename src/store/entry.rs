@@ -1,12 +1,10 @@
 //! A stored entry: its metadata, its payload, and a slot for the decoded payload.
 
 use super::token::Token;
-use crate::{clock::Timestamp, key::CacheKey};
+use crate::clock::Timestamp;
 use bytes::Bytes;
-use quick_cache::Weighter;
 use std::{
     any::Any,
-    borrow::Borrow,
     fmt,
     sync::{Arc, OnceLock},
     time::Duration,
@@ -154,17 +152,6 @@ impl Entry {
     }
 }
 
-/// The weigher of a cache in this process: weighs entries by the bytes that they take with their cache keys.
-#[derive(Clone)]
-pub(crate) struct EntryWeight;
-
-impl<V: Borrow<Entry>> Weighter<CacheKey, V> for EntryWeight {
-    fn weight(&self, key: &CacheKey, value: &V) -> u64 {
-        let payload = &value.borrow().payload.bytes;
-        (BOOKKEEPING + key.primary().len() + key.variant().map_or(0, <[u8]>::len) + payload.len()) as u64
-    }
-}
-
 impl Payload {
     /// Adds the decoded form.
     pub(crate) fn with_decoded(self, value: SharedValue) -> Self {
@@ -211,10 +198,3 @@ impl fmt::Debug for Payload {
         write!(f, "Payload({} bytes)", self.bytes.len())
     }
 }
-
-/// Estimates how many entries a cache of `capacity` bytes will hold, for its first allocation.
-pub(crate) fn expected_within(capacity: u64) -> usize {
-    usize::try_from(capacity / 1024).unwrap_or(usize::MAX).clamp(64, 1 << 16)
-}
-
-const BOOKKEEPING: usize = 256;

@@ -4,7 +4,8 @@
 mod scripted;
 
 use super::{
-    entry::{Entry, EntryWeight, expected_within},
+    entry::Entry,
+    entry_cache::{self, EntryCache},
     error::Answer,
     lease::{FailureMarker, FillOutcome, Lease, LeaseReply, LeaseRequest, LeaseStatus},
     port::{FillCondition, Store, Write},
@@ -16,7 +17,6 @@ use crate::{
     key::CacheKey,
     sync::mutex::{Mutex, MutexGuard},
 };
-use quick_cache::sync::Cache;
 use std::{
     borrow::Cow,
     collections::HashMap,
@@ -39,10 +39,15 @@ use std::{
 ///
 /// # Defaults
 ///
-/// 64 MiB, counting payloads, keys and 256 bytes of bookkeeping per entry. The least used entries are evicted first; an
-/// entry larger than the whole capacity is not kept.
+/// 64 MiB, counting payloads, keys and 256 bytes of bookkeeping per entry. The least used entries are evicted first.
+///
+/// The store consists of shards: one per 8 MiB of its capacity, rounded down to a power of two, at most 32. It keeps
+/// entries that fit a shard: up to 7 MiB, or up to 0.97 of a smaller capacity. For larger ones a capacity of 33
+/// times their size is enough. An entry that cannot be kept is counted
+/// ([`Stats::too_large`](crate::Stats::too_large)), and a marker takes its place for `uncacheable_ttl`: concurrent
+/// requests share a fetch.
 pub struct MemoryStore {
-    entries: Cache<CacheKey, Entry, EntryWeight>,
+    entries: EntryCache<Entry>,
     leases: Leases,
     wakes: WakeRegistry,
 }
@@ -78,11 +83,7 @@ impl MemoryStore {
     /// Creates a store of at most `capacity` bytes. A store of zero bytes keeps no entries, but still grants leases.
     #[must_use]
     pub fn with_max_bytes(capacity: u64) -> Self {
-        Self {
-            entries: Cache::with_weighter(expected_within(capacity), capacity, EntryWeight),
-            leases: Leases::default(),
-            wakes: WakeRegistry::new(),
-        }
+        Self { entries: entry_cache::with_max_bytes(capacity), leases: Leases::default(), wakes: WakeRegistry::new() }
     }
 
     /// Returns the entry if it is still retained.
@@ -289,6 +290,10 @@ impl Store for MemoryStore {
     fn invalidate<'a>(&'a self, key: &'a CacheKey) -> Answer<'a, ()> {
         self.invalidate_now(key);
         Box::pin(ready(Ok(())))
+    }
+
+    fn can_keep(&self, key: &CacheKey, entry: &Entry) -> bool {
+        entry_cache::can_keep(&self.entries, key, entry)
     }
 
     fn is_shared(&self) -> bool {

@@ -61,6 +61,14 @@ pub trait Store: Send + Sync + 'static {
     /// lease.
     fn invalidate<'a>(&'a self, key: &'a CacheKey) -> Answer<'a, ()>;
 
+    /// Reports whether the store has room for the entry at all. For stores that live in this process and are bounded by
+    /// bytes. If not, the guard counts it ([`Stats::too_large`](crate::Stats::too_large)) and fills a do-not-store
+    /// marker in its place. Default: `true`.
+    fn can_keep(&self, key: &CacheKey, entry: &Entry) -> bool {
+        let _ = (key, entry);
+        true
+    }
+
     /// Reports whether another object may hold the same entries, as two clients of one server do. Default: `true`.
     ///
     /// All shared stores are treated as one when a fetch asks for its own key, so that it does not wait for itself.

@@ -17,6 +17,9 @@ use std::{
 /// A reader of entries that learns when they change. See [`Store::track`](super::Store::track).
 pub trait TrackedReader: Send + Sync + 'static {
     /// Reads entries as [`Store::get_all`](super::Store::get_all) does, and returns a version for each cache key.
+    ///
+    /// It fails at once while it cannot track reads, for instance because a connection is being made. After an error
+    /// the entries are read from the store, and no copies are kept.
     fn get_all<'a>(&'a self, keys: &'a [CacheKey]) -> Answer<'a, TrackedRead>;
 }
 

@@ -121,7 +121,7 @@ impl RedisState {
             LeaseReply::Wait { waiting, .. } => {
                 let participants = records.participants.entry(key.in_schema(0)).or_default();
                 // The holder is already in the list, and may wait as well. It is then notified like any waiter.
-                if !participants.contains(&node) {
+                if request.notify && !participants.contains(&node) {
                     participants.push(node);
                 }
                 *waiting = participants.len() - 1;

@@ -5,9 +5,14 @@ use crate::{
     support::{Origin, eventually, herd},
 };
 use stampede_guard::{
-    Error, ErrorKind, FetchContext, FetchOutcome, MemoryStore, Policy, StampedeGuard, WaitTimeout, testing::FakeRedis,
+    Error, ErrorKind, FetchContext, FetchOutcome, MemoryStore, Policy, StampedeGuard, WaitTimeout,
+    testing::{FakeRedis, Fault, Operation},
 };
 use std::{sync::Arc, time::Duration};
+use tokio::time::Instant;
+
+/// The default of `store_timeout`.
+const STORE_TIMEOUT: Duration = Duration::from_millis(250);
 
 #[tokio::test]
 async fn flight_continues_after_its_first_caller_is_dropped() {
@@ -77,7 +82,7 @@ async fn dropped_scoped_leader_releases_its_lease() {
     let stuck = a.fetch_scoped("k", std::future::pending::<Result<u8, Down>>);
     assert!(tokio::time::timeout(SECOND, stuck).await.is_err());
     a.drain().await;
-    let began = tokio::time::Instant::now();
+    let began = Instant::now();
     assert_eq!(b.fetch("k", async || Ok::<_, Down>(1)).await.expect("an answer"), 1);
     assert_eq!(began.elapsed(), Duration::ZERO);
 }
@@ -119,7 +124,7 @@ async fn panic_before_the_first_await_is_an_error() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn drain_waits_for_running_fetches() {
+async fn drain_waits_briefly_and_counts_what_is_left() {
     let (guard, origin) = (StampedeGuard::in_memory(), Origin::new());
     let call = origin.clone();
     let caller = guard.fetch("k", async move || {
@@ -127,9 +132,24 @@ async fn drain_waits_for_running_fetches() {
         Ok::<_, Down>(1)
     });
     assert!(tokio::time::timeout(SECOND, caller).await.is_err());
-    guard.drain().await;
+    let asked = Instant::now();
+    assert_eq!((guard.drain().await, asked.elapsed()), (1, 2 * STORE_TIMEOUT), "the fetch runs on");
+    while guard.drain().await > 0 {}
     assert_eq!((origin.calls(), origin.running(), guard.in_flight()), (1, 0, 0));
     assert_eq!(guard.fetch("k", never::<i32>).await.expect("a hit"), 1);
+    let asked = Instant::now();
+    assert_eq!((guard.drain().await, asked.elapsed()), (0, Duration::ZERO), "nothing is left");
+}
+
+/// Seen to fail (14 s) when the drain had no limit.
+#[tokio::test(start_paused = true)]
+async fn drain_does_not_wait_for_an_invalidation_that_is_retried() {
+    let node = FakeRedis::new().node();
+    node.always(Operation::Invalidate, Fault::Hangs);
+    let guard = node.guard();
+    guard.invalidate("k").await.expect_err("not acknowledged");
+    let asked = Instant::now();
+    assert_eq!((guard.drain().await, asked.elapsed()), (1, 2 * STORE_TIMEOUT));
 }
 
 #[tokio::test(flavor = "multi_thread")]

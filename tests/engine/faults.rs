@@ -32,7 +32,7 @@ async fn answers(guard: &StampedeGuard, origin: &Origin) -> usize {
     for answer in futures_util::future::join_all(callers).await {
         assert_eq!(answer.expect("the origin could answer"), 1);
     }
-    guard.drain().await;
+    while guard.drain().await > 0 {}
     assert_eq!(guard.in_flight(), 0);
     origin.calls() - before
 }
@@ -245,7 +245,7 @@ async fn invalidations_that_fail_do_not_pile_up() {
     }
     assert!(tasks() - before <= 2, "{}", tasks() - before);
     let began = tokio::time::Instant::now();
-    guard.drain().await;
+    while guard.drain().await > 0 {}
     assert!(began.elapsed() <= 12 * SECOND, "{:?}", began.elapsed());
 }
 

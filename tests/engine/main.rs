@@ -9,12 +9,14 @@ mod cycles;
 mod faults;
 mod freshness;
 mod invalidate;
+mod near;
 mod outage;
 mod outage_cache;
 mod patience;
 mod reads;
 mod settings;
 mod share;
+mod sizes;
 mod slow;
 mod typed;
 

@@ -147,7 +147,7 @@ async fn fetch_continues_after_the_deadline_of_its_caller() {
     };
     let hurried = guard.clone().deadline(soon(SECOND));
     assert_eq!(hurried.fetch("k", work).await.expect_err("too late").kind(), ErrorKind::Overloaded);
-    guard.drain().await;
+    while guard.drain().await > 0 {}
     assert_eq!(guard.fetch("k", never::<i32>).await.expect("a hit"), 1);
 }
 

@@ -61,7 +61,7 @@ impl Operation {
         if let Self::Wait | Self::Fill = self {
             let in_time = self.in_flight((world, witness), key, fault).await;
             if let Self::Fill = self {
-                witness.guard(0).drain().await; // the guard has filled or given up
+                while witness.guard(0).drain().await > 0 {} // the guard has filled or given up
                 witness.ask(1, key, 1).await;
             }
             return in_time.then(|| witness.calls(key));

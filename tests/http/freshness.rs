@@ -2,9 +2,14 @@
 
 use crate::{
     kit::{Answer, ask, at_rest, get, get_with, on_each_store, over_redis, request, site, taps, waiting},
-    support::{Origin, RedisServer},
+    support::{Origin, RedisServer, herd},
 };
-use axum::{extract::Request, http::Method, response::AppendHeaders};
+use axum::{
+    body::Body,
+    extract::Request,
+    http::{HeaderValue, Method},
+    response::AppendHeaders,
+};
 use stampede_guard::{CacheStatus, Policy, StampedeGuard};
 use std::time::Duration;
 use tokio::time;
@@ -204,4 +209,33 @@ async fn an_invalidation_of_the_key_reaches_the_layer() {
             guard.invalidate("GET http://example.test/page").await.expect("the store answers");
         }
     }
+}
+
+/// RFC 9111 §4.2.4. The body takes longer than its lifetime, and its response can be joined until its end. Seen to fail
+/// (every request waits for the old body) when the lifetime of a response on its way was not asked.
+#[tokio::test(start_paused = true)]
+async fn a_response_on_its_way_is_not_joined_once_it_is_stale() {
+    let (guard, origin) = (StampedeGuard::in_memory(), Origin::new());
+    let (bodies, body) = taps(1, Some(3));
+    let respond = move |_: &Request, n| {
+        let body = if n == 1 { body() } else { Body::from("new") };
+        ([("cache-control", "max-age=2")], body)
+    };
+    let app = site(&origin, respond).layer(guard.clone());
+    let head = async || app.clone().oneshot(get("/page")).await.expect("a head");
+    let first = head().await;
+    time::sleep(Duration::from_secs(1)).await;
+    let joined = head().await;
+    assert_eq!((&joined.headers()["age"], origin.calls()), (&HeaderValue::from_static("1"), 1));
+
+    time::sleep(Duration::from_secs(10)).await; // the lease is extended meanwhile
+    for late in herd(50, |_| ask(&app, get("/page"))).await {
+        assert_eq!(late.text(), "new", "with age {}", late.header("age"));
+    }
+    assert_eq!(origin.calls(), 2, "the requests share a new fetch");
+    bodies.into_iter().for_each(|tap| tap.send("old"));
+    for joined in [first, joined] {
+        assert_eq!(Answer::of(joined).await.text(), "old");
+    }
+    at_rest(&guard).await;
 }

@@ -152,7 +152,7 @@ pub(crate) async fn is_pending<T>(future: &mut BoxFuture<'static, T>) -> bool {
 
 /// Waits until the guard has no task and no flight left.
 pub(crate) async fn at_rest(guard: &StampedeGuard) {
-    in_time("the end of all tasks", guard.drain()).await;
+    in_time("the end of all tasks", async { while guard.drain().await > 0 {} }).await;
     eventually("no flight is left", async || guard.in_flight() == 0).await;
 }
 

@@ -197,7 +197,7 @@ impl Fleet {
     async fn come_to_rest(&self) -> Rest {
         let drained = async {
             for guard in &self.guards {
-                guard.drain().await;
+                while guard.drain().await > 0 {}
             }
         };
         let drained = timeout(EVER, drained).await.is_ok();

@@ -12,6 +12,9 @@ pub(super) trait Connect: Send + Sync + 'static {
     /// it would even drop the connections to the live nodes.
     const SELF_HEALING: bool;
 
+    /// Whether a command waits for the connection to be made. Otherwise it fails at once until then.
+    const AWAITED: bool = true;
+
     /// Maximum time for one attempt to connect.
     const CONNECT_TIMEOUT: Duration;
 

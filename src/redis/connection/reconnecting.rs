@@ -12,6 +12,7 @@ use crate::{
     },
     sync::{mutex::Mutex, shared::Shared},
 };
+use futures_util::FutureExt;
 use redis::{Cmd, ErrorKind, Pipeline, RedisError, RedisResult, Value, aio::ConnectionLike};
 use std::{
     sync::{
@@ -84,9 +85,9 @@ impl<C: Connect> Reconnecting<C> {
         Self { connect: Arc::new(connect), handshake, generation, slot, warnings: WarnOnce::default() }
     }
 
-    /// Connects if there is no connection.
-    pub(super) async fn connect(&self) -> RedisResult<()> {
-        self.current_attempt().0.await.map(drop)
+    /// Reports whether there is a connection. Otherwise begins to connect, in the background.
+    pub(super) fn is_connected(&self) -> bool {
+        self.current_attempt().0.now_or_never().is_some_and(|connection| connection.is_ok())
     }
 
     /// Returns the current attempt. Starts a new one if there is none, if the last one failed a while ago, or if its
@@ -185,7 +186,10 @@ impl<C: Connect> Reconnecting<C> {
 
     async fn execute_once(&self, request: Request<'_>) -> RedisResult<Value> {
         let (connection, number) = self.current_attempt();
-        let mut connection = connection.await?;
+        let mut connection = match C::AWAITED {
+            true => connection.await?,
+            false => connection.now_or_never().ok_or((ErrorKind::Io, "the connection is not made yet"))??,
+        };
         let mut pending = PendingCommand { link: self, number, answered: false };
         let answer = match request {
             Request::Command(cmd) => cmd.query_async(&mut connection).await,
@@ -211,7 +215,7 @@ impl<C: Connect> Reconnecting<C> {
     /// while other commands are sent, each command gets a reply, but the one to another request.
     async fn ping_check(&self) {
         let (connection, number) = self.current_attempt();
-        let Ok(mut connection) = connection.await else { return };
+        let Some(Ok(mut connection)) = connection.now_or_never() else { return };
         let word = Token::unique(Inbox::unique());
         let mut pending = PendingCommand { link: self, number, answered: false };
         let echo = redis::cmd("PING").arg(word.as_bytes()).query_async(&mut connection).await;

@@ -21,10 +21,13 @@ use tokio::{
 
 /// A connection for tracked reads, with a new [`InvalidationFeed`] for each connection that is made.
 ///
-/// It connects on first use, and again when it breaks. It also connects again after the data connection has done so.
-/// The host name may have resolved to another server by then, whose writes are not reported here.
+/// It connects in the background after the data connection has done so, and again when it breaks. No command waits for
+/// it, because a server may be unable to accept a connection while the others work. It also connects again after the
+/// data connection has done so. The host name may have resolved to another server by then, whose writes are not
+/// reported here.
 pub(crate) struct TrackedConnection {
     link: Arc<Reconnecting<TrackingClient>>,
+    data: Arc<dyn CommandLink>,
     current: CurrentConnection,
     every: Duration,
     watchdog: Mutex<Option<JoinHandle<()>>>,
@@ -50,13 +53,19 @@ impl TrackedConnection {
         every: Duration,
     ) -> Self {
         let current = CurrentConnection::default();
-        let connect = TrackingClient { client, data, current: current.clone(), warnings: WarnOnce::default() };
-        Self { link: Arc::new(Reconnecting::new(connect, handshake)), current, every, watchdog: Mutex::default() }
+        let warnings = WarnOnce::default();
+        let connect = TrackingClient { client, data: data.clone(), current: current.clone(), warnings };
+        Self { link: Arc::new(Reconnecting::new(connect, handshake)), data, current, every, watchdog: Mutex::default() }
     }
 
-    /// Connects if there is no connection. Call it before a read, because only reads over the connection are tracked.
-    pub(crate) async fn connect(&self) -> RedisResult<()> {
-        self.link.connect().await
+    /// Reports whether there is a connection. Otherwise begins to connect, in the background.
+    pub(crate) fn is_connected(&self) -> bool {
+        // A connection made before the data connection would be replaced at once.
+        if self.data.generation() == 0 {
+            return false;
+        }
+        self.start_watchdog();
+        self.link.is_connected()
     }
 
     pub(crate) fn link(&self) -> Arc<dyn CommandLink> {
@@ -70,7 +79,7 @@ impl TrackedConnection {
     }
 
     /// Starts the task that confirms the connection, if it does not run yet or if its runtime has ended.
-    pub(crate) fn start(&self) {
+    fn start_watchdog(&self) {
         let mut watchdog = self.watchdog.lock();
         if watchdog.as_ref().is_none_or(JoinHandle::is_finished) {
             let (link, current, every) = (self.link.clone(), self.current.clone(), self.every);
@@ -87,7 +96,7 @@ impl Drop for TrackedConnection {
     }
 }
 
-/// Confirms at each tick that no message was lost. A lost connection is made again.
+/// Confirms at each tick that no message was lost. Begins to make a lost connection again.
 async fn confirm_regularly(
     link: &Reconnecting<TrackingClient>,
     current: &CurrentConnection,
@@ -143,6 +152,7 @@ impl TrackingClient {
 impl Connect for TrackingClient {
     type Connection = MultiplexedConnection;
     const SELF_HEALING: bool = false;
+    const AWAITED: bool = false;
     const CONNECT_TIMEOUT: Duration = <redis::Client as Connect>::CONNECT_TIMEOUT;
 
     /// Connects even to a server that does not support tracking; the age of a copy is then its only bound.

@@ -48,6 +48,8 @@ pub enum Mode {
     HoldReplies,
     /// New connections are reset at once; existing connections are not affected.
     Refuse,
+    /// New connections are accepted, but not served until another mode is set; existing connections are not affected.
+    HoldConnections,
     /// New connections are held and served in reverse order: the last connection is served first.
     LastFirst,
 }
@@ -125,6 +127,9 @@ async fn accept(listener: TcpListener, server: SocketAddr, state: Arc<State>) ->
         let near = tokio::select! {
             Ok((near, _)) = listener.accept() => near,
             () = time::sleep(QUIET), if !held.is_empty() => {
+                if *state.mode.borrow() == Mode::HoldConnections {
+                    continue;
+                }
                 held.pop().into_iter().for_each(|near| serve(near, server, state.clone()));
                 continue;
             }
@@ -134,7 +139,7 @@ async fn accept(listener: TcpListener, server: SocketAddr, state: Arc<State>) ->
         let mode = *state.mode.borrow();
         match mode {
             Mode::Refuse => drop(near),
-            Mode::LastFirst => held.push(near),
+            Mode::HoldConnections | Mode::LastFirst => held.push(near),
             _ => serve(near, server, state.clone()),
         }
     }

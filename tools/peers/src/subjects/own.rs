@@ -110,5 +110,5 @@ impl Subject for Layered {
 }
 
 fn settled(guard: StampedeGuard) -> Boxed<()> {
-    Box::pin(async move { guard.drain().await })
+    Box::pin(async move { while guard.drain().await > 0 {} })
 }

@@ -1,0 +1,94 @@
+//! The near cache over a store whose tracked reads hang.
+
+use crate::{Down, SECOND};
+use stampede_guard::{
+    MemoryStore, NearCacheConfig, StampedeGuard,
+    store::{
+        Answer, CacheKey, Entry, FailureMarker, FillCondition, FillOutcome, Lease, LeaseReply, LeaseRequest,
+        LeaseStatus, Listener, Store, Token, TrackedRead, TrackedReader, Write,
+    },
+};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+use tokio::time::sleep;
+
+/// A store that works. Its tracked reads hang while the flag is set.
+#[derive(Default)]
+struct Tracked {
+    store: Arc<MemoryStore>,
+    hangs: Arc<AtomicBool>,
+}
+
+impl Store for Tracked {
+    fn get<'a>(&'a self, key: &'a CacheKey) -> Answer<'a, Option<Entry>> {
+        self.store.get(key)
+    }
+
+    fn get_or_lease<'a>(&'a self, key: &'a CacheKey, request: LeaseRequest) -> Answer<'a, LeaseReply> {
+        self.store.get_or_lease(key, request)
+    }
+
+    fn fill<'a>(&'a self, key: &'a CacheKey, condition: FillCondition, writes: Vec<Write>) -> Answer<'a, FillOutcome> {
+        self.store.fill(key, condition, writes)
+    }
+
+    fn release<'a>(
+        &'a self,
+        key: &'a CacheKey,
+        token: Token,
+        failure_marker: Option<FailureMarker>,
+    ) -> Answer<'a, LeaseStatus> {
+        self.store.release(key, token, failure_marker)
+    }
+
+    fn extend<'a>(&'a self, key: &'a CacheKey, lease: Lease, span: Duration) -> Answer<'a, LeaseStatus> {
+        self.store.extend(key, lease, span)
+    }
+
+    fn invalidate<'a>(&'a self, key: &'a CacheKey) -> Answer<'a, ()> {
+        self.store.invalidate(key)
+    }
+
+    fn listen(&self, key: &CacheKey) -> Listener {
+        self.store.listen(key)
+    }
+
+    fn track(&self, _: Duration) -> Option<Arc<dyn TrackedReader>> {
+        Some(Arc::new(Self { store: self.store.clone(), hangs: self.hangs.clone() }))
+    }
+}
+
+impl TrackedReader for Tracked {
+    fn get_all<'a>(&'a self, keys: &'a [CacheKey]) -> Answer<'a, TrackedRead> {
+        Box::pin(async move {
+            if self.hangs.load(SeqCst) {
+                std::future::pending::<()>().await;
+            }
+            Ok(TrackedRead::new(self.store.get_all(keys).await?, Vec::new()))
+        })
+    }
+}
+
+/// Seen to fail (the third fetch is local too) when the probe was a read through the near cache.
+#[tokio::test(start_paused = true)]
+async fn breaker_probe_does_not_read_through_the_near_cache() {
+    let store = Tracked::default();
+    let hangs = store.hangs.clone();
+    let guard = StampedeGuard::new(store).near_cache(NearCacheConfig::max_bytes(1 << 20));
+    let fetch = async || guard.fetch("k", async || Ok::<_, Down>(1)).await.expect("an answer");
+    hangs.store(true, SeqCst);
+    fetch().await;
+    sleep(2 * SECOND).await;
+    fetch().await; // sends the probe in the background
+    assert_eq!(guard.stats().failed_open, 2);
+    hangs.store(false, SeqCst);
+    sleep(SECOND / 4).await;
+    fetch().await;
+    let stats = guard.stats();
+    assert_eq!((stats.failed_open, stats.misses), (2, 1), "the probe has closed the breaker: {stats:?}");
+}
