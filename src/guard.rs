@@ -311,7 +311,7 @@ impl StampedeGuard {
     /// Returns the statistics of this guard and its clones.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        self.engine.stats.snapshot()
+        self.engine.stats.snapshot(self.engine.store.corrupt_entries())
     }
 
     /// Returns the number of lookups and fetches in progress in this process, each counted once however many requests

@@ -30,7 +30,7 @@ pub use crate::{
     key::{CacheKey, KeyHash},
 };
 pub use entry::{Audience, Entry, Kind, Lifetimes, Meta, Payload, SharedValue};
-pub use envelope::FORMAT;
+pub use envelope::{EnvelopeError, FORMAT};
 pub use error::{Answer, BoxFuture, StoreError};
 pub use lease::{FailureMarker, FillOutcome, Lease, LeaseReply, LeaseRequest, LeaseStatus};
 pub use memory::MemoryStore;

@@ -78,10 +78,13 @@ pub struct Stats {
     pub overloaded: u64,
     /// Fetches that would have waited for themselves through other fetches. Each request got a fetch of its own.
     pub deadlocks_avoided: u64,
+    /// Reads of corrupt entries in the store: of bytes that have changed since they were written. Each was a
+    /// miss. Guards that share a store object share the number.
+    pub corrupt_entries: u64,
 }
 
 impl Counters {
-    pub(crate) fn snapshot(&self) -> Stats {
+    pub(crate) fn snapshot(&self, corrupt_entries: u64) -> Stats {
         Stats {
             hits: self.hits.load(Relaxed),
             near_hits: self.near_hits.load(Relaxed),
@@ -98,6 +101,7 @@ impl Counters {
             breaker_opened: self.breaker_opened.load(Relaxed),
             overloaded: self.overloaded.load(Relaxed),
             deadlocks_avoided: self.deadlocks_avoided.load(Relaxed),
+            corrupt_entries,
         }
     }
 }
@@ -150,6 +154,13 @@ pub(crate) fn store_failed(stats: &Counters, key: &CacheKey, operation: &'static
     stats.store_errors.fetch_add(1, Relaxed);
     event!(WARN, key, operation, %error, "the store operation failed");
     let _ = (operation, error);
+}
+
+/// Reports an entry whose bytes cannot be read.
+#[cfg(feature = "redis")]
+pub(crate) fn corrupt_entry(key: &CacheKey, error: crate::store::envelope::EnvelopeError) {
+    event!(WARN, key, %error, "the stored entry is corrupt and counts as absent");
+    let _ = error;
 }
 
 /// Reports a server setting that an operator has to correct. Until then the origin answers.

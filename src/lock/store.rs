@@ -225,6 +225,10 @@ impl Store for LockedStore {
         self.shared.redis.epoch()
     }
 
+    fn corrupt_entries(&self) -> u64 {
+        self.shared.redis.corrupt_entries()
+    }
+
     fn listen(&self, key: &CacheKey) -> Listener {
         self.shared.redis.listen(key)
     }

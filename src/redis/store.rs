@@ -18,10 +18,11 @@ use super::{
         subscriber::{MessageHandler, Subscriber},
         tracked::TrackedConnection,
     },
+    entries::EntryDecoder,
     names::entry_name,
     scripts::{self, Scripts},
     server_clock::ServerClock,
-    tracked_reads::{TrackedReads, entries},
+    tracked_reads::TrackedReads,
 };
 use crate::{
     clock::Timestamp,
@@ -57,14 +58,14 @@ use std::{fmt, sync::Arc, time::Duration};
 ///
 /// # Names
 ///
-/// For namespace `sg` and key `user:42` the entry is `{sg:ruser:42}:v2.0` (envelope format and schema), the lease
+/// For namespace `sg` and key `user:42` the entry is `{sg:ruser:42}:v3.0` (envelope format and schema), the lease
 /// `{sg:ruser:42}:l`. Long keys and keys with other than plain characters are hashed. Wake-ups are published to
 /// `stampede-guard:` and eight letters.
 pub struct RedisStore {
     link: Arc<dyn CommandLink>,
     reads: ReadBatcher,
     scripts: Scripts,
-    clock: Arc<ServerClock>,
+    decoder: Arc<EntryDecoder>,
     wakes: WakeRegistry,
     subscriber: Option<Arc<Subscriber>>,
     /// Makes tracked connections, on which the server reports changes.
@@ -125,7 +126,7 @@ impl RedisStore {
             reads: ReadBatcher::over(link.clone(), !server.is_cluster()),
             link,
             scripts: Scripts::default(),
-            clock,
+            decoder: Arc::new(EntryDecoder::new(clock)),
             wakes,
             subscriber,
             client: server.client(),
@@ -158,11 +159,7 @@ impl RedisStore {
     async fn get_now(&self, key: &CacheKey) -> Result<Option<Entry>, StoreError> {
         self.start_subscriber();
         let Some(bytes) = self.reads.get(&entry_name(key)).await? else { return Ok(None) };
-        let entry = Entry::from_envelope(key, &bytes, self.clock.offset());
-        if entry.is_none() {
-            self.link.verify().await;
-        }
-        Ok(entry)
+        Ok(self.decoder.decode(key, &bytes, &*self.link).await)
     }
 
     /// Runs `get_or_lease`, or another script with its keys, arguments and replies. `more` are arguments after its own.
@@ -188,16 +185,15 @@ impl RedisStore {
             }
             match self.run(call, |answer| scripts::parse_lead_reply(answer, !unreadable)).await? {
                 scripts::LeadReply::Granted { stamp, seen_alive } => {
-                    self.clock.learn(stamp, sent, Timestamp::now());
+                    self.decoder.clock.learn(stamp, sent, Timestamp::now());
                     return Ok(LeaseReply::Granted { lease: Lease { token: request.token, stamp }, seen_alive });
                 }
                 scripts::LeadReply::Other(reply) => return Ok(reply),
-                scripts::LeadReply::Hit(bytes) => match Entry::from_envelope(key, &bytes, self.clock.offset()) {
+                scripts::LeadReply::Hit(bytes) => match self.decoder.decode(key, &bytes, &*self.link).await {
                     Some(entry) => return Ok(LeaseReply::Hit(entry)),
                     // An entry that cannot be read counts as absent. No lease was granted, so the token can be used
                     // again.
                     None => {
-                        self.link.verify().await;
                         seen = Some(bytes.slice(bytes.len().min(1)..bytes.len().min(17)));
                         unreadable = true; // the script now compares with this entry, not with the caller's
                     }
@@ -213,7 +209,7 @@ impl RedisStore {
         condition: FillCondition,
         writes: Vec<Write>,
     ) -> Result<FillOutcome, StoreError> {
-        let offset = self.clock.offset();
+        let offset = self.decoder.clock.offset();
         let write = |write: &Write| {
             (
                 entry_name(&write.key),
@@ -249,7 +245,7 @@ impl Store for RedisStore {
             }
             self.start_subscriber();
             let names: Vec<_> = keys.iter().map(entry_name).collect();
-            Ok(entries(keys, self.reads.get_all(&names).await?, &self.clock, &*self.link).await)
+            Ok(self.decoder.decode_all(keys, &self.reads.get_all(&names).await?, &*self.link).await)
         })
     }
 
@@ -293,15 +289,19 @@ impl Store for RedisStore {
         self.link.generation()
     }
 
+    fn corrupt_entries(&self) -> u64 {
+        self.decoder.corrupt_entries()
+    }
+
     fn listen(&self, key: &CacheKey) -> Listener {
         self.start_subscriber();
         self.wakes.listen(key)
     }
 
     fn track(&self, every: Duration) -> Option<Arc<dyn TrackedReader>> {
-        let link = TrackedConnection::new(self.client.clone()?, self.clock.clone(), self.link.clone(), every);
-        let (reads, clock) = (ReadBatcher::over(link.link(), true), self.clock.clone());
-        Some(Arc::new(TrackedReads { link, reads, clock, subscriber: self.subscriber.clone() }))
+        let link = TrackedConnection::new(self.client.clone()?, self.decoder.clock.clone(), self.link.clone(), every);
+        let (reads, decoder) = (ReadBatcher::over(link.link(), true), self.decoder.clone());
+        Some(Arc::new(TrackedReads { link, reads, decoder, subscriber: self.subscriber.clone() }))
     }
 }
 

@@ -84,6 +84,12 @@ pub trait Store: Send + Sync + 'static {
         0
     }
 
+    /// Returns the number of entries that this store has read and that were corrupt: changed since they were written,
+    /// or never an entry. Each was a miss. Default: 0.
+    fn corrupt_entries(&self) -> u64 {
+        0
+    }
+
     /// Subscribes to the wake-ups of the cache key. Called before [`get_or_lease`](Self::get_or_lease), so that no
     /// wake-up falls in between.
     fn listen(&self, key: &CacheKey) -> Listener;
