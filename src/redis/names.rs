@@ -2,6 +2,10 @@
 
 use crate::{key::CacheKey, store::envelope::FORMAT};
 
+/// The number of failure domains in a cluster.
+#[cfg(feature = "cluster")]
+pub(super) const DOMAINS: usize = 64;
+
 /// Returns the failure domain in a cluster: one of 64 ranges of 256 slots. A node usually owns ranges of slots, so the
 /// failure of a node shows in some of these ranges.
 #[cfg(feature = "cluster")]

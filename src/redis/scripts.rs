@@ -108,6 +108,13 @@ pub(super) fn get_or_lease(
     call
 }
 
+/// Asks the server that has this name for its time. `TIME` alone would go to any node of a cluster.
+pub(super) fn time(name: &str) -> redis::Cmd {
+    let mut cmd = redis::cmd("EVAL");
+    cmd.arg("return redis.call('TIME')").arg(1).arg(name);
+    cmd
+}
+
 /// Returns a pipeline that loads all scripts and asks for the server's time, in one round trip.
 pub(super) fn introduction() -> redis::Pipeline {
     let mut pipeline = load(&[GET_OR_LEASE, FILL, RELEASE, EXTEND, INVALIDATE]);

@@ -5,7 +5,7 @@
 //! subscription confirmations to other requests.
 
 #[cfg(feature = "cluster")]
-use super::names::range_of_slots;
+use super::names::{DOMAINS, range_of_slots};
 pub(crate) use super::names::{entry_names, lease_name};
 use super::{
     batch::ReadBatcher,
@@ -21,7 +21,7 @@ use super::{
     entries::EntryDecoder,
     names::entry_name,
     scripts::{self, Scripts},
-    server_clock::ServerClock,
+    server_clock::ServerClocks,
     tracked_reads::TrackedReads,
 };
 use crate::{
@@ -70,8 +70,6 @@ pub struct RedisStore {
     subscriber: Option<Arc<Subscriber>>,
     /// Makes tracked connections, on which the server reports changes.
     client: Option<redis::Client>,
-    /// Returns the failure domain of a cache key.
-    failure_domain_of: fn(&CacheKey) -> u16,
 }
 
 impl RedisStore {
@@ -119,21 +117,18 @@ impl RedisStore {
         server: &RedisEndpoint,
         handler: impl FnOnce(WakeRegistry) -> Arc<dyn MessageHandler>,
     ) -> Self {
-        let (clock, wakes) = (Arc::new(ServerClock::default()), WakeRegistry::new());
+        let (domains, failure_domain_of) = failure_domains(server);
+        let (clocks, wakes) = (Arc::new(ServerClocks::of(domains)), WakeRegistry::new());
         let subscriber = server.wakes().map(|client| Arc::new(Subscriber::new(client, handler(wakes.clone()))));
-        let link = server.connect(clock.clone());
+        let link = server.connect(clocks.clone());
         Self {
             reads: ReadBatcher::over(link.clone(), !server.is_cluster()),
             link,
             scripts: Scripts::default(),
-            decoder: Arc::new(EntryDecoder::new(clock)),
+            decoder: Arc::new(EntryDecoder::new(clocks, failure_domain_of)),
             wakes,
             subscriber,
             client: server.client(),
-            #[cfg(feature = "cluster")]
-            failure_domain_of: if server.is_cluster() { range_of_slots } else { |_| 0 },
-            #[cfg(not(feature = "cluster"))]
-            failure_domain_of: |_| 0,
         }
     }
 
@@ -185,7 +180,7 @@ impl RedisStore {
             }
             match self.run(call, |answer| scripts::parse_lead_reply(answer, !unreadable)).await? {
                 scripts::LeadReply::Granted { stamp, seen_alive } => {
-                    self.decoder.clock.learn(stamp, sent, Timestamp::now());
+                    self.decoder.learn(key, stamp, sent, Timestamp::now());
                     return Ok(LeaseReply::Granted { lease: Lease { token: request.token, stamp }, seen_alive });
                 }
                 scripts::LeadReply::Other(reply) => return Ok(reply),
@@ -209,7 +204,7 @@ impl RedisStore {
         condition: FillCondition,
         writes: Vec<Write>,
     ) -> Result<FillOutcome, StoreError> {
-        let offset = self.decoder.clock.offset();
+        let offset = self.decoder.offset(key);
         let write = |write: &Write| {
             (
                 entry_name(&write.key),
@@ -280,7 +275,7 @@ impl Store for RedisStore {
     }
 
     fn failure_domain(&self, key: &CacheKey) -> u16 {
-        (self.failure_domain_of)(key)
+        self.decoder.failure_domain(key)
     }
 
     /// Returns the number of connections made. No epoch begins before the first one: nothing was acknowledged that
@@ -299,7 +294,8 @@ impl Store for RedisStore {
     }
 
     fn track(&self, every: Duration) -> Option<Arc<dyn TrackedReader>> {
-        let link = TrackedConnection::new(self.client.clone()?, self.decoder.clock.clone(), self.link.clone(), every);
+        let link =
+            TrackedConnection::new(self.client.clone()?, self.decoder.clocks().clone(), self.link.clone(), every);
         let (reads, decoder) = (ReadBatcher::over(link.link(), true), self.decoder.clone());
         Some(Arc::new(TrackedReads { link, reads, decoder, subscriber: self.subscriber.clone() }))
     }
@@ -341,6 +337,16 @@ impl<C: redis::aio::ConnectionLike + Clone + Send + Sync + 'static> IntoStore fo
     fn into_store(self) -> Arc<dyn Store> {
         Arc::new(RedisStore::of(&self.into_endpoint()))
     }
+}
+
+/// Returns the number of failure domains, and the one of each cache key.
+fn failure_domains(server: &RedisEndpoint) -> (usize, fn(&CacheKey) -> u16) {
+    #[cfg(feature = "cluster")]
+    if server.is_cluster() {
+        return (DOMAINS, range_of_slots);
+    }
+    let _ = server;
+    (1, |_| 0)
 }
 
 /// Maximum number of unreadable entries in a row before `get_or_lease` fails.

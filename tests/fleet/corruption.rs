@@ -21,7 +21,7 @@ async fn flip(redis: &mut redis::aio::MultiplexedConnection, key: usize) {
     let name = format!("{{sg:rpage/{key}}}:v3.0");
     let mut bytes: Vec<u8> = redis::cmd("GET").arg(&name).query_async(redis).await.expect("stored");
     let (head, payload) = (bytes.len() - body(key).len() - CHECKSUM, body(key).len());
-    let at = if key % 2 == 0 { key * head / KEYS } else { head + key % payload };
+    let at = if key.is_multiple_of(2) { key * head / KEYS } else { head + key % payload };
     bytes[at] ^= 1 << (key % 8);
     redis.setrange(&name, at as isize, &bytes[at..=at]).await.expect("an answer");
 }
