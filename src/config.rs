@@ -3,7 +3,7 @@
 #[cfg(feature = "http")]
 pub(crate) mod http;
 
-use crate::{near_cache::NearCache, policy::Policy, store::lease::FailureMarker};
+use crate::{layout::layout, near_cache::NearCache, policy::Policy, store::lease::FailureMarker};
 use std::{
     sync::Arc,
     time::{Duration, Instant},
@@ -63,6 +63,15 @@ pub enum WaitTimeout {
 }
 
 impl Config {
+    /// Returns the layout of typed values.
+    pub(crate) fn layout(&self) -> u64 {
+        #[cfg(feature = "_typed")]
+        let encoding = self.codec.encoding();
+        #[cfg(not(feature = "_typed"))]
+        let encoding = 0;
+        layout(encoding, self.schema_version)
+    }
+
     /// Returns the failure marker that a failed leader leaves. `None` if markers are off.
     pub(crate) fn failure_marker(&self, code: u16) -> Option<FailureMarker> {
         let first = self.failure_ttl;

@@ -213,8 +213,8 @@ impl Store for LockedStore {
         Box::pin(self.shared.extend(key, lease, span))
     }
 
-    fn invalidate<'a>(&'a self, key: &'a CacheKey) -> Answer<'a, ()> {
-        self.shared.redis.invalidate(key)
+    fn invalidate<'a>(&'a self, keys: &'a [CacheKey]) -> Answer<'a, ()> {
+        self.shared.redis.invalidate(keys)
     }
 
     fn failure_domain(&self, key: &CacheKey) -> u16 {

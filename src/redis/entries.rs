@@ -64,6 +64,7 @@ impl EntryDecoder {
         }
         match Entry::from_envelope(key, bytes, self.clocks.offset(domain)) {
             Ok(entry) => Some(entry).filter(|entry| entry.meta().response_time <= Timestamp::now().after(MAX_AHEAD)),
+            Err(EnvelopeError::OtherLayout) => None,
             Err(error) => {
                 if error != EnvelopeError::OtherKey {
                     self.corrupt.fetch_add(1, Relaxed);

@@ -5,7 +5,7 @@ use super::connection::{
     subscriber::CHANNEL,
 };
 use crate::{
-    key::KeyHash,
+    key::{CacheKey, KeyHash},
     store::{
         error::StoreError,
         lease::{FailureMarker, Lease, LeaseReply, LeaseRequest},
@@ -84,11 +84,13 @@ impl Scripts {
         call
     }
 
-    pub(super) fn invalidate(&self, lease: &str, entries: &[String], hash: KeyHash) -> ScriptCall {
-        let mut keys = vec![lease];
-        keys.extend(entries.iter().map(String::as_str));
-        let mut call = self.invalidate.call(&keys);
-        call.arg(CHANNEL).arg(hash.as_bytes());
+    /// Invalidates. `names` are the leases of these cache keys, then all entries.
+    pub(super) fn invalidate(&self, names: &[String], keys: &[CacheKey]) -> ScriptCall {
+        let mut call = self.invalidate.call(names);
+        call.arg(CHANNEL);
+        for key in keys {
+            call.arg(key.hash().as_bytes());
+        }
         call
     }
 }

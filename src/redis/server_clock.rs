@@ -106,6 +106,7 @@ fn guess() -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::slice::from_ref;
 
     #[test]
     fn server_clock_accepts_an_impossible_time() {
@@ -134,7 +135,7 @@ mod tests {
         let time = Value::Array(vec![Value::Int(5), Value::Int(0)]);
         assert_eq!([(); 2].map(|()| clock.must_ask(0)), [true, false], "no connection has brought the time yet");
         clock.on_connected();
-        clock.on_replies(&[time.clone()], at(0), at(0));
+        clock.on_replies(from_ref(&time), at(0), at(0));
         assert!(!clock.must_ask(0), "the handshake has brought it");
         clock.on_connected();
         assert_eq!([(); 2].map(|()| clock.must_ask(0)), [true, false], "a connection has repaired itself");

@@ -4,8 +4,6 @@
 //! own, in an inbox of this process. They never use the data connection, on which a reconnecting client hands surplus
 //! subscription confirmations to other requests.
 
-#[cfg(feature = "cluster")]
-use super::names::{DOMAINS, range_of_slots};
 pub(crate) use super::names::{entry_names, lease_name};
 use super::{
     batch::ReadBatcher,
@@ -19,7 +17,7 @@ use super::{
         tracked::TrackedConnection,
     },
     entries::EntryDecoder,
-    names::entry_name,
+    names::{entry_name, failure_domains},
     scripts::{self, Scripts},
     server_clock::ServerClocks,
     tracked_reads::TrackedReads,
@@ -58,9 +56,10 @@ use std::{fmt, sync::Arc, time::Duration};
 ///
 /// # Names
 ///
-/// For namespace `sg` and key `user:42` the entry is `{sg:ruser:42}:v3.0` (envelope format and schema), the lease
-/// `{sg:ruser:42}:l`. Long keys and keys with other than plain characters are hashed. Wake-ups are published to
-/// `stampede-guard:` and eight letters.
+/// For namespace `sg` and key `user:42` the entry is `{sg:ruser:42}:v3.8`: the format of the envelope and a digit for the
+/// layout, that is codec and schema. The lease is `{sg:ruser:42}:l` for all layouts. The names of an HTTP response end
+/// with method and scheme, as in `{sg:rexample.org/a}:v3.0.get-https`. Long keys and keys with other than plain
+/// characters are hashed. Wake-ups are published to `stampede-guard:` and eight letters.
 pub struct RedisStore {
     link: Arc<dyn CommandLink>,
     reads: ReadBatcher,
@@ -117,7 +116,7 @@ impl RedisStore {
         server: &RedisEndpoint,
         handler: impl FnOnce(WakeRegistry) -> Arc<dyn MessageHandler>,
     ) -> Self {
-        let (domains, failure_domain_of) = failure_domains(server);
+        let (domains, failure_domain_of) = failure_domains(server.is_cluster());
         let (clocks, wakes) = (Arc::new(ServerClocks::of(domains)), WakeRegistry::new());
         let subscriber = server.wakes().map(|client| Arc::new(Subscriber::new(client, handler(wakes.clone()))));
         let link = server.connect(clocks.clone());
@@ -267,9 +266,10 @@ impl Store for RedisStore {
         Box::pin(async move { self.held(self.scripts.extend(&lease_name(key), lease, span)).await })
     }
 
-    fn invalidate<'a>(&'a self, key: &'a CacheKey) -> Answer<'a, ()> {
+    fn invalidate<'a>(&'a self, keys: &'a [CacheKey]) -> Answer<'a, ()> {
         Box::pin(async move {
-            let call = self.scripts.invalidate(&lease_name(key), &entry_names(key), key.hash());
+            let names: Vec<_> = keys.iter().map(lease_name).chain(keys.iter().flat_map(entry_names)).collect();
+            let call = self.scripts.invalidate(&names, keys);
             self.run(call, |answer| number(&answer)).await.map(drop)
         })
     }
@@ -337,16 +337,6 @@ impl<C: redis::aio::ConnectionLike + Clone + Send + Sync + 'static> IntoStore fo
     fn into_store(self) -> Arc<dyn Store> {
         Arc::new(RedisStore::of(&self.into_endpoint()))
     }
-}
-
-/// Returns the number of failure domains, and the one of each cache key.
-fn failure_domains(server: &RedisEndpoint) -> (usize, fn(&CacheKey) -> u16) {
-    #[cfg(feature = "cluster")]
-    if server.is_cluster() {
-        return (DOMAINS, range_of_slots);
-    }
-    let _ = server;
-    (1, |_| 0)
 }
 
 /// Maximum number of unreadable entries in a row before `get_or_lease` fails.

@@ -8,8 +8,9 @@
 //! 41..49   cost in microseconds
 //! 49..57   freshness lifetime, in milliseconds; then stale-while-revalidate, stale-if-error, and `retain_for`
 //! 81..89   codec and type of a value; audience of a marker: 0 everyone, 2^64 - 1 no one, otherwise the group
-//! 89       number of tags; 0 in this format
-//! 90..     payload
+//! 89..97   layout: an entry of another layout may have the same name
+//! 97       number of tags; 0 in this format
+//! 98..     payload
 //! last 8   checksum (XXH3) of all bytes before it
 //! ```
 //!
@@ -32,7 +33,7 @@ use xxhash_rust::xxh3::xxh3_64;
 /// The number of this envelope format. It is part of an entry's name in the store.
 pub const FORMAT: u32 = 3;
 
-const HEAD: usize = 90;
+const HEAD: usize = 98;
 const CHECKSUM: usize = 8;
 
 /// The reason why bytes from a store are not the entry of a cache key. To the reader of the entry, each is a miss.
@@ -43,6 +44,8 @@ pub enum EnvelopeError {
     Corrupt,
     /// The bytes are an entry of another cache key, for example because a reply belongs to another request.
     OtherKey,
+    /// The bytes are an entry of this cache key in another [layout](CacheKey::layout).
+    OtherLayout,
     /// The bytes use values that this format does not define.
     Unknown,
 }
@@ -52,6 +55,7 @@ impl fmt::Display for EnvelopeError {
         f.write_str(match self {
             Self::Corrupt => "the checksum of the entry is wrong",
             Self::OtherKey => "the entry belongs to another cache key",
+            Self::OtherLayout => "the entry has another layout",
             Self::Unknown => "the entry has values that are not defined",
         })
     }
@@ -83,6 +87,7 @@ impl Entry {
             Kind::Value => meta.codec,
             Kind::HitForPass | Kind::DoNotStore => audience_number(meta.audience),
         });
+        out.put_u64_le(key.layout());
         out.put_u8(0);
         out.put_slice(self.payload().bytes());
         out.put_u64_le(xxh3_64(&out));
@@ -120,11 +125,13 @@ impl Entry {
             stale_if_error: lifetime(),
             retain_for: lifetime(),
         };
-        let (codec, audience) = match (kind, head.get_u64_le()) {
-            (Kind::Value, codec) => (codec, Audience::Everyone),
-            (Kind::HitForPass | Kind::DoNotStore, number) => {
-                (0, numbered_audience(number).ok_or(EnvelopeError::Unknown)?)
-            }
+        let number = head.get_u64_le();
+        if head.get_u64_le() != key.layout() {
+            return Err(EnvelopeError::OtherLayout);
+        }
+        let (codec, audience) = match kind {
+            Kind::Value => (number, Audience::Everyone),
+            Kind::HitForPass | Kind::DoNotStore => (0, numbered_audience(number).ok_or(EnvelopeError::Unknown)?),
         };
         if head.get_u8() != 0 {
             return Err(EnvelopeError::Unknown);
@@ -211,6 +218,8 @@ mod tests {
             prop_assert_eq!(read.payload().bytes(), entry.payload().bytes());
             let elsewhere = Entry::from_envelope(&at(&format!("{key}x")), &bytes, offset);
             prop_assert_eq!(elsewhere.err(), Some(EnvelopeError::OtherKey));
+            let other = Entry::from_envelope(&at(&key).in_layout(16), &bytes, offset);
+            prop_assert_eq!(other.err(), Some(EnvelopeError::OtherLayout));
         }
 
         #[test]
@@ -244,7 +253,7 @@ mod tests {
             let mut bytes = vec![kind];
             bytes.extend(b"abcdefghijklmnop");
             bytes.extend(at.hash().as_bytes());
-            for number in [1_000_000_u64, 5_000, 10_000, 2_000, 3_000, 4_000, number] {
+            for number in [1_000_000_u64, 5_000, 10_000, 2_000, 3_000, 4_000, number, at.layout()] {
                 bytes.extend(number.to_le_bytes());
             }
             bytes.extend(b"\0payload");
@@ -261,6 +270,7 @@ mod tests {
     fn envelope_with_extreme_numbers_neither_panics_nor_wraps() {
         let at = at("k");
         let mut bytes = vec![0xff; HEAD];
+        bytes[89..97].copy_from_slice(&at.layout().to_le_bytes());
         (bytes[0], bytes[HEAD - 1]) = (b'v', 0);
         bytes[17..33].copy_from_slice(at.hash().as_bytes());
         for offset in [i64::MIN, 0, i64::MAX] {

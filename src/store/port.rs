@@ -57,9 +57,10 @@ pub trait Store: Send + Sync + 'static {
     /// Extends a lease to `span` from now.
     fn extend<'a>(&'a self, key: &'a CacheKey, lease: Lease, span: Duration) -> Answer<'a, LeaseStatus>;
 
-    /// Drops the entry, the entries of adjacent schema versions, and the lease. Wakes the waiters and the holder of the
-    /// lease.
-    fn invalidate<'a>(&'a self, key: &'a CacheKey) -> Answer<'a, ()>;
+    /// Drops the entries of these cache keys in all [layouts](CacheKey::layout), and their leases. Wakes the waiters and
+    /// the holders of the leases. The cache keys differ only in their [qualifier](CacheKey::qualifier), and are dropped
+    /// in one step.
+    fn invalidate<'a>(&'a self, keys: &'a [CacheKey]) -> Answer<'a, ()>;
 
     /// Reports whether another object may hold the same entries, as two clients of one server do. Default: `true`.
     ///

@@ -4,6 +4,7 @@
 mod commands;
 mod corruption;
 mod herd;
+mod layouts;
 mod near;
 mod outage;
 mod takeover;

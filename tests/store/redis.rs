@@ -26,7 +26,7 @@ fn store() -> RedisStore {
 fn names(key: &CacheKey) -> (String, String) {
     let primary = std::str::from_utf8(key.primary()).expect("a plain key");
     let slot = format!("{{{}:r{primary}}}", key.namespace());
-    (format!("{slot}:v3.{}", key.schema_version()), format!("{slot}:l"))
+    (format!("{slot}:v3.{:x}", key.layout() % 16), format!("{slot}:l"))
 }
 
 #[tokio::test]

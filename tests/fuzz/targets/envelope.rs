@@ -12,10 +12,12 @@ pub(super) fn holds(input: &[u8]) {
     if let Ok(entry) = Entry::from_envelope(&at, &as_it_is, 0) {
         reads(&at, &as_it_is, &entry);
     }
-    // With the right hash and checksum, which random input does not hit.
+    // With the right hash, layout and checksum, which random input does not hit.
     let mut bytes = input.to_vec();
     let Some(hash) = bytes.get_mut(HASH) else { return };
     hash.copy_from_slice(at.hash().as_bytes());
+    let Some(layout) = bytes.get_mut(LAYOUT) else { return };
+    layout.copy_from_slice(&at.layout().to_le_bytes());
     let (length, bytes) = (bytes.len(), with_checksum(&bytes));
     let entry = match Entry::from_envelope(&at, &bytes, 0) {
         Ok(entry) => entry,
@@ -79,7 +81,8 @@ fn has_an_age_at_any_time(entry: &Entry) {
     assert!(entry.is_retained(Timestamp::from_micros(answered)), "it is kept when it is new");
 }
 
-const HEAD: usize = 90;
+const HEAD: usize = 98;
 const CHECKSUM: usize = 8;
 const HASH: std::ops::Range<usize> = 17..33;
 const AUDIENCE: std::ops::Range<usize> = 81..89;
+const LAYOUT: std::ops::Range<usize> = 89..97;
