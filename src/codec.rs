@@ -1,6 +1,6 @@
 //! Encodes typed values as payload bytes, and decodes them.
 
-use crate::error::BoxError;
+use crate::{error::BoxError, layout::fnv1a};
 use bytes::Bytes;
 use serde::{Serialize, de::DeserializeOwned};
 use std::any::type_name;
@@ -28,15 +28,30 @@ impl Codec {
     /// Returns a number that identifies codec and type. It is compared before decoding, because bytes of one type may
     /// decode as another without an error.
     pub(crate) fn id<T>(self) -> u64 {
-        let name = match self {
+        fnv1a(&[self.name(), type_name::<T>()])
+    }
+
+    /// Returns a number that identifies the codec.
+    pub(crate) const fn encoding(self) -> u64 {
+        match self {
+            #[cfg(feature = "bincode")]
+            Self::Bincode => const { fnv1a(&[Self::Bincode.name()]) },
+            #[cfg(feature = "postcard")]
+            Self::Postcard => const { fnv1a(&[Self::Postcard.name()]) },
+            #[cfg(feature = "json")]
+            Self::Json => const { fnv1a(&[Self::Json.name()]) },
+        }
+    }
+
+    const fn name(self) -> &'static str {
+        match self {
             #[cfg(feature = "bincode")]
             Self::Bincode => "bincode-2",
             #[cfg(feature = "postcard")]
             Self::Postcard => "postcard-1",
             #[cfg(feature = "json")]
             Self::Json => "json",
-        };
-        fnv1a(&[name, type_name::<T>()])
+        }
     }
 
     /// Encodes a value, and checks that it decodes. Otherwise the cache would never hit, without any sign of it.
@@ -113,12 +128,6 @@ const SMALL_PAYLOAD: usize = 64 << 10;
 
 /// Maximum payload that can be configured, in bytes.
 const MAX_PAYLOAD: usize = 16 << 20;
-
-/// Returns the FNV-1a hash, which is the same in every build, unlike the hashers of the standard library.
-fn fnv1a(parts: &[&str]) -> u64 {
-    let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-    parts.iter().fold(0xcbf2_9ce4_8422_2325, |hash, part| step(part.bytes().fold(hash, step), 0))
-}
 
 #[cfg(all(test, feature = "bincode"))]
 mod tests {

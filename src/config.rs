@@ -4,6 +4,7 @@
 pub(crate) mod http;
 
 use crate::{
+    layout::layout,
     near_cache::NearCache,
     outage_cache::{OutageCache, config::OutageCacheConfig},
     policy::Policy,
@@ -81,6 +82,15 @@ impl Config {
     /// Returns the outage cache if it is used: without the store, a guard that fails closed serves nothing.
     pub(crate) fn outage_cache(&self) -> Option<&OutageCache> {
         self.outage.as_deref().filter(|_| self.on_store_failure == StoreFailure::FailOpen)
+    }
+
+    /// Returns the layout of typed values.
+    pub(crate) fn layout(&self) -> u64 {
+        #[cfg(feature = "_typed")]
+        let encoding = self.codec.encoding();
+        #[cfg(not(feature = "_typed"))]
+        let encoding = 0;
+        layout(encoding, self.schema_version)
     }
 
     /// Returns the failure marker that a failed leader leaves. `None` if markers are off.

@@ -6,6 +6,7 @@ use crate::{
     guard::StampedeGuard,
     key::{CacheKey, Key},
     redis::names::{entry_names, lease_name},
+    store::envelope,
 };
 use bytes::Bytes;
 use serde::{Serialize, de::DeserializeOwned};
@@ -24,6 +25,12 @@ pub fn encode<T: Serialize + DeserializeOwned>(codec: Codec, value: &T) -> Optio
 #[must_use]
 pub fn decode<T: DeserializeOwned>(codec: Codec, payload: &[u8]) -> Option<T> {
     codec.decode(payload).ok()
+}
+
+/// Returns an envelope with this content and the right checksum.
+#[must_use]
+pub fn with_checksum(content: &[u8]) -> Bytes {
+    envelope::with_checksum(content)
 }
 
 /// Returns the full cache key that the guard uses for `key`.

@@ -71,15 +71,16 @@ impl StampedeGuard {
         self.set(|config| config.namespace = name)
     }
 
-    /// Sets the version of the stored types; raise it when a type changes. Entries of another version are misses, so
-    /// that old and new processes of a rolling deploy do not overwrite each other. All versions share leases.
-    /// Default: 0.
+    /// Sets the version of the stored types; raise it when a type changes. Each version has entries of its own, so that
+    /// old and new processes of a rolling deploy do not overwrite each other; an invalidation drops all of them. All
+    /// versions share leases. Default: 0.
     #[must_use]
     pub fn schema_version(self, number: u32) -> Self {
         self.set(|config| config.schema_version = number)
     }
 
-    /// Sets the encoding of typed values. Default: [`Codec::default`](crate::Codec).
+    /// Sets the encoding of typed values. Each codec has entries of its own, as each
+    /// [`schema_version`](Self::schema_version) has. Default: [`Codec::default`](crate::Codec).
     #[cfg(feature = "_typed")]
     #[must_use]
     pub fn codec(self, codec: crate::codec::Codec) -> Self {
@@ -316,8 +317,8 @@ impl StampedeGuard {
     /// After `Ok`, no result of a fetch that began earlier is stored. Later requests to this guard or its clones do not
     /// get the old value. Another guard, in this process or another, learns of the invalidation by a message to the
     /// leaders and waiters of the key; until then it may join later requests to an old fetch. Requests that were
-    /// already waiting may still get the old value. Entries of the previous and the next
-    /// [`schema_version`](Self::schema_version) are dropped too. For copies in other processes see
+    /// already waiting may still get the old value. The entries of every [`schema_version`](Self::schema_version) and
+    /// [`codec`](Self::codec) are dropped, whichever this guard uses. For copies in other processes see
     /// [`near_cache`](Self::near_cache).
     ///
     /// Once polled, the future can be dropped without stopping the invalidation.
@@ -347,7 +348,7 @@ impl StampedeGuard {
     /// Returns the statistics of this guard and its clones.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        self.engine.stats.snapshot()
+        self.engine.stats.snapshot(self.engine.store.corrupt_entries())
     }
 
     /// Returns the number of lookups and fetches in progress in this process, each counted once however many requests
@@ -361,8 +362,14 @@ impl StampedeGuard {
         &self.config
     }
 
+    /// Returns the handle of a typed value.
     pub(crate) fn resource(&self, key: Key) -> Resource {
-        let key = CacheKey::new(self.config.namespace.clone(), self.config.schema_version, key);
+        self.resource_in(self.config.layout(), key)
+    }
+
+    /// Returns the handle of a key whose entries have this layout.
+    pub(crate) fn resource_in(&self, layout: u64, key: Key) -> Resource {
+        let key = CacheKey::new(self.config.namespace.clone(), layout, key);
         let deadline = self.config.deadline.map(Into::into);
         Resource { engine: self.engine.clone(), config: self.config.clone(), key, deadline }
     }

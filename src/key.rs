@@ -21,6 +21,8 @@ use std::{
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Key {
     primary: Bytes,
+    /// See [`CacheKey::qualifier`]. Empty for most keys.
+    qualifier: &'static str,
     variant: Option<Bytes>,
 }
 
@@ -28,7 +30,7 @@ impl Key {
     /// Creates a key from these bytes.
     #[must_use]
     pub fn new(primary: impl Into<Bytes>) -> Self {
-        Self { primary: primary.into(), variant: None }
+        Self { primary: primary.into(), qualifier: "", variant: None }
     }
 
     /// Returns the key of a variant: another representation of the resource, with an entry and a lease of its own.
@@ -43,9 +45,23 @@ impl Key {
 
 #[cfg(feature = "http")]
 impl Key {
-    /// Returns the bytes of the resource.
-    pub(crate) fn as_bytes(&self) -> &[u8] {
-        &self.primary
+    /// Returns the key with one of the [`QUALIFIERS`], or with [`ANY`].
+    pub(crate) fn qualified(mut self, qualifier: &'static str) -> Self {
+        self.qualifier = qualifier;
+        self
+    }
+
+    /// Returns the key as text for people.
+    pub(crate) fn to_text(&self) -> Vec<u8> {
+        [self.qualifier.as_bytes(), b" ", &self.primary].concat()
+    }
+}
+
+#[cfg(feature = "testing")]
+impl Key {
+    /// Reports whether this key names the other one, whatever the qualifier of the other one.
+    pub(crate) fn names(&self, other: &Self) -> bool {
+        self.primary == other.primary && self.variant == other.variant
     }
 }
 
@@ -98,20 +114,20 @@ impl fmt::Debug for Key {
     }
 }
 
-/// The full cache key: a [`Key`] in its namespace and schema version, as a [`Store`](crate::store::Store) uses it.
+/// The full cache key: a [`Key`] in its namespace and layout, as a [`Store`](crate::store::Store) uses it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CacheKey {
     namespace: Arc<str>,
-    schema_version: u32,
+    layout: u64,
     key: Key,
 }
 
 impl CacheKey {
-    /// Creates the full cache key. The namespace is used unchanged: it should consist of `[A-Za-z0-9_.-]`, as
+    /// Creates the full cache key. A guard makes the [`layout`](Self::layout). The namespace is used unchanged: it should consist of `[A-Za-z0-9_.-]`, as
     /// [`StampedeGuard::namespace`](crate::StampedeGuard::namespace) ensures.
     #[must_use]
-    pub fn new(namespace: impl Into<Arc<str>>, schema_version: u32, key: impl Into<Key>) -> Self {
-        Self { namespace: namespace.into(), schema_version, key: key.into() }
+    pub fn new(namespace: impl Into<Arc<str>>, layout: u64, key: impl Into<Key>) -> Self {
+        Self { namespace: namespace.into(), layout, key: key.into() }
     }
 
     /// Returns the namespace, which consists of `[A-Za-z0-9_.-]`.
@@ -120,16 +136,25 @@ impl CacheKey {
         &self.namespace
     }
 
-    /// Returns the schema version. Each version of a key has an entry of its own; all versions share one lease.
+    /// Returns the layout of the entry: a hash of what a reader must agree on to decode it, such as the codec and the
+    /// schema version. An entry of another layout is a miss. All layouts of a key share one lease.
     #[must_use]
-    pub fn schema_version(&self) -> u32 {
-        self.schema_version
+    pub fn layout(&self) -> u64 {
+        self.layout
     }
 
     /// Returns the resource.
     #[must_use]
     pub fn primary(&self) -> &[u8] {
         &self.key.primary
+    }
+
+    /// Returns what tells apart resources with the same [`primary`](Self::primary), which share a slot of a Redis
+    /// Cluster and are invalidated together: method and scheme of an HTTP request, for example `get-https`. Empty for
+    /// other keys.
+    #[must_use]
+    pub fn qualifier(&self) -> &str {
+        self.key.qualifier
     }
 
     /// Returns the variant of the resource. `None` for the resource itself.
@@ -143,28 +168,29 @@ impl CacheKey {
         &self.key
     }
 
-    /// Reports whether namespace and key are equal, whatever the schema version. Leases do not depend on it: the leader
-    /// of one version leads all.
+    /// Reports whether namespace and key are equal, whatever the layout. Leases do not depend on it: the leader of one
+    /// layout leads all.
     pub(crate) fn same_resource(&self, other: &Self) -> bool {
         self.namespace == other.namespace && self.key == other.key
     }
 
-    /// Reports whether the other cache key equals this one, or is a variant of the resource that this one names.
+    /// Reports whether the other cache key names the same resource as this one, or a variant of it, whatever the layout.
     pub(crate) fn covers(&self, other: &Self) -> bool {
         let variants = self.key.variant.is_none()
-            && self.schema_version == other.schema_version
-            && self.namespace == other.namespace;
-        self == other || (variants && self.key.primary == other.key.primary)
+            && self.namespace == other.namespace
+            && self.key.qualifier == other.key.qualifier;
+        self.same_resource(other) || (variants && self.key.primary == other.key.primary)
     }
 
-    /// Returns the schema versions whose entries an invalidation drops: the versions of a rolling deploy.
-    pub(crate) fn adjacent_schemas(&self) -> [u32; 3] {
-        [self.schema_version, self.schema_version.wrapping_sub(1), self.schema_version.wrapping_add(1)]
+    /// Returns the cache keys that an invalidation of this one drops: itself, or each one that [`ANY`] stands for.
+    pub(crate) fn invalidated(&self) -> Vec<Self> {
+        let qualified = |qualifier| Self { key: Key { qualifier, ..self.key.clone() }, ..self.clone() };
+        if self.key.qualifier == ANY { QUALIFIERS.map(qualified).to_vec() } else { vec![self.clone()] }
     }
 
     /// Returns the cache key of the resource, without its variant.
     pub(crate) fn to_primary(&self) -> Self {
-        Self { key: Key::new(self.key.primary.clone()), ..self.clone() }
+        Self { key: Key { variant: None, ..self.key.clone() }, ..self.clone() }
     }
 
     /// Returns the cache key of another variant of the resource.
@@ -172,19 +198,25 @@ impl CacheKey {
         Self { key: self.key.clone().variant(variant), ..self.clone() }
     }
 
-    /// Returns the cache key in another schema version.
-    pub(crate) fn in_schema(&self, schema_version: u32) -> Self {
-        Self { schema_version, ..self.clone() }
+    /// Returns the cache key in another layout.
+    pub(crate) fn in_layout(&self, layout: u64) -> Self {
+        Self { layout, ..self.clone() }
+    }
+
+    /// Returns the cache key of what all layouts share: the lease.
+    pub(crate) fn without_layout(&self) -> Self {
+        self.in_layout(0)
     }
 
     /// Returns 128 bits of the BLAKE3 hash of namespace and key. Each part follows its length, so that `a:b` + `c`
     /// differs from `a` + `b:c`. The hash is stored with every entry and sent with every wake-up message. It leaves out
-    /// the schema version, because versions share leases.
+    /// the layout, because layouts share leases.
     #[must_use]
     pub fn hash(&self) -> KeyHash {
+        let qualifier = (!self.key.qualifier.is_empty()).then_some(Some(self.key.qualifier.as_bytes()));
         let parts = [Some(self.namespace.as_bytes()), Some(self.primary()), self.variant()];
         let mut text = Vec::with_capacity(64);
-        for part in parts {
+        for part in parts.into_iter().chain(qualifier) {
             text.extend_from_slice(&part.map_or(u64::MAX, |part| part.len() as u64).to_le_bytes());
             text.extend_from_slice(part.unwrap_or_default());
         }
@@ -219,10 +251,12 @@ pub(crate) fn namespace(name: &str, default: &str) -> Arc<str> {
     if name.is_empty() { default.into() } else { name.into() }
 }
 
-/// PERF: hashes the key only, because in one table nearly all cache keys share the rest. The comparison checks it.
+/// Leaves out the layout and the qualifier, so that a change of a resource can be recorded for all of them at once.
+/// PERF: also the namespace, because in one table nearly all cache keys share it. The comparison checks the rest.
 impl Hash for CacheKey {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        self.key.hash(state);
+        self.key.primary.hash(state);
+        self.key.variant.hash(state);
     }
 }
 
@@ -257,6 +291,10 @@ impl fmt::Debug for KeyHash {
     }
 }
 
+/// The qualifiers of a URL: method and scheme of the requests whose responses are stored.
+pub(crate) const QUALIFIERS: [&str; 4] = ["get-http", "get-https", "head-http", "head-https"];
+/// Stands for all qualifiers of a URL in an invalidation. Nothing is stored under it.
+pub(crate) const ANY: &str = "any";
 /// Maximum length in bytes of a key that is used in names unhashed.
 const MAX_RAW: usize = 64;
 
@@ -274,6 +312,15 @@ mod tests {
         let variant = cache_key("a", Key::from("k").variant(""));
         assert_ne!(cache_key("a", "k").hash(), variant.hash());
         assert_ne!(variant.hash(), cache_key("a", Key::from("").variant("k")).hash());
+        let hashes: Vec<_> = cache_key("a", Key { qualifier: ANY, ..Key::from("k") })
+            .invalidated()
+            .iter()
+            .chain([&cache_key("a", "k"), &cache_key("a", Key::from("k").variant(QUALIFIERS[0]))])
+            .map(CacheKey::hash)
+            .collect();
+        for (i, hash) in hashes.iter().enumerate() {
+            assert!(!hashes[..i].contains(hash), "{i}");
+        }
     }
 
     #[test]

@@ -83,6 +83,7 @@ pub mod guide;
 #[cfg(feature = "http")]
 pub mod http;
 mod key;
+mod layout;
 #[cfg(feature = "lock")]
 pub mod lock;
 pub(crate) mod near_cache;

@@ -98,7 +98,7 @@ impl NearCache {
         Ok(entries)
     }
 
-    /// Drops the copy. Reads in flight will not become copies.
+    /// Drops the copies, in all layouts. Reads in flight will not become copies.
     pub(crate) fn forget(&self, key: &CacheKey) {
         self.from_process.changed(key);
         self.copies.remove(key);

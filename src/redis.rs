@@ -6,6 +6,7 @@
 
 pub(crate) mod batch;
 pub(crate) mod connection;
+mod entries;
 pub(crate) mod names;
 pub(crate) mod scripts;
 pub(crate) mod server_clock;

@@ -6,7 +6,8 @@
 //! 1. At most one lease per cache key is valid at any time. It ends by itself after the requested lease TTL.
 //! 2. A fill is stored only if its lease (token and stamp) is still the valid one. It ends the lease in either case. A
 //!    repeated fill that was stored before returns [`FillOutcome::Stored`].
-//! 3. [`invalidate`](Store::invalidate) drops entry *and* lease, so that no fill of a lease granted before is stored.
+//! 3. [`invalidate`](Store::invalidate) drops the entries of all layouts *and* the lease, so that no fill of a lease
+//!    granted before is stored.
 //! 4. Every operation may run twice, and may run although its caller has given up on it.
 //! 5. The store wakes its waiters when the wait is over ([`WakeRegistry`]). A wake-up is a hint: a lost one costs
 //!    the rest of the lease that the waiter was told of, never a hang.
@@ -31,7 +32,7 @@ pub use crate::{
     key::{CacheKey, KeyHash},
 };
 pub use entry::{Audience, Entry, Kind, Lifetimes, Meta, Payload, SharedValue};
-pub use envelope::FORMAT;
+pub use envelope::{EnvelopeError, FORMAT};
 pub use error::{Answer, BoxFuture, StoreError};
 pub use lease::{FailureMarker, FillOutcome, Lease, LeaseReply, LeaseRequest, LeaseStatus};
 pub use memory::MemoryStore;

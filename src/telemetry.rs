@@ -85,10 +85,13 @@ pub struct Stats {
     /// Entries that a [`MemoryStore`](crate::MemoryStore) or the [near cache](crate::NearCacheConfig) could not keep,
     /// because they are too large for it.
     pub too_large: u64,
+    /// Reads of corrupt entries in the store: of bytes that have changed since they were written. Each was a
+    /// miss. Guards that share a store object share the number.
+    pub corrupt_entries: u64,
 }
 
 impl Counters {
-    pub(crate) fn snapshot(&self) -> Stats {
+    pub(crate) fn snapshot(&self, corrupt_entries: u64) -> Stats {
         Stats {
             hits: self.hits.load(Relaxed),
             near_hits: self.near_hits.load(Relaxed),
@@ -107,6 +110,7 @@ impl Counters {
             overloaded: self.overloaded.load(Relaxed),
             deadlocks_avoided: self.deadlocks_avoided.load(Relaxed),
             too_large: self.too_large.load(Relaxed),
+            corrupt_entries,
         }
     }
 }
@@ -182,6 +186,13 @@ pub(crate) fn invalidation_ended(key: &CacheKey, acknowledged: bool) {
     } else {
         event!(WARN, key, "the invalidation was given up: the old value may be served until it expires");
     }
+}
+
+/// Reports an entry whose bytes cannot be read.
+#[cfg(feature = "redis")]
+pub(crate) fn corrupt_entry(key: &CacheKey, error: crate::store::envelope::EnvelopeError) {
+    event!(WARN, key, %error, "the stored entry is corrupt and counts as absent");
+    let _ = error;
 }
 
 /// Reports a server setting that an operator has to correct. Until then the origin answers.

@@ -8,6 +8,7 @@ use crate::{
     clock::{self, Timestamp},
     error::Error,
     key::CacheKey,
+    layout::SeenLayouts,
     outage_cache::InvalidationCounts,
     policy::{Freshness, freshness},
     store::{
@@ -111,6 +112,7 @@ struct Tables {
     /// Lookups in flight, by the first cache key of their chain.
     lookups: HashMap<CacheKey, Listings>,
     last_lookup: u64,
+    layouts: SeenLayouts,
 }
 
 /// The entries, in the order of the cache keys.
@@ -278,6 +280,7 @@ impl Flights {
         criteria: JoinCriteria,
     ) -> Entered {
         let mut tables = self.tables.lock();
+        tables.layouts.add(key);
         let slot = match tables.of(scope).entry(key.clone()) {
             hash_map::Entry::Occupied(listed) if listed.get().matches(criteria) => {
                 return Entered::Wait(listed.get().join(criteria));
@@ -311,6 +314,7 @@ impl Flights {
         let (Some(first), Some(last)) = (chain.first(), chain.last()) else { return Shared::new(read) };
         let started_at = Timestamp::now();
         let mut tables = self.tables.lock();
+        tables.layouts.add(first);
         tables.last_lookup += 1;
         let number = tables.last_lookup;
         let listings = tables.lookups.entry(first.clone()).or_default();
@@ -329,14 +333,16 @@ impl Flights {
         lookup
     }
 
-    /// Makes sure that no caller joins a flight or lookup that began before now. Local flights of the variants are
+    /// Makes sure that no caller joins a flight or lookup of the resource that began before now, in any layout. Local flights of the variants are
     /// removed too, because without the store they are reached through remembered redirects.
     pub(crate) fn forget(&self, key: &CacheKey) {
         self.invalidations.increment(key);
-        let mut tables = self.tables.lock();
-        tables.fleet.remove(key);
+        let tables = &mut *self.tables.lock();
         tables.local.retain(|local, _| !key.covers(local));
-        tables.lookups.remove(key);
+        for key in tables.layouts.each(key) {
+            tables.fleet.remove(&key);
+            tables.lookups.remove(&key);
+        }
     }
 
     /// Returns the number of flights and lookups.

@@ -49,7 +49,7 @@ struct Acknowledged {
 }
 
 impl Resource {
-    /// Drops entry and lease. Requests made afterwards join no flight or lookup that this engine had begun before.
+    /// Drops entry and lease, or those of each method and scheme of a URL. Requests made afterwards join no flight or lookup that this engine had begun before.
     ///
     /// Cancel safe: the work is done in a task, which continues when the caller is dropped. If the store does not
     /// acknowledge, the task tries again in the background for about ten seconds.
@@ -93,13 +93,13 @@ impl Resource {
     }
 
     async fn drop_everywhere(&self) -> Result<(), StoreError> {
-        let answer = self.drop_entry().await;
-        // After the store has dropped the entry: a read that began before may have returned the old one.
-        for version in self.key.adjacent_schemas() {
-            let key = self.key.in_schema(version);
-            self.engine.flights.forget(&key);
-            self.engine.redirect_cache.forget(&key);
-            self.engine.forget_copies(&key);
+        let keys = self.key.invalidated();
+        let answer = self.drop_entries(&keys).await;
+        // After the store has dropped the entries: a read that began before may have returned an old one.
+        for key in &keys {
+            self.engine.flights.forget(key);
+            self.engine.redirect_cache.forget(key);
+            self.engine.forget_copies(key);
         }
         if answer.is_ok() {
             self.engine.dropped.remember(&self.key);

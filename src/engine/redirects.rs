@@ -6,9 +6,9 @@ use super::{
     resource::Resource,
 };
 use crate::{key::CacheKey, store::entry::Entry};
-use quick_cache::sync::Cache;
+use quick_cache::{Equivalent, sync::Cache};
 use std::{
-    hash::{BuildHasher, RandomState},
+    hash::{BuildHasher, Hash, Hasher, RandomState},
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
@@ -16,7 +16,30 @@ use std::{
 };
 
 /// The last redirect entry of each cache key. Only a guess: the lookup still reads the current one.
-pub(super) struct RedirectCache(Cache<CacheKey, Entry>);
+pub(super) struct RedirectCache(Cache<ByResource, Entry>);
+
+/// A cache key that is compared by its resource, so that a redirect is forgotten in all layouts at once.
+struct ByResource(CacheKey);
+
+impl PartialEq for ByResource {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.same_resource(&other.0)
+    }
+}
+
+impl Eq for ByResource {}
+
+impl Hash for ByResource {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        Hash::hash(&self.0, state);
+    }
+}
+
+impl Equivalent<ByResource> for CacheKey {
+    fn equivalent(&self, other: &ByResource) -> bool {
+        self.same_resource(&other.0)
+    }
+}
 
 impl Default for RedirectCache {
     fn default() -> Self {
@@ -28,7 +51,7 @@ impl RedirectCache {
     pub(super) fn remember(&self, key: &CacheKey, index: &Entry) {
         let is_same = self.0.get(key).is_some_and(|remembered| remembered.meta().id == index.meta().id);
         if !is_same && key.primary().len() <= MAX_KEY_LENGTH {
-            self.0.insert(key.clone(), index.clone());
+            self.0.insert(ByResource(key.clone()), index.clone());
         }
     }
 

@@ -114,8 +114,8 @@ impl Resource {
         self.retry_once_if_disconnected("release", || self.engine.store.release(&self.key, token, failure_marker)).await
     }
 
-    pub(super) async fn drop_entry(&self) -> Result<(), StoreError> {
-        self.retry_once_if_disconnected(telemetry::INVALIDATE, || self.engine.store.invalidate(&self.key)).await
+    pub(super) async fn drop_entries(&self, keys: &[CacheKey]) -> Result<(), StoreError> {
+        self.retry_once_if_disconnected(telemetry::INVALIDATE, || self.engine.store.invalidate(keys)).await
     }
 
     /// Retries an operation once if the connection was broken: an idle connection may have been cut long ago, and

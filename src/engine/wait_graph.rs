@@ -71,7 +71,7 @@ fn innermost(resource: &Resource, active_fetches: &[ActiveFetch]) -> Option<Cach
     active_fetches.iter().rev().find(same_engine).map(|active| graph_key(&active.key))
 }
 
-/// Maps a cache key to its resource. Fetches are shared between schema versions.
+/// Maps a cache key to its resource. Fetches are shared between layouts.
 fn graph_key(key: &CacheKey) -> CacheKey {
-    key.in_schema(0)
+    key.without_layout()
 }

@@ -56,7 +56,7 @@ pub(super) fn annotate<B>(annotated: Annotated<B>, status: CacheStatus, exposed_
         _ => {}
     }
     if let Some(key) = exposed_key {
-        let _ = write!(text, "; key={}", quoted(key.as_bytes()));
+        let _ = write!(text, "; key={}", quoted(&key.to_text()));
     }
     // The text is always a valid value. The field is a list to which each cache on the way appends (RFC 9211 §2).
     if let Ok(value) = HeaderValue::from_str(&text) {

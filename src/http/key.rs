@@ -1,6 +1,13 @@
 //! The cache key of a request (RFC 9111 §2): everything that the origin sees of the target, and nothing else.
 
-use crate::{config::http::HttpOptions, key::Key};
+use super::stored_response::RESPONSE;
+use crate::{
+    config::http::HttpOptions,
+    engine::resource::Resource,
+    guard::StampedeGuard,
+    key::{ANY, Key},
+    layout::layout,
+};
 use http::{HeaderMap, HeaderValue, Request, Uri, header, uri::Authority};
 
 /// The target URI of a request (RFC 9110 §7.1), with the fields that [`HttpOptions`] may add to the key.
@@ -41,11 +48,6 @@ impl<'a> Target<'a> {
         Self { fields: Some(fields), ..self }
     }
 
-    /// Returns the target under that scheme.
-    pub(super) fn with_scheme(self, scheme: &'a str) -> Self {
-        Self { scheme, ..self }
-    }
-
     /// Returns another target of the same origin.
     pub(super) fn with_path(self, path: &'a str) -> Self {
         Self { path, ..self }
@@ -82,24 +84,40 @@ impl<'a> Target<'a> {
         Uri::builder().scheme(self.scheme).authority(authority).path_and_query(self.path).build().ok()
     }
 
-    /// Returns the key: method class, scheme, authority, path and query. The authority is lower-cased
-    /// (RFC 9110 §4.2.3). Path and query are kept byte by byte, because no two spellings are certain to name one
-    /// resource.
+    /// Returns the key: authority, path and query, qualified by method class and scheme.
     pub(super) fn key(&self, class: MethodClass, options: &HttpOptions) -> Key {
-        let method = match class {
-            MethodClass::Get => "GET ",
-            MethodClass::Head => "HEAD ",
+        let qualifier = match (class, self.scheme) {
+            (MethodClass::Get, "https") => "get-https",
+            (MethodClass::Get, _) => "get-http",
+            (MethodClass::Head, "https") => "head-https",
+            (MethodClass::Head, _) => "head-http",
         };
+        self.url(options).qualified(qualifier)
+    }
+
+    /// Returns the resource of requests of this method class.
+    pub(super) fn resource(&self, class: MethodClass, guard: &StampedeGuard) -> Resource {
+        in_layout_of_responses(self.key(class, &guard.config().http), guard)
+    }
+
+    /// Returns the resource that stands for the URL under each method class and scheme, in an invalidation. Requests of
+    /// HTTP/2 name their scheme, and requests of HTTP/1.1 do not.
+    pub(super) fn any_resource(&self, guard: &StampedeGuard) -> Resource {
+        in_layout_of_responses(self.url(&guard.config().http).qualified(ANY), guard)
+    }
+
+    /// Returns authority, path and query. The authority is lower-cased (RFC 9110 §4.2.3). Path and query are kept byte
+    /// by byte, because no two spellings are certain to name one resource.
+    fn url(&self, options: &HttpOptions) -> Key {
         let authority = if options.ignore_host { &b"*"[..] } else { self.authority };
         // An invalid Host must not run into the path of another key. Neither can contain a NUL, so a NUL separates
         // them.
         let fence: &[u8] = if authority.iter().any(|byte| matches!(byte, b'/' | b'?' | b'#')) { b"\0" } else { b"" };
-        let prefix = method.len() + self.scheme.len() + 3;
-        let mut key = Vec::with_capacity(prefix + authority.len() + fence.len() + self.path.len());
-        for part in [method.as_bytes(), self.scheme.as_bytes(), b"://", authority, fence, self.path.as_bytes()] {
+        let mut key = Vec::with_capacity(authority.len() + fence.len() + self.path.len());
+        for part in [authority, fence, self.path.as_bytes()] {
             key.extend_from_slice(part);
         }
-        key[prefix..prefix + authority.len()].make_ascii_lowercase();
+        key[..authority.len()].make_ascii_lowercase();
         for field in &*options.vary_key_on {
             // A field value cannot contain a NUL, so a NUL separates the fields.
             key.push(b'\0');
@@ -115,6 +133,10 @@ impl<'a> Target<'a> {
     pub(super) fn is_absolute(&self) -> bool {
         !self.authority.is_empty()
     }
+}
+
+fn in_layout_of_responses(key: Key, guard: &StampedeGuard) -> Resource {
+    guard.resource_in(layout(RESPONSE, guard.config().schema_version), key)
 }
 
 fn authority(uri: &Uri) -> Option<&[u8]> {
@@ -148,7 +170,7 @@ mod tests {
 
     #[test]
     fn key_differs_for_every_spelling_of_the_target() {
-        assert_eq!(key("/a?b=1", "Example.org"), Key::from("GET http://example.org/a?b=1"));
+        assert_eq!(key("/a?b=1", "Example.org"), Key::from("example.org/a?b=1").qualified("get-http"));
         assert_eq!(key("/a?b=1", "example.org"), key("http://EXAMPLE.org/a?b=1", "other"));
         let spellings = ["/a", "/A", "/a/", "//a", "/%61", "/a?", "/a?b", "/a?b=", "/./a", "/a?a&b", "/a?b&a"];
         for (i, a) in spellings.iter().enumerate() {
@@ -158,6 +180,10 @@ mod tests {
         }
         assert_ne!(key("/a", "h"), key("/a", "h:8080"));
         assert_ne!(key("http://h/a", "h"), key("https://h/a", "h"));
+        let get = Request::get("https://h/a").body(()).expect("a request");
+        let class = |class| Target::of_request(&get).key(class, &HttpOptions::default());
+        assert_ne!(class(MethodClass::Get), class(MethodClass::Head));
+        assert_eq!(class(MethodClass::Head), Key::from("h/a").qualified("head-https"));
         assert_ne!(key("/b", "h/a"), key("/a/b", "h"), "a Host that contains a path");
         assert_ne!(key("/b", "h/a?"), key("/a?/b", "h"));
     }

@@ -100,7 +100,7 @@ where
         let Some(target) = Target::unambiguous(&request, options) else {
             return ResponseFuture::slow(self.clone().forward(request, "request"));
         };
-        let mut resource = self.guard.resource(target.key(MethodClass::Get, options));
+        let mut resource = target.resource(MethodClass::Get, &self.guard);
         if let Some(Deadline(at)) = request.extensions().get() {
             resource.deadline = Some((*at).into());
         }
@@ -186,8 +186,7 @@ impl<S> HttpCache<S> {
         }
         // A stored response to GET would have sufficed, but the response to a HEAD is stored under a key of its own.
         let get = resource.clone();
-        resource.key =
-            self.guard.resource(Target::of_request(&request).key(MethodClass::Head, &resource.config.http)).key;
+        resource.key = Target::of_request(&request).resource(MethodClass::Head, &self.guard).key;
         let request_time = clock::wall_clock();
         let response = self.resolve(request, resource, cache_request, (requested_at, early_refresh)).await?;
         let by_origin = [CacheStatus::Miss, CacheStatus::Bypass, CacheStatus::FailOpen];

@@ -3,7 +3,7 @@
 use super::{
     cache_status_field::{self, Finished},
     forward::forward_uncached,
-    key::{MethodClass, Target},
+    key::Target,
     semantics::invalidation,
     service::HttpCache,
 };
@@ -13,7 +13,7 @@ use crate::{
     error::{Error, ErrorKind},
     guard::StampedeGuard,
 };
-use futures_util::future::{join_all, try_join_all};
+use futures_util::future::join_all;
 use http::{Request, Response, Uri};
 use tower_service::Service;
 
@@ -28,15 +28,14 @@ impl<S> HttpCache<S> {
         S: Service<Request<Req>, Response = Response<B>>,
     {
         let target = Target::of_request(&request);
-        let (uri, mut resources) = (target.uri(), self.guard.resources(target));
+        let uri = target.uri();
+        let mut resources: Vec<_> = self.guard.url(target).into_iter().collect();
         let fields = request.headers().clone();
         let annotated = forward_uncached(self.inner, request, "method").await?;
         if invalidation::invalidates(annotated.response.status()) {
             if let Some(uri) = &uri {
                 for path in invalidation::also(uri, annotated.response.headers()) {
-                    resources.extend(
-                        self.guard.resources(Target::of_uri(uri).with_path(path.as_str()).with_fields(&fields)),
-                    );
+                    resources.extend(self.guard.url(Target::of_uri(uri).with_path(path.as_str()).with_fields(&fields)));
                 }
             }
             // An unacknowledged invalidation is retried in the background; the change itself has succeeded either way.
@@ -52,8 +51,8 @@ impl StampedeGuard {
     /// For handlers that change what other URLs show. A successful unsafe request to the URL itself invalidates it
     /// without this call.
     ///
-    /// The URL is absolute, as clients write it: `https://example.org/products/7?lang=en`. Both schemes are
-    /// invalidated, because a server after a TLS terminator sees `http`. With
+    /// The URL is absolute, as clients write it: `https://example.org/products/7?lang=en`. It is
+    /// invalidated under both schemes, because a server after a TLS terminator sees `http`, and in one step. With
     /// [`ignore_host`](crate::http::HttpOptions::ignore_host) a path is enough. Request fields that
     /// [`HttpOptions`](crate::http::HttpOptions) add to the key are taken to be absent.
     ///
@@ -76,17 +75,15 @@ impl StampedeGuard {
             );
             return Err(Error::new(ErrorKind::InvalidUrl, what));
         }
-        try_join_all(self.resources(target).into_iter().map(Resource::invalidate)).await.map(drop)
+        match self.url(target) {
+            Some(url) => url.invalidate().await,
+            None => Ok(()),
+        }
     }
 
-    /// Returns the resources of the target: its GET and HEAD responses under both schemes. Requests of HTTP/2 name
-    /// their scheme, and requests of HTTP/1.1 do not. Nothing is stored of a target that is too long.
-    fn resources(&self, target: Target<'_>) -> Vec<Resource> {
-        let keys = |scheme| {
-            [MethodClass::Get, MethodClass::Head]
-                .map(|class| target.with_scheme(scheme).key(class, &self.config().http))
-        };
-        let schemes = ["http", "https"].into_iter().filter(|_| !target.exceeds_limit());
-        schemes.flat_map(keys).map(|key| self.resource(key)).collect()
+    /// Returns the resource that stands for all responses to the target. `None` if it is too long, because nothing is
+    /// stored of such a target.
+    fn url(&self, target: Target<'_>) -> Option<Resource> {
+        (!target.exceeds_limit()).then(|| target.any_resource(self))
     }
 }

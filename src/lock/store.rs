@@ -213,8 +213,8 @@ impl Store for LockedStore {
         Box::pin(self.shared.extend(key, lease, span))
     }
 
-    fn invalidate<'a>(&'a self, key: &'a CacheKey) -> Answer<'a, ()> {
-        self.shared.redis.invalidate(key)
+    fn invalidate<'a>(&'a self, keys: &'a [CacheKey]) -> Answer<'a, ()> {
+        self.shared.redis.invalidate(keys)
     }
 
     fn failure_domain(&self, key: &CacheKey) -> u16 {
@@ -223,6 +223,10 @@ impl Store for LockedStore {
 
     fn epoch(&self) -> u64 {
         self.shared.redis.epoch()
+    }
+
+    fn corrupt_entries(&self) -> u64 {
+        self.shared.redis.corrupt_entries()
     }
 
     fn listen(&self, key: &CacheKey) -> Listener {

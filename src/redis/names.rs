@@ -1,11 +1,21 @@
 //! The names of entries and leases in Redis.
 
-use crate::{key::CacheKey, store::envelope::FORMAT};
+use crate::{key::CacheKey, layout::LAYOUTS};
+
+/// Returns the number of failure domains of a server or cluster, and the one of each cache key.
+pub(super) fn failure_domains(is_cluster: bool) -> (usize, fn(&CacheKey) -> u16) {
+    #[cfg(feature = "cluster")]
+    if is_cluster {
+        return (64, range_of_slots);
+    }
+    let _ = is_cluster;
+    (1, |_| 0)
+}
 
 /// Returns the failure domain in a cluster: one of 64 ranges of 256 slots. A node usually owns ranges of slots, so the
 /// failure of a node shows in some of these ranges.
 #[cfg(feature = "cluster")]
-pub(super) fn range_of_slots(key: &CacheKey) -> u16 {
+fn range_of_slots(key: &CacheKey) -> u16 {
     let slot = slot(key);
     crc16::State::<crc16::XMODEM>::calculate(slot.trim_matches(['{', '}']).as_bytes()) % 16_384 / 256
 }
@@ -20,17 +30,20 @@ fn slot(key: &CacheKey) -> String {
     name
 }
 
-fn name_variant(key: &CacheKey, name: &mut String) {
+/// Appends the qualifier and the variant, the parts of a key that are not in the hash tag.
+fn name_rest(key: &CacheKey, name: &mut String) {
+    if !key.qualifier().is_empty() {
+        name.extend([".", key.qualifier()]);
+    }
     if key.variant().is_some() {
-        name.push('.');
-        name.push_str(&format!("{:?}", key.hash()));
+        name.push_str(&format!(".{:?}", key.hash()));
     }
 }
 
 pub(crate) fn lease_name(key: &CacheKey) -> String {
     let mut name = slot(key);
     name.push_str(":l");
-    name_variant(key, &mut name);
+    name_rest(key, &mut name);
     name
 }
 
@@ -38,34 +51,56 @@ pub(crate) fn lease_name(key: &CacheKey) -> String {
 /// cost as much as sending it.
 pub(super) fn entry_name(key: &CacheKey) -> String {
     let mut name = slot(key);
-    name_version(FORMAT, key.schema_version(), &mut name);
-    name_variant(key, &mut name);
+    name.extend([CURRENT, DIGITS[(key.layout() % LAYOUTS) as usize]]);
+    name_rest(key, &mut name);
     name
 }
 
-fn name_version(format: u32, schema: u32, name: &mut String) {
-    for (prefix, number) in [(":v", format), (".", schema)] {
-        name.push_str(prefix);
-        match u8::try_from(number) {
-            Ok(digit @ 0..=9) => name.push(char::from(b'0' + digit)),
-            _ => name.push_str(&number.to_string()),
-        }
-    }
-}
-
-/// Returns the names of the entry in this and in the adjacent formats and schema versions. Old and new processes of a
+/// Returns the names of the entry in all layouts, in this format and in the one before. Old and new processes of a
 /// rolling deploy use them.
 pub(crate) fn entry_names(key: &CacheKey) -> Vec<String> {
-    let (slot, mut variant) = (slot(key), String::new());
-    name_variant(key, &mut variant);
-    let formats = [FORMAT, FORMAT - 1, FORMAT + 1];
-    let name = |format: u32, schema: u32| {
-        let mut name = slot.clone();
-        name_version(format, schema, &mut name);
-        name + &variant
-    };
-    formats.into_iter().flat_map(|format| key.adjacent_schemas().map(|schema| name(format, schema))).collect()
+    let (slot, mut rest) = (slot(key), String::new());
+    name_rest(key, &mut rest);
+    let layouts = |format: &'static str| DIGITS.map(|digit| [&slot, format, digit, &rest].concat());
+    [CURRENT, PREVIOUS].into_iter().flat_map(layouts).collect()
 }
 
-/// Capacity for the rest of a name: braces, a resource of up to 65 bytes, versions of one digit, and a variant.
+/// The formats in names, [`FORMAT`] and the one before.
+const CURRENT: &str = ":v3.";
+const PREVIOUS: &str = ":v2.";
+/// The layouts in names.
+const DIGITS: [&str; LAYOUTS as usize] =
+    ["0", "1", "2", "3", "4", "5", "6", "7", "8", "9", "a", "b", "c", "d", "e", "f"];
+/// Capacity for the rest of a name: braces, a resource of up to 65 bytes, format and layout, and a variant.
 const ROOM: usize = 112;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{key::Key, store::envelope::FORMAT};
+
+    #[test]
+    fn names_of_a_key_name_format_layout_and_qualifier() {
+        assert_eq!([CURRENT, PREVIOUS], [format!(":v{FORMAT}."), format!(":v{}.", FORMAT - 1)]);
+        let key = |layout| CacheKey::new("sg", layout, "k");
+        assert_eq!(entry_name(&key(0x7b)), "{sg:rk}:v3.b");
+        assert_eq!(lease_name(&key(0x7b)), "{sg:rk}:l");
+        let names = entry_names(&key(0));
+        assert!((0..LAYOUTS).all(|layout| names.contains(&entry_name(&key(layout)))));
+        assert!(names.contains(&"{sg:rk}:v2.f".to_owned()) && names.len() == 32, "{names:?}");
+        let variant = CacheKey::new("sg", 0, Key::from("k").variant("de"));
+        assert_eq!(entry_name(&variant), format!("{{sg:rk}}:v3.0.{:?}", variant.hash()));
+    }
+
+    #[cfg(feature = "http")]
+    #[test]
+    fn names_of_a_url_share_one_hash_tag() {
+        let key = CacheKey::new("sg", 0, Key::from("a.test/x").qualified(crate::key::ANY));
+        let leases: Vec<_> = key.invalidated().iter().map(lease_name).collect();
+        assert_eq!(
+            leases,
+            ["get-http", "get-https", "head-http", "head-https"].map(|rest| format!("{{sg:ra.test/x}}:l.{rest}"))
+        );
+        assert_eq!(entry_name(&key.invalidated()[1]), "{sg:ra.test/x}:v3.0.get-https");
+    }
+}

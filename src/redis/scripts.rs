@@ -5,7 +5,7 @@ use super::connection::{
     subscriber::CHANNEL,
 };
 use crate::{
-    key::KeyHash,
+    key::{CacheKey, KeyHash},
     store::{
         error::StoreError,
         lease::{FailureMarker, Lease, LeaseReply, LeaseRequest},
@@ -84,11 +84,13 @@ impl Scripts {
         call
     }
 
-    pub(super) fn invalidate(&self, lease: &str, entries: &[String], hash: KeyHash) -> ScriptCall {
-        let mut keys = vec![lease];
-        keys.extend(entries.iter().map(String::as_str));
-        let mut call = self.invalidate.call(&keys);
-        call.arg(CHANNEL).arg(hash.as_bytes());
+    /// Invalidates. `names` are the leases of these cache keys, then all entries.
+    pub(super) fn invalidate(&self, names: &[String], keys: &[CacheKey]) -> ScriptCall {
+        let mut call = self.invalidate.call(names);
+        call.arg(CHANNEL);
+        for key in keys {
+            call.arg(key.hash().as_bytes());
+        }
         call
     }
 }
@@ -106,6 +108,13 @@ pub(super) fn get_or_lease(
     call.arg(request.token.as_bytes()).arg(millis(request.lease)).arg(seen.unwrap_or_default());
     call.arg(inbox.as_ref().map_or(&[][..], |inbox| inbox.as_bytes())).arg(MAX_INBOXES);
     call
+}
+
+/// Asks the server that has this name for its time. `TIME` alone would go to any node of a cluster.
+pub(super) fn time(name: &str) -> redis::Cmd {
+    let mut cmd = redis::cmd("EVAL");
+    cmd.arg("return redis.call('TIME')").arg(1).arg(name);
+    cmd
 }
 
 /// Returns a pipeline that loads all scripts and asks for the server's time, in one round trip.

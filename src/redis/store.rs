@@ -4,8 +4,6 @@
 //! own, in an inbox of this process. They never use the data connection, on which a reconnecting client hands surplus
 //! subscription confirmations to other requests.
 
-#[cfg(feature = "cluster")]
-use super::names::range_of_slots;
 pub(crate) use super::names::{entry_names, lease_name};
 use super::{
     batch::ReadBatcher,
@@ -18,10 +16,11 @@ use super::{
         subscriber::{MessageHandler, Subscriber},
         tracked::TrackedConnection,
     },
-    names::entry_name,
+    entries::EntryDecoder,
+    names::{entry_name, failure_domains},
     scripts::{self, Scripts},
-    server_clock::ServerClock,
-    tracked_reads::{TrackedReads, entries},
+    server_clock::ServerClocks,
+    tracked_reads::TrackedReads,
 };
 use crate::{
     clock::Timestamp,
@@ -57,20 +56,19 @@ use std::{fmt, sync::Arc, time::Duration};
 ///
 /// # Names
 ///
-/// For namespace `sg` and key `user:42` the entry is `{sg:ruser:42}:v2.0` (envelope format and schema), the lease
-/// `{sg:ruser:42}:l`. Long keys and keys with other than plain characters are hashed. Wake-ups are published to
-/// `stampede-guard:` and eight letters.
+/// For namespace `sg` and key `user:42` the entry is `{sg:ruser:42}:v3.8`: the format of the envelope and a digit for the
+/// layout, that is codec and schema. The lease is `{sg:ruser:42}:l` for all layouts. The names of an HTTP response end
+/// with method and scheme, as in `{sg:rexample.org/a}:v3.0.get-https`. Long keys and keys with other than plain
+/// characters are hashed. Wake-ups are published to `stampede-guard:` and eight letters.
 pub struct RedisStore {
     link: Arc<dyn CommandLink>,
     reads: ReadBatcher,
     scripts: Scripts,
-    clock: Arc<ServerClock>,
+    decoder: Arc<EntryDecoder>,
     wakes: WakeRegistry,
     subscriber: Option<Arc<Subscriber>>,
     /// Makes tracked connections, on which the server reports changes.
     client: Option<redis::Client>,
-    /// Returns the failure domain of a cache key.
-    failure_domain_of: fn(&CacheKey) -> u16,
 }
 
 impl RedisStore {
@@ -121,21 +119,18 @@ impl RedisStore {
         server: &RedisEndpoint,
         handler: impl FnOnce(WakeRegistry) -> Arc<dyn MessageHandler>,
     ) -> Self {
-        let (clock, wakes) = (Arc::new(ServerClock::default()), WakeRegistry::new());
+        let (domains, failure_domain_of) = failure_domains(server.is_cluster());
+        let (clocks, wakes) = (Arc::new(ServerClocks::of(domains)), WakeRegistry::new());
         let subscriber = server.wakes().map(|client| Arc::new(Subscriber::new(client, handler(wakes.clone()))));
-        let link = server.connect(clock.clone());
+        let link = server.connect(clocks.clone());
         Self {
             reads: ReadBatcher::over(link.clone(), !server.is_cluster()),
             link,
             scripts: Scripts::default(),
-            clock,
+            decoder: Arc::new(EntryDecoder::new(clocks, failure_domain_of)),
             wakes,
             subscriber,
             client: server.client(),
-            #[cfg(feature = "cluster")]
-            failure_domain_of: if server.is_cluster() { range_of_slots } else { |_| 0 },
-            #[cfg(not(feature = "cluster"))]
-            failure_domain_of: |_| 0,
         }
     }
 
@@ -161,11 +156,7 @@ impl RedisStore {
     async fn get_now(&self, key: &CacheKey) -> Result<Option<Entry>, StoreError> {
         self.start_subscriber();
         let Some(bytes) = self.reads.get(&entry_name(key)).await? else { return Ok(None) };
-        let entry = Entry::from_envelope(key, &bytes, self.clock.offset());
-        if entry.is_none() {
-            self.link.verify().await;
-        }
-        Ok(entry)
+        Ok(self.decoder.decode(key, &bytes, &*self.link).await)
     }
 
     /// Runs `get_or_lease`, or another script with its keys, arguments and replies. `more` are arguments after its own.
@@ -191,16 +182,15 @@ impl RedisStore {
             }
             match self.run(call, |answer| scripts::parse_lead_reply(answer, !unreadable)).await? {
                 scripts::LeadReply::Granted { stamp, seen_alive } => {
-                    self.clock.learn(stamp, sent, Timestamp::now());
+                    self.decoder.learn(key, stamp, sent, Timestamp::now());
                     return Ok(LeaseReply::Granted { lease: Lease { token: request.token, stamp }, seen_alive });
                 }
                 scripts::LeadReply::Other(reply) => return Ok(reply),
-                scripts::LeadReply::Hit(bytes) => match Entry::from_envelope(key, &bytes, self.clock.offset()) {
+                scripts::LeadReply::Hit(bytes) => match self.decoder.decode(key, &bytes, &*self.link).await {
                     Some(entry) => return Ok(LeaseReply::Hit(entry)),
                     // An entry that cannot be read counts as absent. No lease was granted, so the token can be used
                     // again.
                     None => {
-                        self.link.verify().await;
                         seen = Some(bytes.slice(bytes.len().min(1)..bytes.len().min(17)));
                         unreadable = true; // the script now compares with this entry, not with the caller's
                     }
@@ -216,7 +206,7 @@ impl RedisStore {
         condition: FillCondition,
         writes: Vec<Write>,
     ) -> Result<FillOutcome, StoreError> {
-        let offset = self.clock.offset();
+        let offset = self.decoder.offset(key);
         let write = |write: &Write| {
             (
                 entry_name(&write.key),
@@ -252,7 +242,7 @@ impl Store for RedisStore {
             }
             self.start_subscriber();
             let names: Vec<_> = keys.iter().map(entry_name).collect();
-            Ok(entries(keys, self.reads.get_all(&names).await?, &self.clock, &*self.link).await)
+            Ok(self.decoder.decode_all(keys, &self.reads.get_all(&names).await?, &*self.link).await)
         })
     }
 
@@ -279,15 +269,16 @@ impl Store for RedisStore {
         Box::pin(async move { self.held(self.scripts.extend(&lease_name(key), lease, span)).await })
     }
 
-    fn invalidate<'a>(&'a self, key: &'a CacheKey) -> Answer<'a, ()> {
+    fn invalidate<'a>(&'a self, keys: &'a [CacheKey]) -> Answer<'a, ()> {
         Box::pin(async move {
-            let call = self.scripts.invalidate(&lease_name(key), &entry_names(key), key.hash());
+            let names: Vec<_> = keys.iter().map(lease_name).chain(keys.iter().flat_map(entry_names)).collect();
+            let call = self.scripts.invalidate(&names, keys);
             self.run(call, |answer| number(&answer)).await.map(drop)
         })
     }
 
     fn failure_domain(&self, key: &CacheKey) -> u16 {
-        (self.failure_domain_of)(key)
+        self.decoder.failure_domain(key)
     }
 
     /// Returns the number of connections made. No epoch begins before the first one: nothing was acknowledged that
@@ -296,15 +287,20 @@ impl Store for RedisStore {
         self.link.generation()
     }
 
+    fn corrupt_entries(&self) -> u64 {
+        self.decoder.corrupt_entries()
+    }
+
     fn listen(&self, key: &CacheKey) -> Listener {
         self.start_subscriber();
         self.wakes.listen(key)
     }
 
     fn track(&self, every: Duration) -> Option<Arc<dyn TrackedReader>> {
-        let link = TrackedConnection::new(self.client.clone()?, self.clock.clone(), self.link.clone(), every);
-        let (reads, clock) = (ReadBatcher::over(link.link(), true), self.clock.clone());
-        Some(Arc::new(TrackedReads { link, reads, clock, subscriber: self.subscriber.clone() }))
+        let link =
+            TrackedConnection::new(self.client.clone()?, self.decoder.clocks().clone(), self.link.clone(), every);
+        let (reads, decoder) = (ReadBatcher::over(link.link(), true), self.decoder.clone());
+        Some(Arc::new(TrackedReads { link, reads, decoder, subscriber: self.subscriber.clone() }))
     }
 }
 

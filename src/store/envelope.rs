@@ -8,12 +8,15 @@
 //! 41..49   cost in microseconds
 //! 49..57   freshness lifetime, in milliseconds; then stale-while-revalidate, stale-if-error, and `retain_for`
 //! 81..89   codec and type of a value; audience of a marker: 0 everyone, 2^64 - 1 no one, otherwise the group
-//! 89       number of tags; 0 in this format
-//! 90..     payload
+//! 89..97   layout: an entry of another layout may have the same name
+//! 97       number of tags; 0 in this format
+//! 98..     payload
+//! last 8   checksum (XXH3) of all bytes before it
 //! ```
 //!
 //! Numbers are little-endian. The number of the format is not in the envelope but in the entry's name, so that old and
-//! new code of a rolling deploy do not overwrite each other.
+//! new code of a rolling deploy do not overwrite each other. The checksum comes last, so that it covers one slice and
+//! the id stays where scripts expect it.
 
 use super::{
     entry::{Audience, Entry, Kind, Lifetimes, Meta},
@@ -24,12 +27,41 @@ use crate::{
     key::{CacheKey, KeyHash},
 };
 use bytes::{Buf, BufMut, Bytes, BytesMut};
-use std::time::Duration;
+use std::{error, fmt, time::Duration};
+use xxhash_rust::xxh3::xxh3_64;
 
 /// The number of this envelope format. It is part of an entry's name in the store.
-pub const FORMAT: u32 = 2;
+pub const FORMAT: u32 = 3;
 
-const HEAD: usize = 90;
+const HEAD: usize = 98;
+const CHECKSUM: usize = 8;
+
+/// The reason why bytes from a store are not the entry of a cache key. To the reader of the entry, each is a miss.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum EnvelopeError {
+    /// The bytes have changed since they were encoded, or never were an entry.
+    Corrupt,
+    /// The bytes are an entry of another cache key, for example because a reply belongs to another request.
+    OtherKey,
+    /// The bytes are an entry of this cache key in another [layout](CacheKey::layout).
+    OtherLayout,
+    /// The bytes use values that this format does not define.
+    Unknown,
+}
+
+impl fmt::Display for EnvelopeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Corrupt => "the checksum of the entry is wrong",
+            Self::OtherKey => "the entry belongs to another cache key",
+            Self::OtherLayout => "the entry has another layout",
+            Self::Unknown => "the entry has values that are not defined",
+        })
+    }
+}
+
+impl error::Error for EnvelopeError {}
 
 impl Entry {
     /// Encodes the entry for storing it under this cache key. `offset` leads from the clock of this process to the
@@ -37,7 +69,7 @@ impl Entry {
     #[must_use]
     pub fn to_envelope(&self, key: &CacheKey, offset: i64) -> Bytes {
         let meta = self.meta();
-        let mut out = BytesMut::with_capacity(HEAD + self.payload().bytes().len());
+        let mut out = BytesMut::with_capacity(HEAD + self.payload().bytes().len() + CHECKSUM);
         out.put_u8(match meta.kind {
             Kind::Value => b'v',
             Kind::HitForPass => b'p',
@@ -55,25 +87,34 @@ impl Entry {
             Kind::Value => meta.codec,
             Kind::HitForPass | Kind::DoNotStore => audience_number(meta.audience),
         });
+        out.put_u64_le(key.layout());
         out.put_u8(0);
         out.put_slice(self.payload().bytes());
+        out.put_u64_le(xxh3_64(&out));
         out.freeze()
     }
 
-    /// Decodes what [`to_envelope`](Self::to_envelope) wrote; the payload is a slice of `bytes`. Returns `None`, to be
-    /// treated as a miss, if the bytes are anything else or belong to another cache key.
-    #[must_use]
-    pub fn from_envelope(key: &CacheKey, bytes: &Bytes, offset: i64) -> Option<Self> {
-        let mut head = bytes.get(..HEAD)?;
+    /// Decodes what [`to_envelope`](Self::to_envelope) wrote; the payload is a slice of `bytes`.
+    ///
+    /// # Errors
+    ///
+    /// [`EnvelopeError`] if the bytes are anything else or belong to another cache key. Treat them as a miss.
+    pub fn from_envelope(key: &CacheKey, bytes: &Bytes, offset: i64) -> Result<Self, EnvelopeError> {
+        let end = bytes.len().checked_sub(CHECKSUM).filter(|end| *end >= HEAD).ok_or(EnvelopeError::Corrupt)?;
+        let (content, mut checksum) = bytes.split_at(end);
+        if xxh3_64(content) != checksum.get_u64_le() {
+            return Err(EnvelopeError::Corrupt);
+        }
+        let mut head = &content[..HEAD];
         let kind = match head.get_u8() {
             b'v' => Kind::Value,
             b'p' => Kind::HitForPass,
             b's' => Kind::DoNotStore,
-            _ => return None,
+            _ => return Err(EnvelopeError::Unknown),
         };
         let id = Token::from_bytes(take(&mut head));
         if KeyHash::from_bytes(take(&mut head)) != key.hash() {
-            return None;
+            return Err(EnvelopeError::OtherKey);
         }
         let begun = Timestamp::from_micros(head.get_i64_le().saturating_sub(offset));
         let cost = Duration::from_micros(head.get_u64_le());
@@ -84,16 +125,26 @@ impl Entry {
             stale_if_error: lifetime(),
             retain_for: lifetime(),
         };
-        let (codec, audience) = match (kind, head.get_u64_le()) {
-            (Kind::Value, codec) => (codec, Audience::Everyone),
-            (Kind::HitForPass | Kind::DoNotStore, number) => (0, numbered_audience(number)?),
+        let number = head.get_u64_le();
+        if head.get_u64_le() != key.layout() {
+            return Err(EnvelopeError::OtherLayout);
+        }
+        let (codec, audience) = match kind {
+            Kind::Value => (number, Audience::Everyone),
+            Kind::HitForPass | Kind::DoNotStore => (0, numbered_audience(number).ok_or(EnvelopeError::Unknown)?),
         };
         if head.get_u8() != 0 {
-            return None;
+            return Err(EnvelopeError::Unknown);
         }
         let meta = Meta { kind, id, response_time: begun.after(cost), cost, lifetimes, codec, audience };
-        Some(Self::new(meta, bytes.slice(HEAD..)))
+        Ok(Self::new(meta, bytes.slice(HEAD..end)))
     }
+}
+
+/// Returns the envelope with these bytes in place of its own, for the parsers of the tests.
+#[cfg(any(test, feature = "_fuzz"))]
+pub(crate) fn with_checksum(content: &[u8]) -> Bytes {
+    [content, &xxh3_64(content).to_le_bytes()].concat().into()
 }
 
 const fn audience_number(audience: Audience) -> u64 {
@@ -165,19 +216,32 @@ mod tests {
             let read = Entry::from_envelope(&at(&key), &bytes, offset).expect("reads");
             prop_assert_eq!(read.meta(), entry.meta());
             prop_assert_eq!(read.payload().bytes(), entry.payload().bytes());
-            prop_assert!(Entry::from_envelope(&at(&format!("{key}x")), &bytes, offset).is_none(), "wrong key");
+            let elsewhere = Entry::from_envelope(&at(&format!("{key}x")), &bytes, offset);
+            prop_assert_eq!(elsewhere.err(), Some(EnvelopeError::OtherKey));
+            let other = Entry::from_envelope(&at(&key).in_layout(16), &bytes, offset);
+            prop_assert_eq!(other.err(), Some(EnvelopeError::OtherLayout));
         }
 
         #[test]
         fn envelope_of_garbage_is_a_miss(bytes: Vec<u8>, cut in 0_usize..HEAD) {
             let bytes = Bytes::from(bytes);
-            prop_assert!(Entry::from_envelope(&at("k"), &bytes, 0).is_none());
+            prop_assert!(Entry::from_envelope(&at("k"), &bytes, 0).is_err());
             let lifetimes = Lifetimes::default();
             let (id, response_time) = (Token::unique(Inbox::unique()), Timestamp::from_micros(0));
             let (kind, cost, audience) = (Kind::Value, Duration::ZERO, Audience::Everyone);
             let meta = Meta { kind, id, response_time, cost, lifetimes, codec: 0, audience };
             let whole = Entry::new(meta, Bytes::new()).to_envelope(&at("k"), 0);
-            prop_assert!(Entry::from_envelope(&at("k"), &whole.slice(..cut), 0).is_none());
+            prop_assert!(Entry::from_envelope(&at("k"), &whole.slice(..cut), 0).is_err());
+        }
+
+        /// Seen to fail for the bits of times, cost, lifetimes and payload if the checksum is not compared.
+        #[test]
+        fn envelope_with_a_flipped_bit_is_corrupt(payload: Vec<u8>, bit: prop::sample::Index) {
+            let meta = Meta::new(Kind::Value, Token::unique(Inbox::unique()), Timestamp::from_micros(0));
+            let mut bytes = Entry::new(meta, Bytes::from(payload)).to_envelope(&at("k"), 0).to_vec();
+            let bit = bit.index(bytes.len() * 8);
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            prop_assert_eq!(Entry::from_envelope(&at("k"), &bytes.into(), 0).err(), Some(EnvelopeError::Corrupt));
         }
     }
 
@@ -189,11 +253,11 @@ mod tests {
             let mut bytes = vec![kind];
             bytes.extend(b"abcdefghijklmnop");
             bytes.extend(at.hash().as_bytes());
-            for number in [1_000_000_u64, 5_000, 10_000, 2_000, 3_000, 4_000, number] {
+            for number in [1_000_000_u64, 5_000, 10_000, 2_000, 3_000, 4_000, number, at.layout()] {
                 bytes.extend(number.to_le_bytes());
             }
             bytes.extend(b"\0payload");
-            let bytes = Bytes::from(bytes);
+            let bytes = with_checksum(&bytes);
             let entry = Entry::from_envelope(&at, &bytes, 0).expect("reads");
             assert_eq!(entry.meta().id.as_bytes(), b"abcdefghijklmnop");
             assert_eq!(entry.meta().response_time, Timestamp::from_micros(1_005_000));
@@ -206,10 +270,11 @@ mod tests {
     fn envelope_with_extreme_numbers_neither_panics_nor_wraps() {
         let at = at("k");
         let mut bytes = vec![0xff; HEAD];
+        bytes[89..97].copy_from_slice(&at.layout().to_le_bytes());
         (bytes[0], bytes[HEAD - 1]) = (b'v', 0);
         bytes[17..33].copy_from_slice(at.hash().as_bytes());
         for offset in [i64::MIN, 0, i64::MAX] {
-            let entry = Entry::from_envelope(&at, &Bytes::from(bytes.clone()), offset).expect("reads");
+            let entry = Entry::from_envelope(&at, &with_checksum(&bytes), offset).expect("reads");
             let _ = (entry.is_retained(Timestamp::now()), entry.to_envelope(&at, offset));
         }
     }

@@ -15,10 +15,10 @@ use super::{
 use crate::{
     clock::Timestamp,
     key::CacheKey,
+    layout::SeenLayouts,
     sync::mutex::{Mutex, MutexGuard},
 };
 use std::{
-    borrow::Cow,
     collections::HashMap,
     fmt,
     future::ready,
@@ -48,6 +48,7 @@ use std::{
 /// requests share a fetch.
 pub struct MemoryStore {
     entries: EntryCache<Entry>,
+    layouts: Mutex<SeenLayouts>,
     leases: Leases,
     wakes: WakeRegistry,
 }
@@ -83,7 +84,12 @@ impl MemoryStore {
     /// Creates a store of at most `capacity` bytes. A store of zero bytes keeps no entries, but still grants leases.
     #[must_use]
     pub fn with_max_bytes(capacity: u64) -> Self {
-        Self { entries: entry_cache::with_max_bytes(capacity), leases: Leases::default(), wakes: WakeRegistry::new() }
+        Self {
+            entries: entry_cache::with_max_bytes(capacity),
+            layouts: Mutex::default(),
+            leases: Leases::default(),
+            wakes: WakeRegistry::new(),
+        }
     }
 
     /// Returns the entry if it is still retained.
@@ -103,8 +109,8 @@ impl MemoryStore {
             Some(entry) if Some(entry.meta().id) != request.seen => return LeaseReply::Hit(entry),
             entry => entry.is_some(),
         };
-        let resource = lease_key(key);
-        let fails = match leases.table.get(&*resource) {
+        let resource = key.without_layout();
+        let fails = match leases.table.get(&resource) {
             Some(held) if now < held.until => match held.what {
                 LeaseSlot::Lease(lease) if lease.token == request.token => {
                     return LeaseReply::Granted { lease, seen_alive };
@@ -127,11 +133,7 @@ impl MemoryStore {
             _ => 0,
         };
         let lease = Lease { token: request.token, stamp: self.leases.stamp(now) };
-        leases.put(
-            resource.into_owned(),
-            Held { until: now.after(request.lease), fails, what: LeaseSlot::Lease(lease) },
-            now,
-        );
+        leases.put(resource, Held { until: now.after(request.lease), fails, what: LeaseSlot::Lease(lease) }, now);
         LeaseReply::Granted { lease, seen_alive }
     }
 
@@ -154,9 +156,10 @@ impl MemoryStore {
         }
         // The entry of the cache key itself comes last, because it makes the other entries reachable.
         for Write { key, entry } in writes.into_iter().rev() {
+            self.layouts.lock().add(&key);
             self.entries.insert(key, entry);
         }
-        leases.table.remove(&*lease_key(key));
+        leases.table.remove(&key.without_layout());
         drop(leases);
         self.wakes.wake(key.hash());
         FillOutcome::Stored
@@ -169,19 +172,19 @@ impl MemoryStore {
         failure_marker: Option<FailureMarker>,
         now: Timestamp,
     ) -> LeaseStatus {
-        let resource = lease_key(key);
+        let resource = key.without_layout();
         let mut leases = self.leases.of(key);
-        let fails = match leases.table.get(&*resource) {
+        let fails = match leases.table.get(&resource) {
             Some(Held { until, fails, what: LeaseSlot::Lease(lease) }) if lease.token == token && now < *until => {
                 *fails
             }
             _ => return LeaseStatus::Lost,
         };
-        leases.table.remove(&*resource);
+        leases.table.remove(&resource);
         if let Some(FailureMarker { first, most, code }) = failure_marker {
             let blocks_until = now.after(first.saturating_mul(1 << fails.min(8)).min(most));
             let what = LeaseSlot::FailureMarker { blocks_until, code };
-            leases.put(resource.into_owned(), Held { until: blocks_until.after(most), fails: fails + 1, what }, now);
+            leases.put(resource, Held { until: blocks_until.after(most), fails: fails + 1, what }, now);
         }
         drop(leases);
         self.wakes.wake(key.hash());
@@ -193,7 +196,7 @@ impl MemoryStore {
         if leases.owner(key, now) != Some(lease) {
             return LeaseStatus::Lost;
         }
-        if let Some(held) = leases.table.get_mut(&*lease_key(key)) {
+        if let Some(held) = leases.table.get_mut(&key.without_layout()) {
             held.until = now.after(span);
         }
         LeaseStatus::Held
@@ -201,9 +204,10 @@ impl MemoryStore {
 
     pub(crate) fn invalidate_now(&self, key: &CacheKey) {
         let mut leases = self.leases.of(key);
-        leases.table.remove(&*lease_key(key));
-        for version in key.adjacent_schemas() {
-            self.entries.remove(&key.in_schema(version));
+        leases.table.remove(&key.without_layout());
+        // A fill that adds a layout holds the lease table too.
+        for key in self.layouts.lock().each(key) {
+            self.entries.remove(&key);
         }
         drop(leases);
         self.wakes.invalidated(key.hash());
@@ -211,7 +215,7 @@ impl MemoryStore {
 }
 
 impl Leases {
-    /// Locks the table with the lease of the resource: the same one for every schema version.
+    /// Locks the table with the lease of the resource: the same one for every layout.
     fn of(&self, key: &CacheKey) -> MutexGuard<'_, Shard> {
         self.shards[self.hasher.hash_one(key) as usize % SHARDS].lock()
     }
@@ -232,7 +236,7 @@ impl Leases {
 
 impl Shard {
     fn owner(&self, key: &CacheKey, now: Timestamp) -> Option<Lease> {
-        match self.table.get(&*lease_key(key)) {
+        match self.table.get(&key.without_layout()) {
             Some(Held { until, what: LeaseSlot::Lease(lease), .. }) if now < *until => Some(*lease),
             _ => None,
         }
@@ -248,11 +252,6 @@ impl Shard {
         }
         self.table.insert(key, held);
     }
-}
-
-/// Returns the key of the lease. Leases are shared between schema versions. PERF: borrowed in the usual version 0.
-fn lease_key(key: &CacheKey) -> Cow<'_, CacheKey> {
-    if key.schema_version() == 0 { Cow::Borrowed(key) } else { Cow::Owned(key.in_schema(0)) }
 }
 
 impl Store for MemoryStore {
@@ -287,8 +286,8 @@ impl Store for MemoryStore {
         Box::pin(ready(Ok(self.extend_now(key, lease, span, Timestamp::now()))))
     }
 
-    fn invalidate<'a>(&'a self, key: &'a CacheKey) -> Answer<'a, ()> {
-        self.invalidate_now(key);
+    fn invalidate<'a>(&'a self, keys: &'a [CacheKey]) -> Answer<'a, ()> {
+        keys.iter().for_each(|key| self.invalidate_now(key));
         Box::pin(ready(Ok(())))
     }
 

@@ -57,9 +57,10 @@ pub trait Store: Send + Sync + 'static {
     /// Extends a lease to `span` from now.
     fn extend<'a>(&'a self, key: &'a CacheKey, lease: Lease, span: Duration) -> Answer<'a, LeaseStatus>;
 
-    /// Drops the entry, the entries of adjacent schema versions, and the lease. Wakes the waiters and the holder of the
-    /// lease.
-    fn invalidate<'a>(&'a self, key: &'a CacheKey) -> Answer<'a, ()>;
+    /// Drops the entries of these cache keys in all [layouts](CacheKey::layout), and their leases. Wakes the waiters and
+    /// the holders of the leases. The cache keys differ only in their [qualifier](CacheKey::qualifier), and are dropped
+    /// in one step.
+    fn invalidate<'a>(&'a self, keys: &'a [CacheKey]) -> Answer<'a, ()>;
 
     /// Reports whether the store has room for the entry at all. For stores that live in this process and are bounded by
     /// bytes. If not, the guard counts it ([`Stats::too_large`](crate::Stats::too_large)) and fills a do-not-store
@@ -89,6 +90,12 @@ pub trait Store: Send + Sync + 'static {
     /// Returns a number that changes when acknowledged operations may have been lost, for instance with the server. The
     /// invalidations of the last seconds are then sent again. Default: 0.
     fn epoch(&self) -> u64 {
+        0
+    }
+
+    /// Returns the number of entries that this store has read and that were corrupt: changed since they were written,
+    /// or never an entry. Each was a miss. Default: 0.
+    fn corrupt_entries(&self) -> u64 {
         0
     }
 

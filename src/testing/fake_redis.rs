@@ -122,16 +122,14 @@ impl FakeRedis {
     /// ```
     pub fn invalidate(&self, key: impl Into<Key>) {
         let key = key.into();
-        for key in self.0.store.cache_keys(|stored| stored.key() == &key) {
-            self.0.invalidate_by(None, &key);
-        }
+        self.0.invalidate_by(None, &self.0.store.cache_keys(|stored| key.names(stored.key())));
     }
 
     /// Reports whether an entry of the key is stored. A hit-for-pass marker counts.
     #[must_use]
     pub fn holds(&self, key: impl Into<Key>) -> bool {
         let (key, now) = (key.into(), Timestamp::now());
-        self.0.store.any_entry(|stored, entry| stored.key() == &key && entry.is_retained(now))
+        self.0.store.any_entry(|stored, entry| key.names(stored.key()) && entry.is_retained(now))
     }
 
     /// Returns the number of leases held now.
@@ -144,7 +142,7 @@ impl FakeRedis {
     #[must_use]
     pub fn is_led(&self, key: impl Into<Key>) -> bool {
         let key = key.into();
-        self.0.store.leases(|known| known.key() == &key, Timestamp::now()) > 0
+        self.0.store.leases(|known| key.names(known.key()), Timestamp::now()) > 0
     }
 
     /// Returns all events in order. Print them when a test fails.

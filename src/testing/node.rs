@@ -294,9 +294,9 @@ impl Store for Node {
         self.send(Operation::Extend, move |inner| inner.redis.extend_by(inner.connection.number, &key, lease, span))
     }
 
-    fn invalidate<'a>(&'a self, key: &'a CacheKey) -> Answer<'a, ()> {
-        let key = key.clone();
-        self.send(Operation::Invalidate, move |inner| inner.redis.invalidate_by(Some(inner.connection.number), &key))
+    fn invalidate<'a>(&'a self, keys: &'a [CacheKey]) -> Answer<'a, ()> {
+        let keys = keys.to_vec();
+        self.send(Operation::Invalidate, move |inner| inner.redis.invalidate_by(Some(inner.connection.number), &keys))
     }
 
     fn epoch(&self) -> u64 {

@@ -88,14 +88,14 @@ impl RedisState {
 
     pub(super) fn expire_leases(&self, key: &Key) {
         let mut records = self.records.lock();
-        for key in self.store.expire_leases(|stored| stored.key() == key, Timestamp::now()) {
+        for key in self.store.expire_leases(|stored| key.names(stored.key()), Timestamp::now()) {
             self.record(&mut records, None, Some(&key), EventKind::Expired);
         }
     }
 
     pub(super) fn evict(&self, key: &Key) {
         let mut records = self.records.lock();
-        for key in self.store.evict(|stored| stored.key() == key) {
+        for key in self.store.evict(|stored| key.names(stored.key())) {
             self.record(&mut records, None, Some(&key), EventKind::Evicted);
         }
     }
@@ -117,9 +117,9 @@ impl RedisState {
         let mut records = self.records.lock();
         let mut reply = self.store.get_or_lease_now(key, request, Timestamp::now());
         match &mut reply {
-            LeaseReply::Granted { .. } => _ = records.participants.insert(key.in_schema(0), vec![node]),
+            LeaseReply::Granted { .. } => _ = records.participants.insert(key.without_layout(), vec![node]),
             LeaseReply::Wait { waiting, .. } => {
-                let participants = records.participants.entry(key.in_schema(0)).or_default();
+                let participants = records.participants.entry(key.without_layout()).or_default();
                 // The holder is already in the list, and may wait as well. It is then notified like any waiter.
                 if request.notify && !participants.contains(&node) {
                     participants.push(node);
@@ -169,18 +169,20 @@ impl RedisState {
         status
     }
 
-    pub(super) fn invalidate_by(&self, node: Option<usize>, key: &CacheKey) {
+    pub(super) fn invalidate_by(&self, node: Option<usize>, keys: &[CacheKey]) {
         let mut records = self.records.lock();
-        let participants = self.take_participants(&mut records, key);
-        self.store.invalidate_now(key);
-        self.record(&mut records, node, Some(key), EventKind::Invalidate);
-        self.notify_if_ended(&mut records, key, participants, true);
+        for key in keys {
+            let participants = self.take_participants(&mut records, key);
+            self.store.invalidate_now(key);
+            self.record(&mut records, node, Some(key), EventKind::Invalidate);
+            self.notify_if_ended(&mut records, key, participants, true);
+        }
     }
 
     /// Takes the participants of the current lease out of the table; `None` if no lease is held.
     fn take_participants(&self, records: &mut Records, key: &CacheKey) -> Option<Vec<usize>> {
-        let resource = key.in_schema(0);
-        let held = self.store.leases(|led| led.in_schema(0) == resource, Timestamp::now()) > 0;
+        let resource = key.without_layout();
+        let held = self.store.leases(|led| led.without_layout() == resource, Timestamp::now()) > 0;
         records.participants.remove(&resource).filter(|_| held)
     }
 
@@ -193,8 +195,8 @@ impl RedisState {
         invalidated: bool,
     ) {
         let Some(participants) = participants else { return };
-        let resource = key.in_schema(0);
-        if self.store.leases(|led| led.in_schema(0) == resource, Timestamp::now()) > 0 {
+        let resource = key.without_layout();
+        if self.store.leases(|led| led.without_layout() == resource, Timestamp::now()) > 0 {
             records.participants.insert(resource, participants);
             return;
         }

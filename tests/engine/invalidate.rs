@@ -29,7 +29,21 @@ fn deaf(server: &FakeRedis) -> Node {
 /// Seen to fail (the next caller joins the old flight) when `Resource::invalidate` leaves the flights in the table.
 #[tokio::test]
 async fn fetch_begun_before_an_invalidation_is_not_joined_or_stored() {
-    let (guard, origin) = (deaf(&FakeRedis::new()).guard(), Origin::gated());
+    let guard = deaf(&FakeRedis::new()).guard();
+    invalidated_in_flight(&guard, &guard).await;
+}
+
+/// Seen to fail (the next caller joins the old flight) when flights are forgotten in the layout of the invalidation
+/// only.
+#[tokio::test]
+async fn invalidation_in_another_layout_detaches_the_flight() {
+    let guard = deaf(&FakeRedis::new()).guard();
+    invalidated_in_flight(&guard, &guard.clone().schema_version(5000)).await;
+}
+
+/// Invalidates through `invalidating` while `guard` fetches.
+async fn invalidated_in_flight(guard: &StampedeGuard, invalidating: &StampedeGuard) {
+    let origin = Origin::gated();
     let ask = || {
         let origin = origin.clone();
         guard.fetch("k", async move || Ok::<_, Down>(origin.call().await))
@@ -40,7 +54,7 @@ async fn fetch_begun_before_an_invalidation_is_not_joined_or_stored() {
     };
     let after = async {
         origin.arrived(1).await;
-        guard.invalidate("k").await.expect("acknowledged");
+        invalidating.invalidate("k").await.expect("acknowledged");
         let next = async {
             origin.arrived(2).await;
             origin.open();

@@ -55,8 +55,8 @@ impl Store for Slow {
         self.store.extend(key, lease, span)
     }
 
-    fn invalidate<'a>(&'a self, key: &'a CacheKey) -> Answer<'a, ()> {
-        self.store.invalidate(key)
+    fn invalidate<'a>(&'a self, keys: &'a [CacheKey]) -> Answer<'a, ()> {
+        self.store.invalidate(keys)
     }
 
     fn is_shared(&self) -> bool {

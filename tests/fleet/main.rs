@@ -2,7 +2,9 @@
 #![allow(clippy::disallowed_methods, reason = "tests make their own time and randomness")]
 
 mod commands;
+mod corruption;
 mod herd;
+mod layouts;
 mod near;
 mod outage;
 mod takeover;

@@ -11,7 +11,11 @@ use axum::{
     response::IntoResponse,
     routing::any,
 };
-use stampede_guard::{CacheStatus, StampedeGuard};
+use stampede_guard::{
+    CacheStatus, Policy, StampedeGuard,
+    testing::{FakeRedis, Operation},
+};
+use std::time::Duration;
 
 /// Returns a site that counts safe requests. It answers other requests at once, with the status and the `Location`
 /// fields that the request names.
@@ -33,6 +37,32 @@ async fn stored(app: &Router, guard: &StampedeGuard, method: Method, path: &str)
     let hit = ask(app, request(method, path, &[])).await.cache_status() == CacheStatus::Hit;
     at_rest(guard).await;
     hit
+}
+
+/// Method and scheme do not matter to what has changed, and the store drops all of it in one step.
+#[tokio::test]
+async fn an_unsafe_request_drops_a_url_in_one_operation() {
+    let (node, origin) = (FakeRedis::new().node(), Origin::new());
+    let guard = node.guard().policy(Policy::fresh_for(Duration::from_secs(600)));
+    let app = site_with_changes(&origin).layer(guard.clone());
+    let requests = [
+        (Method::GET, "http://example.test/a"),
+        (Method::GET, "https://example.test/a"),
+        (Method::HEAD, "http://example.test/b"),
+        (Method::HEAD, "https://example.test/b"),
+    ];
+    for hit in [false, true] {
+        for (method, uri) in &requests {
+            assert_eq!(stored(&app, &guard, method.clone(), uri).await, hit, "{method} {uri}");
+        }
+    }
+    for path in ["/a", "/b"] {
+        ask(&app, request(Method::POST, path, &[])).await;
+    }
+    assert_eq!(node.asked(Operation::Invalidate), 2);
+    for (method, uri) in &requests {
+        assert!(!stored(&app, &guard, method.clone(), uri).await, "{method} {uri}");
+    }
 }
 
 /// Fails in the third row if the status of the response is ignored.

@@ -233,7 +233,7 @@ async fn a_server_error_whose_lease_was_lost_is_whole() {
 
     let asked = waiting(&app, 2, |_| get("/page")).await;
     origin.arrived(2).await;
-    wrecked.invalidate("GET http://example.test/page").await.expect("the store answers");
+    wrecked.invalidate_url(&"http://example.test/page".parse().expect("a URL")).await.expect("the store answers");
     origin.open();
     for answer in asked.answers().await {
         assert_eq!((answer.status, answer.text()), (503, "down for a while"));

@@ -198,7 +198,7 @@ async fn another_process_hits_the_response_of_the_first_one() {
 }
 
 #[tokio::test]
-async fn an_invalidation_of_the_key_reaches_the_layer() {
+async fn an_invalidation_of_the_url_reaches_the_layer() {
     for guard in on_each_store("invalidated") {
         let origin = Origin::new();
         let app = site(&origin, |_, n| n.to_string()).layer(guard.clone());
@@ -206,7 +206,7 @@ async fn an_invalidation_of_the_key_reaches_the_layer() {
             assert_eq!(ask(&app, get("/page")).await.text(), n);
             at_rest(&guard).await;
             assert_eq!(ask(&app, get("/page")).await.text(), n);
-            guard.invalidate("GET http://example.test/page").await.expect("the store answers");
+            guard.invalidate_url(&"http://example.test/page".parse().expect("a URL")).await.expect("the store answers");
         }
     }
 }

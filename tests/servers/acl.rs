@@ -211,7 +211,7 @@ async fn connection_without_ping_right_is_kept() {
     let (server, rules) = (RedisServer::start(), documented());
     let rest: Vec<_> = rules.iter().copied().filter(|rule| *rule != "+ping").collect();
     let (store, at) = (RedisStore::new(app(&server, &rest).await), CacheKey::new("sg", 0, "k"));
-    command::<()>(&server, "SET {sg:rk}:v2.0 unreadable").await;
+    command::<()>(&server, "SET {sg:rk}:v3.0 unreadable").await;
     for _ in 0..3 {
         assert!(store.get(&at).await.expect("an answer").is_none());
         tokio::time::sleep(SECOND).await; // younger connections are kept in any case

@@ -31,7 +31,7 @@ async fn serves(url: &str) {
         )
     })
     .await;
-    a.invalidate(&key).await.expect("acknowledged");
+    a.invalidate(std::slice::from_ref(&key)).await.expect("acknowledged");
     let woken = tokio::time::timeout(20 * SECOND, waiter.notified()).await;
     assert!(woken.expect("a message"), "{url}");
 }

@@ -116,7 +116,7 @@ async fn wrong_types_are_a_miss_and_are_overwritten() {
     let server = RedisServer::start();
     let guards = [warm(&server).await, warm(&server).await];
     let mut redis = server.connection().await;
-    for (key, names) in [("v", &["v2.0"][..]), ("l", &["l"]), ("both", &["v2.0", "l"])] {
+    for (key, names) in [("v", &["v3.8"][..]), ("l", &["l"]), ("both", &["v3.8", "l"])] {
         for name in names {
             redis.rpush(format!("{{sg:r{key}}}:{name}"), "x").await.expect("an answer");
         }

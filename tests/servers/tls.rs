@@ -88,7 +88,7 @@ async fn tls_herd_makes_one_call_and_wakes_waiters() {
         matches!(b.get_or_lease(&at, wait).await, Ok(LeaseReply::Wait { registered: true, .. }))
     })
     .await;
-    a.invalidate(&at).await.expect("acknowledged");
+    a.invalidate(std::slice::from_ref(&at)).await.expect("acknowledged");
     assert!(waiter.notified().await, "the entry was invalidated");
 }
 

@@ -7,7 +7,7 @@ use crate::{
 use redis::AsyncTypedCommands;
 use stampede_guard::{
     Connection, RedisStore,
-    store::{CacheKey, FillOutcome, IntoStore, LeaseReply, LeaseRequest, Store},
+    store::{CacheKey, Entry, FillOutcome, IntoStore, LeaseReply, LeaseRequest, Store},
 };
 use std::{
     sync::{
@@ -26,7 +26,7 @@ fn store() -> RedisStore {
 fn names(key: &CacheKey) -> (String, String) {
     let primary = std::str::from_utf8(key.primary()).expect("a plain key");
     let slot = format!("{{{}:r{primary}}}", key.namespace());
-    (format!("{slot}:v2.{}", key.schema_version()), format!("{slot}:l"))
+    (format!("{slot}:v3.{:x}", key.layout() % 16), format!("{slot}:l"))
 }
 
 #[tokio::test]
@@ -81,6 +81,26 @@ async fn the_entry_of_another_key_is_a_miss() {
     let held = lead(&store, &mine, LONG).await;
     assert_eq!(fill(&store, &mine, held, "mine").await, FillOutcome::Stored);
     assert_eq!(payload(&store, &mine).await.as_deref(), Some("mine"));
+}
+
+/// After a failover to a server whose clock is five seconds behind, an entry of one second was a hit for six seconds.
+/// Seen to fail without the bound.
+#[tokio::test]
+async fn entry_from_the_future_is_a_miss_and_is_replaced() {
+    let (store, key) = (store(), fresh("future"));
+    let held = lead(&store, &key, LONG).await;
+    fill(&store, &key, held, "old").await;
+    let (mut redis, name) = (RedisServer::shared().connection().await, names(&key).0);
+    let bytes: Vec<u8> = redis::cmd("GET").arg(&name).query_async(&mut redis).await.expect("an answer");
+    let entry = Entry::from_envelope(&key, &bytes.into(), 0).expect("an entry");
+    let mut meta = *entry.meta();
+    meta.response_time = meta.response_time.after(Duration::from_secs(5));
+    let ahead = Entry::new(meta, entry.payload().clone()).to_envelope(&key, 0);
+    redis.set(&name, &ahead[..]).await.expect("an answer");
+    assert!(store.get(&key).await.expect("a miss, not an error").is_none());
+    let held = lead(&store, &key, LONG).await;
+    assert_eq!(fill(&store, &key, held, "new").await, FillOutcome::Stored);
+    assert_eq!(payload(&store, &key).await.as_deref(), Some("new"));
 }
 
 #[tokio::test]

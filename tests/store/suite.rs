@@ -33,7 +33,8 @@ macro_rules! store_suite {
             hit_for_pass_marker_is_replaced_by_its_id_alone
             marker_replacement_ends_lease
             waiter_is_woken_by_fill_release_and_invalidation
-            schemas_share_leases_but_not_entries
+            layouts_share_leases_but_not_entries
+            entry_of_another_layout_with_the_same_name_is_a_miss
             several_writes_are_stored_together
             any_bytes_are_a_key
             lease_of_dropped_listener_is_orphaned
@@ -242,7 +243,7 @@ pub(crate) async fn success_resets_failure_count(store: &dyn Store) {
         tokio::time::sleep(retry_in + Duration::from_millis(1)).await;
         let LeaseReply::Granted { lease, .. } = ask(store, &key, LONG, None).await.1 else { panic!("held off") };
         assert_eq!(fill(store, &key, lease, "v").await, FillOutcome::Stored);
-        store.invalidate(&key).await.expect("an answer");
+        store.invalidate(std::slice::from_ref(&key)).await.expect("an answer");
     }
 }
 
@@ -252,11 +253,11 @@ pub(crate) async fn an_invalidation_drops_entry_and_lease(store: &dyn Store) {
     fill(store, &key, lease, "old").await;
     let (_, refresh) = ask(store, &key, LONG, Some(lease.token)).await;
     let LeaseReply::Granted { lease: refresh, seen_alive: true, .. } = refresh else { panic!("{refresh:?}") };
-    store.invalidate(&key).await.expect("an answer");
+    store.invalidate(std::slice::from_ref(&key)).await.expect("an answer");
     assert!(store.get(&key).await.expect("an answer").is_none());
     assert_eq!(fill(store, &key, refresh, "older still").await, FillOutcome::Fenced);
     assert!(store.get(&key).await.expect("an answer").is_none());
-    store.invalidate(&key).await.expect("an absent entry is not an error");
+    store.invalidate(std::slice::from_ref(&key)).await.expect("an absent entry is not an error");
 }
 
 /// Interleaving: `lead(t)`, `invalidate`, a late copy of `lead(t)`, `fill(t)`.
@@ -265,7 +266,7 @@ pub(crate) async fn an_invalidation_drops_entry_and_lease(store: &dyn Store) {
 pub(crate) async fn late_duplicate_of_lease_request_cannot_fill(store: &dyn Store) {
     let key = fresh("rearmed");
     let lease = lead(store, &key, LONG).await;
-    store.invalidate(&key).await.expect("an answer");
+    store.invalidate(std::slice::from_ref(&key)).await.expect("an answer");
     let copy = store.get_or_lease(&key, LeaseRequest::new(lease.token, LONG)).await.expect("an answer");
     assert!(matches!(copy, LeaseReply::Granted { lease: other, .. } if other.stamp != lease.stamp), "{copy:?}");
     assert_eq!(fill(store, &key, lease, "old").await, FillOutcome::Fenced);
@@ -346,7 +347,7 @@ pub(crate) async fn waiter_is_woken_by_fill_release_and_invalidation(store: &dyn
             "release" => {
                 assert_eq!(store.release(&key, lease.token, None).await.expect("an answer"), LeaseStatus::Held)
             }
-            _ => store.invalidate(&key).await.expect("an answer"),
+            _ => store.invalidate(std::slice::from_ref(&key)).await.expect("an answer"),
         }
         let woken = tokio::time::timeout(LONG, waiter.notified()).await;
         assert_eq!(woken, Ok(gone), "{how}");
@@ -356,24 +357,39 @@ pub(crate) async fn waiter_is_woken_by_fill_release_and_invalidation(store: &dyn
     }
 }
 
-pub(crate) async fn schemas_share_leases_but_not_entries(store: &dyn Store) {
-    let of = |key: &str, version| CacheKey::new("suite", version, key);
-    let key = format!("schema-versions/{:?}", token());
-    let (old, new) = (of(&key, 1), of(&key, 2));
-    let lease = lead(store, &old, LONG).await;
-    let LeaseReply::Wait { holder, .. } = ask(store, &new, LONG, None).await.1 else {
-        panic!("the schema versions have separate leases")
-    };
-    assert_eq!(holder, lease.token);
-    fill(store, &old, lease, "old").await;
-    assert!(store.get(&new).await.expect("an answer").is_none());
-    let lease = lead(store, &new, LONG).await;
-    fill(store, &new, lease, "new").await;
-    assert_eq!(payload(store, &old).await.as_deref(), Some("old"));
-    store.invalidate(&new).await.expect("an answer");
-    for key in [old, new] {
-        assert!(store.get(&key).await.expect("an answer").is_none(), "{key:?}");
+pub(crate) async fn layouts_share_leases_but_not_entries(store: &dyn Store) {
+    let name = format!("layouts/{:?}", token());
+    let of = |layout| CacheKey::new("suite", layout, name.as_str());
+    let layouts = [(1, "one"), (2, "two"), (0xfedc_ba98_7654_3213, "three")];
+    for (layout, text) in layouts {
+        let lease = lead(store, &of(layout), LONG).await;
+        let LeaseReply::Wait { holder, .. } = ask(store, &of(layout + 1), LONG, None).await.1 else {
+            panic!("the layouts have separate leases")
+        };
+        assert_eq!(holder, lease.token);
+        fill(store, &of(layout), lease, text).await;
     }
+    for (layout, text) in layouts {
+        assert_eq!(payload(store, &of(layout)).await.as_deref(), Some(text));
+    }
+    assert!(store.get(&of(9)).await.expect("an answer").is_none());
+    store.invalidate(&[of(9)]).await.expect("an answer");
+    for (layout, text) in layouts {
+        assert!(store.get(&of(layout)).await.expect("an answer").is_none(), "{text}");
+    }
+}
+
+/// In Redis the two layouts share a name, and the second one replaces the entry of the first.
+pub(crate) async fn entry_of_another_layout_with_the_same_name_is_a_miss(store: &dyn Store) {
+    let name = format!("digits/{:?}", token());
+    let [one, other] = [7, 7 + 16].map(|layout| CacheKey::new("suite", layout, name.as_str()));
+    let lease = lead(store, &one, LONG).await;
+    fill(store, &one, lease, "one").await;
+    assert!(store.get(&other).await.expect("an answer").is_none());
+    let lease = lead(store, &other, LONG).await;
+    assert_eq!(fill(store, &other, lease, "other").await, FillOutcome::Stored);
+    assert_eq!(payload(store, &other).await.as_deref(), Some("other"));
+    assert_ne!(payload(store, &one).await.as_deref(), Some("other"));
 }
 
 pub(crate) async fn several_writes_are_stored_together(store: &dyn Store) {

@@ -39,7 +39,7 @@ pub(super) struct StoreState {
 impl StoreState {
     pub(super) fn acquisition(self: &Arc<Self>, key: &CacheKey, token: Token, ttl: Duration) -> Arc<Acquisition> {
         let (client, key) =
-            (self.client.clone(), key.in_schema(0).to_variant(Bytes::copy_from_slice(key.hash().as_bytes())));
+            (self.client.clone(), key.without_layout().to_variant(Bytes::copy_from_slice(key.hash().as_bytes())));
         Arc::new(Acquisition { client, key, token, ttl, fair: false })
     }
 

@@ -45,6 +45,10 @@ pub(crate) trait CommandLink: Send + Sync {
 pub(crate) trait Handshake: Send + Sync + 'static {
     fn commands(&self) -> Pipeline;
 
+    /// Called when a connection was made, before its handshake, and when one has repaired itself. It may lead to
+    /// another server than before.
+    fn on_connected(&self) {}
+
     /// Receives the replies to [`commands`](Self::commands), with the times when these were sent and answered.
     fn on_replies(&self, answers: &[Value], sent: Timestamp, received: Timestamp) {
         let _ = (answers, sent, received);
@@ -106,6 +110,7 @@ impl<C: Connect> Reconnecting<C> {
         let task = tokio::spawn(async move {
             let timed_out = |_| RedisError::from((ErrorKind::Io, "connecting to redis timed out"));
             let mut connection = timeout(C::CONNECT_TIMEOUT, connect.connect()).await.map_err(timed_out)??;
+            handshake.on_connected();
             let outcome = timeout(CONNECT_TIMEOUT, run_handshake(&mut connection, &*handshake)).await;
             // In a cluster a single node may hang or be dead, perhaps one that is not even needed.
             if !C::SELF_HEALING {
@@ -148,6 +153,7 @@ impl<C: Connect> Reconnecting<C> {
         attempt.silence = None;
         if is_success && attempt.degraded_since.is_some_and(|since| Timestamp::now().since(since) >= SILENCE) {
             attempt.degraded_since = None;
+            self.handshake.on_connected();
             self.generation.fetch_add(1, Relaxed);
         }
     }

@@ -69,6 +69,6 @@ impl Held {
 /// Sorts by key hash, because the order of a hash table differs from run to run.
 fn in_order(keys: impl IntoIterator<Item = CacheKey>) -> Vec<CacheKey> {
     let mut keys: Vec<_> = keys.into_iter().collect();
-    keys.sort_unstable_by_key(|key| (*key.hash().as_bytes(), key.schema_version()));
+    keys.sort_unstable_by_key(|key| (*key.hash().as_bytes(), key.layout()));
     keys
 }

@@ -1,32 +1,40 @@
 //! Entries as a store outside of the process returns them.
 
 use bytes::Bytes;
-use stampede_guard::store::{CacheKey, Entry, Timestamp};
+use stampede_guard::{
+    fuzzing::with_checksum,
+    store::{CacheKey, Entry, EnvelopeError, Timestamp},
+};
 
 pub(super) fn holds(input: &[u8]) {
     let at = CacheKey::new("sg", 0, "key");
     let as_it_is = Bytes::copy_from_slice(input);
-    if let Some(entry) = Entry::from_envelope(&at, &as_it_is, 0) {
+    if let Ok(entry) = Entry::from_envelope(&at, &as_it_is, 0) {
         reads(&at, &as_it_is, &entry);
     }
-    // With the right hash, which random input does not hit.
+    // With the right hash, layout and checksum, which random input does not hit.
     let mut bytes = input.to_vec();
     let Some(hash) = bytes.get_mut(HASH) else { return };
     hash.copy_from_slice(at.hash().as_bytes());
-    let bytes = Bytes::from(bytes);
-    let Some(entry) = Entry::from_envelope(&at, &bytes, 0) else {
-        let refused = bytes.len() < HEAD || !b"vps".contains(&bytes[0]) || bytes[HEAD - 1] != 0;
-        assert!(refused || has_unknown_audience(&bytes), "refused for no reason");
-        return;
+    let Some(layout) = bytes.get_mut(LAYOUT) else { return };
+    layout.copy_from_slice(&at.layout().to_le_bytes());
+    let (length, bytes) = (bytes.len(), with_checksum(&bytes));
+    let entry = match Entry::from_envelope(&at, &bytes, 0) {
+        Ok(entry) => entry,
+        Err(EnvelopeError::Corrupt) => return assert!(length < HEAD, "refused for no reason"),
+        Err(_) => {
+            let refused = !b"vps".contains(&bytes[0]) || bytes[HEAD - 1] != 0;
+            return assert!(refused || has_unknown_audience(&bytes), "refused for no reason");
+        }
     };
     reads(&at, &bytes, &entry);
-    belongs_to_its_cache_key_alone(&at, &bytes);
+    belongs_to_its_cache_key_alone(&at, &bytes, length);
     has_an_age_at_any_time(&entry);
 }
 
 /// The decoded entry equals the bytes, and encodes to the same bytes again.
 fn reads(at: &CacheKey, bytes: &Bytes, entry: &Entry) {
-    assert_eq!(entry.payload().bytes(), &bytes[HEAD..]);
+    assert_eq!(entry.payload().bytes(), &bytes[HEAD..bytes.len() - CHECKSUM]);
     assert_eq!(entry.meta().id.as_bytes(), &bytes[1..17]);
     let again = entry.to_envelope(at, 0);
     let begun = i64::from_le_bytes(bytes[33..41].try_into().expect("eight bytes"));
@@ -49,17 +57,18 @@ fn has_unknown_audience(bytes: &[u8]) -> bool {
     bytes[0] != b'v' && number > u64::from(u32::MAX) && number < u64::MAX
 }
 
-fn belongs_to_its_cache_key_alone(at: &CacheKey, bytes: &Bytes) {
+fn belongs_to_its_cache_key_alone(at: &CacheKey, bytes: &Bytes, length: usize) {
     for bit in HASH.start * 8..HASH.end * 8 {
-        let mut other = bytes.to_vec();
+        let mut other = bytes[..length].to_vec();
         other[bit / 8] ^= 1 << (bit % 8);
-        assert!(Entry::from_envelope(at, &other.into(), 0).is_none(), "bit {bit} of the cache key does not count");
+        let refused = Entry::from_envelope(at, &with_checksum(&other), 0).err();
+        assert_eq!(refused, Some(EnvelopeError::OtherKey), "bit {bit} of the cache key does not count");
     }
     for other in [CacheKey::new("sg", 0, "kez"), CacheKey::new("sg2", 0, "key")] {
-        assert!(Entry::from_envelope(&other, bytes, 0).is_none(), "{other:?} gets the entry of another key");
+        assert!(Entry::from_envelope(&other, bytes, 0).is_err(), "{other:?} gets the entry of another key");
     }
-    for cut in 0..HEAD {
-        assert!(Entry::from_envelope(at, &bytes.slice(..cut), 0).is_none(), "{cut} bytes are an entry");
+    for cut in (0..HEAD).chain([bytes.len() - 1]) {
+        assert!(Entry::from_envelope(at, &bytes.slice(..cut), 0).is_err(), "{cut} bytes are an entry");
     }
 }
 
@@ -72,6 +81,8 @@ fn has_an_age_at_any_time(entry: &Entry) {
     assert!(entry.is_retained(Timestamp::from_micros(answered)), "it is kept when it is new");
 }
 
-const HEAD: usize = 90;
+const HEAD: usize = 98;
+const CHECKSUM: usize = 8;
 const HASH: std::ops::Range<usize> = 17..33;
 const AUDIENCE: std::ops::Range<usize> = 81..89;
+const LAYOUT: std::ops::Range<usize> = 89..97;

@@ -105,7 +105,7 @@ async fn dropping_any_future_at_any_point_leaves_no_lock(recipe: &str) {
             let mut names = redis::cmd("KEYS");
             names.arg(format!("{{dropped-{recipe}*"));
             let names: Vec<String> = names.query_async(&mut redis).await.expect("an answer");
-            for name in names.into_iter().filter(|name| !name.contains(":v2.")) {
+            for name in names.into_iter().filter(|name| !name.contains(":v3.")) {
                 let fence: redis::RedisResult<String> = redis::cmd("GET").arg(&name).query_async(&mut redis).await;
                 if !fence.is_ok_and(|fence| fence.starts_with('F')) {
                     left.push(name);
