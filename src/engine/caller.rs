@@ -66,6 +66,9 @@ pub(super) struct Caller<'a, R, J> {
     has_waited: bool,
     /// Set after a result that this caller could not use. From then on it joins only flights that have no result yet.
     incomplete_only: bool,
+    /// Set when the flight of the fleet does not answer in time. From then on this caller joins only flights of this
+    /// process.
+    local_only: bool,
     answer: PhantomData<fn() -> R>,
 }
 
@@ -74,8 +77,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
         let active_fetches = ACTIVE_FETCHES.try_with(Clone::clone).unwrap_or_default();
         let now = clock::now();
         let wait_until = clock::after(now, resource.config.wait_timeout());
-        let enclosing_end = active_fetches.iter().map(|active| active.ends_at).min();
-        let nested_until = enclosing_end.map(|end| clock::after(now, end.saturating_duration_since(now) / 2));
+        let nested_until = nested_limit(&active_fetches, now);
         let (requested_at, redirects) = (Timestamp::of(now), Vec::new());
         let (recalled, wait_edge, has_waited, incomplete_only, answer) = (None, None, false, false, PhantomData);
         Self {
@@ -91,6 +93,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
             wait_edge,
             has_waited,
             incomplete_only,
+            local_only: false,
             answer,
         }
     }
@@ -147,12 +150,22 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
                     self.incomplete_only = true;
                     unused
                 }
+                RequestAttempt::Locally(unused) if self.local_only && self.nested_until.is_some() => {
+                    fetch = unused;
+                    break; // this one may be part of a cycle as well
+                }
+                RequestAttempt::Locally(unused) => {
+                    (self.local_only, self.incomplete_only) = (true, true);
+                    self.nested_until = nested_limit(&self.active_fetches, clock::now());
+                    unused
+                }
                 RequestAttempt::Redirect(redirect, unused) => {
                     if !self.follow(redirect) {
                         fetch = unused;
                         break;
                     }
-                    (self.has_waited, self.incomplete_only, self.recalled) = (true, false, None);
+                    (self.has_waited, self.incomplete_only, self.local_only) = (true, false, false);
+                    self.recalled = None;
                     unused
                 }
             };
@@ -171,6 +184,9 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
 
     /// Resolves the key without asking the store, or returns the unused fetch.
     fn try_join_in_flight<'s>(&'s mut self, fetch: BoxFetch<'a, R>) -> Result<SlowPath<'s, 'a, R>, BoxFetch<'a, R>> {
+        if self.local_only {
+            return Ok(self.lead_or_join_locally(LeadMode::Local, self.join_criteria(), fetch));
+        }
         self.rewind();
         // Joins a flight without a lookup. Exceptions: the entry that the flight has seen can be served to this caller,
         // is for other callers, or is a hit-for-pass marker for this one.
@@ -378,6 +394,12 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
     async fn bypass(&self, fetch: BoxFetch<'a, R>) -> (R, CacheStatus) {
         (fetch(FetchMode::Bypass).await.response, CacheStatus::Bypass)
     }
+}
+
+/// Returns how long a caller within these fetches waits for one flight.
+fn nested_limit(active_fetches: &[ActiveFetch], now: Instant) -> Option<Instant> {
+    let end = active_fetches.iter().map(|active| active.ends_at).min()?;
+    Some(clock::after(now, end.saturating_duration_since(now) / 2))
 }
 
 /// Returns the status of an answer from this entry.

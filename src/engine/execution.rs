@@ -25,7 +25,7 @@ use crate::{
 };
 use futures_util::{FutureExt, future::join};
 use std::{future::Future, panic::AssertUnwindSafe, pin::Pin, sync::Arc, time::Duration};
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
 pub(super) struct Execution {
     pub(super) resource: Resource,
@@ -117,6 +117,7 @@ impl Execution {
                     biased;
                     () = self.flight.deserted() => return Err(Progress::Abandoned),
                     permit = permits.acquire() => permit,
+                    () = sleep_until(self.wait_until) => return Err(self.waited_too_long()),
                     () = sleep(MAX_QUEUE_TIME) => {
                         let error = Error::overloaded(
                             "the store is unavailable and all `max_fallback_fetches` permits are in use",
@@ -143,11 +144,24 @@ impl Execution {
         };
         let _caller = waiter.want();
         // The other flight may be waiting for a fetch that this one is part of.
-        let until = self.nested_until.unwrap_or_else(|| clock::deadline_after(Duration::MAX));
-        match waiter.outcome_until(until, self.resource.config.lease_ttl, |_| false).await {
-            Some(Progress::Queued) | None => Ok(permit),
-            Some(state) => Err(state),
+        let outcome = waiter.outcome_until(self.wait_until, self.resource.config.lease_ttl, |_| false);
+        tokio::select! {
+            biased;
+            () = self.flight.deserted() => Err(Progress::Abandoned),
+            outcome = outcome => match outcome {
+                Some(Progress::Queued) => Ok(permit),
+                Some(state) => Err(state),
+                None if self.nested_until.is_some_and(|until| until <= clock::now()) => Ok(permit),
+                None => Err(self.waited_too_long()),
+            },
         }
+    }
+
+    /// Returns the result of a flight whose first caller waits no longer. The others try again under their settings.
+    fn waited_too_long(&self) -> Progress {
+        let deadline_is_over = self.resource.deadline.is_some_and(|deadline| deadline <= clock::now());
+        let error = if deadline_is_over { Error::deadline_exceeded() } else { Error::wait_timed_out() };
+        Progress::Refused(error, self.flight.stale_candidate())
     }
 
     /// Reports whether this fetch is nested in another fetch.
@@ -183,7 +197,7 @@ impl Execution {
             tokio::select! {
                 biased;
                 () = self.flight.joined() => {}
-                () = sleep(span) => {}
+                () = sleep(span.min(MAX_SLOT_TIME)) => {}
             }
         }
     }
@@ -299,6 +313,8 @@ impl Aborted {
     }
 }
 
+/// Maximum time that a refresh by another process is waited for: the rest of a lease of the default length.
+const MAX_SLOT_TIME: Duration = Duration::from_secs(3);
 /// Maximum time that a flight waits for a `max_fallback_fetches` permit. Many clients wait little longer, so a longer
 /// queue would serve clients that have gone.
 const MAX_QUEUE_TIME: Duration = Duration::from_secs(1);

@@ -151,43 +151,52 @@ pub(crate) struct FlightState {
     /// Whether an extension has found that the lease is lost.
     lease_lost: AtomicBool,
     /// Whether the fetch has begun.
-    is_fetching: AtomicBool,
-    /// Notified when a caller wants the leader to fetch although another process leads.
-    fetch_demanded: Notify,
+    /// Whether a nested caller has left the flight, because the leader may wait for the fetch that the caller is part of.
+    left_by_nested: AtomicBool,
     /// Number of callers that want the result. The caller that opened the flight counts as well.
     callers: AtomicUsize,
-    /// Notified when the first caller comes and when the last caller leaves.
+    /// Number of these callers that want the leader to fetch although another process leads.
+    demands: AtomicUsize,
+    /// Notified when the first caller comes, when the last caller leaves, and when a caller demands a fetch.
     callers_changed: Notify,
 }
 
 /// A caller that wants the result of a flight. Leaves on drop.
-pub(crate) struct FlightCaller(Arc<FlightState>);
+pub(crate) struct FlightCaller {
+    flight_state: Arc<FlightState>,
+    demands_fetch: bool,
+}
 
 impl FlightCaller {
     fn new(flight_state: Arc<FlightState>) -> Self {
         if flight_state.callers.fetch_add(1, AcqRel) == 0 {
             flight_state.callers_changed.notify_waiters();
         }
-        Self(flight_state)
+        Self { flight_state, demands_fetch: false }
     }
 
     /// Returns the stale candidate, if the store has confirmed it.
     pub(crate) fn stale_candidate(&self) -> Option<Entry> {
-        self.0.stale_candidate.lock().clone()
+        self.flight_state.stale_candidate.lock().clone()
     }
 
     /// Makes a leader that waits for another process fetch without a lease. No effect if it fetches already.
-    pub(crate) fn demand_fetch(&self) {
-        if !self.0.is_fetching.load(Acquire) {
-            self.0.fetch_demanded.notify_one();
+    pub(crate) fn demand_fetch(&mut self) {
+        if !self.demands_fetch {
+            self.demands_fetch = true;
+            self.flight_state.demands.fetch_add(1, AcqRel);
+            self.flight_state.callers_changed.notify_waiters();
         }
     }
 }
 
 impl Drop for FlightCaller {
     fn drop(&mut self) {
-        if self.0.callers.fetch_sub(1, AcqRel) == 1 {
-            self.0.callers_changed.notify_waiters();
+        if self.demands_fetch {
+            self.flight_state.demands.fetch_sub(1, AcqRel);
+        }
+        if self.flight_state.callers.fetch_sub(1, AcqRel) == 1 {
+            self.flight_state.callers_changed.notify_waiters();
         }
     }
 }
@@ -233,10 +242,11 @@ impl Waiter {
         async move {
             loop {
                 let check_at = clock::deadline_after(lease_ttl / 2).min(until);
+                let is_last = check_at == until;
                 if let Ok(state) = timeout_at(check_at, self.outcome(&is_elsewhere)).await {
                     return Some(state);
                 }
-                if check_at == until {
+                if is_last {
                     return None;
                 }
                 let pulse = &self.flight_state.pulse;
@@ -262,6 +272,11 @@ impl Waiter {
             Progress::Queued => nested,
             _ => true,
         })
+    }
+
+    /// Reports, to one nested caller only, that no nested caller has left the flight yet.
+    pub(crate) fn is_first_to_leave(&self) -> bool {
+        !self.flight_state.left_by_nested.swap(true, AcqRel)
     }
 
     /// Counts as a caller that wants the result, until the returned value is dropped.
@@ -373,9 +388,9 @@ impl FlightState {
             stale_candidate: Mutex::default(),
             pulse: Arc::default(),
             lease_lost: AtomicBool::new(false),
-            is_fetching: AtomicBool::new(false),
-            fetch_demanded: Notify::new(),
+            left_by_nested: AtomicBool::new(false),
             callers: AtomicUsize::new(0),
+            demands: AtomicUsize::new(0),
             callers_changed: Notify::new(),
         }
     }
@@ -423,11 +438,11 @@ impl FlightState {
         self.lease_lost.load(Acquire)
     }
 
-    /// Waits until a caller wants the result (`true`), or until no caller does (`false`).
-    async fn callers_are(&self, wanted: bool) {
+    /// Waits until the condition on the callers holds.
+    async fn callers_meet(&self, condition: impl Fn(&Self) -> bool) {
         loop {
-            let changed = self.callers_changed.notified(); // before the count is read, so that no change is missed
-            if (self.callers.load(Acquire) > 0) == wanted {
+            let changed = self.callers_changed.notified(); // before the condition is checked, so that no change is missed
+            if condition(self) {
                 return;
             }
             changed.await;
@@ -479,19 +494,14 @@ impl Flight {
         self.0.pulse.clone()
     }
 
-    /// Records that the fetch begins. From now on the leader does not wait for another process.
-    pub(crate) fn fetch_begins(&self) {
-        self.0.is_fetching.store(true, Release);
-    }
-
     /// Waits until a caller demands a fetch without a lease.
     pub(crate) async fn fetch_demanded(&self) {
-        self.0.fetch_demanded.notified().await;
+        self.0.callers_meet(|state| state.demands.load(Acquire) > 0).await;
     }
 
     /// Waits until no caller wants the result any more.
     pub(crate) async fn deserted(&self) {
-        self.0.callers_are(false).await;
+        self.0.callers_meet(|state| state.callers.load(Acquire) == 0).await;
     }
 
     pub(crate) fn is_deserted(&self) -> bool {
@@ -500,13 +510,22 @@ impl Flight {
 
     /// Waits until a caller wants the result.
     pub(crate) async fn joined(&self) {
-        self.0.callers_are(true).await;
+        self.0.callers_meet(|state| state.callers.load(Acquire) > 0).await;
     }
 
     /// Handles an invalidation of the key: no caller joins a flight or lookup that this process began before.
     pub(crate) fn invalidated(&self) {
         self.set_stale_candidate(None);
         self.0.flights.forget(&self.0.key);
+    }
+
+    /// Handles an invalidation while the leader has no question under way, so that all that it learns later is newer.
+    /// Callers join this flight again, unless a newer one has taken its place. Reports whether they do.
+    pub(crate) fn invalidated_between_questions(&self) -> bool {
+        self.invalidated();
+        let mut tables = self.0.flights.tables.lock();
+        let listed = tables.fleet.entry(self.0.key.clone()).or_insert_with(|| self.0.clone());
+        Arc::ptr_eq(listed, &self.0)
     }
 
     /// Becomes the local flight of its cache key, or joins the existing one if that meets the criteria. Leaves the

@@ -45,8 +45,9 @@ pub(super) enum LeadMode {
     Coordinated { background: bool },
     /// Fetches at once, because the store is unavailable.
     StoreDown,
-    /// Fetches at once, because the response of the leader is too old for the caller, and its body is still coming.
-    TooOld,
+    /// Fetches at once, because the flight of the fleet does not answer in time, or its response is too old for the
+    /// caller and its body is still coming.
+    Local,
     /// Fetches at once, because a marker says that the response must not be stored.
     DoNotStore(Token),
 }
@@ -75,7 +76,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
                 Some(kept) => Err(kept),
                 None => self.execution.acquire_fallback_permit(Box::new(listener), NotStored::Unavailable).await,
             },
-            LeadMode::TooOld => Ok(FillPermit::local(listener)),
+            LeadMode::Local => Ok(FillPermit::local(listener)),
             LeadMode::DoNotStore(marker) => Ok(FillPermit::Marker(marker)),
         };
         match permit {
@@ -115,7 +116,6 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
     async fn fetch(&mut self, mut permit: FillPermit, fetch: BoxFetch<'a, R>) -> Option<Pending> {
         let now = clock::now();
         let (began, deadline) = (Timestamp::of(now), clock::after(now, self.execution.resource.config.fetch_timeout));
-        self.execution.flight.fetch_begins();
         let fencing_token = permit.lease().map(|lease| lease.stamp);
         let (id, seen, redirects) = (permit.id(), self.execution.seen.clone(), self.execution.redirects.clone());
         let mode = FetchMode::Lead { id, redirects, seen, deadline: deadline.into_std(), fencing_token };

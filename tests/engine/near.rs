@@ -50,8 +50,8 @@ impl Store for Tracked {
         self.store.extend(key, lease, span)
     }
 
-    fn invalidate<'a>(&'a self, key: &'a CacheKey) -> Answer<'a, ()> {
-        self.store.invalidate(key)
+    fn invalidate<'a>(&'a self, keys: &'a [CacheKey]) -> Answer<'a, ()> {
+        self.store.invalidate(keys)
     }
 
     fn listen(&self, key: &CacheKey) -> Listener {

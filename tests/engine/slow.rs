@@ -296,6 +296,53 @@ async fn cycle_of_two_processes_ends_within_half_of_the_time() {
     }
 }
 
+/// Pages that read the same slow setting. Seen to fail (99 calls) when each nested caller fetched for itself after half of
+/// its time.
+#[tokio::test(start_paused = true)]
+async fn nested_callers_share_a_fetch_after_half_of_their_time() {
+    let guard = StampedeGuard::in_memory().fetch_timeout(2 * SECOND);
+    let origin = Origin::new();
+    let pages = (0..100_u64).map(|page| {
+        let (inner, origin) = (guard.clone(), origin.clone());
+        guard.fetch(page, async move || {
+            let setting = async move || {
+                origin.work(1200 * MS).await;
+                Ok::<_, Down>(1)
+            };
+            inner.fetch("setting", setting).await
+        })
+    });
+    let answers = join_all(pages).await;
+    println!("{} calls, {} answers", origin.calls(), answers.iter().flatten().count());
+    assert!(origin.calls() <= 2, "{}", origin.calls());
+}
+
+/// Seen to fail (100 flights, which ask 5,000 questions) when a flight that waits stays unlisted after an invalidation.
+#[tokio::test(start_paused = true)]
+async fn flights_do_not_pile_up_under_invalidations() {
+    let nodes = nodes(2);
+    let [a, b] = [nodes[0].guard(), nodes[1].guard()];
+    let callers: Vec<_> = (0..100_u32)
+        .map(|n| {
+            let (a, b) = (a.clone(), b.clone());
+            let slow = async || {
+                sleep(20 * SECOND).await;
+                Ok::<_, Down>(1)
+            };
+            tokio::spawn(async move {
+                sleep(n * 50 * MS).await;
+                a.invalidate("k").await.expect("acknowledged");
+                let _ = tokio::join!(a.fetch("k", slow), b.fetch("k", slow));
+            })
+        })
+        .collect();
+    sleep(6 * SECOND).await;
+    let (flights, asked) = (b.in_flight(), nodes[1].asked(GetOrLease));
+    println!("{flights} flights of one process, {asked} questions");
+    assert!(flights <= 3 && asked <= 300, "{flights} flights, {asked} questions");
+    callers.iter().for_each(tokio::task::JoinHandle::abort);
+}
+
 /// Each process invalidates on hearing of one change. Seen to fail (11 calls, all but one not stored) when a waiter
 /// fetched by itself after the second invalidation.
 #[tokio::test(start_paused = true)]

@@ -3,22 +3,21 @@
 use super::{
     Caller,
     attempt::{RequestAttempt, SlowPath, Step, boxed, ready},
+    nested_limit,
 };
 use crate::{
     cache_status::CacheStatus,
     clock::{self, Timestamp},
-    config::WaitTimeout,
+    config::{StoreFailure, WaitTimeout},
     engine::{
         fill_set::FillSet,
-        flight::{JoinCriteria, Progress, Waiter},
+        flight::{Progress, Waiter},
         frontend::{BoxFetch, Failure, Reuse, ReusePolicy, SharedReuse},
-        leader::LeadMode,
     },
-    error::Error,
+    error::{Error, ErrorKind},
     store::entry::Entry,
     telemetry,
 };
-use futures_util::future::Either;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -27,8 +26,10 @@ enum Waited {
     Outcome(Progress),
     /// The caller waits no longer. It gets this stale entry, if the policy allows that, otherwise the error.
     Rejected(Option<Entry>, Error),
-    /// The leader waits for a fetch that this caller is part of, or probably does.
+    /// The leader waits for a fetch that this caller is part of.
     WouldDeadlock,
+    /// The caller is part of a fetch, and the leader may wait for that one.
+    MayDeadlock,
 }
 
 /// A limit of a caller that waits.
@@ -50,6 +51,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
                 Waited::Outcome(state) => self.on_outcome(state, fetch),
                 Waited::Rejected(stale, error) => ready(self.stale_or_rejected(stale, error)),
                 Waited::WouldDeadlock => boxed(self.answer_by_bypass(fetch)),
+                Waited::MayDeadlock => ready(RequestAttempt::Locally(fetch)),
             };
             step.await
         })
@@ -59,19 +61,21 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
         if self.is_cycle() {
             return Waited::WouldDeadlock;
         }
-        let caller = waiter.want();
+        let mut caller = waiter.want();
         if let Some(reason) = self.rejection_reason(waiter) {
             return Waited::Rejected(caller.stale_candidate(), reason);
         }
-        let mut wait_until = self.wait_until;
+        let (mut has_timed_out, mut stays_nested) = (false, false);
         loop {
-            let (until, limit) = self.next_limit(wait_until);
+            let (until, limit) = self.next_limit(has_timed_out, stays_nested);
             let is_elsewhere = |value: &_| self.redirects_elsewhere(value);
             if let Some(state) = waiter.outcome_until(until, self.resource.config.lease_ttl, is_elsewhere).await {
                 return Waited::Outcome(state);
             }
             match limit {
-                Limit::Nested => return Waited::WouldDeadlock,
+                // One nested caller leaves first, because most leaders are only slow.
+                Limit::Nested if !stays_nested && !waiter.is_first_to_leave() => stays_nested = true,
+                Limit::Nested => return Waited::MayDeadlock,
                 Limit::Deadline => return Waited::Rejected(caller.stale_candidate(), Error::deadline_exceeded()),
                 Limit::WaitTimeout => {
                     telemetry::wait_timed_out(&self.resource.engine.stats, &self.resource.key);
@@ -81,7 +85,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
                         return Waited::Rejected(stale, Error::wait_timed_out());
                     }
                     caller.demand_fetch();
-                    wait_until = clock::deadline_after(Duration::MAX);
+                    has_timed_out = true;
                 }
             }
         }
@@ -93,10 +97,15 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
         self.stale_or_rejected(stale, error)
     }
 
-    /// Returns the limit of this caller that is reached first, and when. `wait_until`: the end of the wait timeout.
-    fn next_limit(&self, wait_until: Instant) -> (Instant, Limit) {
+    /// Returns the limit of this caller that is reached first, and when.
+    fn next_limit(&self, has_timed_out: bool, stays_nested: bool) -> (Instant, Limit) {
+        let wait_until = if has_timed_out { clock::deadline_after(Duration::MAX) } else { self.wait_until };
+        let nested_until = match self.nested_until {
+            Some(half_way) if stays_nested => nested_limit(&self.active_fetches, half_way),
+            until => until,
+        };
         let mut next = (wait_until, Limit::WaitTimeout);
-        for (until, limit) in [(self.nested_until, Limit::Nested), (self.resource.deadline, Limit::Deadline)] {
+        for (until, limit) in [(nested_until, Limit::Nested), (self.resource.deadline, Limit::Deadline)] {
             if let Some(until) = until
                 && until <= next.0
             {
@@ -172,6 +181,13 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
                     false => return ready(RequestAttempt::Unusable(fetch)),
                 }
             }
+            // The other waiters need the store as well, if their settings are those of this caller.
+            Progress::Refused(error, stale)
+                if error.kind() == ErrorKind::Store
+                    && self.resource.config.on_store_failure == StoreFailure::FailClosed =>
+            {
+                return ready(self.stale_or_rejected(stale, error));
+            }
             Progress::Uncacheable(audience) if self.policy.is_covered_by(audience) => SharedReuse::Bypass,
             Progress::Running
             | Progress::Queued
@@ -195,11 +211,8 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
             SharedReuse::Use(answer) => RequestAttempt::Done(answer, CacheStatus::Coalesced),
             // For example, a value of another type.
             SharedReuse::Bypass => return boxed(self.answer_by_bypass(fetch)),
-            // Fetch locally: the body of the response may take long, and holds the lease until its end.
-            SharedReuse::TooOld => {
-                let criteria = JoinCriteria { incomplete_only: true, ..self.join_criteria() };
-                return Either::Right(self.lead_or_join_locally(LeadMode::TooOld, criteria, fetch));
-            }
+            // The body of the response may take long, and holds the lease until its end.
+            SharedReuse::TooOld => RequestAttempt::Locally(fetch),
             SharedReuse::Retry => RequestAttempt::Retry(fetch),
             SharedReuse::Redirect(redirect) => RequestAttempt::Redirect(redirect, fetch),
         })

@@ -60,6 +60,8 @@ enum Next {
 enum Interruption {
     /// No caller wants the result any more.
     Deserted,
+    /// A newer flight of this process has taken the place of this one.
+    Superseded,
     /// A caller wants this leader to fetch beside the leader of another process.
     FetchDemanded,
 }
@@ -94,7 +96,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
                 Next::Pause(span) => match self.pause(span, &mut listener, breaker_opened).await {
                     None => wait.polls += 1,
                     Some(Interruption::FetchDemanded) => return Ok(FillPermit::local(listener)),
-                    Some(Interruption::Deserted) => return Err(Progress::Abandoned),
+                    Some(Interruption::Deserted | Interruption::Superseded) => return Err(Progress::Abandoned),
                 },
                 Next::EndRefresh(span) => {
                     tokio::select! {
@@ -246,10 +248,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
         tokio::select! {
             biased;
             invalidated = listener.notified() => {
-                if invalidated {
-                    self.execution.on_invalidation();
-                }
-                None
+                if invalidated { self.on_invalidation_between_questions() } else { None }
             }
             () = self.execution.flight.deserted() => Some(Interruption::Deserted),
             () = self.execution.flight.fetch_demanded() => Some(Interruption::FetchDemanded),
@@ -257,6 +256,13 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
             () = breaker_opened => None,
             () = sleep(span) => None,
         }
+    }
+
+    /// Handles an invalidation. A flight that a newer one has replaced ends, and its callers join that one. Otherwise the
+    /// flights of a key that is invalidated again and again would pile up.
+    fn on_invalidation_between_questions(&mut self) -> Option<Interruption> {
+        self.execution.seen = None;
+        (!self.execution.flight.invalidated_between_questions()).then_some(Interruption::Superseded)
     }
 
     /// Handles the end of the wait of the caller that opened the flight. `None`: the flight waits on for the callers that
@@ -286,7 +292,7 @@ impl LeaseWait {
     /// Records what the store said of the lease. Returns the pause before the next question.
     fn heard_of_lease(&mut self, remaining: Duration, waiting: usize, registered: bool) -> Duration {
         self.lease_end = Some(clock::deadline_after(remaining));
-        self.silent_until = None;
+        (self.silent_until, self.unusable_entries) = (None, 0);
         let expiry = remaining.saturating_add(backoff::after_expiry(waiting, clock::random_unit()));
         if registered { expiry } else { expiry.min(backoff::poll(self.polls, clock::random_unit())) }
     }
