@@ -316,27 +316,29 @@ async fn answers_without_a_store(patience: Duration, has_deadline: bool) -> (usi
     (answered, origin.calls())
 }
 
-/// 320 answers are possible. Seen to fail (no answer at all, at 496 origin calls) when the queue serves the oldest
-/// first, for as long as the wait timeout.
+/// 320 answers are possible. Seen to fail (no answer at all, at 496 origin calls) when the queue serves the oldest first,
+/// for as long as the wait timeout, and (269 answers) when it serves the oldest first for a second.
 #[tokio::test(start_paused = true)]
 async fn overload_without_a_store_serves_the_newest_callers() {
     for (patience, has_deadline) in [(2 * SECOND, false), (5 * SECOND, false), (2 * SECOND, true)] {
         let (answered, calls) = answers_without_a_store(patience, has_deadline).await;
         println!("patience {patience:?}, deadline {has_deadline}: {answered} answers, {calls} origin calls");
-        assert!(answered >= 256 && calls <= 500, "{answered} answers, {calls} calls: {patience:?} {has_deadline}");
+        assert!(answered >= 310 && calls <= 500, "{answered} answers, {calls} calls: {patience:?} {has_deadline}");
     }
 }
 
 /// Seen to fail (the origin is called for a client that has gone) when a flight without callers stays in the queue.
 #[tokio::test(start_paused = true)]
 async fn flight_that_no_caller_waits_for_leaves_the_queue() {
-    let (guard, stuck) = with_no_free_permit().await;
-    let gone = tokio::time::timeout(500 * MS, guard.fetch("k", never::<i32>)).await;
+    let ((guard, stuck), origin) = (with_no_free_permit().await, Origin::new());
+    let work = origin.clone();
+    let gone = tokio::time::timeout(500 * MS, guard.fetch("k", async move || Ok::<_, Down>(work.call().await))).await;
     tokio::time::sleep(MS).await;
     assert!(gone.is_err() && guard.in_flight() == 1, "only the stuck one");
     stuck.abort();
     let _ = stuck.await;
     tokio::time::sleep(10 * SECOND).await;
+    assert_eq!(origin.calls(), 0);
 }
 
 /// Seen to fail (every caller fetches) when a flight may be joined as long as its fill runs.
