@@ -50,6 +50,7 @@ enum Next {
     /// A refresh ends after this time: another process refreshes, or has failed.
     EndRefresh(Duration),
     GoLocal,
+    FailOpen(StoreError),
     LeadWithoutStoring(Token),
     Complete(Progress),
 }
@@ -82,11 +83,11 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
                     self.on_reply(reply, background, &mut wait, &listener).await
                 }
                 Err(_) if background => return Err(Progress::Abandoned),
-                Err(error) => match wait.on_silence(&error, &resource.config) {
-                    Some(next) => next,
-                    None => return self.execution.fail_open(listener, error).await,
-                },
+                Err(error) => wait.on_silence(error, &resource.config),
             };
+            if !background && self.execution.flight.is_deserted() {
+                return Err(Progress::Abandoned); // the last caller has left during the question
+            }
             match next {
                 Next::Ask => {}
                 Next::Pause(span) => match self.pause(span, &mut listener, breaker_opened).await {
@@ -102,6 +103,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
                     return Err(Progress::Abandoned);
                 }
                 Next::GoLocal => return self.execution.go_local(listener).await,
+                Next::FailOpen(error) => return self.execution.fail_open(listener, error).await,
                 Next::LeadWithoutStoring(marker) => return self.execution.lead_without_storing(marker).await,
                 Next::Complete(state) => return Err(state),
             }
@@ -279,23 +281,26 @@ impl LeaseWait {
         if registered { expiry } else { expiry.min(backoff::poll(self.polls, clock::random_unit())) }
     }
 
-    /// Decides what to do while the store does not answer. `None`: go on without it.
+    /// Decides what to do while the store does not answer.
     ///
     /// A lease that the store has spoken of may live longer than it said, because its leader extends it. But without
     /// the store it lives no longer than one more lease from the beginning of the silence.
-    fn on_silence(&mut self, error: &StoreError, config: &Config) -> Option<Next> {
+    fn on_silence(&mut self, error: StoreError, config: &Config) -> Next {
         if error.is_disconnected() && !self.was_disconnected {
             self.was_disconnected = true;
-            return Some(Next::Ask); // with a new token; the old one is released in the background
+            return Next::Ask; // with a new token; the old one is released in the background
         }
-        let lease_end = self.lease_end?;
+        let Some(lease_end) = self.lease_end else { return Next::FailOpen(error) };
         if error.is_refused() || config.on_store_failure == StoreFailure::FailClosed {
-            return None;
+            return Next::FailOpen(error);
         }
         let silent_until =
             *self.silent_until.get_or_insert_with(|| clock::deadline_after(config.lease_ttl).max(lease_end));
         let left = silent_until.saturating_duration_since(clock::now());
-        (!left.is_zero()).then(|| Next::Pause(left.min(backoff::poll(self.polls, clock::random_unit()))))
+        if left.is_zero() {
+            return Next::FailOpen(error);
+        }
+        Next::Pause(left.min(backoff::poll(self.polls, clock::random_unit())))
     }
 }
 
