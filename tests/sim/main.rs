@@ -29,6 +29,7 @@
 //! `STAMPEDE_SIM_SEEDS=100000` runs that number of seeds. `STAMPEDE_SIM_SEED=123` runs that seed and prints all events.
 #![allow(clippy::disallowed_methods, reason = "tests make their own time and randomness")]
 
+mod calls;
 mod check;
 mod plan;
 mod run;
