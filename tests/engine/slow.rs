@@ -180,6 +180,24 @@ async fn grant_without_callers_is_released() {
     assert_eq!((guard.in_flight(), server.is_led("k"), origin.calls()), (0, false, 0));
 }
 
+/// Seen to fail (the origin is called) when a flight fails open for a caller that has gone meanwhile.
+#[tokio::test(start_paused = true)]
+async fn flight_without_callers_does_not_fail_open() {
+    let (node, origin) = (FakeRedis::new().node(), Origin::new());
+    node.always(GetOrLease, Fault::Hangs);
+    let guard = node.guard();
+    let fetch = {
+        let origin = origin.clone();
+        async move || {
+            origin.work(MS).await;
+            Ok::<_, Down>(1)
+        }
+    };
+    assert!(tokio::time::timeout(100 * MS, guard.fetch("k", fetch)).await.is_err());
+    sleep(SECOND).await;
+    assert_eq!((guard.in_flight(), origin.calls()), (0, 0));
+}
+
 /// A guard whose waiters fetch after two seconds, in a process whose leader is elsewhere.
 fn impatient(node: &Node) -> StampedeGuard {
     node.guard().wait_timeout(2 * SECOND).on_wait_timeout(WaitTimeout::Fetch)

@@ -1,7 +1,8 @@
 //! The properties that must hold after every simulation.
 
 use crate::{
-    plan::{Climate, Ends, How, Plan, Step, ms},
+    calls::{calls, dropped_flights, explains_overload, waits},
+    plan::{Climate, Ends, How, Plan, Step},
     run::Outcome,
     world::{Answer, Asked, Value},
 };
@@ -19,16 +20,17 @@ pub(crate) fn check(plan: &Plan, outcome: &Outcome) -> Result<(), String> {
             hold(asked.within, || format!("caller {caller} has vanished"))?; // nested callers may be dropped
             continue;
         };
-        answered(plan, outcome, asked, at, answer).map_err(|what| format!("caller {caller}: {what}; {asked:?}"))?;
+        answered(plan, outcome, asked, at, answer)
+            .and_then(|()| waits(plan, outcome, caller))
+            .map_err(|what| format!("caller {caller}: {what}; {asked:?}"))?;
     }
     stored(outcome)?;
     calls(plan, outcome)?;
+    dropped_flights(plan, outcome)?;
     nothing_is_left(plan, outcome)
 }
 
 fn answered(plan: &Plan, outcome: &Outcome, asked: &Asked, at: Duration, answer: Answer) -> Result<(), String> {
-    let took = at - asked.at;
-    hold(took <= longest(plan) || answer == Answer::Dropped, || format!("it took {took:?}"))?;
     match answer {
         Answer::Value(value) => valid(plan, outcome, asked, at, value),
         Answer::Error(kind) => {
@@ -39,6 +41,7 @@ fn answered(plan: &Plan, outcome: &Outcome, asked: &Asked, at: Duration, answer:
                 ErrorKind::Panicked => failing(Ends::Panicking),
                 ErrorKind::TimedOut => slow,
                 ErrorKind::RecentlyFailed => failing(Ends::Badly) || failing(Ends::Panicking) || slow,
+                ErrorKind::Overloaded => explains_overload(plan, outcome, asked, at),
                 _ => false,
             };
             hold(expected, || "an error that nothing explains".into())
@@ -141,23 +144,6 @@ fn stored(outcome: &Outcome) -> Result<(), String> {
     Ok(())
 }
 
-/// At most one call in the fleet while there are no faults, and one per node at a time while its store is down.
-fn calls(plan: &Plan, outcome: &Outcome) -> Result<(), String> {
-    let calls = &outcome.record.calls;
-    for (number, call) in calls.iter().enumerate() {
-        for before in calls[..number].iter().filter(|before| before.key == call.key) {
-            let ended = before.ended.unwrap_or(Duration::MAX);
-            let enough = match plan.climate {
-                Climate::Calm => call.began >= ended.saturating_add(plan.settings.fresh_for),
-                Climate::StoreFailure if before.node == call.node && is_down(plan, call.node) => call.began >= ended,
-                _ => true,
-            };
-            hold(enough, || format!("call {number} was one too many: {call:?} after {before:?}"))?;
-        }
-    }
-    Ok(())
-}
-
 fn nothing_is_left(plan: &Plan, outcome: &Outcome) -> Result<(), String> {
     let rest = &outcome.rest;
     let still = |what| format!("{what}: {rest:?}");
@@ -180,28 +166,12 @@ fn nothing_is_left(plan: &Plan, outcome: &Outcome) -> Result<(), String> {
     hold(counted == answers.count() as u64, || still("the number of answers differs from the reports"))
 }
 
-/// Returns the maximum time that a caller may wait.
-fn longest(plan: &Plan) -> Duration {
-    let settings = &plan.settings;
-    match plan.climate {
-        Climate::Calm => ms(3000),
-        // A lease that is not extended, plus a poll, whenever a message or reply is lost; never the wait timeout.
-        Climate::Rough if settings.is_patient() => ms(15_000),
-        _ => ms(20_000),
-    }
-}
-
-fn is_down(plan: &Plan, node: usize) -> bool {
-    plan.latencies[node].iter().all(|(_, fault)| !format!("{fault:?}").contains("Delayed"))
-        && !plan.latencies[node].is_empty()
-}
-
 fn version_before(outcome: &Outcome, key: u64, at: Duration) -> u64 {
     let before = outcome.record.writes.iter().filter(|write| write.key == key && write.at < at);
     before.map(|write| write.version).max().unwrap_or(0)
 }
 
-fn key(event: &Event) -> Option<u64> {
+pub(crate) fn key(event: &Event) -> Option<u64> {
     let key = |at: &CacheKey| std::str::from_utf8(at.primary()).ok()?.parse().ok();
     event.key.as_ref().and_then(key)
 }
@@ -210,6 +180,6 @@ fn decode(payload: &[u8]) -> Value {
     bincode::serde::decode_from_slice(payload, bincode::config::standard()).expect("a value").0
 }
 
-fn hold(holds: bool, else_what: impl FnOnce() -> String) -> Result<(), String> {
+pub(crate) fn hold(holds: bool, else_what: impl FnOnce() -> String) -> Result<(), String> {
     if holds { Ok(()) } else { Err(else_what()) }
 }

@@ -2,10 +2,10 @@
 
 use fastrand::Rng;
 use stampede_guard::{
-    Policy,
+    Policy, WaitTimeout,
     testing::{Fault, Operation},
 };
-use std::time::Duration;
+use std::{ops::Range, time::Duration};
 
 #[derive(Debug)]
 pub(crate) struct Plan {
@@ -15,6 +15,8 @@ pub(crate) struct Plan {
     pub(crate) settings: Settings,
     /// The faults that apply to an operation of a node throughout the run.
     pub(crate) latencies: Vec<Vec<(Operation, Fault)>>,
+    /// When the store answers no node.
+    pub(crate) silence: Option<Range<Duration>>,
     /// Sorted by start time.
     pub(crate) steps: Vec<(Duration, Step)>,
 }
@@ -22,8 +24,10 @@ pub(crate) struct Plan {
 /// The kinds of faults that occur, which decide what must hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Climate {
-    /// No faults.
+    /// No faults, but wake-ups may be lost.
     Calm,
+    /// The store falls silent once, for less time than a lease needs to expire.
+    Silence,
     /// The store of some nodes is down from the beginning to the end.
     StoreFailure,
     /// The origin fails half of the time, replies are slow, and entries become stale and are invalidated.
@@ -41,6 +45,8 @@ pub(crate) struct Settings {
     pub(crate) stale_if_error: Duration,
     pub(crate) lease: Duration,
     pub(crate) wait: Duration,
+    pub(crate) on_wait_timeout: WaitTimeout,
+    pub(crate) max_fallback_fetches: usize,
     pub(crate) fetch_timeout: Duration,
     pub(crate) failure_ttl: Duration,
     pub(crate) uncacheable_ttl: Duration,
@@ -62,6 +68,8 @@ pub(crate) enum Step {
         fault: Fault,
     },
     Heal(usize),
+    FallSilent(Fault),
+    AnswerAgain,
     Kill(usize),
     KillOnceItLeads(usize),
     Revive(usize),
@@ -116,17 +124,18 @@ impl Settings {
 impl Plan {
     pub(crate) fn of(seed: u64) -> Self {
         let dice = &mut Rng::with_seed(seed);
-        let climate = match dice.u8(0..8) {
+        let climate = match dice.u8(0..10) {
             0 | 1 => Climate::Calm,
-            2 => Climate::StoreFailure,
-            3 => Climate::Shaky,
-            4 | 5 => Climate::Rough,
+            2 | 3 => Climate::Silence,
+            4 => Climate::StoreFailure,
+            5 => Climate::Shaky,
+            6 | 7 => Climate::Rough,
             _ => Climate::Storm,
         };
         let (nodes, keys) = (dice.usize(2..=4), dice.u64(1..=3));
         let settings = Settings::of(climate, dice);
         let latencies = (0..nodes).map(|_| latencies(climate, dice)).collect();
-        let mut plan = Self { climate, nodes, keys, settings, latencies, steps: Vec::new() };
+        let mut plan = Self { climate, nodes, keys, settings, latencies, silence: None, steps: Vec::new() };
         // Events of one key are drawn close together, because only concurrent events interact.
         for _ in 0..dice.usize(1..5) {
             let (at, key) = (dice.u64(0..2500), dice.u64(0..keys));
@@ -137,8 +146,22 @@ impl Plan {
                 plan.disturbance(at + dice.u64(0..400), key, dice);
             }
         }
+        if climate == Climate::Silence {
+            plan.fall_silent(dice);
+        }
         plan.steps.sort_by_key(|(at, _)| *at);
         plan
+    }
+
+    /// Adds a silence that is too short for a lease to expire, as its leader extends it every third of its
+    /// time-to-live. A circuit breaker that opens closes again within a lease, too.
+    fn fall_silent(&mut self, dice: &mut Rng) {
+        let from = ms(dice.u64(100..8000));
+        let silence = from..from + ms(dice.u64(50..1000));
+        let fault = [Fault::Hangs, Fault::RequestLost][dice.usize(0..2)].clone();
+        self.steps.push((silence.start, Step::FallSilent(fault)));
+        self.steps.push((silence.end, Step::AnswerAgain));
+        self.silence = Some(silence);
     }
 
     /// Adds callers that ask at nearly the same time.
@@ -150,8 +173,8 @@ impl Plan {
     }
 
     fn ask(&self, key: u64, dice: &mut Rng) -> Ask {
-        let (tame, calm) =
-            (matches!(self.climate, Climate::Calm | Climate::StoreFailure), self.climate == Climate::Calm);
+        let calm = matches!(self.climate, Climate::Calm | Climate::Silence);
+        let tame = calm || self.climate == Climate::StoreFailure;
         let how = match dice.u8(0..10) {
             0 if !tame => How::Private,
             1 if !tame => How::NotStored,
@@ -165,12 +188,15 @@ impl Plan {
             1 if !calm => Ends::Panicking,
             _ => Ends::Well,
         };
-        let slow = self.settings.fetch_timeout.as_millis() as u64 + 200;
-        let takes = ms(if !tame && dice.u8(0..20) == 0 { slow } else { dice.u64(0..20) * dice.u64(0..20) });
-        let within =
-            (key + 1 < self.keys && self.climate != Climate::StoreFailure && dice.u8(0..6) == 0).then_some(key + 1);
-        // A dropped scoped caller drops its call, and the next caller calls again.
-        let stays = calm && how == How::Scoped;
+        let takes = match dice.u8(0..20) {
+            0 if !tame => self.settings.fetch_timeout + ms(200),
+            1..6 => self.settings.lease.mul_f64(1.0 + 6.0 * dice.f64()),
+            _ => ms(dice.u64(0..20) * dice.u64(0..20)),
+        };
+        let nests = !matches!(self.climate, Climate::StoreFailure | Climate::Silence);
+        let within = (key + 1 < self.keys && nests && dice.u8(0..6) == 0).then_some(key + 1);
+        // A dropped scoped caller drops its call, and its joiners ask the store, which may be silent.
+        let stays = self.climate == Climate::Silence && how == How::Scoped;
         let patience = (!stays && dice.u8(0..5) == 0).then(|| ms(dice.u64(0..15) * dice.u64(0..30)));
         let held = (!tame && how == How::Scoped && dice.u8(0..6) == 0).then(|| ms(dice.u64(1..1500)));
         Ask { node: dice.usize(0..self.nodes), key, how, takes, ends, within, patience, held }
@@ -179,7 +205,9 @@ impl Plan {
     fn disturbance(&mut self, at: u64, key: u64, dice: &mut Rng) {
         let (node, pause) = (dice.usize(0..self.nodes), ms(dice.u64(0..4)));
         let step = match (self.climate, dice.u8(0..16)) {
-            (Climate::Calm | Climate::StoreFailure, _) => return,
+            (Climate::Calm, 0..8) => Step::LoseWakes(node),
+            (Climate::Calm, 8..12) => Step::HearWakes(node),
+            (Climate::Calm | Climate::Silence | Climate::StoreFailure, _) => return,
             (Climate::Storm, 9..) => {
                 let (operation, times, fault) = (OPERATIONS[dice.usize(0..6)], dice.usize(1..4), fault(dice));
                 Step::Fault { node, operation, times, fault }
@@ -211,31 +239,37 @@ impl Plan {
 impl Settings {
     fn of(climate: Climate, dice: &mut Rng) -> Self {
         let one_of = |dice: &mut Rng, choice: &[u64]| ms(choice[dice.usize(0..choice.len())]);
-        let calm = climate == Climate::Calm;
-        let patient = calm || climate == Climate::Rough && dice.bool();
+        let tame = matches!(climate, Climate::Calm | Climate::Silence | Climate::StoreFailure);
+        let patient = match climate {
+            Climate::Silence => true,
+            Climate::Calm | Climate::Rough => dice.bool(),
+            Climate::StoreFailure | Climate::Shaky | Climate::Storm => false,
+        };
         Self {
             fresh_for: one_of(
                 dice,
                 match climate {
                     Climate::Calm => &[200, 1000],
+                    Climate::Silence => &[1000, 60_000],
                     Climate::Shaky => &[20],
                     _ => &[20, 200, 1000],
                 },
             ),
             stale_while_revalidate: one_of(dice, &[0, 0, 300, 2000]),
             stale_if_error: one_of(dice, if climate == Climate::Shaky { &[2000] } else { &[0, 0, 300, 2000] }),
-            lease: one_of(dice, &[150, 400, 1000]),
-            // A patient plan waits longer than any caller needs if the store answers.
-            wait: one_of(dice, if patient { &[60_000] } else { &[300, 1500] }),
-            fetch_timeout: one_of(dice, if calm { &[10_000] } else { &[500, 2000] }),
+            lease: one_of(dice, if climate == Climate::Silence { &[3000, 6000] } else { &[150, 400, 1000] }),
+            wait: one_of(dice, if patient { &[PATIENT] } else { &[300, 1500] }),
+            on_wait_timeout: if dice.bool() { WaitTimeout::Reject } else { WaitTimeout::Fetch },
+            max_fallback_fetches: [1, 2, 64][dice.usize(0..3)],
+            fetch_timeout: one_of(dice, if tame { &[60_000] } else { &[500, 2000, 8000] }),
             failure_ttl: one_of(dice, &[0, 50, 200]),
             uncacheable_ttl: one_of(dice, &[0, 100, 1000]),
         }
     }
 
-    /// Reports whether waits must end before the wait timeout, because every loss lasts at most a lease or a poll.
+    /// Reports whether waits must end before the wait timeout, because every loss costs at most a lease.
     pub(crate) fn is_patient(&self) -> bool {
-        self.wait >= ms(60_000)
+        self.wait >= ms(PATIENT)
     }
 }
 
@@ -277,9 +311,12 @@ pub(crate) const fn ms(span: u64) -> Duration {
     Duration::from_millis(span)
 }
 
+/// A wait timeout, in milliseconds, that is longer than any caller needs to wait if the store answers.
+const PATIENT: u64 = 60_000;
+
 pub(crate) const STORE_TIMEOUT: Duration = ms(100);
 
-const OPERATIONS: [Operation; 6] = [
+pub(crate) const OPERATIONS: [Operation; 6] = [
     Operation::Get,
     Operation::GetOrLease,
     Operation::Fill,

@@ -1,7 +1,7 @@
 //! Runs a plan: real guards in nodes of one server, in virtual time.
 
 use crate::{
-    plan::{Ask, Ends, How, Plan, STORE_TIMEOUT, Step, ms},
+    plan::{Ask, Ends, How, OPERATIONS, Plan, STORE_TIMEOUT, Step, ms},
     support::Down,
     world::{Answer, Record, World},
 };
@@ -83,7 +83,9 @@ fn guard(node: &Node, plan: &Plan) -> StampedeGuard {
     let guard = guard
         .fetch_timeout(settings.fetch_timeout)
         .failure_ttl(settings.failure_ttl)
-        .uncacheable_ttl(settings.uncacheable_ttl);
+        .uncacheable_ttl(settings.uncacheable_ttl)
+        .on_wait_timeout(settings.on_wait_timeout)
+        .max_fallback_fetches(settings.max_fallback_fetches);
     guard.store_timeout(STORE_TIMEOUT)
 }
 
@@ -92,6 +94,11 @@ impl Fleet {
         for (operation, fault) in &plan.latencies[node] {
             self.nodes[node].always(*operation, fault.clone());
         }
+    }
+
+    fn heal(&self, plan: &Plan, node: usize) {
+        self.nodes[node].heal();
+        self.slow_down(plan, node);
     }
 
     fn take(&self, plan: &Plan, step: &Step, callers: &mut JoinSet<()>) {
@@ -104,10 +111,13 @@ impl Fleet {
             Step::Fault { node, operation, times, ref fault } => {
                 self.nodes[node].times(times, operation, fault.clone());
             }
-            Step::Heal(node) => {
-                self.nodes[node].heal();
-                self.slow_down(plan, node);
+            Step::Heal(node) => self.heal(plan, node),
+            Step::FallSilent(ref fault) => {
+                for node in &self.nodes {
+                    OPERATIONS.iter().for_each(|operation| node.always(*operation, fault.clone()));
+                }
             }
+            Step::AnswerAgain => (0..plan.nodes).for_each(|node| self.heal(plan, node)),
             Step::Kill(node) => self.nodes[node].kill(),
             Step::KillOnceItLeads(node) => self.nodes[node].kill_once_it_leads(),
             Step::Revive(node) => self.nodes[node].revive(),

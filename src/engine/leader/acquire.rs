@@ -52,6 +52,7 @@ enum Next {
     EndRefresh(Duration),
     /// Fetch for this process only.
     GoLocal,
+    FailOpen(StoreError),
     LeadWithoutStoring(Token),
     Complete(Progress),
 }
@@ -86,11 +87,11 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
                     self.on_reply(reply, background, &mut wait, &listener).await
                 }
                 Err(_) if background => return Err(Progress::Abandoned),
-                Err(error) => match self.on_error(&error, &mut wait) {
-                    Some(next) => next,
-                    None => return self.execution.fail_open(listener, error).await,
-                },
+                Err(error) => self.on_error(error, &mut wait),
             };
+            if !background && self.execution.flight.is_deserted() {
+                return Err(Progress::Abandoned); // the last caller has left during the question
+            }
             match next {
                 Next::Ask => {}
                 Next::Pause(span) => match self.pause(span, &mut listener, breaker_opened).await {
@@ -106,6 +107,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
                     return Err(Progress::Abandoned);
                 }
                 Next::GoLocal => return self.execution.go_local(listener).await,
+                Next::FailOpen(error) => return self.execution.fail_open(listener, error).await,
                 Next::LeadWithoutStoring(marker) => return self.execution.lead_without_storing(marker).await,
                 Next::Complete(state) => return Err(state),
             }
@@ -124,10 +126,10 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
         Ok((reply, guard))
     }
 
-    /// Decides what to do while the store does not answer. `None`: go on without it.
-    fn on_error(&mut self, error: &StoreError, wait: &mut LeaseWait) -> Option<Next> {
-        match self.execution.kept_result(&self.policy, NotStored::because_of(error)) {
-            Some(kept) => Some(Next::Complete(kept)),
+    /// Decides what to do without an answer of the store.
+    fn on_error(&mut self, error: StoreError, wait: &mut LeaseWait) -> Next {
+        match self.execution.kept_result(&self.policy, NotStored::because_of(&error)) {
+            Some(kept) => Next::Complete(kept),
             None => wait.on_silence(error, &self.execution.resource.config),
         }
     }
@@ -297,23 +299,26 @@ impl LeaseWait {
         if registered { expiry } else { expiry.min(backoff::poll(self.polls, clock::random_unit())) }
     }
 
-    /// Decides whether to wait while the store does not answer.
+    /// Decides what to do while the store does not answer.
     ///
     /// A lease that the store has reported may live longer than reported, because its leader may have extended it just
     /// before the silence. Without the store no leader can extend it again, so one more lease is enough.
-    fn on_silence(&mut self, error: &StoreError, config: &Config) -> Option<Next> {
+    fn on_silence(&mut self, error: StoreError, config: &Config) -> Next {
         if error.is_disconnected() && !self.was_disconnected {
             self.was_disconnected = true;
-            return Some(Next::Ask); // with a new token; the old one is released in the background
+            return Next::Ask; // with a new token; the old one is released in the background
         }
-        let lease_end = self.lease_end?;
+        let Some(lease_end) = self.lease_end else { return Next::FailOpen(error) };
         if error.is_refused() || config.on_store_failure == StoreFailure::FailClosed {
-            return None;
+            return Next::FailOpen(error);
         }
         let silent_until =
             *self.silent_until.get_or_insert_with(|| clock::deadline_after(config.lease_ttl).max(lease_end));
         let left = silent_until.saturating_duration_since(clock::now());
-        (!left.is_zero()).then(|| Next::Pause(left.min(backoff::poll(self.polls, clock::random_unit()))))
+        if left.is_zero() {
+            return Next::FailOpen(error);
+        }
+        Next::Pause(left.min(backoff::poll(self.polls, clock::random_unit())))
     }
 }
 

@@ -1,8 +1,8 @@
 //! The actions that may happen next.
 
 use super::{
-    config::Config,
-    leader::Head,
+    config::{Config, WaitTimeout},
+    leader::{AfterSilence, Head},
     server::Lease,
     state::{At, Call, Mail, Phase, World, Writer},
 };
@@ -17,12 +17,12 @@ pub(crate) enum Action {
     LookedUp { p: usize, r: usize },
     LookupFails { p: usize, r: usize },
     WaitedEnough { p: usize, r: usize },
+    Leave { p: usize, r: usize },
     Execute { p: usize, f: usize },
     Deliver { p: usize, f: usize },
-    GiveUp { p: usize, f: usize, kept: bool, retry: bool },
+    GiveUp { p: usize, f: usize, kept: bool, then: AfterSilence },
     Duplicate { p: usize, f: usize },
     Poll { p: usize, f: usize },
-    Waited { p: usize, f: usize },
     Heartbeat { p: usize, f: usize },
     Answer { p: usize, f: usize, head: Head },
     Cancel { p: usize, f: usize },
@@ -50,6 +50,7 @@ impl Action {
                 | Self::GiveUp { .. }
                 | Self::Duplicate { .. }
                 | Self::Cancel { .. }
+                | Self::Leave { .. }
                 | Self::Die { .. }
                 | Self::InvalidationUnheard { .. }
         )
@@ -82,8 +83,19 @@ impl Config {
                         actions.push(Action::LookupFails { p, r });
                     }
                 }
-                At::Aboard { .. } if self.budgets => actions.push(Action::WaitedEnough { p, r }),
-                At::Rest | At::Aboard { .. } => {}
+                At::Aboard { flight, .. } => {
+                    let waits_for_other = process.flights[flight].phase == Phase::Waiting;
+                    match self.on_wait_timeout {
+                        WaitTimeout::Reject => actions.push(Action::WaitedEnough { p, r }),
+                        // Beside a leader of its own process a reader waits on.
+                        WaitTimeout::Fetch if waits_for_other => actions.push(Action::WaitedEnough { p, r }),
+                        WaitTimeout::Fetch | WaitTimeout::Never => {}
+                    }
+                    if self.leaves && world.mishaps > 0 {
+                        actions.push(Action::Leave { p, r });
+                    }
+                }
+                At::Rest => {}
             }
         }
         for (l, lookup) in process.lookups.iter().enumerate() {
@@ -116,10 +128,15 @@ impl Config {
         if let Some(call) = flight.call {
             if self.losses && mishaps {
                 let asking = matches!(flight.phase, Phase::Asking { .. });
-                for retry in [false, true].into_iter().filter(|retry| asking || !retry) {
-                    actions.push(Action::GiveUp { p, f, kept: false, retry });
+                let may = |then: &AfterSilence| match then {
+                    AfterSilence::GoOn => true,
+                    AfterSilence::AskAgain => asking,
+                    AfterSilence::Wait => asking && flight.awaited.is_some(),
+                };
+                for then in [AfterSilence::GoOn, AfterSilence::AskAgain, AfterSilence::Wait].into_iter().filter(may) {
+                    actions.push(Action::GiveUp { p, f, kept: false, then });
                     if call == Call::Sent {
-                        actions.push(Action::GiveUp { p, f, kept: true, retry });
+                        actions.push(Action::GiveUp { p, f, kept: true, then });
                     }
                 }
             }
@@ -134,9 +151,6 @@ impl Config {
                 if !self.wakes {
                     actions.push(Action::Poll { p, f });
                 }
-                if self.budgets {
-                    actions.push(Action::Waited { p, f });
-                }
             }
             Phase::Leading { lost, .. } => {
                 actions.extend(heads);
@@ -145,6 +159,12 @@ impl Config {
                 }
             }
             Phase::Local { .. } => actions.extend(heads),
+            Phase::Beside { .. } => {
+                actions.extend(heads);
+                if flight.call.is_none() {
+                    actions.push(Action::Poll { p, f });
+                }
+            }
             Phase::Asking { .. } | Phase::Filling { .. } | Phase::Releasing { .. } => {}
         }
         if self.cancels

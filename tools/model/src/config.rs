@@ -39,14 +39,27 @@ pub(crate) struct Config {
     pub(crate) failures: bool,
     /// Fetches may return a response for one caller only.
     pub(crate) private: bool,
-    /// Wait timeouts and deadlines end.
-    pub(crate) budgets: bool,
+    pub(crate) on_wait_timeout: WaitTimeout,
     /// Fetches are dropped with their caller.
     pub(crate) cancels: bool,
+    /// Callers leave, and their fetches do not.
+    pub(crate) leaves: bool,
     /// Processes other than 0 die.
     pub(crate) deaths: bool,
     pub(crate) failover: Failover,
     pub(crate) rules: Rules,
+}
+
+/// What a reader gets when it has waited enough and there is no stale candidate.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum WaitTimeout {
+    /// Wait timeouts do not end.
+    #[default]
+    Never,
+    /// An error, as at a deadline.
+    Reject,
+    /// Its flight fetches beside the leader of another process.
+    Fetch,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -60,7 +73,7 @@ pub(crate) enum Failover {
 
 impl Config {
     pub(crate) fn begin(&self) -> World {
-        let rests = Reader { left: self.asks, must: 0, asked: 0, at: At::Rest };
+        let rests = Reader { left: self.asks, must: 0, at: At::Rest };
         let process = |readers: &u8| Process { readers: vec![rests; usize::from(*readers)], ..Process::default() };
         World {
             origin: 0,

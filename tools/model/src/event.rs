@@ -5,7 +5,7 @@ use super::{
     reader::Outcome,
     rules::Broken,
     server::Lease,
-    state::{At, Call, Mail, Process, Request, Writer},
+    state::{At, Call, Mail, Phase, Process, Reply, Request, Writer},
     step::Step,
 };
 
@@ -34,13 +34,13 @@ impl Step<'_> {
                     self.deliver(p, f, reply);
                 }
             }
-            Action::GiveUp { p, f, kept, retry } => self.give_up(p, f, kept, retry),
+            Action::Leave { p, r } => self.leave(p, r),
+            Action::GiveUp { p, f, kept, then } => self.give_up(p, f, kept, then),
             Action::Duplicate { p, f } => {
                 let request = self.request(p, f);
                 self.send_in_background(request);
             }
             Action::Poll { p, f } => self.poll(p, f),
-            Action::Waited { p, f } => self.waited(p, f),
             Action::Heartbeat { p, f } => self.world.processes[p].flights[f].call = Some(Call::Sent),
             Action::Answer { p, f, head } => self.head(p, f, head),
             Action::Cancel { p, f } => self.cancel(p, f),
@@ -97,7 +97,9 @@ impl Step<'_> {
     }
 
     fn poll(&mut self, p: usize, f: usize) {
-        if !self.broken(Broken::PollByGet) {
+        if let Phase::Beside { .. } = self.flight(p, f).phase {
+            self.flight(p, f).call = Some(Call::Answered(Reply::Read(self.world.server.v)));
+        } else if !self.broken(Broken::PollByGet) {
             self.lead(p, f);
         } else if let Some(entry) = self.world.server.v {
             self.complete(p, f, Outcome::EntryFound(entry));

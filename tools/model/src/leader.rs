@@ -1,10 +1,10 @@
-//! One flight: mirrors `src/engine/{leader,condition,run}.rs`.
+//! One flight: mirrors `src/engine/{leader,execution,permit}.rs` and `leader/acquire.rs`.
 
 use super::{
     reader::Outcome,
     rules::Broken,
-    server::{Content, LeaseReply, Token},
-    state::{At, Call, Flight, Phase, Reply, Request, Seen},
+    server::{Content, Entry, LeaseReply, Token},
+    state::{At, Call, Fault, Flight, Phase, Reader, Reply, Request, Seen},
     step::Step,
 };
 
@@ -14,6 +14,17 @@ pub(crate) enum Head {
     Cacheable,
     Private,
     Failed,
+}
+
+/// The reaction to a request without a reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum AfterSilence {
+    /// Go on without the store, or send the fill again.
+    GoOn,
+    /// The connection broke, so the request is sent once more.
+    AskAgain,
+    /// The flight has heard of a lease, and waits for what may be left of it.
+    Wait,
 }
 
 impl Step<'_> {
@@ -50,6 +61,7 @@ impl Step<'_> {
             }
             (Phase::Releasing { .. }, _) => self.complete(p, f, Outcome::Failed),
             (Phase::Filling { .. }, _) => self.end(p, f),
+            (Phase::Beside { .. }, Reply::Read(found)) => self.read_beside(p, f, found),
             _ => {}
         }
     }
@@ -76,6 +88,13 @@ impl Step<'_> {
             }
             LeaseReply::Granted { stamp, alive } => {
                 self.stands(p, f, alive, floor);
+                if self.is_deserted(p, f) && !self.broken(Broken::DesertedFlightLeads) {
+                    if !self.broken(Broken::DesertedFlightKeepsGrant) {
+                        self.send_in_background(Request::Release { token, failure_marker: false });
+                    }
+                    return self.complete(p, f, Outcome::Abandoned);
+                }
+                self.begin_fetch(p, f);
                 let version = self.world.origin;
                 let ended = !self.world.server.l.is_of((token, stamp));
                 let flight = self.flight(p, f);
@@ -93,8 +112,7 @@ impl Step<'_> {
                     self.send_in_background(Request::Release { token: holder, failure_marker: false });
                     return self.lead(p, f);
                 }
-                self.flight(p, f).phase = Phase::Waiting;
-                self.read_mail(p, f);
+                self.wait(p, f);
             }
             LeaseReply::Failed { alive } => {
                 self.stands(p, f, alive, floor);
@@ -129,9 +147,54 @@ impl Step<'_> {
         usize::from(holder.of) == p && !self.world.processes[p].flights.iter().any(alive)
     }
 
-    /// Gives up waiting for the reply. `kept`: the request may still arrive. `retry`: the connection broke, so the
-    /// request is sent once more.
-    pub(crate) fn give_up(&mut self, p: usize, f: usize, kept: bool, retry: bool) {
+    /// Waits for the leader of another process, unless no caller wants the result any more.
+    fn wait(&mut self, p: usize, f: usize) {
+        self.flight(p, f).phase = Phase::Waiting;
+        if self.is_deserted(p, f) {
+            return self.complete(p, f, Outcome::Abandoned);
+        }
+        self.read_mail(p, f);
+    }
+
+    /// Reports whether no caller wants the result.
+    fn is_deserted(&self, p: usize, f: usize) -> bool {
+        let process = &self.world.processes[p];
+        let wants = |reader: &Reader| matches!(reader.at, At::Aboard { flight, .. } if flight == f);
+        !process.flights[f].background && !process.readers.iter().any(wants)
+    }
+
+    /// Ends a flight that waits, if the last caller that wanted the result has left.
+    pub(crate) fn leave_if_deserted(&mut self, p: usize, f: usize) {
+        if self.flight(p, f).phase == Phase::Waiting && self.is_deserted(p, f) {
+            self.complete(p, f, Outcome::Abandoned);
+        }
+    }
+
+    /// Notes a fetch that begins for no caller.
+    fn begin_fetch(&mut self, p: usize, f: usize) {
+        if self.is_deserted(p, f) {
+            self.world.faults.add(Fault::ForNoCaller);
+        }
+    }
+
+    /// Fetches beside the leader of another process, because a reader has waited enough.
+    pub(crate) fn fetch_beside(&mut self, p: usize, f: usize) {
+        self.begin_fetch(p, f);
+        let version = self.world.origin;
+        self.flight(p, f).phase = Phase::Beside { version };
+    }
+
+    /// Handles the entry that was read while the flight fetches beside the leader of another process.
+    fn read_beside(&mut self, p: usize, f: usize, found: Option<Entry>) {
+        let awaited = self.flight(p, f).awaited;
+        let is_reusable = |entry: &Entry| Some(entry.id) == awaited || !entry.stale || self.config.refresh;
+        if let Some(Entry { content: Content::Value(version), .. }) = found.filter(is_reusable) {
+            self.complete(p, f, Outcome::Shared(version));
+        }
+    }
+
+    /// Gives up waiting for the reply. `kept`: the request may still arrive.
+    pub(crate) fn give_up(&mut self, p: usize, f: usize, kept: bool, then: AfterSilence) {
         let flight = self.flight(p, f);
         let sent = matches!(flight.call, Some(Call::Sent | Call::Checked));
         let phase = flight.phase;
@@ -143,14 +206,12 @@ impl Step<'_> {
         match phase {
             Phase::Asking { token } => {
                 self.send_in_background(Request::Release { token, failure_marker: false });
-                if retry && self.broken(Broken::SameTokenRetry) {
-                    self.lead_as(p, f, token);
-                } else if retry {
-                    self.lead(p, f);
-                } else if self.flight(p, f).background {
-                    self.complete(p, f, Outcome::Abandoned);
-                } else {
-                    self.join_or_lead_locally(p, f, 0);
+                match then {
+                    AfterSilence::AskAgain if self.broken(Broken::SameTokenRetry) => self.lead_as(p, f, token),
+                    AfterSilence::AskAgain => self.lead(p, f),
+                    AfterSilence::Wait => self.wait(p, f),
+                    AfterSilence::GoOn if self.flight(p, f).background => self.complete(p, f, Outcome::Abandoned),
+                    AfterSilence::GoOn => self.join_or_lead_locally(p, f),
                 }
             }
             Phase::Filling { again: false, .. } => {
@@ -165,17 +226,19 @@ impl Step<'_> {
                 self.end(p, f);
             }
             Phase::Releasing { .. } => self.complete(p, f, Outcome::Failed),
-            Phase::Leading { .. } | Phase::Waiting | Phase::Local { .. } => {}
+            Phase::Leading { .. } | Phase::Waiting | Phase::Local { .. } | Phase::Beside { .. } => {}
         }
     }
 
-    /// Leaves the coordinated flight. Joins the local flight if its index is at least `since`, otherwise becomes the
-    /// local flight.
-    pub(crate) fn join_or_lead_locally(&mut self, p: usize, f: usize, since: usize) {
+    /// Leaves the coordinated flight. Joins the local flight, or becomes the local flight if there is none.
+    fn join_or_lead_locally(&mut self, p: usize, f: usize) {
+        if self.is_deserted(p, f) {
+            return self.complete(p, f, Outcome::Abandoned);
+        }
         self.unlist(p, f);
         let version = self.world.origin;
         let process = &mut self.world.processes[p];
-        if let Some(local) = process.local.filter(|&at| at >= since) {
+        if let Some(local) = process.local {
             for reader in &mut process.readers {
                 if matches!(reader.at, At::Aboard { flight, .. } if flight == f) {
                     reader.at = At::Aboard { flight: local, own: false };
@@ -188,24 +251,12 @@ impl Step<'_> {
         (flight.phase, flight.call, flight.awaited) = (Phase::Local { version }, None, None);
     }
 
-    /// Handles the end of the flight's wait timeout.
-    pub(crate) fn waited(&mut self, p: usize, f: usize) {
-        let flight = self.flight(p, f);
-        match flight.seen.and_then(Seen::version) {
-            Some(version) => {
-                let stood = flight.stood;
-                self.complete(p, f, Outcome::ServeStale(version, stood));
-            }
-            None => self.join_or_lead_locally(p, f, f),
-        }
-    }
-
     /// Handles the head of the fetch.
     pub(crate) fn head(&mut self, p: usize, f: usize, head: Head) {
         let flight = self.flight(p, f);
         flight.call = None;
         let Phase::Leading { token, stamp, version, lost, .. } = flight.phase else {
-            let Phase::Local { version } = flight.phase else { return };
+            let (Phase::Local { version } | Phase::Beside { version }) = flight.phase else { return };
             return match head {
                 Head::Cacheable => self.complete(p, f, Outcome::Shared(version)),
                 Head::Private => self.complete(p, f, Outcome::Private),

@@ -19,6 +19,11 @@ pub(crate) fn death() -> Config {
     Config { name: "death", deaths: true, mishaps: 1, expiry: true, failures: true, ..once() }
 }
 
+/// A caller leaves, and no lease expires: its flight releases a lease that is granted to it.
+pub(crate) fn leave() -> Config {
+    Config { name: "a caller leaves", leaves: true, mishaps: 1, commits: 0, ..once() }
+}
+
 fn comes_to_rest(config: Config) {
     let (stuck, states) = stuck(&config);
     assert_eq!(stuck, 0, "{}: number of states that cannot come to rest", config.name);
@@ -51,6 +56,11 @@ fn dead_leader_does_not_block_other_processes() {
 #[test]
 fn lost_request_or_reply_does_not_block_readers() {
     comes_to_rest(Config { name: "a loss", commits: 0, losses: true, mishaps: 1, expiry: true, ..once() });
+}
+
+#[test]
+fn caller_that_leaves_does_not_block_other_processes() {
+    comes_to_rest(leave());
 }
 
 /// The process of an orphaned lease releases it before it expires.

@@ -38,7 +38,10 @@
 //!   attempts, consecutive hits).
 //! * A poll sends the same request whether or not a wake-up caused it. Messages that only wake are therefore modelled
 //!   only where waiters do not poll ([`liveness`]).
-//! * An open circuit breaker is a loss that is known at once. The queue for its local fetches is left out.
+//! * An open circuit breaker is a loss that is known at once. The queue for its local fetches is left out. After a loss,
+//!   a flight that has heard of a lease waits on or continues without the store, at any time.
+//! * A deadline ends like a wait timeout that rejects. A refresh that another process does ends at once, because the
+//!   time for which it keeps its slot changes only when readers ask.
 //! * Entry and lease are invalidated, expire and fail over on one server. A failover happens at most once.
 //!
 //! # What it cannot promise

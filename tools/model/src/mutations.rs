@@ -5,7 +5,7 @@ use super::{
     check::{fails, stuck},
     config::{Config, Failover},
     liveness,
-    protocol::{NO_OLD_OVER_NEW, NO_STALE_READ, NO_STALE_SET, ONE_HOLDER, ONLY_WHAT_STANDS, PRIVATE},
+    protocol::{FOR_A_CALLER, NO_OLD_OVER_NEW, NO_STALE_READ, NO_STALE_SET, ONE_HOLDER, ONLY_WHAT_STANDS, PRIVATE},
     rules::{Broken, Rules},
     safety,
 };
@@ -114,6 +114,17 @@ fn private_response_is_not_shared() {
 #[test]
 fn private_response_is_not_stored() {
     breaks(safety::pass(), Broken::PrivateStored, PRIVATE);
+}
+
+#[test]
+fn flight_without_callers_does_not_fetch() {
+    breaks(safety::leave(), Broken::DesertedFlightLeads, FOR_A_CALLER);
+}
+
+/// The other process waits until the lease expires, which it does not do here.
+#[test]
+fn flight_without_callers_releases_its_grant() {
+    hangs(liveness::leave(), Broken::DesertedFlightKeepsGrant);
 }
 
 #[test]

@@ -72,13 +72,16 @@ impl Names {
                 self.token(token);
                 self.stamp(stamp);
             }
-            Phase::Waiting | Phase::Local { .. } => {}
+            Phase::Waiting | Phase::Local { .. } | Phase::Beside { .. } => {}
         }
         if let Some(seen) = &mut flight.seen {
             self.token(&mut seen.id);
         }
         if let Some(awaited) = &mut flight.awaited {
             self.token(awaited);
+        }
+        if let Some(Call::Answered(Reply::Read(Some(entry)))) = &mut flight.call {
+            self.entry(entry);
         }
         if let Some(Call::Answered(Reply::Lead(led, _))) = &mut flight.call {
             match led {
@@ -92,7 +95,7 @@ impl Names {
 
     fn request(&mut self, request: &mut Request) {
         match request {
-            Request::GetOrLease { token, seen } => {
+            Request::GetOrLease { token, seen, .. } => {
                 self.token(token);
                 if let Some(seen) = seen {
                     self.token(seen);

@@ -38,6 +38,7 @@ impl Model for Config {
             Property::always(NO_STALE_READ, |_, world: &World| !world.faults.has(Fault::StaleRead)),
             Property::always(ONLY_WHAT_STANDS, |_, world: &World| !world.faults.has(Fault::StaleIfError)),
             Property::always(PRIVATE, |_, world: &World| !world.faults.has(Fault::Leak)),
+            Property::always(FOR_A_CALLER, |_, world: &World| !world.faults.has(Fault::ForNoCaller)),
             Property::sometimes(WAITS, |_, world: &World| any_flight(world, |flight| flight.phase == Phase::Waiting)),
             Property::sometimes(JOINED, |_, world: &World| joined(world)),
             Property::sometimes(FENCED, |_, world: &World| {
@@ -49,6 +50,9 @@ impl Model for Config {
             }),
             Property::sometimes(ALONE, |_, world: &World| {
                 any_flight(world, |flight| matches!(flight.phase, Phase::Local { .. }))
+            }),
+            Property::sometimes(BESIDE, |_, world: &World| {
+                any_flight(world, |flight| matches!(flight.phase, Phase::Beside { .. }))
             }),
             Property::sometimes(MARKED, |_, world: &World| world.server.v.is_some_and(|entry| entry.is_marker())),
             Property::sometimes(PROMOTED, |_, world: &World| {
@@ -76,6 +80,8 @@ pub(crate) const NO_STALE_READ: &str = "I3: no stale read";
 pub(crate) const ONLY_WHAT_STANDS: &str = "stale if error: only what stands";
 /// I8: a response for one caller is neither stored nor given to another caller.
 pub(crate) const PRIVATE: &str = "I8: private answers stay private";
+/// A fetch begins only if a caller wants its result, or as a refresh in the background.
+pub(crate) const FOR_A_CALLER: &str = "a fetch is for a caller";
 
 /// Not guarantees, but states that a run must reach. Without them a property could hold because nothing was tried.
 pub(crate) const WAITS: &str = "a process waits for another process";
@@ -83,6 +89,7 @@ pub(crate) const JOINED: &str = "two readers share a flight";
 pub(crate) const FENCED: &str = "a fill is fenced";
 pub(crate) const FORGIVES: &str = "an entry stands in for a fetch that failed";
 pub(crate) const ALONE: &str = "a process fetches without the store";
+pub(crate) const BESIDE: &str = "a process fetches beside the leader of another process";
 pub(crate) const MARKED: &str = "a hit-for-pass marker is stored";
 pub(crate) const PROMOTED: &str = "a response is about to replace a marker";
 pub(crate) const GHOST: &str = "a lease is orphaned";

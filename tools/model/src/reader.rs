@@ -1,6 +1,7 @@
 //! One request from the side of its reader: mirrors `src/engine/caller.rs` and `flight.rs`.
 
 use super::{
+    config::WaitTimeout,
     rules::Broken,
     server::{Content, Entry, FillCondition},
     state::{At, Call, Fault, Flight, Lookup, Mail, Phase, Process, Request, Seen},
@@ -14,7 +15,7 @@ pub(crate) enum Answer {
     /// A stale version instead of an error, or at the end of the wait. The second number is the newest invalidation
     /// that had been executed when the store confirmed the entry.
     Stale(u8, u8),
-    /// An error, or the result of a call that no other reader shares.
+    /// An error, the result of a call that no other reader shares, or nothing, because the caller has gone.
     Own,
     /// A private response of another caller.
     Foreign,
@@ -39,9 +40,7 @@ impl Step<'_> {
 
     pub(crate) fn ask(&mut self, p: usize, r: usize) {
         let process = self.process(p);
-        let (must, asked) = (process.heard, process.flights.len());
-        let reader = &mut process.readers[r];
-        (reader.must, reader.asked) = (must, asked);
+        process.readers[r].must = process.heard;
         self.round(p, r);
     }
 
@@ -93,7 +92,7 @@ impl Step<'_> {
     /// Handles a lookup that fails for this reader: the reader continues without the store.
     pub(crate) fn lookup_failed(&mut self, p: usize, r: usize) {
         self.leave_lookup(p, r);
-        self.go_local(p, r, 0);
+        self.go_local(p, r);
     }
 
     fn leave_lookup(&mut self, p: usize, r: usize) {
@@ -133,14 +132,14 @@ impl Step<'_> {
 
     fn begin(&mut self, p: usize, phase: Phase, seen: Option<Seen>) -> usize {
         let flights = &mut self.process(p).flights;
-        let (call, background, stands, stood, awaited, gone, unread) = (None, false, None, 0, None, 0, Mail::default());
-        flights.push(Flight { phase, call, background, seen, stands, stood, awaited, gone, unread });
+        let (call, background, stands, stood, awaited, unread) = (None, false, None, 0, None, Mail::default());
+        flights.push(Flight { phase, call, background, seen, stands, stood, awaited, unread });
         flights.len() - 1
     }
 
-    /// Joins the local flight if its index is at least `since`, otherwise opens a new one in its place.
-    fn go_local(&mut self, p: usize, r: usize, since: usize) {
-        let flight = match self.process(p).local.filter(|&f| f >= since) {
+    /// Joins the local flight, or opens one.
+    fn go_local(&mut self, p: usize, r: usize) {
+        let flight = match self.process(p).local {
             Some(f) => At::Aboard { flight: f, own: false },
             None => {
                 let version = self.world.origin;
@@ -160,20 +159,23 @@ impl Step<'_> {
         self.answer(p, r, Answer::Own);
     }
 
-    /// Handles the end of the wait timeout of a reader that joined, or the deadline of the reader that opened the
-    /// flight.
+    /// Handles the end of the reader's wait timeout or deadline.
     pub(crate) fn waited_enough(&mut self, p: usize, r: usize) {
-        let reader = self.process(p).readers[r];
-        let At::Aboard { flight, own } = reader.at else { return };
-        let flight = &self.process(p).flights[flight];
-        match flight.stands {
-            Some(version) => {
-                let stood = flight.stood;
-                self.answer(p, r, Answer::Stale(version, stood));
-            }
-            None if own => self.answer(p, r, Answer::Own),
-            None => self.go_local(p, r, reader.asked),
+        let At::Aboard { flight: f, .. } = self.process(p).readers[r].at else { return };
+        let Flight { stands, stood, .. } = self.process(p).flights[f];
+        match stands {
+            Some(version) => self.answer(p, r, Answer::Stale(version, stood)),
+            None if self.config.on_wait_timeout == WaitTimeout::Fetch => return self.fetch_beside(p, f),
+            None => self.answer(p, r, Answer::Own),
         }
+        self.leave_if_deserted(p, f);
+    }
+
+    /// Handles a caller that is dropped.
+    pub(crate) fn leave(&mut self, p: usize, r: usize) {
+        let At::Aboard { flight, .. } = self.process(p).readers[r].at else { return };
+        self.answer(p, r, Answer::Own);
+        self.leave_if_deserted(p, flight);
     }
 
     /// Tells every reader of the flight its outcome.
@@ -213,7 +215,6 @@ impl Step<'_> {
         process.fleet = process.fleet.filter(|&at| at != f).map(shifted);
         process.local = process.local.filter(|&at| at != f).map(shifted);
         for reader in &mut process.readers {
-            reader.asked = shifted(reader.asked);
             if let At::Aboard { flight, .. } = &mut reader.at {
                 *flight = shifted(*flight);
             }
@@ -223,7 +224,7 @@ impl Step<'_> {
     fn answer(&mut self, p: usize, r: usize, answer: Answer) {
         let reader = &mut self.process(p).readers[r];
         let must = reader.must;
-        (reader.left, reader.must, reader.asked, reader.at) = (reader.left - 1, 0, 0, At::Rest);
+        (reader.left, reader.must, reader.at) = (reader.left - 1, 0, At::Rest);
         let fault = match answer {
             Answer::Value(version) | Answer::Stale(version, _) if version < must => Fault::StaleRead,
             Answer::Stale(version, stood) if version < stood => Fault::StaleIfError,

@@ -44,6 +44,10 @@ pub(crate) enum Broken {
     PrivateShared,
     /// The store gets the leader's response even if it is private.
     PrivateStored,
+    /// A flight without callers fetches when the lease is granted.
+    DesertedFlightLeads,
+    /// A flight without callers ends when the lease is granted, and does not release it.
+    DesertedFlightKeepsGrant,
 }
 
 /// The rules that hold: all, or all but one.

@@ -101,8 +101,9 @@ pub(crate) enum Filled {
 impl Server {
     pub(crate) const EMPTY: Self = Self { v: None, l: Lease::Free };
 
-    /// Mirrors `get_or_lease.lua`. `stamp` is the time of the server.
-    pub(crate) fn lead(&mut self, token: Token, seen: Option<Token>, stamp: Stamp) -> LeaseReply {
+    /// Mirrors `get_or_lease.lua`. `notify`: the process is woken when the lease ends. `stamp` is the time of the
+    /// server.
+    pub(crate) fn lead(&mut self, token: Token, seen: Option<Token>, notify: bool, stamp: Stamp) -> LeaseReply {
         if let Some(entry) = self.v.filter(|entry| Some(entry.id) != seen) {
             return LeaseReply::Hit(entry);
         }
@@ -112,7 +113,7 @@ impl Server {
                 LeaseReply::Granted { stamp: *stamp, alive }
             }
             Lease::Held { token: holder, inboxes, .. } => {
-                *inboxes |= 1 << token.of;
+                *inboxes |= u8::from(notify) << token.of;
                 LeaseReply::Wait { holder: *holder, alive }
             }
             Lease::FailureMarker => LeaseReply::Failed { alive },

@@ -30,7 +30,7 @@ pub(crate) enum Writer {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Request {
-    GetOrLease { token: Token, seen: Option<Token> },
+    GetOrLease { token: Token, seen: Option<Token>, notify: bool },
     Fill { condition: FillCondition, entry: Entry },
     Release { token: Token, failure_marker: bool },
     Extend { token: Token, stamp: Stamp },
@@ -68,8 +68,6 @@ pub(crate) struct Reader {
     pub(crate) left: u8,
     /// The newest invalidation that its process had learned of when it asked. An older answer is a fault.
     pub(crate) must: u8,
-    /// The number of the process's flights that began before it asked.
-    pub(crate) asked: usize,
     pub(crate) at: At,
 }
 
@@ -109,8 +107,6 @@ pub(crate) struct Flight {
     pub(crate) stood: u8,
     /// The token of the fill that the flight waited for last.
     pub(crate) awaited: Option<Token>,
-    /// Number of invalidations during the wait.
-    pub(crate) gone: u8,
     /// Received, but not yet handled.
     pub(crate) unread: Mail,
 }
@@ -153,6 +149,10 @@ pub(crate) enum Phase {
     Local {
         version: u8,
     },
+    /// The same, while the leader of another process fetches as well. The first answer counts.
+    Beside {
+        version: u8,
+    },
 }
 
 impl Phase {
@@ -162,7 +162,7 @@ impl Phase {
             | Self::Leading { token, .. }
             | Self::Filling { token, .. }
             | Self::Releasing { token } => Some(*token),
-            Self::Waiting | Self::Local { .. } => None,
+            Self::Waiting | Self::Local { .. } | Self::Beside { .. } => None,
         }
     }
 }
@@ -180,6 +180,7 @@ pub(crate) enum Call {
 pub(crate) enum Reply {
     /// The number is the newest invalidation that had been executed by then.
     Lead(LeaseReply, u8),
+    Read(Option<Entry>),
     Filled,
     Fenced,
     Held(u8),
@@ -198,6 +199,7 @@ pub(crate) enum Fault {
     StaleRead = 4,
     StaleIfError = 8,
     Leak = 16,
+    ForNoCaller = 32,
 }
 
 impl Faults {

@@ -48,14 +48,17 @@ impl<'a> Step<'a> {
     pub(crate) fn request(&self, p: usize, f: usize) -> Request {
         let flight = &self.world.processes[p].flights[f];
         match flight.phase {
-            Phase::Asking { token } => Request::GetOrLease { token, seen: flight.seen.map(|seen| seen.id) },
+            Phase::Asking { token } => {
+                let (seen, notify) = (flight.seen.map(|seen| seen.id), !flight.background);
+                Request::GetOrLease { token, seen, notify }
+            }
             Phase::Leading { token, stamp, .. } => Request::Extend { token, stamp },
             Phase::Filling { token, stamp, content, .. } => Request::Fill {
                 condition: FillCondition::Lease(token, stamp),
                 entry: Entry { id: token, content, stale: false },
             },
             Phase::Releasing { token } => Request::Release { token, failure_marker: true },
-            Phase::Waiting | Phase::Local { .. } => unreachable!("the flight has no request"),
+            Phase::Waiting | Phase::Local { .. } | Phase::Beside { .. } => unreachable!("the flight has no request"),
         }
     }
 
@@ -85,9 +88,9 @@ impl<'a> Step<'a> {
         let (rules, floor) = (self.config.rules, self.world.floor);
         let before = self.world.server;
         let reply = match request {
-            Request::GetOrLease { token, seen } => {
+            Request::GetOrLease { token, seen, notify } => {
                 let stamp = self.fresh();
-                Reply::Lead(self.world.server.lead(token, seen, stamp), floor)
+                Reply::Lead(self.world.server.lead(token, seen, notify, stamp), floor)
             }
             Request::Fill { condition, entry } => {
                 let (filled, wakes) = self.world.server.fill(condition, entry, rules);

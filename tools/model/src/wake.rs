@@ -25,7 +25,7 @@ impl Step<'_> {
         let flight = self.flight(p, f);
         let waits = match flight.phase {
             Phase::Waiting => true,
-            Phase::Leading { .. } | Phase::Local { .. } => false,
+            Phase::Leading { .. } | Phase::Local { .. } | Phase::Beside { .. } => false,
             // While the flight asks, it handles the message after the reply; in later phases never.
             Phase::Asking { .. } => return,
             Phase::Filling { .. } | Phase::Releasing { .. } => {
@@ -37,11 +37,7 @@ impl Step<'_> {
         if unread.gone != 0 {
             self.gone(p, f, unread.gone);
             if waits {
-                let flight = self.flight(p, f);
-                (flight.seen, flight.gone) = (None, flight.gone + 1);
-                if flight.gone == 2 {
-                    return self.join_or_lead_locally(p, f, f);
-                }
+                self.flight(p, f).seen = None;
             }
         }
         if waits && (unread.wake || unread.gone != 0) {

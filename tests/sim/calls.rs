@@ -1,0 +1,164 @@
+//! How many calls of the origin there may be, and for which callers.
+
+use crate::{
+    check::{hold, key},
+    plan::{Climate, How, Plan, STORE_TIMEOUT, ms},
+    run::Outcome,
+    world::{Answer, Asked, Call},
+};
+use stampede_guard::{
+    WaitTimeout,
+    testing::{Event, EventKind},
+};
+use std::time::Duration;
+
+/// Checks each call: a caller wanted its result when it began, and no earlier call made it needless.
+pub(crate) fn calls(plan: &Plan, outcome: &Outcome) -> Result<(), String> {
+    let calls = &outcome.record.calls;
+    for (number, call) in calls.iter().enumerate() {
+        hold(is_wanted(outcome, call), || format!("call {number} is for no caller: {call:?}"))?;
+        for before in calls[..number].iter().filter(|before| before.key == call.key) {
+            let enough = match plan.climate {
+                Climate::Calm => enough_in_a_fleet(plan, outcome, before, call),
+                Climate::Silence => enough_around_a_silence(plan, outcome, before, call),
+                Climate::StoreFailure if before.node == call.node && is_down(plan, call.node) => !overlap(before, call),
+                Climate::StoreFailure | Climate::Shaky | Climate::Rough | Climate::Storm => true,
+            };
+            hold(enough, || format!("call {number} was one too many: {call:?} after {before:?}"))?;
+        }
+    }
+    Ok(())
+}
+
+/// Reports whether a caller of the node waits for the result, or its caller was served the stale entry already.
+fn is_wanted(outcome: &Outcome, call: &Call) -> bool {
+    let waits = |asked: &Asked| {
+        let is_answered = asked.answer.is_some_and(|(at, _)| at < call.began);
+        (asked.key, asked.node) == (call.key, call.node) && asked.at <= call.began && !is_answered
+    };
+    let is_refresh = matches!(outcome.record.asked[call.caller].answer, Some((_, Answer::Value(_))));
+    is_refresh || outcome.record.asked.iter().any(waits)
+}
+
+/// One call in the fleet until its value is stale. With `WaitTimeout::Fetch`, a node calls beside the leader of another
+/// node once a caller has waited enough, and never twice at a time.
+fn enough_in_a_fleet(plan: &Plan, outcome: &Outcome, before: &Call, call: &Call) -> bool {
+    let is_beside = |call: &Call| is_demanded(plan, outcome, call);
+    if before.node == call.node && overlap(before, call) {
+        return false;
+    }
+    is_dropped(outcome, before) || is_beside(before) || is_beside(call) || is_spaced(plan, before, call)
+}
+
+/// One call in the fleet, as without the silence. Exceptions: callers that ask while the store is silent, or have just
+/// asked, do not wait for it, and it may miss what is stored meanwhile.
+fn enough_around_a_silence(plan: &Plan, outcome: &Outcome, before: &Call, call: &Call) -> bool {
+    let Some(silence) = &plan.silence else { return false };
+    let around = silence.start.saturating_sub(ms(300))..silence.end + ms(300);
+    let may_fail_open = |call: &Call| outcome.record.asked[call.caller].at >= silence.start.saturating_sub(ms(300));
+    let is_lost = before.ended.is_none_or(|ended| around.contains(&ended));
+    is_lost || may_fail_open(before) || may_fail_open(call) || is_spaced(plan, before, call)
+}
+
+/// Reports whether the call ended with its caller.
+fn is_dropped(outcome: &Outcome, call: &Call) -> bool {
+    let answer = outcome.record.asked[call.caller].answer;
+    call.how == How::Scoped && answer.is_some_and(|answer| Some(answer) == call.ended.map(|at| (at, Answer::Dropped)))
+}
+
+/// Checks that a flight that is dropped lets go of its waiters: one of them asks the store.
+pub(crate) fn dropped_flights(plan: &Plan, outcome: &Outcome) -> Result<(), String> {
+    if plan.climate != Climate::Calm {
+        return Ok(());
+    }
+    let asked = &outcome.record.asked;
+    for call in outcome.record.calls.iter().filter(|call| is_dropped(outcome, call)) {
+        let (opened, dropped) = (asked[call.caller].at, call.ended.unwrap_or_default());
+        let soon = dropped..dropped + ms(50);
+        let joined = |joiner: &&Asked| {
+            let waits = joiner.answer.is_none_or(|(at, _)| at > soon.end);
+            (joiner.key, joiner.node) == (call.key, call.node) && opened < joiner.at && joiner.at < dropped && waits
+        };
+        let asks = |event: &Event| {
+            let asks = matches!(event.kind, EventKind::Get(_) | EventKind::GetOrLease(..));
+            asks && event.node == Some(call.node) && soon.contains(&event.at) && key(event) == Some(call.key)
+        };
+        if let Some(joiner) = asked.iter().find(joined) {
+            hold(outcome.history.iter().any(asks), || format!("{joiner:?} was not released at the end of {call:?}"))?;
+        }
+    }
+    Ok(())
+}
+
+fn is_spaced(plan: &Plan, before: &Call, call: &Call) -> bool {
+    call.began >= before.ended.unwrap_or(Duration::MAX).saturating_add(plan.settings.fresh_for)
+}
+
+fn overlap(before: &Call, call: &Call) -> bool {
+    call.began < before.ended.unwrap_or(Duration::MAX)
+}
+
+/// Reports whether a caller of the node had waited for its wait timeout when the call began.
+fn is_demanded(plan: &Plan, outcome: &Outcome, call: &Call) -> bool {
+    let demands = |asked: &Asked| {
+        let waited = asked.at + plan.settings.wait <= call.began;
+        let is_answered = asked.answer.is_some_and(|(at, _)| at < call.began);
+        (asked.key, asked.node) == (call.key, call.node) && waited && !is_answered
+    };
+    plan.settings.on_wait_timeout == WaitTimeout::Fetch && outcome.record.asked.iter().any(demands)
+}
+
+/// Reports whether an `Overloaded` error at this time is explained: the caller has waited enough, or it waited in the
+/// queue for a fetch without the store, and all permits are in use.
+pub(crate) fn explains_overload(plan: &Plan, outcome: &Outcome, asked: &Asked, at: Duration) -> bool {
+    let waited = plan.settings.on_wait_timeout == WaitTimeout::Reject && at >= asked.at + plan.settings.wait;
+    let runs = |call: &&Call| call.node == asked.node && call.began <= at && call.ended.is_none_or(|ended| ended >= at);
+    let may_queue = !matches!(plan.climate, Climate::Calm | Climate::Shaky);
+    waited || may_queue && outcome.record.calls.iter().filter(runs).count() >= plan.settings.max_fallback_fetches
+}
+
+/// Checks that the caller did not wait longer than it may.
+pub(crate) fn waits(plan: &Plan, outcome: &Outcome, number: usize) -> Result<(), String> {
+    let asked = &outcome.record.asked[number];
+    let Some((at, answer)) = asked.answer.filter(|(_, answer)| *answer != Answer::Dropped) else { return Ok(()) };
+    let (took, longest) = (at - asked.at, longest(plan, outcome, number));
+    hold(took <= longest, || format!("{answer:?} took {took:?}, longer than {longest:?}"))
+}
+
+/// Returns the maximum time that the caller may wait. Its own call counts in full, because one that is not shared has no
+/// timeout.
+fn longest(plan: &Plan, outcome: &Outcome, number: usize) -> Duration {
+    let settings = &plan.settings;
+    let own = outcome.record.calls.iter().filter(|call| call.caller == number);
+    let own: Duration = own.map(|call| call.ended.map_or(Duration::ZERO, |ended| ended - call.began)).sum();
+    let step = settings.lease + 2 * STORE_TIMEOUT; // a lost message costs a lease
+    let work = work(plan);
+    match plan.climate {
+        Climate::Calm if settings.is_patient() => {
+            let drops = plan.asks().filter(|ask| ask.how == How::Scoped && ask.patience.is_some()).count();
+            (1 + drops as u32) * work + plan.keys as u32 * step
+        }
+        Climate::Silence => work + 3 * step,
+        Climate::Rough if settings.is_patient() => own + 4 * (work + step),
+        _ => {
+            let beside = if settings.on_wait_timeout == WaitTimeout::Fetch { 2 * work } else { Duration::ZERO };
+            let pause = plan.asks().filter_map(|ask| ask.held).max().unwrap_or_default();
+            settings.wait + own + beside + pause + QUEUE + step
+        }
+    }
+}
+
+/// Returns the maximum time that a fetch takes, with the fetches within it.
+fn work(plan: &Plan) -> Duration {
+    let slowest = |key| plan.asks().filter(|ask| ask.key == key).map(|ask| ask.takes).max().unwrap_or_default();
+    let total: Duration = (0..plan.keys).map(|key| slowest(key) + ms(100)).sum();
+    total.min(plan.settings.fetch_timeout)
+}
+
+fn is_down(plan: &Plan, node: usize) -> bool {
+    plan.latencies[node].iter().all(|(_, fault)| !format!("{fault:?}").contains("Delayed"))
+        && !plan.latencies[node].is_empty()
+}
+
+/// Maximum time that a flight waits for a `max_fallback_fetches` permit.
+const QUEUE: Duration = ms(1000);
