@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     clock::{self, Timestamp},
-    config::{Config, StoreFailure},
+    config::{Config, StoreFailure, WaitTimeout},
     error::{Error, ErrorKind},
     outage_cache::NotStored,
     policy::{Freshness, freshness},
@@ -117,7 +117,7 @@ impl Execution {
                     biased;
                     () = self.flight.deserted() => return Err(Progress::Abandoned),
                     permit = permits.acquire() => permit,
-                    () = sleep_until(self.wait_until) => return Err(self.waited_too_long()),
+                    () = sleep_until(self.reject_at()) => return Err(self.waited_too_long()),
                     () = sleep(MAX_QUEUE_TIME) => {
                         let error = Error::overloaded(
                             "the store is unavailable and all `max_fallback_fetches` permits are in use",
@@ -144,7 +144,8 @@ impl Execution {
         };
         let _caller = waiter.want();
         // The other flight may be waiting for a fetch that this one is part of.
-        let outcome = waiter.outcome_until(self.wait_until, self.resource.config.lease_ttl, |_| false);
+        let until = self.nested_until.map_or_else(|| self.reject_at(), |until| until.min(self.reject_at()));
+        let outcome = waiter.outcome_until(until, self.resource.config.lease_ttl, |_| false);
         tokio::select! {
             biased;
             () = self.flight.deserted() => Err(Progress::Abandoned),
@@ -155,6 +156,14 @@ impl Execution {
                 None => Err(self.waited_too_long()),
             },
         }
+    }
+
+    /// Returns when the caller that opened the flight is rejected if the flight waits for something in its own process. A
+    /// scoped fetch applies the deadline of its caller, because its caller cannot.
+    fn reject_at(&self) -> Instant {
+        let rejects = self.resource.config.on_wait_timeout == WaitTimeout::Reject;
+        let wait_until = if rejects { self.wait_until } else { clock::deadline_after(Duration::MAX) };
+        self.resource.deadline.filter(|_| self.scoped).map_or(wait_until, |deadline| deadline.min(wait_until))
     }
 
     /// Returns the result of a flight whose first caller waits no longer. The others try again under their settings.

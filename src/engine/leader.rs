@@ -59,8 +59,8 @@ pub(super) enum LeaderResult<'a, R> {
     FailureResponse(R, CacheStatus),
     /// The result that the waiters get, and the unused fetch.
     NotFetched(Progress, BoxFetch<'a, R>),
-    /// The wait timeout is over, and nothing was fetched.
-    WaitTimedOut,
+    /// The wait timeout is over, and nothing was fetched. The stale entry may be served.
+    WaitTimedOut(Option<Entry>),
     /// The stale entry, because the fetch failed.
     ServeStale(Entry),
     /// The fetch was aborted.

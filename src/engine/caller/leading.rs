@@ -44,7 +44,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
                 Ok(LeaderResult::Response(answer, status) | LeaderResult::FailureResponse(answer, status)) => {
                     RequestAttempt::Done(answer, status)
                 }
-                Ok(LeaderResult::WaitTimedOut) => self.on_wait_timeout(opener.stale_candidate()),
+                Ok(LeaderResult::WaitTimedOut(stale)) => self.on_wait_timeout(stale),
                 Ok(LeaderResult::NotFetched(Progress::Refused(error, stale), _)) => {
                     self.stale_or_rejected(stale, error)
                 }

@@ -278,14 +278,17 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
             return Some(Interruption::FetchDemanded);
         }
         telemetry::wait_timed_out(&resource.engine.stats, &resource.key);
-        let allows_stale = |stale: &Entry| self.policy.allows_stale_on_error(stale, Timestamp::of(now));
-        let is_answered_now = resource.config.on_wait_timeout == WaitTimeout::Reject
-            || resource.deadline.is_some_and(|deadline| deadline <= now)
-            || self.execution.seen.as_ref().is_some_and(allows_stale);
+        let stale = self.execution.flight.stale_candidate().filter(|stale| {
+            let now = Timestamp::of(now);
+            self.policy.allows_stale_on_error(stale, now) && self.policy.decode(stale, now).is_some()
+        });
+        let is_answered_now = stale.is_some()
+            || resource.config.on_wait_timeout == WaitTimeout::Reject
+            || resource.deadline.is_some_and(|deadline| deadline <= now);
         if !is_answered_now {
             return Some(Interruption::FetchDemanded);
         }
-        self.reply_to_caller(LeaderResult::WaitTimedOut);
+        self.reply_to_caller(LeaderResult::WaitTimedOut(stale));
         self.execution.scoped.then_some(Interruption::Deserted) // a scoped fetch ends with its caller
     }
 }
