@@ -181,11 +181,12 @@ pub(crate) fn invalidation_failed(key: &CacheKey, error: &StoreError) {
 
 /// Reports the end of an invalidation that failed at first.
 pub(crate) fn invalidation_ended(key: &CacheKey, acknowledged: bool) {
-    if acknowledged {
-        event!(WARN, key, "the invalidation was acknowledged after a retry");
-    } else {
-        event!(WARN, key, "the invalidation was given up: the old value may be served until it expires");
-    }
+    let outcome = match acknowledged {
+        true => "acknowledged after a retry",
+        false => "given up: the old value may be served until it expires",
+    };
+    event!(WARN, key, outcome, "the invalidation has ended");
+    let _ = outcome;
 }
 
 /// Reports an entry whose bytes cannot be read.

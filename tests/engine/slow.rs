@@ -84,13 +84,13 @@ async fn silence_of_a_second_does_not_multiply_a_slow_fetch() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn fetch_that_blocks_its_thread_keeps_its_lease() {
     let calls = Arc::new(AtomicUsize::new(0));
-    let guards: Vec<_> = nodes(2).iter().map(|node| node.guard().lease_ttl(200 * MS)).collect();
+    let guards: Vec<_> = nodes(2).iter().map(|node| node.guard().lease_ttl(2 * SECOND)).collect();
     let callers = (0..8_usize).map(|n| {
         let (guard, calls) = (guards[n % 2].clone(), calls.clone());
         tokio::spawn(async move {
             let fetch = async move || {
                 calls.fetch_add(1, SeqCst);
-                std::thread::sleep(2 * SECOND);
+                std::thread::sleep(5 * SECOND);
                 Ok::<_, Down>(1)
             };
             guard.fetch("blocking", fetch).await

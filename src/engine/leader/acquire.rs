@@ -127,7 +127,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
     }
 
     /// Decides what to do without an answer of the store.
-    fn on_error(&mut self, error: StoreError, wait: &mut LeaseWait) -> Next {
+    fn on_error(&self, error: StoreError, wait: &mut LeaseWait) -> Next {
         match self.execution.kept_result(&self.policy, NotStored::because_of(&error)) {
             Some(kept) => Next::Complete(kept),
             None => wait.on_silence(error, &self.execution.resource.config),
