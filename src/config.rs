@@ -66,9 +66,9 @@ pub enum WaitTimeout {
     /// A rejection: [`ErrorKind::Overloaded`](crate::ErrorKind::Overloaded), or a response 503 with `Retry-After: 1`.
     #[default]
     Reject,
-    /// A fetch of its own beside the leader of another process, at most one per process and key. Its result is not
-    /// stored. All requests of the process for this key get its result or that of the leader, whichever is first.
-    /// Beside a leader of the same process there is no second fetch: the request waits on.
+    /// A fetch beside the leader of another process, at most one per process and key. Its result is not stored. All
+    /// requests of the process for this key get its result or that of the leader, whichever is first. If the leader is
+    /// in the same process, there is no second fetch, and the request waits until the leader ends.
     ///
     /// Each process may then call an origin that is slow already once more for each key.
     Fetch,

@@ -114,9 +114,12 @@ impl StampedeGuard {
     /// says. Default: [`fetch_timeout`](Self::fetch_timeout) and [`lease_ttl`](Self::lease_ttl) of this clone together,
     /// because no leader holds a key longer. Zero means that no request waits.
     ///
-    /// Until then a request stays with a leader that is alive, even if the store does not answer for up to one lease. A
-    /// request within a fetch of the same task waits for at most half of the time that is left to that fetch, and then
-    /// fetches without storing the result, so that fetches that wait for each other come to an end.
+    /// Until then a request stays with a leader that is alive, even if the store does not answer for up to one lease.
+    ///
+    /// Requests that a fetch makes in its own task wait for a shorter time, so that fetches that wait for each other
+    /// come to an end. After half of the time that is left to the outer fetch, one of these requests fetches without
+    /// storing the result. The others stay for half of the rest. Then they share that fetch, or a new one if it has
+    /// ended, and at last each of them fetches for itself.
     #[must_use]
     pub fn wait_timeout(self, span: Duration) -> Self {
         self.set(|config| config.wait_timeout = Some(span))
@@ -202,10 +205,11 @@ impl StampedeGuard {
         self.set(|config| config.store_timeout = limit)
     }
 
-    /// Sets how long the marker of a failed fetch lives. Meanwhile the key is not fetched again: requests get the stale
-    /// value, if the policy permits that on errors, otherwise
+    /// Sets how long the marker of a failed fetch lives in the store. Meanwhile the key is not fetched again: requests
+    /// get the stale value, if the policy permits that on errors, otherwise
     /// [`ErrorKind::RecentlyFailed`](crate::ErrorKind::RecentlyFailed) at once. The time doubles with each further
-    /// failure, up to ten times this value. Zero turns the marker off. Default: 1 s.
+    /// failure, up to ten times this value. Zero turns the marker off. Default: 1 s. While the store is unavailable
+    /// there is no marker.
     ///
     /// # Panics
     ///
@@ -292,12 +296,12 @@ impl StampedeGuard {
     /// let without = StampedeGuard::in_memory().outage_cache(OutageCacheConfig::max_bytes(0));
     /// ```
     ///
-    /// The cache is used only when the store does not answer, or has refused to store the result for a key that it has
-    /// no usable entry of. A result is used while it is fresh, for at most `ttl` after its response, under the same rules
-    /// as a stored entry, and it is never stored later. [`invalidate`](Self::invalidate) ends it for this guard and its
-    /// clones before it returns; until `ttl` is over, an invalidation by another process may not be noticed.
-    /// [`StoreFailure::FailClosed`] turns the cache off. Memory belongs to this clone and to clones made from it
-    /// afterwards, and is allocated with the first result that is kept.
+    /// A kept result is used in two cases: the store does not answer, or the store has refused to store this result and
+    /// has no usable entry for the key. It is used while it is fresh, for at most `ttl` after its response, under the
+    /// same rules as a stored entry, and it is never stored later. [`invalidate`](Self::invalidate) ends it for this
+    /// guard and its clones before it returns. An invalidation by another process may go unnoticed until `ttl` is over.
+    /// A failed fetch is not kept. [`StoreFailure::FailClosed`] turns the cache off. Memory belongs to this clone and
+    /// to clones made from it afterwards, and is allocated with the first result that is kept.
     #[must_use]
     pub fn outage_cache(self, settings: OutageCacheConfig) -> Self {
         let outage = (!settings.is_off()).then(|| Arc::new(OutageCache::new(settings)));
@@ -333,8 +337,9 @@ impl StampedeGuard {
     }
 
     /// Waits until all fetches, refreshes, fills and invalidations in progress have ended, at most for twice the
-    /// [`store_timeout`](Self::store_timeout). Returns the number of tasks that still run: a fetch may take longer, and a
-    /// failed invalidation is retried for about ten seconds.
+    /// [`store_timeout`](Self::store_timeout). Returns the number of tasks that still run: a fetch may take longer, and
+    /// a failed invalidation is retried for about ten seconds. A fetch over a shared store counts twice, because the
+    /// heartbeat of its lease is a task of its own.
     ///
     /// Call it after the server has stopped, so that the last answers are stored. To wait for long fetches too, repeat
     /// it (`while guard.drain().await > 0 {}`) within a limit of the application. A fetch that ends with the process

@@ -123,8 +123,8 @@ pub struct CacheKey {
 }
 
 impl CacheKey {
-    /// Creates the full cache key. A guard makes the [`layout`](Self::layout). The namespace is used unchanged: it should consist of `[A-Za-z0-9_.-]`, as
-    /// [`StampedeGuard::namespace`](crate::StampedeGuard::namespace) ensures.
+    /// Creates the full cache key. A guard makes the [`layout`](Self::layout). The namespace is used unchanged: it
+    /// should consist of `[A-Za-z0-9_.-]`, as [`StampedeGuard::namespace`](crate::StampedeGuard::namespace) ensures.
     #[must_use]
     pub fn new(namespace: impl Into<Arc<str>>, layout: u64, key: impl Into<Key>) -> Self {
         Self { namespace: namespace.into(), layout, key: key.into() }

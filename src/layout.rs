@@ -1,8 +1,8 @@
 //! The layout of entries: what a reader must agree on to decode them.
 //!
 //! The layout is a hash of the encoding and of the user's schema version. Everything else that decides how the bytes of
-//! an entry are to be read belongs into [`layout`]. The name of an entry has room for [`LAYOUTS`] of them, so that an
-//! invalidation can drop the entries of all layouts, also of those that its process does not know.
+//! an entry are read must be part of [`layout`]. The name of an entry tells [`LAYOUTS`] layouts apart. That number is
+//! small, so that an invalidation can drop the entries of all layouts, also of layouts that its process does not know.
 
 use crate::key::CacheKey;
 

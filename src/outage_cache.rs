@@ -83,8 +83,9 @@ impl OutageCache {
     /// Returns the entry, unless its time is over, or its resource was invalidated since its flight began:
     /// `invalidations` is the current count.
     ///
-    /// `reason` is why nothing can be stored now. If the store only refuses to, an entry counts only if it was refused
-    /// as well and is not older than the `stored` one: another process may have invalidated everything else.
+    /// `reason` says why nothing can be stored now. If the store answers and only refuses to store, an entry counts
+    /// only if it was refused as well and is not older than the `stored` one, because another process may have
+    /// invalidated every other kept entry.
     pub(crate) fn get(
         &self,
         key: &CacheKey,
@@ -138,7 +139,7 @@ impl InvalidationCounts {
         self.slot(key).fetch_add(1, AcqRel);
     }
 
-    /// Returns the slot of the resource, which all its variants and schema versions share.
+    /// Returns the slot of the resource. All its variants, layouts and qualifiers share the slot.
     fn slot(&self, key: &CacheKey) -> &AtomicU64 {
         &self.slots[self.hasher.hash_one(key.primary()) as usize % SLOTS]
     }

@@ -64,7 +64,7 @@ pub struct Stats {
     pub coalesced: u64,
     /// Answers with [`CacheStatus::Bypass`].
     pub bypassed: u64,
-    /// Answers with [`CacheStatus::FailOpen`]: without the store, or beside a leader that took too long.
+    /// Answers with [`CacheStatus::FailOpen`]: from a fetch for this process only, for example without the store.
     pub failed_open: u64,
     /// Answers with [`CacheStatus::Rejected`].
     pub rejected: u64,
@@ -85,8 +85,8 @@ pub struct Stats {
     /// Entries that a [`MemoryStore`](crate::MemoryStore) or the [near cache](crate::NearCacheConfig) could not keep,
     /// because they are too large for it.
     pub too_large: u64,
-    /// Reads of corrupt entries in the store: of bytes that have changed since they were written. Each was a
-    /// miss. Guards that share a store object share the number.
+    /// Reads of corrupt entries in the store: the bytes have changed since they were written, or were never an entry.
+    /// Each was a miss. Guards that share a store object share the number.
     pub corrupt_entries: u64,
 }
 

@@ -50,8 +50,8 @@ pub(super) struct Caller<'a, R, J> {
     requested_at: Timestamp,
     /// End of the wait timeout, over all attempts.
     wait_until: Instant,
-    /// When a caller within a fetch stops waiting: after half of the time that is left to that fetch. Otherwise two
-    /// fetches in two processes that need each other would wait until both are aborted.
+    /// When a caller within a fetch first leaves the flight that it waits for: after half of the time that is left to
+    /// that fetch. Otherwise two fetches in two processes that need each other would wait until both are aborted.
     nested_until: Option<Instant>,
     /// The fetches that the caller's task is already part of.
     active_fetches: Vec<ActiveFetch>,
@@ -66,8 +66,8 @@ pub(super) struct Caller<'a, R, J> {
     has_waited: bool,
     /// Set after a result that this caller could not use. From then on it joins only flights that have no result yet.
     incomplete_only: bool,
-    /// Set when the flight of the fleet does not answer in time. From then on this caller joins only flights of this
-    /// process.
+    /// Set when the flight of the fleet does not answer in time, or its response is too old for this caller. From then
+    /// on this caller joins only local flights.
     local_only: bool,
     answer: PhantomData<fn() -> R>,
 }
@@ -152,7 +152,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
                 }
                 RequestAttempt::Locally(unused) if self.local_only && self.nested_until.is_some() => {
                     fetch = unused;
-                    break; // this one may be part of a cycle as well
+                    break; // the local flight may be part of a cycle as well
                 }
                 RequestAttempt::Locally(unused) => {
                     (self.local_only, self.incomplete_only) = (true, true);
@@ -203,7 +203,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
         }
     }
 
-    /// Decides what to do with the result of the lookup. What the outage cache has counts where the store has nothing.
+    /// Decides what to do with the result of the lookup. If the store has no usable entry, the outage cache is asked.
     fn after_lookup<'s>(&'s mut self, mut found: Found, fetch: BoxFetch<'a, R>) -> Step<'s, 'a, R> {
         match self.consult_outage_cache(&mut found) {
             Some(KeptResult::Answer(answer, status)) => ready(RequestAttempt::Done(answer, status)),
@@ -396,7 +396,8 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
     }
 }
 
-/// Returns how long a caller within these fetches waits for one flight.
+/// Returns when half of the time from `now` to the end of these fetches is over. `None` for a caller that is part of no
+/// fetch.
 fn nested_limit(active_fetches: &[ActiveFetch], now: Instant) -> Option<Instant> {
     let end = active_fetches.iter().map(|active| active.ends_at).min()?;
     Some(clock::after(now, end.saturating_duration_since(now) / 2))

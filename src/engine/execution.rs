@@ -158,15 +158,16 @@ impl Execution {
         }
     }
 
-    /// Returns when the caller that opened the flight is rejected if the flight waits for something in its own process. A
-    /// scoped fetch applies the deadline of its caller, because its caller cannot.
+    /// Returns when the caller that opened the flight is rejected, if the flight waits for a local flight or for a
+    /// permit. A scoped fetch applies the deadline of its caller, because its caller cannot.
     fn reject_at(&self) -> Instant {
         let rejects = self.resource.config.on_wait_timeout == WaitTimeout::Reject;
         let wait_until = if rejects { self.wait_until } else { clock::deadline_after(Duration::MAX) };
         self.resource.deadline.filter(|_| self.scoped).map_or(wait_until, |deadline| deadline.min(wait_until))
     }
 
-    /// Returns the result of a flight whose first caller waits no longer. The others try again under their settings.
+    /// Returns the result of a flight when the caller that opened it waits no longer. The waiters try again under their
+    /// own settings.
     fn waited_too_long(&self) -> Progress {
         let deadline_is_over = self.resource.deadline.is_some_and(|deadline| deadline <= clock::now());
         let error = if deadline_is_over { Error::deadline_exceeded() } else { Error::wait_timed_out() };

@@ -150,8 +150,8 @@ pub(crate) struct FlightState {
     pulse: Arc<Pulse>,
     /// Whether an extension has found that the lease is lost.
     lease_lost: AtomicBool,
-    /// Whether the fetch has begun.
-    /// Whether a nested caller has left the flight, because the leader may wait for the fetch that the caller is part of.
+    /// Whether a nested caller has left the flight, because the leader may wait for the fetch that the caller is part
+    /// of. Only one leaves after half of its time; see [`Waiter::is_first_to_leave`].
     left_by_nested: AtomicBool,
     /// Number of callers that want the result. The caller that opened the flight counts as well.
     callers: AtomicUsize,
@@ -229,9 +229,9 @@ impl Waiter {
         self.seen().map(|entry| self.flight_state.started_at.after(entry.meta().cost))
     }
 
-    /// Waits for the outcome until then, as long as the leader is alive. Wakes the leader after half of `lease_ttl`. If
-    /// the leader was not polled within the other half, another process could take over its lease: then the flight is
-    /// unlisted, and counts as abandoned.
+    /// Waits for the outcome, at most until `until` (then `None`) and as long as the leader is alive. Wakes the leader
+    /// after half of `lease_ttl`. If the leader was not polled within the other half, another process could take over
+    /// its lease: then the flight is unlisted, and counts as abandoned.
     pub(crate) fn outcome_until(
         &self,
         until: Instant,
@@ -274,7 +274,7 @@ impl Waiter {
         })
     }
 
-    /// Reports, to one nested caller only, that no nested caller has left the flight yet.
+    /// Marks the flight as left by a nested caller. Returns `true` for the first one only.
     pub(crate) fn is_first_to_leave(&self) -> bool {
         !self.flight_state.left_by_nested.swap(true, AcqRel)
     }
@@ -348,8 +348,9 @@ impl Flights {
         lookup
     }
 
-    /// Makes sure that no caller joins a flight or lookup of the resource that began before now, in any layout. Local flights of the variants are
-    /// removed too, because without the store they are reached through remembered redirects.
+    /// Makes sure that no caller joins a flight or lookup of the resource that began before now, in any layout. Local
+    /// flights of the variants are removed too, because without the store callers reach them through remembered
+    /// redirects.
     pub(crate) fn forget(&self, key: &CacheKey) {
         self.invalidations.increment(key);
         let tables = &mut *self.tables.lock();
@@ -519,8 +520,9 @@ impl Flight {
         self.0.flights.forget(&self.0.key);
     }
 
-    /// Handles an invalidation while the leader has no question under way, so that all that it learns later is newer.
-    /// Callers join this flight again, unless a newer one has taken its place. Reports whether they do.
+    /// Handles an invalidation while the leader awaits no reply of the store. Each later reply is newer than the
+    /// invalidation, so callers may join this flight again, unless a newer flight has taken its place. Returns `false`
+    /// if one has.
     pub(crate) fn invalidated_between_questions(&self) -> bool {
         self.invalidated();
         let mut tables = self.0.flights.tables.lock();

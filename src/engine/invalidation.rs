@@ -49,7 +49,8 @@ struct Acknowledged {
 }
 
 impl Resource {
-    /// Drops entry and lease, or those of each method and scheme of a URL. Requests made afterwards join no flight or lookup that this engine had begun before.
+    /// Drops the entry and the lease, of a URL those of each method and scheme. Requests made afterwards join no flight
+    /// or lookup that this engine had begun before.
     ///
     /// Cancel safe: the work is done in a task, which continues when the caller is dropped. If the store does not
     /// acknowledge, the task tries again in the background for about ten seconds.

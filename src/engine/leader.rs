@@ -96,8 +96,8 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
         }
     }
 
-    /// Fetches without a lease, beside the leader of another process. All callers of the flight get the first answer: its
-    /// own, or that of the other leader.
+    /// Fetches without a lease, beside the leader of another process. All callers of the flight get the first answer:
+    /// that of this fetch, or that of the other leader.
     async fn fetch_beside(&mut self, permit: FillPermit, fetch: BoxFetch<'a, R>) -> Option<Pending> {
         let (resource, policy) = (self.execution.resource.clone(), self.policy.clone());
         let other = answer_of_other_leader(resource, policy, self.awaited.clone());
@@ -217,7 +217,8 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
     }
 }
 
-/// Waits until the store has an answer: of the leaders with these tokens at any age, of a later leader if it is usable.
+/// Waits until the store has an entry that answers the callers. An entry of a leader with one of these tokens counts at
+/// any age, an entry of a later leader only if the reuse policy serves it.
 async fn answer_of_other_leader<R, J: ReusePolicy<R>>(
     resource: Resource,
     policy: J,

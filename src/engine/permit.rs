@@ -34,8 +34,8 @@ pub(super) enum FillPermit {
     /// Fill as the leader of the fleet.
     Lease(Box<HeldLease>),
     /// Do not store; the result stays in this process. Still receives invalidations. While the store is down, holds a
-    /// `max_fallback_fetches` permit, unless it is nested in a fetch that may hold one. If there is a reason why the
-    /// store is not used, the outage cache keeps the result.
+    /// `max_fallback_fetches` permit, unless it is nested in a fetch that may hold one. If `not_stored` is set, the
+    /// outage cache keeps the result.
     Local { listener: Box<Listener>, not_stored: Option<NotStored>, _fallback_permit: Option<newest_first::Permit> },
     /// Replace this do-not-store marker if the response may be stored after all.
     Marker(Token),
@@ -133,8 +133,8 @@ pub(super) struct HeldLease {
     guard: LeaseGuard,
     listener: Listener,
     /// The task that extends the lease, so that a fetch that blocks its thread keeps its lease. `None` for a scoped
-    /// leader, so that another process takes over if its caller does not poll it. `None` over an embedded store, because
-    /// the waiters see by the pulse of the flight that the leader is alive.
+    /// leader, so that another process takes over if the caller does not poll the leader. `None` over an embedded
+    /// store, because the waiters see by the pulse of the flight that the leader is alive.
     heartbeat: Option<AbortOnDropHandle<()>>,
 }
 
@@ -143,8 +143,8 @@ impl HeldLease {
         Self { lease, guard, listener, heartbeat: None }
     }
 
-    /// Extends the lease in a task of its own, for at most as long as the fetch may take: a fetch that blocks its thread
-    /// cannot be aborted, and another process may then take over.
+    /// Extends the lease in a task of its own, at most until the fetch timeout is over. A fetch that blocks its thread
+    /// cannot be aborted, so the heartbeat ends without it, and another process may take over.
     pub(super) async fn start_heartbeat(&mut self, flight: &Flight) {
         let (resource, lease, flight_state) = (self.guard.resource.clone(), self.lease, flight.state().clone());
         let heartbeat = async move {

@@ -16,9 +16,9 @@ pub struct OutageCacheConfig {
 }
 
 impl OutageCacheConfig {
-    /// Creates settings for a cache of at most `capacity` bytes: payloads, keys, and 256 bytes of bookkeeping per entry.
-    /// An entry of more than an eighth of that may not be kept, unless `capacity` is less than 64 MiB. Zero turns the
-    /// cache off.
+    /// Creates settings for a cache of at most `capacity` bytes: payloads, keys, and 256 bytes of bookkeeping per
+    /// entry. What is too large for an entry is the same as for a [`MemoryStore`](crate::MemoryStore#defaults) of this
+    /// capacity. Such a result is not kept, and not counted. Zero turns the cache off.
     pub fn max_bytes(capacity: u64) -> Self {
         Self { capacity, ..Self::default() }
     }

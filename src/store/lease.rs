@@ -33,8 +33,8 @@ pub struct LeaseRequest {
     pub lease: Duration,
     /// The id of the entry that the caller has already evaluated. Only another entry is a hit.
     pub seen: Option<Token>,
-    /// Whether this process wants to be notified when the wait for another leader is over. If `false`, the store
-    /// registers no inbox: a refresh in the background does not wait.
+    /// Whether the store notifies this process when the wait for another leader is over. If `false`, the store
+    /// registers no inbox. A refresh in the background sets it to `false`, because it does not wait.
     pub notify: bool,
 }
 

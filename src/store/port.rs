@@ -93,8 +93,8 @@ pub trait Store: Send + Sync + 'static {
         0
     }
 
-    /// Returns the number of entries that this store has read and that were corrupt: changed since they were written,
-    /// or never an entry. Each was a miss. Default: 0.
+    /// Returns how often this store has read a corrupt entry: the bytes have changed since they were written, or were
+    /// never an entry. Each read was a miss. Default: 0.
     fn corrupt_entries(&self) -> u64 {
         0
     }

@@ -1,7 +1,7 @@
 //! A limit on concurrent work, whose queue serves the newest first.
 //!
-//! In place of `tokio::sync::Semaphore`, which serves the oldest first. If work arrives faster than the limit allows, the
-//! oldest in the queue is work whose clients are about to leave. All permits would then be spent on unused results.
+//! Replaces `tokio::sync::Semaphore`, which serves the oldest first. If work arrives faster than the limit allows, the
+//! clients of the oldest work in the queue are about to leave. All permits would then be spent on unused results.
 
 use super::mutex::Mutex;
 use std::{collections::BTreeMap, fmt, sync::Arc};
@@ -60,7 +60,7 @@ impl NewestFirst {
         }
     }
 
-    /// Joins the queue, or lets the sender send at once if a permit has become free.
+    /// Joins the queue, or sends a permit at once if one has become free.
     fn enqueue(&self, send: oneshot::Sender<Permit>) -> Place<'_> {
         let mut queue = self.0.lock();
         queue.last += 1;
@@ -69,7 +69,7 @@ impl NewestFirst {
             None => _ = queue.waiting.insert(number, send),
             Some(free) => {
                 queue.free = free;
-                drop(queue); // a permit that does not arrive takes the lock
+                drop(queue); // a permit that cannot be sent is dropped, and its drop takes the lock
                 let _ = send.send(self.permit());
             }
         }

@@ -1,7 +1,7 @@
 //! Shows whether a future that other tasks wait for is still polled.
 //!
-//! Tokio has no primitive for this: a future that is held and not polled is neither dropped nor finished. A timer in the
-//! future would show it as well, but each future would need one, although few are waited for.
+//! Tokio has no primitive for this: a future that is held and not polled is neither dropped nor finished. A timer in
+//! each future would show it as well, but other tasks wait for few of these futures.
 
 use futures_util::task::AtomicWaker;
 use pin_project_lite::pin_project;
@@ -34,7 +34,8 @@ impl Pulse {
         beats
     }
 
-    /// Reports whether the future was polled since the reading, or is being polled now: it may block its thread.
+    /// Reports whether the future was polled since the reading, or is being polled now. A poll in progress counts,
+    /// because the future may block its thread.
     pub(crate) fn is_beating_since(&self, reading: usize) -> bool {
         let beats = self.beats.load(Acquire);
         beats != reading || beats % 2 == 1

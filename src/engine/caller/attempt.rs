@@ -15,7 +15,8 @@ pub(super) enum RequestAttempt<'a, R> {
     Retry(BoxFetch<'a, R>),
     /// Like `Retry`, after a result that this caller cannot use: accept only one that is not there yet.
     Unusable(BoxFetch<'a, R>),
-    /// Like `Unusable`, but in a flight of this process only: the flight of the fleet does not answer in time.
+    /// Like `Unusable`, but in a local flight only: the flight of the fleet does not answer in time, or its response is
+    /// too old.
     Locally(BoxFetch<'a, R>),
     /// Like `Retry`, but follow a redirect first.
     Redirect(Redirect, BoxFetch<'a, R>),

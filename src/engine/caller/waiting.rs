@@ -36,7 +36,7 @@ enum Waited {
 enum Limit {
     Deadline,
     WaitTimeout,
-    /// The share of the enclosing fetch's time that this caller may spend on waiting.
+    /// The part of the enclosing fetch's time that this caller may spend on waiting.
     Nested,
 }
 
@@ -73,7 +73,8 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
                 return Waited::Outcome(state);
             }
             match limit {
-                // One nested caller leaves first, because most leaders are only slow.
+                // One nested caller leaves, and the others stay, because most leaders are slow and wait for none of
+                // them.
                 Limit::Nested if !stays_nested && !waiter.is_first_to_leave() => stays_nested = true,
                 Limit::Nested => return Waited::MayDeadlock,
                 Limit::Deadline => return Waited::Rejected(caller.stale_candidate(), Error::deadline_exceeded()),

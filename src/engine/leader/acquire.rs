@@ -1,5 +1,5 @@
-//! Acquiring the right to fetch: the leader asks the store for the lease. If another process holds it, the leader waits as
-//! long as that lease lives.
+//! Acquiring the right to fetch: the leader asks the store for the lease. If another process holds the lease, the
+//! leader waits as long as that lease lives.
 
 use super::{Leader, LeaderResult};
 use crate::{
@@ -48,7 +48,7 @@ enum Next {
     Ask,
     /// Ask again after this time, or earlier if a wake-up arrives or the breaker opens.
     Pause(Duration),
-    /// End the refresh after this time, because another process refreshes the entry, or has failed to.
+    /// End the refresh after this time, because another process refreshes the entry, or has failed to refresh it.
     EndRefresh(Duration),
     /// Fetch for this process only.
     GoLocal,
@@ -260,15 +260,15 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
         }
     }
 
-    /// Handles an invalidation. A flight that a newer one has replaced ends, and its callers join that one. Otherwise the
-    /// flights of a key that is invalidated again and again would pile up.
+    /// Handles an invalidation. If a newer flight has replaced this one, this one ends and its callers join the newer
+    /// one. Otherwise the flights of a key that is invalidated again and again would pile up.
     fn on_invalidation_between_questions(&mut self) -> Option<Interruption> {
         self.execution.seen = None;
         (!self.execution.flight.invalidated_between_questions()).then_some(Interruption::Superseded)
     }
 
-    /// Handles the end of the wait of the caller that opened the flight. `None`: the flight waits on for the callers that
-    /// have joined it.
+    /// Handles the end of the wait of the caller that opened the flight. `None`: the flight waits on for the callers
+    /// that have joined it.
     fn on_wait_timeout(&mut self) -> Option<Interruption> {
         let (resource, now) = (&self.execution.resource, clock::now());
         if self.reply.as_ref().is_none_or(oneshot::Sender::is_closed) {
