@@ -92,7 +92,7 @@ impl Error {
 
     /// Rejects a request after its wait timeout.
     pub(crate) fn wait_timed_out() -> Self {
-        Self::overloaded("the leader did not finish within the wait timeout (`WaitTimeout::Reject`)")
+        Self::overloaded("no result came within the wait timeout (`WaitTimeout::Reject`)")
     }
 
     fn build(

@@ -22,6 +22,7 @@ use crate::{
         wake::Listener,
     },
     sync::{alongside::Alongside, pulse::WithPulse},
+    telemetry,
 };
 use futures_util::{FutureExt, future::join};
 use std::{future::Future, panic::AssertUnwindSafe, pin::Pin, sync::Arc, time::Duration};
@@ -170,7 +171,12 @@ impl Execution {
     /// own settings.
     fn waited_too_long(&self) -> Progress {
         let deadline_is_over = self.resource.deadline.is_some_and(|deadline| deadline <= clock::now());
-        let error = if deadline_is_over { Error::deadline_exceeded() } else { Error::wait_timed_out() };
+        let error = if deadline_is_over {
+            Error::deadline_exceeded()
+        } else {
+            telemetry::wait_timed_out(&self.resource.engine.stats, &self.resource.key);
+            Error::wait_timed_out()
+        };
         Progress::Refused(error, self.flight.stale_candidate())
     }
 

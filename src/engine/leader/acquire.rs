@@ -277,14 +277,16 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
         if self.execution.nested_until.is_some_and(|until| until <= now) {
             return Some(Interruption::FetchDemanded);
         }
-        telemetry::wait_timed_out(&resource.engine.stats, &resource.key);
+        let deadline_is_over = resource.deadline.is_some_and(|deadline| deadline <= now);
+        if !deadline_is_over {
+            telemetry::wait_timed_out(&resource.engine.stats, &resource.key);
+        }
         let stale = self.execution.flight.stale_candidate().filter(|stale| {
             let now = Timestamp::of(now);
             self.policy.allows_stale_on_error(stale, now) && self.policy.decode(stale, now).is_some()
         });
-        let is_answered_now = stale.is_some()
-            || resource.config.on_wait_timeout == WaitTimeout::Reject
-            || resource.deadline.is_some_and(|deadline| deadline <= now);
+        let is_answered_now =
+            stale.is_some() || resource.config.on_wait_timeout == WaitTimeout::Reject || deadline_is_over;
         if !is_answered_now {
             return Some(Interruption::FetchDemanded);
         }
