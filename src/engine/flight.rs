@@ -28,7 +28,7 @@ use std::{
     sync::{
         Arc,
         atomic::{
-            AtomicBool, AtomicUsize,
+            AtomicBool, AtomicU64, AtomicUsize,
             Ordering::{AcqRel, Acquire, Release},
         },
     },
@@ -140,8 +140,10 @@ pub(crate) struct FlightState {
     key: CacheKey,
     state: watch::Sender<Progress>,
     started_at: Timestamp,
-    /// The invalidations of the resource before the flight began.
-    invalidations: u64,
+    /// The invalidations of the resource before the fetch began.
+    invalidations: AtomicU64,
+    /// Whether the leader waits for another leader and has no question under way.
+    is_between_questions: AtomicBool,
     seen: Option<Entry>,
     /// The stale candidate: the stored entry that may be served if no newer one comes. Set once the store has confirmed
     /// it, until the store has dropped it.
@@ -350,14 +352,20 @@ impl Flights {
 
     /// Makes sure that no caller joins a flight or lookup of the resource that began before now, in any layout. Local
     /// flights of the variants are removed too, because without the store callers reach them through remembered
-    /// redirects.
+    /// redirects. A flight whose leader waits for another leader, and awaits no reply of the store, stays: its next answer
+    /// is newer.
     pub(crate) fn forget(&self, key: &CacheKey) {
         self.invalidations.increment(key);
         let tables = &mut *self.tables.lock();
         tables.local.retain(|local, _| !key.covers(local));
         for key in tables.layouts.each(key) {
-            tables.fleet.remove(&key);
             tables.lookups.remove(&key);
+            if let hash_map::Entry::Occupied(listed) = tables.fleet.entry(key) {
+                match listed.get().is_between_questions.load(Acquire) {
+                    true => *listed.get().stale_candidate.lock() = None,
+                    false => _ = listed.remove(),
+                }
+            }
         }
     }
 
@@ -380,7 +388,8 @@ impl Tables {
 impl FlightState {
     fn new(flights: Arc<Flights>, key: CacheKey, seen: Option<Entry>) -> Self {
         Self {
-            invalidations: flights.invalidations.of(&key),
+            invalidations: AtomicU64::new(0),
+            is_between_questions: AtomicBool::new(false),
             flights,
             key,
             state: watch::Sender::new(Progress::Running),
@@ -520,14 +529,25 @@ impl Flight {
         self.0.flights.forget(&self.0.key);
     }
 
-    /// Handles an invalidation while the leader awaits no reply of the store. Each later reply is newer than the
-    /// invalidation, so callers may join this flight again, unless a newer flight has taken its place. Returns `false`
-    /// if one has.
-    pub(crate) fn invalidated_between_questions(&self) -> bool {
-        self.invalidated();
+    /// Records that the leader waits for another leader, and has no question under way. An invalidation during the last
+    /// question may have unlisted the flight; callers join it again. Returns `false` if a newer flight has taken its
+    /// place.
+    pub(crate) fn begin_pause(&self) -> bool {
         let mut tables = self.0.flights.tables.lock();
         let listed = tables.fleet.entry(self.0.key.clone()).or_insert_with(|| self.0.clone());
-        Arc::ptr_eq(listed, &self.0)
+        let is_listed = Arc::ptr_eq(listed, &self.0);
+        self.0.is_between_questions.store(is_listed, Release);
+        is_listed
+    }
+
+    /// Records that the leader is about to ask, or to fetch.
+    pub(crate) fn end_pause(&self) {
+        self.0.is_between_questions.store(false, Release);
+    }
+
+    /// Records that the fetch begins.
+    pub(crate) fn begin_fetch(&self) {
+        self.0.invalidations.store(self.0.flights.invalidations.of(&self.0.key), Release);
     }
 
     /// Becomes the local flight of its cache key, or joins the existing one if that meets the criteria. Leaves the
@@ -544,9 +564,9 @@ impl Flight {
         }
     }
 
-    /// Returns the number of invalidations of the resource before the flight began.
+    /// Returns the number of invalidations of the resource before the fetch began.
     pub(crate) fn invalidations(&self) -> u64 {
-        self.0.invalidations
+        self.0.invalidations.load(Acquire)
     }
 }
 

@@ -58,7 +58,7 @@ impl Resource {
         let tasks = self.engine.tasks.clone();
         let (acknowledge, acknowledged) = oneshot::channel();
         tasks.spawn(async move {
-            let answer = self.drop_everywhere().await;
+            let answer = self.drop_everywhere(Attempt::First).await;
             let error = answer.as_ref().err().cloned();
             let _ = acknowledge.send(answer);
             if let Some(error) = error {
@@ -81,7 +81,7 @@ impl Resource {
         let (mut attempt, mut failed) = (0, retry.failed());
         while attempt < INVALIDATE_ATTEMPTS {
             tokio::time::sleep(backoff::poll(attempt, clock::random_unit())).await;
-            let answer = self.drop_everywhere().await;
+            let answer = self.drop_everywhere(Attempt::Retry).await;
             match retry.failed() {
                 // If a later invalidation has failed, start over: the store may have executed this attempt before the
                 // later one was requested.
@@ -93,9 +93,13 @@ impl Resource {
         telemetry::invalidation_ended(&self.key, false);
     }
 
-    async fn drop_everywhere(&self) -> Result<(), StoreError> {
+    async fn drop_everywhere(&self, attempt: Attempt) -> Result<(), StoreError> {
         let keys = self.key.invalidated();
         let answer = self.drop_entries(&keys).await;
+        // What this process has begun since the first attempt is newer than the invalidation.
+        if attempt == Attempt::Retry && answer.is_err() {
+            return answer;
+        }
         // After the store has dropped the entries: a read that began before may have returned an old one.
         for key in &keys {
             self.engine.flights.forget(key);
@@ -150,7 +154,7 @@ impl Engine {
         }
         telemetry::replaying_invalidations(&recent[0].key, recent.len());
         self.tasks.spawn(stream::iter(recent).for_each_concurrent(MAX_CONCURRENT, async |resource| {
-            if let Err(error) = resource.drop_everywhere().await {
+            if let Err(error) = resource.drop_everywhere(Attempt::First).await {
                 resource.retry_in_background(&error).await;
             }
         }));
@@ -178,6 +182,13 @@ impl Drop for RetryEntry<'_> {
     fn drop(&mut self) {
         self.0.engine.invalidations.retrying.lock().remove(&self.0.key);
     }
+}
+
+/// An attempt to invalidate a key.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Attempt {
+    First,
+    Retry,
 }
 
 /// Maximum number of retries, about ten seconds.

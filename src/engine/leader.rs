@@ -116,6 +116,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
     async fn fetch(&mut self, mut permit: FillPermit, fetch: BoxFetch<'a, R>) -> Option<Pending> {
         let now = clock::now();
         let (began, deadline) = (Timestamp::of(now), clock::after(now, self.execution.resource.config.fetch_timeout));
+        self.execution.flight.begin_fetch();
         let fencing_token = permit.lease().map(|lease| lease.stamp);
         let (id, seen, redirects) = (permit.id(), self.execution.seen.clone(), self.execution.redirects.clone());
         let mode = FetchMode::Lead { id, redirects, seen, deadline: deadline.into_std(), fencing_token };

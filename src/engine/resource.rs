@@ -90,7 +90,8 @@ impl Resource {
 
     /// Reports whether the store has room for the entry. Counts it if not.
     pub(super) fn can_keep(&self, fill_set: &FillSet) -> bool {
-        let can_keep = self.engine.store.can_keep(&self.key, &fill_set.entry);
+        let writes = fill_set.writes(&self.key);
+        let can_keep = writes.iter().all(|write| self.engine.store.can_keep(&write.key, &write.entry));
         if !can_keep {
             telemetry::too_large(&self.engine.stats, &self.key);
         }

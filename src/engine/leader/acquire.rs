@@ -61,8 +61,6 @@ enum Next {
 enum Interruption {
     /// No caller wants the result any more.
     Deserted,
-    /// A newer flight of this process has taken the place of this one.
-    Superseded,
     /// A caller wants this leader to fetch beside the leader of another process.
     FetchDemanded,
 }
@@ -94,10 +92,12 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
             }
             match next {
                 Next::Ask => {}
+                // Without this the flights of a process would pile up while the key is invalidated again and again.
+                Next::Pause(_) if !self.execution.flight.begin_pause() => return Err(Progress::Abandoned),
                 Next::Pause(span) => match self.pause(span, &mut listener, breaker_opened).await {
                     None => wait.polls += 1,
                     Some(Interruption::FetchDemanded) => return Ok(FillPermit::local(listener)),
-                    Some(Interruption::Deserted | Interruption::Superseded) => return Err(Progress::Abandoned),
+                    Some(Interruption::Deserted) => return Err(Progress::Abandoned),
                 },
                 Next::EndRefresh(span) => {
                     tokio::select! {
@@ -247,24 +247,22 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
         breaker_opened: Notified<'_>,
     ) -> Option<Interruption> {
         let opener_waits = self.reply.as_ref().is_some_and(|reply| !reply.is_closed());
-        tokio::select! {
+        let interruption = tokio::select! {
             biased;
             invalidated = listener.notified() => {
-                if invalidated { self.on_invalidation_between_questions() } else { None }
+                if invalidated {
+                    self.execution.on_invalidation();
+                }
+                None
             }
             () = self.execution.flight.deserted() => Some(Interruption::Deserted),
             () = self.execution.flight.fetch_demanded() => Some(Interruption::FetchDemanded),
             () = sleep_until(self.execution.wait_until), if opener_waits => self.on_wait_timeout(),
             () = breaker_opened => None,
             () = sleep(span) => None,
-        }
-    }
-
-    /// Handles an invalidation. If a newer flight has replaced this one, this one ends and its callers join the newer
-    /// one. Otherwise the flights of a key that is invalidated again and again would pile up.
-    fn on_invalidation_between_questions(&mut self) -> Option<Interruption> {
-        self.execution.seen = None;
-        (!self.execution.flight.invalidated_between_questions()).then_some(Interruption::Superseded)
+        };
+        self.execution.flight.end_pause();
+        interruption
     }
 
     /// Handles the end of the wait of the caller that opened the flight. `None`: the flight waits on for the callers
