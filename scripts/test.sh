@@ -143,8 +143,8 @@ run() {
     return $status
 }
 
-# aside NICENESS STEP..: starts the steps, one after another. Steps at a low priority leave cargo's locks to the others
-# first.
+# aside NICENESS STEP..: starts the steps, one after another. A step at a low priority waits
+# until steps without one have taken cargo's locks.
 aside() {
     local niceness=$1 each='bash scripts/test.sh "$step" >"$0/$step" 2>&1; echo $? >"$0/$step.status"'
     shift

@@ -49,8 +49,8 @@ struct Acknowledged {
 }
 
 impl Resource {
-    /// Drops the entry and the lease, of a URL those of each method and scheme. Requests made afterwards join no flight
-    /// or lookup that this engine had begun before.
+    /// Drops the entry and the lease; for a URL, the entries and leases of all its methods and schemes. Requests made
+    /// afterwards join no flight or lookup that this engine had begun before.
     ///
     /// Cancel safe: the work is done in a task, which continues when the caller is dropped. If the store does not
     /// acknowledge, the task tries again in the background for about ten seconds.

@@ -90,8 +90,11 @@ impl Resource {
 
     /// Reports whether the store has room for the entry. Counts it if not.
     pub(super) fn can_keep(&self, fill_set: &FillSet) -> bool {
-        let writes = fill_set.writes(&self.key);
-        let can_keep = writes.iter().all(|write| self.engine.store.can_keep(&write.key, &write.entry));
+        // The index beside an entry of a variant is small.
+        let can_keep = match &fill_set.index {
+            None => self.engine.store.can_keep(&self.key, &fill_set.entry),
+            Some((variant, _)) => self.engine.store.can_keep(&self.key.to_variant(variant.clone()), &fill_set.entry),
+        };
         if !can_keep {
             telemetry::too_large(&self.engine.stats, &self.key);
         }

@@ -31,8 +31,8 @@ async fn lock(master: &RedisServer, messages: Client) -> Lock {
     Lock::new(data.subscribe_via(messages)).store_timeout(20 * SECOND).ttl(60 * SECOND).wait(60 * SECOND)
 }
 
-/// Seen to fail (43 of 80 holders had another one beside them) if a message is sent to a waiter that is then passed
-/// over.
+/// Seen to fail (43 of 80 holders held the lock together with a second holder) if a message is sent to a waiter that is
+/// then passed over.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn lock_with_messages_by_replica_has_one_holder() {
     let (master, replica) = master_and_replica().await;

@@ -83,7 +83,7 @@ async fn the_entry_of_another_key_is_a_miss() {
     assert_eq!(payload(&store, &mine).await.as_deref(), Some("mine"));
 }
 
-/// After a failover to a server whose clock is five seconds behind, an entry of one second was a hit for six seconds.
+/// After a failover to a server whose clock is five seconds late, an entry of one second was a hit for six seconds.
 /// Seen to fail without the bound.
 #[tokio::test]
 async fn entry_from_the_future_is_a_miss_and_is_replaced() {

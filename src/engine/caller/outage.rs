@@ -88,8 +88,8 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
 }
 
 impl Execution {
-    /// Returns the result of another flight that was kept since the caller has asked the outage cache. Otherwise a flight
-    /// that begins at the moment at which another one ends would fetch again.
+    /// Returns the result of an earlier flight that was kept after the caller had asked the outage cache. Without this
+    /// check, a flight that begins in the moment in which the earlier one ends would fetch again.
     pub(in crate::engine) fn kept_result<R>(
         &self,
         policy: &impl ReusePolicy<R>,

@@ -73,8 +73,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
                 return Waited::Outcome(state);
             }
             match limit {
-                // One nested caller leaves, and the others stay, because most leaders are slow and wait for none of
-                // them.
+                // Only one nested caller leaves, because most leaders are merely slow and wait for no nested caller.
                 Limit::Nested if !stays_nested && !waiter.is_first_to_leave() => stays_nested = true,
                 Limit::Nested => return Waited::MayDeadlock,
                 Limit::Deadline => return Waited::Rejected(caller.stale_candidate(), Error::deadline_exceeded()),
@@ -182,7 +181,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
                     false => return ready(RequestAttempt::Unusable(fetch)),
                 }
             }
-            // The other waiters need the store as well, if their settings are those of this caller.
+            // A waiter that fails closed needs the store as well, so it does not try again as the leader.
             Progress::Refused(error, stale)
                 if error.kind() == ErrorKind::Store
                     && self.resource.config.on_store_failure == StoreFailure::FailClosed =>
