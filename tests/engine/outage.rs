@@ -316,8 +316,8 @@ async fn answers_without_a_store(patience: Duration, has_deadline: bool) -> (usi
     (answered, origin.calls())
 }
 
-/// 320 answers are possible. Seen to fail (no answer at all, at 496 origin calls) when flights queue for ten seconds, also
-/// flights without callers, and the oldest is served first.
+/// 320 answers are possible. Seen to fail when flights queue for ten seconds. Code whose flights queued for the wait
+/// timeout, the oldest first and without their callers, gave no answer at all at 496 origin calls.
 #[tokio::test(start_paused = true)]
 async fn overload_without_a_store_serves_the_newest_callers() {
     for (patience, has_deadline) in [(2 * SECOND, false), (5 * SECOND, false), (2 * SECOND, true)] {
