@@ -15,6 +15,8 @@ mod flight;
 pub(crate) mod frontend;
 mod invalidation;
 mod leader;
+mod lookup;
+mod outage;
 mod permit;
 mod redirects;
 pub(crate) mod resource;
@@ -25,7 +27,7 @@ use crate::{
     clock::Timestamp,
     key::CacheKey,
     near_cache::{NearCache, NearCaches, config::NearCacheConfig},
-    policy::{Freshness, freshness, is_uncacheable_marker},
+    policy::{Freshness, freshness, status_of},
     store::{
         entry::{Entry, Payload},
         port::{FillCondition, Store},
@@ -39,12 +41,15 @@ use fill_set::FillSet;
 use flight::Flights;
 use frontend::{BoxFetch, FetchHead, FetchMode, Reuse, ReusePolicy, StoreAs};
 use invalidation::PendingInvalidations;
-use redirects::{Dropped, RedirectCache};
+pub(crate) use lookup::MAX_REDIRECTS;
+use lookup::Lookup;
+use outage::KeptResult;
+use redirects::RedirectCache;
 use resource::Resource;
 use std::{
     borrow::Cow,
     future::Future,
-    sync::{Arc, atomic::AtomicBool},
+    sync::Arc,
     time::Duration,
 };
 use tokio::time::{Instant, timeout};
@@ -55,8 +60,6 @@ use wait_graph::WaitGraph;
 pub(crate) struct Engine {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) stats: Counters,
-    /// Whether reads are expected to answer at once. True for a store of this process until one of its reads does not.
-    at_once: AtomicBool,
     flights: Arc<Flights>,
     breakers: Breakers,
     wait_graph: WaitGraph,
@@ -65,7 +68,6 @@ pub(crate) struct Engine {
     tasks: TaskTracker,
     invalidations: PendingInvalidations,
     redirect_cache: RedirectCache,
-    dropped: Dropped,
     near_caches: NearCaches,
 }
 
@@ -99,7 +101,6 @@ impl Engine {
         let tasks = TaskTracker::new();
         tasks.close();
         Arc::new(Self {
-            at_once: AtomicBool::new(!store.is_shared()),
             store,
             stats: Counters::default(),
             flights: Arc::default(),
@@ -108,7 +109,6 @@ impl Engine {
             tasks,
             invalidations: PendingInvalidations::default(),
             redirect_cache: RedirectCache::default(),
-            dropped: Dropped::default(),
             near_caches: NearCaches::default(),
         })
     }
@@ -131,7 +131,7 @@ impl Engine {
         self.tasks.len()
     }
 
-    /// Returns the number of flights, lookups included.
+    /// Returns the number of flights.
     pub(crate) fn in_flight(&self) -> usize {
         self.flights.len()
     }
@@ -144,10 +144,8 @@ impl Resource {
         for _ in 0..=MAX_REDIRECTS {
             let entry = self.local_entry(&key, now)?;
             match policy.evaluate(&entry, now) {
-                _ if is_uncacheable_marker(&entry, now) => return None,
-                Reuse::Redirect => key = Cow::Owned(policy.redirect(&entry)?.target(&key)),
-                Reuse::Serve if freshness(&entry, now) == Freshness::Fresh => {
-                    let answer = policy.decode(&entry, now)?;
+                Reuse::Redirect(redirect) => key = Cow::Owned(redirect.target(&key)),
+                Reuse::Serve(answer) if freshness(&entry, now) == Freshness::Fresh => {
                     telemetry::answered(&self.engine.stats, &key, CacheStatus::Hit, || Duration::ZERO);
                     if self.config.near.is_some() {
                         telemetry::near_hit(&self.engine.stats);
@@ -188,7 +186,20 @@ impl Resource {
         self,
         policy: J,
     ) -> Option<(R, CacheStatus)> {
-        Caller::new(self, policy, None).lookup_only().await
+        let (requested_at, mut lookup) = (Timestamp::now(), Lookup::new(self, policy));
+        let mut found = lookup.find().await;
+        let now = Timestamp::now();
+        let (answer, status) = match lookup.consult_outage_cache(&mut found) {
+            Some(KeptResult::Answer(answer, status)) => (answer, status),
+            Some(KeptResult::Bypass) => return None,
+            None => {
+                let entry = found.ok()??;
+                (lookup.policy.servable(&entry, now)?, status_of(&entry, now))
+            }
+        };
+        let Resource { engine, key, .. } = &lookup.resource;
+        telemetry::answered(&engine.stats, key, status, || now.since(requested_at));
+        Some((answer, status))
     }
 
     /// Returns the stored entry and its cache key. The entry may be of no use to the caller.
@@ -196,7 +207,9 @@ impl Resource {
         self,
         policy: J,
     ) -> Option<(Self, Entry)> {
-        Caller::new(self, policy, None).lookup_entry().await
+        let mut lookup = Lookup::new(self, policy);
+        let entry = lookup.find().await.ok()??;
+        Some((lookup.resource, entry))
     }
 
     /// Returns the handle of the whole resource, without a variant.
@@ -240,6 +253,3 @@ where
 {
     Box::new(move |mode| Box::pin(fetch(mode)))
 }
-
-/// Maximum number of redirects that are followed on the way to an entry.
-pub(crate) const MAX_REDIRECTS: usize = 4;

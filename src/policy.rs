@@ -1,6 +1,7 @@
 //! How long entries are used. Pure: the time and random numbers are parameters.
 
 use crate::{
+    cache_status::CacheStatus,
     clock::Timestamp,
     store::entry::{Entry, Kind, Lifetimes, Meta},
 };
@@ -157,6 +158,11 @@ pub(crate) fn freshness(entry: &Entry, now: Timestamp) -> Freshness {
         Some(stale_for) if stale_for < lifetimes.stale_if_error.max(lifetimes.retain_for) => Freshness::Grace,
         Some(_) => Freshness::Dead,
     }
+}
+
+/// Returns the status of an answer from this entry.
+pub(crate) fn status_of(entry: &Entry, now: Timestamp) -> CacheStatus {
+    if freshness(entry, now) == Freshness::Fresh { CacheStatus::Hit } else { CacheStatus::Stale }
 }
 
 /// Reports whether the entry may be served in place of a failed fetch.

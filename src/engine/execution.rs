@@ -133,11 +133,6 @@ impl Execution {
         Ok(FillPermit::Local { listener, not_stored, _fallback_permit: Some(permit) })
     }
 
-    /// Fetches for this process only, as a do-not-store marker says.
-    pub(super) async fn lead_without_storing(&self, marker: Token) -> Result<FillPermit, Progress> {
-        self.join_or_lead_locally(FillPermit::Marker(marker)).await
-    }
-
     async fn join_or_lead_locally(&self, permit: FillPermit) -> Result<FillPermit, Progress> {
         let criteria = JoinCriteria { nested: self.is_nested(), incomplete_only: false };
         let Some(waiter) = self.flight.go_local(criteria) else {
@@ -146,7 +141,7 @@ impl Execution {
         let _caller = waiter.want();
         // The other flight may be waiting for a fetch that this one is part of.
         let until = self.nested_until.map_or_else(|| self.reject_at(), |until| until.min(self.reject_at()));
-        let outcome = waiter.outcome_until(until, self.resource.config.lease_ttl, |_| false);
+        let outcome = waiter.outcome_until(until, (self.resource.config.store_timeout * 2, self.resource.config.lease_ttl), |_| false);
         tokio::select! {
             biased;
             () = self.flight.deserted() => Err(Progress::Abandoned),

@@ -1,4 +1,5 @@
-//! In-flight fetches of this process: one flight per cache key, joined by all concurrent callers.
+//! Work in flight in this process: one flight per cache key, joined by all concurrent callers. A flight begins with the
+//! lookup of the entry. If there is no usable entry, a leader takes it over.
 
 #[cfg(test)]
 mod schedules;
@@ -8,25 +9,19 @@ use crate::{
     clock::{self, Timestamp},
     error::Error,
     key::CacheKey,
-    layout::SeenLayouts,
     outage_cache::InvalidationCounts,
     policy::{Freshness, freshness},
     store::{
         entry::{Audience, Entry, SharedValue},
         error::StoreError,
     },
-    sync::{
-        mutex::Mutex,
-        pulse::Pulse,
-        shared::{Shared, WeakShared},
-        watch,
-    },
+    sync::{mutex::Mutex, pulse::Pulse, watch},
 };
 use std::{
     collections::{HashMap, hash_map},
     future::Future,
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{
             AtomicBool, AtomicU64, AtomicUsize,
             Ordering::{AcqRel, Acquire, Release},
@@ -39,15 +34,21 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
+/// The result of a lookup in the store.
+pub(crate) type Found = Result<Option<Entry>, StoreError>;
+
 /// The progress of a flight. Each waiter sees the latest state.
 #[derive(Clone)]
 pub(crate) enum Progress {
+    /// The caller that opened the flight looks up the entry.
+    LookingUp,
+    /// The result of that lookup, or an entry that the leader has found. Each waiter continues with it.
+    LookedUp(Found),
+    /// A leader drives the flight.
     Running,
     /// Waits for a `max_fallback_fetches` permit. Nested callers do not wait with it, because the enclosing fetch may
     /// hold the permit.
     Queued,
-    /// The store had an entry. Each waiter evaluates it.
-    EntryFound(Entry),
     /// An entry that was filled while the waiters waited. They accept it, however short its lifetime is.
     Filled(Arc<FillSet>),
     /// The response head is there. The response will be shared at its end, but not with every waiter.
@@ -67,7 +68,7 @@ pub(crate) enum Progress {
 
 impl Progress {
     fn is_incomplete(&self) -> bool {
-        matches!(self, Self::Running | Self::Queued | Self::HeadersReady(_))
+        matches!(self, Self::LookingUp | Self::Running | Self::Queued | Self::HeadersReady(_))
     }
 }
 
@@ -78,6 +79,14 @@ pub(crate) enum Scope {
     Fleet,
     /// The fetch is for this process only, because the store does not answer, or must not keep the response.
     Local,
+}
+
+/// A reason for a waiter to leave a flight that has no result yet.
+pub(crate) enum Interim<'a> {
+    /// The entry that the fetch replaces.
+    Seen(&'a Entry),
+    /// The response head.
+    Head(&'a SharedValue),
 }
 
 /// The criteria for joining a flight.
@@ -97,6 +106,16 @@ pub(crate) enum Entered {
     Wait(Waiter),
 }
 
+impl Entered {
+    /// Returns the flight if the caller opened it.
+    pub(crate) fn into_flight(self) -> Option<Flight> {
+        match self {
+            Self::Lead(flight) => Some(flight),
+            Self::Wait(_) => None,
+        }
+    }
+}
+
 /// The flights of one engine. The table keeps nothing of a flight that has ended.
 #[derive(Default)]
 pub(crate) struct Flights {
@@ -109,29 +128,6 @@ pub(crate) struct Flights {
 struct Tables {
     fleet: HashMap<CacheKey, Arc<FlightState>>,
     local: HashMap<CacheKey, Arc<FlightState>>,
-    /// Lookups in flight, by the first cache key of their chain.
-    lookups: HashMap<CacheKey, Listings>,
-    last_lookup: u64,
-    layouts: SeenLayouts,
-}
-
-/// The entries, in the order of the cache keys.
-type Found = Result<Vec<Option<Entry>>, StoreError>;
-pub(crate) type Lookup = Shared<Found>;
-
-/// The lookups with the same first cache key, by their last one. A single lookup, the usual case, needs no table.
-#[derive(Default)]
-struct Listings {
-    one: Option<Listing>,
-    more: HashMap<CacheKey, Listing>,
-}
-
-/// A lookup that may be joined.
-struct Listing {
-    number: u64,
-    started_at: Timestamp,
-    chain: Arc<[CacheKey]>,
-    lookup: WeakShared<Found>,
 }
 
 /// The state shared by the leader and the waiters of a flight.
@@ -139,12 +135,13 @@ pub(crate) struct FlightState {
     flights: Arc<Flights>,
     key: CacheKey,
     state: watch::Sender<Progress>,
-    started_at: Timestamp,
+    /// The entry that the lookup has found, which a fetch replaces, and when the leader began. It may have been dropped
+    /// since.
+    seen: OnceLock<(Entry, Timestamp)>,
     /// The invalidations of the resource before the fetch began.
     invalidations: AtomicU64,
     /// Whether the leader waits for another leader and has no question under way.
     is_between_questions: AtomicBool,
-    seen: Option<Entry>,
     /// The stale candidate: the stored entry that may be served if no newer one comes. Set once the store has confirmed
     /// it, until the store has dropped it.
     stale_candidate: Mutex<Option<Entry>>,
@@ -208,12 +205,19 @@ pub(crate) struct Waiter {
     state: watch::Receiver<Progress>,
     flight_state: Arc<FlightState>,
     nested: bool,
+    /// Whether the flight was looking up the entry when this waiter joined it.
+    joined_lookup: bool,
 }
 
 impl Waiter {
-    /// Returns the entry that was stored when the flight began. It may have been dropped since.
+    /// Returns the entry that the lookup of the flight has found. It may have been dropped since.
     pub(crate) fn seen(&self) -> Option<&Entry> {
-        self.flight_state.seen.as_ref()
+        self.flight_state.seen.get().map(|(entry, _)| entry)
+    }
+
+    /// Reports whether the flight was looking up the entry when this waiter joined it.
+    pub(crate) fn joined_lookup(&self) -> bool {
+        self.joined_lookup
     }
 
     /// Returns the number of waiters, this one included.
@@ -228,35 +232,35 @@ impl Waiter {
 
     /// Returns when the flight will end if it takes as long as the last fetch.
     pub(crate) fn expected_end(&self) -> Option<Timestamp> {
-        self.seen().map(|entry| self.flight_state.started_at.after(entry.meta().cost))
+        self.flight_state.seen.get().map(|(entry, began)| began.after(entry.meta().cost))
     }
 
-    /// Waits for the outcome, at most until `until` (then `None`) and as long as the leader is alive. Wakes the leader
-    /// after half of `lease_ttl`. If the leader was not polled within the other half, another process could take over
-    /// its lease: then the flight is unlisted, and counts as abandoned.
+    /// Waits for the outcome, at most until `until` (then `None`) and as long as the caller that drives the flight is
+    /// polled. If it is not, the flight leaves the table, and counts as abandoned.
+    ///
+    /// A lookup ends within `lookup_limit`. A leader is woken after half of `lease_ttl`. If it was not polled within the
+    /// other half, another process could take over its lease.
     pub(crate) fn outcome_until(
         &self,
         until: Instant,
-        lease_ttl: Duration,
-        is_elsewhere: impl Fn(&SharedValue) -> bool,
+        (lookup_limit, lease_ttl): (Duration, Duration),
+        leaves: impl Fn(Interim<'_>) -> bool,
     ) -> impl Future<Output = Option<Progress>> {
         let mut reading = None;
         async move {
             loop {
-                let check_at = clock::deadline_after(lease_ttl / 2).min(until);
-                let is_last = check_at == until;
-                if let Ok(state) = timeout_at(check_at, self.outcome(&is_elsewhere)).await {
+                let span = if self.flight_state.is_looking_up() { lookup_limit } else { lease_ttl / 2 };
+                let check_at = clock::deadline_after(span).min(until);
+                if let Ok(state) = timeout_at(check_at, self.outcome(&leaves)).await {
                     return Some(state);
                 }
-                if is_last {
+                if check_at == until {
                     return None;
                 }
                 let pulse = &self.flight_state.pulse;
                 reading = match reading {
-                    Some(reading) if !pulse.is_beating_since(reading) => {
-                        self.flight_state.unlist();
-                        return Some(Progress::Abandoned);
-                    }
+                    _ if self.flight_state.is_looking_up() => return Some(self.flight_state.abandon()),
+                    Some(reading) if !pulse.is_beating_since(reading) => return Some(self.flight_state.abandon()),
                     Some(_) => None,
                     None => Some(pulse.feel()),
                 };
@@ -264,16 +268,21 @@ impl Waiter {
         }
     }
 
-    /// Waits for the first state that is a result, or a reason not to wait. `is_elsewhere` reports whether a response
-    /// head redirects this waiter.
-    fn outcome(&self, is_elsewhere: impl Fn(&SharedValue) -> bool) -> impl Future<Output = Progress> {
-        let nested = self.nested;
-        self.state.wait_for(move |state| match state {
-            Progress::Running => false,
-            Progress::HeadersReady(value) => is_elsewhere(value),
-            Progress::Queued => nested,
+    /// Waits for the first state that is a result, or a reason not to wait. `leaves` reports whether this waiter leaves
+    /// the flight before it has a result.
+    async fn outcome(&self, leaves: impl Fn(Interim<'_>) -> bool) -> Progress {
+        let seen = || self.seen().filter(|_| self.joined_lookup);
+        let state = self.state.wait_for(|state| match state {
+            Progress::LookingUp => false,
+            Progress::Running => seen().is_some_and(|seen| leaves(Interim::Seen(seen))),
+            Progress::HeadersReady(value) => leaves(Interim::Head(value)),
+            Progress::Queued => self.nested,
             _ => true,
-        })
+        });
+        match (state.await, seen()) {
+            (Progress::Running, Some(seen)) => Progress::LookedUp(Ok(Some(seen.clone()))),
+            (state, _) => state,
+        }
     }
 
     /// Marks the flight as left by a nested caller. Returns `true` for the first one only.
@@ -289,90 +298,40 @@ impl Waiter {
 
 impl Flights {
     /// Joins the flight if it meets the criteria. Otherwise opens a new one in its place.
-    pub(crate) fn enter(
-        self: &Arc<Self>,
-        key: &CacheKey,
-        scope: Scope,
-        seen: Option<Entry>,
-        criteria: JoinCriteria,
-    ) -> Entered {
+    pub(crate) fn enter(self: &Arc<Self>, key: &CacheKey, scope: Scope, criteria: JoinCriteria) -> Entered {
         let mut tables = self.tables.lock();
-        tables.layouts.add(key);
         let slot = match tables.of(scope).entry(key.clone()) {
             hash_map::Entry::Occupied(listed) if listed.get().matches(criteria) => {
                 return Entered::Wait(listed.get().join(criteria));
             }
             slot => slot,
         };
-        let flight_state = Arc::new(FlightState::new(self.clone(), key.clone(), seen));
+        let flight_state = Arc::new(FlightState::new(self.clone(), key.clone()));
         slot.insert_entry(flight_state.clone());
         Entered::Lead(Flight(flight_state))
     }
 
-    /// Joins the flight if there is one that meets the criteria.
-    pub(crate) fn join(&self, key: &CacheKey, criteria: JoinCriteria) -> Option<Waiter> {
-        self.tables
-            .lock()
-            .fleet
-            .get(key)
-            .filter(|flight_state| flight_state.matches(criteria))
-            .map(|flight_state| flight_state.join(criteria))
-    }
-
-    /// Shares one read of the store among concurrent callers: of an entry, and of the entries it probably redirects to.
-    /// The read ends when its last caller is dropped. A read that has taken `limit` is not joined any more: its reply
-    /// may never come, and while callers joined it, none would ask again.
-    pub(crate) fn look_up(
-        self: &Arc<Self>,
-        chain: &Arc<[CacheKey]>,
-        limit: Duration,
-        read: impl Future<Output = Found> + Send + 'static,
-    ) -> Lookup {
-        let (Some(first), Some(last)) = (chain.first(), chain.last()) else { return Shared::new(read) };
-        let started_at = Timestamp::now();
-        let mut tables = self.tables.lock();
-        tables.layouts.add(first);
-        tables.last_lookup += 1;
-        let number = tables.last_lookup;
-        let listings = tables.lookups.entry(first.clone()).or_default();
-        let suits = |listing: &&mut Listing| listing.chain == *chain && started_at.since(listing.started_at) < limit;
-        if let Some(lookup) = listings.get_mut(last).filter(suits).and_then(|listing| listing.lookup.upgrade()) {
-            return lookup;
-        }
-        // Created here, because the future may be dropped before it is polled.
-        let listed = Listed { flights: self.clone(), chain: chain.clone(), number };
-        let lookup = Shared::new(async move {
-            let found = read.await;
-            drop(listed); // before the answer is visible, so that later callers read again
-            found
-        });
-        listings.insert(last, Listing { number, started_at, chain: chain.clone(), lookup: lookup.downgrade() });
-        lookup
-    }
-
-    /// Makes sure that no caller joins a flight or lookup of the resource that began before now, in any layout. Local
-    /// flights of the variants are removed too, because without the store callers reach them through remembered
-    /// redirects. A flight whose leader waits for another leader, and awaits no reply of the store, stays: its next answer
-    /// is newer.
-    pub(crate) fn forget(&self, key: &CacheKey) {
-        self.invalidations.increment(key);
+    /// Makes sure that no caller joins a flight of the resources that began before now, in any layout. Flights of their
+    /// variants leave the table too, because callers reach them through remembered redirects. A flight whose leader waits
+    /// for another leader, and awaits no reply of the store, stays: its next answer is newer.
+    pub(crate) fn forget(&self, keys: &[CacheKey]) {
+        keys.iter().for_each(|key| self.invalidations.increment(key));
+        let is_dropped = |listed: &CacheKey| keys.iter().any(|key| key.covers(listed));
         let tables = &mut *self.tables.lock();
-        tables.local.retain(|local, _| !key.covers(local));
-        for key in tables.layouts.each(key) {
-            tables.lookups.remove(&key);
-            if let hash_map::Entry::Occupied(listed) = tables.fleet.entry(key) {
-                match listed.get().is_between_questions.load(Acquire) {
-                    true => *listed.get().stale_candidate.lock() = None,
-                    false => _ = listed.remove(),
-                }
+        tables.local.retain(|listed, _| !is_dropped(listed));
+        tables.fleet.retain(|listed, flight_state| {
+            if !is_dropped(listed) {
+                return true;
             }
-        }
+            *flight_state.stale_candidate.lock() = None;
+            flight_state.is_between_questions.load(Acquire)
+        });
     }
 
-    /// Returns the number of flights and lookups.
+    /// Returns the number of flights.
     pub(crate) fn len(&self) -> usize {
         let tables = self.tables.lock();
-        tables.fleet.len() + tables.local.len() + tables.lookups.values().map(Listings::len).sum::<usize>()
+        tables.fleet.len() + tables.local.len()
     }
 }
 
@@ -386,15 +345,14 @@ impl Tables {
 }
 
 impl FlightState {
-    fn new(flights: Arc<Flights>, key: CacheKey, seen: Option<Entry>) -> Self {
+    fn new(flights: Arc<Flights>, key: CacheKey) -> Self {
         Self {
-            invalidations: AtomicU64::new(0),
-            is_between_questions: AtomicBool::new(false),
             flights,
             key,
-            state: watch::Sender::new(Progress::Running),
-            started_at: Timestamp::now(),
-            seen,
+            state: watch::Sender::new(Progress::LookingUp),
+            seen: OnceLock::new(),
+            invalidations: AtomicU64::new(0),
+            is_between_questions: AtomicBool::new(false),
             stale_candidate: Mutex::default(),
             pulse: Arc::default(),
             lease_lost: AtomicBool::new(false),
@@ -406,7 +364,12 @@ impl FlightState {
     }
 
     fn join(self: &Arc<Self>, criteria: JoinCriteria) -> Waiter {
-        Waiter { state: self.state.subscribe(), flight_state: self.clone(), nested: criteria.nested }
+        Waiter {
+            state: self.state.subscribe(),
+            flight_state: self.clone(),
+            nested: criteria.nested,
+            joined_lookup: self.is_looking_up(),
+        }
     }
 
     fn matches(&self, criteria: JoinCriteria) -> bool {
@@ -423,6 +386,10 @@ impl FlightState {
         )
     }
 
+    fn is_looking_up(&self) -> bool {
+        self.state.is(|state| matches!(state, Progress::LookingUp))
+    }
+
     fn is_queued(&self) -> bool {
         self.state.is(|state| matches!(state, Progress::Queued))
     }
@@ -436,6 +403,12 @@ impl FlightState {
                 table.remove(&self.key);
             }
         }
+    }
+
+    /// Unlists a flight that its caller does not drive any more.
+    fn abandon(self: &Arc<Self>) -> Progress {
+        self.unlist();
+        Progress::Abandoned
     }
 
     /// Unlists a flight that has lost its lease: its result will not be stored.
@@ -464,6 +437,29 @@ impl FlightState {
 pub(crate) struct Flight(Arc<FlightState>);
 
 impl Flight {
+    pub(crate) fn key(&self) -> &CacheKey {
+        &self.0.key
+    }
+
+    /// Ends the flight with the result of its lookup. PERF: publishes the result only if there are waiters.
+    pub(crate) fn end_lookup(self, found: &Found) {
+        self.unlist();
+        if self.0.state.receiver_count() > 0 {
+            self.publish(Progress::LookedUp(found.clone()));
+        }
+    }
+
+    /// Begins to lead, with the entry that the lookup has found. Waiters are woken only if that entry may answer them.
+    pub(crate) fn begin_leading(&self, seen: Option<&Entry>) {
+        if let Some(entry) = seen {
+            let _ = self.0.seen.set((entry.clone(), Timestamp::now()));
+        }
+        self.0.state.send_if_modified(|state| {
+            *state = Progress::Running;
+            seen.is_some()
+        });
+    }
+
     /// Publishes the state. Callers that join later see it as well.
     pub(crate) fn publish(&self, state: Progress) {
         self.0.state.send_replace(state);
@@ -523,10 +519,10 @@ impl Flight {
         self.0.callers_meet(|state| state.callers.load(Acquire) > 0).await;
     }
 
-    /// Handles an invalidation of the key: no caller joins a flight or lookup that this process began before.
+    /// Handles an invalidation of the key: no caller joins a flight that this process began before.
     pub(crate) fn invalidated(&self) {
         self.set_stale_candidate(None);
-        self.0.flights.forget(&self.0.key);
+        self.0.flights.forget(std::slice::from_ref(&self.0.key));
     }
 
     /// Records that the leader waits for another leader, and has no question under way. An invalidation during the last
@@ -580,56 +576,5 @@ impl Drop for Flight {
             }
             is_incomplete
         });
-    }
-}
-
-impl Listings {
-    fn get_mut(&mut self, last: &CacheKey) -> Option<&mut Listing> {
-        match self.one.as_ref().is_some_and(|one| one.chain.last() == Some(last)) {
-            true => self.one.as_mut(),
-            false => self.more.get_mut(last),
-        }
-    }
-
-    /// Inserts the lookup in place of one with the same last cache key.
-    fn insert(&mut self, last: &CacheKey, listing: Listing) {
-        if let Some(listed) = self.get_mut(last) {
-            *listed = listing;
-        } else if self.one.is_none() {
-            self.one = Some(listing);
-        } else {
-            self.more.insert(last.clone(), listing);
-        }
-    }
-
-    fn remove(&mut self, last: &CacheKey, number: u64) {
-        if self.one.as_ref().is_some_and(|one| one.number == number) {
-            self.one = None;
-        } else if self.more.get(last).is_some_and(|listing| listing.number == number) {
-            self.more.remove(last);
-        }
-    }
-
-    fn len(&self) -> usize {
-        usize::from(self.one.is_some()) + self.more.len()
-    }
-}
-
-/// The entry of a lookup in the table, removed on drop.
-struct Listed {
-    flights: Arc<Flights>,
-    chain: Arc<[CacheKey]>,
-    number: u64,
-}
-
-impl Drop for Listed {
-    fn drop(&mut self) {
-        let (Some(first), Some(last)) = (self.chain.first(), self.chain.last()) else { return };
-        let mut tables = self.flights.tables.lock();
-        let Some((first, mut listings)) = tables.lookups.remove_entry(first) else { return };
-        listings.remove(last, self.number);
-        if listings.len() > 0 {
-            tables.lookups.insert(first, listings);
-        }
     }
 }

@@ -7,8 +7,9 @@ use crate::{
     clock::Timestamp,
     error::Error,
     key::CacheKey,
+    policy::is_uncacheable_marker,
     store::{
-        entry::{Audience, Entry, Lifetimes, Payload, SharedValue},
+        entry::{Audience, Entry, Kind, Lifetimes, Payload, SharedValue},
         error::BoxFuture,
         token::Token,
     },
@@ -17,19 +18,20 @@ use bytes::Bytes;
 use std::time::Instant;
 
 /// The reuse policy of one caller for stored and shared responses. Its answer is an `R`.
+///
+/// A front end judges and decodes. The engine asks [`evaluate`](Self::evaluate), which does both.
 pub(crate) trait ReusePolicy<R> {
-    /// Evaluates the entry. After [`Reuse::Serve`] the engine calls [`decode`](Self::decode).
-    fn evaluate(&self, entry: &Entry, now: Timestamp) -> Reuse;
-    /// Reports whether the entry may replace a failed fetch (stale-if-error).
-    fn allows_stale_on_error(&self, entry: &Entry, now: Timestamp) -> bool;
+    /// Judges an entry that holds a value, without decoding it.
+    fn judge(&self, entry: &Entry, now: Timestamp) -> Judgement;
     /// Decodes the entry as an answer, whatever its age. `None` if it does not decode: a miss.
     fn decode(&self, entry: &Entry, now: Timestamp) -> Option<R>;
-    /// Decodes the redirect of an entry that [`evaluate`](Self::evaluate) evaluated as [`Reuse::Redirect`]. `None` if
-    /// it does not decode: a miss.
+    /// Decodes the redirect of an entry that [`judge`](Self::judge) calls one. `None` if it does not decode: a miss.
     fn redirect(&self, index: &Entry) -> Option<Redirect> {
         let _ = index;
         None
     }
+    /// Reports whether the entry may replace a failed fetch (stale-if-error).
+    fn allows_stale_on_error(&self, entry: &Entry, now: Timestamp) -> bool;
     /// Evaluates the value that a leader shares with its waiters.
     fn accept_shared(&self, value: &SharedValue) -> SharedReuse<R>;
     /// Reports whether a marker or private response with this audience applies to this caller.
@@ -39,10 +41,56 @@ pub(crate) trait ReusePolicy<R> {
     }
     /// Returns the answer of a request that is refused with this error.
     fn reject(&self, error: Error) -> R;
+
+    /// Decides what the entry means for this caller.
+    fn evaluate(&self, entry: &Entry, now: Timestamp) -> Reuse<R> {
+        if is_uncacheable_marker(entry, now) {
+            return match entry.meta().kind {
+                Kind::DoNotStore => Reuse::DoNotStore,
+                _ if self.is_covered_by(entry.meta().audience) => Reuse::HitForPass,
+                _ => Reuse::HitForPassOfOthers,
+            };
+        }
+        match self.judge(entry, now) {
+            Judgement::Serve => self.decode(entry, now).map_or(Reuse::Miss, Reuse::Serve),
+            Judgement::ServeAndRevalidate => self.decode(entry, now).map_or(Reuse::Miss, Reuse::ServeAndRevalidate),
+            Judgement::Redirect => self.redirect(entry).map_or(Reuse::Miss, Reuse::Redirect),
+            Judgement::Revalidate => Reuse::Revalidate,
+            Judgement::Miss => Reuse::Miss,
+            Judgement::Bypass => Reuse::Bypass,
+        }
+    }
+
+    /// Reports whether the entry answers this caller, or tells it to make a call of its own, without decoding it.
+    fn settles(&self, entry: &Entry, now: Timestamp) -> bool {
+        match is_uncacheable_marker(entry, now) {
+            true => entry.meta().kind == Kind::HitForPass && self.is_covered_by(entry.meta().audience),
+            false => {
+                matches!(
+                    self.judge(entry, now),
+                    Judgement::Serve | Judgement::ServeAndRevalidate | Judgement::Bypass
+                )
+            }
+        }
+    }
+
+    /// Decodes the entry, if it may be served without a fetch.
+    fn servable(&self, entry: &Entry, now: Timestamp) -> Option<R> {
+        match self.evaluate(entry, now) {
+            Reuse::Serve(answer) | Reuse::ServeAndRevalidate(answer) => Some(answer),
+            _ => None,
+        }
+    }
+
+    /// Decodes the entry, if it may replace a failed fetch (stale-if-error).
+    fn stale_answer(&self, entry: &Entry, now: Timestamp) -> Option<R> {
+        self.allows_stale_on_error(entry, now).then(|| self.decode(entry, now))?
+    }
 }
 
+/// The judgement of a front end about an entry that it has not decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Reuse {
+pub(crate) enum Judgement {
     Serve,
     ServeAndRevalidate,
     /// Lead, although an entry is stored. The fetch gets the entry, which may be served if the fetch fails.
@@ -53,6 +101,22 @@ pub(crate) enum Reuse {
     Redirect,
     /// The entry is for other callers and stays. This caller makes a call of its own.
     Bypass,
+}
+
+/// The meaning of an entry for one caller: a [`Judgement`] with its content, or that of a marker.
+pub(crate) enum Reuse<R> {
+    Serve(R),
+    ServeAndRevalidate(R),
+    Revalidate,
+    Miss,
+    Redirect(Redirect),
+    Bypass,
+    /// A hit-for-pass marker applies to this caller.
+    HitForPass,
+    /// A hit-for-pass marker applies to other callers only.
+    HitForPassOfOthers,
+    /// A do-not-store marker.
+    DoNotStore,
 }
 
 /// The evaluation of a shared result by one caller.

@@ -101,13 +101,12 @@ impl Resource {
             return answer;
         }
         // After the store has dropped the entries: a read that began before may have returned an old one.
+        self.engine.flights.forget(&keys);
         for key in &keys {
-            self.engine.flights.forget(key);
             self.engine.redirect_cache.forget(key);
             self.engine.forget_copies(key);
         }
         if answer.is_ok() {
-            self.engine.dropped.remember(&self.key);
             self.remember();
         }
         answer

@@ -4,10 +4,10 @@
 mod acquire;
 
 use super::{
-    caller::Caller,
     execution::{AfterHead, Execution, Pending},
     flight::Progress,
-    frontend::{BoxFetch, Completion, Failure, FetchHead, FetchMode, Reuse, ReusePolicy, Shareability},
+    frontend::{BoxFetch, Completion, Failure, FetchHead, FetchMode, ReusePolicy, Shareability},
+    lookup::Lookup,
     permit::FillPermit,
     resource::Resource,
 };
@@ -16,7 +16,6 @@ use crate::{
     clock::{self, Timestamp},
     error::Error,
     outage_cache::NotStored,
-    policy::is_uncacheable_marker,
     store::{
         entry::{Audience, Entry, Kind},
         lease::LeaseStatus,
@@ -72,8 +71,8 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
         let listener = self.execution.resource.listen(); // before `get_or_lease`, so that no wake-up falls in between
         let permit = match mode {
             LeadMode::Coordinated { background } => self.acquire_lease(background, listener).await,
-            LeadMode::StoreDown => match self.execution.kept_result(&self.policy, NotStored::Unavailable) {
-                Some(kept) => Err(kept),
+            LeadMode::StoreDown => match self.kept_result(NotStored::Unavailable) {
+                Some(kept) => Err(Progress::LookedUp(Ok(Some(kept)))),
                 None => self.execution.acquire_fallback_permit(Box::new(listener), NotStored::Unavailable).await,
             },
             LeadMode::Local => Ok(FillPermit::local(listener)),
@@ -173,9 +172,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
     ) -> Option<(FillPermit, AfterHead)> {
         let failure_marker = code.and_then(|code| self.execution.resource.config.failure_marker(code));
         let now = Timestamp::now();
-        let usable = |entry: &mut Entry| {
-            self.policy.allows_stale_on_error(entry, now) && self.policy.decode(entry, now).is_some()
-        };
+        let usable = |entry: &mut Entry| self.policy.stale_answer(entry, now).is_some();
         let permit = match self.execution.seen.take_if(usable) {
             // Only a lease that is still held proves that the entry is valid: an invalidation would have dropped both.
             Some(stale) if permit.lease().is_some() => {
@@ -200,8 +197,13 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
         if self.execution.redirects.is_empty() {
             return true;
         }
-        let found = Caller::new(resource.to_primary(), self.policy.clone(), None).lookup_entry().await;
-        found.is_some_and(|(reached, _)| reached.key == resource.key)
+        let mut lookup = Lookup::new(resource.to_primary(), self.policy.clone());
+        matches!(lookup.find().await, Ok(Some(_))) && lookup.resource.key == resource.key
+    }
+
+    /// Returns the result of an earlier flight that was kept after the caller had asked the outage cache.
+    fn kept_result(&self, reason: NotStored) -> Option<Entry> {
+        self.execution.resource.kept_result(&self.policy, reason, self.execution.seen.as_ref())
     }
 
     /// Ends the flight: publishes the state, and answers the caller that opened it.
@@ -229,12 +231,11 @@ async fn answer_of_other_leader<R, J: ReusePolicy<R>>(
     loop {
         if let Some(entry) = resource.stored().await {
             let now = Timestamp::now();
-            let is_reusable = awaited.contains(&entry.meta().id)
-                || matches!(policy.evaluate(&entry, now), Reuse::Serve | Reuse::ServeAndRevalidate);
-            if is_reusable
-                && !is_uncacheable_marker(&entry, now)
-                && let Some(answer) = policy.decode(&entry, now)
-            {
+            let answer = match awaited.contains(&entry.meta().id) {
+                true => policy.decode(&entry, now),
+                false => policy.servable(&entry, now),
+            };
+            if let Some(answer) = answer {
                 return (entry, answer);
             }
         }

@@ -1,19 +1,8 @@
 //! Redirects that were followed recently, so that redirect and variant are read at once.
 
-use super::{
-    MAX_REDIRECTS,
-    frontend::{Redirect, ReusePolicy},
-    resource::Resource,
-};
 use crate::{key::CacheKey, store::entry::Entry};
 use quick_cache::{Equivalent, sync::Cache};
-use std::{
-    hash::{BuildHasher, Hash, Hasher, RandomState},
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
-};
+use std::hash::{Hash, Hasher};
 
 /// The last redirect entry of each cache key. Only a guess: the lookup still reads the current one.
 pub(super) struct RedirectCache(Cache<ByResource, Entry>);
@@ -60,67 +49,13 @@ impl RedirectCache {
         self.0.remove(key);
     }
 
-    fn redirect_of<R>(&self, key: &CacheKey, policy: &impl ReusePolicy<R>) -> Option<Redirect> {
-        policy.redirect(&self.0.get(key)?)
-    }
-}
-
-/// The keys that this process has recently dropped from the store, and that no caller has requested since. The next
-/// caller skips the lookup, because `get_or_lease` returns an entry that was stored meanwhile. Also only a guess.
-pub(super) struct Dropped {
-    hasher: RandomState,
-    /// Hashes of cache keys; 0 for an empty slot.
-    slots: Box<[AtomicU64]>,
-}
-
-impl Default for Dropped {
-    fn default() -> Self {
-        Self { hasher: RandomState::new(), slots: (0..SLOTS).map(|_| AtomicU64::new(0)).collect() }
-    }
-}
-
-impl Dropped {
-    pub(super) fn remember(&self, key: &CacheKey) {
-        let (slot, hash) = self.slot(key);
-        slot.store(hash, Relaxed);
-    }
-
-    /// Returns `true` once per dropped key.
-    pub(super) fn take(&self, key: &CacheKey) -> bool {
-        let (slot, hash) = self.slot(key);
-        slot.load(Relaxed) == hash && slot.compare_exchange(hash, 0, Relaxed, Relaxed).is_ok()
-    }
-
-    fn slot(&self, key: &CacheKey) -> (&AtomicU64, u64) {
-        let hash = self.hasher.hash_one(key).max(1);
-        (&self.slots[hash as usize % SLOTS], hash)
-    }
-}
-
-impl Resource {
-    /// Returns the cache key and the ones it redirects this caller to, if the redirects have not changed.
-    pub(super) fn predicted_chain<R>(&self, policy: &impl ReusePolicy<R>) -> Arc<[CacheKey]> {
-        let Some(redirect) = self.cached_redirect(policy) else { return Arc::new([self.key.clone()]) };
-        let mut chain = vec![self.key.clone(), redirect.target(&self.key)];
-        while chain.len() <= MAX_REDIRECTS
-            && let Some(key) = chain.last()
-            && let Some(redirect) = self.engine.redirect_cache.redirect_of(key, policy)
-        {
-            chain.push(redirect.target(key));
-        }
-        chain.into()
-    }
-
-    /// Returns the remembered redirect of this cache key for this caller.
-    pub(super) fn cached_redirect<R>(&self, policy: &impl ReusePolicy<R>) -> Option<Redirect> {
-        self.engine.redirect_cache.redirect_of(&self.key, policy)
+    pub(super) fn get(&self, key: &CacheKey) -> Option<Entry> {
+        self.0.get(key)
     }
 }
 
 /// Maximum number of remembered redirects, most with a few hundred bytes.
 const MAX_REMEMBERED: usize = 8192;
-/// Number of slots, 8 KiB in total.
-const SLOTS: usize = 1024;
 /// Maximum length of a key. Longer keys are not remembered and cost a second lookup. Clients choose URLs: 8,192 keys of
 /// 64 KiB would take 512 MiB.
 const MAX_KEY_LENGTH: usize = 2048;

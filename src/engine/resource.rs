@@ -34,24 +34,27 @@ impl Resource {
         self.engine.store.listen(&self.key)
     }
 
-    /// Reads entries without a timeout: the read is shared, and each caller that shares it has a timeout of its own.
-    pub(super) async fn get(&self, chain: &[CacheKey]) -> Result<Vec<Option<Entry>>, StoreError> {
+    /// Reads entries of one resource at one moment.
+    pub(super) async fn get(&self, keys: &[CacheKey]) -> Result<Vec<Option<Entry>>, StoreError> {
+        self.check_breaker()?;
+        self.with_timeout("get", self.get_now(keys)).await
+    }
+
+    async fn get_now(&self, keys: &[CacheKey]) -> Result<Vec<Option<Entry>>, StoreError> {
         let store = &*self.engine.store;
         let answer = match &self.config.near {
-            Some(near) => near.get_all(store, chain, &self.engine.stats).await,
-            None => store.get_all(chain).await,
+            Some(near) => near.get_all(store, keys, &self.engine.stats).await,
+            None => store.get_all(keys).await,
         };
         match answer {
-            Err(error) if error.is_disconnected() => store.get_all(chain).await,
+            Err(error) if error.is_disconnected() => store.get_all(keys).await,
             answer => answer,
         }
     }
 
     /// Reads the entry of this cache key, if the store answers in time.
     pub(super) async fn stored(&self) -> Option<Entry> {
-        self.check_breaker().ok()?;
-        let read = self.get(std::slice::from_ref(&self.key));
-        self.with_timeout("get", read).await.ok()?.into_iter().next()?
+        self.get(std::slice::from_ref(&self.key)).await.ok()?.pop()?
     }
 
     pub(super) async fn get_or_lease(&self, request: LeaseRequest) -> Result<LeaseReply, StoreError> {

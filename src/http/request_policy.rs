@@ -15,7 +15,7 @@ use super::{
 use crate::{
     clock::Timestamp,
     config::{Config, http::HttpOptions},
-    engine::frontend::{Redirect, Reuse, ReusePolicy, SharedReuse},
+    engine::frontend::{Judgement, Redirect, ReusePolicy, SharedReuse},
     error::Error,
     policy::{self, EarlyRefresh, Freshness},
     store::entry::{Audience, Entry, Kind, SharedValue},
@@ -64,25 +64,25 @@ impl<H: Borrow<HeaderMap>, C: Borrow<Config>, B, E> RequestPolicy<H, C, B, E> {
 }
 
 impl<H: Borrow<HeaderMap>, C: Borrow<Config>, B, E> ReusePolicy<Answer<B, E>> for RequestPolicy<H, C, B, E> {
-    fn evaluate(&self, entry: &Entry, now: Timestamp) -> Reuse {
+    fn judge(&self, entry: &Entry, now: Timestamp) -> Judgement {
         let freshness = policy::freshness(entry, now);
         if entry.meta().kind == Kind::Value && entry.meta().codec == INDEX {
-            return if freshness == Freshness::Fresh { Reuse::Redirect } else { Reuse::Miss };
+            return if freshness == Freshness::Fresh { Judgement::Redirect } else { Judgement::Miss };
         }
-        let Some(stored) = stored(entry) else { return Reuse::Miss };
+        let Some(stored) = stored(entry) else { return Judgement::Miss };
         let stated = &stored.freshness;
         if !stated.auth_sharing.admits(self.cache_request.credentials) {
-            return Reuse::Bypass;
+            return Judgement::Bypass;
         }
         let (resident_time, fresh_for) = (entry.age(now), entry.meta().lifetimes.fresh_for);
         let refresh_early = || !stated.immutable && self.early_refresh.is_due(entry, now);
         let ages = Ages { age: resident_time + stored.age, resident_time, fresh_for };
         match reuse::check_freshness(stated, &self.cache_request.directives, ages) {
-            FreshnessCheck::Fresh if refresh_early() => Reuse::ServeAndRevalidate,
-            FreshnessCheck::Fresh | FreshnessCheck::Stale => Reuse::Serve,
-            FreshnessCheck::Expired if freshness == Freshness::Revalidate => Reuse::ServeAndRevalidate,
-            FreshnessCheck::Expired | FreshnessCheck::TooOld if freshness == Freshness::Dead => Reuse::Miss,
-            FreshnessCheck::Expired | FreshnessCheck::TooOld => Reuse::Revalidate,
+            FreshnessCheck::Fresh if refresh_early() => Judgement::ServeAndRevalidate,
+            FreshnessCheck::Fresh | FreshnessCheck::Stale => Judgement::Serve,
+            FreshnessCheck::Expired if freshness == Freshness::Revalidate => Judgement::ServeAndRevalidate,
+            FreshnessCheck::Expired | FreshnessCheck::TooOld if freshness == Freshness::Dead => Judgement::Miss,
+            FreshnessCheck::Expired | FreshnessCheck::TooOld => Judgement::Revalidate,
         }
     }
 

@@ -6,7 +6,7 @@ use crate::{
     codec::Codec,
     config::Config,
     engine::{
-        frontend::{Completion, Failure, FetchHead, FetchMode, Reuse, ReusePolicy, Shareability, SharedReuse, StoreAs},
+        frontend::{Completion, Failure, FetchHead, FetchMode, Judgement, ReusePolicy, Shareability, SharedReuse, StoreAs},
         resource::Resource,
     },
     error::{BoxError, Error, ErrorKind},
@@ -111,16 +111,16 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> TypedPolicy<T> {
         payload.decoded(|bytes| self.codec.decode(bytes).ok())
     }
 
-    fn reuse(self, entry: &Entry, now: Timestamp) -> Reuse {
+    fn judgement(self, entry: &Entry, now: Timestamp) -> Judgement {
         if !self.is_own_entry(entry) {
-            return Reuse::Miss;
+            return Judgement::Miss;
         }
         match policy::freshness(entry, now) {
-            Freshness::Fresh if self.early_refresh.is_due(entry, now) => Reuse::ServeAndRevalidate,
-            Freshness::Fresh => Reuse::Serve,
-            Freshness::Revalidate => Reuse::ServeAndRevalidate,
-            Freshness::Grace => Reuse::Revalidate,
-            Freshness::Dead => Reuse::Miss,
+            Freshness::Fresh if self.early_refresh.is_due(entry, now) => Judgement::ServeAndRevalidate,
+            Freshness::Fresh => Judgement::Serve,
+            Freshness::Revalidate => Judgement::ServeAndRevalidate,
+            Freshness::Grace => Judgement::Revalidate,
+            Freshness::Dead => Judgement::Miss,
         }
     }
 
@@ -144,8 +144,8 @@ macro_rules! reuse_policy {
         impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> ReusePolicy<Result<$answer, Error>>
             for TypedPolicy<T>
         {
-            fn evaluate(&self, entry: &Entry, now: Timestamp) -> Reuse {
-                self.reuse(entry, now)
+            fn judge(&self, entry: &Entry, now: Timestamp) -> Judgement {
+                self.judgement(entry, now)
             }
 
             fn allows_stale_on_error(&self, entry: &Entry, now: Timestamp) -> bool {

@@ -2,7 +2,10 @@
 
 use crate::{
     cache_status::CacheStatus,
-    engine::frontend::{BoxFetch, Redirect},
+    engine::{
+        flight::Found,
+        frontend::{BoxFetch, Redirect},
+    },
     store::error::BoxFuture,
 };
 use futures_util::future::Either;
@@ -11,8 +14,12 @@ use std::future::{self, Future, Ready};
 /// The result of one attempt.
 pub(super) enum RequestAttempt<'a, R> {
     Done(R, CacheStatus),
+    /// Not resolved: make a call for this caller only.
+    Bypass(BoxFetch<'a, R>),
     /// Not resolved: try again with the unused fetch.
     Retry(BoxFetch<'a, R>),
+    /// The flight that the caller joined has ended with its lookup.
+    LookedUp(Found, BoxFetch<'a, R>),
     /// Like `Retry`, after a result that this caller cannot use: accept only one that is not there yet.
     Unusable(BoxFetch<'a, R>),
     /// Like `Unusable`, but in a local flight only: the flight of the fleet does not answer in time, or its response is

@@ -33,7 +33,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
         let (result, inline) = self.spawn_leader(flight, mode, seen, fetch);
         async move {
             inline.await;
-            let result = match self.resource.deadline {
+            let result = match self.resource().deadline {
                 None => result.await,
                 Some(deadline) => match timeout_at(deadline, result).await {
                     Ok(result) => result,
@@ -48,8 +48,8 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
                 Ok(LeaderResult::NotFetched(Progress::Refused(error, stale), _)) => {
                     self.stale_or_rejected(stale, error)
                 }
-                Ok(LeaderResult::NotFetched(state, fetch)) => self.on_outcome(state, fetch).await,
-                Ok(LeaderResult::ServeStale(entry)) => match self.policy.decode(&entry, Timestamp::now()) {
+                Ok(LeaderResult::NotFetched(state, fetch)) => self.on_outcome(state, fetch),
+                Ok(LeaderResult::ServeStale(entry)) => match self.policy().decode(&entry, Timestamp::now()) {
                     Some(answer) => RequestAttempt::Done(answer, CacheStatus::Stale),
                     None => self.reject(Error::new(ErrorKind::Codec, "the stale entry does not decode")),
                 },
@@ -71,34 +71,35 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
         let (reply, result) = oneshot::channel();
         let mut active_fetches = self.active_fetches.clone();
         active_fetches.push(ActiveFetch {
-            store: self.resource.engine.store.clone(),
-            key: self.resource.key.clone(),
-            ends_at: clock::deadline_after(self.resource.config.fetch_timeout),
+            store: self.resource().engine.store.clone(),
+            key: self.resource().key.clone(),
+            ends_at: clock::deadline_after(self.resource().config.fetch_timeout),
         });
-        let (resource, scoped) = (self.resource.clone(), self.spawn.is_none());
+        let (resource, scoped) = (self.resource().clone(), self.spawn.is_none());
         let mut wait_until = self.nested_until.map_or(self.wait_until, |until| until.min(self.wait_until));
-        if let Some(deadline) = self.resource.deadline
+        if let Some(deadline) = self.resource().deadline
             && scoped
         {
             wait_until = wait_until.min(deadline);
         }
         let pulse = flight.pulse();
+        flight.begin_leading(seen.as_ref());
         let execution = Box::new(Execution {
             resource,
             flight,
             seen,
-            redirects: self.redirects.clone(),
+            redirects: self.lookup.redirects.clone(),
             active_fetches,
             wait_until,
             nested_until: self.nested_until,
             scoped,
         });
-        let leader = Leader { policy: self.policy.clone(), reply: Some(reply), execution, awaited: Vec::new() };
+        let leader = Leader { policy: self.policy().clone(), reply: Some(reply), execution, awaited: Vec::new() };
         let leading = telemetry::in_current_span(leader.run(mode, fetch));
         let leading: BoxFuture<'a, ()> = Box::pin(WithPulse::new(leading, pulse));
         let inline = match self.spawn {
             Some(spawn) => {
-                spawn(&self.resource.engine, leading);
+                spawn(&self.resource().engine, leading);
                 None
             }
             None => Some(leading),

@@ -2,7 +2,7 @@
 
 use super::{
     Caller,
-    attempt::{RequestAttempt, SlowPath, Step, boxed, ready},
+    attempt::{RequestAttempt, SlowPath},
     nested_limit,
 };
 use crate::{
@@ -11,11 +11,11 @@ use crate::{
     config::{StoreFailure, WaitTimeout},
     engine::{
         fill_set::FillSet,
-        flight::{Progress, Waiter},
+        flight::{Interim, Progress, Waiter},
         frontend::{BoxFetch, Failure, Reuse, ReusePolicy, SharedReuse},
     },
     error::{Error, ErrorKind},
-    store::entry::Entry,
+    store::entry::{Entry, SharedValue},
     telemetry,
 };
 use std::time::Duration;
@@ -47,13 +47,12 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
     /// for neither.
     pub(super) fn wait_for_leader<'s>(&'s self, waiter: Waiter, fetch: BoxFetch<'a, R>) -> SlowPath<'s, 'a, R> {
         Box::pin(async move {
-            let step = match self.wait(&waiter).await {
+            match self.wait(&waiter).await {
                 Waited::Outcome(state) => self.on_outcome(state, fetch),
-                Waited::Rejected(stale, error) => ready(self.stale_or_rejected(stale, error)),
-                Waited::WouldDeadlock => boxed(self.answer_by_bypass(fetch)),
-                Waited::MayDeadlock => ready(RequestAttempt::Locally(fetch)),
-            };
-            step.await
+                Waited::Rejected(stale, error) => self.stale_or_rejected(stale, error),
+                Waited::WouldDeadlock => RequestAttempt::Bypass(fetch),
+                Waited::MayDeadlock => RequestAttempt::Locally(fetch),
+            }
         })
     }
 
@@ -62,14 +61,25 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
             return Waited::WouldDeadlock;
         }
         let mut caller = waiter.want();
+        let leaves = |interim: Interim<'_>| match interim {
+            Interim::Seen(seen) => self.policy().settles(seen, Timestamp::now()),
+            Interim::Head(head) => matches!(self.policy().accept_shared(head), SharedReuse::Redirect(_)),
+        };
+        let config = &self.resource().config;
+        let spans = (config.store_timeout * 2, config.lease_ttl);
+        if waiter.joined_lookup() {
+            let until = clock::deadline_after(config.store_timeout * 2).min(self.next_limit(false, false).0);
+            if let Some(state) = waiter.outcome_until(until, spans, leaves).await {
+                return Waited::Outcome(state);
+            }
+        }
         if let Some(reason) = self.rejection_reason(waiter) {
             return Waited::Rejected(caller.stale_candidate(), reason);
         }
         let (mut has_timed_out, mut stays_nested) = (false, false);
         loop {
             let (until, limit) = self.next_limit(has_timed_out, stays_nested);
-            let is_elsewhere = |value: &_| self.redirects_elsewhere(value);
-            if let Some(state) = waiter.outcome_until(until, self.resource.config.lease_ttl, is_elsewhere).await {
+            if let Some(state) = waiter.outcome_until(until, spans, leaves).await {
                 return Waited::Outcome(state);
             }
             match limit {
@@ -78,10 +88,10 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
                 Limit::Nested => return Waited::MayDeadlock,
                 Limit::Deadline => return Waited::Rejected(caller.stale_candidate(), Error::deadline_exceeded()),
                 Limit::WaitTimeout => {
-                    telemetry::wait_timed_out(&self.resource.engine.stats, &self.resource.key);
+                    telemetry::wait_timed_out(&self.resource().engine.stats, &self.resource().key);
                     let stale = caller.stale_candidate();
-                    let allows_stale = stale.as_ref().and_then(|entry| self.stale_if_error_answer(entry)).is_some();
-                    if allows_stale || self.resource.config.on_wait_timeout == WaitTimeout::Reject {
+                    let allows_stale = stale.as_ref().and_then(|entry| self.policy().stale_answer(entry, Timestamp::now())).is_some();
+                    if allows_stale || self.resource().config.on_wait_timeout == WaitTimeout::Reject {
                         return Waited::Rejected(stale, Error::wait_timed_out());
                     }
                     caller.demand_fetch();
@@ -105,7 +115,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
             until => until,
         };
         let mut next = (wait_until, Limit::WaitTimeout);
-        for (until, limit) in [(nested_until, Limit::Nested), (self.resource.deadline, Limit::Deadline)] {
+        for (until, limit) in [(nested_until, Limit::Nested), (self.resource().deadline, Limit::Deadline)] {
             if let Some(until) = until
                 && until <= next.0
             {
@@ -123,9 +133,9 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
         };
         if waiter.is_complete() {
             None // the flight is over, so there is no wait
-        } else if waiter.waiter_count() > self.resource.config.max_waiters {
+        } else if waiter.waiter_count() > self.resource().config.max_waiters {
             Some(Error::overloaded("the fetch has `max_waiters` waiters already"))
-        } else if self.resource.deadline.is_some_and(too_late) {
+        } else if self.resource().deadline.is_some_and(too_late) {
             Some(Error::deadline_exceeded())
         } else {
             None
@@ -134,87 +144,81 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
 
     /// Reports whether waiting would deadlock, because the leader waits for a fetch that this caller is part of.
     fn is_cycle(&self) -> bool {
-        let is_cycle = self.resource.engine.wait_graph.would_deadlock(&self.resource, &self.active_fetches);
+        let is_cycle = self.resource().engine.wait_graph.would_deadlock(self.resource(), &self.active_fetches);
         if is_cycle {
-            telemetry::deadlock_avoided(&self.resource.engine.stats, &self.resource.key);
+            telemetry::deadlock_avoided(&self.resource().engine.stats, &self.resource().key);
         }
         is_cycle
     }
 
     fn is_past_deadline(&self) -> bool {
-        self.resource.deadline.is_some_and(|deadline| deadline <= clock::deadline_after(Duration::ZERO))
+        self.resource().deadline.is_some_and(|deadline| deadline <= clock::deadline_after(Duration::ZERO))
     }
 
     /// Decides what the state of a flight means for a caller that joined it.
-    pub(super) fn on_outcome<'s>(&'s self, state: Progress, fetch: BoxFetch<'a, R>) -> Step<'s, 'a, R> {
-        let shared = match state {
-            Progress::EntryFound(entry) => {
-                if let Some(redirect) = self.redirect(&entry) {
-                    return ready(RequestAttempt::Redirect(redirect, fetch));
-                }
-                let now = Timestamp::now();
-                match (self.policy.evaluate(&entry, now), self.policy.decode(&entry, now)) {
-                    (Reuse::Serve, Some(answer)) => SharedReuse::Use(answer),
-                    (Reuse::ServeAndRevalidate, Some(answer)) => {
-                        return boxed(self.refresh(entry, answer, fetch));
-                    }
-                    (Reuse::Serve | Reuse::ServeAndRevalidate, None) | (Reuse::Bypass, _) => SharedReuse::Bypass,
-                    (Reuse::Revalidate | Reuse::Miss | Reuse::Redirect, _) => {
-                        return ready(RequestAttempt::Retry(fetch));
-                    }
-                }
-            }
-            Progress::Filled(fill_set) => {
-                let FillSet { entry, index } = &*fill_set;
-                if let Some((variant, index)) = index {
-                    match self.redirect(index) {
-                        Some(redirect) if redirect.variant == *variant => {}
-                        Some(redirect) => return ready(RequestAttempt::Redirect(redirect, fetch)),
-                        None => return ready(RequestAttempt::Unusable(fetch)),
-                    }
-                }
-                // An entry that was filled while this caller waited counts, even if its lifetime is shorter than the
-                // fetch. A caller that joined later evaluates it.
-                match entry.meta().response_time >= self.requested_at || self.is_servable(entry) {
-                    true => self.policy.decode(entry, Timestamp::now()).map_or(SharedReuse::Bypass, SharedReuse::Use),
-                    false if self.is_for_others(entry) => SharedReuse::Bypass,
-                    false => return ready(RequestAttempt::Unusable(fetch)),
+    pub(super) fn on_outcome(&self, state: Progress, fetch: BoxFetch<'a, R>) -> RequestAttempt<'a, R> {
+        match state {
+            Progress::LookedUp(found) => RequestAttempt::LookedUp(found, fetch),
+            Progress::Filled(fill_set) => self.on_filled(&fill_set, fetch),
+            Progress::Shared(value) | Progress::HeadersReady(value) => self.on_shared(&value, fetch),
+            Progress::Uncacheable(audience) if self.policy().is_covered_by(audience) => RequestAttempt::Bypass(fetch),
+            Progress::Failed(failure, stale) => {
+                let stale = stale.and_then(|entry| self.policy().stale_answer(&entry, Timestamp::now()));
+                match (stale, failure) {
+                    (Some(answer), _) => RequestAttempt::Done(answer, CacheStatus::Stale),
+                    (None, Failure::Error(error)) => self.reject(error),
+                    (None, Failure::SharedValue(value)) => self.on_shared(&value, fetch),
                 }
             }
             // A waiter that fails closed needs the store as well, so it does not try again as the leader.
             Progress::Refused(error, stale)
                 if error.kind() == ErrorKind::Store
-                    && self.resource.config.on_store_failure == StoreFailure::FailClosed =>
+                    && self.resource().config.on_store_failure == StoreFailure::FailClosed =>
             {
-                return ready(self.stale_or_rejected(stale, error));
+                self.stale_or_rejected(stale, error)
             }
-            Progress::Uncacheable(audience) if self.policy.is_covered_by(audience) => SharedReuse::Bypass,
-            Progress::Running
+            Progress::LookingUp
+            | Progress::Running
             | Progress::Queued
             | Progress::Abandoned
             | Progress::Refused(..)
-            | Progress::Uncacheable(_) => {
-                return ready(RequestAttempt::Retry(fetch));
+            | Progress::Uncacheable(_) => RequestAttempt::Retry(fetch),
+        }
+    }
+
+    /// An entry that was filled while this caller waited counts, even if its lifetime is shorter than the fetch. A caller
+    /// that joined later evaluates it.
+    fn on_filled(&self, FillSet { entry, index }: &FillSet, fetch: BoxFetch<'a, R>) -> RequestAttempt<'a, R> {
+        if let Some((variant, index)) = index {
+            match self.lookup.redirect(index) {
+                Some(redirect) if redirect.variant == *variant => {}
+                Some(redirect) => return RequestAttempt::Redirect(redirect, fetch),
+                None => return RequestAttempt::Unusable(fetch),
             }
-            Progress::Shared(value) | Progress::HeadersReady(value) => self.policy.accept_shared(&value),
-            Progress::Failed(failure, stale) => {
-                if let Some(answer) = stale.as_ref().and_then(|entry| self.stale_if_error_answer(entry)) {
-                    return ready(RequestAttempt::Done(answer, CacheStatus::Stale));
-                }
-                match failure {
-                    Failure::Error(error) => return ready(self.reject(error)),
-                    Failure::SharedValue(value) => self.policy.accept_shared(&value),
-                }
-            }
+        }
+        let now = Timestamp::now();
+        let answer = match entry.meta().response_time >= self.requested_at {
+            true => self.policy().decode(entry, now).map_or(Reuse::Bypass, Reuse::Serve),
+            false => self.policy().evaluate(entry, now),
         };
-        ready(match shared {
+        match answer {
+            Reuse::Serve(answer) | Reuse::ServeAndRevalidate(answer) => {
+                RequestAttempt::Done(answer, CacheStatus::Coalesced)
+            }
+            Reuse::Bypass => RequestAttempt::Bypass(fetch),
+            _ => RequestAttempt::Unusable(fetch),
+        }
+    }
+
+    fn on_shared(&self, value: &SharedValue, fetch: BoxFetch<'a, R>) -> RequestAttempt<'a, R> {
+        match self.policy().accept_shared(value) {
             SharedReuse::Use(answer) => RequestAttempt::Done(answer, CacheStatus::Coalesced),
             // For example, a value of another type.
-            SharedReuse::Bypass => return boxed(self.answer_by_bypass(fetch)),
+            SharedReuse::Bypass => RequestAttempt::Bypass(fetch),
             // The body of the response may take long, and holds the lease until its end.
             SharedReuse::TooOld => RequestAttempt::Locally(fetch),
             SharedReuse::Retry => RequestAttempt::Retry(fetch),
             SharedReuse::Redirect(redirect) => RequestAttempt::Redirect(redirect, fetch),
-        })
+        }
     }
 }

@@ -14,9 +14,8 @@ use crate::{
     },
     error::Error,
     outage_cache::NotStored,
-    policy::is_uncacheable_marker,
     store::{
-        entry::{Entry, Kind},
+        entry::Entry,
         error::StoreError,
         lease::{Lease, LeaseReply, LeaseRequest},
         token::Token,
@@ -53,7 +52,6 @@ enum Next {
     /// Fetch for this process only.
     GoLocal,
     FailOpen(StoreError),
-    LeadWithoutStoring(Token),
     Complete(Progress),
 }
 
@@ -108,7 +106,6 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
                 }
                 Next::GoLocal => return self.execution.go_local(listener).await,
                 Next::FailOpen(error) => return self.execution.fail_open(listener, error).await,
-                Next::LeadWithoutStoring(marker) => return self.execution.lead_without_storing(marker).await,
                 Next::Complete(state) => return Err(state),
             }
         }
@@ -128,8 +125,8 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
 
     /// Decides what to do without an answer of the store.
     fn on_error(&self, error: StoreError, wait: &mut LeaseWait) -> Next {
-        match self.execution.kept_result(&self.policy, NotStored::because_of(&error)) {
-            Some(kept) => Next::Complete(kept),
+        match self.kept_result(NotStored::because_of(&error)) {
+            Some(kept) => Next::Complete(Progress::LookedUp(Ok(Some(kept)))),
             None => wait.on_silence(error, &self.execution.resource.config),
         }
     }
@@ -192,27 +189,14 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
     /// Decides what an entry that the store returned means for the flight.
     fn on_hit(&mut self, entry: Entry, wait: &mut LeaseWait) -> Next {
         let now = Timestamp::now();
-        let id = entry.meta().id;
-        if is_uncacheable_marker(&entry, now) {
-            return match entry.meta().kind {
-                Kind::DoNotStore => Next::LeadWithoutStoring(id),
-                // Even if the marker does not cover this caller: it may cover some of the waiters.
-                Kind::HitForPass | Kind::Value => Next::Complete(Progress::Uncacheable(entry.meta().audience)),
-            };
-        }
         // An entry that this flight waited for counts, however short its lifetime is. Otherwise the waiters would lead
         // one after another.
-        if self.awaited.contains(&id) && self.policy.decode(&entry, now).is_some() {
+        if self.awaited.contains(&entry.meta().id) && self.policy.decode(&entry, now).is_some() {
             return Next::Complete(Progress::Filled(Arc::new(entry.into())));
         }
-        let is_of_use = match self.policy.evaluate(&entry, now) {
-            Reuse::Serve | Reuse::ServeAndRevalidate => self.policy.decode(&entry, now).is_some(),
-            Reuse::Redirect => self.policy.redirect(&entry).is_some(),
-            Reuse::Bypass => true, // each waiter evaluates the entry for itself
-            Reuse::Revalidate | Reuse::Miss => false,
-        };
-        if is_of_use {
-            return Next::Complete(Progress::EntryFound(entry));
+        // Each waiter evaluates the entry for itself.
+        if !matches!(self.policy.evaluate(&entry, now), Reuse::Revalidate | Reuse::Miss) {
+            return Next::Complete(Progress::LookedUp(Ok(Some(entry))));
         }
         self.execution.flight.set_stale_candidate(None); // the new entry has replaced it
         self.execution.seen = Some(entry);
@@ -280,8 +264,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
             telemetry::wait_timed_out(&resource.engine.stats, &resource.key);
         }
         let stale = self.execution.flight.stale_candidate().filter(|stale| {
-            let now = Timestamp::of(now);
-            self.policy.allows_stale_on_error(stale, now) && self.policy.decode(stale, now).is_some()
+            self.policy.stale_answer(stale, Timestamp::of(now)).is_some()
         });
         let is_answered_now =
             stale.is_some() || resource.config.on_wait_timeout == WaitTimeout::Reject || deadline_is_over;

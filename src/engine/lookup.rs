@@ -1,0 +1,126 @@
+//! Looks up the entry of a key, following redirects to the cache key of a variant.
+
+use super::{
+    flight::Found,
+    frontend::{Redirect, Reuse, ReusePolicy},
+    resource::Resource,
+};
+use crate::{
+    clock::Timestamp,
+    key::CacheKey,
+    store::{
+        entry::{Entry, SharedValue},
+    },
+};
+use std::{marker::PhantomData, mem, slice};
+
+/// The lookup of one caller, at the cache key that the redirects have led to so far.
+///
+/// A redirect is confirmed if it comes from the store or from a leader. A remembered one is followed in advance, so that
+/// it is read together with the entry that it leads to. Without the store, callers meet at the cache key that it leads
+/// to.
+pub(super) struct Lookup<R, J> {
+    pub(super) resource: Resource,
+    pub(super) policy: J,
+    /// The redirects that were followed, the first one first.
+    pub(super) redirects: Vec<SharedValue>,
+    /// The cache keys of the remembered redirects among them, which are the last ones.
+    remembered: Vec<CacheKey>,
+    answer: PhantomData<fn() -> R>,
+}
+
+impl<R, J: ReusePolicy<R>> Lookup<R, J> {
+    pub(super) fn new(resource: Resource, policy: J) -> Self {
+        Self { resource, policy, redirects: Vec::new(), remembered: Vec::new(), answer: PhantomData }
+    }
+
+    /// Returns to the last cache key that was confirmed, and follows the redirects that are remembered from there. A
+    /// remembered redirect may have been invalidated while the entry of its variant is still stored.
+    pub(super) fn predict(&mut self) {
+        self.redirects.truncate(self.redirects.len() - self.remembered.len());
+        if let Some(confirmed) = self.remembered.drain(..).next() {
+            self.resource.key = confirmed;
+        }
+        while let Some(index) = self.resource.engine.redirect_cache.get(&self.resource.key)
+            && let Some(redirect) = self.policy.redirect(&index)
+            && self.follow_remembered(&redirect)
+        {}
+    }
+
+    /// Reports whether no remembered redirect was followed.
+    pub(super) fn is_confirmed(&self) -> bool {
+        self.remembered.is_empty()
+    }
+
+    /// Reads the entry, and the remembered redirects that lead to it. Stays at the first cache key whose redirect has
+    /// changed. Keeps the remembered redirects if the store does not answer.
+    pub(super) async fn read(&mut self) -> Found {
+        if self.remembered.is_empty() {
+            return self.resource.get(slice::from_ref(&self.resource.key)).await.map(|mut found| found.pop()?);
+        }
+        let mut keys = self.remembered.clone();
+        keys.push(self.resource.key.clone());
+        let found = self.resource.get(&keys).await?;
+        let confirmed = self.redirects.len() - mem::take(&mut self.remembered).len();
+        for (at, (key, entry)) in keys.iter().zip(found).enumerate() {
+            let next = keys.get(at + 1);
+            if next.is_none() || entry.as_ref().and_then(|entry| self.redirect(entry)).map(|to| to.target(key)).as_ref() != next {
+                if next.is_some() {
+                    self.resource.engine.redirect_cache.forget(key);
+                }
+                self.redirects.truncate(confirmed + at);
+                self.resource.key = key.clone();
+                return Ok(entry);
+            }
+        }
+        Ok(None)
+    }
+
+    /// Reads until an entry is found that is no redirect, or none.
+    pub(super) async fn find(&mut self) -> Found {
+        loop {
+            self.predict();
+            let Some(entry) = self.read().await? else { return Ok(None) };
+            match self.redirect(&entry) {
+                Some(redirect) if self.follow(&entry, &redirect) => {}
+                _ => return Ok(Some(entry)),
+            }
+        }
+    }
+
+    /// Returns the redirect of the entry for this caller, if the entry is one.
+    pub(super) fn redirect(&self, entry: &Entry) -> Option<Redirect> {
+        match self.policy.evaluate(entry, Timestamp::now()) {
+            Reuse::Redirect(redirect) => Some(redirect),
+            _ => None,
+        }
+    }
+
+    /// Follows the redirect of an entry in the store, and remembers it. Returns `false` if `MAX_REDIRECTS` is reached.
+    pub(super) fn follow(&mut self, index: &Entry, redirect: &Redirect) -> bool {
+        self.resource.engine.redirect_cache.remember(&self.resource.key, index);
+        self.move_to(redirect)
+    }
+
+    /// Follows a redirect that a leader has confirmed. Returns `false` if `MAX_REDIRECTS` is reached.
+    pub(super) fn move_to(&mut self, redirect: &Redirect) -> bool {
+        self.follow_remembered(redirect) && {
+            self.remembered.clear();
+            true
+        }
+    }
+
+    /// Follows a remembered redirect. Returns `false` if `MAX_REDIRECTS` is reached.
+    pub(super) fn follow_remembered(&mut self, redirect: &Redirect) -> bool {
+        let is_too_deep = self.redirects.len() == MAX_REDIRECTS;
+        if !is_too_deep {
+            let target = redirect.target(&self.resource.key);
+            self.remembered.push(mem::replace(&mut self.resource.key, target));
+            self.redirects.push(redirect.via.clone());
+        }
+        !is_too_deep
+    }
+}
+
+/// Maximum number of redirects that are followed on the way to an entry.
+pub(crate) const MAX_REDIRECTS: usize = 4;
