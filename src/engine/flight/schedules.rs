@@ -1,11 +1,12 @@
-//! Flights and lookups under many schedules. A waiter that is never notified shows as a deadlock.
-
-mod lookups;
+//! Flights under many schedules. A waiter that is never notified shows as a deadlock.
 
 use super::*;
 use crate::{
     key::Key,
-    store::entry::Audience,
+    store::{
+        entry::{Audience, Kind, Meta},
+        token::{Inbox, Token},
+    },
     sync::explored::{any, explore},
 };
 use shuttle::{
@@ -26,7 +27,7 @@ fn variant_key(variant: &'static str) -> CacheKey {
 }
 
 fn open(flights: &Arc<Flights>, scope: Scope) -> Flight {
-    leads(flights.enter(&key(), scope, None, ANY))
+    leads(flights.enter(&key(), scope, ANY))
 }
 
 fn leads(entered: Entered) -> Flight {
@@ -36,8 +37,19 @@ fn leads(entered: Entered) -> Flight {
     }
 }
 
+/// Joins the flight in the table of the fleet, if there is one that meets the criteria.
+fn join(flights: &Flights, criteria: JoinCriteria) -> Option<Waiter> {
+    let tables = flights.tables.lock();
+    tables.fleet.get(&key()).filter(|listed| listed.matches(criteria)).map(|listed| listed.join(criteria))
+}
+
 fn is_joined(flights: &Flights, flight_state: &Arc<FlightState>) -> bool {
-    flights.join(&key(), ANY).is_some_and(|waiter| Arc::ptr_eq(&waiter.flight_state, flight_state))
+    join(flights, ANY).is_some_and(|waiter| Arc::ptr_eq(&waiter.flight_state, flight_state))
+}
+
+fn entry() -> Entry {
+    let meta = Meta::new(Kind::Value, Token::unique(Inbox::unique()), Timestamp::now());
+    Entry::new(meta, bytes::Bytes::new())
 }
 
 /// A counter of running fetches, which asserts that there is at most one.
@@ -65,7 +77,7 @@ impl Drop for Done<'_> {
 /// Asks until there is an answer, and leads if there is no leader.
 async fn ask(flights: Arc<Flights>, computing: Computing) {
     loop {
-        match flights.enter(&key(), Scope::Fleet, None, ANY) {
+        match flights.enter(&key(), Scope::Fleet, ANY) {
             Entered::Wait(waiter) => match waiter.outcome(|_| false).await {
                 Progress::Uncacheable(Audience::Everyone) => return,
                 _ => continue,
@@ -82,7 +94,7 @@ async fn ask(flights: Arc<Flights>, computing: Computing) {
 async fn ask_locally(flights: Arc<Flights>, computing: Computing, directly: bool) {
     loop {
         let scope = if directly { Scope::Local } else { Scope::Fleet };
-        let (waiter, flight) = match flights.enter(&key(), scope, None, ANY) {
+        let (waiter, flight) = match flights.enter(&key(), scope, ANY) {
             Entered::Wait(waiter) => (waiter, None),
             Entered::Lead(flight) if directly => {
                 computing.once().await;
@@ -171,9 +183,9 @@ fn waiters_learn_how_their_flight_ended() {
         let joined = [ANY, NESTED].map(|criteria| {
             let flights = flights.clone();
             spawn(async move {
-                let Some(waiter) = flights.join(&key(), criteria) else { return };
+                let Some(waiter) = join(&flights, criteria) else { return };
                 let state = waiter.outcome(|_| false).await;
-                assert!(!matches!(state, Progress::Running));
+                assert!(!matches!(state, Progress::LookingUp | Progress::Running));
                 match state {
                     Progress::Queued => assert!(criteria.nested),
                     _ => assert!(!is_joined(&flights, &waiter.flight_state), "a flight that has ended is not joined"),
@@ -182,7 +194,7 @@ fn waiters_learn_how_their_flight_ended() {
         });
         let invalidation = thread::spawn({
             let flights = flights.clone();
-            move || flights.forget(&key())
+            move || flights.forget(&[key()])
         });
         end(flight);
         invalidation.join().unwrap();
@@ -193,25 +205,30 @@ fn waiters_learn_how_their_flight_ended() {
     });
 }
 
-/// Seen to fail when `forget` or `invalidated` omits one of the tables, or the variants in the table of this process.
+/// Seen to fail when `forget` or `invalidated` omits one of the tables, or the variants in one of them.
 #[test]
 fn flight_begun_before_an_invalidation_is_not_joined() {
     let invalidations: [fn(&Flights, &Flight); 2] =
-        [|flights, _| flights.forget(&key()), |_, flight| flight.invalidated()];
+        [|flights, _| flights.forget(&[key()]), |_, flight| flight.invalidated()];
     explore(move || {
         let invalidate = any(&invalidations);
         let flights = Arc::new(Flights::default());
         let (fleet, local) = (open(&flights, Scope::Fleet), open(&flights, Scope::Local));
-        let under = leads(flights.enter(&variant_key("a"), Scope::Local, None, ANY));
+        let variants = [Scope::Fleet, Scope::Local].map(|scope| leads(flights.enter(&variant_key("a"), scope, ANY)));
         let invalidated = Arc::new(AtomicBool::new(false));
         let caller = thread::spawn({
             let (flights, invalidated) = (flights.clone(), invalidated.clone());
-            let (fleet, local, under) = (fleet.0.clone(), local.0.clone(), under.0.clone());
+            let [in_fleet, locally] = [&variants[0], &variants[1]].map(|flight| flight.0.clone());
+            let old = [
+                (key(), Scope::Fleet, fleet.0.clone()),
+                (key(), Scope::Local, local.0.clone()),
+                (variant_key("a"), Scope::Fleet, in_fleet),
+                (variant_key("a"), Scope::Local, locally),
+            ];
             move || {
                 let afterwards = invalidated.load(SeqCst);
-                assert!(!(afterwards && is_joined(&flights, &fleet)));
-                for (key, old) in [(key(), local), (variant_key("a"), under)] {
-                    let entered = flights.enter(&key, Scope::Local, None, ANY);
+                for (key, scope, old) in old {
+                    let entered = flights.enter(&key, scope, ANY);
                     assert!(
                         !(afterwards
                             && matches!(entered, Entered::Wait(waiter) if Arc::ptr_eq(&waiter.flight_state, &old)))
@@ -222,7 +239,7 @@ fn flight_begun_before_an_invalidation_is_not_joined() {
         invalidate(&flights, &fleet);
         invalidated.store(true, SeqCst);
         caller.join().unwrap();
-        drop((fleet, local, under));
+        drop((fleet, local, variants));
         assert_eq!(flights.len(), 0);
     });
 }
@@ -240,14 +257,72 @@ fn flight_that_was_unlisted_removes_no_newer_flight() {
         let end = any(&ends);
         let flights = Arc::new(Flights::default());
         let old = open(&flights, Scope::Fleet);
-        flights.forget(&key());
+        flights.forget(&[key()]);
         let leaving = thread::spawn(move || end(old));
         let new = open(&flights, Scope::Fleet);
-        let waiter = flights.join(&key(), ANY).expect("the new flight is listed");
+        let waiter = join(&flights, ANY).expect("the new flight is listed");
         assert!(Arc::ptr_eq(&waiter.flight_state, &new.0));
         leaving.join().unwrap();
-        assert!(flights.join(&key(), ANY).is_some());
+        assert!(join(&flights, ANY).is_some());
         drop(new);
         assert_eq!(flights.len(), 0);
+    });
+}
+
+/// Asks until a lookup has answered, and looks up the entry if no other caller does.
+async fn look_up(flights: Arc<Flights>, reading: Computing) {
+    loop {
+        match flights.enter(&key(), Scope::Fleet, ANY) {
+            Entered::Wait(waiter) => match waiter.outcome(|_| false).await {
+                Progress::LookedUp(Ok(None)) => return,
+                state => assert!(matches!(state, Progress::Abandoned), "the lookup was dropped"),
+            },
+            Entered::Lead(flight) => {
+                reading.once().await;
+                return flight.end_lookup(&Ok(None));
+            }
+        }
+    }
+}
+
+/// Seen to fail when each caller reads for itself, and to deadlock when `end_lookup` counts the waiters before the flight
+/// has left the table.
+#[test]
+fn concurrent_callers_share_one_lookup_and_survive_its_caller() {
+    explore(|| {
+        let (flights, reading) = (Arc::new(Flights::default()), Computing::default());
+        let callers = [(); 3].map(|()| spawn(look_up(flights.clone(), reading.clone())));
+        callers[0].abort();
+        for caller in callers {
+            let _ = block_on(caller);
+        }
+        assert_eq!(flights.len(), 0);
+    });
+}
+
+/// Seen to deadlock when `begin_leading` wakes no waiter, and to fail when the waiter's own condition is not asked.
+#[test]
+fn lookup_that_leads_wakes_only_waiters_that_its_entry_settles() {
+    explore(|| {
+        let flights = Arc::new(Flights::default());
+        let flight = open(&flights, Scope::Fleet);
+        let waiters = [true, false].map(|settles| {
+            let waiter = join(&flights, ANY).expect("the flight is listed");
+            assert!(waiter.joined_lookup());
+            spawn(async move {
+                let state = waiter.outcome(|interim| settles && matches!(interim, Interim::Seen(_))).await;
+                match settles {
+                    true => assert!(matches!(state, Progress::LookedUp(Ok(Some(_))))),
+                    false => assert!(matches!(state, Progress::Uncacheable(Audience::Everyone))),
+                }
+            })
+        });
+        flight.begin_leading(Some(&entry()));
+        let late = join(&flights, ANY).expect("the flight is listed");
+        assert!(!late.joined_lookup() && late.seen().is_some());
+        let [settled, waiting] = waiters;
+        block_on(settled).unwrap();
+        flight.complete(Progress::Uncacheable(Audience::Everyone));
+        block_on(waiting).unwrap();
     });
 }
