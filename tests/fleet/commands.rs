@@ -73,28 +73,6 @@ async fn a_miss_is_three_commands_and_two_of_them_before_the_answer() {
     assert_eq!(names(&monitor.stop().await), ["GET", "EVALSHA", "ECHO", "EVALSHA"]);
 }
 
-/// The guard has invalidated the entry itself and skips the GET. If another process has filled it again, the lease
-/// request returns it.
-#[tokio::test]
-async fn a_fetch_after_an_invalidation_skips_the_get() {
-    let server = RedisServer::start();
-    let (guard, other) = (warm(&server).await, warm(&server).await);
-    guard.invalidate("warm-up").await.expect("acknowledged");
-    let monitor = Monitor::start(&server).await;
-    guard.fetch("warm-up", async || Ok::<_, Down>(1)).await.expect("an answer");
-    guard.drain().await;
-    assert_eq!(guard.fetch("warm-up", never::<i32>).await.expect("a hit"), 1);
-    assert_eq!(names(&monitor.stop().await), ["EVALSHA", "EVALSHA", "GET"]);
-
-    guard.invalidate("warm-up").await.expect("acknowledged");
-    other.fetch("warm-up", async || Ok::<_, Down>(2)).await.expect("an answer");
-    other.drain().await;
-    let monitor = Monitor::start(&server).await;
-    assert_eq!(guard.fetch("warm-up", never::<i32>).await.expect("a hit"), 2);
-    assert_eq!(guard.fetch("warm-up", never::<i32>).await.expect("a hit"), 2);
-    assert_eq!(names(&monitor.stop().await), ["EVALSHA", "GET"]);
-}
-
 #[tokio::test]
 async fn a_failure_costs_no_more_commands_than_a_miss() {
     let server = RedisServer::start();
