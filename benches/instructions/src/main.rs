@@ -9,7 +9,8 @@
 //! Times depend on the load of the machine, instructions do not. This process is run again under callgrind for one path
 //! at a time, with few operations and with more of them. The difference is the cost of an operation, and start-up and
 //! warm-up cancel out. The kernel is not counted, nor the page in which it provides the time, because that depends on
-//! the machine. Everything runs on one thread. Over Redis, a real server on the loopback interface answers.
+//! the machine. Everything runs on one thread. Over Redis, a real server on the loopback interface answers. The rows of
+//! 64 callers have 64 tasks; one more row has the polls of their fetches.
 //!
 //! `--check` fails if a path takes more than 110 % of its record. Another compiler or processor than recorded may also
 //! cause that: record again in this case. Seen to fail with 147 % of an embedded hit when `StampedeGuard::place`
@@ -17,6 +18,7 @@
 #![allow(clippy::disallowed_methods, reason = "tests and benches make their own time and randomness")]
 
 mod callgrind;
+mod crowd;
 #[path = "../../work/page.rs"]
 mod page;
 mod paths;
@@ -107,23 +109,28 @@ fn recorded() -> Option<Recorded> {
 fn count() -> BTreeMap<String, u64> {
     let server = RedisServer::start();
     let of = |path: &str| {
-        let few = callgrind::count(path, FEW, &server.url());
-        (callgrind::count(path, FEW + MORE, &server.url()).saturating_sub(few)) / u64::from(MORE)
+        let (few, more) = match path {
+            crowd::HIT | crowd::MISS => (crowd::FEW, crowd::MORE),
+            _ => (FEW, MORE),
+        };
+        let fewer = callgrind::count(path, few, &server.url());
+        (callgrind::count(path, few + more, &server.url()).saturating_sub(fewer)) / u64::from(more)
     };
-    let bare = of(paths::BARE);
-    let less_bare = |path: &str, count: u64| if path == paths::HTTP { count.saturating_sub(bare) } else { count };
-    paths::PATHS.iter().map(|path| ((*path).to_owned(), less_bare(path, of(path)))).collect()
+    let less_bare = |path| of(path).saturating_sub(paths::bare(path).map_or(0, of));
+    let polls = crowd::polls_of_100_hits(&paths::runtime(), &server.url());
+    let counts = paths::PATHS.map(|path| (path, less_bare(path)));
+    counts.into_iter().chain([(crowd::POLLS, polls)]).map(|(path, count)| (path.to_owned(), count)).collect()
 }
 
 /// Prints all paths. Returns the paths that have grown or are not recorded.
 fn compare(counted: &Recorded, recorded: Option<&Recorded>) -> Vec<String> {
-    println!("{:24} {:>9} {:>9} {:>6}", "instructions of", "recorded", "counted", "ratio");
+    println!("{:36} {:>9} {:>9} {:>6}", "instructions of", "recorded", "counted", "ratio");
     let mut grown = Vec::new();
     for (path, count) in &counted.instructions {
         let before = recorded.and_then(|recorded| recorded.instructions.get(path));
         let ratio = before.map_or(f64::INFINITY, |before| *count as f64 / *before as f64);
         let shown = before.map_or_else(|| "-".to_owned(), u64::to_string);
-        println!("{path:24} {shown:>9} {count:>9} {ratio:>6.3}");
+        println!("{path:36} {shown:>9} {count:>9} {ratio:>6.3}");
         if ratio > MOST {
             grown.push(format!("`{path}`"));
         }

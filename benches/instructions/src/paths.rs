@@ -1,6 +1,7 @@
 //! The paths, each repeated in one thread.
 
 use crate::{
+    crowd,
     page::{answer, page, request},
     row::Row,
 };
@@ -10,26 +11,41 @@ use http_body::Body;
 use http_body_util::Full;
 use stampede_guard::{MemoryStore, NearCacheConfig, Policy, StampedeGuard, redis, store::IntoStore};
 use std::{convert::Infallible, fmt, hint::black_box, time::Duration};
+use tokio::runtime::Runtime;
 use tower::{Layer, Service, service_fn};
 
-pub(crate) const PATHS: [&str; 7] = [
+pub(crate) const PATHS: [&str; 10] = [
     "embedded hit, fetch_arc",
     "embedded hit, fetch",
     HTTP,
+    BROWSER,
     "near hit, fetch_arc",
     "redis hit, fetch",
     "redis miss, fetch",
     "embedded miss, fetch",
+    crowd::HIT,
+    crowd::MISS,
 ];
-/// Counted minus [`BARE`].
-pub(crate) const HTTP: &str = "embedded hit, HTTP layer";
+const HTTP: &str = "embedded hit, HTTP layer";
+/// The same with the request of a browser.
+const BROWSER: &str = "embedded hit, HTTP layer, 15 fields";
 /// The same service without the layer.
-pub(crate) const BARE: &str = "bare HTTP service";
+const BARE: &str = "bare HTTP service";
+/// A service that makes no response head, because the layer does not call it.
+const BARE_BROWSER: &str = "empty HTTP service, 15 fields";
+
+/// The path whose cost does not belong to this one.
+pub(crate) fn bare(path: &str) -> Option<&'static str> {
+    match path {
+        HTTP => Some(BARE),
+        BROWSER => Some(BARE_BROWSER),
+        _ => None,
+    }
+}
 
 /// Warms up, and runs this number of operations of the path. For paths over Redis, a server runs at `url`.
 pub(crate) fn run(path: &str, operations: u32, url: &str) {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-    runtime.block_on(async {
+    runtime().block_on(async {
         let embedded = guard(MemoryStore::with_max_bytes(SMALL));
         match path {
             "embedded hit, fetch_arc" => {
@@ -41,9 +57,19 @@ pub(crate) fn run(path: &str, operations: u32, url: &str) {
             "embedded miss, fetch" => miss(operations, &embedded).await,
             HTTP => {
                 let layer = embedded.layer(service_fn(paged));
-                hit(operations, &embedded, async || ask(layer.clone()).await).await;
+                hit(operations, &embedded, async || ask(layer.clone(), request("/report/7")).await).await;
             }
-            BARE => repeat(operations, async |_| ask(service_fn(paged)).await).await,
+            BARE => repeat(operations, async |_| ask(service_fn(paged), request("/report/7")).await).await,
+            BROWSER => {
+                let (layer, request) = (embedded.layer(service_fn(paged)), browser_request());
+                hit(operations, &embedded, async || ask(layer.clone(), request.clone()).await).await;
+            }
+            BARE_BROWSER => {
+                let request = browser_request();
+                repeat(operations, async |_| ask(service_fn(empty), request.clone()).await).await;
+            }
+            crowd::HIT => crowd::hit(operations, url).await,
+            crowd::MISS => crowd::miss(operations, url).await,
             "redis hit, fetch" => {
                 let guard = over_redis(url).await;
                 hit(operations, &guard, async || drop(black_box(guard.fetch(KEY, row).await))).await;
@@ -70,6 +96,11 @@ pub(crate) fn run(path: &str, operations: u32, url: &str) {
             other => panic!("no such path: {other}"),
         }
     });
+}
+
+/// Returns a runtime of one thread.
+pub(crate) fn runtime() -> Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime")
 }
 
 /// Runs the operation; the first [`WARM_UP`] runs are the warm-up.
@@ -100,24 +131,37 @@ async fn miss(operations: u32, guard: &StampedeGuard) {
     assert_eq!(stats.misses, u64::from(WARM_UP + operations), "{stats:?}");
 }
 
-async fn ask<S, B>(service: S)
+async fn ask<S, B>(service: S, request: Request<Full<Bytes>>)
 where
     S: Service<Request<Full<Bytes>>, Response = Response<B>, Error = Infallible>,
     B: Body<Error: fmt::Debug>,
 {
-    drop(black_box(answer(service, black_box(request("/report/7"))).await));
+    drop(black_box(answer(service, black_box(request)).await));
+}
+
+/// A request as a browser sends it for a page, without a cookie, which would be a credential.
+fn browser_request() -> Request<Full<Bytes>> {
+    let mut request = Request::get("/report/7");
+    for (name, value) in BROWSER_FIELDS {
+        request = request.header(name, value);
+    }
+    request.body(Full::default()).expect("a request")
+}
+
+async fn empty(_: Request<Full<Bytes>>) -> Result<Response<Full<Bytes>>, Infallible> {
+    Ok(Response::default())
 }
 
 async fn paged(_: Request<Full<Bytes>>) -> Result<Response<Full<Bytes>>, Infallible> {
     Ok(page())
 }
 
-async fn row() -> Result<Row, Infallible> {
+pub(crate) async fn row() -> Result<Row, Infallible> {
     Ok(Row::new(42))
 }
 
 /// Returns a guard over an emptied Redis, so that every miss is one.
-async fn over_redis(url: &str) -> StampedeGuard {
+pub(crate) async fn over_redis(url: &str) -> StampedeGuard {
     let client = redis::Client::open(url).expect("the URL is well-formed");
     let mut connection = client.get_multiplexed_async_connection().await.expect("the server is up");
     let () = redis::cmd("FLUSHALL").query_async(&mut connection).await.expect("the server is up");
@@ -129,6 +173,26 @@ fn guard(store: impl IntoStore) -> StampedeGuard {
     StampedeGuard::new(store).policy(Policy::fresh_for(AN_HOUR)).lease_ttl(AN_HOUR).store_timeout(AN_HOUR)
 }
 
+const BROWSER_FIELDS: [(&str, &str); 15] = [
+    ("host", "example.org"),
+    ("sec-ch-ua", "\"Chromium\";v=\"140\", \"Not=A?Brand\";v=\"24\""),
+    ("sec-ch-ua-mobile", "?0"),
+    ("sec-ch-ua-platform", "\"Linux\""),
+    ("upgrade-insecure-requests", "1"),
+    (
+        "user-agent",
+        "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/140.0.0.0 Safari/537.36",
+    ),
+    ("accept", "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,image/webp,*/*;q=0.8"),
+    ("sec-fetch-site", "same-origin"),
+    ("sec-fetch-mode", "navigate"),
+    ("sec-fetch-user", "?1"),
+    ("sec-fetch-dest", "document"),
+    ("referer", "https://example.org/reports"),
+    ("accept-encoding", "gzip, deflate, br, zstd"),
+    ("accept-language", "en-GB,en;q=0.9,de;q=0.8"),
+    ("priority", "u=0, i"),
+];
 const KEY: &str = "row";
 /// Full after the warm-up, so that every miss evicts.
 const SMALL: u64 = 32 << 10;

@@ -2,7 +2,7 @@
 //!
 //! ```console
 //! cargo run -q -p lint -- words        # words that hide the actor, retired names, long test names
-//! cargo run -q -p lint -- structure    # circles of files, knots of top-level modules
+//! cargo run -q -p lint -- structure    # circles of files, knots of top-level modules, sizes
 //! cargo run -q -p lint -- all
 //! ```
 //!
@@ -12,7 +12,9 @@
 mod circles;
 mod imports;
 mod rust;
+mod sizes;
 mod structure;
+mod walk;
 mod words;
 
 use std::{

@@ -1,29 +1,25 @@
-//! Circles of files and knots of top-level modules in `src/`, and its longest functions and files.
+//! Circles of files and knots of top-level modules in `src/`, and the figures of [`sizes`] and [`walk`].
 
 use crate::{
     Files, Findings,
     circles::circles,
     imports::{Import, declared_modules, imports},
-    rust::{self, Token, closing},
+    rust::{self, Token},
+    sizes, walk,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Maximum number of circles of files within the engine. To be lowered to zero when the engine is untangled.
 const ENGINE_CIRCLES: usize = 1;
 
-/// Number of functions that are listed.
-const LONGEST: usize = 5;
-
-/// Files with more lines than this are listed.
-const LONG_FILE: usize = 350;
-
 /// A file that is compiled without `cfg(test)`.
-struct File<'a> {
-    path: &'a str,
+pub(crate) struct File<'a> {
+    pub(crate) path: &'a str,
     module: String,
-    tokens: Vec<Token>,
+    /// Without items under `#[cfg(test)]`.
+    pub(crate) tokens: Vec<Token>,
     /// Without the lines of items under `#[cfg(test)]`.
-    lines: usize,
+    pub(crate) lines: usize,
 }
 
 /// An import as an edge between two files, or between two top-level modules.
@@ -61,7 +57,8 @@ pub(crate) fn check(files: &Files) -> Findings {
     findings.figures.push(format!("knots of top-level modules: {} (at most 0)", knots.len()));
     findings.figures.extend(members("knot", &knots));
     findings.broken.extend(ties("knot", &knots, &between_modules));
-    findings.figures.extend(sizes(&found));
+    sizes::check(&found, &mut findings);
+    walk::check(files, &mut findings);
     findings
 }
 
@@ -131,40 +128,6 @@ fn ties(what: &str, circles: &[BTreeSet<&str>], edges: &[Edge<'_>]) -> Vec<Strin
     lines
 }
 
-/// The longest functions and files. They break no rule.
-fn sizes(files: &[File<'_>]) -> Vec<String> {
-    let mut functions: Vec<_> = files.iter().flat_map(functions).collect();
-    functions.sort_by(|a, b| b.cmp(a));
-    let mut lines = vec!["longest functions:".to_owned()];
-    lines.extend(functions.iter().take(LONGEST).map(|(length, name)| format!("  {length:4} {name}")));
-    lines.push(format!("files over {LONG_FILE} lines without tests:"));
-    lines.extend(
-        files.iter().filter(|file| file.lines > LONG_FILE).map(|file| format!("  {:4} {}", file.lines, file.path)),
-    );
-    lines
-}
-
-/// The length in lines and the name of each function with a body.
-fn functions(file: &File<'_>) -> Vec<(usize, String)> {
-    let mut functions = Vec::new();
-    for (at, pair) in file.tokens.windows(2).enumerate() {
-        if pair[0].is("fn") && pair[1].is_word() {
-            let mut body = at + 2;
-            while !matches!(file.tokens[body].text.as_str(), "{" | ";") {
-                if matches!(file.tokens[body].text.as_str(), "(" | "[") {
-                    body = closing(&file.tokens, body);
-                }
-                body += 1;
-            }
-            if file.tokens[body].is("{") {
-                let length = file.tokens[closing(&file.tokens, body)].line - pair[0].line + 1;
-                functions.push((length, format!("{}:{}: {}", file.path, pair[0].line, pair[1].text)));
-            }
-        }
-    }
-    functions
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -212,11 +175,5 @@ mod tests {
         ]);
         assert_eq!(findings.figures[0], "files in src/: 3");
         assert!(findings.broken.is_empty(), "{findings:?}");
-    }
-
-    #[test]
-    fn functions_end_at_their_closing_brace() {
-        let findings = findings(&[("src/lib.rs", "trait A { fn a(); }\nfn b(c: [u8; 2])\nwhere\n{\n    {}\n}\n")]);
-        assert!(findings.figures.contains(&"     5 src/lib.rs:2: b".to_owned()), "{findings:?}");
     }
 }
