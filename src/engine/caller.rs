@@ -7,7 +7,8 @@ mod outage;
 mod waiting;
 
 use super::{
-    ACTIVE_FETCHES, ActiveFetch, Engine,
+    active_fetch::{ACTIVE_FETCHES, ActiveFetch},
+    core::Engine,
     fill_set::FillSet,
     flight::{Entered, JoinCriteria, Scope},
     frontend::{BoxFetch, Completed, Completion, FetchHead, FetchMode, Reuse, ReusePolicy, Shareability, SharedReuse},
@@ -138,7 +139,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
     }
 
     async fn answer(&mut self, mut fetch: BoxFetch<'a, R>) -> (R, CacheStatus) {
-        self.wait_edge = WaitEdge::enter(&self.resource, &self.active_fetches);
+        self.wait_edge = WaitEdge::enter(&self.resource.engine.wait_graph, &self.resource.key, &self.active_fetches);
         for _ in 0..MAX_ATTEMPTS {
             if self.is_in_own_fetch() {
                 break;
@@ -309,7 +310,8 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
 
     /// Reports whether the key is being fetched by this caller's own task.
     fn is_in_own_fetch(&self) -> bool {
-        self.active_fetches.iter().any(|active| active.would_wait_on_itself(&self.resource))
+        let Resource { engine, key, .. } = &self.resource;
+        self.active_fetches.iter().any(|active| active.would_wait_on_itself(&engine.store, key))
     }
 
     fn join_criteria(&self) -> JoinCriteria {

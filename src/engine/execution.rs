@@ -1,7 +1,7 @@
 //! One execution of a fetch: its context, its bounds, and the work that is left after the response head.
 
 use super::{
-    ACTIVE_FETCHES, ActiveFetch,
+    active_fetch::{ACTIVE_FETCHES, ActiveFetch},
     fill_set::FillSet,
     flight::{Flight, JoinCriteria, Progress},
     frontend::{Completed, Completion, Failure, StoreAs},

@@ -191,3 +191,6 @@ impl Completion {
 
 /// A boxed fetch, which flights carry and return if it was not used.
 pub(crate) type BoxFetch<'a, R> = Box<dyn FnOnce(FetchMode) -> BoxFuture<'a, FetchHead<R>> + Send + 'a>;
+
+/// Maximum number of redirects that are followed on the way to an entry.
+pub(crate) const MAX_REDIRECTS: usize = 4;

@@ -1,18 +1,11 @@
 //! Redirects that were followed recently, so that redirect and variant are read at once.
 
-use super::{
-    MAX_REDIRECTS,
-    frontend::{Redirect, ReusePolicy},
-    resource::Resource,
-};
+use super::frontend::{Redirect, ReusePolicy};
 use crate::{key::CacheKey, store::entry::Entry};
 use quick_cache::{Equivalent, sync::Cache};
 use std::{
     hash::{BuildHasher, Hash, Hasher, RandomState},
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
 };
 
 /// The last redirect entry of each cache key. Only a guess: the lookup still reads the current one.
@@ -60,7 +53,7 @@ impl RedirectCache {
         self.0.remove(key);
     }
 
-    fn redirect_of<R>(&self, key: &CacheKey, policy: &impl ReusePolicy<R>) -> Option<Redirect> {
+    pub(super) fn redirect_of<R>(&self, key: &CacheKey, policy: &impl ReusePolicy<R>) -> Option<Redirect> {
         policy.redirect(&self.0.get(key)?)
     }
 }
@@ -94,26 +87,6 @@ impl Dropped {
     fn slot(&self, key: &CacheKey) -> (&AtomicU64, u64) {
         let hash = self.hasher.hash_one(key).max(1);
         (&self.slots[hash as usize % SLOTS], hash)
-    }
-}
-
-impl Resource {
-    /// Returns the cache key and the ones it redirects this caller to, if the redirects have not changed.
-    pub(super) fn predicted_chain<R>(&self, policy: &impl ReusePolicy<R>) -> Arc<[CacheKey]> {
-        let Some(redirect) = self.cached_redirect(policy) else { return Arc::new([self.key.clone()]) };
-        let mut chain = vec![self.key.clone(), redirect.target(&self.key)];
-        while chain.len() <= MAX_REDIRECTS
-            && let Some(key) = chain.last()
-            && let Some(redirect) = self.engine.redirect_cache.redirect_of(key, policy)
-        {
-            chain.push(redirect.target(key));
-        }
-        chain.into()
-    }
-
-    /// Returns the remembered redirect of this cache key for this caller.
-    pub(super) fn cached_redirect<R>(&self, policy: &impl ReusePolicy<R>) -> Option<Redirect> {
-        self.engine.redirect_cache.redirect_of(&self.key, policy)
     }
 }
 

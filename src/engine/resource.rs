@@ -1,7 +1,12 @@
 //! The handle of one cache key under the settings of one clone, with the operations of the store. Each operation has a
 //! timeout and reports to the circuit breaker.
 
-use super::{Engine, fill_set::FillSet};
+use super::{
+    breaker::{Breaker, FailureKind, Permit},
+    breakers::BreakerOpen,
+    core::Engine,
+    fill_set::FillSet,
+};
 use crate::{
     backoff,
     clock::{self, Timestamp},
@@ -77,9 +82,9 @@ impl Resource {
         };
         if let Ok(outcome) = outcome {
             telemetry::filled(&self.engine.stats, &self.key, fill_set.entry.meta().kind, outcome);
-            self.engine.forget_copies(&self.key);
+            self.engine.near_caches.forget(&self.key);
             if let Some((variant, index)) = &fill_set.index {
-                self.engine.forget_copies(&self.key.to_variant(variant.clone()));
+                self.engine.near_caches.forget(&self.key.to_variant(variant.clone()));
                 if outcome == FillOutcome::Stored {
                     self.engine.redirect_cache.remember(&self.key, index);
                 }
@@ -148,11 +153,56 @@ impl Resource {
         };
         self.record(&answer, sent_at);
         if answer.is_ok() {
-            self.engine.replay_after_reconnect(sent_at);
+            self.engine.on_answer(sent_at);
         }
         if let Err(error) = &answer {
             telemetry::store_failed(&self.engine.stats, &self.key, operation, error);
         }
         answer
+    }
+
+    /// Checks whether the breaker allows an operation. At the end of a window a probe is sent in the background, and no
+    /// caller waits for it.
+    pub(super) fn check_breaker(&self) -> Result<(), StoreError> {
+        if self.engine.breakers.is_idle() {
+            return Ok(());
+        }
+        let now = Timestamp::now();
+        match self.with_breaker(|breaker| breaker.permit(now, clock::random_unit())) {
+            Permit::Allow => Ok(()),
+            Permit::Deny => Err(StoreError::new(BreakerOpen)),
+            Permit::Probe => {
+                let resource = self.clone();
+                self.engine.tasks.spawn(async move {
+                    // Not through the near cache, whose connection may fail while the store works.
+                    resource.with_timeout("probe", resource.engine.store.get(&resource.key)).await
+                });
+                Err(StoreError::new(BreakerOpen))
+            }
+        }
+    }
+
+    /// Records the result of an operation that was sent at `sent_at`.
+    pub(super) fn record<T>(&self, answer: &Result<T, StoreError>, sent_at: Timestamp) {
+        let kind = match answer {
+            Err(error) if error.is_timed_out() => FailureKind::TimedOut,
+            Err(error) if !error.is_refused() => FailureKind::Error,
+            _ if self.engine.breakers.is_idle() => return,
+            // A refusal is a reply: the store is alive.
+            _ => {
+                let now = Timestamp::now();
+                return self.with_breaker(|breaker| breaker.answered(sent_at, now));
+            }
+        };
+        let now = Timestamp::now();
+        if self.with_breaker(|breaker| breaker.failed(kind, sent_at, now, clock::random_unit())) {
+            telemetry::breaker_opened(&self.engine.stats, &self.key);
+            self.engine.breakers.notify_opened();
+        }
+    }
+
+    fn with_breaker<T>(&self, access: impl FnOnce(&mut Breaker) -> T) -> T {
+        let domain = (self.engine.store.failure_domain(&self.key), self.config.store_timeout);
+        self.engine.breakers.with(domain, access)
     }
 }

@@ -4,8 +4,7 @@ use super::Caller;
 use crate::{
     clock::Timestamp,
     engine::{
-        MAX_REDIRECTS,
-        frontend::{Redirect, Reuse, ReusePolicy},
+        frontend::{MAX_REDIRECTS, Redirect, Reuse, ReusePolicy},
         resource::Resource,
         wait_graph::WaitEdge,
     },
@@ -60,7 +59,8 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
         if !is_too_deep {
             self.resource.key = redirect.target(&self.resource.key);
             self.redirects.push(redirect.via);
-            self.wait_edge = WaitEdge::enter(&self.resource, &self.active_fetches);
+            self.wait_edge =
+                WaitEdge::enter(&self.resource.engine.wait_graph, &self.resource.key, &self.active_fetches);
         }
         !is_too_deep
     }
@@ -81,7 +81,8 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
             let (key, redirects) = *recalled;
             self.resource.key = key;
             self.redirects.truncate(redirects);
-            self.wait_edge = WaitEdge::enter(&self.resource, &self.active_fetches);
+            self.wait_edge =
+                WaitEdge::enter(&self.resource.engine.wait_graph, &self.resource.key, &self.active_fetches);
         }
     }
 
@@ -102,5 +103,25 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
         // The timeout is outside of the shared future, so that the timer and the runtime of one caller do not affect
         // the other callers.
         self.resource.with_timeout("get", look_up).await
+    }
+}
+
+impl Resource {
+    /// Returns the cache key and the ones it redirects this caller to, if the redirects have not changed.
+    fn predicted_chain<R>(&self, policy: &impl ReusePolicy<R>) -> Arc<[CacheKey]> {
+        let Some(redirect) = self.cached_redirect(policy) else { return Arc::new([self.key.clone()]) };
+        let mut chain = vec![self.key.clone(), redirect.target(&self.key)];
+        while chain.len() <= MAX_REDIRECTS
+            && let Some(key) = chain.last()
+            && let Some(redirect) = self.engine.redirect_cache.redirect_of(key, policy)
+        {
+            chain.push(redirect.target(key));
+        }
+        chain.into()
+    }
+
+    /// Returns the remembered redirect of this cache key for this caller.
+    fn cached_redirect<R>(&self, policy: &impl ReusePolicy<R>) -> Option<Redirect> {
+        self.engine.redirect_cache.redirect_of(&self.key, policy)
     }
 }

@@ -134,7 +134,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
 
     /// Reports whether waiting would deadlock, because the leader waits for a fetch that this caller is part of.
     fn is_cycle(&self) -> bool {
-        let is_cycle = self.resource.engine.wait_graph.would_deadlock(&self.resource, &self.active_fetches);
+        let is_cycle = self.resource.engine.wait_graph.would_deadlock(&self.resource.key, &self.active_fetches);
         if is_cycle {
             telemetry::deadlock_avoided(&self.resource.engine.stats, &self.resource.key);
         }
