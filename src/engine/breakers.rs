@@ -4,7 +4,6 @@ use super::breaker::Breaker;
 use crate::sync::mutex::Mutex;
 use std::{
     collections::HashMap,
-    error, fmt,
     sync::atomic::{AtomicBool, Ordering::Relaxed},
     time::Duration,
 };
@@ -51,15 +50,3 @@ impl Breakers {
         !self.is_recording.load(Relaxed)
     }
 }
-
-/// The error of an operation that an open circuit breaker denied.
-#[derive(Debug)]
-pub(super) struct BreakerOpen;
-
-impl fmt::Display for BreakerOpen {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("circuit breaker open: the store failed recently")
-    }
-}
-
-impl error::Error for BreakerOpen {}

@@ -29,12 +29,12 @@ impl Resource {
                 self.retry_in_background(&error).await;
             }
         });
-        let lost = |source| Error::with_source(ErrorKind::Store, "the invalidation was not acknowledged", source);
-        match acknowledged.await {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(error)) => Err(lost(error.into())),
-            Err(dropped) => Err(lost(dropped.into())),
-        }
+        let source = match acknowledged.await {
+            Ok(Ok(())) => return Ok(()),
+            Ok(Err(error)) => error.into(),
+            Err(dropped) => dropped.into(),
+        };
+        Err(Error::with_source(ErrorKind::Store, "the invalidation was not acknowledged", source))
     }
 
     /// Tries again for about ten seconds after the last failed invalidation of the cache key. One task does so per

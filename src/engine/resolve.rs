@@ -22,6 +22,70 @@ use crate::{
 use std::{borrow::Cow, future::Future, time::Duration};
 
 impl Resource {
+    /// Resolves the key. A fetch runs in a task of its own and outlives its caller.
+    ///
+    /// Cancel safe: a fetch started by this future keeps running, and a fetch that it joined is unaffected.
+    pub(crate) fn resolve<R, J, F, Fut>(self, policy: J, fetch: F) -> impl Future<Output = (R, CacheStatus)> + Send
+    where
+        R: Send + 'static,
+        J: ReusePolicy<R> + Clone + Send + Sync + 'static,
+        F: FnOnce(FetchMode) -> Fut + Send + 'static,
+        Fut: Future<Output = FetchHead<R>> + Send + 'static,
+    {
+        let spawn = |engine: &Engine, flight| _ = engine.tasks.spawn(flight);
+        Caller::deferred(self, policy, Some(spawn), boxed(fetch))
+    }
+
+    /// Resolves the key. A fetch runs within its caller, so that it may borrow.
+    ///
+    /// Cancellation: dropping the future drops a fetch that it started, and the next waiter takes over with its own
+    /// fetch.
+    pub(crate) fn resolve_scoped<'a, R, J, F, Fut>(
+        self,
+        policy: J,
+        fetch: F,
+    ) -> impl Future<Output = (R, CacheStatus)> + Send
+    where
+        R: Send + 'a,
+        J: ReusePolicy<R> + Clone + Send + Sync + 'static,
+        F: FnOnce(FetchMode) -> Fut + Send + 'a,
+        Fut: Future<Output = FetchHead<R>> + Send + 'a,
+    {
+        Caller::deferred(self, policy, None, boxed(fetch))
+    }
+
+    /// Resolves the key from the store only, without a fetch and without waiting for one. An entry that may be served
+    /// while it is refreshed is served, but not refreshed.
+    pub(crate) async fn lookup_only<R: Send, J: ReusePolicy<R> + Clone + Send + Sync + 'static>(
+        self,
+        policy: J,
+    ) -> Option<(R, CacheStatus)> {
+        Caller::new(self, policy, None).lookup_only().await
+    }
+
+    /// Returns the stored entry and its cache key. The entry may be of no use to the caller.
+    pub(crate) async fn lookup_entry<R: Send, J: ReusePolicy<R> + Clone + Send + Sync + 'static>(
+        self,
+        policy: J,
+    ) -> Option<(Self, Entry)> {
+        Caller::new(self, policy, None).lookup_entry().await
+    }
+
+    /// Replaces the entry, if it is still stored.
+    pub(crate) async fn freshen(&self, entry: &Entry, store_as: StoreAs, payload: Payload) {
+        let meta = entry.meta();
+        let now = Timestamp::now();
+        let times = (now.before(meta.cost), now);
+        let fill_set = FillSet::new(Token::unique(Inbox::unique()), times, store_as, payload);
+        // Ignores the outcome: if the fill fails, the old entry is still valid.
+        let _ = self.fill(FillCondition::ReplaceMarker(meta.id), &fill_set).await;
+    }
+
+    /// Returns the handle of the whole resource, without a variant.
+    pub(crate) fn to_primary(&self) -> Self {
+        Self { key: self.key.to_primary(), ..self.clone() }
+    }
+
     /// Returns a fresh entry from the store, if that is possible without waiting.
     pub(crate) fn peek<R>(&self, policy: &impl ReusePolicy<R>, now: Timestamp) -> Option<R> {
         let mut key = Cow::Borrowed(&self.key);
@@ -50,70 +114,6 @@ impl Resource {
             Some(near) => near.get(key, now),
             None => self.engine.store.peek(key),
         }
-    }
-
-    /// Resolves the key. A fetch runs in a task of its own and outlives its caller.
-    ///
-    /// Cancel safe: a fetch started by this future keeps running, and a fetch that it joined is unaffected.
-    pub(crate) fn resolve<R, J, F, Fut>(self, policy: J, fetch: F) -> impl Future<Output = (R, CacheStatus)> + Send
-    where
-        R: Send + 'static,
-        J: ReusePolicy<R> + Clone + Send + Sync + 'static,
-        F: FnOnce(FetchMode) -> Fut + Send + 'static,
-        Fut: Future<Output = FetchHead<R>> + Send + 'static,
-    {
-        let spawn = |engine: &Engine, flight| _ = engine.tasks.spawn(flight);
-        Caller::deferred(self, policy, Some(spawn), boxed(fetch))
-    }
-
-    /// Resolves the key from the store only, without a fetch and without waiting for one. An entry that may be served
-    /// while it is refreshed is served, but not refreshed.
-    pub(crate) async fn lookup_only<R: Send, J: ReusePolicy<R> + Clone + Send + Sync + 'static>(
-        self,
-        policy: J,
-    ) -> Option<(R, CacheStatus)> {
-        Caller::new(self, policy, None).lookup_only().await
-    }
-
-    /// Returns the stored entry and its cache key. The entry may be of no use to the caller.
-    pub(crate) async fn lookup_entry<R: Send, J: ReusePolicy<R> + Clone + Send + Sync + 'static>(
-        self,
-        policy: J,
-    ) -> Option<(Self, Entry)> {
-        Caller::new(self, policy, None).lookup_entry().await
-    }
-
-    /// Returns the handle of the whole resource, without a variant.
-    pub(crate) fn to_primary(&self) -> Self {
-        Self { key: self.key.to_primary(), ..self.clone() }
-    }
-
-    /// Replaces the entry, if it is still stored.
-    pub(crate) async fn freshen(&self, entry: &Entry, store_as: StoreAs, payload: Payload) {
-        let meta = entry.meta();
-        let now = Timestamp::now();
-        let times = (now.before(meta.cost), now);
-        let fill_set = FillSet::new(Token::unique(Inbox::unique()), times, store_as, payload);
-        // Ignores the outcome: if the fill fails, the old entry is still valid.
-        let _ = self.fill(FillCondition::ReplaceMarker(meta.id), &fill_set).await;
-    }
-
-    /// Resolves the key. A fetch runs within its caller, so that it may borrow.
-    ///
-    /// Cancellation: dropping the future drops a fetch that it started, and the next waiter takes over with its own
-    /// fetch.
-    pub(crate) fn resolve_scoped<'a, R, J, F, Fut>(
-        self,
-        policy: J,
-        fetch: F,
-    ) -> impl Future<Output = (R, CacheStatus)> + Send
-    where
-        R: Send + 'a,
-        J: ReusePolicy<R> + Clone + Send + Sync + 'static,
-        F: FnOnce(FetchMode) -> Fut + Send + 'a,
-        Fut: Future<Output = FetchHead<R>> + Send + 'a,
-    {
-        Caller::deferred(self, policy, None, boxed(fetch))
     }
 }
 
