@@ -100,3 +100,41 @@ impl Drop for RetryEntry<'_> {
 const RECENT: Duration = Duration::from_secs(10);
 /// Maximum number of remembered invalidations.
 const MAX_RECENT: usize = 10_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lost(pending: &PendingInvalidations, epoch: u64, sent_at: u64) -> usize {
+        pending.take_lost(epoch, at(sent_at)).len()
+    }
+
+    fn at(seconds: u64) -> Timestamp {
+        Timestamp::from_micros(0).after(Duration::from_secs(seconds))
+    }
+
+    fn pending(acknowledged_at: u64) -> PendingInvalidations {
+        let pending = PendingInvalidations::default();
+        let (when, key) = (at(acknowledged_at), CacheKey::new("n", 0, vec![b'k']));
+        pending.remember(Acknowledged { when, epoch: 0, config: Arc::default(), key });
+        pending
+    }
+
+    #[test]
+    fn invalidation_is_lost_once_if_the_epoch_changes() {
+        let pending = pending(1);
+        assert_eq!([0, 1, 1].map(|epoch| lost(&pending, epoch, 2)), [0, 1, 0]);
+    }
+
+    #[test]
+    fn invalidation_is_lost_however_long_the_store_was_silent() {
+        let pending = pending(1);
+        assert_eq!([(0, 11), (1, 1000)].map(|(epoch, sent_at)| lost(&pending, epoch, sent_at)), [0, 1]);
+    }
+
+    #[test]
+    fn invalidation_long_before_the_last_answer_is_not_lost() {
+        let pending = pending(1);
+        assert_eq!([(0, 12), (1, 13)].map(|(epoch, sent_at)| lost(&pending, epoch, sent_at)), [0, 0]);
+    }
+}
