@@ -2,7 +2,7 @@
 
 use crate::{
     config::{Config, StoreFailure, WaitTimeout},
-    engine::{Engine, resource::Resource},
+    engine::{Engine, replay_invalidations, resource::Resource},
     error::Error,
     key::{self, CacheKey, Key},
     near_cache::config::NearCacheConfig,
@@ -52,7 +52,7 @@ impl StampedeGuard {
     /// within this process: see [`on_store_failure`](Self::on_store_failure).
     #[must_use]
     pub fn new(store: impl IntoStore) -> Self {
-        Self { engine: Engine::new(store.into_store()), config: Arc::default() }
+        Self { engine: Engine::new(store.into_store(), replay_invalidations), config: Arc::default() }
     }
 
     /// Creates a guard over a [`MemoryStore`] of its own, for one process.

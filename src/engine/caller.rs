@@ -6,7 +6,8 @@ mod leading;
 mod waiting;
 
 use super::{
-    ACTIVE_FETCHES, ActiveFetch, Engine,
+    active_fetch::{ACTIVE_FETCHES, ActiveFetch},
+    core::Engine,
     flight::{Entered, Flight, Found, JoinCriteria, Scope, Waiter},
     frontend::{BoxFetch, FetchMode, Reuse, ReusePolicy},
     leader::{LeadMode, LeaderResult},
@@ -137,7 +138,8 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
         if !self.local_only {
             self.lookup.predict();
         }
-        self.wait_edge = WaitEdge::enter(self.resource(), &self.active_fetches);
+        self.wait_edge =
+            WaitEdge::enter(&self.resource().engine.wait_graph, &self.resource().key, &self.active_fetches);
         if self.is_in_own_fetch() {
             return RequestAttempt::Bypass(fetch);
         }
@@ -311,7 +313,8 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
 
     /// Reports whether the key is being fetched by this caller's own task.
     fn is_in_own_fetch(&self) -> bool {
-        self.active_fetches.iter().any(|active| active.would_wait_on_itself(self.resource()))
+        let Resource { engine, key, .. } = self.resource();
+        self.active_fetches.iter().any(|active| active.would_wait_on_itself(&engine.store, key))
     }
 
     fn join_criteria(&self) -> JoinCriteria {

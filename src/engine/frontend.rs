@@ -66,10 +66,7 @@ pub(crate) trait ReusePolicy<R> {
         match is_uncacheable_marker(entry, now) {
             true => entry.meta().kind == Kind::HitForPass && self.is_covered_by(entry.meta().audience),
             false => {
-                matches!(
-                    self.judge(entry, now),
-                    Judgement::Serve | Judgement::ServeAndRevalidate | Judgement::Bypass
-                )
+                matches!(self.judge(entry, now), Judgement::Serve | Judgement::ServeAndRevalidate | Judgement::Bypass)
             }
         }
     }
@@ -255,3 +252,6 @@ impl Completion {
 
 /// A boxed fetch, which flights carry and return if it was not used.
 pub(crate) type BoxFetch<'a, R> = Box<dyn FnOnce(FetchMode) -> BoxFuture<'a, FetchHead<R>> + Send + 'a>;
+
+/// Maximum number of redirects that are followed on the way to an entry.
+pub(crate) const MAX_REDIRECTS: usize = 4;

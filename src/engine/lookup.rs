@@ -2,15 +2,13 @@
 
 use super::{
     flight::Found,
-    frontend::{Redirect, Reuse, ReusePolicy},
+    frontend::{MAX_REDIRECTS, Redirect, Reuse, ReusePolicy},
     resource::Resource,
 };
 use crate::{
     clock::Timestamp,
     key::CacheKey,
-    store::{
-        entry::{Entry, SharedValue},
-    },
+    store::entry::{Entry, SharedValue},
 };
 use std::{marker::PhantomData, mem, slice};
 
@@ -64,7 +62,9 @@ impl<R, J: ReusePolicy<R>> Lookup<R, J> {
         let confirmed = self.redirects.len() - mem::take(&mut self.remembered).len();
         for (at, (key, entry)) in keys.iter().zip(found).enumerate() {
             let next = keys.get(at + 1);
-            if next.is_none() || entry.as_ref().and_then(|entry| self.redirect(entry)).map(|to| to.target(key)).as_ref() != next {
+            if next.is_none()
+                || entry.as_ref().and_then(|entry| self.redirect(entry)).map(|to| to.target(key)).as_ref() != next
+            {
                 if next.is_some() {
                     self.resource.engine.redirect_cache.forget(key);
                 }
@@ -121,6 +121,3 @@ impl<R, J: ReusePolicy<R>> Lookup<R, J> {
         !is_too_deep
     }
 }
-
-/// Maximum number of redirects that are followed on the way to an entry.
-pub(crate) const MAX_REDIRECTS: usize = 4;

@@ -110,13 +110,9 @@ impl FillPermit {
 
     /// Releases the lease, if there is one. Reports whether it was still held.
     pub(super) async fn release(self, failure_marker: Option<FailureMarker>) -> LeaseStatus {
-        match self {
-            Self::Lease(mut held) => {
-                held.heartbeat = None;
-                held.guard.release(failure_marker).await
-            }
-            Self::Marker(_) | Self::Local { .. } | Self::None => LeaseStatus::Lost,
-        }
+        let Self::Lease(mut held) = self else { return LeaseStatus::Lost };
+        held.heartbeat = None;
+        held.guard.release(failure_marker).await
     }
 }
 

@@ -1,7 +1,11 @@
-//! The handle of one cache key under the settings of one clone, with the operations of the store. Each operation has a
-//! timeout and reports to the circuit breaker.
+//! The request handle, with all operations of the store. Each operation has a timeout and reports to the circuit
+//! breaker, and to the engine that the store has answered.
 
-use super::{Engine, fill_set::FillSet};
+use super::{
+    breaker::{Breaker, FailureKind, Permit},
+    core::Engine,
+    fill_set::FillSet,
+};
 use crate::{
     backoff,
     clock::{self, Timestamp},
@@ -20,6 +24,7 @@ use crate::{
 use std::{future::Future, sync::Arc};
 use tokio::time::{Instant, sleep, timeout_at};
 
+/// One cache key under the settings of one clone, for one request.
 #[derive(Clone)]
 pub(crate) struct Resource {
     pub(crate) engine: Arc<Engine>,
@@ -66,10 +71,8 @@ impl Resource {
     pub(super) async fn fill(&self, condition: FillCondition, fill_set: &FillSet) -> Result<FillOutcome, StoreError> {
         let (began, mut retries) = (Timestamp::now(), 0);
         let outcome = loop {
-            match self
-                .with_timeout("fill", self.engine.store.fill(&self.key, condition, fill_set.writes(&self.key)))
-                .await
-            {
+            let fill = self.engine.store.fill(&self.key, condition, fill_set.writes(&self.key));
+            match self.with_timeout("fill", fill).await {
                 Err(error) if retries == 0 && !error.is_refused() => {}
                 Err(error) if error.is_disconnected() && Timestamp::now().since(began) < self.config.lease_ttl => {
                     sleep(backoff::poll(retries, clock::random_unit())).await;
@@ -80,9 +83,9 @@ impl Resource {
         };
         if let Ok(outcome) = outcome {
             telemetry::filled(&self.engine.stats, &self.key, fill_set.entry.meta().kind, outcome);
-            self.engine.forget_copies(&self.key);
+            self.engine.near_caches.forget(&self.key);
             if let Some((variant, index)) = &fill_set.index {
-                self.engine.forget_copies(&self.key.to_variant(variant.clone()));
+                self.engine.near_caches.forget(&self.key.to_variant(variant.clone()));
                 if outcome == FillOutcome::Stored {
                     self.engine.redirect_cache.remember(&self.key, index);
                 }
@@ -94,10 +97,8 @@ impl Resource {
     /// Reports whether the store has room for the entry. Counts it if not.
     pub(super) fn can_keep(&self, fill_set: &FillSet) -> bool {
         // The index beside an entry of a variant is small.
-        let can_keep = match &fill_set.index {
-            None => self.engine.store.can_keep(&self.key, &fill_set.entry),
-            Some((variant, _)) => self.engine.store.can_keep(&self.key.to_variant(variant.clone()), &fill_set.entry),
-        };
+        let variant = fill_set.index.as_ref().map(|(variant, _)| self.key.to_variant(variant.clone()));
+        let can_keep = self.engine.store.can_keep(variant.as_ref().unwrap_or(&self.key), &fill_set.entry);
         if !can_keep {
             telemetry::too_large(&self.engine.stats, &self.key);
         }
@@ -105,8 +106,8 @@ impl Resource {
     }
 
     pub(super) async fn extend(&self, lease: Lease) -> Result<LeaseStatus, StoreError> {
-        let extended =
-            self.with_timeout("extend", self.engine.store.extend(&self.key, lease, self.config.lease_ttl)).await;
+        let extend = self.engine.store.extend(&self.key, lease, self.config.lease_ttl);
+        let extended = self.with_timeout("extend", extend).await;
         if let Ok(LeaseStatus::Lost) = extended {
             telemetry::lease_lost(&self.engine.stats, &self.key);
         }
@@ -145,17 +146,55 @@ impl Resource {
     ) -> Result<T, StoreError> {
         let now = clock::now();
         let sent_at = Timestamp::of(now);
-        let answer = match timeout_at(clock::after(now, self.config.store_timeout), answer).await {
-            Ok(answer) => answer,
-            Err(elapsed) => Err(StoreError::timed_out(elapsed)),
-        };
+        let answer = timeout_at(clock::after(now, self.config.store_timeout), answer).await;
+        let answer = answer.unwrap_or_else(|elapsed| Err(StoreError::timed_out(elapsed)));
         self.record(&answer, sent_at);
-        if answer.is_ok() {
-            self.engine.replay_after_reconnect(sent_at);
-        }
-        if let Err(error) = &answer {
-            telemetry::store_failed(&self.engine.stats, &self.key, operation, error);
+        match &answer {
+            Ok(_) => self.engine.on_answer(sent_at),
+            Err(error) => telemetry::store_failed(&self.engine.stats, &self.key, operation, error),
         }
         answer
+    }
+
+    /// Checks whether the breaker allows an operation. At the end of a window a probe is sent in the background, and no
+    /// caller waits for it.
+    pub(super) fn check_breaker(&self) -> Result<(), StoreError> {
+        if self.engine.breakers.is_idle() {
+            return Ok(());
+        }
+        let now = Timestamp::now();
+        match self.with_breaker(|breaker| breaker.permit(now, clock::random_unit())) {
+            Permit::Allow => return Ok(()),
+            Permit::Deny => {}
+            Permit::Probe => {
+                let resource = self.clone();
+                self.engine.tasks.spawn(async move {
+                    // Not through the near cache, whose connection may fail while the store works.
+                    resource.with_timeout("probe", resource.engine.store.get(&resource.key)).await
+                });
+            }
+        }
+        Err(StoreError::new("circuit breaker open: the store failed recently"))
+    }
+
+    /// Records the result of an operation that was sent at `sent_at`.
+    fn record<T>(&self, answer: &Result<T, StoreError>, sent_at: Timestamp) {
+        let kind = match answer {
+            Err(error) if error.is_timed_out() => FailureKind::TimedOut,
+            Err(error) if !error.is_refused() => FailureKind::Error,
+            _ if self.engine.breakers.is_idle() => return,
+            // A refusal is a reply: the store is alive.
+            _ => return self.with_breaker(|breaker| breaker.answered(sent_at, Timestamp::now())),
+        };
+        let now = Timestamp::now();
+        if self.with_breaker(|breaker| breaker.failed(kind, sent_at, now, clock::random_unit())) {
+            telemetry::breaker_opened(&self.engine.stats, &self.key);
+            self.engine.breakers.notify_opened();
+        }
+    }
+
+    fn with_breaker<T>(&self, access: impl FnOnce(&mut Breaker) -> T) -> T {
+        let domain = (self.engine.store.failure_domain(&self.key), self.config.store_timeout);
+        self.engine.breakers.with(domain, access)
     }
 }

@@ -22,8 +22,7 @@ use super::{
 use crate::{
     clock::Timestamp,
     engine::{
-        MAX_REDIRECTS,
-        frontend::{Completion, Failure, FetchHead, Shareability, StoreAs},
+        frontend::{Completion, Failure, FetchHead, MAX_REDIRECTS, Shareability, StoreAs},
         resource::Resource,
     },
     error::BoxError,

@@ -6,7 +6,9 @@ use crate::{
     codec::Codec,
     config::Config,
     engine::{
-        frontend::{Completion, Failure, FetchHead, FetchMode, Judgement, ReusePolicy, Shareability, SharedReuse, StoreAs},
+        frontend::{
+            Completion, Failure, FetchHead, FetchMode, Judgement, ReusePolicy, Shareability, SharedReuse, StoreAs,
+        },
         resource::Resource,
     },
     error::{BoxError, Error, ErrorKind},

@@ -5,7 +5,7 @@ use crate::{
     cache_status::CacheStatus,
     clock::{self, Timestamp},
     engine::{
-        ActiveFetch,
+        active_fetch::ActiveFetch,
         execution::Execution,
         flight::{Flight, Progress},
         frontend::{BoxFetch, ReusePolicy},

@@ -13,6 +13,7 @@ use crate::{
         fill_set::FillSet,
         flight::{Interim, Progress, Waiter},
         frontend::{BoxFetch, Failure, Reuse, ReusePolicy, SharedReuse},
+        resource::Resource,
     },
     error::{Error, ErrorKind},
     store::entry::{Entry, SharedValue},
@@ -90,7 +91,8 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
                 Limit::WaitTimeout => {
                     telemetry::wait_timed_out(&self.resource().engine.stats, &self.resource().key);
                     let stale = caller.stale_candidate();
-                    let allows_stale = stale.as_ref().and_then(|entry| self.policy().stale_answer(entry, Timestamp::now())).is_some();
+                    let allows_stale =
+                        stale.as_ref().and_then(|entry| self.policy().stale_answer(entry, Timestamp::now())).is_some();
                     if allows_stale || self.resource().config.on_wait_timeout == WaitTimeout::Reject {
                         return Waited::Rejected(stale, Error::wait_timed_out());
                     }
@@ -144,7 +146,8 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
 
     /// Reports whether waiting would deadlock, because the leader waits for a fetch that this caller is part of.
     fn is_cycle(&self) -> bool {
-        let is_cycle = self.resource().engine.wait_graph.would_deadlock(self.resource(), &self.active_fetches);
+        let Resource { engine, key, .. } = self.resource();
+        let is_cycle = engine.wait_graph.would_deadlock(key, &self.active_fetches);
         if is_cycle {
             telemetry::deadlock_avoided(&self.resource().engine.stats, &self.resource().key);
         }

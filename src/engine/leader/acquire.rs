@@ -216,7 +216,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
         }
         // The other leader may be waiting for a fetch that this one is part of.
         let outer = self.execution.active_fetches.split_last().map_or(&[][..], |(_, outer)| outer);
-        if resource.engine.wait_graph.would_deadlock(resource, outer) {
+        if resource.engine.wait_graph.would_deadlock(&resource.key, outer) {
             telemetry::deadlock_avoided(&resource.engine.stats, &resource.key);
             return Next::GoLocal;
         }
@@ -263,9 +263,11 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
         if !deadline_is_over {
             telemetry::wait_timed_out(&resource.engine.stats, &resource.key);
         }
-        let stale = self.execution.flight.stale_candidate().filter(|stale| {
-            self.policy.stale_answer(stale, Timestamp::of(now)).is_some()
-        });
+        let stale = self
+            .execution
+            .flight
+            .stale_candidate()
+            .filter(|stale| self.policy.stale_answer(stale, Timestamp::of(now)).is_some());
         let is_answered_now =
             stale.is_some() || resource.config.on_wait_timeout == WaitTimeout::Reject || deadline_is_over;
         if !is_answered_now {

@@ -1,0 +1,140 @@
+//! The invalidations of one engine that are not finished: some are retried, others may still be lost by the store.
+
+use crate::{clock::Timestamp, config::Config, key::CacheKey, sync::mutex::Mutex};
+use std::{
+    collections::{HashMap, VecDeque},
+    mem,
+    sync::{
+        Arc,
+        atomic::{
+            AtomicI64, AtomicU64,
+            Ordering::{AcqRel, Acquire, Relaxed},
+        },
+    },
+    time::Duration,
+};
+
+/// The invalidations of one engine that are not finished.
+#[derive(Default)]
+pub(super) struct PendingInvalidations {
+    /// Cache keys whose invalidation is retried, with the number of invalidations that have failed.
+    retrying: Mutex<HashMap<CacheKey, u64>>,
+    /// Invalidations that were acknowledged recently, oldest first.
+    recent: Mutex<VecDeque<Acknowledged>>,
+    /// The [epoch](crate::Store::epoch) of the store up to which lost invalidations have been sent again.
+    epoch: AtomicU64,
+    /// Send time of the last operation that was answered in that epoch.
+    last_answer: AtomicI64,
+}
+
+/// A recent invalidation. Not a handle of the resource, which would keep its engine alive.
+pub(crate) struct Acknowledged {
+    pub(super) when: Timestamp,
+    /// The epoch of the store that acknowledged it.
+    pub(super) epoch: u64,
+    pub(super) config: Arc<Config>,
+    pub(super) key: CacheKey,
+}
+
+impl PendingInvalidations {
+    /// Remembers an invalidation that was just acknowledged.
+    pub(super) fn remember(&self, acknowledged: Acknowledged) {
+        let mut recent = self.recent.lock();
+        let is_old = |oldest: &Acknowledged| acknowledged.when.since(oldest.when) > RECENT;
+        while recent.len() >= MAX_RECENT || recent.front().is_some_and(is_old) {
+            recent.pop_front();
+        }
+        recent.push_back(acknowledged);
+    }
+
+    /// Records that an operation that was sent at `sent_at` was answered in this epoch. If the epoch has changed, takes
+    /// the invalidations that may be lost: all that were acknowledged in the last seconds before the store fell silent,
+    /// however long the silence was. They are remembered again when they are acknowledged again.
+    pub(super) fn take_lost(&self, epoch: u64, sent_at: Timestamp) -> VecDeque<Acknowledged> {
+        if self.epoch.load(Acquire) == epoch {
+            self.last_answer.store(sent_at.as_micros(), Relaxed);
+            return VecDeque::new();
+        }
+        let last_answer = Timestamp::from_micros(self.last_answer.load(Relaxed)); // before a concurrent call overwrites it
+        if self.epoch.swap(epoch, AcqRel) == epoch {
+            return VecDeque::new();
+        }
+        let mut recent = self.recent.lock();
+        let (mut lost, kept): (VecDeque<_>, _) =
+            mem::take(&mut *recent).into_iter().partition(|entry| entry.epoch != epoch);
+        *recent = kept;
+        drop(recent);
+        lost.retain(|lost| last_answer.since(lost.when) <= RECENT);
+        lost
+    }
+
+    /// Counts a failed invalidation. `None` if a task retries the cache key already.
+    pub(super) fn claim_retry<'a>(&'a self, key: &'a CacheKey) -> Option<RetryEntry<'a>> {
+        let mut retrying = self.retrying.lock();
+        let failed = retrying.entry(key.clone()).or_default();
+        *failed += 1;
+        (*failed == 1).then(|| RetryEntry { pending: self, key })
+    }
+}
+
+/// The claim of one task to retry the invalidation of a cache key. Released on drop, however the task ends.
+pub(super) struct RetryEntry<'a> {
+    pending: &'a PendingInvalidations,
+    key: &'a CacheKey,
+}
+
+impl RetryEntry<'_> {
+    /// Returns the number of invalidations of the cache key that have failed.
+    pub(super) fn failed(&self) -> u64 {
+        self.pending.retrying.lock().get(self.key).copied().unwrap_or_default()
+    }
+}
+
+impl Drop for RetryEntry<'_> {
+    fn drop(&mut self) {
+        self.pending.retrying.lock().remove(self.key);
+    }
+}
+
+/// Maximum age of a remembered invalidation.
+const RECENT: Duration = Duration::from_secs(10);
+/// Maximum number of remembered invalidations.
+const MAX_RECENT: usize = 10_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lost(pending: &PendingInvalidations, epoch: u64, sent_at: u64) -> usize {
+        pending.take_lost(epoch, at(sent_at)).len()
+    }
+
+    fn at(seconds: u64) -> Timestamp {
+        Timestamp::from_micros(0).after(Duration::from_secs(seconds))
+    }
+
+    fn pending(acknowledged_at: u64) -> PendingInvalidations {
+        let pending = PendingInvalidations::default();
+        let (when, key) = (at(acknowledged_at), CacheKey::new("n", 0, vec![b'k']));
+        pending.remember(Acknowledged { when, epoch: 0, config: Arc::default(), key });
+        pending
+    }
+
+    #[test]
+    fn invalidation_is_lost_once_if_the_epoch_changes() {
+        let pending = pending(1);
+        assert_eq!([0, 1, 1].map(|epoch| lost(&pending, epoch, 2)), [0, 1, 0]);
+    }
+
+    #[test]
+    fn invalidation_is_lost_however_long_the_store_was_silent() {
+        let pending = pending(1);
+        assert_eq!([(0, 11), (1, 1000)].map(|(epoch, sent_at)| lost(&pending, epoch, sent_at)), [0, 1]);
+    }
+
+    #[test]
+    fn invalidation_long_before_the_last_answer_is_not_lost() {
+        let pending = pending(1);
+        assert_eq!([(0, 12), (1, 13)].map(|(epoch, sent_at)| lost(&pending, epoch, sent_at)), [0, 0]);
+    }
+}

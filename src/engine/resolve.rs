@@ -1,0 +1,141 @@
+//! The entry points of the front ends.
+
+use super::{
+    caller::Caller,
+    core::Engine,
+    fill_set::FillSet,
+    frontend::{BoxFetch, FetchHead, FetchMode, MAX_REDIRECTS, Reuse, ReusePolicy, StoreAs},
+    lookup::Lookup,
+    outage::KeptResult,
+    resource::Resource,
+};
+use crate::{
+    cache_status::CacheStatus,
+    clock::Timestamp,
+    key::CacheKey,
+    policy::{Freshness, freshness, status_of},
+    store::{
+        entry::{Entry, Payload},
+        port::FillCondition,
+        token::{Inbox, Token},
+    },
+    telemetry,
+};
+use std::{borrow::Cow, future::Future, time::Duration};
+
+impl Resource {
+    /// Resolves the key. A fetch runs in a task of its own and outlives its caller.
+    ///
+    /// Cancel safe: a fetch started by this future keeps running, and a fetch that it joined is unaffected.
+    pub(crate) fn resolve<R, J, F, Fut>(self, policy: J, fetch: F) -> impl Future<Output = (R, CacheStatus)> + Send
+    where
+        R: Send + 'static,
+        J: ReusePolicy<R> + Clone + Send + Sync + 'static,
+        F: FnOnce(FetchMode) -> Fut + Send + 'static,
+        Fut: Future<Output = FetchHead<R>> + Send + 'static,
+    {
+        let spawn = |engine: &Engine, flight| _ = engine.tasks.spawn(flight);
+        Caller::deferred(self, policy, Some(spawn), boxed(fetch))
+    }
+
+    /// Resolves the key. A fetch runs within its caller, so that it may borrow.
+    ///
+    /// Cancellation: dropping the future drops a fetch that it started, and the next waiter takes over with its own
+    /// fetch.
+    pub(crate) fn resolve_scoped<'a, R, J, F, Fut>(
+        self,
+        policy: J,
+        fetch: F,
+    ) -> impl Future<Output = (R, CacheStatus)> + Send
+    where
+        R: Send + 'a,
+        J: ReusePolicy<R> + Clone + Send + Sync + 'static,
+        F: FnOnce(FetchMode) -> Fut + Send + 'a,
+        Fut: Future<Output = FetchHead<R>> + Send + 'a,
+    {
+        Caller::deferred(self, policy, None, boxed(fetch))
+    }
+
+    /// Resolves the key from the store only, without a fetch and without waiting for one. An entry that may be served
+    /// while it is refreshed is served, but not refreshed.
+    pub(crate) async fn lookup_only<R: Send, J: ReusePolicy<R> + Clone + Send + Sync + 'static>(
+        self,
+        policy: J,
+    ) -> Option<(R, CacheStatus)> {
+        let (requested_at, mut lookup) = (Timestamp::now(), Lookup::new(self, policy));
+        let mut found = lookup.find().await;
+        let now = Timestamp::now();
+        let (answer, status) = match lookup.consult_outage_cache(&mut found) {
+            Some(KeptResult::Answer(answer, status)) => (answer, status),
+            Some(KeptResult::Bypass) => return None,
+            None => {
+                let entry = found.ok()??;
+                (lookup.policy.servable(&entry, now)?, status_of(&entry, now))
+            }
+        };
+        let Resource { engine, key, .. } = &lookup.resource;
+        telemetry::answered(&engine.stats, key, status, || now.since(requested_at));
+        Some((answer, status))
+    }
+
+    /// Returns the stored entry and its cache key. The entry may be of no use to the caller.
+    pub(crate) async fn lookup_entry<R: Send, J: ReusePolicy<R> + Clone + Send + Sync + 'static>(
+        self,
+        policy: J,
+    ) -> Option<(Self, Entry)> {
+        let mut lookup = Lookup::new(self, policy);
+        let entry = lookup.find().await.ok()??;
+        Some((lookup.resource, entry))
+    }
+
+    /// Replaces the entry, if it is still stored.
+    pub(crate) async fn freshen(&self, entry: &Entry, store_as: StoreAs, payload: Payload) {
+        let meta = entry.meta();
+        let now = Timestamp::now();
+        let times = (now.before(meta.cost), now);
+        let fill_set = FillSet::new(Token::unique(Inbox::unique()), times, store_as, payload);
+        // Ignores the outcome: if the fill fails, the old entry is still valid.
+        let _ = self.fill(FillCondition::ReplaceMarker(meta.id), &fill_set).await;
+    }
+
+    /// Returns the handle of the whole resource, without a variant.
+    pub(crate) fn to_primary(&self) -> Self {
+        Self { key: self.key.to_primary(), ..self.clone() }
+    }
+
+    /// Returns a fresh entry from the store, if that is possible without waiting.
+    pub(crate) fn peek<R>(&self, policy: &impl ReusePolicy<R>, now: Timestamp) -> Option<R> {
+        let mut key = Cow::Borrowed(&self.key);
+        for _ in 0..=MAX_REDIRECTS {
+            let entry = self.local_entry(&key, now)?;
+            match policy.evaluate(&entry, now) {
+                Reuse::Redirect(redirect) => key = Cow::Owned(redirect.target(&key)),
+                Reuse::Serve(answer) if freshness(&entry, now) == Freshness::Fresh => {
+                    telemetry::answered(&self.engine.stats, &key, CacheStatus::Hit, || Duration::ZERO);
+                    if self.config.near.is_some() {
+                        telemetry::near_hit(&self.engine.stats);
+                    }
+                    return Some(answer);
+                }
+                _ => return None,
+            }
+        }
+        None
+    }
+
+    /// Returns the entry if this process has it.
+    fn local_entry(&self, key: &CacheKey, now: Timestamp) -> Option<Entry> {
+        match &self.config.near {
+            Some(near) => near.get(key, now),
+            None => self.engine.store.peek(key),
+        }
+    }
+}
+
+fn boxed<'a, R, F, Fut>(fetch: F) -> BoxFetch<'a, R>
+where
+    F: FnOnce(FetchMode) -> Fut + Send + 'a,
+    Fut: Future<Output = FetchHead<R>> + Send + 'a,
+{
+    Box::new(move |mode| Box::pin(fetch(mode)))
+}
