@@ -169,14 +169,20 @@ impl Execution {
     /// Returns the result of a flight when the caller that opened it waits no longer. The waiters try again under their
     /// own settings.
     fn waited_too_long(&self) -> Progress {
-        let deadline_is_over = self.resource.deadline.is_some_and(|deadline| deadline <= clock::now());
-        let error = if deadline_is_over {
-            Error::deadline_exceeded()
-        } else {
-            telemetry::wait_timed_out(&self.resource.engine.stats, &self.resource.key);
-            Error::wait_timed_out()
-        };
-        Progress::Refused(error, self.flight.stale_candidate())
+        Progress::Refused(self.wait_error(), self.flight.stale_candidate())
+    }
+
+    /// Returns the error of the caller that opened the flight when it waits no longer. Counts a wait timeout.
+    pub(super) fn wait_error(&self) -> Error {
+        if self.is_past_deadline() {
+            return Error::deadline_exceeded();
+        }
+        telemetry::wait_timed_out(&self.resource.engine.stats, &self.resource.key);
+        Error::wait_timed_out()
+    }
+
+    pub(super) fn is_past_deadline(&self) -> bool {
+        self.resource.deadline.is_some_and(|deadline| deadline <= clock::now())
     }
 
     /// Reports whether this fetch is nested in another fetch.

@@ -15,7 +15,7 @@ use crate::{
         entry::{Audience, Entry, SharedValue},
         error::StoreError,
     },
-    sync::{mutex::Mutex, pulse::Pulse, watch},
+    sync::{mutex::Mutex, pulse::Pulse, watch::Watched},
 };
 use std::{
     collections::{HashMap, hash_map},
@@ -134,7 +134,10 @@ struct Tables {
 pub(crate) struct FlightState {
     flights: Arc<Flights>,
     key: CacheKey,
-    state: watch::Sender<Progress>,
+    progress: Watched<Progress>,
+    waiters: AtomicUsize,
+    /// Whether the flight may be in a table; changed under the lock of the tables. PERF: most flights end as they leave it, and need not look again.
+    is_listed: AtomicBool,
     /// The entry that the lookup has found, which a fetch replaces, and when the leader began. It may have been dropped
     /// since.
     seen: OnceLock<(Entry, Timestamp)>,
@@ -146,7 +149,7 @@ pub(crate) struct FlightState {
     /// it, until the store has dropped it.
     stale_candidate: Mutex<Option<Entry>>,
     /// Shows whether the leader is alive.
-    pulse: Arc<Pulse>,
+    pulse: OnceLock<Arc<Pulse>>,
     /// Whether an extension has found that the lease is lost.
     lease_lost: AtomicBool,
     /// Whether a nested caller has left the flight, because the leader may wait for the fetch that the caller is part
@@ -202,7 +205,6 @@ impl Drop for FlightCaller {
 
 /// A waiter in the flight of another caller.
 pub(crate) struct Waiter {
-    state: watch::Receiver<Progress>,
     flight_state: Arc<FlightState>,
     nested: bool,
     /// Whether the flight was looking up the entry when this waiter joined it.
@@ -222,12 +224,12 @@ impl Waiter {
 
     /// Returns the number of waiters, this one included.
     pub(crate) fn waiter_count(&self) -> usize {
-        self.flight_state.state.receiver_count()
+        self.flight_state.waiters.load(Acquire)
     }
 
     /// Reports whether the flight has a result.
     pub(crate) fn is_complete(&self) -> bool {
-        !self.flight_state.state.is(Progress::is_incomplete)
+        !self.flight_state.progress.is(Progress::is_incomplete)
     }
 
     /// Returns when the flight will end if it takes as long as the last fetch.
@@ -257,7 +259,7 @@ impl Waiter {
                 if check_at == until {
                     return None;
                 }
-                let pulse = &self.flight_state.pulse;
+                let pulse = self.flight_state.pulse();
                 reading = match reading {
                     _ if self.flight_state.is_looking_up() => return Some(self.flight_state.abandon()),
                     Some(reading) if !pulse.is_beating_since(reading) => return Some(self.flight_state.abandon()),
@@ -272,7 +274,7 @@ impl Waiter {
     /// the flight before it has a result.
     async fn outcome(&self, leaves: impl Fn(Interim<'_>) -> bool) -> Progress {
         let seen = || self.seen().filter(|_| self.joined_lookup);
-        let state = self.state.wait_for(|state| match state {
+        let state = self.flight_state.progress.wait_for(|state| match state {
             Progress::LookingUp => false,
             Progress::Running => seen().is_some_and(|seen| leaves(Interim::Seen(seen))),
             Progress::HeadersReady(value) => leaves(Interim::Head(value)),
@@ -293,6 +295,12 @@ impl Waiter {
     /// Counts as a caller that wants the result, until the returned value is dropped.
     pub(crate) fn want(&self) -> FlightCaller {
         FlightCaller::new(self.flight_state.clone())
+    }
+}
+
+impl Drop for Waiter {
+    fn drop(&mut self) {
+        self.flight_state.waiters.fetch_sub(1, AcqRel);
     }
 }
 
@@ -349,12 +357,14 @@ impl FlightState {
         Self {
             flights,
             key,
-            state: watch::Sender::new(Progress::LookingUp),
+            progress: Watched::new(Progress::LookingUp),
+            waiters: AtomicUsize::new(0),
+            is_listed: AtomicBool::new(true),
             seen: OnceLock::new(),
             invalidations: AtomicU64::new(0),
             is_between_questions: AtomicBool::new(false),
             stale_candidate: Mutex::default(),
-            pulse: Arc::default(),
+            pulse: OnceLock::new(),
             lease_lost: AtomicBool::new(false),
             left_by_nested: AtomicBool::new(false),
             callers: AtomicUsize::new(0),
@@ -364,8 +374,8 @@ impl FlightState {
     }
 
     fn join(self: &Arc<Self>, criteria: JoinCriteria) -> Waiter {
+        self.waiters.fetch_add(1, AcqRel);
         Waiter {
-            state: self.state.subscribe(),
             flight_state: self.clone(),
             nested: criteria.nested,
             joined_lookup: self.is_looking_up(),
@@ -374,35 +384,42 @@ impl FlightState {
 
     fn matches(&self, criteria: JoinCriteria) -> bool {
         let would_block = criteria.nested && self.is_queued();
-        let too_late = criteria.incomplete_only && !self.state.is(Progress::is_incomplete);
+        let too_late = criteria.incomplete_only && !self.progress.is(Progress::is_incomplete);
         !(would_block || too_late || self.is_outdated())
     }
 
     /// Reports whether the filled entry has expired while the flight is still listed: it is of no use to new callers.
     fn is_outdated(&self) -> bool {
         let now = Timestamp::now();
-        self.state.is(
+        self.progress.is(
             |state| matches!(state, Progress::Filled(fill_set) if freshness(&fill_set.entry, now) != Freshness::Fresh),
         )
     }
 
+    fn pulse(&self) -> &Arc<Pulse> {
+        self.pulse.get_or_init(Arc::default)
+    }
+
     fn is_looking_up(&self) -> bool {
-        self.state.is(|state| matches!(state, Progress::LookingUp))
+        self.progress.is(|state| matches!(state, Progress::LookingUp))
     }
 
     fn is_queued(&self) -> bool {
-        self.state.is(|state| matches!(state, Progress::Queued))
+        self.progress.is(|state| matches!(state, Progress::Queued))
     }
 
     /// Leaves the table: the waiters stay, and no other caller joins.
     fn unlist(self: &Arc<Self>) {
-        let mut tables = self.flights.tables.lock();
-        for scope in [Scope::Fleet, Scope::Local] {
-            let table = tables.of(scope);
-            if table.get(&self.key).is_some_and(|listed| Arc::ptr_eq(listed, self)) {
-                table.remove(&self.key);
-            }
+        if !self.is_listed.load(Acquire) {
+            return;
         }
+        let mut tables = self.flights.tables.lock();
+        let _ = [Scope::Fleet, Scope::Local].into_iter().any(|scope| {
+            let table = tables.of(scope);
+            let is_here = table.get(&self.key).is_some_and(|listed| Arc::ptr_eq(listed, self));
+            is_here && table.remove(&self.key).is_some()
+        });
+        self.is_listed.store(false, Release);
     }
 
     /// Unlists a flight that its caller does not drive any more.
@@ -444,7 +461,7 @@ impl Flight {
     /// Ends the flight with the result of its lookup. PERF: publishes the result only if there are waiters.
     pub(crate) fn end_lookup(self, found: &Found) {
         self.unlist();
-        if self.0.state.receiver_count() > 0 {
+        if self.0.waiters.load(Acquire) > 0 {
             self.publish(Progress::LookedUp(found.clone()));
         }
     }
@@ -454,7 +471,7 @@ impl Flight {
         if let Some(entry) = seen {
             let _ = self.0.seen.set((entry.clone(), Timestamp::now()));
         }
-        self.0.state.send_if_modified(|state| {
+        self.0.progress.send_if_modified(|state| {
             *state = Progress::Running;
             seen.is_some()
         });
@@ -462,7 +479,7 @@ impl Flight {
 
     /// Publishes the state. Callers that join later see it as well.
     pub(crate) fn publish(&self, state: Progress) {
-        self.0.state.send_replace(state);
+        self.0.progress.send_replace(state);
     }
 
     /// Leaves the table and publishes the result.
@@ -497,7 +514,7 @@ impl Flight {
 
     /// Returns the pulse by which the waiters see that the leader is alive.
     pub(crate) fn pulse(&self) -> Arc<Pulse> {
-        self.0.pulse.clone()
+        self.0.pulse().clone()
     }
 
     /// Waits until a caller demands a fetch without a lease.
@@ -532,6 +549,7 @@ impl Flight {
         let mut tables = self.0.flights.tables.lock();
         let listed = tables.fleet.entry(self.0.key.clone()).or_insert_with(|| self.0.clone());
         let is_listed = Arc::ptr_eq(listed, &self.0);
+        self.0.is_listed.store(is_listed, Release);
         self.0.is_between_questions.store(is_listed, Release);
         is_listed
     }
@@ -555,6 +573,7 @@ impl Flight {
             Some(flight_state) if flight_state.matches(criteria) => Some(flight_state.join(criteria)),
             _ => {
                 tables.local.insert(self.0.key.clone(), self.0.clone());
+                self.0.is_listed.store(true, Release);
                 None
             }
         }
@@ -569,7 +588,7 @@ impl Flight {
 impl Drop for Flight {
     fn drop(&mut self) {
         self.unlist();
-        self.0.state.send_if_modified(|state| {
+        self.0.progress.send_if_modified(|state| {
             let is_incomplete = state.is_incomplete();
             if is_incomplete {
                 *state = Progress::Abandoned;

@@ -14,7 +14,7 @@ use super::{
 use crate::{
     cache_status::CacheStatus,
     clock::{self, Timestamp},
-    error::Error,
+    error::{Error, ErrorKind},
     outage_cache::NotStored,
     store::{
         entry::{Audience, Entry, Kind},
@@ -58,12 +58,8 @@ pub(super) enum LeaderResult<'a, R> {
     FailureResponse(R, CacheStatus),
     /// The result that the waiters get, and the unused fetch.
     NotFetched(Progress, BoxFetch<'a, R>),
-    /// The wait timeout is over, and nothing was fetched. The stale entry may be served.
-    WaitTimedOut(Option<Entry>),
-    /// The stale entry, because the fetch failed.
-    ServeStale(Entry),
-    /// The fetch was aborted.
-    Failed(Error),
+    /// The fetch failed, or the caller waits no longer. The stale entry may be served.
+    Failed(Error, Option<Entry>),
 }
 
 impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader<'a, R, J> {
@@ -124,7 +120,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
             Ok(head) => head,
             Err(aborted) => {
                 let error = aborted.error(&self.execution.resource.config);
-                let result = LeaderResult::Failed(error.clone());
+                let result = LeaderResult::Failed(error.clone(), None);
                 let (permit, rest) =
                     self.on_fetch_failed(permit, result, Failure::Error(error), Some(0), Completion::None).await?;
                 return Some(Pending { permit, deadline, rest });
@@ -179,7 +175,9 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
                 if let LeaseStatus::Held = permit.release(failure_marker).await
                     && Box::pin(self.is_still_reachable()).await
                 {
-                    self.complete(LeaderResult::ServeStale(stale.clone()), Progress::Failed(failure, Some(stale)));
+                    let undecodable = Error::new(ErrorKind::Codec, "the stale entry does not decode");
+                    let result = LeaderResult::Failed(undecodable, Some(stale.clone()));
+                    self.complete(result, Progress::Failed(failure, Some(stale)));
                     return None;
                 }
                 FillPermit::None

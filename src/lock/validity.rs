@@ -1,13 +1,13 @@
 //! The validity of a held lock, and the heartbeat that extends it.
 
 use super::{attempt::HeldState, limits::with_timeout};
-use crate::{clock::Timestamp, store::lease::LeaseStatus, sync::watch};
+use crate::{clock::Timestamp, store::lease::LeaseStatus, sync::watch::Watched};
 use std::{sync::Arc, time::Duration};
 use tokio::time::timeout;
 
 /// The validity of a lock, as known by this process.
 #[derive(Clone)]
-pub(super) struct Validity(Arc<watch::Sender<ValidityState>>);
+pub(super) struct Validity(Arc<Watched<ValidityState>>);
 
 #[derive(Clone, Copy)]
 struct ValidityState {
@@ -28,7 +28,7 @@ pub(super) struct Extension {
 impl Validity {
     pub(super) fn new(from: Timestamp, valid: Duration) -> Self {
         let until = (valid < Duration::MAX).then(|| from.after(valid));
-        Self(Arc::new(watch::Sender::new(ValidityState { until, is_lost: false, extensions: 0 })))
+        Self(Arc::new(Watched::new(ValidityState { until, is_lost: false, extensions: 0 })))
     }
 
     /// Records an extension before its request is sent. If it shortens the lock, the shorter time applies at once,
@@ -62,7 +62,7 @@ impl Validity {
 
     /// Returns the time left: zero if the lock is lost, `None` if it does not expire.
     pub(super) fn remaining(&self) -> Option<Duration> {
-        match self.0.subscribe().get() {
+        match self.0.get() {
             ValidityState { is_lost: true, .. } => Some(Duration::ZERO),
             ValidityState { until, .. } => until.map(|until| until.since(Timestamp::now())),
         }
@@ -70,7 +70,7 @@ impl Validity {
 
     /// Waits until the validity has ended. Cancel safe.
     pub(super) async fn ended(&self) {
-        let state = self.0.subscribe();
+        let state = &self.0;
         loop {
             let before = state.get();
             let changed = state.wait_for(|now| now.is_lost || now.until != before.until);
@@ -125,7 +125,7 @@ impl Heartbeat {
     /// Sleeps for `pause`, or for a third of the time left if that is shorter. The time left may be less than a ttl
     /// from the start, or after a concurrent `extend` with a shorter ttl, which restarts the sleep.
     async fn sleep(&self, pause: Duration) {
-        let state = self.validity.0.subscribe();
+        let state = &self.validity.0;
         loop {
             let before = state.get();
             let pause = match self.validity.remaining() {

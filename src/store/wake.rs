@@ -6,7 +6,7 @@ mod schedules;
 use super::token::{Inbox, Token};
 use crate::{
     key::{CacheKey, KeyHash},
-    sync::{mutex::Mutex, watch},
+    sync::{mutex::Mutex, watch::Watched},
 };
 use std::{
     collections::{HashMap, hash_map::Entry},
@@ -23,7 +23,7 @@ pub struct WakeRegistry {
 
 /// The subscription of this process to one key, shared by its listeners.
 struct Subscription {
-    count: watch::Sender<WakeCount>,
+    count: Arc<Watched<WakeCount>>,
     listeners: usize,
     /// The tokens of current attempts to lead and of held leases. A lease under any other token of this inbox is
     /// orphaned.
@@ -56,12 +56,12 @@ impl WakeRegistry {
         let hash = key.hash();
         let mut table = self.table.lock();
         let subscription = table.entry(hash).or_insert_with(|| Subscription {
-            count: watch::Sender::new(WakeCount::default()),
+            count: Arc::new(Watched::new(WakeCount::default())),
             listeners: 0,
             tokens: Vec::new(),
         });
         subscription.listeners += 1;
-        let count = subscription.count.subscribe();
+        let count = subscription.count.clone();
         let last = count.get();
         Listener { wakes: self.clone(), hash, count, last, token: None }
     }
@@ -118,7 +118,7 @@ impl fmt::Debug for WakeRegistry {
 pub struct Listener {
     wakes: WakeRegistry,
     hash: KeyHash,
-    count: watch::Receiver<WakeCount>,
+    count: Arc<Watched<WakeCount>>,
     last: WakeCount,
     token: Option<Token>,
 }

@@ -1,6 +1,6 @@
 //! A gate that holds calls until the test opens it.
 
-use crate::sync::watch;
+use crate::sync::watch::Watched;
 use std::{fmt, sync::Arc, time::Duration};
 use tokio::{sync::Semaphore, time::timeout};
 
@@ -30,7 +30,7 @@ use tokio::{sync::Semaphore, time::timeout};
 pub struct Gate(Arc<GateState>);
 
 struct GateState {
-    came: watch::Sender<usize>,
+    came: Watched<usize>,
     /// The semaphore of the gate. A closed semaphore means an open gate: every caller passes.
     permits: Semaphore,
 }
@@ -39,7 +39,7 @@ impl Gate {
     /// Creates a gate that holds every caller.
     #[must_use]
     pub fn closed() -> Self {
-        Self(Arc::new(GateState { came: watch::Sender::new(0), permits: Semaphore::new(0) }))
+        Self(Arc::new(GateState { came: Watched::new(0), permits: Semaphore::new(0) }))
     }
 
     /// Waits until the gate lets this caller pass.
@@ -56,9 +56,8 @@ impl Gate {
     ///
     /// Panics if fewer have arrived after 10 s.
     pub async fn arrived(&self, n: usize) {
-        let came = self.0.came.subscribe();
-        let arrived = timeout(BOUND, came.wait_for(|came| *came >= n)).await;
-        assert!(arrived.is_ok(), "expected {n} arrivals at the gate, counted {} within {BOUND:?}", came.get());
+        let arrived = timeout(BOUND, self.0.came.wait_for(|came| *came >= n)).await;
+        assert!(arrived.is_ok(), "expected {n} arrivals at the gate, counted {} within {BOUND:?}", self.0.came.get());
     }
 
     /// Lets `n` callers pass: waiting ones, or the next to arrive.
@@ -74,7 +73,7 @@ impl Gate {
 
 impl fmt::Debug for Gate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (came, open) = (self.0.came.subscribe().get(), self.0.permits.is_closed());
+        let (came, open) = (self.0.came.get(), self.0.permits.is_closed());
         f.debug_struct("Gate").field("came", &came).field("open", &open).finish()
     }
 }

@@ -2,8 +2,7 @@
 
 use super::{Caller, attempt::RequestAttempt};
 use crate::{
-    cache_status::CacheStatus,
-    clock::{self, Timestamp},
+    clock,
     engine::{
         active_fetch::ActiveFetch,
         execution::Execution,
@@ -44,16 +43,11 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
                 Ok(LeaderResult::Response(answer, status) | LeaderResult::FailureResponse(answer, status)) => {
                     RequestAttempt::Done(answer, status)
                 }
-                Ok(LeaderResult::WaitTimedOut(stale)) => self.on_wait_timeout(stale),
-                Ok(LeaderResult::NotFetched(Progress::Refused(error, stale), _)) => {
-                    self.stale_or_rejected(stale, error)
-                }
+                Ok(
+                    LeaderResult::Failed(error, stale)
+                    | LeaderResult::NotFetched(Progress::Refused(error, stale), _),
+                ) => self.stale_or_rejected(stale, error),
                 Ok(LeaderResult::NotFetched(state, fetch)) => self.on_outcome(state, fetch),
-                Ok(LeaderResult::ServeStale(entry)) => match self.policy().decode(&entry, Timestamp::now()) {
-                    Some(answer) => RequestAttempt::Done(answer, CacheStatus::Stale),
-                    None => self.reject(Error::new(ErrorKind::Codec, "the stale entry does not decode")),
-                },
-                Ok(LeaderResult::Failed(error)) => self.reject(error),
                 Err(_) => self.reject(Error::new(ErrorKind::Panicked, "the task of the fetch was cancelled")),
             }
         }

@@ -103,12 +103,6 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
         }
     }
 
-    /// Answers a caller that waits no longer.
-    pub(super) fn on_wait_timeout(&self, stale: Option<Entry>) -> RequestAttempt<'a, R> {
-        let error = if self.is_past_deadline() { Error::deadline_exceeded() } else { Error::wait_timed_out() };
-        self.stale_or_rejected(stale, error)
-    }
-
     /// Returns the limit of this caller that is reached first, and when.
     fn next_limit(&self, has_timed_out: bool, stays_nested: bool) -> (Instant, Limit) {
         let wait_until = if has_timed_out { clock::deadline_after(Duration::MAX) } else { self.wait_until };
@@ -152,10 +146,6 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
             telemetry::deadlock_avoided(&self.resource().engine.stats, &self.resource().key);
         }
         is_cycle
-    }
-
-    fn is_past_deadline(&self) -> bool {
-        self.resource().deadline.is_some_and(|deadline| deadline <= clock::deadline_after(Duration::ZERO))
     }
 
     /// Decides what the state of a flight means for a caller that joined it.

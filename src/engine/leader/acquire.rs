@@ -259,21 +259,14 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
         if self.execution.nested_until.is_some_and(|until| until <= now) {
             return Some(Interruption::FetchDemanded);
         }
-        let deadline_is_over = resource.deadline.is_some_and(|deadline| deadline <= now);
-        if !deadline_is_over {
-            telemetry::wait_timed_out(&resource.engine.stats, &resource.key);
-        }
-        let stale = self
-            .execution
-            .flight
-            .stale_candidate()
-            .filter(|stale| self.policy.stale_answer(stale, Timestamp::of(now)).is_some());
-        let is_answered_now =
-            stale.is_some() || resource.config.on_wait_timeout == WaitTimeout::Reject || deadline_is_over;
-        if !is_answered_now {
+        let is_past_deadline = self.execution.is_past_deadline();
+        let error = self.execution.wait_error();
+        let stale = self.execution.flight.stale_candidate();
+        let stale = stale.filter(|stale| self.policy.stale_answer(stale, Timestamp::of(now)).is_some());
+        if stale.is_none() && resource.config.on_wait_timeout == WaitTimeout::Fetch && !is_past_deadline {
             return Some(Interruption::FetchDemanded);
         }
-        self.reply_to_caller(LeaderResult::WaitTimedOut(stale));
+        self.reply_to_caller(LeaderResult::Failed(error, stale));
         self.execution.scoped.then_some(Interruption::Deserted) // a scoped fetch ends with its caller
     }
 }
