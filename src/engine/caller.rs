@@ -256,9 +256,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
     ) -> SlowPath<'s, 'a, R> {
         match self.keep_or_enter(flight) {
             Entered::Wait(waiter) => self.wait_for_leader(waiter, fetch),
-            Entered::Lead(flight) => {
-                Box::pin(self.lead(flight, LeadMode::Coordinated { background: false }, seen, fetch))
-            }
+            Entered::Lead(flight) => Box::pin(self.lead(flight, LeadMode::Coordinated, seen, fetch)),
         }
     }
 
@@ -292,8 +290,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
         fetch: BoxFetch<'a, R>,
     ) -> RequestAttempt<'a, R> {
         if let Entered::Lead(flight) = self.keep_or_enter(flight) {
-            let mode = LeadMode::Coordinated { background: true };
-            let (mut result, inline) = self.spawn_leader(flight, mode, Some(entry.clone()), fetch);
+            let (mut result, inline) = self.spawn_leader(flight, LeadMode::Refresh, Some(entry.clone()), fetch);
             inline.await;
             // A scoped refresh has run to its end here. If it succeeded, its result is better than the stale entry.
             if let Ok(LeaderResult::Response(answer, status)) = result.try_recv() {

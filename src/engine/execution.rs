@@ -25,7 +25,7 @@ use crate::{
     telemetry,
 };
 use futures_util::{FutureExt, future::join};
-use std::{future::Future, panic::AssertUnwindSafe, pin::Pin, sync::Arc, time::Duration};
+use std::{future::Future, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
 pub(super) struct Execution {
@@ -190,22 +190,8 @@ impl Execution {
         self.active_fetches.len() > 1
     }
 
-    /// Awaits a future while the flight does not hold a lease. If an invalidation arrives meanwhile, the flight leaves
-    /// the table at once, and its stale candidate is dropped. The wake-up is left to be reported by the listener.
-    pub(super) async fn while_listening<T>(
-        &mut self,
-        listener: &mut Listener,
-        mut awaited: Pin<&mut impl Future<Output = T>>,
-    ) -> T {
-        loop {
-            tokio::select! {
-                biased;
-                () = listener.take_invalidation() => self.on_invalidation(),
-                done = &mut awaited => return done,
-            }
-        }
-    }
-
+    /// Handles an invalidation while the flight holds no lease: the flight leaves the table, and its stale candidate is
+    /// dropped.
     pub(super) fn on_invalidation(&mut self) {
         self.flight.invalidated();
         self.seen = None;

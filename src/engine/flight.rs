@@ -375,11 +375,7 @@ impl FlightState {
 
     fn join(self: &Arc<Self>, criteria: JoinCriteria) -> Waiter {
         self.waiters.fetch_add(1, AcqRel);
-        Waiter {
-            flight_state: self.clone(),
-            nested: criteria.nested,
-            joined_lookup: self.is_looking_up(),
-        }
+        Waiter { flight_state: self.clone(), nested: criteria.nested, joined_lookup: self.is_looking_up() }
     }
 
     fn matches(&self, criteria: JoinCriteria) -> bool {

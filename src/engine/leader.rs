@@ -39,9 +39,11 @@ pub(super) struct Leader<'a, R, J> {
 
 /// The way a flight begins.
 pub(super) enum LeadMode {
-    /// Asks the store for the lease. `background`: the stale entry was served already, so the refresh ends if another
+    /// Asks the store for the lease.
+    Coordinated,
+    /// Asks the store for the lease in the background. The stale entry was served already, so the refresh ends if another
     /// process leads.
-    Coordinated { background: bool },
+    Refresh,
     /// Fetches at once, because the store is unavailable.
     StoreDown,
     /// Fetches at once, because the flight of the fleet does not answer in time, or its response is too old for the
@@ -66,7 +68,8 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
     pub(super) async fn run(mut self, mode: LeadMode, fetch: BoxFetch<'a, R>) {
         let listener = self.execution.resource.listen(); // before `get_or_lease`, so that no wake-up falls in between
         let permit = match mode {
-            LeadMode::Coordinated { background } => self.acquire_lease(background, listener).await,
+            LeadMode::Coordinated => self.acquire_lease(listener).await,
+            LeadMode::Refresh => self.acquire_refresh(listener).await,
             LeadMode::StoreDown => match self.kept_result(NotStored::Unavailable) {
                 Some(kept) => Err(Progress::LookedUp(Ok(Some(kept)))),
                 None => self.execution.acquire_fallback_permit(Box::new(listener), NotStored::Unavailable).await,

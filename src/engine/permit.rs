@@ -78,7 +78,7 @@ impl FillPermit {
     pub(super) async fn keep_alive(&mut self, flight: &Flight) -> Infallible {
         match self {
             Self::Lease(held) => held.keep_alive(flight).await,
-            Self::Local { listener, .. } => with_invalidations(listener, flight, pin!(pending())).await,
+            Self::Local { listener, .. } => while_listening(listener, || flight.invalidated(), pin!(pending())).await,
             Self::Marker(_) | Self::None => pending().await,
         }
     }
@@ -86,11 +86,11 @@ impl FillPermit {
     /// Stores the entry if that is permitted. Handles invalidations meanwhile, because the flight may still be joined.
     pub(super) async fn fill(self, resource: &Resource, flight: &Flight, fill_set: &FillSet) {
         match self {
-            Self::Lease(held) if flight.state().has_lost_lease() => held.guard.disarm(),
+            Self::Lease(mut held) if flight.state().has_lost_lease() => held.guard.disarm(),
             Self::Lease(mut held) => {
                 held.heartbeat = None;
                 let fill = pin!(resource.fill(FillCondition::Lease(held.lease), fill_set));
-                match with_invalidations(&mut held.listener, flight, fill).await {
+                match while_listening(&mut held.listener, || flight.invalidated(), fill).await {
                     Ok(_) => held.guard.disarm(),
                     Err(error) => {
                         keep(resource, flight, fill_set, NotStored::because_of(&error));
@@ -160,7 +160,7 @@ impl HeldLease {
             }
             pending().await
         };
-        with_invalidations(listener, flight, pin!(extended)).await
+        while_listening(listener, || flight.invalidated(), pin!(extended)).await
     }
 }
 
@@ -175,17 +175,18 @@ async fn extend_until_lost(resource: &Resource, lease: Lease, flight_state: &Arc
     }
 }
 
-/// Awaits a future, and unlists the flight if an invalidation arrives meanwhile. The invalidation may be older than the
-/// grant, so it is only a hint: the store decides whether it accepts the fill.
-async fn with_invalidations<T>(
+/// Awaits a future. If an invalidation arrives meanwhile, calls `on_invalidation`, and leaves the wake-up to be reported
+/// by the listener. The invalidation may be older than the grant, so it is only a hint: the store decides whether it
+/// accepts the fill.
+pub(super) async fn while_listening<T>(
     listener: &mut Listener,
-    flight: &Flight,
+    mut on_invalidation: impl FnMut(),
     mut awaited: Pin<&mut impl Future<Output = T>>,
 ) -> T {
     loop {
         tokio::select! {
             biased;
-            () = listener.invalidated() => flight.invalidated(),
+            () = listener.take_invalidation() => on_invalidation(),
             done = &mut awaited => return done,
         }
     }
@@ -205,7 +206,7 @@ impl LeaseGuard {
     }
 
     /// Disarms the guard: there is nothing to release.
-    pub(super) fn disarm(mut self) {
+    pub(super) fn disarm(&mut self) {
         self.armed = false;
     }
 

@@ -44,8 +44,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
                     RequestAttempt::Done(answer, status)
                 }
                 Ok(
-                    LeaderResult::Failed(error, stale)
-                    | LeaderResult::NotFetched(Progress::Refused(error, stale), _),
+                    LeaderResult::Failed(error, stale) | LeaderResult::NotFetched(Progress::Refused(error, stale), _),
                 ) => self.stale_or_rejected(stale, error),
                 Ok(LeaderResult::NotFetched(state, fetch)) => self.on_outcome(state, fetch),
                 Err(_) => self.reject(Error::new(ErrorKind::Panicked, "the task of the fetch was cancelled")),

@@ -7,10 +7,9 @@ use crate::{
     clock::{self, Timestamp},
     config::{Config, StoreFailure, WaitTimeout},
     engine::{
-        execution::Execution,
         flight::Progress,
         frontend::{Failure, Reuse, ReusePolicy},
-        permit::{FillPermit, HeldLease, LeaseGuard},
+        permit::{FillPermit, HeldLease, LeaseGuard, while_listening},
     },
     error::Error,
     outage_cache::NotStored,
@@ -47,8 +46,6 @@ enum Next {
     Ask,
     /// Ask again after this time, or earlier if a wake-up arrives or the breaker opens.
     Pause(Duration),
-    /// End the refresh after this time, because another process refreshes the entry, or has failed to refresh it.
-    EndRefresh(Duration),
     /// Fetch for this process only.
     GoLocal,
     FailOpen(StoreError),
@@ -65,27 +62,28 @@ enum Interruption {
 
 impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader<'a, R, J> {
     /// Waits until the right to fetch is granted, or until there is a result without a fetch.
-    pub(super) async fn acquire_lease(
-        &mut self,
-        background: bool,
-        mut listener: Listener,
-    ) -> Result<FillPermit, Progress> {
+    pub(super) async fn acquire_lease(&mut self, mut listener: Listener) -> Result<FillPermit, Progress> {
         let resource = self.execution.resource.clone();
         let mut wait = LeaseWait::default();
         loop {
             let breaker_opened = resource.engine.breakers.opened(); // before the question, so that no opening is missed
-            let next = match self.ask(background, &mut listener).await {
-                Ok((LeaseReply::Granted { lease, seen_alive }, guard)) => {
-                    return self.on_grant(background, lease, seen_alive, guard, listener).await;
+            let next = match self.ask(true, &mut listener).await {
+                Ok((LeaseReply::Granted { lease, .. }, guard)) => {
+                    if self.execution.flight.is_deserted() {
+                        guard.release(None).await;
+                        return Err(Progress::Abandoned);
+                    }
+                    return Ok(self.begin(lease, guard, listener).await);
                 }
-                Ok((reply, guard)) => {
-                    guard.disarm();
-                    self.on_reply(reply, background, &mut wait, &listener).await
+                Ok((LeaseReply::Hit(entry), _)) => self.on_entry(entry, &mut wait),
+                Ok((LeaseReply::Wait { remaining, holder, waiting, registered, .. }, _)) => {
+                    let pause = wait.heard_of_lease(remaining, waiting, registered);
+                    self.on_other_leader(holder, &listener, pause).await
                 }
-                Err(_) if background => return Err(Progress::Abandoned),
+                Ok((LeaseReply::Failed { retry_in, code, .. }, _)) => self.on_failure_marker(retry_in, code),
                 Err(error) => self.on_error(error, &mut wait),
             };
-            if !background && self.execution.flight.is_deserted() {
+            if self.execution.flight.is_deserted() {
                 return Err(Progress::Abandoned); // the last caller has left during the question
             }
             match next {
@@ -97,13 +95,6 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
                     Some(Interruption::FetchDemanded) => return Ok(FillPermit::local(listener)),
                     Some(Interruption::Deserted) => return Err(Progress::Abandoned),
                 },
-                Next::EndRefresh(span) => {
-                    tokio::select! {
-                        () = listener.invalidated() => self.execution.on_invalidation(),
-                        () = self.execution.hold_refresh_slot(span) => {}
-                    }
-                    return Err(Progress::Abandoned);
-                }
                 Next::GoLocal => return self.execution.go_local(listener).await,
                 Next::FailOpen(error) => return self.execution.fail_open(listener, error).await,
                 Next::Complete(state) => return Err(state),
@@ -111,16 +102,50 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
         }
     }
 
+    /// Acquires the right to refresh an entry that was served already. Asks once. If another process refreshes the entry,
+    /// or has failed to, the flight is held for a while, so that later callers do not ask again.
+    pub(super) async fn acquire_refresh(&mut self, mut listener: Listener) -> Result<FillPermit, Progress> {
+        let span = match self.ask(false, &mut listener).await {
+            Ok((LeaseReply::Granted { lease, .. }, guard)) => return Ok(self.begin(lease, guard, listener).await),
+            Ok((LeaseReply::Hit(entry), _)) => return Err(Progress::LookedUp(Ok(Some(entry)))),
+            Ok((LeaseReply::Wait { remaining: span, .. } | LeaseReply::Failed { retry_in: span, .. }, _)) => span,
+            Err(_) => return Err(Progress::Abandoned),
+        };
+        tokio::select! {
+            () = listener.invalidated() => self.execution.on_invalidation(),
+            () = self.execution.hold_refresh_slot(span) => {}
+        }
+        Err(Progress::Abandoned)
+    }
+
     /// Asks the store once, with a new token. An invalidation that arrives before the reply is handled at once.
-    async fn ask(&mut self, background: bool, listener: &mut Listener) -> Result<(LeaseReply, LeaseGuard), StoreError> {
+    async fn ask(&mut self, notify: bool, listener: &mut Listener) -> Result<(LeaseReply, LeaseGuard), StoreError> {
         let resource = self.execution.resource.clone();
         resource.check_breaker()?;
         let token = listener.token();
-        let guard = LeaseGuard::new(resource.clone(), token);
+        let mut guard = LeaseGuard::new(resource.clone(), token);
         let seen = self.execution.seen.as_ref().map(|entry| entry.meta().id);
-        let request = LeaseRequest { token, lease: resource.config.lease_ttl, seen, notify: !background };
-        let reply = self.execution.while_listening(listener, pin!(resource.get_or_lease(request))).await?;
+        let request = LeaseRequest { token, lease: resource.config.lease_ttl, seen, notify };
+        let question = pin!(resource.get_or_lease(request));
+        let reply = while_listening(listener, || self.execution.on_invalidation(), question).await?;
+        match reply {
+            LeaseReply::Hit(_) => guard.disarm(),
+            LeaseReply::Granted { seen_alive, .. } => self.execution.confirm_stale_candidate(seen_alive),
+            LeaseReply::Wait { seen_alive, .. } | LeaseReply::Failed { seen_alive, .. } => {
+                guard.disarm();
+                self.execution.confirm_stale_candidate(seen_alive);
+            }
+        }
         Ok((reply, guard))
+    }
+
+    /// Begins to lead. The lease is extended in a task of its own, unless the fetch is scoped or the store is embedded.
+    async fn begin(&self, lease: Lease, guard: LeaseGuard, listener: Listener) -> FillPermit {
+        let mut held = Box::new(HeldLease::new(lease, guard, listener));
+        if !self.execution.scoped && self.execution.resource.engine.store.is_shared() {
+            held.start_heartbeat(&self.execution.flight).await;
+        }
+        FillPermit::Lease(held)
     }
 
     /// Decides what to do without an answer of the store.
@@ -131,63 +156,17 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
         }
     }
 
-    /// Begins to lead, unless no caller wants the result any more: then releases the lease.
-    async fn on_grant(
-        &mut self,
-        background: bool,
-        lease: Lease,
-        seen_alive: bool,
-        guard: LeaseGuard,
-        listener: Listener,
-    ) -> Result<FillPermit, Progress> {
-        self.execution.confirm_stale_candidate(seen_alive);
-        let Execution { flight, scoped, .. } = &*self.execution;
-        if !background && flight.is_deserted() {
-            guard.release(None).await;
-            return Err(Progress::Abandoned);
+    /// Decides what to do while a failure marker blocks the key.
+    fn on_failure_marker(&mut self, retry_in: Duration, code: u16) -> Next {
+        if self.execution.resource.config.failure_ttl.is_zero() {
+            return Next::GoLocal;
         }
-        let mut held = Box::new(HeldLease::new(lease, guard, listener));
-        if !scoped && self.execution.resource.engine.store.is_shared() {
-            held.start_heartbeat(flight).await;
-        }
-        Ok(FillPermit::Lease(held))
-    }
-
-    /// Decides what to do after a reply that grants no lease.
-    async fn on_reply(
-        &mut self,
-        reply: LeaseReply,
-        background: bool,
-        wait: &mut LeaseWait,
-        listener: &Listener,
-    ) -> Next {
-        match reply {
-            LeaseReply::Granted { .. } => Next::Ask,
-            LeaseReply::Hit(entry) => self.on_hit(entry, wait),
-            LeaseReply::Failed { retry_in, code, seen_alive } => {
-                self.execution.confirm_stale_candidate(seen_alive);
-                if background {
-                    return Next::EndRefresh(retry_in);
-                }
-                if self.execution.resource.config.failure_ttl.is_zero() {
-                    return Next::GoLocal;
-                }
-                let error = Error::recently_failed(code, retry_in);
-                Next::Complete(Progress::Failed(Failure::Error(error), self.execution.seen.take()))
-            }
-            LeaseReply::Wait { remaining, holder, waiting, registered, seen_alive } => {
-                self.execution.confirm_stale_candidate(seen_alive);
-                if background {
-                    return Next::EndRefresh(remaining);
-                }
-                let pause = wait.heard_of_lease(remaining, waiting, registered);
-                self.on_other_leader(holder, listener, pause).await
-            }
-        }
+        let error = Error::recently_failed(code, retry_in);
+        Next::Complete(Progress::Failed(Failure::Error(error), self.execution.seen.take()))
     }
 
     /// Decides what an entry that the store returned means for the flight.
-    fn on_hit(&mut self, entry: Entry, wait: &mut LeaseWait) -> Next {
+    fn on_entry(&mut self, entry: Entry, wait: &mut LeaseWait) -> Next {
         let now = Timestamp::now();
         // An entry that this flight waited for counts, however short its lifetime is. Otherwise the waiters would lead
         // one after another.
