@@ -199,7 +199,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
                 })
             }
             None => match &found {
-                Ok(Some(entry)) => self.on_entry(entry, flight, fetch),
+                Ok(Some(entry)) => self.on_entry(&found, entry, flight, fetch),
                 Ok(None) => Step::Right(self.lead_or_join(None, flight, fetch)),
                 Err(error) => {
                     end_lookup(flight, &found);
@@ -209,39 +209,44 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
         }
     }
 
-    fn on_entry<'s>(&'s mut self, entry: &Entry, flight: Option<Flight>, fetch: BoxFetch<'a, R>) -> Step<'s, 'a, R> {
+    fn on_entry<'s>(
+        &'s mut self,
+        found: &Found,
+        entry: &Entry,
+        flight: Option<Flight>,
+        fetch: BoxFetch<'a, R>,
+    ) -> Step<'s, 'a, R> {
         let (now, id) = (Timestamp::now(), entry.meta().id);
-        let end_lookup = |flight| end_lookup(flight, &Ok(Some(entry.clone())));
         if self.has_waited
             && entry.meta().response_time >= self.requested_at
             && let Some(answer) = self.policy().decode(entry, now)
         {
-            end_lookup(flight);
+            end_lookup(flight, found);
             return ready(RequestAttempt::Done(answer, CacheStatus::Coalesced));
         }
         match self.policy().evaluate(entry, now) {
             Reuse::Serve(answer) => {
-                end_lookup(flight);
+                end_lookup(flight, found);
                 ready(RequestAttempt::Done(answer, status_of(entry, now)))
             }
             Reuse::ServeAndRevalidate(answer) => boxed(self.refresh(entry.clone(), answer, flight, fetch)),
             Reuse::Redirect(redirect) if self.lookup.follow(entry, &redirect) => {
-                end_lookup(flight);
+                end_lookup(flight, found);
                 ready(RequestAttempt::Retry(fetch))
             }
             Reuse::Revalidate | Reuse::Miss | Reuse::HitForPassOfOthers | Reuse::Redirect(_) => {
                 Step::Right(self.lead_or_join(Some(entry.clone()), flight, fetch))
             }
             Reuse::Bypass => {
-                end_lookup(flight);
+                end_lookup(flight, found);
                 ready(RequestAttempt::Bypass(fetch))
             }
             Reuse::HitForPass => {
-                end_lookup(flight);
+                end_lookup(flight, found);
                 boxed(self.hit_for_pass(id, fetch))
             }
             Reuse::DoNotStore => {
-                end_lookup(flight);
+                end_lookup(flight, found);
                 Step::Right(self.lead_or_join_locally(LeadMode::DoNotStore(id), fetch))
             }
         }

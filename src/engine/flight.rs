@@ -17,6 +17,7 @@ use crate::{
     },
     sync::{mutex::Mutex, pulse::Pulse, watch::Watched},
 };
+use quick_cache::DefaultHashBuilder;
 use std::{
     collections::{HashMap, hash_map},
     future::Future,
@@ -124,10 +125,13 @@ pub(crate) struct Flights {
     pub(super) invalidations: InvalidationCounts,
 }
 
+/// PERF: with the hasher of the caches, a hit takes fewer instructions than with that of the standard library.
+type Table = HashMap<CacheKey, Arc<FlightState>, DefaultHashBuilder>;
+
 #[derive(Default)]
 struct Tables {
-    fleet: HashMap<CacheKey, Arc<FlightState>>,
-    local: HashMap<CacheKey, Arc<FlightState>>,
+    fleet: Table,
+    local: Table,
 }
 
 /// The state shared by the leader and the waiters of a flight.
@@ -344,7 +348,7 @@ impl Flights {
 }
 
 impl Tables {
-    fn of(&mut self, scope: Scope) -> &mut HashMap<CacheKey, Arc<FlightState>> {
+    fn of(&mut self, scope: Scope) -> &mut Table {
         match scope {
             Scope::Fleet => &mut self.fleet,
             Scope::Local => &mut self.local,

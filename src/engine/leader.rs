@@ -230,7 +230,7 @@ async fn answer_of_other_leader<R, J: ReusePolicy<R>>(
 ) -> (Entry, R) {
     let mut listener = resource.listen();
     loop {
-        if let Some(entry) = resource.stored().await {
+        if let Ok(Some(entry)) = resource.get().await {
             let now = Timestamp::now();
             let answer = match awaited.contains(&entry.meta().id) {
                 true => policy.decode(&entry, now),

@@ -10,7 +10,7 @@ use crate::{
     key::CacheKey,
     store::entry::{Entry, SharedValue},
 };
-use std::{marker::PhantomData, mem, slice};
+use std::{marker::PhantomData, mem};
 
 /// The lookup of one caller, at the cache key that the redirects have led to so far.
 ///
@@ -54,11 +54,11 @@ impl<R, J: ReusePolicy<R>> Lookup<R, J> {
     /// changed. Keeps the remembered redirects if the store does not answer.
     pub(super) async fn read(&mut self) -> Found {
         if self.remembered.is_empty() {
-            return self.resource.get(slice::from_ref(&self.resource.key)).await.map(|mut found| found.pop()?);
+            return self.resource.get().await;
         }
         let mut keys = self.remembered.clone();
         keys.push(self.resource.key.clone());
-        let found = self.resource.get(&keys).await?;
+        let found = self.resource.get_all(&keys).await?;
         let confirmed = self.redirects.len() - mem::take(&mut self.remembered).len();
         for (at, (key, entry)) in keys.iter().zip(found).enumerate() {
             let next = keys.get(at + 1);

@@ -2,10 +2,20 @@
 
 use crate::{key::CacheKey, store::entry::Entry};
 use quick_cache::{Equivalent, sync::Cache};
-use std::hash::{Hash, Hasher};
+use std::{
+    hash::{Hash, Hasher},
+    sync::atomic::{
+        AtomicBool,
+        Ordering::{Acquire, Release},
+    },
+};
 
 /// The last redirect entry of each cache key. Only a guess: the lookup still reads the current one.
-pub(super) struct RedirectCache(Cache<ByResource, Entry>);
+pub(super) struct RedirectCache {
+    indexes: Cache<ByResource, Entry>,
+    /// PERF: whether a redirect was ever remembered, so that callers without redirects pay one load.
+    has_any: AtomicBool,
+}
 
 /// A cache key that is compared by its resource, so that a redirect is forgotten in all layouts at once.
 struct ByResource(CacheKey);
@@ -32,25 +42,26 @@ impl Equivalent<ByResource> for CacheKey {
 
 impl Default for RedirectCache {
     fn default() -> Self {
-        Self(Cache::new(MAX_REMEMBERED))
+        Self { indexes: Cache::new(MAX_REMEMBERED), has_any: AtomicBool::new(false) }
     }
 }
 
 impl RedirectCache {
     pub(super) fn remember(&self, key: &CacheKey, index: &Entry) {
-        let is_same = self.0.get(key).is_some_and(|remembered| remembered.meta().id == index.meta().id);
+        let is_same = self.indexes.get(key).is_some_and(|remembered| remembered.meta().id == index.meta().id);
         if !is_same && key.primary().len() <= MAX_KEY_LENGTH {
-            self.0.insert(ByResource(key.clone()), index.clone());
+            self.indexes.insert(ByResource(key.clone()), index.clone());
+            self.has_any.store(true, Release);
         }
     }
 
     /// Forgets the redirect: the next lookup reads it again.
     pub(super) fn forget(&self, key: &CacheKey) {
-        self.0.remove(key);
+        self.indexes.remove(key);
     }
 
     pub(super) fn get(&self, key: &CacheKey) -> Option<Entry> {
-        self.0.get(key)
+        self.has_any.load(Acquire).then(|| self.indexes.get(key))?
     }
 }
 
@@ -86,7 +97,7 @@ mod tests {
         for (length, expected) in [(MAX_KEY_LENGTH, true), (MAX_KEY_LENGTH + 1, false)] {
             let key = CacheKey::new("n", 0, vec![b'a'; length]);
             redirect_cache.remember(&key, &index());
-            assert_eq!(redirect_cache.0.get(&key).is_some(), expected, "{length}");
+            assert_eq!(redirect_cache.get(&key).is_some(), expected, "{length}");
         }
     }
 }

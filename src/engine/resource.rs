@@ -21,7 +21,7 @@ use crate::{
     },
     telemetry,
 };
-use std::{future::Future, sync::Arc};
+use std::{future::Future, slice, sync::Arc};
 use tokio::time::{Instant, sleep, timeout_at};
 
 /// One cache key under the settings of one clone, for one request.
@@ -39,27 +39,33 @@ impl Resource {
         self.engine.store.listen(&self.key)
     }
 
-    /// Reads entries of one resource at one moment.
-    pub(super) async fn get(&self, keys: &[CacheKey]) -> Result<Vec<Option<Entry>>, StoreError> {
-        self.check_breaker()?;
-        self.with_timeout("get", self.get_now(keys)).await
-    }
-
-    async fn get_now(&self, keys: &[CacheKey]) -> Result<Vec<Option<Entry>>, StoreError> {
-        let store = &*self.engine.store;
-        let answer = match &self.config.near {
-            Some(near) => near.get_all(store, keys, &self.engine.stats).await,
-            None => store.get_all(keys).await,
-        };
-        match answer {
-            Err(error) if error.is_disconnected() => store.get_all(keys).await,
-            answer => answer,
+    /// Reads the entry of this cache key.
+    pub(super) async fn get(&self) -> Result<Option<Entry>, StoreError> {
+        match self.config.near {
+            Some(_) => self.get_all(slice::from_ref(&self.key)).await.map(|mut found| found.pop()?),
+            None => self.read(|| self.engine.store.get(&self.key)).await,
         }
     }
 
-    /// Reads the entry of this cache key, if the store answers in time.
-    pub(super) async fn stored(&self) -> Option<Entry> {
-        self.get(std::slice::from_ref(&self.key)).await.ok()?.pop()?
+    /// Reads entries of one resource at one moment.
+    pub(super) async fn get_all(&self, keys: &[CacheKey]) -> Result<Vec<Option<Entry>>, StoreError> {
+        let (store, stats) = (&*self.engine.store, &self.engine.stats);
+        match &self.config.near {
+            Some(near) => self.read(|| Box::pin(near.get_all(store, keys, stats))).await,
+            None => self.read(|| store.get_all(keys)).await,
+        }
+    }
+
+    async fn read<'a, T>(&self, read: impl Fn() -> Answer<'a, T>) -> Result<T, StoreError> {
+        self.check_breaker()?;
+        // Both reads have one timeout, and the first one is no failure of the store.
+        let answer = async {
+            match read().await {
+                Err(error) if error.is_disconnected() => read().await,
+                answer => answer,
+            }
+        };
+        self.with_timeout("get", answer).await
     }
 
     pub(super) async fn get_or_lease(&self, request: LeaseRequest) -> Result<LeaseReply, StoreError> {
