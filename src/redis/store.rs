@@ -155,7 +155,7 @@ impl RedisStore {
 
     async fn get_now(&self, key: &CacheKey) -> Result<Option<Entry>, StoreError> {
         self.start_subscriber();
-        let Some(bytes) = self.reads.get(&entry_name(key)).await? else { return Ok(None) };
+        let Some(bytes) = self.reads.get(entry_name(key)).await? else { return Ok(None) };
         Ok(self.decoder.decode(key, &bytes, &*self.link).await)
     }
 
@@ -242,7 +242,7 @@ impl Store for RedisStore {
             }
             self.start_subscriber();
             let names: Vec<_> = keys.iter().map(entry_name).collect();
-            Ok(self.decoder.decode_all(keys, &self.reads.get_all(&names).await?, &*self.link).await)
+            Ok(self.decoder.decode_all(keys, &self.reads.get_all(names).await?, &*self.link).await)
         })
     }
 

@@ -35,7 +35,7 @@ impl TrackedReader for TrackedReads {
             let names: Vec<_> = keys.iter().map(entry_name).collect();
             let versions =
                 feed.iter().flat_map(|feed| names.iter().map(|name| feed.version(name.as_bytes()))).collect();
-            let entries = self.decoder.decode_all(keys, &self.reads.get_all(&names).await?, &*self.link.link()).await;
+            let entries = self.decoder.decode_all(keys, &self.reads.get_all(names).await?, &*self.link.link()).await;
             // Another connection may have been made since, and the reads may have gone over it.
             let is_unbroken =
                 matches!((feed, self.link.feed()), (Some(before), Some(after)) if Arc::ptr_eq(&before, &after));

@@ -10,16 +10,16 @@
 use super::mutex::Mutex;
 use futures_util::future::BoxFuture;
 use std::{
-    collections::BTreeMap,
     future::Future,
     mem,
     pin::Pin,
     sync::{Arc, Weak},
     task::{Context, Poll, Wake, Waker},
+    thread,
 };
 
-/// A handle of the future. Any of the handles polls it; it is dropped with the last of them. If a poll panics, the next
-/// handle polls the future again.
+/// A handle of the future. Any of the handles polls it; it is dropped with the last of them. If a poll panics, all
+/// waiting handles are woken, and the next one polls the future again.
 pub(crate) struct Shared<T> {
     work: Arc<Work<T>>,
     /// The number of this handle among the waiting ones, once it has been polled.
@@ -45,12 +45,10 @@ struct Waiting {
     wakers: Mutex<Wakers>,
 }
 
-/// The wakers in the order of their numbers, which is the order of their arrival. PERF: a single one, the usual case,
-/// needs no map.
 #[derive(Default)]
 struct Wakers {
-    one: Option<(u64, Waker)>,
-    more: BTreeMap<u64, Waker>,
+    /// In the order of their numbers, which is the order of their arrival.
+    waiting: Vec<(u64, Waker)>,
     last: u64,
 }
 
@@ -87,11 +85,14 @@ impl<T: Clone> Future for Shared<T> {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
         let Self { work, number } = self.get_mut();
-        // Dropped after the lock, because dropping a waker may run foreign code.
-        let mut _replaced = None;
+        // Both are dropped after the lock, because to wake or to drop a waker may run foreign code.
+        let (_panic_guard, mut _replaced) = (WakeOnPanic(&work.waiting), None);
         let mut progress = work.progress.lock();
         let done = match &mut *progress {
-            Progress::Done(done) => return Poll::Ready(done.clone()),
+            Progress::Done(done) => {
+                *number = None; // the caller that polled to the end has woken all others, or is about to
+                return Poll::Ready(done.clone());
+            }
             Progress::Running(future) => {
                 // Registered before the future is polled: a later wake-up reaches this caller too, and an earlier one
                 // shows in the poll.
@@ -105,16 +106,27 @@ impl<T: Clone> Future for Shared<T> {
         };
         *progress = Progress::Done(done.clone());
         drop(progress);
+        // This caller returns with the result. To wake it too would poll its task once for nothing.
+        let _own = work.waiting.remove(number);
         work.waiting.wake_by_ref();
         Poll::Ready(done)
     }
 }
 
+/// Wakes all waiting handles if a poll panics: the future may not wake them any more.
+struct WakeOnPanic<'a>(&'a Arc<Waiting>);
+
+impl Drop for WakeOnPanic<'_> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.0.wake_by_ref();
+        }
+    }
+}
+
 impl<T> Drop for Shared<T> {
     fn drop(&mut self) {
-        if let Some(number) = self.number {
-            let _waker = self.work.waiting.wakers.lock().remove(number);
-        }
+        let _waker = self.work.waiting.remove(&mut self.number);
     }
 }
 
@@ -126,7 +138,22 @@ impl Waiting {
             wakers.last += 1;
             wakers.last
         });
-        wakers.insert(number, waker.clone())
+        let waker = waker.clone();
+        match wakers.waiting.binary_search_by_key(&number, |(number, _)| *number) {
+            Ok(at) => Some(mem::replace(&mut wakers.waiting[at].1, waker)),
+            Err(at) => {
+                wakers.waiting.insert(at, (number, waker));
+                None
+            }
+        }
+    }
+
+    /// Removes the waker with this number, if it is still waiting, and the number.
+    fn remove(&self, number: &mut Option<u64>) -> Option<Waker> {
+        let number = number.take()?;
+        let mut wakers = self.wakers.lock();
+        let at = wakers.waiting.binary_search_by_key(&number, |(number, _)| *number).ok()?;
+        Some(wakers.waiting.remove(at).1)
     }
 }
 
@@ -136,37 +163,128 @@ impl Wake for Waiting {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        let (one, mut notified) = self.wakers.lock().take();
-        match one {
-            Some((_, waker)) if notified.is_empty() => return waker.wake(),
-            Some((number, waker)) => _ = notified.insert(number, waker),
-            None => {}
-        }
-        notified.into_values().for_each(Waker::wake);
+        let notified = mem::take(&mut self.wakers.lock().waiting);
+        notified.into_iter().for_each(|(_, waker)| waker.wake());
     }
 }
 
-impl Wakers {
-    /// Inserts the waker, and returns the previous one with this number.
-    fn insert(&mut self, number: u64, waker: Waker) -> Option<Waker> {
-        match &mut self.one {
-            Some((one, known)) if *one == number => Some(mem::replace(known, waker)),
-            None if !self.more.contains_key(&number) => {
-                self.one = Some((number, waker));
-                None
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sync::explored::explore;
+    use shuttle::{
+        future::{block_on, spawn},
+        thread,
+    };
+    use std::{future::poll_fn, panic::AssertUnwindSafe};
+
+    /// What a future awaits, until the test opens it.
+    #[derive(Clone, Default)]
+    struct Reply(Arc<Mutex<(bool, Vec<Waker>)>>);
+
+    impl Reply {
+        fn arrive(&self) {
+            self.0.lock().0 = true;
+            let wakers = mem::take(&mut self.0.lock().1);
+            wakers.into_iter().for_each(Waker::wake);
+        }
+
+        async fn arrived(self) {
+            poll_fn(|cx| {
+                let (has_arrived, wakers) = &mut *self.0.lock();
+                wakers.clear(); // a second poll registers once, and none after the reply
+                match has_arrived {
+                    true => Poll::Ready(()),
+                    false => {
+                        wakers.push(cx.waker().clone());
+                        Poll::Pending
+                    }
+                }
+            })
+            .await;
+        }
+    }
+
+    /// Writes its number down when it is woken.
+    struct Noted(usize, Arc<Mutex<Vec<usize>>>);
+
+    impl Wake for Noted {
+        fn wake(self: Arc<Self>) {
+            self.1.lock().push(self.0);
+        }
+    }
+
+    /// Polls the handle with a waker that notes the number.
+    fn poll_as(number: usize, woken: &Arc<Mutex<Vec<usize>>>, shared: &mut Shared<()>) -> Poll<()> {
+        let waker = Waker::from(Arc::new(Noted(number, woken.clone())));
+        Pin::new(shared).poll(&mut Context::from_waker(&waker))
+    }
+
+    /// Seen to fail when the caller that polls the future to its end is woken with the others.
+    #[test]
+    fn shared_future_does_not_wake_the_caller_that_returns() {
+        let (reply, woken) = (Reply::default(), Arc::default());
+        let shared = Shared::new(reply.clone().arrived());
+        let mut callers = [(); 4].map(|()| shared.clone());
+        for (number, caller) in callers.iter_mut().enumerate() {
+            assert!(poll_as(number, &woken, caller).is_pending());
+        }
+        reply.0.lock().0 = true;
+        assert!(poll_as(2, &woken, &mut callers[2]).is_ready());
+        assert_eq!(*woken.lock(), [0, 1, 3]);
+    }
+
+    /// Seen to fail when a waker is added at the end, because woken callers register again in any order.
+    #[test]
+    fn callers_are_woken_in_the_order_of_their_arrival() {
+        let (reply, woken) = (Reply::default(), Arc::default());
+        let shared = Shared::new(reply.clone().arrived());
+        let mut callers = [(); 3].map(|()| shared.clone());
+        for number in [0, 1, 2] {
+            assert!(poll_as(number, &woken, &mut callers[number]).is_pending());
+        }
+        shared.work.waiting.wake_by_ref();
+        for number in [2, 0, 1, 0] {
+            assert!(poll_as(number, &woken, &mut callers[number]).is_pending());
+        }
+        reply.arrive();
+        assert_eq!(*woken.lock(), [0, 1, 2, 0, 1, 2]);
+    }
+
+    /// Seen to fail without the guard around the poll.
+    #[test]
+    fn waiting_callers_are_woken_when_a_poll_panics() {
+        let (polls, woken) = (Arc::new(Mutex::new(0)), Arc::default());
+        let counted = polls.clone();
+        let shared = Shared::new(poll_fn(move |_| {
+            *counted.lock() += 1;
+            assert_ne!(*counted.lock(), 2, "the second poll panics");
+            Poll::Pending
+        }));
+        let (mut waiting, mut panicking) = (shared.clone(), shared);
+        assert!(poll_as(0, &woken, &mut waiting).is_pending());
+        let poll = AssertUnwindSafe(|| poll_as(1, &woken, &mut panicking));
+        std::panic::catch_unwind(poll).expect_err("the second poll panics");
+        assert!(woken.lock().contains(&0));
+        assert!(poll_as(0, &woken, &mut waiting).is_pending());
+        assert_eq!(*polls.lock(), 3);
+    }
+
+    /// Seen to deadlock with `futures_util`'s `Shared`, if its caller may be interrupted between the future's poll and
+    /// its own. Also with a share that records its waker after the poll, or that wakes no other when it is done.
+    #[test]
+    fn schedules_of_a_shared_future_lose_no_wake_up() {
+        explore(|| {
+            let reply = Reply::default();
+            let shared = Shared::new(reply.clone().arrived());
+            let callers = [(); 3].map(|()| spawn(shared.clone()));
+            drop(shared);
+            let arriving = thread::spawn(move || reply.arrive());
+            callers[0].abort();
+            arriving.join().unwrap();
+            for caller in callers {
+                let _ = block_on(caller);
             }
-            _ => self.more.insert(number, waker),
-        }
-    }
-
-    fn remove(&mut self, number: u64) -> Option<Waker> {
-        match self.one.take_if(|(one, _)| *one == number) {
-            Some((_, waker)) => Some(waker),
-            None => self.more.remove(&number),
-        }
-    }
-
-    fn take(&mut self) -> (Option<(u64, Waker)>, BTreeMap<u64, Waker>) {
-        (self.one.take(), mem::take(&mut self.more))
+        });
     }
 }
