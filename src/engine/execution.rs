@@ -141,11 +141,7 @@ impl Execution {
         let _caller = waiter.want();
         // The other flight may be waiting for a fetch that this one is part of.
         let until = self.nested_until.map_or_else(|| self.reject_at(), |until| until.min(self.reject_at()));
-        let outcome = waiter.outcome_until(
-            until,
-            (self.resource.config.store_timeout * 2, self.resource.config.lease_ttl),
-            |_| false,
-        );
+        let outcome = waiter.outcome_until(until, self.resource.config.lease_ttl, |_| false);
         tokio::select! {
             biased;
             () = self.flight.deserted() => Err(Progress::Abandoned),

@@ -241,22 +241,35 @@ impl Waiter {
         self.flight_state.seen.get().map(|(entry, began)| began.after(entry.meta().cost))
     }
 
-    /// Waits for the outcome, at most until `until` (then `None`) and as long as the caller that drives the flight is
-    /// polled. If it is not, the flight leaves the table, and counts as abandoned.
-    ///
-    /// A lookup ends within `lookup_limit`. A leader is woken after half of `lease_ttl`. If it was not polled within the
-    /// other half, another process could take over its lease.
+    /// Waits for the end of the lookup that this waiter has joined, at most for `limit` and until `until`. `None` if a
+    /// leader has begun meanwhile, or if `until` comes first. A lookup that takes longer than `limit` is not driven any
+    /// more: the flight leaves the table, and counts as abandoned.
+    pub(crate) async fn lookup_until(
+        &self,
+        limit: Duration,
+        until: Instant,
+        leaves: impl Fn(Interim<'_>) -> bool,
+    ) -> Option<Progress> {
+        let end = clock::deadline_after(limit);
+        match timeout_at(end.min(until), self.outcome(leaves)).await {
+            Ok(state) => Some(state),
+            Err(_) => (end <= until && self.flight_state.is_looking_up()).then(|| self.flight_state.abandon()),
+        }
+    }
+
+    /// Waits for the outcome, at most until `until` (then `None`) and as long as the leader is alive. Wakes the leader
+    /// after half of `lease_ttl`. If the leader was not polled within the other half, another process could take over
+    /// its lease: then the flight leaves the table, and counts as abandoned.
     pub(crate) fn outcome_until(
         &self,
         until: Instant,
-        (lookup_limit, lease_ttl): (Duration, Duration),
+        lease_ttl: Duration,
         leaves: impl Fn(Interim<'_>) -> bool,
     ) -> impl Future<Output = Option<Progress>> {
         let mut reading = None;
         async move {
             loop {
-                let span = if self.flight_state.is_looking_up() { lookup_limit } else { lease_ttl / 2 };
-                let check_at = clock::deadline_after(span).min(until);
+                let check_at = clock::deadline_after(lease_ttl / 2).min(until);
                 if let Ok(state) = timeout_at(check_at, self.outcome(&leaves)).await {
                     return Some(state);
                 }
@@ -265,7 +278,6 @@ impl Waiter {
                 }
                 let pulse = self.flight_state.pulse();
                 reading = match reading {
-                    _ if self.flight_state.is_looking_up() => return Some(self.flight_state.abandon()),
                     Some(reading) if !pulse.is_beating_since(reading) => return Some(self.flight_state.abandon()),
                     Some(_) => None,
                     None => Some(pulse.feel()),

@@ -10,13 +10,14 @@ use stampede_guard::{
     },
 };
 use std::{
+    pin::pin,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering::SeqCst},
     },
     time::Duration,
 };
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 /// A memory store whose reads take a millisecond, like those of a disk.
 #[derive(Default)]
@@ -68,8 +69,7 @@ impl Store for Slow {
     }
 }
 
-/// At most two reads: the first one shows that reads are slow. Seen to fail with 51 reads when each caller has to find
-/// that out.
+/// Seen to fail with 50 reads when callers do not join a flight that looks up the entry.
 #[tokio::test(start_paused = true)]
 async fn slow_reads_of_an_embedded_store_are_shared() {
     let store = Arc::new(Slow::default());
@@ -77,5 +77,63 @@ async fn slow_reads_of_an_embedded_store_are_shared() {
     for answer in join_all((0..50).map(|_| guard.fetch("k", async || Ok::<_, Down>(1)))).await {
         assert_eq!(answer.expect("an answer"), 1);
     }
-    assert!(store.reads.load(SeqCst) <= 2, "{} reads", store.reads.load(SeqCst));
+    assert_eq!(store.reads.load(SeqCst), 1);
+}
+
+/// Seen to fail (the second answer never comes) when a lookup of another caller is waited for without a limit.
+#[tokio::test(start_paused = true)]
+async fn lookup_that_is_not_polled_delays_others_for_two_store_timeouts() {
+    let guard = StampedeGuard::new(Arc::new(Slow::default())).store_timeout(250 * MS);
+    let mut held = pin!(guard.fetch("k", async || Ok::<_, Down>(1)));
+    assert!(futures_util::poll!(&mut held).is_pending());
+    let began = Instant::now();
+    assert_eq!(guard.fetch("k", async || Ok::<_, Down>(2)).await.expect("an answer"), 2);
+    let delay = began.elapsed();
+    assert!((500 * MS..600 * MS).contains(&delay), "{delay:?}");
+    let began = Instant::now();
+    assert_eq!(guard.fetch("k", async || Ok::<_, Down>(3)).await.expect("an answer"), 2);
+    assert!(began.elapsed() < 10 * MS, "later callers are not delayed");
+    guard.drain().await;
+    assert_eq!(held.await.expect("an answer"), 2);
+}
+
+/// Seen to fail (rejections) when callers beyond the limit join a lookup and are counted as waiters of a fetch, and with
+/// one read when the limit is ignored.
+#[tokio::test(start_paused = true)]
+async fn callers_beyond_max_waiters_read_for_themselves() {
+    let store = Arc::new(Slow::default());
+    let guard = StampedeGuard::new(store.clone()).max_waiters(2);
+    guard.fetch("k", async || Ok::<_, Down>(1)).await.expect("an answer");
+    guard.drain().await;
+    sleep(MS).await; // the entry is older than the next requests
+    let before = store.reads.load(SeqCst);
+    for answer in join_all((0..10).map(|_| guard.fetch("k", async || Ok::<_, Down>(2)))).await {
+        assert_eq!(answer.expect("an answer"), 1);
+    }
+    assert_eq!((store.reads.load(SeqCst) - before, guard.stats().hits), (1 + 10 - 1 - 2, 10));
+}
+
+/// Seen to fail (an endless wait) when a dropped lookup tells its waiters nothing.
+#[tokio::test(start_paused = true)]
+async fn callers_of_a_cancelled_lookup_share_the_next_one() {
+    let store = Arc::new(Slow::default());
+    let guard = StampedeGuard::new(store.clone());
+    guard.fetch("k", async || Ok::<_, Down>(1)).await.expect("an answer");
+    guard.drain().await;
+    let before = store.reads.load(SeqCst);
+    {
+        let mut cancelled = pin!(guard.fetch("k", async || Ok::<_, Down>(2)));
+        assert!(futures_util::poll!(&mut cancelled).is_pending());
+    }
+    let mut cancelled = Box::pin(guard.fetch("k", async || Ok::<_, Down>(2)));
+    assert!(futures_util::poll!(&mut cancelled).is_pending());
+    let others = join_all((0..9).map(|_| guard.fetch("k", async || Ok::<_, Down>(2))));
+    let mut others = pin!(others);
+    assert!(futures_util::poll!(&mut others).is_pending());
+    drop(cancelled);
+    for answer in others.await {
+        assert_eq!(answer.expect("an answer"), 1);
+    }
+    assert_eq!(store.reads.load(SeqCst) - before, 3);
+    assert_eq!(guard.in_flight(), 0);
 }

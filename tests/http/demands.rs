@@ -9,7 +9,7 @@ use stampede_guard::{
     CacheStatus, Policy, StampedeGuard,
     http::HttpOptions,
     testing::{
-        FakeRedis,
+        FakeRedis, Fault, Gate,
         Operation::{Get, GetOrLease},
     },
 };
@@ -160,4 +160,34 @@ async fn reloads_join_a_fetch_whose_head_has_not_arrived() {
     assert!(asked.answers().await.iter().all(|answer| answer.text() == "1"));
     assert_eq!(origin.calls(), 1);
     at_rest(&guard).await;
+}
+
+/// The request that looks up the entry demands a new response, and the other one that has joined its lookup does not.
+/// Seen to fail (the other one waits for the fetch) when waiters of a lookup are not told what it has found.
+#[tokio::test(start_paused = true)]
+async fn requests_that_share_a_lookup_use_its_entry_by_their_own_demands() {
+    let (node, origin) = (FakeRedis::new().node(), Origin::gated());
+    let guard = node.guard();
+    let app = site(&origin, |_, n| ([("cache-control", "max-age=60")], n.to_string())).layer(guard.clone());
+    origin.release(1);
+    assert_eq!(ask(&app, get("/page")).await.text(), "1");
+    guard.drain().await;
+    for first in [demanding("no-cache"), get("/page")] {
+        let calls = origin.calls();
+        let (gate, asked) = (Gate::closed(), node.asked(Get));
+        node.once(Get, Fault::Held(gate.clone()));
+        let forced_first = first.headers().contains_key("cache-control");
+        let first = tokio::spawn(ask(&app, first));
+        gate.arrived(1).await;
+        let second = if forced_first { get("/page") } else { demanding("no-cache") };
+        let second = tokio::spawn(ask(&app, second));
+        time::advance(Duration::from_millis(1)).await;
+        assert_eq!((guard.in_flight(), node.asked(Get)), (1, asked + 1), "the lookup is shared");
+        gate.open();
+        let (forced, plain) = if forced_first { (first, second) } else { (second, first) };
+        assert_eq!(plain.await.expect("no panic").cache_status(), CacheStatus::Hit);
+        origin.release(1);
+        assert_eq!(forced.await.expect("no panic").text(), (calls + 1).to_string());
+        at_rest(&guard).await;
+    }
 }

@@ -67,10 +67,10 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
             Interim::Head(head) => matches!(self.policy().accept_shared(head), SharedReuse::Redirect(_)),
         };
         let config = &self.resource().config;
-        let spans = (config.store_timeout * 2, config.lease_ttl);
         if waiter.joined_lookup() {
-            let until = clock::deadline_after(config.store_timeout * 2).min(self.next_limit(false, false).0);
-            if let Some(state) = waiter.outcome_until(until, spans, leaves).await {
+            // The caller that opened the flight applies its own timeout to the lookup, as long as it is polled.
+            let (until, _) = self.next_limit(false, false);
+            if let Some(state) = waiter.lookup_until(config.store_timeout * 2, until, leaves).await {
                 return Waited::Outcome(state);
             }
         }
@@ -80,7 +80,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
         let (mut has_timed_out, mut stays_nested) = (false, false);
         loop {
             let (until, limit) = self.next_limit(has_timed_out, stays_nested);
-            if let Some(state) = waiter.outcome_until(until, spans, leaves).await {
+            if let Some(state) = waiter.outcome_until(until, config.lease_ttl, leaves).await {
                 return Waited::Outcome(state);
             }
             match limit {
