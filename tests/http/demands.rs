@@ -183,9 +183,11 @@ async fn requests_that_share_a_lookup_use_its_entry_by_their_own_demands() {
         let second = tokio::spawn(ask(&app, second));
         time::advance(Duration::from_millis(1)).await;
         assert_eq!((guard.in_flight(), node.asked(Get)), (1, asked + 1), "the lookup is shared");
+        let began = time::Instant::now();
         gate.open();
         let (forced, plain) = if forced_first { (first, second) } else { (second, first) };
         assert_eq!(plain.await.expect("no panic").cache_status(), CacheStatus::Hit);
+        assert!(began.elapsed() < Duration::from_millis(10), "{:?}", began.elapsed());
         origin.release(1);
         assert_eq!(forced.await.expect("no panic").text(), (calls + 1).to_string());
         at_rest(&guard).await;
