@@ -211,6 +211,6 @@ fn described(response: http::response::Builder) -> Response<Full<Bytes>> {
 const WAITERS: usize = 1000;
 const MOST: u64 = 10;
 #[cfg(feature = "redis")]
-const MOST_OVER_REDIS: u64 = 17;
+const MOST_OVER_REDIS: u64 = 19;
 #[cfg(feature = "redis")]
 const HITS: u64 = 100;

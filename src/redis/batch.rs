@@ -6,7 +6,7 @@
 //! command, if they are asked for before it is sent.
 //!
 //! PERF: 175,000-181,000 hits a second instead of 128,000-166,000 with 64 tasks
-//! (`docs/decisions/0029-reads-are-batched.md`).
+//! (`docs/decisions/0029-reads-are-batched.md`; names: `docs/decisions/0086-reads-share-names.md`).
 
 use super::connection::{error_class::store_error, reconnecting::CommandLink};
 use crate::{

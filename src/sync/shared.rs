@@ -90,7 +90,7 @@ impl<T: Clone> Future for Shared<T> {
         let mut progress = work.progress.lock();
         let done = match &mut *progress {
             Progress::Done(done) => {
-                *number = None; // the caller that polled to the end has woken all others, or is about to
+                *number = None; // the caller that polled the future to its end wakes all waiting callers
                 return Poll::Ready(done.clone());
             }
             Progress::Running(future) => {
