@@ -15,6 +15,7 @@ mod flight;
 pub(crate) mod frontend;
 mod invalidation;
 mod leader;
+mod peek;
 mod permit;
 mod redirects;
 pub(crate) mod resource;
@@ -25,24 +26,22 @@ use crate::{
     clock::Timestamp,
     key::CacheKey,
     near_cache::{NearCache, NearCaches, config::NearCacheConfig},
-    policy::{Freshness, freshness, is_uncacheable_marker},
     store::{
         entry::{Entry, Payload},
         port::{FillCondition, Store},
         token::{Inbox, Token},
     },
-    telemetry::{self, Counters},
+    telemetry::Counters,
 };
 use breakers::Breakers;
 use caller::Caller;
 use fill_set::FillSet;
 use flight::Flights;
-use frontend::{BoxFetch, FetchHead, FetchMode, Reuse, ReusePolicy, StoreAs};
+use frontend::{BoxFetch, FetchHead, FetchMode, ReusePolicy, StoreAs};
 use invalidation::PendingInvalidations;
 use redirects::{Dropped, RedirectCache};
 use resource::Resource;
 use std::{
-    borrow::Cow,
     future::Future,
     sync::{Arc, atomic::AtomicBool},
     time::Duration,
@@ -138,36 +137,6 @@ impl Engine {
 }
 
 impl Resource {
-    /// Returns a fresh entry from the store, if that is possible without waiting.
-    pub(crate) fn peek<R>(&self, policy: &impl ReusePolicy<R>, now: Timestamp) -> Option<R> {
-        let mut key = Cow::Borrowed(&self.key);
-        for _ in 0..=MAX_REDIRECTS {
-            let entry = self.local_entry(&key, now)?;
-            match policy.evaluate(&entry, now) {
-                _ if is_uncacheable_marker(&entry, now) => return None,
-                Reuse::Redirect => key = Cow::Owned(policy.redirect(&entry)?.target(&key)),
-                Reuse::Serve if freshness(&entry, now) == Freshness::Fresh => {
-                    let answer = policy.decode(&entry, now)?;
-                    telemetry::answered(&self.engine.stats, &key, CacheStatus::Hit, || Duration::ZERO);
-                    if self.config.near.is_some() {
-                        telemetry::near_hit(&self.engine.stats);
-                    }
-                    return Some(answer);
-                }
-                _ => return None,
-            }
-        }
-        None
-    }
-
-    /// Returns the entry if this process has it.
-    fn local_entry(&self, key: &CacheKey, now: Timestamp) -> Option<Entry> {
-        match &self.config.near {
-            Some(near) => near.get(key, now),
-            None => self.engine.store.peek(key),
-        }
-    }
-
     /// Resolves the key. A fetch runs in a task of its own and outlives its caller.
     ///
     /// Cancel safe: a fetch started by this future keeps running, and a fetch that it joined is unaffected.
