@@ -19,6 +19,7 @@ mod invalidation;
 mod leader;
 mod lookup;
 mod outage;
+mod peek;
 mod pending_invalidations;
 mod permit;
 mod redirects;

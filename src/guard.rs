@@ -1,10 +1,11 @@
 //! The handle of the crate, and its settings.
 
 use crate::{
+    clock::Timestamp,
     config::{Config, StoreFailure, WaitTimeout},
-    engine::{Engine, replay_invalidations, resource::Resource},
+    engine::{Engine, frontend::ReusePolicy, replay_invalidations, resource::Resource},
     error::Error,
-    key::{self, CacheKey, Key},
+    key::{self, CacheKey, Key, borrowed::CacheKeyRef},
     near_cache::config::NearCacheConfig,
     outage_cache::{OutageCache, config::OutageCacheConfig},
     policy::Policy,
@@ -365,6 +366,11 @@ impl StampedeGuard {
 
     pub(crate) fn config(&self) -> &Arc<Config> {
         &self.config
+    }
+
+    /// Returns the answer of a fresh entry in this layout, if this process has it.
+    pub(crate) fn peek<R>(&self, layout: u64, key: &Key, policy: &impl ReusePolicy<R>, now: Timestamp) -> Option<R> {
+        self.engine.peek(&self.config, CacheKeyRef::new(&self.config.namespace, layout, key), policy, now)
     }
 
     /// Returns the handle of a typed value.

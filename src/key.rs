@@ -1,5 +1,8 @@
 //! What is requested ([`Key`]), and where it is in a store ([`CacheKey`]).
 
+pub(crate) mod borrowed;
+
+use borrowed::CacheKeyRef;
 use bytes::Bytes;
 use std::{
     fmt,
@@ -213,14 +216,7 @@ impl CacheKey {
     /// the layout, because layouts share leases.
     #[must_use]
     pub fn hash(&self) -> KeyHash {
-        let qualifier = (!self.key.qualifier.is_empty()).then_some(Some(self.key.qualifier.as_bytes()));
-        let parts = [Some(self.namespace.as_bytes()), Some(self.primary()), self.variant()];
-        let mut text = Vec::with_capacity(64);
-        for part in parts.into_iter().chain(qualifier) {
-            text.extend_from_slice(&part.map_or(u64::MAX, |part| part.len() as u64).to_le_bytes());
-            text.extend_from_slice(part.unwrap_or_default());
-        }
-        KeyHash::of(&text)
+        CacheKeyRef::from(self).hash()
     }
 
     /// Returns the name of the resource within its namespace, for stores with printable names. The name is `r` and the
@@ -251,12 +247,10 @@ pub(crate) fn namespace(name: &str, default: &str) -> Arc<str> {
     if name.is_empty() { default.into() } else { name.into() }
 }
 
-/// Leaves out the layout and the qualifier, so that a change of a resource can be recorded for all of them at once.
-/// PERF: also the namespace, because in one table nearly all cache keys share it. The comparison checks the rest.
+/// As the borrowed form does, so that either finds the other in a table.
 impl Hash for CacheKey {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        self.key.primary.hash(state);
-        self.key.variant.hash(state);
+        Hash::hash(&CacheKeyRef::from(self), state);
     }
 }
 

@@ -8,7 +8,7 @@ pub(crate) mod config;
 
 use crate::{
     clock::Timestamp,
-    key::CacheKey,
+    key::{CacheKey, borrowed::CacheKeyRef},
     store::{
         entry::Entry,
         entry_cache::{self, EntryCache},
@@ -65,8 +65,8 @@ impl NearCache {
         })
     }
 
-    pub(crate) fn get(&self, key: &CacheKey, now: Timestamp) -> Option<Entry> {
-        let copy = self.copies.get(key)?;
+    pub(crate) fn get(&self, key: CacheKeyRef<'_>, now: Timestamp) -> Option<Entry> {
+        let copy = self.copies.get(&key)?;
         copy.is_good(now, self.max_age).then(|| copy.entry.clone())
     }
 

@@ -29,7 +29,7 @@ pub(crate) mod wake;
 
 pub use crate::{
     clock::Timestamp,
-    key::{CacheKey, KeyHash},
+    key::{CacheKey, KeyHash, borrowed::CacheKeyRef},
 };
 pub use entry::{Audience, Entry, Kind, Lifetimes, Meta, Payload, SharedValue};
 pub use envelope::{EnvelopeError, FORMAT};

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! cargo bench --bench scale                  # all, in less than four minutes
-//! cargo bench --bench scale -- payloads      # one of costs, callers, keys, processes, payloads, misses, reality
+//! cargo bench --bench scale -- payloads      # one of costs, callers, keys, threads, ..
 //! cargo bench --bench scale -- --test        # all, a few of each
 //! ```
 //!
@@ -17,6 +17,7 @@ mod misses;
 mod payloads;
 mod processes;
 mod reality;
+mod threads;
 
 use serde::{Deserialize, Serialize};
 use stampede_guard_support as support;
@@ -58,7 +59,7 @@ async fn main() {
     let (extent, began) = (Extent { smoke }, Instant::now());
     let wanted: Vec<_> = args.iter().filter(|arg| !arg.starts_with("--")).collect();
     let is_wanted = |name: &str| wanted.is_empty() || wanted.iter().any(|wanted| *wanted == name);
-    for name in ["costs", "callers", "keys", "processes", "payloads", "misses", "reality"] {
+    for name in ["costs", "callers", "keys", "threads", "processes", "payloads", "misses", "reality"] {
         if !is_wanted(name) {
             continue;
         }
@@ -67,6 +68,7 @@ async fn main() {
             "costs" => costs::measure(extent).await,
             "callers" => callers::of_one_key(extent).await,
             "keys" => callers::of_many_keys(extent).await,
+            "threads" => threads::measure(extent).await,
             "processes" => processes::measure(extent).await,
             "payloads" => payloads::measure(extent).await,
             "misses" => misses::measure(extent).await,

@@ -4,7 +4,7 @@ use super::{
     caller::Caller,
     core::Engine,
     fill_set::FillSet,
-    frontend::{BoxFetch, FetchHead, FetchMode, MAX_REDIRECTS, Reuse, ReusePolicy, StoreAs},
+    frontend::{BoxFetch, FetchHead, FetchMode, ReusePolicy, StoreAs},
     lookup::Lookup,
     outage::KeptResult,
     resource::Resource,
@@ -12,8 +12,7 @@ use super::{
 use crate::{
     cache_status::CacheStatus,
     clock::Timestamp,
-    key::CacheKey,
-    policy::{Freshness, freshness, status_of},
+    policy::status_of,
     store::{
         entry::{Entry, Payload},
         port::FillCondition,
@@ -21,7 +20,7 @@ use crate::{
     },
     telemetry,
 };
-use std::{borrow::Cow, future::Future, time::Duration};
+use std::future::Future;
 
 impl Resource {
     /// Resolves the key. A fetch runs in a task of its own and outlives its caller.
@@ -101,34 +100,6 @@ impl Resource {
     /// Returns the handle of the whole resource, without a variant.
     pub(crate) fn to_primary(&self) -> Self {
         Self { key: self.key.to_primary(), ..self.clone() }
-    }
-
-    /// Returns a fresh entry from the store, if that is possible without waiting.
-    pub(crate) fn peek<R>(&self, policy: &impl ReusePolicy<R>, now: Timestamp) -> Option<R> {
-        let mut key = Cow::Borrowed(&self.key);
-        for _ in 0..=MAX_REDIRECTS {
-            let entry = self.local_entry(&key, now)?;
-            match policy.evaluate(&entry, now) {
-                Reuse::Redirect(redirect) => key = Cow::Owned(redirect.target(&key)),
-                Reuse::Serve(answer) if freshness(&entry, now) == Freshness::Fresh => {
-                    telemetry::answered(&self.engine.stats, &key, CacheStatus::Hit, || Duration::ZERO);
-                    if self.config.near.is_some() {
-                        telemetry::near_hit(&self.engine.stats);
-                    }
-                    return Some(answer);
-                }
-                _ => return None,
-            }
-        }
-        None
-    }
-
-    /// Returns the entry if this process has it.
-    fn local_entry(&self, key: &CacheKey, now: Timestamp) -> Option<Entry> {
-        match &self.config.near {
-            Some(near) => near.get(key, now),
-            None => self.engine.store.peek(key),
-        }
     }
 }
 

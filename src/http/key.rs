@@ -2,7 +2,7 @@
 
 use super::stored_response::RESPONSE;
 use crate::{
-    config::http::HttpOptions,
+    config::{Config, http::HttpOptions},
     engine::resource::Resource,
     guard::StampedeGuard,
     key::{ANY, Key},
@@ -97,13 +97,13 @@ impl<'a> Target<'a> {
 
     /// Returns the resource of requests of this method class.
     pub(super) fn resource(&self, class: MethodClass, guard: &StampedeGuard) -> Resource {
-        in_layout_of_responses(self.key(class, &guard.config().http), guard)
+        guard.resource_in(layout_of_responses(guard.config()), self.key(class, &guard.config().http))
     }
 
     /// Returns the resource that stands for the URL under each method class and scheme, in an invalidation. Requests of
     /// HTTP/2 name their scheme, and requests of HTTP/1.1 do not.
     pub(super) fn any_resource(&self, guard: &StampedeGuard) -> Resource {
-        in_layout_of_responses(self.url(&guard.config().http).qualified(ANY), guard)
+        guard.resource_in(layout_of_responses(guard.config()), self.url(&guard.config().http).qualified(ANY))
     }
 
     /// Returns authority, path and query. The authority is lower-cased (RFC 9110 §4.2.3). Path and query are kept byte
@@ -135,8 +135,8 @@ impl<'a> Target<'a> {
     }
 }
 
-fn in_layout_of_responses(key: Key, guard: &StampedeGuard) -> Resource {
-    guard.resource_in(layout(RESPONSE, guard.config().schema_version), key)
+pub(super) fn layout_of_responses(config: &Config) -> u64 {
+    layout(RESPONSE, config.schema_version)
 }
 
 fn authority(uri: &Uri) -> Option<&[u8]> {

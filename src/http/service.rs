@@ -6,7 +6,7 @@ use super::{
     forward::forward_uncached,
     future::ResponseFuture,
     head_freshening,
-    key::{MethodClass, Target},
+    key::{MethodClass, Target, layout_of_responses},
     origin_request::OriginRequest,
     reply,
     request_policy::RequestPolicy,
@@ -100,11 +100,8 @@ where
         let Some(target) = Target::unambiguous(&request, options) else {
             return ResponseFuture::slow(self.clone().forward(request, "request"));
         };
-        let mut resource = target.resource(MethodClass::Get, &self.guard);
-        if let Some(Deadline(at)) = request.extensions().get() {
-            resource.deadline = Some((*at).into());
-        }
-        let (headers, config, requested_at) = (request.headers(), &*resource.config, Timestamp::now());
+        let key = target.key(MethodClass::Get, options);
+        let (headers, config, requested_at) = (request.headers(), &**self.guard.config(), Timestamp::now());
         let early_refresh = config.policy.sample_early_refresh(clock::random_unit);
         let policy = RequestPolicy {
             cache_request,
@@ -114,8 +111,14 @@ where
             early_refresh,
             of: PhantomData::<fn() -> (B, S::Error)>,
         };
-        if let Some(Ok(hit)) = resource.peek(&policy, requested_at) {
-            return ResponseFuture::ready(cache_status_field::annotate(hit, CacheStatus::Hit, exposed_key(&resource)));
+        let layout = layout_of_responses(config);
+        if let Some(Ok(hit)) = self.guard.peek(layout, &key, &policy, requested_at) {
+            let exposed_key = options.expose_key.then_some(&key);
+            return ResponseFuture::ready(cache_status_field::annotate(hit, CacheStatus::Hit, exposed_key));
+        }
+        let mut resource = self.guard.resource_in(layout, key);
+        if let Some(Deadline(at)) = request.extensions().get() {
+            resource.deadline = Some((*at).into());
         }
         let sampled = (requested_at, early_refresh);
         match cache_request.head || cache_request.lookup_only.is_some() {

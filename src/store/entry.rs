@@ -13,19 +13,23 @@ use std::{
 /// A value that callers of one process share without encoding it.
 pub type SharedValue = Arc<dyn Any + Send + Sync>;
 
-/// A stored entry: what a store keeps under one [`CacheKey`](crate::store::CacheKey). Cheap to clone.
+/// A stored entry: what a store keeps under one [`CacheKey`](crate::store::CacheKey). Cheap to clone: clones share the
+/// metadata and the payload with its decoded form.
 #[derive(Clone, Debug)]
-pub struct Entry {
+pub struct Entry(Arc<Content>);
+
+#[derive(Debug)]
+struct Content {
     meta: Meta,
     payload: Payload,
 }
 
 /// An encoded value that remembers its decoded form, so that a store within the process is also a cache of decoded
-/// values. Cheap to clone.
+/// values. A clone has the decoded form if the value was decoded before.
 #[derive(Clone)]
 pub struct Payload {
     bytes: Bytes,
-    decoded: Arc<OnceLock<SharedValue>>,
+    decoded: OnceLock<SharedValue>,
 }
 
 /// The metadata of an [`Entry`].
@@ -124,31 +128,31 @@ impl Entry {
     /// Creates an entry with this payload.
     #[must_use]
     pub fn new(meta: Meta, payload: impl Into<Payload>) -> Self {
-        Self { meta, payload: payload.into() }
+        Self(Arc::new(Content { meta, payload: payload.into() }))
     }
 
     /// Returns the metadata.
     #[must_use]
     pub fn meta(&self) -> &Meta {
-        &self.meta
+        &self.0.meta
     }
 
     /// Returns the value.
     #[must_use]
     pub fn payload(&self) -> &Payload {
-        &self.payload
+        &self.0.payload
     }
 
     /// Returns the time since the response time.
     #[must_use]
     pub fn age(&self, now: Timestamp) -> Duration {
-        now.since(self.meta.response_time)
+        now.since(self.0.meta.response_time)
     }
 
     /// Reports whether a store still retains the entry.
     #[must_use]
     pub fn is_retained(&self, now: Timestamp) -> bool {
-        self.age(now) < self.meta.lifetimes.retention()
+        self.age(now) < self.0.meta.lifetimes.retention()
     }
 }
 
@@ -188,7 +192,7 @@ impl Payload {
 
 impl From<Bytes> for Payload {
     fn from(bytes: Bytes) -> Self {
-        Self { bytes, decoded: Arc::default() }
+        Self { bytes, decoded: OnceLock::new() }
     }
 }
 

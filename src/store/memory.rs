@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     clock::Timestamp,
-    key::CacheKey,
+    key::{CacheKey, borrowed::CacheKeyRef},
     layout::SeenLayouts,
     sync::mutex::{Mutex, MutexGuard},
 };
@@ -257,8 +257,8 @@ impl Shard {
 impl Store for MemoryStore {
     /// Returns the entry even past its retention: its reader checks the age anyway. PERF: reading the clock costs as
     /// much as the lookup.
-    fn peek(&self, key: &CacheKey) -> Option<Entry> {
-        self.entries.get(key)
+    fn peek(&self, key: CacheKeyRef<'_>) -> Option<Entry> {
+        self.entries.get(&key)
     }
 
     fn get<'a>(&'a self, key: &'a CacheKey) -> Answer<'a, Option<Entry>> {

@@ -8,7 +8,7 @@ use super::{
     tracking::TrackedReader,
     wake::Listener,
 };
-use crate::key::CacheKey;
+use crate::key::{CacheKey, borrowed::CacheKeyRef};
 use std::{sync::Arc, time::Duration};
 
 /// A cache that grants leases. The [module](super) lists the promises of an implementation.
@@ -16,7 +16,7 @@ use std::{sync::Arc, time::Duration};
 /// Cancellation: the guard applies its own timeout to every call, and drops the future when the timeout is over.
 pub trait Store: Send + Sync + 'static {
     /// Returns the entry if the store can do so without waiting. For stores that live in this process. Default: `None`.
-    fn peek(&self, key: &CacheKey) -> Option<Entry> {
+    fn peek(&self, key: CacheKeyRef<'_>) -> Option<Entry> {
         let _ = key;
         None
     }

@@ -89,10 +89,11 @@ impl StampedeGuard {
         // PERF: a block, so that the future keeps only what it awaits. With other measures it takes 824 bytes instead
         // of 2,576.
         let answer = {
-            let (resource, typed) = (self.resource(key.into()), TypedPolicy::<T>::new(self.config()));
-            if let Some(hit) = resource.peek(&typed, Timestamp::now()) {
+            let (key, typed) = (key.into(), TypedPolicy::<T>::new(self.config()));
+            if let Some(hit) = self.peek(self.config().layout(), &key, &typed, Timestamp::now()) {
                 return hit;
             }
+            let resource = self.resource(key);
             let here = resource.clone();
             let fetch = async move |mode: FetchMode| {
                 let fetched = fetch(typed.context(mode)).await;
@@ -118,10 +119,11 @@ impl StampedeGuard {
     {
         // PERF: as in `fetch_with`.
         let answer = {
-            let (resource, typed) = (self.resource(key.into()), TypedPolicy::<T>::new(self.config()));
-            if let Some(hit) = resource.peek(&typed, Timestamp::now()) {
+            let (key, typed) = (key.into(), TypedPolicy::<T>::new(self.config()));
+            if let Some(hit) = self.peek(self.config().layout(), &key, &typed, Timestamp::now()) {
                 return hit;
             }
+            let resource = self.resource(key);
             let here = resource.clone();
             let fetch = async move |_| {
                 let fetched = fetch().await.map(FetchOutcome::new);
@@ -164,10 +166,11 @@ impl StampedeGuard {
     {
         // PERF: as in `fetch_with`.
         let answer = {
-            let (resource, typed) = (self.resource(key.into()), TypedPolicy::<T>::new(self.config()));
-            if let Some(hit) = resource.peek(&typed, Timestamp::now()) {
+            let (key, typed) = (key.into(), TypedPolicy::<T>::new(self.config()));
+            if let Some(hit) = self.peek(self.config().layout(), &key, &typed, Timestamp::now()) {
                 return hit;
             }
+            let resource = self.resource(key);
             let here = resource.clone();
             let fetch = move |_| async move {
                 let fetched = fetch().await.map(FetchOutcome::new);

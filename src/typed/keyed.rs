@@ -91,18 +91,19 @@ where
     }
 
     fn call(&mut self, request: Req) -> Self::Future {
-        let resource = (self.key)(&request).map(|key| self.guard.resource(key));
+        let key = (self.key)(&request);
         let (mut inner, typed) = (self.inner.clone(), TypedPolicy::<S::Response>::new(self.guard.config()));
         let call = async move {
             poll_fn(|cx| inner.poll_ready(cx)).await?;
             inner.call(request).await
         };
-        let Some(resource) = resource else {
+        let Some(key) = key else {
             return Box::pin(async move { call.await.map_err(|error: S::Error| Error::origin_failed(error.into())) });
         };
-        if let Some(hit) = resource.peek(&typed, Timestamp::now()) {
+        if let Some(hit) = self.guard.peek(self.guard.config().layout(), &key, &typed, Timestamp::now()) {
             return Box::pin(std::future::ready(hit));
         }
+        let resource = self.guard.resource(key);
         let here = resource.clone();
         let fetch = async move |_| {
             let fetched = call.await.map(FetchOutcome::new);
