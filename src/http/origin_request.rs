@@ -5,7 +5,7 @@ use super::{
     forward::{call_when_ready, forward_uncached},
     origin_response::OriginResponse,
     semantics::{fields, freshness::Times, request::CacheRequest, validation},
-    stored_response::stored,
+    stored_response::{StoredResponse, stored},
 };
 use crate::{
     clock::{self, Timestamp},
@@ -52,11 +52,8 @@ impl OriginRequest {
             FetchMode::Bypass => return FetchHead::private(forward_uncached(inner, request, "bypass").await),
         };
         let reason = forward_reason(seen.as_ref(), &redirects);
-        let known = seen.as_ref().and_then(stored).filter(|stored| stored.status == StatusCode::OK);
         let age = seen.as_ref().map(|seen| seen.age(Timestamp::now())).unwrap_or_default();
-        let conditions = known.map(|known| validation::conditions(&known.headers)).unwrap_or_default();
-        let known = known.filter(|_| !conditions.is_empty());
-        request.headers_mut().extend(conditions);
+        let known = make_conditional(request.headers_mut(), seen.as_ref());
         let request_time = clock::wall_clock();
         let mut response = match call_when_ready(inner, request).await {
             Ok(response) => response,
@@ -74,18 +71,27 @@ impl OriginRequest {
             reason,
             status,
         };
-        match known.filter(|_| status == StatusCode::NOT_MODIFIED) {
-            None => origin.on_full_response(response),
-            Some(known) if validation::freshens(&known.headers, response.headers()) => {
-                origin.on_not_modified(known, response.headers())
-            }
-            Some(known) => {
-                // If it stayed in the store, the next request would validate it again.
-                let _ = self.resource.clone().invalidate().await;
-                origin.on_mismatched_304(known, age)
-            }
+        let Some(known) = known.filter(|_| status == StatusCode::NOT_MODIFIED) else {
+            return origin.on_full_response(response);
+        };
+        if validation::freshens(&known.headers, response.headers()) {
+            return origin.on_not_modified(known, response.headers());
         }
+        // If the stored response stayed in the store, the next request would validate it again.
+        let _ = self.resource.clone().invalidate().await;
+        origin.on_mismatched_304(known, age)
     }
+}
+
+/// Makes the request conditional on the stored response if that is a 200 with validators, and returns that response.
+fn make_conditional<'a>(request: &mut HeaderMap, seen: Option<&'a Entry>) -> Option<&'a StoredResponse> {
+    let known = seen.and_then(stored).filter(|stored| stored.status == StatusCode::OK)?;
+    let conditions = validation::conditions(&known.headers);
+    if conditions.is_empty() {
+        return None;
+    }
+    request.extend(conditions);
+    Some(known)
 }
 
 /// Returns why the request is forwarded (`fwd` of RFC 9211 §2.2).

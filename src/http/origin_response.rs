@@ -71,75 +71,77 @@ impl OriginResponse<'_> {
     where
         B: Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
     {
-        let (storable, config) = (self.storable(response.status(), response.headers()), &self.resource.config);
-        let (plan, size) = (|terms| self.plan(&response, terms), response.body().size_hint());
-        let room = |encoded: &[u8]| (config.max_payload as u64).saturating_sub(encoded.len() as u64);
-        let (encoded, plan) = match storable {
-            Storable::Shared(terms) => match plan(terms) {
-                Some(plan) if self.cache_request.head => return self.on_head(response, plan),
-                Some(mut plan) if size.lower() <= room(&plan.encoded) => {
-                    (std::mem::take(&mut plan.encoded), Some(plan))
-                }
-                _ => return self.private(response),
+        let (is_head, min_size) = (self.cache_request.head, response.body().size_hint().lower());
+        match self.storable(response.status(), response.headers()) {
+            Storable::Shared(terms) => match self.plan(&response, terms) {
+                Some(plan) if is_head => self.on_head(response, plan),
+                Some(plan) if min_size <= self.room_after(&plan.encoded) => self.collect(response, Some(plan)),
+                _ => self.private(response),
             },
-            Storable::ServerError { whole: true } if size.lower() <= room(&[]) && !self.cache_request.head => {
-                (Vec::new(), None)
+            Storable::ServerError { whole: true } if !is_head && min_size <= self.room_after(&[]) => {
+                self.collect(response, None)
             }
             // Waiters get the status only: if each sent a request of its own, a failing origin would be flooded.
             Storable::ServerError { .. } => {
-                let failure_scope = self.failure_scope(response.headers());
-                let value =
-                    self.in_flight(response.status(), HeaderMap::new(), None, WaiterView::Failed(failure_scope));
-                // A failure that may concern one user leaves no failure marker for all others.
-                let code = (failure_scope == FailureScope::Origin).then_some(self.status.as_u16());
-                let sharing = Shareability::Failed(Failure::SharedValue(value), code);
-                return FetchHead {
+                let scope = self.failure_scope(response.headers());
+                FetchHead {
                     response: Ok(self.annotated(passthrough(response), false)),
-                    sharing,
+                    sharing: self.share_failure(HeaderMap::new(), None, scope),
                     completion: Completion::None,
-                };
+                }
             }
-            Storable::Private => return self.private(response),
-        };
+            Storable::Private => self.private(response),
+        }
+    }
+
+    /// Collects the body of a response that is stored as planned, or that is a server error if there is no plan.
+    fn collect<B, E>(&self, response: Response<B>, mut plan: Option<StoragePlan>) -> FetchHead<Answer<B, E>>
+    where
+        B: Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
+    {
+        let encoded = plan.as_mut().map(|plan| std::mem::take(&mut plan.encoded)).unwrap_or_default();
         // Waiters stream the body only if its size is known to be within the cap. Otherwise they wait for its end.
-        let fits = size.upper().is_some_and(|most| most <= room(&encoded));
+        let fits = response.body().size_hint().upper().is_some_and(|most| most <= self.room_after(&encoded));
         // The body may never end, so waiters do not wait for its end for as long as for a fetch.
         let time_limit = (!fits).then_some(MAX_WAIT_FOR_UNKNOWN_LENGTH);
         let (parts, body) = response.into_parts();
         let length = fields::content_length(&parts.headers);
-        let (collector, shared_body, body) = BodyCollector::new(body, &encoded, length, config.max_payload);
-        let headers = fields::end_to_end(&parts.headers);
+        let max_payload = self.resource.config.max_payload;
+        let (collector, shared_body, body) = BodyCollector::new(body, &encoded, length, max_payload);
+        let (headers, shared_body) = (fields::end_to_end(&parts.headers), fits.then_some(shared_body));
         let answer = Ok(self.annotated(Response::from_parts(parts, body), fits && plan.is_some()));
-        let sharing = match plan {
-            Some(StoragePlan { store_as, terms, secondary_key, .. }) if fits => {
-                let view = WaiterView::Stored(&terms, store_as.lifetimes.fresh_for, secondary_key);
-                Shareability::Cacheable(self.in_flight(self.status, headers, Some(shared_body), view), store_as)
-            }
-            Some(StoragePlan { store_as, terms, secondary_key, .. }) => {
-                let varies = secondary_key.is_some();
-                let view = WaiterView::Stored(&terms, store_as.lifetimes.fresh_for, secondary_key);
+        let sharing = match (plan, fits) {
+            (Some(plan), _) => self.share_stored(plan, headers, shared_body),
+            (None, true) => self.share_failure(headers, shared_body, FailureScope::Origin),
+            (None, false) => self.share_failure(without_body(headers), None, FailureScope::Origin),
+        };
+        FetchHead { response: answer, sharing, completion: Completion::Pending(Box::pin(collector.run(time_limit))) }
+    }
+
+    /// Returns the number of bytes of a body that `max_payload` permits after the encoded head.
+    fn room_after(&self, encoded: &[u8]) -> u64 {
+        (self.resource.config.max_payload as u64).saturating_sub(encoded.len() as u64)
+    }
+
+    /// Returns the sharing of a response that is stored: at its head if waiters can stream the body, otherwise at its end.
+    fn share_stored(&self, plan: StoragePlan, headers: HeaderMap, body: Option<Arc<SharedBody>>) -> Shareability {
+        let StoragePlan { store_as, terms, secondary_key, .. } = plan;
+        let varies = secondary_key.is_some();
+        let view = WaiterView::Stored(&terms, store_as.lifetimes.fresh_for, secondary_key);
+        match body {
+            Some(_) => Shareability::Cacheable(self.in_flight(self.status, headers, body, view), store_as),
+            None => {
                 let value = || self.in_flight(self.status, HeaderMap::new(), None, view);
                 Shareability::CacheableAtEnd(varies.then(value), store_as)
             }
-            None => {
-                let value = match fits {
-                    true => self.in_flight(
-                        self.status,
-                        headers,
-                        Some(shared_body),
-                        WaiterView::Failed(FailureScope::Origin),
-                    ),
-                    false => self.in_flight(
-                        self.status,
-                        without_body(headers),
-                        None,
-                        WaiterView::Failed(FailureScope::Origin),
-                    ),
-                };
-                Shareability::Failed(Failure::SharedValue(value), Some(self.status.as_u16()))
-            }
-        };
-        FetchHead { response: answer, sharing, completion: Completion::Pending(Box::pin(collector.run(time_limit))) }
+        }
+    }
+
+    /// Returns the sharing of a server error. One that may concern one user leaves no failure marker for all others.
+    fn share_failure(&self, headers: HeaderMap, body: Option<Arc<SharedBody>>, scope: FailureScope) -> Shareability {
+        let value = self.in_flight(self.status, headers, body, WaiterView::Failed(scope));
+        let code = (scope == FailureScope::Origin).then_some(self.status.as_u16());
+        Shareability::Failed(Failure::SharedValue(value), code)
     }
 
     /// Handles a 304 for the stored response, which is served again with the fields of the 304 (RFC 9111 §4.3.3,

@@ -13,7 +13,7 @@ use super::{
 use crate::{
     clock::{self, Timestamp},
     key::{CacheKey, Key},
-    store::lease::LeaseStatus,
+    store::{error::StoreError, lease::LeaseStatus},
     sync::detach::{DetachOnDrop, detach},
 };
 use std::{sync::Arc, time::Duration};
@@ -53,7 +53,7 @@ impl<'a> Acquire<'a> {
                 Ok(Err(Busy::default()))
             }
             Ok(Attempt::Busy(busy)) => Ok(Err(busy)),
-            Err(error) => Err(LockError::store(&self.name, "the server did not confirm the acquisition", error)),
+            Err(error) => Err(self.unconfirmed(error)),
         }
     }
 
@@ -109,6 +109,10 @@ impl<'a> Acquire<'a> {
         let (client, config) = (self.client.clone(), self.config);
         let (key, token) = (self.key.clone(), client.token());
         Arc::new(Acquisition { client, key, token, ttl: config.ttl, fair: config.fair })
+    }
+
+    fn unconfirmed(&self, error: StoreError) -> LockError {
+        LockError::store(&self.name, "the server did not confirm the acquisition", error)
     }
 
     fn busy(&self) -> LockError {

@@ -40,6 +40,34 @@ pub(in crate::http) struct StorageTerms {
     pub(in crate::http) auth_sharing: AuthSharing,
 }
 
+impl StorageTerms {
+    /// Derives the terms of a response from its freshness lifetime at the origin.
+    fn new(
+        lifetime: Option<Duration>,
+        headers: &HeaderMap,
+        directives: &Directives,
+        times: Times,
+        options: &HttpOptions,
+    ) -> Self {
+        let age = times.initial_age(headers);
+        let forbidden = directives.forbid_stale().then_some(Duration::ZERO);
+        // RFC 5861 counts stale windows from the end of freshness, which may have been before arrival.
+        let stale_for = lifetime.map_or(Duration::ZERO, |lifetime| age.saturating_sub(lifetime));
+        // A lifetime of zero asks for validation before each use, so the stale window of the policy does not apply.
+        let never_fresh = lifetime.filter(Duration::is_zero);
+        let window = |stated: Option<Duration>| forbidden.or(stated.map(|window| window.saturating_sub(stale_for)));
+        let has_validator = validation::has_validator(headers);
+        Self {
+            lifetime: lifetime.map(|lifetime| lifetime.saturating_sub(age)),
+            stale_while_revalidate: window(directives.stale_while_revalidate.or(never_fresh)),
+            stale_if_error: window(directives.stale_if_error),
+            retain_for: if has_validator { options.retain_for_revalidation } else { Duration::ZERO },
+            age,
+            auth_sharing: AuthSharing::of_directives(directives),
+        }
+    }
+}
+
 /// The extent to which a response permits sharing among requests with credentials.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::http) enum AuthSharing {
@@ -115,21 +143,7 @@ pub(in crate::http) fn storable(
         },
         (None, DefaultFreshness::Stale) => return Storable::Private,
     };
-    let age = times.initial_age(headers);
-    let forbidden = directives.forbid_stale().then_some(Duration::ZERO);
-    // RFC 5861 counts stale windows from the end of freshness, which may have been before arrival.
-    let stale_for = lifetime.map_or(Duration::ZERO, |lifetime| age.saturating_sub(lifetime));
-    // A lifetime of zero asks for validation before each use, so the stale window of the policy does not apply.
-    let never_fresh = lifetime.filter(Duration::is_zero);
-    let window = |stated: Option<Duration>| forbidden.or(stated.map(|window| window.saturating_sub(stale_for)));
-    let terms = StorageTerms {
-        lifetime: lifetime.map(|lifetime| lifetime.saturating_sub(age)),
-        stale_while_revalidate: window(directives.stale_while_revalidate.or(never_fresh)),
-        stale_if_error: window(directives.stale_if_error),
-        retain_for: if validation::has_validator(headers) { options.retain_for_revalidation } else { Duration::ZERO },
-        age,
-        auth_sharing,
-    };
+    let terms = StorageTerms::new(lifetime, headers, &directives, times, options);
     let uses = [terms.lifetime, terms.stale_while_revalidate, terms.stale_if_error, Some(terms.retain_for)];
     let useless = terms.lifetime.is_some() && uses.into_iter().flatten().all(|span| span.is_zero());
     // §3.5.

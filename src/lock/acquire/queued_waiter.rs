@@ -47,42 +47,29 @@ impl Acquire<'_> {
                 // The reply arrived after the validity had ended.
                 Ok(Attempt::Acquired { .. }) => last_reply = Some((sent, Busy::default())),
                 Ok(Attempt::Busy(busy)) => last_reply = Some((sent, busy)),
-                Err(error) => {
-                    let error = LockError::store(&self.name, "the server did not confirm the acquisition", error);
-                    if last_reply.is_none() {
-                        return Err(error);
-                    }
-                    failed = Some(error);
-                }
+                Err(error) => failed = Some(self.unconfirmed(error)),
             }
             let left = until.since(Timestamp::now());
-            if left.is_zero() {
+            // An error before the first reply ends the wait. A later one is retried until the timeout.
+            let Some((requested, busy)) = last_reply.filter(|_| !left.is_zero()) else {
                 return Err(failed.unwrap_or_else(|| self.busy()));
-            }
-            let pause = self.pause_in_queue(registration, last_reply.map(|(_, busy)| busy)).min(left);
+            };
+            let pause = self.pause_in_queue(registration, busy).min(left);
             let notification = tokio::time::timeout(pause, waiter.handle.notified()).await;
-            if let (Ok(Notification::HandedOver { stamp }), Some((sent, Busy { now: Some(now), .. }))) =
-                (notification, last_reply)
+            if let Ok(Notification::HandedOver { stamp }) = notification
+                && let Some(from) = valid_from(stamp, requested, busy, Timestamp::now(), ttl)
             {
-                // The server read `now` after `sent`, so `sent + (stamp - now)` is not later than the hand-over.
-                // The minimum with `received` covers a server clock that was set forward between the two readings.
-                let received = Timestamp::now();
-                let from = sent.after(Duration::from_micros(stamp.saturating_sub(now))).min(received);
-                // A stamp before `now` belongs to an earlier hand-over: the server has since replied that another
-                // client holds the lock.
-                if stamp >= now && received < from.after(ttl) {
-                    waiter.acquisition = None;
-                    let held = queue.handed_over(acquisition, stamp);
-                    return Ok(self.guard(Grant { token, held, from, valid: ttl }));
-                }
+                waiter.acquisition = None;
+                let held = queue.handed_over(acquisition, stamp);
+                return Ok(self.guard(Grant { token, held, from, valid: ttl }));
             }
         }
     }
 
     /// Returns the pause before the next request, unless a message arrives earlier.
-    fn pause_in_queue(&self, registration: Registration, last_reply: Option<Busy>) -> Duration {
+    fn pause_in_queue(&self, registration: Registration, last_reply: Busy) -> Duration {
         let pause = match (registration, last_reply) {
-            (Registration::Notified, Some(Busy { is_notified: true, remaining, .. })) => {
+            (Registration::Notified, Busy { is_notified: true, remaining, .. }) => {
                 remaining.map_or(MAX_POLL_INTERVAL, |remaining| remaining.saturating_add(jitter()))
             }
             _ => self.pause(),
@@ -107,6 +94,18 @@ impl Drop for QueuedWaiter {
             detach(&acquisition.client.background, async move { drop(leaving.await) });
         }
     }
+}
+
+/// Returns the start of the validity of a lock that the server handed over at `stamp`. `None` if the validity has ended,
+/// or if the message is about an earlier hand-over. `busy` is the last reply of the server, to a request sent at `sent`.
+fn valid_from(stamp: u64, sent: Timestamp, busy: Busy, received: Timestamp, ttl: Duration) -> Option<Timestamp> {
+    let now = busy.now?;
+    // The server read `now` after `sent`, so `sent + (stamp - now)` is not later than the hand-over.
+    // The minimum with `received` covers a server clock that was set forward between the two readings.
+    let from = sent.after(Duration::from_micros(stamp.saturating_sub(now))).min(received);
+    // A stamp before `now` belongs to an earlier hand-over: the server has since replied that another client holds the
+    // lock.
+    (stamp >= now && received < from.after(ttl)).then_some(from)
 }
 
 /// Returns a random pause of 1 ms to 11 ms, so that the waiters of a crashed holder do not retry at the same time.
