@@ -19,13 +19,13 @@ use std::time::Instant;
 
 /// The reuse policy of one caller for stored and shared responses. Its answer is an `R`.
 ///
-/// A front end judges and decodes. The engine asks [`evaluate`](Self::evaluate), which does both.
+/// A front end classifies and decodes. The engine asks [`evaluate`](Self::evaluate), which does both.
 pub(crate) trait ReusePolicy<R> {
-    /// Judges an entry that holds a value, without decoding it.
-    fn judge(&self, entry: &Entry, now: Timestamp) -> Judgement;
+    /// Classifies an entry that holds a value, without decoding it.
+    fn classify(&self, entry: &Entry, now: Timestamp) -> ReuseClass;
     /// Decodes the entry as an answer, whatever its age. `None` if it does not decode: a miss.
     fn decode(&self, entry: &Entry, now: Timestamp) -> Option<R>;
-    /// Decodes the redirect of an entry that [`judge`](Self::judge) calls one. `None` if it does not decode: a miss.
+    /// Decodes the redirect of an entry that [`classify`](Self::classify) calls one. `None` if it does not decode: a miss.
     fn redirect(&self, index: &Entry) -> Option<Redirect> {
         let _ = index;
         None
@@ -51,13 +51,13 @@ pub(crate) trait ReusePolicy<R> {
                 _ => Reuse::HitForPassOfOthers,
             };
         }
-        match self.judge(entry, now) {
-            Judgement::Serve => self.decode(entry, now).map_or(Reuse::Miss, Reuse::Serve),
-            Judgement::ServeAndRevalidate => self.decode(entry, now).map_or(Reuse::Miss, Reuse::ServeAndRevalidate),
-            Judgement::Redirect => self.redirect(entry).map_or(Reuse::Miss, Reuse::Redirect),
-            Judgement::Revalidate => Reuse::Revalidate,
-            Judgement::Miss => Reuse::Miss,
-            Judgement::Bypass => Reuse::Bypass,
+        match self.classify(entry, now) {
+            ReuseClass::Serve => self.decode(entry, now).map_or(Reuse::Miss, Reuse::Serve),
+            ReuseClass::ServeAndRevalidate => self.decode(entry, now).map_or(Reuse::Miss, Reuse::ServeAndRevalidate),
+            ReuseClass::Redirect => self.redirect(entry).map_or(Reuse::Miss, Reuse::Redirect),
+            ReuseClass::Revalidate => Reuse::Revalidate,
+            ReuseClass::Miss => Reuse::Miss,
+            ReuseClass::Bypass => Reuse::Bypass,
         }
     }
 
@@ -66,7 +66,10 @@ pub(crate) trait ReusePolicy<R> {
         match is_uncacheable_marker(entry, now) {
             true => entry.meta().kind == Kind::HitForPass && self.is_covered_by(entry.meta().audience),
             false => {
-                matches!(self.judge(entry, now), Judgement::Serve | Judgement::ServeAndRevalidate | Judgement::Bypass)
+                matches!(
+                    self.classify(entry, now),
+                    ReuseClass::Serve | ReuseClass::ServeAndRevalidate | ReuseClass::Bypass
+                )
             }
         }
     }
@@ -85,9 +88,9 @@ pub(crate) trait ReusePolicy<R> {
     }
 }
 
-/// The judgement of a front end about an entry that it has not decoded.
+/// The class of an entry that a front end has not decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Judgement {
+pub(crate) enum ReuseClass {
     Serve,
     ServeAndRevalidate,
     /// Lead, although an entry is stored. The fetch gets the entry, which may be served if the fetch fails.
@@ -100,7 +103,7 @@ pub(crate) enum Judgement {
     Bypass,
 }
 
-/// The meaning of an entry for one caller: a [`Judgement`] with its content, or that of a marker.
+/// The meaning of an entry for one caller: a [`ReuseClass`] with its content, or that of a marker.
 pub(crate) enum Reuse<R> {
     Serve(R),
     ServeAndRevalidate(R),

@@ -72,7 +72,7 @@ impl Resource {
                 (lookup.policy.servable(&entry, now)?, status_of(&entry, now))
             }
         };
-        let Resource { engine, key, .. } = &lookup.resource;
+        let Self { engine, key, .. } = &lookup.resource;
         telemetry::answered(&engine.stats, key, status, || now.since(requested_at));
         Some((answer, status))
     }

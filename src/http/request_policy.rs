@@ -15,7 +15,7 @@ use super::{
 use crate::{
     clock::Timestamp,
     config::{Config, http::HttpOptions},
-    engine::frontend::{Judgement, Redirect, ReusePolicy, SharedReuse},
+    engine::frontend::{Redirect, ReuseClass, ReusePolicy, SharedReuse},
     error::Error,
     policy::{self, EarlyRefresh, Freshness},
     store::entry::{Audience, Entry, Kind, SharedValue},
@@ -64,25 +64,25 @@ impl<H: Borrow<HeaderMap>, C: Borrow<Config>, B, E> RequestPolicy<H, C, B, E> {
 }
 
 impl<H: Borrow<HeaderMap>, C: Borrow<Config>, B, E> ReusePolicy<Answer<B, E>> for RequestPolicy<H, C, B, E> {
-    fn judge(&self, entry: &Entry, now: Timestamp) -> Judgement {
+    fn classify(&self, entry: &Entry, now: Timestamp) -> ReuseClass {
         let freshness = policy::freshness(entry, now);
         if entry.meta().kind == Kind::Value && entry.meta().codec == INDEX {
-            return if freshness == Freshness::Fresh { Judgement::Redirect } else { Judgement::Miss };
+            return if freshness == Freshness::Fresh { ReuseClass::Redirect } else { ReuseClass::Miss };
         }
-        let Some(stored) = stored(entry) else { return Judgement::Miss };
+        let Some(stored) = stored(entry) else { return ReuseClass::Miss };
         let stated = &stored.freshness;
         if !stated.auth_sharing.admits(self.cache_request.credentials) {
-            return Judgement::Bypass;
+            return ReuseClass::Bypass;
         }
         let (resident_time, fresh_for) = (entry.age(now), entry.meta().lifetimes.fresh_for);
         let refresh_early = || !stated.immutable && self.early_refresh.is_due(entry, now);
         let ages = Ages { age: resident_time + stored.age, resident_time, fresh_for };
         match reuse::check_freshness(stated, &self.cache_request.directives, ages) {
-            FreshnessCheck::Fresh if refresh_early() => Judgement::ServeAndRevalidate,
-            FreshnessCheck::Fresh | FreshnessCheck::Stale => Judgement::Serve,
-            FreshnessCheck::Expired if freshness == Freshness::Revalidate => Judgement::ServeAndRevalidate,
-            FreshnessCheck::Expired | FreshnessCheck::TooOld if freshness == Freshness::Dead => Judgement::Miss,
-            FreshnessCheck::Expired | FreshnessCheck::TooOld => Judgement::Revalidate,
+            FreshnessCheck::Fresh if refresh_early() => ReuseClass::ServeAndRevalidate,
+            FreshnessCheck::Fresh | FreshnessCheck::Stale => ReuseClass::Serve,
+            FreshnessCheck::Expired if freshness == Freshness::Revalidate => ReuseClass::ServeAndRevalidate,
+            FreshnessCheck::Expired | FreshnessCheck::TooOld if freshness == Freshness::Dead => ReuseClass::Miss,
+            FreshnessCheck::Expired | FreshnessCheck::TooOld => ReuseClass::Revalidate,
         }
     }
 

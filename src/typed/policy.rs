@@ -7,7 +7,7 @@ use crate::{
     config::Config,
     engine::{
         frontend::{
-            Completion, Failure, FetchHead, FetchMode, Judgement, ReusePolicy, Shareability, SharedReuse, StoreAs,
+            Completion, Failure, FetchHead, FetchMode, ReuseClass, ReusePolicy, Shareability, SharedReuse, StoreAs,
         },
         resource::Resource,
     },
@@ -113,16 +113,16 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> TypedPolicy<T> {
         payload.decoded(|bytes| self.codec.decode(bytes).ok())
     }
 
-    fn judgement(self, entry: &Entry, now: Timestamp) -> Judgement {
+    fn class_of(self, entry: &Entry, now: Timestamp) -> ReuseClass {
         if !self.is_own_entry(entry) {
-            return Judgement::Miss;
+            return ReuseClass::Miss;
         }
         match policy::freshness(entry, now) {
-            Freshness::Fresh if self.early_refresh.is_due(entry, now) => Judgement::ServeAndRevalidate,
-            Freshness::Fresh => Judgement::Serve,
-            Freshness::Revalidate => Judgement::ServeAndRevalidate,
-            Freshness::Grace => Judgement::Revalidate,
-            Freshness::Dead => Judgement::Miss,
+            Freshness::Fresh if self.early_refresh.is_due(entry, now) => ReuseClass::ServeAndRevalidate,
+            Freshness::Fresh => ReuseClass::Serve,
+            Freshness::Revalidate => ReuseClass::ServeAndRevalidate,
+            Freshness::Grace => ReuseClass::Revalidate,
+            Freshness::Dead => ReuseClass::Miss,
         }
     }
 
@@ -146,8 +146,8 @@ macro_rules! reuse_policy {
         impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> ReusePolicy<Result<$answer, Error>>
             for TypedPolicy<T>
         {
-            fn judge(&self, entry: &Entry, now: Timestamp) -> Judgement {
-                self.judgement(entry, now)
+            fn classify(&self, entry: &Entry, now: Timestamp) -> ReuseClass {
+                self.class_of(entry, now)
             }
 
             fn allows_stale_on_error(&self, entry: &Entry, now: Timestamp) -> bool {

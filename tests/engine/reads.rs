@@ -82,7 +82,7 @@ async fn slow_reads_of_an_embedded_store_are_shared() {
 
 /// Seen to fail (the second answer never comes) when a lookup of another caller is waited for without a limit.
 #[tokio::test(start_paused = true)]
-async fn lookup_that_is_not_polled_delays_others_for_two_store_timeouts() {
+async fn unpolled_lookup_delays_others_for_two_store_timeouts() {
     let guard = StampedeGuard::new(Arc::new(Slow::default())).store_timeout(250 * MS);
     let mut held = pin!(guard.fetch("k", async || Ok::<_, Down>(1)));
     assert!(futures_util::poll!(&mut held).is_pending());

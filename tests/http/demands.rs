@@ -165,7 +165,7 @@ async fn reloads_join_a_fetch_whose_head_has_not_arrived() {
 /// The request that looks up the entry demands a new response, and the other one that has joined its lookup does not.
 /// Seen to fail (the other one waits for the fetch) when waiters of a lookup are not told what it has found.
 #[tokio::test(start_paused = true)]
-async fn requests_that_share_a_lookup_use_its_entry_by_their_own_demands() {
+async fn requests_of_one_lookup_use_its_entry_by_their_own_demands() {
     let (node, origin) = (FakeRedis::new().node(), Origin::gated());
     let guard = node.guard();
     let app = site(&origin, |_, n| ([("cache-control", "max-age=60")], n.to_string())).layer(guard.clone());
