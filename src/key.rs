@@ -5,7 +5,7 @@ use quick_cache::Equivalent;
 use std::{
     fmt,
     hash::{Hash, Hasher},
-    sync::Arc,
+    sync::{Arc, OnceLock},
 };
 
 /// The name of one resource of the origin, and optionally of one variant of it.
@@ -116,11 +116,13 @@ impl fmt::Debug for Key {
 }
 
 /// The full cache key: a [`Key`] in its namespace and layout, as a [`Store`](crate::store::Store) uses it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone)]
 pub struct CacheKey {
     namespace: Arc<str>,
     layout: u64,
     key: Key,
+    /// PERF: computed once for all clones of the key that a fetch makes, instead of three times.
+    hash: OnceLock<KeyHash>,
 }
 
 impl CacheKey {
@@ -128,7 +130,7 @@ impl CacheKey {
     /// should consist of `[A-Za-z0-9_.-]`, as [`StampedeGuard::namespace`](crate::StampedeGuard::namespace) ensures.
     #[must_use]
     pub fn new(namespace: impl Into<Arc<str>>, layout: u64, key: impl Into<Key>) -> Self {
-        Self { namespace: namespace.into(), layout, key: key.into() }
+        Self { namespace: namespace.into(), layout, key: key.into(), hash: OnceLock::new() }
     }
 
     /// Returns the namespace, which consists of `[A-Za-z0-9_.-]`.
@@ -185,21 +187,25 @@ impl CacheKey {
 
     /// Returns the cache keys that an invalidation of this one drops: itself, or each one that [`ANY`] stands for.
     pub(crate) fn invalidated(&self) -> Vec<Self> {
-        let qualified = |qualifier| Self { key: Key { qualifier, ..self.key.clone() }, ..self.clone() };
+        let qualified = |qualifier| self.with_key(Key { qualifier, ..self.key.clone() });
         if self.key.qualifier == ANY { QUALIFIERS.map(qualified).to_vec() } else { vec![self.clone()] }
     }
 
     /// Returns the cache key of the resource, without its variant.
     pub(crate) fn to_primary(&self) -> Self {
-        Self { key: Key { variant: None, ..self.key.clone() }, ..self.clone() }
+        self.with_key(Key { variant: None, ..self.key.clone() })
     }
 
     /// Returns the cache key of another variant of the resource.
     pub(crate) fn to_variant(&self, variant: Bytes) -> Self {
-        Self { key: self.key.clone().variant(variant), ..self.clone() }
+        self.with_key(self.key.clone().variant(variant))
     }
 
-    /// Returns the cache key in another layout.
+    fn with_key(&self, key: Key) -> Self {
+        Self::new(self.namespace.clone(), self.layout, key)
+    }
+
+    /// Returns the cache key in another layout, which has the same hash.
     pub(crate) fn in_layout(&self, layout: u64) -> Self {
         Self { layout, ..self.clone() }
     }
@@ -214,7 +220,7 @@ impl CacheKey {
     /// the layout, because layouts share leases.
     #[must_use]
     pub fn hash(&self) -> KeyHash {
-        CacheKeyRef::from(self).hash()
+        *self.hash.get_or_init(|| CacheKeyRef::from(self).hash())
     }
 
     /// Returns the name of the resource within its namespace, for stores with printable names. The name is `r` and the
@@ -245,10 +251,26 @@ pub(crate) fn namespace(name: &str, default: &str) -> Arc<str> {
     if name.is_empty() { default.into() } else { name.into() }
 }
 
+impl PartialEq for CacheKey {
+    fn eq(&self, other: &Self) -> bool {
+        CacheKeyRef::from(self) == CacheKeyRef::from(other)
+    }
+}
+
+impl Eq for CacheKey {}
+
 /// As the borrowed form does, so that either finds the other in a table.
 impl Hash for CacheKey {
     fn hash<H: Hasher>(&self, state: &mut H) {
         Hash::hash(&CacheKeyRef::from(self), state);
+    }
+}
+
+/// Shows the length only, as [`Key`] does.
+impl fmt::Debug for CacheKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { namespace, layout, key, .. } = self;
+        f.debug_struct("CacheKey").field("namespace", namespace).field("layout", layout).field("key", key).finish()
     }
 }
 
@@ -379,6 +401,18 @@ mod tests {
         for (i, hash) in hashes.iter().enumerate() {
             assert!(!hashes[..i].contains(hash), "{i}");
         }
+    }
+
+    #[test]
+    fn key_hash_is_not_kept_for_another_key() {
+        let key = cache_key("a", Key { qualifier: ANY, ..Key::from("k") });
+        let hash = key.hash();
+        let others = [vec![key.to_variant("v".into())], key.invalidated()].concat();
+        assert!(others.iter().all(|other| other.hash() != hash), "{others:?}");
+        let variant = &others[0];
+        assert_ne!(variant.to_primary().hash(), variant.hash());
+        assert_eq!((key.clone().hash(), key.in_layout(7).hash()), (hash, hash));
+        assert_eq!(key, cache_key("a", Key { qualifier: ANY, ..Key::from("k") }), "whether or not it was hashed");
     }
 
     #[test]

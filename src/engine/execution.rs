@@ -234,8 +234,8 @@ impl Execution {
         }
     }
 
-    async fn finish_now(&self, pending: Pending) {
-        let Pending { mut permit, deadline, rest } = pending;
+    async fn finish_now(&self, Pending { mut permit, deadline, rest }: Pending) {
+        // Rare work is boxed, here and below, because every flight would reserve room for it.
         match rest {
             AfterHead::Store(id, times, store_as, completion) => {
                 let completed = match completion {
@@ -247,28 +247,11 @@ impl Execution {
                 };
                 match completed {
                     Completed::Payload(payload) => {
-                        let fill_set = Arc::new(FillSet::new(id, times, store_as, payload));
-                        let can_keep = self.resource.can_keep(&fill_set);
-                        // The flight stays open during the fill only if the entry is of use to new callers.
-                        let state = Progress::Filled(fill_set.clone());
-                        match freshness(&fill_set.entry, Timestamp::now()) {
-                            Freshness::Fresh if can_keep => self.flight.publish(state),
-                            _ => self.flight.complete(state),
-                        }
-                        if let (None, Some((_, index))) = (permit.lease(), &fill_set.index) {
-                            // The entry stays in this process. Other callers follow the remembered redirect to its
-                            // flight.
-                            self.resource.engine.redirect_cache.remember(&self.resource.key, index);
-                        }
-                        // Rare work is boxed, here and below, because every flight would reserve room for it.
-                        match can_keep {
-                            true => permit.fill(&self.resource, &self.flight, &fill_set).await,
-                            false => Box::pin(self.mark(permit, Kind::DoNotStore, Audience::Everyone)).await,
-                        }
+                        self.store(permit, Arc::new(FillSet::new(id, times, store_as, payload))).await;
                     }
                     Completed::TooLarge => {
                         self.flight.complete(Progress::Uncacheable(Audience::Everyone));
-                        self.mark(permit, Kind::HitForPass, Audience::Everyone).await;
+                        Box::pin(self.mark(permit, Kind::HitForPass, Audience::Everyone)).await;
                     }
                     // The waiters try again with one leader, because a call of each waiter would be the stampede.
                     Completed::Truncated => {
@@ -283,6 +266,25 @@ impl Execution {
             AfterHead::Release(failure_marker, completion) => {
                 Box::pin(join(permit.release(failure_marker), self.drain(deadline, completion))).await;
             }
+        }
+    }
+
+    /// Publishes the entry, and stores it if that is permitted.
+    async fn store(&self, permit: FillPermit, fill_set: Arc<FillSet>) {
+        let can_keep = self.resource.can_keep(&fill_set);
+        // The flight stays open during the fill only if the entry is of use to new callers.
+        let state = Progress::Filled(fill_set.clone());
+        match freshness(&fill_set.entry, Timestamp::now()) {
+            Freshness::Fresh if can_keep => self.flight.publish(state),
+            _ => self.flight.complete(state),
+        }
+        if let (None, Some((_, index))) = (permit.lease(), &fill_set.index) {
+            // The entry stays in this process. Other callers follow the remembered redirect to its flight.
+            self.resource.engine.redirect_cache.remember(&self.resource.key, index);
+        }
+        match can_keep {
+            true => permit.fill(&self.resource, &self.flight, &fill_set).await,
+            false => Box::pin(self.mark(permit, Kind::DoNotStore, Audience::Everyone)).await,
         }
     }
 

@@ -8,6 +8,7 @@ use crate::{
     key::{CacheKey, KeyHash},
     sync::{mutex::Mutex, watch::Watched},
 };
+use quick_cache::DefaultHashBuilder;
 use std::{
     collections::{HashMap, hash_map::Entry},
     fmt,
@@ -18,7 +19,7 @@ use std::{
 #[derive(Clone)]
 pub struct WakeRegistry {
     inbox: Inbox,
-    table: Arc<Mutex<HashMap<KeyHash, Subscription>>>,
+    table: Arc<Mutex<HashMap<KeyHash, Subscription, DefaultHashBuilder>>>,
 }
 
 /// The subscription of this process to one key, shared by its listeners.
