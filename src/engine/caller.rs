@@ -21,6 +21,7 @@ use crate::{
     clock::{self, Timestamp},
     config::StoreFailure,
     error::{Error, ErrorKind},
+    outage_cache::NotStored,
     policy::status_of,
     store::{
         entry::Entry,
@@ -280,7 +281,10 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
 
     fn on_store_unavailable<'s>(&'s self, error: StoreError, fetch: BoxFetch<'a, R>) -> Step<'s, 'a, R> {
         match self.resource().config.on_store_failure {
-            StoreFailure::FailOpen => Step::Right(self.lead_or_join_locally(LeadMode::StoreDown, fetch)),
+            StoreFailure::FailOpen => {
+                let mode = LeadMode::StoreDown(NotStored::because_of(&error));
+                Step::Right(self.lead_or_join_locally(mode, fetch))
+            }
             StoreFailure::FailClosed => ready(self.reject(Error::store_down(error.into()))),
         }
     }

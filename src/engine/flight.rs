@@ -60,6 +60,8 @@ pub(crate) enum Progress {
     Uncacheable(Audience),
     /// The fetch failed. The entry is the confirmed stale one, for waiters that allow stale-if-error.
     Failed(Failure, Option<Entry>),
+    /// The leader cannot agree with other processes. Each waiter continues in the local flight.
+    Local,
     /// The leader gave up: the next caller may lead.
     Abandoned,
     /// The settings of the leader's caller allow no answer except perhaps the confirmed stale entry. Each waiter tries
@@ -574,21 +576,6 @@ impl Flight {
     /// Records that the fetch begins.
     pub(crate) fn begin_fetch(&self) {
         self.0.invalidations.store(self.0.flights.invalidations.of(&self.0.key), Release);
-    }
-
-    /// Becomes the local flight of its cache key, or joins the existing one if that meets the criteria. Leaves the
-    /// table of the fleet, so that later callers ask the store first.
-    pub(crate) fn go_local(&self, criteria: JoinCriteria) -> Option<Waiter> {
-        self.unlist();
-        let mut tables = self.0.flights.tables.lock();
-        match tables.local.get(&self.0.key) {
-            Some(flight_state) if flight_state.matches(criteria) => Some(flight_state.join(criteria)),
-            _ => {
-                tables.local.insert(self.0.key.clone(), self.0.clone());
-                self.0.is_listed.store(true, Release);
-                None
-            }
-        }
     }
 
     /// Returns the number of invalidations of the resource before the fetch began.

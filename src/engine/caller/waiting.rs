@@ -155,6 +155,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
             Progress::Filled(fill_set) => self.on_filled(&fill_set, fetch),
             Progress::Shared(value) | Progress::HeadersReady(value) => self.on_shared(&value, fetch),
             Progress::Uncacheable(audience) if self.policy().is_covered_by(audience) => RequestAttempt::Bypass(fetch),
+            Progress::Local => RequestAttempt::Locally(fetch),
             Progress::Failed(failure, stale) => {
                 let stale = stale.and_then(|entry| self.policy().stale_answer(&entry, Timestamp::now()));
                 match (stale, failure) {

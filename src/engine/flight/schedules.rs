@@ -90,35 +90,6 @@ async fn ask(flights: Arc<Flights>, computing: Computing) {
     }
 }
 
-/// Like [`ask`], for a store that does not answer: through the flight of the fleet, or directly.
-async fn ask_locally(flights: Arc<Flights>, computing: Computing, directly: bool) {
-    loop {
-        let scope = if directly { Scope::Local } else { Scope::Fleet };
-        let (waiter, flight) = match flights.enter(&key(), scope, ANY) {
-            Entered::Wait(waiter) => (waiter, None),
-            Entered::Lead(flight) if directly => {
-                computing.once().await;
-                return flight.complete(Progress::Uncacheable(Audience::Everyone));
-            }
-            Entered::Lead(flight) => match flight.go_local(ANY) {
-                Some(waiter) => (waiter, Some(flight)),
-                None => {
-                    assert!(!is_joined(&flights, &flight.0), "a later caller asks the store first");
-                    computing.once().await;
-                    return flight.complete(Progress::Uncacheable(Audience::Everyone));
-                }
-            },
-        };
-        let state = waiter.outcome(|_| false).await;
-        if let Some(flight) = flight {
-            flight.complete(state.clone());
-        }
-        if matches!(state, Progress::Uncacheable(Audience::Everyone)) {
-            return;
-        }
-    }
-}
-
 /// Seen to fail when `enter` looks and inserts in two steps. Seen to deadlock when a dropped flight publishes no state,
 /// and to run for ever when it stays in the table.
 #[test]
@@ -134,27 +105,11 @@ fn flight_has_one_leader_and_the_next_caller_takes_over() {
     });
 }
 
-/// Seen to fail when `go_local` ignores an existing flight, and when it leaves the table of the fleet without entering
-/// the local one.
-#[test]
-fn local_flight_has_one_leader_at_a_time() {
-    explore(|| {
-        let (flights, computing) = (Arc::new(Flights::default()), Computing::default());
-        let callers =
-            [false, false, true].map(|directly| spawn(ask_locally(flights.clone(), computing.clone(), directly)));
-        callers[0].abort();
-        for caller in callers {
-            let _ = block_on(caller);
-        }
-        assert_eq!(flights.len(), 0);
-    });
-}
-
 /// Seen to deadlock when a dropped flight publishes no state, and to fail when a flight publishes its result before it
 /// leaves the table.
 #[test]
 fn waiters_learn_how_their_flight_ended() {
-    let ends: [fn(Flight); 6] = [
+    let ends: [fn(Flight); 5] = [
         |flight| flight.complete(Progress::Uncacheable(Audience::Everyone)),
         |flight| drop(flight),
         |flight| {
@@ -169,11 +124,6 @@ fn waiters_learn_how_their_flight_ended() {
             flight.publish(Progress::Queued);
             flight.publish(Progress::Running);
             flight.complete(Progress::Uncacheable(Audience::Everyone));
-        },
-        |flight| {
-            flight.publish(Progress::Queued);
-            let _ = flight.go_local(ANY);
-            drop(flight);
         },
     ];
     explore(move || {
@@ -247,11 +197,10 @@ fn flight_begun_before_an_invalidation_is_not_joined() {
 /// Seen to fail when a flight removes its successor from the table.
 #[test]
 fn flight_that_was_unlisted_removes_no_newer_flight() {
-    let ends: [fn(Flight); 4] = [
+    let ends: [fn(Flight); 3] = [
         |flight| flight.complete(Progress::Uncacheable(Audience::Everyone)),
         |flight| drop(flight),
         |flight| flight.unlist(),
-        |flight| assert!(flight.go_local(ANY).is_none()),
     ];
     explore(move || {
         let end = any(&ends);
