@@ -5,7 +5,7 @@ use crate::{
     config::{Config, StoreFailure, WaitTimeout},
     engine::{Engine, frontend::ReusePolicy, resource::Resource},
     error::Error,
-    key::{self, CacheKey, Key, borrowed::CacheKeyRef},
+    key::{self, CacheKey, CacheKeyRef, Key},
     near_cache::config::NearCacheConfig,
     outage_cache::{OutageCache, config::OutageCacheConfig},
     policy::Policy,

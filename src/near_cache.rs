@@ -8,7 +8,7 @@ pub(crate) mod config;
 
 use crate::{
     clock::Timestamp,
-    key::{CacheKey, borrowed::CacheKeyRef},
+    key::{CacheKey, CacheKeyRef},
     store::{
         entry::Entry,
         entry_cache::{self, EntryCache},

@@ -29,7 +29,7 @@ pub(crate) mod wake;
 
 pub use crate::{
     clock::Timestamp,
-    key::{CacheKey, KeyHash, borrowed::CacheKeyRef},
+    key::{CacheKey, CacheKeyRef, KeyHash},
 };
 pub use entry::{Audience, Entry, Kind, Lifetimes, Meta, Payload, SharedValue};
 pub use envelope::{EnvelopeError, FORMAT};

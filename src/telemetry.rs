@@ -5,7 +5,7 @@
 pub(crate) use crate::{
     cache_status::CacheStatus,
     error::Error,
-    key::{CacheKey, borrowed::CacheKeyRef},
+    key::{CacheKey, CacheKeyRef},
     store::{entry::Kind, error::StoreError, lease::FillOutcome},
 };
 use std::{

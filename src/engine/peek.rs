@@ -11,7 +11,7 @@ use crate::{
     cache_status::CacheStatus,
     clock::Timestamp,
     config::Config,
-    key::borrowed::CacheKeyRef,
+    key::CacheKeyRef,
     policy::{Freshness, freshness, is_uncacheable_marker},
     store::entry::Entry,
     telemetry,

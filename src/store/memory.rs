@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     clock::Timestamp,
-    key::{CacheKey, borrowed::CacheKeyRef},
+    key::{CacheKey, CacheKeyRef},
     layout::SeenLayouts,
     sync::mutex::{Mutex, MutexGuard},
 };

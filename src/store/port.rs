@@ -8,7 +8,7 @@ use super::{
     tracking::TrackedReader,
     wake::Listener,
 };
-use crate::key::{CacheKey, borrowed::CacheKeyRef};
+use crate::key::{CacheKey, CacheKeyRef};
 use std::{sync::Arc, time::Duration};
 
 /// A cache that grants leases. The [module](super) lists the promises of an implementation.
