@@ -2,12 +2,13 @@
 //!
 //! ```text
 //! cargo bench --bench scale                  # all, in less than four minutes
-//! cargo bench --bench scale -- payloads      # one of costs, callers, keys, threads, ..
+//! cargo bench --bench scale -- payloads      # one table
 //! cargo bench --bench scale -- --test        # all, a few of each
 //! ```
 //!
-//! Prints the tables of docs/lab/scale.md. Does not use criterion, because most of it is counted or takes as long as
-//! its fetch. Child processes run this binary. If cargo does not start it as a bench, it is as short as with `--test`.
+//! Prints the tables of docs/lab/scale.md: costs, callers, keys, threads, processes, payloads, misses, reality. Does not
+//! use criterion, because most of it is counted or takes as long as its fetch. Child processes run this binary. If cargo
+//! does not start it as a bench, it is as short as with `--test`.
 #![allow(clippy::disallowed_methods, reason = "a bench measures real time, and makes its own randomness")]
 
 mod callers;

@@ -1,4 +1,4 @@
-//! Hits in the process on one thread and on two, which share what a hit writes: counters, locks, reference counts.
+//! Hits in the process on one thread and on two. The threads share what a hit writes: locks, reference counts.
 
 use crate::{
     Extent,
@@ -74,7 +74,7 @@ fn figures<'a>(extent: Extent, name: &str, hit: impl Fn() -> Hit<'a> + Sync) {
 }
 
 /// Returns the time of one hit, if this number of threads hit at the same time. `None` if a thread lost its core
-/// meanwhile, because the others then had the shared memory to themselves.
+/// meanwhile, because the other thread then had the shared memory to itself.
 fn nanos_per_hit<'a>(threads: usize, keys: usize, hit: &(impl Fn() -> Hit<'a> + Sync)) -> Option<f64> {
     let ready = AtomicUsize::new(0);
     let run = |thread: usize| {
@@ -149,7 +149,7 @@ async fn value() -> Result<String, Infallible> {
 /// Keys of each thread.
 const KEYS: usize = 64;
 /// Rounds with each number of threads.
-const ROUNDS: usize = 2_000;
+const ROUNDS: usize = 1_000;
 /// Shorter than what a scheduler gives a thread at once.
 const ROUND: Duration = Duration::from_millis(1);
 /// Hits between two readings of the clock.
