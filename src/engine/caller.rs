@@ -21,7 +21,7 @@ use crate::{
     clock::{self, Timestamp},
     config::StoreFailure,
     error::{Error, ErrorKind},
-    outage_cache::NotStored,
+    outage_cache::{NotStored, OutageCache},
     policy::status_of,
     store::{
         entry::Entry,
@@ -31,7 +31,7 @@ use crate::{
 };
 use attempt::{RequestAttempt, SlowPath, Step, boxed, ready};
 use futures_util::{FutureExt, future::lazy};
-use std::future::Future;
+use std::{future::Future, time::Duration};
 use tokio::time::Instant;
 
 /// A function that spawns a fetch, so that the fetch outlives its caller.
@@ -139,22 +139,19 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
         if !self.local_only {
             self.lookup.predict();
         }
-        self.wait_edge =
-            WaitEdge::enter(&self.resource().engine.wait_graph, &self.resource().key, &self.active_fetches);
+        self.record_request();
         if self.is_in_own_fetch() {
             return RequestAttempt::Bypass(fetch);
         }
-        if self.local_only {
-            return self.lead_or_join_locally(LeadMode::Local, fetch).await;
-        }
-        let entered = self.resource().engine.flights.enter(&self.resource().key, Scope::Fleet, self.join_criteria());
-        let mut attempt = match entered {
-            Entered::Wait(waiter) if self.may_join(&waiter) => self.wait_for_leader(waiter, fetch).await,
-            entered => {
-                let flight = entered.into_flight();
-                let found = self.lookup.read().await;
-                self.after_lookup(found, flight, fetch).await
-            }
+        let mut attempt = match self.local_only {
+            true => self.lead_or_join_locally(LeadMode::Local, fetch).await,
+            false => match self.enter_lookup() {
+                Err(waiter) => self.wait_for_leader(waiter, fetch).await,
+                Ok(flight) => {
+                    let found = self.lookup.read().await;
+                    self.after_lookup(found, flight, fetch).await
+                }
+            },
         };
         while let RequestAttempt::LookedUp(found, unused) = attempt {
             self.has_waited = true;
@@ -163,50 +160,61 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
         attempt
     }
 
+    /// Opens a flight for the lookup of the entry. If a flight is in the table, joins it, or opens a lookup beside it. `Ok`
+    /// without a flight: the caller looks up the entry for itself, because `max_waiters` callers wait for the lookup.
+    fn enter_lookup(&self) -> Result<Option<Flight>, Waiter> {
+        for scope in [Scope::Fleet, Scope::Lookup] {
+            match self.enter(scope, Some(self.resource().config.store_timeout), None) {
+                Entered::Lead(flight) => return Ok(Some(flight)),
+                Entered::Wait(waiter) if self.may_join(&waiter, scope) => return Err(waiter),
+                Entered::Wait(_) => {}
+            }
+        }
+        Ok(None)
+    }
+
     /// Reports whether the caller joins the flight without a lookup of its own.
     ///
     /// It follows no remembered redirect to a leader, because the redirect may have been invalidated since the fetch
-    /// began. Nor does it wait for a fetch if the entry that this fetch replaces settles what the caller gets.
-    fn may_join(&self, waiter: &Waiter) -> bool {
-        match waiter.joined_lookup() {
-            true => waiter.waiter_count() <= self.resource().config.max_waiters,
-            false => {
-                let settles = |seen: &Entry| self.policy().settles(seen, Timestamp::now());
-                self.lookup.is_confirmed() && !waiter.seen().is_some_and(settles)
-            }
+    /// began. Nor does it wait for a fetch if the entry that this fetch replaces settles what the caller gets, or if the
+    /// outage cache may do so.
+    fn may_join(&self, waiter: &Waiter, scope: Scope) -> bool {
+        let config = &self.resource().config;
+        if waiter.joined_lookup() {
+            let may_lead = scope == Scope::Fleet && !config.outage_cache().is_none_or(OutageCache::is_empty);
+            return waiter.waiter_count() <= config.max_waiters && !may_lead;
         }
+        let settles = |seen: &Entry| self.policy().settles(seen, Timestamp::now());
+        self.lookup.is_confirmed() && !waiter.seen().is_some_and(settles)
     }
 
     /// Decides what to do with the result of a lookup: that of this caller, or of the flight that it has joined. If the
     /// store has no usable entry, the outage cache is asked.
-    fn after_lookup<'s>(
-        &'s mut self,
-        mut found: Found,
-        flight: Option<Flight>,
-        fetch: BoxFetch<'a, R>,
-    ) -> Step<'s, 'a, R> {
-        let kept = self.lookup.consult_outage_cache(&mut found);
+    fn after_lookup<'s>(&'s mut self, found: Found, flight: Option<Flight>, fetch: BoxFetch<'a, R>) -> Step<'s, 'a, R> {
+        // If a redirect has changed, the flight is of no use, and its waiters try again.
+        let flight = flight.filter(|flight| *flight.key() == self.resource().key);
+        let mut usable = found.clone();
+        let kept = self.lookup.consult_outage_cache(&mut usable);
+        self.record_request();
         if self.is_in_own_fetch() {
             return ready(RequestAttempt::Bypass(fetch));
         }
-        // A flight of another cache key is of no use: its waiters try again.
-        let flight = flight.filter(|flight| *flight.key() == self.resource().key);
-        match kept {
-            Some(kept) => {
+        let flight = match flight {
+            Some(flight) if kept.is_none() && flight.is_for(&self.resource().key) => Some(flight),
+            flight => {
                 end_lookup(flight, &found);
-                ready(match kept {
-                    KeptResult::Answer(answer, status) => RequestAttempt::Done(answer, status),
-                    KeptResult::Bypass => RequestAttempt::Bypass(fetch),
-                })
+                None
             }
-            None => match &found {
-                Ok(Some(entry)) => self.on_entry(&found, entry, flight, fetch),
-                Ok(None) => Step::Right(self.lead_or_join(None, flight, fetch)),
-                Err(error) => {
-                    end_lookup(flight, &found);
-                    self.on_store_unavailable(error.clone(), fetch)
-                }
-            },
+        };
+        match (kept, &usable) {
+            (Some(KeptResult::Answer(answer, status)), _) => ready(RequestAttempt::Done(answer, status)),
+            (Some(KeptResult::Bypass), _) => ready(RequestAttempt::Bypass(fetch)),
+            (None, Ok(Some(entry))) => self.on_entry(&found, entry, flight, fetch),
+            (None, Ok(None)) => Step::Right(self.lead_or_join(None, flight, fetch)),
+            (None, Err(error)) => {
+                end_lookup(flight, &found);
+                self.on_store_unavailable(error.clone(), fetch)
+            }
         }
     }
 
@@ -260,23 +268,31 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
         flight: Option<Flight>,
         fetch: BoxFetch<'a, R>,
     ) -> SlowPath<'s, 'a, R> {
-        match self.keep_or_enter(flight) {
+        match self.begin_leading(flight, seen.as_ref()) {
             Entered::Wait(waiter) => self.wait_for_leader(waiter, fetch),
             Entered::Lead(flight) => Box::pin(self.lead(flight, LeadMode::Coordinated, seen, fetch)),
         }
     }
 
-    fn keep_or_enter(&self, flight: Option<Flight>) -> Entered {
-        let Resource { engine, key, .. } = self.resource();
-        flight.map_or_else(|| engine.flights.enter(key, Scope::Fleet, self.join_criteria()), Entered::Lead)
+    fn begin_leading(&self, flight: Option<Flight>, seen: Option<&Entry>) -> Entered {
+        match flight {
+            Some(flight) if flight.begin_leading(seen) => Entered::Lead(flight),
+            _ => self.enter(Scope::Fleet, None, seen),
+        }
     }
 
     /// Opens the flight of this process, or joins it.
     fn lead_or_join_locally<'s>(&'s self, mode: LeadMode, fetch: BoxFetch<'a, R>) -> SlowPath<'s, 'a, R> {
-        match self.resource().engine.flights.enter(&self.resource().key, Scope::Local, self.join_criteria()) {
+        match self.enter(Scope::Local, None, None) {
             Entered::Wait(waiter) => self.wait_for_leader(waiter, fetch),
             Entered::Lead(flight) => Box::pin(self.lead(flight, mode, None, fetch)),
         }
+    }
+
+    fn enter(&self, scope: Scope, lookup: Option<Duration>, seen: Option<&Entry>) -> Entered {
+        let Resource { engine, key, .. } = self.resource();
+        let (nested, incomplete_only) = (!self.active_fetches.is_empty(), self.incomplete_only);
+        engine.flights.enter(key, scope, JoinCriteria { nested, incomplete_only, lookup }, seen)
     }
 
     fn on_store_unavailable<'s>(&'s self, error: StoreError, fetch: BoxFetch<'a, R>) -> Step<'s, 'a, R> {
@@ -298,7 +314,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
         flight: Option<Flight>,
         fetch: BoxFetch<'a, R>,
     ) -> RequestAttempt<'a, R> {
-        if let Entered::Lead(flight) = self.keep_or_enter(flight) {
+        if let Entered::Lead(flight) = self.begin_leading(flight, Some(&entry)) {
             let (mut result, inline) = self.spawn_leader(flight, LeadMode::Refresh, Some(entry.clone()), fetch);
             inline.await;
             // A scoped refresh has run to its end here. If it succeeded, its result is better than the stale entry.
@@ -323,8 +339,10 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
         self.active_fetches.iter().any(|active| active.would_wait_on_itself(&engine.store, key))
     }
 
-    fn join_criteria(&self) -> JoinCriteria {
-        JoinCriteria { nested: !self.active_fetches.is_empty(), incomplete_only: self.incomplete_only }
+    /// Records the request for this cache key in the wait-for graph.
+    fn record_request(&mut self) {
+        let Resource { engine, key, .. } = &self.lookup.resource;
+        self.wait_edge = WaitEdge::enter(&engine.wait_graph, key, &self.active_fetches);
     }
 
     /// Answers with the confirmed stale entry if it may replace a failed fetch. Otherwise rejects the request.

@@ -75,21 +75,15 @@ impl Progress {
     }
 }
 
-/// The scope of a fetch.
+/// The scope of a flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Scope {
     /// The fetch is coordinated through the store, across the fleet.
     Fleet,
     /// The fetch is for this process only, because the store does not answer, or must not keep the response.
     Local,
-}
-
-/// A reason for a waiter to leave a flight that has no result yet.
-pub(crate) enum Interim<'a> {
-    /// The entry that the fetch replaces.
-    Seen(&'a Entry),
-    /// The response head.
-    Head(&'a SharedValue),
+    /// No fetch: a lookup beside the flight of the fleet.
+    Lookup,
 }
 
 /// The criteria for joining a flight.
@@ -99,6 +93,9 @@ pub(crate) struct JoinCriteria {
     pub(crate) nested: bool,
     /// The flight has no response yet.
     pub(crate) incomplete_only: bool,
+    /// The `store_timeout` of a caller that needs a lookup. It joins a lookup with the same timeout, if that is not over.
+    /// A caller that has looked up the entry (`None`) joins no lookup: it would learn the same again.
+    pub(crate) lookup: Option<Duration>,
 }
 
 /// The result of entering a flight.
@@ -107,16 +104,6 @@ pub(crate) enum Entered {
     Lead(Flight),
     /// A flight in progress, which the caller joined.
     Wait(Waiter),
-}
-
-impl Entered {
-    /// Returns the flight if the caller opened it.
-    pub(crate) fn into_flight(self) -> Option<Flight> {
-        match self {
-            Self::Lead(flight) => Some(flight),
-            Self::Wait(_) => None,
-        }
-    }
 }
 
 /// The flights of one engine. The table keeps nothing of a flight that has ended.
@@ -134,15 +121,20 @@ type Table = HashMap<CacheKey, Arc<FlightState>, DefaultHashBuilder>;
 struct Tables {
     fleet: Table,
     local: Table,
+    lookups: Table,
 }
 
 /// The state shared by the leader and the waiters of a flight.
 pub(crate) struct FlightState {
     flights: Arc<Flights>,
+    scope: Scope,
     key: CacheKey,
+    /// When the lookup began, and its timeout. `None` for a flight that was opened after a lookup.
+    lookup: Option<(Instant, Duration)>,
     progress: Watched<Progress>,
     waiters: AtomicUsize,
-    /// Whether the flight may be in a table; changed under the lock of the tables. PERF: most flights end as they leave it, and need not look again.
+    /// Whether the flight may be in its table; changed under the lock of the tables. PERF: most flights end as they leave
+    /// it, and need not look again.
     is_listed: AtomicBool,
     /// The entry that the lookup has found, which a fetch replaces, and when the leader began. It may have been dropped
     /// since.
@@ -243,20 +235,38 @@ impl Waiter {
         self.flight_state.seen.get().map(|(entry, began)| began.after(entry.meta().cost))
     }
 
-    /// Waits for the end of the lookup that this waiter has joined, at most for `limit` and until `until`. `None` if a
-    /// leader has begun meanwhile, or if `until` comes first. A lookup that takes longer than `limit` is not driven any
-    /// more: the flight leaves the table, and counts as abandoned.
+    /// Waits for the end of the lookup that this waiter has joined, at most for `limit`. `None` if a leader has begun, and
+    /// the entry that it replaces does not settle what this caller gets. `until` is when the caller wants to know.
+    ///
+    /// A lookup that takes longer than `limit` is not driven any more: the flight leaves the table, and counts as
+    /// abandoned.
     pub(crate) async fn lookup_until(
         &self,
         limit: Duration,
         until: Instant,
-        leaves: impl Fn(Interim<'_>) -> bool,
+        settles: impl Fn(&Entry) -> bool,
     ) -> Option<Progress> {
         let end = clock::deadline_after(limit);
-        match timeout_at(end.min(until), self.outcome(leaves)).await {
-            Ok(state) => Some(state),
-            Err(_) => (end <= until && self.flight_state.is_looking_up()).then(|| self.flight_state.abandon()),
+        for pause in [until.min(end), end] {
+            let ended = self.flight_state.progress.wait_for(|progress| match progress {
+                Progress::LookingUp => false,
+                Progress::Running => self.seen().is_some(),
+                _ => true,
+            });
+            match timeout_at(pause, ended).await {
+                Ok(Progress::LookedUp(found)) => return Some(Progress::LookedUp(found)),
+                // Whatever the leader has done since, this caller may use what the lookup has found.
+                Ok(_) => {
+                    return self
+                        .seen()
+                        .filter(|seen| settles(seen))
+                        .map(|seen| Progress::LookedUp(Ok(Some(seen.clone()))));
+                }
+                Err(_) if !self.flight_state.is_looking_up() => return None,
+                Err(_) => {}
+            }
         }
+        Some(self.flight_state.abandon())
     }
 
     /// Waits for the outcome, at most until `until` (then `None`) and as long as the leader is alive. Wakes the leader
@@ -266,13 +276,13 @@ impl Waiter {
         &self,
         until: Instant,
         lease_ttl: Duration,
-        leaves: impl Fn(Interim<'_>) -> bool,
+        is_elsewhere: impl Fn(&SharedValue) -> bool,
     ) -> impl Future<Output = Option<Progress>> {
         let mut reading = None;
         async move {
             loop {
                 let check_at = clock::deadline_after(lease_ttl / 2).min(until);
-                if let Ok(state) = timeout_at(check_at, self.outcome(&leaves)).await {
+                if let Ok(state) = timeout_at(check_at, self.outcome(&is_elsewhere)).await {
                     return Some(state);
                 }
                 if check_at == until {
@@ -288,21 +298,15 @@ impl Waiter {
         }
     }
 
-    /// Waits for the first state that is a result, or a reason not to wait. `leaves` reports whether this waiter leaves
-    /// the flight before it has a result.
-    async fn outcome(&self, leaves: impl Fn(Interim<'_>) -> bool) -> Progress {
-        let seen = || self.seen().filter(|_| self.joined_lookup);
-        let state = self.flight_state.progress.wait_for(|state| match state {
-            Progress::LookingUp => false,
-            Progress::Running => seen().is_some_and(|seen| leaves(Interim::Seen(seen))),
-            Progress::HeadersReady(value) => leaves(Interim::Head(value)),
+    /// Waits for the first state that is a result, or a reason not to wait. `is_elsewhere` reports whether a response
+    /// head redirects this waiter.
+    fn outcome(&self, is_elsewhere: impl Fn(&SharedValue) -> bool) -> impl Future<Output = Progress> {
+        self.flight_state.progress.wait_for(move |progress| match progress {
+            Progress::LookingUp | Progress::Running => false,
+            Progress::HeadersReady(value) => is_elsewhere(value),
             Progress::Queued => self.nested,
             _ => true,
-        });
-        match (state.await, seen()) {
-            (Progress::Running, Some(seen)) => Progress::LookedUp(Ok(Some(seen.clone()))),
-            (state, _) => state,
-        }
+        })
     }
 
     /// Marks the flight as left by a nested caller. Returns `true` for the first one only.
@@ -323,8 +327,15 @@ impl Drop for Waiter {
 }
 
 impl Flights {
-    /// Joins the flight if it meets the criteria. Otherwise opens a new one in its place.
-    pub(crate) fn enter(self: &Arc<Self>, key: &CacheKey, scope: Scope, criteria: JoinCriteria) -> Entered {
+    /// Joins the flight if it meets the criteria. Otherwise opens a new one in its place: for a lookup, or to lead after a
+    /// lookup that has found `seen`.
+    pub(crate) fn enter(
+        self: &Arc<Self>,
+        key: &CacheKey,
+        scope: Scope,
+        criteria: JoinCriteria,
+        seen: Option<&Entry>,
+    ) -> Entered {
         let mut tables = self.tables.lock();
         let slot = match tables.of(scope).entry(key.clone()) {
             hash_map::Entry::Occupied(listed) if listed.get().matches(criteria) => {
@@ -332,7 +343,8 @@ impl Flights {
             }
             slot => slot,
         };
-        let flight_state = Arc::new(FlightState::new(self.clone(), key.clone()));
+        let flight_state = Arc::new(FlightState::new(self.clone(), scope, key.clone(), criteria.lookup));
+        flight_state.set_seen(seen);
         slot.insert_entry(flight_state.clone());
         Entered::Lead(Flight(flight_state))
     }
@@ -345,6 +357,7 @@ impl Flights {
         let is_dropped = |listed: &CacheKey| keys.iter().any(|key| key.covers(listed));
         let tables = &mut *self.tables.lock();
         tables.local.retain(|listed, _| !is_dropped(listed));
+        tables.lookups.retain(|listed, _| !is_dropped(listed));
         tables.fleet.retain(|listed, flight_state| {
             if !is_dropped(listed) {
                 return true;
@@ -357,7 +370,7 @@ impl Flights {
     /// Returns the number of flights.
     pub(crate) fn len(&self) -> usize {
         let tables = self.tables.lock();
-        tables.fleet.len() + tables.local.len()
+        tables.fleet.len() + tables.local.len() + tables.lookups.len()
     }
 }
 
@@ -366,16 +379,19 @@ impl Tables {
         match scope {
             Scope::Fleet => &mut self.fleet,
             Scope::Local => &mut self.local,
+            Scope::Lookup => &mut self.lookups,
         }
     }
 }
 
 impl FlightState {
-    fn new(flights: Arc<Flights>, key: CacheKey) -> Self {
+    fn new(flights: Arc<Flights>, scope: Scope, key: CacheKey, lookup: Option<Duration>) -> Self {
         Self {
             flights,
+            scope,
             key,
-            progress: Watched::new(Progress::LookingUp),
+            lookup: lookup.map(|timeout| (clock::now(), timeout)),
+            progress: Watched::new(if lookup.is_some() { Progress::LookingUp } else { Progress::Running }),
             waiters: AtomicUsize::new(0),
             is_listed: AtomicBool::new(true),
             seen: OnceLock::new(),
@@ -399,7 +415,19 @@ impl FlightState {
     fn matches(&self, criteria: JoinCriteria) -> bool {
         let would_block = criteria.nested && self.is_queued();
         let too_late = criteria.incomplete_only && !self.progress.is(Progress::is_incomplete);
-        !(would_block || too_late || self.is_outdated())
+        !(would_block || too_late || self.is_outdated() || self.is_other_lookup(criteria.lookup))
+    }
+
+    /// Reports whether the flight is a lookup that a caller with this need of one does not join.
+    fn is_other_lookup(&self, needed: Option<Duration>) -> bool {
+        let suits = |(began, timeout): (Instant, Duration)| needed == Some(timeout) && clock::now() < began + timeout;
+        self.is_looking_up() && !self.lookup.is_some_and(suits)
+    }
+
+    fn set_seen(&self, seen: Option<&Entry>) {
+        if let Some(entry) = seen {
+            let _ = self.seen.set((entry.clone(), Timestamp::now()));
+        }
     }
 
     /// Reports whether the filled entry has expired while the flight is still listed: it is of no use to new callers.
@@ -428,11 +456,10 @@ impl FlightState {
             return;
         }
         let mut tables = self.flights.tables.lock();
-        let _ = [Scope::Fleet, Scope::Local].into_iter().any(|scope| {
-            let table = tables.of(scope);
-            let is_here = table.get(&self.key).is_some_and(|listed| Arc::ptr_eq(listed, self));
-            is_here && table.remove(&self.key).is_some()
-        });
+        let table = tables.of(self.scope);
+        if table.get(&self.key).is_some_and(|listed| Arc::ptr_eq(listed, self)) {
+            table.remove(&self.key);
+        }
         self.is_listed.store(false, Release);
     }
 
@@ -472,6 +499,11 @@ impl Flight {
         &self.0.key
     }
 
+    /// Reports whether the leader of this cache key may go on with the flight.
+    pub(crate) fn is_for(&self, key: &CacheKey) -> bool {
+        self.0.scope == Scope::Fleet && self.0.key == *key
+    }
+
     /// Ends the flight with the result of its lookup. PERF: publishes the result only if there are waiters.
     pub(crate) fn end_lookup(self, found: &Found) {
         self.unlist();
@@ -480,15 +512,22 @@ impl Flight {
         }
     }
 
-    /// Begins to lead, with the entry that the lookup has found. Waiters are woken only if that entry may answer them.
-    pub(crate) fn begin_leading(&self, seen: Option<&Entry>) {
-        if let Some(entry) = seen {
-            let _ = self.0.seen.set((entry.clone(), Timestamp::now()));
+    /// Begins to lead after the lookup, which has found `seen`. Waiters are woken only if that entry may answer them.
+    /// Returns `false` if the flight has left the table meanwhile.
+    pub(crate) fn begin_leading(&self, seen: Option<&Entry>) -> bool {
+        let tables = self.0.flights.tables.lock();
+        if !tables.fleet.get(&self.0.key).is_some_and(|listed| Arc::ptr_eq(listed, &self.0)) {
+            return false;
         }
-        self.0.progress.send_if_modified(|state| {
-            *state = Progress::Running;
-            seen.is_some()
+        self.0.set_seen(seen);
+        // Under the lock, so that no caller takes the place of a flight that leads.
+        self.0.progress.send_if_modified(|progress| {
+            *progress = Progress::Running;
+            false
         });
+        drop(tables);
+        self.0.progress.send_if_modified(|_| seen.is_some());
+        true
     }
 
     /// Publishes the state. Callers that join later see it as well.

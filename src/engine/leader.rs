@@ -14,7 +14,7 @@ use super::{
 use crate::{
     cache_status::CacheStatus,
     clock::{self, Timestamp},
-    error::{Error, ErrorKind},
+    error::Error,
     outage_cache::NotStored,
     store::{
         entry::{Audience, Entry, Kind},
@@ -56,11 +56,11 @@ pub(super) enum LeadMode {
 /// The result of a flight for the caller that opened it.
 pub(super) enum LeaderResult<'a, R> {
     Response(R, CacheStatus),
-    /// The caller's own fetch failed with this answer.
+    /// The caller's own fetch failed: its answer, or the stale one.
     FailureResponse(R, CacheStatus),
     /// The result that the waiters get, and the unused fetch.
     NotFetched(Progress, BoxFetch<'a, R>),
-    /// The fetch failed, or the caller waits no longer. The stale entry may be served.
+    /// The fetch was aborted, or the caller waits no longer. The stale entry may be served.
     Failed(Error, Option<Entry>),
 }
 
@@ -180,9 +180,9 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
             Some(stale) if permit.lease().is_some() => {
                 if let LeaseStatus::Held = permit.release(failure_marker).await
                     && Box::pin(self.is_still_reachable()).await
+                    && let Some(answer) = self.policy.stale_answer(&stale, now)
                 {
-                    let undecodable = Error::new(ErrorKind::Codec, "the stale entry does not decode");
-                    let result = LeaderResult::Failed(undecodable, Some(stale.clone()));
+                    let result = LeaderResult::FailureResponse(answer, CacheStatus::Stale);
                     self.complete(result, Progress::Failed(failure, Some(stale)));
                     return None;
                 }

@@ -76,7 +76,6 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
             wait_until = wait_until.min(deadline);
         }
         let pulse = flight.pulse();
-        flight.begin_leading(seen.as_ref());
         let execution = Box::new(Execution {
             resource,
             flight,

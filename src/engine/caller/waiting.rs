@@ -11,7 +11,7 @@ use crate::{
     config::{StoreFailure, WaitTimeout},
     engine::{
         fill_set::FillSet,
-        flight::{Interim, Progress, Waiter},
+        flight::{Progress, Waiter},
         frontend::{BoxFetch, Failure, Reuse, ReusePolicy, SharedReuse},
         resource::Resource,
     },
@@ -58,29 +58,27 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
     }
 
     async fn wait(&self, waiter: &Waiter) -> Waited {
-        if self.is_cycle() {
-            return Waited::WouldDeadlock;
-        }
-        let mut caller = waiter.want();
-        let leaves = |interim: Interim<'_>| match interim {
-            Interim::Seen(seen) => self.policy().settles(seen, Timestamp::now()),
-            Interim::Head(head) => matches!(self.policy().accept_shared(head), SharedReuse::Redirect(_)),
-        };
         let config = &self.resource().config;
+        let mut caller = waiter.want();
         if waiter.joined_lookup() {
             // The caller that opened the flight applies its own timeout to the lookup, as long as it is polled.
-            let (until, _) = self.next_limit(false, false);
-            if let Some(state) = waiter.lookup_until(config.store_timeout * 2, until, leaves).await {
+            let (limit, (until, _)) = (config.store_timeout * 2, self.next_limit(false, false));
+            let settles = |seen: &Entry| self.policy().settles(seen, Timestamp::now());
+            if let Some(state) = waiter.lookup_until(limit, until, settles).await {
                 return Waited::Outcome(state);
             }
+        }
+        if self.is_cycle() {
+            return Waited::WouldDeadlock;
         }
         if let Some(reason) = self.rejection_reason(waiter) {
             return Waited::Rejected(caller.stale_candidate(), reason);
         }
+        let is_elsewhere = |head: &_| matches!(self.policy().accept_shared(head), SharedReuse::Redirect(_));
         let (mut has_timed_out, mut stays_nested) = (false, false);
         loop {
             let (until, limit) = self.next_limit(has_timed_out, stays_nested);
-            if let Some(state) = waiter.outcome_until(until, config.lease_ttl, leaves).await {
+            if let Some(state) = waiter.outcome_until(until, config.lease_ttl, is_elsewhere).await {
                 return Waited::Outcome(state);
             }
             match limit {

@@ -15,8 +15,14 @@ use shuttle::{
     thread,
 };
 
-const ANY: JoinCriteria = JoinCriteria { nested: false, incomplete_only: false };
-const NESTED: JoinCriteria = JoinCriteria { nested: true, incomplete_only: false };
+/// A caller that has looked up the entry.
+const ANY: JoinCriteria = JoinCriteria { nested: false, incomplete_only: false, lookup: None };
+const NESTED: JoinCriteria = JoinCriteria { nested: true, ..ANY };
+/// A caller that needs a lookup.
+const LOOKUP: JoinCriteria = JoinCriteria { lookup: Some(HOUR), ..ANY };
+const HOUR: Duration = Duration::from_secs(3600);
+
+const SCOPES: [Scope; 3] = [Scope::Fleet, Scope::Local, Scope::Lookup];
 
 fn key() -> CacheKey {
     CacheKey::new("sg", 0, Key::from("k"))
@@ -27,7 +33,7 @@ fn variant_key(variant: &'static str) -> CacheKey {
 }
 
 fn open(flights: &Arc<Flights>, scope: Scope) -> Flight {
-    leads(flights.enter(&key(), scope, ANY))
+    leads(flights.enter(&key(), scope, ANY, None))
 }
 
 fn leads(entered: Entered) -> Flight {
@@ -77,7 +83,7 @@ impl Drop for Done<'_> {
 /// Asks until there is an answer, and leads if there is no leader.
 async fn ask(flights: Arc<Flights>, computing: Computing) {
     loop {
-        match flights.enter(&key(), Scope::Fleet, ANY) {
+        match flights.enter(&key(), Scope::Fleet, ANY, None) {
             Entered::Wait(waiter) => match waiter.outcome(|_| false).await {
                 Progress::Uncacheable(Audience::Everyone) => return,
                 _ => continue,
@@ -164,21 +170,17 @@ fn flight_begun_before_an_invalidation_is_not_joined() {
         let invalidate = any(&invalidations);
         let flights = Arc::new(Flights::default());
         let (fleet, local) = (open(&flights, Scope::Fleet), open(&flights, Scope::Local));
-        let variants = [Scope::Fleet, Scope::Local].map(|scope| leads(flights.enter(&variant_key("a"), scope, ANY)));
+        let variants = SCOPES.map(|scope| leads(flights.enter(&variant_key("a"), scope, LOOKUP, None)));
         let invalidated = Arc::new(AtomicBool::new(false));
         let caller = thread::spawn({
             let (flights, invalidated) = (flights.clone(), invalidated.clone());
-            let [in_fleet, locally] = [&variants[0], &variants[1]].map(|flight| flight.0.clone());
-            let old = [
-                (key(), Scope::Fleet, fleet.0.clone()),
-                (key(), Scope::Local, local.0.clone()),
-                (variant_key("a"), Scope::Fleet, in_fleet),
-                (variant_key("a"), Scope::Local, locally),
-            ];
+            let variants = variants.iter().map(|flight| (variant_key("a"), flight.0.scope, flight.0.clone()));
+            let primary = [&fleet, &local].map(|flight| (key(), flight.0.scope, flight.0.clone()));
+            let old: Vec<_> = variants.chain(primary).collect();
             move || {
                 let afterwards = invalidated.load(SeqCst);
                 for (key, scope, old) in old {
-                    let entered = flights.enter(&key, scope, ANY);
+                    let entered = flights.enter(&key, scope, LOOKUP, None);
                     assert!(
                         !(afterwards
                             && matches!(entered, Entered::Wait(waiter) if Arc::ptr_eq(&waiter.flight_state, &old)))
@@ -221,7 +223,7 @@ fn flight_that_was_unlisted_removes_no_newer_flight() {
 /// Asks until a lookup has answered, and looks up the entry if no other caller does.
 async fn look_up(flights: Arc<Flights>, reading: Computing, may_be_dropped: bool) {
     loop {
-        match flights.enter(&key(), Scope::Fleet, ANY) {
+        match flights.enter(&key(), Scope::Fleet, LOOKUP, None) {
             Entered::Wait(waiter) => match waiter.outcome(|_| false).await {
                 Progress::LookedUp(Ok(None)) => return,
                 state => assert!(may_be_dropped && matches!(state, Progress::Abandoned)),
@@ -252,29 +254,88 @@ fn concurrent_callers_share_one_lookup_and_survive_its_caller() {
     });
 }
 
-/// Seen to deadlock when `begin_leading` wakes no waiter, and to fail when the waiter's own condition is not asked.
+/// Seen to fail when `begin_leading` asks no table, and when a caller that has looked up the entry joins a lookup.
 #[test]
-fn lookup_that_leads_wakes_only_waiters_that_its_entry_settles() {
+fn one_of_the_callers_that_have_looked_up_the_entry_leads() {
+    explore(|| {
+        let (flights, leading) = (Arc::new(Flights::default()), Arc::new(AtomicUsize::new(0)));
+        let lead = |entered: Entered, leading: &AtomicUsize| match entered {
+            Entered::Lead(flight) => {
+                assert_eq!(leading.fetch_add(1, SeqCst), 0, "two leaders at the same time");
+                Some(flight)
+            }
+            Entered::Wait(waiter) => {
+                assert!(!waiter.joined_lookup());
+                None
+            }
+        };
+        let opener = leads(flights.enter(&key(), Scope::Fleet, LOOKUP, None));
+        let others = [(); 2].map(|()| {
+            let (flights, leading) = (flights.clone(), leading.clone());
+            thread::spawn(move || lead(flights.enter(&key(), Scope::Fleet, ANY, None), &leading))
+        });
+        let flight = match opener.begin_leading(None) {
+            true => lead(Entered::Lead(opener), &leading),
+            false => lead(flights.enter(&key(), Scope::Fleet, ANY, None), &leading),
+        };
+        let flights_of_others = others.map(|other| other.join().unwrap());
+        assert_eq!(leading.load(SeqCst), 1);
+        drop((flight, flights_of_others));
+        assert_eq!(flights.len(), 0);
+    });
+}
+
+/// Whatever the leader has done before the waiter is polled. Seen to fail when `seen` is asked for in one state only.
+#[tokio::test(start_paused = true)]
+async fn waiter_of_a_lookup_uses_its_entry_in_every_state_of_the_flight() {
+    let states: [fn() -> Progress; 4] = [
+        || Progress::Queued,
+        || Progress::Uncacheable(Audience::Everyone),
+        || Progress::Failed(Failure::Error(Error::wait_timed_out()), None),
+        || Progress::Abandoned,
+    ];
+    for state in states {
+        let flights = Arc::new(Flights::default());
+        let flight = leads(flights.enter(&key(), Scope::Fleet, LOOKUP, None));
+        let Entered::Wait(waiter) = flights.enter(&key(), Scope::Fleet, LOOKUP, None) else { panic!("it is joined") };
+        assert!(flight.begin_leading(Some(&entry())));
+        flight.publish(state());
+        let until = clock::deadline_after(HOUR);
+        let found = waiter.lookup_until(HOUR, until, |_| true).await;
+        assert!(matches!(found, Some(Progress::LookedUp(Ok(Some(_))))));
+        assert!(waiter.lookup_until(HOUR, until, |_| false).await.is_none());
+    }
+}
+
+/// Its reply may be old. Seen to fail when the age of a lookup, or its timeout, is ignored.
+#[tokio::test(start_paused = true)]
+async fn lookup_is_not_joined_after_its_timeout_or_with_another_one() {
+    let flights = Arc::new(Flights::default());
+    let criteria = |timeout| JoinCriteria { lookup: Some(timeout), ..ANY };
+    let is_joined = |timeout| {
+        let listed = flights.tables.lock().fleet.get(&key()).cloned();
+        listed.is_some_and(|listed| listed.matches(criteria(timeout)))
+    };
+    let _flight = leads(flights.enter(&key(), Scope::Fleet, criteria(HOUR), None));
+    assert_eq!([is_joined(HOUR), is_joined(HOUR * 2), is_joined(HOUR / 2)], [true, false, false]);
+    tokio::time::advance(HOUR).await;
+    assert!(!is_joined(HOUR));
+}
+
+/// Seen to deadlock when `begin_leading` wakes no waiter.
+#[test]
+fn waiters_learn_what_the_lookup_has_found_before_the_fetch_ends() {
     explore(|| {
         let flights = Arc::new(Flights::default());
-        let flight = open(&flights, Scope::Fleet);
-        let waiters = [true, false].map(|settles| {
-            let waiter = join(&flights, ANY).expect("the flight is listed");
-            assert!(waiter.joined_lookup());
-            spawn(async move {
-                let state = waiter.outcome(|interim| settles && matches!(interim, Interim::Seen(_))).await;
-                match settles {
-                    true => assert!(matches!(state, Progress::LookedUp(Ok(Some(_))))),
-                    false => assert!(matches!(state, Progress::Uncacheable(Audience::Everyone))),
-                }
-            })
+        let flight = leads(flights.enter(&key(), Scope::Fleet, LOOKUP, None));
+        let Entered::Wait(waiter) = flights.enter(&key(), Scope::Fleet, LOOKUP, None) else { panic!("it is joined") };
+        let learns = spawn(async move {
+            let is_over = |progress: &Progress| !matches!(progress, Progress::LookingUp);
+            waiter.flight_state.progress.wait_for(|progress| is_over(progress) && waiter.seen().is_some()).await;
         });
-        flight.begin_leading(Some(&entry()));
-        let late = join(&flights, ANY).expect("the flight is listed");
+        assert!(flight.begin_leading(Some(&entry())));
+        block_on(learns).unwrap();
+        let Entered::Wait(late) = flights.enter(&key(), Scope::Fleet, LOOKUP, None) else { panic!("it is joined") };
         assert!(!late.joined_lookup() && late.seen().is_some());
-        let [settled, waiting] = waiters;
-        block_on(settled).unwrap();
-        flight.complete(Progress::Uncacheable(Audience::Everyone));
-        block_on(waiting).unwrap();
     });
 }
