@@ -253,7 +253,7 @@ pub(crate) fn namespace(name: &str, default: &str) -> Arc<str> {
 
 impl PartialEq for CacheKey {
     fn eq(&self, other: &Self) -> bool {
-        CacheKeyRef::from(self) == CacheKeyRef::from(other)
+        self.layout == other.layout && self.same_resource(other)
     }
 }
 

@@ -193,28 +193,27 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
     fn after_lookup<'s>(&'s mut self, found: Found, flight: Option<Flight>, fetch: BoxFetch<'a, R>) -> Step<'s, 'a, R> {
         // If a redirect has changed, the flight is of no use, and its waiters try again.
         let flight = flight.filter(|flight| *flight.key() == self.resource().key);
-        let mut usable = found.clone();
-        let kept = self.lookup.consult_outage_cache(&mut usable);
+        let kept = self.lookup.consult_outage_cache(&found);
         self.record_request();
         if self.is_in_own_fetch() {
             return ready(RequestAttempt::Bypass(fetch));
         }
         let flight = match flight {
-            Some(flight) if kept.is_none() && flight.is_for(&self.resource().key) => Some(flight),
+            Some(flight) if kept.is_none() && flight.scope() == Scope::Fleet => Some(flight),
             flight => {
                 end_lookup(flight, &found);
                 None
             }
         };
-        match (kept, &usable) {
+        match (kept, &found) {
             (Some(KeptResult::Answer(answer, status)), _) => ready(RequestAttempt::Done(answer, status)),
             (Some(KeptResult::Bypass), _) => ready(RequestAttempt::Bypass(fetch)),
-            (None, Ok(Some(entry))) => self.on_entry(&found, entry, flight, fetch),
-            (None, Ok(None)) => Step::Right(self.lead_or_join(None, flight, fetch)),
-            (None, Err(error)) => {
+            (_, Err(error)) => {
                 end_lookup(flight, &found);
                 self.on_store_unavailable(error.clone(), fetch)
             }
+            (None, Ok(Some(entry))) => self.on_entry(&found, entry, flight, fetch),
+            (_, Ok(_)) => Step::Right(self.lead_or_join(None, flight, fetch)),
         }
     }
 

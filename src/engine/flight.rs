@@ -457,8 +457,10 @@ impl FlightState {
         }
         let mut tables = self.flights.tables.lock();
         let table = tables.of(self.scope);
-        if table.get(&self.key).is_some_and(|listed| Arc::ptr_eq(listed, self)) {
-            table.remove(&self.key);
+        if let Some(listed) = table.remove(&self.key)
+            && !Arc::ptr_eq(&listed, self)
+        {
+            table.insert(self.key.clone(), listed);
         }
         self.is_listed.store(false, Release);
     }
@@ -499,9 +501,8 @@ impl Flight {
         &self.0.key
     }
 
-    /// Reports whether the leader of this cache key may go on with the flight.
-    pub(crate) fn is_for(&self, key: &CacheKey) -> bool {
-        self.0.scope == Scope::Fleet && self.0.key == *key
+    pub(crate) fn scope(&self) -> Scope {
+        self.0.scope
     }
 
     /// Ends the flight with the result of its lookup. PERF: publishes the result only if there are waiters.

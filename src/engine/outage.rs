@@ -20,21 +20,20 @@ pub(super) enum KeptResult<R> {
     Answer(R, CacheStatus),
     /// The response is private, or for other callers.
     Bypass,
+    /// Nothing, at the cache key that a kept redirect leads to.
+    NothingThere,
 }
 
 impl<R, J: ReusePolicy<R>> Lookup<R, J> {
     /// Asks the outage cache if the store could not be asked, or has no usable entry. Follows redirects that were kept,
     /// and moves to their cache key.
-    pub(super) fn consult_outage_cache(&mut self, found: &mut Found) -> Option<KeptResult<R>> {
+    pub(super) fn consult_outage_cache(&mut self, found: &Found) -> Option<KeptResult<R>> {
         if self.resource.config.outage_cache().is_none_or(OutageCache::is_empty) || self.is_usable(found) {
             return None;
         }
         let redirects = self.redirects.len();
         let kept = self.find_kept(found);
-        if self.redirects.len() > redirects && found.is_ok() {
-            *found = Ok(None); // it was the entry of another cache key
-        }
-        kept
+        kept.or_else(|| (self.redirects.len() > redirects).then_some(KeptResult::NothingThere))
     }
 
     /// Reports whether the store has an entry that decides how this caller is answered.

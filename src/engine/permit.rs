@@ -205,6 +205,10 @@ impl LeaseGuard {
         Self { resource, token, armed: true }
     }
 
+    pub(super) fn resource(&self) -> &Resource {
+        &self.resource
+    }
+
     /// Disarms the guard: there is nothing to release.
     pub(super) fn disarm(&mut self) {
         self.armed = false;

@@ -62,11 +62,11 @@ impl Resource {
         policy: J,
     ) -> Option<(R, CacheStatus)> {
         let (requested_at, mut lookup) = (Timestamp::now(), Lookup::new(self, policy));
-        let mut found = lookup.find().await;
+        let found = lookup.find().await;
         let now = Timestamp::now();
-        let (answer, status) = match lookup.consult_outage_cache(&mut found) {
+        let (answer, status) = match lookup.consult_outage_cache(&found) {
             Some(KeptResult::Answer(answer, status)) => (answer, status),
-            Some(KeptResult::Bypass) => return None,
+            Some(KeptResult::Bypass | KeptResult::NothingThere) => return None,
             None => {
                 let entry = found.ok()??;
                 (lookup.policy.servable(&entry, now)?, status_of(&entry, now))

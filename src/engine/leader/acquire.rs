@@ -59,10 +59,10 @@ enum Interruption {
 impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader<'a, R, J> {
     /// Waits until the right to fetch is granted, or until there is a result without a fetch.
     pub(super) async fn acquire_lease(&mut self, mut listener: Listener) -> Result<FillPermit, Progress> {
-        let resource = self.execution.resource.clone();
+        let engine = self.execution.resource.engine.clone();
         let mut wait = LeaseWait::default();
         loop {
-            let breaker_opened = resource.engine.breakers.opened(); // before the question, so that no opening is missed
+            let breaker_opened = engine.breakers.opened(); // before the question, so that no opening is missed
             let next = match self.ask(true, &mut listener).await {
                 Ok((LeaseReply::Granted { lease, .. }, guard)) => {
                     if self.execution.flight.is_deserted() {
@@ -114,14 +114,16 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
 
     /// Asks the store once, with a new token. An invalidation that arrives before the reply is handled at once.
     async fn ask(&mut self, notify: bool, listener: &mut Listener) -> Result<(LeaseReply, LeaseGuard), StoreError> {
-        let resource = self.execution.resource.clone();
+        let resource = &self.execution.resource;
         resource.check_breaker()?;
         let token = listener.token();
         let mut guard = LeaseGuard::new(resource.clone(), token);
         let seen = self.execution.seen.as_ref().map(|entry| entry.meta().id);
         let request = LeaseRequest { token, lease: resource.config.lease_ttl, seen, notify };
-        let question = pin!(resource.get_or_lease(request));
-        let reply = while_listening(listener, || self.execution.on_invalidation(), question).await?;
+        let reply = {
+            let question = pin!(guard.resource().get_or_lease(request));
+            while_listening(listener, || self.execution.on_invalidation(), question).await?
+        };
         match reply {
             LeaseReply::Hit(_) => guard.disarm(),
             LeaseReply::Granted { seen_alive, .. } => self.execution.confirm_stale_candidate(seen_alive),
