@@ -101,14 +101,23 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
     }
 
     async fn answer(&mut self, mut fetch: BoxFetch<'a, R>) -> (R, CacheStatus) {
+        let mut found = None;
         for _ in 0..MAX_ATTEMPTS {
-            fetch = match self.attempt(fetch).await {
+            let attempt = match found.take() {
+                Some(found) => self.after_lookup(found, None, fetch).await,
+                None => self.attempt(fetch).await,
+            };
+            fetch = match attempt {
                 RequestAttempt::Done(answer, status) => return (answer, status),
                 RequestAttempt::Bypass(unused) => {
                     fetch = unused;
                     break;
                 }
-                RequestAttempt::Retry(unused) | RequestAttempt::LookedUp(_, unused) => unused,
+                RequestAttempt::Retry(unused) => unused,
+                RequestAttempt::LookedUp(shared, unused) => {
+                    (self.has_waited, found) = (true, Some(shared));
+                    unused
+                }
                 RequestAttempt::Unusable(unused) => {
                     self.incomplete_only = true;
                     unused
@@ -143,21 +152,16 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
         if self.is_in_own_fetch() {
             return RequestAttempt::Bypass(fetch);
         }
-        let mut attempt = match self.local_only {
-            true => self.lead_or_join_locally(LeadMode::Local, fetch).await,
-            false => match self.enter_lookup() {
-                Err(waiter) => self.wait_for_leader(waiter, fetch).await,
-                Ok(flight) => {
-                    let found = self.lookup.read().await;
-                    self.after_lookup(found, flight, fetch).await
-                }
-            },
-        };
-        while let RequestAttempt::LookedUp(found, unused) = attempt {
-            self.has_waited = true;
-            attempt = self.after_lookup(found, None, unused).await;
+        if self.local_only {
+            return self.lead_or_join_locally(LeadMode::Local, fetch).await;
         }
-        attempt
+        match self.enter_lookup() {
+            Err(waiter) => self.wait_for_leader(waiter, fetch).await,
+            Ok(flight) => {
+                let found = self.lookup.read().await;
+                self.after_lookup(found, flight, fetch).await
+            }
+        }
     }
 
     /// Opens a flight for the lookup of the entry. If a flight is in the table, joins it, or opens a lookup beside it. `Ok`

@@ -240,33 +240,34 @@ impl Waiter {
     ///
     /// A lookup that takes longer than `limit` is not driven any more: the flight leaves the table, and counts as
     /// abandoned.
-    pub(crate) async fn lookup_until(
+    pub(crate) fn lookup_until(
         &self,
         limit: Duration,
         until: Instant,
         settles: impl Fn(&Entry) -> bool,
-    ) -> Option<Progress> {
+    ) -> impl Future<Output = Option<Progress>> {
         let end = clock::deadline_after(limit);
-        for pause in [until.min(end), end] {
-            let ended = self.flight_state.progress.wait_for(|progress| match progress {
-                Progress::LookingUp => false,
-                Progress::Running => self.seen().is_some(),
-                _ => true,
-            });
-            match timeout_at(pause, ended).await {
-                Ok(Progress::LookedUp(found)) => return Some(Progress::LookedUp(found)),
-                // Whatever the leader has done since, this caller may use what the lookup has found.
-                Ok(_) => {
-                    return self
-                        .seen()
-                        .filter(|seen| settles(seen))
-                        .map(|seen| Progress::LookedUp(Ok(Some(seen.clone()))));
+        let mut pause = until.min(end);
+        async move {
+            loop {
+                let ended = self.flight_state.progress.wait_for(|progress| match progress {
+                    Progress::LookingUp => false,
+                    Progress::Running => self.seen().is_some(),
+                    _ => true,
+                });
+                match timeout_at(pause, ended).await {
+                    Ok(Progress::LookedUp(found)) => return Some(Progress::LookedUp(found)),
+                    // Whatever the leader has done since, this caller may use what the lookup has found.
+                    Ok(_) => {
+                        let seen = self.seen().filter(|seen| settles(seen));
+                        return seen.map(|seen| Progress::LookedUp(Ok(Some(seen.clone()))));
+                    }
+                    Err(_) if !self.flight_state.is_looking_up() => return None,
+                    Err(_) if pause == end => return Some(self.flight_state.abandon()),
+                    Err(_) => pause = end,
                 }
-                Err(_) if !self.flight_state.is_looking_up() => return None,
-                Err(_) => {}
             }
         }
-        Some(self.flight_state.abandon())
     }
 
     /// Waits for the outcome, at most until `until` (then `None`) and as long as the leader is alive. Wakes the leader

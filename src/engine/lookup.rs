@@ -10,7 +10,7 @@ use crate::{
     key::CacheKey,
     store::entry::{Entry, SharedValue},
 };
-use std::{marker::PhantomData, mem};
+use std::{marker::PhantomData, mem, slice};
 
 /// The lookup of one caller, at the cache key that the redirects have led to so far.
 ///
@@ -56,24 +56,21 @@ impl<R, J: ReusePolicy<R>> Lookup<R, J> {
         if self.remembered.is_empty() {
             return self.resource.get().await;
         }
-        let mut keys = self.remembered.clone();
-        keys.push(self.resource.key.clone());
-        let found = self.resource.get_all(&keys).await?;
-        let confirmed = self.redirects.len() - mem::take(&mut self.remembered).len();
-        for (at, (key, entry)) in keys.iter().zip(found).enumerate() {
-            let next = keys.get(at + 1);
-            if next.is_none()
-                || entry.as_ref().and_then(|entry| self.redirect(entry)).map(|to| to.target(key)).as_ref() != next
-            {
-                if next.is_some() {
-                    self.resource.engine.redirect_cache.forget(key);
-                }
-                self.redirects.truncate(confirmed + at);
-                self.resource.key = key.clone();
-                return Ok(entry);
+        let keys = [&self.remembered[..], slice::from_ref(&self.resource.key)].concat();
+        // Boxed, because few lookups follow redirects.
+        let found = Box::pin(self.resource.get_all(&keys)).await?;
+        let mut confirmed = self.redirects.len() - mem::take(&mut self.remembered).len();
+        for (pair, index) in keys.windows(2).zip(&found) {
+            let redirect = index.as_ref().and_then(|index| self.redirect(index));
+            if redirect.is_none_or(|redirect| redirect.target(&pair[0]) != pair[1]) {
+                self.resource.engine.redirect_cache.forget(&pair[0]);
+                self.redirects.truncate(confirmed);
+                self.resource.key = pair[0].clone();
+                return Ok(index.clone());
             }
+            confirmed += 1;
         }
-        Ok(None)
+        Ok(found.into_iter().next_back().flatten())
     }
 
     /// Reads until an entry is found that is no redirect, or none.

@@ -21,6 +21,7 @@ use crate::{
     },
     telemetry,
 };
+use futures_util::FutureExt;
 use std::{future::Future, slice, sync::Arc};
 use tokio::time::{Instant, sleep, timeout_at};
 
@@ -42,7 +43,7 @@ impl Resource {
     /// Reads the entry of this cache key.
     pub(super) async fn get(&self) -> Result<Option<Entry>, StoreError> {
         match self.config.near {
-            Some(_) => self.get_all(slice::from_ref(&self.key)).await.map(|mut found| found.pop()?),
+            Some(_) => Box::pin(self.get_all(slice::from_ref(&self.key))).await.map(|mut found| found.pop()?),
             None => self.read(|| self.engine.store.get(&self.key)).await,
         }
     }
@@ -145,21 +146,23 @@ impl Resource {
         }
     }
 
-    pub(super) async fn with_timeout<T>(
+    /// PERF: not an `async fn`, which reserves room for its arguments twice.
+    fn with_timeout<T>(
         &self,
         operation: &'static str,
         answer: impl Future<Output = Result<T, StoreError>>,
-    ) -> Result<T, StoreError> {
+    ) -> impl Future<Output = Result<T, StoreError>> {
         let now = clock::now();
         let sent_at = Timestamp::of(now);
-        let answer = timeout_at(clock::after(now, self.config.store_timeout), answer).await;
-        let answer = answer.unwrap_or_else(|elapsed| Err(StoreError::timed_out(elapsed)));
-        self.record(&answer, sent_at);
-        match &answer {
-            Ok(_) => self.engine.on_answer(sent_at),
-            Err(error) => telemetry::store_failed(&self.engine.stats, &self.key, operation, error),
-        }
-        answer
+        timeout_at(clock::after(now, self.config.store_timeout), answer).map(move |answer| {
+            let answer = answer.unwrap_or_else(|elapsed| Err(StoreError::timed_out(elapsed)));
+            self.record(&answer, sent_at);
+            match &answer {
+                Ok(_) => self.engine.on_answer(sent_at),
+                Err(error) => telemetry::store_failed(&self.engine.stats, &self.key, operation, error),
+            }
+            answer
+        })
     }
 
     /// Checks whether the breaker allows an operation. At the end of a window a probe is sent in the background, and no
