@@ -9,6 +9,7 @@ mod future;
 pub(crate) mod fuzzing;
 mod head_freshening;
 mod in_flight;
+mod invalidate_url;
 mod key;
 mod origin_request;
 mod origin_response;
@@ -19,7 +20,6 @@ mod service;
 mod stored_response;
 mod unsafe_method;
 mod vary;
-mod vary_index;
 
 pub use crate::config::http::HttpOptions;
 pub use body::CacheBody;

@@ -5,7 +5,7 @@ use quick_cache::Equivalent;
 use std::{
     fmt,
     hash::{Hash, Hasher},
-    sync::{Arc, OnceLock},
+    sync::Arc,
 };
 
 /// The name of one resource of the origin, and optionally of one variant of it.
@@ -116,13 +116,11 @@ impl fmt::Debug for Key {
 }
 
 /// The full cache key: a [`Key`] in its namespace and layout, as a [`Store`](crate::store::Store) uses it.
-#[derive(Clone)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CacheKey {
     namespace: Arc<str>,
     layout: u64,
     key: Key,
-    /// PERF: computed once for all clones of the key that a fetch makes, instead of three times.
-    hash: OnceLock<KeyHash>,
 }
 
 impl CacheKey {
@@ -130,7 +128,7 @@ impl CacheKey {
     /// should consist of `[A-Za-z0-9_.-]`, as [`StampedeGuard::namespace`](crate::StampedeGuard::namespace) ensures.
     #[must_use]
     pub fn new(namespace: impl Into<Arc<str>>, layout: u64, key: impl Into<Key>) -> Self {
-        Self { namespace: namespace.into(), layout, key: key.into(), hash: OnceLock::new() }
+        Self { namespace: namespace.into(), layout, key: key.into() }
     }
 
     /// Returns the namespace, which consists of `[A-Za-z0-9_.-]`.
@@ -205,7 +203,7 @@ impl CacheKey {
         Self::new(self.namespace.clone(), self.layout, key)
     }
 
-    /// Returns the cache key in another layout, which has the same hash.
+    /// Returns the cache key in another layout.
     pub(crate) fn in_layout(&self, layout: u64) -> Self {
         Self { layout, ..self.clone() }
     }
@@ -220,7 +218,7 @@ impl CacheKey {
     /// the layout, because layouts share leases.
     #[must_use]
     pub fn hash(&self) -> KeyHash {
-        *self.hash.get_or_init(|| CacheKeyRef::from(self).hash())
+        CacheKeyRef::from(self).hash()
     }
 
     /// Returns the name of the resource within its namespace, for stores with printable names. The name is `r` and the
@@ -251,26 +249,10 @@ pub(crate) fn namespace(name: &str, default: &str) -> Arc<str> {
     if name.is_empty() { default.into() } else { name.into() }
 }
 
-impl PartialEq for CacheKey {
-    fn eq(&self, other: &Self) -> bool {
-        self.layout == other.layout && self.same_resource(other)
-    }
-}
-
-impl Eq for CacheKey {}
-
 /// As the borrowed form does, so that either finds the other in a table.
 impl Hash for CacheKey {
     fn hash<H: Hasher>(&self, state: &mut H) {
         Hash::hash(&CacheKeyRef::from(self), state);
-    }
-}
-
-/// Shows the length only, as [`Key`] does.
-impl fmt::Debug for CacheKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { namespace, layout, key, .. } = self;
-        f.debug_struct("CacheKey").field("namespace", namespace).field("layout", layout).field("key", key).finish()
     }
 }
 
@@ -401,18 +383,6 @@ mod tests {
         for (i, hash) in hashes.iter().enumerate() {
             assert!(!hashes[..i].contains(hash), "{i}");
         }
-    }
-
-    #[test]
-    fn key_hash_is_not_kept_for_another_key() {
-        let key = cache_key("a", Key { qualifier: ANY, ..Key::from("k") });
-        let hash = key.hash();
-        let others = [vec![key.to_variant("v".into())], key.invalidated()].concat();
-        assert!(others.iter().all(|other| other.hash() != hash), "{others:?}");
-        let variant = &others[0];
-        assert_ne!(variant.to_primary().hash(), variant.hash());
-        assert_eq!((key.clone().hash(), key.in_layout(7).hash()), (hash, hash));
-        assert_eq!(key, cache_key("a", Key { qualifier: ANY, ..Key::from("k") }), "whether or not it was hashed");
     }
 
     #[test]

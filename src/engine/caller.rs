@@ -3,6 +3,7 @@
 mod attempt;
 mod hit_for_pass;
 mod leading;
+mod load_shedding;
 mod waiting;
 
 use super::{
@@ -104,7 +105,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
         let mut found = None;
         for _ in 0..MAX_ATTEMPTS {
             let attempt = match found.take() {
-                Some(found) => self.after_lookup(found, None, fetch).await,
+                Some(found) => self.after_lookup(&found, None, fetch).await,
                 None => self.attempt(fetch).await,
             };
             fetch = match attempt {
@@ -159,7 +160,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
             Err(waiter) => self.wait_for_leader(waiter, fetch).await,
             Ok(flight) => {
                 let found = self.lookup.read().await;
-                self.after_lookup(found, flight, fetch).await
+                self.after_lookup(&found, flight, fetch).await
             }
         }
     }
@@ -194,10 +195,15 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
 
     /// Decides what to do with the result of a lookup: that of this caller, or of the flight that it has joined. If the
     /// store has no usable entry, the outage cache is asked.
-    fn after_lookup<'s>(&'s mut self, found: Found, flight: Option<Flight>, fetch: BoxFetch<'a, R>) -> Step<'s, 'a, R> {
+    fn after_lookup<'s>(
+        &'s mut self,
+        found: &Found,
+        flight: Option<Flight>,
+        fetch: BoxFetch<'a, R>,
+    ) -> Step<'s, 'a, R> {
         // If a redirect has changed, the flight is of no use, and its waiters try again.
         let flight = flight.filter(|flight| *flight.key() == self.resource().key);
-        let kept = self.lookup.consult_outage_cache(&found);
+        let kept = self.lookup.consult_outage_cache(found);
         self.record_request();
         if self.is_in_own_fetch() {
             return ready(RequestAttempt::Bypass(fetch));
@@ -205,18 +211,18 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
         let flight = match flight {
             Some(flight) if kept.is_none() && flight.scope() == Scope::Fleet => Some(flight),
             flight => {
-                end_lookup(flight, &found);
+                end_lookup(flight, found);
                 None
             }
         };
-        match (kept, &found) {
+        match (kept, found) {
             (Some(KeptResult::Answer(answer, status)), _) => ready(RequestAttempt::Done(answer, status)),
             (Some(KeptResult::Bypass), _) => ready(RequestAttempt::Bypass(fetch)),
             (_, Err(error)) => {
-                end_lookup(flight, &found);
+                end_lookup(flight, found);
                 self.on_store_unavailable(error.clone(), fetch)
             }
-            (None, Ok(Some(entry))) => self.on_entry(&found, entry, flight, fetch),
+            (None, Ok(Some(entry))) => self.on_entry(found, entry, flight, fetch),
             (_, Ok(_)) => Step::Right(self.lead_or_join(None, flight, fetch)),
         }
     }

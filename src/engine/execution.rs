@@ -1,7 +1,8 @@
-//! One execution of a fetch: its context, its bounds, and the work that is left after the response head.
+//! One execution of a fetch: its context, and the work that is left after the response head.
 
 use super::{
     active_fetch::{ACTIVE_FETCHES, ActiveFetch},
+    containment::{Aborted, contained},
     fill_set::FillSet,
     flight::{Flight, Progress},
     frontend::{Completed, Completion, Failure, StoreAs},
@@ -10,8 +11,8 @@ use super::{
 };
 use crate::{
     clock::{self, Timestamp},
-    config::{Config, WaitTimeout},
-    error::{Error, ErrorKind},
+    config::WaitTimeout,
+    error::Error,
     outage_cache::NotStored,
     policy::{Freshness, freshness},
     store::{
@@ -23,9 +24,9 @@ use crate::{
     sync::{alongside::Alongside, pulse::WithPulse},
     telemetry,
 };
-use futures_util::{FutureExt, future::join};
-use std::{future::Future, panic::AssertUnwindSafe, sync::Arc, time::Duration};
-use tokio::time::{Instant, sleep, sleep_until, timeout_at};
+use futures_util::future::join;
+use std::{future::Future, sync::Arc, time::Duration};
+use tokio::time::{Instant, sleep, sleep_until};
 
 pub(super) struct Execution {
     pub(super) resource: Resource,
@@ -60,12 +61,6 @@ pub(super) enum AfterHead {
     Mark(Kind, Audience, Completion),
     /// Release the lease, leaving a failure marker if there is one.
     Release(Option<FailureMarker>, Completion),
-}
-
-/// The reason why a part of a fetch was aborted.
-pub(super) enum Aborted {
-    Panicked,
-    TimedOut,
 }
 
 impl Execution {
@@ -162,8 +157,7 @@ impl Execution {
         }
     }
 
-    /// Runs a part of the fetch as an active fetch of its key. Catches panics, stops at the deadline, and keeps the
-    /// lease alive meanwhile.
+    /// Runs a part of the fetch as an active fetch of its key, within its bounds, and keeps the lease alive meanwhile.
     pub(super) fn run_bounded<T>(
         &self,
         permit: &mut FillPermit,
@@ -174,10 +168,8 @@ impl Execution {
         if let Some(this) = active_fetches.last_mut() {
             this.ends_at = deadline;
         }
-        let part = ACTIVE_FETCHES.scope(active_fetches, part);
-        let contained = AssertUnwindSafe(part).catch_unwind().map(|done| done.map_err(|_| Aborted::Panicked));
-        let limited = timeout_at(deadline, contained).map(|done| done.unwrap_or(Err(Aborted::TimedOut)));
-        Alongside::new(limited, permit.keep_alive(&self.flight))
+        let part = contained(deadline, ACTIVE_FETCHES.scope(active_fetches, part));
+        Alongside::new(part, permit.keep_alive(&self.flight))
     }
 
     /// Does the work that is left. The flight may be joined until an entry is stored, so that this process does not
@@ -260,18 +252,6 @@ impl Execution {
     /// Drives a body that is not stored, for the callers that read it.
     async fn drain(&self, deadline: Instant, completion: Completion) {
         let _ = self.run_bounded(&mut FillPermit::None, deadline, completion.completed()).await;
-    }
-}
-
-impl Aborted {
-    pub(super) fn error(&self, config: &Config) -> Error {
-        match self {
-            Self::Panicked => Error::new(ErrorKind::Panicked, "the fetch panicked"),
-            Self::TimedOut => {
-                let what = format!("the fetch was aborted after {:?}; see `fetch_timeout`", config.fetch_timeout);
-                Error::new(ErrorKind::TimedOut, what)
-            }
-        }
     }
 }
 

@@ -59,16 +59,15 @@ impl<R, J: ReusePolicy<R>> Lookup<R, J> {
         let keys = [&self.remembered[..], slice::from_ref(&self.resource.key)].concat();
         // Boxed, because few lookups follow redirects.
         let found = Box::pin(self.resource.get_all(&keys)).await?;
-        let mut confirmed = self.redirects.len() - mem::take(&mut self.remembered).len();
-        for (pair, index) in keys.windows(2).zip(&found) {
+        let confirmed = self.redirects.len() - mem::take(&mut self.remembered).len();
+        for (at, (pair, index)) in keys.windows(2).zip(&found).enumerate() {
             let redirect = index.as_ref().and_then(|index| self.redirect(index));
             if redirect.is_none_or(|redirect| redirect.target(&pair[0]) != pair[1]) {
                 self.resource.engine.redirect_cache.forget(&pair[0]);
-                self.redirects.truncate(confirmed);
+                self.redirects.truncate(confirmed + at);
                 self.resource.key = pair[0].clone();
                 return Ok(index.clone());
             }
-            confirmed += 1;
         }
         Ok(found.into_iter().next_back().flatten())
     }

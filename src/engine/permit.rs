@@ -1,10 +1,6 @@
 //! The right to fill: kept alive, used by a fill, or released.
 
-use super::{
-    fill_set::FillSet,
-    flight::{Flight, FlightState},
-    resource::Resource,
-};
+use super::{fill_set::FillSet, flight::Flight, heartbeat, resource::Resource};
 use crate::{
     cache_status::CacheStatus,
     clock::Timestamp,
@@ -21,11 +17,6 @@ use std::{
     convert::Infallible,
     future::{Future, pending},
     pin::{Pin, pin},
-    sync::Arc,
-};
-use tokio::{
-    task::yield_now,
-    time::{sleep, timeout},
 };
 use tokio_util::task::AbortOnDropHandle;
 
@@ -139,39 +130,20 @@ impl HeldLease {
         Self { lease, guard, listener, heartbeat: None }
     }
 
-    /// Extends the lease in a task of its own, at most until the fetch timeout is over. A fetch that blocks its thread
-    /// cannot be aborted, so the heartbeat ends without it, and another process may take over.
+    /// Extends the lease in a task of its own.
     pub(super) async fn start_heartbeat(&mut self, flight: &Flight) {
-        let (resource, lease, flight_state) = (self.guard.resource.clone(), self.lease, flight.state().clone());
-        let heartbeat = async move {
-            let _ = timeout(resource.config.fetch_timeout, extend_until_lost(&resource, lease, &flight_state)).await;
-        };
-        self.heartbeat = Some(AbortOnDropHandle::new(self.guard.resource.engine.tasks.spawn(heartbeat)));
-        // A worker of tokio polls the task that it spawned last itself, and no other worker can steal it. Without the
-        // yield, a fetch that blocks this worker would block the heartbeat as well.
-        yield_now().await;
+        self.heartbeat = Some(heartbeat::start(&self.guard.resource, self.lease, flight.state()).await);
     }
 
     async fn keep_alive(&mut self, flight: &Flight) -> Infallible {
         let Self { lease, guard, listener, heartbeat } = self;
         let extended = async {
             if heartbeat.is_none() {
-                extend_until_lost(&guard.resource, *lease, flight.state()).await;
+                heartbeat::extend_until_lost(&guard.resource, *lease, flight.state()).await;
             }
             pending().await
         };
         while_listening(listener, || flight.invalidated(), pin!(extended)).await
-    }
-}
-
-/// Extends the lease, until it is lost.
-async fn extend_until_lost(resource: &Resource, lease: Lease, flight_state: &Arc<FlightState>) {
-    loop {
-        sleep(resource.config.lease_ttl / 3).await;
-        // Boxed because few fetches last until an extension.
-        if let Ok(LeaseStatus::Lost) = Box::pin(resource.extend(lease)).await {
-            return flight_state.lose_lease();
-        }
     }
 }
 

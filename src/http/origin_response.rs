@@ -17,7 +17,7 @@ use super::{
     },
     stored_response::{self, RESPONSE, StoredResponse},
     vary::SelectingFields,
-    vary_index::{self, SecondaryKey},
+    vary::{self, SecondaryKey},
 };
 use crate::{
     clock::Timestamp,
@@ -235,7 +235,7 @@ impl OriginResponse<'_> {
     /// Returns how to store the response. `None` if it cannot be stored after all.
     fn plan<B>(&self, response: &Response<B>, terms: StorageTerms) -> Option<StoragePlan> {
         let (config, headers) = (&self.resource.config, response.headers());
-        let remaining = vary_index::remaining(SelectingFields::of(headers)?, &self.redirects);
+        let remaining = vary::remaining(SelectingFields::of(headers)?, &self.redirects);
         let secondary_key = match remaining.is_empty() {
             true => None,
             false if self.redirects.len() == MAX_REDIRECTS => return None,

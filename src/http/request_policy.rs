@@ -10,7 +10,7 @@ use super::{
         reuse::{self, Ages, FreshnessCheck},
     },
     stored_response::{StoredResponse, stored},
-    vary_index::{self, INDEX},
+    vary::{self, INDEX},
 };
 use crate::{
     clock::Timestamp,
@@ -104,18 +104,14 @@ impl<H: Borrow<HeaderMap>, C: Borrow<Config>, B, E> ReusePolicy<Answer<B, E>> fo
     }
 
     fn redirect(&self, index: &Entry) -> Option<Redirect> {
-        (index.meta().codec == INDEX).then(|| vary_index::redirect(index, self.headers.borrow(), self.options()))?
+        (index.meta().codec == INDEX).then(|| vary::redirect(index, self.headers.borrow(), self.options()))?
     }
 
     fn accept_shared(&self, value: &SharedValue) -> SharedReuse<Answer<B, E>> {
         let Some(shared) = value.downcast_ref::<InFlightResponse>() else { return SharedReuse::Bypass };
         let redirect = shared.secondary_key.as_ref().and_then(|secondary_key| {
-            let redirect = vary_index::redirect_for(
-                shared.id,
-                secondary_key.fields.clone(),
-                self.headers.borrow(),
-                self.options(),
-            );
+            let redirect =
+                vary::redirect_for(shared.id, secondary_key.fields.clone(), self.headers.borrow(), self.options());
             (redirect.variant != secondary_key.variant).then_some(redirect)
         });
         let admitted = shared.auth_sharing.admits(self.cache_request.credentials);

@@ -68,6 +68,11 @@ impl Entry {
     /// clock of the store, in microseconds.
     #[must_use]
     pub fn to_envelope(&self, key: &CacheKey, offset: i64) -> Bytes {
+        self.encode(key.layout(), key.hash(), offset)
+    }
+
+    /// Encodes the entry for the cache key with this layout and hash.
+    pub(crate) fn encode(&self, layout: u64, hash: KeyHash, offset: i64) -> Bytes {
         let meta = self.meta();
         let mut out = BytesMut::with_capacity(HEAD + self.payload().bytes().len() + CHECKSUM);
         out.put_u8(match meta.kind {
@@ -76,7 +81,7 @@ impl Entry {
             Kind::DoNotStore => b's',
         });
         out.put_slice(meta.id.as_bytes());
-        out.put_slice(key.hash().as_bytes());
+        out.put_slice(hash.as_bytes());
         out.put_i64_le(meta.response_time.before(meta.cost).as_micros().saturating_add(offset));
         out.put_u64_le(saturated(meta.cost.as_micros()));
         let Lifetimes { fresh_for, stale_while_revalidate, stale_if_error, retain_for } = meta.lifetimes;
@@ -87,7 +92,7 @@ impl Entry {
             Kind::Value => meta.codec,
             Kind::HitForPass | Kind::DoNotStore => audience_number(meta.audience),
         });
-        out.put_u64_le(key.layout());
+        out.put_u64_le(layout);
         out.put_u8(0);
         out.put_slice(self.payload().bytes());
         out.put_u64_le(xxh3_64(&out));

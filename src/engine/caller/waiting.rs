@@ -119,23 +119,6 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
         next
     }
 
-    /// Returns the reason why this caller must not wait, if there is one.
-    fn rejection_reason(&self, waiter: &Waiter) -> Option<Error> {
-        let too_late = |deadline: Instant| {
-            let remaining = deadline.saturating_duration_since(clock::deadline_after(Duration::ZERO));
-            waiter.expected_end().is_some_and(|end| end.since(Timestamp::now()) > remaining)
-        };
-        if waiter.is_complete() {
-            None // the flight is over, so there is no wait
-        } else if waiter.waiter_count() > self.resource().config.max_waiters {
-            Some(Error::overloaded("the fetch has `max_waiters` waiters already"))
-        } else if self.resource().deadline.is_some_and(too_late) {
-            Some(Error::deadline_exceeded())
-        } else {
-            None
-        }
-    }
-
     /// Reports whether waiting would deadlock, because the leader waits for a fetch that this caller is part of.
     fn is_cycle(&self) -> bool {
         let Resource { engine, key, .. } = self.resource();

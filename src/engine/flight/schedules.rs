@@ -287,7 +287,7 @@ fn one_of_the_callers_that_have_looked_up_the_entry_leads() {
 
 /// Whatever the leader has done before the waiter is polled. Seen to fail when `seen` is asked for in one state only.
 #[tokio::test(start_paused = true)]
-async fn waiter_of_a_lookup_uses_its_entry_in_every_state_of_the_flight() {
+async fn waiter_of_a_lookup_uses_its_entry_in_every_state() {
     let states: [fn() -> Progress; 4] = [
         || Progress::Queued,
         || Progress::Uncacheable(Audience::Everyone),
@@ -324,7 +324,7 @@ async fn lookup_is_not_joined_after_its_timeout_or_with_another_one() {
 
 /// Seen to deadlock when `begin_leading` wakes no waiter.
 #[test]
-fn waiters_learn_what_the_lookup_has_found_before_the_fetch_ends() {
+fn waiters_learn_what_the_lookup_found_before_the_fetch_ends() {
     explore(|| {
         let flights = Arc::new(Flights::default());
         let flight = leads(flights.enter(&key(), Scope::Fleet, LOOKUP, None));

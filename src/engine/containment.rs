@@ -1,0 +1,36 @@
+//! The bounds of a fetch: a panic stays in it, and its deadline ends it.
+
+use crate::{
+    config::Config,
+    error::{Error, ErrorKind},
+};
+use futures_util::FutureExt;
+use std::{future::Future, panic::AssertUnwindSafe};
+use tokio::time::{Instant, timeout_at};
+
+/// The reason why a part of a fetch was aborted.
+pub(super) enum Aborted {
+    Panicked,
+    TimedOut,
+}
+
+/// Catches the panics of a part of a fetch, and stops it at the deadline.
+pub(super) fn contained<T>(
+    deadline: Instant,
+    part: impl Future<Output = T>,
+) -> impl Future<Output = Result<T, Aborted>> {
+    let caught = AssertUnwindSafe(part).catch_unwind().map(|done| done.map_err(|_| Aborted::Panicked));
+    timeout_at(deadline, caught).map(|done| done.unwrap_or(Err(Aborted::TimedOut)))
+}
+
+impl Aborted {
+    pub(super) fn error(&self, config: &Config) -> Error {
+        match self {
+            Self::Panicked => Error::new(ErrorKind::Panicked, "the fetch panicked"),
+            Self::TimedOut => {
+                let what = format!("the fetch was aborted after {:?}; see `fetch_timeout`", config.fetch_timeout);
+                Error::new(ErrorKind::TimedOut, what)
+            }
+        }
+    }
+}

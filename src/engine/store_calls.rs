@@ -1,0 +1,198 @@
+//! All calls of the store. Each call has a timeout and reports to the circuit
+//! breaker, and to the engine that the store has answered.
+
+use super::{
+    breaker::{Breaker, FailureKind, Permit},
+    fill_set::FillSet,
+    resource::Resource,
+};
+use crate::{
+    backoff,
+    clock::{self, Timestamp},
+    key::CacheKey,
+    store::{
+        entry::Entry,
+        error::{Answer, StoreError},
+        lease::{FailureMarker, FillOutcome, Lease, LeaseReply, LeaseRequest, LeaseStatus},
+        port::FillCondition,
+        token::Token,
+        wake::Listener,
+    },
+    telemetry,
+};
+use futures_util::FutureExt;
+use std::{future::Future, slice};
+use tokio::time::{sleep, timeout_at};
+
+impl Resource {
+    pub(super) fn listen(&self) -> Listener {
+        self.engine.store.listen(&self.key)
+    }
+
+    /// Reads the entry of this cache key.
+    pub(super) async fn get(&self) -> Result<Option<Entry>, StoreError> {
+        match self.config.near {
+            Some(_) => Box::pin(self.get_all(slice::from_ref(&self.key))).await.map(|mut found| found.pop()?),
+            None => self.read(|| self.engine.store.get(&self.key)).await,
+        }
+    }
+
+    /// Reads entries of one resource at one moment.
+    pub(super) async fn get_all(&self, keys: &[CacheKey]) -> Result<Vec<Option<Entry>>, StoreError> {
+        let (store, stats) = (&*self.engine.store, &self.engine.stats);
+        match &self.config.near {
+            Some(near) => self.read(|| Box::pin(near.get_all(store, keys, stats))).await,
+            None => self.read(|| store.get_all(keys)).await,
+        }
+    }
+
+    async fn read<'a, T>(&self, read: impl Fn() -> Answer<'a, T>) -> Result<T, StoreError> {
+        self.check_breaker()?;
+        // Both reads have one timeout, and the first one is no failure of the store.
+        let answer = async {
+            match read().await {
+                Err(error) if error.is_disconnected() => read().await,
+                answer => answer,
+            }
+        };
+        self.with_timeout("get", answer).await
+    }
+
+    pub(super) async fn get_or_lease(&self, request: LeaseRequest) -> Result<LeaseReply, StoreError> {
+        self.with_timeout("get_or_lease", self.engine.store.get_or_lease(&self.key, request)).await
+    }
+
+    /// Fills the entry. A fill is safe to run twice: after a timeout it is sent once more. After a broken connection it
+    /// is sent again while the lease lives.
+    pub(super) async fn fill(&self, condition: FillCondition, fill_set: &FillSet) -> Result<FillOutcome, StoreError> {
+        let (began, mut retries) = (Timestamp::now(), 0);
+        let outcome = loop {
+            let fill = self.engine.store.fill(&self.key, condition, fill_set.writes(&self.key));
+            match self.with_timeout("fill", fill).await {
+                Err(error) if retries == 0 && !error.is_refused() => {}
+                Err(error) if error.is_disconnected() && Timestamp::now().since(began) < self.config.lease_ttl => {
+                    sleep(backoff::poll(retries, clock::random_unit())).await;
+                }
+                outcome => break outcome,
+            }
+            retries += 1;
+        };
+        if let Ok(outcome) = outcome {
+            telemetry::filled(&self.engine.stats, &self.key, fill_set.entry.meta().kind, outcome);
+            self.engine.near_caches.forget(&self.key);
+            if let Some((variant, index)) = &fill_set.index {
+                self.engine.near_caches.forget(&self.key.to_variant(variant.clone()));
+                if outcome == FillOutcome::Stored {
+                    self.engine.redirect_cache.remember(&self.key, index);
+                }
+            }
+        }
+        outcome
+    }
+
+    /// Reports whether the store has room for the entry. Counts it if not.
+    pub(super) fn can_keep(&self, fill_set: &FillSet) -> bool {
+        // The index beside an entry of a variant is small.
+        let variant = fill_set.index.as_ref().map(|(variant, _)| self.key.to_variant(variant.clone()));
+        let can_keep = self.engine.store.can_keep(variant.as_ref().unwrap_or(&self.key), &fill_set.entry);
+        if !can_keep {
+            telemetry::too_large(&self.engine.stats, &self.key);
+        }
+        can_keep
+    }
+
+    pub(super) async fn extend(&self, lease: Lease) -> Result<LeaseStatus, StoreError> {
+        let extend = self.engine.store.extend(&self.key, lease, self.config.lease_ttl);
+        let extended = self.with_timeout("extend", extend).await;
+        if let Ok(LeaseStatus::Lost) = extended {
+            telemetry::lease_lost(&self.engine.stats, &self.key);
+        }
+        extended
+    }
+
+    pub(super) async fn release(
+        &self,
+        token: Token,
+        failure_marker: Option<FailureMarker>,
+    ) -> Result<LeaseStatus, StoreError> {
+        self.retry_once_if_disconnected("release", || self.engine.store.release(&self.key, token, failure_marker)).await
+    }
+
+    pub(super) async fn drop_entries(&self, keys: &[CacheKey]) -> Result<(), StoreError> {
+        self.retry_once_if_disconnected(telemetry::INVALIDATE, || self.engine.store.invalidate(keys)).await
+    }
+
+    /// Retries an operation once if the connection was broken: an idle connection may have been cut long ago, and
+    /// reports it only now. Safe, because all operations may run twice.
+    async fn retry_once_if_disconnected<'a, T>(
+        &self,
+        operation: &'static str,
+        answer: impl Fn() -> Answer<'a, T>,
+    ) -> Result<T, StoreError> {
+        match self.with_timeout(operation, answer()).await {
+            Err(error) if error.is_disconnected() => self.with_timeout(operation, answer()).await,
+            answer => answer,
+        }
+    }
+
+    /// PERF: not an `async fn`, which reserves room for its arguments twice.
+    fn with_timeout<T>(
+        &self,
+        operation: &'static str,
+        answer: impl Future<Output = Result<T, StoreError>>,
+    ) -> impl Future<Output = Result<T, StoreError>> {
+        let now = clock::now();
+        let sent_at = Timestamp::of(now);
+        timeout_at(clock::after(now, self.config.store_timeout), answer).map(move |answer| {
+            let answer = answer.unwrap_or_else(|elapsed| Err(StoreError::timed_out(elapsed)));
+            self.record(&answer, sent_at);
+            match &answer {
+                Ok(_) => self.engine.on_answer(sent_at),
+                Err(error) => telemetry::store_failed(&self.engine.stats, &self.key, operation, error),
+            }
+            answer
+        })
+    }
+
+    /// Checks whether the breaker allows an operation. At the end of a window a probe is sent in the background, and no
+    /// caller waits for it.
+    pub(super) fn check_breaker(&self) -> Result<(), StoreError> {
+        if self.engine.breakers.is_idle() {
+            return Ok(());
+        }
+        let now = Timestamp::now();
+        match self.with_breaker(|breaker| breaker.permit(now, clock::random_unit())) {
+            Permit::Allow => return Ok(()),
+            Permit::Deny => {}
+            Permit::Probe => {
+                let resource = self.clone();
+                self.engine.tasks.spawn(async move {
+                    // Not through the near cache, whose connection may fail while the store works.
+                    resource.with_timeout("probe", resource.engine.store.get(&resource.key)).await
+                });
+            }
+        }
+        Err(StoreError::new("circuit breaker open: the store failed recently"))
+    }
+
+    /// Records the result of an operation that was sent at `sent_at`.
+    fn record<T>(&self, answer: &Result<T, StoreError>, sent_at: Timestamp) {
+        let kind = match answer {
+            Err(error) if error.is_timed_out() => FailureKind::TimedOut,
+            Err(error) if !error.is_refused() => FailureKind::Error,
+            _ if self.engine.breakers.is_idle() => return,
+            // A refusal is a reply: the store is alive.
+            _ => return self.with_breaker(|breaker| breaker.answered(sent_at, Timestamp::now())),
+        };
+        let now = Timestamp::now();
+        if self.with_breaker(|breaker| breaker.failed(kind, sent_at, now, clock::random_unit())) {
+            telemetry::breaker_opened(&self.engine.stats, &self.key);
+            self.engine.breakers.notify_opened();
+        }
+    }
+
+    fn with_breaker<T>(&self, access: impl FnOnce(&mut Breaker) -> T) -> T {
+        let domain = (self.engine.store.failure_domain(&self.key), self.config.store_timeout);
+        self.engine.breakers.with(domain, access)
+    }
+}
