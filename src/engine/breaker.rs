@@ -74,6 +74,10 @@ impl Breaker {
         opens
     }
 
+    pub(crate) fn is_open(&self) -> bool {
+        matches!(self, Self::Open { .. })
+    }
+
     /// Reports whether nothing is recorded.
     pub(crate) fn is_idle(&self) -> bool {
         matches!(self, Self::Closed { errors: 0, closed_at: None, .. })

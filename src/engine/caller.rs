@@ -9,7 +9,7 @@ mod waiting;
 use super::{
     active_fetch::{ACTIVE_FETCHES, ActiveFetch},
     core::Engine,
-    flight::{Entered, Flight, Found, JoinCriteria, Scope, Waiter},
+    flight::{Entered, Flight, Found, JoinCriteria, LookupCriteria, Scope, Waiter},
     frontend::{BoxFetch, FetchMode, Reuse, ReusePolicy},
     leader::{LeadMode, LeaderResult},
     lookup::Lookup,
@@ -22,7 +22,7 @@ use crate::{
     clock::{self, Timestamp},
     config::StoreFailure,
     error::{Error, ErrorKind},
-    outage_cache::{NotStored, OutageCache},
+    outage_cache::OutageCache,
     policy::status_of,
     store::{
         entry::Entry,
@@ -32,7 +32,7 @@ use crate::{
 };
 use attempt::{RequestAttempt, SlowPath, Step, boxed, ready};
 use futures_util::{FutureExt, future::lazy};
-use std::{future::Future, time::Duration};
+use std::future::Future;
 use tokio::time::Instant;
 
 /// A function that spawns a fetch, so that the fetch outlives its caller.
@@ -168,8 +168,10 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
     /// Opens a flight for the lookup of the entry. If a flight is in the table, joins it, or opens a lookup beside it. `Ok`
     /// without a flight: the caller looks up the entry for itself, because `max_waiters` callers wait for the lookup.
     fn enter_lookup(&self) -> Result<Option<Flight>, Waiter> {
+        let timeout = self.resource().config.store_timeout;
+        let lookup = Some(LookupCriteria { timeout, remembered: self.lookup.remembered() });
         for scope in [Scope::Fleet, Scope::Lookup] {
-            match self.enter(scope, Some(self.resource().config.store_timeout), None) {
+            match self.enter(scope, lookup, None) {
                 Entered::Lead(flight) => return Ok(Some(flight)),
                 Entered::Wait(waiter) if self.may_join(&waiter, scope) => return Err(waiter),
                 Entered::Wait(_) => {}
@@ -182,15 +184,15 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
     ///
     /// It follows no remembered redirect to a leader, because the redirect may have been invalidated since the fetch
     /// began. Nor does it wait for a fetch if the entry that this fetch replaces settles what the caller gets, or if the
-    /// outage cache may do so.
+    /// outage cache may do so. It waits for no lookup while the circuit breaker is open: that lookup will fail.
     fn may_join(&self, waiter: &Waiter, scope: Scope) -> bool {
         let config = &self.resource().config;
         if waiter.joined_lookup() {
             let may_lead = scope == Scope::Fleet && !config.outage_cache().is_none_or(OutageCache::is_empty);
-            return waiter.waiter_count() <= config.max_waiters && !may_lead;
+            return waiter.waiter_count() <= config.max_waiters && !may_lead && !self.resource().is_breaker_open();
         }
         let settles = |seen: &Entry| self.policy().settles(seen, Timestamp::now());
-        self.lookup.is_confirmed() && !waiter.seen().is_some_and(settles)
+        self.lookup.remembered() == 0 && !waiter.seen().is_some_and(settles)
     }
 
     /// Decides what to do with the result of a lookup: that of this caller, or of the flight that it has joined. If the
@@ -298,7 +300,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
         }
     }
 
-    fn enter(&self, scope: Scope, lookup: Option<Duration>, seen: Option<&Entry>) -> Entered {
+    fn enter(&self, scope: Scope, lookup: Option<LookupCriteria>, seen: Option<&Entry>) -> Entered {
         let Resource { engine, key, .. } = self.resource();
         let (nested, incomplete_only) = (!self.active_fetches.is_empty(), self.incomplete_only);
         engine.flights.enter(key, scope, JoinCriteria { nested, incomplete_only, lookup }, seen)
@@ -306,10 +308,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
 
     fn on_store_unavailable<'s>(&'s self, error: StoreError, fetch: BoxFetch<'a, R>) -> Step<'s, 'a, R> {
         match self.resource().config.on_store_failure {
-            StoreFailure::FailOpen => {
-                let mode = LeadMode::StoreDown(NotStored::because_of(&error));
-                Step::Right(self.lead_or_join_locally(mode, fetch))
-            }
+            StoreFailure::FailOpen => Step::Right(self.lead_or_join_locally(LeadMode::StoreDown, fetch)),
             StoreFailure::FailClosed => ready(self.reject(Error::store_down(error.into()))),
         }
     }

@@ -4,19 +4,20 @@ use super::{
     active_fetch::{ACTIVE_FETCHES, ActiveFetch},
     containment::{Aborted, contained},
     fill_set::FillSet,
-    flight::{Flight, Progress},
+    flight::{Flight, JoinCriteria, Progress},
     frontend::{Completed, Completion, Failure, StoreAs},
     permit::FillPermit,
     resource::Resource,
 };
 use crate::{
     clock::{self, Timestamp},
-    config::WaitTimeout,
+    config::{StoreFailure, WaitTimeout},
     error::Error,
     outage_cache::NotStored,
     policy::{Freshness, freshness},
     store::{
         entry::{Audience, Entry, Kind, SharedValue},
+        error::StoreError,
         lease::FailureMarker,
         token::Token,
         wake::Listener,
@@ -72,6 +73,26 @@ impl Execution {
         self.flight.set_stale_candidate(self.seen.clone());
     }
 
+    /// Fetches for this process only, unless another local flight does so.
+    pub(super) async fn go_local(&self, listener: Listener) -> Result<FillPermit, Progress> {
+        self.join_or_lead_locally(FillPermit::local(listener)).await
+    }
+
+    /// Fetches for this process only, or rejects the request, as `on_store_failure` says.
+    pub(super) async fn fail_open(&self, listener: Listener, error: StoreError) -> Result<FillPermit, Progress> {
+        match self.resource.config.on_store_failure {
+            StoreFailure::FailOpen => match self.go_local(listener).await? {
+                FillPermit::Local { listener, .. } => {
+                    self.acquire_fallback_permit(listener, NotStored::because_of(&error)).await
+                }
+                permit => Ok(permit),
+            },
+            StoreFailure::FailClosed => {
+                Err(Progress::Refused(Error::store_down(error.into()), self.flight.stale_candidate()))
+            }
+        }
+    }
+
     /// Acquires a `max_fallback_fetches` permit. A nested fetch needs none, because the enclosing fetch may hold the
     /// last one.
     pub(super) async fn acquire_fallback_permit(
@@ -107,7 +128,29 @@ impl Execution {
         Ok(FillPermit::Local { listener, not_stored, _fallback_permit: Some(permit) })
     }
 
-    /// Returns when the caller that opened the flight is rejected, if the flight waits for a permit. A scoped fetch applies the deadline of its caller, because its caller cannot.
+    async fn join_or_lead_locally(&self, permit: FillPermit) -> Result<FillPermit, Progress> {
+        let criteria = JoinCriteria { nested: self.is_nested(), ..JoinCriteria::default() };
+        let Some(waiter) = self.flight.go_local(criteria) else {
+            return Ok(permit);
+        };
+        let _caller = waiter.want();
+        // The other flight may be waiting for a fetch that this one is part of.
+        let until = self.nested_until.map_or_else(|| self.reject_at(), |until| until.min(self.reject_at()));
+        let outcome = waiter.outcome_until(until, self.resource.config.lease_ttl, |_| false);
+        tokio::select! {
+            biased;
+            () = self.flight.deserted() => Err(Progress::Abandoned),
+            outcome = outcome => match outcome {
+                Some(Progress::Queued) => Ok(permit),
+                Some(state) => Err(state),
+                None if self.nested_until.is_some_and(|until| until <= clock::now()) => Ok(permit),
+                None => Err(self.waited_too_long()),
+            },
+        }
+    }
+
+    /// Returns when the caller that opened the flight is rejected, if the flight waits for a local flight or for a
+    /// permit. A scoped fetch applies the deadline of its caller, because its caller cannot.
     fn reject_at(&self) -> Instant {
         let rejects = self.resource.config.on_wait_timeout == WaitTimeout::Reject;
         let wait_until = if rejects { self.wait_until } else { clock::deadline_after(Duration::MAX) };

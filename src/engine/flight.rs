@@ -60,8 +60,6 @@ pub(crate) enum Progress {
     Uncacheable(Audience),
     /// The fetch failed. The entry is the confirmed stale one, for waiters that allow stale-if-error.
     Failed(Failure, Option<Entry>),
-    /// The leader cannot agree with other processes. Each waiter continues in the local flight.
-    Local,
     /// The leader gave up: the next caller may lead.
     Abandoned,
     /// The settings of the leader's caller allow no answer except perhaps the confirmed stale entry. Each waiter tries
@@ -93,9 +91,19 @@ pub(crate) struct JoinCriteria {
     pub(crate) nested: bool,
     /// The flight has no response yet.
     pub(crate) incomplete_only: bool,
-    /// The `store_timeout` of a caller that needs a lookup. It joins a lookup with the same timeout, if that is not over.
-    /// A caller that has looked up the entry (`None`) joins no lookup: it would learn the same again.
-    pub(crate) lookup: Option<Duration>,
+    /// For a caller that needs a lookup. A caller that has looked up the entry (`None`) joins no lookup: it would learn
+    /// the same again.
+    pub(crate) lookup: Option<LookupCriteria>,
+}
+
+/// The criteria for joining a lookup.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct LookupCriteria {
+    /// The `store_timeout` of the caller. It joins only lookups with the same timeout, until that is over.
+    pub(crate) timeout: Duration,
+    /// The number of remembered redirects that lead to the cache key. They are read with the entry, and the caller joins
+    /// only lookups that read them too: otherwise nothing would show that they have been invalidated.
+    pub(crate) remembered: usize,
 }
 
 /// The result of entering a flight.
@@ -127,12 +135,17 @@ struct Tables {
 /// The state shared by the leader and the waiters of a flight.
 pub(crate) struct FlightState {
     flights: Arc<Flights>,
+    /// The scope in which the flight was opened.
     scope: Scope,
+    /// Whether the flight has become a local one since.
+    is_local: AtomicBool,
     key: CacheKey,
-    /// When the lookup began, and its timeout. `None` for a flight that was opened after a lookup.
-    lookup: Option<(Instant, Duration)>,
+    /// When the lookup began, and what it reads. `None` for a flight that was opened after a lookup.
+    lookup: Option<(Instant, LookupCriteria)>,
     progress: Watched<Progress>,
     waiters: AtomicUsize,
+    /// Whether a waiter of the lookup has reached its limit for waiting.
+    has_late_waiters: AtomicBool,
     /// Whether the flight may be in its table; changed under the lock of the tables. PERF: most flights end as they leave
     /// it, and need not look again.
     is_listed: AtomicBool,
@@ -248,11 +261,13 @@ impl Waiter {
     ) -> impl Future<Output = Option<Progress>> {
         let end = clock::deadline_after(limit);
         let mut pause = until.min(end);
+        let state = &self.flight_state;
         async move {
             loop {
-                let ended = self.flight_state.progress.wait_for(|progress| match progress {
+                let is_late = pause == end;
+                let ended = state.progress.wait_for(|progress| match progress {
                     Progress::LookingUp => false,
-                    Progress::Running => self.seen().is_some(),
+                    Progress::Running => is_late || self.seen().is_some(),
                     _ => true,
                 });
                 match timeout_at(pause, ended).await {
@@ -262,9 +277,13 @@ impl Waiter {
                         let seen = self.seen().filter(|seen| settles(seen));
                         return seen.map(|seen| Progress::LookedUp(Ok(Some(seen.clone()))));
                     }
-                    Err(_) if !self.flight_state.is_looking_up() => return None,
-                    Err(_) if pause == end => return Some(self.flight_state.abandon()),
-                    Err(_) => pause = end,
+                    Err(_) if !state.is_looking_up() => return None,
+                    Err(_) if is_late => return state.abandon_lookup().then_some(Progress::Abandoned),
+                    Err(_) => {
+                        // The caller wants to know when a leader begins, because it does not wait for one any more.
+                        state.has_late_waiters.store(true, Release);
+                        pause = end;
+                    }
                 }
             }
         }
@@ -386,14 +405,16 @@ impl Tables {
 }
 
 impl FlightState {
-    fn new(flights: Arc<Flights>, scope: Scope, key: CacheKey, lookup: Option<Duration>) -> Self {
+    fn new(flights: Arc<Flights>, scope: Scope, key: CacheKey, lookup: Option<LookupCriteria>) -> Self {
         Self {
             flights,
             scope,
+            is_local: AtomicBool::new(false),
             key,
-            lookup: lookup.map(|timeout| (clock::now(), timeout)),
+            lookup: lookup.map(|criteria| (clock::now(), criteria)),
             progress: Watched::new(if lookup.is_some() { Progress::LookingUp } else { Progress::Running }),
             waiters: AtomicUsize::new(0),
+            has_late_waiters: AtomicBool::new(false),
             is_listed: AtomicBool::new(true),
             seen: OnceLock::new(),
             invalidations: AtomicU64::new(0),
@@ -419,9 +440,13 @@ impl FlightState {
         !(would_block || too_late || self.is_outdated() || self.is_other_lookup(criteria.lookup))
     }
 
-    /// Reports whether the flight is a lookup that a caller with this need of one does not join.
-    fn is_other_lookup(&self, needed: Option<Duration>) -> bool {
-        let suits = |(began, timeout): (Instant, Duration)| needed == Some(timeout) && clock::now() < began + timeout;
+    /// Reports whether the flight is a lookup that a caller with these criteria does not join.
+    fn is_other_lookup(&self, needed: Option<LookupCriteria>) -> bool {
+        let suits = |(began, read): (Instant, LookupCriteria)| {
+            let is_same =
+                |needed: LookupCriteria| needed.timeout == read.timeout && needed.remembered <= read.remembered;
+            needed.is_some_and(is_same) && clock::now() < clock::after(began, read.timeout)
+        };
         self.is_looking_up() && !self.lookup.is_some_and(suits)
     }
 
@@ -457,7 +482,7 @@ impl FlightState {
             return;
         }
         let mut tables = self.flights.tables.lock();
-        let table = tables.of(self.scope);
+        let table = tables.of(if self.is_local.load(Acquire) { Scope::Local } else { self.scope });
         if let Some(listed) = table.remove(&self.key)
             && !Arc::ptr_eq(&listed, self)
         {
@@ -466,7 +491,17 @@ impl FlightState {
         self.is_listed.store(false, Release);
     }
 
-    /// Unlists a flight that its caller does not drive any more.
+    /// Unlists a flight whose lookup is not driven any more. `false` if a leader has begun meanwhile.
+    fn abandon_lookup(self: &Arc<Self>) -> bool {
+        let mut tables = self.flights.tables.lock();
+        let is_looking_up = self.is_looking_up();
+        if is_looking_up && tables.of(self.scope).get(&self.key).is_some_and(|listed| Arc::ptr_eq(listed, self)) {
+            tables.of(self.scope).remove(&self.key);
+        }
+        is_looking_up
+    }
+
+    /// Unlists a flight that its leader does not drive any more.
     fn abandon(self: &Arc<Self>) -> Progress {
         self.unlist();
         Progress::Abandoned
@@ -514,7 +549,8 @@ impl Flight {
         }
     }
 
-    /// Begins to lead after the lookup, which has found `seen`. Waiters are woken only if that entry may answer them.
+    /// Begins to lead after the lookup, which has found `seen`. Waiters are woken only if that entry may answer them, or
+    /// if they wait for no leader.
     /// Returns `false` if the flight has left the table meanwhile.
     pub(crate) fn begin_leading(&self, seen: Option<&Entry>) -> bool {
         let tables = self.0.flights.tables.lock();
@@ -528,7 +564,7 @@ impl Flight {
             false
         });
         drop(tables);
-        self.0.progress.send_if_modified(|_| seen.is_some());
+        self.0.progress.send_if_modified(|_| seen.is_some() || self.0.has_late_waiters.load(Acquire));
         true
     }
 
@@ -603,6 +639,9 @@ impl Flight {
     pub(crate) fn begin_pause(&self) -> bool {
         let mut tables = self.0.flights.tables.lock();
         let listed = tables.fleet.entry(self.0.key.clone()).or_insert_with(|| self.0.clone());
+        if listed.is_looking_up() {
+            *listed = self.0.clone(); // its caller joins this flight if it must lead
+        }
         let is_listed = Arc::ptr_eq(listed, &self.0);
         self.0.is_listed.store(is_listed, Release);
         self.0.is_between_questions.store(is_listed, Release);
@@ -617,6 +656,22 @@ impl Flight {
     /// Records that the fetch begins.
     pub(crate) fn begin_fetch(&self) {
         self.0.invalidations.store(self.0.flights.invalidations.of(&self.0.key), Release);
+    }
+
+    /// Becomes the local flight of its cache key, or joins the existing one if that meets the criteria. Leaves the
+    /// table of the fleet, so that later callers ask the store first.
+    pub(crate) fn go_local(&self, criteria: JoinCriteria) -> Option<Waiter> {
+        self.unlist();
+        let mut tables = self.0.flights.tables.lock();
+        match tables.local.get(&self.0.key) {
+            Some(flight_state) if flight_state.matches(criteria) => Some(flight_state.join(criteria)),
+            _ => {
+                tables.local.insert(self.0.key.clone(), self.0.clone());
+                self.0.is_local.store(true, Release);
+                self.0.is_listed.store(true, Release);
+                None
+            }
+        }
     }
 
     /// Returns the number of invalidations of the resource before the fetch began.

@@ -45,7 +45,7 @@ pub(super) enum LeadMode {
     /// process leads.
     Refresh,
     /// Fetches at once, because the store is unavailable.
-    StoreDown(NotStored),
+    StoreDown,
     /// Fetches at once, because the flight of the fleet does not answer in time, or its response is too old for the
     /// caller and its body is still coming.
     Local,
@@ -70,13 +70,10 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
         let permit = match mode {
             LeadMode::Coordinated => self.acquire_lease(listener).await,
             LeadMode::Refresh => self.acquire_refresh(listener).await,
-            LeadMode::StoreDown(reason) => {
-                let Execution { resource, seen, .. } = &*self.execution;
-                match resource.kept_result(&self.policy, reason, seen.as_ref()) {
-                    Some(kept) => Err(Progress::LookedUp(Ok(Some(kept)))),
-                    None => self.execution.acquire_fallback_permit(Box::new(listener), reason).await,
-                }
-            }
+            LeadMode::StoreDown => match self.kept_result(NotStored::Unavailable) {
+                Some(kept) => Err(Progress::LookedUp(Ok(Some(kept)))),
+                None => self.execution.acquire_fallback_permit(Box::new(listener), NotStored::Unavailable).await,
+            },
             LeadMode::Local => Ok(FillPermit::local(listener)),
             LeadMode::DoNotStore(marker) => Ok(FillPermit::Marker(marker)),
         };
@@ -203,6 +200,11 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
         }
         let mut lookup = Lookup::new(resource.to_primary(), self.policy.clone());
         matches!(lookup.find().await, Ok(Some(_))) && lookup.resource.key == resource.key
+    }
+
+    /// Returns the result of an earlier flight that was kept after the caller had asked the outage cache.
+    fn kept_result(&self, reason: NotStored) -> Option<Entry> {
+        self.execution.resource.kept_result(&self.policy, reason, self.execution.seen.as_ref())
     }
 
     /// Ends the flight: publishes the state, and answers the caller that opened it.

@@ -45,9 +45,9 @@ impl<R, J: ReusePolicy<R>> Lookup<R, J> {
         {}
     }
 
-    /// Reports whether no remembered redirect was followed.
-    pub(super) fn is_confirmed(&self) -> bool {
-        self.remembered.is_empty()
+    /// Returns the number of remembered redirects that were followed since the last confirmed cache key.
+    pub(super) fn remembered(&self) -> usize {
+        self.remembered.len()
     }
 
     /// Reads the entry, and the remembered redirects that lead to it. Stays at the first cache key whose redirect has

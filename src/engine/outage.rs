@@ -49,7 +49,7 @@ impl<R, J: ReusePolicy<R>> Lookup<R, J> {
         loop {
             let now = Timestamp::now();
             let entry = match found {
-                Err(error) => self.resource.kept_entry(NotStored::because_of(error), None, now)?,
+                Err(_) => self.resource.kept_entry(NotStored::Unavailable, None, now)?,
                 Ok(stored) => self.resource.kept_entry(NotStored::Refused, stored.as_ref(), now)?,
             };
             match self.policy.evaluate(&entry, now) {

@@ -175,6 +175,11 @@ impl Resource {
         Err(StoreError::new("circuit breaker open: the store failed recently"))
     }
 
+    /// Reports whether the breaker is open, without asking it for permission.
+    pub(super) fn is_breaker_open(&self) -> bool {
+        !self.engine.breakers.is_idle() && self.with_breaker(|breaker| breaker.is_open())
+    }
+
     /// Records the result of an operation that was sent at `sent_at`.
     fn record<T>(&self, answer: &Result<T, StoreError>, sent_at: Timestamp) {
         let kind = match answer {

@@ -3,11 +3,12 @@
 use crate::{Down, MS};
 use futures_util::future::join_all;
 use stampede_guard::{
-    MemoryStore, StampedeGuard,
+    ErrorKind, MemoryStore, StampedeGuard,
     store::{
         Answer, CacheKey, Entry, FailureMarker, FillCondition, FillOutcome, Lease, LeaseReply, LeaseRequest,
         LeaseStatus, Listener, Store, Token, Write,
     },
+    testing::{FakeRedis, Fault, Operation},
 };
 use std::{
     pin::pin,
@@ -175,4 +176,56 @@ async fn shared_lookup_is_no_wait_for_a_fetch() {
         assert_eq!(answer.expect("a hit"), 1);
     }
     assert_eq!((store.reads.load(SeqCst) - before, guard.stats().wait_timeouts), (1, 0));
+}
+
+/// Seen to fail (an answer after twice the store timeout) when the end of the lookup does not wake a waiter whose limit
+/// is over.
+#[tokio::test(start_paused = true)]
+async fn wait_timeout_within_a_lookup_holds_when_the_fetch_begins() {
+    let guard = StampedeGuard::new(Arc::new(Slow::default())).wait_timeout(Duration::ZERO);
+    let fetch = async || {
+        sleep(Duration::from_secs(10)).await;
+        Ok::<_, Down>(1)
+    };
+    let leads = tokio::spawn({
+        let guard = guard.clone();
+        async move { guard.fetch("k", fetch).await }
+    });
+    tokio::task::yield_now().await;
+    let began = Instant::now();
+    let error = guard.fetch("k", fetch).await.expect_err("no request waits");
+    assert_eq!(error.kind(), ErrorKind::Overloaded);
+    assert!(began.elapsed() < 10 * MS, "{:?}", began.elapsed());
+    assert_eq!(leads.await.expect("no panic").expect("an answer"), 1);
+}
+
+/// Seen to fail (a wait for the end of the lookup) when callers join lookups while the circuit breaker is open.
+#[tokio::test(start_paused = true)]
+async fn open_breaker_delays_no_caller_by_the_lookup_of_another() {
+    let node = FakeRedis::new().node();
+    let guard = node.guard().store_timeout(250 * MS);
+    node.always(Operation::Get, Fault::Hangs);
+    let ask = |key: &'static str| {
+        let guard = guard.clone();
+        tokio::spawn(async move { guard.fetch(key, async || Ok::<_, Down>(1)).await })
+    };
+    let first = ask("j");
+    sleep(200 * MS).await;
+    let second = ask("k");
+    sleep(60 * MS).await;
+    let began = Instant::now();
+    assert_eq!(ask("k").await.expect("no panic").expect("an answer"), 1);
+    assert!(began.elapsed() < 10 * MS, "{:?}", began.elapsed());
+    for asked in [first, second] {
+        assert_eq!(asked.await.expect("no panic").expect("an answer"), 1);
+    }
+}
+
+/// Seen to panic when times are added without a bound.
+#[tokio::test(start_paused = true)]
+async fn longest_store_timeout_allows_shared_lookups() {
+    let guard = StampedeGuard::new(Arc::new(Slow::default())).store_timeout(Duration::MAX);
+    for answer in join_all((0..3).map(|_| guard.fetch("k", async || Ok::<_, Down>(1)))).await {
+        assert_eq!(answer.expect("an answer"), 1);
+    }
 }

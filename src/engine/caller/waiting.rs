@@ -62,7 +62,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
         let mut caller = waiter.want();
         if waiter.joined_lookup() {
             // The caller that opened the flight applies its own timeout to the lookup, as long as it is polled.
-            let (limit, (until, _)) = (config.store_timeout * 2, self.next_limit(false, false));
+            let (limit, (until, _)) = (config.store_timeout.saturating_mul(2), self.next_limit(false, false));
             let settles = |seen: &Entry| self.policy().settles(seen, Timestamp::now());
             if let Some(state) = waiter.lookup_until(limit, until, settles).await {
                 return Waited::Outcome(state);
@@ -136,7 +136,6 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
             Progress::Filled(fill_set) => self.on_filled(&fill_set, fetch),
             Progress::Shared(value) | Progress::HeadersReady(value) => self.on_shared(&value, fetch),
             Progress::Uncacheable(audience) if self.policy().is_covered_by(audience) => RequestAttempt::Bypass(fetch),
-            Progress::Local => RequestAttempt::Locally(fetch),
             Progress::Failed(failure, stale) => {
                 let stale = stale.and_then(|entry| self.policy().stale_answer(&entry, Timestamp::now()));
                 match (stale, failure) {

@@ -19,7 +19,7 @@ use shuttle::{
 const ANY: JoinCriteria = JoinCriteria { nested: false, incomplete_only: false, lookup: None };
 const NESTED: JoinCriteria = JoinCriteria { nested: true, ..ANY };
 /// A caller that needs a lookup.
-const LOOKUP: JoinCriteria = JoinCriteria { lookup: Some(HOUR), ..ANY };
+const LOOKUP: JoinCriteria = JoinCriteria { lookup: Some(LookupCriteria { timeout: HOUR, remembered: 0 }), ..ANY };
 const HOUR: Duration = Duration::from_secs(3600);
 
 const SCOPES: [Scope; 3] = [Scope::Fleet, Scope::Local, Scope::Lookup];
@@ -96,6 +96,35 @@ async fn ask(flights: Arc<Flights>, computing: Computing) {
     }
 }
 
+/// Like [`ask`], for a store that does not answer: through the flight of the fleet, or directly.
+async fn ask_locally(flights: Arc<Flights>, computing: Computing, directly: bool) {
+    loop {
+        let scope = if directly { Scope::Local } else { Scope::Fleet };
+        let (waiter, flight) = match flights.enter(&key(), scope, ANY, None) {
+            Entered::Wait(waiter) => (waiter, None),
+            Entered::Lead(flight) if directly => {
+                computing.once().await;
+                return flight.complete(Progress::Uncacheable(Audience::Everyone));
+            }
+            Entered::Lead(flight) => match flight.go_local(ANY) {
+                Some(waiter) => (waiter, Some(flight)),
+                None => {
+                    assert!(!is_joined(&flights, &flight.0), "a later caller asks the store first");
+                    computing.once().await;
+                    return flight.complete(Progress::Uncacheable(Audience::Everyone));
+                }
+            },
+        };
+        let state = waiter.outcome(|_| false).await;
+        if let Some(flight) = flight {
+            flight.complete(state.clone());
+        }
+        if matches!(state, Progress::Uncacheable(Audience::Everyone)) {
+            return;
+        }
+    }
+}
+
 /// Seen to fail when `enter` looks and inserts in two steps. Seen to deadlock when a dropped flight publishes no state,
 /// and to run for ever when it stays in the table.
 #[test]
@@ -111,11 +140,27 @@ fn flight_has_one_leader_and_the_next_caller_takes_over() {
     });
 }
 
+/// Seen to fail when `go_local` ignores an existing flight, and when it leaves the table of the fleet without entering
+/// the local one.
+#[test]
+fn local_flight_has_one_leader_at_a_time() {
+    explore(|| {
+        let (flights, computing) = (Arc::new(Flights::default()), Computing::default());
+        let callers =
+            [false, false, true].map(|directly| spawn(ask_locally(flights.clone(), computing.clone(), directly)));
+        callers[0].abort();
+        for caller in callers {
+            let _ = block_on(caller);
+        }
+        assert_eq!(flights.len(), 0);
+    });
+}
+
 /// Seen to deadlock when a dropped flight publishes no state, and to fail when a flight publishes its result before it
 /// leaves the table.
 #[test]
 fn waiters_learn_how_their_flight_ended() {
-    let ends: [fn(Flight); 5] = [
+    let ends: [fn(Flight); 6] = [
         |flight| flight.complete(Progress::Uncacheable(Audience::Everyone)),
         |flight| drop(flight),
         |flight| {
@@ -130,6 +175,11 @@ fn waiters_learn_how_their_flight_ended() {
             flight.publish(Progress::Queued);
             flight.publish(Progress::Running);
             flight.complete(Progress::Uncacheable(Audience::Everyone));
+        },
+        |flight| {
+            flight.publish(Progress::Queued);
+            let _ = flight.go_local(ANY);
+            drop(flight);
         },
     ];
     explore(move || {
@@ -199,10 +249,11 @@ fn flight_begun_before_an_invalidation_is_not_joined() {
 /// Seen to fail when a flight removes its successor from the table.
 #[test]
 fn flight_that_was_unlisted_removes_no_newer_flight() {
-    let ends: [fn(Flight); 3] = [
+    let ends: [fn(Flight); 4] = [
         |flight| flight.complete(Progress::Uncacheable(Audience::Everyone)),
         |flight| drop(flight),
         |flight| flight.unlist(),
+        |flight| assert!(flight.go_local(ANY).is_none()),
     ];
     explore(move || {
         let end = any(&ends);
@@ -307,19 +358,21 @@ async fn waiter_of_a_lookup_uses_its_entry_in_every_state() {
     }
 }
 
-/// Its reply may be old. Seen to fail when the age of a lookup, or its timeout, is ignored.
+/// Its reply may be old, and may say nothing about remembered redirects. Seen to fail when the age of a lookup, its
+/// timeout, or the redirects that it reads are ignored.
 #[tokio::test(start_paused = true)]
-async fn lookup_is_not_joined_after_its_timeout_or_with_another_one() {
+async fn lookup_is_joined_only_by_callers_that_it_suits() {
     let flights = Arc::new(Flights::default());
-    let criteria = |timeout| JoinCriteria { lookup: Some(timeout), ..ANY };
-    let is_joined = |timeout| {
+    let criteria = |timeout, remembered| JoinCriteria { lookup: Some(LookupCriteria { timeout, remembered }), ..ANY };
+    let is_joined = |timeout, remembered| {
         let listed = flights.tables.lock().fleet.get(&key()).cloned();
-        listed.is_some_and(|listed| listed.matches(criteria(timeout)))
+        listed.is_some_and(|listed| listed.matches(criteria(timeout, remembered)))
     };
-    let _flight = leads(flights.enter(&key(), Scope::Fleet, criteria(HOUR), None));
-    assert_eq!([is_joined(HOUR), is_joined(HOUR * 2), is_joined(HOUR / 2)], [true, false, false]);
+    let _flight = leads(flights.enter(&key(), Scope::Fleet, criteria(HOUR, 1), None));
+    assert_eq!([HOUR, HOUR * 2, HOUR / 2].map(|timeout| is_joined(timeout, 1)), [true, false, false]);
+    assert_eq!([0, 1, 2].map(|remembered| is_joined(HOUR, remembered)), [true, true, false]);
     tokio::time::advance(HOUR).await;
-    assert!(!is_joined(HOUR));
+    assert!(!is_joined(HOUR, 1));
 }
 
 /// Seen to deadlock when `begin_leading` wakes no waiter.
@@ -337,5 +390,38 @@ fn waiters_learn_what_the_lookup_found_before_the_fetch_ends() {
         block_on(learns).unwrap();
         let Entered::Wait(late) = flights.enter(&key(), Scope::Fleet, LOOKUP, None) else { panic!("it is joined") };
         assert!(!late.joined_lookup() && late.seen().is_some());
+    });
+}
+
+/// Seen to fail when a pause gives way to a lookup, whose caller then leads although the flight has been told to wait.
+#[test]
+fn leader_that_pauses_takes_its_place_from_a_lookup() {
+    let flights = Arc::new(Flights::default());
+    let flight = open(&flights, Scope::Fleet);
+    flights.forget(&[key()]);
+    let lookup = leads(flights.enter(&key(), Scope::Fleet, LOOKUP, None));
+    assert!(flight.begin_pause() && is_joined(&flights, &flight.0));
+    assert!(!lookup.begin_leading(None));
+    flights.forget(&[key()]);
+    assert!(is_joined(&flights, &flight.0), "it stays while it has no question under way");
+    flight.end_pause();
+    flights.forget(&[key()]);
+    let newer = open(&flights, Scope::Fleet);
+    assert!(!flight.begin_pause() && is_joined(&flights, &newer.0), "another leader stays");
+}
+
+/// Seen to fail when the flight is abandoned without a look at its state under the lock of the tables.
+#[test]
+fn lookup_that_has_begun_to_lead_is_not_abandoned() {
+    explore(|| {
+        let flights = Arc::new(Flights::default());
+        let flight = leads(flights.enter(&key(), Scope::Fleet, LOOKUP, None));
+        let abandoning = thread::spawn({
+            let flight_state = flight.0.clone();
+            move || flight_state.abandon_lookup()
+        });
+        let leads = flight.begin_leading(None);
+        assert_ne!(leads, abandoning.join().unwrap());
+        assert_eq!(leads, is_joined(&flights, &flight.0));
     });
 }

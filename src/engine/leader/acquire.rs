@@ -12,6 +12,7 @@ use crate::{
         permit::{FillPermit, HeldLease, LeaseGuard, while_listening},
     },
     error::Error,
+    outage_cache::NotStored,
     store::{
         entry::Entry,
         error::StoreError,
@@ -45,6 +46,9 @@ enum Next {
     Ask,
     /// Ask again after this time, or earlier if a wake-up arrives or the breaker opens.
     Pause(Duration),
+    /// Fetch for this process only.
+    GoLocal,
+    FailOpen(StoreError),
     Complete(Progress),
 }
 
@@ -91,6 +95,8 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
                     Some(Interruption::FetchDemanded) => return Ok(FillPermit::local(listener)),
                     Some(Interruption::Deserted) => return Err(Progress::Abandoned),
                 },
+                Next::GoLocal => return self.execution.go_local(listener).await,
+                Next::FailOpen(error) => return self.execution.fail_open(listener, error).await,
                 Next::Complete(state) => return Err(state),
             }
         }
@@ -146,21 +152,16 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
 
     /// Decides what to do without an answer of the store.
     fn on_error(&self, error: StoreError, wait: &mut LeaseWait) -> Next {
-        let config = &self.execution.resource.config;
-        match wait.on_silence(&error, config) {
-            Some(next) => next,
-            None if config.on_store_failure == StoreFailure::FailClosed => {
-                let stale = self.execution.flight.stale_candidate();
-                Next::Complete(Progress::Refused(Error::store_down(error.into()), stale))
-            }
-            None => Next::Complete(Progress::LookedUp(Err(error))),
+        match self.kept_result(NotStored::because_of(&error)) {
+            Some(kept) => Next::Complete(Progress::LookedUp(Ok(Some(kept)))),
+            None => wait.on_silence(error, &self.execution.resource.config),
         }
     }
 
     /// Decides what to do while a failure marker blocks the key.
     fn on_failure_marker(&mut self, retry_in: Duration, code: u16) -> Next {
         if self.execution.resource.config.failure_ttl.is_zero() {
-            return Next::Complete(Progress::Local);
+            return Next::GoLocal;
         }
         let error = Error::recently_failed(code, retry_in);
         Next::Complete(Progress::Failed(Failure::Error(error), self.execution.seen.take()))
@@ -181,10 +182,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
         self.execution.flight.set_stale_candidate(None); // the new entry has replaced it
         self.execution.seen = Some(entry);
         wait.unusable_entries += 1;
-        match wait.unusable_entries {
-            ..=MAX_UNUSABLE_ENTRIES => Next::Ask,
-            _ => Next::Complete(Progress::Local),
-        }
+        if wait.unusable_entries > MAX_UNUSABLE_ENTRIES { Next::GoLocal } else { Next::Ask }
     }
 
     /// Decides whether to wait for the leader that holds the lease.
@@ -201,7 +199,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
         let outer = self.execution.active_fetches.split_last().map_or(&[][..], |(_, outer)| outer);
         if resource.engine.wait_graph.would_deadlock(&resource.key, outer) {
             telemetry::deadlock_avoided(&resource.engine.stats, &resource.key);
-            return Next::Complete(Progress::Local);
+            return Next::GoLocal;
         }
         Next::Pause(pause)
     }
@@ -263,23 +261,26 @@ impl LeaseWait {
         if registered { expiry } else { expiry.min(backoff::poll(self.polls, clock::random_unit())) }
     }
 
-    /// Decides what to do while the store does not answer. `None`: continue without it.
+    /// Decides what to do while the store does not answer.
     ///
     /// A lease that the store has reported may live longer than reported, because its leader may have extended it just
     /// before the silence. Without the store no leader can extend it again, so one more lease is enough.
-    fn on_silence(&mut self, error: &StoreError, config: &Config) -> Option<Next> {
+    fn on_silence(&mut self, error: StoreError, config: &Config) -> Next {
         if error.is_disconnected() && !self.was_disconnected {
             self.was_disconnected = true;
-            return Some(Next::Ask); // with a new token; the old one is released in the background
+            return Next::Ask; // with a new token; the old one is released in the background
         }
-        let lease_end = self.lease_end?;
+        let Some(lease_end) = self.lease_end else { return Next::FailOpen(error) };
         if error.is_refused() || config.on_store_failure == StoreFailure::FailClosed {
-            return None;
+            return Next::FailOpen(error);
         }
         let silent_until =
             *self.silent_until.get_or_insert_with(|| clock::deadline_after(config.lease_ttl).max(lease_end));
         let left = silent_until.saturating_duration_since(clock::now());
-        (!left.is_zero()).then(|| Next::Pause(left.min(backoff::poll(self.polls, clock::random_unit()))))
+        if left.is_zero() {
+            return Next::FailOpen(error);
+        }
+        Next::Pause(left.min(backoff::poll(self.polls, clock::random_unit())))
     }
 }
 
