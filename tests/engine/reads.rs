@@ -3,7 +3,7 @@
 use crate::{Down, MS};
 use futures_util::future::join_all;
 use stampede_guard::{
-    ErrorKind, MemoryStore, StampedeGuard,
+    ErrorKind, MemoryStore, OutageCacheConfig, StampedeGuard,
     store::{
         Answer, CacheKey, Entry, FailureMarker, FillCondition, FillOutcome, Lease, LeaseReply, LeaseRequest,
         LeaseStatus, Listener, Store, Token, Write,
@@ -203,7 +203,7 @@ async fn wait_timeout_within_a_lookup_holds_when_the_fetch_begins() {
 #[tokio::test(start_paused = true)]
 async fn open_breaker_delays_no_caller_by_the_lookup_of_another() {
     let node = FakeRedis::new().node();
-    let guard = node.guard().store_timeout(250 * MS);
+    let guard = node.guard().store_timeout(250 * MS).outage_cache(OutageCacheConfig::max_bytes(0));
     node.always(Operation::Get, Fault::Hangs);
     let ask = |key: &'static str| {
         let guard = guard.clone();
