@@ -36,8 +36,8 @@ pub(super) struct Execution {
     pub(super) seen: Option<Entry>,
     /// The redirects that were followed to its cache key.
     pub(super) redirects: Vec<SharedValue>,
-    /// This fetch, and the fetches that it is part of.
-    pub(super) active_fetches: Vec<ActiveFetch>,
+    /// The fetches that this one is part of.
+    pub(super) outer_fetches: Vec<ActiveFetch>,
     /// When the caller that opened the flight stops waiting for another leader.
     pub(super) wait_until: Instant,
     /// When a flight within another fetch stops waiting.
@@ -178,7 +178,7 @@ impl Execution {
 
     /// Reports whether this fetch is nested in another fetch.
     fn is_nested(&self) -> bool {
-        self.active_fetches.len() > 1
+        !self.outer_fetches.is_empty()
     }
 
     /// Handles an invalidation while the flight holds no lease: the flight leaves the table, and its stale candidate is
@@ -207,10 +207,9 @@ impl Execution {
         deadline: Instant,
         part: impl Future<Output = T>,
     ) -> impl Future<Output = Result<T, Aborted>> {
-        let mut active_fetches = self.active_fetches.clone();
-        if let Some(this) = active_fetches.last_mut() {
-            this.ends_at = deadline;
-        }
+        let mut active_fetches = self.outer_fetches.clone();
+        let Resource { engine, key, .. } = &self.resource;
+        active_fetches.push(ActiveFetch { store: engine.store.clone(), key: key.clone(), ends_at: deadline });
         let part = contained(deadline, ACTIVE_FETCHES.scope(active_fetches, part));
         Alongside::new(part, permit.keep_alive(&self.flight))
     }

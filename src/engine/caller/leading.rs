@@ -2,9 +2,7 @@
 
 use super::{Caller, attempt::RequestAttempt};
 use crate::{
-    clock,
     engine::{
-        active_fetch::ActiveFetch,
         execution::Execution,
         flight::{Flight, Progress},
         frontend::{BoxFetch, ReusePolicy},
@@ -62,12 +60,6 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
         fetch: BoxFetch<'a, R>,
     ) -> (oneshot::Receiver<LeaderResult<'a, R>>, OptionFuture<BoxFuture<'a, ()>>) {
         let (reply, result) = oneshot::channel();
-        let mut active_fetches = self.active_fetches.clone();
-        active_fetches.push(ActiveFetch {
-            store: self.resource().engine.store.clone(),
-            key: self.resource().key.clone(),
-            ends_at: clock::deadline_after(self.resource().config.fetch_timeout),
-        });
         let (resource, scoped) = (self.resource().clone(), self.spawn.is_none());
         let mut wait_until = self.nested_until.map_or(self.wait_until, |until| until.min(self.wait_until));
         if let Some(deadline) = self.resource().deadline
@@ -81,7 +73,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
             flight,
             seen,
             redirects: self.lookup.redirects.clone(),
-            active_fetches,
+            outer_fetches: self.active_fetches.clone(),
             wait_until,
             nested_until: self.nested_until,
             scoped,

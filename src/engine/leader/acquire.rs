@@ -196,8 +196,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
             }
         }
         // The other leader may be waiting for a fetch that this one is part of.
-        let outer = self.execution.active_fetches.split_last().map_or(&[][..], |(_, outer)| outer);
-        if resource.engine.wait_graph.would_deadlock(&resource.key, outer) {
+        if resource.engine.wait_graph.would_deadlock(&resource.key, &self.execution.outer_fetches) {
             telemetry::deadlock_avoided(&resource.engine.stats, &resource.key);
             return Next::GoLocal;
         }
