@@ -1,4 +1,4 @@
-//! Reads of embedded stores.
+//! Lookups: which callers share one, and how long they wait for it.
 
 use crate::{Down, MS};
 use futures_util::future::join_all;
