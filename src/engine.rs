@@ -1,9 +1,10 @@
-//! The engine resolves one key: from the store, from an in-flight fetch, or by leading a new fetch.
+//! The engine resolves one key: from the store, from the flight of another caller, or by leading a flight.
 //!
 //! ```text
-//! fetch in flight?      -> join it (unless the entry that it refreshes can be served)
-//! lookup (shared)       -> evaluate: serve | serve and refresh in the background | hit-for-pass: bypass | miss
-//! miss                  -> open a flight (`leader`): lead, wait for the leader, or fetch locally
+//! enter   -> join the flight of the key, or open one with a lookup
+//! lookup  -> evaluate the entry: serve | serve, and refresh in the background | redirect: enter again |
+//!            bypass: fetch for this caller only | otherwise lead
+//! lead    -> get the lease and fetch | wait for the leader of another process | fetch without the store
 //! ```
 
 mod active_fetch;

@@ -113,7 +113,7 @@ impl StampedeGuard {
     /// Sets the wait timeout: how long a request waits for a fetch that another request leads. Afterwards it gets the
     /// stale value, if the policy permits that on errors, otherwise what [`on_wait_timeout`](Self::on_wait_timeout)
     /// says. Default: [`fetch_timeout`](Self::fetch_timeout) and [`lease_ttl`](Self::lease_ttl) of this clone together,
-    /// because no leader holds a key longer. Zero means that no request waits.
+    /// because no leader holds a key longer. Zero means that no request waits for a fetch.
     ///
     /// Until then a request stays with a leader that is alive, even if the store does not answer for up to one lease.
     ///
@@ -134,7 +134,8 @@ impl StampedeGuard {
 
     /// Sets the maximum number of requests in one process that wait for one fetch. Further requests are rejected at
     /// once, with [`ErrorKind::Overloaded`](crate::ErrorKind::Overloaded) or a response 503, unless the policy permits
-    /// the stale value on errors. Default: 10,000.
+    /// the stale value on errors. Of the requests that wait for one lookup of the entry, further ones are not rejected,
+    /// but look up the entry themselves. Default: 10,000.
     ///
     /// # Panics
     ///
@@ -146,10 +147,10 @@ impl StampedeGuard {
         self.set(|config| config.max_waiters = number)
     }
 
-    /// Sets the time by which requests of this clone need an answer. A request does not wait longer. It does not wait
-    /// at all if the last fetch of the key took longer than the time left. It then gets the stale value, if the policy
-    /// permits that on errors, otherwise [`ErrorKind::Overloaded`](crate::ErrorKind::Overloaded) or a response 503. A
-    /// fetch that it leads continues for others. Default: none. For single HTTP requests see
+    /// Sets the time by which requests of this clone need an answer. A request does not wait longer for a fetch. It
+    /// does not wait at all if the last fetch of the key took longer than the time left. It then gets the stale value,
+    /// if the policy permits that on errors, otherwise [`ErrorKind::Overloaded`](crate::ErrorKind::Overloaded) or a
+    /// response 503. A fetch that it leads continues for others. Default: none. For single HTTP requests see
     /// [`http::Deadline`](crate::http::Deadline).
     ///
     /// ```
@@ -194,7 +195,10 @@ impl StampedeGuard {
         self.set(|config| config.max_payload = bytes)
     }
 
-    /// Sets the timeout of one store operation, after which the guard goes on without the store. Default: 250 ms.
+    /// Sets the timeout of one store operation, after which the guard goes on without the store. Requests for one key
+    /// share a lookup of the entry for at most this time. If the task of the request that looks it up does not run, the
+    /// requests that share the lookup wait for at most twice this time, and then look up the entry themselves. Default:
+    /// 250 ms.
     ///
     /// # Panics
     ///
@@ -358,7 +362,7 @@ impl StampedeGuard {
     }
 
     /// Returns the number of lookups and fetches in progress in this process, each counted once however many requests
-    /// wait for it.
+    /// wait for it. A fetch and the lookup that led to it count as one.
     #[must_use]
     pub fn in_flight(&self) -> usize {
         self.engine.in_flight()

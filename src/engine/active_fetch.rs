@@ -5,8 +5,9 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 tokio::task_local! {
-    /// The fetches of the current task, nested ones included. A spawned leader does not inherit a task local, so it is
-    /// handed on explicitly. Without it, a guard within a guard, or a fetch within a fetch, would wait for itself.
+    /// The fetches that the current task is part of, the innermost one last. A spawned task does not inherit a
+    /// task-local value, so the leader is handed this list explicitly. Otherwise a guard within a guard, or a fetch
+    /// within a fetch, would wait for itself.
     pub(super) static ACTIVE_FETCHES: Vec<ActiveFetch>;
 }
 

@@ -44,8 +44,9 @@ impl Breaker {
         }
     }
 
-    /// Records a reply, a refusal included, to an operation that was sent at `sent_at`. A reply to an operation sent
-    /// before the breaker opened does not close it, because others sent at that time are still without a reply.
+    /// Records a reply, a refusal included, to an operation that was sent at `sent_at`. A reply to an operation that
+    /// was sent before the breaker opened does not close it, because other operations of that time are still without a
+    /// reply.
     pub(crate) fn answered(&mut self, sent_at: Timestamp, now: Timestamp) {
         match self {
             Self::Open { since, .. } if sent_at < *since => {}
@@ -100,12 +101,13 @@ impl Default for Breaker {
 
 /// Number of consecutive errors that open the breaker.
 const ERRORS: u32 = 5;
-/// Errors within this time count as one.
+/// Time within which errors count as one.
 const TOGETHER: Duration = Duration::from_millis(20);
 /// Maximum time that the breaker stays open. Each time is random between half of this and all of it, so that not all
 /// processes of a fleet return at once.
 const WINDOW: Duration = Duration::from_secs(1);
-/// How long the breaker remembers when it closed: operations sent before that may fail until then.
+/// Maximum time for which a breaker remembers when it closed. Until then, failures of operations that were sent before
+/// it closed do not count.
 const CLOSE_REMEMBERED: Duration = Duration::from_secs(60);
 
 #[cfg(test)]

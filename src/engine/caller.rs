@@ -38,6 +38,7 @@ use tokio::time::Instant;
 /// A function that spawns a fetch, so that the fetch outlives its caller.
 type Spawn<'a> = fn(&Engine, BoxFuture<'a, ()>);
 
+/// One request for one key, over all its attempts.
 pub(super) struct Caller<'a, R, J> {
     lookup: Lookup<R, J>,
     /// `None`: a fetch runs within its caller.
@@ -56,8 +57,8 @@ pub(super) struct Caller<'a, R, J> {
     has_waited: bool,
     /// Set after a result that this caller could not use. From then on it joins only flights that have no result yet.
     incomplete_only: bool,
-    /// Set when the flight of the fleet does not answer in time, or its response is too old for this caller. From then
-    /// on this caller joins only local flights.
+    /// Set when the flight of the fleet is of no use to this caller, as in [`LeadMode::Local`]. From then on this
+    /// caller joins only local flights.
     local_only: bool,
 }
 
@@ -165,8 +166,9 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
         }
     }
 
-    /// Opens a flight for the lookup of the entry. If a flight is in the table, joins it, or opens a lookup beside it. `Ok`
-    /// without a flight: the caller looks up the entry for itself, because `max_waiters` callers wait for the lookup.
+    /// Opens a flight for the lookup of the entry, or joins the flight in the table. A caller that may not join that
+    /// flight opens or joins a lookup beside it. Returns `Ok(None)` if it may join neither, because `max_waiters`
+    /// callers wait for each lookup: the caller looks up the entry for itself.
     fn enter_lookup(&self) -> Result<Option<Flight>, Waiter> {
         let timeout = self.resource().config.store_timeout;
         let lookup = Some(LookupCriteria { timeout, remembered: self.lookup.remembered() });
@@ -182,9 +184,10 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
 
     /// Reports whether the caller joins the flight without a lookup of its own.
     ///
-    /// It follows no remembered redirect to a leader, because the redirect may have been invalidated since the fetch
-    /// began. Nor does it wait for a fetch if the entry that this fetch replaces settles what the caller gets, or if the
-    /// outage cache may do so. It waits for no lookup while the circuit breaker is open: that lookup will fail.
+    /// It joins no leader at a cache key that only remembered redirects lead to, because they may have been invalidated
+    /// since the fetch began. It joins no leader if the entry that the fetch replaces settles what the caller gets.
+    /// While the outage cache may have an answer, it joins no lookup that a leader may continue. It joins no lookup while
+    /// the circuit breaker is open, because that lookup will fail.
     fn may_join(&self, waiter: &Waiter, scope: Scope) -> bool {
         let config = &self.resource().config;
         if waiter.joined_lookup() {
@@ -285,6 +288,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
         }
     }
 
+    /// Continues the flight of the lookup if it is still in the table. Otherwise enters the flight of the fleet.
     fn begin_leading(&self, flight: Option<Flight>, seen: Option<&Entry>) -> Entered {
         match flight {
             Some(flight) if flight.begin_leading(seen) => Entered::Lead(flight),
@@ -306,6 +310,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
         engine.flights.enter(key, scope, JoinCriteria { nested, incomplete_only, lookup }, seen)
     }
 
+    /// Continues in the local flight, or rejects the request if the guard is set to fail closed.
     fn on_store_unavailable<'s>(&'s self, error: StoreError, fetch: BoxFetch<'a, R>) -> Step<'s, 'a, R> {
         match self.resource().config.on_store_failure {
             StoreFailure::FailOpen => Step::Right(self.lead_or_join_locally(LeadMode::StoreDown, fetch)),
@@ -376,8 +381,8 @@ fn end_lookup(flight: Option<Flight>, found: &Found) {
     }
 }
 
-/// Returns when half of the time from `now` to the end of these fetches is over. `None` for a caller that is part of no
-/// fetch.
+/// Returns when half of the time from `now` to the earliest end of these fetches is over. `None` for a caller that is
+/// part of no fetch.
 fn nested_limit(active_fetches: &[ActiveFetch], now: Instant) -> Option<Instant> {
     let end = active_fetches.iter().map(|active| active.ends_at).min()?;
     Some(clock::after(now, end.saturating_duration_since(now) / 2))

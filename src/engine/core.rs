@@ -61,8 +61,8 @@ impl Engine {
         Some(cache)
     }
 
-    /// Handles an answer of the store to an operation that was sent at `sent_at`. If the epoch has changed, invalidations
-    /// that the store may have lost are sent again in the background.
+    /// Handles an answer of the store to an operation that was sent at `sent_at`. If the epoch has changed, the
+    /// invalidations that the store may have lost are sent again in the background.
     pub(super) fn on_answer(self: &Arc<Self>, sent_at: Timestamp) {
         let lost = self.invalidations.take_lost(self.store.epoch(), sent_at);
         if !lost.is_empty() {

@@ -29,6 +29,7 @@ use futures_util::future::join;
 use std::{future::Future, sync::Arc, time::Duration};
 use tokio::time::{Instant, sleep, sleep_until};
 
+/// One execution of a fetch.
 pub(super) struct Execution {
     pub(super) resource: Resource,
     pub(super) flight: Flight,
@@ -46,7 +47,7 @@ pub(super) struct Execution {
     pub(super) scoped: bool,
 }
 
-/// The work that is left when all callers that can be answered at the head are answered.
+/// The work that is left once each caller that can be answered at the head has its answer.
 pub(super) struct Pending {
     pub(super) permit: FillPermit,
     /// When the fetch is aborted.
@@ -149,21 +150,22 @@ impl Execution {
         }
     }
 
-    /// Returns when the caller that opened the flight is rejected, if the flight waits for a local flight or for a
-    /// permit. A scoped fetch applies the deadline of its caller, because its caller cannot.
+    /// Returns when the caller that opened the flight is rejected, if the flight waits for a local
+    /// flight or for a permit. A scoped leader
+    /// applies the deadline of its caller, because the caller only awaits the leader.
     fn reject_at(&self) -> Instant {
         let rejects = self.resource.config.on_wait_timeout == WaitTimeout::Reject;
         let wait_until = if rejects { self.wait_until } else { clock::deadline_after(Duration::MAX) };
         self.resource.deadline.filter(|_| self.scoped).map_or(wait_until, |deadline| deadline.min(wait_until))
     }
 
-    /// Returns the result of a flight when the caller that opened it waits no longer. The waiters try again under their
+    /// Returns the result of a flight when the caller that opened it stops waiting. The waiters try again under their
     /// own settings.
     fn waited_too_long(&self) -> Progress {
         Progress::Refused(self.wait_error(), self.flight.stale_candidate())
     }
 
-    /// Returns the error of the caller that opened the flight when it waits no longer. Counts a wait timeout.
+    /// Returns the error for the caller that opened the flight when it stops waiting. Counts a wait timeout.
     pub(super) fn wait_error(&self) -> Error {
         if self.is_past_deadline() {
             return Error::deadline_exceeded();
@@ -279,7 +281,7 @@ impl Execution {
         }
     }
 
-    /// Stores a marker that applies to this audience, unless an entry is stored that is still fresh.
+    /// Stores a marker that applies to this audience, unless the stored entry is still fresh.
     async fn mark(&self, permit: FillPermit, kind: Kind, audience: Audience) {
         let fresh = |e: &Entry| e.meta().kind == Kind::Value && freshness(e, Timestamp::now()) == Freshness::Fresh;
         let is_off = audience == Audience::NoOne || self.resource.config.uncacheable_ttl.is_zero();
@@ -297,7 +299,7 @@ impl Execution {
     }
 }
 
-/// Maximum time that a refresh by another process is waited for: the rest of a lease of the default length.
+/// Maximum time for which a flight is held while another process refreshes: a lease TTL of the default length.
 const MAX_SLOT_TIME: Duration = Duration::from_secs(3);
 /// Maximum time that a flight waits for a `max_fallback_fetches` permit. Many clients wait little longer, so a longer
 /// queue would serve clients that have gone.

@@ -17,7 +17,8 @@ use std::time::Duration;
 #[derive(Clone)]
 pub(crate) struct FillSet {
     pub(crate) entry: Entry,
-    /// The variant, if the entry belongs to one, and the redirect entry that takes the place of the entry.
+    /// If the entry belongs to a variant: the variant, and the redirect entry that leads to it. The redirect entry is
+    /// stored under the cache key of the flight, and the entry under that of the variant.
     pub(crate) index: Option<(Bytes, Entry)>,
 }
 

@@ -1,5 +1,5 @@
 //! Work in flight in this process: one flight per cache key, joined by all concurrent callers. A flight begins with the
-//! lookup of the entry. If there is no usable entry, a leader takes it over.
+//! lookup of the entry. If the entry does not answer the caller that looks it up, a leader continues the flight.
 
 #[cfg(test)]
 mod schedules;
@@ -50,9 +50,11 @@ pub(crate) enum Progress {
     /// Waits for a `max_fallback_fetches` permit. Nested callers do not wait with it, because the enclosing fetch may
     /// hold the permit.
     Queued,
-    /// An entry that was filled while the waiters waited. They accept it, however short its lifetime is.
+    /// The entry that the leader fills, or that another leader has filled. It answers each waiter whose request is
+    /// older than the response, however short its lifetime is.
     Filled(Arc<FillSet>),
-    /// The response head is there. The response will be shared at its end, but not with every waiter.
+    /// The response head has arrived, and the response will be shared at its end. A waiter that the head redirects to
+    /// another variant leaves; all other waiters stay.
     HeadersReady(SharedValue),
     /// A value without an entry, or whose entry is not stored yet.
     Shared(SharedValue),
@@ -60,7 +62,7 @@ pub(crate) enum Progress {
     Uncacheable(Audience),
     /// The fetch failed. The entry is the confirmed stale one, for waiters that allow stale-if-error.
     Failed(Failure, Option<Entry>),
-    /// The leader gave up: the next caller may lead.
+    /// The flight ended without a result. Each waiter tries again, and one of them may lead.
     Abandoned,
     /// The settings of the leader's caller allow no answer except perhaps the confirmed stale entry. Each waiter tries
     /// again under its own settings.
@@ -108,7 +110,7 @@ pub(crate) struct LookupCriteria {
 
 /// The result of entering a flight.
 pub(crate) enum Entered {
-    /// No matching flight: the caller opened one, and leads it.
+    /// No matching flight: the caller opened one, and drives it.
     Lead(Flight),
     /// A flight in progress, which the caller joined.
     Wait(Waiter),
@@ -122,9 +124,10 @@ pub(crate) struct Flights {
     pub(super) invalidations: InvalidationCounts,
 }
 
-/// PERF: with the hasher of the caches, a hit takes fewer instructions than with that of the standard library.
+/// PERF: with the hasher of `quick_cache`, a hit takes fewer instructions than with that of the standard library.
 type Table = HashMap<CacheKey, Arc<FlightState>, DefaultHashBuilder>;
 
+/// The flights that callers may join, by [`Scope`].
 #[derive(Default)]
 struct Tables {
     fleet: Table,
@@ -146,15 +149,15 @@ pub(crate) struct FlightState {
     waiters: AtomicUsize,
     /// Whether a waiter of the lookup has reached its limit for waiting.
     has_late_waiters: AtomicBool,
-    /// Whether the flight may be in its table; changed under the lock of the tables. PERF: most flights end as they leave
-    /// it, and need not look again.
+    /// Whether the flight may be in its table. Changed under the lock of the tables. PERF: a flight that has left its
+    /// table is dropped without this lock.
     is_listed: AtomicBool,
-    /// The entry that the lookup has found, which a fetch replaces, and when the leader began. It may have been dropped
-    /// since.
+    /// The entry that the lookup has found and that the fetch replaces, and when the leader began. The store may have
+    /// dropped the entry since.
     seen: OnceLock<(Entry, Timestamp)>,
-    /// The invalidations of the resource before the fetch began.
+    /// The number of invalidations of the resource before the fetch began.
     invalidations: AtomicU64,
-    /// Whether the leader waits for another leader and has no question under way.
+    /// Whether the leader waits for the leader of another process, and no request for the lease is in flight.
     is_between_questions: AtomicBool,
     /// The stale candidate: the stored entry that may be served if no newer one comes. Set once the store has confirmed
     /// it, until the store has dropped it.
@@ -163,8 +166,8 @@ pub(crate) struct FlightState {
     pulse: OnceLock<Arc<Pulse>>,
     /// Whether an extension has found that the lease is lost.
     lease_lost: AtomicBool,
-    /// Whether a nested caller has left the flight, because the leader may wait for the fetch that the caller is part
-    /// of. Only one leaves after half of its time; see [`Waiter::is_first_to_leave`].
+    /// Whether a nested caller has left the flight, because the leader may wait for a fetch that the caller is part of.
+    /// Only one of them leaves after half of its time; see [`Waiter::is_first_to_leave`].
     left_by_nested: AtomicBool,
     /// Number of callers that want the result. The caller that opened the flight counts as well.
     callers: AtomicUsize,
@@ -223,7 +226,7 @@ pub(crate) struct Waiter {
 }
 
 impl Waiter {
-    /// Returns the entry that the lookup of the flight has found. It may have been dropped since.
+    /// Returns the entry that the lookup of the flight has found. The store may have dropped it since.
     pub(crate) fn seen(&self) -> Option<&Entry> {
         self.flight_state.seen.get().map(|(entry, _)| entry)
     }
@@ -248,10 +251,14 @@ impl Waiter {
         self.flight_state.seen.get().map(|(entry, began)| began.after(entry.meta().cost))
     }
 
-    /// Waits for the end of the lookup that this waiter has joined, at most for `limit`. `None` if a leader has begun, and
-    /// the entry that it replaces does not settle what this caller gets. `until` is when the caller wants to know.
+    /// Waits for the result of the lookup that this waiter has joined, at most for `limit`. If a leader continues the
+    /// flight, the result counts only if it `settles` what this caller gets. Otherwise returns `None`: the caller has
+    /// to wait for the leader.
     ///
-    /// A lookup that takes longer than `limit` is not driven any more: the flight leaves the table, and counts as
+    /// `until` is the first limit of the caller's wait for a leader. It does not end the wait for a lookup, so a caller
+    /// with a wait timeout of zero still gets a hit.
+    ///
+    /// A lookup that takes longer than `limit` counts as not driven any more: the flight leaves the table, and is
     /// abandoned.
     pub(crate) fn lookup_until(
         &self,
@@ -267,6 +274,7 @@ impl Waiter {
                 let is_late = pause == end;
                 let ended = state.progress.wait_for(|progress| match progress {
                     Progress::LookingUp => false,
+                    // Without an entry, the next state that concerns this waiter is the outcome.
                     Progress::Running => is_late || self.seen().is_some(),
                     _ => true,
                 });
@@ -291,7 +299,7 @@ impl Waiter {
 
     /// Waits for the outcome, at most until `until` (then `None`) and as long as the leader is alive. Wakes the leader
     /// after half of `lease_ttl`. If the leader was not polled within the other half, another process could take over
-    /// its lease: then the flight leaves the table, and counts as abandoned.
+    /// its lease: then the flight leaves the table, and is abandoned.
     pub(crate) fn outcome_until(
         &self,
         until: Instant,
@@ -347,8 +355,9 @@ impl Drop for Waiter {
 }
 
 impl Flights {
-    /// Joins the flight if it meets the criteria. Otherwise opens a new one in its place: for a lookup, or to lead after a
-    /// lookup that has found `seen`.
+    /// Joins the flight of the cache key if it meets the criteria. Otherwise opens a new one in its place: for a lookup
+    /// if the criteria name one, otherwise for a leader. `seen` is the entry that an earlier lookup of the caller has
+    /// found.
     pub(crate) fn enter(
         self: &Arc<Self>,
         key: &CacheKey,
@@ -370,8 +379,8 @@ impl Flights {
     }
 
     /// Makes sure that no caller joins a flight of the resources that began before now, in any layout. Flights of their
-    /// variants leave the table too, because callers reach them through remembered redirects. A flight whose leader waits
-    /// for another leader, and awaits no reply of the store, stays: its next answer is newer.
+    /// variants leave the table too, because callers reach them through remembered redirects. A flight stays if its
+    /// leader waits for another process, and no request for the lease is in flight: its next answer is newer.
     pub(crate) fn forget(&self, keys: &[CacheKey]) {
         keys.iter().for_each(|key| self.invalidations.increment(key));
         let is_dropped = |listed: &CacheKey| keys.iter().any(|key| key.covers(listed));
@@ -529,7 +538,8 @@ impl FlightState {
     }
 }
 
-/// A flight, held by its leader. On drop, at any await, it leaves the table and lets the next caller lead.
+/// A flight, held by the caller that looks up the entry, then by the leader. On drop, at any await, it leaves the
+/// table, and the next caller looks up the entry or leads.
 pub(crate) struct Flight(Arc<FlightState>);
 
 impl Flight {
@@ -549,16 +559,16 @@ impl Flight {
         }
     }
 
-    /// Begins to lead after the lookup, which has found `seen`. Waiters are woken only if that entry may answer them, or
-    /// if they wait for no leader.
-    /// Returns `false` if the flight has left the table meanwhile.
+    /// Begins to lead after the lookup, which has found `seen`. Wakes the waiters only if there is such an entry, because
+    /// it may answer them, or if one of them waits for no leader. Returns `false` if the flight has left the table
+    /// meanwhile.
     pub(crate) fn begin_leading(&self, seen: Option<&Entry>) -> bool {
         let tables = self.0.flights.tables.lock();
         if !tables.fleet.get(&self.0.key).is_some_and(|listed| Arc::ptr_eq(listed, &self.0)) {
             return false;
         }
         self.0.set_seen(seen);
-        // Under the lock, so that no caller takes the place of a flight that leads.
+        // Under the lock, because a caller that must lead replaces a listed lookup.
         self.0.progress.send_if_modified(|progress| {
             *progress = Progress::Running;
             false
@@ -598,7 +608,7 @@ impl Flight {
         self.0.stale_candidate.lock().clone()
     }
 
-    /// Counts the caller that opens the flight, until the returned value is dropped. It is no waiter.
+    /// Counts the caller that opens the flight, until the returned value is dropped. This caller is no waiter.
     pub(crate) fn opener(&self) -> FlightCaller {
         FlightCaller::new(self.0.clone())
     }
@@ -627,15 +637,15 @@ impl Flight {
         self.0.callers_meet(|state| state.callers.load(Acquire) > 0).await;
     }
 
-    /// Handles an invalidation of the key: no caller joins a flight that this process began before.
+    /// Handles an invalidation of the key: drops the stale candidate, and unlists what this process began before.
     pub(crate) fn invalidated(&self) {
         self.set_stale_candidate(None);
         self.0.flights.forget(std::slice::from_ref(&self.0.key));
     }
 
-    /// Records that the leader waits for another leader, and has no question under way. An invalidation during the last
-    /// question may have unlisted the flight; callers join it again. Returns `false` if a newer flight has taken its
-    /// place.
+    /// Records that the leader begins to wait for the leader of another process. An invalidation during the last
+    /// request for the lease may have unlisted the flight; it is then listed again. Returns `false` if a newer flight
+    /// has taken its place.
     pub(crate) fn begin_pause(&self) -> bool {
         let mut tables = self.0.flights.tables.lock();
         let listed = tables.fleet.entry(self.0.key.clone()).or_insert_with(|| self.0.clone());
@@ -648,7 +658,7 @@ impl Flight {
         is_listed
     }
 
-    /// Records that the leader is about to ask, or to fetch.
+    /// Records that the leader is about to request the lease, or to fetch.
     pub(crate) fn end_pause(&self) {
         self.0.is_between_questions.store(false, Release);
     }

@@ -25,7 +25,8 @@ pub(crate) trait ReusePolicy<R> {
     fn classify(&self, entry: &Entry, now: Timestamp) -> ReuseClass;
     /// Decodes the entry as an answer, whatever its age. `None` if it does not decode: a miss.
     fn decode(&self, entry: &Entry, now: Timestamp) -> Option<R>;
-    /// Decodes the redirect of an entry that [`classify`](Self::classify) calls one. `None` if it does not decode: a miss.
+    /// Decodes the redirect of an entry that [`classify`](Self::classify) calls one. `None` if it does not decode: a
+    /// miss.
     fn redirect(&self, index: &Entry) -> Option<Redirect> {
         let _ = index;
         None

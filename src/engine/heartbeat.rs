@@ -9,8 +9,8 @@ use tokio::{
 };
 use tokio_util::task::AbortOnDropHandle;
 
-/// Extends the lease in a task of its own, at most until the fetch timeout is over. A fetch that blocks its thread cannot
-/// be aborted, so the heartbeat ends without it, and another process may take over.
+/// Extends the lease in a task of its own, at most until the fetch timeout is over. A fetch that blocks its thread
+/// cannot be aborted, so the heartbeat ends without it, and another process may take over.
 pub(super) async fn start(resource: &Resource, lease: Lease, flight_state: &Arc<FlightState>) -> AbortOnDropHandle<()> {
     let tasks = resource.engine.tasks.clone();
     let (resource, flight_state) = (resource.clone(), flight_state.clone());
@@ -18,8 +18,8 @@ pub(super) async fn start(resource: &Resource, lease: Lease, flight_state: &Arc<
         let _ = timeout(resource.config.fetch_timeout, extend_until_lost(&resource, lease, &flight_state)).await;
     };
     let heartbeat = AbortOnDropHandle::new(tasks.spawn(heartbeat));
-    // A worker of tokio polls the task that it spawned last itself, and no other worker can steal it. Without the yield,
-    // a fetch that blocks this worker would block the heartbeat as well.
+    // A worker of tokio polls the task that it spawned last itself, and no other worker can steal it. Without the
+    // yield, a fetch that blocks this worker would block the heartbeat as well.
     yield_now().await;
     heartbeat
 }

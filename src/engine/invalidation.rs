@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 
 impl Resource {
     /// Drops the entry and the lease; for a URL, the entries and leases of all its methods and schemes. Requests made
-    /// afterwards join no flight or lookup that this engine had begun before.
+    /// afterwards join no lookup and no fetch that this engine had begun before.
     ///
     /// Cancel safe: the work is done in a task, which continues when the caller is dropped. If the store does not
     /// acknowledge, the task tries again in the background for about ten seconds.
@@ -64,7 +64,7 @@ impl Resource {
         if attempt == Attempt::Retry && answer.is_err() {
             return answer;
         }
-        // After the store has dropped the entries: a read that began before may have returned an old one.
+        // After the store has dropped the entries, because a read that began before may have returned an old one.
         self.engine.flights.forget(&keys);
         for key in &keys {
             self.engine.redirect_cache.forget(key);
@@ -97,7 +97,7 @@ pub(crate) fn replay_invalidations(engine: &Arc<Engine>, lost: VecDeque<Acknowle
     }));
 }
 
-/// An attempt to invalidate a key.
+/// An attempt to invalidate a cache key.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Attempt {
     First,

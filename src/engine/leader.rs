@@ -1,5 +1,5 @@
-//! The leader drives one flight: it acquires the right to fetch or another result, fetches, publishes the result, and
-//! stores it.
+//! The leader drives one flight after its lookup: it acquires the right to fetch or another result, fetches, publishes
+//! the result, and stores it.
 
 mod acquire;
 
@@ -37,17 +37,17 @@ pub(super) struct Leader<'a, R, J> {
     pub(super) awaited: Vec<Token>,
 }
 
-/// The way a flight begins.
+/// The way a leader begins.
 pub(super) enum LeadMode {
     /// Asks the store for the lease.
     Coordinated,
-    /// Asks the store for the lease in the background. The stale entry was served already, so the refresh ends if another
-    /// process leads.
+    /// Asks the store for the lease in the background. The caller has its answer already, the stale entry, so the
+    /// refresh ends if another process leads.
     Refresh,
     /// Fetches at once, because the store is unavailable.
     StoreDown,
-    /// Fetches at once, because the flight of the fleet does not answer in time, or its response is too old for the
-    /// caller and its body is still coming.
+    /// Fetches at once, because the flight of the fleet is of no use to the caller. That flight does not answer in time,
+    /// or has a response that is too old and still arriving.
     Local,
     /// Fetches at once, because a marker says that the response must not be stored.
     DoNotStore(Token),
@@ -58,9 +58,9 @@ pub(super) enum LeaderResult<'a, R> {
     Response(R, CacheStatus),
     /// The caller's own fetch failed: its answer, or the stale one.
     FailureResponse(R, CacheStatus),
-    /// The result that the waiters get, and the unused fetch.
+    /// No fetch was made: the state that the waiters get as well, and the unused fetch.
     NotFetched(Progress, BoxFetch<'a, R>),
-    /// The fetch was aborted, or the caller waits no longer. The stale entry may be served.
+    /// The fetch was aborted, or the caller has stopped waiting. The stale entry may be served.
     Failed(Error, Option<Entry>),
 }
 

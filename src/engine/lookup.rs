@@ -14,9 +14,9 @@ use std::{marker::PhantomData, mem, slice};
 
 /// The lookup of one caller, at the cache key that the redirects have led to so far.
 ///
-/// A redirect is confirmed if it comes from the store or from a leader. A remembered one is followed in advance, so that
-/// it is read together with the entry that it leads to. Without the store, callers meet at the cache key that it leads
-/// to.
+/// A redirect is confirmed if it comes from the store or from a leader. A remembered redirect is followed in advance,
+/// so that it is read together with the entry that it leads to. Without the store, callers of a variant meet at the
+/// cache key that the remembered redirects lead to.
 pub(super) struct Lookup<R, J> {
     pub(super) resource: Resource,
     pub(super) policy: J,
@@ -72,7 +72,7 @@ impl<R, J: ReusePolicy<R>> Lookup<R, J> {
         Ok(found.into_iter().next_back().flatten())
     }
 
-    /// Reads until an entry is found that is no redirect, or none.
+    /// Reads, and follows redirects, until there is no entry or one that is no redirect.
     pub(super) async fn find(&mut self) -> Found {
         loop {
             self.predict();

@@ -20,7 +20,7 @@ pub(super) enum KeptResult<R> {
     Answer(R, CacheStatus),
     /// The response is private, or for other callers.
     Bypass,
-    /// Nothing, at the cache key that a kept redirect leads to.
+    /// No result, but a redirect: the lookup has moved to the cache key that it leads to.
     NothingThere,
 }
 
@@ -59,8 +59,8 @@ impl<R, J: ReusePolicy<R>> Lookup<R, J> {
                 }
                 Reuse::HitForPass | Reuse::Bypass => return Some(KeptResult::Bypass),
                 Reuse::Redirect(redirect) if self.follow_remembered(&redirect) => {}
-                // A do-not-store marker would only lead to the local flight that begins without it, but past the limit
-                // on fallback fetches.
+                // A do-not-store marker is not followed: it would lead to the same local flight, but without a permit
+                // of `max_fallback_fetches`.
                 _ => return None,
             }
         }

@@ -27,7 +27,7 @@ pub(super) struct PendingInvalidations {
     last_answer: AtomicI64,
 }
 
-/// A recent invalidation. Not a handle of the resource, which would keep its engine alive.
+/// A recent invalidation. It holds no [`Resource`](super::resource::Resource), which would keep its engine alive.
 pub(crate) struct Acknowledged {
     pub(super) when: Timestamp,
     /// The epoch of the store that acknowledged it.
@@ -55,7 +55,8 @@ impl PendingInvalidations {
             self.last_answer.store(sent_at.as_micros(), Relaxed);
             return VecDeque::new();
         }
-        let last_answer = Timestamp::from_micros(self.last_answer.load(Relaxed)); // before a concurrent call overwrites it
+        // Before the swap, after which a concurrent call may overwrite it.
+        let last_answer = Timestamp::from_micros(self.last_answer.load(Relaxed));
         if self.epoch.swap(epoch, AcqRel) == epoch {
             return VecDeque::new();
         }

@@ -35,7 +35,7 @@ pub(super) enum FillPermit {
 }
 
 impl FillPermit {
-    /// Creates the permission of a local fetch, of which nothing is kept.
+    /// Creates the permission of a local fetch whose result is not kept.
     pub(super) fn local(listener: Listener) -> Self {
         Self::Local { listener: Box::new(listener), not_stored: None, _fallback_permit: None }
     }
@@ -147,8 +147,8 @@ impl HeldLease {
     }
 }
 
-/// Awaits a future. If an invalidation arrives meanwhile, calls `on_invalidation`, and leaves the wake-up to be reported
-/// by the listener. The invalidation may be older than the grant, so it is only a hint: the store decides whether it
+/// Awaits a future. If an invalidation arrives meanwhile, calls `on_invalidation`; the listener still reports the
+/// wake-up later. The invalidation may be older than the grant, so it is only a hint: the store decides whether it
 /// accepts the fill.
 pub(super) async fn while_listening<T>(
     listener: &mut Listener,

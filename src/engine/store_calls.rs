@@ -1,5 +1,5 @@
-//! All calls of the store. Each call has a timeout and reports to the circuit
-//! breaker, and to the engine that the store has answered.
+//! All calls of the store. Each call has a timeout and reports to the circuit breaker, and to the engine that the store
+//! has answered.
 
 use super::{
     breaker::{Breaker, FailureKind, Permit},
@@ -48,7 +48,7 @@ impl Resource {
 
     async fn read<'a, T>(&self, read: impl Fn() -> Answer<'a, T>) -> Result<T, StoreError> {
         self.check_breaker()?;
-        // Both reads have one timeout, and the first one is no failure of the store.
+        // Both reads together have one timeout. A first read over a broken connection is not recorded as a failure.
         let answer = async {
             match read().await {
                 Err(error) if error.is_disconnected() => read().await,
@@ -62,8 +62,8 @@ impl Resource {
         self.with_timeout("get_or_lease", self.engine.store.get_or_lease(&self.key, request)).await
     }
 
-    /// Fills the entry. A fill is safe to run twice: after a timeout it is sent once more. After a broken connection it
-    /// is sent again while the lease lives.
+    /// Fills the entry. A fill that fails is sent once more, unless the store has refused it; this is safe because a
+    /// fill may run twice. After a broken connection it is sent again for as long as a lease lives.
     pub(super) async fn fill(&self, condition: FillCondition, fill_set: &FillSet) -> Result<FillOutcome, StoreError> {
         let (began, mut retries) = (Timestamp::now(), 0);
         let outcome = loop {

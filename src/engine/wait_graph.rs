@@ -51,9 +51,9 @@ impl WaitGraph {
         Self { store, requests: Mutex::default() }
     }
 
-    /// Reports whether waiting for the key would deadlock: its fetch waits, directly or through other fetches, for one
-    /// in `active_fetches`. Each caller records its edge before it checks, so of two callers that wait for each other
-    /// at least the later one sees the deadlock.
+    /// Reports whether waiting for the key would deadlock, because its fetch waits, directly or through other fetches,
+    /// for a fetch in `active_fetches`. Each caller records its edge before it checks, so of two callers that wait for
+    /// each other at least the later one sees the deadlock.
     pub(super) fn would_deadlock(&self, key: &CacheKey, active_fetches: &[ActiveFetch]) -> bool {
         if self.innermost(active_fetches).is_none() {
             return false;

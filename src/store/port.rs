@@ -37,8 +37,7 @@ pub trait Store: Send + Sync + 'static {
         })
     }
 
-    /// Returns the entry unless the caller has already seen it; otherwise grants the lease, or names its
-    /// holder.
+    /// Returns the entry unless the caller has already seen it; otherwise grants the lease, or names its holder.
     fn get_or_lease<'a>(&'a self, key: &'a CacheKey, request: LeaseRequest) -> Answer<'a, LeaseReply>;
 
     /// Stores all of `writes` or none, and ends the right to do so. An error means that nothing was stored, or that
@@ -72,10 +71,8 @@ pub trait Store: Send + Sync + 'static {
 
     /// Reports whether another object may hold the same entries, as two clients of one server do. Default: `true`.
     ///
-    /// All shared stores are treated as one when a fetch asks for its own key, so that it does not wait for itself.
-    ///
-    /// A store that is not shared is expected to answer reads at once. The first read that does not is dropped and
-    /// repeated; from then on concurrent reads of the same entry share one.
+    /// All shared stores are treated as one when a fetch asks for its own key, so that it does not wait for itself. Over
+    /// a store that is not shared there is no near cache, and a lease is extended within the task of its fetch.
     fn is_shared(&self) -> bool {
         true
     }

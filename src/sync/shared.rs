@@ -220,7 +220,7 @@ mod tests {
         Pin::new(shared).poll(&mut Context::from_waker(&waker))
     }
 
-    /// Seen to fail when the caller that polls the future to its end is woken with the others.
+    /// Seen to fail when the caller that polls the future to its end is woken like all other callers.
     #[test]
     fn shared_future_does_not_wake_the_caller_that_returns() {
         let (reply, woken) = (Reply::default(), Arc::default());

@@ -272,8 +272,8 @@ async fn fetch_beside_a_leader_is_not_joined_after_invalidation() {
     assert_eq!(old.await.expect("no panic"), 1, "the answer of the next leader came first");
 }
 
-/// A lookup is running while the entry is refreshed, and the leader of the refresh learns of the invalidation. Seen to
-/// fail when `Flight::invalidated` leaves lookups in the table.
+/// A lookup is in flight while the entry is refreshed, and the leader of the refresh learns of the invalidation. Seen
+/// to fail when `Flight::invalidated` leaves lookups in the table.
 #[tokio::test(start_paused = true)]
 async fn lookup_is_not_joined_after_a_refresh_was_invalidated() {
     let server = FakeRedis::new();
@@ -314,7 +314,7 @@ async fn lookup_is_not_joined_if_invalidated_during_a_lease_request() {
     assert_eq!(before.await.expect("no panic"), 0, "asked before, and its answer was late");
 }
 
-/// The flight learns that the entry was replaced, and requests the lease again. Seen to fail when `Leader::on_hit`
+/// The flight learns that the entry was replaced, and requests the lease again. Seen to fail when `Leader::on_entry`
 /// leaves the replaced entry as the stale candidate of the waiters.
 #[tokio::test(start_paused = true)]
 async fn stale_candidate_is_not_served_after_it_was_replaced() {
@@ -377,18 +377,19 @@ async fn background_invalidation_is_resent_once_per_outage() {
     }
 }
 
-/// The guard that invalidated the key skips the read, so its lease request returns the entry. Seen to fail when such an
-/// entry is served without a refresh.
+/// The reply to the lookup is late, and an entry was filled meanwhile, whose response is older than the request. Seen to
+/// fail when such an entry is served without a refresh.
 #[tokio::test(start_paused = true)]
 async fn stale_entry_returned_by_a_lease_request_is_refreshed() {
-    let store = Arc::new(MemoryStore::default());
+    let server = FakeRedis::new();
+    let [node, elsewhere] = [server.node(), server.node()];
+    node.once(Get, Fault::ReplyDelayed(3 * SECOND));
+    elsewhere.once(Fill, Fault::RequestDelayed(SECOND));
     let policy = Policy::fresh_for(SECOND).stale_while_revalidate(100 * SECOND).jitter(0.0);
-    let [a, b] = [StampedeGuard::new(store.clone()), StampedeGuard::new(store)].map(|guard| guard.policy(policy));
-    a.invalidate("k").await.expect("acknowledged");
-    b.fetch("k", async || Ok::<_, Down>(1)).await.expect("an answer");
-    b.drain().await;
-    tokio::time::sleep(2 * SECOND).await;
-    assert_eq!(a.fetch("k", async || Ok::<_, Down>(2)).await.expect("stale"), 1);
-    a.drain().await;
-    assert_eq!(b.fetch("k", never::<i32>).await.expect("refreshed"), 2);
+    let [guard, elsewhere] = [node, elsewhere].map(|node| node.guard().policy(policy).store_timeout(60 * SECOND));
+    assert_eq!(slowly(elsewhere.clone(), 0, 1).await, 1);
+    tokio::time::sleep(MS).await;
+    assert_eq!(slowly(guard.clone(), 0, 2).await, 1, "stale");
+    guard.drain().await;
+    assert_eq!(elsewhere.fetch("k", never::<i32>).await.expect("refreshed"), 2);
 }

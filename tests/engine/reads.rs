@@ -1,4 +1,4 @@
-//! Reads of embedded stores.
+//! Lookups: which callers share one, and how long they wait for it.
 
 use crate::{Down, MS};
 use futures_util::future::join_all;
@@ -20,7 +20,7 @@ use std::{
 };
 use tokio::time::{Instant, sleep};
 
-/// A memory store whose reads take a millisecond, like those of a disk.
+/// A memory store whose reads take a millisecond, as on a disk.
 #[derive(Default)]
 struct Slow {
     store: MemoryStore,
@@ -105,7 +105,7 @@ async fn unpolled_lookup_delays_others_for_two_store_timeouts() {
     assert!(began.elapsed() < 10 * MS, "a lookup that took its timeout is not joined");
 }
 
-/// Seen to fail with one read when the limit is ignored.
+/// Seen to fail with one read when `max_waiters` does not bound the waiters of a lookup.
 #[tokio::test(start_paused = true)]
 async fn callers_beyond_max_waiters_read_for_themselves() {
     let store = Arc::new(Slow::default());
@@ -146,8 +146,8 @@ async fn callers_of_a_cancelled_lookup_share_the_next_one() {
     assert_eq!(guard.in_flight(), 0);
 }
 
-/// A task that asks again as soon as it is answered opens the next lookup before its waiters are polled. Seen to fail
-/// (no answer while the hits go on) when a caller that has looked up the entry joins another lookup.
+/// A task that asks again after each answer opens the next lookup before its waiters are polled. Seen to fail (no
+/// answer while the hits go on) when a caller that has looked up the entry joins another lookup.
 #[tokio::test(start_paused = true)]
 async fn caller_that_must_lead_is_not_held_up_by_hits() {
     let guard = StampedeGuard::new(Arc::new(Slow::default()));

@@ -185,7 +185,7 @@ fn validated(origin: &Origin) -> Router {
 }
 
 /// Waiters may use the response that they have waited for, although later requests have to validate it. Seen to fail
-/// with `waited` ignored after a caller was redirected to its variant.
+/// with `has_waited` ignored after a caller was redirected to its variant.
 #[tokio::test]
 async fn waiters_for_a_no_cache_variant_do_not_lead_in_turn() {
     let (server, origin) = (FakeRedis::new(), Origin::gated());

@@ -77,7 +77,7 @@ fn guarantees_hold_in_every_simulation() {
     }
 }
 
-/// Seen to fail with `tokio::sync::watch`, which wakes in random order, in place of `src/watch.rs`.
+/// Seen to fail with `tokio::sync::watch`, which wakes in random order, in place of `src/sync/watch.rs`.
 #[test]
 fn a_seed_repeats_itself() {
     let _ = stampede_guard::store::Timestamp::now();

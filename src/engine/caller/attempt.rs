@@ -22,8 +22,8 @@ pub(super) enum RequestAttempt<'a, R> {
     LookedUp(Found, BoxFetch<'a, R>),
     /// Like `Retry`, after a result that this caller cannot use: accept only one that is not there yet.
     Unusable(BoxFetch<'a, R>),
-    /// Like `Unusable`, but in a local flight only: the flight of the fleet does not answer in time, or its response is
-    /// too old.
+    /// Like `Unusable`, but in a local flight only: the flight of the fleet is of no use to this caller, as in
+    /// [`LeadMode::Local`](crate::engine::leader::LeadMode::Local).
     Locally(BoxFetch<'a, R>),
     /// Like `Retry`, but follow a redirect first.
     Redirect(Redirect, BoxFetch<'a, R>),

@@ -1,4 +1,4 @@
-//! Leading: opens a flight, and returns its result to the caller that opened it.
+//! Leading: spawns the leader of a flight, and returns its result to the caller that opened the flight.
 
 use super::{Caller, attempt::RequestAttempt};
 use crate::{
@@ -18,7 +18,8 @@ use std::future::Future;
 use tokio::{sync::oneshot, time::timeout_at};
 
 impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller<'a, R, J> {
-    /// Starts the leader before the future is polled, so that the future does not reserve room for the arguments.
+    /// Leads the flight, and resolves to the result for this caller. The leader starts before the future is polled, so
+    /// that the future does not reserve room for the arguments.
     pub(super) fn lead(
         &self,
         flight: Flight,

@@ -25,11 +25,11 @@ use tokio::time::Instant;
 /// The end of a wait.
 enum Waited {
     Outcome(Progress),
-    /// The caller waits no longer. It gets this stale entry, if the policy allows that, otherwise the error.
+    /// The caller stops waiting. It gets this stale entry, if the policy allows that, otherwise the error.
     Rejected(Option<Entry>, Error),
     /// The leader waits for a fetch that this caller is part of.
     WouldDeadlock,
-    /// The caller is part of a fetch, and the leader may wait for that one.
+    /// The caller is part of a fetch, and the leader may wait for that fetch.
     MayDeadlock,
 }
 
@@ -42,9 +42,10 @@ enum Limit {
 }
 
 impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller<'a, R, J> {
-    /// Waits for the flight of another caller, as long as its leader is alive, and at most until a limit of this caller.
+    /// Waits for the flight of another caller, as long as its leader is alive, and at most until a limit of this
+    /// caller.
     ///
-    /// Not an `async fn`, which would hold its arguments twice, and what follows the wait is boxed: a waiter holds room
+    /// Not an `async fn`, which would hold its arguments twice. What follows the wait is boxed. So a waiter holds room
     /// for neither.
     pub(super) fn wait_for_leader<'s>(&'s self, waiter: Waiter, fetch: BoxFetch<'a, R>) -> SlowPath<'s, 'a, R> {
         Box::pin(async move {
@@ -61,7 +62,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
         let config = &self.resource().config;
         let mut caller = waiter.want();
         if waiter.joined_lookup() {
-            // The caller that opened the flight applies its own timeout to the lookup, as long as it is polled.
+            // The caller that opened the flight ends the lookup after one timeout, as long as that caller is polled.
             let (limit, (until, _)) = (config.store_timeout.saturating_mul(2), self.next_limit(false, false));
             let settles = |seen: &Entry| self.policy().settles(seen, Timestamp::now());
             if let Some(state) = waiter.lookup_until(limit, until, settles).await {
@@ -160,8 +161,8 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
         }
     }
 
-    /// An entry that was filled while this caller waited counts, even if its lifetime is shorter than the fetch. A caller
-    /// that joined later evaluates it.
+    /// Answers with an entry that was filled. A response that is newer than this caller's request counts at any age,
+    /// because its lifetime may be shorter than its fetch. An older one is evaluated.
     fn on_filled(&self, FillSet { entry, index }: &FillSet, fetch: BoxFetch<'a, R>) -> RequestAttempt<'a, R> {
         if let Some((variant, index)) = index {
             match self.lookup.redirect(index) {

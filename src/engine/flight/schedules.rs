@@ -287,8 +287,8 @@ async fn look_up(flights: Arc<Flights>, reading: Computing, may_be_dropped: bool
     }
 }
 
-/// Seen to fail when each caller reads for itself, and when `end_lookup` counts the waiters before the flight has left the
-/// table.
+/// Seen to fail when each caller reads for itself, and when `end_lookup` counts the waiters before the flight has left
+/// the table.
 #[test]
 fn concurrent_callers_share_one_lookup_and_survive_its_caller() {
     explore(|| {

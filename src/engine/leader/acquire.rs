@@ -1,5 +1,5 @@
-//! Acquiring the right to fetch: the leader asks the store for the lease. If another process holds the lease, the
-//! leader waits as long as that lease lives.
+//! Acquiring the right to fetch: the leader asks the store for the entry or the lease. If another process holds the
+//! lease, the leader waits as long as that lease lives.
 
 use super::{Leader, LeaderResult};
 use crate::{
@@ -66,7 +66,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
         let engine = self.execution.resource.engine.clone();
         let mut wait = LeaseWait::default();
         loop {
-            let breaker_opened = engine.breakers.opened(); // before the question, so that no opening is missed
+            let breaker_opened = engine.breakers.opened(); // before the request, so that no opening is missed
             let next = match self.ask(true, &mut listener).await {
                 Ok((LeaseReply::Granted { lease, .. }, guard)) => {
                     if self.execution.flight.is_deserted() {
@@ -84,7 +84,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
                 Err(error) => self.on_error(error, &mut wait),
             };
             if self.execution.flight.is_deserted() {
-                return Err(Progress::Abandoned); // the last caller has left during the question
+                return Err(Progress::Abandoned); // the last caller has left during the request
             }
             match next {
                 Next::Ask => {}
@@ -102,8 +102,8 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
         }
     }
 
-    /// Acquires the right to refresh an entry that was served already. Asks once. If another process refreshes the entry,
-    /// or has failed to, the flight is held for a while, so that later callers do not ask again.
+    /// Acquires the right to refresh an entry that was served already. Asks once. If another process refreshes the
+    /// entry, or has failed to, the flight is held for a while, so that later callers do not ask again.
     pub(super) async fn acquire_refresh(&mut self, mut listener: Listener) -> Result<FillPermit, Progress> {
         let span = match self.ask(false, &mut listener).await {
             Ok((LeaseReply::Granted { lease, .. }, guard)) => return Ok(self.begin(lease, guard, listener).await),
@@ -252,7 +252,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
 }
 
 impl LeaseWait {
-    /// Records what the store said of the lease. Returns the pause before the next question.
+    /// Records what the store said of the lease. Returns the pause before the next request.
     fn heard_of_lease(&mut self, remaining: Duration, waiting: usize, registered: bool) -> Duration {
         self.lease_end = Some(clock::deadline_after(remaining));
         (self.silent_until, self.unusable_entries) = (None, 0);
