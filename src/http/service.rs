@@ -145,7 +145,7 @@ impl<S> HttpCache<S> {
     {
         let (config, exposed_key) = (resource.config.clone(), exposed_key(&resource).cloned());
         // PERF: shared instead of cloned, because most requests here wait, and only a leader needs a copy. With smaller
-        // futures, a waiter takes 1,917 bytes instead of 8,621.
+        // futures, a waiter takes 2,290 bytes instead of 8,621.
         let client = Arc::new(mem::take(request.headers_mut()));
         let origin_request = OriginRequest { cache_request, client: client.clone(), resource: resource.clone() };
         let policy: RequestPolicy<_, _, B, S::Error> =
