@@ -280,19 +280,19 @@ impl Waiter {
                 });
                 match timeout_at(pause, ended).await {
                     Ok(Progress::LookedUp(found)) => return Some(Progress::LookedUp(found)),
+                    Err(_) if state.is_looking_up() => {}
                     // Whatever the leader has done since, this caller may use what the lookup has found.
-                    Ok(_) => {
+                    Ok(_) | Err(_) => {
                         let seen = self.seen().filter(|seen| settles(seen));
                         return seen.map(|seen| Progress::LookedUp(Ok(Some(seen.clone()))));
                     }
-                    Err(_) if !state.is_looking_up() => return None,
-                    Err(_) if is_late => return state.abandon_lookup().then_some(Progress::Abandoned),
-                    Err(_) => {
-                        // The caller wants to know when a leader begins, because it does not wait for one any more.
-                        state.has_late_waiters.store(true, Release);
-                        pause = end;
-                    }
                 }
+                if is_late {
+                    return state.abandon_lookup().then_some(Progress::Abandoned);
+                }
+                // The caller wants to know when a leader begins, because its wait for one is over.
+                state.has_late_waiters.store(true, Release);
+                pause = end;
             }
         }
     }

@@ -229,3 +229,41 @@ async fn longest_store_timeout_allows_shared_lookups() {
         assert_eq!(answer.expect("an answer"), 1);
     }
 }
+
+/// Another clone allows more waiters. Seen to fail (a rejection within the fetch) when the limit is checked again.
+#[tokio::test(start_paused = true)]
+async fn waiter_that_joined_a_lookup_is_not_rejected_later() {
+    let guard = StampedeGuard::new(Arc::new(Slow::default()));
+    let one_waiter = guard.clone().max_waiters(1);
+    let fetch = async || {
+        sleep(Duration::from_secs(10)).await;
+        Ok::<_, Down>(1)
+    };
+    let asked = [&guard, &one_waiter, &guard].map(|guard| guard.fetch("k", fetch));
+    for answer in join_all(asked).await {
+        assert_eq!(answer.expect("an answer"), 1);
+    }
+    assert_eq!(guard.stats().misses, 1);
+}
+
+/// Seen to fail (4.8 s) when the leader's pulse is felt only after the time that a lookup may take.
+#[tokio::test(start_paused = true)]
+async fn unpolled_leader_costs_waiters_of_its_lookup_1_5_leases() {
+    let node = FakeRedis::new().node();
+    let guard = node.guard().store_timeout(900 * MS).lease_ttl(Duration::from_secs(3));
+    node.always(Operation::Get, Fault::ReplyDelayed(MS));
+    let never = async || {
+        std::future::pending::<()>().await;
+        Ok::<_, Down>(1)
+    };
+    let mut held = pin!(guard.fetch_scoped("k", never));
+    assert!(futures_util::poll!(&mut held).is_pending());
+    let waits = tokio::spawn({
+        let guard = guard.clone();
+        async move { guard.fetch("k", async || Ok::<_, Down>(2)).await }
+    });
+    let began = Instant::now();
+    assert!(tokio::time::timeout(100 * MS, &mut held).await.is_err());
+    assert_eq!(waits.await.expect("no panic").expect("an answer"), 2);
+    assert!(began.elapsed() <= Duration::from_millis(4_600), "{:?}", began.elapsed());
+}

@@ -18,7 +18,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
         };
         if waiter.is_complete() {
             None // the flight is over, so there is no wait
-        } else if waiter.waiter_count() > self.resource().config.max_waiters {
+        } else if !waiter.joined_lookup() && waiter.waiter_count() > self.resource().config.max_waiters {
             Some(Error::overloaded("the fetch has `max_waiters` waiters already"))
         } else if self.resource().deadline.is_some_and(too_late) {
             Some(Error::deadline_exceeded())

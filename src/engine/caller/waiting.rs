@@ -64,6 +64,8 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
         if waiter.joined_lookup() {
             // The caller that opened the flight ends the lookup after one timeout, as long as that caller is polled.
             let (limit, (until, _)) = (config.store_timeout.saturating_mul(2), self.next_limit(false, false));
+            // A leader that has begun meanwhile is checked for life after half of a lease, as any other.
+            let until = until.min(clock::deadline_after(config.lease_ttl / 2));
             let settles = |seen: &Entry| self.policy().settles(seen, Timestamp::now());
             if let Some(state) = waiter.lookup_until(limit, until, settles).await {
                 return Waited::Outcome(state);
