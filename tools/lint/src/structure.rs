@@ -9,9 +9,6 @@ use crate::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Maximum number of circles of files within the engine. To be lowered to zero when the engine is untangled.
-const ENGINE_CIRCLES: usize = 1;
-
 /// A file that is compiled without `cfg(test)`.
 pub(crate) struct File<'a> {
     pub(crate) path: &'a str,
@@ -43,17 +40,12 @@ pub(crate) fn check(files: &Files) -> Findings {
         .collect();
 
     let mut findings = Findings::default();
-    let (engine, others): (Vec<_>, Vec<_>) =
-        circles_of(&between_files).into_iter().partition(|circle| circle.iter().all(|path| is_engine(path)));
+    let circles = circles_of(&between_files);
     let knots = circles_of(&between_modules);
     findings.figures.push(format!("files in src/: {}", found.len()));
-    findings.figures.push(format!("circles of files within the engine: {} (at most {ENGINE_CIRCLES})", engine.len()));
-    findings.figures.extend(members("engine circle", &engine));
-    let target = if engine.len() > ENGINE_CIRCLES { &mut findings.broken } else { &mut findings.figures };
-    target.extend(ties("engine circle", &engine, &between_files));
-    findings.figures.push(format!("circles of files elsewhere: {} (at most 0)", others.len()));
-    findings.figures.extend(members("circle", &others));
-    findings.broken.extend(ties("circle", &others, &between_files));
+    findings.figures.push(format!("circles of files: {} (at most 0)", circles.len()));
+    findings.figures.extend(members("circle", &circles));
+    findings.broken.extend(ties("circle", &circles, &between_files));
     findings.figures.push(format!("knots of top-level modules: {} (at most 0)", knots.len()));
     findings.figures.extend(members("knot", &knots));
     findings.broken.extend(ties("knot", &knots, &between_modules));
@@ -84,10 +76,6 @@ fn product(files: &Files) -> (Vec<File<'_>>, BTreeMap<String, &str>) {
     }
     found.sort_by_key(|file| file.path);
     (found, modules)
-}
-
-fn is_engine(path: &str) -> bool {
-    path == "src/engine.rs" || path.starts_with("src/engine/")
 }
 
 /// The first segment below the crate, or `crate` for `src/lib.rs`.
