@@ -9,7 +9,11 @@ mod waiting;
 use super::{
     active_fetch::{ACTIVE_FETCHES, ActiveFetch},
     core::Engine,
-    flight::{Entered, Flight, Found, JoinCriteria, LookupCriteria, Scope, Waiter},
+    flight::{
+        Entered, Flight,
+        state::{Found, JoinCriteria, LookupCriteria, Scope},
+        waiter::Waiter,
+    },
     frontend::{BoxFetch, FetchMode, Reuse, ReusePolicy},
     leader::{LeadMode, LeaderResult},
     lookup::Lookup,

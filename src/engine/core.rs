@@ -2,7 +2,7 @@
 
 use super::{
     breakers::Breakers,
-    flight::Flights,
+    flight::state::Flights,
     pending_invalidations::{Acknowledged, PendingInvalidations},
     redirects::RedirectCache,
     wait_graph::WaitGraph,

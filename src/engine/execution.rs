@@ -4,7 +4,10 @@ use super::{
     active_fetch::{ACTIVE_FETCHES, ActiveFetch},
     containment::{Aborted, contained},
     fill_set::FillSet,
-    flight::{Flight, JoinCriteria, Progress},
+    flight::{
+        Flight,
+        state::{JoinCriteria, Progress},
+    },
     frontend::{Completed, Completion, Failure, StoreAs},
     permit::FillPermit,
     resource::Resource,

@@ -1,6 +1,6 @@
 //! The heartbeat of a lease: extends it while its fetch runs.
 
-use super::{flight::FlightState, resource::Resource};
+use super::{flight::state::FlightState, resource::Resource};
 use crate::store::lease::{Lease, LeaseStatus};
 use std::sync::Arc;
 use tokio::{

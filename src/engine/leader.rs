@@ -5,7 +5,7 @@ mod acquire;
 
 use super::{
     execution::{AfterHead, Execution, Pending},
-    flight::Progress,
+    flight::state::Progress,
     frontend::{BoxFetch, Completion, Failure, FetchHead, FetchMode, ReusePolicy, Shareability},
     lookup::Lookup,
     permit::FillPermit,
@@ -26,7 +26,7 @@ use futures_util::future::{Either, select};
 use std::{pin::pin, sync::Arc};
 use tokio::{sync::oneshot, time::sleep};
 
-/// The leader of a flight. Cancel safe: when it is dropped at any await, [`Flight`](super::flight::Flight) lets the
+/// The leader of a flight. Cancel safe: when it is dropped at any await, [`Flight`](super::flight::{Flight}) lets the
 /// next caller lead and [`LeaseGuard`] releases the lease.
 pub(super) struct Leader<'a, R, J> {
     pub(super) policy: J,

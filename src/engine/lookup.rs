@@ -1,7 +1,7 @@
 //! Looks up the entry of a key, following redirects to the cache key of a variant.
 
 use super::{
-    flight::Found,
+    flight::state::Found,
     frontend::{MAX_REDIRECTS, Redirect, Reuse, ReusePolicy},
     resource::Resource,
 };

@@ -1,7 +1,7 @@
 //! Answers from the outage cache: results of this process that could not be stored.
 
 use super::{
-    flight::Found,
+    flight::state::Found,
     frontend::{Reuse, ReusePolicy},
     lookup::Lookup,
     resource::Resource,

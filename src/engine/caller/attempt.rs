@@ -3,7 +3,7 @@
 use crate::{
     cache_status::CacheStatus,
     engine::{
-        flight::Found,
+        flight::state::Found,
         frontend::{BoxFetch, Redirect},
     },
     store::error::BoxFuture,

@@ -4,7 +4,7 @@ use super::{Caller, attempt::RequestAttempt};
 use crate::{
     engine::{
         execution::Execution,
-        flight::{Flight, Progress},
+        flight::{Flight, state::Progress},
         frontend::{BoxFetch, ReusePolicy},
         leader::{LeadMode, Leader, LeaderResult},
     },

@@ -11,7 +11,7 @@ use crate::{
     config::{StoreFailure, WaitTimeout},
     engine::{
         fill_set::FillSet,
-        flight::{Progress, Waiter},
+        flight::{state::Progress, waiter::Waiter},
         frontend::{BoxFetch, Failure, Reuse, ReusePolicy, SharedReuse},
         resource::Resource,
     },

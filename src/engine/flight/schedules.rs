@@ -1,7 +1,10 @@
 //! Flights under many schedules. A waiter that is never notified shows as a deadlock.
 
-use super::*;
+use super::{state::LookupCriteria, *};
 use crate::{
+    clock::{self, Timestamp},
+    engine::frontend::Failure,
+    error::Error,
     key::Key,
     store::{
         entry::{Audience, Kind, Meta},
@@ -14,6 +17,7 @@ use shuttle::{
     sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
     thread,
 };
+use std::time::Duration;
 
 /// A caller that has looked up the entry.
 const ANY: JoinCriteria = JoinCriteria { nested: false, incomplete_only: false, lookup: None };
@@ -46,7 +50,7 @@ fn leads(entered: Entered) -> Flight {
 /// Joins the flight in the table of the fleet, if there is one that meets the criteria.
 fn join(flights: &Flights, criteria: JoinCriteria) -> Option<Waiter> {
     let tables = flights.tables.lock();
-    tables.fleet.get(&key()).filter(|listed| listed.matches(criteria)).map(|listed| listed.join(criteria))
+    tables.fleet.get(&key()).filter(|listed| listed.matches(criteria)).map(|listed| Waiter::join(listed, criteria))
 }
 
 fn is_joined(flights: &Flights, flight_state: &Arc<FlightState>) -> bool {

@@ -7,7 +7,7 @@ use crate::{
     clock::{self, Timestamp},
     config::{Config, StoreFailure, WaitTimeout},
     engine::{
-        flight::Progress,
+        flight::state::Progress,
         frontend::{Failure, Reuse, ReusePolicy},
         permit::{FillPermit, HeldLease, LeaseGuard, while_listening},
     },
