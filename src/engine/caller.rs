@@ -11,8 +11,8 @@ use super::{
     core::Engine,
     flight::{
         Entered, Flight,
+        callers::Waiter,
         state::{Found, JoinCriteria, LookupCriteria, Scope},
-        waiter::Waiter,
     },
     frontend::{BoxFetch, FetchMode, Reuse, ReusePolicy},
     leader::{LeadMode, LeaderResult},

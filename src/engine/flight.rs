@@ -1,12 +1,13 @@
 //! Work in flight in this process: one flight per cache key, joined by all concurrent callers. A flight begins with the
 //! lookup of the entry. If the entry does not answer the caller that looks it up, a leader continues the flight.
 
+pub(crate) mod callers;
 #[cfg(test)]
 mod schedules;
 pub(crate) mod state;
-pub(crate) mod waiter;
 
 use crate::{key::CacheKey, store::entry::Entry, sync::pulse::Pulse};
+use callers::{FlightCaller, Waiter};
 use state::{FlightState, Flights, Found, JoinCriteria, Progress, Scope};
 use std::{
     collections::hash_map,
@@ -15,7 +16,6 @@ use std::{
         atomic::Ordering::{Acquire, Release},
     },
 };
-use waiter::{FlightCaller, Waiter};
 
 /// The result of entering a flight.
 pub(crate) enum Entered {

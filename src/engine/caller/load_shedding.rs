@@ -3,7 +3,7 @@
 use super::Caller;
 use crate::{
     clock::{self, Timestamp},
-    engine::{flight::waiter::Waiter, frontend::ReusePolicy},
+    engine::{flight::callers::Waiter, frontend::ReusePolicy},
     error::Error,
 };
 use std::time::Duration;

@@ -11,7 +11,7 @@ use crate::{
     config::{StoreFailure, WaitTimeout},
     engine::{
         fill_set::FillSet,
-        flight::{state::Progress, waiter::Waiter},
+        flight::{callers::Waiter, state::Progress},
         frontend::{BoxFetch, Failure, Reuse, ReusePolicy, SharedReuse},
         resource::Resource,
     },
