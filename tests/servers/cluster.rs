@@ -136,8 +136,8 @@ async fn reads_from_replicas_return_invalidated_entries() {
     command::<()>(&master, "CLIENT KILL TYPE replica").await;
 
     by_replica.invalidate("k").await.expect("acknowledged");
-    assert_eq!(by_replica.fetch("k", async || Ok::<_, Down>(2)).await.expect("an answer"), 2);
-    by_replica.drain().await;
+    assert_eq!(by_master.fetch("k", async || Ok::<_, Down>(2)).await.expect("an answer"), 2);
+    by_master.drain().await;
     eventually("the old entry is a hit", async || by_replica.fetch("k", never::<i32>).await.expect("a hit") == 1).await;
     assert_eq!(by_master.fetch("k", never::<i32>).await.expect("a hit"), 2);
 }
