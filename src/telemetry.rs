@@ -143,6 +143,7 @@ pub(crate) fn answered<'a>(
     status: CacheStatus,
     took: impl Fn() -> Duration,
 ) {
+    let key: CacheKeyRef<'a> = key.into();
     stats.count(|stripe| match status {
         CacheStatus::Hit => &stripe.hits,
         CacheStatus::Stale => &stripe.stale_hits,
