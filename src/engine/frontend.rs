@@ -75,6 +75,12 @@ pub(crate) trait ReusePolicy<R> {
         }
     }
 
+    /// Returns the redirect of the entry, if it is one, and decodes no other entry.
+    fn redirect_of(&self, entry: &Entry, now: Timestamp) -> Option<Redirect> {
+        let is_redirect = !is_uncacheable_marker(entry, now) && self.classify(entry, now) == ReuseClass::Redirect;
+        is_redirect.then(|| self.redirect(entry))?
+    }
+
     /// Decodes the entry, if it may be served without a fetch.
     fn servable(&self, entry: &Entry, now: Timestamp) -> Option<R> {
         match self.evaluate(entry, now) {

@@ -2,7 +2,7 @@
 
 use super::{
     flight::state::Found,
-    frontend::{MAX_REDIRECTS, Redirect, Reuse, ReusePolicy},
+    frontend::{MAX_REDIRECTS, Redirect, ReusePolicy},
     resource::Resource,
 };
 use crate::{
@@ -61,7 +61,7 @@ impl<R, J: ReusePolicy<R>> Lookup<R, J> {
         let found = Box::pin(self.resource.get_all(&keys)).await?;
         let confirmed = self.redirects.len() - mem::take(&mut self.remembered).len();
         for (at, (pair, index)) in keys.windows(2).zip(&found).enumerate() {
-            let redirect = index.as_ref().and_then(|index| self.redirect(index));
+            let redirect = index.as_ref().and_then(|index| self.policy.redirect_of(index, Timestamp::now()));
             if redirect.is_none_or(|redirect| redirect.target(&pair[0]) != pair[1]) {
                 self.resource.engine.redirect_cache.forget(&pair[0]);
                 self.redirects.truncate(confirmed + at);
@@ -77,18 +77,10 @@ impl<R, J: ReusePolicy<R>> Lookup<R, J> {
         loop {
             self.predict();
             let Some(entry) = self.read().await? else { return Ok(None) };
-            match self.redirect(&entry) {
+            match self.policy.redirect_of(&entry, Timestamp::now()) {
                 Some(redirect) if self.follow(&entry, &redirect) => {}
                 _ => return Ok(Some(entry)),
             }
-        }
-    }
-
-    /// Returns the redirect of the entry for this caller, if the entry is one.
-    pub(super) fn redirect(&self, entry: &Entry) -> Option<Redirect> {
-        match self.policy.evaluate(entry, Timestamp::now()) {
-            Reuse::Redirect(redirect) => Some(redirect),
-            _ => None,
         }
     }
 

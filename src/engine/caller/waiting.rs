@@ -167,7 +167,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
     /// because its lifetime may be shorter than its fetch. An older one is evaluated.
     fn on_filled(&self, FillSet { entry, index }: &FillSet, fetch: BoxFetch<'a, R>) -> RequestAttempt<'a, R> {
         if let Some((variant, index)) = index {
-            match self.lookup.redirect(index) {
+            match self.policy().redirect_of(index, Timestamp::now()) {
                 Some(redirect) if redirect.variant == *variant => {}
                 Some(redirect) => return RequestAttempt::Redirect(redirect, fetch),
                 None => return RequestAttempt::Unusable(fetch),

@@ -1,4 +1,4 @@
-//! The callers of a flight: those that wait for its result.
+//! The callers of a flight, which wait for its result.
 
 use super::state::{FlightState, JoinCriteria, Progress};
 use crate::{
