@@ -93,10 +93,13 @@ impl Config {
         layout(encoding, self.schema_version)
     }
 
-    /// Returns the failure marker that a failed leader leaves. `None` if markers are off.
-    pub(crate) fn failure_marker(&self, code: u16) -> Option<FailureMarker> {
-        let first = self.failure_ttl;
-        (!first.is_zero()).then(|| FailureMarker { first, most: first.saturating_mul(10), code })
+    /// Returns the failure marker that a leader leaves after so many earlier failures in a row. It blocks other callers
+    /// for a time that doubles from failure to failure, but at most for `limit`. `None` if markers are off.
+    pub(crate) fn failure_marker(&self, code: u16, earlier: u32, limit: Duration) -> Option<FailureMarker> {
+        let (first, longest) = (self.failure_ttl, self.failure_ttl.saturating_mul(10));
+        let blocks_for = first.saturating_mul(1 << earlier.min(8)).min(longest).min(limit);
+        let remembered_for = if blocks_for.is_zero() { first } else { longest };
+        (!first.is_zero()).then_some(FailureMarker { blocks_for, remembered_for, code })
     }
 }
 

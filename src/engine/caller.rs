@@ -61,6 +61,8 @@ pub(super) struct Caller<'a, R, J> {
     has_waited: bool,
     /// Set after a result that this caller could not use. From then on it joins only flights that have no result yet.
     incomplete_only: bool,
+    /// Set after a result that may be due to the request of its leader alone. The next such result counts.
+    has_doubts: bool,
     /// Set when the flight of the fleet is of no use to this caller, as in [`LeadMode::Local`]. From then on this
     /// caller joins only local flights.
     local_only: bool,
@@ -80,6 +82,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
             wait_edge: None,
             has_waited: false,
             incomplete_only: false,
+            has_doubts: false,
             local_only: false,
         }
     }
@@ -120,6 +123,10 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
                     break;
                 }
                 RequestAttempt::Retry(unused) => unused,
+                RequestAttempt::SecondOpinion(unused) => {
+                    self.has_doubts = true;
+                    unused
+                }
                 RequestAttempt::LookedUp(shared, unused) => {
                     (self.has_waited, found) = (true, Some(shared));
                     unused

@@ -46,6 +46,8 @@ pub(super) struct Execution {
     pub(super) wait_until: Instant,
     /// When a flight within another fetch stops waiting.
     pub(super) nested_until: Option<Instant>,
+    /// Number of fetches in a row that failed before this one, as far as the store or the caller knows.
+    pub(super) earlier_failures: u32,
     /// Whether the fetch runs within its caller. All work that is not handed to a task then delays the caller.
     pub(super) scoped: bool,
 }
@@ -62,8 +64,8 @@ pub(super) struct Pending {
 pub(super) enum AfterHead {
     /// Await the payload and store it.
     Store(Token, (Timestamp, Timestamp), StoreAs, Completion),
-    /// Store a marker that applies to this audience.
-    Mark(Kind, Audience, Completion),
+    /// Store a marker that applies to this audience for this time.
+    Mark(Kind, Audience, Duration, Completion),
     /// Release the lease, leaving a failure marker if there is one.
     Release(Option<FailureMarker>, Completion),
 }
@@ -247,7 +249,8 @@ impl Execution {
                     }
                     Completed::TooLarge => {
                         self.flight.complete(Progress::Uncacheable(Audience::Everyone));
-                        Box::pin(self.mark(permit, Kind::HitForPass, Audience::Everyone)).await;
+                        let ttl = self.resource.config.uncacheable_ttl;
+                        Box::pin(self.mark(permit, Kind::HitForPass, Audience::Everyone, ttl)).await;
                     }
                     // The waiters try again with one leader, because a call of each waiter would be the stampede.
                     Completed::Truncated => {
@@ -256,8 +259,8 @@ impl Execution {
                     }
                 }
             }
-            AfterHead::Mark(kind, audience, completion) => {
-                Box::pin(join(self.mark(permit, kind, audience), self.drain(deadline, completion))).await;
+            AfterHead::Mark(kind, audience, ttl, completion) => {
+                Box::pin(join(self.mark(permit, kind, audience, ttl), self.drain(deadline, completion))).await;
             }
             AfterHead::Release(failure_marker, completion) => {
                 Box::pin(join(permit.release(failure_marker), self.drain(deadline, completion))).await;
@@ -280,18 +283,21 @@ impl Execution {
         }
         match can_keep {
             true => permit.fill(&self.resource, &self.flight, &fill_set).await,
-            false => Box::pin(self.mark(permit, Kind::DoNotStore, Audience::Everyone)).await,
+            false => {
+                let ttl = self.resource.config.uncacheable_ttl;
+                Box::pin(self.mark(permit, Kind::DoNotStore, Audience::Everyone, ttl)).await;
+            }
         }
     }
 
-    /// Stores a marker that applies to this audience, unless the stored entry is still fresh.
-    async fn mark(&self, permit: FillPermit, kind: Kind, audience: Audience) {
+    /// Stores a marker that applies to this audience for this time, unless the stored entry is still fresh.
+    async fn mark(&self, permit: FillPermit, kind: Kind, audience: Audience, ttl: Duration) {
         let fresh = |e: &Entry| e.meta().kind == Kind::Value && freshness(e, Timestamp::now()) == Freshness::Fresh;
-        let is_off = audience == Audience::NoOne || self.resource.config.uncacheable_ttl.is_zero();
+        let is_off = audience == Audience::NoOne || ttl.is_zero();
         if is_off || self.seen.as_ref().is_some_and(fresh) {
             permit.release(None).await;
         } else if permit.can_mark() {
-            let marker = FillSet::marker(permit.id(), kind, audience, self.resource.config.uncacheable_ttl);
+            let marker = FillSet::marker(permit.id(), kind, audience, ttl);
             permit.fill(&self.resource, &self.flight, &marker).await;
         }
     }

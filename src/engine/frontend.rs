@@ -15,7 +15,7 @@ use crate::{
     },
 };
 use bytes::Bytes;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// The reuse policy of one caller for stored and shared responses. Its answer is an `R`.
 ///
@@ -42,6 +42,12 @@ pub(crate) trait ReusePolicy<R> {
     }
     /// Returns the answer of a request that is refused with this error.
     fn reject(&self, error: Error) -> R;
+    /// Returns for how long a failed fetch blocks other callers, at most. `None`: it leaves no failure marker. Zero: the
+    /// marker only counts. Default: as long as `failure_ttl` says.
+    fn block_after(&self, failed: FailedFetch<'_>, now: Timestamp) -> Option<Duration> {
+        let _ = (failed, now);
+        Some(Duration::MAX)
+    }
 
     /// Decides what the entry means for this caller.
     fn evaluate(&self, entry: &Entry, now: Timestamp) -> Reuse<R> {
@@ -95,6 +101,17 @@ pub(crate) trait ReusePolicy<R> {
     }
 }
 
+/// A failed fetch.
+#[derive(Clone, Copy)]
+pub(crate) struct FailedFetch<'a> {
+    /// The stored entry that the fetch was to replace.
+    pub(crate) seen: Option<&'a Entry>,
+    /// Whether the failure may be due to the request of the leader alone, and no fetch failed just before.
+    pub(crate) is_inconclusive: bool,
+    /// Number of fetches in a row that failed before.
+    pub(crate) earlier_failures: u32,
+}
+
 /// The class of an entry that a front end has not decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReuseClass {
@@ -133,8 +150,6 @@ pub(crate) enum SharedReuse<R> {
     Bypass,
     /// From before this caller's request, and too old for it.
     TooOld,
-    /// Says nothing about the answer for this caller, which tries again.
-    Retry,
     /// The answer for this caller has another cache key.
     Redirect(Redirect),
 }
@@ -188,6 +203,9 @@ impl<R> FetchHead<R> {
 pub(crate) enum Shareability {
     /// Private. The callers of this audience do not wait for such a response for a while.
     Private(Audience),
+    /// Private as well, but perhaps only because of the request itself. One waiter in the fleet leads anew. If its
+    /// response is of this kind too, both count as private.
+    Inconclusive(Audience),
     /// Shared with the current waiters in this process, but not stored.
     WaitersOnly(SharedValue),
     /// Shared from now on: the value goes to the waiters, the payload at the end to the store.
@@ -195,9 +213,17 @@ pub(crate) enum Shareability {
     /// Shared, but not before the end: the response may still turn out too large. Waiters that the value redirects do
     /// not wait for the end.
     CacheableAtEnd(Option<SharedValue>, StoreAs),
-    /// The fetch failed. Waiters get this failure. Other callers are blocked by a failure marker with the code; without
-    /// a code they are not blocked.
-    Failed(Failure, Option<u16>),
+    /// The fetch failed. Waiters get this failure, and callers that come later the code.
+    Failed(Failure, FailureCause, u16),
+}
+
+/// What a failure says about the origin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FailureCause {
+    /// The origin fails, whatever the request.
+    Origin,
+    /// Perhaps the request itself is the reason, and another request would succeed. One waiter in the fleet leads anew.
+    Inconclusive,
 }
 
 /// The result that the waiters of a failed fetch get.

@@ -6,7 +6,9 @@ mod acquire;
 use super::{
     execution::{AfterHead, Execution, Pending},
     flight::state::Progress,
-    frontend::{BoxFetch, Completion, Failure, FetchHead, FetchMode, ReusePolicy, Shareability},
+    frontend::{
+        BoxFetch, Completion, FailedFetch, Failure, FailureCause, FetchHead, FetchMode, ReusePolicy, Shareability,
+    },
     lookup::Lookup,
     permit::FillPermit,
     resource::Resource,
@@ -18,7 +20,7 @@ use crate::{
     outage_cache::NotStored,
     store::{
         entry::{Audience, Entry, Kind},
-        lease::LeaseStatus,
+        lease::{FailureMarker, LeaseStatus},
         token::Token,
     },
 };
@@ -124,26 +126,35 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
             Err(aborted) => {
                 let error = aborted.error(&self.execution.resource.config);
                 let result = LeaderResult::Failed(error.clone(), None);
-                let (permit, rest) =
-                    self.on_fetch_failed(permit, result, Failure::Error(error), Some(0), Completion::None).await?;
+                let failure = (Failure::Error(error), FailureCause::Origin, 0);
+                let (permit, rest) = self.on_fetch_failed(permit, result, failure, Completion::None).await?;
                 return Some(Pending { permit, deadline, rest });
             }
         };
         let times = (began, Timestamp::now());
-        let status = permit.status();
+        let (status, config) = (permit.status(), &self.execution.resource.config);
+        let is_inconclusive = matches!(sharing, Shareability::Inconclusive(_));
+        let ttl = if is_inconclusive { config.failure_ttl.min(config.uncacheable_ttl) } else { config.uncacheable_ttl };
         let rest = match sharing {
-            Shareability::Failed(failure, code) => {
+            Shareability::Failed(failure, cause, code) => {
                 let result = LeaderResult::FailureResponse(response, status);
-                let (permit, rest) = self.on_fetch_failed(permit, result, failure, code, completion).await?;
+                let (permit, rest) = self.on_fetch_failed(permit, result, (failure, cause, code), completion).await?;
                 return Some(Pending { permit, deadline, rest });
             }
-            Shareability::Private(audience) => {
+            Shareability::Inconclusive(audience) if self.execution.earlier_failures == 0 => {
+                let result = LeaderResult::Response(response, status);
+                let marker = self.failure_marker(FailureCause::Inconclusive, 0);
+                self.end_inconclusively(permit, result, Progress::Uncacheable(audience), marker).await;
+                permit = FillPermit::None;
+                AfterHead::Release(None, completion)
+            }
+            Shareability::Inconclusive(audience) | Shareability::Private(audience) => {
                 self.complete(LeaderResult::Response(response, status), Progress::Uncacheable(audience));
-                AfterHead::Mark(Kind::HitForPass, audience, completion)
+                AfterHead::Mark(Kind::HitForPass, audience, ttl, completion)
             }
             Shareability::WaitersOnly(value) => {
                 self.complete(LeaderResult::Response(response, status), Progress::Shared(value));
-                AfterHead::Mark(Kind::DoNotStore, Audience::Everyone, completion)
+                AfterHead::Mark(Kind::DoNotStore, Audience::Everyone, ttl, completion)
             }
             Shareability::Cacheable(value, store_as) => {
                 self.execution.flight.publish(Progress::Shared(value));
@@ -165,11 +176,10 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
         &mut self,
         permit: FillPermit,
         result: LeaderResult<'a, R>,
-        failure: Failure,
-        code: Option<u16>,
+        (failure, cause, code): (Failure, FailureCause, u16),
         completion: Completion,
     ) -> Option<(FillPermit, AfterHead)> {
-        let failure_marker = code.and_then(|code| self.execution.resource.config.failure_marker(code));
+        let failure_marker = self.failure_marker(cause, code);
         let now = Timestamp::now();
         let usable = |entry: &mut Entry| self.policy.stale_answer(entry, now).is_some();
         let permit = match self.execution.seen.take_if(usable) {
@@ -187,8 +197,36 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
             }
             _ => permit,
         };
-        self.complete(result, Progress::Failed(failure, None));
+        let state = Progress::Failed(failure, None);
+        if cause == FailureCause::Inconclusive && self.execution.earlier_failures == 0 {
+            self.end_inconclusively(permit, result, state, failure_marker).await;
+            return Some((FillPermit::None, AfterHead::Release(None, completion)));
+        }
+        self.complete(result, state);
         Some((permit, AfterHead::Release(failure_marker, completion)))
+    }
+
+    /// Ends the flight with a result that may be due to this request alone. The lease is released before the waiters try
+    /// again, so that the store tells the next leader of this failure.
+    async fn end_inconclusively(
+        &mut self,
+        permit: FillPermit,
+        result: LeaderResult<'a, R>,
+        state: Progress,
+        failure_marker: Option<FailureMarker>,
+    ) {
+        self.reply_to_caller(result);
+        permit.release(failure_marker).await;
+        self.execution.flight.complete(Progress::Inconclusive(Arc::new(state)));
+    }
+
+    /// Returns the failure marker that this leader leaves in place of its lease.
+    fn failure_marker(&self, cause: FailureCause, code: u16) -> Option<FailureMarker> {
+        let Execution { resource, seen, earlier_failures, .. } = &*self.execution;
+        let is_inconclusive = cause == FailureCause::Inconclusive && *earlier_failures == 0;
+        let failed = FailedFetch { seen: seen.as_ref(), is_inconclusive, earlier_failures: *earlier_failures };
+        let limit = self.policy.block_after(failed, Timestamp::now())?;
+        resource.config.failure_marker(code, *earlier_failures, limit)
     }
 
     /// Reports whether the redirects still lead to this cache key. The invalidation of a resource with variants drops

@@ -14,21 +14,12 @@ pub(super) struct InFlightResponse {
     pub(super) response_time: Timestamp,
     /// The age with which it arrived.
     pub(super) age: Duration,
-    /// Freshness lifetime, counted from its arrival. `None` for a server error, which no lifetime bounds.
+    /// Freshness lifetime, counted from its arrival. `None` for a failure, which no lifetime bounds.
     pub(super) fresh_for: Option<Duration>,
     pub(super) status: StatusCode,
     pub(super) headers: HeaderMap,
     /// `None` if it cannot be shared: waiters get no body.
     pub(super) body: Option<Arc<SharedBody>>,
-    /// Set for a server error. A waiter that may not have the response gets its status only.
-    pub(super) failure: Option<FailureScope>,
-}
-
-/// The scope of a server error.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum FailureScope {
-    /// The origin fails, whatever the request.
-    Origin,
-    /// It may be due to the credentials of the request: a request without credentials may succeed.
-    Credentials,
+    /// Whether it reports a failure. A waiter that may not have the response then gets its status only.
+    pub(super) is_failure: bool,
 }

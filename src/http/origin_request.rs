@@ -10,7 +10,7 @@ use super::{
 use crate::{
     clock::{self, Timestamp},
     engine::{
-        frontend::{Completion, Failure, FetchHead, FetchMode, Shareability},
+        frontend::{Completion, Failure, FailureCause, FetchHead, FetchMode, Shareability},
         resource::Resource,
     },
     error::{BoxError, Error, ErrorKind},
@@ -108,7 +108,7 @@ fn failed<B, E>(answer: Answer<B, E>, what: &'static str) -> FetchHead<Answer<B,
     let failure = Failure::Error(Error::new(ErrorKind::Origin, what));
     FetchHead {
         response: answer,
-        sharing: Shareability::Failed(failure, Some(StatusCode::BAD_GATEWAY.as_u16())),
+        sharing: Shareability::Failed(failure, FailureCause::Origin, StatusCode::BAD_GATEWAY.as_u16()),
         completion: Completion::None,
     }
 }

@@ -4,9 +4,9 @@ use super::{
     body::{BodyCollector, CacheBody, SharedBody},
     cache_status_field::{Annotated, Answer, StatusNote},
     forward::passthrough,
-    in_flight::{FailureScope, InFlightResponse},
+    in_flight::InFlightResponse,
     reply::{self, Reply},
-    request_policy::WITH_CREDENTIALS,
+    request_policy::{WITH_CREDENTIALS, WITHOUT_CREDENTIALS},
     semantics::{
         fields,
         freshness::Times,
@@ -22,7 +22,7 @@ use super::{
 use crate::{
     clock::Timestamp,
     engine::{
-        frontend::{Completion, Failure, FetchHead, MAX_REDIRECTS, Shareability, StoreAs},
+        frontend::{Completion, Failure, FailureCause, FetchHead, MAX_REDIRECTS, Shareability, StoreAs},
         resource::Resource,
     },
     error::BoxError,
@@ -54,7 +54,7 @@ pub(super) struct OriginResponse<'a> {
 enum WaiterView<'a> {
     /// A response that will be stored, with its freshness lifetime.
     Stored(&'a StorageTerms, Duration, Option<SecondaryKey>),
-    Failed(FailureScope),
+    Failed,
 }
 
 /// The encoded head of a response to store, and how to store it.
@@ -78,17 +78,22 @@ impl OriginResponse<'_> {
                 Some(plan) if min_size <= self.room_after(&plan.encoded) => self.collect(response, Some(plan)),
                 _ => self.private(response),
             },
-            Storable::ServerError { whole: true } if !is_head && min_size <= self.room_after(&[]) => {
+            Storable::Failure { whole: true } if !is_head && min_size <= self.room_after(&[]) => {
                 self.collect(response, None)
             }
             // Waiters get the status only: if each sent a request of its own, a failing origin would be flooded.
-            Storable::ServerError { .. } => {
-                let scope = self.failure_scope(response.headers());
-                FetchHead {
-                    response: Ok(self.annotated(passthrough(response), false)),
-                    sharing: self.share_failure(HeaderMap::new(), None, scope),
-                    completion: Completion::None,
-                }
+            Storable::Failure { .. } => FetchHead {
+                response: Ok(self.annotated(passthrough(response), false)),
+                sharing: self.share_failure(HeaderMap::new(), None),
+                completion: Completion::None,
+            },
+            Storable::ClientError => {
+                let audience = match self.cache_request.credentials {
+                    Credentials::None => WITHOUT_CREDENTIALS,
+                    _ => WITH_CREDENTIALS,
+                };
+                let sharing = Shareability::Inconclusive(audience);
+                FetchHead { sharing, ..self.private(response) }
             }
             Storable::Private => self.private(response),
         }
@@ -112,8 +117,8 @@ impl OriginResponse<'_> {
         let answer = Ok(self.annotated(Response::from_parts(parts, body), fits && plan.is_some()));
         let sharing = match (plan, fits) {
             (Some(plan), _) => self.share_stored(plan, headers, shared_body),
-            (None, true) => self.share_failure(headers, shared_body, FailureScope::Origin),
-            (None, false) => self.share_failure(without_body(headers), None, FailureScope::Origin),
+            (None, true) => self.share_failure(headers, shared_body),
+            (None, false) => self.share_failure(without_body(headers), None),
         };
         FetchHead { response: answer, sharing, completion: Completion::Pending(Box::pin(collector.run(time_limit))) }
     }
@@ -137,11 +142,14 @@ impl OriginResponse<'_> {
         }
     }
 
-    /// Returns the sharing of a server error. One that may concern one user leaves no failure marker for all others.
-    fn share_failure(&self, headers: HeaderMap, body: Option<Arc<SharedBody>>, scope: FailureScope) -> Shareability {
-        let value = self.in_flight(self.status, headers, body, WaiterView::Failed(scope));
-        let code = (scope == FailureScope::Origin).then_some(self.status.as_u16());
-        Shareability::Failed(Failure::SharedValue(value), code)
+    /// Returns the sharing of a failure. Many handlers answer 500 for one request that they cannot cope with.
+    fn share_failure(&self, headers: HeaderMap, body: Option<Arc<SharedBody>>) -> Shareability {
+        let value = self.in_flight(self.status, headers, body, WaiterView::Failed);
+        let cause = match self.status {
+            StatusCode::INTERNAL_SERVER_ERROR => FailureCause::Inconclusive,
+            _ => FailureCause::Origin,
+        };
+        Shareability::Failed(Failure::SharedValue(value), cause, self.status.as_u16())
     }
 
     /// Handles a 304 for the stored response, which is served again with the fields of the 304 (RFC 9111 §4.3.3,
@@ -154,7 +162,7 @@ impl OriginResponse<'_> {
         (*response.status_mut(), *response.headers_mut()) = (old.status, stated);
         let plan = match storable {
             Storable::Shared(terms) => self.plan(&response, terms),
-            Storable::Private | Storable::ServerError { .. } => None,
+            Storable::Private | Storable::ClientError | Storable::Failure { .. } => None,
         };
         let answer = Ok(self.annotated(response.map(|()| CacheBody::stored(old.body.clone())), plan.is_some()));
         let Some(StoragePlan { mut encoded, store_as, terms, secondary_key }) = plan else {
@@ -218,16 +226,6 @@ impl OriginResponse<'_> {
         }
     }
 
-    /// Returns the scope of a server error.
-    fn failure_scope(&self, headers: &HeaderMap) -> FailureScope {
-        let auth_sharing = AuthSharing::of(headers, &self.resource.config.http);
-        if auth_sharing.admits(self.cache_request.credentials) {
-            FailureScope::Origin
-        } else {
-            FailureScope::Credentials
-        }
-    }
-
     fn storable(&self, status: StatusCode, headers: &HeaderMap) -> Storable {
         storing::storable(status, headers, self.cache_request.credentials, self.times, &self.resource.config.http)
     }
@@ -255,13 +253,13 @@ impl OriginResponse<'_> {
         body: Option<Arc<SharedBody>>,
         view: WaiterView<'_>,
     ) -> SharedValue {
-        let (auth_sharing, age, fresh_for, secondary_key, failure) = match view {
+        let (auth_sharing, age, fresh_for, secondary_key, is_failure) = match view {
             WaiterView::Stored(terms, fresh_for, secondary_key) => {
-                (terms.auth_sharing, terms.age, Some(fresh_for), secondary_key, None)
+                (terms.auth_sharing, terms.age, Some(fresh_for), secondary_key, false)
             }
-            WaiterView::Failed(failure_scope) => {
+            WaiterView::Failed => {
                 let auth_sharing = AuthSharing::of(&headers, &self.resource.config.http);
-                (auth_sharing, self.times.initial_age(&headers), None, None, Some(failure_scope))
+                (auth_sharing, self.times.initial_age(&headers), None, None, true)
             }
         };
         let response_time = Timestamp::now();
@@ -275,7 +273,7 @@ impl OriginResponse<'_> {
             status,
             headers,
             body,
-            failure,
+            is_failure,
         })
     }
 

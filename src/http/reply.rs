@@ -115,7 +115,7 @@ pub(super) fn rejection<B>(error: &Error) -> Annotated<CacheBody<B>> {
         ErrorKind::RecentlyFailed => error
             .status()
             .and_then(|status| StatusCode::from_u16(status).ok())
-            .filter(StatusCode::is_server_error)
+            .filter(|status| status.is_client_error() || status.is_server_error())
             .unwrap_or(StatusCode::SERVICE_UNAVAILABLE),
         ErrorKind::Store | ErrorKind::Overloaded => StatusCode::SERVICE_UNAVAILABLE,
         ErrorKind::TimedOut => StatusCode::GATEWAY_TIMEOUT,

@@ -3,7 +3,7 @@
 use super::{
     body::CacheBody,
     cache_status_field::{Answer, StatusNote},
-    in_flight::{FailureScope, InFlightResponse},
+    in_flight::InFlightResponse,
     reply::Reply,
     semantics::{
         request::{CacheRequest, Credentials},
@@ -15,7 +15,7 @@ use super::{
 use crate::{
     clock::Timestamp,
     config::{Config, http::HttpOptions},
-    engine::frontend::{Redirect, ReuseClass, ReusePolicy, SharedReuse},
+    engine::frontend::{FailedFetch, Redirect, ReuseClass, ReusePolicy, SharedReuse},
     error::Error,
     policy::{self, EarlyRefresh, Freshness},
     store::entry::{Audience, Entry, Kind, SharedValue},
@@ -117,12 +117,7 @@ impl<H: Borrow<HeaderMap>, C: Borrow<Config>, B, E> ReusePolicy<Answer<B, E>> fo
         let admitted = shared.auth_sharing.admits(self.cache_request.credentials);
         let reason = if shared.secondary_key.is_some() { "vary-miss" } else { "uri-miss" };
         match redirect {
-            _ if shared.failure == Some(FailureScope::Credentials)
-                && self.cache_request.credentials == Credentials::None =>
-            {
-                SharedReuse::Retry
-            }
-            _ if shared.failure.is_some() && !admitted => {
+            _ if shared.is_failure && !admitted => {
                 let bare = (shared.status, HeaderMap::new(), CacheBody::stored(bytes::Bytes::new()));
                 SharedReuse::Use(Ok(self.reply().shared(bare, Duration::ZERO, StatusNote::Collapsed { reason })))
             }
@@ -143,7 +138,23 @@ impl<H: Borrow<HeaderMap>, C: Borrow<Config>, B, E> ReusePolicy<Answer<B, E>> fo
         match audience {
             Audience::Everyone => true,
             WITH_CREDENTIALS => self.cache_request.credentials != Credentials::None,
+            WITHOUT_CREDENTIALS => self.cache_request.credentials == Credentials::None,
             _ => false,
+        }
+    }
+
+    fn block_after(&self, failed: FailedFetch<'_>, now: Timestamp) -> Option<Duration> {
+        let directives = &self.cache_request.directives;
+        let is_reload = directives.no_cache || directives.max_age.is_some_and(|max_age| max_age.is_zero());
+        match failed.seen {
+            // Only a reload fetches then. Other requests still get the entry, and learn nothing from its failure.
+            Some(entry) if policy::freshness(entry, now) == Freshness::Fresh => None,
+            // Blocked requests get the stale entry.
+            Some(entry) if policy::allows_stale_on_error(entry, now) => Some(Duration::MAX),
+            seen if failed.earlier_failures == 0 && (failed.is_inconclusive || seen.is_some() || is_reload) => {
+                Some(Duration::ZERO)
+            }
+            _ => Some(MAX_BLOCK),
         }
     }
 
@@ -166,5 +177,8 @@ impl<H: Clone, C: Clone, B, E> Clone for RequestPolicy<H, C, B, E> {
     }
 }
 
-/// The audience of requests with credentials.
+/// The audiences of requests with credentials, and without.
 pub(super) const WITH_CREDENTIALS: Audience = Audience::Group(1);
+pub(super) const WITHOUT_CREDENTIALS: Audience = Audience::Group(2);
+/// How long a failure marker blocks requests, at most: a request with other fields may succeed.
+const MAX_BLOCK: Duration = Duration::from_millis(100);

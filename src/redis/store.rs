@@ -181,9 +181,10 @@ impl RedisStore {
                 call.arg(arg);
             }
             match self.run(call, |answer| scripts::parse_lead_reply(answer, !unreadable)).await? {
-                scripts::LeadReply::Granted { stamp, seen_alive } => {
+                scripts::LeadReply::Granted { stamp, seen_alive, failures } => {
                     self.decoder.learn(key, stamp, sent, Timestamp::now());
-                    return Ok(LeaseReply::Granted { lease: Lease { token: request.token, stamp }, seen_alive });
+                    let lease = Lease { token: request.token, stamp };
+                    return Ok(LeaseReply::Granted { lease, seen_alive, failures });
                 }
                 scripts::LeadReply::Other(reply) => return Ok(reply),
                 scripts::LeadReply::Hit(bytes) => match self.decoder.decode(key, &bytes, &*self.link).await {

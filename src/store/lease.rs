@@ -74,6 +74,8 @@ pub enum LeaseReply {
         /// Whether the entry that the caller had seen is still stored. If not, it must not be served any more, even if
         /// the fetch fails: it may have been invalidated.
         seen_alive: bool,
+        /// Number of fetches in a row that have failed before this one, as failure markers remember them.
+        failures: u32,
     },
     /// Another caller leads.
     #[non_exhaustive]
@@ -102,10 +104,11 @@ pub enum LeaseReply {
 }
 
 impl LeaseReply {
-    /// Creates [`Granted`](Self::Granted), for a caller whose seen entry is not stored any more.
+    /// Creates [`Granted`](Self::Granted), for a caller whose seen entry is not stored any more, and without earlier
+    /// failures.
     #[must_use]
     pub const fn granted(lease: Lease) -> Self {
-        Self::Granted { lease, seen_alive: false }
+        Self::Granted { lease, seen_alive: false, failures: 0 }
     }
 
     /// Creates [`Wait`](Self::Wait), for a caller whose seen entry is not stored any more.
@@ -133,14 +136,16 @@ impl LeaseReply {
     }
 }
 
-/// A failure marker, which a failed leader leaves in place of its lease. In Redis, each time is at most 999.999 s.
-#[derive(Clone, Copy, Debug)]
+/// A failure marker, which a failed leader leaves in place of its lease. The store adds one to the number of
+/// [failures](LeaseReply::Granted) that it told the leader, and tells the next leader the sum. In Redis, each time is at
+/// most 999.999 s, and the number at most 9.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FailureMarker {
-    /// How long the marker blocks other callers after the first failure. The time doubles from failure to failure.
-    pub first: Duration,
-    /// Maximum time that the marker blocks other callers.
-    pub most: Duration,
+    /// How long the marker blocks other callers. Zero: it only counts.
+    pub blocks_for: Duration,
+    /// How long the number of failures is remembered after that.
+    pub remembered_for: Duration,
     /// The code reported to blocked callers: an HTTP status, or 0.
     pub code: u16,
 }
@@ -148,8 +153,8 @@ pub struct FailureMarker {
 impl FailureMarker {
     /// Creates a failure marker.
     #[must_use]
-    pub const fn new(first: Duration, most: Duration, code: u16) -> Self {
-        Self { first, most, code }
+    pub const fn new(blocks_for: Duration, remembered_for: Duration, code: u16) -> Self {
+        Self { blocks_for, remembered_for, code }
     }
 }
 

@@ -71,7 +71,7 @@ struct Shard {
 /// A lease or a failure marker, until it expires.
 struct Held {
     until: Timestamp,
-    fails: u32,
+    failures: u32,
     what: LeaseSlot,
 }
 
@@ -110,10 +110,10 @@ impl MemoryStore {
             entry => entry.is_some(),
         };
         let resource = key.without_layout();
-        let fails = match leases.table.get(&resource) {
+        let failures = match leases.table.get(&resource) {
             Some(held) if now < held.until => match held.what {
                 LeaseSlot::Lease(lease) if lease.token == request.token => {
-                    return LeaseReply::Granted { lease, seen_alive };
+                    return LeaseReply::Granted { lease, seen_alive, failures: held.failures };
                 }
                 LeaseSlot::Lease(lease) => {
                     let remaining = held.until.since(now);
@@ -128,13 +128,13 @@ impl MemoryStore {
                 LeaseSlot::FailureMarker { blocks_until, code } if now < blocks_until => {
                     return LeaseReply::Failed { retry_in: blocks_until.since(now), code, seen_alive };
                 }
-                LeaseSlot::FailureMarker { .. } => held.fails,
+                LeaseSlot::FailureMarker { .. } => held.failures,
             },
             _ => 0,
         };
         let lease = Lease { token: request.token, stamp: self.leases.stamp(now) };
-        leases.put(resource, Held { until: now.after(request.lease), fails, what: LeaseSlot::Lease(lease) }, now);
-        LeaseReply::Granted { lease, seen_alive }
+        leases.put(resource, Held { until: now.after(request.lease), failures, what: LeaseSlot::Lease(lease) }, now);
+        LeaseReply::Granted { lease, seen_alive, failures }
     }
 
     pub(crate) fn fill_now(
@@ -174,17 +174,18 @@ impl MemoryStore {
     ) -> LeaseStatus {
         let resource = key.without_layout();
         let mut leases = self.leases.of(key);
-        let fails = match leases.table.get(&resource) {
-            Some(Held { until, fails, what: LeaseSlot::Lease(lease) }) if lease.token == token && now < *until => {
-                *fails
+        let failures = match leases.table.get(&resource) {
+            Some(Held { until, failures, what: LeaseSlot::Lease(lease) }) if lease.token == token && now < *until => {
+                *failures
             }
             _ => return LeaseStatus::Lost,
         };
         leases.table.remove(&resource);
-        if let Some(FailureMarker { first, most, code }) = failure_marker {
-            let blocks_until = now.after(first.saturating_mul(1 << fails.min(8)).min(most));
+        if let Some(FailureMarker { blocks_for, remembered_for, code }) = failure_marker {
+            let blocks_until = now.after(blocks_for);
             let what = LeaseSlot::FailureMarker { blocks_until, code };
-            leases.put(resource, Held { until: blocks_until.after(most), fails: fails + 1, what }, now);
+            let failures = failures.saturating_add(1);
+            leases.put(resource, Held { until: blocks_until.after(remembered_for), failures, what }, now);
         }
         drop(leases);
         self.wakes.wake(key.hash());

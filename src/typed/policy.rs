@@ -7,7 +7,7 @@ use crate::{
     config::Config,
     engine::{
         frontend::{
-            Completion, Failure, FetchHead, FetchMode, ReuseClass, ReusePolicy, Shareability, SharedReuse, StoreAs,
+            Completion, Failure, FailureCause, FetchHead, FetchMode, ReuseClass, ReusePolicy, Shareability, SharedReuse, StoreAs,
         },
         resource::Resource,
     },
@@ -135,7 +135,7 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> TypedPolicy<T> {
 fn failed<A>(error: Error) -> FetchHead<Result<A, Error>> {
     FetchHead {
         response: Err(error.clone()),
-        sharing: Shareability::Failed(Failure::Error(error), Some(0)),
+        sharing: Shareability::Failed(Failure::Error(error), FailureCause::Origin, 0),
         completion: Completion::None,
     }
 }

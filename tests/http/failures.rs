@@ -100,23 +100,28 @@ async fn waiters_get_a_server_error_of_unknown_length_without_body() {
 
 /// Fails if there is no failure marker: each of these requests then calls the origin again.
 #[tokio::test(start_paused = true)]
-async fn a_failure_marker_holds_off_requests_until_it_expires() {
-    let (guard, origin) = (StampedeGuard::in_memory().failure_ttl(Duration::from_secs(2)), Origin::new());
+async fn a_failure_marker_blocks_requests_for_100_ms() {
+    let (guard, origin) = (StampedeGuard::in_memory().failure_ttl(Duration::from_secs(2)), Origin::gated());
     let app = site(&origin, |_, n| down(n)).layer(guard.clone());
+    origin.release(1);
     assert_eq!(ask(&app, get("/page")).await.cache_status(), CacheStatus::Miss);
     at_rest(&guard).await;
     for _ in 0..3 {
         let answer = ask(&app, get("/page")).await;
-        assert_eq!((answer.status, answer.header("retry-after"), answer.text()), (503, "2", ""));
+        assert_eq!((answer.status, answer.header("retry-after"), answer.text()), (503, "1", ""));
         assert_eq!((answer.cache_status(), answer.header("cache-control")), (CacheStatus::Rejected, "no-store"));
     }
     assert_eq!(origin.calls(), 1, "the origin is spared");
 
-    time::advance(Duration::from_millis(2001)).await;
-    let again = ask(&app, get("/page")).await;
-    assert_eq!((again.cache_status(), again.header("x-call")), (CacheStatus::Miss, "2"));
+    time::advance(Duration::from_millis(101)).await;
+    let asked = waiting(&app, 20, |_| get("/page")).await;
+    origin.open();
+    for answer in asked.answers().await {
+        assert_eq!((answer.status, answer.header("x-call")), (503, "2"), "one request tries, and the others wait");
+    }
     at_rest(&guard).await;
-    assert_eq!(ask(&app, get("/page")).await.header("retry-after"), "4", "the time doubles");
+    assert_eq!(ask(&app, get("/page")).await.cache_status(), CacheStatus::Rejected, "blocked again");
+    assert_eq!(origin.calls(), 2);
 }
 
 #[tokio::test(start_paused = true)]

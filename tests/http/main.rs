@@ -18,6 +18,7 @@ mod outage_cache;
 mod ranges;
 mod replay;
 mod requests;
+mod second_opinion;
 mod sockets;
 mod storms;
 mod suite;

@@ -24,7 +24,8 @@ macro_rules! store_suite {
             a_late_fill_is_fenced
             an_extended_lease_lives_on
             released_lease_is_free
-            failure_marker_blocks_leases_and_doubles
+            failure_marker_blocks_leases_and_counts
+            failures_are_forgotten_with_their_marker
             success_resets_failure_count
             an_invalidation_drops_entry_and_lease
             late_duplicate_of_lease_request_cannot_fill
@@ -208,38 +209,52 @@ pub(crate) async fn released_lease_is_free(store: &dyn Store) {
     assert_eq!(fill(store, &key, lease, "x").await, FillOutcome::Fenced);
 }
 
-pub(crate) async fn failure_marker_blocks_leases_and_doubles(store: &dyn Store) {
+pub(crate) async fn failure_marker_blocks_leases_and_counts(store: &dyn Store) {
     let key = fresh("failed");
-    let failure_marker = FailureMarker::new(Duration::from_millis(400), Duration::from_millis(1_400), 503);
-    let mut blocked = Vec::new();
-    for _ in 0..4 {
-        let lease = loop {
-            match ask(store, &key, LONG, None).await.1 {
-                LeaseReply::Granted { lease, .. } => break lease,
-                LeaseReply::Failed { retry_in, code: 503, .. } => tokio::time::sleep(retry_in).await,
-                other => panic!("{other:?}"),
+    for (earlier, blocks_for) in [400, 40, 0, 400].into_iter().map(Duration::from_millis).enumerate() {
+        let (token, lease) = loop {
+            match ask(store, &key, LONG, None).await {
+                (token, LeaseReply::Granted { lease, failures, .. }) => {
+                    assert_eq!(failures as usize, earlier);
+                    break (token, lease);
+                }
+                (_, LeaseReply::Failed { retry_in, code: 503, .. }) => tokio::time::sleep(retry_in).await,
+                (_, other) => panic!("{other:?}"),
             }
         };
+        let copy = store.get_or_lease(&key, LeaseRequest::new(token, LONG)).await.expect("an answer");
+        assert!(matches!(copy, LeaseReply::Granted { failures, .. } if failures as usize == earlier), "{copy:?}");
+        let failure_marker = FailureMarker::new(blocks_for, LONG, 503);
         assert_eq!(store.release(&key, lease.token, Some(failure_marker)).await.expect("an answer"), LeaseStatus::Held);
-        let LeaseReply::Failed { retry_in, code, .. } = ask(store, &key, LONG, None).await.1 else {
-            panic!("not held off")
-        };
-        assert_eq!(code, 503);
-        blocked.push(retry_in.as_millis());
+        if blocks_for > Duration::from_millis(100) {
+            let LeaseReply::Failed { retry_in, code, .. } = ask(store, &key, LONG, None).await.1 else {
+                panic!("not held off")
+            };
+            assert_eq!(code, 503);
+            assert!(retry_in <= blocks_for && retry_in > blocks_for / 2, "{retry_in:?} of {blocks_for:?}");
+        }
     }
-    for (blocked, most) in blocked.iter().zip([400, 800, 1_400, 1_400]) {
-        assert!(*blocked <= most && *blocked > most / 2, "{blocked} of {most}");
-    }
+}
+
+pub(crate) async fn failures_are_forgotten_with_their_marker(store: &dyn Store) {
+    let key = fresh("forgotten");
+    let lease = lead(store, &key, LONG).await;
+    let failure_marker = FailureMarker::new(Duration::ZERO, Duration::from_millis(20), 503);
+    store.release(&key, lease.token, Some(failure_marker)).await.expect("an answer");
+    tokio::time::sleep(Duration::from_millis(40)).await;
+    let granted = ask(store, &key, LONG, None).await.1;
+    assert!(matches!(granted, LeaseReply::Granted { failures: 0, .. }), "{granted:?}");
 }
 
 pub(crate) async fn success_resets_failure_count(store: &dyn Store) {
     let key = fresh("recovered");
     let failure_marker = FailureMarker::new(Duration::from_millis(40), LONG, 0);
     for _ in 0..3 {
-        let LeaseReply::Granted { lease, .. } = ask(store, &key, LONG, None).await.1 else { panic!("held off") };
+        let LeaseReply::Granted { lease, failures: 0, .. } = ask(store, &key, LONG, None).await.1 else {
+            panic!("the count does not start again")
+        };
         store.release(&key, lease.token, Some(failure_marker)).await.expect("an answer");
         let LeaseReply::Failed { retry_in, .. } = ask(store, &key, LONG, None).await.1 else { panic!("not held off") };
-        assert!(retry_in <= Duration::from_millis(40), "the count starts again: {retry_in:?}");
         tokio::time::sleep(retry_in + Duration::from_millis(1)).await;
         let LeaseReply::Granted { lease, .. } = ask(store, &key, LONG, None).await.1 else { panic!("held off") };
         assert_eq!(fill(store, &key, lease, "v").await, FillOutcome::Stored);

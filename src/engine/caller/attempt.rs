@@ -18,6 +18,8 @@ pub(super) enum RequestAttempt<'a, R> {
     Bypass(BoxFetch<'a, R>),
     /// Not resolved: try again with the unused fetch.
     Retry(BoxFetch<'a, R>),
+    /// Like `Retry`, after a result that may be due to the request of its leader alone.
+    SecondOpinion(BoxFetch<'a, R>),
     /// The flight that the caller joined has ended with its lookup.
     LookedUp(Found, BoxFetch<'a, R>),
     /// Like `Retry`, after a result that this caller cannot use: accept only one that is not there yet.

@@ -77,6 +77,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
             outer_fetches: self.active_fetches.clone(),
             wait_until,
             nested_until: self.nested_until,
+            earlier_failures: u32::from(self.has_doubts),
             scoped,
         });
         let leader = Leader { policy: self.policy().clone(), reply: Some(reply), execution, awaited: Vec::new() };

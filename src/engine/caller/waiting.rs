@@ -138,6 +138,8 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
             Progress::LookedUp(found) => RequestAttempt::LookedUp(found, fetch),
             Progress::Filled(fill_set) => self.on_filled(&fill_set, fetch),
             Progress::Shared(value) | Progress::HeadersReady(value) => self.on_shared(&value, fetch),
+            Progress::Inconclusive(state) if self.has_doubts => self.on_outcome(Progress::clone(&state), fetch),
+            Progress::Inconclusive(_) => RequestAttempt::SecondOpinion(fetch),
             Progress::Uncacheable(audience) if self.policy().is_covered_by(audience) => RequestAttempt::Bypass(fetch),
             Progress::Failed(failure, stale) => {
                 let stale = stale.and_then(|entry| self.policy().stale_answer(&entry, Timestamp::now()));
@@ -194,7 +196,6 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
             SharedReuse::Bypass => RequestAttempt::Bypass(fetch),
             // The body of the response may take long, and holds the lease until its end.
             SharedReuse::TooOld => RequestAttempt::Locally(fetch),
-            SharedReuse::Retry => RequestAttempt::Retry(fetch),
             SharedReuse::Redirect(redirect) => RequestAttempt::Redirect(redirect, fetch),
         }
     }

@@ -52,6 +52,9 @@ pub(crate) enum Progress {
     Shared(SharedValue),
     /// The response is private. Each caller of this audience makes a call of its own; other callers try again.
     Uncacheable(Audience),
+    /// The fetch failed, or its response is private, but perhaps only because of the leader's request. Each waiter tries
+    /// again once, and one of them leads. A waiter for which this is the second such result continues with this state.
+    Inconclusive(Arc<Self>),
     /// The fetch failed. The entry is the confirmed stale one, for waiters that allow stale-if-error.
     Failed(Failure, Option<Entry>),
     /// The flight ended without a result. Each waiter tries again, and one of them may lead.

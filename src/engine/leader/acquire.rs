@@ -132,7 +132,10 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
         };
         match reply {
             LeaseReply::Hit(_) => guard.disarm(),
-            LeaseReply::Granted { seen_alive, .. } => self.execution.confirm_stale_candidate(seen_alive),
+            LeaseReply::Granted { seen_alive, failures, .. } => {
+                self.execution.earlier_failures = self.execution.earlier_failures.max(failures);
+                self.execution.confirm_stale_candidate(seen_alive);
+            }
             LeaseReply::Wait { seen_alive, .. } | LeaseReply::Failed { seen_alive, .. } => {
                 guard.disarm();
                 self.execution.confirm_stale_candidate(seen_alive);

@@ -19,9 +19,10 @@ pub(in crate::http) enum Storable {
     Shared(StorageTerms),
     /// Only the client that requested it.
     Private,
-    /// Requests made at the same time, because it is a server error. They may get all of it (`whole`), or only its
-    /// status.
-    ServerError { whole: bool },
+    /// Likewise, because of a client error: other requests may get a response that can be shared.
+    ClientError,
+    /// Requests made at the same time, because the origin fails. They may get all of it (`whole`), or only its status.
+    Failure { whole: bool },
 }
 
 /// The terms on which a response is stored.
@@ -118,19 +119,23 @@ pub(in crate::http) fn storable(
     let (directives, source) = Directives::for_cache(headers, &options.targeted_fields);
     let auth_sharing = AuthSharing::of_directives(&directives);
     let private = is_private(status, headers, &directives, auth_sharing, options);
-    if status.is_server_error() {
+    if status.is_server_error() || ORIGIN_FAILURES.contains(&status) {
         // It is not stored, so it cannot have variants either.
         let whole =
             !private && !directives.no_cache && !headers.contains_key(header::VARY) && auth_sharing.admits(credentials);
-        return Storable::ServerError { whole };
+        return Storable::Failure { whole };
     }
-    if private || is_partial(status, headers) || ABOUT_ONE_REQUEST.contains(&status) {
+    if private || is_partial(status, headers) {
         return Storable::Private;
+    }
+    let for_one_client = if status.is_client_error() { Storable::ClientError } else { Storable::Private };
+    if ABOUT_ONE_REQUEST.contains(&status) {
+        return for_one_client;
     }
     // RFC 9111 §3: storing needs an explicit lifetime, `public`, or a heuristically cacheable status.
     let explicit = freshness::explicit(&directives, source, headers, times.response_time);
     if explicit.is_none() && !directives.public && !SILENTLY_STORABLE.contains(&status) {
-        return Storable::Private;
+        return for_one_client;
     }
     let lifetime = match (explicit, options.default_freshness) {
         // §5.2.2.4: it is validated before each use.
@@ -139,15 +144,16 @@ pub(in crate::http) fn storable(
         (None, DefaultFreshness::Policy) => None,
         (None, DefaultFreshness::Heuristic(part)) => match freshness::heuristic(headers, times.response_time, part) {
             Some(lifetime) => Some(lifetime),
-            None => return Storable::Private,
+            None => return for_one_client,
         },
-        (None, DefaultFreshness::Stale) => return Storable::Private,
+        (None, DefaultFreshness::Stale) => return for_one_client,
     };
     let terms = StorageTerms::new(lifetime, headers, &directives, times, options);
     let uses = [terms.lifetime, terms.stale_while_revalidate, terms.stale_if_error, Some(terms.retain_for)];
     let useless = terms.lifetime.is_some() && uses.into_iter().flatten().all(|span| span.is_zero());
     // §3.5.
-    if useless || !auth_sharing.admits(credentials) { Storable::Private } else { Storable::Shared(terms) }
+    let is_shared = !useless && auth_sharing.admits(credentials);
+    if is_shared { Storable::Shared(terms) } else { for_one_client }
 }
 
 /// Reports whether the response is for one client only, whatever its status.
@@ -196,8 +202,12 @@ fn is_understood(status: StatusCode) -> bool {
 }
 
 /// Statuses that are never stored, whatever their directives (RFC 6585 §3 to §5).
-const ABOUT_ONE_REQUEST: [StatusCode; 3] =
-    [StatusCode::PRECONDITION_REQUIRED, StatusCode::TOO_MANY_REQUESTS, StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE];
+const ABOUT_ONE_REQUEST: [StatusCode; 2] =
+    [StatusCode::PRECONDITION_REQUIRED, StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE];
+
+/// Client errors by which an origin in trouble defends itself. They are failures of the origin, as 502, 503 and 504 are.
+const ORIGIN_FAILURES: [StatusCode; 3] =
+    [StatusCode::REQUEST_TIMEOUT, StatusCode::TOO_EARLY, StatusCode::TOO_MANY_REQUESTS];
 
 /// Heuristically cacheable statuses (RFC 9110 §15.1), without 206 and server errors.
 const SILENTLY_STORABLE: [StatusCode; 10] = [

@@ -3,7 +3,7 @@
 -- KEYS  V L
 -- ARGV  token16, lease_ms, seen16|'', inbox8|'', max_inboxes, 'take' if this process has acquired the lock | 'look' if
 --       another process holds it
--- {1, entry} Hit | stamp16 alive, as one string, Granted | {3, pttl, holder16, inboxes, registered, alive} Wait
+-- {1, entry} Hit | stamp16 alive1 fails1, as one string, Granted | {3, pttl, holder16, inboxes, registered, alive} Wait
 -- {4, retry_ms, code, alive} Failed
 -- L is 'H' token16 stamp16 fails1 inbox8* for a lease, 'F' fails1 keep_ms6 code for a failure marker, as for
 -- get_or_lease.lua.
@@ -19,7 +19,7 @@ if type(l) == 'string' then ttl = redis.call('PTTL', KEYS[2]) end
 if ttl >= 0 then
   local kind = l:sub(1, 1)
   if kind == 'H' then
-    if l:sub(2, 17) == ARGV[1] then return l:sub(18, 33) .. alive end
+    if l:sub(2, 17) == ARGV[1] then return l:sub(18, 33) .. alive .. l:sub(34, 34) end
     if ARGV[6] ~= 'take' then
       local waiting, registered = (#l - 34) / 8, 0
       if ARGV[4] ~= '' then
@@ -45,4 +45,4 @@ if ARGV[6] == 'look' then return {3, ARGV[2], string.rep('.', 16), 0, 0, alive} 
 local now = redis.call('TIME')
 local stamp = ('000000000' .. now[1]):sub(-10) .. ('00000' .. now[2]):sub(-6)
 redis.call('SET', KEYS[2], 'H' .. ARGV[1] .. stamp .. fails .. inboxes, 'PX', ARGV[2])
-return stamp .. alive
+return stamp .. alive .. fails

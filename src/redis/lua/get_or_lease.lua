@@ -1,7 +1,7 @@
 -- Returns the entry unless it is the one seen; otherwise grants the lease or names its holder.
 -- KEYS  V L
 -- ARGV  token16, lease_ms, seen16|'', inbox8|'', max_inboxes
--- {1, entry} Hit | stamp16 alive, as one string, Granted | {3, pttl, holder16, inboxes, registered, alive} Wait
+-- {1, entry} Hit | stamp16 alive1 fails1, as one string, Granted | {3, pttl, holder16, inboxes, registered, alive} Wait
 -- {4, retry_ms, code, alive} Failed
 -- L is 'H' token16 stamp16 fails1 inbox8* for a lease, 'F' fails1 keep_ms6 code for a failure marker.
 local id = redis.pcall('GETRANGE', KEYS[1], '1', '16')
@@ -16,7 +16,7 @@ if type(l) == 'string' then ttl = redis.call('PTTL', KEYS[2]) end
 if ttl >= 0 then
   local kind = l:sub(1, 1)
   if kind == 'H' then
-    if l:sub(2, 17) == ARGV[1] then return l:sub(18, 33) .. alive end
+    if l:sub(2, 17) == ARGV[1] then return l:sub(18, 33) .. alive .. l:sub(34, 34) end
     local waiting, registered = (#l - 34) / 8, 0
     if ARGV[4] ~= '' then
       local at = l:find(ARGV[4], 35, true)
@@ -36,4 +36,4 @@ end
 local now = redis.call('TIME')
 local stamp = ('000000000' .. now[1]):sub(-10) .. ('00000' .. now[2]):sub(-6)
 redis.call('SET', KEYS[2], 'H' .. ARGV[1] .. stamp .. fails, 'PX', ARGV[2])
-return stamp .. alive
+return stamp .. alive .. fails

@@ -235,8 +235,8 @@ fn server_errors_are_never_stored() {
     let whole = |credentials, fields: &[(&'static str, &str)]| {
         (500..600).all(|code| {
             let storable = by(&HttpOptions::default(), credentials, code, fields);
-            assert!(matches!(storable, Storable::ServerError { .. }), "{code} {fields:?}");
-            storable == Storable::ServerError { whole: true }
+            assert!(matches!(storable, Storable::Failure { .. }), "{code} {fields:?}");
+            storable == Storable::Failure { whole: true }
         })
     };
     assert!(whole(Credentials::None, &[]));
@@ -274,7 +274,7 @@ proptest! {
             2 if !must_understand => _ = fields.append("cache-control", HeaderValue::from_static("no-store")),
             _ => _ = fields.append("cache-control", HeaderValue::from_static("private")),
         }
-        let private_or_error = [PRIVATE, Storable::ServerError { whole: false }];
+        let private_or_error = [PRIVATE, Storable::Failure { whole: false }];
         prop_assert!(private_or_error.contains(&of(&fields)));
     }
 
