@@ -42,11 +42,11 @@ pub(crate) trait ReusePolicy<R> {
     }
     /// Returns the answer of a request that is refused with this error.
     fn reject(&self, error: Error) -> R;
-    /// Returns for how long a failed fetch blocks other callers, at most. `None`: it leaves no failure marker. Zero: the
-    /// marker only counts. Default: as long as `failure_ttl` says.
-    fn block_after(&self, failed: FailedFetch<'_>, now: Timestamp) -> Option<Duration> {
+    /// Decides what a failed fetch means for other callers. Default: it fails for all waiters, and then blocks callers
+    /// for as long as `failure_ttl` says.
+    fn on_failure(&self, failed: FailedFetch<'_>, now: Timestamp) -> FailureEffect {
         let _ = (failed, now);
-        Some(Duration::MAX)
+        FailureEffect { repeat: false, block: Some(Duration::MAX) }
     }
 
     /// Decides what the entry means for this caller.
@@ -106,10 +106,18 @@ pub(crate) trait ReusePolicy<R> {
 pub(crate) struct FailedFetch<'a> {
     /// The stored entry that the fetch was to replace.
     pub(crate) seen: Option<&'a Entry>,
-    /// Whether the failure may be due to the request of the leader alone, and no fetch failed just before.
-    pub(crate) is_inconclusive: bool,
+    pub(crate) cause: FailureCause,
     /// Number of fetches in a row that failed before.
     pub(crate) earlier_failures: u32,
+}
+
+/// The effect of a failed fetch on other callers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FailureEffect {
+    /// Whether a waiter leads anew. Otherwise all waiters get the failure.
+    pub(crate) repeat: bool,
+    /// For how long the failure marker blocks other callers, at most. `None`: no marker. Zero: the marker only counts.
+    pub(crate) block: Option<Duration>,
 }
 
 /// The class of an entry that a front end has not decoded.

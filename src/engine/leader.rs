@@ -7,7 +7,8 @@ use super::{
     execution::{AfterHead, Execution, Pending},
     flight::state::Progress,
     frontend::{
-        BoxFetch, Completion, FailedFetch, Failure, FailureCause, FetchHead, FetchMode, ReusePolicy, Shareability,
+        BoxFetch, Completion, FailedFetch, Failure, FailureCause, FailureEffect, FetchHead, FetchMode, ReusePolicy,
+        Shareability,
     },
     lookup::Lookup,
     permit::FillPermit,
@@ -132,29 +133,35 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
             }
         };
         let times = (began, Timestamp::now());
-        let (status, config) = (permit.status(), &self.execution.resource.config);
-        let is_inconclusive = matches!(sharing, Shareability::Inconclusive(_));
-        let ttl = if is_inconclusive { config.failure_ttl.min(config.uncacheable_ttl) } else { config.uncacheable_ttl };
+        let (status, config) = (permit.status(), self.execution.resource.config.clone());
         let rest = match sharing {
             Shareability::Failed(failure, cause, code) => {
                 let result = LeaderResult::FailureResponse(response, status);
                 let (permit, rest) = self.on_fetch_failed(permit, result, (failure, cause, code), completion).await?;
                 return Some(Pending { permit, deadline, rest });
             }
-            Shareability::Inconclusive(audience) if self.execution.earlier_failures == 0 => {
-                let result = LeaderResult::Response(response, status);
-                let marker = self.failure_marker(FailureCause::Inconclusive, 0);
-                self.end_inconclusively(permit, result, Progress::Uncacheable(audience), marker).await;
-                permit = FillPermit::None;
-                AfterHead::Release(None, completion)
+            Shareability::Inconclusive(audience) => {
+                let (result, state) = (LeaderResult::Response(response, status), Progress::Uncacheable(audience));
+                match self.failure_effect(FailureCause::Inconclusive, 0) {
+                    (true, failure_marker) => {
+                        self.end_inconclusively(permit, result, state, failure_marker).await;
+                        permit = FillPermit::None;
+                        AfterHead::Release(None, completion)
+                    }
+                    (false, _) => {
+                        let ttl = config.failure_ttl.min(config.uncacheable_ttl);
+                        self.complete(result, state);
+                        AfterHead::Mark(Kind::HitForPass, audience, ttl, completion)
+                    }
+                }
             }
-            Shareability::Inconclusive(audience) | Shareability::Private(audience) => {
+            Shareability::Private(audience) => {
                 self.complete(LeaderResult::Response(response, status), Progress::Uncacheable(audience));
-                AfterHead::Mark(Kind::HitForPass, audience, ttl, completion)
+                AfterHead::Mark(Kind::HitForPass, audience, config.uncacheable_ttl, completion)
             }
             Shareability::WaitersOnly(value) => {
                 self.complete(LeaderResult::Response(response, status), Progress::Shared(value));
-                AfterHead::Mark(Kind::DoNotStore, Audience::Everyone, ttl, completion)
+                AfterHead::Mark(Kind::DoNotStore, Audience::Everyone, config.uncacheable_ttl, completion)
             }
             Shareability::Cacheable(value, store_as) => {
                 self.execution.flight.publish(Progress::Shared(value));
@@ -179,7 +186,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
         (failure, cause, code): (Failure, FailureCause, u16),
         completion: Completion,
     ) -> Option<(FillPermit, AfterHead)> {
-        let failure_marker = self.failure_marker(cause, code);
+        let (repeat, failure_marker) = self.failure_effect(cause, code);
         let now = Timestamp::now();
         let usable = |entry: &mut Entry| self.policy.stale_answer(entry, now).is_some();
         let permit = match self.execution.seen.take_if(usable) {
@@ -198,7 +205,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
             _ => permit,
         };
         let state = Progress::Failed(failure, None);
-        if cause == FailureCause::Inconclusive && self.execution.earlier_failures == 0 {
+        if repeat {
             self.end_inconclusively(permit, result, state, failure_marker).await;
             return Some((FillPermit::None, AfterHead::Release(None, completion)));
         }
@@ -220,13 +227,12 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
         self.execution.flight.complete(Progress::Inconclusive(Arc::new(state)));
     }
 
-    /// Returns the failure marker that this leader leaves in place of its lease.
-    fn failure_marker(&self, cause: FailureCause, code: u16) -> Option<FailureMarker> {
+    /// Returns whether a waiter leads anew, and the failure marker that this leader leaves in place of its lease.
+    fn failure_effect(&self, cause: FailureCause, code: u16) -> (bool, Option<FailureMarker>) {
         let Execution { resource, seen, earlier_failures, .. } = &*self.execution;
-        let is_inconclusive = cause == FailureCause::Inconclusive && *earlier_failures == 0;
-        let failed = FailedFetch { seen: seen.as_ref(), is_inconclusive, earlier_failures: *earlier_failures };
-        let limit = self.policy.block_after(failed, Timestamp::now())?;
-        resource.config.failure_marker(code, *earlier_failures, limit)
+        let failed = FailedFetch { seen: seen.as_ref(), cause, earlier_failures: *earlier_failures };
+        let FailureEffect { repeat, block } = self.policy.on_failure(failed, Timestamp::now());
+        (repeat, block.and_then(|limit| resource.config.failure_marker(code, *earlier_failures, limit)))
     }
 
     /// Reports whether the redirects still lead to this cache key. The invalidation of a resource with variants drops

@@ -15,7 +15,7 @@ use super::{
 use crate::{
     clock::Timestamp,
     config::{Config, http::HttpOptions},
-    engine::frontend::{FailedFetch, Redirect, ReuseClass, ReusePolicy, SharedReuse},
+    engine::frontend::{FailedFetch, FailureCause, FailureEffect, Redirect, ReuseClass, ReusePolicy, SharedReuse},
     error::Error,
     policy::{self, EarlyRefresh, Freshness},
     store::entry::{Audience, Entry, Kind, SharedValue},
@@ -143,19 +143,31 @@ impl<H: Borrow<HeaderMap>, C: Borrow<Config>, B, E> ReusePolicy<Answer<B, E>> fo
         }
     }
 
-    fn block_after(&self, failed: FailedFetch<'_>, now: Timestamp) -> Option<Duration> {
+    /// A request with other fields may succeed where this one failed. So a failure blocks other requests for
+    /// [`MAX_BLOCK`], and the first one in a row blocks none if it may be due to this request.
+    ///
+    /// While the entry of the key was fresh a moment ago, each failure counts as the first one. Otherwise clients that
+    /// provoke failures would take the page from all clients each time when it expires.
+    fn on_failure(&self, failed: FailedFetch<'_>, now: Timestamp) -> FailureEffect {
+        let FailedFetch { seen, cause, earlier_failures } = failed;
+        let config = self.config.borrow();
+        let is_fresh = |entry: &&Entry| policy::freshness(entry, now) == Freshness::Fresh;
+        let was_fresh =
+            |entry: &Entry| entry.age(now) < entry.meta().lifetimes.fresh_for.saturating_add(config.failure_ttl);
+        let is_inconclusive = cause == FailureCause::Inconclusive;
+        let was_fresh = seen.is_some_and(was_fresh);
         let directives = &self.cache_request.directives;
         let is_reload = directives.no_cache || directives.max_age.is_some_and(|max_age| max_age.is_zero());
-        match failed.seen {
-            // Only a reload fetches then. Other requests still get the entry, and learn nothing from its failure.
-            Some(entry) if policy::freshness(entry, now) == Freshness::Fresh => None,
+        let block = match seen {
+            // Only a reload fetches then. Other requests still get the entry.
+            seen if seen.as_ref().is_some_and(is_fresh) => None,
             // Blocked requests get the stale entry.
             Some(entry) if policy::allows_stale_on_error(entry, now) => Some(Duration::MAX),
-            seen if failed.earlier_failures == 0 && (failed.is_inconclusive || seen.is_some() || is_reload) => {
-                Some(Duration::ZERO)
-            }
+            _ if was_fresh => Some(Duration::ZERO),
+            _ if earlier_failures == 0 && (is_inconclusive || is_reload || seen.is_some()) => Some(Duration::ZERO),
             _ => Some(MAX_BLOCK),
-        }
+        };
+        FailureEffect { repeat: is_inconclusive && (earlier_failures == 0 || was_fresh), block }
     }
 
     fn reject(&self, error: Error) -> Answer<B, E> {
