@@ -210,11 +210,15 @@ impl StampedeGuard {
         self.set(|config| config.store_timeout = limit)
     }
 
-    /// Sets how long the marker of a failed fetch lives in the store. Meanwhile the key is not fetched again: requests
-    /// get the stale value, if the policy permits that on errors, otherwise
+    /// Sets how long the marker of a failed fetch blocks its key in the store. Meanwhile the key is not fetched again:
+    /// requests get the stale value, if the policy permits that on errors, otherwise
     /// [`ErrorKind::RecentlyFailed`](crate::ErrorKind::RecentlyFailed) at once. The time doubles with each further
     /// failure, up to ten times this value. Zero turns the marker off. Default: 1 s. While the store is unavailable
     /// there is no marker.
+    ///
+    /// HTTP requests without a stale response are blocked for at most 100 ms, because another request may succeed. Then
+    /// one of them tries, and the others wait for it. If the stored response was fresh at most `failure_ttl` ago, none
+    /// is blocked.
     ///
     /// # Panics
     ///

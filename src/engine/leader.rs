@@ -2,15 +2,12 @@
 //! the result, and stores it.
 
 mod acquire;
+mod failing;
 
 use super::{
     execution::{AfterHead, Execution, Pending},
     flight::state::Progress,
-    frontend::{
-        BoxFetch, Completion, FailedFetch, Failure, FailureCause, FailureEffect, FetchHead, FetchMode, ReusePolicy,
-        Shareability,
-    },
-    lookup::Lookup,
+    frontend::{BoxFetch, Completion, Failure, FailureCause, FetchHead, FetchMode, ReusePolicy, Shareability},
     permit::FillPermit,
     resource::Resource,
 };
@@ -21,7 +18,6 @@ use crate::{
     outage_cache::NotStored,
     store::{
         entry::{Audience, Entry, Kind},
-        lease::{FailureMarker, LeaseStatus},
         token::Token,
     },
 };
@@ -122,38 +118,36 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
         let (id, seen, redirects) = (permit.id(), self.execution.seen.clone(), self.execution.redirects.clone());
         let mode = FetchMode::Lead { id, redirects, seen, deadline: deadline.into_std(), fencing_token };
         let head = self.execution.run_bounded(&mut permit, deadline, async move { fetch(mode).await }).await;
-        let FetchHead { response, sharing, completion } = match head {
-            Ok(head) => head,
+        let times = (began, Timestamp::now());
+        let (permit, rest) = match head {
+            Ok(head) => self.on_head(permit, head, id, times).await?,
             Err(aborted) => {
                 let error = aborted.error(&self.execution.resource.config);
                 let result = LeaderResult::Failed(error.clone(), None);
                 let failure = (Failure::Error(error), FailureCause::Origin, 0);
-                let (permit, rest) = self.on_fetch_failed(permit, result, failure, Completion::None).await?;
-                return Some(Pending { permit, deadline, rest });
+                self.on_fetch_failed(permit, result, failure, Completion::None).await?
             }
         };
-        let times = (began, Timestamp::now());
+        Some(Pending { permit, deadline, rest })
+    }
+
+    /// Answers the callers that can be answered at the head of the response. Returns the work that is left.
+    async fn on_head(
+        &mut self,
+        permit: FillPermit,
+        FetchHead { response, sharing, completion }: FetchHead<R>,
+        id: Token,
+        times: (Timestamp, Timestamp),
+    ) -> Option<(FillPermit, AfterHead)> {
         let (status, config) = (permit.status(), self.execution.resource.config.clone());
         let rest = match sharing {
             Shareability::Failed(failure, cause, code) => {
                 let result = LeaderResult::FailureResponse(response, status);
-                let (permit, rest) = self.on_fetch_failed(permit, result, (failure, cause, code), completion).await?;
-                return Some(Pending { permit, deadline, rest });
+                return self.on_fetch_failed(permit, result, (failure, cause, code), completion).await;
             }
             Shareability::Inconclusive(audience) => {
-                let (result, state) = (LeaderResult::Response(response, status), Progress::Uncacheable(audience));
-                match self.failure_effect(FailureCause::Inconclusive, 0) {
-                    (true, failure_marker) => {
-                        self.end_inconclusively(permit, result, state, failure_marker).await;
-                        permit = FillPermit::None;
-                        AfterHead::Release(None, completion)
-                    }
-                    (false, _) => {
-                        let ttl = config.failure_ttl.min(config.uncacheable_ttl);
-                        self.complete(result, state);
-                        AfterHead::Mark(Kind::HitForPass, audience, ttl, completion)
-                    }
-                }
+                let result = LeaderResult::Response(response, status);
+                return Some(self.on_inconclusive(permit, result, audience, completion).await);
             }
             Shareability::Private(audience) => {
                 self.complete(LeaderResult::Response(response, status), Progress::Uncacheable(audience));
@@ -176,74 +170,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
                 AfterHead::Store(id, times, store_as, completion)
             }
         };
-        Some(Pending { permit, deadline, rest })
-    }
-
-    async fn on_fetch_failed(
-        &mut self,
-        permit: FillPermit,
-        result: LeaderResult<'a, R>,
-        (failure, cause, code): (Failure, FailureCause, u16),
-        completion: Completion,
-    ) -> Option<(FillPermit, AfterHead)> {
-        let (repeat, failure_marker) = self.failure_effect(cause, code);
-        let now = Timestamp::now();
-        let usable = |entry: &mut Entry| self.policy.stale_answer(entry, now).is_some();
-        let permit = match self.execution.seen.take_if(usable) {
-            // Only a lease that is still held proves that the entry is valid: an invalidation would have dropped both.
-            Some(stale) if permit.lease().is_some() => {
-                if let LeaseStatus::Held = permit.release(failure_marker).await
-                    && Box::pin(self.is_still_reachable()).await
-                    && let Some(answer) = self.policy.stale_answer(&stale, now)
-                {
-                    let result = LeaderResult::FailureResponse(answer, CacheStatus::Stale);
-                    self.complete(result, Progress::Failed(failure, Some(stale)));
-                    return None;
-                }
-                FillPermit::None
-            }
-            _ => permit,
-        };
-        let state = Progress::Failed(failure, None);
-        if repeat {
-            self.end_inconclusively(permit, result, state, failure_marker).await;
-            return Some((FillPermit::None, AfterHead::Release(None, completion)));
-        }
-        self.complete(result, state);
-        Some((permit, AfterHead::Release(failure_marker, completion)))
-    }
-
-    /// Ends the flight with a result that may be due to this request alone. The lease is released before the waiters try
-    /// again, so that the store tells the next leader of this failure.
-    async fn end_inconclusively(
-        &mut self,
-        permit: FillPermit,
-        result: LeaderResult<'a, R>,
-        state: Progress,
-        failure_marker: Option<FailureMarker>,
-    ) {
-        self.reply_to_caller(result);
-        permit.release(failure_marker).await;
-        self.execution.flight.complete(Progress::Inconclusive(Arc::new(state)));
-    }
-
-    /// Returns whether a waiter leads anew, and the failure marker that this leader leaves in place of its lease.
-    fn failure_effect(&self, cause: FailureCause, code: u16) -> (bool, Option<FailureMarker>) {
-        let Execution { resource, seen, earlier_failures, .. } = &*self.execution;
-        let failed = FailedFetch { seen: seen.as_ref(), cause, earlier_failures: *earlier_failures };
-        let FailureEffect { repeat, block } = self.policy.on_failure(failed, Timestamp::now());
-        (repeat, block.and_then(|limit| resource.config.failure_marker(code, *earlier_failures, limit)))
-    }
-
-    /// Reports whether the redirects still lead to this cache key. The invalidation of a resource with variants drops
-    /// only its first redirect, and leaves entries and leases of the variants.
-    async fn is_still_reachable(&self) -> bool {
-        let resource = &self.execution.resource;
-        if self.execution.redirects.is_empty() {
-            return true;
-        }
-        let mut lookup = Lookup::new(resource.to_primary(), self.policy.clone());
-        matches!(lookup.find().await, Ok(Some(_))) && lookup.resource.key == resource.key
+        Some((permit, rest))
     }
 
     /// Returns the result of an earlier flight that was kept after the caller had asked the outage cache.

@@ -70,9 +70,8 @@ impl Scripts {
     ) -> ScriptCall {
         // The failure marker has six digits for a time span.
         let span = |span: Duration| span.as_millis().min(999_999);
-        let (blocks_for, remembered_for, code) = failure_marker.map_or((0, 0, 0), |marker| {
-            (span(marker.blocks_for), span(marker.remembered_for).max(1), marker.code)
-        });
+        let (blocks_for, remembered_for, code) = failure_marker
+            .map_or((0, 0, 0), |marker| (span(marker.blocks_for), span(marker.remembered_for).max(1), marker.code));
         let mut call = self.release.call(&[lease]);
         call.arg(token.as_bytes()).arg(blocks_for.to_string()).arg(remembered_for.to_string()).arg(code.to_string());
         call.arg(CHANNEL).arg(hash.as_bytes());

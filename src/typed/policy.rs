@@ -7,7 +7,8 @@ use crate::{
     config::Config,
     engine::{
         frontend::{
-            Completion, Failure, FailureCause, FetchHead, FetchMode, ReuseClass, ReusePolicy, Shareability, SharedReuse, StoreAs,
+            Completion, Failure, FailureCause, FetchHead, FetchMode, ReuseClass, ReusePolicy, Shareability,
+            SharedReuse, StoreAs,
         },
         resource::Resource,
     },

@@ -61,7 +61,7 @@ async fn a_herd_gets_the_page_although_its_leader_gets_an_error() {
 
 /// Seen to fail before a second opinion was asked for: 301 calls.
 #[tokio::test]
-async fn authorized_waiters_share_a_page_that_is_refused_to_a_stranger() {
+async fn authorized_waiters_share_a_page_refused_to_a_stranger() {
     for guard in on_each_store("refused-to-a-stranger") {
         let origin = Origin::gated();
         let app = site(&origin, |request, n| match request.headers().contains_key("authorization") {

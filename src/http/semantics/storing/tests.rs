@@ -58,7 +58,7 @@ fn response_without_lifetime_is_stored_by_its_status() {
         assert_eq!(terms(of(code, &[])).lifetime, None, "{code}");
     }
     for code in [201, 202, 205, 302, 303, 307, 400, 401, 403, 451, 499] {
-        assert_eq!(of(code, &[]), PRIVATE, "{code}");
+        assert_eq!(of(code, &[]), if code < 400 { PRIVATE } else { Storable::ClientError }, "{code}");
         assert_eq!(terms(of(code, &[("cache-control", "max-age=60")])).lifetime, Some(s(60)), "{code}");
         assert_eq!(terms(of(code, &[("cache-control", "public")])).lifetime, None, "{code}");
     }
@@ -67,11 +67,28 @@ fn response_without_lifetime_is_stored_by_its_status() {
     }
 }
 
-/// RFC 6585 §3 to §5.
+/// RFC 6585 §3 to §5. Only the waiters share a 429.
 #[test]
-fn status_about_one_request_is_never_shared() {
-    for code in [428, 429, 431] {
-        assert_eq!(of(code, &[("cache-control", "public, max-age=60")]), PRIVATE, "{code}");
+fn status_about_one_request_is_never_stored() {
+    for (code, expected) in [(428, Storable::ClientError), (429, Storable::Failure { whole: true })] {
+        assert_eq!(of(code, &[("cache-control", "public, max-age=60")]), expected, "{code}");
+    }
+    assert_eq!(of(431, &[("cache-control", "public, max-age=60")]), Storable::ClientError);
+}
+
+#[test]
+fn client_errors_that_an_origin_in_trouble_sends_are_failures() {
+    for code in [408, 425, 429] {
+        assert_eq!(of(code, &[]), Storable::Failure { whole: true }, "{code}");
+        assert_eq!(of(code, &[("cache-control", "no-store")]), Storable::Failure { whole: false }, "{code}");
+    }
+}
+
+/// Such a response says that it is for one client, so no other request is asked for its opinion.
+#[test]
+fn client_error_that_is_private_is_no_client_error() {
+    for field in [("cache-control", "private"), ("cache-control", "no-store"), ("set-cookie", "a=b"), ("vary", "*")] {
+        assert_eq!(of(400, &[field]), PRIVATE, "{field:?}");
     }
 }
 
