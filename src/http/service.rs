@@ -51,6 +51,8 @@ impl<S> Layer<S> for StampedeGuard {
 /// become responses too: 503 for a rejected request, 504 for the fetch timeout, 500 for a panic. After a recent failure
 /// it is the recorded status, with `Retry-After`.
 ///
+/// `docs/layers.md` lists which layers belong outside of the guard, and which inside.
+///
 /// `Cache-Control` of the handlers decides what is stored. Each route can have a clone with settings of its own:
 ///
 /// ```

@@ -50,7 +50,7 @@ async fn concurrency_limit_inside_of_the_guard_spares_hits() {
     }
 }
 
-/// A fetch goes on when its client leaves. Outside of the guard, the client frees its permit all the same.
+/// A fetch goes on when its client leaves. Outside of the guard, the client frees its permit nevertheless.
 #[tokio::test]
 async fn concurrency_limit_inside_bounds_detached_fetches() {
     for (is_inside, most) in [(true, 3), (false, 10)] {
