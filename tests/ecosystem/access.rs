@@ -5,11 +5,12 @@ use axum::{
     Extension, Router,
     body::Body,
     extract::Request,
-    http::{HeaderMap, HeaderValue, Method, StatusCode},
+    http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode},
     middleware::{Next, from_fn},
     response::{IntoResponse, Response},
     routing::get as on_get,
 };
+use stampede_guard::http::HttpOptions;
 use stampede_guard_support::Origin;
 use std::sync::{
     Arc,
@@ -39,6 +40,28 @@ async fn authentication_is_checked_outside_of_the_guard() {
         assert_eq!(ask(&site, get("/report")).await.status, stranger);
         let alice = ask(&site, alice()).await;
         assert!(alice.is_hit() && alice.text() == "report 1", "{alice:?}");
+    }
+}
+
+/// The layer outside hands the user to handlers in an extension, which the guard does not see.
+#[tokio::test]
+async fn users_are_told_apart_by_a_credential_field() {
+    #[derive(Clone)]
+    struct User(String);
+    async fn identify(mut request: Request, next: Next) -> Response {
+        let user = request.headers()["x-employee"].to_str().expect("a name").to_owned();
+        request.extensions_mut().insert(User(user));
+        next.run(request).await
+    }
+    let options = HttpOptions::default().credential_fields([HeaderName::from_static("x-employee")]);
+    for (options, second) in [(options, "page of bob"), (HttpOptions::default(), "page of alice")] {
+        let guard = guard().http(options);
+        let page = |Extension(User(name)): Extension<User>| async move { format!("page of {name}") };
+        let site = Router::new().route("/me", on_get(page)).layer(guard.clone()).layer(from_fn(identify));
+        for (name, page) in [("alice", "page of alice"), ("bob", second)] {
+            assert_eq!(ask(&site, get_with("/me", &[("x-employee", name)])).await.text(), page);
+            at_rest(&guard).await;
+        }
     }
 }
 

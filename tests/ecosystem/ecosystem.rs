@@ -1,4 +1,5 @@
 //! The guard among layers and protocols of other crates: the rows of docs/layers.md, HTTP/2, gRPC and WebSocket.
+#![allow(clippy::disallowed_methods, reason = "tests read the clock")]
 
 mod access;
 mod bodies;

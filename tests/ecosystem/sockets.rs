@@ -158,6 +158,7 @@ async fn plain(address: SocketAddr) -> Answer {
     Answer::of(response).await
 }
 
+/// Seen to fail when a request with `Upgrade` is looked up in the cache.
 #[tokio::test]
 async fn websocket_upgrades_are_not_answered_from_the_cache() {
     let (guard, origin) = (guard(), Origin::new());
