@@ -51,8 +51,6 @@ impl<S> Layer<S> for StampedeGuard {
 /// become responses too: 503 for a rejected request, 504 for the fetch timeout, 500 for a panic. After a recent failure
 /// it is the recorded status, with `Retry-After`.
 ///
-/// `docs/layers.md` lists which layers belong outside of the guard, and which inside.
-///
 /// `Cache-Control` of the handlers decides what is stored. Each route can have a clone with settings of its own:
 ///
 /// ```
@@ -69,6 +67,8 @@ impl<S> Layer<S> for StampedeGuard {
 ///     .route("/basket", get(async || ([(CACHE_CONTROL, "private")], "for one client")).route_layer(guard));
 /// # }
 /// ```
+///
+/// `docs/layers.md` lists which layers belong outside of the guard, and which inside.
 #[derive(Clone)]
 pub struct HttpCache<S> {
     pub(super) inner: S,
