@@ -3,6 +3,8 @@
 mod body;
 mod cache_status_field;
 mod directives;
+#[cfg(feature = "axum")]
+mod error_response;
 mod forward;
 mod future;
 #[cfg(feature = "_fuzz")]

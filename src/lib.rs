@@ -53,7 +53,7 @@
 //! | `redis` | yes | [`RedisStore`]; the guard over redis-rs clients and connections |
 //! | `lock` | yes | [`lock`]: distributed locks over Redis |
 //! | `http` | yes | the guard as a [`Layer`](tower_layer::Layer) over HTTP services |
-//! | `axum` | yes | keys from the URI as the client sent it, also under `Router::nest` |
+//! | `axum` | yes | keys from the URI as the client sent it, also under `Router::nest`; [`Error`] as a response |
 //! | `bincode` | yes | typed values, encoded with bincode |
 //! | `postcard`, `json` | | other codecs |
 //! | `tracing` | | events under the target `stampede_guard` |

@@ -262,7 +262,7 @@ async fn the_proxy_explains_arguments_that_it_cannot_use() {
 /// of the document holds.
 #[test]
 fn every_test_that_the_documents_name_exists() {
-    for (document, least) in [("docs/guarantees.md", 40), ("docs/rfc9111.md", 100)] {
+    for (document, least) in [("docs/guarantees.md", 40), ("docs/layers.md", 20), ("docs/rfc9111.md", 100)] {
         let document = fs::read_to_string(root().join(document)).expect("the document is there");
         let quoted = document.split('`').skip(1).step_by(2).filter(|quoted| !quoted.ends_with("::"));
         let found = quoted.filter_map(named).map(Named::exists).count();
@@ -274,13 +274,26 @@ fn every_test_that_the_documents_name_exists() {
 #[test]
 fn every_requirement_of_the_rfc_has_a_test() {
     let document = fs::read_to_string(root().join("docs/rfc9111.md")).expect("the document is there");
-    let rows = document.lines().map(|line| line.split('|').map(str::trim).collect::<Vec<_>>());
-    let required: Vec<_> = rows.filter(|row| row.len() == 6 && row[2].starts_with(['M', 'S'])).collect();
-    for row in &required {
-        let mut shown = row[4].split('`').skip(1).step_by(2).peekable();
-        assert!(shown.peek().is_some() && shown.all(|quoted| named(quoted).is_some()), "nothing shows {row:?}");
-    }
-    assert!(required.len() > 50, "{}", required.len());
+    let required = rows(&document).filter(|row| row.len() == 6 && row[2].starts_with(['M', 'S']));
+    assert!(required.inspect(names_tests).count() > 50);
+}
+
+/// A row is `| layer | order | reason | tests |` or `| protocol | what | tests |`, below a title and a line.
+#[test]
+fn every_row_of_the_layers_has_a_test() {
+    let document = fs::read_to_string(root().join("docs/layers.md")).expect("the document is there");
+    let rows = rows(&document).filter(|row| row.len() > 1 && !matches!(row[row.len() - 2], "tests" | "---"));
+    assert!(rows.inspect(names_tests).count() > 20);
+}
+
+fn rows(document: &str) -> impl Iterator<Item = Vec<&str>> {
+    document.lines().map(|line| line.split('|').map(str::trim).collect())
+}
+
+/// The last cell names tests.
+fn names_tests(row: &Vec<&str>) {
+    let mut shown = row[row.len() - 2].split('`').skip(1).step_by(2).peekable();
+    assert!(shown.peek().is_some() && shown.all(|quoted| named(quoted).is_some()), "nothing shows {row:?}");
 }
 
 /// A test or a whole module of tests, and the files that may contain it.

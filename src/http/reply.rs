@@ -111,6 +111,11 @@ fn respond<B>(
 
 /// Renders an error as a response, because this layer cannot create an error of the inner service's type.
 pub(super) fn rejection<B>(error: &Error) -> Annotated<CacheBody<B>> {
+    Annotated { response: error_head(error).map(|()| CacheBody::stored(Bytes::new())), note: None }
+}
+
+/// Returns the head of the response to an error. Its body is empty.
+pub(super) fn error_head(error: &Error) -> Response<()> {
     let status = match error.kind() {
         ErrorKind::RecentlyFailed => error
             .status()
@@ -122,12 +127,12 @@ pub(super) fn rejection<B>(error: &Error) -> Annotated<CacheBody<B>> {
         ErrorKind::Panicked => StatusCode::INTERNAL_SERVER_ERROR,
         _ => StatusCode::BAD_GATEWAY,
     };
-    let mut rejection = empty(status);
+    let mut head = generated(status);
     if let Some(retry_in) = error.retry_in() {
         let seconds = retry_in.as_millis().div_ceil(1000).min(u128::from(u32::MAX)) as u32;
-        rejection.response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        head.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
     }
-    rejection
+    head
 }
 
 /// Returns the response to `only-if-cached` if nothing suitable is stored: 504 (RFC 9111 §5.2.1.7).
@@ -137,10 +142,14 @@ pub(super) fn only_if_cached<B>() -> Annotated<CacheBody<B>> {
 
 /// Returns an empty response that the cache generates for one client only.
 pub(super) fn empty<B>(status: StatusCode) -> Annotated<CacheBody<B>> {
-    let mut response = Response::new(CacheBody::stored(Bytes::new()));
-    *response.status_mut() = status;
-    response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    Annotated { response, note: None }
+    Annotated { response: generated(status).map(|()| CacheBody::stored(Bytes::new())), note: None }
+}
+
+fn generated(status: StatusCode) -> Response<()> {
+    let mut head = Response::new(());
+    *head.status_mut() = status;
+    head.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    head
 }
 
 /// The greatest delta-seconds (RFC 9111 §1.2.2).

@@ -67,6 +67,8 @@ impl<S> Layer<S> for StampedeGuard {
 ///     .route("/basket", get(async || ([(CACHE_CONTROL, "private")], "for one client")).route_layer(guard));
 /// # }
 /// ```
+///
+/// `docs/layers.md` lists which layers belong outside of the guard, and which inside.
 #[derive(Clone)]
 pub struct HttpCache<S> {
     pub(super) inner: S,

@@ -1,0 +1,11 @@
+//! The guard among layers and protocols of other crates: the rows of docs/layers.md, HTTP/2, gRPC and WebSocket.
+#![allow(clippy::disallowed_methods, reason = "tests read the clock")]
+
+mod access;
+mod bodies;
+mod grpc;
+mod kit;
+mod limits;
+mod observation;
+mod sockets;
+mod stack;
