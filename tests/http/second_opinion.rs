@@ -205,6 +205,26 @@ async fn a_500_costs_two_calls_without_failure_markers() {
     }
 }
 
+/// The failures of a page that was good a moment ago are not counted, so the waiters themselves must know. Seen to fail
+/// otherwise: the waiters led one after another, and at last each made a call of its own.
+#[tokio::test(start_paused = true)]
+async fn a_500_of_a_page_that_was_good_costs_two_calls() {
+    let (guard, origin) = (StampedeGuard::in_memory(), Origin::gated());
+    let app = site(&origin, |_, n| match n {
+        1 => ([(CACHE_CONTROL, "max-age=1")], "page").into_response(),
+        _ => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+    });
+    let app = app.layer(guard.clone());
+    origin.release(1);
+    assert_eq!(ask(&app, get("/page")).await.status, 200);
+    at_rest(&guard).await;
+    time::advance(Duration::from_millis(1200)).await;
+    let answers = herd(&app, &origin, 100, |_| get("/page")).await;
+    assert!(answers.iter().all(|answer| answer.status == 500));
+    assert_eq!(origin.calls(), 3, "the first call was good");
+    at_rest(&guard).await;
+}
+
 /// Seen to fail before: a marker of one second held off all clients.
 #[tokio::test(start_paused = true)]
 async fn the_first_failure_blocks_nobody_if_an_entry_was_at_hand() {
