@@ -93,12 +93,18 @@ impl Config {
         layout(encoding, self.schema_version)
     }
 
+    /// Returns how long the failures of a key that may be due to single requests are remembered.
+    pub(crate) fn failure_memory(&self) -> Duration {
+        self.failure_ttl.min(Duration::from_secs(1))
+    }
+
     /// Returns the failure marker that a leader leaves after so many earlier failures in a row. It blocks other callers
     /// for a time that doubles from failure to failure, but at most for `limit`. `None` if markers are off.
     pub(crate) fn failure_marker(&self, code: u16, earlier: u32, limit: Duration) -> Option<FailureMarker> {
         let (first, longest) = (self.failure_ttl, self.failure_ttl.saturating_mul(10));
         let blocks_for = first.saturating_mul(1 << earlier.min(8)).min(longest).min(limit);
-        let remembered_for = if blocks_for.is_zero() { first } else { longest };
+        // A long memory is for the doubling.
+        let remembered_for = if limit < first { self.failure_memory() } else { longest };
         (!first.is_zero()).then_some(FailureMarker { blocks_for, remembered_for, code })
     }
 }

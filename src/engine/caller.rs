@@ -124,7 +124,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
                 }
                 RequestAttempt::Retry(unused) => unused,
                 RequestAttempt::SecondOpinion(unused) => {
-                    self.has_doubts = true;
+                    (self.has_waited, self.has_doubts) = (true, true);
                     unused
                 }
                 RequestAttempt::LookedUp(shared, unused) => {
@@ -149,7 +149,8 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
                         fetch = unused;
                         break;
                     }
-                    (self.has_waited, self.incomplete_only, self.local_only) = (true, false, false);
+                    (self.has_waited, self.has_doubts) = (true, false);
+                    (self.incomplete_only, self.local_only) = (false, false);
                     unused
                 }
             };
@@ -265,6 +266,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
             }
             Reuse::ServeAndRevalidate(answer) => boxed(self.refresh(entry.clone(), answer, flight, fetch)),
             Reuse::Redirect(redirect) if self.lookup.follow(entry, &redirect) => {
+                self.has_doubts = false; // they concern the other cache key
                 end_lookup(flight, found);
                 ready(RequestAttempt::Retry(fetch))
             }

@@ -17,7 +17,7 @@ use crate::{
     config::{StoreFailure, WaitTimeout},
     error::Error,
     outage_cache::NotStored,
-    policy::{Freshness, freshness},
+    policy::{Freshness, freshness, is_uncacheable_marker},
     store::{
         entry::{Audience, Entry, Kind, SharedValue},
         error::StoreError,
@@ -68,6 +68,8 @@ pub(super) enum AfterHead {
     Mark(Kind, Audience, Duration, Completion),
     /// Release the lease, leaving a failure marker if there is one.
     Release(Option<FailureMarker>, Completion),
+    /// Likewise, and then let a waiter lead anew. A waiter that has led or waited anew before gets this state.
+    Repeat(Progress, Option<FailureMarker>, Completion),
 }
 
 impl Execution {
@@ -265,6 +267,13 @@ impl Execution {
             AfterHead::Release(failure_marker, completion) => {
                 Box::pin(join(permit.release(failure_marker), self.drain(deadline, completion))).await;
             }
+            AfterHead::Repeat(state, failure_marker, completion) => {
+                let released = async {
+                    permit.release(failure_marker).await; // first, so that the store tells the next leader of the failure
+                    self.flight.complete(Progress::Inconclusive(Arc::new(state)));
+                };
+                Box::pin(join(released, self.drain(deadline, completion))).await;
+            }
         }
     }
 
@@ -294,7 +303,13 @@ impl Execution {
     async fn mark(&self, permit: FillPermit, kind: Kind, audience: Audience, ttl: Duration) {
         let fresh = |e: &Entry| e.meta().kind == Kind::Value && freshness(e, Timestamp::now()) == Freshness::Fresh;
         let is_off = audience == Audience::NoOne || ttl.is_zero();
-        if is_off || self.seen.as_ref().is_some_and(fresh) {
+        // A marker of another audience that lives longer stays.
+        let others = |e: &Entry| {
+            is_uncacheable_marker(e, Timestamp::now())
+                && e.meta().audience != audience
+                && e.meta().lifetimes.fresh_for.saturating_sub(e.age(Timestamp::now())) > ttl
+        };
+        if is_off || self.seen.as_ref().is_some_and(|e| fresh(e) || others(e)) {
             permit.release(None).await;
         } else if permit.can_mark() {
             let marker = FillSet::marker(permit.id(), kind, audience, ttl);

@@ -146,8 +146,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
                 return self.on_fetch_failed(permit, result, (failure, cause, code), completion).await;
             }
             Shareability::Inconclusive(audience) => {
-                let result = LeaderResult::Response(response, status);
-                return Some(self.on_inconclusive(permit, result, audience, completion).await);
+                self.on_inconclusive(LeaderResult::Response(response, status), audience, completion)
             }
             Shareability::Private(audience) => {
                 self.complete(LeaderResult::Response(response, status), Progress::Uncacheable(audience));

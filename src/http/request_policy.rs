@@ -144,30 +144,34 @@ impl<H: Borrow<HeaderMap>, C: Borrow<Config>, B, E> ReusePolicy<Answer<B, E>> fo
     }
 
     /// A request with other fields may succeed where this one failed. So a failure blocks other requests for
-    /// [`MAX_BLOCK`], and the first one in a row blocks none if it may be due to this request.
+    /// [`MAX_BLOCK`], unless they get the stored response meanwhile, and the first failure in a row blocks none if it may
+    /// be due to this request.
     ///
-    /// While the entry of the key was fresh a moment ago, each failure counts as the first one. Otherwise clients that
-    /// provoke failures would take the page from all clients each time when it expires.
+    /// While the stored response was fresh a moment ago, each such failure counts as the first one. Otherwise clients
+    /// that provoke failures would take the page from all clients each time when it expires.
     fn on_failure(&self, failed: FailedFetch<'_>, now: Timestamp) -> FailureEffect {
-        let FailedFetch { seen, cause, earlier_failures } = failed;
-        let config = self.config.borrow();
-        let is_fresh = |entry: &&Entry| policy::freshness(entry, now) == Freshness::Fresh;
+        let FailedFetch { cause, earlier_failures, .. } = failed;
+        let seen = failed.seen.filter(|entry| stored(entry).is_some());
+        let (age, lifetimes) = seen.map(|entry| (entry.age(now), entry.meta().lifetimes)).unwrap_or_default();
+        let window = lifetimes.stale_while_revalidate.max(lifetimes.stale_if_error);
+        let servable_for = lifetimes.fresh_for.saturating_add(window).saturating_sub(age);
         let was_fresh =
-            |entry: &Entry| entry.age(now) < entry.meta().lifetimes.fresh_for.saturating_add(config.failure_ttl);
-        let is_inconclusive = cause == FailureCause::Inconclusive;
-        let was_fresh = seen.is_some_and(was_fresh);
+            seen.is_some() && age < lifetimes.fresh_for.saturating_add(self.config.borrow().failure_memory());
         let directives = &self.cache_request.directives;
         let is_reload = directives.no_cache || directives.max_age.is_some_and(|max_age| max_age.is_zero());
-        let block = match seen {
-            // Only a reload fetches then. Other requests still get the entry.
-            seen if seen.as_ref().is_some_and(is_fresh) => None,
-            // Blocked requests get the stale entry.
-            Some(entry) if policy::allows_stale_on_error(entry, now) => Some(Duration::MAX),
-            _ if was_fresh => Some(Duration::ZERO),
-            _ if earlier_failures == 0 && (is_inconclusive || is_reload || seen.is_some()) => Some(Duration::ZERO),
-            _ => Some(MAX_BLOCK),
+        let repeat = cause == FailureCause::Inconclusive && (earlier_failures == 0 || was_fresh);
+        let block = if is_reload && age < lifetimes.fresh_for {
+            None // other requests are hits
+        } else if repeat {
+            Some(Duration::ZERO)
+        } else if !servable_for.is_zero() {
+            Some(servable_for.max(MAX_BLOCK)) // other requests get the stored response
+        } else if earlier_failures == 0 && (is_reload || seen.is_some()) {
+            Some(Duration::ZERO)
+        } else {
+            Some(MAX_BLOCK)
         };
-        FailureEffect { repeat: is_inconclusive && (earlier_failures == 0 || was_fresh), block }
+        FailureEffect { repeat, block }
     }
 
     fn reject(&self, error: Error) -> Answer<B, E> {

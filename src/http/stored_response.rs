@@ -85,7 +85,7 @@ pub(super) fn lifetimes(config: &Config, terms: &StorageTerms) -> Lifetimes {
         stale_while_revalidate: terms.stale_while_revalidate.unwrap_or(policy.stale_while_revalidate),
         stale_if_error: terms.stale_if_error.unwrap_or(policy.stale_if_error),
         // A failure of the next fetch then shows that the key was good a moment ago.
-        retain_for: terms.retain_for.max(config.failure_ttl),
+        retain_for: terms.retain_for.max(config.failure_memory()),
         ..policy
     }
 }

@@ -139,7 +139,13 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
             Progress::Filled(fill_set) => self.on_filled(&fill_set, fetch),
             Progress::Shared(value) | Progress::HeadersReady(value) => self.on_shared(&value, fetch),
             Progress::Inconclusive(state) if self.has_doubts => self.on_outcome(Progress::clone(&state), fetch),
-            Progress::Inconclusive(_) => RequestAttempt::SecondOpinion(fetch),
+            Progress::Inconclusive(state) => match &*state {
+                Progress::Failed(_, Some(stale)) => match self.policy().stale_answer(stale, Timestamp::now()) {
+                    Some(answer) => RequestAttempt::Done(answer, CacheStatus::Stale),
+                    None => RequestAttempt::SecondOpinion(fetch),
+                },
+                _ => RequestAttempt::SecondOpinion(fetch),
+            },
             Progress::Uncacheable(audience) if self.policy().is_covered_by(audience) => RequestAttempt::Bypass(fetch),
             Progress::Failed(failure, stale) => {
                 let stale = stale.and_then(|entry| self.policy().stale_answer(&entry, Timestamp::now()));

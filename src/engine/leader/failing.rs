@@ -38,53 +38,37 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
                     && let Some(answer) = self.policy.stale_answer(&stale, now)
                 {
                     let result = LeaderResult::FailureResponse(answer, CacheStatus::Stale);
-                    self.complete(result, Progress::Failed(failure, Some(stale)));
+                    let state = Progress::Failed(failure, Some(stale));
+                    self.complete(result, if repeat { Progress::Inconclusive(Arc::new(state)) } else { state });
                     return None;
                 }
                 FillPermit::None
             }
             _ => permit,
         };
-        let state = Progress::Failed(failure, None);
         if repeat {
-            self.end_inconclusively(permit, result, state, failure_marker).await;
-            return Some((FillPermit::None, AfterHead::Release(None, completion)));
+            self.reply_to_caller(result);
+            return Some((permit, AfterHead::Repeat(Progress::Failed(failure, None), failure_marker, completion)));
         }
-        self.complete(result, state);
+        self.complete(result, Progress::Failed(failure, None));
         Some((permit, AfterHead::Release(failure_marker, completion)))
     }
 
     /// Handles a private response that may be due to this request alone.
-    pub(super) async fn on_inconclusive(
+    pub(super) fn on_inconclusive(
         &mut self,
-        permit: FillPermit,
         result: LeaderResult<'a, R>,
         audience: Audience,
         completion: Completion,
-    ) -> (FillPermit, AfterHead) {
+    ) -> AfterHead {
         let state = Progress::Uncacheable(audience);
         if let (true, failure_marker) = self.failure_effect(FailureCause::Inconclusive, 0) {
-            self.end_inconclusively(permit, result, state, failure_marker).await;
-            return (FillPermit::None, AfterHead::Release(None, completion));
+            self.reply_to_caller(result);
+            return AfterHead::Repeat(state, failure_marker, completion);
         }
         self.complete(result, state);
         let config = &self.execution.resource.config;
-        let ttl = config.failure_ttl.min(config.uncacheable_ttl);
-        (permit, AfterHead::Mark(Kind::HitForPass, audience, ttl, completion))
-    }
-
-    /// Ends the flight with a result that may be due to this request alone. The lease is released before the waiters try
-    /// again, so that the store tells the next leader of this failure.
-    async fn end_inconclusively(
-        &mut self,
-        permit: FillPermit,
-        result: LeaderResult<'a, R>,
-        state: Progress,
-        failure_marker: Option<FailureMarker>,
-    ) {
-        self.reply_to_caller(result);
-        permit.release(failure_marker).await;
-        self.execution.flight.complete(Progress::Inconclusive(Arc::new(state)));
+        AfterHead::Mark(Kind::HitForPass, audience, config.failure_ttl.min(config.uncacheable_ttl), completion)
     }
 
     /// Returns whether a waiter leads anew, and the failure marker that this leader leaves in place of its lease.

@@ -120,20 +120,24 @@ pub(in crate::http) fn storable(
     let auth_sharing = AuthSharing::of_directives(&directives);
     let private = is_private(status, headers, &directives, auth_sharing, options);
     if status.is_server_error() || ORIGIN_FAILURES.contains(&status) {
-        // It is not stored, so it cannot have variants either.
-        let whole =
-            !private && !directives.no_cache && !headers.contains_key(header::VARY) && auth_sharing.admits(credentials);
+        // It is not stored, so it cannot have variants either. A rate limit has fields about one client.
+        let whole = status.is_server_error()
+            && !private
+            && !directives.no_cache
+            && !headers.contains_key(header::VARY)
+            && auth_sharing.admits(credentials);
         return Storable::Failure { whole };
     }
     if private || is_partial(status, headers) {
         return Storable::Private;
     }
-    let for_one_client = if status.is_client_error() { Storable::ClientError } else { Storable::Private };
+    // RFC 9111 §3: storing needs an explicit lifetime, `public`, or a heuristically cacheable status.
+    let explicit = freshness::explicit(&directives, source, headers, times.response_time);
+    let is_silent = explicit.is_none() && !directives.no_cache || ABOUT_ONE_REQUEST.contains(&status);
+    let for_one_client = if status.is_client_error() && is_silent { Storable::ClientError } else { Storable::Private };
     if ABOUT_ONE_REQUEST.contains(&status) {
         return for_one_client;
     }
-    // RFC 9111 §3: storing needs an explicit lifetime, `public`, or a heuristically cacheable status.
-    let explicit = freshness::explicit(&directives, source, headers, times.response_time);
     if explicit.is_none() && !directives.public && !SILENTLY_STORABLE.contains(&status) {
         return for_one_client;
     }
