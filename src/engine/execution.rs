@@ -205,6 +205,25 @@ impl Execution {
         }
     }
 
+    /// Awaits the response head. A fetch that no caller waits for needs a `max_detached` permit, until a caller joins
+    /// it. Without a permit the fetch is dropped: `None`.
+    pub(super) async fn head_in_demand<T>(&self, head: impl Future<Output = T>) -> Option<T> {
+        tokio::select! {
+            biased;
+            head = head => Some(head),
+            () = self.demand_ends() => None,
+        }
+    }
+
+    /// Waits until no caller waits for the fetch and no `max_detached` permit is free.
+    async fn demand_ends(&self) {
+        loop {
+            self.flight.deserted().await;
+            let Some(_permit) = self.resource.config.max_detached.try_acquire() else { return };
+            self.flight.joined().await;
+        }
+    }
+
     /// Runs a part of the fetch as an active fetch of its key, within its bounds, and keeps the lease alive meanwhile.
     pub(super) fn run_bounded<T>(
         &self,

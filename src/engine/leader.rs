@@ -21,6 +21,7 @@ use crate::{
         lease::LeaseStatus,
         token::Token,
     },
+    telemetry,
 };
 use futures_util::future::{Either, select};
 use std::{pin::pin, sync::Arc};
@@ -67,6 +68,8 @@ pub(super) enum LeaderResult<'a, R> {
 impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader<'a, R, J> {
     pub(super) async fn run(mut self, mode: LeadMode, fetch: BoxFetch<'a, R>) {
         let listener = self.execution.resource.listen(); // before `get_or_lease`, so that no wake-up falls in between
+        // The caller of a refresh has its answer and did not leave: it counts for as long as the refresh runs.
+        let is_refresh = matches!(mode, LeadMode::Refresh);
         let permit = match mode {
             LeadMode::Coordinated => self.acquire_lease(listener).await,
             LeadMode::Refresh => self.acquire_refresh(listener).await,
@@ -79,6 +82,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
         };
         match permit {
             Ok(permit) => {
+                let _caller = is_refresh.then(|| self.execution.flight.opener());
                 let pending = match permit.lease() {
                     None if !self.awaited.is_empty() => Box::pin(self.fetch_beside(permit, fetch)).await,
                     _ => self.fetch(permit, fetch).await,
@@ -118,9 +122,16 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
         let fencing_token = permit.lease().map(|lease| lease.stamp);
         let (id, seen, redirects) = (permit.id(), self.execution.seen.clone(), self.execution.redirects.clone());
         let mode = FetchMode::Lead { id, redirects, seen, deadline: deadline.into_std(), fencing_token };
-        let head = self.execution.run_bounded(&mut permit, deadline, async move { fetch(mode).await }).await;
+        let head = async { self.execution.head_in_demand(fetch(mode)).await };
+        let head = self.execution.run_bounded(&mut permit, deadline, head).await;
         let FetchHead { response, sharing, completion } = match head {
-            Ok(head) => head,
+            Ok(Some(head)) => head,
+            Ok(None) => {
+                let Resource { engine, key, .. } = &self.execution.resource;
+                telemetry::fetch_dropped(&engine.stats, key);
+                self.execution.flight.complete(Progress::Abandoned);
+                return Some(Pending { permit, deadline, rest: AfterHead::Release(None, Completion::None) });
+            }
             Err(aborted) => {
                 let error = aborted.error(&self.execution.resource.config);
                 let result = LeaderResult::Failed(error.clone(), None);

@@ -7,6 +7,7 @@ mod changes;
 mod contract;
 mod credentials;
 mod demands;
+mod detached;
 mod failures;
 mod freshness;
 mod heads;
