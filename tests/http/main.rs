@@ -12,6 +12,7 @@ mod failures;
 mod freshness;
 mod heads;
 mod herds;
+mod invalidations;
 mod keyed;
 mod kit;
 mod laws;
