@@ -136,7 +136,7 @@ impl StampedeGuard {
     /// Sets the time by which requests of this clone need an answer. A request does not wait longer for a fetch. It
     /// does not wait at all if the last fetch of the key took longer than the time left. It then gets the stale value,
     /// if the policy permits that on errors, otherwise [`ErrorKind::Overloaded`](crate::ErrorKind::Overloaded) or a
-    /// response 503. A fetch that it leads continues for others. Default: none. For single HTTP requests see
+    /// response 503. A fetch that it leads continues for others, within the limit of [`max_detached`](Self::max_detached). Default: none. For single HTTP requests see
     /// [`http::Deadline`](crate::http::Deadline).
     ///
     /// ```
