@@ -18,7 +18,7 @@ mod fill_set;
 mod flight;
 pub(crate) mod frontend;
 mod heartbeat;
-pub(crate) mod invalidation;
+mod invalidation;
 mod leader;
 mod lookup;
 mod outage;

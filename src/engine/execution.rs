@@ -205,13 +205,18 @@ impl Execution {
         }
     }
 
-    /// Awaits the response head. A fetch that no caller waits for needs a `max_detached` permit, until a caller joins
-    /// it. Without a permit the fetch is dropped: `None`.
-    pub(super) async fn head_in_demand<T>(&self, head: impl Future<Output = T>) -> Option<T> {
+    /// Runs the fetch to its response head, within its bounds. A fetch that no caller waits for needs a `max_detached`
+    /// permit until a caller joins it. Without a permit it is aborted.
+    pub(super) async fn run_to_head<T>(
+        &self,
+        permit: &mut FillPermit,
+        deadline: Instant,
+        head: impl Future<Output = T>,
+    ) -> Result<T, Aborted> {
         tokio::select! {
             biased;
-            head = head => Some(head),
-            () = self.demand_ends() => None,
+            head = self.run_bounded(permit, deadline, head) => head,
+            () = self.demand_ends() => Err(Aborted::Detached),
         }
     }
 

@@ -28,28 +28,19 @@ impl Resource {
         Err(Error::with_source(ErrorKind::Store, "the invalidation was not acknowledged", source))
     }
 
-    /// Invalidates as [`invalidate`](Self::invalidate) does, but waits for no store that is unavailable: while the
-    /// circuit breaker is open, this process forgets the resource at once, and a task asks the store.
+    /// Invalidates as [`invalidate`](Self::invalidate) does, but does not wait while the circuit breaker is open: this
+    /// process then forgets the resource at once, and the task continues. Reports whether the store has acknowledged.
     ///
-    /// Cancel safe: the work begins before the future is polled, and continues when the future is dropped.
-    pub(crate) fn invalidate_or_defer(self) -> impl Future<Output = Invalidation> {
-        let begun = self.check_breaker().map(|()| self.spawn_invalidation());
-        if let Err(error) = &begun {
-            self.forget(&self.key.invalidated());
-            let (resource, error) = (self.clone(), error.clone());
-            self.engine.tasks.spawn(async move { resource.retry_in_background(&error).await });
-        }
+    /// Cancel safe: the task is spawned before the future is polled.
+    pub(crate) fn invalidate_or_defer(self) -> impl Future<Output = bool> {
+        let acknowledged = self.spawn_invalidation();
         async move {
-            let Ok(acknowledged) = begun else { return Invalidation::Pending };
             tokio::select! {
                 biased;
-                answer = acknowledged => match answer {
-                    Ok(Ok(())) => Invalidation::Acknowledged,
-                    Ok(Err(_)) | Err(_) => Invalidation::Pending,
-                },
+                answer = acknowledged => matches!(answer, Ok(Ok(()))),
                 () = self.breaker_opened() => {
                     self.forget(&self.key.invalidated());
-                    Invalidation::Pending
+                    false
                 }
             }
         }
@@ -68,17 +59,6 @@ impl Resource {
             }
         });
         acknowledged
-    }
-
-    /// Waits until the circuit breaker is open.
-    async fn breaker_opened(&self) {
-        loop {
-            let opened = self.engine.breakers.opened(); // before the check, so that no opening is missed
-            if self.is_breaker_open() {
-                return;
-            }
-            opened.await;
-        }
     }
 
     /// Tries again for about ten seconds after the last failed invalidation of the cache key. One task does so per
@@ -131,15 +111,6 @@ impl Resource {
             self.engine.near_caches.forget(key);
         }
     }
-}
-
-/// The state of an invalidation whose caller does not wait for an unavailable store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Invalidation {
-    /// The store has dropped the entry.
-    Acknowledged,
-    /// This process has forgotten the entry. A task tries again until the store acknowledges, for about ten seconds.
-    Pending,
 }
 
 /// Sends invalidations again that the store may have lost, in the background.

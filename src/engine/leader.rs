@@ -4,6 +4,7 @@
 mod acquire;
 
 use super::{
+    containment::Aborted,
     execution::{AfterHead, Execution, Pending},
     flight::state::Progress,
     frontend::{BoxFetch, Completion, Failure, FetchHead, FetchMode, ReusePolicy, Shareability},
@@ -122,21 +123,11 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
         let fencing_token = permit.lease().map(|lease| lease.stamp);
         let (id, seen, redirects) = (permit.id(), self.execution.seen.clone(), self.execution.redirects.clone());
         let mode = FetchMode::Lead { id, redirects, seen, deadline: deadline.into_std(), fencing_token };
-        let head = async { self.execution.head_in_demand(fetch(mode)).await };
-        let head = self.execution.run_bounded(&mut permit, deadline, head).await;
+        let head = self.execution.run_to_head(&mut permit, deadline, async move { fetch(mode).await }).await;
         let FetchHead { response, sharing, completion } = match head {
-            Ok(Some(head)) => head,
-            Ok(None) => {
-                let Resource { engine, key, .. } = &self.execution.resource;
-                telemetry::fetch_dropped(&engine.stats, key);
-                self.execution.flight.complete(Progress::Abandoned);
-                return Some(Pending { permit, deadline, rest: AfterHead::Release(None, Completion::None) });
-            }
+            Ok(head) => head,
             Err(aborted) => {
-                let error = aborted.error(&self.execution.resource.config);
-                let result = LeaderResult::Failed(error.clone(), None);
-                let (permit, rest) =
-                    self.on_fetch_failed(permit, result, Failure::Error(error), Some(0), Completion::None).await?;
+                let (permit, rest) = Box::pin(self.on_aborted(permit, &aborted)).await?;
                 return Some(Pending { permit, deadline, rest });
             }
         };
@@ -170,6 +161,18 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
             }
         };
         Some(Pending { permit, deadline, rest })
+    }
+
+    /// Handles a fetch that was aborted before its response head.
+    async fn on_aborted(&mut self, permit: FillPermit, aborted: &Aborted) -> Option<(FillPermit, AfterHead)> {
+        let Resource { engine, key, config, .. } = &self.execution.resource;
+        let Some(error) = aborted.error(config) else {
+            telemetry::fetch_dropped(&engine.stats, key);
+            self.execution.flight.complete(Progress::Abandoned);
+            return Some((permit, AfterHead::Release(None, Completion::None)));
+        };
+        let result = LeaderResult::Failed(error.clone(), None);
+        self.on_fetch_failed(permit, result, Failure::Error(error), Some(0), Completion::None).await
     }
 
     async fn on_fetch_failed(

@@ -7,10 +7,7 @@ use super::{
     semantics::invalidation,
     service::HttpCache,
 };
-use crate::{
-    cache_status::CacheStatus,
-    engine::{invalidation::Invalidation, resource::Resource},
-};
+use crate::{cache_status::CacheStatus, engine::resource::Resource};
 use futures_util::future::join_all;
 use http::{Request, Response};
 use tower_service::Service;
@@ -40,7 +37,7 @@ impl<S> HttpCache<S> {
             }
             // All begin before the first await, at which the client may leave.
             let begun: Vec<_> = resources.into_iter().map(Resource::invalidate_or_defer).collect();
-            if join_all(begun).await.contains(&Invalidation::Pending) {
+            if join_all(begun).await.contains(&false) {
                 annotated.note = Some(StatusNote::InvalidationPending { status: annotated.response.status().as_u16() });
             }
         }
