@@ -37,6 +37,8 @@ pub(crate) struct Config {
     pub(crate) max_waiters: usize,
     /// Permits for fetches while the store is unavailable.
     pub(crate) max_fallback_fetches: NewestFirst,
+    /// Permits for fetches that no request waits for any more.
+    pub(crate) max_detached: NewestFirst,
     pub(crate) deadline: Option<Instant>,
     pub(crate) near: Option<Arc<NearCache>>,
     pub(crate) outage: Option<Arc<OutageCache>>,
@@ -128,6 +130,7 @@ impl Default for Config {
             on_wait_timeout: WaitTimeout::default(),
             max_waiters: 10_000,
             max_fallback_fetches: NewestFirst::new(64),
+            max_detached: NewestFirst::new(64),
             deadline: None,
             near: None,
             outage: Some(Arc::new(OutageCache::new(OutageCacheConfig::default()))),

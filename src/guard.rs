@@ -1,5 +1,7 @@
 //! The handle of the crate, and its settings.
 
+mod limits;
+
 use crate::{
     clock::Timestamp,
     config::{Config, StoreFailure, WaitTimeout},
@@ -10,7 +12,6 @@ use crate::{
     outage_cache::{OutageCache, config::OutageCacheConfig},
     policy::Policy,
     store::{memory::MemoryStore, port::IntoStore},
-    sync::newest_first::NewestFirst,
     telemetry::Stats,
 };
 use std::{
@@ -132,25 +133,10 @@ impl StampedeGuard {
         self.set(|config| config.on_wait_timeout = then)
     }
 
-    /// Sets the maximum number of requests in one process that wait for one fetch. Further requests are rejected at
-    /// once, with [`ErrorKind::Overloaded`](crate::ErrorKind::Overloaded) or a response 503, unless the policy permits
-    /// the stale value on errors. Of the requests that wait for one lookup of the entry, further ones are not rejected,
-    /// but look up the entry themselves. Default: 10,000.
-    ///
-    /// # Panics
-    ///
-    /// Panics if `number` is zero.
-    #[must_use]
-    #[track_caller]
-    pub fn max_waiters(self, number: usize) -> Self {
-        assert!(number > 0, "max_waiters must be greater than zero");
-        self.set(|config| config.max_waiters = number)
-    }
-
     /// Sets the time by which requests of this clone need an answer. A request does not wait longer for a fetch. It
     /// does not wait at all if the last fetch of the key took longer than the time left. It then gets the stale value,
     /// if the policy permits that on errors, otherwise [`ErrorKind::Overloaded`](crate::ErrorKind::Overloaded) or a
-    /// response 503. A fetch that it leads continues for others. Default: none. For single HTTP requests see
+    /// response 503. A fetch that it leads continues for others, within the limit of [`max_detached`](Self::max_detached). Default: none. For single HTTP requests see
     /// [`http::Deadline`](crate::http::Deadline).
     ///
     /// ```
@@ -179,20 +165,6 @@ impl StampedeGuard {
     pub fn fetch_timeout(self, limit: Duration) -> Self {
         assert!(!limit.is_zero(), "fetch_timeout must be greater than zero");
         self.set(|config| config.fetch_timeout = limit)
-    }
-
-    /// Sets the maximum payload that is stored, in bytes. Larger answers are passed through. Default: 1 MiB. A
-    /// large payload delays all operations that follow on its connection, so that they may exceed
-    /// [`store_timeout`](Self::store_timeout).
-    ///
-    /// # Panics
-    ///
-    /// Panics if `bytes` is more than 512,000,000, because a string in Redis has at most 512 MiB.
-    #[must_use]
-    #[track_caller]
-    pub fn max_payload(self, bytes: usize) -> Self {
-        assert!(bytes <= LARGEST_PAYLOAD, "max_payload must be at most {LARGEST_PAYLOAD} bytes");
-        self.set(|config| config.max_payload = bytes)
     }
 
     /// Sets the timeout of one store operation, after which the guard goes on without the store. Requests for one key
@@ -247,24 +219,6 @@ impl StampedeGuard {
     #[must_use]
     pub fn on_store_failure(self, then: StoreFailure) -> Self {
         self.set(|config| config.on_store_failure = then)
-    }
-
-    /// Sets the maximum number of concurrent fetches while the store is unavailable. Further fetches queue for at most
-    /// one second, and are then rejected with [`ErrorKind::Overloaded`](crate::ErrorKind::Overloaded) or a response
-    /// 503. The newest in the queue is served first, and a fetch that no request waits for leaves the queue: under a
-    /// load above the limit the permits go to requests whose clients are still there. A fetch inside another fetch does
-    /// not queue, because the outer fetch may hold the last permit. Default: 64.
-    ///
-    /// The permits belong to this clone and to clones made from it afterwards.
-    ///
-    /// # Panics
-    ///
-    /// Panics if `permits` is zero.
-    #[must_use]
-    #[track_caller]
-    pub fn max_fallback_fetches(self, permits: usize) -> Self {
-        assert!(permits > 0, "max_fallback_fetches must be greater than zero");
-        self.set(|config| config.max_fallback_fetches = NewestFirst::new(permits))
     }
 
     /// Keeps copies in this process of entries read from an external store. A hit on a copy costs no round trip, and no
@@ -411,7 +365,5 @@ impl fmt::Debug for StampedeGuard {
 }
 
 const DEFAULT_NAMESPACE: &str = "sg";
-/// A string in Redis has at most 512 MiB, and the metadata of an entry need some of them.
-const LARGEST_PAYLOAD: usize = 512_000_000;
 /// Ten times this value, in milliseconds, fits the six digits of a failure marker in Redis.
 const LONGEST_FAILURE_TTL: Duration = Duration::from_secs(99);

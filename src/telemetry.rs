@@ -49,6 +49,7 @@ struct Stripe {
     overloaded: AtomicU64,
     deadlocks_avoided: AtomicU64,
     too_large: AtomicU64,
+    fetches_dropped: AtomicU64,
 }
 
 /// The statistics of a guard and all its clones since it was created. The number of answers is the sum of the first
@@ -91,6 +92,9 @@ pub struct Stats {
     /// Entries that a [`MemoryStore`](crate::MemoryStore) or the [near cache](crate::NearCacheConfig) could not keep,
     /// because they are too large for it.
     pub too_large: u64,
+    /// Fetches that were dropped before their response, because no request waited for them any more and
+    /// [`max_detached`](crate::StampedeGuard::max_detached) other such fetches were running.
+    pub fetches_dropped: u64,
     /// Reads of corrupt entries in the store: the bytes have changed since they were written, or were never an entry.
     /// Each was a miss. Guards that share a store object share the number.
     pub corrupt_entries: u64,
@@ -117,6 +121,7 @@ impl Counters {
             overloaded: sum(|stripe| &stripe.overloaded),
             deadlocks_avoided: sum(|stripe| &stripe.deadlocks_avoided),
             too_large: sum(|stripe| &stripe.too_large),
+            fetches_dropped: sum(|stripe| &stripe.fetches_dropped),
             corrupt_entries,
         }
     }
@@ -243,6 +248,12 @@ pub(crate) fn overloaded(stats: &Counters, key: &CacheKey, error: &Error) {
     stats.count(|stripe| &stripe.overloaded);
     event!(WARN, key, %error, "the request was rejected");
     let _ = error;
+}
+
+/// Reports a fetch that was dropped because no request waits for it and all `max_detached` permits are in use.
+pub(crate) fn fetch_dropped(stats: &Counters, key: &CacheKey) {
+    stats.count(|stripe| &stripe.fetches_dropped);
+    event!(WARN, key, "the fetch was dropped: its clients have left, and all `max_detached` permits are in use");
 }
 
 pub(crate) fn deadlock_avoided(stats: &Counters, key: &CacheKey) {

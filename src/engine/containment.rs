@@ -12,6 +12,8 @@ use tokio::time::{Instant, timeout_at};
 pub(super) enum Aborted {
     Panicked,
     TimedOut,
+    /// No caller waits for the fetch any more, and all `max_detached` permits are in use.
+    Detached,
 }
 
 /// Catches the panics of a part of a fetch, and stops it at the deadline.
@@ -24,13 +26,15 @@ pub(super) fn contained<T>(
 }
 
 impl Aborted {
-    pub(super) fn error(&self, config: &Config) -> Error {
+    /// Returns the error for the callers. `None` if there are none.
+    pub(super) fn error(&self, config: &Config) -> Option<Error> {
         match self {
-            Self::Panicked => Error::new(ErrorKind::Panicked, "the fetch panicked"),
+            Self::Panicked => Some(Error::new(ErrorKind::Panicked, "the fetch panicked")),
             Self::TimedOut => {
                 let what = format!("the fetch was aborted after {:?}; see `fetch_timeout`", config.fetch_timeout);
-                Error::new(ErrorKind::TimedOut, what)
+                Some(Error::new(ErrorKind::TimedOut, what))
             }
+            Self::Detached => None,
         }
     }
 }

@@ -209,6 +209,30 @@ impl Execution {
         }
     }
 
+    /// Runs the fetch to its response head, within its bounds. A fetch that no caller waits for needs a `max_detached`
+    /// permit until a caller joins it. Without a permit it is aborted.
+    pub(super) async fn run_to_head<T>(
+        &self,
+        permit: &mut FillPermit,
+        deadline: Instant,
+        head: impl Future<Output = T>,
+    ) -> Result<T, Aborted> {
+        tokio::select! {
+            biased;
+            head = self.run_bounded(permit, deadline, head) => head,
+            () = self.demand_ends() => Err(Aborted::Detached),
+        }
+    }
+
+    /// Waits until no caller waits for the fetch and no `max_detached` permit is free.
+    async fn demand_ends(&self) {
+        loop {
+            self.flight.deserted().await;
+            let Some(_permit) = self.resource.config.max_detached.try_acquire() else { return };
+            self.flight.joined().await;
+        }
+    }
+
     /// Runs a part of the fetch as an active fetch of its key, within its bounds, and keeps the lease alive meanwhile.
     pub(super) fn run_bounded<T>(
         &self,

@@ -5,11 +5,12 @@ use crate::{
     backoff,
     clock::{self, Timestamp},
     error::{Error, ErrorKind},
+    key::CacheKey,
     store::error::StoreError,
     telemetry,
 };
 use futures_util::{StreamExt, stream};
-use std::{collections::VecDeque, sync::Arc};
+use std::{collections::VecDeque, future::Future, sync::Arc};
 use tokio::sync::oneshot;
 
 impl Resource {
@@ -19,17 +20,7 @@ impl Resource {
     /// Cancel safe: the work is done in a task, which continues when the caller is dropped. If the store does not
     /// acknowledge, the task tries again in the background for about ten seconds.
     pub(crate) async fn invalidate(self) -> Result<(), Error> {
-        let tasks = self.engine.tasks.clone();
-        let (acknowledge, acknowledged) = oneshot::channel();
-        tasks.spawn(async move {
-            let answer = self.drop_everywhere(Attempt::First).await;
-            let error = answer.as_ref().err().cloned();
-            let _ = acknowledge.send(answer);
-            if let Some(error) = error {
-                self.retry_in_background(&error).await;
-            }
-        });
-        let source = match acknowledged.await {
+        let source = match self.spawn_invalidation().await {
             Ok(Ok(())) => return Ok(()),
             Ok(Err(error)) => error.into(),
             Err(dropped) => dropped.into(),
@@ -37,24 +28,59 @@ impl Resource {
         Err(Error::with_source(ErrorKind::Store, "the invalidation was not acknowledged", source))
     }
 
+    /// Invalidates as [`invalidate`](Self::invalidate) does, but does not wait while the circuit breaker is open: this
+    /// process then forgets the resource at once, and the task continues. Reports whether the store has acknowledged.
+    ///
+    /// Cancel safe: the task is spawned before the future is polled.
+    pub(crate) fn invalidate_or_defer(self) -> impl Future<Output = bool> {
+        let acknowledged = self.spawn_invalidation();
+        async move {
+            tokio::select! {
+                biased;
+                answer = acknowledged => matches!(answer, Ok(Ok(()))),
+                () = self.breaker_opened() => {
+                    self.forget(&self.key.invalidated());
+                    false
+                }
+            }
+        }
+    }
+
+    /// Spawns the task of an invalidation. The receiver gets the first answer of the store.
+    fn spawn_invalidation(&self) -> oneshot::Receiver<Result<(), StoreError>> {
+        let resource = self.clone();
+        let (acknowledge, acknowledged) = oneshot::channel();
+        self.engine.tasks.spawn(async move {
+            let answer = resource.drop_everywhere(Attempt::First).await;
+            let error = answer.as_ref().err().cloned();
+            let _ = acknowledge.send(answer);
+            if let Some(error) = error {
+                resource.retry_in_background(&error).await;
+            }
+        });
+        acknowledged
+    }
+
     /// Tries again for about ten seconds after the last failed invalidation of the cache key. One task does so per
     /// cache key.
     async fn retry_in_background(&self, error: &StoreError) {
-        let Some(retry) = self.engine.invalidations.claim_retry(&self.key) else { return };
+        let Some(mut retry) = self.engine.invalidations.claim_retry(&self.key) else { return };
         telemetry::invalidation_failed(&self.key, error);
         let (mut attempt, mut failed) = (0, retry.failed());
-        while attempt < INVALIDATE_ATTEMPTS {
+        loop {
             tokio::time::sleep(backoff::poll(attempt, clock::random_unit())).await;
-            let answer = self.drop_everywhere(Attempt::Retry).await;
-            match retry.failed() {
-                // If a later invalidation has failed, start over: the store may have executed this attempt before the
-                // later one was requested.
-                now if now != failed => (attempt, failed) = (0, now),
-                _ if answer.is_ok() => return telemetry::invalidation_ended(&self.key, true),
-                _ => attempt += 1,
+            let acknowledged = self.drop_everywhere(Attempt::Retry).await.is_ok();
+            attempt += 1;
+            if (acknowledged || attempt == INVALIDATE_ATTEMPTS) && retry.end(failed) {
+                return telemetry::invalidation_ended(&self.key, acknowledged);
+            }
+            // If a later invalidation has failed, start over: the store may have executed this attempt before the later
+            // one was requested.
+            let now = retry.failed();
+            if now != failed {
+                (attempt, failed) = (0, now);
             }
         }
-        telemetry::invalidation_ended(&self.key, false);
     }
 
     async fn drop_everywhere(&self, attempt: Attempt) -> Result<(), StoreError> {
@@ -65,11 +91,7 @@ impl Resource {
             return answer;
         }
         // After the store has dropped the entries, because a read that began before may have returned an old one.
-        self.engine.flights.forget(&keys);
-        for key in &keys {
-            self.engine.redirect_cache.forget(key);
-            self.engine.near_caches.forget(key);
-        }
+        self.forget(&keys);
         if answer.is_ok() {
             self.engine.invalidations.remember(Acknowledged {
                 when: Timestamp::now(),
@@ -79,6 +101,15 @@ impl Resource {
             });
         }
         answer
+    }
+
+    /// Makes this process forget what it has of the cache keys, or is about to get.
+    fn forget(&self, keys: &[CacheKey]) {
+        self.engine.flights.forget(keys);
+        for key in keys {
+            self.engine.redirect_cache.forget(key);
+            self.engine.near_caches.forget(key);
+        }
     }
 }
 

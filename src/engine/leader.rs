@@ -7,7 +7,7 @@ mod failing;
 use super::{
     execution::{AfterHead, Execution, Pending},
     flight::state::Progress,
-    frontend::{BoxFetch, Completion, Failure, FailureCause, FetchHead, FetchMode, ReusePolicy, Shareability},
+    frontend::{BoxFetch, FetchHead, FetchMode, ReusePolicy, Shareability},
     permit::FillPermit,
     resource::Resource,
 };
@@ -66,6 +66,8 @@ pub(super) enum LeaderResult<'a, R> {
 impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader<'a, R, J> {
     pub(super) async fn run(mut self, mode: LeadMode, fetch: BoxFetch<'a, R>) {
         let listener = self.execution.resource.listen(); // before `get_or_lease`, so that no wake-up falls in between
+        // The caller of a refresh has its answer and did not leave: it counts for as long as the refresh runs.
+        let is_refresh = matches!(mode, LeadMode::Refresh);
         let permit = match mode {
             LeadMode::Coordinated => self.acquire_lease(listener).await,
             LeadMode::Refresh => self.acquire_refresh(listener).await,
@@ -78,6 +80,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
         };
         match permit {
             Ok(permit) => {
+                let _caller = is_refresh.then(|| self.execution.flight.opener());
                 let pending = match permit.lease() {
                     None if !self.awaited.is_empty() => Box::pin(self.fetch_beside(permit, fetch)).await,
                     _ => self.fetch(permit, fetch).await,
@@ -117,16 +120,11 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
         let fencing_token = permit.lease().map(|lease| lease.stamp);
         let (id, seen, redirects) = (permit.id(), self.execution.seen.clone(), self.execution.redirects.clone());
         let mode = FetchMode::Lead { id, redirects, seen, deadline: deadline.into_std(), fencing_token };
-        let head = self.execution.run_bounded(&mut permit, deadline, async move { fetch(mode).await }).await;
+        let head = self.execution.run_to_head(&mut permit, deadline, async move { fetch(mode).await }).await;
         let times = (began, Timestamp::now());
         let (permit, rest) = match head {
             Ok(head) => self.on_head(permit, head, id, times).await?,
-            Err(aborted) => {
-                let error = aborted.error(&self.execution.resource.config);
-                let result = LeaderResult::Failed(error.clone(), None);
-                let failure = (Failure::Error(error), FailureCause::Origin, 0);
-                self.on_fetch_failed(permit, result, failure, Completion::None).await?
-            }
+            Err(aborted) => Box::pin(self.on_aborted(permit, &aborted)).await?,
         };
         Some(Pending { permit, deadline, rest })
     }

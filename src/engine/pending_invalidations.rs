@@ -74,7 +74,7 @@ impl PendingInvalidations {
         let mut retrying = self.retrying.lock();
         let failed = retrying.entry(key.clone()).or_default();
         *failed += 1;
-        (*failed == 1).then(|| RetryEntry { pending: self, key })
+        (*failed == 1).then(|| RetryEntry { pending: self, key, has_ended: false })
     }
 }
 
@@ -82,6 +82,7 @@ impl PendingInvalidations {
 pub(super) struct RetryEntry<'a> {
     pending: &'a PendingInvalidations,
     key: &'a CacheKey,
+    has_ended: bool,
 }
 
 impl RetryEntry<'_> {
@@ -89,11 +90,24 @@ impl RetryEntry<'_> {
     pub(super) fn failed(&self) -> u64 {
         self.pending.retrying.lock().get(self.key).copied().unwrap_or_default()
     }
+
+    /// Releases the claim, unless a later invalidation than these has failed. In one step: an invalidation that fails
+    /// in between would find the claim, and no task would retry it.
+    pub(super) fn end(&mut self, failed: u64) -> bool {
+        let mut retrying = self.pending.retrying.lock();
+        self.has_ended = retrying.get(self.key) == Some(&failed);
+        if self.has_ended {
+            retrying.remove(self.key);
+        }
+        self.has_ended
+    }
 }
 
 impl Drop for RetryEntry<'_> {
     fn drop(&mut self) {
-        self.pending.retrying.lock().remove(self.key);
+        if !self.has_ended {
+            self.pending.retrying.lock().remove(self.key);
+        }
     }
 }
 
@@ -105,6 +119,38 @@ const MAX_RECENT: usize = 10_000;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sync::explored::explore;
+    use shuttle::{
+        sync::atomic::{AtomicUsize, Ordering::SeqCst},
+        thread,
+    };
+
+    /// Seen to fail when the check and the release of the claim are two steps, and when a claim that has ended releases
+    /// the next one.
+    #[test]
+    fn invalidation_that_fails_while_retries_end_is_retried() {
+        explore(|| {
+            let pending = Arc::new(PendingInvalidations::default());
+            let (requested, executed) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+            let failing = [(); 3].map(|()| {
+                let (pending, requested, executed) = (pending.clone(), requested.clone(), executed.clone());
+                thread::spawn(move || {
+                    let key = CacheKey::new("n", 0, vec![b'k']);
+                    requested.fetch_add(1, SeqCst);
+                    let Some(mut retry) = pending.claim_retry(&key) else { return };
+                    loop {
+                        let failed = retry.failed();
+                        executed.store(requested.load(SeqCst), SeqCst);
+                        if retry.end(failed) {
+                            return;
+                        }
+                    }
+                })
+            });
+            failing.into_iter().for_each(|thread| thread.join().unwrap());
+            assert_eq!((executed.load(SeqCst), pending.retrying.lock().len()), (3, 0));
+        });
+    }
 
     fn lost(pending: &PendingInvalidations, epoch: u64, sent_at: u64) -> usize {
         pending.take_lost(epoch, at(sent_at)).len()

@@ -180,6 +180,17 @@ impl Resource {
         !self.engine.breakers.is_idle() && self.with_breaker(|breaker| breaker.is_open())
     }
 
+    /// Waits until the breaker is open.
+    pub(super) async fn breaker_opened(&self) {
+        loop {
+            let opened = self.engine.breakers.opened(); // before the check, so that no opening is missed
+            if self.is_breaker_open() {
+                return;
+            }
+            opened.await;
+        }
+    }
+
     /// Records the result of an operation that was sent at `sent_at`.
     fn record<T>(&self, answer: &Result<T, StoreError>, sent_at: Timestamp) {
         let kind = match answer {

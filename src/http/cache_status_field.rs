@@ -24,6 +24,8 @@ pub(super) enum StatusNote {
     Forwarded { reason: &'static str, status: u16, stored: bool },
     /// By a fetch that another request leads, with the reason why that was forwarded.
     Collapsed { reason: &'static str },
+    /// By the origin, with this status, to an unsafe request whose invalidation the store has not acknowledged yet.
+    InvalidationPending { status: u16 },
     /// By the cache itself, with this `detail`.
     Generated(&'static str),
 }
@@ -46,6 +48,9 @@ pub(super) fn annotate<B>(annotated: Annotated<B>, status: CacheStatus, exposed_
         Some(StatusNote::Forwarded { reason, status: code, stored }) => {
             let stored = if stored && status != CacheStatus::FailOpen { "; stored" } else { "" };
             write!(text, "; fwd={reason}; fwd-status={code}{stored}")
+        }
+        Some(StatusNote::InvalidationPending { status: code }) => {
+            write!(text, "; fwd=method; fwd-status={code}; detail=invalidation-pending")
         }
         Some(StatusNote::Generated(reason)) => write!(text, "; detail={reason}"),
         None => text.write_str("; fwd=miss"),

@@ -12,7 +12,8 @@ use std::{
 /// The response future of [`HttpCache`](super::HttpCache). A hit in memory is ready at once, without an
 /// allocation.
 ///
-/// Cancel safe: dropping it does not stop a fetch that other requests may share.
+/// Cancel safe: dropping it does not stop a fetch that other requests may share, within the limit of
+/// [`max_detached`](crate::StampedeGuard::max_detached). An invalidation by an unsafe request goes on too.
 ///
 /// # Panics
 ///

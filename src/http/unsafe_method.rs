@@ -1,7 +1,7 @@
 //! Unsafe methods pass through, and invalidate (RFC 9111 §4.4).
 
 use super::{
-    cache_status_field::{self, Finished},
+    cache_status_field::{self, Finished, StatusNote},
     forward::forward_uncached,
     key::Target,
     semantics::invalidation,
@@ -16,8 +16,9 @@ impl<S> HttpCache<S> {
     /// Forwards an unsafe request and invalidates its target, and the URIs that the response names, unless the response
     /// is an error.
     ///
-    /// The response is returned after the store has acknowledged, or failed to. Once it has acknowledged, no fetch that
-    /// began before the change is stored.
+    /// The response is returned after the store has acknowledged. Then no fetch that began before the change is stored.
+    /// The response does not wait for a store that is unavailable: its `Cache-Status` says that the invalidation is
+    /// pending. If the client leaves after the origin has responded, the invalidation goes on.
     pub(super) async fn forward_unsafe<Req, B>(self, request: Request<Req>) -> Finished<B, S::Error>
     where
         S: Service<Request<Req>, Response = Response<B>>,
@@ -26,15 +27,19 @@ impl<S> HttpCache<S> {
         let uri = target.uri();
         let mut resources: Vec<_> = self.guard.url(target).into_iter().collect();
         let fields = request.headers().clone();
-        let annotated = forward_uncached(self.inner, request, "method").await?;
+        let mut annotated = forward_uncached(self.inner, request, "method").await?;
         if invalidation::invalidates(annotated.response.status()) {
             if let Some(uri) = &uri {
                 for path in invalidation::also(uri, annotated.response.headers()) {
-                    resources.extend(self.guard.url(Target::of_uri(uri).with_path(path.as_str()).with_fields(&fields)));
+                    let other = self.guard.url(Target::of_uri(uri).with_path(path.as_str()).with_fields(&fields));
+                    resources.extend(other.filter(|other| resources.iter().all(|known| known.key != other.key)));
                 }
             }
-            // An unacknowledged invalidation is retried in the background; the change itself has succeeded either way.
-            join_all(resources.into_iter().map(Resource::invalidate)).await;
+            // All begin before the first await, at which the client may leave.
+            let begun: Vec<_> = resources.into_iter().map(Resource::invalidate_or_defer).collect();
+            if join_all(begun).await.contains(&false) {
+                annotated.note = Some(StatusNote::InvalidationPending { status: annotated.response.status().as_u16() });
+            }
         }
         Ok(cache_status_field::annotate(annotated, CacheStatus::Bypass, None))
     }

@@ -34,7 +34,8 @@ pub(super) struct RedisState {
 #[derive(Default)]
 struct Records {
     connections: Vec<Weak<NodeConnection>>,
-    /// The nodes that take part in a lease, its holder first. An item is void once its lease has ended.
+    /// The nodes that take part in a lease: its holder, then the nodes that wait, which may include the holder's. An
+    /// item is void once its lease has ended.
     participants: HashMap<CacheKey, Vec<usize>>,
     history: Vec<Event>,
 }
@@ -120,8 +121,7 @@ impl RedisState {
             LeaseReply::Granted { .. } => _ = records.participants.insert(key.without_layout(), vec![node]),
             LeaseReply::Wait { waiting, .. } => {
                 let participants = records.participants.entry(key.without_layout()).or_default();
-                // The holder is already in the list, and may wait as well. It is then notified like any waiter.
-                if request.notify && !participants.contains(&node) {
+                if request.notify && !participants.iter().skip(1).any(|waiting| *waiting == node) {
                     participants.push(node);
                 }
                 *waiting = participants.len() - 1;
@@ -200,9 +200,10 @@ impl RedisState {
             records.participants.insert(resource, participants);
             return;
         }
+        let [holder, waiting @ ..] = &participants[..] else { return };
         // The holder needs no notification, unless an invalidation has ended its lease.
-        let notified = if invalidated { &participants[..] } else { &participants[1..] };
-        for number in notified {
+        let holder = Some(holder).filter(|holder| invalidated && !waiting.contains(holder));
+        for number in holder.into_iter().chain(waiting) {
             let Some(connection) = records.connections[*number].upgrade() else { continue };
             if connection.receives() {
                 self.record(records, Some(*number), Some(key), EventKind::Notified { invalidated });

@@ -30,7 +30,8 @@ impl StampedeGuard {
     /// ```
     ///
     /// Cancel safe: a call that others may wait for runs in a task of its own. If this future is dropped, the call
-    /// continues and its value is stored. `fetch` must therefore own what it uses (`async move ||`, a clone of the
+    /// continues and its value is stored, unless [`max_detached`](Self::max_detached) calls that no request waits for
+    /// are running already. `fetch` must therefore own what it uses (`async move ||`, a clone of the
     /// pool); [`fetch_scoped`](Self::fetch_scoped) borrows.
     ///
     /// A `?` inside `fetch` leaves its error type open; name it, as in `Ok::<_, io::Error>(x)`.

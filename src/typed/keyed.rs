@@ -41,7 +41,7 @@ impl StampedeGuard {
     /// The service is always ready, so that a saturated origin does not delay hits; each call drives a clone of the
     /// inner service to readiness. An error of the inner service becomes an [`Error`] that all waiters share;
     /// [`Error::origin`] returns the original. Cancel safe: dropping a response future does not stop a call that other
-    /// requests may share.
+    /// requests may share, within the limit of [`max_detached`](Self::max_detached).
     pub fn keyed<Req, F>(&self, key: F) -> KeyedLayer<F>
     where
         F: Fn(&Req) -> Option<Key>,

@@ -4,7 +4,10 @@ use crate::{
     Down, MS, SECOND, never,
     support::{Origin, herd},
 };
-use stampede_guard::{Error, ErrorKind, FetchContext, FetchOutcome, MemoryStore, StampedeGuard};
+use stampede_guard::{
+    Error, ErrorKind, FetchContext, FetchOutcome, MemoryStore, Policy, StampedeGuard,
+    testing::{FakeRedis, Fault, Gate, Operation},
+};
 use std::{sync::Arc, time::Duration};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -237,6 +240,27 @@ async fn fetch_receives_its_deadline_and_an_ascending_fencing_token() {
     .await;
     let tokens: Vec<_> = tokens.into_iter().map(|token| token.expect("an answer")).collect();
     assert!(tokens.is_sorted() && tokens[0] < tokens[2], "{tokens:?}");
+}
+
+/// The entry is of no use to later callers, so they do not join the flight that fills it. The wait for the lease would
+/// take 1000 s. Seen to fail when the fake server notifies no waiter in the process of the holder.
+#[tokio::test(start_paused = true)]
+async fn caller_waits_for_a_fill_of_its_own_process() {
+    let (node, held) = (FakeRedis::new().node(), Gate::closed());
+    let guard = node.guard().policy(Policy::fresh_for(Duration::ZERO));
+    let guard = guard.lease_ttl(1000 * SECOND).store_timeout(100 * SECOND);
+    node.once(Operation::Fill, Fault::Held(held.clone()));
+    assert_eq!(guard.fetch("k", async || Ok::<_, Down>(1)).await.expect("an answer"), 1);
+    held.arrived(1).await;
+    let next = tokio::spawn({
+        let guard = guard.clone();
+        async move { guard.fetch("k", async || Ok::<_, Down>(2)).await }
+    });
+    tokio::time::sleep(SECOND).await;
+    let began = tokio::time::Instant::now();
+    held.open();
+    assert!(next.await.expect("no panic").is_ok());
+    assert_eq!(began.elapsed(), Duration::ZERO);
 }
 
 #[test]

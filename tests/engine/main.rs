@@ -6,6 +6,7 @@
 mod cancel;
 mod coalesce;
 mod cycles;
+mod detached;
 mod faults;
 mod freshness;
 mod invalidate;

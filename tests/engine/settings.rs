@@ -47,6 +47,7 @@ async fn settings_of_any_length_are_used_as_given() {
         .store_timeout(long)
         .uncacheable_ttl(long)
         .max_waiters(usize::MAX)
+        .max_detached(usize::MAX)
         .near_cache(NearCacheConfig::max_bytes(1 << 20).max_age(long))
         .outage_cache(OutageCacheConfig::max_bytes(u64::MAX).ttl(long))
         .policy(policy.early_refresh(f64::MAX));

@@ -145,3 +145,22 @@ async fn a_variant_hit_is_one_command_once_its_index_is_known() {
         assert_eq!(page(&server, guard, language).await, (status, commands), "{language}");
     }
 }
+
+/// All methods and schemes of a URL share one slot. Seen to fail with two scripts when a `Location` that repeats the
+/// URL is invalidated by itself.
+#[tokio::test]
+async fn an_unsafe_request_sends_one_script() {
+    let server = RedisServer::start();
+    let guard = warm(&server).await;
+    guard.invalidate("warm-up").await.expect("acknowledged"); // the script is loaded
+    let site = service_fn(async |_: Request<Body>| {
+        let response = Response::builder().status(201).header("location", "/page?page=1");
+        Ok::<_, Infallible>(response.body(Body::from("created")).expect("a response"))
+    });
+    let monitor = Monitor::start(&server).await;
+    let post = Request::post("http://site.example/page?page=1").body(Body::empty()).expect("a request");
+    let response = guard.layer(site).oneshot(post).await.expect("it cannot fail");
+    assert_eq!(response.status(), 201);
+    guard.drain().await;
+    assert_eq!(names(&monitor.stop().await), ["EVALSHA"]);
+}

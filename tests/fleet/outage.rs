@@ -4,9 +4,15 @@ use crate::{
     Down, MS, SECOND, never,
     support::{Origin, RedisServer, eventually, herd},
 };
+use axum::{
+    body::Body,
+    http::{Method, Request, Response},
+};
+use futures_util::FutureExt;
 use redis::AsyncCommands;
 use stampede_guard::StampedeGuard;
-use std::net::TcpListener;
+use std::{convert::Infallible, net::TcpListener};
+use tower::{Layer, ServiceExt, service_fn};
 
 /// Sends a hundred callers for one key, checks that all are answered, and returns the number of origin calls.
 async fn answers(guards: &[StampedeGuard], key: &'static str, origin: &Origin) -> usize {
@@ -166,4 +172,52 @@ async fn an_invalidation_on_the_first_connection_is_sent_once() {
         guard.drain().await;
         assert_eq!(guard.fetch(key, never::<i32>).await.expect("a hit"), 1);
     }
+}
+
+/// Nothing is awaited: the response is ready when the request is first polled. Seen to fail when an unsafe request waits
+/// for its invalidation, which took one store timeout each.
+#[tokio::test]
+async fn unsafe_requests_await_no_store_call_while_redis_hangs() {
+    let (server, origin) = (RedisServer::start(), Origin::new());
+    let guard = StampedeGuard::new(server.client());
+    let site = service_fn({
+        let origin = origin.clone();
+        move |request: Request<Body>| {
+            let origin = origin.clone();
+            async move {
+                let call = if request.method() == Method::GET { origin.call().await } else { 0 };
+                let response = Response::builder().header("cache-control", "max-age=600");
+                Ok::<_, Infallible>(response.body(Body::from(call.to_string())).expect("a response"))
+            }
+        }
+    });
+    let site = guard.layer(site);
+    let ask = |method: Method, path: &str| {
+        let request = Request::builder().method(method).uri(format!("http://site.example{path}"));
+        site.clone().oneshot(request.body(Body::empty()).expect("a request"))
+    };
+    let text = async |path: &str| {
+        let response = ask(Method::GET, path).await.expect("it cannot fail");
+        axum::body::to_bytes(Body::new(response.into_body()), usize::MAX).await.expect("a body")
+    };
+    assert_eq!(text("/page").await, "1");
+    guard.drain().await;
+    server.pause();
+    text("/other").await;
+    assert_eq!(guard.stats().breaker_opened, 1);
+    for n in 0..40 {
+        let path = if n == 0 { "/page".to_owned() } else { format!("/{n}") };
+        let response = ask(Method::POST, &path).now_or_never().expect("nothing is awaited").expect("it cannot fail");
+        let cache_status = response.headers()["cache-status"].to_str().expect("printable");
+        assert!(cache_status.ends_with("detail=invalidation-pending"), "{cache_status}");
+    }
+    assert_eq!(text("/page").await, "3", "this process has forgotten the page");
+    server.resume();
+    while guard.drain().await > 0 {}
+    eventually("the breaker is closed", async || {
+        text("/another").await;
+        guard.stats().misses > 1
+    })
+    .await;
+    assert!(text("/page").await.as_ref() > b"3".as_slice(), "the entry is gone");
 }

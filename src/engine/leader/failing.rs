@@ -5,20 +5,40 @@ use crate::{
     cache_status::CacheStatus,
     clock::Timestamp,
     engine::{
+        containment::Aborted,
         execution::{AfterHead, Execution},
         flight::state::Progress,
         frontend::{Completion, FailedFetch, Failure, FailureCause, FailureEffect, ReusePolicy},
         lookup::Lookup,
         permit::FillPermit,
+        resource::Resource,
     },
     store::{
         entry::{Audience, Entry, Kind},
         lease::{FailureMarker, LeaseStatus},
     },
+    telemetry,
 };
 use std::sync::Arc;
 
 impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader<'a, R, J> {
+    /// Handles a fetch that was aborted before its response head.
+    pub(super) async fn on_aborted(
+        &mut self,
+        permit: FillPermit,
+        aborted: &Aborted,
+    ) -> Option<(FillPermit, AfterHead)> {
+        let Resource { engine, key, config, .. } = &self.execution.resource;
+        let Some(error) = aborted.error(config) else {
+            telemetry::fetch_dropped(&engine.stats, key);
+            self.execution.flight.complete(Progress::Abandoned);
+            return Some((permit, AfterHead::Release(None, Completion::None)));
+        };
+        let result = LeaderResult::Failed(error.clone(), None);
+        let failure = (Failure::Error(error), FailureCause::Origin, 0);
+        self.on_fetch_failed(permit, result, failure, Completion::None).await
+    }
+
     /// Handles a failed fetch: answers with the stale entry or with the failure, or lets a waiter lead anew.
     pub(super) async fn on_fetch_failed(
         &mut self,
