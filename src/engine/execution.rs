@@ -8,7 +8,7 @@ use super::{
         Flight,
         state::{JoinCriteria, Progress},
     },
-    frontend::{Completed, Completion, Failure, StoreAs},
+    frontend::{Completed, Completion, Failure, MAX_BODY_TIME, StoreAs},
     permit::FillPermit,
     resource::Resource,
 };
@@ -233,26 +233,21 @@ impl Execution {
     async fn finish_now(&self, Pending { mut permit, deadline, rest }: Pending) {
         // Rare work is boxed, here and below, because every flight would reserve room for it.
         match rest {
-            AfterHead::Store(id, times, store_as, completion) => {
-                let completed = match completion {
-                    Completion::Ready(payload) => Completed::Payload(payload),
-                    completion => self
-                        .run_bounded(&mut permit, deadline, completion.completed())
-                        .await
-                        .unwrap_or(Completed::Truncated),
-                };
-                match completed {
-                    Completed::Payload(payload) => {
+            AfterHead::Store(id, times, store_as, Completion::Ready(payload)) => {
+                self.store(permit, Arc::new(FillSet::new(id, times, store_as, payload))).await;
+            }
+            AfterHead::Store(id, times, store_as, mut completion) => {
+                match self.run_bounded(&mut permit, deadline, completion.completed()).await {
+                    Ok(Completed::Payload(payload)) => {
                         self.store(permit, Arc::new(FillSet::new(id, times, store_as, payload))).await;
                     }
-                    Completed::TooLarge => {
+                    Ok(Completed::TooLarge) => {
                         self.flight.complete(Progress::Uncacheable(Audience::Everyone));
                         Box::pin(self.mark(permit, Kind::HitForPass, Audience::Everyone)).await;
                     }
-                    // The waiters try again with one leader, because a call of each waiter would be the stampede.
-                    Completed::Truncated => {
-                        permit.release(None).await;
-                        self.flight.complete(Progress::Abandoned);
+                    Ok(Completed::Truncated) | Err(Aborted::Panicked) => self.abandon(permit).await,
+                    Err(Aborted::TimedOut) => {
+                        Box::pin(join(self.abandon(permit), self.drain(deadline, completion))).await;
                     }
                 }
             }
@@ -263,6 +258,13 @@ impl Execution {
                 Box::pin(join(permit.release(failure_marker), self.drain(deadline, completion))).await;
             }
         }
+    }
+
+    /// Ends the flight without an entry. The waiters try again with one leader, because a call of each waiter would be
+    /// the stampede.
+    async fn abandon(&self, permit: FillPermit) {
+        permit.release(None).await;
+        self.flight.complete(Progress::Abandoned);
     }
 
     /// Publishes the entry, and stores it if that is permitted.
@@ -296,9 +298,11 @@ impl Execution {
         }
     }
 
-    /// Drives a body that is not stored, for the callers that read it.
-    async fn drain(&self, deadline: Instant, completion: Completion) {
-        let _ = self.run_bounded(&mut FillPermit::None, deadline, completion.completed()).await;
+    /// Drives a body that is not stored, or not any more, for the callers that read it. `deadline` ends the fetch and
+    /// its lease. It does not end the body, because the callers have a part of it already.
+    async fn drain(&self, deadline: Instant, mut completion: Completion) {
+        let more = self.resource.config.fetch_timeout.saturating_mul(MAX_BODY_TIME - 1);
+        let _ = self.run_bounded(&mut FillPermit::None, clock::after(deadline, more), completion.completed()).await;
     }
 }
 

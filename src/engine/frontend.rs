@@ -15,7 +15,7 @@ use crate::{
     },
 };
 use bytes::Bytes;
-use std::time::Instant;
+use std::{mem, time::Instant};
 
 /// The reuse policy of one caller for stored and shared responses. Its answer is an `R`.
 ///
@@ -238,6 +238,8 @@ impl Redirect {
 pub(crate) enum Completion {
     None,
     Ready(Payload),
+    /// Polled up to [`MAX_BODY_TIME`] fetch timeouts. What it completes with after the fetch timeout is not stored, so
+    /// it then completes as soon as no caller but the leader's depends on it.
     Pending(BoxFuture<'static, Completed>),
 }
 
@@ -251,11 +253,14 @@ pub(crate) enum Completed {
 }
 
 impl Completion {
-    pub(crate) async fn completed(self) -> Completed {
+    /// Cancel safe: an aborted wait can be resumed.
+    pub(crate) async fn completed(&mut self) -> Completed {
         match self {
-            Self::None => Completed::Truncated,
-            Self::Ready(payload) => Completed::Payload(payload),
             Self::Pending(completion) => completion.await,
+            other => match mem::replace(other, Self::None) {
+                Self::Ready(payload) => Completed::Payload(payload),
+                _ => Completed::Truncated,
+            },
         }
     }
 }
@@ -263,5 +268,7 @@ impl Completion {
 /// A boxed fetch, which flights carry and return if it was not used.
 pub(crate) type BoxFetch<'a, R> = Box<dyn FnOnce(FetchMode) -> BoxFuture<'a, FetchHead<R>> + Send + 'a>;
 
+/// Maximum time of a body, in fetch timeouts from the beginning of its fetch.
+pub(crate) const MAX_BODY_TIME: u32 = 10;
 /// Maximum number of redirects that are followed on the way to an entry.
 pub(crate) const MAX_REDIRECTS: usize = 4;

@@ -43,12 +43,14 @@ impl OriginRequest {
         B: Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
     {
         *request.headers_mut() = HeaderMap::clone(&self.client);
-        let (id, redirects, seen) = match mode {
-            FetchMode::Lead { id, redirects, seen, .. } => {
+        let (id, redirects, seen, deadline) = match mode {
+            FetchMode::Lead { id, redirects, seen, deadline, .. } => {
                 validation::strip(request.headers_mut());
-                (id, redirects, seen)
+                (id, redirects, seen, deadline.into())
             }
-            FetchMode::HitForPass { id, redirects } => (id, redirects, None),
+            FetchMode::HitForPass { id, redirects } => {
+                (id, redirects, None, clock::deadline_after(self.resource.config.fetch_timeout))
+            }
             FetchMode::Bypass => return FetchHead::private(forward_uncached(inner, request, "bypass").await),
         };
         let reason = forward_reason(seen.as_ref(), &redirects);
@@ -67,6 +69,7 @@ impl OriginRequest {
             resource: &self.resource,
             id,
             redirects,
+            deadline,
             times,
             reason,
             status,

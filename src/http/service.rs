@@ -9,6 +9,7 @@ use super::{
     key::{MethodClass, Target, layout_of_responses},
     origin_request::OriginRequest,
     reply,
+    request_body::{self, BodyPresence},
     request_policy::RequestPolicy,
     semantics::request::{self, CacheRequest, Disposition, LookupOnly},
 };
@@ -90,7 +91,10 @@ where
     }
 
     fn call(&mut self, request: Request<Req>) -> Self::Future {
-        let has_body = !request.body().is_end_stream();
+        let has_body = match request_body::presence(&request) {
+            BodyPresence::Unknown => return ResponseFuture::slow(self.clone().probe_body(request)),
+            presence => presence == BodyPresence::Present,
+        };
         let options = &self.guard.config().http;
         let cache_request = match request::disposition(request.method(), request.headers(), has_body, options) {
             Disposition::Cache(cache_request) => cache_request,
@@ -203,6 +207,19 @@ impl<S> HttpCache<S> {
             }
         }
         Ok(response)
+    }
+
+    /// Finds out whether the request has a body, and handles it accordingly.
+    async fn probe_body<Req, B>(mut self, mut request: Request<Req>) -> Finished<B, S::Error>
+    where
+        S: Service<Request<Req>, Response = Response<B>, Error: Send + 'static, Future: Send> + Clone + Send + 'static,
+        Req: Body + Send + 'static,
+        B: Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
+    {
+        match request_body::is_empty(request.body_mut()).await {
+            true => self.call(request).await,
+            false => self.forward(request, "request").await,
+        }
     }
 
     /// Forwards the request unchanged, for its own client only.

@@ -21,7 +21,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
         let resource = self.resource().clone();
         let (began, deadline) = (Timestamp::now(), clock::deadline_after(resource.config.fetch_timeout));
         let id = Token::unique(Inbox::unique());
-        let FetchHead { response, sharing, completion } =
+        let FetchHead { response, sharing, mut completion } =
             fetch(FetchMode::HitForPass { id, redirects: self.lookup.redirects.clone() }).await;
         let times = (began, Timestamp::now());
         if !matches!(completion, Completion::None) {
