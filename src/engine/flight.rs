@@ -103,9 +103,8 @@ impl Flight {
     /// only for a head that may redirect them.
     pub(crate) fn publish_head(&self, head: Option<SharedValue>) {
         self.0.progress.send_if_modified(|progress| {
-            let may_redirect = head.is_some();
             *progress = Progress::HeadersReady(head);
-            may_redirect
+            matches!(progress, Progress::HeadersReady(Some(_)))
         });
     }
 

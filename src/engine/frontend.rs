@@ -15,7 +15,7 @@ use crate::{
     },
 };
 use bytes::Bytes;
-use std::{mem, time::Instant};
+use std::time::Instant;
 
 /// The reuse policy of one caller for stored and shared responses. Its answer is an `R`.
 ///
@@ -164,7 +164,7 @@ pub(crate) enum FetchMode {
     },
     /// The fetch runs under a hit-for-pass marker, for its own caller. Its completion is awaited, and if its head says
     /// that the response may be stored, the response replaces the marker.
-    HitForPass { id: Token, redirects: Vec<SharedValue> },
+    HitForPass { id: Token, redirects: Vec<SharedValue>, deadline: Instant },
     /// The fetch runs for its own caller only: nothing is shared or stored, and its completion is not awaited.
     Bypass,
 }
@@ -257,10 +257,8 @@ impl Completion {
     pub(crate) async fn completed(&mut self) -> Completed {
         match self {
             Self::Pending(completion) => completion.await,
-            other => match mem::replace(other, Self::None) {
-                Self::Ready(payload) => Completed::Payload(payload),
-                _ => Completed::Truncated,
-            },
+            Self::Ready(payload) => Completed::Payload(payload.clone()),
+            Self::None => Completed::Truncated,
         }
     }
 }

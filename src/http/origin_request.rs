@@ -46,11 +46,9 @@ impl OriginRequest {
         let (id, redirects, seen, deadline) = match mode {
             FetchMode::Lead { id, redirects, seen, deadline, .. } => {
                 validation::strip(request.headers_mut());
-                (id, redirects, seen, deadline.into())
+                (id, redirects, seen, deadline)
             }
-            FetchMode::HitForPass { id, redirects } => {
-                (id, redirects, None, clock::deadline_after(self.resource.config.fetch_timeout))
-            }
+            FetchMode::HitForPass { id, redirects, deadline } => (id, redirects, None, deadline),
             FetchMode::Bypass => return FetchHead::private(forward_uncached(inner, request, "bypass").await),
         };
         let reason = forward_reason(seen.as_ref(), &redirects);
@@ -69,7 +67,7 @@ impl OriginRequest {
             resource: &self.resource,
             id,
             redirects,
-            deadline,
+            deadline: deadline.into(),
             times,
             reason,
             status,

@@ -52,6 +52,10 @@ impl<S> Layer<S> for StampedeGuard {
 /// become responses too: 503 for a rejected request, 504 for the fetch timeout, 500 for a panic. After a recent failure
 /// it is the recorded status, with `Retry-After`.
 ///
+/// A request with a body bypasses the cache, because the body is not part of the key. If a layer above the guard hides
+/// whether a body is empty, for example tower-http's `RequestBodyTimeoutLayer`, a body of axum is polled once to find
+/// out; another type of body then counts as one that is not empty.
+///
 /// `Cache-Control` of the handlers decides what is stored. Each route can have a clone with settings of its own:
 ///
 /// ```

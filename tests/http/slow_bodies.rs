@@ -38,7 +38,7 @@ impl Slow {
         let (mut leader, mut joined) = tokio::join!(head(&app, "/page"), head(&app, "/page"));
         taps[0].send("some");
         assert_eq!((chunk(&mut leader).await, chunk(&mut joined).await), ("some".into(), "some".into()));
-        sleep(FETCH + Duration::from_millis(1)).await;
+        sleep(FETCH + Duration::from_millis(10)).await;
         Self { guard, app, origin, taps, leader, joined }
     }
 

@@ -27,10 +27,9 @@ enum Waited {
     Outcome(Progress),
     /// The caller stops waiting. It gets this stale entry, if the policy allows that, otherwise the error.
     Rejected(Option<Entry>, Error),
-    /// The leader waits for a fetch that this caller is part of.
-    WouldDeadlock,
-    /// The response head is there, but the body may never end.
-    SlowBody,
+    /// This caller cannot wait: the leader waits for a fetch that this caller is part of, or for the end of a body that
+    /// may never end.
+    Bypass,
     /// The caller is part of a fetch, and the leader may wait for that fetch.
     MayDeadlock,
 }
@@ -56,7 +55,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
             match self.wait(&waiter).await {
                 Waited::Outcome(state) => self.on_outcome(state, fetch),
                 Waited::Rejected(stale, error) => self.stale_or_rejected(stale, error),
-                Waited::WouldDeadlock | Waited::SlowBody => RequestAttempt::Bypass(fetch),
+                Waited::Bypass => RequestAttempt::Bypass(fetch),
                 Waited::MayDeadlock => RequestAttempt::Locally(fetch),
             }
         })
@@ -76,13 +75,13 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
             }
         }
         if self.is_cycle() {
-            return Waited::WouldDeadlock;
+            return Waited::Bypass;
         }
         if let Some(reason) = self.rejection_reason(waiter) {
             return Waited::Rejected(caller.stale_candidate(), reason);
         }
         let is_elsewhere = |head: &_| matches!(self.policy().accept_shared(head), SharedReuse::Redirect(_));
-        let body_until = waiter.joined_after_head().then(|| clock::deadline_after(MAX_WAIT_AFTER_HEAD));
+        let body_until = waiter.joined_after_head.then(|| clock::deadline_after(MAX_WAIT_AFTER_HEAD));
         let (mut has_timed_out, mut stays_nested) = (false, false);
         loop {
             let (until, limit) = self.next_limit(has_timed_out, stays_nested, body_until);
@@ -93,7 +92,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
                 // Only one nested caller leaves, because most leaders are merely slow and wait for no nested caller.
                 Limit::Nested if !stays_nested && !waiter.is_first_to_leave() => stays_nested = true,
                 Limit::Nested => return Waited::MayDeadlock,
-                Limit::Body => return Waited::SlowBody,
+                Limit::Body => return Waited::Bypass,
                 Limit::Deadline => return Waited::Rejected(caller.stale_candidate(), Error::deadline_exceeded()),
                 Limit::WaitTimeout => {
                     telemetry::wait_timed_out(&self.resource().engine.stats, &self.resource().key);

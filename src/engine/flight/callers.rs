@@ -62,7 +62,7 @@ pub(crate) struct Waiter {
     /// Whether the flight was looking up the entry when this waiter joined it.
     joined_lookup: bool,
     /// Whether the response head had arrived when this waiter joined the flight.
-    joined_after_head: bool,
+    pub(crate) joined_after_head: bool,
 }
 
 impl Waiter {
@@ -81,11 +81,6 @@ impl Waiter {
     /// Reports whether the flight was looking up the entry when this waiter joined it.
     pub(crate) fn joined_lookup(&self) -> bool {
         self.joined_lookup
-    }
-
-    /// Reports whether the response head had arrived when this waiter joined the flight.
-    pub(crate) fn joined_after_head(&self) -> bool {
-        self.joined_after_head
     }
 
     /// Returns the number of waiters, this one included.

@@ -203,7 +203,7 @@ mod tests {
             let closed = body.clone();
             future::block_on(future::spawn(async move { closed.close_when_deserted().await })).unwrap();
             assert!(body.join().is_none());
-            readers.map(|reader| reader.join().unwrap());
+            readers.into_iter().for_each(|reader| reader.join().unwrap());
         });
     }
 }
