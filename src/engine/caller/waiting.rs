@@ -81,9 +81,10 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
             return Waited::Rejected(caller.stale_candidate(), reason);
         }
         let is_elsewhere = |head: &_| matches!(self.policy().accept_shared(head), SharedReuse::Redirect(_));
-        let body_until = waiter.joined_after_head.then(|| clock::deadline_after(MAX_WAIT_AFTER_HEAD));
         let (mut has_timed_out, mut stays_nested) = (false, false);
         loop {
+            // PERF: not before the loop, because each waiter would hold it. Few waiters reach a second round.
+            let body_until = waiter.joined_after_head.then(|| clock::deadline_after(MAX_WAIT_AFTER_HEAD));
             let (until, limit) = self.next_limit(has_timed_out, stays_nested, body_until);
             if let Some(state) = waiter.outcome_until(until, config.lease_ttl, is_elsewhere).await {
                 return Waited::Outcome(state);
