@@ -1,7 +1,7 @@
 //! Requests whose body does not say whether it is empty, as below a layer that wraps bodies.
 
 use crate::{
-    kit::{ask, at_rest, get, on_each_store, request},
+    kit::{ask, at_rest, get, in_time, on_each_store, request},
     support::Origin,
 };
 use axum::{
@@ -18,6 +18,10 @@ use std::{
     convert::Infallible,
     pin::Pin,
     task::{Context, Poll},
+};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
 };
 use tower::{Layer, ServiceExt, service_fn, util::MapRequestLayer};
 
@@ -82,6 +86,29 @@ async fn get_with_a_wrapped_body_bypasses_the_cache_whole() {
         at_rest(&guard).await;
     }
     assert_eq!(ask(&app, get("/page")).await.text(), "1");
+}
+
+/// The same over HTTP/1.1, where the body comes from the connection.
+#[tokio::test]
+async fn wrapped_body_of_a_connection_is_told_from_an_empty_one() {
+    let (guard, origin) = (StampedeGuard::in_memory(), Origin::new());
+    let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a free port");
+    let address = listener.local_addr().expect("it is bound");
+    let server = tokio::spawn(axum::serve(listener, echo(&guard, &origin)).into_future());
+    let ask = async |rest: &str| {
+        let mut stream = TcpStream::connect(address).await.expect("a connection");
+        let request = format!("GET /page HTTP/1.1\r\nhost: example.test\r\nconnection: close\r\n{rest}");
+        stream.write_all(request.as_bytes()).await.expect("sent");
+        let mut answer = String::new();
+        in_time("the answer", stream.read_to_string(&mut answer)).await.expect("read");
+        at_rest(&guard).await;
+        answer.rsplit("\r\n").next().unwrap_or_default().to_owned()
+    };
+    assert_eq!(ask("\r\n").await, "1");
+    assert_eq!(ask("content-length: 5\r\n\r\nquery").await, "query2");
+    assert_eq!(ask("transfer-encoding: chunked\r\n\r\n5\r\nquery\r\n0\r\n\r\n").await, "query3");
+    assert_eq!(ask("\r\n").await, "1");
+    server.abort();
 }
 
 /// A frame that was read from another body than axum's could not be put back.
