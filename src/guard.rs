@@ -157,6 +157,9 @@ impl StampedeGuard {
     /// ([`ErrorKind::TimedOut`](crate::ErrorKind::TimedOut)). A fetch for its own caller only is not limited.
     /// Default: 60 s.
     ///
+    /// An HTTP response whose body takes longer is not stored, and new requests fetch again. Requests that read the body
+    /// already share it to its end, for up to ten times `limit`.
+    ///
     /// # Panics
     ///
     /// Panics if `limit` is zero.

@@ -16,6 +16,7 @@ mod key;
 mod origin_request;
 mod origin_response;
 mod reply;
+mod request_body;
 mod request_policy;
 mod semantics;
 mod service;

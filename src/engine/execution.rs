@@ -8,7 +8,7 @@ use super::{
         Flight,
         state::{JoinCriteria, Progress},
     },
-    frontend::{Completed, Completion, Failure, StoreAs},
+    frontend::{Completed, Completion, Failure, MAX_BODY_TIME, StoreAs},
     permit::FillPermit,
     resource::Resource,
 };
@@ -17,7 +17,7 @@ use crate::{
     config::{StoreFailure, WaitTimeout},
     error::Error,
     outage_cache::NotStored,
-    policy::{Freshness, freshness, is_uncacheable_marker},
+    policy::{Freshness, freshness},
     store::{
         entry::{Audience, Entry, Kind, SharedValue},
         error::StoreError,
@@ -261,27 +261,22 @@ impl Execution {
     async fn finish_now(&self, Pending { mut permit, deadline, rest }: Pending) {
         // Rare work is boxed, here and below, because every flight would reserve room for it.
         match rest {
-            AfterHead::Store(id, times, store_as, completion) => {
-                let completed = match completion {
-                    Completion::Ready(payload) => Completed::Payload(payload),
-                    completion => self
-                        .run_bounded(&mut permit, deadline, completion.completed())
-                        .await
-                        .unwrap_or(Completed::Truncated),
-                };
-                match completed {
-                    Completed::Payload(payload) => {
+            AfterHead::Store(id, times, store_as, Completion::Ready(payload)) => {
+                self.store(permit, Arc::new(FillSet::new(id, times, store_as, payload))).await;
+            }
+            AfterHead::Store(id, times, store_as, mut completion) => {
+                match self.run_bounded(&mut permit, deadline, completion.completed()).await {
+                    Ok(Completed::Payload(payload)) => {
                         self.store(permit, Arc::new(FillSet::new(id, times, store_as, payload))).await;
                     }
-                    Completed::TooLarge => {
+                    Ok(Completed::TooLarge) => {
                         self.flight.complete(Progress::Uncacheable(Audience::Everyone));
                         let ttl = self.resource.config.uncacheable_ttl;
                         Box::pin(self.mark(permit, Kind::HitForPass, Audience::Everyone, ttl)).await;
                     }
-                    // The waiters try again with one leader, because a call of each waiter would be the stampede.
-                    Completed::Truncated => {
-                        permit.release(None).await;
-                        self.flight.complete(Progress::Abandoned);
+                    Ok(Completed::Truncated) | Err(Aborted::Panicked | Aborted::Detached) => self.abandon(permit).await,
+                    Err(Aborted::TimedOut) => {
+                        Box::pin(join(self.abandon(permit), self.drain(deadline, completion))).await;
                     }
                 }
             }
@@ -299,6 +294,13 @@ impl Execution {
                 Box::pin(join(released, self.drain(deadline, completion))).await;
             }
         }
+    }
+
+    /// Ends the flight without an entry. The waiters try again with one leader, because a call of each waiter would be
+    /// the stampede.
+    async fn abandon(&self, permit: FillPermit) {
+        permit.release(None).await;
+        self.flight.complete(Progress::Abandoned);
     }
 
     /// Publishes the entry, and stores it if that is permitted.
@@ -323,17 +325,17 @@ impl Execution {
         }
     }
 
-    /// Stores a marker that applies to this audience for this time, unless the stored entry is still fresh.
+    /// Stores a marker that applies to this audience for this time. A fresh entry stays, and so does a marker of another
+    /// audience that lives longer.
     async fn mark(&self, permit: FillPermit, kind: Kind, audience: Audience, ttl: Duration) {
-        let fresh = |e: &Entry| e.meta().kind == Kind::Value && freshness(e, Timestamp::now()) == Freshness::Fresh;
-        let is_off = audience == Audience::NoOne || ttl.is_zero();
-        // A marker of another audience that lives longer stays.
-        let others = |e: &Entry| {
-            is_uncacheable_marker(e, Timestamp::now())
-                && e.meta().audience != audience
-                && e.meta().lifetimes.fresh_for.saturating_sub(e.age(Timestamp::now())) > ttl
+        let now = Timestamp::now();
+        let stays = |entry: &Entry| match entry.meta().kind {
+            Kind::Value => freshness(entry, now) == Freshness::Fresh,
+            _ if audience == Audience::Everyone || entry.meta().audience == audience => false,
+            _ => entry.meta().lifetimes.fresh_for > entry.age(now).saturating_add(ttl),
         };
-        if is_off || self.seen.as_ref().is_some_and(|e| fresh(e) || others(e)) {
+        let is_off = audience == Audience::NoOne || ttl.is_zero();
+        if is_off || self.seen.as_ref().is_some_and(stays) {
             permit.release(None).await;
         } else if permit.can_mark() {
             let marker = FillSet::marker(permit.id(), kind, audience, ttl);
@@ -341,9 +343,11 @@ impl Execution {
         }
     }
 
-    /// Drives a body that is not stored, for the callers that read it.
-    async fn drain(&self, deadline: Instant, completion: Completion) {
-        let _ = self.run_bounded(&mut FillPermit::None, deadline, completion.completed()).await;
+    /// Drives a body that is not stored, or not any more, for the callers that read it. `deadline` ends the fetch and
+    /// its lease. It does not end the body, because the callers have a part of it already.
+    async fn drain(&self, deadline: Instant, mut completion: Completion) {
+        let more = self.resource.config.fetch_timeout.saturating_mul(MAX_BODY_TIME - 1);
+        let _ = self.run_bounded(&mut FillPermit::None, clock::after(deadline, more), completion.completed()).await;
     }
 }
 

@@ -6,7 +6,11 @@ pub(crate) mod callers;
 mod schedules;
 pub(crate) mod state;
 
-use crate::{key::CacheKey, store::entry::Entry, sync::pulse::Pulse};
+use crate::{
+    key::CacheKey,
+    store::entry::{Entry, SharedValue},
+    sync::pulse::Pulse,
+};
 use callers::{FlightCaller, Waiter};
 use state::{FlightState, Flights, Found, JoinCriteria, Progress, Scope};
 use std::{
@@ -93,6 +97,15 @@ impl Flight {
     /// Publishes the state. Callers that join later see it as well.
     pub(crate) fn publish(&self, state: Progress) {
         self.0.progress.send_replace(state);
+    }
+
+    /// Records that the response head has arrived, and that the response will be shared at its end. Wakes the waiters
+    /// only for a head that may redirect them.
+    pub(crate) fn publish_head(&self, head: Option<SharedValue>) {
+        self.0.progress.send_if_modified(|progress| {
+            *progress = Progress::HeadersReady(head);
+            matches!(progress, Progress::HeadersReady(Some(_)))
+        });
     }
 
     /// Leaves the table and publishes the result.

@@ -187,7 +187,7 @@ pub(crate) enum FetchMode {
     },
     /// The fetch runs under a hit-for-pass marker, for its own caller. Its completion is awaited, and if its head says
     /// that the response may be stored, the response replaces the marker.
-    HitForPass { id: Token, redirects: Vec<SharedValue> },
+    HitForPass { id: Token, redirects: Vec<SharedValue>, deadline: Instant },
     /// The fetch runs for its own caller only: nothing is shared or stored, and its completion is not awaited.
     Bypass,
 }
@@ -272,6 +272,8 @@ impl Redirect {
 pub(crate) enum Completion {
     None,
     Ready(Payload),
+    /// Polled up to [`MAX_BODY_TIME`] fetch timeouts. What it completes with after the fetch timeout is not stored, so
+    /// it then completes as soon as no caller but the leader's depends on it.
     Pending(BoxFuture<'static, Completed>),
 }
 
@@ -285,11 +287,12 @@ pub(crate) enum Completed {
 }
 
 impl Completion {
-    pub(crate) async fn completed(self) -> Completed {
+    /// Cancel safe: an aborted wait can be resumed.
+    pub(crate) async fn completed(&mut self) -> Completed {
         match self {
-            Self::None => Completed::Truncated,
-            Self::Ready(payload) => Completed::Payload(payload),
             Self::Pending(completion) => completion.await,
+            Self::Ready(payload) => Completed::Payload(payload.clone()),
+            Self::None => Completed::Truncated,
         }
     }
 }
@@ -297,5 +300,7 @@ impl Completion {
 /// A boxed fetch, which flights carry and return if it was not used.
 pub(crate) type BoxFetch<'a, R> = Box<dyn FnOnce(FetchMode) -> BoxFuture<'a, FetchHead<R>> + Send + 'a>;
 
+/// Maximum time of a body, in fetch timeouts from the beginning of its fetch.
+pub(crate) const MAX_BODY_TIME: u32 = 10;
 /// Maximum number of redirects that are followed on the way to an entry.
 pub(crate) const MAX_REDIRECTS: usize = 4;

@@ -160,9 +160,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
                 AfterHead::Store(id, times, store_as, completion)
             }
             Shareability::CacheableAtEnd(head, store_as) => {
-                if let Some(value) = head {
-                    self.execution.flight.publish(Progress::HeadersReady(value));
-                }
+                self.execution.flight.publish_head(head);
                 self.reply_to_caller(LeaderResult::Response(response, status));
                 AfterHead::Store(id, times, store_as, completion)
             }

@@ -1,6 +1,6 @@
 //! A response on its way to the waiters of this process.
 
-use super::{body::SharedBody, semantics::storing::AuthSharing, vary::SecondaryKey};
+use super::{body::shared::SharedBody, semantics::storing::AuthSharing, vary::SecondaryKey};
 use crate::{clock::Timestamp, store::token::Token};
 use http::{HeaderMap, StatusCode};
 use std::{sync::Arc, time::Duration};

@@ -43,12 +43,12 @@ impl OriginRequest {
         B: Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
     {
         *request.headers_mut() = HeaderMap::clone(&self.client);
-        let (id, redirects, seen) = match mode {
-            FetchMode::Lead { id, redirects, seen, .. } => {
+        let (id, redirects, seen, deadline) = match mode {
+            FetchMode::Lead { id, redirects, seen, deadline, .. } => {
                 validation::strip(request.headers_mut());
-                (id, redirects, seen)
+                (id, redirects, seen, deadline)
             }
-            FetchMode::HitForPass { id, redirects } => (id, redirects, None),
+            FetchMode::HitForPass { id, redirects, deadline } => (id, redirects, None, deadline),
             FetchMode::Bypass => return FetchHead::private(forward_uncached(inner, request, "bypass").await),
         };
         let reason = forward_reason(seen.as_ref(), &redirects);
@@ -67,6 +67,7 @@ impl OriginRequest {
             resource: &self.resource,
             id,
             redirects,
+            deadline: deadline.into(),
             times,
             reason,
             status,

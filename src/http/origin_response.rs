@@ -1,7 +1,7 @@
 //! What follows from a response of the origin: how it is shared and stored, and what its own client gets.
 
 use super::{
-    body::{BodyCollector, CacheBody, SharedBody},
+    body::{CacheBody, collector::BodyCollector, shared::SharedBody},
     cache_status_field::{Annotated, Answer, StatusNote},
     forward::passthrough,
     in_flight::InFlightResponse,
@@ -20,9 +20,9 @@ use super::{
     vary::{self, SecondaryKey},
 };
 use crate::{
-    clock::Timestamp,
+    clock::{self, Timestamp},
     engine::{
-        frontend::{Completion, Failure, FailureCause, FetchHead, MAX_REDIRECTS, Shareability, StoreAs},
+        frontend::{Completed, Completion, Failure, FailureCause, FetchHead, MAX_REDIRECTS, Shareability, StoreAs},
         resource::Resource,
     },
     error::BoxError,
@@ -34,6 +34,7 @@ use crate::{
 use http::{HeaderMap, Response, StatusCode, header};
 use http_body::Body;
 use std::{sync::Arc, time::Duration};
+use tokio::time::Instant;
 
 /// A response of the origin, with what is known about its request.
 pub(super) struct OriginResponse<'a> {
@@ -44,6 +45,8 @@ pub(super) struct OriginResponse<'a> {
     /// Id of the entry, if the response is stored.
     pub(super) id: Token,
     pub(super) redirects: Vec<SharedValue>,
+    /// When the fetch ends.
+    pub(super) deadline: Instant,
     pub(super) times: Times,
     /// Why the request was forwarded (RFC 9211 §2.2), and the status of the response.
     pub(super) reason: &'static str,
@@ -108,7 +111,11 @@ impl OriginResponse<'_> {
         // Waiters stream the body only if its size is known to be within the cap. Otherwise they wait for its end.
         let fits = response.body().size_hint().upper().is_some_and(|most| most <= self.room_after(&encoded));
         // The body may never end, so waiters do not wait for its end for as long as for a fetch.
-        let time_limit = (!fits).then_some(MAX_WAIT_FOR_UNKNOWN_LENGTH);
+        let end_of_wait = clock::deadline_after(MAX_WAIT_FOR_UNKNOWN_LENGTH);
+        let (limit, at_limit) = match !fits && end_of_wait < self.deadline {
+            true => (end_of_wait, Completed::TooLarge),
+            false => (self.deadline, Completed::Truncated),
+        };
         let (parts, body) = response.into_parts();
         let length = fields::content_length(&parts.headers);
         let max_payload = self.resource.config.max_payload;
@@ -120,7 +127,8 @@ impl OriginResponse<'_> {
             (None, true) => self.share_failure(headers, shared_body),
             (None, false) => self.share_failure(without_body(headers), None),
         };
-        FetchHead { response: answer, sharing, completion: Completion::Pending(Box::pin(collector.run(time_limit))) }
+        let completion = Completion::Pending(Box::pin(collector.run(limit, at_limit)));
+        FetchHead { response: answer, sharing, completion }
     }
 
     /// Returns the number of bytes of a body that `max_payload` permits after the encoded head.

@@ -47,10 +47,8 @@ impl<H: Borrow<HeaderMap>, C: Borrow<Config>, B, E> RequestPolicy<H, C, B, E> {
         stored(entry).filter(|stored| stored.freshness.auth_sharing.admits(self.cache_request.credentials))
     }
 
-    /// Reports whether the shared response is too old for this request, or truncated.
+    /// Reports whether the shared response is too old for this request.
     fn is_too_old(&self, shared: &InFlightResponse) -> bool {
-        // A truncated body is useless to a caller that still has time to fetch a complete one.
-        let truncated = shared.body.as_ref().is_some_and(|body| body.is_truncated());
         let directives = &self.cache_request.directives;
         let resident_time = Timestamp::now().since(shared.response_time);
         let age = resident_time + shared.age;
@@ -59,7 +57,7 @@ impl<H: Borrow<HeaderMap>, C: Borrow<Config>, B, E> RequestPolicy<H, C, B, E> {
         let stale = shared.fresh_for.is_some_and(|fresh_for| resident_time >= fresh_for);
         // A response that arrived after the request is new to its client, whatever its lifetime and the request's
         // demands.
-        truncated || (shared.response_time < self.requested_at && (rejected || stale))
+        shared.response_time < self.requested_at && (rejected || stale)
     }
 }
 
@@ -125,8 +123,12 @@ impl<H: Borrow<HeaderMap>, C: Borrow<Config>, B, E> ReusePolicy<Answer<B, E>> fo
             None if !admitted => SharedReuse::Bypass,
             None if self.is_too_old(shared) => SharedReuse::TooOld,
             None => {
-                let body =
-                    shared.body.as_ref().map_or_else(|| CacheBody::stored(bytes::Bytes::new()), CacheBody::shared);
+                let body = match &shared.body {
+                    Some(body) => CacheBody::shared(body),
+                    None => Some(CacheBody::stored(bytes::Bytes::new())),
+                };
+                // A truncated body is as useless as an old one to a caller that can still fetch a complete one.
+                let Some(body) = body else { return SharedReuse::TooOld };
                 let (head, age) = ((shared.status, shared.headers.clone(), body), shared.age);
                 let age = Timestamp::now().since(shared.response_time) + age;
                 SharedReuse::Use(Ok(self.reply().shared(head, age, StatusNote::Collapsed { reason })))

@@ -9,6 +9,7 @@ use super::{
     key::{MethodClass, Target, layout_of_responses},
     origin_request::OriginRequest,
     reply,
+    request_body::{self, BodyPresence},
     request_policy::RequestPolicy,
     semantics::request::{self, CacheRequest, Disposition, LookupOnly},
 };
@@ -51,6 +52,10 @@ impl<S> Layer<S> for StampedeGuard {
 /// become responses too: 503 for a rejected request, 504 for the fetch timeout, 500 for a panic. After a recent failure
 /// it is the recorded status, with `Retry-After`.
 ///
+/// A request with a body bypasses the cache, because the body is not part of the key. If a layer above the guard hides
+/// whether a body is empty, for example tower-http's `RequestBodyTimeoutLayer`, a body of axum is polled once to find
+/// out; another type of body then counts as one that is not empty.
+///
 /// `Cache-Control` of the handlers decides what is stored. Each route can have a clone with settings of its own:
 ///
 /// ```
@@ -92,7 +97,10 @@ where
     }
 
     fn call(&mut self, request: Request<Req>) -> Self::Future {
-        let has_body = !request.body().is_end_stream();
+        let has_body = match request_body::presence(&request) {
+            BodyPresence::Unknown => return ResponseFuture::slow(self.clone().probe_body(request)),
+            presence => presence == BodyPresence::Present,
+        };
         let options = &self.guard.config().http;
         let cache_request = match request::disposition(request.method(), request.headers(), has_body, options) {
             Disposition::Cache(cache_request) => cache_request,
@@ -205,6 +213,19 @@ impl<S> HttpCache<S> {
             }
         }
         Ok(response)
+    }
+
+    /// Finds out whether the request has a body, and handles it accordingly.
+    async fn probe_body<Req, B>(mut self, mut request: Request<Req>) -> Finished<B, S::Error>
+    where
+        S: Service<Request<Req>, Response = Response<B>, Error: Send + 'static, Future: Send> + Clone + Send + 'static,
+        Req: Body + Send + 'static,
+        B: Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
+    {
+        match request_body::is_empty(request.body_mut()).await {
+            true => self.call(request).await,
+            false => self.forward(request, "request").await,
+        }
     }
 
     /// Forwards the request unchanged, for its own client only.

@@ -20,9 +20,9 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
     pub(super) async fn hit_for_pass(&self, marker: Token, fetch: BoxFetch<'a, R>) -> RequestAttempt<'a, R> {
         let resource = self.resource().clone();
         let (began, deadline) = (Timestamp::now(), clock::deadline_after(resource.config.fetch_timeout));
-        let id = Token::unique(Inbox::unique());
-        let FetchHead { response, sharing, completion } =
-            fetch(FetchMode::HitForPass { id, redirects: self.lookup.redirects.clone() }).await;
+        let (id, redirects) = (Token::unique(Inbox::unique()), self.lookup.redirects.clone());
+        let FetchHead { response, sharing, mut completion } =
+            fetch(FetchMode::HitForPass { id, redirects, deadline: deadline.into_std() }).await;
         let times = (began, Timestamp::now());
         if !matches!(completion, Completion::None) {
             self.resource().engine.tasks.spawn(async move {

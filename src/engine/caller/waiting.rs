@@ -27,8 +27,9 @@ enum Waited {
     Outcome(Progress),
     /// The caller stops waiting. It gets this stale entry, if the policy allows that, otherwise the error.
     Rejected(Option<Entry>, Error),
-    /// The leader waits for a fetch that this caller is part of.
-    WouldDeadlock,
+    /// This caller cannot wait: the leader waits for a fetch that this caller is part of, or for the end of a body that
+    /// may never end.
+    Bypass,
     /// The caller is part of a fetch, and the leader may wait for that fetch.
     MayDeadlock,
 }
@@ -39,6 +40,8 @@ enum Limit {
     WaitTimeout,
     /// The part of the enclosing fetch's time that this caller may spend on waiting.
     Nested,
+    /// The time for which a caller that came after the response head waits for the end of the body.
+    Body,
 }
 
 impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller<'a, R, J> {
@@ -52,7 +55,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
             match self.wait(&waiter).await {
                 Waited::Outcome(state) => self.on_outcome(state, fetch),
                 Waited::Rejected(stale, error) => self.stale_or_rejected(stale, error),
-                Waited::WouldDeadlock => RequestAttempt::Bypass(fetch),
+                Waited::Bypass => RequestAttempt::Bypass(fetch),
                 Waited::MayDeadlock => RequestAttempt::Locally(fetch),
             }
         })
@@ -63,7 +66,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
         let mut caller = waiter.want();
         if waiter.joined_lookup() {
             // The caller that opened the flight ends the lookup after one timeout, as long as that caller is polled.
-            let (limit, (until, _)) = (config.store_timeout.saturating_mul(2), self.next_limit(false, false));
+            let (limit, (until, _)) = (config.store_timeout.saturating_mul(2), self.next_limit(false, false, None));
             // A leader that has begun meanwhile is checked for life after half of a lease, as any other.
             let until = until.min(clock::deadline_after(config.lease_ttl / 2));
             let settles = |seen: &Entry| self.policy().settles(seen, Timestamp::now());
@@ -72,7 +75,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
             }
         }
         if self.is_cycle() {
-            return Waited::WouldDeadlock;
+            return Waited::Bypass;
         }
         if let Some(reason) = self.rejection_reason(waiter) {
             return Waited::Rejected(caller.stale_candidate(), reason);
@@ -80,7 +83,9 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
         let is_elsewhere = |head: &_| matches!(self.policy().accept_shared(head), SharedReuse::Redirect(_));
         let (mut has_timed_out, mut stays_nested) = (false, false);
         loop {
-            let (until, limit) = self.next_limit(has_timed_out, stays_nested);
+            // PERF: not before the loop, because each waiter would hold it. Few waiters reach a second round.
+            let body_until = waiter.joined_after_head.then(|| clock::deadline_after(MAX_WAIT_AFTER_HEAD));
+            let (until, limit) = self.next_limit(has_timed_out, stays_nested, body_until);
             if let Some(state) = waiter.outcome_until(until, config.lease_ttl, is_elsewhere).await {
                 return Waited::Outcome(state);
             }
@@ -88,6 +93,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
                 // Only one nested caller leaves, because most leaders are merely slow and wait for no nested caller.
                 Limit::Nested if !stays_nested && !waiter.is_first_to_leave() => stays_nested = true,
                 Limit::Nested => return Waited::MayDeadlock,
+                Limit::Body => return Waited::Bypass,
                 Limit::Deadline => return Waited::Rejected(caller.stale_candidate(), Error::deadline_exceeded()),
                 Limit::WaitTimeout => {
                     telemetry::wait_timed_out(&self.resource().engine.stats, &self.resource().key);
@@ -105,14 +111,15 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
     }
 
     /// Returns the limit of this caller that is reached first, and when.
-    fn next_limit(&self, has_timed_out: bool, stays_nested: bool) -> (Instant, Limit) {
+    fn next_limit(&self, has_timed_out: bool, stays_nested: bool, body_until: Option<Instant>) -> (Instant, Limit) {
         let wait_until = if has_timed_out { clock::deadline_after(Duration::MAX) } else { self.wait_until };
         let nested_until = match self.nested_until {
             Some(half_way) if stays_nested => nested_limit(&self.active_fetches, half_way),
             until => until,
         };
         let mut next = (wait_until, Limit::WaitTimeout);
-        for (until, limit) in [(nested_until, Limit::Nested), (self.resource().deadline, Limit::Deadline)] {
+        let deadline = self.resource().deadline;
+        for (until, limit) in [(nested_until, Limit::Nested), (body_until, Limit::Body), (deadline, Limit::Deadline)] {
             if let Some(until) = until
                 && until <= next.0
             {
@@ -137,7 +144,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
         match state {
             Progress::LookedUp(found) => RequestAttempt::LookedUp(found, fetch),
             Progress::Filled(fill_set) => self.on_filled(&fill_set, fetch),
-            Progress::Shared(value) | Progress::HeadersReady(value) => self.on_shared(&value, fetch),
+            Progress::Shared(value) | Progress::HeadersReady(Some(value)) => self.on_shared(&value, fetch),
             Progress::Inconclusive(state) if self.has_doubts => self.on_outcome(Progress::clone(&state), fetch),
             Progress::Inconclusive(state) => match &*state {
                 Progress::Failed(_, Some(stale)) => match self.policy().stale_answer(stale, Timestamp::now()) {
@@ -165,6 +172,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
             Progress::LookingUp
             | Progress::Running
             | Progress::Queued
+            | Progress::HeadersReady(None)
             | Progress::Abandoned
             | Progress::Refused(..)
             | Progress::Uncacheable(_) => RequestAttempt::Retry(fetch),
@@ -206,3 +214,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
         }
     }
 }
+
+/// Maximum time for which a caller that came after the response head waits for the end of a body of unknown length. Most
+/// bodies end by then. A longer wait would delay each client of an endless one.
+const MAX_WAIT_AFTER_HEAD: Duration = Duration::from_millis(250);

@@ -61,13 +61,16 @@ pub(crate) struct Waiter {
     nested: bool,
     /// Whether the flight was looking up the entry when this waiter joined it.
     joined_lookup: bool,
+    /// Whether the response head had arrived when this waiter joined the flight.
+    pub(crate) joined_after_head: bool,
 }
 
 impl Waiter {
     pub(super) fn join(flight_state: &Arc<FlightState>, criteria: JoinCriteria) -> Self {
         flight_state.waiters.fetch_add(1, AcqRel);
         let joined_lookup = flight_state.is_looking_up();
-        Self { flight_state: flight_state.clone(), nested: criteria.nested, joined_lookup }
+        let joined_after_head = flight_state.progress.is(|progress| matches!(progress, Progress::HeadersReady(_)));
+        Self { flight_state: flight_state.clone(), nested: criteria.nested, joined_lookup, joined_after_head }
     }
 
     /// Returns the entry that the lookup of the flight has found. The store may have dropped it since.
@@ -175,7 +178,7 @@ impl Waiter {
     pub(super) fn outcome(&self, is_elsewhere: impl Fn(&SharedValue) -> bool) -> impl Future<Output = Progress> {
         self.flight_state.progress.wait_for(move |progress| match progress {
             Progress::LookingUp | Progress::Running => false,
-            Progress::HeadersReady(value) => is_elsewhere(value),
+            Progress::HeadersReady(head) => head.as_ref().is_some_and(&is_elsewhere),
             Progress::Queued => self.nested,
             _ => true,
         })

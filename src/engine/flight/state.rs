@@ -46,8 +46,8 @@ pub(crate) enum Progress {
     /// older than the response, however short its lifetime is.
     Filled(Arc<FillSet>),
     /// The response head has arrived, and the response will be shared at its end. A waiter that the head redirects to
-    /// another variant leaves; all other waiters stay.
-    HeadersReady(SharedValue),
+    /// another variant leaves; all other waiters stay. A caller that joins from now on waits for a short time only.
+    HeadersReady(Option<SharedValue>),
     /// A value without an entry, or whose entry is not stored yet.
     Shared(SharedValue),
     /// The response is private. Each caller of this audience makes a call of its own; other callers try again.
