@@ -67,24 +67,28 @@ async fn decompression_in_either_order_gives_the_plain_text() {
     }
 }
 
-/// Inside of the guard, these layers wrap the bodies of requests that pass it anyway.
+/// These layers hide from the guard whether a body is empty.
 #[tokio::test]
-async fn request_body_layers_inside_of_the_guard_keep_it_on() {
-    let (guard, origin) = (guard(), Origin::new());
-    let echo = Router::new().route("/echo", post(|body: Bytes| async { body }));
-    let site = site(&origin, |_, n| format!("page {n}"))
-        .merge(echo)
-        .layer(RequestDecompressionLayer::new())
-        .layer(RequestBodyTimeoutLayer::new(Duration::from_secs(5)))
-        .layer(guard.clone());
-    for _ in 0..3 {
-        assert_eq!(ask(&site, get_with("/news", &[])).await.text(), "page 1");
-        at_rest(&guard).await;
-    }
-    assert_eq!(origin.calls(), 1);
+async fn request_body_layers_in_either_order_keep_it_on() {
+    for is_outside in [true, false] {
+        let (guard, origin) = (guard(), Origin::new());
+        let echo = Router::new().route("/echo", post(|body: Bytes| async { body }));
+        let router = site(&origin, |_, n| format!("page {n}")).merge(echo);
+        let (unpack, timeout) =
+            (RequestDecompressionLayer::new(), RequestBodyTimeoutLayer::new(Duration::from_secs(5)));
+        let site = match is_outside {
+            true => router.layer(guard.clone()).layer(unpack).layer(timeout),
+            false => router.layer(unpack).layer(timeout).layer(guard.clone()),
+        };
+        for _ in 0..3 {
+            assert_eq!(ask(&site, get_with("/news", &[])).await.text(), "page 1");
+            at_rest(&guard).await;
+        }
+        assert_eq!(origin.calls(), 1);
 
-    let packed = Router::new().route("/", post(|| async { text() })).layer(CompressionLayer::new());
-    let packed = packed.oneshot(request(Method::POST, "/", &GZIP, Body::empty())).await.expect("an answer");
-    let upload = request(Method::POST, "/echo", &[("content-encoding", "gzip")], packed.into_body());
-    assert_eq!(ask(&site, upload).await.text(), text());
+        let packed = Router::new().route("/", post(|| async { text() })).layer(CompressionLayer::new());
+        let packed = packed.oneshot(request(Method::POST, "/", &GZIP, Body::empty())).await.expect("an answer");
+        let upload = request(Method::POST, "/echo", &[("content-encoding", "gzip")], packed.into_body());
+        assert_eq!(ask(&site, upload).await.text(), text());
+    }
 }
