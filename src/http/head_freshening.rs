@@ -2,6 +2,7 @@
 
 use super::{
     semantics::{
+        fields,
         freshness::Times,
         request::CacheRequest,
         reuse::StoredFreshness,
@@ -44,8 +45,13 @@ pub(super) async fn after_head(
             if let Storable::Shared(terms) =
                 storing::storable(old.status, &stated, cache_request.credentials, times, options)
                 && same_selecting_fields
-                && let Some(mut payload) =
-                    stored_response::encode(old.status, &merged, terms.age, StoredFreshness::of(&merged, options))
+                && let Some(mut payload) = stored_response::encode(
+                    old.status,
+                    &merged,
+                    &fields::of_one_request(&merged, options, &old.per_request),
+                    terms.age,
+                    StoredFreshness::of(&merged, options),
+                )
             {
                 payload.extend_from_slice(&old.body);
                 let store_as = StoreAs {

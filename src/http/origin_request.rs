@@ -67,6 +67,7 @@ impl OriginRequest {
             resource: &self.resource,
             id,
             redirects,
+            known,
             times,
             reason,
             status,

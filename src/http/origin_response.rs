@@ -31,7 +31,7 @@ use crate::{
         token::Token,
     },
 };
-use http::{HeaderMap, Response, StatusCode, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
 use http_body::Body;
 use std::{sync::Arc, time::Duration};
 
@@ -44,6 +44,8 @@ pub(super) struct OriginResponse<'a> {
     /// Id of the entry, if the response is stored.
     pub(super) id: Token,
     pub(super) redirects: Vec<SharedValue>,
+    /// The stored response that the request was to validate.
+    pub(super) known: Option<&'a StoredResponse>,
     pub(super) times: Times,
     /// Why the request was forwarded (RFC 9211 §2.2), and the status of the response.
     pub(super) reason: &'static str,
@@ -156,6 +158,8 @@ impl OriginResponse<'_> {
             Storable::Shared(terms) => self.plan(&response, terms),
             Storable::Private | Storable::ServerError { .. } => None,
         };
+        let unset = old.per_request.iter().filter(|name| headers.get(*name).is_some_and(HeaderValue::is_empty));
+        fields::fill_in(response.headers_mut(), unset, self.client);
         let answer = Ok(self.annotated(response.map(|()| CacheBody::stored(old.body.clone())), plan.is_some()));
         let Some(StoragePlan { mut encoded, store_as, terms, secondary_key }) = plan else {
             return FetchHead { response: answer, sharing: self.uncacheable(), completion: Completion::None };
@@ -241,8 +245,8 @@ impl OriginResponse<'_> {
             false if self.redirects.len() == MAX_REDIRECTS => return None,
             false => Some(SecondaryKey::new(self.id, remaining, self.client, &config.http)),
         };
-        let encoded =
-            stored_response::encode(response.status(), headers, terms.age, StoredFreshness::of(headers, &config.http))?;
+        let (per_request, freshness) = (self.of_one_request(headers), StoredFreshness::of(headers, &config.http));
+        let encoded = stored_response::encode(response.status(), headers, &per_request, terms.age, freshness)?;
         let lifetimes = stored_response::lifetimes(config, &terms);
         let index = secondary_key.as_ref().map(|secondary_key| Box::new(secondary_key.index(&lifetimes)));
         Some(StoragePlan { encoded, store_as: StoreAs { lifetimes, codec: RESPONSE, index }, terms, secondary_key })
@@ -251,10 +255,12 @@ impl OriginResponse<'_> {
     fn in_flight(
         &self,
         status: StatusCode,
-        headers: HeaderMap,
+        mut headers: HeaderMap,
         body: Option<Arc<SharedBody>>,
         view: WaiterView<'_>,
     ) -> SharedValue {
+        let per_request = self.of_one_request(&headers);
+        fields::empty(&mut headers, &per_request);
         let (auth_sharing, age, fresh_for, secondary_key, failure) = match view {
             WaiterView::Stored(terms, fresh_for, secondary_key) => {
                 (terms.auth_sharing, terms.age, Some(fresh_for), secondary_key, None)
@@ -274,9 +280,16 @@ impl OriginResponse<'_> {
             fresh_for,
             status,
             headers,
+            per_request,
             body,
             failure,
         })
+    }
+
+    /// Returns the names of the fields of one request.
+    fn of_one_request(&self, headers: &HeaderMap) -> Vec<HeaderName> {
+        let known = self.known.map(|known| &*known.per_request).unwrap_or_default();
+        fields::of_one_request(headers, &self.resource.config.http, known)
     }
 
     fn reply(&self) -> Reply<'_> {

@@ -124,7 +124,7 @@ impl<H: Borrow<HeaderMap>, C: Borrow<Config>, B, E> ReusePolicy<Answer<B, E>> fo
             }
             _ if shared.failure.is_some() && !admitted => {
                 let bare = (shared.status, HeaderMap::new(), CacheBody::stored(bytes::Bytes::new()));
-                SharedReuse::Use(Ok(self.reply().shared(bare, Duration::ZERO, StatusNote::Collapsed { reason })))
+                SharedReuse::Use(Ok(self.reply().shared(bare, &[], Duration::ZERO, StatusNote::Collapsed { reason })))
             }
             Some(redirect) => SharedReuse::Redirect(redirect),
             None if !admitted => SharedReuse::Bypass,
@@ -134,7 +134,12 @@ impl<H: Borrow<HeaderMap>, C: Borrow<Config>, B, E> ReusePolicy<Answer<B, E>> fo
                     shared.body.as_ref().map_or_else(|| CacheBody::stored(bytes::Bytes::new()), CacheBody::shared);
                 let (head, age) = ((shared.status, shared.headers.clone(), body), shared.age);
                 let age = Timestamp::now().since(shared.response_time) + age;
-                SharedReuse::Use(Ok(self.reply().shared(head, age, StatusNote::Collapsed { reason })))
+                SharedReuse::Use(Ok(self.reply().shared(
+                    head,
+                    &shared.per_request,
+                    age,
+                    StatusNote::Collapsed { reason },
+                )))
             }
         }
     }

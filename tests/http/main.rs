@@ -15,6 +15,7 @@ mod keyed;
 mod kit;
 mod laws;
 mod outage_cache;
+mod per_request;
 mod ranges;
 mod replay;
 mod requests;
