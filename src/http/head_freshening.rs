@@ -14,7 +14,10 @@ use super::{
 };
 use crate::{
     clock,
-    engine::{frontend::StoreAs, resource::Resource},
+    engine::{
+        frontend::{FollowedRedirect, StoreAs},
+        resource::Resource,
+    },
     store::entry::{Entry, Payload},
 };
 use bytes::Bytes;
@@ -23,7 +26,7 @@ use std::time::SystemTime;
 
 /// Freshens the entry, invalidates the resource, or does nothing, as the response to the HEAD requires.
 pub(super) async fn after_head(
-    (resource, entry): (Resource, Entry),
+    (resource, entry, redirects): (Resource, Entry, Vec<FollowedRedirect>),
     cache_request: &CacheRequest,
     request_time: SystemTime,
     status: StatusCode,
@@ -59,7 +62,7 @@ pub(super) async fn after_head(
                     codec: RESPONSE,
                     index: None,
                 };
-                resource.freshen(&entry, store_as, Payload::from(Bytes::from(payload))).await;
+                resource.freshen((&entry, &redirects), store_as, Payload::from(Bytes::from(payload))).await;
             }
         }
     }

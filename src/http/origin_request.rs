@@ -10,12 +10,12 @@ use super::{
 use crate::{
     clock::{self, Timestamp},
     engine::{
-        frontend::{Completion, Failure, FetchHead, FetchMode, Shareability},
+        frontend::{Completion, Failure, FetchHead, FetchMode, FollowedRedirect, Shareability},
         resource::Resource,
     },
     error::{BoxError, Error, ErrorKind},
     policy::{self, Freshness},
-    store::entry::{Entry, SharedValue},
+    store::entry::Entry,
 };
 use http::{HeaderMap, Request, Response, StatusCode};
 use http_body::Body;
@@ -96,7 +96,7 @@ fn make_conditional<'a>(request: &mut HeaderMap, seen: Option<&'a Entry>) -> Opt
 }
 
 /// Returns why the request is forwarded (`fwd` of RFC 9211 §2.2).
-fn forward_reason(seen: Option<&Entry>, redirects: &[SharedValue]) -> &'static str {
+fn forward_reason(seen: Option<&Entry>, redirects: &[FollowedRedirect]) -> &'static str {
     match seen.filter(|entry| stored(entry).is_some()) {
         Some(entry) if policy::freshness(entry, Timestamp::now()) == Freshness::Fresh => "request",
         Some(_) => "stale",

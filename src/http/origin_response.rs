@@ -22,7 +22,7 @@ use super::{
 use crate::{
     clock::Timestamp,
     engine::{
-        frontend::{Completion, Failure, FetchHead, MAX_REDIRECTS, Shareability, StoreAs},
+        frontend::{Completion, Failure, FetchHead, FollowedRedirect, MAX_REDIRECTS, Shareability, StoreAs},
         resource::Resource,
     },
     error::BoxError,
@@ -43,7 +43,7 @@ pub(super) struct OriginResponse<'a> {
     pub(super) resource: &'a Resource,
     /// Id of the entry, if the response is stored.
     pub(super) id: Token,
-    pub(super) redirects: Vec<SharedValue>,
+    pub(super) redirects: Vec<FollowedRedirect>,
     /// The stored response that the request was to validate.
     pub(super) known: Option<&'a StoredResponse>,
     pub(super) times: Times,
@@ -248,7 +248,7 @@ impl OriginResponse<'_> {
         let (per_request, freshness) = (self.of_one_request(headers), StoredFreshness::of(headers, &config.http));
         let encoded = stored_response::encode(response.status(), headers, &per_request, terms.age, freshness)?;
         let lifetimes = stored_response::lifetimes(config, &terms);
-        let index = secondary_key.as_ref().map(|secondary_key| Box::new(secondary_key.index(&lifetimes)));
+        let index = secondary_key.as_ref().map(|secondary_key| Box::new(secondary_key.index()));
         Some(StoragePlan { encoded, store_as: StoreAs { lifetimes, codec: RESPONSE, index }, terms, secondary_key })
     }
 

@@ -67,7 +67,8 @@ impl<H: Borrow<HeaderMap>, C: Borrow<Config>, B, E> ReusePolicy<Answer<B, E>> fo
     fn classify(&self, entry: &Entry, now: Timestamp) -> ReuseClass {
         let freshness = policy::freshness(entry, now);
         if entry.meta().kind == Kind::Value && entry.meta().codec == INDEX {
-            return if freshness == Freshness::Fresh { ReuseClass::Redirect } else { ReuseClass::Miss };
+            // An index is valid for as long as it is stored. The fills of its variants prolong that time.
+            return ReuseClass::Redirect;
         }
         let Some(stored) = stored(entry) else { return ReuseClass::Miss };
         let stated = &stored.freshness;

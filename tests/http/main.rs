@@ -28,5 +28,6 @@ mod validation;
 mod variants;
 mod vary;
 mod vary_fleet;
+mod vary_index;
 
 use stampede_guard_support as support;
