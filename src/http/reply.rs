@@ -111,8 +111,9 @@ fn respond<B>(
     age: Duration,
     note: StatusNote,
 ) -> Annotated<CacheBody<B>> {
-    // RFC 9111 §5.1: the age at arrival plus the time spent in this cache.
-    if let Ok(age) = HeaderValue::try_from(age.as_secs().min(MAX_DELTA_SECONDS).to_string()) {
+    // RFC 9111 §5.1: the age at arrival plus the time spent in this cache, rounded up so that it is never understated.
+    let seconds = age.as_secs().saturating_add(u64::from(age.subsec_millis() > 0));
+    if let Ok(age) = HeaderValue::try_from(seconds.min(MAX_DELTA_SECONDS).to_string()) {
         headers.insert(header::AGE, age);
     }
     let mut response = Response::new(body);
