@@ -20,6 +20,7 @@ mod ranges;
 mod replay;
 mod requests;
 mod sockets;
+mod spans;
 mod storms;
 mod suite;
 mod targets;
