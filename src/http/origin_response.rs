@@ -46,6 +46,8 @@ pub(super) struct OriginResponse<'a> {
     pub(super) redirects: Vec<FollowedRedirect>,
     /// The stored response that the request was to validate.
     pub(super) known: Option<&'a StoredResponse>,
+    /// Whether a good response is stored that is fresh or may be served in place of an error.
+    pub(super) has_substitute: bool,
     pub(super) times: Times,
     /// Why the request was forwarded (RFC 9211 §2.2), and the status of the response.
     pub(super) reason: &'static str,
@@ -75,24 +77,41 @@ impl OriginResponse<'_> {
     {
         let (is_head, min_size) = (self.cache_request.head, response.body().size_hint().lower());
         match self.storable(response.status(), response.headers()) {
+            Storable::Shared(_) if self.is_worse_than_stored() => {
+                let whole = !response.headers().contains_key(header::VARY);
+                self.on_server_error(response, whole)
+            }
             Storable::Shared(terms) => match self.plan(&response, terms) {
                 Some(plan) if is_head => self.on_head(response, plan),
                 Some(plan) if min_size <= self.room_after(&plan.encoded) => self.collect(response, Some(plan)),
                 _ => self.private(response),
             },
-            Storable::ServerError { whole: true } if !is_head && min_size <= self.room_after(&[]) => {
-                self.collect(response, None)
-            }
-            // Waiters get the status only: if each sent a request of its own, a failing origin would be flooded.
-            Storable::ServerError { .. } => {
-                let scope = self.failure_scope(response.headers());
-                FetchHead {
-                    response: Ok(self.annotated(passthrough(response), false)),
-                    sharing: self.share_failure(HeaderMap::new(), None, scope),
-                    completion: Completion::None,
-                }
-            }
+            Storable::ServerError { whole } => self.on_server_error(response, whole),
             Storable::Private => self.private(response),
+        }
+    }
+
+    /// Reports whether this is a server error, and a good response is stored that is fresh or may be served in place of
+    /// an error. That response stays. Otherwise one client could replace a fresh page by an error, with a forced reload
+    /// and a request that the origin does not like.
+    fn is_worse_than_stored(&self) -> bool {
+        self.status.is_server_error() && self.has_substitute
+    }
+
+    /// Handles a server error that is not stored.
+    fn on_server_error<B, E>(&self, response: Response<B>, whole: bool) -> FetchHead<Answer<B, E>>
+    where
+        B: Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
+    {
+        if whole && !self.cache_request.head && response.body().size_hint().lower() <= self.room_after(&[]) {
+            return self.collect(response, None);
+        }
+        // Waiters get the status only: if each sent a request of its own, a failing origin would be flooded.
+        let scope = self.failure_scope(response.headers());
+        FetchHead {
+            response: Ok(self.annotated(passthrough(response), false)),
+            sharing: self.share_failure(HeaderMap::new(), None, scope),
+            completion: Completion::None,
         }
     }
 

@@ -21,6 +21,7 @@ mod replay;
 mod requests;
 mod sockets;
 mod spans;
+mod stored_errors;
 mod storms;
 mod suite;
 mod targets;

@@ -19,8 +19,8 @@ pub(in crate::http) enum Storable {
     Shared(StorageTerms),
     /// Only the client that requested it.
     Private,
-    /// Requests made at the same time, because it is a server error. They may get all of it (`whole`), or only its
-    /// status.
+    /// Requests made at the same time, because it is a server error without a lifetime of its own. They may get all of
+    /// it (`whole`), or only its status.
     ServerError { whole: bool },
 }
 
@@ -64,6 +64,19 @@ impl StorageTerms {
             retain_for: if has_validator { options.retain_for_revalidation } else { Duration::ZERO },
             age,
             auth_sharing: AuthSharing::of_directives(directives),
+        }
+    }
+
+    /// Returns the terms of a server error: it is used while it is fresh, and afterwards for as long as it states. The
+    /// windows of the policy are for good responses.
+    fn for_error(self) -> Self {
+        let stated = |window: Option<Duration>| Some(window.unwrap_or_default());
+        Self {
+            stale_while_revalidate: stated(self.stale_while_revalidate),
+            stale_if_error: stated(self.stale_if_error),
+            // Only a 200 is validated.
+            retain_for: Duration::ZERO,
+            ..self
         }
     }
 }
@@ -118,17 +131,23 @@ pub(in crate::http) fn storable(
     let (directives, source) = Directives::for_cache(headers, &options.targeted_fields);
     let auth_sharing = AuthSharing::of_directives(&directives);
     let private = is_private(status, headers, &directives, auth_sharing, options);
+    let explicit = freshness::explicit(&directives, source, headers, times.response_time);
     if status.is_server_error() {
-        // It is not stored, so it cannot have variants either.
-        let whole =
-            !private && !directives.no_cache && !headers.contains_key(header::VARY) && auth_sharing.admits(credentials);
-        return Storable::ServerError { whole };
+        let admitted = !private && !directives.no_cache && auth_sharing.admits(credentials);
+        let terms = explicit.filter(|_| admitted && !is_partial(status, headers)).map(|lifetime| {
+            let terms = StorageTerms::new(Some(lifetime), headers, &directives, times, options);
+            terms.for_error()
+        });
+        return match terms {
+            Some(terms) if terms.lifetime.is_some_and(|lifetime| !lifetime.is_zero()) => Storable::Shared(terms),
+            // It is not stored, so it cannot have variants either.
+            _ => Storable::ServerError { whole: admitted && !headers.contains_key(header::VARY) },
+        };
     }
     if private || is_partial(status, headers) || ABOUT_ONE_REQUEST.contains(&status) {
         return Storable::Private;
     }
     // RFC 9111 §3: storing needs an explicit lifetime, `public`, or a heuristically cacheable status.
-    let explicit = freshness::explicit(&directives, source, headers, times.response_time);
     if explicit.is_none() && !directives.public && !SILENTLY_STORABLE.contains(&status) {
         return Storable::Private;
     }
