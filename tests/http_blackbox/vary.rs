@@ -2,7 +2,7 @@
 
 use crate::{
     client::{Answer, ask, get, in_time, request},
-    fleet::Fleet,
+    fleet::{Fleet, Proxy},
     site::{Site, field, with},
     support::{Origin, herd},
 };
