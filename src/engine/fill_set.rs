@@ -20,6 +20,8 @@ pub(crate) struct FillSet {
     /// If the entry belongs to a variant: the variant, and the redirect entry that leads to it. The redirect entry is
     /// stored under the cache key of the flight, and the entry under that of the variant.
     pub(crate) index: Option<(Bytes, Entry)>,
+    /// How long an index that leads to the entry is kept.
+    index_lifetime: Duration,
     /// The redirect entries on the way to the cache key of the flight.
     extensions: Vec<RedirectExtension>,
 }
@@ -32,27 +34,23 @@ impl FillSet {
         store_as: StoreAs,
         payload: Payload,
     ) -> Self {
-        let index_lifetime = index_lifetime(store_as.lifetimes, Timestamp::now().since(began));
+        let index_lifetime = store_as.lifetimes.of_index(Timestamp::now().since(began));
         let entry = |lifetimes, codec, payload: Payload| {
             let (kind, cost, audience) = (Kind::Value, response_time.since(began), Audience::Everyone);
             let meta = Meta { kind, id, response_time, cost, lifetimes, codec, audience };
             Entry::new(meta, payload)
         };
-        let index = store_as
-            .index
-            .map(|index| (index.variant, entry(Lifetimes::fresh_for(index_lifetime), index.codec, index.payload)));
-        Self { entry: entry(store_as.lifetimes, store_as.codec, payload), index, extensions: Vec::new() }
+        let lifetimes = Lifetimes::fresh_for(index_lifetime);
+        let index = store_as.index.map(|index| (index.variant, entry(lifetimes, index.codec, index.payload)));
+        let entry = entry(store_as.lifetimes, store_as.codec, payload);
+        Self { entry, index, index_lifetime, extensions: Vec::new() }
     }
 
     /// Adds the redirects on the way to the cache key of the flight. They live at least as long as what they lead to.
     pub(crate) fn under(mut self, redirects: &[FollowedRedirect]) -> Self {
-        let meta = self.entry.meta();
-        let retention = match &self.index {
-            Some((_, index)) => index.meta().lifetimes.fresh_for,
-            None => index_lifetime(meta.lifetimes, meta.cost),
+        let extension = |redirect: &FollowedRedirect| {
+            RedirectExtension::new(redirect.key.clone(), redirect.id, self.index_lifetime)
         };
-        let extension =
-            |FollowedRedirect { key, id, .. }: &FollowedRedirect| RedirectExtension::new(key.clone(), *id, retention);
         self.extensions = redirects.iter().map(extension).collect();
         self
     }
@@ -80,15 +78,7 @@ impl FillSet {
 
 impl From<Entry> for FillSet {
     fn from(entry: Entry) -> Self {
-        Self { entry, index: None, extensions: Vec::new() }
+        let index_lifetime = entry.meta().lifetimes.of_index(Duration::ZERO);
+        Self { entry, index: None, index_lifetime, extensions: Vec::new() }
     }
 }
-
-/// Returns the lifetime of an index with a variant that was fetched in this time. The variant's next fetch begins when
-/// the variant has become stale. If it ended after the index, its result would be lost.
-fn index_lifetime(variant: Lifetimes, took: Duration) -> Duration {
-    variant.retention().saturating_add(took.saturating_mul(2)).saturating_add(INDEX_MARGIN)
-}
-
-/// Part of an index's lifetime for fetches that take longer than the last one.
-const INDEX_MARGIN: Duration = Duration::from_secs(1);

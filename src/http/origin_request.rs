@@ -52,7 +52,6 @@ impl OriginRequest {
             FetchMode::Bypass => return FetchHead::private(forward_uncached(inner, request, "bypass").await),
         };
         let reason = forward_reason(seen.as_ref(), &redirects);
-        let has_substitute = seen.as_ref().is_some_and(is_substitute);
         let age = seen.as_ref().map(|seen| seen.age(Timestamp::now())).unwrap_or_default();
         let known = make_conditional(request.headers_mut(), seen.as_ref());
         let request_time = clock::wall_clock();
@@ -68,8 +67,7 @@ impl OriginRequest {
             resource: &self.resource,
             id,
             redirects,
-            known,
-            has_substitute,
+            seen: seen.as_ref(),
             times,
             reason,
             status,
@@ -95,12 +93,6 @@ fn make_conditional<'a>(request: &mut HeaderMap, seen: Option<&'a Entry>) -> Opt
     }
     request.extend(conditions);
     Some(known)
-}
-
-/// Reports whether the entry is a good response that is fresh or may be served in place of an error (RFC 5861 §4).
-fn is_substitute(entry: &Entry) -> bool {
-    let is_good = stored(entry).is_some_and(|stored| !stored.status.is_server_error());
-    is_good && policy::allows_stale_on_error(entry, Timestamp::now())
 }
 
 /// Returns why the request is forwarded (`fwd` of RFC 9211 §2.2).

@@ -15,7 +15,7 @@ use super::{
         storing::{self, AuthSharing, Storable, StorageTerms},
         validation,
     },
-    stored_response::{self, RESPONSE, StoredResponse},
+    stored_response::{self, RESPONSE, StoredResponse, stored},
     vary::SelectingFields,
     vary::{self, SecondaryKey},
 };
@@ -26,8 +26,9 @@ use crate::{
         resource::Resource,
     },
     error::BoxError,
+    policy,
     store::{
-        entry::{Audience, SharedValue},
+        entry::{Audience, Entry, SharedValue},
         token::Token,
     },
 };
@@ -44,10 +45,8 @@ pub(super) struct OriginResponse<'a> {
     /// Id of the entry, if the response is stored.
     pub(super) id: Token,
     pub(super) redirects: Vec<FollowedRedirect>,
-    /// The stored response that the request was to validate.
-    pub(super) known: Option<&'a StoredResponse>,
-    /// Whether a good response is stored that is fresh or may be served in place of an error.
-    pub(super) has_substitute: bool,
+    /// The entry that is stored when the request is sent.
+    pub(super) seen: Option<&'a Entry>,
     pub(super) times: Times,
     /// Why the request was forwarded (RFC 9211 §2.2), and the status of the response.
     pub(super) reason: &'static str,
@@ -92,10 +91,13 @@ impl OriginResponse<'_> {
     }
 
     /// Reports whether this is a server error, and a good response is stored that is fresh or may be served in place of
-    /// an error. That response stays. Otherwise one client could replace a fresh page by an error, with a forced reload
-    /// and a request that the origin does not like.
+    /// an error (RFC 5861 §4). That response stays. Otherwise one client could replace a fresh page by an error, with a
+    /// forced reload and a request that the origin does not like.
     fn is_worse_than_stored(&self) -> bool {
-        self.status.is_server_error() && self.has_substitute
+        let is_good = |entry: &&Entry| stored(entry).is_some_and(|stored| !stored.status.is_server_error());
+        let substitute = self.seen.filter(is_good);
+        self.status.is_server_error()
+            && substitute.is_some_and(|entry| policy::allows_stale_on_error(entry, Timestamp::now()))
     }
 
     /// Handles a server error that is not stored.
@@ -307,7 +309,7 @@ impl OriginResponse<'_> {
 
     /// Returns the names of the fields of one request.
     fn of_one_request(&self, headers: &HeaderMap) -> Vec<HeaderName> {
-        let known = self.known.map(|known| &*known.per_request).unwrap_or_default();
+        let known = self.seen.and_then(stored).map(|stored| &*stored.per_request).unwrap_or_default();
         fields::of_one_request(headers, &self.resource.config.http, known)
     }
 
