@@ -37,15 +37,17 @@ impl Default for Scripts {
     }
 }
 
+/// The name of an entry, its content or id, and its retention.
+type NamedEntry<T> = (String, T, Duration);
+
 impl Scripts {
-    /// Fills. `writes` begins with the entry of the cache key itself. Each item is the name, the envelope, and the
-    /// retention. `extensions` has the names of redirect entries, their ids and retentions.
+    /// Fills. `writes` begins with the entry of the cache key itself. `extensions` are redirect entries.
     pub(super) fn fill(
         &self,
         lease: &str,
         condition: FillCondition,
         hash: KeyHash,
-        (writes, extensions): (&[(String, Bytes, Duration)], &[(String, Token, Duration)]),
+        (writes, extensions): (&[NamedEntry<Bytes>], &[NamedEntry<Token>]),
     ) -> ScriptCall {
         let mut keys = vec![lease];
         keys.extend(writes.iter().map(|(name, ..)| name.as_str()));
