@@ -68,7 +68,7 @@ impl OutageCache {
 
     /// Keeps the entries of a fill. `invalidations` is the [count](InvalidationCounts) when their flight began.
     pub(crate) fn keep(&self, writes: Vec<Write>, invalidations: u64, reason: NotStored, now: Timestamp) {
-        for Write { key, entry } in writes {
+        for Write { key, entry, .. } in writes {
             let meta = entry.meta();
             let ends = meta.response_time.after(meta.lifetimes.fresh_for.min(self.settings.ttl));
             if ends <= now {
@@ -192,7 +192,7 @@ mod tests {
     fn write(key: &CacheKey, response_time: Timestamp, fresh_for: Duration, bytes: usize) -> Vec<Write> {
         let mut meta = Meta::new(Kind::Value, Token::unique(Inbox::unique()), response_time);
         meta.lifetimes = Lifetimes::fresh_for(fresh_for);
-        vec![Write { key: key.clone(), entry: Entry::new(meta, Bytes::from(vec![0; bytes])) }]
+        vec![Write::new(key.clone(), Entry::new(meta, Bytes::from(vec![0; bytes])))]
     }
 
     fn key(n: usize) -> CacheKey {

@@ -36,7 +36,7 @@ pub use envelope::{EnvelopeError, FORMAT};
 pub use error::{Answer, BoxFuture, StoreError};
 pub use lease::{FailureMarker, FillOutcome, Lease, LeaseReply, LeaseRequest, LeaseStatus};
 pub use memory::MemoryStore;
-pub use port::{FillCondition, IntoStore, Store, Write};
+pub use port::{FillCondition, IntoStore, RedirectExtension, Store, Write};
 pub use token::{Inbox, Token};
 pub use tracking::{InvalidationFeed, TrackedRead, TrackedReader, Version};
 pub use wake::{Listener, WakeRegistry};

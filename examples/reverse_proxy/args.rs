@@ -1,7 +1,11 @@
 //! The command line.
 
 use clap::Parser;
-use hyper::{Uri, http::uri::Authority};
+use hyper::{
+    Uri,
+    header::{ACCEPT_ENCODING, ACCEPT_LANGUAGE},
+    http::uri::Authority,
+};
 use stampede_guard::{Policy, StampedeGuard, http::HttpOptions};
 use std::{net::SocketAddr, time::Duration};
 
@@ -51,9 +55,17 @@ pub(crate) struct Args {
     #[arg(long, value_name = "BYTES", default_value = "1048576")]
     max_body: usize,
 
-    /// Also store responses without a freshness lifetime, for this long
+    /// Also store responses without a freshness lifetime, for this long. Replaces --heuristic
     #[arg(long, value_name = "TIME", value_parser = time)]
     fresh_for: Option<Duration>,
+
+    /// Store responses without a freshness lifetime for this part of the time since their Last-Modified, at most a day
+    #[arg(long, value_name = "PART", default_value = "0.1", value_parser = part)]
+    heuristic: f64,
+
+    /// Serve stale responses this long in place of errors of the origin, unless they forbid it; 0 is off
+    #[arg(long, value_name = "SECONDS", default_value = "60")]
+    stale_if_error: u32,
 
     /// Ignore Cache-Control and Pragma of requests
     #[arg(long)]
@@ -67,11 +79,14 @@ pub(crate) struct Args {
 impl Args {
     /// Returns the guard with the settings of the arguments. It connects with the first request.
     pub(crate) fn guard(&self) -> StampedeGuard {
-        let (mut options, mut policy) = (HttpOptions::default(), Policy::default());
+        // Browsers spell these lists in many ways. Their order means nothing, because each member has its own weight.
+        let mut options = HttpOptions::default().normalize_vary([ACCEPT_ENCODING, ACCEPT_LANGUAGE]);
+        let mut policy = Policy::default();
         match self.fresh_for {
             Some(lifetime) => policy = Policy::fresh_for(lifetime),
-            None => options = options.respect_origin_only(),
+            None => options = options.heuristic_freshness(self.heuristic),
         }
+        policy = policy.stale_if_error(Duration::from_secs(self.stale_if_error.into()));
         if self.ignore_request_directives {
             options = options.ignore_request_directives();
         }
@@ -101,6 +116,12 @@ fn origin(url: &str) -> Result<Authority, String> {
 
 fn redis(url: &str) -> redis::RedisResult<redis::Client> {
     redis::Client::open(url)
+}
+
+/// Parses a part from 0 to 1.
+fn part(text: &str) -> Result<f64, String> {
+    let part = text.parse::<f64>().map_err(|error| error.to_string())?;
+    if (0.0..=1.0).contains(&part) { Ok(part) } else { Err("a part is from 0 to 1".to_owned()) }
 }
 
 /// Parses `500ms`, `2s` or `3m`.

@@ -27,6 +27,7 @@ pub struct HttpOptions {
     pub(crate) credential_fields: Arc<[HeaderName]>,
     pub(crate) ignore_host: bool,
     pub(crate) normalize_vary: Arc<[HeaderName]>,
+    pub(crate) per_request_fields: Arc<[HeaderName]>,
     pub(crate) share_set_cookie: bool,
     pub(crate) retain_for_revalidation: Duration,
     pub(crate) expose_key: bool,
@@ -118,6 +119,22 @@ impl HttpOptions {
         self
     }
 
+    /// Sets the response fields whose value belongs to one request, such as a request id. The value is neither stored
+    /// nor shared. If the client of a shared response has sent the field itself, the response repeats the client's
+    /// value; otherwise the response lacks the field. The response to the request that reached the origin keeps the
+    /// origin's value.
+    ///
+    /// Default: `CF-Ray`, `Correlation-Id`, `Request-Id`, `Server-Timing`, `Traceparent`, `Traceresponse`,
+    /// `Tracestate`, `Uber-Trace-Id`, `X-Amz-Cf-Id`, `X-Amzn-RequestId`, `X-Amzn-Trace-Id`, `X-Amz-Request-Id`, `B3`,
+    /// `X-B3-Flags`, `X-B3-ParentSpanId`, `X-B3-Sampled`, `X-B3-SpanId`, `X-B3-TraceId`, `X-Cloud-Trace-Context`,
+    /// `X-Correlation-Id`, `X-Request-Id`, `X-Response-Time`, `X-Runtime` and `X-Trace-Id`. An empty list shares all
+    /// fields.
+    #[must_use]
+    pub fn per_request_fields(mut self, fields: impl IntoIterator<Item = HeaderName>) -> Self {
+        self.per_request_fields = fields.into_iter().collect();
+        self
+    }
+
     /// Stores responses with `Set-Cookie` if they say `public` or `s-maxage`, and sends their cookies to every client.
     /// Default: such a response goes only to the client that requested it (RFC 9111 §7.3 leaves the choice to
     /// directives of the origin).
@@ -153,9 +170,38 @@ impl Default for HttpOptions {
             credential_fields: Arc::default(),
             ignore_host: false,
             normalize_vary: Arc::default(),
+            per_request_fields: PER_REQUEST_FIELDS.map(HeaderName::from_static).into(),
             share_set_cookie: false,
             retain_for_revalidation: Duration::from_secs(60),
             expose_key: false,
         }
     }
 }
+
+/// Response fields whose value belongs to one request.
+const PER_REQUEST_FIELDS: [&str; 24] = [
+    "b3",
+    "cf-ray",
+    "correlation-id",
+    "request-id",
+    "server-timing",
+    "traceparent",
+    "traceresponse",
+    "tracestate",
+    "uber-trace-id",
+    "x-amz-cf-id",
+    "x-amz-request-id",
+    "x-amzn-requestid",
+    "x-amzn-trace-id",
+    "x-b3-flags",
+    "x-b3-parentspanid",
+    "x-b3-sampled",
+    "x-b3-spanid",
+    "x-b3-traceid",
+    "x-cloud-trace-context",
+    "x-correlation-id",
+    "x-request-id",
+    "x-response-time",
+    "x-runtime",
+    "x-trace-id",
+];

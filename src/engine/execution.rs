@@ -8,7 +8,7 @@ use super::{
         Flight,
         state::{JoinCriteria, Progress},
     },
-    frontend::{Completed, Completion, Failure, MAX_BODY_TIME, StoreAs},
+    frontend::{Completed, Completion, Failure, FollowedRedirect, MAX_BODY_TIME, StoreAs},
     permit::FillPermit,
     resource::Resource,
 };
@@ -19,7 +19,7 @@ use crate::{
     outage_cache::NotStored,
     policy::{Freshness, freshness},
     store::{
-        entry::{Audience, Entry, Kind, SharedValue},
+        entry::{Audience, Entry, Kind},
         error::StoreError,
         lease::FailureMarker,
         token::Token,
@@ -39,7 +39,7 @@ pub(super) struct Execution {
     /// The stored entry that the caller could not use: the stale candidate if the fetch fails.
     pub(super) seen: Option<Entry>,
     /// The redirects that were followed to its cache key.
-    pub(super) redirects: Vec<SharedValue>,
+    pub(super) redirects: Vec<FollowedRedirect>,
     /// The fetches that this one is part of.
     pub(super) outer_fetches: Vec<ActiveFetch>,
     /// When the caller that opened the flight stops waiting for another leader.
@@ -262,12 +262,14 @@ impl Execution {
         // Rare work is boxed, here and below, because every flight would reserve room for it.
         match rest {
             AfterHead::Store(id, times, store_as, Completion::Ready(payload)) => {
-                self.store(permit, Arc::new(FillSet::new(id, times, store_as, payload))).await;
+                let fill_set = FillSet::new(id, times, store_as, payload).under(&self.redirects);
+                self.store(permit, Arc::new(fill_set)).await;
             }
             AfterHead::Store(id, times, store_as, mut completion) => {
                 match self.run_bounded(&mut permit, deadline, completion.completed()).await {
                     Ok(Completed::Payload(payload)) => {
-                        self.store(permit, Arc::new(FillSet::new(id, times, store_as, payload))).await;
+                        let fill_set = FillSet::new(id, times, store_as, payload).under(&self.redirects);
+                        self.store(permit, Arc::new(fill_set)).await;
                     }
                     Ok(Completed::TooLarge) => {
                         self.flight.complete(Progress::Uncacheable(Audience::Everyone));
@@ -339,7 +341,7 @@ impl Execution {
             permit.release(None).await;
         } else if permit.can_mark() {
             let marker = FillSet::marker(permit.id(), kind, audience, ttl);
-            permit.fill(&self.resource, &self.flight, &marker).await;
+            permit.fill(&self.resource, &self.flight, &marker.under(&self.redirects)).await;
         }
     }
 

@@ -1,12 +1,12 @@
 //! The entries that one fetch writes.
 
-use super::frontend::StoreAs;
+use super::frontend::{FollowedRedirect, StoreAs};
 use crate::{
     clock::Timestamp,
     key::CacheKey,
     store::{
         entry::{Audience, Entry, Kind, Lifetimes, Meta, Payload},
-        port::Write,
+        port::{RedirectExtension, Write},
         token::Token,
     },
 };
@@ -20,6 +20,10 @@ pub(crate) struct FillSet {
     /// If the entry belongs to a variant: the variant, and the redirect entry that leads to it. The redirect entry is
     /// stored under the cache key of the flight, and the entry under that of the variant.
     pub(crate) index: Option<(Bytes, Entry)>,
+    /// How long an index that leads to the entry is kept.
+    index_lifetime: Duration,
+    /// The redirect entries on the way to the cache key of the flight.
+    extensions: Vec<RedirectExtension>,
 }
 
 impl FillSet {
@@ -30,13 +34,25 @@ impl FillSet {
         store_as: StoreAs,
         payload: Payload,
     ) -> Self {
+        let index_lifetime = store_as.lifetimes.of_index(Timestamp::now().since(began));
         let entry = |lifetimes, codec, payload: Payload| {
             let (kind, cost, audience) = (Kind::Value, response_time.since(began), Audience::Everyone);
             let meta = Meta { kind, id, response_time, cost, lifetimes, codec, audience };
             Entry::new(meta, payload)
         };
-        let index = store_as.index.map(|index| (index.variant, entry(index.lifetimes, index.codec, index.payload)));
-        Self { entry: entry(store_as.lifetimes, store_as.codec, payload), index }
+        let lifetimes = Lifetimes::fresh_for(index_lifetime);
+        let index = store_as.index.map(|index| (index.variant, entry(lifetimes, index.codec, index.payload)));
+        let entry = entry(store_as.lifetimes, store_as.codec, payload);
+        Self { entry, index, index_lifetime, extensions: Vec::new() }
+    }
+
+    /// Adds the redirects on the way to the cache key of the flight. They live at least as long as what they lead to.
+    pub(crate) fn under(mut self, redirects: &[FollowedRedirect]) -> Self {
+        let extension = |redirect: &FollowedRedirect| {
+            RedirectExtension::new(redirect.key.clone(), redirect.id, self.index_lifetime)
+        };
+        self.extensions = redirects.iter().map(extension).collect();
+        self
     }
 
     /// Creates a marker that applies to this audience.
@@ -49,12 +65,12 @@ impl FillSet {
 
     /// Returns the writes, the one of the cache key itself first.
     pub(crate) fn writes(&self, key: &CacheKey) -> Vec<Write> {
-        let (entry, key) = (self.entry.clone(), key.clone());
+        let (entry, key, extensions) = (self.entry.clone(), key.clone(), self.extensions.clone());
         match &self.index {
-            None => vec![Write { key, entry }],
+            None => vec![Write { key, entry, extensions }],
             Some((variant, index)) => {
                 let variant_key = key.to_variant(variant.clone());
-                vec![Write { key, entry: index.clone() }, Write { key: variant_key, entry }]
+                vec![Write { key, entry: index.clone(), extensions }, Write::new(variant_key, entry)]
             }
         }
     }
@@ -62,6 +78,7 @@ impl FillSet {
 
 impl From<Entry> for FillSet {
     fn from(entry: Entry) -> Self {
-        Self { entry, index: None }
+        let index_lifetime = entry.meta().lifetimes.of_index(Duration::ZERO);
+        Self { entry, index: None, index_lifetime, extensions: Vec::new() }
     }
 }

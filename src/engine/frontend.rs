@@ -164,9 +164,20 @@ pub(crate) enum SharedReuse<R> {
 
 /// A redirect to another cache key of the same resource.
 pub(crate) struct Redirect {
+    /// The id of the redirect entry.
+    pub(crate) id: Token,
     /// The variant of that cache key.
     pub(crate) variant: Bytes,
-    /// The redirect entry itself, for the fetch.
+    /// The content of the redirect entry, for the fetch.
+    pub(crate) via: SharedValue,
+}
+
+/// A redirect on the way to a cache key.
+#[derive(Clone)]
+pub(crate) struct FollowedRedirect {
+    /// The cache key of the redirect entry.
+    pub(crate) key: CacheKey,
+    pub(crate) id: Token,
     pub(crate) via: SharedValue,
 }
 
@@ -177,7 +188,7 @@ pub(crate) enum FetchMode {
         /// The id of the entry that will be filled.
         id: Token,
         /// The redirects that were followed, the first one first.
-        redirects: Vec<SharedValue>,
+        redirects: Vec<FollowedRedirect>,
         /// The stored entry, if there is one.
         seen: Option<Entry>,
         /// When the fetch will be aborted.
@@ -187,7 +198,7 @@ pub(crate) enum FetchMode {
     },
     /// The fetch runs under a hit-for-pass marker, for its own caller. Its completion is awaited, and if its head says
     /// that the response may be stored, the response replaces the marker.
-    HitForPass { id: Token, redirects: Vec<SharedValue>, deadline: Instant },
+    HitForPass { id: Token, redirects: Vec<FollowedRedirect>, deadline: Instant },
     /// The fetch runs for its own caller only: nothing is shared or stored, and its completion is not awaited.
     Bypass,
 }
@@ -251,12 +262,11 @@ pub(crate) struct StoreAs {
     pub(crate) index: Option<Box<RedirectEntry>>,
 }
 
-/// An entry that redirects to variants.
+/// An entry that redirects to variants. It is followed for as long as it is stored.
 #[derive(Clone)]
 pub(crate) struct RedirectEntry {
     /// The variant of the entry that is filled together with it.
     pub(crate) variant: Bytes,
-    pub(crate) lifetimes: Lifetimes,
     pub(crate) codec: u64,
     pub(crate) payload: Payload,
 }

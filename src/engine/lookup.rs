@@ -2,15 +2,11 @@
 
 use super::{
     flight::state::Found,
-    frontend::{MAX_REDIRECTS, Redirect, ReusePolicy},
+    frontend::{FollowedRedirect, MAX_REDIRECTS, Redirect, ReusePolicy},
     resource::Resource,
 };
-use crate::{
-    clock::Timestamp,
-    key::CacheKey,
-    store::entry::{Entry, SharedValue},
-};
-use std::{marker::PhantomData, mem, slice};
+use crate::{clock::Timestamp, store::entry::Entry};
+use std::{iter, marker::PhantomData, mem};
 
 /// The lookup of one caller, at the cache key that the redirects have led to so far.
 ///
@@ -21,23 +17,23 @@ pub(super) struct Lookup<R, J> {
     pub(super) resource: Resource,
     pub(super) policy: J,
     /// The redirects that were followed, the first one first.
-    pub(super) redirects: Vec<SharedValue>,
-    /// The cache keys of the remembered redirects among them, which are the last ones.
-    remembered: Vec<CacheKey>,
+    pub(super) redirects: Vec<FollowedRedirect>,
+    /// The number of remembered redirects among them, which are the last ones.
+    remembered: usize,
     answer: PhantomData<fn() -> R>,
 }
 
 impl<R, J: ReusePolicy<R>> Lookup<R, J> {
     pub(super) fn new(resource: Resource, policy: J) -> Self {
-        Self { resource, policy, redirects: Vec::new(), remembered: Vec::new(), answer: PhantomData }
+        Self { resource, policy, redirects: Vec::new(), remembered: 0, answer: PhantomData }
     }
 
     /// Returns to the last cache key that was confirmed, and follows the redirects that are remembered from there. A
     /// remembered redirect may have been invalidated while the entry of its variant is still stored.
     pub(super) fn predict(&mut self) {
-        self.redirects.truncate(self.redirects.len() - self.remembered.len());
-        if let Some(confirmed) = self.remembered.drain(..).next() {
-            self.resource.key = confirmed;
+        let confirmed = self.redirects.len() - mem::take(&mut self.remembered);
+        if let Some(first) = self.redirects.drain(confirmed..).next() {
+            self.resource.key = first.key;
         }
         while let Some(index) = self.resource.engine.redirect_cache.get(&self.resource.key)
             && let Some(redirect) = self.policy.redirect(&index)
@@ -47,19 +43,21 @@ impl<R, J: ReusePolicy<R>> Lookup<R, J> {
 
     /// Returns the number of remembered redirects that were followed since the last confirmed cache key.
     pub(super) fn remembered(&self) -> usize {
-        self.remembered.len()
+        self.remembered
     }
 
     /// Reads the entry, and the remembered redirects that lead to it. Stays at the first cache key whose redirect has
     /// changed. Keeps the remembered redirects if the store does not answer.
     pub(super) async fn read(&mut self) -> Found {
-        if self.remembered.is_empty() {
+        if self.remembered == 0 {
             return self.resource.get().await;
         }
-        let keys = [&self.remembered[..], slice::from_ref(&self.resource.key)].concat();
+        let confirmed = self.redirects.len() - self.remembered;
+        let followed = self.redirects[confirmed..].iter().map(|redirect| &redirect.key);
+        let keys: Vec<_> = followed.chain(iter::once(&self.resource.key)).cloned().collect();
         // Boxed, because few lookups follow redirects.
         let found = Box::pin(self.resource.get_all(&keys)).await?;
-        let confirmed = self.redirects.len() - mem::take(&mut self.remembered).len();
+        self.remembered = 0;
         for (at, (pair, index)) in keys.windows(2).zip(&found).enumerate() {
             let redirect = index.as_ref().and_then(|index| self.policy.redirect_of(index, Timestamp::now()));
             if redirect.is_none_or(|redirect| redirect.target(&pair[0]) != pair[1]) {
@@ -93,7 +91,7 @@ impl<R, J: ReusePolicy<R>> Lookup<R, J> {
     /// Follows a redirect that a leader has confirmed. Returns `false` if `MAX_REDIRECTS` is reached.
     pub(super) fn move_to(&mut self, redirect: &Redirect) -> bool {
         self.follow_remembered(redirect) && {
-            self.remembered.clear();
+            self.remembered = 0;
             true
         }
     }
@@ -103,8 +101,9 @@ impl<R, J: ReusePolicy<R>> Lookup<R, J> {
         let is_too_deep = self.redirects.len() == MAX_REDIRECTS;
         if !is_too_deep {
             let target = redirect.target(&self.resource.key);
-            self.remembered.push(mem::replace(&mut self.resource.key, target));
-            self.redirects.push(redirect.via.clone());
+            let key = mem::replace(&mut self.resource.key, target);
+            self.redirects.push(FollowedRedirect { key, id: redirect.id, via: redirect.via.clone() });
+            self.remembered += 1;
         }
         !is_too_deep
     }

@@ -4,7 +4,7 @@ use super::{
     caller::Caller,
     core::Engine,
     fill_set::FillSet,
-    frontend::{BoxFetch, FetchHead, FetchMode, ReusePolicy, StoreAs},
+    frontend::{BoxFetch, FetchHead, FetchMode, FollowedRedirect, ReusePolicy, StoreAs},
     lookup::Lookup,
     outage::KeptResult,
     resource::Resource,
@@ -77,22 +77,28 @@ impl Resource {
         Some((answer, status))
     }
 
-    /// Returns the stored entry and its cache key. The entry may be of no use to the caller.
+    /// Returns the stored entry, its cache key, and the redirects on the way to it. The entry may be of no use to the
+    /// caller.
     pub(crate) async fn lookup_entry<R: Send, J: ReusePolicy<R> + Clone + Send + Sync + 'static>(
         self,
         policy: J,
-    ) -> Option<(Self, Entry)> {
+    ) -> Option<(Self, Entry, Vec<FollowedRedirect>)> {
         let mut lookup = Lookup::new(self, policy);
         let entry = lookup.find().await.ok()??;
-        Some((lookup.resource, entry))
+        Some((lookup.resource, entry, lookup.redirects))
     }
 
     /// Replaces the entry, if it is still stored.
-    pub(crate) async fn freshen(&self, entry: &Entry, store_as: StoreAs, payload: Payload) {
+    pub(crate) async fn freshen(
+        &self,
+        (entry, redirects): (&Entry, &[FollowedRedirect]),
+        store_as: StoreAs,
+        payload: Payload,
+    ) {
         let meta = entry.meta();
         let now = Timestamp::now();
         let times = (now.before(meta.cost), now);
-        let fill_set = FillSet::new(Token::unique(Inbox::unique()), times, store_as, payload);
+        let fill_set = FillSet::new(Token::unique(Inbox::unique()), times, store_as, payload).under(redirects);
         // Ignores the outcome: if the fill fails, the old entry is still valid.
         let _ = self.fill(FillCondition::ReplaceMarker(meta.id), &fill_set).await;
     }

@@ -2,6 +2,7 @@
 
 use super::{
     semantics::{
+        fields,
         freshness::Times,
         request::CacheRequest,
         reuse::StoredFreshness,
@@ -13,7 +14,10 @@ use super::{
 };
 use crate::{
     clock,
-    engine::{frontend::StoreAs, resource::Resource},
+    engine::{
+        frontend::{FollowedRedirect, StoreAs},
+        resource::Resource,
+    },
     store::entry::{Entry, Payload},
 };
 use bytes::Bytes;
@@ -22,7 +26,7 @@ use std::time::SystemTime;
 
 /// Freshens the entry, invalidates the resource, or does nothing, as the response to the HEAD requires.
 pub(super) async fn after_head(
-    (resource, entry): (Resource, Entry),
+    (resource, entry, redirects): (Resource, Entry, Vec<FollowedRedirect>),
     cache_request: &CacheRequest,
     request_time: SystemTime,
     status: StatusCode,
@@ -44,8 +48,13 @@ pub(super) async fn after_head(
             if let Storable::Shared(terms) =
                 storing::storable(old.status, &stated, cache_request.credentials, times, options)
                 && same_selecting_fields
-                && let Some(mut payload) =
-                    stored_response::encode(old.status, &merged, terms.age, StoredFreshness::of(&merged, options))
+                && let Some(mut payload) = stored_response::encode(
+                    old.status,
+                    &merged,
+                    &fields::of_one_request(&merged, options, &old.per_request),
+                    terms.age,
+                    StoredFreshness::of(&merged, options),
+                )
             {
                 payload.extend_from_slice(&old.body);
                 let store_as = StoreAs {
@@ -53,7 +62,7 @@ pub(super) async fn after_head(
                     codec: RESPONSE,
                     index: None,
                 };
-                resource.freshen(&entry, store_as, Payload::from(Bytes::from(payload))).await;
+                resource.freshen((&entry, &redirects), store_as, Payload::from(Bytes::from(payload))).await;
             }
         }
     }

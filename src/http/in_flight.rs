@@ -2,7 +2,7 @@
 
 use super::{body::shared::SharedBody, semantics::storing::AuthSharing, vary::SecondaryKey};
 use crate::{clock::Timestamp, store::token::Token};
-use http::{HeaderMap, StatusCode};
+use http::{HeaderMap, HeaderName, StatusCode};
 use std::{sync::Arc, time::Duration};
 
 /// An in-flight response, as the waiters of this process see it.
@@ -18,6 +18,8 @@ pub(super) struct InFlightResponse {
     pub(super) fresh_for: Option<Duration>,
     pub(super) status: StatusCode,
     pub(super) headers: HeaderMap,
+    /// The fields of one request, which are empty in `headers`.
+    pub(super) per_request: Vec<HeaderName>,
     /// `None` if it cannot be shared: waiters get no body.
     pub(super) body: Option<Arc<SharedBody>>,
     /// Whether it reports a failure. A waiter that may not have the response then gets its status only.

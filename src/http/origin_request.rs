@@ -10,12 +10,12 @@ use super::{
 use crate::{
     clock::{self, Timestamp},
     engine::{
-        frontend::{Completion, Failure, FailureCause, FetchHead, FetchMode, Shareability},
+        frontend::{Completion, Failure, FailureCause, FetchHead, FetchMode, FollowedRedirect, Shareability},
         resource::Resource,
     },
     error::{BoxError, Error, ErrorKind},
     policy::{self, Freshness},
-    store::entry::{Entry, SharedValue},
+    store::entry::Entry,
 };
 use http::{HeaderMap, Request, Response, StatusCode};
 use http_body::Body;
@@ -68,6 +68,7 @@ impl OriginRequest {
             id,
             redirects,
             deadline: deadline.into(),
+            seen: seen.as_ref(),
             times,
             reason,
             status,
@@ -96,7 +97,7 @@ fn make_conditional<'a>(request: &mut HeaderMap, seen: Option<&'a Entry>) -> Opt
 }
 
 /// Returns why the request is forwarded (`fwd` of RFC 9211 §2.2).
-fn forward_reason(seen: Option<&Entry>, redirects: &[SharedValue]) -> &'static str {
+fn forward_reason(seen: Option<&Entry>, redirects: &[FollowedRedirect]) -> &'static str {
     match seen.filter(|entry| stored(entry).is_some()) {
         Some(entry) if policy::freshness(entry, Timestamp::now()) == Freshness::Fresh => "request",
         Some(_) => "stale",

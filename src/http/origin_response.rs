@@ -15,23 +15,27 @@ use super::{
         storing::{self, AuthSharing, Storable, StorageTerms},
         validation,
     },
-    stored_response::{self, RESPONSE, StoredResponse},
+    stored_response::{self, RESPONSE, StoredResponse, stored},
     vary::SelectingFields,
     vary::{self, SecondaryKey},
 };
 use crate::{
     clock::{self, Timestamp},
     engine::{
-        frontend::{Completed, Completion, Failure, FailureCause, FetchHead, MAX_REDIRECTS, Shareability, StoreAs},
+        frontend::{
+            Completed, Completion, Failure, FailureCause, FetchHead, FollowedRedirect, MAX_REDIRECTS, Shareability,
+            StoreAs,
+        },
         resource::Resource,
     },
     error::BoxError,
+    policy,
     store::{
-        entry::{Audience, SharedValue},
+        entry::{Audience, Entry, SharedValue},
         token::Token,
     },
 };
-use http::{HeaderMap, Response, StatusCode, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
 use http_body::Body;
 use std::{sync::Arc, time::Duration};
 use tokio::time::Instant;
@@ -44,9 +48,11 @@ pub(super) struct OriginResponse<'a> {
     pub(super) resource: &'a Resource,
     /// Id of the entry, if the response is stored.
     pub(super) id: Token,
-    pub(super) redirects: Vec<SharedValue>,
+    pub(super) redirects: Vec<FollowedRedirect>,
     /// When the fetch ends.
     pub(super) deadline: Instant,
+    /// The entry that is stored when the request is sent.
+    pub(super) seen: Option<&'a Entry>,
     pub(super) times: Times,
     /// Why the request was forwarded (RFC 9211 §2.2), and the status of the response.
     pub(super) reason: &'static str,
@@ -76,20 +82,16 @@ impl OriginResponse<'_> {
     {
         let (is_head, min_size) = (self.cache_request.head, response.body().size_hint().lower());
         match self.storable(response.status(), response.headers()) {
+            Storable::Shared(_) if self.is_worse_than_stored() => {
+                let whole = !response.headers().contains_key(header::VARY);
+                self.on_failure(response, whole)
+            }
             Storable::Shared(terms) => match self.plan(&response, terms) {
                 Some(plan) if is_head => self.on_head(response, plan),
                 Some(plan) if min_size <= self.room_after(&plan.encoded) => self.collect(response, Some(plan)),
                 _ => self.private(response),
             },
-            Storable::Failure { whole: true } if !is_head && min_size <= self.room_after(&[]) => {
-                self.collect(response, None)
-            }
-            // Waiters get the status only: if each sent a request of its own, a failing origin would be flooded.
-            Storable::Failure { .. } => FetchHead {
-                response: Ok(self.annotated(passthrough(response), false)),
-                sharing: self.share_failure(HeaderMap::new(), None),
-                completion: Completion::None,
-            },
+            Storable::Failure { whole } => self.on_failure(response, whole),
             Storable::ClientError => {
                 let audience = match self.cache_request.credentials {
                     Credentials::None => WITHOUT_CREDENTIALS,
@@ -99,6 +101,32 @@ impl OriginResponse<'_> {
                 FetchHead { sharing, ..self.private(response) }
             }
             Storable::Private => self.private(response),
+        }
+    }
+
+    /// Reports whether this is a server error, and a good response is stored that is fresh or may be served in place of
+    /// an error (RFC 5861 §4). That response stays. Otherwise one client could replace a fresh page by an error, with a
+    /// forced reload and a request that the origin does not like.
+    fn is_worse_than_stored(&self) -> bool {
+        let is_good = |entry: &&Entry| stored(entry).is_some_and(|stored| !stored.status.is_server_error());
+        let substitute = self.seen.filter(is_good);
+        self.status.is_server_error()
+            && substitute.is_some_and(|entry| policy::allows_stale_on_error(entry, Timestamp::now()))
+    }
+
+    /// Handles a server error that is not stored.
+    fn on_failure<B, E>(&self, response: Response<B>, whole: bool) -> FetchHead<Answer<B, E>>
+    where
+        B: Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
+    {
+        if whole && !self.cache_request.head && response.body().size_hint().lower() <= self.room_after(&[]) {
+            return self.collect(response, None);
+        }
+        // Waiters get the status only: if each sent a request of its own, a failing origin would be flooded.
+        FetchHead {
+            response: Ok(self.annotated(passthrough(response), false)),
+            sharing: self.share_failure(HeaderMap::new(), None),
+            completion: Completion::None,
         }
     }
 
@@ -172,6 +200,8 @@ impl OriginResponse<'_> {
             Storable::Shared(terms) => self.plan(&response, terms),
             Storable::Private | Storable::ClientError | Storable::Failure { .. } => None,
         };
+        let unset = old.per_request.iter().filter(|name| headers.get(*name).is_some_and(HeaderValue::is_empty));
+        fields::fill_in(response.headers_mut(), unset, self.client);
         let answer = Ok(self.annotated(response.map(|()| CacheBody::stored(old.body.clone())), plan.is_some()));
         let Some(StoragePlan { mut encoded, store_as, terms, secondary_key }) = plan else {
             return FetchHead { response: answer, sharing: self.uncacheable(), completion: Completion::None };
@@ -247,20 +277,22 @@ impl OriginResponse<'_> {
             false if self.redirects.len() == MAX_REDIRECTS => return None,
             false => Some(SecondaryKey::new(self.id, remaining, self.client, &config.http)),
         };
-        let encoded =
-            stored_response::encode(response.status(), headers, terms.age, StoredFreshness::of(headers, &config.http))?;
+        let (per_request, freshness) = (self.of_one_request(headers), StoredFreshness::of(headers, &config.http));
+        let encoded = stored_response::encode(response.status(), headers, &per_request, terms.age, freshness)?;
         let lifetimes = stored_response::lifetimes(config, &terms);
-        let index = secondary_key.as_ref().map(|secondary_key| Box::new(secondary_key.index(&lifetimes)));
+        let index = secondary_key.as_ref().map(|secondary_key| Box::new(secondary_key.index()));
         Some(StoragePlan { encoded, store_as: StoreAs { lifetimes, codec: RESPONSE, index }, terms, secondary_key })
     }
 
     fn in_flight(
         &self,
         status: StatusCode,
-        headers: HeaderMap,
+        mut headers: HeaderMap,
         body: Option<Arc<SharedBody>>,
         view: WaiterView<'_>,
     ) -> SharedValue {
+        let per_request = self.of_one_request(&headers);
+        fields::empty(&mut headers, &per_request);
         let (auth_sharing, age, fresh_for, secondary_key, is_failure) = match view {
             WaiterView::Stored(terms, fresh_for, secondary_key) => {
                 (terms.auth_sharing, terms.age, Some(fresh_for), secondary_key, false)
@@ -280,9 +312,16 @@ impl OriginResponse<'_> {
             fresh_for,
             status,
             headers,
+            per_request,
             body,
             is_failure,
         })
+    }
+
+    /// Returns the names of the fields of one request.
+    fn of_one_request(&self, headers: &HeaderMap) -> Vec<HeaderName> {
+        let known = self.seen.and_then(stored).map(|stored| &*stored.per_request).unwrap_or_default();
+        fields::of_one_request(headers, &self.resource.config.http, known)
     }
 
     fn reply(&self) -> Reply<'_> {

@@ -4,6 +4,7 @@ use super::{
     body::CacheBody,
     cache_status_field::{Annotated, StatusNote},
     semantics::{
+        fields,
         ranges::{self, RangeSelection},
         request::CacheRequest,
         validation,
@@ -12,7 +13,7 @@ use super::{
 };
 use crate::error::{Error, ErrorKind};
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
 use std::time::Duration;
 
 /// The request that a response is rendered for.
@@ -31,7 +32,7 @@ impl Reply<'_> {
     ) -> Annotated<CacheBody<B>> {
         let (head, whole) = (&stored.headers, &stored.body);
         if self.client_has_it(stored.status, head) {
-            return not_modified(head, age, note);
+            return self.not_modified(head, &stored.per_request, age, note);
         }
         let length = whole.len() as u64;
         let selection = match self.cache_request.range {
@@ -56,19 +57,22 @@ impl Reply<'_> {
             }
             body = Bytes::new();
         }
+        fields::fill_in(&mut headers, &stored.per_request, self.headers);
         respond(status, headers, CacheBody::stored(body), age, note)
     }
 
-    /// Renders the response to another request's fetch.
+    /// Renders the response to another request's fetch. The fields of one request are empty in its head.
     pub(super) fn shared<B>(
         &self,
-        (status, headers, body): (StatusCode, HeaderMap, CacheBody<B>),
+        (status, mut headers, body): (StatusCode, HeaderMap, CacheBody<B>),
+        per_request: &[HeaderName],
         age: Duration,
         note: StatusNote,
     ) -> Annotated<CacheBody<B>> {
         if self.client_has_it(status, &headers) {
-            return not_modified(&headers, age, note);
+            return self.not_modified(&headers, per_request, age, note);
         }
+        fields::fill_in(&mut headers, per_request, self.headers);
         respond(status, headers, body, age, note)
     }
 
@@ -82,15 +86,22 @@ impl Reply<'_> {
         Annotated { response: Response::from_parts(parts, body), note: Some(note) }
     }
 
+    fn not_modified<B>(
+        &self,
+        headers: &HeaderMap,
+        per_request: &[HeaderName],
+        age: Duration,
+        note: StatusNote,
+    ) -> Annotated<CacheBody<B>> {
+        let mut headers = validation::not_modified(headers);
+        fields::fill_in(&mut headers, per_request, self.headers);
+        respond(StatusCode::NOT_MODIFIED, headers, CacheBody::stored(Bytes::new()), age, note)
+    }
+
     /// Reports whether the client has the response already (RFC 9111 §4.3.2).
     fn client_has_it(&self, status: StatusCode, headers: &HeaderMap) -> bool {
         self.cache_request.conditional && validation::not_modified_since(self.headers, status, headers)
     }
-}
-
-fn not_modified<B>(headers: &HeaderMap, age: Duration, note: StatusNote) -> Annotated<CacheBody<B>> {
-    let headers = validation::not_modified(headers);
-    respond(StatusCode::NOT_MODIFIED, headers, CacheBody::stored(Bytes::new()), age, note)
 }
 
 fn respond<B>(
@@ -100,8 +111,9 @@ fn respond<B>(
     age: Duration,
     note: StatusNote,
 ) -> Annotated<CacheBody<B>> {
-    // RFC 9111 §5.1: the age at arrival plus the time spent in this cache.
-    if let Ok(age) = HeaderValue::try_from(age.as_secs().min(MAX_DELTA_SECONDS).to_string()) {
+    // RFC 9111 §5.1: the age at arrival plus the time spent in this cache, rounded up so that it is never understated.
+    let seconds = age.as_secs().saturating_add(u64::from(age.subsec_millis() > 0));
+    if let Ok(age) = HeaderValue::try_from(seconds.min(MAX_DELTA_SECONDS).to_string()) {
         headers.insert(header::AGE, age);
     }
     let mut response = Response::new(body);
@@ -120,7 +132,7 @@ pub(super) fn error_head(error: &Error) -> Response<()> {
         ErrorKind::RecentlyFailed => error
             .status()
             .and_then(|status| StatusCode::from_u16(status).ok())
-            .filter(|status| status.is_client_error() || status.is_server_error())
+            .filter(|status| status.is_server_error() || ORIGIN_FAILURES.contains(status))
             .unwrap_or(StatusCode::SERVICE_UNAVAILABLE),
         ErrorKind::Store | ErrorKind::Overloaded => StatusCode::SERVICE_UNAVAILABLE,
         ErrorKind::TimedOut => StatusCode::GATEWAY_TIMEOUT,

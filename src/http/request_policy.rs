@@ -65,7 +65,8 @@ impl<H: Borrow<HeaderMap>, C: Borrow<Config>, B, E> ReusePolicy<Answer<B, E>> fo
     fn classify(&self, entry: &Entry, now: Timestamp) -> ReuseClass {
         let freshness = policy::freshness(entry, now);
         if entry.meta().kind == Kind::Value && entry.meta().codec == INDEX {
-            return if freshness == Freshness::Fresh { ReuseClass::Redirect } else { ReuseClass::Miss };
+            // An index is valid for as long as it is stored. The fills of its variants prolong that time.
+            return ReuseClass::Redirect;
         }
         let Some(stored) = stored(entry) else { return ReuseClass::Miss };
         let stated = &stored.freshness;
@@ -117,7 +118,7 @@ impl<H: Borrow<HeaderMap>, C: Borrow<Config>, B, E> ReusePolicy<Answer<B, E>> fo
         match redirect {
             _ if shared.is_failure && !admitted => {
                 let bare = (shared.status, HeaderMap::new(), CacheBody::stored(bytes::Bytes::new()));
-                SharedReuse::Use(Ok(self.reply().shared(bare, Duration::ZERO, StatusNote::Collapsed { reason })))
+                SharedReuse::Use(Ok(self.reply().shared(bare, &[], Duration::ZERO, StatusNote::Collapsed { reason })))
             }
             Some(redirect) => SharedReuse::Redirect(redirect),
             None if !admitted => SharedReuse::Bypass,
@@ -131,7 +132,12 @@ impl<H: Borrow<HeaderMap>, C: Borrow<Config>, B, E> ReusePolicy<Answer<B, E>> fo
                 let Some(body) = body else { return SharedReuse::TooOld };
                 let (head, age) = ((shared.status, shared.headers.clone(), body), shared.age);
                 let age = Timestamp::now().since(shared.response_time) + age;
-                SharedReuse::Use(Ok(self.reply().shared(head, age, StatusNote::Collapsed { reason })))
+                SharedReuse::Use(Ok(self.reply().shared(
+                    head,
+                    &shared.per_request,
+                    age,
+                    StatusNote::Collapsed { reason },
+                )))
             }
         }
     }

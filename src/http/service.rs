@@ -207,7 +207,7 @@ impl<S> HttpCache<S> {
             let (status, headers) = (response.status(), response.headers().clone());
             // RFC 9111 §4: the most recent response counts. A response stored meanwhile may be newer than this one.
             if let Some(found) =
-                get.lookup_entry(policy).await.filter(|(_, entry)| entry.meta().response_time < requested_at)
+                get.lookup_entry(policy).await.filter(|(_, entry, _)| entry.meta().response_time < requested_at)
             {
                 head_freshening::after_head(found, &cache_request, request_time, status, &headers).await;
             }

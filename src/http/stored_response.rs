@@ -23,25 +23,31 @@ pub(super) struct StoredResponse {
     /// Holds an empty `Age` and an empty `Cache-Status`, which each reply sets. PERF: a map that grows is copied once
     /// more.
     pub(super) headers: HeaderMap,
+    /// The fields of one request ([`fields::of_one_request`]), which are empty in `headers`. Each reply sets them.
+    pub(super) per_request: Box<[HeaderName]>,
     /// The age with which it arrived.
     pub(super) age: Duration,
     pub(super) freshness: StoredFreshness,
     pub(super) body: Bytes,
 }
 
-/// Encodes a head. `None` if that fails, which no head that hyper accepts does.
+/// Encodes a head, without the values of the fields of one request. `None` if that fails, which no head that hyper
+/// accepts does.
 pub(super) fn encode(
     status: StatusCode,
     headers: &HeaderMap,
+    per_request: &[HeaderName],
     age: Duration,
     freshness: StoredFreshness,
 ) -> Option<Vec<u8>> {
-    let kept = fields::end_to_end(headers);
+    let mut kept = fields::end_to_end(headers);
+    let per_request: Vec<_> =
+        per_request.iter().filter(|name| kept.remove(*name).is_some()).map(HeaderName::as_str).collect();
     let fields: Vec<_> = kept.iter().map(|(name, value)| (name.as_str(), value.as_bytes())).collect();
     let millis = |span: Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
     let StoredFreshness { auth_sharing, never_stale, immutable, lifetime } = freshness;
     let freshness = (auth_sharing as u8, never_stale, immutable, lifetime.map(millis));
-    let head = (status.as_u16(), millis(age), freshness, fields);
+    let head = (status.as_u16(), millis(age), freshness, fields, per_request);
     bincode::encode_to_vec(head, bincode::config::standard()).ok()
 }
 
@@ -65,11 +71,17 @@ pub(super) fn decode(payload: &Bytes) -> Option<StoredResponse> {
         let value = HeaderValue::from_maybe_shared(payload.slice_ref(value)).ok()?;
         headers.try_append(HeaderName::from_bytes(name.as_bytes()).ok()?, value).ok()?;
     }
-    for placeholder in [header::AGE, CACHE_STATUS] {
-        headers.try_insert(placeholder, HeaderValue::from_static("")).ok()?;
+    let (names, mut per_request): (usize, _) = (next(&mut rest)?, Vec::new());
+    for _ in 0..names {
+        let name: &str = next(&mut rest)?;
+        per_request.push(HeaderName::from_bytes(name.as_bytes()).ok()?);
+    }
+    for placeholder in [header::AGE, CACHE_STATUS].iter().chain(&per_request) {
+        headers.try_insert(placeholder.clone(), HeaderValue::from_static("")).ok()?;
     }
     let (status, age) = (StatusCode::from_u16(status).ok()?, Duration::from_millis(age));
-    Some(StoredResponse { status, headers, age, freshness, body: payload.slice_ref(rest) })
+    let (per_request, body) = (per_request.into(), payload.slice_ref(rest));
+    Some(StoredResponse { status, headers, per_request, age, freshness, body })
 }
 
 /// Returns the stored response, if the entry is one.
@@ -97,7 +109,7 @@ fn next<'a, T: bincode::BorrowDecode<'a, ()>>(rest: &mut &'a [u8]) -> Option<T> 
 }
 
 /// Codec id of stored responses, as opposed to typed values and other formats of the head.
-pub(super) const RESPONSE: u64 = u64::from_be_bytes(*b"http-2\0\0");
+pub(super) const RESPONSE: u64 = u64::from_be_bytes(*b"http-3\0\0");
 /// Number of fields that space is reserved for.
 const USUAL_FIELDS: usize = 24;
 
@@ -116,12 +128,17 @@ mod tests {
         headers.append("link", HeaderValue::from_static("<b>"));
         headers.insert("x-bytes", HeaderValue::from_bytes(b"caf\xc3\xa9").expect("a value"));
         headers.insert("age", HeaderValue::from_static("7"));
-        let mut payload = encode(StatusCode::NOT_FOUND, &headers, AGE, FRESHNESS).expect("encodes");
+        headers.insert("x-request-id", HeaderValue::from_static("of the leader"));
+        let per_request = ["x-request-id", "x-absent"].map(HeaderName::from_static);
+        let mut payload = encode(StatusCode::NOT_FOUND, &headers, &per_request, AGE, FRESHNESS).expect("encodes");
+        assert!(!payload.windows(6).any(|bytes| bytes == b"leader"));
         payload.extend_from_slice(b"body");
         let payload = Bytes::from(payload);
         let stored = decode(&payload).expect("decodes");
         headers.insert("age", HeaderValue::from_static(""));
         headers.insert("cache-status", HeaderValue::from_static(""));
+        headers.insert("x-request-id", HeaderValue::from_static(""));
+        assert_eq!(*stored.per_request, per_request[..1]);
         assert_eq!((stored.status, stored.age, stored.freshness), (StatusCode::NOT_FOUND, AGE, FRESHNESS));
         assert_eq!((&stored.headers, &stored.body[..]), (&headers, &b"body"[..]));
         assert!(payload.as_ptr_range().contains(&stored.headers["x-bytes"].as_bytes().as_ptr()));
@@ -132,7 +149,7 @@ mod tests {
     #[test]
     fn stored_head_with_too_many_fields_does_not_panic() {
         let payload = |fields: Vec<(&str, &[u8])>| {
-            let head = (200_u16, 0_u64, (0_u8, false, false, None::<u64>), fields);
+            let head = (200_u16, 0_u64, (0_u8, false, false, None::<u64>), fields, Vec::<&str>::new());
             Bytes::from(bincode::encode_to_vec(head, bincode::config::standard()).expect("encodes"))
         };
         let fields = vec![("link", &b"<a>"[..]); 40_000];

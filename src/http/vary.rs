@@ -9,16 +9,13 @@
 use super::directives::cache_control::Quotes;
 use crate::{
     config::http::HttpOptions,
-    engine::frontend::{Redirect, RedirectEntry},
+    engine::frontend::{FollowedRedirect, Redirect, RedirectEntry},
     key::KeyHash,
-    store::{
-        entry::{Entry, Lifetimes, SharedValue},
-        token::Token,
-    },
+    store::{entry::Entry, token::Token},
 };
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, header};
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 /// The selecting fields of a `Vary`: sorted, without duplicates. Empty if every request selects the response.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -138,13 +135,10 @@ impl SecondaryKey {
         Self { variant: variant(index, &fields, request, options), fields: Arc::new(fields) }
     }
 
-    /// Returns the index entry to store. It lives at least four times as long as its response. All variants are found
-    /// through it, so variants that are refreshed later are lost with it.
-    pub(super) fn index(&self, response: &Lifetimes) -> RedirectEntry {
-        let fresh_for = response.retention().saturating_mul(4).max(MIN_INDEX_LIFETIME);
-        let lifetimes = Lifetimes::fresh_for(fresh_for);
+    /// Returns the index entry to store.
+    pub(super) fn index(&self) -> RedirectEntry {
         let payload = Bytes::from(self.fields.encode()).into();
-        RedirectEntry { variant: self.variant.clone(), lifetimes, codec: INDEX, payload }
+        RedirectEntry { variant: self.variant.clone(), codec: INDEX, payload }
     }
 }
 
@@ -160,12 +154,12 @@ pub(super) fn redirect_for(
     request: &HeaderMap,
     options: &HttpOptions,
 ) -> Redirect {
-    Redirect { variant: variant(index, &fields, request, options), via: fields }
+    Redirect { id: index, variant: variant(index, &fields, request, options), via: fields }
 }
 
 /// Returns the selecting fields of a response that no index on the redirect path has yet.
-pub(super) fn remaining(fields: SelectingFields, redirects: &[SharedValue]) -> SelectingFields {
-    redirects.iter().filter_map(|redirect| redirect.downcast_ref()).fold(fields, SelectingFields::without)
+pub(super) fn remaining(fields: SelectingFields, redirects: &[FollowedRedirect]) -> SelectingFields {
+    redirects.iter().filter_map(|redirect| redirect.via.downcast_ref()).fold(fields, SelectingFields::without)
 }
 
 /// Hashes the selecting values, so that the contents of a `Cookie` are neither stored nor shown.
@@ -180,8 +174,6 @@ fn variant(index: Token, fields: &SelectingFields, request: &HeaderMap, options:
 pub(super) const INDEX: u64 = u64::from_be_bytes(*b"http-v1\0");
 /// Bytes reserved for the selecting values.
 const USUAL_VALUES_LENGTH: usize = 256;
-/// Minimum freshness lifetime of an index.
-const MIN_INDEX_LIFETIME: Duration = Duration::from_secs(600);
 
 #[cfg(test)]
 mod tests {

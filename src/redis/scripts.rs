@@ -37,18 +37,21 @@ impl Default for Scripts {
     }
 }
 
+/// The name of an entry, its content or id, and its retention.
+type NamedEntry<T> = (String, T, Duration);
+
 impl Scripts {
-    /// Fills. `writes` begins with the entry of the cache key itself. Each item is the name, the envelope, and the
-    /// retention.
+    /// Fills. `writes` begins with the entry of the cache key itself. `extensions` are redirect entries.
     pub(super) fn fill(
         &self,
         lease: &str,
         condition: FillCondition,
         hash: KeyHash,
-        writes: &[(String, Bytes, Duration)],
+        (writes, extensions): (&[NamedEntry<Bytes>], &[NamedEntry<Token>]),
     ) -> ScriptCall {
         let mut keys = vec![lease];
         keys.extend(writes.iter().map(|(name, ..)| name.as_str()));
+        keys.extend(extensions.iter().map(|(name, ..)| name.as_str()));
         let mut call = self.fill.call(&keys);
         match condition {
             FillCondition::Lease(lease) => call.arg(owner(lease)).arg(b""),
@@ -57,6 +60,12 @@ impl Scripts {
         call.arg(CHANNEL).arg(hash.as_bytes());
         for (_, envelope, retention) in writes {
             call.arg(envelope).arg(millis(*retention));
+        }
+        for (_, id, retention) in extensions {
+            call.arg(id.as_bytes()).arg(millis(*retention));
+        }
+        if !extensions.is_empty() {
+            call.arg(extensions.len().to_string());
         }
         call
     }

@@ -29,7 +29,7 @@ use crate::{
         entry::Entry,
         error::{Answer, StoreError},
         lease::{FailureMarker, FillOutcome, Lease, LeaseReply, LeaseRequest, LeaseStatus},
-        port::{FillCondition, IntoStore, Store, Write},
+        port::{FillCondition, IntoStore, RedirectExtension, Store, Write},
         token::Token,
         tracking::TrackedReader,
         wake::{Listener, WakeRegistry},
@@ -210,12 +210,15 @@ impl RedisStore {
         let offset = self.decoder.offset(key);
         // PERF: once for the message and the entry, because a hash takes 700 instructions, and a name 400.
         let (hash, (name, lease)) = (key.hash(), entry_and_lease_names(key));
-        let write = |Write { key: at, entry }: &Write| {
+        let write = |Write { key: at, entry, .. }: &Write| {
             let (name, hash) = if at == key { (name.clone(), hash) } else { (entry_name(at), at.hash()) };
             (name, entry.encode(at.layout(), hash, offset), entry.meta().lifetimes.retention())
         };
+        let extension =
+            |RedirectExtension { key, id, retention }: &RedirectExtension| (entry_name(key), *id, *retention);
+        let extensions: Vec<_> = writes.iter().flat_map(|write| &write.extensions).map(extension).collect();
         let writes: Vec<_> = writes.iter().map(write).collect();
-        let call = self.scripts.fill(&lease, condition, hash, &writes);
+        let call = self.scripts.fill(&lease, condition, hash, (&writes, &extensions));
         match self.run(call, |answer| number(&answer)).await? {
             0 => Ok(FillOutcome::Fenced),
             _ => Ok(FillOutcome::Stored),

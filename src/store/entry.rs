@@ -122,6 +122,12 @@ impl Lifetimes {
         let useful = self.fresh_for.saturating_add(window);
         useful.max(Duration::from_secs(1))
     }
+
+    /// Returns the lifetime of an index that leads to an entry with these lifetimes, which was fetched in this time. The
+    /// next fetch begins when the entry has become stale. If it ended after the index, its result would be lost.
+    pub(crate) fn of_index(&self, took: Duration) -> Duration {
+        self.retention().saturating_add(took.saturating_mul(2)).saturating_add(INDEX_MARGIN)
+    }
 }
 
 impl Entry {
@@ -202,3 +208,6 @@ impl fmt::Debug for Payload {
         write!(f, "Payload({} bytes)", self.bytes.len())
     }
 }
+
+/// Part of an index's lifetime for fetches that take longer than the last one.
+const INDEX_MARGIN: Duration = Duration::from_secs(1);

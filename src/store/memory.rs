@@ -8,7 +8,7 @@ use super::{
     entry_cache::{self, EntryCache},
     error::Answer,
     lease::{FailureMarker, FillOutcome, Lease, LeaseReply, LeaseRequest, LeaseStatus},
-    port::{FillCondition, Store, Write},
+    port::{FillCondition, RedirectExtension, Store, Write},
     token::Token,
     wake::{Listener, WakeRegistry},
 };
@@ -155,14 +155,31 @@ impl MemoryStore {
             return if writes.iter().any(is_stored) { FillOutcome::Stored } else { FillOutcome::Fenced };
         }
         // The entry of the cache key itself comes last, because it makes the other entries reachable.
-        for Write { key, entry } in writes.into_iter().rev() {
+        let mut extended = Vec::new();
+        for Write { key, entry, extensions } in writes.into_iter().rev() {
             self.layouts.lock().add(&key);
             self.entries.insert(key, entry);
+            extended.extend(extensions);
         }
         leases.table.remove(&key.without_layout());
         drop(leases);
+        extended.iter().for_each(|extension| self.extend_redirect(extension, now));
         self.wakes.wake(key.hash());
         FillOutcome::Stored
+    }
+
+    /// Keeps a redirect entry for longer, if it is still stored. An invalidation holds the same lock while it drops the
+    /// entry, so the entry is not restored after that.
+    fn extend_redirect(&self, extension: &RedirectExtension, now: Timestamp) {
+        let RedirectExtension { key, id, retention } = extension;
+        let _leases = self.leases.of(key);
+        if let Some(entry) = self.read(key, now).filter(|entry| entry.meta().id == *id)
+            && !entry.is_retained(now.after(*retention))
+        {
+            let mut meta = *entry.meta();
+            meta.lifetimes.fresh_for = entry.age(now).saturating_add(*retention);
+            self.entries.insert(key.clone(), Entry::new(meta, entry.payload().clone()));
+        }
     }
 
     pub(crate) fn release_now(

@@ -40,7 +40,7 @@ pub trait Store: Send + Sync + 'static {
     /// Returns the entry unless the caller has already seen it; otherwise grants the lease, or names its holder.
     fn get_or_lease<'a>(&'a self, key: &'a CacheKey, request: LeaseRequest) -> Answer<'a, LeaseReply>;
 
-    /// Stores all of `writes` or none, and ends the right to do so. An error means that nothing was stored, or that
+    /// Stores all of `writes` or none, with their [extensions](Write::extensions), and ends the right to do so. An error means that nothing was stored, or that
     /// the outcome is unknown.
     fn fill<'a>(&'a self, key: &'a CacheKey, condition: FillCondition, writes: Vec<Write>) -> Answer<'a, FillOutcome>;
 
@@ -129,13 +129,44 @@ pub struct Write {
     pub key: CacheKey,
     /// The entry; the store keeps it for its [retention](super::Lifetimes::retention).
     pub entry: Entry,
+    /// Redirect entries that lead to the entry. A store that ignores them is correct, but loses the entry with the
+    /// first of them.
+    pub extensions: Vec<RedirectExtension>,
+}
+
+/// A redirect entry that has to be kept for longer, because an entry that it leads to is filled.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RedirectExtension {
+    /// The cache key of the redirect entry.
+    pub key: CacheKey,
+    /// The id of the redirect entry. If the store has another entry, or none, nothing is to be done: the redirect entry
+    /// may have been invalidated.
+    pub id: Token,
+    /// The time from now for which the store keeps the redirect entry, unless it keeps it for longer already.
+    pub retention: Duration,
 }
 
 impl Write {
     /// Creates a write of `entry` under `key`.
     #[must_use]
     pub const fn new(key: CacheKey, entry: Entry) -> Self {
-        Self { key, entry }
+        Self { key, entry, extensions: Vec::new() }
+    }
+
+    /// Adds redirect entries that lead to the entry.
+    #[must_use]
+    pub fn extending(mut self, redirects: impl IntoIterator<Item = RedirectExtension>) -> Self {
+        self.extensions.extend(redirects);
+        self
+    }
+}
+
+impl RedirectExtension {
+    /// Creates an extension of the redirect entry with this `id` to `retention` from now.
+    #[must_use]
+    pub const fn new(key: CacheKey, id: Token, retention: Duration) -> Self {
+        Self { key, id, retention }
     }
 }
 

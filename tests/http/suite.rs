@@ -235,12 +235,13 @@ async fn vary_selects_by_every_named_field() {
 
 #[tokio::test]
 async fn most_statuses_are_stored_with_an_explicit_lifetime() {
-    let stored = [200, 201, 202, 203, 204, 299, 300, 301, 302, 303, 307, 308, 400, 401, 404, 405, 410, 414, 451, 499];
-    for code in stored {
+    let errors = [400, 401, 404, 405, 410, 414, 451, 499, 500, 502, 503, 504, 599];
+    let others = [200, 201, 202, 203, 204, 299, 300, 301, 302, 303, 307, 308];
+    for code in others.into_iter().chain(errors) {
         assert!(reused(&[], (code, fields!["cache-control": "max-age=3600"]), &[]).await, "{code}");
         assert!(!reused(&[], (code, fields![]), &[]).await, "{code}");
     }
-    for code in [206, 226, 304, 428, 429, 431, 500, 502, 503, 504, 599] {
+    for code in [206, 226, 304, 428, 429, 431] {
         assert!(!reused(&[], (code, fields!["cache-control": "max-age=3600"]), &[]).await, "{code}");
     }
     for (code, expected) in [(200, true), (404, true), (299, false), (499, false)] {

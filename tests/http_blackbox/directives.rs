@@ -3,7 +3,7 @@
 use crate::{
     client::{ask, get, request},
     fleet::{Fleet, Proxy},
-    site::{PAGE, Site, with},
+    site::{MODIFIED, PAGE, Site, with},
     support::{Origin, eventually},
 };
 
@@ -105,5 +105,19 @@ async fn a_response_without_lifetime_follows_fresh_for() {
     }
     for _ in 0..2 {
         assert_eq!(ask(fresh.address, get("/page")).await.text(), "page 3");
+    }
+}
+
+/// RFC 9111 §4.2.2: a tenth of the time since the last modification, at most a day.
+#[tokio::test]
+async fn a_response_with_last_modified_follows_heuristic() {
+    for (args, calls) in [(&[][..], 1), (&["--heuristic", "0.5"], 1), (&["--heuristic", "0"], 2)] {
+        let origin = Origin::new();
+        let site = Site::start(&origin, |_, n| with(&[("last-modified", MODIFIED)], format!("page {n}"))).await;
+        let proxy = Proxy::start(site.address, args).await;
+        for _ in 0..2 {
+            assert_eq!(ask(proxy.address, get("/page")).await.status, 200);
+        }
+        assert_eq!(origin.calls(), calls, "{args:?}");
     }
 }

@@ -4,7 +4,7 @@ use crate::support::eventually;
 use bytes::Bytes;
 use stampede_guard::store::{
     CacheKey, Entry, FailureMarker, FillCondition, FillOutcome, Inbox, Kind, Lease, LeaseReply, LeaseRequest,
-    LeaseStatus, Lifetimes, Meta, Store, Timestamp, Token, Write,
+    LeaseStatus, Lifetimes, Meta, RedirectExtension, Store, Timestamp, Token, Write,
 };
 use std::{
     sync::atomic::{AtomicUsize, Ordering::Relaxed},
@@ -37,6 +37,7 @@ macro_rules! store_suite {
             layouts_share_leases_but_not_entries
             entry_of_another_layout_with_the_same_name_is_a_miss
             several_writes_are_stored_together
+            a_fill_extends_only_redirects_that_are_still_stored
             any_bytes_are_a_key
             lease_of_dropped_listener_is_orphaned
             expired_entry_is_a_miss
@@ -426,6 +427,44 @@ pub(crate) async fn several_writes_are_stored_together(store: &dyn Store) {
     let lease = lead(store, &de, LONG).await;
     assert_eq!(fill(store, &de, lease, "hallo").await, FillOutcome::Stored);
     assert_eq!(payload(store, &en).await.as_deref(), Some("hello"), "variants have leases of their own");
+}
+
+/// Seen to fail in turn without the extension, without the comparison of ids, and without that of times.
+pub(crate) async fn a_fill_extends_only_redirects_that_are_still_stored(store: &dyn Store) {
+    let variant = |key: &CacheKey| {
+        let key = stampede_guard::Key::from(key.primary().to_vec()).variant("de");
+        CacheKey::new("suite", 7, key)
+    };
+    let store_index = async |lifetime| {
+        let key = fresh("index");
+        let lease = lead(store, &key, LONG).await;
+        let mut meta = *entry(lease.token, Kind::Value, "fields").meta();
+        meta.lifetimes = Lifetimes::fresh_for(lifetime);
+        let index = Entry::new(meta, Bytes::from_static(b"fields"));
+        assert_eq!(fill_by(store, &key, FillCondition::Lease(lease), index).await, FillOutcome::Stored);
+        (key, lease.token)
+    };
+    let second = Duration::from_secs(1);
+    let (extended, others) = (store_index(second).await, store_index(second).await);
+    let (long, dropped) = (store_index(LONG).await, store_index(second).await);
+    let extensions =
+        [(&extended, extended.1, LONG), (&others, token(), LONG), (&long, long.1, second), (&dropped, dropped.1, LONG)];
+    for ((key, _), id, retention) in extensions {
+        let variant = variant(key);
+        let lease = lead(store, &variant, LONG).await;
+        if *key == dropped.0 {
+            store.invalidate(std::slice::from_ref(key)).await.expect("an answer");
+        }
+        let write = Write::new(variant.clone(), entry(lease.token, Kind::Value, "hallo"))
+            .extending([RedirectExtension::new(key.clone(), id, retention)]);
+        let filled = store.fill(&variant, FillCondition::Lease(lease), vec![write]).await;
+        assert_eq!(filled.expect("an answer"), FillOutcome::Stored);
+    }
+    assert_eq!(payload(store, &dropped.0).await, None, "it is not restored");
+    tokio::time::sleep(second + Duration::from_millis(20)).await;
+    for ((key, _), expected) in [(&extended, Some("fields")), (&others, None), (&long, Some("fields"))] {
+        assert_eq!(payload(store, key).await.as_deref(), expected);
+    }
 }
 
 pub(crate) async fn any_bytes_are_a_key(store: &dyn Store) {

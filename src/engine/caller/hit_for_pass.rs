@@ -22,7 +22,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
         let (began, deadline) = (Timestamp::now(), clock::deadline_after(resource.config.fetch_timeout));
         let (id, redirects) = (Token::unique(Inbox::unique()), self.lookup.redirects.clone());
         let FetchHead { response, sharing, mut completion } =
-            fetch(FetchMode::HitForPass { id, redirects, deadline: deadline.into_std() }).await;
+            fetch(FetchMode::HitForPass { id, redirects: redirects.clone(), deadline: deadline.into_std() }).await;
         let times = (began, Timestamp::now());
         if !matches!(completion, Completion::None) {
             self.resource().engine.tasks.spawn(async move {
@@ -30,7 +30,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
                 if let Ok(Completed::Payload(payload)) = completed
                     && let Shareability::Cacheable(_, store_as) | Shareability::CacheableAtEnd(_, store_as) = sharing
                 {
-                    let fill_set = FillSet::new(id, times, store_as, payload);
+                    let fill_set = FillSet::new(id, times, store_as, payload).under(&redirects);
                     if resource.can_keep(&fill_set) {
                         let _ = resource.fill(FillCondition::ReplaceMarker(marker), &fill_set).await;
                     }

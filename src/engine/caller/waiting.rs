@@ -181,7 +181,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
 
     /// Answers with an entry that was filled. A response that is newer than this caller's request counts at any age,
     /// because its lifetime may be shorter than its fetch. An older one is evaluated.
-    fn on_filled(&self, FillSet { entry, index }: &FillSet, fetch: BoxFetch<'a, R>) -> RequestAttempt<'a, R> {
+    fn on_filled(&self, FillSet { entry, index, .. }: &FillSet, fetch: BoxFetch<'a, R>) -> RequestAttempt<'a, R> {
         if let Some((variant, index)) = index {
             match self.policy().redirect_of(index, Timestamp::now()) {
                 Some(redirect) if redirect.variant == *variant => {}

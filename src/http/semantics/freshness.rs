@@ -14,16 +14,20 @@ pub(in crate::http) struct Times {
 impl Times {
     /// Returns the age with which a response arrives (RFC 9111 §4.2.3).
     ///
-    /// A `Date` has a resolution of one second. Its age counts from the end of that second, so that a response made
-    /// just now has age 0. The error is less than a second.
+    /// A `Date` counts in whole if its second had ended when the request was sent: the response existed before.
+    /// Otherwise the response was made for this request, at an unknown time of that second, and the age counts from the
+    /// end of the second. A response with `max-age=1` would else be stale as soon as it was made.
     ///
     /// The response delay is added to an `Age`, which was set on the way. Without an `Age` the response comes from the
     /// origin itself, and `Date` says when it was made. Adding the delay there would make a response useless if its
     /// computation takes longer than its lifetime.
     pub(in crate::http) fn initial_age(&self, headers: &HeaderMap) -> Duration {
         let second = Duration::from_secs(1);
-        let since = |date| self.response_time.duration_since(date).unwrap_or_default();
-        let apparent = date(headers, &header::DATE).map(since).unwrap_or_default().saturating_sub(second);
+        let apparent = date(headers, &header::DATE).map_or(Duration::ZERO, |date| {
+            let since = self.response_time.duration_since(date).unwrap_or_default();
+            let made_before = self.request_time.duration_since(date).is_ok_and(|ago| ago >= second);
+            if made_before { since } else { since.saturating_sub(second) }
+        });
         let delay = self.response_time.duration_since(self.request_time).unwrap_or_default();
         let stated = || Duration::from_secs(super::age(headers).into()) + delay;
         apparent.max(if headers.contains_key(header::AGE) { stated() } else { Duration::ZERO })
@@ -158,19 +162,40 @@ mod tests {
         let of = |fields: &[(&'static str, &str)]| {
             Times { request_time: response_time - ms(200), response_time }.initial_age(&headers(fields))
         };
-        let (now, past, future) = (date_at(0), date_at(-60), date_at(60));
+        let (now, last, past, future) = (date_at(0), date_at(-1), date_at(-60), date_at(60));
         for (fields, expected) in [
             (&[][..], 0),
             (&[("date", now.as_str())], 0),
-            (&[("date", &past)], 59_700),
+            (&[("date", &last)], 1700),
+            (&[("date", &past)], 60_700),
             (&[("date", &future)], 0),
-            (&[("date", &past), ("age", "5")], 59_700),
+            (&[("date", &past), ("age", "5")], 60_700),
             (&[("date", &now), ("age", "5")], 5200),
             (&[("age", "5, 90")], 5200),
             (&[("age", "x")], 200),
             (&[("date", "x")], 0),
         ] {
             assert_eq!(of(fields), ms(expected), "{fields:?}");
+        }
+    }
+
+    /// RFC 9111 §4.2.3, for a response that was made in this second or during its request. The first one would never be
+    /// fresh with `max-age=1` if its `Date` counted in whole.
+    #[test]
+    fn response_made_for_its_request_is_not_a_second_old() {
+        let ms = |span| at(0) + Duration::from_millis(span);
+        for (request_time, date, response_time, expected) in [
+            (950, 0, 1_040, 40),
+            (10, 0, 990, 0),
+            (0, 0, 0, 0),
+            (100, 3, 3_900, 0),
+            (100, 0, 3_100, 2_100),
+            (1_000, 0, 1_040, 1_040),
+            (1_500, 0, 1_600, 1_600),
+        ] {
+            let times = Times { request_time: ms(request_time), response_time: ms(response_time) };
+            let age = times.initial_age(&headers(&[("date", &date_at(date))]));
+            assert_eq!(age.as_millis(), expected, "{request_time} {date} {response_time}");
         }
     }
 

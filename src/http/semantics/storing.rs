@@ -22,6 +22,7 @@ pub(in crate::http) enum Storable {
     /// Likewise, because of a client error: other requests may get a response that can be shared.
     ClientError,
     /// Requests made at the same time, because the origin fails. They may get all of it (`whole`), or only its status.
+    /// A server error with a lifetime of its own is stored instead.
     Failure { whole: bool },
 }
 
@@ -65,6 +66,19 @@ impl StorageTerms {
             retain_for: if has_validator { options.retain_for_revalidation } else { Duration::ZERO },
             age,
             auth_sharing: AuthSharing::of_directives(directives),
+        }
+    }
+
+    /// Returns the terms of a server error: it is used while it is fresh, and afterwards for as long as it states. The
+    /// windows of the policy are for good responses.
+    fn for_error(self) -> Self {
+        let stated = |window: Option<Duration>| Some(window.unwrap_or_default());
+        Self {
+            stale_while_revalidate: stated(self.stale_while_revalidate),
+            stale_if_error: stated(self.stale_if_error),
+            // Only a 200 is validated.
+            retain_for: Duration::ZERO,
+            ..self
         }
     }
 }
@@ -119,20 +133,24 @@ pub(in crate::http) fn storable(
     let (directives, source) = Directives::for_cache(headers, &options.targeted_fields);
     let auth_sharing = AuthSharing::of_directives(&directives);
     let private = is_private(status, headers, &directives, auth_sharing, options);
+    let explicit = freshness::explicit(&directives, source, headers, times.response_time);
     if status.is_server_error() || ORIGIN_FAILURES.contains(&status) {
-        // It is not stored, so it cannot have variants either. A rate limit has fields about one client.
-        let whole = status.is_server_error()
-            && !private
-            && !directives.no_cache
-            && !headers.contains_key(header::VARY)
-            && auth_sharing.admits(credentials);
-        return Storable::Failure { whole };
+        // A rate limit has fields about one client.
+        let admitted = status.is_server_error() && !private && !directives.no_cache && auth_sharing.admits(credentials);
+        let terms = explicit.filter(|_| admitted && !is_partial(status, headers)).map(|lifetime| {
+            let terms = StorageTerms::new(Some(lifetime), headers, &directives, times, options);
+            terms.for_error()
+        });
+        return match terms {
+            Some(terms) if terms.lifetime.is_some_and(|lifetime| !lifetime.is_zero()) => Storable::Shared(terms),
+            // It is not stored, so it cannot have variants either.
+            _ => Storable::Failure { whole: admitted && !headers.contains_key(header::VARY) },
+        };
     }
     if private || is_partial(status, headers) {
         return Storable::Private;
     }
     // RFC 9111 §3: storing needs an explicit lifetime, `public`, or a heuristically cacheable status.
-    let explicit = freshness::explicit(&directives, source, headers, times.response_time);
     let is_silent = explicit.is_none() && !directives.no_cache || ABOUT_ONE_REQUEST.contains(&status);
     let for_one_client = if status.is_client_error() && is_silent { Storable::ClientError } else { Storable::Private };
     if ABOUT_ONE_REQUEST.contains(&status) {
@@ -210,7 +228,7 @@ const ABOUT_ONE_REQUEST: [StatusCode; 2] =
     [StatusCode::PRECONDITION_REQUIRED, StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE];
 
 /// Client errors by which an origin in trouble defends itself. They are failures of the origin, as 502, 503 and 504 are.
-const ORIGIN_FAILURES: [StatusCode; 3] =
+pub(in crate::http) const ORIGIN_FAILURES: [StatusCode; 3] =
     [StatusCode::REQUEST_TIMEOUT, StatusCode::TOO_EARLY, StatusCode::TOO_MANY_REQUESTS];
 
 /// Heuristically cacheable statuses (RFC 9110 §15.1), without 206 and server errors.

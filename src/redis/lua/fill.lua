@@ -1,6 +1,7 @@
 -- Stores entries, if the lease or the hit-for-pass marker permits it.
--- KEYS  L, V of the same cache key, further V in its slot
--- ARGV  token16 .. stamp16|'', marker16|'', channel prefix, key hash, then for every V: entry, px
+-- KEYS  L, V of the same cache key, further V in its slot, then redirect entries in its slot
+-- ARGV  token16 .. stamp16|'', marker16|'', channel prefix, key hash, then for every V: entry, px; for every redirect
+--       entry: id16, px; then the number of redirect entries, if there are any
 -- 1 Stored | 0 Fenced | error: nothing is stored, but the lease is dropped even so
 local l = redis.pcall('GET', KEYS[1])
 if type(l) ~= 'string' then l = '' end
@@ -9,17 +10,26 @@ if ARGV[1] == '' or l:sub(1, 33) ~= 'H' .. ARGV[1] then
   if id == ARGV[5]:sub(2, 17) then return 1 end
   if ARGV[2] == '' or id ~= ARGV[2] then return 0 end
 end
+local last = #KEYS - (ARGV[2 * #KEYS + 3] or 0)
 -- The entry of the cache key itself comes last, because it makes the other entries reachable.
 local refused
-for i = #KEYS, 2, -1 do
+for i = last, 2, -1 do
   local r = redis.pcall('SET', KEYS[i], ARGV[2 * i + 1], 'PX', ARGV[2 * i + 2])
   if type(r) == 'table' and r.err then
     refused = r
-    for j = i + 1, #KEYS do redis.call('DEL', KEYS[j]) end
+    for j = i + 1, last do redis.call('DEL', KEYS[j]) end
     break
   end
 end
 redis.call('DEL', KEYS[1])
+-- A redirect entry that was dropped or replaced must stay so, and none may end earlier than it would.
+for i = last + 1, #KEYS do
+  local px = ARGV[2 * i + 2]
+  if redis.pcall('GETRANGE', KEYS[i], '1', '16') == ARGV[2 * i + 1] then
+    local ttl = redis.pcall('PTTL', KEYS[i])
+    if type(ttl) == 'number' and ttl < tonumber(px) then redis.pcall('PEXPIRE', KEYS[i], px) end
+  end
+end
 if l:sub(1, 1) == 'H' then
   local outcome = refused and 'r' or ARGV[5]:sub(1, 1)
   -- PUBLISH comes last and by pcall: an ACL user without rights to channels must not make a stored fill look failed.

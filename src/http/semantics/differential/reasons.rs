@@ -104,7 +104,7 @@ pub(super) const WE_STORE: Reasons = &[
 ];
 
 pub(super) const THEY_STORE: Reasons = &[
-    ("choice: server errors are never stored", |it| it.status == 501),
+    ("choice: a server error is stored only while its own lifetime lasts", |it| it.status == 501),
     ("choice: cookies are not shared", |it| it.response.contains_key(header::SET_COOKIE)),
     ("choice: a Cookie is a credential", |it| it.first.contains_key(header::COOKIE)),
     ("choice: without a max-age, must-revalidate does not permit sharing with an Authorization", |it| {

@@ -246,8 +246,9 @@ fn a_targeted_field_overrides_all_others() {
     assert_eq!(of(200, &[("cache-control", "max-age=60"), ("cdn-cache-control", "no-store")]), PRIVATE);
 }
 
+/// RFC 9111 §3: `public` alone would suffice, but gives no lifetime.
 #[test]
-fn server_errors_are_never_stored() {
+fn server_error_is_stored_only_with_a_lifetime() {
     let whole = |credentials, fields: &[(&'static str, &str)]| {
         (500..600).all(|code| {
             let storable = by(&HttpOptions::default(), credentials, code, fields);
@@ -256,9 +257,20 @@ fn server_errors_are_never_stored() {
         })
     };
     assert!(whole(Credentials::None, &[]));
-    assert!(whole(Credentials::None, &[("cache-control", "max-age=60")]));
+    assert!(whole(Credentials::None, &[("cache-control", "public"), ("etag", "\"a\"")]));
+    assert!(whole(Credentials::None, &[("cache-control", "max-age=0, stale-if-error=60"), ("etag", "\"a\"")]));
+    assert!(whole(Credentials::None, &[("cache-control", "max-age=60"), ("age", "60")]));
     assert!(whole(Credentials::Cookie, &[("cache-control", "public")]));
     assert!(!whole(Credentials::Cookie, &[]));
+    assert!(!whole(Credentials::Cookie, &[("cache-control", "max-age=60")]));
+    let expires = date(60);
+    for field in [("cache-control", "max-age=60"), ("cache-control", "s-maxage=60"), ("expires", &expires)] {
+        let stored = terms(of(503, &[field, ("etag", "\"a\""), ("date", &date(0))]));
+        assert_eq!((stored.lifetime, stored.stale_if_error, stored.retain_for), (Some(s(60)), Some(s(0)), s(0)));
+        assert_eq!(of(503, &[field, ("content-range", "bytes 0-1/2")]), Storable::Failure { whole: true });
+    }
+    let stated = terms(of(503, &[("cache-control", "max-age=5, stale-while-revalidate=7")]));
+    assert_eq!(stated.stale_while_revalidate, Some(s(7)));
     for field in [
         ("cache-control", "private"),
         ("cache-control", "no-store"),

@@ -1,0 +1,91 @@
+//! Server errors with a freshness lifetime of their own are stored (RFC 9111 §3), unless a good response is of use.
+
+use crate::{
+    kit::{Answer, ask, at_rest, get, get_with, on_each_store, site},
+    support::Origin,
+};
+use axum::{
+    Router,
+    extract::Request,
+    http::StatusCode,
+    response::{IntoResponse, Response},
+};
+use stampede_guard::{CacheStatus, Policy, StampedeGuard};
+use std::time::Duration;
+use tokio::time;
+
+/// Returns a site that is good for the first calls and fails later, with these values of `Cache-Control`.
+fn failing(origin: &Origin, good: (usize, &'static str), bad: &'static str) -> Router {
+    site(origin, move |_: &Request, n| -> Response {
+        match n <= good.0 {
+            true => ([("cache-control", good.1)], n.to_string()).into_response(),
+            false => (StatusCode::SERVICE_UNAVAILABLE, [("cache-control", bad)], n.to_string()).into_response(),
+        }
+    })
+}
+
+fn seen(answer: &Answer) -> (u16, &str, CacheStatus) {
+    (answer.status, answer.text(), answer.cache_status())
+}
+
+/// Seen to fail when no server error was stored: the second request was held off by a failure marker.
+#[tokio::test]
+async fn a_server_error_with_a_lifetime_is_a_hit() {
+    for control in ["max-age=60", "s-maxage=60", "public, max-age=60"] {
+        for guard in on_each_store(&format!("stored-error-{}", control.len())) {
+            let origin = Origin::new();
+            let app = failing(&origin, (0, ""), control).layer(guard.clone());
+            assert_eq!(seen(&ask(&app, get("/page")).await), (503, "1", CacheStatus::Miss));
+            at_rest(&guard).await;
+            assert_eq!(seen(&ask(&app, get("/page")).await), (503, "1", CacheStatus::Hit), "{control}");
+        }
+    }
+}
+
+/// The windows of the policy are for good responses. Seen to fail when a stored error had them: it was served stale.
+#[tokio::test(start_paused = true)]
+async fn a_stored_server_error_ends_without_a_marker() {
+    let policy =
+        Policy::default().stale_while_revalidate(Duration::from_secs(60)).stale_if_error(Duration::from_secs(60));
+    let (guard, origin) = (StampedeGuard::in_memory().policy(policy), Origin::new());
+    let app = failing(&origin, (0, ""), "max-age=1").layer(guard.clone());
+    for n in ["1", "2", "3"] {
+        assert_eq!(seen(&ask(&app, get("/page")).await), (503, n, CacheStatus::Miss));
+        at_rest(&guard).await;
+        time::advance(Duration::from_secs(1)).await;
+    }
+}
+
+/// One client reloads with a request that the origin does not like. Seen to fail when the error replaced the fresh page.
+#[tokio::test]
+async fn a_forced_reload_does_not_replace_a_fresh_page_by_an_error() {
+    for guard in on_each_store("stored-error-reload") {
+        let origin = Origin::new();
+        let app = failing(&origin, (1, "max-age=60"), "max-age=60").layer(guard.clone());
+        ask(&app, get("/page")).await;
+        at_rest(&guard).await;
+        ask(&app, get_with("/page", &[("cache-control", "no-cache")])).await;
+        at_rest(&guard).await;
+        assert_eq!(origin.calls(), 2);
+        assert_eq!(seen(&ask(&app, get("/page")).await), (200, "1", CacheStatus::Hit));
+    }
+}
+
+/// RFC 5861 §4. Seen to fail when the error was stored: the next answers were errors.
+#[tokio::test(start_paused = true)]
+async fn a_good_response_wins_in_its_stale_if_error_window() {
+    let (guard, origin) = (StampedeGuard::in_memory(), Origin::new());
+    let app = failing(&origin, (1, "max-age=1, stale-if-error=30"), "max-age=5").layer(guard.clone());
+    ask(&app, get("/page")).await;
+    at_rest(&guard).await;
+    time::advance(Duration::from_secs(10)).await;
+    for _ in 0..2 {
+        assert_eq!(seen(&ask(&app, get("/page")).await), (200, "1", CacheStatus::Stale));
+        at_rest(&guard).await;
+    }
+    time::advance(Duration::from_secs(30)).await;
+    let error = ask(&app, get("/page")).await;
+    assert_eq!((error.status, error.cache_status()), (503, CacheStatus::Miss), "the window is over");
+    at_rest(&guard).await;
+    assert_eq!(seen(&ask(&app, get("/page")).await), (503, error.text(), CacheStatus::Hit));
+}
