@@ -70,7 +70,7 @@ impl Args {
         let (mut options, mut policy) = (HttpOptions::default(), Policy::default());
         match self.fresh_for {
             Some(lifetime) => policy = Policy::fresh_for(lifetime),
-            None => options = options.respect_origin_only(),
+            None => options = options.require_explicit_freshness(),
         }
         if self.ignore_request_directives {
             options = options.ignore_request_directives();

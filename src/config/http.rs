@@ -56,14 +56,14 @@ impl HttpOptions {
     /// Does not store responses without an explicit freshness lifetime. Default: they have the lifetime of the
     /// [`Policy`](crate::Policy). Replaces [`heuristic_freshness`](Self::heuristic_freshness).
     #[must_use]
-    pub fn respect_origin_only(mut self) -> Self {
+    pub fn require_explicit_freshness(mut self) -> Self {
         self.default_freshness = DefaultFreshness::Stale;
         self
     }
 
     /// Gives responses without an explicit freshness lifetime this fraction of the time since their `Last-Modified`, at
     /// most one day (RFC 9111 §4.2.2 suggests 0.1). Without a `Last-Modified` they are not stored. Default: off.
-    /// Replaces [`respect_origin_only`](Self::respect_origin_only).
+    /// Replaces [`require_explicit_freshness`](Self::require_explicit_freshness).
     ///
     /// # Panics
     ///
