@@ -10,7 +10,7 @@ use super::{
     origin_request::OriginRequest,
     reply,
     request_policy::RequestPolicy,
-    semantics::request::{self, CacheRequest, Disposition, LookupOnly},
+    semantics::request::{self, CacheRequest, Credentials, Disposition, LookupOnly},
 };
 use crate::{
     cache_status::CacheStatus,
@@ -89,15 +89,22 @@ where
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: Request<Req>) -> Self::Future {
+    fn call(&mut self, mut request: Request<Req>) -> Self::Future {
         let has_body = !request.body().is_end_stream();
         let options = &self.guard.config().http;
-        let cache_request = match request::disposition(request.method(), request.headers(), has_body, options) {
+        let mut cache_request = match request::disposition(request.method(), request.headers(), has_body, options) {
             Disposition::Cache(cache_request) => cache_request,
             Disposition::Forward(reason) => return ResponseFuture::slow(self.clone().forward(request, reason)),
             Disposition::Unsafe => return ResponseFuture::slow(self.clone().forward_unsafe(request)),
         };
-        let Some(target) = Target::unambiguous(&request, options) else {
+        if let Some(is_private) = &options.private_if {
+            let (parts, body) = request.into_parts();
+            if is_private.0(&parts) {
+                cache_request.credentials = Credentials::Cookie;
+            }
+            request = Request::from_parts(parts, body);
+        }
+        let Some(target) = Target::unambiguous(&request, cache_request.forwarded, options) else {
             return ResponseFuture::slow(self.clone().forward(request, "request"));
         };
         let key = target.key(MethodClass::Get, options);
@@ -189,7 +196,8 @@ impl<S> HttpCache<S> {
         }
         // A stored response to GET would have sufficed, but the response to a HEAD is stored under a key of its own.
         let get = resource.clone();
-        resource.key = Target::of_request(&request).resource(MethodClass::Head, &self.guard).key;
+        let target = Target::of_request(&request, &resource.config.http);
+        resource.key = target.resource(MethodClass::Head, &self.guard).key;
         let request_time = clock::wall_clock();
         let response = self.resolve(request, resource, cache_request, (requested_at, early_refresh)).await?;
         let by_origin = [CacheStatus::Miss, CacheStatus::Bypass, CacheStatus::FailOpen];

@@ -1,6 +1,7 @@
 //! Tests of the HTTP layer with real axum routers, over the embedded store and over a real Redis.
 #![allow(clippy::disallowed_methods, reason = "tests make their own randomness")]
 
+mod anonymous;
 mod attacks;
 mod bodies;
 mod changes;
@@ -8,6 +9,7 @@ mod contract;
 mod credentials;
 mod demands;
 mod failures;
+mod forwarded;
 mod freshness;
 mod heads;
 mod herds;
@@ -18,6 +20,7 @@ mod outage_cache;
 mod ranges;
 mod replay;
 mod requests;
+mod rewrites;
 mod sockets;
 mod storms;
 mod suite;

@@ -87,7 +87,9 @@ fn response_without_lifetime_follows_the_settings() {
     assert_eq!(terms(by(&HttpOptions::default().heuristic_freshness(0.1), &fields)).lifetime, Some(s(10)));
     assert_eq!(by(&HttpOptions::default().heuristic_freshness(0.1), &HeaderMap::new()), PRIVATE);
     let explicit = headers(&[("cache-control", "max-age=60"), ("last-modified", &modified)]);
-    for options in [HttpOptions::default().require_explicit_freshness(), HttpOptions::default().heuristic_freshness(0.1)] {
+    for options in
+        [HttpOptions::default().require_explicit_freshness(), HttpOptions::default().heuristic_freshness(0.1)]
+    {
         assert_eq!(terms(by(&options, &explicit)).lifetime, Some(s(60)));
     }
 }
