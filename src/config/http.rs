@@ -62,7 +62,7 @@ impl HttpOptions {
         self
     }
 
-    /// Does not store responses without an explicit freshness lifetime. Default: they have the lifetime of the
+    /// Neither stores nor shares responses without an explicit freshness lifetime. Default: they have the lifetime of the
     /// [`Policy`](crate::Policy). Replaces [`heuristic_freshness`](Self::heuristic_freshness).
     #[must_use]
     pub fn require_explicit_freshness(mut self) -> Self {

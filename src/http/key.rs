@@ -292,4 +292,27 @@ mod tests {
         let any = HttpOptions::default().ignore_host();
         assert_eq!(of(Request::get("/a").header("host", "x"), &any), of(Request::get("/a").header("host", "y"), &any));
     }
+
+    #[test]
+    fn nested_uri_is_the_end_of_the_original() {
+        let uri = |text: &str| text.parse::<Uri>().expect("a URI");
+        for (original, current, nested) in [
+            ("/v1/users", "/users", true),
+            ("/v1/users", "/v1/users", true),
+            ("/v1/users?a=1", "/users?a=1", true),
+            ("/v1", "/", true),
+            ("/v1?a", "/?a", true),
+            ("http://h/v1/users", "http://H/users", true),
+            ("/v1/users?a=1", "/users", false),
+            ("/v1/users", "/sers", false),
+            ("/v1/users", "/v2/users", false),
+            ("/users", "/acme/users", false),
+            ("/users", "http://acme.internal/users", false),
+            ("http://h/users", "/users", false),
+            ("http://h/users", "http://g/users", false),
+            ("http://h/users", "https://h/users", false),
+        ] {
+            assert_eq!(is_nested(&uri(original), &uri(current)), nested, "{original} {current}");
+        }
+    }
 }

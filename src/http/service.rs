@@ -44,7 +44,13 @@ impl<S> Layer<S> for StampedeGuard {
     }
 }
 
-/// An HTTP service protected by a [`StampedeGuard`]: a shared cache in the sense of RFC 9111.
+/// An HTTP service protected by a [`StampedeGuard`]: a shared cache in the sense of RFC 9111. A response without
+/// freshness information is shared for the 10 s of the policy, but only by requests that carry nothing that looks like a
+/// [credential](crate::http::HttpOptions::credential_fields): no cookie, API key, token, session or user. Responses that
+/// say `public` or `s-maxage` are shared by all clients, and responses that say `private` by none. A handler that knows
+/// its user from something else, such as an extension or an address, needs
+/// [`private_if`](crate::http::HttpOptions::private_if), or
+/// [`require_explicit_freshness`](crate::http::HttpOptions::require_explicit_freshness) and directives of its own.
 ///
 /// It is always ready, so that a saturated origin does not delay hits; each call drives a clone of the inner service to
 /// readiness. An error of the inner service reaches the leading request unchanged; its waiters get a 502. Other errors

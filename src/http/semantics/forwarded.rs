@@ -193,3 +193,50 @@ fn port<'a>(authority: &'a [u8], scheme: &str) -> &'a [u8] {
 
 static X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 static X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn origin<'a>(scheme: Option<&'a str>, authority: Option<&'a str>) -> Option<PublicOrigin<'a>> {
+        Some(PublicOrigin { scheme, authority: authority.map(str::as_bytes) })
+    }
+
+    #[test]
+    fn forwarded_elements_must_be_plain_and_equal() {
+        for (value, expected) in [
+            ("", origin(None, None)),
+            ("for=\"[2001:db8::1]:80\";by=_a, , for=b", origin(None, None)),
+            ("for=a; HOST=\"h:8080\" ; proto=https,host=H:8080", origin(Some("https"), Some("h:8080"))),
+            ("host=a, host=b", None),
+            ("proto=http;proto=https", None),
+            ("proto=wss", None),
+            ("host", None),
+            ("host=", None),
+            ("=h", None),
+            ("host =h", None),
+            ("host=\"h", None),
+            ("host=h\"", None),
+            ("host=\"a\\b\"", None),
+            ("for=\"x;host=evil\"", None),
+            ("for=a=b", None),
+        ] {
+            let value = HeaderValue::from_static(value);
+            assert_eq!(parse(&value), expected, "{value:?}");
+        }
+    }
+
+    #[test]
+    fn port_is_that_of_the_authority_or_scheme() {
+        for (authority, scheme, expected) in [
+            ("h", "http", "80"),
+            ("h", "https", "443"),
+            ("h:8080", "https", "8080"),
+            ("[::1]", "http", "80"),
+            ("[::1]:81", "http", "81"),
+            ("", "http", "80"),
+        ] {
+            assert_eq!(port(authority.as_bytes(), scheme), expected.as_bytes(), "{authority}");
+        }
+    }
+}
