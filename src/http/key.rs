@@ -46,7 +46,7 @@ impl<'a> Target<'a> {
     /// and its responses may be stored under either. A field that lies can therefore drop entries, but add none.
     pub(super) fn changed_by<B>(request: &'a Request<B>, options: &HttpOptions) -> Vec<Self> {
         let (own, public) = (Self::own(request, options), Self::of_request(request, options));
-        if own.authority == public.authority { vec![public] } else { vec![public, own] }
+        if own.authority.eq_ignore_ascii_case(public.authority) { vec![public] } else { vec![public, own] }
     }
 
     /// Returns the target by its own words: the request target and `Host`.
@@ -98,12 +98,11 @@ impl<'a> Target<'a> {
         options: &HttpOptions,
     ) -> Option<Self> {
         let (uri, rewritten_from) = client_uri(request, options);
-        let mut hosts = request.headers().get_all(header::HOST).iter();
-        let host = hosts.next();
+        let (host, is_repeated) = host(request.headers());
         let target = Self { rewritten_from, ..Self::at(uri, host, request.headers()) };
         let names_it = |host: &HeaderValue| target.authority.eq_ignore_ascii_case(host.as_bytes());
         let named = uri.authority().is_none() || host.is_none_or(names_it);
-        let one_host = named && hosts.next().is_none();
+        let one_host = named && !is_repeated;
         let of_http = matches!(uri.scheme_str(), None | Some("http" | "https"));
         let unambiguous =
             of_http && uri.path_and_query().is_some() && (one_host || options.ignore_host) && !target.exceeds_limit();
@@ -194,6 +193,19 @@ impl<'a> Target<'a> {
 
 pub(super) fn layout_of_responses(config: &Config) -> u64 {
     layout(RESPONSE, config.schema_version)
+}
+
+/// Returns the first `Host`, and whether there is another one. PERF: it is the first field of nearly all requests, where
+/// it takes 90 instructions less than a lookup.
+fn host(headers: &HeaderMap) -> (Option<&HeaderValue>, bool) {
+    let mut fields = headers.iter();
+    if let Some((name, host)) = fields.next()
+        && name == header::HOST
+    {
+        return (Some(host), fields.next().is_some_and(|(name, _)| name == header::HOST));
+    }
+    let mut hosts = headers.get_all(header::HOST).iter();
+    (hosts.next(), hosts.next().is_some())
 }
 
 fn authority(uri: &Uri) -> Option<&[u8]> {

@@ -35,7 +35,6 @@ pub(super) fn kind(name: &str) -> FieldKind {
 #[inline(always)]
 fn usual(name: &str) -> Option<FieldKind> {
     Some(match name.len() {
-        2 | 3 if matches!(name, "te" | "dnt" | "via") => FieldKind::Other,
         4 if name == "host" => FieldKind::Other,
         5 if name == "range" => FieldKind::Range,
         6 => match name {
@@ -78,8 +77,9 @@ fn usual(name: &str) -> Option<FieldKind> {
             "x-forwarded-proto" => FieldKind::ForwardedProto,
             _ => return None,
         },
-        18 | 25 if matches!(name, "sec-ch-ua-platform" | "upgrade-insecure-requests") => FieldKind::Other,
+        18 if matches!(name, "sec-ch-ua-platform" | "x-forwarded-server") => FieldKind::Other,
         19 if name == "if-unmodified-since" => FieldKind::NotForACache,
+        25 if name == "upgrade-insecure-requests" => FieldKind::Other,
         _ => return None,
     })
 }
@@ -103,11 +103,11 @@ mod tests {
     #[test]
     fn usual_fields_have_no_word_of_a_credential() {
         for name in [
-            "te dnt via host accept cf-ray origin referer sec-gpc cdn-loop if-range priority save-data sec-ch-ua",
+            "host accept cf-ray origin referer sec-gpc cdn-loop if-range priority save-data sec-ch-ua",
             "x-real-ip connection keep-alive tracestate user-agent traceparent cf-ipcountry x-request-id",
             "sec-fetch-dest sec-fetch-mode sec-fetch-site sec-fetch-user accept-encoding accept-language",
             "x-amzn-trace-id x-forwarded-for cf-connecting-ip sec-ch-ua-mobile x-correlation-id x-requested-with",
-            "sec-ch-ua-platform upgrade-insecure-requests",
+            "sec-ch-ua-platform x-forwarded-server upgrade-insecure-requests",
         ]
         .iter()
         .flat_map(|names| names.split(' '))
