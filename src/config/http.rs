@@ -1,7 +1,11 @@
 //! HTTP settings for what the RFCs leave to the operator of a cache.
 
-use http::HeaderName;
-use std::{sync::Arc, time::Duration};
+use http::{
+    Extensions, HeaderName, Uri,
+    header::{AUTHORIZATION, FORWARDED},
+    request,
+};
+use std::{fmt, ptr, sync::Arc, time::Duration};
 
 /// The settings of the HTTP layer for what the RFCs leave to a cache. Passed to
 /// [`StampedeGuard::http`](crate::StampedeGuard::http).
@@ -15,9 +19,10 @@ use std::{sync::Arc, time::Duration};
 ///
 /// # Defaults
 ///
-/// Responses without an explicit freshness lifetime get that of the [`Policy`](crate::Policy). Request directives are
-/// honoured. `CDN-Cache-Control` takes precedence over `Cache-Control`. A key consists of the method (GET or HEAD),
-/// scheme, authority, path and query.
+/// Responses without an explicit freshness lifetime get that of the [`Policy`](crate::Policy), and are shared by requests
+/// without [credentials](Self::credential_fields). Request directives are honoured. `CDN-Cache-Control` takes precedence
+/// over `Cache-Control`. A key consists of the method (GET or HEAD), scheme (that of `X-Forwarded-Proto`, if there is
+/// one), authority, path and query. Other fields that [repeat the target](Self::trust_forwarded) must agree with it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HttpOptions {
     pub(crate) honor_request_directives: bool,
@@ -25,6 +30,10 @@ pub struct HttpOptions {
     pub(crate) targeted_fields: Arc<[HeaderName]>,
     pub(crate) vary_key_on: Arc<[HeaderName]>,
     pub(crate) credential_fields: Arc<[HeaderName]>,
+    pub(crate) not_credential_fields: Arc<[HeaderName]>,
+    pub(crate) private_if: Option<Hook<PrivateIf>>,
+    pub(crate) trusted_forwarded: Arc<[HeaderName]>,
+    pub(crate) original_uri: Option<Hook<OriginalUri>>,
     pub(crate) ignore_host: bool,
     pub(crate) normalize_vary: Arc<[HeaderName]>,
     pub(crate) per_request_fields: Arc<[HeaderName]>,
@@ -54,17 +63,17 @@ impl HttpOptions {
         self
     }
 
-    /// Does not store responses without an explicit freshness lifetime. Default: they have the lifetime of the
+    /// Neither stores nor shares responses without an explicit freshness lifetime. Default: they have the lifetime of the
     /// [`Policy`](crate::Policy). Replaces [`heuristic_freshness`](Self::heuristic_freshness).
     #[must_use]
-    pub fn respect_origin_only(mut self) -> Self {
+    pub fn require_explicit_freshness(mut self) -> Self {
         self.default_freshness = DefaultFreshness::Stale;
         self
     }
 
     /// Gives responses without an explicit freshness lifetime this fraction of the time since their `Last-Modified`, at
     /// most one day (RFC 9111 §4.2.2 suggests 0.1). Without a `Last-Modified` they are not stored. Default: off.
-    /// Replaces [`respect_origin_only`](Self::respect_origin_only).
+    /// Replaces [`require_explicit_freshness`](Self::require_explicit_freshness).
     ///
     /// # Panics
     ///
@@ -94,16 +103,104 @@ impl HttpOptions {
         self
     }
 
-    /// Treats this request field as a credential, for example `X-Api-Key`. As with a `Cookie`, requests that have it
-    /// share only responses that say `public` or `s-maxage`. Default: `Cookie` and `Authorization` (RFC 9111 §3.5).
+    /// Treats these request fields as credentials. As with a `Cookie`, requests that have one of them share only
+    /// responses that say `public` or `s-maxage`.
+    ///
+    /// Default: `Cookie`, `Authorization` (RFC 9111 §3.5), `DPoP`, `X-Uid`, names that begin with `cf-access-` or
+    /// `x-hasura-`, and names that contain one of these words: `account`, `assertion`, `auth`, `cert`, `claim`,
+    /// `client-id`, `consumer`, `credential`, `csrf`, `customer`, `device-id`, `email`, `-group`, `identity`,
+    /// `impersonate`, `jwt`, `key`, `login`, `member`, `oidc`, `organization`, `org-id`, `orgid`, `passw`, `principal`,
+    /// `-role`, `saml`, `secret`, `session`, `signature`, `ssl-client`, `subject`, `tenant`, `tls-client`, `token`,
+    /// `user`, `xsrf`. Not among them are names that end in `user-agent` or `user-ip`, `Sec-Fetch-User` and
+    /// `Sec-WebSocket-Key`. Addresses of clients are no credentials: see [`private_if`](Self::private_if).
     #[must_use]
     pub fn credential_fields(mut self, fields: impl IntoIterator<Item = HeaderName>) -> Self {
-        self.credential_fields = self.credential_fields.iter().cloned().chain(fields).collect();
+        let added: Vec<_> = fields.into_iter().collect();
+        self.not_credential_fields =
+            self.not_credential_fields.iter().filter(|field| !added.contains(field)).cloned().collect();
+        self.credential_fields = self.credential_fields.iter().cloned().chain(added).collect();
         self
     }
 
-    /// Leaves the authority out of the keys, for applications that answer every `Host` alike. A client can then neither
-    /// cause misses nor poison entries through `Host`, and [`invalidate_url`](crate::StampedeGuard::invalidate_url)
+    /// Does not treat these request fields as credentials, whatever words their names contain. For fields that are the
+    /// same for all users, such as an `X-Forwarded-Client-Cert` that a service mesh adds to each request; `Cookie` for a
+    /// site whose cookies no handler reads. Undoes [`credential_fields`](Self::credential_fields), and the other way
+    /// round. Default: none.
+    ///
+    /// # Panics
+    ///
+    /// Panics for `Authorization`, because RFC 9111 §3.5 says which responses a shared cache may reuse.
+    #[must_use]
+    #[track_caller]
+    pub fn not_credential_fields(mut self, fields: impl IntoIterator<Item = HeaderName>) -> Self {
+        let removed: Vec<_> = fields.into_iter().collect();
+        assert!(!removed.contains(&AUTHORIZATION), "not_credential_fields must not name authorization");
+        self.credential_fields =
+            self.credential_fields.iter().filter(|field| !removed.contains(field)).cloned().collect();
+        self.not_credential_fields = self.not_credential_fields.iter().cloned().chain(removed).collect();
+        self
+    }
+
+    /// Treats a request as one with credentials if this function returns `true` for it. For handlers that know the user
+    /// from something else than a field: an extension of middleware outside the layer, a client certificate, an address.
+    /// It is called for each GET and HEAD, also for hits, and must not panic. Default: none.
+    ///
+    /// ```
+    /// # #[derive(Clone)] struct User;
+    /// use stampede_guard::http::HttpOptions;
+    ///
+    /// let options = HttpOptions::default().private_if(|parts| parts.extensions.get::<User>().is_some());
+    /// ```
+    #[must_use]
+    pub fn private_if(mut self, is_private: impl Fn(&request::Parts) -> bool + Send + Sync + 'static) -> Self {
+        self.private_if = Some(Hook(Arc::new(is_private)));
+        self
+    }
+
+    /// Puts these fields, in which a proxy repeats the target of the client's request, into every key. For a proxy that
+    /// changes the target and sets the fields itself. Default: none.
+    ///
+    /// The host of `X-Forwarded-Host` or `Forwarded` becomes the authority of the key, and the `proto` of `Forwarded`
+    /// its scheme. [`invalidate_url`](crate::StampedeGuard::invalidate_url) then takes the public host. Another field,
+    /// such as `X-Forwarded-Prefix`, is added as [`vary_key_on`](Self::vary_key_on) does. `X-Forwarded-Proto` always is
+    /// the scheme of the key.
+    ///
+    /// A field that is not trusted must agree with the request: an `X-Forwarded-Host` that differs from its `Host`, an
+    /// `X-Original-URL` that differs from its path, an `X-HTTP-Method-Override` that differs from its method. Otherwise
+    /// the request is forwarded, and its response is neither shared nor stored, because applications build links and
+    /// redirects from these fields, and clients can send them too. docs/operations.md lists the fields.
+    #[must_use]
+    pub fn trust_forwarded(mut self, fields: impl IntoIterator<Item = HeaderName>) -> Self {
+        for field in fields {
+            self.trusted_forwarded = self.trusted_forwarded.iter().cloned().chain([field.clone()]).collect();
+            if field != FORWARDED && field != "x-forwarded-host" && field != "x-forwarded-proto" {
+                self = self.vary_key_on(field);
+            }
+        }
+        self
+    }
+
+    /// Sets how to find the URI as the client sent it, if a router has removed a prefix from the request's URI. Without
+    /// it, `/v1/users` and `/v2/users` are one resource to a layer within a nested router. Default: with the feature
+    /// `axum`, the `OriginalUri` of axum 0.8. Another version of axum has an `OriginalUri` of its own, which has to be
+    /// named here:
+    ///
+    /// ```
+    /// # #[cfg(feature = "axum")] {
+    /// use axum::extract::OriginalUri;
+    /// use stampede_guard::http::HttpOptions;
+    ///
+    /// let options = HttpOptions::default().original_uri(|extensions| extensions.get::<OriginalUri>().map(|uri| &uri.0));
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn original_uri(mut self, find: impl Fn(&Extensions) -> Option<&Uri> + Send + Sync + 'static) -> Self {
+        self.original_uri = Some(Hook(Arc::new(find)));
+        self
+    }
+
+    /// Leaves the authority out of the keys, for applications that answer every `Host` alike, and every host of
+    /// `X-Forwarded-Host` and its kin. A client can then neither cause misses nor poison entries through them, and [`invalidate_url`](crate::StampedeGuard::invalidate_url)
     /// takes paths. Default: off.
     #[must_use]
     pub fn ignore_host(mut self) -> Self {
@@ -168,6 +265,10 @@ impl Default for HttpOptions {
             targeted_fields: Arc::new([HeaderName::from_static("cdn-cache-control")]),
             vary_key_on: Arc::default(),
             credential_fields: Arc::default(),
+            not_credential_fields: Arc::default(),
+            private_if: None,
+            trusted_forwarded: Arc::default(),
+            original_uri: None,
             ignore_host: false,
             normalize_vary: Arc::default(),
             per_request_fields: PER_REQUEST_FIELDS.map(HeaderName::from_static).into(),
@@ -205,3 +306,27 @@ const PER_REQUEST_FIELDS: [&str; 24] = [
     "x-runtime",
     "x-trace-id",
 ];
+
+/// A function that an application provides, compared by identity.
+pub(crate) struct Hook<F: ?Sized>(pub(crate) Arc<F>);
+
+pub(crate) type PrivateIf = dyn Fn(&request::Parts) -> bool + Send + Sync;
+pub(crate) type OriginalUri = dyn Fn(&Extensions) -> Option<&Uri> + Send + Sync;
+
+impl<F: ?Sized> Clone for Hook<F> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<F: ?Sized> PartialEq for Hook<F> {
+    fn eq(&self, other: &Self) -> bool {
+        ptr::addr_eq(Arc::as_ptr(&self.0), Arc::as_ptr(&other.0))
+    }
+}
+
+impl<F: ?Sized> fmt::Debug for Hook<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Hook")
+    }
+}

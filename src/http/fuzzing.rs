@@ -74,7 +74,8 @@ pub fn decode_head(payload: &Bytes) -> Option<(StatusCode, HeaderMap, Duration, 
 /// Returns the key of a request.
 #[must_use]
 pub fn http_key(request: &Request<()>) -> Key {
-    Target::of_request(request).key(MethodClass::Get, &HttpOptions::default())
+    let options = HttpOptions::default();
+    Target::of_request(request, &options).key(MethodClass::Get, &options)
 }
 
 /// Returns the fields of a `Vary` as they are stored. `None` if no request selects the response.

@@ -7,6 +7,7 @@ use super::{
         fields,
         ranges::{self, RangeSelection},
         request::CacheRequest,
+        storing::ORIGIN_FAILURES,
         validation,
     },
     stored_response::StoredResponse,

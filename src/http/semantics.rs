@@ -1,9 +1,12 @@
 //! The rules of a shared cache, as pure functions of heads and times. Each stands beside the clause that requires it.
 
+mod credentials;
 #[cfg(test)]
 mod differential;
 mod etag;
+mod field_kind;
 pub(super) mod fields;
+pub(super) mod forwarded;
 pub(super) mod freshness;
 pub(super) mod invalidation;
 #[cfg(test)]

@@ -11,7 +11,7 @@ use super::{
     reply,
     request_body::{self, BodyPresence},
     request_policy::RequestPolicy,
-    semantics::request::{self, CacheRequest, Disposition, LookupOnly},
+    semantics::request::{self, CacheRequest, Credentials, Disposition, LookupOnly},
 };
 use crate::{
     cache_status::CacheStatus,
@@ -45,7 +45,13 @@ impl<S> Layer<S> for StampedeGuard {
     }
 }
 
-/// An HTTP service protected by a [`StampedeGuard`]: a shared cache in the sense of RFC 9111.
+/// An HTTP service protected by a [`StampedeGuard`]: a shared cache in the sense of RFC 9111. A response without
+/// freshness information is shared for the 10 s of the policy, but only by requests that carry nothing that looks like a
+/// [credential](crate::http::HttpOptions::credential_fields): no cookie, API key, token, session or user. Responses that
+/// say `public` or `s-maxage` are shared by all clients, and responses that say `private` by none. A handler that knows
+/// its user from something else, such as an extension or an address, needs
+/// [`private_if`](crate::http::HttpOptions::private_if), or
+/// [`require_explicit_freshness`](crate::http::HttpOptions::require_explicit_freshness) and directives of its own.
 ///
 /// It is always ready, so that a saturated origin does not delay hits; each call drives a clone of the inner service to
 /// readiness. An error of the inner service reaches the leading request unchanged; its waiters get a 502. Other errors
@@ -96,18 +102,25 @@ where
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: Request<Req>) -> Self::Future {
+    fn call(&mut self, mut request: Request<Req>) -> Self::Future {
         let has_body = match request_body::presence(&request) {
             BodyPresence::Unknown => return ResponseFuture::slow(self.clone().probe_body(request)),
             presence => presence == BodyPresence::Present,
         };
         let options = &self.guard.config().http;
-        let cache_request = match request::disposition(request.method(), request.headers(), has_body, options) {
+        let mut cache_request = match request::disposition(request.method(), request.headers(), has_body, options) {
             Disposition::Cache(cache_request) => cache_request,
             Disposition::Forward(reason) => return ResponseFuture::slow(self.clone().forward(request, reason)),
             Disposition::Unsafe => return ResponseFuture::slow(self.clone().forward_unsafe(request)),
         };
-        let Some(target) = Target::unambiguous(&request, options) else {
+        if let Some(is_private) = &options.private_if {
+            let (parts, body) = request.into_parts();
+            if is_private.0(&parts) {
+                cache_request.credentials = Credentials::Cookie;
+            }
+            request = Request::from_parts(parts, body);
+        }
+        let Some(target) = Target::unambiguous(&request, cache_request.forwarded, options) else {
             return ResponseFuture::slow(self.clone().forward(request, "request"));
         };
         let key = target.key(MethodClass::Get, options);
@@ -199,7 +212,8 @@ impl<S> HttpCache<S> {
         }
         // A stored response to GET would have sufficed, but the response to a HEAD is stored under a key of its own.
         let get = resource.clone();
-        resource.key = Target::of_request(&request).resource(MethodClass::Head, &self.guard).key;
+        let target = Target::of_request(&request, &resource.config.http);
+        resource.key = target.resource(MethodClass::Head, &self.guard).key;
         let request_time = clock::wall_clock();
         let response = self.resolve(request, resource, cache_request, (requested_at, early_refresh)).await?;
         let by_origin = [CacheStatus::Miss, CacheStatus::Bypass, CacheStatus::FailOpen];

@@ -23,13 +23,13 @@ impl<S> HttpCache<S> {
     where
         S: Service<Request<Req>, Response = Response<B>>,
     {
-        let target = Target::of_request(&request);
-        let uri = target.uri();
-        let mut resources: Vec<_> = self.guard.url(target).into_iter().collect();
+        let targets = Target::changed_by(&request, &self.guard.config().http);
+        let uris: Vec<_> = targets.iter().filter_map(Target::uri).collect();
+        let mut resources: Vec<_> = targets.into_iter().filter_map(|target| self.guard.url(target)).collect();
         let fields = request.headers().clone();
         let mut annotated = forward_uncached(self.inner, request, "method").await?;
         if invalidation::invalidates(annotated.response.status()) {
-            if let Some(uri) = &uri {
+            for uri in &uris {
                 for path in invalidation::also(uri, annotated.response.headers()) {
                     let other = self.guard.url(Target::of_uri(uri).with_path(path.as_str()).with_fields(&fields));
                     resources.extend(other.filter(|other| resources.iter().all(|known| known.key != other.key)));

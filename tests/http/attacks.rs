@@ -172,12 +172,12 @@ async fn a_late_head_does_not_freshen_a_newer_response() {
 async fn a_configured_credential_field_prevents_sharing() {
     for (options, others) in [
         (HttpOptions::default(), "alice"),
-        (HttpOptions::default().credential_fields([HeaderName::from_static("x-api-key")]), "bob"),
+        (HttpOptions::default().credential_fields([HeaderName::from_static("x-badge")]), "bob"),
     ] {
         let (guard, origin) = (StampedeGuard::in_memory().http(options), Origin::new());
-        let app = site(&origin, |request, _| field(request, "x-api-key").to_owned()).layer(guard.clone());
+        let app = site(&origin, |request, _| field(request, "x-badge").to_owned()).layer(guard.clone());
         for (key, text) in [("alice", "alice"), ("bob", others)] {
-            assert_eq!(ask(&app, get_with("/me", &[("x-api-key", key)])).await.text(), text);
+            assert_eq!(ask(&app, get_with("/me", &[("x-badge", key)])).await.text(), text);
             at_rest(&guard).await;
         }
     }

@@ -1,6 +1,7 @@
 //! Tests of the HTTP layer with real axum routers, over the embedded store and over a real Redis.
 #![allow(clippy::disallowed_methods, reason = "tests make their own randomness")]
 
+mod anonymous;
 mod attacks;
 mod bodies;
 mod changes;
@@ -9,6 +10,7 @@ mod credentials;
 mod demands;
 mod detached;
 mod failures;
+mod forwarded;
 mod freshness;
 mod heads;
 mod herds;
@@ -22,6 +24,7 @@ mod ranges;
 mod replay;
 mod request_bodies;
 mod requests;
+mod rewrites;
 mod second_opinion;
 mod slow_bodies;
 mod sockets;

@@ -31,7 +31,7 @@ fn respond(code: u16, fields: Fields, body: String) -> Response<Body> {
 fn strict() -> StampedeGuard {
     let policy =
         Policy::fresh_for(Duration::ZERO).stale_while_revalidate(Duration::ZERO).stale_if_error(Duration::ZERO);
-    StampedeGuard::in_memory().policy(policy).http(HttpOptions::default().respect_origin_only())
+    StampedeGuard::in_memory().policy(policy).http(HttpOptions::default().require_explicit_freshness())
 }
 
 /// Reports whether the response to the first request answers the second one.

@@ -72,12 +72,12 @@ async fn a_private_response_is_not_shared() {
         "no-store, public, s-maxage=60",
     ] {
         let site = Site::start(&Origin::new(), move |request, _| {
-            with(&[("cache-control", control)], field(&request, "x-user"))
+            with(&[("cache-control", control)], field(&request, "x-name"))
         })
         .await;
         let proxy = Proxy::start(site.address, &["--fresh-for", "60s"]).await;
         for who in ["ann", "bob", "ann"] {
-            assert_eq!(ask(proxy.address, by("x-user", who)).await.text(), who, "{control}");
+            assert_eq!(ask(proxy.address, by("x-name", who)).await.text(), who, "{control}");
         }
     }
 }

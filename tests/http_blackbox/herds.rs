@@ -65,13 +65,13 @@ async fn never_mix(name: &str, credential: &'static str, fields: &'static [(&'st
 
 #[tokio::test(flavor = "multi_thread")]
 async fn private_answers_never_mix() {
-    never_mix("private", "x-user", &[("cache-control", "private, max-age=60")]).await;
+    never_mix("private", "x-name", &[("cache-control", "private, max-age=60")]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn answers_that_set_cookies_never_mix() {
-    never_mix("set-cookie", "x-user", &[("set-cookie", "USER"), ("cache-control", "max-age=60")]).await;
-    never_mix("public-cookie", "x-user", &[("set-cookie", "USER"), ("cache-control", "public, s-maxage=60")]).await;
+    never_mix("set-cookie", "x-name", &[("set-cookie", "USER"), ("cache-control", "max-age=60")]).await;
+    never_mix("public-cookie", "x-name", &[("set-cookie", "USER"), ("cache-control", "public, s-maxage=60")]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -91,7 +91,7 @@ async fn answers_that_vary_by_cookie_never_mix() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn answers_that_vary_by_a_field_never_mix() {
-    never_mix("vary-field", "x-user", &[("vary", "X-User"), ("cache-control", "max-age=60")]).await;
+    never_mix("vary-field", "x-name", &[("vary", "X-Name"), ("cache-control", "max-age=60")]).await;
 }
 
 /// The head of the first response says that it must not be shared. Then all other requests are at the origin at once,

@@ -14,11 +14,12 @@ use std::{convert::Infallible, fmt, hint::black_box, time::Duration};
 use tokio::runtime::Runtime;
 use tower::{Layer, Service, service_fn};
 
-pub(crate) const PATHS: [&str; 10] = [
+pub(crate) const PATHS: [&str; 11] = [
     "embedded hit, fetch_arc",
     "embedded hit, fetch",
     HTTP,
     BROWSER,
+    NGINX,
     "near hit, fetch_arc",
     "redis hit, fetch",
     "redis miss, fetch",
@@ -29,16 +30,20 @@ pub(crate) const PATHS: [&str; 10] = [
 const HTTP: &str = "embedded hit, HTTP layer";
 /// The same with the request of a browser.
 const BROWSER: &str = "embedded hit, HTTP layer, 15 fields";
+/// The same with the request of a browser, as nginx forwards it.
+const NGINX: &str = "embedded hit, HTTP layer, behind nginx";
 /// The same service without the layer.
 const BARE: &str = "bare HTTP service";
 /// A service that makes no response head, because the layer does not call it.
 const BARE_BROWSER: &str = "empty HTTP service, 15 fields";
+const BARE_NGINX: &str = "empty HTTP service, behind nginx";
 
 /// The path whose cost does not belong to this one.
 pub(crate) fn bare(path: &str) -> Option<&'static str> {
     match path {
         HTTP => Some(BARE),
         BROWSER => Some(BARE_BROWSER),
+        NGINX => Some(BARE_NGINX),
         _ => None,
     }
 }
@@ -60,12 +65,12 @@ pub(crate) fn run(path: &str, operations: u32, url: &str) {
                 hit(operations, &embedded, async || ask(layer.clone(), request("/report/7")).await).await;
             }
             BARE => repeat(operations, async |_| ask(service_fn(paged), request("/report/7")).await).await,
-            BROWSER => {
-                let (layer, request) = (embedded.layer(service_fn(paged)), browser_request());
+            BROWSER | NGINX => {
+                let (layer, request) = (embedded.layer(service_fn(paged)), fifteen_fields(path));
                 hit(operations, &embedded, async || ask(layer.clone(), request.clone()).await).await;
             }
-            BARE_BROWSER => {
-                let request = browser_request();
+            BARE_BROWSER | BARE_NGINX => {
+                let request = fifteen_fields(path);
                 repeat(operations, async |_| ask(service_fn(empty), request.clone()).await).await;
             }
             crowd::HIT => crowd::hit(operations, url).await,
@@ -139,10 +144,12 @@ where
     drop(black_box(answer(service, black_box(request)).await));
 }
 
-/// A request as a browser sends it for a page, without a cookie, which would be a credential.
-fn browser_request() -> Request<Full<Bytes>> {
+/// Returns the request of a path with 15 fields: as a browser sends it for a page, or as nginx forwards it. It has no
+/// cookie, which would be a credential.
+fn fifteen_fields(path: &str) -> Request<Full<Bytes>> {
+    let fields = if matches!(path, NGINX | BARE_NGINX) { NGINX_FIELDS } else { BROWSER_FIELDS };
     let mut request = Request::get("/report/7");
-    for (name, value) in BROWSER_FIELDS {
+    for (name, value) in fields {
         request = request.header(name, value);
     }
     request.body(Full::default()).expect("a request")
@@ -191,6 +198,26 @@ const BROWSER_FIELDS: [(&str, &str); 15] = [
     ("referer", "https://example.org/reports"),
     ("accept-encoding", "gzip, deflate, br, zstd"),
     ("accept-language", "en-GB,en;q=0.9,de;q=0.8"),
+    ("priority", "u=0, i"),
+];
+const NGINX_FIELDS: [(&str, &str); 15] = [
+    ("host", "example.org"),
+    ("x-real-ip", "192.0.2.7"),
+    ("x-forwarded-for", "192.0.2.7"),
+    ("x-forwarded-proto", "https"),
+    ("x-request-id", "5f0c3a52d1b04e7c9a6f8e21b3c4d5e6"),
+    ("connection", "close"),
+    (
+        "user-agent",
+        "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/140.0.0.0 Safari/537.36",
+    ),
+    ("accept", "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,image/webp,*/*;q=0.8"),
+    ("accept-encoding", "gzip, deflate, br, zstd"),
+    ("accept-language", "en-GB,en;q=0.9,de;q=0.8"),
+    ("referer", "https://example.org/reports"),
+    ("sec-fetch-site", "same-origin"),
+    ("sec-fetch-mode", "navigate"),
+    ("sec-fetch-dest", "document"),
     ("priority", "u=0, i"),
 ];
 const KEY: &str = "row";

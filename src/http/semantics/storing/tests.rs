@@ -99,11 +99,13 @@ fn response_without_lifetime_follows_the_settings() {
     let by =
         |options: &HttpOptions, headers: &HeaderMap| storable(status(200), headers, Credentials::None, times, options);
     assert_eq!(terms(by(&HttpOptions::default(), &fields)).lifetime, None);
-    assert_eq!(by(&HttpOptions::default().respect_origin_only(), &fields), PRIVATE);
+    assert_eq!(by(&HttpOptions::default().require_explicit_freshness(), &fields), PRIVATE);
     assert_eq!(terms(by(&HttpOptions::default().heuristic_freshness(0.1), &fields)).lifetime, Some(s(10)));
     assert_eq!(by(&HttpOptions::default().heuristic_freshness(0.1), &HeaderMap::new()), PRIVATE);
     let explicit = headers(&[("cache-control", "max-age=60"), ("last-modified", &modified)]);
-    for options in [HttpOptions::default().respect_origin_only(), HttpOptions::default().heuristic_freshness(0.1)] {
+    for options in
+        [HttpOptions::default().require_explicit_freshness(), HttpOptions::default().heuristic_freshness(0.1)]
+    {
         assert_eq!(terms(by(&options, &explicit)).lifetime, Some(s(60)));
     }
 }
