@@ -95,6 +95,11 @@ impl Config {
         layout(encoding, self.schema_version)
     }
 
+    /// Returns a failure marker that blocks no caller and only counts. `None` if markers are off.
+    pub(crate) fn failure_count(&self) -> Option<FailureMarker> {
+        self.failure_marker(0, 0, Duration::ZERO)
+    }
+
     /// Returns how long the failures of a key that may be due to single requests are remembered.
     pub(crate) fn failure_memory(&self) -> Duration {
         self.failure_ttl.min(Duration::from_secs(1))
@@ -105,8 +110,12 @@ impl Config {
     pub(crate) fn failure_marker(&self, code: u16, earlier: u32, limit: Duration) -> Option<FailureMarker> {
         let (first, longest) = (self.failure_ttl, self.failure_ttl.saturating_mul(10));
         let blocks_for = first.saturating_mul(1 << earlier.min(8)).min(longest).min(limit);
-        // A long memory is for the doubling.
-        let remembered_for = if limit < first { self.failure_memory() } else { longest };
+        let remembered_for = match limit {
+            Duration::ZERO => self.failure_memory(),
+            // Nothing doubles then, and a later client error must not count as the second one of its kind.
+            _ if limit < first => Duration::ZERO,
+            _ => longest,
+        };
         (!first.is_zero()).then_some(FailureMarker { blocks_for, remembered_for, code })
     }
 }

@@ -338,7 +338,10 @@ impl Execution {
         };
         let is_off = audience == Audience::NoOne || ttl.is_zero();
         if is_off || self.seen.as_ref().is_some_and(stays) {
-            permit.release(None).await;
+            // The count of client errors stays beside the marker of others.
+            let is_marker = self.seen.as_ref().is_some_and(|entry| entry.meta().kind != Kind::Value);
+            let count = if is_marker && !is_off { self.resource.config.failure_count() } else { None };
+            permit.release(count).await;
         } else if permit.can_mark() {
             let marker = FillSet::marker(permit.id(), kind, audience, ttl);
             permit.fill(&self.resource, &self.flight, &marker.under(&self.redirects)).await;

@@ -64,12 +64,17 @@ impl Resource {
     /// Tries again for about ten seconds after the last failed invalidation of the cache key. One task does so per
     /// cache key.
     async fn retry_in_background(&self, error: &StoreError) {
+        if self.engine.invalidations.are_full() {
+            return telemetry::invalidation_ended(&self.key, false);
+        }
         let Some(mut retry) = self.engine.invalidations.claim_retry(&self.key) else { return };
         telemetry::invalidation_failed(&self.key, error);
         let (mut attempt, mut failed) = (0, retry.failed());
         loop {
             tokio::time::sleep(backoff::poll(attempt, clock::random_unit())).await;
+            let permit = self.engine.invalidations.retry_permits.acquire().await;
             let acknowledged = self.drop_everywhere(Attempt::Retry).await.is_ok();
+            drop(permit);
             attempt += 1;
             if (acknowledged || attempt == INVALIDATE_ATTEMPTS) && retry.end(failed) {
                 return telemetry::invalidation_ended(&self.key, acknowledged);

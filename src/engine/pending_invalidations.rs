@@ -13,12 +13,14 @@ use std::{
     },
     time::Duration,
 };
+use tokio::sync::Semaphore;
 
 /// The invalidations of one engine that are not finished.
-#[derive(Default)]
 pub(super) struct PendingInvalidations {
     /// Cache keys whose invalidation is retried, with the number of invalidations that have failed.
     retrying: Mutex<HashMap<CacheKey, u64>>,
+    /// Limits the retries that are in flight, because a store that is down gets one for each unsafe request.
+    pub(super) retry_permits: Semaphore,
     /// Invalidations that were acknowledged recently, oldest first.
     recent: Mutex<VecDeque<Acknowledged>>,
     /// The [epoch](crate::Store::epoch) of the store up to which lost invalidations have been sent again.
@@ -36,7 +38,24 @@ pub(crate) struct Acknowledged {
     pub(super) key: CacheKey,
 }
 
+impl Default for PendingInvalidations {
+    fn default() -> Self {
+        Self {
+            retrying: Mutex::default(),
+            retry_permits: Semaphore::new(MAX_RETRIES_IN_FLIGHT),
+            recent: Mutex::default(),
+            epoch: AtomicU64::default(),
+            last_answer: AtomicI64::default(),
+        }
+    }
+}
+
 impl PendingInvalidations {
+    /// Reports whether so many cache keys are retried that no further one is.
+    pub(super) fn are_full(&self) -> bool {
+        self.retrying.lock().len() >= MAX_RETRIED
+    }
+
     /// Remembers an invalidation that was just acknowledged.
     pub(super) fn remember(&self, acknowledged: Acknowledged) {
         let mut recent = self.recent.lock();
@@ -113,6 +132,9 @@ impl Drop for RetryEntry<'_> {
 
 /// Maximum age of a remembered invalidation.
 const RECENT: Duration = Duration::from_secs(10);
+/// Maximum number of cache keys whose invalidation is retried, and of retries in flight.
+const MAX_RETRIED: usize = 10_000;
+const MAX_RETRIES_IN_FLIGHT: usize = 64;
 /// Maximum number of remembered invalidations.
 const MAX_RECENT: usize = 10_000;
 

@@ -79,6 +79,10 @@ impl<B: Body<Error: Into<BoxError>>> Body for CacheBody<B> {
                 // back-pressure.
                 (Err(BodyEnd::HandedOff), Some(rest)) => match ready!(Pin::new(rest).poll(cx)) {
                     Ok(mut body) => {
+                        if let Some(trailers) = reader.take_trailers() {
+                            source.set(Source::Rest { body });
+                            return Poll::Ready(Some(Ok(Frame::trailers(trailers))));
+                        }
                         let frame = body.as_mut().poll_frame(cx);
                         source.set(Source::Rest { body });
                         ready!(frame)

@@ -67,16 +67,20 @@ mod probe {
     /// empty. A body without a frame that is ready has one that is not.
     pub(in crate::http) async fn is_empty<B: 'static>(body: &mut B) -> bool {
         let Some(body) = (body as &mut dyn Any).downcast_mut::<Body>() else { return false };
-        match poll_fn(|cx| Poll::Ready(Pin::new(&mut *body).poll_frame(cx))).await {
-            Poll::Ready(None) => {
-                *body = Body::empty();
-                true
-            }
-            Poll::Ready(first) => {
-                *body = Body::new(Probed { first, rest: mem::take(body) });
-                false
-            }
-            Poll::Pending => false,
+        loop {
+            return match poll_fn(|cx| Poll::Ready(Pin::new(&mut *body).poll_frame(cx))).await {
+                Poll::Ready(None) => {
+                    *body = Body::empty();
+                    true
+                }
+                // HTTP/2 may end a body by an empty frame.
+                Poll::Ready(Some(Ok(frame))) if frame.data_ref().is_some_and(Bytes::is_empty) => continue,
+                Poll::Ready(first) => {
+                    *body = Body::new(Probed { first, rest: mem::take(body) });
+                    false
+                }
+                Poll::Pending => false,
+            };
         }
     }
 

@@ -83,7 +83,7 @@ async fn authorized_waiters_share_a_page_refused_to_a_stranger() {
 }
 
 /// Seen to fail before 408, 425 and 429 counted as failures of the origin: 300, 300 and 200 calls.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn timeouts_and_rate_limits_of_the_origin_cost_one_call() {
     for code in [408, 425, 429, 502, 503, 504] {
         let (guard, origin) = (StampedeGuard::in_memory(), Origin::gated());
@@ -97,7 +97,7 @@ async fn timeouts_and_rate_limits_of_the_origin_cost_one_call() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_500_for_all_clients_costs_two_calls_and_then_blocks() {
     let (guard, origin) = (StampedeGuard::in_memory(), Origin::gated());
     let app = odd_site(&origin, 500).layer(guard.clone());
@@ -248,6 +248,64 @@ async fn the_first_failure_blocks_nobody_if_an_entry_was_at_hand() {
         }
         time::advance(Duration::from_secs(if reload { 60 } else { 0 })).await;
         assert_eq!(ask(&app, get("/page")).await.status, 200, "{control}");
+    }
+}
+
+/// Seen to fail when the marker of other clients counted as a fresh page: then nothing was blocked.
+#[tokio::test(start_paused = true)]
+async fn a_failure_blocks_beside_the_marker_of_other_clients() {
+    let (guard, origin) = (StampedeGuard::in_memory(), Origin::new());
+    let app = site(&origin, |request, _| match request.headers().contains_key("cookie") {
+        true => ([(CACHE_CONTROL, "private")], "own page").into_response(),
+        false => StatusCode::SERVICE_UNAVAILABLE.into_response(),
+    });
+    let app = app.layer(guard.clone());
+    assert_eq!(ask(&app, get_with("/page", &[("cookie", "a=b")])).await.text(), "own page");
+    at_rest(&guard).await;
+    for expected in [CacheStatus::Miss, CacheStatus::Rejected] {
+        assert_eq!(ask(&app, get("/page")).await.cache_status(), expected);
+        at_rest(&guard).await;
+    }
+}
+
+/// Seen to fail when a leader that may have the stale page ended the matter for all waiters: each got the 500.
+#[tokio::test(start_paused = true)]
+async fn a_leader_with_a_stale_page_does_not_speak_for_its_waiters() {
+    let (guard, origin) = (StampedeGuard::in_memory(), Origin::gated());
+    let app = site(&origin, |request, n| match request.headers().contains_key("x-odd") {
+        true => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+        false => ([(CACHE_CONTROL, "max-age=60")], n.to_string()).into_response(),
+    });
+    let app = app.layer(guard.clone());
+    origin.release(1);
+    assert_eq!(ask(&app, get("/page")).await.text(), "1");
+    at_rest(&guard).await;
+    time::advance(Duration::from_millis(60_500)).await;
+    let odd = || get_with("/page", &[("x-odd", "1"), ("cache-control", "stale-if-error=600")]);
+    let answers = herd(&app, &origin, 20, |i| if i == 0 { odd() } else { get("/page") }).await;
+    assert_eq!((answers[0].text(), answers[0].cache_status()), ("1", CacheStatus::Stale));
+    assert!(answers[1..].iter().all(|answer| (answer.status, answer.text()) == (200, "3")), "{answers:?}");
+}
+
+/// Seen to fail when a client error left a marker in place of the page, or blocked its key.
+#[tokio::test(start_paused = true)]
+async fn client_errors_keep_a_page_that_replaces_failures() {
+    let (guard, origin) = (StampedeGuard::in_memory(), Origin::new());
+    let app = site(&origin, |request, n| match request.headers().get("x-odd") {
+        Some(code) => StatusCode::from_bytes(code.as_bytes()).expect("a status").into_response(),
+        None if n == 1 => ([(CACHE_CONTROL, "max-age=1, stale-if-error=600")], "page").into_response(),
+        None => StatusCode::SERVICE_UNAVAILABLE.into_response(),
+    });
+    let app = app.layer(guard.clone());
+    assert_eq!(ask(&app, get("/page")).await.status, 200);
+    at_rest(&guard).await;
+    for odd in ["400", "503", "400", "400", "500", "401"] {
+        time::advance(Duration::from_secs(11)).await; // longer than any block
+        ask(&app, get_with("/page", &[("x-odd", odd)])).await;
+        at_rest(&guard).await;
+        let answer = ask(&app, get("/page")).await;
+        assert_eq!((answer.status, answer.text()), (200, "page"), "{odd}");
+        assert_eq!(answer.cache_status(), CacheStatus::Stale, "{odd}");
     }
 }
 
