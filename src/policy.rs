@@ -171,6 +171,18 @@ pub(crate) fn allows_stale_on_error(entry: &Entry, now: Timestamp) -> bool {
     entry.age(now) < lifetimes.fresh_for.saturating_add(lifetimes.stale_if_error)
 }
 
+/// Reports whether the entry is a value that is fresh or within one of its stale windows.
+pub(crate) fn is_servable(entry: &Entry, now: Timestamp) -> bool {
+    entry.meta().kind == Kind::Value && !servable_for(entry, now).is_zero()
+}
+
+/// Returns how long the entry is still fresh or within one of its stale windows.
+pub(crate) fn servable_for(entry: &Entry, now: Timestamp) -> Duration {
+    let Lifetimes { fresh_for, stale_while_revalidate, stale_if_error, .. } = entry.meta().lifetimes;
+    let window = stale_while_revalidate.max(stale_if_error);
+    fresh_for.saturating_add(window).saturating_sub(entry.age(now))
+}
+
 /// Reports whether the entry is a hit-for-pass or do-not-store marker that is still in force.
 pub(crate) fn is_uncacheable_marker(entry: &Entry, now: Timestamp) -> bool {
     entry.meta().kind != Kind::Value && freshness(entry, now) == Freshness::Fresh

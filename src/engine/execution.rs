@@ -344,7 +344,7 @@ impl Execution {
             permit.release(count).await;
         } else if permit.can_mark() {
             let marker = FillSet::marker(permit.id(), kind, audience, ttl);
-            permit.fill(&self.resource, &self.flight, &marker.under(&self.redirects)).await;
+            permit.fill(&self.resource, &self.flight, &marker).await;
         }
     }
 

@@ -20,8 +20,8 @@ pub(crate) struct FillSet {
     /// If the entry belongs to a variant: the variant, and the redirect entry that leads to it. The redirect entry is
     /// stored under the cache key of the flight, and the entry under that of the variant.
     pub(crate) index: Option<(Bytes, Entry)>,
-    /// How long an index that leads to the entry is kept.
-    index_lifetime: Duration,
+    /// How long the redirects on the way to the entry are kept. `None`: the entry does not depend on them.
+    index_lifetime: Option<Duration>,
     /// The redirect entries on the way to the cache key of the flight.
     extensions: Vec<RedirectExtension>,
 }
@@ -35,6 +35,7 @@ impl FillSet {
         payload: Payload,
     ) -> Self {
         let index_lifetime = store_as.lifetimes.of_index(Timestamp::now().since(began));
+        let keeps_redirects = store_as.keeps_redirects;
         let entry = |lifetimes, codec, payload: Payload| {
             let (kind, cost, audience) = (Kind::Value, response_time.since(began), Audience::Everyone);
             let meta = Meta { kind, id, response_time, cost, lifetimes, codec, audience };
@@ -43,15 +44,17 @@ impl FillSet {
         let lifetimes = Lifetimes::fresh_for(index_lifetime);
         let index = store_as.index.map(|index| (index.variant, entry(lifetimes, index.codec, index.payload)));
         let entry = entry(store_as.lifetimes, store_as.codec, payload);
+        let index_lifetime = keeps_redirects.then_some(index_lifetime);
         Self { entry, index, index_lifetime, extensions: Vec::new() }
     }
 
-    /// Adds the redirects on the way to the cache key of the flight. They live at least as long as what they lead to.
+    /// Adds the redirects on the way to the cache key of the flight. They live at least as long as the entry, if it
+    /// depends on them.
     pub(crate) fn under(mut self, redirects: &[FollowedRedirect]) -> Self {
-        let extension = |redirect: &FollowedRedirect| {
-            RedirectExtension::new(redirect.key.clone(), redirect.id, self.index_lifetime)
-        };
-        self.extensions = redirects.iter().map(extension).collect();
+        if let Some(lifetime) = self.index_lifetime {
+            let extension = |via: &FollowedRedirect| RedirectExtension::new(via.key.clone(), via.id, lifetime);
+            self.extensions = redirects.iter().map(extension).collect();
+        }
         self
     }
 
@@ -78,7 +81,6 @@ impl FillSet {
 
 impl From<Entry> for FillSet {
     fn from(entry: Entry) -> Self {
-        let index_lifetime = entry.meta().lifetimes.of_index(Duration::ZERO);
-        Self { entry, index: None, index_lifetime, extensions: Vec::new() }
+        Self { entry, index: None, index_lifetime: None, extensions: Vec::new() }
     }
 }

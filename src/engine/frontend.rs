@@ -258,6 +258,8 @@ pub(crate) enum Failure {
 pub(crate) struct StoreAs {
     pub(crate) lifetimes: Lifetimes,
     pub(crate) codec: u64,
+    /// Whether the redirects on the way to the entry are kept as long as it.
+    pub(crate) keeps_redirects: bool,
     /// Set if the entry belongs to a variant: the redirect entry that takes its place.
     pub(crate) index: Option<Box<RedirectEntry>>,
 }

@@ -60,6 +60,7 @@ pub(super) async fn after_head(
                 let store_as = StoreAs {
                     lifetimes: stored_response::lifetimes(&resource.config, &terms),
                     codec: RESPONSE,
+                    keeps_redirects: true,
                     index: None,
                 };
                 resource.freshen((&entry, &redirects), store_as, Payload::from(Bytes::from(payload))).await;

@@ -82,6 +82,9 @@ impl OriginResponse<'_> {
     {
         let (is_head, min_size) = (self.cache_request.head, response.body().size_hint().lower());
         match self.storable(response.status(), response.headers()) {
+            Storable::Shared(_) if self.status.is_client_error() && self.is_worse_than_stored() => {
+                self.on_client_error(response)
+            }
             Storable::Shared(_) if self.is_worse_than_stored() => {
                 let whole = !response.headers().contains_key(header::VARY);
                 self.on_failure(response, whole)
@@ -92,26 +95,31 @@ impl OriginResponse<'_> {
                 _ => self.private(response),
             },
             Storable::Failure { whole } => self.on_failure(response, whole),
-            Storable::ClientError => {
-                let audience = match self.cache_request.credentials {
-                    Credentials::None => WITHOUT_CREDENTIALS,
-                    _ => WITH_CREDENTIALS,
-                };
-                let sharing = Shareability::Inconclusive(audience);
-                FetchHead { sharing, ..self.private(response) }
-            }
+            Storable::ClientError => self.on_client_error(response),
             Storable::Private => self.private(response),
         }
     }
 
-    /// Reports whether this is a server error, and a good response is stored that is fresh or may be served in place of
-    /// an error (RFC 5861 §4). That response stays. Otherwise one client could replace a fresh page by an error, with a
-    /// forced reload and a request that the origin does not like.
+    /// Handles a client error that may be due to this request alone.
+    fn on_client_error<B, E>(&self, response: Response<B>) -> FetchHead<Answer<B, E>> {
+        let audience = match self.cache_request.credentials {
+            Credentials::None => WITHOUT_CREDENTIALS,
+            _ => WITH_CREDENTIALS,
+        };
+        FetchHead { sharing: Shareability::Inconclusive(audience), ..self.private(response) }
+    }
+
+    /// Reports whether this is an error, and a good response is stored that is fresh or within a stale window (RFC 5861).
+    /// That response stays. Otherwise one client could replace a fresh page by an error, with a forced reload and a
+    /// request that the origin does not like.
     fn is_worse_than_stored(&self) -> bool {
-        let is_good = |entry: &&Entry| stored(entry).is_some_and(|stored| !stored.status.is_server_error());
-        let substitute = self.seen.filter(is_good);
-        self.status.is_server_error()
-            && substitute.is_some_and(|entry| policy::allows_stale_on_error(entry, Timestamp::now()))
+        // These client errors are about the resource.
+        let is_about_resource = matches!(self.status.as_u16(), 404 | 405 | 410 | 414 | 451);
+        let is_error = |status: StatusCode| status.is_server_error() || status.is_client_error();
+        let is_good = |entry: &&Entry| stored(entry).is_some_and(|stored| !is_error(stored.status));
+        is_error(self.status)
+            && !is_about_resource
+            && self.seen.filter(is_good).is_some_and(|entry| policy::is_servable(entry, Timestamp::now()))
     }
 
     /// Handles a server error that is not stored.
@@ -271,7 +279,15 @@ impl OriginResponse<'_> {
     /// Returns how to store the response. `None` if it cannot be stored after all.
     fn plan<B>(&self, response: &Response<B>, terms: StorageTerms) -> Option<StoragePlan> {
         let (config, headers) = (&self.resource.config, response.headers());
-        let remaining = vary::remaining(SelectingFields::of(headers)?, &self.redirects);
+        let mut fields = SelectingFields::of(headers)?;
+        // Some handlers negotiate an encoding without a `Vary`. A client that cannot decode it must not get it by default.
+        if terms.lifetime.is_none() && headers.contains_key(header::CONTENT_ENCODING) {
+            fields = fields.with(header::ACCEPT_ENCODING)?;
+        }
+        let named = fields.len();
+        let remaining = vary::remaining(fields, &self.redirects);
+        // An index that the response does not name any more ends.
+        let keeps_redirects = remaining.len() < named;
         let secondary_key = match remaining.is_empty() {
             true => None,
             false if self.redirects.len() == MAX_REDIRECTS => return None,
@@ -281,7 +297,12 @@ impl OriginResponse<'_> {
         let encoded = stored_response::encode(response.status(), headers, &per_request, terms.age, freshness)?;
         let lifetimes = stored_response::lifetimes(config, &terms);
         let index = secondary_key.as_ref().map(|secondary_key| Box::new(secondary_key.index()));
-        Some(StoragePlan { encoded, store_as: StoreAs { lifetimes, codec: RESPONSE, index }, terms, secondary_key })
+        Some(StoragePlan {
+            encoded,
+            store_as: StoreAs { lifetimes, codec: RESPONSE, keeps_redirects, index },
+            terms,
+            secondary_key,
+        })
     }
 
     fn in_flight(

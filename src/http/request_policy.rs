@@ -159,10 +159,10 @@ impl<H: Borrow<HeaderMap>, C: Borrow<Config>, B, E> ReusePolicy<Answer<B, E>> fo
     /// that provoke failures would take the page from all clients each time when it expires.
     fn on_failure(&self, failed: FailedFetch<'_>, now: Timestamp) -> FailureEffect {
         let FailedFetch { cause, earlier_failures, .. } = failed;
-        let seen = failed.seen.filter(|entry| stored(entry).is_some());
+        let is_good = |entry: &&Entry| stored(entry).is_some_and(|stored| !stored.status.is_server_error());
+        let seen = failed.seen.filter(is_good);
         let (age, lifetimes) = seen.map(|entry| (entry.age(now), entry.meta().lifetimes)).unwrap_or_default();
-        let window = lifetimes.stale_while_revalidate.max(lifetimes.stale_if_error);
-        let servable_for = lifetimes.fresh_for.saturating_add(window).saturating_sub(age);
+        let servable_for = seen.map_or(Duration::ZERO, |entry| policy::servable_for(entry, now));
         let was_fresh =
             seen.is_some() && age < lifetimes.fresh_for.saturating_add(self.config.borrow().failure_memory());
         let directives = &self.cache_request.directives;

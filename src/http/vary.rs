@@ -41,6 +41,17 @@ impl SelectingFields {
         self.0.is_empty()
     }
 
+    /// Returns the number of fields.
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Adds a field.
+    pub(super) fn with(mut self, field: HeaderName) -> Option<Self> {
+        self.0.push(field);
+        Self::sorted(self.0)
+    }
+
     /// Removes the fields of `other`.
     pub(super) fn without(mut self, other: &Self) -> Self {
         self.0.retain(|field| !other.0.contains(field));

@@ -94,7 +94,10 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> TypedPolicy<T> {
             Sharing::Cacheable { fresh_for } => {
                 let lifetimes = resource.config.policy.lifetimes(fresh_for, clock::random_unit());
                 (
-                    Shareability::Cacheable(value_to_share(), StoreAs { lifetimes, codec: self.id, index: None }),
+                    Shareability::Cacheable(
+                        value_to_share(),
+                        StoreAs { lifetimes, codec: self.id, keeps_redirects: false, index: None },
+                    ),
                     Completion::Ready(payload),
                 )
             }

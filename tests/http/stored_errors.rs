@@ -89,3 +89,35 @@ async fn a_good_response_wins_in_its_stale_if_error_window() {
     at_rest(&guard).await;
     assert_eq!(seen(&ask(&app, get("/page")).await), (503, error.text(), CacheStatus::Hit));
 }
+
+/// Seen to fail before: one reload with a field that the origin refuses gave all clients the 400 for a minute.
+#[tokio::test]
+async fn a_client_error_does_not_replace_a_fresh_page() {
+    for guard in on_each_store("stored-client-error") {
+        let origin = Origin::new();
+        let app = site(&origin, |request: &Request, n| {
+            let status = if request.headers().contains_key("x-odd") { 400 } else { 200 };
+            let status = StatusCode::from_u16(status).expect("a status");
+            (status, [("cache-control", "max-age=60")], n.to_string())
+        });
+        let app = app.layer(guard.clone());
+        assert_eq!(ask(&app, get("/page")).await.text(), "1");
+        at_rest(&guard).await;
+        let reload = get_with("/page", &[("cache-control", "no-cache"), ("x-odd", "1")]);
+        assert_eq!(ask(&app, reload).await.status, 400);
+        at_rest(&guard).await;
+        assert_eq!(seen(&ask(&app, get("/page")).await), (200, "1", CacheStatus::Hit));
+    }
+}
+
+/// RFC 5861 §3. Seen to fail when only the window for errors kept the page.
+#[tokio::test(start_paused = true)]
+async fn a_server_error_does_not_replace_a_page_that_is_refreshed() {
+    let (guard, origin) = (StampedeGuard::in_memory(), Origin::new());
+    let app = failing(&origin, (1, "max-age=10, stale-while-revalidate=60"), "max-age=5").layer(guard.clone());
+    for at in [0, 20, 21] {
+        time::advance(Duration::from_secs(at)).await;
+        assert_eq!(ask(&app, get("/page")).await.status, 200, "{at}");
+        at_rest(&guard).await;
+    }
+}

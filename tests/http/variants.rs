@@ -9,7 +9,7 @@ use axum::{
     http::{Method, StatusCode},
 };
 use stampede_guard::{
-    CacheStatus,
+    CacheStatus, StampedeGuard,
     testing::{FakeRedis, Fault, Operation, advance},
 };
 use std::time::Duration;
@@ -176,6 +176,22 @@ async fn a_head_request_freshens_only_what_its_client_may_have() {
         guard.drain().await;
         assert_eq!(ask(&app, request(Method::HEAD, "/page", &[LOGGED_IN])).await.header("etag"), "\"theirs\"");
         assert_eq!(ask(&app, get("/page")).await.cache_status(), CacheStatus::Hit);
+        at_rest(&guard).await;
+    }
+}
+
+/// tower-http's `ServeDir` had this defect up to 0.6. Seen to fail before: a client without brotli got it.
+#[tokio::test]
+async fn an_encoding_without_vary_is_for_clients_that_accept_it() {
+    let (guard, origin) = (StampedeGuard::in_memory(), Origin::new());
+    let app = site(&origin, |request: &Request, n| {
+        let accepts = request.headers().get("accept-encoding").is_some_and(|accepted| accepted == "br");
+        ([("content-encoding", if accepts { "br" } else { "identity" })], n.to_string())
+    });
+    let app = app.layer(guard.clone());
+    for (encoding, expected) in [("br", CacheStatus::Miss), ("", CacheStatus::Miss), ("br", CacheStatus::Hit)] {
+        let answer = ask(&app, get_with("/page", &[("accept-encoding", encoding)])).await;
+        assert_eq!(answer.cache_status(), expected, "{encoding}");
         at_rest(&guard).await;
     }
 }

@@ -143,3 +143,23 @@ async fn a_slow_page_keeps_its_vary_index() {
         time::sleep(Duration::from_millis(1_001)).await;
     }
 }
+
+/// Seen to fail when every fill extended the index: it never ended.
+#[tokio::test(start_paused = true)]
+async fn an_index_that_responses_no_longer_name_ends() {
+    let (guard, origin) = (StampedeGuard::in_memory(), Origin::new());
+    let app = site(&origin, |_, n| {
+        let vary = if n == 1 { "accept-language" } else { "" };
+        ([("vary", vary), ("cache-control", "max-age=10")], n.to_string())
+    });
+    let app = app.layer(guard.clone());
+    let page = |language| ask(&app, get_with("/page", &[("accept-language", language)]));
+    for expected in ["1", "2", "3"] {
+        assert_eq!(page("de").await.text(), expected);
+        at_rest(&guard).await;
+        time::advance(Duration::from_millis(10_100)).await;
+    }
+    assert_eq!(page("de").await.cache_status(), CacheStatus::Miss);
+    at_rest(&guard).await;
+    assert_eq!(page("en").await.cache_status(), CacheStatus::Hit, "one page for all languages again");
+}

@@ -13,8 +13,9 @@ use crate::{
         permit::FillPermit,
         resource::Resource,
     },
+    policy::is_servable,
     store::{
-        entry::{Audience, Entry, Kind, Lifetimes},
+        entry::{Audience, Entry, Kind},
         lease::{FailureMarker, LeaseStatus},
     },
     telemetry,
@@ -89,7 +90,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
         self.complete(result, state);
         let config = &self.execution.resource.config;
         // A response that may still be served stale is worth more than the marker.
-        if self.execution.seen.as_ref().is_some_and(is_servable) {
+        if self.execution.seen.as_ref().is_some_and(|entry| is_servable(entry, Timestamp::now())) {
             return AfterHead::Release(config.failure_count(), completion);
         }
         AfterHead::Mark(Kind::HitForPass, audience, config.failure_ttl.min(config.uncacheable_ttl), completion)
@@ -113,11 +114,4 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
         let mut lookup = Lookup::new(resource.to_primary(), self.policy.clone());
         matches!(lookup.find().await, Ok(Some(_))) && lookup.resource.key == resource.key
     }
-}
-
-/// Reports whether the entry is a value that is fresh or within one of its stale windows.
-fn is_servable(entry: &Entry) -> bool {
-    let Lifetimes { fresh_for, stale_while_revalidate, stale_if_error, .. } = entry.meta().lifetimes;
-    let window = stale_while_revalidate.max(stale_if_error);
-    entry.meta().kind == Kind::Value && entry.age(Timestamp::now()) < fresh_for.saturating_add(window)
 }
