@@ -56,25 +56,27 @@ impl Resource {
     }
 
     /// Resolves the key from the store only, without a fetch and without waiting for one. An entry that may be served
-    /// while it is refreshed is served, but not refreshed.
+    /// while it is refreshed is served, but not refreshed. Without an answer, returns the id of the entry, if there is
+    /// one.
     pub(crate) async fn lookup_only<R: Send, J: ReusePolicy<R> + Clone + Send + Sync + 'static>(
         self,
         policy: J,
-    ) -> Option<(R, CacheStatus)> {
+    ) -> Result<(R, CacheStatus), Option<Token>> {
         let (requested_at, mut lookup) = (Timestamp::now(), Lookup::new(self, policy));
         let found = lookup.find().await;
         let now = Timestamp::now();
         let (answer, status) = match lookup.consult_outage_cache(&found) {
             Some(KeptResult::Answer(answer, status)) => (answer, status),
-            Some(KeptResult::Bypass | KeptResult::NothingThere) => return None,
+            Some(KeptResult::Bypass | KeptResult::NothingThere) => return Err(None),
             None => {
-                let entry = found.ok()??;
-                (lookup.policy.servable(&entry, now)?, status_of(&entry, now))
+                let entry = found.ok().flatten().ok_or(None)?;
+                let answer = lookup.policy.servable(&entry, now).ok_or(Some(entry.meta().id))?;
+                (answer, status_of(&entry, now))
             }
         };
         let Self { engine, key, .. } = &lookup.resource;
         telemetry::answered(&engine.stats, key, status, || now.since(requested_at));
-        Some((answer, status))
+        Ok((answer, status))
     }
 
     /// Returns the stored entry, its cache key, and the redirects on the way to it. The entry may be of no use to the

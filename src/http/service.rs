@@ -196,9 +196,12 @@ impl<S> HttpCache<S> {
         let (client, config, of) = (Arc::new(request.headers().clone()), resource.config.clone(), PhantomData);
         let policy: RequestPolicy<_, _, B, S::Error> =
             RequestPolicy { cache_request, headers: client, config, requested_at, early_refresh, of };
-        if let Some((answer, status)) = resource.clone().lookup_only(policy.clone()).await {
-            return answer.map(|annotated| cache_status_field::annotate(annotated, status, exposed_key(&resource)));
-        }
+        let seen = match resource.clone().lookup_only(policy.clone()).await {
+            Ok((answer, status)) => {
+                return answer.map(|annotated| cache_status_field::annotate(annotated, status, exposed_key(&resource)));
+            }
+            Err(seen) => seen,
+        };
         match cache_request.lookup_only {
             Some(LookupOnly::Or504) => {
                 return Ok(cache_status_field::annotate(
@@ -219,10 +222,9 @@ impl<S> HttpCache<S> {
         let by_origin = [CacheStatus::Miss, CacheStatus::Bypass, CacheStatus::FailOpen];
         if response.extensions().get().is_some_and(|status| by_origin.contains(status)) {
             let (status, headers) = (response.status(), response.headers().clone());
-            // RFC 9111 §4: the most recent response counts. A response stored meanwhile may be newer than this one.
-            if let Some(found) =
-                get.lookup_entry(policy).await.filter(|(_, entry, _)| entry.meta().response_time < requested_at)
-            {
+            // RFC 9111 §4: the most recent response counts. A response stored meanwhile may be newer than this one. Times
+            // do not tell: those of an entry are as exact as the estimate of the server's clock.
+            if let Some(found) = get.lookup_entry(policy).await.filter(|(_, entry, _)| Some(entry.meta().id) == seen) {
                 head_freshening::after_head(found, &cache_request, request_time, status, &headers).await;
             }
         }
