@@ -117,7 +117,7 @@ impl<'a> Target<'a> {
                 forwarded::agrees(request.headers(), target.claimed(request.method(), options), options)
             })?,
         };
-        (options.ignore_host || !target.authority.iter().any(|byte| DELIMITERS.contains(byte))).then_some(target)
+        (options.ignore_host || !has_delimiter(target.authority)).then_some(target)
     }
 
     fn claimed(&self, method: &'a Method, options: &HttpOptions) -> Claimed<'a> {
@@ -183,7 +183,9 @@ impl<'a> Target<'a> {
     /// byte, because no two spellings are certain to name one resource.
     fn append_to(&self, key: &mut Vec<u8>, options: &HttpOptions) {
         let authority = if options.ignore_host { &b"*"[..] } else { self.authority };
-        key.extend(authority.iter().map(u8::to_ascii_lowercase));
+        let start = key.len();
+        key.extend_from_slice(authority);
+        key[start..].make_ascii_lowercase();
         key.extend_from_slice(self.path.as_bytes());
     }
 
@@ -193,8 +195,10 @@ impl<'a> Target<'a> {
     }
 }
 
-/// The bytes that end an authority, or the user information in it (RFC 3986 §3.2).
-const DELIMITERS: &[u8] = b"/?#@";
+/// Reports whether the authority has a byte that ends an authority, or the user information in it (RFC 3986 §3.2).
+fn has_delimiter(authority: &[u8]) -> bool {
+    authority.iter().any(|byte| matches!(byte, b'/' | b'?' | b'#' | b'@'))
+}
 
 pub(super) fn layout_of_responses(config: &Config) -> u64 {
     layout(RESPONSE, config.schema_version)
