@@ -106,13 +106,20 @@ impl HttpOptions {
     /// Treats these request fields as credentials. As with a `Cookie`, requests that have one of them share only
     /// responses that say `public` or `s-maxage`.
     ///
-    /// Default: `Cookie`, `Authorization` (RFC 9111 §3.5), `DPoP`, `X-Uid`, names that begin with `cf-access-` or
-    /// `x-hasura-`, and names that contain one of these words: `account`, `assertion`, `auth`, `cert`, `claim`,
-    /// `client-id`, `consumer`, `credential`, `csrf`, `customer`, `device-id`, `email`, `-group`, `identity`,
-    /// `impersonate`, `jwt`, `key`, `login`, `member`, `oidc`, `organization`, `org-id`, `orgid`, `passw`, `principal`,
-    /// `-role`, `saml`, `secret`, `session`, `signature`, `ssl-client`, `subject`, `tenant`, `tls-client`, `token`,
-    /// `user`, `xsrf`. Not among them are names that end in `user-agent` or `user-ip`, `Sec-Fetch-User` and
-    /// `Sec-WebSocket-Key`. Addresses of clients are no credentials: see [`private_if`](Self::private_if).
+    /// Default: `Cookie`, `Authorization` (RFC 9111 §3.5), and fields with these words in their names. `_` and `-`
+    /// count as one. Anywhere: `account`, `affiliation`, `assertion`, `auth`, `bearer`, `cert`, `claim`, `client-cn`,
+    /// `client-dn`, `client-id`, `client-verify`, `clientid`, `company`, `consumer`, `cred`, `csrf`, `customer`,
+    /// `device-id`, `deviceid`, `dpop`, `email`, `employee`, `entitlement`, `eppn`, `grafana-id`, `identity`,
+    /// `impersonate`, `jwt`, `key`, `login`, `member`, `merchant`, `msisdn`, `name-id`, `nameid`, `oidc`,
+    /// `on-behalf-of`, `org-id`, `organisation`, `organization`, `orgid`, `passcode`, `passw`, `permission`,
+    /// `persistent-id`, `principal`, `profile-id`, `saml`, `secret`, `session`, `signature`, `spiffe`, `ssl-client`,
+    /// `subject`, `targeted-id`, `tenant`, `ticket`, `tls-client`, `token`, `universalid`, `user`, `vault-namespace`,
+    /// `workspace`, `xsrf`. At the beginning of a part between separators: `actor`, `admin`, `cf-access-`, `group`,
+    /// `hasura-`, `mail`, `org`, `role`, `team`. As such a part: `cn`, `dn`, `sid`, `sub`, `uid`, `upn`.
+    ///
+    /// Not among them are names that end in `user-agent` or `user-ip`, `CF-Cert-Verified`, `Sec-Fetch-User`,
+    /// `Sec-WebSocket-Key`, `X-Anonymous-Consumer`, `X-Vercel-Proxy-Signature` and `X-Vercel-Proxy-Signature-Ts`.
+    /// Addresses of clients are no credentials: see [`private_if`](Self::private_if).
     #[must_use]
     pub fn credential_fields(mut self, fields: impl IntoIterator<Item = HeaderName>) -> Self {
         let added: Vec<_> = fields.into_iter().collect();
@@ -145,6 +152,9 @@ impl HttpOptions {
     /// from something else than a field: an extension of middleware outside the layer, a client certificate, an address.
     /// It is called for each GET and HEAD, also for hits, and must not panic. Default: none.
     ///
+    /// Also for middleware that rewrites the URI for some visitors only, to a suffix of it: see
+    /// [`original_uri`](Self::original_uri).
+    ///
     /// ```
     /// # #[derive(Clone)] struct User;
     /// use stampede_guard::http::HttpOptions;
@@ -161,9 +171,13 @@ impl HttpOptions {
     /// changes the target and sets the fields itself. Default: none.
     ///
     /// The host of `X-Forwarded-Host` or `Forwarded` becomes the authority of the key, and the `proto` of `Forwarded`
-    /// its scheme. [`invalidate_url`](crate::StampedeGuard::invalidate_url) then takes the public host. Another field,
-    /// such as `X-Forwarded-Prefix`, is added as [`vary_key_on`](Self::vary_key_on) does. `X-Forwarded-Proto` always is
-    /// the scheme of the key.
+    /// its scheme. [`invalidate_url`](crate::StampedeGuard::invalidate_url) then takes the public host. `Host` is no part
+    /// of such a key, so every request of one public host must have the same `Host`: if a gateway tells two applications
+    /// apart by `Host` alone, give each a guard with a namespace of its own.
+    ///
+    /// Another field, such as `X-Forwarded-Prefix`, is added as [`vary_key_on`](Self::vary_key_on) does. `invalidate_url`
+    /// cannot name an entry whose key has such a field; an unsafe request with the same value can. `X-Forwarded-Proto`
+    /// always is the scheme of the key.
     ///
     /// A field that is not trusted must agree with the request: an `X-Forwarded-Host` that differs from its `Host`, an
     /// `X-Original-URL` that differs from its path, an `X-HTTP-Method-Override` that differs from its method. Otherwise
@@ -181,9 +195,15 @@ impl HttpOptions {
     }
 
     /// Sets how to find the URI as the client sent it, if a router has removed a prefix from the request's URI. Without
-    /// it, `/v1/users` and `/v2/users` are one resource to a layer within a nested router. Default: with the feature
-    /// `axum`, the `OriginalUri` of axum 0.8. Another version of axum has an `OriginalUri` of its own, which has to be
-    /// named here:
+    /// it, `/v1/users` and `/v2/users` are one resource to a layer within a nested router. If more than a prefix has
+    /// changed, the key has both URIs.
+    ///
+    /// Middleware below a router that rewrites the URI for some visitors only, to a suffix of it (`/beta/home` to
+    /// `/home`), looks like `nest`: all visitors of `/beta/home` share one key. Then name in [`vary_key_on`](Self::vary_key_on) the field
+    /// that the middleware goes by, or tell the visitors apart with [`private_if`](Self::private_if).
+    ///
+    /// Default: with the feature `axum`, the `OriginalUri` of axum 0.8. Another version of axum has an `OriginalUri` of
+    /// its own, which has to be named here:
     ///
     /// ```
     /// # #[cfg(feature = "axum")] {
@@ -221,11 +241,12 @@ impl HttpOptions {
     /// value; otherwise the response lacks the field. The response to the request that reached the origin keeps the
     /// origin's value.
     ///
-    /// Default: `CF-Ray`, `Correlation-Id`, `Request-Id`, `Server-Timing`, `Traceparent`, `Traceresponse`,
-    /// `Tracestate`, `Uber-Trace-Id`, `X-Amz-Cf-Id`, `X-Amzn-RequestId`, `X-Amzn-Trace-Id`, `X-Amz-Request-Id`, `B3`,
+    /// Default: `B3`, `CF-Ray`, `Correlation-Id`, `Fly-Request-Id`, `RateLimit`, `RateLimit-Remaining`,
+    /// `RateLimit-Reset`, `Request-Id`, `Server-Timing`, `Traceparent`, `Traceresponse`, `Tracestate`, `Uber-Trace-Id`,
+    /// `X-Amz-Cf-Id`, `X-Amz-Id-2`, `X-Amz-Request-Id`, `X-Amzn-RequestId`, `X-Amzn-Trace-Id`, `X-Azure-Ref`,
     /// `X-B3-Flags`, `X-B3-ParentSpanId`, `X-B3-Sampled`, `X-B3-SpanId`, `X-B3-TraceId`, `X-Cloud-Trace-Context`,
-    /// `X-Correlation-Id`, `X-Request-Id`, `X-Response-Time`, `X-Runtime` and `X-Trace-Id`. An empty list shares all
-    /// fields.
+    /// `X-Correlation-Id`, `X-Envoy-Upstream-Service-Time`, `X-RateLimit-Remaining`, `X-RateLimit-Reset`,
+    /// `X-Request-Id`, `X-Response-Time`, `X-Runtime`, `X-Trace-Id` and `X-Vercel-Id`. An empty list shares all fields.
     #[must_use]
     pub fn per_request_fields(mut self, fields: impl IntoIterator<Item = HeaderName>) -> Self {
         self.per_request_fields = fields.into_iter().collect();
@@ -280,10 +301,14 @@ impl Default for HttpOptions {
 }
 
 /// Response fields whose value belongs to one request.
-const PER_REQUEST_FIELDS: [&str; 24] = [
+const PER_REQUEST_FIELDS: [&str; 34] = [
     "b3",
     "cf-ray",
     "correlation-id",
+    "fly-request-id",
+    "ratelimit",
+    "ratelimit-remaining",
+    "ratelimit-reset",
     "request-id",
     "server-timing",
     "traceparent",
@@ -291,9 +316,11 @@ const PER_REQUEST_FIELDS: [&str; 24] = [
     "tracestate",
     "uber-trace-id",
     "x-amz-cf-id",
+    "x-amz-id-2",
     "x-amz-request-id",
     "x-amzn-requestid",
     "x-amzn-trace-id",
+    "x-azure-ref",
     "x-b3-flags",
     "x-b3-parentspanid",
     "x-b3-sampled",
@@ -301,10 +328,14 @@ const PER_REQUEST_FIELDS: [&str; 24] = [
     "x-b3-traceid",
     "x-cloud-trace-context",
     "x-correlation-id",
+    "x-envoy-upstream-service-time",
+    "x-ratelimit-remaining",
+    "x-ratelimit-reset",
     "x-request-id",
     "x-response-time",
     "x-runtime",
     "x-trace-id",
+    "x-vercel-id",
 ];
 
 /// A function that an application provides, compared by identity.

@@ -8,7 +8,7 @@ use super::{
         self,
         freshness::Times,
         ranges::{self, RangeSelection},
-        request::{self, Credentials, Disposition},
+        request::{self, Credentials, Disposition, ForwardedFields},
         reuse::StoredFreshness,
         storing::{self, Storable},
     },
@@ -71,11 +71,12 @@ pub fn decode_head(payload: &Bytes) -> Option<(StatusCode, HeaderMap, Duration, 
     Some((status, headers, age, body))
 }
 
-/// Returns the key of a request.
+/// Returns the key of a request. `None` if the layer forwards it.
 #[must_use]
-pub fn http_key(request: &Request<()>) -> Key {
+pub fn http_key(request: &Request<()>) -> Option<Key> {
     let options = HttpOptions::default();
-    Target::of_request(request, &options).key(MethodClass::Get, &options)
+    let target = Target::unambiguous(request, ForwardedFields::None, &options)?;
+    Some(target.key(MethodClass::Get, &options))
 }
 
 /// Returns the fields of a `Vary` as they are stored. `None` if no request selects the response.

@@ -87,6 +87,35 @@ async fn a_coalesced_answer_has_the_id_of_its_own_client() {
     }
 }
 
+/// Seen to fail: a hit had the identifiers and the remaining rate of the leader.
+#[tokio::test]
+async fn a_hit_has_no_field_of_a_platform_or_rate_limit() {
+    let fields = [
+        "fly-request-id",
+        "ratelimit",
+        "ratelimit-remaining",
+        "ratelimit-reset",
+        "x-amz-id-2",
+        "x-azure-ref",
+        "x-envoy-upstream-service-time",
+        "x-ratelimit-remaining",
+        "x-ratelimit-reset",
+        "x-vercel-id",
+    ];
+    let (guard, origin) = (StampedeGuard::in_memory(), Origin::new());
+    let app = site(&origin, move |_, _| (fields.map(|name| (name, "1")), [("ratelimit-limit", "9")], "page"));
+    let app = app.layer(guard.clone());
+    for is_leader in [true, false] {
+        let answer = ask(&app, get("/page")).await;
+        for name in fields {
+            assert_eq!(answer.headers.contains_key(name), is_leader, "{name}");
+        }
+        assert_eq!(answer.header("ratelimit-limit"), "9");
+        at_rest(&guard).await;
+    }
+    assert_eq!(origin.calls(), 1);
+}
+
 /// The value of a field may be a secret of its request, and nothing reads it.
 #[tokio::test]
 async fn the_values_of_one_request_are_not_stored() {

@@ -26,8 +26,11 @@ pub(in crate::http) struct PublicOrigin<'a> {
 pub(super) enum Claim {
     Authority,
     /// Path and query.
+    Target,
+    /// The path, with or without the query.
     Path,
-    /// A part of the path that a proxy has removed.
+    /// A part of the path that a proxy has removed. An application prepends it to links, so a prefix that the path still
+    /// has would break them.
     Prefix,
     Port,
     Scheme,
@@ -60,8 +63,8 @@ pub(super) fn claim(name: &str) -> Option<Claim> {
         | "x-request-uri"
         | "x-real-url"
         | "x-forwarded-uri"
-        | "x-forwarded-url"
-        | "x-forwarded-path" => Claim::Path,
+        | "x-forwarded-url" => Claim::Target,
+        "x-forwarded-path" => Claim::Path,
         "x-forwarded-prefix" | "x-original-prefix" | "x-forwarded-context" | "x-script-name" => Claim::Prefix,
         "x-forwarded-port" => Claim::Port,
         "x-forwarded-proto"
@@ -118,10 +121,14 @@ pub(in crate::http) fn agrees(headers: &HeaderMap, claimed: Claimed<'_>, options
 impl Claimed<'_> {
     fn is(&self, claim: Claim, value: &HeaderValue) -> bool {
         let text = value.as_bytes();
-        let is_authority = |host: &[u8]| self.authority.is_none_or(|own| own.eq_ignore_ascii_case(host));
+        let is_authority = |host: &[u8]| {
+            self.authority
+                .is_none_or(|own| self.without_default_port(own).eq_ignore_ascii_case(self.without_default_port(host)))
+        };
         match claim {
             Claim::Authority => is_authority(text),
-            Claim::Path => text == self.path.as_bytes(),
+            Claim::Target => text == self.path.as_bytes(),
+            Claim::Path => text == self.path.as_bytes() || self.path.split('?').next().map(str::as_bytes) == Some(text),
             Claim::Prefix => matches!(text, b"" | b"/"),
             Claim::Port => self.authority.is_none_or(|own| text == port(own, self.scheme)),
             Claim::Scheme => text == self.scheme.as_bytes(),
@@ -131,6 +138,12 @@ impl Claimed<'_> {
                 origin.scheme.is_none_or(|scheme| scheme == self.scheme) && origin.authority.is_none_or(is_authority)
             }),
         }
+    }
+
+    /// Returns the authority without the default port of the scheme (RFC 9110 §4.2.3).
+    fn without_default_port<'b>(&self, authority: &'b [u8]) -> &'b [u8] {
+        let port: &[u8] = if self.scheme == "https" { b":443" } else { b":80" };
+        authority.strip_suffix(port).unwrap_or(authority)
     }
 }
 

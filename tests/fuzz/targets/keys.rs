@@ -77,9 +77,6 @@ fn request(host: &[u8], target: &[u8]) -> Option<(Key, Resource)> {
     let request = Request::get(uri.clone()).header(HOST, host).body(()).ok()?;
     let authority = uri.authority().map_or(host, |authority| authority.as_str().as_bytes());
     let scheme = uri.scheme_str().unwrap_or("http").to_owned();
-    if !["http", "https"].contains(&&*scheme) {
-        return None; // the layer forwards such a request
-    }
     let target = uri.path_and_query().map_or("/", |target| target.as_str()).to_owned();
-    Some((fuzzing::http_key(&request), (scheme, authority.to_ascii_lowercase(), target)))
+    Some((fuzzing::http_key(&request)?, (scheme, authority.to_ascii_lowercase(), target)))
 }

@@ -1,0 +1,112 @@
+use super::*;
+use http::HeaderName;
+
+fn of(request: http::request::Builder, options: &HttpOptions) -> Key {
+    Target::of_request(&request.body(()).expect("a request"), options).key(MethodClass::Get, options)
+}
+
+fn key(uri: &str, host: &str) -> Key {
+    of(Request::get(uri).header("host", host), &HttpOptions::default())
+}
+
+#[test]
+fn key_differs_for_every_spelling_of_the_target() {
+    assert_eq!(key("/a?b=1", "Example.org"), Key::from("example.org/a?b=1").qualified("get-http"));
+    assert_eq!(key("/a?b=1", "example.org"), key("http://EXAMPLE.org/a?b=1", "other"));
+    let spellings = ["/a", "/A", "/a/", "//a", "/%61", "/a?", "/a?b", "/a?b=", "/./a", "/a?a&b", "/a?b&a"];
+    for (i, a) in spellings.iter().enumerate() {
+        for b in &spellings[i + 1..] {
+            assert_ne!(key(a, "h"), key(b, "h"), "{a} {b}");
+        }
+    }
+    assert_ne!(key("/a", "h"), key("/a", "h:8080"));
+    assert_ne!(key("http://h/a", "h"), key("https://h/a", "h"));
+    let get = Request::get("https://h/a").body(()).expect("a request");
+    let class = |class| Target::of_request(&get, &HttpOptions::default()).key(class, &HttpOptions::default());
+    assert_ne!(class(MethodClass::Get), class(MethodClass::Head));
+    assert_eq!(class(MethodClass::Head), Key::from("h/a").qualified("head-https"));
+}
+
+/// Seen to fail: with `h/acme/report` as its `Host`, a client got the key of a rewritten URI.
+#[test]
+fn target_is_ambiguous_if_its_host_has_a_delimiter() {
+    let trusting = HttpOptions::default().trust_forwarded([HeaderName::from_static("x-forwarded-host")]);
+    let is_clear = |uri: &str, field: &str, host: &str, options: &HttpOptions| {
+        let request = Request::get(uri).header(field, host).body(()).expect("a request");
+        Target::unambiguous(&request, ForwardedFields::Others, options).is_some()
+    };
+    for host in ["h/acme/report", "h/", "h?", "h#a", "user@h"] {
+        assert!(!is_clear("/report", "host", host, &HttpOptions::default()), "{host}");
+        assert!(!is_clear("/report", "x-forwarded-host", host, &trusting), "{host}");
+        assert!(is_clear("/report", "host", host, &HttpOptions::default().ignore_host()), "{host}");
+    }
+    assert!(!is_clear("http://user@h/report", "accept", "text/html", &HttpOptions::default()));
+    assert!(is_clear("/report", "host", "[::1]:8080", &HttpOptions::default()));
+}
+
+/// Seen to fail: the key contained the scheme, so that an unsafe request over http kept the entry of https.
+#[test]
+fn key_of_a_rewritten_uri_omits_the_original_scheme() {
+    #[derive(Clone)]
+    struct FromClient(Uri);
+    let options = HttpOptions::default().original_uri(|extensions| extensions.get::<FromClient>().map(|uri| &uri.0));
+    let rewritten = |original: &str, options: &HttpOptions| {
+        let original = FromClient(original.parse().expect("a URI"));
+        of(Request::get("/acme/report").header("host", "h").extension(original), options)
+    };
+    let key = rewritten("https://H/report?a=1", &options);
+    assert_eq!(key, Key::from("h/acme/report\0h/report?a=1").qualified("get-http"));
+    assert_eq!(key, rewritten("http://h/report?a=1", &options));
+    for other in ["http://g/report?a=1", "http://h/report?a=2", "http://h/Report?a=1", "/report?a=1"] {
+        assert_ne!(key, rewritten(other, &options), "{other}");
+    }
+    let any = options.ignore_host();
+    assert_eq!(rewritten("http://h/report", &any), rewritten("http://g/report", &any));
+}
+
+#[test]
+fn key_of_a_uri_equals_the_key_of_its_request() {
+    let uri: Uri = "http://Example.org/a?b".parse().expect("a URI");
+    assert_eq!(Target::of_uri(&uri).key(MethodClass::Get, &HttpOptions::default()), key("/a?b", "example.org"));
+    let request = Request::get("/a?b").header("host", "Example.org").body(()).expect("a request");
+    assert_eq!(Target::of_request(&request, &HttpOptions::default()).uri(), Some(uri));
+}
+
+#[test]
+fn key_can_include_fields_and_omit_the_host() {
+    let tenant = HttpOptions::default().vary_key_on(HeaderName::from_static("x-tenant"));
+    let key_with = |values: &[&str]| {
+        let request = Request::get("/a").header("host", "h");
+        of(values.iter().fold(request, |request, value| request.header("x-tenant", *value)), &tenant)
+    };
+    let keys =
+        [key_with(&[]), key_with(&[""]), key_with(&["a"]), key_with(&["b"]), key_with(&["a", "b"]), key_with(&["ab"])];
+    for (i, a) in keys.iter().enumerate() {
+        assert!(keys[i + 1..].iter().all(|b| a != b), "{i}");
+    }
+    let any = HttpOptions::default().ignore_host();
+    assert_eq!(of(Request::get("/a").header("host", "x"), &any), of(Request::get("/a").header("host", "y"), &any));
+}
+
+#[test]
+fn nested_uri_is_the_end_of_the_original() {
+    let uri = |text: &str| text.parse::<Uri>().expect("a URI");
+    for (original, current, nested) in [
+        ("/v1/users", "/users", true),
+        ("/v1/users", "/v1/users", true),
+        ("/v1/users?a=1", "/users?a=1", true),
+        ("/v1", "/", true),
+        ("/v1?a", "/?a", true),
+        ("http://h/v1/users", "http://H/users", true),
+        ("/v1/users?a=1", "/users", false),
+        ("/v1/users", "/sers", false),
+        ("/v1/users", "/v2/users", false),
+        ("/users", "/acme/users", false),
+        ("/users", "http://acme.internal/users", false),
+        ("http://h/users", "/users", false),
+        ("http://h/users", "http://g/users", false),
+        ("http://h/users", "https://h/users", false),
+    ] {
+        assert_eq!(is_nested(&uri(original), &uri(current)), nested, "{original} {current}");
+    }
+}
