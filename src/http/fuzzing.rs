@@ -45,7 +45,7 @@ pub fn may_store(status: StatusCode, headers: &HeaderMap, now: SystemTime) -> Op
     let times = Times { request_time: now, response_time: now };
     match storing::storable(status, headers, Credentials::None, times, &HttpOptions::default()) {
         Storable::Shared(terms) => Some(terms.lifetime),
-        Storable::Private | Storable::ClientError | Storable::Failure { .. } => None,
+        Storable::Private(_) | Storable::ClientError | Storable::Failure { .. } => None,
     }
 }
 
