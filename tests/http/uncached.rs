@@ -143,7 +143,7 @@ fn of_responses() -> Vec<Case> {
     ]
 }
 
-/// Seen to fail for each reason when its `detail` is left out.
+/// Seen to fail without `detail`.
 #[tokio::test(start_paused = true)]
 async fn each_reason_is_in_cache_status_and_counted() {
     let mut stats = Vec::new();
