@@ -24,3 +24,18 @@ pub enum CacheStatus {
     /// Rejected: the fetch that this request waited for failed, or the request could not wait for it any longer.
     Rejected,
 }
+
+/// Why the engine lets a caller fetch for itself: the reasons of [`CacheStatus::Bypass`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BypassReason {
+    /// The entry, or the shared result, is for other callers.
+    ForOthers,
+    /// The leader has a private response.
+    Private,
+    /// The caller is part of the fetch that it would wait for.
+    Nested,
+    /// The body of the leader's response may never end.
+    UnknownLength,
+    /// All attempts are used.
+    Attempts,
+}

@@ -329,6 +329,17 @@ impl StampedeGuard {
         self.engine.in_flight()
     }
 
+    /// Returns a number that clones with the same settings share, while one of them lives.
+    #[cfg(feature = "http")]
+    pub(crate) fn settings_id(&self) -> usize {
+        Arc::as_ptr(&self.config).addr()
+    }
+
+    #[cfg(feature = "http")]
+    pub(crate) fn engine(&self) -> &Arc<Engine> {
+        &self.engine
+    }
+
     pub(crate) fn config(&self) -> &Arc<Config> {
         &self.config
     }

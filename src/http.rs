@@ -15,6 +15,7 @@ mod invalidate_url;
 mod key;
 mod origin_request;
 mod origin_response;
+mod recorder;
 mod reply;
 mod request_body;
 mod request_policy;
@@ -24,7 +25,7 @@ mod stored_response;
 mod unsafe_method;
 mod vary;
 
-pub use crate::config::http::HttpOptions;
+pub use crate::{config::http::HttpOptions, uncached::Uncached};
 pub use body::CacheBody;
 pub use future::ResponseFuture;
 pub use service::{Deadline, HttpCache};

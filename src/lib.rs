@@ -98,6 +98,8 @@ mod telemetry;
 pub mod testing;
 #[cfg(feature = "_typed")]
 mod typed;
+#[cfg(feature = "http")]
+mod uncached;
 
 #[cfg(feature = "redis")]
 pub use self::redis::{connection::connect::Connection, store::RedisStore};

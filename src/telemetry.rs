@@ -2,6 +2,11 @@
 //!
 //! Keys appear as hashes, because they come from URLs and may contain what must not be logged.
 
+#[cfg(feature = "http")]
+pub(crate) mod routes;
+
+#[cfg(feature = "http")]
+use crate::uncached::{Uncached, UncachedCounters, UncachedCounts};
 pub(crate) use crate::{
     cache_status::CacheStatus,
     error::Error,
@@ -24,9 +29,17 @@ macro_rules! event {
     };
 }
 
-/// The counters of an engine, in stripes: threads that count the same seldom write to the same cache line.
+/// The counters of an engine.
 #[derive(Default)]
-pub(crate) struct Counters([Stripe; STRIPES]);
+pub(crate) struct Counters {
+    /// Threads that count the same seldom write to the same cache line.
+    stripes: [Stripe; STRIPES],
+    /// Not in stripes: the origin has answered each of these requests, which takes longer.
+    #[cfg(feature = "http")]
+    uncached: UncachedCounters,
+    #[cfg(feature = "http")]
+    pub(crate) routes: routes::Routes,
+}
 
 /// PERF: aligned to two lines, because processors fetch lines in pairs.
 #[derive(Default)]
@@ -98,11 +111,39 @@ pub struct Stats {
     /// Reads of corrupt entries in the store: the bytes have changed since they were written, or were never an entry.
     /// Each was a miss. Guards that share a store object share the number.
     pub corrupt_entries: u64,
+    #[cfg(feature = "http")]
+    uncached: UncachedCounts,
+}
+
+#[cfg(feature = "http")]
+impl Stats {
+    /// Returns the number of responses of the HTTP layer that were neither answered from the cache nor stored, for this
+    /// reason. It is the number of responses with this `detail` in `Cache-Status`, with two exceptions, because the
+    /// field is sent before the end of the body: a response of unknown length counts only if it is not stored after
+    /// all, then for the reason that is found at its end, and a response that breaks off counts although its field says
+    /// `stored`.
+    ///
+    /// The sum is not [`bypassed`](Self::bypassed), which counts requests that have a key. Requests that are forwarded
+    /// without one, such as a POST, count only here.
+    ///
+    /// ```
+    /// use stampede_guard::{StampedeGuard, http::Uncached};
+    ///
+    /// let stats = StampedeGuard::in_memory().stats();
+    /// for reason in Uncached::ALL {
+    ///     println!("stampede_guard_uncached_total{{reason=\"{reason}\"}} {}", stats.uncached(*reason));
+    /// }
+    /// ```
+    #[must_use]
+    pub fn uncached(&self, reason: Uncached) -> u64 {
+        self.uncached.of(reason)
+    }
 }
 
 impl Counters {
     pub(crate) fn snapshot(&self, corrupt_entries: u64) -> Stats {
-        let sum = |counter: fn(&Stripe) -> &AtomicU64| self.0.iter().map(|stripe| counter(stripe).load(Relaxed)).sum();
+        let sum =
+            |counter: fn(&Stripe) -> &AtomicU64| self.stripes.iter().map(|stripe| counter(stripe).load(Relaxed)).sum();
         Stats {
             hits: sum(|stripe| &stripe.hits),
             near_hits: sum(|stripe| &stripe.near_hits),
@@ -123,12 +164,14 @@ impl Counters {
             too_large: sum(|stripe| &stripe.too_large),
             fetches_dropped: sum(|stripe| &stripe.fetches_dropped),
             corrupt_entries,
+            #[cfg(feature = "http")]
+            uncached: self.uncached.snapshot(),
         }
     }
 
     /// Adds one to the counter, in the stripe of this thread.
     fn count(&self, counter: impl FnOnce(&Stripe) -> &AtomicU64) {
-        counter(&self.0[STRIPE.with(|stripe| *stripe)]).fetch_add(1, Relaxed);
+        counter(&self.stripes[STRIPE.with(|stripe| *stripe)]).fetch_add(1, Relaxed);
     }
 }
 
@@ -160,6 +203,42 @@ pub(crate) fn answered<'a>(
     });
     event!(DEBUG, key, ?status, took = ?took(), "answered");
     let _ = took;
+}
+
+/// Counts a response of the HTTP layer that was neither answered from the cache nor stored. Reports its route if no
+/// response of the route is ever cacheable.
+#[cfg(feature = "http")]
+pub(crate) fn uncached(stats: &Counters, route: Option<&routes::Route>, reason: Uncached) {
+    stats.uncached.count(reason);
+    let report = route.filter(|_| reason.is_about_route()).and_then(|route| route.was_uncached(reason));
+    if let Some((route, reason)) = report {
+        let way_out = reason.way_out();
+        #[cfg(feature = "tracing")]
+        tracing::warn!(
+            target: "stampede_guard",
+            route,
+            %reason,
+            way_out,
+            "no response of this route was stored or shared so far; the layer only delays it"
+        );
+        let _ = (route, way_out);
+    }
+}
+
+/// Records a response of the HTTP layer that was answered from the cache, shared or stored.
+#[cfg(feature = "http")]
+pub(crate) fn cacheable(route: Option<&routes::Route>) {
+    if let Some(route) = route {
+        route.was_cacheable();
+    }
+}
+
+/// Reports a request that is answered alone because of this field.
+#[cfg(feature = "http")]
+pub(crate) fn contradiction(field: &str) {
+    #[cfg(feature = "tracing")]
+    tracing::debug!(target: "stampede_guard", field, "the request is answered alone: a forwarded field contradicts it");
+    let _ = field;
 }
 
 pub(crate) fn near_hit(stats: &Counters) {

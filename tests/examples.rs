@@ -2,6 +2,7 @@
 #![allow(clippy::disallowed_methods, reason = "tests make their own randomness")]
 
 use serde_json::Value;
+use stampede_guard::http::Uncached;
 use stampede_guard_support::{
     RedisServer, example,
     program::{BOUND, complaint, printed, text},
@@ -284,6 +285,18 @@ fn every_row_of_the_layers_has_a_test() {
     let document = fs::read_to_string(root().join("docs/layers.md")).expect("the document is there");
     let rows = rows(&document).filter(|row| row.len() > 1 && !matches!(row[row.len() - 2], "tests" | "---"));
     assert!(rows.inspect(names_tests).count() > 20);
+}
+
+/// A row is `| detail | meaning | way out |`.
+#[test]
+fn every_detail_of_cache_status_is_documented() {
+    let document = fs::read_to_string(root().join("docs/operations.md")).expect("the document is there");
+    let (_, section) = document.split_once("## Responses that are not cached").expect("the section is there");
+    let section = section.split("\n## ").next().expect("a text");
+    let found: Vec<_> = rows(section).filter(|row| row.len() == 5).map(|row| row[1].replace('`', "")).collect();
+    let known: Vec<_> =
+        ["detail", "---"].into_iter().chain(Uncached::ALL.iter().map(|reason| reason.as_str())).collect();
+    assert_eq!(found, known);
 }
 
 fn rows(document: &str) -> impl Iterator<Item = Vec<&str>> {

@@ -22,7 +22,7 @@ use super::{
     wait_graph::WaitEdge,
 };
 use crate::{
-    cache_status::CacheStatus,
+    cache_status::{BypassReason, CacheStatus},
     clock::{self, Timestamp},
     config::StoreFailure,
     error::{Error, ErrorKind},
@@ -110,7 +110,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
     }
 
     async fn answer(&mut self, mut fetch: BoxFetch<'a, R>) -> (R, CacheStatus) {
-        let mut found = None;
+        let (mut found, mut reason) = (None, BypassReason::Attempts);
         for _ in 0..MAX_ATTEMPTS {
             let attempt = match found.take() {
                 Some(found) => self.after_lookup(&found, None, fetch).await,
@@ -118,8 +118,8 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
             };
             fetch = match attempt {
                 RequestAttempt::Done(answer, status) => return (answer, status),
-                RequestAttempt::Bypass(unused) => {
-                    fetch = unused;
+                RequestAttempt::Bypass(why, unused) => {
+                    (reason, fetch) = (why, unused);
                     break;
                 }
                 RequestAttempt::Retry(unused) => unused,
@@ -136,7 +136,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
                     unused
                 }
                 RequestAttempt::Locally(unused) if self.local_only && self.nested_until.is_some() => {
-                    fetch = unused;
+                    (reason, fetch) = (BypassReason::Nested, unused);
                     break; // the local flight may be part of a cycle as well
                 }
                 RequestAttempt::Locally(unused) => {
@@ -155,7 +155,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
                 }
             };
         }
-        (Box::pin(fetch(FetchMode::Bypass)).await.response, CacheStatus::Bypass)
+        (Box::pin(fetch(FetchMode::Bypass(reason))).await.response, CacheStatus::Bypass)
     }
 
     async fn attempt(&mut self, fetch: BoxFetch<'a, R>) -> RequestAttempt<'a, R> {
@@ -164,7 +164,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
         }
         self.record_request();
         if self.is_in_own_fetch() {
-            return RequestAttempt::Bypass(fetch);
+            return RequestAttempt::Bypass(BypassReason::Nested, fetch);
         }
         if self.local_only {
             return self.lead_or_join_locally(LeadMode::Local, fetch).await;
@@ -223,7 +223,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
         let kept = self.lookup.consult_outage_cache(found);
         self.record_request();
         if self.is_in_own_fetch() {
-            return ready(RequestAttempt::Bypass(fetch));
+            return ready(RequestAttempt::Bypass(BypassReason::Nested, fetch));
         }
         let flight = match flight {
             Some(flight) if kept.is_none() && flight.scope() == Scope::Fleet => Some(flight),
@@ -234,7 +234,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
         };
         match (kept, found) {
             (Some(KeptResult::Answer(answer, status)), _) => ready(RequestAttempt::Done(answer, status)),
-            (Some(KeptResult::Bypass), _) => ready(RequestAttempt::Bypass(fetch)),
+            (Some(KeptResult::Bypass), _) => ready(RequestAttempt::Bypass(BypassReason::Private, fetch)),
             (_, Err(error)) => {
                 end_lookup(flight, found);
                 self.on_store_unavailable(error.clone(), fetch)
@@ -275,7 +275,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
             }
             Reuse::Bypass => {
                 end_lookup(flight, found);
-                ready(RequestAttempt::Bypass(fetch))
+                ready(RequestAttempt::Bypass(BypassReason::ForOthers, fetch))
             }
             Reuse::HitForPass => {
                 end_lookup(flight, found);

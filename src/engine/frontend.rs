@@ -4,6 +4,7 @@
 //! stays typed: `R` is its own answer. So `R` is never cloned or encoded, and may be an error of any type.
 
 use crate::{
+    cache_status::{BypassReason, CacheStatus},
     clock::Timestamp,
     error::Error,
     key::CacheKey,
@@ -195,12 +196,14 @@ pub(crate) enum FetchMode {
         deadline: Instant,
         /// Orders the leaders of one key. `None` while the store is unavailable.
         fencing_token: Option<u64>,
+        /// How the answer is reported: only a [`CacheStatus::Miss`] may be stored.
+        status: CacheStatus,
     },
     /// The fetch runs under a hit-for-pass marker, for its own caller. Its completion is awaited, and if its head says
     /// that the response may be stored, the response replaces the marker.
     HitForPass { id: Token, redirects: Vec<FollowedRedirect>, deadline: Instant },
     /// The fetch runs for its own caller only: nothing is shared or stored, and its completion is not awaited.
-    Bypass,
+    Bypass(BypassReason),
 }
 
 /// The head of a fetch: the first half of its result.

@@ -119,7 +119,8 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
         self.execution.flight.begin_fetch();
         let fencing_token = permit.lease().map(|lease| lease.stamp);
         let (id, seen, redirects) = (permit.id(), self.execution.seen.clone(), self.execution.redirects.clone());
-        let mode = FetchMode::Lead { id, redirects, seen, deadline: deadline.into_std(), fencing_token };
+        let status = permit.status();
+        let mode = FetchMode::Lead { id, redirects, seen, deadline: deadline.into_std(), fencing_token, status };
         let head = self.execution.run_to_head(&mut permit, deadline, async move { fetch(mode).await }).await;
         let times = (began, Timestamp::now());
         let (permit, rest) = match head {

@@ -1,9 +1,10 @@
 //! How a response was obtained: the `Cache-Status` field (RFC 9211) and an extension of the response.
 
 use super::body::CacheBody;
+use crate::uncached::Uncached;
 pub(crate) use crate::{cache_status::CacheStatus, key::Key};
 use http::{HeaderName, HeaderValue, Response, header::Entry};
-use std::fmt::Write;
+use std::fmt::{self, Write};
 
 /// A response before it is [annotated](annotate), with a note on how it was made.
 pub(super) struct Annotated<B> {
@@ -21,13 +22,37 @@ pub(super) enum StatusNote {
     /// From an entry: seconds until it becomes stale, negative if it is stale already.
     Hit { ttl: i64 },
     /// By the origin: why it was forwarded (RFC 9211 §2.2), its status, and whether the response is stored.
-    Forwarded { reason: &'static str, status: u16, stored: bool },
+    Forwarded { reason: &'static str, status: u16, storage: Storage },
     /// By a fetch that another request leads, with the reason why that was forwarded.
     Collapsed { reason: &'static str },
     /// By the origin, with this status, to an unsafe request whose invalidation the store has not acknowledged yet.
     InvalidationPending { status: u16 },
-    /// By the cache itself, with this `detail`.
-    Generated(&'static str),
+    /// By the cache itself, for this reason.
+    Generated(Uncached),
+}
+
+/// Whether a response of the origin is stored, as far as its head says.
+#[derive(Clone, Copy)]
+pub(super) enum Storage {
+    Stored,
+    /// It is stored if its body turns out to be small enough.
+    Undecided,
+    NotStored(Uncached),
+}
+
+/// Returns why a response was neither answered from the cache nor stored.
+pub(super) fn uncached(note: Option<StatusNote>, status: CacheStatus) -> Option<Uncached> {
+    match note {
+        Some(StatusNote::Hit { .. } | StatusNote::Collapsed { .. }) => None,
+        Some(StatusNote::Forwarded { storage, .. }) => match storage {
+            Storage::Stored => None,
+            Storage::Undecided => Some(Uncached::UnknownLength),
+            Storage::NotStored(reason) => Some(reason),
+        },
+        Some(StatusNote::InvalidationPending { .. }) => Some(Uncached::InvalidationPending),
+        Some(StatusNote::Generated(reason)) => Some(reason),
+        None => (status == CacheStatus::Rejected).then_some(Uncached::Failed),
+    }
 }
 
 /// Adds `Cache-Status`, with the key if it is exposed, and the [`CacheStatus`].
@@ -43,23 +68,8 @@ pub(super) fn annotate<B>(annotated: Annotated<B>, status: CacheStatus, exposed_
             text.push_str("; hit; ttl=");
             text.write_str(&ttl.to_string())
         }
-        Some(StatusNote::Hit { .. }) => text.write_str("; fwd=miss; collapsed"),
-        Some(StatusNote::Collapsed { reason }) => write!(text, "; fwd={reason}; collapsed"),
-        Some(StatusNote::Forwarded { reason, status: code, stored }) => {
-            let stored = if stored && status != CacheStatus::FailOpen { "; stored" } else { "" };
-            write!(text, "; fwd={reason}; fwd-status={code}{stored}")
-        }
-        Some(StatusNote::InvalidationPending { status: code }) => {
-            write!(text, "; fwd=method; fwd-status={code}; detail=invalidation-pending")
-        }
-        Some(StatusNote::Generated(reason)) => write!(text, "; detail={reason}"),
-        None => text.write_str("; fwd=miss"),
+        _ => write_forwarded(&mut text, note, status),
     };
-    match status {
-        CacheStatus::FailOpen => text.push_str("; detail=fail-open"),
-        CacheStatus::Rejected if note.is_none() => text.push_str("; collapsed; detail=failed"),
-        _ => {}
-    }
     if let Some(key) = exposed_key {
         let _ = write!(text, "; key={}", quoted(&key.to_text()));
     }
@@ -72,6 +82,26 @@ pub(super) fn annotate<B>(annotated: Annotated<B>, status: CacheStatus, exposed_
         }
     }
     response
+}
+
+/// Writes the parameters of a response that is no hit.
+fn write_forwarded(text: &mut String, note: Option<StatusNote>, status: CacheStatus) -> fmt::Result {
+    match note {
+        Some(StatusNote::Hit { .. }) => text.push_str("; fwd=miss; collapsed"),
+        Some(StatusNote::Collapsed { reason }) => write!(text, "; fwd={reason}; collapsed")?,
+        Some(StatusNote::Forwarded { reason, status: code, storage }) => {
+            let stored = if matches!(storage, Storage::Stored) { "; stored" } else { "" };
+            write!(text, "; fwd={reason}; fwd-status={code}{stored}")?;
+        }
+        Some(StatusNote::InvalidationPending { status: code }) => write!(text, "; fwd=method; fwd-status={code}")?,
+        Some(StatusNote::Generated(_)) => {}
+        None if status == CacheStatus::Rejected => text.push_str("; fwd=miss; collapsed"),
+        None => text.push_str("; fwd=miss"),
+    }
+    match uncached(note, status) {
+        Some(reason) => write!(text, "; detail={reason}"),
+        None => Ok(()),
+    }
 }
 
 /// Quotes the key as a string of RFC 9651 §3.3.3. Bytes outside of printable ASCII are percent-encoded.

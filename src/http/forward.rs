@@ -2,8 +2,9 @@
 
 use super::{
     body::CacheBody,
-    cache_status_field::{Annotated, Answer, StatusNote},
+    cache_status_field::{Annotated, Answer, StatusNote, Storage},
 };
+use crate::uncached::Uncached;
 use http::{Request, Response};
 use std::future::poll_fn;
 use tower_service::Service;
@@ -17,17 +18,19 @@ where
     inner.call(request).await
 }
 
-/// Forwards a request unchanged, for its own client only.
+/// Forwards a request unchanged, for its own client only: `fwd` is that of RFC 9211 §2.2.
 pub(super) async fn forward_uncached<S, Req, B>(
     inner: S,
     request: Request<Req>,
-    reason: &'static str,
+    fwd: &'static str,
+    reason: Uncached,
 ) -> Answer<B, S::Error>
 where
     S: Service<Request<Req>, Response = Response<B>>,
 {
     let response = passthrough(call_when_ready(inner, request).await?);
-    let note = StatusNote::Forwarded { reason, status: response.status().as_u16(), stored: false };
+    let (status, storage) = (response.status().as_u16(), Storage::NotStored(reason));
+    let note = StatusNote::Forwarded { reason: fwd, status, storage };
     Ok(Annotated { response, note: Some(note) })
 }
 

@@ -45,7 +45,7 @@ pub fn may_store(status: StatusCode, headers: &HeaderMap, now: SystemTime) -> Op
     let times = Times { request_time: now, response_time: now };
     match storing::storable(status, headers, Credentials::None, times, &HttpOptions::default()) {
         Storable::Shared(terms) => Some(terms.lifetime),
-        Storable::Private | Storable::ClientError | Storable::Failure { .. } => None,
+        Storable::Private(_) | Storable::ClientError | Storable::Failure { .. } => None,
     }
 }
 
@@ -75,7 +75,7 @@ pub fn decode_head(payload: &Bytes) -> Option<(StatusCode, HeaderMap, Duration, 
 #[must_use]
 pub fn http_key(request: &Request<()>) -> Option<Key> {
     let options = HttpOptions::default();
-    let target = Target::unambiguous(request, ForwardedFields::None, &options)?;
+    let target = Target::unambiguous(request, ForwardedFields::None, &options).ok()?;
     Some(target.key(MethodClass::Get, &options))
 }
 

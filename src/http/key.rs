@@ -13,6 +13,8 @@ use crate::{
     guard::StampedeGuard,
     key::{ANY, Key},
     layout::layout,
+    telemetry,
+    uncached::Uncached,
 };
 use http::{Extensions, HeaderMap, HeaderValue, Method, Request, Uri, header, uri::Authority};
 
@@ -86,7 +88,7 @@ impl<'a> Target<'a> {
         Self { path, ..self }
     }
 
-    /// Returns the target of a request, or `None` if it is too long or ambiguous.
+    /// Returns the target of a request, or why it is refused: it is too long or ambiguous.
     ///
     /// It must name the same resource for every reader. Handlers go by `Host`, while the key goes by the authority of
     /// the target (RFC 9112 §3.2.2), so these must agree. A target that is only an authority (§3.2.3) would get the key
@@ -97,7 +99,7 @@ impl<'a> Target<'a> {
         request: &'a Request<B>,
         forwarded: ForwardedFields,
         options: &HttpOptions,
-    ) -> Option<Self> {
+    ) -> Result<Self, Uncached> {
         let (uri, rewritten_from) = client_uri(request, options);
         let (host, is_repeated) = host(request.headers());
         let target = Self { rewritten_from, ..Self::at(uri, host, request.headers()) };
@@ -105,19 +107,40 @@ impl<'a> Target<'a> {
         let named = uri.authority().is_none() || host.is_none_or(names_it);
         let one_host = named && !is_repeated;
         let of_http = matches!(uri.scheme_str(), None | Some("http" | "https"));
-        let unambiguous =
-            of_http && uri.path_and_query().is_some() && (one_host || options.ignore_host) && !target.exceeds_limit();
-        if !unambiguous {
-            return None;
+        if !of_http || uri.path_and_query().is_none() {
+            return Err(Uncached::InvalidTarget);
+        }
+        if !one_host && !options.ignore_host {
+            return Err(Uncached::AmbiguousHost);
+        }
+        if target.exceeds_limit() {
+            return Err(Uncached::TargetTooLong);
         }
         let target = match forwarded {
             ForwardedFields::None => target,
             ForwardedFields::Scheme(scheme) => Self { scheme, ..target },
-            ForwardedFields::Others => target.published(request.headers(), options).filter(|target| {
-                forwarded::agrees(request.headers(), target.claimed(request.method(), options), options)
-            })?,
+            ForwardedFields::Others => target.agreed(request, options)?,
         };
-        (options.ignore_host || !has_delimiter(target.authority)).then_some(target)
+        match options.ignore_host || !has_delimiter(target.authority) {
+            true => Ok(target),
+            false => Err(Uncached::AmbiguousHost),
+        }
+    }
+
+    /// Returns the target with the origin of trusted fields, if no other field contradicts it.
+    fn agreed<B>(self, request: &'a Request<B>, options: &HttpOptions) -> Result<Self, Uncached> {
+        let headers = request.headers();
+        let Some(target) = self.published(headers, options) else {
+            telemetry::contradiction("of X-Forwarded-Proto or a trusted field");
+            return Err(Uncached::ForwardedField);
+        };
+        match forwarded::contradiction(headers, target.claimed(request.method(), options), options) {
+            None => Ok(target),
+            Some(field) => {
+                telemetry::contradiction(field.as_str());
+                Err(Uncached::ForwardedField)
+            }
+        }
     }
 
     fn claimed(&self, method: &'a Method, options: &HttpOptions) -> Claimed<'a> {

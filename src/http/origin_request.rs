@@ -4,10 +4,12 @@ use super::{
     cache_status_field::Answer,
     forward::{call_when_ready, forward_uncached},
     origin_response::OriginResponse,
+    recorder::Recorder,
     semantics::{fields, freshness::Times, request::CacheRequest, validation},
     stored_response::{StoredResponse, stored},
 };
 use crate::{
+    cache_status::{BypassReason, CacheStatus},
     clock::{self, Timestamp},
     engine::{
         frontend::{Completion, Failure, FailureCause, FetchHead, FetchMode, FollowedRedirect, Shareability},
@@ -16,10 +18,11 @@ use crate::{
     error::{BoxError, Error, ErrorKind},
     policy::{self, Freshness},
     store::entry::Entry,
+    uncached::Uncached,
 };
 use http::{HeaderMap, Request, Response, StatusCode};
 use http_body::Body;
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 use tower_service::Service;
 
 /// A request to the origin, before it is sent.
@@ -28,6 +31,7 @@ pub(super) struct OriginRequest {
     /// Head of the client's request. It is copied into the request to the origin when that is sent.
     pub(super) client: Arc<HeaderMap>,
     pub(super) resource: Resource,
+    pub(super) recorder: Recorder,
 }
 
 impl OriginRequest {
@@ -43,13 +47,16 @@ impl OriginRequest {
         B: Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
     {
         *request.headers_mut() = HeaderMap::clone(&self.client);
-        let (id, redirects, seen, deadline) = match mode {
-            FetchMode::Lead { id, redirects, seen, deadline, .. } => {
+        let (id, redirects, seen, deadline, unstorable) = match mode {
+            FetchMode::Lead { id, redirects, seen, deadline, status, .. } => {
                 validation::strip(request.headers_mut());
-                (id, redirects, seen, deadline)
+                (id, redirects, seen, deadline, unstorable(status))
             }
-            FetchMode::HitForPass { id, redirects, deadline } => (id, redirects, None, deadline),
-            FetchMode::Bypass => return FetchHead::private(forward_uncached(inner, request, "bypass").await),
+            FetchMode::HitForPass { id, redirects, deadline } => (id, redirects, None, deadline, None),
+            FetchMode::Bypass(reason) => {
+                let reason = self.bypass_reason(reason);
+                return FetchHead::private(forward_uncached(inner, request, "bypass", reason).await);
+            }
         };
         let reason = forward_reason(seen.as_ref(), &redirects);
         let age = seen.as_ref().map(|seen| seen.age(Timestamp::now())).unwrap_or_default();
@@ -65,6 +72,8 @@ impl OriginRequest {
             cache_request: &self.cache_request,
             client: &self.client,
             resource: &self.resource,
+            recorder: &self.recorder,
+            unstorable,
             id,
             redirects,
             deadline: deadline.into(),
@@ -73,15 +82,47 @@ impl OriginRequest {
             reason,
             status,
         };
-        let Some(known) = known.filter(|_| status == StatusCode::NOT_MODIFIED) else {
-            return origin.on_full_response(response);
-        };
-        if validation::freshens(&known.headers, response.headers()) {
-            return origin.on_not_modified(known, response.headers());
+        decide(&origin, response, known, age).await
+    }
+
+    fn bypass_reason(&self, reason: BypassReason) -> Uncached {
+        match reason {
+            BypassReason::ForOthers => self.cache_request.credentials.uncached().unwrap_or(Uncached::NotShared),
+            BypassReason::Private => Uncached::NotShared,
+            BypassReason::Nested => Uncached::Nested,
+            BypassReason::UnknownLength => Uncached::UnknownLength,
+            BypassReason::Attempts => Uncached::Attempts,
         }
-        // If the stored response stayed in the store, the next request would validate it again.
-        let _ = self.resource.clone().invalidate().await;
-        origin.on_mismatched_304(known, age)
+    }
+}
+
+/// Decides what follows from the response: `known` is the stored response that its request was conditional on.
+async fn decide<B, E>(
+    origin: &OriginResponse<'_>,
+    response: Response<B>,
+    known: Option<&StoredResponse>,
+    age: Duration,
+) -> FetchHead<Answer<B, E>>
+where
+    B: Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
+{
+    let Some(known) = known.filter(|_| origin.status == StatusCode::NOT_MODIFIED) else {
+        return origin.on_full_response(response);
+    };
+    if validation::freshens(&known.headers, response.headers()) {
+        return origin.on_not_modified(known, response.headers());
+    }
+    // If the stored response stayed in the store, the next request would validate it again.
+    let _ = origin.resource.clone().invalidate().await;
+    origin.on_mismatched_304(known, age)
+}
+
+/// Returns why no response to a leader with this status is stored.
+fn unstorable(status: CacheStatus) -> Option<Uncached> {
+    match status {
+        CacheStatus::Miss => None,
+        CacheStatus::FailOpen => Some(Uncached::FailOpen),
+        _ => Some(Uncached::StoreTooSmall), // a do-not-store marker takes the place of the entry
     }
 }
 

@@ -2,9 +2,10 @@
 
 use super::{
     body::{CacheBody, collector::BodyCollector, shared::SharedBody},
-    cache_status_field::{Annotated, Answer, StatusNote},
+    cache_status_field::{Annotated, Answer, StatusNote, Storage},
     forward::passthrough,
     in_flight::InFlightResponse,
+    recorder::Recorder,
     reply::{self, Reply},
     request_policy::{WITH_CREDENTIALS, WITHOUT_CREDENTIALS},
     semantics::{
@@ -34,6 +35,7 @@ use crate::{
         entry::{Audience, Entry, SharedValue},
         token::Token,
     },
+    uncached::Uncached,
 };
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
 use http_body::Body;
@@ -46,6 +48,9 @@ pub(super) struct OriginResponse<'a> {
     /// Head of the client's request.
     pub(super) client: &'a HeaderMap,
     pub(super) resource: &'a Resource,
+    pub(super) recorder: &'a Recorder,
+    /// Why the response is not stored, whatever it says.
+    pub(super) unstorable: Option<Uncached>,
     /// Id of the entry, if the response is stored.
     pub(super) id: Token,
     pub(super) redirects: Vec<FollowedRedirect>,
@@ -90,13 +95,14 @@ impl OriginResponse<'_> {
                 self.on_failure(response, whole)
             }
             Storable::Shared(terms) => match self.plan(&response, terms) {
-                Some(plan) if is_head => self.on_head(response, plan),
-                Some(plan) if min_size <= self.room_after(&plan.encoded) => self.collect(response, Some(plan)),
-                _ => self.private(response),
+                Ok(plan) if is_head => self.on_head(response, plan),
+                Ok(plan) if min_size <= self.room_after(&plan.encoded) => self.collect(response, Some(plan)),
+                Ok(_) => self.private(response, Uncached::TooLarge),
+                Err(reason) => self.private(response, reason),
             },
             Storable::Failure { whole } => self.on_failure(response, whole),
             Storable::ClientError => self.on_client_error(response),
-            Storable::Private => self.private(response),
+            Storable::Private(reason) => self.private(response, reason),
         }
     }
 
@@ -106,7 +112,7 @@ impl OriginResponse<'_> {
             Credentials::None => WITHOUT_CREDENTIALS,
             _ => WITH_CREDENTIALS,
         };
-        FetchHead { sharing: Shareability::Inconclusive(audience), ..self.private(response) }
+        FetchHead { sharing: Shareability::Inconclusive(audience), ..self.private(response, Uncached::ClientError) }
     }
 
     /// Reports whether this is an error, and a good response is stored that is fresh or within a stale window (RFC 5861).
@@ -132,7 +138,7 @@ impl OriginResponse<'_> {
         }
         // Waiters get the status only: if each sent a request of its own, a failing origin would be flooded.
         FetchHead {
-            response: Ok(self.annotated(passthrough(response), false)),
+            response: Ok(self.annotated(passthrough(response), Storage::NotStored(Uncached::OriginFailure))),
             sharing: self.share_failure(HeaderMap::new(), None),
             completion: Completion::None,
         }
@@ -157,13 +163,23 @@ impl OriginResponse<'_> {
         let max_payload = self.resource.config.max_payload;
         let (collector, shared_body, body) = BodyCollector::new(body, &encoded, length, max_payload);
         let (headers, shared_body) = (fields::end_to_end(&parts.headers), fits.then_some(shared_body));
-        let answer = Ok(self.annotated(Response::from_parts(parts, body), fits && plan.is_some()));
+        let storage = match (&plan, fits) {
+            (Some(_), true) => Storage::Stored,
+            (Some(_), false) => Storage::Undecided,
+            (None, _) => Storage::NotStored(Uncached::OriginFailure),
+        };
+        let answer = Ok(self.annotated(Response::from_parts(parts, body), storage));
+        let recorder = (plan.is_some() && self.unstorable.is_none()).then(|| self.recorder.clone());
         let sharing = match (plan, fits) {
             (Some(plan), _) => self.share_stored(plan, headers, shared_body),
             (None, true) => self.share_failure(headers, shared_body),
             (None, false) => self.share_failure(without_body(headers), None),
         };
-        let completion = Completion::Pending(Box::pin(collector.run(limit, at_limit)));
+        let completion = Completion::Pending(Box::pin(async move {
+            let completed = collector.run(limit, at_limit).await;
+            recorder.inspect(|recorder| recorder.body_ended(&completed, limit));
+            completed
+        }));
         FetchHead { response: answer, sharing, completion }
     }
 
@@ -206,12 +222,15 @@ impl OriginResponse<'_> {
         (*response.status_mut(), *response.headers_mut()) = (old.status, stated);
         let plan = match storable {
             Storable::Shared(terms) => self.plan(&response, terms),
-            Storable::Private | Storable::ClientError | Storable::Failure { .. } => None,
+            Storable::Private(reason) => Err(reason),
+            Storable::ClientError => Err(Uncached::ClientError),
+            Storable::Failure { .. } => Err(Uncached::OriginFailure),
         };
         let unset = old.per_request.iter().filter(|name| headers.get(*name).is_some_and(HeaderValue::is_empty));
         fields::fill_in(response.headers_mut(), unset, self.client);
-        let answer = Ok(self.annotated(response.map(|()| CacheBody::stored(old.body.clone())), plan.is_some()));
-        let Some(StoragePlan { mut encoded, store_as, terms, secondary_key }) = plan else {
+        let storage = plan.as_ref().map_or_else(|reason| Storage::NotStored(*reason), |_| Storage::Stored);
+        let answer = Ok(self.annotated(response.map(|()| CacheBody::stored(old.body.clone())), storage));
+        let Ok(StoragePlan { mut encoded, store_as, terms, secondary_key }) = plan else {
             return FetchHead { response: answer, sharing: self.uncacheable(), completion: Completion::None };
         };
         encoded.extend_from_slice(&old.body);
@@ -229,9 +248,9 @@ impl OriginResponse<'_> {
     /// waiters try again. The client of this request gets the stored response unchanged, because there is nothing else
     /// to send. It gets a 502 if that must not be served stale.
     pub(super) fn on_mismatched_304<B, E>(&self, old: &StoredResponse, age: Duration) -> FetchHead<Answer<B, E>> {
-        let note = StatusNote::Forwarded { reason: self.reason, status: self.status.as_u16(), stored: false };
+        let note = self.note(Storage::NotStored(Uncached::UnrelatedNotModified));
         let answer = match old.freshness.never_stale {
-            true => reply::empty(StatusCode::BAD_GATEWAY),
+            true => Annotated { note: Some(note), ..reply::empty(StatusCode::BAD_GATEWAY) },
             false => self.reply().stored(old, old.age + age, note),
         };
         FetchHead {
@@ -249,15 +268,15 @@ impl OriginResponse<'_> {
         let value = self.in_flight(self.status, headers, None, view);
         let completion = Completion::Ready(bytes::Bytes::from(encoded).into());
         FetchHead {
-            response: Ok(self.annotated(passthrough(response), true)),
+            response: Ok(self.annotated(passthrough(response), Storage::Stored)),
             sharing: Shareability::Cacheable(value, store_as),
             completion,
         }
     }
 
-    fn private<B, E>(&self, response: Response<B>) -> FetchHead<Answer<B, E>> {
+    fn private<B, E>(&self, response: Response<B>, reason: Uncached) -> FetchHead<Answer<B, E>> {
         FetchHead {
-            response: Ok(self.annotated(passthrough(response), false)),
+            response: Ok(self.annotated(passthrough(response), Storage::NotStored(reason))),
             sharing: self.uncacheable(),
             completion: Completion::None,
         }
@@ -276,13 +295,13 @@ impl OriginResponse<'_> {
         storing::storable(status, headers, self.cache_request.credentials, self.times, &self.resource.config.http)
     }
 
-    /// Returns how to store the response. `None` if it cannot be stored after all.
-    fn plan<B>(&self, response: &Response<B>, terms: StorageTerms) -> Option<StoragePlan> {
+    /// Returns how to store the response, or why it cannot be stored after all.
+    fn plan<B>(&self, response: &Response<B>, terms: StorageTerms) -> Result<StoragePlan, Uncached> {
         let (config, headers) = (&self.resource.config, response.headers());
-        let mut fields = SelectingFields::of(headers)?;
+        let mut fields = SelectingFields::of(headers).ok_or(Uncached::Vary)?;
         // Some handlers negotiate an encoding without a `Vary`. A client that cannot decode it must not get it by default.
         if terms.lifetime.is_none() && headers.contains_key(header::CONTENT_ENCODING) {
-            fields = fields.with(header::ACCEPT_ENCODING)?;
+            fields = fields.with(header::ACCEPT_ENCODING).ok_or(Uncached::Vary)?;
         }
         let named = fields.len();
         let remaining = vary::remaining(fields, &self.redirects);
@@ -290,14 +309,15 @@ impl OriginResponse<'_> {
         let keeps_redirects = remaining.len() < named;
         let secondary_key = match remaining.is_empty() {
             true => None,
-            false if self.redirects.len() == MAX_REDIRECTS => return None,
+            false if self.redirects.len() == MAX_REDIRECTS => return Err(Uncached::Vary),
             false => Some(SecondaryKey::new(self.id, remaining, self.client, &config.http)),
         };
         let (per_request, freshness) = (self.of_one_request(headers), StoredFreshness::of(headers, &config.http));
-        let encoded = stored_response::encode(response.status(), headers, &per_request, terms.age, freshness)?;
+        let encoded = stored_response::encode(response.status(), headers, &per_request, terms.age, freshness)
+            .ok_or(Uncached::TooLarge)?;
         let lifetimes = stored_response::lifetimes(config, &terms);
         let index = secondary_key.as_ref().map(|secondary_key| Box::new(secondary_key.index()));
-        Some(StoragePlan {
+        Ok(StoragePlan {
             encoded,
             store_as: StoreAs { lifetimes, codec: RESPONSE, keeps_redirects, index },
             terms,
@@ -349,9 +369,17 @@ impl OriginResponse<'_> {
         Reply { cache_request: self.cache_request, headers: self.client }
     }
 
-    fn annotated<B>(&self, response: Response<CacheBody<B>>, stored: bool) -> Annotated<CacheBody<B>> {
-        let note = StatusNote::Forwarded { reason: self.reason, status: self.status.as_u16(), stored };
-        self.reply().own(response, note)
+    fn annotated<B>(&self, response: Response<CacheBody<B>>, storage: Storage) -> Annotated<CacheBody<B>> {
+        self.reply().own(response, self.note(storage))
+    }
+
+    /// Returns the note about a response that would be stored, or not, if the store took it.
+    fn note(&self, storage: Storage) -> StatusNote {
+        let storage = match (storage, self.unstorable) {
+            (Storage::Stored | Storage::Undecided, Some(reason)) => Storage::NotStored(reason),
+            _ => storage,
+        };
+        StatusNote::Forwarded { reason: self.reason, status: self.status.as_u16(), storage }
     }
 }
 

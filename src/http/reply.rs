@@ -12,7 +12,10 @@ use super::{
     },
     stored_response::StoredResponse,
 };
-use crate::error::{Error, ErrorKind};
+use crate::{
+    error::{Error, ErrorKind},
+    uncached::Uncached,
+};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
 use std::time::Duration;
@@ -150,7 +153,7 @@ pub(super) fn error_head(error: &Error) -> Response<()> {
 
 /// Returns the response to `only-if-cached` if nothing suitable is stored: 504 (RFC 9111 §5.2.1.7).
 pub(super) fn only_if_cached<B>() -> Annotated<CacheBody<B>> {
-    Annotated { note: Some(StatusNote::Generated("only-if-cached")), ..empty(StatusCode::GATEWAY_TIMEOUT) }
+    Annotated { note: Some(StatusNote::Generated(Uncached::OnlyIfCached)), ..empty(StatusCode::GATEWAY_TIMEOUT) }
 }
 
 /// Returns an empty response that the cache generates for one client only.

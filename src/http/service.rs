@@ -8,6 +8,7 @@ use super::{
     head_freshening,
     key::{MethodClass, Target, layout_of_responses},
     origin_request::OriginRequest,
+    recorder::Recorder,
     reply,
     request_body::{self, BodyPresence},
     request_policy::RequestPolicy,
@@ -21,6 +22,7 @@ use crate::{
     guard::StampedeGuard,
     key::Key,
     policy::EarlyRefresh,
+    uncached::Uncached,
 };
 use futures_util::FutureExt;
 use http::{Request, Response};
@@ -116,12 +118,13 @@ where
         if let Some(is_private) = &options.private_if {
             let (parts, body) = request.into_parts();
             if is_private.0(&parts) {
-                cache_request.credentials = Credentials::Cookie;
+                cache_request.credentials = Credentials::PrivateIf;
             }
             request = Request::from_parts(parts, body);
         }
-        let Some(target) = Target::unambiguous(&request, cache_request.forwarded, options) else {
-            return ResponseFuture::slow(self.clone().forward(request, "request"));
+        let target = match Target::unambiguous(&request, cache_request.forwarded, options) {
+            Ok(target) => target,
+            Err(reason) => return ResponseFuture::slow(self.clone().forward(request, reason)),
         };
         let key = target.key(MethodClass::Get, options);
         let (headers, config, requested_at) = (request.headers(), &**self.guard.config(), Timestamp::now());
@@ -166,16 +169,23 @@ impl<S> HttpCache<S> {
         Req: Send + 'static,
         B: Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
     {
-        let (config, exposed_key) = (resource.config.clone(), exposed_key(&resource).cloned());
+        // PERF: in a box, because each waiter has room for it and most guards do not expose it.
+        let (config, exposed_key) = (resource.config.clone(), exposed_key(&resource).cloned().map(Box::new));
+        let recorder = Recorder::new(&self.guard, &request);
         // PERF: shared instead of cloned, because most requests here wait, and only a leader needs a copy. With smaller
         // futures, a waiter takes 2,290 bytes instead of 8,621.
         let client = Arc::new(mem::take(request.headers_mut()));
-        let origin_request = OriginRequest { cache_request, client: client.clone(), resource: resource.clone() };
+        let origin_request = OriginRequest {
+            cache_request,
+            client: client.clone(),
+            resource: resource.clone(),
+            recorder: recorder.clone(),
+        };
         let policy: RequestPolicy<_, _, B, S::Error> =
             RequestPolicy { cache_request, headers: client, config, requested_at, early_refresh, of: PhantomData };
         let answer = resource.resolve(policy, move |mode: FetchMode| origin_request.send(self.inner, request, mode));
         answer.map(move |(answer, status)| {
-            answer.map(|annotated| cache_status_field::annotate(annotated, status, exposed_key.as_ref()))
+            answer.map(|annotated| recorder.annotate(annotated, status, exposed_key.as_deref()))
         })
     }
 
@@ -193,24 +203,21 @@ impl<S> HttpCache<S> {
         Req: Send + 'static,
         B: Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
     {
+        let recorder = Recorder::new(&self.guard, &request);
         let (client, config, of) = (Arc::new(request.headers().clone()), resource.config.clone(), PhantomData);
         let policy: RequestPolicy<_, _, B, S::Error> =
             RequestPolicy { cache_request, headers: client, config, requested_at, early_refresh, of };
         let seen = match resource.clone().lookup_only(policy.clone()).await {
             Ok((answer, status)) => {
-                return answer.map(|annotated| cache_status_field::annotate(annotated, status, exposed_key(&resource)));
+                return answer.map(|annotated| recorder.annotate(annotated, status, exposed_key(&resource)));
             }
             Err(seen) => seen,
         };
         match cache_request.lookup_only {
             Some(LookupOnly::Or504) => {
-                return Ok(cache_status_field::annotate(
-                    reply::only_if_cached(),
-                    CacheStatus::Rejected,
-                    exposed_key(&resource),
-                ));
+                return Ok(recorder.annotate(reply::only_if_cached(), CacheStatus::Rejected, exposed_key(&resource)));
             }
-            Some(LookupOnly::OrForward) => return self.forward(request, "miss").await,
+            Some(LookupOnly::OrForward) => return self.forward(request, Uncached::Range).await,
             None => {}
         }
         // A stored response to GET would have sufficed, but the response to a HEAD is stored under a key of its own.
@@ -240,17 +247,23 @@ impl<S> HttpCache<S> {
     {
         match request_body::is_empty(request.body_mut()).await {
             true => self.call(request).await,
-            false => self.forward(request, "request").await,
+            false => self.forward(request, Uncached::RequestBody).await,
         }
     }
 
     /// Forwards the request unchanged, for its own client only.
-    async fn forward<Req, B>(self, request: Request<Req>, reason: &'static str) -> Finished<B, S::Error>
+    async fn forward<Req, B>(self, request: Request<Req>, reason: Uncached) -> Finished<B, S::Error>
     where
         S: Service<Request<Req>, Response = Response<B>>,
     {
-        let annotated = forward_uncached(self.inner, request, reason).await?;
-        Ok(cache_status_field::annotate(annotated, CacheStatus::Bypass, None))
+        let recorder = Recorder::new(&self.guard, &request);
+        let fwd = match reason {
+            Uncached::Method => "method",
+            Uncached::Range => "miss",
+            _ => "request",
+        };
+        let annotated = forward_uncached(self.inner, request, fwd, reason).await?;
+        Ok(recorder.annotate(annotated, CacheStatus::Bypass, None))
     }
 }
 

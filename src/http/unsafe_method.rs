@@ -1,13 +1,14 @@
 //! Unsafe methods pass through, and invalidate (RFC 9111 §4.4).
 
 use super::{
-    cache_status_field::{self, Finished, StatusNote},
+    cache_status_field::{Finished, StatusNote},
     forward::forward_uncached,
     key::Target,
+    recorder::Recorder,
     semantics::invalidation,
     service::HttpCache,
 };
-use crate::{cache_status::CacheStatus, engine::resource::Resource};
+use crate::{cache_status::CacheStatus, engine::resource::Resource, uncached::Uncached};
 use futures_util::future::join_all;
 use http::{Request, Response};
 use tower_service::Service;
@@ -27,7 +28,8 @@ impl<S> HttpCache<S> {
         let uris: Vec<_> = targets.iter().filter_map(Target::uri).collect();
         let mut resources: Vec<_> = targets.into_iter().filter_map(|target| self.guard.url(target)).collect();
         let fields = request.headers().clone();
-        let mut annotated = forward_uncached(self.inner, request, "method").await?;
+        let recorder = Recorder::new(&self.guard, &request);
+        let mut annotated = forward_uncached(self.inner, request, "method", Uncached::Method).await?;
         if invalidation::invalidates(annotated.response.status()) {
             for uri in &uris {
                 for path in invalidation::also(uri, annotated.response.headers()) {
@@ -41,6 +43,6 @@ impl<S> HttpCache<S> {
                 annotated.note = Some(StatusNote::InvalidationPending { status: annotated.response.status().as_u16() });
             }
         }
-        Ok(cache_status_field::annotate(annotated, CacheStatus::Bypass, None))
+        Ok(recorder.annotate(annotated, CacheStatus::Bypass, None))
     }
 }

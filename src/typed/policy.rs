@@ -51,7 +51,7 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> TypedPolicy<T> {
                     seen.filter(|entry| self.is_own_entry(entry)).and_then(|entry| self.decode_owned(entry.payload()));
                 FetchContext { stale, deadline: Some(deadline), fencing_token }
             }
-            FetchMode::HitForPass { .. } | FetchMode::Bypass => {
+            FetchMode::HitForPass { .. } | FetchMode::Bypass(_) => {
                 FetchContext { stale: None, deadline: None, fencing_token: None }
             }
         }

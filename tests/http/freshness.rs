@@ -109,18 +109,19 @@ async fn cache_status_states_how_a_request_was_answered() {
     let hit = ask(&app, get("/page")).await;
     assert_eq!(status(&hit), ("stampede-guard; hit; ttl=40", CacheStatus::Hit));
     let own = ask(&app, get_with("/page", &[("cookie", "a=b")])).await;
-    assert_eq!(status(&own), ("stampede-guard; fwd=bypass; fwd-status=200", CacheStatus::Bypass));
+    assert_eq!(status(&own), ("stampede-guard; fwd=bypass; fwd-status=200; detail=cookie", CacheStatus::Bypass));
     let unstored = ask(&app, get_with("/page", &[("cache-control", "no-store")])).await;
-    assert_eq!(status(&unstored), ("stampede-guard; fwd=request; fwd-status=200", CacheStatus::Bypass));
+    let expected = "stampede-guard; fwd=request; fwd-status=200; detail=request-no-store";
+    assert_eq!(status(&unstored), (expected, CacheStatus::Bypass));
     let forced = ask(&app, get_with("/page", &[("cache-control", "no-cache")])).await;
     assert_eq!(status(&forced), ("stampede-guard; fwd=request; fwd-status=200; stored", CacheStatus::Miss));
     at_rest(&guard).await;
     let post = ask(&app, request(Method::POST, "/page", &[])).await;
-    assert_eq!(status(&post), ("stampede-guard; fwd=method; fwd-status=200", CacheStatus::Bypass));
+    assert_eq!(status(&post), ("stampede-guard; fwd=method; fwd-status=200; detail=method", CacheStatus::Bypass));
     let absent = ask(&app, get_with("/page", &[("cache-control", "only-if-cached")])).await;
     assert_eq!(status(&absent), ("stampede-guard; detail=only-if-cached", CacheStatus::Rejected));
     let part = ask(&app, get_with("/page", &[("range", "bytes=0-0")])).await;
-    assert_eq!(status(&part), ("stampede-guard; fwd=miss; fwd-status=200", CacheStatus::Bypass));
+    assert_eq!(status(&part), ("stampede-guard; fwd=miss; fwd-status=200; detail=range", CacheStatus::Bypass));
 }
 
 #[tokio::test]
@@ -130,8 +131,10 @@ async fn cache_status_omits_stored_for_an_uncacheable_response() {
     let asked = waiting(&app, 2, |_| get("/page")).await;
     origin.open();
     let answers = asked.answers().await;
-    assert_eq!(status(&answers[0]), ("stampede-guard; fwd=uri-miss; fwd-status=200", CacheStatus::Miss));
-    assert_eq!(status(&answers[1]), ("stampede-guard; fwd=bypass; fwd-status=200", CacheStatus::Bypass));
+    let expected = "stampede-guard; fwd=uri-miss; fwd-status=200; detail=no-store";
+    assert_eq!(status(&answers[0]), (expected, CacheStatus::Miss));
+    let expected = "stampede-guard; fwd=bypass; fwd-status=200; detail=not-shared";
+    assert_eq!(status(&answers[1]), (expected, CacheStatus::Bypass));
     at_rest(&guard).await;
 }
 

@@ -89,9 +89,12 @@ async fn an_unsafe_request_says_that_its_invalidation_failed() {
     assert_eq!(ask(&app, get("/page")).await.text(), "page 1");
     at_rest(&guard).await;
     node.once(Operation::Invalidate, Fault::Fails);
-    for detail in ["; detail=invalidation-pending", ""] {
+    for detail in ["invalidation-pending", "method"] {
         let answer = ask(&app, request(Method::POST, "/page", &[])).await;
-        assert_eq!(answer.header("cache-status"), format!("stampede-guard; fwd=method; fwd-status=200{detail}"));
+        assert_eq!(
+            answer.header("cache-status"),
+            format!("stampede-guard; fwd=method; fwd-status=200; detail={detail}")
+        );
     }
     while guard.drain().await > 0 {}
     assert_eq!(ask(&app, get("/page")).await.text(), "page 2");

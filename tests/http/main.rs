@@ -34,6 +34,7 @@ mod storms;
 mod suite;
 mod targets;
 mod uncacheable;
+mod uncached;
 mod validation;
 mod variants;
 mod vary;

@@ -72,7 +72,7 @@ async fn a_range_miss_is_fetched_for_its_client_alone() {
         origin.open();
         let part = part.await.expect("no panic");
         assert_eq!((part.status, part.text(), part.cache_status()), (206, "bytes=0-0 2", CacheStatus::Bypass));
-        assert_eq!(part.header("cache-status"), "stampede-guard; fwd=miss; fwd-status=206");
+        assert_eq!(part.header("cache-status"), "stampede-guard; fwd=miss; fwd-status=206; detail=range");
         assert_eq!(whole.await.expect("no panic").text(), "whole 1");
         at_rest(&guard).await;
         assert_eq!(ask(&app, get("/page")).await.text(), "whole 1");

@@ -30,7 +30,7 @@ async fn other_methods_pass_through() {
     }
 }
 
-const BY_METHOD: &str = "stampede-guard; fwd=method; fwd-status=200";
+const BY_METHOD: &str = "stampede-guard; fwd=method; fwd-status=200; detail=method";
 
 #[tokio::test]
 async fn a_head_request_does_not_fill_the_get_entry() {

@@ -1,12 +1,19 @@
 //! The lines that operators read.
 
 use crate::{Down, SECOND, kit::Events};
+use axum::{
+    Router,
+    body::Body,
+    http::{self, HeaderMap, Response},
+    routing::{get, post},
+};
 use stampede_guard::{
     StampedeGuard,
     testing::{FakeRedis, Fault, Operation},
 };
-use std::future::pending;
+use std::{convert::Infallible, fmt::Debug, future::pending};
 use tokio::time::{sleep, timeout};
+use tower::{Layer, Service, ServiceExt, service_fn};
 
 /// One line at the beginning and one at the end, whether a retry succeeds or not. Seen to fail with a line for each
 /// attempt.
@@ -33,4 +40,52 @@ async fn fetch_dropped_for_lack_of_a_client_is_logged() {
     timeout(SECOND, guard.fetch("k", pending::<Result<u8, Down>>)).await.expect_err("it waits");
     while guard.drain().await > 0 {}
     assert_eq!((events.about("WARN"), events.about("max_detached")), (1, 1), "{}", events.all());
+}
+
+/// Requests a page of the service this often, with these fields.
+async fn requested<S>(service: &S, times: usize, request: impl Fn(usize) -> http::request::Builder)
+where
+    S: Service<http::Request<Body>, Response: Send, Error: Debug, Future: Send> + Clone,
+{
+    for n in 0..times {
+        let request = request(n).body(Body::empty()).expect("a request");
+        drop(service.clone().oneshot(request).await.expect("an answer"));
+    }
+}
+
+/// Seen to fail with a report for the route of unsafe methods too, when other methods than GET and HEAD counted.
+#[tokio::test(start_paused = true)]
+async fn route_that_is_never_cacheable_is_reported_once() {
+    let (events, guard) = (Events::listen(), StampedeGuard::in_memory());
+    let private = async || ([("cache-control", "private")], "for one user");
+    let news = async |headers: HeaderMap| match headers.contains_key("cookie") {
+        true => ([("cache-control", "private")], "for one user"),
+        false => ([("cache-control", "max-age=60")], "for all users"),
+    };
+    let app: Router = Router::new()
+        .route("/users/{id}", get(private))
+        .route("/orders", post(private))
+        .route("/news", get(news))
+        .layer(guard.clone());
+    requested(&app, 10, |_| http::Request::get("/news")).await;
+    while guard.drain().await > 0 {}
+    requested(&app, 1_100, |_| http::Request::post("/orders")).await;
+    requested(&app, 1_100, |n| http::Request::get(format!("/news?{n}")).header("cookie", "a=b")).await;
+    requested(&app, 999, |n| http::Request::get(format!("/users/{n}"))).await;
+    assert_eq!(events.about("WARN"), 0, "{}", events.all());
+    requested(&app, 1_100, |n| http::Request::get(format!("/users/{n}"))).await;
+    let said = r#"route="/users/{id}" reason=private way_out="let the handler say"#;
+    assert_eq!((events.about("WARN"), events.about(said)), (1, 1), "{}", events.all());
+}
+
+#[tokio::test(start_paused = true)]
+async fn layer_without_a_matched_path_is_reported() {
+    let (events, guard) = (Events::listen(), StampedeGuard::in_memory());
+    let page = service_fn(async |_: http::Request<Body>| Ok::<_, Infallible>(Response::new(Body::from("page"))));
+    let (cached, with_cookies) = (guard.layer(page), guard.clone().max_waiters(10).layer(page));
+    requested(&cached, 10, |_| http::Request::get("/")).await;
+    requested(&with_cookies, 1_100, |n| http::Request::get(format!("/{n}")).header("cookie", "a=b")).await;
+    requested(&cached, 1_100, |n| http::Request::get(format!("/{n}")).header("cookie", "a=b")).await;
+    let said = r#"route="a layer without a matched path" reason=cookie"#;
+    assert_eq!((events.about("WARN"), events.about(said)), (1, 1), "{}", events.all());
 }

@@ -1,7 +1,7 @@
 //! One attempt of a caller to resolve its key.
 
 use crate::{
-    cache_status::CacheStatus,
+    cache_status::{BypassReason, CacheStatus},
     engine::{
         flight::state::Found,
         frontend::{BoxFetch, Redirect},
@@ -15,7 +15,7 @@ use std::future::{self, Future, Ready};
 pub(super) enum RequestAttempt<'a, R> {
     Done(R, CacheStatus),
     /// Not resolved: make a call for this caller only.
-    Bypass(BoxFetch<'a, R>),
+    Bypass(BypassReason, BoxFetch<'a, R>),
     /// Not resolved: try again with the unused fetch.
     Retry(BoxFetch<'a, R>),
     /// Like `Retry`, after a result that may be due to the request of its leader alone.

@@ -6,7 +6,7 @@ use super::{
     nested_limit,
 };
 use crate::{
-    cache_status::CacheStatus,
+    cache_status::{BypassReason, CacheStatus},
     clock::{self, Timestamp},
     config::{StoreFailure, WaitTimeout},
     engine::{
@@ -29,7 +29,7 @@ enum Waited {
     Rejected(Option<Entry>, Error),
     /// This caller cannot wait: the leader waits for a fetch that this caller is part of, or for the end of a body that
     /// may never end.
-    Bypass,
+    Bypass(BypassReason),
     /// The caller is part of a fetch, and the leader may wait for that fetch.
     MayDeadlock,
 }
@@ -55,7 +55,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
             match self.wait(&waiter).await {
                 Waited::Outcome(state) => self.on_outcome(state, fetch),
                 Waited::Rejected(stale, error) => self.stale_or_rejected(stale, error),
-                Waited::Bypass => RequestAttempt::Bypass(fetch),
+                Waited::Bypass(reason) => RequestAttempt::Bypass(reason, fetch),
                 Waited::MayDeadlock => RequestAttempt::Locally(fetch),
             }
         })
@@ -75,7 +75,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
             }
         }
         if self.is_cycle() {
-            return Waited::Bypass;
+            return Waited::Bypass(BypassReason::Nested);
         }
         if let Some(reason) = self.rejection_reason(waiter) {
             return Waited::Rejected(caller.stale_candidate(), reason);
@@ -93,7 +93,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
                 // Only one nested caller leaves, because most leaders are merely slow and wait for no nested caller.
                 Limit::Nested if !stays_nested && !waiter.is_first_to_leave() => stays_nested = true,
                 Limit::Nested => return Waited::MayDeadlock,
-                Limit::Body => return Waited::Bypass,
+                Limit::Body => return Waited::Bypass(BypassReason::UnknownLength),
                 Limit::Deadline => return Waited::Rejected(caller.stale_candidate(), Error::deadline_exceeded()),
                 Limit::WaitTimeout => {
                     telemetry::wait_timed_out(&self.resource().engine.stats, &self.resource().key);
@@ -153,7 +153,9 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
                 },
                 _ => RequestAttempt::SecondOpinion(fetch),
             },
-            Progress::Uncacheable(audience) if self.policy().is_covered_by(audience) => RequestAttempt::Bypass(fetch),
+            Progress::Uncacheable(audience) if self.policy().is_covered_by(audience) => {
+                RequestAttempt::Bypass(BypassReason::Private, fetch)
+            }
             Progress::Failed(failure, stale) => {
                 let stale = stale.and_then(|entry| self.policy().stale_answer(&entry, Timestamp::now()));
                 match (stale, failure) {
@@ -198,7 +200,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
             Reuse::Serve(answer) | Reuse::ServeAndRevalidate(answer) => {
                 RequestAttempt::Done(answer, CacheStatus::Coalesced)
             }
-            Reuse::Bypass => RequestAttempt::Bypass(fetch),
+            Reuse::Bypass => RequestAttempt::Bypass(BypassReason::ForOthers, fetch),
             _ => RequestAttempt::Unusable(fetch),
         }
     }
@@ -207,7 +209,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
         match self.policy().accept_shared(value) {
             SharedReuse::Use(answer) => RequestAttempt::Done(answer, CacheStatus::Coalesced),
             // For example, a value of another type.
-            SharedReuse::Bypass => RequestAttempt::Bypass(fetch),
+            SharedReuse::Bypass => RequestAttempt::Bypass(BypassReason::ForOthers, fetch),
             // The body of the response may take long, and holds the lease until its end.
             SharedReuse::TooOld => RequestAttempt::Locally(fetch),
             SharedReuse::Redirect(redirect) => RequestAttempt::Redirect(redirect, fetch),

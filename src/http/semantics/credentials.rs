@@ -10,7 +10,6 @@ pub(super) fn is_credential(name: &str) -> bool {
 
 /// Reports whether a response field of this name looks like a credential, so that its response is for one user. Fields
 /// of caches, and those that set the same rules for all users, only have a word of one.
-#[cfg_attr(not(test), expect(dead_code, reason = "storing.rs does not call it yet"))]
 pub(super) fn looks_like_credential(name: &HeaderName) -> bool {
     let name = name.as_str();
     let is_for_all = name.starts_with("access-control-")
@@ -335,6 +334,74 @@ mod tests {
             "",
         ] {
             assert!(!is_credential(name), "{name}");
+        }
+    }
+
+    /// With such a field, a response without a lifetime would not be shared.
+    #[test]
+    fn usual_response_fields_are_for_all_users() {
+        for name in [
+            "accept-ranges",
+            "age",
+            "allow",
+            "alt-svc",
+            "cache-control",
+            "cdn-cache-control",
+            "clear-site-data",
+            "content-disposition",
+            "content-encoding",
+            "content-language",
+            "content-length",
+            "content-location",
+            "content-range",
+            "content-security-policy",
+            "content-security-policy-report-only",
+            "content-type",
+            "cross-origin-embedder-policy",
+            "cross-origin-opener-policy",
+            "cross-origin-resource-policy",
+            "date",
+            "etag",
+            "expires",
+            "last-modified",
+            "link",
+            "location",
+            "nel",
+            "origin-agent-cluster",
+            "pragma",
+            "referrer-policy",
+            "report-to",
+            "reporting-endpoints",
+            "retry-after",
+            "server",
+            "server-timing",
+            "sourcemap",
+            "strict-transport-security",
+            "timing-allow-origin",
+            "traceparent",
+            "trailer",
+            "transfer-encoding",
+            "upgrade",
+            "vary",
+            "via",
+            "x-cache",
+            "x-content-type-options",
+            "x-dns-prefetch-control",
+            "x-download-options",
+            "x-frame-options",
+            "x-permitted-cross-domain-policies",
+            "x-powered-by",
+            "x-ratelimit-limit",
+            "x-request-id",
+            "x-response-time",
+            "x-robots-tag",
+            "x-runtime",
+            "x-served-by",
+            "x-ua-compatible",
+            "x-version",
+            "x-xss-protection",
+        ] {
+            assert!(!looks_like_credential(&HeaderName::from_static(name)), "{name}");
         }
     }
 }

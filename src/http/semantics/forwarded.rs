@@ -110,12 +110,17 @@ pub(in crate::http) fn public_origin<'a>(headers: &'a HeaderMap, options: &HttpO
     Some(origin)
 }
 
-/// Reports whether no field says anything else than the request itself. Trusted fields are in the key, so they may say
+/// Returns a field that says something else than the request itself. Trusted fields are in the key, so they may say
 /// anything.
-pub(in crate::http) fn agrees(headers: &HeaderMap, claimed: Claimed<'_>, options: &HttpOptions) -> bool {
-    headers.iter().all(|(name, value)| {
+pub(in crate::http) fn contradiction<'a>(
+    headers: &'a HeaderMap,
+    claimed: Claimed<'_>,
+    options: &HttpOptions,
+) -> Option<&'a HeaderName> {
+    let agrees = |name: &HeaderName, value: &HeaderValue| {
         claim(name.as_str()).is_none_or(|claim| options.trusted_forwarded.contains(name) || claimed.is(claim, value))
-    })
+    };
+    headers.iter().find(|(name, value)| !agrees(name, value)).map(|(name, _)| name)
 }
 
 impl Claimed<'_> {

@@ -7,15 +7,16 @@ use super::{
 use crate::{
     config::http::HttpOptions,
     http::directives::{cache_control::Directives, pragma},
+    uncached::Uncached,
 };
-use http::{HeaderMap, HeaderName, Method};
+use http::{HeaderMap, HeaderName, Method, header};
 use std::{ptr, time::Duration};
 
 /// The way a request is handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::http) enum Disposition {
-    /// Forwarded to the origin unchanged, for this reason (`fwd` of RFC 9211 §2.2).
-    Forward(&'static str),
+    /// Forwarded to the origin unchanged, for this reason.
+    Forward(Uncached),
     /// Forwarded to the origin unchanged. A response that is not an error invalidates the target (RFC 9111 §4.4).
     Unsafe,
     /// The cache may answer it.
@@ -75,8 +76,24 @@ pub(in crate::http) struct RequestDirectives {
 pub(in crate::http) enum Credentials {
     None,
     Authorization,
-    /// A cookie, or another sign of one user. RFC 9111 does not treat them as credentials, but an application does.
+    /// A field that tells users apart. RFC 9111 does not treat the following as credentials, but an application does.
+    Field,
     Cookie,
+    /// The head is private to one user, as [`HttpOptions::private_if`] says.
+    PrivateIf,
+}
+
+impl Credentials {
+    /// Returns why a response that does not permit sharing among such requests is not stored.
+    pub(in crate::http) fn uncached(self) -> Option<Uncached> {
+        match self {
+            Self::None => None,
+            Self::Authorization => Some(Uncached::Authorization),
+            Self::Field => Some(Uncached::CredentialField),
+            Self::Cookie => Some(Uncached::Cookie),
+            Self::PrivateIf => Some(Uncached::PrivateIf),
+        }
+    }
 }
 
 /// Decides from the head of a request how it is handled.
@@ -90,7 +107,7 @@ pub(in crate::http) fn disposition(
         Method::GET => false,
         Method::HEAD => true,
         // Safe (RFC 9110 §9.2.1), but not cacheable. A tunnel (CONNECT) has no target URI.
-        Method::OPTIONS | Method::TRACE | Method::CONNECT => return Disposition::Forward("method"),
+        Method::OPTIONS | Method::TRACE | Method::CONNECT => return Disposition::Forward(Uncached::Method),
         // RFC 9111 §4.4: a method of unknown safety counts as unsafe.
         _ => return Disposition::Unsafe,
     };
@@ -99,7 +116,12 @@ pub(in crate::http) fn disposition(
     let control = if heeded { Directives::of(headers) } else { Directives::default() };
     // RFC 9110 §9.3.1: a body on GET is not part of the key. RFC 9111 §5.2.1.5: nothing may be stored for a no-store.
     if has_body || control.no_store || fields.not_for_a_cache {
-        return Disposition::Forward("request");
+        return Disposition::Forward(match (has_body, control.no_store) {
+            (true, _) => Uncached::RequestBody,
+            (_, true) => Uncached::RequestNoStore,
+            _ if headers.contains_key(header::UPGRADE) => Uncached::Upgrade,
+            _ => Uncached::Precondition,
+        });
     }
     // RFC 9110 §14.2: a range is ignored unless the method is GET.
     let range = !head && fields.range;
@@ -159,6 +181,12 @@ impl ParsedFields {
         if options.credential_fields.iter().any(|field| headers.contains_key(field)) {
             fields.credentials = Credentials::Cookie;
         }
+        // PERF: here, because most requests have no credentials.
+        let is_cookie =
+            || headers.contains_key(header::COOKIE) && !options.not_credential_fields.contains(&header::COOKIE);
+        if fields.credentials == Credentials::Cookie && !is_cookie() {
+            fields.credentials = Credentials::Field;
+        }
         fields
     }
 }
@@ -213,23 +241,23 @@ mod tests {
             assert_eq!(by(method), Disposition::Unsafe, "{method}");
         }
         for method in ["OPTIONS", "TRACE", "CONNECT"] {
-            assert_eq!(by(method), Disposition::Forward("method"), "{method}");
+            assert_eq!(by(method), Disposition::Forward(Uncached::Method), "{method}");
         }
     }
 
     #[test]
     fn request_that_a_cache_cannot_answer_is_forwarded() {
-        for field in [
-            ("if-match", "\"a\""),
-            ("if-unmodified-since", "Sun, 06 Nov 1994 08:49:37 GMT"),
-            ("upgrade", "websocket"),
-            ("cache-control", "No-Store"),
+        for (name, value, reason) in [
+            ("if-match", "\"a\"", Uncached::Precondition),
+            ("if-unmodified-since", "Sun, 06 Nov 1994 08:49:37 GMT", Uncached::Precondition),
+            ("upgrade", "websocket", Uncached::Upgrade),
+            ("cache-control", "No-Store", Uncached::RequestNoStore),
         ] {
-            assert_eq!(disposition_of(&[field]), Disposition::Forward("request"), "{field:?}");
+            assert_eq!(disposition_of(&[(name, value)]), Disposition::Forward(reason), "{name}");
         }
         assert_eq!(
             disposition(&Method::GET, &HeaderMap::new(), true, &HttpOptions::default()),
-            Disposition::Forward("request")
+            Disposition::Forward(Uncached::RequestBody)
         );
     }
 
@@ -295,10 +323,10 @@ mod tests {
         let removed = added.clone().not_credential_fields([badge.clone(), key.clone()]);
         let again = removed.clone().credential_fields([badge, key]);
         for (options, of_badge, of_key) in [
-            (HttpOptions::default(), Credentials::None, Credentials::Cookie),
-            (added, Credentials::Cookie, Credentials::Cookie),
+            (HttpOptions::default(), Credentials::None, Credentials::Field),
+            (added, Credentials::Field, Credentials::Field),
             (removed, Credentials::None, Credentials::None),
-            (again, Credentials::Cookie, Credentials::Cookie),
+            (again, Credentials::Field, Credentials::Field),
         ] {
             for (name, expected) in [("x-badge", of_badge), ("x-api-key", of_key)] {
                 let disposition = disposition(&Method::GET, &headers(&[(name, "x")]), false, &options);
@@ -347,7 +375,7 @@ mod tests {
         fn request_with_no_store_is_forwarded(control in "[ -!#-\\[\\]-~]{0,40}", pragma in "[ -~]{0,20}", head: bool) {
             let fields = headers(&[("cache-control", &format!("{control},no-store")), ("pragma", &pragma)]);
             let method = if head { Method::HEAD } else { Method::GET };
-            prop_assert_eq!(disposition(&method, &fields, false, &HttpOptions::default()), Disposition::Forward("request"));
+            prop_assert_eq!(disposition(&method, &fields, false, &HttpOptions::default()), Disposition::Forward(Uncached::RequestNoStore));
         }
     }
 }

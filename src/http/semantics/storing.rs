@@ -1,6 +1,7 @@
 //! Storing and sharing: which requests may get a response, and for how long (RFC 9111 §3).
 
 use super::{
+    credentials::looks_like_credential,
     freshness::{self, Times},
     request::Credentials,
     validation,
@@ -8,6 +9,7 @@ use super::{
 use crate::{
     config::http::{DefaultFreshness, HttpOptions},
     http::{directives::cache_control::Directives, vary::SelectingFields},
+    uncached::Uncached,
 };
 use http::{HeaderMap, StatusCode, header};
 use std::time::Duration;
@@ -17,8 +19,8 @@ use std::time::Duration;
 pub(in crate::http) enum Storable {
     /// All requests that its [`AuthSharing`] admits and that select it.
     Shared(StorageTerms),
-    /// Only the client that requested it.
-    Private,
+    /// Only the client that requested it, for this reason.
+    Private(Uncached),
     /// Likewise, because of a client error: other requests may get a response that can be shared.
     ClientError,
     /// Requests made at the same time, because the origin fails. They may get all of it (`whole`), or only its status.
@@ -69,6 +71,12 @@ impl StorageTerms {
         }
     }
 
+    /// Reports whether the response would be stored for nothing: it is not fresh, and may not be used afterwards.
+    fn are_useless(&self) -> bool {
+        let uses = [self.lifetime, self.stale_while_revalidate, self.stale_if_error, Some(self.retain_for)];
+        self.lifetime.is_some() && uses.into_iter().flatten().all(|span| span.is_zero())
+    }
+
     /// Returns the terms of a server error: it is used while it is fresh, and afterwards for as long as it states. The
     /// windows of the policy are for good responses.
     fn for_error(self) -> Self {
@@ -117,7 +125,7 @@ impl AuthSharing {
         match credentials {
             Credentials::None => true,
             Credentials::Authorization => self >= Self::Authorization,
-            Credentials::Cookie => self >= Self::Public,
+            Credentials::Field | Credentials::Cookie | Credentials::PrivateIf => self >= Self::Public,
         }
     }
 }
@@ -132,73 +140,90 @@ pub(in crate::http) fn storable(
 ) -> Storable {
     let (directives, source) = Directives::for_cache(headers, &options.targeted_fields);
     let auth_sharing = AuthSharing::of_directives(&directives);
-    let private = is_private(status, headers, &directives, auth_sharing, options);
+    let private = private(status, headers, &directives, auth_sharing, options);
     let explicit = freshness::explicit(&directives, source, headers, times.response_time);
+    let terms = |lifetime| StorageTerms::new(lifetime, headers, &directives, times, options);
+    let partial = is_partial(status, headers);
     if status.is_server_error() || ORIGIN_FAILURES.contains(&status) {
+        let is_private = private.is_some() || directives.no_cache || !auth_sharing.admits(credentials);
         // A rate limit has fields about one client.
-        let admitted = status.is_server_error() && !private && !directives.no_cache && auth_sharing.admits(credentials);
-        let terms = explicit.filter(|_| admitted && !is_partial(status, headers)).map(|lifetime| {
-            let terms = StorageTerms::new(Some(lifetime), headers, &directives, times, options);
-            terms.for_error()
-        });
-        return match terms {
-            Some(terms) if terms.lifetime.is_some_and(|lifetime| !lifetime.is_zero()) => Storable::Shared(terms),
-            // It is not stored, so it cannot have variants either.
-            _ => Storable::Failure { whole: admitted && !headers.contains_key(header::VARY) },
-        };
+        let admitted = status.is_server_error() && !is_private;
+        let terms = explicit.filter(|_| admitted && !partial).map(|lifetime| terms(Some(lifetime)).for_error());
+        // Without a lifetime it is not stored, so it cannot have variants either.
+        let whole = admitted && !headers.contains_key(header::VARY);
+        let fresh = terms.filter(|terms| terms.lifetime.is_some_and(|lifetime| !lifetime.is_zero()));
+        return fresh.map_or(Storable::Failure { whole }, Storable::Shared);
     }
-    if private || is_partial(status, headers) {
-        return Storable::Private;
+    if let Some(reason) = private.or(partial.then_some(Uncached::Partial)) {
+        return Storable::Private(reason);
     }
-    // RFC 9111 §3: storing needs an explicit lifetime, `public`, or a heuristically cacheable status.
     let is_silent = explicit.is_none() && !directives.no_cache || ABOUT_ONE_REQUEST.contains(&status);
-    let for_one_client = if status.is_client_error() && is_silent { Storable::ClientError } else { Storable::Private };
-    if ABOUT_ONE_REQUEST.contains(&status) {
-        return for_one_client;
-    }
-    if explicit.is_none() && !directives.public && !SILENTLY_STORABLE.contains(&status) {
-        return for_one_client;
-    }
-    let lifetime = match (explicit, options.default_freshness) {
-        // §5.2.2.4: it is validated before each use.
-        _ if directives.no_cache => Some(Duration::ZERO),
-        (Some(lifetime), _) => Some(lifetime),
-        (None, DefaultFreshness::Policy) => None,
-        (None, DefaultFreshness::Heuristic(part)) => match freshness::heuristic(headers, times.response_time, part) {
-            Some(lifetime) => Some(lifetime),
-            None => return for_one_client,
-        },
-        (None, DefaultFreshness::Stale) => return for_one_client,
+    let for_one_client = |reason| match status.is_client_error() && is_silent {
+        true => Storable::ClientError,
+        false => Storable::Private(reason),
     };
-    let terms = StorageTerms::new(lifetime, headers, &directives, times, options);
-    let uses = [terms.lifetime, terms.stale_while_revalidate, terms.stale_if_error, Some(terms.retain_for)];
-    let useless = terms.lifetime.is_some() && uses.into_iter().flatten().all(|span| span.is_zero());
+    // RFC 9111 §3: storing needs an explicit lifetime, `public`, or a heuristically cacheable status.
+    let needs_more = explicit.is_none() && !directives.public && !SILENTLY_STORABLE.contains(&status);
+    if ABOUT_ONE_REQUEST.contains(&status) || needs_more {
+        return for_one_client(Uncached::Status);
+    }
+    // §5.2.2.4: it is validated before each use.
+    let stated = if directives.no_cache { Some(Duration::ZERO) } else { explicit };
+    if stated.is_none() && auth_sharing < AuthSharing::Public && has_user_field(headers, options) {
+        return for_one_client(Uncached::UserField);
+    }
+    let Some(lifetime) = stated.map(Some).or_else(|| default_lifetime(headers, times, options)) else {
+        return for_one_client(Uncached::NoFreshness);
+    };
+    let terms = terms(lifetime);
     // §3.5.
-    let is_shared = !useless && auth_sharing.admits(credentials);
-    if is_shared { Storable::Shared(terms) } else { for_one_client }
+    let refused = if auth_sharing.admits(credentials) { None } else { credentials.uncached() };
+    match refused.or(terms.are_useless().then_some(Uncached::Expired)) {
+        None => Storable::Shared(terms),
+        Some(reason) => for_one_client(reason),
+    }
 }
 
-/// Reports whether the response is for one client only, whatever its status.
-fn is_private(
+/// Reports whether the response hands out something that tells users apart, such as a CSRF token.
+fn has_user_field(headers: &HeaderMap, options: &HttpOptions) -> bool {
+    headers.keys().any(|name| looks_like_credential(name) && !options.not_credential_fields.contains(name))
+}
+
+/// Returns the lifetime of a response that states none: `Some(None)` if the policy decides. `None` if it has no lifetime.
+fn default_lifetime(headers: &HeaderMap, times: Times, options: &HttpOptions) -> Option<Option<Duration>> {
+    match options.default_freshness {
+        DefaultFreshness::Policy => Some(None),
+        DefaultFreshness::Heuristic(part) => freshness::heuristic(headers, times.response_time, part).map(Some),
+        DefaultFreshness::Stale => None,
+    }
+}
+
+/// Returns why the response is for one client only, whatever its status.
+fn private(
     status: StatusCode,
     headers: &HeaderMap,
     directives: &Directives,
     auth_sharing: AuthSharing,
     options: &HttpOptions,
-) -> bool {
+) -> Option<Uncached> {
     // RFC 9111 §5.2.2.3: a cache that implements must-understand ignores a no-store beside it.
     let no_store = match directives.must_understand {
-        true => !is_understood(status),
-        false => directives.no_store,
+        true => (!is_understood(status)).then_some(Uncached::Status),
+        false => directives.no_store.then_some(Uncached::NoStore),
     };
     // RFC 9111 §7.3 leaves cookies to the origin's directives, but few origins consider them.
     let shares_cookies = options.share_set_cookie && auth_sharing == AuthSharing::Public;
-    no_store
-        || directives.private
-        || (headers.contains_key(header::SET_COOKIE) && !shares_cookies)
-        // §4.1: a `*` never matches.
-        || SelectingFields::of(headers).is_none()
-        || is_event_stream(headers)
+    if no_store.is_some() {
+        no_store
+    } else if directives.private {
+        Some(Uncached::Private)
+    } else if headers.contains_key(header::SET_COOKIE) && !shares_cookies {
+        Some(Uncached::SetCookie)
+    } else if SelectingFields::of(headers).is_none() {
+        Some(Uncached::Vary) // §4.1: a `*` never matches.
+    } else {
+        is_event_stream(headers).then_some(Uncached::EventStream)
+    }
 }
 
 /// Reports whether the response is an event stream, which has no end.

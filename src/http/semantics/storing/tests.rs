@@ -28,26 +28,24 @@ fn terms(storable: Storable) -> StorageTerms {
     }
 }
 
-const PRIVATE: Storable = Storable::Private;
-
 /// RFC 9111 §3.
 #[test]
 fn private_and_partial_responses_are_not_shared() {
     let fresh = ("cache-control", "public, max-age=60");
-    for field in [
-        ("cache-control", "No-Store"),
-        ("cache-control", "private"),
-        ("cache-control", "private=\"x\""),
-        ("set-cookie", "a=b"),
-        ("vary", "*"),
-        ("vary", "accept, *"),
-        ("content-type", "Text/Event-Stream; charset=utf-8"),
-        ("content-range", "bytes 0-1/2"),
+    for (name, value, reason) in [
+        ("cache-control", "No-Store", Uncached::NoStore),
+        ("cache-control", "private", Uncached::Private),
+        ("cache-control", "private=\"x\"", Uncached::Private),
+        ("set-cookie", "a=b", Uncached::SetCookie),
+        ("vary", "*", Uncached::Vary),
+        ("vary", "accept, *", Uncached::Vary),
+        ("content-type", "Text/Event-Stream; charset=utf-8", Uncached::EventStream),
+        ("content-range", "bytes 0-1/2", Uncached::Partial),
     ] {
-        assert_eq!(of(200, &[fresh, field]), PRIVATE, "{field:?}");
+        assert_eq!(of(200, &[fresh, (name, value)]), Storable::Private(reason), "{name}: {value}");
     }
     for code in [100, 101, 103, 206, 304] {
-        assert_eq!(of(code, &[fresh]), PRIVATE, "{code}");
+        assert_eq!(of(code, &[fresh]), Storable::Private(Uncached::Partial), "{code}");
     }
 }
 
@@ -58,12 +56,14 @@ fn response_without_lifetime_is_stored_by_its_status() {
         assert_eq!(terms(of(code, &[])).lifetime, None, "{code}");
     }
     for code in [201, 202, 205, 302, 303, 307, 400, 401, 403, 451, 499] {
-        assert_eq!(of(code, &[]), if code < 400 { PRIVATE } else { Storable::ClientError }, "{code}");
+        let expected = if code < 400 { Storable::Private(Uncached::Status) } else { Storable::ClientError };
+        assert_eq!(of(code, &[]), expected, "{code}");
         assert_eq!(terms(of(code, &[("cache-control", "max-age=60")])).lifetime, Some(s(60)), "{code}");
         assert_eq!(terms(of(code, &[("cache-control", "public")])).lifetime, None, "{code}");
     }
     for value in ["must-revalidate", "no-cache", "stale-if-error=9"] {
-        assert_eq!(of(302, &[("cache-control", value), ("etag", "\"a\"")]), PRIVATE, "{value}");
+        let storable = of(302, &[("cache-control", value), ("etag", "\"a\"")]);
+        assert_eq!(storable, Storable::Private(Uncached::Status), "{value}");
     }
 }
 
@@ -86,8 +86,13 @@ fn client_errors_that_an_origin_in_trouble_sends_are_failures() {
 /// Such a response says that it is for one client, so no other request is asked for its opinion.
 #[test]
 fn client_error_that_is_private_is_no_client_error() {
-    for field in [("cache-control", "private"), ("cache-control", "no-store"), ("set-cookie", "a=b"), ("vary", "*")] {
-        assert_eq!(of(400, &[field]), PRIVATE, "{field:?}");
+    for (name, value, reason) in [
+        ("cache-control", "private", Uncached::Private),
+        ("cache-control", "no-store", Uncached::NoStore),
+        ("set-cookie", "a=b", Uncached::SetCookie),
+        ("vary", "*", Uncached::Vary),
+    ] {
+        assert_eq!(of(400, &[(name, value)]), Storable::Private(reason), "{name}: {value}");
     }
 }
 
@@ -99,9 +104,10 @@ fn response_without_lifetime_follows_the_settings() {
     let by =
         |options: &HttpOptions, headers: &HeaderMap| storable(status(200), headers, Credentials::None, times, options);
     assert_eq!(terms(by(&HttpOptions::default(), &fields)).lifetime, None);
-    assert_eq!(by(&HttpOptions::default().require_explicit_freshness(), &fields), PRIVATE);
+    let unknown = Storable::Private(Uncached::NoFreshness);
+    assert_eq!(by(&HttpOptions::default().require_explicit_freshness(), &fields), unknown);
     assert_eq!(terms(by(&HttpOptions::default().heuristic_freshness(0.1), &fields)).lifetime, Some(s(10)));
-    assert_eq!(by(&HttpOptions::default().heuristic_freshness(0.1), &HeaderMap::new()), PRIVATE);
+    assert_eq!(by(&HttpOptions::default().heuristic_freshness(0.1), &HeaderMap::new()), unknown);
     let explicit = headers(&[("cache-control", "max-age=60"), ("last-modified", &modified)]);
     for options in
         [HttpOptions::default().require_explicit_freshness(), HttpOptions::default().heuristic_freshness(0.1)]
@@ -116,7 +122,7 @@ fn initial_age_shortens_the_lifetime() {
     let aged = [("cache-control", "max-age=60"), ("age", "20")];
     let terms_aged = terms(of(200, &aged));
     assert_eq!((terms_aged.lifetime, terms_aged.age), (Some(s(40)), s(20)));
-    assert_eq!(of(200, &[("cache-control", "max-age=60"), ("age", "60")]), PRIVATE);
+    assert_eq!(of(200, &[("cache-control", "max-age=60"), ("age", "60")]), Storable::Private(Uncached::Expired));
     let silent = terms(of(200, &[("age", "20")]));
     assert_eq!((silent.lifetime, silent.age), (None, s(20)));
     let slow = Times { request_time: at(0), response_time: at(7) };
@@ -134,7 +140,7 @@ fn stale_windows_count_from_the_end_of_freshness() {
     let stated = ("cache-control", "max-age=10, stale-while-revalidate=20, stale-if-error=30");
     assert_eq!(windows(&[stated]), (Some(s(10)), Some(s(20)), Some(s(30))));
     assert_eq!(windows(&[stated, ("age", "25")]), (Some(s(0)), Some(s(5)), Some(s(15))));
-    assert_eq!(of(200, &[stated, ("age", "40")]), PRIVATE);
+    assert_eq!(of(200, &[stated, ("age", "40")]), Storable::Private(Uncached::Expired));
     assert_eq!(windows(&[("cache-control", "max-age=10")]), (Some(s(10)), None, None));
     assert_eq!(windows(&[("cache-control", "stale-if-error=x")]), (None, None, Some(s(0))));
 }
@@ -167,14 +173,15 @@ fn no_cache_response_needs_a_validator_to_be_stored() {
     for value in
         ["no-cache", "no-cache, max-age=60", "no-cache=\"x\", s-maxage=60", "max-age=0", "s-maxage=0, max-age=9"]
     {
-        assert_eq!(control(value), PRIVATE, "{value}");
+        assert_eq!(control(value), Storable::Private(Uncached::Expired), "{value}");
         for validator in [("etag", "W/\"a\""), ("last-modified", modified.as_str())] {
             let terms = terms(of(200, &[("cache-control", value), validator]));
             assert_eq!((terms.lifetime, terms.retain_for), (Some(s(0)), s(60)), "{value}");
         }
-        assert_eq!(of(200, &[("cache-control", value), ("etag", "a")]), PRIVATE, "{value}");
+        let invalid = of(200, &[("cache-control", value), ("etag", "a")]);
+        assert_eq!(invalid, Storable::Private(Uncached::Expired), "{value}");
     }
-    assert_eq!(of(200, &[("pragma", "no-cache")]), PRIVATE);
+    assert_eq!(of(200, &[("pragma", "no-cache")]), Storable::Private(Uncached::Expired));
     let pragma = terms(of(200, &[("pragma", "no-cache"), ("etag", "\"a\"")]));
     assert_eq!((pragma.lifetime, pragma.stale_if_error), (Some(s(0)), Some(s(0))));
     assert_eq!(terms(of(200, &[("pragma", "no-cache"), ("cache-control", "max-age=5")])).lifetime, Some(s(5)));
@@ -189,8 +196,9 @@ fn must_understand_stores_only_understood_statuses() {
         assert_eq!(terms(of(code, &value)).lifetime, Some(s(60)), "{code}");
     }
     for code in [299, 418, 499] {
-        assert_eq!(of(code, &value), PRIVATE, "{code}");
-        assert_eq!(of(code, &[("cache-control", "must-understand, max-age=60")]), PRIVATE, "{code}");
+        let refused = Storable::Private(Uncached::Status);
+        assert_eq!(of(code, &value), refused, "{code}");
+        assert_eq!(of(code, &[("cache-control", "must-understand, max-age=60")]), refused, "{code}");
         assert_eq!(terms(of(code, &[("cache-control", "max-age=60")])).lifetime, Some(s(60)), "{code}");
     }
 }
@@ -198,7 +206,7 @@ fn must_understand_stores_only_understood_statuses() {
 /// RFC 9111 §3.5.
 #[test]
 fn credentials_share_only_responses_that_permit_it() {
-    use Credentials::{Authorization, Cookie, None};
+    use Credentials::{Authorization, Cookie, Field, None, PrivateIf};
     for (value, auth_sharing) in [
         ("", AuthSharing::Default),
         ("max-age=60", AuthSharing::Default),
@@ -210,18 +218,28 @@ fn credentials_share_only_responses_that_permit_it() {
     ] {
         let fields = [("cache-control", value)];
         assert_eq!(AuthSharing::of(&headers(&fields), &HttpOptions::default()), auth_sharing, "{value}");
-        for (credentials, needed) in
-            [(None, AuthSharing::Default), (Authorization, AuthSharing::Authorization), (Cookie, AuthSharing::Public)]
-        {
+        for (credentials, needed) in [
+            (None, AuthSharing::Default),
+            (Authorization, AuthSharing::Authorization),
+            (Field, AuthSharing::Public),
+            (Cookie, AuthSharing::Public),
+            (PrivateIf, AuthSharing::Public),
+        ] {
             let storable = by(&HttpOptions::default(), credentials, 200, &fields);
             match auth_sharing >= needed {
                 true => assert_eq!(terms(storable).auth_sharing, auth_sharing, "{value} {credentials:?}"),
-                false => assert_eq!(storable, PRIVATE, "{value} {credentials:?}"),
+                false => {
+                    let reason = credentials.uncached().expect("they are credentials");
+                    assert_eq!(storable, Storable::Private(reason), "{value} {credentials:?}");
+                }
             }
         }
     }
-    assert_eq!(by(&HttpOptions::default(), Cookie, 200, &[("cache-control", "private")]), PRIVATE);
-    assert_eq!(by(&HttpOptions::default(), Cookie, 302, &[]), PRIVATE);
+    assert_eq!(
+        by(&HttpOptions::default(), Cookie, 200, &[("cache-control", "private")]),
+        Storable::Private(Uncached::Private)
+    );
+    assert_eq!(by(&HttpOptions::default(), Cookie, 302, &[]), Storable::Private(Uncached::Status));
 }
 
 /// RFC 9111 §7.3.
@@ -231,9 +249,9 @@ fn set_cookie_is_shared_only_if_enabled_and_permitted() {
     let with = |value| [("cache-control", value), ("set-cookie", "a=b")];
     for value in ["public, max-age=60", "s-maxage=60"] {
         assert_eq!(terms(by(&options, Credentials::None, 200, &with(value))).lifetime, Some(s(60)), "{value}");
-        assert_eq!(of(200, &with(value)), PRIVATE, "{value}");
+        assert_eq!(of(200, &with(value)), Storable::Private(Uncached::SetCookie), "{value}");
     }
-    assert_eq!(by(&options, Credentials::None, 200, &with("max-age=60")), PRIVATE);
+    assert_eq!(by(&options, Credentials::None, 200, &with("max-age=60")), Storable::Private(Uncached::SetCookie));
 }
 
 /// RFC 9213 §2.2.
@@ -242,10 +260,11 @@ fn a_targeted_field_overrides_all_others() {
     let expired = [("cache-control", "private, no-store"), ("expires", "0"), ("pragma", "no-cache")];
     let all: Vec<_> = expired.into_iter().chain([("cdn-cache-control", "max-age=60")]).collect();
     assert_eq!(terms(of(200, &all)).lifetime, Some(s(60)));
-    assert_eq!(of(200, &expired), PRIVATE);
+    assert_eq!(of(200, &expired), Storable::Private(Uncached::NoStore));
     let options = HttpOptions::default().targeted_fields([]);
-    assert_eq!(by(&options, Credentials::None, 200, &all), PRIVATE);
-    assert_eq!(of(200, &[("cache-control", "max-age=60"), ("cdn-cache-control", "no-store")]), PRIVATE);
+    assert_eq!(by(&options, Credentials::None, 200, &all), Storable::Private(Uncached::NoStore));
+    let targeted = of(200, &[("cache-control", "max-age=60"), ("cdn-cache-control", "no-store")]);
+    assert_eq!(targeted, Storable::Private(Uncached::NoStore));
 }
 
 /// RFC 9111 §3: `public` alone would suffice, but gives no lifetime.
@@ -304,8 +323,8 @@ proptest! {
             2 if !must_understand => _ = fields.append("cache-control", HeaderValue::from_static("no-store")),
             _ => _ = fields.append("cache-control", HeaderValue::from_static("private")),
         }
-        let private_or_error = [PRIVATE, Storable::Failure { whole: false }];
-        prop_assert!(private_or_error.contains(&of(&fields)));
+        let is_refused = matches!(of(&fields), Storable::Private(_) | Storable::Failure { whole: false });
+        prop_assert!(is_refused);
     }
 
     #[test]
@@ -324,7 +343,7 @@ proptest! {
                 let used = terms.lifetime.unwrap_or_default() + terms.stale_while_revalidate.unwrap_or_default();
                 prop_assert_eq!(used, s(end.saturating_sub(age)));
             }
-            other => prop_assert!(other == PRIVATE && age >= end && !etag),
+            other => prop_assert!(other == Storable::Private(Uncached::Expired) && age >= end && !etag),
         }
     }
 }

@@ -1,0 +1,217 @@
+//! Why a response was not stored, as `Cache-Status` and the counters say it.
+
+use std::{
+    fmt,
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+};
+
+/// Defines the reasons: for each one its documentation, its name, its token, and what an operator can do about it.
+macro_rules! reasons {
+    ($($(#[$doc:meta])+ $name:ident = $token:literal, $way_out:literal;)+) => {
+        /// Why the HTTP layer did not answer from the cache and did not store the response: the `detail` of
+        /// `Cache-Status` (RFC 9211 §2.8). [`Stats::uncached`](crate::Stats::uncached) counts each reason.
+        ///
+        /// A response has one reason. If several apply, it is the first one that was found: the request comes before
+        /// the response.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[non_exhaustive]
+        pub enum Uncached {
+            $($(#[$doc])+ $name,)+
+        }
+
+        impl Uncached {
+            /// All reasons, for example to export a metric of each.
+            pub const ALL: &'static [Self] = &[$(Self::$name,)+];
+
+            /// Returns the token in `Cache-Status`, for example `set-cookie`.
+            #[must_use]
+            pub const fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$name => $token,)+
+                }
+            }
+
+            /// Returns what an operator can do about it.
+            pub(crate) const fn way_out(self) -> &'static str {
+                match self {
+                    $(Self::$name => $way_out,)+
+                }
+            }
+        }
+
+        const COUNT: usize = Uncached::ALL.len();
+    };
+}
+
+reasons! {
+    /// The method is neither GET nor HEAD.
+    Method = "method", "none: only GET and HEAD are cached";
+    /// The request has a body, which is not a part of the key.
+    RequestBody = "request-body", "send the data in the path or the query";
+    /// The request says `no-store`.
+    RequestNoStore = "request-no-store", "set `HttpOptions::ignore_request_directives` if clients may not decide";
+    /// Only the origin evaluates the request's precondition: `If-Match` or `If-Unmodified-Since`.
+    Precondition = "precondition", "none: these conditions are for unsafe methods";
+    /// The request asks for another protocol, for example a WebSocket.
+    Upgrade = "upgrade", "take the route out of the layer";
+    /// The request asks for a range, and nothing suitable is stored.
+    Range = "range", "request the whole page once, so that ranges of it are hits";
+    /// The request target is no http or https URI with a path.
+    InvalidTarget = "invalid-target", "none: it has no cache key";
+    /// The request has several `Host` fields, or one that contradicts its target.
+    AmbiguousHost = "ambiguous-host", "set `HttpOptions::ignore_host` if all hosts get the same pages";
+    /// Path and query of the request exceed 8,000 bytes.
+    TargetTooLong = "target-too-long", "use shorter URLs";
+    /// A field in which a proxy repeats the request disagrees with it.
+    ForwardedField = "forwarded-field", "name the field of your proxy in `HttpOptions::trust_forwarded`";
+    /// The request says `only-if-cached`, and nothing suitable is stored.
+    OnlyIfCached = "only-if-cached", "none: the client has asked for it";
+    /// The request shared the fetch of another one, whose response may not be shared.
+    NotShared = "not-shared", "see the other reasons";
+    /// The request runs inside a fetch of the same key, or of a key that waits for it.
+    Nested = "nested", "do not request a page from within its own handler";
+    /// The request could not be resolved with any of its attempts.
+    Attempts = "attempts", "invalidate less often";
+    /// The response may not be stored now: see [`CacheStatus::FailOpen`](crate::CacheStatus::FailOpen).
+    FailOpen = "fail-open", "see `Stats::store_errors`, `Stats::breaker_opened` and `Stats::wait_timeouts`";
+    /// The request was rejected: see [`CacheStatus::Rejected`](crate::CacheStatus::Rejected).
+    Failed = "failed", "see `Stats::overloaded` and the errors of the origin";
+    /// The method is unsafe, and the store has not acknowledged the invalidation yet.
+    InvalidationPending = "invalidation-pending", "see `Stats::store_errors`";
+    /// The request has `Authorization`, and the response says neither `public` nor `s-maxage`, nor `must-revalidate`
+    /// with `max-age`.
+    Authorization = "authorization", "let the handler say `public` or `s-maxage` if all users get the same page";
+    /// The request has a cookie, and the response says neither `public` nor `s-maxage`.
+    Cookie = "cookie", "let the handler say `public` or `s-maxage` if all users get the same page";
+    /// Likewise with another field that tells users apart.
+    CredentialField = "credential-field", "let the handler say `public`, or name the field in `HttpOptions::not_credential_fields`";
+    /// Likewise with a request that [`private_if`](crate::http::HttpOptions::private_if) recognises.
+    PrivateIf = "private-if", "let the handler say `public` or `s-maxage` if all users get the same page";
+    /// The response says `no-store`.
+    NoStore = "no-store", "let the handler say `max-age` instead, or take the route out of the layer";
+    /// The response says `private`.
+    Private = "private", "let the handler say `max-age` instead, or take the route out of the layer";
+    /// The response sets a cookie.
+    SetCookie = "set-cookie", "let the handler set no cookie, or see `HttpOptions::share_set_cookie`";
+    /// The response states no freshness lifetime, and has a field that tells users apart, for example `X-CSRF-Token`.
+    UserField = "user-field", "let the handler say `max-age`, or name the field in `HttpOptions::not_credential_fields`";
+    /// No other request selects the response: its `Vary` has a `*`, an invalid name, or too many fields.
+    Vary = "vary", "let `Vary` name the few fields that the response depends on";
+    /// The response is an event stream, which has no end.
+    EventStream = "event-stream", "take the route out of the layer";
+    /// The response is a part, is not final, or describes another response.
+    Partial = "partial", "let the handler answer with the whole page; the layer selects the range";
+    /// Responses with this status are stored only if they state a freshness lifetime or `public`.
+    Status = "status", "let the handler say `max-age`";
+    /// The response states no freshness lifetime, and a default one is not permitted or not known.
+    NoFreshness = "no-freshness", "let the handler say `max-age`";
+    /// The response is stale when it arrives, or says `no-cache`, and has no validator.
+    Expired = "expired", "let the handler say a longer `max-age`, or send an `ETag`";
+    /// A client error without a freshness lifetime, which perhaps concerns this request alone.
+    ClientError = "client-error", "let the handler say `max-age` if all clients get this error";
+    /// The origin fails: a server error, or 408, 425 or 429.
+    OriginFailure = "origin-failure", "see the errors of the origin";
+    /// The origin answered 304 about another response than the stored one.
+    UnrelatedNotModified = "unrelated-304", "let the origin evaluate `If-None-Match`";
+    /// The response is larger than [`max_payload`](crate::StampedeGuard::max_payload).
+    TooLarge = "too-large", "raise `StampedeGuard::max_payload`";
+    /// The response does not state its length. It is stored if it ends in time and is not too large; the counter has
+    /// the ones that did not end within 5 s, and the requests that did not wait for their end.
+    UnknownLength = "unknown-length", "send a `Content-Length`, or take an endless response out of the layer";
+    /// The body of the response broke off, or did not end within the fetch timeout.
+    Truncated = "truncated", "see the errors of the origin and `StampedeGuard::fetch_timeout`";
+    /// The store has no room for a response of this size.
+    StoreTooSmall = "store-too-small", "give the `MemoryStore` more bytes";
+}
+
+impl Uncached {
+    /// Reports whether the reason says something about the route. The others are about the origin or the store, which
+    /// fail for a time.
+    pub(crate) fn is_about_route(self) -> bool {
+        !matches!(
+            self,
+            Self::OnlyIfCached
+                | Self::Nested
+                | Self::Attempts
+                | Self::FailOpen
+                | Self::Failed
+                | Self::OriginFailure
+                | Self::UnrelatedNotModified
+                | Self::Truncated
+        )
+    }
+}
+
+impl fmt::Display for Uncached {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// A number for each reason.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct UncachedCounts([u64; COUNT]);
+
+impl UncachedCounts {
+    pub(crate) fn of(&self, reason: Uncached) -> u64 {
+        self.0[reason as usize]
+    }
+
+    /// Returns the most frequent reason.
+    pub(crate) fn most_frequent(&self) -> Uncached {
+        Uncached::ALL.iter().copied().max_by_key(|reason| self.of(*reason)).unwrap_or(Uncached::Method)
+    }
+}
+
+impl Default for UncachedCounts {
+    fn default() -> Self {
+        Self([0; COUNT])
+    }
+}
+
+/// Shows the reasons that have occurred.
+impl fmt::Debug for UncachedCounts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let occurred = Uncached::ALL.iter().map(|reason| (reason.as_str(), self.of(*reason)));
+        f.debug_map().entries(occurred.filter(|(_, count)| *count > 0)).finish()
+    }
+}
+
+/// A counter for each reason.
+#[derive(Debug)]
+pub(crate) struct UncachedCounters([AtomicU64; COUNT]);
+
+impl UncachedCounters {
+    pub(crate) fn count(&self, reason: Uncached) {
+        self.0[reason as usize].fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn snapshot(&self) -> UncachedCounts {
+        UncachedCounts(std::array::from_fn(|index| self.0[index].load(Relaxed)))
+    }
+}
+
+impl Default for UncachedCounters {
+    fn default() -> Self {
+        Self(std::array::from_fn(|_| AtomicU64::new(0)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// RFC 9651 §3.3.4.
+    #[test]
+    fn reasons_are_distinct_tokens() {
+        let mut tokens: Vec<_> = Uncached::ALL.iter().map(|reason| reason.as_str()).collect();
+        let is_token = |token: &&str| {
+            token.starts_with(|first: char| first.is_ascii_lowercase())
+                && token.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-'))
+        };
+        assert!(tokens.iter().all(is_token), "{tokens:?}");
+        tokens.sort_unstable();
+        tokens.dedup();
+        assert_eq!(tokens.len(), COUNT);
+    }
+}
