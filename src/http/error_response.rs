@@ -20,7 +20,7 @@ use axum::{
 /// | `Panicked` | 500 |
 /// | `Store`, `Overloaded` | 503 |
 ///
-/// The response tells the client nothing of the source of the error. A handler that wants another response for its
+/// The response shows nothing of the source of the error. A handler that wants another response for its
 /// origin's own error matches on [`Error::origin`].
 ///
 /// ```

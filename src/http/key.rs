@@ -93,7 +93,7 @@ impl<'a> Target<'a> {
     /// It must name the same resource for every reader. Handlers go by `Host`, while the key goes by the authority of
     /// the target (RFC 9112 §3.2.2), so these must agree. A target that is only an authority (§3.2.3) would get the key
     /// of the root path, which no router takes it for. An authority with a delimiter would run into the path or the user
-    /// information of another key. Handlers also go by the fields of proxies: those that are not in the key must agree
+    /// information of another key. Handlers also go by the fields of proxies: fields that are not in the key must agree
     /// with it.
     pub(super) fn unambiguous<B>(
         request: &'a Request<B>,

@@ -49,17 +49,17 @@ async fn users_are_told_apart_by_a_credential_field() {
     #[derive(Clone)]
     struct User(String);
     async fn identify(mut request: Request, next: Next) -> Response {
-        let user = request.headers()["x-employee"].to_str().expect("a name").to_owned();
+        let user = request.headers()["x-badge"].to_str().expect("a name").to_owned();
         request.extensions_mut().insert(User(user));
         next.run(request).await
     }
-    let options = HttpOptions::default().credential_fields([HeaderName::from_static("x-employee")]);
+    let options = HttpOptions::default().credential_fields([HeaderName::from_static("x-badge")]);
     for (options, second) in [(options, "page of bob"), (HttpOptions::default(), "page of alice")] {
         let guard = guard().http(options);
         let page = |Extension(User(name)): Extension<User>| async move { format!("page of {name}") };
         let site = Router::new().route("/me", on_get(page)).layer(guard.clone()).layer(from_fn(identify));
         for (name, page) in [("alice", "page of alice"), ("bob", second)] {
-            assert_eq!(ask(&site, get_with("/me", &[("x-employee", name)])).await.text(), page);
+            assert_eq!(ask(&site, get_with("/me", &[("x-badge", name)])).await.text(), page);
             at_rest(&guard).await;
         }
     }

@@ -178,10 +178,8 @@ pub(in crate::http) fn storable(
     let terms = terms(lifetime);
     // §3.5.
     let refused = if auth_sharing.admits(credentials) { None } else { credentials.uncached() };
-    match refused.or(terms.are_useless().then_some(Uncached::Expired)) {
-        None => Storable::Shared(terms),
-        Some(reason) => for_one_client(reason),
-    }
+    let reason = refused.or(terms.are_useless().then_some(Uncached::Expired));
+    reason.map_or(Storable::Shared(terms), for_one_client)
 }
 
 /// Reports whether the response hands out something that tells users apart, such as a CSRF token.
