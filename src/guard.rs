@@ -192,8 +192,8 @@ impl StampedeGuard {
     /// there is no marker.
     ///
     /// HTTP requests without a stale response are blocked for at most 100 ms, because another request may succeed. Then
-    /// one of them tries, and the others wait for it. If the stored response was fresh at most `failure_ttl` ago, none
-    /// is blocked.
+    /// one of them tries, and the others wait for it. If the stored response was fresh within the last second (within
+    /// `failure_ttl` if that is shorter), a 500 or a client error blocks none of them.
     ///
     /// # Panics
     ///

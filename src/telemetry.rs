@@ -233,11 +233,11 @@ pub(crate) fn cacheable(route: Option<&routes::Route>) {
     }
 }
 
-/// Reports a request that is answered alone because of this field.
+/// Reports a request that bypasses the cache because of this field.
 #[cfg(feature = "http")]
 pub(crate) fn contradiction(field: &str) {
     #[cfg(feature = "tracing")]
-    tracing::debug!(target: "stampede_guard", field, "the request is answered alone: a forwarded field contradicts it");
+    tracing::debug!(target: "stampede_guard", field, "the request bypasses the cache: a forwarded field contradicts it");
     let _ = field;
 }
 

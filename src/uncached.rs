@@ -11,8 +11,8 @@ macro_rules! reasons {
         /// Why the HTTP layer did not answer from the cache and did not store the response: the `detail` of
         /// `Cache-Status` (RFC 9211 §2.8). [`Stats::uncached`](crate::Stats::uncached) counts each reason.
         ///
-        /// A response has one reason. If several apply, it is the first one that was found: the request comes before
-        /// the response.
+        /// A response has one reason. If several apply, it is the first one that was found. Reasons of the request come
+        /// first, except its credentials: they are checked after everything that the response says.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[non_exhaustive]
         pub enum Uncached {
@@ -107,8 +107,9 @@ reasons! {
     NoFreshness = "no-freshness", "let the handler say `max-age`";
     /// The response is stale when it arrives, or says `no-cache`, and has no validator.
     Expired = "expired", "let the handler say a longer `max-age`, or send an `ETag`";
-    /// A client error without a freshness lifetime, which perhaps concerns this request alone.
-    ClientError = "client-error", "let the handler say `max-age` if all clients get this error";
+    /// A client error that perhaps concerns this request alone: it states no freshness lifetime, is a 428 or 431, or would
+    /// replace a good response.
+    ClientError = "client-error", "let the handler say `max-age` if all clients get this error (no help for 428 and 431)";
     /// The origin fails: a server error, or 408, 425 or 429.
     OriginFailure = "origin-failure", "see the errors of the origin";
     /// The origin answered 304 about another response than the stored one.

@@ -106,20 +106,24 @@ impl HttpOptions {
     /// Treats these request fields as credentials. As with a `Cookie`, requests that have one of them share only
     /// responses that say `public` or `s-maxage`.
     ///
-    /// Default: `Cookie`, `Authorization` (RFC 9111 §3.5), and fields with these words in their names. `_` and `-`
-    /// count as one. Anywhere: `account`, `affiliation`, `assertion`, `auth`, `bearer`, `cert`, `claim`, `client-cn`,
+    /// Default: `Cookie`, `Authorization` (RFC 9111 §3.5), and fields with these words in their names. An `_` counts
+    /// as a `-`. A name consists of parts, separated by `-`, `_` or `.`. Anywhere in the name: `account`, `affiliation`, `assertion`, `auth`, `bearer`, `cert`, `claim`, `client-cn`,
     /// `client-dn`, `client-id`, `client-verify`, `clientid`, `company`, `consumer`, `cred`, `csrf`, `customer`,
     /// `device-id`, `deviceid`, `dpop`, `email`, `employee`, `entitlement`, `eppn`, `grafana-id`, `identity`,
     /// `impersonate`, `jwt`, `key`, `login`, `member`, `merchant`, `msisdn`, `name-id`, `nameid`, `oidc`,
     /// `on-behalf-of`, `org-id`, `organisation`, `organization`, `orgid`, `passcode`, `passw`, `permission`,
     /// `persistent-id`, `principal`, `profile-id`, `saml`, `secret`, `session`, `signature`, `spiffe`, `ssl-client`,
     /// `subject`, `targeted-id`, `tenant`, `ticket`, `tls-client`, `token`, `universalid`, `user`, `vault-namespace`,
-    /// `workspace`, `xsrf`. At the beginning of a part between separators: `actor`, `admin`, `cf-access-`, `group`,
-    /// `hasura-`, `mail`, `org`, `role`, `team`. As such a part: `cn`, `dn`, `sid`, `sub`, `uid`, `upn`.
+    /// `workspace`, `xsrf`. At the beginning of a part: `actor`, `admin`, `cf-access-`, `group`,
+    /// `hasura-`, `mail`, `org`, `role`, `team`. As a whole part: `cn`, `dn`, `sid`, `sub`, `uid`, `upn`.
     ///
     /// Not among them are names that end in `user-agent` or `user-ip`, `CF-Cert-Verified`, `Sec-Fetch-User`,
     /// `Sec-WebSocket-Key`, `X-Anonymous-Consumer`, `X-Vercel-Proxy-Signature` and `X-Vercel-Proxy-Signature-Ts`.
     /// Addresses of clients are no credentials: see [`private_if`](Self::private_if).
+    ///
+    /// A response without a freshness lifetime is not shared either if one of its own fields has such a word in its
+    /// name. [`not_credential_fields`](Self::not_credential_fields) takes the field out; names added here count for
+    /// requests only.
     #[must_use]
     pub fn credential_fields(mut self, fields: impl IntoIterator<Item = HeaderName>) -> Self {
         let added: Vec<_> = fields.into_iter().collect();
@@ -219,9 +223,9 @@ impl HttpOptions {
         self
     }
 
-    /// Leaves the authority out of the keys, for applications that answer every `Host` alike, and every host of
-    /// `X-Forwarded-Host` and its kin. A client can then neither cause misses nor poison entries through them, and [`invalidate_url`](crate::StampedeGuard::invalidate_url)
-    /// takes paths. Default: off.
+    /// Leaves the authority out of the keys, for applications that answer every `Host` alike, and ignores
+    /// `X-Forwarded-Host` and the other fields that name a host. A client can then neither cause misses nor poison
+    /// entries through them, and [`invalidate_url`](crate::StampedeGuard::invalidate_url) takes paths. Default: off.
     #[must_use]
     pub fn ignore_host(mut self) -> Self {
         self.ignore_host = true;

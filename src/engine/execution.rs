@@ -68,7 +68,7 @@ pub(super) enum AfterHead {
     Mark(Kind, Audience, Duration, Completion),
     /// Release the lease, leaving a failure marker if there is one.
     Release(Option<FailureMarker>, Completion),
-    /// Likewise, and then let a waiter lead anew. A waiter that has led or waited anew before gets this state.
+    /// Likewise, and then let a waiter lead again. A waiter that has led or waited anew before gets this state.
     Repeat(Progress, Option<FailureMarker>, Completion),
 }
 

@@ -115,7 +115,7 @@ pub(crate) struct FailedFetch<'a> {
 /// The effect of a failed fetch on other callers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FailureEffect {
-    /// Whether a waiter leads anew. Otherwise all waiters get the failure.
+    /// Whether a waiter leads again. Otherwise all waiters get the failure.
     pub(crate) repeat: bool,
     /// For how long the failure marker blocks other callers, at most. `None`: no marker. Zero: the marker only counts.
     pub(crate) block: Option<Duration>,
@@ -225,7 +225,7 @@ impl<R> FetchHead<R> {
 pub(crate) enum Shareability {
     /// Private. The callers of this audience do not wait for such a response for a while.
     Private(Audience),
-    /// Private as well, but perhaps only because of the request itself. One waiter in the fleet leads anew. If its
+    /// Private as well, but perhaps only because of the request itself. One waiter in the fleet leads again. If its
     /// response is of this kind too, both count as private.
     Inconclusive(Audience),
     /// Shared with the current waiters in this process, but not stored.
@@ -244,8 +244,10 @@ pub(crate) enum Shareability {
 pub(crate) enum FailureCause {
     /// The origin fails, whatever the request.
     Origin,
-    /// Perhaps the request itself is the reason, and another request would succeed. One waiter in the fleet leads anew.
+    /// Perhaps the request itself is the reason, and another request would succeed. One waiter in the fleet leads again.
     Inconclusive,
+    /// Likewise: a client error.
+    ClientError,
 }
 
 /// The result that the waiters of a failed fetch get.

@@ -1,6 +1,10 @@
 //! Invalidations: acknowledged, or retried in the background, and sent again when the store may have lost them.
 
-use super::{core::Engine, pending_invalidations::Acknowledged, resource::Resource};
+use super::{
+    core::Engine,
+    pending_invalidations::{Acknowledged, RetryClaim},
+    resource::Resource,
+};
 use crate::{
     backoff,
     clock::{self, Timestamp},
@@ -61,13 +65,14 @@ impl Resource {
         acknowledged
     }
 
-    /// Tries again for about ten seconds after the last failed invalidation of the cache key. One task does so per
-    /// cache key.
+    /// Tries again for about ten seconds after the last failed invalidation of the cache key, or longer while many cache
+    /// keys share the permits. One task does so per cache key.
     async fn retry_in_background(&self, error: &StoreError) {
-        if self.engine.invalidations.are_full() {
-            return telemetry::invalidation_ended(&self.key, false);
-        }
-        let Some(mut retry) = self.engine.invalidations.claim_retry(&self.key) else { return };
+        let mut retry = match self.engine.invalidations.claim_retry(&self.key) {
+            RetryClaim::Claimed(retry) => retry,
+            RetryClaim::Retried => return,
+            RetryClaim::Full => return telemetry::invalidation_ended(&self.key, false),
+        };
         telemetry::invalidation_failed(&self.key, error);
         let (mut attempt, mut failed) = (0, retry.failed());
         loop {

@@ -51,11 +51,6 @@ impl Default for PendingInvalidations {
 }
 
 impl PendingInvalidations {
-    /// Reports whether so many cache keys are retried that no further one is.
-    pub(super) fn are_full(&self) -> bool {
-        self.retrying.lock().len() >= MAX_RETRIED
-    }
-
     /// Remembers an invalidation that was just acknowledged.
     pub(super) fn remember(&self, acknowledged: Acknowledged) {
         let mut recent = self.recent.lock();
@@ -88,13 +83,28 @@ impl PendingInvalidations {
         lost
     }
 
-    /// Counts a failed invalidation. `None` if a task retries the cache key already.
-    pub(super) fn claim_retry<'a>(&'a self, key: &'a CacheKey) -> Option<RetryEntry<'a>> {
+    /// Counts a failed invalidation, and claims its retries for the calling task.
+    pub(super) fn claim_retry<'a>(&'a self, key: &'a CacheKey) -> RetryClaim<'a> {
         let mut retrying = self.retrying.lock();
-        let failed = retrying.entry(key.clone()).or_default();
-        *failed += 1;
-        (*failed == 1).then(|| RetryEntry { pending: self, key, has_ended: false })
+        if let Some(failed) = retrying.get_mut(key) {
+            *failed += 1;
+            return RetryClaim::Retried;
+        }
+        if retrying.len() >= MAX_RETRIED {
+            return RetryClaim::Full;
+        }
+        retrying.insert(key.clone(), 1);
+        RetryClaim::Claimed(RetryEntry { pending: self, key, has_ended: false })
     }
+}
+
+/// The answer to a task that wants to retry an invalidation.
+pub(super) enum RetryClaim<'a> {
+    Claimed(RetryEntry<'a>),
+    /// Another task retries the cache key.
+    Retried,
+    /// So many cache keys are retried that no further one is.
+    Full,
 }
 
 /// The claim of one task to retry the invalidation of a cache key. Released on drop, however the task ends.
@@ -159,7 +169,7 @@ mod tests {
                 thread::spawn(move || {
                     let key = CacheKey::new("n", 0, vec![b'k']);
                     requested.fetch_add(1, SeqCst);
-                    let Some(mut retry) = pending.claim_retry(&key) else { return };
+                    let RetryClaim::Claimed(mut retry) = pending.claim_retry(&key) else { return };
                     loop {
                         let failed = retry.failed();
                         executed.store(requested.load(SeqCst), SeqCst);

@@ -102,6 +102,9 @@ impl OriginResponse<'_> {
             },
             Storable::Failure { whole } => self.on_failure(response, whole),
             Storable::ClientError => self.on_client_error(response),
+            Storable::Private(_) if self.status.is_client_error() && self.is_worse_than_stored() => {
+                self.on_client_error(response)
+            }
             Storable::Private(reason) => self.private(response, reason),
         }
     }

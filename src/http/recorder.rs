@@ -1,6 +1,9 @@
 //! Records whether the responses of a route can be cached, and the reasons why not.
 
-use super::cache_status_field::{self, Annotated, StatusNote, Storage};
+use super::{
+    cache_status_field::{self, Annotated, StatusNote, Storage},
+    semantics::storing::ORIGIN_FAILURES,
+};
 use crate::{
     cache_status::CacheStatus,
     clock,
@@ -39,7 +42,8 @@ impl Recorder {
         status: CacheStatus,
         exposed_key: Option<&Key>,
     ) -> Response<B> {
-        let is_failure = annotated.response.status().is_server_error();
+        let status_code = annotated.response.status();
+        let is_failure = status_code.is_server_error() || ORIGIN_FAILURES.contains(&status_code);
         match cache_status_field::uncached(annotated.note, status) {
             // It is decided at the end of the body.
             Some(Uncached::UnknownLength) if is_undecided(annotated.note) => {}

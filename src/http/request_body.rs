@@ -12,7 +12,7 @@ pub(super) enum BodyPresence {
     Unknown,
 }
 
-/// Reports whether the request has a body. It is `Unknown` for a GET and a HEAD only: other methods are not cached.
+/// Returns whether the request has a body, as far as its head and its unread body say. It is `Unknown` for a GET and a HEAD only: other methods are not cached.
 ///
 /// The absence of `Content-Length` and `Transfer-Encoding` proves nothing. RFC 9112 §6.3 concludes from it that a message
 /// of HTTP/1.1 has no body, but a layer that decompresses requests removes the first of these fields, a proxy the
@@ -64,7 +64,8 @@ mod probe {
     /// Reports whether the body is empty, if that can be found out without taking a part of it.
     ///
     /// Only for the body of axum, because a frame that was read can be put back into that. Other bodies do not count as
-    /// empty. A body without a frame that is ready has one that is not.
+    /// empty. A body whose first frame is not ready yet does not count as
+    /// empty.
     pub(in crate::http) async fn is_empty<B: 'static>(body: &mut B) -> bool {
         let Some(body) = (body as &mut dyn Any).downcast_mut::<Body>() else { return false };
         loop {

@@ -167,7 +167,10 @@ impl<H: Borrow<HeaderMap>, C: Borrow<Config>, B, E> ReusePolicy<Answer<B, E>> fo
             seen.is_some() && age < lifetimes.fresh_for.saturating_add(self.config.borrow().failure_memory());
         let directives = &self.cache_request.directives;
         let is_reload = directives.no_cache || directives.max_age.is_some_and(|max_age| max_age.is_zero());
-        let repeat = cause == FailureCause::Inconclusive && (earlier_failures == 0 || was_fresh);
+        // Failures of the origin count as well, so a client error is never the last word on a page that can be served.
+        let may_repeat =
+            earlier_failures == 0 || was_fresh || (cause == FailureCause::ClientError && !servable_for.is_zero());
+        let repeat = cause != FailureCause::Origin && may_repeat;
         let block = if is_reload && age < lifetimes.fresh_for {
             None // other requests are hits
         } else if repeat {

@@ -1,4 +1,4 @@
-//! Finds routes of which no response is ever stored or shared.
+//! Finds routes of which none of the first 1,000 responses was stored or shared.
 
 use crate::{
     sync::mutex::Mutex,
@@ -39,7 +39,7 @@ impl Routes {
     /// Returns the route of a request: its matched path, or otherwise the settings of the guard. `None` if the route needs
     /// no attention any more, or the table is full.
     ///
-    /// Not the layered service: axum layers its handlers again for each connection.
+    /// The layered service cannot identify the route, because axum creates one for each connection.
     pub(crate) fn find(&self, matched_path: Option<&str>, settings: usize) -> Option<Arc<Route>> {
         let mut tables = self.0.lock();
         let route = match matched_path {
@@ -90,7 +90,8 @@ impl Route {
 const REPORTED_AFTER: u32 = 1_000;
 /// Maximum number of routes with a matched path. A route takes about 400 bytes.
 const MAX_MATCHED: usize = 224;
-/// Maximum number of settings with requests that have none. Fewer, because an application may make a guard per request.
+/// Maximum number of guard settings that are tracked for requests without a matched path. Smaller, because an application
+/// may create a guard per request.
 const MAX_UNMATCHED: usize = 32;
 const UNMATCHED: &str = "a layer without a matched path";
 

@@ -40,7 +40,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
         self.on_fetch_failed(permit, result, failure, Completion::None).await
     }
 
-    /// Handles a failed fetch: answers with the stale entry or with the failure, or lets a waiter lead anew.
+    /// Handles a failed fetch: answers with the stale entry or with the failure, or lets a waiter lead again.
     pub(super) async fn on_fetch_failed(
         &mut self,
         permit: FillPermit,
@@ -83,7 +83,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
         completion: Completion,
     ) -> AfterHead {
         let state = Progress::Uncacheable(audience);
-        if let (true, failure_marker) = self.failure_effect(FailureCause::Inconclusive, 0) {
+        if let (true, failure_marker) = self.failure_effect(FailureCause::ClientError, 0) {
             self.reply_to_caller(result);
             return AfterHead::Repeat(state, failure_marker, completion);
         }
@@ -96,7 +96,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
         AfterHead::Mark(Kind::HitForPass, audience, config.failure_ttl.min(config.uncacheable_ttl), completion)
     }
 
-    /// Returns whether a waiter leads anew, and the failure marker that this leader leaves in place of its lease.
+    /// Returns whether a waiter leads again, and the failure marker that this leader leaves in place of its lease.
     fn failure_effect(&self, cause: FailureCause, code: u16) -> (bool, Option<FailureMarker>) {
         let Execution { resource, seen, earlier_failures, .. } = &*self.execution;
         let failed = FailedFetch { seen: seen.as_ref(), cause, earlier_failures: *earlier_failures };

@@ -150,7 +150,8 @@ pub(in crate::http) fn storable(
         let admitted = status.is_server_error() && !is_private;
         let terms = explicit.filter(|_| admitted && !partial).map(|lifetime| terms(Some(lifetime)).for_error());
         // Without a lifetime it is not stored, so it cannot have variants either.
-        let whole = admitted && !headers.contains_key(header::VARY);
+        let whole = admitted && (explicit.is_some() || is_for_all(headers, auth_sharing, options));
+        let whole = whole && !headers.contains_key(header::VARY);
         let fresh = terms.filter(|terms| terms.lifetime.is_some_and(|lifetime| !lifetime.is_zero()));
         return fresh.map_or(Storable::Failure { whole }, Storable::Shared);
     }
@@ -180,6 +181,14 @@ pub(in crate::http) fn storable(
     let refused = if auth_sharing.admits(credentials) { None } else { credentials.uncached() };
     let reason = refused.or(terms.are_useless().then_some(Uncached::Expired));
     reason.map_or(Storable::Shared(terms), for_one_client)
+}
+
+/// Reports whether the waiters of a failure that states no lifetime may have all of it, as they might have a good response.
+fn is_for_all(headers: &HeaderMap, auth_sharing: AuthSharing, options: &HttpOptions) -> bool {
+    let is_silent = auth_sharing < AuthSharing::Public;
+    let needs_lifetime = options.default_freshness == DefaultFreshness::Stale;
+    !headers.contains_key(header::CONTENT_ENCODING)
+        && !(is_silent && (needs_lifetime || has_user_field(headers, options)))
 }
 
 /// Reports whether the response hands out something that tells users apart, such as a CSRF token.
