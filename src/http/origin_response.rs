@@ -87,7 +87,9 @@ impl OriginResponse<'_> {
     {
         let (is_head, min_size) = (self.cache_request.head, response.body().size_hint().lower());
         match self.storable(response.status(), response.headers()) {
-            Storable::Shared(_) if self.status.is_client_error() && self.is_worse_than_stored() => {
+            Storable::Shared(_) | Storable::Private(_)
+                if self.status.is_client_error() && self.is_worse_than_stored() =>
+            {
                 self.on_client_error(response)
             }
             Storable::Shared(_) if self.is_worse_than_stored() => {
@@ -102,9 +104,6 @@ impl OriginResponse<'_> {
             },
             Storable::Failure { whole } => self.on_failure(response, whole),
             Storable::ClientError => self.on_client_error(response),
-            Storable::Private(_) if self.status.is_client_error() && self.is_worse_than_stored() => {
-                self.on_client_error(response)
-            }
             Storable::Private(reason) => self.private(response, reason),
         }
     }

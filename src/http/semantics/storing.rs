@@ -150,8 +150,7 @@ pub(in crate::http) fn storable(
         let admitted = status.is_server_error() && !is_private;
         let terms = explicit.filter(|_| admitted && !partial).map(|lifetime| terms(Some(lifetime)).for_error());
         // Without a lifetime it is not stored, so it cannot have variants either.
-        let whole = admitted && (explicit.is_some() || is_for_all(headers, auth_sharing, options));
-        let whole = whole && !headers.contains_key(header::VARY);
+        let whole = admitted && is_for_all(headers, explicit, auth_sharing, options);
         let fresh = terms.filter(|terms| terms.lifetime.is_some_and(|lifetime| !lifetime.is_zero()));
         return fresh.map_or(Storable::Failure { whole }, Storable::Shared);
     }
@@ -183,12 +182,18 @@ pub(in crate::http) fn storable(
     reason.map_or(Storable::Shared(terms), for_one_client)
 }
 
-/// Reports whether the waiters of a failure that states no lifetime may have all of it, as they might have a good response.
-fn is_for_all(headers: &HeaderMap, auth_sharing: AuthSharing, options: &HttpOptions) -> bool {
+/// Reports whether the waiters of a failure may have all of it, as they might have a good response.
+fn is_for_all(
+    headers: &HeaderMap,
+    explicit: Option<Duration>,
+    auth_sharing: AuthSharing,
+    options: &HttpOptions,
+) -> bool {
     let is_silent = auth_sharing < AuthSharing::Public;
     let needs_lifetime = options.default_freshness == DefaultFreshness::Stale;
-    !headers.contains_key(header::CONTENT_ENCODING)
-        && !(is_silent && (needs_lifetime || has_user_field(headers, options)))
+    let is_for_one = is_silent && (needs_lifetime || has_user_field(headers, options));
+    let is_open = explicit.is_some() || (!headers.contains_key(header::CONTENT_ENCODING) && !is_for_one);
+    is_open && !headers.contains_key(header::VARY)
 }
 
 /// Reports whether the response hands out something that tells users apart, such as a CSRF token.
