@@ -13,7 +13,6 @@ use crate::{
         permit::FillPermit,
         resource::Resource,
     },
-    policy::is_servable,
     store::{
         entry::{Audience, Entry, Kind},
         lease::{FailureMarker, LeaseStatus},
@@ -89,10 +88,6 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
         }
         self.complete(result, state);
         let config = &self.execution.resource.config;
-        // A response that may still be served stale is worth more than the marker.
-        if self.execution.seen.as_ref().is_some_and(|entry| is_servable(entry, Timestamp::now())) {
-            return AfterHead::Release(config.failure_count(), completion);
-        }
         AfterHead::Mark(Kind::HitForPass, audience, config.failure_ttl.min(config.uncacheable_ttl), completion)
     }
 
