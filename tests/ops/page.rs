@@ -1,0 +1,1 @@
+//! The live page of `axum_app` in a real browser.
