@@ -1,5 +1,6 @@
 //! The settings of one clone of a guard.
 
+pub(crate) mod failures;
 #[cfg(feature = "http")]
 pub(crate) mod http;
 
@@ -11,6 +12,8 @@ use crate::{
     store::lease::FailureMarker,
     sync::newest_first::NewestFirst,
 };
+use bytes::Bytes;
+use failures::Classifier;
 use std::{
     sync::Arc,
     time::{Duration, Instant},
@@ -31,6 +34,9 @@ pub(crate) struct Config {
     pub(crate) store_timeout: Duration,
     /// Time-to-live of the failure marker after the first failure; zero for no marker.
     pub(crate) failure_ttl: Duration,
+    pub(crate) classifier: Classifier,
+    /// Whether the text of an error is part of its failure marker.
+    pub(crate) share_error_text: bool,
     pub(crate) uncacheable_ttl: Duration,
     pub(crate) on_store_failure: StoreFailure,
     pub(crate) on_wait_timeout: WaitTimeout,
@@ -97,7 +103,7 @@ impl Config {
 
     /// Returns a failure marker that blocks no caller and only counts. `None` if markers are off.
     pub(crate) fn failure_count(&self) -> Option<FailureMarker> {
-        self.failure_marker(0, 0, Duration::ZERO)
+        self.failure_marker(Bytes::new(), 0, Duration::ZERO)
     }
 
     /// Returns how long the failures of a key that may be due to single requests are remembered.
@@ -107,7 +113,7 @@ impl Config {
 
     /// Returns the failure marker that a leader leaves after so many earlier failures in a row. It blocks other callers
     /// for a time that doubles from failure to failure, but at most for `limit`. `None` if markers are off.
-    pub(crate) fn failure_marker(&self, code: u16, earlier: u32, limit: Duration) -> Option<FailureMarker> {
+    pub(crate) fn failure_marker(&self, report: Bytes, earlier: u32, limit: Duration) -> Option<FailureMarker> {
         let (first, longest) = (self.failure_ttl, self.failure_ttl.saturating_mul(10));
         let blocks_for = first.saturating_mul(1 << earlier.min(8)).min(longest).min(limit);
         let remembered_for = match limit {
@@ -116,7 +122,7 @@ impl Config {
             _ if limit < first => Duration::ZERO,
             _ => longest,
         };
-        (!first.is_zero()).then_some(FailureMarker { blocks_for, remembered_for, code })
+        (!first.is_zero()).then_some(FailureMarker { blocks_for, remembered_for, report })
     }
 }
 
@@ -134,6 +140,8 @@ impl Default for Config {
             max_payload: 1 << 20,
             store_timeout: Duration::from_millis(250),
             failure_ttl: Duration::from_secs(1),
+            classifier: Classifier::default(),
+            share_error_text: true,
             uncacheable_ttl: Duration::from_secs(60),
             on_store_failure: StoreFailure::default(),
             on_wait_timeout: WaitTimeout::default(),

@@ -1,5 +1,6 @@
 //! The handle of the crate, and its settings.
 
+mod failures;
 mod limits;
 
 use crate::{
@@ -185,27 +186,6 @@ impl StampedeGuard {
         self.set(|config| config.store_timeout = limit)
     }
 
-    /// Sets how long the marker of a failed fetch blocks its key in the store. Meanwhile the key is not fetched again:
-    /// requests get the stale value, if the policy permits that on errors, otherwise
-    /// [`ErrorKind::RecentlyFailed`](crate::ErrorKind::RecentlyFailed) at once. The time doubles with each further
-    /// failure, up to ten times this value. Zero turns the marker off. Default: 1 s. While the store is unavailable
-    /// there is no marker.
-    ///
-    /// HTTP requests without a stale response are blocked for at most 100 ms, because another request may succeed. Then
-    /// one of them tries, and the others wait for it. If the stored response was fresh within the last second (within
-    /// `failure_ttl` if that is shorter), a 500 or a client error blocks none of them.
-    ///
-    /// # Panics
-    ///
-    /// Panics if `first` is longer than 99 s. The marker in Redis has six digits for ten times this value in
-    /// milliseconds.
-    #[must_use]
-    #[track_caller]
-    pub fn failure_ttl(self, first: Duration) -> Self {
-        assert!(first <= LONGEST_FAILURE_TTL, "failure_ttl must be at most {LONGEST_FAILURE_TTL:?}");
-        self.set(|config| config.failure_ttl = first)
-    }
-
     /// Sets how long the hit-for-pass marker lives. It records that the answer for a key may not be shared, so that no
     /// request waits for it. Zero turns the marker off. Default: 60 s.
     #[must_use]
@@ -379,5 +359,3 @@ impl fmt::Debug for StampedeGuard {
 }
 
 const DEFAULT_NAMESPACE: &str = "sg";
-/// Ten times this value, in milliseconds, fits the six digits of a failure marker in Redis.
-const LONGEST_FAILURE_TTL: Duration = Duration::from_secs(99);

@@ -4,6 +4,7 @@ use super::{
     breakers::Breakers,
     flight::state::Flights,
     pending_invalidations::{Acknowledged, PendingInvalidations},
+    recent_failures::RecentFailures,
     redirects::RedirectCache,
     wait_graph::WaitGraph,
 };
@@ -30,6 +31,7 @@ pub(crate) struct Engine {
     pub(super) invalidations: PendingInvalidations,
     replay: Replay,
     pub(super) redirect_cache: RedirectCache,
+    pub(super) recent_failures: RecentFailures,
     pub(super) near_caches: NearCaches,
 }
 
@@ -49,6 +51,7 @@ impl Engine {
             invalidations: PendingInvalidations::default(),
             replay,
             redirect_cache: RedirectCache::default(),
+            recent_failures: RecentFailures::default(),
             near_caches: NearCaches::default(),
             store,
         })

@@ -248,12 +248,16 @@ pub(crate) enum FailureCause {
     Inconclusive,
     /// Likewise: a client error.
     ClientError,
+    /// The origin works. The error is its answer, which no stale entry replaces.
+    Answer,
 }
 
 /// The result that the waiters of a failed fetch get.
 #[derive(Clone)]
 pub(crate) enum Failure {
     Error(Error),
+    /// An error that is the answer of an origin that works.
+    Answer(Error),
     /// A response that reports a failure, such as status 500.
     SharedValue(SharedValue),
 }

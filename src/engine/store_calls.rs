@@ -115,7 +115,10 @@ impl Resource {
         token: Token,
         failure_marker: Option<FailureMarker>,
     ) -> Result<LeaseStatus, StoreError> {
-        self.retry_once_if_disconnected("release", || self.engine.store.release(&self.key, token, failure_marker)).await
+        self.retry_once_if_disconnected("release", || {
+            self.engine.store.release(&self.key, token, failure_marker.clone())
+        })
+        .await
     }
 
     pub(super) async fn drop_entries(&self, keys: &[CacheKey]) -> Result<(), StoreError> {

@@ -49,7 +49,7 @@ impl StampedeGuard {
     pub async fn fetch<T, E, F, Fut>(&self, key: impl Into<Key>, fetch: F) -> Result<T, Error>
     where
         T: Serialize + DeserializeOwned + Send + Sync + 'static,
-        E: Into<BoxError>,
+        E: Into<BoxError> + 'static,
         F: FnOnce() -> Fut + Send + 'static,
         Fut: Future<Output = Result<T, E>> + Send + 'static,
     {
@@ -83,7 +83,7 @@ impl StampedeGuard {
     pub async fn fetch_with<T, E, F, Fut>(&self, key: impl Into<Key>, fetch: F) -> Result<T, Error>
     where
         T: Serialize + DeserializeOwned + Send + Sync + 'static,
-        E: Into<BoxError>,
+        E: Into<BoxError> + 'static,
         F: FnOnce(FetchContext<T>) -> Fut + Send + 'static,
         Fut: Future<Output = Result<FetchOutcome<T>, E>> + Send + 'static,
     {
@@ -114,7 +114,7 @@ impl StampedeGuard {
     pub async fn fetch_arc<T, E, F, Fut>(&self, key: impl Into<Key>, fetch: F) -> Result<Arc<T>, Error>
     where
         T: Serialize + DeserializeOwned + Send + Sync + 'static,
-        E: Into<BoxError>,
+        E: Into<BoxError> + 'static,
         F: FnOnce() -> Fut + Send + 'static,
         Fut: Future<Output = Result<T, E>> + Send + 'static,
     {
@@ -161,7 +161,7 @@ impl StampedeGuard {
     pub async fn fetch_scoped<T, E, F, Fut>(&self, key: impl Into<Key>, fetch: F) -> Result<T, Error>
     where
         T: Serialize + DeserializeOwned + Send + Sync + 'static,
-        E: Into<BoxError>,
+        E: Into<BoxError> + 'static,
         F: FnOnce() -> Fut + Send,
         Fut: Future<Output = Result<T, E>> + Send,
     {

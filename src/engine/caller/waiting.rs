@@ -161,6 +161,9 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
                 match (stale, failure) {
                     (Some(answer), _) => RequestAttempt::Done(answer, CacheStatus::Stale),
                     (None, Failure::Error(error)) => self.reject(error),
+                    (None, Failure::Answer(error)) => {
+                        RequestAttempt::Done(self.policy().reject(error), CacheStatus::Coalesced)
+                    }
                     (None, Failure::SharedValue(value)) => self.on_shared(&value, fetch),
                 }
             }

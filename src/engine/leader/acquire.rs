@@ -10,8 +10,8 @@ use crate::{
         flight::state::Progress,
         frontend::{Failure, Reuse, ReusePolicy},
         permit::{FillPermit, HeldLease, LeaseGuard, while_listening},
+        resource::Resource,
     },
-    error::Error,
     outage_cache::NotStored,
     store::{
         entry::Entry,
@@ -80,7 +80,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
                     let pause = wait.heard_of_lease(remaining, waiting, registered);
                     self.on_other_leader(holder, &listener, pause).await
                 }
-                Ok((LeaseReply::Failed { retry_in, code, .. }, _)) => self.on_failure_marker(retry_in, code),
+                Ok((LeaseReply::Failed { retry_in, report, .. }, _)) => self.on_failure_marker(retry_in, &report),
                 Err(error) => self.on_error(error, &mut wait),
             };
             if self.execution.flight.is_deserted() {
@@ -162,11 +162,12 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
     }
 
     /// Decides what to do while a failure marker blocks the key.
-    fn on_failure_marker(&mut self, retry_in: Duration, code: u16) -> Next {
-        if self.execution.resource.config.failure_ttl.is_zero() {
+    fn on_failure_marker(&mut self, retry_in: Duration, report: &[u8]) -> Next {
+        let Resource { engine, key, config, .. } = &self.execution.resource;
+        if config.failure_ttl.is_zero() {
             return Next::GoLocal;
         }
-        let error = Error::recently_failed(code, retry_in);
+        let error = engine.recent_failures.error_of(key, report, retry_in);
         Next::Complete(Progress::Failed(Failure::Error(error), self.execution.seen.take()))
     }
 
