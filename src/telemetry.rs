@@ -1,13 +1,28 @@
-//! Counters and, with the feature `tracing`, events. No other file names them.
+//! Counters, and with their features metrics, events and spans. No other file names them.
 //!
 //! Keys appear as hashes, because they come from URLs and may contain what must not be logged.
+//! [`log_keys`](crate::StampedeGuard::log_keys) shows them.
 
 mod counters;
 mod events;
+mod labels;
+mod meter;
+#[cfg(feature = "metrics")]
+mod metrics;
+#[cfg(not(feature = "metrics"))]
+#[path = "telemetry/no_metrics.rs"]
+mod metrics;
 #[cfg(feature = "http")]
 pub(crate) mod routes;
 mod spans;
 mod stats;
 
 pub use self::stats::Stats;
-pub(crate) use self::{counters::Counters, events::*, spans::in_current_span};
+pub(crate) use self::{
+    counters::NamedCounters,
+    events::*,
+    labels::{FetchFailure, FrontEnd, StoreOperation},
+    meter::Meter,
+    metrics::{NearCacheBytes, OpenBreaker, OpenBreakers, Timed},
+    spans::in_current_span,
+};

@@ -1,13 +1,18 @@
-//! The counters of an engine.
+//! The counters of an engine, by name.
 
-#[cfg(feature = "http")]
-use super::routes::Routes;
-use super::stats::Stats;
+use super::stats::{Stats, Stripe};
+use crate::sync::mutex::Mutex;
 #[cfg(feature = "http")]
 use crate::uncached::UncachedCounters;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
+    },
+};
 
-/// The counters of an engine.
+/// The counters of the clones with one name.
 #[derive(Default)]
 pub(crate) struct Counters {
     /// Threads that count the same seldom write to the same cache line.
@@ -15,66 +20,50 @@ pub(crate) struct Counters {
     /// Not in stripes: the origin has answered each of these requests, which takes longer.
     #[cfg(feature = "http")]
     pub(super) uncached: UncachedCounters,
-    #[cfg(feature = "http")]
-    pub(crate) routes: Routes,
-}
-
-/// PERF: aligned to two lines, because processors fetch lines in pairs.
-#[derive(Default)]
-#[repr(align(128))]
-pub(super) struct Stripe {
-    pub(super) hits: AtomicU64,
-    pub(super) near_hits: AtomicU64,
-    pub(super) outage_cache_hits: AtomicU64,
-    pub(super) stale_hits: AtomicU64,
-    pub(super) misses: AtomicU64,
-    pub(super) coalesced: AtomicU64,
-    pub(super) bypassed: AtomicU64,
-    pub(super) failed_open: AtomicU64,
-    pub(super) rejected: AtomicU64,
-    pub(super) fenced: AtomicU64,
-    pub(super) lease_losses: AtomicU64,
-    pub(super) wait_timeouts: AtomicU64,
-    pub(super) store_errors: AtomicU64,
-    pub(super) breaker_opened: AtomicU64,
-    pub(super) overloaded: AtomicU64,
-    pub(super) deadlocks_avoided: AtomicU64,
-    pub(super) too_large: AtomicU64,
-    pub(super) fetches_dropped: AtomicU64,
 }
 
 impl Counters {
-    pub(crate) fn snapshot(&self, corrupt_entries: u64) -> Stats {
-        let sum =
-            |counter: fn(&Stripe) -> &AtomicU64| self.stripes.iter().map(|stripe| counter(stripe).load(Relaxed)).sum();
-        Stats {
-            hits: sum(|stripe| &stripe.hits),
-            near_hits: sum(|stripe| &stripe.near_hits),
-            outage_cache_hits: sum(|stripe| &stripe.outage_cache_hits),
-            stale_hits: sum(|stripe| &stripe.stale_hits),
-            misses: sum(|stripe| &stripe.misses),
-            coalesced: sum(|stripe| &stripe.coalesced),
-            bypassed: sum(|stripe| &stripe.bypassed),
-            failed_open: sum(|stripe| &stripe.failed_open),
-            rejected: sum(|stripe| &stripe.rejected),
-            fenced: sum(|stripe| &stripe.fenced),
-            lease_losses: sum(|stripe| &stripe.lease_losses),
-            wait_timeouts: sum(|stripe| &stripe.wait_timeouts),
-            store_errors: sum(|stripe| &stripe.store_errors),
-            breaker_opened: sum(|stripe| &stripe.breaker_opened),
-            overloaded: sum(|stripe| &stripe.overloaded),
-            deadlocks_avoided: sum(|stripe| &stripe.deadlocks_avoided),
-            too_large: sum(|stripe| &stripe.too_large),
-            fetches_dropped: sum(|stripe| &stripe.fetches_dropped),
-            corrupt_entries,
-            #[cfg(feature = "http")]
-            uncached: self.uncached.snapshot(),
-        }
+    /// Adds the counts to the statistics.
+    pub(super) fn add_to(&self, stats: &mut Stats) {
+        self.stripes.iter().for_each(|stripe| stats.add(stripe));
+        #[cfg(feature = "http")]
+        self.uncached.add_to(&mut stats.uncached);
     }
 
     /// Adds one to the counter, in the stripe of this thread.
     pub(super) fn count(&self, counter: impl FnOnce(&Stripe) -> &AtomicU64) {
         counter(&self.stripes[STRIPE.with(|stripe| *stripe)]).fetch_add(1, Relaxed);
+    }
+}
+
+/// The counters of one engine by name. A name stays for the life of the engine, so that no count is lost with the last
+/// clone that has it.
+pub(crate) struct NamedCounters(Mutex<BTreeMap<Arc<str>, Arc<Counters>>>);
+
+impl NamedCounters {
+    pub(super) fn new(name: Arc<str>, counters: Arc<Counters>) -> Self {
+        Self(Mutex::new(BTreeMap::from([(name, counters)])))
+    }
+
+    /// Returns the counters of the name.
+    pub(super) fn of(&self, name: &Arc<str>) -> Arc<Counters> {
+        self.0.lock().entry(name.clone()).or_default().clone()
+    }
+
+    /// Returns the sum over all names.
+    pub(crate) fn total(&self, corrupt_entries: u64) -> Stats {
+        let mut total = Stats { corrupt_entries, ..Stats::default() };
+        self.0.lock().values().for_each(|counters| counters.add_to(&mut total));
+        total
+    }
+
+    pub(crate) fn by_name(&self, corrupt_entries: u64) -> BTreeMap<String, Stats> {
+        let stats = |counters: &Counters| {
+            let mut stats = Stats { corrupt_entries, ..Stats::default() };
+            counters.add_to(&mut stats);
+            stats
+        };
+        self.0.lock().iter().map(|(name, counters)| (name.to_string(), stats(counters))).collect()
     }
 }
 
@@ -106,11 +95,12 @@ mod tests {
             }
         });
         let half = threads / 2 * answers;
-        assert_eq!(counters.snapshot(7), Stats { hits: half, misses: half, corrupt_entries: 7, ..Stats::default() });
+        let named = NamedCounters::new("n".into(), Arc::new(counters));
+        assert_eq!(named.total(7), Stats { hits: half, misses: half, corrupt_entries: 7, ..Stats::default() });
     }
 
     #[test]
-    fn counters_of_an_engine_take_at_most_16_kib() {
+    fn counters_of_a_name_take_at_most_16_kib() {
         assert!(size_of::<Counters>() <= 16 << 10, "{}", size_of::<Counters>());
     }
 }

@@ -2,55 +2,100 @@
 
 #[cfg(feature = "http")]
 use crate::uncached::{Uncached, UncachedCounts};
+#[cfg(feature = "_typed")]
+use serde::ser::SerializeStruct;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// The statistics of a guard and all its clones since it was created. The number of answers is the sum of the first
-/// nine fields without `near_hits` and `outage_cache_hits`, which `hits` include.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Stats {
-    /// Answers with [`CacheStatus::Hit`].
-    pub hits: u64,
+/// Defines the counters: for each one its documentation and its name, in the statistics and in a stripe of
+/// [`Counters`](super::counters::Counters).
+macro_rules! counters {
+    ($($(#[$doc:meta])+ $name:ident,)+) => {
+        /// The statistics of a guard and all its clones since it was created. The number of answers is the sum of the
+        /// first nine fields without `near_hits` and `outage_cache_hits`, which `hits` include.
+        ///
+        /// With the feature of a codec it implements `serde::Serialize`: all fields under their names. `uncached` is
+        /// a map from reason to number, without the reasons that have not occurred.
+        #[derive(Clone, Debug, Default, PartialEq, Eq)]
+        #[non_exhaustive]
+        pub struct Stats {
+            $($(#[$doc])+ pub $name: u64,)+
+            /// Reads of corrupt entries in the store: the bytes have changed since they were written, or were never an
+            /// entry. Each was a miss. A number of the store: guards that share a store object share the number, and so
+            /// do all [names](crate::StampedeGuard::stats_by_name).
+            pub corrupt_entries: u64,
+            #[cfg(feature = "http")]
+            pub(super) uncached: UncachedCounts,
+        }
+
+        /// PERF: aligned to two lines, because processors fetch lines in pairs.
+        #[derive(Default)]
+        #[repr(align(128))]
+        pub(super) struct Stripe {
+            $(pub(super) $name: AtomicU64,)+
+        }
+
+        impl Stats {
+            /// Adds the counts of a stripe.
+            pub(super) fn add(&mut self, stripe: &Stripe) {
+                $(self.$name += stripe.$name.load(Relaxed);)+
+            }
+        }
+
+        /// Written by hand, because it needs no code generator that way: the list of counters is here anyway.
+        #[cfg(feature = "_typed")]
+        impl serde::Serialize for Stats {
+            fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                let fields = [$(stringify!($name),)+].len() + 1 + usize::from(cfg!(feature = "http"));
+                let mut stats = serializer.serialize_struct("Stats", fields)?;
+                $(stats.serialize_field(stringify!($name), &self.$name)?;)+
+                stats.serialize_field("corrupt_entries", &self.corrupt_entries)?;
+                #[cfg(feature = "http")]
+                stats.serialize_field("uncached", &self.uncached)?;
+                stats.end()
+            }
+        }
+    };
+}
+
+counters! {
+    /// Answers with [`CacheStatus::Hit`](crate::CacheStatus::Hit).
+    hits,
     /// Hits that were served from a copy of the [near cache](crate::NearCacheConfig).
-    pub near_hits: u64,
+    near_hits,
     /// Answers from the [outage cache](crate::OutageCacheConfig), because the store was unavailable or refused writes.
-    pub outage_cache_hits: u64,
-    /// Answers with [`CacheStatus::Stale`].
-    pub stale_hits: u64,
-    /// Answers with [`CacheStatus::Miss`].
-    pub misses: u64,
-    /// Answers with [`CacheStatus::Coalesced`]: calls of the origin that were saved.
-    pub coalesced: u64,
-    /// Answers with [`CacheStatus::Bypass`].
-    pub bypassed: u64,
-    /// Answers with [`CacheStatus::FailOpen`]: from a fetch for this process only, for example without the store.
-    pub failed_open: u64,
-    /// Answers with [`CacheStatus::Rejected`].
-    pub rejected: u64,
+    outage_cache_hits,
+    /// Answers with [`CacheStatus::Stale`](crate::CacheStatus::Stale).
+    stale_hits,
+    /// Answers with [`CacheStatus::Miss`](crate::CacheStatus::Miss).
+    misses,
+    /// Answers with [`CacheStatus::Coalesced`](crate::CacheStatus::Coalesced): calls of the origin that were saved.
+    coalesced,
+    /// Answers with [`CacheStatus::Bypass`](crate::CacheStatus::Bypass).
+    bypassed,
+    /// Answers with [`CacheStatus::FailOpen`](crate::CacheStatus::FailOpen): from a fetch for this process only, for example without the store.
+    failed_open,
+    /// Answers with [`CacheStatus::Rejected`](crate::CacheStatus::Rejected).
+    rejected,
     /// Fills that came too late and were refused by the store.
-    pub fenced: u64,
+    fenced,
     /// Leases that were lost while their fetch was running.
-    pub lease_losses: u64,
+    lease_losses,
     /// Requests that reached their wait timeout, whatever answer they got then.
-    pub wait_timeouts: u64,
+    wait_timeouts,
     /// Store operations that failed or timed out.
-    pub store_errors: u64,
+    store_errors,
     /// Times that a circuit breaker opened because the store was unavailable.
-    pub breaker_opened: u64,
+    breaker_opened,
     /// Requests rejected with [`ErrorKind::Overloaded`](crate::ErrorKind::Overloaded).
-    pub overloaded: u64,
+    overloaded,
     /// Fetches that would have waited for themselves through other fetches. Each request got a fetch of its own.
-    pub deadlocks_avoided: u64,
+    deadlocks_avoided,
     /// Entries that a [`MemoryStore`](crate::MemoryStore) or the [near cache](crate::NearCacheConfig) could not keep,
     /// because they are too large for it.
-    pub too_large: u64,
+    too_large,
     /// Fetches that were dropped before their response, because no request waited for them any more and
     /// [`max_detached`](crate::StampedeGuard::max_detached) other such fetches were running.
-    pub fetches_dropped: u64,
-    /// Reads of corrupt entries in the store: the bytes have changed since they were written, or were never an entry.
-    /// Each was a miss. Guards that share a store object share the number.
-    pub corrupt_entries: u64,
-    #[cfg(feature = "http")]
-    pub(super) uncached: UncachedCounts,
+    fetches_dropped,
 }
 
 #[cfg(feature = "http")]
