@@ -162,7 +162,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
     /// Fetches for this caller only.
     async fn fetch_alone(&self, mode: FetchMode, fetch: BoxFetch<'a, R>) -> FetchHead<R> {
         let Resource { config, key, .. } = self.resource();
-        let timed = telemetry::fetching(&config.meter);
+        let timed = telemetry::fetching(&config.meter, key);
         let head = fetch(mode).await;
         drop(timed);
         if let Some(failure) = head.sharing.failure() {

@@ -123,7 +123,8 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
         let status = permit.status();
         let mode = FetchMode::Lead { id, redirects, seen, deadline: deadline.into_std(), fencing_token, status };
         let head = {
-            let _timed = telemetry::fetching(&self.execution.resource.config.meter);
+            let Resource { config, key, .. } = &self.execution.resource;
+            let _timed = telemetry::fetching(&config.meter, key);
             self.execution.run_to_head(&mut permit, deadline, async move { fetch(mode).await }).await
         };
         let times = (began, Timestamp::now());

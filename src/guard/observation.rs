@@ -42,10 +42,13 @@ impl StampedeGuard {
         self.set(|config| config.meter.log_keys = show)
     }
 
-    /// Returns the statistics of this guard and its clones, whatever their [names](Self::named).
+    /// Returns the statistics of this guard and its clones, whatever their [names](Self::named), and the
+    /// [hot keys](Self::track_hot_keys) of this clone.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        self.engine.counters.total(self.engine.store.corrupt_entries())
+        let mut stats = self.engine.counters.total(self.engine.store.corrupt_entries());
+        stats.hot_keys = self.config.meter.hottest_keys();
+        stats
     }
 
     /// Returns the statistics of this guard and its clones by [name](Self::named). `default` has the clones without a

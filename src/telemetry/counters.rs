@@ -1,14 +1,17 @@
 //! The counters of an engine, by name.
 
 use super::stats::{Stats, Stripe};
-use crate::sync::mutex::Mutex;
+use crate::sync::{
+    mutex::Mutex,
+    stripes::{self, STRIPES},
+};
 #[cfg(feature = "http")]
 use crate::uncached::UncachedCounters;
 use std::{
     collections::BTreeMap,
     sync::{
         Arc,
-        atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
+        atomic::{AtomicU64, Ordering::Relaxed},
     },
 };
 
@@ -16,7 +19,7 @@ use std::{
 #[derive(Default)]
 pub(crate) struct Counters {
     /// Threads that count the same seldom write to the same cache line.
-    stripes: [Stripe; STRIPES],
+    stripes: [Stripe; STRIPES], // of 256 bytes each
     /// Not in stripes: the origin has answered each of these requests, which takes longer.
     #[cfg(feature = "http")]
     pub(super) uncached: UncachedCounters,
@@ -32,7 +35,7 @@ impl Counters {
 
     /// Adds one to the counter, in the stripe of this thread.
     pub(super) fn count(&self, counter: impl FnOnce(&Stripe) -> &AtomicU64) {
-        counter(&self.stripes[STRIPE.with(|stripe| *stripe)]).fetch_add(1, Relaxed);
+        counter(&self.stripes[stripes::of_this_thread()]).fetch_add(1, Relaxed);
     }
 }
 
@@ -67,16 +70,6 @@ impl NamedCounters {
     }
 }
 
-thread_local! {
-    /// Threads take the stripes in turn.
-    static STRIPE: usize = {
-        static THREADS: AtomicUsize = AtomicUsize::new(0);
-        THREADS.fetch_add(1, Relaxed) % STRIPES
-    };
-}
-
-/// More than most machines have cores. A stripe takes 256 bytes.
-const STRIPES: usize = 32;
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -11,7 +11,9 @@ use super::{
 use crate::uncached::Uncached;
 use crate::{
     cache_status::CacheStatus,
+    clock::Timestamp,
     error::Error,
+    hot_keys::HotKeys,
     key::{CacheKey, CacheKeyRef},
     store::{entry::Kind, error::StoreError, lease::FillOutcome},
 };
@@ -36,8 +38,8 @@ macro_rules! event {
     };
 }
 
-/// Counts an answer. PERF: `took` is called only if the event is enabled, because reading a clock is a large part of
-/// the cost of a hit.
+/// Counts an answer. PERF: `took` is called only if its result is used, because reading a clock is a large part of the
+/// cost of a hit.
 pub(crate) fn answered<'a>(
     meter: &Meter,
     key: impl Into<CacheKeyRef<'a>>,
@@ -56,8 +58,10 @@ pub(crate) fn answered<'a>(
         CacheStatus::Rejected => &stripe.rejected,
     });
     meter.metrics.answered(front_end, status);
+    if let Some(hot_keys) = &meter.hot_keys {
+        hot_keys.record_answer(key, status, took());
+    }
     event!(DEBUG, meter.log_keys, key, front_end = front_end.as_str(), ?status, took = ?took(), "answered");
-    let _ = took;
 }
 
 /// Counts a response of the HTTP layer that was neither answered from the cache nor stored. Reports its route if no
@@ -130,8 +134,24 @@ pub(crate) fn wait_timed_out(meter: &Meter, key: &CacheKey) {
 }
 
 /// Measures a call of the origin, until the returned value is dropped.
-pub(crate) fn fetching(meter: &Meter) -> Timed {
-    meter.metrics.fetching()
+pub(crate) fn fetching<'a>(meter: &'a Meter, key: &'a CacheKey) -> Fetching<'a> {
+    let hot_keys = meter.hot_keys.as_deref().map(|hot_keys| (hot_keys, Timestamp::now()));
+    Fetching { _timed: meter.metrics.fetching(), hot_keys, key }
+}
+
+/// A call of the origin in progress.
+pub(crate) struct Fetching<'a> {
+    _timed: Timed,
+    hot_keys: Option<(&'a HotKeys, Timestamp)>,
+    key: &'a CacheKey,
+}
+
+impl Drop for Fetching<'_> {
+    fn drop(&mut self) {
+        if let Some((hot_keys, began)) = self.hot_keys {
+            hot_keys.record_fetch(self.key.into(), Timestamp::now().since(began));
+        }
+    }
 }
 
 /// Measures the wait for the fetch of another request, until the returned value is dropped.

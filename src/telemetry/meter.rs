@@ -4,6 +4,7 @@ use super::{
     counters::{Counters, NamedCounters},
     metrics::Metrics,
 };
+use crate::hot_keys::{HotKey, HotKeys};
 use std::{fmt, sync::Arc};
 
 /// Counts and reports what happens to the requests of one clone of the guard, under its name.
@@ -14,6 +15,7 @@ pub(crate) struct Meter {
     pub(super) metrics: Metrics,
     /// Whether events and spans show keys, instead of their hashes only.
     pub(crate) log_keys: bool,
+    pub(crate) hot_keys: Option<Arc<HotKeys>>,
 }
 
 impl Meter {
@@ -21,7 +23,12 @@ impl Meter {
     pub(crate) fn new(namespace: &Arc<str>) -> Self {
         let name: Arc<str> = DEFAULT_NAME.into();
         let metrics = Metrics::new(namespace.clone(), name.clone());
-        Self { name, counters: Arc::default(), metrics, log_keys: false }
+        Self { name, counters: Arc::default(), metrics, log_keys: false, hot_keys: None }
+    }
+
+    /// Returns the hot keys of this clone, the busiest one first.
+    pub(crate) fn hottest_keys(&self) -> Vec<HotKey> {
+        self.hot_keys.as_deref().map(HotKeys::snapshot).unwrap_or_default()
     }
 
     /// Returns the counters of an engine whose first name is that of this meter.

@@ -1,5 +1,6 @@
 //! The statistics that a guard returns.
 
+use crate::hot_keys::HotKey;
 #[cfg(feature = "http")]
 use crate::uncached::{Uncached, UncachedCounts};
 #[cfg(feature = "_typed")]
@@ -23,6 +24,9 @@ macro_rules! counters {
             /// entry. Each was a miss. A number of the store: guards that share a store object share the number, and so
             /// do all [names](crate::StampedeGuard::stats_by_name).
             pub corrupt_entries: u64,
+            /// The busiest keys of the clone that was asked, the busiest one first. Empty without
+            /// [`track_hot_keys`](crate::StampedeGuard::track_hot_keys), and in the statistics by name.
+            pub hot_keys: Vec<HotKey>,
             #[cfg(feature = "http")]
             pub(super) uncached: UncachedCounts,
         }
@@ -45,10 +49,11 @@ macro_rules! counters {
         #[cfg(feature = "_typed")]
         impl serde::Serialize for Stats {
             fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-                let fields = [$(stringify!($name),)+].len() + 1 + usize::from(cfg!(feature = "http"));
+                let fields = [$(stringify!($name),)+].len() + 2 + usize::from(cfg!(feature = "http"));
                 let mut stats = serializer.serialize_struct("Stats", fields)?;
                 $(stats.serialize_field(stringify!($name), &self.$name)?;)+
                 stats.serialize_field("corrupt_entries", &self.corrupt_entries)?;
+                stats.serialize_field("hot_keys", &self.hot_keys)?;
                 #[cfg(feature = "http")]
                 stats.serialize_field("uncached", &self.uncached)?;
                 stats.end()
