@@ -1,5 +1,6 @@
 //! The handle of the crate, and its settings.
 
+mod health;
 mod limits;
 
 use crate::{

@@ -80,6 +80,7 @@ mod error;
 pub mod fuzzing;
 mod guard;
 pub mod guide;
+mod health;
 #[cfg(feature = "http")]
 pub mod http;
 mod key;
@@ -109,6 +110,7 @@ pub use codec::Codec;
 pub use config::{StoreFailure, WaitTimeout};
 pub use error::{BoxError, Error, ErrorKind};
 pub use guard::StampedeGuard;
+pub use health::{Health, LastError};
 pub use key::Key;
 #[cfg(feature = "lock")]
 pub use lock::{error::LockError, guard::LockGuard, handle::Lock};

@@ -8,6 +8,7 @@ use crate::uncached::Uncached;
 use crate::{
     cache_status::CacheStatus,
     error::Error,
+    health::Failures,
     key::{CacheKey, CacheKeyRef},
     store::{entry::Kind, error::StoreError, lease::FillOutcome},
 };
@@ -112,15 +113,22 @@ pub(crate) fn wait_timed_out(stats: &Counters, key: &CacheKey) {
     event!(WARN, key, "the wait timeout passed before the leader had finished");
 }
 
-pub(crate) fn store_failed(stats: &Counters, key: &CacheKey, operation: &'static str, error: &StoreError) {
+/// Reports a failed operation, at level `DEBUG`, because while the store is down each request has one. The connection and
+/// the circuit breaker report the cause once. Only a refusal has no such line, if the store is full for example.
+pub(crate) fn store_failed(
+    stats: &Counters,
+    failures: &Failures,
+    key: &CacheKey,
+    operation: &'static str,
+    error: &StoreError,
+) {
     stats.count(|stripe| &stripe.store_errors);
-    if operation == INVALIDATE {
-        // Its attempts would fill the log; it has one line at its beginning and one at its end.
-        event!(DEBUG, key, operation, %error, "the store operation failed");
-    } else {
-        event!(WARN, key, operation, %error, "the store operation failed");
+    event!(DEBUG, key, operation, %error, "the store operation failed");
+    // An invalidation has a line at its beginning and one at its end.
+    let is_refusal = error.is_refused() && !error.is_misconfigured() && operation != INVALIDATE;
+    if failures.record(operation, error, is_refusal) {
+        event!(WARN, key, operation, %error, "the store refuses operations; reported at most once a minute");
     }
-    let _ = error;
 }
 
 pub(crate) fn invalidation_failed(key: &CacheKey, error: &StoreError) {
@@ -153,9 +161,15 @@ pub(crate) fn misconfigured(connection: &'static str, error: &dyn std::fmt::Disp
     let _ = (connection, error, hint);
 }
 
-pub(crate) fn breaker_opened(stats: &Counters, key: &CacheKey) {
+pub(crate) fn breaker_opened(stats: &Counters, key: &CacheKey, error: &StoreError) {
     stats.count(|stripe| &stripe.breaker_opened);
-    event!(WARN, key, "circuit breaker opened: the store is unavailable and is probed in the background");
+    event!(WARN, key, %error, "circuit breaker opened: the store is unavailable and is probed in the background");
+    let _ = error;
+}
+
+pub(crate) fn breaker_closed(key: &CacheKey, open_for: Duration) {
+    event!(WARN, key, ?open_for, "circuit breaker closed: the store answers again");
+    let _ = open_for;
 }
 
 pub(crate) fn replaying_invalidations(key: &CacheKey, invalidations: usize) {
