@@ -169,6 +169,12 @@ impl CacheKey {
         &self.key
     }
 
+    /// Returns the key as text for logs. See [`CacheKeyRef::readable`].
+    #[cfg(feature = "tracing")]
+    pub(crate) fn readable(&self) -> String {
+        CacheKeyRef::from(self).readable()
+    }
+
     /// Reports whether namespace and key are equal, whatever the layout. Leases do not depend on it: the leader of one
     /// layout leads all.
     pub(crate) fn same_resource(&self, other: &Self) -> bool {

@@ -32,7 +32,7 @@ use crate::{
         entry::Entry,
         error::{BoxFuture, StoreError},
     },
-    telemetry,
+    telemetry::{self, RequestSpan},
 };
 use attempt::{RequestAttempt, SlowPath, Step, boxed, ready};
 use futures_util::{FutureExt, future::lazy};
@@ -96,8 +96,9 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
         fetch: BoxFetch<'a, R>,
     ) -> impl Future<Output = (R, CacheStatus)> + Send {
         lazy(move |_| {
+            let span = RequestSpan::new(&resource.config.meter, &resource.key, policy.front_end());
             let mut caller = Self::new(resource, policy, spawn);
-            async move { caller.run(fetch).await }
+            span.instrument(async move { caller.run(fetch).await })
         })
         .flatten()
     }
@@ -106,7 +107,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
         let (answer, status) = self.answer(fetch).await;
         let took = || Timestamp::now().since(self.requested_at);
         let Resource { config, key, .. } = self.resource();
-        telemetry::answered(&config.meter, key, self.policy().front_end(), status, took);
+        telemetry::answered_in_span(&config.meter, key, self.policy().front_end(), status, took);
         (answer, status)
     }
 
@@ -162,9 +163,10 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
     /// Fetches for this caller only.
     async fn fetch_alone(&self, mode: FetchMode, fetch: BoxFetch<'a, R>) -> FetchHead<R> {
         let Resource { config, key, .. } = self.resource();
-        let timed = telemetry::fetching(&config.meter);
+        let (began, timed) = (Timestamp::now(), telemetry::fetching(&config.meter));
         let head = fetch(mode).await;
         drop(timed);
+        telemetry::record_fetch(Timestamp::now().since(began));
         if let Some(failure) = head.sharing.failure() {
             telemetry::fetch_failed(&config.meter, key, failure);
         }

@@ -6,6 +6,7 @@ use super::{
     labels::{FetchFailure, FrontEnd, StoreOperation},
     meter::Meter,
     metrics::Timed,
+    spans::record_status,
 };
 #[cfg(feature = "http")]
 use crate::uncached::Uncached;
@@ -34,6 +35,18 @@ macro_rules! event {
         #[cfg(not(feature = "tracing"))]
         let _ = ($key, $log_keys);
     };
+}
+
+/// Counts an answer to a request that has a span.
+pub(crate) fn answered_in_span(
+    meter: &Meter,
+    key: &CacheKey,
+    front_end: FrontEnd,
+    status: CacheStatus,
+    took: impl Fn() -> Duration,
+) {
+    record_status(status);
+    answered(meter, key, front_end, status, took);
 }
 
 /// Counts an answer. PERF: `took` is called only if the event is enabled, because reading a clock is a large part of
