@@ -26,5 +26,5 @@ pub(crate) use self::{
     labels::{FetchFailure, FrontEnd, StoreOperation},
     meter::Meter,
     metrics::{NearCacheBytes, OpenBreaker, OpenBreakers, Timed},
-    spans::in_current_span,
+    spans::{RequestSpan, Role, in_current_span, record_lease_wait, record_role},
 };

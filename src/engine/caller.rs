@@ -32,7 +32,7 @@ use crate::{
         entry::Entry,
         error::{BoxFuture, StoreError},
     },
-    telemetry,
+    telemetry::{self, RequestSpan},
 };
 use attempt::{RequestAttempt, SlowPath, Step, boxed, ready};
 use futures_util::{FutureExt, future::lazy};
@@ -96,8 +96,9 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
         fetch: BoxFetch<'a, R>,
     ) -> impl Future<Output = (R, CacheStatus)> + Send {
         lazy(move |_| {
+            let span = RequestSpan::new(&resource.config.meter, &resource.key, policy.front_end());
             let mut caller = Self::new(resource, policy, spawn);
-            async move { caller.run(fetch).await }
+            span.instrument(async move { caller.run(fetch).await })
         })
         .flatten()
     }
@@ -106,7 +107,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
         let (answer, status) = self.answer(fetch).await;
         let took = || Timestamp::now().since(self.requested_at);
         let Resource { config, key, .. } = self.resource();
-        telemetry::answered(&config.meter, key, self.policy().front_end(), status, took);
+        telemetry::answered_in_span(&config.meter, key, self.policy().front_end(), status, took);
         (answer, status)
     }
 

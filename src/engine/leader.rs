@@ -66,6 +66,7 @@ pub(super) enum LeaderResult<'a, R> {
 
 impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader<'a, R, J> {
     pub(super) async fn run(mut self, mode: LeadMode, fetch: BoxFetch<'a, R>) {
+        let began = Timestamp::now();
         let listener = self.execution.resource.listen(); // before `get_or_lease`, so that no wake-up falls in between
         // The caller of a refresh has its answer and did not leave: it counts for as long as the refresh runs.
         let is_refresh = matches!(mode, LeadMode::Refresh);
@@ -79,6 +80,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
             LeadMode::Local => Ok(FillPermit::local(listener)),
             LeadMode::DoNotStore(marker) => Ok(FillPermit::Marker(marker)),
         };
+        telemetry::record_lease_wait(Timestamp::now().since(began));
         match permit {
             Ok(permit) => {
                 let _caller = is_refresh.then(|| self.execution.flight.opener());

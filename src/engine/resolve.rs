@@ -18,7 +18,7 @@ use crate::{
         port::FillCondition,
         token::{Inbox, Token},
     },
-    telemetry,
+    telemetry::{self, RequestSpan},
 };
 use std::future::Future;
 
@@ -62,6 +62,14 @@ impl Resource {
         self,
         policy: J,
     ) -> Result<(R, CacheStatus), Option<Token>> {
+        let span = RequestSpan::new(&self.config.meter, &self.key, policy.front_end());
+        span.instrument(self.answer_from_store(policy)).await
+    }
+
+    async fn answer_from_store<R: Send, J: ReusePolicy<R> + Clone + Send + Sync + 'static>(
+        self,
+        policy: J,
+    ) -> Result<(R, CacheStatus), Option<Token>> {
         let (requested_at, mut lookup) = (Timestamp::now(), Lookup::new(self, policy));
         let found = lookup.find().await;
         let now = Timestamp::now();
@@ -75,7 +83,7 @@ impl Resource {
             }
         };
         let Self { config, key, .. } = &lookup.resource;
-        telemetry::answered(&config.meter, key, lookup.policy.front_end(), status, || now.since(requested_at));
+        telemetry::answered_in_span(&config.meter, key, lookup.policy.front_end(), status, || now.since(requested_at));
         Ok((answer, status))
     }
 

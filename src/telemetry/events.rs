@@ -6,6 +6,7 @@ use super::{
     labels::{FetchFailure, FrontEnd, StoreOperation},
     meter::Meter,
     metrics::Timed,
+    spans::{record_fetch, record_status},
 };
 #[cfg(feature = "http")]
 use crate::uncached::Uncached;
@@ -14,7 +15,6 @@ use crate::{
     clock::Timestamp,
     error::Error,
     health::Failures,
-    hot_keys::HotKeys,
     key::{CacheKey, CacheKeyRef},
     store::{entry::Kind, error::StoreError, lease::FillOutcome},
 };
@@ -35,6 +35,18 @@ macro_rules! event {
         #[cfg(not(feature = "tracing"))]
         let _ = ($key, $log_keys);
     };
+}
+
+/// Counts an answer to a request that has a span.
+pub(crate) fn answered_in_span(
+    meter: &Meter,
+    key: &CacheKey,
+    front_end: FrontEnd,
+    status: CacheStatus,
+    took: impl Fn() -> Duration,
+) {
+    record_status(status);
+    answered(meter, key, front_end, status, took);
 }
 
 /// Counts an answer. PERF: `took` is called only if its result is used, because reading a clock is a large part of the
@@ -134,21 +146,23 @@ pub(crate) fn wait_timed_out(meter: &Meter, key: &CacheKey) {
 
 /// Measures a call of the origin, until the returned value is dropped.
 pub(crate) fn fetching<'a>(meter: &'a Meter, key: &'a CacheKey) -> Fetching<'a> {
-    let hot_keys = meter.hot_keys.as_deref().map(|hot_keys| (hot_keys, Timestamp::now()));
-    Fetching { _timed: meter.metrics.fetching(), hot_keys, key }
+    Fetching { meter, key, _timed: meter.metrics.fetching(), began: Timestamp::now() }
 }
 
 /// A call of the origin in progress.
 pub(crate) struct Fetching<'a> {
-    _timed: Timed,
-    hot_keys: Option<(&'a HotKeys, Timestamp)>,
+    meter: &'a Meter,
     key: &'a CacheKey,
+    _timed: Timed,
+    began: Timestamp,
 }
 
 impl Drop for Fetching<'_> {
     fn drop(&mut self) {
-        if let Some((hot_keys, began)) = self.hot_keys {
-            hot_keys.record_fetch(self.key.into(), Timestamp::now().since(began));
+        let took = Timestamp::now().since(self.began);
+        record_fetch(took);
+        if let Some(hot_keys) = &self.meter.hot_keys {
+            hot_keys.record_fetch(self.key.into(), took);
         }
     }
 }
@@ -277,7 +291,7 @@ struct LoggedKey<'a> {
 impl fmt::Debug for LoggedKey<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.log_keys {
-            true => f.write_str(&self.key.readable()),
+            true => f.write_str(&self.key.to_readable()),
             false => fmt::Debug::fmt(&self.key.hash(), f),
         }
     }

@@ -48,6 +48,13 @@ impl Meter {
     }
 }
 
+#[cfg(feature = "tracing")]
+impl Meter {
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+}
+
 impl fmt::Debug for Meter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Meter").field("name", &self.name).field("log_keys", &self.log_keys).finish_non_exhaustive()

@@ -3,9 +3,11 @@
 //! The tests run in one thread each, because the recorder and the subscriber of a test belong to its thread.
 #![allow(clippy::disallowed_methods, reason = "tests make their own time and randomness")]
 
+mod collector;
 mod gauges;
 mod metrics;
 mod names;
 mod recorder;
+mod spans;
 
 use stampede_guard_support as support;

@@ -11,7 +11,7 @@ use crate::{
     error::{Error, ErrorKind},
     store::{entry::Entry, error::BoxFuture},
     sync::pulse::WithPulse,
-    telemetry,
+    telemetry::{self, Role},
 };
 use futures_util::future::OptionFuture;
 use std::future::Future;
@@ -80,6 +80,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
             earlier_failures: u32::from(self.has_doubts),
             scoped,
         });
+        telemetry::record_role(Role::Leader);
         let leader = Leader { policy: self.policy().clone(), reply: Some(reply), execution, awaited: Vec::new() };
         let leading = telemetry::in_current_span(leader.run(mode, fetch));
         let leading: BoxFuture<'a, ()> = Box::pin(WithPulse::new(leading, pulse));

@@ -17,7 +17,7 @@ use crate::{
     },
     error::{Error, ErrorKind},
     store::entry::{Entry, SharedValue},
-    telemetry,
+    telemetry::{self, Role},
 };
 use std::time::Duration;
 use tokio::time::Instant;
@@ -80,6 +80,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
         if let Some(reason) = self.rejection_reason(waiter) {
             return Waited::Rejected(caller.stale_candidate(), reason);
         }
+        telemetry::record_role(Role::Waiter);
         let _timed = telemetry::waiting(&config.meter);
         let is_elsewhere = |head: &_| matches!(self.policy().accept_shared(head), SharedReuse::Redirect(_));
         let (mut has_timed_out, mut stays_nested) = (false, false);

@@ -1,0 +1,134 @@
+//! A subscriber for one thread that keeps all spans and events.
+
+use std::{
+    collections::BTreeMap,
+    fmt::{Debug, Write},
+    sync::{Arc, LazyLock, Mutex, MutexGuard},
+};
+use tracing::{
+    Dispatch, Event, Subscriber,
+    field::{Field, Visit},
+    span::{Attributes, Id, Record},
+    subscriber::{DefaultGuard, NoSubscriber},
+};
+use tracing_subscriber::{
+    Layer, Registry,
+    layer::{Context, SubscriberExt},
+    registry::LookupSpan,
+    util::SubscriberInitExt,
+};
+
+/// All spans and events of the thread of a test.
+pub(crate) struct Collected {
+    data: Data,
+    _installed: DefaultGuard,
+}
+
+/// A span.
+#[derive(Clone, Debug)]
+pub(crate) struct SpanData {
+    name: &'static str,
+    parent: Option<usize>,
+    pub(crate) fields: BTreeMap<String, String>,
+    pub(crate) closed: bool,
+}
+
+#[derive(Clone, Default)]
+struct Data(Arc<Mutex<(Vec<SpanData>, String)>>);
+
+impl Data {
+    fn lock(&self) -> MutexGuard<'_, (Vec<SpanData>, String)> {
+        self.0.lock().expect("no panic")
+    }
+}
+
+/// The place of a span in the list of spans.
+struct Index(usize);
+
+impl Collected {
+    pub(crate) fn record() -> Self {
+        // While tracing knows of one subscriber only, a thread without a subscriber that is the first to reach a span
+        // switches that span off for all threads.
+        static SECOND_SUBSCRIBER: LazyLock<Dispatch> = LazyLock::new(|| Dispatch::new(NoSubscriber::new()));
+        LazyLock::force(&SECOND_SUBSCRIBER);
+        let data = Data::default();
+        let _installed = Registry::default().with(data.clone()).set_default();
+        Self { data, _installed }
+    }
+
+    /// Returns the spans with this name.
+    pub(crate) fn named(&self, name: &str) -> Vec<SpanData> {
+        self.data.lock().0.iter().filter(|span| span.name == name).cloned().collect()
+    }
+
+    /// Returns the names from the outermost span to each span with this name.
+    pub(crate) fn paths(&self, name: &str) -> Vec<String> {
+        let spans = &self.data.lock().0;
+        let path = |span: &SpanData| {
+            let (mut path, mut parent) = (span.name.to_owned(), span.parent);
+            while let Some(outer) = parent.map(|parent| &spans[parent]) {
+                path = format!("{}/{path}", outer.name);
+                parent = outer.parent;
+            }
+            path
+        };
+        spans.iter().filter(|span| span.name == name).map(path).collect()
+    }
+
+    /// Returns all events and spans as text.
+    pub(crate) fn text(&self) -> String {
+        let (spans, events) = &*self.data.lock();
+        let mut text = events.clone();
+        for SpanData { name, fields, .. } in spans {
+            let fields: Vec<_> = fields.iter().map(|(name, value)| format!("{name}={value}")).collect();
+            writeln!(text, "{name} {}", fields.join(" ")).expect("text");
+        }
+        text
+    }
+}
+
+impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Data {
+    fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
+        let span = context.span(id).expect("the registry has it");
+        let parent = span.parent().and_then(|parent| parent.extensions().get::<Index>().map(|index| index.0));
+        let mut data = SpanData { name: span.name(), parent, fields: BTreeMap::new(), closed: false };
+        attributes.record(&mut data);
+        let spans = &mut self.lock().0;
+        span.extensions_mut().insert(Index(spans.len()));
+        spans.push(data);
+    }
+
+    fn on_record(&self, id: &Id, values: &Record<'_>, context: Context<'_, S>) {
+        let index = context.span(id).expect("the registry has it").extensions().get::<Index>().expect("listed").0;
+        values.record(&mut self.lock().0[index]);
+    }
+
+    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+        event.record(&mut Line(&mut self.lock().1));
+        self.lock().1.push('\n');
+    }
+
+    fn on_close(&self, id: Id, context: Context<'_, S>) {
+        let index = context.span(&id).expect("the registry has it").extensions().get::<Index>().expect("listed").0;
+        self.lock().0[index].closed = true;
+    }
+}
+
+impl Visit for SpanData {
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        self.fields.insert(field.name().to_owned(), format!("{value:?}"));
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.fields.insert(field.name().to_owned(), value.to_owned());
+    }
+}
+
+/// A line of the log.
+struct Line<'a>(&'a mut String);
+
+impl Visit for Line<'_> {
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        write!(self.0, "{}={value:?} ", field.name()).expect("text");
+    }
+}

@@ -1,0 +1,149 @@
+//! The span of a request, and what events and spans show of its key.
+
+use crate::{
+    collector::{Collected, SpanData},
+    support::{Down, MS, Origin, SECOND},
+};
+use futures_util::future::join_all;
+use stampede_guard::{
+    StampedeGuard,
+    testing::{FakeRedis, Fault, Operation},
+};
+use std::{convert::Infallible, future::pending};
+use tokio::time::{sleep, timeout};
+use tracing::{Instrument, info_span};
+
+const FETCH: &str = "stampede_guard.fetch";
+
+/// Returns the field of the guard with this name.
+fn field<'a>(span: &'a SpanData, name: &str) -> Option<&'a str> {
+    span.fields.get(&format!("stampede_guard.{name}")).map(String::as_str)
+}
+
+/// Returns the field as a number of milliseconds.
+fn ms(span: &SpanData, name: &str) -> Option<f64> {
+    field(span, name).map(|value| value.parse().expect("a number"))
+}
+
+#[tokio::test(start_paused = true)]
+async fn spans_of_leader_and_waiters_say_what_they_did() {
+    let spans = Collected::record();
+    let guard = StampedeGuard::in_memory().namespace("shop").named("reports");
+    let call = async || {
+        sleep(20 * MS).await;
+        Ok::<_, Infallible>(1)
+    };
+    join_all((0..3).map(|_| guard.fetch("k", call))).await;
+    let fetches = spans.named(FETCH);
+    let about = |span: &SpanData| ["role", "status"].map(|name| field(span, name).unwrap_or("none").to_owned());
+    let mut parts: Vec<_> = fetches.iter().map(about).collect();
+    parts.sort();
+    assert_eq!(parts, [["leader", "miss"], ["waiter", "coalesced"], ["waiter", "coalesced"]]);
+    for span in &fetches {
+        let names = ["namespace", "name", "front_end"].map(|name| field(span, name).expect("a field"));
+        assert_eq!((names, span.fields["otel.kind"].as_str()), (["shop", "reports", "fetch"], "internal"));
+        assert_eq!(field(span, "key"), None);
+        assert_eq!(field(span, "key_hash").expect("a hash").len(), 32);
+        let is_leader = field(span, "role") == Some("leader");
+        assert_eq!(ms(span, "fetch_ms").is_some_and(|took| (20.0..22.0).contains(&took)), is_leader, "{span:?}");
+        assert_eq!(ms(span, "lease_wait_ms").is_some(), is_leader, "{span:?}");
+    }
+}
+
+/// Seen to fail (the call has the span of the caller) when the leader took the span in which its request was made.
+#[tokio::test(start_paused = true)]
+async fn fetch_span_is_between_the_spans_of_caller_and_call() {
+    let spans = Collected::record();
+    let guard = StampedeGuard::in_memory();
+    let call = || async || Ok::<_, Infallible>(info_span!("call").in_scope(|| 1));
+    guard.fetch("k", call()).instrument(info_span!("caller")).await.expect("an answer");
+    guard.fetch_scoped("scoped", call()).instrument(info_span!("caller")).await.expect("an answer");
+    assert_eq!(spans.paths("call"), ["caller/stampede_guard.fetch/call"; 2]);
+}
+
+/// Seen to fail (the span has ended before the call) when only the caller's future was in the span.
+#[tokio::test(start_paused = true)]
+async fn fetch_keeps_its_span_when_its_caller_leaves() {
+    let (spans, origin) = (Collected::record(), Origin::gated());
+    let guard = StampedeGuard::in_memory();
+    let call = origin.clone();
+    let fetch = async move || {
+        let number = call.call().await;
+        info_span!("after").in_scope(|| ());
+        Ok::<_, Down>(number)
+    };
+    timeout(SECOND, guard.fetch("k", fetch).instrument(info_span!("caller"))).await.expect_err("the gate is closed");
+    assert!(!spans.named(FETCH)[0].closed);
+    origin.open();
+    guard.drain().await;
+    assert_eq!(spans.paths("after"), ["caller/stampede_guard.fetch/after"]);
+    let span = &spans.named(FETCH)[0];
+    assert!(span.closed && ms(span, "fetch_ms").expect("a time") >= 1000.0, "{span:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn wait_for_another_process_is_the_lease_wait() {
+    let spans = Collected::record();
+    let server = FakeRedis::new();
+    let [a, b] = [server.node().guard().named("a"), server.node().guard().named("b")];
+    let call = async || {
+        sleep(SECOND).await;
+        Ok::<_, Infallible>(1)
+    };
+    let later = async {
+        sleep(SECOND / 2).await;
+        b.fetch("k", call).await
+    };
+    let (first, second) = tokio::join!(a.fetch("k", call), later);
+    assert_eq!((first.expect("an answer"), second.expect("an answer")), (1, 1));
+    let all = spans.named(FETCH);
+    let waited = |name| ms(all.iter().find(|span| field(span, "name") == Some(name)).expect("a span"), "lease_wait_ms");
+    assert!(waited("a").expect("a time") < 10.0, "{all:?}");
+    assert!((490.0..600.0).contains(&waited("b").expect("a time")), "{all:?}");
+}
+
+#[tokio::test]
+async fn hit_in_this_process_has_no_span() {
+    let spans = Collected::record();
+    let guard = StampedeGuard::in_memory();
+    for _ in 0..5 {
+        guard.fetch("k", async || Ok::<_, Infallible>(1)).await.expect("an answer");
+        guard.drain().await;
+    }
+    assert_eq!((spans.named(FETCH).len(), guard.stats().hits), (1, 4));
+    assert_eq!(spans.text().matches("answered").count(), 5, "each has its event: {}", spans.text());
+}
+
+/// Makes all kinds of answers and failures with a key that has a secret, and returns what was logged.
+async fn logged(set: impl Fn(StampedeGuard) -> StampedeGuard) -> String {
+    let spans = Collected::record();
+    let node = FakeRedis::new().node();
+    let guard = set(node.guard());
+    let key = "/invoice?token=hunter2";
+    guard.fetch(key, async || Err::<u64, _>(Down)).await.expect_err("it fails");
+    sleep(20 * SECOND).await;
+    guard.fetch(key, async || Ok::<_, Down>(1)).await.expect("an answer");
+    guard.invalidate(key).await.expect("acknowledged");
+    node.always(Operation::Get, Fault::Hangs);
+    guard.fetch(key, async || Ok::<_, Down>(1)).await.expect("an answer");
+    timeout(SECOND, guard.clone().max_detached(0).fetch(key, pending::<Result<u64, Down>>))
+        .await
+        .expect_err("it hangs");
+    while guard.drain().await > 0 {}
+    spans.text()
+}
+
+/// Seen to fail with `log_keys(true)`.
+#[tokio::test(start_paused = true)]
+async fn keys_are_hashed_in_events_and_spans() {
+    let text = logged(|guard| guard).await;
+    assert!(text.contains("key=") && text.contains("key_hash="), "{text}");
+    assert!(!text.contains("invoice") && !text.contains("hunter2"), "{text}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn log_keys_shows_keys_in_events_and_spans() {
+    let text = logged(|guard| guard.log_keys(true)).await;
+    assert!(text.contains("key=/invoice?token=hunter2"), "{text}");
+    assert!(text.contains("stampede_guard.key=/invoice?token=hunter2"), "{text}");
+}
