@@ -27,6 +27,8 @@ pub(crate) const PATHS: [&str; 11] = [
     crowd::HIT,
     crowd::MISS,
 ];
+/// The paths that are counted with a feature of the library, because the feature reports each hit.
+pub(crate) const REPORTED: [&str; 2] = ["embedded hit, fetch_arc", HTTP];
 const HTTP: &str = "embedded hit, HTTP layer";
 /// The same with the request of a browser.
 const BROWSER: &str = "embedded hit, HTTP layer, 15 fields";
@@ -50,6 +52,8 @@ pub(crate) fn bare(path: &str) -> Option<&'static str> {
 
 /// Warms up, and runs this number of operations of the path. For paths over Redis, a server runs at `url`.
 pub(crate) fn run(path: &str, operations: u32, url: &str) {
+    #[cfg(feature = "metrics")]
+    metrics_exporter_prometheus::PrometheusBuilder::new().install_recorder().expect("the only recorder");
     runtime().block_on(async {
         let embedded = guard(MemoryStore::with_max_bytes(SMALL));
         match path {
