@@ -26,6 +26,8 @@ mod features;
 #[path = "../../work/page.rs"]
 mod page;
 mod paths;
+#[cfg(feature = "metrics")]
+mod recorder;
 #[path = "../../work/row.rs"]
 mod row;
 

@@ -53,7 +53,7 @@ pub(crate) fn bare(path: &str) -> Option<&'static str> {
 /// Warms up, and runs this number of operations of the path. For paths over Redis, a server runs at `url`.
 pub(crate) fn run(path: &str, operations: u32, url: &str) {
     #[cfg(feature = "metrics")]
-    metrics_exporter_prometheus::PrometheusBuilder::new().install_recorder().expect("the only recorder");
+    crate::recorder::install();
     runtime().block_on(async {
         let embedded = guard(MemoryStore::with_max_bytes(SMALL));
         match path {
