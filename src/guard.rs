@@ -16,6 +16,7 @@ use crate::{
     outage_cache::{OutageCache, config::OutageCacheConfig},
     policy::Policy,
     store::{memory::MemoryStore, port::IntoStore},
+    telemetry::FrontEnd,
 };
 use std::{
     fmt,
@@ -286,7 +287,7 @@ impl StampedeGuard {
     /// retried in the background for about ten seconds. Until it succeeds, the old value may be served for the rest of
     /// its retention.
     pub async fn invalidate(&self, key: impl Into<Key>) -> Result<(), Error> {
-        self.resource(key.into()).invalidate().await
+        self.resource(FrontEnd::Fetch, key.into()).invalidate().await
     }
 
     /// Waits until all fetches, refreshes, fills and invalidations in progress have ended, at most for twice the
@@ -326,20 +327,27 @@ impl StampedeGuard {
     }
 
     /// Returns the answer of a fresh entry in this layout, if this process has it.
-    pub(crate) fn peek<R>(&self, layout: u64, key: &Key, policy: &impl ReusePolicy<R>, now: Timestamp) -> Option<R> {
-        self.engine.peek(&self.config, CacheKeyRef::new(&self.config.namespace, layout, key), policy, now)
+    pub(crate) fn peek<R>(
+        &self,
+        front_end: FrontEnd,
+        layout: u64,
+        key: &Key,
+        policy: &impl ReusePolicy<R>,
+        now: Timestamp,
+    ) -> Option<R> {
+        self.engine.peek(&self.config, front_end, CacheKeyRef::new(&self.config.namespace, layout, key), policy, now)
     }
 
     /// Returns the handle of a typed value.
-    pub(crate) fn resource(&self, key: Key) -> Resource {
-        self.resource_in(self.config.layout(), key)
+    pub(crate) fn resource(&self, front_end: FrontEnd, key: Key) -> Resource {
+        self.resource_in(front_end, self.config.layout(), key)
     }
 
     /// Returns the handle of a key whose entries have this layout.
-    pub(crate) fn resource_in(&self, layout: u64, key: Key) -> Resource {
+    pub(crate) fn resource_in(&self, front_end: FrontEnd, layout: u64, key: Key) -> Resource {
         let key = CacheKey::new(self.config.namespace.clone(), layout, key);
         let deadline = self.config.deadline.map(Into::into);
-        Resource { engine: self.engine.clone(), config: self.config.clone(), key, deadline }
+        Resource { engine: self.engine.clone(), config: self.config.clone(), key, front_end, deadline }
     }
 
     /// Changes a setting of this clone. Copy on write: other clones keep theirs.

@@ -23,6 +23,7 @@ macro_rules! reasons {
             /// All reasons, for example to export a metric of each.
             pub const ALL: &'static [Self] = &[$(Self::$name,)+];
             /// The tokens of [`ALL`](Self::ALL).
+            #[cfg(feature = "metrics")]
             pub(crate) const TOKENS: &'static [&'static str] = &[$($token,)+];
 
             /// Returns the token in `Cache-Status`, for example `set-cookie`.

@@ -47,15 +47,18 @@ async fn an_embedded_hit_allocates_its_key_and_what_it_decodes() {
     shared().await;
     own().await;
     guard.drain().await;
+    shared().await; // the first hit resolves the handles of metrics
+    own().await;
     let count = |hit: &dyn Fn()| allocation_counter::measure(hit).count_total;
     let shared = count(&|| shared().now_or_never().expect("a hit does not wait"));
     let own = count(&|| own().now_or_never().expect("a hit does not wait"));
     println!("embedded hit: {shared} allocations through fetch_arc, {own} through fetch");
     assert!(shared <= 1 && own <= 2, "{shared} through fetch_arc, {own} through fetch");
-    assert_eq!(guard.stats().hits, 2, "every counted answer is a hit");
+    assert_eq!(guard.stats().hits, 4, "every counted answer is a hit");
 }
 
-/// Seen to fail with 2,576 and 2,907 bytes when one future had room for everything that may follow the wait.
+/// Seen to fail with 2,576 and 2,907 bytes when one future had room for everything that may follow the wait. With the
+/// feature `metrics` a waiter holds 40 bytes more: two handles and a time.
 #[tokio::test]
 async fn waiter_holds_little_memory() {
     let guard = StampedeGuard::in_memory();
@@ -65,7 +68,7 @@ async fn waiter_holds_little_memory() {
     };
     let (own, beyond) = held_by_who_waits(|| guard.fetch("key", call)).await;
     println!("waiter: a future of {own} bytes, {beyond} beyond it");
-    assert!(own <= 960 && beyond <= 656, "a future of {own} bytes, {beyond} beyond it");
+    assert!(own <= 960 && beyond <= 696, "a future of {own} bytes, {beyond} beyond it");
 }
 
 /// Includes the request without its header fields. Seen to fail with 8,621 bytes when the fields were held twice and
@@ -80,7 +83,7 @@ async fn waiter_of_the_layer_holds_little_memory() {
     let ask = || service.clone().call(Request::get("/report/7").body(Full::default()).expect("a request"));
     let (own, beyond) = held_by_who_waits(ask).await;
     println!("waiter of the layer: a future of {own} bytes, {beyond} beyond it");
-    assert!(own <= 160 && beyond <= 2176, "a future of {own} bytes, {beyond} beyond it");
+    assert!(own <= 160 && beyond <= 2208, "a future of {own} bytes, {beyond} beyond it");
 }
 
 /// Returns two sizes per waiter, averaged over the callers after the first: its future, and its other allocations once

@@ -96,7 +96,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
         fetch: BoxFetch<'a, R>,
     ) -> impl Future<Output = (R, CacheStatus)> + Send {
         lazy(move |_| {
-            let span = RequestSpan::new(&resource.config.meter, &resource.key, policy.front_end());
+            let span = RequestSpan::new(&resource.config.meter, &resource.key, resource.front_end);
             let mut caller = Self::new(resource, policy, spawn);
             span.instrument(async move { caller.run(fetch).await })
         })
@@ -106,8 +106,8 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
     async fn run(&mut self, fetch: BoxFetch<'a, R>) -> (R, CacheStatus) {
         let (answer, status) = self.answer(fetch).await;
         let took = || Timestamp::now().since(self.requested_at);
-        let Resource { config, key, .. } = self.resource();
-        telemetry::answered_in_span(&config.meter, key, self.policy().front_end(), status, took);
+        let Resource { config, key, front_end, .. } = self.resource();
+        telemetry::answered_in_span(&config.meter, key, *front_end, status, took);
         (answer, status)
     }
 

@@ -14,7 +14,7 @@ use crate::{
         error::BoxFuture,
         token::Token,
     },
-    telemetry::{FetchFailure, FrontEnd},
+    telemetry::FetchFailure,
 };
 use bytes::Bytes;
 use std::time::{Duration, Instant};
@@ -42,8 +42,6 @@ pub(crate) trait ReusePolicy<R> {
         let _ = audience;
         true
     }
-    /// Returns the front end, for metrics and spans.
-    fn front_end(&self) -> FrontEnd;
     /// Returns the answer of a request that is refused with this error.
     fn reject(&self, error: Error) -> R;
     /// Decides what a failed fetch means for other callers. Default: it fails for all waiters, and then blocks callers

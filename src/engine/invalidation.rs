@@ -11,7 +11,7 @@ use crate::{
     error::{Error, ErrorKind},
     key::CacheKey,
     store::error::StoreError,
-    telemetry,
+    telemetry::{self, FrontEnd},
 };
 use futures_util::{StreamExt, stream};
 use std::{collections::VecDeque, future::Future, sync::Arc};
@@ -128,8 +128,13 @@ pub(crate) fn replay_invalidations(engine: &Arc<Engine>, lost: VecDeque<Acknowle
     if let Some(first) = lost.front() {
         telemetry::replaying_invalidations(&first.config.meter, &first.key, lost.len());
     }
-    let to_resource =
-        |Acknowledged { config, key, .. }| Resource { engine: engine.clone(), config, key, deadline: None };
+    let to_resource = |Acknowledged { config, key, .. }| Resource {
+        engine: engine.clone(),
+        config,
+        key,
+        front_end: FrontEnd::Fetch,
+        deadline: None,
+    };
     let lost: Vec<_> = lost.into_iter().map(to_resource).collect();
     engine.tasks.spawn(stream::iter(lost).for_each_concurrent(MAX_CONCURRENT, async |resource| {
         if let Err(error) = resource.drop_everywhere(Attempt::First).await {

@@ -14,7 +14,7 @@ use crate::{
     key::CacheKeyRef,
     policy::{Freshness, freshness},
     store::entry::Entry,
-    telemetry,
+    telemetry::{self, FrontEnd},
 };
 use std::time::Duration;
 
@@ -23,6 +23,7 @@ impl Engine {
     pub(crate) fn peek<R>(
         &self,
         config: &Config,
+        front_end: FrontEnd,
         key: CacheKeyRef<'_>,
         policy: &impl ReusePolicy<R>,
         now: Timestamp,
@@ -34,7 +35,7 @@ impl Engine {
             match policy.evaluate(&entry, now) {
                 Reuse::Redirect(next) => redirect = Some(next),
                 Reuse::Serve(answer) if freshness(&entry, now) == Freshness::Fresh => {
-                    telemetry::answered(&config.meter, key, policy.front_end(), CacheStatus::Hit, || Duration::ZERO);
+                    telemetry::answered(&config.meter, key, front_end, CacheStatus::Hit, || Duration::ZERO);
                     if config.near.is_some() {
                         telemetry::near_hit(&config.meter);
                     }

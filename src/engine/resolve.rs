@@ -62,7 +62,7 @@ impl Resource {
         self,
         policy: J,
     ) -> Result<(R, CacheStatus), Option<Token>> {
-        let span = RequestSpan::new(&self.config.meter, &self.key, policy.front_end());
+        let span = RequestSpan::new(&self.config.meter, &self.key, self.front_end);
         span.instrument(self.answer_from_store(policy)).await
     }
 
@@ -82,8 +82,8 @@ impl Resource {
                 (answer, status_of(&entry, now))
             }
         };
-        let Self { config, key, .. } = &lookup.resource;
-        telemetry::answered_in_span(&config.meter, key, lookup.policy.front_end(), status, || now.since(requested_at));
+        let Self { config, key, front_end, .. } = &lookup.resource;
+        telemetry::answered_in_span(&config.meter, key, *front_end, status, || now.since(requested_at));
         Ok((answer, status))
     }
 

@@ -1,7 +1,7 @@
 //! The request handle.
 
 use super::core::Engine;
-use crate::{config::Config, key::CacheKey};
+use crate::{config::Config, key::CacheKey, telemetry::FrontEnd};
 use std::sync::Arc;
 use tokio::time::Instant;
 
@@ -11,6 +11,8 @@ pub(crate) struct Resource {
     pub(crate) engine: Arc<Engine>,
     pub(crate) config: Arc<Config>,
     pub(crate) key: CacheKey,
+    /// The front end of the request, for metrics and spans. An invalidation has no use for it.
+    pub(crate) front_end: FrontEnd,
     /// The deadline of the request.
     pub(crate) deadline: Option<Instant>,
 }

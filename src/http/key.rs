@@ -13,7 +13,7 @@ use crate::{
     guard::StampedeGuard,
     key::{ANY, Key},
     layout::layout,
-    telemetry,
+    telemetry::{self, FrontEnd},
     uncached::Uncached,
 };
 use http::{Extensions, HeaderMap, HeaderValue, Method, Request, Uri, header, uri::Authority};
@@ -173,13 +173,17 @@ impl<'a> Target<'a> {
 
     /// Returns the resource of requests of this method class.
     pub(super) fn resource(&self, class: MethodClass, guard: &StampedeGuard) -> Resource {
-        guard.resource_in(layout_of_responses(guard.config()), self.key(class, &guard.config().http))
+        guard.resource_in(FrontEnd::Http, layout_of_responses(guard.config()), self.key(class, &guard.config().http))
     }
 
     /// Returns the resource that stands for the URL under each method class and scheme, in an invalidation. Requests of
     /// HTTP/2 name their scheme, and requests of HTTP/1.1 do not.
     pub(super) fn any_resource(&self, guard: &StampedeGuard) -> Resource {
-        guard.resource_in(layout_of_responses(guard.config()), self.url(&guard.config().http).qualified(ANY))
+        guard.resource_in(
+            FrontEnd::Http,
+            layout_of_responses(guard.config()),
+            self.url(&guard.config().http).qualified(ANY),
+        )
     }
 
     /// Returns authority, path and query, and the same of the URI before a rewrite. The scheme of that URI is left out,

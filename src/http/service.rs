@@ -22,6 +22,7 @@ use crate::{
     guard::StampedeGuard,
     key::Key,
     policy::EarlyRefresh,
+    telemetry::FrontEnd,
     uncached::Uncached,
 };
 use futures_util::FutureExt;
@@ -138,11 +139,11 @@ where
             of: PhantomData::<fn() -> (B, S::Error)>,
         };
         let layout = layout_of_responses(config);
-        if let Some(Ok(hit)) = self.guard.peek(layout, &key, &policy, requested_at) {
+        if let Some(Ok(hit)) = self.guard.peek(FrontEnd::Http, layout, &key, &policy, requested_at) {
             let exposed_key = options.expose_key.then_some(&key);
             return ResponseFuture::ready(cache_status_field::annotate(hit, CacheStatus::Hit, exposed_key));
         }
-        let mut resource = self.guard.resource_in(layout, key);
+        let mut resource = self.guard.resource_in(FrontEnd::Http, layout, key);
         if let Some(Deadline(at)) = request.extensions().get() {
             resource.deadline = Some((*at).into());
         }

@@ -91,11 +91,11 @@ impl StampedeGuard {
         // PERF: a block, so that the future keeps only what it awaits. With other measures it takes 824 bytes instead
         // of 2,576.
         let answer = {
-            let (key, typed) = (key.into(), TypedPolicy::<T>::new(self.config(), FrontEnd::Fetch));
-            if let Some(hit) = self.peek(self.config().layout(), &key, &typed, Timestamp::now()) {
+            let (key, typed) = (key.into(), TypedPolicy::<T>::new(self.config()));
+            if let Some(hit) = self.peek(FrontEnd::Fetch, self.config().layout(), &key, &typed, Timestamp::now()) {
                 return hit;
             }
-            let resource = self.resource(key);
+            let resource = self.resource(FrontEnd::Fetch, key);
             let here = resource.clone();
             let fetch = async move |mode: FetchMode| {
                 let fetched = fetch(typed.context(mode)).await;
@@ -121,11 +121,11 @@ impl StampedeGuard {
     {
         // PERF: as in `fetch_with`.
         let answer = {
-            let (key, typed) = (key.into(), TypedPolicy::<T>::new(self.config(), FrontEnd::Fetch));
-            if let Some(hit) = self.peek(self.config().layout(), &key, &typed, Timestamp::now()) {
+            let (key, typed) = (key.into(), TypedPolicy::<T>::new(self.config()));
+            if let Some(hit) = self.peek(FrontEnd::Fetch, self.config().layout(), &key, &typed, Timestamp::now()) {
                 return hit;
             }
-            let resource = self.resource(key);
+            let resource = self.resource(FrontEnd::Fetch, key);
             let here = resource.clone();
             let fetch = async move |_| {
                 let fetched = fetch().await.map(FetchOutcome::new);
@@ -168,11 +168,11 @@ impl StampedeGuard {
     {
         // PERF: as in `fetch_with`.
         let answer = {
-            let (key, typed) = (key.into(), TypedPolicy::<T>::new(self.config(), FrontEnd::Fetch));
-            if let Some(hit) = self.peek(self.config().layout(), &key, &typed, Timestamp::now()) {
+            let (key, typed) = (key.into(), TypedPolicy::<T>::new(self.config()));
+            if let Some(hit) = self.peek(FrontEnd::Fetch, self.config().layout(), &key, &typed, Timestamp::now()) {
                 return hit;
             }
-            let resource = self.resource(key);
+            let resource = self.resource(FrontEnd::Fetch, key);
             let here = resource.clone();
             let fetch = move |_| async move {
                 let fetched = fetch().await.map(FetchOutcome::new);

@@ -93,8 +93,7 @@ where
 
     fn call(&mut self, request: Req) -> Self::Future {
         let key = (self.key)(&request);
-        let (mut inner, typed) =
-            (self.inner.clone(), TypedPolicy::<S::Response>::new(self.guard.config(), FrontEnd::Keyed));
+        let (mut inner, typed) = (self.inner.clone(), TypedPolicy::<S::Response>::new(self.guard.config()));
         let call = async move {
             poll_fn(|cx| inner.poll_ready(cx)).await?;
             inner.call(request).await
@@ -104,10 +103,12 @@ where
                 async move { call.await.map_err(|error: S::Error| Error::origin_failed(into_cause(error))) },
             );
         };
-        if let Some(hit) = self.guard.peek(self.guard.config().layout(), &key, &typed, Timestamp::now()) {
+        if let Some(hit) =
+            self.guard.peek(FrontEnd::Keyed, self.guard.config().layout(), &key, &typed, Timestamp::now())
+        {
             return Box::pin(std::future::ready(hit));
         }
-        let resource = self.guard.resource(key);
+        let resource = self.guard.resource(FrontEnd::Keyed, key);
         let here = resource.clone();
         let fetch = async move |_| {
             let fetched = call.await.map(FetchOutcome::new);

@@ -15,7 +15,7 @@ use crate::{
     error::{BoxError, Error, ErrorKind, into_cause},
     policy::{self, EarlyRefresh, Freshness},
     store::entry::{Audience, Entry, Kind, Payload, SharedValue},
-    telemetry::{self, FrontEnd},
+    telemetry,
 };
 use serde::{Serialize, de::DeserializeOwned};
 use std::{any::type_name, marker::PhantomData, sync::Arc};
@@ -25,7 +25,6 @@ pub(crate) struct TypedPolicy<T> {
     codec: Codec,
     id: u64,
     early_refresh: EarlyRefresh,
-    front_end: FrontEnd,
     of: PhantomData<fn() -> T>,
 }
 
@@ -36,12 +35,11 @@ struct SharedPayload {
 }
 
 impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> TypedPolicy<T> {
-    pub(crate) fn new(config: &Config, front_end: FrontEnd) -> Self {
+    pub(crate) fn new(config: &Config) -> Self {
         Self {
             codec: config.codec,
             id: config.codec.id::<T>(),
             early_refresh: config.policy.sample_early_refresh(clock::random_unit),
-            front_end,
             of: PhantomData,
         }
     }
@@ -172,10 +170,6 @@ macro_rules! reuse_policy {
             fn accept_shared(&self, shared: &SharedValue) -> SharedReuse<Result<$answer, Error>> {
                 let value = self.shared(shared).and_then(|payload| self.$decode(payload));
                 value.map_or(SharedReuse::Bypass, |value| SharedReuse::Use(Ok(value)))
-            }
-
-            fn front_end(&self) -> FrontEnd {
-                self.front_end
             }
 
             fn reject(&self, error: Error) -> Result<$answer, Error> {

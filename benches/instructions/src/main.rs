@@ -6,6 +6,9 @@
 //! cargo run --release --manifest-path benches/instructions/Cargo.toml --target-dir target -- --record   # writes
 //! ```
 //!
+//! With `--features metrics` or `--features tracing` it does the same for hits that the feature reports: with a real
+//! recorder, or without a subscriber. `--check` then also fails if the feature takes more than its limit.
+//!
 //! Times depend on the load of the machine, instructions do not. This process is run again under callgrind for one path
 //! at a time, with few operations and with more of them. The difference is the cost of an operation, and start-up and
 //! warm-up cancel out. The kernel is not counted, nor the page in which it provides the time, because that depends on
@@ -19,9 +22,12 @@
 
 mod callgrind;
 mod crowd;
+mod features;
 #[path = "../../work/page.rs"]
 mod page;
 mod paths;
+#[cfg(feature = "metrics")]
+mod recorder;
 #[path = "../../work/row.rs"]
 mod row;
 
@@ -55,10 +61,12 @@ fn main() -> ExitCode {
     }
     let counted = Recorded { made_with: MadeWith::here(), instructions: count() };
     let recorded = recorded();
-    let grown = compare(&counted, recorded.as_ref());
+    let mut grown = compare(&counted, recorded.as_ref());
+    grown.extend(features::over_limit(&counted.instructions, recorded.as_ref().map(|recorded| &recorded.instructions)));
     match mode {
         Mode::Show => ExitCode::SUCCESS,
         Mode::Record => {
+            let counted = Recorded { instructions: features::merged(counted.instructions, recorded), ..counted };
             let json = serde_json::to_string_pretty(&counted).expect("numbers and text");
             fs::write(FILE, json + "\n").expect("the file can be written");
             println!("recorded in benches/instructions.json");
@@ -117,6 +125,9 @@ fn count() -> BTreeMap<String, u64> {
         (callgrind::count(path, few + more, &server.url()).saturating_sub(fewer)) / u64::from(more)
     };
     let less_bare = |path| of(path).saturating_sub(paths::bare(path).map_or(0, of));
+    if let Some(feature) = features::FEATURE {
+        return paths::REPORTED.map(|path| (features::row(path, feature), less_bare(path))).into();
+    }
     let polls = crowd::polls_of_100_hits(&paths::runtime(), &server.url());
     let counts = paths::PATHS.map(|path| (path, less_bare(path)));
     counts.into_iter().chain([(crowd::POLLS, polls)]).map(|(path, count)| (path.to_owned(), count)).collect()

@@ -30,6 +30,8 @@ pub(crate) const PATHS: [&str; 12] = [
 ];
 /// A hit on one of a hundred busy keys, which are tracked.
 const HOT_KEYS: &str = "embedded hit, fetch_arc, hot keys";
+/// The paths that are counted with a feature of the library, because the feature reports each hit.
+pub(crate) const REPORTED: [&str; 2] = ["embedded hit, fetch_arc", HTTP];
 const HTTP: &str = "embedded hit, HTTP layer";
 /// The same with the request of a browser.
 const BROWSER: &str = "embedded hit, HTTP layer, 15 fields";
@@ -53,6 +55,8 @@ pub(crate) fn bare(path: &str) -> Option<&'static str> {
 
 /// Warms up, and runs this number of operations of the path. For paths over Redis, a server runs at `url`.
 pub(crate) fn run(path: &str, operations: u32, url: &str) {
+    #[cfg(feature = "metrics")]
+    crate::recorder::install();
     runtime().block_on(async {
         let embedded = guard(MemoryStore::with_max_bytes(SMALL));
         match path {
