@@ -2,6 +2,8 @@
 //!
 //! Keys appear as hashes, because they come from URLs and may contain what must not be logged.
 
+#[cfg(feature = "redis")]
+pub(crate) mod connection;
 mod counters;
 mod events;
 #[cfg(feature = "http")]

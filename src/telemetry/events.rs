@@ -153,14 +153,6 @@ pub(crate) fn corrupt_entry(key: &CacheKey, error: crate::store::envelope::Envel
     let _ = error;
 }
 
-/// Reports a server setting that an operator has to correct. Until then the origin answers.
-#[cfg(feature = "redis")]
-pub(crate) fn misconfigured(connection: &'static str, error: &dyn std::fmt::Display, hint: &'static str) {
-    #[cfg(feature = "tracing")]
-    tracing::error!(target: "stampede_guard", connection, %error, hint, "the redis server refuses to serve this client");
-    let _ = (connection, error, hint);
-}
-
 pub(crate) fn breaker_opened(stats: &Counters, key: &CacheKey, error: &StoreError) {
     stats.count(|stripe| &stripe.breaker_opened);
     event!(WARN, key, %error, "circuit breaker opened: the store is unavailable and is probed in the background");
