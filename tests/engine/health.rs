@@ -34,7 +34,8 @@ async fn health_follows_an_outage_without_a_request_to_the_store() {
     let health = guard.clone().health();
     assert_eq!((health.store_reachable, health.breaker_open), (Some(false), true));
     let error = health.last_error.expect("an operation has failed");
-    assert_eq!((error.operation, error.age), ("get", 100 * MS));
+    assert_eq!(error.operation, "get");
+    assert!((99 * MS..200 * MS).contains(&error.age), "{:?}", error.age);
     assert!(error.message.contains("no answer within store_timeout (250ms)"), "{}", error.message);
     assert_eq!(node.asked(Get), asked);
 
@@ -45,7 +46,7 @@ async fn health_follows_an_outage_without_a_request_to_the_store() {
     }
     let health = guard.health();
     assert_eq!(health.store_reachable, Some(true));
-    assert!(health.last_error.is_some_and(|error| error.age >= 110 * MS), "the last error stays");
+    assert!(health.last_error.is_some_and(|error| error.age >= 105 * MS), "the last error stays");
 }
 
 /// Below the five errors that open the breaker.
@@ -87,7 +88,8 @@ async fn health_is_serializable() {
     let guard = node.guard();
     ask(&guard, 1).await;
     sleep(2 * SECOND).await;
-    let error = &serde_json::to_value(guard.health()).expect("JSON")["last_error"];
-    assert_eq!((&error["operation"], &error["age"]["secs"]), (&"get".into(), &2.into()));
+    let (error, age) = (&serde_json::to_value(guard.health()).expect("JSON")["last_error"], guard.health().last_error);
+    assert_eq!(error["operation"], "get");
+    assert_eq!(error["age"], serde_json::to_value(age.expect("a refusal").age).expect("JSON"));
     assert!(error["message"].as_str().is_some_and(|message| message.starts_with("the store failed: ")), "{error}");
 }

@@ -95,6 +95,25 @@ impl Child {
         serde_json::from_str(&json).expect("parent and child agree on the type of the result")
     }
 
+    /// Waits until the child has printed a line like this, perhaps before its last message.
+    pub async fn prints(&mut self, is_it: impl Fn(&str) -> bool) {
+        if self.printed.iter().any(|line| is_it(line)) {
+            return;
+        }
+        let printed = async {
+            while let Ok(Some(line)) = self.lines.next_line().await {
+                let is_it = is_it(&line);
+                self.printed.push(line);
+                if is_it {
+                    return true;
+                }
+            }
+            false
+        };
+        let found = time::timeout(BOUND, printed).await.unwrap_or(false);
+        assert!(found, "the child did not print the line; it printed:\n{}", self.printed.join("\n"));
+    }
+
     /// Waits for the end of the child, and panics if its test failed. Returns the lines that it printed.
     pub async fn passed(mut self) -> Vec<String> {
         let end = async {
