@@ -7,13 +7,19 @@ use std::any::type_name;
 
 /// The encoding of typed values. An entry of another codec under the same key is a miss.
 ///
+/// **A value that does not encode and decode again is not cached.** Its caller gets it from the origin, and no request
+/// fails for that. Waiters share it if they call [`fetch_arc`](crate::StampedeGuard::fetch_arc). All other requests for the
+/// key then **call the origin each for itself**, without waiting for each other, as after
+/// [`private`](crate::FetchOutcome::private): without its bytes, a value cannot be copied. An event of level `ERROR` names
+/// each such type once, and [`Stats::codec_failures`](crate::Stats::codec_failures) counts the values. Use `Json`, or change
+/// the serde attributes of the type.
+///
 /// The default is `Bincode` if the feature `bincode` is on (the default), otherwise `Postcard`, otherwise `Json`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Codec {
-    /// Compact and fast, but not self-describing. Types with `#[serde(untagged)]`, `tag`, `flatten` or
-    /// `skip_serializing_if` do not decode; the first attempt to store one fails with
-    /// [`ErrorKind::Codec`](crate::ErrorKind::Codec).
+    /// Compact and fast, but not self-describing. Values of types with `#[serde(untagged)]`, `tag`, `flatten` or
+    /// `skip_serializing_if` do not decode: see below.
     #[cfg(feature = "bincode")]
     Bincode,
     /// Like `Bincode`, and still maintained.
@@ -40,6 +46,18 @@ impl Codec {
             Self::Postcard => const { fnv1a(&[Self::Postcard.name()]) },
             #[cfg(feature = "json")]
             Self::Json => const { fnv1a(&[Self::Json.name()]) },
+        }
+    }
+
+    /// Returns what a developer can do about a type whose values do not survive the codec.
+    pub(crate) const fn way_out(self) -> &'static str {
+        match self {
+            #[cfg(feature = "bincode")]
+            Self::Bincode => NOT_SELF_DESCRIBING,
+            #[cfg(feature = "postcard")]
+            Self::Postcard => NOT_SELF_DESCRIBING,
+            #[cfg(feature = "json")]
+            Self::Json => "let the type deserialize what it serializes; keys of maps must be strings or numbers",
         }
     }
 
@@ -99,6 +117,9 @@ impl Default for Codec {
         return Self::Json;
     }
 }
+
+#[cfg(any(feature = "bincode", feature = "postcard"))]
+const NOT_SELF_DESCRIBING: &str = "use `Codec::Json` (feature `json`), or remove `skip_serializing_if`, `flatten`, `tag` and `untagged` from the type";
 
 /// Rejects trailing bytes, which mean that another type was encoded.
 #[cfg(any(feature = "bincode", feature = "postcard"))]

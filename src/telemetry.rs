@@ -18,6 +18,10 @@ use crate::{
     hot_keys::{HotKey, HotKeys},
     sync::stripes::{self, STRIPES},
 };
+#[cfg(feature = "_typed")]
+use crate::{codec::Codec, error::BoxError, sync::mutex::Mutex};
+#[cfg(feature = "_typed")]
+use std::collections::HashSet;
 use std::{
     future::Future,
     sync::atomic::{AtomicU64, Ordering::Relaxed},
@@ -39,6 +43,9 @@ macro_rules! event {
 pub(crate) struct Counters {
     /// Threads that count the same seldom write to the same cache line.
     stripes: [Stripe; STRIPES], // of 256 bytes each
+    /// The types that were reported because their values do not survive their codec.
+    #[cfg(feature = "_typed")]
+    uncodable_types: Mutex<HashSet<(&'static str, Codec)>>,
     /// Not in stripes: the origin has answered each of these requests, which takes longer.
     #[cfg(feature = "http")]
     uncached: UncachedCounters,
@@ -68,6 +75,7 @@ struct Stripe {
     deadlocks_avoided: AtomicU64,
     too_large: AtomicU64,
     fetches_dropped: AtomicU64,
+    codec_failures: AtomicU64,
 }
 
 /// The statistics of a guard and all its clones since it was created. The number of answers is the sum of the first
@@ -113,6 +121,9 @@ pub struct Stats {
     /// Fetches that were dropped before their response, because no request waited for them any more and
     /// [`max_detached`](crate::StampedeGuard::max_detached) other such fetches were running.
     pub fetches_dropped: u64,
+    /// Values that were not stored because they do not encode and decode again with their [`Codec`](crate::Codec). An
+    /// event names each such type once.
+    pub codec_failures: u64,
     /// Reads of corrupt entries in the store: the bytes have changed since they were written, or were never an entry.
     /// Each was a miss. Guards that share a store object share the number.
     pub corrupt_entries: u64,
@@ -171,6 +182,7 @@ impl Counters {
             deadlocks_avoided: sum(|stripe| &stripe.deadlocks_avoided),
             too_large: sum(|stripe| &stripe.too_large),
             fetches_dropped: sum(|stripe| &stripe.fetches_dropped),
+            codec_failures: sum(|stripe| &stripe.codec_failures),
             corrupt_entries,
             hot_keys: Vec::new(),
             #[cfg(feature = "http")]
@@ -184,8 +196,9 @@ impl Counters {
     }
 }
 
-/// Counts an answer. PERF: `took` is called only if its result is used, because reading a clock is a large part of the
+/// Counts an answer. Inlined into a hit. PERF: `took` is called only if its result is used, because reading a clock is a large part of the
 /// cost of a hit.
+#[inline]
 pub(crate) fn answered<'a>(
     stats: &Counters,
     hot_keys: Option<&HotKeys>,
@@ -356,9 +369,15 @@ pub(crate) fn too_large(stats: &Counters, key: &CacheKey) {
     event!(DEBUG, key, "the entry is too large to be kept in this process");
 }
 
-pub(crate) fn codec_failed(key: &CacheKey, kind: &'static str, what: &str) {
-    event!(ERROR, key, r#type = kind, what, "the value cannot be cached");
-    let _ = (kind, what);
+/// Counts a value that does not survive its codec. Reports each type once, because the cause is in the code and stays.
+#[cfg(feature = "_typed")]
+pub(crate) fn codec_failed(stats: &Counters, key: &CacheKey, kind: &'static str, codec: Codec, error: &BoxError) {
+    stats.count(|stripe| &stripe.codec_failures);
+    if stats.uncodable_types.lock().insert((kind, codec)) {
+        let hint = codec.way_out();
+        event!(ERROR, key, r#type = kind, ?codec, %error, hint, "values of this type are not cached: they do not survive the codec");
+        let _ = (error, hint);
+    }
 }
 
 /// Attaches the current span to the flight, because a spawned task inherits none.
