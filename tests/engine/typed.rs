@@ -2,7 +2,7 @@
 
 use crate::{Down, never, support::Origin};
 use serde::{Deserialize, Serialize};
-use stampede_guard::StampedeGuard;
+use stampede_guard::{MemoryStore, StampedeGuard};
 use std::sync::Arc;
 
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
@@ -83,6 +83,55 @@ async fn waiters_call_for_what_its_codec_cannot_store() {
     };
     let (values, ()) = tokio::join!(futures_util::future::join_all(callers), release);
     assert!(values.iter().all(|value| matches!(value, Ok(Untagged::Number(1)))));
+}
+
+/// Both types have the same name in Rust, as in two deploys of one program. Seen to fail (`b` is read as `a`) when the
+/// name took the place of the structure.
+#[tokio::test]
+async fn fields_swapped_between_two_deploys_are_a_miss() {
+    let (store, guard) =
+        (Arc::new(MemoryStore::default()), |store: &Arc<MemoryStore>| StampedeGuard::new(store.clone()));
+    {
+        #[derive(Serialize, Deserialize)]
+        struct Account {
+            a: u32,
+            b: u32,
+        }
+        let old = guard(&store);
+        old.fetch("k", async || Ok::<_, Down>(Account { a: 1, b: 2 })).await.expect("a value");
+        old.drain().await;
+        let hit = old.fetch("k", never::<Account>).await.expect("a hit");
+        assert_eq!((hit.a, hit.b), (1, 2));
+    }
+    #[derive(Serialize, Deserialize)]
+    struct Account {
+        b: u32,
+        a: u32,
+    }
+    let new = guard(&store);
+    let account = new.fetch("k", async || Ok::<_, Down>(Account { a: 1, b: 2 })).await.expect("a value");
+    assert_eq!((account.a, account.b, new.stats().misses), (1, 2, 1));
+}
+
+/// Seen to fail (each type is a miss after the other one) when a decoded value was of use to one type only.
+#[tokio::test]
+async fn two_types_of_one_structure_share_an_entry() {
+    mod other {
+        #[derive(serde::Serialize, serde::Deserialize)]
+        pub(super) struct Row {
+            pub(super) id: u64,
+        }
+    }
+    #[derive(Serialize, Deserialize)]
+    struct Row {
+        id: u64,
+    }
+    let guard = StampedeGuard::in_memory();
+    guard.fetch_arc("k", async || Ok::<_, Down>(Row { id: 7 })).await.expect("a value");
+    for _ in 0..2 {
+        assert_eq!(guard.fetch_arc("k", never::<other::Row>).await.expect("a hit").id, 7);
+        assert_eq!(guard.fetch_arc("k", never::<Row>).await.expect("a hit").id, 7);
+    }
 }
 
 #[cfg(feature = "json")]
