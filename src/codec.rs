@@ -1,19 +1,30 @@
 //! Encodes typed values as payload bytes, and decodes them.
 
-use crate::{error::BoxError, layout::fnv1a};
+use crate::{error::BoxError, fingerprint, layout::fnv1a, sync::mutex::Mutex};
 use bytes::Bytes;
 use serde::{Serialize, de::DeserializeOwned};
-use std::any::type_name;
+use std::{any::TypeId, cell::RefCell, collections::BTreeMap};
+
+thread_local! {
+    /// The types that this thread has met.
+    static KNOWN_IDS: RefCell<Vec<((TypeId, Codec), u64)>> = const { RefCell::new(Vec::new()) };
+}
 
 /// The encoding of typed values. An entry of another codec under the same key is a miss.
 ///
+/// **A value that does not encode and decode again is not cached.** Its caller gets it from the origin, and no request
+/// fails for that. Waiters share it if they call [`fetch_arc`](crate::StampedeGuard::fetch_arc). All other requests for the
+/// key then **call the origin each for itself**, without waiting for each other, as after
+/// [`private`](crate::FetchOutcome::private): without its bytes, a value cannot be copied. An event of level `ERROR` names
+/// each such type once, and [`Stats::codec_failures`](crate::Stats::codec_failures) counts the values. Use `Json`, or change
+/// the serde attributes of the type.
+///
 /// The default is `Bincode` if the feature `bincode` is on (the default), otherwise `Postcard`, otherwise `Json`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Codec {
-    /// Compact and fast, but not self-describing. Types with `#[serde(untagged)]`, `tag`, `flatten` or
-    /// `skip_serializing_if` do not decode; the first attempt to store one fails with
-    /// [`ErrorKind::Codec`](crate::ErrorKind::Codec).
+    /// Compact and fast, but not self-describing. Values of types with `#[serde(untagged)]`, `tag`, `flatten` or
+    /// `skip_serializing_if` do not decode: see below.
     #[cfg(feature = "bincode")]
     Bincode,
     /// Like `Bincode`, and still maintained.
@@ -25,10 +36,45 @@ pub enum Codec {
 }
 
 impl Codec {
-    /// Returns a number that identifies codec and type. It is compared before decoding, because bytes of one type may
-    /// decode as another without an error.
-    pub(crate) fn id<T>(self) -> u64 {
-        fnv1a(&[self.name(), type_name::<T>()])
+    /// Returns a number that identifies the codec and the structure of the type. It is compared before decoding, because
+    /// bytes of one type may decode as another without an error.
+    ///
+    /// PERF: a type is walked once in a process. Each thread remembers its types, the last one first, because a hit must
+    /// not write to memory that threads share.
+    pub(crate) fn id<T: DeserializeOwned + 'static>(self) -> u64 {
+        let key = (TypeId::of::<T>(), self);
+        let known = KNOWN_IDS.try_with(|known| {
+            let mut known = known.borrow_mut();
+            let at = known.iter().position(|(of, _)| *of == key)?;
+            known.swap(0, at);
+            Some(known[0].1)
+        });
+        known.ok().flatten().unwrap_or_else(|| self.new_id::<T>(key))
+    }
+
+    /// Returns the number for a type that this thread does not know yet.
+    #[cold]
+    fn new_id<T: DeserializeOwned>(self, key: (TypeId, Self)) -> u64 {
+        static IDS: Mutex<BTreeMap<(TypeId, Codec), u64>> = Mutex::new(BTreeMap::new());
+        let known = IDS.lock().get(&key).copied();
+        let id = known.unwrap_or_else(|| {
+            let id = fnv1a(&[self.name(), &fingerprint::of::<T>(self.is_human_readable()).to_string()]);
+            IDS.lock().insert(key, id);
+            id
+        });
+        let _ = KNOWN_IDS.try_with(|known| known.borrow_mut().push((key, id)));
+        id
+    }
+
+    const fn is_human_readable(self) -> bool {
+        match self {
+            #[cfg(feature = "bincode")]
+            Self::Bincode => false,
+            #[cfg(feature = "postcard")]
+            Self::Postcard => false,
+            #[cfg(feature = "json")]
+            Self::Json => true,
+        }
     }
 
     /// Returns a number that identifies the codec.
@@ -40,6 +86,18 @@ impl Codec {
             Self::Postcard => const { fnv1a(&[Self::Postcard.name()]) },
             #[cfg(feature = "json")]
             Self::Json => const { fnv1a(&[Self::Json.name()]) },
+        }
+    }
+
+    /// Returns what a developer can do about a type whose values do not survive the codec.
+    pub(crate) const fn way_out(self) -> &'static str {
+        match self {
+            #[cfg(feature = "bincode")]
+            Self::Bincode => NOT_SELF_DESCRIBING,
+            #[cfg(feature = "postcard")]
+            Self::Postcard => NOT_SELF_DESCRIBING,
+            #[cfg(feature = "json")]
+            Self::Json => "let the type deserialize what it serializes; keys of maps must be strings or numbers",
         }
     }
 
@@ -99,6 +157,9 @@ impl Default for Codec {
         return Self::Json;
     }
 }
+
+#[cfg(any(feature = "bincode", feature = "postcard"))]
+const NOT_SELF_DESCRIBING: &str = "use `Codec::Json` (feature `json`), or remove `skip_serializing_if`, `flatten`, `tag` and `untagged` from the type";
 
 /// Rejects trailing bytes, which mean that another type was encoded.
 #[cfg(any(feature = "bincode", feature = "postcard"))]

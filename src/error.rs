@@ -45,8 +45,6 @@ pub enum ErrorKind {
     TimedOut,
     /// The fetch panicked.
     Panicked,
-    /// The value cannot be stored with this codec: it fails to encode, or to decode again.
-    Codec,
     /// The store did not acknowledge an [`invalidate`](crate::StampedeGuard::invalidate), or it is unavailable under
     /// [`StoreFailure::FailClosed`](crate::StoreFailure::FailClosed). In all other cases a fetch goes on without the
     /// store.

@@ -82,9 +82,17 @@ impl StampedeGuard {
         })
     }
 
-    /// Sets the version of the stored types; raise it when a type changes. Each version has entries of its own, so that
-    /// old and new processes of a rolling deploy do not overwrite each other; an invalidation drops all of them. All
-    /// versions share leases. Default: 0.
+    /// Sets the version of the stored types. Each version has entries of its own, so that old and new processes of a
+    /// rolling deploy do not overwrite each other; an invalidation drops all of them. All versions share leases.
+    /// Default: 0.
+    ///
+    /// A process reads no entry of a type with another structure: other names, order or kinds of fields and variants, as
+    /// `Deserialize` asks for them. Such an entry is a miss, and the new one takes its place. Raise the version
+    /// - when a type changes in a way that its structure does not show: the meaning or the unit of a field, two elements
+    ///   of one kind in a tuple, the inner value of a type that validates and accepts no sample, later variants of an
+    ///   `untagged` or `tag`ged enum, fields with a default in a type with `flatten`, or what comes after the first 20,000
+    ///   values of a type;
+    /// - when both versions of a program run for long, because each would replace the entries of the other.
     #[must_use]
     pub fn schema_version(self, number: u32) -> Self {
         self.set(|config| config.schema_version = number)

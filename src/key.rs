@@ -325,8 +325,7 @@ impl<'a> CacheKeyRef<'a> {
 }
 
 #[cfg(feature = "tracing")]
-impl CacheKeyRef<'_> {
-}
+impl CacheKeyRef<'_> {}
 
 impl<'a> From<&'a CacheKey> for CacheKeyRef<'a> {
     fn from(key: &'a CacheKey) -> Self {

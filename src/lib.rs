@@ -76,6 +76,8 @@ pub(crate) mod codec;
 mod config;
 mod engine;
 mod error;
+#[cfg(feature = "_typed")]
+mod fingerprint;
 #[cfg(feature = "_fuzz")]
 #[doc(hidden)]
 pub mod fuzzing;

@@ -1,5 +1,6 @@
 //! Typed values over the engine: [`fetch`](crate::StampedeGuard::fetch) and its variants, and keyed services.
 
+mod answer;
 pub(crate) mod context;
 mod fetch;
 pub mod keyed;

@@ -6,7 +6,7 @@
 use crate::{
     cache_status::{BypassReason, CacheStatus},
     clock::Timestamp,
-    error::{Error, ErrorKind},
+    error::Error,
     key::CacheKey,
     policy::is_uncacheable_marker,
     store::{
@@ -241,11 +241,9 @@ pub(crate) enum Shareability {
 }
 
 impl Shareability {
-    /// Returns the kind of the failure, if the fetch failed. `None` for a value that does not survive its codec: that is
-    /// counted where it is found.
+    /// Returns the kind of the failure, if the fetch failed.
     pub(crate) fn failure(&self) -> Option<FetchFailure> {
         match self {
-            Self::Failed(Failure::Error(error), ..) if error.kind() == ErrorKind::Codec => None,
             Self::Failed(Failure::Error(_), ..) => Some(FetchFailure::Origin),
             Self::Failed(Failure::SharedValue(_), ..) => Some(FetchFailure::ServerError),
             _ => None,

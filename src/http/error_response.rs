@@ -68,7 +68,6 @@ mod tests {
         let cause = || -> BoxError { "as intended".into() };
         let cases = [
             (Error::origin_failed(cause()), 502, None),
-            (Error::new(ErrorKind::Codec, "codec"), 502, None),
             (Error::new(ErrorKind::InvalidUrl, "no host"), 502, None),
             (Error::new(ErrorKind::TimedOut, "late"), 504, None),
             (Error::new(ErrorKind::Panicked, "panic"), 500, None),

@@ -175,10 +175,11 @@ impl Payload {
         &self.bytes
     }
 
-    /// Returns the decoded value. Decodes once, and shares the result while the payload lives. `None` if the bytes do
-    /// not decode, or were decoded as another type.
-    pub(crate) fn decoded<V: Any + Send + Sync>(&self, decode: impl FnOnce(&Bytes) -> Option<V>) -> Option<Arc<V>> {
-        self.decode_once(decode)?.clone().downcast().ok()
+    /// Returns the decoded value. Decodes once, and shares the result while the payload lives. If another type with the
+    /// same bytes was first, decodes each time. `None` if the bytes do not decode.
+    pub(crate) fn decoded<V: Any + Send + Sync>(&self, decode: impl Fn(&Bytes) -> Option<V>) -> Option<Arc<V>> {
+        let decoded = self.decode_once(&decode)?.clone();
+        decoded.downcast().ok().or_else(|| decode(&self.bytes).map(Arc::new))
     }
 
     /// Returns the decoded value as [`decoded`](Self::decoded) does, by reference.

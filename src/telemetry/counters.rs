@@ -1,12 +1,16 @@
 //! The counters of an engine, by name.
 
 use super::stats::{Stats, Stripe};
+#[cfg(feature = "_typed")]
+use crate::codec::Codec;
 use crate::sync::{
     mutex::Mutex,
     stripes::{self, STRIPES},
 };
 #[cfg(feature = "http")]
 use crate::uncached::UncachedCounters;
+#[cfg(feature = "_typed")]
+use std::collections::HashSet;
 use std::{
     collections::BTreeMap,
     sync::{
@@ -20,6 +24,9 @@ use std::{
 pub(crate) struct Counters {
     /// Threads that count the same seldom write to the same cache line.
     stripes: [Stripe; STRIPES], // of 256 bytes each
+    /// The types that were reported because their values do not survive their codec.
+    #[cfg(feature = "_typed")]
+    pub(super) uncodable_types: Mutex<HashSet<(&'static str, Codec)>>,
     /// Not in stripes: the origin has answered each of these requests, which takes longer.
     #[cfg(feature = "http")]
     pub(super) uncached: UncachedCounters,

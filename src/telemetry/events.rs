@@ -18,6 +18,8 @@ use crate::{
     key::{CacheKey, CacheKeyRef},
     store::{entry::Kind, error::StoreError, lease::FillOutcome},
 };
+#[cfg(feature = "_typed")]
+use crate::{codec::Codec, error::BoxError};
 #[cfg(feature = "tracing")]
 use std::fmt;
 use std::time::Duration;
@@ -273,10 +275,25 @@ pub(crate) fn too_large(meter: &Meter, key: &CacheKey) {
     event!(DEBUG, meter.log_keys, key, "the entry is too large to be kept in this process");
 }
 
-pub(crate) fn codec_failed(meter: &Meter, key: &CacheKey, kind: &'static str, what: &str) {
+/// Counts a value that does not survive its codec. Reports each type once, because the cause is in the code and stays.
+#[cfg(feature = "_typed")]
+pub(crate) fn codec_failed(meter: &Meter, key: &CacheKey, kind: &'static str, codec: Codec, error: &BoxError) {
+    meter.counters.count(|stripe| &stripe.codec_failures);
     meter.metrics.fetch_failed(FetchFailure::Codec);
-    event!(ERROR, meter.log_keys, key, r#type = kind, what, "the value cannot be cached");
-    let _ = (kind, what);
+    if meter.counters.uncodable_types.lock().insert((kind, codec)) {
+        let hint = codec.way_out();
+        event!(
+            ERROR,
+            meter.log_keys,
+            key,
+            r#type = kind,
+            ?codec,
+            %error,
+            hint,
+            "values of this type are not cached: they do not survive the codec"
+        );
+        let _ = (error, hint);
+    }
 }
 
 /// A key in a log. PERF: hashed only if the event is enabled.

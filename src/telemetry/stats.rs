@@ -101,6 +101,9 @@ counters! {
     /// Fetches that were dropped before their response, because no request waited for them any more and
     /// [`max_detached`](crate::StampedeGuard::max_detached) other such fetches were running.
     fetches_dropped,
+    /// Values that were not stored because they do not encode and decode again with their [`Codec`](crate::Codec). An
+    /// event names each such type once.
+    codec_failures,
 }
 
 #[cfg(feature = "http")]

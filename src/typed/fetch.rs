@@ -99,7 +99,7 @@ impl StampedeGuard {
             let here = resource.clone();
             let fetch = async move |mode: FetchMode| {
                 let fetched = fetch(typed.context(mode)).await;
-                typed.head(&here, fetched, |value, payload| (value, payload))
+                typed.head(&here, fetched)
             };
             resource.resolve(typed, fetch)
         };
@@ -129,10 +129,7 @@ impl StampedeGuard {
             let here = resource.clone();
             let fetch = async move |_| {
                 let fetched = fetch().await.map(FetchOutcome::new);
-                typed.head(&here, fetched, |value, payload| {
-                    let value = Arc::new(value);
-                    (value.clone(), payload.with_decoded(value))
-                })
+                typed.head(&here, fetched)
             };
             resource.resolve(typed, fetch)
         };
@@ -176,7 +173,7 @@ impl StampedeGuard {
             let here = resource.clone();
             let fetch = move |_| async move {
                 let fetched = fetch().await.map(FetchOutcome::new);
-                typed.head(&here, fetched, |value, payload| (value, payload))
+                typed.head(&here, fetched)
             };
             resource.resolve_scoped(typed, fetch)
         };

@@ -112,7 +112,7 @@ where
         let here = resource.clone();
         let fetch = async move |_| {
             let fetched = call.await.map(FetchOutcome::new);
-            typed.head(&here, fetched, |value, payload| (value, payload))
+            typed.head(&here, fetched)
         };
         Box::pin(async move { resource.resolve(typed, fetch).await.0 })
     }

@@ -1,6 +1,9 @@
 //! The reuse policy of typed values: how entries of one type are encoded, shared and evaluated.
 
-use super::context::{FetchContext, FetchOutcome, Sharing};
+use super::{
+    answer::Answer,
+    context::{FetchContext, FetchOutcome, Sharing},
+};
 use crate::{
     clock::{self, Timestamp},
     codec::Codec,
@@ -12,9 +15,9 @@ use crate::{
         },
         resource::Resource,
     },
-    error::{BoxError, Error, ErrorKind, into_cause},
+    error::{BoxError, Error, into_cause},
     policy::{self, EarlyRefresh, Freshness},
-    store::entry::{Audience, Entry, Kind, Payload, SharedValue},
+    store::entry::{Entry, Kind, Payload, SharedValue},
     telemetry,
 };
 use serde::{Serialize, de::DeserializeOwned};
@@ -47,8 +50,8 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> TypedPolicy<T> {
     pub(super) fn context(self, mode: FetchMode) -> FetchContext<T> {
         match mode {
             FetchMode::Lead { seen, deadline, fencing_token, .. } => {
-                let stale =
-                    seen.filter(|entry| self.is_own_entry(entry)).and_then(|entry| self.decode_owned(entry.payload()));
+                let own = seen.filter(|entry| self.is_own_entry(entry));
+                let stale = own.and_then(|entry| T::decode(self.codec, entry.payload()));
                 FetchContext { stale, deadline: Some(deadline), fencing_token }
             }
             FetchMode::HitForPass { .. } | FetchMode::Bypass(_) => {
@@ -59,65 +62,44 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> TypedPolicy<T> {
 
     /// Turns the result of a fetch into its head. Encodes before the value is given away, so that `T` need not be
     /// `Clone`.
-    pub(crate) fn head<A, E: Into<BoxError> + 'static>(
+    pub(crate) fn head<A: Answer<T>, E: Into<BoxError> + 'static>(
         self,
         resource: &Resource,
         fetched: Result<FetchOutcome<T>, E>,
-        into_answer: impl FnOnce(T, Payload) -> (A, Payload),
     ) -> FetchHead<Result<A, Error>> {
         let FetchOutcome { value, sharing } = match fetched {
             Ok(fetched) => fetched,
             Err(error) => return failed(&resource.config, into_cause(error)),
         };
+        let fresh_for = match sharing {
+            Sharing::Private => return FetchHead::private(Ok(A::new(value))),
+            Sharing::WaitersOnly => None,
+            Sharing::Cacheable { fresh_for } => Some(fresh_for),
+        };
         let payload = match self.codec.encode(&value) {
             Ok(bytes) => Payload::from(bytes),
             Err(error) => {
-                let what = format!(
-                    "`{}` cannot be stored with {:?}: it does not encode and decode again; use `Codec::Json`, or change its \
-                     serde attributes",
-                    type_name::<T>(),
-                    self.codec
-                );
-                telemetry::codec_failed(&resource.config.meter, &resource.key, type_name::<T>(), &what);
-                let error = Error::with_source(ErrorKind::Codec, what, error);
-                let failure = Failure::Error(error.clone());
-                let sharing = Shareability::Failed(failure, FailureCause::Origin, 0);
-                return FetchHead { response: Err(error), sharing, completion: Completion::None };
+                let Resource { config, key, .. } = resource;
+                telemetry::codec_failed(&config.meter, key, type_name::<T>(), self.codec, &error);
+                return unencodable(A::new(value));
             }
         };
-        let (value, payload) = into_answer(value, payload);
-        let is_too_large = payload.bytes().len() > resource.config.max_payload;
-        let value_to_share = || -> SharedValue { Arc::new(SharedPayload { codec: self.id, payload: payload.clone() }) };
-        let (sharing, completion) = match sharing {
-            Sharing::Private => (Shareability::Private(Audience::Everyone), Completion::None),
-            Sharing::WaitersOnly => (Shareability::WaitersOnly(value_to_share()), Completion::None),
-            Sharing::Cacheable { .. } if is_too_large => {
-                (Shareability::WaitersOnly(value_to_share()), Completion::None)
-            }
-            Sharing::Cacheable { fresh_for } => {
+        let answer = A::new(value);
+        let payload = answer.attached_to(payload);
+        let value_to_share: SharedValue = Arc::new(SharedPayload { codec: self.id, payload: payload.clone() });
+        let (sharing, completion) = match fresh_for {
+            Some(fresh_for) if payload.bytes().len() <= resource.config.max_payload => {
                 let lifetimes = resource.config.policy.lifetimes(fresh_for, clock::random_unit());
-                (
-                    Shareability::Cacheable(
-                        value_to_share(),
-                        StoreAs { lifetimes, codec: self.id, keeps_redirects: false, index: None },
-                    ),
-                    Completion::Ready(payload),
-                )
+                let store_as = StoreAs { lifetimes, codec: self.id, keeps_redirects: false, index: None };
+                (Shareability::Cacheable(value_to_share, store_as), Completion::Ready(payload))
             }
+            _ => (Shareability::WaitersOnly(value_to_share), Completion::None),
         };
-        FetchHead { response: Ok(value), sharing, completion }
+        FetchHead { response: Ok(answer), sharing, completion }
     }
 
     fn is_own_entry(self, entry: &Entry) -> bool {
         entry.meta().kind == Kind::Value && entry.meta().codec == self.id
-    }
-
-    fn decode_owned(self, payload: &Payload) -> Option<T> {
-        self.codec.decode(payload.bytes()).ok()
-    }
-
-    fn decode_shared(self, payload: &Payload) -> Option<Arc<T>> {
-        payload.decoded(|bytes| self.codec.decode(bytes).ok())
     }
 
     fn class_of(self, entry: &Entry, now: Timestamp) -> ReuseClass {
@@ -149,38 +131,47 @@ fn failed<A>(config: &Config, cause: BoxError) -> FetchHead<Result<A, Error>> {
     FetchHead { response: Err(error), sharing, completion: Completion::None }
 }
 
-/// Implements the policy for owned (`T`) and for shared (`Arc<T>`) answers, which differ only in decoding.
-macro_rules! reuse_policy {
-    ($answer:ty, $decode:ident) => {
-        impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> ReusePolicy<Result<$answer, Error>>
-            for TypedPolicy<T>
-        {
-            fn classify(&self, entry: &Entry, now: Timestamp) -> ReuseClass {
-                self.class_of(entry, now)
-            }
-
-            fn allows_stale_on_error(&self, entry: &Entry, now: Timestamp) -> bool {
-                self.is_own_entry(entry) && policy::allows_stale_on_error(entry, now)
-            }
-
-            fn decode(&self, entry: &Entry, _: Timestamp) -> Option<Result<$answer, Error>> {
-                self.is_own_entry(entry).then(|| self.$decode(entry.payload()))?.map(Ok)
-            }
-
-            fn accept_shared(&self, shared: &SharedValue) -> SharedReuse<Result<$answer, Error>> {
-                let value = self.shared(shared).and_then(|payload| self.$decode(payload));
-                value.map_or(SharedReuse::Bypass, |value| SharedReuse::Use(Ok(value)))
-            }
-
-            fn reject(&self, error: Error) -> Result<$answer, Error> {
-                Err(error)
-            }
+/// Hands on a value that its codec cannot store. Waiters share it if they can. Otherwise it is private, although each
+/// waiter then calls the origin: to let them lead one after the other would make the last one wait as many fetches long
+/// as there are waiters.
+fn unencodable<T, A: Answer<T>>(answer: A) -> FetchHead<Result<A, Error>> {
+    match answer.to_shared() {
+        None => FetchHead::private(Ok(answer)),
+        Some(value) => {
+            FetchHead { response: Ok(answer), sharing: Shareability::WaitersOnly(value), completion: Completion::None }
         }
-    };
+    }
 }
 
-reuse_policy!(T, decode_owned);
-reuse_policy!(Arc<T>, decode_shared);
+impl<T, A> ReusePolicy<Result<A, Error>> for TypedPolicy<T>
+where
+    T: Serialize + DeserializeOwned + Send + Sync + 'static,
+    A: Answer<T>,
+{
+    fn classify(&self, entry: &Entry, now: Timestamp) -> ReuseClass {
+        self.class_of(entry, now)
+    }
+
+    fn allows_stale_on_error(&self, entry: &Entry, now: Timestamp) -> bool {
+        self.is_own_entry(entry) && policy::allows_stale_on_error(entry, now)
+    }
+
+    fn decode(&self, entry: &Entry, _: Timestamp) -> Option<Result<A, Error>> {
+        self.is_own_entry(entry).then(|| A::decode(self.codec, entry.payload()))?.map(Ok)
+    }
+
+    fn accept_shared(&self, shared: &SharedValue) -> SharedReuse<Result<A, Error>> {
+        let value = match self.shared(shared) {
+            Some(payload) => A::decode(self.codec, payload),
+            None => A::of_shared(shared),
+        };
+        value.map_or(SharedReuse::Bypass, |value| SharedReuse::Use(Ok(value)))
+    }
+
+    fn reject(&self, error: Error) -> Result<A, Error> {
+        Err(error)
+    }
+}
 
 /// Written by hand, because a derived implementation would require `T: Clone`.
 impl<T> Clone for TypedPolicy<T> {

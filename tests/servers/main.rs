@@ -7,6 +7,7 @@ mod addresses;
 mod auth;
 mod classes;
 mod cluster;
+mod codec;
 mod events;
 mod eviction;
 mod failover;

@@ -1,0 +1,50 @@
+//! The structural fingerprint of a type: what decides how its bytes are read.
+//!
+//! A [`Walker`](walker::Walker) answers each request of `T::deserialize` with a sample, and writes down what was asked:
+//! names of containers, their fields and variants in order, and the kinds of leaves. It knows no Rust names, so that a
+//! fingerprint is the same for every compiler and platform.
+//!
+//! One pass does not see everything: it meets one variant of each enum, and ends at the first value that refuses its
+//! sample, because serde has no way to go on after an error. So the walk is repeated. Each pass goes on with the next
+//! variant, with another sample, or with the fields after a value that refuses all samples, until a pass finds nothing
+//! new. Facts are a set, so a container that was met before adds nothing, and recursive types come to an end.
+
+mod walk;
+mod walker;
+
+use crate::layout::fnv1a;
+use serde::de::DeserializeOwned;
+use std::{
+    collections::BTreeSet,
+    panic::{AssertUnwindSafe, catch_unwind},
+};
+use walk::{MAX_REQUESTS, Walk};
+use walker::visit;
+
+/// Returns the fingerprint of a type in a format that people can read, or in a binary one: some types, such as an IP
+/// address, have two forms.
+pub(crate) fn of<T: DeserializeOwned>(is_human_readable: bool) -> u64 {
+    let facts = facts_about::<T>(is_human_readable);
+    fnv1a(&facts.iter().map(String::as_str).collect::<Vec<_>>())
+}
+
+/// Returns what was found out about the type.
+fn facts_about<T: DeserializeOwned>(is_human_readable: bool) -> BTreeSet<String> {
+    let mut walk = Walk { is_human_readable, ..Walk::default() };
+    loop {
+        let before = walk.progress;
+        // A panic of a sample must not become one of a request.
+        let pass =
+            catch_unwind(AssertUnwindSafe(|| visit(&mut walk, String::new(), |walker| T::deserialize(walker).is_ok())));
+        if pass.is_err() {
+            walk.note("a panic".to_owned());
+            return walk.facts;
+        }
+        if walk.progress == before || walk.requests >= MAX_REQUESTS {
+            return walk.facts;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
