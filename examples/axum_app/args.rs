@@ -38,6 +38,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:3000", conflicts_with = "herd")]
     pub(crate) listen: SocketAddr,
 
+    /// Serve metrics for Prometheus on /metrics; needs the feature `metrics` of the examples
+    #[arg(long, conflicts_with = "herd")]
+    pub(crate) metrics: bool,
+
     /// Run as one server of a herd: print the address, serve until stdin ends
     #[arg(long, hide = true, conflicts_with_all = ["herd", "listen"])]
     child: bool,

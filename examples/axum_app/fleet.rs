@@ -1,6 +1,6 @@
 //! The servers of a herd.
 
-use crate::{Result, args::Args, client::Client, serve};
+use crate::{Result, app::app, args::Args, client::Client, serve};
 use std::{io, net::SocketAddr, process::Stdio, time::Duration};
 use tokio::{
     io::{AsyncBufReadExt, BufReader},
@@ -36,7 +36,7 @@ impl Fleet {
         let addresses = vec![listener.local_addr()?];
         let (stop, stopped) = oneshot::channel();
         let stopped = async { _ = stopped.await };
-        let served = tokio::spawn(serve::serve(listener, guard, delay, stopped));
+        let served = tokio::spawn(serve::serve(listener, app(guard.clone(), delay), guard, stopped));
         Ok(Self { addresses, running: Running::Here { stop, served } })
     }
 

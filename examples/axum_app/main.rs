@@ -5,6 +5,7 @@
 //! cargo run --release --example axum_app -- --herd 1000                     # one process, embedded store
 //! cargo run --release --example axum_app -- --herd 1000 --processes 4       # a fleet that shares a Redis
 //! cargo run --release --example axum_app -- --herd 1000 --redis redis://127.0.0.1:6379
+//! cargo run --release --example axum_app --features metrics -- --metrics    # with /metrics for Prometheus, see ops/
 //! ```
 //!
 //! `app.rs` shows how to use the guard. The rest is the proof: real servers, real sockets, one connection per request,
@@ -18,6 +19,7 @@ mod commands;
 mod compare;
 mod fleet;
 mod herd;
+mod metrics;
 mod report;
 mod serve;
 

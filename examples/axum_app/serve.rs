@@ -1,18 +1,20 @@
 //! Serves the app: in the foreground, or as one process of a herd.
 
-use crate::{Result, app::app, args::Args};
+use crate::{Result, app::app, args::Args, metrics};
+use axum::Router;
 use stampede_guard::StampedeGuard;
-use std::{io, net::Ipv4Addr, time::Duration};
+use std::{io, net::Ipv4Addr};
 use tokio::net::TcpListener;
 
 /// Serves on the address of the arguments until Ctrl-C.
 pub(crate) async fn until_interrupted(args: &Args) -> Result<()> {
+    let metrics = if args.metrics { metrics::routes()? } else { Router::new() };
     let guard = guard(args.redis.as_deref())?;
     let listener =
         TcpListener::bind(args.listen).await.map_err(|error| format!("cannot listen on {}: {error}", args.listen))?;
     let address = listener.local_addr()?;
     println!("listening on http://{address}\ntry: curl -i http://{address}/report/1");
-    Ok(serve(listener, guard, args.delay(), interrupted()).await?)
+    Ok(serve(listener, app(guard.clone(), args.delay()).merge(metrics), guard, interrupted()).await?)
 }
 
 /// Serves on a free port, prints the address on stdout, and stops when stdin ends. Stdin also ends if the parent is
@@ -24,17 +26,17 @@ pub(crate) async fn until_parent_leaves(args: &Args) -> Result<()> {
     let parent_leaves = async {
         _ = tokio::io::copy(&mut tokio::io::stdin(), &mut tokio::io::sink()).await;
     };
-    Ok(serve(listener, guard, args.delay(), parent_leaves).await?)
+    Ok(serve(listener, app(guard.clone(), args.delay()), guard, parent_leaves).await?)
 }
 
 /// Serves until `stop`, then finishes the open requests and the background work of the guard.
 pub(crate) async fn serve(
     listener: TcpListener,
+    app: Router,
     guard: StampedeGuard,
-    delay: Duration,
     stop: impl Future<Output = ()> + Send + 'static,
 ) -> io::Result<()> {
-    axum::serve(listener, app(guard.clone(), delay)).with_graceful_shutdown(stop).await?;
+    axum::serve(listener, app).with_graceful_shutdown(stop).await?;
     guard.drain().await;
     Ok(())
 }
