@@ -133,7 +133,7 @@ struct HerdQuery {
     /// Which report the herd asks for.
     #[serde(default = "default_id")]
     id: ReportId,
-    /// Whether a herd with the guard finds no entry. Otherwise it may find a fresh one, and calls nobody.
+    /// Whether a herd with the guard finds no entry. Otherwise it may find a fresh one, which saves the last call too.
     #[serde(default = "yes")]
     cold: bool,
 }

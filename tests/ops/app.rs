@@ -10,6 +10,7 @@ use std::{
 use tokio::{
     io::{AsyncBufReadExt, BufReader},
     process::Child,
+    time::timeout,
 };
 
 /// The example as a server on a free port, ended on drop.
@@ -44,6 +45,13 @@ impl App {
     /// Returns the number of calls of the origin so far.
     pub(crate) async fn origin_calls(&self) -> u64 {
         self.get("/origin-calls").await.parse().expect("a number")
+    }
+
+    /// Asks the example to end, and returns its exit code.
+    pub(crate) async fn stop(mut self) -> Option<i32> {
+        signal("TERM", self.process.id().expect("it runs"));
+        let ended = timeout(PATIENCE, self.process.wait()).await;
+        ended.expect("it ends in time").expect("it is our child").code()
     }
 }
 

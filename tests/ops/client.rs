@@ -7,9 +7,14 @@ use tokio::{
 
 /// Sends a request without a body. Returns the status and the body of its response.
 pub(crate) async fn send(method: &str, address: &str, path: &str) -> (u16, String) {
+    send_with(method, address, path, "").await
+}
+
+/// As [`send`], with further header fields, each a whole line.
+pub(crate) async fn send_with(method: &str, address: &str, path: &str, fields: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(address).await.expect("it listens");
     // HTTP/1.0, so that a response ends with its connection and has no chunks.
-    let request = format!("{method} {path} HTTP/1.0\r\nhost: {address}\r\n\r\n");
+    let request = format!("{method} {path} HTTP/1.0\r\nhost: {address}\r\n{fields}\r\n");
     stream.write_all(request.as_bytes()).await.expect("it reads");
     let mut response = String::new();
     stream.read_to_string(&mut response).await.expect("it answers in UTF-8");

@@ -3,7 +3,9 @@
 
 mod app;
 mod boards;
+mod browser;
 mod client;
+mod demo;
 mod page;
 mod programs;
 mod prometheus;
