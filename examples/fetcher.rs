@@ -6,7 +6,7 @@
 //! ```
 
 use serde::{Deserialize, Serialize};
-use stampede_guard::{Policy, StampedeGuard};
+use stampede_guard::{HotKey, Policy, StampedeGuard};
 use std::{
     env, io,
     process::ExitCode,
@@ -46,7 +46,8 @@ async fn main() -> Result<ExitCode, Box<dyn std::error::Error>> {
             return Ok(ExitCode::from(2));
         }
     };
-    let guard = guard.namespace("example-fetcher").policy(Policy::fresh_for(Duration::from_secs(60)));
+    let guard =
+        guard.namespace("example-fetcher").policy(Policy::fresh_for(Duration::from_secs(60))).track_hot_keys(10);
     guard.invalidate("user:42").await?; // removes what an earlier run has left in Redis
 
     let (database, start) = (Arc::new(Database::default()), Arc::new(Barrier::new(CALLERS)));
@@ -65,6 +66,14 @@ async fn main() -> Result<ExitCode, Box<dyn std::error::Error>> {
     println!("{} callers got {:?}", users.len(), users[0]);
     println!("database calls: {calls}");
     println!("filled {}, coalesced {}, hits {}", report.misses, report.coalesced, report.hits);
+    println!(
+        "\n{:20} {:>9} {:>12} {:>13} {:>11}",
+        "busiest keys", "requests", "calls saved", "longest wait", "call takes"
+    );
+    for HotKey { key, requests, saved_calls, fetches, longest_wait, fetch_time, .. } in &report.hot_keys {
+        let (wait, call) = (longest_wait.as_millis(), fetch_time.as_millis() / u128::from(*fetches).max(1));
+        println!("{key:20} {requests:>9} {saved_calls:>12} {wait:>10} ms {call:>8} ms");
+    }
     Ok(if calls == 1 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 

@@ -4,6 +4,7 @@
 pub(crate) mod http;
 
 use crate::{
+    hot_keys::HotKeys,
     layout::layout,
     near_cache::NearCache,
     outage_cache::{OutageCache, config::OutageCacheConfig},
@@ -42,6 +43,7 @@ pub(crate) struct Config {
     pub(crate) deadline: Option<Instant>,
     pub(crate) near: Option<Arc<NearCache>>,
     pub(crate) outage: Option<Arc<OutageCache>>,
+    pub(crate) hot_keys: Option<Arc<HotKeys>>,
     #[cfg(feature = "http")]
     pub(crate) http: http::HttpOptions,
 }
@@ -84,6 +86,10 @@ impl Config {
     /// Returns the outage cache if it is used: without the store, a guard that fails closed serves nothing.
     pub(crate) fn outage_cache(&self) -> Option<&OutageCache> {
         self.outage.as_deref().filter(|_| self.on_store_failure == StoreFailure::FailOpen)
+    }
+
+    pub(crate) fn hot_keys(&self) -> Option<&HotKeys> {
+        self.hot_keys.as_deref()
     }
 
     /// Returns the layout of typed values.
@@ -143,6 +149,7 @@ impl Default for Config {
             deadline: None,
             near: None,
             outage: Some(Arc::new(OutageCache::new(OutageCacheConfig::default()))),
+            hot_keys: None,
             #[cfg(feature = "http")]
             http: http::HttpOptions::default(),
         }

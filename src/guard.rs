@@ -1,5 +1,6 @@
 //! The handle of the crate, and its settings.
 
+mod hot_keys;
 mod limits;
 
 use crate::{
@@ -7,6 +8,7 @@ use crate::{
     config::{Config, StoreFailure, WaitTimeout},
     engine::{Engine, frontend::ReusePolicy, replay_invalidations, resource::Resource},
     error::Error,
+    hot_keys::HotKeys,
     key::{self, CacheKey, CacheKeyRef, Key},
     near_cache::config::NearCacheConfig,
     outage_cache::{OutageCache, config::OutageCacheConfig},
@@ -316,10 +318,12 @@ impl StampedeGuard {
         self.engine.drain(self.config.store_timeout.saturating_mul(2)).await
     }
 
-    /// Returns the statistics of this guard and its clones.
+    /// Returns the statistics of this guard and its clones, and the [hot keys](Self::track_hot_keys) of this clone.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        self.engine.stats.snapshot(self.engine.store.corrupt_entries())
+        let mut stats = self.engine.stats.snapshot(self.engine.store.corrupt_entries());
+        stats.hot_keys = self.config.hot_keys().map(HotKeys::snapshot).unwrap_or_default();
+        stats
     }
 
     /// Returns the number of lookups and fetches in progress in this process, each counted once however many requests

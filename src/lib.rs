@@ -80,6 +80,7 @@ mod error;
 pub mod fuzzing;
 mod guard;
 pub mod guide;
+pub(crate) mod hot_keys;
 #[cfg(feature = "http")]
 pub mod http;
 mod key;
@@ -109,6 +110,7 @@ pub use codec::Codec;
 pub use config::{StoreFailure, WaitTimeout};
 pub use error::{BoxError, Error, ErrorKind};
 pub use guard::StampedeGuard;
+pub use hot_keys::HotKey;
 pub use key::Key;
 #[cfg(feature = "lock")]
 pub use lock::{error::LockError, guard::LockGuard, handle::Lock};

@@ -9,4 +9,5 @@ pub(crate) mod mutex;
 pub(crate) mod newest_first;
 pub(crate) mod pulse;
 pub(crate) mod shared;
+pub(crate) mod stripes;
 pub(crate) mod watch;

@@ -13,9 +13,14 @@ pub(crate) use crate::{
     key::{CacheKey, CacheKeyRef},
     store::{entry::Kind, error::StoreError, lease::FillOutcome},
 };
+use crate::{
+    clock::Timestamp,
+    hot_keys::{HotKey, HotKeys},
+    sync::stripes::{self, STRIPES},
+};
 use std::{
     future::Future,
-    sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
     time::Duration,
 };
 
@@ -33,7 +38,7 @@ macro_rules! event {
 #[derive(Default)]
 pub(crate) struct Counters {
     /// Threads that count the same seldom write to the same cache line.
-    stripes: [Stripe; STRIPES],
+    stripes: [Stripe; STRIPES], // of 256 bytes each
     /// Not in stripes: the origin has answered each of these requests, which takes longer.
     #[cfg(feature = "http")]
     uncached: UncachedCounters,
@@ -67,7 +72,7 @@ struct Stripe {
 
 /// The statistics of a guard and all its clones since it was created. The number of answers is the sum of the first
 /// nine fields without `near_hits` and `outage_cache_hits`, which `hits` include.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
     /// Answers with [`CacheStatus::Hit`].
@@ -111,6 +116,9 @@ pub struct Stats {
     /// Reads of corrupt entries in the store: the bytes have changed since they were written, or were never an entry.
     /// Each was a miss. Guards that share a store object share the number.
     pub corrupt_entries: u64,
+    /// The busiest keys of the clone that was asked, the busiest one first. Empty without
+    /// [`track_hot_keys`](crate::StampedeGuard::track_hot_keys).
+    pub hot_keys: Vec<HotKey>,
     #[cfg(feature = "http")]
     uncached: UncachedCounts,
 }
@@ -164,6 +172,7 @@ impl Counters {
             too_large: sum(|stripe| &stripe.too_large),
             fetches_dropped: sum(|stripe| &stripe.fetches_dropped),
             corrupt_entries,
+            hot_keys: Vec::new(),
             #[cfg(feature = "http")]
             uncached: self.uncached.snapshot(),
         }
@@ -171,22 +180,15 @@ impl Counters {
 
     /// Adds one to the counter, in the stripe of this thread.
     fn count(&self, counter: impl FnOnce(&Stripe) -> &AtomicU64) {
-        counter(&self.stripes[STRIPE.with(|stripe| *stripe)]).fetch_add(1, Relaxed);
+        counter(&self.stripes[stripes::of_this_thread()]).fetch_add(1, Relaxed);
     }
 }
 
-thread_local! {
-    /// Threads take the stripes in turn.
-    static STRIPE: usize = {
-        static THREADS: AtomicUsize = AtomicUsize::new(0);
-        THREADS.fetch_add(1, Relaxed) % STRIPES
-    };
-}
-
-/// Counts an answer. PERF: `took` is called only if the event is enabled, because reading a clock is a large part of
-/// the cost of a hit.
+/// Counts an answer. PERF: `took` is called only if its result is used, because reading a clock is a large part of the
+/// cost of a hit.
 pub(crate) fn answered<'a>(
     stats: &Counters,
+    hot_keys: Option<&HotKeys>,
     key: impl Into<CacheKeyRef<'a>>,
     status: CacheStatus,
     took: impl Fn() -> Duration,
@@ -201,8 +203,17 @@ pub(crate) fn answered<'a>(
         CacheStatus::FailOpen => &stripe.failed_open,
         CacheStatus::Rejected => &stripe.rejected,
     });
+    if let Some(hot_keys) = hot_keys {
+        hot_keys.record_answer(key, status, took());
+    }
     event!(DEBUG, key, ?status, took = ?took(), "answered");
-    let _ = took;
+}
+
+/// Records a call of the origin by its beginning and by the time of its response head, whatever that says.
+pub(crate) fn fetched(hot_keys: Option<&HotKeys>, key: &CacheKey, (began, ended): (Timestamp, Timestamp)) {
+    if let Some(hot_keys) = hot_keys {
+        hot_keys.record_fetch(key.into(), ended.since(began));
+    }
 }
 
 /// Counts a response of the HTTP layer that was neither answered from the cache nor stored. Reports its route if no
@@ -357,8 +368,6 @@ pub(crate) fn in_current_span<F: Future>(flight: F) -> impl Future<Output = F::O
     flight
 }
 
-/// More than most machines have cores. A stripe takes 256 bytes.
-const STRIPES: usize = 32;
 /// The operation that drops an entry.
 pub(crate) const INVALIDATE: &str = "invalidate";
 
@@ -387,7 +396,7 @@ mod tests {
             for thread in 0..threads {
                 let (stats, key) = (&stats, &key);
                 let status = if thread % 2 == 0 { CacheStatus::Hit } else { CacheStatus::Miss };
-                scope.spawn(move || (0..answers).for_each(|_| answered(stats, key, status, || Duration::ZERO)));
+                scope.spawn(move || (0..answers).for_each(|_| answered(stats, None, key, status, || Duration::ZERO)));
             }
         });
         let half = threads / 2 * answers;

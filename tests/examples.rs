@@ -207,6 +207,10 @@ async fn the_fetcher_asks_its_database_once() {
         for line in ["1000 callers got User", "database calls: 1", "filled 1, "] {
             assert!(printed.contains(line), "{args:?}: no `{line}` in\n{printed}");
         }
+        let busiest: Vec<_> = printed.lines().last().into_iter().flat_map(str::split_whitespace).collect();
+        assert_eq!(busiest[..3], ["user:42", "1000", "999"], "{args:?}: {printed}");
+        let ms = |column: usize| busiest[column].parse::<u32>().expect("a number");
+        assert!(ms(3) >= ms(5) && ms(5) >= 300, "{args:?}: {printed}");
     }
 }
 

@@ -104,8 +104,9 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
 
     async fn run(&mut self, fetch: BoxFetch<'a, R>) -> (R, CacheStatus) {
         let (answer, status) = self.answer(fetch).await;
+        let Resource { engine, config, key, .. } = self.resource();
         let took = || Timestamp::now().since(self.requested_at);
-        telemetry::answered(&self.resource().engine.stats, &self.resource().key, status, took);
+        telemetry::answered(&engine.stats, config.hot_keys(), key, status, took);
         (answer, status)
     }
 
@@ -155,7 +156,9 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
                 }
             };
         }
-        (Box::pin(fetch(FetchMode::Bypass(reason))).await.response, CacheStatus::Bypass)
+        let (began, head) = (Timestamp::now(), Box::pin(fetch(FetchMode::Bypass(reason))).await);
+        telemetry::fetched(self.resource().config.hot_keys(), &self.resource().key, (began, Timestamp::now()));
+        (head.response, CacheStatus::Bypass)
     }
 
     async fn attempt(&mut self, fetch: BoxFetch<'a, R>) -> RequestAttempt<'a, R> {

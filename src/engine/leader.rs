@@ -20,6 +20,7 @@ use crate::{
         entry::{Audience, Entry, Kind},
         token::Token,
     },
+    telemetry,
 };
 use futures_util::future::{Either, select};
 use std::{pin::pin, sync::Arc};
@@ -123,6 +124,8 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
         let mode = FetchMode::Lead { id, redirects, seen, deadline: deadline.into_std(), fencing_token, status };
         let head = self.execution.run_to_head(&mut permit, deadline, async move { fetch(mode).await }).await;
         let times = (began, Timestamp::now());
+        let Resource { config, key, .. } = &self.execution.resource;
+        telemetry::fetched(config.hot_keys(), key, times);
         let (permit, rest) = match head {
             Ok(head) => self.on_head(permit, head, id, times).await?,
             Err(aborted) => Box::pin(self.on_aborted(permit, &aborted)).await?,

@@ -34,7 +34,7 @@ impl Engine {
             match policy.evaluate(&entry, now) {
                 Reuse::Redirect(next) => redirect = Some(next),
                 Reuse::Serve(answer) if freshness(&entry, now) == Freshness::Fresh => {
-                    telemetry::answered(&self.stats, key, CacheStatus::Hit, || Duration::ZERO);
+                    telemetry::answered(&self.stats, config.hot_keys(), key, CacheStatus::Hit, || Duration::ZERO);
                     if config.near.is_some() {
                         telemetry::near_hit(&self.stats);
                     }

@@ -9,6 +9,7 @@ mod cycles;
 mod detached;
 mod faults;
 mod freshness;
+mod hot_keys;
 mod invalidate;
 mod near;
 mod outage;

@@ -14,8 +14,9 @@ use std::{convert::Infallible, fmt, hint::black_box, time::Duration};
 use tokio::runtime::Runtime;
 use tower::{Layer, Service, service_fn};
 
-pub(crate) const PATHS: [&str; 11] = [
+pub(crate) const PATHS: [&str; 12] = [
     "embedded hit, fetch_arc",
+    HOT_KEYS,
     "embedded hit, fetch",
     HTTP,
     BROWSER,
@@ -27,6 +28,8 @@ pub(crate) const PATHS: [&str; 11] = [
     crowd::HIT,
     crowd::MISS,
 ];
+/// A hit on one of a hundred busy keys, which are tracked.
+const HOT_KEYS: &str = "embedded hit, fetch_arc, hot keys";
 const HTTP: &str = "embedded hit, HTTP layer";
 /// The same with the request of a browser.
 const BROWSER: &str = "embedded hit, HTTP layer, 15 fields";
@@ -55,6 +58,14 @@ pub(crate) fn run(path: &str, operations: u32, url: &str) {
         match path {
             "embedded hit, fetch_arc" => {
                 hit(operations, &embedded, async || drop(black_box(embedded.fetch_arc(KEY, row).await))).await;
+            }
+            HOT_KEYS => {
+                let tracked = StampedeGuard::in_memory().policy(Policy::fresh_for(AN_HOUR)).track_hot_keys(100);
+                let ask = async |n| drop(black_box(tracked.fetch_arc(u64::from(n % 100), row).await));
+                for n in 0..1000 {
+                    ask(n).await;
+                }
+                repeat(operations, ask).await;
             }
             "embedded hit, fetch" => {
                 hit(operations, &embedded, async || drop(black_box(embedded.fetch(KEY, row).await))).await;

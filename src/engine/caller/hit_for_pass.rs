@@ -12,6 +12,7 @@ use crate::{
         port::FillCondition,
         token::{Inbox, Token},
     },
+    telemetry,
 };
 use tokio::time::timeout_at;
 
@@ -24,6 +25,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
         let FetchHead { response, sharing, mut completion } =
             fetch(FetchMode::HitForPass { id, redirects: redirects.clone(), deadline: deadline.into_std() }).await;
         let times = (began, Timestamp::now());
+        telemetry::fetched(resource.config.hot_keys(), &resource.key, times);
         if !matches!(completion, Completion::None) {
             self.resource().engine.tasks.spawn(async move {
                 let completed = timeout_at(deadline, completion.completed()).await;

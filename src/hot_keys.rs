@@ -1,0 +1,209 @@
+//! The busiest keys, in bounded memory.
+//!
+//! Each stripe is a *space-saving* sketch (Metwally, Agrawal and El Abbadi, 2005) of n keys. A request for a key that it
+//! lacks replaces the key with the smallest count, and takes over that count, because the new key may have been
+//! requested as often before. So the counts of a stripe add up to its requests, the smallest count is at most one n-th
+//! of them, and a key that was requested more often is never replaced. The sum over stripes has the same bound (Agarwal
+//! et al., Mergeable Summaries, 2012).
+
+use crate::{
+    cache_status::CacheStatus,
+    clock,
+    key::CacheKeyRef,
+    sync::{
+        mutex::Mutex,
+        stripes::{self, STRIPES},
+    },
+};
+use std::{cmp::Reverse, collections::BTreeMap, fmt, time::Duration};
+
+/// One of the busiest keys of a guard. See [`StampedeGuard::track_hot_keys`](crate::StampedeGuard::track_hot_keys).
+///
+/// All figures count from the last time that the key began to be tracked. With the feature `bincode`, `json` or
+/// `postcard` it implements `Serialize`, with durations as seconds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "_typed", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct HotKey {
+    /// The [namespace](crate::StampedeGuard::namespace) of the key.
+    pub namespace: String,
+    /// The key as text, cut after 256 bytes: method and URL of HTTP requests. Control characters, and bytes that are not
+    /// UTF-8, are replaced.
+    pub key: String,
+    /// Requests for the key, however they were answered.
+    pub requests: u64,
+    /// Maximum number of further requests for the key that are not counted, because it was not among the tracked keys
+    /// then. At most the number of all requests, divided by the number of tracked keys.
+    pub max_uncounted: u64,
+    /// Requests that were answered without a call of the origin of their own: hits, stale hits, and requests that shared
+    /// the fetch of another one.
+    pub saved_calls: u64,
+    /// Calls of the origin that this process has made.
+    pub fetches: u64,
+    /// The longest time that a request waited for its answer; over HTTP, for the head of its response.
+    #[cfg_attr(feature = "_typed", serde(serialize_with = "as_seconds"))]
+    pub longest_wait: Duration,
+    /// The time that all these [`fetches`](Self::fetches) took; over HTTP, until the head of the response.
+    #[cfg_attr(feature = "_typed", serde(serialize_with = "as_seconds"))]
+    pub fetch_time: Duration,
+}
+
+impl HotKey {
+    /// The count of the sketch, by which keys are replaced.
+    fn count(&self) -> u64 {
+        self.requests + self.max_uncounted
+    }
+}
+
+#[cfg(feature = "_typed")]
+fn as_seconds<S: serde::Serializer>(span: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_f64(span.as_secs_f64())
+}
+
+/// The hot keys of a clone of the guard.
+pub(crate) struct HotKeys {
+    /// Number of keys that are tracked.
+    keys: usize,
+    /// Random, so that a client cannot choose keys that count as one.
+    seed: u64,
+    stripes: [Stripe; STRIPES],
+}
+
+/// PERF: each thread has its own sketch, because threads that are hit by a herd would wait for one lock.
+#[derive(Default)]
+#[repr(align(128))]
+struct Stripe(Mutex<Sketch>);
+
+#[derive(Default)]
+struct Sketch {
+    tracked: Vec<Tracked>,
+    /// Indices of `tracked`, by falling count.
+    ranking: Vec<usize>,
+    /// Indices of `tracked`, by the hash of the resource.
+    by_hash: BTreeMap<u64, usize>,
+}
+
+struct Tracked {
+    hash: u64,
+    /// The place in the ranking.
+    rank: usize,
+    figures: HotKey,
+}
+
+impl HotKeys {
+    pub(crate) fn new(keys: usize) -> Self {
+        Self { keys, seed: u64::from_le_bytes(clock::random_bytes()), stripes: Default::default() }
+    }
+
+    /// Records an answer, and how long its request has waited for it.
+    pub(crate) fn record_answer(&self, key: CacheKeyRef<'_>, status: CacheStatus, waited: Duration) {
+        let is_saved = matches!(status, CacheStatus::Hit | CacheStatus::Stale | CacheStatus::Coalesced);
+        let hash = key.resource_hash(self.seed);
+        let mut sketch = self.stripes[stripes::of_this_thread()].0.lock();
+        let index = sketch.track(hash, key, self.keys);
+        sketch.rise(index);
+        let figures = &mut sketch.tracked[index].figures;
+        figures.requests += 1;
+        figures.saved_calls += u64::from(is_saved);
+        figures.longest_wait = figures.longest_wait.max(waited);
+    }
+
+    /// Records a call of the origin that took this time.
+    pub(crate) fn record_fetch(&self, key: CacheKeyRef<'_>, took: Duration) {
+        let hash = key.resource_hash(self.seed);
+        let mut sketch = self.stripes[stripes::of_this_thread()].0.lock();
+        let index = sketch.track(hash, key, self.keys);
+        let figures = &mut sketch.tracked[index].figures;
+        figures.fetches += 1;
+        figures.fetch_time = figures.fetch_time.saturating_add(took);
+    }
+
+    /// Returns the busiest keys, the one with most requests first.
+    pub(crate) fn snapshot(&self) -> Vec<HotKey> {
+        let (mut merged, mut smallest) = (BTreeMap::<u64, HotKey>::new(), 0);
+        for stripe in &self.stripes {
+            let sketch = stripe.0.lock();
+            let own_smallest = sketch.smallest_count(self.keys);
+            smallest += own_smallest;
+            for Tracked { hash, figures, .. } in &sketch.tracked {
+                // Until the end, `max_uncounted` is the part of `smallest` that does not apply to the key.
+                let part = HotKey { max_uncounted: own_smallest - figures.max_uncounted, ..figures.clone() };
+                merged.entry(*hash).and_modify(|sum| add(sum, &part)).or_insert(part);
+            }
+        }
+        let rest = |key: HotKey| HotKey { max_uncounted: smallest - key.max_uncounted, ..key };
+        let mut keys: Vec<_> = merged.into_values().map(rest).collect();
+        keys.sort_by_key(|key| Reverse(key.count()));
+        keys.truncate(self.keys);
+        keys.sort_by(|a, b| b.requests.cmp(&a.requests).then_with(|| a.key.cmp(&b.key)));
+        keys
+    }
+}
+
+/// Adds the figures of another stripe for the same key.
+fn add(sum: &mut HotKey, part: &HotKey) {
+    sum.requests += part.requests;
+    sum.max_uncounted += part.max_uncounted;
+    sum.saved_calls += part.saved_calls;
+    sum.fetches += part.fetches;
+    sum.longest_wait = sum.longest_wait.max(part.longest_wait);
+    sum.fetch_time = sum.fetch_time.saturating_add(part.fetch_time);
+}
+
+impl Sketch {
+    /// Returns the index of the key, which replaces another key if it is not tracked yet and the sketch is full.
+    fn track(&mut self, hash: u64, key: CacheKeyRef<'_>, keys: usize) -> usize {
+        if let Some(index) = self.by_hash.get(&hash) {
+            return *index;
+        }
+        let figures = HotKey {
+            namespace: key.namespace().to_owned(),
+            key: key.to_readable(),
+            max_uncounted: self.smallest_count(keys),
+            ..HotKey::default()
+        };
+        let rank = self.ranking.len().min(keys - 1);
+        let index = match self.ranking.get(rank) {
+            Some(index) => {
+                let replaced = std::mem::replace(&mut self.tracked[*index], Tracked { hash, rank, figures });
+                self.by_hash.remove(&replaced.hash);
+                *index
+            }
+            None => {
+                self.tracked.push(Tracked { hash, rank, figures });
+                self.ranking.push(rank);
+                rank
+            }
+        };
+        self.by_hash.insert(hash, index);
+        index
+    }
+
+    /// Moves the key to the first of the places whose keys have the same count, so that its count may grow by one.
+    fn rise(&mut self, index: usize) {
+        let Tracked { rank, ref figures, .. } = self.tracked[index];
+        let count = figures.count();
+        let first = self.ranking[..rank].partition_point(|other| self.tracked[*other].figures.count() > count);
+        self.ranking.swap(rank, first);
+        self.tracked[self.ranking[rank]].rank = rank;
+        self.tracked[index].rank = first;
+    }
+
+    /// Returns the smallest count; zero if there is room for another key.
+    fn smallest_count(&self, keys: usize) -> u64 {
+        match self.ranking.last() {
+            Some(last) if self.ranking.len() == keys => self.tracked[*last].figures.count(),
+            _ => 0,
+        }
+    }
+}
+
+/// Shows the setting only: keys may contain what must not be logged.
+impl fmt::Debug for HotKeys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HotKeys").field("keys", &self.keys).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests;
