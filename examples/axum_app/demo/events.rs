@@ -14,6 +14,7 @@ use axum::{
 };
 use futures_util::{Stream, StreamExt, stream};
 use serde::Serialize;
+use stampede_guard::{HotKey, Stats};
 use std::{convert::Infallible, sync::Arc, time::Duration};
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
@@ -53,6 +54,7 @@ impl Page {
 
     fn frame(&mut self) -> String {
         let [without, with] = self.demo.runs();
+        let stats = self.demo.guard.stats();
         let frame = Frame {
             without: without.map(|run| lane(&run, &mut self.seen[0])),
             with: with.map(|run| lane(&run, &mut self.seen[1])),
@@ -60,7 +62,8 @@ impl Page {
             failing: self.demo.origin.is_failing(),
             max_requests: MAX_REQUESTS,
             store: StoreState::of(&self.demo.store),
-            guard: GuardState::of(&self.demo),
+            guard: GuardState::of(&stats, self.demo.guard.in_flight()),
+            hot_keys: stats.hot_keys,
         };
         serde_json::to_string(&frame).expect("numbers and text are JSON")
     }
@@ -87,6 +90,8 @@ struct Frame {
     max_requests: usize,
     store: StoreState,
     guard: GuardState,
+    /// The busiest first.
+    hot_keys: Vec<HotKey>,
 }
 
 #[derive(Serialize)]
@@ -139,10 +144,9 @@ struct GuardState {
 }
 
 impl GuardState {
-    fn of(demo: &Demo) -> Self {
-        let stats = demo.guard.stats();
+    fn of(stats: &Stats, in_flight: usize) -> Self {
         Self {
-            in_flight: demo.guard.in_flight(),
+            in_flight,
             hits: stats.hits,
             stale_hits: stats.stale_hits,
             misses: stats.misses,
