@@ -1,17 +1,20 @@
 //! The settings of one clone of a guard.
 
+pub(crate) mod failures;
 #[cfg(feature = "http")]
 pub(crate) mod http;
 
 use crate::{
-    hot_keys::HotKeys,
     layout::layout,
     near_cache::NearCache,
     outage_cache::{OutageCache, config::OutageCacheConfig},
     policy::Policy,
     store::lease::FailureMarker,
     sync::newest_first::NewestFirst,
+    telemetry::Meter,
 };
+use bytes::Bytes;
+use failures::Classifier;
 use std::{
     sync::Arc,
     time::{Duration, Instant},
@@ -32,6 +35,9 @@ pub(crate) struct Config {
     pub(crate) store_timeout: Duration,
     /// Time-to-live of the failure marker after the first failure; zero for no marker.
     pub(crate) failure_ttl: Duration,
+    pub(crate) classifier: Classifier,
+    /// Whether the text of an error is part of its failure marker.
+    pub(crate) share_error_text: bool,
     pub(crate) uncacheable_ttl: Duration,
     pub(crate) on_store_failure: StoreFailure,
     pub(crate) on_wait_timeout: WaitTimeout,
@@ -43,7 +49,7 @@ pub(crate) struct Config {
     pub(crate) deadline: Option<Instant>,
     pub(crate) near: Option<Arc<NearCache>>,
     pub(crate) outage: Option<Arc<OutageCache>>,
-    pub(crate) hot_keys: Option<Arc<HotKeys>>,
+    pub(crate) meter: Meter,
     #[cfg(feature = "http")]
     pub(crate) http: http::HttpOptions,
 }
@@ -88,10 +94,6 @@ impl Config {
         self.outage.as_deref().filter(|_| self.on_store_failure == StoreFailure::FailOpen)
     }
 
-    pub(crate) fn hot_keys(&self) -> Option<&HotKeys> {
-        self.hot_keys.as_deref()
-    }
-
     /// Returns the layout of typed values.
     pub(crate) fn layout(&self) -> u64 {
         #[cfg(feature = "_typed")]
@@ -103,7 +105,7 @@ impl Config {
 
     /// Returns a failure marker that blocks no caller and only counts. `None` if markers are off.
     pub(crate) fn failure_count(&self) -> Option<FailureMarker> {
-        self.failure_marker(0, 0, Duration::ZERO)
+        self.failure_marker(Bytes::new(), 0, Duration::ZERO)
     }
 
     /// Returns how long the failures of a key that may be due to single requests are remembered.
@@ -113,7 +115,7 @@ impl Config {
 
     /// Returns the failure marker that a leader leaves after so many earlier failures in a row. It blocks other callers
     /// for a time that doubles from failure to failure, but at most for `limit`. `None` if markers are off.
-    pub(crate) fn failure_marker(&self, code: u16, earlier: u32, limit: Duration) -> Option<FailureMarker> {
+    pub(crate) fn failure_marker(&self, report: Bytes, earlier: u32, limit: Duration) -> Option<FailureMarker> {
         let (first, longest) = (self.failure_ttl, self.failure_ttl.saturating_mul(10));
         let blocks_for = first.saturating_mul(1 << earlier.min(8)).min(longest).min(limit);
         let remembered_for = match limit {
@@ -122,14 +124,16 @@ impl Config {
             _ if limit < first => Duration::ZERO,
             _ => longest,
         };
-        (!first.is_zero()).then_some(FailureMarker { blocks_for, remembered_for, code })
+        (!first.is_zero()).then_some(FailureMarker { blocks_for, remembered_for, report })
     }
 }
 
 impl Default for Config {
     fn default() -> Self {
+        let namespace: Arc<str> = "sg".into();
         Self {
-            namespace: "sg".into(),
+            meter: Meter::new(&namespace),
+            namespace,
             schema_version: 0,
             #[cfg(feature = "_typed")]
             codec: crate::codec::Codec::default(),
@@ -140,6 +144,8 @@ impl Default for Config {
             max_payload: 1 << 20,
             store_timeout: Duration::from_millis(250),
             failure_ttl: Duration::from_secs(1),
+            classifier: Classifier::default(),
+            share_error_text: true,
             uncacheable_ttl: Duration::from_secs(60),
             on_store_failure: StoreFailure::default(),
             on_wait_timeout: WaitTimeout::default(),
@@ -149,7 +155,6 @@ impl Default for Config {
             deadline: None,
             near: None,
             outage: Some(Arc::new(OutageCache::new(OutageCacheConfig::default()))),
-            hot_keys: None,
             #[cfg(feature = "http")]
             http: http::HttpOptions::default(),
         }

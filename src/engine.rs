@@ -25,6 +25,7 @@ mod outage;
 mod peek;
 mod pending_invalidations;
 mod permit;
+mod recent_failures;
 mod redirects;
 mod resolve;
 pub(crate) mod resource;

@@ -1,14 +1,15 @@
 //! The error of all operations of a guard.
 
-use std::{borrow::Cow, error, fmt, sync::Arc, time::Duration};
+use std::{borrow::Cow, error, fmt, io, iter, sync::Arc, time::Duration};
 
 /// An error that can be sent between threads; fetches may return it.
 pub type BoxError = Box<dyn error::Error + Send + Sync>;
 
 /// The reason why there is no answer.
 ///
-/// Cheap to clone, because all waiters of a failed fetch get it. [`source`](error::Error::source) is the origin's own
-/// error, and [`origin`](Self::origin) returns it typed:
+/// Cheap to clone, because all waiters of a failed fetch get it, and so do later callers while the failure
+/// [blocks the key](crate::StampedeGuard::failure_ttl). It shows its cause, the error of the fetch;
+/// [`source`](error::Error::source) is the same cause, and [`origin`](Self::origin) returns it typed:
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() {
@@ -18,6 +19,7 @@ pub type BoxError = Box<dyn error::Error + Send + Sync>;
 /// let error = guard.fetch("user:0", async || "x".parse::<u8>()).await.unwrap_err();
 /// assert_eq!(error.kind(), ErrorKind::Origin);
 /// assert!(error.origin::<std::num::ParseIntError>().is_some());
+/// assert_eq!(error.to_string(), "the fetch failed: invalid digit found in string");
 /// # }
 /// ```
 #[derive(Clone)]
@@ -28,18 +30,17 @@ struct Inner {
     what: Cow<'static, str>,
     code: u16,
     retry_in: Option<Duration>,
-    source: Option<BoxError>,
+    cause: Option<Arc<dyn error::Error + Send + Sync>>,
 }
 
 /// The kind of failure of an [`Error`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// The fetch failed; the source is its error.
+    /// The fetch failed; the source is its error. If the error has [`retry_in`](Error::retry_in), the fetch failed some
+    /// time ago and its [failure marker](crate::StampedeGuard::failure_ttl) blocks the key. The same holds for the
+    /// next two kinds.
     Origin,
-    /// The fetch failed recently, usually in another process, and left a failure marker. [`Error::retry_in`] says when
-    /// to retry, and [`Error::status`] what was recorded.
-    RecentlyFailed,
     /// The fetch took longer than `fetch_timeout` and was aborted.
     TimedOut,
     /// The fetch panicked.
@@ -58,6 +59,12 @@ pub enum ErrorKind {
     Overloaded,
 }
 
+impl ErrorKind {
+    fn leaves_marker(self) -> bool {
+        matches!(self, Self::Origin | Self::TimedOut | Self::Panicked)
+    }
+}
+
 impl Error {
     pub(crate) fn new(kind: ErrorKind, what: impl Into<Cow<'static, str>>) -> Self {
         Self::build(kind, what.into(), 0, None, None)
@@ -71,9 +78,27 @@ impl Error {
         Self::with_source(ErrorKind::Origin, "the fetch failed", source)
     }
 
-    pub(crate) fn recently_failed(code: u16, retry_in: Duration) -> Self {
-        let what = format!("the fetch failed recently; retry in {retry_in:?}");
-        Self::build(ErrorKind::RecentlyFailed, what.into(), code, Some(retry_in), None)
+    /// Creates the error of a caller that a failure marker blocks, from what the marker reports.
+    pub(crate) fn reported(kind: ErrorKind, code: u16, text: &str, retry_in: Duration) -> Self {
+        let what = match kind {
+            ErrorKind::TimedOut => "the fetch was aborted at its time limit",
+            ErrorKind::Panicked => "the fetch panicked",
+            _ => "the fetch failed",
+        };
+        let cause = (!text.is_empty()).then(|| text.into());
+        Self::build(kind, what.into(), code, Some(retry_in), cause)
+    }
+
+    /// Returns this error for a caller that the failure marker blocks.
+    pub(crate) fn repeated(&self, retry_in: Duration) -> Self {
+        let Inner { kind, what, code, cause, .. } = &*self.0;
+        Self(Arc::new(Inner {
+            kind: *kind,
+            what: what.clone(),
+            code: *code,
+            retry_in: Some(retry_in),
+            cause: cause.clone(),
+        }))
     }
 
     pub(crate) fn store_down(source: BoxError) -> Self {
@@ -100,9 +125,9 @@ impl Error {
         what: Cow<'static, str>,
         code: u16,
         retry_in: Option<Duration>,
-        source: Option<BoxError>,
+        cause: Option<BoxError>,
     ) -> Self {
-        Self(Arc::new(Inner { kind, what, code, retry_in, source }))
+        Self(Arc::new(Inner { kind, what, code, retry_in, cause: cause.map(Arc::from) }))
     }
 
     /// Returns the kind of failure.
@@ -111,28 +136,75 @@ impl Error {
         self.0.kind
     }
 
-    /// Returns the origin's own error, if it is an `E`.
+    /// Returns the first `E` among the origin's own error and its sources, also in a `Box` or an `Arc`. With the
+    /// feature `anyhow`, an `anyhow::Error` counts as the error that it was made from.
+    ///
+    /// `None` if there is none, and if the fetch failed in another process, which shares only the text of its error.
+    /// Another crate that wraps errors without being one (such as `eyre`) hides the error that it was made from, unless
+    /// context was added to it.
     #[must_use]
     pub fn origin<E: error::Error + 'static>(&self) -> Option<&E> {
-        self.0.source.as_ref()?.downcast_ref()
+        let first: &(dyn error::Error + 'static) = self.cause()?;
+        iter::successors(Some(first), |error| inner(*error)).find_map(|error| {
+            let boxed = || error.downcast_ref::<Box<E>>().map(|boxed| &**boxed);
+            let shared = || error.downcast_ref::<Arc<E>>().map(|shared| &**shared);
+            error.downcast_ref().or_else(boxed).or_else(shared)
+        })
     }
 
-    /// Returns the time until a retry, for a recent failure and for a rejected request.
+    /// Returns the time until a retry: for a failure whose marker blocks the key, and for a rejected request.
     #[must_use]
     pub fn retry_in(&self) -> Option<Duration> {
         self.0.retry_in
     }
 
-    /// Returns the HTTP status recorded with a recent failure. `None` for other kinds, and for failures that had none.
+    /// Returns the HTTP status that a failure marker recorded. `None` for other errors, and for failures without one.
     #[must_use]
     pub fn status(&self) -> Option<u16> {
         (self.0.code != 0).then_some(self.0.code)
     }
+
+    /// Returns the error that caused this one.
+    pub(crate) fn cause(&self) -> Option<&(dyn error::Error + Send + Sync + 'static)> {
+        self.0.cause.as_deref()
+    }
+}
+
+/// Returns the error that this one wraps. The source of an `io::Error` is not the error in it, but that error's source.
+fn inner<'a>(error: &'a (dyn error::Error + 'static)) -> Option<&'a (dyn error::Error + 'static)> {
+    match error.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
+        Some(inner) => Some(inner),
+        None => error.source(),
+    }
+}
+
+/// Boxes the error of a fetch, so that [`Error::origin`] finds it.
+#[cfg(feature = "_typed")]
+pub(crate) fn into_cause<E: Into<BoxError> + 'static>(error: E) -> BoxError {
+    #[cfg(feature = "anyhow")]
+    let error = {
+        let mut slot = Some(error);
+        let any: &mut dyn std::any::Any = &mut slot;
+        // The conversion of `anyhow::Error` hides the type of the error that it was made from.
+        if let Some(error) = any.downcast_mut().and_then(Option::<anyhow::Error>::take) {
+            return error.reallocate_into_boxed_dyn_error_without_backtrace();
+        }
+        let Some(error) = slot else { return "the fetch failed".into() }; // it is still there
+        error
+    };
+    error.into()
 }
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0.what)
+        f.write_str(&self.0.what)?;
+        if let Some(cause) = self.cause() {
+            write!(f, ": {cause}")?;
+        }
+        match self.0.retry_in {
+            Some(retry_in) if self.0.kind.leaves_marker() => write!(f, " (retry in {retry_in:?})"),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -141,14 +213,14 @@ impl fmt::Debug for Error {
         f.debug_struct("Error")
             .field("kind", &self.0.kind)
             .field("what", &self.0.what)
-            .field("source", &self.0.source)
+            .field("cause", &self.0.cause)
             .finish_non_exhaustive()
     }
 }
 
 impl error::Error for Error {
     fn source(&self) -> Option<&(dyn error::Error + 'static)> {
-        self.0.source.as_deref().map(|source| source as _)
+        self.cause().map(|cause| cause as _)
     }
 }
 

@@ -1,20 +1,20 @@
 //! The handle of the crate, and its settings.
 
+mod failures;
 mod hot_keys;
 mod limits;
+mod observation;
 
 use crate::{
     clock::Timestamp,
     config::{Config, StoreFailure, WaitTimeout},
     engine::{Engine, frontend::ReusePolicy, replay_invalidations, resource::Resource},
     error::Error,
-    hot_keys::HotKeys,
     key::{self, CacheKey, CacheKeyRef, Key},
     near_cache::config::NearCacheConfig,
     outage_cache::{OutageCache, config::OutageCacheConfig},
     policy::Policy,
     store::{memory::MemoryStore, port::IntoStore},
-    telemetry::Stats,
 };
 use std::{
     fmt,
@@ -56,7 +56,9 @@ impl StampedeGuard {
     /// within this process: see [`on_store_failure`](Self::on_store_failure).
     #[must_use]
     pub fn new(store: impl IntoStore) -> Self {
-        Self { engine: Engine::new(store.into_store(), replay_invalidations), config: Arc::default() }
+        let config = Config::default();
+        let counters = config.meter.named_counters();
+        Self { engine: Engine::new(store.into_store(), counters, replay_invalidations), config: Arc::new(config) }
     }
 
     /// Creates a guard over a [`MemoryStore`] of its own, for one process.
@@ -72,7 +74,10 @@ impl StampedeGuard {
     #[must_use]
     pub fn namespace(self, name: impl AsRef<str>) -> Self {
         let name = key::namespace(name.as_ref(), DEFAULT_NAMESPACE);
-        self.set(|config| config.namespace = name)
+        self.set(|config| {
+            config.meter.set_namespace(&name);
+            config.namespace = name;
+        })
     }
 
     /// Sets the version of the stored types; raise it when a type changes. Each version has entries of its own, so that
@@ -187,27 +192,6 @@ impl StampedeGuard {
         self.set(|config| config.store_timeout = limit)
     }
 
-    /// Sets how long the marker of a failed fetch blocks its key in the store. Meanwhile the key is not fetched again:
-    /// requests get the stale value, if the policy permits that on errors, otherwise
-    /// [`ErrorKind::RecentlyFailed`](crate::ErrorKind::RecentlyFailed) at once. The time doubles with each further
-    /// failure, up to ten times this value. Zero turns the marker off. Default: 1 s. While the store is unavailable
-    /// there is no marker.
-    ///
-    /// HTTP requests without a stale response are blocked for at most 100 ms, because another request may succeed. Then
-    /// one of them tries, and the others wait for it. If the stored response was fresh within the last second (within
-    /// `failure_ttl` if that is shorter), a 500 or a client error blocks none of them.
-    ///
-    /// # Panics
-    ///
-    /// Panics if `first` is longer than 99 s. The marker in Redis has six digits for ten times this value in
-    /// milliseconds.
-    #[must_use]
-    #[track_caller]
-    pub fn failure_ttl(self, first: Duration) -> Self {
-        assert!(first <= LONGEST_FAILURE_TTL, "failure_ttl must be at most {LONGEST_FAILURE_TTL:?}");
-        self.set(|config| config.failure_ttl = first)
-    }
-
     /// Sets how long the hit-for-pass marker lives. It records that the answer for a key may not be shared, so that no
     /// request waits for it. Zero turns the marker off. Default: 60 s.
     #[must_use]
@@ -318,14 +302,6 @@ impl StampedeGuard {
         self.engine.drain(self.config.store_timeout.saturating_mul(2)).await
     }
 
-    /// Returns the statistics of this guard and its clones, and the [hot keys](Self::track_hot_keys) of this clone.
-    #[must_use]
-    pub fn stats(&self) -> Stats {
-        let mut stats = self.engine.stats.snapshot(self.engine.store.corrupt_entries());
-        stats.hot_keys = self.config.hot_keys().map(HotKeys::snapshot).unwrap_or_default();
-        stats
-    }
-
     /// Returns the number of lookups and fetches in progress in this process, each counted once however many requests
     /// wait for it. A fetch and the lookup that led to it count as one.
     #[must_use]
@@ -383,5 +359,3 @@ impl fmt::Debug for StampedeGuard {
 }
 
 const DEFAULT_NAMESPACE: &str = "sg";
-/// Ten times this value, in milliseconds, fits the six digits of a failure marker in Redis.
-const LONGEST_FAILURE_TTL: Duration = Duration::from_secs(99);

@@ -55,6 +55,7 @@
 //! | `http` | yes | the guard as a [`Layer`](tower_layer::Layer) over HTTP services |
 //! | `axum` | yes | keys from the URI as the client sent it, also under `Router::nest`; [`Error`] as a response |
 //! | `bincode` | yes | typed values, encoded with bincode |
+//! | `anyhow` | yes | [`Error::origin`] finds the error that an `anyhow::Error` was made from |
 //! | `tracing` | yes | events under the target `stampede_guard`; a fetch runs in the span of the request that leads it |
 //! | `postcard`, `json` | | other codecs |
 //! | `testing` | | [`testing`]: scripted faults of the store, counted fetches; for dev-dependencies |
@@ -107,7 +108,7 @@ pub use self::redis::{connection::connect::Connection, store::RedisStore};
 pub use cache_status::CacheStatus;
 #[cfg(feature = "_typed")]
 pub use codec::Codec;
-pub use config::{StoreFailure, WaitTimeout};
+pub use config::{StoreFailure, WaitTimeout, failures::FailureClass};
 pub use error::{BoxError, Error, ErrorKind};
 pub use guard::StampedeGuard;
 pub use hot_keys::HotKey;

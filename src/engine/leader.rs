@@ -122,10 +122,12 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
         let (id, seen, redirects) = (permit.id(), self.execution.seen.clone(), self.execution.redirects.clone());
         let status = permit.status();
         let mode = FetchMode::Lead { id, redirects, seen, deadline: deadline.into_std(), fencing_token, status };
-        let head = self.execution.run_to_head(&mut permit, deadline, async move { fetch(mode).await }).await;
+        let head = {
+            let Resource { config, key, .. } = &self.execution.resource;
+            let _timed = telemetry::fetching(&config.meter, key);
+            self.execution.run_to_head(&mut permit, deadline, async move { fetch(mode).await }).await
+        };
         let times = (began, Timestamp::now());
-        let Resource { config, key, .. } = &self.execution.resource;
-        telemetry::fetched(config.hot_keys(), key, times);
         let (permit, rest) = match head {
             Ok(head) => self.on_head(permit, head, id, times).await?,
             Err(aborted) => Box::pin(self.on_aborted(permit, &aborted)).await?,
@@ -142,6 +144,9 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
         times: (Timestamp, Timestamp),
     ) -> Option<(FillPermit, AfterHead)> {
         let (status, config) = (permit.status(), self.execution.resource.config.clone());
+        if let Some(failure) = sharing.failure() {
+            telemetry::fetch_failed(&config.meter, &self.execution.resource.key, failure);
+        }
         let rest = match sharing {
             Shareability::Failed(failure, cause, code) => {
                 let result = LeaderResult::FailureResponse(response, status);

@@ -32,6 +32,6 @@ impl StampedeGuard {
     #[must_use]
     pub fn track_hot_keys(self, keys: usize) -> Self {
         let hot_keys = (keys > 0).then(|| Arc::new(HotKeys::new(keys)));
-        self.set(|config| config.hot_keys = hot_keys)
+        self.set(|config| config.meter.hot_keys = hot_keys)
     }
 }

@@ -14,8 +14,8 @@ use axum::{
 ///
 /// | kind | status |
 /// |---|---|
-/// | `Origin`, `Codec`, `InvalidUrl` | 502 |
-/// | `RecentlyFailed` | the recorded status if it is a 5xx, otherwise 503 |
+/// | `Origin` | the [recorded status](Error::status) if it is a 5xx, otherwise 502 |
+/// | `Codec`, `InvalidUrl` | 502 |
 /// | `TimedOut` | 504 |
 /// | `Panicked` | 500 |
 /// | `Store`, `Overloaded` | 503 |
@@ -74,9 +74,11 @@ mod tests {
             (Error::new(ErrorKind::Panicked, "panic"), 500, None),
             (Error::store_down(cause()), 503, Some("1")),
             (Error::wait_timed_out(), 503, Some("1")),
-            (Error::recently_failed(504, Duration::from_millis(1001)), 504, Some("2")),
-            (Error::recently_failed(404, Duration::from_secs(3)), 503, Some("3")),
-            (Error::recently_failed(0, Duration::from_secs(3)), 503, Some("3")),
+            (Error::reported(ErrorKind::Origin, 504, "", Duration::from_millis(1001)), 504, Some("2")),
+            (Error::reported(ErrorKind::Origin, 404, "", Duration::from_secs(3)), 502, Some("3")),
+            (Error::reported(ErrorKind::Origin, 0, "no row", Duration::from_secs(3)), 502, Some("3")),
+            (Error::reported(ErrorKind::TimedOut, 0, "", Duration::from_secs(3)), 504, Some("3")),
+            (Error::origin_failed(cause()).repeated(Duration::from_secs(3)), 502, Some("3")),
         ];
         for (error, status, retry_after) in cases {
             let response = error.clone().into_response();

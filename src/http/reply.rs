@@ -133,11 +133,11 @@ pub(super) fn rejection<B>(error: &Error) -> Annotated<CacheBody<B>> {
 /// Returns the head of the response to an error. Its body is empty.
 pub(super) fn error_head(error: &Error) -> Response<()> {
     let status = match error.kind() {
-        ErrorKind::RecentlyFailed => error
+        ErrorKind::Origin => error
             .status()
             .and_then(|status| StatusCode::from_u16(status).ok())
             .filter(|status| status.is_server_error() || ORIGIN_FAILURES.contains(status))
-            .unwrap_or(StatusCode::SERVICE_UNAVAILABLE),
+            .unwrap_or(StatusCode::BAD_GATEWAY),
         ErrorKind::Store | ErrorKind::Overloaded => StatusCode::SERVICE_UNAVAILABLE,
         ErrorKind::TimedOut => StatusCode::GATEWAY_TIMEOUT,
         ErrorKind::Panicked => StatusCode::INTERNAL_SERVER_ERROR,

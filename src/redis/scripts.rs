@@ -79,10 +79,11 @@ impl Scripts {
     ) -> ScriptCall {
         // The failure marker has six digits for a time span.
         let span = |span: Duration| span.as_millis().min(999_999);
-        let (blocks_for, remembered_for, code) = failure_marker
-            .map_or((0, 0, 0), |marker| (span(marker.blocks_for), span(marker.remembered_for).max(1), marker.code));
+        let (blocks_for, remembered_for, report) = failure_marker.map_or((0, 0, Bytes::new()), |marker| {
+            (span(marker.blocks_for), span(marker.remembered_for).max(1), marker.report)
+        });
         let mut call = self.release.call(&[lease]);
-        call.arg(token.as_bytes()).arg(blocks_for.to_string()).arg(remembered_for.to_string()).arg(code.to_string());
+        call.arg(token.as_bytes()).arg(blocks_for.to_string()).arg(remembered_for.to_string()).arg(report);
         call.arg(CHANNEL).arg(hash.as_bytes());
         call
     }
@@ -175,9 +176,9 @@ pub(super) fn parse_lead_reply(answer: Value, about_seen: bool) -> Result<LeadRe
                 seen_alive: is_alive(alive)?,
             })
         }
-        (Some(Value::Int(4)), [retry_in, code, alive]) => LeadReply::Other(LeaseReply::Failed {
+        (Some(Value::Int(4)), [retry_in, Value::BulkString(report), alive]) => LeadReply::Other(LeaseReply::Failed {
             retry_in: Duration::from_millis(number(retry_in)?),
-            code: u16::try_from(number(code)?).unwrap_or(0),
+            report: Bytes::copy_from_slice(report),
             seen_alive: is_alive(alive)?,
         }),
         _ => return Err(unexpected(&Value::Array(parts))),

@@ -1,6 +1,7 @@
 //! Leases: the right to fill one entry, and the replies of a store about it.
 
 use super::{entry::Entry, token::Token};
+use bytes::Bytes;
 use std::time::Duration;
 
 /// A granted lease. Token and stamp together identify it: a late copy of the request is granted another stamp,
@@ -96,8 +97,8 @@ pub enum LeaseReply {
     Failed {
         /// Time until the next attempt is allowed.
         retry_in: Duration,
-        /// The code that the failed leader left: an HTTP status, or 0.
-        code: u16,
+        /// The [report](FailureMarker::report) that the failed leader left.
+        report: Bytes,
         /// Whether the entry that the caller had seen is still stored.
         seen_alive: bool,
     },
@@ -119,8 +120,8 @@ impl LeaseReply {
 
     /// Creates [`Failed`](Self::Failed), for a caller whose seen entry is not stored any more.
     #[must_use]
-    pub const fn failed(retry_in: Duration, code: u16) -> Self {
-        Self::Failed { retry_in, code, seen_alive: false }
+    pub const fn failed(retry_in: Duration, report: Bytes) -> Self {
+        Self::Failed { retry_in, report, seen_alive: false }
     }
 
     /// Sets whether the entry that the caller had seen is still stored. [`Hit`](Self::Hit) does not say so.
@@ -139,22 +140,22 @@ impl LeaseReply {
 /// A failure marker, which a failed leader leaves in place of its lease. The store adds one to the number of
 /// [failures](LeaseReply::Granted) that it told the leader, and tells the next leader the sum. In Redis, each time is at
 /// most 999.999 s, and the number at most 9.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FailureMarker {
     /// How long the marker blocks other callers. Zero: it only counts.
     pub blocks_for: Duration,
     /// How long the number of failures is remembered after that.
     pub remembered_for: Duration,
-    /// The code reported to blocked callers: an HTTP status, or 0.
-    pub code: u16,
+    /// What the leader reports to blocked callers, at most some 300 bytes. A store returns it as it is.
+    pub report: Bytes,
 }
 
 impl FailureMarker {
     /// Creates a failure marker.
     #[must_use]
-    pub const fn new(blocks_for: Duration, remembered_for: Duration, code: u16) -> Self {
-        Self { blocks_for, remembered_for, code }
+    pub const fn new(blocks_for: Duration, remembered_for: Duration, report: Bytes) -> Self {
+        Self { blocks_for, remembered_for, report }
     }
 }
 

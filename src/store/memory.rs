@@ -18,6 +18,7 @@ use crate::{
     layout::SeenLayouts,
     sync::mutex::{Mutex, MutexGuard},
 };
+use bytes::Bytes;
 use std::{
     collections::HashMap,
     fmt,
@@ -77,7 +78,7 @@ struct Held {
 
 enum LeaseSlot {
     Lease(Lease),
-    FailureMarker { blocks_until: Timestamp, code: u16 },
+    FailureMarker { blocks_until: Timestamp, report: Bytes },
 }
 
 impl MemoryStore {
@@ -111,8 +112,8 @@ impl MemoryStore {
         };
         let resource = key.without_layout();
         let failures = match leases.table.get(&resource) {
-            Some(held) if now < held.until => match held.what {
-                LeaseSlot::Lease(lease) if lease.token == request.token => {
+            Some(held) if now < held.until => match &held.what {
+                &LeaseSlot::Lease(lease) if lease.token == request.token => {
                     return LeaseReply::Granted { lease, seen_alive, failures: held.failures };
                 }
                 LeaseSlot::Lease(lease) => {
@@ -125,8 +126,12 @@ impl MemoryStore {
                         seen_alive,
                     };
                 }
-                LeaseSlot::FailureMarker { blocks_until, code } if now < blocks_until => {
-                    return LeaseReply::Failed { retry_in: blocks_until.since(now), code, seen_alive };
+                LeaseSlot::FailureMarker { blocks_until, report } if now < *blocks_until => {
+                    return LeaseReply::Failed {
+                        retry_in: blocks_until.since(now),
+                        report: report.clone(),
+                        seen_alive,
+                    };
                 }
                 LeaseSlot::FailureMarker { .. } => held.failures,
             },
@@ -198,9 +203,9 @@ impl MemoryStore {
             _ => return LeaseStatus::Lost,
         };
         leases.table.remove(&resource);
-        if let Some(FailureMarker { blocks_for, remembered_for, code }) = failure_marker {
+        if let Some(FailureMarker { blocks_for, remembered_for, report }) = failure_marker {
             let blocks_until = now.after(blocks_for);
-            let what = LeaseSlot::FailureMarker { blocks_until, code };
+            let what = LeaseSlot::FailureMarker { blocks_until, report };
             let failures = failures.saturating_add(1);
             leases.put(resource, Held { until: blocks_until.after(remembered_for), failures, what }, now);
         }

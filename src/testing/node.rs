@@ -285,7 +285,7 @@ impl Store for Node {
     ) -> Answer<'a, LeaseStatus> {
         let key = key.clone();
         self.send(Operation::Release, move |inner| {
-            inner.redis.release_by(inner.connection.number, &key, token, failure_marker)
+            inner.redis.release_by(inner.connection.number, &key, token, failure_marker.clone())
         })
     }
 

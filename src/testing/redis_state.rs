@@ -156,7 +156,7 @@ impl RedisState {
     ) -> LeaseStatus {
         let mut records = self.records.lock();
         let participants = self.take_participants(&mut records, key);
-        let status = self.store.release_now(key, token, failure_marker, Timestamp::now());
+        let status = self.store.release_now(key, token, failure_marker.clone(), Timestamp::now());
         self.record(&mut records, Some(node), Some(key), EventKind::Release(token, failure_marker, status));
         self.notify_if_ended(&mut records, key, participants, false);
         status

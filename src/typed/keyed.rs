@@ -3,10 +3,11 @@
 use super::{context::FetchOutcome, policy::TypedPolicy};
 use crate::{
     clock::Timestamp,
-    error::{BoxError, Error},
+    error::{BoxError, Error, into_cause},
     guard::StampedeGuard,
     key::Key,
     store::error::BoxFuture,
+    telemetry::FrontEnd,
 };
 use serde::{Serialize, de::DeserializeOwned};
 use std::{
@@ -77,7 +78,7 @@ impl<S, F, Req> Service<Req> for Keyed<S, F>
 where
     S: Service<Req> + Clone + Send + 'static,
     S::Response: Serialize + DeserializeOwned + Send + Sync + 'static,
-    S::Error: Into<BoxError>,
+    S::Error: Into<BoxError> + 'static,
     S::Future: Send,
     F: Fn(&Req) -> Option<Key>,
     Req: Send + 'static,
@@ -92,13 +93,16 @@ where
 
     fn call(&mut self, request: Req) -> Self::Future {
         let key = (self.key)(&request);
-        let (mut inner, typed) = (self.inner.clone(), TypedPolicy::<S::Response>::new(self.guard.config()));
+        let (mut inner, typed) =
+            (self.inner.clone(), TypedPolicy::<S::Response>::new(self.guard.config(), FrontEnd::Keyed));
         let call = async move {
             poll_fn(|cx| inner.poll_ready(cx)).await?;
             inner.call(request).await
         };
         let Some(key) = key else {
-            return Box::pin(async move { call.await.map_err(|error: S::Error| Error::origin_failed(error.into())) });
+            return Box::pin(
+                async move { call.await.map_err(|error: S::Error| Error::origin_failed(into_cause(error))) },
+            );
         };
         if let Some(hit) = self.guard.peek(self.guard.config().layout(), &key, &typed, Timestamp::now()) {
             return Box::pin(std::future::ready(hit));

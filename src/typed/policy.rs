@@ -4,27 +4,28 @@ use super::context::{FetchContext, FetchOutcome, Sharing};
 use crate::{
     clock::{self, Timestamp},
     codec::Codec,
-    config::Config,
+    config::{Config, failures::FailureClass},
     engine::{
         frontend::{
-            Completion, Failure, FailureCause, FetchHead, FetchMode, ReuseClass, ReusePolicy, Shareability,
-            SharedReuse, StoreAs,
+            Completion, FailedFetch, Failure, FailureCause, FailureEffect, FetchHead, FetchMode, ReuseClass,
+            ReusePolicy, Shareability, SharedReuse, StoreAs,
         },
         resource::Resource,
     },
-    error::{BoxError, Error, ErrorKind},
+    error::{BoxError, Error, ErrorKind, into_cause},
     policy::{self, EarlyRefresh, Freshness},
     store::entry::{Audience, Entry, Kind, Payload, SharedValue},
-    telemetry,
+    telemetry::{self, FrontEnd},
 };
 use serde::{Serialize, de::DeserializeOwned};
-use std::{any::type_name, marker::PhantomData, sync::Arc};
+use std::{any::type_name, marker::PhantomData, sync::Arc, time::Duration};
 
 /// The reuse policy of one type.
 pub(crate) struct TypedPolicy<T> {
     codec: Codec,
     id: u64,
     early_refresh: EarlyRefresh,
+    front_end: FrontEnd,
     of: PhantomData<fn() -> T>,
 }
 
@@ -35,11 +36,12 @@ struct SharedPayload {
 }
 
 impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> TypedPolicy<T> {
-    pub(crate) fn new(config: &Config) -> Self {
+    pub(crate) fn new(config: &Config, front_end: FrontEnd) -> Self {
         Self {
             codec: config.codec,
             id: config.codec.id::<T>(),
             early_refresh: config.policy.sample_early_refresh(clock::random_unit),
+            front_end,
             of: PhantomData,
         }
     }
@@ -59,7 +61,7 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> TypedPolicy<T> {
 
     /// Turns the result of a fetch into its head. Encodes before the value is given away, so that `T` need not be
     /// `Clone`.
-    pub(crate) fn head<A, E: Into<BoxError>>(
+    pub(crate) fn head<A, E: Into<BoxError> + 'static>(
         self,
         resource: &Resource,
         fetched: Result<FetchOutcome<T>, E>,
@@ -67,7 +69,7 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> TypedPolicy<T> {
     ) -> FetchHead<Result<A, Error>> {
         let FetchOutcome { value, sharing } = match fetched {
             Ok(fetched) => fetched,
-            Err(error) => return failed(Error::origin_failed(error.into())),
+            Err(error) => return failed(&resource.config, into_cause(error)),
         };
         let payload = match self.codec.encode(&value) {
             Ok(bytes) => Payload::from(bytes),
@@ -78,8 +80,11 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> TypedPolicy<T> {
                     type_name::<T>(),
                     self.codec
                 );
-                telemetry::codec_failed(&resource.key, type_name::<T>(), &what);
-                return failed(Error::with_source(ErrorKind::Codec, what, error));
+                telemetry::codec_failed(&resource.config.meter, &resource.key, type_name::<T>(), &what);
+                let error = Error::with_source(ErrorKind::Codec, what, error);
+                let failure = Failure::Error(error.clone());
+                let sharing = Shareability::Failed(failure, FailureCause::Origin, 0);
+                return FetchHead { response: Err(error), sharing, completion: Completion::None };
             }
         };
         let (value, payload) = into_answer(value, payload);
@@ -136,12 +141,14 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> TypedPolicy<T> {
     }
 }
 
-fn failed<A>(error: Error) -> FetchHead<Result<A, Error>> {
-    FetchHead {
-        response: Err(error.clone()),
-        sharing: Shareability::Failed(Failure::Error(error), FailureCause::Origin, 0),
-        completion: Completion::None,
-    }
+fn failed<A>(config: &Config, cause: BoxError) -> FetchHead<Result<A, Error>> {
+    let class = config.classifier.classify(&*cause);
+    let error = Error::origin_failed(cause);
+    let sharing = match class {
+        FailureClass::Answer => Shareability::Failed(Failure::Answer(error.clone()), FailureCause::Answer, 0),
+        FailureClass::OriginDown => Shareability::Failed(Failure::Error(error.clone()), FailureCause::Origin, 0),
+    };
+    FetchHead { response: Err(error), sharing, completion: Completion::None }
 }
 
 /// Implements the policy for owned (`T`) and for shared (`Arc<T>`) answers, which differ only in decoding.
@@ -167,8 +174,17 @@ macro_rules! reuse_policy {
                 value.map_or(SharedReuse::Bypass, |value| SharedReuse::Use(Ok(value)))
             }
 
+            fn front_end(&self) -> FrontEnd {
+                self.front_end
+            }
+
             fn reject(&self, error: Error) -> Result<$answer, Error> {
                 Err(error)
+            }
+
+            fn on_failure(&self, failed: FailedFetch<'_>, _: Timestamp) -> FailureEffect {
+                let block = (failed.cause != FailureCause::Answer).then_some(Duration::MAX);
+                FailureEffect { repeat: false, block }
             }
         }
     };

@@ -7,6 +7,7 @@ mod cancel;
 mod coalesce;
 mod cycles;
 mod detached;
+mod failures;
 mod faults;
 mod freshness;
 mod hot_keys;

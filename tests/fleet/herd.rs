@@ -98,7 +98,7 @@ async fn ask(guard: &StampedeGuard, key: String, origin: Origin, kind: Kind) -> 
     match guard.fetch_with(expected.clone(), fetch).await {
         Ok(value) => value == expected,
         Err(error) => {
-            assert!(matches!(error.kind(), ErrorKind::Origin | ErrorKind::RecentlyFailed), "{error:?}");
+            assert_eq!(error.kind(), ErrorKind::Origin, "{error:?}");
             false
         }
     }

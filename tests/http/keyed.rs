@@ -4,6 +4,14 @@ use crate::{
     kit::{at_rest, in_time, on_each_store},
     support::{Origin, herd},
 };
+use axum::{
+    Router,
+    body::Body,
+    extract::{Path, State},
+    http::{Request, StatusCode},
+    response::{IntoResponse, Response},
+    routing::get,
+};
 use stampede_guard::{ErrorKind, Key, StampedeGuard};
 use std::{fmt, num::ParseIntError, time::Duration};
 use tower::{BoxError, Service, ServiceBuilder, ServiceExt, service_fn};
@@ -103,7 +111,8 @@ async fn an_error_is_shared_and_keeps_its_source() {
         }
         at_rest(&guard).await;
         let error = service.oneshot(ask("x")).await.expect_err("held off");
-        assert_eq!((error.kind(), error.status()), (ErrorKind::RecentlyFailed, None));
+        assert_eq!((error.kind(), error.status()), (ErrorKind::Origin, None));
+        assert!(error.origin::<ParseIntError>().is_some(), "the cause is kept in the process");
         assert!(error.retry_in().is_some());
         assert_eq!(origin.calls(), 1);
         at_rest(&guard).await;
@@ -152,4 +161,30 @@ fn keyed_implements_debug() {
         format!("{what:?}").starts_with("Keyed")
     }
     assert!(shown(StampedeGuard::in_memory().keyed(key)));
+}
+
+/// The first request was answered 404, and the next ones 503 for as long as the failure marker lived.
+#[tokio::test]
+async fn a_handler_sees_the_same_error_while_it_blocks() {
+    async fn number(State(guard): State<StampedeGuard>, Path(text): Path<String>) -> Result<String, Response> {
+        let key = Key::from(text.clone());
+        let parsed = guard.fetch(key, async move || text.parse::<u32>().map_err(anyhow::Error::from)).await;
+        parsed.map(|number| number.to_string()).map_err(|error| match error.origin::<ParseIntError>() {
+            Some(_) => StatusCode::NOT_FOUND.into_response(),
+            None => error.into_response(),
+        })
+    }
+
+    for guard in on_each_store("handler-error") {
+        let app: Router = Router::new().route("/{number}", get(number)).with_state(guard.clone());
+        let status = async |path: &str| {
+            let request = Request::get(path).body(Body::empty()).expect("a request");
+            app.clone().oneshot(request).await.expect("infallible").status()
+        };
+        assert_eq!(status("/12").await, StatusCode::OK);
+        for _ in 0..3 {
+            assert_eq!(status("/x").await, StatusCode::NOT_FOUND);
+            at_rest(&guard).await;
+        }
+    }
 }

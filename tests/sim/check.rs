@@ -40,7 +40,6 @@ fn answered(plan: &Plan, outcome: &Outcome, asked: &Asked, at: Duration, answer:
                 ErrorKind::Origin => failing(Ends::Badly),
                 ErrorKind::Panicked => failing(Ends::Panicking),
                 ErrorKind::TimedOut => slow,
-                ErrorKind::RecentlyFailed => failing(Ends::Badly) || failing(Ends::Panicking) || slow,
                 ErrorKind::Overloaded => explains_overload(plan, outcome, asked, at),
                 _ => false,
             };

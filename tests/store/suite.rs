@@ -219,19 +219,24 @@ pub(crate) async fn failure_marker_blocks_leases_and_counts(store: &dyn Store) {
                     assert_eq!(failures as usize, earlier);
                     break (token, lease);
                 }
-                (_, LeaseReply::Failed { retry_in, code: 503, .. }) => tokio::time::sleep(retry_in).await,
+                (_, LeaseReply::Failed { retry_in, report, .. }) if report == REPORT => {
+                    tokio::time::sleep(retry_in).await
+                }
                 (_, other) => panic!("{other:?}"),
             }
         };
         let copy = store.get_or_lease(&key, LeaseRequest::new(token, LONG)).await.expect("an answer");
         assert!(matches!(copy, LeaseReply::Granted { failures, .. } if failures as usize == earlier), "{copy:?}");
-        let failure_marker = FailureMarker::new(blocks_for, LONG, 503);
-        assert_eq!(store.release(&key, lease.token, Some(failure_marker)).await.expect("an answer"), LeaseStatus::Held);
+        let failure_marker = FailureMarker::new(blocks_for, LONG, Bytes::from_static(REPORT));
+        assert_eq!(
+            store.release(&key, lease.token, Some(failure_marker.clone())).await.expect("an answer"),
+            LeaseStatus::Held
+        );
         if blocks_for > Duration::from_millis(100) {
-            let LeaseReply::Failed { retry_in, code, .. } = ask(store, &key, LONG, None).await.1 else {
+            let LeaseReply::Failed { retry_in, report, .. } = ask(store, &key, LONG, None).await.1 else {
                 panic!("not held off")
             };
-            assert_eq!(code, 503);
+            assert_eq!(report, REPORT);
             assert!(retry_in <= blocks_for && retry_in > blocks_for / 2, "{retry_in:?} of {blocks_for:?}");
         }
     }
@@ -240,8 +245,8 @@ pub(crate) async fn failure_marker_blocks_leases_and_counts(store: &dyn Store) {
 pub(crate) async fn failures_are_forgotten_with_their_marker(store: &dyn Store) {
     let key = fresh("forgotten");
     let lease = lead(store, &key, LONG).await;
-    let failure_marker = FailureMarker::new(Duration::ZERO, Duration::from_millis(20), 503);
-    store.release(&key, lease.token, Some(failure_marker)).await.expect("an answer");
+    let failure_marker = FailureMarker::new(Duration::ZERO, Duration::from_millis(20), Bytes::from_static(REPORT));
+    store.release(&key, lease.token, Some(failure_marker.clone())).await.expect("an answer");
     tokio::time::sleep(Duration::from_millis(40)).await;
     let granted = ask(store, &key, LONG, None).await.1;
     assert!(matches!(granted, LeaseReply::Granted { failures: 0, .. }), "{granted:?}");
@@ -249,12 +254,12 @@ pub(crate) async fn failures_are_forgotten_with_their_marker(store: &dyn Store) 
 
 pub(crate) async fn success_resets_failure_count(store: &dyn Store) {
     let key = fresh("recovered");
-    let failure_marker = FailureMarker::new(Duration::from_millis(40), LONG, 0);
+    let failure_marker = FailureMarker::new(Duration::from_millis(40), LONG, Bytes::new());
     for _ in 0..3 {
         let LeaseReply::Granted { lease, failures: 0, .. } = ask(store, &key, LONG, None).await.1 else {
             panic!("the count does not start again")
         };
-        store.release(&key, lease.token, Some(failure_marker)).await.expect("an answer");
+        store.release(&key, lease.token, Some(failure_marker.clone())).await.expect("an answer");
         let LeaseReply::Failed { retry_in, .. } = ask(store, &key, LONG, None).await.1 else { panic!("not held off") };
         tokio::time::sleep(retry_in + Duration::from_millis(1)).await;
         let LeaseReply::Granted { lease, .. } = ask(store, &key, LONG, None).await.1 else { panic!("held off") };
@@ -310,7 +315,7 @@ pub(crate) async fn seen_entry_that_is_no_longer_stored_is_reported(store: &dyn 
     assert!(matches!(granted, LeaseReply::Granted { seen_alive: false, .. }), "{granted:?}");
     let (_, waiting) = ask(store, &key, LONG, gone).await;
     assert!(matches!(waiting, LeaseReply::Wait { seen_alive: false, .. }), "{waiting:?}");
-    let failure_marker = FailureMarker::new(LONG, LONG, 0);
+    let failure_marker = FailureMarker::new(LONG, LONG, Bytes::new());
     store.release(&key, holder, Some(failure_marker)).await.expect("an answer");
     let (_, failed) = ask(store, &key, LONG, gone).await;
     assert!(matches!(failed, LeaseReply::Failed { seen_alive: false, .. }), "{failed:?}");
@@ -520,3 +525,5 @@ pub(crate) async fn expired_entry_is_a_miss(store: &dyn Store) {
     assert!(store.get(&key).await.expect("an answer").is_none());
     lead(store, &key, LONG).await;
 }
+/// The report of a failed leader. Any bytes pass through a store unchanged.
+const REPORT: &[u8] = b"\0\xff503 \r\n";

@@ -12,7 +12,6 @@ use crate::{
         port::FillCondition,
         token::{Inbox, Token},
     },
-    telemetry,
 };
 use tokio::time::timeout_at;
 
@@ -22,10 +21,9 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
         let resource = self.resource().clone();
         let (began, deadline) = (Timestamp::now(), clock::deadline_after(resource.config.fetch_timeout));
         let (id, redirects) = (Token::unique(Inbox::unique()), self.lookup.redirects.clone());
-        let FetchHead { response, sharing, mut completion } =
-            fetch(FetchMode::HitForPass { id, redirects: redirects.clone(), deadline: deadline.into_std() }).await;
+        let mode = FetchMode::HitForPass { id, redirects: redirects.clone(), deadline: deadline.into_std() };
+        let FetchHead { response, sharing, mut completion } = self.fetch_alone(mode, fetch).await;
         let times = (began, Timestamp::now());
-        telemetry::fetched(resource.config.hot_keys(), &resource.key, times);
         if !matches!(completion, Completion::None) {
             self.resource().engine.tasks.spawn(async move {
                 let completed = timeout_at(deadline, completion.completed()).await;

@@ -10,8 +10,8 @@ use crate::{
         flight::state::Progress,
         frontend::{Failure, Reuse, ReusePolicy},
         permit::{FillPermit, HeldLease, LeaseGuard, while_listening},
+        resource::Resource,
     },
-    error::Error,
     outage_cache::NotStored,
     store::{
         entry::Entry,
@@ -20,11 +20,11 @@ use crate::{
         token::Token,
         wake::Listener,
     },
-    telemetry,
+    telemetry::{self, Timed},
 };
 use std::{pin::pin, sync::Arc, time::Duration};
 use tokio::{
-    sync::{futures::Notified, oneshot},
+    sync::futures::Notified,
     time::{Instant, sleep, sleep_until},
 };
 
@@ -34,6 +34,8 @@ struct LeaseWait {
     polls: u32,
     unusable_entries: u32,
     was_disconnected: bool,
+    /// The wait of the caller that opened the flight, since a leader of another process was met.
+    timed: Option<Timed>,
     /// When the lease of another process ends, as the store said last.
     lease_end: Option<Instant>,
     /// Set while the store does not answer: the latest time at which that lease ends.
@@ -77,10 +79,11 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
                 }
                 Ok((LeaseReply::Hit(entry), _)) => self.on_entry(entry, &mut wait),
                 Ok((LeaseReply::Wait { remaining, holder, waiting, registered, .. }, _)) => {
+                    self.time_wait(&mut wait);
                     let pause = wait.heard_of_lease(remaining, waiting, registered);
                     self.on_other_leader(holder, &listener, pause).await
                 }
-                Ok((LeaseReply::Failed { retry_in, code, .. }, _)) => self.on_failure_marker(retry_in, code),
+                Ok((LeaseReply::Failed { retry_in, report, .. }, _)) => self.on_failure_marker(retry_in, &report),
                 Err(error) => self.on_error(error, &mut wait),
             };
             if self.execution.flight.is_deserted() {
@@ -162,11 +165,12 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
     }
 
     /// Decides what to do while a failure marker blocks the key.
-    fn on_failure_marker(&mut self, retry_in: Duration, code: u16) -> Next {
-        if self.execution.resource.config.failure_ttl.is_zero() {
+    fn on_failure_marker(&mut self, retry_in: Duration, report: &[u8]) -> Next {
+        let Resource { engine, key, config, .. } = &self.execution.resource;
+        if config.failure_ttl.is_zero() {
             return Next::GoLocal;
         }
-        let error = Error::recently_failed(code, retry_in);
+        let error = engine.recent_failures.error_of(key, report, retry_in);
         Next::Complete(Progress::Failed(Failure::Error(error), self.execution.seen.take()))
     }
 
@@ -200,10 +204,22 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
         }
         // The other leader may be waiting for a fetch that this one is part of.
         if resource.engine.wait_graph.would_deadlock(&resource.key, &self.execution.outer_fetches) {
-            telemetry::deadlock_avoided(&resource.engine.stats, &resource.key);
+            telemetry::deadlock_avoided(&resource.config.meter, &resource.key);
             return Next::GoLocal;
         }
         Next::Pause(pause)
+    }
+
+    /// Measures the wait of the caller that opened the flight, as long as that caller waits.
+    fn time_wait(&self, wait: &mut LeaseWait) {
+        match self.opener_waits() {
+            true => _ = wait.timed.get_or_insert_with(|| telemetry::waiting(&self.execution.resource.config.meter)),
+            false => wait.timed = None,
+        }
+    }
+
+    fn opener_waits(&self) -> bool {
+        self.reply.as_ref().is_some_and(|reply| !reply.is_closed())
     }
 
     /// Waits until it is time to ask the store again (`None`), or until there is a reason not to wait any longer.
@@ -213,7 +229,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
         listener: &mut Listener,
         breaker_opened: Notified<'_>,
     ) -> Option<Interruption> {
-        let opener_waits = self.reply.as_ref().is_some_and(|reply| !reply.is_closed());
+        let opener_waits = self.opener_waits();
         let interruption = tokio::select! {
             biased;
             invalidated = listener.notified() => {
@@ -236,7 +252,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
     /// that have joined it.
     fn on_wait_timeout(&mut self) -> Option<Interruption> {
         let (resource, now) = (&self.execution.resource, clock::now());
-        if self.reply.as_ref().is_none_or(oneshot::Sender::is_closed) {
+        if !self.opener_waits() {
             return None;
         }
         if self.execution.nested_until.is_some_and(|until| until <= now) {

@@ -11,6 +11,7 @@ use crate::{
         frontend::{Completion, FailedFetch, Failure, FailureCause, FailureEffect, ReusePolicy},
         lookup::Lookup,
         permit::FillPermit,
+        recent_failures::report_of,
         resource::Resource,
     },
     store::{
@@ -19,7 +20,8 @@ use crate::{
     },
     telemetry,
 };
-use std::sync::Arc;
+use bytes::Bytes;
+use std::{sync::Arc, time::Duration};
 
 impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader<'a, R, J> {
     /// Handles a fetch that was aborted before its response head.
@@ -28,12 +30,13 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
         permit: FillPermit,
         aborted: &Aborted,
     ) -> Option<(FillPermit, AfterHead)> {
-        let Resource { engine, key, config, .. } = &self.execution.resource;
-        let Some(error) = aborted.error(config) else {
-            telemetry::fetch_dropped(&engine.stats, key);
+        let Resource { key, config, .. } = &self.execution.resource;
+        let Some((kind, error)) = aborted.failure(config) else {
+            telemetry::fetch_dropped(&config.meter, key);
             self.execution.flight.complete(Progress::Abandoned);
             return Some((permit, AfterHead::Release(None, Completion::None)));
         };
+        telemetry::fetch_failed(&config.meter, key, kind);
         let result = LeaderResult::Failed(error.clone(), None);
         let failure = (Failure::Error(error), FailureCause::Origin, 0);
         self.on_fetch_failed(permit, result, failure, Completion::None).await
@@ -47,13 +50,15 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
         (failure, cause, code): (Failure, FailureCause, u16),
         completion: Completion,
     ) -> Option<(FillPermit, AfterHead)> {
-        let (repeat, failure_marker) = self.failure_effect(cause, code);
+        let FailureEffect { repeat, block } = self.failure_effect(cause);
+        let failure_marker = self.failure_marker(&permit, block, &failure, code);
         let now = Timestamp::now();
-        let usable = |entry: &mut Entry| self.policy.stale_answer(entry, now).is_some();
+        let usable =
+            |entry: &mut Entry| cause != FailureCause::Answer && self.policy.stale_answer(entry, now).is_some();
         let permit = match self.execution.seen.take_if(usable) {
             // Only a lease that is still held proves that the entry is valid: an invalidation would have dropped both.
             Some(stale) if permit.lease().is_some() => {
-                if let LeaseStatus::Held = permit.release(failure_marker).await
+                if let LeaseStatus::Held = permit.release(failure_marker.clone()).await
                     && Box::pin(self.is_still_reachable()).await
                     && let Some(answer) = self.policy.stale_answer(&stale, now)
                 {
@@ -82,21 +87,43 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
         completion: Completion,
     ) -> AfterHead {
         let state = Progress::Uncacheable(audience);
-        if let (true, failure_marker) = self.failure_effect(FailureCause::ClientError, 0) {
+        let FailureEffect { repeat, block } = self.failure_effect(FailureCause::ClientError);
+        if repeat {
+            let Execution { resource, earlier_failures, .. } = &*self.execution;
+            let count = block.and_then(|limit| resource.config.failure_marker(Bytes::new(), *earlier_failures, limit));
             self.reply_to_caller(result);
-            return AfterHead::Repeat(state, failure_marker, completion);
+            return AfterHead::Repeat(state, count, completion);
         }
         self.complete(result, state);
         let config = &self.execution.resource.config;
         AfterHead::Mark(Kind::HitForPass, audience, config.failure_ttl.min(config.uncacheable_ttl), completion)
     }
 
-    /// Returns whether a waiter leads again, and the failure marker that this leader leaves in place of its lease.
-    fn failure_effect(&self, cause: FailureCause, code: u16) -> (bool, Option<FailureMarker>) {
-        let Execution { resource, seen, earlier_failures, .. } = &*self.execution;
+    fn failure_effect(&self, cause: FailureCause) -> FailureEffect {
+        let Execution { seen, earlier_failures, .. } = &*self.execution;
         let failed = FailedFetch { seen: seen.as_ref(), cause, earlier_failures: *earlier_failures };
-        let FailureEffect { repeat, block } = self.policy.on_failure(failed, Timestamp::now());
-        (repeat, block.and_then(|limit| resource.config.failure_marker(code, *earlier_failures, limit)))
+        self.policy.on_failure(failed, Timestamp::now())
+    }
+
+    /// Returns the failure marker that this leader leaves in place of its lease. It blocks callers for at most `limit`,
+    /// and for that time this process keeps the error itself.
+    fn failure_marker(
+        &self,
+        permit: &FillPermit,
+        limit: Option<Duration>,
+        failure: &Failure,
+        code: u16,
+    ) -> Option<FailureMarker> {
+        let Execution { resource: Resource { engine, key, config, .. }, earlier_failures, .. } = &*self.execution;
+        let id = permit.lease()?.token;
+        let report = report_of(id, failure, code, config.share_error_text);
+        let marker = config.failure_marker(report, *earlier_failures, limit?)?;
+        if let Failure::Error(error) = failure
+            && !marker.blocks_for.is_zero()
+        {
+            engine.recent_failures.keep(key, id, error.clone(), marker.blocks_for);
+        }
+        Some(marker)
     }
 
     /// Reports whether the redirects still lead to this cache key. The invalidation of a resource with variants drops

@@ -1,6 +1,6 @@
 -- Releases a lease, with or without a failure marker.
 -- KEYS  L
--- ARGV  token16, block_ms, keep_ms|0 without a marker, code, channel prefix, key hash
+-- ARGV  token16, block_ms, keep_ms|0 without a marker, report, channel prefix, key hash
 -- 1 Held | 0 Lost
 local l = redis.pcall('GET', KEYS[1])
 if type(l) ~= 'string' or l:sub(1, 17) ~= 'H' .. ARGV[1] then return 0 end

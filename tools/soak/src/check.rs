@@ -109,7 +109,6 @@ pub(crate) fn violation(
         Err(error) => {
             let expected = match (origin, error.kind()) {
                 (Origin::Answers, _) => false,
-                (_, ErrorKind::RecentlyFailed) => true,
                 (Origin::Fails, kind) => kind == ErrorKind::Origin,
                 (Origin::Panics, kind) => kind == ErrorKind::Panicked,
             };

@@ -1,0 +1,43 @@
+//! What the error of a fetch means for other callers.
+
+use std::{error::Error, fmt, sync::Arc};
+
+/// What the error of a fetch says about the origin. See [`StampedeGuard::classify`](crate::StampedeGuard::classify).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum FailureClass {
+    /// The origin works, and this is its answer, for example "no such row". Requests of this process that wait get the
+    /// error. There is no failure marker: the next request calls the origin, and so does one waiter of each other
+    /// process. The error never makes the guard serve a stale value.
+    Answer,
+    /// The origin does not work. All waiters get the error. A [failure marker](crate::StampedeGuard::failure_ttl) blocks
+    /// the key, and the stale value is served if the policy permits that on errors.
+    #[default]
+    OriginDown,
+}
+
+/// A function that classifies the errors of fetches.
+#[derive(Clone)]
+pub(crate) struct Classifier(Arc<dyn Fn(&(dyn Error + 'static)) -> FailureClass + Send + Sync>);
+
+impl Classifier {
+    pub(crate) fn new(classify: impl Fn(&(dyn Error + 'static)) -> FailureClass + Send + Sync + 'static) -> Self {
+        Self(Arc::new(classify))
+    }
+
+    pub(crate) fn classify(&self, error: &(dyn Error + 'static)) -> FailureClass {
+        (self.0)(error)
+    }
+}
+
+impl Default for Classifier {
+    fn default() -> Self {
+        Self::new(|_| FailureClass::default())
+    }
+}
+
+impl fmt::Debug for Classifier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Classifier")
+    }
+}

@@ -1,0 +1,71 @@
+//! Settings for failed fetches.
+
+use super::StampedeGuard;
+use crate::config::failures::{Classifier, FailureClass};
+use std::{error::Error, time::Duration};
+
+impl StampedeGuard {
+    /// Sets how long the marker of a failed fetch blocks its key in the store. Meanwhile the key is not fetched again:
+    /// requests get the stale value, if the policy permits that on errors, otherwise the error of that fetch at once,
+    /// with [`retry_in`](crate::Error::retry_in). In the process of that fetch the error has its cause, in other
+    /// processes its kind and its [text](Self::share_error_text). The time doubles with each further failure, up to ten
+    /// times this value. [`invalidate`](Self::invalidate) ends it. Zero turns the marker off. Default: 1 s. While the
+    /// store is unavailable there is no marker.
+    ///
+    /// A fetch that fails because of what was asked, not because of the origin, needs no marker:
+    /// [`classify`](Self::classify).
+    ///
+    /// HTTP requests without a stale response are blocked for at most 100 ms, because another request may succeed. Then
+    /// one of them tries, and the others wait for it. If the stored response was fresh within the last second (within
+    /// `failure_ttl` if that is shorter), a 500 or a client error blocks none of them.
+    ///
+    /// # Panics
+    ///
+    /// Panics if `first` is longer than 99 s. The marker in Redis has six digits for ten times this value in
+    /// milliseconds.
+    #[must_use]
+    #[track_caller]
+    pub fn failure_ttl(self, first: Duration) -> Self {
+        assert!(first <= LONGEST_FAILURE_TTL, "failure_ttl must be at most {LONGEST_FAILURE_TTL:?}");
+        self.set(|config| config.failure_ttl = first)
+    }
+
+    /// Sets which errors of a fetch are answers of an origin that works. Default: none, every error is
+    /// [`FailureClass::OriginDown`].
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    /// use stampede_guard::{FailureClass, StampedeGuard};
+    /// use std::io;
+    ///
+    /// let guard = StampedeGuard::in_memory().classify(|error| match error.downcast_ref::<io::Error>() {
+    ///     Some(error) if error.kind() == io::ErrorKind::NotFound => FailureClass::Answer,
+    ///     _ => FailureClass::OriginDown,
+    /// });
+    /// let missing = async || Err::<String, _>(io::Error::from(io::ErrorKind::NotFound));
+    /// let error = guard.fetch("user:0", missing).await.unwrap_err();
+    /// assert!(error.origin::<io::Error>().is_some());
+    /// // No failure marker blocks the key:
+    /// assert_eq!(guard.fetch("user:0", async || Ok::<_, io::Error>("Ann".to_owned())).await.unwrap(), "Ann");
+    /// # }
+    /// ```
+    ///
+    /// It is called once per failed fetch, within that fetch, with the error that the fetch returned: a panic of it
+    /// counts as a panic of the fetch. To cache "there is none" instead, return an `Option` as the value. HTTP responses
+    /// are classified by their status. A fetch that panics or times out is always `OriginDown`.
+    #[must_use]
+    pub fn classify(self, classify: impl Fn(&(dyn Error + 'static)) -> FailureClass + Send + Sync + 'static) -> Self {
+        self.set(|config| config.classifier = Classifier::new(classify))
+    }
+
+    /// Sets whether other processes get the text of an error: what its `Display` prints, without its sources, and cut
+    /// at 256 bytes. It is stored in the [failure marker](Self::failure_ttl), so turn it off if errors name what must not
+    /// be in the store. Other processes then get only the kind. Default: `true`.
+    #[must_use]
+    pub fn share_error_text(self, share: bool) -> Self {
+        self.set(|config| config.share_error_text = share)
+    }
+}
+
+/// Ten times this value, in milliseconds, fits the six digits of a failure marker in Redis.
+const LONGEST_FAILURE_TTL: Duration = Duration::from_secs(99);

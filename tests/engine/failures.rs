@@ -1,0 +1,245 @@
+//! Failed fetches: what the callers of the same process get, what other processes get, and which errors are answers.
+
+use crate::{
+    Down, MS, SECOND, never,
+    support::{Origin, herd},
+};
+use stampede_guard::{BoxError, Error, ErrorKind, FailureClass, Policy, StampedeGuard, testing::FakeRedis};
+use std::{error, fmt, io, sync::Arc, time::Duration};
+
+/// An error with a cause, as applications have them.
+#[derive(Debug)]
+struct NoSuchRow(io::Error);
+
+impl fmt::Display for NoSuchRow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("row not found")
+    }
+}
+
+impl error::Error for NoSuchRow {
+    fn source(&self) -> Option<&(dyn error::Error + 'static)> {
+        Some(&self.0)
+    }
+}
+
+fn no_such_row() -> NoSuchRow {
+    NoSuchRow(io::Error::other("connection 7 of postgres://secret"))
+}
+
+async fn fail(guard: &StampedeGuard) -> Error {
+    let error = guard.fetch("k", async || Err::<u8, _>(no_such_row())).await.expect_err("no such row");
+    guard.drain().await;
+    error
+}
+
+async fn blocked(guard: &StampedeGuard) -> Error {
+    guard.fetch("k", never::<u8>).await.expect_err("blocked")
+}
+
+fn classified(guard: StampedeGuard) -> StampedeGuard {
+    guard.classify(|error| match error.is::<NoSuchRow>() {
+        true => FailureClass::Answer,
+        false => FailureClass::OriginDown,
+    })
+}
+
+/// Before, the second caller got an error of another kind without a cause, which an application answers with 503
+/// instead of 404.
+#[tokio::test(start_paused = true)]
+async fn the_cause_is_kept_while_the_failure_blocks() {
+    for guard in [StampedeGuard::in_memory(), FakeRedis::new().node().guard()] {
+        let first = fail(&guard).await;
+        assert_eq!((first.kind(), first.retry_in()), (ErrorKind::Origin, None));
+        assert_eq!(first.to_string(), "the fetch failed: row not found");
+        tokio::time::sleep(250 * MS).await;
+        let second = blocked(&guard).await;
+        assert_eq!(second.kind(), ErrorKind::Origin);
+        assert!(second.origin::<NoSuchRow>().is_some() && second.origin::<io::Error>().is_some(), "{second:?}");
+        assert!(second.retry_in().is_some_and(|left| left <= 750 * MS), "{second:?}");
+        assert!(second.to_string().starts_with("the fetch failed: row not found (retry in "), "{second}");
+        assert!(first.retry_in().is_none(), "the error of the first caller stays as it was");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_process_gets_kind_and_outermost_text() {
+    let server = FakeRedis::new();
+    let [a, b] = [server.node().guard(), server.node().guard()];
+    fail(&a).await;
+    let error = blocked(&b).await;
+    assert_eq!(error.kind(), ErrorKind::Origin);
+    assert!(error.to_string().starts_with("the fetch failed: row not found (retry in "), "{error}");
+    assert!(error.origin::<NoSuchRow>().is_none());
+    assert!(!format!("{error:?}").contains("secret"), "{error:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_process_gets_no_text_if_it_is_not_shared() {
+    let server = FakeRedis::new();
+    let [a, b] = [server.node().guard().share_error_text(false), server.node().guard()];
+    fail(&a).await;
+    let error = blocked(&b).await;
+    assert!(error.to_string().starts_with("the fetch failed (retry in "), "{error}");
+    assert!(blocked(&a).await.origin::<NoSuchRow>().is_some(), "the setting is about other processes");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_shared_text_is_cut_at_256_bytes() {
+    let server = FakeRedis::new();
+    let [a, b] = [server.node().guard(), server.node().guard()];
+    let fetch = async || Err::<u8, _>(BoxError::from("ä".repeat(500)));
+    a.fetch("k", fetch).await.expect_err("it fails");
+    a.drain().await;
+    let error = blocked(&b).await.to_string();
+    assert_eq!(error.matches('ä').count(), 128, "{error}");
+    assert_eq!(blocked(&a).await.to_string().matches('ä').count(), 500);
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_process_is_told_of_timeouts_and_panics() {
+    let server = FakeRedis::new();
+    let [a, b] = [0, 1].map(|_| server.node().guard().fetch_timeout(SECOND).failure_ttl(9 * SECOND));
+    a.fetch("slow", async || std::future::pending::<Result<u8, Down>>().await).await.expect_err("aborted");
+    a.fetch("panic", async || -> Result<u8, Down> { panic!("as intended") }).await.expect_err("it panics");
+    a.drain().await;
+    for (key, kind) in [("slow", ErrorKind::TimedOut), ("panic", ErrorKind::Panicked)] {
+        for guard in [&a, &b] {
+            let error = guard.fetch(key, never::<u8>).await.expect_err("blocked");
+            assert!(error.kind() == kind && error.retry_in().is_some(), "{error:?}");
+        }
+    }
+}
+
+/// Seen to fail (the error of the first process) with the id not compared in `RecentFailures::error_of`.
+#[tokio::test(start_paused = true)]
+async fn a_later_failure_elsewhere_replaces_the_kept_one() {
+    let server = FakeRedis::new();
+    let [a, b] = [server.node().guard(), server.node().guard()];
+    fail(&a).await;
+    b.invalidate("k").await.expect("acknowledged");
+    b.fetch("k", async || Err::<u8, _>(Down)).await.expect_err("down");
+    b.drain().await;
+    let error = blocked(&a).await;
+    assert!(error.origin::<NoSuchRow>().is_none() && !error.to_string().contains("row"), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_invalidation_ends_the_block_of_a_failure() {
+    let server = FakeRedis::new();
+    for [a, b] in [[0, 1].map(|_| server.node().guard()), [0, 1].map(|_| StampedeGuard::in_memory())] {
+        fail(&a).await;
+        a.invalidate("k").await.expect("acknowledged");
+        assert_eq!(a.fetch("k", async || Ok::<_, Down>(1_u8)).await.expect("not blocked"), 1);
+        a.drain().await;
+        b.invalidate("k").await.expect("acknowledged");
+    }
+}
+
+/// A missing row was an outage of its key in the whole fleet. Seen to fail without the classifier.
+#[tokio::test(start_paused = true)]
+async fn an_answer_leaves_no_marker() {
+    let server = FakeRedis::new();
+    let [a, b] = [0, 1].map(|_| classified(server.node().guard()));
+    for guard in [&a, &b, &a] {
+        assert_eq!(fail(guard).await.retry_in(), None, "each call reaches the origin");
+    }
+    a.fetch("k", async || Err::<u8, _>(Down)).await.expect_err("down");
+    a.drain().await;
+    assert!(blocked(&b).await.retry_in().is_some(), "other errors still block");
+}
+
+#[tokio::test]
+async fn waiters_share_an_answer() {
+    let (guard, origin) = (classified(StampedeGuard::in_memory()), Origin::gated());
+    let callers = herd(100, |_| {
+        let (guard, origin) = (guard.clone(), origin.clone());
+        async move {
+            let fetch = async move || {
+                origin.call().await;
+                Err::<u8, _>(no_such_row())
+            };
+            guard.fetch("k", fetch).await.expect_err("no such row")
+        }
+    });
+    let release = async {
+        origin.arrived(1).await;
+        origin.open();
+    };
+    let (errors, ()) = tokio::join!(callers, release);
+    assert!(errors.iter().all(|error| error.origin::<NoSuchRow>().is_some()));
+    assert_eq!(origin.calls(), 1);
+    let stats = guard.stats();
+    assert_eq!((stats.misses, stats.coalesced, stats.rejected), (1, 99, 0), "{stats:?}");
+}
+
+/// Seen to fail (the stale value is served) without the check of the cause in `Leader::on_fetch_failed`.
+#[tokio::test(start_paused = true)]
+async fn no_stale_value_replaces_an_answer() {
+    let policy = Policy::fresh_for(SECOND).jitter(0.0).stale_if_error(60 * SECOND);
+    let guard = classified(StampedeGuard::in_memory()).policy(policy);
+    assert_eq!(guard.fetch("k", async || Ok::<_, Down>(1_u8)).await.expect("stored"), 1);
+    guard.drain().await;
+    tokio::time::sleep(2 * SECOND).await;
+    assert!(fail(&guard).await.origin::<NoSuchRow>().is_some());
+    let stale = guard.fetch("k", async || Err::<u8, _>(Down)).await;
+    assert_eq!(stale.expect("stale, because the origin is down"), 1);
+}
+
+/// An application may fail for thousands of keys, with large errors.
+#[tokio::test(start_paused = true)]
+async fn errors_are_kept_for_a_bounded_number_of_keys() {
+    let (guard, held) = (StampedeGuard::in_memory(), Arc::new(Down));
+    for key in 0..2000_u64 {
+        let held = held.clone();
+        guard.fetch(key, async move || Err::<u8, Arc<Down>>(held)).await.expect_err("down");
+    }
+    guard.drain().await;
+    assert_eq!(Arc::strong_count(&held) - 1, 1024);
+    let error = guard.fetch(1999_u64, never::<u8>).await.expect_err("blocked");
+    assert!(error.origin::<Down>().is_none() && error.retry_in().is_some(), "{error:?}");
+    tokio::time::sleep(2 * SECOND).await;
+    fail(&guard).await;
+    assert_eq!(Arc::strong_count(&held), 1, "the next failure drops errors whose time is over");
+}
+
+#[tokio::test]
+async fn the_origins_error_is_found_in_other_error_types() {
+    let guard = StampedeGuard::in_memory();
+    let found = async |error: BoxError| {
+        let answer = guard.clone().failure_ttl(Duration::ZERO).fetch("boxed", async || Err::<u8, _>(error)).await;
+        answer.expect_err("it fails").origin::<Down>().is_some()
+    };
+    assert!(found(Box::new(Down)).await, "itself");
+    assert!(found(Box::new(Box::new(Down))).await, "in a box");
+    assert!(found(Box::new(Arc::new(Down))).await, "shared");
+    assert!(found(Box::new(NoSuchRow(io::Error::other(Down)))).await, "as a source of a source");
+    assert!(!found("down".into()).await);
+
+    let plain = guard.fetch("plain", async || Err::<u8, _>(anyhow::Error::from(Down))).await;
+    assert_eq!(plain.expect_err("it fails").origin::<Down>(), Some(&Down));
+    let context = guard.fetch("context", async || Err::<u8, _>(anyhow::Error::from(Down).context("reading"))).await;
+    let error = context.expect_err("it fails");
+    assert_eq!((error.origin::<Down>(), error.to_string()), (Some(&Down), "the fetch failed: reading".to_owned()));
+    let message = guard.fetch("message", async || Err::<u8, _>(anyhow::anyhow!("no luck"))).await;
+    assert_eq!(message.expect_err("it fails").to_string(), "the fetch failed: no luck");
+}
+
+/// The classifier sees the error that an `anyhow::Error` was made from.
+#[tokio::test]
+async fn the_classifier_sees_through_anyhow() {
+    let guard = classified(StampedeGuard::in_memory());
+    for _ in 0..2 {
+        let answer = guard.fetch("k", async || Err::<u8, _>(anyhow::Error::from(no_such_row()))).await;
+        assert_eq!(answer.expect_err("no such row").retry_in(), None);
+        guard.drain().await;
+    }
+}
+
+/// A classifier that panics is a part of the fetch: the callers learn of it, and the key is free again.
+#[tokio::test]
+async fn a_panic_of_the_classifier_is_a_panic_of_the_fetch() {
+    let guard = StampedeGuard::in_memory().failure_ttl(Duration::ZERO).classify(|_| panic!("as intended"));
+    assert_eq!(fail(&guard).await.kind(), ErrorKind::Panicked);
+    assert_eq!(guard.fetch("k", async || Ok::<_, Down>(1)).await.expect("the key is free"), 1);
+}
