@@ -22,7 +22,7 @@ pub(crate) async fn until_interrupted(args: &Args) -> Result<()> {
     let metrics = if args.metrics { metrics::routes()? } else { Router::new() };
     let own_redis = if args.own_redis { Some(RedisServer::start().await?) } else { None };
     let redis = args.redis.as_deref().or(own_redis.as_ref().map(|own| own.url.as_str()));
-    let guard = guard(redis)?.http(demo::options()).track_hot_keys(demo::HOT_KEYS);
+    let guard = guard(redis)?.named("reports").http(demo::options()).track_hot_keys(demo::HOT_KEYS);
     let guard = if redis.is_some() { guard.near_cache(NearCacheConfig::max_bytes(NEAR_CACHE)) } else { guard };
     let store = match own_redis {
         Some(own) => Store::OwnRedis(Box::new(Mutex::new(own))),

@@ -78,10 +78,10 @@ impl Browser {
         found.select_by_value(value).await.expect("it has this option");
     }
 
-    /// Returns the text of an element, as a user sees it.
+    /// Returns the text of an element, as a user sees it. In one step, because the page may replace the element.
     pub(crate) async fn text(&self, element: &str) -> String {
-        let found = self.client.find(Locator::Css(element)).await.expect("the element is there");
-        found.text().await.expect("it is in the page")
+        let text = self.client.execute("return document.querySelector(arguments[0])?.innerText", vec![element.into()]);
+        text.await.expect("the script runs").as_str().unwrap_or_default().to_owned()
     }
 
     /// Waits until the text of an element contains this.

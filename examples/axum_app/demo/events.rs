@@ -14,7 +14,7 @@ use axum::{
 };
 use futures_util::{Stream, StreamExt, stream};
 use serde::Serialize;
-use stampede_guard::{HotKey, Stats};
+use stampede_guard::Stats;
 use std::{convert::Infallible, sync::Arc, time::Duration};
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
@@ -54,7 +54,6 @@ impl Page {
 
     fn frame(&mut self) -> String {
         let [without, with] = self.demo.runs();
-        let stats = self.demo.guard.stats();
         let frame = Frame {
             without: without.map(|run| lane(&run, &mut self.seen[0])),
             with: with.map(|run| lane(&run, &mut self.seen[1])),
@@ -62,8 +61,7 @@ impl Page {
             failing: self.demo.origin.is_failing(),
             max_requests: MAX_REQUESTS,
             store: StoreState::of(&self.demo.store),
-            guard: GuardState::of(&stats, self.demo.guard.in_flight()),
-            hot_keys: stats.hot_keys,
+            stats: self.demo.guard.stats(),
         };
         serde_json::to_string(&frame).expect("numbers and text are JSON")
     }
@@ -89,9 +87,7 @@ struct Frame {
     failing: bool,
     max_requests: usize,
     store: StoreState,
-    guard: GuardState,
-    /// The busiest first.
-    hot_keys: Vec<HotKey>,
+    stats: Stats,
 }
 
 #[derive(Serialize)]
@@ -124,39 +120,6 @@ impl StoreState {
                 Ok(_) => Self::StoppedRedis,
                 Err(_) => Self::ChangingRedis,
             },
-        }
-    }
-}
-
-#[derive(Serialize)]
-struct GuardState {
-    in_flight: usize,
-    hits: u64,
-    stale_hits: u64,
-    misses: u64,
-    coalesced: u64,
-    bypassed: u64,
-    failed_open: u64,
-    rejected: u64,
-    store_errors: u64,
-    breaker_opened: u64,
-    lease_losses: u64,
-}
-
-impl GuardState {
-    fn of(stats: &Stats, in_flight: usize) -> Self {
-        Self {
-            in_flight,
-            hits: stats.hits,
-            stale_hits: stats.stale_hits,
-            misses: stats.misses,
-            coalesced: stats.coalesced,
-            bypassed: stats.bypassed,
-            failed_open: stats.failed_open,
-            rejected: stats.rejected,
-            store_errors: stats.store_errors,
-            breaker_opened: stats.breaker_opened,
-            lease_losses: stats.lease_losses,
         }
     }
 }
