@@ -4,10 +4,12 @@ use fantoccini::{Client, ClientBuilder, Locator, wd::Capabilities};
 use hyper_util::client::legacy::connect::HttpConnector;
 use serde_json::{Value, json};
 use stampede_guard_support::{eventually, program::program, signal};
+use std::time::Duration;
 use tempfile::TempDir;
 use tokio::{
     io::{AsyncBufReadExt, BufReader},
     process::Child,
+    time::{Instant, sleep},
 };
 
 /// The programs that it needs.
@@ -86,7 +88,15 @@ impl Browser {
 
     /// Waits until the text of an element contains this.
     pub(crate) async fn shows(&self, element: &str, text: &str) {
-        eventually(&format!("{element} shows `{text}`"), async || self.text(element).await.contains(text)).await;
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let shown = self.text(element).await;
+            if shown.contains(text) {
+                return;
+            }
+            assert!(Instant::now() < deadline, "{element} shows `{shown}` and not `{text}` after {PATIENCE:?}");
+            sleep(TICK).await;
+        }
     }
 
     /// Returns a picture of the page, as PNG.
@@ -123,3 +133,6 @@ fn capabilities(files: &TempDir) -> Capabilities {
     ]);
     Capabilities::from_iter([("goog:chromeOptions".to_owned(), json!({ "args": args }))])
 }
+
+const PATIENCE: Duration = Duration::from_secs(60);
+const TICK: Duration = Duration::from_millis(20);
