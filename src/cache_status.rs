@@ -21,7 +21,8 @@ pub enum CacheStatus {
     /// answer in time; another leader did not, under [`WaitTimeout::Fetch`](crate::WaitTimeout::Fetch); or this request
     /// runs inside another fetch and could wait no longer for the leader.
     FailOpen,
-    /// Rejected: the fetch that this request waited for failed, or the request could not wait for it any longer.
+    /// Rejected: the fetch that this request waited for failed, unless its error is an
+    /// [answer](crate::FailureClass::Answer), or the request could not wait for it any longer.
     Rejected,
 }
 

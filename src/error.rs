@@ -136,16 +136,29 @@ impl Error {
         self.0.kind
     }
 
-    /// Returns the first `E` among the origin's own error and its sources, also in a `Box` or an `Arc`. With the
-    /// feature `anyhow`, an `anyhow::Error` counts as the error that it was made from.
+    /// Returns the first `E` among the origin's own error and its sources, as [`find`](Self::find) does. If the fetch
+    /// returned an `anyhow::Error`, that is the error that it was made from (feature `anyhow`); its backtrace is lost.
     ///
-    /// `None` if there is none, and if the fetch failed in another process, which shares only the text of its error.
-    /// Another crate that wraps errors without being one (such as `eyre`) hides the error that it was made from, unless
-    /// context was added to it.
+    /// `None` if there is no `E`, if the fetch failed in another process, which shares only the text of its error, and in
+    /// rare cases also in this process: see [`failure_ttl`](crate::StampedeGuard::failure_ttl). A type that wraps
+    /// errors without being one (`eyre::Report`) hides the error that it was made from, unless context was added to it.
     #[must_use]
     pub fn origin<E: error::Error + 'static>(&self) -> Option<&E> {
-        let first: &(dyn error::Error + 'static) = self.cause()?;
-        iter::successors(Some(first), |error| inner(*error)).find_map(|error| {
+        Self::find(self.cause()?)
+    }
+
+    /// Returns the first `E` among the error and its sources, also in a `Box`, an `Arc` or an `io::Error`.
+    ///
+    /// ```
+    /// use stampede_guard::Error;
+    /// use std::{io, num::ParseIntError};
+    ///
+    /// let error = io::Error::other("x".parse::<u8>().unwrap_err());
+    /// assert!(Error::find::<ParseIntError>(&error).is_some());
+    /// ```
+    #[must_use]
+    pub fn find<'a, E: error::Error + 'static>(error: &'a (dyn error::Error + 'static)) -> Option<&'a E> {
+        iter::successors(Some(error), |error| inner(*error)).find_map(|error| {
             let boxed = || error.downcast_ref::<Box<E>>().map(|boxed| &**boxed);
             let shared = || error.downcast_ref::<Arc<E>>().map(|shared| &**shared);
             error.downcast_ref().or_else(boxed).or_else(shared)
@@ -170,8 +183,11 @@ impl Error {
     }
 }
 
-/// Returns the error that this one wraps. The source of an `io::Error` is not the error in it, but that error's source.
+/// Returns the error that this one wraps. Two types have the source of the error in them as their own source.
 fn inner<'a>(error: &'a (dyn error::Error + 'static)) -> Option<&'a (dyn error::Error + 'static)> {
+    if let Some(shared) = error.downcast_ref::<Arc<dyn error::Error + Send + Sync>>() {
+        return Some(&**shared);
+    }
     match error.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
         Some(inner) => Some(inner),
         None => error.source(),

@@ -1,6 +1,7 @@
 //! The handle of the crate, and its settings.
 
 mod failures;
+mod health;
 mod hot_keys;
 mod limits;
 mod observation;

@@ -81,6 +81,7 @@ mod error;
 pub mod fuzzing;
 mod guard;
 pub mod guide;
+mod health;
 pub(crate) mod hot_keys;
 #[cfg(feature = "http")]
 pub mod http;
@@ -111,6 +112,7 @@ pub use codec::Codec;
 pub use config::{StoreFailure, WaitTimeout, failures::FailureClass};
 pub use error::{BoxError, Error, ErrorKind};
 pub use guard::StampedeGuard;
+pub use health::{Health, LastError};
 pub use hot_keys::HotKey;
 pub use key::Key;
 #[cfg(feature = "lock")]

@@ -3,6 +3,8 @@
 //! Keys appear as hashes, because they come from URLs and may contain what must not be logged.
 //! [`log_keys`](crate::StampedeGuard::log_keys) shows them.
 
+#[cfg(feature = "redis")]
+pub(crate) mod connection;
 mod counters;
 mod events;
 mod labels;

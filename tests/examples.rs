@@ -7,7 +7,12 @@ use stampede_guard_support::{
     RedisServer, example,
     program::{BOUND, complaint, printed, text},
 };
-use std::{fs, net::SocketAddr, path::PathBuf};
+use std::{
+    collections::BTreeSet,
+    fs,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+};
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
     net::TcpStream,
@@ -301,6 +306,49 @@ fn every_detail_of_cache_status_is_documented() {
     let known: Vec<_> =
         ["detail", "---"].into_iter().chain(Uncached::ALL.iter().map(|reason| reason.as_str())).collect();
     assert_eq!(found, known);
+}
+
+/// A row is `| level | message | meaning | what to do |`. Seen to fail with an event that the document lacks.
+#[test]
+fn every_event_is_documented() {
+    let document = fs::read_to_string(root().join("docs/operations.md")).expect("the document is there");
+    let (_, section) = document.split_once("## Log lines").expect("the section is there");
+    let section = section.split("\n## ").next().expect("a text");
+    let documented: BTreeSet<_> = rows(section)
+        .filter(|row| row.len() == 6 && !matches!(row[1], "level" | "---"))
+        .map(|row| (row[1].replace('`', ""), row[2].to_owned()))
+        .collect();
+    let mut emitted = BTreeSet::new();
+    for file in sources(&root().join("src")) {
+        emitted.extend(events(&fs::read_to_string(file).expect("the file is there")));
+    }
+    assert!(emitted.len() > 20, "{emitted:?}");
+    assert_eq!(documented, emitted);
+}
+
+/// Returns level and message of each event in a source file. The message is the last literal of its macro.
+fn events(source: &str) -> Vec<(String, String)> {
+    let macros = ["error", "warn", "info", "debug", "trace"].map(|level| (format!("tracing::{level}!("), Some(level)));
+    let macros = macros.into_iter().chain([("event!(".to_owned(), None)]);
+    let found = macros.flat_map(|(name, level)| {
+        source.match_indices(&name).map(move |(at, name)| (&source[at + name.len()..], level)).collect::<Vec<_>>()
+    });
+    let event = |(rest, level): (&str, Option<&str>)| {
+        let text = rest.split_once(");")?.0;
+        let level =
+            level.map_or_else(|| text.split_once(',').map(|(level, _)| level.to_lowercase()), |l| Some(l.into()));
+        let (_, message) = text.trim_end().trim_end_matches(',').strip_suffix('"')?.rsplit_once('"')?;
+        Some((level?.to_uppercase(), message.to_owned()))
+    };
+    found.filter_map(event).collect()
+}
+
+/// Returns the Rust files below a directory.
+fn sources(directory: &Path) -> Vec<PathBuf> {
+    let paths = fs::read_dir(directory).expect("a directory").map(|entry| entry.expect("an entry").path());
+    let (directories, files): (Vec<_>, Vec<_>) = paths.partition(|path| path.is_dir());
+    let files = files.into_iter().filter(|path| path.extension().is_some_and(|extension| extension == "rs"));
+    directories.iter().flat_map(|directory| sources(directory)).chain(files).collect()
 }
 
 fn rows(document: &str) -> impl Iterator<Item = Vec<&str>> {

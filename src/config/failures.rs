@@ -2,13 +2,17 @@
 
 use std::{error::Error, fmt, sync::Arc};
 
-/// What the error of a fetch says about the origin. See [`StampedeGuard::classify`](crate::StampedeGuard::classify).
+/// The class of an error of a fetch: an answer, or a failure of the origin. See [`StampedeGuard::classify`](crate::StampedeGuard::classify).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum FailureClass {
     /// The origin works, and this is its answer, for example "no such row". Requests of this process that wait get the
-    /// error. There is no failure marker: the next request calls the origin, and so does one waiter of each other
-    /// process. The error never makes the guard serve a stale value.
+    /// error. There is no failure marker, and the count of earlier failures is forgotten: the next request calls the
+    /// origin. In each other process one waiter calls it, one process after the other.
+    ///
+    /// No stale value replaces the error. A value that is stored stays, for requests that may have it stale while it is
+    /// refreshed, or while the origin is down; [`invalidate`](crate::StampedeGuard::invalidate) drops it. Each of the
+    /// former requests begins a refresh, if none is running.
     Answer,
     /// The origin does not work. All waiters get the error. A [failure marker](crate::StampedeGuard::failure_ttl) blocks
     /// the key, and the stale value is served if the policy permits that on errors.

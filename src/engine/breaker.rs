@@ -46,13 +46,18 @@ impl Breaker {
 
     /// Records a reply, a refusal included, to an operation that was sent at `sent_at`. A reply to an operation that
     /// was sent before the breaker opened does not close it, because other operations of that time are still without a
-    /// reply.
-    pub(crate) fn answered(&mut self, sent_at: Timestamp, now: Timestamp) {
+    /// reply. Returns for how long the breaker was open if the reply closes it.
+    pub(crate) fn answered(&mut self, sent_at: Timestamp, now: Timestamp) -> Option<Duration> {
         match self {
-            Self::Open { since, .. } if sent_at < *since => {}
-            Self::Open { .. } => *self = Self::closed(Some(now)),
+            Self::Open { since, .. } if sent_at < *since => None,
+            Self::Open { since, .. } => {
+                let open_for = now.since(*since);
+                *self = Self::closed(Some(now));
+                Some(open_for)
+            }
             Self::Closed { closed_at, .. } => {
                 *self = Self::closed(closed_at.filter(|closed_at| now.since(*closed_at) < CLOSE_REMEMBERED));
+                None
             }
         }
     }
@@ -77,6 +82,11 @@ impl Breaker {
 
     pub(crate) fn is_open(&self) -> bool {
         matches!(self, Self::Open { .. })
+    }
+
+    /// Reports whether operations have failed since the last reply.
+    pub(crate) fn is_failing(&self) -> bool {
+        !matches!(self, Self::Closed { errors: 0, .. })
     }
 
     /// Reports whether nothing is recorded.
@@ -129,7 +139,8 @@ mod tests {
         assert_eq!(breaker.permit(at(501), 0.0), Permit::Deny, "one probe at a time");
         assert!(!breaker.failed(FailureKind::TimedOut, at(750), at(750), 0.0), "the breaker is open already");
         assert_eq!(breaker.permit(at(1000), 0.0), Permit::Probe);
-        breaker.answered(at(1000), at(1000));
+        assert_eq!(breaker.answered(at(1000), at(1000)), Some(Duration::from_secs(1)));
+        assert_eq!(breaker.answered(at(1005), at(1005)), None, "the breaker is closed already");
         assert_eq!(breaker.permit(at(1010), 0.0), Permit::Allow);
     }
 
@@ -137,7 +148,7 @@ mod tests {
     fn breaker_stays_open_at_reply_to_an_earlier_operation() {
         let mut breaker = Breaker::default();
         breaker.failed(FailureKind::TimedOut, at(250), at(250), 0.0);
-        breaker.answered(at(249), at(249));
+        assert_eq!(breaker.answered(at(249), at(249)), None);
         assert_eq!(breaker.permit(at(260), 0.0), Permit::Deny);
         breaker.answered(at(260), at(270));
         assert_eq!(breaker.permit(at(270), 0.0), Permit::Allow);

@@ -2,6 +2,7 @@
 
 use super::breaker::Breaker;
 use crate::{
+    clock::Timestamp,
     sync::mutex::Mutex,
     telemetry::{OpenBreaker, OpenBreakers},
 };
@@ -28,8 +29,9 @@ struct Recorded {
 pub(super) struct Breakers {
     by_domain: Mutex<HashMap<FailureDomain, Recorded>>,
     open: OpenBreakers,
-    /// Whether the table has breakers, so that a healthy store costs one load per operation.
-    is_recording: AtomicBool,
+    /// Whether the store has answered, and the table is empty. So a healthy store costs one load per operation.
+    is_idle: AtomicBool,
+    has_answered: AtomicBool,
     opened: Notify,
 }
 
@@ -46,8 +48,23 @@ impl Breakers {
         if breaker.is_idle() {
             by_domain.remove(&domain);
         }
-        self.is_recording.store(!by_domain.is_empty(), Relaxed);
+        self.is_idle.store(by_domain.is_empty() && self.has_answered.load(Relaxed), Relaxed);
         result
+    }
+
+    /// Records a reply to an operation that was sent at `sent_at`. Returns for how long the breaker of the domain was
+    /// open if the reply closes it.
+    pub(super) fn answered(&self, domain: FailureDomain, sent_at: Timestamp) -> Option<Duration> {
+        self.has_answered.store(true, Relaxed);
+        self.with(domain, |breaker| breaker.answered(sent_at, Timestamp::now()))
+    }
+
+    /// Reports whether all domains have answered their last operation, if there was one, and whether a breaker is open.
+    pub(super) fn state(&self) -> (Option<bool>, bool) {
+        let by_domain = self.by_domain.lock();
+        let is_failing = by_domain.values().any(|recorded| recorded.breaker.is_failing());
+        let is_reachable = (is_failing || self.has_answered.load(Relaxed)).then_some(!is_failing);
+        (is_reachable, by_domain.values().any(|recorded| recorded.breaker.is_open()))
     }
 
     /// Returns a future that resolves when the next breaker opens, so that leaders that wait for another process learn
@@ -60,8 +77,8 @@ impl Breakers {
         self.opened.notify_waiters();
     }
 
-    /// Reports whether all breakers are closed, with nothing recorded.
+    /// Reports whether the store has answered, and all breakers are closed with nothing recorded.
     pub(super) fn is_idle(&self) -> bool {
-        !self.is_recording.load(Relaxed)
+        self.is_idle.load(Relaxed)
     }
 }

@@ -12,6 +12,7 @@ use super::{
 use crate::telemetry::routes::Routes;
 use crate::{
     clock::Timestamp,
+    health::{Failures, Health},
     near_cache::{NearCache, NearCaches, config::NearCacheConfig},
     store::port::Store,
     telemetry::NamedCounters,
@@ -29,6 +30,7 @@ pub(crate) struct Engine {
     pub(crate) routes: Routes,
     pub(super) flights: Arc<Flights>,
     pub(super) breakers: Breakers,
+    pub(super) failures: Failures,
     pub(super) wait_graph: Arc<WaitGraph>,
     /// All spawned tasks: leaders, refreshes, releases of leases. The tracker is closed from the beginning: that does
     /// not prevent spawning, and lets any number of callers wait until it is empty.
@@ -53,6 +55,7 @@ impl Engine {
             routes: Routes::default(),
             flights: Arc::default(),
             breakers: Breakers::default(),
+            failures: Failures::default(),
             wait_graph: Arc::new(WaitGraph::new(store.clone())),
             tasks,
             invalidations: PendingInvalidations::default(),
@@ -84,6 +87,11 @@ impl Engine {
     pub(crate) async fn drain(&self, max_wait: Duration) -> usize {
         let _ = timeout(max_wait, self.tasks.wait()).await;
         self.tasks.len()
+    }
+
+    /// Returns what the operations of the store so far have shown.
+    pub(crate) fn health(&self) -> Health {
+        Health::of(&*self.store, self.breakers.state(), &self.failures)
     }
 
     /// Returns the number of flights.

@@ -47,10 +47,10 @@ pub(crate) trait ReusePolicy<R> {
     /// Returns the answer of a request that is refused with this error.
     fn reject(&self, error: Error) -> R;
     /// Decides what a failed fetch means for other callers. Default: it fails for all waiters, and then blocks callers
-    /// for as long as `failure_ttl` says.
+    /// for as long as `failure_ttl` says, unless the failure is an answer.
     fn on_failure(&self, failed: FailedFetch<'_>, now: Timestamp) -> FailureEffect {
-        let _ = (failed, now);
-        FailureEffect { repeat: false, block: Some(Duration::MAX) }
+        let _ = now;
+        FailureEffect { repeat: false, block: (failed.cause != FailureCause::Answer).then_some(Duration::MAX) }
     }
 
     /// Decides what the entry means for this caller.

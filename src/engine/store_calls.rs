@@ -3,6 +3,7 @@
 
 use super::{
     breaker::{Breaker, FailureKind, Permit},
+    breakers::FailureDomain,
     fill_set::FillSet,
     resource::Resource,
 };
@@ -147,12 +148,14 @@ impl Resource {
         let now = clock::now();
         let sent_at = Timestamp::of(now);
         timeout_at(clock::after(now, self.config.store_timeout), answer).map(move |answer| {
-            let answer = answer.unwrap_or_else(|elapsed| Err(StoreError::timed_out(elapsed)));
+            let answer = answer.unwrap_or_else(|_| Err(StoreError::timed_out(self.config.store_timeout)));
             telemetry::store_answered(&self.config.meter, operation, || Timestamp::now().since(sent_at));
-            self.record(&answer, sent_at);
             match &answer {
-                Ok(_) => self.engine.on_answer(sent_at),
-                Err(error) => telemetry::store_failed(&self.config.meter, &self.key, operation, error),
+                Ok(_) => {
+                    self.record_answer(sent_at);
+                    self.engine.on_answer(sent_at);
+                }
+                Err(error) => self.record_failure(operation, error, sent_at),
             }
             answer
         })
@@ -195,24 +198,35 @@ impl Resource {
         }
     }
 
-    /// Records the result of an operation that was sent at `sent_at`.
-    fn record<T>(&self, answer: &Result<T, StoreError>, sent_at: Timestamp) {
-        let kind = match answer {
-            Err(error) if error.is_timed_out() => FailureKind::TimedOut,
-            Err(error) if !error.is_refused() => FailureKind::Error,
-            _ if self.engine.breakers.is_idle() => return,
-            // A refusal is a reply: the store is alive.
-            _ => return self.with_breaker(|breaker| breaker.answered(sent_at, Timestamp::now())),
+    /// Records a reply to an operation that was sent at `sent_at`.
+    fn record_answer(&self, sent_at: Timestamp) {
+        if !self.engine.breakers.is_idle()
+            && let Some(open_for) = self.engine.breakers.answered(self.failure_domain(), sent_at)
+        {
+            telemetry::breaker_closed(&self.config.meter, &self.key, open_for);
+        }
+    }
+
+    /// Records the failure of an operation that was sent at `sent_at`.
+    fn record_failure(&self, operation: StoreOperation, error: &StoreError, sent_at: Timestamp) {
+        telemetry::store_failed(&self.config.meter, &self.engine.failures, &self.key, operation, error);
+        let kind = match error.is_timed_out() {
+            _ if error.is_refused() => return self.record_answer(sent_at), // the store is alive
+            true => FailureKind::TimedOut,
+            false => FailureKind::Error,
         };
         let now = Timestamp::now();
         if self.with_breaker(|breaker| breaker.failed(kind, sent_at, now, clock::random_unit())) {
-            telemetry::breaker_opened(&self.config.meter, &self.key);
+            telemetry::breaker_opened(&self.config.meter, &self.key, error);
             self.engine.breakers.notify_opened();
         }
     }
 
     fn with_breaker<T>(&self, access: impl FnOnce(&mut Breaker) -> T) -> T {
-        let domain = (self.engine.store.failure_domain(&self.key), self.config.store_timeout);
-        self.engine.breakers.with(domain, access)
+        self.engine.breakers.with(self.failure_domain(), access)
+    }
+
+    fn failure_domain(&self) -> FailureDomain {
+        (self.engine.store.failure_domain(&self.key), self.config.store_timeout)
     }
 }

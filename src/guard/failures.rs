@@ -7,13 +7,16 @@ use std::{error::Error, time::Duration};
 impl StampedeGuard {
     /// Sets how long the marker of a failed fetch blocks its key in the store. Meanwhile the key is not fetched again:
     /// requests get the stale value, if the policy permits that on errors, otherwise the error of that fetch at once,
-    /// with [`retry_in`](crate::Error::retry_in). In the process of that fetch the error has its cause, in other
-    /// processes its kind and its [text](Self::share_error_text). The time doubles with each further failure, up to ten
-    /// times this value. [`invalidate`](Self::invalidate) ends it. Zero turns the marker off. Default: 1 s. While the
+    /// with [`retry_in`](crate::Error::retry_in). The time doubles with each further failure, up to ten times this
+    /// value. [`invalidate`](Self::invalidate) removes the marker. Zero turns the marker off. Default: 1 s. While the
     /// store is unavailable there is no marker.
     ///
-    /// A fetch that fails because of what was asked, not because of the origin, needs no marker:
-    /// [`classify`](Self::classify).
+    /// The guard of that fetch and its clones have the error with its cause, for up to 1,024 keys at a time, and keep it
+    /// until the first failure after the block. All other guards have the kind of the error and its
+    /// [text](Self::share_error_text).
+    ///
+    /// [`classify`](Self::classify) names errors that need no marker, because the request is their reason and not the
+    /// origin.
     ///
     /// HTTP requests without a stale response are blocked for at most 100 ms, because another request may succeed. Then
     /// one of them tries, and the others wait for it. If the stored response was fresh within the last second (within
@@ -35,10 +38,10 @@ impl StampedeGuard {
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() {
-    /// use stampede_guard::{FailureClass, StampedeGuard};
+    /// use stampede_guard::{Error, FailureClass, StampedeGuard};
     /// use std::io;
     ///
-    /// let guard = StampedeGuard::in_memory().classify(|error| match error.downcast_ref::<io::Error>() {
+    /// let guard = StampedeGuard::in_memory().classify(|error| match Error::find::<io::Error>(error) {
     ///     Some(error) if error.kind() == io::ErrorKind::NotFound => FailureClass::Answer,
     ///     _ => FailureClass::OriginDown,
     /// });
@@ -50,17 +53,20 @@ impl StampedeGuard {
     /// # }
     /// ```
     ///
-    /// It is called once per failed fetch, within that fetch, with the error that the fetch returned: a panic of it
-    /// counts as a panic of the fetch. To cache "there is none" instead, return an `Option` as the value. HTTP responses
+    /// The guard calls `classify` once per failed fetch, as a part of the fetch, so that a panic is a panic of the fetch.
+    /// Its argument is the outermost error; [`Error::find`](crate::Error::find) searches the sources too. HTTP responses
     /// are classified by their status. A fetch that panics or times out is always `OriginDown`.
+    ///
+    /// To cache "there is none" as well, let the fetch return an `Option`.
     #[must_use]
     pub fn classify(self, classify: impl Fn(&(dyn Error + 'static)) -> FailureClass + Send + Sync + 'static) -> Self {
         self.set(|config| config.classifier = Classifier::new(classify))
     }
 
     /// Sets whether other processes get the text of an error: what its `Display` prints, without its sources, and cut
-    /// at 256 bytes. It is stored in the [failure marker](Self::failure_ttl), so turn it off if errors name what must not
-    /// be in the store. Other processes then get only the kind. Default: `true`.
+    /// at 256 bytes. The text is in the store for up to twenty times [`failure_ttl`](Self::failure_ttl). With `false`,
+    /// other processes get only the kind: for errors that contain what must not be in the store, or in its slow log.
+    /// Default: `true`.
     #[must_use]
     pub fn share_error_text(self, share: bool) -> Self {
         self.set(|config| config.share_error_text = share)

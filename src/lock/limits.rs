@@ -11,7 +11,7 @@ pub(super) async fn with_timeout<T>(
 ) -> Result<T, StoreError> {
     match tokio::time::timeout(limit, operation).await {
         Ok(answer) => answer,
-        Err(_) => Err(StoreError::timed_out(format!("no answer within {limit:?}"))),
+        Err(_) => Err(StoreError::timed_out(limit)),
     }
 }
 

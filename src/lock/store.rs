@@ -233,6 +233,10 @@ impl Store for LockedStore {
         self.shared.redis.listen(key)
     }
 
+    fn is_subscribed(&self) -> Option<bool> {
+        self.shared.redis.is_subscribed()
+    }
+
     fn track(&self, every: Duration) -> Option<Arc<dyn TrackedReader>> {
         self.shared.redis.track(every)
     }

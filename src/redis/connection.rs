@@ -4,6 +4,7 @@
 pub(crate) mod connect;
 pub(crate) mod endpoint;
 pub(crate) mod error_class;
+pub(crate) mod log;
 pub(crate) mod reconnecting;
 pub(crate) mod script;
 pub(crate) mod subscriber;

@@ -11,6 +11,7 @@ use super::{
         connect::Connection,
         endpoint::{IntoEndpoint, RedisEndpoint},
         error_class::store_error,
+        log::ClientEndpoint,
         reconnecting::CommandLink,
         script::{Script, ScriptCall, number},
         subscriber::{MessageHandler, Subscriber},
@@ -68,7 +69,7 @@ pub struct RedisStore {
     wakes: WakeRegistry,
     subscriber: Option<Arc<Subscriber>>,
     /// Makes tracked connections, on which the server reports changes.
-    client: Option<redis::Client>,
+    client: Option<ClientEndpoint>,
 }
 
 impl RedisStore {
@@ -106,7 +107,7 @@ impl RedisStore {
     /// Subscribes to wake-ups over a connection of this client.
     #[must_use]
     pub fn subscribe_via(mut self, client: redis::Client) -> Self {
-        self.subscriber = Some(Arc::new(Subscriber::new(client, Arc::new(self.wakes.clone()))));
+        self.subscriber = Some(Arc::new(Subscriber::new(ClientEndpoint::new(client), Arc::new(self.wakes.clone()))));
         self
     }
 
@@ -297,6 +298,10 @@ impl Store for RedisStore {
     fn listen(&self, key: &CacheKey) -> Listener {
         self.start_subscriber();
         self.wakes.listen(key)
+    }
+
+    fn is_subscribed(&self) -> Option<bool> {
+        Some(self.subscriber.as_ref()?.is_up())
     }
 
     fn track(&self, every: Duration) -> Option<Arc<dyn TrackedReader>> {

@@ -1,7 +1,7 @@
 //! What store operations return, and their errors.
 
 use crate::error::BoxError;
-use std::{error, fmt, future::Future, pin::Pin, sync::Arc};
+use std::{error, fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
 
 /// A boxed future, as methods of a `dyn` trait return it.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -22,6 +22,8 @@ enum Outcome {
     TimedOut,
     Disconnected,
     Refused,
+    /// Refused until an operator corrects a setting.
+    Misconfigured,
 }
 
 impl StoreError {
@@ -43,8 +45,14 @@ impl StoreError {
         Self { outcome: Outcome::Refused, ..Self::new(source) }
     }
 
-    pub(crate) fn timed_out(source: impl Into<BoxError>) -> Self {
-        Self { outcome: Outcome::TimedOut, ..Self::new(source) }
+    /// Creates the error of a refusal that the connection has reported, because an operator has to correct its cause.
+    pub(crate) fn misconfigured(source: impl Into<BoxError>) -> Self {
+        Self { outcome: Outcome::Misconfigured, ..Self::new(source) }
+    }
+
+    /// Creates the error of an operation without an answer within the store timeout of a guard or a lock.
+    pub(crate) fn timed_out(store_timeout: Duration) -> Self {
+        Self { outcome: Outcome::TimedOut, ..Self::new(format!("no answer within store_timeout ({store_timeout:?})")) }
     }
 
     pub(crate) fn is_timed_out(&self) -> bool {
@@ -60,7 +68,11 @@ impl StoreError {
     /// Reports whether the store refused the operation.
     #[must_use]
     pub fn is_refused(&self) -> bool {
-        self.outcome == Outcome::Refused
+        matches!(self.outcome, Outcome::Refused | Outcome::Misconfigured)
+    }
+
+    pub(crate) fn is_misconfigured(&self) -> bool {
+        self.outcome == Outcome::Misconfigured
     }
 }
 

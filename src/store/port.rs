@@ -100,6 +100,12 @@ pub trait Store: Send + Sync + 'static {
     /// wake-up falls in between.
     fn listen(&self, key: &CacheKey) -> Listener;
 
+    /// Reports whether wake-ups arrive now, as far as is known without asking. Default: `None`, if no connection is needed
+    /// for them, or if waiters poll.
+    fn is_subscribed(&self) -> Option<bool> {
+        None
+    }
+
     /// Returns a reader that learns when an entry it has read changes, for a [near cache](crate::NearCacheConfig). At
     /// least once per `every` the store confirms that no message about a change was lost
     /// ([`confirm_up_to`](super::InvalidationFeed::confirm_up_to)). Default: `None`, if the store sends no such

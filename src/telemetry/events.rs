@@ -13,14 +13,13 @@ use crate::{
     cache_status::CacheStatus,
     clock::Timestamp,
     error::Error,
+    health::Failures,
     hot_keys::HotKeys,
     key::{CacheKey, CacheKeyRef},
     store::{entry::Kind, error::StoreError, lease::FillOutcome},
 };
 #[cfg(feature = "tracing")]
 use std::fmt;
-#[cfg(feature = "redis")]
-use std::fmt::Display;
 use std::time::Duration;
 
 /// Emits an event. Its fields are evaluated only if it is enabled.
@@ -170,16 +169,23 @@ pub(crate) fn store_answered(meter: &Meter, operation: StoreOperation, took: imp
     meter.metrics.store_answered(operation, took);
 }
 
-pub(crate) fn store_failed(meter: &Meter, key: &CacheKey, operation: StoreOperation, error: &StoreError) {
+/// Reports a failed operation, at level `DEBUG`, because while the store is down each request has one. The connection and
+/// the circuit breaker report the cause once. Only a refusal has no such line, if the store is full for example.
+pub(crate) fn store_failed(
+    meter: &Meter,
+    failures: &Failures,
+    key: &CacheKey,
+    operation: StoreOperation,
+    error: &StoreError,
+) {
     meter.counters.count(|stripe| &stripe.store_errors);
     meter.metrics.store_failed(operation);
-    if let StoreOperation::Invalidate = operation {
-        // Its attempts would fill the log; it has one line at its beginning and one at its end.
-        event!(DEBUG, meter.log_keys, key, operation = operation.as_str(), %error, "the store operation failed");
-    } else {
-        event!(WARN, meter.log_keys, key, operation = operation.as_str(), %error, "the store operation failed");
+    event!(DEBUG, meter.log_keys, key, operation = operation.as_str(), %error, "the store operation failed");
+    // An invalidation has a line at its beginning and one at its end.
+    let is_refusal = error.is_refused() && !error.is_misconfigured() && operation != StoreOperation::Invalidate;
+    if failures.record(operation.as_str(), error, is_refusal) {
+        event!(WARN, meter.log_keys, key, operation = operation.as_str(), %error, "the store refuses operations; reported at most once a minute");
     }
-    let _ = error;
 }
 
 pub(crate) fn invalidation_failed(meter: &Meter, key: &CacheKey, error: &StoreError) {
@@ -204,22 +210,15 @@ pub(crate) fn corrupt_entry(key: &CacheKey, error: crate::store::envelope::Envel
     let _ = error;
 }
 
-/// Reports a server setting that an operator has to correct. Until then the origin answers.
-#[cfg(feature = "redis")]
-pub(crate) fn misconfigured(connection: &'static str, error: &dyn Display, hint: &'static str) {
-    #[cfg(feature = "tracing")]
-    tracing::error!(target: "stampede_guard", connection, %error, hint, "the redis server refuses to serve this client");
-    let _ = (connection, error, hint);
+pub(crate) fn breaker_opened(meter: &Meter, key: &CacheKey, error: &StoreError) {
+    meter.counters.count(|stripe| &stripe.breaker_opened);
+    event!(WARN, meter.log_keys, key, %error, "circuit breaker opened: the store is unavailable and is probed in the background");
+    let _ = error;
 }
 
-pub(crate) fn breaker_opened(meter: &Meter, key: &CacheKey) {
-    meter.counters.count(|stripe| &stripe.breaker_opened);
-    event!(
-        WARN,
-        meter.log_keys,
-        key,
-        "circuit breaker opened: the store is unavailable and is probed in the background"
-    );
+pub(crate) fn breaker_closed(meter: &Meter, key: &CacheKey, open_for: Duration) {
+    event!(WARN, meter.log_keys, key, ?open_for, "circuit breaker closed: the store answers again");
+    let _ = open_for;
 }
 
 pub(crate) fn replaying_invalidations(meter: &Meter, key: &CacheKey, invalidations: usize) {

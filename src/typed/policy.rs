@@ -7,8 +7,8 @@ use crate::{
     config::{Config, failures::FailureClass},
     engine::{
         frontend::{
-            Completion, FailedFetch, Failure, FailureCause, FailureEffect, FetchHead, FetchMode, ReuseClass,
-            ReusePolicy, Shareability, SharedReuse, StoreAs,
+            Completion, Failure, FailureCause, FetchHead, FetchMode, ReuseClass, ReusePolicy, Shareability,
+            SharedReuse, StoreAs,
         },
         resource::Resource,
     },
@@ -18,7 +18,7 @@ use crate::{
     telemetry::{self, FrontEnd},
 };
 use serde::{Serialize, de::DeserializeOwned};
-use std::{any::type_name, marker::PhantomData, sync::Arc, time::Duration};
+use std::{any::type_name, marker::PhantomData, sync::Arc};
 
 /// The reuse policy of one type.
 pub(crate) struct TypedPolicy<T> {
@@ -180,11 +180,6 @@ macro_rules! reuse_policy {
 
             fn reject(&self, error: Error) -> Result<$answer, Error> {
                 Err(error)
-            }
-
-            fn on_failure(&self, failed: FailedFetch<'_>, _: Timestamp) -> FailureEffect {
-                let block = (failed.cause != FailureCause::Answer).then_some(Duration::MAX);
-                FailureEffect { repeat: false, block }
             }
         }
     };

@@ -7,6 +7,25 @@ use crate::{
 use stampede_guard::{BoxError, Error, ErrorKind, FailureClass, Policy, StampedeGuard, testing::FakeRedis};
 use std::{error, fmt, io, sync::Arc, time::Duration};
 
+/// An error whose `Display` does not work.
+#[derive(Clone, Copy, Debug)]
+enum Unprintable {
+    Fails,
+    Panics,
+}
+
+impl fmt::Display for Unprintable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("half")?;
+        match self {
+            Self::Fails => Err(fmt::Error),
+            Self::Panics => panic!("as intended"),
+        }
+    }
+}
+
+impl error::Error for Unprintable {}
+
 /// An error with a cause, as applications have them.
 #[derive(Debug)]
 struct NoSuchRow(io::Error);
@@ -38,9 +57,9 @@ async fn blocked(guard: &StampedeGuard) -> Error {
 }
 
 fn classified(guard: StampedeGuard) -> StampedeGuard {
-    guard.classify(|error| match error.is::<NoSuchRow>() {
-        true => FailureClass::Answer,
-        false => FailureClass::OriginDown,
+    guard.classify(|error| match Error::find::<NoSuchRow>(error) {
+        Some(_) => FailureClass::Answer,
+        None => FailureClass::OriginDown,
     })
 }
 
@@ -111,7 +130,30 @@ async fn another_process_is_told_of_timeouts_and_panics() {
     }
 }
 
-/// Seen to fail (the error of the first process) with the id not compared in `RecentFailures::error_of`.
+/// The leader formats the error for other processes. Seen to fail (each of the callers fetches, one after another)
+/// without `catch_unwind` in `text_of`.
+#[tokio::test(start_paused = true)]
+async fn an_error_that_cannot_be_printed_fails_once() {
+    for (error, text) in [(Unprintable::Fails, "half"), (Unprintable::Panics, "")] {
+        let (server, origin) = (FakeRedis::new(), Origin::new());
+        let [a, b] = [server.node().guard(), server.node().guard()];
+        let callers = (0..5).map(|_| {
+            let origin = origin.clone();
+            a.fetch("k", async move || {
+                origin.work(SECOND).await;
+                Err::<u8, _>(error)
+            })
+        });
+        for answer in futures_util::future::join_all(callers).await {
+            assert!(answer.expect_err("it fails").origin::<Unprintable>().is_some());
+        }
+        assert_eq!(origin.calls(), 1);
+        a.drain().await;
+        assert!(blocked(&b).await.to_string().contains(text));
+    }
+}
+
+/// Seen to fail (the error of the first process) when errors were kept by cache key and the id was not compared.
 #[tokio::test(start_paused = true)]
 async fn a_later_failure_elsewhere_replaces_the_kept_one() {
     let server = FakeRedis::new();
@@ -124,15 +166,40 @@ async fn a_later_failure_elsewhere_replaces_the_kept_one() {
     assert!(error.origin::<NoSuchRow>().is_none() && !error.to_string().contains("row"), "{error}");
 }
 
+/// An older fetch of the same process fails after the marker of a newer one was left.
+#[tokio::test(start_paused = true)]
+async fn a_late_failure_does_not_replace_the_kept_one() {
+    let (guard, origin) = (FakeRedis::new().node().guard(), Origin::gated());
+    let late = tokio::spawn({
+        let (guard, origin) = (guard.clone(), origin.clone());
+        async move {
+            let fetch = async move || {
+                origin.call().await;
+                Err::<u8, _>(Down)
+            };
+            guard.fetch("k", fetch).await
+        }
+    });
+    origin.arrived(1).await;
+    guard.invalidate("k").await.expect("acknowledged");
+    let error = guard.fetch("k", async || Err::<u8, _>(no_such_row())).await.expect_err("no such row");
+    assert!(error.origin::<NoSuchRow>().is_some());
+    origin.open();
+    late.await.expect("no panic").expect_err("down");
+    guard.drain().await;
+    assert!(blocked(&guard).await.origin::<NoSuchRow>().is_some());
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_invalidation_ends_the_block_of_a_failure() {
     let server = FakeRedis::new();
-    for [a, b] in [[0, 1].map(|_| server.node().guard()), [0, 1].map(|_| StampedeGuard::in_memory())] {
-        fail(&a).await;
-        a.invalidate("k").await.expect("acknowledged");
-        assert_eq!(a.fetch("k", async || Ok::<_, Down>(1_u8)).await.expect("not blocked"), 1);
-        a.drain().await;
-        b.invalidate("k").await.expect("acknowledged");
+    let [a, b] = [server.node().guard(), server.node().guard()];
+    for (failing, invalidating) in [(&a, &a), (&a, &b), (&b, &a)] {
+        fail(failing).await;
+        invalidating.invalidate("k").await.expect("acknowledged");
+        assert_eq!(failing.fetch("k", async || Ok::<_, Down>(1_u8)).await.expect("not blocked"), 1);
+        failing.drain().await;
+        invalidating.invalidate("k").await.expect("acknowledged");
     }
 }
 
@@ -171,6 +238,25 @@ async fn waiters_share_an_answer() {
     assert_eq!(origin.calls(), 1);
     let stats = guard.stats();
     assert_eq!((stats.misses, stats.coalesced, stats.rejected), (1, 99, 0), "{stats:?}");
+}
+
+/// Documented in docs/guarantees.md, *Limits*.
+#[tokio::test(start_paused = true)]
+async fn processes_ask_for_an_answer_in_turn() {
+    let (server, origin) = (FakeRedis::new(), Origin::new());
+    let guards = [0, 1, 2].map(|_| classified(server.node().guard()));
+    let callers = (0..30).map(|n: usize| {
+        let origin = origin.clone();
+        guards[n % 3].fetch("k", async move || {
+            origin.work(SECOND).await;
+            Err::<u8, _>(no_such_row())
+        })
+    });
+    let began = tokio::time::Instant::now();
+    for answer in futures_util::future::join_all(callers).await {
+        assert!(answer.expect_err("no such row").origin::<NoSuchRow>().is_some());
+    }
+    assert_eq!((origin.calls(), began.elapsed().as_secs()), (3, 3));
 }
 
 /// Seen to fail (the stale value is served) without the check of the cause in `Leader::on_fetch_failed`.
@@ -213,6 +299,8 @@ async fn the_origins_error_is_found_in_other_error_types() {
     assert!(found(Box::new(Down)).await, "itself");
     assert!(found(Box::new(Box::new(Down))).await, "in a box");
     assert!(found(Box::new(Arc::new(Down))).await, "shared");
+    let erased: Arc<dyn error::Error + Send + Sync> = Arc::new(Down);
+    assert!(found(Box::new(erased)).await, "shared, of any type");
     assert!(found(Box::new(NoSuchRow(io::Error::other(Down)))).await, "as a source of a source");
     assert!(!found("down".into()).await);
 
@@ -225,12 +313,13 @@ async fn the_origins_error_is_found_in_other_error_types() {
     assert_eq!(message.expect_err("it fails").to_string(), "the fetch failed: no luck");
 }
 
-/// The classifier sees the error that an `anyhow::Error` was made from.
+/// The classifier finds the error that an `anyhow::Error` was made from.
 #[tokio::test]
 async fn the_classifier_sees_through_anyhow() {
     let guard = classified(StampedeGuard::in_memory());
-    for _ in 0..2 {
-        let answer = guard.fetch("k", async || Err::<u8, _>(anyhow::Error::from(no_such_row()))).await;
+    let plain = || anyhow::Error::from(no_such_row());
+    for error in [plain(), plain(), plain().context("reading"), plain().context("reading").context("user 7"), plain()] {
+        let answer = guard.fetch("k", async || Err::<u8, _>(error)).await;
         assert_eq!(answer.expect_err("no such row").retry_in(), None);
         guard.drain().await;
     }

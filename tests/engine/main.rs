@@ -10,6 +10,7 @@ mod detached;
 mod failures;
 mod faults;
 mod freshness;
+mod health;
 mod hot_keys;
 mod invalidate;
 mod near;

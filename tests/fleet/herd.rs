@@ -5,7 +5,7 @@ use crate::{
     support::{
         Monitor, Origin, RedisServer,
         child::{self, Env},
-        herd, processes,
+        herd, never, processes,
     },
 };
 use serde::{Deserialize, Serialize};
@@ -181,10 +181,28 @@ fn a_guard_outlives_the_runtimes_it_is_used_in() {
         runtime.block_on(async {
             assert_eq!(guard.fetch(key, async || Ok::<_, Down>(1)).await.expect("an answer"), 1);
             guard.drain().await;
-            assert_eq!(guard.fetch(key, crate::never::<i32>).await.expect("a hit"), 1);
+            assert_eq!(guard.fetch(key, never::<i32>).await.expect("a hit"), 1);
         });
         runtime.shutdown_timeout(SECOND);
     }
     let report = guard.stats();
     assert_eq!((report.misses, report.failed_open), (3, 0), "{report:?}");
+}
+
+/// The report of the failure passes through the scripts as it is.
+#[tokio::test]
+async fn the_text_of_a_failure_reaches_other_processes() {
+    let server = RedisServer::start();
+    let [a, b] = [0, 1].map(|_| StampedeGuard::new(server.client()).failure_ttl(30 * SECOND));
+    let text = "no such row:\r\n\0 \u{fffd} 'ä' %s";
+    a.fetch("k", async move || Err::<u8, _>(text)).await.expect_err("it fails");
+    a.drain().await;
+    let blocked = async |guard: &StampedeGuard| guard.fetch("k", never::<u8>).await.expect_err("blocked").to_string();
+    for guard in [&a, &b] {
+        let shown = blocked(guard).await;
+        assert!(shown.starts_with(&format!("the fetch failed: {text} (retry in ")), "{shown}");
+    }
+    b.invalidate("k").await.expect("acknowledged");
+    assert_eq!(a.fetch("k", async || Ok::<_, Down>(1_u8)).await.expect("not blocked"), 1);
+    a.drain().await;
 }

@@ -166,9 +166,16 @@ fn keyed_implements_debug() {
 /// The first request was answered 404, and the next ones 503 for as long as the failure marker lived.
 #[tokio::test]
 async fn a_handler_sees_the_same_error_while_it_blocks() {
-    async fn number(State(guard): State<StampedeGuard>, Path(text): Path<String>) -> Result<String, Response> {
+    async fn number(
+        State((guard, origin)): State<(StampedeGuard, Origin)>,
+        Path(text): Path<String>,
+    ) -> Result<String, Response> {
         let key = Key::from(text.clone());
-        let parsed = guard.fetch(key, async move || text.parse::<u32>().map_err(anyhow::Error::from)).await;
+        let parsed = guard.fetch(key, async move || {
+            origin.call().await;
+            text.parse::<u32>().map_err(anyhow::Error::from)
+        });
+        let parsed = parsed.await;
         parsed.map(|number| number.to_string()).map_err(|error| match error.origin::<ParseIntError>() {
             Some(_) => StatusCode::NOT_FOUND.into_response(),
             None => error.into_response(),
@@ -176,7 +183,8 @@ async fn a_handler_sees_the_same_error_while_it_blocks() {
     }
 
     for guard in on_each_store("handler-error") {
-        let app: Router = Router::new().route("/{number}", get(number)).with_state(guard.clone());
+        let origin = Origin::new();
+        let app: Router = Router::new().route("/{number}", get(number)).with_state((guard.clone(), origin.clone()));
         let status = async |path: &str| {
             let request = Request::get(path).body(Body::empty()).expect("a request");
             app.clone().oneshot(request).await.expect("infallible").status()
@@ -186,5 +194,6 @@ async fn a_handler_sees_the_same_error_while_it_blocks() {
             assert_eq!(status("/x").await, StatusCode::NOT_FOUND);
             at_rest(&guard).await;
         }
+        assert_eq!(origin.calls(), 2, "the later answers came without a call");
     }
 }

@@ -1,6 +1,10 @@
 //! The lines that operators read.
 
-use crate::{Down, SECOND, kit::Events};
+use crate::{
+    Down, SECOND,
+    kit::{Events, answers, patient, recovers},
+    support::{RedisServer, eventually},
+};
 use axum::{
     Router,
     body::Body,
@@ -8,7 +12,7 @@ use axum::{
     routing::{get, post},
 };
 use stampede_guard::{
-    StampedeGuard,
+    NearCacheConfig, StampedeGuard,
     testing::{FakeRedis, Fault, Operation},
 };
 use std::{convert::Infallible, fmt::Debug, future::pending};
@@ -32,6 +36,66 @@ async fn failed_invalidation_is_logged_at_its_beginning_and_end() {
         assert_eq!(events.about("WARN") - events.about("breaker"), 2, "{}", events.all());
         assert_eq!(events.about(end), 1, "{}", events.all());
     }
+}
+
+/// One line when the breaker opens and one when it closes, and none for each request. Seen to fail with a line for each
+/// failed operation.
+#[tokio::test]
+async fn outage_is_logged_at_its_beginning_and_end() {
+    let (events, server) = (Events::listen(), RedisServer::start());
+    let guard = patient(server.client());
+    recovers(&guard).await;
+    for outages in 1..=2 {
+        server.kill();
+        eventually("the breaker opens", async || {
+            answers(&guard, &format!("lost {}", fastrand::u64(..))).await;
+            guard.health().breaker_open
+        })
+        .await;
+        for key in 0..20 {
+            answers(&guard, &format!("key {key}")).await;
+        }
+        server.restart().await;
+        recovers(&guard).await;
+        eventually("the breaker closes", async || !guard.health().breaker_open).await;
+        let said = events.all();
+        assert_eq!(events.about("circuit breaker opened: the store is unavailable"), outages, "{said}");
+        assert_eq!(events.about("circuit breaker closed: the store answers again"), outages, "{said}");
+        assert_eq!(events.about("open_for="), outages, "{said}");
+        assert_eq!(events.about("WARN") + events.about("ERROR"), 2 * outages, "{said}");
+    }
+}
+
+#[tokio::test]
+async fn health_shows_whether_wake_ups_arrive() {
+    let server = RedisServer::start();
+    let guard = patient(server.client()).near_cache(NearCacheConfig::max_bytes(8 << 20));
+    assert_eq!(guard.health().subscriber_up, Some(false), "the first request subscribes");
+    for _ in 0..2 {
+        recovers(&guard).await;
+        eventually("wake-ups arrive", async || guard.health().subscriber_up == Some(true)).await;
+        server.kill();
+        eventually("no wake-ups arrive", async || guard.health().subscriber_up == Some(false)).await;
+        server.restart().await;
+    }
+    let connection = server.client().get_multiplexed_async_connection().await.expect("the server is up");
+    assert_eq!(StampedeGuard::new(connection).health().subscriber_up, None);
+}
+
+/// A refusal leaves the breaker closed. Seen to fail with a line for each refusal.
+#[tokio::test(start_paused = true)]
+async fn refusal_is_logged_once_a_minute() {
+    let (events, node) = (Events::listen(), FakeRedis::new().node());
+    node.always(Operation::GetOrLease, Fault::Fails);
+    let guard = node.guard();
+    for minutes in 1..=3 {
+        for key in 0..100_u64 {
+            guard.fetch(key, async || Ok::<_, Down>(1)).await.expect("the origin answers");
+        }
+        assert_eq!((events.about("WARN"), events.about("the store refuses operations")), (minutes, minutes));
+        sleep(60 * SECOND).await;
+    }
+    assert_eq!(guard.stats().breaker_opened, 0);
 }
 
 #[tokio::test(start_paused = true)]

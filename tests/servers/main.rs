@@ -12,6 +12,7 @@ mod eviction;
 mod failover;
 mod kit;
 mod locks;
+mod log_lines;
 mod replica;
 mod tls;
 

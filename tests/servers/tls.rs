@@ -17,14 +17,14 @@ use std::fs;
 use tempfile::TempDir;
 
 /// A certificate authority and the files that it signed for the server.
-struct Authority {
+pub(crate) struct Authority {
     issuer: CertifiedIssuer<'static, KeyPair>,
     /// Directory with the certificates of the server.
     dir: TempDir,
 }
 
 impl Authority {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let mut params = CertificateParams::default();
         // OpenSSL treats a certificate whose subject equals its issuer as self-signed, so the names must differ.
         params.distinguished_name.push(DnType::CommonName, "authority");
@@ -52,7 +52,7 @@ impl Authority {
     }
 
     /// Starts a server with a certificate. `asks` says whether it requires client certificates.
-    fn server(&self, asks: &str, more: &[&str]) -> RedisServer {
+    pub(crate) fn server(&self, asks: &str, more: &[&str]) -> RedisServer {
         let file = |name| self.dir.path().join(name).display().to_string();
         let (ca, cert, key) = (file("ca"), file("cert"), file("key"));
         let files = ["--tls-ca-cert-file", &ca, "--tls-cert-file", &cert, "--tls-key-file", &key];

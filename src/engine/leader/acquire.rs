@@ -166,11 +166,11 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
 
     /// Decides what to do while a failure marker blocks the key.
     fn on_failure_marker(&mut self, retry_in: Duration, report: &[u8]) -> Next {
-        let Resource { engine, key, config, .. } = &self.execution.resource;
+        let Resource { engine, config, .. } = &self.execution.resource;
         if config.failure_ttl.is_zero() {
             return Next::GoLocal;
         }
-        let error = engine.recent_failures.error_of(key, report, retry_in);
+        let error = engine.recent_failures.error_of(report, retry_in);
         Next::Complete(Progress::Failed(Failure::Error(error), self.execution.seen.take()))
     }
 

@@ -114,14 +114,18 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
         failure: &Failure,
         code: u16,
     ) -> Option<FailureMarker> {
-        let Execution { resource: Resource { engine, key, config, .. }, earlier_failures, .. } = &*self.execution;
-        let id = permit.lease()?.token;
-        let report = report_of(id, failure, code, config.share_error_text);
-        let marker = config.failure_marker(report, *earlier_failures, limit?)?;
-        if let Failure::Error(error) = failure
-            && !marker.blocks_for.is_zero()
-        {
-            engine.recent_failures.keep(key, id, error.clone(), marker.blocks_for);
+        let Execution { resource: Resource { engine, config, .. }, earlier_failures, .. } = &*self.execution;
+        let (id, limit) = (permit.lease()?.token, limit?);
+        let mut marker = config.failure_marker(Bytes::new(), *earlier_failures, limit)?;
+        if !marker.blocks_for.is_zero() {
+            // Formatting runs code of the application, so it is not done for nothing.
+            let shares_text = config.share_error_text && engine.store.is_shared();
+            marker.report = report_of(id, failure, code, shares_text);
+            if let Failure::Error(error) = failure {
+                // The block begins when the marker arrives, which takes up to two attempts.
+                let span = marker.blocks_for.saturating_add(config.store_timeout.saturating_mul(2));
+                engine.recent_failures.keep(id, error, span);
+            }
         }
         Some(marker)
     }

@@ -4,8 +4,8 @@
 -- ARGV  token16, lease_ms, seen16|'', inbox8|'', max_inboxes, 'take' if this process has acquired the lock | 'look' if
 --       another process holds it
 -- {1, entry} Hit | stamp16 alive1 fails1, as one string, Granted | {3, pttl, holder16, inboxes, registered, alive} Wait
--- {4, retry_ms, code, alive} Failed
--- L is 'H' token16 stamp16 fails1 inbox8* for a lease, 'F' fails1 keep_ms6 code for a failure marker, as for
+-- {4, retry_ms, report, alive} Failed
+-- L is 'H' token16 stamp16 fails1 inbox8* for a lease, 'F' fails1 keep_ms6 report for a failure marker, as for
 -- get_or_lease.lua.
 local id = redis.pcall('GETRANGE', KEYS[1], '1', '16')
 -- A permission error must not be mistaken for a miss.

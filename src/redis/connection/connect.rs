@@ -12,6 +12,9 @@ pub(super) trait Connect: Send + Sync + 'static {
     /// it would even drop the connections to the live nodes.
     const SELF_HEALING: bool;
 
+    /// Whether the connection existed before. Then [`connect`](Self::connect) does not show that there is a server.
+    const EXISTED: bool = false;
+
     /// Whether a command waits for the connection to be made. Otherwise it fails at once until then.
     const AWAITED: bool = true;
 
@@ -73,6 +76,7 @@ pub struct Connection<C>(pub C);
 impl<C: ConnectionLike + Clone + Send + Sync + 'static> Connect for Connection<C> {
     type Connection = C;
     const SELF_HEALING: bool = true;
+    const EXISTED: bool = true;
     const CONNECT_TIMEOUT: Duration = CONNECT_TIMEOUT;
 
     async fn connect(&self) -> RedisResult<C> {

@@ -2,7 +2,8 @@
 #![cfg_attr(not(feature = "lock"), allow(unreachable_pub, reason = "users name these types for locks alone"))]
 
 use super::{
-    connect::{self, Connection},
+    connect::{self, Connect, Connection},
+    log::{ClientEndpoint, ConnectionLog},
     reconnecting::{CommandLink, Handshake, Reconnecting},
 };
 use redis::aio::ConnectionLike;
@@ -12,8 +13,8 @@ use std::{fmt, sync::Arc};
 #[derive(Clone)]
 pub struct RedisEndpoint {
     connect_with: Arc<ConnectWith>,
-    wakes: Option<redis::Client>,
-    client: Option<redis::Client>,
+    wakes: Option<ClientEndpoint>,
+    client: Option<ClientEndpoint>,
     is_cluster: bool,
 }
 
@@ -45,32 +46,33 @@ impl RedisEndpoint {
     #[cfg(feature = "lock")]
     #[must_use]
     pub fn subscribe_via(self, client: redis::Client) -> Self {
-        Self { wakes: Some(client), ..self }
+        Self { wakes: Some(ClientEndpoint::new(client)), ..self }
     }
 
     pub(crate) fn of_client(client: redis::Client) -> Self {
-        let client = connect::tuned(client);
-        let known = Some(client.clone());
-        let connect_with =
-            move |handshake| Arc::new(Reconnecting::new(client.clone(), handshake)) as Arc<dyn CommandLink>;
-        Self { connect_with: Arc::new(connect_with), wakes: known.clone(), client: known, is_cluster: false }
+        let client = ClientEndpoint::new(connect::tuned(client));
+        let endpoint = Self::over(client.client.clone(), client.log.clone());
+        Self { wakes: Some(client.clone()), client: Some(client), ..endpoint }
     }
 
     pub(crate) fn of_connection<C>(connection: C) -> Self
     where
         C: ConnectionLike + Clone + Send + Sync + 'static,
     {
-        let connect_with = move |handshake| {
-            Arc::new(Reconnecting::new(Connection(connection.clone()), handshake)) as Arc<dyn CommandLink>
-        };
-        Self { connect_with: Arc::new(connect_with), wakes: None, client: None, is_cluster: false }
+        Self::over(Connection(connection), Arc::default())
     }
 
     #[cfg(feature = "cluster")]
     pub(crate) fn of_cluster(client: redis::cluster::ClusterClient) -> Self {
-        let connect_with =
-            move |handshake| Arc::new(Reconnecting::new(client.clone(), handshake)) as Arc<dyn CommandLink>;
-        Self { connect_with: Arc::new(connect_with), wakes: None, client: None, is_cluster: true }
+        Self { is_cluster: true, ..Self::over(client, Arc::default()) }
+    }
+
+    /// Builds an endpoint whose data connections come from `connect`.
+    fn over(connect: impl Connect + Clone, log: Arc<ConnectionLog>) -> Self {
+        let connect_with = move |handshake| {
+            Arc::new(Reconnecting::new(connect.clone(), handshake, log.clone())) as Arc<dyn CommandLink>
+        };
+        Self { connect_with: Arc::new(connect_with), wakes: None, client: None, is_cluster: false }
     }
 
     #[cfg(feature = "cluster")]
@@ -84,12 +86,12 @@ impl RedisEndpoint {
     }
 
     /// Returns the client for the connection that receives messages, if there is one.
-    pub(crate) fn wakes(&self) -> Option<redis::Client> {
+    pub(crate) fn wakes(&self) -> Option<ClientEndpoint> {
         self.wakes.clone()
     }
 
     /// Returns the client of a single server, if more connections to it can be made.
-    pub(crate) fn client(&self) -> Option<redis::Client> {
+    pub(crate) fn client(&self) -> Option<ClientEndpoint> {
         self.client.clone()
     }
 

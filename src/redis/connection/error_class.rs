@@ -5,16 +5,16 @@
 //! | the connection broke or was refused, or the reply is not valid RESP | [`Disconnected`](ErrorClass::Disconnected) | reconnect, retry once at once |
 //! | `LOADING`, `BUSY`, `CLUSTERDOWN`, `MASTERDOWN`, `TRYAGAIN` | [`Unavailable`](ErrorClass::Unavailable) | the server serves no client now, as if it were down; reconnect at most once a second |
 //! | `READONLY` | [`Demoted`](ErrorClass::Demoted) | refused; reconnect at most once a second, because the host name may resolve to the new master |
-//! | `NOAUTH`, `WRONGPASS`, `NOPERM`, `MOVED`, `ASK` | [`Misconfigured`](ErrorClass::Misconfigured) | refused, and logged once with a hint |
+//! | `NOAUTH`, `WRONGPASS`, `NOPERM`, `MOVED`, `ASK` | [`Misconfigured`](ErrorClass::Misconfigured) | refused, and logged once ([`log`](super::log)) with the setting to change |
 //! | any other error reply: `OOM`, `NOREPLICAS`, `MISCONF`, `WRONGTYPE`, an error of a script | [`Refused`](ErrorClass::Refused) | not done, but the server is alive and hits go on |
 //! | any other error of the client or the system | [`Unknown`](ErrorClass::Unknown) | the outcome is unknown |
 //!
 //! `NOSCRIPT` does not get this far: the script is sent again in full (`script`). For a plain GET `WRONGTYPE` is a
 //! miss.
 
-use crate::{store::error::StoreError, telemetry};
+use crate::store::error::StoreError;
 use redis::{ErrorKind, RedisError, ServerErrorKind};
-use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
+use std::borrow::Cow;
 
 /// The class of an error. See the [module](self).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,7 +61,8 @@ pub(super) fn class(error: &RedisError) -> ErrorClass {
 pub(crate) fn store_error(error: RedisError) -> StoreError {
     match class(&error) {
         ErrorClass::Disconnected => StoreError::disconnected(error),
-        ErrorClass::Refused | ErrorClass::Demoted | ErrorClass::Misconfigured(_) => StoreError::refused(error),
+        ErrorClass::Refused | ErrorClass::Demoted => StoreError::refused(error),
+        ErrorClass::Misconfigured(_) => StoreError::misconfigured(error),
         ErrorClass::Unavailable | ErrorClass::Unknown => StoreError::new(error),
     }
 }
@@ -80,29 +81,40 @@ fn in_script(detail: &str) -> ErrorClass {
 }
 
 impl Misconfiguration {
-    fn hint(self) -> &'static str {
+    /// Returns the setting to change, and how.
+    pub(super) fn hint(self, error: &RedisError) -> Cow<'static, str> {
         match self {
-            Self::Credentials => "check user and password of the client",
-            Self::Rights => "grant the user the rights listed in docs/operations.md",
-            Self::Client => "the server is part of a cluster: use redis::cluster::ClusterClient (feature `cluster`)",
-        }
-    }
-}
-
-/// The misconfigurations that one connection has logged. Every request meets them, and one log line is enough.
-#[derive(Default)]
-pub(super) struct WarnOnce(AtomicU8);
-
-impl WarnOnce {
-    pub(super) fn warn(&self, connection: &'static str, error: &RedisError) {
-        if let ErrorClass::Misconfigured(setting) = class(error) {
-            let bit = 1 << setting as u8;
-            if self.0.fetch_or(bit, Relaxed) & bit == 0 {
-                telemetry::misconfigured(connection, error, setting.hint());
+            Self::Credentials => CREDENTIALS_HINT.into(),
+            Self::Rights => {
+                let right = missing_right(&error.to_string());
+                format!("grant the user {right} with `ACL SETUSER`; docs/operations.md lists all rights").into()
             }
+            Self::Client => CLIENT_HINT.into(),
         }
     }
 }
+
+/// Names the right that the server has missed, as far as its message tells.
+fn missing_right(message: &str) -> Cow<'static, str> {
+    let command = message.split_once("run the '").and_then(|(_, rest)| rest.split_once('\''));
+    if let Some((command, _)) = command {
+        return format!("the command `+{command}`").into();
+    }
+    if message.contains("channel") {
+        "the channels `&stampede-guard:*`".into()
+    } else if message.contains("key") {
+        "the keys of its namespace, `~{sg:*` by default (of a lock `~{lock:*`)".into()
+    } else {
+        "the commands that the scripts call".into()
+    }
+}
+
+/// redis-rs says only that `AUTH` has failed, so this names the rarer causes too.
+pub(super) const CREDENTIALS_HINT: &str = "correct user and password in the URL of the client \
+    (`redis::Client::open(\"redis://USER:PASSWORD@HOST\")`), or `requirepass` and `ACL SETUSER` of the server; an `AUTH` \
+    may also fail because the server has no password or has reached `maxclients`";
+const CLIENT_HINT: &str = "the server is part of a cluster: build the guard from a `redis::cluster::ClusterClient` \
+    (feature `cluster`) instead of a `redis::Client`";
 
 #[cfg(test)]
 mod tests {
@@ -151,6 +163,29 @@ mod tests {
         ];
         for line in demoted {
             assert_eq!(class_of_reply(line), ErrorClass::Demoted, "{line}");
+        }
+    }
+
+    /// In the words of Redis 7.0 and 7.2.
+    #[test]
+    fn hint_names_the_missing_right() {
+        for (line, named) in [
+            ("NOPERM this user has no permissions to run the 'get' command", "`+get`"),
+            ("NOPERM User app has no permissions to run the 'client|tracking' command", "`+client|tracking`"),
+            ("NOPERM this user has no permissions to access one of the keys used as arguments", "`~{sg:*`"),
+            ("NOPERM No permissions to access a key", "`~{sg:*`"),
+            ("NOPERM No permissions to access a channel", "`&stampede-guard:*`"),
+            ("ERR ACL failure in script: User app has no permissions to run the 'time' command", "`+time`"),
+            ("ERR The user executing the script can't run this command or subcommand", "the scripts"),
+            (
+                "ERR The user executing the script can't access at least one of the keys mentioned in the command \
+                 arguments",
+                "`~{sg:*`",
+            ),
+        ] {
+            let answer = redis::parse_redis_value(format!("-{line}\r\n").as_bytes()).expect("an answer");
+            let hint = Misconfiguration::Rights.hint(&answer.extract_error().expect_err("an error"));
+            assert!(hint.contains(named), "{line}: {hint}");
         }
     }
 

@@ -2,7 +2,8 @@
 
 use super::{
     connect::{CONNECT_TIMEOUT, Connect},
-    error_class::{ErrorClass, WarnOnce, class},
+    error_class::{ErrorClass, class},
+    log::ConnectionLog,
 };
 use crate::{
     clock::Timestamp,
@@ -61,7 +62,7 @@ pub(super) struct Reconnecting<C: Connect> {
     handshake: Arc<dyn Handshake>,
     generation: Arc<AtomicU64>,
     slot: Mutex<Slot<C::Connection>>,
-    warnings: WarnOnce,
+    log: Arc<ConnectionLog>,
 }
 
 struct Slot<C> {
@@ -83,10 +84,10 @@ struct ConnectAttempt<C> {
 type SharedConnection<C> = Shared<RedisResult<C>>;
 
 impl<C: Connect> Reconnecting<C> {
-    pub(super) fn new(connect: C, handshake: Arc<dyn Handshake>) -> Self {
+    pub(super) fn new(connect: C, handshake: Arc<dyn Handshake>, log: Arc<ConnectionLog>) -> Self {
         let slot = Slot { current: None, attempts: 0 };
         let (generation, slot) = (Arc::default(), Mutex::new(slot));
-        Self { connect: Arc::new(connect), handshake, generation, slot, warnings: WarnOnce::default() }
+        Self { connect: Arc::new(connect), handshake, generation, slot, log }
     }
 
     /// Reports whether there is a connection. Otherwise begins to connect, in the background.
@@ -107,17 +108,14 @@ impl<C: Connect> Reconnecting<C> {
             }
         }
         let (connect, handshake, generation) = (self.connect.clone(), self.handshake.clone(), self.generation.clone());
+        let log = self.log.clone();
         let task = tokio::spawn(async move {
-            let timed_out = |_| RedisError::from((ErrorKind::Io, "connecting to redis timed out"));
-            let mut connection = timeout(C::CONNECT_TIMEOUT, connect.connect()).await.map_err(timed_out)??;
-            handshake.on_connected();
-            let outcome = timeout(CONNECT_TIMEOUT, run_handshake(&mut connection, &*handshake)).await;
-            // In a cluster a single node may hang or be dead, perhaps one that is not even needed.
-            if !C::SELF_HEALING {
-                outcome.map_err(timed_out)??;
+            let connected = establish(&*connect, &*handshake, &log).await;
+            match &connected {
+                Ok(_) => _ = generation.fetch_add(1, Relaxed),
+                Err(error) => log.connect_failed(error),
             }
-            generation.fetch_add(1, Relaxed);
-            Ok(connection)
+            connected
         });
         let task = AbortOnDropHandle::new(task);
         let connection = Shared::new(async move {
@@ -185,7 +183,7 @@ impl<C: Connect> Reconnecting<C> {
     async fn execute(&self, request: Request<'_>) -> RedisResult<Value> {
         let answer = self.execute_once(request).await;
         if let Err(error) = &answer {
-            self.warnings.warn("data", error);
+            self.log.command_failed(error);
         }
         answer
     }
@@ -204,6 +202,9 @@ impl<C: Connect> Reconnecting<C> {
         };
         pending.answered = true;
         let class = answer.as_ref().err().map(class);
+        if C::SELF_HEALING && class.is_none() {
+            self.log.reached(); // it may not have been, although there was a connection
+        }
         self.record_reply(number, class.is_none());
         match class {
             Some(ErrorClass::Disconnected | ErrorClass::Demoted | ErrorClass::Unavailable) if C::SELF_HEALING => {
@@ -286,13 +287,42 @@ impl<C: Connect> Drop for PendingCommand<'_, C> {
     }
 }
 
+/// Connects, and runs the handshake.
+async fn establish<C: Connect>(
+    connect: &C,
+    handshake: &dyn Handshake,
+    log: &ConnectionLog,
+) -> RedisResult<C::Connection> {
+    let timed_out = |_| RedisError::from((ErrorKind::Io, "connecting to redis timed out"));
+    let mut connection = timeout(C::CONNECT_TIMEOUT, connect.connect()).await.map_err(timed_out)??;
+    if !C::EXISTED {
+        log.reached();
+    }
+    handshake.on_connected();
+    let outcome = timeout(CONNECT_TIMEOUT, run_handshake(&mut connection, handshake, log)).await;
+    match outcome.map_err(timed_out).and_then(|outcome| outcome) {
+        // In a cluster a single node may hang or be dead, perhaps one that is not even needed.
+        Err(error) if C::SELF_HEALING => log.command_failed(&error),
+        outcome => outcome?,
+    }
+    Ok(connection)
+}
+
 /// Runs the handshake. A server that refuses it is still of use: scripts that are not loaded are sent in full, and
 /// leases have stamps of the server's time too.
-async fn run_handshake<C: ConnectionLike>(connection: &mut C, handshake: &dyn Handshake) -> RedisResult<()> {
+async fn run_handshake<C: ConnectionLike>(
+    connection: &mut C,
+    handshake: &dyn Handshake,
+    log: &ConnectionLog,
+) -> RedisResult<()> {
     let pipeline = handshake.commands();
     let sent = Timestamp::now();
     match connection.req_packed_commands(&pipeline, 0, pipeline.len()).await {
         Ok(answers) => {
+            match answers.iter().any(|answer| matches!(answer, Value::ServerError(_))) {
+                true => log.reached(),
+                false => log.accepted(),
+            }
             handshake.on_replies(&answers, sent, Timestamp::now());
             Ok(())
         }
@@ -356,7 +386,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn link_drops_a_connection_only_for_its_own_silence() {
-        let link = Reconnecting::new(Connection(Fake(NIL)), Arc::new(Silent));
+        let link = Reconnecting::new(Connection(Fake(NIL)), Arc::new(Silent), Arc::default());
         let first = connection_number(&link).await;
         link.disconnect(first, Duration::ZERO);
         let second = connection_number(&link).await;
@@ -377,7 +407,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn link_counts_a_repaired_connection_as_a_new_one() {
-        let link = Reconnecting::new(Connection(Fake(NIL)), Arc::new(Silent));
+        let link = Reconnecting::new(Connection(Fake(NIL)), Arc::new(Silent), Arc::default());
         let number = connection_number(&link).await;
         assert_eq!(link.generation(), 1);
         link.mark_degraded(number);
@@ -403,7 +433,7 @@ mod tests {
             ("$4\r\nword\r\n", false),
             (":1\r\n", false),
         ] {
-            let link = Reconnecting::new(Connection(Fake(answer.as_bytes())), Arc::new(Silent));
+            let link = Reconnecting::new(Connection(Fake(answer.as_bytes())), Arc::new(Silent), Arc::default());
             let number = connection_number(&link).await;
             tokio::time::sleep(SILENCE).await;
             link.ping_check().await;

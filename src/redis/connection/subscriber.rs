@@ -2,12 +2,13 @@
 
 use super::{
     connect::CONNECT_TIMEOUT,
-    error_class::{ErrorClass, Misconfiguration, WarnOnce, class},
+    error_class::{ErrorClass, Misconfiguration, class},
+    log::{ClientEndpoint, ConnectionLog},
     tls,
 };
 use crate::{backoff, clock, store::token::Inbox, sync::mutex::Mutex};
 use futures_util::StreamExt;
-use redis::RedisResult;
+use redis::{ErrorKind, RedisError, RedisResult};
 use std::{sync::Arc, time::Duration};
 use tokio::{
     sync::watch,
@@ -28,6 +29,7 @@ pub(crate) trait MessageHandler: Send + Sync + 'static {
 /// A subscriber: connects when first used, and again whenever the connection is lost, until it is dropped.
 pub(crate) struct Subscriber {
     client: redis::Client,
+    log: Arc<ConnectionLog>,
     handler: Arc<dyn MessageHandler>,
     state: watch::Sender<State>,
     task: Mutex<Option<JoinHandle<()>>>,
@@ -41,8 +43,9 @@ enum State {
 }
 
 impl Subscriber {
-    pub(crate) fn new(client: redis::Client, handler: Arc<dyn MessageHandler>) -> Self {
-        Self { client, handler, state: watch::Sender::new(State::Down), task: Mutex::new(None) }
+    pub(crate) fn new(endpoint: ClientEndpoint, handler: Arc<dyn MessageHandler>) -> Self {
+        let ClientEndpoint { client, log } = endpoint;
+        Self { client, log, handler, state: watch::Sender::new(State::Down), task: Mutex::new(None) }
     }
 
     /// Starts to listen if it does not listen yet, or if the runtime of its task has ended.
@@ -50,8 +53,14 @@ impl Subscriber {
         let mut task = self.task.lock();
         if task.as_ref().is_none_or(JoinHandle::is_finished) {
             self.state.send_replace(State::Connecting);
-            *task = Some(tokio::spawn(listen(self.client.clone(), self.handler.clone(), self.state.clone())));
+            let (client, log) = (self.client.clone(), self.log.clone());
+            *task = Some(tokio::spawn(listen(client, log, self.handler.clone(), self.state.clone())));
         }
+    }
+
+    /// Reports whether messages arrive now.
+    pub(crate) fn is_up(&self) -> bool {
+        *self.state.borrow() == State::Live
     }
 
     /// Reports whether messages arrive. Waits up to `FIRST_SUBSCRIPTION_TIMEOUT` for a first attempt to connect.
@@ -70,13 +79,20 @@ impl Drop for Subscriber {
     }
 }
 
-async fn listen(client: redis::Client, handler: Arc<dyn MessageHandler>, state: watch::Sender<State>) {
-    let (mut failed, mut was_live, warnings) = (0, false, WarnOnce::default());
+async fn listen(
+    client: redis::Client,
+    log: Arc<ConnectionLog>,
+    handler: Arc<dyn MessageHandler>,
+    state: watch::Sender<State>,
+) {
+    let (mut failed, mut was_live) = (0, false);
+    let timed_out = |_| Err(RedisError::from((ErrorKind::Io, "subscribing to redis timed out")));
     loop {
         let mut refused = false;
-        match timeout(CONNECT_TIMEOUT, subscribe(&client, &*handler)).await {
-            Ok(Ok(channel)) => {
+        match timeout(CONNECT_TIMEOUT, subscribe(&client, &*handler)).await.unwrap_or_else(timed_out) {
+            Ok(channel) => {
                 failed = 0;
+                log.accepted();
                 state.send_replace(State::Live);
                 if std::mem::replace(&mut was_live, true) {
                     handler.on_gap(); // messages published since are lost
@@ -85,12 +101,11 @@ async fn listen(client: redis::Client, handler: Arc<dyn MessageHandler>, state: 
                 state.send_replace(State::Down);
                 handler.on_gap(); // the server may be down, and leases lost with it
             }
-            Ok(Err(error)) => {
-                warnings.warn("wake-ups", &error);
+            Err(error) => {
+                log.connect_failed(&error);
                 refused = matches!(class(&error), ErrorClass::Misconfigured(_));
                 failed += 1;
             }
-            Err(_) => failed += 1,
         }
         state.send_replace(State::Down);
         // A misconfiguration that an operator has to correct is not worth two connections a second.

@@ -7,7 +7,8 @@
 
 use super::{
     connect::{self, Connect},
-    error_class::{ErrorClass, Misconfiguration, WarnOnce, class},
+    error_class::{ErrorClass, Misconfiguration, class},
+    log::{ClientEndpoint, ConnectionLog},
     reconnecting::{CommandLink, Handshake, Reconnecting},
     tls,
 };
@@ -47,15 +48,16 @@ impl TrackedConnection {
     /// Builds a link that confirms once per `every` that the connection works. `data` is the data connection, over
     /// which entries are written.
     pub(crate) fn new(
-        client: redis::Client,
+        endpoint: ClientEndpoint,
         handshake: Arc<dyn Handshake>,
         data: Arc<dyn CommandLink>,
         every: Duration,
     ) -> Self {
         let current = CurrentConnection::default();
-        let warnings = WarnOnce::default();
-        let connect = TrackingClient { client, data: data.clone(), current: current.clone(), warnings };
-        Self { link: Arc::new(Reconnecting::new(connect, handshake)), data, current, every, watchdog: Mutex::default() }
+        let ClientEndpoint { client, log } = endpoint;
+        let connect = TrackingClient { client, data: data.clone(), current: current.clone(), log: log.clone() };
+        let link = Arc::new(Reconnecting::new(connect, handshake, log));
+        Self { link, data, current, every, watchdog: Mutex::default() }
     }
 
     /// Reports whether there is a connection. Otherwise begins to connect, in the background.
@@ -130,7 +132,7 @@ struct TrackingClient {
     client: redis::Client,
     data: Arc<dyn CommandLink>,
     current: CurrentConnection,
-    warnings: WarnOnce,
+    log: Arc<ConnectionLog>,
 }
 
 impl TrackingClient {
@@ -165,7 +167,7 @@ impl Connect for TrackingClient {
                 return Err(error);
             }
             Err(error) => {
-                self.warnings.warn("near cache", &error);
+                self.log.command_failed(&error);
                 (self.client.connect().await?, None)
             }
         };

@@ -95,8 +95,8 @@ impl Child {
         serde_json::from_str(&json).expect("parent and child agree on the type of the result")
     }
 
-    /// Waits for the end of the child, and panics if its test failed.
-    pub async fn passed(mut self) {
+    /// Waits for the end of the child, and panics if its test failed. Returns the lines that it printed.
+    pub async fn passed(mut self) -> Vec<String> {
         let end = async {
             while let Ok(Some(line)) = self.lines.next_line().await {
                 self.printed.push(line);
@@ -105,6 +105,7 @@ impl Child {
         };
         let status = time::timeout(BOUND, end).await.expect("the child comes to an end").expect("it is our child");
         assert!(status.success(), "the child failed ({status}); it printed:\n{}", self.printed.join("\n"));
+        self.printed
     }
 
     /// Kills the child with SIGKILL; returns when it has ended.

@@ -1,0 +1,120 @@
+//! What a guard knows of its store without asking it.
+
+use crate::{
+    clock::Timestamp,
+    store::{error::StoreError, port::Store},
+    sync::mutex::Mutex,
+};
+#[cfg(feature = "_typed")]
+use serde::ser::{Serialize, SerializeStruct, Serializer};
+use std::time::Duration;
+
+/// The health of a guard's store, as its operations so far have shown it. See
+/// [`StampedeGuard::health`](crate::StampedeGuard::health).
+///
+/// With a feature for typed values (`bincode`, `postcard`, `json`) it implements serde's `Serialize`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Health {
+    /// Whether the store answered the last operation, in a cluster that of each node. A refusal is an answer, for
+    /// example of a full server or because of a wrong password; see [`last_error`](Self::last_error). `None` before the
+    /// first operation has ended. A store in this process is always reachable.
+    pub store_reachable: Option<bool>,
+    /// Whether a circuit breaker of the guard or one of its clones is open: the store, or a node of it, is not asked by
+    /// requests, and is probed in the background.
+    pub breaker_open: bool,
+    /// The last store operation that failed, if any. Later successes do not remove it: see [`LastError::age`].
+    pub last_error: Option<LastError>,
+    /// Whether wake-ups arrive from the store. If not, waiters poll. `None` if the store has no connection for them.
+    pub subscriber_up: Option<bool>,
+}
+
+/// A store operation that failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LastError {
+    /// The operation: `get`, `get_or_lease`, `fill`, `extend`, `release`, `invalidate`, or `probe`.
+    pub operation: &'static str,
+    /// The error of the store. It contains no key and no password.
+    pub message: String,
+    /// The time since the operation failed.
+    pub age: Duration,
+}
+
+impl Health {
+    /// Returns the health of a store, by the state of its circuit breakers (whether it is reachable, and whether one is
+    /// open) and its failures.
+    pub(crate) fn of(
+        store: &dyn Store,
+        (is_reachable, breaker_open): (Option<bool>, bool),
+        failures: &Failures,
+    ) -> Self {
+        let store_reachable = is_reachable.or((!store.is_shared()).then_some(true));
+        let last_error = failures.last(Timestamp::now());
+        Self { store_reachable, breaker_open, last_error, subscriber_up: store.is_subscribed() }
+    }
+}
+
+#[cfg(feature = "_typed")]
+impl Serialize for Health {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut health = serializer.serialize_struct("Health", 4)?;
+        health.serialize_field("store_reachable", &self.store_reachable)?;
+        health.serialize_field("breaker_open", &self.breaker_open)?;
+        health.serialize_field("last_error", &self.last_error)?;
+        health.serialize_field("subscriber_up", &self.subscriber_up)?;
+        health.end()
+    }
+}
+
+#[cfg(feature = "_typed")]
+impl Serialize for LastError {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut error = serializer.serialize_struct("LastError", 3)?;
+        error.serialize_field("operation", self.operation)?;
+        error.serialize_field("message", &self.message)?;
+        error.serialize_field("age", &self.age)?;
+        error.end()
+    }
+}
+
+/// The last failed operation of a store, and when a refusal was last reported.
+#[derive(Default)]
+pub(crate) struct Failures(Mutex<Recorded>);
+
+#[derive(Default)]
+struct Recorded {
+    last: Option<Failure>,
+    refusal_reported_at: Option<Timestamp>,
+}
+
+struct Failure {
+    operation: &'static str,
+    error: StoreError,
+    at: Timestamp,
+}
+
+impl Failures {
+    /// Records a failed operation. Returns `true` if it is a refusal and is to be reported now, because none was for a
+    /// while.
+    pub(crate) fn record(&self, operation: &'static str, error: &StoreError, is_refusal: bool) -> bool {
+        let now = Timestamp::now();
+        let mut recorded = self.0.lock();
+        recorded.last = Some(Failure { operation, error: error.clone(), at: now });
+        let is_due = |at| now.since(at) >= REFUSAL_PAUSE;
+        let is_reported = is_refusal && recorded.refusal_reported_at.is_none_or(is_due);
+        if is_reported {
+            recorded.refusal_reported_at = Some(now);
+        }
+        is_reported
+    }
+
+    fn last(&self, now: Timestamp) -> Option<LastError> {
+        let recorded = self.0.lock();
+        let Failure { operation, error, at } = recorded.last.as_ref()?;
+        Some(LastError { operation, message: error.to_string(), age: now.since(*at) })
+    }
+}
+
+/// Minimum time between two reports of a refusal. A full server refuses each fill, and its circuit breaker stays closed.
+const REFUSAL_PAUSE: Duration = Duration::from_secs(60);

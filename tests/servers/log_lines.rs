@@ -1,0 +1,220 @@
+//! What an operator sees at the default level if Redis cannot be used: one line that names the setting and the way out,
+//! within two seconds of the first request, however many requests and connections meet the cause.
+//!
+//! Each program is a process of its own, which logs as a plain `tracing_subscriber::fmt` does.
+
+use crate::{
+    Down, MS, SECOND, acl, cluster,
+    kit::command,
+    support::{
+        RedisServer,
+        child::{self, Env},
+        free_port, processes,
+    },
+    tls::Authority,
+};
+use futures_util::future::join_all;
+use redis::aio::{ConnectionManager, ConnectionManagerConfig};
+use serde::{Deserialize, Serialize};
+use stampede_guard::{NearCacheConfig, RedisStore, StampedeGuard};
+use std::net::TcpListener;
+use tokio::time::{Instant, sleep};
+
+/// The store of a program.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+enum Kind {
+    Client,
+    /// A `ConnectionManager` that connects with its first command. One that connects at once fails in the application.
+    LazyManager,
+    /// An existing connection that works, with wake-ups over a client of the URL.
+    SubscriberOnly(u16),
+}
+
+#[derive(Serialize, Deserialize)]
+struct Program {
+    url: String,
+    kind: Kind,
+}
+
+/// The program: requests for two seconds.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn program() {
+    let Some(Env { task: Program { url, kind }, .. }) = child::enabled::<Program>() else { return };
+    tracing_subscriber::fmt().with_ansi(false).init();
+    let client = redis::Client::open(url).expect("a URL");
+    let guard = match kind {
+        Kind::Client => StampedeGuard::new(client),
+        Kind::LazyManager => {
+            let settings = ConnectionManagerConfig::new().set_number_of_retries(1);
+            let manager = ConnectionManager::new_lazy_with_config(client, settings);
+            StampedeGuard::new(manager.expect("settings"))
+        }
+        Kind::SubscriberOnly(port) => {
+            let works = redis::Client::open(format!("redis://127.0.0.1:{port}")).expect("a URL");
+            let connection = works.get_multiplexed_async_connection().await.expect("the server is up");
+            StampedeGuard::new(RedisStore::from_connection(connection).subscribe_via(client))
+        }
+    };
+    let guard = guard.near_cache(NearCacheConfig::max_bytes(8 << 20));
+    let began = Instant::now();
+    for n in 0.. {
+        let answers = [n % 5, n].map(|key| {
+            let guard = guard.clone();
+            tokio::spawn(async move { guard.fetch(key, async || Ok::<_, Down>(1)).await })
+        });
+        for answer in answers {
+            assert_eq!(answer.await.expect("no panic").expect("the origin answers"), 1);
+        }
+        if began.elapsed() >= 2 * SECOND {
+            break;
+        }
+        sleep(10 * MS).await;
+    }
+}
+
+/// Runs a program, and returns its lines at level `WARN` and `ERROR`, except those of the circuit breaker.
+async fn warnings(url: &str, kind: Kind) -> Vec<String> {
+    let program = processes::spawn(1, "log_lines::program", &Program { url: url.to_owned(), kind });
+    let printed = program.into_iter().next().expect("a child").passed().await;
+    assert!(printed.iter().all(|line| !line.contains(SECRET)), "{printed:#?}");
+    let is_warning = |line: &String| ["WARN ", "ERROR "].iter().any(|level| line.contains(level));
+    let (breaker, other): (Vec<_>, Vec<_>) =
+        printed.into_iter().filter(is_warning).partition(|line| line.contains("circuit breaker opened"));
+    assert!(breaker.len() <= 1, "{breaker:#?}");
+    other
+}
+
+/// Asserts that a program logs one line, which contains these words.
+async fn logs_one_line(url: &str, kind: Kind, words: &[&str]) {
+    let warnings = warnings(url, kind).await;
+    let [line] = &warnings[..] else { panic!("one line for {url}, {kind:?}: {warnings:#?}") };
+    for word in words {
+        assert!(line.contains(word), "no `{word}` for {url}, {kind:?}: {line}");
+    }
+}
+
+const SECRET: &str = "battery-staple";
+const UNREACHABLE: &str = "cannot connect to redis";
+const URL_HINT: &str = "correct host, port, scheme";
+const REFUSED: &str = "redis refuses to serve this client";
+const PASSWORD_HINT: &str = "correct user and password in the URL";
+
+#[tokio::test]
+async fn wrong_port_is_logged_once() {
+    let (server, address) = (RedisServer::start(), format!("127.0.0.1:{}", free_port()));
+    let (url, shown) = (format!("redis://app:{SECRET}@{address}/0"), format!("address=\"redis://{address}\""));
+    let words = ["WARN stampede_guard: ", UNREACHABLE, &shown, "refused", URL_HINT, "`redis::Client::open`"];
+    tokio::join!(
+        logs_one_line(&url, Kind::Client, &words),
+        logs_one_line(&url, Kind::LazyManager, &["WARN ", UNREACHABLE, "refused", URL_HINT]),
+        logs_one_line(&url, Kind::SubscriberOnly(server.port()), &words),
+    );
+}
+
+#[tokio::test]
+async fn host_that_does_not_resolve_is_logged_once() {
+    let url = format!("redis://:{SECRET}@no-such-host.invalid");
+    let words = ["WARN ", UNREACHABLE, "address=\"redis://no-such-host.invalid:6379\"", URL_HINT];
+    tokio::join!(
+        logs_one_line(&url, Kind::Client, &words),
+        logs_one_line(&url, Kind::LazyManager, &["WARN ", UNREACHABLE, URL_HINT]),
+    );
+}
+
+/// The first requests end before the attempt to connect does.
+#[tokio::test]
+async fn server_that_is_silent_is_logged_once() {
+    let silent = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let url = format!("redis://:{SECRET}@{}", silent.local_addr().expect("an address"));
+    tokio::join!(
+        logs_one_line(&url, Kind::Client, &["WARN ", UNREACHABLE, "timed out", URL_HINT]),
+        logs_one_line(&url, Kind::LazyManager, &["WARN ", UNREACHABLE, "timed out", URL_HINT]),
+    );
+}
+
+#[tokio::test]
+async fn wrong_scheme_is_logged_once() {
+    let (plain, authority) = (RedisServer::start(), Authority::new());
+    let secure = authority.server("no", &[]);
+    let [to_plain, no_tls, unknown_authority] = [("rediss", &plain), ("redis", &secure), ("rediss", &secure)]
+        .map(|(scheme, server)| format!("{scheme}://127.0.0.1:{}", server.port()));
+    let words = |url| ["WARN ", UNREACHABLE, url, "`rediss://` for TLS"];
+    let (words_of_plain, words_of_secure) = (words(&to_plain), words(&no_tls));
+    tokio::join!(
+        logs_one_line(&to_plain, Kind::Client, &words_of_plain),
+        logs_one_line(&no_tls, Kind::Client, &words_of_secure),
+        logs_one_line(&unknown_authority, Kind::Client, &["WARN ", UNREACHABLE, "certificate", URL_HINT]),
+    );
+}
+
+#[tokio::test]
+async fn wrong_password_is_logged_once() {
+    let server = RedisServer::with(&["--requirepass", "correct-horse"]);
+    let address = format!("127.0.0.1:{}", server.port());
+    let (url, of_user) = (format!("redis://:{SECRET}@{address}"), format!("redis://app:{SECRET}@{address}"));
+    let shown = format!("address=\"redis://{address}\"");
+    let words = ["ERROR stampede_guard: ", REFUSED, &shown, "authentication failed", PASSWORD_HINT, "`requirepass`"];
+    tokio::join!(
+        logs_one_line(&url, Kind::Client, &words),
+        logs_one_line(&of_user, Kind::Client, &words),
+        logs_one_line(&url, Kind::LazyManager, &["ERROR ", REFUSED, PASSWORD_HINT]),
+    );
+}
+
+#[tokio::test]
+async fn missing_password_is_logged_once() {
+    let server = RedisServer::with(&["--requirepass", "correct-horse"]);
+    let url = server.url();
+    let resp3 = format!("{}/?protocol=resp3", url.trim_end_matches('/'));
+    let words = ["ERROR ", REFUSED, "NOAUTH", PASSWORD_HINT];
+    tokio::join!(
+        logs_one_line(&url, Kind::Client, &words),
+        logs_one_line(&resp3, Kind::Client, &words),
+        logs_one_line(&url, Kind::LazyManager, &words),
+    );
+}
+
+/// Each connection needs rights of its own, and `+get` is one of two of them.
+#[tokio::test]
+async fn missing_right_is_logged_once() {
+    let server = RedisServer::start();
+    let rights = [
+        ("-get", "`+get`"),
+        ("-evalsha", "`+evalsha`"),
+        ("-time", "the commands that the scripts call"),
+        ("-subscribe", "`+subscribe`"),
+        ("resetchannels", "`&stampede-guard:*`"),
+        ("-client|tracking", "`+client|tracking`"),
+        ("resetkeys", "`~{sg:*`"),
+    ];
+    let programs = rights.iter().enumerate().map(async |(n, (right, named))| {
+        let rules = [&acl::documented()[..], &[right]].concat().join(" ");
+        command::<()>(&server, &format!("ACL SETUSER app{n} reset {rules}")).await;
+        let url = format!("redis://app{n}:secret@127.0.0.1:{}", server.port());
+        let words = ["ERROR ", REFUSED, named, "`ACL SETUSER`", "docs/operations.md"];
+        logs_one_line(&url, Kind::Client, &words).await;
+    });
+    join_all(programs).await;
+}
+
+#[tokio::test]
+async fn plain_client_of_a_cluster_is_logged_once() {
+    let nodes = cluster::nodes::<2>().await;
+    let words = ["ERROR ", REFUSED, "Moved", "redis::cluster::ClusterClient", "feature `cluster`"];
+    logs_one_line(&nodes[0].url(), Kind::Client, &words).await;
+}
+
+/// A full server still answers, so that no circuit breaker opens.
+#[tokio::test]
+async fn server_that_refuses_writes_is_logged_once() {
+    let server = RedisServer::with(&["--maxmemory", "1"]);
+    logs_one_line(&server.url(), Kind::Client, &["WARN ", "the store refuses operations", "OOM"]).await;
+}
+
+#[tokio::test]
+async fn working_server_causes_no_warning() {
+    let server = RedisServer::with(&["--requirepass", SECRET]);
+    let url = format!("redis://:{SECRET}@127.0.0.1:{}", server.port());
+    let (of_client, of_manager) = tokio::join!(warnings(&url, Kind::Client), warnings(&url, Kind::LazyManager));
+    assert_eq!([of_client, of_manager].concat(), [""; 0]);
+}
