@@ -51,10 +51,12 @@ async fn page_shows_answers_while_redis_is_stopped() {
     page.click("#redis").await;
     page.shows("#store", "Redis is stopped").await;
     page.shows("#last-answer", "200, without Redis").await;
+    page.shows("#breaker", "breaker open").await;
     page.choose("#requests", "200").await;
     assert_few_calls(&page, "200").await;
     page.click("#redis").await;
     page.shows("#store", "Redis runs").await;
+    page.shows("#breaker", "breaker closed").await;
     page.shows("#last-answer", "200, from the cache").await;
 
     page.click("#fail").await;

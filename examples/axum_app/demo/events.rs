@@ -61,6 +61,7 @@ impl Page {
             failing: self.demo.origin.is_failing(),
             max_requests: MAX_REQUESTS,
             store: StoreState::of(&self.demo.store),
+            breaker_open: self.demo.guard.health().breaker_open,
             stats: self.demo.guard.stats(),
         };
         serde_json::to_string(&frame).expect("numbers and text are JSON")
@@ -87,6 +88,7 @@ struct Frame {
     failing: bool,
     max_requests: usize,
     store: StoreState,
+    breaker_open: bool,
     stats: Stats,
 }
 
