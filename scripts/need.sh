@@ -27,21 +27,44 @@ need_valgrind() {
         fail "valgrind is missing: install it (Debian: apt-get install valgrind), so that it is on PATH, then run this again"
 }
 
-# install DEBIAN_PACKAGE BREW_PACKAGE: installs a package if that needs no questions.
+# Prometheus, and promtool for its rules.
+need_prometheus() {
+    if command -v prometheus >/dev/null && command -v promtool >/dev/null; then
+        return
+    fi
+    install prometheus prometheus
+    # Where systemd runs, the package of Debian starts a service. The tests start a Prometheus of their own.
+    [ ! -d /run/systemd/system ] || as_root systemctl disable --now prometheus || true
+    command -v prometheus >/dev/null && command -v promtool >/dev/null ||
+        fail "prometheus or promtool is missing: install both (Debian: apt-get install prometheus; macOS: brew install prometheus), so that they are on PATH, then run this again"
+}
+
+# A browser, and the program that drives it.
+need_chromium() {
+    if command -v chromium >/dev/null && command -v chromedriver >/dev/null; then
+        return
+    fi
+    install "chromium chromium-driver"
+    command -v chromium >/dev/null && command -v chromedriver >/dev/null ||
+        fail "chromium or chromedriver is missing: install both (Debian: apt-get install chromium chromium-driver), so that they are on PATH, then run this again"
+}
+
+# install DEBIAN_PACKAGES [BREW_PACKAGE]: installs packages, separated by spaces, if that needs no questions.
 install() {
-    if command -v apt-get >/dev/null && [ "$(id -u)" = 0 ]; then
-        apt_install "$1" || true
-    elif command -v apt-get >/dev/null && sudo -n true 2>/dev/null; then
-        apt_install "$1" sudo -n || true
-    elif [ "$(uname)" = Darwin ] && command -v brew >/dev/null; then
+    local debian
+    read -ra debian <<<"$1"
+    if command -v apt-get >/dev/null; then
+        as_root apt-get update || true
+        as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "${debian[@]}" || true
+    elif [ "$(uname)" = Darwin ] && command -v brew >/dev/null && [ $# = 2 ]; then
         brew install "$2" || true
     fi
 }
 
-# apt_install PACKAGE [SUDO..]
-apt_install() {
-    local package=$1
-    shift
-    "$@" apt-get update
-    "$@" env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "$package"
+as_root() {
+    if [ "$(id -u)" = 0 ]; then
+        "$@"
+    else
+        sudo -n "$@"
+    fi
 }

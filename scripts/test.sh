@@ -2,10 +2,12 @@
 # Everything that has to hold before a change is merged: formatting, lints, feature combinations, tests, docs.
 # Installs what it needs besides Rust: redis-server, valgrind, rustfmt, clippy.
 #
-#     scripts/test.sh           all of it: some seven minutes on two cores, the first build included
+#     scripts/test.sh           all of it: some nine minutes on two cores, the first build included. Without Prometheus
+#                               or Chromium, the tests of boards and alerts, or of the live page, are skipped
+#     scripts/test.sh --all     the same, and skips nothing: installs Prometheus and Chromium first. CI runs this
 #     scripts/test.sh quick     while working: formatting, lints, and the tests unit, engine, http and store
 #     scripts/test.sh --long    all of it, then an hour or more: the model's large configurations, the long faults, ten
-#                               times the seeds, schedules and inputs, and a soak
+#                               times the seeds, schedules and inputs, and a soak. Can be combined with --all
 #
 # One step by itself: scripts/test.sh formatting | lints | features | tests | instructions | docs
 set -euo pipefail
@@ -22,17 +24,31 @@ patient=(a_sabotaged_soak_fails matrix::matrix)
 
 main() {
     case "${1:-}" in
-        "" | --long) all "$@" ;;
+        "" | --all | --long) all "$@" ;;
         quick) quick ;;
         formatting | lints | features | tests | patient_tests | other_tests | instructions | docs) "$1" ;;
-        *) fail "$1 is none of: quick, --long, formatting, lints, features, tests, instructions, docs" ;;
+        *) fail "$1 is none of: quick, --all, --long, formatting, lints, features, tests, instructions, docs" ;;
     esac
 }
 
 all() {
+    local require_ops=false long=false
+    for flag in "$@"; do
+        case "$flag" in
+            --all) require_ops=true ;;
+            --long) long=true ;;
+            *) fail "$flag is none of: --all, --long" ;;
+        esac
+    done
     tools
     need_valgrind
     valgrind --version
+    if $require_ops; then
+        need_prometheus
+        need_chromium
+        export STAMPEDE_REQUIRE_OPS=1
+    fi
+    ops_programs
     step "formatting"
     formatting
     # A first build is shorter if nothing is kept for the next one.
@@ -50,7 +66,7 @@ all() {
     settle
     [ -z "$failed" ] || fail "failed:$failed"
 
-    if [ "${1:-}" = --long ]; then
+    if $long; then
         long_variants
     fi
     passed "formatting, tests, examples, doctests, lints, feature combinations, instructions, docs"
@@ -77,6 +93,14 @@ tools() {
     redis-server --version
 }
 
+# What tests/ops needs. Its tests say the same, but their output is long.
+ops_programs() {
+    local program
+    for program in prometheus promtool chromium chromedriver; do
+        command -v "$program" || echo "$program is missing: the tests that need it are skipped; --all installs it"
+    done
+}
+
 formatting() {
     cargo fmt --all --check
 }
@@ -93,6 +117,10 @@ features() {
         echo "-- ${features:-none}"
         cargo clippy --locked -p stampede-guard --lib --no-default-features --features "$features" -- -D warnings
     done
+    # As users run it, by the README and with metrics.
+    echo "-- axum_app"
+    cargo clippy --locked --example axum_app -- -D warnings
+    cargo clippy --locked --example axum_app --features metrics -- -D warnings
 }
 
 tests() {

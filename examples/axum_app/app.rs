@@ -1,21 +1,17 @@
 //! The app: an expensive report, protected by the guard.
 
+use crate::origin::Origin;
 use axum::{
     Router,
     extract::{Path, State},
+    http::StatusCode,
     routing::get,
 };
 use stampede_guard::StampedeGuard;
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
-    time::Duration,
-};
+use std::sync::Arc;
 
 /// Returns the routes. The guard is one `layer` on the routes that it protects.
-pub(crate) fn app(guard: StampedeGuard, delay: Duration) -> Router {
+pub(crate) fn app(guard: StampedeGuard, origin: Arc<Origin>) -> Router {
     let guarded = Router::new().route("/report/{id}", get(report)).layer(guard);
 
     Router::new()
@@ -23,21 +19,14 @@ pub(crate) fn app(guard: StampedeGuard, delay: Duration) -> Router {
         .route("/origin-calls", get(origin_calls))
         .route("/healthz", get(async || "up"))
         .merge(guarded)
-        .with_state(Arc::new(Origin { delay, calls: AtomicU64::new(0) }))
+        .with_state(origin)
 }
 
-/// The origin: how long a report takes, and the number of reports it computed.
-struct Origin {
-    delay: Duration,
-    calls: AtomicU64,
-}
-
-async fn report(State(origin): State<Arc<Origin>>, Path(id): Path<String>) -> String {
-    origin.calls.fetch_add(1, Relaxed);
-    tokio::time::sleep(origin.delay).await;
-    format!("report {id}: all is well\n")
+async fn report(State(origin): State<Arc<Origin>>, Path(id): Path<String>) -> Result<String, StatusCode> {
+    origin.compute().await?;
+    Ok(format!("report {id}: all is well\n"))
 }
 
 async fn origin_calls(State(origin): State<Arc<Origin>>) -> String {
-    origin.calls.load(Relaxed).to_string()
+    origin.calls().to_string()
 }

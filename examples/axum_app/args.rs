@@ -6,7 +6,7 @@ use std::{net::SocketAddr, num::NonZeroUsize, time::Duration};
 /// An axum app with a slow report, protected by stampede-guard.
 ///
 /// With --herd it sends itself many requests at the same time, without the guard and with it, and prints what the guard
-/// saved. Without --herd it serves until Ctrl-C.
+/// saved. Without --herd it serves until Ctrl-C, with a page that sends herds and shows them.
 #[derive(Parser)]
 #[command(name = "axum_app")]
 pub(crate) struct Args {
@@ -34,12 +34,20 @@ pub(crate) struct Args {
     #[arg(long, value_name = "URL", value_parser = redis_url)]
     pub(crate) redis: Option<String>,
 
+    /// Start a Redis for the server, which its page can stop and start
+    #[arg(long, conflicts_with_all = ["herd", "redis"])]
+    pub(crate) own_redis: bool,
+
     /// Address to serve on
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:3000", conflicts_with = "herd")]
     pub(crate) listen: SocketAddr,
 
+    /// Serve metrics for Prometheus on /metrics; needs the feature `metrics` of the examples
+    #[arg(long, conflicts_with = "herd")]
+    pub(crate) metrics: bool,
+
     /// Run as one server of a herd: print the address, serve until stdin ends
-    #[arg(long, hide = true, conflicts_with_all = ["herd", "listen"])]
+    #[arg(long, hide = true, conflicts_with_all = ["herd", "listen", "own_redis"])]
     child: bool,
 }
 

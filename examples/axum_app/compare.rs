@@ -54,7 +54,7 @@ async fn measure(fleet: &Fleet, shots: Vec<Shot>, delay: Duration, name: &'stati
     let before = fleet.origin_calls().await?;
     let progress =
         ProgressBar::new(shots.len() as u64).with_style(ProgressStyle::with_template(BAR)?).with_prefix(name);
-    let answers = herd::fire(shots, delay + PATIENCE, &progress).await?;
+    let answers = herd::fire(shots, delay + herd::PATIENCE, &progress).await?;
     progress.finish_and_clear();
     Ok(Run { answers, origin_calls: fleet.origin_calls().await? - before, redis_commands: 0 })
 }
@@ -79,7 +79,7 @@ fn shots(servers: &[SocketAddr], herd: usize, keys: usize, route: &str, run: &st
 }
 
 /// Raises the soft limit of open files to what this herd needs. The children inherit it.
-fn allow_open_files(herd: usize, processes: usize) -> Result<()> {
+pub(crate) fn allow_open_files(herd: usize, processes: usize) -> Result<()> {
     let sockets = if processes == 1 { 2 } else { 1 };
     let other = OTHER_FILES + 2 * processes as u64;
     let needed = (herd as u64).saturating_mul(sockets).saturating_add(other);
@@ -89,14 +89,12 @@ fn allow_open_files(herd: usize, processes: usize) -> Result<()> {
     }
     let possible = limit.saturating_sub(other) / sockets;
     Err(format!(
-        "a herd of {herd} needs {needed} open files and the hard limit is {limit}, enough for --herd {possible}; \
+        "a herd of {herd} needs {needed} open files and the hard limit is {limit}, enough for a herd of {possible}; \
          `ulimit -Hn` shows the limit"
     )
     .into())
 }
 
-/// Added to the delay: the time limit of one request.
-const PATIENCE: Duration = Duration::from_secs(30);
 /// Files besides the herd's sockets, including the connections to Redis.
 const OTHER_FILES: u64 = 128;
 const BAR: &str = "{prefix:>13} {wide_bar} {pos}/{len} answers";

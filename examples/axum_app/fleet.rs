@@ -1,7 +1,7 @@
 //! The servers of a herd.
 
-use crate::{Result, args::Args, client::Client, serve};
-use std::{io, net::SocketAddr, process::Stdio, time::Duration};
+use crate::{Result, app::app, args::Args, client::Client, origin::Origin, serve};
+use std::{io, net::SocketAddr, process::Stdio, sync::Arc, time::Duration};
 use tokio::{
     io::{AsyncBufReadExt, BufReader},
     process::{Child, Command},
@@ -36,7 +36,8 @@ impl Fleet {
         let addresses = vec![listener.local_addr()?];
         let (stop, stopped) = oneshot::channel();
         let stopped = async { _ = stopped.await };
-        let served = tokio::spawn(serve::serve(listener, guard, delay, stopped));
+        let served =
+            tokio::spawn(serve::serve(listener, app(guard.clone(), Arc::new(Origin::new(delay))), guard, stopped));
         Ok(Self { addresses, running: Running::Here { stop, served } })
     }
 

@@ -22,12 +22,27 @@ pub(crate) struct Answers {
     pub(crate) first_failure: Option<String>,
 }
 
+/// Is told of each request of a herd when it is sent and when it is answered.
+pub(crate) trait Observer: Clone + Send + 'static {
+    /// Called when a request is sent.
+    fn on_sent(&self) {}
+
+    /// Called when a request has its answer, or has failed.
+    fn on_answer(&self, took: Duration, failed: bool);
+}
+
+impl Observer for ProgressBar {
+    fn on_answer(&self, _: Duration, _: bool) {
+        self.inc(1);
+    }
+}
+
 /// Opens a connection per request, then sends all requests at the same time.
 ///
 /// # Errors
 ///
 /// If a connection cannot be opened. A request that fails is counted as an answer.
-pub(crate) async fn fire(shots: Vec<Shot>, patience: Duration, progress: &ProgressBar) -> Result<Answers> {
+pub(crate) async fn fire(shots: Vec<Shot>, patience: Duration, observer: &impl Observer) -> Result<Answers> {
     let herd = shots.len();
     let ready: Vec<(Client, Shot)> = stream::iter(shots)
         .map(async |shot| Client::open(shot.server).await.map(|client| (client, shot)))
@@ -38,7 +53,7 @@ pub(crate) async fn fire(shots: Vec<Shot>, patience: Duration, progress: &Progre
     let gate = Arc::new(Barrier::new(herd));
     let mut requests = JoinSet::new();
     for (client, shot) in ready {
-        requests.spawn(ask(client, shot, patience, gate.clone(), progress.clone()));
+        requests.spawn(ask(client, shot, patience, gate.clone(), observer.clone()));
     }
     let asked = requests.join_all().await;
     let released = asked.iter().map(|asked| asked.released).min();
@@ -74,20 +89,23 @@ struct Asked {
     failure: Option<String>,
 }
 
-async fn ask(mut client: Client, shot: Shot, patience: Duration, gate: Arc<Barrier>, progress: ProgressBar) -> Asked {
+async fn ask(mut client: Client, shot: Shot, patience: Duration, gate: Arc<Barrier>, observer: impl Observer) -> Asked {
     gate.wait().await;
     let released = Instant::now();
+    observer.on_sent();
     let answer = tokio::time::timeout(patience, client.get(&shot.path)).await;
     let answered = Instant::now();
-    progress.inc(1);
     let failure = match answer {
         Ok(Ok(body)) if body.starts_with(&shot.answer) => None,
         Ok(Ok(body)) => Some(format!("{} was answered with {body:?}", shot.path)),
         Ok(Err(error)) => Some(error.to_string()),
         Err(_) => Some(format!("no answer within {patience:?}")),
     };
+    observer.on_answer(answered - released, failure.is_some());
     Asked { released, answered, failure }
 }
 
+/// Added to the delay of the origin: the time limit of one request.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 /// Number of connections opened concurrently, which a small backlog can hold.
 const OPENING: usize = 100;

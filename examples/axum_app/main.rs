@@ -1,10 +1,12 @@
 //! An axum app with a slow report, and a herd of concurrent requests for it.
 //!
 //! ```console
-//! cargo run --release --example axum_app                                    # serves until Ctrl-C
+//! cargo run --release --example axum_app                                    # serves a page to try it, until Ctrl-C
+//! cargo run --release --example axum_app -- --own-redis                     # the page can stop and start a Redis
 //! cargo run --release --example axum_app -- --herd 1000                     # one process, embedded store
 //! cargo run --release --example axum_app -- --herd 1000 --processes 4       # a fleet that shares a Redis
 //! cargo run --release --example axum_app -- --herd 1000 --redis redis://127.0.0.1:6379
+//! cargo run --release --example axum_app --features metrics -- --metrics    # with /metrics for Prometheus, see ops/
 //! ```
 //!
 //! `app.rs` shows how to use the guard. The rest is the proof: real servers, real sockets, one connection per request,
@@ -16,8 +18,11 @@ mod args;
 mod client;
 mod commands;
 mod compare;
+mod demo;
 mod fleet;
 mod herd;
+mod metrics;
+mod origin;
 mod report;
 mod serve;
 

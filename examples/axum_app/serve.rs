@@ -1,18 +1,49 @@
 //! Serves the app: in the foreground, or as one process of a herd.
 
-use crate::{Result, app::app, args::Args};
-use stampede_guard::StampedeGuard;
-use std::{io, net::Ipv4Addr, time::Duration};
-use tokio::net::TcpListener;
+use crate::{
+    Result,
+    app::app,
+    args::Args,
+    demo::{self, Demo, Store},
+    metrics,
+    origin::Origin,
+};
+use axum::Router;
+use example_support::RedisServer;
+use stampede_guard::{NearCacheConfig, StampedeGuard};
+use std::{io, net::Ipv4Addr, sync::Arc};
+use tokio::{
+    net::TcpListener,
+    sync::{Mutex, watch},
+};
 
-/// Serves on the address of the arguments until Ctrl-C.
+/// Serves on the address of the arguments until Ctrl-C, with the live page.
 pub(crate) async fn until_interrupted(args: &Args) -> Result<()> {
-    let guard = guard(args.redis.as_deref())?;
+    let metrics = if args.metrics { metrics::routes()? } else { Router::new() };
+    let own_redis = if args.own_redis { Some(RedisServer::start().await?) } else { None };
+    let redis = args.redis.as_deref().or(own_redis.as_ref().map(|own| own.url.as_str()));
+    let guard = guard(redis)?.named("reports").http(demo::options()).track_hot_keys(demo::HOT_KEYS);
+    let guard = if redis.is_some() { guard.near_cache(NearCacheConfig::max_bytes(NEAR_CACHE)) } else { guard };
+    let store = match own_redis {
+        Some(own) => Store::OwnRedis(Box::new(Mutex::new(own))),
+        None if redis.is_some() => Store::Redis,
+        None => Store::Embedded,
+    };
     let listener =
         TcpListener::bind(args.listen).await.map_err(|error| format!("cannot listen on {}: {error}", args.listen))?;
     let address = listener.local_addr()?;
-    println!("listening on http://{address}\ntry: curl -i http://{address}/report/1");
-    Ok(serve(listener, guard, args.delay(), interrupted()).await?)
+    println!("listening on http://{address}\nopen it in a browser, or try: curl -i http://{address}/report/1");
+
+    let origin = Arc::new(Origin::new(args.delay()));
+    let (running, stopped) = watch::channel(());
+    let demo = Arc::new(Demo::new(guard.clone(), origin.clone(), address, store, stopped));
+    let routes = app(guard.clone(), origin).merge(demo.clone().routes()).merge(metrics);
+    let stop = async {
+        interrupted().await;
+        drop(running);
+    };
+    serve(listener, routes, guard, stop).await?;
+    demo.stop().await
 }
 
 /// Serves on a free port, prints the address on stdout, and stops when stdin ends. Stdin also ends if the parent is
@@ -24,17 +55,18 @@ pub(crate) async fn until_parent_leaves(args: &Args) -> Result<()> {
     let parent_leaves = async {
         _ = tokio::io::copy(&mut tokio::io::stdin(), &mut tokio::io::sink()).await;
     };
-    Ok(serve(listener, guard, args.delay(), parent_leaves).await?)
+    let routes = app(guard.clone(), Arc::new(Origin::new(args.delay())));
+    Ok(serve(listener, routes, guard, parent_leaves).await?)
 }
 
 /// Serves until `stop`, then finishes the open requests and the background work of the guard.
 pub(crate) async fn serve(
     listener: TcpListener,
+    routes: Router,
     guard: StampedeGuard,
-    delay: Duration,
     stop: impl Future<Output = ()> + Send + 'static,
 ) -> io::Result<()> {
-    axum::serve(listener, app(guard.clone(), delay)).with_graceful_shutdown(stop).await?;
+    axum::serve(listener, routes).with_graceful_shutdown(stop).await?;
     guard.drain().await;
     Ok(())
 }
@@ -73,3 +105,6 @@ pub(crate) async fn interrupted() {
 pub(crate) async fn interrupted() {
     _ = tokio::signal::ctrl_c().await;
 }
+
+/// In bytes. A copy is used for at most 1 s without Redis, so it does not hide an outage from the page.
+const NEAR_CACHE: u64 = 1 << 20;

@@ -1,0 +1,129 @@
+//! What the page shows, as server-sent events.
+//!
+//! Each page has a stream of its own, which looks at the server every 50 ms and sends what has changed since its last
+//! event. So a herd of any size is some twenty events a second, and a slow reader gets fewer and larger ones: nothing
+//! queues for it.
+
+use super::{
+    Demo, MAX_REQUESTS, Store,
+    run::{Run, Sample, Summary},
+};
+use axum::{
+    extract::State,
+    response::sse::{Event, KeepAlive, Sse},
+};
+use futures_util::{Stream, StreamExt, stream};
+use serde::Serialize;
+use stampede_guard::Stats;
+use std::{convert::Infallible, sync::Arc, time::Duration};
+use tokio::time::{Interval, MissedTickBehavior, interval};
+
+/// Streams frames until the client leaves or the server stops.
+pub(super) async fn stream(State(demo): State<Arc<Demo>>) -> Sse<impl Stream<Item = Result<Event, Infallible>>> {
+    let mut stopped = demo.stopped.clone();
+    let stopped = async move { _ = stopped.changed().await };
+    let mut ticks = interval(PERIOD);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let page = Page { demo, ticks, seen: [(0, 0); 2], last: String::new() };
+    let frames = stream::unfold(page, async |mut page| Some((Ok(page.next().await), page)));
+    Sse::new(frames.take_until(stopped)).keep_alive(KeepAlive::default())
+}
+
+/// The stream of one page.
+struct Page {
+    demo: Arc<Demo>,
+    ticks: Interval,
+    /// The id of the herd in each lane, and how many of its samples the page has.
+    seen: [(u32, usize); 2],
+    /// The last event.
+    last: String,
+}
+
+impl Page {
+    /// Waits until there is something new to show.
+    async fn next(&mut self) -> Event {
+        loop {
+            self.ticks.tick().await;
+            let frame = self.frame();
+            if frame != self.last {
+                self.last.clone_from(&frame);
+                return Event::default().data(frame);
+            }
+        }
+    }
+
+    fn frame(&mut self) -> String {
+        let [without, with] = self.demo.runs();
+        let frame = Frame {
+            without: without.map(|run| lane(&run, &mut self.seen[0])),
+            with: with.map(|run| lane(&run, &mut self.seen[1])),
+            delay_ms: self.demo.origin.delay().as_millis(),
+            failing: self.demo.origin.is_failing(),
+            max_requests: MAX_REQUESTS,
+            store: StoreState::of(&self.demo.store),
+            breaker_open: self.demo.guard.health().breaker_open,
+            stats: self.demo.guard.stats(),
+        };
+        serde_json::to_string(&frame).expect("numbers and text are JSON")
+    }
+}
+
+fn lane(run: &Run, (id, known): &mut (u32, usize)) -> Lane {
+    if *id != run.id() {
+        (*id, *known) = (run.id(), 0);
+    }
+    // In this order: once the summary says that the herd has ended, its last sample is there.
+    let summary = run.summary();
+    let samples = run.samples(*known);
+    *known += samples.len();
+    Lane { summary, samples }
+}
+
+/// All that the page shows. Only samples are not repeated, so that a page which has missed an event catches up.
+#[derive(Serialize)]
+struct Frame {
+    without: Option<Lane>,
+    with: Option<Lane>,
+    delay_ms: u128,
+    failing: bool,
+    max_requests: usize,
+    store: StoreState,
+    breaker_open: bool,
+    stats: Stats,
+}
+
+#[derive(Serialize)]
+struct Lane {
+    #[serde(flatten)]
+    summary: Summary,
+    /// New since the last event.
+    samples: Vec<Sample>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "snake_case")]
+enum StoreState {
+    Embedded,
+    Redis,
+    OwnRedis,
+    /// Stopped by the page.
+    StoppedRedis,
+    /// Stopping or starting.
+    ChangingRedis,
+}
+
+impl StoreState {
+    fn of(store: &Store) -> Self {
+        match store {
+            Store::Embedded => Self::Embedded,
+            Store::Redis => Self::Redis,
+            Store::OwnRedis(redis) => match redis.try_lock() {
+                Ok(redis) if redis.pid().is_some() => Self::OwnRedis,
+                Ok(_) => Self::StoppedRedis,
+                Err(_) => Self::ChangingRedis,
+            },
+        }
+    }
+}
+
+const PERIOD: Duration = Duration::from_millis(50);
