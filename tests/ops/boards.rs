@@ -41,21 +41,29 @@ async fn each_panel_has_data_after_the_demo() {
     }
     let scrape = app.get("/metrics").await;
     let samples: String = scrape.lines().filter(|line| !line.starts_with('#')).collect();
-    assert_eq!(metrics(&samples), metrics(&documented()), "{scrape}");
+    assert_eq!(metrics(&samples), metrics(&section("Metrics")), "{scrape}");
 }
 
 #[test]
 fn dashboard_shows_exactly_the_documented_metrics() {
     let queries = panels().into_iter().flat_map(|panel| panel.queries).collect::<Vec<_>>().join("\n");
-    assert_eq!(metrics(&queries), metrics(&documented()));
+    assert_eq!(metrics(&queries), metrics(&section("Metrics")));
+}
+
+#[test]
+fn each_alert_is_documented_with_its_severity() {
+    let (rules, documented) = (read("prometheus/alerts.yml"), section("Boards and alerts"));
+    let rows = documented.lines().filter_map(|line| line.strip_prefix("| `")?.split_once("` | "));
+    let documented: BTreeSet<_> = rows.filter_map(|(name, rest)| Some((name, rest.split(" |").next()?))).collect();
+    assert_eq!(alerts(&rules), documented);
 }
 
 #[test]
 fn alerts_name_only_documented_metrics() {
-    let documented = documented();
+    let documented = section("Metrics");
     for file in ["prometheus/alerts.yml", "prometheus/alerts_test.yml"] {
-        let alerts = read(file);
-        let unknown: Vec<_> = metrics(&alerts).difference(&metrics(&documented)).copied().collect();
+        let rules = read(file);
+        let unknown: Vec<_> = metrics(&rules).difference(&metrics(&documented)).copied().collect();
         assert!(unknown.is_empty(), "{file}: {unknown:?}");
     }
 }
@@ -63,10 +71,8 @@ fn alerts_name_only_documented_metrics() {
 /// The unit tests of promtool fail if one of their alerts does not fire, or fires for a job that is in order.
 #[tokio::test]
 async fn each_alert_fires_in_the_unit_tests_of_promtool() {
-    let (alerts, tests) = (read("prometheus/alerts.yml"), read("prometheus/alerts_test.yml"));
-    let names: Vec<_> = alerts.lines().filter_map(|line| line.trim().strip_prefix("- alert: ")).collect();
-    assert!(names.len() > 5, "{names:?}");
-    for name in names {
+    let (rules, tests) = (read("prometheus/alerts.yml"), read("prometheus/alerts_test.yml"));
+    for (name, _) in alerts(&rules) {
         assert!(tests.contains(&format!("alertname=\"{name}\"")), "{name} is not in alerts_test.yml");
     }
     if !installed(&["promtool"]) {
@@ -147,10 +153,20 @@ fn metrics(text: &str) -> BTreeSet<&str> {
     text.match_indices("stampede_guard_").map(name).collect()
 }
 
-/// Returns the section of docs/operations.md that lists the metrics.
-fn documented() -> String {
+/// Returns name and severity of each alert.
+fn alerts(rules: &str) -> BTreeSet<(&str, &str)> {
+    let rules = rules.split("- alert: ").skip(1);
+    let alerts: BTreeSet<_> = rules
+        .filter_map(|rule| Some((rule.lines().next()?, rule.split("severity: ").nth(1)?.lines().next()?)))
+        .collect();
+    assert!(alerts.len() > 5, "{alerts:?}");
+    alerts
+}
+
+/// Returns a section of docs/operations.md.
+fn section(title: &str) -> String {
     let operations = fs::read_to_string(repository("docs/operations.md")).expect("the document is there");
-    let (_, section) = operations.split_once("\n## Metrics\n").expect("the section is there");
+    let (_, section) = operations.split_once(&format!("\n## {title}\n")).expect("the section is there");
     section.split("\n## ").next().expect("a text").to_owned()
 }
 
