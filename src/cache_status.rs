@@ -25,6 +25,18 @@ pub enum CacheStatus {
     Rejected,
 }
 
+impl CacheStatus {
+    /// The names of all statuses, in their order.
+    pub(crate) const NAMES: &'static [&'static str] =
+        &["hit", "stale", "miss", "coalesced", "bypass", "fail_open", "rejected"];
+
+    /// Returns the name in metrics and spans, for example `fail_open`.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        Self::NAMES[self as usize]
+    }
+}
+
 /// Why the engine lets a caller fetch for itself: the reasons of [`CacheStatus::Bypass`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BypassReason {
@@ -38,4 +50,15 @@ pub(crate) enum BypassReason {
     UnknownLength,
     /// All attempts are used.
     Attempts,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::CacheStatus::*;
+
+    #[test]
+    fn status_has_the_name_at_its_place() {
+        let names = [Hit, Stale, Miss, Coalesced, Bypass, FailOpen, Rejected].map(super::CacheStatus::as_str);
+        assert_eq!(names, ["hit", "stale", "miss", "coalesced", "bypass", "fail_open", "rejected"]);
+    }
 }

@@ -10,6 +10,7 @@ use crate::{
     policy::Policy,
     store::lease::FailureMarker,
     sync::newest_first::NewestFirst,
+    telemetry::Meter,
 };
 use std::{
     sync::Arc,
@@ -42,6 +43,7 @@ pub(crate) struct Config {
     pub(crate) deadline: Option<Instant>,
     pub(crate) near: Option<Arc<NearCache>>,
     pub(crate) outage: Option<Arc<OutageCache>>,
+    pub(crate) meter: Meter,
     #[cfg(feature = "http")]
     pub(crate) http: http::HttpOptions,
 }
@@ -122,8 +124,10 @@ impl Config {
 
 impl Default for Config {
     fn default() -> Self {
+        let namespace: Arc<str> = "sg".into();
         Self {
-            namespace: "sg".into(),
+            meter: Meter::new(&namespace),
+            namespace,
             schema_version: 0,
             #[cfg(feature = "_typed")]
             codec: crate::codec::Codec::default(),

@@ -1,6 +1,7 @@
 //! The handle of the crate, and its settings.
 
 mod limits;
+mod observation;
 
 use crate::{
     clock::Timestamp,
@@ -12,7 +13,6 @@ use crate::{
     outage_cache::{OutageCache, config::OutageCacheConfig},
     policy::Policy,
     store::{memory::MemoryStore, port::IntoStore},
-    telemetry::Stats,
 };
 use std::{
     fmt,
@@ -54,7 +54,9 @@ impl StampedeGuard {
     /// within this process: see [`on_store_failure`](Self::on_store_failure).
     #[must_use]
     pub fn new(store: impl IntoStore) -> Self {
-        Self { engine: Engine::new(store.into_store(), replay_invalidations), config: Arc::default() }
+        let config = Config::default();
+        let counters = config.meter.named_counters();
+        Self { engine: Engine::new(store.into_store(), counters, replay_invalidations), config: Arc::new(config) }
     }
 
     /// Creates a guard over a [`MemoryStore`] of its own, for one process.
@@ -70,7 +72,10 @@ impl StampedeGuard {
     #[must_use]
     pub fn namespace(self, name: impl AsRef<str>) -> Self {
         let name = key::namespace(name.as_ref(), DEFAULT_NAMESPACE);
-        self.set(|config| config.namespace = name)
+        self.set(|config| {
+            config.meter.set_namespace(&name);
+            config.namespace = name;
+        })
     }
 
     /// Sets the version of the stored types; raise it when a type changes. Each version has entries of its own, so that
@@ -314,12 +319,6 @@ impl StampedeGuard {
     /// Cancel safe: dropping the future only stops the wait. The guard can be used again afterwards.
     pub async fn drain(&self) -> usize {
         self.engine.drain(self.config.store_timeout.saturating_mul(2)).await
-    }
-
-    /// Returns the statistics of this guard and its clones.
-    #[must_use]
-    pub fn stats(&self) -> Stats {
-        self.engine.stats.snapshot(self.engine.store.corrupt_entries())
     }
 
     /// Returns the number of lookups and fetches in progress in this process, each counted once however many requests

@@ -292,6 +292,22 @@ impl<'a> CacheKeyRef<'a> {
     }
 }
 
+#[cfg(feature = "tracing")]
+impl CacheKeyRef<'_> {
+    /// Returns the key as text for logs: what tells it apart, the resource, and its variant. Escaped, so that a key
+    /// cannot end a line.
+    pub(crate) fn readable(&self) -> String {
+        let parts = [Some(self.qualifier.as_bytes()), Some(self.primary), self.variant];
+        let parts: Vec<_> = parts
+            .into_iter()
+            .flatten()
+            .filter(|part| !part.is_empty())
+            .map(|part| String::from_utf8_lossy(part).escape_debug().to_string())
+            .collect();
+        parts.join(" ")
+    }
+}
+
 impl<'a> From<&'a CacheKey> for CacheKeyRef<'a> {
     fn from(key: &'a CacheKey) -> Self {
         Self::new(&key.namespace, key.layout, &key.key)

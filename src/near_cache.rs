@@ -17,7 +17,7 @@ use crate::{
         tracking::{InvalidationFeed, TrackedRead, TrackedReader, Version},
     },
     sync::mutex::Mutex,
-    telemetry::{self, Counters},
+    telemetry::{self, Meter, NearCacheBytes},
 };
 use config::NearCacheConfig;
 use std::{
@@ -33,6 +33,7 @@ pub(crate) struct NearCache {
     /// Changes made by this process itself. The store's messages about them arrive later.
     from_process: Arc<InvalidationFeed>,
     reader: Option<Arc<dyn TrackedReader>>,
+    bytes: NearCacheBytes,
 }
 
 struct CachedCopy {
@@ -62,6 +63,7 @@ impl NearCache {
             max_age,
             from_process: Arc::new(InvalidationFeed::new()),
             reader: store.track((max_age / 3).max(Duration::from_millis(1))),
+            bytes: NearCacheBytes::default(),
         })
     }
 
@@ -76,7 +78,7 @@ impl NearCache {
         &self,
         store: &dyn Store,
         chain: &[CacheKey],
-        stats: &Counters,
+        meter: &Meter,
     ) -> Result<Vec<Option<Entry>>, StoreError> {
         let sent_at = Timestamp::now();
         let from_process: Vec<_> = chain.iter().map(|key| self.from_process.version(key)).collect();
@@ -91,26 +93,29 @@ impl NearCache {
         for ((key, entry), from_process) in chain.iter().zip(&entries).zip(from_process) {
             let from_store = versions.next();
             match entry.clone().map(|entry| CachedCopy { entry, sent_at, from_process, from_store }) {
-                Some(copy) => self.keep(key, copy, stats),
+                Some(copy) => self.keep(key, copy, meter),
                 None => _ = self.copies.remove(key),
             }
         }
+        self.bytes.set(|| self.copies.weight());
         Ok(entries)
     }
 
     /// Drops the copies, in all layouts. Reads in flight will not become copies.
     pub(crate) fn forget(&self, key: &CacheKey) {
         self.from_process.changed(key);
-        self.copies.remove(key);
+        if self.copies.remove(key).is_some() {
+            self.bytes.set(|| self.copies.weight());
+        }
     }
 
-    fn keep(&self, key: &CacheKey, copy: CachedCopy, stats: &Counters) {
+    fn keep(&self, key: &CacheKey, copy: CachedCopy, meter: &Meter) {
         if !copy.is_good(Timestamp::now(), self.max_age) {
             return;
         }
         let copy = Arc::new(copy);
         if !entry_cache::can_keep(&self.copies, key, &copy) {
-            telemetry::too_large(stats, key);
+            telemetry::too_large(meter, key);
         }
         self.copies.insert(key.clone(), copy);
     }

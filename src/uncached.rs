@@ -22,6 +22,8 @@ macro_rules! reasons {
         impl Uncached {
             /// All reasons, for example to export a metric of each.
             pub const ALL: &'static [Self] = &[$(Self::$name,)+];
+            /// The tokens of [`ALL`](Self::ALL).
+            pub(crate) const TOKENS: &'static [&'static str] = &[$($token,)+];
 
             /// Returns the token in `Cache-Status`, for example `set-cookie`.
             #[must_use]
@@ -158,6 +160,11 @@ impl UncachedCounts {
         self.0[reason as usize]
     }
 
+    /// Returns the reasons that have occurred, with their numbers.
+    fn occurred(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        Uncached::ALL.iter().map(|reason| (reason.as_str(), self.of(*reason))).filter(|(_, count)| *count > 0)
+    }
+
     /// Returns the most frequent reason.
     pub(crate) fn most_frequent(&self) -> Uncached {
         Uncached::ALL.iter().copied().max_by_key(|reason| self.of(*reason)).unwrap_or(Uncached::Method)
@@ -170,11 +177,17 @@ impl Default for UncachedCounts {
     }
 }
 
+#[cfg(feature = "_typed")]
+impl serde::Serialize for UncachedCounts {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.occurred().collect::<Vec<_>>()) // some formats need the number of entries first
+    }
+}
+
 /// Shows the reasons that have occurred.
 impl fmt::Debug for UncachedCounts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let occurred = Uncached::ALL.iter().map(|reason| (reason.as_str(), self.of(*reason)));
-        f.debug_map().entries(occurred.filter(|(_, count)| *count > 0)).finish()
+        f.debug_map().entries(self.occurred()).finish()
     }
 }
 
@@ -189,6 +202,10 @@ impl UncachedCounters {
 
     pub(crate) fn snapshot(&self) -> UncachedCounts {
         UncachedCounts(std::array::from_fn(|index| self.0[index].load(Relaxed)))
+    }
+
+    pub(crate) fn add_to(&self, counts: &mut UncachedCounts) {
+        counts.0.iter_mut().zip(&self.0).for_each(|(count, counter)| *count += counter.load(Relaxed));
     }
 }
 

@@ -1,7 +1,10 @@
 //! The circuit breakers of one engine, one per failure domain of the store.
 
 use super::breaker::Breaker;
-use crate::sync::mutex::Mutex;
+use crate::{
+    sync::mutex::Mutex,
+    telemetry::{OpenBreaker, OpenBreakers},
+};
 use std::{
     collections::HashMap,
     sync::atomic::{AtomicBool, Ordering::Relaxed},
@@ -13,10 +16,18 @@ use tokio::sync::{Notify, futures::Notified};
 /// with a short timeout. That must not cut off the other clones, and probes with the short timeout would never succeed.
 pub(super) type FailureDomain = (u16, Duration);
 
+/// A breaker, and its part in the gauge of open breakers.
+#[derive(Default)]
+struct Recorded {
+    breaker: Breaker,
+    open: Option<OpenBreaker>,
+}
+
 /// The circuit breakers by failure domain. A breaker with nothing recorded is not in the table.
 #[derive(Default)]
 pub(super) struct Breakers {
-    by_domain: Mutex<HashMap<FailureDomain, Breaker>>,
+    by_domain: Mutex<HashMap<FailureDomain, Recorded>>,
+    open: OpenBreakers,
     /// Whether the table has breakers, so that a healthy store costs one load per operation.
     is_recording: AtomicBool,
     opened: Notify,
@@ -26,8 +37,12 @@ impl Breakers {
     /// Accesses the breaker of the domain.
     pub(super) fn with<T>(&self, domain: FailureDomain, access: impl FnOnce(&mut Breaker) -> T) -> T {
         let mut by_domain = self.by_domain.lock();
-        let breaker = by_domain.entry(domain).or_default();
+        let Recorded { breaker, open } = by_domain.entry(domain).or_default();
         let result = access(breaker);
+        match breaker.is_open() {
+            true => _ = open.get_or_insert_with(|| self.open.open()),
+            false => *open = None,
+        }
         if breaker.is_idle() {
             by_domain.remove(&domain);
         }

@@ -14,7 +14,7 @@ use super::{
         callers::Waiter,
         state::{Found, JoinCriteria, LookupCriteria, Scope},
     },
-    frontend::{BoxFetch, FetchMode, Reuse, ReusePolicy},
+    frontend::{BoxFetch, FetchHead, FetchMode, Reuse, ReusePolicy},
     leader::{LeadMode, LeaderResult},
     lookup::Lookup,
     outage::KeptResult,
@@ -105,7 +105,8 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
     async fn run(&mut self, fetch: BoxFetch<'a, R>) -> (R, CacheStatus) {
         let (answer, status) = self.answer(fetch).await;
         let took = || Timestamp::now().since(self.requested_at);
-        telemetry::answered(&self.resource().engine.stats, &self.resource().key, status, took);
+        let Resource { config, key, .. } = self.resource();
+        telemetry::answered(&config.meter, key, self.policy().front_end(), status, took);
         (answer, status)
     }
 
@@ -155,7 +156,19 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
                 }
             };
         }
-        (Box::pin(fetch(FetchMode::Bypass(reason))).await.response, CacheStatus::Bypass)
+        (Box::pin(self.fetch_alone(FetchMode::Bypass(reason), fetch)).await.response, CacheStatus::Bypass)
+    }
+
+    /// Fetches for this caller only.
+    async fn fetch_alone(&self, mode: FetchMode, fetch: BoxFetch<'a, R>) -> FetchHead<R> {
+        let Resource { config, key, .. } = self.resource();
+        let timed = telemetry::fetching(&config.meter);
+        let head = fetch(mode).await;
+        drop(timed);
+        if let Some(failure) = head.sharing.failure() {
+            telemetry::fetch_failed(&config.meter, key, failure);
+        }
+        head
     }
 
     async fn attempt(&mut self, fetch: BoxFetch<'a, R>) -> RequestAttempt<'a, R> {
@@ -381,7 +394,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
 
     fn reject(&self, error: Error) -> RequestAttempt<'a, R> {
         if error.kind() == ErrorKind::Overloaded {
-            telemetry::overloaded(&self.resource().engine.stats, &self.resource().key, &error);
+            telemetry::overloaded(&self.resource().config.meter, &self.resource().key, &error);
         }
         RequestAttempt::Done(self.policy().reject(error), CacheStatus::Rejected)
     }

@@ -3,6 +3,7 @@
 use crate::{
     config::Config,
     error::{Error, ErrorKind},
+    telemetry::FetchFailure,
 };
 use futures_util::FutureExt;
 use std::{future::Future, panic::AssertUnwindSafe};
@@ -26,13 +27,13 @@ pub(super) fn contained<T>(
 }
 
 impl Aborted {
-    /// Returns the error for the callers. `None` if there are none.
-    pub(super) fn error(&self, config: &Config) -> Option<Error> {
+    /// Returns the kind of the failure, and the error for the callers. `None` if there are none.
+    pub(super) fn failure(&self, config: &Config) -> Option<(FetchFailure, Error)> {
         match self {
-            Self::Panicked => Some(Error::new(ErrorKind::Panicked, "the fetch panicked")),
+            Self::Panicked => Some((FetchFailure::Panicked, Error::new(ErrorKind::Panicked, "the fetch panicked"))),
             Self::TimedOut => {
                 let what = format!("the fetch was aborted after {:?}; see `fetch_timeout`", config.fetch_timeout);
-                Some(Error::new(ErrorKind::TimedOut, what))
+                Some((FetchFailure::TimedOut, Error::new(ErrorKind::TimedOut, what)))
             }
             Self::Detached => None,
         }

@@ -7,11 +7,13 @@ use super::{
     redirects::RedirectCache,
     wait_graph::WaitGraph,
 };
+#[cfg(feature = "http")]
+use crate::telemetry::routes::Routes;
 use crate::{
     clock::Timestamp,
     near_cache::{NearCache, NearCaches, config::NearCacheConfig},
     store::port::Store,
-    telemetry::Counters,
+    telemetry::NamedCounters,
 };
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 use tokio::time::timeout;
@@ -20,7 +22,10 @@ use tokio_util::task::TaskTracker;
 /// The state that all clones of a guard share.
 pub(crate) struct Engine {
     pub(crate) store: Arc<dyn Store>,
-    pub(crate) stats: Counters,
+    /// The counters of all clones, by name.
+    pub(crate) counters: NamedCounters,
+    #[cfg(feature = "http")]
+    pub(crate) routes: Routes,
     pub(super) flights: Arc<Flights>,
     pub(super) breakers: Breakers,
     pub(super) wait_graph: Arc<WaitGraph>,
@@ -37,11 +42,13 @@ pub(crate) struct Engine {
 type Replay = fn(&Arc<Engine>, VecDeque<Acknowledged>);
 
 impl Engine {
-    pub(crate) fn new(store: Arc<dyn Store>, replay: Replay) -> Arc<Self> {
+    pub(crate) fn new(store: Arc<dyn Store>, counters: NamedCounters, replay: Replay) -> Arc<Self> {
         let tasks = TaskTracker::new();
         tasks.close();
         Arc::new(Self {
-            stats: Counters::default(),
+            counters,
+            #[cfg(feature = "http")]
+            routes: Routes::default(),
             flights: Arc::default(),
             breakers: Breakers::default(),
             wait_graph: Arc::new(WaitGraph::new(store.clone())),

@@ -141,7 +141,7 @@ impl Execution {
         let Some(waiter) = self.flight.go_local(criteria) else {
             return Ok(permit);
         };
-        let _caller = waiter.want();
+        let (_caller, _timed) = (waiter.want(), telemetry::waiting(&self.resource.config.meter));
         // The other flight may be waiting for a fetch that this one is part of.
         let until = self.nested_until.map_or_else(|| self.reject_at(), |until| until.min(self.reject_at()));
         let outcome = waiter.outcome_until(until, self.resource.config.lease_ttl, |_| false);
@@ -177,7 +177,7 @@ impl Execution {
         if self.is_past_deadline() {
             return Error::deadline_exceeded();
         }
-        telemetry::wait_timed_out(&self.resource.engine.stats, &self.resource.key);
+        telemetry::wait_timed_out(&self.resource.config.meter, &self.resource.key);
         Error::wait_timed_out()
     }
 

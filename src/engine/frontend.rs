@@ -6,7 +6,7 @@
 use crate::{
     cache_status::{BypassReason, CacheStatus},
     clock::Timestamp,
-    error::Error,
+    error::{Error, ErrorKind},
     key::CacheKey,
     policy::is_uncacheable_marker,
     store::{
@@ -14,6 +14,7 @@ use crate::{
         error::BoxFuture,
         token::Token,
     },
+    telemetry::{FetchFailure, FrontEnd},
 };
 use bytes::Bytes;
 use std::time::{Duration, Instant};
@@ -41,6 +42,8 @@ pub(crate) trait ReusePolicy<R> {
         let _ = audience;
         true
     }
+    /// Returns the front end, for metrics and spans.
+    fn front_end(&self) -> FrontEnd;
     /// Returns the answer of a request that is refused with this error.
     fn reject(&self, error: Error) -> R;
     /// Decides what a failed fetch means for other callers. Default: it fails for all waiters, and then blocks callers
@@ -237,6 +240,19 @@ pub(crate) enum Shareability {
     CacheableAtEnd(Option<SharedValue>, StoreAs),
     /// The fetch failed. Waiters get this failure, and callers that come later the code.
     Failed(Failure, FailureCause, u16),
+}
+
+impl Shareability {
+    /// Returns the kind of the failure, if the fetch failed. `None` for a value that does not survive its codec: that is
+    /// counted where it is found.
+    pub(crate) fn failure(&self) -> Option<FetchFailure> {
+        match self {
+            Self::Failed(Failure::Error(error), ..) if error.kind() == ErrorKind::Codec => None,
+            Self::Failed(Failure::Error(_), ..) => Some(FetchFailure::Origin),
+            Self::Failed(Failure::SharedValue(_), ..) => Some(FetchFailure::ServerError),
+            _ => None,
+        }
+    }
 }
 
 /// What a failure says about the origin.

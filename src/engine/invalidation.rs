@@ -71,9 +71,9 @@ impl Resource {
         let mut retry = match self.engine.invalidations.claim_retry(&self.key) {
             RetryClaim::Claimed(retry) => retry,
             RetryClaim::Retried => return,
-            RetryClaim::Full => return telemetry::invalidation_ended(&self.key, false),
+            RetryClaim::Full => return telemetry::invalidation_ended(&self.config.meter, &self.key, false),
         };
-        telemetry::invalidation_failed(&self.key, error);
+        telemetry::invalidation_failed(&self.config.meter, &self.key, error);
         let (mut attempt, mut failed) = (0, retry.failed());
         loop {
             tokio::time::sleep(backoff::poll(attempt, clock::random_unit())).await;
@@ -82,7 +82,7 @@ impl Resource {
             drop(permit);
             attempt += 1;
             if (acknowledged || attempt == INVALIDATE_ATTEMPTS) && retry.end(failed) {
-                return telemetry::invalidation_ended(&self.key, acknowledged);
+                return telemetry::invalidation_ended(&self.config.meter, &self.key, acknowledged);
             }
             // If a later invalidation has failed, start over: the store may have executed this attempt before the later
             // one was requested.
@@ -126,7 +126,7 @@ impl Resource {
 /// Sends invalidations again that the store may have lost, in the background.
 pub(crate) fn replay_invalidations(engine: &Arc<Engine>, lost: VecDeque<Acknowledged>) {
     if let Some(first) = lost.front() {
-        telemetry::replaying_invalidations(&first.key, lost.len());
+        telemetry::replaying_invalidations(&first.config.meter, &first.key, lost.len());
     }
     let to_resource =
         |Acknowledged { config, key, .. }| Resource { engine: engine.clone(), config, key, deadline: None };

@@ -20,6 +20,7 @@ use crate::{
         entry::{Audience, Entry, Kind},
         token::Token,
     },
+    telemetry,
 };
 use futures_util::future::{Either, select};
 use std::{pin::pin, sync::Arc};
@@ -121,7 +122,10 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
         let (id, seen, redirects) = (permit.id(), self.execution.seen.clone(), self.execution.redirects.clone());
         let status = permit.status();
         let mode = FetchMode::Lead { id, redirects, seen, deadline: deadline.into_std(), fencing_token, status };
-        let head = self.execution.run_to_head(&mut permit, deadline, async move { fetch(mode).await }).await;
+        let head = {
+            let _timed = telemetry::fetching(&self.execution.resource.config.meter);
+            self.execution.run_to_head(&mut permit, deadline, async move { fetch(mode).await }).await
+        };
         let times = (began, Timestamp::now());
         let (permit, rest) = match head {
             Ok(head) => self.on_head(permit, head, id, times).await?,
@@ -139,6 +143,9 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
         times: (Timestamp, Timestamp),
     ) -> Option<(FillPermit, AfterHead)> {
         let (status, config) = (permit.status(), self.execution.resource.config.clone());
+        if let Some(failure) = sharing.failure() {
+            telemetry::fetch_failed(&config.meter, &self.execution.resource.key, failure);
+        }
         let rest = match sharing {
             Shareability::Failed(failure, cause, code) => {
                 let result = LeaderResult::FailureResponse(response, status);

@@ -54,7 +54,7 @@ impl<R, J: ReusePolicy<R>> Lookup<R, J> {
             };
             match self.policy.evaluate(&entry, now) {
                 Reuse::Serve(answer) | Reuse::ServeAndRevalidate(answer) => {
-                    telemetry::outage_cache_hit(&self.resource.engine.stats);
+                    telemetry::outage_cache_hit(&self.resource.config.meter);
                     return Some(KeptResult::Answer(answer, status_of(&entry, now)));
                 }
                 Reuse::HitForPass | Reuse::Bypass => return Some(KeptResult::Bypass),

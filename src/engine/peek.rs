@@ -34,9 +34,9 @@ impl Engine {
             match policy.evaluate(&entry, now) {
                 Reuse::Redirect(next) => redirect = Some(next),
                 Reuse::Serve(answer) if freshness(&entry, now) == Freshness::Fresh => {
-                    telemetry::answered(&self.stats, key, CacheStatus::Hit, || Duration::ZERO);
+                    telemetry::answered(&config.meter, key, policy.front_end(), CacheStatus::Hit, || Duration::ZERO);
                     if config.near.is_some() {
-                        telemetry::near_hit(&self.stats);
+                        telemetry::near_hit(&config.meter);
                     }
                     return Some(answer);
                 }

@@ -74,8 +74,8 @@ impl Resource {
                 (answer, status_of(&entry, now))
             }
         };
-        let Self { engine, key, .. } = &lookup.resource;
-        telemetry::answered(&engine.stats, key, status, || now.since(requested_at));
+        let Self { config, key, .. } = &lookup.resource;
+        telemetry::answered(&config.meter, key, lookup.policy.front_end(), status, || now.since(requested_at));
         Ok((answer, status))
     }
 

@@ -18,7 +18,7 @@ use crate::{
         token::Token,
         wake::Listener,
     },
-    telemetry,
+    telemetry::{self, StoreOperation},
 };
 use futures_util::FutureExt;
 use std::{future::Future, slice};
@@ -39,9 +39,9 @@ impl Resource {
 
     /// Reads entries of one resource at one moment.
     pub(super) async fn get_all(&self, keys: &[CacheKey]) -> Result<Vec<Option<Entry>>, StoreError> {
-        let (store, stats) = (&*self.engine.store, &self.engine.stats);
+        let (store, meter) = (&*self.engine.store, &self.config.meter);
         match &self.config.near {
-            Some(near) => self.read(|| Box::pin(near.get_all(store, keys, stats))).await,
+            Some(near) => self.read(|| Box::pin(near.get_all(store, keys, meter))).await,
             None => self.read(|| store.get_all(keys)).await,
         }
     }
@@ -55,11 +55,11 @@ impl Resource {
                 answer => answer,
             }
         };
-        self.with_timeout("get", answer).await
+        self.with_timeout(StoreOperation::Get, answer).await
     }
 
     pub(super) async fn get_or_lease(&self, request: LeaseRequest) -> Result<LeaseReply, StoreError> {
-        self.with_timeout("get_or_lease", self.engine.store.get_or_lease(&self.key, request)).await
+        self.with_timeout(StoreOperation::GetOrLease, self.engine.store.get_or_lease(&self.key, request)).await
     }
 
     /// Fills the entry. A fill that fails is sent once more, unless the store has refused it; this is safe because a
@@ -68,7 +68,7 @@ impl Resource {
         let (began, mut retries) = (Timestamp::now(), 0);
         let outcome = loop {
             let fill = self.engine.store.fill(&self.key, condition, fill_set.writes(&self.key));
-            match self.with_timeout("fill", fill).await {
+            match self.with_timeout(StoreOperation::Fill, fill).await {
                 Err(error) if retries == 0 && !error.is_refused() => {}
                 Err(error) if error.is_disconnected() && Timestamp::now().since(began) < self.config.lease_ttl => {
                     sleep(backoff::poll(retries, clock::random_unit())).await;
@@ -78,7 +78,7 @@ impl Resource {
             retries += 1;
         };
         if let Ok(outcome) = outcome {
-            telemetry::filled(&self.engine.stats, &self.key, fill_set.entry.meta().kind, outcome);
+            telemetry::filled(&self.config.meter, &self.key, fill_set.entry.meta().kind, outcome);
             self.engine.near_caches.forget(&self.key);
             if let Some((variant, index)) = &fill_set.index {
                 self.engine.near_caches.forget(&self.key.to_variant(variant.clone()));
@@ -96,16 +96,16 @@ impl Resource {
         let variant = fill_set.index.as_ref().map(|(variant, _)| self.key.to_variant(variant.clone()));
         let can_keep = self.engine.store.can_keep(variant.as_ref().unwrap_or(&self.key), &fill_set.entry);
         if !can_keep {
-            telemetry::too_large(&self.engine.stats, &self.key);
+            telemetry::too_large(&self.config.meter, &self.key);
         }
         can_keep
     }
 
     pub(super) async fn extend(&self, lease: Lease) -> Result<LeaseStatus, StoreError> {
         let extend = self.engine.store.extend(&self.key, lease, self.config.lease_ttl);
-        let extended = self.with_timeout("extend", extend).await;
+        let extended = self.with_timeout(StoreOperation::Extend, extend).await;
         if let Ok(LeaseStatus::Lost) = extended {
-            telemetry::lease_lost(&self.engine.stats, &self.key);
+            telemetry::lease_lost(&self.config.meter, &self.key);
         }
         extended
     }
@@ -115,18 +115,21 @@ impl Resource {
         token: Token,
         failure_marker: Option<FailureMarker>,
     ) -> Result<LeaseStatus, StoreError> {
-        self.retry_once_if_disconnected("release", || self.engine.store.release(&self.key, token, failure_marker)).await
+        self.retry_once_if_disconnected(StoreOperation::Release, || {
+            self.engine.store.release(&self.key, token, failure_marker)
+        })
+        .await
     }
 
     pub(super) async fn drop_entries(&self, keys: &[CacheKey]) -> Result<(), StoreError> {
-        self.retry_once_if_disconnected(telemetry::INVALIDATE, || self.engine.store.invalidate(keys)).await
+        self.retry_once_if_disconnected(StoreOperation::Invalidate, || self.engine.store.invalidate(keys)).await
     }
 
     /// Retries an operation once if the connection was broken: an idle connection may have been cut long ago, and
     /// reports it only now. Safe, because all operations may run twice.
     async fn retry_once_if_disconnected<'a, T>(
         &self,
-        operation: &'static str,
+        operation: StoreOperation,
         answer: impl Fn() -> Answer<'a, T>,
     ) -> Result<T, StoreError> {
         match self.with_timeout(operation, answer()).await {
@@ -138,17 +141,18 @@ impl Resource {
     /// PERF: not an `async fn`, which reserves room for its arguments twice.
     fn with_timeout<T>(
         &self,
-        operation: &'static str,
+        operation: StoreOperation,
         answer: impl Future<Output = Result<T, StoreError>>,
     ) -> impl Future<Output = Result<T, StoreError>> {
         let now = clock::now();
         let sent_at = Timestamp::of(now);
         timeout_at(clock::after(now, self.config.store_timeout), answer).map(move |answer| {
             let answer = answer.unwrap_or_else(|elapsed| Err(StoreError::timed_out(elapsed)));
+            telemetry::store_answered(&self.config.meter, operation, || Timestamp::now().since(sent_at));
             self.record(&answer, sent_at);
             match &answer {
                 Ok(_) => self.engine.on_answer(sent_at),
-                Err(error) => telemetry::store_failed(&self.engine.stats, &self.key, operation, error),
+                Err(error) => telemetry::store_failed(&self.config.meter, &self.key, operation, error),
             }
             answer
         })
@@ -168,7 +172,7 @@ impl Resource {
                 let resource = self.clone();
                 self.engine.tasks.spawn(async move {
                     // Not through the near cache, whose connection may fail while the store works.
-                    resource.with_timeout("probe", resource.engine.store.get(&resource.key)).await
+                    resource.with_timeout(StoreOperation::Probe, resource.engine.store.get(&resource.key)).await
                 });
             }
         }
@@ -202,7 +206,7 @@ impl Resource {
         };
         let now = Timestamp::now();
         if self.with_breaker(|breaker| breaker.failed(kind, sent_at, now, clock::random_unit())) {
-            telemetry::breaker_opened(&self.engine.stats, &self.key);
+            telemetry::breaker_opened(&self.config.meter, &self.key);
             self.engine.breakers.notify_opened();
         }
     }

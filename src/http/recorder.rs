@@ -7,7 +7,8 @@ use super::{
 use crate::{
     cache_status::CacheStatus,
     clock,
-    engine::{Engine, frontend::Completed},
+    config::Config,
+    engine::frontend::Completed,
     guard::StampedeGuard,
     key::Key,
     telemetry::{self, routes::Route},
@@ -20,19 +21,18 @@ use tokio::time::Instant;
 /// Records the response to one request.
 #[derive(Clone)]
 pub(super) struct Recorder {
-    engine: Arc<Engine>,
+    config: Arc<Config>,
     /// `None` if the route needs no attention: it was cacheable before, or the method is neither GET nor HEAD.
     route: Option<Arc<Route>>,
 }
 
 impl Recorder {
     pub(super) fn new<B>(guard: &StampedeGuard, request: &Request<B>) -> Self {
-        let engine = guard.engine().clone();
         // Only an event needs the route.
         let is_read = cfg!(feature = "tracing") && matches!(*request.method(), Method::GET | Method::HEAD);
-        let find = || engine.stats.routes.find(matched_path(request.extensions()), guard.settings_id());
+        let find = || guard.engine().routes.find(matched_path(request.extensions()), guard.settings_id());
         let route = is_read.then(find).flatten();
-        Self { engine, route }
+        Self { config: guard.config().clone(), route }
     }
 
     /// Records the response, and adds its `Cache-Status`.
@@ -65,7 +65,7 @@ impl Recorder {
     }
 
     fn uncached(&self, reason: Uncached) {
-        telemetry::uncached(&self.engine.stats, self.route.as_deref(), reason);
+        telemetry::uncached(&self.config.meter, self.route.as_deref(), reason);
     }
 
     fn cacheable(&self) {

@@ -19,6 +19,7 @@ use crate::{
     error::Error,
     policy::{self, EarlyRefresh, Freshness},
     store::entry::{Audience, Entry, Kind, SharedValue},
+    telemetry::FrontEnd,
 };
 use http::HeaderMap;
 use std::{borrow::Borrow, marker::PhantomData, time::Duration};
@@ -183,6 +184,10 @@ impl<H: Borrow<HeaderMap>, C: Borrow<Config>, B, E> ReusePolicy<Answer<B, E>> fo
             Some(MAX_BLOCK)
         };
         FailureEffect { repeat, block }
+    }
+
+    fn front_end(&self) -> FrontEnd {
+        FrontEnd::Http
     }
 
     fn reject(&self, error: Error) -> Answer<B, E> {

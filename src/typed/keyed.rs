@@ -7,6 +7,7 @@ use crate::{
     guard::StampedeGuard,
     key::Key,
     store::error::BoxFuture,
+    telemetry::FrontEnd,
 };
 use serde::{Serialize, de::DeserializeOwned};
 use std::{
@@ -92,7 +93,8 @@ where
 
     fn call(&mut self, request: Req) -> Self::Future {
         let key = (self.key)(&request);
-        let (mut inner, typed) = (self.inner.clone(), TypedPolicy::<S::Response>::new(self.guard.config()));
+        let (mut inner, typed) =
+            (self.inner.clone(), TypedPolicy::<S::Response>::new(self.guard.config(), FrontEnd::Keyed));
         let call = async move {
             poll_fn(|cx| inner.poll_ready(cx)).await?;
             inner.call(request).await

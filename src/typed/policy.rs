@@ -15,7 +15,7 @@ use crate::{
     error::{BoxError, Error, ErrorKind},
     policy::{self, EarlyRefresh, Freshness},
     store::entry::{Audience, Entry, Kind, Payload, SharedValue},
-    telemetry,
+    telemetry::{self, FrontEnd},
 };
 use serde::{Serialize, de::DeserializeOwned};
 use std::{any::type_name, marker::PhantomData, sync::Arc};
@@ -25,6 +25,7 @@ pub(crate) struct TypedPolicy<T> {
     codec: Codec,
     id: u64,
     early_refresh: EarlyRefresh,
+    front_end: FrontEnd,
     of: PhantomData<fn() -> T>,
 }
 
@@ -35,11 +36,12 @@ struct SharedPayload {
 }
 
 impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> TypedPolicy<T> {
-    pub(crate) fn new(config: &Config) -> Self {
+    pub(crate) fn new(config: &Config, front_end: FrontEnd) -> Self {
         Self {
             codec: config.codec,
             id: config.codec.id::<T>(),
             early_refresh: config.policy.sample_early_refresh(clock::random_unit),
+            front_end,
             of: PhantomData,
         }
     }
@@ -78,7 +80,7 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> TypedPolicy<T> {
                     type_name::<T>(),
                     self.codec
                 );
-                telemetry::codec_failed(&resource.key, type_name::<T>(), &what);
+                telemetry::codec_failed(&resource.config.meter, &resource.key, type_name::<T>(), &what);
                 return failed(Error::with_source(ErrorKind::Codec, what, error));
             }
         };
@@ -165,6 +167,10 @@ macro_rules! reuse_policy {
             fn accept_shared(&self, shared: &SharedValue) -> SharedReuse<Result<$answer, Error>> {
                 let value = self.shared(shared).and_then(|payload| self.$decode(payload));
                 value.map_or(SharedReuse::Bypass, |value| SharedReuse::Use(Ok(value)))
+            }
+
+            fn front_end(&self) -> FrontEnd {
+                self.front_end
             }
 
             fn reject(&self, error: Error) -> Result<$answer, Error> {

@@ -21,8 +21,8 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
         let resource = self.resource().clone();
         let (began, deadline) = (Timestamp::now(), clock::deadline_after(resource.config.fetch_timeout));
         let (id, redirects) = (Token::unique(Inbox::unique()), self.lookup.redirects.clone());
-        let FetchHead { response, sharing, mut completion } =
-            fetch(FetchMode::HitForPass { id, redirects: redirects.clone(), deadline: deadline.into_std() }).await;
+        let mode = FetchMode::HitForPass { id, redirects: redirects.clone(), deadline: deadline.into_std() };
+        let FetchHead { response, sharing, mut completion } = self.fetch_alone(mode, fetch).await;
         let times = (began, Timestamp::now());
         if !matches!(completion, Completion::None) {
             self.resource().engine.tasks.spawn(async move {

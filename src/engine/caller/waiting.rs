@@ -80,6 +80,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
         if let Some(reason) = self.rejection_reason(waiter) {
             return Waited::Rejected(caller.stale_candidate(), reason);
         }
+        let _timed = telemetry::waiting(&config.meter);
         let is_elsewhere = |head: &_| matches!(self.policy().accept_shared(head), SharedReuse::Redirect(_));
         let (mut has_timed_out, mut stays_nested) = (false, false);
         loop {
@@ -96,7 +97,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
                 Limit::Body => return Waited::Bypass(BypassReason::UnknownLength),
                 Limit::Deadline => return Waited::Rejected(caller.stale_candidate(), Error::deadline_exceeded()),
                 Limit::WaitTimeout => {
-                    telemetry::wait_timed_out(&self.resource().engine.stats, &self.resource().key);
+                    telemetry::wait_timed_out(&config.meter, &self.resource().key);
                     let stale = caller.stale_candidate();
                     let allows_stale =
                         stale.as_ref().and_then(|entry| self.policy().stale_answer(entry, Timestamp::now())).is_some();
@@ -131,10 +132,10 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
 
     /// Reports whether waiting would deadlock, because the leader waits for a fetch that this caller is part of.
     fn is_cycle(&self) -> bool {
-        let Resource { engine, key, .. } = self.resource();
+        let Resource { engine, config, key, .. } = self.resource();
         let is_cycle = engine.wait_graph.would_deadlock(key, &self.active_fetches);
         if is_cycle {
-            telemetry::deadlock_avoided(&self.resource().engine.stats, &self.resource().key);
+            telemetry::deadlock_avoided(&config.meter, key);
         }
         is_cycle
     }

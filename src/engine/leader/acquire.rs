@@ -20,11 +20,11 @@ use crate::{
         token::Token,
         wake::Listener,
     },
-    telemetry,
+    telemetry::{self, Timed},
 };
 use std::{pin::pin, sync::Arc, time::Duration};
 use tokio::{
-    sync::{futures::Notified, oneshot},
+    sync::futures::Notified,
     time::{Instant, sleep, sleep_until},
 };
 
@@ -34,6 +34,8 @@ struct LeaseWait {
     polls: u32,
     unusable_entries: u32,
     was_disconnected: bool,
+    /// The wait of the caller that opened the flight, since a leader of another process was met.
+    timed: Option<Timed>,
     /// When the lease of another process ends, as the store said last.
     lease_end: Option<Instant>,
     /// Set while the store does not answer: the latest time at which that lease ends.
@@ -77,6 +79,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
                 }
                 Ok((LeaseReply::Hit(entry), _)) => self.on_entry(entry, &mut wait),
                 Ok((LeaseReply::Wait { remaining, holder, waiting, registered, .. }, _)) => {
+                    self.time_wait(&mut wait);
                     let pause = wait.heard_of_lease(remaining, waiting, registered);
                     self.on_other_leader(holder, &listener, pause).await
                 }
@@ -200,10 +203,22 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
         }
         // The other leader may be waiting for a fetch that this one is part of.
         if resource.engine.wait_graph.would_deadlock(&resource.key, &self.execution.outer_fetches) {
-            telemetry::deadlock_avoided(&resource.engine.stats, &resource.key);
+            telemetry::deadlock_avoided(&resource.config.meter, &resource.key);
             return Next::GoLocal;
         }
         Next::Pause(pause)
+    }
+
+    /// Measures the wait of the caller that opened the flight, as long as that caller waits.
+    fn time_wait(&self, wait: &mut LeaseWait) {
+        match self.opener_waits() {
+            true => _ = wait.timed.get_or_insert_with(|| telemetry::waiting(&self.execution.resource.config.meter)),
+            false => wait.timed = None,
+        }
+    }
+
+    fn opener_waits(&self) -> bool {
+        self.reply.as_ref().is_some_and(|reply| !reply.is_closed())
     }
 
     /// Waits until it is time to ask the store again (`None`), or until there is a reason not to wait any longer.
@@ -213,7 +228,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
         listener: &mut Listener,
         breaker_opened: Notified<'_>,
     ) -> Option<Interruption> {
-        let opener_waits = self.reply.as_ref().is_some_and(|reply| !reply.is_closed());
+        let opener_waits = self.opener_waits();
         let interruption = tokio::select! {
             biased;
             invalidated = listener.notified() => {
@@ -236,7 +251,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
     /// that have joined it.
     fn on_wait_timeout(&mut self) -> Option<Interruption> {
         let (resource, now) = (&self.execution.resource, clock::now());
-        if self.reply.as_ref().is_none_or(oneshot::Sender::is_closed) {
+        if !self.opener_waits() {
             return None;
         }
         if self.execution.nested_until.is_some_and(|until| until <= now) {

@@ -28,12 +28,13 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
         permit: FillPermit,
         aborted: &Aborted,
     ) -> Option<(FillPermit, AfterHead)> {
-        let Resource { engine, key, config, .. } = &self.execution.resource;
-        let Some(error) = aborted.error(config) else {
-            telemetry::fetch_dropped(&engine.stats, key);
+        let Resource { key, config, .. } = &self.execution.resource;
+        let Some((kind, error)) = aborted.failure(config) else {
+            telemetry::fetch_dropped(&config.meter, key);
             self.execution.flight.complete(Progress::Abandoned);
             return Some((permit, AfterHead::Release(None, Completion::None)));
         };
+        telemetry::fetch_failed(&config.meter, key, kind);
         let result = LeaderResult::Failed(error.clone(), None);
         let failure = (Failure::Error(error), FailureCause::Origin, 0);
         self.on_fetch_failed(permit, result, failure, Completion::None).await

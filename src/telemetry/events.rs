@@ -1,0 +1,265 @@
+//! What happens, as counts and events.
+
+#[cfg(feature = "http")]
+use super::routes::Route;
+use super::{
+    labels::{FetchFailure, FrontEnd, StoreOperation},
+    meter::Meter,
+    metrics::Timed,
+};
+#[cfg(feature = "http")]
+use crate::uncached::Uncached;
+use crate::{
+    cache_status::CacheStatus,
+    error::Error,
+    key::{CacheKey, CacheKeyRef},
+    store::{entry::Kind, error::StoreError, lease::FillOutcome},
+};
+#[cfg(feature = "tracing")]
+use std::fmt;
+#[cfg(feature = "redis")]
+use std::fmt::Display;
+use std::time::Duration;
+
+/// Emits an event. Its fields are evaluated only if it is enabled.
+macro_rules! event {
+    ($level:ident, $log_keys:expr, $key:expr, $($fields:tt)*) => {
+        #[cfg(feature = "tracing")]
+        tracing::event!(
+            target: "stampede_guard",
+            tracing::Level::$level,
+            key = ?LoggedKey { key: $key.into(), log_keys: $log_keys },
+            $($fields)*
+        );
+        #[cfg(not(feature = "tracing"))]
+        let _ = ($key, $log_keys);
+    };
+}
+
+/// Counts an answer. PERF: `took` is called only if the event is enabled, because reading a clock is a large part of
+/// the cost of a hit.
+pub(crate) fn answered<'a>(
+    meter: &Meter,
+    key: impl Into<CacheKeyRef<'a>>,
+    front_end: FrontEnd,
+    status: CacheStatus,
+    took: impl Fn() -> Duration,
+) {
+    let key: CacheKeyRef<'a> = key.into();
+    meter.counters.count(|stripe| match status {
+        CacheStatus::Hit => &stripe.hits,
+        CacheStatus::Stale => &stripe.stale_hits,
+        CacheStatus::Miss => &stripe.misses,
+        CacheStatus::Coalesced => &stripe.coalesced,
+        CacheStatus::Bypass => &stripe.bypassed,
+        CacheStatus::FailOpen => &stripe.failed_open,
+        CacheStatus::Rejected => &stripe.rejected,
+    });
+    meter.metrics.answered(front_end, status);
+    event!(DEBUG, meter.log_keys, key, front_end = front_end.as_str(), ?status, took = ?took(), "answered");
+    let _ = took;
+}
+
+/// Counts a response of the HTTP layer that was neither answered from the cache nor stored. Reports its route if no
+/// response of the route is ever cacheable.
+#[cfg(feature = "http")]
+pub(crate) fn uncached(meter: &Meter, route: Option<&Route>, reason: Uncached) {
+    meter.counters.uncached.count(reason);
+    meter.metrics.uncached(reason);
+    let report = route.filter(|_| reason.is_about_route()).and_then(|route| route.was_uncached(reason));
+    if let Some((route, reason)) = report {
+        let way_out = reason.way_out();
+        #[cfg(feature = "tracing")]
+        tracing::warn!(
+            target: "stampede_guard",
+            route,
+            %reason,
+            way_out,
+            "no response of this route was stored or shared so far; the layer only delays it"
+        );
+        let _ = (route, way_out);
+    }
+}
+
+/// Records a response of the HTTP layer that was answered from the cache, shared or stored.
+#[cfg(feature = "http")]
+pub(crate) fn cacheable(route: Option<&Route>) {
+    if let Some(route) = route {
+        route.was_cacheable();
+    }
+}
+
+/// Reports a request that bypasses the cache because of this field.
+#[cfg(feature = "http")]
+pub(crate) fn contradiction(field: &str) {
+    #[cfg(feature = "tracing")]
+    tracing::debug!(target: "stampede_guard", field, "the request bypasses the cache: a forwarded field contradicts it");
+    let _ = field;
+}
+
+pub(crate) fn near_hit(meter: &Meter) {
+    meter.counters.count(|stripe| &stripe.near_hits);
+}
+
+pub(crate) fn outage_cache_hit(meter: &Meter) {
+    meter.counters.count(|stripe| &stripe.outage_cache_hits);
+}
+
+pub(crate) fn filled(meter: &Meter, key: &CacheKey, kind: Kind, outcome: FillOutcome) {
+    match outcome {
+        FillOutcome::Stored => {
+            event!(DEBUG, meter.log_keys, key, ?kind, "stored");
+        }
+        FillOutcome::Fenced => {
+            meter.counters.count(|stripe| &stripe.fenced);
+            event!(INFO, meter.log_keys, key, ?kind, "a late fill was refused");
+        }
+    }
+    let _ = kind;
+}
+
+pub(crate) fn lease_lost(meter: &Meter, key: &CacheKey) {
+    meter.counters.count(|stripe| &stripe.lease_losses);
+    meter.metrics.lease_lost();
+    event!(INFO, meter.log_keys, key, "the lease was lost while its fetch was running");
+}
+
+pub(crate) fn wait_timed_out(meter: &Meter, key: &CacheKey) {
+    meter.counters.count(|stripe| &stripe.wait_timeouts);
+    event!(WARN, meter.log_keys, key, "the wait timeout passed before the leader had finished");
+}
+
+/// Measures a call of the origin, until the returned value is dropped.
+pub(crate) fn fetching(meter: &Meter) -> Timed {
+    meter.metrics.fetching()
+}
+
+/// Measures the wait for the fetch of another request, until the returned value is dropped.
+pub(crate) fn waiting(meter: &Meter) -> Timed {
+    meter.metrics.waiting()
+}
+
+/// Counts a failed fetch, once however many requests wait for it.
+pub(crate) fn fetch_failed(meter: &Meter, key: &CacheKey, kind: FetchFailure) {
+    meter.metrics.fetch_failed(kind);
+    event!(DEBUG, meter.log_keys, key, kind = kind.as_str(), "the fetch failed");
+}
+
+/// Measures an operation of the store that has ended.
+pub(crate) fn store_answered(meter: &Meter, operation: StoreOperation, took: impl Fn() -> Duration) {
+    meter.metrics.store_answered(operation, took);
+}
+
+pub(crate) fn store_failed(meter: &Meter, key: &CacheKey, operation: StoreOperation, error: &StoreError) {
+    meter.counters.count(|stripe| &stripe.store_errors);
+    meter.metrics.store_failed(operation);
+    if let StoreOperation::Invalidate = operation {
+        // Its attempts would fill the log; it has one line at its beginning and one at its end.
+        event!(DEBUG, meter.log_keys, key, operation = operation.as_str(), %error, "the store operation failed");
+    } else {
+        event!(WARN, meter.log_keys, key, operation = operation.as_str(), %error, "the store operation failed");
+    }
+    let _ = error;
+}
+
+pub(crate) fn invalidation_failed(meter: &Meter, key: &CacheKey, error: &StoreError) {
+    event!(WARN, meter.log_keys, key, %error, "the invalidation was not acknowledged; it is retried in the background");
+    let _ = error;
+}
+
+/// Reports the end of an invalidation that failed at first.
+pub(crate) fn invalidation_ended(meter: &Meter, key: &CacheKey, acknowledged: bool) {
+    let outcome = match acknowledged {
+        true => "acknowledged after a retry",
+        false => "given up: the old value may be served until it expires",
+    };
+    event!(WARN, meter.log_keys, key, outcome, "the invalidation has ended");
+    let _ = outcome;
+}
+
+/// Reports an entry whose bytes cannot be read.
+#[cfg(feature = "redis")]
+pub(crate) fn corrupt_entry(key: &CacheKey, error: crate::store::envelope::EnvelopeError) {
+    event!(WARN, false, key, %error, "the stored entry is corrupt and counts as absent");
+    let _ = error;
+}
+
+/// Reports a server setting that an operator has to correct. Until then the origin answers.
+#[cfg(feature = "redis")]
+pub(crate) fn misconfigured(connection: &'static str, error: &dyn Display, hint: &'static str) {
+    #[cfg(feature = "tracing")]
+    tracing::error!(target: "stampede_guard", connection, %error, hint, "the redis server refuses to serve this client");
+    let _ = (connection, error, hint);
+}
+
+pub(crate) fn breaker_opened(meter: &Meter, key: &CacheKey) {
+    meter.counters.count(|stripe| &stripe.breaker_opened);
+    event!(
+        WARN,
+        meter.log_keys,
+        key,
+        "circuit breaker opened: the store is unavailable and is probed in the background"
+    );
+}
+
+pub(crate) fn replaying_invalidations(meter: &Meter, key: &CacheKey, invalidations: usize) {
+    event!(
+        INFO,
+        meter.log_keys,
+        key,
+        invalidations,
+        "the store may have lost recent invalidations; they are sent again"
+    );
+    let _ = invalidations;
+}
+
+pub(crate) fn overloaded(meter: &Meter, key: &CacheKey, error: &Error) {
+    meter.counters.count(|stripe| &stripe.overloaded);
+    event!(WARN, meter.log_keys, key, %error, "the request was rejected");
+    let _ = error;
+}
+
+/// Reports a fetch that was dropped because no request waits for it and all `max_detached` permits are in use.
+pub(crate) fn fetch_dropped(meter: &Meter, key: &CacheKey) {
+    meter.counters.count(|stripe| &stripe.fetches_dropped);
+    event!(
+        WARN,
+        meter.log_keys,
+        key,
+        "the fetch was dropped: its clients have left, and all `max_detached` permits are in use"
+    );
+}
+
+pub(crate) fn deadlock_avoided(meter: &Meter, key: &CacheKey) {
+    meter.counters.count(|stripe| &stripe.deadlocks_avoided);
+    event!(WARN, meter.log_keys, key, "a fetch would have waited for itself through other fetches");
+}
+
+pub(crate) fn too_large(meter: &Meter, key: &CacheKey) {
+    meter.counters.count(|stripe| &stripe.too_large);
+    event!(DEBUG, meter.log_keys, key, "the entry is too large to be kept in this process");
+}
+
+pub(crate) fn codec_failed(meter: &Meter, key: &CacheKey, kind: &'static str, what: &str) {
+    meter.metrics.fetch_failed(FetchFailure::Codec);
+    event!(ERROR, meter.log_keys, key, r#type = kind, what, "the value cannot be cached");
+    let _ = (kind, what);
+}
+
+/// A key in a log. PERF: hashed only if the event is enabled.
+#[cfg(feature = "tracing")]
+struct LoggedKey<'a> {
+    key: CacheKeyRef<'a>,
+    /// Whether to show the key itself.
+    log_keys: bool,
+}
+
+#[cfg(feature = "tracing")]
+impl fmt::Debug for LoggedKey<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.log_keys {
+            true => f.write_str(&self.key.readable()),
+            false => fmt::Debug::fmt(&self.key.hash(), f),
+        }
+    }
+}

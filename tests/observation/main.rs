@@ -1,0 +1,11 @@
+//! What a guard shows of its work: statistics by name, metrics, and spans.
+//!
+//! The tests run in one thread each, because the recorder and the subscriber of a test belong to its thread.
+#![allow(clippy::disallowed_methods, reason = "tests make their own time and randomness")]
+
+mod gauges;
+mod metrics;
+mod names;
+mod recorder;
+
+use stampede_guard_support as support;
