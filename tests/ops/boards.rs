@@ -137,7 +137,7 @@ impl Panel {
 }
 
 fn replaced(query: String) -> String {
-    let variables = [("$__rate_interval", "2s"), ("$job", ".*"), ("$namespace", ".*"), ("$name", ".*")];
+    let variables = [("$__rate_interval", "5s"), ("$job", ".*"), ("$namespace", ".*"), ("$name", ".*")];
     let query = variables.iter().fold(query, |query, (variable, value)| query.replace(variable, value));
     assert!(!query.contains('$'), "{query} has an unknown variable");
     query
