@@ -20,7 +20,7 @@ exec </dev/null
 export RUST_TEST_THREADS="${RUST_TEST_THREADS:-8}"
 
 # Each of these waits longer than all other tests of its binary.
-patient=(a_sabotaged_soak_fails matrix::matrix)
+patient=(a_sabotaged_soak_fails matrix::matrix boards::each_panel_has_data_after_the_demo)
 
 main() {
     case "${1:-}" in
@@ -128,7 +128,7 @@ tests() {
 }
 
 patient_tests() {
-    tests --test soak --test faults -- --exact "${patient[@]}"
+    tests --test soak --test faults --test ops -- --exact "${patient[@]}"
 }
 
 other_tests() {

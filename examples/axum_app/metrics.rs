@@ -3,8 +3,7 @@
 use crate::Result;
 use axum::Router;
 
-/// Installs the recorder of the process, and returns the route that renders it. Guards that serve their first request
-/// before that record nothing.
+/// Installs the recorder of the process, and returns the route that renders it.
 #[cfg(feature = "metrics")]
 pub(crate) fn routes() -> Result<Router> {
     use axum::{http::header::CONTENT_TYPE, routing::get};

@@ -35,7 +35,23 @@ impl Metrics {
     /// Measures a call of the origin, until the returned value is dropped.
     pub(super) fn fetching(&self) -> Timed {
         let NamedMetrics { names, in_flight, fetch_seconds, .. } = &*self.0;
-        Timed::new(in_flight.handle(names), fetch_seconds.handle(names))
+        let was_resolved = fetch_seconds.is_resolved();
+        let timed = Timed::new(in_flight.handle(names), fetch_seconds.handle(names));
+        if !was_resolved && fetch_seconds.is_resolved() {
+            self.register_counters();
+        }
+        timed
+    }
+
+    /// Registers the counters of single events before the first one. A rate compares two values of a counter, so that it
+    /// misses the first event of a counter that begins with it.
+    #[cold]
+    fn register_counters(&self) {
+        let NamedMetrics { names, saved_calls, leases_lost, failures, store_errors, .. } = &*self.0;
+        saved_calls.resolve_all(names);
+        leases_lost.resolve_all(names);
+        failures.resolve_all(names);
+        store_errors.resolve_all(names);
     }
 
     /// Measures the wait for the fetch of another request, until the returned value is dropped.

@@ -59,6 +59,23 @@ async fn recorder_that_is_installed_late_is_used() {
     assert_eq!(metrics.get("requests_total", &[("status", "hit")]), 1.0);
 }
 
+/// Seen to fail when a counter began with its first event, which the rates of Prometheus do not show.
+#[tokio::test]
+async fn counters_of_failures_begin_with_zero() {
+    let metrics = Metrics::record();
+    let guard = StampedeGuard::in_memory().named("reports");
+    guard.fetch("k", number).await.expect("an answer");
+    let names = "namespace=\"sg\",name=\"reports\"";
+    for series in [
+        format!("saved_calls_total{{{names}}} 0"),
+        format!("leases_lost_total{{{names}}} 0"),
+        format!("failures_total{{{names},kind=\"codec\"}} 0"),
+        format!("store_errors_total{{{names},operation=\"get\"}} 0"),
+    ] {
+        assert!(metrics.text().contains(&series), "no {series} in\n{}", metrics.text());
+    }
+}
+
 /// Seen to fail (ten failures) when each waiter counted the failure it got.
 #[tokio::test(start_paused = true)]
 async fn failed_fetch_is_counted_once_however_many_wait() {

@@ -4,6 +4,7 @@ use std::{
     env,
     io::{self, Write},
     path::PathBuf,
+    thread,
 };
 
 /// Reports whether the programs are on the PATH. If one is missing, the test is skipped with a message, or fails if
@@ -15,8 +16,9 @@ pub(crate) fn installed(programs: &[&str]) -> bool {
     }
     let missing = format!("not on the PATH: {}; `scripts/test.sh --all` installs it", missing.join(", "));
     assert!(env::var_os("STAMPEDE_REQUIRE_OPS").is_none(), "{missing}");
+    let test = thread::current();
     // Not `eprintln!`, because libtest hides its output if the test passes.
-    writeln!(io::stderr(), "skipped, {missing}").expect("stderr is open");
+    writeln!(io::stderr(), "skipped: {}, {missing}", test.name().unwrap_or_default()).expect("stderr is open");
     false
 }
 

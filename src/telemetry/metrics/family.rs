@@ -72,6 +72,18 @@ impl<H: Instrument, const N: usize> Family<H, N> {
         self.members[0].handle.get().cloned().unwrap_or_else(|| self.resolve(names, 0))
     }
 
+    /// Reports whether the handle of the first member is kept.
+    pub(super) fn is_resolved(&self) -> bool {
+        self.members[0].handle.get().is_some()
+    }
+
+    /// Resolves all handles, so that a recorder shows each member from now on.
+    pub(super) fn resolve_all(&self, names: &[Label]) {
+        for index in 0..N {
+            self.resolve(names, index);
+        }
+    }
+
     /// Resolves the handle, and keeps it if there is a recorder.
     ///
     /// A program without a recorder has the one of `metrics` that does nothing. A handle of that recorder would do

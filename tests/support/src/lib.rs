@@ -1,6 +1,7 @@
 //! Helpers of the integration tests: a real Redis, an origin that counts, herds, and child processes.
 //!
-//! No test is skipped: if the machine lacks something that a test needs, the test panics and names it.
+//! No test is skipped, except in `tests/ops`: if the machine lacks something that a test needs, the test panics and names
+//! it.
 #![allow(clippy::disallowed_methods, reason = "tests make their own time and randomness")]
 #![allow(
     missing_debug_implementations,
