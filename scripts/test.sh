@@ -113,7 +113,7 @@ lints() {
 # The library alone: the other members, and dev-dependencies, would switch on features that users do not get.
 features() {
     for features in "" redis redis,http lock lock,cluster,connection-manager,tls-rustls,tracing http postcard json,tracing \
-        testing; do
+        testing metrics http,metrics,tracing; do
         echo "-- ${features:-none}"
         cargo clippy --locked -p stampede-guard --lib --no-default-features --features "$features" -- -D warnings
     done
@@ -136,7 +136,11 @@ other_tests() {
 }
 
 instructions() {
-    cargo run --locked --release --manifest-path benches/instructions/Cargo.toml --target-dir "$(target)" -- --check
+    # A program has one set of features: each of these is a build, of about a minute on an idle processor.
+    for features in "" tracing metrics; do
+        cargo run --locked --release --manifest-path benches/instructions/Cargo.toml --target-dir "$(target)" \
+            --features "$features" -- --check
+    done
 }
 
 docs() {

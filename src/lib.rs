@@ -56,7 +56,8 @@
 //! | `axum` | yes | keys from the URI as the client sent it, also under `Router::nest`; [`Error`] as a response |
 //! | `bincode` | yes | typed values, encoded with bincode |
 //! | `anyhow` | yes | [`Error::origin`] finds the error that an `anyhow::Error` was made from |
-//! | `tracing` | yes | events under the target `stampede_guard`; a fetch runs in the span of the request that leads it |
+//! | `tracing` | yes | events under the target `stampede_guard`, and the span `stampede_guard.fetch` of a request |
+//! | `metrics` | | counters, gauges and histograms for the recorder of the `metrics` facade |
 //! | `postcard`, `json` | | other codecs |
 //! | `testing` | | [`testing`]: scripted faults of the store, counted fetches; for dev-dependencies |
 //! | `tls-rustls` | | `rediss://` through rustls, with ring unless the application installs another provider |

@@ -33,6 +33,10 @@ pub(crate) trait ReusePolicy<R> {
         let _ = index;
         None
     }
+    /// Reports whether [`ReuseClass::Serve`] may be the class of an entry that is not fresh.
+    fn serves_stale(&self) -> bool {
+        false
+    }
     /// Reports whether the entry may replace a failed fetch (stale-if-error).
     fn allows_stale_on_error(&self, entry: &Entry, now: Timestamp) -> bool;
     /// Evaluates the value that a leader shares with its waiters.

@@ -34,7 +34,8 @@ impl Engine {
             let entry = self.local_entry(config, key, now)?;
             match policy.evaluate(&entry, now) {
                 Reuse::Redirect(next) => redirect = Some(next),
-                Reuse::Serve(answer) if freshness(&entry, now) == Freshness::Fresh => {
+                // PERF: the second look is only for a policy that may serve a stale entry.
+                Reuse::Serve(answer) if !policy.serves_stale() || freshness(&entry, now) == Freshness::Fresh => {
                     telemetry::answered(&config.meter, key, front_end, CacheStatus::Hit, || Duration::ZERO);
                     if config.near.is_some() {
                         telemetry::near_hit(&config.meter);

@@ -85,6 +85,11 @@ impl<H: Borrow<HeaderMap>, C: Borrow<Config>, B, E> ReusePolicy<Answer<B, E>> fo
         }
     }
 
+    /// A request may accept a stale response (`max-stale`).
+    fn serves_stale(&self) -> bool {
+        true
+    }
+
     fn allows_stale_on_error(&self, entry: &Entry, now: Timestamp) -> bool {
         let Some(stored) = self.stored(entry) else { return false };
         let stale_for = entry.age(now).saturating_sub(entry.meta().lifetimes.fresh_for);
