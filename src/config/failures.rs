@@ -22,7 +22,9 @@ pub enum FailureClass {
 
 /// A function that classifies the errors of fetches.
 #[derive(Clone)]
-pub(crate) struct Classifier(Arc<dyn Fn(&(dyn Error + 'static)) -> FailureClass + Send + Sync>);
+pub(crate) struct Classifier(Arc<Classify>);
+
+type Classify = dyn Fn(&(dyn Error + 'static)) -> FailureClass + Send + Sync;
 
 impl Classifier {
     pub(crate) fn new(classify: impl Fn(&(dyn Error + 'static)) -> FailureClass + Send + Sync + 'static) -> Self {

@@ -9,11 +9,13 @@ macro_rules! label_values {
             $($(#[$of_variant])* $variant,)+
         }
 
-        #[cfg(any(feature = "metrics", feature = "tracing"))]
+        #[cfg_attr(
+            not(all(feature = "metrics", feature = "tracing")),
+            allow(dead_code, reason = "what only metrics or only spans and events show")
+        )]
         impl $enum {
             pub(crate) const NAMES: &'static [&'static str] = &[$($name,)+];
 
-            #[cfg(feature = "tracing")]
             pub(crate) const fn as_str(self) -> &'static str {
                 Self::NAMES[self as usize]
             }

@@ -45,6 +45,7 @@ impl RequestSpan {
     }
 
     /// Runs the request in the span.
+    #[cfg_attr(not(feature = "tracing"), allow(clippy::unused_self, reason = "there is no span"))]
     pub(crate) fn instrument<F: Future>(self, request: F) -> impl Future<Output = F::Output> {
         #[cfg(feature = "tracing")]
         let request = request.instrument(self.0);
