@@ -144,8 +144,8 @@ impl<'de> Deserialize<'de> for Picky {
     }
 }
 
-/// The elements of a tuple have no names. Seen to fail for each type with a walk that ends after one pass, except those
-/// without enums and without values that validate.
+/// The elements of a tuple have no names. Seen to fail (also `flatten`, `nested_enum`, `tagged`, `untagged` and `url` are
+/// unseen) when the walk ended after one pass.
 #[test]
 fn fingerprint_sees_a_swap_of_two_fields_in_11_of_12_types() {
     let unseen: Vec<_> = swaps().into_iter().filter(|(_, [before, after])| before == after).collect();
