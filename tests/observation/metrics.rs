@@ -59,7 +59,7 @@ async fn recorder_that_is_installed_late_is_used() {
     assert_eq!(metrics.get("requests_total", &[("status", "hit")]), 1.0);
 }
 
-/// Seen to fail (ten failures) when each waiter counted the failure it got.
+/// Seen to fail with 28 failures when each waiter counted the failure that it got.
 #[tokio::test(start_paused = true)]
 async fn failed_fetch_is_counted_once_however_many_wait() {
     let metrics = Metrics::record();
