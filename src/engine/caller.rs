@@ -163,9 +163,11 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
     /// Fetches for this caller only.
     async fn fetch_alone(&self, mode: FetchMode, fetch: BoxFetch<'a, R>) -> FetchHead<R> {
         let Resource { config, key, .. } = self.resource();
-        let (began, timed) = (Timestamp::now(), telemetry::fetching(&config.meter));
-        let head = fetch(mode).await;
-        drop(timed);
+        let began = Timestamp::now();
+        let head = {
+            let _timed = telemetry::fetching(&config.meter);
+            fetch(mode).await
+        };
         telemetry::record_fetch(Timestamp::now().since(began));
         if let Some(failure) = head.sharing.failure() {
             telemetry::fetch_failed(&config.meter, key, failure);
