@@ -163,9 +163,10 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
     /// Fetches for this caller only.
     async fn fetch_alone(&self, mode: FetchMode, fetch: BoxFetch<'a, R>) -> FetchHead<R> {
         let Resource { config, key, .. } = self.resource();
-        let timed = telemetry::fetching(&config.meter, key);
-        let head = fetch(mode).await;
-        drop(timed);
+        let head = {
+            let _timed = telemetry::fetching(&config.meter, key);
+            fetch(mode).await
+        };
         if let Some(failure) = head.sharing.failure() {
             telemetry::fetch_failed(&config.meter, key, failure);
         }

@@ -17,9 +17,9 @@ use std::{
 };
 use tokio::time;
 use tracing::{Dispatch, Instrument, Span, info_span, subscriber::NoSubscriber};
-use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{Registry, registry::LookupSpan, util::SubscriberInitExt};
 
-/// Returns an app whose responses name the span that the handler runs in, below a layer with a span per request, as
+/// Returns an app whose responses name the request span that the handler runs in, below a layer with a span per request, as
 /// `TraceLayer` is. The layer names its span in `X-Span`.
 fn traced(guard: &StampedeGuard, origin: &Origin, control: &'static str) -> Router {
     let spans = Arc::<Mutex<Vec<Span>>>::default();
@@ -33,12 +33,21 @@ fn traced(guard: &StampedeGuard, origin: &Origin, control: &'static str) -> Rout
             response
         }
     };
-    let app = site(origin, move |_, _| ([("cache-control", control)], name(&Span::current())));
+    let app = site(origin, move |_, _| ([("cache-control", control)], own_request()));
     app.layer(guard.clone()).layer(middleware::from_fn(trace))
 }
 
 fn name(span: &Span) -> String {
     span.id().map_or_else(|| "none".to_owned(), |id| id.into_u64().to_string())
+}
+
+/// Returns the name of the nearest span of a request. Between it and the handler is the span of the fetch.
+fn own_request() -> String {
+    let found = Span::current().with_subscriber(|(id, subscriber)| {
+        let spans = subscriber.downcast_ref::<Registry>().expect("a registry").span(id).expect("an open span");
+        spans.scope().find(|span| span.name() == "request").map(|span| span.id().into_u64().to_string())
+    });
+    found.flatten().unwrap_or_else(|| "none".to_owned())
 }
 
 /// Seen to fail without the feature `tracing`, which was not in the default set: the handler had no span.

@@ -38,7 +38,7 @@ async fn gauges_count_the_call_and_its_waiters() {
     assert_eq!((seen, busy(&metrics)), ((1.0, 9.0), (0.0, 0.0)));
 }
 
-/// Seen to fail (nine waiters stay) when a waiter lowered the gauge after its wait instead of on drop.
+/// Seen to fail (nine waiters stay) when the drop of a waiter did not lower the gauge.
 #[tokio::test(start_paused = true)]
 async fn gauges_fall_when_callers_are_dropped() {
     let metrics = Metrics::record();
@@ -81,7 +81,7 @@ async fn request_that_waits_for_another_process_is_a_waiter() {
     assert_eq!((waiters(), metrics.get("wait_seconds_count", &[("name", "other")])), (0.0, 1.0), "{}", metrics.text());
 }
 
-/// Seen to fail (one breaker stays open) when the gauge fell only with the reply to a probe.
+/// Seen to fail (one breaker stays open) when the gauge fell only with a reply, and not with the guard.
 #[tokio::test(start_paused = true)]
 async fn breaker_gauge_falls_at_the_reply_and_with_the_guard() {
     let metrics = Metrics::record();

@@ -76,7 +76,7 @@ async fn counters_of_failures_begin_with_zero() {
     }
 }
 
-/// Seen to fail (ten failures) when each waiter counted the failure it got.
+/// Seen to fail with 28 failures when each waiter counted the failure that it got.
 #[tokio::test(start_paused = true)]
 async fn failed_fetch_is_counted_once_however_many_wait() {
     let metrics = Metrics::record();

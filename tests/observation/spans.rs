@@ -50,7 +50,7 @@ async fn spans_of_leader_and_waiters_say_what_they_did() {
     }
 }
 
-/// Seen to fail (the call has the span of the caller) when the leader took the span in which its request was made.
+/// Seen to fail (the call has the span of the caller) without a span of the request.
 #[tokio::test(start_paused = true)]
 async fn fetch_span_is_between_the_spans_of_caller_and_call() {
     let spans = Collected::record();
@@ -61,7 +61,7 @@ async fn fetch_span_is_between_the_spans_of_caller_and_call() {
     assert_eq!(spans.paths("call"), ["caller/stampede_guard.fetch/call"; 2]);
 }
 
-/// Seen to fail (the span has ended before the call) when only the caller's future was in the span.
+/// Seen to fail (the span ends with its caller) when the task of the leader did not hold the span.
 #[tokio::test(start_paused = true)]
 async fn fetch_keeps_its_span_when_its_caller_leaves() {
     let (spans, origin) = (Collected::record(), Origin::gated());
@@ -133,7 +133,7 @@ async fn logged(set: impl Fn(StampedeGuard) -> StampedeGuard) -> String {
     spans.text()
 }
 
-/// Seen to fail with `log_keys(true)`.
+/// Seen to fail when `log_keys` was on by default.
 #[tokio::test(start_paused = true)]
 async fn keys_are_hashed_in_events_and_spans() {
     let text = logged(|guard| guard).await;

@@ -10,9 +10,8 @@ use crate::{
 use metrics::{Counter, Gauge, Histogram, Label, Unit};
 use std::sync::Arc;
 
-/// Defines the metrics: for each one its field, its type, its name, its unit, its own labels, and its meaning. Those of
-/// the first group have the labels `namespace` and `name` as well, and those of the second group count for the whole
-/// process.
+/// Defines the metrics: for each one its field, its type, its name, its unit, its own labels, and its meaning. The
+/// first group has the labels `namespace` and `name` as well, and the second group counts for the whole process.
 macro_rules! metrics {
     (
         named {
