@@ -186,7 +186,9 @@ fn inner<'a>(error: &'a (dyn error::Error + 'static)) -> Option<&'a (dyn error::
     if let Some(shared) = error.downcast_ref::<Arc<dyn error::Error + Send + Sync>>() {
         return Some(&**shared);
     }
-    match error.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
+    let boxed = || error.downcast_ref::<Box<io::Error>>().map(|error| &**error);
+    let shared = || error.downcast_ref::<Arc<io::Error>>().map(|error| &**error);
+    match error.downcast_ref::<io::Error>().or_else(boxed).or_else(shared).and_then(io::Error::get_ref) {
         Some(inner) => Some(inner),
         None => error.source(),
     }

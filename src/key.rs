@@ -324,9 +324,6 @@ impl<'a> CacheKeyRef<'a> {
     }
 }
 
-#[cfg(feature = "tracing")]
-impl CacheKeyRef<'_> {}
-
 impl<'a> From<&'a CacheKey> for CacheKeyRef<'a> {
     fn from(key: &'a CacheKey) -> Self {
         Self::new(&key.namespace, key.layout, &key.key)

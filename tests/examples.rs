@@ -335,8 +335,8 @@ fn events(source: &str) -> Vec<(String, String)> {
     });
     let event = |(rest, level): (&str, Option<&str>)| {
         let text = rest.split_once(");")?.0;
-        let level =
-            level.map_or_else(|| text.split_once(',').map(|(level, _)| level.to_lowercase()), |l| Some(l.into()));
+        let level = level
+            .map_or_else(|| text.split_once(',').map(|(level, _)| level.trim().to_lowercase()), |l| Some(l.into()));
         let (_, message) = text.trim_end().trim_end_matches(',').strip_suffix('"')?.rsplit_once('"')?;
         Some((level?.to_uppercase(), message.to_owned()))
     };

@@ -71,20 +71,22 @@ struct RecentFailure {
 
 impl RecentFailures {
     /// Keeps the error of a fetch for this time, if it has a cause that a report cannot hold. Each call drops the errors
-    /// whose time has passed. While more than [`MAX_KEPT`] errors are kept, further ones are not, because the errors of
-    /// an application may be large.
-    pub(super) fn keep(&self, id: Token, error: &Error, span: Duration) {
+    /// whose time has passed. While [`MAX_KEPT`] errors are kept, further ones are not, because the errors of an
+    /// application may be large. Reports whether the error is kept.
+    pub(super) fn keep(&self, id: Token, error: &Error, span: Duration) -> bool {
         if error.cause().is_none() {
-            return;
+            return false;
         }
         let now = Timestamp::now();
         let mut kept = self.0.lock();
         let past: Vec<_> = kept.extract_if(|_, failure| failure.until <= now).collect();
-        if kept.len() < MAX_KEPT {
+        let has_room = kept.len() < MAX_KEPT;
+        if has_room {
             kept.insert(id, RecentFailure { error: error.clone(), until: now.after(span) });
         }
         drop(kept);
         drop(past); // without the lock, because errors are of any type
+        has_room
     }
 
     /// Returns the error for a caller that a failure marker with this report blocks. It has the original cause if this

@@ -284,6 +284,7 @@ async fn errors_are_kept_for_a_bounded_number_of_keys() {
     assert_eq!(Arc::strong_count(&held) - 1, 1024);
     let error = guard.fetch(1999_u64, never::<u8>).await.expect_err("blocked");
     assert!(error.origin::<Down>().is_none() && error.retry_in().is_some(), "{error:?}");
+    assert!(error.to_string().contains(&Down.to_string()), "{error}");
     tokio::time::sleep(2 * SECOND).await;
     fail(&guard).await;
     assert_eq!(Arc::strong_count(&held), 1, "the next failure drops errors whose time is over");
@@ -302,6 +303,7 @@ async fn the_origins_error_is_found_in_other_error_types() {
     let erased: Arc<dyn error::Error + Send + Sync> = Arc::new(Down);
     assert!(found(Box::new(erased)).await, "shared, of any type");
     assert!(found(Box::new(NoSuchRow(io::Error::other(Down)))).await, "as a source of a source");
+    assert!(found(Box::new(Arc::new(io::Error::other(Down)))).await, "in a shared error of the system");
     assert!(!found("down".into()).await);
 
     let plain = guard.fetch("plain", async || Err::<u8, _>(anyhow::Error::from(Down))).await;

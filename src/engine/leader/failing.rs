@@ -118,14 +118,12 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
         let (id, limit) = (permit.lease()?.token, limit?);
         let mut marker = config.failure_marker(Bytes::new(), *earlier_failures, limit)?;
         if !marker.blocks_for.is_zero() {
+            // The block begins when the marker arrives, which takes up to two attempts.
+            let span = marker.blocks_for.saturating_add(config.store_timeout.saturating_mul(2));
+            let is_kept = matches!(failure, Failure::Error(error) if engine.recent_failures.keep(id, error, span));
             // Formatting runs code of the application, so it is not done for nothing.
-            let shares_text = config.share_error_text && engine.store.is_shared();
+            let shares_text = config.share_error_text && (engine.store.is_shared() || !is_kept);
             marker.report = report_of(id, failure, code, shares_text);
-            if let Failure::Error(error) = failure {
-                // The block begins when the marker arrives, which takes up to two attempts.
-                let span = marker.blocks_for.saturating_add(config.store_timeout.saturating_mul(2));
-                engine.recent_failures.keep(id, error, span);
-            }
         }
         Some(marker)
     }
