@@ -12,7 +12,8 @@ use std::time::Duration;
 /// The health of a guard's store, as its operations so far have shown it. See
 /// [`StampedeGuard::health`](crate::StampedeGuard::health).
 ///
-/// With a feature for typed values (`bincode`, `postcard`, `json`) it implements serde's `Serialize`.
+/// With a feature for typed values (`bincode`, `postcard`, `json`) it implements serde's `Serialize`, with the age in
+/// seconds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Health {
@@ -73,7 +74,7 @@ impl Serialize for LastError {
         let mut error = serializer.serialize_struct("LastError", 3)?;
         error.serialize_field("operation", self.operation)?;
         error.serialize_field("message", &self.message)?;
-        error.serialize_field("age", &self.age)?;
+        error.serialize_field("age", &self.age.as_secs_f64())?;
         error.end()
     }
 }
