@@ -49,8 +49,6 @@ impl RequestSpan {
     pub(crate) fn instrument<F: Future>(self, request: F) -> impl Future<Output = F::Output> {
         #[cfg(feature = "tracing")]
         let request = request.instrument(self.0);
-        #[cfg(not(feature = "tracing"))]
-        let Self() = self;
         request
     }
 }
