@@ -11,6 +11,12 @@ pub(crate) struct Feature {
     limit: u64,
 }
 
+impl Feature {
+    pub(crate) const fn name(self) -> &'static str {
+        self.name
+    }
+}
+
 /// The feature that this program is built with.
 pub(crate) const FEATURE: Option<Feature> = if cfg!(feature = "metrics") {
     Some(Feature { name: "metrics", limit: 250 })

@@ -75,7 +75,11 @@ fn main() -> ExitCode {
         Mode::Check if recorded.is_some() && grown.is_empty() => ExitCode::SUCCESS,
         Mode::Check => {
             println!("\ninstructions: more than {MOST} times what benches/instructions.json has: {}", grown.join(", "));
-            println!("If the change is worth its cost, record it, and give the reason in the commit:\n    {RECORD}");
+            println!("If the change is worth its cost, record it, and give the reason in the commit:");
+            println!(
+                "    {RECORD} --features \"{}\" -- --record",
+                features::FEATURE.map_or("", features::Feature::name)
+            );
             ExitCode::FAILURE
         }
     }
@@ -159,5 +163,4 @@ const FEW: u32 = 100;
 const MORE: u32 = 400;
 const MOST: f64 = 1.1;
 const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../instructions.json");
-const RECORD: &str =
-    "cargo run --release --manifest-path benches/instructions/Cargo.toml --target-dir target -- --record";
+const RECORD: &str = "cargo run --release --manifest-path benches/instructions/Cargo.toml --target-dir target";
