@@ -24,7 +24,7 @@ thread_local! {
 #[non_exhaustive]
 pub enum Codec {
     /// Compact and fast, but not self-describing. Values of types with `#[serde(untagged)]`, `tag`, `flatten` or
-    /// `skip_serializing_if` do not decode: see below.
+    /// `skip_serializing_if` do not decode, so they [are not cached](Codec).
     #[cfg(feature = "bincode")]
     Bincode,
     /// Like `Bincode`, and still maintained.

@@ -79,7 +79,7 @@ impl Error {
     /// Creates the error of a caller that a failure marker blocks, from what the marker reports.
     pub(crate) fn reported(kind: ErrorKind, code: u16, text: &str, retry_in: Duration) -> Self {
         let what = match kind {
-            ErrorKind::TimedOut => "the fetch was aborted at its time limit",
+            ErrorKind::TimedOut => "the fetch was aborted; see `fetch_timeout`",
             ErrorKind::Panicked => "the fetch panicked",
             _ => "the fetch failed",
         };

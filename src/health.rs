@@ -17,7 +17,7 @@ use std::time::Duration;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Health {
-    /// Whether the store answered the last operation, in a cluster that of each node. A refusal is an answer, for
+    /// Whether the store replied to its last operation; in a cluster, whether each node did. A refusal is a reply, for
     /// example of a full server or because of a wrong password; see [`last_error`](Self::last_error). `None` before the
     /// first operation has ended. A store in this process is always reachable.
     pub store_reachable: Option<bool>,
@@ -26,7 +26,9 @@ pub struct Health {
     pub breaker_open: bool,
     /// The last store operation that failed, if any. Later successes do not remove it: see [`LastError::age`].
     pub last_error: Option<LastError>,
-    /// Whether wake-ups arrive from the store. If not, waiters poll. `None` if the store has no connection for them.
+    /// Whether the subscriber of the store is connected, so that wake-ups of other processes arrive. Otherwise waiters
+    /// poll. `Some(false)` also before the first operation, which starts the subscriber. `None` if the store has no
+    /// subscriber: a store in this process needs none.
     pub subscriber_up: Option<bool>,
 }
 

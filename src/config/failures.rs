@@ -6,13 +6,13 @@ use std::{error::Error, fmt, sync::Arc};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum FailureClass {
-    /// The origin works, and this is its answer, for example "no such row". Requests of this process that wait get the
+    /// The origin works, and the error is an answer of the origin, for example "no such row". Requests of this process that wait get the
     /// error. There is no failure marker, and the count of earlier failures is forgotten: the next request calls the
     /// origin. In each other process one waiter calls it, one process after the other.
     ///
-    /// No stale value replaces the error. A value that is stored stays, for requests that may have it stale while it is
-    /// refreshed, or while the origin is down; [`invalidate`](crate::StampedeGuard::invalidate) drops it. Each of the
-    /// former requests begins a refresh, if none is running.
+    /// No stale value replaces the error, and a stored value stays: requests that may have it stale get it, while it is
+    /// refreshed or while the origin is down. Each such request begins a refresh, if none is running.
+    /// [`invalidate`](crate::StampedeGuard::invalidate) drops the value.
     Answer,
     /// The origin does not work. All waiters get the error. A [failure marker](crate::StampedeGuard::failure_ttl) blocks
     /// the key, and the stale value is served if the policy permits that on errors.

@@ -11,9 +11,9 @@ impl StampedeGuard {
     /// value. [`invalidate`](Self::invalidate) removes the marker. Zero turns the marker off. Default: 1 s. While the
     /// store is unavailable there is no marker.
     ///
-    /// The guard of that fetch and its clones have the error with its cause, for up to 1,024 keys at a time, and keep it
-    /// until the first failure after the block. All other guards have the kind of the error and its
-    /// [text](Self::share_error_text).
+    /// While the marker blocks the key, callers of the guard that fetched, and of its clones, get the error with its
+    /// cause, for up to 1,024 keys at a time. The memory of an error is released at the next failure of any key after
+    /// its block. Callers of other guards get the kind of the error and its [text](Self::share_error_text).
     ///
     /// [`classify`](Self::classify) names errors that need no marker, because the request is their reason and not the
     /// origin.

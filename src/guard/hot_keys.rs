@@ -23,7 +23,7 @@ impl StampedeGuard {
     /// # }
     /// ```
     ///
-    /// All variants of a key count together. A key that makes up more than one of `keys` parts of all requests is always
+    /// All variants of a key count together. A key with more than 1/`keys` of all requests is always
     /// found; [`HotKey::max_uncounted`](crate::HotKey::max_uncounted) bounds the error of the count. Keys are shown as
     /// text, and may contain what must not be public.
     ///

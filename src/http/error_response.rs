@@ -14,8 +14,8 @@ use axum::{
 ///
 /// | kind | status |
 /// |---|---|
-/// | `Origin` | the [recorded status](Error::status) if it is a 5xx, otherwise 502 |
-/// | `Codec`, `InvalidUrl` | 502 |
+/// | `Origin` | the [recorded status](Error::status) if it is a 5xx, 408, 425 or 429, otherwise 502 |
+/// | `InvalidUrl` | 502 |
 /// | `TimedOut` | 504 |
 /// | `Panicked` | 500 |
 /// | `Store`, `Overloaded` | 503 |

@@ -100,8 +100,8 @@ pub trait Store: Send + Sync + 'static {
     /// wake-up falls in between.
     fn listen(&self, key: &CacheKey) -> Listener;
 
-    /// Reports whether wake-ups arrive now, as far as is known without asking. Default: `None`, if no connection is needed
-    /// for them, or if waiters poll.
+    /// Reports whether wake-ups of other processes arrive now, as far as is known without asking. `None`, the default, if
+    /// the store has no subscriber.
     fn is_subscribed(&self) -> Option<bool> {
         None
     }
