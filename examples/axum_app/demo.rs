@@ -91,7 +91,7 @@ impl Demo {
             .route("/", get(page))
             .route("/demo/events", get(events::stream))
             .nest("/demo", changes)
-            .layer(middleware::from_fn(same_origin::require_local_name))
+            .route_layer(middleware::from_fn(same_origin::require_local_name))
             .merge(private)
             .with_state(self)
     }
