@@ -23,7 +23,10 @@ use crate::{
 use axum::{
     Json, Router,
     extract::{Query, State},
-    http::{StatusCode, Uri, header::CACHE_CONTROL},
+    http::{
+        StatusCode, Uri,
+        header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY},
+    },
     middleware,
     response::{Html, IntoResponse},
     routing::{get, post},
@@ -85,9 +88,10 @@ impl Demo {
             .layer(middleware::from_fn(same_origin::require));
         let private = Router::new().route("/basket", get(basket)).layer(self.guard.clone());
         Router::new()
-            .route("/", get(async || Html(include_str!("page.html"))))
+            .route("/", get(page))
             .route("/demo/events", get(events::stream))
             .nest("/demo", changes)
+            .route_layer(middleware::from_fn(same_origin::require_local_name))
             .merge(private)
             .with_state(self)
     }
@@ -124,6 +128,12 @@ impl Demo {
 /// Returns the options of the guard: one key per report, under whatever name a client knows this host.
 pub(crate) fn options() -> HttpOptions {
     HttpOptions::default().ignore_host()
+}
+
+/// The page. Another site must not show it in a frame, where a visitor could be led to click its buttons. Only a header
+/// can say that; the rest of the policy is in the page.
+async fn page() -> impl IntoResponse {
+    ([(CONTENT_SECURITY_POLICY, "frame-ancestors 'none'")], Html(include_str!("page.html")))
 }
 
 #[derive(Deserialize)]

@@ -22,8 +22,13 @@ pub(crate) struct App {
 impl App {
     /// Starts it with further arguments.
     pub(crate) async fn start(args: &[&str]) -> Self {
+        Self::start_at("127.0.0.1:0", args).await
+    }
+
+    /// Starts it on an address, which is free.
+    pub(crate) async fn start_at(address: &str, args: &[&str]) -> Self {
         let mut command = example("axum_app");
-        command.args(["--listen", "127.0.0.1:0"]).args(args).stderr(Stdio::inherit());
+        command.args(["--listen", address]).args(args).stderr(Stdio::inherit());
         let mut process = command.spawn().expect("it starts");
         let mut stdout = BufReader::new(process.stdout.take().expect("a pipe")).lines();
         let first = stdout.next_line().await.expect("it prints UTF-8").expect("it prints where it listens");
@@ -45,6 +50,12 @@ impl App {
     /// Returns the number of calls of the origin so far.
     pub(crate) async fn origin_calls(&self) -> u64 {
         self.get("/origin-calls").await.parse().expect("a number")
+    }
+
+    /// Kills the example, and returns its address. Not for one with `--own-redis`, which would go on.
+    pub(crate) async fn kill(mut self) -> String {
+        self.process.kill().await.expect("it is our child");
+        self.address.clone()
     }
 
     /// Asks the example to end, and returns its exit code.

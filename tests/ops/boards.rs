@@ -28,6 +28,11 @@ async fn each_panel_has_data_after_the_demo() {
     let app = App::start(&["--metrics", "--own-redis", "--delay", "1500"]).await;
     let prometheus = Prometheus::scraping(&app.address).await;
     let mut without_data = queries();
+    eventually("the hit ratio is zero without a hit", async || {
+        app.get("/basket").await;
+        prometheus.values(&without_data[0], start).await.contains(&0.0)
+    })
+    .await;
     for round in 1.. {
         drive(&app, round).await;
         let mut still = Vec::new();
@@ -122,7 +127,8 @@ async fn drive(app: &App, round: u32) {
 
     demo("redis/stop").await;
     demo(&format!("{herd}outage")).await;
-    demo("redis/start").await;
+    // The port may be taken for a moment.
+    eventually("Redis starts again", async || demo("redis/start").await == 204).await;
     eventually("the guard reaches Redis again", async || demo(&invalidate).await == 204).await;
 }
 

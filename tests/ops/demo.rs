@@ -2,7 +2,7 @@
 
 use crate::{
     app::App,
-    client::{send, send_with},
+    client::{exchange, send, send_with, status},
 };
 use serde_json::Value;
 use stampede_guard_support::{example, program::complaint};
@@ -51,6 +51,48 @@ async fn demo_refuses_requests_of_other_sites() {
         assert_eq!(send("GET", &app.address, "/unguarded/report/1").await.0, report, "after {fields}");
         assert_eq!(app.demo("origin?failing=false").await, 204);
     }
+}
+
+/// DNS rebinding: a site lets its own name resolve to this server, so that `Origin` equals `Host`. Seen to fail when only
+/// these two were compared.
+#[tokio::test]
+async fn demo_answers_only_under_a_local_name() {
+    let app = App::start(&["--delay", "0"]).await;
+    let port = app.address.split_once(':').expect("address and port").1;
+    let requests = [("GET", "/", 200), ("POST", "/demo/origin?failing=false", 204), ("POST", "/demo/invalidate", 204)];
+    let local = ["127.0.0.1", "192.0.2.7", "[::1]", "localhost", "LocalHost"];
+    for (method, path, allowed) in requests {
+        let ask = async |host: &str| {
+            let fields = format!("host: {host}\r\norigin: http://{host}\r\nsec-fetch-site: same-origin\r\n");
+            exchange(&app.address, &format!("{method} {path} HTTP/1.0\r\n{fields}\r\n")).await
+        };
+        for host in local {
+            for host in [host.to_owned(), format!("{host}:{port}")] {
+                assert_eq!(status(&ask(&host).await), allowed, "{method} {path} of {host}");
+            }
+        }
+        for host in
+            ["evil.example", &format!("evil.example:{port}"), "127.0.0.1.evil.example", "localhost.evil.example"]
+        {
+            assert_eq!(status(&ask(host).await), 403, "{method} {path} of {host}");
+        }
+        assert_eq!(status(&exchange(&app.address, &format!("{method} {path} HTTP/1.0\r\n\r\n")).await), 403, "no host");
+    }
+    let events = exchange(&app.address, "GET /demo/events HTTP/1.0\r\nhost: evil.example\r\n\r\n").await;
+    assert_eq!(status(&events), 403, "{events}");
+
+    let page = exchange(&app.address, "GET / HTTP/1.0\r\nhost: localhost\r\n\r\n").await;
+    assert!(page.contains("\r\ncontent-security-policy: frame-ancestors 'none'\r\n"), "{page}");
+}
+
+/// Seen to fail when each answer without a call of its own counted as saved.
+#[tokio::test]
+async fn demo_counts_no_failed_answer_as_saved() {
+    let app = App::start(&[]).await;
+    assert_eq!(app.demo("origin?failing=true").await, 204);
+    let (_, figures) = send("POST", &app.address, "/demo/herd?guard=true&requests=50").await;
+    let figures: Value = serde_json::from_str(&figures).expect("it answers with JSON");
+    assert_eq!((&figures["failed"], &figures["saved_calls"]), (&50.into(), &0.into()), "{figures}");
 }
 
 #[tokio::test]

@@ -6,6 +6,7 @@ use crate::{
     programs::{installed, repository},
 };
 use serde_json::{Value, json};
+use stampede_guard_support::eventually;
 use std::{env, fs};
 
 #[tokio::test]
@@ -75,6 +76,69 @@ async fn page_shows_answers_while_redis_is_stopped() {
     assert_few_calls(&page, "1,000").await;
     assert_no_errors(&page).await;
     keep(&page.screenshot().await);
+    page.close().await;
+}
+
+/// Seen to fail when the page kept the herd of the server before, and waited for its end.
+#[tokio::test]
+async fn page_forgets_the_herd_of_a_server_that_restarts() {
+    if !installed(&browser::PROGRAMS) {
+        return;
+    }
+    let app = App::start(&["--delay", "20000"]).await;
+    let page = Browser::open(&format!("http://{}/", app.address)).await;
+    page.click("#send-with").await;
+    page.shows("#with .status", "sends 1,000 requests at once").await;
+    let address = app.kill().await;
+    page.shows("#store", "the server does not answer").await;
+    let app = App::start_at(&address, &[]).await;
+    page.shows("#with .status", "no herd yet").await;
+    page.shows("#with [data-of=answered]", "–").await;
+    page.click("#send-with").await;
+    page.shows("#with .status", "1,000 requests, 1 origin call").await;
+    assert_eq!(app.stop().await, Some(0));
+    page.close().await;
+}
+
+/// A second stream sends what a reconnected one sends. Seen to fail when the page added the samples to those that it had.
+#[tokio::test]
+async fn page_shows_each_sample_once_after_reconnection() {
+    if !installed(&browser::PROGRAMS) {
+        return;
+    }
+    let app = App::start(&[]).await;
+    let page = Browser::open(&format!("http://{}/", app.address)).await;
+    page.choose("#requests", "100").await;
+    page.click("#send-with").await;
+    page.shows("#with .status", "100 requests, 1 origin call").await;
+    let samples = "return lanes.with.samples";
+    let before = page.run(samples).await;
+    page.run(
+        "events.close();
+         const again = new EventSource('/demo/events');
+         again.onmessage = (event) => { events.onmessage(event); window.reconnected = true; };",
+    )
+    .await;
+    eventually("the stream begins again", async || page.run("return window.reconnected === true").await == true).await;
+    assert_eq!(page.run(samples).await, before);
+    assert_no_errors(&page).await;
+    page.close().await;
+}
+
+/// Seen to fail when the page showed a problem only beside failed answers.
+#[tokio::test]
+async fn page_shows_why_a_herd_cannot_start() {
+    if !installed(&browser::PROGRAMS) {
+        return;
+    }
+    let app = App::start(&[]).await;
+    let page = Browser::open(&format!("http://{}/", app.address)).await;
+    let describe = async |sent: u32| {
+        let run = json!({ "requests": 10, "sent": sent, "origin_calls": 1, "failed": 0, "ended": true, "problem": "no port" });
+        page.run(&format!("return describe({run})")).await
+    };
+    assert_eq!(describe(0).await, "no request was sent: no port");
+    assert_eq!(describe(10).await, "10 requests, 1 origin call: no port");
     page.close().await;
 }
 

@@ -37,7 +37,9 @@ impl Prometheus {
         prometheus.arg("--web.listen-address=127.0.0.1:0").stdout(log.try_clone().expect("a file")).stderr(log);
         let process = prometheus.spawn().expect("it starts");
         let log = || fs::read_to_string(at("log")).expect("the log is UTF-8");
-        eventually("Prometheus is ready", async || log().contains("ready to receive web requests")).await;
+        // In either order: the second line comes from another task.
+        let lines = ["ready to receive web requests", "\"Listening on\""];
+        eventually("Prometheus is ready", async || lines.iter().all(|line| log().contains(line))).await;
         let log = log();
         let address =
             log.lines().find(|line| line.contains("\"Listening on\"")).and_then(|line| line.split("address=").nth(1));

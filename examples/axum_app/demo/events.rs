@@ -74,9 +74,10 @@ fn lane(run: &Run, (id, known): &mut (u32, usize)) -> Lane {
     }
     // In this order: once the summary says that the herd has ended, its last sample is there.
     let summary = run.summary();
-    let samples = run.samples(*known);
+    let from = *known;
+    let samples = run.samples(from);
     *known += samples.len();
-    Lane { summary, samples }
+    Lane { summary, from, samples }
 }
 
 /// All that the page shows. Only samples are not repeated, so that a page which has missed an event catches up.
@@ -96,6 +97,8 @@ struct Frame {
 struct Lane {
     #[serde(flatten)]
     summary: Summary,
+    /// The number of samples before these. A stream begins with zero, also for a page that has samples from an earlier one.
+    from: usize,
     /// New since the last event.
     samples: Vec<Sample>,
 }

@@ -51,7 +51,7 @@ pub(super) struct Summary {
     failed: u64,
     slowest_ms: f64,
     origin_calls: u64,
-    /// Answers for which the origin was not called.
+    /// Answers for which the origin was not called. A failed answer saves nothing.
     saved_calls: u64,
     ended: bool,
     problem: Option<String>,
@@ -73,6 +73,7 @@ impl Run {
 
     /// Takes samples until the herd has ended.
     pub(super) async fn record(&self, origin: &Origin, herd: impl Future<Output = Result<Answers>>) {
+        let mut end = End { run: self, problem: Some("the herd ended early".to_owned()) };
         let before = origin.calls();
         let sampling = async {
             let mut ticks = interval(SAMPLING);
@@ -86,18 +87,17 @@ impl Run {
                 ticks.tick().await;
             }
         };
-        let problem = tokio::select! {
+        end.problem = tokio::select! {
             answers = herd => answers.map_or_else(|error| Some(error.to_string()), |answers| answers.first_failure),
             () = sampling => None,
         };
         self.sample(self.slowest(), origin, before);
-        let mut timeline = self.timeline();
-        timeline.ended = true;
-        timeline.problem = problem;
     }
 
     fn sample(&self, at: Duration, origin: &Origin, calls_before: u64) {
-        let waiting = self.sent.load(Relaxed) - self.answered.load(Relaxed);
+        // In this order, because a request may be sent and answered between the two.
+        let answered = self.answered.load(Relaxed);
+        let waiting = self.sent.load(Relaxed).saturating_sub(answered);
         let mut timeline = self.timeline();
         let at = timeline.samples.last().map_or(0, |last| last.0).max(at.as_millis() as u64);
         timeline.samples.push(Sample(at, waiting, origin.running()));
@@ -114,7 +114,9 @@ impl Run {
     }
 
     pub(super) fn summary(&self) -> Summary {
+        // In this order, because an answer that fails is counted as failed first.
         let answered = self.answered.load(Relaxed);
+        let failed = self.failed.load(Relaxed);
         let timeline = self.timeline();
         Summary {
             id: self.id,
@@ -122,10 +124,10 @@ impl Run {
             requests: self.requests,
             sent: self.sent.load(Relaxed),
             answered,
-            failed: self.failed.load(Relaxed),
+            failed,
             slowest_ms: self.slowest().as_micros() as f64 / 1e3,
             origin_calls: timeline.origin_calls,
-            saved_calls: answered.saturating_sub(timeline.origin_calls),
+            saved_calls: answered.saturating_sub(failed).saturating_sub(timeline.origin_calls),
             ended: timeline.ended,
             problem: timeline.problem.clone(),
         }
@@ -137,6 +139,20 @@ impl Run {
 
     fn timeline(&self) -> std::sync::MutexGuard<'_, Timeline> {
         self.timeline.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Marks the end of a herd on drop, so that a page does not wait for a herd that has panicked.
+struct End<'a> {
+    run: &'a Run,
+    problem: Option<String>,
+}
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        let mut timeline = self.run.timeline();
+        timeline.ended = true;
+        timeline.problem = self.problem.take();
     }
 }
 
