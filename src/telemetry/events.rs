@@ -228,7 +228,7 @@ pub(crate) fn corrupt_entry(key: &CacheKey, error: crate::store::envelope::Envel
 
 pub(crate) fn breaker_opened(meter: &Meter, key: &CacheKey, error: &StoreError) {
     meter.counters.count(|stripe| &stripe.breaker_opened);
-    event!(WARN, meter.log_keys, key, %error, "circuit breaker opened: the store is unavailable and is probed in the background");
+    event!(WARN, meter.log_keys, key, %error, "circuit breaker opened: the store is unavailable; requests probe it in the background");
     let _ = error;
 }
 
