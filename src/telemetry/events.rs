@@ -39,6 +39,17 @@ macro_rules! event {
     };
 }
 
+/// Emits an event at level `WARN` if it is due, otherwise at level `DEBUG`.
+macro_rules! throttled_event {
+    (WARN, $is_due:expr, $($event:tt)*) => {
+        if $is_due {
+            event!(WARN, $($event)*);
+        } else {
+            event!(DEBUG, $($event)*);
+        }
+    };
+}
+
 /// Counts an answer to a request that has a span.
 pub(crate) fn answered_in_span(
     meter: &Meter,
@@ -143,7 +154,8 @@ pub(crate) fn lease_lost(meter: &Meter, key: &CacheKey) {
 
 pub(crate) fn wait_timed_out(meter: &Meter, key: &CacheKey) {
     meter.counters.count(|stripe| &stripe.wait_timeouts);
-    event!(WARN, meter.log_keys, key, "the wait timeout passed before the leader had finished");
+    let is_due = meter.counters.reported_wait_timeouts.is_due(Timestamp::now());
+    throttled_event!(WARN, is_due, meter.log_keys, key, "the wait timeout passed before the leader had finished");
 }
 
 /// Measures a call of the origin, until the returned value is dropped.
@@ -250,20 +262,24 @@ pub(crate) fn replaying_invalidations(meter: &Meter, key: &CacheKey, invalidatio
 
 pub(crate) fn overloaded(meter: &Meter, key: &CacheKey, error: &Error) {
     meter.counters.count(|stripe| &stripe.overloaded);
-    event!(WARN, meter.log_keys, key, %error, "the request was rejected");
+    // A wait timeout has a line of its own.
+    let is_due = !error.is_wait_timeout() && meter.counters.reported_rejections.is_due(Timestamp::now());
+    throttled_event!(WARN, is_due, meter.log_keys, key, %error, "the request was rejected");
     let _ = error;
 }
 
 /// Reports a fetch that was dropped because no request waits for it and all `max_detached` permits are in use.
 pub(crate) fn fetch_dropped(meter: &Meter, key: &CacheKey) {
     meter.counters.count(|stripe| &stripe.fetches_dropped);
-    event!(
+    let is_due = meter.counters.reported_drops.is_due(Timestamp::now());
+    throttled_event!(
         WARN,
         meter.log_keys,
         key,
         "the fetch was dropped: its clients have left, and all `max_detached` permits are in use"
     );
 }
+        is_due,
 
 pub(crate) fn deadlock_avoided(meter: &Meter, key: &CacheKey) {
     meter.counters.count(|stripe| &stripe.deadlocks_avoided);

@@ -6,7 +6,7 @@ use std::{
     sync::{Arc, LazyLock, Mutex, MutexGuard},
 };
 use tracing::{
-    Dispatch, Event, Subscriber,
+    Dispatch, Event, Level, Subscriber,
     field::{Field, Visit},
     span::{Attributes, Id, Record},
     subscriber::{DefaultGuard, NoSubscriber},
@@ -75,6 +75,12 @@ impl Collected {
         spans.iter().filter(|span| span.name == name).map(path).collect()
     }
 
+    /// Returns how many events of the level contain the text.
+    pub(crate) fn events(&self, level: Level, text: &str) -> usize {
+        let is_meant = |line: &&str| line.starts_with(&level.to_string()) && line.contains(text);
+        self.data.lock().1.lines().filter(is_meant).count()
+    }
+
     /// Returns all events and spans as text.
     pub(crate) fn text(&self) -> String {
         let (spans, events) = &*self.data.lock();
@@ -104,8 +110,10 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Data {
     }
 
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
-        event.record(&mut Line(&mut self.lock().1));
-        self.lock().1.push('\n');
+        let text = &mut self.lock().1;
+        write!(text, "{} ", event.metadata().level()).expect("text");
+        event.record(&mut Line(text));
+        text.push('\n');
     }
 
     fn on_close(&self, id: Id, context: Context<'_, S>) {
