@@ -109,6 +109,12 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Data {
         values.record(&mut self.lock().0[index]);
     }
 
+    fn on_follows_from(&self, id: &Id, follows: &Id, context: Context<'_, S>) {
+        let index = context.span(id).expect("the registry has it").extensions().get::<Index>().expect("listed").0;
+        let name = context.span(follows).expect("the registry has it").name();
+        self.lock().0[index].fields.insert("follows".to_owned(), name.to_owned());
+    }
+
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
         let text = &mut self.lock().1;
         write!(text, "{} ", event.metadata().level()).expect("text");
