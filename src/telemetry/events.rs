@@ -303,6 +303,9 @@ pub(crate) fn codec_failed(meter: &Meter, key: &CacheKey, kind: &'static str, co
             meter.log_keys,
             key,
             r#type = kind,
+        // The message of a codec may quote the value.
+        #[cfg(feature = "tracing")]
+        let error = meter.log_keys.then(|| tracing::field::display(error));
             ?codec,
             %error,
             hint,
