@@ -32,11 +32,14 @@ use crate::{
         entry::Entry,
         error::{BoxFuture, StoreError},
     },
-    telemetry::{self, RequestSpan},
+    telemetry::{self, FetchFailure, RequestSpan},
 };
 use attempt::{RequestAttempt, SlowPath, Step, boxed, ready};
 use futures_util::{FutureExt, future::lazy};
-use std::future::Future;
+use std::{
+    future::Future,
+    panic::{AssertUnwindSafe, resume_unwind},
+};
 use tokio::time::Instant;
 
 /// A function that spawns a fetch, so that the fetch outlives its caller.
@@ -160,15 +163,19 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
         (Box::pin(self.fetch_alone(FetchMode::Bypass(reason), fetch)).await.response, CacheStatus::Bypass)
     }
 
-    /// Fetches for this caller only.
+    /// Fetches for this caller only. A panic of the fetch is counted and goes on to the caller.
     async fn fetch_alone(&self, mode: FetchMode, fetch: BoxFetch<'a, R>) -> FetchHead<R> {
         let Resource { config, key, .. } = self.resource();
         let head = {
             let _timed = telemetry::fetching(&config.meter, key);
-            fetch(mode).await
+            AssertUnwindSafe(async { fetch(mode).await }).catch_unwind().await
         };
         if let Some(failure) = head.sharing.failure() {
             telemetry::fetch_failed(&config.meter, key, failure);
+        let head = head.unwrap_or_else(|panic| {
+            telemetry::fetch_failed(&config.meter, key, FetchFailure::Panicked);
+            resume_unwind(panic)
+        });
         }
         head
     }
