@@ -56,19 +56,23 @@ pub(crate) fn answered_in_span(
     key: &CacheKey,
     front_end: FrontEnd,
     status: CacheStatus,
+    fetched: bool,
     took: impl Fn() -> Duration,
 ) {
     record_status(status);
-    answered(meter, key, front_end, status, took);
+    answered(meter, key, front_end, status, fetched, took);
 }
 
-/// Counts an answer. PERF: `took` is called only if its result is used, because reading a clock is a large part of the
-/// cost of a hit.
+/// Counts an answer. `fetched` says whether the request has called the origin itself, or may do so yet: a stale answer
+/// may replace its failed fetch, or come before its refresh.
+///
+/// PERF: `took` is called only if its result is used, because reading a clock is a large part of the cost of a hit.
 pub(crate) fn answered<'a>(
     meter: &Meter,
     key: impl Into<CacheKeyRef<'a>>,
     front_end: FrontEnd,
     status: CacheStatus,
+    fetched: bool,
     took: impl Fn() -> Duration,
 ) {
     let key: CacheKeyRef<'a> = key.into();
@@ -81,9 +85,10 @@ pub(crate) fn answered<'a>(
         CacheStatus::FailOpen => &stripe.failed_open,
         CacheStatus::Rejected => &stripe.rejected,
     });
-    meter.metrics.answered(front_end, status);
+    let is_saved = !fetched && matches!(status, CacheStatus::Hit | CacheStatus::Stale | CacheStatus::Coalesced);
+    meter.metrics.answered(front_end, status, is_saved);
     if let Some(hot_keys) = &meter.hot_keys {
-        hot_keys.record_answer(key, status, took());
+        hot_keys.record_answer(key, is_saved, took());
     }
     event!(DEBUG, meter.log_keys, key, front_end = front_end.as_str(), ?status, took = ?took(), "answered");
 }
@@ -274,12 +279,12 @@ pub(crate) fn fetch_dropped(meter: &Meter, key: &CacheKey) {
     let is_due = meter.counters.reported_drops.is_due(Timestamp::now());
     throttled_event!(
         WARN,
+        is_due,
         meter.log_keys,
         key,
         "the fetch was dropped: its clients have left, and all `max_detached` permits are in use"
     );
 }
-        is_due,
 
 pub(crate) fn deadlock_avoided(meter: &Meter, key: &CacheKey) {
     meter.counters.count(|stripe| &stripe.deadlocks_avoided);
@@ -298,16 +303,16 @@ pub(crate) fn codec_failed(meter: &Meter, key: &CacheKey, kind: &'static str, co
     meter.metrics.fetch_failed(FetchFailure::Codec);
     if meter.counters.uncodable_types.lock().insert((kind, codec)) {
         let hint = codec.way_out();
+        // The message of a codec may quote the value.
+        #[cfg(feature = "tracing")]
+        let error = meter.log_keys.then(|| tracing::field::display(error));
         event!(
             ERROR,
             meter.log_keys,
             key,
             r#type = kind,
-        // The message of a codec may quote the value.
-        #[cfg(feature = "tracing")]
-        let error = meter.log_keys.then(|| tracing::field::display(error));
             ?codec,
-            %error,
+            error,
             hint,
             "values of this type are not cached: they do not survive the codec"
         );

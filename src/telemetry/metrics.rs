@@ -23,11 +23,11 @@ impl Metrics {
         Self(Arc::new(NamedMetrics::new(namespace, name)))
     }
 
-    pub(super) fn answered(&self, front_end: FrontEnd, status: CacheStatus) {
+    pub(super) fn answered(&self, front_end: FrontEnd, status: CacheStatus, is_saved: bool) {
         let NamedMetrics { names, requests, saved_calls, .. } = &*self.0;
         let index = front_end as usize * CacheStatus::NAMES.len() + status as usize;
         requests.with(names, index, |counter| counter.increment(1));
-        if let CacheStatus::Hit | CacheStatus::Stale | CacheStatus::Coalesced = status {
+        if is_saved {
             saved_calls.with(names, 0, |counter| counter.increment(1));
         }
     }

@@ -41,7 +41,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
             };
             match result {
                 Ok(LeaderResult::Response(answer, status) | LeaderResult::FailureResponse(answer, status)) => {
-                    RequestAttempt::Done(answer, status)
+                    RequestAttempt::Fetched(answer, status)
                 }
                 Ok(
                     LeaderResult::Failed(error, stale) | LeaderResult::NotFetched(Progress::Refused(error, stale), _),
