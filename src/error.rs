@@ -115,7 +115,12 @@ impl Error {
 
     /// Rejects a request after its wait timeout.
     pub(crate) fn wait_timed_out() -> Self {
-        Self::overloaded("no result came within the wait timeout (`WaitTimeout::Reject`)")
+        Self::overloaded(WAIT_TIMED_OUT)
+    }
+
+    /// Reports whether this rejects a request after its wait timeout.
+    pub(crate) fn is_wait_timeout(&self) -> bool {
+        self.0.what == WAIT_TIMED_OUT
     }
 
     fn build(
@@ -240,5 +245,6 @@ impl error::Error for Error {
     }
 }
 
+const WAIT_TIMED_OUT: &str = "no result came within the wait timeout (`WaitTimeout::Reject`)";
 /// Time until a rejected request may be retried.
 const LATER: Duration = Duration::from_secs(1);

@@ -212,8 +212,9 @@ impl StampedeGuard {
     /// Sets what happens while the store is unavailable. Default: [`StoreFailure::FailOpen`].
     ///
     /// A circuit breaker opens after one operation that exceeds [`store_timeout`](Self::store_timeout), or after five
-    /// errors in a row. While it is open, no request waits for the store. The store is probed in the background every
-    /// 0.5 to 1 s, and the first success closes the breaker. [`invalidate`](Self::invalidate) bypasses the breaker.
+    /// errors in a row. While it is open, no request waits for the store. The first request after
+    /// each 0.5 to 1 s probes the store in the background, and a success closes the breaker: without requests it stays
+    /// open. [`invalidate`](Self::invalidate) bypasses the breaker.
     /// Clones with different `store_timeout`s have separate breakers.
     #[must_use]
     pub fn on_store_failure(self, then: StoreFailure) -> Self {

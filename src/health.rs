@@ -4,6 +4,7 @@ use crate::{
     clock::Timestamp,
     store::{error::StoreError, port::Store},
     sync::mutex::Mutex,
+    throttle::Throttle,
 };
 #[cfg(feature = "_typed")]
 use serde::ser::{Serialize, SerializeStruct, Serializer};
@@ -22,7 +23,7 @@ pub struct Health {
     /// first operation has ended. A store in this process is always reachable.
     pub store_reachable: Option<bool>,
     /// Whether a circuit breaker of the guard or one of its clones is open: the store, or a node of it, is not asked by
-    /// requests, and is probed in the background.
+    /// requests. About every 0.5 to 1 s one request sends a probe in the background; without requests there is none.
     pub breaker_open: bool,
     /// The last store operation that failed, if any. Later successes do not remove it: see [`LastError::age`].
     pub last_error: Option<LastError>,
@@ -81,14 +82,12 @@ impl Serialize for LastError {
     }
 }
 
-/// The last failed operation of a store, and when a refusal was last reported.
+/// The last failed operation of a store.
 #[derive(Default)]
-pub(crate) struct Failures(Mutex<Recorded>);
-
-#[derive(Default)]
-struct Recorded {
-    last: Option<Failure>,
-    refusal_reported_at: Option<Timestamp>,
+pub(crate) struct Failures {
+    last: Mutex<Option<Failure>>,
+    /// A full server refuses each fill, and its circuit breaker stays closed.
+    reported_refusals: Throttle,
 }
 
 struct Failure {
@@ -102,22 +101,13 @@ impl Failures {
     /// while.
     pub(crate) fn record(&self, operation: &'static str, error: &StoreError, is_refusal: bool) -> bool {
         let now = Timestamp::now();
-        let mut recorded = self.0.lock();
-        recorded.last = Some(Failure { operation, error: error.clone(), at: now });
-        let is_due = |at| now.since(at) >= REFUSAL_PAUSE;
-        let is_reported = is_refusal && recorded.refusal_reported_at.is_none_or(is_due);
-        if is_reported {
-            recorded.refusal_reported_at = Some(now);
-        }
-        is_reported
+        *self.last.lock() = Some(Failure { operation, error: error.clone(), at: now });
+        is_refusal && self.reported_refusals.is_due(now)
     }
 
     fn last(&self, now: Timestamp) -> Option<LastError> {
-        let recorded = self.0.lock();
-        let Failure { operation, error, at } = recorded.last.as_ref()?;
+        let last = self.last.lock();
+        let Failure { operation, error, at } = last.as_ref()?;
         Some(LastError { operation, message: error.to_string(), age: now.since(*at) })
     }
 }
-
-/// Minimum time between two reports of a refusal. A full server refuses each fill, and its circuit breaker stays closed.
-const REFUSAL_PAUSE: Duration = Duration::from_secs(60);

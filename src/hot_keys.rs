@@ -7,7 +7,6 @@
 //! et al., Mergeable Summaries, 2012).
 
 use crate::{
-    cache_status::CacheStatus,
     clock,
     key::CacheKeyRef,
     sync::{
@@ -37,7 +36,8 @@ pub struct HotKey {
     /// then. At most the number of all requests, divided by the number of tracked keys.
     pub max_uncounted: u64,
     /// Requests that were answered without a call of the origin of their own: hits, stale hits, and requests that shared
-    /// the fetch of another one.
+    /// the fetch of another one. A stale answer of a request that has fetched, or whose fetch refreshes the entry in the
+    /// background, does not count.
     pub saved_calls: u64,
     /// Calls of the origin that this process has made.
     pub fetches: u64,
@@ -106,9 +106,8 @@ impl HotKeys {
         Self { keys, seed: u64::from_le_bytes(clock::random_bytes()), stripes: Default::default() }
     }
 
-    /// Records an answer, and how long its request has waited for it.
-    pub(crate) fn record_answer(&self, key: CacheKeyRef<'_>, status: CacheStatus, waited: Duration) {
-        let is_saved = matches!(status, CacheStatus::Hit | CacheStatus::Stale | CacheStatus::Coalesced);
+    /// Records an answer, whether it saved a call of the origin, and how long its request has waited for it.
+    pub(crate) fn record_answer(&self, key: CacheKeyRef<'_>, is_saved: bool, waited: Duration) {
         let hash = key.resource_hash(self.seed);
         let mut sketch = self.stripes[stripes::of_this_thread()].0.lock();
         let index = sketch.track(hash, key, self.keys);

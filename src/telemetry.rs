@@ -26,5 +26,5 @@ pub(crate) use self::{
     labels::{FetchFailure, FrontEnd, StoreOperation},
     meter::Meter,
     metrics::{NearCacheBytes, OpenBreaker, OpenBreakers, Timed},
-    spans::{RequestSpan, Role, in_current_span, record_lease_wait, record_role},
+    spans::{RequestSpan, Role, record_lease_wait, record_role},
 };

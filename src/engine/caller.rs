@@ -32,11 +32,14 @@ use crate::{
         entry::Entry,
         error::{BoxFuture, StoreError},
     },
-    telemetry::{self, RequestSpan},
+    telemetry::{self, FetchFailure, RequestSpan},
 };
 use attempt::{RequestAttempt, SlowPath, Step, boxed, ready};
 use futures_util::{FutureExt, future::lazy};
-use std::future::Future;
+use std::{
+    future::Future,
+    panic::{AssertUnwindSafe, resume_unwind},
+};
 use tokio::time::Instant;
 
 /// A function that spawns a fetch, so that the fetch outlives its caller.
@@ -104,14 +107,15 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
     }
 
     async fn run(&mut self, fetch: BoxFetch<'a, R>) -> (R, CacheStatus) {
-        let (answer, status) = self.answer(fetch).await;
+        let (answer, status, fetched) = self.answer(fetch).await;
         let took = || Timestamp::now().since(self.requested_at);
         let Resource { config, key, front_end, .. } = self.resource();
-        telemetry::answered_in_span(&config.meter, key, *front_end, status, took);
+        telemetry::answered_in_span(&config.meter, key, *front_end, status, fetched, took);
         (answer, status)
     }
 
-    async fn answer(&mut self, mut fetch: BoxFetch<'a, R>) -> (R, CacheStatus) {
+    /// Returns the answer, its status, and whether the fetch of this caller was or is made.
+    async fn answer(&mut self, mut fetch: BoxFetch<'a, R>) -> (R, CacheStatus, bool) {
         let (mut found, mut reason) = (None, BypassReason::Attempts);
         for _ in 0..MAX_ATTEMPTS {
             let attempt = match found.take() {
@@ -119,7 +123,8 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
                 None => self.attempt(fetch).await,
             };
             fetch = match attempt {
-                RequestAttempt::Done(answer, status) => return (answer, status),
+                RequestAttempt::Done(answer, status) => return (answer, status, false),
+                RequestAttempt::Fetched(answer, status) => return (answer, status, true),
                 RequestAttempt::Bypass(why, unused) => {
                     (reason, fetch) = (why, unused);
                     break;
@@ -157,16 +162,20 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
                 }
             };
         }
-        (Box::pin(self.fetch_alone(FetchMode::Bypass(reason), fetch)).await.response, CacheStatus::Bypass)
+        (Box::pin(self.fetch_alone(FetchMode::Bypass(reason), fetch)).await.response, CacheStatus::Bypass, true)
     }
 
-    /// Fetches for this caller only.
+    /// Fetches for this caller only. A panic of the fetch is counted and goes on to the caller.
     async fn fetch_alone(&self, mode: FetchMode, fetch: BoxFetch<'a, R>) -> FetchHead<R> {
         let Resource { config, key, .. } = self.resource();
         let head = {
             let _timed = telemetry::fetching(&config.meter, key);
-            fetch(mode).await
+            AssertUnwindSafe(async { fetch(mode).await }).catch_unwind().await
         };
+        let head = head.unwrap_or_else(|panic| {
+            telemetry::fetch_failed(&config.meter, key, FetchFailure::Panicked);
+            resume_unwind(panic)
+        });
         if let Some(failure) = head.sharing.failure() {
             telemetry::fetch_failed(&config.meter, key, failure);
         }
@@ -359,8 +368,10 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
             let (mut result, inline) = self.spawn_leader(flight, LeadMode::Refresh, Some(entry.clone()), fetch);
             inline.await;
             // A scoped refresh has run to its end here. If it succeeded, its result is better than the stale entry.
-            if let Ok(LeaderResult::Response(answer, status)) = result.try_recv() {
-                return RequestAttempt::Done(answer, status);
+            match result.try_recv() {
+                Ok(LeaderResult::Response(answer, status)) => return RequestAttempt::Fetched(answer, status),
+                Ok(LeaderResult::NotFetched(..)) => {}
+                _ => return RequestAttempt::Fetched(answer, status_of(&entry, Timestamp::now())),
             }
         }
         RequestAttempt::Done(answer, status_of(&entry, Timestamp::now()))

@@ -36,7 +36,7 @@ impl Engine {
                 Reuse::Redirect(next) => redirect = Some(next),
                 // PERF: the second look is only for a policy that may serve a stale entry.
                 Reuse::Serve(answer) if !policy.serves_stale() || freshness(&entry, now) == Freshness::Fresh => {
-                    telemetry::answered(&config.meter, key, front_end, CacheStatus::Hit, || Duration::ZERO);
+                    telemetry::answered(&config.meter, key, front_end, CacheStatus::Hit, false, || Duration::ZERO);
                     if config.near.is_some() {
                         telemetry::near_hit(&config.meter);
                     }

@@ -83,7 +83,7 @@ impl Resource {
             }
         };
         let Self { config, key, front_end, .. } = &lookup.resource;
-        telemetry::answered_in_span(&config.meter, key, *front_end, status, || now.since(requested_at));
+        telemetry::answered_in_span(&config.meter, key, *front_end, status, false, || now.since(requested_at));
         Ok((answer, status))
     }
 

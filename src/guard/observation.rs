@@ -32,7 +32,8 @@ impl StampedeGuard {
         self.set(|config| config.meter.rename(name.as_ref(), &engine.counters, &config.namespace))
     }
 
-    /// Shows keys in the events and spans of this clone, instead of their hashes only. Default: `false`.
+    /// Shows keys in the events and spans of this clone, instead of their hashes only, and the errors of codecs, which
+    /// may quote values. Default: `false`.
     ///
     /// Over HTTP a key is the URL of the page with its query, where clients and handlers put what a log must not have:
     /// names, addresses, search terms, tokens of links that were sent by mail. Keys of typed values are what the

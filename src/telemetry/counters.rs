@@ -3,12 +3,15 @@
 use super::stats::{Stats, Stripe};
 #[cfg(feature = "_typed")]
 use crate::codec::Codec;
-use crate::sync::{
-    mutex::Mutex,
-    stripes::{self, STRIPES},
-};
 #[cfg(feature = "http")]
 use crate::uncached::UncachedCounters;
+use crate::{
+    sync::{
+        mutex::Mutex,
+        stripes::{self, STRIPES},
+    },
+    throttle::Throttle,
+};
 #[cfg(feature = "_typed")]
 use std::collections::HashSet;
 use std::{
@@ -24,6 +27,9 @@ use std::{
 pub(crate) struct Counters {
     /// Threads that count the same seldom write to the same cache line.
     stripes: [Stripe; STRIPES], // of 256 bytes each
+    pub(super) reported_rejections: Throttle,
+    pub(super) reported_wait_timeouts: Throttle,
+    pub(super) reported_drops: Throttle,
     /// The types that were reported because their values do not survive their codec.
     #[cfg(feature = "_typed")]
     pub(super) uncodable_types: Mutex<HashSet<(&'static str, Codec)>>,

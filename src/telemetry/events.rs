@@ -39,25 +39,40 @@ macro_rules! event {
     };
 }
 
+/// Emits an event at level `WARN` if it is due, otherwise at level `DEBUG`.
+macro_rules! throttled_event {
+    (WARN, $is_due:expr, $($event:tt)*) => {
+        if $is_due {
+            event!(WARN, $($event)*);
+        } else {
+            event!(DEBUG, $($event)*);
+        }
+    };
+}
+
 /// Counts an answer to a request that has a span.
 pub(crate) fn answered_in_span(
     meter: &Meter,
     key: &CacheKey,
     front_end: FrontEnd,
     status: CacheStatus,
+    fetched: bool,
     took: impl Fn() -> Duration,
 ) {
     record_status(status);
-    answered(meter, key, front_end, status, took);
+    answered(meter, key, front_end, status, fetched, took);
 }
 
-/// Counts an answer. PERF: `took` is called only if its result is used, because reading a clock is a large part of the
-/// cost of a hit.
+/// Counts an answer. `fetched` says whether the request has called the origin itself, or may do so yet: a stale answer
+/// may replace its failed fetch, or come before its refresh.
+///
+/// PERF: `took` is called only if its result is used, because reading a clock is a large part of the cost of a hit.
 pub(crate) fn answered<'a>(
     meter: &Meter,
     key: impl Into<CacheKeyRef<'a>>,
     front_end: FrontEnd,
     status: CacheStatus,
+    fetched: bool,
     took: impl Fn() -> Duration,
 ) {
     let key: CacheKeyRef<'a> = key.into();
@@ -70,9 +85,10 @@ pub(crate) fn answered<'a>(
         CacheStatus::FailOpen => &stripe.failed_open,
         CacheStatus::Rejected => &stripe.rejected,
     });
-    meter.metrics.answered(front_end, status);
+    let is_saved = !fetched && matches!(status, CacheStatus::Hit | CacheStatus::Stale | CacheStatus::Coalesced);
+    meter.metrics.answered(front_end, status, is_saved);
     if let Some(hot_keys) = &meter.hot_keys {
-        hot_keys.record_answer(key, status, took());
+        hot_keys.record_answer(key, is_saved, took());
     }
     event!(DEBUG, meter.log_keys, key, front_end = front_end.as_str(), ?status, took = ?took(), "answered");
 }
@@ -143,7 +159,8 @@ pub(crate) fn lease_lost(meter: &Meter, key: &CacheKey) {
 
 pub(crate) fn wait_timed_out(meter: &Meter, key: &CacheKey) {
     meter.counters.count(|stripe| &stripe.wait_timeouts);
-    event!(WARN, meter.log_keys, key, "the wait timeout passed before the leader had finished");
+    let is_due = meter.counters.reported_wait_timeouts.is_due(Timestamp::now());
+    throttled_event!(WARN, is_due, meter.log_keys, key, "the wait timeout passed before the leader had finished");
 }
 
 /// Measures a call of the origin, until the returned value is dropped.
@@ -228,7 +245,7 @@ pub(crate) fn corrupt_entry(key: &CacheKey, error: crate::store::envelope::Envel
 
 pub(crate) fn breaker_opened(meter: &Meter, key: &CacheKey, error: &StoreError) {
     meter.counters.count(|stripe| &stripe.breaker_opened);
-    event!(WARN, meter.log_keys, key, %error, "circuit breaker opened: the store is unavailable and is probed in the background");
+    event!(WARN, meter.log_keys, key, %error, "circuit breaker opened: the store is unavailable; requests probe it in the background");
     let _ = error;
 }
 
@@ -250,15 +267,19 @@ pub(crate) fn replaying_invalidations(meter: &Meter, key: &CacheKey, invalidatio
 
 pub(crate) fn overloaded(meter: &Meter, key: &CacheKey, error: &Error) {
     meter.counters.count(|stripe| &stripe.overloaded);
-    event!(WARN, meter.log_keys, key, %error, "the request was rejected");
+    // A wait timeout has a line of its own.
+    let is_due = !error.is_wait_timeout() && meter.counters.reported_rejections.is_due(Timestamp::now());
+    throttled_event!(WARN, is_due, meter.log_keys, key, %error, "the request was rejected");
     let _ = error;
 }
 
 /// Reports a fetch that was dropped because no request waits for it and all `max_detached` permits are in use.
 pub(crate) fn fetch_dropped(meter: &Meter, key: &CacheKey) {
     meter.counters.count(|stripe| &stripe.fetches_dropped);
-    event!(
+    let is_due = meter.counters.reported_drops.is_due(Timestamp::now());
+    throttled_event!(
         WARN,
+        is_due,
         meter.log_keys,
         key,
         "the fetch was dropped: its clients have left, and all `max_detached` permits are in use"
@@ -282,13 +303,16 @@ pub(crate) fn codec_failed(meter: &Meter, key: &CacheKey, kind: &'static str, co
     meter.metrics.fetch_failed(FetchFailure::Codec);
     if meter.counters.uncodable_types.lock().insert((kind, codec)) {
         let hint = codec.way_out();
+        // The message of a codec may quote the value.
+        #[cfg(feature = "tracing")]
+        let error = meter.log_keys.then(|| tracing::field::display(error));
         event!(
             ERROR,
             meter.log_keys,
             key,
             r#type = kind,
             ?codec,
-            %error,
+            error,
             hint,
             "values of this type are not cached: they do not survive the codec"
         );

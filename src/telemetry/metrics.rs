@@ -23,11 +23,11 @@ impl Metrics {
         Self(Arc::new(NamedMetrics::new(namespace, name)))
     }
 
-    pub(super) fn answered(&self, front_end: FrontEnd, status: CacheStatus) {
+    pub(super) fn answered(&self, front_end: FrontEnd, status: CacheStatus, is_saved: bool) {
         let NamedMetrics { names, requests, saved_calls, .. } = &*self.0;
         let index = front_end as usize * CacheStatus::NAMES.len() + status as usize;
         requests.with(names, index, |counter| counter.increment(1));
-        if let CacheStatus::Hit | CacheStatus::Stale | CacheStatus::Coalesced = status {
+        if is_saved {
             saved_calls.with(names, 0, |counter| counter.increment(1));
         }
     }
@@ -145,11 +145,17 @@ pub(crate) struct NearCacheBytes {
 }
 
 impl NearCacheBytes {
+    /// Sets the part to what the function returns. The function is called under the lock, so that of two threads the
+    /// later one has the later value.
     pub(crate) fn set(&self, bytes: impl Fn() -> u64) {
-        let (gauge, bytes) = (self.gauge.handle(&[]), bytes());
-        gauge.increment(bytes as f64);
-        let (gauge, before) = std::mem::replace(&mut *self.added.lock(), (gauge, bytes));
-        gauge.decrement(before as f64);
+        let new = self.gauge.handle(&[]);
+        let (after, (old, before)) = {
+            let mut added = self.added.lock();
+            let after = bytes();
+            (after, std::mem::replace(&mut *added, (new.clone(), after)))
+        };
+        new.increment(after as f64);
+        old.decrement(before as f64);
     }
 }
 

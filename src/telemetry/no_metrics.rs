@@ -15,7 +15,7 @@ impl Metrics {
         Self
     }
 
-    pub(super) fn answered(&self, _: FrontEnd, _: CacheStatus) {}
+    pub(super) fn answered(&self, _: FrontEnd, _: CacheStatus, _: bool) {}
 
     pub(super) fn fetching(&self) -> Timed {
         Timed

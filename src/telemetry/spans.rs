@@ -9,11 +9,43 @@ use std::{future::Future, time::Duration};
 #[cfg(feature = "tracing")]
 use tracing::{Instrument, Span, field::Empty};
 
+/// Creates the span of a request.
+#[cfg(feature = "tracing")]
+macro_rules! request_span {
+    ($meter:expr, $key:expr, $front_end:expr $(, parent: $parent:expr)?) => {
+        tracing::info_span!(
+            target: "stampede_guard",
+            $(parent: $parent,)?
+            "stampede_guard.fetch",
+            otel.kind = "internal",
+            stampede_guard.namespace = $key.namespace(),
+            stampede_guard.name = $meter.name(),
+            stampede_guard.front_end = $front_end.as_str(),
+            stampede_guard.key_hash = ?$key.hash(),
+            stampede_guard.key = $meter.log_keys.then(|| crate::key::CacheKeyRef::from($key).to_readable()),
+            stampede_guard.status = Empty,
+            stampede_guard.role = Empty,
+            stampede_guard.lease_wait_ms = Empty,
+            stampede_guard.fetch_ms = Empty,
+        )
+    };
+}
+
 /// The part of a request in its fetch.
 #[derive(Clone, Copy)]
 pub(crate) enum Role {
     Leader,
     Waiter,
+}
+
+#[cfg(feature = "tracing")]
+impl Role {
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Leader => "leader",
+            Self::Waiter => "waiter",
+        }
+    }
 }
 
 /// The span of a request.
@@ -22,42 +54,45 @@ pub(crate) struct RequestSpan(#[cfg(feature = "tracing")] Span);
 impl RequestSpan {
     /// Creates the span, below the current one.
     pub(crate) fn new(meter: &Meter, key: &CacheKey, front_end: FrontEnd) -> Self {
-        #[cfg(feature = "tracing")]
-        let span = tracing::info_span!(
-            target: "stampede_guard",
-            "stampede_guard.fetch",
-            otel.kind = "internal",
-            stampede_guard.namespace = key.namespace(),
-            stampede_guard.name = meter.name(),
-            stampede_guard.front_end = front_end.as_str(),
-            stampede_guard.key_hash = ?key.hash(),
-            stampede_guard.key = meter.log_keys.then(|| crate::key::CacheKeyRef::from(key).to_readable()),
-            stampede_guard.status = Empty,
-            stampede_guard.role = Empty,
-            stampede_guard.lease_wait_ms = Empty,
-            stampede_guard.fetch_ms = Empty,
-        );
         let _ = (meter, key, front_end);
         Self(
             #[cfg(feature = "tracing")]
-            span,
+            request_span!(meter, key, front_end),
         )
     }
 
-    /// Runs the request in the span.
-    #[cfg_attr(not(feature = "tracing"), allow(clippy::unused_self, reason = "there is no span"))]
-    pub(crate) fn instrument<F: Future>(self, request: F) -> impl Future<Output = F::Output> {
+    /// Creates the span of a refresh in the background. It is below no other span, because its request ends before it,
+    /// and a trace is complete only when all its spans have ended.
+    pub(crate) fn of_refresh(meter: &Meter, key: &CacheKey, front_end: FrontEnd) -> Self {
         #[cfg(feature = "tracing")]
-        let request = request.instrument(self.0);
-        request
+        {
+            let request = Span::current();
+            let span = request_span!(meter, key, front_end, parent: None);
+            span.follows_from(request);
+            span.record("stampede_guard.role", Role::Leader.as_str());
+            Self(span)
+        }
+        #[cfg(not(feature = "tracing"))]
+        Self::new(meter, key, front_end)
     }
-}
 
-/// Attaches the current span to the flight, because a spawned task inherits none.
-pub(crate) fn in_current_span<F: Future>(flight: F) -> impl Future<Output = F::Output> {
-    #[cfg(feature = "tracing")]
-    let flight = flight.in_current_span();
-    flight
+    /// Returns the current span, because a spawned task inherits none.
+    pub(crate) fn current() -> Self {
+        Self(
+            #[cfg(feature = "tracing")]
+            Span::current(),
+        )
+    }
+
+    /// Runs the future in the span.
+    #[cfg_attr(not(feature = "tracing"), allow(clippy::unused_self, reason = "there is no span"))]
+    pub(crate) fn instrument<F: Future>(self, future: F) -> impl Future<Output = F::Output> {
+        #[cfg(feature = "tracing")]
+        let future = future.instrument(self.0);
+        #[cfg(not(feature = "tracing"))]
+        let Self() = self;
+        future
+    }
 }
 
 /// Records how the request of the current span was answered.
@@ -70,13 +105,7 @@ pub(super) fn record_status(status: CacheStatus) {
 /// Records the part of the request of the current span. A request that waits first may lead later.
 pub(crate) fn record_role(role: Role) {
     #[cfg(feature = "tracing")]
-    Span::current().record(
-        "stampede_guard.role",
-        match role {
-            Role::Leader => "leader",
-            Role::Waiter => "waiter",
-        },
-    );
+    Span::current().record("stampede_guard.role", role.as_str());
     let _ = role;
 }
 

@@ -6,7 +6,7 @@ use std::{
     sync::{Arc, LazyLock, Mutex, MutexGuard},
 };
 use tracing::{
-    Dispatch, Event, Subscriber,
+    Dispatch, Event, Level, Subscriber,
     field::{Field, Visit},
     span::{Attributes, Id, Record},
     subscriber::{DefaultGuard, NoSubscriber},
@@ -75,6 +75,12 @@ impl Collected {
         spans.iter().filter(|span| span.name == name).map(path).collect()
     }
 
+    /// Returns how many events of the level contain the text.
+    pub(crate) fn events(&self, level: Level, text: &str) -> usize {
+        let is_meant = |line: &&str| line.starts_with(&level.to_string()) && line.contains(text);
+        self.data.lock().1.lines().filter(is_meant).count()
+    }
+
     /// Returns all events and spans as text.
     pub(crate) fn text(&self) -> String {
         let (spans, events) = &*self.data.lock();
@@ -103,9 +109,17 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Data {
         values.record(&mut self.lock().0[index]);
     }
 
+    fn on_follows_from(&self, id: &Id, follows: &Id, context: Context<'_, S>) {
+        let index = context.span(id).expect("the registry has it").extensions().get::<Index>().expect("listed").0;
+        let name = context.span(follows).expect("the registry has it").name();
+        self.lock().0[index].fields.insert("follows".to_owned(), name.to_owned());
+    }
+
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
-        event.record(&mut Line(&mut self.lock().1));
-        self.lock().1.push('\n');
+        let text = &mut self.lock().1;
+        write!(text, "{} ", event.metadata().level()).expect("text");
+        event.record(&mut Line(text));
+        text.push('\n');
     }
 
     fn on_close(&self, id: Id, context: Context<'_, S>) {

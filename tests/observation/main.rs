@@ -4,6 +4,7 @@
 #![allow(clippy::disallowed_methods, reason = "tests make their own time and randomness")]
 
 mod collector;
+mod floods;
 mod gauges;
 mod metrics;
 mod names;

@@ -6,7 +6,7 @@ use crate::{
 };
 use axum::{Router, body::Body, extract::Request, routing::get};
 use stampede_guard::{
-    Key, Policy, StampedeGuard,
+    FetchOutcome, Key, Policy, StampedeGuard, WaitTimeout,
     testing::{FakeRedis, Fault, Operation},
 };
 use std::{convert::Infallible, future::pending};
@@ -154,4 +154,70 @@ async fn lost_lease_is_counted() {
     let (answer, ()) = tokio::join!(fetched, lose);
     answer.expect("an answer");
     assert_eq!(metrics.get("leases_lost_total", &[]), 1.0);
+}
+
+/// Seen to fail with four saved calls when each stale answer was one.
+#[tokio::test(start_paused = true)]
+async fn stale_answer_of_a_request_that_fetches_saves_no_call() {
+    let metrics = Metrics::record();
+    let policy = Policy::fresh_for(SECOND).jitter(0.0);
+    let guard = StampedeGuard::in_memory().track_hot_keys(10);
+    let failing = guard.clone().policy(policy.stale_if_error(60 * SECOND));
+    let refreshing = guard.policy(policy.stale_while_revalidate(60 * SECOND));
+    failing.fetch("failing", number).await.expect("an answer");
+    refreshing.fetch("refreshing", number).await.expect("an answer");
+    sleep(2 * SECOND).await;
+    assert_eq!(failing.fetch("failing", async || Err::<u64, _>(Down)).await.expect("the stale value"), 1);
+    let origin = Origin::gated();
+    for _ in 0..3 {
+        let origin = origin.clone();
+        let stale = refreshing.fetch("refreshing", async move || Ok::<_, Infallible>(origin.call().await as u64));
+        assert_eq!(stale.await.expect("the stale value"), 1);
+    }
+    assert_eq!(metrics.get("requests_total", &[("status", "stale")]), 4.0);
+    assert_eq!(metrics.get("saved_calls_total", &[]), 2.0, "{}", metrics.text());
+    let saved: Vec<_> = failing.stats().hot_keys.iter().map(|key| (key.key.clone(), key.saved_calls)).collect();
+    assert_eq!(saved, [("refreshing".to_owned(), 2), ("failing".to_owned(), 0)]);
+}
+
+/// Seen to fail with one saved call.
+#[tokio::test(start_paused = true)]
+async fn fetch_beside_another_leader_saves_no_call() {
+    let metrics = Metrics::record();
+    let server = FakeRedis::new();
+    let impatient = server.node().guard().named("impatient").wait_timeout(SECOND).on_wait_timeout(WaitTimeout::Fetch);
+    let (leader, origin, own) = (server.node().guard(), Origin::gated(), Origin::gated());
+    let call = |guard: StampedeGuard, origin: &Origin| {
+        let origin = origin.clone();
+        async move { guard.fetch("k", async move || Ok::<_, Infallible>(origin.call().await)).await }
+    };
+    let later = async {
+        origin.arrived(1).await;
+        let release = async {
+            own.arrived(1).await;
+            origin.open();
+        };
+        tokio::join!(call(impatient.clone(), &own), release).0
+    };
+    let (first, second) = tokio::join!(call(leader, &origin), later);
+    assert_eq!((first.expect("an answer"), second.expect("an answer")), (1, 1));
+    let of = |metric, status: &[_]| metrics.get(metric, &[&[("name", "impatient")], status].concat());
+    assert_eq!(of("requests_total", &[("status", "coalesced")]), 1.0, "{}", metrics.text());
+    assert_eq!((of("fetch_seconds_count", &[]), of("saved_calls_total", &[])), (1.0, 0.0), "{}", metrics.text());
+}
+
+/// Seen to fail with no failure.
+#[tokio::test]
+async fn panic_of_a_fetch_for_one_caller_is_counted() {
+    let metrics = Metrics::record();
+    let guard = StampedeGuard::in_memory();
+    let private = async |_| Ok::<_, Down>(FetchOutcome::new(1).private());
+    guard.fetch_with("k", private).await.expect("leads");
+    guard.drain().await;
+    let panicking =
+        tokio::spawn(
+            async move { guard.fetch::<u64, Down, _, _>("k", async || panic!("a bug of the application")).await },
+        );
+    assert!(panicking.await.expect_err("the panic reaches the caller").is_panic());
+    assert_eq!(metrics.get("failures_total", &[("kind", "panicked")]), 1.0, "{}", metrics.text());
 }

@@ -6,7 +6,7 @@ use crate::{
 };
 use futures_util::future::join_all;
 use stampede_guard::{
-    StampedeGuard,
+    Policy, StampedeGuard,
     testing::{FakeRedis, Fault, Operation},
 };
 use std::{convert::Infallible, future::pending};
@@ -79,6 +79,39 @@ async fn fetch_keeps_its_span_when_its_caller_leaves() {
     assert_eq!(spans.paths("after"), ["caller/stampede_guard.fetch/after"]);
     let span = &spans.named(FETCH)[0];
     assert!(span.closed && ms(span, "fetch_ms").expect("a time") >= 1000.0, "{span:?}");
+}
+
+/// Seen to fail (two spans, and the second one stays open) when the refresh ran in the span of its request.
+#[tokio::test(start_paused = true)]
+async fn refresh_in_the_background_leaves_the_trace_of_its_request() {
+    let spans = Collected::record();
+    let policy = Policy::fresh_for(SECOND).stale_while_revalidate(60 * SECOND).jitter(0.0);
+    let guard = StampedeGuard::in_memory().policy(policy);
+    guard.fetch("k", async || Ok::<_, Down>(0_usize)).await.expect("an answer");
+    guard.drain().await;
+    sleep(2 * SECOND).await;
+    let gate = Origin::gated();
+    let fetch = {
+        let gate = gate.clone();
+        async move || {
+            let number = gate.call().await;
+            info_span!("call").in_scope(|| ());
+            Ok::<_, Down>(number)
+        }
+    };
+    let stale = guard.fetch("k", fetch).instrument(info_span!("caller")).await;
+    assert_eq!(stale.expect("the stale value"), 0);
+    gate.arrived(1).await;
+    let [_, request, refresh] = &spans.named(FETCH)[..] else { panic!("three spans: {}", spans.text()) };
+    assert_eq!((field(request, "status"), field(request, "role")), (Some("stale"), None));
+    assert!(request.closed && spans.named("caller")[0].closed && !refresh.closed);
+    assert_eq!((field(refresh, "status"), field(refresh, "role")), (None, Some("leader")));
+    assert_eq!(refresh.fields["follows"], FETCH);
+    gate.open();
+    guard.drain().await;
+    assert_eq!(spans.paths("call"), ["stampede_guard.fetch/call"]);
+    let refresh = &spans.named(FETCH)[2];
+    assert!(refresh.closed && ms(refresh, "fetch_ms").is_some() && ms(refresh, "lease_wait_ms").is_some());
 }
 
 #[tokio::test(start_paused = true)]

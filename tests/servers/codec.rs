@@ -21,4 +21,9 @@ async fn type_that_its_codec_cannot_store_is_reported_once() {
     for part in ["ERROR", "Skips", "Bincode", "use `Codec::Json`"] {
         assert_eq!(events.about(part), 1, "{part}: {}", events.all());
     }
+    assert_eq!(events.about("error="), 0, "{}", events.all());
+    let shown = StampedeGuard::in_memory().log_keys(true);
+    let fetch = shown.fetch_scoped("a", async || Ok::<_, std::io::Error>(Skips { nick: None }));
+    assert!(fetch.await.expect("the value").nick.is_none());
+    assert_eq!(events.about("error="), 1, "{}", events.all());
 }

@@ -14,6 +14,8 @@ use std::future::{self, Future, Ready};
 /// The result of one attempt.
 pub(super) enum RequestAttempt<'a, R> {
     Done(R, CacheStatus),
+    /// Likewise, and this caller's own fetch has called the origin or may do so yet.
+    Fetched(R, CacheStatus),
     /// Not resolved: make a call for this caller only.
     Bypass(BypassReason, BoxFetch<'a, R>),
     /// Not resolved: try again with the unused fetch.

@@ -37,6 +37,6 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
                 }
             });
         }
-        RequestAttempt::Done(response, CacheStatus::Bypass)
+        RequestAttempt::Fetched(response, CacheStatus::Bypass)
     }
 }

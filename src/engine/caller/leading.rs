@@ -7,11 +7,12 @@ use crate::{
         flight::{Flight, state::Progress},
         frontend::{BoxFetch, ReusePolicy},
         leader::{LeadMode, Leader, LeaderResult},
+        resource::Resource,
     },
     error::{Error, ErrorKind},
     store::{entry::Entry, error::BoxFuture},
     sync::pulse::WithPulse,
-    telemetry::{self, Role},
+    telemetry::{self, RequestSpan, Role},
 };
 use futures_util::future::OptionFuture;
 use std::future::Future;
@@ -40,7 +41,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
             };
             match result {
                 Ok(LeaderResult::Response(answer, status) | LeaderResult::FailureResponse(answer, status)) => {
-                    RequestAttempt::Done(answer, status)
+                    RequestAttempt::Fetched(answer, status)
                 }
                 Ok(
                     LeaderResult::Failed(error, stale) | LeaderResult::NotFetched(Progress::Refused(error, stale), _),
@@ -80,9 +81,18 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
             earlier_failures: u32::from(self.has_doubts),
             scoped,
         });
-        telemetry::record_role(Role::Leader);
+        let span = match mode {
+            LeadMode::Refresh if self.spawn.is_some() => {
+                let Resource { config, key, front_end, .. } = self.resource();
+                RequestSpan::of_refresh(&config.meter, key, *front_end)
+            }
+            _ => {
+                telemetry::record_role(Role::Leader);
+                RequestSpan::current()
+            }
+        };
         let leader = Leader { policy: self.policy().clone(), reply: Some(reply), execution, awaited: Vec::new() };
-        let leading = telemetry::in_current_span(leader.run(mode, fetch));
+        let leading = span.instrument(leader.run(mode, fetch));
         let leading: BoxFuture<'a, ()> = Box::pin(WithPulse::new(leading, pulse));
         let inline = match self.spawn {
             Some(spawn) => {

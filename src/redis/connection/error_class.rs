@@ -12,7 +12,7 @@
 //! `NOSCRIPT` does not get this far: the script is sent again in full (`script`). For a plain GET `WRONGTYPE` is a
 //! miss.
 
-use crate::store::error::StoreError;
+use crate::{error::BoxError, store::error::StoreError};
 use redis::{ErrorKind, RedisError, ServerErrorKind};
 use std::borrow::Cow;
 
@@ -59,12 +59,27 @@ pub(super) fn class(error: &RedisError) -> ErrorClass {
 }
 
 pub(crate) fn store_error(error: RedisError) -> StoreError {
+    let source: BoxError = match without_arguments(&error) {
+        Some(text) => text.into(),
+        None => error.clone().into(),
+    };
     match class(&error) {
-        ErrorClass::Disconnected => StoreError::disconnected(error),
-        ErrorClass::Refused | ErrorClass::Demoted => StoreError::refused(error),
-        ErrorClass::Misconfigured(_) => StoreError::misconfigured(error),
-        ErrorClass::Unavailable | ErrorClass::Unknown => StoreError::new(error),
+        ErrorClass::Disconnected => StoreError::disconnected(source),
+        ErrorClass::Refused | ErrorClass::Demoted => StoreError::refused(source),
+        ErrorClass::Misconfigured(_) => StoreError::misconfigured(source),
+        ErrorClass::Unavailable | ErrorClass::Unknown => StoreError::new(source),
     }
+}
+
+/// Returns the text of an error for a log.
+pub(super) fn loggable(error: &RedisError) -> String {
+    without_arguments(error).unwrap_or_else(|| error.to_string())
+}
+
+/// Returns the text of an error that repeats arguments of its command, without them: they are keys, values, and in a
+/// handshake the password. Redis repeats them if it does not know the command.
+fn without_arguments(error: &RedisError) -> Option<String> {
+    error.to_string().split_once(", with args beginning with").map(|(text, _)| text.to_owned())
 }
 
 /// Classifies an error without a code of its own. Redis drops the code when a command within a script is refused: for
@@ -163,6 +178,24 @@ mod tests {
         ];
         for line in demoted {
             assert_eq!(class_of_reply(line), ErrorClass::Demoted, "{line}");
+        }
+    }
+
+    /// In the words of Redis 6.2 and 7.0. The text of redis-rs shows them.
+    #[test]
+    fn arguments_of_an_unknown_command_are_not_shown() {
+        for (line, shown) in [
+            ("ERR unknown command `EVALSHA`, with args beginning with: `89`, `1`, `{sg:token=1}:e`, ", "`EVALSHA`"),
+            ("ERR unknown command 'HELLO', with args beginning with: '3' 'AUTH' 'app' 'token' ", "'HELLO'"),
+        ] {
+            let answer = redis::parse_redis_value(format!("-{line}\r\n").as_bytes()).expect("an answer");
+            let error = answer.extract_error().expect_err("an error");
+            assert!(error.to_string().contains("token"), "{error}");
+            for text in [loggable(&error), store_error(error.clone()).to_string()] {
+                assert!(text.ends_with(&format!("unknown command {shown}")), "{text}");
+            }
+            assert!(!format!("{:?}", store_error(error.clone())).contains("token"));
+            assert!(store_error(error).is_refused());
         }
     }
 

@@ -1,6 +1,6 @@
 //! The log lines about the connections to one endpoint: one for each cause, not one for each request or connection.
 
-use super::error_class::{CREDENTIALS_HINT, ErrorClass, Misconfiguration, class};
+use super::error_class::{CREDENTIALS_HINT, ErrorClass, Misconfiguration, class, loggable};
 use crate::{sync::mutex::Mutex, telemetry};
 use redis::{Client, ConnectionAddr, RedisError};
 use std::{
@@ -73,7 +73,7 @@ impl ConnectionLog {
 
     fn unreachable(&self, error: &RedisError) {
         if !self.is_settled.swap(true, Relaxed) {
-            telemetry::connection::unreachable(self.address.as_deref(), error);
+            telemetry::connection::unreachable(self.address.as_deref(), &loggable(error));
         }
     }
 
@@ -84,7 +84,7 @@ impl ConnectionLog {
             hints.len() < MAX_HINTS && hints.insert(hint.clone())
         };
         if is_new {
-            telemetry::connection::misconfigured(self.address.as_deref(), error, &hint);
+            telemetry::connection::misconfigured(self.address.as_deref(), &loggable(error), &hint);
         }
     }
 }

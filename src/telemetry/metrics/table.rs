@@ -72,7 +72,7 @@ metrics! {
         requests: Counter "stampede_guard_requests_total" Count ["front_end": FrontEnd::NAMES, "status": CacheStatus::NAMES]
             "Requests with a key that were answered, by front end (`http`, `fetch`, `keyed`) and by status (`hit`, `stale`, `miss`, `coalesced`, `bypass`, `fail_open`, `rejected`).";
         saved_calls: Counter "stampede_guard_saved_calls_total" Count []
-            "Requests that were answered without a call of the origin of their own: the ones with status `hit`, `stale` and `coalesced`.";
+            "Requests that were answered without a call of the origin of their own: the ones with status `hit`, `stale` and `coalesced`, except a request that has fetched and got a stale answer or that of another leader, and one whose fetch refreshes the entry in the background.";
         fetch_seconds: Histogram "stampede_guard_fetch_seconds" Seconds []
             "Time of a call of the origin until its response head or its value, whatever its outcome.";
         wait_seconds: Histogram "stampede_guard_wait_seconds" Seconds []
@@ -86,7 +86,7 @@ metrics! {
         leases_lost: Counter "stampede_guard_leases_lost_total" Count []
             "Leases that were lost while their fetch was running.";
         failures: Counter "stampede_guard_failures_total" Count ["kind": FetchFailure::NAMES]
-            "Failed fetches, each once however many requests waited for it: `origin` (an error), `server_error` (a response), `timed_out`, `panicked`, `codec`.";
+            "Failed fetches, each once however many requests waited for it: `origin` (an error), `server_error` (a response), `timed_out`, `panicked`, `codec` (the request succeeds, and its value is not stored).";
         store_errors: Counter "stampede_guard_store_errors_total" Count ["operation": StoreOperation::NAMES]
             "Store operations that failed or timed out.";
         #[cfg(feature = "http")]

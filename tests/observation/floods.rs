@@ -1,0 +1,71 @@
+//! What each request of a herd reports fills no log.
+
+use crate::{
+    collector::Collected,
+    support::{Down, MS, Origin, SECOND},
+};
+use futures_util::future::join_all;
+use stampede_guard::StampedeGuard;
+use std::future::pending;
+use tokio::time::{sleep, timeout};
+use tracing::Level;
+
+const REJECTED: &str = "the request was rejected";
+const TIMED_OUT: &str = "the wait timeout passed";
+const DROPPED: &str = "the fetch was dropped";
+
+/// Returns how many events say this, at level `WARN` and at level `DEBUG`.
+fn said(events: &Collected, text: &str) -> (usize, usize) {
+    (events.events(Level::WARN, text), events.events(Level::DEBUG, text))
+}
+
+/// Begins a fetch that hangs.
+async fn hang(guard: &StampedeGuard) {
+    let (guard, origin) = (guard.clone(), Origin::gated());
+    let call = origin.clone();
+    tokio::spawn(async move { guard.fetch("k", async move || Ok::<_, Down>(call.call().await)).await });
+    origin.arrived(1).await;
+}
+
+async fn herd(guard: &StampedeGuard, size: usize) {
+    let answers = join_all((0..size).map(|_| guard.fetch("k", pending::<Result<usize, Down>>))).await;
+    assert!(answers.iter().all(Result::is_err));
+}
+
+/// Seen to fail with nine lines at level `WARN` for the first herd.
+#[tokio::test(start_paused = true)]
+async fn rejections_are_reported_once_a_minute_and_name() {
+    let (events, guard) = (Collected::record(), StampedeGuard::in_memory().fetch_timeout(1000 * SECOND));
+    hang(&guard).await;
+    let guard = guard.max_waiters(1);
+    for (before, reports) in [(Default::default(), 1), (30 * SECOND, 1), (31 * SECOND, 2)] {
+        sleep(before).await;
+        timeout(10 * MS, herd(&guard, 10)).await.expect_err("one of them waits");
+        assert_eq!(said(&events, REJECTED).0, reports, "{}", events.text());
+    }
+    assert_eq!(said(&events, REJECTED), (2, 25));
+    let other = guard.clone().named("other");
+    timeout(10 * MS, herd(&other, 10)).await.expect_err("one of them waits");
+    assert_eq!(said(&events, REJECTED), (3, 33));
+    assert_eq!(guard.stats().overloaded, 36);
+}
+
+/// Seen to fail with 20 lines at level `WARN`: two for each request.
+#[tokio::test(start_paused = true)]
+async fn wait_timeouts_are_reported_once_a_minute() {
+    let (events, guard) = (Collected::record(), StampedeGuard::in_memory().fetch_timeout(1000 * SECOND));
+    hang(&guard).await;
+    herd(&guard.wait_timeout(SECOND), 10).await;
+    assert_eq!((said(&events, TIMED_OUT), said(&events, REJECTED)), ((1, 9), (0, 10)), "{}", events.text());
+}
+
+/// Seen to fail with three lines at level `WARN`.
+#[tokio::test(start_paused = true)]
+async fn dropped_fetches_are_reported_once_a_minute() {
+    let (events, guard) = (Collected::record(), StampedeGuard::in_memory().max_detached(0));
+    for key in ["a", "b", "c"] {
+        timeout(SECOND, guard.fetch(key, pending::<Result<usize, Down>>)).await.expect_err("it hangs");
+    }
+    guard.drain().await;
+    assert_eq!((said(&events, DROPPED), guard.stats().fetches_dropped), ((1, 2), 3), "{}", events.text());
+}
