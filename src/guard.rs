@@ -90,7 +90,8 @@ impl StampedeGuard {
     /// `Deserialize` asks for them. Such an entry is a miss, and the new one takes its place. Raise the version
     /// - when a type changes in a way that its structure does not show:
     ///   - the meaning or the unit of a field, or two elements of one kind in a tuple;
-    ///   - the inside of a type that validates and accepts no sample, and the elements after it in a tuple;
+    ///   - the inside of a type that validates and accepts no sample, and in a tuple the elements after it, or after a
+    ///     struct that has an `alias`;
     ///   - the kinds of fields of a type with `flatten`, `tag` or `untagged`, their names after the first field that
     ///     accepts no empty map, and their fields with a default;
     ///   - values nested more than 48 deep, what comes after 2,000 values without a field name between them, or after
