@@ -1,5 +1,8 @@
 //! Encodes typed values as payload bytes, and decodes them.
 
+#[cfg(any(feature = "bincode", feature = "postcard"))]
+mod skipped_fields;
+
 use crate::{error::BoxError, fingerprint, layout::fnv1a, sync::mutex::Mutex};
 use bytes::Bytes;
 use serde::{Serialize, de::DeserializeOwned};
@@ -23,11 +26,15 @@ thread_local! {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Codec {
-    /// Compact and fast, but not self-describing. Values of types with `#[serde(untagged)]`, `tag`, `flatten` or
-    /// `skip_serializing_if` do not decode, so they [are not cached](Codec).
+    /// Compact and fast, but not self-describing. Values of types with `#[serde(untagged)]`, `tag` or `flatten` do not
+    /// decode, and values that leave out a field by `skip_serializing_if` are refused: neither is cached.
+    ///
+    /// **A type must serialize what it deserializes.** A field with `skip_serializing` but without `skip_deserializing`, an
+    /// element of a tuple struct with `skip_serializing_if`, or hand-written code may shift the bytes, so that they decode as
+    /// another value without an error. Use `Json` for such types.
     #[cfg(feature = "bincode")]
     Bincode,
-    /// Like `Bincode`, and still maintained.
+    /// Like `Bincode`, with the same limits, and still maintained.
     #[cfg(feature = "postcard")]
     Postcard,
     /// Self-describing: works for any serde type and is legible in Redis, but larger and slower.
@@ -123,6 +130,10 @@ impl Codec {
             Self::Json => serde_json::to_vec(value)?,
         };
         if bytes.len() <= MAX_PAYLOAD {
+            #[cfg(any(feature = "bincode", feature = "postcard"))]
+            if !self.is_human_readable() {
+                skipped_fields::refuse(value)?;
+            }
             self.decode::<T>(&bytes)?;
         }
         Ok(bytes.into())
@@ -193,6 +204,33 @@ const MAX_PAYLOAD: usize = 16 << 20;
 #[cfg(all(test, feature = "bincode"))]
 mod tests {
     use super::*;
+    use serde::Deserialize;
+
+    #[derive(Serialize, Deserialize, PartialEq, Debug)]
+    struct Skips {
+        #[serde(default, skip_serializing_if = "is_zero")]
+        a: u64,
+        v: Vec<u8>,
+    }
+
+    #[allow(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
+    const fn is_zero(number: &u64) -> bool {
+        *number == 0
+    }
+
+    /// Seen to fail: the bytes `3 2 7 9` decode as `a: 3, v: [7, 9]`.
+    #[test]
+    fn encode_refuses_a_value_that_leaves_out_a_field() {
+        let values = |a| vec![Some((1_u8, Skips { a, v: vec![2, 7, 9] }))];
+        let whole = Codec::Bincode.encode(&values(1)).expect("survives");
+        assert_eq!(Codec::Bincode.decode::<Vec<Option<(u8, Skips)>>>(&whole).expect("decodes"), values(1));
+        let error = Codec::Bincode.encode(&values(0)).expect_err("would decode as another value");
+        assert_eq!(error.to_string(), "`skip_serializing_if` leaves out the field `a`");
+        #[cfg(feature = "postcard")]
+        Codec::Postcard.encode(&values(0)).expect_err("would decode as another value");
+        #[cfg(feature = "json")]
+        Codec::Json.encode(&values(0)).expect("JSON has the names of the fields");
+    }
 
     /// Seen to fail for the last two lengths when the limit was the number of bytes of the largest payload.
     #[test]

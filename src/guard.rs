@@ -88,10 +88,15 @@ impl StampedeGuard {
     ///
     /// A process reads no entry of a type with another structure: other names, order or kinds of fields and variants, as
     /// `Deserialize` asks for them. Such an entry is a miss, and the new one takes its place. Raise the version
-    /// - when a type changes in a way that its structure does not show: the meaning or the unit of a field, two elements
-    ///   of one kind in a tuple, the inner value of a type that validates and accepts no sample, later variants of an
-    ///   `untagged` or `tag`ged enum, fields with a default in a type with `flatten`, or what comes after the first 20,000
-    ///   values of a type;
+    /// - when a type changes in a way that its structure does not show:
+    ///   - the meaning or the unit of a field, or two elements of one kind in a tuple;
+    ///   - the inside of a type that validates and accepts no sample, and in a tuple the elements after it, or after a
+    ///     struct that has an `alias`;
+    ///   - the kinds of fields of a type with `flatten`, `tag` or `untagged`, their names after the first field that
+    ///     accepts no empty map, and their fields with a default;
+    ///   - values nested more than 48 deep, what comes after 2,000 values without a field name between them, or after
+    ///     20,000 values that the library tries;
+    ///   - what hand-written code decides by values, or reads of a map after a key that it has refused;
     /// - when both versions of a program run for long, because each would replace the entries of the other.
     #[must_use]
     pub fn schema_version(self, number: u32) -> Self {

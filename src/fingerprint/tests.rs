@@ -99,6 +99,104 @@ swaps! {
         #[serde(tag = "kind")]
         enum T { Circle { y: u8, x: u8 }, Unit }
     }
+    enum_in_first_variant: {
+        enum T { Order(Order), Ping }
+        enum Order { Placed(u8), Moved { from: u8, to: u8 }, Gone }
+    } {
+        enum T { Order(Order), Ping }
+        enum Order { Placed(u8), Moved { to: u8, from: u8 }, Gone }
+    }
+    enum_in_variant_of_field: {
+        struct T { event: Event }
+        enum Event { Order(Order), Ping }
+        enum Order { Placed(u8), Moved { from: u8, to: u8 }, Gone }
+    } {
+        struct T { event: Event }
+        enum Event { Order(Order), Ping }
+        enum Order { Placed(u8), Moved { to: u8, from: u8 }, Gone }
+    }
+    enum_after_opaque: {
+        struct T { email: Picky, status: Status }
+        enum Status { Active, Moved { from: u8, to: u8 } }
+    } {
+        struct T { email: Picky, status: Status }
+        enum Status { Active, Moved { to: u8, from: u8 } }
+    }
+    enum_after_late_opaque: {
+        struct T { email: Late, status: Status }
+        enum Status { Active, Moved { from: u8, to: u8 } }
+    } {
+        struct T { email: Late, status: Status }
+        enum Status { Active, Moved { to: u8, from: u8 } }
+    }
+    generic_in_itself: {
+        struct Page<I> { items: Vec<I>, total: u8 }
+        struct Post { id: u8, comments: Page<Comment> }
+        struct Comment { from: u8, to: u8 }
+        struct T { page: Page<Post> }
+    } {
+        struct Page<I> { items: Vec<I>, total: u8 }
+        struct Post { id: u8, comments: Page<Comment> }
+        struct Comment { to: u8, from: u8 }
+        struct T { page: Page<Post> }
+    }
+    generic_arguments: {
+        struct Tagged<I> { value: I }
+        struct T { a: Tagged<u32>, b: Tagged<i32> }
+    } {
+        struct Tagged<I> { value: I }
+        struct T { a: Tagged<i32>, b: Tagged<u32> }
+    }
+    third_result: {
+        struct A { x: u8 }
+        struct B { x: u8 }
+        struct C { from: u8, to: u8 }
+        struct T { a: Result<A, u8>, b: Result<B, u8>, c: Result<C, u8> }
+    } {
+        struct A { x: u8 }
+        struct B { x: u8 }
+        struct C { to: u8, from: u8 }
+        struct T { a: Result<A, u8>, b: Result<B, u8>, c: Result<C, u8> }
+    }
+    map_of_opaque_keys: {
+        struct Price { from: u8, to: u8 }
+        struct T { prices: HashMap<Picky, Price> }
+    } {
+        struct Price { to: u8, from: u8 }
+        struct T { prices: HashMap<Picky, Price> }
+    }
+    after_large: {
+        struct T { pixels: [[[[(); 32]; 32]; 32]; 2], meta: Meta }
+        struct Meta { from: u8, to: u8 }
+    } {
+        struct T { pixels: [[[[(); 32]; 32]; 32]; 2], meta: Meta }
+        struct Meta { to: u8, from: u8 }
+    }
+    after_panic: {
+        struct T { panics: Panics, meta: Meta }
+        struct Meta { from: u8, to: u8 }
+    } {
+        struct T { panics: Panics, meta: Meta }
+        struct Meta { to: u8, from: u8 }
+    }
+    in_recursive: {
+        struct T { kids: Vec<T>, event: Event }
+        enum Event { Order(Option<Order>), Ping }
+        struct Order { from: u8, to: u8 }
+    } {
+        struct T { kids: Vec<T>, event: Event }
+        enum Event { Order(Option<Order>), Ping }
+        struct Order { to: u8, from: u8 }
+    }
+    late_url: {
+        struct T { link: Link }
+        enum Link { Home(LateUrl, Text), Other }
+        enum Text { Short, Long { from: u8, to: u8 } }
+    } {
+        struct T { link: Link }
+        enum Link { Home(LateUrl, Text), Other }
+        enum Text { Short, Long { to: u8, from: u8 } }
+    }
     tuple: { struct T(u8, u8, String); } { struct T(u8, u8, String); }
     newtype: {
         struct Net(u8);
@@ -134,6 +232,7 @@ impl<'de> Deserialize<'de> for Time {
 }
 
 /// A type that accepts no sample.
+#[derive(PartialEq, Eq, Hash)]
 #[allow(dead_code, reason = "read by serde only")]
 struct Picky(String);
 
@@ -144,10 +243,48 @@ impl<'de> Deserialize<'de> for Picky {
     }
 }
 
-/// The elements of a tuple have no names. Seen to fail (also `flatten`, `nested_enum`, `tagged`, `untagged` and `url` are
-/// unseen) when the walk ended after one pass.
+/// A type that accepts no sample, and says so after the visit, like a type with `try_from`.
+#[derive(Deserialize)]
+#[serde(try_from = "String")]
+#[allow(dead_code, reason = "read by serde only")]
+struct Late(String);
+
+impl TryFrom<String> for Late {
+    type Error = &'static str;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        if text == "sesame" { Ok(Self(text)) } else { Err("another word") }
+    }
+}
+
+/// A type that validates a text after the visit.
+#[derive(Deserialize)]
+#[serde(try_from = "String")]
+#[allow(dead_code, reason = "read by serde only")]
+struct LateUrl(String);
+
+impl TryFrom<String> for LateUrl {
+    type Error = &'static str;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        if text.contains("://") { Ok(Self(text)) } else { Err("relative URL without a base") }
+    }
+}
+
+/// A type that panics.
+struct Panics;
+
+impl<'de> Deserialize<'de> for Panics {
+    fn deserialize<D: Deserializer<'de>>(_: D) -> Result<Self, D::Error> {
+        panic!("as intended");
+    }
+}
+
+/// The elements of a tuple have no names. Seen to fail (`after_large`, `after_panic`, the types `enum_after_*` and
+/// `enum_in_*`, `generic_*`, `late_url`, `map_of_opaque_keys` and `third_result` are unseen) when a field or variant was
+/// done after one visit, and types were known by their serde names.
 #[test]
-fn fingerprint_sees_a_swap_of_two_fields_in_11_of_12_types() {
+fn fingerprint_sees_swaps_of_fields_except_in_tuples() {
     let unseen: Vec<_> = swaps().into_iter().filter(|(_, [before, after])| before == after).collect();
     let names: Vec<_> = unseen.iter().map(|(name, _)| *name).collect();
     assert_eq!(names, ["tuple"], "{unseen:#?}");
@@ -169,6 +306,9 @@ fn fingerprint_depends_on_nothing_but_the_structure() {
             "T{id,shape}.shape Shape<Unit,Point,Box>",
         ]
     );
+    let generic = generic_arguments::before::facts();
+    assert!(generic.contains("Tagged{value}#2.value i32"), "{generic:?}");
+    assert!(!generic.iter().any(|fact| fact.contains("::")), "a path of Rust may differ between builds: {generic:?}");
     assert_eq!(of::<Vec<usize>>(false), of::<Vec<u64>>(false));
     assert_ne!(facts_about::<u8>(false), facts_about::<i8>(false));
 }
@@ -198,11 +338,5 @@ fn fingerprint_has_the_form_that_the_codec_reads() {
 
 #[test]
 fn fingerprint_survives_a_panic_of_a_sample() {
-    struct Panics;
-    impl<'de> Deserialize<'de> for Panics {
-        fn deserialize<D: Deserializer<'de>>(_: D) -> Result<Self, D::Error> {
-            panic!("as intended");
-        }
-    }
-    assert!(facts_about::<Panics>(false).contains("a panic"));
+    assert!(facts_about::<Panics>(false).contains(" panics"));
 }

@@ -5,6 +5,10 @@ use serde::de::{
     DeserializeSeed, Deserializer, EnumAccess, IntoDeserializer, MapAccess, SeqAccess, VariantAccess, Visitor,
     value::StrDeserializer,
 };
+use std::{
+    any::type_name,
+    panic::{AssertUnwindSafe, catch_unwind},
+};
 
 /// Answers the requests for the value at one place of a type.
 pub(super) struct Walker<'w> {
@@ -27,12 +31,18 @@ impl<'w> Walker<'w> {
     ) -> Result<R, Refusal> {
         self.walk.ask(&self.place, kind)?;
         let request = format!("{} {kind}", self.place);
-        visit(self.walk.refused(&request).min(samples - 1)).inspect_err(|refusal| {
-            if let Refusal::NoneOf(names) = refusal {
-                self.walk.note(format!("{request} of {}", names.join(",")));
+        let result = visit(self.walk.refused(&request).min(samples - 1));
+        match &result {
+            // The value may still refuse the sample after the visit.
+            Ok(_) => self.walk.accepted = Some((request, samples)),
+            Err(refusal) => {
+                if let Refusal::NoneOf(names) = refusal {
+                    self.walk.note(format!("{request} of {}", names.join(",")));
+                }
+                self.walk.refuse(&request, samples);
             }
-            self.walk.refuse(&request, samples);
-        })
+        }
+        result
     }
 
     /// Visits a container or a value in it, and leaves it again.
@@ -51,7 +61,7 @@ impl<'w> Walker<'w> {
         fields: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, Refusal> {
-        let name = format!("{name}{{{}}}", fields.join(","));
+        let name = self.walk.name_of(format!("{name}{{{}}}", fields.join(",")), type_name::<V::Value>());
         self.walk.ask(&self.place, &name)?;
         self.within(&name, |walk, visits| {
             let next = walk.container(&name).next;
@@ -75,11 +85,33 @@ impl<'w> Walker<'w> {
     }
 }
 
-/// Visits the value at a place. If it is a map that lacks names, the next pass has them.
-pub(super) fn visit<R>(walk: &mut Walk, place: String, value: impl FnOnce(Walker<'_>) -> R) -> R {
+/// Visits the value at a place. If it is a map that lacks names, the next pass has them. If it refuses the value that it has
+/// made of a sample, as a type with `try_from` does, the next pass has another sample.
+pub(super) fn visit<R>(
+    walk: &mut Walk,
+    place: String,
+    value: impl FnOnce(Walker<'_>) -> Result<R, Refusal>,
+) -> Result<R, Refusal> {
+    if walk.panicked.contains(&place) {
+        return Err(Refusal::Other);
+    }
+    let (depth, open) = (walk.depth, walk.open.len());
     walk.depth += 1;
-    let (result, missing) = missing(|| value(Walker { walk: &mut *walk, place: place.clone() }));
-    walk.depth -= 1;
+    // A panic of a sample must not become one of a request.
+    let visit = AssertUnwindSafe(|| value(Walker { walk: &mut *walk, place: place.clone() }));
+    let (result, missing) = missing(|| catch_unwind(visit));
+    walk.depth = depth;
+    walk.open.truncate(open);
+    let result = result.unwrap_or_else(|_| {
+        walk.note(format!("{place} panics"));
+        walk.panicked.insert(place.clone());
+        Err(Refusal::Other)
+    });
+    if let Some((request, samples)) = walk.accepted.take()
+        && result.is_err()
+    {
+        walk.refuse(&request, samples);
+    }
     let required = walk.required.entry(place).or_default();
     let known = required.len();
     for name in missing {
@@ -147,7 +179,7 @@ impl<'de> Deserializer<'de> for Walker<'_> {
     }
 
     fn deserialize_newtype_struct<V: Visitor<'de>>(self, name: &'static str, visitor: V) -> Result<V::Value, Refusal> {
-        let inner = format!("{name}()");
+        let inner = self.walk.name_of(format!("{name}()"), type_name::<V::Value>());
         self.walk.ask(&self.place, &inner)?;
         self.within(&inner, |walk, _| visit(walk, inner.clone(), |walker| visitor.visit_newtype_struct(walker)))
     }
@@ -169,7 +201,7 @@ impl<'de> Deserializer<'de> for Walker<'_> {
         length: usize,
         visitor: V,
     ) -> Result<V::Value, Refusal> {
-        let name = format!("{name}({length})");
+        let name = self.walk.name_of(format!("{name}({length})"), type_name::<V::Value>());
         self.walk.ask(&self.place, &name)?;
         self.within(&name, |walk, _| Walker::new(walk, name.clone()).elements(length, visitor))
     }
@@ -195,21 +227,19 @@ impl<'de> Deserializer<'de> for Walker<'_> {
         variants: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, Refusal> {
-        let name = format!("{name}<{}>", variants.join(","));
+        let name = self.walk.name_of(format!("{name}<{}>", variants.join(",")), type_name::<V::Value>());
         self.walk.ask(&self.place, &name)?;
         self.within(&name, |walk, visits| {
-            let (container, before) = (walk.container(&name), walk.progress);
+            let (container, start) = (walk.container(&name), walk.start());
             let known = container.readable.unwrap_or(visits.checked_rem(variants.len()).unwrap_or(0));
             let index = if visits > 0 || container.next >= variants.len() { known } else { container.next };
             let variant = *variants.get(index).ok_or(Refusal::Other)?;
             let result = visitor.visit_enum(Variant { walk: &mut *walk, place: format!("{name}.{variant}"), variant });
-            match &result {
-                Ok(_) => {
-                    walk.explored(&name, index);
-                    walk.readable(&name, index);
-                }
-                Err(_) if walk.progress == before => walk.explored(&name, index),
-                Err(_) => {}
+            if walk.has_settled(start) {
+                walk.explored(&name, index);
+            }
+            if result.is_ok() {
+                walk.readable(&name, index);
             }
             result
         })
@@ -264,12 +294,12 @@ impl<'de> MapAccess<'de> for Fields<'_> {
     }
 
     fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, Refusal> {
-        let (before, index) = (self.walk.progress, self.next);
+        let (start, index) = (self.walk.start(), self.next);
         self.next += 1;
         let place = format!("{}.{}", self.name, self.fields.get(index).ok_or(Refusal::Other)?);
         let value = descend(self.walk, place, seed);
-        // After a refusal the field gets another pass, unless this one has found nothing.
-        if value.is_ok() || self.walk.progress == before {
+        // The field gets another pass, unless this one has found nothing.
+        if self.walk.has_settled(start) {
             self.walk.explored(self.name, index);
         }
         value
@@ -297,6 +327,20 @@ impl<'de> MapAccess<'de> for Entries<'_> {
             None => descend(self.walk, format!("{} key", self.place), seed),
         }
         .map(Some)
+    }
+
+    /// Visits the value even if its key refuses all samples.
+    fn next_entry_seed<K: DeserializeSeed<'de>, V: DeserializeSeed<'de>>(
+        &mut self,
+        key: K,
+        value: V,
+    ) -> Result<Option<(K::Value, V::Value)>, Refusal> {
+        let key = self.next_key_seed(key);
+        if let Ok(None) = key {
+            return Ok(None);
+        }
+        let value = self.next_value_seed(value);
+        Ok(key?.zip(Some(value?)))
     }
 
     fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, Refusal> {

@@ -85,7 +85,6 @@ impl RequestSpan {
     }
 
     /// Runs the future in the span.
-    #[cfg_attr(not(feature = "tracing"), allow(clippy::unused_self, reason = "there is no span"))]
     pub(crate) fn instrument<F: Future>(self, future: F) -> impl Future<Output = F::Output> {
         #[cfg(feature = "tracing")]
         let future = future.instrument(self.0);
