@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 const FUNCTION_LINES: usize = 50;
 
 /// Maximum number of code lines of the engine. To be lowered with the engine.
-const ENGINE_LINES: usize = 3950;
+const ENGINE_LINES: usize = 3975;
 
 /// Number of functions that are listed.
 const LONGEST: usize = 5;
