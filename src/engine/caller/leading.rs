@@ -7,7 +7,6 @@ use crate::{
         flight::{Flight, state::Progress},
         frontend::{BoxFetch, ReusePolicy},
         leader::{LeadMode, Leader, LeaderResult},
-        resource::Resource,
     },
     error::{Error, ErrorKind},
     store::{entry::Entry, error::BoxFuture},
@@ -82,8 +81,8 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
             scoped,
         });
         let in_background = matches!(mode, LeadMode::Refresh) && self.spawn.is_some();
-        let Resource { config, key, front_end, .. } = self.resource();
-        let span = RequestSpan::of_leader(in_background, &config.meter, key, *front_end);
+        let resource = self.resource();
+        let span = RequestSpan::of_leader(in_background, &resource.config.meter, &resource.key, resource.front_end);
         let leader = Leader { policy: self.policy().clone(), reply: Some(reply), execution, awaited: Vec::new() };
         let leading = span.instrument(leader.run(mode, fetch));
         let leading: BoxFuture<'a, ()> = Box::pin(WithPulse::new(leading, pulse));
