@@ -32,14 +32,11 @@ use crate::{
         entry::Entry,
         error::{BoxFuture, StoreError},
     },
-    telemetry::{self, FetchFailure, RequestSpan},
+    telemetry::{self, RequestSpan},
 };
 use attempt::{RequestAttempt, SlowPath, Step, boxed, ready};
 use futures_util::{FutureExt, future::lazy};
-use std::{
-    future::Future,
-    panic::{AssertUnwindSafe, resume_unwind},
-};
+use std::future::Future;
 use tokio::time::Instant;
 
 /// A function that spawns a fetch, so that the fetch outlives its caller.
@@ -168,14 +165,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
     /// Fetches for this caller only. A panic of the fetch is counted and goes on to the caller.
     async fn fetch_alone(&self, mode: FetchMode, fetch: BoxFetch<'a, R>) -> FetchHead<R> {
         let Resource { config, key, .. } = self.resource();
-        let head = {
-            let _timed = telemetry::fetching(&config.meter, key);
-            AssertUnwindSafe(async { fetch(mode).await }).catch_unwind().await
-        };
-        let head = head.unwrap_or_else(|panic| {
-            telemetry::fetch_failed(&config.meter, key, FetchFailure::Panicked);
-            resume_unwind(panic)
-        });
+        let head = telemetry::fetching_alone(&config.meter, key, async { fetch(mode).await }).await;
         if let Some(failure) = head.sharing.failure() {
             telemetry::fetch_failed(&config.meter, key, failure);
         }

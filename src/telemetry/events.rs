@@ -20,9 +20,14 @@ use crate::{
 };
 #[cfg(feature = "_typed")]
 use crate::{codec::Codec, error::BoxError};
+use futures_util::FutureExt;
 #[cfg(feature = "tracing")]
 use std::fmt;
-use std::time::Duration;
+use std::{
+    future::Future,
+    panic::{AssertUnwindSafe, resume_unwind},
+    time::Duration,
+};
 
 /// Emits an event. Its fields are evaluated only if it is enabled.
 macro_rules! event {
@@ -166,6 +171,18 @@ pub(crate) fn wait_timed_out(meter: &Meter, key: &CacheKey) {
 /// Measures a call of the origin, until the returned value is dropped.
 pub(crate) fn fetching<'a>(meter: &'a Meter, key: &'a CacheKey) -> Fetching<'a> {
     Fetching { meter, key, _timed: meter.metrics.fetching(), began: Timestamp::now() }
+}
+
+/// Measures a call of the origin for one caller. Counts its panic, which goes on to the caller.
+pub(crate) async fn fetching_alone<T>(meter: &Meter, key: &CacheKey, call: impl Future<Output = T>) -> T {
+    let ended = {
+        let _timed = fetching(meter, key);
+        AssertUnwindSafe(call).catch_unwind().await
+    };
+    ended.unwrap_or_else(|panic| {
+        fetch_failed(meter, key, FetchFailure::Panicked);
+        resume_unwind(panic)
+    })
 }
 
 /// A call of the origin in progress.

@@ -61,9 +61,18 @@ impl RequestSpan {
         )
     }
 
+    /// Returns the span of a leader: that of its request, or that of a refresh in the background.
+    pub(crate) fn of_leader(in_background: bool, meter: &Meter, key: &CacheKey, front_end: FrontEnd) -> Self {
+        if in_background {
+            return Self::of_refresh(meter, key, front_end);
+        }
+        record_role(Role::Leader);
+        Self::current()
+    }
+
     /// Creates the span of a refresh in the background. It is below no other span, because its request ends before it,
     /// and a trace is complete only when all its spans have ended.
-    pub(crate) fn of_refresh(meter: &Meter, key: &CacheKey, front_end: FrontEnd) -> Self {
+    fn of_refresh(meter: &Meter, key: &CacheKey, front_end: FrontEnd) -> Self {
         #[cfg(feature = "tracing")]
         {
             let request = Span::current();
@@ -77,7 +86,7 @@ impl RequestSpan {
     }
 
     /// Returns the current span, because a spawned task inherits none.
-    pub(crate) fn current() -> Self {
+    fn current() -> Self {
         Self(
             #[cfg(feature = "tracing")]
             Span::current(),

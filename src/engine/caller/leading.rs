@@ -7,12 +7,11 @@ use crate::{
         flight::{Flight, state::Progress},
         frontend::{BoxFetch, ReusePolicy},
         leader::{LeadMode, Leader, LeaderResult},
-        resource::Resource,
     },
     error::{Error, ErrorKind},
     store::{entry::Entry, error::BoxFuture},
     sync::pulse::WithPulse,
-    telemetry::{self, RequestSpan, Role},
+    telemetry::RequestSpan,
 };
 use futures_util::future::OptionFuture;
 use std::future::Future;
@@ -81,16 +80,9 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Caller
             earlier_failures: u32::from(self.has_doubts),
             scoped,
         });
-        let span = match mode {
-            LeadMode::Refresh if self.spawn.is_some() => {
-                let Resource { config, key, front_end, .. } = self.resource();
-                RequestSpan::of_refresh(&config.meter, key, *front_end)
-            }
-            _ => {
-                telemetry::record_role(Role::Leader);
-                RequestSpan::current()
-            }
-        };
+        let in_background = matches!(mode, LeadMode::Refresh) && self.spawn.is_some();
+        let resource = self.resource();
+        let span = RequestSpan::of_leader(in_background, &resource.config.meter, &resource.key, resource.front_end);
         let leader = Leader { policy: self.policy().clone(), reply: Some(reply), execution, awaited: Vec::new() };
         let leading = span.instrument(leader.run(mode, fetch));
         let leading: BoxFuture<'a, ()> = Box::pin(WithPulse::new(leading, pulse));

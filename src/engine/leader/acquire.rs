@@ -89,9 +89,8 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
             if self.execution.flight.is_deserted() {
                 return Err(Progress::Abandoned); // the last caller has left during the request
             }
-            if let Next::GoLocal | Next::FailOpen(_) = next {
-                wait.timed = None; // the flight may wait for a local one next
-            }
+            // The flight may wait for a local one next.
+            drop(wait.timed.take_if(|_| matches!(next, Next::GoLocal | Next::FailOpen(_))));
             match next {
                 Next::Ask => {}
                 // Without this the flights of a process would pile up while the key is invalidated again and again.

@@ -59,11 +59,12 @@ pub(super) fn class(error: &RedisError) -> ErrorClass {
 }
 
 pub(crate) fn store_error(error: RedisError) -> StoreError {
+    let class = class(&error);
     let source: BoxError = match without_arguments(&error) {
         Some(text) => text.into(),
-        None => error.clone().into(),
+        None => error.into(),
     };
-    match class(&error) {
+    match class {
         ErrorClass::Disconnected => StoreError::disconnected(source),
         ErrorClass::Refused | ErrorClass::Demoted => StoreError::refused(source),
         ErrorClass::Misconfigured(_) => StoreError::misconfigured(source),
