@@ -90,7 +90,9 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
                 return Err(Progress::Abandoned); // the last caller has left during the request
             }
             // The flight may wait for a local one next.
-            drop(wait.timed.take_if(|_| matches!(next, Next::GoLocal | Next::FailOpen(_))));
+            if let Next::GoLocal | Next::FailOpen(_) = next {
+                wait.timed = None;
+            }
             match next {
                 Next::Ask => {}
                 // Without this the flights of a process would pile up while the key is invalidated again and again.
