@@ -95,7 +95,7 @@ pub(crate) fn answered<'a>(
     if let Some(hot_keys) = &meter.hot_keys {
         hot_keys.record_answer(key, is_saved, took());
     }
-    event!(DEBUG, meter.log_keys, key, front_end = front_end.as_str(), ?status, took = ?took(), "answered");
+    event!(DEBUG, meter.log_keys, key, front_end = front_end.as_str(), status = status.as_str(), took = ?took(), "answered");
 }
 
 /// Counts a response of the HTTP layer that was neither answered from the cache nor stored. Reports its route if no
@@ -106,16 +106,16 @@ pub(crate) fn uncached(meter: &Meter, route: Option<&Route>, reason: Uncached) {
     meter.metrics.uncached(reason);
     let report = route.filter(|_| reason.is_about_route()).and_then(|route| route.was_uncached(reason));
     if let Some((route, reason)) = report {
-        let way_out = reason.way_out();
+        let hint = reason.way_out();
         #[cfg(feature = "tracing")]
         tracing::warn!(
             target: "stampede_guard",
             route,
             %reason,
-            way_out,
+            hint,
             "no response of this route was stored or shared so far; the layer only delays it"
         );
-        let _ = (route, way_out);
+        let _ = (route, hint);
     }
 }
 
@@ -249,7 +249,7 @@ pub(crate) fn invalidation_ended(meter: &Meter, key: &CacheKey, acknowledged: bo
         true => "acknowledged after a retry",
         false => "given up: the old value may be served until it expires",
     };
-    event!(WARN, meter.log_keys, key, outcome, "the invalidation has ended");
+    event!(WARN, meter.log_keys, key, outcome, "the retries of an invalidation have ended");
     let _ = outcome;
 }
 

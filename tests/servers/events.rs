@@ -138,7 +138,7 @@ async fn route_that_is_never_cacheable_is_reported_once() {
     requested(&app, 999, |n| http::Request::get(format!("/users/{n}"))).await;
     assert_eq!(events.about("WARN"), 0, "{}", events.all());
     requested(&app, 1_100, |n| http::Request::get(format!("/users/{n}"))).await;
-    let said = r#"route="/users/{id}" reason=private way_out="let the handler say"#;
+    let said = r#"route="/users/{id}" reason=private hint="let the handler say"#;
     assert_eq!((events.about("WARN"), events.about(said)), (1, 1), "{}", events.all());
 }
 
