@@ -38,8 +38,7 @@ async fn failed_invalidation_is_logged_at_its_beginning_and_end() {
     }
 }
 
-/// One line when the breaker opens and one when it closes, and none for each request. Seen to fail with a line for each
-/// failed operation.
+/// One line when the breaker opens and one when it closes, and none for each request.
 #[tokio::test]
 async fn outage_is_logged_at_its_beginning_and_end() {
     let (events, server) = (Events::listen(), RedisServer::start());
@@ -82,7 +81,7 @@ async fn health_shows_whether_wake_ups_arrive() {
     assert_eq!(StampedeGuard::new(connection).health().subscriber_up, None);
 }
 
-/// A refusal leaves the breaker closed. Seen to fail with a line for each refusal.
+/// A refusal leaves the breaker closed.
 #[tokio::test(start_paused = true)]
 async fn refusal_is_logged_once_a_minute() {
     let (events, node) = (Events::listen(), FakeRedis::new().node());
