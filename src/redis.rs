@@ -7,6 +7,7 @@
 pub(crate) mod batch;
 pub(crate) mod connection;
 mod entries;
+mod fill;
 pub(crate) mod names;
 pub(crate) mod scripts;
 pub(crate) mod server_clock;

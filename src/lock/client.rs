@@ -43,7 +43,8 @@ impl LockClient {
     }
 
     pub(crate) async fn transact(&self, pipeline: &Pipeline) -> Result<Value, StoreError> {
-        self.link.transact(pipeline).await.map_err(store_error)
+        let reply = self.link.transact(pipeline).await;
+        reply.and_then(Value::extract_error).map_err(store_error)
     }
 
     pub(crate) async fn run(&self, call: ScriptCall) -> Result<Value, StoreError> {

@@ -288,7 +288,6 @@ mod tests {
             })
         }
 
-        #[cfg(feature = "lock")]
         fn transact<'a>(&'a self, _: &'a redis::Pipeline) -> BoxFuture<'a, RedisResult<Value>> {
             Box::pin(std::future::pending())
         }

@@ -129,7 +129,6 @@ mod tests {
             Box::pin(async move { Ok(Value::Array(vec![Value::Int(time / 1_000_000), Value::Int(time % 1_000_000)])) })
         }
 
-        #[cfg(feature = "lock")]
         fn transact<'a>(&'a self, _: &'a redis::Pipeline) -> BoxFuture<'a, RedisResult<Value>> {
             Box::pin(std::future::pending())
         }

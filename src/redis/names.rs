@@ -1,6 +1,6 @@
 //! The names of entries and leases in Redis.
 
-use crate::{key::CacheKey, layout::LAYOUTS};
+use crate::{key::CacheKey, layout::LAYOUTS, store::token::Token};
 
 /// Returns the number of failure domains of a server or cluster, and the one of each cache key.
 pub(super) fn failure_domains(is_cluster: bool) -> (usize, fn(&CacheKey) -> u16) {
@@ -66,6 +66,13 @@ pub(super) fn entry_and_lease_names(key: &CacheKey) -> (String, String) {
         name_rest(key, name);
     }
     (entry, lease)
+}
+
+/// Returns the name under which the entry of write number `number` waits for the script of its fill.
+pub(super) fn staging_name(key: &CacheKey, id: Token, number: usize) -> String {
+    let mut name = slot(key);
+    name.push_str(&format!(":s:{}.{number}", id.as_bytes().escape_ascii()));
+    name
 }
 
 /// Returns the names of the entry in all layouts, in this format and in the one before. Old and new processes of a

@@ -1,8 +1,11 @@
 //! The Lua scripts, with one typed function each.
 
-use super::connection::{
-    script::{Script, ScriptCall, digits, load, millis, number, unexpected},
-    subscriber::CHANNEL,
+use super::{
+    connection::{
+        script::{Script, ScriptCall, digits, load, millis, number, unexpected},
+        subscriber::CHANNEL,
+    },
+    fill::{Fill, Way},
 };
 use crate::{
     key::{CacheKey, KeyHash},
@@ -37,29 +40,28 @@ impl Default for Scripts {
     }
 }
 
-/// The name of an entry, its content or id, and its retention.
-type NamedEntry<T> = (String, T, Duration);
-
 impl Scripts {
-    /// Fills. `writes` begins with the entry of the cache key itself. `extensions` are redirect entries.
-    pub(super) fn fill(
-        &self,
-        lease: &str,
-        condition: FillCondition,
-        hash: KeyHash,
-        (writes, extensions): (&[NamedEntry<Bytes>], &[NamedEntry<Token>]),
-    ) -> ScriptCall {
-        let mut keys = vec![lease];
-        keys.extend(writes.iter().map(|(name, ..)| name.as_str()));
-        keys.extend(extensions.iter().map(|(name, ..)| name.as_str()));
-        let mut call = self.fill.call(&keys);
-        match condition {
+    pub(super) fn fill(&self, fill: &Fill<'_>, way: Way) -> ScriptCall {
+        let Fill { writes, extensions, .. } = fill;
+        let mut keys = vec![&*fill.lease];
+        keys.extend(writes.iter().map(|write| &*write.name));
+        keys.extend(extensions.iter().map(|(name, ..)| &**name));
+        if way != Way::Inline {
+            keys.extend(writes.iter().filter_map(|write| write.staging.as_deref()));
+        }
+        let inline = writes.iter().filter(|write| way != Way::Staged || write.staging.is_none());
+        let mut call = self.fill.call_with(&keys, inline.map(|write| write.entry.encoded_len()).sum());
+        match fill.condition {
             FillCondition::Lease(lease) => call.arg(owner(lease)).arg(b""),
             FillCondition::ReplaceMarker(marker) => call.arg(b"").arg(marker.as_bytes()),
         };
-        call.arg(CHANNEL).arg(hash.as_bytes());
-        for (_, envelope, retention) in writes {
-            call.arg(envelope).arg(millis(*retention));
+        call.arg(CHANNEL).arg(fill.hash.as_bytes());
+        for write in writes {
+            match write.staging {
+                Some(_) if way == Way::Staged => call.arg(write.entry.encoded_id()),
+                _ => call.arg(write.envelope()),
+            };
+            call.arg(millis(write.retention()));
         }
         for (_, id, retention) in extensions {
             call.arg(id.as_bytes()).arg(millis(*retention));

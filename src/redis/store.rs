@@ -18,6 +18,7 @@ use super::{
         tracked::TrackedConnection,
     },
     entries::EntryDecoder,
+    fill::{Fill, Staging},
     names::{entry_and_lease_names, entry_name, failure_domains},
     scripts::{self, Scripts},
     server_clock::ServerClocks,
@@ -30,14 +31,14 @@ use crate::{
         entry::Entry,
         error::{Answer, StoreError},
         lease::{FailureMarker, FillOutcome, Lease, LeaseReply, LeaseRequest, LeaseStatus},
-        port::{FillCondition, IntoStore, RedirectExtension, Store, Write},
+        port::{FillCondition, IntoStore, Store, Write},
         token::Token,
         tracking::TrackedReader,
         wake::{Listener, WakeRegistry},
     },
 };
 use bytes::Bytes;
-use redis::Value;
+use redis::{RedisResult, Value};
 use std::{fmt, sync::Arc, time::Duration};
 /// A store of entries and leases in Redis.
 ///
@@ -65,6 +66,7 @@ pub struct RedisStore {
     link: Arc<dyn CommandLink>,
     reads: ReadBatcher,
     scripts: Scripts,
+    staging: Staging,
     decoder: Arc<EntryDecoder>,
     wakes: WakeRegistry,
     subscriber: Option<Arc<Subscriber>>,
@@ -128,6 +130,7 @@ impl RedisStore {
             reads: ReadBatcher::over(link.clone(), !server.is_cluster()),
             link,
             scripts: Scripts::default(),
+            staging: Staging::default(),
             decoder: Arc::new(EntryDecoder::new(clocks, failure_domain_of)),
             wakes,
             subscriber,
@@ -140,7 +143,15 @@ impl RedisStore {
         call: ScriptCall,
         read: impl FnOnce(Value) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
-        let answer = read(call.run(&*self.link).await.map_err(store_error)?);
+        self.read(call.run(&*self.link).await, read).await
+    }
+
+    async fn read<T>(
+        &self,
+        reply: RedisResult<Value>,
+        read: impl FnOnce(Value) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        let answer = read(reply.map_err(store_error)?);
         if answer.is_err() {
             self.link.verify().await;
         }
@@ -208,19 +219,9 @@ impl RedisStore {
         condition: FillCondition,
         writes: Vec<Write>,
     ) -> Result<FillOutcome, StoreError> {
-        let offset = self.decoder.offset(key);
-        // PERF: once for the message and the entry, because a hash takes 700 instructions, and a name 400.
-        let (hash, (name, lease)) = (key.hash(), entry_and_lease_names(key));
-        let write = |Write { key: at, entry, .. }: &Write| {
-            let (name, hash) = if at == key { (name.clone(), hash) } else { (entry_name(at), at.hash()) };
-            (name, entry.encode(at.layout(), hash, offset), entry.meta().lifetimes.retention())
-        };
-        let extension =
-            |RedirectExtension { key, id, retention }: &RedirectExtension| (entry_name(key), *id, *retention);
-        let extensions: Vec<_> = writes.iter().flat_map(|write| &write.extensions).map(extension).collect();
-        let writes: Vec<_> = writes.iter().map(write).collect();
-        let call = self.scripts.fill(&lease, condition, hash, (&writes, &extensions));
-        match self.run(call, |answer| number(&answer)).await? {
+        let fill = Fill::new(key, condition, &writes, self.decoder.offset(key));
+        let reply = self.staging.send(&fill, &self.scripts, &*self.link).await;
+        match self.read(reply, |reply| number(&reply)).await? {
             0 => Ok(FillOutcome::Fenced),
             _ => Ok(FillOutcome::Stored),
         }

@@ -28,6 +28,8 @@ use crate::{
 };
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use std::{error, fmt, time::Duration};
+#[cfg(feature = "redis")]
+use xxhash_rust::xxh3::Xxh3;
 use xxhash_rust::xxh3::xxh3_64;
 
 /// The number of this envelope format. It is part of an entry's name in the store.
@@ -73,13 +75,47 @@ impl Entry {
 
     /// Encodes the entry for the cache key with this layout and hash.
     pub(crate) fn encode(&self, layout: u64, hash: KeyHash, offset: i64) -> Bytes {
-        let meta = self.meta();
         let mut out = BytesMut::with_capacity(HEAD + self.payload().bytes().len() + CHECKSUM);
-        out.put_u8(match meta.kind {
+        self.encode_head(layout, hash, offset, &mut out);
+        out.put_slice(self.payload().bytes());
+        out.put_u64_le(xxh3_64(&out));
+        out.freeze()
+    }
+
+    /// Encodes the entry as [`encode`](Self::encode) does. PERF: into a buffer of any kind, so that a large payload is
+    /// not copied on the way to it.
+    #[cfg(feature = "redis")]
+    pub(crate) fn encode_into(&self, layout: u64, hash: KeyHash, offset: i64, out: &mut impl BufMut) {
+        let mut head = Vec::with_capacity(HEAD);
+        self.encode_head(layout, hash, offset, &mut head);
+        let mut checksum = Xxh3::new();
+        for part in [&head[..], self.payload().bytes()] {
+            checksum.update(part);
+            out.put_slice(part);
+        }
+        out.put_u64_le(checksum.digest());
+    }
+
+    /// Returns the first bytes of the envelope: kind and id.
+    #[cfg(feature = "redis")]
+    pub(crate) fn encoded_id(&self) -> [u8; 17] {
+        let mut start = [self.encoded_kind(); 17];
+        start[1..].copy_from_slice(self.meta().id.as_bytes());
+        start
+    }
+
+    fn encoded_kind(&self) -> u8 {
+        match self.meta().kind {
             Kind::Value => b'v',
             Kind::HitForPass => b'p',
             Kind::DoNotStore => b's',
-        });
+        }
+    }
+
+    /// Encodes all that comes before the payload.
+    fn encode_head(&self, layout: u64, hash: KeyHash, offset: i64, out: &mut impl BufMut) {
+        let meta = self.meta();
+        out.put_u8(self.encoded_kind());
         out.put_slice(meta.id.as_bytes());
         out.put_slice(hash.as_bytes());
         out.put_i64_le(meta.response_time.before(meta.cost).as_micros().saturating_add(offset));
@@ -94,9 +130,12 @@ impl Entry {
         });
         out.put_u64_le(layout);
         out.put_u8(0);
-        out.put_slice(self.payload().bytes());
-        out.put_u64_le(xxh3_64(&out));
-        out.freeze()
+    }
+
+    /// Returns the length of the envelope.
+    #[cfg(feature = "redis")]
+    pub(crate) fn encoded_len(&self) -> usize {
+        HEAD + self.payload().bytes().len() + CHECKSUM
     }
 
     /// Decodes what [`to_envelope`](Self::to_envelope) wrote; the payload is a slice of `bytes`.

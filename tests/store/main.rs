@@ -1,9 +1,12 @@
 //! The contract of `Store`, checked on every store of the crate.
 #![allow(clippy::disallowed_methods, reason = "tests make their own time and randomness")]
 
+mod large;
 mod redis;
+mod staging;
 mod suite;
 
+use large::Large;
 use stampede_guard::{
     MemoryStore, RedisStore,
     lock::{ExistsSetex, FencedLock, LockedStore, Recipe, Redlock, SetMembership, SetPx},
@@ -15,6 +18,7 @@ use support::RedisServer;
 
 store_suite!(memory, MemoryStore::default());
 store_suite!(over_redis, RedisStore::new(RedisServer::shared().client()));
+store_suite!(over_redis_with_large_entries, Large(RedisStore::new(RedisServer::shared().client())));
 store_suite!(under_set_px, locked(SetPx));
 store_suite!(under_fenced_lock, locked(FencedLock));
 store_suite!(under_set_membership, locked(SetMembership::with_expiry()));

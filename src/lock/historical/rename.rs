@@ -11,7 +11,10 @@ use crate::{
         recipe::{Recipe, Sealed},
         token_lock,
     },
-    redis::connection::script::{millis, number, unexpected},
+    redis::connection::{
+        reconnecting::transaction,
+        script::{millis, number, unexpected},
+    },
     store::{error::StoreError, lease::LeaseStatus},
 };
 use redis::Value;
@@ -58,11 +61,13 @@ impl Recipe for Rename {
 /// Tries to set the lock, and returns whether it did. Uses `PSETEX` in place of `SETEX`, for a ttl in milliseconds.
 pub(super) async fn set_if_absent(acquisition: &Acquisition, name: &str) -> Result<bool, StoreError> {
     let temporary = [name.as_bytes(), b":tmp:", acquisition.token.as_bytes()].concat();
-    let mut steps = redis::pipe();
-    steps.atomic().cmd("PSETEX").arg(&temporary).arg(millis(acquisition.ttl)).arg(acquisition.token.as_bytes());
-    steps.cmd("RENAMENX").arg(&temporary).arg(name);
-    steps.cmd("DEL").arg(&temporary);
-    let answer = acquisition.client.transact(&steps).await?;
+    let mut set = redis::cmd("PSETEX");
+    set.arg(&temporary).arg(millis(acquisition.ttl)).arg(acquisition.token.as_bytes());
+    let mut rename = redis::cmd("RENAMENX");
+    rename.arg(&temporary).arg(name);
+    let mut delete = redis::cmd("DEL");
+    delete.arg(&temporary);
+    let answer = acquisition.client.transact(&transaction([set, rename, delete])).await?;
     match &answer {
         Value::Array(parts) if parts.len() == 3 => Ok(number(&parts[1])? == 1),
         _ => Err(unexpected(&answer)),

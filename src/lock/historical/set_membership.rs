@@ -11,7 +11,10 @@ use crate::{
         recipe::{Recipe, Sealed},
         token_lock,
     },
-    redis::connection::script::{millis, number, unexpected},
+    redis::connection::{
+        reconnecting::transaction,
+        script::{millis, number, unexpected},
+    },
     store::lease::LeaseStatus,
 };
 use member::{SetMember, SetMemberWithExpiry};
@@ -73,15 +76,10 @@ impl Recipe for SetMembership {
                     _ => Ok(Attempt::Busy(Busy::default())),
                 };
             }
-            let mut both = redis::pipe();
-            both.atomic().cmd("SADD").arg(&member.set).arg(&member.name);
-            both.cmd("SET")
-                .arg(&member.companion)
-                .arg(acquisition.token.as_bytes())
-                .arg("NX")
-                .arg("PX")
-                .arg(millis(acquisition.ttl));
-            let answer = acquisition.client.transact(&both).await?;
+            let mut set = redis::cmd("SET");
+            set.arg(&member.companion).arg(acquisition.token.as_bytes()).arg("NX");
+            set.arg("PX").arg(millis(acquisition.ttl));
+            let answer = acquisition.client.transact(&transaction([member.cmd("SADD"), set])).await?;
             let Value::Array(parts) = &answer else { return Err(unexpected(&answer)) };
             // Only the companion decides, because a holder that crashed leaves a member without a companion.
             match parts[..] {

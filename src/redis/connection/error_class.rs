@@ -58,6 +58,20 @@ pub(super) fn class(error: &RedisError) -> ErrorClass {
     }
 }
 
+/// Reports whether the server would refuse this command again: it does not know it, or a right is missing. Redis puts the
+/// refusal of `EXEC` into another error, and the error of an `EXEC` without `MULTI` is all that is seen of a refused
+/// `MULTI`. A connection may also refuse to send several commands at once.
+pub(crate) fn is_unsupported(error: &RedisError) -> bool {
+    let text = error.to_string().to_lowercase();
+    let has = |phrase| text.contains(phrase);
+    error.kind() == ErrorKind::Client
+        || class(error) == ErrorClass::Misconfigured(Misconfiguration::Rights)
+        || has("noperm")
+        || has("exec without multi")
+        || has("unknown command")
+        || has("unknown redis command")
+}
+
 pub(crate) fn store_error(error: RedisError) -> StoreError {
     let class = class(&error);
     let source: BoxError = match without_arguments(&error) {

@@ -29,9 +29,8 @@ use tokio_util::task::AbortOnDropHandle;
 pub(crate) trait CommandLink: Send + Sync {
     fn send<'a>(&'a self, cmd: &'a Cmd) -> BoxFuture<'a, RedisResult<Value>>;
 
-    /// Sends commands as one transaction (`MULTI` .. `EXEC`) without other commands in between. Returns the replies as
-    /// an array, or nil if the transaction was not executed.
-    #[cfg(feature = "lock")]
+    /// Sends the commands of a [`transaction`] without other commands in between. Returns the reply to `EXEC`: an array
+    /// of replies, which may be errors. An error means that the transaction was not executed, or that this is unknown.
     fn transact<'a>(&'a self, pipeline: &'a Pipeline) -> BoxFuture<'a, RedisResult<Value>>;
 
     /// Checks whether replies are still in step with requests. Called after a reply that cannot belong to its request.
@@ -181,9 +180,18 @@ impl<C: Connect> Reconnecting<C> {
     }
 
     async fn execute(&self, request: Request<'_>) -> RedisResult<Value> {
+        let is_transaction = matches!(request, Request::Transaction(_));
         let answer = self.execute_once(request).await;
-        if let Err(error) = &answer {
-            self.log.command_failed(error);
+        match &answer {
+            Err(error) => self.log.command_failed(error),
+            Ok(Value::Array(replies)) if is_transaction => {
+                for reply in replies {
+                    if let Value::ServerError(error) = reply {
+                        self.log.command_failed(&error.clone().into());
+                    }
+                }
+            }
+            Ok(_) => {}
         }
         answer
     }
@@ -197,8 +205,7 @@ impl<C: Connect> Reconnecting<C> {
         let mut pending = PendingCommand { link: self, number, answered: false };
         let answer = match request {
             Request::Command(cmd) => cmd.query_async(&mut connection).await,
-            #[cfg(feature = "lock")]
-            Request::Transaction(pipeline) => pipeline.query_async(&mut connection).await,
+            Request::Transaction(pipeline) => reply_to_exec(pipeline, &mut connection).await,
         };
         pending.answered = true;
         let class = answer.as_ref().err().map(class);
@@ -252,7 +259,6 @@ impl<C: Connect> CommandLink for Reconnecting<C> {
         Box::pin(self.execute(Request::Command(cmd)))
     }
 
-    #[cfg(feature = "lock")]
     fn transact<'a>(&'a self, pipeline: &'a Pipeline) -> BoxFuture<'a, RedisResult<Value>> {
         Box::pin(self.execute(Request::Transaction(pipeline)))
     }
@@ -268,7 +274,6 @@ impl<C: Connect> CommandLink for Reconnecting<C> {
 
 enum Request<'a> {
     Command(&'a Cmd),
-    #[cfg(feature = "lock")]
     Transaction(&'a Pipeline),
 }
 
@@ -284,6 +289,31 @@ impl<C: Connect> Drop for PendingCommand<'_, C> {
         if !self.answered {
             self.link.record_timeout(self.number);
         }
+    }
+}
+
+/// Returns these commands between `MULTI` and `EXEC`.
+pub(crate) fn transaction(commands: impl IntoIterator<Item = Cmd>) -> Pipeline {
+    let mut pipeline = redis::pipe();
+    pipeline.cmd("MULTI");
+    for command in commands {
+        pipeline.add_command(command);
+    }
+    pipeline.cmd("EXEC");
+    pipeline
+}
+
+/// Sends a transaction, and returns the reply to its last command, `EXEC`. A command that was not queued makes `EXEC` an
+/// error.
+///
+/// The transactions of redis-rs 1.8.1 are not used: if `MULTI` is refused, their connection panics in a build with
+/// overflow checks. Nor are the other replies requested, because a cluster connection would follow a redirection among
+/// them, with a transaction that no node accepts.
+async fn reply_to_exec<C: ConnectionLike>(pipeline: &Pipeline, connection: &mut C) -> RedisResult<Value> {
+    let mut replies = connection.req_packed_commands(pipeline, pipeline.len() - 1, 1).await?;
+    match replies.pop() {
+        Some(Value::ServerError(error)) => Err(error.into()),
+        reply => Ok(reply.unwrap_or(Value::Nil)),
     }
 }
 

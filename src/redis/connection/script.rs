@@ -17,7 +17,12 @@ impl Script {
     }
 
     pub(crate) fn call<K: AsRef<[u8]>>(&self, keys: &[K]) -> ScriptCall {
-        let mut cmd = Cmd::with_capacity(keys.len() + ARGS, BYTES);
+        self.call_with(keys, 0)
+    }
+
+    /// Returns a call with room for long arguments of so many bytes together.
+    pub(crate) fn call_with<K: AsRef<[u8]>>(&self, keys: &[K], bytes: usize) -> ScriptCall {
+        let mut cmd = Cmd::with_capacity(keys.len() + ARGS, BYTES + bytes);
         cmd.arg("EVALSHA").arg(self.compiled.get_hash()).arg(keys.len());
         for key in keys {
             cmd.arg(key.as_ref());
@@ -48,8 +53,13 @@ impl ScriptCall {
         }
     }
 
+    /// Returns the call as a command of a transaction.
+    pub(crate) fn into_cmd(self) -> Cmd {
+        self.cmd
+    }
+
     /// Returns the same call with the text of the script instead of its hash.
-    fn in_full(&self) -> Cmd {
+    pub(crate) fn in_full(&self) -> Cmd {
         let mut cmd = redis::cmd("EVAL");
         cmd.arg(self.text);
         for arg in self.cmd.args_iter().skip(2) {

@@ -1,29 +1,50 @@
 -- Stores entries, if the lease or the hit-for-pass marker permits it.
--- KEYS  L, V of the same cache key, further V in its slot, then redirect entries in its slot
--- ARGV  token16 .. stamp16|'', marker16|'', channel prefix, key hash, then for every V: entry, px; for every redirect
---       entry: id16, px; then the number of redirect entries, if there are any
--- 1 Stored | 0 Fenced | error: nothing is stored, but the lease is dropped even so
+-- KEYS  L, V of the same cache key, further V in its slot, redirect entries in its slot, then staging names in its slot
+-- ARGV  token16 .. stamp16|'', marker16|'', channel prefix, key hash, then for every V: entry, px, or if its entry lies
+--       under the next staging name: kind1 id16, px; for every redirect entry: id16, px; then the number of redirect
+--       entries, if there are any
+-- 1 Stored | 0 Fenced | error: nothing is stored, but the lease is dropped even so, unless the server refuses RENAME
+-- No staging name is left, whatever the outcome.
+local n = math.floor(#ARGV / 2) - 1
 local l = redis.pcall('GET', KEYS[1])
 if type(l) ~= 'string' then l = '' end
 if ARGV[1] == '' or l:sub(1, 33) ~= 'H' .. ARGV[1] then
   local id = redis.pcall('GETRANGE', KEYS[2], '1', '16')
-  if id == ARGV[5]:sub(2, 17) then return 1 end
-  if ARGV[2] == '' or id ~= ARGV[2] then return 0 end
+  local stored = id == ARGV[5]:sub(2, 17)
+  if stored or ARGV[2] == '' or id ~= ARGV[2] then
+    if #KEYS > n then redis.pcall('DEL', unpack(KEYS, n + 1)) end
+    return stored and 1 or 0
+  end
 end
-local last = #KEYS - (ARGV[2 * #KEYS + 3] or 0)
+local last, staged = n - (ARGV[2 * n + 3] or 0), #KEYS
 -- The entry of the cache key itself comes last, because it makes the other entries reachable.
-local refused
+local refused, retry
 for i = last, 2, -1 do
-  local r = redis.pcall('SET', KEYS[i], ARGV[2 * i + 1], 'PX', ARGV[2 * i + 2])
-  if type(r) == 'table' and r.err then
+  local r
+  if #ARGV[2 * i + 1] > 17 then
+    r = redis.pcall('SET', KEYS[i], ARGV[2 * i + 1], 'PX', ARGV[2 * i + 2])
+  else
+    r = redis.pcall('RENAME', KEYS[staged], KEYS[i]) -- it keeps the expiry
+    if not r.err then
+      staged = staged - 1
+    elseif r.err:find('no such key', 1, true) then
+      r = redis.error_reply('STAGING the entry is missing under its staging name')
+    else
+      retry = true
+    end
+  end
+  if r.err then
     refused = r
     for j = i + 1, last do redis.call('DEL', KEYS[j]) end
     break
   end
 end
+if staged > n then redis.pcall('DEL', unpack(KEYS, n + 1, staged)) end
+-- The same lease permits the fill that follows without staging.
+if retry then return refused end
 redis.call('DEL', KEYS[1])
 -- A redirect entry that was dropped or replaced must stay so, and none may end earlier than it would.
-for i = last + 1, #KEYS do
+for i = last + 1, n do
   local px = ARGV[2 * i + 2]
   if redis.pcall('GETRANGE', KEYS[i], '1', '16') == ARGV[2 * i + 1] then
     local ttl = redis.pcall('PTTL', KEYS[i])

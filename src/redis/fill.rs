@@ -1,0 +1,200 @@
+//! Fills, and the way of large entries past the script.
+//!
+//! Redis hashes every string that it passes to a script, byte by byte, while all its other clients wait: 64 KiB take it
+//! 85 µs, and `SET` 3 µs. So a large entry is staged: it is set under a staging name, and the script renames it, in one
+//! transaction (`docs/decisions/0120-staged-fills.md`).
+//!
+//! A server or proxy may refuse transactions, or `RENAME`. Then the fill is sent once more, with its entries as arguments
+//! of the script.
+
+use super::{
+    connection::{
+        error_class::is_unsupported,
+        reconnecting::{CommandLink, transaction},
+        script::millis,
+    },
+    names::{entry_and_lease_names, entry_name, staging_name},
+    scripts::Scripts,
+};
+use crate::{
+    key::{CacheKey, KeyHash},
+    store::{
+        entry::Entry,
+        port::{FillCondition, RedirectExtension, Write},
+        token::Token,
+    },
+};
+use bytes::Bytes;
+use redis::{Cmd, ErrorKind, RedisError, RedisResult, RedisWrite, ServerErrorKind, ToRedisArgs, Value};
+use std::{
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
+    time::Duration,
+};
+
+/// A fill, as its script takes it.
+pub(super) struct Fill<'a> {
+    pub(super) lease: String,
+    pub(super) condition: FillCondition,
+    pub(super) hash: KeyHash,
+    /// Begins with the write of the cache key itself.
+    pub(super) writes: Vec<NamedWrite<'a>>,
+    /// The names of redirect entries, their ids, and their retentions.
+    pub(super) extensions: Vec<(String, Token, Duration)>,
+}
+
+/// An entry with its name, and with what its envelope needs.
+pub(super) struct NamedWrite<'a> {
+    pub(super) name: String,
+    pub(super) entry: &'a Entry,
+    /// The staging name, if the entry is large.
+    pub(super) staging: Option<String>,
+    layout: u64,
+    hash: KeyHash,
+    offset: i64,
+}
+
+/// How the entries of a fill reach the script.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// All entries are arguments.
+    Inline,
+    /// The script renames the large entries.
+    Staged,
+    /// All entries are arguments, and the script deletes what a refused transaction may have left.
+    AfterRefusal,
+}
+
+impl<'a> Fill<'a> {
+    /// `offset` leads from the clock of this process to that of the server.
+    pub(super) fn new(key: &CacheKey, condition: FillCondition, writes: &'a [Write], offset: i64) -> Self {
+        // PERF: once for the message and the entry, because a hash takes 700 instructions, and a name 400.
+        let (hash, (name, lease)) = (key.hash(), entry_and_lease_names(key));
+        let write = |(number, write): (usize, &'a Write)| {
+            let Write { key: at, entry, .. } = write;
+            let (name, hash) = if at == key { (name.clone(), hash) } else { (entry_name(at), at.hash()) };
+            let is_large = entry.encoded_len() >= STAGED_FROM;
+            let staging = is_large.then(|| staging_name(key, entry.meta().id, number));
+            NamedWrite { name, entry, staging, layout: at.layout(), hash, offset }
+        };
+        let extension =
+            |RedirectExtension { key, id, retention }: &RedirectExtension| (entry_name(key), *id, *retention);
+        Self {
+            extensions: writes.iter().flat_map(|write| &write.extensions).map(extension).collect(),
+            writes: writes.iter().enumerate().map(write).collect(),
+            lease,
+            condition,
+            hash,
+        }
+    }
+
+    fn is_large(&self) -> bool {
+        self.writes.iter().any(|write| write.staging.is_some())
+    }
+
+    /// Stages the large entries, and calls the script, in one transaction.
+    async fn transact(&self, link: &dyn CommandLink, script: Cmd) -> RedisResult<Value> {
+        let staged = self.writes.iter().filter_map(NamedWrite::stage);
+        link.transact(&transaction(staged.chain([script]))).await
+    }
+}
+
+impl NamedWrite<'_> {
+    pub(super) fn envelope(&self) -> Bytes {
+        self.entry.encode(self.layout, self.hash, self.offset)
+    }
+
+    pub(super) fn retention(&self) -> Duration {
+        self.entry.meta().lifetimes.retention()
+    }
+
+    /// Returns the command that stages the entry, if it is large.
+    fn stage(&self) -> Option<Cmd> {
+        let name = self.staging.as_deref()?;
+        let mut set = Cmd::with_capacity(5, name.len() + self.entry.encoded_len() + 32);
+        set.arg("SET").arg(name).arg(self).arg("PX").arg(millis(self.retention()));
+        Some(set)
+    }
+}
+
+/// The envelope. PERF: written into the buffer of the command, which is the only copy of the payload before that of the
+/// whole request.
+impl ToRedisArgs for NamedWrite<'_> {
+    fn write_redis_args<W: ?Sized + RedisWrite>(&self, out: &mut W) {
+        let mut buffer = out.bufmut_for_next_arg(self.entry.encoded_len());
+        self.entry.encode_into(self.layout, self.hash, self.offset, &mut buffer);
+    }
+}
+
+/// Whether the server permits staging, as far as is known.
+pub(super) struct Staging {
+    is_permitted: AtomicBool,
+}
+
+impl Default for Staging {
+    fn default() -> Self {
+        Self { is_permitted: AtomicBool::new(true) }
+    }
+}
+
+impl Staging {
+    /// Sends the fill. Returns the reply of its script.
+    pub(super) async fn send(&self, fill: &Fill<'_>, scripts: &Scripts, link: &dyn CommandLink) -> RedisResult<Value> {
+        if !fill.is_large() || !self.is_permitted.load(Relaxed) {
+            return scripts.fill(fill, Way::Inline).run(link).await;
+        }
+        let script = || scripts.fill(fill, Way::Staged);
+        let mut outcome = Transacted::of(fill.transact(link, script().into_cmd()).await);
+        if let Transacted::ScriptForgotten = outcome {
+            outcome = Transacted::of(fill.transact(link, script().in_full()).await);
+        }
+        match outcome {
+            Transacted::Answered(reply) => return reply,
+            Transacted::NotPermitted => {
+                self.is_permitted.store(false, Relaxed);
+                // A server that knows `MULTI` but not `EXEC` would queue all further commands.
+                link.verify().await;
+            }
+            Transacted::Refused | Transacted::ScriptForgotten => {}
+        }
+        scripts.fill(fill, Way::AfterRefusal).run(link).await
+    }
+}
+
+/// The outcome of a transaction that stages.
+enum Transacted {
+    /// The reply of the script, or an error without a reply.
+    Answered(RedisResult<Value>),
+    /// Nothing was executed, except perhaps the commands that stage.
+    ScriptForgotten,
+    /// Nothing was stored, and the lease is left.
+    Refused,
+    /// The same, and the server would refuse the next transaction too.
+    NotPermitted,
+}
+
+impl Transacted {
+    /// `reply` is the reply to `EXEC`.
+    fn of(reply: RedisResult<Value>) -> Self {
+        let replies = match reply {
+            Ok(Value::Array(replies)) => replies,
+            Err(error) if is_unsupported(&error) => return Self::NotPermitted,
+            Err(error) if matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::Extension) => return Self::Refused,
+            reply => return Self::Answered(reply),
+        };
+        let error = match replies.last() {
+            Some(Value::ServerError(error)) => RedisError::from(error.clone()),
+            reply => return Self::Answered(Ok(reply.cloned().unwrap_or(Value::Nil))),
+        };
+        match error.code() {
+            // The script has dropped the lease. If the server has refused to stage the entry, that error comes first.
+            Some("STAGING") => Self::Answered(Value::Array(replies).extract_error()),
+            _ if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => Self::ScriptForgotten,
+            _ if is_unsupported(&error) => Self::NotPermitted,
+            _ => Self::Refused,
+        }
+    }
+}
+
+/// Minimum length of the envelope of an entry that is staged, in bytes. With shorter ones, the three commands more cost
+/// as much as is saved.
+const STAGED_FROM: usize = 4 << 10;
