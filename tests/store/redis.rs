@@ -1,6 +1,7 @@
 //! Cases that only the Redis store has: server errors, lost connections, ACLs and failover.
 
 use crate::{
+    large::FILLER,
     suite::{LONG, SHORT, ask, fill, fresh, lead, payload, token},
     support::{RedisServer, Relay, eventually, herd},
 };
@@ -130,18 +131,23 @@ async fn forgotten_scripts_are_sent_again() {
 async fn a_full_server_refuses_a_fill_and_frees_the_lease() {
     let server = RedisServer::start();
     let store = RedisStore::new(server.client());
-    let (key, before) = (fresh("full"), fresh("before"));
+    let before = fresh("before");
     let held = lead(&store, &before, LONG).await;
     fill(&store, &before, held, "v").await;
-    let held = lead(&store, &key, LONG).await;
     let mut redis = server.connection().await;
-    redis::cmd("CONFIG").arg(&["SET", "maxmemory", "1"]).exec_async(&mut redis).await.expect("set");
-    let entry = crate::suite::entry(held.token, stampede_guard::store::Kind::Value, "v");
-    let write = stampede_guard::store::Write::new(key.clone(), entry);
-    let refused = store.fill(&key, stampede_guard::store::FillCondition::Lease(held), vec![write]).await;
-    assert!(refused.expect_err("the server is full").is_refused());
-    assert_eq!(payload(&store, &before).await.as_deref(), Some("v"), "hits continue");
-    assert!(!redis.exists(names(&key).1).await.expect("an answer"), "the lease is released");
+    for length in [1, FILLER] {
+        let key = fresh("full");
+        let held = lead(&store, &key, LONG).await;
+        redis::cmd("CONFIG").arg(&["SET", "maxmemory", "1"]).exec_async(&mut redis).await.expect("set");
+        let entry = crate::suite::entry(held.token, stampede_guard::store::Kind::Value, "v".repeat(length).leak());
+        let write = stampede_guard::store::Write::new(key.clone(), entry);
+        let refused = store.fill(&key, stampede_guard::store::FillCondition::Lease(held), vec![write]).await;
+        let refused = refused.expect_err("the server is full");
+        assert!(refused.is_refused() && refused.to_string().contains("OOM"), "{refused}");
+        assert_eq!(payload(&store, &before).await.as_deref(), Some("v"), "hits continue");
+        assert_eq!(redis.keys("*").await.expect("names"), [names(&before).0], "the lease is released");
+        redis::cmd("CONFIG").arg(&["SET", "maxmemory", "0"]).exec_async(&mut redis).await.expect("set");
+    }
 }
 
 #[tokio::test]

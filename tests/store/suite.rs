@@ -101,7 +101,7 @@ pub(crate) async fn fill(store: &dyn Store, key: &CacheKey, lease: Lease, payloa
     fill_by(store, key, FillCondition::Lease(lease), entry).await
 }
 
-async fn fill_by(store: &dyn Store, key: &CacheKey, right: FillCondition, entry: Entry) -> FillOutcome {
+pub(crate) async fn fill_by(store: &dyn Store, key: &CacheKey, right: FillCondition, entry: Entry) -> FillOutcome {
     store.fill(key, right, vec![Write::new(key.clone(), entry)]).await.expect("an answer")
 }
 
