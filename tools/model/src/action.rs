@@ -19,6 +19,7 @@ pub(crate) enum Action {
     WaitedEnough { p: usize, r: usize },
     Leave { p: usize, r: usize },
     Execute { p: usize, f: usize },
+    RefuseFill { p: usize, f: usize },
     Deliver { p: usize, f: usize },
     GiveUp { p: usize, f: usize, kept: bool, then: AfterSilence },
     Duplicate { p: usize, f: usize },
@@ -121,7 +122,12 @@ impl Config {
         let flight = &world.processes[p].flights[f];
         let mishaps = world.mishaps > 0;
         match flight.call {
-            Some(Call::Sent | Call::Checked) => actions.push(Action::Execute { p, f }),
+            Some(Call::Sent | Call::Checked) => {
+                actions.push(Action::Execute { p, f });
+                if self.refusals && matches!(flight.phase, Phase::Filling { .. }) {
+                    actions.push(Action::RefuseFill { p, f });
+                }
+            }
             Some(Call::Answered(_)) => actions.push(Action::Deliver { p, f }),
             None => {}
         }

@@ -21,6 +21,8 @@ pub(crate) struct Config {
     pub(crate) mishaps: u8,
     /// Requests are lost, and requests and replies time out.
     pub(crate) losses: bool,
+    /// The server may refuse to store the entry of any fill, also of one that is staged.
+    pub(crate) refusals: bool,
     /// Requests are delivered twice.
     pub(crate) duplicates: bool,
     /// Wake-ups are messages, and no waiter polls. Otherwise every waiter asks again at any time, which includes the

@@ -29,6 +29,7 @@ impl Step<'_> {
             Action::LookupFails { p, r } => self.lookup_failed(p, r),
             Action::WaitedEnough { p, r } => self.waited_enough(p, r),
             Action::Execute { p, f } => self.execute_call(p, f),
+            Action::RefuseFill { p, f } => self.refuse_fill(p, f),
             Action::Deliver { p, f } => {
                 if let Some(Call::Answered(reply)) = self.world.processes[p].flights[f].call {
                     self.deliver(p, f, reply);

@@ -14,6 +14,11 @@ pub(crate) fn wakes() -> Config {
     Config { name: "wakes", wakes: true, failures: true, ..once() }
 }
 
+/// The same, and the server refuses to store entries.
+pub(crate) fn refusals() -> Config {
+    Config { name: "wakes, refusals", refusals: true, commits: 0, ..wakes() }
+}
+
 /// Any number of wake-ups is lost, and a leader dies. Polls and the end of the lease bring every reader to rest.
 pub(crate) fn death() -> Config {
     Config { name: "death", deaths: true, mishaps: 1, expiry: true, failures: true, ..once() }
@@ -39,6 +44,11 @@ fn wake_ups_suffice() {
 #[test]
 fn wake_ups_suffice_within_a_process() {
     comes_to_rest(Config { name: "wakes, joins", readers: vec![2, 1], commits: 0, ..wakes() });
+}
+
+#[test]
+fn wake_ups_suffice_when_fills_are_refused() {
+    comes_to_rest(refusals());
 }
 
 /// Shows that polls are needed.

@@ -5,7 +5,9 @@ use super::{
     check::{fails, stuck},
     config::{Config, Failover},
     liveness,
-    protocol::{FOR_A_CALLER, NO_OLD_OVER_NEW, NO_STALE_READ, NO_STALE_SET, ONE_HOLDER, ONLY_WHAT_STANDS, PRIVATE},
+    protocol::{
+        FOR_A_CALLER, NO_OLD_OVER_NEW, NO_STALE_READ, NO_STALE_SET, ONE_HOLDER, ONLY_WHAT_STANDS, PRIVATE, STORED,
+    },
     rules::{Broken, Rules},
     safety,
 };
@@ -125,6 +127,17 @@ fn flight_without_callers_does_not_fetch() {
 #[test]
 fn flight_without_callers_releases_its_grant() {
     hangs(liveness::leave(), Broken::DesertedFlightKeepsGrant);
+}
+
+/// The staged entry is missing if the server has refused its `SET`, or has evicted it.
+#[test]
+fn fill_without_its_staged_entry_is_not_stored() {
+    breaks(safety::refusals(), Broken::MissingEntryStored, STORED);
+}
+
+#[test]
+fn refused_fill_drops_the_lease() {
+    hangs(liveness::refusals(), Broken::RefusedFillKeepsLease);
 }
 
 #[test]

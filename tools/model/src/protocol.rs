@@ -39,10 +39,14 @@ impl Model for Config {
             Property::always(ONLY_WHAT_STANDS, |_, world: &World| !world.faults.has(Fault::StaleIfError)),
             Property::always(PRIVATE, |_, world: &World| !world.faults.has(Fault::Leak)),
             Property::always(FOR_A_CALLER, |_, world: &World| !world.faults.has(Fault::ForNoCaller)),
+            Property::always(STORED, |_, world: &World| !world.faults.has(Fault::Absent)),
             Property::sometimes(WAITS, |_, world: &World| any_flight(world, |flight| flight.phase == Phase::Waiting)),
             Property::sometimes(JOINED, |_, world: &World| joined(world)),
             Property::sometimes(FENCED, |_, world: &World| {
                 any_flight(world, |flight| flight.call == Some(Call::Answered(Reply::Fenced)))
+            }),
+            Property::sometimes(REFUSED, |_, world: &World| {
+                any_flight(world, |flight| flight.call == Some(Call::Answered(Reply::Refused)))
             }),
             Property::sometimes(FORGIVES, |_, world: &World| {
                 let forgives = |flight: &Flight| matches!(flight.call, Some(Call::Answered(Reply::Held(_))));
@@ -82,11 +86,14 @@ pub(crate) const ONLY_WHAT_STANDS: &str = "stale if error: only what stands";
 pub(crate) const PRIVATE: &str = "I8: private answers stay private";
 /// A fetch begins only if a caller wants its result, or as a refresh in the background.
 pub(crate) const FOR_A_CALLER: &str = "a fetch is for a caller";
+/// A fill that is reported as stored has stored its entry.
+pub(crate) const STORED: &str = "what is stored is there";
 
 /// Not guarantees, but states that a run must reach. Without them a property could hold because nothing was tried.
 pub(crate) const WAITS: &str = "a process waits for another process";
 pub(crate) const JOINED: &str = "two readers share a flight";
 pub(crate) const FENCED: &str = "a fill is fenced";
+pub(crate) const REFUSED: &str = "a fill is refused";
 pub(crate) const FORGIVES: &str = "an entry stands in for a fetch that failed";
 pub(crate) const ALONE: &str = "a process fetches without the store";
 pub(crate) const BESIDE: &str = "a process fetches beside the leader of another process";

@@ -36,6 +36,10 @@ pub(crate) enum Broken {
     InvalidationIgnored,
     /// A flight that receives an invalidation message leaves the table, but the lookups of its process stay.
     LookupsStayJoinable,
+    /// The script of a fill takes the entry for stored although it is missing under its staging name.
+    MissingEntryStored,
+    /// A fill that the server refuses leaves the lease.
+    RefusedFillKeepsLease,
     /// A fill wakes no waiter.
     NoWake,
     /// A lookup that began before an invalidation may still be joined.

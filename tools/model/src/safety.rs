@@ -4,7 +4,7 @@
 use super::{
     check::holds,
     config::{Config, Failover, WaitTimeout},
-    protocol::{ALONE, BESIDE, FENCED, FORGIVES, GHOST, JOINED, MARKED, PROMOTED, WAITS},
+    protocol::{ALONE, BESIDE, FENCED, FORGIVES, GHOST, JOINED, MARKED, PROMOTED, REFUSED, WAITS},
 };
 
 fn check(config: Config, reached: &[&str]) {
@@ -59,6 +59,11 @@ pub(crate) fn pass_joins() -> Config {
 /// The primary may fail at any time, and with it what the replica does not have. An invalidation waits for the replica.
 pub(crate) fn failover() -> Config {
     Config { name: "failover", failover: Failover::KeepsInvalidations, ..small() }
+}
+
+/// The server refuses to store entries, and a fill is sent again after a lost reply.
+pub(crate) fn refusals() -> Config {
+    Config { name: "refusals", refusals: true, ..loss() }
 }
 
 /// Callers leave while their flights ask, wait or fetch.
@@ -136,6 +141,11 @@ fn safety_holds_when_waiters_are_rejected() {
 fn safety_holds_when_waiters_fetch() {
     let config = Config { name: "fetches beside", on_wait_timeout: WaitTimeout::Fetch, stale: true, ..joins() };
     check(config, &[WAITS, FENCED, JOINED, BESIDE]);
+}
+
+#[test]
+fn safety_holds_when_fills_are_refused() {
+    check(Config { expiry: false, ..refusals() }, &[WAITS, FENCED, REFUSED]);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //! `src/redis/lua/*.lua`.
 //!
 //! Left out: durations (whatever can expire does so at any time), the failure count in a failure marker, the limit of
-//! inboxes, writes that a full server refuses. Also left out are locks as arbiters of the leader. A client that
+//! inboxes. Also left out are locks as arbiters of the leader. A client that
 //! acquires the lock takes over the lease, which equals an expiry and a grant and may also happen at any time.
 
 use super::rules::{Broken, Rules};
@@ -96,6 +96,8 @@ pub(crate) enum Filled {
     /// The same fill had been stored before.
     Known,
     Fenced,
+    /// The server has refused the entry, and nothing is stored.
+    Refused,
 }
 
 impl Server {
@@ -124,13 +126,29 @@ impl Server {
         }
     }
 
-    /// Mirrors `fill.lua`. Returns the outcome and the inboxes to wake.
-    pub(crate) fn fill(&mut self, condition: FillCondition, entry: Entry, rules: Rules) -> (Filled, u8) {
+    /// Mirrors `fill.lua`. Returns the outcome and the inboxes to wake. `accepted`: the server has room for the entry.
+    /// Otherwise it refuses the `SET`, within the script or before it, so that the staged entry is missing.
+    pub(crate) fn fill(
+        &mut self,
+        condition: FillCondition,
+        entry: Entry,
+        accepted: bool,
+        rules: Rules,
+    ) -> (Filled, u8) {
         if !self.entitles(condition, rules) {
             let known = self.v.is_some_and(|stored| stored.id == entry.id);
             return (if known { Filled::Known } else { Filled::Fenced }, 0);
         }
-        (Filled::Stored, self.set(condition, entry, rules))
+        if accepted {
+            return (Filled::Stored, self.set(condition, entry, rules));
+        }
+        let wakes = self.l.inboxes();
+        if rules.broken(Broken::RefusedFillKeepsLease) {
+            return (Filled::Refused, 0);
+        }
+        self.l = Lease::Free;
+        let outcome = if rules.broken(Broken::MissingEntryStored) { Filled::Stored } else { Filled::Refused };
+        (outcome, wakes)
     }
 
     fn entitles(&self, condition: FillCondition, rules: Rules) -> bool {

@@ -183,6 +183,7 @@ pub(crate) enum Reply {
     Read(Option<Entry>),
     Filled,
     Fenced,
+    Refused,
     Held(u8),
     Lost(u8),
 }
@@ -200,6 +201,7 @@ pub(crate) enum Fault {
     StaleIfError = 8,
     Leak = 16,
     ForNoCaller = 32,
+    Absent = 64,
 }
 
 impl Faults {

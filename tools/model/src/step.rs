@@ -73,14 +73,37 @@ impl<'a> Step<'a> {
                 if held { Call::Checked } else { Call::Answered(Reply::Fenced) }
             }
             (Some(Call::Checked), Request::Fill { condition, entry }) => {
-                self.check_fill(self.world.server.v, entry);
+                let before = self.world.server.v;
                 let wakes = self.world.server.set(condition, entry, self.config.rules);
+                self.check_fill(before, entry);
                 self.wake(wakes);
                 Call::Answered(Reply::Filled)
             }
             (_, request) => Call::Answered(self.execute(request)),
         };
         self.world.processes[p].flights[f].call = Some(call);
+    }
+
+    /// Executes the fill of the flight on the server, which refuses to store the entry.
+    pub(crate) fn refuse_fill(&mut self, p: usize, f: usize) {
+        if let Request::Fill { condition, entry } = self.request(p, f) {
+            let reply = self.fill(condition, entry, false);
+            self.flight(p, f).call = Some(Call::Answered(reply));
+        }
+    }
+
+    fn fill(&mut self, condition: FillCondition, entry: Entry, accepted: bool) -> Reply {
+        let before = self.world.server.v;
+        let (filled, wakes) = self.world.server.fill(condition, entry, accepted, self.config.rules);
+        self.wake(wakes);
+        if filled == Filled::Stored {
+            self.check_fill(before, entry);
+        }
+        match filled {
+            Filled::Stored | Filled::Known => Reply::Filled,
+            Filled::Fenced => Reply::Fenced,
+            Filled::Refused => Reply::Refused,
+        }
     }
 
     /// Executes a request on the server.
@@ -92,14 +115,7 @@ impl<'a> Step<'a> {
                 let stamp = self.fresh();
                 Reply::Lead(self.world.server.lead(token, seen, notify, stamp), floor)
             }
-            Request::Fill { condition, entry } => {
-                let (filled, wakes) = self.world.server.fill(condition, entry, rules);
-                if filled == Filled::Stored {
-                    self.check_fill(before.v, entry);
-                    self.wake(wakes);
-                }
-                if filled == Filled::Fenced { Reply::Fenced } else { Reply::Filled }
-            }
+            Request::Fill { condition, entry } => self.fill(condition, entry, true),
             Request::Release { token, failure_marker } => {
                 let (held, wakes) = self.world.server.release(token, failure_marker, rules);
                 self.wake(wakes);
@@ -144,6 +160,9 @@ impl<'a> Step<'a> {
     }
 
     fn check_fill(&mut self, before: Option<Entry>, entry: Entry) {
+        if self.world.server.v != Some(entry) {
+            self.world.faults.add(Fault::Absent);
+        }
         match entry.content {
             Content::Value(version) => {
                 if version < self.world.floor {
