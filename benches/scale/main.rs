@@ -6,13 +6,14 @@
 //! cargo bench --bench scale -- --test        # all, a few of each
 //! ```
 //!
-//! Prints the tables of docs/lab/scale.md: costs, callers, keys, threads, processes, payloads, misses, reality. Does not
+//! Prints the tables of docs/lab/scale.md: costs, fills, callers, keys, threads, processes, payloads, misses, reality. Does not
 //! use criterion, because most of it is counted or takes as long as its fetch. Child processes run this binary. If cargo
 //! does not start it as a bench, it is as short as with `--test`.
 #![allow(clippy::disallowed_methods, reason = "a bench measures real time, and makes its own randomness")]
 
 mod callers;
 mod costs;
+mod fills;
 mod kit;
 mod misses;
 mod payloads;
@@ -60,13 +61,14 @@ async fn main() {
     let (extent, began) = (Extent { smoke }, Instant::now());
     let wanted: Vec<_> = args.iter().filter(|arg| !arg.starts_with("--")).collect();
     let is_wanted = |name: &str| wanted.is_empty() || wanted.iter().any(|wanted| *wanted == name);
-    for name in ["costs", "callers", "keys", "threads", "processes", "payloads", "misses", "reality"] {
+    for name in ["costs", "fills", "callers", "keys", "threads", "processes", "payloads", "misses", "reality"] {
         if !is_wanted(name) {
             continue;
         }
         println!("\n### {name}\n");
         match name {
             "costs" => costs::measure(extent).await,
+            "fills" => fills::measure(extent).await,
             "callers" => callers::of_one_key(extent).await,
             "keys" => callers::of_many_keys(extent).await,
             "threads" => threads::measure(extent).await,

@@ -60,8 +60,8 @@ pub(super) enum Way {
     Inline,
     /// The script renames the large entries.
     Staged,
-    /// All entries are arguments, and the script deletes what a refused transaction may have left.
-    AfterRefusal,
+    /// All entries are arguments, and the script deletes the staged entries, which were set outside of a transaction.
+    InlineAndUnstage,
 }
 
 impl<'a> Fill<'a> {
@@ -147,16 +147,19 @@ impl Staging {
         if let Transacted::ScriptForgotten = outcome {
             outcome = Transacted::of(fill.transact(link, script().in_full()).await);
         }
-        match outcome {
+        let way = match outcome {
             Transacted::Answered(reply) => return reply,
+            // In a slot that moves, a script whose keys include an absent one is refused, so it must not name them again.
+            Transacted::Refused => Way::Inline,
+            Transacted::ScriptForgotten => Way::InlineAndUnstage,
             Transacted::NotPermitted => {
                 self.is_permitted.store(false, Relaxed);
                 // A server that knows `MULTI` but not `EXEC` would queue all further commands.
                 link.verify().await;
+                Way::InlineAndUnstage
             }
-            Transacted::Refused | Transacted::ScriptForgotten => {}
-        }
-        scripts.fill(fill, Way::AfterRefusal).run(link).await
+        };
+        scripts.fill(fill, way).run(link).await
     }
 }
 
@@ -164,11 +167,11 @@ impl Staging {
 enum Transacted {
     /// The reply of the script, or an error without a reply.
     Answered(RedisResult<Value>),
-    /// Nothing was executed, except perhaps the commands that stage.
+    /// The entries are staged.
     ScriptForgotten,
-    /// Nothing was stored, and the lease is left.
+    /// Nothing is stored or staged, and the lease is left.
     Refused,
-    /// The same, and the server would refuse the next transaction too.
+    /// The server would refuse the next transaction too. It may have executed the commands one by one.
     NotPermitted,
 }
 

@@ -29,7 +29,7 @@ struct Cell {
 
 async fn cell(fault: Fault, operation: Operation) -> Cell {
     let world = World::new(fault.is_of_network(), operation.policy()).await;
-    let witness = Witness::new(world.guards.clone());
+    let witness = Witness::with_filler(world.guards.clone(), operation.filler());
     once(operation, (&world, &witness), "plain", None).await;
     world.quiet().await;
     let plain = witness.take();

@@ -20,6 +20,8 @@ pub(crate) enum Operation {
     Wait,
     /// One process fetches and is about to fill. Then the other process asks.
     Fill,
+    /// The same with a value that is large enough to be staged.
+    LargeFill,
     /// The entry is stale, and is refreshed in the background.
     Refresh,
     /// The entry is invalidated. Then all callers ask at once.
@@ -27,7 +29,8 @@ pub(crate) enum Operation {
 }
 
 impl Operation {
-    pub(crate) const ALL: [Self; 6] = [Self::Hit, Self::Miss, Self::Wait, Self::Fill, Self::Refresh, Self::Invalidate];
+    pub(crate) const ALL: [Self; 7] =
+        [Self::Hit, Self::Miss, Self::Wait, Self::Fill, Self::LargeFill, Self::Refresh, Self::Invalidate];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -35,6 +38,7 @@ impl Operation {
             Self::Miss => "miss",
             Self::Wait => "wait",
             Self::Fill => "fill",
+            Self::LargeFill => "large fill",
             Self::Refresh => "refresh",
             Self::Invalidate => "invalidate",
         }
@@ -45,6 +49,11 @@ impl Operation {
             Self::Refresh => Policy::fresh_for(20 * MS).jitter(0.0).stale_while_revalidate(60 * SECOND),
             _ => Policy::fresh_for(60 * SECOND),
         }
+    }
+
+    /// Returns the number of bytes that each value has besides its key and version.
+    pub(crate) fn filler(self) -> usize {
+        if self == Self::LargeFill { 8 << 10 } else { 0 }
     }
 
     /// Runs the operation once with many callers, and injects the fault at its worst moment.
@@ -58,9 +67,9 @@ impl Operation {
         key: &str,
         fault: Option<Fault>,
     ) -> Option<usize> {
-        if let Self::Wait | Self::Fill = self {
+        if let Self::Wait | Self::Fill | Self::LargeFill = self {
             let in_time = self.in_flight((world, witness), key, fault).await;
-            if let Self::Fill = self {
+            if self != Self::Wait {
                 while witness.guard(0).drain().await > 0 {} // the guard has filled or given up
                 witness.ask(1, key, 1).await;
             }
@@ -183,7 +192,7 @@ impl Operation {
     /// Returns the key for a round. Operations that need an absent entry get a new key each time.
     pub(crate) fn key(self, struck: &str, round: usize) -> String {
         match self {
-            Self::Miss | Self::Wait | Self::Fill => format!("{struck}-{round}"),
+            Self::Miss | Self::Wait | Self::Fill | Self::LargeFill => format!("{struck}-{round}"),
             Self::Hit | Self::Refresh | Self::Invalidate => struck.to_owned(),
         }
     }

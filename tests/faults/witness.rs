@@ -16,12 +16,13 @@ use std::{
 use tokio::time::{Instant, sleep, timeout};
 
 /// Sends requests to guards that stand for processes, and records the results. Values are `key@version`, so each value
-/// names its key and its version. Clones share one record.
+/// names its key and its version. A filler may follow. Clones share one record.
 #[derive(Clone)]
 pub(crate) struct Witness(Arc<Book>);
 
 struct Book {
     processes: Vec<StampedeGuard>,
+    filler: String,
     /// Version that the origin answers with. Each invalidation increments it.
     version: AtomicUsize,
     origins: Mutex<HashMap<(usize, String), Origin>>,
@@ -42,8 +43,14 @@ pub(crate) struct Seen {
 
 impl Witness {
     pub(crate) fn new(processes: impl IntoIterator<Item = StampedeGuard>) -> Self {
+        Self::with_filler(processes, 0)
+    }
+
+    /// Returns a witness whose values have so many bytes more.
+    pub(crate) fn with_filler(processes: impl IntoIterator<Item = StampedeGuard>, filler: usize) -> Self {
         Self(Arc::new(Book {
             processes: processes.into_iter().collect(),
+            filler: ".".repeat(filler),
             version: AtomicUsize::new(1),
             origins: Mutex::default(),
             struck: Mutex::default(),
@@ -85,13 +92,16 @@ impl Witness {
         let fetch = async move || {
             let version = witness.version();
             origin.work(5 * MS).await;
-            Ok::<_, Down>(format!("{of}@{version}"))
+            Ok::<_, Down>(format!("{of}@{version}{}", witness.0.filler))
         };
         let asked = Instant::now();
         let answer = timeout(HANG, self.guard(process).fetch(key, fetch)).await;
         let took = self.took(process, asked);
         let version = match &answer {
-            Ok(Ok(value)) => value.strip_prefix(&format!("{key}@")).and_then(|version| version.parse().ok()),
+            Ok(Ok(value)) => {
+                let version = value.strip_prefix(&format!("{key}@"));
+                version.and_then(|version| version.trim_end_matches('.').parse().ok())
+            }
             _ => None,
         };
         if version.is_none_or(|version: usize| version < floor) {

@@ -146,6 +146,32 @@ async fn a_variant_hit_is_one_command_once_its_index_is_known() {
     }
 }
 
+/// Seen to fail if entries of all sizes are arguments of the script.
+#[tokio::test]
+async fn large_body_is_set_beside_the_script_and_renamed() {
+    let server = RedisServer::start();
+    let guard = warm(&server).await;
+    let site = service_fn(async |_: Request<Body>| {
+        let response = Response::builder().header("cache-control", "max-age=60");
+        Ok::<_, Infallible>(response.body(Body::from("x".repeat(64 << 10))).expect("a response"))
+    });
+    let layered = guard.layer(site);
+    for (status, commands) in
+        [(CacheStatus::Miss, &["GET", "EVALSHA", "MULTI", "SET", "EVALSHA", "EXEC"][..]), (CacheStatus::Hit, &["GET"])]
+    {
+        let monitor = Monitor::start(&server).await;
+        let request = Request::get("http://site.example/large").body(Body::empty()).expect("a request");
+        let response = layered.clone().oneshot(request).await.expect("it cannot fail");
+        assert_eq!(response.extensions().get(), Some(&status));
+        let body = axum::body::to_bytes(Body::new(response.into_body()), usize::MAX).await.expect("a body");
+        assert_eq!(body.len(), 64 << 10);
+        guard.drain().await;
+        assert_eq!(names(&monitor.stop().await), commands);
+    }
+    let stats = redis::cmd("INFO").arg("commandstats").query_async::<String>(&mut server.connection().await).await;
+    assert!(stats.expect("an answer").contains("cmdstat_rename:calls=1,"), "the script renames it");
+}
+
 /// All methods and schemes of a URL share one slot. Seen to fail with two scripts when a `Location` that repeats the
 /// URL is invalidated by itself.
 #[tokio::test]

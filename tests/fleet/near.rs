@@ -121,6 +121,44 @@ async fn a_refill_by_another_process_drops_the_copy_by_message() {
     eventually("the other's value", async || near.fetch("k", never::<u32>).await.is_ok_and(|v| v == version)).await;
 }
 
+/// A large entry is set under another name, which no copy has, and then renamed: no other command touches the name of the
+/// entry. Seen to fail with `CLIENT TRACKING OFF` after the copy.
+#[tokio::test]
+async fn refresh_with_a_large_body_drops_the_copy_by_message() {
+    const LENGTH: usize = 64 << 10;
+    let server = RedisServer::start();
+    let (near, other) = (guard(server.client(), HOUR), plain(server.client()));
+    let version = Source::default();
+    let ask = async |guard: &StampedeGuard, cache_control: &str| {
+        let source = version.clone();
+        let service = guard.layer(service_fn(move |_: Request<Full<Bytes>>| {
+            let body = [b"0123456789"[source.0.load(SeqCst) as usize]; LENGTH].to_vec();
+            let head = Response::builder().header("cache-control", "max-age=600");
+            std::future::ready(Ok::<_, Infallible>(head.body(Full::new(Bytes::from(body))).expect("a response")))
+        }));
+        let request = Request::get("http://shop.test/large").header("cache-control", cache_control);
+        let answer = service.oneshot(request.body(Full::default()).expect("a request")).await.expect("infallible");
+        let body = answer.into_body().collect().await.expect("a body").to_bytes();
+        assert_eq!(body.len(), LENGTH);
+        body[0] - b'0'
+    };
+    eventually("a copy", async || {
+        let before = near.stats().near_hits;
+        assert_eq!(ask(&near, "max-age=600").await, 0);
+        near.drain().await;
+        near.stats().near_hits > before
+    })
+    .await;
+    version.change();
+    assert_eq!(ask(&near, "max-age=600").await, 0, "the copy");
+    let monitor = Monitor::start(&server).await;
+    assert_eq!(ask(&other, "no-cache").await, 1);
+    other.drain().await;
+    let commands: Vec<_> = monitor.stop().await.into_iter().map(|command| command.name).collect();
+    assert!(commands.ends_with(&["MULTI", "SET", "EVALSHA", "EXEC"].map(str::to_owned)), "{commands:?}");
+    eventually("the new body", async || ask(&near, "max-age=600").await == 1).await;
+}
+
 /// The rule also holds for the first copy, which is kept as soon as the tracking connection is made. Seen to fail with
 /// versions taken before there was a connection.
 #[tokio::test]

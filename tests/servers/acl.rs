@@ -2,7 +2,7 @@
 
 use crate::{
     Down, SECOND,
-    kit::{Events, calls_of_a_herd, calls_of_a_varied_herd, command, hits, patient},
+    kit::{Events, calls_of_a_herd, calls_of_a_large_herd, calls_of_a_varied_herd, command, hits, patient},
     never,
     support::{Origin, RedisServer, eventually},
 };
@@ -45,6 +45,9 @@ async fn documented_rights_suffice_for_all_operations() {
     assert_eq!(calls_of_a_herd(&[a.clone(), b.clone()], "herd").await, 1);
     assert!(hits(&a, "herd").await);
     assert_eq!(calls_of_a_varied_herd(&[a.clone(), b.clone()], "varied").await, 1);
+    assert_eq!(calls_of_a_large_herd(&[a.clone(), b.clone()], "large").await, 1);
+    let stats: String = command(&server, "INFO commandstats").await;
+    assert!(stats.contains("cmdstat_rename"), "large values are staged");
 
     // A long fetch: its lease is extended, and a waiter registers for a wake-up.
     let origin = Origin::gated();
@@ -112,6 +115,9 @@ const WITHOUT: &[(&str, bool, bool)] = &[
     ("+set", false, true),
     ("+del", true, true),
     ("+append", true, false),
+    ("+multi", true, false),
+    ("+exec", true, false),
+    ("+rename", true, true),
     ("+pttl", false, true),
     ("+pexpire", true, false),
     ("+time", false, true),
@@ -136,6 +142,7 @@ async fn missing_right_fails_no_caller() {
         let guards = [(); 2].map(|()| patient(client.clone()));
         let key = format!("without-{}", &right[1..]);
         let calls = calls_of_a_herd(&guards, &key).await.max(calls_of_a_varied_herd(&guards, &key).await);
+        let calls = calls.max(calls_of_a_large_herd(&guards, &format!("large-{key}")).await);
         if shares {
             assert_eq!(calls, 1, "{right}");
         } else {

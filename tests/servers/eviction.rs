@@ -133,6 +133,8 @@ async fn load(policy: &str) {
         16 * ROUNDS
     );
     assert!(hit > 0 && (evicted > 0 || policy == "noeviction"));
+    let staged: Vec<String> = command(&server, "KEYS *:s:*").await;
+    assert_eq!(staged, [""; 0], "every value was large enough to be staged");
     let fresh = patient(server.client());
     for (i, row) in rows.iter().enumerate() {
         assert!(read(&fresh, &rows, i).await.1 >= row.invalidated.load(SeqCst), "{i} is stale");

@@ -9,6 +9,7 @@ use axum::{
     http::{Request, Response},
 };
 use futures_util::future::BoxFuture;
+use serde::{Serialize, de::DeserializeOwned};
 use stampede_guard::{StampedeGuard, store::IntoStore};
 use std::{
     convert::Infallible,
@@ -30,18 +31,32 @@ pub(crate) fn patient(store: impl IntoStore) -> StampedeGuard {
 
 /// Sends forty callers to one key, spread over the guards. All are answered. Returns the number of origin calls.
 pub(crate) async fn calls_of_a_herd(guards: &[StampedeGuard], key: &str) -> usize {
+    calls_of_a_herd_for(guards, key, 1).await
+}
+
+/// Does the same with a value that is large enough to be staged.
+pub(crate) async fn calls_of_a_large_herd(guards: &[StampedeGuard], key: &str) -> usize {
+    calls_of_a_herd_for(guards, key, "x".repeat(10_000)).await
+}
+
+async fn calls_of_a_herd_for<T>(guards: &[StampedeGuard], key: &str, value: T) -> usize
+where
+    T: Serialize + DeserializeOwned + Clone + PartialEq + Send + Sync + 'static,
+{
     let origin = Origin::new();
     let callers = herd(40, |i| {
         let (guard, origin, key) = (guards[i % guards.len()].clone(), origin.clone(), key.to_owned());
+        let value = value.clone();
         async move {
             let fetch = async move || {
                 origin.work(30 * MS).await;
-                Ok::<_, Down>(1)
+                Ok::<_, Down>(value)
             };
             guard.fetch(key, fetch).await
         }
     });
-    assert!(callers.await.into_iter().all(|answer| answer.is_ok_and(|value| value == 1)), "a caller was not answered");
+    let is_answered = |answer: Result<T, stampede_guard::Error>| answer.is_ok_and(|answer| answer == value);
+    assert!(callers.await.into_iter().all(is_answered), "a caller was not answered");
     for guard in guards {
         guard.drain().await;
         assert_eq!(guard.in_flight(), 0);
