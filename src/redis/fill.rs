@@ -201,3 +201,77 @@ impl Transacted {
 /// Minimum length of the envelope of an entry that is staged, in bytes. With shorter ones, the three commands more cost
 /// as much as is saved.
 const STAGED_FROM: usize = 4 << 10;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::{entry::Kind, entry::Meta, token::Inbox};
+
+    fn outcome_of(reply: &str) -> &'static str {
+        let reply = redis::parse_redis_value(reply.as_bytes()).expect("a reply");
+        let reply = match reply {
+            Value::ServerError(error) => Err(error.into()),
+            reply => Ok(reply),
+        };
+        match Transacted::of(reply) {
+            Transacted::Answered(Ok(_)) => "answered",
+            Transacted::Answered(Err(error)) if error.code() == Some("OOM") => "full",
+            Transacted::Answered(Err(_)) => "failed",
+            Transacted::ScriptForgotten => "forgotten",
+            Transacted::Refused => "refused",
+            Transacted::NotPermitted => "not permitted",
+        }
+    }
+
+    #[test]
+    fn reply_to_exec_maps_to_its_outcome() {
+        for (reply, outcome) in [
+            ("*2\r\n+OK\r\n:1\r\n", "answered"),
+            ("*2\r\n+OK\r\n-STAGING the entry is missing\r\n", "failed"),
+            ("*2\r\n-OOM no room\r\n-STAGING the entry is missing\r\n", "full"),
+            ("*2\r\n+OK\r\n-NOSCRIPT No matching script.\r\n", "forgotten"),
+            (
+                "*2\r\n+OK\r\n-ERR The user executing the script can't run this command or subcommand\r\n",
+                "not permitted",
+            ),
+            ("*2\r\n+OK\r\n-ERR Unknown Redis command called from script script: 89\r\n", "not permitted"),
+            ("*2\r\n+OK\r\n-MISCONF Errors writing to the AOF file\r\n", "refused"),
+            ("-EXECABORT Transaction discarded because of previous errors.\r\n", "refused"),
+            ("-EXECABORT Transaction discarded because of: OOM command not allowed\r\n", "refused"),
+            ("-EXECABORT Transaction discarded because of: NOPERM no permissions to run 'exec'\r\n", "not permitted"),
+            ("-ERR EXEC without MULTI\r\n", "not permitted"),
+            ("-ERR unknown command 'EXEC', with args beginning with: \r\n", "not permitted"),
+            ("-NOPERM this user has no permissions to run the 'exec' command\r\n", "not permitted"),
+            ("-MOVED 3999 127.0.0.1:6381\r\n", "refused"),
+            ("-ASK 3999 127.0.0.1:6381\r\n", "refused"),
+            ("-TRYAGAIN Multiple keys request during rehashing of slot\r\n", "refused"),
+            ("-CROSSSLOT Keys in request don't hash to the same slot\r\n", "refused"),
+        ] {
+            assert_eq!(outcome_of(reply), outcome, "{reply}");
+        }
+        let broken = RedisError::from(std::io::Error::from(std::io::ErrorKind::BrokenPipe));
+        assert!(matches!(Transacted::of(Err(broken)), Transacted::Answered(Err(_))), "the outcome is unknown");
+    }
+
+    #[test]
+    fn staged_command_holds_the_envelope() {
+        let key = CacheKey::new("sg", 7, "k");
+        let id = Token::unique(Inbox::unique());
+        let entry = |length| {
+            let meta = Meta::new(Kind::Value, id, crate::clock::Timestamp::from_micros(0));
+            Write::new(key.clone(), Entry::new(meta, Bytes::from(vec![b'x'; length])))
+        };
+        let writes = [entry(STAGED_FROM), entry(1), entry(1 << 20)];
+        let fill = Fill::new(&key, FillCondition::ReplaceMarker(id), &writes, 42);
+        let id = String::from_utf8_lossy(id.as_bytes()).into_owned();
+        let names = [Some(format!("{{sg:rk}}:s:{id}.0")), None, Some(format!("{{sg:rk}}:s:{id}.2"))];
+        assert_eq!(fill.writes.iter().map(|write| write.staging.clone()).collect::<Vec<_>>(), names);
+        for write in fill.writes.iter().filter(|write| write.staging.is_some()) {
+            let command = write.stage().expect("a large entry");
+            let args: Vec<_> = command.args_iter().collect();
+            assert_eq!(args[2], redis::Arg::Simple(&write.envelope()[..]));
+            assert_eq!(write.envelope()[..17], write.entry.encoded_id());
+            assert_eq!(write.envelope().len(), write.entry.encoded_len());
+        }
+    }
+}

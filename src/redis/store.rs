@@ -61,7 +61,8 @@ use std::{fmt, sync::Arc, time::Duration};
 /// For namespace `sg` and key `user:42` the entry is `{sg:ruser:42}:v3.8`: the format of the envelope and a digit for the
 /// layout, that is codec and schema. The lease is `{sg:ruser:42}:l` for all layouts. The names of an HTTP response end
 /// with method and scheme, as in `{sg:rexample.org/a}:v3.0.get-https`. Long keys and keys with other than plain
-/// characters are hashed. Wake-ups are published to `stampede-guard:` and eight letters.
+/// characters are hashed. While it is filled, an entry of 4 KiB or more has the name `{sg:ruser:42}:s:` with the id of its
+/// fill and a number, within one transaction. Wake-ups are published to `stampede-guard:` and eight letters.
 pub struct RedisStore {
     link: Arc<dyn CommandLink>,
     reads: ReadBatcher,
