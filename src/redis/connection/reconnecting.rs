@@ -200,6 +200,9 @@ impl<C: Connect> Reconnecting<C> {
             #[cfg(feature = "lock")]
             Request::Transaction(pipeline) => pipeline.query_async(&mut connection).await,
         };
+        if answer.as_ref().is_err_and(RedisError::is_timeout) {
+            return answer; // by a timeout of the user's connection settings: given up, without a reply
+        }
         pending.answered = true;
         let class = answer.as_ref().err().map(class);
         if C::SELF_HEALING && class.is_none() {
@@ -294,7 +297,7 @@ async fn establish<C: Connect>(
     log: &ConnectionLog,
 ) -> RedisResult<C::Connection> {
     let timed_out = |_| RedisError::from((ErrorKind::Io, "connecting to redis timed out"));
-    let mut connection = timeout(C::CONNECT_TIMEOUT, connect.connect()).await.map_err(timed_out)??;
+    let mut connection = timeout(connect.connect_timeout(), connect.connect()).await.map_err(timed_out)??;
     if !C::EXISTED {
         log.reached();
     }
