@@ -190,6 +190,7 @@ pub trait IntoStore {
     fn into_store(self) -> Arc<dyn Store>;
 }
 
+#[diagnostic::do_not_recommend]
 impl<S: Store> IntoStore for S {
     fn into_store(self) -> Arc<dyn Store> {
         Arc::new(self)

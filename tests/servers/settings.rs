@@ -2,7 +2,7 @@
 
 use crate::{
     SECOND,
-    kit::{calls_of_a_herd, command, patient, recovers},
+    kit::{calls_of_a_herd, command, documented, recovers},
     never,
     support::{Down, RedisServer, eventually},
 };
@@ -42,10 +42,9 @@ impl StreamingCredentialsProvider for Tokens {
     }
 }
 
-/// Returns a guard with a near cache that uses all three connections: for data, messages and tracked reads.
-fn guard(endpoint: impl IntoEndpoint, config: &AsyncConnectionConfig) -> StampedeGuard {
-    let endpoint = endpoint.into_endpoint().connection_config(config.clone());
-    patient(endpoint).near_cache(NearCacheConfig::max_bytes(1 << 20).max_age(SECOND))
+/// Adds a near cache, so that the guard has all three connections: for data, messages and tracked reads.
+fn near(guard: StampedeGuard) -> StampedeGuard {
+    guard.store_timeout(30 * SECOND).near_cache(NearCacheConfig::max_bytes(1 << 20).max_age(SECOND))
 }
 
 /// Asserts that answers are shared, waiters are woken, and copies of the near cache are dropped by message.
@@ -67,10 +66,6 @@ async fn everything_works(guards: &[StampedeGuard; 2], key: &str) {
     .await;
 }
 
-fn settings() -> AsyncConnectionConfig {
-    AsyncConnectionConfig::new().set_connection_timeout(Some(5 * SECOND)).set_response_timeout(None)
-}
-
 /// The old token is refused as soon as the new one is there, as by a cloud that revokes it.
 ///
 /// Seen to fail if the connection for messages is made without the settings.
@@ -81,8 +76,18 @@ async fn credentials_that_change_reach_every_connection() {
     command::<()>(&server, &format!("ACL SETUSER app on >first {rights}")).await;
     command::<()>(&server, "ACL SETUSER default -@all +acl +client").await;
     let tokens = Tokens(watch::Sender::new("first"));
-    let config = settings().set_credentials_provider(tokens.clone());
-    let guards = [(); 2].map(|()| guard(server.client(), &config));
+    let url = server.url();
+    let guards = [(); 2].map(|()| {
+        let connect = || -> RedisResult<StampedeGuard> {
+            documented! {
+                let config = AsyncConnectionConfig::new().set_credentials_provider(tokens.clone());
+                let server = redis::Client::open(&*url)?.into_endpoint().connection_config(config);
+                let guard = StampedeGuard::new(server);
+            }
+            Ok(guard)
+        };
+        near(connect().expect("a URL of Redis"))
+    });
     everything_works(&guards, "first").await;
 
     command::<()>(&server, "ACL SETUSER app resetpass >second").await;
@@ -115,9 +120,21 @@ impl AsyncDNSResolver for Resolver {
 #[tokio::test]
 async fn resolver_of_the_user_resolves_every_connection() {
     let (server, resolver) = (RedisServer::start(), Resolver::default());
-    let client = redis::Client::open(format!("redis://cache.internal:{}", server.port())).expect("a client");
-    let config = settings().set_dns_resolver(resolver.clone());
-    let guards = [(); 2].map(|()| guard(client.clone(), &config));
+    let url = format!("redis://cache.internal:{}", server.port());
+    let guards = [(); 2].map(|()| {
+        let connect = || -> RedisResult<StampedeGuard> {
+            documented! {
+                let config = AsyncConnectionConfig::new().set_connection_timeout(Some(5 * SECOND)).set_response_timeout(None);
+            }
+            let config = config.set_dns_resolver(resolver.clone());
+            documented! {
+                let server = redis::Client::open(&*url)?.into_endpoint().connection_config(config);
+                let guard = StampedeGuard::new(server);
+            }
+            Ok(guard)
+        };
+        near(connect().expect("a URL of Redis"))
+    });
     everything_works(&guards, "k").await;
     assert_eq!(resolver.0.load(SeqCst), 6, "connections for data, messages and tracked reads");
 }
@@ -129,8 +146,13 @@ async fn unix_socket_serves_every_connection() {
     let _server = RedisServer::with(&["--unixsocket", &path]);
     let url = format!("redis+unix://{path}");
     let guards = [(); 2].map(|()| {
-        let guard = StampedeGuard::connect(&url).expect("a URL of Redis").store_timeout(30 * SECOND);
-        guard.near_cache(NearCacheConfig::max_bytes(1 << 20).max_age(SECOND))
+        let connect = || -> RedisResult<StampedeGuard> {
+            documented! {
+                let guard = StampedeGuard::connect(&url)?;
+            }
+            Ok(guard)
+        };
+        near(connect().expect("a URL of Redis"))
     });
     everything_works(&guards, "k").await;
 }
