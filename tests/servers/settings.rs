@@ -6,9 +6,9 @@ use crate::{
     never,
     support::{Down, RedisServer, eventually},
 };
-use futures_util::{FutureExt, stream::BoxStream};
+use futures_util::{FutureExt, Stream, stream::unfold};
 use redis::{
-    AsyncConnectionConfig, RedisFuture, RedisResult,
+    RedisFuture, RedisResult,
     auth::{BasicAuth, StreamingCredentialsProvider},
     io::AsyncDNSResolver,
 };
@@ -23,22 +23,19 @@ use std::{
 };
 use tokio::sync::watch;
 
-/// Credentials that change, as the tokens of a cloud do.
+/// Credentials that change, as the tokens of a cloud do: each token is the name of a user, and its password.
 #[derive(Clone)]
 struct Tokens(watch::Sender<&'static str>);
 
 impl StreamingCredentialsProvider for Tokens {
-    fn subscribe(&self) -> Pin<Box<dyn futures_util::Stream<Item = RedisResult<BasicAuth>> + Send + 'static>> {
-        let credentials =
-            futures_util::stream::unfold((self.0.subscribe(), true), |(mut token, is_first)| async move {
-                if !is_first {
-                    token.changed().await.ok()?;
-                }
-                let auth = BasicAuth::new("app".into(), (*token.borrow_and_update()).into());
-                Some((Ok(auth), (token, false)))
-            });
-        let credentials: BoxStream<'static, _> = Box::pin(credentials);
-        credentials
+    fn subscribe(&self) -> Pin<Box<dyn Stream<Item = RedisResult<BasicAuth>> + Send + 'static>> {
+        Box::pin(unfold((self.0.subscribe(), true), async |(mut token, is_first)| {
+            if !is_first {
+                token.changed().await.ok()?;
+            }
+            let name = *token.borrow_and_update();
+            Some((Ok(BasicAuth::new(name.into(), name.into())), (token, false)))
+        }))
     }
 }
 
@@ -66,38 +63,52 @@ async fn everything_works(guards: &[StampedeGuard; 2], key: &str) {
     .await;
 }
 
-/// The old token is refused as soon as the new one is there, as by a cloud that revokes it.
+/// The old token is revoked as soon as the connections have been told of the next one. That closes each connection that
+/// still has the old one.
 ///
 /// Seen to fail if the connection for messages is made without the settings.
 #[tokio::test]
 async fn credentials_that_change_reach_every_connection() {
     let server = RedisServer::start();
-    let rights = "resetchannels ~* &* +@all";
-    command::<()>(&server, &format!("ACL SETUSER app on >first {rights}")).await;
-    command::<()>(&server, "ACL SETUSER default -@all +acl +client").await;
+    for user in ["first", "second"] {
+        command::<()>(&server, &format!("ACL SETUSER {user} on >{user} resetchannels ~* &* +@all")).await;
+    }
+    command::<()>(&server, "ACL SETUSER default -@all +acl +client +info").await;
     let tokens = Tokens(watch::Sender::new("first"));
     let url = server.url();
     let guards = [(); 2].map(|()| {
         let connect = || -> RedisResult<StampedeGuard> {
             documented! {
-                let config = AsyncConnectionConfig::new().set_credentials_provider(tokens.clone());
-                let server = redis::Client::open(&*url)?.into_endpoint().connection_config(config);
+                let server = redis::Client::open(&*url)?.into_endpoint();
+                let server = server.connection_config(|config| config.set_credentials_provider(tokens.clone()));
                 let guard = StampedeGuard::new(server);
             }
             Ok(guard)
         };
         near(connect().expect("a URL of Redis"))
     });
-    everything_works(&guards, "first").await;
+    everything_works(&guards, "before").await;
 
-    command::<()>(&server, "ACL SETUSER app resetpass >second").await;
     tokens.0.send_replace("second");
-    everything_works(&guards, "second").await;
-    command::<()>(&server, "CLIENT KILL USER app").await;
+    eventually("every connection has the second token", async || {
+        let clients: String = command(&server, "CLIENT LIST").await;
+        clients.matches("user=second").count() == 6 && !clients.contains("user=first")
+    })
+    .await;
+    command::<()>(&server, "ACL DELUSER first").await;
+    let connections = async || -> u64 {
+        let info: redis::InfoDict = command(&server, "INFO stats").await;
+        info.get("total_connections_received").expect("a number")
+    };
+    let before = connections().await;
+    everything_works(&guards, "after").await;
+    assert_eq!(connections().await, before + 1, "only the connection of this check");
+
+    command::<()>(&server, "CLIENT KILL USER second").await;
     for guard in &guards {
         recovers(guard).await;
     }
-    everything_works(&guards, "after").await;
+    everything_works(&guards, "killed").await;
 }
 
 /// A resolver that knows one name.
@@ -124,19 +135,15 @@ async fn resolver_of_the_user_resolves_every_connection() {
     let guards = [(); 2].map(|()| {
         let connect = || -> RedisResult<StampedeGuard> {
             documented! {
-                let config = AsyncConnectionConfig::new().set_connection_timeout(Some(5 * SECOND)).set_response_timeout(None);
+                let server = redis::Client::open(&*url)?.into_endpoint();
+                let server = server.connection_config(|config| config.set_connection_timeout(Some(5 * SECOND)));
             }
-            let config = config.set_dns_resolver(resolver.clone());
-            documented! {
-                let server = redis::Client::open(&*url)?.into_endpoint().connection_config(config);
-                let guard = StampedeGuard::new(server);
-            }
-            Ok(guard)
+            Ok(StampedeGuard::new(server.connection_config(|config| config.set_dns_resolver(resolver.clone()))))
         };
         near(connect().expect("a URL of Redis"))
     });
     everything_works(&guards, "k").await;
-    assert_eq!(resolver.0.load(SeqCst), 6, "connections for data, messages and tracked reads");
+    assert!(resolver.0.load(SeqCst) >= 6, "connections for data, messages and tracked reads");
 }
 
 #[tokio::test]

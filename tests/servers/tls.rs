@@ -8,7 +8,7 @@ use crate::{
     support::{RedisServer, eventually, free_port},
 };
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
-use redis::{ClientTlsConfig, TlsCertificates};
+use redis::{ClientTlsConfig, ConnectionAddr, ConnectionInfo, TlsCertificates};
 use stampede_guard::{
     RedisEndpoint, RedisStore,
     store::{CacheKey, LeaseReply, LeaseRequest, Store},
@@ -81,7 +81,11 @@ async fn tls_herd_makes_one_call_and_wakes_waiters() {
     assert_eq!(calls_of_a_herd(&guards, "k").await, 1);
     assert!(hits(&guards[1], "k").await);
 
-    let [a, b] = [(); 2].map(|()| RedisStore::new(authority.client(&server, None)));
+    is_woken([(); 2].map(|()| RedisStore::new(authority.client(&server, None)))).await;
+}
+
+/// Asserts that a waiter is woken by message: it does not poll.
+async fn is_woken([a, b]: [RedisStore; 2]) {
     let at = CacheKey::new("sg", 0, "woken");
     let (mut leader, mut waiter) = (a.listen(&at), b.listen(&at));
     let ask = |token| LeaseRequest::new(token, crate::SECOND);
@@ -122,12 +126,16 @@ async fn cluster_over_tls_is_woken_by_message() {
     .await;
 
     let (node, certificates) = (client.get_connection_info().clone(), authority.certificates(Some(own)));
-    let endpoint = RedisEndpoint::cluster_with([node], |cluster| cluster.certs(certificates)).expect("an endpoint");
+    let with_certificates =
+        |nodes: ConnectionInfo| RedisEndpoint::cluster_with([nodes], |cluster| cluster.certs(certificates.clone()));
+    let endpoint = with_certificates(node.clone()).expect("an endpoint");
     let guards = [(); 2].map(|()| patient(endpoint.clone()));
     assert_eq!(calls_of_a_herd(&guards, "k").await, 1);
-    for guard in &guards {
-        eventually("messages arrive", async || guard.health().subscriber_up == Some(true)).await;
-    }
+    is_woken([(); 2].map(|()| RedisStore::new(endpoint.clone()))).await;
+
+    let plain = node.set_addr(ConnectionAddr::Tcp("127.0.0.1".into(), server.port()));
+    let error = with_certificates(plain).expect_err("the password would be sent as plain text");
+    assert!(error.to_string().contains("use rediss://"), "{error}");
 }
 
 #[tokio::test]

@@ -1,7 +1,7 @@
 //! The endpoint of Redis: a server or a cluster, and how to connect to it.
 
 use super::{
-    connect::{Connect, Connection},
+    connect::{self, Connect, Connection},
     log::ConnectionLog,
     reconnecting::{CommandLink, Handshake, Reconnecting},
     source::Source,
@@ -29,8 +29,8 @@ use {
 /// use std::time::Duration;
 ///
 /// let server = redis::Client::open("redis://127.0.0.1/")?.into_endpoint();
-/// let config = redis::AsyncConnectionConfig::new().set_connection_timeout(Some(Duration::from_secs(5)));
-/// let guard = StampedeGuard::new(server.connection_config(config));
+/// let patient = server.connection_config(|config| config.set_connection_timeout(Some(Duration::from_secs(5))));
+/// let guard = StampedeGuard::new(patient);
 /// # Ok(())
 /// # }
 /// ```
@@ -40,6 +40,8 @@ pub struct RedisEndpoint {
     /// For the connection that receives messages.
     wakes: Option<Source>,
     is_cluster: bool,
+    /// The settings of the user for connections that are made here.
+    config: Option<AsyncConnectionConfig>,
     #[cfg(feature = "cluster")]
     nodes: Option<(Arc<Nodes>, Source)>,
 }
@@ -71,7 +73,8 @@ pub trait IntoEndpoint {
 
 impl RedisEndpoint {
     /// Names the nodes of a Redis Cluster, at least one; the cluster names further nodes. User, password and TLS of the
-    /// first node are those of all nodes.
+    /// first node, with the certificates that `redis::Client::build_with_tls` has put into its address, are those of all
+    /// nodes.
     ///
     /// Unlike a `ClusterClient` alone, which does not tell its nodes, the endpoint can receive messages: over one of the
     /// nodes that are named here, at random. Without one that works, waiters poll.
@@ -97,52 +100,47 @@ impl RedisEndpoint {
     }
 
     /// Does the same as [`cluster`](Self::cluster), and lets `configure` change the settings of the cluster client:
-    /// retries, timeouts, TLS certificates, a provider of credentials.
+    /// retries, timeouts, TLS certificates, a provider of credentials. It may be called twice.
     ///
-    /// Messages and tracked reads have connections of their own, whose settings are those of the first node and of
-    /// [`connection_config`](Self::connection_config). The client must not read from replicas, because a lookup could
-    /// then find an entry that this guard has invalidated.
+    /// Messages and tracked reads have connections of their own. They have the user, password and TLS of the first node,
+    /// and the settings of [`connection_config`](Self::connection_config): certificates and a provider have to be given
+    /// to both. The client must not read from replicas, nor cache replies, because a lookup could then find an entry
+    /// that this guard has invalidated.
     ///
     /// # Errors
     ///
-    /// Those of [`cluster`](Self::cluster), and what the settings cause.
+    /// Those of [`cluster`](Self::cluster), and what the settings cause. Also if the client uses TLS and the nodes are
+    /// named without it (`redis://`): the connections for messages would send the password as plain text.
     #[cfg(feature = "cluster")]
     pub fn cluster_with<N: IntoConnectionInfo>(
         nodes: impl IntoIterator<Item = N>,
-        configure: impl FnOnce(ClusterClientBuilder) -> ClusterClientBuilder,
+        configure: impl Fn(ClusterClientBuilder) -> ClusterClientBuilder,
     ) -> RedisResult<Self> {
         let infos = nodes.into_iter().map(IntoConnectionInfo::into_connection_info).collect::<RedisResult<Vec<_>>>()?;
         let builder = ClusterClient::builder(infos.clone()).retries(1).min_retry_wait(5).max_retry_wait(20);
         let client = configure(builder.tcp_settings(tuned_tcp(Default::default()))).build()?;
         let nodes = Arc::new(Nodes::new(infos).ok_or(NO_NODES)?);
+        if nodes.differ_in_tls().is_some_and(|pair| configure(ClusterClient::builder(pair)).build().is_ok()) {
+            return Err(TLS_OF_CLIENT_ALONE.into());
+        }
         let any = Source::of_nodes(nodes.clone());
         Ok(Self { wakes: Some(any.clone()), nodes: Some((nodes, any)), ..Self::of_cluster(client) })
     }
 
-    /// Sets how connections are made: timeouts, a provider of credentials that change, a resolver of host names.
-    /// Default: a connection timeout of one second, no response timeout.
+    /// Changes how connections are made: timeouts, a provider of credentials that change, a resolver of host names.
+    /// `configure` gets the settings so far: at first a connection timeout of one second, and no response timeout,
+    /// because the guard has a limit of its own ([`store_timeout`](crate::StampedeGuard::store_timeout)).
     ///
-    /// A response timeout (redis-rs sets 500 ms unless told otherwise) applies beside the guard's own
-    /// [`store_timeout`](crate::StampedeGuard::store_timeout); the shorter one ends a command. A push sender in
-    /// `config` is replaced on the connections for messages, and is an error of a data connection that does not speak
-    /// RESP3.
+    /// A connection timeout of more than 30 s has no effect, and a push sender is replaced on the connections for
+    /// messages. The client-side cache of redis-rs must stay off: a lookup could otherwise find an entry that this guard
+    /// has invalidated.
     ///
-    /// Connections that exist already keep their settings, and so do those of a cluster client
-    /// ([`cluster_with`](Self::cluster_with) has settings for them); `config` then applies to the connections for
-    /// messages and for tracked reads.
+    /// The settings are for connections that the guard or lock makes itself: not for connections that exist already,
+    /// and not for those of a cluster client, which [`cluster_with`](Self::cluster_with) has settings for.
     #[must_use]
-    pub fn connection_config(self, config: AsyncConnectionConfig) -> Self {
-        let set = |source: Source| source.with_config(config.clone());
-        Self {
-            data: match self.data {
-                DataSource::Server(server) => DataSource::Server(set(server)),
-                other => other,
-            },
-            wakes: self.wakes.map(set),
-            #[cfg(feature = "cluster")]
-            nodes: self.nodes.map(|(nodes, any)| (nodes, set(any))),
-            ..self
-        }
+    pub fn connection_config(self, configure: impl FnOnce(AsyncConnectionConfig) -> AsyncConnectionConfig) -> Self {
+        let config = configure(self.config.unwrap_or_else(connect::config));
+        Self { config: Some(config), ..self }
     }
 
     /// Receives messages over a connection of this client. Needed for existing connections, which cannot be made a
@@ -199,6 +197,7 @@ impl RedisEndpoint {
             data,
             wakes: None,
             is_cluster: false,
+            config: None,
             #[cfg(feature = "cluster")]
             nodes: None,
         }
@@ -212,20 +211,22 @@ impl RedisEndpoint {
     /// Makes a data connection that begins with this handshake.
     pub(crate) fn connect(&self, handshake: Arc<dyn Handshake>) -> Arc<dyn CommandLink> {
         match &self.data {
-            DataSource::Server(server) => Arc::new(Reconnecting::new(server.clone(), handshake, server.log.clone())),
+            DataSource::Server(server) => {
+                Arc::new(Reconnecting::new(self.configured(server), handshake, server.log.clone()))
+            }
             DataSource::Other(connect_with) => connect_with(handshake),
         }
     }
 
     /// Returns the source of the connection that receives messages, if there is one.
     pub(crate) fn wakes(&self) -> Option<Source> {
-        self.wakes.clone()
+        self.wakes.as_ref().map(|source| self.configured(source))
     }
 
     /// Returns the source of a single server, if more connections to it can be made.
     pub(crate) fn server(&self) -> Option<Source> {
         match &self.data {
-            DataSource::Server(server) => Some(server.clone()),
+            DataSource::Server(server) => Some(self.configured(server)),
             DataSource::Other(_) => None,
         }
     }
@@ -234,7 +235,14 @@ impl RedisEndpoint {
     #[cfg(feature = "cluster")]
     pub(crate) fn node(&self, host: &str, port: u16) -> Option<Source> {
         let (nodes, any) = self.nodes.as_ref()?;
-        Some(any.at(nodes.at(host, port).ok()?))
+        Some(self.configured(&any.at(nodes.at(host, port).ok()?)))
+    }
+
+    fn configured(&self, source: &Source) -> Source {
+        match &self.config {
+            Some(config) => source.clone().with_config(config.clone()),
+            None => source.clone(),
+        }
     }
 
     pub(crate) fn is_cluster(&self) -> bool {
@@ -242,6 +250,11 @@ impl RedisEndpoint {
     }
 }
 
+#[cfg(feature = "cluster")]
+const TLS_OF_CLIENT_ALONE: (ErrorKind, &str) = (
+    ErrorKind::InvalidClientConfig,
+    "the settings of the cluster client ask for TLS, but the nodes are named without: use rediss:// for the nodes",
+);
 /// Never returned: without a node the cluster client is an error already.
 #[cfg(feature = "cluster")]
 const NO_NODES: (ErrorKind, &str) = (ErrorKind::InvalidClientConfig, "a cluster needs at least one node");

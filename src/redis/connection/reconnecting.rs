@@ -329,7 +329,7 @@ async fn run_handshake<C: ConnectionLike>(
             handshake.on_replies(&answers, sent, Timestamp::now());
             Ok(())
         }
-        Err(error) if class(&error) == ErrorClass::Disconnected => Err(error),
+        Err(error) if class(&error) == ErrorClass::Disconnected || error.is_timeout() => Err(error),
         Err(_) => Ok(()),
     }
 }

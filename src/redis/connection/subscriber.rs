@@ -28,8 +28,8 @@ pub(crate) trait MessageHandler: Send + Sync + 'static {
 
 /// A subscriber: connects when first used, and again whenever the connection is lost, until it is dropped.
 ///
-/// It also subscribes again when the data connection was made again: the source may lead to another server by then,
-/// one whose messages the old server does not receive.
+/// It also subscribes again if a message that the data connection publishes does not arrive. A server may answer every
+/// PING and yet hear nothing: an old master that was cut off, or a node that was removed from its cluster.
 pub(crate) struct Subscriber {
     listener: Listener,
     state: watch::Sender<State>,
@@ -119,39 +119,53 @@ impl Listener {
     }
 
     async fn subscribe(&self) -> RedisResult<Channel> {
-        let (handler, lost) = (self.handler.clone(), Arc::new(Notify::new()));
-        let (generation, is_lost) = (self.data.generation(), lost.clone());
+        let (lost, heard) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+        let (handler, is_lost, is_heard) = (self.handler.clone(), lost.clone(), heard.clone());
         let on_push = move |push: PushInfo| match (push.kind, push.data.get(1)) {
+            (PushKind::Message, Some(Value::BulkString(message))) if message == PROBE => is_heard.notify_one(),
             (PushKind::Message, Some(Value::BulkString(message))) => handler.on_message(message),
             (PushKind::Disconnection, _) => is_lost.notify_one(),
             _ => {}
         };
         let mut connection = self.source.connect_with_pushes(on_push).await?;
-        let inbox = self.handler.inbox();
-        connection.subscribe([CHANNEL.as_bytes(), inbox.as_bytes()].concat()).await?;
-        Ok(Channel { connection, lost, generation })
+        connection.subscribe(self.channel()).await?;
+        Ok(Channel { connection, lost, heard })
     }
 
-    /// Returns when the connection is lost, does not answer a PING, or may lead to the wrong server.
-    async fn stay(&self, channel: Channel) {
-        let Channel { mut connection, lost, mut generation } = channel;
+    fn channel(&self) -> Vec<u8> {
+        let inbox = self.handler.inbox();
+        [CHANNEL.as_bytes(), inbox.as_bytes()].concat()
+    }
+
+    /// Returns when the connection is lost, or messages do not arrive.
+    async fn stay(&self, mut channel: Channel) {
         let mut watchdog = interval_at(clock::deadline_after(CHECK_INTERVAL), CHECK_INTERVAL);
         watchdog.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        loop {
-            tokio::select! {
-                () = lost.notified() => return,
-                _ = watchdog.tick() => {
-                    let ping = redis::cmd("PING");
-                    let answer = timeout(CHECK_INTERVAL, ping.query_async::<Value>(&mut connection)).await;
-                    if !answer.is_ok_and(|answer| is_working(answer.and_then(Value::extract_error))) {
-                        return;
-                    }
-                    // The first data connection may have been made later than this one.
-                    let current = self.data.generation();
-                    if std::mem::replace(&mut generation, current) != current && current > 1 {
-                        return;
-                    }
+        let lost = channel.lost.clone();
+        let checks = async {
+            loop {
+                watchdog.tick().await;
+                if !self.receives(&mut channel).await {
+                    return;
                 }
+            }
+        };
+        tokio::select! {
+            () = lost.notified() => {}
+            () = checks => {}
+        }
+    }
+
+    /// Checks that a message arrives. Only the connection is checked if none can be published.
+    async fn receives(&self, channel: &mut Channel) -> bool {
+        let mut publish = redis::cmd("PUBLISH");
+        publish.arg(self.channel()).arg(PROBE);
+        match timeout(CHECK_INTERVAL, self.data.send(&publish)).await {
+            Ok(Ok(_)) => timeout(PROBE_TIMEOUT, channel.heard.notified()).await.is_ok(),
+            _ => {
+                let ping = redis::cmd("PING");
+                let answer = timeout(CHECK_INTERVAL, ping.query_async::<Value>(&mut channel.connection)).await;
+                answer.is_ok_and(|answer| is_working(answer.and_then(Value::extract_error)))
             }
         }
     }
@@ -162,8 +176,8 @@ struct Channel {
     connection: MultiplexedConnection,
     /// Notified when the connection is lost.
     lost: Arc<Notify>,
-    /// Generation of the data connection before this one was made.
-    generation: u64,
+    /// Notified when a probe arrives.
+    heard: Arc<Notify>,
 }
 
 /// Reports whether the reply shows a working server. A server that serves no client publishes nothing either. A
@@ -176,5 +190,9 @@ fn is_working(answer: RedisResult<Value>) -> bool {
 pub(crate) const CHANNEL: &str = "stampede-guard:";
 /// Maximum time that a request waits for the first subscription.
 const FIRST_SUBSCRIPTION_TIMEOUT: Duration = Duration::from_millis(20);
+/// The message that shows that messages arrive.
+const PROBE: &[u8] = b"?";
+/// Maximum time from the reply to a probe to its arrival.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Interval between checks of the connection, and maximum time for the reply.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
