@@ -117,6 +117,22 @@ async fn master_that_becomes_an_orphaned_replica_is_replaced() {
     .await;
 }
 
+/// The old master is cut off: it answers every command, but what happens at the new master does not reach it.
+///
+/// Seen to fail if the subscriber checks its connection by PING alone.
+#[tokio::test]
+async fn subscriber_leaves_a_master_that_hears_nothing() {
+    let (master, replica, name, guards) = pair(&[]).await;
+    command::<()>(&replica, "REPLICAOF NO ONE").await;
+    name.follow(&replica);
+    command::<()>(&master, "CLIENT KILL TYPE normal").await;
+    is_as_before(&guards).await;
+    eventually("both guards subscribe at the new master", async || {
+        command::<String>(&replica, "CLIENT LIST TYPE pubsub").await.lines().count() == 2
+    })
+    .await;
+}
+
 /// The old master still answers reads on open connections, but its data is old.
 ///
 /// Seen to fail if the connection that reads the copies is kept.

@@ -220,3 +220,18 @@ fn event_that_another_thread_reached_first_is_recorded() {
     report();
     assert_eq!(events.about("reached"), 1);
 }
+
+/// Runs statements that docs/operations.md shows to copy: without differences except for white space.
+macro_rules! documented {
+    ($($code:tt)*) => {
+        $crate::kit::is_documented(stringify!($($code)*));
+        $($code)*
+    };
+}
+pub(crate) use documented;
+
+pub(crate) fn is_documented(code: &str) {
+    let without_space = |text: &str| text.split_whitespace().collect::<String>();
+    let document = without_space(include_str!("../../docs/operations.md"));
+    assert!(document.contains(&without_space(code)), "docs/operations.md does not have: {code}");
+}

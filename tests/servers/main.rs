@@ -15,6 +15,7 @@ mod kit;
 mod locks;
 mod log_lines;
 mod replica;
+mod settings;
 mod staging;
 mod tls;
 

@@ -4,13 +4,13 @@
 //! two providers. rustls panics unless the store chooses a provider. Seen to panic without that choice.
 
 use crate::{
-    kit::{Events, answers, calls_of_a_herd, hits, patient, recovers},
-    support::{RedisServer, eventually},
+    kit::{Events, answers, calls_of_a_herd, hits, patient, recovers, tell},
+    support::{RedisServer, eventually, free_port},
 };
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
-use redis::{ClientTlsConfig, TlsCertificates};
+use redis::{ClientTlsConfig, ConnectionAddr, ConnectionInfo, TlsCertificates};
 use stampede_guard::{
-    RedisStore,
+    RedisEndpoint, RedisStore,
     store::{CacheKey, LeaseReply, LeaseRequest, Store},
 };
 use std::fs;
@@ -61,12 +61,15 @@ impl Authority {
 
     /// Returns a client that trusts this authority only.
     fn client(&self, server: &RedisServer, own: Option<(String, String)>) -> redis::Client {
-        let certificates = TlsCertificates {
+        let url = format!("rediss://127.0.0.1:{}", server.port());
+        redis::Client::build_with_tls(url, self.certificates(own)).expect("a client")
+    }
+
+    fn certificates(&self, own: Option<(String, String)>) -> TlsCertificates {
+        TlsCertificates {
             client_tls: own.map(|(cert, key)| ClientTlsConfig { client_cert: cert.into(), client_key: key.into() }),
             root_cert: Some(self.root().into()),
-        };
-        let url = format!("rediss://127.0.0.1:{}", server.port());
-        redis::Client::build_with_tls(url, certificates).expect("a client")
+        }
     }
 }
 
@@ -78,7 +81,11 @@ async fn tls_herd_makes_one_call_and_wakes_waiters() {
     assert_eq!(calls_of_a_herd(&guards, "k").await, 1);
     assert!(hits(&guards[1], "k").await);
 
-    let [a, b] = [(); 2].map(|()| RedisStore::new(authority.client(&server, None)));
+    is_woken([(); 2].map(|()| RedisStore::new(authority.client(&server, None)))).await;
+}
+
+/// Asserts that a waiter is woken by message: it does not poll.
+async fn is_woken([a, b]: [RedisStore; 2]) {
     let at = CacheKey::new("sg", 0, "woken");
     let (mut leader, mut waiter) = (a.listen(&at), b.listen(&at));
     let ask = |token| LeaseRequest::new(token, crate::SECOND);
@@ -99,6 +106,36 @@ async fn tls_1_2_only_server_is_supported() {
     let guard = patient(authority.client(&server, None));
     answers(&guard, "k").await;
     assert!(hits(&guard, "k").await);
+}
+
+/// The certificates of the user are for the data connection (`certs`) and, in the node's address, for messages.
+///
+/// Seen to fail if the node is named by its URL alone: the connection for messages then has no certificates.
+#[tokio::test]
+async fn cluster_over_tls_is_woken_by_message() {
+    let authority = Authority::new();
+    let bus = free_port().to_string();
+    let cluster = ["--cluster-enabled", "yes", "--tls-cluster", "yes", "--cluster-port", &bus];
+    let server = authority.server("yes", &cluster);
+    let own = authority.sign("app");
+    let client = authority.client(&server, Some(own.clone()));
+    tell::<()>(&client, "CLUSTER ADDSLOTSRANGE 0 16383").await;
+    eventually("the node serves all slots", async || {
+        tell::<String>(&client, "CLUSTER INFO").await.contains("cluster_state:ok")
+    })
+    .await;
+
+    let (node, certificates) = (client.get_connection_info().clone(), authority.certificates(Some(own)));
+    let with_certificates =
+        |nodes: ConnectionInfo| RedisEndpoint::cluster_with([nodes], |cluster| cluster.certs(certificates.clone()));
+    let endpoint = with_certificates(node.clone()).expect("an endpoint");
+    let guards = [(); 2].map(|()| patient(endpoint.clone()));
+    assert_eq!(calls_of_a_herd(&guards, "k").await, 1);
+    is_woken([(); 2].map(|()| RedisStore::new(endpoint.clone()))).await;
+
+    let plain = node.set_addr(ConnectionAddr::Tcp("127.0.0.1".into(), server.port()));
+    let error = with_certificates(plain).expect_err("the password would be sent as plain text");
+    assert!(error.to_string().contains("use rediss://"), "{error}");
 }
 
 #[tokio::test]

@@ -1,0 +1,57 @@
+//! The nodes of a cluster, as the user names them.
+
+use redis::{Client, ConnectionAddr, ConnectionInfo, RedisResult};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+/// The nodes to begin with, with user, password and TLS. The cluster names further nodes later.
+pub(crate) struct Nodes {
+    /// At least one.
+    infos: Box<[ConnectionInfo]>,
+    turn: AtomicUsize,
+}
+
+impl Nodes {
+    /// Creates the list. Its first turn is random, so that the processes of a fleet spread over the nodes. Returns
+    /// `None` for an empty list.
+    pub(super) fn new(infos: Vec<ConnectionInfo>) -> Option<Self> {
+        let first = infos.first()?.clone();
+        let turn = AtomicUsize::new(fastrand::usize(..infos.len()));
+        let like_the_first = |info: &ConnectionInfo| match info.addr() {
+            ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => moved(&first, host, *port),
+            _ => info.clone(),
+        };
+        Some(Self { infos: infos.iter().map(like_the_first).collect(), turn })
+    }
+
+    /// Returns a client of the next node in turn.
+    pub(super) fn next(&self) -> RedisResult<Client> {
+        let turn = self.turn.fetch_add(1, Relaxed) % self.infos.len();
+        Client::open(super::connect::tuned_info(self.infos[turn].clone()))
+    }
+
+    /// Returns a client of the node with this address, with the user, password and TLS of the first node.
+    pub(super) fn at(&self, host: &str, port: u16) -> RedisResult<Client> {
+        Client::open(moved(&self.infos[0], host, port))
+    }
+
+    /// Returns the first node with TLS and without, if its own address is without. A cluster client of both is an error,
+    /// unless its settings ask for TLS.
+    pub(super) fn differ_in_tls(&self) -> Option<[ConnectionInfo; 2]> {
+        let first = self.infos[0].clone();
+        let ConnectionAddr::Tcp(host, port) = first.addr().clone() else { return None };
+        let secure = ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None };
+        Some([first.clone(), first.set_addr(secure)])
+    }
+}
+
+/// Returns the same settings for another address.
+fn moved(info: &ConnectionInfo, host: &str, port: u16) -> ConnectionInfo {
+    let host = host.to_owned();
+    let addr = match info.addr().clone() {
+        ConnectionAddr::TcpTls { insecure, tls_params, .. } => {
+            ConnectionAddr::TcpTls { host, port, insecure, tls_params }
+        }
+        _ => ConnectionAddr::Tcp(host, port),
+    };
+    info.clone().set_addr(addr)
+}

@@ -1,0 +1,165 @@
+//! Connections with settings of the user: credentials that change, a resolver of host names, Unix sockets, timeouts.
+
+use crate::{
+    SECOND,
+    kit::{calls_of_a_herd, command, documented, recovers},
+    never,
+    support::{Down, RedisServer, eventually},
+};
+use futures_util::{FutureExt, Stream, stream::unfold};
+use redis::{
+    RedisFuture, RedisResult,
+    auth::{BasicAuth, StreamingCredentialsProvider},
+    io::AsyncDNSResolver,
+};
+use stampede_guard::{IntoEndpoint, NearCacheConfig, StampedeGuard};
+use std::{
+    net::SocketAddr,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
+};
+use tokio::sync::watch;
+
+/// Credentials that change, as the tokens of a cloud do: each token is the name of a user, and its password.
+#[derive(Clone)]
+struct Tokens(watch::Sender<&'static str>);
+
+impl StreamingCredentialsProvider for Tokens {
+    fn subscribe(&self) -> Pin<Box<dyn Stream<Item = RedisResult<BasicAuth>> + Send + 'static>> {
+        Box::pin(unfold((self.0.subscribe(), true), async |(mut token, is_first)| {
+            if !is_first {
+                token.changed().await.ok()?;
+            }
+            let name = *token.borrow_and_update();
+            Some((Ok(BasicAuth::new(name.into(), name.into())), (token, false)))
+        }))
+    }
+}
+
+/// Adds a near cache, so that the guard has all three connections: for data, messages and tracked reads.
+fn near(guard: StampedeGuard) -> StampedeGuard {
+    guard.store_timeout(30 * SECOND).near_cache(NearCacheConfig::max_bytes(1 << 20).max_age(SECOND))
+}
+
+/// Asserts that answers are shared, waiters are woken, and copies of the near cache are dropped by message.
+async fn everything_works(guards: &[StampedeGuard; 2], key: &str) {
+    assert_eq!(calls_of_a_herd(guards, key).await, 1);
+    for guard in guards {
+        eventually("messages arrive", async || guard.health().subscriber_up == Some(true)).await;
+        eventually("a copy is served from memory", async || {
+            let before = guard.stats().near_hits;
+            assert_eq!(guard.fetch(key.to_owned(), never::<i32>).await.expect("a hit"), 1);
+            guard.stats().near_hits > before
+        })
+        .await;
+    }
+    guards[0].invalidate(key).await.expect("acknowledged");
+    eventually("the other copy is dropped", async || {
+        guards[1].fetch(key.to_owned(), async || Ok::<_, Down>(2)).await.expect("an answer") == 2
+    })
+    .await;
+}
+
+/// The old token is revoked as soon as the connections have been told of the next one. That closes each connection that
+/// still has the old one.
+///
+/// Seen to fail if the connection for messages is made without the settings.
+#[tokio::test]
+async fn credentials_that_change_reach_every_connection() {
+    let server = RedisServer::start();
+    for user in ["first", "second"] {
+        command::<()>(&server, &format!("ACL SETUSER {user} on >{user} resetchannels ~* &* +@all")).await;
+    }
+    command::<()>(&server, "ACL SETUSER default -@all +acl +client +info").await;
+    let tokens = Tokens(watch::Sender::new("first"));
+    let url = server.url();
+    let guards = [(); 2].map(|()| {
+        let connect = || -> RedisResult<StampedeGuard> {
+            documented! {
+                let server = redis::Client::open(&*url)?.into_endpoint();
+                let server = server.connection_config(|config| config.set_credentials_provider(tokens.clone()));
+                let guard = StampedeGuard::new(server);
+            }
+            Ok(guard)
+        };
+        near(connect().expect("a URL of Redis"))
+    });
+    everything_works(&guards, "before").await;
+
+    tokens.0.send_replace("second");
+    eventually("every connection has the second token", async || {
+        let clients: String = command(&server, "CLIENT LIST").await;
+        clients.matches("user=second").count() == 6 && !clients.contains("user=first")
+    })
+    .await;
+    command::<()>(&server, "ACL DELUSER first").await;
+    let connections = async || -> u64 {
+        let info: redis::InfoDict = command(&server, "INFO stats").await;
+        info.get("total_connections_received").expect("a number")
+    };
+    let before = connections().await;
+    everything_works(&guards, "after").await;
+    assert_eq!(connections().await, before + 1, "only the connection of this check");
+
+    command::<()>(&server, "CLIENT KILL USER second").await;
+    for guard in &guards {
+        recovers(guard).await;
+    }
+    everything_works(&guards, "killed").await;
+}
+
+/// A resolver that knows one name.
+#[derive(Clone, Default)]
+struct Resolver(Arc<AtomicUsize>);
+
+impl AsyncDNSResolver for Resolver {
+    fn resolve<'a, 'b: 'a>(
+        &'a self,
+        host: &'b str,
+        port: u16,
+    ) -> RedisFuture<'a, Box<dyn Iterator<Item = SocketAddr> + Send + 'a>> {
+        assert_eq!(host, "cache.internal");
+        self.0.fetch_add(1, SeqCst);
+        let addresses: Box<dyn Iterator<Item = _> + Send> = Box::new(std::iter::once(([127, 0, 0, 1], port).into()));
+        async { Ok(addresses) }.boxed()
+    }
+}
+
+#[tokio::test]
+async fn resolver_of_the_user_resolves_every_connection() {
+    let (server, resolver) = (RedisServer::start(), Resolver::default());
+    let url = format!("redis://cache.internal:{}", server.port());
+    let guards = [(); 2].map(|()| {
+        let connect = || -> RedisResult<StampedeGuard> {
+            documented! {
+                let server = redis::Client::open(&*url)?.into_endpoint();
+                let server = server.connection_config(|config| config.set_connection_timeout(Some(5 * SECOND)));
+            }
+            Ok(StampedeGuard::new(server.connection_config(|config| config.set_dns_resolver(resolver.clone()))))
+        };
+        near(connect().expect("a URL of Redis"))
+    });
+    everything_works(&guards, "k").await;
+    assert!(resolver.0.load(SeqCst) >= 6, "connections for data, messages and tracked reads");
+}
+
+#[tokio::test]
+async fn unix_socket_serves_every_connection() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("redis.sock").display().to_string();
+    let _server = RedisServer::with(&["--unixsocket", &path]);
+    let url = format!("redis+unix://{path}");
+    let guards = [(); 2].map(|()| {
+        let connect = || -> RedisResult<StampedeGuard> {
+            documented! {
+                let guard = StampedeGuard::connect(&url)?;
+            }
+            Ok(guard)
+        };
+        near(connect().expect("a URL of Redis"))
+    });
+    everything_works(&guards, "k").await;
+}
