@@ -19,9 +19,7 @@ use stampede_guard::{
 const LARGE: usize = 64 << 10;
 
 fn store(nodes: &[RedisServer]) -> RedisStore {
-    RedisStore::from_cluster(
-        ClusterClient::new(nodes.iter().map(RedisServer::url).collect::<Vec<_>>()).expect("a client"),
-    )
+    RedisStore::new(ClusterClient::new(nodes.iter().map(RedisServer::url).collect::<Vec<_>>()).expect("a client"))
 }
 
 async fn lead(store: &RedisStore, key: &CacheKey) -> Lease {

@@ -10,7 +10,7 @@ use redis::{
     aio::{ConnectionLike, MultiplexedConnection},
 };
 use stampede_guard::{
-    Key, RedisStore,
+    Connection, Key, RedisStore,
     store::{CacheKey, Entry, FillCondition, FillOutcome, Kind, Lease, LeaseReply, Store, Token, Write},
 };
 use std::collections::HashMap;
@@ -150,7 +150,7 @@ impl ConnectionLike for WithoutFirstSet {
 async fn a_missing_staged_entry_refuses_the_whole_fill() {
     let server = RedisServer::start();
     let store = RedisStore::new(server.client());
-    let tampered = RedisStore::from_connection(WithoutFirstSet(server.connection().await));
+    let tampered = RedisStore::new(Connection(WithoutFirstSet(server.connection().await)));
     let key = fresh("missing");
     let variant = variant_of(&key, "de");
     let old = lead(&store, &key, LONG).await;
