@@ -88,7 +88,7 @@ impl RedisStore {
         let subscriber =
             server.wakes().map(|source| Arc::new(Subscriber::new(source, link.clone(), handler(wakes.clone()))));
         Self {
-            reads: ReadBatcher::over(link.clone(), !server.is_cluster()),
+            reads: ReadBatcher::over(link.clone(), server.is_cluster()),
             link,
             scripts: Scripts::default(),
             decoder: Arc::new(EntryDecoder::new(clocks, failure_domain_of)),
@@ -270,7 +270,7 @@ impl Store for RedisStore {
     fn track(&self, every: Duration) -> Option<Arc<dyn TrackedReader>> {
         let link =
             TrackedConnection::new(self.server.clone()?, self.decoder.clocks().clone(), self.link.clone(), every);
-        let (reads, decoder) = (ReadBatcher::over(link.link(), true), self.decoder.clone());
+        let (reads, decoder) = (ReadBatcher::over(link.link(), false), self.decoder.clone());
         Some(Arc::new(TrackedReads { link, reads, decoder, subscriber: self.subscriber.clone() }))
     }
 }
