@@ -1,5 +1,12 @@
 //! The cache over a real Redis Cluster.
 
+mod failover;
+mod herd;
+mod lines;
+mod migration;
+mod near;
+pub(crate) mod shards;
+
 use crate::{
     Down, SECOND, acl,
     kit::{answers, calls_of_a_herd, calls_of_a_varied_herd, command, hits, patient, recovers},
@@ -15,7 +22,11 @@ use stampede_guard::{
 
 /// Starts a cluster of `N` masters with equal shares of the slots. The other masters keep serving if one dies.
 pub(crate) async fn nodes<const N: usize>() -> [RedisServer; N] {
-    let nodes = std::array::from_fn(|_| RedisServer::cluster_node(&["--cluster-require-full-coverage", "no"]));
+    nodes_with(&["--cluster-require-full-coverage", "no"]).await
+}
+
+async fn nodes_with<const N: usize>(args: &[&str]) -> [RedisServer; N] {
+    let nodes = std::array::from_fn(|_| RedisServer::cluster_node(args));
     let first = |i: usize| u16::try_from(i * 16_384 / N).expect("the number of a slot");
     for (i, node) in nodes.iter().enumerate() {
         node.add_slots(first(i)..=first(i + 1) - 1).await;
