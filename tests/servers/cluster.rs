@@ -16,7 +16,7 @@ use crate::{
 use futures_util::{StreamExt, stream::FuturesUnordered};
 use redis::{cluster::ClusterClient, cluster_read_routing::RandomReplicaStrategy};
 use stampede_guard::{
-    IntoEndpoint, RedisStore, StampedeGuard,
+    IntoEndpoint, NearCacheConfig, Policy, RedisStore, StampedeGuard,
     store::{CacheKey, LeaseReply, LeaseRequest, Store},
 };
 
@@ -226,6 +226,21 @@ async fn cluster_user_needs_cluster_slots_right() {
         assert_eq!(calls_of_a_herd(&guards, key).await, 1, "{key}");
         assert!(hits(&guards[0], key).await, "{key}");
     }
+    // The same rights suffice for copies that are confirmed, so that they outlive their age.
+    let policy = Policy::fresh_for(600 * SECOND);
+    let near = patient(shards::endpoint_of(&urls)).policy(policy);
+    let near = near.near_cache(NearCacheConfig::max_bytes(1 << 20).max_age(SECOND));
+    let kept = async || {
+        let before = near.stats().near_hits;
+        hits(&near, "near").await;
+        near.stats().near_hits > before
+    };
+    eventually("a copy is served beyond max_age", async || {
+        kept().await;
+        tokio::time::sleep(SECOND).await;
+        kept().await
+    })
+    .await;
     for node in &nodes {
         assert_eq!(acl::refused(node).await, [""; 0]);
     }

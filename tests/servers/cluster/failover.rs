@@ -122,8 +122,7 @@ async fn lock_of_first_master(node: &RedisServer) -> String {
     unreachable!("some slot is in the first third")
 }
 
-/// The waiter is in the queue of the old master, which the new one has. Seen to fail without the failover: the release
-/// is an error.
+/// The new master has the lock and its queue.
 #[tokio::test]
 async fn lock_is_passed_on_after_its_master_has_died() {
     let shards = Shards::start().await;

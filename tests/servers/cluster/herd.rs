@@ -54,7 +54,8 @@ async fn child() {
 }
 
 /// Counts the commands whose arguments name the key, on all masters, without the commands within scripts. Waiters are
-/// woken by message: a process that polls sends more than fifteen in this time. Seen to fail without the subscriber.
+/// woken by message: a process that polls sends more than fifteen in this time. Seen to fail if the
+/// messages are not taken in: the waiters stay until the end of the lease.
 #[tokio::test]
 async fn herd_of_four_processes_is_woken_by_message() {
     let shards = Shards::start().await;
