@@ -120,6 +120,8 @@ async fn near_copies_end_if_their_slot_was_taken_away() {
     let nodes = super::nodes::<3>().await;
     let (near, other, source) = (near(&nodes, 3 * SECOND), plain(&nodes), Source::of("taken"));
     let (slot, from) = (slot_of(&nodes[0], "taken").await, master_of(&nodes, "taken").await);
+    // The name that the checks read has another slot, which stays.
+    Source::of(&keys_of(&nodes, from, 1).await[0]).kept_by(&near).await;
     source.kept_by(&near).await;
     let to = (from + 1) % 3;
     let [from_id, to_id]: [String; 2] =
