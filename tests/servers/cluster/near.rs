@@ -160,6 +160,7 @@ async fn near_copies_are_dropped_by_message_after_a_failover() {
     let survivors = &shards.masters[1..];
     let (short, long, other) = (near(&shards.masters, SECOND), near(&shards.masters, HOUR), plain(survivors));
     before.kept_by(&short).await;
+    before.kept_by(&long).await;
     shards.replicated(0).await;
     shards.masters[0].kill();
     shards.promoted(0).await;
