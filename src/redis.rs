@@ -5,6 +5,10 @@
 //! through this module, so that its version is the one that the guard was compiled with.
 
 pub(crate) mod batch;
+#[cfg(feature = "cluster")]
+mod cluster_reads;
+#[cfg(feature = "cluster")]
+mod cluster_slots;
 pub(crate) mod connection;
 mod entries;
 mod fill;

@@ -16,8 +16,14 @@ pub(super) fn failure_domains(is_cluster: bool) -> (usize, fn(&CacheKey) -> u16)
 /// failure of a node shows in some of these ranges.
 #[cfg(feature = "cluster")]
 fn range_of_slots(key: &CacheKey) -> u16 {
-    let slot = slot(key);
-    crc16::State::<crc16::XMODEM>::calculate(slot.trim_matches(['{', '}']).as_bytes()) % 16_384 / 256
+    slot_of(&slot(key)) / 256
+}
+
+/// Returns the slot of a name, which begins with its hash tag.
+#[cfg(feature = "cluster")]
+pub(super) fn slot_of(name: &str) -> u16 {
+    let tag = name.strip_prefix('{').and_then(|name| name.split_once('}')).map_or(name, |(tag, _)| tag);
+    crc16::State::<crc16::XMODEM>::calculate(tag.as_bytes()) % SLOTS
 }
 
 /// Returns the hash tag of the resource, with capacity for the rest of the name. All keys of a resource share it, and
@@ -84,6 +90,9 @@ pub(crate) fn entry_names(key: &CacheKey) -> Vec<String> {
     [CURRENT, PREVIOUS].into_iter().flat_map(layouts).collect()
 }
 
+/// Number of slots of a cluster.
+#[cfg(feature = "cluster")]
+pub(super) const SLOTS: u16 = 16_384;
 /// The formats in names, [`FORMAT`] and the one before.
 const CURRENT: &str = ":v3.";
 const PREVIOUS: &str = ":v2.";

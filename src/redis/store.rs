@@ -4,6 +4,8 @@
 //! own, in an inbox of this process. They never use the data connection, on which a reconnecting client hands surplus
 //! subscription confirmations to other requests.
 
+#[cfg(feature = "cluster")]
+use super::cluster_reads::ClusterReads;
 pub(crate) use super::names::{entry_names, lease_name};
 use super::{
     batch::ReadBatcher,
@@ -13,16 +15,15 @@ use super::{
         error_class::store_error,
         reconnecting::CommandLink,
         script::{Script, ScriptCall, number},
-        source::Source,
         subscriber::{MessageHandler, Subscriber},
-        tracked::TrackedConnection,
+        tracked::{SingleServer, TrackedConnection},
     },
     entries::EntryDecoder,
     fill::{Fill, Staging},
     names::{entry_and_lease_names, entry_name, failure_domains},
     scripts::{self, Scripts},
     server_clock::ServerClocks,
-    tracked_reads::TrackedReads,
+    tracked_reads::{TrackedReads, TrackedServer},
 };
 use crate::{
     clock::Timestamp,
@@ -61,8 +62,8 @@ pub struct RedisStore {
     decoder: Arc<EntryDecoder>,
     wakes: WakeRegistry,
     subscriber: Option<Arc<Subscriber>>,
-    /// Makes tracked connections, on which the server reports changes.
-    server: Option<Source>,
+    /// Names the servers of tracked connections, on which they report changes.
+    endpoint: RedisEndpoint,
 }
 
 impl RedisStore {
@@ -91,14 +92,14 @@ impl RedisStore {
         let subscriber =
             server.wakes().map(|source| Arc::new(Subscriber::new(source, link.clone(), handler(wakes.clone()))));
         Self {
-            reads: ReadBatcher::over(link.clone(), !server.is_cluster()),
+            reads: ReadBatcher::over(link.clone(), server.is_cluster()),
             link,
             scripts: Scripts::default(),
             staging: Staging::default(),
             decoder: Arc::new(EntryDecoder::new(clocks, failure_domain_of)),
             wakes,
             subscriber,
-            server: server.server(),
+            endpoint: server.clone(),
         }
     }
 
@@ -270,10 +271,15 @@ impl Store for RedisStore {
     }
 
     fn track(&self, every: Duration) -> Option<Arc<dyn TrackedReader>> {
-        let link =
-            TrackedConnection::new(self.server.clone()?, self.decoder.clocks().clone(), self.link.clone(), every);
-        let (reads, decoder) = (ReadBatcher::over(link.link(), true), self.decoder.clone());
-        Some(Arc::new(TrackedReads { link, reads, decoder, subscriber: self.subscriber.clone() }))
+        let (decoder, subscriber) = (self.decoder.clone(), self.subscriber.clone());
+        #[cfg(feature = "cluster")]
+        if self.endpoint.names_nodes() {
+            let (endpoint, data) = (self.endpoint.clone(), self.link.clone());
+            return Some(Arc::new(ClusterReads::new(endpoint, data, decoder, subscriber, every)));
+        }
+        let authority = Arc::new(SingleServer(self.link.clone()));
+        let link = TrackedConnection::new(self.endpoint.server()?, decoder.clocks().clone(), authority, every);
+        Some(Arc::new(TrackedReads { server: TrackedServer::over(link, false, decoder), subscriber }))
     }
 }
 

@@ -15,10 +15,9 @@ use crate::{
 };
 use std::sync::Arc;
 
+/// The reader of a single server.
 pub(super) struct TrackedReads {
-    pub(super) link: TrackedConnection,
-    pub(super) reads: ReadBatcher,
-    pub(super) decoder: Arc<EntryDecoder>,
+    pub(super) server: TrackedServer,
     pub(super) subscriber: Option<Arc<Subscriber>>,
 }
 
@@ -28,18 +27,43 @@ impl TrackedReader for TrackedReads {
             if let Some(subscriber) = &self.subscriber {
                 subscriber.start();
             }
-            if !self.link.is_connected() {
-                return Err(StoreError::new("the tracked connection is not made yet"));
-            }
-            let feed = self.link.feed();
-            let names: Vec<_> = keys.iter().map(entry_name).collect();
-            let versions =
-                feed.iter().flat_map(|feed| names.iter().map(|name| feed.version(name.as_bytes()))).collect();
-            let entries = self.decoder.decode_all(keys, &self.reads.get_all(names).await?, &*self.link.link()).await;
-            // Another connection may have been made since, and the reads may have gone over it.
-            let is_unbroken =
-                matches!((feed, self.link.feed()), (Some(before), Some(after)) if Arc::ptr_eq(&before, &after));
-            Ok(TrackedRead { entries, versions: if is_unbroken { versions } else { Vec::new() } })
+            self.server.get_all(keys, |_| true).await
         })
+    }
+}
+
+/// A server, or one node of a cluster, with its tracked connection.
+pub(super) struct TrackedServer {
+    link: TrackedConnection,
+    reads: ReadBatcher,
+    decoder: Arc<EntryDecoder>,
+}
+
+impl TrackedServer {
+    pub(super) fn over(link: TrackedConnection, is_cluster: bool, decoder: Arc<EntryDecoder>) -> Self {
+        Self { reads: ReadBatcher::over(link.link(), is_cluster), link, decoder }
+    }
+
+    /// Reads entries, with versions if their changes will be reported. Asks `may_read` about the first name before it
+    /// is read, and after the versions were taken.
+    pub(super) async fn get_all(
+        &self,
+        keys: &[CacheKey],
+        may_read: impl FnOnce(&str) -> bool,
+    ) -> Result<TrackedRead, StoreError> {
+        if !self.link.is_connected() {
+            return Err(StoreError::new("the tracked connection is not made yet"));
+        }
+        let feed = self.link.feed();
+        let names: Vec<_> = keys.iter().map(entry_name).collect();
+        let versions = feed.iter().flat_map(|feed| names.iter().map(|name| feed.version(name.as_bytes()))).collect();
+        if !names.first().is_some_and(|name| may_read(name)) {
+            return Err(StoreError::new("the node does not have the slot of these names"));
+        }
+        let entries = self.decoder.decode_all(keys, &self.reads.get_all(names).await?, &*self.link.link()).await;
+        // Another connection may have been made since, and the reads may have gone over it.
+        let is_unbroken =
+            matches!((feed, self.link.feed()), (Some(before), Some(after)) if Arc::ptr_eq(&before, &after));
+        Ok(TrackedRead { entries, versions: if is_unbroken { versions } else { Vec::new() } })
     }
 }

@@ -1,36 +1,36 @@
 //! The cache over a real Redis Cluster.
 
+mod failover;
+mod herd;
+mod lines;
+mod migration;
+mod near;
+pub(crate) mod shards;
+
 use crate::{
     Down, SECOND, acl,
     kit::{answers, calls_of_a_herd, calls_of_a_varied_herd, command, hits, patient, recovers},
     never,
-    support::{RedisServer, eventually, free_port},
+    support::{RedisServer, eventually},
 };
 use futures_util::{StreamExt, stream::FuturesUnordered};
 use redis::{cluster::ClusterClient, cluster_read_routing::RandomReplicaStrategy};
 use stampede_guard::{
-    IntoEndpoint, RedisStore, StampedeGuard,
+    IntoEndpoint, NearCacheConfig, Policy, RedisStore, StampedeGuard,
     store::{CacheKey, LeaseReply, LeaseRequest, Store},
 };
 
 /// Starts a cluster of `N` masters with equal shares of the slots. The other masters keep serving if one dies.
 pub(crate) async fn nodes<const N: usize>() -> [RedisServer; N] {
-    let nodes = std::array::from_fn(|_| {
-        let port = free_port().to_string();
-        RedisServer::with(&[
-            "--cluster-enabled",
-            "yes",
-            "--cluster-port",
-            &port,
-            "--cluster-require-full-coverage",
-            "no",
-        ])
-    });
+    nodes_with(&["--cluster-require-full-coverage", "no"]).await
+}
+
+async fn nodes_with<const N: usize>(args: &[&str]) -> [RedisServer; N] {
+    let nodes = std::array::from_fn(|_| RedisServer::cluster_node(args));
+    let first = |i: usize| u16::try_from(i * 16_384 / N).expect("the number of a slot");
     for (i, node) in nodes.iter().enumerate() {
-        let (first, last) = (i * 16_384 / N, (i + 1) * 16_384 / N - 1);
-        command::<()>(node, &format!("CLUSTER ADDSLOTSRANGE {first} {last}")).await;
-        let bus: Vec<String> = command(node, "CONFIG GET cluster-port").await;
-        command::<()>(&nodes[0], &format!("CLUSTER MEET 127.0.0.1 {} {}", node.port(), bus[1])).await;
+        node.add_slots(first(i)..=first(i + 1) - 1).await;
+        nodes[0].meet(node).await;
     }
     for node in &nodes {
         eventually("every node knows the slots of all nodes", async || {
@@ -111,10 +111,8 @@ async fn wake_ups_come_from_any_node() {
 #[tokio::test]
 async fn reads_from_replicas_return_invalidated_entries() {
     let [master] = nodes::<1>().await;
-    let port = free_port().to_string();
-    let replica = RedisServer::with(&["--cluster-enabled", "yes", "--cluster-port", &port]);
-    let bus: Vec<String> = command(&master, "CONFIG GET cluster-port").await;
-    command::<()>(&replica, &format!("CLUSTER MEET 127.0.0.1 {} {}", master.port(), bus[1])).await;
+    let replica = RedisServer::cluster_node(&[]);
+    replica.meet(&master).await;
     let id: String = command(&master, "CLUSTER MYID").await;
     eventually("the replica knows the master", async || {
         command::<String>(&replica, "CLUSTER NODES").await.contains(&format!("{id} 127.0.0.1"))
@@ -228,6 +226,21 @@ async fn cluster_user_needs_cluster_slots_right() {
         assert_eq!(calls_of_a_herd(&guards, key).await, 1, "{key}");
         assert!(hits(&guards[0], key).await, "{key}");
     }
+    // The same rights suffice for copies that are confirmed, so that they outlive their age.
+    let policy = Policy::fresh_for(600 * SECOND);
+    let near = patient(shards::endpoint_of(&urls)).policy(policy);
+    let near = near.near_cache(NearCacheConfig::max_bytes(1 << 20).max_age(SECOND));
+    let kept = async || {
+        let before = near.stats().near_hits;
+        hits(&near, "near").await;
+        near.stats().near_hits > before
+    };
+    eventually("a copy is served beyond max_age", async || {
+        kept().await;
+        tokio::time::sleep(SECOND).await;
+        kept().await
+    })
+    .await;
     for node in &nodes {
         assert_eq!(acl::refused(node).await, [""; 0]);
     }

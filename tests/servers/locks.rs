@@ -100,6 +100,7 @@ async fn locks_over_cluster_serve_waiters_in_order() {
     everything(Lock::new(client.clone()).recipe(FencedLock), 4, redis.clone()).await;
     let woken = client.clone().into_endpoint().subscribe_via(nodes[1].client());
     everything(Lock::new(woken).recipe(FencedLock), 4, redis.clone()).await;
+    everything(Lock::new(cluster::shards::endpoint(&nodes)), 4, redis.clone()).await;
     let recipes: [Arc<dyn Fn(Lock) -> Lock>; 6] = [
         with(Counter),
         with(ExistsSetex),

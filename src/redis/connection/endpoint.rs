@@ -7,6 +7,8 @@ use super::{
     source::Source,
 };
 use redis::{AsyncConnectionConfig, aio::ConnectionLike};
+#[cfg(feature = "cluster")]
+use std::time::Duration;
 use std::{fmt, sync::Arc};
 #[cfg(feature = "cluster")]
 use {
@@ -79,8 +81,9 @@ impl RedisEndpoint {
     /// Unlike a `ClusterClient` alone, which does not tell its nodes, the endpoint can receive messages: over one of the
     /// nodes that are named here, at random. Without one that works, waiters poll.
     ///
-    /// The cluster client makes one retry after at most 20 ms, so that a dead node costs a request little: the origin
-    /// answers then.
+    /// The cluster client makes up to three retries, with pauses of at most 20 ms: enough to follow a slot that moves to
+    /// another node, and short, because the origin answers for a node that is dead. A reply may take one second, so that
+    /// the client can learn of a failover while the old master hangs.
     ///
     /// # Errors
     ///
@@ -117,7 +120,12 @@ impl RedisEndpoint {
         configure: impl Fn(ClusterClientBuilder) -> ClusterClientBuilder,
     ) -> RedisResult<Self> {
         let infos = nodes.into_iter().map(IntoConnectionInfo::into_connection_info).collect::<RedisResult<Vec<_>>>()?;
-        let builder = ClusterClient::builder(infos.clone()).retries(1).min_retry_wait(5).max_retry_wait(20);
+        let builder = ClusterClient::builder(infos.clone())
+            .retries(3) // to the new node of a slot that moves, on to the one that has the key, and once more
+            .min_retry_wait(5)
+            .max_retry_wait(20)
+            .response_timeout(RESPONSE_TIMEOUT)
+            .overall_response_timeout(None);
         let client = configure(builder.tcp_settings(tuned_tcp(Default::default()))).build()?;
         let nodes = Arc::new(Nodes::new(infos).ok_or(NO_NODES)?);
         if nodes.differ_in_tls().is_some_and(|pair| configure(ClusterClient::builder(pair)).build().is_ok()) {
@@ -231,6 +239,12 @@ impl RedisEndpoint {
         }
     }
 
+    /// Reports whether the user has named the nodes of a cluster.
+    #[cfg(feature = "cluster")]
+    pub(crate) fn names_nodes(&self) -> bool {
+        self.nodes.is_some()
+    }
+
     /// Returns the source of one node of a cluster, if the user has named nodes.
     #[cfg(feature = "cluster")]
     pub(crate) fn node(&self, host: &str, port: u16) -> Option<Source> {
@@ -255,6 +269,10 @@ const TLS_OF_CLIENT_ALONE: (ErrorKind, &str) = (
     ErrorKind::InvalidClientConfig,
     "the settings of the cluster client ask for TLS, but the nodes are named without: use rediss:// for the nodes",
 );
+/// Maximum time for the reply of a node of a cluster. Without it the client would wait for a node that hangs while it
+/// asks the others for the new slots, and hold up all requests. The store timeout ends a request of the guard earlier.
+#[cfg(feature = "cluster")]
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Never returned: without a node the cluster client is an error already.
 #[cfg(feature = "cluster")]
 const NO_NODES: (ErrorKind, &str) = (ErrorKind::InvalidClientConfig, "a cluster needs at least one node");

@@ -143,7 +143,7 @@ fn missing_right(message: &str) -> Cow<'static, str> {
 pub(super) const CREDENTIALS_HINT: &str = "correct user and password in the URL of the client \
     (`redis::Client::open(\"redis://USER:PASSWORD@HOST\")`), or `requirepass` and `ACL SETUSER` of the server; an `AUTH` \
     may also fail because the server has no password or has reached `maxclients`";
-const CLIENT_HINT: &str = "the server is part of a cluster: build the guard from a `redis::cluster::ClusterClient` \
+pub(super) const CLIENT_HINT: &str = "the server is part of a cluster: build the guard from a `redis::cluster::ClusterClient` \
     (feature `cluster`) instead of a `redis::Client`";
 
 #[cfg(test)]

@@ -1,5 +1,7 @@
 //! The log lines about the connections to one endpoint: one for each cause, not one for each request or connection.
 
+#[cfg(feature = "cluster")]
+use super::error_class::CLIENT_HINT;
 use super::error_class::{CREDENTIALS_HINT, ErrorClass, Misconfiguration, class, loggable};
 use crate::{sync::mutex::Mutex, telemetry};
 use redis::{Client, ConnectionAddr, RedisError};
@@ -21,6 +23,13 @@ pub(super) struct ConnectionLog {
 }
 
 impl ConnectionLog {
+    /// Creates the log of the connections to single nodes of a cluster. A node that sends a client to another node is
+    /// no misconfiguration there.
+    #[cfg(feature = "cluster")]
+    pub(super) fn of_nodes() -> Self {
+        Self { hints: Mutex::new(HashSet::from([CLIENT_HINT.into()])), ..Self::default() }
+    }
+
     /// Creates the log of the connections to the server of this client.
     pub(super) fn of(client: &Client) -> Self {
         Self { address: Some(address(client)), ..Self::default() }

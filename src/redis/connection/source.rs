@@ -35,7 +35,7 @@ impl Source {
     /// Creates the source of connections to any one of these nodes: each connection leads to the next one.
     #[cfg(feature = "cluster")]
     pub(super) fn of_nodes(nodes: Arc<super::nodes::Nodes>) -> Self {
-        Self { target: Target::AnyNode(nodes), config: None, log: Arc::default() }
+        Self { target: Target::AnyNode(nodes), config: None, log: Arc::new(ConnectionLog::of_nodes()) }
     }
 
     /// Sets the settings of the user.

@@ -11,7 +11,11 @@ use super::{
     reconnecting::{CommandLink, Handshake, Reconnecting},
     source::Source,
 };
-use crate::{clock::Timestamp, store::tracking::InvalidationFeed, sync::mutex::Mutex};
+use crate::{
+    clock::Timestamp,
+    store::{error::BoxFuture, tracking::InvalidationFeed},
+    sync::mutex::Mutex,
+};
 use redis::{PushInfo, PushKind, RedisResult, Value, aio::MultiplexedConnection};
 use std::{convert::Infallible, sync::Arc, time::Duration};
 use tokio::{
@@ -19,15 +23,54 @@ use tokio::{
     time::{MissedTickBehavior, interval, timeout},
 };
 
+/// Decides whether the messages of a tracked connection count: whether its server takes the writes.
+pub(crate) trait Authority: Send + Sync + 'static {
+    /// Returns a number that changes when connections made before are to be replaced. 0: none is to be made yet.
+    fn generation(&self) -> u64;
+
+    /// Checks the server over its connection.
+    fn check<'a>(&'a self, link: &'a dyn CommandLink) -> BoxFuture<'a, Check>;
+}
+
+/// The result of a check.
+#[derive(Default)]
+pub(crate) struct Check {
+    /// Whether the server has ceased to take the writes of some of the names. All versions end then.
+    pub(crate) has_lost: bool,
+    /// The time until which all changes were reported.
+    pub(crate) confirmed: Option<Timestamp>,
+}
+
+/// The authority of a single server: the data connection, over which entries are written.
+///
+/// Tracked reads have a connection after it has one, and again when it was made again. The host name may have resolved
+/// to another server by then, whose writes are not reported over the old connection.
+pub(crate) struct SingleServer(pub(crate) Arc<dyn CommandLink>);
+
+impl Authority for SingleServer {
+    fn generation(&self) -> u64 {
+        self.0.generation()
+    }
+
+    fn check<'a>(&'a self, link: &'a dyn CommandLink) -> BoxFuture<'a, Check> {
+        Box::pin(async move {
+            let sent_at = Timestamp::now();
+            let answer = link.send(&redis::cmd("PING")).await;
+            // A permission error is a reply, so the connection works.
+            let is_answered = answer
+                .map_or_else(|error| class(&error) == ErrorClass::Misconfigured(Misconfiguration::Rights), |_| true);
+            Check { has_lost: false, confirmed: is_answered.then_some(sent_at) }
+        })
+    }
+}
+
 /// A connection for tracked reads, with a new [`InvalidationFeed`] for each connection that is made.
 ///
-/// It connects in the background after the data connection has done so, and again when it breaks. No command waits for
-/// it, because a server may be unable to accept a connection while the others work. It also connects again after the
-/// data connection has done so. The host name may have resolved to another server by then, whose writes are not
-/// reported here.
+/// It connects in the background, and again when it breaks or when its [`Authority`] says so. No command waits for it,
+/// because a server may be unable to accept a connection while the others work.
 pub(crate) struct TrackedConnection {
     link: Arc<Reconnecting<TrackingClient>>,
-    data: Arc<dyn CommandLink>,
+    authority: Arc<dyn Authority>,
     current: CurrentConnection,
     every: Duration,
     watchdog: Mutex<Option<JoinHandle<()>>>,
@@ -39,30 +82,29 @@ type CurrentConnection = Arc<Mutex<Option<Established>>>;
 struct Established {
     /// `None` if the server does not support tracking.
     feed: Option<Arc<InvalidationFeed>>,
-    /// Generation of the data connection before this one was made.
-    data: u64,
+    /// Generation of the authority before the connection was made.
+    generation: u64,
 }
 
 impl TrackedConnection {
-    /// Builds a link that confirms once per `every` that the connection works. `data` is the data connection, over
-    /// which entries are written.
+    /// Builds a connection that its authority checks once per `every`.
     pub(crate) fn new(
         source: Source,
         handshake: Arc<dyn Handshake>,
-        data: Arc<dyn CommandLink>,
+        authority: Arc<dyn Authority>,
         every: Duration,
     ) -> Self {
         let current = CurrentConnection::default();
         let log = source.log.clone();
-        let connect = TrackingClient { source, data: data.clone(), current: current.clone() };
+        let connect = TrackingClient { source, authority: authority.clone(), current: current.clone() };
         let link = Arc::new(Reconnecting::new(connect, handshake, log));
-        Self { link, data, current, every, watchdog: Mutex::default() }
+        Self { link, authority, current, every, watchdog: Mutex::default() }
     }
 
     /// Reports whether there is a connection. Otherwise begins to connect, in the background.
     pub(crate) fn is_connected(&self) -> bool {
         // A connection made before the data connection would be replaced at once.
-        if self.data.generation() == 0 {
+        if self.authority.generation() == 0 {
             return false;
         }
         self.start_watchdog();
@@ -83,8 +125,10 @@ impl TrackedConnection {
     fn start_watchdog(&self) {
         let mut watchdog = self.watchdog.lock();
         if watchdog.as_ref().is_none_or(JoinHandle::is_finished) {
-            let (link, current, every) = (self.link.clone(), self.current.clone(), self.every);
-            *watchdog = Some(tokio::spawn(async move { match confirm_regularly(&link, &current, every).await {} }));
+            let (link, authority, current) = (self.link.clone(), self.authority.clone(), self.current.clone());
+            let every = self.every;
+            *watchdog =
+                Some(tokio::spawn(async move { match check_regularly(&*link, &*authority, &current, every).await {} }));
         }
     }
 }
@@ -98,8 +142,9 @@ impl Drop for TrackedConnection {
 }
 
 /// Confirms at each tick that no message was lost. Begins to make a lost connection again.
-async fn confirm_regularly(
-    link: &Reconnecting<TrackingClient>,
+async fn check_regularly(
+    link: &dyn CommandLink,
+    authority: &dyn Authority,
     current: &CurrentConnection,
     every: Duration,
 ) -> Infallible {
@@ -108,17 +153,17 @@ async fn confirm_regularly(
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        let (feed, sent_at) = (of(current), Timestamp::now());
-        let ping = redis::cmd("PING");
+        let before = of(current);
         // A timeout counts as silence: the link replaces a silent connection.
-        let Ok(answer) = timeout(CHECK_TIMEOUT, link.send(&ping)).await else { continue };
-        // A permission error is a reply, so the connection works.
-        let is_answered =
-            answer.map_or_else(|error| class(&error) == ErrorClass::Misconfigured(Misconfiguration::Rights), |_| true);
-        if let (true, Some(feed), Some(now)) = (is_answered, feed, of(current))
-            && Arc::ptr_eq(&feed, &now)
+        let Ok(Check { has_lost, confirmed }) = timeout(CHECK_TIMEOUT, authority.check(link)).await else { continue };
+        let Some(feed) = of(current) else { continue };
+        if has_lost {
+            feed.all_changed();
+        }
+        if let (Some(confirmed), Some(before)) = (confirmed, before)
+            && Arc::ptr_eq(&before, &feed)
         {
-            feed.confirm_up_to(sent_at);
+            feed.confirm_up_to(confirmed);
         }
     }
 }
@@ -129,7 +174,7 @@ fn of(current: &CurrentConnection) -> Option<Arc<InvalidationFeed>> {
 
 struct TrackingClient {
     source: Source,
-    data: Arc<dyn CommandLink>,
+    authority: Arc<dyn Authority>,
     current: CurrentConnection,
 }
 
@@ -149,7 +194,7 @@ impl Connect for TrackingClient {
     /// Connects even to a server that does not support tracking; the age of a copy is then its only bound.
     async fn connect(&self) -> RedisResult<MultiplexedConnection> {
         *self.current.lock() = None;
-        let (feed, data) = (Arc::new(InvalidationFeed::new()), self.data.generation());
+        let (feed, generation) = (Arc::new(InvalidationFeed::new()), self.authority.generation());
         let (connection, feed) = match self.tracked(feed.clone()).await {
             Ok(connection) => (connection, Some(feed)),
             Err(error) if matches!(class(&error), ErrorClass::Disconnected | ErrorClass::Unavailable) => {
@@ -160,7 +205,7 @@ impl Connect for TrackingClient {
                 (self.source.connect().await?, None)
             }
         };
-        *self.current.lock() = Some(Established { feed, data });
+        *self.current.lock() = Some(Established { feed, generation });
         Ok(connection)
     }
 
@@ -170,7 +215,7 @@ impl Connect for TrackingClient {
 
     fn is_superseded(&self) -> bool {
         let mut current = self.current.lock();
-        current.take_if(|established| established.data != self.data.generation()).is_some()
+        current.take_if(|established| established.generation != self.authority.generation()).is_some()
     }
 }
 

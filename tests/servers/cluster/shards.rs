@@ -1,0 +1,150 @@
+//! Clusters with replicas, and a resharder.
+
+use crate::{
+    kit::command,
+    support::{RedisServer, eventually},
+};
+use stampede_guard::RedisEndpoint;
+
+/// Three masters with one replica each. A replica takes the place of its master after two to three seconds.
+pub(crate) struct Shards {
+    pub(crate) masters: [RedisServer; 3],
+    pub(crate) replicas: [RedisServer; 3],
+}
+
+impl Shards {
+    pub(crate) async fn start() -> Self {
+        let args = [
+            "--cluster-require-full-coverage",
+            "no",
+            "--cluster-node-timeout",
+            "1000",
+            "--repl-diskless-sync-delay",
+            "0",
+        ];
+        let masters = super::nodes_with::<3>(&args).await;
+        let replicas = [(); 3].map(|()| RedisServer::cluster_node(&args));
+        for (master, replica) in masters.iter().zip(&replicas) {
+            masters[0].meet(replica).await;
+            let id: String = command(master, "CLUSTER MYID").await;
+            eventually("the replica knows the master", async || {
+                command::<String>(replica, "CLUSTER NODES").await.contains(&format!("{id} 127.0.0.1"))
+            })
+            .await;
+            command::<()>(replica, &format!("CLUSTER REPLICATE {id}")).await;
+        }
+        for replica in &replicas {
+            eventually("the replica follows", async || {
+                command::<String>(replica, "INFO replication").await.contains("master_link_status:up")
+            })
+            .await;
+        }
+        for node in masters.iter().chain(&replicas) {
+            eventually("every node knows all replicas", async || {
+                let nodes: String = command(node, "CLUSTER NODES").await;
+                nodes.matches(" slave ").count() + nodes.matches(",slave ").count() == 3
+            })
+            .await;
+        }
+        Self { masters, replicas }
+    }
+
+    /// Returns the endpoint that names the masters.
+    pub(crate) fn endpoint(&self) -> RedisEndpoint {
+        endpoint(&self.masters)
+    }
+
+    /// Waits until the replica of this master serves as a master. The other masters know it then.
+    pub(crate) async fn promoted(&self, shard: usize) {
+        eventually("the replica serves", async || serves(&self.replicas[shard]).await).await;
+        let port = format!(":{}@", self.replicas[shard].port());
+        for other in (0..3).filter(|other| *other != shard) {
+            eventually("the other masters know it", async || {
+                let nodes: String = command(&self.masters[other], "CLUSTER NODES").await;
+                nodes.lines().any(|line| line.contains(&port) && line.contains("master"))
+            })
+            .await;
+        }
+    }
+
+    /// Waits until the replica has all entries and locks of its master.
+    pub(crate) async fn replicated(&self, shard: usize) {
+        eventually("the replica has all keys", async || {
+            let keys = command::<usize>(&self.masters[shard], "DBSIZE").await;
+            keys > 0 && command::<usize>(&self.replicas[shard], "DBSIZE").await == keys
+        })
+        .await;
+    }
+}
+
+/// Reports whether the node is a master that serves requests.
+pub(crate) async fn serves(node: &RedisServer) -> bool {
+    command::<String>(node, "INFO replication").await.contains("role:master")
+        && command::<String>(node, "CLUSTER INFO").await.contains("cluster_state:ok")
+}
+
+pub(crate) fn endpoint(nodes: &[RedisServer]) -> RedisEndpoint {
+    endpoint_of(&nodes.iter().map(RedisServer::url).collect::<Vec<_>>())
+}
+
+pub(crate) fn endpoint_of(urls: &[String]) -> RedisEndpoint {
+    RedisEndpoint::cluster(urls.iter().map(String::as_str)).expect("an endpoint")
+}
+
+/// Returns the slot of a guard's key.
+pub(crate) async fn slot_of(node: &RedisServer, key: &str) -> usize {
+    command(node, &format!("CLUSTER KEYSLOT {{sg:r{key}}}")).await
+}
+
+/// Returns the index of the master that has the slot, of three masters that have their first slots.
+pub(crate) fn first_owner(slot: usize) -> usize {
+    (0..3).rfind(|n| n * 16_384 / 3 <= slot).expect("one of them")
+}
+
+/// Returns the index of the master of a guard's key, of three masters that have their first slots.
+pub(crate) async fn master_of(masters: &[RedisServer], key: &str) -> usize {
+    first_owner(slot_of(&masters[0], key).await)
+}
+
+/// Returns keys of the guard that belong to this master.
+pub(crate) async fn keys_of(masters: &[RedisServer], master: usize, count: usize) -> Vec<String> {
+    let mut keys = Vec::with_capacity(count);
+    for n in 0.. {
+        let key = format!("k{n}");
+        if master_of(masters, &key).await == master {
+            keys.push(key);
+        }
+        if keys.len() == count {
+            break;
+        }
+    }
+    keys
+}
+
+/// Moves a slot with its keys from one master to another, as `redis-cli --cluster reshard` does.
+pub(crate) async fn move_slot(masters: &[RedisServer], slot: usize, from: usize, to: usize) {
+    let [source, target] = [from, to].map(|node| &masters[node]);
+    begin_move(masters, slot, from, to).await;
+    loop {
+        let keys: Vec<String> = command(source, &format!("CLUSTER GETKEYSINSLOT {slot} 100")).await;
+        if keys.is_empty() {
+            break;
+        }
+        let mut migrate = redis::cmd("MIGRATE");
+        migrate.arg("127.0.0.1").arg(target.port()).arg("").arg(0).arg(5000).arg("KEYS").arg(keys);
+        let _: String = migrate.query_async(&mut source.connection().await).await.expect("migrated, or expired");
+    }
+    let id: String = command(target, "CLUSTER MYID").await;
+    let others = (0..masters.len()).filter(|node| *node != from && *node != to);
+    for node in [to, from].into_iter().chain(others) {
+        command::<()>(&masters[node], &format!("CLUSTER SETSLOT {slot} NODE {id}")).await;
+    }
+}
+
+/// Marks a slot as one that moves from one master to another.
+pub(crate) async fn begin_move(masters: &[RedisServer], slot: usize, from: usize, to: usize) {
+    let [from_id, to_id]: [String; 2] =
+        [command(&masters[from], "CLUSTER MYID").await, command(&masters[to], "CLUSTER MYID").await];
+    command::<()>(&masters[to], &format!("CLUSTER SETSLOT {slot} IMPORTING {from_id}")).await;
+    command::<()>(&masters[from], &format!("CLUSTER SETSLOT {slot} MIGRATING {to_id}")).await;
+}
