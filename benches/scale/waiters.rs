@@ -19,6 +19,7 @@ use std::{
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
+        mpsc,
     },
     thread,
     time::{Duration, Instant, SystemTime},
@@ -34,10 +35,14 @@ pub(crate) struct Waiters {
 /// What one round has shown. Times are in microseconds.
 #[derive(Default)]
 struct Round {
-    asked: f64,
+    /// The script of a first question, on average.
+    first: f64,
     questions: f64,
+    /// The script of any question, on average.
     question: f64,
-    fill: f64,
+    /// The scripts that wake the waiters, the fill among them.
+    longest_wake: f64,
+    wakes: f64,
     messages: f64,
     /// The longest wait of a client for the reply to its `PING` while the waiters are woken.
     longest_ping: f64,
@@ -51,7 +56,7 @@ pub(crate) async fn measure(extent: Extent) {
         "messages",
         "questions per waiter",
         "script of a question, first and all, µs",
-        "scripts that wake, together, µs",
+        "scripts that wake, longest and together, µs",
         "longest `PING`, waiters stopped, best round, ms",
         "longest `PING`, best round, ms",
         "last answer after the fetch, ms",
@@ -78,8 +83,8 @@ pub(crate) async fn measure(extent: Extent) {
             waiters.to_string(),
             format!("{:.0}", of(&running, |round| round.messages)),
             format!("{:.2}", of(&running, |round| round.questions) / waiters as f64),
-            format!("{:.1}, {:.1}", of(&running, |round| round.asked), of(&running, |round| round.question)),
-            format!("{:.0}", of(&stopped, |round| round.fill)),
+            format!("{:.1}, {:.1}", of(&running, |round| round.first), of(&running, |round| round.question)),
+            format!("{:.0}, {:.0}", of(&stopped, |round| round.longest_wake), of(&stopped, |round| round.wakes)),
             format!("{:.1}", longest_ping(&stopped)),
             format!("{:.1}", longest_ping(&running)),
             format!("{:.1}", of(&running, |round| round.last_answer) / 1e3),
@@ -110,7 +115,7 @@ async fn wake(
         child.go().await;
     }
     eventually("all wait", async || questions(&mut connection.clone()).await.len() >= waiters).await;
-    let asked = mean(&questions(&mut connection).await);
+    let first = mean(&questions(&mut connection).await);
     if stopped {
         children.iter().for_each(processes::Child::pause);
     }
@@ -130,10 +135,11 @@ async fn wake(
     ping.end();
     let (questions, wakes) = (questions(&mut connection).await, scripts(&mut connection, &[FILL, WAKE]).await);
     Round {
-        asked,
+        first,
         questions: questions.len() as f64,
         question: mean(&questions),
-        fill: wakes.iter().sum(),
+        longest_wake: wakes.iter().copied().fold(0.0, f64::max),
+        wakes: wakes.iter().sum(),
         messages: messages(&mut connection).await,
         longest_ping: ping.longest(),
         last_answer: ms(last_answer.duration_since(filled).expect("the clock was not set meanwhile")) * 1e3,
@@ -151,16 +157,22 @@ impl Ping {
         let stop = Arc::new(AtomicBool::new(false));
         let mut stream = TcpStream::connect(("127.0.0.1", server.port())).expect("the server is up");
         stream.set_nodelay(true).expect("a connected socket");
-        let is_over = stop.clone();
+        let (is_over, (started, has_started)) = (stop.clone(), mpsc::channel());
         let longest = thread::spawn(move || {
-            let mut longest = Duration::ZERO;
-            while !is_over.load(Relaxed) {
+            let mut ping = || {
                 let sent = Instant::now();
                 stream.write_all(b"PING\r\n").and_then(|()| stream.read_exact(&mut [0; 7])).expect("the server is up");
-                longest = longest.max(sent.elapsed());
+                sent.elapsed()
+            };
+            ping();
+            started.send(()).expect("the other thread waits");
+            let mut longest = Duration::ZERO;
+            while !is_over.load(Relaxed) {
+                longest = longest.max(ping());
             }
             longest
         });
+        has_started.recv().expect("the server is up");
         Self { stop, longest }
     }
 
