@@ -6,9 +6,9 @@
 //! cargo bench --bench scale -- --test        # all, a few of each
 //! ```
 //!
-//! Prints the tables of docs/lab/scale.md: costs, fills, callers, keys, threads, processes, payloads, misses, reality. Does not
-//! use criterion, because most of it is counted or takes as long as its fetch. Child processes run this binary. If cargo
-//! does not start it as a bench, it is as short as with `--test`.
+//! Prints the tables of docs/lab/scale.md: costs, fills, callers, keys, threads, processes, waiters, payloads, misses,
+//! reality. Does not use criterion, because most of it is counted or takes as long as its fetch. Child processes run this
+//! binary. If cargo does not start it as a bench, it is as short as with `--test`.
 #![allow(clippy::disallowed_methods, reason = "a bench measures real time, and makes its own randomness")]
 
 mod callers;
@@ -20,6 +20,7 @@ mod payloads;
 mod processes;
 mod reality;
 mod threads;
+mod waiters;
 
 use serde::{Deserialize, Serialize};
 use stampede_guard_support as support;
@@ -47,6 +48,7 @@ impl Extent {
 enum Task {
     Crowd(processes::Crowd),
     Load(reality::Load),
+    Waiters(waiters::Waiters),
 }
 
 #[tokio::main]
@@ -54,6 +56,7 @@ async fn main() {
     match child::enabled::<Task>() {
         Some(child::Env { task: Task::Crowd(crowd), .. }) => return processes::be_one(crowd).await,
         Some(child::Env { task: Task::Load(load), .. }) => return reality::be_one(load).await,
+        Some(child::Env { task: Task::Waiters(waiters), .. }) => return waiters::be_some(waiters).await,
         None => {}
     }
     let args: Vec<String> = env::args().skip(1).collect();
@@ -61,7 +64,9 @@ async fn main() {
     let (extent, began) = (Extent { smoke }, Instant::now());
     let wanted: Vec<_> = args.iter().filter(|arg| !arg.starts_with("--")).collect();
     let is_wanted = |name: &str| wanted.is_empty() || wanted.iter().any(|wanted| *wanted == name);
-    for name in ["costs", "fills", "callers", "keys", "threads", "processes", "payloads", "misses", "reality"] {
+    for name in
+        ["costs", "fills", "callers", "keys", "threads", "processes", "waiters", "payloads", "misses", "reality"]
+    {
         if !is_wanted(name) {
             continue;
         }
@@ -73,6 +78,7 @@ async fn main() {
             "keys" => callers::of_many_keys(extent).await,
             "threads" => threads::measure(extent).await,
             "processes" => processes::measure(extent).await,
+            "waiters" => waiters::measure(extent).await,
             "payloads" => payloads::measure(extent).await,
             "misses" => misses::measure(extent).await,
             _ => reality::measure(extent).await,

@@ -26,6 +26,7 @@ pub(super) struct Scripts {
     release: Script,
     extend: Script,
     invalidate: Script,
+    wake: Script,
 }
 
 impl Default for Scripts {
@@ -36,6 +37,7 @@ impl Default for Scripts {
             release: Script::new(RELEASE),
             extend: Script::new(EXTEND),
             invalidate: Script::new(INVALIDATE),
+            wake: Script::new(WAKE),
         }
     }
 }
@@ -105,6 +107,22 @@ impl Scripts {
         }
         call
     }
+
+    /// Wakes waiters: `left` is the rest of a lease that has ended. The calls run one after the other, so that the server
+    /// serves other clients in between.
+    pub(super) fn wake<'a>(
+        &'a self,
+        lease: &'a str,
+        hash: KeyHash,
+        left: &'a [u8],
+    ) -> impl Iterator<Item = ScriptCall> + use<'a> {
+        let (outcome, inboxes) = left.split_at(left.len().min(1));
+        inboxes.chunks(WAVE).map(move |wave| {
+            let mut call = self.wake.call(&[lease]);
+            call.arg(CHANNEL).arg([outcome, hash.as_bytes()].concat()).arg(wave);
+            call
+        })
+    }
 }
 
 /// Calls `get_or_lease`, or another script with its keys, arguments and replies.
@@ -131,7 +149,7 @@ pub(super) fn time(name: &str) -> redis::Cmd {
 
 /// Returns a pipeline that loads all scripts and asks for the server's time, in one round trip.
 pub(super) fn introduction() -> redis::Pipeline {
-    let mut pipeline = load(&[GET_OR_LEASE, FILL, RELEASE, EXTEND, INVALIDATE]);
+    let mut pipeline = load(&[GET_OR_LEASE, FILL, RELEASE, EXTEND, INVALIDATE, WAKE]);
     pipeline.cmd("TIME");
     pipeline
 }
@@ -188,6 +206,26 @@ pub(super) fn parse_lead_reply(answer: Value, about_seen: bool) -> Result<LeadRe
     Ok(reply)
 }
 
+/// Parses the reply of `fill` or `release`: whether the lease was held, and the waiters that are left to wake.
+pub(super) fn parse_end(answer: Value) -> Result<(bool, Vec<u8>), StoreError> {
+    match answer {
+        Value::BulkString(left) => Ok((true, left)),
+        answer => Ok((number(&answer)? != 0, Vec::new())),
+    }
+}
+
+/// Parses the reply of `invalidate`: for each lease, the waiters that are left to wake.
+pub(super) fn parse_invalidated(answer: Value) -> Result<Vec<Vec<u8>>, StoreError> {
+    let left = |left| match left {
+        Value::BulkString(left) => Ok(left),
+        other => Err(unexpected(&other)),
+    };
+    match answer {
+        Value::Array(leases) => leases.into_iter().map(left).collect(),
+        answer => Err(unexpected(&answer)),
+    }
+}
+
 /// Encodes token and stamp as the scripts compare them. PERF: into an array, because each fill encodes one.
 fn owner(lease: Lease) -> [u8; 32] {
     let (mut owner, mut stamp) = ([0; 32], lease.stamp);
@@ -199,10 +237,14 @@ fn owner(lease: Lease) -> [u8; 32] {
     owner
 }
 
-/// Maximum number of inboxes in a lease. Further processes poll, because each inbox costs the script one message.
-const MAX_INBOXES: &str = "64";
+/// Maximum number of inboxes in a lease. Further processes poll, because each question of a waiter reads the whole list
+/// (docs/decisions/0128-waves-of-wake-ups.md).
+const MAX_INBOXES: &str = "1024";
+/// Bytes of the inboxes that one call wakes: 64, each of eight bytes. The scripts that end a lease wake as many.
+const WAVE: usize = 64 * 8;
 const GET_OR_LEASE: &str = include_str!("lua/get_or_lease.lua");
 const FILL: &str = include_str!("lua/fill.lua");
 const RELEASE: &str = include_str!("lua/release.lua");
 const EXTEND: &str = include_str!("lua/extend.lua");
 const INVALIDATE: &str = include_str!("lua/invalidate.lua");
+const WAKE: &str = include_str!("lua/wake.lua");

@@ -27,7 +27,7 @@ use super::{
 };
 use crate::{
     clock::Timestamp,
-    key::CacheKey,
+    key::{CacheKey, KeyHash},
     store::{
         entry::Entry,
         error::{Answer, StoreError},
@@ -186,16 +186,43 @@ impl RedisStore {
     ) -> Result<FillOutcome, StoreError> {
         let fill = Fill::new(key, condition, &writes, self.decoder.offset(key));
         let reply = self.staging.send(&fill, &self.scripts, &*self.link).await;
-        match self.read(reply, |reply| number(&reply)).await? {
-            0 => Ok(FillOutcome::Fenced),
-            _ => Ok(FillOutcome::Stored),
+        let (stored, left) = self.read(reply, scripts::parse_end).await?;
+        // PERF: seldom, so the name and the hash are not computed for each fill (1,100 instructions).
+        if !left.is_empty() {
+            self.wake(&lease_name(key), key.hash(), &left).await;
         }
+        Ok(if stored { FillOutcome::Stored } else { FillOutcome::Fenced })
     }
 
-    async fn held(&self, call: ScriptCall) -> Result<LeaseStatus, StoreError> {
-        match self.run(call, |answer| number(&answer)).await? {
-            0 => Ok(LeaseStatus::Lost),
-            _ => Ok(LeaseStatus::Held),
+    async fn release_now(
+        &self,
+        key: &CacheKey,
+        token: Token,
+        failure_marker: Option<FailureMarker>,
+    ) -> Result<LeaseStatus, StoreError> {
+        let (hash, lease) = (key.hash(), lease_name(key));
+        let call = self.scripts.release(&lease, token, failure_marker, hash);
+        let (held, left) = self.run(call, scripts::parse_end).await?;
+        self.wake(&lease, hash, &left).await;
+        Ok(if held { LeaseStatus::Held } else { LeaseStatus::Lost })
+    }
+
+    async fn invalidate_now(&self, keys: &[CacheKey]) -> Result<(), StoreError> {
+        let names: Vec<_> = keys.iter().map(lease_name).chain(keys.iter().flat_map(entry_names)).collect();
+        let left = self.run(self.scripts.invalidate(&names, keys), scripts::parse_invalidated).await?;
+        for ((key, lease), left) in keys.iter().zip(&names).zip(&left) {
+            self.wake(lease, key.hash(), left).await;
+        }
+        Ok(())
+    }
+
+    /// Wakes the waiters that a script has left. Its errors are ignored, because a waiter that is not woken asks again
+    /// when the lease would have ended.
+    async fn wake(&self, lease: &str, hash: KeyHash, left: &[u8]) {
+        for call in self.scripts.wake(lease, hash, left) {
+            if call.run(&*self.link).await.is_err() {
+                return;
+            }
         }
     }
 }
@@ -230,21 +257,21 @@ impl Store for RedisStore {
         token: Token,
         failure_marker: Option<FailureMarker>,
     ) -> Answer<'a, LeaseStatus> {
-        Box::pin(
-            async move { self.held(self.scripts.release(&lease_name(key), token, failure_marker, key.hash())).await },
-        )
+        Box::pin(self.release_now(key, token, failure_marker))
     }
 
     fn extend<'a>(&'a self, key: &'a CacheKey, lease: Lease, span: Duration) -> Answer<'a, LeaseStatus> {
-        Box::pin(async move { self.held(self.scripts.extend(&lease_name(key), lease, span)).await })
+        Box::pin(async move {
+            let call = self.scripts.extend(&lease_name(key), lease, span);
+            match self.run(call, |answer| number(&answer)).await? {
+                0 => Ok(LeaseStatus::Lost),
+                _ => Ok(LeaseStatus::Held),
+            }
+        })
     }
 
     fn invalidate<'a>(&'a self, keys: &'a [CacheKey]) -> Answer<'a, ()> {
-        Box::pin(async move {
-            let names: Vec<_> = keys.iter().map(lease_name).chain(keys.iter().flat_map(entry_names)).collect();
-            let call = self.scripts.invalidate(&names, keys);
-            self.run(call, |answer| number(&answer)).await.map(drop)
-        })
+        Box::pin(self.invalidate_now(keys))
     }
 
     fn failure_domain(&self, key: &CacheKey) -> u16 {

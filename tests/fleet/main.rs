@@ -8,6 +8,7 @@ mod layouts;
 mod near;
 mod outage;
 mod takeover;
+mod waiters;
 
 use stampede_guard_support as support;
 use support::{Down, MS, SECOND, never};

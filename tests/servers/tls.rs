@@ -121,7 +121,7 @@ async fn cluster_over_tls_is_woken_by_message() {
     let authority = Authority::new();
     let bus = free_port().to_string();
     let cluster = ["--cluster-enabled", "yes", "--tls-cluster", "yes", "--cluster-port", &bus];
-    let server = authority.server("yes", &cluster);
+    let Some(server) = authority.server("yes", &cluster) else { return };
     let own = authority.sign("app");
     let client = authority.client(&server, Some(own.clone()));
     tell::<()>(&client, "CLUSTER ADDSLOTSRANGE 0 16383").await;

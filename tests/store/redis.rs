@@ -5,10 +5,12 @@ use crate::{
     suite::{LONG, SHORT, ask, fill, fresh, lead, payload, token},
     support::{RedisServer, Relay, eventually, herd},
 };
+use bytes::Bytes;
+use futures_util::StreamExt;
 use redis::AsyncTypedCommands;
 use stampede_guard::{
     Connection, IntoEndpoint, RedisStore,
-    store::{CacheKey, Entry, FillOutcome, IntoStore, LeaseReply, LeaseRequest, Store},
+    store::{CacheKey, Entry, FailureMarker, FillOutcome, IntoStore, LeaseReply, LeaseRequest, LeaseStatus, Store},
 };
 use std::{
     sync::{
@@ -207,20 +209,70 @@ async fn store_over_connection_polls_without_subscriber_client() {
     .await;
 }
 
-/// A lease lists at most 64 inboxes. Further processes poll.
+/// A lease lists at most 1,024 inboxes. Further processes poll.
 #[tokio::test]
 async fn inboxes_are_bounded_and_not_repeated() {
     let (server, key) = (RedisServer::shared(), fresh("inboxes"));
     lead(&store(), &key, LONG).await;
-    let stores: Vec<_> = (0..66).map(|_| RedisStore::new(server.client())).collect();
+    server.connection().await.append(names(&key).1, unused_inboxes(1_022)).await.expect("an answer");
+    let stores: Vec<_> = (0..4).map(|_| RedisStore::new(server.client())).collect();
     for (i, store) in stores.iter().enumerate() {
         let _listener = store.listen(&key);
         for _ in 0..2 {
-            eventually("there is room for 64", async || {
+            eventually("there is room for 1,024", async || {
                 let (_, wait) = ask(store, &key, LONG, None).await;
-                matches!(wait, LeaseReply::Wait { registered, waiting, .. } if registered == (i < 64) && waiting <= 64)
+                let LeaseReply::Wait { registered, waiting, .. } = wait else { panic!("{wait:?}") };
+                registered == (i < 2) && waiting <= 1_024
             })
             .await;
+        }
+    }
+}
+
+/// Returns the inboxes of processes that no longer exist.
+fn unused_inboxes(n: usize) -> String {
+    (0..n).map(|inbox| format!("{inbox:08}")).collect()
+}
+
+/// A script wakes 64 waiters, and the store the others with further calls.
+///
+/// Seen to fail, for each of the operations, if the store does not wake the waiters that its script has left.
+#[tokio::test]
+async fn each_inbox_gets_one_message_when_a_lease_ends() {
+    let server = RedisServer::start();
+    let (store, mut redis) = (RedisStore::new(server.client()), server.connection().await);
+    for waiters in [1, 64, 65, 128, 200, 1_024] {
+        for operation in ["fill", "release", "fail", "invalidate"] {
+            let key = fresh(operation);
+            let held = lead(&store, &key, LONG).await;
+            redis.append(names(&key).1, unused_inboxes(waiters)).await.expect("an answer");
+            let mut channels = server.client().get_async_pubsub().await.expect("the server is up");
+            channels.psubscribe("stampede-guard:0*").await.expect("the server is up");
+            let outcome = match operation {
+                "fill" => {
+                    assert_eq!(fill(&store, &key, held, "v").await, FillOutcome::Stored);
+                    b'v'
+                }
+                "invalidate" => {
+                    store.invalidate(&[fresh("other"), key.clone()]).await.expect("acknowledged");
+                    b'g'
+                }
+                _ => {
+                    let marker = (operation == "fail").then(|| FailureMarker::new(LONG, LONG, Bytes::new()));
+                    let status = store.release(&key, held.token, marker).await.expect("an answer");
+                    assert_eq!(status, LeaseStatus::Held);
+                    if operation == "fail" { b'f' } else { b'r' }
+                }
+            };
+            redis.publish("stampede-guard:0", "end").await.expect("an answer");
+            let mut messages = channels.into_on_message();
+            let message = [&[outcome], &key.hash().as_bytes()[..]].concat();
+            for inbox in 0..waiters {
+                let next = messages.next().await.expect("a message");
+                assert_eq!(next.get_channel_name(), format!("stampede-guard:{inbox:08}"), "{operation}");
+                assert_eq!(next.get_payload_bytes(), message, "{operation}");
+            }
+            assert_eq!(messages.next().await.expect("a message").get_payload_bytes(), b"end", "{operation}");
         }
     }
 }

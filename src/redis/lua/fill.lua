@@ -3,7 +3,8 @@
 -- ARGV  token16 .. stamp16|'', marker16|'', channel prefix, key hash, then for every V: entry, px, or if its entry lies
 --       under the next staging name: kind1 id16, px; for every redirect entry: id16, px; then the number of redirect
 --       entries, if there are any
--- 1 Stored | 0 Fenced | error: nothing is stored, but the lease is dropped even so, unless the server refuses RENAME
+-- 1 Stored | outcome1 inbox8* Stored, and wake.lua has to wake the rest | 0 Fenced | error: nothing is stored, but the
+-- lease is dropped even so, unless the server refuses RENAME
 -- No staging name is left, whatever the outcome.
 local n = math.floor(#ARGV / 2) - 1
 local l = redis.pcall('GET', KEYS[1])
@@ -51,9 +52,12 @@ for i = last + 1, n do
     if type(ttl) == 'number' and ttl < tonumber(px) then redis.pcall('PEXPIRE', KEYS[i], px) end
   end
 end
-if l:sub(1, 1) == 'H' then
-  local outcome = refused and 'r' or ARGV[5]:sub(1, 1)
-  -- PUBLISH comes last and by pcall: an ACL user without rights to channels must not make a stored fill look failed.
-  for i = 35, #l, 8 do redis.pcall('PUBLISH', ARGV[3] .. l:sub(i, i + 7), outcome .. ARGV[4]) end
-end
+if l:sub(1, 1) ~= 'H' then return refused or 1 end
+local outcome = refused and 'r' or ARGV[5]:sub(1, 1)
+local message = outcome .. ARGV[4]
+-- 64 waiters, because the server serves no client while it writes to them. An error leaves no room for the rest.
+local wave = refused and #l or math.min(#l, 546)
+-- PUBLISH comes last and by pcall: an ACL user without rights to channels must not make a stored fill look failed.
+for i = 35, wave, 8 do redis.pcall('PUBLISH', ARGV[3] .. l:sub(i, i + 7), message) end
+if wave < #l then return outcome .. l:sub(wave + 1) end
 return refused or 1
