@@ -120,7 +120,7 @@ async fn bad_flags_are_explained() {
 #[tokio::test]
 async fn a_fleet_without_a_redis_server_is_refused_clearly() {
     let mut command = axum_app(&["--herd", "10", "--processes", "2"]);
-    command.env("PATH", "");
+    command.env("PATH", "").env_remove("STAMPEDE_REDIS_SERVER");
     let complaint = complaint(command, 1).await;
     assert!(complaint.contains("no redis-server on the PATH") && complaint.contains("--redis URL"), "{complaint}");
 }

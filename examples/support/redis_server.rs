@@ -1,7 +1,7 @@
 //! Starts a Redis for fleets that were not given one.
 
 use crate::Result;
-use std::{io, net::TcpListener, process::Stdio, time::Duration};
+use std::{env, ffi::OsStr, io, net::TcpListener, process::Stdio, time::Duration};
 use tempfile::TempDir;
 use tokio::{
     io::{AsyncBufReadExt, BufReader},
@@ -20,7 +20,7 @@ pub struct RedisServer {
 }
 
 impl RedisServer {
-    /// Starts the `redis-server` of the PATH on a free port.
+    /// Starts a server on a free port: `redis-server` of the PATH, or the binary that `STAMPEDE_REDIS_SERVER` names.
     pub async fn start() -> Result<Self> {
         let dir = tempfile::tempdir()?;
         let port = TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port();
@@ -62,7 +62,8 @@ impl RedisServer {
 }
 
 async fn run(port: u16, dir: &TempDir) -> Result<Child> {
-    let mut command = Command::new("redis-server");
+    let binary = env::var_os("STAMPEDE_REDIS_SERVER").unwrap_or_else(|| "redis-server".into());
+    let mut command = Command::new(&binary);
     command
         .args(["--port", &port.to_string(), "--bind", "127.0.0.1"])
         .args(["--save", "", "--appendonly", "no", "--daemonize", "no"])
@@ -76,19 +77,19 @@ async fn run(port: u16, dir: &TempDir) -> Result<Child> {
         .stdout(Stdio::piped())
         .kill_on_drop(true)
         .spawn()
-        .map_err(|error| explain(&error))?;
+        .map_err(|error| explain(&binary, &error))?;
     timeout(PATIENCE, ready(&mut process)).await.map_err(|_| "redis-server does not get ready")??;
     Ok(process)
 }
 
-fn explain(error: &io::Error) -> String {
+fn explain(binary: &OsStr, error: &io::Error) -> String {
     match error.kind() {
-        io::ErrorKind::NotFound => {
+        io::ErrorKind::NotFound if binary == "redis-server" => {
             "this needs a Redis, and there is no redis-server on the PATH: install it, or name a running \
              server with --redis URL; --help lists what works without"
                 .to_owned()
         }
-        _ => format!("cannot start redis-server: {error}"),
+        _ => format!("cannot start {}: {error}", binary.display()),
     }
 }
 

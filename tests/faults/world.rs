@@ -43,7 +43,7 @@ impl World {
     /// Returns a world whose guards are connected. They use the relay only for network faults, so that killing a
     /// process closes its own sockets.
     pub(crate) async fn new(over_relay: bool, policy: Policy) -> Self {
-        let server = RedisServer::with(&["--enable-debug-command", "yes"]);
+        let server = RedisServer::with_debug_command(&[]);
         let relay = Relay::to(([127, 0, 0, 1], server.port()).into()).await;
         let client = || if over_relay { relay.client() } else { server.client() };
         let guards = [(); 2].map(|()| guard(client()).policy(policy));

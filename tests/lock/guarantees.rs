@@ -183,6 +183,6 @@ pub(crate) async fn lock_uses_one_slot_as_claimed(recipe: &Subject) {
 /// Returns the slot, as a cluster server computes it. `MONITOR` escapes some bytes, but none between the braces.
 async fn slot(key: &str) -> u16 {
     static CLUSTER: OnceLock<RedisServer> = OnceLock::new();
-    let mut connection = CLUSTER.get_or_init(|| RedisServer::with(&["--cluster-enabled", "yes"])).connection().await;
+    let mut connection = CLUSTER.get_or_init(|| RedisServer::cluster_node(&[])).connection().await;
     redis::cmd("CLUSTER").arg("KEYSLOT").arg(key).query_async(&mut connection).await.expect("the server is up")
 }

@@ -102,7 +102,7 @@ async fn demo_stops_no_redis_but_its_own() {
         assert_eq!(app.demo(change).await, 409, "{change}");
     }
     let mut command = example("axum_app");
-    command.args(["--own-redis", "--listen", "127.0.0.1:0"]).env("PATH", "");
+    command.args(["--own-redis", "--listen", "127.0.0.1:0"]).env("PATH", "").env_remove("STAMPEDE_REDIS_SERVER");
     let complaint = complaint(command, 1).await;
     assert!(complaint.contains("no redis-server on the PATH"), "{complaint}");
 }

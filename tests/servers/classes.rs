@@ -128,7 +128,7 @@ async fn wrong_types_are_a_miss_and_are_overwritten() {
 
 #[tokio::test]
 async fn busy_makes_store_unavailable() {
-    let server = RedisServer::with(&["--busy-reply-threshold", "10"]);
+    let server = RedisServer::with(&["--lua-time-limit", "10"]);
     let (guard, store) = (warm(&server).await, RedisStore::new(server.client()));
     let mut redis = server.connection().await;
     let endless = async {
@@ -148,13 +148,12 @@ async fn busy_makes_store_unavailable() {
     hits_go_on(&guard).await;
 }
 
-/// The server reloads its data slowly.
+/// The server reloads its data slowly. It answers after each 2 MiB.
 #[tokio::test]
 async fn loading_makes_store_unavailable() {
-    let server =
-        RedisServer::with(&["--enable-debug-command", "yes", "--loading-process-events-interval-bytes", "1024"]);
+    let server = RedisServer::with_debug_command(&["--rdbcompression", "no"]);
     let (guard, store) = (warm(&server).await, RedisStore::new(server.client()));
-    command::<()>(&server, "DEBUG POPULATE 1000 filler 100").await;
+    command::<()>(&server, "DEBUG POPULATE 1000 filler 20000").await;
     command::<()>(&server, "CONFIG SET key-load-delay 1000").await;
     let client = server.client();
     let reload = async { tell::<()>(&client, "DEBUG RELOAD").await };
@@ -172,13 +171,12 @@ async fn loading_makes_store_unavailable() {
 
 #[tokio::test]
 async fn clusterdown_makes_store_unavailable() {
-    let port = free_port().to_string();
-    let server = RedisServer::with(&["--cluster-enabled", "yes", "--cluster-port", &port]);
+    let server = RedisServer::cluster_node(&[]);
     let (guard, store) = (patient(server.client()), RedisStore::new(server.client()));
     let error = get(&store).await;
     assert!(is_unavailable(&error), "{error}");
     answers(&guard, "k").await;
-    command::<()>(&server, "CLUSTER ADDSLOTSRANGE 0 16383").await;
+    server.add_slots(0..=16_383).await;
     recovers(&guard).await;
 }
 

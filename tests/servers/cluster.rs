@@ -4,7 +4,7 @@ use crate::{
     Down, SECOND, acl,
     kit::{answers, calls_of_a_herd, calls_of_a_varied_herd, command, hits, patient, recovers},
     never,
-    support::{RedisServer, eventually, free_port},
+    support::{RedisServer, eventually},
 };
 use futures_util::{StreamExt, stream::FuturesUnordered};
 use redis::{cluster::ClusterClient, cluster_read_routing::RandomReplicaStrategy};
@@ -15,22 +15,11 @@ use stampede_guard::{
 
 /// Starts a cluster of `N` masters with equal shares of the slots. The other masters keep serving if one dies.
 pub(crate) async fn nodes<const N: usize>() -> [RedisServer; N] {
-    let nodes = std::array::from_fn(|_| {
-        let port = free_port().to_string();
-        RedisServer::with(&[
-            "--cluster-enabled",
-            "yes",
-            "--cluster-port",
-            &port,
-            "--cluster-require-full-coverage",
-            "no",
-        ])
-    });
+    let nodes = std::array::from_fn(|_| RedisServer::cluster_node(&["--cluster-require-full-coverage", "no"]));
+    let first = |i: usize| u16::try_from(i * 16_384 / N).expect("the number of a slot");
     for (i, node) in nodes.iter().enumerate() {
-        let (first, last) = (i * 16_384 / N, (i + 1) * 16_384 / N - 1);
-        command::<()>(node, &format!("CLUSTER ADDSLOTSRANGE {first} {last}")).await;
-        let bus: Vec<String> = command(node, "CONFIG GET cluster-port").await;
-        command::<()>(&nodes[0], &format!("CLUSTER MEET 127.0.0.1 {} {}", node.port(), bus[1])).await;
+        node.add_slots(first(i)..=first(i + 1) - 1).await;
+        nodes[0].meet(node).await;
     }
     for node in &nodes {
         eventually("every node knows the slots of all nodes", async || {
@@ -111,10 +100,8 @@ async fn wake_ups_come_from_any_node() {
 #[tokio::test]
 async fn reads_from_replicas_return_invalidated_entries() {
     let [master] = nodes::<1>().await;
-    let port = free_port().to_string();
-    let replica = RedisServer::with(&["--cluster-enabled", "yes", "--cluster-port", &port]);
-    let bus: Vec<String> = command(&master, "CONFIG GET cluster-port").await;
-    command::<()>(&replica, &format!("CLUSTER MEET 127.0.0.1 {} {}", master.port(), bus[1])).await;
+    let replica = RedisServer::cluster_node(&[]);
+    replica.meet(&master).await;
     let id: String = command(&master, "CLUSTER MYID").await;
     eventually("the replica knows the master", async || {
         command::<String>(&replica, "CLUSTER NODES").await.contains(&format!("{id} 127.0.0.1"))

@@ -11,6 +11,7 @@ mod codec;
 mod events;
 mod eviction;
 mod failover;
+mod harness;
 mod kit;
 mod locks;
 mod log_lines;

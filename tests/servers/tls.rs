@@ -5,7 +5,7 @@
 
 use crate::{
     kit::{Events, answers, calls_of_a_herd, hits, patient, recovers, tell},
-    support::{RedisServer, eventually, free_port},
+    support::{RedisServer, eventually, free_port, skip},
 };
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use redis::{ClientTlsConfig, ConnectionAddr, ConnectionInfo, TlsCertificates};
@@ -51,12 +51,22 @@ impl Authority {
         (cert.pem(), key.serialize_pem())
     }
 
-    /// Starts a server with a certificate. `asks` says whether it requires client certificates.
-    pub(crate) fn server(&self, asks: &str, more: &[&str]) -> RedisServer {
+    /// Returns the settings of a server that name its files.
+    pub(crate) fn files(&self) -> [(&'static str, String); 3] {
         let file = |name| self.dir.path().join(name).display().to_string();
-        let (ca, cert, key) = (file("ca"), file("cert"), file("key"));
-        let files = ["--tls-ca-cert-file", &ca, "--tls-cert-file", &cert, "--tls-key-file", &key];
-        RedisServer::tls(&[&files[..], &["--tls-auth-clients", asks], more].concat())
+        [("tls-ca-cert-file", file("ca")), ("tls-cert-file", file("cert")), ("tls-key-file", file("key"))]
+    }
+
+    /// Starts a server with a certificate. `asks` says whether it requires client certificates. Returns `None` if the
+    /// test is skipped because the server was built without TLS.
+    pub(crate) fn server(&self, asks: &str, more: &[&str]) -> Option<RedisServer> {
+        let files = self.files().map(|(setting, path)| [format!("--{setting}"), path]);
+        let files: Vec<_> = files.iter().flatten().map(String::as_str).collect();
+        let server = RedisServer::tls(&[&files[..], &["--tls-auth-clients", asks], more].concat());
+        if server.is_none() {
+            skip("the server was built without TLS");
+        }
+        server
     }
 
     /// Returns a client that trusts this authority only.
@@ -65,7 +75,8 @@ impl Authority {
         redis::Client::build_with_tls(url, self.certificates(own)).expect("a client")
     }
 
-    fn certificates(&self, own: Option<(String, String)>) -> TlsCertificates {
+    /// Returns the certificates of a client that trusts this authority only.
+    pub(crate) fn certificates(&self, own: Option<(String, String)>) -> TlsCertificates {
         TlsCertificates {
             client_tls: own.map(|(cert, key)| ClientTlsConfig { client_cert: cert.into(), client_key: key.into() }),
             root_cert: Some(self.root().into()),
@@ -76,7 +87,7 @@ impl Authority {
 #[tokio::test]
 async fn tls_herd_makes_one_call_and_wakes_waiters() {
     let authority = Authority::new();
-    let server = authority.server("no", &[]);
+    let Some(server) = authority.server("no", &[]) else { return };
     let guards = [(); 2].map(|()| patient(authority.client(&server, None)));
     assert_eq!(calls_of_a_herd(&guards, "k").await, 1);
     assert!(hits(&guards[1], "k").await);
@@ -102,7 +113,7 @@ async fn is_woken([a, b]: [RedisStore; 2]) {
 #[tokio::test]
 async fn tls_1_2_only_server_is_supported() {
     let authority = Authority::new();
-    let server = authority.server("no", &["--tls-protocols", "TLSv1.2"]);
+    let Some(server) = authority.server("no", &["--tls-protocols", "TLSv1.2"]) else { return };
     let guard = patient(authority.client(&server, None));
     answers(&guard, "k").await;
     assert!(hits(&guard, "k").await);
@@ -116,7 +127,7 @@ async fn cluster_over_tls_is_woken_by_message() {
     let authority = Authority::new();
     let bus = free_port().to_string();
     let cluster = ["--cluster-enabled", "yes", "--tls-cluster", "yes", "--cluster-port", &bus];
-    let server = authority.server("yes", &cluster);
+    let Some(server) = authority.server("yes", &cluster) else { return };
     let own = authority.sign("app");
     let client = authority.client(&server, Some(own.clone()));
     tell::<()>(&client, "CLUSTER ADDSLOTSRANGE 0 16383").await;
@@ -141,7 +152,7 @@ async fn cluster_over_tls_is_woken_by_message() {
 #[tokio::test]
 async fn killed_tls_server_is_found_after_restart() {
     let authority = Authority::new();
-    let server = authority.server("no", &[]);
+    let Some(server) = authority.server("no", &[]) else { return };
     let guard = patient(authority.client(&server, None));
     answers(&guard, "before").await;
     server.kill();
@@ -162,14 +173,14 @@ async fn is_not_trusted(client: redis::Client, why: &str) {
 #[tokio::test]
 async fn a_server_of_another_authority_is_not_trusted() {
     let (authority, other) = (Authority::new(), Authority::new());
-    let server = authority.server("no", &[]);
+    let Some(server) = authority.server("no", &[]) else { return };
     is_not_trusted(other.client(&server, None), "certificate").await;
 }
 
 #[tokio::test]
 async fn a_client_shows_its_certificate_if_the_server_asks() {
     let authority = Authority::new();
-    let server = authority.server("yes", &[]);
+    let Some(server) = authority.server("yes", &[]) else { return };
     let own = authority.sign("app");
     let guards = [(); 2].map(|()| patient(authority.client(&server, Some(own.clone()))));
     assert_eq!(calls_of_a_herd(&guards, "k").await, 1);

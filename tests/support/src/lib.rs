@@ -1,7 +1,7 @@
 //! Helpers of the integration tests: a real Redis, an origin that counts, herds, and child processes.
 //!
-//! No test is skipped, except in `tests/ops`: if the machine lacks something that a test needs, the test panics and names
-//! it.
+//! No test is skipped, except in `tests/ops` and by [`skip`]: if the machine lacks something that a test needs, the test
+//! panics and names it.
 #![allow(clippy::disallowed_methods, reason = "tests make their own time and randomness")]
 #![allow(
     missing_debug_implementations,
@@ -23,6 +23,7 @@ mod herd;
 mod origin;
 mod redis_server;
 mod signal;
+mod skip;
 
 pub use self::{
     down::{Down, MS, SECOND, never},
@@ -34,4 +35,5 @@ pub use self::{
     redis_server::{RedisServer, free_port},
     relay::Relay,
     signal::signal,
+    skip::skip,
 };

@@ -1,8 +1,10 @@
 //! A real `redis-server`, which never outlives the process that started it.
 
+mod binary;
+mod cluster;
 mod running;
 
-use self::running::Running;
+use self::running::{Mode, NotStarted, Running};
 use super::signal::signal;
 use redis::{AsyncConnectionConfig, Client, aio::MultiplexedConnection};
 use std::{
@@ -14,11 +16,12 @@ use std::{
 
 /// A server on a free port of the loopback interface, without persistence, in its own directory.
 ///
-/// It dies with its owner, and with the test process however that ends. Starting takes about 20 ms and blocks. Panics
-/// if `redis-server` is missing or does not start.
+/// It dies with its owner, and with the test process however that ends. Starting takes about 20 ms and blocks. The
+/// binary is `redis-server` of the PATH, or the one that `STAMPEDE_REDIS_SERVER` names. Panics if it does not start.
 #[derive(Debug)]
 pub struct RedisServer {
     port: u16,
+    mode: Mode,
     args: Vec<String>,
     running: Mutex<Option<Running>>,
 }
@@ -31,25 +34,48 @@ impl RedisServer {
 
     /// Starts a server with further arguments: `RedisServer::with(&["--maxmemory", "4mb"])`.
     pub fn with(args: &[&str]) -> Self {
-        Self::listening("--port", args)
+        Self::listening(Mode::Plain, args)
+    }
+
+    /// Starts a server that allows `DEBUG`. Redis 6.2 always does, and does not know the argument.
+    pub fn with_debug_command(args: &[&str]) -> Self {
+        let allowed: &[_] = if Self::is_older_than(7, 0) { &[] } else { &["--enable-debug-command", "yes"] };
+        Self::with(&[allowed, args].concat())
     }
 
     /// Starts a server that accepts only TLS; the arguments name its certificates. [`client`](Self::client) and the
-    /// methods that use it do not reach it.
-    pub fn tls(args: &[&str]) -> Self {
-        Self::listening("--tls-port", args)
+    /// methods that use it do not reach it. Returns `None` if the binary was built without TLS.
+    pub fn tls(args: &[&str]) -> Option<Self> {
+        Self::try_listening(Mode::Tls, args).ok()
     }
 
-    fn listening(port_flag: &str, args: &[&str]) -> Self {
-        let args: Vec<String> = args.iter().chain(&[port_flag]).map(|arg| (*arg).to_owned()).collect();
+    /// Starts a sentinel; the lines of its configuration name its masters:
+    /// `RedisServer::sentinel(&["sentinel monitor main 127.0.0.1 6379 2"])`.
+    pub fn sentinel(config: &[&str]) -> Self {
+        Self::listening(Mode::Sentinel, config)
+    }
+
+    /// Reports whether the binary of all tests has a lower version. Valkey has versions of its own, from 7.2 on.
+    pub fn is_older_than(major: u32, minor: u32) -> bool {
+        binary::binary().version < (major, minor)
+    }
+
+    fn listening(mode: Mode, args: &[&str]) -> Self {
+        Self::try_listening(mode, args).unwrap_or_else(|error| panic!("the server did not start: {error:?}"))
+    }
+
+    fn try_listening(mode: Mode, args: &[&str]) -> Result<Self, NotStarted> {
+        let args: Vec<String> = args.iter().map(|arg| (*arg).to_owned()).collect();
         // Another process may take the port between `free_port` and the server's bind.
         for _ in 0..PORTS_TRIED {
-            let port = free_port();
-            if let Some(running) = Running::start(port, &args) {
-                return Self { port, args, running: Mutex::new(Some(running)) };
+            let port = if mode == Mode::ClusterNode { cluster::free_port() } else { free_port() };
+            match Running::start(mode, port, &args) {
+                Ok(running) => return Ok(Self { port, mode, args, running: Mutex::new(Some(running)) }),
+                Err(NotStarted::PortTaken) => {}
+                Err(error) => return Err(error),
             }
         }
-        panic!("{PORTS_TRIED} free ports in a row were taken before redis-server could bind them");
+        Err(NotStarted::PortTaken)
     }
 
     /// Returns the server that all tests of this binary share; the first call starts it. Each test uses keys of its
@@ -97,11 +123,12 @@ impl RedisServer {
         *self.running() = None;
     }
 
-    /// Kills the server if it still runs, and starts one without data on the same port.
+    /// Kills the server if it still runs, and starts one without data on the same port. A sentinel starts with its first
+    /// configuration.
     pub async fn restart(&self) {
         self.kill();
-        let (port, args) = (self.port, self.args.clone());
-        let running = tokio::task::spawn_blocking(move || start_again(port, &args)).await;
+        let (mode, port, args) = (self.mode, self.port, self.args.clone());
+        let running = tokio::task::spawn_blocking(move || start_again(mode, port, &args)).await;
         *self.running() = Some(running.expect("the server starts again"));
     }
 
@@ -122,9 +149,9 @@ pub fn free_port() -> u16 {
 
 /// Starts a server on the same port. It retries, because another process's outgoing connection may hold the port for a
 /// moment.
-fn start_again(port: u16, args: &[String]) -> Running {
+fn start_again(mode: Mode, port: u16, args: &[String]) -> Running {
     for _ in 0..RESTARTS_TRIED {
-        if let Some(running) = Running::start(port, args) {
+        if let Ok(running) = Running::start(mode, port, args) {
             return running;
         }
         thread::sleep(RESTART_PAUSE);

@@ -1,17 +1,29 @@
 //! The process of one server, and its watchdog.
 
+use super::binary::binary;
 use std::{
     fs,
-    io::{BufRead, BufReader, ErrorKind},
+    io::{BufRead, BufReader},
     os::unix::process::CommandExt,
+    path::Path,
     process::{Child, Command, Stdio},
     thread,
     time::Duration,
 };
 use tempfile::TempDir;
 
-/// A `redis-server` under a watchdog: a shell that waits for the end of its standard input and then kills the server.
-/// This process holds that input open. So the server dies with this process, even if it is killed and cannot clean up.
+/// What kind of server is started, and so what its arguments mean.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mode {
+    Plain,
+    Tls,
+    ClusterNode,
+    /// The arguments are lines of the configuration file, because a sentinel writes its state to that file.
+    Sentinel,
+}
+
+/// A server under a watchdog: a shell that waits for the end of its standard input and then kills the server. This
+/// process holds that input open. So the server dies with this process, even if it is killed and cannot clean up.
 #[derive(Debug)]
 pub(super) struct Running {
     watchdog: Child,
@@ -19,41 +31,48 @@ pub(super) struct Running {
     dir: TempDir,
 }
 
+/// Why a server did not start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NotStarted {
+    PortTaken,
+    /// The binary was built without TLS.
+    NoTls,
+}
+
 impl Running {
-    /// Starts a server that accepts connections on that port; returns `None` if the port is taken. The last argument is
-    /// the flag of the port.
-    pub(super) fn start(port: u16, args: &[String]) -> Option<Self> {
-        require_redis_server();
-        let running = Self::spawn(port, args);
+    /// Starts a server that accepts connections on that port.
+    pub(super) fn start(mode: Mode, port: u16, args: &[String]) -> Result<Self, NotStarted> {
+        let running = Self::spawn(mode, port, args);
         // Read the log and do not ask the port: some servers require a password or a certificate, and the port may be
         // another test's.
         for _ in 0..TICKS {
             let log = running.log();
-            if log.contains("Ready to accept connections") {
-                return Some(running);
+            if ["Ready to accept connections", "Sentinel ID is"].iter().any(|ready| log.contains(ready)) {
+                return Ok(running);
             }
             if log.contains("Address already in use") {
-                return None;
+                return Err(NotStarted::PortTaken);
             }
-            assert!(!log.contains("FATAL CONFIG FILE ERROR"), "redis-server does not know an argument:\n{log}");
+            if has_no_tls(&log) {
+                return Err(NotStarted::NoTls);
+            }
+            assert!(!log.contains("FATAL CONFIG FILE ERROR"), "the server does not know an argument:\n{log}");
             thread::sleep(TICK);
         }
-        panic!("redis-server did not start on port {port} in time; it said:\n{}", running.log());
+        panic!("the server did not start on port {port} in time; it said:\n{}", running.log());
     }
 
     pub(super) fn pid(&self) -> u32 {
         self.pid
     }
 
-    fn spawn(port: u16, args: &[String]) -> Self {
+    fn spawn(mode: Mode, port: u16, args: &[String]) -> Self {
         let dir = tempfile::Builder::new().prefix("stampede-guard-redis-").tempdir().expect("a temporary directory");
         let mut watchdog = Command::new("sh")
             .args(["-c", WATCHDOG])
             .arg(dir.path())
-            .args(["--port", "0", "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir"])
-            .arg(dir.path())
-            .args(args)
-            .arg(port.to_string())
+            .arg(&binary().path)
+            .args(arguments(mode, port, args, dir.path()))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
@@ -79,18 +98,33 @@ impl Drop for Running {
     }
 }
 
-fn require_redis_server() {
-    let asked = Command::new("redis-server").arg("--version").stdout(Stdio::null()).status();
-    if asked.is_err_and(|error| error.kind() == ErrorKind::NotFound) {
-        panic!("redis-server is not on PATH, and these tests are about it: install it, or run scripts/test.sh");
+/// Returns the arguments of a server whose files are in that directory. Later arguments replace earlier ones.
+fn arguments(mode: Mode, port: u16, args: &[String], dir: &Path) -> Vec<String> {
+    let (port, dir) = (port.to_string(), dir.to_str().expect("a path in UTF-8"));
+    if mode == Mode::Sentinel {
+        let file = format!("{dir}/sentinel.conf");
+        let config = format!("port {port}\nbind 127.0.0.1\ndir {dir}\n{}\n", args.join("\n"));
+        fs::write(&file, config).expect("written");
+        return vec![file, "--sentinel".to_owned()];
     }
+    let ports = match mode {
+        Mode::Tls => ["--port", "0", "--tls-port", &port].map(str::to_owned).to_vec(),
+        _ => vec!["--port".to_owned(), port],
+    };
+    let own = ["--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", dir].map(str::to_owned);
+    [&own[..], args, &ports].concat()
+}
+
+/// Reports whether the server was built without TLS: Redis up to 7.0 does not know the arguments, later servers say it.
+fn has_no_tls(log: &str) -> bool {
+    log.contains("Failed finding TLS support") || (log.contains(">>> 'tls-") && log.contains("Bad directive"))
 }
 
 /// `$0` is the server's directory, the arguments are the server's. The death of this process orphans the process group.
 /// If the server is paused then, the kernel sends HUP to the whole group. KILL ends a paused server as well.
 const WATCHDOG: &str = r#"
 trap '' HUP
-redis-server "$@" >"$0/log" 2>&1 &
+"$@" >"$0/log" 2>&1 &
 server=$!
 echo "$server"
 read -r _

@@ -1,0 +1,42 @@
+//! Nodes of a cluster.
+
+use super::RedisServer;
+use std::{iter, net::TcpListener, ops::RangeInclusive};
+
+impl RedisServer {
+    /// Starts a node of a cluster, without slots and without other nodes.
+    pub fn cluster_node(args: &[&str]) -> Self {
+        let args = [&["--cluster-enabled", "yes"], args].concat();
+        Self::listening(super::Mode::ClusterNode, &args)
+    }
+
+    /// Returns the port on which the other nodes reach this node of a cluster. Redis 6.2 cannot choose another one.
+    pub fn bus_port(&self) -> u16 {
+        self.port() + BUS_OFFSET
+    }
+
+    /// Gives slots to this node of a cluster. Redis 6.2 has no `CLUSTER ADDSLOTSRANGE`.
+    pub async fn add_slots(&self, slots: RangeInclusive<u16>) {
+        let mut command = redis::cmd("CLUSTER");
+        command.arg("ADDSLOTS").arg(slots.collect::<Vec<_>>());
+        let () = command.query_async(&mut self.connection().await).await.expect("the slots are free");
+    }
+
+    /// Introduces this node of a cluster to another one. The others hear of it a moment later.
+    pub async fn meet(&self, other: &Self) {
+        let mut command = redis::cmd("CLUSTER");
+        command.arg("MEET").arg("127.0.0.1").arg(other.port()).arg(other.bus_port());
+        let () = command.query_async(&mut self.connection().await).await.expect("the node is up");
+    }
+}
+
+/// Returns a port that was free a moment ago, and so was its bus port.
+pub(super) fn free_port() -> u16 {
+    let is_free = |port: &u16| {
+        port.checked_add(BUS_OFFSET).is_some_and(|bus_port| TcpListener::bind(("127.0.0.1", bus_port)).is_ok())
+    };
+    iter::repeat_with(super::free_port).take(PORTS_TRIED).find(is_free).expect("some bus port is free")
+}
+
+const PORTS_TRIED: usize = 1_000;
+const BUS_OFFSET: u16 = 10_000;
