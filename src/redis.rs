@@ -8,6 +8,7 @@ pub(crate) mod batch;
 pub(crate) mod connection;
 mod entries;
 pub(crate) mod names;
+pub(crate) mod replicated;
 pub(crate) mod scripts;
 pub(crate) mod server_clock;
 pub(crate) mod store;

@@ -19,6 +19,7 @@ use super::{
     },
     entries::EntryDecoder,
     names::{entry_and_lease_names, entry_name, failure_domains},
+    replicated::ReplicatedInvalidations,
     scripts::{self, Scripts},
     server_clock::ServerClocks,
     tracked_reads::TrackedReads,
@@ -58,6 +59,8 @@ pub struct RedisStore {
     decoder: Arc<EntryDecoder>,
     wakes: WakeRegistry,
     subscriber: Option<Arc<Subscriber>>,
+    /// Sends invalidations, if replicas have to confirm them.
+    replicated: Option<ReplicatedInvalidations>,
     /// Makes tracked connections, on which the server reports changes.
     server: Option<Source>,
 }
@@ -87,6 +90,8 @@ impl RedisStore {
         let link = server.connect(clocks.clone());
         let subscriber =
             server.wakes().map(|source| Arc::new(Subscriber::new(source, link.clone(), handler(wakes.clone()))));
+        let replicated =
+            server.replica_wait().map(|wait| ReplicatedInvalidations::over(server.connect(clocks.clone()), wait));
         Self {
             reads: ReadBatcher::over(link.clone(), !server.is_cluster()),
             link,
@@ -95,6 +100,7 @@ impl RedisStore {
             wakes,
             subscriber,
             server: server.server(),
+            replicated,
         }
     }
 
@@ -240,7 +246,10 @@ impl Store for RedisStore {
         Box::pin(async move {
             let names: Vec<_> = keys.iter().map(lease_name).chain(keys.iter().flat_map(entry_names)).collect();
             let call = self.scripts.invalidate(&names, keys);
-            self.run(call, |answer| number(&answer)).await.map(drop)
+            match &self.replicated {
+                None => self.run(call, |answer| number(&answer)).await.map(drop),
+                Some(replicated) => replicated.run(call).await,
+            }
         })
     }
 

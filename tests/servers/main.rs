@@ -16,6 +16,7 @@ mod kit;
 mod locks;
 mod log_lines;
 mod replica;
+mod replication;
 mod settings;
 mod tls;
 
