@@ -308,6 +308,8 @@ macro_rules! into_store {
 into_store! {
     RedisEndpoint
     redis::Client
+    #[cfg(feature = "sentinel")]
+    redis::sentinel::SentinelClient
     #[cfg(feature = "connection-manager")]
     redis::aio::ConnectionManager
     redis::aio::MultiplexedConnection

@@ -17,6 +17,7 @@ mod locks;
 mod log_lines;
 mod replica;
 mod replication;
+mod sentinel;
 mod settings;
 mod tls;
 
