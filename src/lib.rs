@@ -62,6 +62,7 @@
 //! | `testing` | | [`testing`]: scripted faults of the store, counted fetches; for dev-dependencies |
 //! | `tls-rustls` | | `rediss://` through rustls, with ring unless the application installs another provider |
 //! | `cluster` | | Redis Cluster clients and connections |
+//! | `sentinel` | | the master that Redis Sentinel names |
 //! | `connection-manager` | | redis-rs' `ConnectionManager` as a connection of the guard |
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(

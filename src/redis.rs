@@ -13,6 +13,7 @@ pub(crate) mod connection;
 mod entries;
 mod fill;
 pub(crate) mod names;
+pub(crate) mod replicated;
 pub(crate) mod scripts;
 pub(crate) mod server_clock;
 pub(crate) mod store;

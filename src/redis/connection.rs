@@ -9,6 +9,10 @@ pub(crate) mod log;
 pub(crate) mod nodes;
 pub(crate) mod reconnecting;
 pub(crate) mod script;
+#[cfg(feature = "sentinel")]
+mod sentinel;
+#[cfg(feature = "sentinel")]
+mod sentinel_endpoint;
 pub(crate) mod source;
 pub(crate) mod subscriber;
 mod tls;

@@ -21,6 +21,7 @@ use super::{
     entries::EntryDecoder,
     fill::{Fill, Staging},
     names::{entry_and_lease_names, entry_name, failure_domains},
+    replicated::ReplicatedInvalidations,
     scripts::{self, Scripts},
     server_clock::ServerClocks,
     tracked_reads::{TrackedReads, TrackedServer},
@@ -62,6 +63,8 @@ pub struct RedisStore {
     decoder: Arc<EntryDecoder>,
     wakes: WakeRegistry,
     subscriber: Option<Arc<Subscriber>>,
+    /// Sends invalidations, if replicas have to confirm them.
+    replicated: Option<ReplicatedInvalidations>,
     /// Names the servers of tracked connections, on which they report changes.
     endpoint: RedisEndpoint,
 }
@@ -91,6 +94,8 @@ impl RedisStore {
         let link = server.connect(clocks.clone());
         let subscriber =
             server.wakes().map(|source| Arc::new(Subscriber::new(source, link.clone(), handler(wakes.clone()))));
+        let replicated =
+            server.replica_wait().map(|wait| ReplicatedInvalidations::over(server.connect(clocks.clone()), wait));
         Self {
             reads: ReadBatcher::over(link.clone(), server.is_cluster()),
             link,
@@ -99,6 +104,7 @@ impl RedisStore {
             decoder: Arc::new(EntryDecoder::new(clocks, failure_domain_of)),
             wakes,
             subscriber,
+            replicated,
             endpoint: server.clone(),
         }
     }
@@ -209,11 +215,15 @@ impl RedisStore {
 
     async fn invalidate_now(&self, keys: &[CacheKey]) -> Result<(), StoreError> {
         let names: Vec<_> = keys.iter().map(lease_name).chain(keys.iter().flat_map(entry_names)).collect();
-        let left = self.run(self.scripts.invalidate(&names, keys), scripts::parse_invalidated).await?;
+        let call = self.scripts.invalidate(&names, keys);
+        let (left, outcome) = match &self.replicated {
+            None => (self.run(call, scripts::parse_invalidated).await?, Ok(())),
+            Some(replicated) => replicated.run(call).await,
+        };
         for ((key, lease), left) in keys.iter().zip(&names).zip(&left) {
             self.wake(lease, key.hash(), left).await;
         }
-        Ok(())
+        outcome
     }
 
     /// Wakes the waiters that a script has left. Its errors are ignored, because a waiter that is not woken asks again
@@ -334,6 +344,8 @@ macro_rules! into_store {
 into_store! {
     RedisEndpoint
     redis::Client
+    #[cfg(feature = "sentinel")]
+    redis::sentinel::SentinelClient
     #[cfg(feature = "connection-manager")]
     redis::aio::ConnectionManager
     redis::aio::MultiplexedConnection

@@ -1,4 +1,4 @@
-//! The guard among layers and protocols of other crates: the rows of docs/layers.md, HTTP/2, gRPC and WebSocket.
+//! The guard among layers and protocols of other crates: the rows of docs/layers.md, HTTP/2, gRPC, WebSocket and pools.
 #![allow(clippy::disallowed_methods, reason = "tests read the clock")]
 
 mod access;
@@ -7,5 +7,6 @@ mod grpc;
 mod kit;
 mod limits;
 mod observation;
+mod pools;
 mod sockets;
 mod stack;

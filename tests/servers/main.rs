@@ -16,6 +16,8 @@ mod kit;
 mod locks;
 mod log_lines;
 mod replica;
+mod replication;
+mod sentinel;
 mod settings;
 mod staging;
 mod tls;

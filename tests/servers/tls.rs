@@ -51,12 +51,17 @@ impl Authority {
         (cert.pem(), key.serialize_pem())
     }
 
+    /// Returns the settings of a server that name its files.
+    pub(crate) fn files(&self) -> [(&'static str, String); 3] {
+        let file = |name| self.dir.path().join(name).display().to_string();
+        [("tls-ca-cert-file", file("ca")), ("tls-cert-file", file("cert")), ("tls-key-file", file("key"))]
+    }
+
     /// Starts a server with a certificate. `asks` says whether it requires client certificates. Returns `None` if the
     /// test is skipped because the server was built without TLS.
     pub(crate) fn server(&self, asks: &str, more: &[&str]) -> Option<RedisServer> {
-        let file = |name| self.dir.path().join(name).display().to_string();
-        let (ca, cert, key) = (file("ca"), file("cert"), file("key"));
-        let files = ["--tls-ca-cert-file", &ca, "--tls-cert-file", &cert, "--tls-key-file", &key];
+        let files = self.files().map(|(setting, path)| [format!("--{setting}"), path]);
+        let files: Vec<_> = files.iter().flatten().map(String::as_str).collect();
         let server = RedisServer::tls(&[&files[..], &["--tls-auth-clients", asks], more].concat());
         if server.is_none() {
             skip("the server was built without TLS");
@@ -70,7 +75,8 @@ impl Authority {
         redis::Client::build_with_tls(url, self.certificates(own)).expect("a client")
     }
 
-    fn certificates(&self, own: Option<(String, String)>) -> TlsCertificates {
+    /// Returns the certificates of a client that trusts this authority only.
+    pub(crate) fn certificates(&self, own: Option<(String, String)>) -> TlsCertificates {
         TlsCertificates {
             client_tls: own.map(|(cert, key)| ClientTlsConfig { client_cert: cert.into(), client_key: key.into() }),
             root_cert: Some(self.root().into()),

@@ -6,15 +6,14 @@ use super::{
     reconnecting::{CommandLink, Handshake, Reconnecting},
     source::Source,
 };
-use redis::{AsyncConnectionConfig, aio::ConnectionLike};
-#[cfg(feature = "cluster")]
-use std::time::Duration;
-use std::{fmt, sync::Arc};
+use crate::redis::replicated::ReplicaWait;
+use redis::{AsyncConnectionConfig, ErrorKind, RedisResult, aio::ConnectionLike};
+use std::{fmt, sync::Arc, time::Duration};
 #[cfg(feature = "cluster")]
 use {
     super::{connect::tuned_tcp, nodes::Nodes},
     redis::{
-        ErrorKind, IntoConnectionInfo, RedisResult,
+        IntoConnectionInfo,
         cluster::{ClusterClient, ClusterClientBuilder},
     },
 };
@@ -42,6 +41,7 @@ pub struct RedisEndpoint {
     /// For the connection that receives messages.
     wakes: Option<Source>,
     is_cluster: bool,
+    replica_wait: Option<ReplicaWait>,
     /// The settings of the user for connections that are made here.
     config: Option<AsyncConnectionConfig>,
     #[cfg(feature = "cluster")]
@@ -170,12 +170,49 @@ impl RedisEndpoint {
         Self { wakes: Some(Source::of_client(client)), ..self }
     }
 
+    /// Acknowledges an invalidation when this number of replicas have it (`WAIT`), so that a failover to one of them
+    /// does not lose it.
+    ///
+    /// If fewer replicas confirm it within the time, `invalidate` returns an error that names both numbers, and the
+    /// invalidation is sent again for about ten seconds, as after any other error. The entry is gone from the master in
+    /// any case. Only guards use this setting, and they keep one more connection for it, because `WAIT` blocks the
+    /// connection. An invalidation may wait for the one before it as well, so keep `within` below half of
+    /// `store_timeout` (250 ms unless set). Off by default.
+    ///
+    /// ```no_run
+    /// # fn example() -> stampede_guard::redis::RedisResult<()> {
+    /// use stampede_guard::{IntoEndpoint, StampedeGuard, redis};
+    /// use std::time::Duration;
+    ///
+    /// let server = redis::Client::open("redis://127.0.0.1/")?.into_endpoint();
+    /// let guard = StampedeGuard::new(server.invalidations_reach(1, Duration::from_millis(100))?);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// For a cluster, because a cluster client sends `WAIT` to all nodes and not to the one that has the entry, and for
+    /// an existing connection, which cannot be made a second time.
+    ///
+    /// # Panics
+    ///
+    /// If `replicas` is zero.
+    pub fn invalidations_reach(self, replicas: usize, within: Duration) -> RedisResult<Self> {
+        assert!(replicas > 0, "an invalidation without replicas needs no setting: `replicas` must not be zero");
+        if self.server().is_none() {
+            let reason = "invalidations_reach needs a client of one server: neither a cluster nor a connection";
+            return Err((ErrorKind::InvalidClientConfig, reason).into());
+        }
+        Ok(Self { replica_wait: Some(ReplicaWait { replicas, within }), ..self })
+    }
+
     pub(crate) fn of_client(client: redis::Client) -> Self {
         Self::of_server(Source::of_client(client))
     }
 
     /// Builds an endpoint whose connections all come from one source.
-    fn of_server(server: Source) -> Self {
+    pub(super) fn of_server(server: Source) -> Self {
         Self { wakes: Some(server.clone()), ..Self::of(DataSource::Server(server)) }
     }
 
@@ -205,6 +242,7 @@ impl RedisEndpoint {
             data,
             wakes: None,
             is_cluster: false,
+            replica_wait: None,
             config: None,
             #[cfg(feature = "cluster")]
             nodes: None,
@@ -257,6 +295,11 @@ impl RedisEndpoint {
             Some(config) => source.clone().with_config(config.clone()),
             None => source.clone(),
         }
+    }
+
+    /// Returns how many replicas have to confirm an invalidation, if that is set.
+    pub(crate) fn replica_wait(&self) -> Option<ReplicaWait> {
+        self.replica_wait
     }
 
     pub(crate) fn is_cluster(&self) -> bool {

@@ -1,10 +1,13 @@
 //! Where the connections of an endpoint lead, and with which settings.
 
+#[cfg(feature = "sentinel")]
+use super::sentinel::{Sentinels, ToMaster};
 use super::{
     connect::{self, Connect},
     log::ConnectionLog,
     tls,
 };
+use futures_util::future::pending;
 use redis::{AsyncConnectionConfig, Client, ProtocolVersion, PushInfo, RedisResult, aio::MultiplexedConnection};
 use std::{convert::Infallible, sync::Arc, time::Duration};
 
@@ -24,6 +27,8 @@ enum Target {
     Client(Client),
     #[cfg(feature = "cluster")]
     AnyNode(Arc<super::nodes::Nodes>),
+    #[cfg(feature = "sentinel")]
+    Master(ToMaster),
 }
 
 impl Source {
@@ -36,6 +41,12 @@ impl Source {
     #[cfg(feature = "cluster")]
     pub(super) fn of_nodes(nodes: Arc<super::nodes::Nodes>) -> Self {
         Self { target: Target::AnyNode(nodes), config: None, log: Arc::new(ConnectionLog::of_nodes()) }
+    }
+
+    /// Creates the source of connections to the master that these sentinels name.
+    #[cfg(feature = "sentinel")]
+    pub(super) fn of_sentinels(sentinels: Sentinels) -> Self {
+        Self { target: Target::Master(ToMaster::of(sentinels)), config: None, log: Arc::default() }
     }
 
     /// Sets the settings of the user.
@@ -56,6 +67,18 @@ impl Source {
             Target::Client(client) => Ok(client.clone()),
             #[cfg(feature = "cluster")]
             Target::AnyNode(nodes) => nodes.next(),
+            #[cfg(feature = "sentinel")]
+            Target::Master(master) => master.client().await.map(connect::tuned),
+        }
+    }
+
+    /// Returns when connections lead to another server than that of the last connection. Never returns if that cannot be
+    /// known.
+    pub(super) async fn moved(&self) {
+        match &self.target {
+            #[cfg(feature = "sentinel")]
+            Target::Master(master) => master.moved().await,
+            _ => pending().await,
         }
     }
 
@@ -94,6 +117,14 @@ impl Connect for Source {
 
     async fn connect(&self) -> RedisResult<MultiplexedConnection> {
         Self::connect(self).await
+    }
+
+    fn is_superseded(&self) -> bool {
+        match &self.target {
+            #[cfg(feature = "sentinel")]
+            Target::Master(master) => master.is_superseded(),
+            _ => false,
+        }
     }
 
     /// Longer than the client's own connection timeout, whose error says more.

@@ -29,7 +29,8 @@ pub(crate) trait MessageHandler: Send + Sync + 'static {
 /// A subscriber: connects when first used, and again whenever the connection is lost, until it is dropped.
 ///
 /// It also subscribes again if a message that the data connection publishes does not arrive. A server may answer every
-/// PING and yet hear nothing: an old master that was cut off, or a node that was removed from its cluster.
+/// PING and yet hear nothing: an old master that was cut off, or a node that was removed from its cluster. It does so at
+/// once if sentinels name another master.
 pub(crate) struct Subscriber {
     listener: Listener,
     state: watch::Sender<State>,
@@ -137,7 +138,7 @@ impl Listener {
         [CHANNEL.as_bytes(), inbox.as_bytes()].concat()
     }
 
-    /// Returns when the connection is lost, or messages do not arrive.
+    /// Returns when the connection is lost, messages do not arrive, or connections lead to another server.
     async fn stay(&self, mut channel: Channel) {
         let mut watchdog = interval_at(clock::deadline_after(CHECK_INTERVAL), CHECK_INTERVAL);
         watchdog.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -152,6 +153,7 @@ impl Listener {
         };
         tokio::select! {
             () = lost.notified() => {}
+            () = self.source.moved() => {}
             () = checks => {}
         }
     }

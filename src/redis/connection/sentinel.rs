@@ -1,0 +1,194 @@
+//! The master that sentinels name.
+
+use super::tls;
+use crate::sync::{
+    mutex::Mutex,
+    shared::{Shared, WeakShared},
+};
+use futures_util::{
+    StreamExt,
+    future::{join_all, pending},
+    stream::FuturesUnordered,
+};
+use redis::{Client, ConnectionAddr, ErrorKind, RedisError, RedisResult, sentinel::SentinelClient};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+use tokio::{sync::watch, time::sleep};
+
+/// The sentinels of one master, and the master that they have named last.
+pub(super) struct Sentinels {
+    /// One client for each sentinel, so that a sentinel that hangs delays no other one. Locked, because a client needs
+    /// `&mut` and keeps a connection to its sentinel.
+    clients: Box<[tokio::sync::Mutex<SentinelClient>]>,
+    master: watch::Sender<Master>,
+    /// The question of connections that are made now. A master that hangs delays the answer, and a question for each
+    /// connection would wait for the one before.
+    asking: Mutex<Option<WeakShared<Named>>>,
+}
+
+/// A client of the master, with its number.
+type Named = RedisResult<(Client, u64)>;
+
+/// The master that was named last. The number grows with each change, and is zero before the first answer.
+#[derive(Default)]
+struct Master {
+    address: Option<ConnectionAddr>,
+    number: u64,
+}
+
+impl Sentinels {
+    pub(super) fn of(clients: impl IntoIterator<Item = SentinelClient>) -> Self {
+        let clients = clients.into_iter().map(tokio::sync::Mutex::new).collect();
+        Self { clients, master: watch::Sender::new(Master::default()), asking: Mutex::default() }
+    }
+
+    /// Returns a client of the master and its number. Joins a question that is in flight.
+    fn asked(self: &Arc<Self>) -> Shared<Named> {
+        let mut asking = self.asking.lock();
+        let in_flight = asking.as_ref().and_then(WeakShared::upgrade);
+        in_flight.filter(|answer| !answer.is_done_and(|_| true)).unwrap_or_else(|| {
+            let sentinels = self.clone();
+            let answer = Shared::new(async move { sentinels.ask().await });
+            *asking = Some(answer.downgrade());
+            answer
+        })
+    }
+
+    /// Returns a client of the master and its number.
+    async fn ask(&self) -> Named {
+        tls::choose_provider(); // a sentinel client does not say whether it uses TLS
+        let client = self.named_by_most().await?;
+        let mut number = 0;
+        self.master.send_if_modified(|master| {
+            let address = client.get_connection_info().addr();
+            let is_new = master.address.as_ref() != Some(address);
+            if is_new {
+                *master = Master { address: Some(address.clone()), number: master.number + 1 };
+            }
+            number = master.number;
+            is_new
+        });
+        Ok((client, number))
+    }
+
+    /// Asks all sentinels at once, and returns the server that most of them name; it has confirmed that it is a master.
+    /// Does not wait for the others once more than half of them agree.
+    ///
+    /// The first answer alone would not do: a sentinel that is cut off, together with the old master, names that one. If
+    /// two sentinels disagree, the connections must not move to and fro.
+    async fn named_by_most(&self) -> RedisResult<Client> {
+        let ask = async |client: &tokio::sync::Mutex<SentinelClient>| client.lock().await.async_get_client().await;
+        let mut answers: FuturesUnordered<_> = self.clients.iter().map(ask).collect();
+        let (mut named, mut last_error) = (Vec::<(Client, usize)>::new(), None);
+        while let Some(answer) = answers.next().await {
+            match answer {
+                Ok(client) => {
+                    let known = named.iter_mut().find(|(known, _)| address(known) == address(&client));
+                    match known {
+                        Some((_, votes)) => *votes += 1,
+                        None => named.push((client, 1)),
+                    }
+                }
+                Err(error) => last_error = Some(error),
+            }
+            if named.iter().any(|(_, votes)| 2 * votes > self.clients.len()) {
+                break;
+            }
+        }
+        // If the votes are equal, the connections stay.
+        let is_current = |client: &Client| self.master.borrow().address.as_ref() == Some(address(client));
+        let most = named.into_iter().max_by_key(|(client, votes)| (*votes, is_current(client)));
+        most.map(|(client, _)| client).ok_or_else(|| last_error.unwrap_or_else(no_sentinels))
+    }
+
+    /// Asks again whenever a sentinel announces another master. Never returns.
+    async fn listen(&self) {
+        join_all(self.clients.iter().map(|client| self.listen_to(client))).await;
+        pending().await
+    }
+
+    async fn listen_to(&self, client: &tokio::sync::Mutex<SentinelClient>) {
+        loop {
+            // An error shows when a connection asks, which does so for itself.
+            let _ = self.follow(client).await;
+            sleep(RETRY_PAUSE).await;
+        }
+    }
+
+    /// Follows the announcements of one sentinel until the connection breaks.
+    async fn follow(&self, client: &tokio::sync::Mutex<SentinelClient>) -> RedisResult<()> {
+        let sentinel = client.lock().await.async_get_sentinel_client().await?;
+        let mut announcements = sentinel.get_async_pubsub().await?;
+        announcements.subscribe("+switch-master").await?;
+        let mut announcements = announcements.on_message();
+        loop {
+            // At first too, because the master may have changed before the subscription.
+            while self.ask().await.is_err() {
+                sleep(RETRY_PAUSE).await;
+            }
+            if announcements.next().await.is_none() {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// One source of connections to the master: it knows to which master its last connection leads.
+pub(super) struct ToMaster {
+    sentinels: Arc<Sentinels>,
+    /// Number of the master to which the last connection leads.
+    connected: AtomicU64,
+}
+
+impl ToMaster {
+    pub(super) fn of(sentinels: Sentinels) -> Self {
+        Self { sentinels: Arc::new(sentinels), connected: AtomicU64::default() }
+    }
+
+    /// Returns a client of the master, for a connection that is about to be made.
+    pub(super) async fn client(&self) -> RedisResult<Client> {
+        let (client, number) = self.sentinels.asked().await?;
+        self.connected.store(number, Relaxed);
+        Ok(client)
+    }
+
+    /// Reports whether the sentinels have named another master since the last connection. Returns `true` once per
+    /// change.
+    pub(super) fn is_superseded(&self) -> bool {
+        let (named, connected) = (self.sentinels.master.borrow().number, self.connected.load(Relaxed));
+        connected != 0 && connected != named && self.connected.swap(named, Relaxed) != named
+    }
+
+    /// Returns when the sentinels name another master than that of the last connection.
+    pub(super) async fn moved(&self) {
+        let connected = self.connected.load(Relaxed);
+        let mut master = self.sentinels.master.subscribe();
+        tokio::select! {
+            _ = master.wait_for(|master| master.number != connected) => {}
+            () = self.sentinels.listen() => {}
+        }
+    }
+}
+
+/// A clone has no connection yet.
+impl Clone for ToMaster {
+    fn clone(&self) -> Self {
+        Self { sentinels: self.sentinels.clone(), connected: AtomicU64::default() }
+    }
+}
+
+fn address(client: &Client) -> &ConnectionAddr {
+    client.get_connection_info().addr()
+}
+
+pub(super) fn no_sentinels() -> RedisError {
+    (ErrorKind::EmptySentinelList, "at least one sentinel is needed").into()
+}
+
+/// Pause before a sentinel is asked again that did not answer, or that named no master.
+const RETRY_PAUSE: Duration = Duration::from_secs(1);

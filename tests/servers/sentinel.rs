@@ -1,0 +1,250 @@
+//! A master that three sentinels watch: all connections follow the master that they name.
+
+mod documented;
+mod load;
+mod watched;
+
+use self::{
+    load::Load,
+    watched::{Watched, isolate, turn_away},
+};
+use crate::{
+    Down, SECOND,
+    kit::{calls_of_a_herd, command, patient, recovers},
+    support::{RedisServer, eventually},
+};
+use redis::sentinel::{SentinelClient, SentinelServerType};
+use stampede_guard::{Lock, NearCacheConfig, Policy, RedisEndpoint, StampedeGuard};
+use std::time::Duration;
+
+/// Longer than any test takes.
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// Waits until the subscriber of each guard is connected.
+async fn subscribed(guards: &[StampedeGuard]) {
+    for guard in guards {
+        eventually("the guard is subscribed", async || {
+            guard.fetch("first", async || Ok::<_, Down>(1)).await.expect("an answer");
+            guard.health().subscriber_up == Some(true)
+        })
+        .await;
+    }
+}
+
+/// Asserts that the guards share one call, and that the waiters of other guards are woken by message. A waiter that is
+/// registered for messages does not poll: without the message it would wait for an hour.
+async fn is_shared_by_message(guards: &[StampedeGuard], key: &str) {
+    subscribed(guards).await;
+    let guards: Vec<_> = guards.iter().map(|guard| guard.clone().lease_ttl(HOUR)).collect();
+    let calls = tokio::time::timeout(30 * SECOND, calls_of_a_herd(&guards, key));
+    assert_eq!(calls.await.expect("woken by message"), 1);
+}
+
+/// Waits until all connections for messages lead to this server.
+async fn subscribed_at(server: &RedisServer, guards: usize) {
+    eventually("all guards are subscribed at the new master", async || {
+        let clients: String = command(server, "CLIENT LIST TYPE pubsub").await;
+        // The sentinels subscribe as well, with a user of their own.
+        clients.lines().filter(|client| client.contains("user=default")).count() == guards
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn herd_over_sentinels_makes_one_call_and_is_woken() {
+    let watched = Watched::start().await;
+    is_shared_by_message(&watched.guards::<2>(), "herd").await;
+}
+
+/// A client of redis-rs for all sentinels, as an application may have one already.
+#[tokio::test]
+async fn sentinel_client_makes_a_guard_that_follows() {
+    let watched = Watched::start().await;
+    let client = || SentinelClient::build(watched.urls(), "main", None, SentinelServerType::Master).expect("a client");
+    let guards = [(); 2].map(|()| patient(client()));
+    is_shared_by_message(&guards, "before").await;
+    watched.servers[0].kill();
+    watched.next_master(&watched.servers[0]).await;
+    for guard in &guards {
+        recovers(guard).await;
+    }
+    is_shared_by_message(&guards, "after").await;
+}
+
+/// The outage cache is set to the time of a failover. Seen to fail (96 calls) if it keeps nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn master_killed_under_load_costs_one_call_per_guard_and_key() {
+    let watched = Watched::start().await;
+    let guards = watched.guards::<4>();
+    let load = Load::start(&guards, &watched.servers).await;
+    watched.servers[0].kill();
+    let master = watched.next_master(&watched.servers[0]).await;
+    let served = std::time::Instant::now();
+    load.is_shared_again().await;
+    let shared_after = served.elapsed();
+    let (failed, most_calls) = load.stop().await;
+    println!("shared again {shared_after:?} after the new master was named");
+    assert_eq!(failed, 0);
+    assert!(most_calls <= 1, "{most_calls} further calls of one key in one process");
+    subscribed_at(master, guards.len()).await;
+    is_shared_by_message(&guards, "after").await;
+}
+
+/// The old master closes no connection, and answers nothing. Seen to fail (69 calls) if the outage cache keeps nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn master_that_hangs_under_load_is_left() {
+    let watched = Watched::start().await;
+    let guards = watched.guards::<4>();
+    let load = Load::start(&guards, &watched.servers).await;
+    watched.servers[0].pause();
+    let master = watched.next_master(&watched.servers[0]).await;
+    let served = std::time::Instant::now();
+    load.is_shared_again().await;
+    println!("shared again {:?} after the new master was named", served.elapsed());
+    let (failed, most_calls) = load.stop().await;
+    assert_eq!(failed, 0);
+    assert!(most_calls <= 1, "{most_calls} further calls of one key in one process");
+    subscribed_at(master, guards.len()).await;
+    is_shared_by_message(&guards, "after").await;
+    watched.servers[0].resume();
+}
+
+/// The sentinels and the replicas do not reach the old master any more, but its clients do. No connection breaks, and
+/// the sentinels cannot make it a replica.
+///
+/// Seen to fail if connections are made again only when they break.
+#[tokio::test]
+async fn connections_leave_a_master_that_sentinels_cannot_reach() {
+    let watched = Watched::start().await;
+    let guards = watched.guards::<2>();
+    is_shared_by_message(&guards, "before").await;
+    isolate(&watched.servers[0]).await;
+    let master = watched.next_master(&watched.servers[0]).await;
+    subscribed_at(master, guards.len()).await;
+    is_shared_by_message(&guards, "after").await;
+    assert_eq!(command::<i64>(&watched.servers[0], "EXISTS {sg:rafter}:v3.8").await, 0);
+    assert_eq!(command::<i64>(master, "EXISTS {sg:rafter}:v3.8").await, 1);
+}
+
+/// An operator makes another server the master.
+#[tokio::test]
+async fn connections_follow_a_failover_by_command() {
+    let watched = Watched::start().await;
+    let guards = watched.guards::<2>();
+    is_shared_by_message(&guards, "before").await;
+    command::<()>(&watched.sentinels[1], "SENTINEL FAILOVER main").await;
+    let master = watched.next_master(&watched.servers[0]).await;
+    subscribed_at(master, guards.len()).await;
+    is_shared_by_message(&guards, "after").await;
+    assert_eq!(command::<i64>(master, "EXISTS {sg:rafter}:v3.8").await, 1);
+}
+
+/// The replicas have not got the invalidation, so the new master has the old value. The process that has requested the
+/// invalidation sends it again with its first command there.
+///
+/// Seen to fail without the repetition of recent invalidations.
+#[tokio::test]
+async fn invalidation_that_a_failover_lost_is_sent_again() {
+    let watched = Watched::start().await;
+    let [writer, reader] = watched.guards().map(|guard| guard.policy(Policy::fresh_for(HOUR)));
+    writer.fetch("k", async || Ok::<_, Down>(1)).await.expect("an answer");
+    writer.drain().await;
+    for replica in &watched.servers[1..] {
+        eventually("the replica has it", async || command::<i64>(replica, "EXISTS {sg:rk}:v3.8").await == 1).await;
+    }
+    turn_away(&watched.servers[0], "replica").await;
+    writer.invalidate("k").await.expect("acknowledged by the master");
+    watched.servers[0].kill();
+    let master = watched.next_master(&watched.servers[0]).await;
+    assert_eq!(command::<i64>(master, "EXISTS {sg:rk}:v3.8").await, 1, "the failover lost the invalidation");
+    recovers(&writer).await;
+    eventually("the invalidation is sent again", async || {
+        reader.fetch("k", async || Ok::<_, Down>(2)).await.expect("an answer") == 2
+    })
+    .await;
+}
+
+/// Two sentinels of three are a majority: with one that is dead or hangs, guards connect and follow as before.
+#[tokio::test]
+async fn one_sentinel_that_is_dead_or_hangs_is_not_needed() {
+    for stop in [RedisServer::kill, RedisServer::pause] {
+        let watched = Watched::start().await;
+        stop(&watched.sentinels[0]);
+        let guards = watched.guards::<2>();
+        let began = std::time::Instant::now();
+        recovers(&guards[0]).await;
+        println!("connected after {:?}", began.elapsed());
+        is_shared_by_message(&guards, "before").await;
+        watched.servers[0].kill();
+        let master = watched.next_master(&watched.servers[0]).await;
+        for guard in &guards {
+            recovers(guard).await;
+        }
+        subscribed_at(master, guards.len()).await;
+        is_shared_by_message(&guards, "after").await;
+    }
+}
+
+/// The last sentinel cannot begin a failover, but it knows the master.
+#[tokio::test]
+async fn last_sentinel_is_enough_to_connect() {
+    let watched = Watched::start().await;
+    watched.sentinels[0].pause();
+    watched.sentinels[2].kill();
+    let guards = watched.guards::<2>();
+    for guard in &guards {
+        recovers(guard).await;
+    }
+    is_shared_by_message(&guards, "herd").await;
+}
+
+/// Copies are kept again, and dropped by the messages of the new master: their age alone would keep them for an hour.
+#[tokio::test]
+async fn near_cache_is_tracked_by_the_new_master() {
+    let watched = Watched::start().await;
+    let policy = Policy::fresh_for(HOUR);
+    let near = NearCacheConfig::max_bytes(1 << 20).max_age(HOUR);
+    let [reader, writer] = watched.guards().map(|guard| guard.policy(policy));
+    let reader = reader.near_cache(near);
+    recovers(&reader).await;
+    watched.servers[0].kill();
+    watched.next_master(&watched.servers[0]).await;
+    recovers(&writer).await;
+    eventually("copies are kept again", async || {
+        let before = reader.stats().near_hits;
+        reader.fetch("k", async || Ok::<_, Down>(1)).await.expect("an answer");
+        reader.stats().near_hits > before
+    })
+    .await;
+    writer.invalidate("k").await.expect("acknowledged");
+    eventually("the copy is dropped by message", async || {
+        reader.fetch("k", async || Ok::<_, Down>(2)).await.expect("an answer") == 2
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn lock_over_sentinels_works_after_a_failover() {
+    let watched = Watched::start().await;
+    let lock = Lock::new(watched.endpoint()).store_timeout(5 * SECOND).ttl(60 * SECOND).wait(60 * SECOND);
+    lock.acquire("before").await.expect("free").release().await.expect("held");
+    watched.servers[0].kill();
+    watched.next_master(&watched.servers[0]).await;
+    eventually("the lock is granted", async || match lock.acquire("after").await {
+        Ok(guard) => guard.release().await.is_ok(),
+        Err(_) => false,
+    })
+    .await;
+    let guard = lock.acquire("after").await.expect("free");
+    let waiting = tokio::spawn(async move { lock.acquire("after").await.expect("in time").release().await });
+    guard.release().await.expect("held");
+    waiting.await.expect("no panic").expect("held");
+}
+
+#[test]
+fn sentinel_endpoint_names_its_mistakes() {
+    let none: [&str; 0] = [];
+    let error = RedisEndpoint::sentinel(none, "main").expect_err("no sentinel");
+    assert!(error.to_string().contains("at least one sentinel"), "{error}");
+    RedisEndpoint::sentinel(["http://127.0.0.1"], "main").expect_err("no URL of Redis");
+}

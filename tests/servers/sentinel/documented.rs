@@ -1,0 +1,90 @@
+//! The lines of docs/operations.md, section "Sentinel". Each line of its code stands in this file, and is run.
+
+use super::{is_shared_by_message, watched::Watched};
+use crate::{
+    acl::{documented, refused},
+    kit::{command, hits, patient},
+    support::{RedisServer, eventually},
+    tls::Authority,
+};
+use redis::{
+    RedisResult, TlsMode,
+    sentinel::{SentinelClient, SentinelServerType},
+};
+use stampede_guard::{RedisEndpoint, StampedeGuard};
+
+#[tokio::test]
+async fn documented_sentinel_lines_connect() -> RedisResult<()> {
+    let watched = Watched::start().await;
+    let sentinels = watched.urls();
+    let endpoint = RedisEndpoint::sentinel(sentinels, "main")?;
+    let guard = StampedeGuard::new(endpoint.clone());
+    is_shared_by_message(&[guard, patient(endpoint)], "endpoint").await;
+
+    let sentinels = watched.urls();
+    let client = SentinelClient::build(sentinels, "main", None, SentinelServerType::Master)?;
+    let guard = StampedeGuard::new(client);
+    assert!(hits(&guard, "endpoint").await);
+    Ok(())
+}
+
+/// Servers and sentinels have users of their own.
+#[tokio::test]
+async fn documented_sentinel_lines_log_in() -> RedisResult<()> {
+    let watched = Watched::start().await;
+    // The documented rights, with the password of this document.
+    let rights = documented().join(" ").replace(">secret", ">server-secret");
+    for server in &watched.servers {
+        command::<()>(server, &format!("ACL SETUSER app {rights} +role")).await;
+    }
+    let rights = "on >sentinel-secret resetchannels +role +sentinel|masters +subscribe &+switch-master";
+    for sentinel in &watched.sentinels {
+        command::<()>(sentinel, &format!("ACL SETUSER observer {rights}")).await;
+    }
+    let with_user = |url: String| url.replace("redis://", "redis://observer:sentinel-secret@");
+    let sentinels: Vec<_> = watched.urls().into_iter().map(with_user).collect();
+    let endpoint = RedisEndpoint::sentinel_with(sentinels, "main", |client| {
+        client.set_client_to_redis_username("app").set_client_to_redis_password("server-secret")
+    })?;
+    let guards = [patient(endpoint.clone()), patient(endpoint)];
+    is_shared_by_message(&guards, "users").await;
+    for (server, user) in [(&watched.servers[0], "user=app"), (&watched.sentinels[1], "user=observer")] {
+        eventually("the user is logged in", async || command::<String>(server, "CLIENT LIST").await.contains(user))
+            .await;
+        assert_eq!(refused(server).await, [""; 0], "{user}");
+    }
+    Ok(())
+}
+
+/// The server accepts only TLS, the sentinel does without.
+#[tokio::test]
+async fn documented_sentinel_lines_connect_to_tls_servers() -> RedisResult<()> {
+    let authority = Authority::new();
+    let Some(server) = authority.server("no", &[]) else { return Ok(()) };
+    let monitor = format!("sentinel monitor main 127.0.0.1 {} 1", server.port());
+    let files = authority.files().map(|(setting, path)| format!("{setting} {path}"));
+    let config: Vec<_> = [monitor, "tls-replication yes".to_owned()].into_iter().chain(files).collect();
+    let sentinel = RedisServer::sentinel(&config.iter().map(String::as_str).collect::<Vec<_>>());
+    eventually("the sentinel reaches the server", async || {
+        command::<String>(&sentinel, "INFO sentinel").await.contains("status=ok")
+    })
+    .await;
+    let (sentinels, certificates) = ([sentinel.url()], authority.certificates(None));
+    let endpoint = RedisEndpoint::sentinel_with(sentinels, "main", |client| {
+        let client = client.set_client_to_redis_tls_mode(TlsMode::Secure);
+        client.set_client_to_redis_certificates(certificates.clone())
+    })?;
+    is_shared_by_message(&[patient(endpoint.clone()), patient(endpoint)], "tls").await;
+    Ok(())
+}
+
+#[test]
+fn sentinel_document_has_only_lines_that_run() {
+    let (document, tests) = (include_str!("../../../docs/operations.md"), include_str!("documented.rs"));
+    let section = document.split("\n## ").find(|section| section.starts_with("Sentinel\n")).expect("a section");
+    let lines: Vec<_> = section.lines().filter_map(|line| line.strip_prefix("    ")).map(str::trim).collect();
+    assert!(lines.len() > 5, "{lines:?}");
+    for line in lines {
+        assert!(tests.contains(line), "no test runs this line of docs/operations.md: {line}");
+    }
+}

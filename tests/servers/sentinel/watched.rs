@@ -1,0 +1,131 @@
+//! A master with two replicas, and three sentinels that watch them.
+
+use crate::{
+    kit::{command, patient, replicate},
+    support::{RedisServer, eventually},
+};
+use stampede_guard::{RedisEndpoint, StampedeGuard};
+
+/// Three servers and three sentinels with a quorum of two, which notice a dead master after half a second. Replicas and
+/// sentinels have users of their own, so that a server can be cut off from them while its clients reach it.
+pub(super) struct Watched {
+    pub(super) servers: Vec<RedisServer>,
+    pub(super) sentinels: Vec<RedisServer>,
+}
+
+impl Watched {
+    pub(super) async fn start() -> Self {
+        Self::with(&[], &[]).await
+    }
+
+    /// Starts servers with further arguments, and sentinels with further lines of configuration.
+    pub(super) async fn with(args: &[&str], config: &[&str]) -> Self {
+        let args = [&SERVER[..], args].concat();
+        let servers: Vec<_> = (0..3).map(|_| RedisServer::with(&args)).collect();
+        for replica in &servers[1..] {
+            replicate(replica, &servers[0], servers[0].port()).await;
+        }
+        let monitor = format!("sentinel monitor main 127.0.0.1 {} 2", servers[0].port());
+        let config = [&[monitor.as_str()], &SENTINEL[..], config].concat();
+        let sentinels = (0..3).map(|_| RedisServer::sentinel(&config)).collect();
+        let watched = Self { servers, sentinels };
+        watched.is_ready().await;
+        watched
+    }
+
+    /// Waits until the sentinels know each other and the replicas.
+    async fn is_ready(&self) {
+        for sentinel in &self.sentinels {
+            eventually("the sentinel knows the others and the replicas", async || {
+                let info: String = command(sentinel, "INFO sentinel").await;
+                info.contains("status=ok") && info.contains("slaves=2,sentinels=3")
+            })
+            .await;
+        }
+    }
+
+    pub(super) fn urls(&self) -> Vec<String> {
+        self.sentinels.iter().map(RedisServer::url).collect()
+    }
+
+    pub(super) fn endpoint(&self) -> RedisEndpoint {
+        RedisEndpoint::sentinel(self.urls(), "main").expect("URLs")
+    }
+
+    /// Returns guards that stand for processes: each has connections of its own.
+    pub(super) fn guards<const N: usize>(&self) -> [StampedeGuard; N] {
+        [(); N].map(|()| patient(self.endpoint()))
+    }
+
+    /// Waits until two sentinels name another master than `old`, which accepts writes, and returns it.
+    pub(super) async fn next_master(&self, old: &RedisServer) -> &RedisServer {
+        let other = async || {
+            for master in self.servers.iter().filter(|server| server.port() != old.port()) {
+                let mut named = 0;
+                for sentinel in &self.sentinels {
+                    let mut connection = sentinel.client().get_multiplexed_async_connection().await.ok();
+                    let ask = redis::cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg("main").to_owned();
+                    let answer = match &mut connection {
+                        Some(connection) => ask.query_async::<(String, u16)>(connection).await.ok(),
+                        None => None,
+                    };
+                    named += usize::from(answer.is_some_and(|(_, port)| port == master.port()));
+                }
+                if named >= 2 && is_master(master).await {
+                    return Some(master);
+                }
+            }
+            None
+        };
+        eventually("the sentinels name another master", async || other().await.is_some()).await;
+        other().await.expect("it stays the master")
+    }
+}
+
+async fn is_master(server: &RedisServer) -> bool {
+    command::<String>(server, "INFO replication").await.contains("role:master")
+}
+
+/// Cuts the server off its replicas and its sentinels, which are left with the default user and need its reply to PING.
+/// Its clients still reach it.
+pub(super) async fn isolate(server: &RedisServer) {
+    command::<()>(server, "ACL SETUSER default -ping").await;
+    turn_away(server, "watch").await;
+    turn_away(server, "replica").await;
+}
+
+/// Closes the connections of a user, and accepts it no more: `replica` or `watch`.
+pub(super) async fn turn_away(server: &RedisServer, user: &str) {
+    command::<()>(server, &format!("ACL SETUSER {user} off")).await;
+    command::<i64>(server, &format!("CLIENT KILL USER {user}")).await;
+}
+
+const SERVER: [&str; 20] = [
+    "--repl-diskless-sync-delay",
+    "0",
+    "--user",
+    "replica",
+    "on",
+    ">secret",
+    "+@all",
+    "~*",
+    "&*",
+    "--user",
+    "watch",
+    "on",
+    ">secret",
+    "+@all",
+    "~*",
+    "&*",
+    "--masteruser",
+    "replica",
+    "--masterauth",
+    "secret",
+];
+const SENTINEL: [&str; 5] = [
+    "sentinel down-after-milliseconds main 500",
+    "sentinel failover-timeout main 3000",
+    "sentinel parallel-syncs main 2",
+    "sentinel auth-user main watch",
+    "sentinel auth-pass main secret",
+];
