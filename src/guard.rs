@@ -63,6 +63,25 @@ impl StampedeGuard {
         Self { engine: Engine::new(store.into_store(), counters, replay_invalidations), config: Arc::new(config) }
     }
 
+    /// Creates a guard over the Redis server of a URL: `redis://` (TCP), `rediss://` (TLS, feature `tls-rustls`) or
+    /// `redis+unix://`. The same as [`new`](Self::new) with `redis::Client::open(url)?`, and it connects as late.
+    ///
+    /// # Errors
+    ///
+    /// The URL is not one of Redis, or names TLS without the feature.
+    ///
+    /// ```
+    /// use stampede_guard::StampedeGuard;
+    ///
+    /// let guard = StampedeGuard::connect("redis://user:password@127.0.0.1:6379/0")?;
+    /// assert!(StampedeGuard::connect("http://127.0.0.1").is_err());
+    /// # Ok::<(), stampede_guard::redis::RedisError>(())
+    /// ```
+    #[cfg(feature = "redis")]
+    pub fn connect(url: &str) -> crate::redis::RedisResult<Self> {
+        crate::redis::Client::open(url).map(Self::new)
+    }
+
     /// Creates a guard over a [`MemoryStore`] of its own, for one process.
     #[must_use]
     pub fn in_memory() -> Self {

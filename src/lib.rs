@@ -109,7 +109,13 @@ mod typed;
 mod uncached;
 
 #[cfg(feature = "redis")]
-pub use self::redis::{connection::connect::Connection, store::RedisStore};
+pub use self::redis::{
+    connection::{
+        connect::Connection,
+        endpoint::{IntoEndpoint, RedisEndpoint},
+    },
+    store::RedisStore,
+};
 pub use cache_status::CacheStatus;
 #[cfg(feature = "_typed")]
 pub use codec::Codec;

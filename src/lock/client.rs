@@ -33,8 +33,8 @@ pub(crate) struct LockClient {
 impl LockClient {
     pub(crate) fn new(server: &RedisEndpoint) -> Self {
         let waiters = Arc::new(WaitTable { inbox: Inbox::unique(), senders: Mutex::default() });
-        let subscriber = server.wakes().map(|client| Subscriber::new(client, waiters.clone()));
         let (link, is_cluster) = (server.connect(Arc::new(LockHandshake)), server.is_cluster());
+        let subscriber = server.wakes().map(|source| Subscriber::new(source, link.clone(), waiters.clone()));
         Self { link, waiters, subscriber, is_cluster, background: TaskTracker::new() }
     }
 

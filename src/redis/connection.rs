@@ -5,8 +5,11 @@ pub(crate) mod connect;
 pub(crate) mod endpoint;
 pub(crate) mod error_class;
 pub(crate) mod log;
+#[cfg(feature = "cluster")]
+pub(crate) mod nodes;
 pub(crate) mod reconnecting;
 pub(crate) mod script;
+pub(crate) mod source;
 pub(crate) mod subscriber;
 mod tls;
 pub(crate) mod tracked;

@@ -11,9 +11,9 @@ use super::{
         connect::Connection,
         endpoint::{IntoEndpoint, RedisEndpoint},
         error_class::store_error,
-        log::ClientEndpoint,
         reconnecting::CommandLink,
         script::{Script, ScriptCall, number},
+        source::Source,
         subscriber::{MessageHandler, Subscriber},
         tracked::TrackedConnection,
     },
@@ -39,21 +39,11 @@ use crate::{
 use bytes::Bytes;
 use redis::Value;
 use std::{fmt, sync::Arc, time::Duration};
+
 /// A store of entries and leases in Redis.
 ///
-/// [`StampedeGuard::new`](crate::StampedeGuard::new) builds one from a client or connection. Build it explicitly to add
-/// wake-ups to a connection:
-///
-/// ```no_run
-/// # async fn example() -> redis::RedisResult<()> {
-/// use stampede_guard::{RedisStore, StampedeGuard, redis};
-///
-/// let client = redis::Client::open("redis://127.0.0.1/")?;
-/// let connection = client.get_multiplexed_async_connection().await?;
-/// let guard = StampedeGuard::new(RedisStore::from_connection(connection).subscribe_via(client));
-/// # Ok(())
-/// # }
-/// ```
+/// [`StampedeGuard::new`](crate::StampedeGuard::new) builds one from a client, a connection or a
+/// [`RedisEndpoint`](crate::RedisEndpoint).
 ///
 /// # Names
 ///
@@ -69,46 +59,18 @@ pub struct RedisStore {
     wakes: WakeRegistry,
     subscriber: Option<Arc<Subscriber>>,
     /// Makes tracked connections, on which the server reports changes.
-    client: Option<ClientEndpoint>,
+    server: Option<Source>,
 }
 
 impl RedisStore {
-    /// Builds a store with two connections of its own: one for data, one for wake-ups. Both are made on first use, and
-    /// again when they break.
-    #[must_use]
-    pub fn new(client: redis::Client) -> Self {
-        Self::of(&client.into_endpoint())
-    }
-    /// Builds a store over an existing connection: a `ConnectionManager` (feature `connection-manager`), which
-    /// reconnects, a [`MultiplexedConnection`](redis::aio::MultiplexedConnection), which does not, or another
-    /// connection of this kind.
+    /// Builds a store. Over a client or a [`RedisEndpoint`](crate::RedisEndpoint) it has two connections of its own: one
+    /// for data, one for wake-ups. Both are made on first use, and again when they break.
     ///
-    /// This process waits by polling, because no wake-ups can be subscribed to over the connection. Call
-    /// [`subscribe_via`](Self::subscribe_via) to name a client for them.
+    /// Over an existing connection this process waits by polling, because no wake-ups can be subscribed to over the
+    /// connection, unless [`RedisEndpoint::subscribe_via`](crate::RedisEndpoint::subscribe_via) names a client for them.
     #[must_use]
-    pub fn from_connection<C>(connection: C) -> Self
-    where
-        C: redis::aio::ConnectionLike + Clone + Send + Sync + 'static,
-    {
-        Self::of(&Connection(connection).into_endpoint())
-    }
-
-    /// Builds a store over a Redis Cluster. This process waits by polling, unless
-    /// [`subscribe_via`](Self::subscribe_via) names a client of any of its nodes.
-    ///
-    /// The client must not read from replicas (`read_from_replicas`), because a lookup could then find an entry that
-    /// this guard has invalidated.
-    #[cfg(feature = "cluster")]
-    #[must_use]
-    pub fn from_cluster(client: redis::cluster::ClusterClient) -> Self {
-        Self::of(&client.into_endpoint())
-    }
-
-    /// Subscribes to wake-ups over a connection of this client.
-    #[must_use]
-    pub fn subscribe_via(mut self, client: redis::Client) -> Self {
-        self.subscriber = Some(Arc::new(Subscriber::new(ClientEndpoint::new(client), Arc::new(self.wakes.clone()))));
-        self
+    pub fn new(redis: impl IntoEndpoint) -> Self {
+        Self::of(&redis.into_endpoint())
     }
 
     pub(crate) fn of(server: &RedisEndpoint) -> Self {
@@ -122,8 +84,9 @@ impl RedisStore {
     ) -> Self {
         let (domains, failure_domain_of) = failure_domains(server.is_cluster());
         let (clocks, wakes) = (Arc::new(ServerClocks::of(domains)), WakeRegistry::new());
-        let subscriber = server.wakes().map(|client| Arc::new(Subscriber::new(client, handler(wakes.clone()))));
         let link = server.connect(clocks.clone());
+        let subscriber =
+            server.wakes().map(|source| Arc::new(Subscriber::new(source, link.clone(), handler(wakes.clone()))));
         Self {
             reads: ReadBatcher::over(link.clone(), !server.is_cluster()),
             link,
@@ -131,7 +94,7 @@ impl RedisStore {
             decoder: Arc::new(EntryDecoder::new(clocks, failure_domain_of)),
             wakes,
             subscriber,
-            client: server.client(),
+            server: server.server(),
         }
     }
 
@@ -306,7 +269,7 @@ impl Store for RedisStore {
 
     fn track(&self, every: Duration) -> Option<Arc<dyn TrackedReader>> {
         let link =
-            TrackedConnection::new(self.client.clone()?, self.decoder.clocks().clone(), self.link.clone(), every);
+            TrackedConnection::new(self.server.clone()?, self.decoder.clocks().clone(), self.link.clone(), every);
         let (reads, decoder) = (ReadBatcher::over(link.link(), true), self.decoder.clone());
         Some(Arc::new(TrackedReads { link, reads, decoder, subscriber: self.subscriber.clone() }))
     }
@@ -334,6 +297,7 @@ macro_rules! into_store {
 }
 
 into_store! {
+    RedisEndpoint
     redis::Client
     #[cfg(feature = "connection-manager")]
     redis::aio::ConnectionManager

@@ -177,6 +177,14 @@ impl RedirectExtension {
 }
 
 /// A type that [`StampedeGuard::new`](crate::StampedeGuard::new) accepts as its store.
+#[diagnostic::on_unimplemented(
+    message = "a guard cannot use `{Self}` as its store",
+    label = "neither a client nor a connection of the redis-rs that this crate was compiled with, nor a `Store`",
+    note = "pass a `stampede_guard::redis::Client`, a `ClusterClient` or a `ConnectionManager` (features `cluster` and \
+            `connection-manager`), or a `RedisEndpoint`; another connection that is `ConnectionLike + Clone` goes into \
+            `stampede_guard::Connection(..)`",
+    note = "a guard needs no pool: it sends the commands of all requests over one connection"
+)]
 pub trait IntoStore {
     /// Converts `self` into a store.
     fn into_store(self) -> Arc<dyn Store>;

@@ -9,7 +9,7 @@ use crate::{
 use futures_util::{StreamExt, stream::FuturesUnordered};
 use redis::{cluster::ClusterClient, cluster_read_routing::RandomReplicaStrategy};
 use stampede_guard::{
-    RedisStore, StampedeGuard,
+    IntoEndpoint, RedisStore, StampedeGuard,
     store::{CacheKey, LeaseReply, LeaseRequest, Store},
 };
 
@@ -77,8 +77,8 @@ async fn variants_of_one_page_live_on_one_node() {
 async fn wake_ups_come_from_any_node() {
     let nodes = nodes::<3>().await;
     for (i, node) in nodes.iter().enumerate() {
-        let a = RedisStore::from_cluster(client(&nodes));
-        let b = RedisStore::from_cluster(client(&nodes)).subscribe_via(node.client());
+        let a = RedisStore::new(client(&nodes));
+        let b = RedisStore::new(client(&nodes).into_endpoint().subscribe_via(node.client()));
         for key in 0..6 {
             let at = CacheKey::new("sg", 0, format!("{i} {key}"));
             let (mut leader, mut waiter) = (a.listen(&at), b.listen(&at));

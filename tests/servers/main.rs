@@ -16,6 +16,7 @@ mod kit;
 mod locks;
 mod log_lines;
 mod replica;
+mod settings;
 mod tls;
 
 use stampede_guard_support as support;

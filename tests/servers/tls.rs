@@ -4,13 +4,13 @@
 //! two providers. rustls panics unless the store chooses a provider. Seen to panic without that choice.
 
 use crate::{
-    kit::{Events, answers, calls_of_a_herd, hits, patient, recovers},
+    kit::{Events, answers, calls_of_a_herd, hits, patient, recovers, tell},
     support::{RedisServer, eventually, skip},
 };
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use redis::{ClientTlsConfig, TlsCertificates};
 use stampede_guard::{
-    RedisStore,
+    RedisEndpoint, RedisStore,
     store::{CacheKey, LeaseReply, LeaseRequest, Store},
 };
 use std::fs;
@@ -66,12 +66,15 @@ impl Authority {
 
     /// Returns a client that trusts this authority only.
     fn client(&self, server: &RedisServer, own: Option<(String, String)>) -> redis::Client {
-        let certificates = TlsCertificates {
+        let url = format!("rediss://127.0.0.1:{}", server.port());
+        redis::Client::build_with_tls(url, self.certificates(own)).expect("a client")
+    }
+
+    fn certificates(&self, own: Option<(String, String)>) -> TlsCertificates {
+        TlsCertificates {
             client_tls: own.map(|(cert, key)| ClientTlsConfig { client_cert: cert.into(), client_key: key.into() }),
             root_cert: Some(self.root().into()),
-        };
-        let url = format!("rediss://127.0.0.1:{}", server.port());
-        redis::Client::build_with_tls(url, certificates).expect("a client")
+        }
     }
 }
 
@@ -104,6 +107,32 @@ async fn tls_1_2_only_server_is_supported() {
     let guard = patient(authority.client(&server, None));
     answers(&guard, "k").await;
     assert!(hits(&guard, "k").await);
+}
+
+/// The certificates of the user are for the data connection (`certs`) and, in the node's address, for messages.
+///
+/// Seen to fail if the node is named by its URL alone: the connection for messages then has no certificates.
+#[tokio::test]
+async fn cluster_over_tls_is_woken_by_message() {
+    let authority = Authority::new();
+    let cluster = ["--cluster-enabled", "yes", "--tls-cluster", "yes"];
+    let Some(server) = authority.server("yes", &cluster) else { return };
+    let own = authority.sign("app");
+    let client = authority.client(&server, Some(own.clone()));
+    let slots: Vec<_> = (0..16_384).map(|slot| slot.to_string()).collect();
+    tell::<()>(&client, &format!("CLUSTER ADDSLOTS {}", slots.join(" "))).await;
+    eventually("the node serves all slots", async || {
+        tell::<String>(&client, "CLUSTER INFO").await.contains("cluster_state:ok")
+    })
+    .await;
+
+    let (node, certificates) = (client.get_connection_info().clone(), authority.certificates(Some(own)));
+    let endpoint = RedisEndpoint::cluster_with([node], |cluster| cluster.certs(certificates)).expect("an endpoint");
+    let guards = [(); 2].map(|()| patient(endpoint.clone()));
+    assert_eq!(calls_of_a_herd(&guards, "k").await, 1);
+    for guard in &guards {
+        eventually("messages arrive", async || guard.health().subscriber_up == Some(true)).await;
+    }
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@ use crate::{
 };
 use redis::AsyncTypedCommands;
 use stampede_guard::{
-    Connection, RedisStore,
+    Connection, IntoEndpoint, RedisStore,
     store::{CacheKey, Entry, FillOutcome, IntoStore, LeaseReply, LeaseRequest, Store},
 };
 use std::{
@@ -193,7 +193,7 @@ async fn store_over_connection_polls_without_subscriber_client() {
         let (_, wait) = ask(&*store, &key, LONG, None).await;
         assert!(matches!(wait, LeaseReply::Wait { registered: false, .. }), "{wait:?}");
     }
-    let woken = RedisStore::from_connection(manager).subscribe_via(server.client());
+    let woken = RedisStore::new(manager.into_endpoint().subscribe_via(server.client()));
     let _listener = woken.listen(&key);
     eventually("wake-ups arrive", async || {
         matches!(ask(&woken, &key, LONG, None).await.1, LeaseReply::Wait { registered: true, .. })
@@ -276,7 +276,7 @@ async fn out_of_step_connection_is_replaced_while_it_answers() {
     const IN_A_ROW: usize = 100;
     let server = RedisServer::shared();
     let relay = Relay::to(([127, 0, 0, 1], server.port()).into()).await;
-    let store = Arc::new(RedisStore::new(relay.client()).subscribe_via(server.client()));
+    let store = Arc::new(RedisStore::new(relay.client().into_endpoint().subscribe_via(server.client())));
     let pages: Vec<_> = (0..64).map(|n| (fresh("counted"), &*format!("page {n}").leak())).collect();
     for (key, page) in &pages {
         let held = lead(&*store, key, LONG).await;

@@ -6,7 +6,7 @@
 
 use crate::{
     lock::attempt::{Acquisition, HeldState, LockFuture},
-    redis::connection::{connect::connect_alone, error_class::store_error, script::millis},
+    redis::connection::{error_class::store_error, script::millis, source::Source},
     store::{error::StoreError, lease::LeaseStatus},
     sync::mutex::Mutex,
 };
@@ -15,13 +15,13 @@ use std::{fmt, sync::Arc, time::Duration};
 
 /// A pool of dedicated connections: at most one operation at a time uses each.
 pub(crate) struct DedicatedConnections {
-    client: redis::Client,
+    source: Source,
     idle: Mutex<Vec<MultiplexedConnection>>,
 }
 
 impl DedicatedConnections {
     pub(crate) fn new(client: redis::Client) -> Arc<Self> {
-        Arc::new(Self { client, idle: Mutex::default() })
+        Arc::new(Self { source: Source::of_client(client), idle: Mutex::default() })
     }
 
     /// Executes `steps` atomically if the value is `token`.
@@ -31,7 +31,7 @@ impl DedicatedConnections {
         let idle = self.idle.lock().pop();
         let mut connection = match idle {
             Some(connection) => connection,
-            None => connect_alone(&self.client).await.map_err(store_error)?,
+            None => self.source.connect().await.map_err(store_error)?,
         };
         let held = compare_and(&mut connection, name, token, steps).await.map_err(store_error);
         let mut idle = self.idle.lock();

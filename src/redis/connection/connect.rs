@@ -1,7 +1,8 @@
 //! Sources of connections: a client, a cluster client, or an existing connection.
 
+#[cfg(feature = "cluster")]
 use super::tls;
-use redis::{RedisResult, aio::ConnectionLike};
+use redis::{ConnectionInfo, RedisResult, aio::ConnectionLike, io::tcp::TcpSettings};
 use std::{future::Future, time::Duration};
 
 /// A source of connections of one kind.
@@ -18,26 +19,14 @@ pub(super) trait Connect: Send + Sync + 'static {
     /// Whether a command waits for the connection to be made. Otherwise it fails at once until then.
     const AWAITED: bool = true;
 
-    /// Maximum time for one attempt to connect.
-    const CONNECT_TIMEOUT: Duration;
+    /// Returns the maximum time for one attempt to connect.
+    fn connect_timeout(&self) -> Duration;
 
     fn connect(&self) -> impl Future<Output = RedisResult<Self::Connection>> + Send;
 
     /// Reports whether the last connection is to be replaced although it works. Returns `true` once per replacement.
     fn is_superseded(&self) -> bool {
         false
-    }
-}
-
-impl Connect for redis::Client {
-    type Connection = redis::aio::MultiplexedConnection;
-    const SELF_HEALING: bool = false;
-    /// Longer than the client's own connection timeout, whose error says more.
-    const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-
-    async fn connect(&self) -> RedisResult<Self::Connection> {
-        tls::prepare(self);
-        self.get_multiplexed_async_connection_with_config(&config()).await
     }
 }
 
@@ -50,22 +39,19 @@ pub(super) fn config() -> redis::AsyncConnectionConfig {
         .set_pipeline_buffer_size(1024)
 }
 
-/// Makes a connection that is not shared.
-#[cfg(feature = "lock")]
-pub(crate) async fn connect_alone(client: &redis::Client) -> RedisResult<redis::aio::MultiplexedConnection> {
-    client.connect().await
-}
-
 #[cfg(feature = "cluster")]
 impl Connect for redis::cluster::ClusterClient {
     type Connection = redis::cluster_async::ClusterConnection;
     const SELF_HEALING: bool = true;
-    /// The client tries node after node, twice, and each node that hangs takes a second.
-    const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 
     async fn connect(&self) -> RedisResult<Self::Connection> {
         tls::choose_provider(); // a cluster client does not say whether it uses TLS
         self.get_async_connection().await
+    }
+
+    /// The client tries node after node, twice, and each node that hangs takes a second.
+    fn connect_timeout(&self) -> Duration {
+        Duration::from_secs(30)
     }
 }
 
@@ -77,23 +63,36 @@ impl<C: ConnectionLike + Clone + Send + Sync + 'static> Connect for Connection<C
     type Connection = C;
     const SELF_HEALING: bool = true;
     const EXISTED: bool = true;
-    const CONNECT_TIMEOUT: Duration = CONNECT_TIMEOUT;
 
     async fn connect(&self) -> RedisResult<C> {
         Ok(self.0.clone())
+    }
+
+    fn connect_timeout(&self) -> Duration {
+        CONNECT_TIMEOUT
     }
 }
 
 /// Returns the client with TCP_NODELAY, and with a user timeout so that its sockets notice a dead peer.
 pub(super) fn tuned(client: redis::Client) -> redis::Client {
-    let info = client.get_connection_info().clone();
-    let settings = info.tcp_settings().clone().set_nodelay(true);
+    redis::Client::open(tuned_info(client.get_connection_info().clone())).unwrap_or(client)
+}
+
+/// See [`tuned`].
+pub(super) fn tuned_info(info: ConnectionInfo) -> ConnectionInfo {
+    let settings = tuned_tcp(info.tcp_settings().clone());
+    info.set_tcp_settings(settings)
+}
+
+/// See [`tuned`].
+pub(super) fn tuned_tcp(settings: TcpSettings) -> TcpSettings {
+    let settings = settings.set_nodelay(true);
     #[cfg(any(target_os = "android", target_os = "fuchsia", target_os = "linux"))]
     let settings = match settings.user_timeout() {
         Some(_) => settings,
         None => settings.set_user_timeout(USER_TIMEOUT),
     };
-    redis::Client::open(info.set_tcp_settings(settings)).unwrap_or(client)
+    settings
 }
 
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);

@@ -1,78 +1,207 @@
-//! The endpoint of Redis: a server or a cluster, and its clients.
-#![cfg_attr(not(feature = "lock"), allow(unreachable_pub, reason = "users name these types for locks alone"))]
+//! The endpoint of Redis: a server or a cluster, and how to connect to it.
 
 use super::{
-    connect::{self, Connect, Connection},
-    log::{ClientEndpoint, ConnectionLog},
+    connect::{Connect, Connection},
+    log::ConnectionLog,
     reconnecting::{CommandLink, Handshake, Reconnecting},
+    source::Source,
 };
-use redis::aio::ConnectionLike;
+use redis::{AsyncConnectionConfig, aio::ConnectionLike};
 use std::{fmt, sync::Arc};
+#[cfg(feature = "cluster")]
+use {
+    super::{connect::tuned_tcp, nodes::Nodes},
+    redis::{
+        ErrorKind, IntoConnectionInfo, RedisResult,
+        cluster::{ClusterClient, ClusterClientBuilder},
+    },
+};
 
-/// A Redis server or cluster to connect to. Built from a client or connection of redis-rs by [`IntoEndpoint`].
+/// A Redis server or cluster, and how to connect to it. Cheap to clone: connections are made by the guards and locks
+/// that are built from it.
+///
+/// Clients and connections of redis-rs turn into an endpoint where one is asked for ([`IntoEndpoint`]). Build it
+/// explicitly to name the nodes of a cluster, or to set how connections are made:
+///
+/// ```no_run
+/// # fn example() -> stampede_guard::redis::RedisResult<()> {
+/// use stampede_guard::{IntoEndpoint, StampedeGuard, redis};
+/// use std::time::Duration;
+///
+/// let server = redis::Client::open("redis://127.0.0.1/")?.into_endpoint();
+/// let config = redis::AsyncConnectionConfig::new().set_connection_timeout(Some(Duration::from_secs(5)));
+/// let guard = StampedeGuard::new(server.connection_config(config));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct RedisEndpoint {
-    connect_with: Arc<ConnectWith>,
-    wakes: Option<ClientEndpoint>,
-    client: Option<ClientEndpoint>,
+    data: DataSource,
+    /// For the connection that receives messages.
+    wakes: Option<Source>,
     is_cluster: bool,
+    #[cfg(feature = "cluster")]
+    nodes: Option<(Arc<Nodes>, Source)>,
+}
+
+/// Where the data connections come from.
+#[derive(Clone)]
+enum DataSource {
+    Server(Source),
+    Other(Arc<ConnectWith>),
 }
 
 /// A function that connects with a handshake.
 type ConnectWith = dyn Fn(Arc<dyn Handshake>) -> Arc<dyn CommandLink> + Send + Sync;
 
-/// A type that names a Redis server or cluster: a client or an existing connection. A client connects on first use, and
-/// again when the connection breaks.
+/// A type that names a Redis server or cluster: a client, an existing connection, or a [`RedisEndpoint`]. A client
+/// connects on first use, and again when the connection breaks.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not name a Redis server or cluster",
+    label = "neither a client nor a connection of the redis-rs that this crate was compiled with",
+    note = "pass a `stampede_guard::redis::Client`, a `ClusterClient` or a `ConnectionManager` (features `cluster`, \
+            `connection-manager`), or a `RedisEndpoint`; another connection that is `ConnectionLike + Clone` goes into \
+            `stampede_guard::Connection(..)`",
+    note = "a guard needs no pool: it sends the commands of all requests over one connection"
+)]
 pub trait IntoEndpoint {
     /// Converts `self` into an endpoint.
     fn into_endpoint(self) -> RedisEndpoint;
 }
 
 impl RedisEndpoint {
-    /// Receives messages over a connection of this client. Needed for existing connections, which cannot be made a
-    /// second time, and for clusters, for which a client of any node will do. A client of a replica will do as well;
-    /// waiters for a lock then poll.
+    /// Names the nodes of a Redis Cluster, at least one; the cluster names further nodes. User, password and TLS of the
+    /// first node are those of all nodes.
+    ///
+    /// Unlike a `ClusterClient` alone, which does not tell its nodes, the endpoint can receive messages: over one of the
+    /// nodes that are named here, at random. Without one that works, waiters poll.
+    ///
+    /// The cluster client makes one retry after at most 20 ms, so that a dead node costs a request little: the origin
+    /// answers then.
+    ///
+    /// # Errors
+    ///
+    /// A node is not a URL of Redis, there is none, or the nodes differ in their user, password or protocol.
     ///
     /// ```no_run
-    /// # async fn example() -> stampede_guard::redis::RedisResult<()> {
-    /// use stampede_guard::{Lock, lock::IntoEndpoint, redis};
+    /// # fn example() -> stampede_guard::redis::RedisResult<()> {
+    /// use stampede_guard::{RedisEndpoint, StampedeGuard};
     ///
-    /// let client = redis::Client::open("redis://127.0.0.1/")?;
-    /// let server = client.get_multiplexed_async_connection().await?.into_endpoint().subscribe_via(client);
-    /// let lock = Lock::new(server);
+    /// let guard = StampedeGuard::new(RedisEndpoint::cluster(["redis://10.0.0.1:6379", "redis://10.0.0.2:6379"])?);
     /// # Ok(())
     /// # }
     /// ```
-    #[cfg(feature = "lock")]
+    #[cfg(feature = "cluster")]
+    pub fn cluster<N: IntoConnectionInfo>(nodes: impl IntoIterator<Item = N>) -> RedisResult<Self> {
+        Self::cluster_with(nodes, |client| client)
+    }
+
+    /// Does the same as [`cluster`](Self::cluster), and lets `configure` change the settings of the cluster client:
+    /// retries, timeouts, TLS certificates, a provider of credentials.
+    ///
+    /// Messages and tracked reads have connections of their own, whose settings are those of the first node and of
+    /// [`connection_config`](Self::connection_config). The client must not read from replicas, because a lookup could
+    /// then find an entry that this guard has invalidated.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`cluster`](Self::cluster), and what the settings cause.
+    #[cfg(feature = "cluster")]
+    pub fn cluster_with<N: IntoConnectionInfo>(
+        nodes: impl IntoIterator<Item = N>,
+        configure: impl FnOnce(ClusterClientBuilder) -> ClusterClientBuilder,
+    ) -> RedisResult<Self> {
+        let infos = nodes.into_iter().map(IntoConnectionInfo::into_connection_info).collect::<RedisResult<Vec<_>>>()?;
+        let builder = ClusterClient::builder(infos.clone()).retries(1).min_retry_wait(5).max_retry_wait(20);
+        let client = configure(builder.tcp_settings(tuned_tcp(Default::default()))).build()?;
+        let nodes = Arc::new(Nodes::new(infos).ok_or(NO_NODES)?);
+        let any = Source::of_nodes(nodes.clone());
+        Ok(Self { wakes: Some(any.clone()), nodes: Some((nodes, any)), ..Self::of_cluster(client) })
+    }
+
+    /// Sets how connections are made: timeouts, a provider of credentials that change, a resolver of host names.
+    /// Default: a connection timeout of one second, no response timeout.
+    ///
+    /// A response timeout (redis-rs sets 500 ms unless told otherwise) applies beside the guard's own
+    /// [`store_timeout`](crate::StampedeGuard::store_timeout); the shorter one ends a command. A push sender in
+    /// `config` is replaced on the connections for messages, and is an error of a data connection that does not speak
+    /// RESP3.
+    ///
+    /// Connections that exist already keep their settings, and so do those of a cluster client
+    /// ([`cluster_with`](Self::cluster_with) has settings for them); `config` then applies to the connections for
+    /// messages and for tracked reads.
+    #[must_use]
+    pub fn connection_config(self, config: AsyncConnectionConfig) -> Self {
+        let set = |source: Source| source.with_config(config.clone());
+        Self {
+            data: match self.data {
+                DataSource::Server(server) => DataSource::Server(set(server)),
+                other => other,
+            },
+            wakes: self.wakes.map(set),
+            #[cfg(feature = "cluster")]
+            nodes: self.nodes.map(|(nodes, any)| (nodes, set(any))),
+            ..self
+        }
+    }
+
+    /// Receives messages over a connection of this client. Needed for existing connections, which cannot be made a
+    /// second time, and for a cluster client, for which a client of any node will do. A client of a replica will do as
+    /// well; waiters for a lock then poll.
+    ///
+    /// ```no_run
+    /// # async fn example() -> stampede_guard::redis::RedisResult<()> {
+    /// use stampede_guard::{IntoEndpoint, StampedeGuard, redis};
+    ///
+    /// let client = redis::Client::open("redis://127.0.0.1/")?;
+    /// let server = client.get_multiplexed_async_connection().await?.into_endpoint().subscribe_via(client);
+    /// let guard = StampedeGuard::new(server);
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn subscribe_via(self, client: redis::Client) -> Self {
-        Self { wakes: Some(ClientEndpoint::new(client)), ..self }
+        Self { wakes: Some(Source::of_client(client)), ..self }
     }
 
     pub(crate) fn of_client(client: redis::Client) -> Self {
-        let client = ClientEndpoint::new(connect::tuned(client));
-        let endpoint = Self::over(client.client.clone(), client.log.clone());
-        Self { wakes: Some(client.clone()), client: Some(client), ..endpoint }
+        Self::of_server(Source::of_client(client))
+    }
+
+    /// Builds an endpoint whose connections all come from one source.
+    fn of_server(server: Source) -> Self {
+        Self { wakes: Some(server.clone()), ..Self::of(DataSource::Server(server)) }
     }
 
     pub(crate) fn of_connection<C>(connection: C) -> Self
     where
         C: ConnectionLike + Clone + Send + Sync + 'static,
     {
-        Self::over(Connection(connection), Arc::default())
+        Self::over(Connection(connection))
     }
 
     #[cfg(feature = "cluster")]
-    pub(crate) fn of_cluster(client: redis::cluster::ClusterClient) -> Self {
-        Self { is_cluster: true, ..Self::over(client, Arc::default()) }
+    pub(crate) fn of_cluster(client: ClusterClient) -> Self {
+        Self { is_cluster: true, ..Self::over(client) }
     }
 
     /// Builds an endpoint whose data connections come from `connect`.
-    fn over(connect: impl Connect + Clone, log: Arc<ConnectionLog>) -> Self {
+    fn over(connect: impl Connect + Clone) -> Self {
+        let log: Arc<ConnectionLog> = Arc::default();
         let connect_with = move |handshake| {
             Arc::new(Reconnecting::new(connect.clone(), handshake, log.clone())) as Arc<dyn CommandLink>
         };
-        Self { connect_with: Arc::new(connect_with), wakes: None, client: None, is_cluster: false }
+        Self::of(DataSource::Other(Arc::new(connect_with)))
+    }
+
+    fn of(data: DataSource) -> Self {
+        Self {
+            data,
+            wakes: None,
+            is_cluster: false,
+            #[cfg(feature = "cluster")]
+            nodes: None,
+        }
     }
 
     #[cfg(feature = "cluster")]
@@ -82,23 +211,40 @@ impl RedisEndpoint {
 
     /// Makes a data connection that begins with this handshake.
     pub(crate) fn connect(&self, handshake: Arc<dyn Handshake>) -> Arc<dyn CommandLink> {
-        (self.connect_with)(handshake)
+        match &self.data {
+            DataSource::Server(server) => Arc::new(Reconnecting::new(server.clone(), handshake, server.log.clone())),
+            DataSource::Other(connect_with) => connect_with(handshake),
+        }
     }
 
-    /// Returns the client for the connection that receives messages, if there is one.
-    pub(crate) fn wakes(&self) -> Option<ClientEndpoint> {
+    /// Returns the source of the connection that receives messages, if there is one.
+    pub(crate) fn wakes(&self) -> Option<Source> {
         self.wakes.clone()
     }
 
-    /// Returns the client of a single server, if more connections to it can be made.
-    pub(crate) fn client(&self) -> Option<ClientEndpoint> {
-        self.client.clone()
+    /// Returns the source of a single server, if more connections to it can be made.
+    pub(crate) fn server(&self) -> Option<Source> {
+        match &self.data {
+            DataSource::Server(server) => Some(server.clone()),
+            DataSource::Other(_) => None,
+        }
+    }
+
+    /// Returns the source of one node of a cluster, if the user has named nodes.
+    #[cfg(feature = "cluster")]
+    pub(crate) fn node(&self, host: &str, port: u16) -> Option<Source> {
+        let (nodes, any) = self.nodes.as_ref()?;
+        Some(any.at(nodes.at(host, port).ok()?))
     }
 
     pub(crate) fn is_cluster(&self) -> bool {
         self.is_cluster
     }
 }
+
+/// Never returned: without a node the cluster client is an error already.
+#[cfg(feature = "cluster")]
+const NO_NODES: (ErrorKind, &str) = (ErrorKind::InvalidClientConfig, "a cluster needs at least one node");
 
 /// Omits the connection, whose address may hold a password.
 impl fmt::Debug for RedisEndpoint {
@@ -124,7 +270,7 @@ into_endpoint! {
     redis::aio::ConnectionManager => RedisEndpoint::of_connection;
     redis::aio::MultiplexedConnection => RedisEndpoint::of_connection;
     #[cfg(feature = "cluster")]
-    redis::cluster::ClusterClient => RedisEndpoint::of_cluster;
+    ClusterClient => RedisEndpoint::of_cluster;
     #[cfg(feature = "cluster")]
     redis::cluster_async::ClusterConnection => RedisEndpoint::of_cluster_connection;
 }

@@ -6,25 +6,8 @@ use redis::{Client, ConnectionAddr, RedisError};
 use std::{
     borrow::Cow,
     collections::HashSet,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering::Relaxed},
-    },
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
 };
-
-/// A client, and the log that all its connections share: they fail together if its address or its password is wrong.
-#[derive(Clone)]
-pub(crate) struct ClientEndpoint {
-    pub(super) client: Client,
-    pub(super) log: Arc<ConnectionLog>,
-}
-
-impl ClientEndpoint {
-    pub(crate) fn new(client: Client) -> Self {
-        let log = ConnectionLog { address: Some(address(&client)), ..ConnectionLog::default() };
-        Self { client, log: Arc::new(log) }
-    }
-}
 
 /// The log of the connections to one endpoint: the causes that they have reported.
 #[derive(Default)]
@@ -38,6 +21,11 @@ pub(super) struct ConnectionLog {
 }
 
 impl ConnectionLog {
+    /// Creates the log of the connections to the server of this client.
+    pub(super) fn of(client: &Client) -> Self {
+        Self { address: Some(address(client)), ..Self::default() }
+    }
+
     /// Reports a failed attempt to connect, unless the server has replied before: then the circuit breaker reports that
     /// it is gone.
     pub(super) fn connect_failed(&self, error: &RedisError) {

@@ -200,6 +200,9 @@ impl<C: Connect> Reconnecting<C> {
             #[cfg(feature = "lock")]
             Request::Transaction(pipeline) => pipeline.query_async(&mut connection).await,
         };
+        if answer.as_ref().is_err_and(RedisError::is_timeout) {
+            return answer; // by a timeout of the user's connection settings: given up, without a reply
+        }
         pending.answered = true;
         let class = answer.as_ref().err().map(class);
         if C::SELF_HEALING && class.is_none() {
@@ -294,7 +297,7 @@ async fn establish<C: Connect>(
     log: &ConnectionLog,
 ) -> RedisResult<C::Connection> {
     let timed_out = |_| RedisError::from((ErrorKind::Io, "connecting to redis timed out"));
-    let mut connection = timeout(C::CONNECT_TIMEOUT, connect.connect()).await.map_err(timed_out)??;
+    let mut connection = timeout(connect.connect_timeout(), connect.connect()).await.map_err(timed_out)??;
     if !C::EXISTED {
         log.reached();
     }
@@ -420,6 +423,45 @@ mod tests {
             link.record_reply(number, true);
             assert_eq!(link.generation(), 2, "a repair counts once");
         }
+    }
+
+    /// A response timeout of the user ends a command before the guard's own timeout does.
+    ///
+    /// Seen to fail if such a timeout counts as a reply.
+    #[tokio::test(start_paused = true)]
+    async fn link_replaces_a_connection_whose_commands_time_out() {
+        #[derive(Clone)]
+        struct TimesOut;
+
+        impl ConnectionLike for TimesOut {
+            fn req_packed_command<'a>(&'a mut self, _: &'a Cmd) -> RedisFuture<'a, Value> {
+                Box::pin(async { Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into()) })
+            }
+
+            fn req_packed_commands<'a>(
+                &'a mut self,
+                _: &'a Pipeline,
+                _: usize,
+                _: usize,
+            ) -> RedisFuture<'a, Vec<Value>> {
+                Box::pin(async { Ok(Vec::new()) })
+            }
+
+            fn get_db(&self) -> i64 {
+                0
+            }
+        }
+
+        let link = Reconnecting::new(Connection(TimesOut), Arc::new(Silent), Arc::default());
+        let (connection, first) = link.current_attempt();
+        assert!(connection.await.is_ok());
+        for _ in 0..SILENT_COMMANDS {
+            assert_eq!(link.current_attempt().1, first);
+            assert!(link.send(&redis::cmd("PING")).await.is_err());
+            tokio::time::sleep(SILENCE).await;
+        }
+        assert!(link.send(&redis::cmd("PING")).await.is_err());
+        assert_ne!(link.current_attempt().1, first);
     }
 
     /// Seen to fail for the first three if every reply but the word itself counts as the reply to another request.

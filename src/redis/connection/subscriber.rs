@@ -1,17 +1,16 @@
 //! The subscriber of messages to this process: one connection, one channel, nothing else.
 
 use super::{
-    connect::CONNECT_TIMEOUT,
+    connect::Connect,
     error_class::{ErrorClass, Misconfiguration, class},
-    log::{ClientEndpoint, ConnectionLog},
-    tls,
+    reconnecting::CommandLink,
+    source::Source,
 };
 use crate::{backoff, clock, store::token::Inbox, sync::mutex::Mutex};
-use futures_util::StreamExt;
-use redis::{ErrorKind, RedisError, RedisResult};
+use redis::{ErrorKind, PushInfo, PushKind, RedisError, RedisResult, Value, aio::MultiplexedConnection};
 use std::{sync::Arc, time::Duration};
 use tokio::{
-    sync::watch,
+    sync::{Notify, watch},
     task::JoinHandle,
     time::{MissedTickBehavior, interval_at, timeout},
 };
@@ -20,6 +19,7 @@ use tokio::{
 pub(crate) trait MessageHandler: Send + Sync + 'static {
     fn inbox(&self) -> Inbox;
 
+    /// Handles a message. Must not block, because the connection waits meanwhile.
     fn on_message(&self, message: &[u8]);
 
     /// Handles a gap: messages may have been lost.
@@ -27,12 +27,20 @@ pub(crate) trait MessageHandler: Send + Sync + 'static {
 }
 
 /// A subscriber: connects when first used, and again whenever the connection is lost, until it is dropped.
+///
+/// It also subscribes again when the data connection was made again: the source may lead to another server by then,
+/// one whose messages the old server does not receive.
 pub(crate) struct Subscriber {
-    client: redis::Client,
-    log: Arc<ConnectionLog>,
-    handler: Arc<dyn MessageHandler>,
+    listener: Listener,
     state: watch::Sender<State>,
     task: Mutex<Option<JoinHandle<()>>>,
+}
+
+#[derive(Clone)]
+struct Listener {
+    source: Source,
+    data: Arc<dyn CommandLink>,
+    handler: Arc<dyn MessageHandler>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -43,9 +51,10 @@ enum State {
 }
 
 impl Subscriber {
-    pub(crate) fn new(endpoint: ClientEndpoint, handler: Arc<dyn MessageHandler>) -> Self {
-        let ClientEndpoint { client, log } = endpoint;
-        Self { client, log, handler, state: watch::Sender::new(State::Down), task: Mutex::new(None) }
+    /// Builds a subscriber. `data` is the data connection, whose scripts publish the messages.
+    pub(crate) fn new(source: Source, data: Arc<dyn CommandLink>, handler: Arc<dyn MessageHandler>) -> Self {
+        let listener = Listener { source, data, handler };
+        Self { listener, state: watch::Sender::new(State::Down), task: Mutex::new(None) }
     }
 
     /// Starts to listen if it does not listen yet, or if the runtime of its task has ended.
@@ -53,8 +62,7 @@ impl Subscriber {
         let mut task = self.task.lock();
         if task.as_ref().is_none_or(JoinHandle::is_finished) {
             self.state.send_replace(State::Connecting);
-            let (client, log) = (self.client.clone(), self.log.clone());
-            *task = Some(tokio::spawn(listen(client, log, self.handler.clone(), self.state.clone())));
+            *task = Some(tokio::spawn(self.listener.clone().listen(self.state.clone())));
         }
     }
 
@@ -79,74 +87,88 @@ impl Drop for Subscriber {
     }
 }
 
-async fn listen(
-    client: redis::Client,
-    log: Arc<ConnectionLog>,
-    handler: Arc<dyn MessageHandler>,
-    state: watch::Sender<State>,
-) {
-    let (mut failed, mut was_live) = (0, false);
-    let timed_out = |_| Err(RedisError::from((ErrorKind::Io, "subscribing to redis timed out")));
-    loop {
-        let mut refused = false;
-        match timeout(CONNECT_TIMEOUT, subscribe(&client, &*handler)).await.unwrap_or_else(timed_out) {
-            Ok(channel) => {
-                failed = 0;
-                log.accepted();
-                state.send_replace(State::Live);
-                if std::mem::replace(&mut was_live, true) {
-                    handler.on_gap(); // messages published since are lost
+impl Listener {
+    async fn listen(self, state: watch::Sender<State>) {
+        let (mut failed, mut was_live) = (0, false);
+        let timed_out = |_| Err(RedisError::from((ErrorKind::Io, "subscribing to redis timed out")));
+        loop {
+            let mut refused = false;
+            match timeout(self.source.connect_timeout(), self.subscribe()).await.unwrap_or_else(timed_out) {
+                Ok(channel) => {
+                    failed = 0;
+                    self.source.log.accepted();
+                    state.send_replace(State::Live);
+                    if std::mem::replace(&mut was_live, true) {
+                        self.handler.on_gap(); // messages published since are lost
+                    }
+                    self.stay(channel).await;
+                    state.send_replace(State::Down);
+                    self.handler.on_gap(); // the server may be down, and leases lost with it
                 }
-                forward_messages(channel, &*handler).await;
-                state.send_replace(State::Down);
-                handler.on_gap(); // the server may be down, and leases lost with it
+                Err(error) => {
+                    self.source.log.connect_failed(&error);
+                    refused = matches!(class(&error), ErrorClass::Misconfigured(_));
+                    failed += 1;
+                }
             }
-            Err(error) => {
-                log.connect_failed(&error);
-                refused = matches!(class(&error), ErrorClass::Misconfigured(_));
-                failed += 1;
+            state.send_replace(State::Down);
+            // A misconfiguration that an operator has to correct is not worth two connections a second.
+            let pause = if refused { CHECK_INTERVAL } else { backoff::poll(failed, clock::random_unit()) };
+            tokio::time::sleep(pause).await;
+        }
+    }
+
+    async fn subscribe(&self) -> RedisResult<Channel> {
+        let (handler, lost) = (self.handler.clone(), Arc::new(Notify::new()));
+        let (generation, is_lost) = (self.data.generation(), lost.clone());
+        let on_push = move |push: PushInfo| match (push.kind, push.data.get(1)) {
+            (PushKind::Message, Some(Value::BulkString(message))) => handler.on_message(message),
+            (PushKind::Disconnection, _) => is_lost.notify_one(),
+            _ => {}
+        };
+        let mut connection = self.source.connect_with_pushes(on_push).await?;
+        let inbox = self.handler.inbox();
+        connection.subscribe([CHANNEL.as_bytes(), inbox.as_bytes()].concat()).await?;
+        Ok(Channel { connection, lost, generation })
+    }
+
+    /// Returns when the connection is lost, does not answer a PING, or may lead to the wrong server.
+    async fn stay(&self, channel: Channel) {
+        let Channel { mut connection, lost, mut generation } = channel;
+        let mut watchdog = interval_at(clock::deadline_after(CHECK_INTERVAL), CHECK_INTERVAL);
+        watchdog.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                () = lost.notified() => return,
+                _ = watchdog.tick() => {
+                    let ping = redis::cmd("PING");
+                    let answer = timeout(CHECK_INTERVAL, ping.query_async::<Value>(&mut connection)).await;
+                    if !answer.is_ok_and(|answer| is_working(answer.and_then(Value::extract_error))) {
+                        return;
+                    }
+                    // The first data connection may have been made later than this one.
+                    let current = self.data.generation();
+                    if std::mem::replace(&mut generation, current) != current && current > 1 {
+                        return;
+                    }
+                }
             }
         }
-        state.send_replace(State::Down);
-        // A misconfiguration that an operator has to correct is not worth two connections a second.
-        let pause = if refused { CHECK_INTERVAL } else { backoff::poll(failed, clock::random_unit()) };
-        tokio::time::sleep(pause).await;
     }
 }
 
-async fn subscribe(client: &redis::Client, handler: &dyn MessageHandler) -> RedisResult<redis::aio::PubSub> {
-    tls::prepare(client);
-    let mut channel = client.get_async_pubsub().await?;
-    let inbox = handler.inbox();
-    channel.subscribe([CHANNEL.as_bytes(), inbox.as_bytes()].concat()).await?;
-    Ok(channel)
-}
-
-/// Passes on messages until the connection breaks, or does not answer a PING.
-async fn forward_messages(channel: redis::aio::PubSub, handler: &dyn MessageHandler) {
-    let (mut sink, mut stream) = channel.split();
-    let mut watchdog = interval_at(clock::deadline_after(CHECK_INTERVAL), CHECK_INTERVAL);
-    watchdog.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    loop {
-        tokio::select! {
-            message = stream.next() => match message {
-                Some(message) => handler.on_message(message.get_payload_bytes()),
-                None => return,
-            },
-            _ = watchdog.tick() => {
-                // The stream is not polled meanwhile, but its messages queue up.
-                let answer = timeout(CHECK_INTERVAL, sink.ping::<redis::Value>()).await;
-                if !answer.is_ok_and(|answer| is_working(answer.and_then(redis::Value::extract_error))) {
-                    return;
-                }
-            }
-        }
-    }
+/// A connection that is subscribed.
+struct Channel {
+    connection: MultiplexedConnection,
+    /// Notified when the connection is lost.
+    lost: Arc<Notify>,
+    /// Generation of the data connection before this one was made.
+    generation: u64,
 }
 
 /// Reports whether the reply shows a working server. A server that serves no client publishes nothing either. A
 /// permission error is a reply, so the connection works.
-fn is_working(answer: RedisResult<redis::Value>) -> bool {
+fn is_working(answer: RedisResult<Value>) -> bool {
     answer.map_or_else(|error| class(&error) == ErrorClass::Misconfigured(Misconfiguration::Rights), |_| true)
 }
 

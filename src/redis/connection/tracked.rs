@@ -6,14 +6,13 @@
 //! later reply.
 
 use super::{
-    connect::{self, Connect},
+    connect::Connect,
     error_class::{ErrorClass, Misconfiguration, class},
-    log::{ClientEndpoint, ConnectionLog},
     reconnecting::{CommandLink, Handshake, Reconnecting},
-    tls,
+    source::Source,
 };
 use crate::{clock::Timestamp, store::tracking::InvalidationFeed, sync::mutex::Mutex};
-use redis::{ProtocolVersion, PushInfo, PushKind, RedisResult, Value, aio::MultiplexedConnection};
+use redis::{PushInfo, PushKind, RedisResult, Value, aio::MultiplexedConnection};
 use std::{convert::Infallible, sync::Arc, time::Duration};
 use tokio::{
     task::JoinHandle,
@@ -48,14 +47,14 @@ impl TrackedConnection {
     /// Builds a link that confirms once per `every` that the connection works. `data` is the data connection, over
     /// which entries are written.
     pub(crate) fn new(
-        endpoint: ClientEndpoint,
+        source: Source,
         handshake: Arc<dyn Handshake>,
         data: Arc<dyn CommandLink>,
         every: Duration,
     ) -> Self {
         let current = CurrentConnection::default();
-        let ClientEndpoint { client, log } = endpoint;
-        let connect = TrackingClient { client, data: data.clone(), current: current.clone(), log: log.clone() };
+        let log = source.log.clone();
+        let connect = TrackingClient { source, data: data.clone(), current: current.clone() };
         let link = Arc::new(Reconnecting::new(connect, handshake, log));
         Self { link, data, current, every, watchdog: Mutex::default() }
     }
@@ -129,23 +128,14 @@ fn of(current: &CurrentConnection) -> Option<Arc<InvalidationFeed>> {
 }
 
 struct TrackingClient {
-    client: redis::Client,
+    source: Source,
     data: Arc<dyn CommandLink>,
     current: CurrentConnection,
-    log: Arc<ConnectionLog>,
 }
 
 impl TrackingClient {
     async fn tracked(&self, feed: Arc<InvalidationFeed>) -> RedisResult<MultiplexedConnection> {
-        tls::prepare(&self.client);
-        let info = self.client.get_connection_info();
-        let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
-        let client = redis::Client::open(info.clone().set_redis_settings(settings))?;
-        let config = connect::config().set_push_sender(move |push: PushInfo| {
-            handle_push(&feed, &push);
-            Ok::<_, Infallible>(())
-        });
-        let mut connection = client.get_multiplexed_async_connection_with_config(&config).await?;
+        let mut connection = self.source.connect_with_pushes(move |push| handle_push(&feed, &push)).await?;
         redis::cmd("CLIENT").arg("TRACKING").arg("ON").exec_async(&mut connection).await?;
         Ok(connection)
     }
@@ -155,7 +145,6 @@ impl Connect for TrackingClient {
     type Connection = MultiplexedConnection;
     const SELF_HEALING: bool = false;
     const AWAITED: bool = false;
-    const CONNECT_TIMEOUT: Duration = <redis::Client as Connect>::CONNECT_TIMEOUT;
 
     /// Connects even to a server that does not support tracking; the age of a copy is then its only bound.
     async fn connect(&self) -> RedisResult<MultiplexedConnection> {
@@ -167,12 +156,16 @@ impl Connect for TrackingClient {
                 return Err(error);
             }
             Err(error) => {
-                self.log.command_failed(&error);
-                (self.client.connect().await?, None)
+                self.source.log.command_failed(&error);
+                (self.source.connect().await?, None)
             }
         };
         *self.current.lock() = Some(Established { feed, data });
         Ok(connection)
+    }
+
+    fn connect_timeout(&self) -> Duration {
+        self.source.connect_timeout()
     }
 
     fn is_superseded(&self) -> bool {
