@@ -4,7 +4,7 @@
 # (Linux on x86_64), into target/servers.
 #
 #     scripts/servers.sh                                   all of them
-#     STAMPEDE_REDIS_SERVER=$(scripts/servers.sh redis-6.2 | cut -d' ' -f3) cargo test --all-features --test store
+#     scripts/servers.sh redis-6.2                         one of them
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . scripts/need.sh
