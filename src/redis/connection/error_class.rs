@@ -44,7 +44,7 @@ pub(super) fn class(error: &RedisError) -> ErrorClass {
             ErrorClass::Misconfigured(Misconfiguration::Credentials)
         }
         (ErrorKind::Server(NoPerm), _) => ErrorClass::Misconfigured(Misconfiguration::Rights),
-        (ErrorKind::Server(ResponseError), _) => in_script(error.detail().unwrap_or_default()),
+        (ErrorKind::Server(ResponseError), _) | (_, Some(SCRIPT_LINE)) => in_script(error.detail().unwrap_or_default()),
         (ErrorKind::Server(Moved | Ask), _) => ErrorClass::Misconfigured(Misconfiguration::Client),
         (ErrorKind::Server(BusyLoading | ClusterDown | MasterDown | TryAgain), _) | (_, Some("BUSY")) => {
             ErrorClass::Unavailable
@@ -98,7 +98,7 @@ fn without_arguments(error: &RedisError) -> Option<String> {
 }
 
 /// Classifies an error without a code of its own. Redis drops the code when a command within a script is refused: for
-/// missing rights in any version, and for all errors before 7.0.
+/// missing rights in any version, and for all errors before 7.0. In the text before 7.0 the code follows a minus sign.
 fn in_script(detail: &str) -> ErrorClass {
     let has = |phrases: &[&str]| phrases.iter().any(|phrase| detail.contains(phrase));
     if has(&["The user executing the script", "ACL failure in script"]) {
@@ -127,8 +127,10 @@ impl Misconfiguration {
 /// Names the right that the server has missed, as far as its message tells.
 fn missing_right(message: &str) -> Cow<'static, str> {
     let command = message.split_once("run the '").and_then(|(_, rest)| rest.split_once('\''));
-    if let Some((command, _)) = command {
-        return format!("the command `+{command}`").into();
+    if let Some((command, rest)) = command {
+        // Redis 6.2 does not say which subcommand it is.
+        let subcommand = if rest.contains("subcommand") { " or its subcommand" } else { "" };
+        return format!("the command `+{command}`{subcommand}").into();
     }
     if message.contains("channel") {
         "the channels `&stampede-guard:*`".into()
@@ -139,6 +141,8 @@ fn missing_right(message: &str) -> Cow<'static, str> {
     }
 }
 
+/// First word of an error that a script of Redis 6.2 got by `redis.pcall` and returned: `@user_script: 7: -READONLY ..`.
+const SCRIPT_LINE: &str = "@user_script:";
 /// redis-rs says only that `AUTH` has failed, so this names the rarer causes too.
 pub(super) const CREDENTIALS_HINT: &str = "correct user and password in the URL of the client \
     (`redis::Client::open(\"redis://USER:PASSWORD@HOST\")`), or `requirepass` and `ACL SETUSER` of the server; an `AUTH` \
@@ -166,6 +170,7 @@ mod tests {
             "CROSSSLOT Keys in request don't hash to the same slot",
             "ERR user_script:1: attempt to index local 'l' (a nil value)",
             "ERR unknown command 'EVALSHA'",
+            "@user_script: 7: -OOM command not allowed when used memory > 'maxmemory'.",
         ];
         for line in refused {
             assert_eq!(class_of_reply(line), ErrorClass::Refused, "{line}");
@@ -180,6 +185,9 @@ mod tests {
             "NOPERM this user has no permissions to run the 'get' command",
             "ERR The user executing the script can't run this command or subcommand script: 89, on @user_script:1.",
             "ERR ACL failure in script: User app has no permissions to run the 'time' command",
+            "@user_script: 7: The user executing the script can't run this command or subcommand",
+            "@user_script: 7: The user executing the script can't access at least one of the keys mentioned in the command \
+             arguments",
         ];
         for line in rights {
             assert_eq!(class_of_reply(line), ErrorClass::Misconfigured(Misconfiguration::Rights), "{line}");
@@ -190,6 +198,7 @@ mod tests {
         let demoted = [
             "READONLY You can't write against a read only replica.",
             "ERR Error running script (call to f_89): @user_script:1: -READONLY You can't write against a read only replica.",
+            "@user_script: 7: -READONLY You can't write against a read only replica.",
         ];
         for line in demoted {
             assert_eq!(class_of_reply(line), ErrorClass::Demoted, "{line}");
@@ -214,12 +223,17 @@ mod tests {
         }
     }
 
-    /// In the words of Redis 7.0 and 7.2.
+    /// In the words of Redis 6.2, 7.0 and 7.2.
     #[test]
     fn hint_names_the_missing_right() {
         for (line, named) in [
             ("NOPERM this user has no permissions to run the 'get' command", "`+get`"),
             ("NOPERM User app has no permissions to run the 'client|tracking' command", "`+client|tracking`"),
+            (
+                "NOPERM this user has no permissions to run the 'client' command or its subcommand",
+                "the command `+client` or its subcommand with",
+            ),
+            ("@user_script: 7: The user executing the script can't run this command or subcommand", "the scripts"),
             ("NOPERM this user has no permissions to access one of the keys used as arguments", "`~{sg:*`"),
             ("NOPERM No permissions to access a key", "`~{sg:*`"),
             ("NOPERM No permissions to access a channel", "`&stampede-guard:*`"),

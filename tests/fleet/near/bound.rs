@@ -10,7 +10,7 @@ use crate::{
         relay::Mode,
     },
 };
-use redis::{AsyncCommands, aio::MultiplexedConnection};
+use redis::{AsyncCommands, AsyncConnectionConfig, aio::MultiplexedConnection};
 use serde::{Deserialize, Serialize};
 use std::{
     collections::HashMap,
@@ -93,7 +93,9 @@ async fn reader_child() {
     let Some(Env { index, task }) = child::enabled::<Task>() else { return };
     let relayed = redis::Client::open(&*task.relayed[index]).expect("a URL");
     let direct = redis::Client::open(task.direct).expect("a URL");
-    let origin = direct.get_multiplexed_async_connection().await.expect("the server is up");
+    // Without the default timeout of 500 ms, because the origin of this test is never down, however busy the machine is.
+    let patient = AsyncConnectionConfig::new().set_response_timeout(None);
+    let origin = direct.get_multiplexed_async_connection_with_config(&patient).await.expect("the server is up");
     // A flight that misses an invalidation returns old values too. It ends long before the bound.
     let guard = StampedeGuard::new(relayed)
         .policy(Policy::fresh_for(HOUR))

@@ -6,8 +6,7 @@ use std::{iter, net::TcpListener, ops::RangeInclusive};
 impl RedisServer {
     /// Starts a node of a cluster, without slots and without other nodes.
     pub fn cluster_node(args: &[&str]) -> Self {
-        let args = [&["--cluster-enabled", "yes"], args].concat();
-        Self::listening(super::Mode::ClusterNode, &args)
+        Self::with(&[&[CLUSTER_ENABLED, "yes"], args].concat())
     }
 
     /// Returns the port on which the other nodes reach this node of a cluster. Redis 6.2 cannot choose another one.
@@ -38,5 +37,6 @@ pub(super) fn free_port() -> u16 {
     iter::repeat_with(super::free_port).take(PORTS_TRIED).find(is_free).expect("some bus port is free")
 }
 
+pub(super) const CLUSTER_ENABLED: &str = "--cluster-enabled";
 const PORTS_TRIED: usize = 1_000;
 const BUS_OFFSET: u16 = 10_000;

@@ -17,7 +17,6 @@ use tempfile::TempDir;
 pub(super) enum Mode {
     Plain,
     Tls,
-    ClusterNode,
     /// The arguments are lines of the configuration file, because a sentinel writes its state to that file.
     Sentinel,
 }
