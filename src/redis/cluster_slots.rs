@@ -214,7 +214,6 @@ mod tests {
             })
         }
 
-        #[cfg(feature = "lock")]
         fn transact<'a>(&'a self, _: &'a Pipeline) -> BoxFuture<'a, RedisResult<Value>> {
             Box::pin(std::future::pending())
         }
