@@ -19,7 +19,7 @@ async fn near_cache_without_client_command_keeps_to_max_age() {
     let server = without(&["CLIENT", "CONFIG", "CLUSTER", "INFO", "ACL"]);
     let policy = Policy::fresh_for(Duration::from_secs(3600));
     let near = NearCacheConfig::max_bytes(1 << 20).max_age(SECOND);
-    let guards = [(); 2].map(|()| patient(server.client()).policy(policy.clone()).near_cache(near.clone()));
+    let guards = [(); 2].map(|()| patient(server.client()).policy(policy).near_cache(near));
     assert_eq!(calls_of_a_herd(&guards, "k").await, 1);
     let kept = async || {
         let before = guards[0].stats().near_hits;
