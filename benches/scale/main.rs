@@ -1,7 +1,7 @@
 //! Cost curves: what grows with the number of callers, keys, processes, bytes and misses, and what does not.
 //!
 //! ```text
-//! cargo bench --bench scale                  # all, in less than four minutes
+//! cargo bench --bench scale                  # all, in about four minutes
 //! cargo bench --bench scale -- payloads      # one table
 //! cargo bench --bench scale -- --test        # all, a few of each
 //! ```

@@ -247,7 +247,7 @@ async fn each_inbox_gets_one_message_when_a_lease_ends() {
             let held = lead(&store, &key, LONG).await;
             redis.append(names(&key).1, unused_inboxes(waiters)).await.expect("an answer");
             let mut channels = server.client().get_async_pubsub().await.expect("the server is up");
-            channels.psubscribe("stampede-guard:0*").await.expect("the server is up");
+            channels.psubscribe("stampede-guard:0000*").await.expect("the server is up");
             let outcome = match operation {
                 "fill" => {
                     assert_eq!(fill(&store, &key, held, "v").await, FillOutcome::Stored);
@@ -264,7 +264,7 @@ async fn each_inbox_gets_one_message_when_a_lease_ends() {
                     if operation == "fail" { b'f' } else { b'r' }
                 }
             };
-            redis.publish("stampede-guard:0", "end").await.expect("an answer");
+            redis.publish("stampede-guard:0000", "end").await.expect("an answer");
             let mut messages = channels.into_on_message();
             let message = [&[outcome], &key.hash().as_bytes()[..]].concat();
             for inbox in 0..waiters {
