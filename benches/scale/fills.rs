@@ -24,9 +24,10 @@ pub(crate) async fn measure(extent: Extent) {
     let inline = redis::Client::open(format!("redis://inline:secret@127.0.0.1:{}", server.port())).expect("a client");
     let stores = [RedisStore::new(inline), RedisStore::new(server.client())];
     fill(&stores[0], leases(&stores[0], 1).await, 1 << 20).await; // it learns that transactions are refused
+    server.flushall().await;
     head(&["bytes", "as an argument, µs", "with reading and writing", "as usual, µs", "with reading and writing"]);
     for &bytes in extent.of(&[100, 1 << 10, 2 << 10, 4 << 10, 8 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20]) {
-        let times = extent.times((20_000_000 / (bytes + 10_000)).clamp(50, 500));
+        let times = extent.times((20_000_000 / (bytes + 10_000)).clamp(50, 200));
         let mut best = [f64::INFINITY; 4];
         for _ in 0..extent.times(10) {
             for (store, best) in stores.iter().zip(best.chunks_exact_mut(2)) {

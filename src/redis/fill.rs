@@ -11,10 +11,11 @@ use super::{
     connection::{
         error_class::is_unsupported,
         reconnecting::{CommandLink, transaction},
-        script::millis,
+        script::{Script, ScriptCall, millis},
+        subscriber::CHANNEL,
     },
     names::{entry_and_lease_names, entry_name, staging_name},
-    scripts::Scripts,
+    scripts::owner,
 };
 use crate::{
     key::{CacheKey, KeyHash},
@@ -91,6 +92,38 @@ impl<'a> Fill<'a> {
         self.writes.iter().any(|write| write.staging.is_some())
     }
 
+    /// Returns the call of the script.
+    fn call(&self, script: &Script, way: Way) -> ScriptCall {
+        let Self { writes, extensions, .. } = self;
+        let mut keys = vec![&*self.lease];
+        keys.extend(writes.iter().map(|write| &*write.name));
+        keys.extend(extensions.iter().map(|(name, ..)| &**name));
+        if way != Way::Inline {
+            keys.extend(writes.iter().filter_map(|write| write.staging.as_deref()));
+        }
+        let inline = writes.iter().filter(|write| way != Way::Staged || write.staging.is_none());
+        let mut call = script.call_with(&keys, inline.map(|write| write.entry.encoded_len()).sum());
+        match self.condition {
+            FillCondition::Lease(lease) => call.arg(owner(lease)).arg(b""),
+            FillCondition::ReplaceMarker(marker) => call.arg(b"").arg(marker.as_bytes()),
+        };
+        call.arg(CHANNEL).arg(self.hash.as_bytes());
+        for write in writes {
+            match write.staging {
+                Some(_) if way == Way::Staged => call.arg(write.entry.encoded_id()),
+                _ => call.arg(write.envelope()),
+            };
+            call.arg(millis(write.retention()));
+        }
+        for (_, id, retention) in extensions {
+            call.arg(id.as_bytes()).arg(millis(*retention));
+        }
+        if !extensions.is_empty() {
+            call.arg(extensions.len().to_string());
+        }
+        call
+    }
+
     /// Stages the large entries, and calls the script, in one transaction.
     async fn transact(&self, link: &dyn CommandLink, script: Cmd) -> RedisResult<Value> {
         let staged = self.writes.iter().filter_map(NamedWrite::stage);
@@ -138,14 +171,14 @@ impl Default for Staging {
 
 impl Staging {
     /// Sends the fill. Returns the reply of its script.
-    pub(super) async fn send(&self, fill: &Fill<'_>, scripts: &Scripts, link: &dyn CommandLink) -> RedisResult<Value> {
+    pub(super) async fn send(&self, fill: &Fill<'_>, script: &Script, link: &dyn CommandLink) -> RedisResult<Value> {
         if !fill.is_large() || !self.is_permitted.load(Relaxed) {
-            return scripts.fill(fill, Way::Inline).run(link).await;
+            return fill.call(script, Way::Inline).run(link).await;
         }
-        let script = || scripts.fill(fill, Way::Staged);
-        let mut outcome = Transacted::of(fill.transact(link, script().into_cmd()).await);
+        let call = || fill.call(script, Way::Staged);
+        let mut outcome = Transacted::of(fill.transact(link, call().into_cmd()).await);
         if let Transacted::ScriptForgotten = outcome {
-            outcome = Transacted::of(fill.transact(link, script().in_full()).await);
+            outcome = Transacted::of(fill.transact(link, call().in_full()).await);
         }
         let way = match outcome {
             Transacted::Answered(reply) => return reply,
@@ -159,7 +192,7 @@ impl Staging {
                 Way::InlineAndUnstage
             }
         };
-        scripts.fill(fill, way).run(link).await
+        fill.call(script, way).run(link).await
     }
 }
 

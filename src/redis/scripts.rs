@@ -1,18 +1,14 @@
 //! The Lua scripts, with one typed function each.
 
-use super::{
-    connection::{
-        script::{Script, ScriptCall, digits, load, millis, number, unexpected},
-        subscriber::CHANNEL,
-    },
-    fill::{Fill, Way},
+use super::connection::{
+    script::{Script, ScriptCall, digits, load, millis, number, unexpected},
+    subscriber::CHANNEL,
 };
 use crate::{
     key::{CacheKey, KeyHash},
     store::{
         error::StoreError,
         lease::{FailureMarker, Lease, LeaseReply, LeaseRequest},
-        port::FillCondition,
         token::{Inbox, Token},
     },
 };
@@ -22,7 +18,7 @@ use std::time::Duration;
 
 pub(super) struct Scripts {
     pub(super) lead: Script,
-    fill: Script,
+    pub(super) fill: Script,
     release: Script,
     extend: Script,
     invalidate: Script,
@@ -43,37 +39,6 @@ impl Default for Scripts {
 }
 
 impl Scripts {
-    pub(super) fn fill(&self, fill: &Fill<'_>, way: Way) -> ScriptCall {
-        let Fill { writes, extensions, .. } = fill;
-        let mut keys = vec![&*fill.lease];
-        keys.extend(writes.iter().map(|write| &*write.name));
-        keys.extend(extensions.iter().map(|(name, ..)| &**name));
-        if way != Way::Inline {
-            keys.extend(writes.iter().filter_map(|write| write.staging.as_deref()));
-        }
-        let inline = writes.iter().filter(|write| way != Way::Staged || write.staging.is_none());
-        let mut call = self.fill.call_with(&keys, inline.map(|write| write.entry.encoded_len()).sum());
-        match fill.condition {
-            FillCondition::Lease(lease) => call.arg(owner(lease)).arg(b""),
-            FillCondition::ReplaceMarker(marker) => call.arg(b"").arg(marker.as_bytes()),
-        };
-        call.arg(CHANNEL).arg(fill.hash.as_bytes());
-        for write in writes {
-            match write.staging {
-                Some(_) if way == Way::Staged => call.arg(write.entry.encoded_id()),
-                _ => call.arg(write.envelope()),
-            };
-            call.arg(millis(write.retention()));
-        }
-        for (_, id, retention) in extensions {
-            call.arg(id.as_bytes()).arg(millis(*retention));
-        }
-        if !extensions.is_empty() {
-            call.arg(extensions.len().to_string());
-        }
-        call
-    }
-
     pub(super) fn release(
         &self,
         lease: &str,
@@ -227,7 +192,7 @@ pub(super) fn parse_invalidated(answer: Value) -> Result<Vec<Vec<u8>>, StoreErro
 }
 
 /// Encodes token and stamp as the scripts compare them. PERF: into an array, because each fill encodes one.
-fn owner(lease: Lease) -> [u8; 32] {
+pub(super) fn owner(lease: Lease) -> [u8; 32] {
     let (mut owner, mut stamp) = ([0; 32], lease.stamp);
     owner[..16].copy_from_slice(lease.token.as_bytes());
     for digit in owner[16..].iter_mut().rev() {

@@ -191,7 +191,7 @@ impl RedisStore {
         writes: Vec<Write>,
     ) -> Result<FillOutcome, StoreError> {
         let fill = Fill::new(key, condition, &writes, self.decoder.offset(key));
-        let reply = self.staging.send(&fill, &self.scripts, &*self.link).await;
+        let reply = self.staging.send(&fill, &self.scripts.fill, &*self.link).await;
         let (stored, left) = self.read(reply, scripts::parse_end).await?;
         // PERF: seldom, so the name and the hash are not computed for each fill (1,100 instructions).
         if !left.is_empty() {

@@ -19,7 +19,7 @@ fn lengthened(entry: &Entry) -> Entry {
     Entry::new(*entry.meta(), bytes::Bytes::from(payload))
 }
 
-fn shortened(entry: Entry) -> Entry {
+fn shortened(entry: &Entry) -> Entry {
     let payload = entry.payload().bytes();
     let rest = payload.len().checked_sub(FILLER).expect("every entry of this store is large");
     Entry::new(*entry.meta(), payload.slice(..rest))
@@ -27,17 +27,19 @@ fn shortened(entry: Entry) -> Entry {
 
 impl Store for Large {
     fn get<'a>(&'a self, key: &'a CacheKey) -> Answer<'a, Option<Entry>> {
-        Box::pin(async move { Ok(self.0.get(key).await?.map(shortened)) })
+        Box::pin(async move { Ok(self.0.get(key).await?.as_ref().map(shortened)) })
     }
 
     fn get_all<'a>(&'a self, keys: &'a [CacheKey]) -> Answer<'a, Vec<Option<Entry>>> {
-        Box::pin(async move { Ok(self.0.get_all(keys).await?.into_iter().map(|found| found.map(shortened)).collect()) })
+        Box::pin(async move {
+            Ok(self.0.get_all(keys).await?.into_iter().map(|found| found.as_ref().map(shortened)).collect())
+        })
     }
 
     fn get_or_lease<'a>(&'a self, key: &'a CacheKey, request: LeaseRequest) -> Answer<'a, LeaseReply> {
         Box::pin(async move {
             Ok(match self.0.get_or_lease(key, request).await? {
-                LeaseReply::Hit(entry) => LeaseReply::Hit(shortened(entry)),
+                LeaseReply::Hit(entry) => LeaseReply::Hit(shortened(&entry)),
                 reply => reply,
             })
         })
