@@ -134,7 +134,7 @@ pub(crate) async fn command<T: redis::FromRedisValue>(server: &RedisServer, line
 }
 
 pub(crate) async fn tell<T: redis::FromRedisValue>(client: &redis::Client, line: &str) -> T {
-    let config = redis::AsyncConnectionConfig::new().set_response_timeout(None);
+    let config = redis::AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
     let mut connection = client.get_multiplexed_async_connection_with_config(&config).await.expect("the server is up");
     let mut words = line.split(' ');
     let mut cmd = redis::cmd(words.next().expect("a command"));
