@@ -85,6 +85,7 @@ async fn documented_invalidation_reaches_the_replica() -> redis::RedisResult<()>
         let endpoint = server.into_endpoint().invalidations_reach(1, Duration::from_millis(100))?;
         let guard = StampedeGuard::new(endpoint);
     }
+    let guard = guard.store_timeout(30 * SECOND);
     store_old(&guard, "k", &replica).await;
     eventually("the invalidation is acknowledged", async || guard.invalidate("k").await.is_ok()).await;
     assert!(!has_entry(&replica, "k").await);
