@@ -4,7 +4,7 @@
 use crate::{
     Down, MS, SECOND,
     failover::Name,
-    kit::{command, recovers, replicate},
+    kit::{command, documented, recovers, replicate},
     never,
     support::{RedisServer, eventually, free_port, herd},
 };
@@ -75,6 +75,21 @@ async fn invalidation_fails_until_the_replica_has_it() {
     eventually("the invalidation is acknowledged", async || guard.invalidate("k").await.is_ok()).await;
     assert!(!has_entry(&replica, "k").await);
     assert_eq!(guard.stats().breaker_opened, 0, "a replica that hangs is no failure of the master");
+}
+
+#[tokio::test]
+async fn documented_invalidation_reaches_the_replica() -> redis::RedisResult<()> {
+    let (master, replica) = master_and_replica().await;
+    let server = master.client();
+    documented! {
+        let endpoint = server.into_endpoint().invalidations_reach(1, Duration::from_millis(100))?;
+        let guard = StampedeGuard::new(endpoint);
+    }
+    let guard = guard.store_timeout(30 * SECOND);
+    store_old(&guard, "k", &replica).await;
+    eventually("the invalidation is acknowledged", async || guard.invalidate("k").await.is_ok()).await;
+    assert!(!has_entry(&replica, "k").await);
+    Ok(())
 }
 
 /// The retries in the background reach the replica too.

@@ -5,13 +5,10 @@ use crate::sync::{
     mutex::Mutex,
     shared::{Shared, WeakShared},
 };
-use futures_util::{
-    StreamExt,
-    future::{join_all, pending},
-    stream::FuturesUnordered,
-};
+use futures_util::{StreamExt, future::join_all, stream::FuturesUnordered};
 use redis::{Client, ConnectionAddr, ErrorKind, RedisError, RedisResult, sentinel::SentinelClient};
 use std::{
+    convert::Infallible,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
@@ -106,13 +103,8 @@ impl Sentinels {
         most.map(|(client, _)| client).ok_or_else(|| last_error.unwrap_or_else(no_sentinels))
     }
 
-    /// Asks again whenever a sentinel announces another master. Never returns.
-    async fn listen(&self) {
-        join_all(self.clients.iter().map(|client| self.listen_to(client))).await;
-        pending().await
-    }
-
-    async fn listen_to(&self, client: &tokio::sync::Mutex<SentinelClient>) {
+    /// Asks again whenever this sentinel announces another master.
+    async fn listen_to(&self, client: &tokio::sync::Mutex<SentinelClient>) -> Infallible {
         loop {
             // An error shows when a connection asks, which does so for itself.
             let _ = self.follow(client).await;
@@ -168,9 +160,10 @@ impl ToMaster {
     pub(super) async fn moved(&self) {
         let connected = self.connected.load(Relaxed);
         let mut master = self.sentinels.master.subscribe();
+        let listening = self.sentinels.clients.iter().map(|client| self.sentinels.listen_to(client));
         tokio::select! {
             _ = master.wait_for(|master| master.number != connected) => {}
-            () = self.sentinels.listen() => {}
+            _ = join_all(listening) => {}
         }
     }
 }

@@ -14,8 +14,8 @@ impl RedisEndpoint {
     /// Names the sentinels, at least one, and the name under which they watch the master.
     ///
     /// All connections lead to the master that most of the sentinels name, and follow it when it changes. User,
-    /// password and TLS in the URL of a sentinel are for that sentinel only; those of the servers are set with
-    /// [`sentinel_with`](Self::sentinel_with).
+    /// password and TLS in the URL of a sentinel are for that sentinel only; [`sentinel_with`](Self::sentinel_with) sets
+    /// them for the servers.
     ///
     /// A `SentinelClient` of redis-rs turns into an endpoint as well. It asks its sentinels in their order, so that one
     /// that hangs delays each new connection by up to 1.5 s.
@@ -43,7 +43,7 @@ impl RedisEndpoint {
     ///
     /// # Errors
     ///
-    /// Those of [`sentinel`](Self::sentinel), and what the settings cause.
+    /// As of [`sentinel`](Self::sentinel), and what the settings cause.
     ///
     /// ```no_run
     /// # fn example() -> stampede_guard::redis::RedisResult<()> {
