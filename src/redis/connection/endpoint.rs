@@ -80,6 +80,7 @@ impl RedisEndpoint {
     ///
     /// Unlike a `ClusterClient` alone, which does not tell its nodes, the endpoint can receive messages: over one of the
     /// nodes that are named here, at random. Without one that works, waiters poll.
+    /// A near cache has a connection to each master, over which that master reports the changes of its keys.
     ///
     /// The cluster client makes up to three retries, with pauses of at most 20 ms: enough to follow a slot that moves to
     /// another node, and short, because the origin answers for a node that is dead. A reply may take one second, so that

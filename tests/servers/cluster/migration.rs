@@ -1,7 +1,10 @@
 //! Slots that move under load.
 
-use super::shards::{begin_move, endpoint, first_owner, move_slot, slot_of};
-use crate::{Down, MS, SECOND, kit::hits};
+use super::shards::{Resharder, endpoint, first_owner, slot_of};
+use crate::{
+    Down, MS, SECOND,
+    kit::{hits, patient},
+};
 use stampede_guard::StampedeGuard;
 use std::{
     sync::{
@@ -130,7 +133,7 @@ async fn lease_in_a_moving_slot_is_refused_before_the_timeout() {
     let slot = slot_of(&nodes[0], "k").await;
     let from = usize::from(slot >= 8_192);
     assert!(!hits(&guard, "other").await, "connected");
-    begin_move(&nodes, slot, from, 1 - from).await;
+    Resharder::of(&nodes).await.begin_move(slot, from, 1 - from).await;
     assert!(!hits(&guard, "k").await);
     let error = guard.health().last_error.expect("it was refused").message;
     assert!(error.contains("TryAgain") || error.contains("TRYAGAIN"), "{error}");
@@ -139,7 +142,8 @@ async fn lease_in_a_moving_slot_is_refused_before_the_timeout() {
 /// Moves slots of the keys under load, evenly over the time.
 async fn migrate_under_load(slots: usize, time: Duration) {
     let nodes = super::nodes::<3>().await;
-    let load = Load::new([(); 2].map(|()| StampedeGuard::new(endpoint(&nodes)).max_waiters(10_000)));
+    let resharder = Resharder::of(&nodes).await;
+    let load = Load::new([(); 2].map(|()| patient(endpoint(&nodes))));
     let running = tokio::spawn(load.clone().run());
     let mut ticks = interval(time / u32::try_from(slots).expect("few"));
     ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);
@@ -150,7 +154,7 @@ async fn migrate_under_load(slots: usize, time: Duration) {
         let slot = slot_of(&nodes[0], &format!("key-{}", n % KEYS)).await;
         let from = owners[slot];
         owners[slot] = (from + 1) % 3;
-        move_slot(&nodes, slot, from, owners[slot]).await;
+        resharder.move_slot(slot, from, owners[slot]).await;
     }
     let took = began.elapsed();
     tokio::time::sleep(SECOND).await;

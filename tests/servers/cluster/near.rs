@@ -1,6 +1,6 @@
 //! The near cache over a cluster: copies are dropped by message, wherever their slot is.
 
-use super::shards::{self, Shards, endpoint, keys_of, master_of, move_slot, slot_of};
+use super::shards::{self, Resharder, Shards, endpoint, keys_of, master_of, slot_of};
 use crate::{
     Down, SECOND,
     kit::command,
@@ -103,10 +103,11 @@ async fn near_copies_follow_a_migrated_slot() {
     let nodes = super::nodes::<3>().await;
     let (near, other, source) = (near(&nodes, HOUR), plain(&nodes), Source::of("moves"));
     let (slot, mut from) = (slot_of(&nodes[0], "moves").await, master_of(&nodes, "moves").await);
+    let resharder = Resharder::of(&nodes).await;
     for _ in 0..3 {
         source.kept_by(&near).await;
         let to = (from + 1) % 3;
-        move_slot(&nodes, slot, from, to).await;
+        resharder.move_slot(slot, from, to).await;
         let version = source.changed_by(&other).await;
         eventually("dropped by message", async || source.asked_by(&near).await == version).await;
         from = to;

@@ -4,6 +4,7 @@ use crate::{
     kit::command,
     support::{RedisServer, eventually},
 };
+use redis::{FromRedisValue, aio::MultiplexedConnection};
 use stampede_guard::RedisEndpoint;
 
 /// Three masters with one replica each. A replica takes the place of its master after two to three seconds.
@@ -121,30 +122,58 @@ pub(crate) async fn keys_of(masters: &[RedisServer], master: usize, count: usize
     keys
 }
 
-/// Moves a slot with its keys from one master to another, as `redis-cli --cluster reshard` does.
-pub(crate) async fn move_slot(masters: &[RedisServer], slot: usize, from: usize, to: usize) {
-    let [source, target] = [from, to].map(|node| &masters[node]);
-    begin_move(masters, slot, from, to).await;
-    loop {
-        let keys: Vec<String> = command(source, &format!("CLUSTER GETKEYSINSLOT {slot} 100")).await;
-        if keys.is_empty() {
-            break;
+/// Moves slots between masters, as `redis-cli --cluster reshard` does.
+pub(crate) struct Resharder(Vec<Master>);
+
+struct Master {
+    connection: MultiplexedConnection,
+    id: String,
+    port: u16,
+}
+
+impl Resharder {
+    pub(crate) async fn of(masters: &[RedisServer]) -> Self {
+        let mut connected = Vec::new();
+        for master in masters {
+            let (connection, id) = (master.connection().await, command(master, "CLUSTER MYID").await);
+            connected.push(Master { connection, id, port: master.port() });
         }
-        let mut migrate = redis::cmd("MIGRATE");
-        migrate.arg("127.0.0.1").arg(target.port()).arg("").arg(0).arg(5000).arg("KEYS").arg(keys);
-        let _: String = migrate.query_async(&mut source.connection().await).await.expect("migrated, or expired");
+        Self(connected)
     }
-    let id: String = command(target, "CLUSTER MYID").await;
-    let others = (0..masters.len()).filter(|node| *node != from && *node != to);
-    for node in [to, from].into_iter().chain(others) {
-        command::<()>(&masters[node], &format!("CLUSTER SETSLOT {slot} NODE {id}")).await;
+
+    /// Marks a slot as one that moves from one master to another.
+    pub(crate) async fn begin_move(&self, slot: usize, from: usize, to: usize) {
+        self.0[to].set_slot(slot, "IMPORTING", &self.0[from].id).await;
+        self.0[from].set_slot(slot, "MIGRATING", &self.0[to].id).await;
+    }
+
+    /// Moves a slot with its keys.
+    pub(crate) async fn move_slot(&self, slot: usize, from: usize, to: usize) {
+        self.begin_move(slot, from, to).await;
+        loop {
+            let mut keys = redis::cmd("CLUSTER");
+            keys.arg("GETKEYSINSLOT").arg(slot).arg(100);
+            let keys: Vec<String> = self.0[from].ask(&keys).await;
+            if keys.is_empty() {
+                break;
+            }
+            let mut migrate = redis::cmd("MIGRATE");
+            migrate.arg("127.0.0.1").arg(self.0[to].port).arg("").arg(0).arg(20_000).arg("KEYS").arg(keys);
+            let _: String = self.0[from].ask(&migrate).await; // `NOKEY` if all have expired
+        }
+        let others = (0..self.0.len()).filter(|node| *node != from && *node != to);
+        for node in [to, from].into_iter().chain(others) {
+            self.0[node].set_slot(slot, "NODE", &self.0[to].id).await;
+        }
     }
 }
 
-/// Marks a slot as one that moves from one master to another.
-pub(crate) async fn begin_move(masters: &[RedisServer], slot: usize, from: usize, to: usize) {
-    let [from_id, to_id]: [String; 2] =
-        [command(&masters[from], "CLUSTER MYID").await, command(&masters[to], "CLUSTER MYID").await];
-    command::<()>(&masters[to], &format!("CLUSTER SETSLOT {slot} IMPORTING {from_id}")).await;
-    command::<()>(&masters[from], &format!("CLUSTER SETSLOT {slot} MIGRATING {to_id}")).await;
+impl Master {
+    async fn set_slot(&self, slot: usize, state: &str, id: &str) {
+        self.ask(redis::cmd("CLUSTER").arg("SETSLOT").arg(slot).arg(state).arg(id)).await
+    }
+
+    async fn ask<T: FromRedisValue>(&self, cmd: &redis::Cmd) -> T {
+        cmd.query_async(&mut self.connection.clone()).await.expect("the master is up")
+    }
 }
