@@ -19,5 +19,6 @@ pub(crate) mod server_clock;
 pub(crate) mod store;
 pub(crate) mod tracked_reads;
 mod wakes;
+mod waves;
 
 pub use ::redis::*;

@@ -174,15 +174,24 @@ pub(super) fn parse_lead_reply(answer: Value, about_seen: bool) -> Result<LeadRe
 /// Parses the reply of `fill` or `release`: whether the lease was held, and the waiters that are left to wake.
 pub(super) fn parse_end(answer: Value) -> Result<(bool, Vec<u8>), StoreError> {
     match answer {
-        Value::BulkString(left) => Ok((true, left)),
+        Value::BulkString(left) if is_left(&left) => Ok((true, left)),
+        Value::BulkString(other) => Err(unexpected(&Value::BulkString(other))),
         answer => Ok((number(&answer)? != 0, Vec::new())),
     }
+}
+
+/// Reports whether the text can be an outcome and the inboxes that are left. The reply to another request must not be
+/// published.
+fn is_left(text: &[u8]) -> bool {
+    let inboxes = text.len().saturating_sub(1);
+    let names_an_outcome = matches!(text.first(), Some(b'v' | b'p' | b's' | b'f' | b'r' | b'g'));
+    names_an_outcome && inboxes > 0 && inboxes.is_multiple_of(INBOX) && inboxes <= MOST_INBOXES * INBOX
 }
 
 /// Parses the reply of `invalidate`: for each lease, the waiters that are left to wake.
 pub(super) fn parse_invalidated(answer: Value) -> Result<Vec<Vec<u8>>, StoreError> {
     let left = |left| match left {
-        Value::BulkString(left) => Ok(left),
+        Value::BulkString(left) if left.is_empty() || is_left(&left) => Ok(left),
         other => Err(unexpected(&other)),
     };
     match answer {
@@ -206,10 +215,40 @@ pub(super) fn owner(lease: Lease) -> [u8; 32] {
 /// (docs/decisions/0128-waves-of-wake-ups.md).
 const MAX_INBOXES: &str = "1024";
 /// Bytes of the inboxes that one call wakes: 64, each of eight bytes. The scripts that end a lease wake as many.
-const WAVE: usize = 64 * 8;
+const WAVE: usize = 64 * INBOX;
+/// Bytes of an inbox.
+const INBOX: usize = 8;
+/// The same as [`MAX_INBOXES`], as a number.
+const MOST_INBOXES: usize = 1024;
 const GET_OR_LEASE: &str = include_str!("lua/get_or_lease.lua");
 const FILL: &str = include_str!("lua/fill.lua");
 const RELEASE: &str = include_str!("lua/release.lua");
 const EXTEND: &str = include_str!("lua/extend.lua");
 const INVALIDATE: &str = include_str!("lua/invalidate.lua");
 const WAKE: &str = include_str!("lua/wake.lua");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// On a connection that is out of step the reply may be an entry of another request. Its bytes must be published to
+    /// no channel.
+    ///
+    /// Seen to fail if every string counts as a list of inboxes.
+    #[test]
+    fn reply_with_inboxes_is_not_taken_from_other_strings() {
+        let end = |text: &[u8]| parse_end(Value::BulkString(text.to_vec()));
+        let inboxes = |count: usize| [b"v".to_vec(), vec![b'i'; count * INBOX]].concat();
+        assert_eq!(end(&inboxes(1)).ok(), Some((true, inboxes(1))));
+        assert!(end(&inboxes(MOST_INBOXES)).is_ok());
+        let granted = b"1700000000123456" as &[u8];
+        for other in [&inboxes(0), &inboxes(MOST_INBOXES + 1), &inboxes(2)[..12], &[granted, b"10"].concat(), b"", b"1"]
+        {
+            assert!(end(other).is_err(), "{} bytes", other.len());
+            assert!(
+                other.is_empty() || parse_invalidated(Value::Array(vec![Value::BulkString(other.to_vec())])).is_err()
+            );
+        }
+        assert_eq!([0, 1].map(|number| parse_end(Value::Int(number)).ok()), [false, true].map(|is| Some((is, vec![]))));
+    }
+}

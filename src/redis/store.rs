@@ -25,10 +25,11 @@ use super::{
     scripts::{self, Scripts},
     server_clock::ServerClocks,
     tracked_reads::{TrackedReads, TrackedServer},
+    waves::Waves,
 };
 use crate::{
     clock::Timestamp,
-    key::{CacheKey, KeyHash},
+    key::CacheKey,
     store::{
         entry::Entry,
         error::{Answer, StoreError},
@@ -63,6 +64,7 @@ pub struct RedisStore {
     decoder: Arc<EntryDecoder>,
     wakes: WakeRegistry,
     subscriber: Option<Arc<Subscriber>>,
+    waves: Waves,
     /// Sends invalidations, if replicas have to confirm them.
     replicated: Option<ReplicatedInvalidations>,
     /// Names the servers of tracked connections, on which they report changes.
@@ -96,6 +98,7 @@ impl RedisStore {
             server.wakes().map(|source| Arc::new(Subscriber::new(source, link.clone(), handler(wakes.clone()))));
         let replicated =
             server.replica_wait().map(|wait| ReplicatedInvalidations::over(server.connect(clocks.clone()), wait));
+        let waves = Waves::over(link.clone());
         Self {
             reads: ReadBatcher::over(link.clone(), server.is_cluster()),
             link,
@@ -105,6 +108,7 @@ impl RedisStore {
             wakes,
             subscriber,
             replicated,
+            waves,
             endpoint: server.clone(),
         }
     }
@@ -193,10 +197,7 @@ impl RedisStore {
         let fill = Fill::new(key, condition, &writes, self.decoder.offset(key));
         let reply = self.staging.send(&fill, &self.scripts.fill, &*self.link).await;
         let (stored, left) = self.read(reply, scripts::parse_end).await?;
-        // PERF: seldom, so the name and the hash are not computed for each fill (1,100 instructions).
-        if !left.is_empty() {
-            self.wake(&lease_name(key), key.hash(), &left).await;
-        }
+        self.wake(key, &left);
         Ok(if stored { FillOutcome::Stored } else { FillOutcome::Fenced })
     }
 
@@ -206,10 +207,9 @@ impl RedisStore {
         token: Token,
         failure_marker: Option<FailureMarker>,
     ) -> Result<LeaseStatus, StoreError> {
-        let (hash, lease) = (key.hash(), lease_name(key));
-        let call = self.scripts.release(&lease, token, failure_marker, hash);
+        let call = self.scripts.release(&lease_name(key), token, failure_marker, key.hash());
         let (held, left) = self.run(call, scripts::parse_end).await?;
-        self.wake(&lease, hash, &left).await;
+        self.wake(key, &left);
         Ok(if held { LeaseStatus::Held } else { LeaseStatus::Lost })
     }
 
@@ -220,19 +220,17 @@ impl RedisStore {
             None => (self.run(call, scripts::parse_invalidated).await?, Ok(())),
             Some(replicated) => replicated.run(call).await,
         };
-        for ((key, lease), left) in keys.iter().zip(&names).zip(&left) {
-            self.wake(lease, key.hash(), left).await;
+        for (key, left) in keys.iter().zip(&left) {
+            self.wake(key, left);
         }
         outcome
     }
 
-    /// Wakes the waiters that a script has left. Its errors are ignored, because a waiter that is not woken asks again
-    /// when the lease would have ended.
-    async fn wake(&self, lease: &str, hash: KeyHash, left: &[u8]) {
-        for call in self.scripts.wake(lease, hash, left) {
-            if call.run(&*self.link).await.is_err() {
-                return;
-            }
+    /// Wakes the waiters that a script has left.
+    fn wake(&self, key: &CacheKey, left: &[u8]) {
+        // PERF: seldom, so the name and the hash are not computed for each fill (1,100 instructions).
+        if !left.is_empty() {
+            self.waves.start(self.scripts.wake(&lease_name(key), key.hash(), left).collect());
         }
     }
 }

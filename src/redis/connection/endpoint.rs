@@ -50,6 +50,7 @@ pub struct RedisEndpoint {
 
 /// Where the data connections come from.
 #[derive(Clone)]
+#[allow(clippy::large_enum_variant, reason = "there is one for each endpoint")]
 enum DataSource {
     Server(Source),
     Other(Arc<ConnectWith>),
@@ -128,7 +129,7 @@ impl RedisEndpoint {
             .response_timeout(RESPONSE_TIMEOUT)
             .overall_response_timeout(None);
         let client = configure(builder.tcp_settings(tuned_tcp(Default::default()))).build()?;
-        let nodes = Arc::new(Nodes::new(infos).ok_or(NO_NODES)?);
+        let nodes = Arc::new(Nodes::new(&infos).ok_or(NO_NODES)?);
         if nodes.differ_in_tls().is_some_and(|pair| configure(ClusterClient::builder(pair)).build().is_ok()) {
             return Err(TLS_OF_CLIENT_ALONE.into());
         }

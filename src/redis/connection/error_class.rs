@@ -5,7 +5,7 @@
 //! | the connection broke or was refused, or the reply is not valid RESP | [`Disconnected`](ErrorClass::Disconnected) | reconnect, retry once at once |
 //! | `LOADING`, `BUSY`, `CLUSTERDOWN`, `MASTERDOWN`, `TRYAGAIN` | [`Unavailable`](ErrorClass::Unavailable) | the server serves no client now, as if it were down; reconnect at most once a second |
 //! | `READONLY` | [`Demoted`](ErrorClass::Demoted) | refused; reconnect at most once a second, because the host name may resolve to the new master |
-//! | `NOAUTH`, `WRONGPASS`, `NOPERM`, `MOVED`, `ASK` | [`Misconfigured`](ErrorClass::Misconfigured) | refused, and logged once ([`log`](super::log)) with the setting to change |
+//! | `NOAUTH`, `WRONGPASS`, `NOPERM`, `NOPROTO`, `MOVED`, `ASK` | [`Misconfigured`](ErrorClass::Misconfigured) | refused, and logged once ([`log`](super::log)) with the setting to change |
 //! | any other error reply: `OOM`, `NOREPLICAS`, `MISCONF`, `WRONGTYPE`, an error of a script | [`Refused`](ErrorClass::Refused) | not done, but the server is alive and hits go on |
 //! | any other error of the client or the system | [`Unknown`](ErrorClass::Unknown) | the outcome is unknown |
 //!
@@ -33,6 +33,7 @@ pub(super) enum Misconfiguration {
     Credentials,
     Rights,
     Client,
+    Protocol,
 }
 
 pub(super) fn class(error: &RedisError) -> ErrorClass {
@@ -42,6 +43,9 @@ pub(super) fn class(error: &RedisError) -> ErrorClass {
     match (error.kind(), error.code()) {
         (ErrorKind::AuthenticationFailed, _) | (_, Some("NOAUTH" | "WRONGPASS")) => {
             ErrorClass::Misconfigured(Misconfiguration::Credentials)
+        }
+        (ErrorKind::RESP3NotSupported, _) | (_, Some("NOPROTO")) => {
+            ErrorClass::Misconfigured(Misconfiguration::Protocol)
         }
         (ErrorKind::Server(NoPerm), _) => ErrorClass::Misconfigured(Misconfiguration::Rights),
         (ErrorKind::Server(ResponseError), _) | (_, Some(SCRIPT_LINE)) => in_script(error.detail().unwrap_or_default()),
@@ -120,6 +124,7 @@ impl Misconfiguration {
                 format!("grant the user {right} with `ACL SETUSER`; docs/operations.md lists all rights").into()
             }
             Self::Client => CLIENT_HINT.into(),
+            Self::Protocol => PROTOCOL_HINT.into(),
         }
     }
 }
@@ -147,8 +152,11 @@ const SCRIPT_LINE: &str = "@user_script:";
 pub(super) const CREDENTIALS_HINT: &str = "correct user and password in the URL of the client \
     (`redis::Client::open(\"redis://USER:PASSWORD@HOST\")`), or `requirepass` and `ACL SETUSER` of the server; an `AUTH` \
     may also fail because the server has no password or has reached `maxclients`";
-pub(super) const CLIENT_HINT: &str = "the server is part of a cluster: build the guard from a `redis::cluster::ClusterClient` \
-    (feature `cluster`) instead of a `redis::Client`";
+pub(super) const CLIENT_HINT: &str = "the server is part of a cluster: build the guard from its nodes \
+    (`RedisEndpoint::cluster`, feature `cluster`) instead of a `redis::Client`";
+
+const PROTOCOL_HINT: &str = "connect to a server that speaks RESP3 (Redis 6.0, Valkey, Redis Enterprise 7.2 or later): \
+    until then waiters poll, and a near cache keeps its copies by age";
 
 #[cfg(test)]
 mod tests {
@@ -181,6 +189,7 @@ mod tests {
         for line in ["NOAUTH Authentication required.", "WRONGPASS invalid username-password pair"] {
             assert_eq!(class_of_reply(line), ErrorClass::Misconfigured(Misconfiguration::Credentials), "{line}");
         }
+        assert_eq!(class_of_reply("NOPROTO unsupported"), ErrorClass::Misconfigured(Misconfiguration::Protocol));
         let rights = [
             "NOPERM this user has no permissions to run the 'get' command",
             "ERR The user executing the script can't run this command or subcommand script: 89, on @user_script:1.",

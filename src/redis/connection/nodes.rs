@@ -1,5 +1,6 @@
 //! The nodes of a cluster, as the user names them.
 
+use crate::clock;
 use redis::{Client, ConnectionAddr, ConnectionInfo, RedisResult};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
@@ -13,14 +14,14 @@ pub(crate) struct Nodes {
 impl Nodes {
     /// Creates the list. Its first turn is random, so that the processes of a fleet spread over the nodes. Returns
     /// `None` for an empty list.
-    pub(super) fn new(infos: Vec<ConnectionInfo>) -> Option<Self> {
+    pub(super) fn new(infos: &[ConnectionInfo]) -> Option<Self> {
         let first = infos.first()?.clone();
-        let turn = AtomicUsize::new(fastrand::usize(..infos.len()));
+        let first_turn = (clock::random_unit() * infos.len() as f64) as usize; // `next` takes the remainder
         let like_the_first = |info: &ConnectionInfo| match info.addr() {
             ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => moved(&first, host, *port),
             _ => info.clone(),
         };
-        Some(Self { infos: infos.iter().map(like_the_first).collect(), turn })
+        Some(Self { infos: infos.iter().map(like_the_first).collect(), turn: AtomicUsize::new(first_turn) })
     }
 
     /// Returns a client of the next node in turn.

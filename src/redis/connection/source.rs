@@ -23,6 +23,7 @@ pub(crate) struct Source {
 }
 
 #[derive(Clone)]
+#[allow(clippy::large_enum_variant, reason = "there is one for each connection")]
 enum Target {
     Client(Client),
     #[cfg(feature = "cluster")]

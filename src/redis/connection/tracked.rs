@@ -197,13 +197,11 @@ impl Connect for TrackingClient {
         let (feed, generation) = (Arc::new(InvalidationFeed::new()), self.authority.generation());
         let (connection, feed) = match self.tracked(feed.clone()).await {
             Ok(connection) => (connection, Some(feed)),
-            Err(error) if matches!(class(&error), ErrorClass::Disconnected | ErrorClass::Unavailable) => {
-                return Err(error);
-            }
-            Err(error) => {
+            Err(error) if matches!(class(&error), ErrorClass::Refused | ErrorClass::Misconfigured(_)) => {
                 self.source.log.command_failed(&error);
                 (self.source.connect().await?, None)
             }
+            Err(error) => return Err(error),
         };
         *self.current.lock() = Some(Established { feed, generation });
         Ok(connection)
