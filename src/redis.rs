@@ -9,10 +9,14 @@ pub(crate) mod batch;
 mod cluster_reads;
 #[cfg(feature = "cluster")]
 mod cluster_slots;
+#[cfg(feature = "cluster")]
+mod cluster_topology;
 pub(crate) mod connection;
 mod entries;
 mod fill;
 pub(crate) mod names;
+#[cfg(feature = "cluster")]
+mod own_invalidations;
 pub(crate) mod replicated;
 pub(crate) mod scripts;
 pub(crate) mod server_clock;

@@ -1,15 +1,19 @@
 //! Tracked reads in a cluster: each master has a tracked connection, and a read goes to the master of its slot.
 //!
 //! The reader does not follow redirections. A read that cannot be tracked, for example while its slot migrates, is an
-//! error, and the near cache reads from the store instead.
+//! error, and the near cache reads from the store instead. Reads of a master without a tracked connection go over the
+//! data connection after some seconds, and their copies end by age.
 
 use super::{
-    cluster_slots::{NodeSlots, SlotRange, parse_slots, slots_command},
+    batch::ReadBatcher,
+    cluster_slots::{MIN_CHECK_INTERVAL, NodeSlots, SlotRange, parse_slots, slots_command},
+    cluster_topology::Topology,
     connection::{
         endpoint::RedisEndpoint, reconnecting::CommandLink, subscriber::Subscriber, tracked::TrackedConnection,
     },
     entries::EntryDecoder,
-    names::{lease_name, slot_of},
+    names::{entry_name, lease_name, slot_of},
+    own_invalidations::{InvalidatedSlots, SlotChecks},
     tracked_reads::TrackedServer,
 };
 use crate::{
@@ -21,7 +25,14 @@ use crate::{
     },
     sync::mutex::Mutex,
 };
-use std::{ops::RangeInclusive, sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
 
 /// The reader of a cluster.
@@ -29,62 +40,67 @@ pub(super) struct ClusterReads {
     cluster: Arc<Cluster>,
     subscriber: Option<Arc<Subscriber>>,
     refresh: Mutex<Option<Refresh>>,
+    /// Whether a read has failed, or was dropped, after the last refresh began.
+    is_refresh_due: AtomicBool,
 }
 
 /// The last refresh of the topology. Dropping it ends the refresh.
 struct Refresh {
     began_at: Timestamp,
-    _task: AbortOnDropHandle<()>,
+    task: AbortOnDropHandle<()>,
 }
 
 struct Cluster {
     endpoint: RedisEndpoint,
-    /// The data connection, over which the cluster is asked for its nodes.
-    data: Arc<dyn CommandLink>,
-    decoder: Arc<EntryDecoder>,
+    store: StoreReads,
+    checks: SlotChecks,
     every: Duration,
-    /// The masters with their ranges of slots, in the order of the slots.
-    topology: Mutex<Vec<(RangeInclusive<u16>, Arc<Node>)>>,
+    topology: Mutex<Topology<Option<Node>>>,
 }
 
-/// A master, at one address.
+/// The reads of the store over its data connection, which follow redirections.
+pub(super) struct StoreReads {
+    pub(super) data: Arc<dyn CommandLink>,
+    pub(super) reads: Arc<ReadBatcher>,
+    pub(super) decoder: Arc<EntryDecoder>,
+}
+
+/// A master whose address is known.
 struct Node {
-    id: String,
-    host: String,
-    port: u16,
     slots: Arc<NodeSlots>,
     server: TrackedServer,
+    /// The first read that found no connection to this master.
+    absent_since: Mutex<Option<Timestamp>>,
 }
 
 impl ClusterReads {
     /// Builds a reader that checks each connection once per `every`, but at most once in 20 ms.
     pub(super) fn new(
         endpoint: RedisEndpoint,
-        data: Arc<dyn CommandLink>,
-        decoder: Arc<EntryDecoder>,
+        store: StoreReads,
+        invalidated: Arc<InvalidatedSlots>,
         subscriber: Option<Arc<Subscriber>>,
         every: Duration,
     ) -> Self {
-        let every = every.max(MIN_CHECK_INTERVAL);
-        let cluster = Cluster { endpoint, data, decoder, every, topology: Mutex::default() };
-        Self { cluster: Arc::new(cluster), subscriber, refresh: Mutex::default() }
+        let (every, checks) = (every.max(MIN_CHECK_INTERVAL), SlotChecks::new(invalidated));
+        let cluster = Arc::new(Cluster { endpoint, store, checks, every, topology: Mutex::default() });
+        Self { cluster, subscriber, refresh: Mutex::default(), is_refresh_due: AtomicBool::new(false) }
     }
 
-    async fn read(&self, keys: &[CacheKey]) -> Result<TrackedRead, StoreError> {
-        let slot = keys.first().map(|key| slot_of(&lease_name(key)));
-        let node = slot.and_then(|slot| Some((slot, self.cluster.master_of(slot)?)));
-        let Some((slot, node)) = node else { return Err(StoreError::new("the master of the slot is not known")) };
-        node.server.get_all(keys, |name| node.slots.may_read(slot, name)).await
-    }
-
-    /// Asks the cluster for its masters, in the background, unless it was asked within the last second.
-    fn refresh(&self) {
+    /// Asks the cluster for its masters, in the background, unless it was asked within the last second. Reports whether
+    /// it did.
+    fn refresh(&self) -> bool {
         let (mut refresh, now) = (self.refresh.lock(), Timestamp::now());
-        if refresh.as_ref().is_none_or(|refresh| now.since(refresh.began_at) >= REFRESH_PAUSE) {
+        let may_begin = |last: &Refresh| last.task.is_finished() && now.since(last.began_at) >= REFRESH_PAUSE;
+        let begins = refresh.as_ref().is_none_or(may_begin);
+        if begins {
             let cluster = self.cluster.clone();
-            let task = AbortOnDropHandle::new(tokio::spawn(async move { cluster.refresh().await }));
-            *refresh = Some(Refresh { began_at: now, _task: task });
+            let task = AbortOnDropHandle::new(tokio::spawn(async move {
+                _ = timeout(REFRESH_TIMEOUT, cluster.refresh()).await; // the next read that fails asks again
+            }));
+            *refresh = Some(Refresh { began_at: now, task });
         }
+        begins
     }
 }
 
@@ -94,55 +110,101 @@ impl TrackedReader for ClusterReads {
             if let Some(subscriber) = &self.subscriber {
                 subscriber.start();
             }
-            let answer = self.read(keys).await;
-            if answer.is_err() {
+            if self.is_refresh_due.load(Relaxed) && self.refresh() {
+                self.is_refresh_due.store(false, Relaxed);
+            }
+            let mut outcome = RefreshUnlessTracked { is_due: &self.is_refresh_due, is_tracked: false };
+            let answer = self.cluster.read(keys).await;
+            outcome.is_tracked = matches!(answer, Ok((_, Route::Tracked)));
+            if !outcome.is_tracked {
                 self.refresh();
             }
-            answer
+            answer.map(|(read, _)| read)
         })
     }
 }
 
+/// Makes a refresh due when it is dropped, unless the read was tracked. A read is dropped if the store timeout is over.
+struct RefreshUnlessTracked<'a> {
+    is_due: &'a AtomicBool,
+    is_tracked: bool,
+}
+
+impl Drop for RefreshUnlessTracked<'_> {
+    fn drop(&mut self) {
+        if !self.is_tracked {
+            self.is_due.store(true, Relaxed);
+        }
+    }
+}
+
+/// The connection of a read.
+enum Route {
+    Tracked,
+    Data,
+}
+
 impl Cluster {
-    fn master_of(&self, slot: u16) -> Option<Arc<Node>> {
-        let topology = self.topology.lock();
-        let range = topology.partition_point(|(slots, _)| *slots.end() < slot);
-        topology.get(range).filter(|(slots, _)| slots.contains(&slot)).map(|(_, node)| node.clone())
+    async fn read(&self, keys: &[CacheKey]) -> Result<(TrackedRead, Route), StoreError> {
+        let Some(name) = keys.first().map(lease_name) else { return Ok((TrackedRead::default(), Route::Tracked)) };
+        let slot = slot_of(&name);
+        let master = self.topology.lock().master_of(slot);
+        let Some(master) = master else { return Err(StoreError::new("the master of the slot is not known")) };
+        let Some(node) = master.node.as_ref().filter(|node| !node.is_absent()) else {
+            return Ok((self.store.read(keys).await?, Route::Data));
+        };
+        if !self.checks.may_read(slot, &master.id, &name) {
+            return Err(StoreError::new("it is not known which master has executed an invalidation of this process"));
+        }
+        let read = node.server.get_all(keys, |name| node.slots.may_read(slot, name)).await?;
+        Ok((read, Route::Tracked))
     }
 
     async fn refresh(&self) {
-        let Ok(answer) = self.data.send(&slots_command()).await else { return };
-        let Some(mut ranges) = parse_slots(&answer) else { return };
-        ranges.sort_by_key(|range| *range.slots.start());
-        let mut nodes: Vec<_> = self.topology.lock().iter().map(|(_, node)| node.clone()).collect();
-        let mut topology = Vec::with_capacity(ranges.len());
-        for range in ranges {
-            let is_same = |node: &&Arc<Node>| node.id == range.id && node.host == range.host && node.port == range.port;
-            let node = match nodes.iter().find(is_same) {
-                Some(node) => node.clone(),
-                None => match self.node(&range) {
-                    Some(node) => node,
-                    None => continue,
-                },
-            };
-            topology.push((range.slots, node.clone()));
-            nodes.push(node);
+        let view = self.store.data.send(&slots_command()).await;
+        if let Some(view) = view.ok().as_ref().and_then(parse_slots) {
+            self.topology.lock().update(view, |range| self.node(range));
         }
-        *self.topology.lock() = topology;
+        self.checks.run(&*self.store.data).await;
     }
 
-    /// Builds the reader of a master. Its connection is made with the first read.
-    fn node(&self, range: &SlotRange) -> Option<Arc<Node>> {
+    /// Builds the reader of a master, if its address is known. Its connection is made with the first read.
+    fn node(&self, range: &SlotRange) -> Option<Node> {
         let SlotRange { id, host, port, .. } = range;
         let source = self.endpoint.node(host, *port).filter(|_| !host.is_empty())?;
         let slots = Arc::new(NodeSlots::of(id.clone()));
         let link = TrackedConnection::new(source, slots.clone(), slots.clone(), self.every);
-        let server = TrackedServer::over(link, true, self.decoder.clone());
-        Some(Arc::new(Node { id: id.clone(), host: host.clone(), port: *port, slots, server }))
+        let server = TrackedServer::over(link, true, self.store.decoder.clone());
+        Some(Node { slots, server, absent_since: Mutex::default() })
+    }
+}
+
+impl Node {
+    /// Reports whether there has been no connection to this master for some seconds. Its address may be one that only
+    /// the other nodes can use, or lead to another node.
+    fn is_absent(&self) -> bool {
+        let is_connected = self.server.is_connected() && self.slots.has_slots();
+        let (mut since, now) = (self.absent_since.lock(), Timestamp::now());
+        if is_connected {
+            *since = None;
+            return false;
+        }
+        now.since(*since.get_or_insert(now)) >= ABSENT_AFTER
+    }
+}
+
+impl StoreReads {
+    /// Reads entries without versions: copies of them end by age.
+    async fn read(&self, keys: &[CacheKey]) -> Result<TrackedRead, StoreError> {
+        let names = keys.iter().map(entry_name).collect();
+        let entries = self.decoder.decode_all(keys, &self.reads.get_all(names).await?, &*self.data).await;
+        Ok(TrackedRead { entries, versions: Vec::new() })
     }
 }
 
 /// Pause after a refresh, so that a node that fails each read does not cause one for each.
 const REFRESH_PAUSE: Duration = Duration::from_secs(1);
-/// Minimum time between two checks. A node that was stopped hears of its successor within it.
-const MIN_CHECK_INTERVAL: Duration = Duration::from_millis(20);
+/// Maximum time of a refresh. The next one may begin afterwards.
+const REFRESH_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time without a connection to a master after which copies of its entries are kept without messages.
+const ABSENT_AFTER: Duration = Duration::from_secs(3);

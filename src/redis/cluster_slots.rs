@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{clock::Timestamp, store::error::BoxFuture, sync::mutex::Mutex};
 use redis::{Cmd, Pipeline, Value};
-use std::ops::RangeInclusive;
+use std::{ops::RangeInclusive, time::Duration};
 
 /// A range of slots, and the master that has them.
 #[derive(Debug, PartialEq, Eq)]
@@ -37,9 +37,14 @@ fn parse_range(range: &Value) -> Option<SlotRange> {
     let [Value::Int(first), Value::Int(last), master, ..] = array(range)? else { return None };
     let [host, Value::Int(port), id, ..] = array(master)? else { return None };
     let slot = |slot: i64| u16::try_from(slot).ok().filter(|slot| *slot < SLOTS);
-    // A node that does not know its own host names none. It is asked for over other connections then.
-    let host = text(host).unwrap_or_default();
+    // A node that does not know its own host names none, and one whose host is configured but unknown is at `?`.
+    let host = text(host).filter(|host| host != "?").unwrap_or_default();
     Some(SlotRange { slots: slot(*first)?..=slot(*last)?, id: text(id)?, host, port: u16::try_from(*port).ok()? })
+}
+
+/// Returns the id of the master of the slot.
+pub(super) fn owner_of(slot: u16, ranges: &[SlotRange]) -> Option<String> {
+    ranges.iter().find(|range| range.slots.contains(&slot)).map(|range| range.id.clone())
 }
 
 fn array(value: &Value) -> Option<&[Value]> {
@@ -96,7 +101,7 @@ impl Default for SlotSet {
 ///   replica may take its place.
 ///
 /// A check confirms the time of the check before it. A node that was stopped while a replica took its place believes
-/// for a moment after it goes on that it is the master. It has heard of the other one by the next check.
+/// for a moment after it goes on that it is the master. It has heard of the other one [`MIN_CHECK_INTERVAL`] later.
 pub(super) struct NodeSlots {
     id: String,
     state: Mutex<State>,
@@ -107,13 +112,28 @@ struct State {
     slots: SlotSet,
     /// A name that was read over the connection.
     name: Option<String>,
-    /// The time of the last successful check.
-    checked_at: Option<Timestamp>,
+    /// When the last check that may be confirmed was sent and answered.
+    checked: Option<(Timestamp, Timestamp)>,
+}
+
+impl State {
+    /// Records a check that was answered now. Returns when the one before was sent, if its answer is old enough.
+    fn confirm(&mut self, sent_at: Timestamp) -> Option<Timestamp> {
+        if self.checked.is_some_and(|(_, answered_at)| sent_at.since(answered_at) < MIN_CHECK_INTERVAL) {
+            return None;
+        }
+        self.checked.replace((sent_at, Timestamp::now())).map(|(sent_at, _)| sent_at)
+    }
 }
 
 impl NodeSlots {
     pub(super) fn of(id: String) -> Self {
         Self { id, state: Mutex::default() }
+    }
+
+    /// Reports whether the node has any slots. Otherwise the connection leads to another node.
+    pub(super) fn has_slots(&self) -> bool {
+        self.state.lock().slots.0.iter().any(|bits| *bits != 0)
     }
 
     /// Reports whether the node had the slot of this name at the last check. To be called after the versions of a read
@@ -159,6 +179,10 @@ impl Authority for NodeSlots {
         1
     }
 
+    fn longest_pause(&self) -> Duration {
+        LONGEST_CONNECT_PAUSE
+    }
+
     fn check<'a>(&'a self, link: &'a dyn CommandLink) -> BoxFuture<'a, Check> {
         Box::pin(async {
             let sent_at = Timestamp::now();
@@ -168,11 +192,17 @@ impl Authority for NodeSlots {
             let (slots, mut state) = (SlotSet::of(&ranges, &self.id), self.state.lock());
             let has_lost = !slots.contains_all(&state.slots);
             state.slots = slots;
-            let confirmed = if answers_reads { state.checked_at.replace(sent_at) } else { None };
+            let confirmed = if answers_reads { state.confirm(sent_at) } else { None };
             Check { has_lost, confirmed }
         })
     }
 }
+
+/// Minimum time between an answer and the check that confirms it. A node that was stopped hears of its successor within
+/// it.
+pub(super) const MIN_CHECK_INTERVAL: Duration = Duration::from_millis(20);
+/// Longest pause between attempts to connect to a node. Its address may be unreachable for this process.
+const LONGEST_CONNECT_PAUSE: Duration = Duration::from_secs(5);
 
 #[cfg(test)]
 mod tests {
@@ -227,11 +257,39 @@ mod tests {
         }
     }
 
-    #[tokio::test]
+    /// Seen to fail if each check confirms the one before it.
+    #[tokio::test(start_paused = true)]
+    async fn overdue_checks_do_not_confirm_each_other() {
+        let (node, slots) = (Node::default(), NodeSlots::of("a".into()));
+        node.0.lock().0 = vec![range(0, 9, "a")];
+        slots.on_replies(&[Value::Array(vec![range(0, 9, "a")])], Timestamp::now(), Timestamp::now());
+        assert!(slots.may_read(9, "name"));
+        let first = Timestamp::now();
+        assert_eq!(slots.check(&node).await.confirmed, None);
+        for _ in 0..19 {
+            tokio::time::advance(Duration::from_millis(1)).await;
+            assert_eq!(slots.check(&node).await.confirmed, None);
+        }
+        tokio::time::advance(Duration::from_millis(1)).await;
+        assert_eq!(slots.check(&node).await.confirmed, Some(first));
+    }
+
+    #[test]
+    fn unknown_host_is_none() {
+        let host = |text: &[u8]| Value::BulkString(text.to_vec());
+        for unknown in [host(b"?"), host(b""), Value::Nil] {
+            let node = Value::Array(vec![unknown, Value::Int(7000), host(b"a")]);
+            let ranges = parse_slots(&Value::Array(vec![Value::Array(vec![Value::Int(0), Value::Int(9), node])]));
+            assert_eq!(ranges.expect("a range")[0].host, "");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn node_is_confirmed_while_it_has_its_slots() {
         let (node, slots) = (Node::default(), NodeSlots::of("a".into()));
         let view = |ranges: &[Value], is_cut_off| *node.0.lock() = (ranges.to_vec(), is_cut_off);
         let check = async || {
+            tokio::time::advance(MIN_CHECK_INTERVAL).await;
             let Check { has_lost, confirmed } = slots.check(&node).await;
             (has_lost, confirmed)
         };

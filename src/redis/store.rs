@@ -4,8 +4,6 @@
 //! own, in an inbox of this process. They never use the data connection, on which a reconnecting client hands surplus
 //! subscription confirmations to other requests.
 
-#[cfg(feature = "cluster")]
-use super::cluster_reads::ClusterReads;
 pub(crate) use super::names::{entry_names, lease_name};
 use super::{
     batch::ReadBatcher,
@@ -26,6 +24,11 @@ use super::{
     server_clock::ServerClocks,
     tracked_reads::{TrackedReads, TrackedServer},
     waves::Waves,
+};
+#[cfg(feature = "cluster")]
+use super::{
+    cluster_reads::{ClusterReads, StoreReads},
+    own_invalidations::InvalidatedSlots,
 };
 use crate::{
     clock::Timestamp,
@@ -58,7 +61,7 @@ use std::{fmt, sync::Arc, time::Duration};
 /// fill and a number, within one transaction. Wake-ups are published to `stampede-guard:` and eight letters.
 pub struct RedisStore {
     link: Arc<dyn CommandLink>,
-    reads: ReadBatcher,
+    reads: Arc<ReadBatcher>,
     scripts: Scripts,
     staging: Staging,
     decoder: Arc<EntryDecoder>,
@@ -69,6 +72,8 @@ pub struct RedisStore {
     replicated: Option<ReplicatedInvalidations>,
     /// Names the servers of tracked connections, on which they report changes.
     endpoint: RedisEndpoint,
+    #[cfg(feature = "cluster")]
+    invalidated: Arc<InvalidatedSlots>,
 }
 
 impl RedisStore {
@@ -100,7 +105,7 @@ impl RedisStore {
             server.replica_wait().map(|wait| ReplicatedInvalidations::over(server.connect(clocks.clone()), wait));
         let waves = Waves::over(link.clone());
         Self {
-            reads: ReadBatcher::over(link.clone(), server.is_cluster()),
+            reads: Arc::new(ReadBatcher::over(link.clone(), server.is_cluster())),
             link,
             scripts: Scripts::default(),
             staging: Staging::default(),
@@ -110,6 +115,8 @@ impl RedisStore {
             replicated,
             waves,
             endpoint: server.clone(),
+            #[cfg(feature = "cluster")]
+            invalidated: Arc::default(),
         }
     }
 
@@ -224,6 +231,10 @@ impl RedisStore {
             None => (self.run(call, scripts::parse_invalidated).await?, Ok(())),
             Some(replicated) => replicated.run(call).await,
         };
+        #[cfg(feature = "cluster")]
+        if self.endpoint.names_nodes() {
+            self.invalidated.record(keys);
+        }
         for (key, left) in keys.iter().zip(&left) {
             self.wake(key, left);
         }
@@ -313,8 +324,9 @@ impl Store for RedisStore {
         let (decoder, subscriber) = (self.decoder.clone(), self.subscriber.clone());
         #[cfg(feature = "cluster")]
         if self.endpoint.names_nodes() {
-            let (endpoint, data) = (self.endpoint.clone(), self.link.clone());
-            return Some(Arc::new(ClusterReads::new(endpoint, data, decoder, subscriber, every)));
+            let store = StoreReads { data: self.link.clone(), reads: self.reads.clone(), decoder };
+            let (endpoint, invalidated) = (self.endpoint.clone(), self.invalidated.clone());
+            return Some(Arc::new(ClusterReads::new(endpoint, store, invalidated, subscriber, every)));
         }
         let authority = Arc::new(SingleServer(self.link.clone()));
         let link = TrackedConnection::new(self.endpoint.server()?, decoder.clocks().clone(), authority, every);

@@ -44,6 +44,11 @@ impl TrackedServer {
         Self { reads: ReadBatcher::over(link.link(), is_cluster), link, decoder }
     }
 
+    /// Reports whether there is a tracked connection. Otherwise begins to make it, in the background.
+    pub(super) fn is_connected(&self) -> bool {
+        self.link.is_connected()
+    }
+
     /// Reads entries, with versions if their changes will be reported. Asks `may_read` about the first name before it
     /// is read, and after the versions were taken.
     pub(super) async fn get_all(
@@ -51,13 +56,14 @@ impl TrackedServer {
         keys: &[CacheKey],
         may_read: impl FnOnce(&str) -> bool,
     ) -> Result<TrackedRead, StoreError> {
-        if !self.link.is_connected() {
+        if !self.is_connected() {
             return Err(StoreError::new("the tracked connection is not made yet"));
         }
         let feed = self.link.feed();
         let names: Vec<_> = keys.iter().map(entry_name).collect();
         let versions = feed.iter().flat_map(|feed| names.iter().map(|name| feed.version(name.as_bytes()))).collect();
         if !names.first().is_some_and(|name| may_read(name)) {
+            self.link.check_soon();
             return Err(StoreError::new("the node does not have the slot of these names"));
         }
         let entries = self.decoder.decode_all(keys, &self.reads.get_all(names).await?, &*self.link.link()).await;

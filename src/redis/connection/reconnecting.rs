@@ -102,7 +102,7 @@ impl<C: Connect> Reconnecting<C> {
             && !self.connect.is_superseded()
         {
             let failed = attempt.connection.is_done_and(Result::is_err);
-            if !failed || Timestamp::now().since(attempt.started_at) < RECONNECT_PAUSE {
+            if !failed || Timestamp::now().since(attempt.started_at) < self.connect.reconnect_pause() {
                 return (attempt.connection.clone(), attempt.number);
             }
         }
@@ -368,8 +368,6 @@ async fn run_handshake<C: ConnectionLike>(
 const SILENT_COMMANDS: u32 = 2;
 /// Minimum time without a reply before a connection is taken for dead, and minimum time between replacements.
 const SILENCE: Duration = Duration::from_secs(1);
-/// Pause after a failed attempt to connect.
-const RECONNECT_PAUSE: Duration = Duration::from_millis(100);
 
 #[cfg(test)]
 mod tests {

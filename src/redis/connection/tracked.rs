@@ -6,7 +6,7 @@
 //! later reply.
 
 use super::{
-    connect::Connect,
+    connect::{Connect, RECONNECT_PAUSE},
     error_class::{ErrorClass, Misconfiguration, class},
     reconnecting::{CommandLink, Handshake, Reconnecting},
     source::Source,
@@ -17,16 +17,29 @@ use crate::{
     sync::mutex::Mutex,
 };
 use redis::{PushInfo, PushKind, RedisResult, Value, aio::MultiplexedConnection};
-use std::{convert::Infallible, sync::Arc, time::Duration};
+use std::{
+    convert::Infallible,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 use tokio::{
+    sync::Notify,
     task::JoinHandle,
-    time::{MissedTickBehavior, interval, timeout},
+    time::{sleep, timeout},
 };
 
 /// Decides whether the messages of a tracked connection count: whether its server takes the writes.
 pub(crate) trait Authority: Send + Sync + 'static {
     /// Returns a number that changes when connections made before are to be replaced. 0: none is to be made yet.
     fn generation(&self) -> u64;
+
+    /// Returns the longest pause between attempts to connect, which grows with each that failed.
+    fn longest_pause(&self) -> Duration {
+        RECONNECT_PAUSE
+    }
 
     /// Checks the server over its connection.
     fn check<'a>(&'a self, link: &'a dyn CommandLink) -> BoxFuture<'a, Check>;
@@ -73,6 +86,8 @@ pub(crate) struct TrackedConnection {
     authority: Arc<dyn Authority>,
     current: CurrentConnection,
     every: Duration,
+    /// Asks the watchdog for a check.
+    check: Arc<Notify>,
     watchdog: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -96,9 +111,14 @@ impl TrackedConnection {
     ) -> Self {
         let current = CurrentConnection::default();
         let log = source.log.clone();
-        let connect = TrackingClient { source, authority: authority.clone(), current: current.clone() };
+        let connect = TrackingClient {
+            source,
+            authority: authority.clone(),
+            current: current.clone(),
+            failures: AtomicU32::new(0),
+        };
         let link = Arc::new(Reconnecting::new(connect, handshake, log));
-        Self { link, authority, current, every, watchdog: Mutex::default() }
+        Self { link, authority, current, every, check: Arc::default(), watchdog: Mutex::default() }
     }
 
     /// Reports whether there is a connection. Otherwise begins to connect, in the background.
@@ -109,6 +129,11 @@ impl TrackedConnection {
         }
         self.start_watchdog();
         self.link.is_connected()
+    }
+
+    /// Asks for a check before the next regular one. It comes at most once a second.
+    pub(crate) fn check_soon(&self) {
+        self.check.notify_one();
     }
 
     pub(crate) fn link(&self) -> Arc<dyn CommandLink> {
@@ -126,9 +151,10 @@ impl TrackedConnection {
         let mut watchdog = self.watchdog.lock();
         if watchdog.as_ref().is_none_or(JoinHandle::is_finished) {
             let (link, authority, current) = (self.link.clone(), self.authority.clone(), self.current.clone());
-            let every = self.every;
-            *watchdog =
-                Some(tokio::spawn(async move { match check_regularly(&*link, &*authority, &current, every).await {} }));
+            let (every, check) = (self.every, self.check.clone());
+            *watchdog = Some(tokio::spawn(async move {
+                match check_regularly(&*link, &*authority, &current, every, &check).await {}
+            }));
         }
     }
 }
@@ -141,30 +167,36 @@ impl Drop for TrackedConnection {
     }
 }
 
-/// Confirms at each tick that no message was lost. Begins to make a lost connection again.
+/// Confirms once per `every` that no message was lost, and when it is asked to. Begins to make a lost connection again.
 async fn check_regularly(
     link: &dyn CommandLink,
     authority: &dyn Authority,
     current: &CurrentConnection,
     every: Duration,
+    asked: &Notify,
 ) -> Infallible {
-    // An interval must not be zero, and a tick must not lie beyond the range of an `Instant`.
-    let mut ticks = interval(every.clamp(Duration::from_millis(1), Duration::from_secs(3600)));
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let every = every.clamp(Duration::from_millis(1), Duration::from_secs(3600));
     loop {
-        ticks.tick().await;
         let before = of(current);
         // A timeout counts as silence: the link replaces a silent connection.
-        let Ok(Check { has_lost, confirmed }) = timeout(CHECK_TIMEOUT, authority.check(link)).await else { continue };
-        let Some(feed) = of(current) else { continue };
-        if has_lost {
-            feed.all_changed();
-        }
-        if let (Some(confirmed), Some(before)) = (confirmed, before)
-            && Arc::ptr_eq(&before, &feed)
+        if let Ok(check) = timeout(CHECK_TIMEOUT, authority.check(link)).await
+            && let Some(feed) = of(current)
         {
-            feed.confirm_up_to(confirmed);
+            let is_unbroken = before.is_some_and(|before| Arc::ptr_eq(&before, &feed));
+            apply(&check, &feed, is_unbroken);
         }
+        let pause = every.min(CHECK_PAUSE);
+        sleep(pause).await;
+        _ = timeout(every - pause, asked.notified()).await;
+    }
+}
+
+fn apply(check: &Check, feed: &InvalidationFeed, is_unbroken: bool) {
+    if check.has_lost {
+        feed.all_changed();
+    }
+    if let Some(confirmed) = check.confirmed.filter(|_| is_unbroken) {
+        feed.confirm_up_to(confirmed);
     }
 }
 
@@ -176,6 +208,8 @@ struct TrackingClient {
     source: Source,
     authority: Arc<dyn Authority>,
     current: CurrentConnection,
+    /// Attempts to connect since the last one that succeeded.
+    failures: AtomicU32,
 }
 
 impl TrackingClient {
@@ -194,6 +228,8 @@ impl Connect for TrackingClient {
     /// Connects even to a server that does not support tracking; the age of a copy is then its only bound.
     async fn connect(&self) -> RedisResult<MultiplexedConnection> {
         *self.current.lock() = None;
+        let failures = self.failures.load(Relaxed);
+        self.failures.store(failures.saturating_add(1), Relaxed);
         let (feed, generation) = (Arc::new(InvalidationFeed::new()), self.authority.generation());
         let (connection, feed) = match self.tracked(feed.clone()).await {
             Ok(connection) => (connection, Some(feed)),
@@ -204,7 +240,13 @@ impl Connect for TrackingClient {
             Err(error) => return Err(error),
         };
         *self.current.lock() = Some(Established { feed, generation });
+        self.failures.store(0, Relaxed);
         Ok(connection)
+    }
+
+    fn reconnect_pause(&self) -> Duration {
+        let doublings = self.failures.load(Relaxed).saturating_sub(1).min(10);
+        (RECONNECT_PAUSE * (1 << doublings)).min(self.authority.longest_pause())
     }
 
     fn connect_timeout(&self) -> Duration {
@@ -233,3 +275,5 @@ fn handle_push(feed: &InvalidationFeed, push: &PushInfo) {
 
 /// Maximum time for the reply that confirms the connection.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(1);
+/// Minimum time before a check that was asked for.
+const CHECK_PAUSE: Duration = Duration::from_secs(1);
