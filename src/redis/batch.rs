@@ -11,7 +11,10 @@
 //! PERF: 175,000-181,000 hits a second instead of 128,000-166,000 with 64 tasks
 //! (`docs/decisions/0029-reads-are-batched.md`; names: `docs/decisions/0086-reads-share-names.md`).
 
-use super::connection::{error_class::store_error, reconnecting::CommandLink};
+use super::connection::{
+    error_class::{is_unsupported, store_error},
+    reconnecting::CommandLink,
+};
 use crate::{
     store::error::StoreError,
     sync::{
@@ -21,7 +24,7 @@ use crate::{
 };
 use bytes::Bytes;
 use futures_util::task::AtomicWaker;
-use redis::{ErrorKind, RedisResult, ServerErrorKind, Value};
+use redis::{ErrorKind, RedisError, RedisResult, ServerErrorKind, Value};
 use std::{
     future::{Future, poll_fn},
     sync::{
@@ -143,15 +146,22 @@ impl ReadBatcher {
             let found = match &names[..] {
                 [name] => get(&*link, name).await.map(|found| vec![found]),
                 names => match get_together(&*link, names).await {
-                    // While the slot migrates, its names may be on two nodes.
-                    Err(error) if error.kind() == TRY_AGAIN => one_by_one(&*link, names).await,
-                    found => match found.map_err(store_error) {
-                        Err(error) if error.is_refused() => {
+                    // Of a slot that has moved, no read would have another answer.
+                    Err(error) if matches!(error.kind(), MOVED | ASK) => Err(store_error(error)),
+                    Err(error) => {
+                        let (is_final, try_again) = (is_final(&error), error.kind() == TRY_AGAIN);
+                        let error = store_error(error);
+                        if is_final {
                             together.store(false, Relaxed);
-                            one_by_one(&*link, names).await
                         }
-                        found => found,
-                    },
+                        // While a slot migrates, its names may be on two nodes. Rights may be missing to one name only.
+                        if is_final || try_again || error.is_refused() {
+                            one_by_one(&*link, names).await
+                        } else {
+                            Err(error)
+                        }
+                    }
+                    Ok(found) => Ok(found),
                 },
             };
             drop(in_flight);
@@ -256,6 +266,12 @@ async fn one_by_one(link: &dyn CommandLink, names: &[String]) -> Result<Vec<Opti
     futures_util::future::try_join_all(names.iter().map(|name| get(link, name))).await
 }
 
+/// Reports whether the server would refuse each MGET. The right to a name may be missing without it.
+fn is_final(error: &RedisError) -> bool {
+    let is_of_a_name = error.kind() == NO_PERM && error.to_string().contains("key");
+    error.kind() == CROSS_SLOT || is_unsupported(error) && !is_of_a_name
+}
+
 fn bytes(value: Value) -> Option<Bytes> {
     match value {
         Value::BulkString(bytes) => Some(bytes.into()),
@@ -285,6 +301,10 @@ const MAX_READS: usize = 32;
 /// begins a batch of its own.
 const CLUSTER_LANES: usize = 256;
 const TRY_AGAIN: ErrorKind = ErrorKind::Server(ServerErrorKind::TryAgain);
+const CROSS_SLOT: ErrorKind = ErrorKind::Server(ServerErrorKind::CrossSlot);
+const NO_PERM: ErrorKind = ErrorKind::Server(ServerErrorKind::NoPerm);
+const MOVED: ErrorKind = ErrorKind::Server(ServerErrorKind::Moved);
+const ASK: ErrorKind = ErrorKind::Server(ServerErrorKind::Ask);
 
 #[cfg(test)]
 mod tests {
@@ -485,6 +505,41 @@ mod tests {
         let is_mate =
             |mate: &String| slot(mate) != slot(name) && usize::from(slot(mate) ^ slot(name)) % CLUSTER_LANES == 0;
         (0..).map(|n: u32| n.to_string()).find(is_mate).expect("one of all numbers")
+    }
+
+    /// Seen to fail if each refusal of MGET ends the batches.
+    #[test]
+    fn reads_are_batched_again_after_their_slot_has_moved() {
+        for refusal in [&b"-MOVED 1 10.0.0.1:7000\r\n"[..], b"-ASK 1 10.0.0.1:7000\r\n"] {
+            shuttle::check_random(move || shuttle::future::block_on(read_of_a_moved_slot(refusal)), 20);
+        }
+    }
+
+    async fn read_of_a_moved_slot(refusal: &'static [u8]) {
+        let (server, reads) = reads(Some(refusal), false);
+        server.may_answer.add_permits(100);
+        for _ in 0..2 {
+            let mut alone = pin!(reads.get(HANGING.into()));
+            assert!(futures_util::poll!(&mut alone).is_pending());
+            let answers = join_all(["a", "b"].map(|name| reads.get(name.into()))).await;
+            assert!(answers.iter().all(Result::is_err));
+            assert_eq!(*server.commands.lock(), ["GET hanging", "MGET a b"]);
+            server.commands.lock().clear();
+        }
+    }
+
+    /// Seen to fail if the missing right to one name ends the batches.
+    #[test]
+    fn reads_are_batched_again_after_a_right_to_a_name_was_missing() {
+        explore(async || {
+            let no_right = b"-NOPERM No permissions to access a key\r\n";
+            let (server, reads) = reads(Some(no_right), false);
+            for _ in 0..2 {
+                read_at_once(&reads, &server, ["a", "b"].into_iter().map(Into::into)).await;
+                assert_eq!(*server.commands.lock(), ["GET alone", "MGET a b", "GET a", "GET b"]);
+                server.commands.lock().clear();
+            }
+        });
     }
 
     /// Seen to fail when the error of MGET is the answer of its reads.

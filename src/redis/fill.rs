@@ -4,8 +4,8 @@
 //! 64 KiB take Redis 7.0 85 µs, and `SET` 3 µs. So a large entry is staged: it is set under a staging name, and the
 //! script renames it, in one transaction (`docs/decisions/0120-staged-fills.md`).
 //!
-//! A server or proxy may refuse transactions, or `RENAME`. Then the fill is sent once more, with its entries as arguments
-//! of the script.
+//! A server or proxy may refuse transactions, or `RENAME`. Then the staged entries are deleted, and the fill is sent once
+//! more, with its entries as arguments of the script.
 
 use super::{
     connection::{
@@ -28,7 +28,7 @@ use crate::{
 use bytes::Bytes;
 use redis::{Cmd, ErrorKind, RedisError, RedisResult, RedisWrite, ServerErrorKind, ToRedisArgs, Value};
 use std::{
-    sync::atomic::{AtomicBool, Ordering::Relaxed},
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
     time::Duration,
 };
 
@@ -61,8 +61,6 @@ pub(super) enum Way {
     Inline,
     /// The script renames the large entries.
     Staged,
-    /// All entries are arguments, and the script deletes the staged entries, which were set outside of a transaction.
-    InlineAndUnstage,
 }
 
 impl<'a> Fill<'a> {
@@ -98,7 +96,7 @@ impl<'a> Fill<'a> {
         let mut keys = vec![&*self.lease];
         keys.extend(writes.iter().map(|write| &*write.name));
         keys.extend(extensions.iter().map(|(name, ..)| &**name));
-        if way != Way::Inline {
+        if way == Way::Staged {
             keys.extend(writes.iter().filter_map(|write| write.staging.as_deref()));
         }
         let inline = writes.iter().filter(|write| way != Way::Staged || write.staging.is_none());
@@ -125,9 +123,17 @@ impl<'a> Fill<'a> {
     }
 
     /// Stages the large entries, and calls the script, in one transaction.
-    async fn transact(&self, link: &dyn CommandLink, script: Cmd) -> RedisResult<Value> {
-        let staged = self.writes.iter().filter_map(NamedWrite::stage);
-        link.transact(&transaction(staged.chain([script]))).await
+    async fn transact(&self, link: &dyn CommandLink, script: Cmd) -> Transacted {
+        let mut commands: Vec<_> = self.writes.iter().filter_map(NamedWrite::stage).collect();
+        commands.push(script);
+        let length = commands.len();
+        Transacted::of(link.transact(&transaction(commands)).await, length)
+    }
+
+    /// Deletes the staged entries. An error is ignored, because they expire.
+    async fn unstage(&self, link: &dyn CommandLink) {
+        let names: Vec<_> = self.writes.iter().filter_map(|write| write.staging.as_deref()).collect();
+        _ = link.send(redis::cmd("DEL").arg(names)).await;
     }
 }
 
@@ -160,48 +166,58 @@ impl ToRedisArgs for NamedWrite<'_> {
 
 /// Whether the server permits staging, as far as is known.
 pub(super) struct Staging {
-    is_permitted: AtomicBool,
+    /// The generation of the link when the server has last refused it, or [`NEVER`]. A later connection may lead to
+    /// another server, or be made after the user has got the rights.
+    refused_at: AtomicU64,
 }
 
 impl Default for Staging {
     fn default() -> Self {
-        Self { is_permitted: AtomicBool::new(true) }
+        Self { refused_at: AtomicU64::new(NEVER) }
     }
 }
 
 impl Staging {
     /// Sends the fill. Returns the reply of its script.
     pub(super) async fn send(&self, fill: &Fill<'_>, script: &Script, link: &dyn CommandLink) -> RedisResult<Value> {
-        if !fill.is_large() || !self.is_permitted.load(Relaxed) {
+        let generation = link.generation();
+        if !fill.is_large() || self.refused_at.load(Relaxed) == generation {
             return fill.call(script, Way::Inline).run(link).await;
         }
         let call = || fill.call(script, Way::Staged);
-        let mut outcome = Transacted::of(fill.transact(link, call().into_cmd()).await);
-        if let Transacted::ScriptForgotten = outcome {
-            outcome = Transacted::of(fill.transact(link, call().in_full()).await);
+        let mut outcome = fill.transact(link, call().into_cmd()).await;
+        let is_forgotten = matches!(outcome, Transacted::ScriptForgotten);
+        if is_forgotten {
+            outcome = fill.transact(link, call().in_full()).await;
         }
-        let way = match outcome {
+        let is_staged = match outcome {
             Transacted::Answered(reply) => return reply,
-            // In a slot that moves, a script whose keys include an absent one is refused, so it must not name them again.
-            Transacted::Refused => Way::Inline,
-            Transacted::ScriptForgotten => Way::InlineAndUnstage,
+            Transacted::Refused => is_forgotten, // by the first transaction
+            Transacted::ScriptForgotten | Transacted::ScriptFailed => true,
             Transacted::NotPermitted => {
-                self.is_permitted.store(false, Relaxed);
+                self.refused_at.store(generation, Relaxed);
                 // A server that knows `MULTI` but not `EXEC` would queue all further commands.
                 link.verify().await;
-                Way::InlineAndUnstage
+                true
             }
         };
-        fill.call(script, way).run(link).await
+        if is_staged {
+            // The inline script must not name the staged entries: in a slot that moves, a script whose keys include an
+            // absent one is refused.
+            fill.unstage(link).await;
+        }
+        fill.call(script, Way::Inline).run(link).await
     }
 }
 
 /// The outcome of a transaction that stages.
 enum Transacted {
-    /// The reply of the script, or an error without a reply.
+    /// The reply of the script, or an error without a reply, or a reply that no transaction of this length has.
     Answered(RedisResult<Value>),
     /// The entries are staged.
     ScriptForgotten,
+    /// The entries are staged, and the lease is left.
+    ScriptFailed,
     /// Nothing is stored or staged, and the lease is left.
     Refused,
     /// The server would refuse the next transaction too. It may have executed the commands one by one.
@@ -209,12 +225,13 @@ enum Transacted {
 }
 
 impl Transacted {
-    /// `reply` is the reply to `EXEC`.
-    fn of(reply: RedisResult<Value>) -> Self {
+    /// `reply` is the reply to `EXEC`, and `length` the number of commands before it.
+    fn of(reply: RedisResult<Value>, length: usize) -> Self {
         let replies = match reply {
-            Ok(Value::Array(replies)) => replies,
+            Ok(Value::Array(replies)) if replies.len() == length => replies,
             Err(error) if is_unsupported(&error) => return Self::NotPermitted,
             Err(error) if matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::Extension) => return Self::Refused,
+            // No reply of the script is an array, so the store takes one of another length for unexpected.
             reply => return Self::Answered(reply),
         };
         let error = match replies.last() {
@@ -224,9 +241,9 @@ impl Transacted {
         match error.code() {
             // The script has dropped the lease. If the server has refused to stage the entry, that error comes first.
             Some("STAGING") => Self::Answered(Value::Array(replies).extract_error()),
+            Some("RENAME") if is_unsupported(&error) => Self::NotPermitted,
             _ if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => Self::ScriptForgotten,
-            _ if is_unsupported(&error) => Self::NotPermitted,
-            _ => Self::Refused,
+            _ => Self::ScriptFailed,
         }
     }
 }
@@ -234,11 +251,16 @@ impl Transacted {
 /// Minimum length of the envelope of an entry that is staged, in bytes. With shorter ones, the three commands more cost
 /// as much as is saved.
 const STAGED_FROM: usize = 4 << 10;
+/// No generation of a link.
+const NEVER: u64 = u64::MAX;
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::{entry::Kind, entry::Meta, token::Inbox};
+    use crate::{
+        redis::connection::script::number,
+        store::{entry::Kind, entry::Meta, token::Inbox},
+    };
 
     fn outcome_of(reply: &str) -> &'static str {
         let reply = redis::parse_redis_value(reply.as_bytes()).expect("a reply");
@@ -246,16 +268,18 @@ mod tests {
             Value::ServerError(error) => Err(error.into()),
             reply => Ok(reply),
         };
-        match Transacted::of(reply) {
-            Transacted::Answered(Ok(_)) => "answered",
+        match Transacted::of(reply, 2) {
+            Transacted::Answered(Ok(reply)) => number(&reply).map_or("unexpected", |_| "answered"),
             Transacted::Answered(Err(error)) if error.code() == Some("OOM") => "full",
             Transacted::Answered(Err(_)) => "failed",
             Transacted::ScriptForgotten => "forgotten",
+            Transacted::ScriptFailed => "script failed",
             Transacted::Refused => "refused",
             Transacted::NotPermitted => "not permitted",
         }
     }
 
+    /// Seen to fail if the last reply of an array of any length counts as that of the script.
     #[test]
     fn reply_to_exec_maps_to_its_outcome() {
         for (reply, outcome) in [
@@ -263,12 +287,15 @@ mod tests {
             ("*2\r\n+OK\r\n-STAGING the entry is missing\r\n", "failed"),
             ("*2\r\n-OOM no room\r\n-STAGING the entry is missing\r\n", "full"),
             ("*2\r\n+OK\r\n-NOSCRIPT No matching script.\r\n", "forgotten"),
-            (
-                "*2\r\n+OK\r\n-ERR The user executing the script can't run this command or subcommand\r\n",
-                "not permitted",
-            ),
-            ("*2\r\n+OK\r\n-ERR Unknown Redis command called from script script: 89\r\n", "not permitted"),
-            ("*2\r\n+OK\r\n-MISCONF Errors writing to the AOF file\r\n", "refused"),
+            ("*2\r\n+OK\r\n-RENAME The user executing the script can't run this command\r\n", "not permitted"),
+            ("*2\r\n+OK\r\n-RENAME ERR Unknown Redis command called from script\r\n", "not permitted"),
+            ("*2\r\n+OK\r\n-RENAME MISCONF Errors writing to the AOF file\r\n", "script failed"),
+            ("*2\r\n+OK\r\n-ERR The user executing the script can't run this command\r\n", "script failed"),
+            ("*2\r\n+OK\r\n-MISCONF Errors writing to the AOF file\r\n", "script failed"),
+            ("*1\r\n:1\r\n", "unexpected"),
+            ("*3\r\n+OK\r\n+OK\r\n:1\r\n", "unexpected"),
+            ("*-1\r\n", "unexpected"),
+            ("+QUEUED\r\n", "unexpected"),
             ("-EXECABORT Transaction discarded because of previous errors.\r\n", "refused"),
             ("-EXECABORT Transaction discarded because of: OOM command not allowed\r\n", "refused"),
             ("-EXECABORT Transaction discarded because of: NOPERM no permissions to run 'exec'\r\n", "not permitted"),
@@ -283,7 +310,7 @@ mod tests {
             assert_eq!(outcome_of(reply), outcome, "{reply}");
         }
         let broken = RedisError::from(std::io::Error::from(std::io::ErrorKind::BrokenPipe));
-        assert!(matches!(Transacted::of(Err(broken)), Transacted::Answered(Err(_))), "the outcome is unknown");
+        assert!(matches!(Transacted::of(Err(broken), 2), Transacted::Answered(Err(_))), "the outcome is unknown");
     }
 
     #[test]

@@ -122,7 +122,13 @@ pub(super) fn introduction() -> redis::Pipeline {
 /// The reply of `get_or_lease`. The entry of a hit is not decoded yet. The stamp of a grant is also the server's time.
 pub(super) enum LeadReply {
     Hit(Bytes),
-    Granted { stamp: u64, seen_alive: bool, failures: u32 },
+    /// The entry is too large for a reply of a script.
+    LargeHit,
+    Granted {
+        stamp: u64,
+        seen_alive: bool,
+        failures: u32,
+    },
     Other(LeaseReply),
 }
 
@@ -152,6 +158,7 @@ pub(super) fn parse_lead_reply(answer: Value, about_seen: bool) -> Result<LeadRe
             Some(Value::BulkString(entry)) => LeadReply::Hit(entry.into()),
             _ => return Err(unexpected(&Value::Array(parts))),
         },
+        (Some(Value::Int(1)), []) => LeadReply::LargeHit,
         (Some(Value::Int(3)), [remaining, Value::BulkString(holder), waiting, registered, alive]) => {
             LeadReply::Other(LeaseReply::Wait {
                 remaining: Duration::from_millis(number(remaining)?),

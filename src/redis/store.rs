@@ -167,22 +167,26 @@ impl RedisStore {
             for arg in more {
                 call.arg(arg);
             }
-            match self.run(call, |answer| scripts::parse_lead_reply(answer, !unreadable)).await? {
+            let bytes = match self.run(call, |answer| scripts::parse_lead_reply(answer, !unreadable)).await? {
                 scripts::LeadReply::Granted { stamp, seen_alive, failures } => {
                     self.decoder.learn(key, stamp, sent, Timestamp::now());
                     let lease = Lease { token: request.token, stamp };
                     return Ok(LeaseReply::Granted { lease, seen_alive, failures });
                 }
                 scripts::LeadReply::Other(reply) => return Ok(reply),
-                scripts::LeadReply::Hit(bytes) => match self.decoder.decode(key, &bytes, &*self.link).await {
-                    Some(entry) => return Ok(LeaseReply::Hit(entry)),
-                    // An entry that cannot be read counts as absent. No lease was granted, so the token can be used
-                    // again.
-                    None => {
-                        seen = Some(bytes.slice(bytes.len().min(1)..bytes.len().min(17)));
-                        unreadable = true; // the script now compares with this entry, not with the caller's
-                    }
+                scripts::LeadReply::Hit(bytes) => bytes,
+                scripts::LeadReply::LargeHit => match self.reads.get(entry.clone()).await? {
+                    Some(bytes) => bytes,
+                    None => continue, // it has expired, or was evicted or invalidated, since the script has seen it
                 },
+            };
+            match self.decoder.decode(key, &bytes, &*self.link).await {
+                Some(entry) => return Ok(LeaseReply::Hit(entry)),
+                // An entry that cannot be read counts as absent. No lease was granted, so the token can be used again.
+                None => {
+                    seen = Some(bytes.slice(bytes.len().min(1)..bytes.len().min(17)));
+                    unreadable = true; // the script now compares with this entry, not with the caller's
+                }
             }
         }
         Err(StoreError::new("the entry keeps changing and no version of it can be read"))
@@ -359,5 +363,5 @@ impl<C: redis::aio::ConnectionLike + Clone + Send + Sync + 'static> IntoStore fo
     }
 }
 
-/// Maximum number of unreadable entries in a row before `get_or_lease` fails.
+/// Maximum number of unreadable or vanished entries in a row before `get_or_lease` fails.
 const UNREADABLE_ENTRIES: usize = 4;

@@ -194,5 +194,5 @@ async fn moved_error_hints_at_cluster_client() {
         guard.drain().await;
     }
     assert!((1..16).contains(&elsewhere), "{elsewhere}");
-    assert_eq!(events.about("ClusterClient"), 1, "{}", events.all());
+    assert_eq!(events.about("RedisEndpoint::cluster"), 1, "{}", events.all());
 }

@@ -2,6 +2,7 @@
 #![allow(clippy::disallowed_methods, reason = "tests make their own time and randomness")]
 
 mod large;
+mod large_hits;
 mod redis;
 mod staging;
 mod suite;

@@ -3,7 +3,7 @@
 -- KEYS  V L
 -- ARGV  token16, lease_ms, seen16|'', inbox8|'', max_inboxes, 'take' if this process has acquired the lock | 'look' if
 --       another process holds it
--- {1, entry} Hit | stamp16 alive1 fails1, as one string, Granted | {3, pttl, holder16, inboxes, registered, alive} Wait
+-- {1, entry} Hit | {1} Hit, to be read by GET | stamp16 alive1 fails1, as one string, Granted | {3, pttl, holder16, inboxes, registered, alive} Wait
 -- {4, retry_ms, report, alive} Failed
 -- L is 'H' token16 stamp16 fails1 inbox8* for a lease, 'F' fails1 keep_ms6 report for a failure marker, as for
 -- get_or_lease.lua.
@@ -11,7 +11,11 @@ local id = redis.pcall('GETRANGE', KEYS[1], '1', '16')
 -- A permission error must not be mistaken for a miss.
 if type(id) == 'table' and not id.err:find('WRONGTYPE', 1, true) then return id end
 local there = type(id) == 'string' and id ~= ''
-if there and id ~= ARGV[3] then return {1, redis.call('GET', KEYS[1])} end
+if there and id ~= ARGV[3] then
+  -- A string of up to 4 KiB, because Redis hashes each string that it passes to a script.
+  if redis.call('GETRANGE', KEYS[1], '4096', '4096') ~= '' then return {1} end
+  return {1, redis.call('GET', KEYS[1])}
+end
 local alive = there and '1' or '0'
 local l, ttl, fails, inboxes = redis.pcall('GET', KEYS[2]), -1, '0', ''
 if type(l) == 'string' then ttl = redis.call('PTTL', KEYS[2]) end

@@ -48,7 +48,9 @@ pub(super) fn class(error: &RedisError) -> ErrorClass {
             ErrorClass::Misconfigured(Misconfiguration::Protocol)
         }
         (ErrorKind::Server(NoPerm), _) => ErrorClass::Misconfigured(Misconfiguration::Rights),
-        (ErrorKind::Server(ResponseError), _) | (_, Some(SCRIPT_LINE)) => in_script(error.detail().unwrap_or_default()),
+        (ErrorKind::Server(ResponseError), _) | (_, Some(SCRIPT_LINE | RENAME)) => {
+            in_script(error.detail().unwrap_or_default())
+        }
         (ErrorKind::Server(Moved | Ask), _) => ErrorClass::Misconfigured(Misconfiguration::Client),
         (ErrorKind::Server(BusyLoading | ClusterDown | MasterDown | TryAgain), _) | (_, Some("BUSY")) => {
             ErrorClass::Unavailable
@@ -148,6 +150,8 @@ fn missing_right(message: &str) -> Cow<'static, str> {
 
 /// First word of an error that a script of Redis 6.2 got by `redis.pcall` and returned: `@user_script: 7: -READONLY ..`.
 const SCRIPT_LINE: &str = "@user_script:";
+/// First word of the error of a fill whose `RENAME` was refused.
+const RENAME: &str = "RENAME";
 /// redis-rs says only that `AUTH` has failed, so this names the rarer causes too.
 pub(super) const CREDENTIALS_HINT: &str = "correct user and password in the URL of the client \
     (`redis::Client::open(\"redis://USER:PASSWORD@HOST\")`), or `requirepass` and `ACL SETUSER` of the server; an `AUTH` \
@@ -195,6 +199,7 @@ mod tests {
             "ERR The user executing the script can't run this command or subcommand script: 89, on @user_script:1.",
             "ERR ACL failure in script: User app has no permissions to run the 'time' command",
             "@user_script: 7: The user executing the script can't run this command or subcommand",
+            "RENAME ERR The user executing the script can't run this command or subcommand",
             "@user_script: 7: The user executing the script can't access at least one of the keys mentioned in the command \
              arguments",
         ];

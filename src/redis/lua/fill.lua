@@ -4,7 +4,7 @@
 --       under the next staging name: kind1 id16, px; for every redirect entry: id16, px; then the number of redirect
 --       entries, if there are any
 -- 1 Stored | outcome1 inbox8* Stored, and wake.lua has to wake the rest | 0 Fenced | error: nothing is stored, but the
--- lease is dropped even so, unless the server refuses RENAME
+-- lease is dropped even so, unless the server refuses RENAME, which begins the error
 -- No staging name is left, whatever the outcome.
 local n = math.floor(#ARGV / 2) - 1
 local l = redis.pcall('GET', KEYS[1])
@@ -31,7 +31,7 @@ for i = last, 2, -1 do
     elseif r.err:find('no such key', 1, true) then
       r = redis.error_reply('STAGING the entry is missing under its staging name')
     else
-      retry = true
+      r, retry = redis.error_reply('RENAME ' .. r.err), true
     end
   end
   if r.err then
