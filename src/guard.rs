@@ -257,12 +257,12 @@ impl StampedeGuard {
     /// # }
     /// ```
     ///
-    /// Over a `redis::Client`, each process drops its copy as soon as any client fills the entry again, invalidates,
-    /// deletes or evicts it. The server notifies every process that has read the entry (`CLIENT TRACKING`, Redis 6.0 or
-    /// later). Until the connection for these messages is made, requests read from the server and no copies are kept. If
-    /// the server cannot notify, and over any other connection, a copy lives for
-    /// [`max_age`](crate::NearCacheConfig::max_age) after it was read. In both cases no process serves a copy for
-    /// longer than `max_age` after an invalidation.
+    /// Over a `redis::Client` or a `RedisEndpoint` that names a server, the nodes of a cluster or sentinels, each process
+    /// drops its copy as soon as any client fills the entry again, invalidates, deletes or evicts it. The server notifies
+    /// every process that has read the entry (`CLIENT TRACKING`, Redis 6.0 or later). Until the connection for these
+    /// messages is made, requests read from the server and no copies are kept. If the server cannot notify, and over a
+    /// bare `ClusterClient` or an existing connection, a copy lives for [`max_age`](crate::NearCacheConfig::max_age)
+    /// after it was read. In both cases no process serves a copy for longer than `max_age` after an invalidation.
     ///
     /// [`invalidate`](Self::invalidate) drops the copies of this guard and its clones before it returns. Only fresh
     /// copies are served; everything else goes to the store. Memory and connection belong to this clone and to clones

@@ -50,7 +50,7 @@
 //!
 //! | feature | default | adds |
 //! |---|---|---|
-//! | `redis` | yes | [`RedisStore`]; the guard over redis-rs clients and connections |
+//! | `redis` | yes | [`RedisStore`]; the guard over redis-rs clients and connections, [`RedisEndpoint`] |
 //! | `lock` | yes | [`lock`]: distributed locks over Redis |
 //! | `http` | yes | the guard as a [`Layer`](tower_layer::Layer) over HTTP services |
 //! | `axum` | yes | keys from the URI as the client sent it, also under `Router::nest`; [`Error`] as a response |
@@ -61,8 +61,8 @@
 //! | `postcard`, `json` | | other codecs |
 //! | `testing` | | [`testing`]: scripted faults of the store, counted fetches; for dev-dependencies |
 //! | `tls-rustls` | | `rediss://` through rustls, with ring unless the application installs another provider |
-//! | `cluster` | | Redis Cluster clients and connections |
-//! | `sentinel` | | the master that Redis Sentinel names |
+//! | `cluster` | | [`RedisEndpoint::cluster`]; Redis Cluster clients and connections |
+//! | `sentinel` | | [`RedisEndpoint::sentinel`]; the clients of Redis Sentinel, whose master the guard follows |
 //! | `connection-manager` | | redis-rs' `ConnectionManager` as a connection of the guard |
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(

@@ -1,4 +1,4 @@
-//! The store of a fleet: entries and leases in Redis (one server, Cluster, Valkey).
+//! The store of a fleet: entries and leases in Redis (one server, Cluster, Sentinel).
 //!
 //! A hit is one GET. All other operations are scripts, each safe to run twice. Wake-ups arrive on a connection of their
 //! own, in an inbox of this process. They never use the data connection, on which a reconnecting client hands surplus

@@ -180,9 +180,9 @@ impl RedirectExtension {
 #[diagnostic::on_unimplemented(
     message = "a guard cannot use `{Self}` as its store",
     label = "neither a client nor a connection of the redis-rs that this crate was compiled with, nor a `Store`",
-    note = "pass a `stampede_guard::redis::Client`, a `ClusterClient` or a `ConnectionManager` (features `cluster` and \
-            `connection-manager`), or a `RedisEndpoint`; another connection that is `ConnectionLike + Clone` goes into \
-            `stampede_guard::Connection(..)`",
+    note = "pass a `stampede_guard::redis::Client`, a `ClusterClient`, a `SentinelClient` or a `ConnectionManager` \
+            (features `cluster`, `sentinel` and `connection-manager`), or a `RedisEndpoint`; another connection that is \
+            `ConnectionLike + Clone` goes into `stampede_guard::Connection(..)`",
     note = "a guard needs no pool: it sends the commands of all requests over one connection"
 )]
 pub trait IntoStore {

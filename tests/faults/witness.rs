@@ -46,11 +46,11 @@ impl Witness {
         Self::with_filler(processes, 0)
     }
 
-    /// Returns a witness whose values have so many bytes more.
-    pub(crate) fn with_filler(processes: impl IntoIterator<Item = StampedeGuard>, filler: usize) -> Self {
+    /// Returns a witness whose values have `extra` bytes more.
+    pub(crate) fn with_filler(processes: impl IntoIterator<Item = StampedeGuard>, extra: usize) -> Self {
         Self(Arc::new(Book {
             processes: processes.into_iter().collect(),
-            filler: ".".repeat(filler),
+            filler: ".".repeat(extra),
             version: AtomicUsize::new(1),
             origins: Mutex::default(),
             struck: Mutex::default(),

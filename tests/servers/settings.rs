@@ -1,7 +1,7 @@
 //! Connections with settings of the user: credentials that change, a resolver of host names, Unix sockets, timeouts.
 
 use crate::{
-    SECOND,
+    SECOND, cluster,
     kit::{calls_of_a_herd, command, documented, recovers},
     never,
     support::{Down, RedisServer, eventually},
@@ -12,7 +12,7 @@ use redis::{
     auth::{BasicAuth, StreamingCredentialsProvider},
     io::AsyncDNSResolver,
 };
-use stampede_guard::{IntoEndpoint, NearCacheConfig, StampedeGuard};
+use stampede_guard::{IntoEndpoint, NearCacheConfig, RedisEndpoint, StampedeGuard};
 use std::{
     net::SocketAddr,
     pin::Pin,
@@ -63,6 +63,14 @@ async fn everything_works(guards: &[StampedeGuard; 2], key: &str) {
     .await;
 }
 
+/// Lets two tokens in. A client without a token can do nothing but administrate.
+async fn accept_tokens(server: &RedisServer) {
+    for user in ["first", "second"] {
+        command::<()>(server, &format!("ACL SETUSER {user} on >{user} resetchannels ~* &* +@all")).await;
+    }
+    command::<()>(server, "ACL SETUSER default -@all +acl +client +info").await;
+}
+
 /// The old token is revoked as soon as the connections have been told of the next one. That closes each connection that
 /// still has the old one.
 ///
@@ -70,10 +78,7 @@ async fn everything_works(guards: &[StampedeGuard; 2], key: &str) {
 #[tokio::test]
 async fn credentials_that_change_reach_every_connection() {
     let server = RedisServer::start();
-    for user in ["first", "second"] {
-        command::<()>(&server, &format!("ACL SETUSER {user} on >{user} resetchannels ~* &* +@all")).await;
-    }
-    command::<()>(&server, "ACL SETUSER default -@all +acl +client +info").await;
+    accept_tokens(&server).await;
     let tokens = Tokens(watch::Sender::new("first"));
     let url = server.url();
     let guards = [(); 2].map(|()| {
@@ -109,6 +114,42 @@ async fn credentials_that_change_reach_every_connection() {
         recovers(guard).await;
     }
     everything_works(&guards, "killed").await;
+}
+
+/// The cluster client has the provider, and so have the connections for messages and tracked reads.
+#[tokio::test]
+async fn credentials_that_change_reach_a_cluster() {
+    let servers = cluster::nodes::<2>().await;
+    for server in &servers {
+        accept_tokens(server).await;
+    }
+    let tokens = Tokens(watch::Sender::new("first"));
+    let urls = servers.each_ref().map(RedisServer::url);
+    let nodes = urls.each_ref().map(String::as_str);
+    let guards = [(); 2].map(|()| {
+        let connect = || -> RedisResult<StampedeGuard> {
+            documented! {
+                let cluster =
+                    RedisEndpoint::cluster_with(nodes, |client| client.set_credentials_provider(tokens.clone()))?
+                        .connection_config(|config| config.set_credentials_provider(tokens.clone()));
+                let guard = StampedeGuard::new(cluster);
+            }
+            Ok(guard)
+        };
+        near(connect().expect("nodes of a cluster"))
+    });
+    everything_works(&guards, "before").await;
+
+    tokens.0.send_replace("second");
+    for server in &servers {
+        eventually("every connection has the second token", async || {
+            let clients: String = command(server, "CLIENT LIST").await;
+            clients.contains("user=second") && !clients.contains("user=first")
+        })
+        .await;
+        command::<()>(server, "ACL DELUSER first").await;
+    }
+    everything_works(&guards, "after").await;
 }
 
 /// A resolver that knows one name.

@@ -4,13 +4,13 @@
 //! two providers. rustls panics unless the store chooses a provider. Seen to panic without that choice.
 
 use crate::{
-    kit::{Events, answers, calls_of_a_herd, hits, patient, recovers, tell},
+    kit::{Events, answers, calls_of_a_herd, documented, hits, patient, recovers, tell},
     support::{RedisServer, eventually, skip},
 };
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
-use redis::{ClientTlsConfig, ConnectionAddr, ConnectionInfo, TlsCertificates};
+use redis::{ClientTlsConfig, ConnectionAddr, ConnectionInfo, RedisResult, TlsCertificates};
 use stampede_guard::{
-    RedisEndpoint, RedisStore,
+    RedisEndpoint, RedisStore, StampedeGuard,
     store::{CacheKey, LeaseReply, LeaseRequest, Store},
 };
 use std::fs;
@@ -88,7 +88,18 @@ impl Authority {
 async fn tls_herd_makes_one_call_and_wakes_waiters() {
     let authority = Authority::new();
     let Some(server) = authority.server("no", &[]) else { return };
-    let guards = [(); 2].map(|()| patient(authority.client(&server, None)));
+    let url = format!("rediss://127.0.0.1:{}", server.port());
+    let guards = [(); 2].map(|()| {
+        let connect = |pem| -> RedisResult<StampedeGuard> {
+            documented! {
+                let certificates = TlsCertificates { root_cert: Some(pem), client_tls: None };
+                let client = redis::Client::build_with_tls(&*url, certificates)?;
+                let guard = StampedeGuard::new(client);
+            }
+            Ok(guard.store_timeout(30 * crate::SECOND))
+        };
+        connect(authority.root().into()).expect("a client")
+    });
     assert_eq!(calls_of_a_herd(&guards, "k").await, 1);
     assert!(hits(&guards[1], "k").await);
 

@@ -1,4 +1,4 @@
-//! The endpoint of Redis: a server or a cluster, and how to connect to it.
+//! The endpoint of Redis: a server, a cluster or sentinels, and how to connect to it.
 
 use super::{
     connect::{self, Connect, Connection},
@@ -18,11 +18,11 @@ use {
     },
 };
 
-/// A Redis server or cluster, and how to connect to it. Cheap to clone: connections are made by the guards and locks
-/// that are built from it.
+/// A Redis server, the nodes of a cluster or the sentinels of a master, and how to connect to them. Cheap to clone:
+/// connections are made by the guards and locks that are built from it.
 ///
 /// Clients and connections of redis-rs turn into an endpoint where one is asked for ([`IntoEndpoint`]). Build it
-/// explicitly to name the nodes of a cluster, or to set how connections are made:
+/// explicitly to list the nodes of a cluster or the sentinels of a master, or to set how connections are made:
 ///
 /// ```no_run
 /// # fn example() -> stampede_guard::redis::RedisResult<()> {
@@ -59,14 +59,14 @@ enum DataSource {
 /// A function that connects with a handshake.
 type ConnectWith = dyn Fn(Arc<dyn Handshake>) -> Arc<dyn CommandLink> + Send + Sync;
 
-/// A type that names a Redis server or cluster: a client, an existing connection, or a [`RedisEndpoint`]. A client
-/// connects on first use, and again when the connection breaks.
+/// A type that leads to a Redis server, a cluster or the master of sentinels: a client, an existing connection, or a
+/// [`RedisEndpoint`]. A client connects on first use, and again when the connection breaks.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` does not name a Redis server or cluster",
+    message = "`{Self}` does not lead to a Redis server, a cluster or the master of sentinels",
     label = "neither a client nor a connection of the redis-rs that this crate was compiled with",
-    note = "pass a `stampede_guard::redis::Client`, a `ClusterClient` or a `ConnectionManager` (features `cluster`, \
-            `connection-manager`), or a `RedisEndpoint`; another connection that is `ConnectionLike + Clone` goes into \
-            `stampede_guard::Connection(..)`",
+    note = "pass a `stampede_guard::redis::Client`, a `ClusterClient`, a `SentinelClient` or a `ConnectionManager` \
+            (features `cluster`, `sentinel` and `connection-manager`), or a `RedisEndpoint`; another connection that is \
+            `ConnectionLike + Clone` goes into `stampede_guard::Connection(..)`",
     note = "a guard needs no pool: it sends the commands of all requests over one connection"
 )]
 pub trait IntoEndpoint {
@@ -75,12 +75,12 @@ pub trait IntoEndpoint {
 }
 
 impl RedisEndpoint {
-    /// Names the nodes of a Redis Cluster, at least one; the cluster names further nodes. User, password and TLS of the
+    /// Lists some nodes of a Redis Cluster, at least one; the cluster reports the others. User, password and TLS of the
     /// first node, with the certificates that `redis::Client::build_with_tls` has put into its address, are those of all
     /// nodes.
     ///
     /// Unlike a `ClusterClient` alone, which does not tell its nodes, the endpoint can receive messages: over one of the
-    /// nodes that are named here, at random. Without one that works, waiters poll.
+    /// nodes that are listed here, at random. Without one that works, waiters poll.
     /// A near cache has a connection to each master, over which that master reports the changes of its keys.
     ///
     /// The cluster client makes up to three retries, with pauses of at most 20 ms: enough to follow a slot that moves to
@@ -109,8 +109,12 @@ impl RedisEndpoint {
     ///
     /// Messages and tracked reads have connections of their own. They have the user, password and TLS of the first node,
     /// and the settings of [`connection_config`](Self::connection_config): certificates and a provider have to be given
-    /// to both. The client must not read from replicas, nor cache replies, because a lookup could then find an entry
-    /// that this guard has invalidated.
+    /// to both.
+    ///
+    /// The client reads from replicas only if `configure` sets a `read_routing_strategy` or `read_from_replicas()`. A
+    /// lookup may then find an entry that this guard has invalidated, and the check of a lock may report a lock that was
+    /// just acquired as lost or free. Give the guard a client of its own without it. The client must not cache replies,
+    /// for the same reason.
     ///
     /// # Errors
     ///
@@ -203,8 +207,7 @@ impl RedisEndpoint {
     pub fn invalidations_reach(self, replicas: usize, within: Duration) -> RedisResult<Self> {
         assert!(replicas > 0, "an invalidation without replicas needs no setting: `replicas` must not be zero");
         if self.server().is_none() {
-            let reason = "invalidations_reach needs a client of one server: neither a cluster nor a connection";
-            return Err((ErrorKind::InvalidClientConfig, reason).into());
+            return Err(NO_SINGLE_MASTER.into());
         }
         Ok(Self { replica_wait: Some(ReplicaWait { replicas, within }), ..self })
     }
@@ -309,6 +312,10 @@ impl RedisEndpoint {
     }
 }
 
+const NO_SINGLE_MASTER: (ErrorKind, &str) = (
+    ErrorKind::InvalidClientConfig,
+    "`invalidations_reach` works over a `redis::Client` or sentinels, not over a cluster or an existing connection",
+);
 #[cfg(feature = "cluster")]
 const TLS_OF_CLIENT_ALONE: (ErrorKind, &str) = (
     ErrorKind::InvalidClientConfig,

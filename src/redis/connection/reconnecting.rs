@@ -208,7 +208,7 @@ impl<C: Connect> Reconnecting<C> {
             Request::Transaction(pipeline) => reply_to_exec(pipeline, &mut connection).await,
         };
         if answer.as_ref().is_err_and(RedisError::is_timeout) {
-            return answer; // by a timeout of the user's connection settings: given up, without a reply
+            return answer; // the user's response timeout ended the command, so there is no reply
         }
         pending.answered = true;
         let class = answer.as_ref().err().map(class);

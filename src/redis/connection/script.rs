@@ -20,7 +20,7 @@ impl Script {
         self.call_with(keys, 0)
     }
 
-    /// Returns a call with room for long arguments of so many bytes together.
+    /// Returns a call with room for long arguments of `bytes` in total.
     pub(crate) fn call_with<K: AsRef<[u8]>>(&self, keys: &[K], bytes: usize) -> ScriptCall {
         let mut cmd = Cmd::with_capacity(keys.len() + ARGS, BYTES + bytes);
         cmd.arg("EVALSHA").arg(self.compiled.get_hash()).arg(keys.len());

@@ -77,7 +77,7 @@ impl Sentinels {
     /// Does not wait for the others once more than half of them agree.
     ///
     /// The first answer alone would not do: a sentinel that is cut off, together with the old master, names that one. If
-    /// two sentinels disagree, the connections must not move to and fro.
+    /// two sentinels disagree, the connections must not alternate between two masters.
     async fn named_by_most(&self) -> RedisResult<Client> {
         let ask = async |client: &tokio::sync::Mutex<SentinelClient>| client.lock().await.async_get_client().await;
         let mut answers: FuturesUnordered<_> = self.clients.iter().map(ask).collect();

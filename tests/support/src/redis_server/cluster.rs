@@ -21,7 +21,7 @@ impl RedisServer {
         let () = command.query_async(&mut self.connection().await).await.expect("the slots are free");
     }
 
-    /// Introduces this node of a cluster to another one. The others hear of it a moment later.
+    /// Introduces this node of a cluster to another one. The other nodes learn of it a moment later.
     pub async fn meet(&self, other: &Self) {
         let mut command = redis::cmd("CLUSTER");
         command.arg("MEET").arg("127.0.0.1").arg(other.port()).arg(other.bus_port());
