@@ -123,11 +123,11 @@ async fn near_copies_are_kept_by_a_master_that_got_their_slot() {
     let nodes = super::nodes::<3>().await;
     let (near, other, source) = (near(&nodes, HOUR), plain(&nodes), Source::of("moves"));
     let (slot, from) = (slot_of(&nodes[0], "moves").await, master_of(&nodes, "moves").await);
-    let to = (from + 1) % 3;
+    let (to, resharder) = ((from + 1) % 3, Resharder::of(&nodes).await);
     Source::of(&keys_of(&nodes, to, 1).await[0]).kept_by(&near).await;
     for (from, to) in [(from, to), (to, from)] {
         source.kept_by(&near).await;
-        move_slot(&nodes, slot, from, to).await;
+        resharder.move_slot(slot, from, to).await;
         let version = source.changed_by(&other).await;
         eventually("dropped by message", async || source.asked_by(&near).await == version).await;
         source.kept_by(&near).await;
