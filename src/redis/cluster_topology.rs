@@ -66,8 +66,7 @@ mod tests {
         SlotRange { slots, id: id.into(), host: host.into(), port: 7000 }
     }
 
-    /// Seen to fail if an empty view replaces the topology, if a master without a host is a new one, and if a master
-    /// that one view does not name is dropped.
+    /// Seen to fail if an empty view replaces the topology.
     #[test]
     fn master_is_kept_through_empty_and_partial_views() {
         let (mut topology, built) = (Topology::default(), Cell::new(0));

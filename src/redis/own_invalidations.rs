@@ -112,8 +112,7 @@ mod tests {
         }
     }
 
-    /// Seen to fail if a read of an invalidated slot goes where the topology says, or if the topology is not asked for
-    /// again after each invalidation.
+    /// Seen to fail if a check before the last invalidation counts.
     #[tokio::test(start_paused = true)]
     async fn invalidated_slot_is_read_at_the_master_that_executed_it() {
         let key = CacheKey::new("sg", 0, "key");

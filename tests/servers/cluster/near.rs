@@ -210,7 +210,7 @@ async fn near_copies_end_if_their_slot_was_taken_away() {
 }
 
 /// A master without the majority of masters refuses reads, and its copies end. Seen to fail if a node is confirmed that
-/// answers no reads.
+/// answers no reads. It shows no bound, which depends on when the master notices that it is cut off.
 #[tokio::test]
 async fn near_copies_end_if_their_master_is_cut_off() {
     let nodes = super::nodes_with::<3>(&["--cluster-node-timeout", "1000"]).await;
