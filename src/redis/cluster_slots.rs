@@ -101,7 +101,7 @@ impl Default for SlotSet {
 ///   replica may take its place.
 ///
 /// A check confirms the time of the check before it. A node that was stopped while a replica took its place believes
-/// for a moment after it goes on that it is the master. It has heard of the other one [`MIN_CHECK_INTERVAL`] later.
+/// for a moment after it goes on that it is the master. It has learnt of the new master [`MIN_CHECK_INTERVAL`] later.
 pub(super) struct NodeSlots {
     id: String,
     state: Mutex<State>,
