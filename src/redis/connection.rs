@@ -4,6 +4,7 @@
 pub(crate) mod connect;
 pub(crate) mod endpoint;
 pub(crate) mod error_class;
+mod following;
 pub(crate) mod log;
 #[cfg(feature = "cluster")]
 pub(crate) mod nodes;
