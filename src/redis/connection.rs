@@ -13,6 +13,8 @@ pub(crate) mod script;
 #[cfg(feature = "sentinel")]
 mod sentinel;
 #[cfg(feature = "sentinel")]
+mod sentinel_announcements;
+#[cfg(feature = "sentinel")]
 mod sentinel_endpoint;
 pub(crate) mod source;
 pub(crate) mod subscriber;

@@ -47,7 +47,8 @@ impl Source {
     /// Creates the source of connections to the master that these sentinels name.
     #[cfg(feature = "sentinel")]
     pub(super) fn of_sentinels(sentinels: Sentinels) -> Self {
-        Self { target: Target::Master(ToMaster::of(sentinels)), config: None, log: Arc::default() }
+        let log = sentinels.log.clone();
+        Self { target: Target::Master(ToMaster::of(sentinels)), config: None, log }
     }
 
     /// Sets the settings of the user.
