@@ -16,6 +16,8 @@ mod sentinel;
 mod sentinel_announcements;
 #[cfg(feature = "sentinel")]
 mod sentinel_endpoint;
+#[cfg(feature = "sentinel")]
+mod sentinel_master;
 pub(crate) mod source;
 pub(crate) mod subscriber;
 mod tls;

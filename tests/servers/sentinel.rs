@@ -129,9 +129,7 @@ async fn connections_leave_a_master_that_sentinels_cannot_reach() {
     assert_eq!(command::<i64>(master, "EXISTS {sg:rafter}:v3.8").await, 1);
 }
 
-/// The old master answers this guard as before, so none of its connections breaks, and it never subscribes.
-///
-/// Seen to fail if the task that listens to the sentinels is not started.
+/// The old master answers this guard as before, and no lookup of it has started the subscriber.
 #[tokio::test]
 async fn guard_that_only_invalidates_leaves_an_isolated_master() {
     let watched = Watched::start().await;

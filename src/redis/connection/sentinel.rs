@@ -1,19 +1,13 @@
 //! The master that sentinels name.
 
-use super::{log::ConnectionLog, sentinel_announcements::Announcements, tls};
+use super::{log::ConnectionLog, tls};
 use crate::sync::{
     mutex::Mutex,
     shared::{Shared, WeakShared},
 };
 use futures_util::{StreamExt, future::pending, stream::FuturesUnordered};
 use redis::{Client, ConnectionAddr, ErrorKind, RedisError, RedisResult, sentinel::SentinelClient};
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 use tokio::{
     sync::watch,
     time::{Instant, sleep_until},
@@ -25,20 +19,20 @@ pub(super) struct Sentinels {
     /// `&mut` and keeps a connection to its sentinel.
     pub(super) clients: Box<[tokio::sync::Mutex<SentinelClient>]>,
     pub(super) log: Arc<ConnectionLog>,
-    master: watch::Sender<Master>,
+    pub(super) master: watch::Sender<Master>,
     /// The question of connections that are made now. A master that hangs delays the answer, and a question for each
     /// connection would wait for the one before.
     asking: Mutex<Option<WeakShared<Named>>>,
 }
 
 /// A client of the master, with its number.
-type Named = RedisResult<(Client, u64)>;
+pub(super) type Named = RedisResult<(Client, u64)>;
 
 /// The master that was named last. The number grows with each change, and is zero before the first answer.
 #[derive(Default)]
-struct Master {
+pub(super) struct Master {
     address: Option<ConnectionAddr>,
-    number: u64,
+    pub(super) number: u64,
 }
 
 impl Sentinels {
@@ -48,7 +42,7 @@ impl Sentinels {
     }
 
     /// Returns a client of the master and its number. Joins a question that is in flight.
-    fn asked(self: &Arc<Self>) -> Shared<Named> {
+    pub(super) fn asked(self: &Arc<Self>) -> Shared<Named> {
         let mut asking = self.asking.lock();
         let in_flight = asking.as_ref().and_then(WeakShared::upgrade);
         in_flight.filter(|answer| !answer.is_done_and(|_| true)).unwrap_or_else(|| {
@@ -117,52 +111,6 @@ impl Sentinels {
         let is_current = |client: &Client| self.master.borrow().address.as_ref() == Some(address(client));
         let most = named.into_iter().max_by_key(|(client, votes)| (*votes, is_current(client)));
         most.map(|(client, _)| client).ok_or_else(|| last_error.unwrap_or_else(no_sentinels))
-    }
-}
-
-/// One source of connections to the master: it knows to which master its last connection leads.
-pub(super) struct ToMaster {
-    sentinels: Arc<Sentinels>,
-    /// Shared by all connections of an endpoint.
-    announcements: Arc<Announcements>,
-    /// Number of the master to which the last connection leads.
-    connected: AtomicU64,
-}
-
-impl ToMaster {
-    pub(super) fn of(sentinels: Sentinels) -> Self {
-        Self { sentinels: Arc::new(sentinels), announcements: Arc::default(), connected: AtomicU64::default() }
-    }
-
-    /// Returns a client of the master, for a connection that is about to be made.
-    pub(super) async fn client(&self) -> RedisResult<Client> {
-        self.announcements.start(&self.sentinels);
-        let (client, number) = self.sentinels.asked().await?;
-        self.connected.store(number, Relaxed);
-        Ok(client)
-    }
-
-    /// Reports whether the sentinels have named another master since the last connection. Returns `true` once per
-    /// change.
-    pub(super) fn is_superseded(&self) -> bool {
-        let (named, connected) = (self.sentinels.master.borrow().number, self.connected.load(Relaxed));
-        connected != 0 && connected != named && self.connected.swap(named, Relaxed) != named
-    }
-
-    /// Returns when the sentinels name another master than that of the last connection.
-    pub(super) async fn moved(&self) {
-        let connected = self.connected.load(Relaxed);
-        let mut master = self.sentinels.master.subscribe();
-        // Never an error, because the sender lives as long as `self`.
-        let _ = master.wait_for(|master| master.number != connected).await;
-    }
-}
-
-/// A clone has no connection yet.
-impl Clone for ToMaster {
-    fn clone(&self) -> Self {
-        let (sentinels, announcements) = (self.sentinels.clone(), self.announcements.clone());
-        Self { sentinels, announcements, connected: AtomicU64::default() }
     }
 }
 

@@ -1,12 +1,12 @@
 //! Where the connections of an endpoint lead, and with which settings.
 
-#[cfg(feature = "sentinel")]
-use super::sentinel::{Sentinels, ToMaster};
 use super::{
     connect::{self, Connect},
     log::ConnectionLog,
     tls,
 };
+#[cfg(feature = "sentinel")]
+use super::{sentinel::Sentinels, sentinel_master::ToMaster};
 use futures_util::future::pending;
 use redis::{AsyncConnectionConfig, Client, ProtocolVersion, PushInfo, RedisResult, aio::MultiplexedConnection};
 use std::{convert::Infallible, sync::Arc, time::Duration};
