@@ -129,7 +129,8 @@ async fn connections_leave_a_master_that_sentinels_cannot_reach() {
     assert_eq!(command::<i64>(master, "EXISTS {sg:rafter}:v3.8").await, 1);
 }
 
-/// The old master answers this guard as before, and no lookup of it has started the subscriber.
+/// The old master answers this guard as before, and no lookup of it has started the subscriber. Seen to take ten seconds
+/// more if the task that listens to the sentinels is not started.
 #[tokio::test]
 async fn guard_that_only_invalidates_leaves_an_isolated_master() {
     let watched = Watched::start().await;
