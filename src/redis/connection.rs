@@ -4,6 +4,7 @@
 pub(crate) mod connect;
 pub(crate) mod endpoint;
 pub(crate) mod error_class;
+mod following;
 pub(crate) mod log;
 #[cfg(feature = "cluster")]
 pub(crate) mod nodes;
@@ -12,7 +13,11 @@ pub(crate) mod script;
 #[cfg(feature = "sentinel")]
 mod sentinel;
 #[cfg(feature = "sentinel")]
+mod sentinel_announcements;
+#[cfg(feature = "sentinel")]
 mod sentinel_endpoint;
+#[cfg(feature = "sentinel")]
+mod sentinel_master;
 pub(crate) mod source;
 pub(crate) mod subscriber;
 mod tls;

@@ -4,6 +4,9 @@
 //! connection of their own: first the scripts, then one `WAIT` for all of them. Invalidations that arrive meanwhile are
 //! sent together afterwards. A replica that hangs delays each of them by at most twice the time of one `WAIT`, however
 //! many there are.
+//!
+//! The scripts run on the data connection first, because the other connection may lead to another master for a while:
+//! an acknowledged invalidation must not leave a hit in its own process.
 
 use super::connection::{
     error_class::store_error,
@@ -20,6 +23,7 @@ use crate::{
     },
 };
 use futures_util::future::join_all;
+use redis::RedisResult;
 use std::{sync::Arc, time::Duration};
 
 /// How many replicas have an invalidation before it is acknowledged, and the maximum time that one `WAIT` takes.
@@ -31,11 +35,18 @@ pub(crate) struct ReplicaWait {
 
 /// Sends invalidations and waits for the replicas, over a connection that nothing else uses.
 pub(super) struct ReplicatedInvalidations {
-    link: Arc<dyn CommandLink>,
+    links: Links,
     wait: ReplicaWait,
     open: Mutex<Option<Batch>>,
     /// Held by the batch that is in flight.
     turn: Arc<tokio::sync::Mutex<()>>,
+}
+
+#[derive(Clone)]
+struct Links {
+    data: Arc<dyn CommandLink>,
+    /// Leads to the server of `data`, and is made again after it.
+    waits: Arc<dyn CommandLink>,
 }
 
 /// Invalidations that will be sent together.
@@ -52,8 +63,8 @@ type Outcomes = Arc<[Outcome]>;
 pub(super) type Outcome = (Vec<Vec<u8>>, Result<(), StoreError>);
 
 impl ReplicatedInvalidations {
-    pub(super) fn over(link: Arc<dyn CommandLink>, wait: ReplicaWait) -> Self {
-        Self { link, wait, open: Mutex::default(), turn: Arc::default() }
+    pub(super) fn over(data: Arc<dyn CommandLink>, waits: Arc<dyn CommandLink>, wait: ReplicaWait) -> Self {
+        Self { links: Links { data, waits }, wait, open: Mutex::default(), turn: Arc::default() }
     }
 
     /// Runs the script, and returns `Ok` if the replicas have its writes.
@@ -75,11 +86,11 @@ impl ReplicatedInvalidations {
             return (answer, calls.len() - 1);
         }
         let calls = Arc::new(Mutex::new(Some(vec![call])));
-        let (link, wait, turn, batch_calls) = (self.link.clone(), self.wait, self.turn.clone(), calls.clone());
+        let (links, wait, turn, batch_calls) = (self.links.clone(), self.wait, self.turn.clone(), calls.clone());
         let answer = Shared::new(async move {
             let _turn = turn.lock().await;
             let calls = batch_calls.lock().take().unwrap_or_default();
-            wait.send(&*link, calls).await
+            wait.send(&links, calls).await
         });
         *open = Some(Batch { calls, answer: answer.downgrade() });
         (answer, 0)
@@ -87,20 +98,27 @@ impl ReplicatedInvalidations {
 }
 
 impl ReplicaWait {
-    /// Runs the scripts, then `WAIT`, all on one connection.
-    async fn send(self, link: &dyn CommandLink, calls: Vec<ScriptCall>) -> Outcomes {
-        let before = connected_generation(link).await;
-        let outcomes = join_all(calls.into_iter().map(|call| call.run(link))).await;
-        let mut replicated = self.confirmed(link).await;
-        if link.generation() != before {
-            // `WAIT` on a new connection covers none of the writes.
+    /// Runs the scripts on both connections, then `WAIT` on the one for it.
+    async fn send(self, links: &Links, calls: Vec<ScriptCall>) -> Outcomes {
+        let Links { data, waits } = links;
+        let data_before = connected_generation(&**data).await;
+        let on_data = join_all(calls.iter().map(|call| call.clone().run(&**data))).await;
+        let before = connected_generation(&**waits).await;
+        let on_waits = join_all(calls.into_iter().map(|call| call.run(&**waits))).await;
+        let mut replicated = self.confirmed(&**waits).await;
+        if waits.generation() != before || data.generation() != data_before {
+            // `WAIT` on a new connection covers none of the writes, and a new data connection may lead elsewhere.
             replicated = Err(StoreError::disconnected("the connection broke before the replicas had confirmed"));
         }
-        let outcome = |reply: redis::RedisResult<_>| match reply.map_err(store_error).and_then(parse_invalidated) {
-            Ok(left) => (left, replicated.clone()),
-            Err(error) => (Vec::new(), Err(error)),
+        let left_by = |reply: RedisResult<_>| reply.map_err(store_error).and_then(parse_invalidated);
+        let outcome = |(on_data, on_waits)| match (left_by(on_data), left_by(on_waits)) {
+            // The first script leaves the waiters, unless the second runs at another server.
+            (Ok(left), Ok(_)) => (left, replicated.clone()),
+            (Ok(left), Err(error)) => (left, Err(error)),
+            (Err(error), Ok(left)) => (left, Err(error)),
+            (Err(error), Err(_)) => (Vec::new(), Err(error)),
         };
-        outcomes.into_iter().map(outcome).collect()
+        on_data.into_iter().zip(on_waits).map(outcome).collect()
     }
 
     /// Waits for the replicas, up to the write before.
@@ -123,12 +141,10 @@ impl ReplicaWait {
     }
 }
 
-/// Makes the first connection, and returns the generation.
+/// Makes the connection if there is none that is current, and returns the generation.
 async fn connected_generation(link: &dyn CommandLink) -> u64 {
-    if link.generation() == 0 {
-        // An error shows again with the first script.
-        let _ = link.send(&redis::cmd("PING")).await;
-    }
+    // An error shows again with the first script.
+    let _ = link.send(&redis::cmd("PING")).await;
     link.generation()
 }
 
@@ -136,7 +152,7 @@ async fn connected_generation(link: &dyn CommandLink) -> u64 {
 mod tests {
     use super::*;
     use crate::{redis::connection::script::Script, store::error::BoxFuture};
-    use redis::{Cmd, RedisResult, Value};
+    use redis::{Cmd, Value};
     use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
     /// A master with one replica. Its connection breaks before `WAIT` as often as told.
@@ -172,9 +188,9 @@ mod tests {
     /// The new connection has written nothing, so its `WAIT` succeeds although no replica has the invalidation.
     #[tokio::test]
     async fn wait_on_another_connection_confirms_nothing() {
-        let link = Arc::new(Master { breaks: AtomicU64::new(1), generation: AtomicU64::new(1) });
+        let master = |breaks| Arc::new(Master { breaks: AtomicU64::new(breaks), generation: AtomicU64::new(1) });
         let wait = ReplicaWait { replicas: 1, within: Duration::from_secs(1) };
-        let invalidations = ReplicatedInvalidations::over(link, wait);
+        let invalidations = ReplicatedInvalidations::over(master(0), master(1), wait);
         let invalidate = || invalidations.run(Script::new("return 1").call(&["k"]));
         assert!(invalidate().await.1.expect_err("the connection broke").is_disconnected());
         invalidate().await.1.expect("confirmed");

@@ -101,8 +101,10 @@ impl RedisStore {
         let link = server.connect(clocks.clone());
         let subscriber =
             server.wakes().map(|source| Arc::new(Subscriber::new(source, link.clone(), handler(wakes.clone()))));
-        let replicated =
-            server.replica_wait().map(|wait| ReplicatedInvalidations::over(server.connect(clocks.clone()), wait));
+        let replicated = server.replica_wait().and_then(|wait| {
+            let waits = server.connect_for_wait(link.clone(), clocks.clone())?;
+            Some(ReplicatedInvalidations::over(link.clone(), waits, wait))
+        });
         let waves = Waves::over(link.clone());
         Self {
             reads: Arc::new(ReadBatcher::over(link.clone(), server.is_cluster())),

@@ -83,7 +83,7 @@ async fn documented_invalidation_reaches_the_replica() -> redis::RedisResult<()>
     let server = master.client();
     documented! {
         let endpoint = server.into_endpoint().invalidations_reach(1, Duration::from_millis(100))?;
-        let guard = StampedeGuard::new(endpoint);
+        let guard = StampedeGuard::new(endpoint).store_timeout(Duration::from_millis(500));
     }
     let guard = guard.store_timeout(30 * SECOND);
     store_old(&guard, "k", &replica).await;
@@ -145,6 +145,30 @@ async fn invalidation_of_a_dropped_entry_waits_for_replicas_too() {
     let refused = refusal(&guard, "k").await.expect("refused");
     assert!(refused.contains("0 of 1 replicas"), "{refused}");
     replica.resume();
+}
+
+/// The host name leads to another master, and only the data connection has broken: the old master still answers on the
+/// connection for `WAIT`.
+///
+/// Seen to fail if only a break replaces that connection and the script runs there alone: the entry stays.
+#[tokio::test]
+async fn confirmed_invalidation_follows_the_data_connection() {
+    let ((old, _old_replica), (new, replica)) = (master_and_replica().await, master_and_replica().await);
+    let name = Name::of(&old).await;
+    let guard = confirmed(name.client(), 1, SECOND);
+    eventually("the invalidation is acknowledged", async || guard.invalidate("k").await.is_ok()).await;
+    name.follow(&new);
+    let clients: String = command(&old, "CLIENT LIST TYPE normal").await;
+    for client in clients.lines().filter(|client| !client.contains("cmd=wait") && !client.contains("cmd=client")) {
+        let id = client.split(' ').next().expect("words").trim_start_matches("id=");
+        command::<i64>(&old, &format!("CLIENT KILL ID {id}")).await;
+    }
+    recovers(&guard).await;
+    store_old(&guard, "k", &replica).await;
+    eventually("the invalidation is acknowledged", async || guard.invalidate("k").await.is_ok()).await;
+    for server in [&new, &replica] {
+        assert!(!has_entry(server, "k").await);
+    }
 }
 
 /// A `WAIT` holds up no other request: it has a connection of its own.
@@ -212,11 +236,12 @@ async fn invalidation_lost_by_failover_ends_with_its_process_alive() {
 /// The process that has requested the invalidation is gone as well. Only the end of its lifetime ends the old value.
 #[tokio::test]
 async fn invalidation_lost_with_its_process_ends_with_the_value() {
-    let (replica, _name, [writer, reader]) = lost_invalidation(6 * SECOND).await;
+    let (replica, _name, [writer, reader]) = lost_invalidation(10 * SECOND).await;
     drop(writer);
     recovers(&reader).await;
+    assert_eq!(reader.fetch("k", never::<String>).await.expect("a hit"), "old", "the failover lost the invalidation");
     let left: i64 = command(&replica, "PTTL {sg:rk}:v3.8").await;
-    assert!(left <= 6_000, "the old value outlives its lifetime: {left} ms");
+    assert!((0..=10_000).contains(&left), "the old value outlives its lifetime: {left} ms");
     eventually("the old value has ended", async || value(&reader, "k").await == "new").await;
 }
 
@@ -228,7 +253,7 @@ async fn failover_loses_no_invalidation_that_replicas_confirmed() {
     let [writer, reader] = [(); 2].map(|()| confirmed(name.client(), 1, 100 * MS));
     store_old(&writer, "lost", &replica).await;
     store_old(&writer, "kept", &replica).await;
-    writer.invalidate("kept").await.expect("acknowledged by master and replica");
+    eventually("master and replica acknowledge it", async || writer.invalidate("kept").await.is_ok()).await;
     cut_off(&replica).await;
     writer.invalidate("lost").await.expect_err("only the master has it");
     drop(writer);

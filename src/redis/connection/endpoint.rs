@@ -2,6 +2,7 @@
 
 use super::{
     connect::{self, Connect, Connection},
+    following::Following,
     log::ConnectionLog,
     reconnecting::{CommandLink, Handshake, Reconnecting},
     source::Source,
@@ -150,7 +151,9 @@ impl RedisEndpoint {
     /// has invalidated.
     ///
     /// The settings are for connections that the guard or lock makes itself: not for connections that exist already,
-    /// and not for those of a cluster client, which [`cluster_with`](Self::cluster_with) has settings for.
+    /// and not for those of a cluster client, which [`cluster_with`](Self::cluster_with) has settings for. Over sentinels
+    /// redis-rs also checks the role of a master on a connection without these settings (see
+    /// `RedisEndpoint::sentinel`).
     #[must_use]
     pub fn connection_config(self, configure: impl FnOnce(AsyncConnectionConfig) -> AsyncConnectionConfig) -> Self {
         let config = configure(self.config.unwrap_or_else(connect::config));
@@ -182,8 +185,11 @@ impl RedisEndpoint {
     /// If fewer replicas confirm it within the time, `invalidate` returns an error that names both numbers, and the
     /// invalidation is sent again for about ten seconds, as after any other error. The entry is gone from the master in
     /// any case. Only guards use this setting, and they keep one more connection for it, because `WAIT` blocks the
-    /// connection. An invalidation may wait for the one before it as well, so keep `within` below half of
-    /// `store_timeout` (250 ms unless set). Off by default.
+    /// connection. Off by default.
+    ///
+    /// Twice `within + 100 ms` must be less than [`store_timeout`](crate::StampedeGuard::store_timeout) (250 ms unless
+    /// set): an invalidation may wait for the one before it as well, and Redis ends a `WAIT` up to 100 ms late. Otherwise a
+    /// replica that hangs causes store timeouts, and these open the circuit breaker.
     ///
     /// ```no_run
     /// # fn example() -> stampede_guard::redis::RedisResult<()> {
@@ -191,7 +197,8 @@ impl RedisEndpoint {
     /// use std::time::Duration;
     ///
     /// let server = redis::Client::open("redis://127.0.0.1/")?.into_endpoint();
-    /// let guard = StampedeGuard::new(server.invalidations_reach(1, Duration::from_millis(100))?);
+    /// let endpoint = server.invalidations_reach(1, Duration::from_millis(100))?;
+    /// let guard = StampedeGuard::new(endpoint).store_timeout(Duration::from_millis(500));
     /// # Ok(())
     /// # }
     /// ```
@@ -267,6 +274,17 @@ impl RedisEndpoint {
             }
             DataSource::Other(connect_with) => connect_with(handshake),
         }
+    }
+
+    /// Makes a connection for invalidations that replicas confirm, to the server of the data connection.
+    pub(crate) fn connect_for_wait(
+        &self,
+        data: Arc<dyn CommandLink>,
+        handshake: Arc<dyn Handshake>,
+    ) -> Option<Arc<dyn CommandLink>> {
+        let server = self.server()?;
+        let log = server.log.clone();
+        Some(Arc::new(Reconnecting::new(Following::new(server, data), handshake, log)))
     }
 
     /// Returns the source of the connection that receives messages, if there is one.

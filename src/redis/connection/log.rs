@@ -2,7 +2,7 @@
 
 #[cfg(feature = "cluster")]
 use super::error_class::CLIENT_HINT;
-use super::error_class::{CREDENTIALS_HINT, ErrorClass, Misconfiguration, class, loggable};
+use super::error_class::{CREDENTIALS_HINT, ErrorClass, class, loggable};
 use crate::{sync::mutex::Mutex, telemetry};
 use redis::{Client, ConnectionAddr, RedisError};
 use std::{
@@ -39,7 +39,7 @@ impl ConnectionLog {
     /// it is gone.
     pub(super) fn connect_failed(&self, error: &RedisError) {
         match class(error) {
-            ErrorClass::Misconfigured(setting) => self.misconfigured(setting, error),
+            ErrorClass::Misconfigured(setting) => self.misconfigured(setting.hint(error), error),
             _ => self.unreachable(error),
         }
     }
@@ -48,7 +48,7 @@ impl ConnectionLog {
     /// show only with its first command that it reaches no server.
     pub(super) fn command_failed(&self, error: &RedisError) {
         match class(error) {
-            ErrorClass::Misconfigured(setting) => self.misconfigured(setting, error),
+            ErrorClass::Misconfigured(setting) => self.misconfigured(setting.hint(error), error),
             ErrorClass::Disconnected | ErrorClass::Unknown => self.unreachable(error),
             ErrorClass::Unavailable | ErrorClass::Refused | ErrorClass::Demoted => {}
         }
@@ -74,8 +74,8 @@ impl ConnectionLog {
         }
     }
 
-    fn misconfigured(&self, setting: Misconfiguration, error: &RedisError) {
-        let hint = setting.hint(error);
+    /// Reports an error whose cause an operator has to correct, once for each hint.
+    pub(super) fn misconfigured(&self, hint: Cow<'static, str>, error: &RedisError) {
         let is_new = {
             let mut hints = self.hints.lock();
             hints.len() < MAX_HINTS && hints.insert(hint.clone())

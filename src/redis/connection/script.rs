@@ -32,6 +32,7 @@ impl Script {
 }
 
 /// A call of a script: its keys and arguments. PERF: each is copied once, because a fill carries the whole payload.
+#[derive(Clone)]
 pub(crate) struct ScriptCall {
     text: &'static str,
     cmd: Cmd,

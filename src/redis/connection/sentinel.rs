@@ -1,51 +1,48 @@
 //! The master that sentinels name.
 
-use super::tls;
+use super::{log::ConnectionLog, tls};
 use crate::sync::{
     mutex::Mutex,
     shared::{Shared, WeakShared},
 };
-use futures_util::{StreamExt, future::join_all, stream::FuturesUnordered};
+use futures_util::{StreamExt, future::pending, stream::FuturesUnordered};
 use redis::{Client, ConnectionAddr, ErrorKind, RedisError, RedisResult, sentinel::SentinelClient};
-use std::{
-    convert::Infallible,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
-    time::Duration,
+use std::{sync::Arc, time::Duration};
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep_until},
 };
-use tokio::{sync::watch, time::sleep};
 
 /// The sentinels of one master, and the master that they have named last.
 pub(super) struct Sentinels {
     /// One client for each sentinel, so that a sentinel that hangs delays no other one. Locked, because a client needs
     /// `&mut` and keeps a connection to its sentinel.
-    clients: Box<[tokio::sync::Mutex<SentinelClient>]>,
-    master: watch::Sender<Master>,
+    pub(super) clients: Box<[tokio::sync::Mutex<SentinelClient>]>,
+    pub(super) log: Arc<ConnectionLog>,
+    pub(super) master: watch::Sender<Master>,
     /// The question of connections that are made now. A master that hangs delays the answer, and a question for each
     /// connection would wait for the one before.
     asking: Mutex<Option<WeakShared<Named>>>,
 }
 
 /// A client of the master, with its number.
-type Named = RedisResult<(Client, u64)>;
+pub(super) type Named = RedisResult<(Client, u64)>;
 
 /// The master that was named last. The number grows with each change, and is zero before the first answer.
 #[derive(Default)]
-struct Master {
+pub(super) struct Master {
     address: Option<ConnectionAddr>,
-    number: u64,
+    pub(super) number: u64,
 }
 
 impl Sentinels {
     pub(super) fn of(clients: impl IntoIterator<Item = SentinelClient>) -> Self {
         let clients = clients.into_iter().map(tokio::sync::Mutex::new).collect();
-        Self { clients, master: watch::Sender::new(Master::default()), asking: Mutex::default() }
+        Self { clients, log: Arc::default(), master: watch::Sender::new(Master::default()), asking: Mutex::default() }
     }
 
     /// Returns a client of the master and its number. Joins a question that is in flight.
-    fn asked(self: &Arc<Self>) -> Shared<Named> {
+    pub(super) fn asked(self: &Arc<Self>) -> Shared<Named> {
         let mut asking = self.asking.lock();
         let in_flight = asking.as_ref().and_then(WeakShared::upgrade);
         in_flight.filter(|answer| !answer.is_done_and(|_| true)).unwrap_or_else(|| {
@@ -57,7 +54,7 @@ impl Sentinels {
     }
 
     /// Returns a client of the master and its number.
-    async fn ask(&self) -> Named {
+    pub(super) async fn ask(&self) -> Named {
         tls::choose_provider(); // a sentinel client does not say whether it uses TLS
         let client = self.named_by_most().await?;
         let mut number = 0;
@@ -74,7 +71,8 @@ impl Sentinels {
     }
 
     /// Asks all sentinels at once, and returns the server that most of them name; it has confirmed that it is a master.
-    /// Does not wait for the others once more than half of them agree.
+    /// Does not wait for the others once more than half of them agree, nor for longer than `VOTE_TIMEOUT` once there is
+    /// an answer.
     ///
     /// The first answer alone would not do: a sentinel that is cut off, together with the old master, names that one. If
     /// two sentinels disagree, the connections must not alternate between two masters.
@@ -82,7 +80,19 @@ impl Sentinels {
         let ask = async |client: &tokio::sync::Mutex<SentinelClient>| client.lock().await.async_get_client().await;
         let mut answers: FuturesUnordered<_> = self.clients.iter().map(ask).collect();
         let (mut named, mut last_error) = (Vec::<(Client, usize)>::new(), None);
-        while let Some(answer) = answers.next().await {
+        let deadline = Instant::now() + VOTE_TIMEOUT;
+        loop {
+            let is_decided = async {
+                match named.is_empty() {
+                    true => pending().await,
+                    false => sleep_until(deadline).await,
+                }
+            };
+            let answer = tokio::select! {
+                answer = answers.next() => answer,
+                () = is_decided => None,
+            };
+            let Some(answer) = answer else { break };
             match answer {
                 Ok(client) => {
                     let known = named.iter_mut().find(|(known, _)| address(known) == address(&client));
@@ -102,77 +112,6 @@ impl Sentinels {
         let most = named.into_iter().max_by_key(|(client, votes)| (*votes, is_current(client)));
         most.map(|(client, _)| client).ok_or_else(|| last_error.unwrap_or_else(no_sentinels))
     }
-
-    /// Asks again whenever this sentinel announces another master.
-    async fn listen_to(&self, client: &tokio::sync::Mutex<SentinelClient>) -> Infallible {
-        loop {
-            // An error shows when a connection asks, which does so for itself.
-            let _ = self.follow(client).await;
-            sleep(RETRY_PAUSE).await;
-        }
-    }
-
-    /// Follows the announcements of one sentinel until the connection breaks.
-    async fn follow(&self, client: &tokio::sync::Mutex<SentinelClient>) -> RedisResult<()> {
-        let sentinel = client.lock().await.async_get_sentinel_client().await?;
-        let mut announcements = sentinel.get_async_pubsub().await?;
-        announcements.subscribe("+switch-master").await?;
-        let mut announcements = announcements.on_message();
-        loop {
-            // At first too, because the master may have changed before the subscription.
-            while self.ask().await.is_err() {
-                sleep(RETRY_PAUSE).await;
-            }
-            if announcements.next().await.is_none() {
-                return Ok(());
-            }
-        }
-    }
-}
-
-/// One source of connections to the master: it knows to which master its last connection leads.
-pub(super) struct ToMaster {
-    sentinels: Arc<Sentinels>,
-    /// Number of the master to which the last connection leads.
-    connected: AtomicU64,
-}
-
-impl ToMaster {
-    pub(super) fn of(sentinels: Sentinels) -> Self {
-        Self { sentinels: Arc::new(sentinels), connected: AtomicU64::default() }
-    }
-
-    /// Returns a client of the master, for a connection that is about to be made.
-    pub(super) async fn client(&self) -> RedisResult<Client> {
-        let (client, number) = self.sentinels.asked().await?;
-        self.connected.store(number, Relaxed);
-        Ok(client)
-    }
-
-    /// Reports whether the sentinels have named another master since the last connection. Returns `true` once per
-    /// change.
-    pub(super) fn is_superseded(&self) -> bool {
-        let (named, connected) = (self.sentinels.master.borrow().number, self.connected.load(Relaxed));
-        connected != 0 && connected != named && self.connected.swap(named, Relaxed) != named
-    }
-
-    /// Returns when the sentinels name another master than that of the last connection.
-    pub(super) async fn moved(&self) {
-        let connected = self.connected.load(Relaxed);
-        let mut master = self.sentinels.master.subscribe();
-        let listening = self.sentinels.clients.iter().map(|client| self.sentinels.listen_to(client));
-        tokio::select! {
-            _ = master.wait_for(|master| master.number != connected) => {}
-            _ = join_all(listening) => {}
-        }
-    }
-}
-
-/// A clone has no connection yet.
-impl Clone for ToMaster {
-    fn clone(&self) -> Self {
-        Self { sentinels: self.sentinels.clone(), connected: AtomicU64::default() }
-    }
 }
 
 fn address(client: &Client) -> &ConnectionAddr {
@@ -184,4 +123,6 @@ pub(super) fn no_sentinels() -> RedisError {
 }
 
 /// Pause before a sentinel is asked again that did not answer, or that named no master.
-const RETRY_PAUSE: Duration = Duration::from_secs(1);
+pub(super) const RETRY_PAUSE: Duration = Duration::from_secs(1);
+/// Time after which the most votes so far decide. Sentinels that hang would delay each connection by 1.5 s.
+const VOTE_TIMEOUT: Duration = Duration::from_millis(700);

@@ -1,12 +1,13 @@
 //! The endpoint of a master that sentinels watch.
 
 use super::{
+    connect::tuned_tcp,
     endpoint::{IntoEndpoint, RedisEndpoint},
     sentinel::{Sentinels, no_sentinels},
     source::Source,
 };
 use redis::{
-    IntoConnectionInfo, RedisResult,
+    ErrorKind, IntoConnectionInfo, RedisResult,
     sentinel::{SentinelClient, SentinelClientBuilder, SentinelServerType},
 };
 
@@ -17,12 +18,20 @@ impl RedisEndpoint {
     /// password and TLS in the URL of a sentinel are for that sentinel only; [`sentinel_with`](Self::sentinel_with) sets
     /// them for the servers.
     ///
+    /// Before a master is used, redis-rs asks for its `ROLE` on a connection of its own: within 1 s to connect and 500 ms
+    /// for the reply, with the user and password of [`sentinel_with`](Self::sentinel_with). This connection has no
+    /// settings of [`connection_config`](Self::connection_config), so a provider of credentials or a resolver alone is not
+    /// enough: the server must also accept the user and password, and its address must resolve by the system.
+    ///
+    /// TLS in the URL of a sentinel (`rediss://`) does not make the connections to the servers use TLS: the password of
+    /// the servers is sent as plain text, unless `set_client_to_redis_tls_mode` is set.
+    ///
     /// A `SentinelClient` of redis-rs turns into an endpoint as well. It asks its sentinels in their order, so that one
     /// that hangs delays each new connection by up to 1.5 s.
     ///
     /// # Errors
     ///
-    /// A sentinel is not a URL of Redis, or there is none.
+    /// A sentinel is not a URL of Redis, its URL has a database, or there is no sentinel.
     ///
     /// ```no_run
     /// # fn example() -> stampede_guard::redis::RedisResult<()> {
@@ -86,8 +95,11 @@ fn clients<S: IntoConnectionInfo>(
     let client = |sentinel: S| {
         let info = sentinel.into_connection_info()?;
         let settings = info.redis_settings();
+        if settings.db() != 0 {
+            return Err(DATABASE_OF_SENTINEL.into());
+        }
         let mut builder = SentinelClientBuilder::new([info.addr().clone()], master, SentinelServerType::Master)?
-            .set_client_to_sentinel_tcp_settings(info.tcp_settings().clone())
+            .set_client_to_sentinel_tcp_settings(tuned_tcp(info.tcp_settings().clone()))
             .set_client_to_sentinel_protocol(settings.protocol());
         if let Some(username) = settings.username() {
             builder = builder.set_client_to_sentinel_username(username);
@@ -100,3 +112,8 @@ fn clients<S: IntoConnectionInfo>(
     let clients = sentinels.into_iter().map(client).collect::<RedisResult<Vec<_>>>()?;
     if clients.is_empty() { Err(no_sentinels()) } else { Ok(clients) }
 }
+
+const DATABASE_OF_SENTINEL: (ErrorKind, &str) = (
+    ErrorKind::InvalidClientConfig,
+    "a sentinel has no databases: set that of the servers with `sentinel_with` (`set_client_to_redis_db`)",
+);

@@ -1,12 +1,12 @@
 //! Where the connections of an endpoint lead, and with which settings.
 
-#[cfg(feature = "sentinel")]
-use super::sentinel::{Sentinels, ToMaster};
 use super::{
     connect::{self, Connect},
     log::ConnectionLog,
     tls,
 };
+#[cfg(feature = "sentinel")]
+use super::{sentinel::Sentinels, sentinel_master::ToMaster};
 use futures_util::future::pending;
 use redis::{AsyncConnectionConfig, Client, ProtocolVersion, PushInfo, RedisResult, aio::MultiplexedConnection};
 use std::{convert::Infallible, sync::Arc, time::Duration};
@@ -47,7 +47,8 @@ impl Source {
     /// Creates the source of connections to the master that these sentinels name.
     #[cfg(feature = "sentinel")]
     pub(super) fn of_sentinels(sentinels: Sentinels) -> Self {
-        Self { target: Target::Master(ToMaster::of(sentinels)), config: None, log: Arc::default() }
+        let log = sentinels.log.clone();
+        Self { target: Target::Master(ToMaster::of(sentinels)), config: None, log }
     }
 
     /// Sets the settings of the user.

@@ -254,8 +254,11 @@ impl Connect for TrackingClient {
     }
 
     fn is_superseded(&self) -> bool {
+        // Asked first, because it answers once: a process that only reads copies sends nothing on the data connection.
+        let has_moved = self.source.is_superseded();
         let mut current = self.current.lock();
-        current.take_if(|established| established.generation != self.authority.generation()).is_some()
+        let is_old = |established: &mut Established| has_moved || established.generation != self.authority.generation();
+        current.take_if(is_old).is_some() || has_moved
     }
 }
 

@@ -57,21 +57,33 @@ impl Watched {
         [(); N].map(|()| patient(self.endpoint()))
     }
 
+    /// Returns the first server. Asserts that it is still the master: on a very busy machine the sentinels may have
+    /// replaced it.
+    pub(super) async fn master(&self) -> &RedisServer {
+        assert_eq!(self.votes_for(&self.servers[0]).await, self.sentinels.len(), "a failover before the test begins");
+        &self.servers[0]
+    }
+
+    /// Returns how many sentinels name this server.
+    async fn votes_for(&self, server: &RedisServer) -> usize {
+        let mut votes = 0;
+        for sentinel in &self.sentinels {
+            let mut connection = sentinel.client().get_multiplexed_async_connection().await.ok();
+            let ask = redis::cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg("main").to_owned();
+            let answer = match &mut connection {
+                Some(connection) => ask.query_async::<(String, u16)>(connection).await.ok(),
+                None => None,
+            };
+            votes += usize::from(answer.is_some_and(|(_, port)| port == server.port()));
+        }
+        votes
+    }
+
     /// Waits until two sentinels name another master than `old`, which accepts writes, and returns it.
     pub(super) async fn next_master(&self, old: &RedisServer) -> &RedisServer {
         let other = async || {
             for master in self.servers.iter().filter(|server| server.port() != old.port()) {
-                let mut named = 0;
-                for sentinel in &self.sentinels {
-                    let mut connection = sentinel.client().get_multiplexed_async_connection().await.ok();
-                    let ask = redis::cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg("main").to_owned();
-                    let answer = match &mut connection {
-                        Some(connection) => ask.query_async::<(String, u16)>(connection).await.ok(),
-                        None => None,
-                    };
-                    named += usize::from(answer.is_some_and(|(_, port)| port == master.port()));
-                }
-                if named >= 2 && is_master(master).await {
+                if self.votes_for(master).await >= 2 && is_master(master).await {
                     return Some(master);
                 }
             }
