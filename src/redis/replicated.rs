@@ -114,8 +114,7 @@ impl ReplicaWait {
         let outcome = |(on_data, on_waits)| match (left_by(on_data), left_by(on_waits)) {
             // The first script leaves the waiters, unless the second runs at another server.
             (Ok(left), Ok(_)) => (left, replicated.clone()),
-            (Ok(left), Err(error)) => (left, Err(error)),
-            (Err(error), Ok(left)) => (left, Err(error)),
+            (Ok(left), Err(error)) | (Err(error), Ok(left)) => (left, Err(error)),
             (Err(error), Err(_)) => (Vec::new(), Err(error)),
         };
         on_data.into_iter().zip(on_waits).map(outcome).collect()

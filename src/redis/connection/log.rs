@@ -39,7 +39,7 @@ impl ConnectionLog {
     /// it is gone.
     pub(super) fn connect_failed(&self, error: &RedisError) {
         match class(error) {
-            ErrorClass::Misconfigured(setting) => self.misconfigured(setting.hint(error), error),
+            ErrorClass::Misconfigured(setting) => self.misconfigured(&setting.hint(error), error),
             _ => self.unreachable(error),
         }
     }
@@ -48,7 +48,7 @@ impl ConnectionLog {
     /// show only with its first command that it reaches no server.
     pub(super) fn command_failed(&self, error: &RedisError) {
         match class(error) {
-            ErrorClass::Misconfigured(setting) => self.misconfigured(setting.hint(error), error),
+            ErrorClass::Misconfigured(setting) => self.misconfigured(&setting.hint(error), error),
             ErrorClass::Disconnected | ErrorClass::Unknown => self.unreachable(error),
             ErrorClass::Unavailable | ErrorClass::Refused | ErrorClass::Demoted => {}
         }
@@ -75,13 +75,13 @@ impl ConnectionLog {
     }
 
     /// Reports an error whose cause an operator has to correct, once for each hint.
-    pub(super) fn misconfigured(&self, hint: Cow<'static, str>, error: &RedisError) {
+    pub(super) fn misconfigured(&self, hint: &str, error: &RedisError) {
         let is_new = {
             let mut hints = self.hints.lock();
-            hints.len() < MAX_HINTS && hints.insert(hint.clone())
+            hints.len() < MAX_HINTS && hints.insert(hint.to_owned().into())
         };
         if is_new {
-            telemetry::connection::misconfigured(self.address.as_deref(), &loggable(error), &hint);
+            telemetry::connection::misconfigured(self.address.as_deref(), &loggable(error), hint);
         }
     }
 }

@@ -1,17 +1,17 @@
 //! The master that sentinels name.
 
 use super::{log::ConnectionLog, tls};
-use crate::sync::{
-    mutex::Mutex,
-    shared::{Shared, WeakShared},
+use crate::{
+    clock,
+    sync::{
+        mutex::Mutex,
+        shared::{Shared, WeakShared},
+    },
 };
 use futures_util::{StreamExt, future::pending, stream::FuturesUnordered};
 use redis::{Client, ConnectionAddr, ErrorKind, RedisError, RedisResult, sentinel::SentinelClient};
 use std::{sync::Arc, time::Duration};
-use tokio::{
-    sync::watch,
-    time::{Instant, sleep_until},
-};
+use tokio::{sync::watch, time::sleep_until};
 
 /// The sentinels of one master, and the master that they have named last.
 pub(super) struct Sentinels {
@@ -80,7 +80,7 @@ impl Sentinels {
         let ask = async |client: &tokio::sync::Mutex<SentinelClient>| client.lock().await.async_get_client().await;
         let mut answers: FuturesUnordered<_> = self.clients.iter().map(ask).collect();
         let (mut named, mut last_error) = (Vec::<(Client, usize)>::new(), None);
-        let deadline = Instant::now() + VOTE_TIMEOUT;
+        let deadline = clock::deadline_after(VOTE_TIMEOUT);
         loop {
             let is_decided = async {
                 match named.is_empty() {

@@ -72,7 +72,7 @@ async fn follow(sentinels: &Sentinels, client: &tokio::sync::Mutex<SentinelClien
                         Misconfiguration::Rights => RIGHTS_HINT.into(),
                         other => other.hint(&error),
                     };
-                    sentinels.log.misconfigured(hint, &error);
+                    sentinels.log.misconfigured(&hint, &error);
                     CHECK_INTERVAL
                 }
                 _ => RETRY_PAUSE,
