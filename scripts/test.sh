@@ -4,9 +4,8 @@
 #
 #     scripts/test.sh           all of it: some nine minutes on two cores, the first build included. Without Prometheus
 #                               or Chromium, the tests of boards and alerts, or of the live page, are skipped
-#     scripts/test.sh --all     the same, and skips nothing: installs Prometheus and Chromium first
-#     scripts/test.sh --servers all of it, then the tests over Redis on each server that scripts/servers.sh fetches. CI
-#                               runs it with --all
+#     scripts/test.sh --all     the same, and skips nothing: installs Prometheus and Chromium first. CI runs this
+#     scripts/test.sh --servers all of it, then the tests over Redis on each server that scripts/servers.sh fetches
 #     scripts/test.sh quick     while working: formatting, lints, and the tests unit, engine, http and store
 #     scripts/test.sh --long    all of it, then an hour or more: the model's large configurations, the long faults, ten
 #                               times the seeds, schedules and inputs, and a soak
