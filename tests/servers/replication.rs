@@ -193,7 +193,7 @@ async fn reads_do_not_wait_for_replicas() {
 }
 
 #[test]
-fn invalidations_reach_works_over_no_cluster() {
+fn invalidations_reach_refuses_clusters_and_no_replicas() {
     let nodes = ["redis://127.0.0.1:1"];
     let client = redis::cluster::ClusterClient::new(nodes).expect("a client");
     let cluster = stampede_guard::RedisEndpoint::cluster(nodes).expect("an endpoint");
@@ -204,6 +204,9 @@ fn invalidations_reach_works_over_no_cluster() {
             "{error}"
         );
     }
+    let server = redis::Client::open(nodes[0]).expect("a client").into_endpoint();
+    let error = server.invalidations_reach(0, SECOND).expect_err("no replica");
+    assert!(error.to_string().contains("at least one replica"), "{error}");
 }
 
 /// Two guards, as two processes, find the master by a name, and its replica has lost an invalidation of one of them.

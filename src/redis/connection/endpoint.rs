@@ -206,13 +206,11 @@ impl RedisEndpoint {
     /// # Errors
     ///
     /// For a cluster, because a cluster client sends `WAIT` to all nodes and not to the one that has the entry, and for
-    /// an existing connection, which cannot be made a second time.
-    ///
-    /// # Panics
-    ///
-    /// If `replicas` is zero.
+    /// an existing connection, which cannot be made a second time. Also for zero replicas, which ask for nothing.
     pub fn invalidations_reach(self, replicas: usize, within: Duration) -> RedisResult<Self> {
-        assert!(replicas > 0, "an invalidation without replicas needs no setting: `replicas` must not be zero");
+        if replicas == 0 {
+            return Err(NO_REPLICAS.into());
+        }
         if self.server().is_none() {
             return Err(NO_SINGLE_MASTER.into());
         }
@@ -334,6 +332,8 @@ const NO_SINGLE_MASTER: (ErrorKind, &str) = (
     ErrorKind::InvalidClientConfig,
     "`invalidations_reach` works over a `redis::Client` or sentinels, not over a cluster or an existing connection",
 );
+const NO_REPLICAS: (ErrorKind, &str) =
+    (ErrorKind::InvalidClientConfig, "`invalidations_reach` needs at least one replica: leave it out to wait for none");
 #[cfg(feature = "cluster")]
 const TLS_OF_CLIENT_ALONE: (ErrorKind, &str) = (
     ErrorKind::InvalidClientConfig,
