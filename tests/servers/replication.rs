@@ -204,7 +204,7 @@ fn invalidations_reach_refuses_clusters_and_no_replicas() {
             "{error}"
         );
     }
-    let server = redis::Client::open(nodes[0]).expect("a client").into_endpoint();
+    let server = Client::open(nodes[0]).expect("a client").into_endpoint();
     let error = server.invalidations_reach(0, SECOND).expect_err("no replica");
     assert!(error.to_string().contains("at least one replica"), "{error}");
 }
