@@ -12,7 +12,7 @@ use redis::{AsyncConnectionConfig, Client, ProtocolVersion, PushInfo, RedisResul
 use std::{convert::Infallible, sync::Arc, time::Duration};
 
 /// A place that connections lead to. It is resolved for each connection, so connections made later may lead to another
-/// server than those made before.
+/// server than earlier connections.
 #[derive(Clone)]
 pub(crate) struct Source {
     target: Target,

@@ -9,7 +9,7 @@ impl RedisServer {
         Self::with(&[&[CLUSTER_ENABLED, "yes"], args].concat())
     }
 
-    /// Returns the port on which the other nodes reach this node of a cluster. Redis 6.2 cannot choose another one.
+    /// Returns the port of this node on the bus of the cluster. Redis 6.2 has no setting for it.
     pub fn bus_port(&self) -> u16 {
         self.port() + BUS_OFFSET
     }
@@ -21,7 +21,7 @@ impl RedisServer {
         let () = command.query_async(&mut self.connection().await).await.expect("the slots are free");
     }
 
-    /// Introduces this node of a cluster to another one. The other nodes learn of it a moment later.
+    /// Introduces this node of a cluster to `other`. The remaining nodes learn of it a moment later.
     pub async fn meet(&self, other: &Self) {
         let mut command = redis::cmd("CLUSTER");
         command.arg("MEET").arg("127.0.0.1").arg(other.port()).arg(other.bus_port());
