@@ -118,7 +118,7 @@ async fn herds(repetitions: usize) -> ExitCode {
         println!("{name}");
         row("  origin calls", figures.iter().map(|f| f.origin_calls as f64), 0, 1);
         row("  last answer less compute, ms", figures.iter().map(|f| f.last_answer), 1, 50);
-        row("  Redis commands", figures.iter().map(|f| f.commands as f64), 0, 3 + 3 * PROCESSES);
+        row("  Redis commands", figures.iter().map(|f| f.commands as f64), 0, 3 + 6 * PROCESSES);
     }
     println!("tasks, waiters and map entries left: none");
     match figures.iter().flatten().all(|f| f.origin_calls == 1) {
@@ -199,7 +199,7 @@ async fn be_part_of_herds(Task { url }: Task) {
 }
 
 /// Returns a guard whose entries stay fresh longer than the bench runs.
-fn guard(store: impl stampede_guard::store::IntoStore) -> StampedeGuard {
+fn guard(store: impl stampede_guard::IntoStore) -> StampedeGuard {
     StampedeGuard::new(store).policy(Policy::fresh_for(Duration::from_secs(600)))
 }
 

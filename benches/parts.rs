@@ -5,7 +5,8 @@
 //! ```
 //!
 //! The cost of a codec is the difference of two embedded hits: `fetch` decodes, `fetch_arc` shares the decoded value.
-//! Locks are acquired and released by one client without competitors, over a server started by the bench.
+//! Locks are acquired and released by one client without competitors, over a server started by the bench. The other
+//! recipes are measured by `tools/lock-table`.
 #![allow(clippy::disallowed_methods, reason = "a bench measures real time")]
 
 #[path = "work/row.rs"]
@@ -16,7 +17,7 @@ use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use row::Row;
 use stampede_guard::{
     Codec, Lock, Policy, StampedeGuard,
-    lock::{Counter, ExistsSetex, FencedLock, GetSet, Redlock, Rename, SetMembership, SetPx, SetnxExpire, Watch},
+    lock::{FencedLock, Redlock, SetPx},
     store::{CacheKey, Entry, Inbox, Kind, Lifetimes, Meta, Timestamp, Token},
 };
 use stampede_guard_support::RedisServer;
@@ -80,13 +81,6 @@ fn locks(criterion: &mut Criterion) {
     let recipes = [
         ("set_px", lock().recipe(SetPx)),
         ("fused", lock().recipe(FencedLock)),
-        ("exists_setex", lock().recipe(ExistsSetex)),
-        ("setnx_expire", lock().recipe(SetnxExpire::new(client.clone()))),
-        ("watch", lock().recipe(Watch::new(client.clone()))),
-        ("rename", lock().recipe(Rename)),
-        ("getset", lock().recipe(GetSet::new())),
-        ("set_membership", lock().recipe(SetMembership::default())),
-        ("counter", lock().recipe(Counter)),
         ("redlock", lock().recipe(Redlock::with(Vec::<redis::Client>::new()))),
     ];
     let mut group = criterion.benchmark_group("lock");

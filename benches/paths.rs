@@ -278,7 +278,7 @@ async fn stored() -> Result<String, Infallible> {
 }
 
 /// Returns a guard whose entries stay fresh longer than the bench runs.
-fn guard(store: impl stampede_guard::store::IntoStore) -> StampedeGuard {
+fn guard(store: impl stampede_guard::IntoStore) -> StampedeGuard {
     StampedeGuard::new(store).policy(Policy::fresh_for(Duration::from_secs(3600)))
 }
 

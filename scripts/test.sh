@@ -29,7 +29,7 @@ main() {
         "" | --all | --servers | --long) all "$@" ;;
         quick) quick ;;
         formatting | lints | features | tests | instructions | docs | servers) "$1" ;;
-        patient_tests | other_tests | tests_over_redis | tests_of_faults) "$1" ;;
+        walk | patient_tests | other_tests | tests_over_redis | tests_of_faults) "$@" ;;
         *) fail "$1 is none of: quick, --all, --servers, --long, formatting, lints, features, tests, instructions, docs,
     servers" ;;
     esac
@@ -121,7 +121,7 @@ lints() {
 # The library alone: the other members, and dev-dependencies, would switch on features that users do not get.
 features() {
     for features in "" redis redis,http redis,sentinel lock lock,cluster,connection-manager,tls-rustls,tracing http postcard json,tracing metrics \
-        testing metrics http,metrics,tracing; do
+        testing metrics http,metrics,tracing http,lock,testing unstable http,lock,testing,unstable; do
         echo "-- ${features:-none}"
         cargo clippy --locked -p stampede-guard --lib --no-default-features --features "$features" -- -D warnings
     done
@@ -164,7 +164,7 @@ servers() {
     [ -z "$failed" ] || fail "failed:$failed"
 }
 
-over_redis=(store fleet lock servers)
+over_redis=(store fleet lock recipes locked_store servers)
 
 # on_server NAME VERSION: the environment names its path.
 on_server() {
@@ -197,12 +197,25 @@ instructions() {
     # A program has one set of features: each of these is a build, of about a minute on an idle processor.
     for features in "" tracing metrics; do
         cargo run --locked --release --manifest-path benches/instructions/Cargo.toml --target-dir "$(target)" \
-            --features "$features" -- --check
+            --features "$features" --bin instructions -- --check
     done
+    walk test
+    walk run -- --check
+}
+
+# The functions and lines that an operation executes: a build of its own, of about a minute, without optimisation.
+walk() {
+    local command=$1
+    shift
+    cargo "$command" --locked -q --manifest-path benches/instructions/Cargo.toml --target-dir "$(target)" \
+        --profile walk --features walk --bin walk "$@"
 }
 
 docs() {
     RUSTDOCFLAGS="-D warnings" cargo doc --locked -p stampede-guard --no-deps --all-features
+    # Without `unstable`: no public item may refer to one that is not.
+    RUSTDOCFLAGS="-D warnings" cargo doc --locked -p stampede-guard --no-deps \
+        --features cluster,connection-manager,json,metrics,postcard,sentinel,testing,tls-rustls
 }
 
 long_variants() {

@@ -13,13 +13,11 @@ pub enum CacheStatus {
     Miss,
     /// Answered by the fetch of another request, in this process or in another process.
     Coalesced,
-    /// Answered by the origin for this request alone. The request has no key, its response is private, it runs inside a
-    /// fetch of the same key or of a key that waits for it, or it runs inside another fetch and can wait no longer for
-    /// a shared one.
+    /// Answered by the origin for this request alone. The request has no key, its response is private, or it runs inside
+    /// a fetch of the same key or of a key that waits for it.
     Bypass,
-    /// Answered by the origin, through a fetch that this process shares and the store does not get. The store did not
-    /// answer in time; another leader did not, under [`WaitTimeout::Fetch`](crate::WaitTimeout::Fetch); or this request
-    /// runs inside another fetch and could wait no longer for the leader.
+    /// Answered by the origin, through a fetch that this process shares and the store does not get: the store did not
+    /// answer in time, or the response of the leader was too old for this request.
     FailOpen,
     /// Rejected: the fetch that this request waited for failed, unless its error is an
     /// [answer](crate::FailureClass::Answer), or the request could not wait for it any longer.

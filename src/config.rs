@@ -36,11 +36,8 @@ pub(crate) struct Config {
     /// Time-to-live of the failure marker after the first failure; zero for no marker.
     pub(crate) failure_ttl: Duration,
     pub(crate) classifier: Classifier,
-    /// Whether the text of an error is part of its failure marker.
-    pub(crate) share_error_text: bool,
     pub(crate) uncacheable_ttl: Duration,
     pub(crate) on_store_failure: StoreFailure,
-    pub(crate) on_wait_timeout: WaitTimeout,
     pub(crate) max_waiters: usize,
     /// Permits for fetches while the store is unavailable.
     pub(crate) max_fallback_fetches: NewestFirst,
@@ -66,22 +63,6 @@ pub enum StoreFailure {
     /// Requests that need the store are rejected, with [`ErrorKind::Store`](crate::ErrorKind::Store) or a response 503.
     /// For origins that would not survive requests from every process.
     FailClosed,
-}
-
-/// The reaction to a wait timeout. See
-/// [`StampedeGuard::on_wait_timeout`](crate::StampedeGuard::on_wait_timeout).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum WaitTimeout {
-    /// A rejection: [`ErrorKind::Overloaded`](crate::ErrorKind::Overloaded), or a response 503 with `Retry-After: 1`.
-    #[default]
-    Reject,
-    /// A fetch beside the leader of another process, at most one per process and key. Its result is not stored. All
-    /// requests of the process for this key get its result or that of the leader, whichever is first. If the leader is
-    /// in the same process, there is no second fetch, and the request waits until the leader ends.
-    ///
-    /// Each process may then call an origin that is slow already once more for each key.
-    Fetch,
 }
 
 impl Config {
@@ -145,10 +126,8 @@ impl Default for Config {
             store_timeout: Duration::from_millis(250),
             failure_ttl: Duration::from_secs(1),
             classifier: Classifier::default(),
-            share_error_text: true,
             uncacheable_ttl: Duration::from_secs(60),
             on_store_failure: StoreFailure::default(),
-            on_wait_timeout: WaitTimeout::default(),
             max_waiters: 10_000,
             max_fallback_fetches: NewestFirst::new(64),
             max_detached: NewestFirst::new(64),

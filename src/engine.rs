@@ -1,19 +1,20 @@
 //! The engine resolves one key: from the store, from the flight of another caller, or by leading a flight.
 //!
 //! ```text
-//! enter   -> join the flight of the key, or open one with a lookup
-//! lookup  -> evaluate the entry: serve | serve, and refresh in the background | redirect: enter again |
-//!            bypass: fetch for this caller only | otherwise lead
+//! look up -> evaluate the entry: serve | serve, and refresh in the background | redirect: look up again |
+//!            bypass: fetch for this caller only | otherwise enter a flight: join it, or open it and lead it
+//! wait    -> for the outcome of the flight, at most until a limit of the caller
 //! lead    -> get the lease and fetch | wait for the leader of another process | fetch without the store
 //! ```
 
 mod active_fetch;
 pub(crate) mod breaker;
 mod breakers;
-mod caller;
+mod call;
 mod containment;
 mod core;
-mod execution;
+mod erased;
+pub(crate) mod failure;
 mod fill_set;
 mod flight;
 pub(crate) mod frontend;

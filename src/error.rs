@@ -52,7 +52,7 @@ pub enum ErrorKind {
     /// The URL to invalidate names no host, which is part of the keys.
     InvalidUrl,
     /// Rejected: there are too many waiters, no `max_fallback_fetches` permit became free within one second, the wait
-    /// timeout passed under [`WaitTimeout::Reject`](crate::WaitTimeout::Reject), or the deadline has passed or is near.
+    /// timeout passed, or the deadline has passed or is near.
     /// [`Error::retry_in`] says when to retry.
     Overloaded,
 }
@@ -77,14 +77,13 @@ impl Error {
     }
 
     /// Creates the error of a caller that a failure marker blocks, from what the marker reports.
-    pub(crate) fn reported(kind: ErrorKind, code: u16, text: &str, retry_in: Duration) -> Self {
+    pub(crate) fn reported(kind: ErrorKind, code: u16, retry_in: Duration) -> Self {
         let what = match kind {
             ErrorKind::TimedOut => "the fetch was aborted; see `fetch_timeout`",
             ErrorKind::Panicked => "the fetch panicked",
             _ => "the fetch failed",
         };
-        let cause = (!text.is_empty()).then(|| text.into());
-        Self::build(kind, what.into(), code, Some(retry_in), cause)
+        Self::build(kind, what.into(), code, Some(retry_in), None)
     }
 
     /// Returns this error for a caller that the failure marker blocks.
@@ -142,8 +141,8 @@ impl Error {
     /// Returns the first `E` among the origin's own error and its sources, as [`find`](Self::find) does. If the fetch
     /// returned an `anyhow::Error`, that is the error that it was made from (feature `anyhow`); its backtrace is lost.
     ///
-    /// `None` if there is no `E`, if the fetch failed in another process, which shares only the text of its error, and in
-    /// rare cases also in this process: see [`failure_ttl`](crate::StampedeGuard::failure_ttl). A type that wraps
+    /// `None` if there is no `E`, if the fetch failed in another process, which shares only kind and status of its error,
+    /// and in rare cases also in this process: see [`failure_ttl`](crate::StampedeGuard::failure_ttl). A type that wraps
     /// errors without being one (`eyre::Report`) hides the error that it was made from, unless context was added to it.
     #[must_use]
     pub fn origin<E: error::Error + 'static>(&self) -> Option<&E> {
@@ -245,6 +244,6 @@ impl error::Error for Error {
     }
 }
 
-const WAIT_TIMED_OUT: &str = "no result came within the wait timeout (`WaitTimeout::Reject`)";
+const WAIT_TIMED_OUT: &str = "no result came within the wait timeout";
 /// Time until a rejected request may be retried.
 const LATER: Duration = Duration::from_secs(1);

@@ -8,8 +8,8 @@ mod observation;
 
 use crate::{
     clock::Timestamp,
-    config::{Config, StoreFailure, WaitTimeout},
-    engine::{Engine, frontend::ReusePolicy, replay_invalidations, resource::Resource},
+    config::{Config, StoreFailure},
+    engine::{Engine, frontend::Answers, replay_invalidations, resource::Resource},
     error::Error,
     key::{self, CacheKey, CacheKeyRef, Key},
     near_cache::config::NearCacheConfig,
@@ -51,8 +51,7 @@ pub struct StampedeGuard {
 
 impl StampedeGuard {
     /// Creates a guard over a store. With a `redis::Client` (preferred) messages wake the waiters; with a connection of
-    /// redis-rs the waiters poll. A [`MemoryStore`] and other implementations of [`Store`](crate::store::Store) work
-    /// too.
+    /// redis-rs the waiters poll. A [`MemoryStore`] works too, and with the feature `unstable` a store of your own.
     ///
     /// It neither connects nor fails. While the store is unavailable, the origin answers, and requests are coalesced
     /// within this process: see [`on_store_failure`](Self::on_store_failure).
@@ -153,32 +152,27 @@ impl StampedeGuard {
     }
 
     /// Sets the wait timeout: how long a request waits for a fetch that another request leads. Afterwards it gets the
-    /// stale value, if the policy permits that on errors, otherwise what [`on_wait_timeout`](Self::on_wait_timeout)
-    /// says. Default: [`fetch_timeout`](Self::fetch_timeout) and [`lease_ttl`](Self::lease_ttl) of this clone together,
-    /// because no leader holds a key longer. Zero means that no request waits for a fetch.
+    /// stale value, if the policy permits that on errors, otherwise
+    /// [`ErrorKind::Overloaded`](crate::ErrorKind::Overloaded) or a response 503 with `Retry-After: 1`. Default:
+    /// [`fetch_timeout`](Self::fetch_timeout) and [`lease_ttl`](Self::lease_ttl) of this clone together, because no
+    /// leader holds a key longer. Zero means that no request waits for a fetch.
     ///
-    /// Until then a request stays with a leader that is alive, even if the store does not answer for up to one lease.
+    /// It does not limit a request's own fetch, nor lookups. Until then a request stays with a leader that is alive, even
+    /// if the store does not answer for up to one lease.
     ///
-    /// Requests that a fetch makes in its own task wait for a shorter time, so that fetches that wait for each other
-    /// come to an end. After half of the time that is left to the outer fetch, one of these requests fetches without
-    /// storing the result. The others stay for half of the rest. Then they share that fetch, or a new one if it has
-    /// ended, and at last each of them fetches for itself.
+    /// A request within a fetch that has waited for half of the time left to that fetch logs one `WARN`: two fetches of
+    /// different processes or guards that need each other wait until both are aborted.
     #[must_use]
     pub fn wait_timeout(self, span: Duration) -> Self {
         self.set(|config| config.wait_timeout = Some(span))
     }
 
-    /// Sets what a request gets after its [`wait_timeout`](Self::wait_timeout). Default: [`WaitTimeout::Reject`].
-    #[must_use]
-    pub fn on_wait_timeout(self, then: WaitTimeout) -> Self {
-        self.set(|config| config.on_wait_timeout = then)
-    }
-
     /// Sets the time by which requests of this clone need an answer. A request does not wait longer for a fetch. It
     /// does not wait at all if the last fetch of the key took longer than the time left. It then gets the stale value,
     /// if the policy permits that on errors, otherwise [`ErrorKind::Overloaded`](crate::ErrorKind::Overloaded) or a
-    /// response 503. A fetch that it leads continues for others, within the limit of [`max_detached`](Self::max_detached). Default: none. For single HTTP requests see
-    /// [`http::Deadline`](crate::http::Deadline).
+    /// response 503. A fetch that it leads continues for others, within the limit of
+    /// [`max_detached`](Self::max_detached); that of [`fetch_scoped`](Self::fetch_scoped) is dropped. Default: none. For
+    /// single HTTP requests see [`http::Deadline`](crate::http::Deadline).
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), stampede_guard::Error> {
@@ -211,10 +205,9 @@ impl StampedeGuard {
         self.set(|config| config.fetch_timeout = limit)
     }
 
-    /// Sets the timeout of one store operation, after which the guard goes on without the store. Requests for one key
-    /// share a lookup of the entry for at most this time. If the task of the request that looks it up does not run, the
-    /// requests that share the lookup wait for at most twice this time, and then look up the entry themselves. Default:
-    /// 250 ms.
+    /// Sets the timeout of one store operation, after which the guard goes on without the store. Over Redis a request
+    /// joins a read of its entry for at most this time after the read was sent, unless this process has invalidated the
+    /// resource meanwhile. Default: 250 ms.
     ///
     /// # Panics
     ///
@@ -257,12 +250,12 @@ impl StampedeGuard {
     /// # }
     /// ```
     ///
-    /// Over a `redis::Client` or a `RedisEndpoint` that names a server, the nodes of a cluster or sentinels, each process
-    /// drops its copy as soon as any client fills the entry again, invalidates, deletes or evicts it. The server notifies
-    /// every process that has read the entry (`CLIENT TRACKING`, Redis 6.0 or later). Until the connection for these
-    /// messages is made, requests read from the server and no copies are kept. If the server cannot notify, and over a
-    /// bare `ClusterClient` or an existing connection, a copy lives for [`max_age`](crate::NearCacheConfig::max_age)
-    /// after it was read. In both cases no process serves a copy for longer than `max_age` after an invalidation.
+    /// Over a `redis::Client` or a `RedisEndpoint` that names a server or sentinels, each process drops its copy as soon
+    /// as any client fills the entry again, invalidates, deletes or evicts it. The server notifies every process that has
+    /// read the entry (`CLIENT TRACKING`, Redis 6.0 or later). Until the connection for these messages is made, requests
+    /// read from the server and no copies are kept. If the server cannot notify, in a cluster, and over an existing
+    /// connection, a copy lives for [`max_age`](crate::NearCacheConfig::max_age) after it was read. In both cases no
+    /// process serves a copy for longer than `max_age` after an invalidation.
     ///
     /// [`invalidate`](Self::invalidate) drops the copies of this guard and its clones before it returns. Only fresh
     /// copies are served; everything else goes to the store. Memory and connection belong to this clone and to clones
@@ -325,8 +318,7 @@ impl StampedeGuard {
 
     /// Waits until all fetches, refreshes, fills and invalidations in progress have ended, at most for twice the
     /// [`store_timeout`](Self::store_timeout). Returns the number of tasks that still run: a fetch may take longer, and
-    /// a failed invalidation is retried for about ten seconds. A fetch over a shared store counts twice, because the
-    /// heartbeat of its lease is a task of its own.
+    /// a failed invalidation is retried for about ten seconds.
     ///
     /// Call it after the server has stopped, so that the last answers are stored. To wait for long fetches too, repeat
     /// it (`while guard.drain().await > 0 {}`) within a limit of the application. A fetch that ends with the process
@@ -337,8 +329,9 @@ impl StampedeGuard {
         self.engine.drain(self.config.store_timeout.saturating_mul(2)).await
     }
 
-    /// Returns the number of lookups and fetches in progress in this process, each counted once however many requests
-    /// wait for it. A fetch and the lookup that led to it count as one.
+    /// Returns the number of fetches in progress in this process, each counted once however many requests wait for it,
+    /// from the request for its lease to its fill. A lookup does not count, nor does a fetch that no further request may
+    /// join, for example after an invalidation.
     #[must_use]
     pub fn in_flight(&self) -> usize {
         self.engine.in_flight()
@@ -365,7 +358,7 @@ impl StampedeGuard {
         front_end: FrontEnd,
         layout: u64,
         key: &Key,
-        policy: &impl ReusePolicy<R>,
+        policy: &impl Answers<R>,
         now: Timestamp,
     ) -> Option<R> {
         self.engine.peek(&self.config, front_end, CacheKeyRef::new(&self.config.namespace, layout, key), policy, now)

@@ -56,15 +56,17 @@
 //! | `axum` | yes | keys from the URI as the client sent it, also under `Router::nest`; [`Error`] as a response |
 //! | `bincode` | yes | typed values, encoded with bincode |
 //! | `anyhow` | yes | [`Error::origin`] finds the error that an `anyhow::Error` was made from |
-//! | `tracing` | yes | events under the target `stampede_guard`, and the span `stampede_guard.fetch` of a request |
+//! | `tracing` | yes | events under the target `stampede_guard`, and the span `stampede_guard.fetch` of a request that is no hit |
 //! | `metrics` | | counters, gauges and histograms for the recorder of the `metrics` facade |
 //! | `postcard`, `json` | | other codecs |
+//! | `unstable` | | `store` and `lock::recipe`: stores and lock recipes of your own. Any release may change both |
 //! | `testing` | | [`testing`]: scripted faults of the store, counted fetches; for dev-dependencies |
 //! | `tls-rustls` | | `rediss://` through rustls, with ring unless the application installs another provider |
 //! | `cluster` | | [`RedisEndpoint::cluster`]; Redis Cluster clients and connections |
 //! | `sentinel` | | [`RedisEndpoint::sentinel`]; the clients of Redis Sentinel, whose master the guard follows |
 //! | `connection-manager` | | redis-rs' `ConnectionManager` as a connection of the guard |
 #![cfg_attr(docsrs, feature(doc_cfg))]
+#![cfg_attr(not(feature = "unstable"), allow(unreachable_pub, reason = "what only the feature `unstable` opens"))]
 #![cfg_attr(
     not(all(feature = "http", feature = "redis")),
     allow(dead_code, reason = "what only the HTTP layer or only a store outside of the process needs")
@@ -98,7 +100,10 @@ pub(crate) mod outage_cache;
 mod policy;
 #[cfg(feature = "redis")]
 pub mod redis;
+#[cfg(feature = "unstable")]
 pub mod store;
+#[cfg(not(feature = "unstable"))]
+pub(crate) mod store;
 mod sync;
 mod telemetry;
 #[cfg(feature = "testing")]
@@ -108,6 +113,7 @@ mod throttle;
 mod typed;
 #[cfg(feature = "http")]
 mod uncached;
+mod versions;
 
 #[cfg(feature = "redis")]
 pub use self::redis::{
@@ -120,7 +126,7 @@ pub use self::redis::{
 pub use cache_status::CacheStatus;
 #[cfg(feature = "_typed")]
 pub use codec::Codec;
-pub use config::{StoreFailure, WaitTimeout, failures::FailureClass};
+pub use config::{StoreFailure, failures::FailureClass};
 pub use error::{BoxError, Error, ErrorKind};
 pub use guard::StampedeGuard;
 pub use health::{Health, LastError};
@@ -131,7 +137,9 @@ pub use lock::{error::LockError, guard::LockGuard, handle::Lock};
 pub use near_cache::config::NearCacheConfig;
 pub use outage_cache::config::OutageCacheConfig;
 pub use policy::Policy;
-pub use store::{memory::MemoryStore, port::Store};
+#[cfg(feature = "unstable")]
+pub use store::port::Store;
+pub use store::{memory::MemoryStore, port::IntoStore};
 pub use telemetry::Stats;
 #[cfg(feature = "_typed")]
 pub use typed::{

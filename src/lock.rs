@@ -1,8 +1,8 @@
-//! Distributed locks over Redis: [`Lock`], ten lock recipes ([`Recipe`]), and the [`Guarantees`] of each recipe.
+//! Distributed locks over Redis: [`Lock`], three lock recipes, and the [`Guarantees`] of each recipe.
 //!
-//! Use [`SetPx`], the default, or [`FencedLock`] if you need a fencing token. The other recipes are here because posts,
-//! books and systems use them, so that readers can see how each one behaves. `docs/locks.md` compares use, cost and
-//! failures.
+//! Use [`SetPx`], the default, [`FencedLock`] if you need a fencing token, or [`Redlock`] over several servers.
+//! `docs/locks.md` compares their use, cost and failures with those of seven recipes of posts and books, which
+//! `tools/lock-table` implements. For recipes of your own, the feature `unstable` opens the module `lock::recipe`.
 //!
 //! ```no_run
 //! # async fn example(job: impl Future<Output = ()>) -> Result<(), Box<dyn std::error::Error>> {
@@ -40,15 +40,16 @@ mod fenced_lock;
 mod guarantees;
 pub(crate) mod guard;
 pub(crate) mod handle;
-pub(crate) mod historical;
 mod limits;
 mod queue;
+#[cfg(feature = "unstable")]
+pub mod recipe;
+#[cfg(not(feature = "unstable"))]
 pub(crate) mod recipe;
 mod redlock;
 mod registry;
 mod scripts;
 mod set_px;
-pub(crate) mod store;
 mod token_lock;
 mod validity;
 
@@ -64,12 +65,9 @@ pub use fenced_lock::FencedLock;
 pub use guarantees::Guarantees;
 pub use guard::LockGuard;
 pub use handle::Lock;
-pub use historical::{
-    counter::Counter, exists_setex::ExistsSetex, getset::GetSet, rename::Rename, set_membership::SetMembership,
-    setnx_expire::SetnxExpire, watch::Watch,
-};
+pub use recipe::IntoRecipe;
+#[cfg(feature = "unstable")]
 pub use recipe::Recipe;
 pub use redlock::Redlock;
 pub use registry::{HeldLock, held_locks};
 pub use set_px::SetPx;
-pub use store::LockedStore;

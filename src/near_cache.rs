@@ -14,62 +14,58 @@ use crate::{
         entry_cache::{self, EntryCache},
         error::StoreError,
         port::Store,
-        tracking::{InvalidationFeed, TrackedRead, TrackedReader, Version},
+        tracking::{InvalidationFeed, TrackedRead, TrackedReader},
     },
-    sync::mutex::Mutex,
     telemetry::{self, Meter, NearCacheBytes},
+    versions::{Shard, Versions},
 };
 use config::NearCacheConfig;
-use std::{
-    borrow::Borrow,
-    fmt,
-    sync::{Arc, Weak},
-    time::Duration,
-};
+use std::{borrow::Borrow, fmt, sync::Arc, time::Duration};
 
 pub(crate) struct NearCache {
     copies: EntryCache<Arc<CachedCopy>>,
     max_age: Duration,
-    /// Changes made by this process itself. The store's messages about them arrive later.
-    from_process: Arc<InvalidationFeed>,
+    /// The changes that this process has made, or that the store has reported.
+    versions: Arc<Versions>,
+    feed: Arc<InvalidationFeed>,
     reader: Option<Arc<dyn TrackedReader>>,
     bytes: NearCacheBytes,
 }
 
 struct CachedCopy {
     entry: Entry,
+    /// The shard of its resource. PERF: a hit takes no hash of it.
+    shard: Shard,
+    /// The [number](Versions::now) of its read, and when that was sent.
+    begun: u64,
     sent_at: Timestamp,
-    from_process: Version,
-    from_store: Option<Version>,
-}
-
-impl CachedCopy {
-    fn is_good(&self, now: Timestamp, max_age: Duration) -> bool {
-        let confirmed = match &self.from_store {
-            Some(version) => version.valid_until(),
-            None => Some(self.sent_at),
-        };
-        let is_recent = |confirmed: Timestamp| now.since(confirmed.max(self.sent_at)) < max_age;
-        confirmed.is_some_and(is_recent) && self.from_process.valid_until().is_some()
-    }
+    is_tracked: bool,
 }
 
 impl NearCache {
     /// Creates the cache. `None` for a store of this process, whose entries are local already.
-    pub(crate) fn in_front_of(store: &dyn Store, settings: NearCacheConfig) -> Option<Self> {
+    pub(crate) fn in_front_of(store: &dyn Store, versions: Arc<Versions>, settings: NearCacheConfig) -> Option<Self> {
         let NearCacheConfig { capacity, max_age } = settings;
+        let feed = Arc::new(InvalidationFeed::new(versions.clone()));
         store.is_shared().then(|| Self {
             copies: entry_cache::with_max_bytes(capacity),
             max_age,
-            from_process: Arc::new(InvalidationFeed::new()),
-            reader: store.track((max_age / 3).max(Duration::from_millis(1))),
+            versions,
+            reader: store.track(feed.clone(), (max_age / 3).max(Duration::from_millis(1))),
+            feed,
             bytes: NearCacheBytes::default(),
         })
     }
 
     pub(crate) fn get(&self, key: CacheKeyRef<'_>, now: Timestamp) -> Option<Entry> {
         let copy = self.copies.get(&key)?;
-        copy.is_good(now, self.max_age).then(|| copy.entry.clone())
+        self.is_good(&copy, now).then(|| copy.entry.clone())
+    }
+
+    fn is_good(&self, copy: &CachedCopy, now: Timestamp) -> bool {
+        // The confirmation is read first: see `InvalidationFeed::confirmed`.
+        let confirmed = if copy.is_tracked { self.feed.confirmed().max(copy.sent_at) } else { copy.sent_at };
+        now.since(confirmed) < self.max_age && self.versions.counts(copy.shard, copy.begun)
     }
 
     /// Reads from the store and keeps copies. If the future is dropped during the read, or if the store cannot track
@@ -80,20 +76,19 @@ impl NearCache {
         chain: &[CacheKey],
         meter: &Meter,
     ) -> Result<Vec<Option<Entry>>, StoreError> {
-        let sent_at = Timestamp::now();
-        let from_process: Vec<_> = chain.iter().map(|key| self.from_process.version(key)).collect();
-        let TrackedRead { entries, versions } = match &self.reader {
+        let (sent_at, begun) = (Timestamp::now(), self.versions.now());
+        let TrackedRead { entries, is_tracked } = match &self.reader {
             Some(reader) => match reader.get_all(chain).await {
                 Ok(tracked) => tracked,
                 Err(_) => return store.get_all(chain).await,
             },
-            None => TrackedRead { entries: store.get_all(chain).await?, versions: Vec::new() },
+            None => TrackedRead { entries: store.get_all(chain).await?, is_tracked: false },
         };
-        let mut versions = versions.into_iter();
-        for ((key, entry), from_process) in chain.iter().zip(&entries).zip(from_process) {
-            let from_store = versions.next();
-            match entry.clone().map(|entry| CachedCopy { entry, sent_at, from_process, from_store }) {
-                Some(copy) => self.keep(key, copy, meter),
+        for (key, entry) in chain.iter().zip(&entries) {
+            match entry.clone() {
+                Some(entry) => {
+                    self.keep(key, CachedCopy { entry, shard: Shard::from(key), begun, sent_at, is_tracked }, meter);
+                }
                 None => _ = self.copies.remove(key),
             }
         }
@@ -101,16 +96,8 @@ impl NearCache {
         Ok(entries)
     }
 
-    /// Drops the copies, in all layouts. Reads in flight will not become copies.
-    pub(crate) fn forget(&self, key: &CacheKey) {
-        self.from_process.changed(key);
-        if self.copies.remove(key).is_some() {
-            self.bytes.set(|| self.copies.weight());
-        }
-    }
-
     fn keep(&self, key: &CacheKey, copy: CachedCopy, meter: &Meter) {
-        if !copy.is_good(Timestamp::now(), self.max_age) {
+        if !self.is_good(&copy, Timestamp::now()) {
             return;
         }
         let copy = Arc::new(copy);
@@ -118,24 +105,6 @@ impl NearCache {
             telemetry::too_large(meter, key);
         }
         self.copies.insert(key.clone(), copy);
-    }
-}
-
-/// The near caches of one engine. A change by one clone ends the copies of all clones.
-#[derive(Default)]
-pub(crate) struct NearCaches(Mutex<Vec<Weak<NearCache>>>);
-
-impl NearCaches {
-    pub(crate) fn add(&self, near: &Arc<NearCache>) {
-        let mut caches = self.0.lock();
-        caches.retain(|near| near.strong_count() > 0);
-        caches.push(Arc::downgrade(near));
-    }
-
-    pub(crate) fn forget(&self, key: &CacheKey) {
-        for near in self.0.lock().iter().filter_map(Weak::upgrade) {
-            near.forget(key);
-        }
     }
 }
 
@@ -155,5 +124,91 @@ impl fmt::Debug for NearCache {
 impl Borrow<Entry> for Arc<CachedCopy> {
     fn borrow(&self) -> &Entry {
         &self.entry
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::{
+        entry::{Kind, Meta},
+        token::{Inbox, Token},
+    };
+    use bytes::Bytes;
+
+    const MAX_AGE: Duration = Duration::from_secs(60);
+
+    /// A cache whose reads a test sends.
+    fn near() -> NearCache {
+        let versions = Arc::<Versions>::default();
+        let feed = Arc::new(InvalidationFeed::new(versions.clone()));
+        let (copies, bytes) = (entry_cache::with_max_bytes(1 << 20), NearCacheBytes::default());
+        NearCache { copies, max_age: MAX_AGE, versions, feed, reader: None, bytes }
+    }
+
+    fn key(n: usize) -> CacheKey {
+        CacheKey::new("n", 0, format!("k{n}"))
+    }
+
+    impl NearCache {
+        /// Keeps the result of a read that began at this number, and returns when it was sent.
+        fn has_read(&self, key: &CacheKey, begun: u64, is_tracked: bool) -> Timestamp {
+            let sent_at = Timestamp::now();
+            let meta = Meta::new(Kind::Value, Token::unique(Inbox::unique()), sent_at);
+            let entry = Entry::new(meta, Bytes::new());
+            self.keep(
+                key,
+                CachedCopy { entry, shard: key.into(), begun, sent_at, is_tracked },
+                &Meter::new(&"n".into()),
+            );
+            sent_at
+        }
+
+        fn serves(&self, key: &CacheKey, now: Timestamp) -> bool {
+            self.get(key.into(), now).is_some()
+        }
+    }
+
+    #[test]
+    fn tracked_copy_is_served_for_max_age_after_its_confirmation() {
+        let near = near();
+        let sent_at = near.has_read(&key(0), near.versions.now(), true);
+        near.has_read(&key(1), near.versions.now(), false);
+        for confirmed in [sent_at, sent_at.after(MAX_AGE / 2), sent_at.after(MAX_AGE / 4)] {
+            near.feed.confirm_up_to(confirmed);
+        }
+        let end = sent_at.after(MAX_AGE / 2 + MAX_AGE);
+        assert!(near.serves(&key(0), end.before(Duration::from_micros(1))), "confirmations may overtake each other");
+        assert!(!near.serves(&key(0), end));
+        assert!(!near.serves(&key(1), end.before(MAX_AGE / 4)), "its changes are not reported");
+    }
+
+    /// Seen to fail if `all_changed` does nothing.
+    #[test]
+    fn tracked_copy_is_not_confirmed_by_the_next_connection() {
+        let near = near();
+        let begun = near.versions.now();
+        let sent_at = near.has_read(&key(0), begun, true);
+        assert!(near.serves(&key(0), sent_at));
+        let numbers = [(); 2].map(|()| near.feed.all_changed());
+        assert_ne!(numbers[0], numbers[1]);
+        near.feed.confirm_up_to(sent_at.after(MAX_AGE));
+        assert!(!near.serves(&key(0), sent_at));
+        near.has_read(&key(0), begun, true);
+        assert!(!near.serves(&key(0), sent_at), "the answer over the last connection came late");
+        let sent_at = near.has_read(&key(0), near.versions.now(), true);
+        assert!(near.serves(&key(0), sent_at), "read over the next connection");
+    }
+
+    /// Seen to fail if each number counts.
+    #[test]
+    fn change_ends_the_copies_of_a_resource() {
+        let near = near();
+        let (begun, variant) = (near.versions.now(), key(0).to_variant("en".into()).in_layout(7));
+        let sent_at = [&variant, &key(1)].map(|key| near.has_read(key, begun, false))[0];
+        near.feed.changed(&key(0));
+        assert!(!near.serves(&variant, sent_at) && near.serves(&key(1), sent_at));
+        near.has_read(&variant, begun, false);
+        assert!(!near.serves(&variant, sent_at), "its read was overtaken");
     }
 }

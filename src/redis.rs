@@ -5,19 +5,10 @@
 //! through this module, so that its version is the one that the guard was compiled with.
 
 pub(crate) mod batch;
-#[cfg(feature = "cluster")]
-mod cluster_reads;
-#[cfg(feature = "cluster")]
-mod cluster_slots;
-#[cfg(feature = "cluster")]
-mod cluster_topology;
 pub(crate) mod connection;
 mod entries;
 mod fill;
 pub(crate) mod names;
-#[cfg(feature = "cluster")]
-mod own_invalidations;
-pub(crate) mod replicated;
 pub(crate) mod scripts;
 pub(crate) mod server_clock;
 pub(crate) mod store;

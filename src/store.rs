@@ -27,16 +27,21 @@ pub(crate) mod token;
 pub(crate) mod tracking;
 pub(crate) mod wake;
 
+#[cfg(feature = "unstable")]
+pub use self::{
+    entry::{Audience, Entry, Kind, Lifetimes, Meta, Payload, SharedValue},
+    envelope::{EnvelopeError, FORMAT},
+    error::{Answer, BoxFuture, StoreError},
+    lease::{FailureMarker, FillOutcome, Lease, LeaseReply, LeaseRequest, LeaseStatus},
+    memory::MemoryStore,
+    port::{FillCondition, IntoStore, RedirectExtension, Store, Write},
+    token::{Inbox, Token},
+    tracking::{InvalidationFeed, TrackedRead, TrackedReader},
+    wake::{Listener, WakeRegistry},
+};
+#[cfg(feature = "unstable")]
 pub use crate::{
     clock::Timestamp,
     key::{CacheKey, CacheKeyRef, KeyHash},
+    versions::ReadTerms,
 };
-pub use entry::{Audience, Entry, Kind, Lifetimes, Meta, Payload, SharedValue};
-pub use envelope::{EnvelopeError, FORMAT};
-pub use error::{Answer, BoxFuture, StoreError};
-pub use lease::{FailureMarker, FillOutcome, Lease, LeaseReply, LeaseRequest, LeaseStatus};
-pub use memory::MemoryStore;
-pub use port::{FillCondition, IntoStore, RedirectExtension, Store, Write};
-pub use token::{Inbox, Token};
-pub use tracking::{InvalidationFeed, TrackedRead, TrackedReader, Version};
-pub use wake::{Listener, WakeRegistry};

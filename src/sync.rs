@@ -1,6 +1,7 @@
 //! The primitives of all code that waits within a process.
 
 pub(crate) mod alongside;
+pub(crate) mod deferred;
 #[cfg(feature = "lock")]
 pub(crate) mod detach;
 #[cfg(test)]

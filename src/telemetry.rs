@@ -3,10 +3,10 @@
 //! Keys appear as hashes, because they come from URLs and may contain what must not be logged.
 //! [`log_keys`](crate::StampedeGuard::log_keys) shows them.
 
-#[cfg(feature = "redis")]
-pub(crate) mod connection;
 mod counters;
 mod events;
+#[cfg(feature = "metrics")]
+mod family;
 mod labels;
 mod meter;
 #[cfg(feature = "metrics")]
@@ -18,13 +18,14 @@ mod metrics;
 pub(crate) mod routes;
 mod spans;
 mod stats;
+mod table;
 
 pub use self::stats::Stats;
 pub(crate) use self::{
     counters::NamedCounters,
     events::*,
-    labels::{FetchFailure, FrontEnd, StoreOperation},
+    labels::{FetchFailure, FrontEnd, Role, StoreOperation},
     meter::Meter,
-    metrics::{NearCacheBytes, OpenBreaker, OpenBreakers, Timed},
-    spans::{RequestSpan, Role, record_lease_wait, record_role},
+    metrics::{NearCacheBytes, OpenBreaker, Timed, open_breaker},
+    spans::{RequestSpan, record_lease_wait, record_role},
 };

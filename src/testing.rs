@@ -51,7 +51,9 @@ mod node;
 mod origin;
 mod redis_state;
 
-pub use event::{Event, EventKind};
+pub use event::Event;
+#[cfg(feature = "unstable")]
+pub use event::EventKind;
 pub use fake_redis::FakeRedis;
 pub use fault::{Fault, Operation};
 pub use gate::Gate;

@@ -326,8 +326,18 @@ fn every_event_is_documented() {
     assert_eq!(documented, emitted);
 }
 
-/// Returns level and message of each event in a source file. The message is the last literal of its macro.
+/// Returns level and message of each event in a source file: the rows of the table of events, and events beside it. The
+/// message of the latter is the last literal of the macro.
 fn events(source: &str) -> Vec<(String, String)> {
+    let rows = ["ERROR", "WARN", "INFO", "DEBUG"].map(|level| {
+        source.match_indices(level).map(move |(at, _)| (level, &source[at + level.len()..])).collect::<Vec<_>>()
+    });
+    // A level may have a condition.
+    let row = |(level, rest): (&str, &str)| {
+        let rest = rest.strip_prefix('[').map_or(Some(rest), |rest| rest.split_once(']').map(|(_, rest)| rest))?;
+        let (message, _) = rest.trim_start().strip_prefix('"')?.split_once('"')?;
+        Some((level.to_owned(), message.to_owned()))
+    };
     let macros = ["error", "warn", "info", "debug", "trace"].map(|level| (format!("tracing::{level}!("), Some(level)));
     let macros = macros.into_iter().chain([("event!(".to_owned(), None)]);
     let found = macros.flat_map(|(name, level)| {
@@ -340,7 +350,7 @@ fn events(source: &str) -> Vec<(String, String)> {
         let (_, message) = text.trim_end().trim_end_matches(',').strip_suffix('"')?.rsplit_once('"')?;
         Some((level?.to_uppercase(), message.to_owned()))
     };
-    found.filter_map(event).collect()
+    rows.into_iter().flatten().filter_map(row).chain(found.filter_map(event)).collect()
 }
 
 /// Returns the Rust files below a directory.

@@ -3,7 +3,7 @@
 use crate::support::RedisServer;
 use futures_util::future::join_all;
 use redis::aio::MultiplexedConnection;
-use stampede_guard::{Policy, StampedeGuard, store::IntoStore};
+use stampede_guard::{IntoStore, Policy, StampedeGuard};
 use std::{
     sync::Arc,
     time::{Duration, Instant},

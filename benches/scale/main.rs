@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Prints the tables of docs/lab/scale.md: costs, callers, keys, threads, processes, waiters, payloads, misses, reality.
-//! The table `fills` is in docs/decisions/0120-staged-fills.md. Does not use criterion, because most of it is counted or takes as long as its fetch. Child processes run this
+//! Figures of the table `fills` are in docs/decisions/0120-staged-fills.md. Does not use criterion, because most of it is counted or takes as long as its fetch. Child processes run this
 //! binary. If cargo does not start it as a bench, it is as short as with `--test`.
 #![allow(clippy::disallowed_methods, reason = "a bench measures real time, and makes its own randomness")]
 

@@ -4,7 +4,7 @@ use super::breaker::Breaker;
 use crate::{
     clock::Timestamp,
     sync::mutex::Mutex,
-    telemetry::{OpenBreaker, OpenBreakers},
+    telemetry::{self, OpenBreaker},
 };
 use std::{
     collections::HashMap,
@@ -28,7 +28,6 @@ struct Recorded {
 #[derive(Default)]
 pub(super) struct Breakers {
     by_domain: Mutex<HashMap<FailureDomain, Recorded>>,
-    open: OpenBreakers,
     /// Whether the store has answered, and the table is empty. So a healthy store costs one load per operation.
     is_idle: AtomicBool,
     has_answered: AtomicBool,
@@ -42,7 +41,7 @@ impl Breakers {
         let Recorded { breaker, open } = by_domain.entry(domain).or_default();
         let result = access(breaker);
         match breaker.is_open() {
-            true => _ = open.get_or_insert_with(|| self.open.open()),
+            true => _ = open.get_or_insert_with(telemetry::open_breaker),
             false => *open = None,
         }
         if breaker.is_idle() {

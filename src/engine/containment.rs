@@ -1,12 +1,17 @@
-//! The bounds of a fetch: a panic stays in it, and its deadline ends it.
+//! The bounds of a fetch: a panic of a shared one stays in it, and its deadline ends it. The panic of a fetch for one
+//! caller goes on to that caller.
 
 use crate::{
     config::Config,
     error::{Error, ErrorKind},
-    telemetry::FetchFailure,
+    key::CacheKey,
+    telemetry::{self, FetchFailure, Meter},
 };
 use futures_util::FutureExt;
-use std::{future::Future, panic::AssertUnwindSafe};
+use std::{
+    future::Future,
+    panic::{AssertUnwindSafe, resume_unwind},
+};
 use tokio::time::{Instant, timeout_at};
 
 /// The reason why a part of a fetch was aborted.
@@ -24,6 +29,18 @@ pub(super) fn contained<T>(
 ) -> impl Future<Output = Result<T, Aborted>> {
     let caught = AssertUnwindSafe(part).catch_unwind().map(|done| done.map_err(|_| Aborted::Panicked));
     timeout_at(deadline, caught).map(|done| done.unwrap_or(Err(Aborted::TimedOut)))
+}
+
+/// Runs a fetch for one caller. Measures it, and counts its panic, which goes on to the caller.
+pub(super) async fn fetching_alone<T>(meter: &Meter, key: &CacheKey, fetch: impl Future<Output = T>) -> T {
+    let ended = {
+        let _timed = telemetry::fetching(meter, key);
+        AssertUnwindSafe(fetch).catch_unwind().await
+    };
+    ended.unwrap_or_else(|panic| {
+        telemetry::fetch_failed(meter, key, FetchFailure::Panicked);
+        resume_unwind(panic)
+    })
 }
 
 impl Aborted {

@@ -2,7 +2,7 @@
 
 use super::{
     breakers::Breakers,
-    flight::state::Flights,
+    flight::Flights,
     pending_invalidations::{Acknowledged, PendingInvalidations},
     recent_failures::RecentFailures,
     redirects::RedirectCache,
@@ -13,11 +13,24 @@ use crate::telemetry::routes::Routes;
 use crate::{
     clock::Timestamp,
     health::{Failures, Health},
-    near_cache::{NearCache, NearCaches, config::NearCacheConfig},
+    key::CacheKey,
+    near_cache::{NearCache, config::NearCacheConfig},
     store::port::Store,
+    sync::deferred::DeferredWork,
     telemetry::NamedCounters,
+    versions::Versions,
 };
-use std::{collections::VecDeque, sync::Arc, time::Duration};
+use std::{
+    collections::VecDeque,
+    sync::{
+        Arc,
+        atomic::{
+            AtomicBool,
+            Ordering::{Acquire, Release},
+        },
+    },
+    time::Duration,
+};
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
@@ -28,18 +41,22 @@ pub(crate) struct Engine {
     pub(crate) counters: NamedCounters,
     #[cfg(feature = "http")]
     pub(crate) routes: Routes,
+    pub(super) versions: Arc<Versions>,
+    /// Whether a clone has a near cache, whose copies end with each fill.
+    has_near_copies: AtomicBool,
     pub(super) flights: Arc<Flights>,
     pub(super) breakers: Breakers,
     pub(super) failures: Failures,
+    /// The extensions of leases.
+    pub(super) heartbeats: DeferredWork,
     pub(super) wait_graph: Arc<WaitGraph>,
-    /// All spawned tasks: leaders, refreshes, releases of leases. The tracker is closed from the beginning: that does
-    /// not prevent spawning, and lets any number of callers wait until it is empty.
+    /// All spawned tasks but those of the heartbeats: leaders, refreshes, releases of leases. The tracker is closed from
+    /// the beginning: that does not prevent spawning, and lets any number of callers wait until it is empty.
     pub(super) tasks: TaskTracker,
     pub(super) invalidations: PendingInvalidations,
     replay: Replay,
     pub(super) redirect_cache: RedirectCache,
     pub(super) recent_failures: RecentFailures,
-    pub(super) near_caches: NearCaches,
 }
 
 /// A function that sends invalidations again which the store may have lost. It must not block.
@@ -49,29 +66,40 @@ impl Engine {
     pub(crate) fn new(store: Arc<dyn Store>, counters: NamedCounters, replay: Replay) -> Arc<Self> {
         let tasks = TaskTracker::new();
         tasks.close();
+        let flights = Arc::<Flights>::default();
+        let versions = flights.versions.clone();
         Arc::new(Self {
             counters,
             #[cfg(feature = "http")]
             routes: Routes::default(),
-            flights: Arc::default(),
             breakers: Breakers::default(),
             failures: Failures::default(),
+            heartbeats: DeferredWork::default(),
             wait_graph: Arc::new(WaitGraph::new(store.clone())),
             tasks,
             invalidations: PendingInvalidations::default(),
             replay,
-            redirect_cache: RedirectCache::default(),
+            redirect_cache: RedirectCache::new(versions.clone()),
+            versions,
+            has_near_copies: AtomicBool::new(false),
+            flights,
             recent_failures: RecentFailures::default(),
-            near_caches: NearCaches::default(),
             store,
         })
     }
 
     /// Creates a near cache for a clone of the guard.
     pub(crate) fn near_cache(&self, settings: NearCacheConfig) -> Option<Arc<NearCache>> {
-        let cache = Arc::new(NearCache::in_front_of(&*self.store, settings)?);
-        self.near_caches.add(&cache);
-        Some(cache)
+        let near = NearCache::in_front_of(&*self.store, self.versions.clone(), settings)?;
+        self.has_near_copies.store(true, Release);
+        Some(Arc::new(near))
+    }
+
+    /// Ends the copies of a resource in the near caches of all clones.
+    pub(super) fn end_near_copies(&self, key: &CacheKey) {
+        if self.has_near_copies.load(Acquire) {
+            self.versions.bump(key);
+        }
     }
 
     /// Handles an answer of the store to an operation that was sent at `sent_at`. If the epoch has changed, the

@@ -1,38 +1,165 @@
-//! Work in flight in this process: one flight per cache key, joined by all concurrent callers. A flight begins with the
-//! lookup of the entry. If the entry does not answer the caller that looks it up, a leader continues the flight.
+//! Work in flight in this process: one flight per cache key and scope. A leader drives it, and its callers wait for the
+//! result.
 
-pub(crate) mod callers;
 #[cfg(test)]
 mod schedules;
-pub(crate) mod state;
 
+use super::{fill_set::FillSet, frontend::Failure};
 use crate::{
+    clock::{self, Timestamp},
+    error::Error,
     key::CacheKey,
-    store::entry::{Entry, SharedValue},
-    sync::pulse::Pulse,
-};
-use callers::{FlightCaller, Waiter};
-use state::{FlightState, Flights, Found, JoinCriteria, Progress, Scope};
-use std::{
-    collections::hash_map,
-    sync::{
-        Arc,
-        atomic::Ordering::{Acquire, Release},
+    policy::{Freshness, freshness},
+    store::{
+        entry::{Audience, Entry, SharedValue},
+        error::StoreError,
     },
+    sync::{
+        alongside::Alongside,
+        mutex::{Mutex, MutexGuard},
+        pulse::{Pulse, WithPulse},
+        watch::Watched,
+    },
+    versions::Versions,
 };
+use quick_cache::DefaultHashBuilder;
+use std::{
+    collections::HashMap,
+    convert::Infallible,
+    future::Future,
+    mem,
+    sync::{
+        Arc, OnceLock,
+        atomic::{
+            AtomicBool, AtomicU64, AtomicUsize,
+            Ordering::{AcqRel, Acquire, Release},
+        },
+    },
+    time::Duration,
+};
+use tokio::{sync::Notify, time::sleep_until};
+
+/// The result of a lookup in the store.
+pub(crate) type Found = Result<Option<Entry>, StoreError>;
+
+/// The progress of a flight. Each caller sees the latest state. The leader publishes all states but `Abandoned`.
+///
+/// | state | when | what a waiter does |
+/// |---|---|---|
+/// | `Running` | from the beginning | waits |
+/// | `Queued` | no `max_fallback_fetches` permit is free | waits; a nested one leaves, because the enclosing fetch may hold the permit |
+/// | `HeadersReady` | the response is shared at its end | waits; leaves for another variant if the head redirects it |
+/// | `Found` | the store or the outage cache had an entry | evaluates the entry |
+/// | `Filled` | the payload is complete | takes the entry if its request is older than the response, however short the lifetime is; otherwise evaluates it |
+/// | `Shared` | a value has no entry, or its entry is not stored yet | takes the value if it suits the request |
+/// | `Private` | the response may not be shared | calls the origin by itself if it belongs to the audience, otherwise tries again |
+/// | `Failed` | the fetch failed, or a failure marker blocks the key | takes the confirmed stale entry, otherwise the failure |
+/// | `Inconclusive` | a private response or a failure may be due to the leader's request | tries again once, and one waiter leads; the second time it goes by the state within |
+/// | `Refused` | the guard fails closed | the same if it fails closed too, otherwise tries again |
+/// | `Abandoned` | the leader ended without a result; set by [`Flight`] on drop and by a waiter whose leader is not polled | tries again, and one waiter leads |
+#[derive(Clone)]
+pub(crate) enum Progress {
+    Running,
+    Queued,
+    HeadersReady(Option<SharedValue>),
+    Found(Found),
+    Filled(Arc<FillSet>),
+    Shared(SharedValue),
+    Private(Audience),
+    Failed(Failure, Option<Entry>),
+    Inconclusive(Arc<Self>),
+    Refused(Error, Option<Entry>),
+    Abandoned,
+}
+
+impl Progress {
+    fn is_incomplete(&self) -> bool {
+        matches!(self, Self::Running | Self::Queued | Self::HeadersReady(_))
+    }
+}
+
+/// The scope of a flight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Scope {
+    /// The fetch is coordinated through the store, across the fleet.
+    Fleet,
+    /// The fetch is for this process only, because the store does not answer, or must not keep the response.
+    Local,
+}
+
+/// The criteria for joining a flight.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct JoinCriteria {
+    /// The caller is nested in another fetch.
+    pub(crate) nested: bool,
+    /// The flight has no response yet.
+    pub(crate) incomplete_only: bool,
+}
 
 /// The result of entering a flight.
 pub(crate) enum Entered {
-    /// No matching flight: the caller opened one, and drives it.
+    /// No matching flight: the caller opened one.
     Lead(Flight),
     /// A flight in progress, which the caller joined.
     Wait(Waiter),
 }
 
+/// The flights of one engine. The table keeps nothing of a flight that has ended.
+#[derive(Default)]
+pub(crate) struct Flights {
+    table: Mutex<Table>,
+    /// Number of resources in the table. PERF: a hit in a process without flights takes no lock.
+    resources: AtomicUsize,
+    /// The invalidations that this process has requested or heard of.
+    pub(super) versions: Arc<Versions>,
+}
+
+/// The flights by their resource, so that an invalidation is one lookup. Few resources have several: of their variants,
+/// layouts and scopes. PERF: with the hasher of `quick_cache`, a lookup takes fewer instructions than with that of the
+/// standard library.
+type Table = HashMap<CacheKey, Vec<Arc<FlightState>>, DefaultHashBuilder>;
+
+/// The state shared by the leader and the callers of a flight.
+pub(crate) struct FlightState {
+    flights: Arc<Flights>,
+    key: CacheKey,
+    is_local: AtomicBool,
+    progress: Watched<Progress>,
+    /// Whether the flight may be in the table. PERF: a flight that has left the table is dropped without its lock.
+    is_listed: AtomicBool,
+    /// Whether the resource was invalidated since the last request for the lease, or since the fetch began. No caller
+    /// joins such a flight. Changed under the lock of the table.
+    is_outdated: AtomicBool,
+    /// Whether the leader waits for the leader of another process, and no request for the lease is in flight. An
+    /// invalidation does not outdate such a flight, because its next question is newer.
+    is_between_questions: AtomicBool,
+    /// Whether the leader has met another leader, or waits for a permit.
+    leader_waits: AtomicBool,
+    /// The [number](Versions::now) at which the fetch began.
+    begun: AtomicU64,
+    /// The entry that the fetch replaces, and when the flight began. The store may have dropped the entry since.
+    seen: Option<(Entry, Timestamp)>,
+    /// The stale candidate: the stored entry that may be served if no newer one comes, and the
+    /// [number](Versions::now) of the question whose answer confirmed it.
+    stale_candidate: Mutex<Option<(Entry, u64)>>,
+    pulse: OnceLock<Arc<Pulse>>,
+    /// Whether a waiter watches the pulse.
+    has_watcher: AtomicBool,
+    /// Counts what the watcher does, so that the others see that it is polled.
+    looks: AtomicUsize,
+    /// Notifies one waiter when the watcher leaves.
+    watcher_left: Notify,
+    /// Whether the leader has lost its lease: then its result is not stored.
+    lease_lost: AtomicBool,
+    /// Number of callers that want the result. The caller that opened the flight counts as well.
+    callers: AtomicUsize,
+    /// Notified when the first caller comes, when the last caller leaves, and when the leader begins to wait.
+    changed: Notify,
+}
+
 impl Flights {
-    /// Joins the flight of the cache key if it meets the criteria. Otherwise opens a new one in its place: for a lookup
-    /// if the criteria name one, otherwise for a leader. `seen` is the entry that an earlier lookup of the caller has
-    /// found.
+    /// Joins the flight of the cache key in this scope if it meets the criteria. Otherwise opens a new one in its place.
+    /// `seen` is the entry that the caller has found.
     pub(crate) fn enter(
         self: &Arc<Self>,
         key: &CacheKey,
@@ -40,60 +167,222 @@ impl Flights {
         criteria: JoinCriteria,
         seen: Option<&Entry>,
     ) -> Entered {
-        let mut tables = self.tables.lock();
-        let slot = match tables.of(scope).entry(key.clone()) {
-            hash_map::Entry::Occupied(listed) if listed.get().matches(criteria) => {
-                return Entered::Wait(Waiter::join(listed.get(), criteria));
+        let table = self.table.lock();
+        match listed(&table, key, scope, criteria) {
+            Some(listed) => Entered::Wait(Waiter::join(listed, criteria)),
+            None => Entered::Lead(self.open_in(table, key, scope, seen)),
+        }
+    }
+
+    /// Opens a flight, unless one is listed that meets the criteria. The leader of that one does not notice.
+    pub(crate) fn open(
+        self: &Arc<Self>,
+        key: &CacheKey,
+        scope: Scope,
+        criteria: JoinCriteria,
+        seen: Option<&Entry>,
+    ) -> Option<Flight> {
+        let table = self.table.lock();
+        listed(&table, key, scope, criteria).is_none().then(|| self.open_in(table, key, scope, seen))
+    }
+
+    fn open_in(
+        self: &Arc<Self>,
+        mut table: MutexGuard<'_, Table>,
+        key: &CacheKey,
+        scope: Scope,
+        seen: Option<&Entry>,
+    ) -> Flight {
+        let flight = Arc::new(FlightState::new(self.clone(), key.clone(), scope, seen));
+        let replaced = self.list(&mut table, &flight, scope);
+        drop(table);
+        drop(replaced); // not under the lock: it may drop values of the user
+        Flight(flight)
+    }
+
+    /// Joins the flight of the fleet if there is one that meets the criteria.
+    pub(crate) fn join(&self, key: &CacheKey, criteria: JoinCriteria) -> Option<Waiter> {
+        if self.resources.load(Acquire) == 0 {
+            return None;
+        }
+        let table = self.table.lock();
+        let listed = find(table.get(&key.to_resource())?, key, Scope::Fleet)?;
+        listed.may_be_joined(criteria).then(|| Waiter::join(listed, criteria))
+    }
+
+    /// Reports whether there is a flight of the fleet.
+    pub(crate) fn has(&self, key: &CacheKey) -> bool {
+        self.resources.load(Acquire) > 0
+            && self
+                .table
+                .lock()
+                .get(&key.to_resource())
+                .is_some_and(|flights| find(flights, key, Scope::Fleet).is_some())
+    }
+
+    /// Makes sure that no caller joins a flight of the resources that began before now, in any layout. Flights of their
+    /// variants too, because callers reach them through remembered redirects.
+    pub(crate) fn forget(&self, keys: &[CacheKey]) {
+        let table = self.table.lock();
+        for key in keys {
+            let flights = table.get(&key.to_resource()).into_iter().flatten();
+            for flight in flights.filter(|flight| key.covers(&flight.key)) {
+                let stays = flight.is_between_questions.load(Acquire);
+                flight.is_outdated.fetch_or(!stays, AcqRel);
             }
-            slot => slot,
+        }
+    }
+
+    /// Returns the number of flights that may be joined.
+    pub(crate) fn len(&self) -> usize {
+        self.table.lock().values().flatten().filter(|flight| !flight.is_outdated.load(Acquire)).count()
+    }
+
+    /// Lists the flight, and returns the one whose place it takes.
+    fn list(&self, table: &mut Table, flight: &Arc<FlightState>, scope: Scope) -> Option<Arc<FlightState>> {
+        let flights = table.entry(flight.key.to_resource()).or_default();
+        let replaced = flights.iter_mut().find(|listed| listed.is_of(&flight.key, scope));
+        let replaced = match replaced {
+            Some(listed) => Some(mem::replace(listed, flight.clone())),
+            None => {
+                flights.push(flight.clone());
+                None
+            }
         };
-        let flight_state = Arc::new(FlightState::new(self.clone(), scope, key.clone(), criteria.lookup));
-        flight_state.set_seen(seen);
-        slot.insert_entry(flight_state.clone());
-        Entered::Lead(Flight(flight_state))
+        self.resources.store(table.len(), Release);
+        replaced
+    }
+
+    /// Removes the flight, if it is listed. The table shrinks with the number of flights.
+    fn unlist(&self, table: &mut Table, flight: &Arc<FlightState>) {
+        let resource = flight.key.to_resource();
+        let Some(flights) = table.get_mut(&resource) else { return };
+        flights.retain(|listed| !Arc::ptr_eq(listed, flight));
+        if flights.is_empty() {
+            table.remove(&resource);
+            self.resources.store(table.len(), Release);
+            if table.capacity() > MIN_CAPACITY && table.len() < table.capacity() / 8 {
+                table.shrink_to(table.len() * 2);
+            }
+        }
     }
 }
 
-/// A flight, held by the caller that looks up the entry, then by the leader. On drop, at any await, it leaves the
-/// table, and the next caller looks up the entry or leads.
+/// Returns the listed flight, if it meets the criteria.
+fn listed<'a>(table: &'a Table, key: &CacheKey, scope: Scope, criteria: JoinCriteria) -> Option<&'a Arc<FlightState>> {
+    let flights = table.get(&key.to_resource())?;
+    find(flights, key, scope).filter(|listed| listed.may_be_joined(criteria))
+}
+
+fn find<'a>(flights: &'a [Arc<FlightState>], key: &CacheKey, scope: Scope) -> Option<&'a Arc<FlightState>> {
+    flights.iter().find(|listed| listed.is_of(key, scope))
+}
+
+impl FlightState {
+    fn new(flights: Arc<Flights>, key: CacheKey, scope: Scope, seen: Option<&Entry>) -> Self {
+        Self {
+            flights,
+            key,
+            is_local: AtomicBool::new(scope == Scope::Local),
+            progress: Watched::new(Progress::Running),
+            is_listed: AtomicBool::new(true),
+            is_outdated: AtomicBool::new(false),
+            is_between_questions: AtomicBool::new(false),
+            leader_waits: AtomicBool::new(false),
+            begun: AtomicU64::new(0),
+            seen: seen.map(|entry| (entry.clone(), Timestamp::now())),
+            stale_candidate: Mutex::default(),
+            pulse: OnceLock::new(),
+            has_watcher: AtomicBool::new(false),
+            looks: AtomicUsize::new(0),
+            watcher_left: Notify::new(),
+            lease_lost: AtomicBool::new(false),
+            callers: AtomicUsize::new(0),
+            changed: Notify::new(),
+        }
+    }
+
+    fn is_of(&self, key: &CacheKey, scope: Scope) -> bool {
+        self.is_local.load(Acquire) == (scope == Scope::Local) && self.key == *key
+    }
+
+    fn may_be_joined(&self, criteria: JoinCriteria) -> bool {
+        let now = Timestamp::now();
+        let suits = |progress: &Progress| match progress {
+            Progress::Queued => !criteria.nested,
+            // Its leader was not polled for a while, and goes on in the local scope.
+            Progress::Abandoned => false,
+            // An entry that has expired while the flight is still listed is of no use to new callers.
+            Progress::Filled(fill_set) if freshness(&fill_set.entry, now) != Freshness::Fresh => false,
+            progress => !criteria.incomplete_only || progress.is_incomplete(),
+        };
+        !self.is_outdated.load(Acquire) && self.progress.is(suits)
+    }
+
+    /// Leaves the table: the callers stay, and no other caller joins.
+    fn unlist(self: &Arc<Self>) {
+        if self.is_listed.swap(false, AcqRel) {
+            self.flights.unlist(&mut self.flights.table.lock(), self);
+        }
+    }
+
+    /// Unlists a flight that has lost its lease: its result will not be stored.
+    pub(crate) fn lose_lease(self: &Arc<Self>) {
+        self.lease_lost.store(true, Release);
+        self.unlist();
+    }
+
+    pub(crate) fn has_lost_lease(&self) -> bool {
+        self.lease_lost.load(Acquire)
+    }
+
+    fn stale_candidate(&self) -> Option<Entry> {
+        let candidate = self.stale_candidate.lock().clone();
+        candidate.filter(|(_, begun)| self.flights.versions.counts(&self.key, *begun)).map(|(entry, _)| entry)
+    }
+
+    /// Adds the pulse by which the waiters see that the leader is alive.
+    pub(crate) fn with_pulse<F: Future>(&self, leading: F) -> WithPulse<F> {
+        WithPulse::new(leading, self.pulse().clone())
+    }
+
+    fn pulse(&self) -> &Arc<Pulse> {
+        self.pulse.get_or_init(Arc::default)
+    }
+
+    /// Returns the right to watch the pulse, if no waiter has it.
+    fn begin_watch(&self) -> Option<Watch<'_>> {
+        (!self.has_watcher.swap(true, AcqRel)).then(|| Watch(self))
+    }
+
+    /// Unlists a flight whose leader is not polled any more, and releases its waiters.
+    fn abandon(self: &Arc<Self>) {
+        self.unlist();
+        self.progress.send_if_modified(|progress| {
+            let is_incomplete = progress.is_incomplete();
+            if is_incomplete {
+                *progress = Progress::Abandoned;
+            }
+            is_incomplete
+        });
+    }
+
+    /// Waits until the condition on the callers or the leader holds.
+    async fn meets(&self, condition: impl Fn(&Self) -> bool) {
+        loop {
+            let changed = self.changed.notified(); // before the condition is checked, so that no change is missed
+            if condition(self) {
+                return;
+            }
+            changed.await;
+        }
+    }
+}
+
+/// A flight, held by its leader. On drop, at any await, it leaves the table, and the next caller leads.
 pub(crate) struct Flight(Arc<FlightState>);
 
 impl Flight {
-    pub(crate) fn key(&self) -> &CacheKey {
-        &self.0.key
-    }
-
-    pub(crate) fn scope(&self) -> Scope {
-        self.0.scope
-    }
-
-    /// Ends the flight with the result of its lookup. PERF: publishes the result only if there are waiters.
-    pub(crate) fn end_lookup(self, found: &Found) {
-        self.unlist();
-        if self.0.waiters.load(Acquire) > 0 {
-            self.publish(Progress::LookedUp(found.clone()));
-        }
-    }
-
-    /// Begins to lead after the lookup, which has found `seen`. Wakes the waiters only if there is such an entry, because
-    /// it may answer them, or if one of them waits for no leader. Returns `false` if the flight has left the table
-    /// meanwhile.
-    pub(crate) fn begin_leading(&self, seen: Option<&Entry>) -> bool {
-        let tables = self.0.flights.tables.lock();
-        if !tables.fleet.get(&self.0.key).is_some_and(|listed| Arc::ptr_eq(listed, &self.0)) {
-            return false;
-        }
-        self.0.set_seen(seen);
-        // Under the lock, because a caller that must lead replaces a listed lookup.
-        self.0.progress.send_if_modified(|progress| {
-            *progress = Progress::Running;
-            false
-        });
-        drop(tables);
-        self.0.progress.send_if_modified(|_| seen.is_some() || self.0.has_late_waiters.load(Acquire));
-        true
-    }
-
     /// Publishes the state. Callers that join later see it as well.
     pub(crate) fn publish(&self, state: Progress) {
         self.0.progress.send_replace(state);
@@ -114,7 +403,7 @@ impl Flight {
         self.publish(state);
     }
 
-    /// Leaves the table: the waiters stay, and no other caller joins.
+    /// Leaves the table: the callers stay, and no other caller joins.
     pub(crate) fn unlist(&self) {
         self.0.unlist();
     }
@@ -123,34 +412,25 @@ impl Flight {
         &self.0
     }
 
-    /// Sets the stale candidate that the store has confirmed, or none.
-    pub(crate) fn set_stale_candidate(&self, entry: Option<Entry>) {
-        *self.0.stale_candidate.lock() = entry;
+    /// Sets the stale candidate that the answer to a question has confirmed, or none. `asked` is the
+    /// [number](Versions::now) of the question.
+    pub(crate) fn set_stale_candidate(&self, entry: Option<Entry>, asked: u64) {
+        *self.0.stale_candidate.lock() = entry.map(|entry| (entry, asked));
     }
 
-    /// Returns the stale candidate, if the store has confirmed it.
+    /// Returns the stale candidate, if the store has confirmed it and the resource was not invalidated since.
     pub(crate) fn stale_candidate(&self) -> Option<Entry> {
-        self.0.stale_candidate.lock().clone()
+        self.0.stale_candidate()
     }
 
-    /// Counts the caller that opens the flight, until the returned value is dropped. This caller is no waiter.
-    pub(crate) fn opener(&self) -> FlightCaller {
-        FlightCaller::new(self.0.clone())
-    }
-
-    /// Returns the pulse by which the waiters see that the leader is alive.
-    pub(crate) fn pulse(&self) -> Arc<Pulse> {
-        self.0.pulse().clone()
-    }
-
-    /// Waits until a caller demands a fetch without a lease.
-    pub(crate) async fn fetch_demanded(&self) {
-        self.0.callers_meet(|state| state.demands.load(Acquire) > 0).await;
+    /// Counts a caller of this flight that has not entered it: the one that opened it, or a refresh.
+    pub(crate) fn waiter(&self) -> Waiter {
+        Waiter::join(&self.0, JoinCriteria::default())
     }
 
     /// Waits until no caller wants the result any more.
     pub(crate) async fn deserted(&self) {
-        self.0.callers_meet(|state| state.callers.load(Acquire) == 0).await;
+        self.0.meets(|flight| flight.callers.load(Acquire) == 0).await;
     }
 
     pub(crate) fn is_deserted(&self) -> bool {
@@ -159,26 +439,31 @@ impl Flight {
 
     /// Waits until a caller wants the result.
     pub(crate) async fn joined(&self) {
-        self.0.callers_meet(|state| state.callers.load(Acquire) > 0).await;
+        self.0.meets(|flight| flight.callers.load(Acquire) > 0).await;
     }
 
-    /// Handles an invalidation of the key: drops the stale candidate, and unlists what this process began before.
+    /// Handles an invalidation of the resource that this process has heard of.
     pub(crate) fn invalidated(&self) {
-        self.set_stale_candidate(None);
+        self.0.flights.versions.bump(&self.0.key);
         self.0.flights.forget(std::slice::from_ref(&self.0.key));
     }
 
-    /// Records that the leader begins to wait for the leader of another process. An invalidation during the last
-    /// request for the lease may have unlisted the flight; it is then listed again. Returns `false` if a newer flight
-    /// has taken its place.
-    pub(crate) fn begin_pause(&self) -> bool {
-        let mut tables = self.0.flights.tables.lock();
-        let listed = tables.fleet.entry(self.0.key.clone()).or_insert_with(|| self.0.clone());
-        if listed.is_looking_up() {
-            *listed = self.0.clone(); // its caller joins this flight if it must lead
+    /// Records that the leader begins to wait for another leader, or for a permit.
+    pub(crate) fn begin_wait(&self) {
+        if !self.0.leader_waits.swap(true, AcqRel) {
+            self.0.changed.notify_waiters();
         }
-        let is_listed = Arc::ptr_eq(listed, &self.0);
-        self.0.is_listed.store(is_listed, Release);
+    }
+
+    /// Records that the leader begins to wait for the leader of another process. An invalidation during the last
+    /// request for the lease does not count any more, because the next request is newer. Returns `false` if a newer
+    /// flight has taken its place.
+    pub(crate) fn begin_pause(&self) -> bool {
+        self.begin_wait();
+        let table = self.0.flights.table.lock();
+        let mut flights = table.get(&self.0.key.to_resource()).into_iter().flatten();
+        let is_listed = flights.any(|listed| Arc::ptr_eq(listed, &self.0));
+        self.0.is_outdated.store(false, Release);
         self.0.is_between_questions.store(is_listed, Release);
         is_listed
     }
@@ -190,40 +475,164 @@ impl Flight {
 
     /// Records that the fetch begins.
     pub(crate) fn begin_fetch(&self) {
-        self.0.invalidations.store(self.0.flights.invalidations.of(&self.0.key), Release);
+        self.0.begun.store(self.0.flights.versions.now(), Release);
+    }
+
+    /// Returns the [number](Versions::now) at which the fetch began.
+    pub(crate) fn begun(&self) -> u64 {
+        self.0.begun.load(Acquire)
     }
 
     /// Becomes the local flight of its cache key, or joins the existing one if that meets the criteria. Leaves the
-    /// table of the fleet, so that later callers ask the store first.
+    /// scope of the fleet, so that later callers ask the store first.
     pub(crate) fn go_local(&self, criteria: JoinCriteria) -> Option<Waiter> {
-        self.unlist();
-        let mut tables = self.0.flights.tables.lock();
-        match tables.local.get(&self.0.key) {
-            Some(flight_state) if flight_state.matches(criteria) => Some(Waiter::join(flight_state, criteria)),
-            _ => {
-                tables.local.insert(self.0.key.clone(), self.0.clone());
-                self.0.is_local.store(true, Release);
-                self.0.is_listed.store(true, Release);
-                None
-            }
+        let FlightState { flights, key, .. } = &*self.0;
+        let mut table = flights.table.lock();
+        flights.unlist(&mut table, &self.0);
+        self.0.is_listed.store(false, Release);
+        if let Some(listed) = listed(&table, key, Scope::Local, criteria) {
+            return Some(Waiter::join(listed, criteria));
         }
-    }
-
-    /// Returns the number of invalidations of the resource before the fetch began.
-    pub(crate) fn invalidations(&self) -> u64 {
-        self.0.invalidations.load(Acquire)
+        self.0.is_local.store(true, Release);
+        self.0.is_outdated.store(false, Release);
+        self.0.is_listed.store(true, Release);
+        let replaced = flights.list(&mut table, &self.0, Scope::Local);
+        drop(table);
+        drop(replaced);
+        None
     }
 }
 
 impl Drop for Flight {
     fn drop(&mut self) {
-        self.unlist();
-        self.0.progress.send_if_modified(|state| {
-            let is_incomplete = state.is_incomplete();
-            if is_incomplete {
-                *state = Progress::Abandoned;
-            }
-            is_incomplete
-        });
+        self.0.abandon();
     }
 }
+
+/// A caller that wants the result of a flight. Leaves on drop.
+pub(crate) struct Waiter {
+    flight: Arc<FlightState>,
+    nested: bool,
+    /// Whether the response head had arrived when this waiter joined the flight.
+    pub(crate) joined_after_head: bool,
+}
+
+impl Waiter {
+    fn join(flight: &Arc<FlightState>, criteria: JoinCriteria) -> Self {
+        if flight.callers.fetch_add(1, AcqRel) == 0 {
+            flight.changed.notify_waiters();
+        }
+        let joined_after_head = flight.progress.is(|progress| matches!(progress, Progress::HeadersReady(_)));
+        Self { flight: flight.clone(), nested: criteria.nested, joined_after_head }
+    }
+
+    /// Returns the entry that the fetch replaces. The store may have dropped it since.
+    pub(crate) fn seen(&self) -> Option<&Entry> {
+        self.flight.seen.as_ref().map(|(entry, _)| entry)
+    }
+
+    /// Returns the number of callers, this one included.
+    pub(crate) fn callers(&self) -> usize {
+        self.flight.callers.load(Acquire)
+    }
+
+    /// Reports whether the flight has a result.
+    pub(crate) fn is_complete(&self) -> bool {
+        !self.flight.progress.is(Progress::is_incomplete)
+    }
+
+    /// Returns when the flight will end if it takes as long as the last fetch.
+    pub(crate) fn expected_end(&self) -> Option<Timestamp> {
+        self.flight.seen.as_ref().map(|(entry, began)| began.after(entry.meta().cost))
+    }
+
+    /// Returns the stale candidate, if the store has confirmed it and the resource was not invalidated since.
+    pub(crate) fn stale_candidate(&self) -> Option<Entry> {
+        self.flight.stale_candidate()
+    }
+
+    /// Waits until the leader waits for another leader, or for a permit.
+    pub(crate) async fn leader_waits(&self) {
+        self.flight.meets(|flight| flight.leader_waits.load(Acquire)).await;
+    }
+
+    /// Waits for the outcome as long as the leader is alive. A leader that is not polled for half of `lease_ttl` may lose
+    /// its lease to another process: then the flight leaves the table, and is abandoned.
+    pub(crate) fn outcome_if_alive(
+        &self,
+        lease_ttl: Duration,
+        is_elsewhere: impl Fn(&SharedValue) -> bool,
+    ) -> impl Future<Output = Progress> {
+        Alongside::new(self.outcome(is_elsewhere), self.watch(lease_ttl))
+    }
+
+    /// Abandons the flight when its leader is not polled any more. One waiter watches the pulse of the leader, so that
+    /// the others need no timer; when that waiter leaves, another one watches.
+    async fn watch(&self, lease_ttl: Duration) -> Infallible {
+        let flight = &self.flight;
+        let _watch = loop {
+            let left = flight.watcher_left.notified(); // before the attempt, so that no departure is missed
+            match flight.begin_watch() {
+                Some(watch) => break watch,
+                None => left.await,
+            }
+        };
+        // Boxed, because few waiters watch.
+        Box::pin(async {
+            let pause = || sleep_until(clock::deadline_after(lease_ttl / 2));
+            loop {
+                pause().await;
+                flight.looks.fetch_add(1, AcqRel);
+                let reading = flight.pulse().feel();
+                pause().await;
+                flight.looks.fetch_add(1, AcqRel);
+                if !flight.pulse().is_beating_since(reading) {
+                    flight.abandon();
+                }
+            }
+        })
+        .await
+    }
+
+    /// Lets another waiter watch the leader if the watcher was not polled since the number that the last call has
+    /// returned. Call it once per lease.
+    pub(crate) fn replace_watcher(&self, since: Option<usize>) -> usize {
+        let looks = self.flight.looks.load(Acquire);
+        if since == Some(looks) {
+            drop(Watch(&self.flight));
+        }
+        looks
+    }
+
+    /// Waits for the first state that is a result, or a reason not to wait. `is_elsewhere` reports whether a response
+    /// head redirects this waiter.
+    pub(crate) fn outcome(&self, is_elsewhere: impl Fn(&SharedValue) -> bool) -> impl Future<Output = Progress> {
+        self.flight.progress.wait_for(move |progress| match progress {
+            Progress::Running => false,
+            Progress::HeadersReady(head) => head.as_ref().is_some_and(&is_elsewhere),
+            Progress::Queued => self.nested,
+            _ => true,
+        })
+    }
+}
+
+impl Drop for Waiter {
+    fn drop(&mut self) {
+        if self.flight.callers.fetch_sub(1, AcqRel) == 1 {
+            self.flight.changed.notify_waiters();
+        }
+    }
+}
+
+/// The right to watch the pulse of a leader. Another waiter gets it on drop.
+struct Watch<'a>(&'a FlightState);
+
+impl Drop for Watch<'_> {
+    fn drop(&mut self) {
+        self.0.has_watcher.store(false, Release);
+        self.0.watcher_left.notify_one();
+    }
+}
+
+/// A table with room for more flights than this shrinks when most of them have ended.
+const MIN_CAPACITY: usize = 64;

@@ -1,8 +1,10 @@
 //! The contract between the engine and its front ends: typed fetchers, keyed services, HTTP requests.
 //!
-//! Shared data is erased: entries are bytes, values shared between callers are [`SharedValue`]. Data of one caller
-//! stays typed: `R` is its own answer. So `R` is never cloned or encoded, and may be an error of any type.
+//! Shared data is erased: entries are bytes, values shared between callers are [`SharedValue`]. The answer of one caller
+//! is an `R` of its front end, which is never cloned or encoded, and may be an error of any type. The engine boxes it as
+//! [`AnyAnswer`](super::erased::AnyAnswer), except on a hit.
 
+use super::failure::{Circumstances, FailureCause};
 use crate::{
     cache_status::{BypassReason, CacheStatus},
     clock::Timestamp,
@@ -19,14 +21,10 @@ use crate::{
 use bytes::Bytes;
 use std::time::{Duration, Instant};
 
-/// The reuse policy of one caller for stored and shared responses. Its answer is an `R`.
-///
-/// A front end classifies and decodes. The engine asks [`evaluate`](Self::evaluate), which does both.
-pub(crate) trait ReusePolicy<R> {
+/// What one caller accepts of stored and shared responses.
+pub(crate) trait ReusePolicy: Send + Sync {
     /// Classifies an entry that holds a value, without decoding it.
     fn classify(&self, entry: &Entry, now: Timestamp) -> ReuseClass;
-    /// Decodes the entry as an answer, whatever its age. `None` if it does not decode: a miss.
-    fn decode(&self, entry: &Entry, now: Timestamp) -> Option<R>;
     /// Decodes the redirect of an entry that [`classify`](Self::classify) calls one. `None` if it does not decode: a
     /// miss.
     fn redirect(&self, index: &Entry) -> Option<Redirect> {
@@ -39,39 +37,16 @@ pub(crate) trait ReusePolicy<R> {
     }
     /// Reports whether the entry may replace a failed fetch (stale-if-error).
     fn allows_stale_on_error(&self, entry: &Entry, now: Timestamp) -> bool;
-    /// Evaluates the value that a leader shares with its waiters.
-    fn accept_shared(&self, value: &SharedValue) -> SharedReuse<R>;
     /// Reports whether a marker or private response with this audience applies to this caller.
     fn is_covered_by(&self, audience: Audience) -> bool {
         let _ = audience;
         true
     }
-    /// Returns the answer of a request that is refused with this error.
-    fn reject(&self, error: Error) -> R;
-    /// Decides what a failed fetch means for other callers. Default: it fails for all waiters, and then blocks callers
-    /// for as long as `failure_ttl` says, unless the failure is an answer.
-    fn on_failure(&self, failed: FailedFetch<'_>, now: Timestamp) -> FailureEffect {
-        let _ = now;
-        FailureEffect { repeat: false, block: (failed.cause != FailureCause::Answer).then_some(Duration::MAX) }
-    }
-
-    /// Decides what the entry means for this caller.
-    fn evaluate(&self, entry: &Entry, now: Timestamp) -> Reuse<R> {
-        if is_uncacheable_marker(entry, now) {
-            return match entry.meta().kind {
-                Kind::DoNotStore => Reuse::DoNotStore,
-                _ if self.is_covered_by(entry.meta().audience) => Reuse::HitForPass,
-                _ => Reuse::HitForPassOfOthers,
-            };
-        }
-        match self.classify(entry, now) {
-            ReuseClass::Serve => self.decode(entry, now).map_or(Reuse::Miss, Reuse::Serve),
-            ReuseClass::ServeAndRevalidate => self.decode(entry, now).map_or(Reuse::Miss, Reuse::ServeAndRevalidate),
-            ReuseClass::Redirect => self.redirect(entry).map_or(Reuse::Miss, Reuse::Redirect),
-            ReuseClass::Revalidate => Reuse::Revalidate,
-            ReuseClass::Miss => Reuse::Miss,
-            ReuseClass::Bypass => Reuse::Bypass,
-        }
+    /// Returns the circumstances of a failed fetch that was to replace this entry. Default: the failure blocks callers for
+    /// as long as `failure_ttl` says, whatever is stored.
+    fn circumstances(&self, seen: Option<&Entry>, now: Timestamp) -> Circumstances {
+        let _ = (seen, now);
+        Circumstances { seen: None, is_reload: false, max_block: Duration::MAX }
     }
 
     /// Reports whether the entry answers this caller, or tells it to make a call of its own, without decoding it.
@@ -92,6 +67,37 @@ pub(crate) trait ReusePolicy<R> {
         let is_redirect = !is_uncacheable_marker(entry, now) && self.classify(entry, now) == ReuseClass::Redirect;
         is_redirect.then(|| self.redirect(entry))?
     }
+}
+
+/// The answers of one caller, each an `R`.
+///
+/// A front end classifies and decodes. The engine asks [`evaluate`](Self::evaluate), which does both.
+pub(crate) trait Answers<R>: ReusePolicy {
+    /// Decodes the entry as an answer, whatever its age. `None` if it does not decode: a miss.
+    fn decode(&self, entry: &Entry, now: Timestamp) -> Option<R>;
+    /// Evaluates the value that a leader shares with its waiters.
+    fn accept_shared(&self, value: &SharedValue) -> SharedReuse<R>;
+    /// Returns the answer of a request that is refused with this error.
+    fn reject(&self, error: Error) -> R;
+
+    /// Decides what the entry means for this caller.
+    fn evaluate(&self, entry: &Entry, now: Timestamp) -> Reuse<R> {
+        if is_uncacheable_marker(entry, now) {
+            return match entry.meta().kind {
+                Kind::DoNotStore => Reuse::DoNotStore,
+                _ if self.is_covered_by(entry.meta().audience) => Reuse::HitForPass,
+                _ => Reuse::HitForPassOfOthers,
+            };
+        }
+        match self.classify(entry, now) {
+            ReuseClass::Serve => self.decode(entry, now).map_or(Reuse::Miss, Reuse::Serve),
+            ReuseClass::ServeAndRevalidate => self.decode(entry, now).map_or(Reuse::Miss, Reuse::ServeAndRevalidate),
+            ReuseClass::Redirect => self.redirect(entry).map_or(Reuse::Miss, Reuse::Redirect),
+            ReuseClass::Revalidate => Reuse::Revalidate,
+            ReuseClass::Miss => Reuse::Miss,
+            ReuseClass::Bypass => Reuse::Bypass,
+        }
+    }
 
     /// Decodes the entry, if it may be served without a fetch.
     fn servable(&self, entry: &Entry, now: Timestamp) -> Option<R> {
@@ -105,25 +111,6 @@ pub(crate) trait ReusePolicy<R> {
     fn stale_answer(&self, entry: &Entry, now: Timestamp) -> Option<R> {
         self.allows_stale_on_error(entry, now).then(|| self.decode(entry, now))?
     }
-}
-
-/// A failed fetch.
-#[derive(Clone, Copy)]
-pub(crate) struct FailedFetch<'a> {
-    /// The stored entry that the fetch was to replace.
-    pub(crate) seen: Option<&'a Entry>,
-    pub(crate) cause: FailureCause,
-    /// Number of fetches in a row that failed before.
-    pub(crate) earlier_failures: u32,
-}
-
-/// The effect of a failed fetch on other callers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct FailureEffect {
-    /// Whether a waiter leads again. Otherwise all waiters get the failure.
-    pub(crate) repeat: bool,
-    /// For how long the failure marker blocks other callers, at most. `None`: no marker. Zero: the marker only counts.
-    pub(crate) block: Option<Duration>,
 }
 
 /// The class of an entry that a front end has not decoded.
@@ -255,19 +242,6 @@ impl Shareability {
     }
 }
 
-/// What a failure says about the origin.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum FailureCause {
-    /// The origin fails, whatever the request.
-    Origin,
-    /// Perhaps the request itself is the reason, and another request would succeed. One waiter in the fleet leads again.
-    Inconclusive,
-    /// Likewise: a client error.
-    ClientError,
-    /// The origin works. The error is its answer, which no stale entry replaces.
-    Answer,
-}
-
 /// The result that the waiters of a failed fetch get.
 #[derive(Clone)]
 pub(crate) enum Failure {
@@ -333,9 +307,6 @@ impl Completion {
         }
     }
 }
-
-/// A boxed fetch, which flights carry and return if it was not used.
-pub(crate) type BoxFetch<'a, R> = Box<dyn FnOnce(FetchMode) -> BoxFuture<'a, FetchHead<R>> + Send + 'a>;
 
 /// Maximum time of a body, in fetch timeouts from the beginning of its fetch.
 pub(crate) const MAX_BODY_TIME: u32 = 10;

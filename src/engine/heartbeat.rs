@@ -1,36 +1,46 @@
 //! The heartbeat of a lease: extends it while its fetch runs.
 
-use super::{flight::state::FlightState, resource::Resource};
-use crate::store::lease::{Lease, LeaseStatus};
-use std::sync::Arc;
-use tokio::{
-    task::yield_now,
-    time::{sleep, timeout},
+use super::{flight::FlightState, resource::Resource};
+use crate::{
+    clock,
+    store::lease::{Lease, LeaseStatus},
+    sync::deferred::DeferredHandle,
 };
-use tokio_util::task::AbortOnDropHandle;
+use std::sync::Arc;
+use tokio::time::{sleep, timeout_at};
 
-/// Extends the lease in a task of its own, at most until the fetch timeout is over. A fetch that blocks its thread
-/// cannot be aborted, so the heartbeat ends without it, and another process may take over.
-pub(super) async fn start(resource: &Resource, lease: Lease, flight_state: &Arc<FlightState>) -> AbortOnDropHandle<()> {
-    let tasks = resource.engine.tasks.clone();
-    let (resource, flight_state) = (resource.clone(), flight_state.clone());
-    let heartbeat = async move {
-        let _ = timeout(resource.config.fetch_timeout, extend_until_lost(&resource, lease, &flight_state)).await;
+/// Extends the lease in a task of the engine, which all leases of a runtime share, at most until the fetch timeout is
+/// over. A fetch that blocks its thread cannot be aborted, so the heartbeat ends without it, and another process may
+/// take over. Returns `None` outside of a runtime.
+pub(super) async fn start(
+    resource: &Resource,
+    lease: Lease,
+    flight_state: &Arc<FlightState>,
+) -> Option<DeferredHandle> {
+    let ends_at = clock::deadline_after(resource.config.fetch_timeout);
+    let heartbeat = {
+        let (resource, flight_state) = (resource.clone(), flight_state.clone());
+        async move {
+            // Boxed because few fetches last until an extension.
+            let heartbeat = Box::pin(extend_until_lost(&resource, lease, &flight_state));
+            if clock::now() < ends_at {
+                let _ = timeout_at(ends_at, heartbeat).await;
+            }
+        }
     };
-    let heartbeat = AbortOnDropHandle::new(tasks.spawn(heartbeat));
-    // A worker of tokio polls the task that it spawned last itself, and no other worker can steal it. Without the
-    // yield, a fetch that blocks this worker would block the heartbeat as well.
-    yield_now().await;
-    heartbeat
+    resource.engine.heartbeats.after(resource.config.lease_ttl / 3, Box::pin(heartbeat)).await
 }
 
-/// Extends the lease, until it is lost.
-pub(super) async fn extend_until_lost(resource: &Resource, lease: Lease, flight_state: &Arc<FlightState>) {
-    loop {
+/// Extends the lease within its leader, for the first time a third of its time-to-live from now, until it is lost.
+pub(super) async fn extend_within_leader(resource: &Resource, lease: Lease, flight_state: &Arc<FlightState>) {
+    sleep(resource.config.lease_ttl / 3).await;
+    Box::pin(extend_until_lost(resource, lease, flight_state)).await;
+}
+
+/// Extends the lease now and after each third of its time-to-live, until it is lost.
+async fn extend_until_lost(resource: &Resource, lease: Lease, flight_state: &Arc<FlightState>) {
+    while !matches!(resource.extend(lease).await, Ok(LeaseStatus::Lost)) {
         sleep(resource.config.lease_ttl / 3).await;
-        // Boxed because few fetches last until an extension.
-        if let Ok(LeaseStatus::Lost) = Box::pin(resource.extend(lease)).await {
-            return flight_state.lose_lease();
-        }
     }
+    flight_state.lose_lease();
 }

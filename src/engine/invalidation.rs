@@ -19,7 +19,7 @@ use tokio::sync::oneshot;
 
 impl Resource {
     /// Drops the entry and the lease; for a URL, the entries and leases of all its methods and schemes. Requests made
-    /// afterwards join no lookup and no fetch that this engine had begun before.
+    /// afterwards join no read and no fetch that this engine had begun before.
     ///
     /// Cancel safe: the work is done in a task, which continues when the caller is dropped. If the store does not
     /// acknowledge, the task tries again in the background for about ten seconds.
@@ -115,11 +115,8 @@ impl Resource {
 
     /// Makes this process forget what it has of the cache keys, or is about to get.
     fn forget(&self, keys: &[CacheKey]) {
+        self.engine.versions.bump(&self.key);
         self.engine.flights.forget(keys);
-        for key in keys {
-            self.engine.redirect_cache.forget(key);
-            self.engine.near_caches.forget(key);
-        }
     }
 }
 

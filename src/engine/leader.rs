@@ -1,40 +1,54 @@
-//! The leader drives one flight after its lookup: it acquires the right to fetch or another result, fetches, publishes
-//! the result, and stores it.
+//! The leader drives one flight: it acquires the right to fetch or another result, fetches, publishes the result, and
+//! stores it.
 
 mod acquire;
 mod failing;
+mod finish;
 
 use super::{
-    execution::{AfterHead, Execution, Pending},
-    flight::state::Progress,
-    frontend::{BoxFetch, FetchHead, FetchMode, ReusePolicy, Shareability},
+    active_fetch::{ACTIVE_FETCHES, ActiveFetch},
+    containment::{Aborted, contained},
+    erased::{AnyAnswer, FetchSlot, Policy},
+    flight::{Flight, Progress},
+    frontend::{Completion, FetchHead, FetchMode, FollowedRedirect, Shareability, StoreAs},
     permit::FillPermit,
     resource::Resource,
 };
 use crate::{
     cache_status::CacheStatus,
     clock::{self, Timestamp},
-    error::Error,
     outage_cache::NotStored,
     store::{
         entry::{Audience, Entry, Kind},
+        lease::FailureMarker,
         token::Token,
     },
+    sync::alongside::Alongside,
     telemetry,
 };
-use futures_util::future::{Either, select};
-use std::{pin::pin, sync::Arc};
-use tokio::{sync::oneshot, time::sleep};
+use std::{future::Future, time::Duration};
+use tokio::{sync::oneshot, time::Instant};
 
-/// The leader of a flight. Cancel safe: when it is dropped at any await, [`Flight`](super::flight::{Flight}) lets the
-/// next caller lead and [`LeaseGuard`] releases the lease.
-pub(super) struct Leader<'a, R, J> {
-    pub(super) policy: J,
-    pub(super) reply: Option<oneshot::Sender<LeaderResult<'a, R>>>,
-    /// In a box because it is moved: an `async fn` reserves room for its arguments twice.
-    pub(super) execution: Box<Execution>,
+/// The leader of a flight. Cancel safe: when it is dropped at any await, [`Flight`] lets the next caller lead and
+/// [`LeaseGuard`](super::permit::LeaseGuard) releases the lease.
+pub(super) struct Leader {
+    pub(super) policy: Policy,
+    /// To the caller that opened the flight. Sent before a state is published, which is for the other callers.
+    pub(super) reply: Option<oneshot::Sender<LeaderAnswer>>,
+    pub(super) resource: Resource,
+    pub(super) flight: Flight,
+    /// The stored entry that the caller could not use: the stale candidate if the fetch fails.
+    pub(super) seen: Option<Entry>,
+    /// The redirects that were followed to the cache key.
+    pub(super) redirects: Vec<FollowedRedirect>,
+    /// The fetches that this one is part of.
+    pub(super) outer_fetches: Vec<ActiveFetch>,
     /// The leaders of other processes that this one has waited for, by the tokens of their leases.
     pub(super) awaited: Vec<Token>,
+    /// Number of fetches in a row that failed before this one, as far as the store or the caller knows.
+    pub(super) earlier_failures: u32,
+    /// Whether the fetch runs within its caller. All work that is not handed to a task then delays the caller.
+    pub(super) scoped: bool,
 }
 
 /// The way a leader begins.
@@ -46,36 +60,55 @@ pub(super) enum LeadMode {
     Refresh,
     /// Fetches at once, because the store is unavailable.
     StoreDown,
-    /// Fetches at once, because the flight of the fleet is of no use to the caller. That flight does not answer in time,
-    /// or has a response that is too old and still arriving.
+    /// Fetches at once, because the flight of the fleet is of no use to the caller: its response is too old for the
+    /// request, and still arriving.
     Local,
     /// Fetches at once, because a marker says that the response must not be stored.
     DoNotStore(Token),
 }
 
-/// The result of a flight for the caller that opened it.
-pub(super) enum LeaderResult<'a, R> {
-    Response(R, CacheStatus),
-    /// The caller's own fetch failed: its answer, or the stale one.
-    FailureResponse(R, CacheStatus),
-    /// No fetch was made: the state that the waiters get as well, and the unused fetch.
-    NotFetched(Progress, BoxFetch<'a, R>),
-    /// The fetch was aborted, or the caller has stopped waiting. The stale entry may be served.
-    Failed(Error, Option<Entry>),
+/// The answer of the fetch to the caller that opened the flight.
+pub(super) struct LeaderAnswer {
+    pub(super) response: AnyAnswer,
+    pub(super) status: CacheStatus,
+    /// Whether the fetch failed. The response is then the failure, or the stale entry.
+    pub(super) is_failure: bool,
 }
 
-impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader<'a, R, J> {
-    pub(super) async fn run(mut self, mode: LeadMode, fetch: BoxFetch<'a, R>) {
+/// The work that is left once each caller that can be answered at the head has its answer.
+pub(super) struct Pending {
+    pub(super) permit: FillPermit,
+    /// When the fetch is aborted.
+    pub(super) deadline: Instant,
+    pub(super) rest: AfterHead,
+}
+
+/// The kind of work that is left.
+pub(super) enum AfterHead {
+    /// Await the payload and store it.
+    Store(Token, (Timestamp, Timestamp), StoreAs, Completion),
+    /// Store a marker that applies to this audience for this time.
+    Mark(Kind, Audience, Duration, Completion),
+    /// Release the lease, leaving a failure marker if there is one.
+    Release(Option<FailureMarker>, Completion),
+    /// Release the lease as `Release` does, and then let one waiter lead again. A waiter on its second attempt gets this
+    /// state as its result.
+    Repeat(Progress, Option<FailureMarker>, Completion),
+}
+
+impl Leader {
+    /// Drives the flight to its end.
+    pub(super) async fn run(mut self: Box<Self>, mode: LeadMode, fetch: FetchSlot<'_>) {
         let began = Timestamp::now();
-        let listener = self.execution.resource.listen(); // before `get_or_lease`, so that no wake-up falls in between
+        let listener = self.resource.listen(); // before `get_or_lease`, so that no wake-up falls in between
         // The caller of a refresh has its answer and did not leave: it counts for as long as the refresh runs.
         let is_refresh = matches!(mode, LeadMode::Refresh);
         let permit = match mode {
             LeadMode::Coordinated => self.acquire_lease(listener).await,
             LeadMode::Refresh => self.acquire_refresh(listener).await,
             LeadMode::StoreDown => match self.kept_result(NotStored::Unavailable) {
-                Some(kept) => Err(Progress::LookedUp(Ok(Some(kept)))),
-                None => self.execution.acquire_fallback_permit(Box::new(listener), NotStored::Unavailable).await,
+                Some(kept) => Err(Progress::Found(Ok(Some(kept)))),
+                None => self.acquire_fallback_permit(Box::new(listener), NotStored::Unavailable).await,
             },
             LeadMode::Local => Ok(FillPermit::local(listener)),
             LeadMode::DoNotStore(marker) => Ok(FillPermit::Marker(marker)),
@@ -83,51 +116,37 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
         telemetry::record_lease_wait(Timestamp::now().since(began));
         match permit {
             Ok(permit) => {
-                let _caller = is_refresh.then(|| self.execution.flight.opener());
-                let pending = match permit.lease() {
-                    None if !self.awaited.is_empty() => Box::pin(self.fetch_beside(permit, fetch)).await,
-                    _ => self.fetch(permit, fetch).await,
-                };
-                if let Some(pending) = pending {
-                    self.execution.finish(pending).await;
+                let _caller = is_refresh.then(|| self.flight.waiter());
+                if let Some(pending) = self.fetch(permit, &fetch).await {
+                    drop(fetch);
+                    self.finish(pending).await;
                 }
             }
-            Err(state) => {
-                self.execution.flight.complete(state.clone());
-                self.reply_to_caller(LeaderResult::NotFetched(state, fetch));
-            }
+            Err(state) => self.flight.complete(state),
         }
     }
 
-    /// Fetches without a lease, beside the leader of another process. All callers of the flight get the first answer:
-    /// that of this fetch, or that of the other leader.
-    async fn fetch_beside(&mut self, permit: FillPermit, fetch: BoxFetch<'a, R>) -> Option<Pending> {
-        let (resource, policy) = (self.execution.resource.clone(), self.policy.clone());
-        let other = answer_of_other_leader(resource, policy, self.awaited.clone());
-        let (entry, answer) = {
-            let (own, other) = (pin!(self.fetch(permit, fetch)), pin!(other));
-            match select(own, other).await {
-                Either::Left((pending, _)) => return pending,
-                Either::Right((answered, _)) => answered,
-            }
-        };
-        self.complete(LeaderResult::Response(answer, CacheStatus::Coalesced), Progress::Filled(Arc::new(entry.into())));
-        None
-    }
-
     /// Fetches, and answers all callers that can be answered at the response head.
-    async fn fetch(&mut self, mut permit: FillPermit, fetch: BoxFetch<'a, R>) -> Option<Pending> {
+    async fn fetch(&mut self, mut permit: FillPermit, fetch: &FetchSlot<'_>) -> Option<Pending> {
         let now = clock::now();
-        let (began, deadline) = (Timestamp::of(now), clock::after(now, self.execution.resource.config.fetch_timeout));
-        self.execution.flight.begin_fetch();
+        let (began, deadline) = (Timestamp::of(now), clock::after(now, self.resource.config.fetch_timeout));
+        self.flight.begin_fetch();
         let fencing_token = permit.lease().map(|lease| lease.stamp);
-        let (id, seen, redirects) = (permit.id(), self.execution.seen.clone(), self.execution.redirects.clone());
+        let (id, seen, redirects) = (permit.id(), self.seen.clone(), self.redirects.clone());
         let status = permit.status();
         let mode = FetchMode::Lead { id, redirects, seen, deadline: deadline.into_std(), fencing_token, status };
         let head = {
-            let Resource { config, key, .. } = &self.execution.resource;
+            let Resource { config, key, .. } = &self.resource;
             let _timed = telemetry::fetching(&config.meter, key);
-            self.execution.run_to_head(&mut permit, deadline, async move { fetch(mode).await }).await
+            // Begins when it is first polled, within its bounds.
+            let resource = &self.resource;
+            let fetched = async move {
+                match fetch.begin(mode, resource) {
+                    Some(fetched) => Some(fetched.await),
+                    None => None,
+                }
+            };
+            self.run_to_head(&mut permit, deadline, fetched).await.transpose()?
         };
         let times = (began, Timestamp::now());
         let (permit, rest) = match head {
@@ -141,85 +160,104 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
     async fn on_head(
         &mut self,
         permit: FillPermit,
-        FetchHead { response, sharing, completion }: FetchHead<R>,
+        FetchHead { response, sharing, completion }: FetchHead<AnyAnswer>,
         id: Token,
         times: (Timestamp, Timestamp),
     ) -> Option<(FillPermit, AfterHead)> {
-        let (status, config) = (permit.status(), self.execution.resource.config.clone());
+        let (status, ttl) = (permit.status(), self.resource.config.uncacheable_ttl);
         if let Some(failure) = sharing.failure() {
-            telemetry::fetch_failed(&config.meter, &self.execution.resource.key, failure);
+            telemetry::fetch_failed(&self.resource.config.meter, &self.resource.key, failure);
         }
         let rest = match sharing {
             Shareability::Failed(failure, cause, code) => {
-                let result = LeaderResult::FailureResponse(response, status);
-                return self.on_fetch_failed(permit, result, (failure, cause, code), completion).await;
+                return self.on_fetch_failed(permit, (response, status), (failure, cause, code), completion).await;
             }
             Shareability::Inconclusive(audience) => {
-                self.on_inconclusive(LeaderResult::Response(response, status), audience, completion)
+                self.answer(response, status);
+                self.on_inconclusive(audience, completion)
             }
             Shareability::Private(audience) => {
-                self.complete(LeaderResult::Response(response, status), Progress::Uncacheable(audience));
-                AfterHead::Mark(Kind::HitForPass, audience, config.uncacheable_ttl, completion)
+                self.answer(response, status);
+                self.flight.complete(Progress::Private(audience));
+                AfterHead::Mark(Kind::HitForPass, audience, ttl, completion)
             }
             Shareability::WaitersOnly(value) => {
-                self.complete(LeaderResult::Response(response, status), Progress::Shared(value));
-                AfterHead::Mark(Kind::DoNotStore, Audience::Everyone, config.uncacheable_ttl, completion)
+                self.answer(response, status);
+                self.flight.complete(Progress::Shared(value));
+                AfterHead::Mark(Kind::DoNotStore, Audience::Everyone, ttl, completion)
             }
             Shareability::Cacheable(value, store_as) => {
-                self.execution.flight.publish(Progress::Shared(value));
-                self.reply_to_caller(LeaderResult::Response(response, status));
+                self.answer(response, status);
+                self.flight.publish(Progress::Shared(value));
                 AfterHead::Store(id, times, store_as, completion)
             }
             Shareability::CacheableAtEnd(head, store_as) => {
-                self.execution.flight.publish_head(head);
-                self.reply_to_caller(LeaderResult::Response(response, status));
+                self.answer(response, status);
+                self.flight.publish_head(head);
                 AfterHead::Store(id, times, store_as, completion)
             }
         };
         Some((permit, rest))
     }
 
+    /// Runs the fetch to its response head, within its bounds. A fetch that no caller waits for needs a `max_detached`
+    /// permit until a caller joins it. Without a permit it is aborted.
+    async fn run_to_head<T>(
+        &self,
+        permit: &mut FillPermit,
+        deadline: Instant,
+        head: impl Future<Output = T>,
+    ) -> Result<T, Aborted> {
+        tokio::select! {
+            biased;
+            head = self.run_bounded(permit, deadline, head) => head,
+            () = self.demand_ends() => Err(Aborted::Detached),
+        }
+    }
+
+    /// Waits until no caller waits for the fetch and no `max_detached` permit is free.
+    async fn demand_ends(&self) {
+        loop {
+            self.flight.deserted().await;
+            let Some(_permit) = self.resource.config.max_detached.try_acquire() else { return };
+            self.flight.joined().await;
+        }
+    }
+
+    /// Runs a part of the fetch as an active fetch of its key, within its bounds, and keeps the lease alive meanwhile.
+    fn run_bounded<T>(
+        &self,
+        permit: &mut FillPermit,
+        deadline: Instant,
+        part: impl Future<Output = T>,
+    ) -> impl Future<Output = Result<T, Aborted>> {
+        let mut active_fetches = self.outer_fetches.clone();
+        let Resource { engine, key, .. } = &self.resource;
+        active_fetches.push(ActiveFetch { store: engine.store.clone(), key: key.clone(), ends_at: deadline });
+        let part = contained(deadline, ACTIVE_FETCHES.scope(active_fetches, part));
+        Alongside::new(part, permit.keep_alive(&self.flight))
+    }
+
     /// Returns the result of an earlier flight that was kept after the caller had asked the outage cache.
     fn kept_result(&self, reason: NotStored) -> Option<Entry> {
-        self.execution.resource.kept_result(&self.policy, reason, self.execution.seen.as_ref())
+        self.resource.kept_result(&self.policy, reason, self.seen.as_ref())
     }
 
-    /// Ends the flight: publishes the state, and answers the caller that opened it.
-    fn complete(&mut self, result: LeaderResult<'a, R>, state: Progress) {
-        self.execution.flight.complete(state);
-        self.reply_to_caller(result);
+    /// Answers the caller that opened the flight with the response of its fetch, if the caller is still there.
+    fn answer(&mut self, response: AnyAnswer, status: CacheStatus) {
+        self.reply_to_opener(LeaderAnswer { response, status, is_failure: false });
     }
 
-    /// Answers the caller that opened the flight, if it is still there.
-    fn reply_to_caller(&mut self, result: LeaderResult<'a, R>) {
+    fn reply_to_opener(&mut self, answer: LeaderAnswer) {
         if let Some(reply) = self.reply.take() {
-            let _ = reply.send(result);
+            let _ = reply.send(answer);
         }
     }
-}
 
-/// Waits until the store has an entry that answers the callers. An entry of a leader with one of these tokens counts at
-/// any age, an entry of a later leader only if the reuse policy serves it.
-async fn answer_of_other_leader<R, J: ReusePolicy<R>>(
-    resource: Resource,
-    policy: J,
-    awaited: Vec<Token>,
-) -> (Entry, R) {
-    let mut listener = resource.listen();
-    loop {
-        if let Ok(Some(entry)) = resource.get().await {
-            let now = Timestamp::now();
-            let answer = match awaited.contains(&entry.meta().id) {
-                true => policy.decode(&entry, now),
-                false => policy.servable(&entry, now),
-            };
-            if let Some(answer) = answer {
-                return (entry, answer);
-            }
-        }
-        tokio::select! {
-            _ = listener.notified() => {}
-            () = sleep(resource.config.lease_ttl) => {} // a wake-up may be lost
-        }
+    /// Handles an invalidation while the flight holds no lease: no caller joins the flight any more, and its stale
+    /// candidate is dropped.
+    fn on_invalidation(&mut self) {
+        self.flight.invalidated();
+        self.seen = None;
     }
 }

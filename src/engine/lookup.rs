@@ -1,65 +1,89 @@
 //! Looks up the entry of a key, following redirects to the cache key of a variant.
 
 use super::{
-    flight::state::Found,
+    active_fetch::ACTIVE_FETCHES,
+    flight::{Found, JoinCriteria, Waiter},
     frontend::{FollowedRedirect, MAX_REDIRECTS, Redirect, ReusePolicy},
     resource::Resource,
 };
 use crate::{clock::Timestamp, store::entry::Entry};
-use std::{iter, marker::PhantomData, mem};
+use std::{iter, mem};
 
 /// The lookup of one caller, at the cache key that the redirects have led to so far.
 ///
 /// A redirect is confirmed if it comes from the store or from a leader. A remembered redirect is followed in advance,
 /// so that it is read together with the entry that it leads to. Without the store, callers of a variant meet at the
 /// cache key that the remembered redirects lead to.
-pub(super) struct Lookup<R, J> {
+pub(super) struct Lookup {
     pub(super) resource: Resource,
-    pub(super) policy: J,
     /// The redirects that were followed, the first one first.
     pub(super) redirects: Vec<FollowedRedirect>,
     /// The number of remembered redirects among them, which are the last ones.
     remembered: usize,
-    answer: PhantomData<fn() -> R>,
+    /// The [number](crate::versions::Versions::now) at which the last read began.
+    begun: u64,
 }
 
-impl<R, J: ReusePolicy<R>> Lookup<R, J> {
-    pub(super) fn new(resource: Resource, policy: J) -> Self {
-        Self { resource, policy, redirects: Vec::new(), remembered: 0, answer: PhantomData }
+impl Lookup {
+    pub(super) fn new(resource: Resource) -> Self {
+        let begun = resource.engine.versions.now();
+        Self { resource, redirects: Vec::new(), remembered: 0, begun }
     }
 
     /// Returns to the last cache key that was confirmed, and follows the redirects that are remembered from there. A
     /// remembered redirect may have been invalidated while the entry of its variant is still stored.
-    pub(super) fn predict(&mut self) {
+    pub(super) fn predict(&mut self, policy: &dyn ReusePolicy) {
         let confirmed = self.redirects.len() - mem::take(&mut self.remembered);
         if let Some(first) = self.redirects.drain(confirmed..).next() {
             self.resource.key = first.key;
         }
         while let Some(index) = self.resource.engine.redirect_cache.get(&self.resource.key)
-            && let Some(redirect) = self.policy.redirect(&index)
+            && let Some(redirect) = policy.redirect(&index)
             && self.follow_remembered(&redirect)
         {}
     }
 
-    /// Returns the number of remembered redirects that were followed since the last confirmed cache key.
-    pub(super) fn remembered(&self) -> usize {
-        self.remembered
+    /// Joins the flight of the cache key, whose callers need no lookup: its leader asks the store itself, or fetches.
+    ///
+    /// Not at a cache key that only remembered redirects lead to, because they may have been invalidated since the fetch
+    /// began; and not if the entry that the fetch replaces answers this caller.
+    pub(super) fn join_flight(&self, policy: &dyn ReusePolicy, criteria: JoinCriteria) -> Option<Waiter> {
+        if self.remembered > 0 {
+            return None;
+        }
+        let waiter = self.resource.engine.flights.join(&self.resource.key, criteria)?;
+        let is_settled = waiter.seen().is_some_and(|seen| policy.settles(seen, Timestamp::now()));
+        (!is_settled).then_some(waiter)
+    }
+
+    /// The first lookup of a call. `None` if the call must look at flights or enclosing fetches first.
+    pub(super) async fn first(&mut self, policy: &dyn ReusePolicy) -> Option<Found> {
+        if ACTIVE_FETCHES.try_with(|active| !active.is_empty()).unwrap_or_default() {
+            return None;
+        }
+        self.predict(policy);
+        if self.remembered == 0 && self.resource.engine.flights.has(&self.resource.key) {
+            return None;
+        }
+        Some(self.read(policy).await)
     }
 
     /// Reads the entry, and the remembered redirects that lead to it. Stays at the first cache key whose redirect has
     /// changed. Keeps the remembered redirects if the store does not answer.
-    pub(super) async fn read(&mut self) -> Found {
+    pub(super) async fn read(&mut self, policy: &dyn ReusePolicy) -> Found {
         if self.remembered == 0 {
-            return self.resource.get().await;
+            let (found, begun) = self.resource.get().await?;
+            self.begun = begun;
+            return Ok(found);
         }
         let confirmed = self.redirects.len() - self.remembered;
         let followed = self.redirects[confirmed..].iter().map(|redirect| &redirect.key);
         let keys: Vec<_> = followed.chain(iter::once(&self.resource.key)).cloned().collect();
         // Boxed, because few lookups follow redirects.
-        let found = Box::pin(self.resource.get_all(&keys)).await?;
-        self.remembered = 0;
+        let (found, begun) = Box::pin(self.resource.get_all(&keys)).await?;
+        (self.begun, self.remembered) = (begun, 0);
         for (at, (pair, index)) in keys.windows(2).zip(&found).enumerate() {
-            let redirect = index.as_ref().and_then(|index| self.policy.redirect_of(index, Timestamp::now()));
+            let redirect = index.as_ref().and_then(|index| policy.redirect_of(index, Timestamp::now()));
             if redirect.is_none_or(|redirect| redirect.target(&pair[0]) != pair[1]) {
                 self.resource.engine.redirect_cache.forget(&pair[0]);
                 self.redirects.truncate(confirmed + at);
@@ -71,11 +95,11 @@ impl<R, J: ReusePolicy<R>> Lookup<R, J> {
     }
 
     /// Reads, and follows redirects, until there is no entry or one that is no redirect.
-    pub(super) async fn find(&mut self) -> Found {
+    pub(super) async fn find(&mut self, policy: &dyn ReusePolicy) -> Found {
         loop {
-            self.predict();
-            let Some(entry) = self.read().await? else { return Ok(None) };
-            match self.policy.redirect_of(&entry, Timestamp::now()) {
+            self.predict(policy);
+            let Some(entry) = self.read(policy).await? else { return Ok(None) };
+            match policy.redirect_of(&entry, Timestamp::now()) {
                 Some(redirect) if self.follow(&entry, &redirect) => {}
                 _ => return Ok(Some(entry)),
             }
@@ -84,7 +108,7 @@ impl<R, J: ReusePolicy<R>> Lookup<R, J> {
 
     /// Follows the redirect of an entry in the store, and remembers it. Returns `false` if `MAX_REDIRECTS` is reached.
     pub(super) fn follow(&mut self, index: &Entry, redirect: &Redirect) -> bool {
-        self.resource.engine.redirect_cache.remember(&self.resource.key, index);
+        self.resource.engine.redirect_cache.remember(&self.resource.key, index, self.begun);
         self.move_to(redirect)
     }
 

@@ -5,7 +5,7 @@
 
 use super::{
     core::Engine,
-    frontend::{MAX_REDIRECTS, Redirect, Reuse, ReusePolicy},
+    frontend::{Answers, MAX_REDIRECTS, Redirect, Reuse},
 };
 use crate::{
     cache_status::CacheStatus,
@@ -25,7 +25,7 @@ impl Engine {
         config: &Config,
         front_end: FrontEnd,
         key: CacheKeyRef<'_>,
-        policy: &impl ReusePolicy<R>,
+        policy: &impl Answers<R>,
         now: Timestamp,
     ) -> Option<R> {
         let mut redirect = None;

@@ -11,14 +11,13 @@ use crate::{
         token::{Inbox, Token},
         wake::Listener,
     },
-    sync::newest_first,
+    sync::{deferred::DeferredHandle, newest_first},
 };
 use std::{
     convert::Infallible,
     future::{Future, pending},
     pin::{Pin, pin},
 };
-use tokio_util::task::AbortOnDropHandle;
 
 /// The permission to store the result of a fetch.
 pub(super) enum FillPermit {
@@ -110,7 +109,7 @@ impl FillPermit {
 /// Keeps a result that could not be stored, for the time that the outage cache allows.
 fn keep(resource: &Resource, flight: &Flight, fill_set: &FillSet, reason: NotStored) {
     if let Some(outage) = resource.config.outage_cache() {
-        outage.keep(fill_set.writes(&resource.key), flight.invalidations(), reason, Timestamp::now());
+        outage.keep(fill_set.writes(&resource.key), flight.begun(), reason, Timestamp::now());
     }
 }
 
@@ -119,10 +118,10 @@ pub(super) struct HeldLease {
     lease: Lease,
     guard: LeaseGuard,
     listener: Listener,
-    /// The task that extends the lease, so that a fetch that blocks its thread keeps its lease. `None` for a scoped
-    /// leader, so that another process takes over if the caller does not poll the leader. `None` over an embedded
+    /// Extends the lease outside of the leader, so that a fetch that blocks its thread keeps its lease. `None` for a
+    /// scoped leader, so that another process takes over if the caller does not poll the leader. `None` over an embedded
     /// store, because the waiters see by the pulse of the flight that the leader is alive.
-    heartbeat: Option<AbortOnDropHandle<()>>,
+    heartbeat: Option<DeferredHandle>,
 }
 
 impl HeldLease {
@@ -130,16 +129,16 @@ impl HeldLease {
         Self { lease, guard, listener, heartbeat: None }
     }
 
-    /// Extends the lease in a task of its own.
+    /// Extends the lease by a task of the engine.
     pub(super) async fn start_heartbeat(&mut self, flight: &Flight) {
-        self.heartbeat = Some(heartbeat::start(&self.guard.resource, self.lease, flight.state()).await);
+        self.heartbeat = heartbeat::start(&self.guard.resource, self.lease, flight.state()).await;
     }
 
     async fn keep_alive(&mut self, flight: &Flight) -> Infallible {
         let Self { lease, guard, listener, heartbeat } = self;
         let extended = async {
             if heartbeat.is_none() {
-                heartbeat::extend_until_lost(&guard.resource, *lease, flight.state()).await;
+                heartbeat::extend_within_leader(&guard.resource, *lease, flight.state()).await;
             }
             pending().await
         };

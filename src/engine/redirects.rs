@@ -1,23 +1,40 @@
 //! Redirects that were followed recently, so that redirect and variant are read at once.
 
-use crate::{key::CacheKey, store::entry::Entry};
+use crate::{
+    key::CacheKey,
+    store::entry::Entry,
+    versions::{Shard, Versions},
+};
 use quick_cache::{Equivalent, sync::Cache};
 use std::{
     hash::{Hash, Hasher},
-    sync::atomic::{
-        AtomicBool,
-        Ordering::{Acquire, Release},
+    sync::{
+        Arc,
+        atomic::{
+            AtomicBool,
+            Ordering::{Acquire, Release},
+        },
     },
 };
 
 /// The last redirect entry of each cache key. Only a guess: the lookup still reads the current one.
 pub(super) struct RedirectCache {
-    indexes: Cache<ByResource, Entry>,
+    versions: Arc<Versions>,
+    indexes: Cache<ByResource, Remembered>,
     /// PERF: whether a redirect was ever remembered, so that callers without redirects pay one load.
     has_any: AtomicBool,
 }
 
-/// A cache key that is compared by its resource, so that a redirect is forgotten in all layouts at once.
+/// A redirect entry, and the number at which its read or its fetch began.
+#[derive(Clone)]
+struct Remembered {
+    index: Entry,
+    /// The shard of its resource. PERF: the hash is taken when the redirect is remembered.
+    shard: Shard,
+    begun: u64,
+}
+
+/// A cache key that is compared by its resource, so that all layouts share a redirect.
 struct ByResource(CacheKey);
 
 impl PartialEq for ByResource {
@@ -40,28 +57,30 @@ impl Equivalent<ByResource> for CacheKey {
     }
 }
 
-impl Default for RedirectCache {
-    fn default() -> Self {
-        Self { indexes: Cache::new(MAX_REMEMBERED), has_any: AtomicBool::new(false) }
-    }
-}
-
 impl RedirectCache {
-    pub(super) fn remember(&self, key: &CacheKey, index: &Entry) {
-        let is_same = self.indexes.get(key).is_some_and(|remembered| remembered.meta().id == index.meta().id);
+    pub(super) fn new(versions: Arc<Versions>) -> Self {
+        Self { versions, indexes: Cache::new(MAX_REMEMBERED), has_any: AtomicBool::new(false) }
+    }
+
+    /// Remembers a redirect. `begun` is the [number](Versions::now) at which its read or its fetch began.
+    pub(super) fn remember(&self, key: &CacheKey, index: &Entry, begun: u64) {
+        let is_same = self.get(key).is_some_and(|remembered| remembered.meta().id == index.meta().id);
         if !is_same && key.primary().len() <= MAX_KEY_LENGTH {
-            self.indexes.insert(ByResource(key.clone()), index.clone());
+            let remembered = Remembered { index: index.clone(), shard: Shard::from(key), begun };
+            self.indexes.insert(ByResource(key.clone()), remembered);
             self.has_any.store(true, Release);
         }
     }
 
-    /// Forgets the redirect: the next lookup reads it again.
+    /// Forgets a redirect that has changed: the next lookup reads it again.
     pub(super) fn forget(&self, key: &CacheKey) {
         self.indexes.remove(key);
     }
 
+    /// Returns the redirect, unless its resource was invalidated since.
     pub(super) fn get(&self, key: &CacheKey) -> Option<Entry> {
-        self.has_any.load(Acquire).then(|| self.indexes.get(key))?
+        let Remembered { index, shard, begun } = self.has_any.load(Acquire).then(|| self.indexes.get(key))??;
+        self.versions.counts(shard, begun).then_some(index)
     }
 }
 
@@ -93,11 +112,27 @@ mod tests {
 
     #[test]
     fn redirects_of_long_keys_are_not_remembered() {
-        let redirect_cache = RedirectCache::default();
+        let redirect_cache = RedirectCache::new(Arc::default());
         for (length, expected) in [(MAX_KEY_LENGTH, true), (MAX_KEY_LENGTH + 1, false)] {
             let key = CacheKey::new("n", 0, vec![b'a'; length]);
-            redirect_cache.remember(&key, &index());
+            redirect_cache.remember(&key, &index(), 0);
             assert_eq!(redirect_cache.get(&key).is_some(), expected, "{length}");
         }
+    }
+
+    /// Seen to fail if each redirect counts, and if the first number of a redirect stays.
+    #[test]
+    fn redirect_is_forgotten_in_all_layouts_by_an_invalidation() {
+        let versions = Arc::<Versions>::default();
+        let (redirect_cache, key, index) = (RedirectCache::new(versions.clone()), CacheKey::new("n", 0, "k"), index());
+        let (begun, in_layout) = (versions.now(), key.in_layout(7));
+        redirect_cache.remember(&key, &index, begun);
+        assert!(redirect_cache.get(&in_layout).is_some());
+        versions.bump(&in_layout);
+        assert!(redirect_cache.get(&key).is_none());
+        redirect_cache.remember(&key, &index, begun);
+        assert!(redirect_cache.get(&key).is_none(), "its read began before the invalidation");
+        redirect_cache.remember(&key, &index, versions.now());
+        assert!(redirect_cache.get(&key).is_some(), "read again");
     }
 }

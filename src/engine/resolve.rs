@@ -1,17 +1,17 @@
 //! The entry points of the front ends.
 
 use super::{
-    caller::Caller,
-    core::Engine,
+    call::{Call, Spawn},
+    erased::{AnyAnswer, Erased, FetchSlot, Policy},
     fill_set::FillSet,
-    frontend::{BoxFetch, FetchHead, FetchMode, FollowedRedirect, ReusePolicy, StoreAs},
+    frontend::{Answers, FetchHead, FetchMode, FollowedRedirect, Reuse, ReusePolicy, StoreAs},
     lookup::Lookup,
     outage::KeptResult,
     resource::Resource,
 };
 use crate::{
     cache_status::CacheStatus,
-    clock::Timestamp,
+    clock::{self, Timestamp},
     policy::status_of,
     store::{
         entry::{Entry, Payload},
@@ -20,7 +20,8 @@ use crate::{
     },
     telemetry::{self, RequestSpan},
 };
-use std::future::Future;
+use futures_util::{FutureExt, future::Either};
+use std::future::{Future, ready};
 
 impl Resource {
     /// Resolves the key. A fetch runs in a task of its own and outlives its caller.
@@ -29,12 +30,11 @@ impl Resource {
     pub(crate) fn resolve<R, J, F, Fut>(self, policy: J, fetch: F) -> impl Future<Output = (R, CacheStatus)> + Send
     where
         R: Send + 'static,
-        J: ReusePolicy<R> + Clone + Send + Sync + 'static,
-        F: FnOnce(FetchMode) -> Fut + Send + 'static,
+        J: Answers<R> + 'static,
+        F: FnOnce(FetchMode, Self) -> Fut + Send + 'static,
         Fut: Future<Output = FetchHead<R>> + Send + 'static,
     {
-        let spawn = |engine: &Engine, flight| _ = engine.tasks.spawn(flight);
-        Caller::deferred(self, policy, Some(spawn), boxed(fetch))
+        self.resolve_in(policy, Some(|engine, leader| _ = engine.tasks.spawn(leader)), fetch)
     }
 
     /// Resolves the key. A fetch runs within its caller, so that it may borrow.
@@ -47,38 +47,77 @@ impl Resource {
         fetch: F,
     ) -> impl Future<Output = (R, CacheStatus)> + Send
     where
-        R: Send + 'a,
-        J: ReusePolicy<R> + Clone + Send + Sync + 'static,
-        F: FnOnce(FetchMode) -> Fut + Send + 'a,
+        R: Send + 'static,
+        J: Answers<R> + 'static,
+        F: FnOnce(FetchMode, Self) -> Fut + Send + 'a,
         Fut: Future<Output = FetchHead<R>> + Send + 'a,
     {
-        Caller::deferred(self, policy, None, boxed(fetch))
+        self.resolve_in(policy, None, fetch)
+    }
+
+    /// Looks up the entry, and answers with it if it is fresh. Otherwise a [`Call`] goes on, which knows no types.
+    ///
+    /// PERF: not an `async fn`, which reserves room for its arguments twice.
+    fn resolve_in<'a, R, J, F, Fut>(
+        self,
+        policy: J,
+        spawn: Option<Spawn<'a>>,
+        fetch: F,
+    ) -> impl Future<Output = (R, CacheStatus)> + Send
+    where
+        R: Send + 'static,
+        J: Answers<R> + 'static,
+        F: FnOnce(FetchMode, Self) -> Fut + Send + 'a,
+        Fut: Future<Output = FetchHead<R>> + Send + 'a,
+    {
+        let mut lookup = Lookup::new(self);
+        let first = async move {
+            let requested_at = clock::now();
+            let found = lookup.first(&policy).await;
+            if let Some(Ok(Some(entry))) = &found {
+                let now = Timestamp::now();
+                if let Reuse::Serve(answer) = policy.evaluate(entry, now) {
+                    let Self { config, key, front_end, .. } = &lookup.resource;
+                    let (status, took) = (status_of(entry, now), || now.since(Timestamp::of(requested_at)));
+                    telemetry::answered(&config.meter, key, *front_end, status, false, took);
+                    return Ok((answer, status));
+                }
+            }
+            let (policy, slot) = (Erased::new(policy), FetchSlot::new(fetch));
+            Err((Call::new(lookup, found, requested_at, policy.clone(), spawn, slot), policy))
+        };
+        // PERF: not one block, which would hold the lookup and the fetch beside the call.
+        first.then(|first| match first {
+            Ok(hit) => Either::Left(ready(hit)),
+            Err((call, policy)) => {
+                Either::Right(call.run().map(move |(answer, status)| (policy.restore(answer), status)))
+            }
+        })
     }
 
     /// Resolves the key from the store only, without a fetch and without waiting for one. An entry that may be served
     /// while it is refreshed is served, but not refreshed. Without an answer, returns the id of the entry, if there is
     /// one.
-    pub(crate) async fn lookup_only<R: Send, J: ReusePolicy<R> + Clone + Send + Sync + 'static>(
+    pub(crate) async fn lookup_only<R: Send + 'static>(
         self,
-        policy: J,
+        policy: impl Answers<R> + 'static,
     ) -> Result<(R, CacheStatus), Option<Token>> {
         let span = RequestSpan::new(&self.config.meter, &self.key, self.front_end);
-        span.instrument(self.answer_from_store(policy)).await
+        let policy = Erased::new(policy);
+        let (answer, status) = span.instrument(self.answer_from_store(policy.clone())).await?;
+        Ok((policy.restore(answer), status))
     }
 
-    async fn answer_from_store<R: Send, J: ReusePolicy<R> + Clone + Send + Sync + 'static>(
-        self,
-        policy: J,
-    ) -> Result<(R, CacheStatus), Option<Token>> {
-        let (requested_at, mut lookup) = (Timestamp::now(), Lookup::new(self, policy));
-        let found = lookup.find().await;
+    async fn answer_from_store(self, policy: Policy) -> Result<(AnyAnswer, CacheStatus), Option<Token>> {
+        let (requested_at, mut lookup) = (Timestamp::now(), Lookup::new(self));
+        let found = lookup.find(&*policy).await;
         let now = Timestamp::now();
-        let (answer, status) = match lookup.consult_outage_cache(&found) {
+        let (answer, status) = match lookup.consult_outage_cache(&policy, &found) {
             Some(KeptResult::Answer(answer, status)) => (answer, status),
             Some(KeptResult::Bypass | KeptResult::NothingThere) => return Err(None),
             None => {
                 let entry = found.ok().flatten().ok_or(None)?;
-                let answer = lookup.policy.servable(&entry, now).ok_or(Some(entry.meta().id))?;
+                let answer = policy.servable(&entry, now).ok_or(Some(entry.meta().id))?;
                 (answer, status_of(&entry, now))
             }
         };
@@ -89,12 +128,9 @@ impl Resource {
 
     /// Returns the stored entry, its cache key, and the redirects on the way to it. The entry may be of no use to the
     /// caller.
-    pub(crate) async fn lookup_entry<R: Send, J: ReusePolicy<R> + Clone + Send + Sync + 'static>(
-        self,
-        policy: J,
-    ) -> Option<(Self, Entry, Vec<FollowedRedirect>)> {
-        let mut lookup = Lookup::new(self, policy);
-        let entry = lookup.find().await.ok()??;
+    pub(crate) async fn lookup_entry(self, policy: &dyn ReusePolicy) -> Option<(Self, Entry, Vec<FollowedRedirect>)> {
+        let mut lookup = Lookup::new(self);
+        let entry = lookup.find(policy).await.ok()??;
         Some((lookup.resource, entry, lookup.redirects))
     }
 
@@ -117,12 +153,4 @@ impl Resource {
     pub(crate) fn to_primary(&self) -> Self {
         Self { key: self.key.to_primary(), ..self.clone() }
     }
-}
-
-fn boxed<'a, R, F, Fut>(fetch: F) -> BoxFetch<'a, R>
-where
-    F: FnOnce(FetchMode) -> Fut + Send + 'a,
-    Fut: Future<Output = FetchHead<R>> + Send + 'a,
-{
-    Box::new(move |mode| Box::pin(fetch(mode)))
 }

@@ -20,6 +20,7 @@ use crate::{
         wake::Listener,
     },
     telemetry::{self, StoreOperation},
+    versions::ReadTerms,
 };
 use futures_util::FutureExt;
 use std::{future::Future, slice};
@@ -30,21 +31,24 @@ impl Resource {
         self.engine.store.listen(&self.key)
     }
 
-    /// Reads the entry of this cache key.
-    pub(super) async fn get(&self) -> Result<Option<Entry>, StoreError> {
-        match self.config.near {
-            Some(_) => Box::pin(self.get_all(slice::from_ref(&self.key))).await.map(|mut found| found.pop()?),
-            None => self.read(|| self.engine.store.get(&self.key)).await,
+    /// Reads the entry of this cache key. Returns it with the number at which the read began.
+    pub(super) async fn get(&self) -> Result<(Option<Entry>, u64), StoreError> {
+        if self.config.near.is_some() {
+            let (mut found, begun) = Box::pin(self.get_all(slice::from_ref(&self.key))).await?;
+            return Ok((found.pop().flatten(), begun));
         }
+        let terms = ReadTerms::new(&self.engine.versions, self.config.store_timeout);
+        self.read(|| self.engine.store.get_shared(&self.key, terms)).await
     }
 
-    /// Reads entries of one resource at one moment.
-    pub(super) async fn get_all(&self, keys: &[CacheKey]) -> Result<Vec<Option<Entry>>, StoreError> {
-        let (store, meter) = (&*self.engine.store, &self.config.meter);
-        match &self.config.near {
+    /// Reads entries of one resource at one moment. Returns them with the number at which the read began.
+    pub(super) async fn get_all(&self, keys: &[CacheKey]) -> Result<(Vec<Option<Entry>>, u64), StoreError> {
+        let (store, meter, begun) = (&*self.engine.store, &self.config.meter, self.engine.versions.now());
+        let found = match &self.config.near {
             Some(near) => self.read(|| Box::pin(near.get_all(store, keys, meter))).await,
             None => self.read(|| store.get_all(keys)).await,
-        }
+        };
+        Ok((found?, begun))
     }
 
     async fn read<'a, T>(&self, read: impl Fn() -> Answer<'a, T>) -> Result<T, StoreError> {
@@ -80,12 +84,9 @@ impl Resource {
         };
         if let Ok(outcome) = outcome {
             telemetry::filled(&self.config.meter, &self.key, fill_set.entry.meta().kind, outcome);
-            self.engine.near_caches.forget(&self.key);
-            if let Some((variant, index)) = &fill_set.index {
-                self.engine.near_caches.forget(&self.key.to_variant(variant.clone()));
-                if outcome == FillOutcome::Stored {
-                    self.engine.redirect_cache.remember(&self.key, index);
-                }
+            self.engine.end_near_copies(&self.key); // those that were read before are older
+            if let (FillOutcome::Stored, Some((_, index))) = (outcome, &fill_set.index) {
+                self.engine.redirect_cache.remember(&self.key, index, self.engine.versions.now());
             }
         }
         outcome

@@ -8,7 +8,7 @@ use std::{
 };
 
 /// The requests of one engine that are made within fetches of the same engine. Requests of other engines and other
-/// processes are not seen here. Such a deadlock ends when a request has waited for half of the time of its fetch.
+/// processes are not seen here. Such a deadlock ends with the fetch timeout.
 pub(super) struct WaitGraph {
     /// The store of the engine.
     store: Arc<dyn Store>,

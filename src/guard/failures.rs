@@ -13,7 +13,7 @@ impl StampedeGuard {
     ///
     /// While the marker blocks the key, callers of the guard that fetched, and of its clones, get the error with its
     /// cause, for up to 1,024 keys at a time. The memory of an error is released at the next failure of any key after
-    /// its block. Callers of other guards get the kind of the error and its [text](Self::share_error_text).
+    /// its block. Callers of other guards get the kind of the error and its [status](crate::Error::status).
     ///
     /// [`classify`](Self::classify) names errors that need no marker, because the request is their reason and not the
     /// origin.
@@ -61,15 +61,6 @@ impl StampedeGuard {
     #[must_use]
     pub fn classify(self, classify: impl Fn(&(dyn Error + 'static)) -> FailureClass + Send + Sync + 'static) -> Self {
         self.set(|config| config.classifier = Classifier::new(classify))
-    }
-
-    /// Sets whether other processes get the text of an error: what its `Display` prints, without its sources, and cut
-    /// at 256 bytes. The text is in the store for up to twenty times [`failure_ttl`](Self::failure_ttl). With `false`,
-    /// other processes get only the kind: for errors that contain what must not be in the store, or in its slow log.
-    /// Default: `true`.
-    #[must_use]
-    pub fn share_error_text(self, share: bool) -> Self {
-        self.set(|config| config.share_error_text = share)
     }
 }
 

@@ -6,8 +6,7 @@ use crate::sync::newest_first::NewestFirst;
 impl StampedeGuard {
     /// Sets the maximum number of requests in one process that wait for one fetch. Further requests are rejected at
     /// once, with [`ErrorKind::Overloaded`](crate::ErrorKind::Overloaded) or a response 503, unless the policy permits
-    /// the stale value on errors. Of the requests that wait for one lookup of the entry, further ones are not rejected,
-    /// but look up the entry themselves. Default: 10,000.
+    /// the stale value on errors. Default: 10,000.
     ///
     /// # Panics
     ///

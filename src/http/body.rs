@@ -61,6 +61,8 @@ impl<B: Body<Error: Into<BoxError>>> Body for CacheBody<B> {
     type Data = Bytes;
     type Error = BoxError;
 
+    // PERF: a hit takes 67 instructions more if this is not inlined, which otherwise depends on unrelated code.
+    #[inline]
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let mut source = self.project().source;
         let frame = match source.as_mut().project() {

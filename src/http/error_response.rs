@@ -73,10 +73,10 @@ mod tests {
             (Error::new(ErrorKind::Panicked, "panic"), 500, None),
             (Error::store_down(cause()), 503, Some("1")),
             (Error::wait_timed_out(), 503, Some("1")),
-            (Error::reported(ErrorKind::Origin, 504, "", Duration::from_millis(1001)), 504, Some("2")),
-            (Error::reported(ErrorKind::Origin, 404, "", Duration::from_secs(3)), 502, Some("3")),
-            (Error::reported(ErrorKind::Origin, 0, "no row", Duration::from_secs(3)), 502, Some("3")),
-            (Error::reported(ErrorKind::TimedOut, 0, "", Duration::from_secs(3)), 504, Some("3")),
+            (Error::reported(ErrorKind::Origin, 504, Duration::from_millis(1001)), 504, Some("2")),
+            (Error::reported(ErrorKind::Origin, 404, Duration::from_secs(3)), 502, Some("3")),
+            (Error::reported(ErrorKind::Origin, 0, Duration::from_secs(3)), 502, Some("3")),
+            (Error::reported(ErrorKind::TimedOut, 0, Duration::from_secs(3)), 504, Some("3")),
             (Error::origin_failed(cause()).repeated(Duration::from_secs(3)), 502, Some("3")),
         ];
         for (error, status, retry_after) in cases {

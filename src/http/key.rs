@@ -11,7 +11,7 @@ use crate::{
     config::{Config, http::HttpOptions},
     engine::resource::Resource,
     guard::StampedeGuard,
-    key::{ANY, Key},
+    key::{Key, Qualifier},
     layout::layout,
     telemetry::{self, FrontEnd},
     uncached::Uncached,
@@ -163,10 +163,10 @@ impl<'a> Target<'a> {
     /// Returns the key: authority, path and query, qualified by method class and scheme.
     pub(super) fn key(&self, class: MethodClass, options: &HttpOptions) -> Key {
         let qualifier = match (class, self.scheme) {
-            (MethodClass::Get, "https") => "get-https",
-            (MethodClass::Get, _) => "get-http",
-            (MethodClass::Head, "https") => "head-https",
-            (MethodClass::Head, _) => "head-http",
+            (MethodClass::Get, "https") => Qualifier::GetHttps,
+            (MethodClass::Get, _) => Qualifier::GetHttp,
+            (MethodClass::Head, "https") => Qualifier::HeadHttps,
+            (MethodClass::Head, _) => Qualifier::HeadHttp,
         };
         self.url(options).qualified(qualifier)
     }
@@ -182,7 +182,7 @@ impl<'a> Target<'a> {
         guard.resource_in(
             FrontEnd::Http,
             layout_of_responses(guard.config()),
-            self.url(&guard.config().http).qualified(ANY),
+            self.url(&guard.config().http).qualified(Qualifier::Any),
         )
     }
 

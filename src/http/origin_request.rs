@@ -12,7 +12,8 @@ use crate::{
     cache_status::{BypassReason, CacheStatus},
     clock::{self, Timestamp},
     engine::{
-        frontend::{Completion, Failure, FailureCause, FetchHead, FetchMode, FollowedRedirect, Shareability},
+        failure::FailureCause,
+        frontend::{Completion, Failure, FetchHead, FetchMode, FollowedRedirect, Shareability},
         resource::Resource,
     },
     error::{BoxError, Error, ErrorKind},
@@ -30,7 +31,6 @@ pub(super) struct OriginRequest {
     pub(super) cache_request: CacheRequest,
     /// Head of the client's request. It is copied into the request to the origin when that is sent.
     pub(super) client: Arc<HeaderMap>,
-    pub(super) resource: Resource,
     pub(super) recorder: Recorder,
 }
 
@@ -41,6 +41,7 @@ impl OriginRequest {
         inner: S,
         mut request: Request<Req>,
         mode: FetchMode,
+        resource: Resource,
     ) -> FetchHead<Answer<B, S::Error>>
     where
         S: Service<Request<Req>, Response = Response<B>>,
@@ -71,7 +72,7 @@ impl OriginRequest {
         let origin = OriginResponse {
             cache_request: &self.cache_request,
             client: &self.client,
-            resource: &self.resource,
+            resource: &resource,
             recorder: &self.recorder,
             unstorable,
             id,
@@ -113,7 +114,7 @@ where
         return origin.on_not_modified(known, response.headers());
     }
     // If the stored response stayed in the store, the next request would validate it again.
-    let _ = origin.resource.clone().invalidate().await;
+    let _ = origin.resource.to_primary().invalidate().await;
     origin.on_mismatched_304(known, age)
 }
 

@@ -23,10 +23,8 @@ use super::{
 use crate::{
     clock::{self, Timestamp},
     engine::{
-        frontend::{
-            Completed, Completion, Failure, FailureCause, FetchHead, FollowedRedirect, MAX_REDIRECTS, Shareability,
-            StoreAs,
-        },
+        failure::FailureCause,
+        frontend::{Completed, Completion, Failure, FetchHead, FollowedRedirect, MAX_REDIRECTS, Shareability, StoreAs},
         resource::Resource,
     },
     error::BoxError,

@@ -15,7 +15,10 @@ use super::{
 use crate::{
     clock::Timestamp,
     config::{Config, http::HttpOptions},
-    engine::frontend::{FailedFetch, FailureCause, FailureEffect, Redirect, ReuseClass, ReusePolicy, SharedReuse},
+    engine::{
+        failure::{Circumstances, Seen},
+        frontend::{Answers, Redirect, ReuseClass, ReusePolicy, SharedReuse},
+    },
     error::Error,
     policy::{self, EarlyRefresh, Freshness},
     store::entry::{Audience, Entry, Kind, SharedValue},
@@ -61,7 +64,9 @@ impl<H: Borrow<HeaderMap>, C: Borrow<Config>, B, E> RequestPolicy<H, C, B, E> {
     }
 }
 
-impl<H: Borrow<HeaderMap>, C: Borrow<Config>, B, E> ReusePolicy<Answer<B, E>> for RequestPolicy<H, C, B, E> {
+impl<H: Borrow<HeaderMap> + Send + Sync, C: Borrow<Config> + Send + Sync, B, E> ReusePolicy
+    for RequestPolicy<H, C, B, E>
+{
     fn classify(&self, entry: &Entry, now: Timestamp) -> ReuseClass {
         let freshness = policy::freshness(entry, now);
         if entry.meta().kind == Kind::Value && entry.meta().codec == INDEX {
@@ -97,6 +102,40 @@ impl<H: Borrow<HeaderMap>, C: Borrow<Config>, B, E> ReusePolicy<Answer<B, E>> fo
         accepted || policy::allows_stale_on_error(entry, now)
     }
 
+    fn redirect(&self, index: &Entry) -> Option<Redirect> {
+        (index.meta().codec == INDEX).then(|| vary::redirect(index, self.headers.borrow(), self.options()))?
+    }
+
+    fn is_covered_by(&self, audience: Audience) -> bool {
+        match audience {
+            Audience::Everyone => true,
+            WITH_CREDENTIALS => self.cache_request.credentials != Credentials::None,
+            WITHOUT_CREDENTIALS => self.cache_request.credentials == Credentials::None,
+            _ => false,
+        }
+    }
+
+    /// A request with other fields may succeed where this one failed, so a failure blocks other requests for
+    /// [`MAX_BLOCK`], unless they get the stored response meanwhile.
+    fn circumstances(&self, seen: Option<&Entry>, now: Timestamp) -> Circumstances {
+        let is_good = |entry: &&Entry| stored(entry).is_some_and(|stored| !stored.status.is_server_error());
+        let seen = seen.filter(is_good).map(|entry| {
+            let (age, fresh_for) = (entry.age(now), entry.meta().lifetimes.fresh_for);
+            Seen {
+                is_fresh: age < fresh_for,
+                was_fresh: age < fresh_for.saturating_add(self.config.borrow().failure_memory()),
+                servable_for: policy::servable_for(entry, now),
+            }
+        });
+        let directives = &self.cache_request.directives;
+        let is_reload = directives.no_cache || directives.max_age.is_some_and(|max_age| max_age.is_zero());
+        Circumstances { seen, is_reload, max_block: MAX_BLOCK }
+    }
+}
+
+impl<H: Borrow<HeaderMap> + Send + Sync, C: Borrow<Config> + Send + Sync, B, E> Answers<Answer<B, E>>
+    for RequestPolicy<H, C, B, E>
+{
     fn decode(&self, entry: &Entry, now: Timestamp) -> Option<Answer<B, E>> {
         let stored = self.stored(entry)?;
         let (age, fresh_for) = (entry.age(now), entry.meta().lifetimes.fresh_for);
@@ -105,10 +144,6 @@ impl<H: Borrow<HeaderMap>, C: Borrow<Config>, B, E> ReusePolicy<Answer<B, E>> fo
             |span: Duration| (span.as_secs().min(10_u64.pow(15) - 2) + u64::from(span.subsec_millis() > 0)) as i64;
         let ttl = seconds(fresh_for.saturating_sub(age)) - seconds(age.saturating_sub(fresh_for));
         Some(Ok(self.reply().stored(stored, age + stored.age, StatusNote::Hit { ttl })))
-    }
-
-    fn redirect(&self, index: &Entry) -> Option<Redirect> {
-        (index.meta().codec == INDEX).then(|| vary::redirect(index, self.headers.borrow(), self.options()))?
     }
 
     fn accept_shared(&self, value: &SharedValue) -> SharedReuse<Answer<B, E>> {
@@ -145,49 +180,6 @@ impl<H: Borrow<HeaderMap>, C: Borrow<Config>, B, E> ReusePolicy<Answer<B, E>> fo
                 )))
             }
         }
-    }
-
-    fn is_covered_by(&self, audience: Audience) -> bool {
-        match audience {
-            Audience::Everyone => true,
-            WITH_CREDENTIALS => self.cache_request.credentials != Credentials::None,
-            WITHOUT_CREDENTIALS => self.cache_request.credentials == Credentials::None,
-            _ => false,
-        }
-    }
-
-    /// A request with other fields may succeed where this one failed. So a failure blocks other requests for
-    /// [`MAX_BLOCK`], unless they get the stored response meanwhile, and the first failure in a row blocks none if it may
-    /// be due to this request.
-    ///
-    /// While the stored response was fresh a moment ago, each such failure counts as the first one. Otherwise clients
-    /// that provoke failures would take the page from all clients each time when it expires.
-    fn on_failure(&self, failed: FailedFetch<'_>, now: Timestamp) -> FailureEffect {
-        let FailedFetch { cause, earlier_failures, .. } = failed;
-        let is_good = |entry: &&Entry| stored(entry).is_some_and(|stored| !stored.status.is_server_error());
-        let seen = failed.seen.filter(is_good);
-        let (age, lifetimes) = seen.map(|entry| (entry.age(now), entry.meta().lifetimes)).unwrap_or_default();
-        let servable_for = seen.map_or(Duration::ZERO, |entry| policy::servable_for(entry, now));
-        let was_fresh =
-            seen.is_some() && age < lifetimes.fresh_for.saturating_add(self.config.borrow().failure_memory());
-        let directives = &self.cache_request.directives;
-        let is_reload = directives.no_cache || directives.max_age.is_some_and(|max_age| max_age.is_zero());
-        // Failures of the origin count as well, so a client error is never the last word on a page that can be served.
-        let may_repeat =
-            earlier_failures == 0 || was_fresh || (cause == FailureCause::ClientError && !servable_for.is_zero());
-        let repeat = cause != FailureCause::Origin && may_repeat;
-        let block = if is_reload && age < lifetimes.fresh_for {
-            None // other requests are hits
-        } else if repeat {
-            Some(Duration::ZERO)
-        } else if !servable_for.is_zero() {
-            Some(servable_for.max(MAX_BLOCK)) // other requests get the stored response
-        } else if earlier_failures == 0 && (is_reload || seen.is_some()) {
-            Some(Duration::ZERO)
-        } else {
-            Some(MAX_BLOCK)
-        };
-        FailureEffect { repeat, block }
     }
 
     fn reject(&self, error: Error) -> Answer<B, E> {

@@ -17,7 +17,7 @@ use super::{
 use crate::{
     cache_status::CacheStatus,
     clock::{self, Timestamp},
-    engine::{frontend::FetchMode, resource::Resource},
+    engine::resource::Resource,
     error::BoxError,
     guard::StampedeGuard,
     key::Key,
@@ -176,15 +176,12 @@ impl<S> HttpCache<S> {
         // PERF: shared instead of cloned, because most requests here wait, and only a leader needs a copy. With smaller
         // futures, a waiter takes 2,290 bytes instead of 8,621.
         let client = Arc::new(mem::take(request.headers_mut()));
-        let origin_request = OriginRequest {
-            cache_request,
-            client: client.clone(),
-            resource: resource.clone(),
-            recorder: recorder.clone(),
-        };
+        let origin_request = OriginRequest { cache_request, client: client.clone(), recorder: recorder.clone() };
         let policy: RequestPolicy<_, _, B, S::Error> =
             RequestPolicy { cache_request, headers: client, config, requested_at, early_refresh, of: PhantomData };
-        let answer = resource.resolve(policy, move |mode: FetchMode| origin_request.send(self.inner, request, mode));
+        // PERF: in a box, because a lookup and then a waiter have room for it.
+        let fetch = Box::new(move |mode, resource| origin_request.send(self.inner, request, mode, resource));
+        let answer = resource.resolve(policy, fetch);
         answer.map(move |(answer, status)| {
             answer.map(|annotated| recorder.annotate(annotated, status, exposed_key.as_deref()))
         })
@@ -232,7 +229,7 @@ impl<S> HttpCache<S> {
             let (status, headers) = (response.status(), response.headers().clone());
             // RFC 9111 §4: the most recent response counts. A response stored meanwhile may be newer than this one. Times
             // do not tell: those of an entry are as exact as the estimate of the server's clock.
-            if let Some(found) = get.lookup_entry(policy).await.filter(|(_, entry, _)| Some(entry.meta().id) == seen) {
+            if let Some(found) = get.lookup_entry(&policy).await.filter(|(_, entry, _)| Some(entry.meta().id) == seen) {
                 head_freshening::after_head(found, &cache_request, request_time, status, &headers).await;
             }
         }

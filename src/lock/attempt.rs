@@ -14,18 +14,21 @@ use crate::{
 use std::{fmt, future::Future, sync::Arc, time::Duration};
 
 /// A lock operation that borrows nothing, so that it can continue in the background if its caller is cancelled.
-pub(crate) type LockFuture<T> = BoxFuture<'static, Result<T, StoreError>>;
+pub type LockFuture<T> = BoxFuture<'static, Result<T, StoreError>>;
 
 /// The parameters of one acquisition: lock, token and ttl.
 #[derive(Debug)]
 pub struct Acquisition {
-    pub(crate) client: Arc<LockClient>,
-    pub(crate) key: CacheKey,
+    /// The client that sends the commands.
+    pub client: Arc<LockClient>,
+    /// The lock.
+    pub key: CacheKey,
     /// Unique to this acquisition.
-    pub(crate) token: Token,
-    pub(crate) ttl: Duration,
+    pub token: Token,
+    /// The time to live of the lock.
+    pub ttl: Duration,
     /// Whether a released lock goes to the waiter that has waited longest.
-    pub(crate) fair: bool,
+    pub fair: bool,
 }
 
 /// The registration in the queue that an attempt requests if the lock is held.
@@ -41,21 +44,23 @@ pub(crate) enum Registration {
 
 impl Acquisition {
     /// Returns the Redis key with the suffix `of` for this lock. All keys of a lock share a cluster slot.
-    pub(crate) fn name(&self, of: &str) -> String {
+    #[must_use]
+    pub fn name(&self, of: &str) -> String {
         ["{", self.key.namespace(), ":", &self.key.resource_name(), "}:", of, &self.variant()].concat()
     }
 
     /// Returns the name of the lock, unique within its namespace.
-    pub(crate) fn member(&self) -> String {
+    #[must_use]
+    pub fn member(&self) -> String {
         self.key.resource_name() + &self.variant()
     }
 
     /// Runs a script that replies with a number: [`LeaseStatus::Held`] unless it is 0.
-    pub(crate) fn run_script(self: Arc<Self>, call: ScriptCall) -> LockFuture<LeaseStatus> {
+    pub fn run_script(self: Arc<Self>, call: ScriptCall) -> LockFuture<LeaseStatus> {
         Box::pin(async move { Ok(held_if(number(&self.client.run(call).await?)? != 0)) })
     }
 
-    /// Returns the suffix for locks of a `LockedStore`. Locks acquired by name have none, so the two never collide.
+    /// Returns the suffix for locks of a key with a variant. Locks acquired by name have none, so the two never collide.
     fn variant(&self) -> String {
         self.key.variant().map_or_else(String::new, |_| format!(".{:?}", self.key.hash()))
     }
@@ -64,7 +69,12 @@ impl Acquisition {
 /// The result of an attempt.
 pub enum Attempt {
     /// The lock is held for `valid`, counted from the start of the attempt.
-    Acquired { held: Arc<dyn HeldState>, valid: Duration },
+    Acquired {
+        /// The lock.
+        held: Arc<dyn HeldState>,
+        /// The time for which it is held.
+        valid: Duration,
+    },
     /// Another client holds the lock.
     Busy(Busy),
 }
@@ -73,15 +83,16 @@ pub enum Attempt {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Busy {
     /// Time until the lock is free if its holder does not extend it.
-    pub(crate) remaining: Option<Duration>,
+    pub remaining: Option<Duration>,
     /// The server's clock at the reply, in microseconds.
-    pub(crate) now: Option<u64>,
+    pub now: Option<u64>,
     /// Whether a message will notify the queued waiter. Otherwise it has to poll.
-    pub(crate) is_notified: bool,
+    pub is_notified: bool,
 }
 
 impl Attempt {
-    pub(crate) fn acquired(held: impl HeldState, valid: Duration) -> Self {
+    /// Creates [`Acquired`](Self::Acquired).
+    pub fn acquired(held: impl HeldState, valid: Duration) -> Self {
         Self::Acquired { held: Arc::new(held), valid }
     }
 
@@ -132,7 +143,8 @@ pub trait HeldState: Send + Sync + 'static {
 /// Releases a lock. If the reply is lost and the recipe is owner-safe, `again` repeats the release.
 ///
 /// If the repetition does not find the lock, the first release has probably deleted it, so the result is `Held`.
-pub(crate) fn release_with_retry(
+#[must_use]
+pub fn release_with_retry(
     first: LockFuture<LeaseStatus>,
     again: Option<LockFuture<LeaseStatus>>,
 ) -> LockFuture<LeaseStatus> {
@@ -156,12 +168,15 @@ pub(crate) async fn retry_once_if_disconnected<T, Again: Future<Output = Result<
     }
 }
 
-pub(crate) fn held_if(held: bool) -> LeaseStatus {
+/// Returns [`LeaseStatus::Held`] if `held`, otherwise [`LeaseStatus::Lost`].
+#[must_use]
+pub fn held_if(held: bool) -> LeaseStatus {
     if held { LeaseStatus::Held } else { LeaseStatus::Lost }
 }
 
 /// Releases a lock that was granted after its caller was cancelled.
-pub(crate) fn release_if_acquired(attempt: Result<Attempt, StoreError>) -> Option<BoxFuture<'static, ()>> {
+#[must_use]
+pub fn release_if_acquired(attempt: Result<Attempt, StoreError>) -> Option<BoxFuture<'static, ()>> {
     match attempt {
         Ok(Attempt::Acquired { held, .. }) => Some(Box::pin(async move { drop(held.release().await) })),
         _ => None,

@@ -21,33 +21,50 @@ use tokio::sync::mpsc;
 use tokio_util::task::TaskTracker;
 
 /// The client of all locks over one server.
-pub(crate) struct LockClient {
+pub struct LockClient {
     link: Arc<dyn CommandLink>,
     waiters: Arc<WaitTable>,
     subscriber: Option<Subscriber>,
     is_cluster: bool,
     /// Background work: releases and cancelled acquisitions.
-    pub(crate) background: TaskTracker,
+    pub background: TaskTracker,
 }
 
 impl LockClient {
-    pub(crate) fn new(server: &RedisEndpoint) -> Self {
+    /// Creates a client, which connects on first use. It loads `scripts` on each connection, besides its own.
+    #[must_use]
+    pub fn new(server: &RedisEndpoint, scripts: &'static [&'static str]) -> Self {
         let waiters = Arc::new(WaitTable { inbox: Inbox::unique(), senders: Mutex::default() });
-        let (link, is_cluster) = (server.connect(Arc::new(LockHandshake)), server.is_cluster());
+        let (link, is_cluster) = (server.connect(Arc::new(LockHandshake(scripts))), server.is_cluster());
         let subscriber = server.wakes().map(|source| Subscriber::new(source, link.clone(), waiters.clone()));
         Self { link, waiters, subscriber, is_cluster, background: TaskTracker::new() }
     }
 
-    pub(crate) async fn send(&self, cmd: &Cmd) -> Result<Value, StoreError> {
+    /// Sends a command.
+    ///
+    /// # Errors
+    ///
+    /// The server did not reply, or refused the command.
+    pub async fn send(&self, cmd: &Cmd) -> Result<Value, StoreError> {
         self.link.send(cmd).await.map_err(store_error)
     }
 
-    pub(crate) async fn transact(&self, pipeline: &Pipeline) -> Result<Value, StoreError> {
+    /// Sends the commands of a [`transaction`](super::recipe::transaction), and returns the replies to them.
+    ///
+    /// # Errors
+    ///
+    /// The server did not reply, or refused one of the commands.
+    pub async fn transact(&self, pipeline: &Pipeline) -> Result<Value, StoreError> {
         let reply = self.link.transact(pipeline).await;
         reply.and_then(Value::extract_error).map_err(store_error)
     }
 
-    pub(crate) async fn run(&self, call: ScriptCall) -> Result<Value, StoreError> {
+    /// Runs a script.
+    ///
+    /// # Errors
+    ///
+    /// The server did not reply, or refused the script.
+    pub async fn run(&self, call: ScriptCall) -> Result<Value, StoreError> {
         call.run(&*self.link).await.map_err(store_error)
     }
 
@@ -80,11 +97,11 @@ impl fmt::Debug for LockClient {
 }
 
 /// The handshake that loads the scripts on each new connection.
-struct LockHandshake;
+struct LockHandshake(&'static [&'static str]);
 
 impl Handshake for LockHandshake {
     fn commands(&self) -> Pipeline {
-        scripts::load_all()
+        scripts::load_all(self.0)
     }
 }
 

@@ -33,8 +33,7 @@ pub enum LockErrorKind {
     Store,
     /// The name or the ttl is invalid. Nothing was sent.
     Input,
-    /// The recipe does not support the operation: extending a lock, or serving a
-    /// [`LockedStore`](crate::lock::LockedStore). Nothing was sent; use another recipe.
+    /// The recipe cannot extend a lock. Nothing was sent; use another recipe.
     Recipe,
 }
 

@@ -6,7 +6,7 @@ use super::{
     attempt::{Acquisition, Attempt, LockFuture, Registration},
     guarantees::Guarantees,
     queue::Queue,
-    recipe::{Recipe, Sealed},
+    recipe::Recipe,
 };
 use std::sync::Arc;
 
@@ -21,8 +21,6 @@ use std::sync::Arc;
 /// back, fencing tokens stop growing until the clock has caught up.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FencedLock;
-
-impl Sealed for FencedLock {}
 
 impl Recipe for FencedLock {
     fn name(&self) -> &'static str {

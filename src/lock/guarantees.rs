@@ -8,7 +8,7 @@
 #[non_exhaustive]
 pub struct Guarantees {
     /// The lock of a crashed holder becomes free after at most its ttl. Without this guarantee a crash blocks the lock
-    /// forever, and [`LockedStore`](crate::lock::LockedStore) refuses the recipe.
+    /// forever.
     pub crash_frees: bool,
     /// A former holder cannot release the lock of the current holder, however late it tries.
     pub owner_safe: bool,

@@ -7,7 +7,7 @@ use super::{
     error::LockError,
     guarantees::Guarantees,
     guard::LockGuard,
-    recipe::Recipe,
+    recipe::IntoRecipe,
     set_px::SetPx,
 };
 use crate::{key, redis::connection::endpoint::IntoEndpoint};
@@ -60,13 +60,14 @@ impl Lock {
             delay: None,
             fair: true,
         };
-        Self { client: Arc::new(LockClient::new(&redis.into_endpoint())), config }
+        Self { client: Arc::new(LockClient::new(&redis.into_endpoint(), &[])), config }
     }
 
-    /// Sets the recipe. All clients of a lock must use the same recipe. Default: [`SetPx`].
+    /// Sets the recipe: [`SetPx`], [`FencedLock`](super::FencedLock) or [`Redlock`](super::Redlock). All clients of a
+    /// lock must use the same recipe. Default: [`SetPx`].
     #[must_use]
-    pub fn recipe(self, recipe: impl Recipe) -> Self {
-        self.set(|config| config.recipe = Arc::new(recipe))
+    pub fn recipe(self, recipe: impl IntoRecipe) -> Self {
+        self.set(|config| config.recipe = recipe.into_recipe())
     }
 
     /// Sets the namespace, which separates the locks of different applications. Default: `lock`.
@@ -97,14 +98,14 @@ impl Lock {
     /// Sets the wait timeout for a lock that is held. Replaces [`retries`](Self::retries).
     ///
     /// With the recipes [`SetPx`] and [`FencedLock`](super::FencedLock), waiters are queued and notified by message.
-    /// With the other recipes, waiters retry every [`delay`](Self::delay). A command in progress at the timeout may
+    /// With [`Redlock`](super::Redlock), waiters retry every [`delay`](Self::delay). A command in progress at the timeout may
     /// take up to [`store_timeout`](Self::store_timeout) longer.
     #[must_use]
     pub fn wait(self, budget: Duration) -> Self {
         self.set(|config| config.wait_policy = WaitPolicy::Wait(budget))
     }
 
-    /// Sets the delay between two attempts. Default: the [delay of the recipe](Recipe::delay), 50 ms for [`SetPx`].
+    /// Sets the delay between two attempts. Default: the delay of the recipe, 50 ms for [`SetPx`].
     /// With zero, each reply is followed by the next attempt at once.
     #[must_use]
     pub fn delay(self, delay: Duration) -> Self {

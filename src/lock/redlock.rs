@@ -8,7 +8,7 @@ use super::{
     attempt::{Acquisition, Attempt, Busy, HeldState, LockFuture, held_if, retry_once_if_disconnected},
     client::LockClient,
     guarantees::Guarantees,
-    recipe::{Recipe, Sealed},
+    recipe::Recipe,
     token_lock::{self, TokenLock},
 };
 use crate::{
@@ -45,7 +45,7 @@ impl Redlock {
     /// and no server may be a replica of another.
     #[must_use]
     pub fn with<S: IntoEndpoint>(others: impl IntoIterator<Item = S>) -> Self {
-        let others = others.into_iter().map(|server| Arc::new(LockClient::new(&server.into_endpoint()))).collect();
+        let others = others.into_iter().map(|server| Arc::new(LockClient::new(&server.into_endpoint(), &[]))).collect();
         Self { others, server_timeout: Duration::from_millis(50) }
     }
 
@@ -71,8 +71,6 @@ impl Redlock {
         std::iter::once(&acquisition.client).chain(&*self.others).map(on).collect()
     }
 }
-
-impl Sealed for Redlock {}
 
 impl Recipe for Redlock {
     fn name(&self) -> &'static str {

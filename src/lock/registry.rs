@@ -18,7 +18,7 @@ pub struct HeldLock {
     pub name: Arc<str>,
     /// The [namespace](super::Lock::namespace) of the name.
     pub namespace: Arc<str>,
-    /// The [name of the recipe](super::Recipe::name).
+    /// The name of the recipe.
     pub recipe: &'static str,
     /// The [fencing token](super::LockGuard::fencing_token), if the recipe has one.
     pub fencing_token: Option<u64>,

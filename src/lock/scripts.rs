@@ -1,6 +1,5 @@
 //! The Lua scripts of the recipes that the [client](super::client) loads on each connection.
 
-use super::store::lead;
 use crate::redis::connection::script::{Script, load};
 use redis::Pipeline;
 use std::sync::LazyLock;
@@ -10,9 +9,9 @@ pub(super) static QUEUE_RELEASE: LazyLock<Script> = LazyLock::new(|| Script::new
 pub(super) static TOKEN_RELEASE: LazyLock<Script> = LazyLock::new(|| Script::new(TOKEN_RELEASE_TEXT));
 pub(super) static TOKEN_EXTEND: LazyLock<Script> = LazyLock::new(|| Script::new(TOKEN_EXTEND_TEXT));
 
-/// Returns the commands that load all scripts, the lease script of `LockedStore` included.
-pub(super) fn load_all() -> Pipeline {
-    load(&[QUEUE_ACQUIRE_TEXT, QUEUE_RELEASE_TEXT, TOKEN_RELEASE_TEXT, TOKEN_EXTEND_TEXT, lead::LEAD])
+/// Returns the commands that load these scripts and `more`.
+pub(super) fn load_all(more: &[&'static str]) -> Pipeline {
+    load(&[&[QUEUE_ACQUIRE_TEXT, QUEUE_RELEASE_TEXT, TOKEN_RELEASE_TEXT, TOKEN_EXTEND_TEXT], more].concat())
 }
 
 const QUEUE_ACQUIRE_TEXT: &str = concat!(include_str!("queue/hand_over.lua"), include_str!("queue/acquire.lua"));

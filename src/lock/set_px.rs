@@ -6,7 +6,7 @@ use super::{
     attempt::{Acquisition, Attempt, Busy, LockFuture, Registration, retry_once_if_disconnected},
     guarantees::Guarantees,
     queue::{Queue, QueueLock},
-    recipe::{Recipe, Sealed},
+    recipe::Recipe,
 };
 use crate::redis::connection::script::{millis, unexpected};
 use redis::Value;
@@ -26,8 +26,6 @@ use std::sync::Arc;
 /// token.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SetPx;
-
-impl Sealed for SetPx {}
 
 impl Recipe for SetPx {
     fn name(&self) -> &'static str {

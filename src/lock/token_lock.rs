@@ -15,13 +15,16 @@ use redis::Value;
 use std::{sync::Arc, time::Duration};
 
 /// A held lock: the value of the key `name` begins with the token of the acquisition.
-pub(crate) struct TokenLock {
+#[derive(Debug)]
+pub struct TokenLock {
     acquisition: Arc<Acquisition>,
     name: String,
 }
 
 impl TokenLock {
-    pub(crate) fn new(acquisition: Arc<Acquisition>, name: String) -> Self {
+    /// Creates a lock whose key is `name`.
+    #[must_use]
+    pub fn new(acquisition: Arc<Acquisition>, name: String) -> Self {
         Self { acquisition, name }
     }
 
@@ -50,14 +53,17 @@ impl HeldState for TokenLock {
     }
 }
 
-pub(crate) fn extend(acquisition: Arc<Acquisition>, name: &str, ttl: Duration) -> LockFuture<LeaseStatus> {
+/// Sets the expiry to `ttl` from now if the value begins with the token of the acquisition.
+#[must_use]
+pub fn extend(acquisition: Arc<Acquisition>, name: &str, ttl: Duration) -> LockFuture<LeaseStatus> {
     let mut call = scripts::TOKEN_EXTEND.call(&[name]);
     call.arg(acquisition.token.as_bytes()).arg(millis(ttl));
     acquisition.run_script(call)
 }
 
 /// Checks whether the value begins with the token of the acquisition.
-pub(crate) fn check_token(acquisition: Arc<Acquisition>, name: &str) -> LockFuture<LeaseStatus> {
+#[must_use]
+pub fn check_token(acquisition: Arc<Acquisition>, name: &str) -> LockFuture<LeaseStatus> {
     let mut cmd = redis::cmd("GET");
     cmd.arg(name);
     Box::pin(async move {
@@ -68,7 +74,8 @@ pub(crate) fn check_token(acquisition: Arc<Acquisition>, name: &str) -> LockFutu
 }
 
 /// Checks whether the key exists.
-pub(crate) fn check_exists(acquisition: Arc<Acquisition>, name: &str) -> LockFuture<LeaseStatus> {
+#[must_use]
+pub fn check_exists(acquisition: Arc<Acquisition>, name: &str) -> LockFuture<LeaseStatus> {
     let mut cmd = redis::cmd("EXISTS");
     cmd.arg(name);
     Box::pin(async move { Ok(held_if(number(&acquisition.client.send(&cmd).await?)? != 0)) })

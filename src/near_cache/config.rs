@@ -30,11 +30,8 @@ impl NearCacheConfig {
     ///
     /// This is the worst case, after a lost connection or a suspended process. While the connection holds, messages
     /// drop copies within a round trip, and copies are served as long as they are fresh. The connection is checked
-    /// every third of this time, at most once per millisecond. In a cluster each master is checked at most once in 20 ms,
-    /// and a check confirms the time of the one before it.
-    ///
-    /// A master of a cluster that is cut off from the others may confirm copies for half of `cluster-node-timeout` after
-    /// its replica has taken its place.
+    /// every third of this time, at most once per millisecond. In a cluster there are no messages, and each copy ends this
+    /// time after its read was sent.
     ///
     /// # Panics
     ///

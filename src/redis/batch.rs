@@ -2,117 +2,95 @@
 //! many reads.
 //!
 //! No read waits for others to join it. A read is sent at once if none is in flight. Otherwise it is sent together with
-//! the reads of all tasks that are ready now, after the runtime has polled them. Reads of one name are one name in the
-//! command, if they are asked for before it is sent.
+//! the reads of all tasks that are ready now, after the runtime has polled them.
+//!
+//! A batch belongs to no caller: each of its readers polls it, and it goes on until the last reader has left. Reads of
+//! one name are one name in the command. After it was sent, a caller joins the read of its name if the resource was
+//! not invalidated since the read began, for at most the caller's `store_timeout`: the only rule of sharing reads. The
+//! decoded entry belongs to the read as well. PERF: a read that is sent at once is shared with no other caller, because
+//! that would cost it an allocation; so a herd sends two reads.
 //!
 //! In a cluster a command has names of one slot only. Its reads have lanes, so that they wait for no other node, and
 //! each batch has the names of one slot.
 //!
 //! PERF: 175,000-181,000 hits a second instead of 128,000-166,000 with 64 tasks
-//! (`docs/decisions/0029-reads-are-batched.md`; names: `docs/decisions/0086-reads-share-names.md`).
+//! (`docs/decisions/0029-reads-are-batched.md`).
 
+pub(super) mod answer;
+mod lane;
+
+use self::{
+    answer::{Found, ReadAnswer, Stored},
+    lane::{BatchLeader, BatchTicket, Lane, OpenOnce, Unanswered},
+};
 use super::connection::{
     error_class::{is_unsupported, store_error},
     reconnecting::CommandLink,
 };
-use crate::{
-    store::error::StoreError,
-    sync::{
-        mutex::Mutex,
-        shared::{Shared, WeakShared},
-    },
-};
+use crate::{store::error::StoreError, sync::shared::Shared, versions::ReadTerms};
 use bytes::Bytes;
-use futures_util::task::AtomicWaker;
 use redis::{ErrorKind, RedisError, RedisResult, ServerErrorKind, Value};
-use std::{
-    future::{Future, poll_fn},
-    sync::{
-        Arc,
-        atomic::{
-            AtomicBool, AtomicUsize,
-            Ordering::{AcqRel, Acquire, Relaxed, Release},
-        },
-    },
-    task::Poll,
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering::Relaxed},
 };
-use xxhash_rust::xxh3::xxh3_64;
 
 /// The batcher of reads over one link.
 pub(super) struct ReadBatcher {
     link: Arc<dyn CommandLink>,
     /// One for a server; for a cluster [`CLUSTER_LANES`], each for the slots with the same remainder.
-    lanes: Box<[Lane]>,
+    lanes: Box<[Arc<Lane>]>,
     /// Whether the server takes several names in one command.
     together: Arc<AtomicBool>,
 }
 
-/// The reads that batch with each other, if their slots are equal too.
-#[derive(Default)]
-struct Lane {
-    open: Mutex<Option<Batch>>,
-    in_flight: Arc<AtomicUsize>,
-}
-
-/// A batch: reads that will be sent together.
-struct Batch {
-    /// The slot of all names. 0 if the server is not a cluster.
-    slot: u16,
-    /// `None` once they are sent.
-    names: Arc<Mutex<Option<Names>>>,
-    answer: WeakShared<Found>,
-}
-
-/// The names of a batch, each once.
-struct Names {
-    list: Vec<String>,
-    /// PERF: compared before the names, which begin and end alike.
-    hashes: Vec<u64>,
-}
-
-type Found = Result<Arc<Vec<Option<Bytes>>>, StoreError>;
-
 impl ReadBatcher {
     pub(super) fn over(link: Arc<dyn CommandLink>, is_cluster: bool) -> Self {
         let lanes = if is_cluster { CLUSTER_LANES } else { 1 };
-        let lanes = (0..lanes).map(|_| Lane::default()).collect();
+        let lanes = (0..lanes).map(|_| Arc::default()).collect();
         Self { link, lanes, together: Arc::new(AtomicBool::new(true)) }
     }
 
-    /// Returns what is stored under the name. A value of another type is `None`.
+    /// Returns what is stored under the name, and the number at which the read began. A value of another type is
+    /// `None`. Without terms the caller joins no read that is sent already.
     ///
-    /// Cancel safe: dropping the future does not affect the other reads of its batch.
-    pub(super) async fn get(&self, name: String) -> Result<Option<Bytes>, StoreError> {
+    /// Cancel safe: dropping the future does not affect the other callers of its read, nor the other reads of its
+    /// batch.
+    pub(super) async fn get(
+        &self,
+        name: String,
+        terms: Option<ReadTerms<'_>>,
+    ) -> Result<(ReadAnswer, u64), StoreError> {
         let (lane, slot) = self.lane(&name);
-        if !self.together.load(Relaxed) || lane.in_flight.load(Acquire) == 0 {
-            let _in_flight = InFlightCount::begin(&lane.in_flight);
-            return get(&*self.link, &name).await;
+        if lane.is_idle() {
+            let begun = terms.map_or(0, |terms| terms.now());
+            let _in_flight = lane.begin();
+            return Ok((ReadAnswer::Own(get(&*self.link, &name).await?), begun));
         }
-        let (answer, number) = match self.join(lane, slot, name) {
-            BatchTicket::Joined(answer, number) => (answer, number),
-            BatchTicket::First(answer, first) => {
-                tokio::task::yield_now().await;
-                first.send();
-                (answer, 0)
-            }
-        };
-        Ok(answer.await?[number].clone())
+        let max_reads = if self.together.load(Relaxed) { MAX_READS } else { 1 };
+        let BatchTicket { answer, index, begun, first } =
+            lane.join((slot, name), terms, max_reads, |unanswered| self.begin(unanswered));
+        if let Some(first) = first {
+            tokio::task::yield_now().await;
+            first.send();
+        }
+        Ok((ReadAnswer::Shared(answer.await?, index), begun))
     }
 
     /// Returns several values as they are at one moment. In a cluster their names share a slot.
     pub(super) async fn get_all(&self, mut names: Vec<String>) -> Result<Vec<Option<Bytes>>, StoreError> {
         match names.pop() {
-            Some(name) if names.is_empty() => Ok(vec![self.get(name).await?]),
+            Some(name) if names.is_empty() => Ok(vec![self.get(name, None).await?.0.bytes().cloned()]),
             last => {
                 names.extend(last);
-                let _in_flight = names.first().map(|name| InFlightCount::begin(&self.lane(name).0.in_flight));
+                let _in_flight = names.first().map(|name| self.lane(name).0.begin());
                 get_together(&*self.link, &names).await.map_err(store_error)
             }
         }
     }
 
     /// Returns the lane of the name, and its slot.
-    fn lane(&self, name: &str) -> (&Lane, u16) {
+    fn lane(&self, name: &str) -> (&Arc<Lane>, u16) {
         #[cfg(feature = "cluster")]
         if self.lanes.len() > 1 {
             let slot = super::names::slot_of(name);
@@ -122,118 +100,20 @@ impl ReadBatcher {
         (&self.lanes[0], 0)
     }
 
-    /// Adds the name to the open batch, unless it is in the batch already, or begins a batch with it.
-    fn join(&self, lane: &Lane, slot: u16, mut name: String) -> BatchTicket {
-        let mut open = lane.open.lock();
-        if let Some(batch) = &*open
-            && batch.slot == slot
-            && let Some(answer) = batch.answer.upgrade()
-            && let Some(names) = &mut *batch.names.lock()
-        {
-            match names.add(name) {
-                Ok(number) => return BatchTicket::Joined(answer, number),
-                Err(rejected) => name = rejected,
-            }
-        }
-        let names = Arc::new(Mutex::new(Some(Names::of(name))));
+    /// Begins a batch, which is sent when its leader lets it go.
+    fn begin(&self, unanswered: Unanswered) -> (Shared<Found>, BatchLeader) {
         let gate = Arc::new(OpenOnce::default());
-        let in_flight = InFlightCount::begin(&lane.in_flight);
-        let (link, together, batch_names, awaited) =
-            (self.link.clone(), self.together.clone(), names.clone(), gate.clone());
+        let (link, together, awaited) = (self.link.clone(), self.together.clone(), gate.clone());
         let answer = Shared::new(async move {
             awaited.opened().await;
-            let names = batch_names.lock().take().map_or_else(Vec::new, |names| names.list);
-            let found = match &names[..] {
+            let found = match &unanswered.close()[..] {
                 [name] => get(&*link, name).await.map(|found| vec![found]),
-                names => match get_together(&*link, names).await {
-                    // Of a slot that has moved, no read would have another answer.
-                    Err(error) if matches!(error.kind(), MOVED | ASK) => Err(store_error(error)),
-                    Err(error) => {
-                        let (is_final, try_again) = (is_final(&error), error.kind() == TRY_AGAIN);
-                        let error = store_error(error);
-                        if is_final {
-                            together.store(false, Relaxed);
-                        }
-                        // While a slot migrates, its names may be on two nodes. Rights may be missing to one name only.
-                        if is_final || try_again || error.is_refused() {
-                            one_by_one(&*link, names).await
-                        } else {
-                            Err(error)
-                        }
-                    }
-                    Ok(found) => Ok(found),
-                },
+                names => get_or_one_by_one(&*link, &together, names).await,
             };
-            drop(in_flight);
-            found.map(Arc::new)
+            drop(unanswered); // before the callers learn the answer, so that no caller joins a read that has failed
+            found.map(|found| Arc::new(found.into_iter().map(Stored::from).collect()))
         });
-        *open = Some(Batch { slot, names, answer: answer.downgrade() });
-        BatchTicket::First(answer, BatchLeader(gate))
-    }
-}
-
-impl Names {
-    fn of(first: String) -> Self {
-        let (mut list, mut hashes) = (Vec::with_capacity(MAX_READS), Vec::with_capacity(MAX_READS));
-        hashes.push(xxh3_64(first.as_bytes()));
-        list.push(first);
-        Self { list, hashes }
-    }
-
-    /// Adds the name unless it is there already, and returns its index. Returns the name if the batch is full.
-    fn add(&mut self, name: String) -> Result<usize, String> {
-        let hash = xxh3_64(name.as_bytes());
-        let known = self.hashes.iter().position(|known| *known == hash).filter(|known| self.list[*known] == name);
-        match known {
-            Some(known) => Ok(known),
-            None if self.list.len() == MAX_READS => Err(name),
-            None => {
-                self.list.push(name);
-                self.hashes.push(hash);
-                Ok(self.list.len() - 1)
-            }
-        }
-    }
-}
-
-/// A ticket for one result of a batch, with its index.
-enum BatchTicket {
-    /// The first read of a batch, which decides when the batch is sent.
-    First(Shared<Found>, BatchLeader),
-    Joined(Shared<Found>, usize),
-}
-
-/// A gate that opens once, when the first read of the batch has let others join.
-#[derive(Default)]
-struct OpenOnce {
-    open: AtomicBool,
-    waiting: AtomicWaker,
-}
-
-impl OpenOnce {
-    fn opened(&self) -> impl Future<Output = ()> {
-        poll_fn(|cx| {
-            self.waiting.register(cx.waker());
-            if self.open.load(Acquire) { Poll::Ready(()) } else { Poll::Pending }
-        })
-    }
-}
-
-/// The first read of a batch. If it is dropped, it wakes the other reads, which send the batch.
-struct BatchLeader(Arc<OpenOnce>);
-
-impl BatchLeader {
-    /// Sends the batch. PERF: without a wake-up, because the first read polls the batch itself next.
-    fn send(self) {
-        self.0.open.store(true, Release);
-        self.0.waiting.take();
-    }
-}
-
-impl Drop for BatchLeader {
-    fn drop(&mut self) {
-        self.0.open.store(true, Release);
-        self.0.waiting.wake();
+        (answer, BatchLeader(gate))
     }
 }
 
@@ -262,8 +142,31 @@ async fn get_together(link: &dyn CommandLink, names: &[String]) -> RedisResult<V
     }
 }
 
-async fn one_by_one(link: &dyn CommandLink, names: &[String]) -> Result<Vec<Option<Bytes>>, StoreError> {
-    futures_util::future::try_join_all(names.iter().map(|name| get(link, name))).await
+/// Returns several values, one by one if the server does not return them together. If it never does, `together`
+/// becomes `false`.
+async fn get_or_one_by_one(
+    link: &dyn CommandLink,
+    together: &AtomicBool,
+    names: &[String],
+) -> Result<Vec<Option<Bytes>>, StoreError> {
+    let error = match get_together(link, names).await {
+        Ok(found) => return Ok(found),
+        Err(error) => error,
+    };
+    // Of a slot that has moved, no read would have another answer.
+    if matches!(error.kind(), MOVED | ASK) {
+        return Err(store_error(error));
+    }
+    let (is_final, try_again) = (is_final(&error), error.kind() == TRY_AGAIN);
+    let error = store_error(error);
+    if is_final {
+        together.store(false, Relaxed);
+    }
+    // While a slot migrates, its names may be on two nodes. Rights may be missing to one name only.
+    if is_final || try_again || error.is_refused() {
+        return futures_util::future::try_join_all(names.iter().map(|name| get(link, name))).await;
+    }
+    Err(error)
 }
 
 /// Reports whether the server would refuse each MGET. The right to a name may be missing without it.
@@ -276,22 +179,6 @@ fn bytes(value: Value) -> Option<Bytes> {
     match value {
         Value::BulkString(bytes) => Some(bytes.into()),
         _ => None,
-    }
-}
-
-/// A guard that counts a command as in flight, from just before it is sent until its reply.
-struct InFlightCount(Arc<AtomicUsize>);
-
-impl InFlightCount {
-    fn begin(count: &Arc<AtomicUsize>) -> Self {
-        count.fetch_add(1, AcqRel);
-        Self(count.clone())
-    }
-}
-
-impl Drop for InFlightCount {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, AcqRel);
     }
 }
 
@@ -309,18 +196,26 @@ const ASK: ErrorKind = ErrorKind::Server(ServerErrorKind::Ask);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::error::BoxFuture;
+    use crate::{
+        redis::names::shard_of,
+        store::error::BoxFuture,
+        sync::mutex::Mutex,
+        versions::{Shard, Versions},
+    };
     #[cfg(feature = "cluster")]
     use futures_util::future::Either;
     use futures_util::future::join_all;
     use redis::Cmd;
     use shuttle::future::{spawn, yield_now};
-    use std::pin::pin;
+    use std::{future::Future, pin::pin, time::Duration};
     use tokio::sync::Semaphore;
 
-    /// A server that answers each name with itself, when the test permits it, and MGET perhaps with an error.
+    /// A server that answers each name with itself, or with another value, when the test permits it. It may answer MGET
+    /// with an error.
     struct FakeServer {
         commands: Mutex<Vec<String>>,
+        value: Mutex<Option<&'static [u8]>>,
+        invalidated: AtomicBool,
         may_answer: Semaphore,
         refusal: Option<&'static [u8]>,
     }
@@ -338,7 +233,11 @@ mod tests {
                     std::future::pending::<()>().await;
                 }
                 self.may_answer.acquire().await.expect("the semaphore stays open").forget();
-                let value = |name: &String| Value::BulkString(name.clone().into_bytes());
+                let stored = *self.value.lock();
+                let value = |name: &String| Value::BulkString(stored.unwrap_or(name.as_bytes()).to_vec());
+                for _ in 0..4 {
+                    yield_now().await; // the answer is on its way
+                }
                 match (&*words[0], self.refusal) {
                     ("GET", _) => Ok(value(&words[1])),
                     (_, Some(refusal)) => redis::parse_redis_value(refusal)?.extract_error(),
@@ -361,8 +260,8 @@ mod tests {
     }
 
     fn reads(refusal: Option<&'static [u8]>, is_cluster: bool) -> (Arc<FakeServer>, Arc<ReadBatcher>) {
-        let server = FakeServer { commands: Mutex::default(), may_answer: Semaphore::new(0), refusal };
-        let server = Arc::new(server);
+        let (commands, value, invalidated) = (Mutex::default(), Mutex::default(), AtomicBool::new(false));
+        let server = Arc::new(FakeServer { commands, value, invalidated, may_answer: Semaphore::new(0), refusal });
         (server.clone(), Arc::new(ReadBatcher::over(server, is_cluster)))
     }
 
@@ -370,10 +269,10 @@ mod tests {
     async fn read_at_once(reads: &Arc<ReadBatcher>, server: &FakeServer, names: impl Iterator<Item = String>) {
         let name = |found: Option<Bytes>| found.map(|found| String::from_utf8_lossy(&found).into_owned());
         let pending = names.map(|expected| async move {
-            let found = reads.get(expected.clone()).await.expect("an answer");
+            let found = get(reads, &expected).await.expect("an answer");
             assert_eq!(name(found), Some(expected));
         });
-        let mut alone = pin!(reads.get("alone".into()));
+        let mut alone = pin!(get(reads, "alone"));
         assert!(futures_util::poll!(&mut alone).is_pending());
         server.may_answer.add_permits(1000);
         join_all(pending).await;
@@ -415,25 +314,178 @@ mod tests {
         });
     }
 
-    /// Seen to fail when a read shares the name of a command that is sent.
+    /// A read of `a` that was sent, beside another read, in a process that has invalidated something else.
+    async fn sent_read<'a>(
+        server: &FakeServer,
+        reads: &'a ReadBatcher,
+        versions: &'a Versions,
+    ) -> (BoxFuture<'a, Found>, BoxFuture<'a, Found>) {
+        versions.bump(resource("b"));
+        let mut alone: BoxFuture<'_, _> = Box::pin(get(reads, "alone"));
+        assert!(futures_util::poll!(&mut alone).is_pending());
+        let mut sent: BoxFuture<'_, _> = Box::pin(join(reads, ReadTerms::new(versions, STORE_TIMEOUT)));
+        while server.commands.lock().len() < 2 {
+            assert!(futures_util::poll!(&mut sent).is_pending());
+        }
+        (alone, sent)
+    }
+
+    /// Sends a read of `a`, calls `then`, and begins another read of `a`, with these versions and this store timeout.
+    /// Returns how often `a` was read.
+    async fn reads_of_two_callers<'a>(
+        (server, reads): (&FakeServer, &'a ReadBatcher),
+        versions: (&'a Versions, &'a Versions),
+        store_timeout: Duration,
+        then: impl FnOnce(),
+    ) -> usize {
+        let (alone, sent) = sent_read(server, reads, versions.0).await;
+        then();
+        let mut joining = pin!(join(reads, ReadTerms::new(versions.1, store_timeout)));
+        assert!(futures_util::poll!(&mut joining).is_pending());
+        server.may_answer.add_permits(10);
+        for read in [alone, sent, Box::pin(joining)] {
+            assert!(read.await.is_ok_and(|found| found.is_some()));
+        }
+        assert!(is_idle(reads));
+        server.commands.lock().iter().filter(|command| *command == "GET a").count()
+    }
+
+    /// Seen to fail (two reads) when a batch that is sent cannot be joined.
     #[test]
-    fn read_shares_no_name_that_is_sent_already() {
+    fn read_in_flight_is_joined() {
         explore(async || {
-            let (server, reads) = reads(None, false);
-            let mut alone = pin!(reads.get("alone".into()));
-            assert!(futures_util::poll!(&mut alone).is_pending());
-            let mut before = pin!(reads.get("a".into()));
-            while server.commands.lock().len() < 2 {
-                assert!(futures_util::poll!(&mut before).is_pending());
+            let ((server, reads), versions) = (reads(None, false), Versions::default());
+            let count = reads_of_two_callers((&server, &reads), (&versions, &versions), STORE_TIMEOUT, || {});
+            assert_eq!(count.await, 1);
+        });
+    }
+
+    /// Seen to fail (one read) when the terms ask for the age of the read only.
+    #[test]
+    fn read_is_not_joined_after_an_invalidation() {
+        explore(async || {
+            let invalidations: [fn(&Versions); 2] =
+                [|versions| versions.bump(resource("a")), |versions| _ = versions.bump_all()];
+            for invalidate in invalidations {
+                let ((server, reads), versions) = (reads(None, false), Versions::default());
+                let then = || invalidate(&versions);
+                let count = reads_of_two_callers((&server, &reads), (&versions, &versions), STORE_TIMEOUT, then);
+                assert_eq!(count.await, 2);
             }
-            let mut after = pin!(reads.get("a".into()));
-            assert!(futures_util::poll!(&mut after).is_pending());
+        });
+    }
+
+    /// Seen to fail (one read) when each engine counts from zero, because the first one has counted further.
+    #[test]
+    fn read_of_another_engine_is_joined_by_the_callers_numbers() {
+        explore(async || {
+            let versions = [Versions::default(), Versions::default()];
+            for _ in 0..5 {
+                versions[0].bump(resource("b"));
+            }
+            for (invalidated, expected) in [(0, 1), (1, 2)] {
+                let (server, reads) = reads(None, false);
+                let then = || versions[invalidated].bump(resource("a"));
+                let engines = (&versions[0], &versions[1]);
+                let count = reads_of_two_callers((&server, &reads), engines, STORE_TIMEOUT, then);
+                assert_eq!(count.await, expected, "engine {invalidated}");
+            }
+        });
+    }
+
+    /// Seen to fail (one read) when a read in flight is joined at any age.
+    #[test]
+    fn read_is_not_joined_after_the_store_timeout() {
+        explore(async || {
+            let ((server, reads), versions) = (reads(None, false), Versions::default());
+            let count = reads_of_two_callers((&server, &reads), (&versions, &versions), Duration::ZERO, || {});
+            assert_eq!(count.await, 2);
+        });
+    }
+
+    /// Seen to fail (one read) when a caller without terms joins a read that is sent.
+    #[test]
+    fn read_without_terms_is_sent_after_it_was_asked_for() {
+        explore(async || {
+            let ((server, reads), versions) = (reads(None, false), Versions::default());
+            let (alone, sent) = sent_read(&server, &reads, &versions).await;
+            let mut asked = pin!(get(&reads, "a"));
+            assert!(futures_util::poll!(&mut asked).is_pending());
             server.may_answer.add_permits(10);
-            for read in [alone, before, after] {
+            for read in [alone, sent, Box::pin(asked)] {
                 assert!(read.await.is_ok_and(|found| found.is_some()));
             }
             assert_eq!(*server.commands.lock(), ["GET alone", "GET a", "GET a"]);
         });
+    }
+
+    /// Seen to fail, with a deadlock, when only the first caller polls the read.
+    #[test]
+    fn read_goes_on_when_its_first_caller_leaves() {
+        explore(async || {
+            let ((server, reads), versions) = (reads(None, false), Arc::new(Versions::default()));
+            let (alone, sent) = sent_read(&server, &reads, &versions).await;
+            let joined = [(); 2].map(|()| {
+                let (reads, versions) = (reads.clone(), versions.clone());
+                spawn(async move { join(&reads, ReadTerms::new(&versions, STORE_TIMEOUT)).await })
+            });
+            for _ in 0..8 {
+                yield_now().await; // the other callers may be polled
+            }
+            drop(sent);
+            server.may_answer.add_permits(10);
+            for joined in joined {
+                assert!(joined.await.expect("no panic").is_ok_and(|found| found.is_some()));
+            }
+            alone.await.expect("an answer");
+            assert!(server.commands.lock().len() <= 3, "a caller may come after the read has ended");
+            assert!(is_idle(&reads));
+        });
+    }
+
+    /// Reads beside an invalidation. Seen to fail when the terms ask for the age of the read only, and when a caller that
+    /// joins a read counts with its own number.
+    #[test]
+    fn joined_reads_hide_no_invalidation() {
+        crate::sync::explored::explore(|| shuttle::future::block_on(reads_beside_an_invalidation()));
+    }
+
+    async fn reads_beside_an_invalidation() {
+        let ((server, reads), versions) = (reads(None, false), Arc::new(Versions::default()));
+        server.may_answer.add_permits(100);
+        let callers = [(); 3].map(|()| {
+            let (server, reads, versions) = (server.clone(), reads.clone(), versions.clone());
+            spawn(async move {
+                for _ in 0..3 {
+                    let invalidated = server.invalidated.load(Relaxed);
+                    let found = join(&reads, ReadTerms::new(&versions, STORE_TIMEOUT)).await.expect("an answer");
+                    assert!(!invalidated || found.as_deref() == Some(NEW));
+                }
+            })
+        });
+        yield_now().await;
+        *server.value.lock() = Some(NEW);
+        versions.bump(resource("a"));
+        server.invalidated.store(true, Relaxed);
+        for caller in callers {
+            caller.await.expect("no stale answer");
+        }
+        assert!(is_idle(&reads));
+    }
+
+    type Found = Result<Option<Bytes>, StoreError>;
+
+    async fn get(reads: &ReadBatcher, name: &str) -> Found {
+        Ok(reads.get(name.to_owned(), None).await?.0.bytes().cloned())
+    }
+
+    /// Reads `a`, and joins a read in flight if the terms allow it.
+    async fn join(reads: &ReadBatcher, terms: ReadTerms<'_>) -> Found {
+        Ok(reads.get("a".to_owned(), Some(terms)).await?.0.bytes().cloned())
+    }
+
+    fn resource(name: &str) -> Shard {
+        shard_of(name.as_bytes())
     }
 
     /// Seen to fail, with a deadlock, when the dropped first read wakes no other.
@@ -441,14 +493,14 @@ mod tests {
     fn reads_of_a_batch_survive_its_dropped_first_read() {
         explore(async || {
             let (server, reads) = reads(None, false);
-            let mut alone = pin!(reads.get("alone".into()));
+            let mut alone = pin!(get(&reads, "alone"));
             assert!(futures_util::poll!(&mut alone).is_pending());
-            let mut first = Box::pin(reads.get("a".into()));
+            let mut first = Box::pin(get(&reads, "a"));
             assert!(futures_util::poll!(&mut first).is_pending());
             server.may_answer.add_permits(10);
             let others = ["b", "c"].map(|name| {
                 let reads = reads.clone();
-                spawn(async move { reads.get(name.into()).await })
+                spawn(async move { get(&reads, name).await })
             });
             for _ in 0..8 {
                 yield_now().await; // the other reads may be polled
@@ -474,7 +526,7 @@ mod tests {
             read_at_once(&reads, &server, [a.clone(), b, other_lane, lane_mate.clone(), a].into_iter()).await;
             let mut commands = server.commands.lock().clone();
             commands.sort();
-            let alone = ["GET alone", "GET b", "GET {alone}:a", "MGET {alone}:a {alone}:b"].map(str::to_owned);
+            let alone = ["GET alone", "GET b", "MGET {alone}:a {alone}:b"].map(str::to_owned);
             let mut expected = [&alone[..], &[format!("GET {lane_mate}")]].concat();
             expected.sort();
             assert_eq!(commands, expected);
@@ -487,8 +539,9 @@ mod tests {
     fn node_that_hangs_holds_up_no_read_of_another_node() {
         explore(async || {
             let (server, reads) = reads(None, true);
-            let hanging = ["{hanging}:0", "{hanging}:1"].map(|name| Box::pin(reads.get(name.to_owned())));
-            let answers = ["a".to_owned(), lane_mate(HANGING)].map(|name| reads.get(name));
+            let hanging = ["{hanging}:0", "{hanging}:1"].map(|name| Box::pin(get(&reads, name)));
+            let lane_mate = lane_mate(HANGING);
+            let answers = ["a", &lane_mate].map(|name| get(&reads, name));
             server.may_answer.add_permits(10);
             let mut both = pin!(futures_util::future::select(join_all(answers), join_all(hanging)));
             let Either::Left((answers, hanging)) = both.as_mut().await else { panic!("the node has answered") };
@@ -519,9 +572,9 @@ mod tests {
         let (server, reads) = reads(Some(refusal), false);
         server.may_answer.add_permits(100);
         for _ in 0..2 {
-            let mut alone = pin!(reads.get(HANGING.into()));
+            let mut alone = pin!(get(&reads, HANGING));
             assert!(futures_util::poll!(&mut alone).is_pending());
-            let answers = join_all(["a", "b"].map(|name| reads.get(name.into()))).await;
+            let answers = join_all(["a", "b"].map(|name| get(&reads, name))).await;
             assert!(answers.iter().all(Result::is_err));
             assert_eq!(*server.commands.lock(), ["GET hanging", "MGET a b"]);
             server.commands.lock().clear();
@@ -556,9 +609,11 @@ mod tests {
     }
 
     fn is_idle(reads: &ReadBatcher) -> bool {
-        reads.lanes.iter().all(|lane| lane.in_flight.load(Acquire) == 0)
+        reads.lanes.iter().all(|lane| lane.is_idle() && lane.has_no_batch())
     }
 
+    const NEW: &[u8] = b"new";
+    const STORE_TIMEOUT: Duration = Duration::from_secs(3600);
     /// A name that the server never answers.
     const HANGING: &str = "hanging";
 

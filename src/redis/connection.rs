@@ -4,7 +4,6 @@
 pub(crate) mod connect;
 pub(crate) mod endpoint;
 pub(crate) mod error_class;
-mod following;
 pub(crate) mod log;
 #[cfg(feature = "cluster")]
 pub(crate) mod nodes;
@@ -20,5 +19,6 @@ mod sentinel_endpoint;
 mod sentinel_master;
 pub(crate) mod source;
 pub(crate) mod subscriber;
+mod supervise;
 mod tls;
 pub(crate) mod tracked;

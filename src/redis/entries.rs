@@ -1,16 +1,22 @@
 //! Decodes the entries that the server returns.
 
-use super::{connection::reconnecting::CommandLink, names::lease_name, scripts, server_clock::ServerClocks};
+use super::{
+    batch::answer::ReadAnswer, connection::reconnecting::CommandLink, names::lease_name, scripts,
+    server_clock::ServerClocks,
+};
 use crate::{
     clock::Timestamp,
     key::CacheKey,
-    store::{entry::Entry, envelope::EnvelopeError},
+    store::{
+        entry::Entry,
+        envelope::{EnvelopeError, is_envelope_of},
+    },
     telemetry,
 };
 use bytes::Bytes;
 use std::{
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
@@ -74,6 +80,29 @@ impl EntryDecoder {
                 None
             }
         }
+    }
+
+    /// Decodes the answer to a read as [`decode`](Self::decode) does, but once for all its readers. They share the
+    /// entry, and so the value that one of them has decoded. An entry that cannot be read is decoded again.
+    ///
+    /// Cache keys may share a name, so each reader compares the key in the envelope with its own.
+    pub(super) async fn decode_once(
+        &self,
+        key: &CacheKey,
+        answer: &ReadAnswer,
+        link: &dyn CommandLink,
+    ) -> Option<Entry> {
+        let bytes = answer.bytes()?;
+        if let Some(entry) = answer.decoded().and_then(OnceLock::get)
+            && is_envelope_of(key, bytes)
+        {
+            return Some(entry.clone());
+        }
+        let entry = self.decode(key, bytes, link).await?;
+        if let Some(decoded) = answer.decoded() {
+            let _ = decoded.set(entry.clone());
+        }
+        Some(entry)
     }
 
     /// Decodes what was found under these cache keys.
@@ -167,5 +196,24 @@ mod tests {
             assert_eq!(decoder.decode(&key, &bytes, &TwoNodes).await.is_some(), is_read, "{ahead} ms ahead");
         }
         assert_eq!(decoder.corrupt_entries(), 0);
+    }
+
+    /// Seen to fail when each reader decodes for itself, and when readers of a name share the entry without comparing
+    /// the cache key.
+    #[tokio::test]
+    async fn entry_of_a_shared_read_is_decoded_once_per_cache_key() {
+        let decoder = EntryDecoder::new(Arc::new(ServerClocks::of(1)), |_| 0);
+        let key = CacheKey::new("sg", 3, "0");
+        let meta = Meta::new(Kind::Value, Token::unique(Inbox::unique()), Timestamp::now());
+        let stored = Entry::new(meta, Bytes::from("value")).to_envelope(&key, CLOCKS[0]);
+        let answer = ReadAnswer::shared(Some(stored));
+        let read = async |key: &CacheKey| decoder.decode_once(key, &answer, &TwoNodes).await;
+        let [first, second] = [read(&key).await.expect("an entry"), read(&key).await.expect("an entry")];
+        assert!(std::ptr::eq(first.meta(), second.meta()));
+        for other in [CacheKey::new("sg", 3, "1"), key.in_layout(3 + 16)] {
+            assert!(read(&other).await.is_none(), "{other:?}");
+        }
+        let corrupt = ReadAnswer::shared(Some(Bytes::from("no entry")));
+        assert!(decoder.decode_once(&key, &corrupt, &TwoNodes).await.is_none());
     }
 }

@@ -1,6 +1,6 @@
 //! The names of entries and leases in Redis.
 
-use crate::{key::CacheKey, layout::LAYOUTS, store::token::Token};
+use crate::{key::CacheKey, layout::LAYOUTS, store::token::Token, versions::Shard};
 
 /// Returns the number of failure domains of a server or cluster, and the one of each cache key.
 pub(super) fn failure_domains(is_cluster: bool) -> (usize, fn(&CacheKey) -> u16) {
@@ -22,16 +22,26 @@ fn range_of_slots(key: &CacheKey) -> u16 {
 /// Returns the slot of a name, which begins with its hash tag.
 #[cfg(feature = "cluster")]
 pub(super) fn slot_of(name: &str) -> u16 {
-    let tag = name.strip_prefix('{').and_then(|name| name.split_once('}')).map_or(name, |(tag, _)| tag);
-    crc16::State::<crc16::XMODEM>::calculate(tag.as_bytes()) % SLOTS
+    crc16::State::<crc16::XMODEM>::calculate(hash_tag(name.as_bytes())) % SLOTS
+}
+
+/// Returns the [shard](Shard) of a name, the one of its cache key.
+pub(super) fn shard_of(name: &[u8]) -> Shard {
+    Shard::of_resource(hash_tag(name))
+}
+
+/// Returns the hash tag that a name begins with.
+fn hash_tag(name: &[u8]) -> &[u8] {
+    let rest = name.strip_prefix(b"{").unwrap_or_default();
+    rest.iter().position(|byte| *byte == b'}').map_or(name, |end| &rest[..end])
 }
 
 /// Returns the hash tag of the resource, with capacity for the rest of the name. All keys of a resource share it, and
 /// so one slot.
 fn slot(key: &CacheKey) -> String {
     let mut name = String::with_capacity(key.namespace().len() + ROOM);
-    name.extend(["{", key.namespace(), ":"]);
-    key.name_resource(&mut name);
+    name.push('{');
+    key.write_resource(&mut name);
     name.push('}');
     name
 }
@@ -120,10 +130,22 @@ mod tests {
         assert_eq!(entry_name(&variant), format!("{{sg:rk}}:v3.0.{:?}", variant.hash()));
     }
 
+    /// Seen to fail with a hash of the whole name.
+    #[test]
+    fn names_of_a_key_are_in_its_shard() {
+        for primary in ["k", "a:b/c", "", "}{", "a b", "caf\u{e9}", &"x".repeat(65)] {
+            for key in [Key::from(primary), Key::from(primary).variant("de")] {
+                let key = CacheKey::new("n.a", 7, key);
+                let names = entry_names(&key).into_iter().chain([lease_name(&key)]);
+                assert!(names.into_iter().all(|name| shard_of(name.as_bytes()) == Shard::from(&key)), "{key:?}");
+            }
+        }
+    }
+
     #[cfg(feature = "http")]
     #[test]
     fn names_of_a_url_share_one_hash_tag() {
-        let key = CacheKey::new("sg", 0, Key::from("a.test/x").qualified(crate::key::ANY));
+        let key = CacheKey::new("sg", 0, Key::from("a.test/x").qualified(crate::key::Qualifier::Any));
         let leases: Vec<_> = key.invalidated().iter().map(lease_name).collect();
         assert_eq!(
             leases,

@@ -112,15 +112,6 @@ pub(super) fn time(name: &str) -> redis::Cmd {
     cmd
 }
 
-/// Asks the master that executes commands with this name for its view of the slots. `CLUSTER SLOTS` alone would go to any
-/// node of a cluster.
-#[cfg(feature = "cluster")]
-pub(super) fn slots(name: &str) -> redis::Cmd {
-    let mut cmd = redis::cmd("EVAL");
-    cmd.arg("return redis.call('CLUSTER','SLOTS')").arg(1).arg(name);
-    cmd
-}
-
 /// Returns a pipeline that loads all scripts and asks for the server's time, in one round trip.
 pub(super) fn introduction() -> redis::Pipeline {
     let mut pipeline = load(&[GET_OR_LEASE, FILL, RELEASE, EXTEND, INVALIDATE, WAKE]);

@@ -13,22 +13,17 @@ use super::{
         error_class::store_error,
         reconnecting::CommandLink,
         script::{Script, ScriptCall, number},
+        source::Source,
         subscriber::{MessageHandler, Subscriber},
-        tracked::{SingleServer, TrackedConnection},
+        tracked::TrackedConnection,
     },
     entries::EntryDecoder,
     fill::{Fill, Staging},
     names::{entry_and_lease_names, entry_name, failure_domains},
-    replicated::ReplicatedInvalidations,
     scripts::{self, Scripts},
     server_clock::ServerClocks,
-    tracked_reads::{TrackedReads, TrackedServer},
+    tracked_reads::TrackedReads,
     waves::Waves,
-};
-#[cfg(feature = "cluster")]
-use super::{
-    cluster_reads::{ClusterReads, StoreReads},
-    own_invalidations::InvalidatedSlots,
 };
 use crate::{
     clock::Timestamp,
@@ -39,9 +34,10 @@ use crate::{
         lease::{FailureMarker, FillOutcome, Lease, LeaseReply, LeaseRequest, LeaseStatus},
         port::{FillCondition, IntoStore, Store, Write},
         token::Token,
-        tracking::TrackedReader,
+        tracking::{InvalidationFeed, TrackedReader},
         wake::{Listener, WakeRegistry},
     },
+    versions::ReadTerms,
 };
 use bytes::Bytes;
 use redis::{RedisResult, Value};
@@ -68,12 +64,8 @@ pub struct RedisStore {
     wakes: WakeRegistry,
     subscriber: Option<Arc<Subscriber>>,
     waves: Waves,
-    /// Sends invalidations, if replicas have to confirm them.
-    replicated: Option<ReplicatedInvalidations>,
-    /// Names the servers of tracked connections, on which they report changes.
-    endpoint: RedisEndpoint,
-    #[cfg(feature = "cluster")]
-    invalidated: Arc<InvalidatedSlots>,
+    /// The source of tracked connections. `None` if there is no single server that reports all changes.
+    server: Option<Source>,
 }
 
 impl RedisStore {
@@ -92,19 +84,12 @@ impl RedisStore {
     }
 
     /// Builds a store whose messages go to `handler`, which passes them on to the given `WakeRegistry`.
-    pub(crate) fn with_handler(
-        server: &RedisEndpoint,
-        handler: impl FnOnce(WakeRegistry) -> Arc<dyn MessageHandler>,
-    ) -> Self {
+    fn with_handler(server: &RedisEndpoint, handler: impl FnOnce(WakeRegistry) -> Arc<dyn MessageHandler>) -> Self {
         let (domains, failure_domain_of) = failure_domains(server.is_cluster());
         let (clocks, wakes) = (Arc::new(ServerClocks::of(domains)), WakeRegistry::new());
         let link = server.connect(clocks.clone());
         let subscriber =
             server.wakes().map(|source| Arc::new(Subscriber::new(source, link.clone(), handler(wakes.clone()))));
-        let replicated = server.replica_wait().and_then(|wait| {
-            let waits = server.connect_for_wait(link.clone(), clocks.clone())?;
-            Some(ReplicatedInvalidations::over(link.clone(), waits, wait))
-        });
         let waves = Waves::over(link.clone());
         Self {
             reads: Arc::new(ReadBatcher::over(link.clone(), server.is_cluster())),
@@ -114,11 +99,8 @@ impl RedisStore {
             decoder: Arc::new(EntryDecoder::new(clocks, failure_domain_of)),
             wakes,
             subscriber,
-            replicated,
             waves,
-            endpoint: server.clone(),
-            #[cfg(feature = "cluster")]
-            invalidated: Arc::default(),
+            server: server.server(),
         }
     }
 
@@ -149,14 +131,15 @@ impl RedisStore {
         }
     }
 
-    async fn get_now(&self, key: &CacheKey) -> Result<Option<Entry>, StoreError> {
+    /// Returns the entry, and the number at which its read began.
+    async fn get_now(&self, key: &CacheKey, terms: Option<ReadTerms<'_>>) -> Result<(Option<Entry>, u64), StoreError> {
         self.start_subscriber();
-        let Some(bytes) = self.reads.get(entry_name(key)).await? else { return Ok(None) };
-        Ok(self.decoder.decode(key, &bytes, &*self.link).await)
+        let (answer, begun) = self.reads.get(entry_name(key), terms).await?;
+        Ok((self.decoder.decode_once(key, &answer, &*self.link).await, begun))
     }
 
     /// Runs `get_or_lease`, or another script with its keys, arguments and replies. `more` are arguments after its own.
-    pub(crate) async fn get_or_lease_by(
+    async fn get_or_lease_by(
         &self,
         script: &Script,
         more: &[&str],
@@ -184,8 +167,8 @@ impl RedisStore {
                 }
                 scripts::LeadReply::Other(reply) => return Ok(reply),
                 scripts::LeadReply::Hit(bytes) => bytes,
-                scripts::LeadReply::LargeHit => match self.reads.get(entry.clone()).await? {
-                    Some(bytes) => bytes,
+                scripts::LeadReply::LargeHit => match self.reads.get(entry.clone(), None).await?.0.bytes() {
+                    Some(bytes) => bytes.clone(),
                     None => continue, // it has expired, or was evicted or invalidated, since the script has seen it
                 },
             };
@@ -229,18 +212,11 @@ impl RedisStore {
     async fn invalidate_now(&self, keys: &[CacheKey]) -> Result<(), StoreError> {
         let names: Vec<_> = keys.iter().map(lease_name).chain(keys.iter().flat_map(entry_names)).collect();
         let call = self.scripts.invalidate(&names, keys);
-        let (left, outcome) = match &self.replicated {
-            None => (self.run(call, scripts::parse_invalidated).await?, Ok(())),
-            Some(replicated) => replicated.run(call).await,
-        };
-        #[cfg(feature = "cluster")]
-        if self.endpoint.names_nodes() {
-            self.invalidated.record(keys);
-        }
+        let left = self.run(call, scripts::parse_invalidated).await?;
         for (key, left) in keys.iter().zip(&left) {
             self.wake(key, left);
         }
-        outcome
+        Ok(())
     }
 
     /// Wakes the waiters that a script has left.
@@ -252,15 +228,47 @@ impl RedisStore {
     }
 }
 
+/// For a store that is built over this one. Any release may change it.
+#[cfg(feature = "unstable")]
+impl RedisStore {
+    /// Builds a store whose messages go to `handler`, which passes them on to the given [`WakeRegistry`].
+    pub fn with_message_handler(
+        redis: impl IntoEndpoint,
+        handler: impl FnOnce(WakeRegistry) -> Arc<dyn MessageHandler>,
+    ) -> Self {
+        Self::with_handler(&redis.into_endpoint(), handler)
+    }
+
+    /// Does the same as [`get_or_lease`](Store::get_or_lease) by another script, which has the keys, the arguments and
+    /// the replies of `get_or_lease.lua`. `more` are arguments after its own.
+    ///
+    /// # Errors
+    ///
+    /// Those of `get_or_lease`.
+    pub async fn get_or_lease_by_script(
+        &self,
+        script: &Script,
+        more: &[&str],
+        key: &CacheKey,
+        request: LeaseRequest,
+    ) -> Result<LeaseReply, StoreError> {
+        self.get_or_lease_by(script, more, key, request).await
+    }
+}
+
 impl Store for RedisStore {
     fn get<'a>(&'a self, key: &'a CacheKey) -> Answer<'a, Option<Entry>> {
-        Box::pin(self.get_now(key))
+        Box::pin(async move { Ok(self.get_now(key, None).await?.0) })
+    }
+
+    fn get_shared<'a>(&'a self, key: &'a CacheKey, terms: ReadTerms<'a>) -> Answer<'a, (Option<Entry>, u64)> {
+        Box::pin(self.get_now(key, Some(terms)))
     }
 
     fn get_all<'a>(&'a self, keys: &'a [CacheKey]) -> Answer<'a, Vec<Option<Entry>>> {
         Box::pin(async move {
             if let [key] = keys {
-                return Ok(vec![self.get_now(key).await?]);
+                return Ok(vec![self.get_now(key, None).await?.0]);
             }
             self.start_subscriber();
             let names: Vec<_> = keys.iter().map(entry_name).collect();
@@ -322,17 +330,10 @@ impl Store for RedisStore {
         Some(self.subscriber.as_ref()?.is_up())
     }
 
-    fn track(&self, every: Duration) -> Option<Arc<dyn TrackedReader>> {
-        let (decoder, subscriber) = (self.decoder.clone(), self.subscriber.clone());
-        #[cfg(feature = "cluster")]
-        if self.endpoint.names_nodes() {
-            let store = StoreReads { data: self.link.clone(), reads: self.reads.clone(), decoder };
-            let (endpoint, invalidated) = (self.endpoint.clone(), self.invalidated.clone());
-            return Some(Arc::new(ClusterReads::new(endpoint, store, invalidated, subscriber, every)));
-        }
-        let authority = Arc::new(SingleServer(self.link.clone()));
-        let link = TrackedConnection::new(self.endpoint.server()?, decoder.clocks().clone(), authority, every);
-        Some(Arc::new(TrackedReads { server: TrackedServer::over(link, false, decoder), subscriber }))
+    fn track(&self, feed: Arc<InvalidationFeed>, every: Duration) -> Option<Arc<dyn TrackedReader>> {
+        let (decoder, data) = (self.decoder.clone(), self.link.clone());
+        let link = TrackedConnection::new(self.server.clone()?, data, decoder.clocks().clone(), feed, every);
+        Some(Arc::new(TrackedReads::over(link, decoder, self.subscriber.clone())))
     }
 }
 

@@ -33,8 +33,15 @@ use xxhash_rust::xxh3::Xxh3;
 use xxhash_rust::xxh3::xxh3_64;
 
 /// The number of this envelope format. It is part of an entry's name in the store.
+#[cfg(any(feature = "unstable", test))]
 pub const FORMAT: u32 = 3;
 
+/// The place of the key hash.
+#[cfg(feature = "redis")]
+const HASH: std::ops::Range<usize> = 17..33;
+/// The place of the layout.
+#[cfg(feature = "redis")]
+const LAYOUT: std::ops::Range<usize> = 89..97;
 const HEAD: usize = 98;
 const CHECKSUM: usize = 8;
 
@@ -183,6 +190,12 @@ impl Entry {
         let meta = Meta { kind, id, response_time: begun.after(cost), cost, lifetimes, codec, audience };
         Ok(Self::new(meta, bytes.slice(HEAD..end)))
     }
+}
+
+/// Reports whether an envelope belongs to this cache key. Its checksum was compared before.
+#[cfg(feature = "redis")]
+pub(crate) fn is_envelope_of(key: &CacheKey, envelope: &[u8]) -> bool {
+    envelope.get(HASH) == Some(key.hash().as_bytes()) && envelope.get(LAYOUT) == Some(&key.layout().to_le_bytes())
 }
 
 /// Returns the envelope with these bytes in place of its own, for the parsers of the tests.

@@ -5,10 +5,13 @@ use super::{
     error::Answer,
     lease::{FailureMarker, FillOutcome, Lease, LeaseReply, LeaseRequest, LeaseStatus},
     token::Token,
-    tracking::TrackedReader,
+    tracking::{InvalidationFeed, TrackedReader},
     wake::Listener,
 };
-use crate::key::{CacheKey, CacheKeyRef};
+use crate::{
+    key::{CacheKey, CacheKeyRef},
+    versions::ReadTerms,
+};
 use std::{sync::Arc, time::Duration};
 
 /// A cache that grants leases. The [module](super) lists the promises of an implementation.
@@ -23,6 +26,13 @@ pub trait Store: Send + Sync + 'static {
 
     /// Returns the entry. An entry that cannot be read, or that belongs to another cache key, is `None`.
     fn get<'a>(&'a self, key: &'a CacheKey) -> Answer<'a, Option<Entry>>;
+
+    /// Returns the entry as [`get`](Self::get) does, and the number at which the read began. A caller joins a read that
+    /// is in flight, if the terms allow it. Default: `get`, which no other caller shares.
+    fn get_shared<'a>(&'a self, key: &'a CacheKey, terms: ReadTerms<'a>) -> Answer<'a, (Option<Entry>, u64)> {
+        let begun = terms.now();
+        Box::pin(async move { Ok((self.get(key).await?, begun)) })
+    }
 
     /// Returns the entries of these cache keys, which belong to one resource, in their order. A store that can read
     /// them at one moment does so: an entry that was found through a redirect must match that redirect. Default: one
@@ -106,12 +116,12 @@ pub trait Store: Send + Sync + 'static {
         None
     }
 
-    /// Returns a reader that learns when an entry it has read changes, for a [near cache](crate::NearCacheConfig). At
-    /// least once per `every` the store confirms that no message about a change was lost
-    /// ([`confirm_up_to`](super::InvalidationFeed::confirm_up_to)). Default: `None`, if the store sends no such
-    /// messages; the age of a copy is then its only bound.
-    fn track(&self, every: Duration) -> Option<Arc<dyn TrackedReader>> {
-        let _ = every;
+    /// Returns a reader that learns when an entry it has read changes, for a [near cache](crate::NearCacheConfig). The
+    /// changes go to `feed`. At least once per `every` the store confirms that no message about a change was lost
+    /// ([`confirm_up_to`](InvalidationFeed::confirm_up_to)). Default: `None`, if the store sends no such messages; the
+    /// age of a copy is then its only bound.
+    fn track(&self, feed: Arc<InvalidationFeed>, every: Duration) -> Option<Arc<dyn TrackedReader>> {
+        let _ = (feed, every);
         None
     }
 }
@@ -187,6 +197,7 @@ impl RedirectExtension {
 )]
 pub trait IntoStore {
     /// Converts `self` into a store.
+    #[cfg_attr(not(feature = "unstable"), doc(hidden))]
     fn into_store(self) -> Arc<dyn Store>;
 }
 

@@ -5,12 +5,13 @@ use std::fmt;
 
 /// The id of one attempt to lead, and later of the entry that it filled. Random, and printable in any store.
 ///
-/// The first half is the [`Inbox`] of the process that made it.
+/// The first half names the process that made it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Token([u8; 16]);
 
 impl Token {
     /// Creates a unique token of the given inbox.
+    #[cfg_attr(not(feature = "unstable"), doc(hidden))]
     #[must_use]
     pub fn unique(inbox: Inbox) -> Self {
         let mut token = [0; 16];
@@ -20,6 +21,7 @@ impl Token {
     }
 
     /// Returns the inbox of the process that made this token.
+    #[cfg_attr(not(feature = "unstable"), doc(hidden))]
     #[must_use]
     pub fn inbox(&self) -> Inbox {
         let mut inbox = [0; 8];

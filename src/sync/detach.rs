@@ -5,6 +5,7 @@
 
 use futures_util::future::BoxFuture;
 use std::{
+    fmt,
     future::Future,
     mem,
     pin::Pin,
@@ -17,8 +18,8 @@ use tokio_util::task::TaskTracker;
 /// A future that continues as a task if it is dropped before it completes.
 ///
 /// The task passes the output to `on_output`, which for example releases a lock whose caller was cancelled.
-/// The work is cancelled if there is no tokio runtime, or once [`BACKGROUND_TIMEOUT`] has passed since the drop.
-pub(crate) struct DetachOnDrop<T: Send + 'static>(WorkState<T>);
+/// The work is cancelled if there is no tokio runtime, or once five seconds have passed since the drop.
+pub struct DetachOnDrop<T: Send + 'static>(WorkState<T>);
 
 enum WorkState<T> {
     Working(Work<T>),
@@ -32,12 +33,20 @@ struct Work<T> {
 }
 
 impl<T: Send + 'static> DetachOnDrop<T> {
-    pub(crate) fn new(
+    /// Wraps `operation`. A task for it is tracked by `tracker`.
+    #[must_use]
+    pub fn new(
         tracker: &TaskTracker,
         operation: BoxFuture<'static, T>,
         on_output: fn(T) -> Option<BoxFuture<'static, ()>>,
     ) -> Self {
         Self(WorkState::Working(Work { operation, on_output, tracker: tracker.clone() }))
+    }
+}
+
+impl<T: Send + 'static> fmt::Debug for DetachOnDrop<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DetachOnDrop").finish_non_exhaustive()
     }
 }
 
@@ -66,8 +75,8 @@ impl<T: Send + 'static> Drop for DetachOnDrop<T> {
     }
 }
 
-/// Runs the work in the background for at most [`BACKGROUND_TIMEOUT`]. Without a tokio runtime the work is dropped.
-pub(crate) fn detach(tracker: &TaskTracker, work: impl Future<Output = ()> + Send + 'static) {
+/// Runs the work in the background for at most five seconds. Without a tokio runtime the work is dropped.
+pub fn detach(tracker: &TaskTracker, work: impl Future<Output = ()> + Send + 'static) {
     if let Ok(runtime) = Handle::try_current() {
         tracker.spawn_on(
             async move {

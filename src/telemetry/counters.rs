@@ -4,7 +4,7 @@ use super::stats::{Stats, Stripe};
 #[cfg(feature = "_typed")]
 use crate::codec::Codec;
 #[cfg(feature = "http")]
-use crate::uncached::UncachedCounters;
+use crate::uncached::{Uncached, UncachedCounters};
 use crate::{
     sync::{
         mutex::Mutex,
@@ -41,7 +41,7 @@ pub(crate) struct Counters {
 impl Counters {
     /// Adds the counts to the statistics.
     pub(super) fn add_to(&self, stats: &mut Stats) {
-        self.stripes.iter().for_each(|stripe| stats.add(stripe));
+        self.stripes.iter().for_each(|stripe| stripe.add_to(stats));
         #[cfg(feature = "http")]
         self.uncached.add_to(&mut stats.uncached);
     }
@@ -80,6 +80,31 @@ impl NamedCounters {
             stats
         };
         self.0.lock().iter().map(|(name, counters)| (name.to_string(), stats(counters))).collect()
+    }
+}
+
+#[cfg(feature = "http")]
+impl Stats {
+    /// Returns the number of responses of the HTTP layer that were neither answered from the cache nor stored, for this
+    /// reason. It is the number of responses with this `detail` in `Cache-Status`, with two exceptions, because the
+    /// field is sent before the end of the body: a response of unknown length counts only if it is not stored after
+    /// all, then for the reason that is found at its end, and a response that breaks off counts although its field says
+    /// `stored`.
+    ///
+    /// The sum is not [`bypassed`](Self::bypassed), which counts requests that have a key. Requests that are forwarded
+    /// without one, such as a POST, count only here.
+    ///
+    /// ```
+    /// use stampede_guard::{StampedeGuard, http::Uncached};
+    ///
+    /// let stats = StampedeGuard::in_memory().stats();
+    /// for reason in Uncached::ALL {
+    ///     println!("stampede_guard_uncached_total{{reason=\"{reason}\"}} {}", stats.uncached(*reason));
+    /// }
+    /// ```
+    #[must_use]
+    pub fn uncached(&self, reason: Uncached) -> u64 {
+        self.uncached.of(reason)
     }
 }
 

@@ -47,6 +47,14 @@ label_values! {
 }
 
 label_values! {
+    /// The part of a request in its fetch.
+    Role {
+        Leader = "leader",
+        Waiter = "waiter",
+    }
+}
+
+label_values! {
     /// The kind of a failed fetch.
     FetchFailure {
         /// The fetch returned an error.

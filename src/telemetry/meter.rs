@@ -2,7 +2,7 @@
 
 use super::{
     counters::{Counters, NamedCounters},
-    metrics::Metrics,
+    metrics::NamedMetrics,
 };
 use crate::hot_keys::{HotKey, HotKeys};
 use std::{fmt, sync::Arc};
@@ -10,9 +10,9 @@ use std::{fmt, sync::Arc};
 /// Counts and reports what happens to the requests of one clone of the guard, under its name.
 #[derive(Clone)]
 pub(crate) struct Meter {
-    name: Arc<str>,
+    pub(super) name: Arc<str>,
     pub(super) counters: Arc<Counters>,
-    pub(super) metrics: Metrics,
+    pub(super) metrics: Arc<NamedMetrics>,
     /// Whether events and spans show keys, instead of their hashes only.
     pub(crate) log_keys: bool,
     pub(crate) hot_keys: Option<Arc<HotKeys>>,
@@ -22,7 +22,7 @@ impl Meter {
     /// Creates the meter of a new guard.
     pub(crate) fn new(namespace: &Arc<str>) -> Self {
         let name: Arc<str> = DEFAULT_NAME.into();
-        let metrics = Metrics::new(namespace.clone(), name.clone());
+        let metrics = NamedMetrics::new(namespace.clone(), name.clone()).into();
         Self { name, counters: Arc::default(), metrics, log_keys: false, hot_keys: None }
     }
 
@@ -44,14 +44,7 @@ impl Meter {
     }
 
     pub(crate) fn set_namespace(&mut self, namespace: &Arc<str>) {
-        self.metrics = Metrics::new(namespace.clone(), self.name.clone());
-    }
-}
-
-#[cfg(feature = "tracing")]
-impl Meter {
-    pub(super) fn name(&self) -> &str {
-        &self.name
+        self.metrics = NamedMetrics::new(namespace.clone(), self.name.clone()).into();
     }
 }
 

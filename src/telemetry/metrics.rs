@@ -1,43 +1,60 @@
 //! Counters, gauges and histograms through the `metrics` facade.
 
-mod family;
-mod table;
-
-use self::{
-    family::Family,
-    table::{NamedMetrics, breaker_open, near_cache_bytes},
+use super::{
+    family::{Family, combinations},
+    labels::{FetchFailure, FrontEnd, StoreOperation},
+    table::table,
 };
-use super::labels::{FetchFailure, FrontEnd, StoreOperation};
 #[cfg(feature = "http")]
 use crate::uncached::Uncached;
 use crate::{cache_status::CacheStatus, clock::Timestamp, sync::mutex::Mutex};
-use metrics::{Gauge, Histogram};
-use std::{sync::Arc, time::Duration};
+use metrics::{Counter, Gauge, Histogram, Label, Unit};
+use std::sync::Arc;
 
-/// The metrics of the clones with one namespace and one name. PERF: the handles are kept.
-#[derive(Clone)]
-pub(super) struct Metrics(Arc<NamedMetrics>);
-
-impl Metrics {
-    pub(super) fn new(namespace: Arc<str>, name: Arc<str>) -> Self {
-        Self(Arc::new(NamedMetrics::new(namespace, name)))
-    }
-
-    pub(super) fn answered(&self, front_end: FrontEnd, status: CacheStatus, is_saved: bool) {
-        let NamedMetrics { names, requests, saved_calls, .. } = &*self.0;
-        let index = front_end as usize * CacheStatus::NAMES.len() + status as usize;
-        requests.with(names, index, |counter| counter.increment(1));
-        if is_saved {
-            saved_calls.with(names, 0, |counter| counter.increment(1));
+macro_rules! metrics {
+    (
+        events { $($events:tt)+ }
+        metrics {
+            $($(#[$if:meta])? $field:ident: $type:ident $name:literal $unit:ident [$($label:literal: $values:expr),*] $help:literal;)+
         }
-    }
+        process { $($of_process:ident: Gauge $name_of_process:literal $unit_of_process:ident $help_of_process:literal;)+ }
+    ) => {
+        /// The metrics of the clones with one namespace and one name.
+        pub(super) struct NamedMetrics {
+            $($(#[$if])? pub(super) $field: Family<$type, { combinations(&[$(($label, $values)),*]) }>,)+
+        }
 
+        impl NamedMetrics {
+            pub(super) fn new(namespace: Arc<str>, name: Arc<str>) -> Self {
+                let names = [Label::new("namespace", namespace), Label::new("name", name)];
+                Self {
+                    $($(#[$if])?
+                    $field: Family::new(&names, $name, Unit::$unit, &[$(($label, $values)),*], $help),)+
+                }
+            }
+        }
+
+        $(pub(super) fn $of_process() -> Family<Gauge, 1> {
+            Family::new(&[], $name_of_process, Unit::$unit_of_process, &[], $help_of_process)
+        })+
+
+        /// Name, type, labels and meaning of each metric.
+        #[cfg(test)]
+        const METRICS: &[(&str, &str, &[&str], &str)] = &[
+            $($(#[$if])? ($name, stringify!($type), &["namespace", "name", $($label),*], $help),)+
+            $(($name_of_process, "Gauge", &[], $help_of_process),)+
+        ];
+    };
+}
+
+table!(metrics);
+
+impl NamedMetrics {
     /// Measures a call of the origin, until the returned value is dropped.
     pub(super) fn fetching(&self) -> Timed {
-        let NamedMetrics { names, in_flight, fetch_seconds, .. } = &*self.0;
-        let was_resolved = fetch_seconds.is_resolved();
-        let timed = Timed::new(in_flight.handle(names), fetch_seconds.handle(names));
-        if !was_resolved && fetch_seconds.is_resolved() {
+        let was_resolved = self.fetch_seconds.is_resolved();
+        let timed = Timed::new(&self.in_flight, &self.fetch_seconds);
+        if !was_resolved && self.fetch_seconds.is_resolved() {
             self.register_counters();
         }
         timed
@@ -47,52 +64,28 @@ impl Metrics {
     /// misses the first event of a counter that begins with it.
     #[cold]
     fn register_counters(&self) {
-        let NamedMetrics { names, saved_calls, leases_lost, failures, store_errors, .. } = &*self.0;
-        saved_calls.resolve_all(names);
-        leases_lost.resolve_all(names);
-        failures.resolve_all(names);
-        store_errors.resolve_all(names);
+        self.saved_calls.resolve_all();
+        self.leases_lost.resolve_all();
+        self.failures.resolve_all();
+        self.store_errors.resolve_all();
     }
 
     /// Measures the wait for the fetch of another request, until the returned value is dropped.
     pub(super) fn waiting(&self) -> Timed {
-        let NamedMetrics { names, waiters, wait_seconds, .. } = &*self.0;
-        Timed::new(waiters.handle(names), wait_seconds.handle(names))
-    }
-
-    pub(super) fn store_answered(&self, operation: StoreOperation, took: impl Fn() -> Duration) {
-        let seconds = took().as_secs_f64();
-        self.0.store_seconds.with(&self.0.names, operation as usize, |histogram| histogram.record(seconds));
-    }
-
-    pub(super) fn store_failed(&self, operation: StoreOperation) {
-        self.0.store_errors.with(&self.0.names, operation as usize, |counter| counter.increment(1));
-    }
-
-    pub(super) fn lease_lost(&self) {
-        self.0.leases_lost.with(&self.0.names, 0, |counter| counter.increment(1));
-    }
-
-    pub(super) fn fetch_failed(&self, kind: FetchFailure) {
-        self.0.failures.with(&self.0.names, kind as usize, |counter| counter.increment(1));
-    }
-
-    #[cfg(feature = "http")]
-    pub(super) fn uncached(&self, reason: Uncached) {
-        self.0.uncached.with(&self.0.names, reason as usize, |counter| counter.increment(1));
+        Timed::new(&self.waiters, &self.wait_seconds)
     }
 }
 
 /// Work in progress. On drop its gauge falls and its time is recorded, also if its future is dropped.
 pub(crate) struct Timed {
-    _gauge: Raised,
+    _part: Part,
     seconds: Histogram,
     began: Timestamp,
 }
 
 impl Timed {
-    fn new(gauge: Gauge, seconds: Histogram) -> Self {
-        Self { _gauge: Raised::new(gauge), seconds, began: Timestamp::now() }
+    fn new(gauge: &Family<Gauge, 1>, seconds: &Family<Histogram, 1>) -> Self {
+        Self { _part: Part::of(gauge.handle(), 1), seconds: seconds.handle(), began: Timestamp::now() }
     }
 }
 
@@ -102,72 +95,74 @@ impl Drop for Timed {
     }
 }
 
-/// A gauge that is raised by one until this is dropped. It falls through the handle that raised it, so that a recorder
-/// that is installed meanwhile sees neither.
-struct Raised(Gauge);
+/// A part of a gauge, until it is dropped. The gauge falls through the handle that raised it, so that a recorder that is
+/// installed meanwhile sees neither.
+pub(crate) struct Part(Gauge, u64);
 
-impl Raised {
-    fn new(gauge: Gauge) -> Self {
-        gauge.increment(1.0);
-        Self(gauge)
+impl Part {
+    fn of(gauge: Gauge, part: u64) -> Self {
+        gauge.increment(part as f64);
+        Self(gauge, part)
     }
 }
 
-impl Drop for Raised {
+impl Drop for Part {
     fn drop(&mut self) {
-        self.0.decrement(1.0);
+        self.0.decrement(self.1 as f64);
     }
 }
-
-/// The gauge of open circuit breakers.
-pub(crate) struct OpenBreakers(Family<Gauge, 1>);
 
 /// An open circuit breaker, until it is dropped.
-pub(crate) struct OpenBreaker(#[expect(dead_code, reason = "held for its drop")] Raised);
+pub(crate) type OpenBreaker = Part;
 
-impl OpenBreakers {
-    pub(crate) fn open(&self) -> OpenBreaker {
-        OpenBreaker(Raised::new(self.0.handle(&[])))
-    }
-}
-
-impl Default for OpenBreakers {
-    fn default() -> Self {
-        Self(breaker_open())
-    }
+/// Counts an open circuit breaker.
+pub(crate) fn open_breaker() -> OpenBreaker {
+    Part::of(breaker_open().handle(), 1)
 }
 
 /// The part of one near cache in the gauge of all near caches.
 pub(crate) struct NearCacheBytes {
     gauge: Family<Gauge, 1>,
-    /// What was added, and the handle through which it was.
-    added: Mutex<(Gauge, u64)>,
+    part: Mutex<Part>,
 }
 
 impl NearCacheBytes {
     /// Sets the part to what the function returns. The function is called under the lock, so that of two threads the
     /// later one has the later value.
     pub(crate) fn set(&self, bytes: impl Fn() -> u64) {
-        let new = self.gauge.handle(&[]);
-        let (after, (old, before)) = {
-            let mut added = self.added.lock();
+        let gauge = self.gauge.handle();
+        let (after, before) = {
+            let mut part = self.part.lock();
             let after = bytes();
-            (after, std::mem::replace(&mut *added, (new.clone(), after)))
+            (after, std::mem::replace(&mut *part, Part(gauge.clone(), after)))
         };
-        new.increment(after as f64);
-        old.decrement(before as f64);
+        gauge.increment(after as f64);
+        drop(before);
     }
 }
 
 impl Default for NearCacheBytes {
     fn default() -> Self {
-        Self { gauge: near_cache_bytes(), added: Mutex::new((Gauge::noop(), 0)) }
+        Self { gauge: near_cache_bytes(), part: Mutex::new(Part(Gauge::noop(), 0)) }
     }
 }
 
-impl Drop for NearCacheBytes {
-    fn drop(&mut self) {
-        let (gauge, bytes) = &*self.added.get_mut();
-        gauge.decrement(*bytes as f64);
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Seen to fail when a row was missing in the document, and when it had one more.
+    #[test]
+    fn operations_document_has_the_table_of_metrics() {
+        let document = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/operations.md"));
+        let document = document.expect("the document is in the repository");
+        let written: Vec<_> = document.lines().filter(|line| line.starts_with("| `stampede_guard_")).collect();
+        let row = |(name, kind, labels, help): &(_, _, &[_], _)| {
+            let labels: Vec<_> = labels.iter().map(|label| format!("`{label}`")).collect();
+            let labels = if labels.is_empty() { "none".to_owned() } else { labels.join(", ") };
+            format!("| `{name}` | {kind} | {labels} | {help} |")
+        };
+        let rows: Vec<_> = METRICS.iter().map(row).collect();
+        assert_eq!(written, rows, "docs/operations.md should have:\n{}", rows.join("\n"));
     }
 }

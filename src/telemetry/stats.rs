@@ -1,16 +1,18 @@
-//! The statistics that a guard returns.
+//! The statistics that a guard returns, and the counters that they add up.
 
-use crate::hot_keys::HotKey;
+use super::table::table;
 #[cfg(feature = "http")]
-use crate::uncached::{Uncached, UncachedCounts};
+use crate::uncached::UncachedCounts;
+use crate::{cache_status::CacheStatus, hot_keys::HotKey};
 #[cfg(feature = "_typed")]
-use serde::ser::SerializeStruct;
+use serde::ser::{Serialize, SerializeStruct, Serializer};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Defines the counters: for each one its documentation and its name, in the statistics and in a stripe of
-/// [`Counters`](super::counters::Counters).
 macro_rules! counters {
-    ($($(#[$doc:meta])+ $name:ident,)+) => {
+    (
+        events { $($($(#[$doc:meta])+ $counter:ident $(= $status:ident)?)? $({ $($event:tt)+ })?;)+ }
+        $($metrics:tt)+
+    ) => {
         /// The statistics of a guard and all its clones since it was created. The number of answers is the sum of the
         /// first nine fields without `near_hits` and `outage_cache_hits`, which `hits` include.
         ///
@@ -19,7 +21,7 @@ macro_rules! counters {
         #[derive(Clone, Debug, Default, PartialEq, Eq)]
         #[non_exhaustive]
         pub struct Stats {
-            $($(#[$doc])+ pub $name: u64,)+
+            $($($(#[$doc])+ pub $counter: u64,)?)+
             /// Reads of corrupt entries in the store: the bytes have changed since they were written, or were never an
             /// entry. Each was a miss. A number of the store: guards that share a store object share the number, and so
             /// do all [names](crate::StampedeGuard::stats_by_name).
@@ -31,27 +33,35 @@ macro_rules! counters {
             pub(super) uncached: UncachedCounts,
         }
 
+        /// The counters of one thread, or of several that share them.
+        ///
         /// PERF: aligned to two lines, because processors fetch lines in pairs.
         #[derive(Default)]
         #[repr(align(128))]
         pub(super) struct Stripe {
-            $(pub(super) $name: AtomicU64,)+
+            $($(pub(super) $counter: AtomicU64,)?)+
         }
 
-        impl Stats {
-            /// Adds the counts of a stripe.
-            pub(super) fn add(&mut self, stripe: &Stripe) {
-                $(self.$name += stripe.$name.load(Relaxed);)+
+        impl Stripe {
+            /// Returns the counter of answers with the status.
+            pub(super) fn answers(&self, status: CacheStatus) -> &AtomicU64 {
+                match status {
+                    $($($(CacheStatus::$status => &self.$counter,)?)?)+
+                }
+            }
+
+            pub(super) fn add_to(&self, stats: &mut Stats) {
+                $($(stats.$counter += self.$counter.load(Relaxed);)?)+
             }
         }
 
         /// Written by hand, because it needs no code generator that way: the list of counters is here anyway.
         #[cfg(feature = "_typed")]
-        impl serde::Serialize for Stats {
-            fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-                let fields = [$(stringify!($name),)+].len() + 2 + usize::from(cfg!(feature = "http"));
+        impl Serialize for Stats {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                let fields = [$($(stringify!($counter),)?)+].len() + 2 + usize::from(cfg!(feature = "http"));
                 let mut stats = serializer.serialize_struct("Stats", fields)?;
-                $(stats.serialize_field(stringify!($name), &self.$name)?;)+
+                $($(stats.serialize_field(stringify!($counter), &self.$counter)?;)?)+
                 stats.serialize_field("corrupt_entries", &self.corrupt_entries)?;
                 stats.serialize_field("hot_keys", &self.hot_keys)?;
                 #[cfg(feature = "http")]
@@ -62,71 +72,4 @@ macro_rules! counters {
     };
 }
 
-counters! {
-    /// Answers with [`CacheStatus::Hit`](crate::CacheStatus::Hit).
-    hits,
-    /// Hits that were served from a copy of the [near cache](crate::NearCacheConfig).
-    near_hits,
-    /// Answers from the [outage cache](crate::OutageCacheConfig), because the store was unavailable or refused writes.
-    outage_cache_hits,
-    /// Answers with [`CacheStatus::Stale`](crate::CacheStatus::Stale).
-    stale_hits,
-    /// Answers with [`CacheStatus::Miss`](crate::CacheStatus::Miss).
-    misses,
-    /// Answers with [`CacheStatus::Coalesced`](crate::CacheStatus::Coalesced): calls of the origin that were saved.
-    coalesced,
-    /// Answers with [`CacheStatus::Bypass`](crate::CacheStatus::Bypass).
-    bypassed,
-    /// Answers with [`CacheStatus::FailOpen`](crate::CacheStatus::FailOpen): from a fetch for this process only, for example without the store.
-    failed_open,
-    /// Answers with [`CacheStatus::Rejected`](crate::CacheStatus::Rejected).
-    rejected,
-    /// Fills that came too late and were refused by the store.
-    fenced,
-    /// Leases that were lost while their fetch was running.
-    lease_losses,
-    /// Requests that reached their wait timeout, whatever answer they got then.
-    wait_timeouts,
-    /// Store operations that failed or timed out.
-    store_errors,
-    /// Times that a circuit breaker opened because the store was unavailable.
-    breaker_opened,
-    /// Requests rejected with [`ErrorKind::Overloaded`](crate::ErrorKind::Overloaded).
-    overloaded,
-    /// Fetches that would have waited for themselves through other fetches. Each request got a fetch of its own.
-    deadlocks_avoided,
-    /// Entries that a [`MemoryStore`](crate::MemoryStore) or the [near cache](crate::NearCacheConfig) could not keep,
-    /// because they are too large for it.
-    too_large,
-    /// Fetches that were dropped before their response, because no request waited for them any more and
-    /// [`max_detached`](crate::StampedeGuard::max_detached) other such fetches were running.
-    fetches_dropped,
-    /// Values that were not stored because they do not encode and decode again with their [`Codec`](crate::Codec). An
-    /// event names each such type once.
-    codec_failures,
-}
-
-#[cfg(feature = "http")]
-impl Stats {
-    /// Returns the number of responses of the HTTP layer that were neither answered from the cache nor stored, for this
-    /// reason. It is the number of responses with this `detail` in `Cache-Status`, with two exceptions, because the
-    /// field is sent before the end of the body: a response of unknown length counts only if it is not stored after
-    /// all, then for the reason that is found at its end, and a response that breaks off counts although its field says
-    /// `stored`.
-    ///
-    /// The sum is not [`bypassed`](Self::bypassed), which counts requests that have a key. Requests that are forwarded
-    /// without one, such as a POST, count only here.
-    ///
-    /// ```
-    /// use stampede_guard::{StampedeGuard, http::Uncached};
-    ///
-    /// let stats = StampedeGuard::in_memory().stats();
-    /// for reason in Uncached::ALL {
-    ///     println!("stampede_guard_uncached_total{{reason=\"{reason}\"}} {}", stats.uncached(*reason));
-    /// }
-    /// ```
-    #[must_use]
-    pub fn uncached(&self, reason: Uncached) -> u64 {
-        self.uncached.of(reason)
-    }
-}
+table!(counters);

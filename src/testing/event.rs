@@ -38,10 +38,24 @@ pub struct Event {
     pub at: Duration,
     /// The number of the node that acted or was affected. `None` for an event of the server.
     pub node: Option<usize>,
-    /// The cache key affected. `None` for an event of all entries, or of the node itself.
-    pub key: Option<CacheKey>,
-    /// The kind of event.
-    pub kind: EventKind,
+    pub(crate) key: Option<CacheKey>,
+    pub(crate) kind: EventKind,
+}
+
+impl Event {
+    /// Returns the cache key affected. `None` for an event of all entries, or of the node itself.
+    #[cfg_attr(not(feature = "unstable"), doc(hidden))]
+    #[must_use]
+    pub fn key(&self) -> Option<&CacheKey> {
+        self.key.as_ref()
+    }
+
+    /// Returns the kind of event.
+    #[cfg_attr(not(feature = "unstable"), doc(hidden))]
+    #[must_use]
+    pub fn kind(&self) -> &EventKind {
+        &self.kind
+    }
 }
 
 /// The kind of an [`Event`]: the request and its result.

@@ -9,7 +9,7 @@ use std::{
 };
 use tokio::time::sleep;
 
-/// An operation of a [`Store`](crate::store::Store).
+/// An operation of a store.
 ///
 /// ```
 /// use stampede_guard::testing::{FakeRedis, Fault, Operation};

@@ -27,7 +27,7 @@ use std::{
     time::Duration,
 };
 
-/// A node of the fleet: one process, as a [`Store`] for its guard, with scripted faults. Clones share one node.
+/// A node of the fleet: one process, as a store for its guard, with scripted faults. Clones share one node.
 ///
 /// Faults scripted with [`once`](Self::once) and [`times`](Self::times) apply first, in the order of the calls. The
 /// fault scripted with [`always`](Self::always) applies afterwards.

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     clock::Timestamp,
-    engine::frontend::FetchMode,
+    engine::{frontend::FetchMode, resource::Resource},
     error::{BoxError, Error},
     guard::StampedeGuard,
     key::Key,
@@ -96,8 +96,7 @@ impl StampedeGuard {
                 return hit;
             }
             let resource = self.resource(FrontEnd::Fetch, key);
-            let here = resource.clone();
-            let fetch = async move |mode: FetchMode| {
+            let fetch = async move |mode: FetchMode, here: Resource| {
                 let fetched = fetch(typed.context(mode)).await;
                 typed.head(&here, fetched)
             };
@@ -126,8 +125,7 @@ impl StampedeGuard {
                 return hit;
             }
             let resource = self.resource(FrontEnd::Fetch, key);
-            let here = resource.clone();
-            let fetch = async move |_| {
+            let fetch = async move |_, here: Resource| {
                 let fetched = fetch().await.map(FetchOutcome::new);
                 typed.head(&here, fetched)
             };
@@ -170,8 +168,7 @@ impl StampedeGuard {
                 return hit;
             }
             let resource = self.resource(FrontEnd::Fetch, key);
-            let here = resource.clone();
-            let fetch = move |_| async move {
+            let fetch = move |_, here: Resource| async move {
                 let fetched = fetch().await.map(FetchOutcome::new);
                 typed.head(&here, fetched)
             };

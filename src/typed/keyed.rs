@@ -3,6 +3,7 @@
 use super::{context::FetchOutcome, policy::TypedPolicy};
 use crate::{
     clock::Timestamp,
+    engine::resource::Resource,
     error::{BoxError, Error, into_cause},
     guard::StampedeGuard,
     key::Key,
@@ -109,8 +110,7 @@ where
             return Box::pin(std::future::ready(hit));
         }
         let resource = self.guard.resource(FrontEnd::Keyed, key);
-        let here = resource.clone();
-        let fetch = async move |_| {
+        let fetch = async move |_, here: Resource| {
             let fetched = call.await.map(FetchOutcome::new);
             typed.head(&here, fetched)
         };

@@ -9,9 +9,10 @@ use crate::{
     codec::Codec,
     config::{Config, failures::FailureClass},
     engine::{
+        failure::FailureCause,
         frontend::{
-            Completion, Failure, FailureCause, FetchHead, FetchMode, ReuseClass, ReusePolicy, Shareability,
-            SharedReuse, StoreAs,
+            Answers, Completion, Failure, FetchHead, FetchMode, ReuseClass, ReusePolicy, Shareability, SharedReuse,
+            StoreAs,
         },
         resource::Resource,
     },
@@ -143,11 +144,7 @@ fn unencodable<T, A: Answer<T>>(answer: A) -> FetchHead<Result<A, Error>> {
     }
 }
 
-impl<T, A> ReusePolicy<Result<A, Error>> for TypedPolicy<T>
-where
-    T: Serialize + DeserializeOwned + Send + Sync + 'static,
-    A: Answer<T>,
-{
+impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> ReusePolicy for TypedPolicy<T> {
     fn classify(&self, entry: &Entry, now: Timestamp) -> ReuseClass {
         self.class_of(entry, now)
     }
@@ -155,7 +152,13 @@ where
     fn allows_stale_on_error(&self, entry: &Entry, now: Timestamp) -> bool {
         self.is_own_entry(entry) && policy::allows_stale_on_error(entry, now)
     }
+}
 
+impl<T, A> Answers<Result<A, Error>> for TypedPolicy<T>
+where
+    T: Serialize + DeserializeOwned + Send + Sync + 'static,
+    A: Answer<T>,
+{
     fn decode(&self, entry: &Entry, _: Timestamp) -> Option<Result<A, Error>> {
         self.is_own_entry(entry).then(|| A::decode(self.codec, entry.payload()))?.map(Ok)
     }

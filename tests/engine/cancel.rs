@@ -5,7 +5,7 @@ use crate::{
     support::{Origin, eventually, herd},
 };
 use stampede_guard::{
-    Error, ErrorKind, FetchContext, FetchOutcome, MemoryStore, Policy, StampedeGuard, WaitTimeout,
+    Error, ErrorKind, FetchContext, FetchOutcome, MemoryStore, Policy, StampedeGuard,
     testing::{FakeRedis, Fault, Operation},
 };
 use std::{sync::Arc, time::Duration};
@@ -177,8 +177,7 @@ async fn dropping_any_future_leaves_no_flight_waiter_or_lease() {
             .failure_ttl(MS)
             .uncacheable_ttl(3 * MS)
             .lease_ttl(1000 * SECOND)
-            .wait_timeout(50 * MS)
-            .on_wait_timeout(WaitTimeout::Fetch);
+            .wait_timeout(50 * MS);
         let callers = herd(120, |i| {
             let (guard, mut dice) = (guard.clone(), fastrand::Rng::with_seed(seed * 1000 + i as u64));
             async move {

@@ -142,9 +142,10 @@ async fn a_store_that_hangs_costs_one_operation_timeout() {
     assert!(began.elapsed() <= 100 * MS + 252 * MS, "{:?}", began.elapsed());
 }
 
-/// Seen to fail (both fetches wait until they are aborted) when flights of a process are joined without a time limit.
+/// Seen to fail (both fetches wait until they are aborted) when a leader without the store joins a local flight that
+/// waits for its own fetch.
 #[tokio::test(start_paused = true)]
-async fn mutual_fetches_end_within_half_of_their_time_on_any_fault() {
+async fn mutual_fetches_do_not_deadlock_on_any_fault() {
     for operations in [&[][..], &[GetOrLease], &[Get]] {
         let (guard, began) = (broken(operations, &Fault::Fails).guard(), tokio::time::Instant::now());
         let needs = |key: &'static str, other: &'static str| {
@@ -156,7 +157,7 @@ async fn mutual_fetches_end_within_half_of_their_time_on_any_fault() {
         };
         let (a, b): (Result<i32, Error>, Result<i32, Error>) = tokio::join!(needs("a", "b"), needs("b", "a"));
         assert_eq!((a.expect("an answer"), b.expect("an answer")), (1, 1));
-        assert!(began.elapsed() < 32 * SECOND, "half of `fetch_timeout`: {:?}", began.elapsed());
+        assert!(began.elapsed() < 3 * SECOND, "{:?}", began.elapsed());
     }
 }
 

@@ -5,7 +5,7 @@ use crate::{
     support::{Origin, eventually, herd},
 };
 use stampede_guard::{
-    ErrorKind, MemoryStore, Policy, StampedeGuard, WaitTimeout,
+    ErrorKind, MemoryStore, Policy, StampedeGuard,
     testing::{
         FakeRedis, Fault, Gate, Node,
         Operation::{Fill, Get, GetOrLease},
@@ -253,23 +253,6 @@ async fn local_flight_does_not_hide_a_newer_stored_entry() {
     assert_eq!(slowly(elsewhere, 0, 1).await, 1);
     assert_eq!(guard.fetch("k", never::<i32>).await.expect("a hit"), 1);
     assert_eq!(old.await.expect("no panic"), 0);
-}
-
-/// A fetch beside the leader of another process is joined by later callers, but not after an invalidation. Seen to fail
-/// when the flight of such a fetch does not listen.
-#[tokio::test(start_paused = true)]
-async fn fetch_beside_a_leader_is_not_joined_after_invalidation() {
-    let server = FakeRedis::new();
-    let [guard, elsewhere] = [(); 2].map(|()| server.node().guard());
-    let guard = guard.wait_timeout(2 * SECOND).on_wait_timeout(WaitTimeout::Fetch);
-    tokio::spawn(slowly(elsewhere.clone(), 59, 0));
-    tokio::time::sleep(10 * MS).await;
-    let old = tokio::spawn(slowly(guard.clone(), 30, 0));
-    tokio::time::sleep(10 * SECOND).await;
-    elsewhere.invalidate("k").await.expect("acknowledged");
-    tokio::time::sleep(MS).await;
-    assert_eq!(slowly(guard, 0, 1).await, 1);
-    assert_eq!(old.await.expect("no panic"), 1, "the answer of the next leader came first");
 }
 
 /// A lookup is in flight while the entry is refreshed, and the leader of the refresh learns of the invalidation. Seen

@@ -11,6 +11,7 @@ mod failures;
 mod faults;
 mod freshness;
 mod health;
+mod heartbeats;
 mod hot_keys;
 mod invalidate;
 mod near;

@@ -4,8 +4,8 @@ use crate::{Down, SECOND};
 use stampede_guard::{
     MemoryStore, NearCacheConfig, StampedeGuard,
     store::{
-        Answer, CacheKey, Entry, FailureMarker, FillCondition, FillOutcome, Lease, LeaseReply, LeaseRequest,
-        LeaseStatus, Listener, Store, Token, TrackedRead, TrackedReader, Write,
+        Answer, CacheKey, Entry, FailureMarker, FillCondition, FillOutcome, InvalidationFeed, Lease, LeaseReply,
+        LeaseRequest, LeaseStatus, Listener, Store, Token, TrackedRead, TrackedReader, Write,
     },
 };
 use std::{
@@ -58,7 +58,7 @@ impl Store for Tracked {
         self.store.listen(key)
     }
 
-    fn track(&self, _: Duration) -> Option<Arc<dyn TrackedReader>> {
+    fn track(&self, _: Arc<InvalidationFeed>, _: Duration) -> Option<Arc<dyn TrackedReader>> {
         Some(Arc::new(Self { store: self.store.clone(), hangs: self.hangs.clone() }))
     }
 }
@@ -69,7 +69,7 @@ impl TrackedReader for Tracked {
             if self.hangs.load(SeqCst) {
                 std::future::pending::<()>().await;
             }
-            Ok(TrackedRead::new(self.store.get_all(keys).await?, Vec::new()))
+            Ok(TrackedRead::new(self.store.get_all(keys).await?, false))
         })
     }
 }
@@ -91,4 +91,23 @@ async fn breaker_probe_does_not_read_through_the_near_cache() {
     fetch().await;
     let stats = guard.stats();
     assert_eq!((stats.failed_open, stats.misses), (2, 1), "the probe has closed the breaker: {stats:?}");
+}
+
+/// Seen to fail (the old value for as long as a copy lives) when only a clone with a near cache ends copies.
+#[tokio::test(start_paused = true)]
+async fn fill_by_a_clone_without_near_cache_ends_the_copies() {
+    let redis = stampede_guard::testing::FakeRedis::new();
+    let plain = redis.node().guard();
+    let near = plain.clone().near_cache(NearCacheConfig::max_bytes(1 << 20).max_age(3600 * SECOND));
+    let ask =
+        async |guard: &StampedeGuard, n: i32| guard.fetch("k", async move || Ok::<_, Down>(n)).await.expect("one");
+    ask(&near, 1).await;
+    near.drain().await;
+    while near.stats().near_hits == 0 {
+        assert_eq!(ask(&near, 0).await, 1);
+    }
+    redis.evict("k");
+    assert_eq!(ask(&plain, 2).await, 2);
+    plain.drain().await;
+    assert_eq!(ask(&near, 0).await, 2);
 }

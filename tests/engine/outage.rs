@@ -376,3 +376,27 @@ async fn breaker_of_a_short_store_timeout_does_not_block_other_clones() {
     }
     assert_eq!(guard.stats().breaker_opened, 1, "only for the short timeout");
 }
+
+/// A read that began before the fetch, and times out while the fetch runs. Its caller waits for that fetch.
+///
+/// Seen to fail (two calls of the origin) when a caller whose read fails looks at local flights only.
+#[tokio::test(start_paused = true)]
+async fn caller_whose_read_fails_joins_the_fetch_of_its_process() {
+    let node = FakeRedis::new().node();
+    node.once(Get, Fault::Hangs);
+    let (guard, origin) = (node.guard(), Origin::gated());
+    let ask = || {
+        let (guard, origin) = (guard.clone(), origin.clone());
+        tokio::spawn(async move { guard.fetch("k", async move || Ok::<_, Down>(origin.call().await)).await })
+    };
+    let late = ask();
+    tokio::time::sleep(MS).await;
+    let leader = ask();
+    origin.arrived(1).await;
+    tokio::time::sleep(SECOND).await;
+    origin.open();
+    for caller in [late, leader] {
+        assert_eq!(caller.await.expect("no panic").expect("an answer"), 1);
+    }
+    assert_eq!(origin.calls(), 1);
+}

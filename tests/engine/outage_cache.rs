@@ -2,7 +2,7 @@
 
 use crate::{Down, MS, SECOND, never, support::Origin};
 use stampede_guard::{
-    FetchContext, FetchOutcome, Key, OutageCacheConfig, Policy, StampedeGuard, StoreFailure, WaitTimeout,
+    FetchContext, FetchOutcome, Key, OutageCacheConfig, Policy, StampedeGuard, StoreFailure,
     testing::{
         FakeRedis, Fault, Node,
         Operation::{self, Fill, Get, GetOrLease, Release},
@@ -270,24 +270,6 @@ async fn error_of_a_fetch_is_not_kept() {
     let ((_node, guard), origin) = (faulty(SILENT), Origin::new());
     guard.fetch("k", async || Err::<usize, _>(Down)).await.expect_err("the origin is down");
     assert_eq!(ask(&guard, "k", &origin).await, 1);
-}
-
-/// A fetch of its own after the wait timeout is a choice of the user, and is shared with waiters only.
-#[tokio::test(start_paused = true)]
-async fn fetch_after_the_wait_timeout_is_not_kept() {
-    let (server, origin) = (FakeRedis::new(), Origin::new());
-    let stuck = server.node().guard();
-    let stuck = tokio::spawn(async move { stuck.fetch("k", std::future::pending::<Result<usize, Down>>).await });
-    sleep(MS).await;
-    let node = server.node();
-    let guard = node.guard().wait_timeout(SECOND).on_wait_timeout(WaitTimeout::Fetch);
-    assert_eq!(ask(&guard, "k", &origin).await, 1);
-    assert_eq!(guard.stats().failed_open, 1);
-    for (operation, fault) in SILENT {
-        node.always(*operation, fault.clone());
-    }
-    assert_eq!(ask(&guard, "k", &origin).await, 2);
-    stuck.abort();
 }
 
 /// The second flight has asked the store for the lease, in vain, while the first one has fetched. Seen to fail (two

@@ -2,7 +2,7 @@
 
 use crate::{Down, MS, SECOND, never, support::Origin};
 use stampede_guard::{
-    Error, ErrorKind, MemoryStore, Policy, StampedeGuard, WaitTimeout,
+    Error, ErrorKind, MemoryStore, Policy, StampedeGuard,
     testing::{FakeRedis, Fault, Operation::Fill},
 };
 use std::{
@@ -30,8 +30,7 @@ fn soon(span: Duration) -> StdInstant {
 #[tokio::test(start_paused = true)]
 async fn caller_is_rejected_after_wait_timeout_if_configured() {
     let store = Arc::new(MemoryStore::default());
-    let guards =
-        [(); 2].map(|()| StampedeGuard::new(store.clone()).wait_timeout(SECOND).on_wait_timeout(WaitTimeout::Reject));
+    let guards = [(); 2].map(|()| StampedeGuard::new(store.clone()).wait_timeout(SECOND));
     let origin = Origin::gated();
     let leader = leading(&guards[0], &origin).await;
     for guard in &guards {
@@ -52,7 +51,7 @@ async fn waiter_keeps_waiting_when_the_caller_it_joined_is_rejected() {
     let origin = Origin::gated();
     let leader = leading(&StampedeGuard::new(store.clone()), &origin).await;
     let patient = StampedeGuard::new(store).wait_timeout(60 * SECOND);
-    let impatient = patient.clone().wait_timeout(SECOND).on_wait_timeout(WaitTimeout::Reject);
+    let impatient = patient.clone().wait_timeout(SECOND);
     let refused = impatient.fetch("k", never::<usize>);
     let joined = patient.fetch("k", never::<usize>);
     let release = async {
@@ -199,4 +198,28 @@ async fn caller_with_a_deadline_takes_a_response_being_filled() {
     guard.fetch("k", async || Ok::<_, Down>(2)).await.expect("an answer");
     let hurried = guard.deadline(soon(SECOND));
     assert_eq!(hurried.fetch("k", never::<i32>).await.expect("it is there"), 2);
+}
+
+/// The wait timeout bounds the wait for another leader, not the fetch that the caller begins afterwards.
+///
+/// Seen to fail (the caller is rejected after a second, while its fetch runs) when the limit is not checked against the
+/// fetch once more.
+#[tokio::test(start_paused = true)]
+async fn wait_timeout_does_not_end_the_fetch_of_the_caller() {
+    let store = Arc::new(MemoryStore::default());
+    let guards = [(); 2].map(|()| StampedeGuard::new(store.clone()).wait_timeout(SECOND));
+    let abandoned = async {
+        let stuck = guards[0].fetch_scoped("k", std::future::pending::<Result<i32, Down>>);
+        assert!(tokio::time::timeout(500 * MS, stuck).await.is_err());
+    };
+    let takes_over = async {
+        sleep(MS).await;
+        let slow = async || {
+            sleep(2 * SECOND).await;
+            Ok::<_, Down>(2)
+        };
+        guards[1].fetch("k", slow).await
+    };
+    let ((), answer) = tokio::join!(abandoned, takes_over);
+    assert_eq!(answer.expect("its own answer"), 2);
 }

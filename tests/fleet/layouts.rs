@@ -1,7 +1,7 @@
 //! Processes of a rolling deploy: guards with different codecs and schema versions over one store.
 
 use crate::{Down, SECOND, never, support::RedisServer};
-use stampede_guard::{Codec, MemoryStore, NearCacheConfig, Policy, StampedeGuard, store::IntoStore};
+use stampede_guard::{Codec, IntoStore, MemoryStore, NearCacheConfig, Policy, StampedeGuard};
 use std::{
     sync::{
         Arc,
@@ -15,10 +15,11 @@ const HOUR: Duration = Duration::from_secs(3600);
 /// Returns guards that share nothing but entries and leases, `n` over the embedded store and `n` over Redis.
 fn processes<const N: usize>(server: &RedisServer) -> [[StampedeGuard; N]; 2] {
     let embedded = Arc::new(MemoryStore::default());
-    let process = |store: Arc<dyn stampede_guard::store::Store>| {
-        StampedeGuard::new(store).policy(Policy::fresh_for(HOUR)).store_timeout(30 * SECOND)
-    };
-    [std::array::from_fn(|_| process(embedded.clone())), std::array::from_fn(|_| process(server.client().into_store()))]
+    [std::array::from_fn(|_| process(embedded.clone())), std::array::from_fn(|_| process(server.client()))]
+}
+
+fn process(store: impl IntoStore) -> StampedeGuard {
+    StampedeGuard::new(store).policy(Policy::fresh_for(HOUR)).store_timeout(30 * SECOND)
 }
 
 /// Seen to fail (20 calls) when the layout was not in the name of the entry.

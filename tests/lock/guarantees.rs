@@ -5,15 +5,15 @@ use crate::{
     replies::Lossy,
     site::{LONG, Longest, Site, Subject},
     suite::{Foreign, foreign_release, is_free},
-    support::{MS, RedisServer, SECOND},
+    support::{MS, RedisServer},
     traffic::{self, arguments},
 };
 use redis::{Value, aio::MultiplexedConnection};
-use stampede_guard::lock::{GetSet, LockErrorKind};
+use stampede_guard::lock::LockErrorKind;
 use std::{
     collections::HashSet,
     sync::OnceLock,
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::{SystemTime, UNIX_EPOCH},
 };
 use tokio_util::task::AbortOnDropHandle;
 
@@ -86,28 +86,7 @@ pub(crate) async fn recipe_is_clock_free_as_claimed(recipe: &Subject) {
     assert_eq!(times.is_empty(), recipe.guarantees().clock_free, "{times:?}");
 }
 
-/// Shows the harm if a recipe is not clock-free: a contender whose clock is 5 s fast, and a holder whose clock is 5 s
-/// slow.
-#[tokio::test]
-async fn getset_has_two_holders_if_clocks_differ() {
-    let skewed = |skew: f64| {
-        GetSet::with_clock(move || {
-            let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970");
-            Duration::from_secs_f64(now.as_secs_f64() + skew)
-        })
-    };
-    let recipe = crate::RECIPES.iter().find(|recipe| recipe.name == "getset").expect("it is listed");
-    for (holder, contender, two) in [(0.0, 5.0, true), (-5.0, 0.0, true), (0.0, -5.0, false), (5.0, 5.0, false)] {
-        let lock = recipe.shared().lock(recipe).ttl(4 * SECOND);
-        let first = lock.clone().recipe(skewed(holder)).acquire("skewed").await.expect("free");
-        let second = lock.recipe(skewed(contender)).try_acquire("skewed").await.expect("an answer");
-        assert_eq!(second.is_some(), two, "{holder} s and {contender} s");
-        assert!(first.remaining() > Some(Duration::ZERO), "the first holder believes that it holds the lock");
-    }
-}
-
-/// A recipe that sends `WATCH` needs a dedicated connection: see [`exec_on_shared_connection_ends_watch`]. Every recipe
-/// works while other clients share the connections that it was given.
+/// A recipe that sends `WATCH` needs a dedicated connection. Every recipe works while other clients share the connections that it was given.
 pub(crate) async fn recipe_is_multiplex_safe_as_claimed(recipe: &Subject) {
     let servers = recipe.start();
     let site = Site::of(&servers);
@@ -133,31 +112,6 @@ async fn noise(mut connection: MultiplexedConnection) {
         let mut all = redis::pipe();
         all.cmd("WATCH").arg("noise").cmd("MULTI").cmd("INCR").arg("noise").cmd("EXEC").cmd("UNWATCH");
         let _: Vec<Value> = all.query_async(&mut connection).await.expect("the server is up");
-    }
-}
-
-/// Shows why a release by `WATCH` is not multiplex-safe. The commands are sent by hand because no recipe can be built
-/// so.
-#[tokio::test]
-async fn exec_on_shared_connection_ends_watch() {
-    for shared in [false, true] {
-        let site = crate::RECIPES[0].shared();
-        let name = format!("{}:lock", site.namespace);
-        let [mut mine, mut other] = [site.connections().await.remove(0), site.connections().await.remove(0)];
-        let set = |token: &'static str| redis::cmd("SET").arg(&name).arg(token).to_owned();
-        let () = set("mine").query_async(&mut mine).await.expect("the server is up");
-
-        let () = redis::cmd("WATCH").arg(&name).query_async(&mut mine).await.expect("the server is up");
-        let value: String = redis::cmd("GET").arg(&name).query_async(&mut mine).await.expect("the server is up");
-        assert_eq!(value, "mine");
-        // The lock expires, and another holder acquires it.
-        let () = set("another's").query_async(&mut other).await.expect("the server is up");
-        let neighbour = if shared { &mut mine } else { &mut other };
-        let () = redis::pipe().atomic().ping().ignore().query_async(neighbour).await.expect("the server is up");
-        let deleted: Value =
-            redis::pipe().atomic().cmd("DEL").arg(&name).query_async(&mut mine).await.expect("the server is up");
-        assert_eq!(deleted != Value::Nil, shared, "{deleted:?}");
-        assert_eq!(site.values().await.concat().is_empty(), shared);
     }
 }
 

@@ -58,7 +58,7 @@ fn start(n: usize) -> Vec<RedisServer> {
 pub(crate) struct Site {
     pub(crate) namespace: String,
     pub(crate) clients: Vec<Client>,
-    servers: Vec<RedisEndpoint>,
+    pub(crate) servers: Vec<RedisEndpoint>,
 }
 
 impl Site {
@@ -95,15 +95,6 @@ impl Site {
     pub(crate) fn lock(&self, recipe: &Subject) -> Lock {
         let lock = Lock::new(self.servers[0].clone()).namespace(&self.namespace);
         (recipe.make)(lock.store_timeout(LONG).ttl(LONG).delay(Duration::from_millis(5)), self)
-    }
-
-    pub(crate) fn client(&self) -> Client {
-        self.clients[0].clone()
-    }
-
-    /// Returns all servers except the first.
-    pub(crate) fn others(&self) -> Vec<RedisEndpoint> {
-        self.servers[1..].to_vec()
     }
 
     pub(crate) async fn connections(&self) -> Vec<MultiplexedConnection> {

@@ -6,7 +6,7 @@
 use crate::support::{RedisServer, relay::Relay};
 use stampede_guard::{
     Lock, LockGuard,
-    lock::{FencedLock, IntoEndpoint, Recipe, SetPx},
+    lock::{FencedLock, IntoEndpoint, IntoRecipe, SetPx},
 };
 use std::{
     sync::{Arc, Mutex},
@@ -49,7 +49,7 @@ impl Witness {
     }
 }
 
-async fn storm(recipe: impl Recipe + Clone, fair: bool, seed: u64) {
+async fn storm(recipe: impl IntoRecipe + Clone, fair: bool, seed: u64) {
     let server = RedisServer::start();
     let address = format!("127.0.0.1:{}", server.port()).parse().expect("an address");
     let mut relays = Vec::new();

@@ -1,21 +1,23 @@
 //! The table in docs/locks.md must equal the guarantees of the recipes.
 
-use crate::RECIPES;
+use crate::{RECIPES, TABLE};
 use std::{env, fs, path::Path};
 
 /// With `UPDATE_DOCS=1` in the environment, writes the table instead of failing.
 #[test]
 fn docs_table_matches_guarantees_of_recipes() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/locks.md");
+    let here = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().map(|folder| folder.join("docs/locks.md"));
+    let path = here.into_iter().find(|path| path.is_file()).expect("docs/locks.md is in this repository");
+    let (begin, end) = (format!("<!-- {TABLE} -->"), format!("<!-- /{TABLE} -->"));
     let text = fs::read_to_string(&path).expect("docs/locks.md can be read");
-    let (before, rest) = text.split_once(BEGIN).expect("docs/locks.md marks the start of the table");
-    let (is, after) = rest.split_once(END).expect("docs/locks.md marks the end of the table");
+    let (before, rest) = text.split_once(&begin).expect("docs/locks.md marks the start of the table");
+    let (is, after) = rest.split_once(&end).expect("docs/locks.md marks the end of the table");
     let should = table();
     if is == should {
         return;
     }
     assert_eq!(env::var("UPDATE_DOCS").as_deref(), Ok("1"), "docs/locks.md should have this table:\n{should}");
-    fs::write(&path, [before, BEGIN, &should, END, after].concat()).expect("docs/locks.md can be written");
+    fs::write(&path, [before, &begin, &should, &end, after].concat()).expect("docs/locks.md can be written");
 }
 
 fn table() -> String {
@@ -30,6 +32,3 @@ fn table() -> String {
     lines.push(String::new());
     lines.join("\n")
 }
-
-const BEGIN: &str = "<!-- guarantees -->";
-const END: &str = "<!-- /guarantees -->";

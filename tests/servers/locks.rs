@@ -1,21 +1,17 @@
 //! Locks with restricted rights, over a cluster, over other connections, and across a failover.
 
 use crate::{
-    Down, SECOND, acl, cluster,
-    kit::{Events, calls_of_a_herd, command, hits, patient, replicate},
-    never,
+    SECOND, acl, cluster,
+    kit::{Events, command, replicate},
     support::{
-        Origin, RedisServer, eventually,
+        RedisServer, eventually,
         relay::{Mode, Relay},
     },
 };
 use redis::{aio::ConnectionLike, cluster::ClusterClient};
 use stampede_guard::{
-    ErrorKind, Lock,
-    lock::{
-        Counter, ExistsSetex, FencedLock, GetSet, IntoEndpoint, LockErrorKind, LockedStore, Recipe, Rename,
-        SetMembership, SetPx,
-    },
+    Lock,
+    lock::{FencedLock, IntoEndpoint, LockErrorKind, Recipe, SetPx},
 };
 use std::{error::Error, sync::Arc};
 use tokio::{sync::Mutex, task::JoinSet};
@@ -101,17 +97,6 @@ async fn locks_over_cluster_serve_waiters_in_order() {
     let woken = client.clone().into_endpoint().subscribe_via(nodes[1].client());
     everything(Lock::new(woken).recipe(FencedLock), 4, redis.clone()).await;
     everything(Lock::new(cluster::shards::endpoint(&nodes)), 4, redis.clone()).await;
-    let recipes: [Arc<dyn Fn(Lock) -> Lock>; 6] = [
-        with(Counter),
-        with(ExistsSetex),
-        with(GetSet::new()),
-        with(Rename),
-        with(SetMembership::default()),
-        with(SetMembership::with_expiry()),
-    ];
-    for recipe in recipes {
-        everything(recipe(Lock::new(client.clone())), 0, redis.clone()).await;
-    }
 }
 
 fn with(recipe: impl Recipe + Clone) -> Arc<dyn Fn(Lock) -> Lock> {
@@ -125,75 +110,6 @@ async fn lock_waiters_poll_over_connection_without_subscriber() {
     let redis = server.connection().await;
     everything(Lock::new(manager.clone()), 3, redis.clone()).await;
     everything(Lock::new(manager.into_endpoint().subscribe_via(server.client())).recipe(SetPx), 3, redis).await;
-}
-
-/// Exercises two guards that share one lock store.
-async fn guarded(stores: [LockedStore; 2]) {
-    let [a, b] = stores.map(|store| patient(store).failure_ttl(30 * SECOND));
-    for key in ["one", "two"] {
-        assert_eq!(calls_of_a_herd(&[a.clone(), b.clone()], key).await, 1);
-        assert!(hits(&b, key).await);
-        a.invalidate(key).await.expect("acknowledged");
-        assert!(!hits(&b, key).await);
-        b.drain().await;
-    }
-    let failed = a.fetch("failed", async || Err::<i32, _>(Down)).await.expect_err("down");
-    assert_eq!(failed.kind(), ErrorKind::Origin);
-    a.drain().await;
-    let error = b.fetch("failed", never::<i32>).await.expect_err("down");
-    assert!(error.kind() == ErrorKind::Origin && error.retry_in().is_some(), "{error:?}");
-    // One heartbeat shows whether the user may extend the lease.
-    let (hasty, origin) = (a.lease_ttl(SECOND / 5), Origin::new());
-    let long = hasty.fetch("long", async move || Ok::<_, Down>(origin.work(SECOND / 5).await));
-    assert_eq!(long.await.expect("an answer"), 1);
-    hasty.drain().await;
-}
-
-fn locked(redis: impl IntoEndpoint, recipe: impl Recipe) -> LockedStore {
-    LockedStore::new(redis, recipe).expect("the recipe is accepted")
-}
-
-#[tokio::test]
-async fn documented_rights_suffice_for_guard_over_locks() {
-    let server = RedisServer::start();
-    let rights: Vec<_> = acl::documented().into_iter().chain(["+exists", "+zpopmin"]).collect();
-    let client = acl::app(&server, &rights).await;
-    guarded([(); 2].map(|()| locked(client.clone(), SetPx))).await;
-    command::<()>(&server, "FLUSHALL").await;
-    guarded([(); 2].map(|()| locked(client.clone(), FencedLock))).await;
-    assert_eq!(acl::refused(&server).await, [""; 0]);
-}
-
-/// The lease script of the store is loaded when the connection of its locks is made.
-///
-/// Seen to fail if that handshake loads the scripts of the recipes only.
-#[tokio::test]
-async fn guard_over_locks_needs_no_eval_right() {
-    let server = RedisServer::start();
-    let rights: Vec<_> = acl::documented().into_iter().filter(|right| *right != "+eval").collect();
-    let client = acl::app(&server, &[&rights[..], &["+exists", "+zpopmin"]].concat()).await;
-    let guard = patient(locked(client, SetPx));
-    hits(&guard, "k").await;
-    guard.drain().await;
-    assert!(hits(&guard, "k").await);
-}
-
-#[tokio::test]
-async fn guard_over_locks_works_in_cluster() {
-    let nodes = cluster::nodes::<3>().await;
-    let client = || ClusterClient::new(nodes.iter().map(RedisServer::url).collect::<Vec<_>>()).expect("a client");
-    let flushed = async || {
-        for node in &nodes {
-            command::<()>(node, "FLUSHALL").await;
-        }
-    };
-    guarded([(); 2].map(|()| locked(client(), SetPx))).await;
-    flushed().await;
-    guarded([(); 2].map(|()| locked(client(), SetMembership::with_expiry()))).await;
-    flushed().await;
-    guarded([(); 2].map(|()| locked(client(), GetSet::new()))).await;
-    flushed().await;
-    guarded([(); 2].map(|()| locked(client().into_endpoint().subscribe_via(nodes[0].client()), Rename))).await;
 }
 
 /// No recipe can prevent this, as `docs/locks.md` says: the lock was not yet replicated when the master died.

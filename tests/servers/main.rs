@@ -5,6 +5,7 @@
 mod acl;
 mod addresses;
 mod auth;
+mod calls;
 mod classes;
 mod cluster;
 mod codec;
@@ -18,6 +19,7 @@ mod log_lines;
 mod managed;
 mod replica;
 mod replication;
+mod rights;
 mod sentinel;
 mod settings;
 mod staging;

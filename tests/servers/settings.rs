@@ -39,12 +39,12 @@ impl StreamingCredentialsProvider for Tokens {
     }
 }
 
-/// Adds a near cache, so that the guard has all three connections: for data, messages and tracked reads.
+/// Adds a near cache, so that a guard over one server has all three connections: for data, messages and tracked reads.
 fn near(guard: StampedeGuard) -> StampedeGuard {
     guard.store_timeout(30 * SECOND).near_cache(NearCacheConfig::max_bytes(1 << 20).max_age(SECOND))
 }
 
-/// Asserts that answers are shared, waiters are woken, and copies of the near cache are dropped by message.
+/// Asserts that answers are shared, waiters are woken, and copies of the near cache end.
 async fn everything_works(guards: &[StampedeGuard; 2], key: &str) {
     assert_eq!(calls_of_a_herd(guards, key).await, 1);
     for guard in guards {
@@ -116,7 +116,7 @@ async fn credentials_that_change_reach_every_connection() {
     everything_works(&guards, "killed").await;
 }
 
-/// The cluster client has the provider, and so have the connections for messages and tracked reads.
+/// The cluster client has the provider, and so has the connection for messages.
 #[tokio::test]
 async fn credentials_that_change_reach_a_cluster() {
     let servers = cluster::nodes::<2>().await;

@@ -2,14 +2,11 @@
 
 use crate::{
     check::{hold, key},
-    plan::{Climate, How, Plan, STORE_TIMEOUT, ms},
+    plan::{Climate, How, Plan, STORE_TIMEOUT, Step, ms},
     run::Outcome,
     world::{Answer, Asked, Call},
 };
-use stampede_guard::{
-    WaitTimeout,
-    testing::{Event, EventKind},
-};
+use stampede_guard::testing::{Event, EventKind};
 use std::time::Duration;
 
 /// Checks each call: a caller wanted its result when it began, and no earlier call made it needless.
@@ -40,14 +37,12 @@ fn is_wanted(outcome: &Outcome, call: &Call) -> bool {
     is_refresh || outcome.record.asked.iter().any(waits)
 }
 
-/// One call in the fleet until its value is stale. With `WaitTimeout::Fetch`, a node calls beside the leader of another
-/// node once a caller has waited enough, and never twice at a time.
+/// One call in the fleet until its value is stale, and never two of a node at a time.
 fn enough_in_a_fleet(plan: &Plan, outcome: &Outcome, before: &Call, call: &Call) -> bool {
-    let is_beside = |call: &Call| is_demanded(plan, outcome, call);
     if before.node == call.node && overlap(before, call) {
         return false;
     }
-    is_dropped(outcome, before) || is_beside(before) || is_beside(call) || is_spaced(plan, before, call)
+    is_dropped(outcome, before) || is_spaced(plan, before, call)
 }
 
 /// One call in the fleet, as without the silence. Exceptions: callers that ask while the store is silent, or have just
@@ -80,7 +75,7 @@ pub(crate) fn dropped_flights(plan: &Plan, outcome: &Outcome) -> Result<(), Stri
             (joiner.key, joiner.node) == (call.key, call.node) && opened < joiner.at && joiner.at < dropped && waits
         };
         let asks = |event: &Event| {
-            let asks = matches!(event.kind, EventKind::Get(_) | EventKind::GetOrLease(..));
+            let asks = matches!(event.kind(), EventKind::Get(_) | EventKind::GetOrLease(..));
             asks && event.node == Some(call.node) && soon.contains(&event.at) && key(event) == Some(call.key)
         };
         if let Some(joiner) = asked.iter().find(joined) {
@@ -98,21 +93,17 @@ fn overlap(before: &Call, call: &Call) -> bool {
     call.began < before.ended.unwrap_or(Duration::MAX)
 }
 
-/// Reports whether a caller of the node had waited for its wait timeout when the call began.
-fn is_demanded(plan: &Plan, outcome: &Outcome, call: &Call) -> bool {
-    let demands = |asked: &Asked| {
-        let waited = asked.at + plan.settings.wait <= call.began;
-        let is_answered = asked.answer.is_some_and(|(at, _)| at < call.began);
-        (asked.key, asked.node) == (call.key, call.node) && waited && !is_answered
-    };
-    plan.settings.on_wait_timeout == WaitTimeout::Fetch && outcome.record.asked.iter().any(demands)
-}
-
 /// Reports whether an `Overloaded` error at this time is explained: the caller has waited enough, or it waited in the
 /// queue for a fetch without the store, and all permits are in use.
 pub(crate) fn explains_overload(plan: &Plan, outcome: &Outcome, asked: &Asked, at: Duration) -> bool {
-    let waited = plan.settings.on_wait_timeout == WaitTimeout::Reject && at >= asked.at + plan.settings.wait;
-    let runs = |call: &&Call| call.node == asked.node && call.began <= at && call.ended.is_none_or(|ended| ended >= at);
+    let waited = at >= asked.at + plan.settings.wait;
+    // A caller that is not polled may hold its permit before its call begins, and is late to see its error.
+    let since = |call: &Call| {
+        Some(&outcome.record.asked[call.caller]).filter(|asked| asked.held).map_or(call.began, |asked| asked.at)
+    };
+    let from = if asked.held { asked.at } else { at };
+    let runs =
+        |call: &&Call| call.node == asked.node && since(call) <= at && call.ended.is_none_or(|ended| ended >= from);
     let may_queue = !matches!(plan.climate, Climate::Calm | Climate::Shaky);
     waited || may_queue && outcome.record.calls.iter().filter(runs).count() >= plan.settings.max_fallback_fetches
 }
@@ -136,14 +127,16 @@ fn longest(plan: &Plan, outcome: &Outcome, number: usize) -> Duration {
     match plan.climate {
         Climate::Calm if settings.is_patient() => {
             let drops = plan.asks().filter(|ask| ask.how == How::Scoped && ask.patience.is_some()).count();
-            (1 + drops as u32) * work + plan.keys as u32 * step
+            // A node that misses a wake-up asks a lease later, when the entry may be past its lifetimes.
+            let lifetimes = settings.fresh_for + settings.stale_while_revalidate;
+            let misses = plan.any(|step| matches!(step, Step::LoseWakes(_))) && lifetimes < settings.lease;
+            (1 + drops as u32 + u32::from(misses)) * work + plan.keys as u32 * step
         }
         Climate::Silence => work + 3 * step,
         Climate::Rough if settings.is_patient() => own + 4 * (work + step),
         _ => {
-            let beside = if settings.on_wait_timeout == WaitTimeout::Fetch { 2 * work } else { Duration::ZERO };
             let pause = plan.asks().filter_map(|ask| ask.held).max().unwrap_or_default();
-            settings.wait + own + beside + pause + QUEUE + step
+            settings.wait + own + pause + QUEUE + step
         }
     }
 }

@@ -80,7 +80,7 @@ fn told(plan: &Plan, outcome: &Outcome, asked: &Asked) -> u64 {
         return 0;
     }
     let heard = |event: &&Event| {
-        let gone = matches!(event.kind, EventKind::Notified { invalidated: true, .. });
+        let gone = matches!(event.kind(), EventKind::Notified { invalidated: true, .. });
         gone && event.node == Some(asked.node) && event.at < asked.at && key(event) == Some(asked.key)
     };
     let last = outcome.history.iter().filter(heard).map(|event| event.at).max();
@@ -95,12 +95,12 @@ fn stored(outcome: &Outcome) -> Result<(), String> {
     let (mut floors, mut newest): (HashMap<u64, u64>, HashMap<u64, u64>) = (HashMap::new(), HashMap::new());
     for event in &outcome.history {
         let Some(key) = key(event) else {
-            if let EventKind::Flushed = event.kind {
+            if let EventKind::Flushed = event.kind() {
                 (leases, ids) = Default::default();
             }
             continue;
         };
-        match &event.kind {
+        match event.kind() {
             EventKind::GetOrLease(_, LeaseReply::Granted { lease, .. }) => _ = leases.insert(key, *lease),
             EventKind::Release(token, ..) => {
                 _ = leases.remove(&key).filter(|lease| lease.token != *token).map(|lease| leases.insert(key, lease))
@@ -172,7 +172,7 @@ fn version_before(outcome: &Outcome, key: u64, at: Duration) -> u64 {
 
 pub(crate) fn key(event: &Event) -> Option<u64> {
     let key = |at: &CacheKey| std::str::from_utf8(at.primary()).ok()?.parse().ok();
-    event.key.as_ref().and_then(key)
+    event.key().and_then(key)
 }
 
 fn decode(payload: &[u8]) -> Value {

@@ -4,46 +4,52 @@
 //! and faults. It runs on one thread in virtual time. Whatever happens, the guarantees of the guard must hold
 //! ([`check`](mod@check)). The same seed repeats the same run, to the millisecond and the line.
 //!
-//! The simulation notices when one of these mechanisms of the engine or the store is switched off. Each seed is below
-//! 10,000:
+//! The simulation notices when one of these mechanisms of the engine or the store is switched off, each within the seeds
+//! of a usual run:
 //!
 //! | switched off | seed | what does not hold |
 //! |---|---|---|
-//! | the fence of a fill | 22 | stored without the right to it |
-//! | the stamp in the fence | 217 | the same, after a late copy of a request |
-//! | the end of the lease in an invalidation | 25 | no value from before an invalidation |
-//! | a flight that is dropped releases its waiters | 1240 | a waiter asks the store |
-//! | an invalidation makes flights unjoinable | 1324 | no value from before an invalidation |
-//! | a flight that receives an invalidation may not be joined | 25 | the same, once a node has received it |
-//! | the store's reply about the stale candidate | 6952 | no value from before an invalidation, after a failed fetch |
-//! | a lease that is dropped is released | 211 | nothing is left |
-//! | polls, and the timer for the end of the lease | 14 | an answer in time |
+//! | the fence of a fill | 4 | stored without the right to it |
+//! | the stamp in the fence | 296 | the same, after a late copy of a request |
+//! | the end of the lease in an invalidation | 4 | stored without the right to it |
+//! | a flight that is dropped releases its waiters | 133 | a waiter asks the store |
+//! | an invalidation makes flights unjoinable | 31 | no value from before an invalidation |
+//! | a flight that receives an invalidation may not be joined | 31 | the same, once a node has received it |
+//! | the store's reply about the stale candidate | 10771 | no value from before an invalidation, after a failed fetch |
+//! | a lease that is dropped is released | 664 | nothing is left |
+//! | polls, and the timer for the end of the lease | 42 | an answer in time |
 //! | the heartbeat | 12 | one call in the fleet |
-//! | a waiter is rejected, and does not fetch | 5 | an answer in time, one call in the fleet |
-//! | a leader that has heard of a lease waits while the store is silent | 74 | one call in the fleet |
-//! | a flight without callers leaves the wait, and takes no lease | 3 | a call is for a caller |
-//! | a flight without callers does not continue after a question | 109 | the same |
-//! | `do_not_store` is not stored | 11 | shared with waiters only |
-//! | `private` is not shared | 20 | not shared |
+//! | a waiter is rejected, and does not fetch | 46 | an answer in time |
+//! | a leader that has heard of a lease waits while the store is silent | 121 | one call in the fleet |
+//! | a flight without callers leaves the wait, and takes no lease | 1 | a call is for a caller |
+//! | a flight without callers does not continue after a question | 155 | the same |
+//! | `do_not_store` is not stored | 9 | shared with waiters only |
+//! | `private` is not shared | 25 | not shared |
 //!
-//! Seeds change when plans are drawn differently. One mechanism is redundant here, so removing it goes unnoticed: the
-//! reply to `release` before a stale entry is served. It has tests of its own.
+//! Each field of a plan is drawn [independently](dice::Dice), so a setting that goes leaves the rest of each plan. One
+//! mechanism is redundant here, so removing it goes unnoticed: the reply to `release` before a stale entry is served. It
+//! has tests of its own.
 //!
 //! `STAMPEDE_SIM_SEEDS=100000` runs that number of seeds. `STAMPEDE_SIM_SEED=123` runs that seed and prints all events.
+//! `STAMPEDE_SIM_REPORT=path` writes the [figures](report) of each seed, so that two builds can be compared.
 #![allow(clippy::disallowed_methods, reason = "tests make their own time and randomness")]
 
 mod calls;
 mod check;
+mod dice;
 mod plan;
+mod report;
 mod run;
 mod world;
 
 use plan::Plan;
+use report::Figures;
 use run::{Outcome, run};
 use stampede_guard_support as support;
 use std::{
     env,
     fmt::Write,
+    fs,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::atomic::{AtomicU64, Ordering::Relaxed},
     thread,
@@ -57,20 +63,35 @@ fn guarantees_hold_in_every_simulation() {
     let _ = stampede_guard::store::Timestamp::now();
     if let Some(seed) = number("STAMPEDE_SIM_SEED") {
         println!("{}", story(seed));
-        assert_eq!(holds(seed), Ok(()));
+        assert_eq!(checked(seed).map(drop), Ok(()));
         return;
     }
+    let report = env::var_os("STAMPEDE_SIM_REPORT");
     let (next, seeds) = (AtomicU64::new(0), number("STAMPEDE_SIM_SEEDS").unwrap_or(SEEDS));
+    // A report has all seeds. Otherwise a violated property ends the worker.
     let worker = || {
-        let mut seeds = std::iter::repeat_with(|| next.fetch_add(1, Relaxed)).take_while(|seed| *seed < seeds);
-        seeds.find_map(|seed| holds(seed).err().map(|what| (seed, what)))
+        let mut results = Vec::new();
+        while let Some(seed) = Some(next.fetch_add(1, Relaxed)).filter(|seed| *seed < seeds) {
+            let result = checked(seed);
+            let is_last = result.is_err() && report.is_none();
+            results.push((seed, result));
+            if is_last {
+                break;
+            }
+        }
+        results
     };
-    let failed = thread::scope(|scope| {
+    let mut results: Vec<_> = thread::scope(|scope| {
         let threads = thread::available_parallelism().map_or(2, usize::from);
         let workers: Vec<_> = (0..threads).map(|_| scope.spawn(worker)).collect();
-        workers.into_iter().filter_map(|worker| worker.join().expect("no panic")).min()
+        workers.into_iter().flat_map(|worker| worker.join().expect("no panic")).collect()
     });
-    if let Some((seed, what)) = failed {
+    results.sort_by_key(|(seed, _)| *seed);
+    if let Some(path) = report {
+        let figures = results.iter().filter_map(|(seed, result)| Some((*seed, result.as_ref().ok()?)));
+        fs::write(path, report::report(figures)).expect("the report can be written");
+    }
+    if let Some((seed, what)) = results.into_iter().find_map(|(seed, result)| Some((seed, result.err()?))) {
         panic!(
             "seed {seed}: {what}\nagain: STAMPEDE_SIM_SEED={seed} cargo test --all-features --test sim -- --nocapture"
         );
@@ -87,11 +108,13 @@ fn a_seed_repeats_itself() {
     }
 }
 
-fn holds(seed: u64) -> Result<(), String> {
+/// Returns the figures of a seed, or the first property that does not hold.
+fn checked(seed: u64) -> Result<Figures, String> {
     let plan = Plan::of(seed);
     let outcome =
         catch_unwind(AssertUnwindSafe(|| run(seed, &plan))).map_err(|_| "the simulation panicked".to_owned())?;
-    check::check(&plan, &outcome)
+    check::check(&plan, &outcome)?;
+    Ok(Figures::of(&plan, &outcome))
 }
 
 /// Returns the plan and all events of a seed.
@@ -115,4 +138,4 @@ fn lines(outcome: &Outcome) -> Vec<(Duration, String)> {
 }
 
 /// Takes a minute in a debug build on two busy cores.
-const SEEDS: u64 = 10_000;
+const SEEDS: u64 = 11_000;

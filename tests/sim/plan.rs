@@ -1,8 +1,8 @@
-//! The plan of one simulation, drawn from its seed alone.
+//! The plan of one simulation, drawn from its seed alone, each field [independently](Dice) of the others.
 
-use fastrand::Rng;
+use crate::dice::Dice;
 use stampede_guard::{
-    Policy, WaitTimeout,
+    Policy,
     testing::{Fault, Operation},
 };
 use std::{ops::Range, time::Duration};
@@ -45,7 +45,6 @@ pub(crate) struct Settings {
     pub(crate) stale_if_error: Duration,
     pub(crate) lease: Duration,
     pub(crate) wait: Duration,
-    pub(crate) on_wait_timeout: WaitTimeout,
     pub(crate) max_fallback_fetches: usize,
     pub(crate) fetch_timeout: Duration,
     pub(crate) failure_ttl: Duration,
@@ -123,8 +122,8 @@ impl Settings {
 
 impl Plan {
     pub(crate) fn of(seed: u64) -> Self {
-        let dice = &mut Rng::with_seed(seed);
-        let climate = match dice.u8(0..10) {
+        let dice = Dice::of(seed);
+        let climate = match dice.field("climate").u8(0..10) {
             0 | 1 => Climate::Calm,
             2 | 3 => Climate::Silence,
             4 => Climate::StoreFailure,
@@ -132,22 +131,22 @@ impl Plan {
             6 | 7 => Climate::Rough,
             _ => Climate::Storm,
         };
-        let (nodes, keys) = (dice.usize(2..=4), dice.u64(1..=3));
-        let settings = Settings::of(climate, dice);
-        let latencies = (0..nodes).map(|_| latencies(climate, dice)).collect();
+        let (nodes, keys) = (dice.field("nodes").usize(2..=4), dice.field("keys").u64(1..=3));
+        let settings = Settings::of(climate, dice.part("settings"));
+        let latencies = dice.parts("latencies", nodes).map(|dice| latencies(climate, dice)).collect();
         let mut plan = Self { climate, nodes, keys, settings, latencies, silence: None, steps: Vec::new() };
         // Events of one key are drawn close together, because only concurrent events interact.
-        for _ in 0..dice.usize(1..5) {
-            let (at, key) = (dice.u64(0..2500), dice.u64(0..keys));
-            for _ in 0..dice.usize(1..4) {
-                plan.herd(at + dice.u64(0..300), key, dice);
+        for dice in dice.parts("event", dice.field("events").usize(1..5)) {
+            let (at, key) = (dice.field("at").u64(0..2500), dice.field("key").u64(0..keys));
+            for dice in dice.parts("herd", dice.field("herds").usize(1..4)) {
+                plan.herd(at + dice.field("at").u64(0..300), key, dice);
             }
-            for _ in 0..dice.usize(0..5) {
-                plan.disturbance(at + dice.u64(0..400), key, dice);
+            for dice in dice.parts("disturbance", dice.field("disturbances").usize(0..5)) {
+                plan.disturbance(at + dice.field("at").u64(0..400), key, dice);
             }
         }
         if climate == Climate::Silence {
-            plan.fall_silent(dice);
+            plan.fall_silent(dice.part("silence"));
         }
         plan.steps.sort_by_key(|(at, _)| *at);
         plan
@@ -155,64 +154,76 @@ impl Plan {
 
     /// Adds a silence that is too short for a lease to expire, as its leader extends it every third of its
     /// time-to-live. A circuit breaker that opens closes again within a lease, too.
-    fn fall_silent(&mut self, dice: &mut Rng) {
-        let from = ms(dice.u64(100..8000));
-        let silence = from..from + ms(dice.u64(50..1000));
-        let fault = [Fault::Hangs, Fault::RequestLost][dice.usize(0..2)].clone();
+    fn fall_silent(&mut self, dice: Dice) {
+        let from = ms(dice.field("from").u64(100..8000));
+        let silence = from..from + ms(dice.field("length").u64(50..1000));
+        let fault = dice.one_of("fault", &[Fault::Hangs, Fault::RequestLost]);
         self.steps.push((silence.start, Step::FallSilent(fault)));
         self.steps.push((silence.end, Step::AnswerAgain));
         self.silence = Some(silence);
     }
 
     /// Adds callers that ask at nearly the same time.
-    fn herd(&mut self, at: u64, key: u64, dice: &mut Rng) {
-        for _ in 0..dice.usize(1..8) {
+    fn herd(&mut self, at: u64, key: u64, dice: Dice) {
+        for dice in dice.parts("ask", dice.field("asks").usize(1..8)) {
+            let mut after = dice.field("after");
             let ask = self.ask(key, dice);
-            self.steps.push((ms(at + dice.u64(0..3) * dice.u64(0..20)), Step::Ask(ask)));
+            self.steps.push((ms(at + after.u64(0..3) * after.u64(0..20)), Step::Ask(ask)));
         }
     }
 
-    fn ask(&self, key: u64, dice: &mut Rng) -> Ask {
+    fn ask(&self, key: u64, dice: Dice) -> Ask {
         let calm = matches!(self.climate, Climate::Calm | Climate::Silence);
         let tame = calm || self.climate == Climate::StoreFailure;
-        let how = match dice.u8(0..10) {
+        let how = match dice.field("how").u8(0..10) {
             0 if !tame => How::Private,
             1 if !tame => How::NotStored,
             2 | 3 => How::Scoped,
             4 => How::Shared,
             _ => How::Owned,
         };
-        let ends = match dice.u8(0..12) {
+        let ends = match dice.field("ends").u8(0..12) {
             2..7 if self.climate == Climate::Shaky => Ends::Badly,
             0 if !calm => Ends::Badly,
             1 if !calm => Ends::Panicking,
             _ => Ends::Well,
         };
-        let takes = match dice.u8(0..20) {
+        let mut takes = dice.field("takes");
+        let takes = match takes.u8(0..20) {
             0 if !tame => self.settings.fetch_timeout + ms(200),
-            1..6 => self.settings.lease.mul_f64(1.0 + 6.0 * dice.f64()),
-            _ => ms(dice.u64(0..20) * dice.u64(0..20)),
+            1..6 => self.settings.lease.mul_f64(1.0 + 6.0 * takes.f64()),
+            _ => ms(takes.u64(0..20) * takes.u64(0..20)),
         };
         let nests = !matches!(self.climate, Climate::StoreFailure | Climate::Silence);
-        let within = (key + 1 < self.keys && nests && dice.u8(0..6) == 0).then_some(key + 1);
+        let within = (key + 1 < self.keys && nests && dice.field("within").u8(0..6) == 0).then_some(key + 1);
         // A dropped scoped caller drops its call, and its joiners ask the store, which may be silent.
         let stays = self.climate == Climate::Silence && how == How::Scoped;
-        let patience = (!stays && dice.u8(0..5) == 0).then(|| ms(dice.u64(0..15) * dice.u64(0..30)));
-        let held = (!tame && how == How::Scoped && dice.u8(0..6) == 0).then(|| ms(dice.u64(1..1500)));
-        Ask { node: dice.usize(0..self.nodes), key, how, takes, ends, within, patience, held }
+        let mut patience = dice.field("patience");
+        let patience = (!stays && patience.u8(0..5) == 0).then(|| ms(patience.u64(0..15) * patience.u64(0..30)));
+        let mut held = dice.field("held");
+        let held = (!tame && how == How::Scoped && held.u8(0..6) == 0).then(|| ms(held.u64(1..1500)));
+        Ask { node: self.node(dice), key, how, takes, ends, within, patience, held }
     }
 
-    fn disturbance(&mut self, at: u64, key: u64, dice: &mut Rng) {
-        let (node, pause) = (dice.usize(0..self.nodes), ms(dice.u64(0..4)));
-        let step = match (self.climate, dice.u8(0..16)) {
+    fn node(&self, dice: Dice) -> usize {
+        dice.field("node").usize(0..self.nodes)
+    }
+
+    fn disturbance(&mut self, at: u64, key: u64, dice: Dice) {
+        let node = self.node(dice);
+        let step = match (self.climate, dice.field("step").u8(0..16)) {
             (Climate::Calm, 0..8) => Step::LoseWakes(node),
             (Climate::Calm, 8..12) => Step::HearWakes(node),
             (Climate::Calm | Climate::Silence | Climate::StoreFailure, _) => return,
-            (Climate::Storm, 9..) => {
-                let (operation, times, fault) = (OPERATIONS[dice.usize(0..6)], dice.usize(1..4), fault(dice));
-                Step::Fault { node, operation, times, fault }
+            (Climate::Storm, 9..) => Step::Fault {
+                node,
+                operation: dice.one_of("operation", &OPERATIONS),
+                times: dice.field("times").usize(1..4),
+                fault: fault(dice),
+            },
+            (Climate::Shaky, _) | (_, 0 | 11 | 12 | 13) => {
+                Step::Write { node, key, pause: ms(dice.field("pause").u64(0..4)) }
             }
-            (Climate::Shaky, _) | (_, 0 | 11 | 12 | 13) => Step::Write { node, key, pause },
             (_, 1 | 14) => Step::InvalidateElsewhere(key),
             (_, 2 | 15) => Step::ExpireLease(key),
             (_, 3) => Step::Evict(key),
@@ -237,33 +248,31 @@ impl Plan {
 }
 
 impl Settings {
-    fn of(climate: Climate, dice: &mut Rng) -> Self {
-        let one_of = |dice: &mut Rng, choice: &[u64]| ms(choice[dice.usize(0..choice.len())]);
+    fn of(climate: Climate, dice: Dice) -> Self {
         let tame = matches!(climate, Climate::Calm | Climate::Silence | Climate::StoreFailure);
         let patient = match climate {
             Climate::Silence => true,
-            Climate::Calm | Climate::Rough => dice.bool(),
+            Climate::Calm | Climate::Rough => dice.field("patient").bool(),
             Climate::StoreFailure | Climate::Shaky | Climate::Storm => false,
         };
+        let fresh_for: &[_] = match climate {
+            Climate::Calm => &[200, 1000],
+            Climate::Silence => &[1000, 60_000],
+            Climate::Shaky => &[20],
+            _ => &[20, 200, 1000],
+        };
+        let stale: &[_] = &[0, 0, 300, 2000];
+        let lease: &[_] = if climate == Climate::Silence { &[3000, 6000] } else { &[150, 400, 1000] };
         Self {
-            fresh_for: one_of(
-                dice,
-                match climate {
-                    Climate::Calm => &[200, 1000],
-                    Climate::Silence => &[1000, 60_000],
-                    Climate::Shaky => &[20],
-                    _ => &[20, 200, 1000],
-                },
-            ),
-            stale_while_revalidate: one_of(dice, &[0, 0, 300, 2000]),
-            stale_if_error: one_of(dice, if climate == Climate::Shaky { &[2000] } else { &[0, 0, 300, 2000] }),
-            lease: one_of(dice, if climate == Climate::Silence { &[3000, 6000] } else { &[150, 400, 1000] }),
-            wait: one_of(dice, if patient { &[PATIENT] } else { &[300, 1500] }),
-            on_wait_timeout: if dice.bool() { WaitTimeout::Reject } else { WaitTimeout::Fetch },
-            max_fallback_fetches: [1, 2, 64][dice.usize(0..3)],
-            fetch_timeout: one_of(dice, if tame { &[60_000] } else { &[500, 2000, 8000] }),
-            failure_ttl: one_of(dice, &[0, 50, 200]),
-            uncacheable_ttl: one_of(dice, &[0, 100, 1000]),
+            fresh_for: dice.ms("fresh_for", fresh_for),
+            stale_while_revalidate: dice.ms("stale_while_revalidate", stale),
+            stale_if_error: dice.ms("stale_if_error", if climate == Climate::Shaky { &[2000] } else { stale }),
+            lease: dice.ms("lease", lease),
+            wait: dice.ms("wait", if patient { &[PATIENT] } else { &[300, 1500] }),
+            max_fallback_fetches: dice.one_of("max_fallback_fetches", &[1, 2, 64]),
+            fetch_timeout: dice.ms("fetch_timeout", if tame { &[60_000] } else { &[500, 2000, 8000] }),
+            failure_ttl: dice.ms("failure_ttl", &[0, 50, 200]),
+            uncacheable_ttl: dice.ms("uncacheable_ttl", &[0, 100, 1000]),
         }
     }
 
@@ -274,29 +283,34 @@ impl Settings {
 }
 
 /// Requests and replies that are slow but within the store timeout; in an outage, the fault of the outage.
-fn latencies(climate: Climate, dice: &mut Rng) -> Vec<(Operation, Fault)> {
-    if climate == Climate::StoreFailure && dice.u8(0..3) > 0 {
-        let fault = [Fault::Fails, Fault::RequestLost, Fault::Hangs][dice.usize(0..3)].clone();
+fn latencies(climate: Climate, dice: Dice) -> Vec<(Operation, Fault)> {
+    let span =
+        |range: Range<u64>| OPERATIONS.map(|operation| ms(dice.field(&format!("{operation:?}")).u64(range.clone())));
+    let with =
+        |spans: [Duration; 6], fault: fn(Duration) -> Fault| OPERATIONS.into_iter().zip(spans.map(fault)).collect();
+    if climate == Climate::StoreFailure && dice.field("is down").u8(0..3) > 0 {
+        let fault = dice.one_of("fault", &[Fault::Fails, Fault::RequestLost, Fault::Hangs]);
         return OPERATIONS.map(|operation| (operation, fault.clone())).to_vec();
     }
     // A network that delivers late copies of requests.
-    if climate == Climate::Storm && dice.u8(0..4) == 0 {
-        return OPERATIONS.map(|operation| (operation, Fault::Repeated(ms(dice.u64(1..400))))).to_vec();
+    if climate == Climate::Storm && dice.field("repeats").u8(0..4) == 0 {
+        return with(span(1..400), Fault::Repeated);
     }
     if climate == Climate::Shaky {
-        return OPERATIONS.map(|operation| (operation, Fault::ReplyDelayed(ms(dice.u64(0..90))))).to_vec();
+        return with(span(0..90), Fault::ReplyDelayed);
     }
-    let slowness = dice.u64(0..15);
+    let slowness = dice.field("slowness").u64(0..15);
     // All requests take the same time, because requests on one connection do not overtake each other.
-    if dice.bool() {
-        return OPERATIONS.map(|operation| (operation, Fault::RequestDelayed(ms(slowness)))).to_vec();
+    if dice.field("delays requests").bool() {
+        return with([ms(slowness); 6], Fault::RequestDelayed);
     }
-    OPERATIONS.map(|operation| (operation, Fault::ReplyDelayed(ms(dice.u64(0..=slowness))))).to_vec()
+    with(span(0..slowness + 1), Fault::ReplyDelayed)
 }
 
-fn fault(dice: &mut Rng) -> Fault {
-    let span = ms(dice.u64(0..30) * dice.u64(0..30));
-    match dice.u8(0..8) {
+fn fault(dice: Dice) -> Fault {
+    let mut span = dice.field("span");
+    let span = ms(span.u64(0..30) * span.u64(0..30));
+    match dice.field("fault").u8(0..8) {
         0 => Fault::Fails,
         1 => Fault::RequestLost,
         2 => Fault::ReplyLost,

@@ -84,7 +84,6 @@ fn guard(node: &Node, plan: &Plan) -> StampedeGuard {
         .fetch_timeout(settings.fetch_timeout)
         .failure_ttl(settings.failure_ttl)
         .uncacheable_ttl(settings.uncacheable_ttl)
-        .on_wait_timeout(settings.on_wait_timeout)
         .max_fallback_fetches(settings.max_fallback_fetches);
     guard.store_timeout(STORE_TIMEOUT)
 }
@@ -142,7 +141,7 @@ impl Fleet {
     }
 
     async fn asks(self, ask: Ask, within: bool) {
-        let caller = self.world.ask(ask.node, ask.key, within);
+        let caller = self.world.ask(&ask, within);
         let mut answer = Box::pin(AssertUnwindSafe(self.fetch(caller, ask)).catch_unwind());
         if let Some(pause) = ask.held {
             if let Some(answer) = (&mut answer).now_or_never() {

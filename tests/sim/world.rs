@@ -61,6 +61,8 @@ pub(crate) struct Asked {
     pub(crate) at: Duration,
     /// Whether it is nested in the fetch of another caller.
     pub(crate) within: bool,
+    /// Whether its future is not polled for a while.
+    pub(crate) held: bool,
     /// The oldest version that it may get.
     pub(crate) floor: u64,
     pub(crate) answer: Option<(Duration, Answer)>,
@@ -117,10 +119,11 @@ impl World {
         record.say(format_args!("node {node}: k{key} is invalidated up to version {version}"));
     }
 
-    pub(crate) fn ask(&self, node: usize, key: u64, within: bool) -> usize {
+    pub(crate) fn ask(&self, ask: &Ask, within: bool) -> usize {
         let mut record = self.record();
+        let Ask { node, key, held, .. } = *ask;
         let (number, at, floor) = (record.asked.len(), record.now(), record.floors[node][key as usize]);
-        record.asked.push(Asked { key, node, at, within, floor, answer: None });
+        record.asked.push(Asked { key, node, at, within, held: held.is_some(), floor, answer: None });
         record.say(format_args!("node {node}: caller {number} asks for k{key}"));
         number
     }

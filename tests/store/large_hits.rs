@@ -1,7 +1,7 @@
 //! Large entries in the reply of `get_or_lease`: the script names them, and the store reads them by `GET`.
 
 use crate::{
-    large::FILLER,
+    store_over,
     suite::{LONG, ask, fill, fresh, lead, payload},
     support::{Monitor, RedisServer},
 };
@@ -10,15 +10,9 @@ use redis::{
     aio::{ConnectionLike, MultiplexedConnection},
 };
 use stampede_guard::{
-    Connection, IntoEndpoint, RedisStore,
-    lock::{LockedStore, SetPx},
-    store::{FillOutcome, LeaseReply, Store},
+    Connection, RedisStore,
+    store::{FillOutcome, LeaseReply},
 };
-
-fn stores(endpoint: impl IntoEndpoint + Clone) -> [Box<dyn Store>; 2] {
-    let locked = LockedStore::new(endpoint.clone(), SetPx).expect("the recipe is accepted");
-    [Box::new(RedisStore::new(endpoint)), Box::new(locked)]
-}
 
 /// Redis hashes the strings that it passes to scripts, while its other clients wait.
 ///
@@ -26,18 +20,17 @@ fn stores(endpoint: impl IntoEndpoint + Clone) -> [Box<dyn Store>; 2] {
 #[tokio::test]
 async fn large_hit_of_a_waiter_is_read_by_get() {
     let server = RedisServer::start();
-    for store in stores(server.client()) {
-        for (length, reads) in [(3_900, 0), (5_000, 1), (FILLER, 1)] {
-            let key = fresh("hit");
-            let lease = lead(&*store, &key, LONG).await;
-            assert!(matches!(ask(&*store, &key, LONG, None).await.1, LeaseReply::Wait { .. }));
-            assert_eq!(fill(&*store, &key, lease, "x".repeat(length).leak()).await, FillOutcome::Stored);
-            let monitor = Monitor::start(&server).await;
-            let LeaseReply::Hit(entry) = ask(&*store, &key, LONG, None).await.1 else { panic!("a hit") };
-            assert_eq!(entry.payload().bytes().len(), length);
-            let sent = monitor.stop().await;
-            assert_eq!(sent.iter().filter(|command| command.name == "GET").count(), reads, "{length}: {sent:?}");
-        }
+    let store = store_over(server.client());
+    for (length, reads) in [(3_900, 0), (5_000, 1), (LARGE, 1)] {
+        let key = fresh("hit");
+        let lease = lead(&store, &key, LONG).await;
+        assert!(matches!(ask(&store, &key, LONG, None).await.1, LeaseReply::Wait { .. }));
+        assert_eq!(fill(&store, &key, lease, "x".repeat(length).leak()).await, FillOutcome::Stored);
+        let monitor = Monitor::start(&server).await;
+        let LeaseReply::Hit(entry) = ask(&store, &key, LONG, None).await.1 else { panic!("a hit") };
+        assert_eq!(entry.payload().bytes().len(), length);
+        let sent = monitor.stop().await;
+        assert_eq!(sent.iter().filter(|command| command.name == "GET").count(), reads, "{length}: {sent:?}");
     }
 }
 
@@ -75,11 +68,12 @@ impl ConnectionLike for Vanishing {
 async fn large_hit_that_vanishes_leads_to_a_lease() {
     let server = RedisServer::start();
     let filling = RedisStore::new(server.client());
-    for store in stores(Connection(Vanishing(server.connection().await))) {
-        let key = fresh("vanishing");
-        let lease = lead(&filling, &key, LONG).await;
-        fill(&filling, &key, lease, "x".repeat(FILLER).leak()).await;
-        assert!(payload(&filling, &key).await.is_some());
-        assert!(matches!(ask(&*store, &key, LONG, None).await.1, LeaseReply::Granted { .. }));
-    }
+    let store = store_over(Connection(Vanishing(server.connection().await)));
+    let key = fresh("vanishing");
+    let lease = lead(&filling, &key, LONG).await;
+    fill(&filling, &key, lease, "x".repeat(LARGE).leak()).await;
+    assert!(payload(&filling, &key).await.is_some());
+    assert!(matches!(ask(&store, &key, LONG, None).await.1, LeaseReply::Granted { .. }));
 }
+
+const LARGE: usize = 64 << 10;

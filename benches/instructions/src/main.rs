@@ -23,6 +23,7 @@
 mod callgrind;
 mod crowd;
 mod features;
+mod made_with;
 #[path = "../../work/page.rs"]
 mod page;
 mod paths;
@@ -30,14 +31,12 @@ mod paths;
 mod recorder;
 #[path = "../../work/row.rs"]
 mod row;
+mod total;
 
+use made_with::MadeWith;
 use serde::{Deserialize, Serialize};
 use stampede_guard_support::RedisServer;
-use std::{
-    collections::BTreeMap,
-    env, fs,
-    process::{Command, ExitCode},
-};
+use std::{collections::BTreeMap, env, fs, process::ExitCode};
 
 fn main() -> ExitCode {
     let args: Vec<String> = env::args().skip(1).collect();
@@ -99,19 +98,6 @@ struct Recorded {
     instructions: BTreeMap<String, u64>,
 }
 
-#[derive(PartialEq, Eq, Serialize, Deserialize)]
-struct MadeWith {
-    rustc: String,
-    arch: String,
-}
-
-impl MadeWith {
-    fn here() -> Self {
-        let rustc = Command::new("rustc").arg("--version").output().map(|output| output.stdout).unwrap_or_default();
-        Self { rustc: String::from_utf8_lossy(&rustc).trim().to_owned(), arch: env::consts::ARCH.to_owned() }
-    }
-}
-
 fn recorded() -> Option<Recorded> {
     let text = fs::read_to_string(FILE).ok()?;
     Some(serde_json::from_str(&text).expect("benches/instructions.json is as --record writes it"))
@@ -125,8 +111,8 @@ fn count() -> BTreeMap<String, u64> {
             crowd::HIT | crowd::MISS => (crowd::FEW, crowd::MORE),
             _ => (FEW, MORE),
         };
-        let fewer = callgrind::count(path, few, &server.url());
-        (callgrind::count(path, few + more, &server.url()).saturating_sub(fewer)) / u64::from(more)
+        let fewer = total::count(path, few, &server.url());
+        (total::count(path, few + more, &server.url()).saturating_sub(fewer)) / u64::from(more)
     };
     let less_bare = |path| of(path).saturating_sub(paths::bare(path).map_or(0, of));
     if let Some(feature) = features::FEATURE {
@@ -151,8 +137,7 @@ fn compare(counted: &Recorded, recorded: Option<&Recorded>) -> Vec<String> {
         }
     }
     if let Some(recorded) = recorded.filter(|recorded| recorded.made_with != counted.made_with) {
-        let (MadeWith { rustc, arch }, here) = (&recorded.made_with, &counted.made_with);
-        println!("recorded with {rustc} on {arch}, counted with {} on {}", here.rustc, here.arch);
+        println!("recorded with {}, counted with {}", recorded.made_with, counted.made_with);
     }
     grown
 }

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use http::{Request, Response};
 use http_body::Body;
 use http_body_util::Full;
-use stampede_guard::{MemoryStore, NearCacheConfig, Policy, StampedeGuard, redis, store::IntoStore};
+use stampede_guard::{IntoStore, MemoryStore, NearCacheConfig, Policy, StampedeGuard, redis};
 use std::{convert::Infallible, fmt, hint::black_box, time::Duration};
 use tokio::runtime::Runtime;
 use tower::{Layer, Service, service_fn};

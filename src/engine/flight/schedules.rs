@@ -1,13 +1,10 @@
 //! Flights under many schedules. A waiter that is never notified shows as a deadlock.
 
-use super::{state::LookupCriteria, *};
+use super::*;
 use crate::{
-    clock::{self, Timestamp},
-    engine::frontend::Failure,
-    error::Error,
     key::Key,
     store::{
-        entry::{Audience, Kind, Meta},
+        entry::{Kind, Meta},
         token::{Inbox, Token},
     },
     sync::explored::{any, explore},
@@ -17,16 +14,16 @@ use shuttle::{
     sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
     thread,
 };
-use std::time::Duration;
+use std::{
+    pin::pin,
+    task::{Context, Wake},
+    time::Duration,
+};
 
-/// A caller that has looked up the entry.
-const ANY: JoinCriteria = JoinCriteria { nested: false, incomplete_only: false, lookup: None };
+const ANY: JoinCriteria = JoinCriteria { nested: false, incomplete_only: false };
 const NESTED: JoinCriteria = JoinCriteria { nested: true, ..ANY };
-/// A caller that needs a lookup.
-const LOOKUP: JoinCriteria = JoinCriteria { lookup: Some(LookupCriteria { timeout: HOUR, remembered: 0 }), ..ANY };
-const HOUR: Duration = Duration::from_secs(3600);
 
-const SCOPES: [Scope; 3] = [Scope::Fleet, Scope::Local, Scope::Lookup];
+const SCOPES: [Scope; 2] = [Scope::Fleet, Scope::Local];
 
 fn key() -> CacheKey {
     CacheKey::new("sg", 0, Key::from("k"))
@@ -47,14 +44,12 @@ fn leads(entered: Entered) -> Flight {
     }
 }
 
-/// Joins the flight in the table of the fleet, if there is one that meets the criteria.
 fn join(flights: &Flights, criteria: JoinCriteria) -> Option<Waiter> {
-    let tables = flights.tables.lock();
-    tables.fleet.get(&key()).filter(|listed| listed.matches(criteria)).map(|listed| Waiter::join(listed, criteria))
+    flights.join(&key(), criteria)
 }
 
-fn is_joined(flights: &Flights, flight_state: &Arc<FlightState>) -> bool {
-    join(flights, ANY).is_some_and(|waiter| Arc::ptr_eq(&waiter.flight_state, flight_state))
+fn is_joined(flights: &Flights, flight: &Arc<FlightState>) -> bool {
+    join(flights, ANY).is_some_and(|waiter| Arc::ptr_eq(&waiter.flight, flight))
 }
 
 fn entry() -> Entry {
@@ -89,12 +84,12 @@ async fn ask(flights: Arc<Flights>, computing: Computing) {
     loop {
         match flights.enter(&key(), Scope::Fleet, ANY, None) {
             Entered::Wait(waiter) => match waiter.outcome(|_| false).await {
-                Progress::Uncacheable(Audience::Everyone) => return,
+                Progress::Private(Audience::Everyone) => return,
                 _ => continue,
             },
             Entered::Lead(flight) => {
                 computing.once().await;
-                return flight.complete(Progress::Uncacheable(Audience::Everyone));
+                return flight.complete(Progress::Private(Audience::Everyone));
             }
         }
     }
@@ -108,14 +103,14 @@ async fn ask_locally(flights: Arc<Flights>, computing: Computing, directly: bool
             Entered::Wait(waiter) => (waiter, None),
             Entered::Lead(flight) if directly => {
                 computing.once().await;
-                return flight.complete(Progress::Uncacheable(Audience::Everyone));
+                return flight.complete(Progress::Private(Audience::Everyone));
             }
             Entered::Lead(flight) => match flight.go_local(ANY) {
                 Some(waiter) => (waiter, Some(flight)),
                 None => {
                     assert!(!is_joined(&flights, &flight.0), "a later caller asks the store first");
                     computing.once().await;
-                    return flight.complete(Progress::Uncacheable(Audience::Everyone));
+                    return flight.complete(Progress::Private(Audience::Everyone));
                 }
             },
         };
@@ -123,7 +118,7 @@ async fn ask_locally(flights: Arc<Flights>, computing: Computing, directly: bool
         if let Some(flight) = flight {
             flight.complete(state.clone());
         }
-        if matches!(state, Progress::Uncacheable(Audience::Everyone)) {
+        if matches!(state, Progress::Private(Audience::Everyone)) {
             return;
         }
     }
@@ -165,11 +160,11 @@ fn local_flight_has_one_leader_at_a_time() {
 #[test]
 fn waiters_learn_how_their_flight_ended() {
     let ends: [fn(Flight); 6] = [
-        |flight| flight.complete(Progress::Uncacheable(Audience::Everyone)),
+        |flight| flight.complete(Progress::Private(Audience::Everyone)),
         |flight| drop(flight),
         |flight| {
             flight.unlist();
-            flight.publish(Progress::Uncacheable(Audience::Everyone));
+            flight.publish(Progress::Private(Audience::Everyone));
         },
         |flight| {
             flight.invalidated();
@@ -178,7 +173,7 @@ fn waiters_learn_how_their_flight_ended() {
         |flight| {
             flight.publish(Progress::Queued);
             flight.publish(Progress::Running);
-            flight.complete(Progress::Uncacheable(Audience::Everyone));
+            flight.complete(Progress::Private(Audience::Everyone));
         },
         |flight| {
             flight.publish(Progress::Queued);
@@ -195,10 +190,10 @@ fn waiters_learn_how_their_flight_ended() {
             spawn(async move {
                 let Some(waiter) = join(&flights, criteria) else { return };
                 let state = waiter.outcome(|_| false).await;
-                assert!(!matches!(state, Progress::LookingUp | Progress::Running));
+                assert!(!matches!(state, Progress::Running));
                 match state {
                     Progress::Queued => assert!(criteria.nested),
-                    _ => assert!(!is_joined(&flights, &waiter.flight_state), "a flight that has ended is not joined"),
+                    _ => assert!(!is_joined(&flights, &waiter.flight), "a flight that has ended is not joined"),
                 }
             })
         });
@@ -215,7 +210,7 @@ fn waiters_learn_how_their_flight_ended() {
     });
 }
 
-/// Seen to fail when `forget` or `invalidated` omits one of the tables, or the variants in one of them.
+/// Seen to fail when `forget` leaves out one of the scopes, or the variants.
 #[test]
 fn flight_begun_before_an_invalidation_is_not_joined() {
     let invalidations: [fn(&Flights, &Flight); 2] =
@@ -223,29 +218,26 @@ fn flight_begun_before_an_invalidation_is_not_joined() {
     explore(move || {
         let invalidate = any(&invalidations);
         let flights = Arc::new(Flights::default());
-        let (fleet, local) = (open(&flights, Scope::Fleet), open(&flights, Scope::Local));
-        let variants = SCOPES.map(|scope| leads(flights.enter(&variant_key("a"), scope, LOOKUP, None)));
+        let keys = [key(), variant_key("a")];
+        let places: Vec<_> = keys.iter().flat_map(|key| SCOPES.map(|scope| (key.clone(), scope))).collect();
+        let old: Vec<_> = places.iter().map(|(key, scope)| leads(flights.enter(key, *scope, ANY, None))).collect();
         let invalidated = Arc::new(AtomicBool::new(false));
         let caller = thread::spawn({
             let (flights, invalidated) = (flights.clone(), invalidated.clone());
-            let variants = variants.iter().map(|flight| (variant_key("a"), flight.0.scope, flight.0.clone()));
-            let primary = [&fleet, &local].map(|flight| (key(), flight.0.scope, flight.0.clone()));
-            let old: Vec<_> = variants.chain(primary).collect();
+            let old: Vec<_> = places.into_iter().zip(old.iter().map(|flight| flight.0.clone())).collect();
             move || {
                 let afterwards = invalidated.load(SeqCst);
-                for (key, scope, old) in old {
-                    let entered = flights.enter(&key, scope, LOOKUP, None);
-                    assert!(
-                        !(afterwards
-                            && matches!(entered, Entered::Wait(waiter) if Arc::ptr_eq(&waiter.flight_state, &old)))
-                    );
+                for ((key, scope), old) in old {
+                    let entered = flights.enter(&key, scope, ANY, None);
+                    let joins_old = matches!(entered, Entered::Wait(waiter) if Arc::ptr_eq(&waiter.flight, &old));
+                    assert!(!(afterwards && joins_old));
                 }
             }
         });
-        invalidate(&flights, &fleet);
+        invalidate(&flights, &old[0]);
         invalidated.store(true, SeqCst);
         caller.join().unwrap();
-        drop((fleet, local, variants));
+        drop(old);
         assert_eq!(flights.len(), 0);
     });
 }
@@ -254,7 +246,7 @@ fn flight_begun_before_an_invalidation_is_not_joined() {
 #[test]
 fn flight_that_was_unlisted_removes_no_newer_flight() {
     let ends: [fn(Flight); 4] = [
-        |flight| flight.complete(Progress::Uncacheable(Audience::Everyone)),
+        |flight| flight.complete(Progress::Private(Audience::Everyone)),
         |flight| drop(flight),
         |flight| flight.unlist(),
         |flight| assert!(flight.go_local(ANY).is_none()),
@@ -267,7 +259,7 @@ fn flight_that_was_unlisted_removes_no_newer_flight() {
         let leaving = thread::spawn(move || end(old));
         let new = open(&flights, Scope::Fleet);
         let waiter = join(&flights, ANY).expect("the new flight is listed");
-        assert!(Arc::ptr_eq(&waiter.flight_state, &new.0));
+        assert!(Arc::ptr_eq(&waiter.flight, &new.0));
         leaving.join().unwrap();
         assert!(join(&flights, ANY).is_some());
         drop(new);
@@ -275,137 +267,14 @@ fn flight_that_was_unlisted_removes_no_newer_flight() {
     });
 }
 
-/// Asks until a lookup has answered, and looks up the entry if no other caller does.
-async fn look_up(flights: Arc<Flights>, reading: Computing, may_be_dropped: bool) {
-    loop {
-        match flights.enter(&key(), Scope::Fleet, LOOKUP, None) {
-            Entered::Wait(waiter) => match waiter.outcome(|_| false).await {
-                Progress::LookedUp(Ok(None)) => return,
-                state => assert!(may_be_dropped && matches!(state, Progress::Abandoned)),
-            },
-            Entered::Lead(flight) => {
-                reading.once().await;
-                return flight.end_lookup(&Ok(None));
-            }
-        }
-    }
-}
-
-/// Seen to fail when each caller reads for itself, and when `end_lookup` counts the waiters before the flight has left
-/// the table.
+/// Seen to fail when an invalidation outdates a leader that has no question under way.
 #[test]
-fn concurrent_callers_share_one_lookup_and_survive_its_caller() {
-    explore(|| {
-        let is_dropped = any(&[false, true]);
-        let (flights, reading) = (Arc::new(Flights::default()), Computing::default());
-        let callers = [(); 3].map(|()| spawn(look_up(flights.clone(), reading.clone(), is_dropped)));
-        if is_dropped {
-            callers[0].abort();
-        }
-        for caller in callers {
-            let _ = block_on(caller).inspect_err(|error| assert!(is_dropped, "{error}"));
-        }
-        assert_eq!(flights.len(), 0);
-    });
-}
-
-/// Seen to fail when `begin_leading` asks no table, and when a caller that has looked up the entry joins a lookup.
-#[test]
-fn one_of_the_callers_that_have_looked_up_the_entry_leads() {
-    explore(|| {
-        let (flights, leading) = (Arc::new(Flights::default()), Arc::new(AtomicUsize::new(0)));
-        let lead = |entered: Entered, leading: &AtomicUsize| match entered {
-            Entered::Lead(flight) => {
-                assert_eq!(leading.fetch_add(1, SeqCst), 0, "two leaders at the same time");
-                Some(flight)
-            }
-            Entered::Wait(waiter) => {
-                assert!(!waiter.joined_lookup());
-                None
-            }
-        };
-        let opener = leads(flights.enter(&key(), Scope::Fleet, LOOKUP, None));
-        let others = [(); 2].map(|()| {
-            let (flights, leading) = (flights.clone(), leading.clone());
-            thread::spawn(move || lead(flights.enter(&key(), Scope::Fleet, ANY, None), &leading))
-        });
-        let flight = match opener.begin_leading(None) {
-            true => lead(Entered::Lead(opener), &leading),
-            false => lead(flights.enter(&key(), Scope::Fleet, ANY, None), &leading),
-        };
-        let flights_of_others = others.map(|other| other.join().unwrap());
-        assert_eq!(leading.load(SeqCst), 1);
-        drop((flight, flights_of_others));
-        assert_eq!(flights.len(), 0);
-    });
-}
-
-/// Whatever the leader has done before the waiter is polled. Seen to fail when `seen` is asked for in one state only.
-#[tokio::test(start_paused = true)]
-async fn waiter_of_a_lookup_uses_its_entry_in_every_state() {
-    let states: [fn() -> Progress; 4] = [
-        || Progress::Queued,
-        || Progress::Uncacheable(Audience::Everyone),
-        || Progress::Failed(Failure::Error(Error::wait_timed_out()), None),
-        || Progress::Abandoned,
-    ];
-    for state in states {
-        let flights = Arc::new(Flights::default());
-        let flight = leads(flights.enter(&key(), Scope::Fleet, LOOKUP, None));
-        let Entered::Wait(waiter) = flights.enter(&key(), Scope::Fleet, LOOKUP, None) else { panic!("it is joined") };
-        assert!(flight.begin_leading(Some(&entry())));
-        flight.publish(state());
-        let until = clock::deadline_after(HOUR);
-        let found = waiter.lookup_until(HOUR, until, |_| true).await;
-        assert!(matches!(found, Some(Progress::LookedUp(Ok(Some(_))))));
-        assert!(waiter.lookup_until(HOUR, until, |_| false).await.is_none());
-    }
-}
-
-/// Its reply may be old, and may say nothing about remembered redirects. Seen to fail when the age of a lookup, its
-/// timeout, or the redirects that it reads are ignored.
-#[tokio::test(start_paused = true)]
-async fn lookup_is_joined_only_by_callers_that_it_suits() {
-    let flights = Arc::new(Flights::default());
-    let criteria = |timeout, remembered| JoinCriteria { lookup: Some(LookupCriteria { timeout, remembered }), ..ANY };
-    let is_joined = |timeout, remembered| {
-        let listed = flights.tables.lock().fleet.get(&key()).cloned();
-        listed.is_some_and(|listed| listed.matches(criteria(timeout, remembered)))
-    };
-    let _flight = leads(flights.enter(&key(), Scope::Fleet, criteria(HOUR, 1), None));
-    assert_eq!([HOUR, HOUR * 2, HOUR / 2].map(|timeout| is_joined(timeout, 1)), [true, false, false]);
-    assert_eq!([0, 1, 2].map(|remembered| is_joined(HOUR, remembered)), [true, true, false]);
-    tokio::time::advance(HOUR).await;
-    assert!(!is_joined(HOUR, 1));
-}
-
-/// Seen to deadlock when `begin_leading` wakes no waiter.
-#[test]
-fn waiters_learn_what_the_lookup_found_before_the_fetch_ends() {
-    explore(|| {
-        let flights = Arc::new(Flights::default());
-        let flight = leads(flights.enter(&key(), Scope::Fleet, LOOKUP, None));
-        let Entered::Wait(waiter) = flights.enter(&key(), Scope::Fleet, LOOKUP, None) else { panic!("it is joined") };
-        let learns = spawn(async move {
-            let is_over = |progress: &Progress| !matches!(progress, Progress::LookingUp);
-            waiter.flight_state.progress.wait_for(|progress| is_over(progress) && waiter.seen().is_some()).await;
-        });
-        assert!(flight.begin_leading(Some(&entry())));
-        block_on(learns).unwrap();
-        let Entered::Wait(late) = flights.enter(&key(), Scope::Fleet, LOOKUP, None) else { panic!("it is joined") };
-        assert!(!late.joined_lookup() && late.seen().is_some());
-    });
-}
-
-/// Seen to fail when a pause gives way to a lookup, whose caller then leads although the flight has been told to wait.
-#[test]
-fn leader_that_pauses_takes_its_place_from_a_lookup() {
+fn leader_that_pauses_is_joined_unless_a_newer_one_leads() {
     let flights = Arc::new(Flights::default());
     let flight = open(&flights, Scope::Fleet);
     flights.forget(&[key()]);
-    let lookup = leads(flights.enter(&key(), Scope::Fleet, LOOKUP, None));
+    assert!(!is_joined(&flights, &flight.0), "its question may be older");
     assert!(flight.begin_pause() && is_joined(&flights, &flight.0));
-    assert!(!lookup.begin_leading(None));
     flights.forget(&[key()]);
     assert!(is_joined(&flights, &flight.0), "it stays while it has no question under way");
     flight.end_pause();
@@ -414,18 +283,85 @@ fn leader_that_pauses_takes_its_place_from_a_lookup() {
     assert!(!flight.begin_pause() && is_joined(&flights, &newer.0), "another leader stays");
 }
 
-/// Seen to fail when the flight is abandoned without a look at its state under the lock of the tables.
+/// Seen to fail (the leader is woken) when a caller that opens no flight joins the listed one and leaves it.
 #[test]
-fn lookup_that_has_begun_to_lead_is_not_abandoned() {
-    explore(|| {
-        let flights = Arc::new(Flights::default());
-        let flight = leads(flights.enter(&key(), Scope::Fleet, LOOKUP, None));
-        let abandoning = thread::spawn({
-            let flight_state = flight.0.clone();
-            move || flight_state.abandon_lookup()
-        });
-        let leads = flight.begin_leading(None);
-        assert_ne!(leads, abandoning.join().unwrap());
-        assert_eq!(leads, is_joined(&flights, &flight.0));
-    });
+fn caller_that_may_open_a_flight_does_not_disturb_a_listed_one() {
+    #[derive(Default)]
+    struct Woken(std::sync::atomic::AtomicBool);
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.store(true, SeqCst);
+        }
+    }
+    let (flights, woken) = (Arc::new(Flights::default()), Arc::<Woken>::default());
+    let flight = open(&flights, Scope::Fleet);
+    let waker = woken.clone().into();
+    let mut joined = pin!(flight.joined());
+    assert!(joined.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    assert!(flights.open(&key(), Scope::Fleet, ANY, None).is_none());
+    assert!(!woken.0.load(SeqCst), "no caller wants its result");
+    let _waiter = join(&flights, ANY).expect("it is listed");
+    assert!(woken.0.load(SeqCst));
+}
+
+/// Seen to fail (each caller joins it and tries again at once, until it has no attempt left) when any listed flight may
+/// be joined.
+#[test]
+fn leader_that_goes_on_after_it_was_abandoned_is_not_joined() {
+    let flights = Arc::new(Flights::default());
+    let flight = open(&flights, Scope::Fleet);
+    flight.0.abandon();
+    assert!(flight.go_local(ANY).is_none());
+    let newer = leads(flights.enter(&key(), Scope::Local, ANY, None));
+    drop(flight);
+    assert_eq!(flights.len(), 1, "the newer one stays");
+    drop(newer);
+    assert_eq!(flights.len(), 0);
+}
+
+/// Seen to fail when the candidate is compared by nothing.
+#[test]
+fn stale_candidate_is_served_until_its_resource_is_invalidated() {
+    let flights = Arc::new(Flights::default());
+    let flight = open(&flights, Scope::Fleet);
+    let waiter = flight.waiter();
+    let ask = || flights.versions.now();
+    flight.set_stale_candidate(Some(entry()), ask());
+    assert!(waiter.stale_candidate().is_some() && flight.stale_candidate().is_some());
+    let asked = ask();
+    flight.invalidated();
+    assert!(waiter.stale_candidate().is_none());
+    flight.set_stale_candidate(Some(entry()), asked);
+    assert!(waiter.stale_candidate().is_none(), "the answer may be older than the invalidation");
+    flight.set_stale_candidate(Some(entry()), ask());
+    assert!(waiter.stale_candidate().is_some());
+}
+
+/// Seen not to end when the watcher that leaves tells no other waiter.
+#[tokio::test(start_paused = true)]
+async fn waiter_watches_the_leader_when_the_first_watcher_has_left() {
+    let flights = Arc::new(Flights::default());
+    let flight = open(&flights, Scope::Fleet);
+    let waiters: Vec<_> = (0..3).map(|_| join(&flights, ANY).expect("it is listed")).collect();
+    let mut waits = waiters
+        .into_iter()
+        .map(|waiter| tokio::spawn(async move { waiter.outcome_if_alive(Duration::from_secs(3), |_| false).await }));
+    let (first, others) = (waits.next().expect("three"), waits.collect::<Vec<_>>());
+    tokio::task::yield_now().await;
+    first.abort();
+    for other in others {
+        assert!(matches!(other.await.expect("no panic"), Progress::Abandoned), "the leader is never polled");
+    }
+    assert_eq!(flights.len(), 0);
+    drop(flight);
+}
+
+/// Seen to fail when tables only grow.
+#[test]
+fn table_shrinks_when_its_flights_have_ended() {
+    let flights = Arc::new(Flights::default());
+    let key = |n: u64| CacheKey::new("sg", 0, Key::from(n));
+    let open: Vec<_> = (0..10_000).map(|n| leads(flights.enter(&key(n), Scope::Fleet, ANY, None))).collect();
+    drop(open);
+    assert!(flights.table.lock().capacity() <= 2 * MIN_CAPACITY);
 }

@@ -1,17 +1,18 @@
 //! Acquiring the right to fetch: the leader asks the store for the entry or the lease. If another process holds the
 //! lease, the leader waits as long as that lease lives.
 
-use super::{Leader, LeaderResult};
+use super::Leader;
 use crate::{
     backoff,
     clock::{self, Timestamp},
-    config::{Config, StoreFailure, WaitTimeout},
+    config::{Config, StoreFailure},
     engine::{
-        flight::state::Progress,
-        frontend::{Failure, Reuse, ReusePolicy},
+        flight::{JoinCriteria, Progress},
+        frontend::{Failure, Reuse},
         permit::{FillPermit, HeldLease, LeaseGuard, while_listening},
         resource::Resource,
     },
+    error::Error,
     outage_cache::NotStored,
     store::{
         entry::Entry,
@@ -25,7 +26,7 @@ use crate::{
 use std::{pin::pin, sync::Arc, time::Duration};
 use tokio::{
     sync::futures::Notified,
-    time::{Instant, sleep, sleep_until},
+    time::{Instant, sleep},
 };
 
 /// The state of a leader that waits for a lease.
@@ -54,24 +55,16 @@ enum Next {
     Complete(Progress),
 }
 
-/// The reason why a leader stops waiting for the lease.
-enum Interruption {
-    /// No caller wants the result any more.
-    Deserted,
-    /// A caller wants this leader to fetch beside the leader of another process.
-    FetchDemanded,
-}
-
-impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader<'a, R, J> {
+impl Leader {
     /// Waits until the right to fetch is granted, or until there is a result without a fetch.
     pub(super) async fn acquire_lease(&mut self, mut listener: Listener) -> Result<FillPermit, Progress> {
-        let engine = self.execution.resource.engine.clone();
+        let engine = self.resource.engine.clone();
         let mut wait = LeaseWait::default();
         loop {
             let breaker_opened = engine.breakers.opened(); // before the request, so that no opening is missed
             let next = match self.ask(true, &mut listener).await {
                 Ok((LeaseReply::Granted { lease, .. }, guard)) => {
-                    if self.execution.flight.is_deserted() {
+                    if self.flight.is_deserted() {
                         guard.release(None).await;
                         return Err(Progress::Abandoned);
                     }
@@ -86,7 +79,7 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
                 Ok((LeaseReply::Failed { retry_in, report, .. }, _)) => self.on_failure_marker(retry_in, &report),
                 Err(error) => self.on_error(error, &mut wait),
             };
-            if self.execution.flight.is_deserted() {
+            if self.flight.is_deserted() {
                 return Err(Progress::Abandoned); // the last caller has left during the request
             }
             // The flight may wait for a local one next.
@@ -96,56 +89,61 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
             match next {
                 Next::Ask => {}
                 // Without this the flights of a process would pile up while the key is invalidated again and again.
-                Next::Pause(_) if !self.execution.flight.begin_pause() => return Err(Progress::Abandoned),
-                Next::Pause(span) => match self.pause(span, &mut listener, breaker_opened).await {
-                    None => wait.polls += 1,
-                    Some(Interruption::FetchDemanded) => return Ok(FillPermit::local(listener)),
-                    Some(Interruption::Deserted) => return Err(Progress::Abandoned),
-                },
-                Next::GoLocal => return self.execution.go_local(listener).await,
-                Next::FailOpen(error) => return self.execution.fail_open(listener, error).await,
+                Next::Pause(_) if !self.flight.begin_pause() => return Err(Progress::Abandoned),
+                Next::Pause(span) if !self.pause(span, &mut listener, breaker_opened).await => {
+                    return Err(Progress::Abandoned);
+                }
+                Next::Pause(_) => wait.polls += 1,
+                Next::GoLocal => return self.go_local(listener).await,
+                Next::FailOpen(error) => return self.fail_open(listener, error).await,
                 Next::Complete(state) => return Err(state),
             }
         }
     }
 
     /// Acquires the right to refresh an entry that was served already. Asks once. If another process refreshes the
-    /// entry, or has failed to, the flight is held for a while, so that later callers do not ask again.
+    /// entry, or has failed to, the flight is held for a while, so that later callers do not ask again. If a caller
+    /// joins it, the leader goes on for that caller.
     pub(super) async fn acquire_refresh(&mut self, mut listener: Listener) -> Result<FillPermit, Progress> {
         let span = match self.ask(false, &mut listener).await {
             Ok((LeaseReply::Granted { lease, .. }, guard)) => return Ok(self.begin(lease, guard, listener).await),
-            Ok((LeaseReply::Hit(entry), _)) => return Err(Progress::LookedUp(Ok(Some(entry)))),
+            Ok((LeaseReply::Hit(entry), _)) => return Err(Progress::Found(Ok(Some(entry)))),
             Ok((LeaseReply::Wait { remaining: span, .. } | LeaseReply::Failed { retry_in: span, .. }, _)) => span,
             Err(_) => return Err(Progress::Abandoned),
         };
-        tokio::select! {
-            () = listener.invalidated() => self.execution.on_invalidation(),
-            () = self.execution.hold_refresh_slot(span) => {}
-        }
-        Err(Progress::Abandoned)
+        let is_joined = tokio::select! {
+            () = listener.invalidated() => {
+                self.on_invalidation();
+                false
+            }
+            is_joined = self.hold_refresh_slot(span) => is_joined,
+        };
+        // Not abandoned, because the caller might join a refresh again and again. Boxed, because few are joined.
+        if is_joined { Box::pin(self.acquire_lease(listener)).await } else { Err(Progress::Abandoned) }
     }
 
     /// Asks the store once, with a new token. An invalidation that arrives before the reply is handled at once.
     async fn ask(&mut self, notify: bool, listener: &mut Listener) -> Result<(LeaseReply, LeaseGuard), StoreError> {
-        let resource = &self.execution.resource;
+        let resource = &self.resource;
         resource.check_breaker()?;
         let token = listener.token();
         let mut guard = LeaseGuard::new(resource.clone(), token);
-        let seen = self.execution.seen.as_ref().map(|entry| entry.meta().id);
+        let seen = self.seen.as_ref().map(|entry| entry.meta().id);
         let request = LeaseRequest { token, lease: resource.config.lease_ttl, seen, notify };
+        let asked = resource.engine.versions.now();
         let reply = {
             let question = pin!(guard.resource().get_or_lease(request));
-            while_listening(listener, || self.execution.on_invalidation(), question).await?
+            while_listening(listener, || self.on_invalidation(), question).await?
         };
         match reply {
             LeaseReply::Hit(_) => guard.disarm(),
             LeaseReply::Granted { seen_alive, failures, .. } => {
-                self.execution.earlier_failures = self.execution.earlier_failures.max(failures);
-                self.execution.confirm_stale_candidate(seen_alive);
+                self.earlier_failures = self.earlier_failures.max(failures);
+                self.confirm_stale_candidate(seen_alive, asked);
             }
             LeaseReply::Wait { seen_alive, .. } | LeaseReply::Failed { seen_alive, .. } => {
                 guard.disarm();
-                self.execution.confirm_stale_candidate(seen_alive);
+                self.confirm_stale_candidate(seen_alive, asked);
             }
         }
         Ok((reply, guard))
@@ -154,8 +152,8 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
     /// Begins to lead. The lease is extended in a task of its own, unless the fetch is scoped or the store is embedded.
     async fn begin(&self, lease: Lease, guard: LeaseGuard, listener: Listener) -> FillPermit {
         let mut held = Box::new(HeldLease::new(lease, guard, listener));
-        if !self.execution.scoped && self.execution.resource.engine.store.is_shared() {
-            held.start_heartbeat(&self.execution.flight).await;
+        if !self.scoped && self.resource.engine.store.is_shared() {
+            held.start_heartbeat(&self.flight).await;
         }
         FillPermit::Lease(held)
     }
@@ -163,19 +161,19 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
     /// Decides what to do without an answer of the store.
     fn on_error(&self, error: StoreError, wait: &mut LeaseWait) -> Next {
         match self.kept_result(NotStored::because_of(&error)) {
-            Some(kept) => Next::Complete(Progress::LookedUp(Ok(Some(kept)))),
-            None => wait.on_silence(error, &self.execution.resource.config),
+            Some(kept) => Next::Complete(Progress::Found(Ok(Some(kept)))),
+            None => wait.on_silence(error, &self.resource.config),
         }
     }
 
     /// Decides what to do while a failure marker blocks the key.
     fn on_failure_marker(&mut self, retry_in: Duration, report: &[u8]) -> Next {
-        let Resource { engine, config, .. } = &self.execution.resource;
+        let Resource { engine, config, .. } = &self.resource;
         if config.failure_ttl.is_zero() {
             return Next::GoLocal;
         }
         let error = engine.recent_failures.error_of(report, retry_in);
-        Next::Complete(Progress::Failed(Failure::Error(error), self.execution.seen.take()))
+        Next::Complete(Progress::Failed(Failure::Error(error), self.seen.take()))
     }
 
     /// Decides what an entry that the store returned means for the flight.
@@ -188,17 +186,17 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
         }
         // Each waiter evaluates the entry for itself.
         if !matches!(self.policy.evaluate(&entry, now), Reuse::Revalidate | Reuse::Miss) {
-            return Next::Complete(Progress::LookedUp(Ok(Some(entry))));
+            return Next::Complete(Progress::Found(Ok(Some(entry))));
         }
-        self.execution.flight.set_stale_candidate(None); // the new entry has replaced it
-        self.execution.seen = Some(entry);
+        self.flight.set_stale_candidate(None, 0); // the new entry has replaced it
+        self.seen = Some(entry);
         wait.unusable_entries += 1;
         if wait.unusable_entries > MAX_UNUSABLE_ENTRIES { Next::GoLocal } else { Next::Ask }
     }
 
     /// Decides whether to wait for the leader that holds the lease.
     async fn on_other_leader(&mut self, holder: Token, listener: &Listener, pause: Duration) -> Next {
-        let resource = &self.execution.resource;
+        let resource = &self.resource;
         if !self.awaited.contains(&holder) {
             self.awaited.push(holder);
             if listener.is_orphaned_lease(holder) {
@@ -206,18 +204,13 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
                 return Next::Ask;
             }
         }
-        // The other leader may be waiting for a fetch that this one is part of.
-        if resource.engine.wait_graph.would_deadlock(&resource.key, &self.execution.outer_fetches) {
-            telemetry::deadlock_avoided(&resource.config.meter, &resource.key);
-            return Next::GoLocal;
-        }
-        Next::Pause(pause)
+        if self.is_cycle() { Next::GoLocal } else { Next::Pause(pause) }
     }
 
     /// Measures the wait of the caller that opened the flight, as long as that caller waits.
     fn time_wait(&self, wait: &mut LeaseWait) {
         match self.opener_waits() {
-            true => _ = wait.timed.get_or_insert_with(|| telemetry::waiting(&self.execution.resource.config.meter)),
+            true => _ = wait.timed.get_or_insert_with(|| telemetry::waiting(&self.resource.config.meter)),
             false => wait.timed = None,
         }
     }
@@ -226,51 +219,132 @@ impl<'a, R: Send + 'a, J: ReusePolicy<R> + Clone + Send + Sync + 'static> Leader
         self.reply.as_ref().is_some_and(|reply| !reply.is_closed())
     }
 
-    /// Waits until it is time to ask the store again (`None`), or until there is a reason not to wait any longer.
-    async fn pause(
-        &mut self,
-        span: Duration,
-        listener: &mut Listener,
-        breaker_opened: Notified<'_>,
-    ) -> Option<Interruption> {
-        let opener_waits = self.opener_waits();
-        let interruption = tokio::select! {
+    /// Waits until it is time to ask the store again. Reports whether a caller still wants the result.
+    async fn pause(&mut self, span: Duration, listener: &mut Listener, breaker_opened: Notified<'_>) -> bool {
+        let is_wanted = tokio::select! {
             biased;
             invalidated = listener.notified() => {
                 if invalidated {
-                    self.execution.on_invalidation();
+                    self.on_invalidation();
                 }
-                None
+                true
             }
-            () = self.execution.flight.deserted() => Some(Interruption::Deserted),
-            () = self.execution.flight.fetch_demanded() => Some(Interruption::FetchDemanded),
-            () = sleep_until(self.execution.wait_until), if opener_waits => self.on_wait_timeout(),
-            () = breaker_opened => None,
-            () = sleep(span) => None,
+            () = self.flight.deserted() => false,
+            () = breaker_opened => true,
+            () = sleep(span) => true,
         };
-        self.execution.flight.end_pause();
-        interruption
+        self.flight.end_pause();
+        is_wanted
     }
 
-    /// Handles the end of the wait of the caller that opened the flight. `None`: the flight waits on for the callers
-    /// that have joined it.
-    fn on_wait_timeout(&mut self) -> Option<Interruption> {
-        let (resource, now) = (&self.execution.resource, clock::now());
-        if !self.opener_waits() {
-            return None;
+    /// Records whether the store still has the stale candidate. Otherwise the candidate must not be served any more.
+    /// `asked`: the number of the question.
+    fn confirm_stale_candidate(&mut self, alive: bool, asked: u64) {
+        if !alive {
+            self.seen = None;
         }
-        if self.execution.nested_until.is_some_and(|until| until <= now) {
-            return Some(Interruption::FetchDemanded);
+        self.flight.set_stale_candidate(self.seen.clone(), asked);
+    }
+
+    /// Holds the flight of a refresh while another process refreshes, so that concurrent stale hits do not each ask the
+    /// store for the lease. Reports whether a caller has joined the flight.
+    async fn hold_refresh_slot(&self, span: Duration) -> bool {
+        if self.scoped {
+            return false;
         }
-        let is_past_deadline = self.execution.is_past_deadline();
-        let error = self.execution.wait_error();
-        let stale = self.execution.flight.stale_candidate();
-        let stale = stale.filter(|stale| self.policy.stale_answer(stale, Timestamp::of(now)).is_some());
-        if stale.is_none() && resource.config.on_wait_timeout == WaitTimeout::Fetch && !is_past_deadline {
-            return Some(Interruption::FetchDemanded);
+        tokio::select! {
+            biased;
+            () = self.flight.joined() => true,
+            () = sleep(span.min(MAX_SLOT_TIME)) => false,
         }
-        self.reply_to_caller(LeaderResult::Failed(error, stale));
-        self.execution.scoped.then_some(Interruption::Deserted) // a scoped fetch ends with its caller
+    }
+
+    /// Fetches for this process only, unless another local flight does so.
+    async fn go_local(&self, listener: Listener) -> Result<FillPermit, Progress> {
+        let permit = FillPermit::local(listener);
+        let criteria = JoinCriteria { nested: self.is_nested(), ..JoinCriteria::default() };
+        let Some(waiter) = self.flight.go_local(criteria) else {
+            return Ok(permit);
+        };
+        if self.is_cycle() {
+            return Ok(permit);
+        }
+        self.flight.begin_wait();
+        let _timed = telemetry::waiting(&self.resource.config.meter);
+        tokio::select! {
+            biased;
+            () = self.flight.deserted() => Err(Progress::Abandoned),
+            state = waiter.outcome_if_alive(self.resource.config.lease_ttl, |_| false) => match state {
+                Progress::Queued => Ok(permit),
+                state => Err(state),
+            },
+        }
+    }
+
+    /// Fetches for this process only, or rejects the request, as `on_store_failure` says.
+    async fn fail_open(&self, listener: Listener, error: StoreError) -> Result<FillPermit, Progress> {
+        match self.resource.config.on_store_failure {
+            StoreFailure::FailOpen => match self.go_local(listener).await? {
+                FillPermit::Local { listener, .. } => {
+                    self.acquire_fallback_permit(listener, NotStored::because_of(&error)).await
+                }
+                permit => Ok(permit),
+            },
+            StoreFailure::FailClosed => {
+                Err(Progress::Refused(Error::store_down(error.into()), self.flight.stale_candidate()))
+            }
+        }
+    }
+
+    /// Acquires a `max_fallback_fetches` permit. A nested fetch needs none, because the enclosing fetch may hold the
+    /// last one.
+    pub(super) async fn acquire_fallback_permit(
+        &self,
+        listener: Box<Listener>,
+        reason: NotStored,
+    ) -> Result<FillPermit, Progress> {
+        let not_stored = Some(reason);
+        if self.is_nested() {
+            return Ok(FillPermit::Local { listener, not_stored, _fallback_permit: None });
+        }
+        let permits = &self.resource.config.max_fallback_fetches;
+        let permit = match permits.try_acquire() {
+            Some(permit) => permit,
+            None => {
+                self.flight.begin_wait();
+                self.flight.publish(Progress::Queued);
+                let permit = tokio::select! {
+                    biased;
+                    () = self.flight.deserted() => return Err(Progress::Abandoned),
+                    permit = permits.acquire() => permit,
+                    () = sleep(MAX_QUEUE_TIME) => {
+                        let error = Error::overloaded(
+                            "the store is unavailable and all `max_fallback_fetches` permits are in use",
+                        );
+                        return Err(Progress::Failed(Failure::Error(error), self.flight.stale_candidate()));
+                    }
+                };
+                self.flight.publish(Progress::Running);
+                permit
+            }
+        };
+        Ok(FillPermit::Local { listener, not_stored, _fallback_permit: Some(permit) })
+    }
+
+    /// Reports whether waiting for another fetch of the key would deadlock, because that fetch waits for one that this
+    /// one is part of.
+    fn is_cycle(&self) -> bool {
+        let Resource { engine, config, key, .. } = &self.resource;
+        let is_cycle = engine.wait_graph.would_deadlock(key, &self.outer_fetches);
+        if is_cycle {
+            telemetry::deadlock_avoided(&config.meter, key);
+        }
+        is_cycle
+    }
+
+    /// Reports whether this fetch is nested in another fetch.
+    fn is_nested(&self) -> bool {
+        !self.outer_fetches.is_empty()
     }
 }
 
@@ -308,3 +382,8 @@ impl LeaseWait {
 
 /// Maximum number of unusable entries in a row before the flight fetches for its own process.
 const MAX_UNUSABLE_ENTRIES: u32 = 16;
+/// Maximum time for which a flight is held while another process refreshes: a lease TTL of the default length.
+const MAX_SLOT_TIME: Duration = Duration::from_secs(3);
+/// Maximum time that a flight waits for a `max_fallback_fetches` permit. Many clients wait little longer, so a longer
+/// queue would serve clients that have gone.
+const MAX_QUEUE_TIME: Duration = Duration::from_secs(1);

@@ -22,11 +22,6 @@ pub(super) trait Connect: Send + Sync + 'static {
     /// Returns the maximum time for one attempt to connect.
     fn connect_timeout(&self) -> Duration;
 
-    /// Returns the time from the begin of a failed attempt to the next one.
-    fn reconnect_pause(&self) -> Duration {
-        RECONNECT_PAUSE
-    }
-
     fn connect(&self) -> impl Future<Output = RedisResult<Self::Connection>> + Send;
 
     /// Reports whether the last connection is to be replaced although it works. Returns `true` once per replacement.
@@ -101,8 +96,6 @@ pub(super) fn tuned_tcp(settings: TcpSettings) -> TcpSettings {
 }
 
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-/// Pause after a failed attempt to connect.
-pub(super) const RECONNECT_PAUSE: Duration = Duration::from_millis(100);
 /// Time without an acknowledgement after which the system closes a connection, unless the client sets its own.
 #[cfg(any(target_os = "android", target_os = "fuchsia", target_os = "linux"))]
 const USER_TIMEOUT: Duration = Duration::from_secs(5);

@@ -2,21 +2,20 @@
 
 use super::{
     connect::{self, Connect, Connection},
-    following::Following,
     log::ConnectionLog,
     reconnecting::{CommandLink, Handshake, Reconnecting},
     source::Source,
 };
-use crate::redis::replicated::ReplicaWait;
-use redis::{AsyncConnectionConfig, ErrorKind, RedisResult, aio::ConnectionLike};
-use std::{fmt, sync::Arc, time::Duration};
+use redis::{AsyncConnectionConfig, aio::ConnectionLike};
+use std::{fmt, sync::Arc};
 #[cfg(feature = "cluster")]
 use {
     super::{connect::tuned_tcp, nodes::Nodes},
     redis::{
-        IntoConnectionInfo,
+        ErrorKind, IntoConnectionInfo, RedisResult,
         cluster::{ClusterClient, ClusterClientBuilder},
     },
+    std::time::Duration,
 };
 
 /// A Redis server, the nodes of a cluster or the sentinels of a master, and how to connect to them. Cheap to clone:
@@ -42,11 +41,8 @@ pub struct RedisEndpoint {
     /// For the connection that receives messages.
     wakes: Option<Source>,
     is_cluster: bool,
-    replica_wait: Option<ReplicaWait>,
     /// The settings of the user for connections that are made here.
     config: Option<AsyncConnectionConfig>,
-    #[cfg(feature = "cluster")]
-    nodes: Option<(Arc<Nodes>, Source)>,
 }
 
 /// Where the data connections come from.
@@ -82,7 +78,7 @@ impl RedisEndpoint {
     ///
     /// Unlike a `ClusterClient` alone, which does not tell its nodes, the endpoint can receive messages: over one of the
     /// nodes that are listed here, at random. Without one that works, waiters poll.
-    /// A near cache has a connection to each master, over which that master reports the changes of its keys.
+    /// A copy in a near cache ends with its age, because no node reports the changes of all keys.
     ///
     /// The cluster client makes up to three retries, with pauses of at most 20 ms: enough to follow a slot that moves to
     /// another node, and short, because the origin answers for a node that is dead. A reply may take one second, so that
@@ -108,9 +104,8 @@ impl RedisEndpoint {
     /// Does the same as [`cluster`](Self::cluster), and lets `configure` change the settings of the cluster client:
     /// retries, timeouts, TLS certificates, a provider of credentials. It may be called twice.
     ///
-    /// Messages and tracked reads have connections of their own. They have the user, password and TLS of the first node,
-    /// and the settings of [`connection_config`](Self::connection_config): certificates and a provider have to be given
-    /// to both.
+    /// Messages have a connection of their own. It has the user, password and TLS of the first node, and the settings of
+    /// [`connection_config`](Self::connection_config): certificates and a provider have to be given to both.
     ///
     /// The client reads from replicas only if `configure` sets a `read_routing_strategy` or `read_from_replicas()`. A
     /// lookup may then find an entry that this guard has invalidated, and the check of a lock may report a lock that was
@@ -120,7 +115,7 @@ impl RedisEndpoint {
     /// # Errors
     ///
     /// Those of [`cluster`](Self::cluster), and what the settings cause. Also if the client uses TLS and the nodes are
-    /// named without it (`redis://`): the connections for messages would send the password as plain text.
+    /// named without it (`redis://`): the connection for messages would send the password as plain text.
     #[cfg(feature = "cluster")]
     pub fn cluster_with<N: IntoConnectionInfo>(
         nodes: impl IntoIterator<Item = N>,
@@ -134,12 +129,11 @@ impl RedisEndpoint {
             .response_timeout(RESPONSE_TIMEOUT)
             .overall_response_timeout(None);
         let client = configure(builder.tcp_settings(tuned_tcp(Default::default()))).build()?;
-        let nodes = Arc::new(Nodes::new(&infos).ok_or(NO_NODES)?);
+        let nodes = Nodes::new(&infos).ok_or(NO_NODES)?;
         if nodes.differ_in_tls().is_some_and(|pair| configure(ClusterClient::builder(pair)).build().is_ok()) {
             return Err(TLS_OF_CLIENT_ALONE.into());
         }
-        let any = Source::of_nodes(nodes.clone());
-        Ok(Self { wakes: Some(any.clone()), nodes: Some((nodes, any)), ..Self::of_cluster(client) })
+        Ok(Self { wakes: Some(Source::of_nodes(nodes)), ..Self::of_cluster(client) })
     }
 
     /// Changes how connections are made: timeouts, a provider of credentials that change, a resolver of host names.
@@ -179,44 +173,6 @@ impl RedisEndpoint {
         Self { wakes: Some(Source::of_client(client)), ..self }
     }
 
-    /// Acknowledges an invalidation when this number of replicas have it (`WAIT`), so that a failover to one of them
-    /// does not lose it.
-    ///
-    /// If fewer replicas confirm it within the time, `invalidate` returns an error that names both numbers, and the
-    /// invalidation is sent again for about ten seconds, as after any other error. The entry is gone from the master in
-    /// any case. Only guards use this setting, and they keep one more connection for it, because `WAIT` blocks the
-    /// connection. Off by default.
-    ///
-    /// Twice `within + 100 ms` must be less than [`store_timeout`](crate::StampedeGuard::store_timeout) (250 ms unless
-    /// set): an invalidation may wait for the one before it as well, and Redis ends a `WAIT` up to 100 ms late. Otherwise a
-    /// replica that hangs causes store timeouts, and these open the circuit breaker.
-    ///
-    /// ```no_run
-    /// # fn example() -> stampede_guard::redis::RedisResult<()> {
-    /// use stampede_guard::{IntoEndpoint, StampedeGuard, redis};
-    /// use std::time::Duration;
-    ///
-    /// let server = redis::Client::open("redis://127.0.0.1/")?.into_endpoint();
-    /// let endpoint = server.invalidations_reach(1, Duration::from_millis(100))?;
-    /// let guard = StampedeGuard::new(endpoint).store_timeout(Duration::from_millis(500));
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// For a cluster, because a cluster client sends `WAIT` to all nodes and not to the one that has the entry, and for
-    /// an existing connection, which cannot be made a second time. Also for zero replicas, which ask for nothing.
-    pub fn invalidations_reach(self, replicas: usize, within: Duration) -> RedisResult<Self> {
-        if replicas == 0 {
-            return Err(NO_REPLICAS.into());
-        }
-        if self.server().is_none() {
-            return Err(NO_SINGLE_MASTER.into());
-        }
-        Ok(Self { replica_wait: Some(ReplicaWait { replicas, within }), ..self })
-    }
-
     pub(crate) fn of_client(client: redis::Client) -> Self {
         Self::of_server(Source::of_client(client))
     }
@@ -248,15 +204,7 @@ impl RedisEndpoint {
     }
 
     fn of(data: DataSource) -> Self {
-        Self {
-            data,
-            wakes: None,
-            is_cluster: false,
-            replica_wait: None,
-            config: None,
-            #[cfg(feature = "cluster")]
-            nodes: None,
-        }
+        Self { data, wakes: None, is_cluster: false, config: None }
     }
 
     #[cfg(feature = "cluster")]
@@ -274,17 +222,6 @@ impl RedisEndpoint {
         }
     }
 
-    /// Makes a connection for invalidations that replicas confirm, to the server of the data connection.
-    pub(crate) fn connect_for_wait(
-        &self,
-        data: Arc<dyn CommandLink>,
-        handshake: Arc<dyn Handshake>,
-    ) -> Option<Arc<dyn CommandLink>> {
-        let server = self.server()?;
-        let log = server.log.clone();
-        Some(Arc::new(Reconnecting::new(Following::new(server, data), handshake, log)))
-    }
-
     /// Returns the source of the connection that receives messages, if there is one.
     pub(crate) fn wakes(&self) -> Option<Source> {
         self.wakes.as_ref().map(|source| self.configured(source))
@@ -298,19 +235,6 @@ impl RedisEndpoint {
         }
     }
 
-    /// Reports whether the user has named the nodes of a cluster.
-    #[cfg(feature = "cluster")]
-    pub(crate) fn names_nodes(&self) -> bool {
-        self.nodes.is_some()
-    }
-
-    /// Returns the source of one node of a cluster, if the user has named nodes.
-    #[cfg(feature = "cluster")]
-    pub(crate) fn node(&self, host: &str, port: u16) -> Option<Source> {
-        let (nodes, any) = self.nodes.as_ref()?;
-        Some(self.configured(&any.at(nodes.at(host, port).ok()?)))
-    }
-
     fn configured(&self, source: &Source) -> Source {
         match &self.config {
             Some(config) => source.clone().with_config(config.clone()),
@@ -318,22 +242,11 @@ impl RedisEndpoint {
         }
     }
 
-    /// Returns how many replicas have to confirm an invalidation, if that is set.
-    pub(crate) fn replica_wait(&self) -> Option<ReplicaWait> {
-        self.replica_wait
-    }
-
     pub(crate) fn is_cluster(&self) -> bool {
         self.is_cluster
     }
 }
 
-const NO_SINGLE_MASTER: (ErrorKind, &str) = (
-    ErrorKind::InvalidClientConfig,
-    "`invalidations_reach` works over a `redis::Client` or sentinels, not over a cluster or an existing connection",
-);
-const NO_REPLICAS: (ErrorKind, &str) =
-    (ErrorKind::InvalidClientConfig, "`invalidations_reach` needs at least one replica: leave it out to wait for none");
 #[cfg(feature = "cluster")]
 const TLS_OF_CLIENT_ALONE: (ErrorKind, &str) = (
     ErrorKind::InvalidClientConfig,

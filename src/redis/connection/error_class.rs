@@ -78,7 +78,9 @@ pub(crate) fn is_unsupported(error: &RedisError) -> bool {
         || has("unknown redis command")
 }
 
-pub(crate) fn store_error(error: RedisError) -> StoreError {
+/// Converts an error of redis-rs, by what it says about the outcome of the command.
+#[must_use]
+pub fn store_error(error: RedisError) -> StoreError {
     let class = class(&error);
     let source: BoxError = match without_arguments(&error) {
         Some(text) => text.into(),

@@ -70,7 +70,7 @@ impl ConnectionLog {
 
     fn unreachable(&self, error: &RedisError) {
         if !self.is_settled.swap(true, Relaxed) {
-            telemetry::connection::unreachable(self.address.as_deref(), &loggable(error));
+            telemetry::unreachable(self.address.as_deref(), &loggable(error));
         }
     }
 
@@ -81,7 +81,7 @@ impl ConnectionLog {
             hints.len() < MAX_HINTS && hints.insert(hint.to_owned().into())
         };
         if is_new {
-            telemetry::connection::misconfigured(self.address.as_deref(), &loggable(error), hint);
+            telemetry::misconfigured(self.address.as_deref(), &loggable(error), hint);
         }
     }
 }

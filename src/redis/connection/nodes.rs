@@ -4,7 +4,7 @@ use crate::clock;
 use redis::{Client, ConnectionAddr, ConnectionInfo, RedisResult};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// The nodes to begin with, with user, password and TLS. The cluster names further nodes later.
+/// The nodes to subscribe at, with user, password and TLS.
 pub(crate) struct Nodes {
     /// At least one.
     infos: Box<[ConnectionInfo]>,
@@ -28,11 +28,6 @@ impl Nodes {
     pub(super) fn next(&self) -> RedisResult<Client> {
         let turn = self.turn.fetch_add(1, Relaxed) % self.infos.len();
         Client::open(super::connect::tuned_info(self.infos[turn].clone()))
-    }
-
-    /// Returns a client of the node with this address, with the user, password and TLS of the first node.
-    pub(super) fn at(&self, host: &str, port: u16) -> RedisResult<Client> {
-        Client::open(moved(&self.infos[0], host, port))
     }
 
     /// Returns the first node with TLS and without, if its own address is without. A cluster client of both is an error,

@@ -102,7 +102,7 @@ impl<C: Connect> Reconnecting<C> {
             && !self.connect.is_superseded()
         {
             let failed = attempt.connection.is_done_and(Result::is_err);
-            if !failed || Timestamp::now().since(attempt.started_at) < self.connect.reconnect_pause() {
+            if !failed || Timestamp::now().since(attempt.started_at) < RECONNECT_PAUSE {
                 return (attempt.connection.clone(), attempt.number);
             }
         }
@@ -296,7 +296,8 @@ impl<C: Connect> Drop for PendingCommand<'_, C> {
 }
 
 /// Returns these commands between `MULTI` and `EXEC`.
-pub(crate) fn transaction(commands: impl IntoIterator<Item = Cmd>) -> Pipeline {
+#[must_use]
+pub fn transaction(commands: impl IntoIterator<Item = Cmd>) -> Pipeline {
     let mut pipeline = redis::pipe();
     pipeline.cmd("MULTI");
     for command in commands {
@@ -364,6 +365,8 @@ async fn run_handshake<C: ConnectionLike>(
     }
 }
 
+/// Time from the begin of a failed attempt to connect to the next one.
+const RECONNECT_PAUSE: Duration = Duration::from_millis(100);
 /// Minimum number of commands without a reply before a connection is taken for dead.
 const SILENT_COMMANDS: u32 = 2;
 /// Minimum time without a reply before a connection is taken for dead, and minimum time between replacements.

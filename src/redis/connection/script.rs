@@ -3,20 +3,25 @@
 use super::reconnecting::CommandLink;
 use crate::store::error::StoreError;
 use redis::{Arg, Cmd, ErrorKind, RedisResult, ServerErrorKind, Value};
-use std::time::Duration;
+use std::{fmt, time::Duration};
 
 /// The text of a script with its SHA-1.
-pub(crate) struct Script {
+#[derive(Debug)]
+pub struct Script {
     text: &'static str,
     compiled: redis::Script,
 }
 
 impl Script {
-    pub(crate) fn new(text: &'static str) -> Self {
+    /// Creates a script from its text.
+    #[must_use]
+    pub fn new(text: &'static str) -> Self {
         Self { text, compiled: redis::Script::new(text) }
     }
 
-    pub(crate) fn call<K: AsRef<[u8]>>(&self, keys: &[K]) -> ScriptCall {
+    /// Returns a call with these keys.
+    #[must_use]
+    pub fn call<K: AsRef<[u8]>>(&self, keys: &[K]) -> ScriptCall {
         self.call_with(keys, 0)
     }
 
@@ -32,14 +37,21 @@ impl Script {
 }
 
 /// A call of a script: its keys and arguments. PERF: each is copied once, because a fill carries the whole payload.
-#[derive(Clone)]
-pub(crate) struct ScriptCall {
+pub struct ScriptCall {
     text: &'static str,
     cmd: Cmd,
 }
 
+/// Omits the arguments, because they hold the data of users.
+impl fmt::Debug for ScriptCall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ScriptCall").field("text", &self.text).finish_non_exhaustive()
+    }
+}
+
 impl ScriptCall {
-    pub(crate) fn arg(&mut self, arg: impl AsRef<[u8]>) -> &mut Self {
+    /// Adds an argument.
+    pub fn arg(&mut self, arg: impl AsRef<[u8]>) -> &mut Self {
         self.cmd.arg(arg.as_ref());
         self
     }
@@ -82,7 +94,11 @@ pub(crate) fn load(texts: &[&'static str]) -> redis::Pipeline {
 }
 
 /// Parses a number: an integer, or digits in a string.
-pub(crate) fn number(value: &Value) -> Result<u64, StoreError> {
+///
+/// # Errors
+///
+/// The value is something else.
+pub fn number(value: &Value) -> Result<u64, StoreError> {
     let number = match value {
         Value::Int(number) => u64::try_from(*number).ok(),
         Value::BulkString(text) => digits(text),
@@ -97,7 +113,8 @@ pub(crate) fn digits(text: &[u8]) -> Option<u64> {
 }
 
 /// Returns an error that names only the shape of the value, which may hold user data.
-pub(crate) fn unexpected(value: &Value) -> StoreError {
+#[must_use]
+pub fn unexpected(value: &Value) -> StoreError {
     let shape = match value {
         Value::Nil => "nil",
         Value::Int(_) => "an integer",
@@ -109,7 +126,8 @@ pub(crate) fn unexpected(value: &Value) -> StoreError {
 }
 
 /// Returns the span as Redis takes it: whole milliseconds, at least one.
-pub(crate) fn millis(span: Duration) -> String {
+#[must_use]
+pub fn millis(span: Duration) -> String {
     u64::try_from(span.as_millis()).unwrap_or(MAX_MILLIS).clamp(1, MAX_MILLIS).to_string()
 }
 

@@ -1,6 +1,6 @@
 //! The source of connections to the master that sentinels name.
 
-use super::{sentinel::Sentinels, sentinel_announcements::Announcements};
+use super::{sentinel::Sentinels, sentinel_announcements::listen, supervise::KeptTask};
 use redis::{Client, RedisResult};
 use std::sync::{
     Arc,
@@ -10,8 +10,8 @@ use std::sync::{
 /// One source of connections to the master: it knows to which master its last connection leads.
 pub(super) struct ToMaster {
     sentinels: Arc<Sentinels>,
-    /// Shared by all connections of an endpoint.
-    announcements: Arc<Announcements>,
+    /// Follows the announcements of the sentinels from the first connection on. Shared by all connections of an endpoint.
+    announcements: Arc<KeptTask>,
     /// Number of the master to which the last connection leads.
     connected: AtomicU64,
 }
@@ -23,7 +23,7 @@ impl ToMaster {
 
     /// Returns a client of the master, for a connection that is about to be made.
     pub(super) async fn client(&self) -> RedisResult<Client> {
-        self.announcements.start(&self.sentinels);
+        self.announcements.start(|| listen(self.sentinels.clone()));
         let (client, number) = self.sentinels.asked().await?;
         self.connected.store(number, Relaxed);
         Ok(client)

@@ -40,8 +40,8 @@ impl Source {
 
     /// Creates the source of connections to any one of these nodes: each connection leads to the next one.
     #[cfg(feature = "cluster")]
-    pub(super) fn of_nodes(nodes: Arc<super::nodes::Nodes>) -> Self {
-        Self { target: Target::AnyNode(nodes), config: None, log: Arc::new(ConnectionLog::of_nodes()) }
+    pub(super) fn of_nodes(nodes: super::nodes::Nodes) -> Self {
+        Self { target: Target::AnyNode(Arc::new(nodes)), config: None, log: Arc::new(ConnectionLog::of_nodes()) }
     }
 
     /// Creates the source of connections to the master that these sentinels name.
@@ -54,12 +54,6 @@ impl Source {
     /// Sets the settings of the user.
     pub(super) fn with_config(self, config: AsyncConnectionConfig) -> Self {
         Self { config: Some(config), ..self }
-    }
-
-    /// Returns the same settings for another server.
-    #[cfg(feature = "cluster")]
-    pub(super) fn at(&self, client: Client) -> Self {
-        Self { target: Target::Client(connect::tuned(client)), ..self.clone() }
     }
 
     /// Returns a client of the server that connections lead to now.

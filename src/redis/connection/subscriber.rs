@@ -2,21 +2,21 @@
 
 use super::{
     connect::Connect,
-    error_class::{ErrorClass, Misconfiguration, class},
     reconnecting::CommandLink,
     source::Source,
+    supervise::{CHECK_INTERVAL, KeptTask, Subscription, answers, checks, supervise},
 };
-use crate::{backoff, clock, store::token::Inbox, sync::mutex::Mutex};
-use redis::{ErrorKind, PushInfo, PushKind, RedisError, RedisResult, Value, aio::MultiplexedConnection};
+use crate::{backoff, clock, store::token::Inbox};
+use redis::{PushInfo, PushKind, RedisError, RedisResult, Value, aio::MultiplexedConnection};
 use std::{sync::Arc, time::Duration};
 use tokio::{
     sync::{Notify, watch},
-    task::JoinHandle,
-    time::{MissedTickBehavior, interval_at, timeout},
+    time::timeout,
 };
 
 /// The handler of messages.
-pub(crate) trait MessageHandler: Send + Sync + 'static {
+pub trait MessageHandler: Send + Sync + 'static {
+    /// Returns the inbox whose messages it handles.
     fn inbox(&self) -> Inbox;
 
     /// Handles a message. Must not block, because the connection waits meanwhile.
@@ -33,8 +33,7 @@ pub(crate) trait MessageHandler: Send + Sync + 'static {
 /// once if sentinels name another master.
 pub(crate) struct Subscriber {
     listener: Listener,
-    state: watch::Sender<State>,
-    task: Mutex<Option<JoinHandle<()>>>,
+    task: KeptTask,
 }
 
 #[derive(Clone)]
@@ -42,6 +41,8 @@ struct Listener {
     source: Source,
     data: Arc<dyn CommandLink>,
     handler: Arc<dyn MessageHandler>,
+    state: watch::Sender<State>,
+    was_live: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -54,70 +55,33 @@ enum State {
 impl Subscriber {
     /// Builds a subscriber. `data` is the data connection, whose scripts publish the messages.
     pub(crate) fn new(source: Source, data: Arc<dyn CommandLink>, handler: Arc<dyn MessageHandler>) -> Self {
-        let listener = Listener { source, data, handler };
-        Self { listener, state: watch::Sender::new(State::Down), task: Mutex::new(None) }
+        let listener = Listener { source, data, handler, state: watch::Sender::new(State::Down), was_live: false };
+        Self { listener, task: KeptTask::default() }
     }
 
     /// Starts to listen if it does not listen yet, or if the runtime of its task has ended.
     pub(crate) fn start(&self) {
-        let mut task = self.task.lock();
-        if task.as_ref().is_none_or(JoinHandle::is_finished) {
-            self.state.send_replace(State::Connecting);
-            *task = Some(tokio::spawn(self.listener.clone().listen(self.state.clone())));
-        }
+        self.task.start(|| {
+            self.listener.state.send_replace(State::Connecting);
+            supervise(self.listener.clone())
+        });
     }
 
     /// Reports whether messages arrive now.
     pub(crate) fn is_up(&self) -> bool {
-        *self.state.borrow() == State::Live
+        *self.listener.state.borrow() == State::Live
     }
 
     /// Reports whether messages arrive. Waits up to `FIRST_SUBSCRIPTION_TIMEOUT` for a first attempt to connect.
     pub(crate) async fn is_live(&self) -> bool {
-        let mut state = self.state.subscribe();
+        let mut state = self.listener.state.subscribe();
         let decided = state.wait_for(|state| *state != State::Connecting);
         matches!(timeout(FIRST_SUBSCRIPTION_TIMEOUT, decided).await, Ok(Ok(state)) if *state == State::Live)
     }
 }
 
-impl Drop for Subscriber {
-    fn drop(&mut self) {
-        if let Some(task) = self.task.get_mut() {
-            task.abort();
-        }
-    }
-}
-
-impl Listener {
-    async fn listen(self, state: watch::Sender<State>) {
-        let (mut failed, mut was_live) = (0, false);
-        let timed_out = |_| Err(RedisError::from((ErrorKind::Io, "subscribing to redis timed out")));
-        loop {
-            let mut refused = false;
-            match timeout(self.source.connect_timeout(), self.subscribe()).await.unwrap_or_else(timed_out) {
-                Ok(channel) => {
-                    failed = 0;
-                    self.source.log.accepted();
-                    state.send_replace(State::Live);
-                    if std::mem::replace(&mut was_live, true) {
-                        self.handler.on_gap(); // messages published since are lost
-                    }
-                    self.stay(channel).await;
-                    state.send_replace(State::Down);
-                    self.handler.on_gap(); // the server may be down, and leases lost with it
-                }
-                Err(error) => {
-                    self.source.log.connect_failed(&error);
-                    refused = matches!(class(&error), ErrorClass::Misconfigured(_));
-                    failed += 1;
-                }
-            }
-            state.send_replace(State::Down);
-            // A misconfiguration that an operator has to correct is not worth two connections a second.
-            let pause = if refused { CHECK_INTERVAL } else { backoff::poll(failed, clock::random_unit()) };
-            tokio::time::sleep(pause).await;
-        }
-    }
+impl Subscription for Listener {
+    type Channel = Channel;
 
     async fn subscribe(&self) -> RedisResult<Channel> {
         let (lost, heard) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
@@ -133,19 +97,21 @@ impl Listener {
         Ok(Channel { connection, lost, heard })
     }
 
-    fn channel(&self) -> Vec<u8> {
-        let inbox = self.handler.inbox();
-        [CHANNEL.as_bytes(), inbox.as_bytes()].concat()
+    fn subscribe_timeout(&self) -> Duration {
+        self.source.connect_timeout()
     }
 
     /// Returns when the connection is lost, messages do not arrive, or connections lead to another server.
-    async fn stay(&self, mut channel: Channel) {
-        let mut watchdog = interval_at(clock::deadline_after(CHECK_INTERVAL), CHECK_INTERVAL);
-        watchdog.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let lost = channel.lost.clone();
-        let checks = async {
+    async fn stay(&mut self, mut channel: Channel) {
+        self.source.log.accepted();
+        self.state.send_replace(State::Live);
+        if std::mem::replace(&mut self.was_live, true) {
+            self.handler.on_gap(); // messages published since are lost
+        }
+        let (lost, mut checks) = (channel.lost.clone(), checks());
+        let is_silent = async {
             loop {
-                watchdog.tick().await;
+                checks.tick().await;
                 if !self.receives(&mut channel).await {
                     return;
                 }
@@ -154,8 +120,26 @@ impl Listener {
         tokio::select! {
             () = lost.notified() => {}
             () = self.source.moved() => {}
-            () = checks => {}
+            () = is_silent => {}
         }
+        self.state.send_replace(State::Down);
+        self.handler.on_gap(); // the server may be down, and leases lost with it
+    }
+
+    fn on_failure(&self, error: &RedisError) {
+        self.source.log.connect_failed(error);
+        self.state.send_replace(State::Down);
+    }
+
+    fn pause(&self, failures: u32) -> Duration {
+        backoff::poll(failures, clock::random_unit())
+    }
+}
+
+impl Listener {
+    fn channel(&self) -> Vec<u8> {
+        let inbox = self.handler.inbox();
+        [CHANNEL.as_bytes(), inbox.as_bytes()].concat()
     }
 
     /// Checks that a message arrives. Only the connection is checked if none can be published.
@@ -166,8 +150,7 @@ impl Listener {
             Ok(Ok(_)) => timeout(PROBE_TIMEOUT, channel.heard.notified()).await.is_ok(),
             _ => {
                 let ping = redis::cmd("PING");
-                let answer = timeout(CHECK_INTERVAL, ping.query_async::<Value>(&mut channel.connection)).await;
-                answer.is_ok_and(|answer| is_working(answer.and_then(Value::extract_error)))
+                answers(CHECK_INTERVAL, ping.query_async(&mut channel.connection)).await
             }
         }
     }
@@ -182,12 +165,6 @@ struct Channel {
     heard: Arc<Notify>,
 }
 
-/// Reports whether the reply shows a working server. A server that serves no client publishes nothing either. A
-/// permission error is a reply, so the connection works.
-fn is_working(answer: RedisResult<Value>) -> bool {
-    answer.map_or_else(|error| class(&error) == ErrorClass::Misconfigured(Misconfiguration::Rights), |_| true)
-}
-
 /// Prefix of a channel, followed by the inbox.
 pub(crate) const CHANNEL: &str = "stampede-guard:";
 /// Maximum time that a request waits for the first subscription.
@@ -196,5 +173,3 @@ const FIRST_SUBSCRIPTION_TIMEOUT: Duration = Duration::from_millis(20);
 const PROBE: &[u8] = b"?";
 /// Maximum time from the reply to a probe to its arrival.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
-/// Interval between checks of the connection, and maximum time for the reply.
-const CHECK_INTERVAL: Duration = Duration::from_secs(5);

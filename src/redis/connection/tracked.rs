@@ -6,214 +6,113 @@
 //! later reply.
 
 use super::{
-    connect::{Connect, RECONNECT_PAUSE},
-    error_class::{ErrorClass, Misconfiguration, class},
+    connect::Connect,
+    error_class::{ErrorClass, class},
     reconnecting::{CommandLink, Handshake, Reconnecting},
     source::Source,
+    supervise::{KeptTask, answers},
 };
-use crate::{
-    clock::Timestamp,
-    store::{error::BoxFuture, tracking::InvalidationFeed},
-    sync::mutex::Mutex,
-};
+use crate::{clock::Timestamp, redis::names::shard_of, store::tracking::InvalidationFeed, sync::mutex::Mutex};
 use redis::{PushInfo, PushKind, RedisResult, Value, aio::MultiplexedConnection};
-use std::{
-    convert::Infallible,
-    sync::{
-        Arc,
-        atomic::{AtomicU32, Ordering::Relaxed},
-    },
-    time::Duration,
-};
-use tokio::{
-    sync::Notify,
-    task::JoinHandle,
-    time::{sleep, timeout},
-};
+use std::{convert::Infallible, sync::Arc, time::Duration};
+use tokio::time::sleep;
 
-/// Decides whether the messages of a tracked connection count: whether its server takes the writes.
-pub(crate) trait Authority: Send + Sync + 'static {
-    /// Returns a number that changes when connections made before are to be replaced. 0: none is to be made yet.
-    fn generation(&self) -> u64;
-
-    /// Returns the longest pause between attempts to connect, which grows with each that failed.
-    fn longest_pause(&self) -> Duration {
-        RECONNECT_PAUSE
-    }
-
-    /// Checks the server over its connection.
-    fn check<'a>(&'a self, link: &'a dyn CommandLink) -> BoxFuture<'a, Check>;
-}
-
-/// The result of a check.
-#[derive(Default)]
-pub(crate) struct Check {
-    /// Whether the server has ceased to take the writes of some of the names. All versions end then.
-    pub(crate) has_lost: bool,
-    /// The time until which all changes were reported.
-    pub(crate) confirmed: Option<Timestamp>,
-}
-
-/// The authority of a single server: the data connection, over which entries are written.
+/// A connection for tracked reads, which reports changes to an [`InvalidationFeed`].
 ///
-/// Tracked reads have a connection after it has one, and again when it was made again. The host name may have resolved
-/// to another server by then, whose writes are not reported over the old connection.
-pub(crate) struct SingleServer(pub(crate) Arc<dyn CommandLink>);
-
-impl Authority for SingleServer {
-    fn generation(&self) -> u64 {
-        self.0.generation()
-    }
-
-    fn check<'a>(&'a self, link: &'a dyn CommandLink) -> BoxFuture<'a, Check> {
-        Box::pin(async move {
-            let sent_at = Timestamp::now();
-            let answer = link.send(&redis::cmd("PING")).await;
-            // A permission error is a reply, so the connection works.
-            let is_answered = answer
-                .map_or_else(|error| class(&error) == ErrorClass::Misconfigured(Misconfiguration::Rights), |_| true);
-            Check { has_lost: false, confirmed: is_answered.then_some(sent_at) }
-        })
-    }
-}
-
-/// A connection for tracked reads, with a new [`InvalidationFeed`] for each connection that is made.
-///
-/// It connects in the background, and again when it breaks or when its [`Authority`] says so. No command waits for it,
-/// because a server may be unable to accept a connection while the others work.
+/// It connects in the background after the data connection, over which entries are written, and again when it breaks or
+/// when the data connection was made again. The host name may have resolved to another server by then, whose writes are
+/// not reported over the old connection. No command waits for it, because a server may be unable to accept a connection
+/// while the others work.
 pub(crate) struct TrackedConnection {
     link: Arc<Reconnecting<TrackingClient>>,
-    authority: Arc<dyn Authority>,
+    data: Arc<dyn CommandLink>,
+    feed: Arc<InvalidationFeed>,
     current: CurrentConnection,
     every: Duration,
-    /// Asks the watchdog for a check.
-    check: Arc<Notify>,
-    watchdog: Mutex<Option<JoinHandle<()>>>,
+    watchdog: KeptTask,
 }
 
 /// The connection that was made last, unless a new one is being made.
 type CurrentConnection = Arc<Mutex<Option<Established>>>;
 
 struct Established {
-    /// `None` if the server does not support tracking.
-    feed: Option<Arc<InvalidationFeed>>,
-    /// Generation of the authority before the connection was made.
+    /// The number of the connection. `None` if the server does not support tracking.
+    tracked: Option<u64>,
+    /// Generation of the data connection before the connection was made.
     generation: u64,
 }
 
 impl TrackedConnection {
-    /// Builds a connection that its authority checks once per `every`.
+    /// Builds a connection that is checked once per `every`.
     pub(crate) fn new(
         source: Source,
+        data: Arc<dyn CommandLink>,
         handshake: Arc<dyn Handshake>,
-        authority: Arc<dyn Authority>,
+        feed: Arc<InvalidationFeed>,
         every: Duration,
     ) -> Self {
         let current = CurrentConnection::default();
         let log = source.log.clone();
-        let connect = TrackingClient {
-            source,
-            authority: authority.clone(),
-            current: current.clone(),
-            failures: AtomicU32::new(0),
-        };
+        let connect = TrackingClient { source, data: data.clone(), feed: feed.clone(), current: current.clone() };
         let link = Arc::new(Reconnecting::new(connect, handshake, log));
-        Self { link, authority, current, every, check: Arc::default(), watchdog: Mutex::default() }
+        Self { link, data, feed, current, every, watchdog: KeptTask::default() }
     }
 
     /// Reports whether there is a connection. Otherwise begins to connect, in the background.
     pub(crate) fn is_connected(&self) -> bool {
         // A connection made before the data connection would be replaced at once.
-        if self.authority.generation() == 0 {
+        if self.data.generation() == 0 {
             return false;
         }
-        self.start_watchdog();
+        let Self { link, feed, current, every, .. } = self;
+        self.watchdog.start(|| check_regularly(link.clone(), feed.clone(), current.clone(), *every));
         self.link.is_connected()
-    }
-
-    /// Asks for a check before the next regular one. It comes at most once a second.
-    pub(crate) fn check_soon(&self) {
-        self.check.notify_one();
     }
 
     pub(crate) fn link(&self) -> Arc<dyn CommandLink> {
         self.link.clone()
     }
 
-    /// Returns the feed that gets the changes of all later reads. If another feed is current after a read, the read may
-    /// be untracked.
-    pub(crate) fn feed(&self) -> Option<Arc<InvalidationFeed>> {
+    /// Returns the number of the connection that reports the changes of all later reads. If there is another one after a
+    /// read, the read may be untracked.
+    pub(crate) fn tracked(&self) -> Option<u64> {
         of(&self.current)
     }
-
-    /// Starts the task that confirms the connection, if it does not run yet or if its runtime has ended.
-    fn start_watchdog(&self) {
-        let mut watchdog = self.watchdog.lock();
-        if watchdog.as_ref().is_none_or(JoinHandle::is_finished) {
-            let (link, authority, current) = (self.link.clone(), self.authority.clone(), self.current.clone());
-            let (every, check) = (self.every, self.check.clone());
-            *watchdog = Some(tokio::spawn(async move {
-                match check_regularly(&*link, &*authority, &current, every, &check).await {}
-            }));
-        }
-    }
 }
 
-impl Drop for TrackedConnection {
-    fn drop(&mut self) {
-        if let Some(watchdog) = self.watchdog.get_mut() {
-            watchdog.abort();
-        }
-    }
-}
-
-/// Confirms once per `every` that no message was lost, and when it is asked to. Begins to make a lost connection again.
+/// Confirms once per `every` that no message was lost. Begins to make a lost connection again.
 async fn check_regularly(
-    link: &dyn CommandLink,
-    authority: &dyn Authority,
-    current: &CurrentConnection,
+    link: Arc<dyn CommandLink>,
+    feed: Arc<InvalidationFeed>,
+    current: CurrentConnection,
     every: Duration,
-    asked: &Notify,
 ) -> Infallible {
     let every = every.clamp(Duration::from_millis(1), Duration::from_secs(3600));
     loop {
-        let before = of(current);
+        let (before, sent_at) = (of(&current), Timestamp::now());
         // A timeout counts as silence: the link replaces a silent connection.
-        if let Ok(check) = timeout(CHECK_TIMEOUT, authority.check(link)).await
-            && let Some(feed) = of(current)
-        {
-            let is_unbroken = before.is_some_and(|before| Arc::ptr_eq(&before, &feed));
-            apply(&check, &feed, is_unbroken);
+        let is_answered = answers(CHECK_TIMEOUT, link.send(&redis::cmd("PING"))).await;
+        if is_answered && before.is_some() && of(&current) == before {
+            feed.confirm_up_to(sent_at);
         }
-        let pause = every.min(CHECK_PAUSE);
-        sleep(pause).await;
-        _ = timeout(every - pause, asked.notified()).await;
+        sleep(every).await;
     }
 }
 
-fn apply(check: &Check, feed: &InvalidationFeed, is_unbroken: bool) {
-    if check.has_lost {
-        feed.all_changed();
-    }
-    if let Some(confirmed) = check.confirmed.filter(|_| is_unbroken) {
-        feed.confirm_up_to(confirmed);
-    }
-}
-
-fn of(current: &CurrentConnection) -> Option<Arc<InvalidationFeed>> {
-    current.lock().as_ref()?.feed.clone()
+fn of(current: &CurrentConnection) -> Option<u64> {
+    current.lock().as_ref()?.tracked
 }
 
 struct TrackingClient {
     source: Source,
-    authority: Arc<dyn Authority>,
+    data: Arc<dyn CommandLink>,
+    feed: Arc<InvalidationFeed>,
     current: CurrentConnection,
-    /// Attempts to connect since the last one that succeeded.
-    failures: AtomicU32,
 }
 
 impl TrackingClient {
-    async fn tracked(&self, feed: Arc<InvalidationFeed>) -> RedisResult<MultiplexedConnection> {
+    async fn tracked(&self) -> RedisResult<MultiplexedConnection> {
+        let feed = self.feed.clone();
         let mut connection = self.source.connect_with_pushes(move |push| handle_push(&feed, &push)).await?;
         redis::cmd("CLIENT").arg("TRACKING").arg("ON").exec_async(&mut connection).await?;
         Ok(connection)
@@ -228,25 +127,19 @@ impl Connect for TrackingClient {
     /// Connects even to a server that does not support tracking; the age of a copy is then its only bound.
     async fn connect(&self) -> RedisResult<MultiplexedConnection> {
         *self.current.lock() = None;
-        let failures = self.failures.load(Relaxed);
-        self.failures.store(failures.saturating_add(1), Relaxed);
-        let (feed, generation) = (Arc::new(InvalidationFeed::new()), self.authority.generation());
-        let (connection, feed) = match self.tracked(feed.clone()).await {
-            Ok(connection) => (connection, Some(feed)),
+        let generation = self.data.generation();
+        let (connection, is_tracked) = match self.tracked().await {
+            Ok(connection) => (connection, true),
             Err(error) if matches!(class(&error), ErrorClass::Refused | ErrorClass::Misconfigured(_)) => {
                 self.source.log.command_failed(&error);
-                (self.source.connect().await?, None)
+                (self.source.connect().await?, false)
             }
             Err(error) => return Err(error),
         };
-        *self.current.lock() = Some(Established { feed, generation });
-        self.failures.store(0, Relaxed);
+        // Messages of the last connection may be lost, so this one must not confirm copies that were read before.
+        let number = self.feed.all_changed();
+        *self.current.lock() = Some(Established { tracked: is_tracked.then_some(number), generation });
         Ok(connection)
-    }
-
-    fn reconnect_pause(&self) -> Duration {
-        let doublings = self.failures.load(Relaxed).saturating_sub(1).min(10);
-        (RECONNECT_PAUSE * (1 << doublings)).min(self.authority.longest_pause())
     }
 
     fn connect_timeout(&self) -> Duration {
@@ -257,7 +150,7 @@ impl Connect for TrackingClient {
         // Asked first, because it answers once: a process that only reads copies sends nothing on the data connection.
         let has_moved = self.source.is_superseded();
         let mut current = self.current.lock();
-        let is_old = |established: &mut Established| has_moved || established.generation != self.authority.generation();
+        let is_old = |established: &mut Established| has_moved || established.generation != self.data.generation();
         current.take_if(is_old).is_some() || has_moved
     }
 }
@@ -267,16 +160,17 @@ fn handle_push(feed: &InvalidationFeed, push: &PushInfo) {
     if push.kind != PushKind::Invalidate {
         return;
     }
-    let Some(Value::Array(names)) = push.data.first() else { return feed.all_changed() };
+    let Some(Value::Array(names)) = push.data.first() else {
+        feed.all_changed();
+        return;
+    };
     for name in names {
         match name {
-            Value::BulkString(name) => feed.changed(&name[..]),
-            _ => feed.all_changed(),
+            Value::BulkString(name) => feed.shard_changed(shard_of(name)),
+            _ => _ = feed.all_changed(),
         }
     }
 }
 
 /// Maximum time for the reply that confirms the connection.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(1);
-/// Minimum time before a check that was asked for.
-const CHECK_PAUSE: Duration = Duration::from_secs(1);

@@ -1,15 +1,15 @@
 //! Cancelled futures of a lock leave no key in Redis.
 
 use super::{
-    ask, key, lock,
-    queue::{Room, nothing_left, queueing},
+    ask, key, lock, nothing_left,
+    queue::{Room, queueing},
     relay,
 };
-use crate::support::{MS, RedisServer, SECOND, eventually, herd, relay::Mode};
-use stampede_guard::{
-    Lock,
-    lock::{ExistsSetex, LockErrorKind, Rename, SetMembership},
+use crate::{
+    kit::drop_attempts_at_random,
+    support::{MS, RedisServer, SECOND, eventually, herd, relay::Mode},
 };
+use stampede_guard::{Lock, lock::LockErrorKind};
 use std::{future::Future, pin::pin};
 use tokio::time::timeout;
 
@@ -60,26 +60,7 @@ async fn contenders_cancelled_at_random_leave_no_key_or_second_holder() {
 /// Seen to fail if an attempt does not continue in the background.
 #[tokio::test(flavor = "multi_thread")]
 async fn attempt_dropped_at_random_leaves_no_lock() {
-    let server = RedisServer::start();
-    let with: [fn(Lock) -> Lock; 4] = [
-        |lock| lock,
-        |lock| lock.recipe(ExistsSetex),
-        |lock| lock.recipe(Rename),
-        |lock| lock.recipe(SetMembership::with_expiry()),
-    ];
-    for with in with {
-        let lock = with(lock(server.client()));
-        lock.acquire("attempt").await.expect("free").release().await.expect("held");
-        for _ in 0..150 {
-            let limit = MS * fastrand::u32(..400) / 1000;
-            let attempt = timeout(limit, lock.try_acquire("attempt")).await;
-            if let Ok(guard) = attempt {
-                drop(guard.expect("an answer").expect("the dropped attempt was released"));
-            }
-            lock.drain().await;
-        }
-        nothing_left(&server, "attempt").await;
-    }
+    drop_attempts_at_random(&[|lock| lock]).await;
 }
 
 async fn poll_once(future: impl Future) {

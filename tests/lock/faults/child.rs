@@ -1,16 +1,15 @@
 //! Holders and contenders in processes of their own, which can be killed.
 
-use super::{held_back::HeldBack, lock};
+use super::lock;
 use crate::support::{
     RedisServer, SECOND,
     child::{self, Env},
     processes::{self, Child},
 };
-use redis::AsyncConnectionConfig;
 use serde::{Deserialize, Serialize};
 use stampede_guard::{
     Lock,
-    lock::{Counter, FencedLock, LockErrorKind, SetMembership, SetPx, SetnxExpire},
+    lock::{FencedLock, LockErrorKind, SetPx},
 };
 use std::time::Duration;
 
@@ -25,11 +24,8 @@ pub(super) struct Task {
 
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) enum Recipe {
-    Counter,
     FencedLock,
-    SetMembership { expires: bool },
     SetPx,
-    SetnxExpire,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -41,8 +37,6 @@ pub(super) enum Part {
     KeepAlive,
     /// Acquires and releases the lock, and reports its fencing token.
     Pass,
-    /// Tries to acquire, and reports when it is about to send that command, which is held back.
-    Stop { before: String },
 }
 
 /// The outcome of `Part::Keep`.
@@ -73,15 +67,10 @@ impl Task {
     }
 
     fn lock(&self, lock: Lock) -> Lock {
-        let client = || redis::Client::open(&*self.url).expect("a URL");
         let lock = lock.ttl(self.ttl).wait(600 * SECOND);
         match self.recipe {
-            Recipe::Counter => lock.recipe(Counter),
             Recipe::FencedLock => lock.recipe(FencedLock),
-            Recipe::SetMembership { expires: false } => lock.recipe(SetMembership::default()),
-            Recipe::SetMembership { expires: true } => lock.recipe(SetMembership::with_expiry()),
             Recipe::SetPx => lock.recipe(SetPx),
-            Recipe::SetnxExpire => lock.recipe(SetnxExpire::new(client())),
         }
     }
 }
@@ -90,17 +79,6 @@ impl Task {
 async fn part() {
     let Some(Env { task, .. }) = child::enabled::<Task>() else { return };
     let client = redis::Client::open(&*task.url).expect("a URL");
-    if let Part::Stop { before } = &task.part {
-        let patient = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
-        let connection = client.get_multiplexed_async_connection_with_config(&patient).await;
-        let connection = HeldBack::on(connection.expect("the server is up"), before);
-        let lock = task.lock(lock(connection.redis()));
-        let trying = tokio::spawn(async move { lock.try_acquire(&task.name).await.map(drop) });
-        connection.arrived().await;
-        child::report(&None::<u64>);
-        trying.await.expect("killed before it ends").expect("killed before it ends");
-        return;
-    }
     let guard = task.lock(lock(client)).acquire(&task.name).await.expect("in time");
     let token = guard.fencing_token();
     if let Part::Keep | Part::KeepAlive = task.part {

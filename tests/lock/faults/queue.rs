@@ -1,6 +1,6 @@
 //! The queue of waiters: order, cancellation, and the keys that it leaves.
 
-use super::{ask, expire, key, lock, queued};
+use super::{ask, expire, key, lock, nothing_left, queued};
 use crate::support::{MS, RedisServer, SECOND, eventually, herd};
 use stampede_guard::{
     Lock,
@@ -34,14 +34,6 @@ impl Drop for Inside {
 pub(super) fn queueing(server: &RedisServer, handles: usize) -> [(&'static str, Vec<Lock>); 2] {
     let some = |with: fn(Lock) -> Lock| (0..handles).map(|_| with(lock(server.client())).wait(60 * SECOND)).collect();
     [("set-px", some(|lock| lock.recipe(SetPx))), ("fused", some(|lock| lock.recipe(FencedLock)))]
-}
-
-/// Asserts that Redis has no key of `name` and no key without expiry.
-pub(super) async fn nothing_left(server: &RedisServer, name: &str) {
-    for key in ask::<Vec<String>>(server, "KEYS *").await {
-        assert!(!key.contains(name), "{key} is left");
-        assert_ne!(ask::<i64>(server, format!("PTTL {key}")).await, -1, "{key} has no expiry");
-    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,16 +1,14 @@
-//! The near cache over a cluster: copies are dropped by message, wherever their slot is.
+//! The near cache over a cluster: copies end by age.
 
 use super::shards::{self, Resharder, Shards, endpoint, keys_of, master_of, slot_of};
 use crate::{
     Down, SECOND,
     kit::command,
     never,
-    support::{RedisServer, eventually, skip},
+    support::{RedisServer, eventually},
 };
-use redis::cluster::NodeAddress;
-use stampede_guard::{NearCacheConfig, Policy, RedisEndpoint, StampedeGuard};
+use stampede_guard::{NearCacheConfig, Policy, StampedeGuard};
 use std::{
-    collections::HashMap,
     sync::atomic::{AtomicU32, Ordering::SeqCst},
     time::{Duration, Instant},
 };
@@ -21,7 +19,6 @@ fn plain(nodes: &[RedisServer]) -> StampedeGuard {
     StampedeGuard::new(endpoint(nodes)).policy(Policy::fresh_for(HOUR)).store_timeout(30 * SECOND)
 }
 
-/// Returns a guard whose copies are confirmed three times in `max_age`.
 fn near(nodes: &[RedisServer], max_age: Duration) -> StampedeGuard {
     plain(nodes).near_cache(NearCacheConfig::max_bytes(1 << 20).max_age(max_age))
 }
@@ -79,66 +76,30 @@ impl Source {
     }
 }
 
-/// Only messages can drop the copies, because they live for an hour. Seen to fail if the messages are not taken in, and,
-/// for want of copies, without a tracked connection to each master.
+/// Seen to fail if a copy has no age.
 #[tokio::test]
-async fn near_copies_on_all_masters_are_dropped_by_message() {
-    let nodes = super::nodes::<3>().await;
-    let (near, other) = (near(&nodes, HOUR), plain(&nodes));
-    for master in 0..3 {
-        let source = Source::of(&keys_of(&nodes, master, 1).await[0]);
-        for _ in 0..3 {
+async fn near_copies_of_a_cluster_end_by_age() {
+    let nodes = RedisServer::cluster::<3>(&[]).await;
+    let bare = StampedeGuard::new(super::client(&nodes)).policy(Policy::fresh_for(HOUR)).store_timeout(30 * SECOND);
+    let bare = bare.near_cache(NearCacheConfig::max_bytes(1 << 20).max_age(SECOND));
+    let other = plain(&nodes);
+    for near in [near(&nodes, SECOND), bare] {
+        for master in 0..3 {
+            let source = Source::of(&keys_of(&nodes, master, 1).await[0]);
             source.kept_by(&near).await;
-            let old = source.version.load(SeqCst);
-            assert_eq!(source.asked_by(&near).await, old, "a copy");
             let version = source.changed_by(&other).await;
-            eventually("dropped by message", async || source.asked_by(&near).await == version).await;
+            source.ends_within(&near, version, SECOND).await;
+            near.drain().await;
+            assert_eq!(near.fetch(source.key, never::<u32>).await.expect("a hit"), version);
         }
-    }
-    assert_eq!(near.stats().store_errors, 0);
-}
-
-/// The old master reports the keys that it gives away, and the new one the changes after that. Seen to fail if the reader
-/// keeps to the masters that it knew first: no copies are kept.
-#[tokio::test]
-async fn near_copies_follow_a_migrated_slot() {
-    let nodes = super::nodes::<3>().await;
-    let (near, other, source) = (near(&nodes, HOUR), plain(&nodes), Source::of("moves"));
-    let (slot, mut from) = (slot_of(&nodes[0], "moves").await, master_of(&nodes, "moves").await);
-    let resharder = Resharder::of(&nodes).await;
-    for _ in 0..3 {
-        source.kept_by(&near).await;
-        let to = (from + 1) % 3;
-        resharder.move_slot(slot, from, to).await;
-        let version = source.changed_by(&other).await;
-        eventually("dropped by message", async || source.asked_by(&near).await == version).await;
-        from = to;
+        assert_eq!(near.stats().store_errors, 0);
     }
 }
 
-/// The new master of the slot is connected before, and its next regular check comes twenty minutes later. Seen to fail if
-/// only those find the slot: no copies are kept.
+/// Only the invalidation can drop the copies, because they live for an hour. Seen to fail if it does not.
 #[tokio::test]
-async fn near_copies_are_kept_by_a_master_that_got_their_slot() {
-    let nodes = super::nodes::<3>().await;
-    let (near, other, source) = (near(&nodes, HOUR), plain(&nodes), Source::of("moves"));
-    let (slot, from) = (slot_of(&nodes[0], "moves").await, master_of(&nodes, "moves").await);
-    let (to, resharder) = ((from + 1) % 3, Resharder::of(&nodes).await);
-    Source::of(&keys_of(&nodes, to, 1).await[0]).kept_by(&near).await;
-    for (from, to) in [(from, to), (to, from)] {
-        source.kept_by(&near).await;
-        resharder.move_slot(slot, from, to).await;
-        let version = source.changed_by(&other).await;
-        eventually("dropped by message", async || source.asked_by(&near).await == version).await;
-        source.kept_by(&near).await;
-    }
-}
-
-/// Until the master that has executed the invalidation is known, no copies of its slot are kept. Seen to fail, for want of
-/// copies, if it is not asked.
-#[tokio::test]
-async fn near_copies_are_kept_after_an_invalidation_of_their_own() {
-    let nodes = super::nodes::<3>().await;
+async fn near_copies_end_with_an_invalidation_of_their_own() {
+    let nodes = RedisServer::cluster::<3>(&[]).await;
     let near = near(&nodes, HOUR);
     for master in 0..3 {
         let source = Source::of(&keys_of(&nodes, master, 1).await[0]);
@@ -151,50 +112,41 @@ async fn near_copies_are_kept_after_an_invalidation_of_their_own() {
     }
 }
 
-/// The data client takes the address of the node that has answered, and for the near cache the master has none. Seen to
-/// fail, for want of copies, if each copy needs a tracked connection.
 #[tokio::test]
-async fn near_copies_of_a_master_without_an_address_end_by_age() {
-    let nodes = super::nodes_with::<1>(&[]).await;
-    if command::<redis::Value>(&nodes[0], "CONFIG GET cluster-preferred-endpoint-type").await
-        == redis::Value::Array(vec![])
-    {
-        return skip("CLUSTER SLOTS without hosts (7.0)");
+async fn near_copies_of_a_migrated_slot_end_by_age() {
+    let nodes = RedisServer::cluster::<3>(&[]).await;
+    let (near, other, source) = (near(&nodes, SECOND), plain(&nodes), Source::of("moves"));
+    let (slot, mut from) = (slot_of(&nodes[0], "moves").await, master_of(&nodes, "moves").await);
+    let resharder = Resharder::of(&nodes).await;
+    for _ in 0..3 {
+        source.kept_by(&near).await;
+        let to = (from + 1) % 3;
+        resharder.move_slot(slot, from, to).await;
+        let version = source.changed_by(&other).await;
+        source.ends_within(&near, version, SECOND).await;
+        from = to;
     }
-    command::<()>(&nodes[0], "CONFIG SET cluster-preferred-endpoint-type unknown-endpoint").await;
-    let (near, other, source) = (near(&nodes, SECOND), plain(&nodes), Source::of("k"));
-    source.kept_by(&near).await;
-    let version = source.changed_by(&other).await;
-    source.ends_within(&near, version, SECOND).await;
 }
 
-/// The data client knows another address of the node. Seen to fail, for want of copies, if each copy needs a tracked
-/// connection.
 #[tokio::test]
-async fn near_copies_of_a_master_that_is_out_of_reach_end_by_age() {
-    let [node] = super::nodes_with::<1>(&["--cluster-announce-port", "1"]).await;
-    let [announced, real] = [1, node.port()].map(|port| NodeAddress::new("127.0.0.1", port));
-    let map = HashMap::from([(announced, real)]);
-    let guard = || {
-        let endpoint = RedisEndpoint::cluster_with([node.url()], |client| client.node_address_map(map.clone()));
-        StampedeGuard::new(endpoint.expect("an endpoint")).policy(Policy::fresh_for(HOUR)).store_timeout(30 * SECOND)
-    };
-    let near = guard().near_cache(NearCacheConfig::max_bytes(1 << 20).max_age(SECOND));
-    let (other, source) = (guard(), Source::of("k"));
+async fn near_copies_end_by_age_after_a_failover() {
+    let shards = Shards::start().await;
+    let source = Source::of(&keys_of(&shards.masters, 0, 1).await[0]);
+    let (near, other) = (near(&shards.masters, SECOND), plain(&shards.masters[1..]));
     source.kept_by(&near).await;
+    shards.replicated(0).await;
+    shards.masters[0].kill();
+    shards.promoted(0).await;
     let version = source.changed_by(&other).await;
     source.ends_within(&near, version, SECOND).await;
 }
 
-/// The old master deletes the entry without a message, because the slot was taken away with its keys. Seen to fail if a
-/// node is confirmed that has lost slots.
+/// The old master deletes the entry, because the slot was taken away with its keys.
 #[tokio::test]
 async fn near_copies_end_if_their_slot_was_taken_away() {
-    let nodes = super::nodes::<3>().await;
+    let nodes = RedisServer::cluster::<3>(&[]).await;
     let (near, other, source) = (near(&nodes, 3 * SECOND), plain(&nodes), Source::of("taken"));
     let (slot, from) = (slot_of(&nodes[0], "taken").await, master_of(&nodes, "taken").await);
-    // The name that the checks read has another slot, which stays.
-    Source::of(&keys_of(&nodes, from, 1).await[0]).kept_by(&near).await;
     source.kept_by(&near).await;
     let to = (from + 1) % 3;
     let [from_id, to_id]: [String; 2] =
@@ -209,11 +161,11 @@ async fn near_copies_end_if_their_slot_was_taken_away() {
     source.ends_within(&near, version, 3 * SECOND).await;
 }
 
-/// A master without the majority of masters refuses reads, and its copies end. Seen to fail if a node is confirmed that
-/// answers no reads. It shows no bound, which depends on when the master notices that it is cut off.
+/// A master without the majority of masters refuses reads. The test shows no bound, which depends on when the master
+/// notices that it is cut off.
 #[tokio::test]
 async fn near_copies_end_if_their_master_is_cut_off() {
-    let nodes = super::nodes_with::<3>(&["--cluster-node-timeout", "1000"]).await;
+    let nodes = RedisServer::cluster::<3>(&["--cluster-node-timeout", "1000"]).await;
     let (near, source) = (near(&nodes, SECOND), Source::of("cutoff"));
     source.kept_by(&near).await;
     let master = master_of(&nodes, "cutoff").await;
@@ -224,31 +176,7 @@ async fn near_copies_end_if_their_master_is_cut_off() {
     eventually("the copy ends", async || source.asked_by(&near).await == version).await;
 }
 
-/// Seen to fail if the reader keeps to the masters that it knew first: no copies are kept.
-#[tokio::test]
-async fn near_copies_are_dropped_by_message_after_a_failover() {
-    let shards = Shards::start().await;
-    let keys = keys_of(&shards.masters, 0, 2).await;
-    let [before, after] = [Source::of(&keys[0]), Source::of(&keys[1])];
-    let survivors = &shards.masters[1..];
-    let (short, long, other) = (near(&shards.masters, SECOND), near(&shards.masters, HOUR), plain(survivors));
-    before.kept_by(&short).await;
-    before.kept_by(&long).await;
-    shards.replicated(0).await;
-    shards.masters[0].kill();
-    shards.promoted(0).await;
-    let version = before.changed_by(&other).await;
-    before.ends_within(&short, version, SECOND).await;
-    for _ in 0..3 {
-        after.kept_by(&long).await;
-        let version = after.changed_by(&other).await;
-        eventually("dropped by message", async || after.asked_by(&long).await == version).await;
-    }
-}
-
-/// The old master was stopped, and believes for a moment after it goes on that it is the master. The moment is too short
-/// to be met each time: `lib::redis::cluster_slots::tests` show that checks within it confirm nothing. This test shows
-/// that the whole keeps the bound.
+/// The old master was stopped, and may answer a read for a moment after it goes on. A copy of that read ends by age.
 #[tokio::test]
 async fn near_copies_end_if_their_stopped_master_was_replaced() {
     let shards = Shards::start().await;
@@ -260,22 +188,7 @@ async fn near_copies_end_if_their_stopped_master_was_replaced() {
     shards.promoted(0).await;
     let version = source.changed_by(&other).await;
     shards.masters[0].resume();
-    source.ends_within(&near, version, 3 * SECOND).await;
+    source.asked_by(&near).await;
     eventually("the old master is a replica", async || !shards::serves(&shards.masters[0]).await).await;
-    assert_eq!(source.asked_by(&near).await, version);
-}
-
-/// Without the nodes there are no tracked connections, and the age is the only bound.
-#[tokio::test]
-async fn near_copies_of_a_bare_cluster_client_end_by_age() {
-    let nodes = super::nodes::<3>().await;
-    let near = StampedeGuard::new(super::client(&nodes))
-        .near_cache(NearCacheConfig::max_bytes(1 << 20).max_age(SECOND))
-        .store_timeout(30 * SECOND);
-    let (other, source) = (plain(&nodes), Source::of("k"));
-    source.kept_by(&near).await;
-    let version = source.changed_by(&other).await;
-    source.ends_within(&near, version, SECOND).await;
-    near.drain().await;
-    assert_eq!(near.fetch("k", never::<u32>).await.expect("a hit"), version);
+    source.ends_within(&near, version, 3 * SECOND).await;
 }

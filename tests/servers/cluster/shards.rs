@@ -23,7 +23,7 @@ impl Shards {
             "--repl-diskless-sync-delay",
             "0",
         ];
-        let masters = super::nodes_with::<3>(&args).await;
+        let masters = RedisServer::cluster::<3>(&args).await;
         let replicas = [(); 3].map(|()| RedisServer::cluster_node(&args));
         for (master, replica) in masters.iter().zip(&replicas) {
             masters[0].meet(replica).await;

@@ -2,7 +2,7 @@
 //!
 //! ```console
 //! cargo run -q -p lint -- words        # words that hide the actor, retired names, long test names
-//! cargo run -q -p lint -- structure    # circles of files, knots of top-level modules, sizes
+//! cargo run -q -p lint -- structure    # circles of files, knots of top-level modules, sizes, states and tables of the engine
 //! cargo run -q -p lint -- all
 //! ```
 //!
@@ -10,11 +10,12 @@
 //! words.
 
 mod circles;
+mod engine;
 mod imports;
+mod modules;
 mod rust;
 mod sizes;
 mod structure;
-mod walk;
 mod words;
 
 use std::{

@@ -1,11 +1,14 @@
-//! Circles of files and knots of top-level modules in `src/`, and the figures of [`sizes`] and [`walk`].
+//! Circles of files and knots of top-level modules in `src/`, and the figures of [`engine`], [`modules`] and
+//! [`sizes`].
 
 use crate::{
     Files, Findings,
     circles::circles,
+    engine,
     imports::{Import, declared_modules, imports},
+    modules,
     rust::{self, Token},
-    sizes, walk,
+    sizes,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -29,12 +32,12 @@ struct Edge<'a> {
 }
 
 pub(crate) fn check(files: &Files) -> Findings {
-    let (found, modules) = product(files);
-    let names: BTreeSet<String> = modules.keys().cloned().collect();
+    let (found, defining) = product(files);
+    let names: BTreeSet<String> = defining.keys().cloned().collect();
     let imported: Vec<_> = found.iter().map(|file| imports(&file.tokens, &file.module, &names)).collect();
     let all = || found.iter().zip(&imported).flat_map(|(file, list)| list.iter().map(move |import| (file, import)));
     let between_files: Vec<Edge<'_>> =
-        all().map(|(file, i)| Edge { from: file.path, to: modules[&i.module], path: file.path, import: i }).collect();
+        all().map(|(file, i)| Edge { from: file.path, to: defining[&i.module], path: file.path, import: i }).collect();
     let between_modules: Vec<Edge<'_>> = all()
         .map(|(file, i)| Edge { from: top(&file.module), to: top(&i.module), path: file.path, import: i })
         .collect();
@@ -50,7 +53,8 @@ pub(crate) fn check(files: &Files) -> Findings {
     findings.figures.extend(members("knot", &knots));
     findings.broken.extend(ties("knot", &knots, &between_modules));
     sizes::check(&found, &mut findings);
-    walk::check(files, &mut findings);
+    modules::check(files, &mut findings);
+    engine::check(&found, &mut findings);
     findings
 }
 

@@ -1,9 +1,10 @@
 //! The recipes that are measured, one per line.
 
 use crate::args::Duty;
+use lock_table::{Counter, ExistsSetex, GetSet, Rename, SetMembership, SetnxExpire, Watch};
 use stampede_guard::{
     Lock,
-    lock::{Counter, ExistsSetex, FencedLock, GetSet, Redlock, Rename, SetMembership, SetPx, SetnxExpire, Watch},
+    lock::{FencedLock, Redlock, SetPx},
 };
 
 /// A row of the table.

@@ -1,7 +1,7 @@
 //! The actions that may happen next.
 
 use super::{
-    config::{Config, WaitTimeout},
+    config::Config,
     leader::{AfterSilence, Head},
     server::Lease,
     state::{At, Call, Mail, Phase, World, Writer},
@@ -84,13 +84,9 @@ impl Config {
                         actions.push(Action::LookupFails { p, r });
                     }
                 }
-                At::Aboard { flight, .. } => {
-                    let waits_for_other = process.flights[flight].phase == Phase::Waiting;
-                    match self.on_wait_timeout {
-                        WaitTimeout::Reject => actions.push(Action::WaitedEnough { p, r }),
-                        // Beside a leader of its own process a reader waits on.
-                        WaitTimeout::Fetch if waits_for_other => actions.push(Action::WaitedEnough { p, r }),
-                        WaitTimeout::Fetch | WaitTimeout::Never => {}
+                At::Aboard { .. } => {
+                    if self.wait_timeouts {
+                        actions.push(Action::WaitedEnough { p, r });
                     }
                     if self.leaves && world.mishaps > 0 {
                         actions.push(Action::Leave { p, r });
@@ -165,12 +161,6 @@ impl Config {
                 }
             }
             Phase::Local { .. } => actions.extend(heads),
-            Phase::Beside { .. } => {
-                actions.extend(heads);
-                if flight.call.is_none() {
-                    actions.push(Action::Poll { p, f });
-                }
-            }
             Phase::Asking { .. } | Phase::Filling { .. } | Phase::Releasing { .. } => {}
         }
         if self.cancels

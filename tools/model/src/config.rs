@@ -41,7 +41,8 @@ pub(crate) struct Config {
     pub(crate) failures: bool,
     /// Fetches may return a response for one caller only.
     pub(crate) private: bool,
-    pub(crate) on_wait_timeout: WaitTimeout,
+    /// Readers that have waited enough get a stale candidate or an error.
+    pub(crate) wait_timeouts: bool,
     /// Fetches are dropped with their caller.
     pub(crate) cancels: bool,
     /// Callers leave, and their fetches do not.
@@ -50,18 +51,6 @@ pub(crate) struct Config {
     pub(crate) deaths: bool,
     pub(crate) failover: Failover,
     pub(crate) rules: Rules,
-}
-
-/// What a reader gets when it has waited enough and there is no stale candidate.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum WaitTimeout {
-    /// Wait timeouts do not end.
-    #[default]
-    Never,
-    /// An error, as at a deadline.
-    Reject,
-    /// Its flight fetches beside the leader of another process.
-    Fetch,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

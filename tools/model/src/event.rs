@@ -5,7 +5,7 @@ use super::{
     reader::Outcome,
     rules::Broken,
     server::Lease,
-    state::{At, Call, Mail, Phase, Process, Reply, Request, Writer},
+    state::{At, Call, Mail, Process, Request, Writer},
     step::Step,
 };
 
@@ -98,9 +98,7 @@ impl Step<'_> {
     }
 
     fn poll(&mut self, p: usize, f: usize) {
-        if let Phase::Beside { .. } = self.flight(p, f).phase {
-            self.flight(p, f).call = Some(Call::Answered(Reply::Read(self.world.server.v)));
-        } else if !self.broken(Broken::PollByGet) {
+        if !self.broken(Broken::PollByGet) {
             self.lead(p, f);
         } else if let Some(entry) = self.world.server.v {
             self.complete(p, f, Outcome::EntryFound(entry));

@@ -3,7 +3,7 @@
 use super::{
     reader::Outcome,
     rules::Broken,
-    server::{Content, Entry, LeaseReply, Token},
+    server::{Content, LeaseReply, Token},
     state::{At, Call, Fault, Flight, Phase, Reader, Reply, Request, Seen},
     step::Step,
 };
@@ -61,7 +61,6 @@ impl Step<'_> {
             }
             (Phase::Releasing { .. }, _) => self.complete(p, f, Outcome::Failed),
             (Phase::Filling { .. }, _) => self.end(p, f),
-            (Phase::Beside { .. }, Reply::Read(found)) => self.read_beside(p, f, found),
             _ => {}
         }
     }
@@ -177,22 +176,6 @@ impl Step<'_> {
         }
     }
 
-    /// Fetches beside the leader of another process, because a reader has waited enough.
-    pub(crate) fn fetch_beside(&mut self, p: usize, f: usize) {
-        self.begin_fetch(p, f);
-        let version = self.world.origin;
-        self.flight(p, f).phase = Phase::Beside { version };
-    }
-
-    /// Handles the entry that was read while the flight fetches beside the leader of another process.
-    fn read_beside(&mut self, p: usize, f: usize, found: Option<Entry>) {
-        let awaited = self.flight(p, f).awaited;
-        let is_reusable = |entry: &Entry| Some(entry.id) == awaited || !entry.stale || self.config.refresh;
-        if let Some(Entry { content: Content::Value(version), .. }) = found.filter(is_reusable) {
-            self.complete(p, f, Outcome::Shared(version));
-        }
-    }
-
     /// Gives up waiting for the reply. `kept`: the request may still arrive.
     pub(crate) fn give_up(&mut self, p: usize, f: usize, kept: bool, then: AfterSilence) {
         let flight = self.flight(p, f);
@@ -226,7 +209,7 @@ impl Step<'_> {
                 self.end(p, f);
             }
             Phase::Releasing { .. } => self.complete(p, f, Outcome::Failed),
-            Phase::Leading { .. } | Phase::Waiting | Phase::Local { .. } | Phase::Beside { .. } => {}
+            Phase::Leading { .. } | Phase::Waiting | Phase::Local { .. } => {}
         }
     }
 
@@ -256,7 +239,7 @@ impl Step<'_> {
         let flight = self.flight(p, f);
         flight.call = None;
         let Phase::Leading { token, stamp, version, lost, .. } = flight.phase else {
-            let (Phase::Local { version } | Phase::Beside { version }) = flight.phase else { return };
+            let Phase::Local { version } = flight.phase else { return };
             return match head {
                 Head::Cacheable => self.complete(p, f, Outcome::Shared(version)),
                 Head::Private => self.complete(p, f, Outcome::Private),

@@ -72,16 +72,13 @@ impl Names {
                 self.token(token);
                 self.stamp(stamp);
             }
-            Phase::Waiting | Phase::Local { .. } | Phase::Beside { .. } => {}
+            Phase::Waiting | Phase::Local { .. } => {}
         }
         if let Some(seen) = &mut flight.seen {
             self.token(&mut seen.id);
         }
         if let Some(awaited) = &mut flight.awaited {
             self.token(awaited);
-        }
-        if let Some(Call::Answered(Reply::Read(Some(entry)))) = &mut flight.call {
-            self.entry(entry);
         }
         if let Some(Call::Answered(Reply::Lead(led, _))) = &mut flight.call {
             match led {

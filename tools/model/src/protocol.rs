@@ -55,9 +55,6 @@ impl Model for Config {
             Property::sometimes(ALONE, |_, world: &World| {
                 any_flight(world, |flight| matches!(flight.phase, Phase::Local { .. }))
             }),
-            Property::sometimes(BESIDE, |_, world: &World| {
-                any_flight(world, |flight| matches!(flight.phase, Phase::Beside { .. }))
-            }),
             Property::sometimes(MARKED, |_, world: &World| world.server.v.is_some_and(|entry| entry.is_marker())),
             Property::sometimes(PROMOTED, |_, world: &World| {
                 world
@@ -96,7 +93,6 @@ pub(crate) const FENCED: &str = "a fill is fenced";
 pub(crate) const REFUSED: &str = "a fill is refused";
 pub(crate) const FORGIVES: &str = "an entry stands in for a fetch that failed";
 pub(crate) const ALONE: &str = "a process fetches without the store";
-pub(crate) const BESIDE: &str = "a process fetches beside the leader of another process";
 pub(crate) const MARKED: &str = "a hit-for-pass marker is stored";
 pub(crate) const PROMOTED: &str = "a response is about to replace a marker";
 pub(crate) const GHOST: &str = "a lease is orphaned";

@@ -1,7 +1,6 @@
-//! One request from the side of its reader: mirrors `src/engine/caller.rs` and `flight.rs`.
+//! One request from the side of its reader: mirrors `src/engine/call.rs` and `flight.rs`.
 
 use super::{
-    config::WaitTimeout,
     rules::Broken,
     server::{Content, Entry, FillCondition},
     state::{At, Call, Fault, Flight, Lookup, Mail, Phase, Process, Request, Seen},
@@ -165,7 +164,6 @@ impl Step<'_> {
         let Flight { stands, stood, .. } = self.process(p).flights[f];
         match stands {
             Some(version) => self.answer(p, r, Answer::Stale(version, stood)),
-            None if self.config.on_wait_timeout == WaitTimeout::Fetch => return self.fetch_beside(p, f),
             None => self.answer(p, r, Answer::Own),
         }
         self.leave_if_deserted(p, f);

@@ -3,8 +3,8 @@
 
 use super::{
     check::holds,
-    config::{Config, Failover, WaitTimeout},
-    protocol::{ALONE, BESIDE, FENCED, FORGIVES, GHOST, JOINED, MARKED, PROMOTED, REFUSED, WAITS},
+    config::{Config, Failover},
+    protocol::{ALONE, FENCED, FORGIVES, GHOST, JOINED, MARKED, PROMOTED, REFUSED, WAITS},
 };
 
 fn check(config: Config, reached: &[&str]) {
@@ -133,14 +133,8 @@ fn safety_holds_in_a_failover_that_keeps_invalidations() {
 
 #[test]
 fn safety_holds_when_waiters_are_rejected() {
-    let config = Config { name: "wait timeouts", on_wait_timeout: WaitTimeout::Reject, stale: true, ..joins() };
+    let config = Config { name: "wait timeouts", wait_timeouts: true, stale: true, ..joins() };
     check(config, &[WAITS, FENCED, JOINED]);
-}
-
-#[test]
-fn safety_holds_when_waiters_fetch() {
-    let config = Config { name: "fetches beside", on_wait_timeout: WaitTimeout::Fetch, stale: true, ..joins() };
-    check(config, &[WAITS, FENCED, JOINED, BESIDE]);
 }
 
 #[test]
@@ -205,7 +199,7 @@ mod large {
     #[ignore = "minutes; run with --ignored"]
     fn a_loss_among_readers_that_share_flights() {
         let config = Config { name: "loss, joins, notified", readers: vec![0, 2], asks: 2, ..loss() };
-        check(Config { on_wait_timeout: WaitTimeout::Fetch, ..config }, &[WAITS, FENCED, JOINED, ALONE, BESIDE]);
+        check(config, &[WAITS, FENCED, JOINED, ALONE]);
     }
 
     #[test]

@@ -149,10 +149,6 @@ pub(crate) enum Phase {
     Local {
         version: u8,
     },
-    /// The same, while the leader of another process fetches as well. The first answer counts.
-    Beside {
-        version: u8,
-    },
 }
 
 impl Phase {
@@ -162,7 +158,7 @@ impl Phase {
             | Self::Leading { token, .. }
             | Self::Filling { token, .. }
             | Self::Releasing { token } => Some(*token),
-            Self::Waiting | Self::Local { .. } | Self::Beside { .. } => None,
+            Self::Waiting | Self::Local { .. } => None,
         }
     }
 }
@@ -180,7 +176,6 @@ pub(crate) enum Call {
 pub(crate) enum Reply {
     /// The number is the newest invalidation that had been executed by then.
     Lead(LeaseReply, u8),
-    Read(Option<Entry>),
     Filled,
     Fenced,
     Refused,

@@ -58,7 +58,7 @@ impl<'a> Step<'a> {
                 entry: Entry { id: token, content, stale: false },
             },
             Phase::Releasing { token } => Request::Release { token, failure_marker: true },
-            Phase::Waiting | Phase::Local { .. } | Phase::Beside { .. } => unreachable!("the flight has no request"),
+            Phase::Waiting | Phase::Local { .. } => unreachable!("the flight has no request"),
         }
     }
 

@@ -25,7 +25,7 @@ impl Step<'_> {
         let flight = self.flight(p, f);
         let waits = match flight.phase {
             Phase::Waiting => true,
-            Phase::Leading { .. } | Phase::Local { .. } | Phase::Beside { .. } => false,
+            Phase::Leading { .. } | Phase::Local { .. } => false,
             // While the flight asks, it handles the message after the reply; in later phases never.
             Phase::Asking { .. } => return,
             Phase::Filling { .. } | Phase::Releasing { .. } => {

@@ -1,12 +1,33 @@
 //! Nodes of a cluster.
 
 use super::RedisServer;
+use crate::eventually;
 use std::{iter, net::TcpListener, ops::RangeInclusive};
 
 impl RedisServer {
     /// Starts a node of a cluster, without slots and without other nodes.
     pub fn cluster_node(args: &[&str]) -> Self {
         Self::with(&[&[CLUSTER_ENABLED, "yes"], args].concat())
+    }
+
+    /// Starts a cluster of `N` masters with equal shares of the slots, and with these arguments.
+    pub async fn cluster<const N: usize>(args: &[&str]) -> [Self; N] {
+        let nodes = std::array::from_fn(|_| Self::cluster_node(args));
+        let first = |i: usize| u16::try_from(i * 16_384 / N).expect("the number of a slot");
+        for (i, node) in nodes.iter().enumerate() {
+            node.add_slots(first(i)..=first(i + 1) - 1).await;
+            nodes[0].meet(node).await;
+        }
+        for node in &nodes {
+            eventually("every node knows the slots of all nodes", async || {
+                let mut command = redis::cmd("CLUSTER");
+                let info: String =
+                    command.arg("INFO").query_async(&mut node.connection().await).await.expect("the node is up");
+                info.contains("cluster_slots_ok:16384") && info.contains("cluster_state:ok")
+            })
+            .await;
+        }
+        nodes
     }
 
     /// Returns the port of this node on the bus of the cluster. Redis 6.2 has no setting for it.

@@ -1,0 +1,174 @@
+//! Counts what one operation executes of the library: how much a reader of that operation has to follow.
+//!
+//! ```text
+//! cargo run --manifest-path benches/instructions/Cargo.toml --target-dir target --profile walk --features walk \
+//!     --bin walk                                       # counts
+//! .. --bin walk -- --check                             # compares with benches/walk.json
+//! .. --bin walk -- --record                            # writes it
+//! .. --bin walk -- --list "fetch miss and fill"        # prints the functions and the concepts of an operation
+//! ```
+//!
+//! Each operation runs once, over a real Redis, with warm connections and the default features, in a build without
+//! optimisation. Callgrind counts from the request until the last task of the operation has ended.
+//!
+//! - **functions** and **lines** of the library that were executed. A closure, the body of an `async` function and a
+//!   derived implementation are functions, too. The instances of a generic function are one. A line counts if an
+//!   instruction of its own was executed.
+//! - **files** that have such a line
+//! - **concepts**: the structs, enums, aliases and traits of the library that the signatures of executed functions
+//!   name, a method's own type included; and those of them that `src/engine` defines
+//!
+//! `--check` fails if an operation takes more functions than recorded, or more lines than [`SLACK`] above the record:
+//! which task runs first differs between two runs, and with that a line or two. A record only falls. Another compiler
+//! than recorded may count differently: record again in this case, without another change.
+#![allow(clippy::disallowed_methods, reason = "tests and benches make their own time and randomness")]
+
+#[path = "../callgrind.rs"]
+mod callgrind;
+mod concepts;
+mod executed;
+#[path = "../made_with.rs"]
+mod made_with;
+mod operations;
+#[path = "../../../work/page.rs"]
+mod page;
+#[path = "../../../work/row.rs"]
+mod row;
+
+use concepts::Source;
+use executed::Executed;
+use made_with::MadeWith;
+use operations::{MEASURED, OPERATIONS};
+use serde::{Deserialize, Serialize};
+use stampede_guard_support::RedisServer;
+use std::{collections::BTreeMap, env, fs, path::PathBuf, process::ExitCode};
+
+fn main() -> ExitCode {
+    let args: Vec<String> = env::args().skip(1).collect();
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    match args[..] {
+        ["--list", operation] if OPERATIONS.contains(&operation) => return counted(|| list(operation)),
+        [] | ["--check" | "--record"] => {}
+        [operation, url] if OPERATIONS.contains(&operation) => {
+            operations::run(operation, url);
+            return ExitCode::SUCCESS;
+        }
+        _ => {
+            eprintln!("usage: walk [--check | --record | --list OPERATION], an operation is one of {OPERATIONS:?}");
+            return ExitCode::FAILURE;
+        }
+    }
+    counted(|| {
+        let (counted, recorded) = (Recorded { made_with: MadeWith::here(), walk: count() }, recorded());
+        let grown = compare(&counted, recorded.as_ref());
+        if args == ["--record"] {
+            let json = serde_json::to_string_pretty(&counted).expect("numbers and text");
+            fs::write(FILE, json + "\n").expect("the file can be written");
+            println!("recorded in benches/walk.json");
+        } else if args == ["--check"] && !grown.is_empty() {
+            println!("\nwalk: more than benches/walk.json has: {}", grown.join(", "));
+            println!("`--list OPERATION` prints the functions. If the change is worth its cost, record it.");
+            return ExitCode::FAILURE;
+        }
+        ExitCode::SUCCESS
+    })
+}
+
+/// Runs this if valgrind can be run.
+fn counted(count: impl FnOnce() -> ExitCode) -> ExitCode {
+    if let Err(why) = callgrind::is_there() {
+        eprintln!("walk: {why}: install valgrind (Debian: apt-get install valgrind), then run this again");
+        return ExitCode::FAILURE;
+    }
+    count()
+}
+
+/// The content of the file, and of a new count.
+#[derive(Serialize, Deserialize)]
+struct Recorded {
+    #[serde(rename = "made with")]
+    made_with: MadeWith,
+    walk: BTreeMap<String, Walk>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Walk {
+    functions: usize,
+    lines: usize,
+    files: usize,
+    concepts: usize,
+    #[serde(rename = "concepts of the engine")]
+    of_engine: usize,
+}
+
+fn recorded() -> Option<Recorded> {
+    let text = fs::read_to_string(FILE).ok()?;
+    Some(serde_json::from_str(&text).expect("benches/walk.json is as --record writes it"))
+}
+
+fn count() -> BTreeMap<String, Walk> {
+    let (server, folder) = (RedisServer::start(), folder());
+    let source = Source::read(&folder);
+    let walk = |operation| {
+        let executed = Executed::of(operation, MEASURED, &server.url(), &folder);
+        let concepts = source.concepts(&executed.lines);
+        Walk {
+            functions: executed.functions.len(),
+            lines: executed.line_count(),
+            files: executed.lines.len(),
+            of_engine: concepts.iter().filter(|(_, file)| file.starts_with("engine")).count(),
+            concepts: concepts.len(),
+        }
+    };
+    OPERATIONS.map(|operation| (operation.to_owned(), walk(operation))).into()
+}
+
+fn list(operation: &str) -> ExitCode {
+    let (server, folder) = (RedisServer::start(), folder());
+    let executed = Executed::of(operation, MEASURED, &server.url(), &folder);
+    executed.functions.iter().for_each(|(file, name)| println!("function {file} {name}"));
+    let concepts = Source::read(&folder).concepts(&executed.lines);
+    concepts.iter().for_each(|(name, file)| println!("concept {name} ({file})"));
+    ExitCode::SUCCESS
+}
+
+/// Prints all operations. Returns those that have grown or are not recorded.
+fn compare(counted: &Recorded, recorded: Option<&Recorded>) -> Vec<String> {
+    println!(
+        "{:22} {:>15} {:>15} {:>7} {:>9} {:>10}",
+        "counted (recorded)", "functions", "lines", "files", "concepts", "of engine"
+    );
+    let mut grown = Vec::new();
+    for (operation, walk) in &counted.walk {
+        let before = recorded.and_then(|recorded| recorded.walk.get(operation));
+        let shown = |count, before: Option<usize>| {
+            format!("{count} ({})", before.map_or_else(|| "-".to_owned(), |before| before.to_string()))
+        };
+        let (functions, lines) = (before.map(|before| before.functions), before.map(|before| before.lines));
+        println!(
+            "{operation:22} {:>15} {:>15} {:>7} {:>9} {:>10}",
+            shown(walk.functions, functions),
+            shown(walk.lines, lines),
+            walk.files,
+            walk.concepts,
+            walk.of_engine
+        );
+        let more = |count, before: Option<usize>, slack| before.is_none_or(|before| count > before + slack);
+        if more(walk.functions, functions, 0) || more(walk.lines, lines, SLACK) {
+            grown.push(format!("`{operation}`"));
+        }
+    }
+    if let Some(recorded) = recorded.filter(|recorded| recorded.made_with != counted.made_with) {
+        println!("recorded with {}, counted with {}", recorded.made_with, counted.made_with);
+    }
+    grown
+}
+
+/// The library's source, as the compiler names it.
+fn folder() -> PathBuf {
+    fs::canonicalize(concat!(env!("CARGO_MANIFEST_DIR"), "/../../src")).expect("the library's source")
+}
+
+/// Number of lines that may be executed above the record. Nine runs, on an idle and on a busy machine, differed by one.
+const SLACK: usize = 3;
+const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../walk.json");

@@ -1,0 +1,400 @@
+//! One call: looks up the entry, then serves it, waits for a flight, or leads one.
+
+mod waiting;
+
+use super::{
+    active_fetch::{ACTIVE_FETCHES, ActiveFetch},
+    containment::fetching_alone,
+    core::Engine,
+    erased::{AnyAnswer, FetchSlot, Policy},
+    fill_set::FillSet,
+    flight::{Entered, Flight, Found, JoinCriteria, Scope},
+    frontend::{Completed, Completion, FetchHead, FetchMode, Redirect, Reuse, Shareability},
+    leader::{LeadMode, Leader, LeaderAnswer},
+    lookup::Lookup,
+    outage::KeptResult,
+    resource::Resource,
+    wait_graph::WaitEdge,
+};
+use crate::{
+    cache_status::{BypassReason, CacheStatus},
+    clock::{self, Timestamp},
+    config::StoreFailure,
+    error::{Error, ErrorKind},
+    policy::status_of,
+    store::{
+        entry::Entry,
+        error::{BoxFuture, StoreError},
+        port::FillCondition,
+        token::{Inbox, Token},
+    },
+    telemetry::{self, RequestSpan},
+};
+use futures_util::future::Either;
+use std::{
+    future::{Future, Ready, ready},
+    mem,
+};
+use tokio::{
+    sync::oneshot,
+    time::{Instant, timeout_at},
+};
+
+/// A function that spawns a leader, so that it outlives its caller.
+pub(super) type Spawn<'a> = fn(&Engine, BoxFuture<'a, ()>);
+
+/// One request for one key, over all its attempts.
+pub(super) struct Call<'a> {
+    lookup: Lookup,
+    /// What a lookup has found that this call has not evaluated yet: its own first one, or that of a leader.
+    found: Option<Found>,
+    policy: Policy,
+    fetch: FetchSlot<'a>,
+    /// `None`: a fetch runs within its caller.
+    spawn: Option<Spawn<'a>>,
+    requested_at: Timestamp,
+    /// End of the wait timeout, over all attempts.
+    wait_until: Instant,
+    /// The fetches that the caller's task is already part of.
+    active_fetches: Vec<ActiveFetch>,
+    /// The edge of the wait-for graph, if this request is made within another fetch.
+    wait_edge: Option<Box<WaitEdge>>,
+    /// Whether this call has waited for a flight. A result that is newer than the request is then accepted.
+    has_waited: bool,
+    /// Set after a result that this call could not use. From then on it joins only flights that have no result yet.
+    incomplete_only: bool,
+    /// Set after a result that may be due to the request of its leader alone. The next such result counts.
+    has_doubts: bool,
+    /// Set when the flight of the fleet is of no use to this call, as in [`LeadMode::Local`]. From then on it joins only
+    /// local flights.
+    local_only: bool,
+}
+
+/// The outcome of one attempt.
+enum Attempt {
+    /// The answer, its status, and whether the fetch of this call was or is made.
+    Done(AnyAnswer, CacheStatus, bool),
+    /// Not resolved: try again.
+    Again,
+    /// Not resolved: make a call for this caller only.
+    Alone(BypassReason),
+}
+
+/// The rest of an attempt, which may be ready already. Boxed, because otherwise the future of every call would reserve
+/// room for it, and a waiter also for what follows the wait.
+type Step<'s> = Either<Ready<Attempt>, BoxFuture<'s, Attempt>>;
+
+fn done<'s>(attempt: Attempt) -> Step<'s> {
+    Either::Left(ready(attempt))
+}
+
+/// What is left of leading a flight for the caller that opened it.
+struct Led<'a> {
+    answer: oneshot::Receiver<LeaderAnswer>,
+    /// The leader, if it runs within its caller.
+    leader: Option<BoxFuture<'a, ()>>,
+}
+
+impl<'a> Call<'a> {
+    /// `found`: what a lookup has found already. `requested_at`: when the request began.
+    pub(super) fn new(
+        lookup: Lookup,
+        found: Option<Found>,
+        requested_at: Instant,
+        policy: Policy,
+        spawn: Option<Spawn<'a>>,
+        fetch: FetchSlot<'a>,
+    ) -> Self {
+        Self {
+            wait_until: clock::after(requested_at, lookup.resource.config.wait_timeout()),
+            active_fetches: ACTIVE_FETCHES.try_with(Clone::clone).unwrap_or_default(),
+            lookup,
+            found,
+            policy,
+            fetch,
+            spawn,
+            requested_at: Timestamp::of(requested_at),
+            wait_edge: None,
+            has_waited: false,
+            incomplete_only: false,
+            has_doubts: false,
+            local_only: false,
+        }
+    }
+
+    /// Resolves the key.
+    pub(super) fn run(mut self) -> impl Future<Output = (AnyAnswer, CacheStatus)> + Send {
+        let Resource { config, key, front_end, .. } = &self.lookup.resource;
+        let span = RequestSpan::new(&config.meter, key, *front_end);
+        span.instrument(async move {
+            let (answer, status, fetched) = self.answer().await;
+            let took = || Timestamp::now().since(self.requested_at);
+            let Resource { config, key, front_end, .. } = &self.lookup.resource;
+            telemetry::answered_in_span(&config.meter, key, *front_end, status, fetched, took);
+            (answer, status)
+        })
+    }
+
+    /// Returns the answer, its status, and whether the fetch of this caller was or is made.
+    async fn answer(&mut self) -> (AnyAnswer, CacheStatus, bool) {
+        let mut reason = BypassReason::Attempts;
+        for _ in 0..MAX_ATTEMPTS {
+            match self.attempt().await {
+                Attempt::Done(answer, status, fetched) => return (answer, status, fetched),
+                Attempt::Again => {}
+                Attempt::Alone(why) => {
+                    reason = why;
+                    break;
+                }
+            }
+        }
+        match Box::pin(self.fetch_alone(FetchMode::Bypass(reason))).await {
+            Some(head) => (head.response, CacheStatus::Bypass, true),
+            None => (self.policy.reject(cancelled()), CacheStatus::Rejected, true),
+        }
+    }
+
+    async fn attempt(&mut self) -> Attempt {
+        if !self.local_only && self.found.is_none() {
+            self.lookup.predict(&*self.policy);
+        }
+        self.record_request();
+        if self.is_in_own_fetch() {
+            return Attempt::Alone(BypassReason::Nested);
+        }
+        if self.local_only {
+            return self.enter(Scope::Local, LeadMode::Local, None).await;
+        }
+        let found = match self.found.take() {
+            Some(found) => found,
+            None => {
+                if let Some(waiter) = self.lookup.join_flight(&*self.policy, self.criteria()) {
+                    return self.wait(waiter).await;
+                }
+                // Boxed, because few calls need a second lookup.
+                Box::pin(self.lookup.read(&*self.policy)).await
+            }
+        };
+        self.after_lookup(found).await
+    }
+
+    /// Decides what to do with the result of a lookup. If the store has no usable entry, the outage cache is asked.
+    fn after_lookup(&mut self, found: Found) -> Step<'_> {
+        let kept = self.lookup.consult_outage_cache(&self.policy, &found);
+        self.record_request();
+        if self.is_in_own_fetch() {
+            return done(Attempt::Alone(BypassReason::Nested));
+        }
+        match (kept, found) {
+            (Some(KeptResult::Answer(answer, status)), _) => done(Attempt::Done(answer, status, false)),
+            (Some(KeptResult::Bypass), _) => done(Attempt::Alone(BypassReason::Private)),
+            (_, Err(error)) => self.on_store_unavailable(error),
+            (None, Ok(Some(entry))) => self.on_entry(entry),
+            (_, Ok(_)) => Step::Right(self.enter(Scope::Fleet, LeadMode::Coordinated, None)),
+        }
+    }
+
+    fn on_entry(&mut self, entry: Entry) -> Step<'_> {
+        let (now, id) = (Timestamp::now(), entry.meta().id);
+        if self.has_waited
+            && entry.meta().response_time >= self.requested_at
+            && let Some(answer) = self.policy.decode(&entry, now)
+        {
+            return done(Attempt::Done(answer, CacheStatus::Coalesced, false));
+        }
+        match self.policy.evaluate(&entry, now) {
+            Reuse::Serve(answer) => done(Attempt::Done(answer, status_of(&entry, now), false)),
+            Reuse::ServeAndRevalidate(answer) => Step::Right(Box::pin(self.refresh(entry, answer))),
+            Reuse::Redirect(redirect) if self.lookup.follow(&entry, &redirect) => {
+                self.has_doubts = false; // they concern the other cache key
+                done(Attempt::Again)
+            }
+            Reuse::Revalidate | Reuse::Miss | Reuse::HitForPassOfOthers | Reuse::Redirect(_) => {
+                Step::Right(self.enter(Scope::Fleet, LeadMode::Coordinated, Some(entry)))
+            }
+            Reuse::Bypass => done(Attempt::Alone(BypassReason::ForOthers)),
+            Reuse::HitForPass => Step::Right(Box::pin(self.hit_for_pass(id))),
+            Reuse::DoNotStore => Step::Right(self.enter(Scope::Local, LeadMode::DoNotStore(id), None)),
+        }
+    }
+
+    /// Waits for the flight of the fleet if its fetch has begun since this caller has looked. Otherwise continues in the
+    /// local flight, or rejects the request if the guard is set to fail closed.
+    fn on_store_unavailable(&mut self, error: StoreError) -> Step<'_> {
+        if let Some(waiter) = self.lookup.join_flight(&*self.policy, self.criteria()) {
+            return Step::Right(self.wait(waiter));
+        }
+        match self.resource().config.on_store_failure {
+            StoreFailure::FailOpen => Step::Right(self.enter(Scope::Local, LeadMode::StoreDown, None)),
+            StoreFailure::FailClosed => done(self.reject(Error::store_down(error.into()))),
+        }
+    }
+
+    /// Joins the flight of the cache key, or opens it and leads it. Then waits for its outcome.
+    fn enter(&mut self, scope: Scope, mode: LeadMode, seen: Option<Entry>) -> BoxFuture<'_, Attempt> {
+        let Resource { engine, key, .. } = self.resource();
+        match engine.flights.enter(key, scope, self.criteria(), seen.as_ref()) {
+            Entered::Wait(waiter) => self.wait(waiter),
+            Entered::Lead(flight) => {
+                let waiter = flight.waiter();
+                let led = self.lead(flight, mode, seen);
+                Box::pin(self.wait_for_own(waiter, led))
+            }
+        }
+    }
+
+    fn criteria(&self) -> JoinCriteria {
+        JoinCriteria { nested: !self.active_fetches.is_empty(), incomplete_only: self.incomplete_only }
+    }
+
+    /// Spawns the leader of the flight, or returns it if the fetch borrows from the caller.
+    fn lead(&self, flight: Flight, mode: LeadMode, seen: Option<Entry>) -> Led<'a> {
+        let (reply, answer) = oneshot::channel();
+        let Resource { engine, config, key, front_end, .. } = self.resource();
+        let in_background = matches!(mode, LeadMode::Refresh) && self.spawn.is_some();
+        let span = RequestSpan::of_leader(in_background, &config.meter, key, *front_end);
+        let leader = Box::new(Leader {
+            policy: self.policy.clone(),
+            reply: Some(reply),
+            resource: self.resource().clone(),
+            seen,
+            redirects: self.lookup.redirects.clone(),
+            outer_fetches: self.active_fetches.clone(),
+            awaited: Vec::new(),
+            earlier_failures: u32::from(self.has_doubts),
+            scoped: self.spawn.is_none(),
+            flight,
+        });
+        let state = leader.flight.state().clone();
+        let leading = span.instrument(leader.run(mode, self.fetch.clone()));
+        let leading: BoxFuture<'a, ()> = Box::pin(state.with_pulse(leading));
+        match self.spawn {
+            Some(spawn) => {
+                spawn(engine, leading);
+                Led { answer, leader: None }
+            }
+            None => Led { answer, leader: Some(leading) },
+        }
+    }
+
+    /// Answers with the stale entry. If no refresh of it is in flight, this caller's fetch refreshes it in the
+    /// background.
+    async fn refresh(&self, entry: Entry, answer: AnyAnswer) -> Attempt {
+        let mut fetched = false;
+        let Resource { engine, key, .. } = self.resource();
+        if let Some(flight) = engine.flights.open(key, Scope::Fleet, self.criteria(), Some(&entry)) {
+            let mut led = self.lead(flight, LeadMode::Refresh, Some(entry.clone()));
+            fetched = match led.leader {
+                Some(leader) => {
+                    leader.await;
+                    self.fetch.has_begun()
+                }
+                None => true,
+            };
+            // A scoped refresh has run to its end here. If it succeeded, its result is better than the stale entry.
+            if let Ok(LeaderAnswer { response, status, is_failure: false }) = led.answer.try_recv() {
+                return Attempt::Done(response, status, true);
+            }
+        }
+        Attempt::Done(answer, status_of(&entry, Timestamp::now()), fetched)
+    }
+
+    /// Fetches for this caller only, under a hit-for-pass marker. If the response turns out to be shareable after all,
+    /// it replaces the marker.
+    async fn hit_for_pass(&self, marker: Token) -> Attempt {
+        let resource = self.resource().clone();
+        let (began, deadline) = (Timestamp::now(), clock::deadline_after(resource.config.fetch_timeout));
+        let (id, redirects) = (Token::unique(Inbox::unique()), self.lookup.redirects.clone());
+        let mode = FetchMode::HitForPass { id, redirects: redirects.clone(), deadline: deadline.into_std() };
+        let Some(FetchHead { response, sharing, mut completion }) = self.fetch_alone(mode).await else {
+            return self.cancelled();
+        };
+        let times = (began, Timestamp::now());
+        if !matches!(completion, Completion::None) {
+            self.resource().engine.tasks.spawn(async move {
+                let completed = timeout_at(deadline, completion.completed()).await;
+                if let Ok(Completed::Payload(payload)) = completed
+                    && let Shareability::Cacheable(_, store_as) | Shareability::CacheableAtEnd(_, store_as) = sharing
+                {
+                    let fill_set = FillSet::new(id, times, store_as, payload).under(&redirects);
+                    if resource.can_keep(&fill_set) {
+                        let _ = resource.fill(FillCondition::ReplaceMarker(marker), &fill_set).await;
+                    }
+                }
+            });
+        }
+        Attempt::Done(response, CacheStatus::Bypass, true)
+    }
+
+    /// Fetches for this caller only. A panic of the fetch is counted and goes on to the caller. `None` if the fetch of
+    /// this caller has begun before.
+    async fn fetch_alone(&self, mode: FetchMode) -> Option<FetchHead<AnyAnswer>> {
+        let (resource, fetch) = (self.resource(), &self.fetch);
+        let Resource { config, key, .. } = resource;
+        let fetched = async move {
+            match fetch.begin(mode, resource) {
+                Some(fetch) => Some(fetch.await),
+                None => None,
+            }
+        };
+        let head = fetching_alone(&config.meter, key, fetched).await?;
+        if let Some(failure) = head.sharing.failure() {
+            telemetry::fetch_failed(&config.meter, key, failure);
+        }
+        Some(head)
+    }
+
+    /// Follows a redirect that a leader has confirmed, and tries again there.
+    fn follow(&mut self, redirect: &Redirect) -> Attempt {
+        if !self.lookup.move_to(redirect) {
+            return Attempt::Alone(BypassReason::Attempts);
+        }
+        (self.has_waited, self.has_doubts) = (true, false);
+        (self.incomplete_only, self.local_only) = (false, false);
+        Attempt::Again
+    }
+
+    fn resource(&self) -> &Resource {
+        &self.lookup.resource
+    }
+
+    /// Reports whether the key is being fetched by this caller's own task.
+    fn is_in_own_fetch(&self) -> bool {
+        let Resource { engine, key, .. } = self.resource();
+        self.active_fetches.iter().any(|active| active.would_wait_on_itself(&engine.store, key))
+    }
+
+    /// Records the request for this cache key in the wait-for graph.
+    fn record_request(&mut self) {
+        let Resource { engine, key, .. } = &self.lookup.resource;
+        drop(mem::replace(&mut self.wait_edge, WaitEdge::enter(&engine.wait_graph, key, &self.active_fetches)));
+    }
+
+    /// Answers with the confirmed stale entry if it may replace a failed fetch. Otherwise rejects the request.
+    fn stale_or_rejected(&self, stale: Option<Entry>, error: Error) -> Attempt {
+        match stale.and_then(|entry| self.policy.stale_answer(&entry, Timestamp::now())) {
+            Some(answer) => Attempt::Done(answer, CacheStatus::Stale, false),
+            None => self.reject(error),
+        }
+    }
+
+    fn reject(&self, error: Error) -> Attempt {
+        if error.kind() == ErrorKind::Overloaded {
+            telemetry::overloaded(&self.resource().config.meter, &self.resource().key, &error);
+        }
+        Attempt::Done(self.policy.reject(error), CacheStatus::Rejected, false)
+    }
+
+    /// Rejects a caller whose fetch has begun and will not end.
+    fn cancelled(&self) -> Attempt {
+        Attempt::Done(self.policy.reject(cancelled()), CacheStatus::Rejected, true)
+    }
+}
+
+/// The task of a fetch was cancelled, together with its runtime.
+fn cancelled() -> Error {
+    Error::new(ErrorKind::Panicked, "the task of the fetch was cancelled")
+}
+
+/// Maximum number of attempts (for example because each leader was cancelled) before the caller bypasses the cache.
+const MAX_ATTEMPTS: usize = 64;

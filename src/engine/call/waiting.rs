@@ -1,0 +1,315 @@
+//! Waiting for a flight: that of another caller, or that of this one.
+
+use super::{Attempt, Call, Led};
+use crate::{
+    cache_status::{BypassReason, CacheStatus},
+    clock::{self, Timestamp},
+    config::StoreFailure,
+    engine::{
+        fill_set::FillSet,
+        flight::{Progress, Waiter},
+        frontend::{Failure, Reuse, SharedReuse},
+        leader::LeaderAnswer,
+        resource::Resource,
+    },
+    error::{Error, ErrorKind},
+    store::{
+        entry::{Entry, SharedValue},
+        error::BoxFuture,
+    },
+    telemetry::{self, Role},
+};
+use std::{
+    future::{Future, pending, ready},
+    pin::pin,
+    time::Duration,
+};
+use tokio::time::{Instant, sleep_until, timeout_at};
+
+/// A limit of a caller that waits.
+#[derive(Clone, Copy)]
+enum Limit {
+    Deadline,
+    WaitTimeout,
+    /// Half of the time that was left to the enclosing fetch: the wait is reported, and goes on.
+    Report,
+    /// The time for which a caller that came after the response head waits for the end of the body.
+    Body,
+    /// The time after which the watcher of the leader has looked, if it is polled.
+    Watcher,
+}
+
+/// What ends a round of waiting for the flight that this caller has opened.
+enum Event {
+    Answer(LeaderAnswer),
+    /// The leader will send no answer.
+    LeaderEnded,
+    /// The leader waits for another leader, or for a permit.
+    LeaderWaits,
+    Outcome(Progress),
+    Limit,
+}
+
+impl<'a> Call<'a> {
+    /// Waits for the flight of another caller, as long as its leader is alive, and at most until a limit of this caller.
+    ///
+    /// Boxed, and what follows the wait is not part of it, so that a waiter holds no room for either.
+    pub(super) fn wait(&mut self, waiter: Waiter) -> BoxFuture<'_, Attempt> {
+        if self.is_cycle() {
+            return Box::pin(ready(Attempt::Alone(BypassReason::Nested)));
+        }
+        if let Some(reason) = self.rejection_reason(&waiter) {
+            return Box::pin(ready(self.stale_or_rejected(waiter.stale_candidate(), reason)));
+        }
+        telemetry::record_role(Role::Waiter);
+        let timed = telemetry::waiting(&self.resource().config.meter);
+        let body_until = waiter.joined_after_head.then(|| clock::deadline_after(MAX_WAIT_AFTER_HEAD));
+        let mut report_at = self.half_way();
+        let lease_ttl = self.resource().config.lease_ttl;
+        let (mut check_at, mut looks) = (clock::deadline_after(lease_ttl), waiter.replace_watcher(None));
+        Box::pin(async move {
+            let _timed = &timed;
+            let state = {
+                let mut outcome = pin!(self.outcome_of(&waiter));
+                loop {
+                    let (until, limit) = self.next_limit([report_at, body_until, Some(check_at)], true);
+                    if let Ok(state) = timeout_at(until, outcome.as_mut()).await {
+                        break state;
+                    }
+                    if let Limit::Watcher = limit {
+                        looks = waiter.replace_watcher(Some(looks));
+                        check_at = clock::deadline_after(lease_ttl);
+                    } else if let Some(attempt) = self.on_limit(limit, &waiter, &mut report_at) {
+                        return attempt;
+                    }
+                }
+            };
+            self.on_outcome(state)
+        })
+    }
+
+    fn outcome_of(&self, waiter: &Waiter) -> impl Future<Output = Progress> {
+        let lease_ttl = self.resource().config.lease_ttl;
+        waiter.outcome_if_alive(lease_ttl, |head| matches!(self.policy.accept_shared(head), SharedReuse::Redirect(_)))
+    }
+
+    /// Waits for the flight that this caller has opened. The answer of its leader comes first, because the state that
+    /// the leader publishes is for the other callers.
+    ///
+    /// The wait timeout applies while the leader waits for another one: not to the caller's own fetch, nor to the
+    /// question for its lease.
+    pub(super) async fn wait_for_own(&mut self, waiter: Waiter, led: Led<'a>) -> Attempt {
+        let (mut report_at, mut waits) = (self.half_way(), false);
+        let Led { mut answer, mut leader } = led;
+        loop {
+            let fetches = self.fetch.has_begun();
+            let (until, limit) = self.next_limit([report_at, None, None], waits && !fetches);
+            let leading = async {
+                match &mut leader {
+                    Some(leader) => leader.await,
+                    None => pending().await,
+                }
+            };
+            let event = tokio::select! {
+                biased;
+                answer = &mut answer => answer.map_or(Event::LeaderEnded, Event::Answer),
+                () = leading => Event::LeaderEnded,
+                state = waiter.outcome(|_| false), if !fetches => Event::Outcome(state),
+                () = waiter.leader_waits(), if !waits => Event::LeaderWaits,
+                () = sleep_until(until) => Event::Limit,
+            };
+            match event {
+                Event::Answer(LeaderAnswer { response, status, .. }) => return Attempt::Done(response, status, true),
+                Event::LeaderWaits => waits = true,
+                // A leader that was abandoned may go on. It is not to begin the fetch while this caller tries again.
+                Event::Outcome(state) => {
+                    if let Some(fetch) = self.fetch.take_back() {
+                        self.fetch = fetch;
+                        return self.on_outcome(state);
+                    }
+                }
+                Event::LeaderEnded => match answer.try_recv() {
+                    Ok(LeaderAnswer { response, status, .. }) => return Attempt::Done(response, status, true),
+                    Err(_) if self.fetch.has_begun() => return self.cancelled(),
+                    Err(_) => return self.on_outcome(waiter.outcome(|_| false).await),
+                },
+                // The fetch has begun since the limit was set, and has limits of its own.
+                Event::Limit if !fetches && self.fetch.has_begun() => {}
+                Event::Limit => {
+                    if let Some(attempt) = self.on_limit(limit, &waiter, &mut report_at) {
+                        return attempt;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Handles a limit of this caller. `None`: the wait goes on.
+    fn on_limit(&self, limit: Limit, waiter: &Waiter, report_at: &mut Option<Instant>) -> Option<Attempt> {
+        let Resource { config, key, .. } = self.resource();
+        let error = match limit {
+            Limit::Report => {
+                *report_at = None;
+                if let Some(fetch) = self.active_fetches.last() {
+                    telemetry::nested_wait(&config.meter, key, &fetch.key);
+                }
+                return None;
+            }
+            Limit::Watcher => return None,
+            Limit::Body => return Some(Attempt::Alone(BypassReason::UnknownLength)),
+            Limit::Deadline => Error::deadline_exceeded(),
+            Limit::WaitTimeout => {
+                telemetry::wait_timed_out(&config.meter, key);
+                Error::wait_timed_out()
+            }
+        };
+        Some(self.stale_or_rejected(waiter.stale_candidate(), error))
+    }
+
+    /// Returns the limit of this caller that is reached first, and when.
+    fn next_limit(&self, [report, body, watcher]: [Option<Instant>; 3], waits: bool) -> (Instant, Limit) {
+        let wait_until = if waits { self.wait_until } else { clock::deadline_after(Duration::MAX) };
+        let mut next = (wait_until, Limit::WaitTimeout);
+        let deadline = self.resource().deadline;
+        let limits =
+            [(watcher, Limit::Watcher), (report, Limit::Report), (body, Limit::Body), (deadline, Limit::Deadline)];
+        for (until, limit) in limits {
+            if let Some(until) = until
+                && until <= next.0
+            {
+                next = (until, limit);
+            }
+        }
+        next
+    }
+
+    /// Returns when half of the time that is left to the enclosing fetch is over. `None` for a caller within no fetch.
+    fn half_way(&self) -> Option<Instant> {
+        let (now, end) = (clock::now(), self.active_fetches.iter().map(|active| active.ends_at).min()?);
+        Some(clock::after(now, end.saturating_duration_since(now) / 2))
+    }
+
+    /// Reports whether waiting would deadlock, because the leader waits for a fetch that this caller is part of.
+    fn is_cycle(&self) -> bool {
+        let Resource { engine, config, key, .. } = self.resource();
+        let is_cycle = engine.wait_graph.would_deadlock(key, &self.active_fetches);
+        if is_cycle {
+            telemetry::deadlock_avoided(&config.meter, key);
+        }
+        is_cycle
+    }
+
+    /// Returns the reason why this caller must not wait, if there is one: too many callers wait, or the answer would
+    /// come too late.
+    fn rejection_reason(&self, waiter: &Waiter) -> Option<Error> {
+        let too_late = |deadline: Instant| {
+            let remaining = deadline.saturating_duration_since(clock::deadline_after(Duration::ZERO));
+            waiter.expected_end().is_some_and(|end| end.since(Timestamp::now()) > remaining)
+        };
+        let Resource { config, deadline, .. } = self.resource();
+        if waiter.is_complete() {
+            None // the flight is over, so there is no wait
+        } else if waiter.callers() > config.max_waiters.saturating_add(1) {
+            Some(Error::overloaded("the fetch has `max_waiters` waiters already"))
+        } else if deadline.is_some_and(too_late) {
+            Some(Error::deadline_exceeded())
+        } else {
+            None
+        }
+    }
+
+    /// Decides what the state of a flight means for a caller that waited for it.
+    fn on_outcome(&mut self, state: Progress) -> Attempt {
+        match state {
+            Progress::Found(found) => {
+                (self.has_waited, self.found) = (true, Some(found));
+                Attempt::Again
+            }
+            Progress::Filled(fill_set) => self.on_filled(&fill_set),
+            Progress::Shared(value) | Progress::HeadersReady(Some(value)) => self.on_shared(&value),
+            Progress::Inconclusive(state) if self.has_doubts => self.on_outcome(Progress::clone(&state)),
+            Progress::Inconclusive(state) => {
+                if let Progress::Failed(_, Some(stale)) = &*state
+                    && let Some(answer) = self.policy.stale_answer(stale, Timestamp::now())
+                {
+                    return Attempt::Done(answer, CacheStatus::Stale, false);
+                }
+                (self.has_waited, self.has_doubts) = (true, true);
+                Attempt::Again
+            }
+            Progress::Private(audience) if self.policy.is_covered_by(audience) => Attempt::Alone(BypassReason::Private),
+            Progress::Failed(failure, stale) => self.on_failed(failure, stale),
+            // A waiter that fails closed needs the store as well, so it does not try again as the leader.
+            Progress::Refused(error, stale)
+                if error.kind() == ErrorKind::Store
+                    && self.resource().config.on_store_failure == StoreFailure::FailClosed =>
+            {
+                self.stale_or_rejected(stale, error)
+            }
+            Progress::Running
+            | Progress::Queued
+            | Progress::HeadersReady(None)
+            | Progress::Abandoned
+            | Progress::Refused(..)
+            | Progress::Private(_) => Attempt::Again,
+        }
+    }
+
+    fn on_failed(&mut self, failure: Failure, stale: Option<Entry>) -> Attempt {
+        let stale = stale.and_then(|entry| self.policy.stale_answer(&entry, Timestamp::now()));
+        match (stale, failure) {
+            (Some(answer), _) => Attempt::Done(answer, CacheStatus::Stale, false),
+            (None, Failure::Error(error)) => self.reject(error),
+            (None, Failure::Answer(error)) => Attempt::Done(self.policy.reject(error), CacheStatus::Coalesced, false),
+            (None, Failure::SharedValue(value)) => self.on_shared(&value),
+        }
+    }
+
+    /// Answers with an entry that was filled. A response that is newer than this caller's request counts at any age,
+    /// because its lifetime may be shorter than its fetch. An older one is evaluated.
+    fn on_filled(&mut self, FillSet { entry, index, .. }: &FillSet) -> Attempt {
+        let now = Timestamp::now();
+        if let Some((variant, index)) = index {
+            match self.policy.redirect_of(index, now) {
+                Some(redirect) if redirect.variant == *variant => {}
+                Some(redirect) => return self.follow(&redirect),
+                None => return self.unusable(),
+            }
+        }
+        let answer = match entry.meta().response_time >= self.requested_at {
+            true => self.policy.decode(entry, now).map_or(Reuse::Bypass, Reuse::Serve),
+            false => self.policy.evaluate(entry, now),
+        };
+        match answer {
+            Reuse::Serve(answer) | Reuse::ServeAndRevalidate(answer) => {
+                Attempt::Done(answer, CacheStatus::Coalesced, false)
+            }
+            Reuse::Bypass => Attempt::Alone(BypassReason::ForOthers),
+            _ => self.unusable(),
+        }
+    }
+
+    fn on_shared(&mut self, value: &SharedValue) -> Attempt {
+        match self.policy.accept_shared(value) {
+            SharedReuse::Use(answer) => Attempt::Done(answer, CacheStatus::Coalesced, false),
+            // For example, a value of another type.
+            SharedReuse::Bypass => Attempt::Alone(BypassReason::ForOthers),
+            // The body of the response may take long, and holds the lease until its end.
+            SharedReuse::TooOld => {
+                self.local_only = true;
+                self.unusable()
+            }
+            SharedReuse::Redirect(redirect) => self.follow(&redirect),
+        }
+    }
+
+    /// Tries again after a result that this caller cannot use: only one that is not there yet is accepted.
+    fn unusable(&mut self) -> Attempt {
+        self.incomplete_only = true;
+        Attempt::Again
+    }
+}
+
+/// Maximum time for which a caller that came after the response head waits for the end of a body of unknown length. Most
+/// bodies end by then. A longer wait would delay each client of an endless one.
+const MAX_WAIT_AFTER_HEAD: Duration = Duration::from_millis(250);

@@ -1,0 +1,144 @@
+//! The table of all counters, events and metrics. docs/operations.md has the same log lines and metrics, which tests
+//! compare.
+
+/// Hands the table to a macro that defines something by it.
+///
+/// A row of `events` is a field of [`Stats`](crate::Stats) with its documentation, and the status of the answers that it
+/// counts; or an event in braces; or a field and the event that it counts. An event is a function with its arguments,
+/// the member of a metric to which it adds one, and the level, text and fields of its line. A level with a condition
+/// applies if the condition holds, otherwise `DEBUG`.
+///
+/// A row of `metrics` is a field, its type, its name, its unit, its own labels, and its meaning. It has the labels
+/// `namespace` and `name` as well. A gauge of `process` has no labels.
+macro_rules! table {
+    ($define:ident) => {
+        $define! {
+            events {
+                /// Answers with [`CacheStatus::Hit`](crate::CacheStatus::Hit).
+                hits = Hit;
+                /// Hits that were served from a copy of the [near cache](crate::NearCacheConfig).
+                near_hits { near_hit(meter) };
+                /// Answers from the [outage cache](crate::OutageCacheConfig), because the store was unavailable or refused writes.
+                outage_cache_hits { outage_cache_hit(meter) };
+                /// Answers with [`CacheStatus::Stale`](crate::CacheStatus::Stale).
+                stale_hits = Stale;
+                /// Answers with [`CacheStatus::Miss`](crate::CacheStatus::Miss).
+                misses = Miss;
+                /// Answers with [`CacheStatus::Coalesced`](crate::CacheStatus::Coalesced): calls of the origin that were saved.
+                coalesced = Coalesced;
+                /// Answers with [`CacheStatus::Bypass`](crate::CacheStatus::Bypass).
+                bypassed = Bypass;
+                /// Answers with [`CacheStatus::FailOpen`](crate::CacheStatus::FailOpen): from a fetch for this process only, for example without the store.
+                failed_open = FailOpen;
+                /// Answers with [`CacheStatus::Rejected`](crate::CacheStatus::Rejected).
+                rejected = Rejected;
+                { log_answer(meter, key, front_end: FrontEnd, status: CacheStatus, took: impl Fn() -> Duration) DEBUG "answered"
+                    [front_end = front_end.as_str(), status = status.as_str(), took = ?took()] };
+                { stored(meter, key, kind: Kind) DEBUG "stored" [?kind] };
+                /// Fills that came too late and were refused by the store.
+                fenced { fenced(meter, key, kind: Kind) INFO "a late fill was refused" [?kind] };
+                /// Leases that were lost while their fetch was running.
+                lease_losses { lease_lost(meter, key) + leases_lost[0], INFO "the lease was lost while its fetch was running" };
+                /// Requests that reached their wait timeout, whatever answer they got then.
+                wait_timeouts { wait_timed_out(meter, key) WARN[is_due(&meter.counters.reported_wait_timeouts)]
+                    "the wait timeout passed before the leader had finished" };
+                // Counted once however many requests wait for it.
+                { fetch_failed(meter, key, kind: FetchFailure) + failures[kind as usize], DEBUG "the fetch failed"
+                    [kind = kind.as_str()] };
+                /// Store operations that failed or timed out.
+                // At level `DEBUG`, because while the store is down each request has one. The connection and the circuit
+                // breaker report the cause once.
+                store_errors { store_operation_failed(meter, key, operation: StoreOperation, error: &StoreError)
+                    + store_errors[operation as usize], DEBUG "the store operation failed"
+                    [operation = operation.as_str(), %error] };
+                { store_refuses(meter, key, operation: StoreOperation, error: &StoreError) WARN
+                    "the store refuses operations; reported at most once a minute" [operation = operation.as_str(), %error] };
+                { #[cfg(feature = "redis")] corrupt_entry(key: &CacheKey, error: crate::store::envelope::EnvelopeError) WARN
+                    "the stored entry is corrupt and counts as absent"
+                    [key = ?LoggedKey(key.into(), false), %error] };
+                { invalidation_failed(meter, key, error: &StoreError) WARN
+                    "the invalidation was not acknowledged; it is retried in the background" [%error] };
+                // Of an invalidation that failed at first.
+                { invalidation_ended(meter, key, acknowledged: bool) WARN "the retries of an invalidation have ended"
+                    [outcome = if acknowledged { "acknowledged after a retry" } else {
+                        "given up: the old value may be served until it expires" }] };
+                { replaying_invalidations(meter, key, invalidations: usize) INFO
+                    "the store may have lost recent invalidations; they are sent again" [invalidations] };
+                /// Times that a circuit breaker opened because the store was unavailable.
+                breaker_opened { breaker_opened(meter, key, error: &StoreError) WARN
+                    "circuit breaker opened: the store is unavailable; requests probe it in the background" [%error] };
+                { breaker_closed(meter, key, open_for: Duration) WARN "circuit breaker closed: the store answers again"
+                    [?open_for] };
+                /// Requests rejected with [`ErrorKind::Overloaded`](crate::ErrorKind::Overloaded).
+                // A wait timeout has a line of its own.
+                overloaded { overloaded(meter, key, error: &Error)
+                    WARN[!error.is_wait_timeout() && is_due(&meter.counters.reported_rejections)]
+                    "the request was rejected" [%error] };
+                /// Fetches that would have waited for themselves through other fetches. Each request got a fetch of its own.
+                deadlocks_avoided { deadlock_avoided(meter, key) WARN
+                    "a fetch would have waited for itself through other fetches" };
+                { nested_wait(meter, key, fetch: &CacheKey) WARN
+                    "a request within a fetch has waited for half of the time of that fetch: perhaps two fetches need each other"
+                    [within = ?LoggedKey(fetch.into(), meter.log_keys)] };
+                /// Entries that a [`MemoryStore`](crate::MemoryStore) or the [near cache](crate::NearCacheConfig) could not keep,
+                /// because they are too large for it.
+                too_large { too_large(meter, key) DEBUG "the entry is too large to be kept in this process" };
+                /// Fetches that were dropped before their response, because no request waited for them any more and
+                /// [`max_detached`](crate::StampedeGuard::max_detached) other such fetches were running.
+                fetches_dropped { fetch_dropped(meter, key) WARN[is_due(&meter.counters.reported_drops)]
+                    "the fetch was dropped: its clients have left, and all `max_detached` permits are in use" };
+                /// Values that were not stored because they do not encode and decode again with their [`Codec`](crate::Codec). An
+                /// event names each such type once.
+                codec_failures { #[cfg(feature = "_typed")] uncodable_value(meter) + failures[FetchFailure::Codec as usize] };
+                // The message of a codec may quote the value.
+                { #[cfg(feature = "_typed")] uncodable_type(meter, key, kind: &str, codec: Codec, error: &BoxError, hint: &str) ERROR
+                    "values of this type are not cached: they do not survive the codec"
+                    [r#type = kind, ?codec, error = meter.log_keys.then(|| tracing::field::display(error)), hint] };
+                { #[cfg(feature = "http")] uncacheable_route(route: &str, reason: Uncached, hint: &str) WARN
+                    "no response of this route was stored or shared so far; the layer only delays it"
+                    [route, %reason, hint] };
+                { #[cfg(feature = "http")] contradiction(field: &str) DEBUG
+                    "the request bypasses the cache: a forwarded field contradicts it" [field] };
+                // `address` is `None` if only the client knows it.
+                { #[cfg(feature = "redis")] unreachable(address: Option<&str>, error: &dyn Display) WARN
+                    "cannot connect to redis; the connection is tried again"
+                    [address, %error, hint = if address.is_some() { URL_HINT } else { CLIENT_HINT }] };
+                // An operator has to correct the setting. Until then the origin answers.
+                { #[cfg(feature = "redis")] misconfigured(address: Option<&str>, error: &dyn Display, hint: &str) ERROR
+                    "redis refuses to serve this client" [address, %error, hint] };
+            }
+            metrics {
+                requests: Counter "stampede_guard_requests_total" Count ["front_end": FrontEnd::NAMES, "status": CacheStatus::NAMES]
+                    "Requests with a key that were answered, by front end (`http`, `fetch`, `keyed`) and by status (`hit`, `stale`, `miss`, `coalesced`, `bypass`, `fail_open`, `rejected`).";
+                saved_calls: Counter "stampede_guard_saved_calls_total" Count []
+                    "Requests that were answered without a call of the origin of their own: the ones with status `hit`, `stale` and `coalesced`, except a request that has fetched and got a stale answer or that of another leader, and one whose fetch refreshes the entry in the background.";
+                fetch_seconds: Histogram "stampede_guard_fetch_seconds" Seconds []
+                    "Time of a call of the origin until its response head or its value, whatever its outcome.";
+                wait_seconds: Histogram "stampede_guard_wait_seconds" Seconds []
+                    "Time for which a request waited for the fetch of another one, whatever the outcome. Waiting for a lookup only does not count.";
+                store_seconds: Histogram "stampede_guard_store_seconds" Seconds ["operation": StoreOperation::NAMES]
+                    "Time of a store operation, failed ones included.";
+                in_flight: Gauge "stampede_guard_in_flight" Count []
+                    "Calls of the origin in progress, until their response head or their value.";
+                waiters: Gauge "stampede_guard_waiters" Count []
+                    "Requests that wait for the fetch of another one.";
+                leases_lost: Counter "stampede_guard_leases_lost_total" Count []
+                    "Leases that were lost while their fetch was running.";
+                failures: Counter "stampede_guard_failures_total" Count ["kind": FetchFailure::NAMES]
+                    "Failed fetches, each once however many requests waited for it: `origin` (an error), `server_error` (a response), `timed_out`, `panicked`, `codec` (the request succeeds, and its value is not stored).";
+                store_errors: Counter "stampede_guard_store_errors_total" Count ["operation": StoreOperation::NAMES]
+                    "Store operations that failed or timed out.";
+                #[cfg(feature = "http")]
+                uncached: Counter "stampede_guard_uncached_total" Count ["reason": Uncached::TOKENS]
+                    "Responses of the HTTP layer that were neither answered from the cache nor stored, by the reason in `Cache-Status`.";
+            }
+            process {
+                breaker_open: Gauge "stampede_guard_breaker_open" Count
+                    "Open circuit breakers of the process.";
+                near_cache_bytes: Gauge "stampede_guard_near_cache_bytes" Bytes
+                    "Bytes in the near caches of the process, as of the last read from the store of each cache.";
+            }
+        }
+    };
+}
+pub(super) use table;

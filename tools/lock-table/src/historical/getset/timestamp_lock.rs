@@ -1,0 +1,44 @@
+//! For the historical recipe `GetSet`: a held lock whose value is only the time at which it ends.
+
+use super::wall_clock::{WallClock, millis};
+use stampede_guard::{
+    lock::{
+        LeaseStatus,
+        recipe::{Acquisition, HeldState, LockFuture, check_exists, held_if, number},
+    },
+    store::StoreError,
+};
+use std::sync::Arc;
+
+pub(super) struct TimestampLock {
+    pub(super) acquisition: Arc<Acquisition>,
+    pub(super) name: String,
+    pub(super) clock: WallClock,
+    pub(super) until: u64,
+}
+
+impl TimestampLock {
+    fn is_over(&self) -> bool {
+        self.until <= millis((self.clock)())
+    }
+}
+
+impl HeldState for TimestampLock {
+    /// Deletes the key only before its time is over, because another client may hold the lock afterwards.
+    fn release(&self) -> LockFuture<LeaseStatus> {
+        let (acquisition, name, is_over) = (self.acquisition.clone(), self.name.clone(), self.is_over());
+        Box::pin(async move {
+            if is_over {
+                return Ok(LeaseStatus::Lost);
+            }
+            Ok(held_if(number(&acquisition.client.send(redis::cmd("DEL").arg(name)).await?)? == 1))
+        })
+    }
+
+    fn check(&self) -> LockFuture<LeaseStatus> {
+        if self.is_over() {
+            return Box::pin(async { Ok::<_, StoreError>(LeaseStatus::Lost) });
+        }
+        check_exists(self.acquisition.clone(), &self.name)
+    }
+}

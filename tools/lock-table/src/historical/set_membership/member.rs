@@ -1,0 +1,69 @@
+//! For the historical recipe `SetMembership`: a member of the set of held locks, alone or with a companion key.
+
+use stampede_guard::lock::{
+    LeaseStatus,
+    recipe::{Acquisition, HeldState, LockFuture, Script, check_token, extend, held_if, number},
+};
+use std::{
+    sync::{Arc, LazyLock},
+    time::Duration,
+};
+
+pub(super) struct SetMember {
+    pub(super) acquisition: Arc<Acquisition>,
+    pub(super) set: String,
+    pub(super) name: String,
+    pub(super) companion: String,
+}
+
+impl SetMember {
+    pub(super) fn of(acquisition: Arc<Acquisition>) -> Self {
+        let set = format!("{{{}}}:named_locks", acquisition.key.namespace());
+        let name = acquisition.member();
+        Self { acquisition, companion: [&set, ":", &name].concat(), set, name }
+    }
+
+    pub(super) fn cmd(&self, name: &str) -> redis::Cmd {
+        let mut cmd = redis::cmd(name);
+        cmd.arg(&self.set).arg(&self.name);
+        cmd
+    }
+
+    /// Runs the command and returns whether the set had the member.
+    fn run(&self, name: &str) -> LockFuture<LeaseStatus> {
+        let (acquisition, cmd) = (self.acquisition.clone(), self.cmd(name));
+        Box::pin(async move { Ok(held_if(number(&acquisition.client.send(&cmd).await?)? == 1)) })
+    }
+}
+
+impl HeldState for SetMember {
+    fn release(&self) -> LockFuture<LeaseStatus> {
+        self.run("SREM")
+    }
+
+    fn check(&self) -> LockFuture<LeaseStatus> {
+        self.run("SISMEMBER")
+    }
+}
+
+/// A member with a companion key, which is the lock.
+pub(super) struct SetMemberWithExpiry(pub(super) SetMember);
+
+impl HeldState for SetMemberWithExpiry {
+    fn release(&self) -> LockFuture<LeaseStatus> {
+        let SetMember { acquisition, set, name, companion } = &self.0;
+        let mut call = RELEASE.call(&[companion, set]);
+        call.arg(acquisition.token.as_bytes()).arg(name);
+        acquisition.clone().run_script(call)
+    }
+
+    fn extend(&self, ttl: Duration) -> LockFuture<LeaseStatus> {
+        extend(self.0.acquisition.clone(), &self.0.companion, ttl)
+    }
+
+    fn check(&self) -> LockFuture<LeaseStatus> {
+        check_token(self.0.acquisition.clone(), &self.0.companion)
+    }
+}
+
+static RELEASE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("release.lua")));
