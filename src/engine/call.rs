@@ -8,7 +8,7 @@ use super::{
     core::Engine,
     erased::{AnyAnswer, FetchSlot, Policy},
     fill_set::FillSet,
-    flight::{Entered, Flight, Found, JoinCriteria, Scope},
+    flight::{Flight, Found, JoinCriteria, Scope},
     frontend::{Completed, Completion, FetchHead, FetchMode, Redirect, Reuse, Shareability},
     leader::{LeadMode, Leader, LeaderAnswer},
     lookup::Lookup,
@@ -21,6 +21,7 @@ use crate::{
     clock::{self, Timestamp},
     config::StoreFailure,
     error::{Error, ErrorKind},
+    outage_cache::NotStored,
     policy::status_of,
     store::{
         entry::Entry,
@@ -28,16 +29,18 @@ use crate::{
         port::FillCondition,
         token::{Inbox, Token},
     },
+    sync::alongside::Alongside,
     telemetry::{self, RequestSpan},
 };
 use futures_util::future::Either;
 use std::{
-    future::{Future, Ready, ready},
+    convert::Infallible,
+    future::{Future, Ready, pending, ready},
     mem,
 };
 use tokio::{
     sync::oneshot,
-    time::{Instant, timeout_at},
+    time::{Instant, sleep_until, timeout_at},
 };
 
 /// A function that spawns a leader, so that it outlives its caller.
@@ -63,11 +66,11 @@ pub(super) struct Call<'a> {
     has_waited: bool,
     /// Set after a result that this call could not use. From then on it joins only flights that have no result yet.
     incomplete_only: bool,
-    /// Set after a result that may be due to the request of its leader alone. The next such result counts.
-    has_doubts: bool,
-    /// Set when the flight of the fleet is of no use to this call, as in [`LeadMode::Local`]. From then on it joins only
-    /// local flights.
-    local_only: bool,
+    /// Number of results that may be due to the requests of their leaders alone. The second one counts.
+    earlier_failures: u32,
+    /// Set when the flight of the fleet is of no use to this call. From then on it joins only local flights, or leads
+    /// one in this mode.
+    local: Option<LeadMode>,
 }
 
 /// The outcome of one attempt.
@@ -117,8 +120,8 @@ impl<'a> Call<'a> {
             wait_edge: None,
             has_waited: false,
             incomplete_only: false,
-            has_doubts: false,
-            local_only: false,
+            earlier_failures: 0,
+            local: None,
         }
     }
 
@@ -127,11 +130,27 @@ impl<'a> Call<'a> {
         let Resource { config, key, front_end, .. } = &self.lookup.resource;
         let span = RequestSpan::new(&config.meter, key, *front_end);
         span.instrument(async move {
-            let (answer, status, fetched) = self.answer().await;
+            let (answer, status, fetched) = match self.half_way() {
+                None => self.answer().await,
+                Some(report) => Box::pin(Alongside::new(self.answer(), report)).await,
+            };
             let took = || Timestamp::now().since(self.requested_at);
             let Resource { config, key, front_end, .. } = &self.lookup.resource;
             telemetry::answered_in_span(&config.meter, key, *front_end, status, fetched, took);
             (answer, status)
+        })
+    }
+
+    /// Reports a call within a fetch that lasts for half of the time that is left to that fetch. `None` for other calls.
+    fn half_way(&self) -> Option<impl Future<Output = Infallible> + use<>> {
+        let Resource { config, key, .. } = self.resource();
+        let (config, key, fetch) = (config.clone(), key.clone(), self.active_fetches.last()?.key.clone());
+        let (now, end) = (clock::now(), self.active_fetches.iter().map(|active| active.ends_at).min()?);
+        let half_way = clock::after(now, end.saturating_duration_since(now) / 2);
+        Some(async move {
+            sleep_until(half_way).await;
+            telemetry::nested_wait(&config.meter, &key, &fetch);
+            pending().await
         })
     }
 
@@ -155,15 +174,15 @@ impl<'a> Call<'a> {
     }
 
     async fn attempt(&mut self) -> Attempt {
-        if !self.local_only && self.found.is_none() {
+        if self.local.is_none() && self.found.is_none() {
             self.lookup.predict(&*self.policy);
         }
         self.record_request();
         if self.is_in_own_fetch() {
             return Attempt::Alone(BypassReason::Nested);
         }
-        if self.local_only {
-            return self.enter(Scope::Local, LeadMode::Local, None).await;
+        if let Some(mode) = self.local {
+            return self.enter(Scope::Local, mode, None).await;
         }
         let found = match self.found.take() {
             Some(found) => found,
@@ -206,7 +225,7 @@ impl<'a> Call<'a> {
             Reuse::Serve(answer) => done(Attempt::Done(answer, status_of(&entry, now), false)),
             Reuse::ServeAndRevalidate(answer) => Step::Right(Box::pin(self.refresh(entry, answer))),
             Reuse::Redirect(redirect) if self.lookup.follow(&entry, &redirect) => {
-                self.has_doubts = false; // they concern the other cache key
+                self.earlier_failures = 0; // they concern the other cache key
                 done(Attempt::Again)
             }
             Reuse::Revalidate | Reuse::Miss | Reuse::HitForPassOfOthers | Reuse::Redirect(_) => {
@@ -225,7 +244,9 @@ impl<'a> Call<'a> {
             return Step::Right(self.wait(waiter));
         }
         match self.resource().config.on_store_failure {
-            StoreFailure::FailOpen => Step::Right(self.enter(Scope::Local, LeadMode::StoreDown, None)),
+            StoreFailure::FailOpen => {
+                Step::Right(self.enter(Scope::Local, LeadMode::StoreDown(NotStored::Unavailable), None))
+            }
             StoreFailure::FailClosed => done(self.reject(Error::store_down(error.into()))),
         }
     }
@@ -234,8 +255,8 @@ impl<'a> Call<'a> {
     fn enter(&mut self, scope: Scope, mode: LeadMode, seen: Option<Entry>) -> BoxFuture<'_, Attempt> {
         let Resource { engine, key, .. } = self.resource();
         match engine.flights.enter(key, scope, self.criteria(), seen.as_ref()) {
-            Entered::Wait(waiter) => self.wait(waiter),
-            Entered::Lead(flight) => {
+            Err(waiter) => self.wait(waiter),
+            Ok(flight) => {
                 let waiter = flight.waiter();
                 let led = self.lead(flight, mode, seen);
                 Box::pin(self.wait_for_own(waiter, led))
@@ -261,7 +282,7 @@ impl<'a> Call<'a> {
             redirects: self.lookup.redirects.clone(),
             outer_fetches: self.active_fetches.clone(),
             awaited: Vec::new(),
-            earlier_failures: u32::from(self.has_doubts),
+            earlier_failures: self.earlier_failures,
             scoped: self.spawn.is_none(),
             flight,
         });
@@ -349,8 +370,8 @@ impl<'a> Call<'a> {
         if !self.lookup.move_to(redirect) {
             return Attempt::Alone(BypassReason::Attempts);
         }
-        (self.has_waited, self.has_doubts) = (true, false);
-        (self.incomplete_only, self.local_only) = (false, false);
+        (self.has_waited, self.earlier_failures) = (true, 0);
+        (self.incomplete_only, self.local) = (false, None);
         Attempt::Again
     }
 

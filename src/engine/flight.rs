@@ -4,14 +4,13 @@
 #[cfg(test)]
 mod schedules;
 
-use super::{fill_set::FillSet, frontend::Failure};
+use super::{fill_set::FillSet, frontend::Unshared};
 use crate::{
     clock::{self, Timestamp},
-    error::Error,
     key::CacheKey,
     policy::{Freshness, freshness},
     store::{
-        entry::{Audience, Entry, SharedValue},
+        entry::{Entry, SharedValue},
         error::StoreError,
     },
     sync::{
@@ -27,7 +26,7 @@ use std::{
     collections::HashMap,
     convert::Infallible,
     future::Future,
-    mem,
+    ptr,
     sync::{
         Arc, OnceLock,
         atomic::{
@@ -49,13 +48,10 @@ pub(crate) type Found = Result<Option<Entry>, StoreError>;
 /// | `Running` | from the beginning | waits |
 /// | `Queued` | no `max_fallback_fetches` permit is free | waits; a nested one leaves, because the enclosing fetch may hold the permit |
 /// | `HeadersReady` | the response is shared at its end | waits; leaves for another variant if the head redirects it |
-/// | `Found` | the store or the outage cache had an entry | evaluates the entry |
+/// | `Found` | the store or the outage cache had an entry, or the store did not answer | goes on as after a lookup of its own |
 /// | `Filled` | the payload is complete | takes the entry if its request is older than the response, however short the lifetime is; otherwise evaluates it |
 /// | `Shared` | a value has no entry, or its entry is not stored yet | takes the value if it suits the request |
-/// | `Private` | the response may not be shared | calls the origin by itself if it belongs to the audience, otherwise tries again |
-/// | `Failed` | the fetch failed, or a failure marker blocks the key | takes the confirmed stale entry, otherwise the failure |
-/// | `Inconclusive` | a private response or a failure may be due to the leader's request | tries again once, and one waiter leads; the second time it goes by the state within |
-/// | `Refused` | the guard fails closed | the same if it fails closed too, otherwise tries again |
+/// | `Unshared` | the response is private, the fetch failed, or a failure marker blocks the key | takes the confirmed stale entry in place of a failure; otherwise tries again once if a waiter is to lead again, or does what [`Unshared`] says |
 /// | `Abandoned` | the leader ended without a result; set by [`Flight`] on drop and by a waiter whose leader is not polled | tries again, and one waiter leads |
 #[derive(Clone)]
 pub(crate) enum Progress {
@@ -65,10 +61,8 @@ pub(crate) enum Progress {
     Found(Found),
     Filled(Arc<FillSet>),
     Shared(SharedValue),
-    Private(Audience),
-    Failed(Failure, Option<Entry>),
-    Inconclusive(Arc<Self>),
-    Refused(Error, Option<Entry>),
+    /// The result, and whether it may be due to the leader's request, so that a waiter is to lead again.
+    Unshared(Unshared, bool),
     Abandoned,
 }
 
@@ -96,14 +90,6 @@ pub(crate) struct JoinCriteria {
     pub(crate) incomplete_only: bool,
 }
 
-/// The result of entering a flight.
-pub(crate) enum Entered {
-    /// No matching flight: the caller opened one.
-    Lead(Flight),
-    /// A flight in progress, which the caller joined.
-    Wait(Waiter),
-}
-
 /// The flights of one engine. The table keeps nothing of a flight that has ended.
 #[derive(Default)]
 pub(crate) struct Flights {
@@ -114,8 +100,8 @@ pub(crate) struct Flights {
     pub(super) versions: Arc<Versions>,
 }
 
-/// The flights by their resource, so that an invalidation is one lookup. Few resources have several: of their variants,
-/// layouts and scopes. PERF: with the hasher of `quick_cache`, a lookup takes fewer instructions than with that of the
+/// The flights that callers may join, by their resource, so that an invalidation is one lookup. Few resources have
+/// several: of their variants, layouts and scopes. PERF: with the hasher of `quick_cache`, a lookup takes fewer instructions than with that of the
 /// standard library.
 type Table = HashMap<CacheKey, Vec<Arc<FlightState>>, DefaultHashBuilder>;
 
@@ -123,15 +109,13 @@ type Table = HashMap<CacheKey, Vec<Arc<FlightState>>, DefaultHashBuilder>;
 pub(crate) struct FlightState {
     flights: Arc<Flights>,
     key: CacheKey,
-    is_local: AtomicBool,
+    scope: Scope,
     progress: Watched<Progress>,
-    /// Whether the flight may be in the table. PERF: a flight that has left the table is dropped without its lock.
+    /// Whether the flight is in the table. Changed under its lock. PERF: a flight that has left the table is dropped
+    /// without that lock.
     is_listed: AtomicBool,
-    /// Whether the resource was invalidated since the last request for the lease, or since the fetch began. No caller
-    /// joins such a flight. Changed under the lock of the table.
-    is_outdated: AtomicBool,
-    /// Whether the leader waits for the leader of another process, and no request for the lease is in flight. An
-    /// invalidation does not outdate such a flight, because its next question is newer.
+    /// Whether the leader waits for the leader of another process, and no request for the lease is in flight. Such a
+    /// flight stays in the table when its resource is invalidated, because its next question is newer.
     is_between_questions: AtomicBool,
     /// Whether the leader has met another leader, or waits for a permit.
     leader_waits: AtomicBool,
@@ -166,11 +150,11 @@ impl Flights {
         scope: Scope,
         criteria: JoinCriteria,
         seen: Option<&Entry>,
-    ) -> Entered {
+    ) -> Result<Flight, Waiter> {
         let table = self.table.lock();
         match listed(&table, key, scope, criteria) {
-            Some(listed) => Entered::Wait(Waiter::join(listed, criteria)),
-            None => Entered::Lead(self.open_in(table, key, scope, seen)),
+            Some(listed) => Err(Waiter::join(listed, criteria)),
+            None => Ok(self.open_in(table, key, scope, seen)),
         }
     }
 
@@ -194,7 +178,8 @@ impl Flights {
         seen: Option<&Entry>,
     ) -> Flight {
         let flight = Arc::new(FlightState::new(self.clone(), key.clone(), scope, seen));
-        let replaced = self.list(&mut table, &flight, scope);
+        let replaced = self.take(&mut table, key, |listed| listed.is_of(key, scope));
+        self.list(&mut table, &flight);
         drop(table);
         drop(replaced); // not under the lock: it may drop values of the user
         Flight(flight)
@@ -223,41 +208,32 @@ impl Flights {
     /// Makes sure that no caller joins a flight of the resources that began before now, in any layout. Flights of their
     /// variants too, because callers reach them through remembered redirects.
     pub(crate) fn forget(&self, keys: &[CacheKey]) {
-        let table = self.table.lock();
-        for key in keys {
-            let flights = table.get(&key.to_resource()).into_iter().flatten();
-            for flight in flights.filter(|flight| key.covers(&flight.key)) {
-                let stays = flight.is_between_questions.load(Acquire);
-                flight.is_outdated.fetch_or(!stays, AcqRel);
-            }
-        }
+        let mut table = self.table.lock();
+        let is_older = |key: &CacheKey, flight: &FlightState| {
+            key.covers(&flight.key) && !flight.is_between_questions.load(Acquire)
+        };
+        let older: Vec<_> = keys.iter().map(|key| self.take(&mut table, key, |flight| is_older(key, flight))).collect();
+        drop(table);
+        drop(older);
     }
 
     /// Returns the number of flights that may be joined.
     pub(crate) fn len(&self) -> usize {
-        self.table.lock().values().flatten().filter(|flight| !flight.is_outdated.load(Acquire)).count()
+        self.table.lock().values().map(Vec::len).sum()
     }
 
-    /// Lists the flight, and returns the one whose place it takes.
-    fn list(&self, table: &mut Table, flight: &Arc<FlightState>, scope: Scope) -> Option<Arc<FlightState>> {
-        let flights = table.entry(flight.key.to_resource()).or_default();
-        let replaced = flights.iter_mut().find(|listed| listed.is_of(&flight.key, scope));
-        let replaced = match replaced {
-            Some(listed) => Some(mem::replace(listed, flight.clone())),
-            None => {
-                flights.push(flight.clone());
-                None
-            }
-        };
+    fn list(&self, table: &mut Table, flight: &Arc<FlightState>) {
+        flight.is_listed.store(true, Release);
+        table.entry(flight.key.to_resource()).or_default().push(flight.clone());
         self.resources.store(table.len(), Release);
-        replaced
     }
 
-    /// Removes the flight, if it is listed. The table shrinks with the number of flights.
-    fn unlist(&self, table: &mut Table, flight: &Arc<FlightState>) {
-        let resource = flight.key.to_resource();
-        let Some(flights) = table.get_mut(&resource) else { return };
-        flights.retain(|listed| !Arc::ptr_eq(listed, flight));
+    /// Removes the flights of the resource that are to leave. The table shrinks with the number of flights.
+    fn take(&self, table: &mut Table, key: &CacheKey, leaves: impl Fn(&FlightState) -> bool) -> Vec<Arc<FlightState>> {
+        let resource = key.to_resource();
+        let Some(flights) = table.get_mut(&resource) else { return Vec::new() };
+        let taken: Vec<_> = flights.extract_if(.., |flight| leaves(flight)).collect();
+        taken.iter().for_each(|flight| flight.is_listed.store(false, Release));
         if flights.is_empty() {
             table.remove(&resource);
             self.resources.store(table.len(), Release);
@@ -265,6 +241,7 @@ impl Flights {
                 table.shrink_to(table.len() * 2);
             }
         }
+        taken
     }
 }
 
@@ -283,10 +260,9 @@ impl FlightState {
         Self {
             flights,
             key,
-            is_local: AtomicBool::new(scope == Scope::Local),
+            scope,
             progress: Watched::new(Progress::Running),
-            is_listed: AtomicBool::new(true),
-            is_outdated: AtomicBool::new(false),
+            is_listed: AtomicBool::new(false),
             is_between_questions: AtomicBool::new(false),
             leader_waits: AtomicBool::new(false),
             begun: AtomicU64::new(0),
@@ -303,26 +279,26 @@ impl FlightState {
     }
 
     fn is_of(&self, key: &CacheKey, scope: Scope) -> bool {
-        self.is_local.load(Acquire) == (scope == Scope::Local) && self.key == *key
+        self.scope == scope && self.key == *key
     }
 
     fn may_be_joined(&self, criteria: JoinCriteria) -> bool {
         let now = Timestamp::now();
-        let suits = |progress: &Progress| match progress {
+        self.progress.is(|progress| match progress {
             Progress::Queued => !criteria.nested,
-            // Its leader was not polled for a while, and goes on in the local scope.
+            // A waiter has abandoned it while its leader was about to pause.
             Progress::Abandoned => false,
             // An entry that has expired while the flight is still listed is of no use to new callers.
             Progress::Filled(fill_set) if freshness(&fill_set.entry, now) != Freshness::Fresh => false,
             progress => !criteria.incomplete_only || progress.is_incomplete(),
-        };
-        !self.is_outdated.load(Acquire) && self.progress.is(suits)
+        })
     }
 
     /// Leaves the table: the callers stay, and no other caller joins.
     fn unlist(self: &Arc<Self>) {
-        if self.is_listed.swap(false, AcqRel) {
-            self.flights.unlist(&mut self.flights.table.lock(), self);
+        if self.is_listed.load(Acquire) {
+            let mut table = self.flights.table.lock();
+            self.flights.take(&mut table, &self.key, |listed| ptr::eq(listed, Arc::as_ptr(self)));
         }
     }
 
@@ -418,11 +394,6 @@ impl Flight {
         *self.0.stale_candidate.lock() = entry.map(|entry| (entry, asked));
     }
 
-    /// Returns the stale candidate, if the store has confirmed it and the resource was not invalidated since.
-    pub(crate) fn stale_candidate(&self) -> Option<Entry> {
-        self.0.stale_candidate()
-    }
-
     /// Counts a caller of this flight that has not entered it: the one that opened it, or a refresh.
     pub(crate) fn waiter(&self) -> Waiter {
         Waiter::join(&self.0, JoinCriteria::default())
@@ -457,14 +428,20 @@ impl Flight {
 
     /// Records that the leader begins to wait for the leader of another process. An invalidation during the last
     /// request for the lease does not count any more, because the next request is newer. Returns `false` if a newer
-    /// flight has taken its place.
+    /// flight has taken its place, or if a waiter has abandoned it.
     pub(crate) fn begin_pause(&self) -> bool {
         self.begin_wait();
-        let table = self.0.flights.table.lock();
-        let mut flights = table.get(&self.0.key.to_resource()).into_iter().flatten();
-        let is_listed = flights.any(|listed| Arc::ptr_eq(listed, &self.0));
-        self.0.is_outdated.store(false, Release);
-        self.0.is_between_questions.store(is_listed, Release);
+        let FlightState { flights, key, scope, is_listed, is_between_questions, progress, .. } = &*self.0;
+        let mut table = flights.table.lock();
+        if progress.is(|progress| matches!(progress, Progress::Abandoned)) {
+            return false;
+        }
+        let is_free = || !table.get(&key.to_resource()).is_some_and(|flights| find(flights, key, *scope).is_some());
+        if !is_listed.load(Acquire) && is_free() {
+            flights.list(&mut table, &self.0);
+        }
+        let is_listed = is_listed.load(Acquire);
+        is_between_questions.store(is_listed, Release);
         is_listed
     }
 
@@ -481,25 +458,6 @@ impl Flight {
     /// Returns the [number](Versions::now) at which the fetch began.
     pub(crate) fn begun(&self) -> u64 {
         self.0.begun.load(Acquire)
-    }
-
-    /// Becomes the local flight of its cache key, or joins the existing one if that meets the criteria. Leaves the
-    /// scope of the fleet, so that later callers ask the store first.
-    pub(crate) fn go_local(&self, criteria: JoinCriteria) -> Option<Waiter> {
-        let FlightState { flights, key, .. } = &*self.0;
-        let mut table = flights.table.lock();
-        flights.unlist(&mut table, &self.0);
-        self.0.is_listed.store(false, Release);
-        if let Some(listed) = listed(&table, key, Scope::Local, criteria) {
-            return Some(Waiter::join(listed, criteria));
-        }
-        self.0.is_local.store(true, Release);
-        self.0.is_outdated.store(false, Release);
-        self.0.is_listed.store(true, Release);
-        let replaced = flights.list(&mut table, &self.0, Scope::Local);
-        drop(table);
-        drop(replaced);
-        None
     }
 }
 

@@ -209,17 +209,14 @@ pub(crate) struct FetchHead<R> {
 impl<R> FetchHead<R> {
     /// Creates the head of a private response.
     pub(crate) fn private(response: R) -> Self {
-        Self { response, sharing: Shareability::Private(Audience::Everyone), completion: Completion::None }
+        Self { response, sharing: Shareability::private(Audience::Everyone), completion: Completion::None }
     }
 }
 
 /// The extent to which the response may be shared, decided at the head.
 pub(crate) enum Shareability {
-    /// Private. The callers of this audience do not wait for such a response for a while.
-    Private(Audience),
-    /// Private as well, but perhaps only because of the request itself. One waiter in the fleet leads again. If its
-    /// response is of this kind too, both count as private.
-    Inconclusive(Audience),
+    /// Not shared through an entry. Callers that come later get the code of a failure.
+    Unshared(Unshared, FailureCause, u16),
     /// Shared with the current waiters in this process, but not stored.
     WaitersOnly(SharedValue),
     /// Shared from now on: the value goes to the waiters, the payload at the end to the store.
@@ -227,29 +224,42 @@ pub(crate) enum Shareability {
     /// Shared, but not before the end: the response may still turn out too large. Waiters that the value redirects do
     /// not wait for the end.
     CacheableAtEnd(Option<SharedValue>, StoreAs),
-    /// The fetch failed. Waiters get this failure, and callers that come later the code.
-    Failed(Failure, FailureCause, u16),
 }
 
 impl Shareability {
+    /// Returns the extent of a private response. The callers of this audience do not wait for such a response for a
+    /// while.
+    pub(crate) fn private(audience: Audience) -> Self {
+        Self::Unshared(Unshared::Private(audience), FailureCause::Answer, 0)
+    }
+
+    /// Returns the extent of a response that is private, but perhaps only because of the request itself. One waiter in
+    /// the fleet leads again. If its response is of this kind too, both count as private.
+    pub(crate) fn inconclusive(audience: Audience) -> Self {
+        Self::Unshared(Unshared::Private(audience), FailureCause::ClientError, 0)
+    }
+
     /// Returns the kind of the failure, if the fetch failed.
     pub(crate) fn failure(&self) -> Option<FetchFailure> {
         match self {
-            Self::Failed(Failure::Error(_), ..) => Some(FetchFailure::Origin),
-            Self::Failed(Failure::SharedValue(_), ..) => Some(FetchFailure::ServerError),
+            Self::Unshared(Unshared::Error(_), ..) => Some(FetchFailure::Origin),
+            Self::Unshared(Unshared::Response(_), ..) => Some(FetchFailure::ServerError),
             _ => None,
         }
     }
 }
 
-/// The result that the waiters of a failed fetch get.
+/// The result of a fetch without an entry.
 #[derive(Clone)]
-pub(crate) enum Failure {
+pub(crate) enum Unshared {
+    /// The fetch failed. The waiters get this error.
     Error(Error),
-    /// An error that is the answer of an origin that works.
+    /// An error that is the answer of an origin that works. The waiters get it.
     Answer(Error),
-    /// A response that reports a failure, such as status 500.
-    SharedValue(SharedValue),
+    /// A response that reports a failure, such as status 500. The waiters get it.
+    Response(SharedValue),
+    /// A response for the leader's own caller. Waiters of this audience make calls of their own.
+    Private(Audience),
 }
 
 /// The form in which the response is to be stored.

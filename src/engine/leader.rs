@@ -2,30 +2,34 @@
 //! stores it.
 
 mod acquire;
-mod failing;
 mod finish;
 
 use super::{
     active_fetch::{ACTIVE_FETCHES, ActiveFetch},
     containment::{Aborted, contained},
     erased::{AnyAnswer, FetchSlot, Policy},
+    failure::{Effect, FailureCause, effect},
     flight::{Flight, Progress},
-    frontend::{Completion, FetchHead, FetchMode, FollowedRedirect, Shareability, StoreAs},
+    frontend::{Completion, FetchHead, FetchMode, FollowedRedirect, Shareability, StoreAs, Unshared},
+    lookup::Lookup,
     permit::FillPermit,
+    recent_failures::report_of,
     resource::Resource,
 };
 use crate::{
     cache_status::CacheStatus,
     clock::{self, Timestamp},
+    config::Config,
     outage_cache::NotStored,
     store::{
         entry::{Audience, Entry, Kind},
-        lease::FailureMarker,
+        lease::{FailureMarker, LeaseStatus},
         token::Token,
     },
     sync::alongside::Alongside,
     telemetry,
 };
+use bytes::Bytes;
 use std::{future::Future, time::Duration};
 use tokio::{sync::oneshot, time::Instant};
 
@@ -52,14 +56,15 @@ pub(super) struct Leader {
 }
 
 /// The way a leader begins.
+#[derive(Clone, Copy)]
 pub(super) enum LeadMode {
     /// Asks the store for the lease.
     Coordinated,
     /// Asks the store for the lease in the background. The caller has its answer already, the stale entry, so the
     /// refresh ends if another process leads.
     Refresh,
-    /// Fetches at once, because the store is unavailable.
-    StoreDown,
+    /// Fetches at once, because the store is unavailable, or refuses to grant the lease.
+    StoreDown(NotStored),
     /// Fetches at once, because the flight of the fleet is of no use to the caller: its response is too old for the
     /// request, and still arriving.
     Local,
@@ -76,24 +81,14 @@ pub(super) struct LeaderAnswer {
 }
 
 /// The work that is left once each caller that can be answered at the head has its answer.
-pub(super) struct Pending {
-    pub(super) permit: FillPermit,
-    /// When the fetch is aborted.
-    pub(super) deadline: Instant,
-    pub(super) rest: AfterHead,
-}
-
-/// The kind of work that is left.
 pub(super) enum AfterHead {
     /// Await the payload and store it.
     Store(Token, (Timestamp, Timestamp), StoreAs, Completion),
     /// Store a marker that applies to this audience for this time.
     Mark(Kind, Audience, Duration, Completion),
-    /// Release the lease, leaving a failure marker if there is one.
-    Release(Option<FailureMarker>, Completion),
-    /// Release the lease as `Release` does, and then let one waiter lead again. A waiter on its second attempt gets this
-    /// state as its result.
-    Repeat(Progress, Option<FailureMarker>, Completion),
+    /// Release the lease, leaving a failure marker if there is one. Then let one waiter lead again if there is a result:
+    /// a waiter on its second attempt gets it.
+    Release(Option<FailureMarker>, Option<Unshared>, Completion),
 }
 
 impl Leader {
@@ -106,10 +101,7 @@ impl Leader {
         let permit = match mode {
             LeadMode::Coordinated => self.acquire_lease(listener).await,
             LeadMode::Refresh => self.acquire_refresh(listener).await,
-            LeadMode::StoreDown => match self.kept_result(NotStored::Unavailable) {
-                Some(kept) => Err(Progress::Found(Ok(Some(kept)))),
-                None => self.acquire_fallback_permit(Box::new(listener), NotStored::Unavailable).await,
-            },
+            LeadMode::StoreDown(reason) => self.acquire_fallback(listener, reason).await,
             LeadMode::Local => Ok(FillPermit::local(listener)),
             LeadMode::DoNotStore(marker) => Ok(FillPermit::Marker(marker)),
         };
@@ -117,9 +109,9 @@ impl Leader {
         match permit {
             Ok(permit) => {
                 let _caller = is_refresh.then(|| self.flight.waiter());
-                if let Some(pending) = self.fetch(permit, &fetch).await {
+                if let Some((permit, deadline, rest)) = self.fetch(permit, &fetch).await {
                     drop(fetch);
-                    self.finish(pending).await;
+                    self.finish(permit, deadline, rest).await;
                 }
             }
             Err(state) => self.flight.complete(state),
@@ -127,7 +119,11 @@ impl Leader {
     }
 
     /// Fetches, and answers all callers that can be answered at the response head.
-    async fn fetch(&mut self, mut permit: FillPermit, fetch: &FetchSlot<'_>) -> Option<Pending> {
+    async fn fetch(
+        &mut self,
+        mut permit: FillPermit,
+        fetch: &FetchSlot<'_>,
+    ) -> Option<(FillPermit, Instant, AfterHead)> {
         let now = clock::now();
         let (began, deadline) = (Timestamp::of(now), clock::after(now, self.resource.config.fetch_timeout));
         self.flight.begin_fetch();
@@ -150,10 +146,10 @@ impl Leader {
         };
         let times = (began, Timestamp::now());
         let (permit, rest) = match head {
-            Ok(head) => self.on_head(permit, head, id, times).await?,
-            Err(aborted) => Box::pin(self.on_aborted(permit, &aborted)).await?,
+            Ok(head) => self.on_head(permit, head, id, times).await,
+            Err(aborted) => Box::pin(self.on_aborted(permit, &aborted)).await,
         };
-        Some(Pending { permit, deadline, rest })
+        Some((permit, deadline, rest))
     }
 
     /// Answers the callers that can be answered at the head of the response. Returns the work that is left.
@@ -163,41 +159,133 @@ impl Leader {
         FetchHead { response, sharing, completion }: FetchHead<AnyAnswer>,
         id: Token,
         times: (Timestamp, Timestamp),
-    ) -> Option<(FillPermit, AfterHead)> {
-        let (status, ttl) = (permit.status(), self.resource.config.uncacheable_ttl);
+    ) -> (FillPermit, AfterHead) {
+        let status = permit.status();
         if let Some(failure) = sharing.failure() {
             telemetry::fetch_failed(&self.resource.config.meter, &self.resource.key, failure);
         }
         let rest = match sharing {
-            Shareability::Failed(failure, cause, code) => {
-                return self.on_fetch_failed(permit, (response, status), (failure, cause, code), completion).await;
-            }
-            Shareability::Inconclusive(audience) => {
-                self.answer(response, status);
-                self.on_inconclusive(audience, completion)
-            }
-            Shareability::Private(audience) => {
-                self.answer(response, status);
-                self.flight.complete(Progress::Private(audience));
-                AfterHead::Mark(Kind::HitForPass, audience, ttl, completion)
+            Shareability::Unshared(result, cause, code) => {
+                return self.on_unshared(permit, (response, status), (result, cause, code), completion).await;
             }
             Shareability::WaitersOnly(value) => {
-                self.answer(response, status);
+                self.answer(response, status, false);
                 self.flight.complete(Progress::Shared(value));
+                let ttl = self.resource.config.uncacheable_ttl;
                 AfterHead::Mark(Kind::DoNotStore, Audience::Everyone, ttl, completion)
             }
             Shareability::Cacheable(value, store_as) => {
-                self.answer(response, status);
+                self.answer(response, status, false);
                 self.flight.publish(Progress::Shared(value));
                 AfterHead::Store(id, times, store_as, completion)
             }
             Shareability::CacheableAtEnd(head, store_as) => {
-                self.answer(response, status);
+                self.answer(response, status, false);
                 self.flight.publish_head(head);
                 AfterHead::Store(id, times, store_as, completion)
             }
         };
-        Some((permit, rest))
+        (permit, rest)
+    }
+
+    /// Handles a fetch that was aborted before its response head.
+    async fn on_aborted(&mut self, permit: FillPermit, aborted: &Aborted) -> (FillPermit, AfterHead) {
+        let Resource { key, config, .. } = &self.resource;
+        let Some((kind, error)) = aborted.failure(config) else {
+            telemetry::fetch_dropped(&config.meter, key);
+            self.flight.complete(Progress::Abandoned);
+            return (permit, AfterHead::Release(None, None, Completion::None));
+        };
+        telemetry::fetch_failed(&config.meter, key, kind);
+        let response = (self.policy.reject(error.clone()), CacheStatus::Rejected);
+        let result = (Unshared::Error(error), FailureCause::Origin, 0);
+        self.on_unshared(permit, response, result, Completion::None).await
+    }
+
+    /// Handles a result without an entry: answers with it, or with the stale entry in place of a failure, or lets a
+    /// waiter lead again.
+    async fn on_unshared(
+        &mut self,
+        permit: FillPermit,
+        (response, status): (AnyAnswer, CacheStatus),
+        (result, cause, code): (Unshared, FailureCause, u16),
+        completion: Completion,
+    ) -> (FillPermit, AfterHead) {
+        let now = Timestamp::now();
+        let Effect { repeat, block } =
+            effect(cause, self.policy.circumstances(self.seen.as_ref(), now), self.earlier_failures);
+        let failure_marker = self.failure_marker(&permit, block, &result, code);
+        let is_failure = matches!(result, Unshared::Error(_) | Unshared::Response(_));
+        let asked = self.resource.engine.versions.now();
+        let usable = |entry: &mut Entry| is_failure && self.policy.stale_answer(entry, now).is_some();
+        let (permit, stale) = match self.seen.take_if(usable) {
+            // Only a lease that is still held proves that the entry is valid: an invalidation would have dropped both.
+            Some(stale) if permit.lease().is_some() => {
+                let is_held = permit.release(failure_marker.clone()).await == LeaseStatus::Held;
+                let is_valid = is_held && Box::pin(self.is_still_reachable()).await;
+                (FillPermit::None, is_valid.then_some(stale))
+            }
+            _ => (permit, None),
+        };
+        self.flight.set_stale_candidate(stale.clone(), asked);
+        let completion = match stale.and_then(|stale| self.policy.stale_answer(&stale, now)) {
+            Some(answer) => {
+                self.answer(answer, CacheStatus::Stale, true);
+                Completion::None
+            }
+            None => {
+                self.answer(response, status, is_failure);
+                completion
+            }
+        };
+        if repeat {
+            return (permit, AfterHead::Release(failure_marker, Some(result), completion));
+        }
+        let Config { uncacheable_ttl, failure_ttl, .. } = *self.resource.config;
+        let rest = match result {
+            Unshared::Private(audience) => {
+                let is_certain = cause == FailureCause::Answer;
+                let ttl = if is_certain { uncacheable_ttl } else { failure_ttl.min(uncacheable_ttl) };
+                AfterHead::Mark(Kind::HitForPass, audience, ttl, completion)
+            }
+            _ => AfterHead::Release(failure_marker, None, completion),
+        };
+        self.flight.complete(Progress::Unshared(result, false));
+        (permit, rest)
+    }
+
+    /// Returns the failure marker that this leader leaves in place of its lease. It blocks callers for at most `limit`,
+    /// and for that time this process keeps the error itself.
+    fn failure_marker(
+        &self,
+        permit: &FillPermit,
+        limit: Option<Duration>,
+        result: &Unshared,
+        code: u16,
+    ) -> Option<FailureMarker> {
+        let Self { resource: Resource { engine, config, .. }, earlier_failures, .. } = self;
+        let (id, limit) = (permit.lease()?.token, limit?);
+        let mut marker = config.failure_marker(Bytes::new(), *earlier_failures, limit)?;
+        if !marker.blocks_for.is_zero() {
+            // The block begins when the marker arrives, which takes up to two attempts.
+            let span = marker.blocks_for.saturating_add(config.store_timeout.saturating_mul(2));
+            if let Unshared::Error(error) = result {
+                engine.recent_failures.keep(id, error, span);
+            }
+            marker.report = report_of(id, result, code);
+        }
+        Some(marker)
+    }
+
+    /// Reports whether the redirects still lead to this cache key. The invalidation of a resource with variants drops
+    /// only its first redirect, and leaves entries and leases of the variants.
+    async fn is_still_reachable(&self) -> bool {
+        let resource = &self.resource;
+        if self.redirects.is_empty() {
+            return true;
+        }
+        let mut lookup = Lookup::new(resource.to_primary());
+        matches!(lookup.find(&*self.policy).await, Ok(Some(_))) && lookup.resource.key == resource.key
     }
 
     /// Runs the fetch to its response head, within its bounds. A fetch that no caller waits for needs a `max_detached`
@@ -239,18 +327,15 @@ impl Leader {
     }
 
     /// Returns the result of an earlier flight that was kept after the caller had asked the outage cache.
-    fn kept_result(&self, reason: NotStored) -> Option<Entry> {
-        self.resource.kept_result(&self.policy, reason, self.seen.as_ref())
+    fn kept_result(&self, reason: NotStored) -> Option<Progress> {
+        let kept = self.resource.kept_result(&self.policy, reason, self.seen.as_ref())?;
+        Some(Progress::Found(Ok(Some(kept))))
     }
 
     /// Answers the caller that opened the flight with the response of its fetch, if the caller is still there.
-    fn answer(&mut self, response: AnyAnswer, status: CacheStatus) {
-        self.reply_to_opener(LeaderAnswer { response, status, is_failure: false });
-    }
-
-    fn reply_to_opener(&mut self, answer: LeaderAnswer) {
+    fn answer(&mut self, response: AnyAnswer, status: CacheStatus, is_failure: bool) {
         if let Some(reply) = self.reply.take() {
-            let _ = reply.send(answer);
+            let _ = reply.send(LeaderAnswer { response, status, is_failure });
         }
     }
 

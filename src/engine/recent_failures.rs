@@ -1,7 +1,7 @@
 //! Failures that callers are told again while a failure marker blocks their key: the report in the marker for other
 //! processes, and the error itself in the process of the leader.
 
-use super::frontend::Failure;
+use super::frontend::Unshared;
 use crate::{
     clock::Timestamp,
     error::{Error, ErrorKind},
@@ -24,10 +24,10 @@ struct FailureReport {
 }
 
 /// Returns the report of a fetch that failed under the lease with this token. `code` is a status, or 0.
-pub(super) fn report_of(id: Token, failure: &Failure, code: u16) -> Bytes {
+pub(super) fn report_of(id: Token, failure: &Unshared, code: u16) -> Bytes {
     let kind = match failure {
-        Failure::Error(error) => error.kind(),
-        Failure::Answer(_) | Failure::SharedValue(_) => ErrorKind::Origin,
+        Unshared::Error(error) => error.kind(),
+        Unshared::Answer(_) | Unshared::Response(_) | Unshared::Private(_) => ErrorKind::Origin,
     };
     FailureReport { id, kind, code }.encode()
 }

@@ -13,7 +13,7 @@ use crate::{
     clock::{self, Timestamp},
     engine::{
         failure::FailureCause,
-        frontend::{Completion, Failure, FetchHead, FetchMode, FollowedRedirect, Shareability},
+        frontend::{Completion, FetchHead, FetchMode, FollowedRedirect, Shareability, Unshared},
         resource::Resource,
     },
     error::{BoxError, Error, ErrorKind},
@@ -149,10 +149,10 @@ fn forward_reason(seen: Option<&Entry>, redirects: &[FollowedRedirect]) -> &'sta
 }
 
 fn failed<B, E>(answer: Answer<B, E>, what: &'static str) -> FetchHead<Answer<B, E>> {
-    let failure = Failure::Error(Error::new(ErrorKind::Origin, what));
+    let failure = Unshared::Error(Error::new(ErrorKind::Origin, what));
     FetchHead {
         response: answer,
-        sharing: Shareability::Failed(failure, FailureCause::Origin, StatusCode::BAD_GATEWAY.as_u16()),
+        sharing: Shareability::Unshared(failure, FailureCause::Origin, StatusCode::BAD_GATEWAY.as_u16()),
         completion: Completion::None,
     }
 }

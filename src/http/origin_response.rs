@@ -24,7 +24,9 @@ use crate::{
     clock::{self, Timestamp},
     engine::{
         failure::FailureCause,
-        frontend::{Completed, Completion, Failure, FetchHead, FollowedRedirect, MAX_REDIRECTS, Shareability, StoreAs},
+        frontend::{
+            Completed, Completion, FetchHead, FollowedRedirect, MAX_REDIRECTS, Shareability, StoreAs, Unshared,
+        },
         resource::Resource,
     },
     error::BoxError,
@@ -112,7 +114,7 @@ impl OriginResponse<'_> {
             Credentials::None => WITHOUT_CREDENTIALS,
             _ => WITH_CREDENTIALS,
         };
-        FetchHead { sharing: Shareability::Inconclusive(audience), ..self.private(response, Uncached::ClientError) }
+        FetchHead { sharing: Shareability::inconclusive(audience), ..self.private(response, Uncached::ClientError) }
     }
 
     /// Reports whether this is an error, and a good response is stored that is fresh or within a stale window (RFC 5861).
@@ -209,7 +211,7 @@ impl OriginResponse<'_> {
             StatusCode::INTERNAL_SERVER_ERROR => FailureCause::Inconclusive,
             _ => FailureCause::Origin,
         };
-        Shareability::Failed(Failure::SharedValue(value), cause, self.status.as_u16())
+        Shareability::Unshared(Unshared::Response(value), cause, self.status.as_u16())
     }
 
     /// Handles a 304 for the stored response, which is served again with the fields of the 304 (RFC 9111 §4.3.3,
@@ -255,7 +257,7 @@ impl OriginResponse<'_> {
         };
         FetchHead {
             response: Ok(answer),
-            sharing: Shareability::Private(Audience::NoOne),
+            sharing: Shareability::private(Audience::NoOne),
             completion: Completion::None,
         }
     }
@@ -286,8 +288,8 @@ impl OriginResponse<'_> {
     /// requests with credentials, because a request without them may get a response that can be shared.
     fn uncacheable(&self) -> Shareability {
         match self.cache_request.credentials {
-            Credentials::None => Shareability::Private(Audience::Everyone),
-            _ => Shareability::Private(WITH_CREDENTIALS),
+            Credentials::None => Shareability::private(Audience::Everyone),
+            _ => Shareability::private(WITH_CREDENTIALS),
         }
     }
 

@@ -11,8 +11,8 @@ use crate::{
     engine::{
         failure::FailureCause,
         frontend::{
-            Answers, Completion, Failure, FetchHead, FetchMode, ReuseClass, ReusePolicy, Shareability, SharedReuse,
-            StoreAs,
+            Answers, Completion, FetchHead, FetchMode, ReuseClass, ReusePolicy, Shareability, SharedReuse, StoreAs,
+            Unshared,
         },
         resource::Resource,
     },
@@ -126,8 +126,8 @@ fn failed<A>(config: &Config, cause: BoxError) -> FetchHead<Result<A, Error>> {
     let class = config.classifier.classify(&*cause);
     let error = Error::origin_failed(cause);
     let sharing = match class {
-        FailureClass::Answer => Shareability::Failed(Failure::Answer(error.clone()), FailureCause::Answer, 0),
-        FailureClass::OriginDown => Shareability::Failed(Failure::Error(error.clone()), FailureCause::Origin, 0),
+        FailureClass::Answer => Shareability::Unshared(Unshared::Answer(error.clone()), FailureCause::Answer, 0),
+        FailureClass::OriginDown => Shareability::Unshared(Unshared::Error(error.clone()), FailureCause::Origin, 0),
     };
     FetchHead { response: Err(error), sharing, completion: Completion::None }
 }

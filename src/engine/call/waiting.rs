@@ -8,15 +8,13 @@ use crate::{
     engine::{
         fill_set::FillSet,
         flight::{Progress, Waiter},
-        frontend::{Failure, Reuse, SharedReuse},
-        leader::LeaderAnswer,
+        frontend::{Reuse, SharedReuse, Unshared},
+        leader::{LeadMode, LeaderAnswer},
         resource::Resource,
     },
-    error::{Error, ErrorKind},
-    store::{
-        entry::{Entry, SharedValue},
-        error::BoxFuture,
-    },
+    error::Error,
+    outage_cache::NotStored,
+    store::{entry::SharedValue, error::BoxFuture},
     telemetry::{self, Role},
 };
 use std::{
@@ -31,8 +29,6 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 enum Limit {
     Deadline,
     WaitTimeout,
-    /// Half of the time that was left to the enclosing fetch: the wait is reported, and goes on.
-    Report,
     /// The time for which a caller that came after the response head waits for the end of the body.
     Body,
     /// The time after which the watcher of the leader has looked, if it is polled.
@@ -64,7 +60,6 @@ impl<'a> Call<'a> {
         telemetry::record_role(Role::Waiter);
         let timed = telemetry::waiting(&self.resource().config.meter);
         let body_until = waiter.joined_after_head.then(|| clock::deadline_after(MAX_WAIT_AFTER_HEAD));
-        let mut report_at = self.half_way();
         let lease_ttl = self.resource().config.lease_ttl;
         let (mut check_at, mut looks) = (clock::deadline_after(lease_ttl), waiter.replace_watcher(None));
         Box::pin(async move {
@@ -72,19 +67,16 @@ impl<'a> Call<'a> {
             let state = {
                 let mut outcome = pin!(self.outcome_of(&waiter));
                 loop {
-                    let (until, limit) = self.next_limit([report_at, body_until, Some(check_at)], true);
+                    let (until, limit) = self.next_limit([body_until, Some(check_at)], true);
                     if let Ok(state) = timeout_at(until, outcome.as_mut()).await {
                         break state;
                     }
-                    if let Limit::Watcher = limit {
-                        looks = waiter.replace_watcher(Some(looks));
-                        check_at = clock::deadline_after(lease_ttl);
-                    } else if let Some(attempt) = self.on_limit(limit, &waiter, &mut report_at) {
-                        return attempt;
-                    }
+                    let Limit::Watcher = limit else { return self.on_limit(limit, &waiter) };
+                    looks = waiter.replace_watcher(Some(looks));
+                    check_at = clock::deadline_after(lease_ttl);
                 }
             };
-            self.on_outcome(state)
+            self.on_outcome(state, &waiter)
         })
     }
 
@@ -99,11 +91,11 @@ impl<'a> Call<'a> {
     /// The wait timeout applies while the leader waits for another one: not to the caller's own fetch, nor to the
     /// question for its lease.
     pub(super) async fn wait_for_own(&mut self, waiter: Waiter, led: Led<'a>) -> Attempt {
-        let (mut report_at, mut waits) = (self.half_way(), false);
+        let mut waits = false;
         let Led { mut answer, mut leader } = led;
         loop {
             let fetches = self.fetch.has_begun();
-            let (until, limit) = self.next_limit([report_at, None, None], waits && !fetches);
+            let (until, limit) = self.next_limit([None, None], waits && !fetches);
             let leading = async {
                 match &mut leader {
                     Some(leader) => leader.await,
@@ -120,59 +112,55 @@ impl<'a> Call<'a> {
             };
             match event {
                 Event::Answer(LeaderAnswer { response, status, .. }) => return Attempt::Done(response, status, true),
-                Event::LeaderWaits => waits = true,
-                // A leader that was abandoned may go on. It is not to begin the fetch while this caller tries again.
+                Event::LeaderWaits => {
+                    waits = true;
+                    if self.is_cycle() && self.take_fetch_back() {
+                        return Attempt::Alone(BypassReason::Nested);
+                    }
+                }
                 Event::Outcome(state) => {
-                    if let Some(fetch) = self.fetch.take_back() {
-                        self.fetch = fetch;
-                        return self.on_outcome(state);
+                    if self.take_fetch_back() {
+                        return self.on_outcome(state, &waiter);
                     }
                 }
                 Event::LeaderEnded => match answer.try_recv() {
                     Ok(LeaderAnswer { response, status, .. }) => return Attempt::Done(response, status, true),
                     Err(_) if self.fetch.has_begun() => return self.cancelled(),
-                    Err(_) => return self.on_outcome(waiter.outcome(|_| false).await),
+                    Err(_) => return self.on_outcome(waiter.outcome(|_| false).await, &waiter),
                 },
                 // The fetch has begun since the limit was set, and has limits of its own.
                 Event::Limit if !fetches && self.fetch.has_begun() => {}
-                Event::Limit => {
-                    if let Some(attempt) = self.on_limit(limit, &waiter, &mut report_at) {
-                        return attempt;
-                    }
-                }
+                Event::Limit => return self.on_limit(limit, &waiter),
             }
         }
     }
 
-    /// Handles a limit of this caller. `None`: the wait goes on.
-    fn on_limit(&self, limit: Limit, waiter: &Waiter, report_at: &mut Option<Instant>) -> Option<Attempt> {
-        let Resource { config, key, .. } = self.resource();
+    /// Takes the fetch from the leader, unless it has begun. A leader that was abandoned may go on, and is not to begin
+    /// the fetch while this caller does something else.
+    fn take_fetch_back(&mut self) -> bool {
+        self.fetch.take_back().map(|fetch| self.fetch = fetch).is_some()
+    }
+
+    /// Handles a limit that ends the wait of this caller.
+    fn on_limit(&self, limit: Limit, waiter: &Waiter) -> Attempt {
         let error = match limit {
-            Limit::Report => {
-                *report_at = None;
-                if let Some(fetch) = self.active_fetches.last() {
-                    telemetry::nested_wait(&config.meter, key, &fetch.key);
-                }
-                return None;
-            }
-            Limit::Watcher => return None,
-            Limit::Body => return Some(Attempt::Alone(BypassReason::UnknownLength)),
+            Limit::Body => return Attempt::Alone(BypassReason::UnknownLength),
             Limit::Deadline => Error::deadline_exceeded(),
-            Limit::WaitTimeout => {
+            Limit::WaitTimeout | Limit::Watcher => {
+                let Resource { config, key, .. } = self.resource();
                 telemetry::wait_timed_out(&config.meter, key);
                 Error::wait_timed_out()
             }
         };
-        Some(self.stale_or_rejected(waiter.stale_candidate(), error))
+        self.stale_or_rejected(waiter.stale_candidate(), error)
     }
 
     /// Returns the limit of this caller that is reached first, and when.
-    fn next_limit(&self, [report, body, watcher]: [Option<Instant>; 3], waits: bool) -> (Instant, Limit) {
+    fn next_limit(&self, [body, watcher]: [Option<Instant>; 2], waits: bool) -> (Instant, Limit) {
         let wait_until = if waits { self.wait_until } else { clock::deadline_after(Duration::MAX) };
         let mut next = (wait_until, Limit::WaitTimeout);
         let deadline = self.resource().deadline;
-        let limits =
-            [(watcher, Limit::Watcher), (report, Limit::Report), (body, Limit::Body), (deadline, Limit::Deadline)];
+        let limits = [(watcher, Limit::Watcher), (body, Limit::Body), (deadline, Limit::Deadline)];
         for (until, limit) in limits {
             if let Some(until) = until
                 && until <= next.0
@@ -181,12 +169,6 @@ impl<'a> Call<'a> {
             }
         }
         next
-    }
-
-    /// Returns when half of the time that is left to the enclosing fetch is over. `None` for a caller within no fetch.
-    fn half_way(&self) -> Option<Instant> {
-        let (now, end) = (clock::now(), self.active_fetches.iter().map(|active| active.ends_at).min()?);
-        Some(clock::after(now, end.saturating_duration_since(now) / 2))
     }
 
     /// Reports whether waiting would deadlock, because the leader waits for a fetch that this caller is part of.
@@ -219,49 +201,48 @@ impl<'a> Call<'a> {
     }
 
     /// Decides what the state of a flight means for a caller that waited for it.
-    fn on_outcome(&mut self, state: Progress) -> Attempt {
+    fn on_outcome(&mut self, state: Progress, waiter: &Waiter) -> Attempt {
         match state {
+            Progress::Found(Err(error)) => match self.resource().config.on_store_failure {
+                StoreFailure::FailOpen => {
+                    self.local = Some(LeadMode::StoreDown(NotStored::because_of(&error)));
+                    Attempt::Again
+                }
+                // This caller needs the store as well, so it does not try again as the leader.
+                StoreFailure::FailClosed => {
+                    self.stale_or_rejected(waiter.stale_candidate(), Error::store_down(error.into()))
+                }
+            },
             Progress::Found(found) => {
                 (self.has_waited, self.found) = (true, Some(found));
                 Attempt::Again
             }
             Progress::Filled(fill_set) => self.on_filled(&fill_set),
             Progress::Shared(value) | Progress::HeadersReady(Some(value)) => self.on_shared(&value),
-            Progress::Inconclusive(state) if self.has_doubts => self.on_outcome(Progress::clone(&state)),
-            Progress::Inconclusive(state) => {
-                if let Progress::Failed(_, Some(stale)) = &*state
-                    && let Some(answer) = self.policy.stale_answer(stale, Timestamp::now())
-                {
-                    return Attempt::Done(answer, CacheStatus::Stale, false);
-                }
-                (self.has_waited, self.has_doubts) = (true, true);
-                Attempt::Again
-            }
-            Progress::Private(audience) if self.policy.is_covered_by(audience) => Attempt::Alone(BypassReason::Private),
-            Progress::Failed(failure, stale) => self.on_failed(failure, stale),
-            // A waiter that fails closed needs the store as well, so it does not try again as the leader.
-            Progress::Refused(error, stale)
-                if error.kind() == ErrorKind::Store
-                    && self.resource().config.on_store_failure == StoreFailure::FailClosed =>
-            {
-                self.stale_or_rejected(stale, error)
-            }
-            Progress::Running
-            | Progress::Queued
-            | Progress::HeadersReady(None)
-            | Progress::Abandoned
-            | Progress::Refused(..)
-            | Progress::Private(_) => Attempt::Again,
+            Progress::Unshared(result, repeat) => self.on_unshared(result, repeat, waiter),
+            Progress::Running | Progress::Queued | Progress::HeadersReady(None) | Progress::Abandoned => Attempt::Again,
         }
     }
 
-    fn on_failed(&mut self, failure: Failure, stale: Option<Entry>) -> Attempt {
-        let stale = stale.and_then(|entry| self.policy.stale_answer(&entry, Timestamp::now()));
-        match (stale, failure) {
-            (Some(answer), _) => Attempt::Done(answer, CacheStatus::Stale, false),
-            (None, Failure::Error(error)) => self.reject(error),
-            (None, Failure::Answer(error)) => Attempt::Done(self.policy.reject(error), CacheStatus::Coalesced, false),
-            (None, Failure::SharedValue(value)) => self.on_shared(&value),
+    /// Answers with a result that has no entry. A confirmed stale entry takes the place of a failure. If the result may
+    /// be due to the request of its leader, this caller tries again once.
+    fn on_unshared(&mut self, result: Unshared, repeat: bool, waiter: &Waiter) -> Attempt {
+        if let Unshared::Error(_) | Unshared::Response(_) = result
+            && let Some(stale) = waiter.stale_candidate()
+            && let Some(answer) = self.policy.stale_answer(&stale, Timestamp::now())
+        {
+            return Attempt::Done(answer, CacheStatus::Stale, false);
+        }
+        if repeat && self.earlier_failures == 0 {
+            (self.has_waited, self.earlier_failures) = (true, 1);
+            return Attempt::Again;
+        }
+        match result {
+            Unshared::Error(error) => self.reject(error),
+            Unshared::Answer(error) => Attempt::Done(self.policy.reject(error), CacheStatus::Coalesced, false),
+            Unshared::Response(value) => self.on_shared(&value),
+            Unshared::Private(audience) if self.policy.is_covered_by(audience) => Attempt::Alone(BypassReason::Private),
+            Unshared::Private(_) => Attempt::Again,
         }
     }
 
@@ -296,7 +277,7 @@ impl<'a> Call<'a> {
             SharedReuse::Bypass => Attempt::Alone(BypassReason::ForOthers),
             // The body of the response may take long, and holds the lease until its end.
             SharedReuse::TooOld => {
-                self.local_only = true;
+                self.local = Some(LeadMode::Local);
                 self.unusable()
             }
             SharedReuse::Redirect(redirect) => self.follow(&redirect),

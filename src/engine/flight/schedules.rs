@@ -4,7 +4,7 @@ use super::*;
 use crate::{
     key::Key,
     store::{
-        entry::{Kind, Meta},
+        entry::{Audience, Kind, Meta},
         token::{Inbox, Token},
     },
     sync::explored::{any, explore},
@@ -37,11 +37,16 @@ fn open(flights: &Arc<Flights>, scope: Scope) -> Flight {
     leads(flights.enter(&key(), scope, ANY, None))
 }
 
-fn leads(entered: Entered) -> Flight {
-    match entered {
-        Entered::Lead(flight) => flight,
-        Entered::Wait(_) => panic!("no flight is there yet"),
-    }
+fn leads(entered: Result<Flight, Waiter>) -> Flight {
+    entered.ok().expect("no flight is there yet")
+}
+
+fn is_private(state: &Progress) -> bool {
+    matches!(state, Progress::Unshared(Unshared::Private(Audience::Everyone), false))
+}
+
+fn private() -> Progress {
+    Progress::Unshared(Unshared::Private(Audience::Everyone), false)
 }
 
 fn join(flights: &Flights, criteria: JoinCriteria) -> Option<Waiter> {
@@ -80,46 +85,15 @@ impl Drop for Done<'_> {
 }
 
 /// Asks until there is an answer, and leads if there is no leader.
-async fn ask(flights: Arc<Flights>, computing: Computing) {
+async fn ask(flights: Arc<Flights>, scope: Scope, computing: Computing) {
     loop {
-        match flights.enter(&key(), Scope::Fleet, ANY, None) {
-            Entered::Wait(waiter) => match waiter.outcome(|_| false).await {
-                Progress::Private(Audience::Everyone) => return,
-                _ => continue,
-            },
-            Entered::Lead(flight) => {
+        match flights.enter(&key(), scope, ANY, None) {
+            Err(waiter) if is_private(&waiter.outcome(|_| false).await) => return,
+            Err(_) => {}
+            Ok(flight) => {
                 computing.once().await;
-                return flight.complete(Progress::Private(Audience::Everyone));
+                return flight.complete(private());
             }
-        }
-    }
-}
-
-/// Like [`ask`], for a store that does not answer: through the flight of the fleet, or directly.
-async fn ask_locally(flights: Arc<Flights>, computing: Computing, directly: bool) {
-    loop {
-        let scope = if directly { Scope::Local } else { Scope::Fleet };
-        let (waiter, flight) = match flights.enter(&key(), scope, ANY, None) {
-            Entered::Wait(waiter) => (waiter, None),
-            Entered::Lead(flight) if directly => {
-                computing.once().await;
-                return flight.complete(Progress::Private(Audience::Everyone));
-            }
-            Entered::Lead(flight) => match flight.go_local(ANY) {
-                Some(waiter) => (waiter, Some(flight)),
-                None => {
-                    assert!(!is_joined(&flights, &flight.0), "a later caller asks the store first");
-                    computing.once().await;
-                    return flight.complete(Progress::Private(Audience::Everyone));
-                }
-            },
-        };
-        let state = waiter.outcome(|_| false).await;
-        if let Some(flight) = flight {
-            flight.complete(state.clone());
-        }
-        if matches!(state, Progress::Private(Audience::Everyone)) {
-            return;
         }
     }
 }
@@ -129,24 +103,8 @@ async fn ask_locally(flights: Arc<Flights>, computing: Computing, directly: bool
 #[test]
 fn flight_has_one_leader_and_the_next_caller_takes_over() {
     explore(|| {
-        let (flights, computing) = (Arc::new(Flights::default()), Computing::default());
-        let callers = [(); 3].map(|()| spawn(ask(flights.clone(), computing.clone())));
-        callers[0].abort();
-        for caller in callers {
-            let _ = block_on(caller);
-        }
-        assert_eq!(flights.len(), 0);
-    });
-}
-
-/// Seen to fail when `go_local` ignores an existing flight, and when it leaves the table of the fleet without entering
-/// the local one.
-#[test]
-fn local_flight_has_one_leader_at_a_time() {
-    explore(|| {
-        let (flights, computing) = (Arc::new(Flights::default()), Computing::default());
-        let callers =
-            [false, false, true].map(|directly| spawn(ask_locally(flights.clone(), computing.clone(), directly)));
+        let (flights, computing, scope) = (Arc::new(Flights::default()), Computing::default(), any(&SCOPES));
+        let callers = [(); 3].map(|()| spawn(ask(flights.clone(), scope, computing.clone())));
         callers[0].abort();
         for caller in callers {
             let _ = block_on(caller);
@@ -160,11 +118,11 @@ fn local_flight_has_one_leader_at_a_time() {
 #[test]
 fn waiters_learn_how_their_flight_ended() {
     let ends: [fn(Flight); 6] = [
-        |flight| flight.complete(Progress::Private(Audience::Everyone)),
+        |flight| flight.complete(private()),
         |flight| drop(flight),
         |flight| {
             flight.unlist();
-            flight.publish(Progress::Private(Audience::Everyone));
+            flight.publish(private());
         },
         |flight| {
             flight.invalidated();
@@ -173,11 +131,10 @@ fn waiters_learn_how_their_flight_ended() {
         |flight| {
             flight.publish(Progress::Queued);
             flight.publish(Progress::Running);
-            flight.complete(Progress::Private(Audience::Everyone));
+            flight.complete(private());
         },
         |flight| {
             flight.publish(Progress::Queued);
-            let _ = flight.go_local(ANY);
             drop(flight);
         },
     ];
@@ -229,7 +186,7 @@ fn flight_begun_before_an_invalidation_is_not_joined() {
                 let afterwards = invalidated.load(SeqCst);
                 for ((key, scope), old) in old {
                     let entered = flights.enter(&key, scope, ANY, None);
-                    let joins_old = matches!(entered, Entered::Wait(waiter) if Arc::ptr_eq(&waiter.flight, &old));
+                    let joins_old = matches!(entered, Err(waiter) if Arc::ptr_eq(&waiter.flight, &old));
                     assert!(!(afterwards && joins_old));
                 }
             }
@@ -245,12 +202,7 @@ fn flight_begun_before_an_invalidation_is_not_joined() {
 /// Seen to fail when a flight removes its successor from the table.
 #[test]
 fn flight_that_was_unlisted_removes_no_newer_flight() {
-    let ends: [fn(Flight); 4] = [
-        |flight| flight.complete(Progress::Private(Audience::Everyone)),
-        |flight| drop(flight),
-        |flight| flight.unlist(),
-        |flight| assert!(flight.go_local(ANY).is_none()),
-    ];
+    let ends: [fn(Flight); 3] = [|flight| flight.complete(private()), |flight| drop(flight), |flight| flight.unlist()];
     explore(move || {
         let end = any(&ends);
         let flights = Arc::new(Flights::default());
@@ -305,18 +257,25 @@ fn caller_that_may_open_a_flight_does_not_disturb_a_listed_one() {
 }
 
 /// Seen to fail (each caller joins it and tries again at once, until it has no attempt left) when any listed flight may
-/// be joined.
+/// be joined, and when a leader that was abandoned may pause.
 #[test]
 fn leader_that_goes_on_after_it_was_abandoned_is_not_joined() {
-    let flights = Arc::new(Flights::default());
-    let flight = open(&flights, Scope::Fleet);
-    flight.0.abandon();
-    assert!(flight.go_local(ANY).is_none());
-    let newer = leads(flights.enter(&key(), Scope::Local, ANY, None));
-    drop(flight);
-    assert_eq!(flights.len(), 1, "the newer one stays");
-    drop(newer);
-    assert_eq!(flights.len(), 0);
+    explore(|| {
+        let flights = Arc::new(Flights::default());
+        let flight = open(&flights, Scope::Fleet);
+        flights.forget(&[key()]);
+        let state = flight.0.clone();
+        let waiter = thread::spawn(move || state.abandon());
+        flight.begin_pause();
+        waiter.join().unwrap();
+        assert!(!flight.begin_pause());
+        let newer = leads(flights.enter(&key(), Scope::Fleet, ANY, None));
+        assert!(is_joined(&flights, &newer.0));
+        drop(flight);
+        assert_eq!(flights.len(), 1, "the newer one stays");
+        drop(newer);
+        assert_eq!(flights.len(), 0);
+    });
 }
 
 /// Seen to fail when the candidate is compared by nothing.
@@ -327,7 +286,7 @@ fn stale_candidate_is_served_until_its_resource_is_invalidated() {
     let waiter = flight.waiter();
     let ask = || flights.versions.now();
     flight.set_stale_candidate(Some(entry()), ask());
-    assert!(waiter.stale_candidate().is_some() && flight.stale_candidate().is_some());
+    assert!(waiter.stale_candidate().is_some());
     let asked = ask();
     flight.invalidated();
     assert!(waiter.stale_candidate().is_none());

@@ -7,10 +7,9 @@ use crate::{
     clock::{self, Timestamp},
     config::{Config, StoreFailure},
     engine::{
-        flight::{JoinCriteria, Progress},
-        frontend::{Failure, Reuse},
+        flight::Progress,
+        frontend::{Reuse, Unshared},
         permit::{FillPermit, HeldLease, LeaseGuard, while_listening},
-        resource::Resource,
     },
     error::Error,
     outage_cache::NotStored,
@@ -21,6 +20,7 @@ use crate::{
         token::Token,
         wake::Listener,
     },
+    sync::newest_first,
     telemetry::{self, Timed},
 };
 use std::{pin::pin, sync::Arc, time::Duration};
@@ -33,9 +33,8 @@ use tokio::{
 #[derive(Default)]
 struct LeaseWait {
     polls: u32,
-    unusable_entries: u32,
     was_disconnected: bool,
-    /// The wait of the caller that opened the flight, since a leader of another process was met.
+    /// The wait, since a leader of another process was met.
     timed: Option<Timed>,
     /// When the lease of another process ends, as the store said last.
     lease_end: Option<Instant>,
@@ -49,9 +48,6 @@ enum Next {
     Ask,
     /// Ask again after this time, or earlier if a wake-up arrives or the breaker opens.
     Pause(Duration),
-    /// Fetch for this process only.
-    GoLocal,
-    FailOpen(StoreError),
     Complete(Progress),
 }
 
@@ -70,21 +66,23 @@ impl Leader {
                     }
                     return Ok(self.begin(lease, guard, listener).await);
                 }
-                Ok((LeaseReply::Hit(entry), _)) => self.on_entry(entry, &mut wait),
+                Ok((LeaseReply::Hit(entry), _)) => self.on_entry(entry),
                 Ok((LeaseReply::Wait { remaining, holder, waiting, registered, .. }, _)) => {
-                    self.time_wait(&mut wait);
+                    wait.timed.get_or_insert_with(|| telemetry::waiting(&self.resource.config.meter));
                     let pause = wait.heard_of_lease(remaining, waiting, registered);
                     self.on_other_leader(holder, &listener, pause).await
                 }
-                Ok((LeaseReply::Failed { retry_in, report, .. }, _)) => self.on_failure_marker(retry_in, &report),
-                Err(error) => self.on_error(error, &mut wait),
+                Ok((LeaseReply::Failed { retry_in, report, .. }, _)) => {
+                    let error = engine.recent_failures.error_of(&report, retry_in);
+                    Next::Complete(Progress::Unshared(Unshared::Error(error), false))
+                }
+                Err(error) => match self.kept_result(NotStored::because_of(&error)) {
+                    Some(kept) => Next::Complete(kept),
+                    None => wait.on_silence(error, &self.resource.config),
+                },
             };
             if self.flight.is_deserted() {
                 return Err(Progress::Abandoned); // the last caller has left during the request
-            }
-            // The flight may wait for a local one next.
-            if let Next::GoLocal | Next::FailOpen(_) = next {
-                wait.timed = None;
             }
             match next {
                 Next::Ask => {}
@@ -94,8 +92,6 @@ impl Leader {
                     return Err(Progress::Abandoned);
                 }
                 Next::Pause(_) => wait.polls += 1,
-                Next::GoLocal => return self.go_local(listener).await,
-                Next::FailOpen(error) => return self.fail_open(listener, error).await,
                 Next::Complete(state) => return Err(state),
             }
         }
@@ -158,26 +154,8 @@ impl Leader {
         FillPermit::Lease(held)
     }
 
-    /// Decides what to do without an answer of the store.
-    fn on_error(&self, error: StoreError, wait: &mut LeaseWait) -> Next {
-        match self.kept_result(NotStored::because_of(&error)) {
-            Some(kept) => Next::Complete(Progress::Found(Ok(Some(kept)))),
-            None => wait.on_silence(error, &self.resource.config),
-        }
-    }
-
-    /// Decides what to do while a failure marker blocks the key.
-    fn on_failure_marker(&mut self, retry_in: Duration, report: &[u8]) -> Next {
-        let Resource { engine, config, .. } = &self.resource;
-        if config.failure_ttl.is_zero() {
-            return Next::GoLocal;
-        }
-        let error = engine.recent_failures.error_of(report, retry_in);
-        Next::Complete(Progress::Failed(Failure::Error(error), self.seen.take()))
-    }
-
     /// Decides what an entry that the store returned means for the flight.
-    fn on_entry(&mut self, entry: Entry, wait: &mut LeaseWait) -> Next {
+    fn on_entry(&mut self, entry: Entry) -> Next {
         let now = Timestamp::now();
         // An entry that this flight waited for counts, however short its lifetime is. Otherwise the waiters would lead
         // one after another.
@@ -190,8 +168,7 @@ impl Leader {
         }
         self.flight.set_stale_candidate(None, 0); // the new entry has replaced it
         self.seen = Some(entry);
-        wait.unusable_entries += 1;
-        if wait.unusable_entries > MAX_UNUSABLE_ENTRIES { Next::GoLocal } else { Next::Ask }
+        Next::Ask
     }
 
     /// Decides whether to wait for the leader that holds the lease.
@@ -204,19 +181,7 @@ impl Leader {
                 return Next::Ask;
             }
         }
-        if self.is_cycle() { Next::GoLocal } else { Next::Pause(pause) }
-    }
-
-    /// Measures the wait of the caller that opened the flight, as long as that caller waits.
-    fn time_wait(&self, wait: &mut LeaseWait) {
-        match self.opener_waits() {
-            true => _ = wait.timed.get_or_insert_with(|| telemetry::waiting(&self.resource.config.meter)),
-            false => wait.timed = None,
-        }
-    }
-
-    fn opener_waits(&self) -> bool {
-        self.reply.as_ref().is_some_and(|reply| !reply.is_closed())
+        Next::Pause(pause)
     }
 
     /// Waits until it is time to ask the store again. Reports whether a caller still wants the result.
@@ -259,92 +224,41 @@ impl Leader {
         }
     }
 
-    /// Fetches for this process only, unless another local flight does so.
-    async fn go_local(&self, listener: Listener) -> Result<FillPermit, Progress> {
-        let permit = FillPermit::local(listener);
-        let criteria = JoinCriteria { nested: self.is_nested(), ..JoinCriteria::default() };
-        let Some(waiter) = self.flight.go_local(criteria) else {
-            return Ok(permit);
+    /// Acquires the right to fetch without the store: a `max_fallback_fetches` permit. A nested fetch needs none, because
+    /// the enclosing fetch may hold the last one.
+    pub(super) async fn acquire_fallback(&self, listener: Listener, reason: NotStored) -> Result<FillPermit, Progress> {
+        // A refusal was met by a leader that has just looked.
+        if reason == NotStored::Unavailable
+            && let Some(kept) = self.kept_result(reason)
+        {
+            return Err(kept);
+        }
+        let fallback_permit = match self.outer_fetches.is_empty() {
+            true => Some(self.acquire_fallback_permit().await?),
+            false => None,
         };
-        if self.is_cycle() {
+        let listener = Box::new(listener);
+        Ok(FillPermit::Local { listener, not_stored: Some(reason), _fallback_permit: fallback_permit })
+    }
+
+    async fn acquire_fallback_permit(&self) -> Result<newest_first::Permit, Progress> {
+        let permits = &self.resource.config.max_fallback_fetches;
+        if let Some(permit) = permits.try_acquire() {
             return Ok(permit);
         }
         self.flight.begin_wait();
-        let _timed = telemetry::waiting(&self.resource.config.meter);
-        tokio::select! {
+        self.flight.publish(Progress::Queued);
+        let permit = tokio::select! {
             biased;
-            () = self.flight.deserted() => Err(Progress::Abandoned),
-            state = waiter.outcome_if_alive(self.resource.config.lease_ttl, |_| false) => match state {
-                Progress::Queued => Ok(permit),
-                state => Err(state),
-            },
-        }
-    }
-
-    /// Fetches for this process only, or rejects the request, as `on_store_failure` says.
-    async fn fail_open(&self, listener: Listener, error: StoreError) -> Result<FillPermit, Progress> {
-        match self.resource.config.on_store_failure {
-            StoreFailure::FailOpen => match self.go_local(listener).await? {
-                FillPermit::Local { listener, .. } => {
-                    self.acquire_fallback_permit(listener, NotStored::because_of(&error)).await
-                }
-                permit => Ok(permit),
-            },
-            StoreFailure::FailClosed => {
-                Err(Progress::Refused(Error::store_down(error.into()), self.flight.stale_candidate()))
-            }
-        }
-    }
-
-    /// Acquires a `max_fallback_fetches` permit. A nested fetch needs none, because the enclosing fetch may hold the
-    /// last one.
-    pub(super) async fn acquire_fallback_permit(
-        &self,
-        listener: Box<Listener>,
-        reason: NotStored,
-    ) -> Result<FillPermit, Progress> {
-        let not_stored = Some(reason);
-        if self.is_nested() {
-            return Ok(FillPermit::Local { listener, not_stored, _fallback_permit: None });
-        }
-        let permits = &self.resource.config.max_fallback_fetches;
-        let permit = match permits.try_acquire() {
-            Some(permit) => permit,
-            None => {
-                self.flight.begin_wait();
-                self.flight.publish(Progress::Queued);
-                let permit = tokio::select! {
-                    biased;
-                    () = self.flight.deserted() => return Err(Progress::Abandoned),
-                    permit = permits.acquire() => permit,
-                    () = sleep(MAX_QUEUE_TIME) => {
-                        let error = Error::overloaded(
-                            "the store is unavailable and all `max_fallback_fetches` permits are in use",
-                        );
-                        return Err(Progress::Failed(Failure::Error(error), self.flight.stale_candidate()));
-                    }
-                };
-                self.flight.publish(Progress::Running);
-                permit
+            () = self.flight.deserted() => return Err(Progress::Abandoned),
+            permit = permits.acquire() => permit,
+            () = sleep(MAX_QUEUE_TIME) => {
+                let error = "the store is unavailable and all `max_fallback_fetches` permits are in use";
+                return Err(Progress::Unshared(Unshared::Error(Error::overloaded(error)), false));
             }
         };
-        Ok(FillPermit::Local { listener, not_stored, _fallback_permit: Some(permit) })
-    }
-
-    /// Reports whether waiting for another fetch of the key would deadlock, because that fetch waits for one that this
-    /// one is part of.
-    fn is_cycle(&self) -> bool {
-        let Resource { engine, config, key, .. } = &self.resource;
-        let is_cycle = engine.wait_graph.would_deadlock(key, &self.outer_fetches);
-        if is_cycle {
-            telemetry::deadlock_avoided(&config.meter, key);
-        }
-        is_cycle
-    }
-
-    /// Reports whether this fetch is nested in another fetch.
-    fn is_nested(&self) -> bool {
-        !self.outer_fetches.is_empty()
+        self.flight.publish(Progress::Running);
+        Ok(permit)
     }
 }
 
@@ -352,7 +266,7 @@ impl LeaseWait {
     /// Records what the store said of the lease. Returns the pause before the next request.
     fn heard_of_lease(&mut self, remaining: Duration, waiting: usize, registered: bool) -> Duration {
         self.lease_end = Some(clock::deadline_after(remaining));
-        (self.silent_until, self.unusable_entries) = (None, 0);
+        self.silent_until = None;
         let expiry = remaining.saturating_add(backoff::after_expiry(waiting, clock::random_unit()));
         if registered { expiry } else { expiry.min(backoff::poll(self.polls, clock::random_unit())) }
     }
@@ -366,22 +280,21 @@ impl LeaseWait {
             self.was_disconnected = true;
             return Next::Ask; // with a new token; the old one is released in the background
         }
-        let Some(lease_end) = self.lease_end else { return Next::FailOpen(error) };
+        let unanswered = |error| Next::Complete(Progress::Found(Err(error)));
+        let Some(lease_end) = self.lease_end else { return unanswered(error) };
         if error.is_refused() || config.on_store_failure == StoreFailure::FailClosed {
-            return Next::FailOpen(error);
+            return unanswered(error);
         }
         let silent_until =
             *self.silent_until.get_or_insert_with(|| clock::deadline_after(config.lease_ttl).max(lease_end));
         let left = silent_until.saturating_duration_since(clock::now());
         if left.is_zero() {
-            return Next::FailOpen(error);
+            return unanswered(error);
         }
         Next::Pause(left.min(backoff::poll(self.polls, clock::random_unit())))
     }
 }
 
-/// Maximum number of unusable entries in a row before the flight fetches for its own process.
-const MAX_UNUSABLE_ENTRIES: u32 = 16;
 /// Maximum time for which a flight is held while another process refreshes: a lease TTL of the default length.
 const MAX_SLOT_TIME: Duration = Duration::from_secs(3);
 /// Maximum time that a flight waits for a `max_fallback_fetches` permit. Many clients wait little longer, so a longer

@@ -1,13 +1,13 @@
 //! The work that is left after the response head: the fill, a marker, or the release of the lease.
 
-use super::{AfterHead, Leader, Pending};
+use super::{AfterHead, Leader};
 use crate::{
     clock::{self, Timestamp},
     engine::{
         containment::Aborted,
         fill_set::FillSet,
         flight::Progress,
-        frontend::{Completed, Completion, MAX_BODY_TIME},
+        frontend::{Completed, Completion, MAX_BODY_TIME, Unshared},
         permit::FillPermit,
     },
     policy::{Freshness, freshness},
@@ -18,32 +18,32 @@ use std::{sync::Arc, time::Duration};
 use tokio::time::Instant;
 
 impl Leader {
-    /// Does the work that is left. The flight may be joined until an entry is stored, so that this process does not
-    /// fetch again what is about to be stored.
-    pub(super) async fn finish(self: Box<Self>, pending: Pending) {
+    /// Does the work that is left, for which the fetch has time until `deadline`. The flight may be joined until an entry
+    /// is stored, so that this process does not fetch again what is about to be stored.
+    pub(super) async fn finish(self: Box<Self>, permit: FillPermit, deadline: Instant, rest: AfterHead) {
         if self.scoped {
             let (tasks, state) = (self.resource.engine.tasks.clone(), self.flight.state().clone());
-            tasks.spawn(state.with_pulse(async move { self.finish_now(pending).await }));
+            tasks.spawn(state.with_pulse(async move { self.finish_now(permit, deadline, rest).await }));
         } else {
-            self.finish_now(pending).await;
+            self.finish_now(permit, deadline, rest).await;
         }
     }
 
-    async fn finish_now(&self, Pending { mut permit, deadline, rest }: Pending) {
+    async fn finish_now(&self, mut permit: FillPermit, deadline: Instant, rest: AfterHead) {
         // Rare work is boxed, here and below, because every flight would reserve room for it.
         match rest {
-            AfterHead::Store(id, times, store_as, Completion::Ready(payload)) => {
-                let fill_set = FillSet::new(id, times, store_as, payload).under(&self.redirects);
-                self.store(permit, Arc::new(fill_set)).await;
-            }
             AfterHead::Store(id, times, store_as, mut completion) => {
-                match self.run_bounded(&mut permit, deadline, completion.completed()).await {
+                let completed = match &completion {
+                    Completion::Ready(payload) => Ok(Completed::Payload(payload.clone())),
+                    _ => self.run_bounded(&mut permit, deadline, completion.completed()).await,
+                };
+                match completed {
                     Ok(Completed::Payload(payload)) => {
                         let fill_set = FillSet::new(id, times, store_as, payload).under(&self.redirects);
                         self.store(permit, Arc::new(fill_set)).await;
                     }
                     Ok(Completed::TooLarge) => {
-                        self.flight.complete(Progress::Private(Audience::Everyone));
+                        self.flight.complete(Progress::Unshared(Unshared::Private(Audience::Everyone), false));
                         let ttl = self.resource.config.uncacheable_ttl;
                         Box::pin(self.mark(permit, Kind::HitForPass, Audience::Everyone, ttl)).await;
                     }
@@ -56,13 +56,12 @@ impl Leader {
             AfterHead::Mark(kind, audience, ttl, completion) => {
                 Box::pin(join(self.mark(permit, kind, audience, ttl), self.drain(deadline, completion))).await;
             }
-            AfterHead::Release(failure_marker, completion) => {
-                Box::pin(join(permit.release(failure_marker), self.drain(deadline, completion))).await;
-            }
-            AfterHead::Repeat(state, failure_marker, completion) => {
+            AfterHead::Release(failure_marker, repeated, completion) => {
                 let released = async {
                     permit.release(failure_marker).await; // first, so that the store tells the next leader of the failure
-                    self.flight.complete(Progress::Inconclusive(Arc::new(state)));
+                    if let Some(result) = repeated {
+                        self.flight.complete(Progress::Unshared(result, true));
+                    }
                 };
                 Box::pin(join(released, self.drain(deadline, completion))).await;
             }
