@@ -14,7 +14,6 @@ use crate::{
         error::StoreError,
     },
     sync::{
-        alongside::Alongside,
         mutex::{Mutex, MutexGuard},
         pulse::{Pulse, WithPulse},
         watch::Watched,
@@ -24,11 +23,11 @@ use crate::{
 use quick_cache::DefaultHashBuilder;
 use std::{
     collections::HashMap,
-    convert::Infallible,
     future::Future,
+    pin::pin,
     ptr,
     sync::{
-        Arc, OnceLock,
+        Arc,
         atomic::{
             AtomicBool, AtomicU64, AtomicUsize,
             Ordering::{AcqRel, Acquire, Release},
@@ -36,7 +35,10 @@ use std::{
     },
     time::Duration,
 };
-use tokio::{sync::Notify, time::sleep_until};
+use tokio::{
+    sync::Notify,
+    time::{Instant, timeout_at},
+};
 
 /// The result of a lookup in the store.
 pub(crate) type Found = Result<Option<Entry>, StoreError>;
@@ -101,8 +103,8 @@ pub(crate) struct Flights {
 }
 
 /// The flights that callers may join, by their resource, so that an invalidation is one lookup. Few resources have
-/// several: of their variants, layouts and scopes. PERF: with the hasher of `quick_cache`, a lookup takes fewer instructions than with that of the
-/// standard library.
+/// several: of their variants, layouts and scopes. PERF: with the hasher of `quick_cache`, a lookup takes fewer
+/// instructions than with that of the standard library.
 type Table = HashMap<CacheKey, Vec<Arc<FlightState>>, DefaultHashBuilder>;
 
 /// The state shared by the leader and the callers of a flight.
@@ -126,15 +128,10 @@ pub(crate) struct FlightState {
     /// The stale candidate: the stored entry that may be served if no newer one comes, and the
     /// [number](Versions::now) of the question whose answer confirmed it.
     stale_candidate: Mutex<Option<(Entry, u64)>>,
-    pulse: OnceLock<Arc<Pulse>>,
-    /// Whether a waiter watches the pulse.
-    has_watcher: AtomicBool,
-    /// Counts what the watcher does, so that the others see that it is polled.
-    looks: AtomicUsize,
-    /// Notifies one waiter when the watcher leaves.
-    watcher_left: Notify,
-    /// Whether the leader has lost its lease: then its result is not stored.
-    lease_lost: AtomicBool,
+    /// Shows whether the leader is polled.
+    pulse: Arc<Pulse>,
+    /// When a waiter has felt the pulse for the last time, and its reading.
+    felt: Mutex<Option<(Instant, usize)>>,
     /// Number of callers that want the result. The caller that opened the flight counts as well.
     callers: AtomicUsize,
     /// Notified when the first caller comes, when the last caller leaves, and when the leader begins to wait.
@@ -268,11 +265,8 @@ impl FlightState {
             begun: AtomicU64::new(0),
             seen: seen.map(|entry| (entry.clone(), Timestamp::now())),
             stale_candidate: Mutex::default(),
-            pulse: OnceLock::new(),
-            has_watcher: AtomicBool::new(false),
-            looks: AtomicUsize::new(0),
-            watcher_left: Notify::new(),
-            lease_lost: AtomicBool::new(false),
+            pulse: Arc::default(),
+            felt: Mutex::default(),
             callers: AtomicUsize::new(0),
             changed: Notify::new(),
         }
@@ -295,21 +289,11 @@ impl FlightState {
     }
 
     /// Leaves the table: the callers stay, and no other caller joins.
-    fn unlist(self: &Arc<Self>) {
+    pub(crate) fn unlist(self: &Arc<Self>) {
         if self.is_listed.load(Acquire) {
             let mut table = self.flights.table.lock();
             self.flights.take(&mut table, &self.key, |listed| ptr::eq(listed, Arc::as_ptr(self)));
         }
-    }
-
-    /// Unlists a flight that has lost its lease: its result will not be stored.
-    pub(crate) fn lose_lease(self: &Arc<Self>) {
-        self.lease_lost.store(true, Release);
-        self.unlist();
-    }
-
-    pub(crate) fn has_lost_lease(&self) -> bool {
-        self.lease_lost.load(Acquire)
     }
 
     fn stale_candidate(&self) -> Option<Entry> {
@@ -319,16 +303,7 @@ impl FlightState {
 
     /// Adds the pulse by which the waiters see that the leader is alive.
     pub(crate) fn with_pulse<F: Future>(&self, leading: F) -> WithPulse<F> {
-        WithPulse::new(leading, self.pulse().clone())
-    }
-
-    fn pulse(&self) -> &Arc<Pulse> {
-        self.pulse.get_or_init(Arc::default)
-    }
-
-    /// Returns the right to watch the pulse, if no waiter has it.
-    fn begin_watch(&self) -> Option<Watch<'_>> {
-        (!self.has_watcher.swap(true, AcqRel)).then(|| Watch(self))
+        WithPulse::new(leading, self.pulse.clone())
     }
 
     /// Unlists a flight whose leader is not polled any more, and releases its waiters.
@@ -341,6 +316,22 @@ impl FlightState {
             }
             is_incomplete
         });
+    }
+
+    /// Looks at the pulse of the leader, and abandons the flight if the leader was not polled since a waiter has felt it
+    /// so long ago. Returns `false` if a waiter has felt it since.
+    fn look(self: &Arc<Self>, span: Duration) -> bool {
+        let now = clock::now();
+        let is_past = |(at, _): &(Instant, usize)| now.saturating_duration_since(*at) >= span;
+        if !self.felt.lock().as_ref().is_none_or(is_past) {
+            return false;
+        }
+        let reading = self.pulse.feel();
+        let earlier = self.felt.lock().replace((now, reading)).filter(is_past);
+        if earlier.is_some_and(|(_, reading)| !self.pulse.is_beating_since(reading)) {
+            self.abandon();
+        }
+        true
     }
 
     /// Waits until the condition on the callers or the leader holds.
@@ -514,52 +505,28 @@ impl Waiter {
         self.flight.meets(|flight| flight.leader_waits.load(Acquire)).await;
     }
 
-    /// Waits for the outcome as long as the leader is alive. A leader that is not polled for half of `lease_ttl` may lose
-    /// its lease to another process: then the flight leaves the table, and is abandoned.
-    pub(crate) fn outcome_if_alive(
+    /// Waits for the outcome until this time, as long as the leader is alive. A leader that is not polled for half of
+    /// `lease_ttl` may lose its lease to another process: then the flight leaves the table, and is abandoned.
+    pub(crate) async fn outcome_until(
         &self,
+        until: Instant,
         lease_ttl: Duration,
         is_elsewhere: impl Fn(&SharedValue) -> bool,
-    ) -> impl Future<Output = Progress> {
-        Alongside::new(self.outcome(is_elsewhere), self.watch(lease_ttl))
-    }
-
-    /// Abandons the flight when its leader is not polled any more. One waiter watches the pulse of the leader, so that
-    /// the others need no timer; when that waiter leaves, another one watches.
-    async fn watch(&self, lease_ttl: Duration) -> Infallible {
-        let flight = &self.flight;
-        let _watch = loop {
-            let left = flight.watcher_left.notified(); // before the attempt, so that no departure is missed
-            match flight.begin_watch() {
-                Some(watch) => break watch,
-                None => left.await,
+    ) -> Option<Progress> {
+        let mut outcome = pin!(self.outcome(is_elsewhere));
+        // The more callers there are, the more rarely does each look. So the looks of all cost next to nothing, and need
+        // no waiter of which the others depend.
+        let pause = (lease_ttl / 2).saturating_mul(1 + self.callers() as u32 / 16);
+        let mut next_look = clock::deadline_after(pause);
+        loop {
+            if let Ok(state) = timeout_at(until.min(next_look), outcome.as_mut()).await {
+                return Some(state);
             }
-        };
-        // Boxed, because few waiters watch.
-        Box::pin(async {
-            let pause = || sleep_until(clock::deadline_after(lease_ttl / 2));
-            loop {
-                pause().await;
-                flight.looks.fetch_add(1, AcqRel);
-                let reading = flight.pulse().feel();
-                pause().await;
-                flight.looks.fetch_add(1, AcqRel);
-                if !flight.pulse().is_beating_since(reading) {
-                    flight.abandon();
-                }
+            if until <= next_look {
+                return None;
             }
-        })
-        .await
-    }
-
-    /// Lets another waiter watch the leader if the watcher was not polled since the number that the last call has
-    /// returned. Call it once per lease.
-    pub(crate) fn replace_watcher(&self, since: Option<usize>) -> usize {
-        let looks = self.flight.looks.load(Acquire);
-        if since == Some(looks) {
-            drop(Watch(&self.flight));
+            next_look = clock::deadline_after(if self.flight.look(lease_ttl / 2) { lease_ttl / 2 } else { pause });
         }
-        looks
     }
 
     /// Waits for the first state that is a result, or a reason not to wait. `is_elsewhere` reports whether a response
@@ -579,16 +546,6 @@ impl Drop for Waiter {
         if self.flight.callers.fetch_sub(1, AcqRel) == 1 {
             self.flight.changed.notify_waiters();
         }
-    }
-}
-
-/// The right to watch the pulse of a leader. Another waiter gets it on drop.
-struct Watch<'a>(&'a FlightState);
-
-impl Drop for Watch<'_> {
-    fn drop(&mut self) {
-        self.0.has_watcher.store(false, Release);
-        self.0.watcher_left.notify_one();
     }
 }
 

@@ -42,5 +42,5 @@ async fn extend_until_lost(resource: &Resource, lease: Lease, flight_state: &Arc
     while !matches!(resource.extend(lease).await, Ok(LeaseStatus::Lost)) {
         sleep(resource.config.lease_ttl / 3).await;
     }
-    flight_state.lose_lease();
+    flight_state.unlist(); // its result will not be stored
 }

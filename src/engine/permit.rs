@@ -76,7 +76,6 @@ impl FillPermit {
     /// Stores the entry if that is permitted. Handles invalidations meanwhile, because the flight may still be joined.
     pub(super) async fn fill(self, resource: &Resource, flight: &Flight, fill_set: &FillSet) {
         match self {
-            Self::Lease(mut held) if flight.state().has_lost_lease() => held.guard.disarm(),
             Self::Lease(mut held) => {
                 held.heartbeat = None;
                 let fill = pin!(resource.fill(FillCondition::Lease(held.lease), fill_set));

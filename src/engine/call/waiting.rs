@@ -18,11 +18,10 @@ use crate::{
     telemetry::{self, Role},
 };
 use std::{
-    future::{Future, pending, ready},
-    pin::pin,
+    future::{pending, ready},
     time::Duration,
 };
-use tokio::time::{Instant, sleep_until, timeout_at};
+use tokio::time::{Instant, sleep_until};
 
 /// A limit of a caller that waits.
 #[derive(Clone, Copy)]
@@ -31,8 +30,6 @@ enum Limit {
     WaitTimeout,
     /// The time for which a caller that came after the response head waits for the end of the body.
     Body,
-    /// The time after which the watcher of the leader has looked, if it is polled.
-    Watcher,
 }
 
 /// What ends a round of waiting for the flight that this caller has opened.
@@ -60,29 +57,16 @@ impl<'a> Call<'a> {
         telemetry::record_role(Role::Waiter);
         let timed = telemetry::waiting(&self.resource().config.meter);
         let body_until = waiter.joined_after_head.then(|| clock::deadline_after(MAX_WAIT_AFTER_HEAD));
+        let (until, limit) = self.next_limit(body_until, true);
         let lease_ttl = self.resource().config.lease_ttl;
-        let (mut check_at, mut looks) = (clock::deadline_after(lease_ttl), waiter.replace_watcher(None));
         Box::pin(async move {
             let _timed = &timed;
-            let state = {
-                let mut outcome = pin!(self.outcome_of(&waiter));
-                loop {
-                    let (until, limit) = self.next_limit([body_until, Some(check_at)], true);
-                    if let Ok(state) = timeout_at(until, outcome.as_mut()).await {
-                        break state;
-                    }
-                    let Limit::Watcher = limit else { return self.on_limit(limit, &waiter) };
-                    looks = waiter.replace_watcher(Some(looks));
-                    check_at = clock::deadline_after(lease_ttl);
-                }
-            };
-            self.on_outcome(state, &waiter)
+            let is_elsewhere = |head: &SharedValue| matches!(self.policy.accept_shared(head), SharedReuse::Redirect(_));
+            match waiter.outcome_until(until, lease_ttl, is_elsewhere).await {
+                Some(state) => self.on_outcome(state, &waiter),
+                None => self.on_limit(limit, &waiter),
+            }
         })
-    }
-
-    fn outcome_of(&self, waiter: &Waiter) -> impl Future<Output = Progress> {
-        let lease_ttl = self.resource().config.lease_ttl;
-        waiter.outcome_if_alive(lease_ttl, |head| matches!(self.policy.accept_shared(head), SharedReuse::Redirect(_)))
     }
 
     /// Waits for the flight that this caller has opened. The answer of its leader comes first, because the state that
@@ -95,7 +79,7 @@ impl<'a> Call<'a> {
         let Led { mut answer, mut leader } = led;
         loop {
             let fetches = self.fetch.has_begun();
-            let (until, limit) = self.next_limit([None, None], waits && !fetches);
+            let (until, limit) = self.next_limit(None, waits && !fetches);
             let leading = async {
                 match &mut leader {
                     Some(leader) => leader.await,
@@ -146,7 +130,7 @@ impl<'a> Call<'a> {
         let error = match limit {
             Limit::Body => return Attempt::Alone(BypassReason::UnknownLength),
             Limit::Deadline => Error::deadline_exceeded(),
-            Limit::WaitTimeout | Limit::Watcher => {
+            Limit::WaitTimeout => {
                 let Resource { config, key, .. } = self.resource();
                 telemetry::wait_timed_out(&config.meter, key);
                 Error::wait_timed_out()
@@ -156,19 +140,11 @@ impl<'a> Call<'a> {
     }
 
     /// Returns the limit of this caller that is reached first, and when.
-    fn next_limit(&self, [body, watcher]: [Option<Instant>; 2], waits: bool) -> (Instant, Limit) {
+    fn next_limit(&self, body: Option<Instant>, waits: bool) -> (Instant, Limit) {
         let wait_until = if waits { self.wait_until } else { clock::deadline_after(Duration::MAX) };
-        let mut next = (wait_until, Limit::WaitTimeout);
-        let deadline = self.resource().deadline;
-        let limits = [(watcher, Limit::Watcher), (body, Limit::Body), (deadline, Limit::Deadline)];
-        for (until, limit) in limits {
-            if let Some(until) = until
-                && until <= next.0
-            {
-                next = (until, limit);
-            }
-        }
-        next
+        let limits = [(body, Limit::Body), (self.resource().deadline, Limit::Deadline)];
+        let limits = limits.into_iter().filter_map(|(until, limit)| Some((until?, limit)));
+        limits.fold((wait_until, Limit::WaitTimeout), |next, other| if other.0 <= next.0 { other } else { next })
     }
 
     /// Reports whether waiting would deadlock, because the leader waits for a fetch that this caller is part of.

@@ -296,20 +296,21 @@ fn stale_candidate_is_served_until_its_resource_is_invalidated() {
     assert!(waiter.stale_candidate().is_some());
 }
 
-/// Seen not to end when the watcher that leaves tells no other waiter.
+/// Seen not to end when the waiters that stay look at nothing.
 #[tokio::test(start_paused = true)]
-async fn waiter_watches_the_leader_when_the_first_watcher_has_left() {
+async fn each_waiter_looks_whether_the_leader_is_polled() {
     let flights = Arc::new(Flights::default());
     let flight = open(&flights, Scope::Fleet);
-    let waiters: Vec<_> = (0..3).map(|_| join(&flights, ANY).expect("it is listed")).collect();
-    let mut waits = waiters
-        .into_iter()
-        .map(|waiter| tokio::spawn(async move { waiter.outcome_if_alive(Duration::from_secs(3), |_| false).await }));
-    let (first, others) = (waits.next().expect("three"), waits.collect::<Vec<_>>());
+    let waiters: Vec<_> = (0..100).map(|_| join(&flights, ANY).expect("it is listed")).collect();
+    let until = clock::deadline_after(Duration::from_secs(3600));
+    let mut waits = waiters.into_iter().map(|waiter| {
+        tokio::spawn(async move { waiter.outcome_until(until, Duration::from_secs(3), |_| false).await })
+    });
+    let (first, others) = (waits.by_ref().take(99).collect::<Vec<_>>(), waits.collect::<Vec<_>>());
     tokio::task::yield_now().await;
-    first.abort();
+    first.iter().for_each(|wait| wait.abort());
     for other in others {
-        assert!(matches!(other.await.expect("no panic"), Progress::Abandoned), "the leader is never polled");
+        assert!(matches!(other.await.expect("no panic"), Some(Progress::Abandoned)), "the leader is never polled");
     }
     assert_eq!(flights.len(), 0);
     drop(flight);
