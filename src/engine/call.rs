@@ -91,13 +91,6 @@ fn done<'s>(attempt: Attempt) -> Step<'s> {
     Either::Left(ready(attempt))
 }
 
-/// What is left of leading a flight for the caller that opened it.
-struct Led<'a> {
-    answer: oneshot::Receiver<LeaderAnswer>,
-    /// The leader, if it runs within its caller.
-    leader: Option<BoxFuture<'a, ()>>,
-}
-
 impl<'a> Call<'a> {
     /// `found`: what a lookup has found already. `requested_at`: when the request began.
     pub(super) fn new(
@@ -258,8 +251,8 @@ impl<'a> Call<'a> {
             Err(waiter) => self.wait(waiter),
             Ok(flight) => {
                 let waiter = flight.waiter();
-                let led = self.lead(flight, mode, seen);
-                Box::pin(self.wait_for_own(waiter, led))
+                let answered = self.lead(flight, mode, seen);
+                Box::pin(self.wait_for_own(waiter, answered))
             }
         }
     }
@@ -268,8 +261,14 @@ impl<'a> Call<'a> {
         JoinCriteria { nested: !self.active_fetches.is_empty(), incomplete_only: self.incomplete_only }
     }
 
-    /// Spawns the leader of the flight, or returns it if the fetch borrows from the caller.
-    fn lead(&self, flight: Flight, mode: LeadMode, seen: Option<Entry>) -> Led<'a> {
+    /// Spawns the leader of the flight. Returns the answer for this caller, if there will be one. If the fetch borrows
+    /// from the caller, the leader is not spawned and runs as a part of that future.
+    fn lead(
+        &self,
+        flight: Flight,
+        mode: LeadMode,
+        seen: Option<Entry>,
+    ) -> impl Future<Output = Option<LeaderAnswer>> + use<'a> {
         let (reply, answer) = oneshot::channel();
         let Resource { engine, config, key, front_end, .. } = self.resource();
         let in_background = matches!(mode, LeadMode::Refresh) && self.spawn.is_some();
@@ -289,33 +288,35 @@ impl<'a> Call<'a> {
         let state = leader.flight.state().clone();
         let leading = span.instrument(leader.run(mode, self.fetch.clone()));
         let leading: BoxFuture<'a, ()> = Box::pin(state.with_pulse(leading));
-        match self.spawn {
+        let within = match self.spawn {
             Some(spawn) => {
                 spawn(engine, leading);
-                Led { answer, leader: None }
+                None
             }
-            None => Led { answer, leader: Some(leading) },
+            None => Some(leading),
+        };
+        async move {
+            if let Some(leading) = within {
+                leading.await;
+            }
+            answer.await.ok()
         }
     }
 
     /// Answers with the stale entry. If no refresh of it is in flight, this caller's fetch refreshes it in the
-    /// background.
+    /// background. A scoped refresh runs to its end first, and if it succeeds, its result is better than the stale entry.
     async fn refresh(&self, entry: Entry, answer: AnyAnswer) -> Attempt {
         let mut fetched = false;
         let Resource { engine, key, .. } = self.resource();
         if let Some(flight) = engine.flights.open(key, Scope::Fleet, self.criteria(), Some(&entry)) {
-            let mut led = self.lead(flight, LeadMode::Refresh, Some(entry.clone()));
-            fetched = match led.leader {
-                Some(leader) => {
-                    leader.await;
-                    self.fetch.has_begun()
-                }
-                None => true,
-            };
-            // A scoped refresh has run to its end here. If it succeeded, its result is better than the stale entry.
-            if let Ok(LeaderAnswer { response, status, is_failure: false }) = led.answer.try_recv() {
-                return Attempt::Done(response, status, true);
-            }
+            let answered = self.lead(flight, LeadMode::Refresh, Some(entry.clone()));
+            fetched = self.spawn.is_some()
+                || match answered.await {
+                    Some(LeaderAnswer { response, status, is_failure: false }) => {
+                        return Attempt::Done(response, status, true);
+                    }
+                    _ => self.fetch.has_begun(),
+                };
         }
         Attempt::Done(answer, status_of(&entry, Timestamp::now()), fetched)
     }

@@ -1,6 +1,6 @@
 //! Waiting for a flight: that of another caller, or that of this one.
 
-use super::{Attempt, Call, Led};
+use super::{Attempt, Call};
 use crate::{
     cache_status::{BypassReason, CacheStatus},
     clock::{self, Timestamp},
@@ -18,7 +18,8 @@ use crate::{
     telemetry::{self, Role},
 };
 use std::{
-    future::{pending, ready},
+    future::{Future, ready},
+    pin::pin,
     time::Duration,
 };
 use tokio::time::{Instant, sleep_until};
@@ -32,18 +33,7 @@ enum Limit {
     Body,
 }
 
-/// What ends a round of waiting for the flight that this caller has opened.
-enum Event {
-    Answer(LeaderAnswer),
-    /// The leader will send no answer.
-    LeaderEnded,
-    /// The leader waits for another leader, or for a permit.
-    LeaderWaits,
-    Outcome(Progress),
-    Limit,
-}
-
-impl<'a> Call<'a> {
+impl Call<'_> {
     /// Waits for the flight of another caller, as long as its leader is alive, and at most until a limit of this caller.
     ///
     /// Boxed, and what follows the wait is not part of it, so that a waiter holds no room for either.
@@ -74,47 +64,39 @@ impl<'a> Call<'a> {
     ///
     /// The wait timeout applies while the leader waits for another one: not to the caller's own fetch, nor to the
     /// question for its lease.
-    pub(super) async fn wait_for_own(&mut self, waiter: Waiter, led: Led<'a>) -> Attempt {
-        let mut waits = false;
-        let Led { mut answer, mut leader } = led;
+    pub(super) async fn wait_for_own(
+        &mut self,
+        waiter: Waiter,
+        answered: impl Future<Output = Option<LeaderAnswer>>,
+    ) -> Attempt {
+        let (mut answered, mut waits) = (pin!(answered), false);
         loop {
             let fetches = self.fetch.has_begun();
             let (until, limit) = self.next_limit(None, waits && !fetches);
-            let leading = async {
-                match &mut leader {
-                    Some(leader) => leader.await,
-                    None => pending().await,
-                }
-            };
-            let event = tokio::select! {
+            tokio::select! {
                 biased;
-                answer = &mut answer => answer.map_or(Event::LeaderEnded, Event::Answer),
-                () = leading => Event::LeaderEnded,
-                state = waiter.outcome(|_| false), if !fetches => Event::Outcome(state),
-                () = waiter.leader_waits(), if !waits => Event::LeaderWaits,
-                () = sleep_until(until) => Event::Limit,
-            };
-            match event {
-                Event::Answer(LeaderAnswer { response, status, .. }) => return Attempt::Done(response, status, true),
-                Event::LeaderWaits => {
+                answer = &mut answered => return match answer {
+                    Some(LeaderAnswer { response, status, .. }) => Attempt::Done(response, status, true),
+                    None if self.fetch.has_begun() => self.cancelled(),
+                    None => self.on_outcome(waiter.outcome(|_| false).await, &waiter),
+                },
+                state = waiter.outcome(|_| false), if !fetches => {
+                    if self.take_fetch_back() {
+                        return self.on_outcome(state, &waiter);
+                    }
+                }
+                () = waiter.leader_waits(), if !waits => {
                     waits = true;
                     if self.is_cycle() && self.take_fetch_back() {
                         return Attempt::Alone(BypassReason::Nested);
                     }
                 }
-                Event::Outcome(state) => {
-                    if self.take_fetch_back() {
-                        return self.on_outcome(state, &waiter);
+                () = sleep_until(until) => {
+                    // A fetch that has begun since the limit was set has limits of its own.
+                    if fetches || !self.fetch.has_begun() {
+                        return self.on_limit(limit, &waiter);
                     }
                 }
-                Event::LeaderEnded => match answer.try_recv() {
-                    Ok(LeaderAnswer { response, status, .. }) => return Attempt::Done(response, status, true),
-                    Err(_) if self.fetch.has_begun() => return self.cancelled(),
-                    Err(_) => return self.on_outcome(waiter.outcome(|_| false).await, &waiter),
-                },
-                // The fetch has begun since the limit was set, and has limits of its own.
-                Event::Limit if !fetches && self.fetch.has_begun() => {}
-                Event::Limit => return self.on_limit(limit, &waiter),
             }
         }
     }
