@@ -23,7 +23,7 @@ use crate::{
     sync::newest_first,
     telemetry::{self, Timed},
 };
-use std::{pin::pin, sync::Arc, time::Duration};
+use std::{mem, pin::pin, sync::Arc, time::Duration};
 use tokio::{
     sync::futures::Notified,
     time::{Instant, sleep},
@@ -42,15 +42,6 @@ struct LeaseWait {
     silent_until: Option<Instant>,
 }
 
-/// The next step of a leader that was not granted the lease.
-enum Next {
-    /// Ask again at once.
-    Ask,
-    /// Ask again after this time, or earlier if a wake-up arrives or the breaker opens.
-    Pause(Duration),
-    Complete(Progress),
-}
-
 impl Leader {
     /// Waits until the right to fetch is granted, or until there is a result without a fetch.
     pub(super) async fn acquire_lease(&mut self, mut listener: Listener) -> Result<FillPermit, Progress> {
@@ -58,42 +49,39 @@ impl Leader {
         let mut wait = LeaseWait::default();
         loop {
             let breaker_opened = engine.breakers.opened(); // before the request, so that no opening is missed
-            let next = match self.ask(true, &mut listener).await {
-                Ok((LeaseReply::Granted { lease, .. }, guard)) => {
-                    if self.flight.is_deserted() {
-                        guard.release(None).await;
-                        return Err(Progress::Abandoned);
-                    }
-                    return Ok(self.begin(lease, guard, listener).await);
-                }
-                Ok((LeaseReply::Hit(entry), _)) => self.on_entry(entry),
-                Ok((LeaseReply::Wait { remaining, holder, waiting, registered, .. }, _)) => {
-                    wait.timed.get_or_insert_with(|| telemetry::waiting(&self.resource.config.meter));
-                    let pause = wait.heard_of_lease(remaining, waiting, registered);
-                    self.on_other_leader(holder, &listener, pause).await
-                }
-                Ok((LeaseReply::Failed { retry_in, report, .. }, _)) => {
-                    let error = engine.recent_failures.error_of(&report, retry_in);
-                    Next::Complete(Progress::Unshared(Unshared::Error(error), false))
-                }
-                Err(error) => match self.kept_result(NotStored::because_of(&error)) {
-                    Some(kept) => Next::Complete(kept),
-                    None => wait.on_silence(error, &self.resource.config),
-                },
-            };
+            let reply = self.ask(true, &mut listener).await;
             if self.flight.is_deserted() {
                 return Err(Progress::Abandoned); // the last caller has left during the request
             }
-            match next {
-                Next::Ask => {}
-                // Without this the flights of a process would pile up while the key is invalidated again and again.
-                Next::Pause(_) if !self.flight.begin_pause() => return Err(Progress::Abandoned),
-                Next::Pause(span) if !self.pause(span, &mut listener, breaker_opened).await => {
-                    return Err(Progress::Abandoned);
+            let pause = match reply {
+                Ok((LeaseReply::Granted { lease, .. }, guard)) => return Ok(self.begin(lease, guard, listener).await),
+                Ok((LeaseReply::Hit(entry), _)) => match self.on_entry(entry) {
+                    Some(state) => return Err(state),
+                    None => continue,
+                },
+                Ok((LeaseReply::Wait { remaining, holder, waiting, registered, .. }, _)) => {
+                    wait.timed.get_or_insert_with(|| telemetry::waiting(&self.resource.config.meter));
+                    if self.has_released_orphan(holder, &listener).await {
+                        continue;
+                    }
+                    wait.heard_of_lease(remaining, waiting, registered)
                 }
-                Next::Pause(_) => wait.polls += 1,
-                Next::Complete(state) => return Err(state),
+                Ok((LeaseReply::Failed { retry_in, report, .. }, _)) => {
+                    let error = engine.recent_failures.error_of(&report, retry_in);
+                    return Err(Progress::Unshared(Unshared::Error(error), false));
+                }
+                Err(error) => match self.kept_result(NotStored::because_of(&error)) {
+                    Some(kept) => return Err(kept),
+                    // With a new token: the lease of the old one is released in the background.
+                    None if error.is_disconnected() && !mem::replace(&mut wait.was_disconnected, true) => continue,
+                    None => wait.on_silence(error, &self.resource.config)?,
+                },
+            };
+            // Without this the flights of a process would pile up while the key is invalidated again and again.
+            if !self.flight.begin_pause() || !self.pause(pause, &mut listener, breaker_opened).await {
+                return Err(Progress::Abandoned);
             }
+            wait.polls += 1;
         }
     }
 
@@ -154,34 +142,33 @@ impl Leader {
         FillPermit::Lease(held)
     }
 
-    /// Decides what an entry that the store returned means for the flight.
-    fn on_entry(&mut self, entry: Entry) -> Next {
+    /// Decides what an entry that the store returned means for the flight. `None`: asks again.
+    fn on_entry(&mut self, entry: Entry) -> Option<Progress> {
         let now = Timestamp::now();
         // An entry that this flight waited for counts, however short its lifetime is. Otherwise the waiters would lead
         // one after another.
         if self.awaited.contains(&entry.meta().id) && self.policy.decode(&entry, now).is_some() {
-            return Next::Complete(Progress::Filled(Arc::new(entry.into())));
+            return Some(Progress::Filled(Arc::new(entry.into())));
         }
         // Each waiter evaluates the entry for itself.
         if !matches!(self.policy.evaluate(&entry, now), Reuse::Revalidate | Reuse::Miss) {
-            return Next::Complete(Progress::Found(Ok(Some(entry))));
+            return Some(Progress::Found(Ok(Some(entry))));
         }
         self.flight.set_stale_candidate(None, 0); // the new entry has replaced it
         self.seen = Some(entry);
-        Next::Ask
+        None
     }
 
-    /// Decides whether to wait for the leader that holds the lease.
-    async fn on_other_leader(&mut self, holder: Token, listener: &Listener, pause: Duration) -> Next {
-        let resource = &self.resource;
-        if !self.awaited.contains(&holder) {
+    /// Releases the lease of the leader that this one has met, if that leader was dropped in this process.
+    async fn has_released_orphan(&mut self, holder: Token, listener: &Listener) -> bool {
+        let is_orphaned = !self.awaited.contains(&holder) && {
             self.awaited.push(holder);
-            if listener.is_orphaned_lease(holder) {
-                let _ = resource.release(holder, None).await;
-                return Next::Ask;
-            }
+            listener.is_orphaned_lease(holder)
+        };
+        if is_orphaned {
+            let _ = self.resource.release(holder, None).await;
         }
-        Next::Pause(pause)
+        is_orphaned
     }
 
     /// Waits until it is time to ask the store again. Reports whether a caller still wants the result.
@@ -271,27 +258,22 @@ impl LeaseWait {
         if registered { expiry } else { expiry.min(backoff::poll(self.polls, clock::random_unit())) }
     }
 
-    /// Decides what to do while the store does not answer.
+    /// Returns the pause before the next request while the store does not answer, or what the callers are told.
     ///
     /// A lease that the store has reported may live longer than reported, because its leader may have extended it just
     /// before the silence. Without the store no leader can extend it again, so one more lease is enough.
-    fn on_silence(&mut self, error: StoreError, config: &Config) -> Next {
-        if error.is_disconnected() && !self.was_disconnected {
-            self.was_disconnected = true;
-            return Next::Ask; // with a new token; the old one is released in the background
+    fn on_silence(&mut self, error: StoreError, config: &Config) -> Result<Duration, Progress> {
+        let left = match self.lease_end {
+            Some(lease_end) if !error.is_refused() && config.on_store_failure == StoreFailure::FailOpen => {
+                let last_end = || clock::deadline_after(config.lease_ttl).max(lease_end);
+                self.silent_until.get_or_insert_with(last_end).saturating_duration_since(clock::now())
+            }
+            _ => Duration::ZERO,
+        };
+        match left.is_zero() {
+            true => Err(Progress::Found(Err(error))),
+            false => Ok(left.min(backoff::poll(self.polls, clock::random_unit()))),
         }
-        let unanswered = |error| Next::Complete(Progress::Found(Err(error)));
-        let Some(lease_end) = self.lease_end else { return unanswered(error) };
-        if error.is_refused() || config.on_store_failure == StoreFailure::FailClosed {
-            return unanswered(error);
-        }
-        let silent_until =
-            *self.silent_until.get_or_insert_with(|| clock::deadline_after(config.lease_ttl).max(lease_end));
-        let left = silent_until.saturating_duration_since(clock::now());
-        if left.is_zero() {
-            return unanswered(error);
-        }
-        Next::Pause(left.min(backoff::poll(self.polls, clock::random_unit())))
     }
 }
 
