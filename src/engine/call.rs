@@ -32,10 +32,9 @@ use crate::{
     sync::alongside::Alongside,
     telemetry::{self, RequestSpan},
 };
-use futures_util::future::Either;
 use std::{
     convert::Infallible,
-    future::{Future, Ready, pending, ready},
+    future::{Future, pending, ready},
     mem,
 };
 use tokio::{
@@ -83,12 +82,10 @@ enum Attempt {
     Alone(BypassReason),
 }
 
-/// The rest of an attempt, which may be ready already. Boxed, because otherwise the future of every call would reserve
-/// room for it, and a waiter also for what follows the wait.
-type Step<'s> = Either<Ready<Attempt>, BoxFuture<'s, Attempt>>;
-
-fn done<'s>(attempt: Attempt) -> Step<'s> {
-    Either::Left(ready(attempt))
+/// The rest of an attempt, which is ready already. Boxed, as every rest is, because otherwise the future of every call
+/// would reserve room for it, and a waiter also for what follows the wait.
+fn done<'s>(attempt: Attempt) -> BoxFuture<'s, Attempt> {
+    Box::pin(ready(attempt))
 }
 
 impl<'a> Call<'a> {
@@ -170,7 +167,6 @@ impl<'a> Call<'a> {
         if self.local.is_none() && self.found.is_none() {
             self.lookup.predict(&*self.policy);
         }
-        self.record_request();
         if self.is_in_own_fetch() {
             return Attempt::Alone(BypassReason::Nested);
         }
@@ -191,9 +187,8 @@ impl<'a> Call<'a> {
     }
 
     /// Decides what to do with the result of a lookup. If the store has no usable entry, the outage cache is asked.
-    fn after_lookup(&mut self, found: Found) -> Step<'_> {
+    fn after_lookup(&mut self, found: Found) -> BoxFuture<'_, Attempt> {
         let kept = self.lookup.consult_outage_cache(&self.policy, &found);
-        self.record_request();
         if self.is_in_own_fetch() {
             return done(Attempt::Alone(BypassReason::Nested));
         }
@@ -202,11 +197,11 @@ impl<'a> Call<'a> {
             (Some(KeptResult::Bypass), _) => done(Attempt::Alone(BypassReason::Private)),
             (_, Err(error)) => self.on_store_unavailable(error),
             (None, Ok(Some(entry))) => self.on_entry(entry),
-            (_, Ok(_)) => Step::Right(self.enter(Scope::Fleet, LeadMode::Coordinated, None)),
+            (_, Ok(_)) => self.enter(Scope::Fleet, LeadMode::Coordinated, None),
         }
     }
 
-    fn on_entry(&mut self, entry: Entry) -> Step<'_> {
+    fn on_entry(&mut self, entry: Entry) -> BoxFuture<'_, Attempt> {
         let (now, id) = (Timestamp::now(), entry.meta().id);
         if self.has_waited
             && entry.meta().response_time >= self.requested_at
@@ -216,30 +211,28 @@ impl<'a> Call<'a> {
         }
         match self.policy.evaluate(&entry, now) {
             Reuse::Serve(answer) => done(Attempt::Done(answer, status_of(&entry, now), false)),
-            Reuse::ServeAndRevalidate(answer) => Step::Right(Box::pin(self.refresh(entry, answer))),
+            Reuse::ServeAndRevalidate(answer) => Box::pin(self.refresh(entry, answer)),
             Reuse::Redirect(redirect) if self.lookup.follow(&entry, &redirect) => {
                 self.earlier_failures = 0; // they concern the other cache key
                 done(Attempt::Again)
             }
             Reuse::Revalidate | Reuse::Miss | Reuse::HitForPassOfOthers | Reuse::Redirect(_) => {
-                Step::Right(self.enter(Scope::Fleet, LeadMode::Coordinated, Some(entry)))
+                self.enter(Scope::Fleet, LeadMode::Coordinated, Some(entry))
             }
             Reuse::Bypass => done(Attempt::Alone(BypassReason::ForOthers)),
-            Reuse::HitForPass => Step::Right(Box::pin(self.hit_for_pass(id))),
-            Reuse::DoNotStore => Step::Right(self.enter(Scope::Local, LeadMode::DoNotStore(id), None)),
+            Reuse::HitForPass => Box::pin(self.hit_for_pass(id)),
+            Reuse::DoNotStore => self.enter(Scope::Local, LeadMode::DoNotStore(id), None),
         }
     }
 
     /// Waits for the flight of the fleet if its fetch has begun since this caller has looked. Otherwise continues in the
     /// local flight, or rejects the request if the guard is set to fail closed.
-    fn on_store_unavailable(&mut self, error: StoreError) -> Step<'_> {
+    fn on_store_unavailable(&mut self, error: StoreError) -> BoxFuture<'_, Attempt> {
         if let Some(waiter) = self.lookup.join_flight(&*self.policy, self.criteria()) {
-            return Step::Right(self.wait(waiter));
+            return self.wait(waiter);
         }
         match self.resource().config.on_store_failure {
-            StoreFailure::FailOpen => {
-                Step::Right(self.enter(Scope::Local, LeadMode::StoreDown(NotStored::Unavailable), None))
-            }
+            StoreFailure::FailOpen => self.enter(Scope::Local, LeadMode::StoreDown(NotStored::Unavailable), None),
             StoreFailure::FailClosed => done(self.reject(Error::store_down(error.into()))),
         }
     }
@@ -351,15 +344,8 @@ impl<'a> Call<'a> {
     /// Fetches for this caller only. A panic of the fetch is counted and goes on to the caller. `None` if the fetch of
     /// this caller has begun before.
     async fn fetch_alone(&self, mode: FetchMode) -> Option<FetchHead<AnyAnswer>> {
-        let (resource, fetch) = (self.resource(), &self.fetch);
-        let Resource { config, key, .. } = resource;
-        let fetched = async move {
-            match fetch.begin(mode, resource) {
-                Some(fetch) => Some(fetch.await),
-                None => None,
-            }
-        };
-        let head = fetching_alone(&config.meter, key, fetched).await?;
+        let Resource { config, key, .. } = self.resource();
+        let head = fetching_alone(&config.meter, key, self.fetch.run(mode, self.resource())).await?;
         if let Some(failure) = head.sharing.failure() {
             telemetry::fetch_failed(&config.meter, key, failure);
         }
@@ -380,16 +366,12 @@ impl<'a> Call<'a> {
         &self.lookup.resource
     }
 
-    /// Reports whether the key is being fetched by this caller's own task.
-    fn is_in_own_fetch(&self) -> bool {
-        let Resource { engine, key, .. } = self.resource();
-        self.active_fetches.iter().any(|active| active.would_wait_on_itself(&engine.store, key))
-    }
-
-    /// Records the request for this cache key in the wait-for graph.
-    fn record_request(&mut self) {
+    /// Records the request for this cache key in the wait-for graph. Reports whether the key is being fetched by this
+    /// caller's own task.
+    fn is_in_own_fetch(&mut self) -> bool {
         let Resource { engine, key, .. } = &self.lookup.resource;
         drop(mem::replace(&mut self.wait_edge, WaitEdge::enter(&engine.wait_graph, key, &self.active_fetches)));
+        self.active_fetches.iter().any(|active| active.would_wait_on_itself(&engine.store, key))
     }
 
     /// Answers with the confirmed stale entry if it may replace a failed fetch. Otherwise rejects the request.

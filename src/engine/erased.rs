@@ -47,10 +47,10 @@ impl<'a> FetchSlot<'a> {
         Self(Arc::new(Mutex::new(Some(fetch))))
     }
 
-    /// Begins the fetch of the resource, unless it has begun.
-    pub(super) fn begin(&self, mode: FetchMode, resource: &Resource) -> Option<BoxFuture<'a, FetchHead<AnyAnswer>>> {
+    /// Runs the fetch of the resource, unless it has begun. It begins when this future is first polled.
+    pub(super) async fn run(&self, mode: FetchMode, resource: &Resource) -> Option<FetchHead<AnyAnswer>> {
         let fetch = self.0.lock().take()?;
-        Some(fetch(mode, resource.clone()))
+        Some(fetch(mode, resource.clone()).await)
     }
 
     /// Moves the fetch to a new place, where no leader finds it. `None` if it has begun.

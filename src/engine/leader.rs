@@ -134,15 +134,7 @@ impl Leader {
         let head = {
             let Resource { config, key, .. } = &self.resource;
             let _timed = telemetry::fetching(&config.meter, key);
-            // Begins when it is first polled, within its bounds.
-            let resource = &self.resource;
-            let fetched = async move {
-                match fetch.begin(mode, resource) {
-                    Some(fetched) => Some(fetched.await),
-                    None => None,
-                }
-            };
-            self.run_to_head(&mut permit, deadline, fetched).await.transpose()?
+            self.run_to_head(&mut permit, deadline, fetch.run(mode, &self.resource)).await.transpose()?
         };
         let times = (began, Timestamp::now());
         let (permit, rest) = match head {

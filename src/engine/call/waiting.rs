@@ -1,6 +1,6 @@
 //! Waiting for a flight: that of another caller, or that of this one.
 
-use super::{Attempt, Call};
+use super::{Attempt, Call, done};
 use crate::{
     cache_status::{BypassReason, CacheStatus},
     clock::{self, Timestamp},
@@ -17,11 +17,7 @@ use crate::{
     store::{entry::SharedValue, error::BoxFuture},
     telemetry::{self, Role},
 };
-use std::{
-    future::{Future, ready},
-    pin::pin,
-    time::Duration,
-};
+use std::{future::Future, pin::pin, time::Duration};
 use tokio::time::{Instant, sleep_until};
 
 /// A limit of a caller that waits.
@@ -39,10 +35,10 @@ impl Call<'_> {
     /// Boxed, and what follows the wait is not part of it, so that a waiter holds no room for either.
     pub(super) fn wait(&mut self, waiter: Waiter) -> BoxFuture<'_, Attempt> {
         if self.is_cycle() {
-            return Box::pin(ready(Attempt::Alone(BypassReason::Nested)));
+            return done(Attempt::Alone(BypassReason::Nested));
         }
         if let Some(reason) = self.rejection_reason(&waiter) {
-            return Box::pin(ready(self.stale_or_rejected(waiter.stale_candidate(), reason)));
+            return done(self.stale_or_rejected(waiter.stale_candidate(), reason));
         }
         telemetry::record_role(Role::Waiter);
         let timed = telemetry::waiting(&self.resource().config.meter);
