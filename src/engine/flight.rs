@@ -14,7 +14,7 @@ use crate::{
         error::StoreError,
     },
     sync::{
-        mutex::{Mutex, MutexGuard},
+        mutex::Mutex,
         pulse::{Pulse, WithPulse},
         watch::Watched,
     },
@@ -148,11 +148,7 @@ impl Flights {
         criteria: JoinCriteria,
         seen: Option<&Entry>,
     ) -> Result<Flight, Waiter> {
-        let table = self.table.lock();
-        match listed(&table, key, scope, criteria) {
-            Some(listed) => Err(Waiter::join(listed, criteria)),
-            None => Ok(self.open_in(table, key, scope, seen)),
-        }
+        self.open_or(key, scope, criteria, seen, |listed| Waiter::join(listed, criteria))
     }
 
     /// Opens a flight, unless one is listed that meets the criteria. The leader of that one does not notice.
@@ -163,23 +159,33 @@ impl Flights {
         criteria: JoinCriteria,
         seen: Option<&Entry>,
     ) -> Option<Flight> {
-        let table = self.table.lock();
-        listed(&table, key, scope, criteria).is_none().then(|| self.open_in(table, key, scope, seen))
+        self.open_or(key, scope, criteria, seen, |_| ()).ok()
     }
 
-    fn open_in(
+    fn open_or<T>(
         self: &Arc<Self>,
-        mut table: MutexGuard<'_, Table>,
         key: &CacheKey,
         scope: Scope,
+        criteria: JoinCriteria,
         seen: Option<&Entry>,
-    ) -> Flight {
+        join: impl FnOnce(&Arc<FlightState>) -> T,
+    ) -> Result<Flight, T> {
+        let mut table = self.table.lock();
+        let flights = table.entry(key.to_resource()).or_default();
+        let place = flights.iter().position(|flight| flight.is_of(key, scope));
+        if let Some(listed) = place.map(|place| &flights[place]).filter(|listed| listed.may_be_joined(criteria)) {
+            return Err(join(listed));
+        }
         let flight = Arc::new(FlightState::new(self.clone(), key.clone(), scope, seen));
-        let replaced = self.take(&mut table, key, |listed| listed.is_of(key, scope));
-        self.list(&mut table, &flight);
+        let replaced = place.map(|place| flights.swap_remove(place));
+        if let Some(replaced) = &replaced {
+            replaced.is_listed.store(false, Release);
+        }
+        flights.push(flight.clone());
+        self.resources.store(table.len(), Release);
         drop(table);
         drop(replaced); // not under the lock: it may drop values of the user
-        Flight(flight)
+        Ok(Flight(flight))
     }
 
     /// Joins the flight of the fleet if there is one that meets the criteria.
@@ -219,12 +225,6 @@ impl Flights {
         self.table.lock().values().map(Vec::len).sum()
     }
 
-    fn list(&self, table: &mut Table, flight: &Arc<FlightState>) {
-        flight.is_listed.store(true, Release);
-        table.entry(flight.key.to_resource()).or_default().push(flight.clone());
-        self.resources.store(table.len(), Release);
-    }
-
     /// Removes the flights of the resource that are to leave. The table shrinks with the number of flights.
     fn take(&self, table: &mut Table, key: &CacheKey, leaves: impl Fn(&FlightState) -> bool) -> Vec<Arc<FlightState>> {
         let resource = key.to_resource();
@@ -242,12 +242,6 @@ impl Flights {
     }
 }
 
-/// Returns the listed flight, if it meets the criteria.
-fn listed<'a>(table: &'a Table, key: &CacheKey, scope: Scope, criteria: JoinCriteria) -> Option<&'a Arc<FlightState>> {
-    let flights = table.get(&key.to_resource())?;
-    find(flights, key, scope).filter(|listed| listed.may_be_joined(criteria))
-}
-
 fn find<'a>(flights: &'a [Arc<FlightState>], key: &CacheKey, scope: Scope) -> Option<&'a Arc<FlightState>> {
     flights.iter().find(|listed| listed.is_of(key, scope))
 }
@@ -259,7 +253,7 @@ impl FlightState {
             key,
             scope,
             progress: Watched::new(Progress::Running),
-            is_listed: AtomicBool::new(false),
+            is_listed: AtomicBool::new(true),
             is_between_questions: AtomicBool::new(false),
             leader_waits: AtomicBool::new(false),
             begun: AtomicU64::new(0),
@@ -427,9 +421,11 @@ impl Flight {
         if progress.is(|progress| matches!(progress, Progress::Abandoned)) {
             return false;
         }
-        let is_free = || !table.get(&key.to_resource()).is_some_and(|flights| find(flights, key, *scope).is_some());
-        if !is_listed.load(Acquire) && is_free() {
-            flights.list(&mut table, &self.0);
+        let listed = table.entry(key.to_resource()).or_default();
+        if find(listed, key, *scope).is_none() {
+            is_listed.store(true, Release);
+            listed.push(self.0.clone());
+            flights.resources.store(table.len(), Release);
         }
         let is_listed = is_listed.load(Acquire);
         is_between_questions.store(is_listed, Release);
