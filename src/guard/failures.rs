@@ -8,8 +8,8 @@ impl StampedeGuard {
     /// Sets how long the marker of a failed fetch blocks its key in the store. Meanwhile the key is not fetched again:
     /// requests get the stale value, if the policy permits that on errors, otherwise the error of that fetch at once,
     /// with [`retry_in`](crate::Error::retry_in). The time doubles with each further failure, up to ten times this
-    /// value. [`invalidate`](Self::invalidate) removes the marker. Zero turns the marker off. Default: 1 s. While the
-    /// store is unavailable there is no marker.
+    /// value. [`invalidate`](Self::invalidate) removes the marker. Zero: the guard leaves no markers, and
+    /// obeys those of others. Default: 1 s. While the store is unavailable there is no marker.
     ///
     /// While the marker blocks the key, callers of the guard that fetched, and of its clones, get the error with its
     /// cause, for up to 1,024 keys at a time. The memory of an error is released at the next failure of any key after
