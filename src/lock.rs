@@ -34,23 +34,15 @@
 mod acquire;
 mod attempt;
 mod client;
-mod config;
 pub(crate) mod error;
-mod fenced_lock;
-mod guarantees;
 pub(crate) mod guard;
 pub(crate) mod handle;
-mod limits;
 mod queue;
 #[cfg(feature = "unstable")]
 pub mod recipe;
 #[cfg(not(feature = "unstable"))]
 pub(crate) mod recipe;
 mod redlock;
-mod registry;
-mod scripts;
-mod set_px;
-mod token_lock;
 mod validity;
 
 pub use crate::{
@@ -61,13 +53,10 @@ pub use crate::{
     store::{lease::LeaseStatus, token::Token},
 };
 pub use error::{LockError, LockErrorKind};
-pub use fenced_lock::FencedLock;
-pub use guarantees::Guarantees;
-pub use guard::LockGuard;
+pub use guard::{HeldLock, LockGuard, held_locks};
 pub use handle::Lock;
-pub use recipe::IntoRecipe;
+pub use queue::{FencedLock, SetPx};
 #[cfg(feature = "unstable")]
 pub use recipe::Recipe;
+pub use recipe::{Guarantees, IntoRecipe};
 pub use redlock::Redlock;
-pub use registry::{HeldLock, held_locks};
-pub use set_px::SetPx;

@@ -345,8 +345,9 @@ pub(crate) struct Flight(Arc<FlightState>);
 
 impl Flight {
     /// Publishes the state. Callers that join later see it as well.
-    pub(crate) fn publish(&self, state: Progress) {
-        self.0.progress.send_replace(state);
+    pub(crate) fn publish(&self, mut state: Progress) {
+        // The old state is dropped after the lock: it may hold values of the user.
+        self.0.progress.send_modify(|progress| mem::swap(progress, &mut state));
     }
 
     /// Records that the response head has arrived, and that the response will be shared at its end. Wakes the waiters

@@ -1,14 +1,12 @@
 //! Acquiring a lock: one attempt, polling, or waiting in the queue.
 
-mod queued_waiter;
-
 use super::{
-    attempt::{Acquisition, Attempt, Busy, release_if_acquired},
-    client::LockClient,
-    config::{Config, WaitPolicy},
+    attempt::{Acquisition, Attempt, Busy, release_if_acquired, with_timeout},
+    client::{Notification, Registration, WaitHandle},
     error::{LockError, LockErrorKind},
-    guard::{Grant, LockGuard},
-    limits::{check_name, check_ttl, with_timeout},
+    guard::LockGuard,
+    handle::{Lock, WaitPolicy, check_ttl},
+    recipe::Queue,
 };
 use crate::{
     clock::{self, Timestamp},
@@ -17,72 +15,113 @@ use crate::{
     sync::detach::{DetachOnDrop, detach},
 };
 use std::{sync::Arc, time::Duration};
+use tokio::time::{sleep, timeout};
+
+impl Lock {
+    /// Tries once to acquire the lock. Returns `None` if another client holds it, or if the grant had expired before
+    /// its reply arrived.
+    ///
+    /// Cancel safe: a lock that is granted after the future was dropped is released in the background.
+    ///
+    /// # Errors
+    ///
+    /// - [`Store`](super::LockErrorKind::Store) if the server does not reply or refuses the command.
+    /// - [`Input`](super::LockErrorKind::Input) if the name is empty, longer than 1 KiB or contains control characters,
+    ///   or if the ttl is less than 1 ms.
+    pub async fn try_acquire(&self, name: &str) -> Result<Option<LockGuard>, LockError> {
+        Acquire::new(self, name)?.attempt().await
+    }
+
+    /// Acquires the lock within the limit of [`retries`](Self::retries) or [`wait`](Self::wait).
+    ///
+    /// Cancel safe: a dropped future leaves neither a lock nor a waiter in the queue.
+    ///
+    /// # Errors
+    ///
+    /// [`Acquisition`](super::LockErrorKind::Acquisition) if other clients held the lock until the limit; otherwise as
+    /// [`try_acquire`](Self::try_acquire). If the server fails during the first attempt, the error is returned at once.
+    /// A caller that already waits retries until the limit.
+    pub async fn acquire(&self, name: &str) -> Result<LockGuard, LockError> {
+        Acquire::new(self, name)?.acquire().await
+    }
+
+    /// Waits until the lock is free, within the limit of [`retries`](Self::retries) or [`wait`](Self::wait).
+    ///
+    /// Polls every [`delay`](Self::delay). A lock held by this process counts as held. The lock is not acquired, so
+    /// another client may hold it again when this returns. Cancel safe.
+    ///
+    /// # Errors
+    ///
+    /// [`Held`](super::LockErrorKind::Held) if the lock was held until the limit; otherwise as
+    /// [`try_acquire`](Self::try_acquire).
+    pub async fn wait_until_free(&self, name: &str) -> Result<(), LockError> {
+        Acquire::new(self, name)?.wait_until_free().await
+    }
+}
 
 /// An acquisition of one lock under the settings of its handle.
-pub(super) struct Acquire<'a> {
-    client: &'a Arc<LockClient>,
-    config: &'a Config,
+struct Acquire<'a> {
+    lock: &'a Lock,
     name: Arc<str>,
     key: CacheKey,
 }
 
 impl<'a> Acquire<'a> {
     /// Validates the name and the ttl. Nothing is sent if they are invalid.
-    pub(super) fn new(client: &'a Arc<LockClient>, config: &'a Config, name: &str) -> Result<Self, LockError> {
-        let shown = check_name(name)?;
-        check_ttl(&shown, config.ttl)?;
-        let key = CacheKey::new(config.namespace.clone(), 0, Key::from(name));
-        Ok(Self { client, config, name: shown, key })
+    fn new(lock: &'a Lock, name: &str) -> Result<Self, LockError> {
+        let key = CacheKey::new(lock.namespace.clone(), 0, Key::from(name));
+        let name = check_name(name)?;
+        check_ttl(&name, lock.ttl)?;
+        Ok(Self { lock, name, key })
     }
 
-    /// Makes one attempt. The inner error means that another client holds the lock.
+    /// Makes one attempt. Returns `None` if another client holds the lock.
     ///
     /// If the future is dropped, the attempt continues in the background, and a granted lock is released.
-    pub(super) async fn attempt(&self) -> Result<Result<LockGuard, Busy>, LockError> {
-        let (acquisition, sent) = (self.acquisition(), Timestamp::now());
+    async fn attempt(&self) -> Result<Option<LockGuard>, LockError> {
+        let (acquisition, sent, background) = (self.acquisition(), Timestamp::now(), &self.lock.client.background);
         let token = acquisition.token;
-        let operation =
-            DetachOnDrop::new(&self.client.background, self.config.recipe.attempt(acquisition), release_if_acquired);
-        match with_timeout(self.config.store_timeout, operation).await {
+        let operation = DetachOnDrop::new(background, self.lock.recipe.attempt(acquisition), release_if_acquired);
+        match with_timeout(self.lock.store_timeout, operation).await {
             Ok(Attempt::Acquired { held, valid }) if Timestamp::now() < sent.after(valid) => {
-                Ok(Ok(self.guard(Grant { token, held, from: sent, valid })))
+                Ok(Some(LockGuard::new(self.lock.clone(), self.name.clone(), token, held, sent, valid)))
             }
             // The reply arrived after the validity had ended, so another client may hold the lock now.
             Ok(Attempt::Acquired { held, .. }) => {
-                detach(&self.client.background, async move { drop(held.release().await) });
-                Ok(Err(Busy::default()))
+                detach(background, async move { drop(held.release().await) });
+                Ok(None)
             }
-            Ok(Attempt::Busy(busy)) => Ok(Err(busy)),
+            Ok(Attempt::Busy(_)) => Ok(None),
             Err(error) => Err(self.unconfirmed(error)),
         }
     }
 
-    pub(super) async fn acquire(&self) -> Result<LockGuard, LockError> {
-        let (wait_policy, queue) = (self.config.wait_policy, self.config.recipe.queue());
-        match (wait_policy, queue) {
-            (WaitPolicy::Wait(budget), Some(queue)) if queue.begins_with_its_script() => {
-                self.wait_in_queue(queue, budget, None).await
-            }
-            _ => match (self.attempt().await?, wait_policy, queue) {
-                (Ok(guard), ..) => Ok(guard),
-                (Err(busy), WaitPolicy::Wait(budget), Some(queue)) => {
-                    self.wait_in_queue(queue, budget, Some(busy)).await
-                }
-                _ => self.poll_until_acquired().await,
-            },
+    async fn acquire(&self) -> Result<LockGuard, LockError> {
+        let wait = match self.lock.wait_policy {
+            WaitPolicy::Wait(wait_timeout) => self.lock.recipe.queue().map(|queue| (queue, wait_timeout)),
+            WaitPolicy::Retries(_) => None,
+        };
+        // `FencedLock` begins with the script of the queue, other recipes with a cheaper command (`SET NX PX`).
+        let begins_in_queue = wait.is_some_and(|(queue, _)| queue.has_fencing_token);
+        if !begins_in_queue && let Some(guard) = self.attempt().await? {
+            return Ok(guard);
+        }
+        match wait {
+            Some((queue, wait_timeout)) => self.wait_in_queue(queue, wait_timeout, !begins_in_queue).await,
+            None => self.poll_until_acquired().await,
         }
     }
 
-    pub(super) async fn wait_until_free(&self) -> Result<(), LockError> {
-        let mut schedule = self.schedule();
+    async fn wait_until_free(&self) -> Result<(), LockError> {
+        let (begun, mut retries) = (Timestamp::now(), 0);
         loop {
-            let check = self.config.recipe.check_held(self.acquisition());
-            match with_timeout(self.config.store_timeout, check).await {
+            let check = self.lock.recipe.check_held(self.acquisition());
+            match with_timeout(self.lock.store_timeout, check).await {
                 Ok(LeaseStatus::Lost) => return Ok(()),
                 Ok(LeaseStatus::Held) => {}
                 Err(error) => return Err(LockError::store(&self.name, "the server did not confirm its state", error)),
             }
-            if !schedule.next().await {
+            if !self.pause(begun, &mut retries).await {
                 return Err(LockError::new(LockErrorKind::Held, &self.name, "still held"));
             }
         }
@@ -90,25 +129,100 @@ impl<'a> Acquire<'a> {
 
     /// Retries until the limit. The caller has made the first attempt.
     async fn poll_until_acquired(&self) -> Result<LockGuard, LockError> {
-        let (mut schedule, mut failed) = (self.schedule(), None);
-        while schedule.next().await {
+        let (begun, mut retries, mut failed) = (Timestamp::now(), 0, None);
+        while self.pause(begun, &mut retries).await {
             match self.attempt().await {
-                Ok(Ok(guard)) => return Ok(guard),
-                Ok(Err(_)) => failed = None,
+                Ok(Some(guard)) => return Ok(guard),
+                Ok(None) => failed = None,
                 Err(error) => failed = Some(error),
             }
         }
         Err(failed.unwrap_or_else(|| self.busy()))
     }
 
-    fn guard(&self, grant: Grant) -> LockGuard {
-        LockGuard::new(self.client.clone(), self.config.clone(), self.name.clone(), grant)
+    /// Waits until the next retry. Returns `false` if the limit is reached.
+    async fn pause(&self, begun: Timestamp, retries: &mut u32) -> bool {
+        let mut pause = self.delay();
+        match self.lock.wait_policy {
+            WaitPolicy::Retries(most) if *retries == most => return false,
+            WaitPolicy::Retries(_) => *retries += 1,
+            WaitPolicy::Wait(wait_timeout) => match begun.after(wait_timeout).since(Timestamp::now()) {
+                Duration::ZERO => return false,
+                left => pause = pause.min(left),
+            },
+        }
+        sleep(pause).await;
+        true
+    }
+
+    /// Waits in the queue. `has_replied` is set if the server replied to a first attempt that another client holds the
+    /// lock.
+    ///
+    /// Cancel safe: the drop of [`QueuedWaiter`] leaves the queue, and releases a lock that was handed over in between.
+    async fn wait_in_queue(
+        &self,
+        queue: Queue,
+        wait_timeout: Duration,
+        has_replied: bool,
+    ) -> Result<LockGuard, LockError> {
+        let until = Timestamp::now().after(wait_timeout);
+        let acquisition = self.acquisition();
+        let (token, ttl) = (acquisition.token, acquisition.ttl);
+        let handle = self.lock.client.register_waiter(token); // before the first request, so that no message is missed
+        let mut waiter = QueuedWaiter { handle, queue, acquisition: Some(acquisition.clone()) };
+        // The last reply of the server, and the time at which its request was sent.
+        let mut last_reply = has_replied.then(|| (Timestamp::now(), Busy::default()));
+        loop {
+            let registration = self.lock.client.registration().await;
+            let (sent, mut failed) = (Timestamp::now(), None);
+            let attempt = queue.acquire(acquisition.clone(), registration);
+            match with_timeout(self.lock.store_timeout, attempt).await {
+                Ok(Attempt::Acquired { held, valid }) if Timestamp::now() < sent.after(valid) => {
+                    waiter.acquisition = None;
+                    return Ok(LockGuard::new(self.lock.clone(), self.name.clone(), token, held, sent, valid));
+                }
+                // The reply arrived after the validity had ended.
+                Ok(Attempt::Acquired { .. }) => last_reply = Some((sent, Busy::default())),
+                Ok(Attempt::Busy(busy)) => last_reply = Some((sent, busy)),
+                Err(error) => failed = Some(self.unconfirmed(error)),
+            }
+            let left = until.since(Timestamp::now());
+            // An error before the first reply ends the wait. A later one is retried until the timeout.
+            let Some((requested, busy)) = last_reply.filter(|_| !left.is_zero()) else {
+                return Err(failed.unwrap_or_else(|| self.busy()));
+            };
+            let pause = self.pause_in_queue(registration, busy).min(left);
+            let notification = timeout(pause, waiter.handle.notified()).await;
+            if let Ok(Notification::HandedOver { stamp }) = notification
+                && let Some(from) = valid_from(stamp, requested, busy, Timestamp::now(), ttl)
+            {
+                waiter.acquisition = None;
+                let held = queue.held(acquisition, stamp);
+                return Ok(LockGuard::new(self.lock.clone(), self.name.clone(), token, held, from, ttl));
+            }
+        }
+    }
+
+    /// Returns the pause before the next request, unless a message arrives earlier.
+    fn pause_in_queue(&self, registration: Registration, last_reply: Busy) -> Duration {
+        let pause = match (registration, last_reply) {
+            (Registration::Notified, Busy { is_notified: true, remaining, .. }) => {
+                remaining.map_or(MAX_POLL_INTERVAL, |remaining| remaining.saturating_add(jitter()))
+            }
+            _ => self.delay(),
+        };
+        pause.min(MAX_POLL_INTERVAL)
+    }
+
+    /// Returns the delay before the next attempt.
+    fn delay(&self) -> Duration {
+        self.lock.delay.unwrap_or_else(|| self.lock.recipe.delay(clock::random_unit()))
     }
 
     fn acquisition(&self) -> Arc<Acquisition> {
-        let (client, config) = (self.client.clone(), self.config);
-        let (key, token) = (self.key.clone(), client.token());
-        Arc::new(Acquisition { client, key, token, ttl: config.ttl, fair: config.fair })
+        let Lock { client, ttl, fair, .. } = self.lock;
+        let (client, key, token) = (client.clone(), self.key.clone(), client.token());
+        Arc::new(Acquisition { client, key, token, ttl: *ttl, fair: *fair })
     }
 
     fn unconfirmed(&self, error: StoreError) -> LockError {
@@ -116,52 +230,65 @@ impl<'a> Acquire<'a> {
     }
 
     fn busy(&self) -> LockError {
-        let reason = match self.config.wait_policy {
+        let reason = match self.lock.wait_policy {
             WaitPolicy::Retries(0) => "held by another client".to_owned(),
             WaitPolicy::Retries(n) => format!("held by another client at {} attempts", n.saturating_add(1)),
             WaitPolicy::Wait(budget) => format!("held by other clients during the wait of {budget:?}"),
         };
         LockError::new(LockErrorKind::Acquisition, &self.name, reason)
     }
-
-    /// Returns the delay before the next attempt.
-    fn pause(&self) -> Duration {
-        self.config.delay.unwrap_or_else(|| self.config.recipe.delay(clock::random_unit()))
-    }
-
-    fn schedule(&self) -> RetrySchedule<'_> {
-        let remaining = match self.config.wait_policy {
-            WaitPolicy::Retries(n) => Remaining::Retries(n),
-            WaitPolicy::Wait(budget) => Remaining::Until(Timestamp::now().after(budget)),
-        };
-        RetrySchedule { acquire: self, remaining }
-    }
 }
 
-/// The retry schedule: the pauses between attempts, up to a limit.
-struct RetrySchedule<'a> {
-    acquire: &'a Acquire<'a>,
-    remaining: Remaining,
+/// A waiter in the queue. Dropping it leaves the queue.
+struct QueuedWaiter {
+    handle: WaitHandle,
+    queue: Queue,
+    /// `None` once the lock is acquired.
+    acquisition: Option<Arc<Acquisition>>,
 }
 
-enum Remaining {
-    Retries(u32),
-    Until(Timestamp),
-}
-
-impl RetrySchedule<'_> {
-    /// Waits until the next attempt. Returns `false` if the limit is reached.
-    async fn next(&mut self) -> bool {
-        let mut pause = self.acquire.pause();
-        match &mut self.remaining {
-            Remaining::Retries(0) => return false,
-            Remaining::Retries(n) => *n -= 1,
-            Remaining::Until(until) => match until.since(Timestamp::now()) {
-                Duration::ZERO => return false,
-                left => pause = pause.min(left),
-            },
+impl Drop for QueuedWaiter {
+    fn drop(&mut self) {
+        if let Some(acquisition) = self.acquisition.take() {
+            let leaving = self.queue.leave(&acquisition);
+            detach(&acquisition.client.background, async move { drop(leaving.await) });
         }
-        tokio::time::sleep(pause).await;
-        true
     }
 }
+
+/// Returns the start of the validity of a lock that the server handed over at `stamp`. `None` if the validity has ended,
+/// or if the message is about an earlier hand-over. `busy` is the last reply of the server, to a request sent at `sent`.
+fn valid_from(stamp: u64, sent: Timestamp, busy: Busy, received: Timestamp, ttl: Duration) -> Option<Timestamp> {
+    let now = busy.now?;
+    // The server read `now` after `sent`, so `sent + (stamp - now)` is not later than the hand-over.
+    // The minimum with `received` covers a server clock that was set forward between the two readings.
+    let from = sent.after(Duration::from_micros(stamp.saturating_sub(now))).min(received);
+    // A stamp before `now` belongs to an earlier hand-over: the server has since replied that another client holds the
+    // lock.
+    (stamp >= now && received < from.after(ttl)).then_some(from)
+}
+
+/// Returns a random pause of 1 ms to 11 ms, so that the waiters of a crashed holder do not retry at the same time.
+fn jitter() -> Duration {
+    Duration::from_millis(1) + Duration::from_millis(10).mul_f64(clock::random_unit())
+}
+
+/// Returns the name, or an error if it is invalid. The error truncates a name that is too long.
+fn check_name(name: &str) -> Result<Arc<str>, LockError> {
+    let (shown, reason) = match name.len() {
+        0 => (name.into(), "the lock needs a name"),
+        1..=MAX_NAME if !name.chars().any(char::is_control) => return Ok(name.into()),
+        1..=MAX_NAME => (name.into(), "a lock name must not contain control characters"),
+        length => {
+            let begin: String = name.chars().take(32).collect();
+            (format!("{begin}.. ({length} bytes)").into(), "a lock name has 1,024 bytes at most")
+        }
+    };
+    Err(LockError::new(LockErrorKind::Input, &shown, reason))
+}
+
+/// Maximum time between two requests of a waiter, and so the maximum delay after a lost message. `hand_over.lua` skips
+/// a waiter that has sent no request for three times as long (`stale_us`).
+const MAX_POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// Maximum length of a lock name, in bytes.
+const MAX_NAME: usize = 1024;

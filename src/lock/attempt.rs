@@ -1,23 +1,24 @@
 //! One attempt to acquire a lock: its parameters, its result, and the lock that it holds.
 
-use super::client::LockClient;
+use super::client::{LockClient, TOKEN_EXTEND, TOKEN_RELEASE};
 use crate::{
-    clock::Timestamp,
     key::CacheKey,
-    redis::connection::script::{ScriptCall, number},
+    redis::connection::script::{ScriptCall, millis, number, unexpected},
     store::{
         error::{BoxFuture, StoreError},
         lease::LeaseStatus,
         token::Token,
     },
 };
+use redis::Value;
 use std::{fmt, future::Future, sync::Arc, time::Duration};
+use tokio::time::timeout;
 
 /// A lock operation that borrows nothing, so that it can continue in the background if its caller is cancelled.
 pub type LockFuture<T> = BoxFuture<'static, Result<T, StoreError>>;
 
 /// The parameters of one acquisition: lock, token and ttl.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Acquisition {
     /// The client that sends the commands.
     pub client: Arc<LockClient>,
@@ -31,38 +32,22 @@ pub struct Acquisition {
     pub fair: bool,
 }
 
-/// The registration in the queue that an attempt requests if the lock is held.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Registration {
-    /// Do not join the queue.
-    None,
-    /// Join the queue; a message notifies the process if the server sees its subscriber.
-    Notified,
-    /// Join the queue; the process polls.
-    Polling,
-}
-
 impl Acquisition {
     /// Returns the Redis key with the suffix `of` for this lock. All keys of a lock share a cluster slot.
     #[must_use]
     pub fn name(&self, of: &str) -> String {
-        ["{", self.key.namespace(), ":", &self.key.resource_name(), "}:", of, &self.variant()].concat()
+        ["{", self.key.namespace(), ":", &self.key.resource_name(), "}:", of].concat()
     }
 
     /// Returns the name of the lock, unique within its namespace.
     #[must_use]
     pub fn member(&self) -> String {
-        self.key.resource_name() + &self.variant()
+        self.key.resource_name()
     }
 
     /// Runs a script that replies with a number: [`LeaseStatus::Held`] unless it is 0.
     pub fn run_script(self: Arc<Self>, call: ScriptCall) -> LockFuture<LeaseStatus> {
         Box::pin(async move { Ok(held_if(number(&self.client.run(call).await?)? != 0)) })
-    }
-
-    /// Returns the suffix for locks of a key with a variant. Locks acquired by name have none, so the two never collide.
-    fn variant(&self) -> String {
-        self.key.variant().map_or_else(String::new, |_| format!(".{:?}", self.key.hash()))
     }
 }
 
@@ -95,14 +80,6 @@ impl Attempt {
     pub fn acquired(held: impl HeldState, valid: Duration) -> Self {
         Self::Acquired { held: Arc::new(held), valid }
     }
-
-    /// Adds `by` to the validity, for a last request sent that much later than the start of the attempt.
-    pub(crate) fn begun_earlier(self, by: Duration) -> Self {
-        match self {
-            Self::Acquired { held, valid } => Self::Acquired { held, valid: valid.saturating_add(by) },
-            busy @ Self::Busy(_) => busy,
-        }
-    }
 }
 
 impl fmt::Debug for Attempt {
@@ -116,7 +93,8 @@ impl fmt::Debug for Attempt {
 
 /// A lock that was acquired.
 pub trait HeldState: Send + Sync + 'static {
-    /// Releases the lock.
+    /// Releases the lock. If the recipe is owner-safe, the release is [repeated](release_with_retry) when its reply is
+    /// lost.
     fn release(&self) -> LockFuture<LeaseStatus>;
 
     /// Sets the expiry to `ttl` from now.
@@ -140,32 +118,99 @@ pub trait HeldState: Send + Sync + 'static {
     }
 }
 
-/// Releases a lock. If the reply is lost and the recipe is owner-safe, `again` repeats the release.
-///
-/// If the repetition does not find the lock, the first release has probably deleted it, so the result is `Held`.
-#[must_use]
-pub fn release_with_retry(
-    first: LockFuture<LeaseStatus>,
-    again: Option<LockFuture<LeaseStatus>>,
-) -> LockFuture<LeaseStatus> {
-    match again {
-        Some(again) => {
-            Box::pin(retry_once_if_disconnected(first, |_| async { again.await.map(|_| LeaseStatus::Held) }))
+/// A held lock: the value of the key `name` begins with the token of the acquisition. All recipes that store a token and
+/// use scripts share it: compare-and-delete, as in the posts and redislock, and compare-and-extend.
+#[derive(Clone, Debug)]
+pub struct TokenLock {
+    pub(super) acquisition: Arc<Acquisition>,
+    pub(super) name: String,
+}
+
+impl TokenLock {
+    /// Creates a lock whose key is `name`.
+    #[must_use]
+    pub fn new(acquisition: Arc<Acquisition>, name: String) -> Self {
+        Self { acquisition, name }
+    }
+
+    /// Acquires the lock with `SET NX PX`: [`LeaseStatus::Lost`] if the key exists.
+    pub(super) async fn set(self) -> Result<LeaseStatus, StoreError> {
+        let Acquisition { client, token, ttl, .. } = &*self.acquisition;
+        let mut cmd = redis::cmd("SET");
+        cmd.arg(&self.name).arg(token.as_bytes()).arg("NX").arg("PX").arg(millis(*ttl));
+        let (reply, is_repeated) = match client.send(&cmd).await {
+            Err(error) if error.is_disconnected() => (client.send(&cmd).await?, true),
+            reply => (reply?, false),
+        };
+        match reply {
+            Value::Okay => Ok(LeaseStatus::Held),
+            // The first command, whose reply was lost, may have set the key.
+            Value::Nil if is_repeated => self.check().await,
+            Value::Nil => Ok(LeaseStatus::Lost),
+            other => Err(unexpected(&other)),
         }
-        None => first,
     }
 }
 
-/// Awaits `first`. If its reply is lost, calls `again` with the time since the start of `first`.
-pub(crate) async fn retry_once_if_disconnected<T, Again: Future<Output = Result<T, StoreError>>>(
+impl HeldState for TokenLock {
+    fn release(&self) -> LockFuture<LeaseStatus> {
+        let release = || {
+            let mut call = TOKEN_RELEASE.call(&[&self.name]);
+            call.arg(self.acquisition.token.as_bytes());
+            self.acquisition.clone().run_script(call)
+        };
+        release_with_retry(release(), release())
+    }
+
+    fn extend(&self, ttl: Duration) -> LockFuture<LeaseStatus> {
+        let mut call = TOKEN_EXTEND.call(&[&self.name]);
+        call.arg(self.acquisition.token.as_bytes()).arg(millis(ttl));
+        self.acquisition.clone().run_script(call)
+    }
+
+    fn check(&self) -> LockFuture<LeaseStatus> {
+        let (acquisition, mut cmd) = (self.acquisition.clone(), redis::cmd("GET"));
+        cmd.arg(&self.name);
+        Box::pin(async move {
+            let (value, token) = (acquisition.client.send(&cmd).await?, acquisition.token.as_bytes());
+            Ok(held_if(matches!(&value, Value::BulkString(value) if value.starts_with(token))))
+        })
+    }
+}
+
+/// Checks whether the key exists.
+#[must_use]
+pub fn check_exists(acquisition: Arc<Acquisition>, name: &str) -> LockFuture<LeaseStatus> {
+    let mut cmd = redis::cmd("EXISTS");
+    cmd.arg(name);
+    Box::pin(async move { Ok(held_if(number(&acquisition.client.send(&cmd).await?)? != 0)) })
+}
+
+/// Awaits `first`, a release. If its reply is lost, `again` repeats the release.
+///
+/// If the repetition does not find the lock, the first release has probably deleted it, so the result is `Held`.
+#[must_use]
+pub fn release_with_retry(first: LockFuture<LeaseStatus>, again: LockFuture<LeaseStatus>) -> LockFuture<LeaseStatus> {
+    Box::pin(retry_once_if_disconnected(first, || async { again.await.map(|_| LeaseStatus::Held) }))
+}
+
+/// Awaits `first`. If its reply is lost, calls `again`. The guard counts its time from the start of `first` in any case.
+pub(super) async fn retry_once_if_disconnected<T, Again: Future<Output = Result<T, StoreError>>>(
     first: impl Future<Output = Result<T, StoreError>>,
-    again: impl FnOnce(Duration) -> Again,
+    again: impl FnOnce() -> Again,
 ) -> Result<T, StoreError> {
-    let begun = Timestamp::now();
     match first.await {
-        Err(error) if error.is_disconnected() => again(Timestamp::now().since(begun)).await,
+        Err(error) if error.is_disconnected() => again().await,
         answer => answer,
     }
+}
+
+/// Limits a server operation to `limit`.
+pub(super) async fn with_timeout<T>(
+    limit: Duration,
+    operation: impl Future<Output = Result<T, StoreError>>,
+) -> Result<T, StoreError> {
+    timeout(limit, operation).await.unwrap_or_else(|_| Err(StoreError::timed_out(limit)))
 }
 
 /// Returns [`LeaseStatus::Held`] if `held`, otherwise [`LeaseStatus::Lost`].
@@ -177,8 +222,6 @@ pub fn held_if(held: bool) -> LeaseStatus {
 /// Releases a lock that was granted after its caller was cancelled.
 #[must_use]
 pub fn release_if_acquired(attempt: Result<Attempt, StoreError>) -> Option<BoxFuture<'static, ()>> {
-    match attempt {
-        Ok(Attempt::Acquired { held, .. }) => Some(Box::pin(async move { drop(held.release().await) })),
-        _ => None,
-    }
+    let Ok(Attempt::Acquired { held, .. }) = attempt else { return None };
+    Some(Box::pin(async move { drop(held.release().await) }))
 }

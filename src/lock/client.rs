@@ -1,12 +1,11 @@
 //! The client that all locks over one server share: the connections, and the waiters for messages.
 
-use super::scripts;
 use crate::{
     redis::connection::{
         endpoint::RedisEndpoint,
         error_class::store_error,
         reconnecting::{CommandLink, Handshake},
-        script::ScriptCall,
+        script::{Script, ScriptCall, digits, load},
         subscriber::{MessageHandler, Subscriber},
     },
     store::{
@@ -16,7 +15,11 @@ use crate::{
     sync::mutex::Mutex,
 };
 use redis::{Cmd, Pipeline, Value};
-use std::{collections::HashMap, fmt, sync::Arc};
+use std::{
+    collections::HashMap,
+    fmt,
+    sync::{Arc, LazyLock},
+};
 use tokio::sync::mpsc;
 use tokio_util::task::TaskTracker;
 
@@ -79,13 +82,13 @@ impl LockClient {
         WaitHandle { waiters: self.waiters.clone(), token, notifications }
     }
 
-    /// Reports whether a waiter may ask to be notified: the subscriber is connected. The script of the queue checks that
-    /// messages reach it. Waiters on a cluster always poll, because a slot may move to a node that does not see the
-    /// subscriber.
-    pub(crate) async fn can_receive_messages(&self) -> bool {
-        let Some(subscriber) = &self.subscriber else { return false };
+    /// Returns how a waiter registers in the queue: it is notified if the subscriber is connected. The script of the
+    /// queue checks that messages reach it. Waiters on a cluster always poll, because a slot may move to a node that
+    /// does not see the subscriber.
+    pub(super) async fn registration(&self) -> Registration {
+        let Some(subscriber) = &self.subscriber else { return Registration::Polling };
         subscriber.start();
-        subscriber.is_live().await && !self.is_cluster
+        if subscriber.is_live().await && !self.is_cluster { Registration::Notified } else { Registration::Polling }
     }
 }
 
@@ -101,8 +104,26 @@ struct LockHandshake(&'static [&'static str]);
 
 impl Handshake for LockHandshake {
     fn commands(&self) -> Pipeline {
-        scripts::load_all(self.0)
+        load(&[&[QUEUE_ACQUIRE.text, QUEUE_RELEASE.text, TOKEN_RELEASE.text, TOKEN_EXTEND.text], self.0].concat())
     }
+}
+
+pub(super) static QUEUE_ACQUIRE: LazyLock<Script> =
+    LazyLock::new(|| Script::new(concat!(include_str!("queue/hand_over.lua"), include_str!("queue/acquire.lua"))));
+pub(super) static QUEUE_RELEASE: LazyLock<Script> =
+    LazyLock::new(|| Script::new(concat!(include_str!("queue/hand_over.lua"), include_str!("queue/release.lua"))));
+pub(super) static TOKEN_RELEASE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("attempt/release.lua")));
+pub(super) static TOKEN_EXTEND: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("attempt/extend.lua")));
+
+/// The registration in the queue that an attempt requests if the lock is held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Registration {
+    /// Do not join the queue.
+    None,
+    /// Join the queue; a message notifies the process if the server sees its subscriber.
+    Notified,
+    /// Join the queue; the process polls.
+    Polling,
 }
 
 /// The waiters of this process, by token.
@@ -130,10 +151,9 @@ impl MessageHandler for WaitTable {
     fn on_message(&self, message: &[u8]) {
         let Some((rest, token)) = message.split_last_chunk::<16>() else { return };
         let notification = match rest.split_first() {
-            Some((b'h', stamp)) => match std::str::from_utf8(stamp).ok().and_then(|stamp| stamp.parse().ok()) {
-                Some(stamp) => Notification::HandedOver { stamp },
-                None => return,
-            },
+            Some((b'h', stamp)) => {
+                digits(stamp).map_or(Notification::TryAgain, |stamp| Notification::HandedOver { stamp })
+            }
             _ => Notification::TryAgain,
         };
         if let Some(sender) = self.senders.lock().get(&Token::from_bytes(*token)) {

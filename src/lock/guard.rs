@@ -1,13 +1,10 @@
-//! The guard of a held lock.
+//! The guard of a held lock, and the list of the locks that this process holds.
 
 use super::{
-    attempt::{HeldState, LockFuture, release_with_retry, retry_once_if_disconnected},
-    client::LockClient,
-    config::Config,
+    attempt::{HeldState, LockFuture, with_timeout},
     error::{LockError, LockErrorKind},
-    limits::{check_ttl, with_timeout},
-    registry::RegistryEntry,
-    validity::{Heartbeat, Validity},
+    handle::{Lock, check_ttl},
+    validity::ValidLock,
 };
 use crate::{
     clock::Timestamp,
@@ -17,7 +14,7 @@ use crate::{
         mutex::Mutex,
     },
 };
-use std::{fmt, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 use tokio::runtime::Handle;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -32,44 +29,36 @@ use tokio_util::task::AbortOnDropHandle;
 /// runtime shuts down, the lock ends with its ttl. [`release`](Self::release) reports the result.
 #[must_use = "the lock is released when this is dropped"]
 pub struct LockGuard {
-    client: Arc<LockClient>,
-    config: Config,
+    lock: Lock,
     name: Arc<str>,
     token: Token,
-    held: Arc<dyn HeldState>,
+    valid_lock: Arc<ValidLock>,
     acquired: Timestamp,
-    validity: Validity,
     heartbeat: Mutex<Option<AbortOnDropHandle<()>>>,
-    released: bool,
-    _entry: RegistryEntry,
-}
-
-/// A lock that a recipe has granted.
-pub(super) struct Grant {
-    pub(super) token: Token,
-    pub(super) held: Arc<dyn HeldState>,
-    /// Start of the validity.
-    pub(super) from: Timestamp,
-    /// Duration of the validity, from `from`.
-    pub(super) valid: Duration,
+    is_released: bool,
+    /// The number in the list of [`held_locks`].
+    number: u64,
 }
 
 impl LockGuard {
-    pub(super) fn new(client: Arc<LockClient>, config: Config, name: Arc<str>, grant: Grant) -> Self {
-        let Grant { token, held, from, valid } = grant;
-        let entry = RegistryEntry::new(&name, &config.namespace, config.recipe.name(), held.fencing_token());
-        Self {
-            client,
-            config,
-            name,
-            token,
-            held,
-            acquired: from,
-            validity: Validity::new(from, valid),
-            heartbeat: Mutex::new(None),
-            released: false,
-            _entry: entry,
-        }
+    /// Creates the guard of a lock that is valid for `valid`, counted from `from`.
+    pub(super) fn new(
+        lock: Lock,
+        name: Arc<str>,
+        token: Token,
+        held: Arc<dyn HeldState>,
+        from: Timestamp,
+        valid: Duration,
+    ) -> Self {
+        let (namespace, recipe, since) = (lock.namespace.clone(), lock.recipe.name(), Timestamp::now());
+        let entry = HeldLock { name: name.clone(), namespace, recipe, fencing_token: held.fencing_token(), since };
+        let mut held_locks = HELD.lock();
+        let number = held_locks.last_key_value().map_or(0, |(last, _)| last + 1);
+        held_locks.insert(number, entry);
+        drop(held_locks);
+        let valid_lock = Arc::new(ValidLock::new(held, lock.store_timeout, from, valid));
+        let heartbeat = Mutex::new(None);
+        Self { lock, name, token, valid_lock, acquired: from, heartbeat, is_released: false, number }
     }
 
     /// Returns the name that the lock was acquired by.
@@ -92,13 +81,13 @@ impl LockGuard {
     /// microseconds, so it grows only while that clock is not set back.
     #[must_use]
     pub fn fencing_token(&self) -> Option<u64> {
-        self.held.fencing_token()
+        self.valid_lock.held.fencing_token()
     }
 
     /// Returns the time left, as known by this process: zero if the lock is lost, `None` if it does not expire.
     #[must_use]
     pub fn remaining(&self) -> Option<Duration> {
-        self.validity.remaining()
+        self.valid_lock.remaining()
     }
 
     /// Sets the expiry to `ttl` from now, which may shorten the lock. The unit is whole milliseconds.
@@ -117,17 +106,11 @@ impl LockGuard {
     /// If the future is dropped, the extension may or may not be executed. While the result of an extension is unknown,
     /// or several run concurrently, [`remaining`](Self::remaining) reports the shortest time.
     pub async fn extend(&self, ttl: Duration) -> Result<(), LockError> {
-        self.extendable()?;
+        self.check_extendable()?;
         check_ttl(&self.name, ttl)?;
-        let operation = retry_once_if_disconnected(self.held.extend(ttl), |_| self.held.extend(ttl));
-        let extension = self.validity.begin_extension(ttl.saturating_sub(self.held.margin(ttl)));
-        match with_timeout(self.config.store_timeout, operation).await {
-            Ok(LeaseStatus::Held) => {
-                self.validity.confirm_extension(&extension);
-                Ok(())
-            }
+        match self.valid_lock.extend(ttl).await {
+            Ok(LeaseStatus::Held) => Ok(()),
             Ok(LeaseStatus::Lost) => {
-                self.validity.mark_lost();
                 Err(self.error(LockErrorKind::Extend, "not extended: the lock expired or was taken over"))
             }
             Err(error) => Err(LockError::store(&self.name, "the server did not confirm the extension", error)),
@@ -142,14 +125,8 @@ impl LockGuard {
     ///
     /// [`Store`](LockErrorKind::Store) if the server does not reply or refuses the command.
     pub async fn check(&self) -> Result<LeaseStatus, LockError> {
-        match with_timeout(self.config.store_timeout, self.held.check()).await {
-            Ok(LeaseStatus::Lost) => {
-                self.validity.mark_lost();
-                Ok(LeaseStatus::Lost)
-            }
-            Ok(LeaseStatus::Held) => Ok(LeaseStatus::Held),
-            Err(error) => Err(LockError::store(&self.name, "the server did not confirm that it is held", error)),
-        }
+        let unconfirmed = |error| LockError::store(&self.name, "the server did not confirm that it is held", error);
+        self.valid_lock.check().await.map_err(unconfirmed)
     }
 
     /// Releases the lock.
@@ -163,8 +140,8 @@ impl LockGuard {
     /// - [`Store`](LockErrorKind::Store) if the server did not confirm the release.
     pub async fn release(mut self) -> Result<(), LockError> {
         let release = self.start_release();
-        let release = DetachOnDrop::new(&self.client.background, release, |_| None);
-        match with_timeout(self.config.store_timeout, release).await {
+        let release = DetachOnDrop::new(&self.lock.client.background, release, |_| None);
+        match with_timeout(self.lock.store_timeout, release).await {
             Ok(LeaseStatus::Held) => Ok(()),
             Ok(LeaseStatus::Lost) => Err(self.error(LockErrorKind::Release, "the lock expired or was taken over")),
             Err(error) => Err(LockError::store(&self.name, "the server did not confirm the release", error)),
@@ -182,19 +159,13 @@ impl LockGuard {
     /// - [`Recipe`](LockErrorKind::Recipe) if the recipe is not [extendable](super::Guarantees::extendable).
     /// - [`Extend`](LockErrorKind::Extend) outside of a tokio runtime, because the heartbeat needs a task.
     pub fn keep_alive(&self) -> Result<(), LockError> {
-        self.extendable()?;
+        self.check_extendable()?;
         let Ok(runtime) = Handle::try_current() else {
             return Err(self.error(LockErrorKind::Extend, "`keep_alive` needs a tokio runtime for its heartbeat"));
         };
-        let heartbeat = Heartbeat {
-            held: self.held.clone(),
-            validity: self.validity.clone(),
-            ttl: self.config.ttl,
-            store_timeout: self.config.store_timeout,
-            until: self.acquired.after(self.config.max_hold),
-        };
-        let task = AbortOnDropHandle::new(runtime.spawn(heartbeat.run()));
-        *self.heartbeat.lock() = Some(task);
+        let until = self.acquired.after(self.lock.max_hold);
+        let task = runtime.spawn(self.valid_lock.clone().keep_alive(self.lock.ttl, until));
+        *self.heartbeat.lock() = Some(AbortOnDropHandle::new(task));
         Ok(())
     }
 
@@ -213,24 +184,21 @@ impl LockGuard {
     /// # }
     /// ```
     pub async fn lost(&self) {
-        self.validity.ended().await;
+        self.valid_lock.ended().await;
     }
 
     /// Returns the future that releases the lock, and disarms the release on drop.
     fn start_release(&mut self) -> LockFuture<LeaseStatus> {
-        self.released = true;
-        *self.heartbeat.get_mut() = None;
-        let owner_safe = self.config.recipe.guarantees().owner_safe;
-        release_with_retry(self.held.release(), owner_safe.then(|| self.held.release()))
+        self.is_released = true;
+        *self.heartbeat.lock() = None;
+        self.valid_lock.held.release()
     }
 
-    fn extendable(&self) -> Result<(), LockError> {
-        if self.config.recipe.guarantees().extendable {
+    fn check_extendable(&self) -> Result<(), LockError> {
+        if self.lock.guarantees().extendable {
             return Ok(());
         }
-        let recipe = self.config.recipe.name();
-        let reason = format!("the recipe {recipe} cannot extend a lock: use another recipe or a longer ttl");
-        Err(LockError::new(LockErrorKind::Recipe, &self.name, reason))
+        Err(self.error(LockErrorKind::Recipe, "the recipe cannot extend a lock: use another recipe or a longer ttl"))
     }
 
     fn error(&self, kind: LockErrorKind, reason: &'static str) -> LockError {
@@ -240,9 +208,10 @@ impl LockGuard {
 
 impl Drop for LockGuard {
     fn drop(&mut self) {
-        if !self.released {
+        HELD.lock().remove(&self.number);
+        if !self.is_released {
             let release = self.start_release();
-            detach(&self.client.background, async move { drop(release.await) });
+            detach(&self.lock.client.background, async move { drop(release.await) });
         }
     }
 }
@@ -251,9 +220,43 @@ impl fmt::Debug for LockGuard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LockGuard")
             .field("name", &self.name)
-            .field("recipe", &self.config.recipe.name())
+            .field("recipe", &self.lock.recipe.name())
             .field("fencing_token", &self.fencing_token())
             .field("remaining", &self.remaining())
             .finish_non_exhaustive()
     }
 }
+
+/// A lock that this process holds, as listed by [`held_locks`].
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct HeldLock {
+    /// The name that the lock was acquired by.
+    pub name: Arc<str>,
+    /// The [namespace](super::Lock::namespace) of the name.
+    pub namespace: Arc<str>,
+    /// The name of the recipe.
+    pub recipe: &'static str,
+    /// The [fencing token](super::LockGuard::fencing_token), if the recipe has one.
+    pub fencing_token: Option<u64>,
+    since: Timestamp,
+}
+
+impl HeldLock {
+    /// Returns the time since the lock was acquired.
+    #[must_use]
+    pub fn held_for(&self) -> Duration {
+        Timestamp::now().since(self.since)
+    }
+}
+
+/// Returns the locks that this process holds, of all handles and servers, in the order of their acquisition.
+///
+/// A lock is listed while its [`LockGuard`](super::LockGuard) exists, even if it has been
+/// [lost](super::LockGuard::lost). Equivalent to `getAcquiredLocks` of redislock.
+#[must_use]
+pub fn held_locks() -> Vec<HeldLock> {
+    HELD.lock().values().cloned().collect()
+}
+
+static HELD: Mutex<BTreeMap<u64, HeldLock>> = Mutex::new(BTreeMap::new());

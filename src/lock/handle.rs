@@ -1,14 +1,10 @@
-//! The lock handle: settings, and acquisition.
+//! The lock handle and its settings.
 
 use super::{
-    acquire::Acquire,
     client::LockClient,
-    config::{Config, WaitPolicy},
-    error::LockError,
-    guarantees::Guarantees,
-    guard::LockGuard,
-    recipe::IntoRecipe,
-    set_px::SetPx,
+    error::{LockError, LockErrorKind},
+    queue::SetPx,
+    recipe::{Guarantees, IntoRecipe, Recipe},
 };
 use crate::{key, redis::connection::endpoint::IntoEndpoint};
 use std::{sync::Arc, time::Duration};
@@ -33,11 +29,25 @@ use std::{sync::Arc, time::Duration};
 ///
 /// The lock makes duplicate work unlikely, not impossible. If a holder is paused for longer than its ttl, or Redis
 /// fails over, a second client acquires the lock. If that would do harm, let the resource compare
-/// [fencing tokens](LockGuard::fencing_token).
+/// [fencing tokens](super::LockGuard::fencing_token).
 #[derive(Clone, Debug)]
 pub struct Lock {
-    client: Arc<LockClient>,
-    config: Config,
+    pub(super) client: Arc<LockClient>,
+    pub(super) recipe: Arc<dyn Recipe>,
+    pub(super) namespace: Arc<str>,
+    pub(super) ttl: Duration,
+    pub(super) store_timeout: Duration,
+    pub(super) max_hold: Duration,
+    pub(super) wait_policy: WaitPolicy,
+    pub(super) delay: Option<Duration>,
+    pub(super) fair: bool,
+}
+
+/// The policy for a lock that another client holds.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum WaitPolicy {
+    Retries(u32),
+    Wait(Duration),
 }
 
 impl Lock {
@@ -50,7 +60,8 @@ impl Lock {
     /// be as old as the replication lag.
     #[must_use]
     pub fn new(redis: impl IntoEndpoint) -> Self {
-        let config = Config {
+        Self {
+            client: Arc::new(LockClient::new(&redis.into_endpoint(), &[])),
             recipe: Arc::new(SetPx),
             namespace: DEFAULT_NAMESPACE.into(),
             ttl: Duration::from_secs(10),
@@ -59,15 +70,14 @@ impl Lock {
             wait_policy: WaitPolicy::Retries(0),
             delay: None,
             fair: true,
-        };
-        Self { client: Arc::new(LockClient::new(&redis.into_endpoint(), &[])), config }
+        }
     }
 
     /// Sets the recipe: [`SetPx`], [`FencedLock`](super::FencedLock) or [`Redlock`](super::Redlock). All clients of a
     /// lock must use the same recipe. Default: [`SetPx`].
     #[must_use]
     pub fn recipe(self, recipe: impl IntoRecipe) -> Self {
-        self.set(|config| config.recipe = recipe.into_recipe())
+        Self { recipe: recipe.into_recipe(), ..self }
     }
 
     /// Sets the namespace, which separates the locks of different applications. Default: `lock`.
@@ -76,7 +86,7 @@ impl Lock {
     /// characters are replaced by `_`, and an empty namespace by the default.
     #[must_use]
     pub fn namespace(self, name: impl AsRef<str>) -> Self {
-        self.set(|config| config.namespace = key::namespace(name.as_ref(), DEFAULT_NAMESPACE))
+        Self { namespace: key::namespace(name.as_ref(), DEFAULT_NAMESPACE), ..self }
     }
 
     /// Sets the time to live of a lock that is not extended. If the holder crashes, other clients wait this long.
@@ -85,14 +95,14 @@ impl Lock {
     /// [`Input`](super::LockErrorKind::Input).
     #[must_use]
     pub fn ttl(self, ttl: Duration) -> Self {
-        self.set(|config| config.ttl = ttl)
+        Self { ttl, ..self }
     }
 
     /// Sets the maximum number of retries if the first attempt finds the lock held. Retries are [`delay`](Self::delay)
     /// apart. Replaces [`wait`](Self::wait). Default: 0.
     #[must_use]
     pub fn retries(self, most: u32) -> Self {
-        self.set(|config| config.wait_policy = WaitPolicy::Retries(most))
+        Self { wait_policy: WaitPolicy::Retries(most), ..self }
     }
 
     /// Sets the wait timeout for a lock that is held. Replaces [`retries`](Self::retries).
@@ -102,14 +112,14 @@ impl Lock {
     /// take up to [`store_timeout`](Self::store_timeout) longer.
     #[must_use]
     pub fn wait(self, budget: Duration) -> Self {
-        self.set(|config| config.wait_policy = WaitPolicy::Wait(budget))
+        Self { wait_policy: WaitPolicy::Wait(budget), ..self }
     }
 
     /// Sets the delay between two attempts. Default: the delay of the recipe, 50 ms for [`SetPx`].
     /// With zero, each reply is followed by the next attempt at once.
     #[must_use]
     pub fn delay(self, delay: Duration) -> Self {
-        self.set(|config| config.delay = Some(delay))
+        Self { delay: Some(delay), ..self }
     }
 
     /// Sets whether a released lock goes to the queued waiter that has waited longest. Default: `true`.
@@ -119,66 +129,26 @@ impl Lock {
     /// often, and a waiter that was notified too late queues again. All clients of a lock should use the same value.
     #[must_use]
     pub fn fair(self, fair: bool) -> Self {
-        self.set(|config| config.fair = fair)
+        Self { fair, ..self }
     }
 
     /// Sets the maximum duration of each server operation, including the connect. Default: 250 ms; minimum: 1 ms.
     #[must_use]
     pub fn store_timeout(self, most: Duration) -> Self {
-        self.set(|config| config.store_timeout = most.max(Duration::from_millis(1)))
+        Self { store_timeout: most.max(Duration::from_millis(1)), ..self }
     }
 
-    /// Sets the maximum time for which [`keep_alive`](LockGuard::keep_alive) extends a lock, counted from the
+    /// Sets the maximum time for which [`keep_alive`](super::LockGuard::keep_alive) extends a lock, counted from the
     /// acquisition. It limits how long a holder that hangs can keep the lock. Default: 60 s.
     #[must_use]
     pub fn max_hold(self, most: Duration) -> Self {
-        self.set(|config| config.max_hold = most)
+        Self { max_hold: most, ..self }
     }
 
     /// Returns the guarantees of the recipe.
     #[must_use]
     pub fn guarantees(&self) -> Guarantees {
-        self.config.recipe.guarantees()
-    }
-
-    /// Tries once to acquire the lock. Returns `None` if another client holds it, or if the grant had expired before
-    /// its reply arrived.
-    ///
-    /// Cancel safe: a lock that is granted after the future was dropped is released in the background.
-    ///
-    /// # Errors
-    ///
-    /// - [`Store`](super::LockErrorKind::Store) if the server does not reply or refuses the command.
-    /// - [`Input`](super::LockErrorKind::Input) if the name is empty, longer than 1 KiB or contains control characters,
-    ///   or if the ttl is less than 1 ms.
-    pub async fn try_acquire(&self, name: &str) -> Result<Option<LockGuard>, LockError> {
-        Ok(self.prepare(name)?.attempt().await?.ok())
-    }
-
-    /// Acquires the lock within the limit of [`retries`](Self::retries) or [`wait`](Self::wait).
-    ///
-    /// Cancel safe: a dropped future leaves neither a lock nor a waiter in the queue.
-    ///
-    /// # Errors
-    ///
-    /// [`Acquisition`](super::LockErrorKind::Acquisition) if other clients held the lock until the limit; otherwise as
-    /// [`try_acquire`](Self::try_acquire). If the server fails during the first attempt, the error is returned at once.
-    /// A caller that already waits retries until the limit.
-    pub async fn acquire(&self, name: &str) -> Result<LockGuard, LockError> {
-        self.prepare(name)?.acquire().await
-    }
-
-    /// Waits until the lock is free, within the limit of [`retries`](Self::retries) or [`wait`](Self::wait).
-    ///
-    /// Polls every [`delay`](Self::delay). A lock held by this process counts as held. The lock is not acquired, so
-    /// another client may hold it again when this returns. Cancel safe.
-    ///
-    /// # Errors
-    ///
-    /// [`Held`](super::LockErrorKind::Held) if the lock was held until the limit; otherwise as
-    /// [`try_acquire`](Self::try_acquire).
-    pub async fn wait_until_free(&self, name: &str) -> Result<(), LockError> {
-        self.prepare(name)?.wait_until_free().await
+        self.recipe.guarantees()
     }
 
     /// Waits for the background work of this handle and its clones: releases of dropped guards and of cancelled
@@ -194,15 +164,15 @@ impl Lock {
         self.client.background.close();
         self.client.background.wait().await;
     }
+}
 
-    fn prepare(&self, name: &str) -> Result<Acquire<'_>, LockError> {
-        Acquire::new(&self.client, &self.config, name)
+/// Returns an error if the ttl is less than the unit of Redis.
+pub(super) fn check_ttl(name: &Arc<str>, ttl: Duration) -> Result<(), LockError> {
+    if ttl < Duration::from_millis(1) {
+        let reason = format!("a ttl of {ttl:?} is too short: it has to be a millisecond at least");
+        return Err(LockError::new(LockErrorKind::Input, name, reason));
     }
-
-    fn set(mut self, change: impl FnOnce(&mut Config)) -> Self {
-        change(&mut self.config);
-        self
-    }
+    Ok(())
 }
 
 const DEFAULT_NAMESPACE: &str = "lock";

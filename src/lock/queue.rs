@@ -1,141 +1,184 @@
-//! The queue of waiters for a lock, first come, first served: a sorted set in Redis.
+//! The recipes with a queue: [`SetPx`], the default, and [`FencedLock`].
 //!
-//! The script that releases the lock also hands it to the first waiter and notifies that waiter by message. Waiters do
-//! not spin, and a later client cannot acquire the lock in between.
+//! The queue of waiters is a sorted set in Redis: first come, first served. The script that releases the lock also hands
+//! it to the first waiter and notifies that waiter by message. Waiters do not spin, and a later client cannot acquire
+//! the lock in between.
 
 use super::{
-    attempt::{Acquisition, Attempt, Busy, HeldState, LockFuture, Registration, retry_once_if_disconnected},
-    scripts, token_lock,
+    attempt::{
+        Acquisition, Attempt, Busy, HeldState, LockFuture, TokenLock, release_with_retry, retry_once_if_disconnected,
+    },
+    client::{QUEUE_ACQUIRE, QUEUE_RELEASE, Registration},
+    recipe::{Guarantees, Queue, Recipe},
 };
 use crate::{
     redis::connection::{
         script::{Script, ScriptCall, millis, number, unexpected},
         subscriber::CHANNEL,
     },
-    store::{error::StoreError, lease::LeaseStatus},
+    store::lease::LeaseStatus,
 };
 use redis::Value;
 use std::{sync::Arc, time::Duration};
 
-/// The kind of lock that has a queue.
-#[derive(Clone, Copy, Debug)]
-pub struct Queue {
-    /// The name of the recipe, part of the lock's name in Redis.
-    pub(crate) name: &'static str,
-    /// Whether the server's time at the grant follows the token in the lock's value. It serves as the fencing token.
-    pub(crate) has_fencing_token: bool,
+/// `SET NX PX`, released by compare-and-delete: the default recipe of [`Lock`](super::Lock).
+///
+/// Use it for work that must not run twice at once, unless you need the fencing token of
+/// [`FencedLock`].
+///
+/// Origin: the fourth recipe of the post on locking with node.js (seed 000), redislock (seed 001), and the
+/// recommendation of the page of `SETNX` (seed 003). The seeds spin, every 500 ms and every 50 ms. Here a waiter with a
+/// [wait timeout](super::Lock::wait) is queued and notified.
+///
+/// Known failure: a failover before the lock was replicated, or a pause of the holder for longer than the ttl, grants
+/// the lock to a second holder. The recipe can prevent neither. If that would do harm, let the resource compare the
+/// token.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SetPx;
+
+impl Recipe for SetPx {
+    fn name(&self) -> &'static str {
+        "set-px"
+    }
+
+    fn guarantees(&self) -> Guarantees {
+        Guarantees::ALL
+    }
+
+    fn queue(&self) -> Option<Queue> {
+        Some(SET_PX)
+    }
+
+    fn attempt(&self, acquisition: Arc<Acquisition>) -> LockFuture<Attempt> {
+        Box::pin(async move {
+            let (lock, valid) = (SET_PX.lock(acquisition.clone()), acquisition.ttl);
+            match lock.set().await? {
+                LeaseStatus::Held => Ok(Attempt::Acquired { held: SET_PX.held(acquisition, 0), valid }),
+                LeaseStatus::Lost => Ok(Attempt::Busy(Busy::default())),
+            }
+        })
+    }
+}
+
+/// A lock with a fencing token, handed over to the waiter that has waited longest.
+///
+/// Use it if the resource that the holder writes to can compare a number, or if many clients wait for the same lock.
+///
+/// Origin: this project. The stamp is the server's time at the grant. It grows from grant to grant, so it serves as a
+/// fencing token.
+///
+/// Known failure: a failover before the lock was replicated grants it to a second holder. If the server's clock is set
+/// back, fencing tokens stop growing until the clock has caught up.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct FencedLock;
+
+impl Recipe for FencedLock {
+    fn name(&self) -> &'static str {
+        "fused"
+    }
+
+    fn guarantees(&self) -> Guarantees {
+        Guarantees::ALL
+    }
+
+    fn queue(&self) -> Option<Queue> {
+        Some(FENCED)
+    }
+
+    fn attempt(&self, acquisition: Arc<Acquisition>) -> LockFuture<Attempt> {
+        FENCED.acquire(acquisition, Registration::None)
+    }
 }
 
 impl Queue {
-    pub(crate) fn lock(self, acquisition: &Acquisition) -> String {
-        acquisition.name(self.name)
+    fn lock(self, acquisition: Arc<Acquisition>) -> TokenLock {
+        let name = acquisition.name(self.name);
+        TokenLock { acquisition, name }
     }
 
     fn call(self, script: &Script, acquisition: &Acquisition) -> ScriptCall {
-        let name = self.lock(acquisition);
+        let name = acquisition.name(self.name);
         let mut call = script.call(&[&name, &[&name, ":queue"].concat(), &[&name, ":heard"].concat()]);
         call.arg(acquisition.token.as_bytes())
-            .arg(flag(self.has_fencing_token))
-            .arg(flag(acquisition.fair))
+            .arg(if self.has_fencing_token { "1" } else { "0" })
+            .arg(if acquisition.fair { "1" } else { "0" })
             .arg(CHANNEL);
         call
     }
 
     /// Acquires the lock, or joins the queue according to `registration`. A queued acquisition keeps its position.
-    pub(crate) fn acquire(self, acquisition: Arc<Acquisition>, registration: Registration) -> LockFuture<Attempt> {
-        // Sending again is safe: the script recognises the token of the holder and returns the remaining time.
-        let again = move |acquisition, before| async move {
-            Ok(self.send_acquire(acquisition, registration).await?.begun_earlier(before))
+    pub(super) fn acquire(self, acquisition: Arc<Acquisition>, registration: Registration) -> LockFuture<Attempt> {
+        let registration = match registration {
+            Registration::None => "",
+            Registration::Notified => "w",
+            Registration::Polling => "p",
         };
-        Box::pin(retry_once_if_disconnected(self.send_acquire(acquisition.clone(), registration), move |before| {
-            again(acquisition, before)
-        }))
+        Box::pin(async move {
+            let send = || {
+                let mut call = self.call(&QUEUE_ACQUIRE, &acquisition);
+                call.arg(millis(acquisition.ttl)).arg(registration);
+                acquisition.client.run(call)
+            };
+            // Sending again is safe: the script recognises the token of the holder and returns the remaining time.
+            let answer = retry_once_if_disconnected(send(), send).await?;
+            let Value::Array(parts) = &answer else { return Err(unexpected(&answer)) };
+            let [granted, pttl, stamp] = &parts[..] else { return Err(unexpected(&answer)) };
+            // A negative reply means that the key has no expiry or no longer exists.
+            let remaining = number(pttl).ok().map(Duration::from_millis);
+            let granted = number(granted)?;
+            if granted != 1 {
+                return Ok(Attempt::Busy(Busy { remaining, now: Some(number(stamp)?), is_notified: granted == 2 }));
+            }
+            let stamp = if self.has_fencing_token { number(stamp)? } else { 0 };
+            Ok(Attempt::Acquired { held: self.held(acquisition, stamp), valid: remaining.unwrap_or_default() })
+        })
     }
 
-    async fn send_acquire(
-        self,
-        acquisition: Arc<Acquisition>,
-        registration: Registration,
-    ) -> Result<Attempt, StoreError> {
-        let mut call = self.call(&scripts::QUEUE_ACQUIRE, &acquisition);
-        call.arg(millis(acquisition.ttl)).arg(registration_flag(registration));
-        let answer = acquisition.client.run(call).await?;
-        let Value::Array(parts) = &answer else { return Err(unexpected(&answer)) };
-        let [granted, pttl, stamp] = &parts[..] else { return Err(unexpected(&answer)) };
-        // A negative reply means that the key has no expiry or no longer exists.
-        let remaining = number(pttl).ok().map(Duration::from_millis);
-        let granted = number(granted)?;
-        if granted != 1 {
-            return Ok(Attempt::Busy(Busy { remaining, now: Some(number(stamp)?), is_notified: granted == 2 }));
-        }
-        let stamp = if self.has_fencing_token { Some(number(stamp)?) } else { None };
-        let valid = remaining.unwrap_or_default();
-        Ok(Attempt::acquired(QueueLock { queue: self, acquisition, stamp }, valid))
-    }
-
-    /// Reports whether a waiter starts with the script. Otherwise it tries a cheaper command first (`SET NX PX`).
-    pub(crate) fn begins_with_its_script(self) -> bool {
-        self.has_fencing_token
-    }
-
-    /// Returns the lock that a message has handed to the acquisition.
-    pub(crate) fn handed_over(self, acquisition: Arc<Acquisition>, stamp: u64) -> Arc<dyn HeldState> {
-        Arc::new(QueueLock { queue: self, acquisition, stamp: self.has_fencing_token.then_some(stamp) })
+    /// Returns the lock that the acquisition holds since `stamp`.
+    pub(super) fn held(self, acquisition: Arc<Acquisition>, stamp: u64) -> Arc<dyn HeldState> {
+        Arc::new(QueueLock { queue: self, lock: self.lock(acquisition), stamp })
     }
 
     /// Releases the lock if the acquisition holds it, and removes the acquisition from the queue.
-    pub(crate) fn leave(self, acquisition: Arc<Acquisition>) -> LockFuture<LeaseStatus> {
-        let member = [acquisition.token.as_bytes(), millis(acquisition.ttl).as_bytes()].concat();
-        self.release(acquisition, &member)
+    pub(super) fn leave(self, acquisition: &Arc<Acquisition>) -> LockFuture<LeaseStatus> {
+        self.release(acquisition, &[acquisition.token.as_bytes(), millis(acquisition.ttl).as_bytes()].concat())
     }
 
     /// Releases the lock if the acquisition holds it, handing it to the next waiter. Removes `member` from the queue.
-    fn release(self, acquisition: Arc<Acquisition>, member: &[u8]) -> LockFuture<LeaseStatus> {
-        let mut call = self.call(&scripts::QUEUE_RELEASE, &acquisition);
-        call.arg(member);
-        acquisition.run_script(call)
+    fn release(self, acquisition: &Arc<Acquisition>, member: &[u8]) -> LockFuture<LeaseStatus> {
+        let release = || {
+            let mut call = self.call(&QUEUE_RELEASE, acquisition);
+            call.arg(member);
+            acquisition.clone().run_script(call)
+        };
+        release_with_retry(release(), release())
     }
 }
 
 /// A held lock with a queue.
-pub(crate) struct QueueLock {
+struct QueueLock {
     queue: Queue,
-    acquisition: Arc<Acquisition>,
-    stamp: Option<u64>,
-}
-
-impl QueueLock {
-    pub(crate) fn new(queue: Queue, acquisition: Arc<Acquisition>) -> Self {
-        Self { queue, acquisition, stamp: None }
-    }
+    lock: TokenLock,
+    stamp: u64,
 }
 
 impl HeldState for QueueLock {
     fn release(&self) -> LockFuture<LeaseStatus> {
-        self.queue.release(self.acquisition.clone(), b"")
+        self.queue.release(&self.lock.acquisition, b"")
     }
 
     fn extend(&self, ttl: Duration) -> LockFuture<LeaseStatus> {
-        token_lock::extend(self.acquisition.clone(), &self.queue.lock(&self.acquisition), ttl)
+        self.lock.extend(ttl)
     }
 
     fn check(&self) -> LockFuture<LeaseStatus> {
-        token_lock::check_token(self.acquisition.clone(), &self.queue.lock(&self.acquisition))
+        self.lock.check()
     }
 
     fn fencing_token(&self) -> Option<u64> {
-        self.stamp
+        self.queue.has_fencing_token.then_some(self.stamp)
     }
 }
 
-fn flag(on: bool) -> &'static str {
-    if on { "1" } else { "0" }
-}
-
-fn registration_flag(registration: Registration) -> &'static str {
-    match registration {
-        Registration::None => "",
-        Registration::Notified => "w",
-        Registration::Polling => "p",
-    }
-}
+const SET_PX: Queue = Queue { name: "set-px", has_fencing_token: false };
+const FENCED: Queue = Queue { name: "fused", has_fencing_token: true };

@@ -3,15 +3,11 @@
 //! Public with the feature `unstable`: any release may change it. The recipes of posts and books that are implemented
 //! over it are in `tools/lock-table`.
 
-pub use super::{
-    attempt::{Acquisition, Attempt, LockFuture},
-    token_lock::check_exists,
-};
+pub use super::attempt::{Acquisition, Attempt, LockFuture, check_exists};
 #[cfg(feature = "unstable")]
 pub use super::{
-    attempt::{Busy, HeldState, held_if, release_if_acquired, release_with_retry},
+    attempt::{Busy, HeldState, TokenLock, held_if, release_if_acquired, release_with_retry},
     client::LockClient,
-    token_lock::{TokenLock, check_token, extend},
 };
 #[cfg(feature = "unstable")]
 pub use crate::{
@@ -24,7 +20,6 @@ pub use crate::{
     sync::detach::{DetachOnDrop, detach},
 };
 
-use super::{guarantees::Guarantees, queue::Queue};
 use crate::store::lease::LeaseStatus;
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -59,6 +54,56 @@ pub trait Recipe: fmt::Debug + Send + Sync + 'static {
     fn check_held(&self, acquisition: Arc<Acquisition>) -> LockFuture<LeaseStatus> {
         check_exists(acquisition.clone(), &acquisition.name(self.name()))
     }
+}
+
+/// A kind of lock with a queue of waiters.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug)]
+pub struct Queue {
+    /// The name of the recipe, part of the lock's name in Redis.
+    pub(super) name: &'static str,
+    /// Whether the server's time at the grant follows the token in the lock's value. It serves as the fencing token.
+    pub(super) has_fencing_token: bool,
+}
+
+/// The guarantees of a recipe on one Redis primary without a failover.
+///
+/// The table of all recipes in `docs/locks.md` is generated from these values, and tests compare each value with a real
+/// server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Guarantees {
+    /// The lock of a crashed holder becomes free after at most its ttl. Without this guarantee a crash blocks the lock
+    /// forever.
+    pub crash_frees: bool,
+    /// A former holder cannot release the lock of the current holder, however late it tries.
+    pub owner_safe: bool,
+    /// The holder can extend the lock, so that the ttl may be shorter than the work.
+    pub extendable: bool,
+    /// The value of the lock's key identifies its holder, so that a script can refuse the writes of a late holder.
+    pub fenceable: bool,
+    /// An acquisition or a release may be sent again if the first reply was lost: twice has the same effect as once.
+    pub replay_safe: bool,
+    /// The recipe does not compare the clocks of two hosts.
+    pub clock_free: bool,
+    /// The recipe works over connections that are shared with other users.
+    pub multiplex_safe: bool,
+    /// All keys of one lock are in one slot of a Redis Cluster, and different locks are spread over the slots.
+    pub one_slot: bool,
+}
+
+impl Guarantees {
+    /// All guarantees.
+    pub(crate) const ALL: Self = Self {
+        crash_frees: true,
+        owner_safe: true,
+        extendable: true,
+        fenceable: true,
+        replay_safe: true,
+        clock_free: true,
+        multiplex_safe: true,
+        one_slot: true,
+    };
 }
 
 /// A type that [`Lock::recipe`](super::Lock::recipe) accepts: [`SetPx`](super::SetPx),

@@ -2,26 +2,22 @@
 //!
 //! `SET NX PX` on N independent servers: a client that acquires a majority of them in time holds the lock.
 
-mod quorum;
-
 use super::{
-    attempt::{Acquisition, Attempt, Busy, HeldState, LockFuture, held_if, retry_once_if_disconnected},
+    attempt::{Acquisition, Attempt, Busy, HeldState, LockFuture, TokenLock, check_exists, held_if},
     client::LockClient,
-    guarantees::Guarantees,
-    recipe::Recipe,
-    token_lock::{self, TokenLock},
+    recipe::{Guarantees, Recipe},
 };
 use crate::{
     clock::Timestamp,
-    redis::connection::{
-        endpoint::IntoEndpoint,
-        script::{millis, unexpected},
+    redis::connection::endpoint::IntoEndpoint,
+    store::{
+        error::{BoxFuture, StoreError},
+        lease::LeaseStatus,
     },
-    store::{error::StoreError, lease::LeaseStatus},
 };
-use quorum::Quorum;
-use redis::Value;
-use std::{sync::Arc, time::Duration};
+use futures_util::future::join_all;
+use std::{iter::once, sync::Arc, time::Duration};
+use tokio::time::timeout;
 
 /// A lock on a majority of several independent servers.
 ///
@@ -59,16 +55,14 @@ impl Redlock {
         Self { server_timeout: most, ..self }
     }
 
-    /// Returns the lock on each of the servers.
-    fn on_each_server(&self, acquisition: &Acquisition) -> Arc<[TokenLock]> {
+    fn quorum(&self, acquisition: &Acquisition) -> Quorum {
         let name = acquisition.name("redlock");
         let on = |client: &Arc<LockClient>| {
-            let (client, key) = (client.clone(), acquisition.key.clone());
-            let acquisition =
-                Acquisition { client, key, token: acquisition.token, ttl: acquisition.ttl, fair: acquisition.fair };
-            TokenLock::new(Arc::new(acquisition), name.clone())
+            let acquisition = Acquisition { client: client.clone(), ..acquisition.clone() };
+            TokenLock { acquisition: Arc::new(acquisition), name: name.clone() }
         };
-        std::iter::once(&acquisition.client).chain(&*self.others).map(on).collect()
+        let locks = once(&acquisition.client).chain(&*self.others).map(on).collect();
+        Quorum { locks, server_timeout: self.server_timeout }
     }
 }
 
@@ -86,49 +80,103 @@ impl Recipe for Redlock {
     }
 
     fn attempt(&self, acquisition: Arc<Acquisition>) -> LockFuture<Attempt> {
-        let held = Quorum { locks: self.on_each_server(&acquisition), server_timeout: self.server_timeout };
+        let (quorum, ttl) = (self.quorum(&acquisition), acquisition.ttl);
         Box::pin(async move {
-            let (begun, ttl) = (Timestamp::now(), acquisition.ttl);
-            let votes = held.vote(|on| Box::pin(set(on.acquisition().clone(), on.name().to_owned()))).await;
-            let valid = ttl.saturating_sub(held.margin(ttl));
-            if votes.of(LeaseStatus::Held) >= held.majority() && Timestamp::now().since(begun) < valid {
-                return Ok(Attempt::acquired(held, valid));
+            let begun = Timestamp::now();
+            let votes = quorum.vote(|lock| Box::pin(lock.clone().set())).await;
+            let valid = ttl.saturating_sub(quorum.margin(ttl));
+            if votes.held >= votes.majority() && Timestamp::now().since(begun) < valid {
+                return Ok(Attempt::acquired(quorum, valid));
             }
             // Release on every server, because a server that did not reply may have set the key.
-            held.vote(|on| on.release()).await;
-            if votes.answered() < held.majority() { Err(votes.too_few()) } else { Ok(Attempt::Busy(Busy::default())) }
+            quorum.vote(|lock| lock.release()).await;
+            votes.check_answered()?;
+            Ok(Attempt::Busy(Busy::default()))
         })
     }
 
     /// Returns `Held` unless the lock is free on a majority of the servers.
     fn check_held(&self, acquisition: Arc<Acquisition>) -> LockFuture<LeaseStatus> {
-        let quorum = Quorum { locks: self.on_each_server(&acquisition), server_timeout: self.server_timeout };
+        let votes = self.quorum(&acquisition).vote(|lock| check_exists(lock.acquisition.clone(), &lock.name));
         Box::pin(async move {
-            let votes = quorum.vote(|on| token_lock::check_exists(on.acquisition().clone(), on.name())).await;
-            if votes.answered() < quorum.majority() {
-                return Err(votes.too_few());
-            }
-            Ok(held_if(votes.of(LeaseStatus::Lost) < quorum.majority()))
+            let votes = votes.await;
+            votes.check_answered()?;
+            Ok(held_if(votes.lost < votes.majority()))
         })
     }
 }
 
-async fn set(acquisition: Arc<Acquisition>, name: String) -> Result<LeaseStatus, StoreError> {
-    let mut cmd = redis::cmd("SET");
-    cmd.arg(&name).arg(acquisition.token.as_bytes()).arg("NX").arg("PX").arg(millis(acquisition.ttl));
-    let set = |acquisition: Arc<Acquisition>, cmd| async move {
-        match acquisition.client.send(cmd).await? {
-            Value::Okay => Ok(LeaseStatus::Held),
-            Value::Nil => Ok(LeaseStatus::Lost),
-            other => Err(unexpected(&other)),
-        }
-    };
-    // If the first reply was lost, a key that exists may be the one this acquisition has set.
-    let again = |_| async {
-        match set(acquisition.clone(), &cmd).await? {
-            LeaseStatus::Lost => token_lock::check_token(acquisition.clone(), &name).await,
-            LeaseStatus::Held => Ok(LeaseStatus::Held),
-        }
-    };
-    retry_once_if_disconnected(set(acquisition.clone(), &cmd), again).await
+/// A lock on several servers, held while a majority of them holds it.
+struct Quorum {
+    locks: Vec<TokenLock>,
+    server_timeout: Duration,
+}
+
+impl Quorum {
+    /// Runs the operation on all servers concurrently, each with the server timeout.
+    fn vote(&self, operation: impl Fn(&TokenLock) -> LockFuture<LeaseStatus>) -> BoxFuture<'static, Votes> {
+        let (requests, server_timeout): (Vec<_>, _) = (self.locks.iter().map(operation).collect(), self.server_timeout);
+        Box::pin(async move {
+            // Start the timeouts in the future, because a guard may be dropped outside of a runtime with a timer.
+            let replies = join_all(requests.into_iter().map(|request| timeout(server_timeout, request))).await;
+            let count =
+                |status| replies.iter().filter(|reply| matches!(reply, Ok(Ok(given)) if *given == status)).count();
+            Votes { held: count(LeaseStatus::Held), lost: count(LeaseStatus::Lost), servers: replies.len() }
+        })
+    }
+
+    /// Returns `Held` if a majority holds the lock, `Lost` if no majority can, and an error if the replies do not
+    /// decide.
+    fn decide(&self, operation: impl Fn(&TokenLock) -> LockFuture<LeaseStatus>) -> LockFuture<LeaseStatus> {
+        let votes = self.vote(operation);
+        Box::pin(async move {
+            let votes = votes.await;
+            match votes {
+                Votes { held, .. } if held >= votes.majority() => Ok(LeaseStatus::Held),
+                Votes { lost, servers, .. } if servers - lost < votes.majority() => Ok(LeaseStatus::Lost),
+                _ => Err(votes.too_few()),
+            }
+        })
+    }
+}
+
+impl HeldState for Quorum {
+    fn release(&self) -> LockFuture<LeaseStatus> {
+        self.decide(|lock| lock.release())
+    }
+
+    fn extend(&self, ttl: Duration) -> LockFuture<LeaseStatus> {
+        self.decide(|lock| lock.extend(ttl))
+    }
+
+    fn check(&self) -> LockFuture<LeaseStatus> {
+        self.decide(|lock| lock.check())
+    }
+
+    /// Returns 1% of the ttl, for clocks that run at different speeds, plus 2 ms.
+    fn margin(&self, ttl: Duration) -> Duration {
+        ttl / 100 + Duration::from_millis(2)
+    }
+}
+
+/// The replies of the servers. A server that failed or did not reply in time has no vote.
+struct Votes {
+    held: usize,
+    lost: usize,
+    servers: usize,
+}
+
+impl Votes {
+    fn majority(&self) -> usize {
+        self.servers / 2 + 1
+    }
+
+    /// Returns an error unless a majority of the servers answered.
+    fn check_answered(&self) -> Result<(), StoreError> {
+        if self.held + self.lost < self.majority() { Err(self.too_few()) } else { Ok(()) }
+    }
+
+    fn too_few(&self) -> StoreError {
+        StoreError::new(format!("{} of {} servers answered in time", self.held + self.lost, self.servers))
+    }
 }

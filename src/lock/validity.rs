@@ -1,16 +1,23 @@
 //! The validity of a held lock, and the heartbeat that extends it.
 
-use super::{attempt::HeldState, limits::with_timeout};
-use crate::{clock::Timestamp, store::lease::LeaseStatus, sync::watch::Watched};
-use std::{sync::Arc, time::Duration};
+use super::attempt::{HeldState, retry_once_if_disconnected, with_timeout};
+use crate::{
+    clock::Timestamp,
+    store::{error::StoreError, lease::LeaseStatus},
+    sync::watch::Watched,
+};
+use std::{future::Future, sync::Arc, time::Duration};
 use tokio::time::timeout;
 
-/// The validity of a lock, as known by this process.
-#[derive(Clone)]
-pub(super) struct Validity(Arc<Watched<ValidityState>>);
+/// A held lock and its validity, as known by this process.
+pub(super) struct ValidLock {
+    pub(super) held: Arc<dyn HeldState>,
+    store_timeout: Duration,
+    validity: Watched<Validity>,
+}
 
 #[derive(Clone, Copy)]
-struct ValidityState {
+struct Validity {
     /// The end of the validity; `None` if the lock does not expire.
     until: Option<Timestamp>,
     /// Whether the server has reported the lock as lost.
@@ -19,124 +26,108 @@ struct ValidityState {
     extensions: u64,
 }
 
-/// A requested extension.
-pub(super) struct Extension {
-    number: u64,
-    until: Timestamp,
-}
-
-impl Validity {
-    pub(super) fn new(from: Timestamp, valid: Duration) -> Self {
+impl ValidLock {
+    /// Creates a lock that is valid for `valid`, counted from `from`.
+    pub(super) fn new(held: Arc<dyn HeldState>, store_timeout: Duration, from: Timestamp, valid: Duration) -> Self {
         let until = (valid < Duration::MAX).then(|| from.after(valid));
-        Self(Arc::new(Watched::new(ValidityState { until, is_lost: false, extensions: 0 })))
+        Self { held, store_timeout, validity: Watched::new(Validity { until, is_lost: false, extensions: 0 }) }
     }
 
-    /// Records an extension before its request is sent. If it shortens the lock, the shorter time applies at once,
-    /// because the server may execute the request although the reply is lost.
-    pub(super) fn begin_extension(&self, valid: Duration) -> Extension {
-        let mut extension = Extension { number: 0, until: Timestamp::now().after(valid) };
-        self.0.send_modify(|state| {
-            state.extensions += 1;
-            extension.number = state.extensions;
-            state.shorten(extension.until);
+    /// Sets the expiry to `ttl` from now.
+    ///
+    /// If that shortens the lock, the shorter time applies at once, because the server may execute the request although
+    /// the reply is lost.
+    pub(super) async fn extend(&self, ttl: Duration) -> Result<LeaseStatus, StoreError> {
+        let until = Timestamp::now().after(ttl.saturating_sub(self.held.margin(ttl)));
+        let mut number = 0;
+        self.validity.send_modify(|validity| {
+            validity.extensions += 1;
+            number = validity.extensions;
+            validity.shorten(until);
         });
-        extension
+        let operation = retry_once_if_disconnected(self.held.extend(ttl), || self.held.extend(ttl));
+        let reply = self.confirm(operation).await;
+        if let Ok(LeaseStatus::Held) = reply {
+            self.validity.send_modify(|validity| {
+                if validity.extensions == number {
+                    validity.until = Some(until);
+                } else {
+                    validity.shorten(until); // the server may have executed the later extension last
+                }
+            });
+        }
+        reply
     }
 
-    /// Records that the server executed the extension. If a later extension was requested, the server may have executed
-    /// that one last, so the shorter time applies.
-    pub(super) fn confirm_extension(&self, extension: &Extension) {
-        self.0.send_modify(|state| {
-            if state.extensions == extension.number {
-                state.until = Some(extension.until);
-            } else {
-                state.shorten(extension.until);
-            }
-        });
+    /// Asks the server whether the lock is held.
+    pub(super) async fn check(&self) -> Result<LeaseStatus, StoreError> {
+        self.confirm(self.held.check()).await
     }
 
-    /// Records that the server reported the lock as lost.
-    pub(super) fn mark_lost(&self) {
-        self.0.send_modify(|state| state.is_lost = true);
+    /// Awaits a reply. The validity ends if the server has lost the lock.
+    async fn confirm(
+        &self,
+        operation: impl Future<Output = Result<LeaseStatus, StoreError>>,
+    ) -> Result<LeaseStatus, StoreError> {
+        let reply = with_timeout(self.store_timeout, operation).await;
+        if let Ok(LeaseStatus::Lost) = reply {
+            self.validity.send_modify(|validity| validity.is_lost = true);
+        }
+        reply
     }
 
     /// Returns the time left: zero if the lock is lost, `None` if it does not expire.
     pub(super) fn remaining(&self) -> Option<Duration> {
-        match self.0.get() {
-            ValidityState { is_lost: true, .. } => Some(Duration::ZERO),
-            ValidityState { until, .. } => until.map(|until| until.since(Timestamp::now())),
+        match self.validity.get() {
+            Validity { is_lost: true, .. } => Some(Duration::ZERO),
+            Validity { until, .. } => until.map(|until| until.since(Timestamp::now())),
         }
     }
 
     /// Waits until the validity has ended. Cancel safe.
     pub(super) async fn ended(&self) {
-        let state = &self.0;
         loop {
-            let before = state.get();
-            let changed = state.wait_for(|now| now.is_lost || now.until != before.until);
+            let before = self.validity.get();
+            let changed = self.validity.wait_for(|now| now.is_lost || now.until != before.until);
             match self.remaining() {
                 Some(Duration::ZERO) => return,
-                Some(left) => drop(timeout(left, changed).await),
-                None => drop(changed.await),
+                left => drop(timeout(left.unwrap_or(Duration::MAX), changed).await),
             }
         }
     }
-}
 
-impl ValidityState {
-    fn shorten(&mut self, until: Timestamp) {
-        self.until = Some(self.until.map_or(until, |current| current.min(until)));
-    }
-}
-
-/// A heartbeat: extends a lock every third of its ttl.
-pub(super) struct Heartbeat {
-    pub(super) held: Arc<dyn HeldState>,
-    pub(super) validity: Validity,
-    pub(super) ttl: Duration,
-    pub(super) store_timeout: Duration,
-    /// No extension starts after this time.
-    pub(super) until: Timestamp,
-}
-
-impl Heartbeat {
-    /// Runs until the lock is lost or `until` has passed. If the task is aborted, a pending extension may or may not be
-    /// executed.
-    pub(super) async fn run(self) {
-        let mut pause = self.ttl / 3;
+    /// Runs the heartbeat: extends the lock every third of `ttl`, until the server has lost it or `until` has passed. If
+    /// the task is aborted, a pending extension may or may not be executed.
+    pub(super) async fn keep_alive(self: Arc<Self>, ttl: Duration, until: Timestamp) {
+        let mut pause = ttl / 3;
         loop {
-            self.sleep(pause).await;
-            if Timestamp::now() >= self.until {
-                return;
-            }
-            let extension = self.validity.begin_extension(self.ttl.saturating_sub(self.held.margin(self.ttl)));
-            pause = match with_timeout(self.store_timeout, self.held.extend(self.ttl)).await {
-                Ok(LeaseStatus::Held) => {
-                    self.validity.confirm_extension(&extension);
-                    self.ttl / 3
-                }
-                Ok(LeaseStatus::Lost) => return self.validity.mark_lost(),
-                // Retry soon. If the server does not reply to the retries, the validity ends.
-                Err(_) => self.ttl / 10,
-            };
-        }
-    }
-
-    /// Sleeps for `pause`, or for a third of the time left if that is shorter. The time left may be less than a ttl
-    /// from the start, or after a concurrent `extend` with a shorter ttl, which restarts the sleep.
-    async fn sleep(&self, pause: Duration) {
-        let state = &self.validity.0;
-        loop {
-            let before = state.get();
-            let pause = match self.validity.remaining() {
+            // A third of the time left, if that is shorter: less than a ttl may be left from the start, or after a
+            // concurrent `extend` with a shorter ttl, which restarts the pause.
+            let before = self.validity.get();
+            let shortened = match self.remaining() {
                 None | Some(Duration::ZERO) => pause,
                 Some(left) => pause.min(left / 3),
             };
-            let changed = state.wait_for(|now| now.until != before.until);
-            if timeout(pause.max(MIN_PAUSE), changed).await.is_err() {
+            let changed = self.validity.wait_for(|now| now.until != before.until);
+            if timeout(shortened.max(MIN_PAUSE), changed).await.is_ok() {
+                continue;
+            }
+            if Timestamp::now() >= until {
                 return;
             }
+            pause = match self.extend(ttl).await {
+                Ok(LeaseStatus::Held) => ttl / 3,
+                Ok(LeaseStatus::Lost) => return,
+                // Retry soon. If the server does not reply to the retries, the validity ends.
+                Err(_) => ttl / 10,
+            };
         }
+    }
+}
+
+impl Validity {
+    fn shorten(&mut self, until: Timestamp) {
+        self.until = Some(self.until.map_or(until, |current| current.min(until)));
     }
 }
 

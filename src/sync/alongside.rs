@@ -36,9 +36,6 @@ impl<A: Future, B: Future<Output = Infallible>> Future for Alongside<A, B> {
         if let Poll::Ready(done) = this.awaited.poll(cx) {
             return Poll::Ready(done);
         }
-        match this.other.poll(cx) {
-            Poll::Ready(never) => match never {},
-            Poll::Pending => Poll::Pending,
-        }
+        this.other.poll(cx).map(|never| match never {})
     }
 }

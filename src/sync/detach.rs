@@ -7,7 +7,6 @@ use futures_util::future::BoxFuture;
 use std::{
     fmt,
     future::Future,
-    mem,
     pin::Pin,
     task::{Context, Poll, ready},
     time::Duration,
@@ -19,15 +18,9 @@ use tokio_util::task::TaskTracker;
 ///
 /// The task passes the output to `on_output`, which for example releases a lock whose caller was cancelled.
 /// The work is cancelled if there is no tokio runtime, or once five seconds have passed since the drop.
-pub struct DetachOnDrop<T: Send + 'static>(WorkState<T>);
-
-enum WorkState<T> {
-    Working(Work<T>),
-    Done,
-}
-
-struct Work<T> {
-    operation: BoxFuture<'static, T>,
+pub struct DetachOnDrop<T: Send + 'static> {
+    /// `None` after its completion.
+    operation: Option<BoxFuture<'static, T>>,
     on_output: fn(T) -> Option<BoxFuture<'static, ()>>,
     tracker: TaskTracker,
 }
@@ -40,7 +33,7 @@ impl<T: Send + 'static> DetachOnDrop<T> {
         operation: BoxFuture<'static, T>,
         on_output: fn(T) -> Option<BoxFuture<'static, ()>>,
     ) -> Self {
-        Self(WorkState::Working(Work { operation, on_output, tracker: tracker.clone() }))
+        Self { operation: Some(operation), on_output, tracker: tracker.clone() }
     }
 }
 
@@ -54,20 +47,17 @@ impl<T: Send + 'static> Future for DetachOnDrop<T> {
     type Output = T;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
-        let WorkState::Working(work) = &mut self.0 else { return Poll::Pending }; // polled after completion
-        let output = ready!(work.operation.as_mut().poll(cx));
-        self.0 = WorkState::Done;
+        let Some(operation) = &mut self.operation else { return Poll::Pending }; // polled after completion
+        let output = ready!(operation.as_mut().poll(cx));
+        self.operation = None;
         Poll::Ready(output)
     }
 }
 
 impl<T: Send + 'static> Drop for DetachOnDrop<T> {
     fn drop(&mut self) {
-        let WorkState::Working(Work { operation, on_output, tracker }) = mem::replace(&mut self.0, WorkState::Done)
-        else {
-            return;
-        };
-        detach(&tracker, async move {
+        let (Some(operation), on_output) = (self.operation.take(), self.on_output) else { return };
+        detach(&self.tracker, async move {
             if let Some(rest) = on_output(operation.await) {
                 rest.await;
             }
@@ -78,12 +68,7 @@ impl<T: Send + 'static> Drop for DetachOnDrop<T> {
 /// Runs the work in the background for at most five seconds. Without a tokio runtime the work is dropped.
 pub fn detach(tracker: &TaskTracker, work: impl Future<Output = ()> + Send + 'static) {
     if let Ok(runtime) = Handle::try_current() {
-        tracker.spawn_on(
-            async move {
-                let _ = timeout(BACKGROUND_TIMEOUT, work).await;
-            },
-            &runtime,
-        );
+        tracker.spawn_on(async move { drop(timeout(BACKGROUND_TIMEOUT, work).await) }, &runtime);
     }
 }
 

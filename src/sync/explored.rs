@@ -52,10 +52,6 @@ impl<T> Mutex<T> {
         let turn = try_get_current_task().map(|_| self.turn.lock().unwrap_or_else(PoisonError::into_inner));
         Ok(MutexGuard { value: self.value.lock().unwrap_or_else(PoisonError::into_inner), _turn: Turn(turn) })
     }
-
-    pub(crate) fn get_mut(&mut self) -> LockResult<&mut T> {
-        self.value.get_mut()
-    }
 }
 
 impl Drop for Turn<'_> {

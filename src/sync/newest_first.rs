@@ -19,10 +19,7 @@ struct Queue {
 }
 
 /// A permit. On drop it goes to the newest in the queue.
-pub(crate) struct Permit {
-    /// `None` after it was passed on.
-    permits: Option<NewestFirst>,
-}
+pub(crate) struct Permit(NewestFirst);
 
 /// A place in the queue, which is left on drop.
 struct Place<'a> {
@@ -39,7 +36,7 @@ impl NewestFirst {
     pub(crate) fn try_acquire(&self) -> Option<Permit> {
         let mut queue = self.0.lock();
         queue.free = queue.free.checked_sub(1)?;
-        Some(self.permit())
+        Some(Permit(self.clone()))
     }
 
     /// Waits for a permit.
@@ -47,47 +44,28 @@ impl NewestFirst {
     /// Cancel safe: a permit that has just arrived goes to the next one in the queue.
     pub(crate) async fn acquire(&self) -> Permit {
         loop {
-            if let Some(permit) = self.try_acquire() {
-                return permit;
-            }
             let (send, arrived) = oneshot::channel();
-            let place = self.enqueue(send);
-            let permit = arrived.await;
-            drop(place);
-            if let Ok(permit) = permit {
+            let _place = match self.try_acquire_or_enqueue(send) {
+                Ok(permit) => return permit,
+                Err(place) => place,
+            };
+            if let Ok(permit) = arrived.await {
                 return permit;
             }
         }
     }
 
-    /// Joins the queue, or sends a permit at once if one has become free.
-    fn enqueue(&self, send: oneshot::Sender<Permit>) -> Place<'_> {
+    /// Returns a permit if one is free. Otherwise joins the queue.
+    fn try_acquire_or_enqueue(&self, send: oneshot::Sender<Permit>) -> Result<Permit, Place<'_>> {
         let mut queue = self.0.lock();
+        if let Some(free) = queue.free.checked_sub(1) {
+            queue.free = free;
+            return Ok(Permit(self.clone()));
+        }
         queue.last += 1;
         let number = queue.last;
-        match queue.free.checked_sub(1) {
-            None => _ = queue.waiting.insert(number, send),
-            Some(free) => {
-                queue.free = free;
-                drop(queue); // a permit that cannot be sent is dropped, and its drop takes the lock
-                let _ = send.send(self.permit());
-            }
-        }
-        Place { permits: self, number }
-    }
-
-    fn permit(&self) -> Permit {
-        Permit { permits: Some(self.clone()) }
-    }
-
-    /// Removes the newest from the queue. If the queue is empty, a permit becomes free.
-    fn pop_newest(&self) -> Option<oneshot::Sender<Permit>> {
-        let mut queue = self.0.lock();
-        let newest = queue.waiting.pop_last();
-        if newest.is_none() {
-            queue.free += 1;
-        }
-        newest.map(|(_, send)| send)
+        queue.waiting.insert(number, send);
+        Err(Place { permits: self, number })
     }
 }
 
@@ -99,11 +77,13 @@ impl Drop for Place<'_> {
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        let Some(permits) = self.permits.take() else { return };
-        while let Some(newest) = permits.pop_newest() {
-            match newest.send(permits.permit()) {
-                Ok(()) => return,
-                Err(mut unused) => unused.permits = None, // the receiver has just left the queue
+        let mut queue = self.0.0.lock();
+        match queue.waiting.pop_last() {
+            None => queue.free += 1,
+            Some((_, newest)) => {
+                // If the receiver has just left the queue, this drops the permit, which takes the lock to pass it on.
+                drop(queue);
+                let _ = newest.send(Self(self.0.clone()));
             }
         }
     }

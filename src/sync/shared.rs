@@ -10,16 +10,15 @@
 use super::mutex::Mutex;
 use futures_util::future::BoxFuture;
 use std::{
+    collections::BTreeMap,
     future::Future,
     mem,
     pin::Pin,
     sync::{Arc, Weak},
     task::{Context, Poll, Wake, Waker},
-    thread,
 };
 
-/// A handle of the future. Any of the handles polls it; it is dropped with the last of them. If a poll panics, all
-/// waiting handles are woken, and the next one polls the future again.
+/// A handle of the future. Any of the handles polls it; it is dropped with the last of them.
 pub(crate) struct Shared<T> {
     work: Arc<Work<T>>,
     /// The number of this handle among the waiting ones, once it has been polled.
@@ -41,14 +40,12 @@ enum Progress<T> {
 
 /// The wakers of all waiting handles, which the future sees as one waker.
 #[derive(Default)]
-struct Waiting {
-    wakers: Mutex<Wakers>,
-}
+struct Waiting(Mutex<Wakers>);
 
 #[derive(Default)]
 struct Wakers {
-    /// In the order of their numbers, which is the order of their arrival.
-    waiting: Vec<(u64, Waker)>,
+    /// In the order of their arrival.
+    by_number: BTreeMap<u64, Waker>,
     last: u64,
 }
 
@@ -85,8 +82,7 @@ impl<T: Clone> Future for Shared<T> {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
         let Self { work, number } = self.get_mut();
-        // Both are dropped after the lock, because to wake or to drop a waker may run foreign code.
-        let (_panic_guard, mut _replaced) = (WakeOnPanic(&work.waiting), None);
+        let mut _replaced = None; // dropped after the lock, because to drop a waker may run foreign code
         let mut progress = work.progress.lock();
         let done = match &mut *progress {
             Progress::Done(done) => {
@@ -113,17 +109,6 @@ impl<T: Clone> Future for Shared<T> {
     }
 }
 
-/// Wakes all waiting handles if a poll panics: the future may not wake them any more.
-struct WakeOnPanic<'a>(&'a Arc<Waiting>);
-
-impl Drop for WakeOnPanic<'_> {
-    fn drop(&mut self) {
-        if thread::panicking() {
-            self.0.wake_by_ref();
-        }
-    }
-}
-
 impl<T> Drop for Shared<T> {
     fn drop(&mut self) {
         let _waker = self.work.waiting.remove(&mut self.number);
@@ -133,27 +118,18 @@ impl<T> Drop for Shared<T> {
 impl Waiting {
     /// Registers the waker, and returns the one that it replaces.
     fn put(&self, number: &mut Option<u64>, waker: &Waker) -> Option<Waker> {
-        let mut wakers = self.wakers.lock();
+        let mut wakers = self.0.lock();
         let number = *number.get_or_insert_with(|| {
             wakers.last += 1;
             wakers.last
         });
-        let waker = waker.clone();
-        match wakers.waiting.binary_search_by_key(&number, |(number, _)| *number) {
-            Ok(at) => Some(mem::replace(&mut wakers.waiting[at].1, waker)),
-            Err(at) => {
-                wakers.waiting.insert(at, (number, waker));
-                None
-            }
-        }
+        wakers.by_number.insert(number, waker.clone())
     }
 
     /// Removes the waker with this number, if it is still waiting, and the number.
     fn remove(&self, number: &mut Option<u64>) -> Option<Waker> {
         let number = number.take()?;
-        let mut wakers = self.wakers.lock();
-        let at = wakers.waiting.binary_search_by_key(&number, |(number, _)| *number).ok()?;
-        Some(wakers.waiting.remove(at).1)
+        self.0.lock().by_number.remove(&number)
     }
 }
 
@@ -163,8 +139,8 @@ impl Wake for Waiting {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        let notified = mem::take(&mut self.wakers.lock().waiting);
-        notified.into_iter().for_each(|(_, waker)| waker.wake());
+        let notified = mem::take(&mut self.0.lock().by_number);
+        notified.into_values().for_each(Waker::wake);
     }
 }
 
@@ -176,7 +152,7 @@ mod tests {
         future::{block_on, spawn},
         thread,
     };
-    use std::{future::poll_fn, panic::AssertUnwindSafe};
+    use std::future::poll_fn;
 
     /// What a future awaits, until the test opens it.
     #[derive(Clone, Default)]
@@ -249,25 +225,6 @@ mod tests {
         }
         reply.arrive();
         assert_eq!(*woken.lock(), [0, 1, 2, 0, 1, 2]);
-    }
-
-    /// Seen to fail without the guard around the poll.
-    #[test]
-    fn waiting_callers_are_woken_when_a_poll_panics() {
-        let (polls, woken) = (Arc::new(Mutex::new(0)), Arc::default());
-        let counted = polls.clone();
-        let shared = Shared::new(poll_fn(move |_| {
-            *counted.lock() += 1;
-            assert_ne!(*counted.lock(), 2, "the second poll panics");
-            Poll::Pending
-        }));
-        let (mut waiting, mut panicking) = (shared.clone(), shared);
-        assert!(poll_as(0, &woken, &mut waiting).is_pending());
-        let poll = AssertUnwindSafe(|| poll_as(1, &woken, &mut panicking));
-        std::panic::catch_unwind(poll).expect_err("the second poll panics");
-        assert!(woken.lock().contains(&0));
-        assert!(poll_as(0, &woken, &mut waiting).is_pending());
-        assert_eq!(*polls.lock(), 3);
     }
 
     /// Seen to deadlock with `futures_util`'s `Shared`, if its caller may be interrupted between the future's poll and

@@ -4,7 +4,6 @@
 //! arrival. So the first to come goes on first, and a simulation of many processes repeats itself from its seed.
 
 use super::mutex::Mutex;
-use std::mem;
 use tokio::sync::Notify;
 
 /// A value, and the tasks that wait for a change of it.
@@ -20,12 +19,6 @@ impl<T> Watched<T> {
 
     pub(crate) fn is(&self, condition: impl FnOnce(&T) -> bool) -> bool {
         condition(&self.value.lock())
-    }
-
-    pub(crate) fn send_replace(&self, value: T) {
-        let old = mem::replace(&mut *self.value.lock(), value);
-        self.changed.notify_waiters();
-        drop(old); // not under the lock: it may drop values of the user
     }
 
     pub(crate) fn send_modify(&self, change: impl FnOnce(&mut T)) {
@@ -56,15 +49,11 @@ impl<T: Clone> Watched<T> {
         loop {
             // Registered before the value is read, so that every later change is noticed.
             let changed = self.changed.notified();
-            if let Some(value) = self.get_if(&condition) {
-                return value;
+            if let Some(value) = Some(self.value.lock()).filter(|value| condition(value)) {
+                return value.clone();
             }
             changed.await;
         }
-    }
-
-    fn get_if(&self, condition: impl Fn(&T) -> bool) -> Option<T> {
-        Some(self.value.lock()).filter(|value| condition(value)).map(|value| value.clone())
     }
 }
 
@@ -87,7 +76,7 @@ mod tests {
             let changes = thread::spawn(move || {
                 watched.send_modify(|value| *value += 1);
                 watched.send_if_modified(|_| false);
-                watched.send_replace(2);
+                watched.send_modify(|value| *value = 2);
                 assert!(watched.is(|value| *value == 2));
             });
             for (waiting, condition) in waiting.into_iter().zip([1, 2]) {

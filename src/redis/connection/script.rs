@@ -8,7 +8,7 @@ use std::{fmt, time::Duration};
 /// The text of a script with its SHA-1.
 #[derive(Debug)]
 pub struct Script {
-    text: &'static str,
+    pub(crate) text: &'static str,
     compiled: redis::Script,
 }
 

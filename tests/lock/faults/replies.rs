@@ -2,17 +2,13 @@
 
 use super::{ask, is_free, key, lock, queue::queueing, queued, relay};
 use crate::{
-    RECIPES,
     kit::answer_unexpectedly,
-    replies::Lossy,
     support::{MS, RedisServer, SECOND, eventually, relay::Mode},
 };
-use futures_util::future::join_all;
 use stampede_guard::{
     Lock,
     lock::{FencedLock, Redlock, SetPx},
 };
-use std::time::Instant;
 
 /// Returns both recipes with a queue, connected through the relay.
 async fn over(client: redis::Client) -> [(&'static str, Lock); 2] {
@@ -168,27 +164,6 @@ async fn waiter_cancelled_during_hand_over_passes_lock_on() {
         relay.set(Mode::Pass);
         far.drain().await;
     }
-}
-
-/// The remaining TTL in the second reply counts from the second request, not from the first. Each way takes 100 ms: the
-/// lock is set after 100 ms, the request is repeated after 500 ms, and its reply (700 ms left) arrives after 700 ms.
-/// Counted from the second request, 500 ms remain.
-///
-/// Seen to fail if the remaining TTL counts from the first request.
-#[tokio::test]
-async fn repeated_acquire_counts_remaining_ttl_from_second_request() {
-    join_all(["set_px", "fenced_lock"].map(async |name| {
-        let recipe = RECIPES.iter().find(|recipe| recipe.name == name).expect("it is listed");
-        let lossy = Lossy::new(&recipe.shared(), recipe).await;
-        lossy.relays[0].set(Mode::Delay(100 * MS));
-        let (lock, before) = (lossy.lock.clone().ttl(1200 * MS), Instant::now());
-        lossy.lose(1);
-        let granted = lock.try_acquire("slow").await.expect("an answer");
-        let elapsed = before.elapsed();
-        // Reconnecting and repeating the request takes 400 ms, in which the remaining TTL is unknown.
-        assert!(granted.is_some() || elapsed >= 770 * MS, "{name}: not granted after {elapsed:?}");
-    }))
-    .await;
 }
 
 /// Seen to fail if every reply other than nil is a grant.

@@ -9,7 +9,7 @@ use redis::{AsyncConnectionConfig, Client, Pipeline, RedisResult, Value, aio::Mu
 use stampede_guard::{
     lock::{
         LeaseStatus,
-        recipe::{Acquisition, HeldState, LockFuture, check_token, millis, store_error},
+        recipe::{Acquisition, HeldState, LockFuture, TokenLock, millis, release_with_retry, store_error},
     },
     store::StoreError,
 };
@@ -101,7 +101,7 @@ impl HeldState for OptimisticRelease {
     fn release(&self) -> LockFuture<LeaseStatus> {
         let mut steps = redis::pipe();
         steps.atomic().cmd("DEL").arg(&self.name);
-        self.compare_and(steps)
+        release_with_retry(self.compare_and(steps.clone()), self.compare_and(steps))
     }
 
     fn extend(&self, ttl: Duration) -> LockFuture<LeaseStatus> {
@@ -111,7 +111,7 @@ impl HeldState for OptimisticRelease {
     }
 
     fn check(&self) -> LockFuture<LeaseStatus> {
-        check_token(self.acquisition.clone(), &self.name)
+        TokenLock::new(self.acquisition.clone(), self.name.clone()).check()
     }
 }
 

@@ -9,7 +9,7 @@ use stampede_guard::{
     lock::{
         Guarantees, LeaseStatus, Recipe,
         recipe::{
-            Acquisition, Attempt, Busy, HeldState, LockFuture, check_token, held_if, millis, number, transaction,
+            Acquisition, Attempt, Busy, HeldState, LockFuture, TokenLock, held_if, millis, number, transaction,
             unexpected,
         },
     },
@@ -95,7 +95,7 @@ impl HeldState for TimerLock {
     }
 
     fn check(&self) -> LockFuture<LeaseStatus> {
-        check_token(self.acquisition.clone(), &self.name)
+        TokenLock::new(self.acquisition.clone(), self.name.clone()).check()
     }
 }
 

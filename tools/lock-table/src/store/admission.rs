@@ -4,12 +4,11 @@ use super::{
     held_locks::{HeldLockEntry, HeldLocks},
     lead::{Arbiter, get_or_lease},
 };
-use bytes::Bytes;
 use stampede_guard::{
     Key, RedisStore,
     lock::{
         LeaseStatus, Recipe,
-        recipe::{Acquisition, DetachOnDrop, HeldState, LockClient, MessageHandler, detach, release_with_retry},
+        recipe::{Acquisition, DetachOnDrop, HeldState, LockClient, MessageHandler, detach},
     },
     store::{
         BoxFuture, CacheKey, FailureMarker, Inbox, Lease, LeaseReply, LeaseRequest, Store, StoreError, Timestamp,
@@ -31,7 +30,7 @@ pub(super) struct StoreState {
 
 impl StoreState {
     pub(super) fn acquisition(self: &Arc<Self>, key: &CacheKey, token: Token, ttl: Duration) -> Arc<Acquisition> {
-        let lock = Key::from(key.primary()).variant(Bytes::copy_from_slice(key.hash().as_bytes()));
+        let lock = Key::from(format!("{:?}", key.hash()));
         let (client, key) = (self.client.clone(), CacheKey::new(key.namespace(), 0, lock));
         Arc::new(Acquisition { client, key, token, ttl, fair: false })
     }
@@ -101,9 +100,7 @@ impl StoreState {
     /// Releases a lock. If the future is dropped, the release continues in the background. If it fails, the lock ends
     /// with its ttl.
     fn release_held(&self, held: &Arc<dyn HeldState>) -> impl Future<Output = ()> + Send + use<> {
-        let owner_safe = self.recipe.guarantees().owner_safe;
-        let operation = release_with_retry(held.release(), owner_safe.then(|| held.release()));
-        let released = DetachOnDrop::new(&self.client.background, operation, |_| None);
+        let released = DetachOnDrop::new(&self.client.background, held.release(), |_| None);
         async move { drop(released.await) }
     }
 }

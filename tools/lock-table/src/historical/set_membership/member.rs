@@ -2,7 +2,7 @@
 
 use stampede_guard::lock::{
     LeaseStatus,
-    recipe::{Acquisition, HeldState, LockFuture, Script, check_token, extend, held_if, number},
+    recipe::{Acquisition, HeldState, LockFuture, Script, TokenLock, held_if, number, release_with_retry},
 };
 use std::{
     sync::{Arc, LazyLock},
@@ -49,20 +49,29 @@ impl HeldState for SetMember {
 /// A member with a companion key, which is the lock.
 pub(super) struct SetMemberWithExpiry(pub(super) SetMember);
 
+impl SetMemberWithExpiry {
+    fn companion_lock(&self) -> TokenLock {
+        TokenLock::new(self.0.acquisition.clone(), self.0.companion.clone())
+    }
+}
+
 impl HeldState for SetMemberWithExpiry {
     fn release(&self) -> LockFuture<LeaseStatus> {
         let SetMember { acquisition, set, name, companion } = &self.0;
-        let mut call = RELEASE.call(&[companion, set]);
-        call.arg(acquisition.token.as_bytes()).arg(name);
-        acquisition.clone().run_script(call)
+        let release = || {
+            let mut call = RELEASE.call(&[companion, set]);
+            call.arg(acquisition.token.as_bytes()).arg(name);
+            acquisition.clone().run_script(call)
+        };
+        release_with_retry(release(), release())
     }
 
     fn extend(&self, ttl: Duration) -> LockFuture<LeaseStatus> {
-        extend(self.0.acquisition.clone(), &self.0.companion, ttl)
+        self.companion_lock().extend(ttl)
     }
 
     fn check(&self) -> LockFuture<LeaseStatus> {
-        check_token(self.0.acquisition.clone(), &self.0.companion)
+        self.companion_lock().check()
     }
 }
 
