@@ -82,11 +82,6 @@ impl Key {
         self.qualifier = qualifier;
         self
     }
-
-    /// Returns the key as text for people.
-    pub(crate) fn to_text(&self) -> Vec<u8> {
-        [self.qualifier.as_str().as_bytes(), b" ", &self.primary].concat()
-    }
 }
 
 #[cfg(feature = "testing")]

@@ -1,11 +1,7 @@
 //! The command line.
 
 use clap::Parser;
-use hyper::{
-    Uri,
-    header::{ACCEPT_ENCODING, ACCEPT_LANGUAGE},
-    http::uri::Authority,
-};
+use hyper::{Uri, http::uri::Authority};
 use stampede_guard::{Policy, StampedeGuard, http::HttpOptions};
 use std::{net::SocketAddr, time::Duration};
 
@@ -79,8 +75,7 @@ pub(crate) struct Args {
 impl Args {
     /// Returns the guard with the settings of the arguments. It connects with the first request.
     pub(crate) fn guard(&self) -> StampedeGuard {
-        // Browsers spell these lists in many ways. Their order means nothing, because each member has its own weight.
-        let mut options = HttpOptions::default().normalize_vary([ACCEPT_ENCODING, ACCEPT_LANGUAGE]);
+        let mut options = HttpOptions::default();
         let mut policy = Policy::default();
         match self.fresh_for {
             Some(lifetime) => policy = Policy::fresh_for(lifetime),

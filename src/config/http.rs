@@ -35,11 +35,9 @@ pub struct HttpOptions {
     pub(crate) trusted_forwarded: Arc<[HeaderName]>,
     pub(crate) original_uri: Option<Hook<OriginalUri>>,
     pub(crate) ignore_host: bool,
-    pub(crate) normalize_vary: Arc<[HeaderName]>,
     pub(crate) per_request_fields: Arc<[HeaderName]>,
     pub(crate) share_set_cookie: bool,
     pub(crate) retain_for_revalidation: Duration,
-    pub(crate) expose_key: bool,
 }
 
 /// The freshness lifetime of a response that states none.
@@ -232,14 +230,6 @@ impl HttpOptions {
         self
     }
 
-    /// Compares these list-valued fields for a `Vary` without regard to order and case of their members (RFC 9111 §4.1
-    /// permits it). For fields like `Accept-Encoding`, which browsers spell in many ways. Default: none.
-    #[must_use]
-    pub fn normalize_vary(mut self, fields: impl IntoIterator<Item = HeaderName>) -> Self {
-        self.normalize_vary = fields.into_iter().collect();
-        self
-    }
-
     /// Sets the response fields whose value belongs to one request, such as a request id. The value is neither stored
     /// nor shared. If the client of a shared response has sent the field itself, the response repeats the client's
     /// value; otherwise the response lacks the field. The response to the request that reached the origin keeps the
@@ -273,13 +263,6 @@ impl HttpOptions {
         self.retain_for_revalidation = span;
         self
     }
-
-    /// Adds the key to `Cache-Status` (RFC 9211 §2.7). Default: off, because the key repeats the URL.
-    #[must_use]
-    pub fn expose_key(mut self) -> Self {
-        self.expose_key = true;
-        self
-    }
 }
 
 impl Default for HttpOptions {
@@ -295,11 +278,9 @@ impl Default for HttpOptions {
             trusted_forwarded: Arc::default(),
             original_uri: None,
             ignore_host: false,
-            normalize_vary: Arc::default(),
             per_request_fields: PER_REQUEST_FIELDS.map(HeaderName::from_static).into(),
             share_set_cookie: false,
             retain_for_revalidation: Duration::from_secs(60),
-            expose_key: false,
         }
     }
 }

@@ -24,6 +24,7 @@ use quick_cache::DefaultHashBuilder;
 use std::{
     collections::HashMap,
     future::Future,
+    mem,
     pin::pin,
     ptr,
     sync::{

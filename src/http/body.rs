@@ -1,20 +1,23 @@
-//! Response bodies: stored, being collected, or streamed from the origin.
+//! Response bodies: stored, being collected for the store and for any number of readers, or streamed from the origin.
 
-pub(super) mod collector;
-pub(super) mod shared;
-
-use crate::error::BoxError;
-use bytes::{Buf, Bytes};
+use crate::{engine::frontend::Completed, error::BoxError, store::entry::Payload, sync::mutex::Mutex};
+use bytes::{Buf, Bytes, BytesMut};
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
-use shared::{BodyEnd, Reader, SharedBody};
 use std::{
+    collections::HashMap,
     fmt,
+    future::poll_fn,
+    mem,
     pin::Pin,
     sync::Arc,
-    task::{Context, Poll, ready},
+    task::{Context, Poll, Waker, ready},
+    thread,
 };
-use tokio::sync::oneshot;
+use tokio::{
+    sync::{Notify, oneshot},
+    time::{Instant, timeout_at},
+};
 
 pin_project! {
     /// The body of every response of the HTTP layer: stored, being collected, or streamed from the origin (`B`).
@@ -50,11 +53,6 @@ impl<B> CacheBody<B> {
     pub(super) fn shared(body: &Arc<SharedBody>) -> Option<Self> {
         Some(Self { source: Source::Shared { reader: body.join()?, rest: None } })
     }
-
-    /// Returns the body of the leader's client.
-    fn leader(body: &Arc<SharedBody>, handed_off: oneshot::Receiver<HandedOff<B>>) -> Self {
-        Self { source: Source::Shared { reader: body.leader(), rest: Some(handed_off) } }
-    }
 }
 
 impl<B: Body<Error: Into<BoxError>>> Body for CacheBody<B> {
@@ -67,24 +65,18 @@ impl<B: Body<Error: Into<BoxError>>> Body for CacheBody<B> {
         let mut source = self.project().source;
         let frame = match source.as_mut().project() {
             SourceProj::Stored { bytes } => {
-                let bytes = std::mem::take(bytes);
+                let bytes = mem::take(bytes);
                 return Poll::Ready((!bytes.is_empty()).then(|| Ok(Frame::data(bytes))));
             }
             SourceProj::Origin { body } => ready!(body.poll_frame(cx)),
             SourceProj::Rest { body } => ready!(body.as_mut().poll_frame(cx)),
             SourceProj::Shared { reader, rest } => match (ready!(reader.poll_chunk(cx)), rest) {
                 (Ok(chunk), _) => return Poll::Ready(Some(Ok(Frame::data(chunk)))),
-                (Err(BodyEnd::Complete), _) => {
-                    return Poll::Ready(reader.take_trailers().map(|trailers| Ok(Frame::trailers(trailers))));
-                }
+                (Err(BodyEnd::Complete), _) => return Poll::Ready(None),
                 // Too large or too slow to be collected: the rest comes from the origin directly, with its
                 // back-pressure.
                 (Err(BodyEnd::HandedOff), Some(rest)) => match ready!(Pin::new(rest).poll(cx)) {
                     Ok(mut body) => {
-                        if let Some(trailers) = reader.take_trailers() {
-                            source.set(Source::Rest { body });
-                            return Poll::Ready(Some(Ok(Frame::trailers(trailers))));
-                        }
                         let frame = body.as_mut().poll_frame(cx);
                         source.set(Source::Rest { body });
                         ready!(frame)
@@ -120,12 +112,243 @@ impl<B: Body<Error: Into<BoxError>>> Body for CacheBody<B> {
 /// Written by hand, because a derived implementation would require `B: Debug`.
 impl<B> fmt::Debug for CacheBody<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let source = match &self.source {
-            Source::Stored { .. } => "Stored",
-            Source::Shared { .. } => "Shared",
-            Source::Rest { .. } | Source::Origin { .. } => "Origin",
-        };
-        write!(f, "CacheBody({source})")
+        f.write_str("CacheBody")
+    }
+}
+
+/// A body while it is collected, for any number of readers at their own positions. Its size is bounded by the cap.
+pub(super) struct SharedBody {
+    state: Mutex<BodyState>,
+    /// Total length in bytes, if the origin states it.
+    size: Option<u64>,
+    /// Notified when the last joined reader leaves.
+    deserted: Notify,
+}
+
+#[derive(Default)]
+struct BodyState {
+    chunks: Vec<Bytes>,
+    end: Option<BodyEnd>,
+    waiting: HashMap<usize, Waker>,
+    /// Number of joined readers so far.
+    readers: usize,
+    /// Number of joined readers that are left: all readers but the leader's client.
+    joined: usize,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum BodyEnd {
+    Complete,
+    Truncated,
+    /// The leader's client reads the rest directly from the origin.
+    HandedOff,
+}
+
+impl SharedBody {
+    fn new(size: Option<u64>) -> Arc<Self> {
+        Arc::new(Self { state: Mutex::default(), size, deserted: Notify::new() })
+    }
+
+    /// Returns a reader that begins at the first byte.
+    fn reader(self: &Arc<Self>, number: usize) -> Reader {
+        Reader { body: self.clone(), number, chunk: 0, read: 0 }
+    }
+
+    /// Joins a reader. `None` if the body will not be complete, because a caller that arrives now can still fetch a
+    /// complete one.
+    fn join(self: &Arc<Self>) -> Option<Reader> {
+        let mut state = self.state.lock();
+        if matches!(state.end, Some(BodyEnd::Truncated | BodyEnd::HandedOff)) {
+            return None;
+        }
+        state.joined += 1;
+        state.readers += 1;
+        Some(self.reader(state.readers))
+    }
+
+    /// Waits until no joined reader is left. No reader joins from then on, because the rest is about to be handed off.
+    async fn close_when_deserted(&self) {
+        loop {
+            let deserted = self.deserted.notified(); // before the check, so that no reader leaves unnoticed
+            if self.close_if_deserted() {
+                return;
+            }
+            deserted.await;
+        }
+    }
+
+    fn close_if_deserted(&self) -> bool {
+        let mut state = self.state.lock();
+        if state.joined == 0 {
+            state.end.get_or_insert(BodyEnd::HandedOff);
+        }
+        state.joined == 0
+    }
+
+    /// Changes the state and wakes all readers.
+    fn change(&self, change: impl FnOnce(&mut BodyState)) {
+        let mut state = self.state.lock();
+        change(&mut state);
+        let waiting = mem::take(&mut state.waiting);
+        drop(state);
+        waiting.into_values().for_each(Waker::wake);
+    }
+}
+
+/// A reader of a shared body.
+struct Reader {
+    body: Arc<SharedBody>,
+    /// [`LEADER`], or the number of a joined reader. PERF: not a second field, because every response has room for it.
+    number: usize,
+    chunk: usize,
+    read: u64,
+}
+
+impl Reader {
+    fn poll_chunk(&mut self, cx: &Context<'_>) -> Poll<Result<Bytes, BodyEnd>> {
+        let mut state = self.body.state.lock();
+        match (state.chunks.get(self.chunk), state.end) {
+            (Some(chunk), _) => {
+                self.chunk += 1;
+                self.read += chunk.len() as u64;
+                Poll::Ready(Ok(chunk.clone()))
+            }
+            (None, Some(end)) => Poll::Ready(Err(end)),
+            (None, None) => {
+                state.waiting.insert(self.number, cx.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+
+    fn is_at_end(&self) -> bool {
+        let state = self.body.state.lock();
+        state.end == Some(BodyEnd::Complete) && self.chunk == state.chunks.len()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size.map_or_else(SizeHint::new, |size| SizeHint::with_exact(size.saturating_sub(self.read)))
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        let mut state = self.body.state.lock();
+        state.waiting.remove(&self.number);
+        if self.number != LEADER {
+            state.joined -= 1;
+            let is_last = state.joined == 0;
+            drop(state);
+            if is_last {
+                self.body.deserted.notify_waiters();
+            }
+        }
+    }
+}
+
+/// A collector of a body for its readers and for the store. It drives the body even if no reader is left, so that a
+/// client that disconnects strands neither the other readers nor the store.
+pub(super) struct BodyCollector<B> {
+    source: Option<Remainder<B>>,
+    shared: Arc<SharedBody>,
+    payload: BytesMut,
+    /// Expected length of the payload in bytes, if the head states it.
+    expected_length: Option<u64>,
+    cap: usize,
+}
+
+/// A body that has not ended, and the sender that hands off its rest when collecting stops.
+struct Remainder<B> {
+    body: Pin<Box<B>>,
+    rest: oneshot::Sender<HandedOff<B>>,
+}
+
+impl<B: Body<Error: Into<BoxError>>> BodyCollector<B> {
+    /// Creates the collector, the shared body, and the body for the leader's client.
+    ///
+    /// Called before the future that runs the collector exists, since that future may be dropped before its first poll.
+    /// `head` precedes the body in the payload and counts towards the cap. A body that ends before or after `length` is
+    /// truncated.
+    pub(super) fn new(body: B, head: &[u8], length: Option<u64>, cap: usize) -> (Self, Arc<SharedBody>, CacheBody<B>) {
+        let shared = SharedBody::new(body.size_hint().exact());
+        let (rest, handed_off) = oneshot::channel();
+        let source = Source::Shared { reader: shared.reader(LEADER), rest: Some(handed_off) };
+        let client_body = CacheBody { source };
+        let source = Some(Remainder { body: Box::pin(body), rest });
+        let expected_length = length.map(|length| length.saturating_add(head.len() as u64));
+        let collector = Self { source, shared: shared.clone(), payload: BytesMut::from(head), expected_length, cap };
+        (collector, shared, client_body)
+    }
+
+    /// Collects until the body ends or exceeds the cap, at most until `limit`. After that nothing is stored, and the
+    /// result is `at_limit`. Collecting goes on as long as a joined reader is left; then the rest is handed off.
+    pub(super) async fn run(mut self, limit: Instant, at_limit: Completed) -> Completed {
+        if let Ok(ended) = timeout_at(limit, self.collect()).await {
+            return ended;
+        }
+        Box::pin(self.serve_joined_readers()).await; // boxed, because every body would reserve room for it
+        self.stop(BodyEnd::HandedOff);
+        at_limit
+    }
+
+    async fn serve_joined_readers(&mut self) {
+        let shared = self.shared.clone();
+        tokio::select! {
+            biased;
+            () = shared.close_when_deserted() => {}
+            _ = self.collect() => {}
+        }
+    }
+
+    /// Collects until the body ends or exceeds the cap. Cancel safe: collecting can be resumed.
+    async fn collect(&mut self) -> Completed {
+        while let Some(source) = &mut self.source {
+            let Some(frame) = poll_fn(|cx| source.body.as_mut().poll_frame(cx)).await else { break };
+            let Ok(frame) = frame else {
+                self.stop(BodyEnd::Truncated);
+                return Completed::Truncated;
+            };
+            // Trailers are neither shared nor stored (RFC 9111 §3.1).
+            let Ok(mut data) = frame.into_data() else { continue };
+            let chunk = data.copy_to_bytes(data.remaining());
+            let over = self.payload.len() + chunk.len() > self.cap;
+            if !over {
+                self.payload.extend_from_slice(&chunk);
+            }
+            self.shared.change(|state| state.chunks.push(chunk));
+            if over {
+                self.stop(BodyEnd::HandedOff);
+                return Completed::TooLarge;
+            }
+        }
+        if let Some(expected_length) = self.expected_length
+            && expected_length != self.payload.len() as u64
+        {
+            self.stop(BodyEnd::Truncated);
+            return Completed::Truncated;
+        }
+        self.stop(BodyEnd::Complete);
+        Completed::Payload(Payload::from(mem::take(&mut self.payload).freeze()))
+    }
+}
+
+impl<B> BodyCollector<B> {
+    /// Stops collecting, unless that has happened. The rest of a body that is handed off goes to the leader's client.
+    fn stop(&mut self, end: BodyEnd) {
+        let Some(Remainder { body, rest }) = self.source.take() else { return };
+        if end == BodyEnd::HandedOff {
+            let _ = rest.send(body); // without a client the body is dropped, which the origin notices
+        }
+        self.shared.change(|state| state.end = Some(end));
+    }
+}
+
+/// Runs also when collecting is aborted, for example because it takes ten times the fetch timeout: that does not end
+/// the response of the leader's client.
+impl<B> Drop for BodyCollector<B> {
+    fn drop(&mut self) {
+        // A body that panicked is not polled again.
+        self.stop(if thread::panicking() { BodyEnd::Truncated } else { BodyEnd::HandedOff });
     }
 }
 
@@ -133,3 +356,34 @@ impl<B> fmt::Debug for CacheBody<B> {
 type HandedOff<B> = Pin<Box<B>>;
 
 const TRUNCATED: &str = "the response body was truncated";
+/// The number of the reader of the leader's client.
+const LEADER: usize = 0;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sync::explored::explore;
+    use shuttle::{future, thread};
+
+    /// Seen to fail when the check and the end are two steps, and to deadlock when a closing task checks before it
+    /// registers.
+    #[test]
+    fn body_is_closed_after_its_last_joined_reader() {
+        explore(|| {
+            let body = SharedBody::new(None);
+            let first = body.join();
+            let readers = [first, None].map(|reader| {
+                let body = body.clone();
+                thread::spawn(move || {
+                    let Some(reader) = reader.or_else(|| body.join()) else { return };
+                    assert!(body.state.lock().end.is_none(), "a reader is left");
+                    drop(reader);
+                })
+            });
+            let closed = body.clone();
+            future::block_on(future::spawn(async move { closed.close_when_deserted().await })).unwrap();
+            assert!(body.join().is_none());
+            readers.into_iter().for_each(|reader| reader.join().unwrap());
+        });
+    }
+}

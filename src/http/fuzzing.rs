@@ -1,15 +1,13 @@
 //! Entry points to the parsers of this module for fuzzing; see [`crate::fuzzing`].
 
 use super::{
-    cache_status_field::CACHE_STATUS,
-    directives::cache_control::Directives,
+    annotation::CACHE_STATUS,
+    directives::Directives,
     key::{MethodClass, Target},
     semantics::{
-        self,
-        freshness::Times,
+        freshness::{self, StoredFreshness, Times},
         ranges::{self, RangeSelection},
         request::{self, Credentials, Disposition, ForwardedFields},
-        reuse::StoredFreshness,
         storing::{self, Storable},
     },
     stored_response::{self, StoredResponse},
@@ -49,10 +47,10 @@ pub fn may_store(status: StatusCode, headers: &HeaderMap, now: SystemTime) -> Op
     }
 }
 
-/// Returns the age with which a response arrived, in seconds.
+/// Returns the age with which a response arrived.
 #[must_use]
-pub fn age(headers: &HeaderMap) -> u32 {
-    semantics::age(headers)
+pub fn age(headers: &HeaderMap) -> Duration {
+    freshness::age(headers)
 }
 
 /// Encodes the head of a response that arrived with this age.
@@ -89,7 +87,7 @@ pub fn selecting_fields(headers: &HeaderMap) -> Option<Vec<u8>> {
 #[must_use]
 pub fn selecting_values(stored: &[u8], request: &HeaderMap) -> Option<Vec<u8>> {
     let mut values = Vec::new();
-    SelectingFields::decode(stored)?.values(request, &HttpOptions::default(), &mut values);
+    SelectingFields::decode(stored)?.values(request, &mut values);
     Some(values)
 }
 

@@ -3,9 +3,8 @@
 use super::{
     semantics::{
         fields,
-        freshness::Times,
+        freshness::{StoredFreshness, Times},
         request::CacheRequest,
-        reuse::StoredFreshness,
         storing::{self, Storable},
         validation::{self, AfterHead},
     },

@@ -9,14 +9,12 @@ use super::{
 };
 use crate::{
     config::{Config, http::HttpOptions},
-    engine::resource::Resource,
-    guard::StampedeGuard,
     key::{Key, Qualifier},
     layout::layout,
-    telemetry::{self, FrontEnd},
+    telemetry,
     uncached::Uncached,
 };
-use http::{Extensions, HeaderMap, HeaderValue, Method, Request, Uri, header, uri::Authority};
+use http::{HeaderMap, HeaderValue, Request, Uri, header};
 
 /// The target URI of a request (RFC 9110 §7.1), with the fields that [`HttpOptions`] may add to the key.
 #[derive(Clone, Copy)]
@@ -34,39 +32,50 @@ pub(super) struct Target<'a> {
 pub(super) enum MethodClass {
     Get,
     Head,
+    /// Each method class under each scheme, in an invalidation. Requests of HTTP/2 name their scheme, and requests of
+    /// HTTP/1.1 do not.
+    Any,
 }
 
 impl<'a> Target<'a> {
     /// Returns the target by which the origin and its clients know the resource. Fields that contradict each other count
     /// for nothing.
     pub(super) fn of_request<B>(request: &'a Request<B>, options: &HttpOptions) -> Self {
-        let own = Self::own(request, options);
+        let (own, _) = Self::own(request, options);
         own.published(request.headers(), options).unwrap_or(own)
     }
 
     /// Returns the targets that an unsafe request changes. Behind a proxy that it trusts, an application has two names,
     /// and its responses may be stored under either. A field that lies can therefore drop entries, but add none.
     pub(super) fn changed_by<B>(request: &'a Request<B>, options: &HttpOptions) -> Vec<Self> {
-        let (own, public) = (Self::own(request, options), Self::of_request(request, options));
+        let ((own, _), public) = (Self::own(request, options), Self::of_request(request, options));
         if own.authority.eq_ignore_ascii_case(public.authority) { vec![public] } else { vec![public, own] }
     }
 
-    /// Returns the target by its own words: the request target and `Host`.
-    fn own<B>(request: &'a Request<B>, options: &HttpOptions) -> Self {
+    /// Returns the target by its own words, the request target and `Host`, and why it is refused if these do not name one
+    /// resource.
+    fn own<B>(request: &'a Request<B>, options: &HttpOptions) -> (Self, Option<Uncached>) {
         let (uri, rewritten_from) = client_uri(request, options);
-        let host = request.headers().get(header::HOST);
-        Self { rewritten_from, ..Self::at(uri, host, request.headers()) }
-    }
-
-    fn at(uri: &'a Uri, host: Option<&'a HeaderValue>, fields: &'a HeaderMap) -> Self {
-        let target = Self::of_uri(uri);
-        let host = || host.map(HeaderValue::as_bytes).unwrap_or_default();
-        Self { authority: uri.authority().map_or_else(host, |_| target.authority), fields: Some(fields), ..target }
+        let (host, is_repeated) = host(request.headers());
+        let mut target = Self { fields: Some(request.headers()), rewritten_from, ..Self::of_uri(uri) };
+        if let (None, Some(host)) = (uri.authority(), host) {
+            target.authority = host.as_bytes();
+        }
+        let is_named = host.is_none_or(|host| target.authority.eq_ignore_ascii_case(host.as_bytes()));
+        let of_http = matches!(uri.scheme_str(), None | Some("http" | "https"));
+        let refusal = if !of_http || uri.path_and_query().is_none() {
+            Some(Uncached::InvalidTarget)
+        } else if (is_repeated || !is_named) && !options.ignore_host {
+            Some(Uncached::AmbiguousHost)
+        } else {
+            None
+        };
+        (target, refusal)
     }
 
     pub(super) fn of_uri(uri: &'a Uri) -> Self {
         let path = uri.path_and_query().map_or("/", |target| target.as_str());
-        let authority = authority(uri).unwrap_or_default();
+        let authority = uri.authority().map_or(&b""[..], |authority| authority.as_str().as_bytes());
         Self { scheme: uri.scheme_str().unwrap_or("http"), authority, path, fields: None, rewritten_from: None }
     }
 
@@ -78,14 +87,9 @@ impl<'a> Target<'a> {
         Some(Self { scheme, authority, ..self })
     }
 
-    /// Returns the target with these request fields.
-    pub(super) fn with_fields(self, fields: &'a HeaderMap) -> Self {
-        Self { fields: Some(fields), ..self }
-    }
-
-    /// Returns another target of the same origin.
-    pub(super) fn with_path(self, path: &'a str) -> Self {
-        Self { path, ..self }
+    /// Returns another target of the origin of this URI, with these request fields.
+    pub(super) fn beside(uri: &'a Uri, path: &'a str, fields: &'a HeaderMap) -> Self {
+        Self { path, fields: Some(fields), ..Self::of_uri(uri) }
     }
 
     /// Returns the target of a request, or why it is refused: it is too long or ambiguous.
@@ -100,30 +104,20 @@ impl<'a> Target<'a> {
         forwarded: ForwardedFields,
         options: &HttpOptions,
     ) -> Result<Self, Uncached> {
-        let (uri, rewritten_from) = client_uri(request, options);
-        let (host, is_repeated) = host(request.headers());
-        let target = Self { rewritten_from, ..Self::at(uri, host, request.headers()) };
-        let names_it = |host: &HeaderValue| target.authority.eq_ignore_ascii_case(host.as_bytes());
-        let named = uri.authority().is_none() || host.is_none_or(names_it);
-        let one_host = named && !is_repeated;
-        let of_http = matches!(uri.scheme_str(), None | Some("http" | "https"));
-        if !of_http || uri.path_and_query().is_none() {
-            return Err(Uncached::InvalidTarget);
-        }
-        if !one_host && !options.ignore_host {
-            return Err(Uncached::AmbiguousHost);
-        }
-        if target.exceeds_limit() {
-            return Err(Uncached::TargetTooLong);
+        let (target, refusal) = Self::own(request, options);
+        if let Some(reason) = refusal.or(target.exceeds_limit().then_some(Uncached::TargetTooLong)) {
+            return Err(reason);
         }
         let target = match forwarded {
             ForwardedFields::None => target,
             ForwardedFields::Scheme(scheme) => Self { scheme, ..target },
             ForwardedFields::Others => target.agreed(request, options)?,
         };
-        match options.ignore_host || !has_delimiter(target.authority) {
-            true => Ok(target),
-            false => Err(Uncached::AmbiguousHost),
+        // These bytes end an authority, or the user information in it (RFC 3986 §3.2).
+        let is_delimiter = |byte: &u8| matches!(byte, b'/' | b'?' | b'#' | b'@');
+        match !options.ignore_host && target.authority.iter().any(is_delimiter) {
+            true => Err(Uncached::AmbiguousHost),
+            false => Ok(target),
         }
     }
 
@@ -134,18 +128,15 @@ impl<'a> Target<'a> {
             telemetry::contradiction("of X-Forwarded-Proto or a trusted field");
             return Err(Uncached::ForwardedField);
         };
-        match forwarded::contradiction(headers, target.claimed(request.method(), options), options) {
+        let authority = (!options.ignore_host).then_some(target.authority);
+        let claimed = Claimed { method: request.method(), scheme: target.scheme, authority, path: target.path };
+        match forwarded::contradiction(headers, claimed, options) {
             None => Ok(target),
             Some(field) => {
                 telemetry::contradiction(field.as_str());
                 Err(Uncached::ForwardedField)
             }
         }
-    }
-
-    fn claimed(&self, method: &'a Method, options: &HttpOptions) -> Claimed<'a> {
-        let authority = (!options.ignore_host).then_some(self.authority);
-        Claimed { method, scheme: self.scheme, authority, path: self.path }
     }
 
     /// Reports whether the path exceeds 8,000 bytes, more than RFC 9110 §4.1 asks recipients to support. Nothing is
@@ -167,23 +158,9 @@ impl<'a> Target<'a> {
             (MethodClass::Get, _) => Qualifier::GetHttp,
             (MethodClass::Head, "https") => Qualifier::HeadHttps,
             (MethodClass::Head, _) => Qualifier::HeadHttp,
+            (MethodClass::Any, _) => Qualifier::Any,
         };
         self.url(options).qualified(qualifier)
-    }
-
-    /// Returns the resource of requests of this method class.
-    pub(super) fn resource(&self, class: MethodClass, guard: &StampedeGuard) -> Resource {
-        guard.resource_in(FrontEnd::Http, layout_of_responses(guard.config()), self.key(class, &guard.config().http))
-    }
-
-    /// Returns the resource that stands for the URL under each method class and scheme, in an invalidation. Requests of
-    /// HTTP/2 name their scheme, and requests of HTTP/1.1 do not.
-    pub(super) fn any_resource(&self, guard: &StampedeGuard) -> Resource {
-        guard.resource_in(
-            FrontEnd::Http,
-            layout_of_responses(guard.config()),
-            self.url(&guard.config().http).qualified(Qualifier::Any),
-        )
     }
 
     /// Returns authority, path and query, and the same of the URI before a rewrite. The scheme of that URI is left out,
@@ -215,16 +192,6 @@ impl<'a> Target<'a> {
         key[start..].make_ascii_lowercase();
         key.extend_from_slice(self.path.as_bytes());
     }
-
-    /// Reports whether the target has an authority, as every key of a request does.
-    pub(super) fn is_absolute(&self) -> bool {
-        !self.authority.is_empty()
-    }
-}
-
-/// Reports whether the authority has a byte that ends an authority, or the user information in it (RFC 3986 §3.2).
-fn has_delimiter(authority: &[u8]) -> bool {
-    authority.iter().any(|byte| matches!(byte, b'/' | b'?' | b'#' | b'@'))
 }
 
 pub(super) fn layout_of_responses(config: &Config) -> u64 {
@@ -244,17 +211,16 @@ fn host(headers: &HeaderMap) -> (Option<&HeaderValue>, bool) {
     (hosts.next(), hosts.next().is_some())
 }
 
-fn authority(uri: &Uri) -> Option<&[u8]> {
-    uri.authority().map(Authority::as_str).map(str::as_bytes)
-}
-
 /// Returns the URI that names the resource, and the URI as the client sent it if that does not name the resource alone.
 ///
 /// `Router::nest` strips the prefix that it has matched, and `/v1/users` must not answer `/v2/users`, so the client's URI
 /// counts. If other middleware has changed the URI, for example to that of one tenant, the origin sees both.
 fn client_uri<'a, B>(request: &'a Request<B>, options: &HttpOptions) -> (&'a Uri, Option<&'a Uri>) {
-    let current = request.uri();
-    match original_uri(request.extensions(), options) {
+    let (current, extensions) = (request.uri(), request.extensions());
+    let original = options.original_uri.as_ref().and_then(|find| find.0(extensions));
+    #[cfg(feature = "axum")]
+    let original = original.or_else(|| extensions.get::<axum::extract::OriginalUri>().map(|original| &original.0));
+    match original {
         None => (current, None),
         Some(original) if is_nested(original, current) => (original, None),
         Some(original) => (current, Some(original)),
@@ -269,13 +235,6 @@ fn is_nested(original: &Uri, current: &Uri) -> bool {
         && original.query() == current.query()
         && original.scheme() == current.scheme()
         && original.authority() == current.authority()
-}
-
-fn original_uri<'a>(extensions: &'a Extensions, options: &HttpOptions) -> Option<&'a Uri> {
-    let provided = options.original_uri.as_ref().and_then(|find| find.0(extensions));
-    #[cfg(feature = "axum")]
-    let provided = provided.or_else(|| extensions.get::<axum::extract::OriginalUri>().map(|original| &original.0));
-    provided
 }
 
 #[cfg(test)]

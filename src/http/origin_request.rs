@@ -1,12 +1,12 @@
 //! One request to the origin: what is sent, and what follows from the response.
 
 use super::{
-    cache_status_field::Answer,
+    annotation::{Answer, Recorder},
     forward::{call_when_ready, forward_uncached},
     origin_response::OriginResponse,
-    recorder::Recorder,
+    reply::Reply,
     semantics::{fields, freshness::Times, request::CacheRequest, validation},
-    stored_response::{StoredResponse, stored},
+    stored_response::stored,
 };
 use crate::{
     cache_status::{BypassReason, CacheStatus},
@@ -23,7 +23,7 @@ use crate::{
 };
 use http::{HeaderMap, Request, Response, StatusCode};
 use http_body::Body;
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 use tower_service::Service;
 
 /// A request to the origin, before it is sent.
@@ -51,7 +51,12 @@ impl OriginRequest {
         let (id, redirects, seen, deadline, unstorable) = match mode {
             FetchMode::Lead { id, redirects, seen, deadline, status, .. } => {
                 validation::strip(request.headers_mut());
-                (id, redirects, seen, deadline, unstorable(status))
+                let unstorable = match status {
+                    CacheStatus::Miss => None,
+                    CacheStatus::FailOpen => Some(Uncached::FailOpen),
+                    _ => Some(Uncached::StoreTooSmall), // a do-not-store marker takes the place of the entry
+                };
+                (id, redirects, seen, deadline, unstorable)
             }
             FetchMode::HitForPass { id, redirects, deadline } => (id, redirects, None, deadline, None),
             FetchMode::Bypass(reason) => {
@@ -60,18 +65,24 @@ impl OriginRequest {
             }
         };
         let reason = forward_reason(seen.as_ref(), &redirects);
-        let age = seen.as_ref().map(|seen| seen.age(Timestamp::now())).unwrap_or_default();
-        let known = make_conditional(request.headers_mut(), seen.as_ref());
+        // The request is conditional on the stored response if that is a 200 with validators.
+        let known = seen.as_ref().and_then(stored).filter(|stored| stored.status == StatusCode::OK);
+        let conditions = known.map(|known| validation::conditions(&known.headers)).unwrap_or_default();
+        let known = known.filter(|_| !conditions.is_empty());
+        request.headers_mut().extend(conditions);
         let request_time = clock::wall_clock();
         let mut response = match call_when_ready(inner, request).await {
             Ok(response) => response,
-            Err(error) => return failed(Err(error), "the inner service failed"),
+            Err(error) => {
+                let failure = Unshared::Error(Error::new(ErrorKind::Origin, "the inner service failed"));
+                let sharing = Shareability::Unshared(failure, FailureCause::Origin, StatusCode::BAD_GATEWAY.as_u16());
+                return FetchHead { response: Err(error), sharing, completion: Completion::None };
+            }
         };
         let (times, status) = (Times { request_time, response_time: clock::wall_clock() }, response.status());
         fields::dated(response.headers_mut(), times.response_time);
         let origin = OriginResponse {
-            cache_request: &self.cache_request,
-            client: &self.client,
+            reply: Reply { cache_request: &self.cache_request, client: &self.client },
             resource: &resource,
             recorder: &self.recorder,
             unstorable,
@@ -83,7 +94,15 @@ impl OriginRequest {
             reason,
             status,
         };
-        decide(&origin, response, known, age).await
+        let Some(known) = known.filter(|_| status == StatusCode::NOT_MODIFIED) else {
+            return origin.on_full_response(response);
+        };
+        if validation::freshens(&known.headers, response.headers()) {
+            return origin.on_not_modified(known, response.headers());
+        }
+        // If the stored response stayed in the store, the next request would validate it again.
+        let _ = resource.to_primary().invalidate().await;
+        origin.on_mismatched_304(known)
     }
 
     fn bypass_reason(&self, reason: BypassReason) -> Uncached {
@@ -97,47 +116,6 @@ impl OriginRequest {
     }
 }
 
-/// Decides what follows from the response: `known` is the stored response that its request was conditional on.
-async fn decide<B, E>(
-    origin: &OriginResponse<'_>,
-    response: Response<B>,
-    known: Option<&StoredResponse>,
-    age: Duration,
-) -> FetchHead<Answer<B, E>>
-where
-    B: Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
-{
-    let Some(known) = known.filter(|_| origin.status == StatusCode::NOT_MODIFIED) else {
-        return origin.on_full_response(response);
-    };
-    if validation::freshens(&known.headers, response.headers()) {
-        return origin.on_not_modified(known, response.headers());
-    }
-    // If the stored response stayed in the store, the next request would validate it again.
-    let _ = origin.resource.to_primary().invalidate().await;
-    origin.on_mismatched_304(known, age)
-}
-
-/// Returns why no response to a leader with this status is stored.
-fn unstorable(status: CacheStatus) -> Option<Uncached> {
-    match status {
-        CacheStatus::Miss => None,
-        CacheStatus::FailOpen => Some(Uncached::FailOpen),
-        _ => Some(Uncached::StoreTooSmall), // a do-not-store marker takes the place of the entry
-    }
-}
-
-/// Makes the request conditional on the stored response if that is a 200 with validators, and returns that response.
-fn make_conditional<'a>(request: &mut HeaderMap, seen: Option<&'a Entry>) -> Option<&'a StoredResponse> {
-    let known = seen.and_then(stored).filter(|stored| stored.status == StatusCode::OK)?;
-    let conditions = validation::conditions(&known.headers);
-    if conditions.is_empty() {
-        return None;
-    }
-    request.extend(conditions);
-    Some(known)
-}
-
 /// Returns why the request is forwarded (`fwd` of RFC 9211 §2.2).
 fn forward_reason(seen: Option<&Entry>, redirects: &[FollowedRedirect]) -> &'static str {
     match seen.filter(|entry| stored(entry).is_some()) {
@@ -145,14 +123,5 @@ fn forward_reason(seen: Option<&Entry>, redirects: &[FollowedRedirect]) -> &'sta
         Some(_) => "stale",
         None if redirects.is_empty() => "uri-miss",
         None => "vary-miss",
-    }
-}
-
-fn failed<B, E>(answer: Answer<B, E>, what: &'static str) -> FetchHead<Answer<B, E>> {
-    let failure = Unshared::Error(Error::new(ErrorKind::Origin, what));
-    FetchHead {
-        response: answer,
-        sharing: Shareability::Unshared(failure, FailureCause::Origin, StatusCode::BAD_GATEWAY.as_u16()),
-        completion: Completion::None,
     }
 }

@@ -1,24 +1,19 @@
 //! What follows from a response of the origin: how it is shared and stored, and what its own client gets.
 
 use super::{
-    body::{CacheBody, collector::BodyCollector, shared::SharedBody},
-    cache_status_field::{Annotated, Answer, StatusNote, Storage},
-    forward::passthrough,
-    in_flight::InFlightResponse,
-    recorder::Recorder,
+    annotation::{Annotated, Answer, Recorder, StatusNote, Storage},
+    body::{BodyCollector, CacheBody},
     reply::{self, Reply},
     request_policy::{WITH_CREDENTIALS, WITHOUT_CREDENTIALS},
     semantics::{
         fields,
-        freshness::Times,
-        request::{CacheRequest, Credentials},
-        reuse::StoredFreshness,
+        freshness::{StoredFreshness, Times},
+        request::Credentials,
         storing::{self, AuthSharing, Storable, StorageTerms},
         validation,
     },
-    stored_response::{self, RESPONSE, StoredResponse, stored},
-    vary::SelectingFields,
-    vary::{self, SecondaryKey},
+    stored_response::{self, InFlightBody, InFlightResponse, RESPONSE, StoredResponse, stored},
+    vary::{self, SecondaryKey, SelectingFields},
 };
 use crate::{
     clock::{self, Timestamp},
@@ -37,6 +32,7 @@ use crate::{
     },
     uncached::Uncached,
 };
+use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
 use http_body::Body;
 use std::{sync::Arc, time::Duration};
@@ -44,9 +40,8 @@ use tokio::time::Instant;
 
 /// A response of the origin, with what is known about its request.
 pub(super) struct OriginResponse<'a> {
-    pub(super) cache_request: &'a CacheRequest,
-    /// Head of the client's request.
-    pub(super) client: &'a HeaderMap,
+    /// The client's request.
+    pub(super) reply: Reply<'a>,
     pub(super) resource: &'a Resource,
     pub(super) recorder: &'a Recorder,
     /// Why the response is not stored, whatever it says.
@@ -64,13 +59,6 @@ pub(super) struct OriginResponse<'a> {
     pub(super) status: StatusCode,
 }
 
-/// The view of a response that the waiters of this process get.
-enum WaiterView<'a> {
-    /// A response that will be stored, with its freshness lifetime.
-    Stored(&'a StorageTerms, Duration, Option<SecondaryKey>),
-    Failed,
-}
-
 /// The encoded head of a response to store, and how to store it.
 struct StoragePlan {
     encoded: Vec<u8>,
@@ -85,7 +73,7 @@ impl OriginResponse<'_> {
     where
         B: Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
     {
-        let (is_head, min_size) = (self.cache_request.head, response.body().size_hint().lower());
+        let (is_head, min_size) = (self.reply.cache_request.head, response.body().size_hint().lower());
         match self.storable(response.status(), response.headers()) {
             Storable::Shared(_) | Storable::Private(_)
                 if self.status.is_client_error() && self.is_worse_than_stored() =>
@@ -97,7 +85,12 @@ impl OriginResponse<'_> {
                 self.on_failure(response, whole)
             }
             Storable::Shared(terms) => match self.plan(&response, terms) {
-                Ok(plan) if is_head => self.on_head(response, plan),
+                // It has no body, whatever its `Content-Length` states.
+                Ok(plan) if is_head => {
+                    let headers = fields::end_to_end(response.headers());
+                    let answer = self.annotated(response.map(CacheBody::origin), Storage::Stored);
+                    self.stored_at_once(answer, self.status, headers, Bytes::new(), plan)
+                }
                 Ok(plan) if min_size <= self.room_after(&plan.encoded) => self.collect(response, Some(plan)),
                 Ok(_) => self.private(response, Uncached::TooLarge),
                 Err(reason) => self.private(response, reason),
@@ -110,7 +103,7 @@ impl OriginResponse<'_> {
 
     /// Handles a client error that may be due to this request alone.
     fn on_client_error<B, E>(&self, response: Response<B>) -> FetchHead<Answer<B, E>> {
-        let audience = match self.cache_request.credentials {
+        let audience = match self.reply.cache_request.credentials {
             Credentials::None => WITHOUT_CREDENTIALS,
             _ => WITH_CREDENTIALS,
         };
@@ -135,25 +128,22 @@ impl OriginResponse<'_> {
     where
         B: Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
     {
-        if whole && !self.cache_request.head && response.body().size_hint().lower() <= self.room_after(&[]) {
+        if whole && !self.reply.cache_request.head && response.body().size_hint().lower() <= self.room_after(&[]) {
             return self.collect(response, None);
         }
         // Waiters get the status only: if each sent a request of its own, a failing origin would be flooded.
-        FetchHead {
-            response: Ok(self.annotated(passthrough(response), Storage::NotStored(Uncached::OriginFailure))),
-            sharing: self.share_failure(HeaderMap::new(), None),
-            completion: Completion::None,
-        }
+        let sharing = self.share_failure(HeaderMap::new(), InFlightBody::Whole(Bytes::new()));
+        FetchHead { sharing, ..self.private(response, Uncached::OriginFailure) }
     }
 
     /// Collects the body of a response that is stored as planned, or that is a server error if there is no plan.
-    fn collect<B, E>(&self, response: Response<B>, mut plan: Option<StoragePlan>) -> FetchHead<Answer<B, E>>
+    fn collect<B, E>(&self, response: Response<B>, plan: Option<StoragePlan>) -> FetchHead<Answer<B, E>>
     where
         B: Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
     {
-        let encoded = plan.as_mut().map(|plan| std::mem::take(&mut plan.encoded)).unwrap_or_default();
+        let encoded = plan.as_ref().map_or(&[][..], |plan| &plan.encoded);
         // Waiters stream the body only if its size is known to be within the cap. Otherwise they wait for its end.
-        let fits = response.body().size_hint().upper().is_some_and(|most| most <= self.room_after(&encoded));
+        let fits = response.body().size_hint().upper().is_some_and(|most| most <= self.room_after(encoded));
         // The body may never end, so waiters do not wait for its end for as long as for a fetch.
         let end_of_wait = clock::deadline_after(MAX_WAIT_FOR_UNKNOWN_LENGTH);
         let (limit, at_limit) = match fits {
@@ -163,8 +153,8 @@ impl OriginResponse<'_> {
         let (parts, body) = response.into_parts();
         let length = fields::content_length(&parts.headers);
         let max_payload = self.resource.config.max_payload;
-        let (collector, shared_body, body) = BodyCollector::new(body, &encoded, length, max_payload);
-        let (headers, shared_body) = (fields::end_to_end(&parts.headers), fits.then_some(shared_body));
+        let (collector, shared_body, body) = BodyCollector::new(body, encoded, length, max_payload);
+        let headers = fields::end_to_end(&parts.headers);
         let storage = match (&plan, fits) {
             (Some(_), true) => Storage::Stored,
             (Some(_), false) => Storage::Undecided,
@@ -172,14 +162,24 @@ impl OriginResponse<'_> {
         };
         let answer = Ok(self.annotated(Response::from_parts(parts, body), storage));
         let recorder = (plan.is_some() && self.unstorable.is_none()).then(|| self.recorder.clone());
+        let (collected, no_body) = (InFlightBody::Collected(shared_body), InFlightBody::Whole(Bytes::new()));
         let sharing = match (plan, fits) {
-            (Some(plan), _) => self.share_stored(plan, headers, shared_body),
-            (None, true) => self.share_failure(headers, shared_body),
-            (None, false) => self.share_failure(without_body(headers), None),
+            (Some(plan), true) => {
+                Shareability::Cacheable(self.in_flight(self.status, headers, collected, Some(&plan)), plan.store_as)
+            }
+            (Some(plan), false) => {
+                let value = || self.in_flight(self.status, HeaderMap::new(), no_body, Some(&plan));
+                let value = plan.secondary_key.is_some().then(value);
+                Shareability::CacheableAtEnd(value, plan.store_as)
+            }
+            (None, true) => self.share_failure(headers, collected),
+            (None, false) => self.share_failure(without_body(headers), no_body),
         };
         let completion = Completion::Pending(Box::pin(async move {
             let completed = collector.run(limit, at_limit).await;
-            recorder.inspect(|recorder| recorder.body_ended(&completed, limit));
+            if let Some(recorder) = recorder {
+                recorder.body_ended(&completed, limit);
+            }
             completed
         }));
         FetchHead { response: answer, sharing, completion }
@@ -190,23 +190,9 @@ impl OriginResponse<'_> {
         (self.resource.config.max_payload as u64).saturating_sub(encoded.len() as u64)
     }
 
-    /// Returns the sharing of a response that is stored: at its head if waiters can stream the body, otherwise at its end.
-    fn share_stored(&self, plan: StoragePlan, headers: HeaderMap, body: Option<Arc<SharedBody>>) -> Shareability {
-        let StoragePlan { store_as, terms, secondary_key, .. } = plan;
-        let varies = secondary_key.is_some();
-        let view = WaiterView::Stored(&terms, store_as.lifetimes.fresh_for, secondary_key);
-        match body {
-            Some(_) => Shareability::Cacheable(self.in_flight(self.status, headers, body, view), store_as),
-            None => {
-                let value = || self.in_flight(self.status, HeaderMap::new(), None, view);
-                Shareability::CacheableAtEnd(varies.then(value), store_as)
-            }
-        }
-    }
-
     /// Returns the sharing of a failure. Many handlers answer 500 for one request that they cannot cope with.
-    fn share_failure(&self, headers: HeaderMap, body: Option<Arc<SharedBody>>) -> Shareability {
-        let value = self.in_flight(self.status, headers, body, WaiterView::Failed);
+    fn share_failure(&self, headers: HeaderMap, body: InFlightBody) -> Shareability {
+        let value = self.in_flight(self.status, headers, body, None);
         let cause = match self.status {
             StatusCode::INTERNAL_SERVER_ERROR => FailureCause::Inconclusive,
             _ => FailureCause::Origin,
@@ -229,31 +215,24 @@ impl OriginResponse<'_> {
             Storable::Failure { .. } => Err(Uncached::OriginFailure),
         };
         let unset = old.per_request.iter().filter(|name| headers.get(*name).is_some_and(HeaderValue::is_empty));
-        fields::fill_in(response.headers_mut(), unset, self.client);
+        fields::fill_in(response.headers_mut(), unset, self.reply.client);
         let storage = plan.as_ref().map_or_else(|reason| Storage::NotStored(*reason), |_| Storage::Stored);
-        let answer = Ok(self.annotated(response.map(|()| CacheBody::stored(old.body.clone())), storage));
-        let Ok(StoragePlan { mut encoded, store_as, terms, secondary_key }) = plan else {
-            return FetchHead { response: answer, sharing: self.uncacheable(), completion: Completion::None };
-        };
-        encoded.extend_from_slice(&old.body);
-        let body = Some(SharedBody::complete(old.body.clone()));
-        let view = WaiterView::Stored(&terms, store_as.lifetimes.fresh_for, secondary_key);
-        let value = self.in_flight(old.status, headers, body, view);
-        FetchHead {
-            response: answer,
-            sharing: Shareability::Cacheable(value, store_as),
-            completion: Completion::Ready(bytes::Bytes::from(encoded).into()),
+        let answer = self.annotated(response.map(|()| CacheBody::stored(old.body.clone())), storage);
+        match plan {
+            Ok(plan) => self.stored_at_once(answer, old.status, headers, old.body.clone(), plan),
+            Err(_) => FetchHead { response: Ok(answer), sharing: self.uncacheable(), completion: Completion::None },
         }
     }
 
     /// Handles a 304 about another response (RFC 9111 §4.3.4): the stored response is neither freshened nor shared, and
     /// waiters try again. The client of this request gets the stored response unchanged, because there is nothing else
     /// to send. It gets a 502 if that must not be served stale.
-    pub(super) fn on_mismatched_304<B, E>(&self, old: &StoredResponse, age: Duration) -> FetchHead<Answer<B, E>> {
+    pub(super) fn on_mismatched_304<B, E>(&self, old: &StoredResponse) -> FetchHead<Answer<B, E>> {
         let note = self.note(Storage::NotStored(Uncached::UnrelatedNotModified));
+        let resident_time = self.seen.map(|seen| seen.age(Timestamp::now())).unwrap_or_default();
         let answer = match old.freshness.never_stale {
-            true => Annotated { note: Some(note), ..reply::empty(StatusCode::BAD_GATEWAY) },
-            false => self.reply().stored(old, old.age + age, note),
+            true => reply::empty(StatusCode::BAD_GATEWAY, note),
+            false => self.reply.stored(old, old.age + resident_time, note),
         };
         FetchHead {
             response: Ok(answer),
@@ -262,39 +241,40 @@ impl OriginResponse<'_> {
         }
     }
 
-    /// Handles a response to a HEAD: it has no body, whatever its `Content-Length` states.
-    fn on_head<B, E>(&self, response: Response<B>, plan: StoragePlan) -> FetchHead<Answer<B, E>> {
-        let StoragePlan { encoded, store_as, terms, secondary_key } = plan;
-        let headers = fields::end_to_end(response.headers());
-        let view = WaiterView::Stored(&terms, store_as.lifetimes.fresh_for, secondary_key);
-        let value = self.in_flight(self.status, headers, None, view);
-        let completion = Completion::Ready(bytes::Bytes::from(encoded).into());
+    /// Returns the head of a response whose body is known already: it is shared and stored with this body.
+    fn stored_at_once<B, E>(
+        &self,
+        answer: Annotated<CacheBody<B>>,
+        status: StatusCode,
+        headers: HeaderMap,
+        body: Bytes,
+        plan: StoragePlan,
+    ) -> FetchHead<Answer<B, E>> {
+        let payload = Bytes::from([&plan.encoded[..], &body].concat());
+        let value = self.in_flight(status, headers, InFlightBody::Whole(body), Some(&plan));
         FetchHead {
-            response: Ok(self.annotated(passthrough(response), Storage::Stored)),
-            sharing: Shareability::Cacheable(value, store_as),
-            completion,
+            response: Ok(answer),
+            sharing: Shareability::Cacheable(value, plan.store_as),
+            completion: Completion::Ready(payload.into()),
         }
     }
 
     fn private<B, E>(&self, response: Response<B>, reason: Uncached) -> FetchHead<Answer<B, E>> {
-        FetchHead {
-            response: Ok(self.annotated(passthrough(response), Storage::NotStored(reason))),
-            sharing: self.uncacheable(),
-            completion: Completion::None,
-        }
+        let answer = self.annotated(response.map(CacheBody::origin), Storage::NotStored(reason));
+        FetchHead { response: Ok(answer), sharing: self.uncacheable(), completion: Completion::None }
     }
 
     /// Returns the sharing of a response that is not shared. If this request had credentials, that holds only for
     /// requests with credentials, because a request without them may get a response that can be shared.
     fn uncacheable(&self) -> Shareability {
-        match self.cache_request.credentials {
+        match self.reply.cache_request.credentials {
             Credentials::None => Shareability::private(Audience::Everyone),
             _ => Shareability::private(WITH_CREDENTIALS),
         }
     }
 
     fn storable(&self, status: StatusCode, headers: &HeaderMap) -> Storable {
-        storing::storable(status, headers, self.cache_request.credentials, self.times, &self.resource.config.http)
+        storing::storable(status, headers, self.reply.cache_request.credentials, self.times, &self.resource.config.http)
     }
 
     /// Returns how to store the response, or why it cannot be stored after all.
@@ -309,10 +289,10 @@ impl OriginResponse<'_> {
         let remaining = vary::remaining(fields, &self.redirects);
         // An index that the response does not name any more ends.
         let keeps_redirects = remaining.len() < named;
-        let secondary_key = match remaining.is_empty() {
-            true => None,
-            false if self.redirects.len() == MAX_REDIRECTS => return Err(Uncached::Vary),
-            false => Some(SecondaryKey::new(self.id, remaining, self.client, &config.http)),
+        let secondary_key = match remaining.len() {
+            0 => None,
+            _ if self.redirects.len() == MAX_REDIRECTS => return Err(Uncached::Vary),
+            _ => Some(SecondaryKey::new(self.id, remaining, self.reply.client)),
         };
         let (per_request, freshness) = (self.of_one_request(headers), StoredFreshness::of(headers, &config.http));
         let encoded = stored_response::encode(response.status(), headers, &per_request, terms.age, freshness)
@@ -327,37 +307,36 @@ impl OriginResponse<'_> {
         })
     }
 
+    /// Returns the response for the waiters of this process. Without a plan it is a failure.
     fn in_flight(
         &self,
         status: StatusCode,
         mut headers: HeaderMap,
-        body: Option<Arc<SharedBody>>,
-        view: WaiterView<'_>,
+        body: InFlightBody,
+        plan: Option<&StoragePlan>,
     ) -> SharedValue {
         let per_request = self.of_one_request(&headers);
         fields::empty(&mut headers, &per_request);
-        let (auth_sharing, age, fresh_for, secondary_key, is_failure) = match view {
-            WaiterView::Stored(terms, fresh_for, secondary_key) => {
-                (terms.auth_sharing, terms.age, Some(fresh_for), secondary_key, false)
+        let (auth_sharing, age, fresh_for, secondary_key) = match plan {
+            Some(StoragePlan { terms, store_as, secondary_key, .. }) => {
+                (terms.auth_sharing, terms.age, Some(store_as.lifetimes.fresh_for), secondary_key.clone())
             }
-            WaiterView::Failed => {
+            None => {
                 let auth_sharing = AuthSharing::of(&headers, &self.resource.config.http);
-                (auth_sharing, self.times.initial_age(&headers), None, None, true)
+                (auth_sharing, self.times.initial_age(&headers), None, None)
             }
         };
-        let response_time = Timestamp::now();
         Arc::new(InFlightResponse {
             id: self.id,
             secondary_key,
             auth_sharing,
-            response_time,
+            response_time: Timestamp::now(),
             age,
             fresh_for,
             status,
             headers,
             per_request,
             body,
-            is_failure,
         })
     }
 
@@ -367,12 +346,8 @@ impl OriginResponse<'_> {
         fields::of_one_request(headers, &self.resource.config.http, known)
     }
 
-    fn reply(&self) -> Reply<'_> {
-        Reply { cache_request: self.cache_request, headers: self.client }
-    }
-
     fn annotated<B>(&self, response: Response<CacheBody<B>>, storage: Storage) -> Annotated<CacheBody<B>> {
-        self.reply().own(response, self.note(storage))
+        self.reply.own(response, self.note(storage))
     }
 
     /// Returns the note about a response that would be stored, or not, if the store took it.

@@ -1,20 +1,18 @@
 //! The reuse policy of one request (RFC 9111 §4): what it accepts of stored and shared responses.
 
 use super::{
+    annotation::{Answer, StatusNote},
     body::CacheBody,
-    cache_status_field::{Answer, StatusNote},
-    in_flight::InFlightResponse,
-    reply::Reply,
+    reply::{self, Reply},
     semantics::{
+        freshness::{self, Ages, FreshnessCheck},
         request::{CacheRequest, Credentials},
-        reuse::{self, Ages, FreshnessCheck},
     },
-    stored_response::{StoredResponse, stored},
+    stored_response::{InFlightBody, InFlightResponse, StoredResponse, stored},
     vary::{self, INDEX},
 };
 use crate::{
     clock::Timestamp,
-    config::{Config, http::HttpOptions},
     engine::{
         failure::{Circumstances, Seen},
         frontend::{Answers, Redirect, ReuseClass, ReusePolicy, SharedReuse},
@@ -23,26 +21,24 @@ use crate::{
     policy::{self, EarlyRefresh, Freshness},
     store::entry::{Audience, Entry, Kind, SharedValue},
 };
-use http::HeaderMap;
-use std::{borrow::Borrow, marker::PhantomData, time::Duration};
+use bytes::Bytes;
+use http::{HeaderMap, Response};
+use std::{borrow::Borrow, time::Duration};
 
-/// The reuse policy of a request with head `H` under settings `C`.
-pub(super) struct RequestPolicy<H, C, B, E> {
+/// The reuse policy of a request with head `H`.
+#[derive(Clone)]
+pub(super) struct RequestPolicy<H> {
     pub(super) cache_request: CacheRequest,
     pub(super) headers: H,
-    pub(super) config: C,
+    /// See [`Config::failure_memory`](crate::config::Config::failure_memory).
+    pub(super) failure_memory: Duration,
     pub(super) requested_at: Timestamp,
     pub(super) early_refresh: EarlyRefresh,
-    pub(super) of: PhantomData<fn() -> (B, E)>,
 }
 
-impl<H: Borrow<HeaderMap>, C: Borrow<Config>, B, E> RequestPolicy<H, C, B, E> {
-    fn options(&self) -> &HttpOptions {
-        &self.config.borrow().http
-    }
-
+impl<H: Borrow<HeaderMap>> RequestPolicy<H> {
     fn reply(&self) -> Reply<'_> {
-        Reply { cache_request: &self.cache_request, headers: self.headers.borrow() }
+        Reply { cache_request: &self.cache_request, client: self.headers.borrow() }
     }
 
     /// Returns the stored response, if the entry is one and may be shared with this request.
@@ -64,9 +60,7 @@ impl<H: Borrow<HeaderMap>, C: Borrow<Config>, B, E> RequestPolicy<H, C, B, E> {
     }
 }
 
-impl<H: Borrow<HeaderMap> + Send + Sync, C: Borrow<Config> + Send + Sync, B, E> ReusePolicy
-    for RequestPolicy<H, C, B, E>
-{
+impl<H: Borrow<HeaderMap> + Send + Sync> ReusePolicy for RequestPolicy<H> {
     fn classify(&self, entry: &Entry, now: Timestamp) -> ReuseClass {
         let freshness = policy::freshness(entry, now);
         if entry.meta().kind == Kind::Value && entry.meta().codec == INDEX {
@@ -81,7 +75,7 @@ impl<H: Borrow<HeaderMap> + Send + Sync, C: Borrow<Config> + Send + Sync, B, E> 
         let (resident_time, fresh_for) = (entry.age(now), entry.meta().lifetimes.fresh_for);
         let refresh_early = || !stated.immutable && self.early_refresh.is_due(entry, now);
         let ages = Ages { age: resident_time + stored.age, resident_time, fresh_for };
-        match reuse::check_freshness(stated, &self.cache_request.directives, ages) {
+        match freshness::check_freshness(stated, &self.cache_request.directives, ages) {
             FreshnessCheck::Fresh if refresh_early() => ReuseClass::ServeAndRevalidate,
             FreshnessCheck::Fresh | FreshnessCheck::Stale => ReuseClass::Serve,
             FreshnessCheck::Expired if freshness == Freshness::Revalidate => ReuseClass::ServeAndRevalidate,
@@ -103,7 +97,7 @@ impl<H: Borrow<HeaderMap> + Send + Sync, C: Borrow<Config> + Send + Sync, B, E> 
     }
 
     fn redirect(&self, index: &Entry) -> Option<Redirect> {
-        (index.meta().codec == INDEX).then(|| vary::redirect(index, self.headers.borrow(), self.options()))?
+        (index.meta().codec == INDEX).then(|| vary::redirect(index, self.headers.borrow()))?
     }
 
     fn is_covered_by(&self, audience: Audience) -> bool {
@@ -123,7 +117,7 @@ impl<H: Borrow<HeaderMap> + Send + Sync, C: Borrow<Config> + Send + Sync, B, E> 
             let (age, fresh_for) = (entry.age(now), entry.meta().lifetimes.fresh_for);
             Seen {
                 is_fresh: age < fresh_for,
-                was_fresh: age < fresh_for.saturating_add(self.config.borrow().failure_memory()),
+                was_fresh: age < fresh_for.saturating_add(self.failure_memory),
                 servable_for: policy::servable_for(entry, now),
             }
         });
@@ -133,9 +127,7 @@ impl<H: Borrow<HeaderMap> + Send + Sync, C: Borrow<Config> + Send + Sync, B, E> 
     }
 }
 
-impl<H: Borrow<HeaderMap> + Send + Sync, C: Borrow<Config> + Send + Sync, B, E> Answers<Answer<B, E>>
-    for RequestPolicy<H, C, B, E>
-{
+impl<H: Borrow<HeaderMap> + Send + Sync, B, E> Answers<Answer<B, E>> for RequestPolicy<H> {
     fn decode(&self, entry: &Entry, now: Timestamp) -> Option<Answer<B, E>> {
         let stored = self.stored(entry)?;
         let (age, fresh_for) = (entry.age(now), entry.meta().lifetimes.fresh_for);
@@ -148,56 +140,39 @@ impl<H: Borrow<HeaderMap> + Send + Sync, C: Borrow<Config> + Send + Sync, B, E> 
 
     fn accept_shared(&self, value: &SharedValue) -> SharedReuse<Answer<B, E>> {
         let Some(shared) = value.downcast_ref::<InFlightResponse>() else { return SharedReuse::Bypass };
-        let redirect = shared.secondary_key.as_ref().and_then(|secondary_key| {
-            let redirect =
-                vary::redirect_for(shared.id, secondary_key.fields.clone(), self.headers.borrow(), self.options());
-            (redirect.variant != secondary_key.variant).then_some(redirect)
-        });
-        let admitted = shared.auth_sharing.admits(self.cache_request.credentials);
         let reason = if shared.secondary_key.is_some() { "vary-miss" } else { "uri-miss" };
-        match redirect {
-            _ if shared.is_failure && !admitted => {
-                let bare = (shared.status, HeaderMap::new(), CacheBody::stored(bytes::Bytes::new()));
-                SharedReuse::Use(Ok(self.reply().shared(bare, &[], Duration::ZERO, StatusNote::Collapsed { reason })))
-            }
-            Some(redirect) => SharedReuse::Redirect(redirect),
-            None if !admitted => SharedReuse::Bypass,
-            None if self.is_too_old(shared) => SharedReuse::TooOld,
-            None => {
-                let body = match &shared.body {
-                    Some(body) => CacheBody::shared(body),
-                    None => Some(CacheBody::stored(bytes::Bytes::new())),
-                };
-                // A truncated body is as useless as an old one to a caller that can still fetch a complete one.
-                let Some(body) = body else { return SharedReuse::TooOld };
-                let (head, age) = ((shared.status, shared.headers.clone(), body), shared.age);
-                let age = Timestamp::now().since(shared.response_time) + age;
-                SharedReuse::Use(Ok(self.reply().shared(
-                    head,
-                    &shared.per_request,
-                    age,
-                    StatusNote::Collapsed { reason },
-                )))
+        let note = StatusNote::Collapsed { reason };
+        let is_admitted = shared.auth_sharing.admits(self.cache_request.credentials);
+        let is_failure = shared.fresh_for.is_none();
+        if is_failure && !is_admitted {
+            let mut bare = Response::new(CacheBody::stored(Bytes::new()));
+            *bare.status_mut() = shared.status;
+            return SharedReuse::Use(Ok(self.reply().shared(bare, &[], Duration::ZERO, note)));
+        }
+        if let Some(secondary_key) = &shared.secondary_key {
+            let redirect = vary::redirect_for(shared.id, secondary_key.fields.clone(), self.headers.borrow());
+            if redirect.variant != secondary_key.variant {
+                return SharedReuse::Redirect(redirect);
             }
         }
+        if !is_admitted {
+            return SharedReuse::Bypass;
+        }
+        let body = match &shared.body {
+            _ if self.is_too_old(shared) => None,
+            InFlightBody::Whole(body) => Some(CacheBody::stored(body.clone())),
+            InFlightBody::Collected(body) => CacheBody::shared(body),
+        };
+        // A truncated body is as useless as an old one to a caller that can still fetch a complete one.
+        let Some(body) = body else { return SharedReuse::TooOld };
+        let mut response = Response::new(body);
+        (*response.status_mut(), *response.headers_mut()) = (shared.status, shared.headers.clone());
+        let age = Timestamp::now().since(shared.response_time) + shared.age;
+        SharedReuse::Use(Ok(self.reply().shared(response, &shared.per_request, age, note)))
     }
 
     fn reject(&self, error: Error) -> Answer<B, E> {
-        Ok(super::reply::rejection(&error))
-    }
-}
-
-impl<H: Clone, C: Clone, B, E> Clone for RequestPolicy<H, C, B, E> {
-    fn clone(&self) -> Self {
-        let Self { cache_request, requested_at, early_refresh, of, .. } = *self;
-        Self {
-            cache_request,
-            headers: self.headers.clone(),
-            config: self.config.clone(),
-            requested_at,
-            early_refresh,
-            of,
-        }
+        Ok(reply::rejection(&error))
     }
 }
 

@@ -3,26 +3,37 @@
 mod credentials;
 #[cfg(test)]
 mod differential;
-mod etag;
-mod field_kind;
 pub(super) mod fields;
 pub(super) mod forwarded;
 pub(super) mod freshness;
-pub(super) mod invalidation;
-#[cfg(test)]
-mod kit;
 pub(super) mod ranges;
 pub(super) mod request;
-pub(super) mod reuse;
 pub(super) mod storing;
 pub(super) mod validation;
 
-use super::directives;
-use http::{HeaderMap, header};
+/// Helpers for the tests of the HTTP layer.
+#[cfg(test)]
+pub(super) mod kit {
+    use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+    use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Returns the age with which a response arrived, in seconds (RFC 9111 §5.1): the first of a list, 0 if it is not a
-/// number.
-pub(super) fn age(headers: &HeaderMap) -> u32 {
-    let first = headers.get(header::AGE).and_then(|ages| ages.as_bytes().split(|byte| *byte == b',').next());
-    first.and_then(|age| directives::seconds(age.trim_ascii())).unwrap_or(0)
+    pub(in crate::http) fn headers(fields: &[(&'static str, &str)]) -> HeaderMap {
+        let fields = fields
+            .iter()
+            .map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_str(value).expect("a value")));
+        fields.collect()
+    }
+
+    pub(in crate::http) fn status(code: u16) -> StatusCode {
+        StatusCode::from_u16(code).expect("a status")
+    }
+
+    /// Returns Sun, 06 Nov 1994 08:49:37 GMT plus `seconds`.
+    pub(in crate::http) fn at(seconds: i64) -> SystemTime {
+        UNIX_EPOCH + Duration::from_secs(784_111_777_u64.saturating_add_signed(seconds))
+    }
+
+    pub(in crate::http) fn date(seconds: i64) -> String {
+        httpdate::fmt_http_date(at(seconds))
+    }
 }

@@ -1,21 +1,27 @@
-//! Stored responses: how they are encoded, the head followed by the body, and how long they are used.
+//! Responses that are shared: in flight to the waiters of this process, or stored. How stored ones are encoded, the head
+//! followed by the body, and how long they are used.
 
 use super::{
-    cache_status_field::CACHE_STATUS,
+    annotation::CACHE_STATUS,
+    body::SharedBody,
     semantics::{
         fields,
-        reuse::StoredFreshness,
+        freshness::StoredFreshness,
         storing::{AuthSharing, StorageTerms},
     },
+    vary::SecondaryKey,
 };
 use crate::{
-    clock,
+    clock::{self, Timestamp},
     config::Config,
-    store::entry::{Entry, Kind, Lifetimes},
+    store::{
+        entry::{Entry, Kind, Lifetimes},
+        token::Token,
+    },
 };
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 /// A stored response: its end-to-end head, the freshness derived from the head, and the body.
 pub(super) struct StoredResponse {
@@ -29,6 +35,32 @@ pub(super) struct StoredResponse {
     pub(super) age: Duration,
     pub(super) freshness: StoredFreshness,
     pub(super) body: Bytes,
+}
+
+/// A response in flight, as the waiters of this process see it.
+pub(super) struct InFlightResponse {
+    pub(super) id: Token,
+    /// Set if the response varies by fields that its redirect path does not cover yet.
+    pub(super) secondary_key: Option<SecondaryKey>,
+    pub(super) auth_sharing: AuthSharing,
+    pub(super) response_time: Timestamp,
+    /// The age with which it arrived.
+    pub(super) age: Duration,
+    /// Freshness lifetime, counted from its arrival. `None` for a failure, which no lifetime bounds. A waiter that may
+    /// not have a failure gets its status only.
+    pub(super) fresh_for: Option<Duration>,
+    pub(super) status: StatusCode,
+    pub(super) headers: HeaderMap,
+    /// The fields of one request, which are empty in `headers`.
+    pub(super) per_request: Vec<HeaderName>,
+    pub(super) body: InFlightBody,
+}
+
+/// The body of a response in flight.
+pub(super) enum InFlightBody {
+    /// Complete, or empty because it cannot be shared.
+    Whole(Bytes),
+    Collected(Arc<SharedBody>),
 }
 
 /// Encodes a head, without the values of the fields of one request. `None` if that fails, which no head that hyper

@@ -8,12 +8,12 @@ use axum::{
     Router,
     body::Body,
     extract::Request,
-    http::{HeaderName, Method, StatusCode, header},
+    http::{HeaderName, Method, StatusCode},
     response::IntoResponse,
     routing::post,
 };
 use futures_util::stream;
-use stampede_guard::{CacheStatus, StampedeGuard, http::HttpOptions};
+use stampede_guard::{CacheStatus, StampedeGuard};
 use std::convert::Infallible;
 
 pub(crate) const LANGUAGES: [&str; 3] = ["de", "en", "fr"];
@@ -288,23 +288,6 @@ async fn a_cookie_selects_like_any_other_field() {
         let asked = ["a", "b"].map(|cookie| [("cookie", cookie)]);
         let [a, b] = &asked;
         assert_eq!(answers(&app, &guard, &[a, b, &[], a, b, &[]]).await, ["a 1", "b 2", " 3", "a 1", "b 2", " 3"]);
-    }
-}
-
-/// RFC 9111 §4.1 allows normalization if the operator knows that order and case mean nothing. Without the setting there
-/// are four calls.
-#[tokio::test]
-async fn a_normalized_field_has_few_values() {
-    for (options, calls) in
-        [(HttpOptions::default().normalize_vary([header::ACCEPT_ENCODING]), 2), (HttpOptions::default(), 4)]
-    {
-        let (guard, origin) = (StampedeGuard::in_memory().http(options), Origin::new());
-        let app = site(&origin, |_, n| ([("vary", "accept-encoding")], n.to_string())).layer(guard.clone());
-        for encodings in ["gzip, br", "br,gzip", "BR, GZip", "br"] {
-            ask(&app, get_with("/page", &[("accept-encoding", encodings)])).await;
-            at_rest(&guard).await;
-        }
-        assert_eq!(origin.calls(), calls);
     }
 }
 

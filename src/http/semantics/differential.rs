@@ -5,10 +5,9 @@ mod reasons;
 
 use super::{
     fields,
-    freshness::Times,
+    freshness::{Ages, FreshnessCheck, StoredFreshness, Times, check_freshness},
     kit::{at, date, headers, status},
     request::{CacheRequest, Disposition, disposition},
-    reuse::{Ages, FreshnessCheck, StoredFreshness, check_freshness},
     storing::{Storable, StorageTerms, storable},
 };
 use crate::{config::http::HttpOptions, http::vary::SelectingFields};
@@ -69,7 +68,7 @@ impl Case {
         let select = SelectingFields::of(stored).expect("it was stored");
         let values = |fields| {
             let mut values = Vec::new();
-            select.values(&Self::head(fields), &options, &mut values);
+            select.values(&Self::head(fields), &mut values);
             values
         };
         let resident_time = Duration::from_secs(self.after);

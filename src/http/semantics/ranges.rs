@@ -1,6 +1,9 @@
 //! Range requests for stored responses (RFC 9110 §14).
 
-use super::{etag::EntityTag, freshness::date, validation};
+use super::{
+    freshness::date,
+    validation::{self, EntityTag},
+};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use std::time::Duration;

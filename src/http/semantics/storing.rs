@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     config::http::{DefaultFreshness, HttpOptions},
-    http::{directives::cache_control::Directives, vary::SelectingFields},
+    http::{directives::Directives, vary::SelectingFields},
     uncached::Uncached,
 };
 use http::{HeaderMap, StatusCode, header};

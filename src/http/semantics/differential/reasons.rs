@@ -4,7 +4,7 @@ use super::Case;
 use crate::{
     config::http::HttpOptions,
     http::{
-        directives::cache_control::Directives,
+        directives::Directives,
         semantics::{
             freshness::{self, Times},
             kit::{at, status},
