@@ -118,8 +118,8 @@ mod versions;
 #[cfg(feature = "redis")]
 pub use self::redis::{
     connection::{
-        connect::Connection,
         endpoint::{IntoEndpoint, RedisEndpoint},
+        source::Connection,
     },
     store::RedisStore,
 };

@@ -47,8 +47,8 @@ mod validity;
 
 pub use crate::{
     redis::connection::{
-        connect::Connection,
         endpoint::{IntoEndpoint, RedisEndpoint},
+        source::Connection,
     },
     store::{lease::LeaseStatus, token::Token},
 };

@@ -4,16 +4,14 @@
 //! [`StampedeGuard::new`](crate::StampedeGuard::new); [`RedisStore`](crate::RedisStore) names that store. Use the crate
 //! through this module, so that its version is the one that the guard was compiled with.
 
-pub(crate) mod batch;
+mod batch;
 pub(crate) mod connection;
 mod entries;
 mod fill;
 pub(crate) mod names;
 pub(crate) mod scripts;
-pub(crate) mod server_clock;
 pub(crate) mod store;
-pub(crate) mod tracked_reads;
+mod tracked;
 mod wakes;
-mod waves;
 
 pub use ::redis::*;

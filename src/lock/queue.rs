@@ -141,7 +141,10 @@ impl Queue {
 
     /// Releases the lock if the acquisition holds it, and removes the acquisition from the queue.
     pub(super) fn leave(self, acquisition: &Arc<Acquisition>) -> LockFuture<LeaseStatus> {
-        self.release(acquisition, &[acquisition.token.as_bytes(), millis(acquisition.ttl).as_bytes()].concat())
+        self.release(
+            acquisition,
+            &[acquisition.token.as_bytes(), millis(acquisition.ttl).to_string().as_bytes()].concat(),
+        )
     }
 
     /// Releases the lock if the acquisition holds it, handing it to the next waiter. Removes `member` from the queue.

@@ -16,39 +16,49 @@
 //! PERF: 175,000-181,000 hits a second instead of 128,000-166,000 with 64 tasks
 //! (`docs/decisions/0029-reads-are-batched.md`).
 
-pub(super) mod answer;
-mod lane;
-
-use self::{
-    answer::{Found, ReadAnswer, Stored},
-    lane::{BatchLeader, BatchTicket, Lane, OpenOnce, Unanswered},
+use super::{
+    connection::{error_class::store_error, reconnecting::CommandLink},
+    names::shard_of,
 };
-use super::connection::{
-    error_class::{is_unsupported, store_error},
-    reconnecting::CommandLink,
+use crate::{
+    clock,
+    store::{entry::Entry, error::StoreError},
+    sync::{
+        mutex::Mutex,
+        shared::{Shared, WeakShared},
+    },
+    versions::ReadTerms,
 };
-use crate::{store::error::StoreError, sync::shared::Shared, versions::ReadTerms};
 use bytes::Bytes;
-use redis::{ErrorKind, RedisError, RedisResult, ServerErrorKind, Value};
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering::Relaxed},
+use futures_util::{future::try_join_all, task::AtomicWaker};
+use quick_cache::DefaultHashBuilder;
+use redis::{ErrorKind, RedisResult, ServerErrorKind, Value};
+use std::{
+    collections::{HashMap, VecDeque},
+    future::{Future, poll_fn},
+    sync::{
+        Arc, OnceLock,
+        atomic::{
+            AtomicBool, AtomicUsize,
+            Ordering::{AcqRel, Acquire, Release},
+        },
+    },
+    task::Poll,
 };
+use tokio::time::Instant;
+use xxhash_rust::xxh3::xxh3_64;
 
 /// The batcher of reads over one link.
 pub(super) struct ReadBatcher {
     link: Arc<dyn CommandLink>,
     /// One for a server; for a cluster [`CLUSTER_LANES`], each for the slots with the same remainder.
     lanes: Box<[Arc<Lane>]>,
-    /// Whether the server takes several names in one command.
-    together: Arc<AtomicBool>,
 }
 
 impl ReadBatcher {
     pub(super) fn over(link: Arc<dyn CommandLink>, is_cluster: bool) -> Self {
         let lanes = if is_cluster { CLUSTER_LANES } else { 1 };
-        let lanes = (0..lanes).map(|_| Arc::default()).collect();
-        Self { link, lanes, together: Arc::new(AtomicBool::new(true)) }
+        Self { link, lanes: (0..lanes).map(|_| Arc::default()).collect() }
     }
 
     /// Returns what is stored under the name, and the number at which the read began. A value of another type is
@@ -61,15 +71,17 @@ impl ReadBatcher {
         name: String,
         terms: Option<ReadTerms<'_>>,
     ) -> Result<(ReadAnswer, u64), StoreError> {
+        let begun = match terms {
+            Some(terms) => terms.now(),
+            None => 0,
+        };
         let (lane, slot) = self.lane(&name);
         if lane.is_idle() {
-            let begun = terms.map_or(0, |terms| terms.now());
             let _in_flight = lane.begin();
             return Ok((ReadAnswer::Own(get(&*self.link, &name).await?), begun));
         }
-        let max_reads = if self.together.load(Relaxed) { MAX_READS } else { 1 };
         let BatchTicket { answer, index, begun, first } =
-            lane.join((slot, name), terms, max_reads, |unanswered| self.begin(unanswered));
+            lane.join((slot, name), terms, begun, |unanswered| self.begin(unanswered));
         if let Some(first) = first {
             tokio::task::yield_now().await;
             first.send();
@@ -78,15 +90,12 @@ impl ReadBatcher {
     }
 
     /// Returns several values as they are at one moment. In a cluster their names share a slot.
-    pub(super) async fn get_all(&self, mut names: Vec<String>) -> Result<Vec<Option<Bytes>>, StoreError> {
-        match names.pop() {
-            Some(name) if names.is_empty() => Ok(vec![self.get(name, None).await?.0.bytes().cloned()]),
-            last => {
-                names.extend(last);
-                let _in_flight = names.first().map(|name| self.lane(name).0.begin());
-                get_together(&*self.link, &names).await.map_err(store_error)
-            }
+    pub(super) async fn get_all(&self, names: Vec<String>) -> Result<Vec<Option<Bytes>>, StoreError> {
+        if let [name] = &*names {
+            return Ok(vec![self.get(name.clone(), None).await?.0.bytes().cloned()]);
         }
+        let _in_flight = names.first().map(|name| self.lane(name).0.begin());
+        get_together(&*self.link, &names).await.map_err(store_error)
     }
 
     /// Returns the lane of the name, and its slot.
@@ -103,17 +112,266 @@ impl ReadBatcher {
     /// Begins a batch, which is sent when its leader lets it go.
     fn begin(&self, unanswered: Unanswered) -> (Shared<Found>, BatchLeader) {
         let gate = Arc::new(OpenOnce::default());
-        let (link, together, awaited) = (self.link.clone(), self.together.clone(), gate.clone());
+        let (link, awaited) = (self.link.clone(), gate.clone());
         let answer = Shared::new(async move {
             awaited.opened().await;
             let found = match &unanswered.close()[..] {
                 [name] => get(&*link, name).await.map(|found| vec![found]),
-                names => get_or_one_by_one(&*link, &together, names).await,
+                names => get_or_one_by_one(&*link, names).await,
             };
             drop(unanswered); // before the callers learn the answer, so that no caller joins a read that has failed
-            found.map(|found| Arc::new(found.into_iter().map(Stored::from).collect()))
+            let stored = |bytes| Stored { bytes, entry: OnceLock::new() };
+            found.map(|found| Arc::new(found.into_iter().map(stored).collect()))
         });
         (answer, BatchLeader(gate))
+    }
+}
+
+/// The answer to a read.
+pub(super) enum ReadAnswer {
+    /// Of a read that no other caller shares.
+    Own(Option<Bytes>),
+    /// Of a batch, with the index of the read.
+    Shared(Arc<Vec<Stored>>, usize),
+}
+
+/// What a batch has found under one name.
+#[derive(Default)]
+pub(super) struct Stored {
+    pub(super) bytes: Option<Bytes>,
+    /// The decoded entry, once a reader has decoded it.
+    pub(super) entry: OnceLock<Entry>,
+}
+
+/// The answer to a batch, one result for each name.
+type Found = Result<Arc<Vec<Stored>>, StoreError>;
+
+impl ReadAnswer {
+    /// Returns what is stored.
+    pub(super) fn bytes(&self) -> Option<&Bytes> {
+        match self {
+            Self::Own(bytes) => bytes.as_ref(),
+            Self::Shared(found, index) => found[*index].bytes.as_ref(),
+        }
+    }
+
+    /// Returns the place for the decoded entry, if other callers may have the same answer.
+    pub(super) fn decoded(&self) -> Option<&OnceLock<Entry>> {
+        match self {
+            Self::Own(_) => None,
+            Self::Shared(found, index) => Some(&found[*index].entry),
+        }
+    }
+}
+
+/// The reads that batch with each other, if their slots are equal too.
+#[derive(Default)]
+struct Lane {
+    /// Number of commands without an answer, with the batches that will be sent.
+    in_flight: AtomicUsize,
+    /// No handle of an answer is dropped under this lock, because the last handle takes it to remove the batch.
+    reads: Mutex<Reads>,
+}
+
+/// The batches without an answer, and their names.
+#[derive(Default)]
+struct Reads {
+    /// In the order of their numbers. The last one takes further names until it is sent.
+    batches: VecDeque<Batch>,
+    last: u64,
+    /// The number of the batch and the index there, by the hash of the name. PERF: compared before the names, which
+    /// begin and end alike.
+    names: HashMap<u64, (u64, usize), DefaultHashBuilder>,
+}
+
+/// A batch: reads that are sent together.
+struct Batch {
+    number: u64,
+    /// The slot of all names. 0 if the server is not a cluster.
+    slot: u16,
+    /// The names, each once.
+    names: Arc<Vec<String>>,
+    hashes: Vec<u64>,
+    /// The highest number of a reader that came before the batch was sent.
+    begun: u64,
+    /// `None` until the batch is sent.
+    sent_at: Option<Instant>,
+    answer: WeakShared<Found>,
+}
+
+/// A ticket for one result of a batch.
+struct BatchTicket {
+    answer: Shared<Found>,
+    index: usize,
+    /// The number at which the read began.
+    begun: u64,
+    /// The first read of a batch, which decides when the batch is sent.
+    first: Option<BatchLeader>,
+}
+
+impl Lane {
+    /// Reports whether no command is in flight.
+    fn is_idle(&self) -> bool {
+        self.in_flight.load(Acquire) == 0
+    }
+
+    /// Counts a command that is not in a batch, until the guard is dropped.
+    fn begin(&self) -> InFlightCount<'_> {
+        self.in_flight.fetch_add(1, AcqRel);
+        InFlightCount(self)
+    }
+
+    /// Joins the read of this name that has no answer yet, if the terms allow it. Otherwise adds the name to the batch
+    /// that is sent next, or begins a batch with `begin`.
+    fn join(
+        self: &Arc<Self>,
+        (slot, name): (u16, String),
+        terms: Option<ReadTerms<'_>>,
+        begun: u64,
+        begin: impl FnOnce(Unanswered) -> (Shared<Found>, BatchLeader),
+    ) -> BatchTicket {
+        let hash = xxh3_64(name.as_bytes());
+        let mut reads = self.reads.lock();
+        if let Some((batch, index)) = reads.find(hash, &name)
+            && let Some(ticket) = batch.join(index, begun, |begun, sent_at| {
+                terms.is_some_and(|terms| terms.allow(shard_of(name.as_bytes()), begun, sent_at))
+            })
+        {
+            return ticket;
+        }
+        let Reads { batches, last, names } = &mut *reads;
+        let ticket = match batches.back_mut() {
+            Some(batch) if batch.slot == slot && batch.hashes.len() < MAX_READS => {
+                batch.join(batch.hashes.len(), begun, |_, _| false)
+            }
+            _ => None,
+        };
+        let ticket = ticket.unwrap_or_else(|| {
+            self.in_flight.fetch_add(1, AcqRel);
+            *last += 1;
+            let (answer, first) = begin(Unanswered { lane: self.clone(), number: *last });
+            batches.push_back(Batch {
+                number: *last,
+                slot,
+                names: Arc::new(Vec::with_capacity(MAX_READS)),
+                hashes: Vec::with_capacity(MAX_READS),
+                begun,
+                sent_at: None,
+                answer: answer.downgrade(),
+            });
+            BatchTicket { answer, index: 0, begun, first: Some(first) }
+        });
+        if let Some(batch) = batches.back_mut()
+            && let Some(list) = Arc::get_mut(&mut batch.names)
+        {
+            names.insert(hash, (batch.number, ticket.index));
+            list.push(name);
+            batch.hashes.push(hash);
+        }
+        ticket
+    }
+}
+
+impl Reads {
+    /// Returns the place of the batch with this number.
+    fn position(&self, number: u64) -> Result<usize, usize> {
+        self.batches.binary_search_by_key(&number, |batch| batch.number)
+    }
+
+    /// Returns the batch that has this name, and the index of the name there.
+    fn find(&mut self, hash: u64, name: &str) -> Option<(&mut Batch, usize)> {
+        let (number, index) = *self.names.get(&hash)?;
+        let at = self.position(number).ok()?;
+        let batch = &mut self.batches[at];
+        (batch.names[index] == name).then_some((batch, index))
+    }
+}
+
+impl Batch {
+    /// Returns a ticket for the result with this index, if the batch is not sent yet, or `may_join` allows it.
+    fn join(&mut self, index: usize, begun: u64, may_join: impl FnOnce(u64, Instant) -> bool) -> Option<BatchTicket> {
+        match self.sent_at {
+            None => self.begun = self.begun.max(begun),
+            Some(sent_at) if may_join(self.begun, sent_at) => {}
+            Some(_) => return None,
+        }
+        let answer = self.answer.upgrade()?;
+        Some(BatchTicket { answer, index, begun: self.begun, first: None })
+    }
+}
+
+/// A batch without an answer. Callers may join its reads until this is dropped.
+struct Unanswered {
+    lane: Arc<Lane>,
+    number: u64,
+}
+
+impl Unanswered {
+    /// Closes the batch to further names, and returns its names. To be called just before they are sent.
+    fn close(&self) -> Arc<Vec<String>> {
+        let mut reads = self.lane.reads.lock();
+        let Ok(at) = reads.position(self.number) else { return Arc::default() };
+        let batch = &mut reads.batches[at];
+        batch.sent_at = Some(clock::now());
+        batch.names.clone()
+    }
+}
+
+impl Drop for Unanswered {
+    fn drop(&mut self) {
+        let mut reads = self.lane.reads.lock();
+        let batch = reads.position(self.number).ok().and_then(|at| reads.batches.remove(at));
+        for hash in batch.map(|batch| batch.hashes).unwrap_or_default() {
+            // Another batch may have the name too, if its reader was not allowed to join.
+            if reads.names.get(&hash).is_some_and(|(number, _)| *number == self.number) {
+                reads.names.remove(&hash);
+            }
+        }
+        drop(reads);
+        self.lane.in_flight.fetch_sub(1, AcqRel);
+    }
+}
+
+/// A gate that opens once, when the first read of the batch has let others join.
+#[derive(Default)]
+struct OpenOnce {
+    open: AtomicBool,
+    waiting: AtomicWaker,
+}
+
+impl OpenOnce {
+    fn opened(&self) -> impl Future<Output = ()> {
+        poll_fn(|cx| {
+            self.waiting.register(cx.waker());
+            if self.open.load(Acquire) { Poll::Ready(()) } else { Poll::Pending }
+        })
+    }
+}
+
+/// The first read of a batch. If it is dropped, it wakes the other reads, which send the batch.
+struct BatchLeader(Arc<OpenOnce>);
+
+impl BatchLeader {
+    /// Sends the batch. PERF: without a wake-up, because the first read polls the batch itself next.
+    fn send(self) {
+        self.0.open.store(true, Release);
+        self.0.waiting.take();
+    }
+}
+
+impl Drop for BatchLeader {
+    fn drop(&mut self) {
+        self.0.open.store(true, Release);
+        self.0.waiting.wake();
+    }
+}
+
+/// A guard that counts a command as in flight, from just before it is sent until its answer.
+struct InFlightCount<'a>(&'a Lane);
+
+impl Drop for InFlightCount<'_> {
+    fn drop(&mut self) {
+        self.0.in_flight.fetch_sub(1, AcqRel);
     }
 }
 
@@ -142,37 +400,20 @@ async fn get_together(link: &dyn CommandLink, names: &[String]) -> RedisResult<V
     }
 }
 
-/// Returns several values, one by one if the server does not return them together. If it never does, `together`
-/// becomes `false`.
-async fn get_or_one_by_one(
-    link: &dyn CommandLink,
-    together: &AtomicBool,
-    names: &[String],
-) -> Result<Vec<Option<Bytes>>, StoreError> {
+/// Returns several values, one by one if the server refuses to return them together: the right to one of the names may
+/// be missing, and while a slot migrates, its names may be on two nodes.
+async fn get_or_one_by_one(link: &dyn CommandLink, names: &[String]) -> Result<Vec<Option<Bytes>>, StoreError> {
     let error = match get_together(link, names).await {
         Ok(found) => return Ok(found),
         Err(error) => error,
     };
-    // Of a slot that has moved, no read would have another answer.
-    if matches!(error.kind(), MOVED | ASK) {
-        return Err(store_error(error));
-    }
-    let (is_final, try_again) = (is_final(&error), error.kind() == TRY_AGAIN);
+    let (has_moved, try_again) = (matches!(error.kind(), MOVED | ASK), error.kind() == TRY_AGAIN);
     let error = store_error(error);
-    if is_final {
-        together.store(false, Relaxed);
-    }
-    // While a slot migrates, its names may be on two nodes. Rights may be missing to one name only.
-    if is_final || try_again || error.is_refused() {
-        return futures_util::future::try_join_all(names.iter().map(|name| get(link, name))).await;
+    // Of a slot that has moved, no read would have another answer.
+    if try_again || error.is_refused() && !has_moved {
+        return try_join_all(names.iter().map(|name| get(link, name))).await;
     }
     Err(error)
-}
-
-/// Reports whether the server would refuse each MGET. The right to a name may be missing without it.
-fn is_final(error: &RedisError) -> bool {
-    let is_of_a_name = error.kind() == NO_PERM && error.to_string().contains("key");
-    error.kind() == CROSS_SLOT || is_unsupported(error) && !is_of_a_name
 }
 
 fn bytes(value: Value) -> Option<Bytes> {
@@ -188,8 +429,6 @@ const MAX_READS: usize = 32;
 /// begins a batch of its own.
 const CLUSTER_LANES: usize = 256;
 const TRY_AGAIN: ErrorKind = ErrorKind::Server(ServerErrorKind::TryAgain);
-const CROSS_SLOT: ErrorKind = ErrorKind::Server(ServerErrorKind::CrossSlot);
-const NO_PERM: ErrorKind = ErrorKind::Server(ServerErrorKind::NoPerm);
 const MOVED: ErrorKind = ErrorKind::Server(ServerErrorKind::Moved);
 const ASK: ErrorKind = ErrorKind::Server(ServerErrorKind::Ask);
 
@@ -197,9 +436,7 @@ const ASK: ErrorKind = ErrorKind::Server(ServerErrorKind::Ask);
 mod tests {
     use super::*;
     use crate::{
-        redis::names::shard_of,
         store::error::BoxFuture,
-        sync::mutex::Mutex,
         versions::{Shard, Versions},
     };
     #[cfg(feature = "cluster")]
@@ -207,7 +444,7 @@ mod tests {
     use futures_util::future::join_all;
     use redis::Cmd;
     use shuttle::future::{spawn, yield_now};
-    use std::{future::Future, pin::pin, time::Duration};
+    use std::{pin::pin, sync::atomic::Ordering::Relaxed, time::Duration};
     use tokio::sync::Semaphore;
 
     /// A server that answers each name with itself, or with another value, when the test permits it. It may answer MGET
@@ -299,7 +536,7 @@ mod tests {
             read_at_once(&reads, &server, ["a", "b"].into_iter().map(Into::into)).await;
             assert_eq!(*server.commands.lock(), ["GET alone", "MGET a b", "GET a", "GET b"]);
             read_at_once(&reads, &server, ["c", "d"].into_iter().map(Into::into)).await;
-            assert_eq!(server.commands.lock()[4..], ["GET alone", "GET c", "GET d"]);
+            assert_eq!(server.commands.lock()[4..], ["GET alone", "MGET c d", "GET c", "GET d"]);
         });
     }
 
@@ -609,7 +846,8 @@ mod tests {
     }
 
     fn is_idle(reads: &ReadBatcher) -> bool {
-        reads.lanes.iter().all(|lane| lane.is_idle() && lane.has_no_batch())
+        let has_no_batch = |reads: &Reads| reads.batches.is_empty() && reads.names.is_empty();
+        reads.lanes.iter().all(|lane| lane.is_idle() && has_no_batch(&lane.reads.lock()))
     }
 
     const NEW: &[u8] = b"new";

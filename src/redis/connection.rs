@@ -1,24 +1,13 @@
 //! Connections to Redis, scripts, messages, and the classes of errors. Connections are made on first use and again when
 //! they break. The [store](crate::store) and the [locks](crate::lock) decide what is sent over them.
 
-pub(crate) mod connect;
 pub(crate) mod endpoint;
 pub(crate) mod error_class;
 pub(crate) mod log;
-#[cfg(feature = "cluster")]
-pub(crate) mod nodes;
 pub(crate) mod reconnecting;
 pub(crate) mod script;
 #[cfg(feature = "sentinel")]
 mod sentinel;
-#[cfg(feature = "sentinel")]
-mod sentinel_announcements;
-#[cfg(feature = "sentinel")]
-mod sentinel_endpoint;
-#[cfg(feature = "sentinel")]
-mod sentinel_master;
 pub(crate) mod source;
 pub(crate) mod subscriber;
-mod supervise;
-mod tls;
-pub(crate) mod tracked;
+pub(crate) mod supervise;

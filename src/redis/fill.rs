@@ -11,11 +11,11 @@ use super::{
     connection::{
         error_class::is_unsupported,
         reconnecting::{CommandLink, transaction},
-        script::{Script, ScriptCall, millis},
+        script::{ScriptCall, millis},
         subscriber::CHANNEL,
     },
     names::{entry_and_lease_names, entry_name, staging_name},
-    scripts::owner,
+    scripts::{FILL, owner},
 };
 use crate::{
     key::{CacheKey, KeyHash},
@@ -25,7 +25,6 @@ use crate::{
         token::Token,
     },
 };
-use bytes::Bytes;
 use redis::{Cmd, ErrorKind, RedisError, RedisResult, RedisWrite, ServerErrorKind, ToRedisArgs, Value};
 use std::{
     sync::atomic::{AtomicU64, Ordering::Relaxed},
@@ -49,18 +48,10 @@ pub(super) struct NamedWrite<'a> {
     pub(super) entry: &'a Entry,
     /// The staging name, if the entry is large.
     pub(super) staging: Option<String>,
+    retention: Duration,
     layout: u64,
     hash: KeyHash,
     offset: i64,
-}
-
-/// How the entries of a fill reach the script.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
-    /// All entries are arguments.
-    Inline,
-    /// The script renames the large entries.
-    Staged,
 }
 
 impl<'a> Fill<'a> {
@@ -68,12 +59,17 @@ impl<'a> Fill<'a> {
     pub(super) fn new(key: &CacheKey, condition: FillCondition, writes: &'a [Write], offset: i64) -> Self {
         // PERF: once for the message and the entry, because a hash takes 700 instructions, and a name 400.
         let (hash, (name, lease)) = (key.hash(), entry_and_lease_names(key));
+        let mut own_name = Some(name);
         let write = |(number, write): (usize, &'a Write)| {
             let Write { key: at, entry, .. } = write;
-            let (name, hash) = if at == key { (name.clone(), hash) } else { (entry_name(at), at.hash()) };
+            let (name, hash) = match own_name.take_if(|_| at == key) {
+                Some(name) => (name, hash),
+                None => (entry_name(at), at.hash()),
+            };
             let is_large = entry.encoded_len() >= STAGED_FROM;
             let staging = is_large.then(|| staging_name(key, entry.meta().id, number));
-            NamedWrite { name, entry, staging, layout: at.layout(), hash, offset }
+            let retention = entry.meta().lifetimes.retention();
+            NamedWrite { name, entry, staging, retention, layout: at.layout(), hash, offset }
         };
         let extension =
             |RedirectExtension { key, id, retention }: &RedirectExtension| (entry_name(key), *id, *retention);
@@ -86,38 +82,31 @@ impl<'a> Fill<'a> {
         }
     }
 
-    fn is_large(&self) -> bool {
-        self.writes.iter().any(|write| write.staging.is_some())
-    }
-
-    /// Returns the call of the script.
-    fn call(&self, script: &Script, way: Way) -> ScriptCall {
+    /// Returns the call of the script. It renames the staged entries, and has the others as arguments.
+    fn call(&self) -> ScriptCall {
         let Self { writes, extensions, .. } = self;
         let mut keys = vec![&*self.lease];
         keys.extend(writes.iter().map(|write| &*write.name));
         keys.extend(extensions.iter().map(|(name, ..)| &**name));
-        if way == Way::Staged {
-            keys.extend(writes.iter().filter_map(|write| write.staging.as_deref()));
-        }
-        let inline = writes.iter().filter(|write| way != Way::Staged || write.staging.is_none());
-        let mut call = script.call_with(&keys, inline.map(|write| write.entry.encoded_len()).sum());
+        keys.extend(writes.iter().filter_map(|write| write.staging.as_deref()));
+        let mut call = FILL.call(&keys);
         match self.condition {
-            FillCondition::Lease(lease) => call.arg(owner(lease)).arg(b""),
+            FillCondition::Lease(lease) => call.arg(&owner(lease)).arg(b""),
             FillCondition::ReplaceMarker(marker) => call.arg(b"").arg(marker.as_bytes()),
         };
         call.arg(CHANNEL).arg(self.hash.as_bytes());
         for write in writes {
             match write.staging {
-                Some(_) if way == Way::Staged => call.arg(write.entry.encoded_id()),
-                _ => call.arg(write.envelope()),
+                Some(_) => call.arg(&write.entry.encoded_id()),
+                None => call.arg(write),
             };
-            call.arg(millis(write.retention()));
+            call.arg(millis(write.retention));
         }
         for (_, id, retention) in extensions {
             call.arg(id.as_bytes()).arg(millis(*retention));
         }
         if !extensions.is_empty() {
-            call.arg(extensions.len().to_string());
+            call.arg(extensions.len());
         }
         call
     }
@@ -130,27 +119,18 @@ impl<'a> Fill<'a> {
         Transacted::of(link.transact(&transaction(commands)).await, length)
     }
 
-    /// Deletes the staged entries. An error is ignored, because they expire.
-    async fn unstage(&self, link: &dyn CommandLink) {
-        let names: Vec<_> = self.writes.iter().filter_map(|write| write.staging.as_deref()).collect();
-        _ = link.send(redis::cmd("DEL").arg(names)).await;
+    /// Makes all entries arguments of the script. Returns the names of those that may be staged.
+    fn unstage(&mut self) -> Vec<String> {
+        self.writes.iter_mut().filter_map(|write| write.staging.take()).collect()
     }
 }
 
 impl NamedWrite<'_> {
-    pub(super) fn envelope(&self) -> Bytes {
-        self.entry.encode(self.layout, self.hash, self.offset)
-    }
-
-    pub(super) fn retention(&self) -> Duration {
-        self.entry.meta().lifetimes.retention()
-    }
-
     /// Returns the command that stages the entry, if it is large.
     fn stage(&self) -> Option<Cmd> {
         let name = self.staging.as_deref()?;
         let mut set = Cmd::with_capacity(5, name.len() + self.entry.encoded_len() + 32);
-        set.arg("SET").arg(name).arg(self).arg("PX").arg(millis(self.retention()));
+        set.arg("SET").arg(name).arg(self).arg("PX").arg(millis(self.retention));
         Some(set)
     }
 }
@@ -165,48 +145,39 @@ impl ToRedisArgs for NamedWrite<'_> {
 }
 
 /// Whether the server permits staging, as far as is known.
+#[derive(Default)]
 pub(super) struct Staging {
-    /// The generation of the link when the server has last refused it, or [`NEVER`]. A later connection may lead to
+    /// One more than the generation of the link when the server has last refused it, or 0. A later connection may lead to
     /// another server, or be made after the user has got the rights.
     refused_at: AtomicU64,
 }
 
-impl Default for Staging {
-    fn default() -> Self {
-        Self { refused_at: AtomicU64::new(NEVER) }
-    }
-}
-
 impl Staging {
     /// Sends the fill. Returns the reply of its script.
-    pub(super) async fn send(&self, fill: &Fill<'_>, script: &Script, link: &dyn CommandLink) -> RedisResult<Value> {
-        let generation = link.generation();
-        if !fill.is_large() || self.refused_at.load(Relaxed) == generation {
-            return fill.call(script, Way::Inline).run(link).await;
+    pub(super) async fn send(&self, mut fill: Fill<'_>, link: &dyn CommandLink) -> RedisResult<Value> {
+        let connection = link.generation() + 1;
+        if self.refused_at.load(Relaxed) == connection {
+            fill.unstage();
         }
-        let call = || fill.call(script, Way::Staged);
-        let mut outcome = fill.transact(link, call().into_cmd()).await;
-        let is_forgotten = matches!(outcome, Transacted::ScriptForgotten);
-        if is_forgotten {
-            outcome = fill.transact(link, call().in_full()).await;
-        }
-        let is_staged = match outcome {
-            Transacted::Answered(reply) => return reply,
-            Transacted::Refused => is_forgotten, // by the first transaction
-            Transacted::ScriptForgotten | Transacted::ScriptFailed => true,
-            Transacted::NotPermitted => {
-                self.refused_at.store(generation, Relaxed);
-                // A server that knows `MULTI` but not `EXEC` would queue all further commands.
-                link.verify().await;
-                true
+        if fill.writes.iter().any(|write| write.staging.is_some()) {
+            let mut outcome = fill.transact(link, fill.call().into_cmd()).await;
+            if matches!(outcome, Transacted::ScriptForgotten) {
+                outcome = fill.transact(link, fill.call().in_full()).await;
             }
-        };
-        if is_staged {
+            match outcome {
+                Transacted::Answered(reply) => return reply,
+                Transacted::ScriptForgotten | Transacted::NotFilled => {}
+                Transacted::NotPermitted => {
+                    self.refused_at.store(connection, Relaxed);
+                    // A server that knows `MULTI` but not `EXEC` would queue all further commands.
+                    link.verify().await;
+                }
+            }
             // The inline script must not name the staged entries: in a slot that moves, a script whose keys include an
-            // absent one is refused.
-            fill.unstage(link).await;
+            // absent one is refused. An error is ignored, because they expire.
+            _ = link.send(redis::cmd("DEL").arg(fill.unstage())).await;
         }
-        fill.call(script, Way::Inline).run(link).await
+        fill.call().run(link).await
     }
 }
 
@@ -216,11 +187,10 @@ enum Transacted {
     Answered(RedisResult<Value>),
     /// The entries are staged.
     ScriptForgotten,
-    /// The entries are staged, and the lease is left.
-    ScriptFailed,
-    /// Nothing is stored or staged, and the lease is left.
-    Refused,
-    /// The server would refuse the next transaction too. It may have executed the commands one by one.
+    /// Nothing is stored, and the lease is left. The entries may be staged.
+    NotFilled,
+    /// As `NotFilled`, and the server would refuse the next transaction too. It may have executed the commands one by
+    /// one.
     NotPermitted,
 }
 
@@ -230,7 +200,9 @@ impl Transacted {
         let replies = match reply {
             Ok(Value::Array(replies)) if replies.len() == length => replies,
             Err(error) if is_unsupported(&error) => return Self::NotPermitted,
-            Err(error) if matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::Extension) => return Self::Refused,
+            Err(error) if matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::Extension) => {
+                return Self::NotFilled;
+            }
             // No reply of the script is an array, so the store takes one of another length for unexpected.
             reply => return Self::Answered(reply),
         };
@@ -243,7 +215,7 @@ impl Transacted {
             Some("STAGING") => Self::Answered(Value::Array(replies).extract_error()),
             Some("RENAME") if is_unsupported(&error) => Self::NotPermitted,
             _ if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => Self::ScriptForgotten,
-            _ => Self::ScriptFailed,
+            _ => Self::NotFilled,
         }
     }
 }
@@ -251,8 +223,6 @@ impl Transacted {
 /// Minimum length of the envelope of an entry that is staged, in bytes. With shorter ones, the three commands more cost
 /// as much as is saved.
 const STAGED_FROM: usize = 4 << 10;
-/// No generation of a link.
-const NEVER: u64 = u64::MAX;
 
 #[cfg(test)]
 mod tests {
@@ -261,6 +231,7 @@ mod tests {
         redis::connection::script::number,
         store::{entry::Kind, entry::Meta, token::Inbox},
     };
+    use bytes::Bytes;
 
     fn outcome_of(reply: &str) -> &'static str {
         let reply = redis::parse_redis_value(reply.as_bytes()).expect("a reply");
@@ -273,8 +244,7 @@ mod tests {
             Transacted::Answered(Err(error)) if error.code() == Some("OOM") => "full",
             Transacted::Answered(Err(_)) => "failed",
             Transacted::ScriptForgotten => "forgotten",
-            Transacted::ScriptFailed => "script failed",
-            Transacted::Refused => "refused",
+            Transacted::NotFilled => "not filled",
             Transacted::NotPermitted => "not permitted",
         }
     }
@@ -289,23 +259,23 @@ mod tests {
             ("*2\r\n+OK\r\n-NOSCRIPT No matching script.\r\n", "forgotten"),
             ("*2\r\n+OK\r\n-RENAME The user executing the script can't run this command\r\n", "not permitted"),
             ("*2\r\n+OK\r\n-RENAME ERR Unknown Redis command called from script\r\n", "not permitted"),
-            ("*2\r\n+OK\r\n-RENAME MISCONF Errors writing to the AOF file\r\n", "script failed"),
-            ("*2\r\n+OK\r\n-ERR The user executing the script can't run this command\r\n", "script failed"),
-            ("*2\r\n+OK\r\n-MISCONF Errors writing to the AOF file\r\n", "script failed"),
+            ("*2\r\n+OK\r\n-RENAME MISCONF Errors writing to the AOF file\r\n", "not filled"),
+            ("*2\r\n+OK\r\n-ERR The user executing the script can't run this command\r\n", "not filled"),
+            ("*2\r\n+OK\r\n-MISCONF Errors writing to the AOF file\r\n", "not filled"),
             ("*1\r\n:1\r\n", "unexpected"),
             ("*3\r\n+OK\r\n+OK\r\n:1\r\n", "unexpected"),
             ("*-1\r\n", "unexpected"),
             ("+QUEUED\r\n", "unexpected"),
-            ("-EXECABORT Transaction discarded because of previous errors.\r\n", "refused"),
-            ("-EXECABORT Transaction discarded because of: OOM command not allowed\r\n", "refused"),
+            ("-EXECABORT Transaction discarded because of previous errors.\r\n", "not filled"),
+            ("-EXECABORT Transaction discarded because of: OOM command not allowed\r\n", "not filled"),
             ("-EXECABORT Transaction discarded because of: NOPERM no permissions to run 'exec'\r\n", "not permitted"),
             ("-ERR EXEC without MULTI\r\n", "not permitted"),
             ("-ERR unknown command 'EXEC', with args beginning with: \r\n", "not permitted"),
             ("-NOPERM this user has no permissions to run the 'exec' command\r\n", "not permitted"),
-            ("-MOVED 3999 127.0.0.1:6381\r\n", "refused"),
-            ("-ASK 3999 127.0.0.1:6381\r\n", "refused"),
-            ("-TRYAGAIN Multiple keys request during rehashing of slot\r\n", "refused"),
-            ("-CROSSSLOT Keys in request don't hash to the same slot\r\n", "refused"),
+            ("-MOVED 3999 127.0.0.1:6381\r\n", "not filled"),
+            ("-ASK 3999 127.0.0.1:6381\r\n", "not filled"),
+            ("-TRYAGAIN Multiple keys request during rehashing of slot\r\n", "not filled"),
+            ("-CROSSSLOT Keys in request don't hash to the same slot\r\n", "not filled"),
         ] {
             assert_eq!(outcome_of(reply), outcome, "{reply}");
         }
@@ -329,9 +299,10 @@ mod tests {
         for write in fill.writes.iter().filter(|write| write.staging.is_some()) {
             let command = write.stage().expect("a large entry");
             let args: Vec<_> = command.args_iter().collect();
-            assert_eq!(args[2], redis::Arg::Simple(&write.envelope()[..]));
-            assert_eq!(write.envelope()[..17], write.entry.encoded_id());
-            assert_eq!(write.envelope().len(), write.entry.encoded_len());
+            let envelope = write.entry.encode(write.layout, write.hash, write.offset);
+            assert_eq!(args[2], redis::Arg::Simple(&envelope[..]));
+            assert_eq!(envelope[..17], write.entry.encoded_id());
+            assert_eq!(envelope.len(), write.entry.encoded_len());
         }
     }
 }

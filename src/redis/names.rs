@@ -1,22 +1,17 @@
 //! The names of entries and leases in Redis.
 
 use crate::{key::CacheKey, layout::LAYOUTS, store::token::Token, versions::Shard};
+use std::fmt::Write;
 
-/// Returns the number of failure domains of a server or cluster, and the one of each cache key.
+/// Returns the number of failure domains of a server or cluster, and the one of each cache key. In a cluster it is one of
+/// 64 ranges of 256 slots: a node usually owns ranges of slots, so the failure of a node shows in some of them.
 pub(super) fn failure_domains(is_cluster: bool) -> (usize, fn(&CacheKey) -> u16) {
     #[cfg(feature = "cluster")]
     if is_cluster {
-        return (64, range_of_slots);
+        return (64, |key| slot_of(&slot(key)) / 256);
     }
     let _ = is_cluster;
     (1, |_| 0)
-}
-
-/// Returns the failure domain in a cluster: one of 64 ranges of 256 slots. A node usually owns ranges of slots, so the
-/// failure of a node shows in some of these ranges.
-#[cfg(feature = "cluster")]
-fn range_of_slots(key: &CacheKey) -> u16 {
-    slot_of(&slot(key)) / 256
 }
 
 /// Returns the slot of a name, which begins with its hash tag.
@@ -52,7 +47,7 @@ fn name_rest(key: &CacheKey, name: &mut String) {
         name.extend([".", key.qualifier()]);
     }
     if key.variant().is_some() {
-        name.push_str(&format!(".{:?}", key.hash()));
+        _ = write!(name, ".{:?}", key.hash());
     }
 }
 
@@ -74,20 +69,18 @@ pub(super) fn entry_name(key: &CacheKey) -> String {
 
 /// Returns the names of the entry and of the lease. PERF: two thirds of the cost of making them one by one.
 pub(super) fn entry_and_lease_names(key: &CacheKey) -> (String, String) {
-    let mut entry = slot(key);
+    let (mut entry, mut rest) = (slot(key), String::new());
+    name_rest(key, &mut rest);
     let mut lease = String::with_capacity(entry.capacity());
-    lease.extend([&*entry, ":l"]);
-    entry.extend([CURRENT, DIGITS[(key.layout() % LAYOUTS) as usize]]);
-    for name in [&mut entry, &mut lease] {
-        name_rest(key, name);
-    }
+    lease.extend([&*entry, ":l", &*rest]);
+    entry.extend([CURRENT, DIGITS[(key.layout() % LAYOUTS) as usize], &*rest]);
     (entry, lease)
 }
 
 /// Returns the name under which the entry of write number `number` waits for the script of its fill.
 pub(super) fn staging_name(key: &CacheKey, id: Token, number: usize) -> String {
     let mut name = slot(key);
-    name.push_str(&format!(":s:{}.{number}", id.as_bytes().escape_ascii()));
+    _ = write!(name, ":s:{}.{number}", id.as_bytes().escape_ascii());
     name
 }
 
@@ -102,7 +95,7 @@ pub(crate) fn entry_names(key: &CacheKey) -> Vec<String> {
 
 /// Number of slots of a cluster.
 #[cfg(feature = "cluster")]
-pub(super) const SLOTS: u16 = 16_384;
+const SLOTS: u16 = 16_384;
 /// The formats in names, [`FORMAT`] and the one before.
 const CURRENT: &str = ":v3.";
 const PREVIOUS: &str = ":v2.";

@@ -14,80 +14,61 @@ use crate::{
 };
 use bytes::Bytes;
 use redis::Value;
-use std::time::Duration;
+use std::{sync::LazyLock, time::Duration};
 
-pub(super) struct Scripts {
-    pub(super) lead: Script,
-    pub(super) fill: Script,
-    release: Script,
-    extend: Script,
-    invalidate: Script,
-    wake: Script,
+pub(super) static LEAD: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("lua/get_or_lease.lua")));
+pub(super) static FILL: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("lua/fill.lua")));
+static RELEASE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("lua/release.lua")));
+static EXTEND: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("lua/extend.lua")));
+static INVALIDATE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("lua/invalidate.lua")));
+static WAKE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("lua/wake.lua")));
+
+/// Returns a pipeline that loads all scripts and asks for the server's time, in one round trip.
+pub(super) fn introduction() -> redis::Pipeline {
+    let mut pipeline = load(&[&LEAD, &FILL, &RELEASE, &EXTEND, &INVALIDATE, &WAKE].map(|script| script.text));
+    pipeline.cmd("TIME");
+    pipeline
 }
 
-impl Default for Scripts {
-    fn default() -> Self {
-        Self {
-            lead: Script::new(GET_OR_LEASE),
-            fill: Script::new(FILL),
-            release: Script::new(RELEASE),
-            extend: Script::new(EXTEND),
-            invalidate: Script::new(INVALIDATE),
-            wake: Script::new(WAKE),
-        }
-    }
+pub(super) fn release(lease: &str, token: Token, failure_marker: Option<FailureMarker>, hash: KeyHash) -> ScriptCall {
+    // The failure marker has six digits for a time span.
+    let span = |span: Duration| span.as_millis().min(999_999);
+    let (blocks_for, remembered_for, report) = failure_marker.map_or((0, 0, Bytes::new()), |marker| {
+        (span(marker.blocks_for), span(marker.remembered_for).max(1), marker.report)
+    });
+    let mut call = RELEASE.call(&[lease]);
+    call.arg(token.as_bytes()).arg(blocks_for).arg(remembered_for).arg(&*report);
+    call.arg(CHANNEL).arg(hash.as_bytes());
+    call
 }
 
-impl Scripts {
-    pub(super) fn release(
-        &self,
-        lease: &str,
-        token: Token,
-        failure_marker: Option<FailureMarker>,
-        hash: KeyHash,
-    ) -> ScriptCall {
-        // The failure marker has six digits for a time span.
-        let span = |span: Duration| span.as_millis().min(999_999);
-        let (blocks_for, remembered_for, report) = failure_marker.map_or((0, 0, Bytes::new()), |marker| {
-            (span(marker.blocks_for), span(marker.remembered_for).max(1), marker.report)
-        });
-        let mut call = self.release.call(&[lease]);
-        call.arg(token.as_bytes()).arg(blocks_for.to_string()).arg(remembered_for.to_string()).arg(report);
-        call.arg(CHANNEL).arg(hash.as_bytes());
-        call
-    }
+pub(super) fn extend(lease: &str, held: Lease, span: Duration) -> ScriptCall {
+    let mut call = EXTEND.call(&[lease]);
+    call.arg(&owner(held)).arg(millis(span));
+    call
+}
 
-    pub(super) fn extend(&self, lease: &str, held: Lease, span: Duration) -> ScriptCall {
-        let mut call = self.extend.call(&[lease]);
-        call.arg(owner(held)).arg(millis(span));
-        call
+/// Invalidates. `names` are the leases of these cache keys, then all entries.
+pub(super) fn invalidate(names: &[String], keys: &[CacheKey]) -> ScriptCall {
+    let mut call = INVALIDATE.call(names);
+    call.arg(CHANNEL);
+    for key in keys {
+        call.arg(key.hash().as_bytes());
     }
+    call
+}
 
-    /// Invalidates. `names` are the leases of these cache keys, then all entries.
-    pub(super) fn invalidate(&self, names: &[String], keys: &[CacheKey]) -> ScriptCall {
-        let mut call = self.invalidate.call(names);
-        call.arg(CHANNEL);
-        for key in keys {
-            call.arg(key.hash().as_bytes());
-        }
+/// Wakes waiters: `left` is the rest of a lease that has ended. The calls run one after the other, so that the server
+/// serves other clients in between.
+pub(super) fn wake(lease: &str, hash: KeyHash, left: &[u8]) -> Vec<ScriptCall> {
+    let (outcome, inboxes) = left.split_at(left.len().min(1));
+    let message = [outcome, hash.as_bytes()].concat();
+    let call = |wave| {
+        let mut call = WAKE.call(&[lease]);
+        call.arg(CHANNEL).arg(&message).arg(wave);
         call
-    }
-
-    /// Wakes waiters: `left` is the rest of a lease that has ended. The calls run one after the other, so that the server
-    /// serves other clients in between.
-    pub(super) fn wake<'a>(
-        &'a self,
-        lease: &'a str,
-        hash: KeyHash,
-        left: &'a [u8],
-    ) -> impl Iterator<Item = ScriptCall> + use<'a> {
-        let (outcome, inboxes) = left.split_at(left.len().min(1));
-        inboxes.chunks(WAVE).map(move |wave| {
-            let mut call = self.wake.call(&[lease]);
-            call.arg(CHANNEL).arg([outcome, hash.as_bytes()].concat()).arg(wave);
-            call
-        })
-    }
+    };
+    inboxes.chunks(WAVE).map(call).collect()
 }
 
 /// Calls `get_or_lease`, or another script with its keys, arguments and replies.
@@ -101,7 +82,11 @@ pub(super) fn get_or_lease(
 ) -> ScriptCall {
     let mut call = script.call(&[entry, lease]);
     call.arg(request.token.as_bytes()).arg(millis(request.lease)).arg(seen.unwrap_or_default());
-    call.arg(inbox.as_ref().map_or(&[][..], |inbox| inbox.as_bytes())).arg(MAX_INBOXES);
+    match &inbox {
+        Some(inbox) => call.arg(inbox.as_bytes()),
+        None => call.arg(b""),
+    };
+    call.arg(MAX_INBOXES);
     call
 }
 
@@ -110,13 +95,6 @@ pub(super) fn time(name: &str) -> redis::Cmd {
     let mut cmd = redis::cmd("EVAL");
     cmd.arg("return redis.call('TIME')").arg(1).arg(name);
     cmd
-}
-
-/// Returns a pipeline that loads all scripts and asks for the server's time, in one round trip.
-pub(super) fn introduction() -> redis::Pipeline {
-    let mut pipeline = load(&[GET_OR_LEASE, FILL, RELEASE, EXTEND, INVALIDATE, WAKE]);
-    pipeline.cmd("TIME");
-    pipeline
 }
 
 /// The reply of `get_or_lease`. The entry of a hit is not decoded yet. The stamp of a grant is also the server's time.
@@ -136,20 +114,18 @@ pub(super) enum LeadReply {
 /// has seen.
 pub(super) fn parse_lead_reply(answer: Value, about_seen: bool) -> Result<LeadReply, StoreError> {
     let is_alive = |alive: &Value| Ok::<_, StoreError>(number(alive)? != 0 && about_seen);
+    let unknown_grant = || unexpected(&Value::BulkString(Vec::new()));
     let mut parts = match answer {
         Value::Array(parts) => parts,
         // PERF: one string instead of an array, which costs the script more; with other measures the script takes 6.9
         // µs instead of 8.8 (docs/decisions/0031-cheap-scripts.md).
         Value::BulkString(granted) => {
-            let (stamp, alive, failures) = granted
-                .split_at_checked(16)
-                .and_then(|(stamp, rest)| match rest {
-                    [alive, failures] => Some((digits(stamp)?, *alive == b'1', digits(&[*failures])?)),
-                    _ => None,
-                })
-                .ok_or_else(|| unexpected(&Value::BulkString(Vec::new())))?;
-            let failures = u32::try_from(failures).unwrap_or(u32::MAX);
-            return Ok(LeadReply::Granted { stamp, seen_alive: alive && about_seen, failures });
+            let Some((stamp, [alive, failures])) = granted.split_at_checked(16) else { return Err(unknown_grant()) };
+            let seen_alive = *alive == b'1' && about_seen;
+            return match (digits(stamp), char::from(*failures).to_digit(10)) {
+                (Some(stamp), Some(failures)) => Ok(LeadReply::Granted { stamp, seen_alive, failures }),
+                _ => Err(unknown_grant()),
+            };
         }
         answer => return Err(unexpected(&answer)),
     };
@@ -192,7 +168,7 @@ pub(super) fn parse_end(answer: Value) -> Result<(bool, Vec<u8>), StoreError> {
 fn is_left(text: &[u8]) -> bool {
     let inboxes = text.len().saturating_sub(1);
     let names_an_outcome = matches!(text.first(), Some(b'v' | b'p' | b's' | b'f' | b'r' | b'g'));
-    names_an_outcome && inboxes > 0 && inboxes.is_multiple_of(INBOX) && inboxes <= MOST_INBOXES * INBOX
+    names_an_outcome && inboxes > 0 && inboxes.is_multiple_of(INBOX) && inboxes <= MAX_INBOXES * INBOX
 }
 
 /// Parses the reply of `invalidate`: for each lease, the waiters that are left to wake.
@@ -220,19 +196,11 @@ pub(super) fn owner(lease: Lease) -> [u8; 32] {
 
 /// Maximum number of inboxes in a lease. Further processes poll, because each question of a waiter reads the whole list
 /// (docs/decisions/0128-waves-of-wake-ups.md).
-const MAX_INBOXES: &str = "1024";
+const MAX_INBOXES: usize = 1024;
 /// Bytes of the inboxes that one call wakes: 64, each of eight bytes. The scripts that end a lease wake as many.
 const WAVE: usize = 64 * INBOX;
 /// Bytes of an inbox.
 const INBOX: usize = 8;
-/// The same as [`MAX_INBOXES`], as a number.
-const MOST_INBOXES: usize = 1024;
-const GET_OR_LEASE: &str = include_str!("lua/get_or_lease.lua");
-const FILL: &str = include_str!("lua/fill.lua");
-const RELEASE: &str = include_str!("lua/release.lua");
-const EXTEND: &str = include_str!("lua/extend.lua");
-const INVALIDATE: &str = include_str!("lua/invalidate.lua");
-const WAKE: &str = include_str!("lua/wake.lua");
 
 #[cfg(test)]
 mod tests {
@@ -247,9 +215,9 @@ mod tests {
         let end = |text: &[u8]| parse_end(Value::BulkString(text.to_vec()));
         let inboxes = |count: usize| [b"v".to_vec(), vec![b'i'; count * INBOX]].concat();
         assert_eq!(end(&inboxes(1)).ok(), Some((true, inboxes(1))));
-        assert!(end(&inboxes(MOST_INBOXES)).is_ok());
+        assert!(end(&inboxes(MAX_INBOXES)).is_ok());
         let granted = b"1700000000123456" as &[u8];
-        for other in [&inboxes(0), &inboxes(MOST_INBOXES + 1), &inboxes(2)[..12], &[granted, b"10"].concat(), b"", b"1"]
+        for other in [&inboxes(0), &inboxes(MAX_INBOXES + 1), &inboxes(2)[..12], &[granted, b"10"].concat(), b"", b"1"]
         {
             assert!(end(other).is_err(), "{} bytes", other.len());
             assert!(

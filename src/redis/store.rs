@@ -8,22 +8,19 @@ pub(crate) use super::names::{entry_names, lease_name};
 use super::{
     batch::ReadBatcher,
     connection::{
-        connect::Connection,
         endpoint::{IntoEndpoint, RedisEndpoint},
         error_class::store_error,
         reconnecting::CommandLink,
-        script::{Script, ScriptCall, number},
-        source::Source,
+        script::{Script, number},
+        source::{Connection, Source},
         subscriber::{MessageHandler, Subscriber},
-        tracked::TrackedConnection,
     },
     entries::EntryDecoder,
     fill::{Fill, Staging},
     names::{entry_and_lease_names, entry_name, failure_domains},
-    scripts::{self, Scripts},
-    server_clock::ServerClocks,
-    tracked_reads::TrackedReads,
-    waves::Waves,
+    scripts,
+    tracked::TrackedReads,
+    wakes::Waves,
 };
 use crate::{
     clock::Timestamp,
@@ -57,8 +54,7 @@ use std::{fmt, sync::Arc, time::Duration};
 /// fill and a number, within one transaction. Wake-ups are published to `stampede-guard:` and eight letters.
 pub struct RedisStore {
     link: Arc<dyn CommandLink>,
-    reads: Arc<ReadBatcher>,
-    scripts: Scripts,
+    reads: ReadBatcher,
     staging: Staging,
     decoder: Arc<EntryDecoder>,
     wakes: WakeRegistry,
@@ -76,52 +72,39 @@ impl RedisStore {
     /// connection, unless [`RedisEndpoint::subscribe_via`](crate::RedisEndpoint::subscribe_via) names a client for them.
     #[must_use]
     pub fn new(redis: impl IntoEndpoint) -> Self {
-        Self::of(&redis.into_endpoint())
-    }
-
-    pub(crate) fn of(server: &RedisEndpoint) -> Self {
-        Self::with_handler(server, |wakes| Arc::new(wakes))
+        Self::with_handler(&redis.into_endpoint(), |wakes| Arc::new(wakes))
     }
 
     /// Builds a store whose messages go to `handler`, which passes them on to the given `WakeRegistry`.
     fn with_handler(server: &RedisEndpoint, handler: impl FnOnce(WakeRegistry) -> Arc<dyn MessageHandler>) -> Self {
         let (domains, failure_domain_of) = failure_domains(server.is_cluster());
-        let (clocks, wakes) = (Arc::new(ServerClocks::of(domains)), WakeRegistry::new());
-        let link = server.connect(clocks.clone());
+        let (decoder, wakes) = (Arc::new(EntryDecoder::new(domains, failure_domain_of)), WakeRegistry::new());
+        let link = server.connect(decoder.clone());
         let subscriber =
             server.wakes().map(|source| Arc::new(Subscriber::new(source, link.clone(), handler(wakes.clone()))));
-        let waves = Waves::over(link.clone());
         Self {
-            reads: Arc::new(ReadBatcher::over(link.clone(), server.is_cluster())),
+            reads: ReadBatcher::over(link.clone(), server.is_cluster()),
+            waves: Waves::over(link.clone()),
             link,
-            scripts: Scripts::default(),
             staging: Staging::default(),
-            decoder: Arc::new(EntryDecoder::new(clocks, failure_domain_of)),
+            decoder,
             wakes,
             subscriber,
-            waves,
             server: server.server(),
         }
     }
 
-    async fn run<T>(
-        &self,
-        call: ScriptCall,
-        read: impl FnOnce(Value) -> Result<T, StoreError>,
-    ) -> Result<T, StoreError> {
-        self.read(call.run(&*self.link).await, read).await
-    }
-
-    async fn read<T>(
+    /// Parses the reply of a script. One that cannot be parsed may belong to another request, so the link is verified.
+    async fn parse<T>(
         &self,
         reply: RedisResult<Value>,
-        read: impl FnOnce(Value) -> Result<T, StoreError>,
+        parse: impl FnOnce(Value) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
-        let answer = read(reply.map_err(store_error)?);
-        if answer.is_err() {
+        let parsed = parse(reply.map_err(store_error)?);
+        if parsed.is_err() {
             self.link.verify().await;
         }
-        answer
+        parsed
     }
 
     /// Starts the subscriber with the first operation, so that wake-ups arrive by the time a caller has to wait.
@@ -159,9 +142,10 @@ impl RedisStore {
             for arg in more {
                 call.arg(arg);
             }
-            let bytes = match self.run(call, |answer| scripts::parse_lead_reply(answer, !unreadable)).await? {
+            let reply = call.run(&*self.link).await;
+            let bytes = match self.parse(reply, |reply| scripts::parse_lead_reply(reply, !unreadable)).await? {
                 scripts::LeadReply::Granted { stamp, seen_alive, failures } => {
-                    self.decoder.learn(key, stamp, sent, Timestamp::now());
+                    self.decoder.clock(key).learn(stamp, sent, Timestamp::now());
                     let lease = Lease { token: request.token, stamp };
                     return Ok(LeaseReply::Granted { lease, seen_alive, failures });
                 }
@@ -184,46 +168,11 @@ impl RedisStore {
         Err(StoreError::new("the entry keeps changing and no version of it can be read"))
     }
 
-    async fn fill_now(
-        &self,
-        key: &CacheKey,
-        condition: FillCondition,
-        writes: Vec<Write>,
-    ) -> Result<FillOutcome, StoreError> {
-        let fill = Fill::new(key, condition, &writes, self.decoder.offset(key));
-        let reply = self.staging.send(&fill, &self.scripts.fill, &*self.link).await;
-        let (stored, left) = self.read(reply, scripts::parse_end).await?;
-        self.wake(key, &left);
-        Ok(if stored { FillOutcome::Stored } else { FillOutcome::Fenced })
-    }
-
-    async fn release_now(
-        &self,
-        key: &CacheKey,
-        token: Token,
-        failure_marker: Option<FailureMarker>,
-    ) -> Result<LeaseStatus, StoreError> {
-        let call = self.scripts.release(&lease_name(key), token, failure_marker, key.hash());
-        let (held, left) = self.run(call, scripts::parse_end).await?;
-        self.wake(key, &left);
-        Ok(if held { LeaseStatus::Held } else { LeaseStatus::Lost })
-    }
-
-    async fn invalidate_now(&self, keys: &[CacheKey]) -> Result<(), StoreError> {
-        let names: Vec<_> = keys.iter().map(lease_name).chain(keys.iter().flat_map(entry_names)).collect();
-        let call = self.scripts.invalidate(&names, keys);
-        let left = self.run(call, scripts::parse_invalidated).await?;
-        for (key, left) in keys.iter().zip(&left) {
-            self.wake(key, left);
-        }
-        Ok(())
-    }
-
     /// Wakes the waiters that a script has left.
     fn wake(&self, key: &CacheKey, left: &[u8]) {
         // PERF: seldom, so the name and the hash are not computed for each fill (1,100 instructions).
         if !left.is_empty() {
-            self.waves.start(self.scripts.wake(&lease_name(key), key.hash(), left).collect());
+            self.waves.start(scripts::wake(&lease_name(key), key.hash(), left));
         }
     }
 }
@@ -267,21 +216,24 @@ impl Store for RedisStore {
 
     fn get_all<'a>(&'a self, keys: &'a [CacheKey]) -> Answer<'a, Vec<Option<Entry>>> {
         Box::pin(async move {
-            if let [key] = keys {
-                return Ok(vec![self.get_now(key, None).await?.0]);
-            }
             self.start_subscriber();
-            let names: Vec<_> = keys.iter().map(entry_name).collect();
+            let names = keys.iter().map(entry_name).collect();
             Ok(self.decoder.decode_all(keys, &self.reads.get_all(names).await?, &*self.link).await)
         })
     }
 
     fn get_or_lease<'a>(&'a self, key: &'a CacheKey, request: LeaseRequest) -> Answer<'a, LeaseReply> {
-        Box::pin(self.get_or_lease_by(&self.scripts.lead, &[], key, request))
+        Box::pin(self.get_or_lease_by(&scripts::LEAD, &[], key, request))
     }
 
     fn fill<'a>(&'a self, key: &'a CacheKey, condition: FillCondition, writes: Vec<Write>) -> Answer<'a, FillOutcome> {
-        Box::pin(self.fill_now(key, condition, writes))
+        Box::pin(async move {
+            let fill = Fill::new(key, condition, &writes, self.decoder.clock(key).offset());
+            let reply = self.staging.send(fill, &*self.link).await;
+            let (stored, left) = self.parse(reply, scripts::parse_end).await?;
+            self.wake(key, &left);
+            Ok(if stored { FillOutcome::Stored } else { FillOutcome::Fenced })
+        })
     }
 
     fn release<'a>(
@@ -290,21 +242,32 @@ impl Store for RedisStore {
         token: Token,
         failure_marker: Option<FailureMarker>,
     ) -> Answer<'a, LeaseStatus> {
-        Box::pin(self.release_now(key, token, failure_marker))
+        Box::pin(async move {
+            let reply = scripts::release(&lease_name(key), token, failure_marker, key.hash()).run(&*self.link).await;
+            let (held, left) = self.parse(reply, scripts::parse_end).await?;
+            self.wake(key, &left);
+            Ok(if held { LeaseStatus::Held } else { LeaseStatus::Lost })
+        })
     }
 
     fn extend<'a>(&'a self, key: &'a CacheKey, lease: Lease, span: Duration) -> Answer<'a, LeaseStatus> {
         Box::pin(async move {
-            let call = self.scripts.extend(&lease_name(key), lease, span);
-            match self.run(call, |answer| number(&answer)).await? {
-                0 => Ok(LeaseStatus::Lost),
-                _ => Ok(LeaseStatus::Held),
-            }
+            let reply = scripts::extend(&lease_name(key), lease, span).run(&*self.link).await;
+            let held = self.parse(reply, |reply| number(&reply)).await?;
+            Ok(if held == 0 { LeaseStatus::Lost } else { LeaseStatus::Held })
         })
     }
 
     fn invalidate<'a>(&'a self, keys: &'a [CacheKey]) -> Answer<'a, ()> {
-        Box::pin(self.invalidate_now(keys))
+        Box::pin(async move {
+            let names: Vec<_> = keys.iter().map(lease_name).chain(keys.iter().flat_map(entry_names)).collect();
+            let reply = scripts::invalidate(&names, keys).run(&*self.link).await;
+            let left = self.parse(reply, scripts::parse_invalidated).await?;
+            for (key, left) in keys.iter().zip(&left) {
+                self.wake(key, left);
+            }
+            Ok(())
+        })
     }
 
     fn failure_domain(&self, key: &CacheKey) -> u16 {
@@ -331,9 +294,8 @@ impl Store for RedisStore {
     }
 
     fn track(&self, feed: Arc<InvalidationFeed>, every: Duration) -> Option<Arc<dyn TrackedReader>> {
-        let (decoder, data) = (self.decoder.clone(), self.link.clone());
-        let link = TrackedConnection::new(self.server.clone()?, data, decoder.clocks().clone(), feed, every);
-        Some(Arc::new(TrackedReads::over(link, decoder, self.subscriber.clone())))
+        let (source, data, decoder) = (self.server.clone()?, self.link.clone(), self.decoder.clone());
+        Some(Arc::new(TrackedReads::new(source, data, decoder, self.subscriber.clone(), feed, every)))
     }
 }
 
@@ -352,7 +314,7 @@ macro_rules! into_store {
         $(#[$attribute])*
         impl IntoStore for $from {
             fn into_store(self) -> Arc<dyn Store> {
-                Arc::new(RedisStore::of(&self.into_endpoint()))
+                Arc::new(RedisStore::new(self))
             }
         }
     )*};
@@ -374,7 +336,7 @@ into_store! {
 
 impl<C: redis::aio::ConnectionLike + Clone + Send + Sync + 'static> IntoStore for Connection<C> {
     fn into_store(self) -> Arc<dyn Store> {
-        Arc::new(RedisStore::of(&self.into_endpoint()))
+        Arc::new(RedisStore::new(self))
     }
 }
 

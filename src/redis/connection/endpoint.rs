@@ -1,21 +1,24 @@
 //! The endpoint of Redis: a server, a cluster or sentinels, and how to connect to it.
 
 use super::{
-    connect::{self, Connect, Connection},
     log::ConnectionLog,
     reconnecting::{CommandLink, Handshake, Reconnecting},
-    source::Source,
+    source::{Connect, Connection, Source, config},
 };
-use redis::{AsyncConnectionConfig, aio::ConnectionLike};
+use redis::{AsyncConnectionConfig, Client, aio::ConnectionLike};
 use std::{fmt, sync::Arc};
 #[cfg(feature = "cluster")]
 use {
-    super::{connect::tuned_tcp, nodes::Nodes},
+    super::source::tuned_tcp,
+    crate::clock,
     redis::{
-        ErrorKind, IntoConnectionInfo, RedisResult,
+        ConnectionAddr, ConnectionInfo, ErrorKind, IntoConnectionInfo, RedisResult,
         cluster::{ClusterClient, ClusterClientBuilder},
     },
-    std::time::Duration,
+    std::{
+        sync::atomic::{AtomicUsize, Ordering::Relaxed},
+        time::Duration,
+    },
 };
 
 /// A Redis server, the nodes of a cluster or the sentinels of a master, and how to connect to them. Cheap to clone:
@@ -129,11 +132,11 @@ impl RedisEndpoint {
             .response_timeout(RESPONSE_TIMEOUT)
             .overall_response_timeout(None);
         let client = configure(builder.tcp_settings(tuned_tcp(Default::default()))).build()?;
-        let nodes = Nodes::new(&infos).ok_or(NO_NODES)?;
+        let nodes = Nodes::like_the_first(&infos);
         if nodes.differ_in_tls().is_some_and(|pair| configure(ClusterClient::builder(pair)).build().is_ok()) {
             return Err(TLS_OF_CLIENT_ALONE.into());
         }
-        Ok(Self { wakes: Some(Source::of_nodes(nodes)), ..Self::of_cluster(client) })
+        Ok(Self { wakes: Some(Source::of_nodes(nodes)), ..client.into_endpoint() })
     }
 
     /// Changes how connections are made: timeouts, a provider of credentials that change, a resolver of host names.
@@ -150,8 +153,8 @@ impl RedisEndpoint {
     /// `RedisEndpoint::sentinel`).
     #[must_use]
     pub fn connection_config(self, configure: impl FnOnce(AsyncConnectionConfig) -> AsyncConnectionConfig) -> Self {
-        let config = configure(self.config.unwrap_or_else(connect::config));
-        Self { config: Some(config), ..self }
+        let config = Some(configure(self.config.unwrap_or_else(config)));
+        Self { config, ..self }
     }
 
     /// Receives messages over a connection of this client. Needed for existing connections, which cannot be made a
@@ -169,12 +172,8 @@ impl RedisEndpoint {
     /// # }
     /// ```
     #[must_use]
-    pub fn subscribe_via(self, client: redis::Client) -> Self {
+    pub fn subscribe_via(self, client: Client) -> Self {
         Self { wakes: Some(Source::of_client(client)), ..self }
-    }
-
-    pub(crate) fn of_client(client: redis::Client) -> Self {
-        Self::of_server(Source::of_client(client))
     }
 
     /// Builds an endpoint whose connections all come from one source.
@@ -182,21 +181,9 @@ impl RedisEndpoint {
         Self { wakes: Some(server.clone()), ..Self::of(DataSource::Server(server)) }
     }
 
-    pub(crate) fn of_connection<C>(connection: C) -> Self
-    where
-        C: ConnectionLike + Clone + Send + Sync + 'static,
-    {
-        Self::over(Connection(connection))
-    }
-
-    #[cfg(feature = "cluster")]
-    pub(crate) fn of_cluster(client: ClusterClient) -> Self {
-        Self { is_cluster: true, ..Self::over(client) }
-    }
-
     /// Builds an endpoint whose data connections come from `connect`.
-    fn over(connect: impl Connect + Clone) -> Self {
-        let log: Arc<ConnectionLog> = Arc::default();
+    fn over(connect: impl Connect) -> Self {
+        let (connect, log) = (Arc::new(connect), Arc::<ConnectionLog>::default());
         let connect_with = move |handshake| {
             Arc::new(Reconnecting::new(connect.clone(), handshake, log.clone())) as Arc<dyn CommandLink>
         };
@@ -207,16 +194,11 @@ impl RedisEndpoint {
         Self { data, wakes: None, is_cluster: false, config: None }
     }
 
-    #[cfg(feature = "cluster")]
-    pub(crate) fn of_cluster_connection(connection: redis::cluster_async::ClusterConnection) -> Self {
-        Self { is_cluster: true, ..Self::of_connection(connection) }
-    }
-
     /// Makes a data connection that begins with this handshake.
     pub(crate) fn connect(&self, handshake: Arc<dyn Handshake>) -> Arc<dyn CommandLink> {
         match &self.data {
             DataSource::Server(server) => {
-                Arc::new(Reconnecting::new(self.configured(server), handshake, server.log.clone()))
+                Arc::new(Reconnecting::new(Arc::new(self.configured(server)), handshake, server.log.clone()))
             }
             DataSource::Other(connect_with) => connect_with(handshake),
         }
@@ -236,14 +218,98 @@ impl RedisEndpoint {
     }
 
     fn configured(&self, source: &Source) -> Source {
-        match &self.config {
-            Some(config) => source.clone().with_config(config.clone()),
-            None => source.clone(),
-        }
+        source.clone().with_config(self.config.clone())
     }
 
     pub(crate) fn is_cluster(&self) -> bool {
         self.is_cluster
+    }
+}
+
+/// Omits the connection, whose address may hold a password.
+impl fmt::Debug for RedisEndpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisEndpoint").field("is_cluster", &self.is_cluster).finish_non_exhaustive()
+    }
+}
+
+macro_rules! into_endpoint {
+    ($($(#[$attribute:meta])* $from:ty => |$value:ident| $endpoint:expr;)*) => {$(
+        $(#[$attribute])*
+        impl IntoEndpoint for $from {
+            fn into_endpoint(self) -> RedisEndpoint {
+                let $value = self;
+                $endpoint
+            }
+        }
+    )*};
+}
+
+into_endpoint! {
+    Client => |client| RedisEndpoint::of_server(Source::of_client(client));
+    #[cfg(feature = "connection-manager")]
+    redis::aio::ConnectionManager => |connection| RedisEndpoint::over(Connection(connection));
+    redis::aio::MultiplexedConnection => |connection| RedisEndpoint::over(Connection(connection));
+    #[cfg(feature = "cluster")]
+    ClusterClient => |client| RedisEndpoint { is_cluster: true, ..RedisEndpoint::over(client) };
+    #[cfg(feature = "cluster")]
+    redis::cluster_async::ClusterConnection =>
+        |connection| RedisEndpoint { is_cluster: true, ..RedisEndpoint::over(Connection(connection)) };
+}
+
+impl<C: ConnectionLike + Clone + Send + Sync + 'static> IntoEndpoint for Connection<C> {
+    fn into_endpoint(self) -> RedisEndpoint {
+        RedisEndpoint::over(self)
+    }
+}
+
+impl IntoEndpoint for RedisEndpoint {
+    fn into_endpoint(self) -> Self {
+        self
+    }
+}
+
+/// The nodes of a cluster, as the user names them: a source of connections for messages.
+#[cfg(feature = "cluster")]
+pub(super) struct Nodes {
+    infos: Vec<ConnectionInfo>,
+    turn: AtomicUsize,
+}
+
+#[cfg(feature = "cluster")]
+impl Nodes {
+    /// Gives all nodes the user, password and TLS of the first one. The first turn is random, so that the processes of a
+    /// fleet spread over the nodes.
+    fn like_the_first(infos: &[ConnectionInfo]) -> Self {
+        let like_the_first = |info: &ConnectionInfo| {
+            let (ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. }) = info.addr() else {
+                return info.clone();
+            };
+            let (host, port) = (host.clone(), *port);
+            infos[0].clone().set_addr(match infos[0].addr().clone() {
+                ConnectionAddr::TcpTls { insecure, tls_params, .. } => {
+                    ConnectionAddr::TcpTls { host, port, insecure, tls_params }
+                }
+                _ => ConnectionAddr::Tcp(host, port),
+            })
+        };
+        let first_turn = (clock::random_unit() * infos.len() as f64) as usize; // `next` takes the remainder
+        Self { infos: infos.iter().map(like_the_first).collect(), turn: AtomicUsize::new(first_turn) }
+    }
+
+    /// Returns a client of the next node in turn.
+    pub(super) fn next(&self) -> RedisResult<Client> {
+        let turn = self.turn.fetch_add(1, Relaxed) % self.infos.len();
+        Client::open(self.infos[turn].clone())
+    }
+
+    /// Returns the first node with TLS and without, if its own address is without. A cluster client of both is an error,
+    /// unless its settings ask for TLS.
+    fn differ_in_tls(&self) -> Option<[ConnectionInfo; 2]> {
+        let first = self.infos.first()?.clone();
+        let ConnectionAddr::Tcp(host, port) = first.addr().clone() else { return None };
+        let secure = ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None };
+        Some([first.clone(), first.set_addr(secure)])
     }
 }
 
@@ -256,47 +322,3 @@ const TLS_OF_CLIENT_ALONE: (ErrorKind, &str) = (
 /// asks the others for the new slots, and hold up all requests. The store timeout ends a request of the guard earlier.
 #[cfg(feature = "cluster")]
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(1);
-/// Never returned: without a node the cluster client is an error already.
-#[cfg(feature = "cluster")]
-const NO_NODES: (ErrorKind, &str) = (ErrorKind::InvalidClientConfig, "a cluster needs at least one node");
-
-/// Omits the connection, whose address may hold a password.
-impl fmt::Debug for RedisEndpoint {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RedisEndpoint").field("is_cluster", &self.is_cluster).finish_non_exhaustive()
-    }
-}
-
-macro_rules! into_endpoint {
-    ($($(#[$attribute:meta])* $from:ty => $make:path;)*) => {$(
-        $(#[$attribute])*
-        impl IntoEndpoint for $from {
-            fn into_endpoint(self) -> RedisEndpoint {
-                $make(self)
-            }
-        }
-    )*};
-}
-
-into_endpoint! {
-    redis::Client => RedisEndpoint::of_client;
-    #[cfg(feature = "connection-manager")]
-    redis::aio::ConnectionManager => RedisEndpoint::of_connection;
-    redis::aio::MultiplexedConnection => RedisEndpoint::of_connection;
-    #[cfg(feature = "cluster")]
-    ClusterClient => RedisEndpoint::of_cluster;
-    #[cfg(feature = "cluster")]
-    redis::cluster_async::ClusterConnection => RedisEndpoint::of_cluster_connection;
-}
-
-impl<C: ConnectionLike + Clone + Send + Sync + 'static> IntoEndpoint for Connection<C> {
-    fn into_endpoint(self) -> RedisEndpoint {
-        RedisEndpoint::of_connection(self.0)
-    }
-}
-
-impl IntoEndpoint for RedisEndpoint {
-    fn into_endpoint(self) -> Self {
-        self
-    }
-}

@@ -1,7 +1,5 @@
 //! The log lines about the connections to one endpoint: one for each cause, not one for each request or connection.
 
-#[cfg(feature = "cluster")]
-use super::error_class::CLIENT_HINT;
 use super::error_class::{CREDENTIALS_HINT, ErrorClass, class, loggable};
 use crate::{sync::mutex::Mutex, telemetry};
 use redis::{Client, ConnectionAddr, RedisError};
@@ -13,7 +11,7 @@ use std::{
 
 /// The log of the connections to one endpoint: the causes that they have reported.
 #[derive(Default)]
-pub(super) struct ConnectionLog {
+pub(in crate::redis) struct ConnectionLog {
     /// `None` for connections that the application has made, and for clusters.
     address: Option<String>,
     /// Whether the server has replied once, or a failed attempt to reach it was reported.
@@ -23,13 +21,6 @@ pub(super) struct ConnectionLog {
 }
 
 impl ConnectionLog {
-    /// Creates the log of the connections to single nodes of a cluster. A node that sends a client to another node is
-    /// no misconfiguration there.
-    #[cfg(feature = "cluster")]
-    pub(super) fn of_nodes() -> Self {
-        Self { hints: Mutex::new(HashSet::from([CLIENT_HINT.into()])), ..Self::default() }
-    }
-
     /// Creates the log of the connections to the server of this client.
     pub(super) fn of(client: &Client) -> Self {
         Self { address: Some(address(client)), ..Self::default() }
@@ -46,7 +37,7 @@ impl ConnectionLog {
 
     /// Reports a failed command if an operator has to correct its cause. A connection that the application has made may
     /// show only with its first command that it reaches no server.
-    pub(super) fn command_failed(&self, error: &RedisError) {
+    pub(in crate::redis) fn command_failed(&self, error: &RedisError) {
         match class(error) {
             ErrorClass::Misconfigured(setting) => self.misconfigured(&setting.hint(error), error),
             ErrorClass::Disconnected | ErrorClass::Unknown => self.unreachable(error),

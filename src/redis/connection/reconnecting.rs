@@ -1,9 +1,9 @@
 //! The data connection: made on first use by a task that outlives the request, and again when it breaks.
 
 use super::{
-    connect::{CONNECT_TIMEOUT, Connect},
     error_class::{ErrorClass, class},
     log::ConnectionLog,
+    source::{CONNECT_TIMEOUT, Connect},
 };
 use crate::{
     clock::Timestamp,
@@ -11,7 +11,10 @@ use crate::{
         error::BoxFuture,
         token::{Inbox, Token},
     },
-    sync::{mutex::Mutex, shared::Shared},
+    sync::{
+        mutex::{Mutex, MutexGuard},
+        shared::Shared,
+    },
 };
 use futures_util::FutureExt;
 use redis::{Cmd, ErrorKind, Pipeline, RedisError, RedisResult, Value, aio::ConnectionLike};
@@ -22,7 +25,7 @@ use std::{
     },
     time::Duration,
 };
-use tokio::time::timeout;
+use tokio::time::{error::Elapsed, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
 /// A link that sends commands. Dropping a future does not take back a command that was sent.
@@ -50,28 +53,23 @@ pub(crate) trait Handshake: Send + Sync + 'static {
     fn on_connected(&self) {}
 
     /// Receives the replies to [`commands`](Self::commands), with the times when these were sent and answered.
-    fn on_replies(&self, answers: &[Value], sent: Timestamp, received: Timestamp) {
-        let _ = (answers, sent, received);
-    }
+    fn on_replies(&self, _replies: &[Value], _sent: Timestamp, _received: Timestamp) {}
 }
 
 /// The current connection, or the attempt to make it, which all callers share.
-pub(super) struct Reconnecting<C: Connect> {
+pub(in crate::redis) struct Reconnecting<C: Connect> {
     connect: Arc<C>,
     handshake: Arc<dyn Handshake>,
     generation: Arc<AtomicU64>,
-    slot: Mutex<Slot<C::Connection>>,
+    attempt: Mutex<ConnectAttempt<C::Connection>>,
     log: Arc<ConnectionLog>,
 }
 
-struct Slot<C> {
-    current: Option<ConnectAttempt<C>>,
-    /// Number of attempts so far. It distinguishes the attempts.
-    attempts: u64,
-}
-
+/// The last attempt to connect, and what its connection has shown since.
 struct ConnectAttempt<C> {
-    connection: SharedConnection<C>,
+    /// `None` before the first attempt, and once the connection is dropped as unusable.
+    connection: Option<Shared<RedisResult<C>>>,
+    /// Distinguishes the attempts.
     number: u64,
     started_at: Timestamp,
     /// The time of the first command without a reply since the last reply, and the number of such commands.
@@ -80,73 +78,63 @@ struct ConnectAttempt<C> {
     degraded_since: Option<Timestamp>,
 }
 
-type SharedConnection<C> = Shared<RedisResult<C>>;
-
 impl<C: Connect> Reconnecting<C> {
-    pub(super) fn new(connect: C, handshake: Arc<dyn Handshake>, log: Arc<ConnectionLog>) -> Self {
-        let slot = Slot { current: None, attempts: 0 };
-        let (generation, slot) = (Arc::default(), Mutex::new(slot));
-        Self { connect: Arc::new(connect), handshake, generation, slot, log }
+    pub(in crate::redis) fn new(connect: Arc<C>, handshake: Arc<dyn Handshake>, log: Arc<ConnectionLog>) -> Self {
+        let attempt = Mutex::new(ConnectAttempt::new(None, 0));
+        Self { connect, handshake, generation: Arc::default(), attempt, log }
     }
 
     /// Reports whether there is a connection. Otherwise begins to connect, in the background.
-    pub(super) fn is_connected(&self) -> bool {
+    pub(in crate::redis) fn is_connected(&self) -> bool {
         self.current_attempt().0.now_or_never().is_some_and(|connection| connection.is_ok())
     }
 
-    /// Returns the current attempt. Starts a new one if there is none, if the last one failed a while ago, or if its
-    /// connection is outdated.
-    fn current_attempt(&self) -> (SharedConnection<C::Connection>, u64) {
-        let mut slot = self.slot.lock();
-        if let Some(attempt) = &slot.current
+    /// Returns the current attempt and its number. Starts a new one if there is none, if the last one failed a while
+    /// ago, or if its connection is outdated.
+    fn current_attempt(&self) -> (Shared<RedisResult<C::Connection>>, u64) {
+        let mut attempt = self.attempt.lock();
+        if let Some(connection) = &attempt.connection
             && !self.connect.is_superseded()
         {
-            let failed = attempt.connection.is_done_and(Result::is_err);
+            let failed = connection.is_done_and(Result::is_err);
             if !failed || Timestamp::now().since(attempt.started_at) < RECONNECT_PAUSE {
-                return (attempt.connection.clone(), attempt.number);
+                return (connection.clone(), attempt.number);
             }
         }
         let (connect, handshake, generation) = (self.connect.clone(), self.handshake.clone(), self.generation.clone());
         let log = self.log.clone();
-        let task = tokio::spawn(async move {
+        let task = AbortOnDropHandle::new(tokio::spawn(async move {
             let connected = establish(&*connect, &*handshake, &log).await;
             match &connected {
                 Ok(_) => _ = generation.fetch_add(1, Relaxed),
                 Err(error) => log.connect_failed(error),
             }
             connected
-        });
-        let task = AbortOnDropHandle::new(task);
-        let connection = Shared::new(async move {
-            match task.await {
-                Ok(connected) => connected,
-                Err(_) => Err(RedisError::from((ErrorKind::Io, "the runtime of the redis connection has ended"))),
-            }
-        });
-        slot.attempts += 1;
-        let number = slot.attempts;
-        slot.current = Some(ConnectAttempt {
-            connection: connection.clone(),
-            number,
-            started_at: Timestamp::now(),
-            silence: None,
-            degraded_since: None,
-        });
-        (connection, number)
+        }));
+        let ended = |_| Err(RedisError::from((ErrorKind::Io, "the runtime of the redis connection has ended")));
+        let connection = Shared::new(async move { task.await.unwrap_or_else(ended) });
+        *attempt = ConnectAttempt::new(Some(connection.clone()), attempt.number + 1);
+        (connection, attempt.number)
+    }
+
+    /// Returns the attempt with this number, locked, if it is still the current one.
+    fn numbered(&self, number: u64) -> Option<MutexGuard<'_, ConnectAttempt<C::Connection>>> {
+        let attempt = self.attempt.lock();
+        (attempt.number == number && attempt.connection.is_some()).then_some(attempt)
     }
 
     /// Drops an unusable connection, if it is still the current one and at least `age` old. A server that stays a
     /// replica must not cause a new connection per command.
     fn disconnect(&self, number: u64, age: Duration) {
-        let mut slot = self.slot.lock();
-        if slot.numbered(number).is_some_and(|attempt| Timestamp::now().since(attempt.started_at) >= age) {
-            slot.current = None;
+        if let Some(mut attempt) = self.numbered(number)
+            && Timestamp::now().since(attempt.started_at) >= age
+        {
+            attempt.connection = None;
         }
     }
 
     fn record_reply(&self, number: u64, is_success: bool) {
-        let mut slot = self.slot.lock();
-        let Some(attempt) = slot.numbered(number) else { return };
+        let Some(mut attempt) = self.numbered(number) else { return };
         attempt.silence = None;
         if is_success && attempt.degraded_since.is_some_and(|since| Timestamp::now().since(since) >= SILENCE) {
             attempt.degraded_since = None;
@@ -158,7 +146,7 @@ impl<C: Connect> Reconnecting<C> {
     /// Marks a connection that repairs itself as broken. After the repair it counts as a new connection, at most once a
     /// second, because it may lead to another server.
     fn mark_degraded(&self, number: u64) {
-        if let Some(attempt) = self.slot.lock().numbered(number) {
+        if let Some(mut attempt) = self.numbered(number) {
             attempt.degraded_since.get_or_insert_with(Timestamp::now);
         }
     }
@@ -166,8 +154,7 @@ impl<C: Connect> Reconnecting<C> {
     /// Records a command that was given up before its reply. redis-rs keeps a connection without any replies.
     /// After `SILENT_COMMANDS` commands and `SILENCE` without a reply, the connection is taken for dead.
     fn record_timeout(&self, number: u64) {
-        let mut slot = self.slot.lock();
-        let Some(attempt) = slot.numbered(number) else { return };
+        let Some(mut attempt) = self.numbered(number) else { return };
         let now = Timestamp::now();
         let (since, given_up) = attempt.silence.map_or((now, 1), |(since, given_up)| (since, given_up + 1));
         attempt.silence = Some((since, given_up));
@@ -175,28 +162,11 @@ impl<C: Connect> Reconnecting<C> {
             attempt.degraded_since.get_or_insert(now);
         }
         if given_up >= SILENT_COMMANDS && now.since(since) >= SILENCE {
-            slot.current = None;
+            attempt.connection = None;
         }
     }
 
     async fn execute(&self, request: Request<'_>) -> RedisResult<Value> {
-        let is_transaction = matches!(request, Request::Transaction(_));
-        let answer = self.execute_once(request).await;
-        match &answer {
-            Err(error) => self.log.command_failed(error),
-            Ok(Value::Array(replies)) if is_transaction => {
-                for reply in replies {
-                    if let Value::ServerError(error) = reply {
-                        self.log.command_failed(&error.clone().into());
-                    }
-                }
-            }
-            Ok(_) => {}
-        }
-        answer
-    }
-
-    async fn execute_once(&self, request: Request<'_>) -> RedisResult<Value> {
         let (connection, number) = self.current_attempt();
         let mut connection = match C::AWAITED {
             true => connection.await?,
@@ -204,14 +174,20 @@ impl<C: Connect> Reconnecting<C> {
         };
         let mut pending = PendingCommand { link: self, number, answered: false };
         let answer = match request {
-            Request::Command(cmd) => cmd.query_async(&mut connection).await,
-            Request::Transaction(pipeline) => reply_to_exec(pipeline, &mut connection).await,
+            Request::Command(cmd) => connection.req_packed_command(cmd).await.and_then(Value::extract_error),
+            Request::Transaction(pipeline) => reply_to_exec(pipeline, &mut connection, &self.log).await,
         };
-        if answer.as_ref().is_err_and(RedisError::is_timeout) {
-            return answer; // the user's response timeout ended the command, so there is no reply
-        }
+        let class = match &answer {
+            Ok(_) => None,
+            Err(error) => {
+                self.log.command_failed(error);
+                if error.is_timeout() {
+                    return answer; // the user's response timeout ended the command, so there is no reply
+                }
+                Some(class(error))
+            }
+        };
         pending.answered = true;
-        let class = answer.as_ref().err().map(class);
         if C::SELF_HEALING && class.is_none() {
             self.log.reached(); // it may not have been, although there was a connection
         }
@@ -250,10 +226,9 @@ impl<C: Connect> Reconnecting<C> {
     }
 }
 
-impl<C> Slot<C> {
-    /// Returns the attempt with this number if it is still the current one.
-    fn numbered(&mut self, number: u64) -> Option<&mut ConnectAttempt<C>> {
-        self.current.as_mut().filter(|attempt| attempt.number == number)
+impl<C> ConnectAttempt<C> {
+    fn new(connection: Option<Shared<RedisResult<C>>>, number: u64) -> Self {
+        Self { connection, number, started_at: Timestamp::now(), silence: None, degraded_since: None }
     }
 }
 
@@ -308,61 +283,63 @@ pub fn transaction(commands: impl IntoIterator<Item = Cmd>) -> Pipeline {
 }
 
 /// Sends a transaction, and returns the reply to its last command, `EXEC`. A command that was not queued makes `EXEC` an
-/// error.
+/// error. Errors among the replies to the other commands are logged.
 ///
 /// The transactions of redis-rs 1.8.1 are not used: if `MULTI` is refused, their connection panics in a build with
 /// overflow checks. Nor are the other replies requested, because a cluster connection would follow a redirection among
 /// them, with a transaction that no node accepts.
-async fn reply_to_exec<C: ConnectionLike>(pipeline: &Pipeline, connection: &mut C) -> RedisResult<Value> {
+async fn reply_to_exec<C: ConnectionLike>(
+    pipeline: &Pipeline,
+    connection: &mut C,
+    log: &ConnectionLog,
+) -> RedisResult<Value> {
     let mut replies = connection.req_packed_commands(pipeline, pipeline.len() - 1, 1).await?;
-    match replies.pop() {
-        Some(Value::ServerError(error)) => Err(error.into()),
-        reply => Ok(reply.unwrap_or(Value::Nil)),
+    let reply = match replies.pop() {
+        Some(Value::ServerError(error)) => return Err(error.into()),
+        reply => reply.unwrap_or(Value::Nil),
+    };
+    for reply in reply.as_sequence().unwrap_or_default() {
+        if let Value::ServerError(error) = reply {
+            log.command_failed(&error.clone().into());
+        }
     }
+    Ok(reply)
 }
 
-/// Connects, and runs the handshake.
+/// Connects, and runs the handshake. A server that refuses the handshake is still of use: scripts that are not loaded are
+/// sent in full, and leases have stamps of the server's time too.
 async fn establish<C: Connect>(
     connect: &C,
     handshake: &dyn Handshake,
     log: &ConnectionLog,
 ) -> RedisResult<C::Connection> {
-    let timed_out = |_| RedisError::from((ErrorKind::Io, "connecting to redis timed out"));
-    let mut connection = timeout(connect.connect_timeout(), connect.connect()).await.map_err(timed_out)??;
+    let mut connection = timeout(connect.connect_timeout(), connect.connect()).await.unwrap_or_else(timed_out)?;
     if !C::EXISTED {
         log.reached();
     }
     handshake.on_connected();
-    let outcome = timeout(CONNECT_TIMEOUT, run_handshake(&mut connection, handshake, log)).await;
-    match outcome.map_err(timed_out).and_then(|outcome| outcome) {
-        // In a cluster a single node may hang or be dead, perhaps one that is not even needed.
-        Err(error) if C::SELF_HEALING => log.command_failed(&error),
-        outcome => outcome?,
+    let (pipeline, sent) = (handshake.commands(), Timestamp::now());
+    let replies = connection.req_packed_commands(&pipeline, 0, pipeline.len());
+    match timeout(CONNECT_TIMEOUT, replies).await.unwrap_or_else(timed_out) {
+        Ok(replies) => {
+            match replies.iter().any(|reply| matches!(reply, Value::ServerError(_))) {
+                true => log.reached(),
+                false => log.accepted(),
+            }
+            handshake.on_replies(&replies, sent, Timestamp::now());
+        }
+        Err(error) if class(&error) == ErrorClass::Disconnected || error.is_timeout() => match C::SELF_HEALING {
+            // In a cluster a single node may hang or be dead, perhaps one that is not even needed.
+            true => log.command_failed(&error),
+            false => return Err(error),
+        },
+        Err(_) => {}
     }
     Ok(connection)
 }
 
-/// Runs the handshake. A server that refuses it is still of use: scripts that are not loaded are sent in full, and
-/// leases have stamps of the server's time too.
-async fn run_handshake<C: ConnectionLike>(
-    connection: &mut C,
-    handshake: &dyn Handshake,
-    log: &ConnectionLog,
-) -> RedisResult<()> {
-    let pipeline = handshake.commands();
-    let sent = Timestamp::now();
-    match connection.req_packed_commands(&pipeline, 0, pipeline.len()).await {
-        Ok(answers) => {
-            match answers.iter().any(|answer| matches!(answer, Value::ServerError(_))) {
-                true => log.reached(),
-                false => log.accepted(),
-            }
-            handshake.on_replies(&answers, sent, Timestamp::now());
-            Ok(())
-        }
-        Err(error) if class(&error) == ErrorClass::Disconnected || error.is_timeout() => Err(error),
-        Err(_) => Ok(()),
-    }
+fn timed_out<T>(_: Elapsed) -> RedisResult<T> {
+    Err((ErrorKind::Io, "connecting to redis timed out").into())
 }
 
 /// Time from the begin of a failed attempt to connect to the next one.
@@ -375,7 +352,7 @@ const SILENCE: Duration = Duration::from_secs(1);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::redis::connection::connect::Connection;
+    use crate::redis::connection::source::Connection;
     use redis::RedisFuture;
 
     /// A connection that answers every command with these bytes.
@@ -420,7 +397,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn link_drops_a_connection_only_for_its_own_silence() {
-        let link = Reconnecting::new(Connection(Fake(NIL)), Arc::new(Silent), Arc::default());
+        let link = Reconnecting::new(Arc::new(Connection(Fake(NIL))), Arc::new(Silent), Arc::default());
         let first = connection_number(&link).await;
         link.disconnect(first, Duration::ZERO);
         let second = connection_number(&link).await;
@@ -441,7 +418,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn link_counts_a_repaired_connection_as_a_new_one() {
-        let link = Reconnecting::new(Connection(Fake(NIL)), Arc::new(Silent), Arc::default());
+        let link = Reconnecting::new(Arc::new(Connection(Fake(NIL))), Arc::new(Silent), Arc::default());
         let number = connection_number(&link).await;
         assert_eq!(link.generation(), 1);
         link.mark_degraded(number);
@@ -483,7 +460,7 @@ mod tests {
             }
         }
 
-        let link = Reconnecting::new(Connection(TimesOut), Arc::new(Silent), Arc::default());
+        let link = Reconnecting::new(Arc::new(Connection(TimesOut)), Arc::new(Silent), Arc::default());
         let (connection, first) = link.current_attempt();
         assert!(connection.await.is_ok());
         for _ in 0..SILENT_COMMANDS {
@@ -506,7 +483,8 @@ mod tests {
             ("$4\r\nword\r\n", false),
             (":1\r\n", false),
         ] {
-            let link = Reconnecting::new(Connection(Fake(answer.as_bytes())), Arc::new(Silent), Arc::default());
+            let link =
+                Reconnecting::new(Arc::new(Connection(Fake(answer.as_bytes()))), Arc::new(Silent), Arc::default());
             let number = connection_number(&link).await;
             tokio::time::sleep(SILENCE).await;
             link.ping_check().await;

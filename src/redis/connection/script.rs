@@ -2,7 +2,7 @@
 
 use super::reconnecting::CommandLink;
 use crate::store::error::StoreError;
-use redis::{Arg, Cmd, ErrorKind, RedisResult, ServerErrorKind, Value};
+use redis::{Arg, Cmd, ErrorKind, RedisResult, ServerErrorKind, ToRedisArgs, Value};
 use std::{fmt, time::Duration};
 
 /// The text of a script with its SHA-1.
@@ -22,12 +22,7 @@ impl Script {
     /// Returns a call with these keys.
     #[must_use]
     pub fn call<K: AsRef<[u8]>>(&self, keys: &[K]) -> ScriptCall {
-        self.call_with(keys, 0)
-    }
-
-    /// Returns a call with room for long arguments of `bytes` in total.
-    pub(crate) fn call_with<K: AsRef<[u8]>>(&self, keys: &[K], bytes: usize) -> ScriptCall {
-        let mut cmd = Cmd::with_capacity(keys.len() + ARGS, BYTES + bytes);
+        let mut cmd = Cmd::with_capacity(keys.len() + ARGS, BYTES);
         cmd.arg("EVALSHA").arg(self.compiled.get_hash()).arg(keys.len());
         for key in keys {
             cmd.arg(key.as_ref());
@@ -36,7 +31,7 @@ impl Script {
     }
 }
 
-/// A call of a script: its keys and arguments. PERF: each is copied once, because a fill carries the whole payload.
+/// A call of a script: its keys and arguments.
 pub struct ScriptCall {
     text: &'static str,
     cmd: Cmd,
@@ -51,8 +46,8 @@ impl fmt::Debug for ScriptCall {
 
 impl ScriptCall {
     /// Adds an argument.
-    pub fn arg(&mut self, arg: impl AsRef<[u8]>) -> &mut Self {
-        self.cmd.arg(arg.as_ref());
+    pub fn arg(&mut self, arg: impl ToRedisArgs) -> &mut Self {
+        self.cmd.arg(arg);
         self
     }
 
@@ -127,13 +122,13 @@ pub fn unexpected(value: &Value) -> StoreError {
 
 /// Returns the span as Redis takes it: whole milliseconds, at least one.
 #[must_use]
-pub fn millis(span: Duration) -> String {
-    u64::try_from(span.as_millis()).unwrap_or(MAX_MILLIS).clamp(1, MAX_MILLIS).to_string()
+pub fn millis(span: Duration) -> u64 {
+    u64::try_from(span.as_millis()).unwrap_or(MAX_MILLIS).clamp(1, MAX_MILLIS)
 }
 
 /// Capacity for the arguments besides the keys.
 const ARGS: usize = 12;
 /// Capacity in bytes for all arguments together, when they are short.
-const BYTES: usize = 384;
+const BYTES: usize = 1024;
 /// Maximum expiry in milliseconds, about 285 years. Redis refuses much larger ones.
 const MAX_MILLIS: u64 = 9_000_000_000_000;

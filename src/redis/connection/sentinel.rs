@@ -1,6 +1,13 @@
-//! The master that sentinels name.
+//! The master that sentinels watch: the endpoint, the vote of the sentinels, and their announcements
+//! (`+switch-master`).
 
-use super::{log::ConnectionLog, tls};
+use super::{
+    endpoint::{IntoEndpoint, RedisEndpoint},
+    error_class::{ErrorClass, class},
+    log::ConnectionLog,
+    source::{Source, choose_crypto_provider, tuned_tcp},
+    supervise::{CHECK_INTERVAL, KeptTask, Subscription, answers, supervise, within},
+};
 use crate::{
     clock,
     sync::{
@@ -8,41 +15,198 @@ use crate::{
         shared::{Shared, WeakShared},
     },
 };
-use futures_util::{StreamExt, future::pending, stream::FuturesUnordered};
-use redis::{Client, ConnectionAddr, ErrorKind, RedisError, RedisResult, sentinel::SentinelClient};
-use std::{sync::Arc, time::Duration};
-use tokio::{sync::watch, time::sleep_until};
+use futures_util::{StreamExt, future::join_all, stream::FuturesUnordered};
+use redis::{
+    Client, ConnectionAddr, ErrorKind, IntoConnectionInfo, RedisError, RedisResult,
+    sentinel::{SentinelClient, SentinelClientBuilder, SentinelServerType},
+};
+use std::{
+    convert::Infallible,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+use tokio::{
+    sync::{Notify, watch},
+    time::{sleep, sleep_until},
+};
+
+impl RedisEndpoint {
+    /// Names the sentinels, at least one, and the name under which they watch the master.
+    ///
+    /// All connections lead to the master that most of the sentinels name, and follow it when it changes. User,
+    /// password and TLS in the URL of a sentinel are for that sentinel only; [`sentinel_with`](Self::sentinel_with) sets
+    /// them for the servers.
+    ///
+    /// Before a master is used, redis-rs asks for its `ROLE` on a connection of its own: within 1 s to connect and 500 ms
+    /// for the reply, with the user and password of [`sentinel_with`](Self::sentinel_with). This connection has no
+    /// settings of [`connection_config`](Self::connection_config), so a provider of credentials or a resolver alone is not
+    /// enough: the server must also accept the user and password, and its address must resolve by the system.
+    ///
+    /// TLS in the URL of a sentinel (`rediss://`) does not make the connections to the servers use TLS: the password of
+    /// the servers is sent as plain text, unless `set_client_to_redis_tls_mode` is set.
+    ///
+    /// A `SentinelClient` of redis-rs turns into an endpoint as well. It asks its sentinels in their order, so that one
+    /// that hangs delays each new connection by up to 1.5 s.
+    ///
+    /// # Errors
+    ///
+    /// A sentinel is not a URL of Redis, its URL has a database, or there is no sentinel.
+    ///
+    /// ```no_run
+    /// # fn example() -> stampede_guard::redis::RedisResult<()> {
+    /// use stampede_guard::{RedisEndpoint, StampedeGuard};
+    ///
+    /// let sentinels = ["redis://10.0.0.1:26379", "redis://10.0.0.2:26379", "redis://10.0.0.3:26379"];
+    /// let guard = StampedeGuard::new(RedisEndpoint::sentinel(sentinels, "mymaster")?);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn sentinel<S: IntoConnectionInfo>(sentinels: impl IntoIterator<Item = S>, master: &str) -> RedisResult<Self> {
+        Self::sentinel_with(sentinels, master, |client| client)
+    }
+
+    /// Does the same as [`sentinel`](Self::sentinel), and lets `configure` change the settings of the client of each
+    /// sentinel: user, password, TLS and database of the servers (`set_client_to_redis_..`), and certificates of the
+    /// sentinels.
+    ///
+    /// # Errors
+    ///
+    /// As of [`sentinel`](Self::sentinel), and what the settings cause.
+    ///
+    /// ```no_run
+    /// # fn example() -> stampede_guard::redis::RedisResult<()> {
+    /// use stampede_guard::{RedisEndpoint, StampedeGuard};
+    ///
+    /// let endpoint = RedisEndpoint::sentinel_with(["redis://10.0.0.1:26379"], "mymaster", |client| {
+    ///     client.set_client_to_redis_username("app").set_client_to_redis_password("secret")
+    /// })?;
+    /// let guard = StampedeGuard::new(endpoint);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn sentinel_with<S: IntoConnectionInfo>(
+        sentinels: impl IntoIterator<Item = S>,
+        master: &str,
+        configure: impl Fn(SentinelClientBuilder) -> SentinelClientBuilder,
+    ) -> RedisResult<Self> {
+        // User, password, protocol and TCP settings of a sentinel's URL are for this sentinel alone.
+        let client = |sentinel: S| {
+            let info = sentinel.into_connection_info()?;
+            let settings = info.redis_settings();
+            if settings.db() != 0 {
+                return Err(DATABASE_OF_SENTINEL.into());
+            }
+            let mut builder = SentinelClientBuilder::new([info.addr().clone()], master, SentinelServerType::Master)?
+                .set_client_to_sentinel_tcp_settings(tuned_tcp(info.tcp_settings().clone()))
+                .set_client_to_sentinel_protocol(settings.protocol());
+            if let Some(username) = settings.username() {
+                builder = builder.set_client_to_sentinel_username(username);
+            }
+            if let Some(password) = settings.password() {
+                builder = builder.set_client_to_sentinel_password(password);
+            }
+            configure(builder).build()
+        };
+        let clients = sentinels.into_iter().map(client).collect::<RedisResult<Vec<_>>>()?;
+        if clients.is_empty() { Err(no_sentinels()) } else { Ok(Self::of_sentinels(clients)) }
+    }
+
+    fn of_sentinels(clients: Vec<SentinelClient>) -> Self {
+        Self::of_server(Source::of_master(ToMaster::of(clients)))
+    }
+}
+
+impl IntoEndpoint for SentinelClient {
+    fn into_endpoint(self) -> RedisEndpoint {
+        RedisEndpoint::of_sentinels(vec![self])
+    }
+}
+
+/// One source of connections to the master: it knows to which master its last connection leads.
+pub(super) struct ToMaster {
+    sentinels: Arc<Sentinels>,
+    /// Follows the announcements of the sentinels from the first connection on. Shared by all connections of an endpoint.
+    announcements: Arc<KeptTask>,
+    /// Number of the master to which the last connection leads.
+    connected: AtomicU64,
+}
+
+impl ToMaster {
+    fn of(clients: Vec<SentinelClient>) -> Self {
+        let sentinels = Sentinels {
+            clients: clients.into_iter().map(tokio::sync::Mutex::new).collect(),
+            log: Arc::default(),
+            master: watch::Sender::default(),
+            asking: Mutex::default(),
+        };
+        Self { sentinels: Arc::new(sentinels), announcements: Arc::default(), connected: AtomicU64::default() }
+    }
+
+    /// Returns the log that all connections share.
+    pub(super) fn log(&self) -> &Arc<ConnectionLog> {
+        &self.sentinels.log
+    }
+
+    /// Returns a client of the master, for a connection that is about to be made.
+    pub(super) async fn client(&self) -> RedisResult<Client> {
+        self.announcements.start(|| listen(self.sentinels.clone()));
+        let (client, number) = self.sentinels.asked().await?;
+        self.connected.store(number, Relaxed);
+        Ok(client)
+    }
+
+    /// Reports whether the sentinels have named another master since the last connection. Returns `true` once per
+    /// change.
+    pub(super) fn is_superseded(&self) -> bool {
+        let (named, connected) = (self.sentinels.master.borrow().number, self.connected.load(Relaxed));
+        connected != 0 && connected != named && self.connected.swap(named, Relaxed) != named
+    }
+
+    /// Returns when the sentinels name another master than that of the last connection.
+    pub(super) async fn moved(&self) {
+        let connected = self.connected.load(Relaxed);
+        let mut master = self.sentinels.master.subscribe();
+        // Never an error, because the sender lives as long as `self`.
+        let _ = master.wait_for(|master| master.number != connected).await;
+    }
+}
+
+/// A clone has no connection yet.
+impl Clone for ToMaster {
+    fn clone(&self) -> Self {
+        let (sentinels, announcements) = (self.sentinels.clone(), self.announcements.clone());
+        Self { sentinels, announcements, connected: AtomicU64::default() }
+    }
+}
 
 /// The sentinels of one master, and the master that they have named last.
-pub(super) struct Sentinels {
+struct Sentinels {
     /// One client for each sentinel, so that a sentinel that hangs delays no other one. Locked, because a client needs
     /// `&mut` and keeps a connection to its sentinel.
-    pub(super) clients: Box<[tokio::sync::Mutex<SentinelClient>]>,
-    pub(super) log: Arc<ConnectionLog>,
-    pub(super) master: watch::Sender<Master>,
+    clients: Box<[tokio::sync::Mutex<SentinelClient>]>,
+    log: Arc<ConnectionLog>,
+    master: watch::Sender<Master>,
     /// The question of connections that are made now. A master that hangs delays the answer, and a question for each
     /// connection would wait for the one before.
     asking: Mutex<Option<WeakShared<Named>>>,
 }
 
 /// A client of the master, with its number.
-pub(super) type Named = RedisResult<(Client, u64)>;
+type Named = RedisResult<(Client, u64)>;
 
 /// The master that was named last. The number grows with each change, and is zero before the first answer.
 #[derive(Default)]
-pub(super) struct Master {
+struct Master {
     address: Option<ConnectionAddr>,
-    pub(super) number: u64,
+    number: u64,
 }
 
 impl Sentinels {
-    pub(super) fn of(clients: impl IntoIterator<Item = SentinelClient>) -> Self {
-        let clients = clients.into_iter().map(tokio::sync::Mutex::new).collect();
-        Self { clients, log: Arc::default(), master: watch::Sender::new(Master::default()), asking: Mutex::default() }
-    }
-
     /// Returns a client of the master and its number. Joins a question that is in flight.
-    pub(super) fn asked(self: &Arc<Self>) -> Shared<Named> {
+    fn asked(self: &Arc<Self>) -> Shared<Named> {
         let mut asking = self.asking.lock();
         let in_flight = asking.as_ref().and_then(WeakShared::upgrade);
         in_flight.filter(|answer| !answer.is_done_and(|_| true)).unwrap_or_else(|| {
@@ -54,8 +218,8 @@ impl Sentinels {
     }
 
     /// Returns a client of the master and its number.
-    pub(super) async fn ask(&self) -> Named {
-        tls::choose_provider(); // a sentinel client does not say whether it uses TLS
+    async fn ask(&self) -> Named {
+        choose_crypto_provider(); // a sentinel client does not say whether it uses TLS
         let client = self.named_by_most().await?;
         let mut number = 0;
         self.master.send_if_modified(|master| {
@@ -82,15 +246,9 @@ impl Sentinels {
         let (mut named, mut last_error) = (Vec::<(Client, usize)>::new(), None);
         let deadline = clock::deadline_after(VOTE_TIMEOUT);
         loop {
-            let is_decided = async {
-                match named.is_empty() {
-                    true => pending().await,
-                    false => sleep_until(deadline).await,
-                }
-            };
             let answer = tokio::select! {
                 answer = answers.next() => answer,
-                () = is_decided => None,
+                () = sleep_until(deadline), if !named.is_empty() => None,
             };
             let Some(answer) = answer else { break };
             match answer {
@@ -118,11 +276,77 @@ fn address(client: &Client) -> &ConnectionAddr {
     client.get_connection_info().addr()
 }
 
-pub(super) fn no_sentinels() -> RedisError {
+fn no_sentinels() -> RedisError {
     (ErrorKind::EmptySentinelList, "at least one sentinel is needed").into()
 }
 
-/// Pause before a sentinel is asked again that did not answer, or that named no master.
-pub(super) const RETRY_PAUSE: Duration = Duration::from_secs(1);
+/// Follows the announcements of the sentinels.
+///
+/// Without it, a process whose connections do not break would stay with an old master that sentinels cannot reach.
+async fn listen(sentinels: Arc<Sentinels>) -> Infallible {
+    let announced = Notify::new();
+    let (sentinels, announced) = (&*sentinels, &announced);
+    let following = sentinels.clients.iter().map(|client| supervise(Follower { sentinels, client, announced }));
+    tokio::join!(join_all(following), ask_when(announced, sentinels)).1
+}
+
+/// Asks after announcements. All that arrive during a question lead to one more question: it may have been answered
+/// before the other sentinels have learnt of the new master.
+async fn ask_when(announced: &Notify, sentinels: &Sentinels) -> Infallible {
+    loop {
+        announced.notified().await;
+        while sentinels.ask().await.is_err() {
+            sleep(RETRY_PAUSE).await;
+        }
+    }
+}
+
+/// Listens to one sentinel.
+struct Follower<'a> {
+    sentinels: &'a Sentinels,
+    client: &'a tokio::sync::Mutex<SentinelClient>,
+    announced: &'a Notify,
+}
+
+impl Subscription for Follower<'_> {
+    /// Passes announcements on. Returns when the connection is lost, or when the sentinel does not answer.
+    async fn hold(&mut self) -> RedisResult<()> {
+        let subscribed = async {
+            let sentinel = self.client.lock().await.async_get_sentinel_client().await?;
+            let mut channel = sentinel.get_async_pubsub().await?;
+            channel.subscribe("+switch-master").await?;
+            Ok(channel)
+        };
+        let channel = within(SUBSCRIBE_TIMEOUT, subscribed).await?;
+        self.announced.notify_one(); // the master may have changed before the subscription
+        let (mut sink, mut messages) = channel.split();
+        loop {
+            tokio::select! {
+                message = messages.next() => match message {
+                    Some(_) => self.announced.notify_one(),
+                    None => return Ok(()),
+                },
+                () = sleep(CHECK_INTERVAL) => if !answers(CHECK_INTERVAL, sink.ping()).await {
+                    return Ok(());
+                },
+            }
+        }
+    }
+
+    fn on_failure(&self, error: &RedisError) {
+        if let ErrorClass::Misconfigured(setting) = class(error) {
+            self.sentinels.log.misconfigured(&setting.hint(error), error);
+        }
+    }
+}
+
+const DATABASE_OF_SENTINEL: (ErrorKind, &str) = (
+    ErrorKind::InvalidClientConfig,
+    "a sentinel has no databases: set that of the servers with `sentinel_with` (`set_client_to_redis_db`)",
+);
+/// Pause before the sentinels are asked again, when none of them has named a master.
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
 /// Time after which the most votes so far decide. Sentinels that hang would delay each connection by 1.5 s.
 const VOTE_TIMEOUT: Duration = Duration::from_millis(700);
+/// Maximum time to subscribe at a sentinel.
+const SUBSCRIBE_TIMEOUT: Duration = Duration::from_secs(3);

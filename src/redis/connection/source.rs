@@ -1,70 +1,97 @@
-//! Where the connections of an endpoint lead, and with which settings.
+//! Sources of connections: a server, the nodes of a cluster, a master that sentinels watch, a cluster client, or an
+//! existing connection.
 
-use super::{
-    connect::{self, Connect},
-    log::ConnectionLog,
-    tls,
-};
+#[cfg(feature = "cluster")]
+use super::endpoint::Nodes;
+use super::log::ConnectionLog;
 #[cfg(feature = "sentinel")]
-use super::{sentinel::Sentinels, sentinel_master::ToMaster};
+use super::sentinel::ToMaster;
 use futures_util::future::pending;
-use redis::{AsyncConnectionConfig, Client, ProtocolVersion, PushInfo, RedisResult, aio::MultiplexedConnection};
-use std::{convert::Infallible, sync::Arc, time::Duration};
+use redis::{
+    AsyncConnectionConfig, Client, ConnectionAddr, ProtocolVersion, PushInfo, RedisResult,
+    aio::{ConnectionLike, MultiplexedConnection},
+    io::tcp::TcpSettings,
+};
+use std::{convert::Infallible, future::Future, sync::Arc, time::Duration};
 
-/// A place that connections lead to. It is resolved for each connection, so connections made later may lead to another
-/// server than earlier connections.
+/// A source of connections of one kind.
+pub(in crate::redis) trait Connect: Send + Sync + 'static {
+    type Connection: ConnectionLike + Clone + Send + Sync + 'static;
+
+    /// Whether a broken connection repairs itself. A new one would be no better then. In a cluster with one dead node
+    /// it would even drop the connections to the live nodes.
+    const SELF_HEALING: bool;
+
+    /// Whether the connection existed before. Then [`connect`](Self::connect) does not show that there is a server.
+    const EXISTED: bool = false;
+
+    /// Whether a command waits for the connection to be made. Otherwise it fails at once until then.
+    const AWAITED: bool = true;
+
+    /// Returns the maximum time for one attempt to connect.
+    fn connect_timeout(&self) -> Duration;
+
+    fn connect(&self) -> impl Future<Output = RedisResult<Self::Connection>> + Send;
+
+    /// Reports whether the last connection is to be replaced although it works. Returns `true` once per replacement.
+    fn is_superseded(&self) -> bool {
+        false
+    }
+}
+
+/// A place that connections lead to, with their settings. It is resolved for each connection, so connections made later
+/// may lead to another server than earlier connections.
 #[derive(Clone)]
 pub(crate) struct Source {
     target: Target,
     /// The settings of the user, if there are any.
     config: Option<AsyncConnectionConfig>,
     /// The log that all connections share: they fail together if the address or the password is wrong.
-    pub(super) log: Arc<ConnectionLog>,
+    pub(in crate::redis) log: Arc<ConnectionLog>,
 }
 
 #[derive(Clone)]
 #[allow(clippy::large_enum_variant, reason = "there is one for each connection")]
 enum Target {
     Client(Client),
+    /// Any one of these nodes: each connection leads to the next one.
     #[cfg(feature = "cluster")]
-    AnyNode(Arc<super::nodes::Nodes>),
+    AnyNode(Arc<Nodes>),
     #[cfg(feature = "sentinel")]
     Master(ToMaster),
 }
 
 impl Source {
-    pub(crate) fn of_client(client: Client) -> Self {
+    pub(super) fn of_client(client: Client) -> Self {
         let log = ConnectionLog::of(&client);
-        Self { target: Target::Client(connect::tuned(client)), config: None, log: Arc::new(log) }
+        Self { target: Target::Client(tuned(client)), config: None, log: Arc::new(log) }
     }
 
-    /// Creates the source of connections to any one of these nodes: each connection leads to the next one.
     #[cfg(feature = "cluster")]
-    pub(super) fn of_nodes(nodes: super::nodes::Nodes) -> Self {
-        Self { target: Target::AnyNode(Arc::new(nodes)), config: None, log: Arc::new(ConnectionLog::of_nodes()) }
+    pub(super) fn of_nodes(nodes: Nodes) -> Self {
+        Self { target: Target::AnyNode(Arc::new(nodes)), config: None, log: Arc::default() }
     }
 
-    /// Creates the source of connections to the master that these sentinels name.
     #[cfg(feature = "sentinel")]
-    pub(super) fn of_sentinels(sentinels: Sentinels) -> Self {
-        let log = sentinels.log.clone();
-        Self { target: Target::Master(ToMaster::of(sentinels)), config: None, log }
+    pub(super) fn of_master(master: ToMaster) -> Self {
+        let log = master.log().clone();
+        Self { target: Target::Master(master), config: None, log }
     }
 
     /// Sets the settings of the user.
-    pub(super) fn with_config(self, config: AsyncConnectionConfig) -> Self {
-        Self { config: Some(config), ..self }
+    pub(super) fn with_config(self, config: Option<AsyncConnectionConfig>) -> Self {
+        Self { config, ..self }
     }
 
     /// Returns a client of the server that connections lead to now.
     #[allow(clippy::unused_async, reason = "other targets than a client have to be asked")]
-    pub(crate) async fn client(&self) -> RedisResult<Client> {
+    async fn client(&self) -> RedisResult<Client> {
         match &self.target {
             Target::Client(client) => Ok(client.clone()),
             #[cfg(feature = "cluster")]
-            Target::AnyNode(nodes) => nodes.next(),
+            Target::AnyNode(nodes) => nodes.next().map(tuned),
             #[cfg(feature = "sentinel")]
-            Target::Master(master) => master.client().await.map(connect::tuned),
+            Target::Master(master) => master.client().await.map(tuned),
         }
     }
 
@@ -78,32 +105,23 @@ impl Source {
         }
     }
 
-    /// Makes a connection.
-    pub(crate) async fn connect(&self) -> RedisResult<MultiplexedConnection> {
-        let client = self.client().await?;
-        tls::prepare(&client);
-        client.get_multiplexed_async_connection_with_config(&self.config()).await
-    }
-
     /// Makes a connection on which the server sends messages too (RESP3). `on_push` gets each of them before a later
     /// reply is returned, and must not block.
-    pub(crate) async fn connect_with_pushes(
+    pub(in crate::redis) async fn connect_with_pushes(
         &self,
         on_push: impl Fn(PushInfo) + Send + Sync + 'static,
     ) -> RedisResult<MultiplexedConnection> {
         let info = self.client().await?.get_connection_info().clone();
         let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
-        let client = Client::open(info.set_redis_settings(settings))?;
-        tls::prepare(&client);
         let config = self.config().set_push_sender(move |push| {
             on_push(push);
             Ok::<_, Infallible>(())
         });
-        client.get_multiplexed_async_connection_with_config(&config).await
+        connect(Client::open(info.set_redis_settings(settings))?, config).await
     }
 
     fn config(&self) -> AsyncConnectionConfig {
-        self.config.clone().unwrap_or_else(connect::config)
+        self.config.clone().unwrap_or_else(config)
     }
 }
 
@@ -112,7 +130,7 @@ impl Connect for Source {
     const SELF_HEALING: bool = false;
 
     async fn connect(&self) -> RedisResult<MultiplexedConnection> {
-        Self::connect(self).await
+        connect(self.client().await?, self.config()).await
     }
 
     fn is_superseded(&self) -> bool {
@@ -127,10 +145,95 @@ impl Connect for Source {
     fn connect_timeout(&self) -> Duration {
         match self.config {
             Some(_) => LONGEST_CONNECT_TIMEOUT,
-            None => 2 * connect::CONNECT_TIMEOUT,
+            None => 2 * CONNECT_TIMEOUT,
         }
     }
 }
 
-/// Limit of an attempt to connect with settings of the user, whose own timeout is usually shorter.
+#[cfg(feature = "cluster")]
+impl Connect for redis::cluster::ClusterClient {
+    type Connection = redis::cluster_async::ClusterConnection;
+    const SELF_HEALING: bool = true;
+
+    async fn connect(&self) -> RedisResult<Self::Connection> {
+        choose_crypto_provider(); // a cluster client does not say whether it uses TLS
+        self.get_async_connection().await
+    }
+
+    /// The client tries node after node, twice, and each node that hangs takes a second.
+    fn connect_timeout(&self) -> Duration {
+        LONGEST_CONNECT_TIMEOUT
+    }
+}
+
+/// A connection of redis-rs, or one that behaves like it, as a store: `StampedeGuard::new(Connection(pooled))`.
+#[derive(Clone, Debug)]
+pub struct Connection<C>(pub C);
+
+impl<C: ConnectionLike + Clone + Send + Sync + 'static> Connect for Connection<C> {
+    type Connection = C;
+    const SELF_HEALING: bool = true;
+    const EXISTED: bool = true;
+
+    async fn connect(&self) -> RedisResult<C> {
+        Ok(self.0.clone())
+    }
+
+    fn connect_timeout(&self) -> Duration {
+        CONNECT_TIMEOUT
+    }
+}
+
+async fn connect(client: Client, config: AsyncConnectionConfig) -> RedisResult<MultiplexedConnection> {
+    if matches!(client.get_connection_info().addr(), ConnectionAddr::TcpTls { .. }) {
+        choose_crypto_provider();
+    }
+    client.get_multiplexed_async_connection_with_config(&config).await
+}
+
+/// Chooses `ring` before a connection that may use TLS, unless the application has already chosen with
+/// `CryptoProvider::install_default`. Without TLS, an application may still choose later.
+///
+/// redis-rs asks rustls for the provider of the process. rustls panics if none is chosen and several are compiled in,
+/// which happens when another crate of the application brings `aws-lc-rs`.
+pub(super) fn choose_crypto_provider() {
+    #[cfg(feature = "tls-rustls")]
+    if rustls::crypto::CryptoProvider::get_default().is_none() {
+        // An error means that another thread was faster.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+    }
+}
+
+/// Returns the settings of a connection. It has no response timeout, because the guard has its own and redis-rs would
+/// not reconnect after one.
+pub(super) fn config() -> AsyncConnectionConfig {
+    AsyncConnectionConfig::new()
+        .set_connection_timeout(Some(CONNECT_TIMEOUT))
+        .set_response_timeout(None)
+        .set_pipeline_buffer_size(1024)
+}
+
+/// Returns the client with the settings of [`tuned_tcp`].
+fn tuned(client: Client) -> Client {
+    let info = client.get_connection_info().clone();
+    let settings = tuned_tcp(info.tcp_settings().clone());
+    Client::open(info.set_tcp_settings(settings)).unwrap_or(client)
+}
+
+/// Returns the settings with TCP_NODELAY, and with a user timeout so that sockets notice a dead peer.
+pub(super) fn tuned_tcp(settings: TcpSettings) -> TcpSettings {
+    let settings = settings.set_nodelay(true);
+    #[cfg(any(target_os = "android", target_os = "fuchsia", target_os = "linux"))]
+    let settings = match settings.user_timeout() {
+        Some(_) => settings,
+        None => settings.set_user_timeout(USER_TIMEOUT),
+    };
+    settings
+}
+
+pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+/// Limit of an attempt to connect that has shorter timeouts of its own: with settings of the user, or to node after node.
 const LONGEST_CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
+/// Time without an acknowledgement after which the system closes a connection, unless the client sets its own.
+#[cfg(any(target_os = "android", target_os = "fuchsia", target_os = "linux"))]
+const USER_TIMEOUT: Duration = Duration::from_secs(5);

@@ -1,17 +1,16 @@
 //! The subscriber of messages to this process: one connection, one channel, nothing else.
 
 use super::{
-    connect::Connect,
     reconnecting::CommandLink,
-    source::Source,
-    supervise::{CHECK_INTERVAL, KeptTask, Subscription, answers, checks, supervise},
+    source::{Connect, Source},
+    supervise::{CHECK_INTERVAL, KeptTask, Subscription, answers, supervise, within},
 };
-use crate::{backoff, clock, store::token::Inbox};
+use crate::store::token::Inbox;
 use redis::{PushInfo, PushKind, RedisError, RedisResult, Value, aio::MultiplexedConnection};
 use std::{sync::Arc, time::Duration};
 use tokio::{
     sync::{Notify, watch},
-    time::timeout,
+    time::{sleep, timeout},
 };
 
 /// The handler of messages.
@@ -45,7 +44,6 @@ struct Listener {
     was_live: bool,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
     Connecting,
     Live,
@@ -69,21 +67,23 @@ impl Subscriber {
 
     /// Reports whether messages arrive now.
     pub(crate) fn is_up(&self) -> bool {
-        *self.listener.state.borrow() == State::Live
+        matches!(*self.listener.state.borrow(), State::Live)
     }
 
     /// Reports whether messages arrive. Waits up to `FIRST_SUBSCRIPTION_TIMEOUT` for a first attempt to connect.
     pub(crate) async fn is_live(&self) -> bool {
-        let mut state = self.listener.state.subscribe();
-        let decided = state.wait_for(|state| *state != State::Connecting);
-        matches!(timeout(FIRST_SUBSCRIPTION_TIMEOUT, decided).await, Ok(Ok(state)) if *state == State::Live)
+        if matches!(*self.listener.state.borrow(), State::Connecting) {
+            let mut state = self.listener.state.subscribe();
+            let decided = state.wait_for(|state| !matches!(state, State::Connecting));
+            _ = timeout(FIRST_SUBSCRIPTION_TIMEOUT, decided).await;
+        }
+        self.is_up()
     }
 }
 
 impl Subscription for Listener {
-    type Channel = Channel;
-
-    async fn subscribe(&self) -> RedisResult<Channel> {
+    /// Returns when the connection is lost, messages do not arrive, or connections lead to another server.
+    async fn hold(&mut self) -> RedisResult<()> {
         let (lost, heard) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
         let (handler, is_lost, is_heard) = (self.handler.clone(), lost.clone(), heard.clone());
         let on_push = move |push: PushInfo| match (push.kind, push.data.get(1)) {
@@ -92,29 +92,21 @@ impl Subscription for Listener {
             (PushKind::Disconnection, _) => is_lost.notify_one(),
             _ => {}
         };
-        let mut connection = self.source.connect_with_pushes(on_push).await?;
-        connection.subscribe(self.channel()).await?;
-        Ok(Channel { connection, lost, heard })
-    }
-
-    fn subscribe_timeout(&self) -> Duration {
-        self.source.connect_timeout()
-    }
-
-    /// Returns when the connection is lost, messages do not arrive, or connections lead to another server.
-    async fn stay(&mut self, mut channel: Channel) {
+        let subscribed = async {
+            let mut connection = self.source.connect_with_pushes(on_push).await?;
+            connection.subscribe(self.channel()).await?;
+            Ok(connection)
+        };
+        let mut connection = within(self.source.connect_timeout(), subscribed).await?;
         self.source.log.accepted();
         self.state.send_replace(State::Live);
         if std::mem::replace(&mut self.was_live, true) {
             self.handler.on_gap(); // messages published since are lost
         }
-        let (lost, mut checks) = (channel.lost.clone(), checks());
         let is_silent = async {
-            loop {
-                checks.tick().await;
-                if !self.receives(&mut channel).await {
-                    return;
-                }
+            sleep(CHECK_INTERVAL).await;
+            while self.receives(&mut connection, &heard).await {
+                sleep(CHECK_INTERVAL).await;
             }
         };
         tokio::select! {
@@ -124,15 +116,12 @@ impl Subscription for Listener {
         }
         self.state.send_replace(State::Down);
         self.handler.on_gap(); // the server may be down, and leases lost with it
+        Ok(())
     }
 
     fn on_failure(&self, error: &RedisError) {
         self.source.log.connect_failed(error);
         self.state.send_replace(State::Down);
-    }
-
-    fn pause(&self, failures: u32) -> Duration {
-        backoff::poll(failures, clock::random_unit())
     }
 }
 
@@ -142,27 +131,16 @@ impl Listener {
         [CHANNEL.as_bytes(), inbox.as_bytes()].concat()
     }
 
-    /// Checks that a message arrives. Only the connection is checked if none can be published.
-    async fn receives(&self, channel: &mut Channel) -> bool {
+    /// Checks that a message arrives: a probe, which notifies `heard`. Only the connection is checked if none can be
+    /// published.
+    async fn receives(&self, connection: &mut MultiplexedConnection, heard: &Notify) -> bool {
         let mut publish = redis::cmd("PUBLISH");
         publish.arg(self.channel()).arg(PROBE);
         match timeout(CHECK_INTERVAL, self.data.send(&publish)).await {
-            Ok(Ok(_)) => timeout(PROBE_TIMEOUT, channel.heard.notified()).await.is_ok(),
-            _ => {
-                let ping = redis::cmd("PING");
-                answers(CHECK_INTERVAL, ping.query_async(&mut channel.connection)).await
-            }
+            Ok(Ok(_)) => timeout(PROBE_TIMEOUT, heard.notified()).await.is_ok(),
+            _ => answers(CHECK_INTERVAL, redis::cmd("PING").query_async(connection)).await,
         }
     }
-}
-
-/// A connection that is subscribed.
-struct Channel {
-    connection: MultiplexedConnection,
-    /// Notified when the connection is lost.
-    lost: Arc<Notify>,
-    /// Notified when a probe arrives.
-    heard: Arc<Notify>,
 }
 
 /// Prefix of a channel, followed by the inbox.

@@ -1,19 +1,19 @@
 //! Connections for messages, which a task keeps: made, checked, and made again when they end.
 
 use super::error_class::{ErrorClass, Misconfiguration, class};
-use crate::{clock, sync::mutex::Mutex};
+use crate::{backoff, clock, sync::mutex::Mutex};
 use redis::{ErrorKind, RedisError, RedisResult, Value};
 use std::{convert::Infallible, future::Future, time::Duration};
-use tokio::time::{Interval, MissedTickBehavior, interval_at, sleep, timeout};
+use tokio::time::{sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
 /// A task that runs from its first use on, until it is dropped.
 #[derive(Default)]
-pub(super) struct KeptTask(Mutex<Option<AbortOnDropHandle<Infallible>>>);
+pub(in crate::redis) struct KeptTask(Mutex<Option<AbortOnDropHandle<Infallible>>>);
 
 impl KeptTask {
     /// Spawns the task if it does not run yet, or if its runtime has ended.
-    pub(super) fn start<F>(&self, task: impl FnOnce() -> F)
+    pub(in crate::redis) fn start<F>(&self, task: impl FnOnce() -> F)
     where
         F: Future<Output = Infallible> + Send + 'static,
     {
@@ -26,56 +26,39 @@ impl KeptTask {
 
 /// A subscription that is kept.
 pub(super) trait Subscription: Send {
-    type Channel: Send;
-
-    fn subscribe(&self) -> impl Future<Output = RedisResult<Self::Channel>> + Send;
-
-    /// Returns the maximum time to subscribe.
-    fn subscribe_timeout(&self) -> Duration;
-
-    /// Returns when the channel is lost or is to be replaced.
-    fn stay(&mut self, channel: Self::Channel) -> impl Future<Output = ()> + Send;
+    /// Subscribes, and returns when the subscription is lost or is to be replaced. An error is a failed attempt.
+    fn hold(&mut self) -> impl Future<Output = RedisResult<()>> + Send;
 
     /// Reports a failed attempt to subscribe.
     fn on_failure(&self, error: &RedisError);
-
-    /// Returns the pause after this number of failed attempts in a row.
-    fn pause(&self, failures: u32) -> Duration;
 }
 
 /// Subscribes, and again whenever the subscription has ended.
 pub(super) async fn supervise(mut subscription: impl Subscription) -> Infallible {
-    let timed_out = |_| Err(RedisError::from((ErrorKind::Io, "subscribing to redis timed out")));
     let mut failures = 0;
     loop {
-        let mut is_misconfigured = false;
-        let limit = subscription.subscribe_timeout();
-        match timeout(limit, subscription.subscribe()).await.unwrap_or_else(timed_out) {
-            Ok(channel) => {
-                failures = 0;
-                subscription.stay(channel).await;
-            }
-            Err(error) => {
-                failures += 1;
-                subscription.on_failure(&error);
-                is_misconfigured = matches!(class(&error), ErrorClass::Misconfigured(_));
+        let held = subscription.hold().await;
+        failures = if held.is_ok() { 0 } else { failures + 1 };
+        let mut pause = backoff::poll(failures, clock::random_unit());
+        if let Err(error) = held {
+            subscription.on_failure(&error);
+            if matches!(class(&error), ErrorClass::Misconfigured(_)) {
+                pause = CHECK_INTERVAL; // an operator has to correct it, which is not worth two connections a second
             }
         }
-        // A misconfiguration that an operator has to correct is not worth two connections a second.
-        sleep(if is_misconfigured { CHECK_INTERVAL } else { subscription.pause(failures) }).await;
+        sleep(pause).await;
     }
 }
 
-/// Returns the times at which a subscription is checked.
-pub(super) fn checks() -> Interval {
-    let mut ticks = interval_at(clock::deadline_after(CHECK_INTERVAL), CHECK_INTERVAL);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    ticks
+/// Limits an attempt to subscribe.
+pub(super) async fn within<T>(limit: Duration, subscribed: impl Future<Output = RedisResult<T>>) -> RedisResult<T> {
+    let timed_out = |_| Err((ErrorKind::Io, "subscribing to redis timed out").into());
+    timeout(limit, subscribed).await.unwrap_or_else(timed_out)
 }
 
 /// Reports whether the reply to a `PING`, within this time, shows a server that works. A server that serves no client
 /// sends no messages either. A permission error is a reply, so the connection works.
-pub(super) async fn answers(limit: Duration, ping: impl Future<Output = RedisResult<Value>>) -> bool {
+pub(in crate::redis) async fn answers(limit: Duration, ping: impl Future<Output = RedisResult<Value>>) -> bool {
     let is_denied = |error| class(&error) == ErrorClass::Misconfigured(Misconfiguration::Rights);
     let is_reply = |reply: RedisResult<Value>| reply.and_then(Value::extract_error).map_or_else(is_denied, |_| true);
     timeout(limit, ping).await.is_ok_and(is_reply)

@@ -6,34 +6,55 @@
 //! later reply.
 
 use super::{
-    connect::Connect,
-    error_class::{ErrorClass, class},
-    reconnecting::{CommandLink, Handshake, Reconnecting},
-    source::Source,
-    supervise::{KeptTask, answers},
+    batch::ReadBatcher,
+    connection::{
+        error_class::store_error,
+        reconnecting::{CommandLink, Reconnecting},
+        source::{Connect, Source},
+        subscriber::Subscriber,
+        supervise::{KeptTask, answers},
+    },
+    entries::EntryDecoder,
+    names::{entry_name, shard_of},
 };
-use crate::{clock::Timestamp, redis::names::shard_of, store::tracking::InvalidationFeed, sync::mutex::Mutex};
+use crate::{
+    clock::Timestamp,
+    key::CacheKey,
+    store::{
+        error::{Answer, StoreError},
+        tracking::{InvalidationFeed, TrackedRead, TrackedReader},
+    },
+    sync::mutex::Mutex,
+};
 use redis::{PushInfo, PushKind, RedisResult, Value, aio::MultiplexedConnection};
 use std::{convert::Infallible, sync::Arc, time::Duration};
 use tokio::time::sleep;
 
-/// A connection for tracked reads, which reports changes to an [`InvalidationFeed`].
+/// Reads over a connection of their own, which reports changes to an [`InvalidationFeed`].
 ///
 /// It connects in the background after the data connection, over which entries are written, and again when it breaks or
 /// when the data connection was made again. The host name may have resolved to another server by then, whose writes are
 /// not reported over the old connection. No command waits for it, because a server may be unable to accept a connection
 /// while the others work.
-pub(crate) struct TrackedConnection {
-    link: Arc<Reconnecting<TrackingClient>>,
-    data: Arc<dyn CommandLink>,
-    feed: Arc<InvalidationFeed>,
-    current: CurrentConnection,
-    every: Duration,
+pub(super) struct TrackedReads {
+    tracking: Arc<Tracking>,
+    link: Arc<Reconnecting<Tracking>>,
+    reads: ReadBatcher,
+    decoder: Arc<EntryDecoder>,
+    subscriber: Option<Arc<Subscriber>>,
     watchdog: KeptTask,
 }
 
-/// The connection that was made last, unless a new one is being made.
-type CurrentConnection = Arc<Mutex<Option<Established>>>;
+/// The source of tracked connections.
+struct Tracking {
+    source: Source,
+    data: Arc<dyn CommandLink>,
+    feed: Arc<InvalidationFeed>,
+    /// Time between two checks of the connection.
+    every: Duration,
+    /// The connection that was made last, unless a new one is being made.
+    current: Mutex<Option<Established>>,
+}
 
 struct Established {
     /// The number of the connection. `None` if the server does not support tracking.
@@ -42,76 +63,76 @@ struct Established {
     generation: u64,
 }
 
-impl TrackedConnection {
-    /// Builds a connection that is checked once per `every`.
-    pub(crate) fn new(
+impl TrackedReads {
+    /// Builds a reader whose connection is checked once per `every`.
+    pub(super) fn new(
         source: Source,
         data: Arc<dyn CommandLink>,
-        handshake: Arc<dyn Handshake>,
+        decoder: Arc<EntryDecoder>,
+        subscriber: Option<Arc<Subscriber>>,
         feed: Arc<InvalidationFeed>,
         every: Duration,
     ) -> Self {
-        let current = CurrentConnection::default();
-        let log = source.log.clone();
-        let connect = TrackingClient { source, data: data.clone(), feed: feed.clone(), current: current.clone() };
-        let link = Arc::new(Reconnecting::new(connect, handshake, log));
-        Self { link, data, feed, current, every, watchdog: KeptTask::default() }
+        let (log, every) = (source.log.clone(), every.clamp(Duration::from_millis(1), Duration::from_secs(3600)));
+        let tracking = Arc::new(Tracking { source, data, feed, every, current: Mutex::default() });
+        let link = Arc::new(Reconnecting::new(tracking.clone(), decoder.clone(), log));
+        let reads = ReadBatcher::over(link.clone(), false);
+        Self { tracking, link, reads, decoder, subscriber, watchdog: KeptTask::default() }
+    }
+
+    /// Reads entries. They are tracked if they were read over one connection that reports changes.
+    async fn read(&self, keys: &[CacheKey]) -> Result<TrackedRead, StoreError> {
+        if let Some(subscriber) = &self.subscriber {
+            subscriber.start();
+        }
+        if !self.is_connected() {
+            return Err(StoreError::new("the tracked connection is not made yet"));
+        }
+        let before = self.tracking.tracked();
+        let names = keys.iter().map(entry_name).collect();
+        let entries = self.decoder.decode_all(keys, &self.reads.get_all(names).await?, &*self.link).await;
+        // Another connection may have been made since, and the reads may have gone over it.
+        Ok(TrackedRead { entries, is_tracked: before.is_some() && self.tracking.tracked() == before })
     }
 
     /// Reports whether there is a connection. Otherwise begins to connect, in the background.
-    pub(crate) fn is_connected(&self) -> bool {
+    fn is_connected(&self) -> bool {
         // A connection made before the data connection would be replaced at once.
-        if self.data.generation() == 0 {
+        if self.tracking.data.generation() == 0 {
             return false;
         }
-        let Self { link, feed, current, every, .. } = self;
-        self.watchdog.start(|| check_regularly(link.clone(), feed.clone(), current.clone(), *every));
+        self.watchdog.start(|| self.tracking.clone().check_regularly(self.link.clone()));
         self.link.is_connected()
     }
+}
 
-    pub(crate) fn link(&self) -> Arc<dyn CommandLink> {
-        self.link.clone()
+impl TrackedReader for TrackedReads {
+    fn get_all<'a>(&'a self, keys: &'a [CacheKey]) -> Answer<'a, TrackedRead> {
+        Box::pin(self.read(keys))
     }
+}
 
+impl Tracking {
     /// Returns the number of the connection that reports the changes of all later reads. If there is another one after a
     /// read, the read may be untracked.
-    pub(crate) fn tracked(&self) -> Option<u64> {
-        of(&self.current)
+    fn tracked(&self) -> Option<u64> {
+        self.current.lock().as_ref()?.tracked
     }
-}
 
-/// Confirms once per `every` that no message was lost. Begins to make a lost connection again.
-async fn check_regularly(
-    link: Arc<dyn CommandLink>,
-    feed: Arc<InvalidationFeed>,
-    current: CurrentConnection,
-    every: Duration,
-) -> Infallible {
-    let every = every.clamp(Duration::from_millis(1), Duration::from_secs(3600));
-    loop {
-        let (before, sent_at) = (of(&current), Timestamp::now());
-        // A timeout counts as silence: the link replaces a silent connection.
-        let is_answered = answers(CHECK_TIMEOUT, link.send(&redis::cmd("PING"))).await;
-        if is_answered && before.is_some() && of(&current) == before {
-            feed.confirm_up_to(sent_at);
+    /// Confirms once per `every` that no message was lost. Begins to make a lost connection again.
+    async fn check_regularly(self: Arc<Self>, link: Arc<dyn CommandLink>) -> Infallible {
+        loop {
+            let (before, sent_at) = (self.tracked(), Timestamp::now());
+            // A timeout counts as silence: the link replaces a silent connection.
+            let is_answered = answers(CHECK_TIMEOUT, link.send(&redis::cmd("PING"))).await;
+            if is_answered && before.is_some() && self.tracked() == before {
+                self.feed.confirm_up_to(sent_at);
+            }
+            sleep(self.every).await;
         }
-        sleep(every).await;
     }
-}
 
-fn of(current: &CurrentConnection) -> Option<u64> {
-    current.lock().as_ref()?.tracked
-}
-
-struct TrackingClient {
-    source: Source,
-    data: Arc<dyn CommandLink>,
-    feed: Arc<InvalidationFeed>,
-    current: CurrentConnection,
-}
-
-impl TrackingClient {
-    async fn tracked(&self) -> RedisResult<MultiplexedConnection> {
+    async fn connect_tracked(&self) -> RedisResult<MultiplexedConnection> {
         let feed = self.feed.clone();
         let mut connection = self.source.connect_with_pushes(move |push| handle_push(&feed, &push)).await?;
         redis::cmd("CLIENT").arg("TRACKING").arg("ON").exec_async(&mut connection).await?;
@@ -119,7 +140,7 @@ impl TrackingClient {
     }
 }
 
-impl Connect for TrackingClient {
+impl Connect for Tracking {
     type Connection = MultiplexedConnection;
     const SELF_HEALING: bool = false;
     const AWAITED: bool = false;
@@ -128,9 +149,9 @@ impl Connect for TrackingClient {
     async fn connect(&self) -> RedisResult<MultiplexedConnection> {
         *self.current.lock() = None;
         let generation = self.data.generation();
-        let (connection, is_tracked) = match self.tracked().await {
+        let (connection, is_tracked) = match self.connect_tracked().await {
             Ok(connection) => (connection, true),
-            Err(error) if matches!(class(&error), ErrorClass::Refused | ErrorClass::Misconfigured(_)) => {
+            Err(error) if store_error(error.clone()).is_refused() => {
                 self.source.log.command_failed(&error);
                 (self.source.connect().await?, false)
             }
