@@ -16,14 +16,13 @@ thread_local! {
 /// The encoding of typed values. An entry of another codec under the same key is a miss.
 ///
 /// **A value that does not encode and decode again is not cached.** Its caller gets it from the origin, and no request
-/// fails for that. Waiters share it if they call [`fetch_arc`](crate::StampedeGuard::fetch_arc). All other requests for the
-/// key then **call the origin each for itself**, without waiting for each other, as after
-/// [`private`](crate::FetchOutcome::private): without its bytes, a value cannot be copied. An event of level `ERROR` names
+/// fails for that. All other requests for the key then **call the origin each for itself**, without waiting for each
+/// other, as after [`private`](crate::FetchOutcome::private). An event of level `ERROR` names
 /// each such type once, and [`Stats::codec_failures`](crate::Stats::codec_failures) counts the values. Use `Json`, or change
 /// the serde attributes of the type.
 ///
 /// The default is `Bincode` if the feature `bincode` is on (the default), otherwise `Postcard`, otherwise `Json`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Codec {
     /// Compact and fast, but not self-describing. Values of types with `#[serde(untagged)]`, `tag` or `flatten` do not
@@ -33,12 +32,15 @@ pub enum Codec {
     /// element of a tuple struct with `skip_serializing_if`, or hand-written code may shift the bytes, so that they decode as
     /// another value without an error. Use `Json` for such types.
     #[cfg(feature = "bincode")]
+    #[default]
     Bincode,
     /// Like `Bincode`, with the same limits, and still maintained.
     #[cfg(feature = "postcard")]
+    #[cfg_attr(not(feature = "bincode"), default)]
     Postcard,
     /// Self-describing: works for any serde type and is legible in Redis, but larger and slower.
     #[cfg(feature = "json")]
+    #[cfg_attr(not(any(feature = "bincode", feature = "postcard")), default)]
     Json,
 }
 
@@ -50,13 +52,12 @@ impl Codec {
     /// not write to memory that threads share.
     pub(crate) fn id<T: DeserializeOwned + 'static>(self) -> u64 {
         let key = (TypeId::of::<T>(), self);
-        let known = KNOWN_IDS.try_with(|known| {
-            let mut known = known.borrow_mut();
+        let known = KNOWN_IDS.with_borrow_mut(|known| {
             let at = known.iter().position(|(of, _)| *of == key)?;
             known.swap(0, at);
             Some(known[0].1)
         });
-        known.ok().flatten().unwrap_or_else(|| self.new_id::<T>(key))
+        known.unwrap_or_else(|| self.new_id::<T>(key))
     }
 
     /// Returns the number for a type that this thread does not know yet.
@@ -69,18 +70,16 @@ impl Codec {
             IDS.lock().insert(key, id);
             id
         });
-        let _ = KNOWN_IDS.try_with(|known| known.borrow_mut().push((key, id)));
+        KNOWN_IDS.with_borrow_mut(|known| known.push((key, id)));
         id
     }
 
     const fn is_human_readable(self) -> bool {
         match self {
-            #[cfg(feature = "bincode")]
-            Self::Bincode => false,
-            #[cfg(feature = "postcard")]
-            Self::Postcard => false,
             #[cfg(feature = "json")]
             Self::Json => true,
+            #[cfg(any(feature = "bincode", feature = "postcard"))]
+            _ => false,
         }
     }
 
@@ -98,13 +97,12 @@ impl Codec {
 
     /// Returns what a developer can do about a type whose values do not survive the codec.
     pub(crate) const fn way_out(self) -> &'static str {
-        match self {
-            #[cfg(feature = "bincode")]
-            Self::Bincode => NOT_SELF_DESCRIBING,
-            #[cfg(feature = "postcard")]
-            Self::Postcard => NOT_SELF_DESCRIBING,
-            #[cfg(feature = "json")]
-            Self::Json => "let the type deserialize what it serializes; keys of maps must be strings or numbers",
+        match self.is_human_readable() {
+            true => "let the type deserialize what it serializes; keys of maps must be strings or numbers",
+            false => {
+                "use `Codec::Json` (feature `json`), or remove `skip_serializing_if`, `flatten`, `tag` and `untagged` \
+                 from the type"
+            }
         }
     }
 
@@ -129,55 +127,27 @@ impl Codec {
             #[cfg(feature = "json")]
             Self::Json => serde_json::to_vec(value)?,
         };
-        if bytes.len() <= MAX_PAYLOAD {
-            #[cfg(any(feature = "bincode", feature = "postcard"))]
-            if !self.is_human_readable() {
-                skipped_fields::refuse(value)?;
-            }
-            self.decode::<T>(&bytes)?;
+        #[cfg(any(feature = "bincode", feature = "postcard"))]
+        if !self.is_human_readable() {
+            skipped_fields::refuse(value)?;
         }
+        self.decode::<T>(&bytes)?;
         Ok(bytes.into())
     }
 
     pub(crate) fn decode<T: DeserializeOwned>(self, bytes: &[u8]) -> Result<T, BoxError> {
-        match self {
+        let (value, trailing) = match self {
             #[cfg(feature = "bincode")]
-            Self::Bincode => {
-                let (value, read) = from_bincode(bytes)?;
-                whole(value, bytes.len() - read)
-            }
+            Self::Bincode => from_bincode(bytes).map(|(value, read)| (value, bytes.len() - read))?,
             #[cfg(feature = "postcard")]
-            Self::Postcard => {
-                let (value, rest) = postcard::take_from_bytes(bytes)?;
-                whole(value, rest.len())
-            }
+            Self::Postcard => postcard::take_from_bytes(bytes).map(|(value, rest)| (value, rest.len()))?,
             #[cfg(feature = "json")]
-            Self::Json => Ok(serde_json::from_slice(bytes)?),
+            Self::Json => (serde_json::from_slice(bytes)?, 0),
+        };
+        match trailing {
+            0 => Ok(value),
+            _ => Err(format!("{trailing} trailing bytes: another type was encoded").into()),
         }
-    }
-}
-
-impl Default for Codec {
-    #[allow(unreachable_code, reason = "the first codec that is compiled in")]
-    fn default() -> Self {
-        #[cfg(feature = "bincode")]
-        return Self::Bincode;
-        #[cfg(feature = "postcard")]
-        return Self::Postcard;
-        #[cfg(feature = "json")]
-        return Self::Json;
-    }
-}
-
-#[cfg(any(feature = "bincode", feature = "postcard"))]
-const NOT_SELF_DESCRIBING: &str = "use `Codec::Json` (feature `json`), or remove `skip_serializing_if`, `flatten`, `tag` and `untagged` from the type";
-
-/// Rejects trailing bytes, which mean that another type was encoded.
-#[cfg(any(feature = "bincode", feature = "postcard"))]
-fn whole<T>(value: T, trailing: usize) -> Result<T, BoxError> {
-    match trailing {
-        0 => Ok(value),
-        _ => Err(format!("{trailing} trailing bytes").into()),
     }
 }
 
@@ -198,7 +168,8 @@ fn from_bincode<T: DeserializeOwned>(bytes: &[u8]) -> Result<(T, usize), bincode
 #[cfg(feature = "bincode")]
 const SMALL_PAYLOAD: usize = 64 << 10;
 
-/// Maximum payload that can be configured, in bytes.
+/// Length in bytes from which on a payload may allocate no more: 256 MiB.
+#[cfg(feature = "bincode")]
 const MAX_PAYLOAD: usize = 16 << 20;
 
 #[cfg(all(test, feature = "bincode"))]

@@ -1,6 +1,5 @@
 //! The settings of one clone of a guard.
 
-pub(crate) mod failures;
 #[cfg(feature = "http")]
 pub(crate) mod http;
 
@@ -14,8 +13,9 @@ use crate::{
     telemetry::Meter,
 };
 use bytes::Bytes;
-use failures::Classifier;
 use std::{
+    error::Error,
+    fmt,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -63,6 +63,36 @@ pub enum StoreFailure {
     /// Requests that need the store are rejected, with [`ErrorKind::Store`](crate::ErrorKind::Store) or a response 503.
     /// For origins that would not survive requests from every process.
     FailClosed,
+}
+
+/// The class of an error of a fetch: an answer, or a failure of the origin. See [`StampedeGuard::classify`](crate::StampedeGuard::classify).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum FailureClass {
+    /// The origin works, and the error is an answer of the origin, for example "no such row". Requests of this process that wait get the
+    /// error. There is no failure marker, and the count of earlier failures is forgotten: the next request calls the
+    /// origin. In each other process one waiter calls it, one process after the other.
+    ///
+    /// No stale value replaces the error, and a stored value stays: requests that may have it stale get it, while it is
+    /// refreshed or while the origin is down. Each such request begins a refresh, if none is running.
+    /// [`invalidate`](crate::StampedeGuard::invalidate) drops the value.
+    Answer,
+    /// The origin does not work. All waiters get the error. A [failure marker](crate::StampedeGuard::failure_ttl) blocks
+    /// the key, and the stale value is served if the policy permits that on errors.
+    #[default]
+    OriginDown,
+}
+
+/// A function that classifies the errors of fetches.
+#[derive(Clone)]
+pub(crate) struct Classifier(pub(crate) Arc<Classify>);
+
+type Classify = dyn Fn(&(dyn Error + 'static)) -> FailureClass + Send + Sync;
+
+impl fmt::Debug for Classifier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Classifier")
+    }
 }
 
 impl Config {
@@ -125,7 +155,7 @@ impl Default for Config {
             max_payload: 1 << 20,
             store_timeout: Duration::from_millis(250),
             failure_ttl: Duration::from_secs(1),
-            classifier: Classifier::default(),
+            classifier: Classifier(Arc::new(|_| FailureClass::OriginDown)),
             uncacheable_ttl: Duration::from_secs(60),
             on_store_failure: StoreFailure::default(),
             max_waiters: 10_000,

@@ -8,6 +8,8 @@
 //! sample, because serde has no way to go on after an error. So the walk is repeated. Each pass goes on with the next
 //! variant, with another sample, or with the fields after a value that refuses all samples, until a pass finds nothing
 //! new. Facts are a set, so a container that was met before adds nothing, and recursive types come to an end.
+//! Types with `flatten`, `tag` and `untagged` do not say what they read. Only JSON stores them, with the names of their
+//! fields.
 //!
 //! serde's names of containers lack generic arguments. So a walk compares the names of Rust types too, but it writes down
 //! only their number: `Page{items}#2` is the second type of the name `Page{items}` that the walk has met.

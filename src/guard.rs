@@ -1,24 +1,22 @@
 //! The handle of the crate, and its settings.
 
-mod failures;
-mod health;
-mod hot_keys;
-mod limits;
-mod observation;
-
 use crate::{
     clock::Timestamp,
-    config::{Config, StoreFailure},
+    config::{Classifier, Config, FailureClass, StoreFailure},
     engine::{Engine, frontend::Answers, replay_invalidations, resource::Resource},
     error::Error,
+    health::Health,
+    hot_keys::HotKeys,
     key::{self, CacheKey, CacheKeyRef, Key},
     near_cache::config::NearCacheConfig,
     outage_cache::{OutageCache, config::OutageCacheConfig},
     policy::Policy,
     store::{memory::MemoryStore, port::IntoStore},
-    telemetry::FrontEnd,
+    sync::newest_first::NewestFirst,
+    telemetry::{FrontEnd, Stats},
 };
 use std::{
+    collections::BTreeMap,
     fmt,
     sync::Arc,
     time::{Duration, Instant},
@@ -110,8 +108,7 @@ impl StampedeGuard {
     ///   - the meaning or the unit of a field, or two elements of one kind in a tuple;
     ///   - the inside of a type that validates and accepts no sample, and in a tuple the elements after it, or after a
     ///     struct that has an `alias`;
-    ///   - the kinds of fields of a type with `flatten`, `tag` or `untagged`, their names after the first field that
-    ///     accepts no empty map, and their fields with a default;
+    ///   - the inside of a type with `flatten`, `tag` or `untagged`, whose values only `Codec::Json` stores;
     ///   - values nested more than 48 deep, what comes after 2,000 values without a field name between them, or after
     ///     20,000 values that the library tries;
     ///   - what hand-written code decides by values, or reads of a map after a key that it has refused;
@@ -226,6 +223,133 @@ impl StampedeGuard {
         self.set(|config| config.uncacheable_ttl = span)
     }
 
+    /// Sets how long the marker of a failed fetch blocks its key in the store. Meanwhile the key is not fetched again:
+    /// requests get the stale value, if the policy permits that on errors, otherwise the error of that fetch at once,
+    /// with [`retry_in`](crate::Error::retry_in). The time doubles with each further failure, up to ten times this
+    /// value. [`invalidate`](Self::invalidate) removes the marker. Zero: the guard leaves no markers, and
+    /// obeys those of others. Default: 1 s. While the store is unavailable there is no marker.
+    ///
+    /// While the marker blocks the key, callers of the guard that fetched, and of its clones, get the error with its
+    /// cause, for up to 1,024 keys at a time. The memory of an error is released at the next failure of any key after
+    /// its block. Callers of other guards get the kind of the error and its [status](crate::Error::status).
+    ///
+    /// [`classify`](Self::classify) names errors that need no marker, because the request is their reason and not the
+    /// origin.
+    ///
+    /// HTTP requests without a stale response are blocked for at most 100 ms, because another request may succeed. Then
+    /// one of them tries, and the others wait for it. If the stored response was fresh within the last second (within
+    /// `failure_ttl` if that is shorter), a 500 or a client error blocks none of them.
+    ///
+    /// # Panics
+    ///
+    /// Panics if `first` is longer than 99 s. The marker in Redis has six digits for ten times this value in
+    /// milliseconds.
+    #[must_use]
+    #[track_caller]
+    pub fn failure_ttl(self, first: Duration) -> Self {
+        assert!(first <= LONGEST_FAILURE_TTL, "failure_ttl must be at most {LONGEST_FAILURE_TTL:?}");
+        self.set(|config| config.failure_ttl = first)
+    }
+
+    /// Sets which errors of a fetch are answers of an origin that works. Default: none, every error is
+    /// [`FailureClass::OriginDown`].
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    /// use stampede_guard::{Error, FailureClass, StampedeGuard};
+    /// use std::io;
+    ///
+    /// let guard = StampedeGuard::in_memory().classify(|error| match Error::find::<io::Error>(error) {
+    ///     Some(error) if error.kind() == io::ErrorKind::NotFound => FailureClass::Answer,
+    ///     _ => FailureClass::OriginDown,
+    /// });
+    /// let missing = async || Err::<String, _>(io::Error::from(io::ErrorKind::NotFound));
+    /// let error = guard.fetch("user:0", missing).await.unwrap_err();
+    /// assert!(error.origin::<io::Error>().is_some());
+    /// // No failure marker blocks the key:
+    /// assert_eq!(guard.fetch("user:0", async || Ok::<_, io::Error>("Ann".to_owned())).await.unwrap(), "Ann");
+    /// # }
+    /// ```
+    ///
+    /// The guard calls `classify` once per failed fetch, as a part of the fetch, so that a panic is a panic of the fetch.
+    /// Its argument is the outermost error; [`Error::find`](crate::Error::find) searches the sources too. HTTP responses
+    /// are classified by their status. A fetch that panics or times out is always `OriginDown`.
+    ///
+    /// To cache "there is none" as well, let the fetch return an `Option`.
+    #[must_use]
+    pub fn classify(
+        self,
+        classify: impl Fn(&(dyn std::error::Error + 'static)) -> FailureClass + Send + Sync + 'static,
+    ) -> Self {
+        self.set(|config| config.classifier = Classifier(Arc::new(classify)))
+    }
+
+    /// Sets the maximum number of requests in one process that wait for one fetch. Further requests are rejected at
+    /// once, with [`ErrorKind::Overloaded`](crate::ErrorKind::Overloaded) or a response 503, unless the policy permits
+    /// the stale value on errors. Default: 10,000.
+    ///
+    /// # Panics
+    ///
+    /// Panics if `number` is zero.
+    #[must_use]
+    #[track_caller]
+    pub fn max_waiters(self, number: usize) -> Self {
+        assert!(number > 0, "max_waiters must be greater than zero");
+        self.set(|config| config.max_waiters = number)
+    }
+
+    /// Sets the maximum number of concurrent fetches while the store is unavailable. Further fetches queue for at most
+    /// one second, and are then rejected with [`ErrorKind::Overloaded`](crate::ErrorKind::Overloaded) or a response
+    /// 503. The newest in the queue is served first, and a fetch that no request waits for leaves the queue: under a
+    /// load above the limit the permits go to requests whose clients are still there. A fetch inside another fetch does
+    /// not queue, because the outer fetch may hold the last permit. Default: 64.
+    ///
+    /// The permits belong to this clone and to clones made from it afterwards.
+    ///
+    /// # Panics
+    ///
+    /// Panics if `permits` is zero.
+    #[must_use]
+    #[track_caller]
+    pub fn max_fallback_fetches(self, permits: usize) -> Self {
+        assert!(permits > 0, "max_fallback_fetches must be greater than zero");
+        self.set(|config| config.max_fallback_fetches = NewestFirst::new(permits))
+    }
+
+    /// Sets the maximum number of detached fetches: running fetches that no request of this process waits for any more,
+    /// because their clients have left or were answered at their [`deadline`](Self::deadline). A fetch that would be one
+    /// more is dropped, as it would be without the guard, and its lease is released, so that the next request for the
+    /// key leads at once, in any process. A fetch that a request joins again is not detached any more. Zero ends each
+    /// fetch with its last client. Default: 64.
+    ///
+    /// A limit above the guard, for example a [`ConcurrencyLimit`] of 10, does not see detached fetches: clients that
+    /// leave early make room for others, and up to 74 handlers run at once.
+    ///
+    /// The limit is about handlers. A fetch whose response head has arrived does not count while its body is collected,
+    /// and a refresh in the background does not count either, because its request was answered.
+    ///
+    /// The permits belong to this clone and to clones made from it afterwards.
+    ///
+    /// [`ConcurrencyLimit`]: https://docs.rs/tower/latest/tower/limit/struct.ConcurrencyLimit.html
+    #[must_use]
+    pub fn max_detached(self, fetches: usize) -> Self {
+        self.set(|config| config.max_detached = NewestFirst::new(fetches))
+    }
+
+    /// Sets the maximum payload that is stored, in bytes. Larger answers are passed through. Default: 1 MiB. A
+    /// large payload delays all operations that follow on its connection, so that they may exceed
+    /// [`store_timeout`](Self::store_timeout).
+    ///
+    /// # Panics
+    ///
+    /// Panics if `bytes` is more than 512,000,000, because a string in Redis has at most 512 MiB.
+    #[must_use]
+    #[track_caller]
+    pub fn max_payload(self, bytes: usize) -> Self {
+        assert!(bytes <= LARGEST_PAYLOAD, "max_payload must be at most {LARGEST_PAYLOAD} bytes");
+        self.set(|config| config.max_payload = bytes)
+    }
+
     /// Sets what happens while the store is unavailable. Default: [`StoreFailure::FailOpen`].
     ///
     /// A circuit breaker opens after one operation that exceeds [`store_timeout`](Self::store_timeout), or after five
@@ -288,6 +412,74 @@ impl StampedeGuard {
         self.set(|config| config.outage = outage)
     }
 
+    /// Names this clone, and clones made from it afterwards. The name is the key in
+    /// [`stats_by_name`](Self::stats_by_name), and a label of metrics and spans. Default, also for an empty name:
+    /// `default`.
+    ///
+    /// ```
+    /// use stampede_guard::StampedeGuard;
+    ///
+    /// # #[cfg(feature = "bincode")]
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), stampede_guard::Error> {
+    /// let guard = StampedeGuard::in_memory();
+    /// let reports = guard.clone().named("reports");
+    /// let report: u32 = reports.fetch("report:7", async || Ok::<_, std::io::Error>(7)).await?;
+    /// assert_eq!(guard.stats_by_name()["reports"].misses, 1);
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "bincode"))] fn main() {}
+    /// ```
+    ///
+    /// A name takes about 8 KiB, and stays until the last clone of the guard is dropped. It should come from the code,
+    /// one for each kind of request, and never from a request. Set it once, when the application starts.
+    #[must_use]
+    pub fn named(self, name: impl AsRef<str>) -> Self {
+        let engine = Arc::clone(&self.engine);
+        self.set(|config| config.meter.rename(name.as_ref(), &engine.counters, &config.namespace))
+    }
+
+    /// Shows keys in the events and spans of this clone, instead of their hashes only, and the errors of codecs, which
+    /// may quote values. Default: `false`.
+    ///
+    /// Over HTTP a key is the URL of the page with its query, where clients and handlers put what a log must not have:
+    /// names, addresses, search terms, tokens of links that were sent by mail. Keys of typed values are what the
+    /// application makes them. Turn it on for tests, or if no key contains personal data or secrets.
+    #[must_use]
+    pub fn log_keys(self, show: bool) -> Self {
+        self.set(|config| config.meter.log_keys = show)
+    }
+
+    /// Tracks the busiest keys: how often each is requested, how many calls of the origin the guard has saved, and what
+    /// a call takes. [`Stats::hot_keys`](crate::Stats::hot_keys) has them. Zero turns it off. Default: off.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), stampede_guard::Error> {
+    /// use stampede_guard::StampedeGuard;
+    ///
+    /// let guard = StampedeGuard::in_memory().track_hot_keys(100);
+    /// for _ in 0..3 {
+    ///     guard.fetch("user:42", async || Ok::<_, std::io::Error>("Ada".to_owned())).await?;
+    /// }
+    /// let busiest = &guard.stats().hot_keys[0];
+    /// assert_eq!((busiest.key.as_str(), busiest.requests, busiest.saved_calls), ("user:42", 3, 2));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// All variants of a key count together. A key with more than 1/`keys` of all requests is always
+    /// found; [`HotKey::max_uncounted`](crate::HotKey::max_uncounted) bounds the error of the count. Keys are shown as
+    /// text, and may contain what must not be public.
+    ///
+    /// The memory is bounded: up to 1 KiB per key in each of the first 32 threads that serve requests. It belongs to
+    /// this clone and to clones made from it afterwards.
+    #[must_use]
+    pub fn track_hot_keys(self, keys: usize) -> Self {
+        let hot_keys = (keys > 0).then(|| Arc::new(HotKeys::new(keys)));
+        self.set(|config| config.meter.hot_keys = hot_keys)
+    }
+
     /// Sets how the HTTP layer treats what the RFCs leave to a cache. Default: see
     /// [`HttpOptions`](crate::http::HttpOptions).
     #[cfg(feature = "http")]
@@ -313,7 +505,7 @@ impl StampedeGuard {
     /// retried in the background for about ten seconds. Until it succeeds, the old value may be served for the rest of
     /// its retention.
     pub async fn invalidate(&self, key: impl Into<Key>) -> Result<(), Error> {
-        self.resource(FrontEnd::Fetch, key.into()).invalidate().await
+        self.resource_in(FrontEnd::Fetch, self.config.layout(), key.into()).invalidate().await
     }
 
     /// Waits until all fetches, refreshes, fills and invalidations in progress have ended, at most for twice the
@@ -335,6 +527,49 @@ impl StampedeGuard {
     #[must_use]
     pub fn in_flight(&self) -> usize {
         self.engine.in_flight()
+    }
+
+    /// Returns the statistics of this guard and its clones, whatever their [names](Self::named), and the
+    /// [hot keys](Self::track_hot_keys) of this clone.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        let mut stats = self.engine.counters.total(self.engine.store.corrupt_entries());
+        stats.hot_keys = self.config.meter.hottest_keys();
+        stats
+    }
+
+    /// Returns the statistics of this guard and its clones by [name](Self::named). `default` has the clones without a
+    /// name.
+    #[must_use]
+    pub fn stats_by_name(&self) -> BTreeMap<String, Stats> {
+        self.engine.counters.by_name(self.engine.store.corrupt_entries())
+    }
+
+    /// Returns what the guard knows of its store: whether it answers, whether a circuit breaker is open, the last error,
+    /// and whether wake-ups arrive. Clones share it. It sends
+    /// nothing and waits for nothing.
+    ///
+    /// Show it next to the readiness of a process, and do not decide readiness by it. While the store is down the origin
+    /// answers ([`StoreFailure::FailOpen`](crate::StoreFailure::FailOpen)), in each process on its own. If processes
+    /// stopped being ready then, the load balancer would take the whole fleet out of service at once because of a cache.
+    ///
+    /// ```
+    /// # #[cfg(feature = "axum")] {
+    /// use axum::{Json, Router, extract::State, http::StatusCode, routing::get};
+    /// use stampede_guard::{Health, StampedeGuard};
+    ///
+    /// // 200 while Redis is down, too: the process can answer.
+    /// async fn ready(State(guard): State<StampedeGuard>) -> (StatusCode, Json<Health>) {
+    ///     (StatusCode::OK, Json(guard.health()))
+    /// }
+    ///
+    /// let guard = StampedeGuard::in_memory();
+    /// let app: Router = Router::new().route("/ready", get(ready)).with_state(guard);
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn health(&self) -> Health {
+        self.engine.health()
     }
 
     /// Returns a number that clones with the same settings share, while one of them lives.
@@ -364,11 +599,6 @@ impl StampedeGuard {
         self.engine.peek(&self.config, front_end, CacheKeyRef::new(&self.config.namespace, layout, key), policy, now)
     }
 
-    /// Returns the handle of a typed value.
-    pub(crate) fn resource(&self, front_end: FrontEnd, key: Key) -> Resource {
-        self.resource_in(front_end, self.config.layout(), key)
-    }
-
     /// Returns the handle of a key whose entries have this layout.
     pub(crate) fn resource_in(&self, front_end: FrontEnd, layout: u64, key: Key) -> Resource {
         let key = CacheKey::new(self.config.namespace.clone(), layout, key);
@@ -394,3 +624,7 @@ impl fmt::Debug for StampedeGuard {
 }
 
 const DEFAULT_NAMESPACE: &str = "sg";
+/// Ten times this value, in milliseconds, fits the six digits of a failure marker in Redis.
+const LONGEST_FAILURE_TTL: Duration = Duration::from_secs(99);
+/// A string in Redis has at most 512 MiB, and the metadata of an entry need some of them.
+const LARGEST_PAYLOAD: usize = 512_000_000;

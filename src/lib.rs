@@ -126,7 +126,7 @@ pub use self::redis::{
 pub use cache_status::CacheStatus;
 #[cfg(feature = "_typed")]
 pub use codec::Codec;
-pub use config::{StoreFailure, failures::FailureClass};
+pub use config::{FailureClass, StoreFailure};
 pub use error::{BoxError, Error, ErrorKind};
 pub use guard::StampedeGuard;
 pub use health::{Health, LastError};

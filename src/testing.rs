@@ -44,21 +44,16 @@
 //! The feature `testing` enables parts of tokio that cost time: enable it in the dev-dependencies only.
 
 mod event;
-mod fake_redis;
 mod fault;
-mod gate;
-mod node;
+mod fleet;
 mod origin;
-mod redis_state;
 
 pub use event::Event;
 #[cfg(feature = "unstable")]
 pub use event::EventKind;
-pub use fake_redis::FakeRedis;
 pub use fault::{Fault, Operation};
-pub use gate::Gate;
-pub use node::Node;
-pub use origin::Origin;
+pub use fleet::{FakeRedis, Node};
+pub use origin::{Gate, Origin};
 
 use std::time::Duration;
 

@@ -1,6 +1,5 @@
 //! Typed values over the engine: [`fetch`](crate::StampedeGuard::fetch) and its variants, and keyed services.
 
-mod answer;
 pub(crate) mod context;
 mod fetch;
 pub mod keyed;

@@ -9,7 +9,6 @@ use serde::{
     de::value::Error,
     ser::{self, Error as _},
 };
-use std::fmt::Display;
 
 /// Fails if the value leaves out a field.
 pub(super) fn refuse<T: Serialize>(value: &T) -> Result<(), Error> {
@@ -123,10 +122,6 @@ impl Serializer for SkippedFields {
         value: &T,
     ) -> Result<(), Error> {
         value.serialize(self)
-    }
-
-    fn collect_str<T: ?Sized + Display>(self, _: &T) -> Result<(), Error> {
-        Ok(())
     }
 
     fn is_human_readable(&self) -> bool {

@@ -78,27 +78,6 @@ swaps! {
         struct Span { to: Time, from: Time }
         struct T { span: Span }
     }
-    flatten: {
-        struct Common { by: u8, at: u8 }
-        struct T { id: u8, #[serde(flatten)] common: Common }
-    } {
-        struct Common { at: u8, by: u8 }
-        struct T { id: u8, #[serde(flatten)] common: Common }
-    }
-    untagged: {
-        #[serde(untagged)]
-        enum T { Short { id: u8 }, Long { a: u8, b: u8 } }
-    } {
-        #[serde(untagged)]
-        enum T { Short { id: u8 }, Long { b: u8, a: u8 } }
-    }
-    tagged: {
-        #[serde(tag = "kind")]
-        enum T { Circle { x: u8, y: u8 }, Unit }
-    } {
-        #[serde(tag = "kind")]
-        enum T { Circle { y: u8, x: u8 }, Unit }
-    }
     enum_in_first_variant: {
         enum T { Order(Order), Ping }
         enum Order { Placed(u8), Moved { from: u8, to: u8 }, Gone }

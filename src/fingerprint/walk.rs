@@ -1,11 +1,7 @@
 //! What a walk has found out, over all its passes.
 
-use serde::de;
-use std::{
-    cell::RefCell,
-    collections::{BTreeMap, BTreeSet},
-    fmt,
-};
+use serde::de::{Error as _, value::Error};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What is known after the passes so far.
 #[derive(Default)]
@@ -25,12 +21,8 @@ pub(super) struct Walk {
     pub(super) types: BTreeMap<String, Vec<&'static str>>,
     /// The request whose sample was accepted by the visit that goes on, and the number of its samples.
     pub(super) accepted: Option<(String, usize)>,
-    /// The places whose values have panicked. Such a value is not visited again.
-    pub(super) panicked: BTreeSet<String>,
     /// The number of samples that a request has refused, by its place and kind.
     pub(super) refused: BTreeMap<String, usize>,
-    /// The names of the values that a map without known names must have, by its place.
-    pub(super) required: BTreeMap<String, Vec<&'static str>>,
 }
 
 /// A struct and its fields, or an enum and its variants.
@@ -42,33 +34,17 @@ pub(super) struct Container {
     pub(super) readable: Option<usize>,
 }
 
-/// The state of a walk when a field or variant is entered.
-#[derive(Clone, Copy)]
-pub(super) struct Start {
-    progress: usize,
-    /// The visit has the requests of a whole pass, but for the containers around it.
-    is_fresh: bool,
-}
-
-/// The reason why a value is not made of its sample.
-#[derive(Debug)]
-pub(super) enum Refusal {
-    /// An identifier is none of these names.
-    NoneOf(&'static [&'static str]),
-    Other,
-}
-
 impl Walk {
     pub(super) fn note(&mut self, fact: String) {
         self.progress += usize::from(self.facts.insert(fact));
     }
 
     /// Records a request. An error ends the pass: the type is too large or too deep.
-    pub(super) fn ask(&mut self, place: &str, kind: &str) -> Result<(), Refusal> {
+    pub(super) fn ask(&mut self, place: &str, kind: &str) -> Result<(), Error> {
         self.requests += 1;
         self.requests_of_pass += 1;
         if self.is_exhausted() || self.depth > MAX_DEPTH {
-            return Err(Refusal::Other);
+            return Err(refusal());
         }
         self.note(format!("{place} {kind}"));
         Ok(())
@@ -88,22 +64,6 @@ impl Walk {
         if index == 0 { name } else { format!("{name}#{}", index + 1) }
     }
 
-    pub(super) const fn start(&self) -> Start {
-        Start { progress: self.progress, is_fresh: self.requests_of_pass <= self.depth }
-    }
-
-    /// Reports whether a visit has found nothing, and would find nothing in another pass.
-    pub(super) fn has_settled(&self, start: Start) -> bool {
-        self.progress == start.progress && (start.is_fresh || !self.is_exhausted())
-    }
-
-    /// Enters a container. Returns the number of visits of it that have not ended.
-    pub(super) fn enter(&mut self, name: &str) -> usize {
-        let visits = self.open.iter().filter(|open| *open == name).count();
-        self.open.push(name.to_owned());
-        visits
-    }
-
     /// Reports whether a container is visited within itself, or the type is deep. Then optional values are left out.
     pub(super) fn is_recursive(&self) -> bool {
         self.depth > MAX_DEPTH / 2 || self.is_nested()
@@ -113,17 +73,23 @@ impl Walk {
         self.open.iter().enumerate().any(|(i, name)| self.open[..i].contains(name))
     }
 
-    /// Records that a field or variant of the container needs no further pass. Within a recursive container that is not
-    /// known, because its optional values are left out.
-    pub(super) fn explored(&mut self, name: &str, index: usize) {
-        if self.is_nested() {
-            return;
-        }
-        let container = self.containers.entry(name.to_owned()).or_default();
-        if container.next == index {
-            container.next += 1;
+    pub(super) fn container(&self, name: &str) -> Container {
+        self.containers.get(name).copied().unwrap_or_default()
+    }
+
+    /// Visits a field or variant of a container. It gets another pass, unless this one has found nothing, and would find
+    /// nothing again. Within a recursive container that is not known, because its optional values are left out.
+    pub(super) fn explore<R>(&mut self, name: &str, index: usize, visit: impl FnOnce(&mut Self) -> R) -> R {
+        let before = self.progress;
+        // The visit has the requests of a whole pass, but for the containers around it.
+        let is_fresh = self.requests_of_pass <= self.depth;
+        let result = visit(self);
+        let has_settled = self.progress == before && (is_fresh || !self.is_exhausted());
+        if has_settled && !self.is_nested() && self.container(name).next == index {
+            self.containers.entry(name.to_owned()).or_default().next += 1;
             self.progress += 1;
         }
+        result
     }
 
     /// Records that a variant can be read. The variants before it may contain the enum itself, so they get another pass.
@@ -133,15 +99,6 @@ impl Walk {
             container.next = 0;
             self.progress += 1;
         }
-    }
-
-    pub(super) fn container(&self, name: &str) -> Container {
-        self.containers.get(name).copied().unwrap_or_default()
-    }
-
-    /// Returns the number of samples that this request has refused.
-    pub(super) fn refused(&self, request: &str) -> usize {
-        self.refused.get(request).copied().unwrap_or(0)
     }
 
     /// Records that a request has refused a sample.
@@ -156,60 +113,16 @@ impl Walk {
     }
 }
 
-thread_local! {
-    /// The names that the value which is being visited lacks. An error alone would not do: an untagged enum drops the errors of its
-    /// variants.
-    pub(super) static MISSING: RefCell<Vec<&'static str>> = const { RefCell::new(Vec::new()) };
+/// Returns the error of a value that is not made.
+pub(super) fn refusal() -> Error {
+    Error::custom("a sample was refused")
 }
 
-/// Returns also the names that the value turned out to lack.
-pub(super) fn missing<R>(visit: impl FnOnce() -> R) -> (R, Vec<&'static str>) {
-    let outer = MISSING.take();
-    let result = visit();
-    (result, MISSING.replace(outer))
-}
-
-impl de::Error for Refusal {
-    fn custom<T: fmt::Display>(_: T) -> Self {
-        Self::Other
-    }
-
-    fn missing_field(field: &'static str) -> Self {
-        MISSING.with_borrow_mut(|missing| missing.push(field));
-        Self::Other
-    }
-
-    fn unknown_variant(_: &str, expected: &'static [&'static str]) -> Self {
-        Self::NoneOf(expected)
-    }
-}
-
-impl fmt::Display for Refusal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a sample was refused")
-    }
-}
-
-impl std::error::Error for Refusal {}
-
-/// Texts that types which validate accept: numbers, times, addresses, identifiers.
-pub(super) const TEXTS: [&str; 8] = [
-    "1",
-    "a",
-    "http://a/",
-    "1970-01-01T00:00:00Z",
-    "1970-01-01",
-    "00:00:00",
-    "127.0.0.1",
-    "00000000-0000-4000-8000-000000000001",
-];
-/// Bytes of such types: any bytes, and an identifier of 16 bytes.
-pub(super) const BYTES: [&[u8]; 2] = [b"1", &[1; 16]];
 /// Number of requests after which no further pass begins. A type that is larger has the fingerprint of what was found
 /// until then.
 pub(super) const MAX_REQUESTS: usize = 20_000;
 /// Maximum number of requests that a pass answers. The next pass begins after the fields that have used up a pass, so that
 /// a large field does not hide the fields after it.
-pub(super) const MAX_REQUESTS_OF_PASS: usize = 2_000;
+const MAX_REQUESTS_OF_PASS: usize = 2_000;
 /// Maximum depth of values, so that the walk fits on every stack.
-pub(super) const MAX_DEPTH: usize = 48;
+const MAX_DEPTH: usize = 48;

@@ -99,38 +99,30 @@ impl fmt::Display for Event {
             Some(number) => write!(f, "node {number}:")?,
             None => f.write_str("server:")?,
         }
-        let name = match &self.kind {
-            EventKind::Get(_) => "get",
-            EventKind::GetOrLease(..) => "get_or_lease",
-            EventKind::Fill(..) => "fill",
-            EventKind::Release(..) => "release",
-            EventKind::Extend(..) => "extend",
-            EventKind::Invalidate => "invalidate",
-            EventKind::Notified { invalidated: true } => "notified of invalidation",
-            EventKind::Notified { invalidated: false } => "notified",
-            EventKind::Expired => "expired",
-            EventKind::Evicted => "evicted",
-            EventKind::Flushed => "flushed",
-            EventKind::Killed => "killed",
-            EventKind::Revived => "revived",
-        };
-        write!(f, " {name}")?;
-        if let Some(at) = &self.key {
-            write!(f, " {}", at.primary().escape_ascii())?;
-        }
+        let key = self.key.as_ref().map_or_else(String::new, |key| format!(" {}", key.primary().escape_ascii()));
         match &self.kind {
-            EventKind::Get(Some(entry)) | EventKind::GetOrLease(_, LeaseReply::Hit(entry)) => {
-                write!(f, ": {:?}", entry.meta().kind)
+            EventKind::Get(Some(entry)) => write!(f, " get{key}: {:?}", entry.meta().kind),
+            EventKind::Get(None) => write!(f, " get{key}: nothing"),
+            EventKind::GetOrLease(_, reply) => {
+                write!(f, " get_or_lease{key}: ")?;
+                match reply {
+                    LeaseReply::Hit(entry) => write!(f, "{:?}", entry.meta().kind),
+                    LeaseReply::Granted { .. } => f.write_str("granted"),
+                    LeaseReply::Wait { remaining, .. } => write!(f, "wait {remaining:?}"),
+                    LeaseReply::Failed { retry_in, .. } => write!(f, "failed, again in {retry_in:?}"),
+                }
             }
-            EventKind::Get(None) => f.write_str(": nothing"),
-            EventKind::GetOrLease(_, LeaseReply::Granted { .. }) => f.write_str(": granted"),
-            EventKind::GetOrLease(_, LeaseReply::Wait { remaining, .. }) => write!(f, ": wait {remaining:?}"),
-            EventKind::GetOrLease(_, LeaseReply::Failed { retry_in, .. }) => {
-                write!(f, ": failed, again in {retry_in:?}")
-            }
-            EventKind::Fill(_, _, filled) => write!(f, ": {filled:?}"),
-            EventKind::Release(_, _, hold) | EventKind::Extend(_, hold) => write!(f, ": {hold:?}"),
-            _ => Ok(()),
+            EventKind::Fill(_, _, outcome) => write!(f, " fill{key}: {outcome:?}"),
+            EventKind::Release(_, _, status) => write!(f, " release{key}: {status:?}"),
+            EventKind::Extend(_, status) => write!(f, " extend{key}: {status:?}"),
+            EventKind::Invalidate => write!(f, " invalidate{key}"),
+            EventKind::Notified { invalidated: true } => write!(f, " notified of invalidation{key}"),
+            EventKind::Notified { invalidated: false } => write!(f, " notified{key}"),
+            EventKind::Expired => write!(f, " expired{key}"),
+            EventKind::Evicted => write!(f, " evicted{key}"),
+            EventKind::Flushed => f.write_str(" flushed"),
+            EventKind::Killed => f.write_str(" killed"),
+            EventKind::Revived => f.write_str(" revived"),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Scripted faults of store operations.
 
-use super::gate::Gate;
+use super::origin::Gate;
 use crate::store::error::StoreError;
 use std::{
     collections::VecDeque,
@@ -122,55 +122,26 @@ async fn execute_after<T: Send + 'static>(
     sent.await.map_err(StoreError::disconnected)
 }
 
-/// The pending faults of one node, and the number of its requests.
+/// The scripted faults of one operation of a node, and the number of its requests.
 #[derive(Debug, Default)]
-pub(super) struct FaultScript {
-    operations: [OperationFaults; 6],
+pub(super) struct OperationFaults {
+    pub(super) asked: usize,
+    pub(super) next: VecDeque<(usize, Fault)>,
+    pub(super) always: Option<Fault>,
 }
 
-#[derive(Debug, Default)]
-struct OperationFaults {
-    asked: usize,
-    next: VecDeque<(usize, Fault)>,
-    always: Option<Fault>,
-}
-
-impl FaultScript {
-    pub(super) fn times(&mut self, n: usize, operation: Operation, fault: Fault) {
-        self.faults(operation).next.push_back((n, fault));
-    }
-
-    pub(super) fn always(&mut self, operation: Operation, fault: Fault) {
-        self.faults(operation).always = Some(fault);
-    }
-
+impl OperationFaults {
+    /// Removes the faults.
     pub(super) fn heal(&mut self) {
-        for faults in &mut self.operations {
-            *faults = OperationFaults { asked: faults.asked, ..OperationFaults::default() };
-        }
+        *self = Self { asked: self.asked, ..Self::default() };
     }
 
-    pub(super) fn asked(&self, operation: Operation) -> usize {
-        self.operations[operation as usize].asked
-    }
-
-    /// Counts the operation and returns its fault, if one is scripted.
-    pub(super) fn next_fault(&mut self, operation: Operation) -> Option<Fault> {
-        let faults = self.faults(operation);
-        faults.asked += 1;
-        while faults.next.front().is_some_and(|(left, _)| *left == 0) {
-            faults.next.pop_front();
-        }
-        match faults.next.front_mut() {
-            Some((left, fault)) => {
-                *left -= 1;
-                Some(fault.clone())
-            }
-            None => faults.always.clone(),
-        }
-    }
-
-    fn faults(&mut self, operation: Operation) -> &mut OperationFaults {
-        &mut self.operations[operation as usize]
+    /// Counts a request and returns its fault, if one is scripted.
+    pub(super) fn next_fault(&mut self) -> Option<Fault> {
+        self.asked += 1;
+        self.next.retain(|(left, _)| *left > 0);
+        let Some((left, fault)) = self.next.front_mut() else { return self.always.clone() };
+        *left -= 1;
+        Some(fault.clone())
     }
 }

@@ -1,16 +1,15 @@
-//! A fake of the expensive origin that the cache protects.
+//! A fake of the expensive origin that the cache protects, and the gate that holds its calls.
 
-use super::gate::Gate;
-use crate::{store::error::BoxFuture, sync::mutex::Mutex};
-use std::{
-    convert::Infallible,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering::SeqCst},
-    },
-    time::Duration,
+use crate::{
+    clock,
+    store::error::BoxFuture,
+    sync::{mutex::Mutex, watch::Watched},
 };
-use tokio::time::{Instant, sleep};
+use std::{convert::Infallible, fmt, sync::Arc, time::Duration};
+use tokio::{
+    sync::Semaphore,
+    time::{Instant, sleep, timeout},
+};
 
 /// A fake origin that counts its calls and takes as long as the test requires. Clones share one count.
 ///
@@ -54,10 +53,15 @@ pub struct Origin {
 #[derive(Debug)]
 struct OriginState {
     began: Instant,
-    calls: Mutex<Vec<Duration>>,
-    running: AtomicUsize,
-    peak: AtomicUsize,
+    calls: Mutex<Calls>,
     gate: Gate,
+}
+
+#[derive(Debug, Default)]
+struct Calls {
+    began: Vec<Duration>,
+    running: usize,
+    peak: usize,
 }
 
 impl Origin {
@@ -92,9 +96,7 @@ impl Origin {
     /// ```
     #[must_use]
     pub fn gated() -> Self {
-        let (running, peak) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        let (calls, gate) = (Mutex::default(), Gate::closed());
-        let state = OriginState { began: super::redis_state::now(), calls, running, peak, gate };
+        let state = OriginState { began: clock::now(), calls: Mutex::default(), gate: Gate::closed() };
         Self { state: Arc::new(state), cost: Duration::ZERO }
     }
 
@@ -159,19 +161,19 @@ impl Origin {
     /// Returns the number of calls so far, including calls that were dropped before they completed.
     #[must_use]
     pub fn calls(&self) -> usize {
-        self.state.calls.lock().len()
+        self.state.calls.lock().began.len()
     }
 
     /// Returns the number of calls in progress.
     #[must_use]
     pub fn running(&self) -> usize {
-        self.state.running.load(SeqCst)
+        self.state.calls.lock().running
     }
 
     /// Returns the maximum number of concurrent calls so far.
     #[must_use]
     pub fn peak(&self) -> usize {
-        self.state.peak.load(SeqCst)
+        self.state.calls.lock().peak
     }
 
     /// Waits until `n` calls in total have been made.
@@ -218,7 +220,7 @@ impl Origin {
     /// Panics otherwise, with the number of the calls and their times since the creation of the origin.
     #[track_caller]
     pub fn assert_fetched(&self, n: usize) {
-        let calls = self.state.calls.lock().clone();
+        let calls = self.state.calls.lock().began.clone();
         let s = if calls.len() == 1 { "" } else { "s" };
         assert!(calls.len() == n, "{} call{s} of the origin instead of {n}, after {calls:?}", calls.len());
     }
@@ -238,16 +240,93 @@ struct Running<'a> {
 
 impl<'a> Running<'a> {
     fn enter(state: &'a OriginState) -> Self {
-        let running = state.running.fetch_add(1, SeqCst) + 1;
-        state.peak.fetch_max(running, SeqCst);
         let mut calls = state.calls.lock();
-        calls.push(super::redis_state::now() - state.began);
-        Self { state, number: calls.len() }
+        calls.running += 1;
+        calls.peak = calls.peak.max(calls.running);
+        calls.began.push(clock::now() - state.began);
+        Self { state, number: calls.began.len() }
     }
 }
 
 impl Drop for Running<'_> {
     fn drop(&mut self) {
-        self.state.running.fetch_sub(1, SeqCst);
+        self.state.calls.lock().running -= 1;
     }
 }
+
+/// A gate that holds every caller of [`pass`](Self::pass) until the test releases it. Clones share one gate.
+///
+/// ```
+/// # #[cfg(feature = "bincode")]
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() -> Result<(), stampede_guard::Error> {
+/// use stampede_guard::testing::{FakeRedis, Fault, Gate, Operation, Origin};
+///
+/// let (server, origin, gate) = (FakeRedis::new(), Origin::new(), Gate::closed());
+/// let [node, elsewhere] = [server.node(), server.node()];
+/// node.once(Operation::Fill, Fault::Held(gate.clone()));
+/// let guard = node.guard();
+/// assert_eq!(guard.fetch("k", origin.fetch("old".to_owned())).await?, "old");
+/// gate.arrived(1).await; // the fetch is complete, and its fill is held
+/// elsewhere.guard().invalidate("k").await?;
+/// gate.open();
+/// guard.drain().await;
+/// assert!(!server.holds("k")); // the late fill was fenced
+/// # Ok(())
+/// # }
+/// # #[cfg(not(feature = "bincode"))] fn main() {}
+/// ```
+#[derive(Clone)]
+pub struct Gate(Arc<GateState>);
+
+struct GateState {
+    came: Watched<usize>,
+    /// The semaphore of the gate. A closed semaphore means an open gate: every caller passes.
+    permits: Semaphore,
+}
+
+impl Gate {
+    /// Creates a gate that holds every caller.
+    #[must_use]
+    pub fn closed() -> Self {
+        Self(Arc::new(GateState { came: Watched::new(0), permits: Semaphore::new(0) }))
+    }
+
+    /// Waits until the gate lets this caller pass.
+    pub async fn pass(&self) {
+        self.0.came.send_modify(|came| *came += 1);
+        if let Ok(permit) = self.0.permits.acquire().await {
+            permit.forget();
+        }
+    }
+
+    /// Waits until `n` callers in total have arrived, whether or not they have passed.
+    ///
+    /// # Panics
+    ///
+    /// Panics if fewer have arrived after 10 s.
+    pub async fn arrived(&self, n: usize) {
+        let arrived = timeout(BOUND, self.0.came.wait_for(|came| *came >= n)).await;
+        assert!(arrived.is_ok(), "expected {n} arrivals at the gate, counted {} within {BOUND:?}", self.0.came.get());
+    }
+
+    /// Lets `n` callers pass: waiting ones, or the next to arrive.
+    pub fn release(&self, n: usize) {
+        self.0.permits.add_permits(n);
+    }
+
+    /// Lets every caller pass from now on.
+    pub fn open(&self) {
+        self.0.permits.close();
+    }
+}
+
+impl fmt::Debug for Gate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (came, open) = (self.0.came.get(), self.0.permits.is_closed());
+        f.debug_struct("Gate").field("came", &came).field("open", &open).finish()
+    }
+}
+
+/// Maximum time that [`Gate::arrived`] waits.
+const BOUND: Duration = Duration::from_secs(10);

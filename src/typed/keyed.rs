@@ -1,15 +1,13 @@
 //! `StampedeGuard::keyed`: a layer for any tower service whose response is a plain value.
 
-use super::{context::FetchOutcome, policy::TypedPolicy};
 use crate::{
-    clock::Timestamp,
-    engine::resource::Resource,
     error::{BoxError, Error, into_cause},
     guard::StampedeGuard,
     key::Key,
     store::error::BoxFuture,
     telemetry::FrontEnd,
 };
+use futures_util::{TryFutureExt, future::Either};
 use serde::{Serialize, de::DeserializeOwned};
 use std::{
     fmt,
@@ -94,27 +92,19 @@ where
 
     fn call(&mut self, request: Req) -> Self::Future {
         let key = (self.key)(&request);
-        let (mut inner, typed) = (self.inner.clone(), TypedPolicy::<S::Response>::new(self.guard.config()));
+        let mut inner = self.inner.clone();
         let call = async move {
             poll_fn(|cx| inner.poll_ready(cx)).await?;
             inner.call(request).await
         };
         let Some(key) = key else {
-            return Box::pin(
-                async move { call.await.map_err(|error: S::Error| Error::origin_failed(into_cause(error))) },
-            );
+            return Box::pin(call.map_err(|error: S::Error| Error::origin_failed(into_cause(error))));
         };
-        if let Some(hit) =
-            self.guard.peek(FrontEnd::Keyed, self.guard.config().layout(), &key, &typed, Timestamp::now())
-        {
-            return Box::pin(std::future::ready(hit));
+        // PERF: the box of a hit is small.
+        match self.guard.fetch_as::<S::Response, _, _, _, _>(FrontEnd::Keyed, key, || call) {
+            Either::Left(hit) => Box::pin(hit),
+            Either::Right(answer) => Box::pin(answer),
         }
-        let resource = self.guard.resource(FrontEnd::Keyed, key);
-        let fetch = async move |_, here: Resource| {
-            let fetched = call.await.map(FetchOutcome::new);
-            typed.head(&here, fetched)
-        };
-        Box::pin(async move { resource.resolve(typed, fetch).await.0 })
     }
 }
 

@@ -1,13 +1,10 @@
 //! The reuse policy of typed values: how entries of one type are encoded, shared and evaluated.
 
-use super::{
-    answer::Answer,
-    context::{FetchContext, FetchOutcome, Sharing},
-};
+use super::context::{FetchContext, FetchOutcome, Sharing};
 use crate::{
     clock::{self, Timestamp},
     codec::Codec,
-    config::{Config, failures::FailureClass},
+    config::{Config, FailureClass},
     engine::{
         failure::FailureCause,
         frontend::{
@@ -73,7 +70,7 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> TypedPolicy<T> {
             Err(error) => return failed(&resource.config, into_cause(error)),
         };
         let fresh_for = match sharing {
-            Sharing::Private => return FetchHead::private(Ok(A::new(value))),
+            Sharing::Private => return FetchHead::private(Ok(A::from(value))),
             Sharing::WaitersOnly => None,
             Sharing::Cacheable { fresh_for } => Some(fresh_for),
         };
@@ -82,10 +79,12 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> TypedPolicy<T> {
             Err(error) => {
                 let Resource { config, key, .. } = resource;
                 telemetry::codec_failed(&config.meter, key, type_name::<T>(), self.codec, &error);
-                return unencodable(A::new(value));
+                // Private, although each waiter then calls the origin: to let them lead one after the other would make
+                // the last one wait as many fetches long as there are waiters.
+                return FetchHead::private(Ok(A::from(value)));
             }
         };
-        let answer = A::new(value);
+        let answer = A::from(value);
         let payload = answer.attached_to(payload);
         let value_to_share: SharedValue = Arc::new(SharedPayload { codec: self.id, payload: payload.clone() });
         let (sharing, completion) = match fresh_for {
@@ -102,8 +101,21 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> TypedPolicy<T> {
     fn is_own_entry(self, entry: &Entry) -> bool {
         entry.meta().kind == Kind::Value && entry.meta().codec == self.id
     }
+}
 
-    fn class_of(self, entry: &Entry, now: Timestamp) -> ReuseClass {
+fn failed<A>(config: &Config, cause: BoxError) -> FetchHead<Result<A, Error>> {
+    let class = (config.classifier.0)(&*cause);
+    let error = Error::origin_failed(cause);
+    let (failure, cause) = match class {
+        FailureClass::Answer => (Unshared::Answer(error.clone()), FailureCause::Answer),
+        FailureClass::OriginDown => (Unshared::Error(error.clone()), FailureCause::Origin),
+    };
+    let sharing = Shareability::Unshared(failure, cause, 0);
+    FetchHead { response: Err(error), sharing, completion: Completion::None }
+}
+
+impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> ReusePolicy for TypedPolicy<T> {
+    fn classify(&self, entry: &Entry, now: Timestamp) -> ReuseClass {
         if !self.is_own_entry(entry) {
             return ReuseClass::Miss;
         }
@@ -114,39 +126,6 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> TypedPolicy<T> {
             Freshness::Grace => ReuseClass::Revalidate,
             Freshness::Dead => ReuseClass::Miss,
         }
-    }
-
-    fn shared(self, value: &SharedValue) -> Option<&Payload> {
-        let shared: &SharedPayload = value.downcast_ref()?;
-        (shared.codec == self.id).then_some(&shared.payload)
-    }
-}
-
-fn failed<A>(config: &Config, cause: BoxError) -> FetchHead<Result<A, Error>> {
-    let class = config.classifier.classify(&*cause);
-    let error = Error::origin_failed(cause);
-    let sharing = match class {
-        FailureClass::Answer => Shareability::Unshared(Unshared::Answer(error.clone()), FailureCause::Answer, 0),
-        FailureClass::OriginDown => Shareability::Unshared(Unshared::Error(error.clone()), FailureCause::Origin, 0),
-    };
-    FetchHead { response: Err(error), sharing, completion: Completion::None }
-}
-
-/// Hands on a value that its codec cannot store. Waiters share it if they can. Otherwise it is private, although each
-/// waiter then calls the origin: to let them lead one after the other would make the last one wait as many fetches long
-/// as there are waiters.
-fn unencodable<T, A: Answer<T>>(answer: A) -> FetchHead<Result<A, Error>> {
-    match answer.to_shared() {
-        None => FetchHead::private(Ok(answer)),
-        Some(value) => {
-            FetchHead { response: Ok(answer), sharing: Shareability::WaitersOnly(value), completion: Completion::None }
-        }
-    }
-}
-
-impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> ReusePolicy for TypedPolicy<T> {
-    fn classify(&self, entry: &Entry, now: Timestamp) -> ReuseClass {
-        self.class_of(entry, now)
     }
 
     fn allows_stale_on_error(&self, entry: &Entry, now: Timestamp) -> bool {
@@ -164,10 +143,8 @@ where
     }
 
     fn accept_shared(&self, shared: &SharedValue) -> SharedReuse<Result<A, Error>> {
-        let value = match self.shared(shared) {
-            Some(payload) => A::decode(self.codec, payload),
-            None => A::of_shared(shared),
-        };
+        let shared = shared.downcast_ref::<SharedPayload>().filter(|shared| shared.codec == self.id);
+        let value = shared.and_then(|shared| A::decode(self.codec, &shared.payload));
         value.map_or(SharedReuse::Bypass, |value| SharedReuse::Use(Ok(value)))
     }
 
@@ -184,3 +161,28 @@ impl<T> Clone for TypedPolicy<T> {
 }
 
 impl<T> Copy for TypedPolicy<T> {}
+
+/// The form in which a caller gets a value of type `T`: as its own, or shared with other callers.
+pub(crate) trait Answer<T>: From<T> + Send {
+    fn decode(codec: Codec, payload: &Payload) -> Option<Self>;
+    /// Attaches the value to its payload, if callers share it.
+    fn attached_to(&self, payload: Payload) -> Payload {
+        payload
+    }
+}
+
+impl<T: DeserializeOwned + Send + 'static> Answer<T> for T {
+    fn decode(codec: Codec, payload: &Payload) -> Option<Self> {
+        codec.decode(payload.bytes()).ok()
+    }
+}
+
+impl<T: DeserializeOwned + Send + Sync + 'static> Answer<T> for Arc<T> {
+    fn decode(codec: Codec, payload: &Payload) -> Option<Self> {
+        payload.decoded(|bytes| codec.decode(bytes).ok())
+    }
+
+    fn attached_to(&self, payload: Payload) -> Payload {
+        payload.with_decoded(self.clone())
+    }
+}

@@ -44,26 +44,6 @@ async fn value_that_does_not_survive_its_codec_is_handed_through() {
     assert_eq!(guard.fetch("b", never::<Skips>).await.expect("a hit").nick, Some(1));
 }
 
-#[tokio::test]
-async fn waiters_of_fetch_arc_share_what_its_codec_cannot_store() {
-    let (guard, origin) = (StampedeGuard::in_memory(), Origin::gated());
-    let callers = (0..50).map(|_| {
-        let origin = origin.clone();
-        guard.fetch_arc("k", async move || {
-            origin.call().await;
-            Ok::<_, Down>(Untagged::Number(1))
-        })
-    });
-    let release = async {
-        origin.arrived(1).await;
-        origin.open();
-    };
-    let (values, ()) = tokio::join!(futures_util::future::join_all(callers), release);
-    let values: Vec<_> = values.into_iter().collect::<Result<_, _>>().expect("50 values");
-    assert!(values.iter().all(|value| Arc::ptr_eq(value, &values[0])));
-    assert_eq!((origin.calls(), guard.stats().coalesced, guard.stats().codec_failures), (1, 49, 1));
-}
-
 /// They cannot share the value, and do not wait for each other.
 #[tokio::test]
 async fn waiters_call_for_what_its_codec_cannot_store() {
