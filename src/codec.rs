@@ -5,8 +5,8 @@ mod skipped_fields;
 
 use crate::{error::BoxError, fingerprint, layout::fnv1a, sync::mutex::Mutex};
 use bytes::Bytes;
-use serde::{Serialize, de::DeserializeOwned};
-use std::{any::TypeId, cell::RefCell, collections::BTreeMap};
+use serde::{Serialize, Serializer, de::DeserializeOwned};
+use std::{any::TypeId, cell::RefCell, collections::BTreeMap, time::Duration};
 
 thread_local! {
     /// The types that this thread has met.
@@ -149,6 +149,11 @@ impl Codec {
             _ => Err(format!("{trailing} trailing bytes: another type was encoded").into()),
         }
     }
+}
+
+/// Serializes a time as seconds.
+pub(crate) fn serialize_seconds<S: Serializer>(time: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_f64(time.as_secs_f64())
 }
 
 /// Decodes under a limit, which bounds what a hostile length prefix can make the decoder allocate. The limit counts

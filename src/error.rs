@@ -22,9 +22,10 @@ pub type BoxError = Box<dyn error::Error + Send + Sync>;
 /// assert_eq!(error.to_string(), "the fetch failed: invalid digit found in string");
 /// # }
 /// ```
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Error(Arc<Inner>);
 
+#[derive(Clone, Debug)]
 struct Inner {
     kind: ErrorKind,
     what: Cow<'static, str>,
@@ -57,19 +58,13 @@ pub enum ErrorKind {
     Overloaded,
 }
 
-impl ErrorKind {
-    fn leaves_marker(self) -> bool {
-        matches!(self, Self::Origin | Self::TimedOut | Self::Panicked)
-    }
-}
-
 impl Error {
     pub(crate) fn new(kind: ErrorKind, what: impl Into<Cow<'static, str>>) -> Self {
-        Self::build(kind, what.into(), 0, None, None)
+        Self(Arc::new(Inner { kind, what: what.into(), code: 0, retry_in: None, cause: None }))
     }
 
-    pub(crate) fn with_source(kind: ErrorKind, what: impl Into<Cow<'static, str>>, source: BoxError) -> Self {
-        Self::build(kind, what.into(), 0, None, Some(source))
+    pub(crate) fn with_source(kind: ErrorKind, what: &'static str, source: BoxError) -> Self {
+        Self(Arc::new(Inner { kind, what: what.into(), code: 0, retry_in: None, cause: Some(source.into()) }))
     }
 
     pub(crate) fn origin_failed(source: BoxError) -> Self {
@@ -83,28 +78,21 @@ impl Error {
             ErrorKind::Panicked => "the fetch panicked",
             _ => "the fetch failed",
         };
-        Self::build(kind, what.into(), code, Some(retry_in), None)
+        Self(Arc::new(Inner { kind, what: what.into(), code, retry_in: Some(retry_in), cause: None }))
     }
 
-    /// Returns this error for a caller that the failure marker blocks.
-    pub(crate) fn repeated(&self, retry_in: Duration) -> Self {
-        let Inner { kind, what, code, cause, .. } = &*self.0;
-        Self(Arc::new(Inner {
-            kind: *kind,
-            what: what.clone(),
-            code: *code,
-            retry_in: Some(retry_in),
-            cause: cause.clone(),
-        }))
+    /// Returns this error with the time until a retry.
+    pub(crate) fn with_retry_in(&self, retry_in: Duration) -> Self {
+        Self(Arc::new(Inner { retry_in: Some(retry_in), ..(*self.0).clone() }))
     }
 
     pub(crate) fn store_down(source: BoxError) -> Self {
         let what = "the store is unavailable, and `StoreFailure::FailClosed` rejects requests without it";
-        Self::build(ErrorKind::Store, what.into(), 0, Some(LATER), Some(source))
+        Self::with_source(ErrorKind::Store, what, source).with_retry_in(LATER)
     }
 
     pub(crate) fn overloaded(what: &'static str) -> Self {
-        Self::build(ErrorKind::Overloaded, what.into(), 0, Some(LATER), None)
+        Self::new(ErrorKind::Overloaded, what).with_retry_in(LATER)
     }
 
     /// Rejects a request whose answer would come after its deadline.
@@ -120,16 +108,6 @@ impl Error {
     /// Reports whether this rejects a request after its wait timeout.
     pub(crate) fn is_wait_timeout(&self) -> bool {
         self.0.what == WAIT_TIMED_OUT
-    }
-
-    fn build(
-        kind: ErrorKind,
-        what: Cow<'static, str>,
-        code: u16,
-        retry_in: Option<Duration>,
-        cause: Option<BoxError>,
-    ) -> Self {
-        Self(Arc::new(Inner { kind, what, code, retry_in, cause: cause.map(Arc::from) }))
     }
 
     /// Returns the kind of failure.
@@ -221,20 +199,13 @@ impl fmt::Display for Error {
         if let Some(cause) = self.cause() {
             write!(f, ": {cause}")?;
         }
-        match self.0.retry_in {
-            Some(retry_in) if self.0.kind.leaves_marker() => write!(f, " (retry in {retry_in:?})"),
+        match (self.0.kind, self.0.retry_in) {
+            // A failure marker blocks the key.
+            (ErrorKind::Origin | ErrorKind::TimedOut | ErrorKind::Panicked, Some(retry_in)) => {
+                write!(f, " (retry in {retry_in:?})")
+            }
             _ => Ok(()),
         }
-    }
-}
-
-impl fmt::Debug for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Error")
-            .field("kind", &self.0.kind)
-            .field("what", &self.0.what)
-            .field("cause", &self.0.cause)
-            .finish_non_exhaustive()
     }
 }
 

@@ -572,12 +572,6 @@ impl StampedeGuard {
         self.engine.health()
     }
 
-    /// Returns a number that clones with the same settings share, while one of them lives.
-    #[cfg(feature = "http")]
-    pub(crate) fn settings_id(&self) -> usize {
-        Arc::as_ptr(&self.config).addr()
-    }
-
     #[cfg(feature = "http")]
     pub(crate) fn engine(&self) -> &Arc<Engine> {
         &self.engine

@@ -4,10 +4,8 @@ use crate::{
     clock::Timestamp,
     store::{error::StoreError, port::Store},
     sync::mutex::Mutex,
-    throttle::Throttle,
+    telemetry::StoreOperation,
 };
-#[cfg(feature = "_typed")]
-use serde::ser::{Serialize, SerializeStruct, Serializer};
 use std::time::Duration;
 
 /// The health of a guard's store, as its operations so far have shown it. See
@@ -16,6 +14,7 @@ use std::time::Duration;
 /// With a feature for typed values (`bincode`, `postcard`, `json`) it implements serde's `Serialize`, with the age in
 /// seconds.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "_typed", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Health {
     /// Whether the store replied to its last operation; in a cluster, whether each node did. A refusal is a reply, for
@@ -35,6 +34,7 @@ pub struct Health {
 
 /// A store operation that failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "_typed", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct LastError {
     /// The operation: `get`, `get_or_lease`, `fill`, `extend`, `release`, `invalidate`, or `probe`.
@@ -42,6 +42,7 @@ pub struct LastError {
     /// The error of the store. It contains no key and no password.
     pub message: String,
     /// The time since the operation failed.
+    #[cfg_attr(feature = "_typed", serde(serialize_with = "crate::codec::serialize_seconds"))]
     pub age: Duration,
 }
 
@@ -59,55 +60,18 @@ impl Health {
     }
 }
 
-#[cfg(feature = "_typed")]
-impl Serialize for Health {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut health = serializer.serialize_struct("Health", 4)?;
-        health.serialize_field("store_reachable", &self.store_reachable)?;
-        health.serialize_field("breaker_open", &self.breaker_open)?;
-        health.serialize_field("last_error", &self.last_error)?;
-        health.serialize_field("subscriber_up", &self.subscriber_up)?;
-        health.end()
-    }
-}
-
-#[cfg(feature = "_typed")]
-impl Serialize for LastError {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut error = serializer.serialize_struct("LastError", 3)?;
-        error.serialize_field("operation", self.operation)?;
-        error.serialize_field("message", &self.message)?;
-        error.serialize_field("age", &self.age.as_secs_f64())?;
-        error.end()
-    }
-}
-
 /// The last failed operation of a store.
 #[derive(Default)]
-pub(crate) struct Failures {
-    last: Mutex<Option<Failure>>,
-    /// A full server refuses each fill, and its circuit breaker stays closed.
-    reported_refusals: Throttle,
-}
-
-struct Failure {
-    operation: &'static str,
-    error: StoreError,
-    at: Timestamp,
-}
+pub(crate) struct Failures(Mutex<Option<(StoreOperation, StoreError, Timestamp)>>);
 
 impl Failures {
-    /// Records a failed operation. Returns `true` if it is a refusal and is to be reported now, because none was for a
-    /// while.
-    pub(crate) fn record(&self, operation: &'static str, error: &StoreError, is_refusal: bool) -> bool {
-        let now = Timestamp::now();
-        *self.last.lock() = Some(Failure { operation, error: error.clone(), at: now });
-        is_refusal && self.reported_refusals.is_due(now)
+    pub(crate) fn record(&self, operation: StoreOperation, error: &StoreError) {
+        *self.0.lock() = Some((operation, error.clone(), Timestamp::now()));
     }
 
     fn last(&self, now: Timestamp) -> Option<LastError> {
-        let last = self.last.lock();
-        let Failure { operation, error, at } = last.as_ref()?;
-        Some(LastError { operation, message: error.to_string(), age: now.since(*at) })
+        let last = self.0.lock();
+        let (operation, error, at) = last.as_ref()?;
+        Some(LastError { operation: operation.as_str(), message: error.to_string(), age: now.since(*at) })
     }
 }

@@ -14,8 +14,6 @@ use crate::{
         stripes::{self, STRIPES},
     },
 };
-#[cfg(feature = "_typed")]
-use serde::ser::{Serialize, SerializeStruct, Serializer};
 use std::{cmp::Reverse, collections::BTreeMap, fmt, time::Duration};
 
 /// One of the busiest keys of a guard. See [`StampedeGuard::track_hot_keys`](crate::StampedeGuard::track_hot_keys).
@@ -23,6 +21,7 @@ use std::{cmp::Reverse, collections::BTreeMap, fmt, time::Duration};
 /// All figures count from the last time that the key began to be tracked. With the feature `bincode`, `json` or
 /// `postcard` it implements `Serialize`, with durations as seconds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "_typed", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct HotKey {
     /// The [namespace](crate::StampedeGuard::namespace) of the key.
@@ -42,8 +41,10 @@ pub struct HotKey {
     /// Calls of the origin that this process has made.
     pub fetches: u64,
     /// The longest time that a request waited for its answer; over HTTP, for the head of its response.
+    #[cfg_attr(feature = "_typed", serde(serialize_with = "crate::codec::serialize_seconds"))]
     pub longest_wait: Duration,
     /// The time that all these [`fetches`](Self::fetches) took; over HTTP, until the head of the response.
+    #[cfg_attr(feature = "_typed", serde(serialize_with = "crate::codec::serialize_seconds"))]
     pub fetch_time: Duration,
 }
 
@@ -51,23 +52,6 @@ impl HotKey {
     /// The count of the sketch, by which keys are replaced.
     fn count(&self) -> u64 {
         self.requests + self.max_uncounted
-    }
-}
-
-/// Written by hand, so that users of the crate do not compile a code generator for it.
-#[cfg(feature = "_typed")]
-impl Serialize for HotKey {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut key = serializer.serialize_struct("HotKey", 8)?;
-        key.serialize_field("namespace", &self.namespace)?;
-        key.serialize_field("key", &self.key)?;
-        key.serialize_field("requests", &self.requests)?;
-        key.serialize_field("max_uncounted", &self.max_uncounted)?;
-        key.serialize_field("saved_calls", &self.saved_calls)?;
-        key.serialize_field("fetches", &self.fetches)?;
-        key.serialize_field("longest_wait", &self.longest_wait.as_secs_f64())?;
-        key.serialize_field("fetch_time", &self.fetch_time.as_secs_f64())?;
-        key.end()
     }
 }
 

@@ -73,20 +73,15 @@ impl Key {
         self.variant = Some(variant.into());
         self
     }
-}
 
-#[cfg(feature = "http")]
-impl Key {
     /// Returns the key with this qualifier.
     pub(crate) fn qualified(mut self, qualifier: Qualifier) -> Self {
         self.qualifier = qualifier;
         self
     }
-}
 
-#[cfg(feature = "testing")]
-impl Key {
     /// Reports whether this key names the other one, whatever the qualifier of the other one.
+    #[cfg(feature = "testing")]
     pub(crate) fn names(&self, other: &Self) -> bool {
         self.primary == other.primary && self.variant == other.variant
     }
@@ -172,7 +167,7 @@ impl CacheKey {
 
     /// Returns the resource.
     #[must_use]
-    pub fn primary(&self) -> &[u8] {
+    pub fn primary(&self) -> &Bytes {
         &self.key.primary
     }
 
@@ -190,7 +185,6 @@ impl CacheKey {
         self.key.variant.as_deref()
     }
 
-    #[cfg(any(feature = "http", feature = "testing"))]
     pub(crate) fn key(&self) -> &Key {
         &self.key
     }
@@ -203,10 +197,10 @@ impl CacheKey {
 
     /// Reports whether the other cache key names the same resource as this one, or a variant of it, whatever the layout.
     pub(crate) fn covers(&self, other: &Self) -> bool {
-        let variants = self.key.variant.is_none()
-            && self.namespace == other.namespace
-            && self.key.qualifier == other.key.qualifier;
-        self.same_resource(other) || (variants && self.key.primary == other.key.primary)
+        let Key { primary, qualifier, variant } = &self.key;
+        let is_same =
+            self.namespace == other.namespace && *qualifier == other.key.qualifier && *primary == other.key.primary;
+        is_same && (variant.is_none() || *variant == other.key.variant)
     }
 
     /// Returns the cache keys that an invalidation of this one drops: itself, or each one that [`Qualifier::Any`]
@@ -222,13 +216,6 @@ impl CacheKey {
     /// Returns the cache key of the resource, without its variant.
     pub(crate) fn to_primary(&self) -> Self {
         self.with_key(Key { variant: None, ..self.key.clone() })
-    }
-
-    /// Returns what all variants and layouts of the resource share.
-    pub(crate) fn to_resource(&self) -> Self {
-        let Key { primary, qualifier, .. } = &self.key;
-        let key = Key { primary: primary.clone(), qualifier: *qualifier, variant: None };
-        Self { namespace: self.namespace.clone(), layout: 0, key }
     }
 
     /// Returns the cache key of another variant of the resource.
@@ -397,7 +384,7 @@ impl fmt::Debug for CacheKeyRef<'_> {
 }
 
 /// The hash that identifies a resource in envelopes, wake-up messages and logs. See [`CacheKey::hash`].
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct KeyHash([u8; 16]);
 
 impl KeyHash {

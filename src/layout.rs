@@ -4,8 +4,6 @@
 //! an entry are read must be part of [`layout`]. The name of an entry tells [`LAYOUTS`] layouts apart. That number is
 //! small, so that an invalidation can drop the entries of all layouts, also of layouts that its process does not know.
 
-use crate::key::CacheKey;
-
 /// The number of layouts that the names of entries tell apart.
 pub(crate) const LAYOUTS: u64 = 16;
 
@@ -16,7 +14,6 @@ pub(crate) const fn layout(encoding: u64, schema_version: u32) -> u64 {
 }
 
 /// Returns the FNV-1a hash, which is the same in every build, unlike the hashers of the standard library.
-#[cfg(feature = "_typed")]
 pub(crate) const fn fnv1a(parts: &[&str]) -> u64 {
     let (mut hash, mut part) = (0xcbf2_9ce4_8422_2325, 0);
     while part < parts.len() {
@@ -33,24 +30,6 @@ pub(crate) const fn fnv1a(parts: &[&str]) -> u64 {
 
 const fn step(hash: u64, byte: u8) -> u64 {
     (hash ^ byte as u64).wrapping_mul(0x0100_0000_01b3)
-}
-
-/// The layouts that a table has seen, so that the table can forget a resource in each of them. A process has few.
-#[derive(Default)]
-pub(crate) struct SeenLayouts(Vec<u64>);
-
-impl SeenLayouts {
-    /// Adds the layout of the cache key. Call it before the table keeps the key.
-    pub(crate) fn add(&mut self, key: &CacheKey) {
-        if !self.0.contains(&key.layout()) {
-            self.0.push(key.layout());
-        }
-    }
-
-    /// Returns the cache key in each layout that the table has seen.
-    pub(crate) fn each(&self, key: &CacheKey) -> impl Iterator<Item = CacheKey> {
-        self.0.iter().map(|layout| key.in_layout(*layout))
-    }
 }
 
 #[cfg(all(test, feature = "bincode", feature = "json", feature = "postcard"))]

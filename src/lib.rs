@@ -108,7 +108,6 @@ mod sync;
 mod telemetry;
 #[cfg(feature = "testing")]
 pub mod testing;
-mod throttle;
 #[cfg(feature = "_typed")]
 mod typed;
 #[cfg(feature = "http")]

@@ -12,9 +12,7 @@
 //! 5. The store wakes its waiters when the wait is over ([`WakeRegistry`]). A wake-up is a hint: a lost one costs
 //!    the rest of the lease that the waiter was told of, never a hang.
 //!
-//! Most types of this module are `#[non_exhaustive]`, because they may grow. A store builds them with their
-//! constructors, such as [`LeaseReply::granted`], and then sets further public fields. It answers a [`FillCondition`]
-//! that it does not know with [`FillOutcome::Fenced`].
+//! Any release may change the types of this module, as the feature `unstable` says.
 
 pub(crate) mod entry;
 pub(crate) mod entry_cache;

@@ -6,10 +6,6 @@
 mod counters;
 mod events;
 #[cfg(feature = "metrics")]
-mod family;
-mod labels;
-mod meter;
-#[cfg(feature = "metrics")]
 mod metrics;
 #[cfg(not(feature = "metrics"))]
 #[path = "telemetry/no_metrics.rs"]
@@ -17,15 +13,13 @@ mod metrics;
 #[cfg(feature = "http")]
 pub(crate) mod routes;
 mod spans;
-mod stats;
 mod table;
 
-pub use self::stats::Stats;
+pub use self::counters::Stats;
 pub(crate) use self::{
-    counters::NamedCounters,
+    counters::{Meter, NamedCounters},
     events::*,
-    labels::{FetchFailure, FrontEnd, Role, StoreOperation},
-    meter::Meter,
-    metrics::{NearCacheBytes, OpenBreaker, Timed, open_breaker},
-    spans::{RequestSpan, record_lease_wait, record_role},
+    metrics::{NearCacheBytes, OpenBreaker, Timed, open_breaker, waiting},
+    spans::{RequestSpan, record_lease_wait, record_role, record_status},
+    table::{FetchFailure, FrontEnd, Role, StoreOperation},
 };

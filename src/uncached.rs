@@ -1,9 +1,6 @@
 //! Why a response was not stored, as `Cache-Status` and the counters say it.
 
-use std::{
-    fmt,
-    sync::atomic::{AtomicU64, Ordering::Relaxed},
-};
+use std::fmt;
 
 /// Defines the reasons: for each one its documentation, its name, its token, and what an operator can do about it.
 macro_rules! reasons {
@@ -23,26 +20,19 @@ macro_rules! reasons {
             /// All reasons, for example to export a metric of each.
             pub const ALL: &'static [Self] = &[$(Self::$name,)+];
             /// The tokens of [`ALL`](Self::ALL).
-            #[cfg(feature = "metrics")]
             pub(crate) const TOKENS: &'static [&'static str] = &[$($token,)+];
 
             /// Returns the token in `Cache-Status`, for example `set-cookie`.
             #[must_use]
             pub const fn as_str(self) -> &'static str {
-                match self {
-                    $(Self::$name => $token,)+
-                }
+                Self::TOKENS[self as usize]
             }
 
             /// Returns what an operator can do about it.
             pub(crate) const fn way_out(self) -> &'static str {
-                match self {
-                    $(Self::$name => $way_out,)+
-                }
+                [$($way_out,)+][self as usize]
             }
         }
-
-        const COUNT: usize = Uncached::ALL.len();
     };
 }
 
@@ -152,70 +142,6 @@ impl fmt::Display for Uncached {
     }
 }
 
-/// A number for each reason.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct UncachedCounts([u64; COUNT]);
-
-impl UncachedCounts {
-    pub(crate) fn of(&self, reason: Uncached) -> u64 {
-        self.0[reason as usize]
-    }
-
-    /// Returns the reasons that have occurred, with their numbers.
-    fn occurred(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        Uncached::ALL.iter().map(|reason| (reason.as_str(), self.of(*reason))).filter(|(_, count)| *count > 0)
-    }
-
-    /// Returns the most frequent reason.
-    pub(crate) fn most_frequent(&self) -> Uncached {
-        Uncached::ALL.iter().copied().max_by_key(|reason| self.of(*reason)).unwrap_or(Uncached::Method)
-    }
-}
-
-impl Default for UncachedCounts {
-    fn default() -> Self {
-        Self([0; COUNT])
-    }
-}
-
-#[cfg(feature = "_typed")]
-impl serde::Serialize for UncachedCounts {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_map(self.occurred().collect::<Vec<_>>()) // some formats need the number of entries first
-    }
-}
-
-/// Shows the reasons that have occurred.
-impl fmt::Debug for UncachedCounts {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_map().entries(self.occurred()).finish()
-    }
-}
-
-/// A counter for each reason.
-#[derive(Debug)]
-pub(crate) struct UncachedCounters([AtomicU64; COUNT]);
-
-impl UncachedCounters {
-    pub(crate) fn count(&self, reason: Uncached) {
-        self.0[reason as usize].fetch_add(1, Relaxed);
-    }
-
-    pub(crate) fn snapshot(&self) -> UncachedCounts {
-        UncachedCounts(std::array::from_fn(|index| self.0[index].load(Relaxed)))
-    }
-
-    pub(crate) fn add_to(&self, counts: &mut UncachedCounts) {
-        counts.0.iter_mut().zip(&self.0).for_each(|(count, counter)| *count += counter.load(Relaxed));
-    }
-}
-
-impl Default for UncachedCounters {
-    fn default() -> Self {
-        Self(std::array::from_fn(|_| AtomicU64::new(0)))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -231,6 +157,6 @@ mod tests {
         assert!(tokens.iter().all(is_token), "{tokens:?}");
         tokens.sort_unstable();
         tokens.dedup();
-        assert_eq!(tokens.len(), COUNT);
+        assert_eq!(tokens.len(), Uncached::ALL.len());
     }
 }

@@ -9,9 +9,7 @@
 //! All engines of a process count with one counter, because they may share the reads of one store. Which resources were
 //! invalidated is a matter of each engine.
 
-#[cfg(feature = "redis")]
-use crate::clock;
-use crate::key::CacheKey;
+use crate::{clock, key::CacheKey};
 use std::{
     fmt,
     sync::{
@@ -23,7 +21,6 @@ use std::{
     },
     time::Duration,
 };
-#[cfg(feature = "redis")]
 use tokio::time::Instant;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -135,7 +132,6 @@ impl<'a> ReadTerms<'a> {
     }
 
     /// Reports whether the caller may join the read that began at this number and was sent at this time.
-    #[cfg(feature = "redis")]
     pub(crate) fn allow(self, resource: Shard, begun: u64, sent_at: Instant) -> bool {
         self.versions.counts(resource, begun) && clock::now().saturating_duration_since(sent_at) < self.max_age
     }

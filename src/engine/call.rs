@@ -126,7 +126,8 @@ impl<'a> Call<'a> {
             };
             let took = || Timestamp::now().since(self.requested_at);
             let Resource { config, key, front_end, .. } = &self.lookup.resource;
-            telemetry::answered_in_span(&config.meter, key, *front_end, status, fetched, took);
+            telemetry::record_status(status);
+            telemetry::answered(&config.meter, key, *front_end, status, fetched, took);
             (answer, status)
         })
     }

@@ -52,7 +52,8 @@ impl FillSet {
     /// depends on them.
     pub(crate) fn under(mut self, redirects: &[FollowedRedirect]) -> Self {
         if let Some(lifetime) = self.index_lifetime {
-            let extension = |via: &FollowedRedirect| RedirectExtension::new(via.key.clone(), via.id, lifetime);
+            let extension =
+                |via: &FollowedRedirect| RedirectExtension { key: via.key.clone(), id: via.id, retention: lifetime };
             self.extensions = redirects.iter().map(extension).collect();
         }
         self

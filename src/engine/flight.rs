@@ -20,6 +20,7 @@ use crate::{
     },
     versions::Versions,
 };
+use bytes::Bytes;
 use quick_cache::DefaultHashBuilder;
 use std::{
     collections::HashMap,
@@ -97,16 +98,16 @@ pub(crate) struct JoinCriteria {
 #[derive(Default)]
 pub(crate) struct Flights {
     table: Mutex<Table>,
-    /// Number of resources in the table. PERF: a hit in a process without flights takes no lock.
+    /// Number of primaries in the table. PERF: a hit in a process without flights takes no lock.
     resources: AtomicUsize,
     /// The invalidations that this process has requested or heard of.
     pub(super) versions: Arc<Versions>,
 }
 
-/// The flights that callers may join, by their resource, so that an invalidation is one lookup. Few resources have
-/// several: of their variants, layouts and scopes. PERF: with the hasher of `quick_cache`, a lookup takes fewer
-/// instructions than with that of the standard library.
-type Table = HashMap<CacheKey, Vec<Arc<FlightState>>, DefaultHashBuilder>;
+/// The flights that callers may join, by the [primary](CacheKey::primary) of their resource, so that an invalidation is one lookup. Few have
+/// several: of their qualifiers, variants, layouts and scopes, and of other namespaces. PERF: with the hasher of
+/// `quick_cache`, a lookup takes fewer instructions than with that of the standard library.
+type Table = HashMap<Bytes, Vec<Arc<FlightState>>, DefaultHashBuilder>;
 
 /// The state shared by the leader and the callers of a flight.
 pub(crate) struct FlightState {
@@ -172,7 +173,7 @@ impl Flights {
         join: impl FnOnce(&Arc<FlightState>) -> T,
     ) -> Result<Flight, T> {
         let mut table = self.table.lock();
-        let flights = table.entry(key.to_resource()).or_default();
+        let flights = table.entry(key.primary().clone()).or_default();
         let place = flights.iter().position(|flight| flight.is_of(key, scope));
         if let Some(listed) = place.map(|place| &flights[place]).filter(|listed| listed.may_be_joined(criteria)) {
             return Err(join(listed));
@@ -195,18 +196,14 @@ impl Flights {
             return None;
         }
         let table = self.table.lock();
-        let listed = find(table.get(&key.to_resource())?, key, Scope::Fleet)?;
+        let listed = find(table.get(key.primary())?, key, Scope::Fleet)?;
         listed.may_be_joined(criteria).then(|| Waiter::join(listed, criteria))
     }
 
     /// Reports whether there is a flight of the fleet.
     pub(crate) fn has(&self, key: &CacheKey) -> bool {
         self.resources.load(Acquire) > 0
-            && self
-                .table
-                .lock()
-                .get(&key.to_resource())
-                .is_some_and(|flights| find(flights, key, Scope::Fleet).is_some())
+            && self.table.lock().get(key.primary()).is_some_and(|flights| find(flights, key, Scope::Fleet).is_some())
     }
 
     /// Makes sure that no caller joins a flight of the resources that began before now, in any layout. Flights of their
@@ -228,12 +225,11 @@ impl Flights {
 
     /// Removes the flights of the resource that are to leave. The table shrinks with the number of flights.
     fn take(&self, table: &mut Table, key: &CacheKey, leaves: impl Fn(&FlightState) -> bool) -> Vec<Arc<FlightState>> {
-        let resource = key.to_resource();
-        let Some(flights) = table.get_mut(&resource) else { return Vec::new() };
+        let Some(flights) = table.get_mut(key.primary()) else { return Vec::new() };
         let taken: Vec<_> = flights.extract_if(.., |flight| leaves(flight)).collect();
         taken.iter().for_each(|flight| flight.is_listed.store(false, Release));
         if flights.is_empty() {
-            table.remove(&resource);
+            table.remove(key.primary());
             self.resources.store(table.len(), Release);
             if table.capacity() > MIN_CAPACITY && table.len() < table.capacity() / 8 {
                 table.shrink_to(table.len() * 2);
@@ -423,7 +419,7 @@ impl Flight {
         if progress.is(|progress| matches!(progress, Progress::Abandoned)) {
             return false;
         }
-        let listed = table.entry(key.to_resource()).or_default();
+        let listed = table.entry(key.primary().clone()).or_default();
         if find(listed, key, *scope).is_none() {
             is_listed.store(true, Release);
             listed.push(self.0.clone());

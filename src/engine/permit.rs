@@ -156,7 +156,7 @@ pub(super) async fn while_listening<T>(
     loop {
         tokio::select! {
             biased;
-            () = listener.take_invalidation() => on_invalidation(),
+            () = listener.invalidated() => on_invalidation(),
             done = &mut awaited => return done,
         }
     }

@@ -66,7 +66,7 @@ impl RecentFailures {
             return Error::reported(ErrorKind::Origin, 0, retry_in);
         };
         match self.0.lock().get(&id) {
-            Some(failure) => failure.error.repeated(retry_in),
+            Some(failure) => failure.error.with_retry_in(retry_in),
             None => Error::reported(kind, code, retry_in),
         }
     }

@@ -5,22 +5,19 @@ use crate::{
     store::entry::Entry,
     versions::{Shard, Versions},
 };
-use quick_cache::{Equivalent, sync::Cache};
-use std::{
-    hash::{Hash, Hasher},
-    sync::{
-        Arc,
-        atomic::{
-            AtomicBool,
-            Ordering::{Acquire, Release},
-        },
+use quick_cache::sync::Cache;
+use std::sync::{
+    Arc,
+    atomic::{
+        AtomicBool,
+        Ordering::{Acquire, Release},
     },
 };
 
 /// The last redirect entry of each cache key. Only a guess: the lookup still reads the current one.
 pub(super) struct RedirectCache {
     versions: Arc<Versions>,
-    indexes: Cache<ByResource, Remembered>,
+    indexes: Cache<CacheKey, Remembered>,
     /// PERF: whether a redirect was ever remembered, so that callers without redirects pay one load.
     has_any: AtomicBool,
 }
@@ -34,29 +31,6 @@ struct Remembered {
     begun: u64,
 }
 
-/// A cache key that is compared by its resource, so that all layouts share a redirect.
-struct ByResource(CacheKey);
-
-impl PartialEq for ByResource {
-    fn eq(&self, other: &Self) -> bool {
-        self.0.same_resource(&other.0)
-    }
-}
-
-impl Eq for ByResource {}
-
-impl Hash for ByResource {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        Hash::hash(&self.0, state);
-    }
-}
-
-impl Equivalent<ByResource> for CacheKey {
-    fn equivalent(&self, other: &ByResource) -> bool {
-        self.same_resource(&other.0)
-    }
-}
-
 impl RedirectCache {
     pub(super) fn new(versions: Arc<Versions>) -> Self {
         Self { versions, indexes: Cache::new(MAX_REMEMBERED), has_any: AtomicBool::new(false) }
@@ -67,7 +41,7 @@ impl RedirectCache {
         let is_same = self.get(key).is_some_and(|remembered| remembered.meta().id == index.meta().id);
         if !is_same && key.primary().len() <= MAX_KEY_LENGTH {
             let remembered = Remembered { index: index.clone(), shard: Shard::from(key), begun };
-            self.indexes.insert(ByResource(key.clone()), remembered);
+            self.indexes.insert(key.clone(), remembered);
             self.has_any.store(true, Release);
         }
     }
@@ -127,7 +101,7 @@ mod tests {
         let (redirect_cache, key, index) = (RedirectCache::new(versions.clone()), CacheKey::new("n", 0, "k"), index());
         let (begun, in_layout) = (versions.now(), key.in_layout(7));
         redirect_cache.remember(&key, &index, begun);
-        assert!(redirect_cache.get(&in_layout).is_some());
+        assert!(redirect_cache.get(&key).is_some());
         versions.bump(&in_layout);
         assert!(redirect_cache.get(&key).is_none());
         redirect_cache.remember(&key, &index, begun);

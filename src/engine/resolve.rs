@@ -122,7 +122,8 @@ impl Resource {
             }
         };
         let Self { config, key, front_end, .. } = &lookup.resource;
-        telemetry::answered_in_span(&config.meter, key, *front_end, status, false, || now.since(requested_at));
+        telemetry::record_status(status);
+        telemetry::answered(&config.meter, key, *front_end, status, false, || now.since(requested_at));
         Ok((answer, status))
     }
 

@@ -210,7 +210,8 @@ impl Resource {
 
     /// Records the failure of an operation that was sent at `sent_at`.
     fn record_failure(&self, operation: StoreOperation, error: &StoreError, sent_at: Timestamp) {
-        telemetry::store_failed(&self.config.meter, &self.engine.failures, &self.key, operation, error);
+        telemetry::store_failed(&self.config.meter, &self.key, operation, error);
+        self.engine.failures.record(operation, error);
         let kind = match error.is_timed_out() {
             _ if error.is_refused() => return self.record_answer(sent_at), // the store is alive
             true => FailureKind::TimedOut,

@@ -122,7 +122,7 @@ impl Recorder {
         // Only an event needs the route.
         let is_read = cfg!(feature = "tracing") && matches!(*request.method(), Method::GET | Method::HEAD);
         let route = match is_read {
-            true => guard.engine().routes.find(matched_path(request.extensions()), guard.settings_id()),
+            true => guard.engine().routes.find(matched_path(request.extensions())),
             false => None,
         };
         Self { config: guard.config().clone(), route }
@@ -152,9 +152,10 @@ impl Recorder {
     }
 
     fn record(&self, uncached: Option<Uncached>) {
-        match uncached {
-            Some(reason) => telemetry::uncached(&self.config.meter, self.route.as_deref(), reason),
-            None => telemetry::cacheable(self.route.as_deref()),
+        if let Some(reason) = uncached {
+            telemetry::uncached(&self.config.meter, self.route.as_deref(), reason);
+        } else if let Some(route) = &self.route {
+            route.was_cacheable();
         }
     }
 }

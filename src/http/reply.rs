@@ -218,7 +218,7 @@ mod tests {
             (Error::reported(ErrorKind::Origin, 404, Duration::from_secs(3)), 502, Some("3")),
             (Error::reported(ErrorKind::Origin, 0, Duration::from_secs(3)), 502, Some("3")),
             (Error::reported(ErrorKind::TimedOut, 0, Duration::from_secs(3)), 504, Some("3")),
-            (Error::origin_failed(cause()).repeated(Duration::from_secs(3)), 502, Some("3")),
+            (Error::origin_failed(cause()).with_retry_in(Duration::from_secs(3)), 502, Some("3")),
         ];
         for (error, status, retry_after) in cases {
             let response = error.clone().into_response();

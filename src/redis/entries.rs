@@ -225,7 +225,7 @@ mod tests {
     const CLOCKS: [i64; 2] = [1_000_000_000, 1_010_000_000];
 
     fn node_of(key: &CacheKey) -> u16 {
-        u16::from(key.primary() == b"1")
+        u16::from(**key.primary() == *b"1")
     }
 
     impl CommandLink for TwoNodes {

@@ -34,7 +34,6 @@ pub struct Payload {
 
 /// The metadata of an [`Entry`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct Meta {
     /// The kind of the entry.
     pub kind: Kind,
@@ -54,7 +53,6 @@ pub struct Meta {
 
 /// The kind of an [`Entry`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum Kind {
     /// The entry holds a value.
     Value,
@@ -67,7 +65,6 @@ pub enum Kind {
 
 /// The callers that a marker applies to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum Audience {
     /// All callers.
     #[default]
@@ -83,7 +80,6 @@ pub enum Audience {
 /// lifetime. They overlap: the longest of them decides how long a store [retains](Self::retention) the entry. Default:
 /// zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct Lifetimes {
     /// Freshness lifetime: how long after the response time the entry is served without a refresh.
     pub fresh_for: Duration,
@@ -183,7 +179,6 @@ impl Payload {
     }
 
     /// Returns the decoded value as [`decoded`](Self::decoded) does, by reference.
-    #[cfg(feature = "http")]
     pub(crate) fn decoded_ref<V: Any + Send + Sync>(&self, decode: impl FnOnce(&Bytes) -> Option<V>) -> Option<&V> {
         self.decode_once(decode)?.downcast_ref()
     }

@@ -26,11 +26,8 @@ pub(crate) fn with_max_bytes<V: Borrow<Entry> + Clone>(capacity: u64) -> EntryCa
     let entries = usize::try_from(capacity / 1024).unwrap_or(usize::MAX).clamp(64, 1 << 16);
     let mut options = OptionsBuilder::new();
     options.estimated_items_capacity(entries).weight_capacity(capacity).shards(shards).hot_allocation(MAX_PART);
-    match options.build() {
-        Ok(options) => Cache::with_options(options, EntryWeight, DefaultHashBuilder::default(), Default::default()),
-        // Not reached: it fails if a capacity is missing.
-        Err(_) => Cache::with_weighter(entries, capacity, EntryWeight),
-    }
+    let options = options.build().expect("all capacities are set");
+    Cache::with_options(options, EntryWeight, DefaultHashBuilder::default(), Default::default())
 }
 
 /// Reports whether the cache can keep the value. It drops larger values without a word.

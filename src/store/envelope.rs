@@ -28,26 +28,21 @@ use crate::{
 };
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use std::{error, fmt, time::Duration};
-#[cfg(feature = "redis")]
-use xxhash_rust::xxh3::Xxh3;
-use xxhash_rust::xxh3::xxh3_64;
+use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 /// The number of this envelope format. It is part of an entry's name in the store.
 #[cfg(any(feature = "unstable", test))]
 pub const FORMAT: u32 = 3;
 
 /// The place of the key hash.
-#[cfg(feature = "redis")]
 const HASH: std::ops::Range<usize> = 17..33;
 /// The place of the layout.
-#[cfg(feature = "redis")]
 const LAYOUT: std::ops::Range<usize> = 89..97;
 const HEAD: usize = 98;
 const CHECKSUM: usize = 8;
 
 /// The reason why bytes from a store are not the entry of a cache key. To the reader of the entry, each is a miss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum EnvelopeError {
     /// The bytes have changed since they were encoded, or never were an entry.
     Corrupt,
@@ -91,7 +86,6 @@ impl Entry {
 
     /// Encodes the entry as [`encode`](Self::encode) does. PERF: into a buffer of any kind, so that a large payload is
     /// not copied on the way to it.
-    #[cfg(feature = "redis")]
     pub(crate) fn encode_into(&self, layout: u64, hash: KeyHash, offset: i64, out: &mut impl BufMut) {
         let mut head = Vec::with_capacity(HEAD);
         self.encode_head(layout, hash, offset, &mut head);
@@ -104,7 +98,6 @@ impl Entry {
     }
 
     /// Returns the first bytes of the envelope: kind and id.
-    #[cfg(feature = "redis")]
     pub(crate) fn encoded_id(&self) -> [u8; 17] {
         let mut start = [self.encoded_kind(); 17];
         start[1..].copy_from_slice(self.meta().id.as_bytes());
@@ -140,7 +133,6 @@ impl Entry {
     }
 
     /// Returns the length of the envelope.
-    #[cfg(feature = "redis")]
     pub(crate) fn encoded_len(&self) -> usize {
         HEAD + self.payload().bytes().len() + CHECKSUM
     }
@@ -193,7 +185,6 @@ impl Entry {
 }
 
 /// Reports whether an envelope belongs to this cache key. Its checksum was compared before.
-#[cfg(feature = "redis")]
 pub(crate) fn is_envelope_of(key: &CacheKey, envelope: &[u8]) -> bool {
     envelope.get(HASH) == Some(key.hash().as_bytes()) && envelope.get(LAYOUT) == Some(&key.layout().to_le_bytes())
 }

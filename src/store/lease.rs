@@ -7,7 +7,6 @@ use std::time::Duration;
 /// A granted lease. Token and stamp together identify it: a late copy of the request is granted another stamp,
 /// so its grant cannot fill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct Lease {
     /// The token of the request.
     pub token: Token,
@@ -16,17 +15,8 @@ pub struct Lease {
     pub stamp: u64,
 }
 
-impl Lease {
-    /// Creates the lease that a store grants to the request with this token.
-    #[must_use]
-    pub const fn new(token: Token, stamp: u64) -> Self {
-        Self { token, stamp }
-    }
-}
-
 /// The request of [`Store::get_or_lease`](super::Store::get_or_lease).
 #[derive(Clone, Copy, Debug)]
-#[non_exhaustive]
 pub struct LeaseRequest {
     /// A new token for every send, repeated sends included.
     pub token: Token,
@@ -56,19 +46,22 @@ impl LeaseRequest {
 /// /// Replies to a request for an entry that is not stored. `held` is the valid lease and the rest of its TTL.
 /// fn reply(request: LeaseRequest, held: Option<(Lease, Duration)>, now: u64) -> LeaseReply {
 ///     match held {
-///         Some((lease, _)) if lease.token == request.token => LeaseReply::granted(lease), // sent twice
-///         Some((lease, remaining)) => LeaseReply::wait(remaining, lease.token, 0, false),
-///         None => LeaseReply::granted(Lease::new(request.token, now)),
+///         Some((lease, remaining)) if lease.token != request.token => {
+///             LeaseReply::Wait { remaining, holder: lease.token, waiting: 0, registered: false, seen_alive: false }
+///         }
+///         held => {
+///             let new = Lease { token: request.token, stamp: now };
+///             let lease = held.map_or(new, |(lease, _)| lease); // the request may be sent twice
+///             LeaseReply::Granted { lease, seen_alive: false, failures: 0 }
+///         }
 ///     }
 /// }
 /// ```
 #[derive(Clone, Debug)]
-#[non_exhaustive]
 pub enum LeaseReply {
     /// An entry that the caller has not seen yet.
     Hit(Entry),
     /// The caller leads.
-    #[non_exhaustive]
     Granted {
         /// The granted lease.
         lease: Lease,
@@ -79,7 +72,6 @@ pub enum LeaseReply {
         failures: u32,
     },
     /// Another caller leads.
-    #[non_exhaustive]
     Wait {
         /// The rest of the lease's TTL.
         remaining: Duration,
@@ -93,7 +85,6 @@ pub enum LeaseReply {
         seen_alive: bool,
     },
     /// A fetch failed recently and left a failure marker.
-    #[non_exhaustive]
     Failed {
         /// Time until the next attempt is allowed.
         retry_in: Duration,
@@ -104,44 +95,10 @@ pub enum LeaseReply {
     },
 }
 
-impl LeaseReply {
-    /// Creates [`Granted`](Self::Granted), for a caller whose seen entry is not stored any more, and without earlier
-    /// failures.
-    #[must_use]
-    pub const fn granted(lease: Lease) -> Self {
-        Self::Granted { lease, seen_alive: false, failures: 0 }
-    }
-
-    /// Creates [`Wait`](Self::Wait), for a caller whose seen entry is not stored any more.
-    #[must_use]
-    pub const fn wait(remaining: Duration, holder: Token, waiting: usize, registered: bool) -> Self {
-        Self::Wait { remaining, holder, waiting, registered, seen_alive: false }
-    }
-
-    /// Creates [`Failed`](Self::Failed), for a caller whose seen entry is not stored any more.
-    #[must_use]
-    pub const fn failed(retry_in: Duration, report: Bytes) -> Self {
-        Self::Failed { retry_in, report, seen_alive: false }
-    }
-
-    /// Sets whether the entry that the caller had seen is still stored. [`Hit`](Self::Hit) does not say so.
-    #[must_use]
-    pub fn with_seen_alive(mut self, alive: bool) -> Self {
-        match &mut self {
-            Self::Hit(_) => {}
-            Self::Granted { seen_alive, .. } | Self::Wait { seen_alive, .. } | Self::Failed { seen_alive, .. } => {
-                *seen_alive = alive;
-            }
-        }
-        self
-    }
-}
-
 /// A failure marker, which a failed leader leaves in place of its lease. The store adds one to the number of
 /// [failures](LeaseReply::Granted) that it told the leader, and tells the next leader the sum. In Redis, each time is at
 /// most 999.999 s, and the number at most 9.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct FailureMarker {
     /// How long the marker blocks other callers. Zero: it only counts.
     pub blocks_for: Duration,
@@ -149,14 +106,6 @@ pub struct FailureMarker {
     pub remembered_for: Duration,
     /// What the leader reports to blocked callers, 19 bytes. A store returns it as it is, also a longer one.
     pub report: Bytes,
-}
-
-impl FailureMarker {
-    /// Creates a failure marker.
-    #[must_use]
-    pub const fn new(blocks_for: Duration, remembered_for: Duration, report: Bytes) -> Self {
-        Self { blocks_for, remembered_for, report }
-    }
 }
 
 /// The status of a lease: whether its owner still held it.

@@ -15,12 +15,11 @@ use super::{
 use crate::{
     clock::Timestamp,
     key::{CacheKey, CacheKeyRef},
-    layout::SeenLayouts,
     sync::mutex::{Mutex, MutexGuard},
 };
 use bytes::Bytes;
 use std::{
-    collections::HashMap,
+    collections::{BTreeSet, HashMap},
     fmt,
     future::ready,
     hash::{BuildHasher, RandomState},
@@ -49,7 +48,8 @@ use std::{
 /// requests share a fetch.
 pub struct MemoryStore {
     entries: EntryCache<Entry>,
-    layouts: Mutex<SeenLayouts>,
+    /// The layouts of entries so far, so that an invalidation can drop a resource in each of them. A process has few.
+    layouts: Mutex<BTreeSet<u64>>,
     leases: Leases,
     wakes: WakeRegistry,
 }
@@ -112,28 +112,19 @@ impl MemoryStore {
         };
         let resource = key.without_layout();
         let failures = match leases.table.get(&resource) {
-            Some(held) if now < held.until => match &held.what {
+            Some(&Held { until, failures, ref what }) if now < until => match what {
                 &LeaseSlot::Lease(lease) if lease.token == request.token => {
-                    return LeaseReply::Granted { lease, seen_alive, failures: held.failures };
+                    return LeaseReply::Granted { lease, seen_alive, failures };
                 }
-                LeaseSlot::Lease(lease) => {
-                    let remaining = held.until.since(now);
-                    return LeaseReply::Wait {
-                        remaining,
-                        holder: lease.token,
-                        waiting: 0,
-                        registered: true,
-                        seen_alive,
-                    };
+                &LeaseSlot::Lease(Lease { token: holder, .. }) => {
+                    let remaining = until.since(now);
+                    return LeaseReply::Wait { remaining, holder, waiting: 0, registered: true, seen_alive };
                 }
                 LeaseSlot::FailureMarker { blocks_until, report } if now < *blocks_until => {
-                    return LeaseReply::Failed {
-                        retry_in: blocks_until.since(now),
-                        report: report.clone(),
-                        seen_alive,
-                    };
+                    let (retry_in, report) = (blocks_until.since(now), report.clone());
+                    return LeaseReply::Failed { retry_in, report, seen_alive };
                 }
-                LeaseSlot::FailureMarker { .. } => held.failures,
+                LeaseSlot::FailureMarker { .. } => failures,
             },
             _ => 0,
         };
@@ -151,7 +142,7 @@ impl MemoryStore {
     ) -> FillOutcome {
         let mut leases = self.leases.of(key);
         let entitled = match condition {
-            FillCondition::Lease(lease) => leases.owner(key, now) == Some(lease),
+            FillCondition::Lease(lease) => leases.lease(key, now).is_some_and(|(held, _)| held == lease),
             FillCondition::ReplaceMarker(marker) => self.read(key, now).is_some_and(|entry| entry.meta().id == marker),
         };
         if !entitled {
@@ -162,7 +153,7 @@ impl MemoryStore {
         // The entry of the cache key itself comes last, because it makes the other entries reachable.
         let mut extended = Vec::new();
         for Write { key, entry, extensions } in writes.into_iter().rev() {
-            self.layouts.lock().add(&key);
+            self.layouts.lock().insert(key.layout());
             self.entries.insert(key, entry);
             extended.extend(extensions);
         }
@@ -194,14 +185,12 @@ impl MemoryStore {
         failure_marker: Option<FailureMarker>,
         now: Timestamp,
     ) -> LeaseStatus {
-        let resource = key.without_layout();
         let mut leases = self.leases.of(key);
-        let failures = match leases.table.get(&resource) {
-            Some(Held { until, failures, what: LeaseSlot::Lease(lease) }) if lease.token == token && now < *until => {
-                *failures
-            }
+        let failures = match leases.lease(key, now) {
+            Some((lease, Held { failures, .. })) if lease.token == token => *failures,
             _ => return LeaseStatus::Lost,
         };
+        let resource = key.without_layout();
         leases.table.remove(&resource);
         if let Some(FailureMarker { blocks_for, remembered_for, report }) = failure_marker {
             let blocks_until = now.after(blocks_for);
@@ -215,12 +204,9 @@ impl MemoryStore {
     }
 
     pub(crate) fn extend_now(&self, key: &CacheKey, lease: Lease, span: Duration, now: Timestamp) -> LeaseStatus {
-        let mut leases = self.leases.of(key);
-        if leases.owner(key, now) != Some(lease) {
-            return LeaseStatus::Lost;
-        }
-        if let Some(held) = leases.table.get_mut(&key.without_layout()) {
-            held.until = now.after(span);
+        match self.leases.of(key).lease(key, now) {
+            Some((held, Held { until, .. })) if held == lease => *until = now.after(span),
+            _ => return LeaseStatus::Lost,
         }
         LeaseStatus::Held
     }
@@ -229,8 +215,8 @@ impl MemoryStore {
         let mut leases = self.leases.of(key);
         leases.table.remove(&key.without_layout());
         // A fill that adds a layout holds the lease table too.
-        for key in self.layouts.lock().each(key) {
-            self.entries.remove(&key);
+        for layout in &*self.layouts.lock() {
+            self.entries.remove(&key.in_layout(*layout));
         }
         drop(leases);
         self.wakes.invalidated(key.hash());
@@ -249,19 +235,15 @@ impl Leases {
         let after = |last: u64| now.max(last + 1);
         self.last_stamp.fetch_update(Relaxed, Relaxed, |last| Some(after(last))).map_or(now, after)
     }
-
-    /// Locks the tables one after the other. A lease granted meanwhile is in a table that was visited, or in one that
-    /// will be.
-    fn each(&self) -> impl Iterator<Item = MutexGuard<'_, Shard>> {
-        self.shards.iter().map(Mutex::lock)
-    }
 }
 
 impl Shard {
-    fn owner(&self, key: &CacheKey, now: Timestamp) -> Option<Lease> {
-        match self.table.get(&key.without_layout()) {
-            Some(Held { until, what: LeaseSlot::Lease(lease), .. }) if now < *until => Some(*lease),
-            _ => None,
+    /// Returns the lease that is held, and its place in the table.
+    fn lease(&mut self, key: &CacheKey, now: Timestamp) -> Option<(Lease, &mut Held)> {
+        let held = self.table.get_mut(&key.without_layout()).filter(|held| now < held.until)?;
+        match held.what {
+            LeaseSlot::Lease(lease) => Some((lease, held)),
+            LeaseSlot::FailureMarker { .. } => None,
         }
     }
 
@@ -339,8 +321,7 @@ impl fmt::Debug for MemoryStore {
             .field("entries", &self.entries.len())
             .field("bytes", &self.entries.weight())
             .field("capacity", &self.entries.capacity())
-            .field("leases", &self.leases.each().map(|shard| shard.table.len()).sum::<usize>())
-            .finish()
+            .finish_non_exhaustive()
     }
 }
 

@@ -128,7 +128,6 @@ pub trait Store: Send + Sync + 'static {
 
 /// The precondition of a fill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum FillCondition {
     /// The lease of the cache key.
     Lease(Lease),
@@ -139,7 +138,6 @@ pub enum FillCondition {
 
 /// A write: one entry to store.
 #[derive(Clone, Debug)]
-#[non_exhaustive]
 pub struct Write {
     /// The cache key of the fill, or a cache key of the same resource.
     pub key: CacheKey,
@@ -152,7 +150,6 @@ pub struct Write {
 
 /// A redirect entry that has to be kept for longer, because an entry that it leads to is filled.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct RedirectExtension {
     /// The cache key of the redirect entry.
     pub key: CacheKey,
@@ -168,21 +165,6 @@ impl Write {
     #[must_use]
     pub const fn new(key: CacheKey, entry: Entry) -> Self {
         Self { key, entry, extensions: Vec::new() }
-    }
-
-    /// Adds redirect entries that lead to the entry.
-    #[must_use]
-    pub fn extending(mut self, redirects: impl IntoIterator<Item = RedirectExtension>) -> Self {
-        self.extensions.extend(redirects);
-        self
-    }
-}
-
-impl RedirectExtension {
-    /// Creates an extension of the redirect entry with this `id` to `retention` from now.
-    #[must_use]
-    pub const fn new(key: CacheKey, id: Token, retention: Duration) -> Self {
-        Self { key, id, retention }
     }
 }
 

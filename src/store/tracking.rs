@@ -28,20 +28,11 @@ pub trait TrackedReader: Send + Sync + 'static {
 
 /// The result of a tracked read.
 #[derive(Clone, Debug, Default)]
-#[non_exhaustive]
 pub struct TrackedRead {
     /// The entries, in the order of the cache keys.
     pub entries: Vec<Option<Entry>>,
     /// Whether changes of these entries will be reported to the feed.
     pub is_tracked: bool,
-}
-
-impl TrackedRead {
-    /// Creates the result of a read.
-    #[must_use]
-    pub const fn new(entries: Vec<Option<Entry>>, is_tracked: bool) -> Self {
-        Self { entries, is_tracked }
-    }
 }
 
 /// The changes that a store reports to one near cache, of the entries that were read through its

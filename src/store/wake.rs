@@ -8,9 +8,8 @@ use crate::{
     key::{CacheKey, KeyHash},
     sync::{mutex::Mutex, watch::Watched},
 };
-use quick_cache::DefaultHashBuilder;
 use std::{
-    collections::{HashMap, hash_map::Entry},
+    collections::{BTreeMap, btree_map::Entry},
     fmt,
     sync::Arc,
 };
@@ -19,7 +18,8 @@ use std::{
 #[derive(Clone)]
 pub struct WakeRegistry {
     inbox: Inbox,
-    table: Arc<Mutex<HashMap<KeyHash, Subscription, DefaultHashBuilder>>>,
+    /// In order, so that a simulation wakes all waiters in the same order in each run.
+    table: Arc<Mutex<BTreeMap<KeyHash, Subscription>>>,
 }
 
 /// The subscription of this process to one key, shared by its listeners.
@@ -69,23 +69,17 @@ impl WakeRegistry {
 
     /// Wakes the waiters of this key.
     pub fn wake(&self, hash: KeyHash) {
-        self.notify(hash, |count| count.notifications += 1);
+        self.notify(hash, 0);
     }
 
     /// Wakes the waiters and the leader of this key: its entry and lease were dropped by an invalidation.
     pub fn invalidated(&self, hash: KeyHash) {
-        self.notify(hash, |count| {
-            count.notifications += 1;
-            count.invalidations += 1;
-        });
+        self.notify(hash, 1);
     }
 
     /// Wakes all waiters, because wake-ups may have been lost.
     pub fn wake_all(&self) {
-        let table = self.table.lock();
-        let mut subscriptions: Vec<_> = table.iter().collect();
-        subscriptions.sort_unstable_by_key(|(hash, _)| hash.as_bytes()); // a hash table's order would make simulations differ
-        for (_, subscription) in subscriptions {
+        for subscription in self.table.lock().values() {
             subscription.count.send_modify(|count| count.notifications += 1);
         }
     }
@@ -96,9 +90,12 @@ impl WakeRegistry {
         self.table.lock().len()
     }
 
-    fn notify(&self, hash: KeyHash, change: impl FnOnce(&mut WakeCount)) {
+    fn notify(&self, hash: KeyHash, invalidations: u64) {
         if let Some(subscription) = self.table.lock().get(&hash) {
-            subscription.count.send_modify(change);
+            subscription.count.send_modify(|count| {
+                count.notifications += 1;
+                count.invalidations += invalidations;
+            });
         }
     }
 }
@@ -155,19 +152,14 @@ impl Listener {
         self.last.invalidations != last.invalidations
     }
 
-    /// Waits for the same as [`invalidated`](Self::invalidated), but leaves the wake-up to be reported by the next call
-    /// of [`notified`](Self::notified), as one without an invalidation.
+    /// Waits until the entry is dropped by an invalidation that was not reported before. Leaves the wake-up to be
+    /// reported by the next call of [`notified`](Self::notified), as one without an invalidation.
     ///
     /// Cancel safe.
-    pub(crate) async fn take_invalidation(&mut self) {
+    pub async fn invalidated(&mut self) {
         let last = self.last;
         let count = self.count.wait_for(|count| count.invalidations != last.invalidations).await;
         self.last.invalidations = count.invalidations;
-    }
-
-    /// Waits until the entry is dropped by an invalidation that was not reported before.
-    pub async fn invalidated(&mut self) {
-        while !self.notified().await {}
     }
 }
 

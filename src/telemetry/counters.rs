@@ -1,87 +1,83 @@
-//! The counters of an engine, by name.
+//! What one clone of the guard reports to: the counters of its name, which add up to [`Stats`], and its metrics.
 
-use super::stats::{Stats, Stripe};
+use super::{metrics::NamedMetrics, table::table};
 #[cfg(feature = "_typed")]
 use crate::codec::Codec;
 #[cfg(feature = "http")]
-use crate::uncached::{Uncached, UncachedCounters};
+use crate::uncached::Uncached;
 use crate::{
+    cache_status::CacheStatus,
+    clock::Timestamp,
+    hot_keys::{HotKey, HotKeys},
     sync::{
         mutex::Mutex,
         stripes::{self, STRIPES},
     },
-    throttle::Throttle,
 };
 #[cfg(feature = "_typed")]
 use std::collections::HashSet;
 use std::{
     collections::BTreeMap,
+    fmt,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
+    time::Duration,
 };
 
-/// The counters of the clones with one name.
-#[derive(Default)]
-pub(crate) struct Counters {
-    /// Threads that count the same seldom write to the same cache line.
-    stripes: [Stripe; STRIPES], // of 256 bytes each
-    pub(super) reported_rejections: Throttle,
-    pub(super) reported_wait_timeouts: Throttle,
-    pub(super) reported_drops: Throttle,
-    /// The types that were reported because their values do not survive their codec.
-    #[cfg(feature = "_typed")]
-    pub(super) uncodable_types: Mutex<HashSet<(&'static str, Codec)>>,
-    /// Not in stripes: the origin has answered each of these requests, which takes longer.
-    #[cfg(feature = "http")]
-    pub(super) uncached: UncachedCounters,
+macro_rules! counters {
+    (
+        events { $($($(#[$doc:meta])+ $counter:ident $(= $status:ident)?)? $({ $($event:tt)+ })?;)+ }
+        $($metrics:tt)+
+    ) => {
+        /// The statistics of a guard and all its clones since it was created. The number of answers is the sum of the
+        /// first nine fields without `near_hits` and `outage_cache_hits`, which `hits` include.
+        ///
+        /// With the feature of a codec it implements `serde::Serialize`: all fields under their names. `uncached` is
+        /// a map from reason to number, without the reasons that have not occurred.
+        #[derive(Clone, Debug, Default, PartialEq, Eq)]
+        #[cfg_attr(feature = "_typed", derive(serde::Serialize))]
+        #[non_exhaustive]
+        pub struct Stats {
+            $($($(#[$doc])+ pub $counter: u64,)?)+
+            /// Reads of corrupt entries in the store: the bytes have changed since they were written, or were never an
+            /// entry. Each was a miss. A number of the store: guards that share a store object share the number, and so
+            /// do all [names](crate::StampedeGuard::stats_by_name).
+            pub corrupt_entries: u64,
+            /// The busiest keys of the clone that was asked, the busiest one first. Empty without
+            /// [`track_hot_keys`](crate::StampedeGuard::track_hot_keys), and in the statistics by name.
+            pub hot_keys: Vec<HotKey>,
+            /// The reasons that have occurred.
+            #[cfg(feature = "http")]
+            uncached: BTreeMap<&'static str, u64>,
+        }
+
+        /// The counters of one thread, or of several that share them.
+        ///
+        /// PERF: aligned to two lines, because processors fetch lines in pairs.
+        #[derive(Default)]
+        #[repr(align(128))]
+        pub(super) struct Stripe {
+            $($(pub(super) $counter: AtomicU64,)?)+
+        }
+
+        impl Stripe {
+            /// Returns the counter of answers with the status.
+            pub(super) fn answers(&self, status: CacheStatus) -> &AtomicU64 {
+                match status {
+                    $($($(CacheStatus::$status => &self.$counter,)?)?)+
+                }
+            }
+
+            fn add_to(&self, stats: &mut Stats) {
+                $($(stats.$counter += self.$counter.load(Relaxed);)?)+
+            }
+        }
+    };
 }
 
-impl Counters {
-    /// Adds the counts to the statistics.
-    pub(super) fn add_to(&self, stats: &mut Stats) {
-        self.stripes.iter().for_each(|stripe| stripe.add_to(stats));
-        #[cfg(feature = "http")]
-        self.uncached.add_to(&mut stats.uncached);
-    }
-
-    /// Adds one to the counter, in the stripe of this thread.
-    pub(super) fn count(&self, counter: impl FnOnce(&Stripe) -> &AtomicU64) {
-        counter(&self.stripes[stripes::of_this_thread()]).fetch_add(1, Relaxed);
-    }
-}
-
-/// The counters of one engine by name. A name stays for the life of the engine, so that no count is lost with the last
-/// clone that has it.
-pub(crate) struct NamedCounters(Mutex<BTreeMap<Arc<str>, Arc<Counters>>>);
-
-impl NamedCounters {
-    pub(super) fn new(name: Arc<str>, counters: Arc<Counters>) -> Self {
-        Self(Mutex::new(BTreeMap::from([(name, counters)])))
-    }
-
-    /// Returns the counters of the name.
-    pub(super) fn of(&self, name: &Arc<str>) -> Arc<Counters> {
-        self.0.lock().entry(name.clone()).or_default().clone()
-    }
-
-    /// Returns the sum over all names.
-    pub(crate) fn total(&self, corrupt_entries: u64) -> Stats {
-        let mut total = Stats { corrupt_entries, ..Stats::default() };
-        self.0.lock().values().for_each(|counters| counters.add_to(&mut total));
-        total
-    }
-
-    pub(crate) fn by_name(&self, corrupt_entries: u64) -> BTreeMap<String, Stats> {
-        let stats = |counters: &Counters| {
-            let mut stats = Stats { corrupt_entries, ..Stats::default() };
-            counters.add_to(&mut stats);
-            stats
-        };
-        self.0.lock().iter().map(|(name, counters)| (name.to_string(), stats(counters))).collect()
-    }
-}
+table!(counters);
 
 #[cfg(feature = "http")]
 impl Stats {
@@ -104,9 +100,142 @@ impl Stats {
     /// ```
     #[must_use]
     pub fn uncached(&self, reason: Uncached) -> u64 {
-        self.uncached.of(reason)
+        self.uncached.get(reason.as_str()).copied().unwrap_or_default()
     }
 }
+
+/// Counts and reports what happens to the requests of one clone of the guard, under its name.
+#[derive(Clone)]
+pub(crate) struct Meter {
+    pub(super) name: Arc<str>,
+    pub(super) counters: Arc<Counters>,
+    pub(super) metrics: Arc<NamedMetrics>,
+    /// Whether events and spans show keys, instead of their hashes only.
+    pub(crate) log_keys: bool,
+    pub(crate) hot_keys: Option<Arc<HotKeys>>,
+}
+
+impl Meter {
+    /// Creates the meter of a new guard.
+    pub(crate) fn new(namespace: &Arc<str>) -> Self {
+        let name: Arc<str> = DEFAULT_NAME.into();
+        let metrics = NamedMetrics::new(namespace.clone(), name.clone()).into();
+        Self { name, counters: Arc::default(), metrics, log_keys: false, hot_keys: None }
+    }
+
+    /// Returns the hot keys of this clone, the busiest one first.
+    pub(crate) fn hottest_keys(&self) -> Vec<HotKey> {
+        self.hot_keys.as_deref().map(HotKeys::snapshot).unwrap_or_default()
+    }
+
+    /// Returns the counters of an engine whose first name is that of this meter.
+    pub(crate) fn named_counters(&self) -> NamedCounters {
+        NamedCounters(Mutex::new(BTreeMap::from([(self.name.clone(), self.counters.clone())])))
+    }
+
+    /// Changes the name. An empty name is the default.
+    pub(crate) fn rename(&mut self, name: &str, all: &NamedCounters, namespace: &Arc<str>) {
+        self.name = if name.is_empty() { DEFAULT_NAME } else { name }.into();
+        self.counters = all.0.lock().entry(self.name.clone()).or_default().clone();
+        self.set_namespace(namespace);
+    }
+
+    pub(crate) fn set_namespace(&mut self, namespace: &Arc<str>) {
+        self.metrics = NamedMetrics::new(namespace.clone(), self.name.clone()).into();
+    }
+}
+
+impl fmt::Debug for Meter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Meter").field("name", &self.name).field("log_keys", &self.log_keys).finish_non_exhaustive()
+    }
+}
+
+/// The counters of the clones with one name.
+#[derive(Default)]
+pub(crate) struct Counters {
+    /// Threads that count the same seldom write to the same cache line.
+    stripes: [Stripe; STRIPES], // of 256 bytes each
+    pub(super) reported_rejections: Throttle,
+    pub(super) reported_refusals: Throttle,
+    pub(super) reported_wait_timeouts: Throttle,
+    pub(super) reported_drops: Throttle,
+    /// The types that were reported because their values do not survive their codec.
+    #[cfg(feature = "_typed")]
+    pub(super) uncodable_types: Mutex<HashSet<(&'static str, Codec)>>,
+    /// Not in stripes: the origin has answered each of these requests, which takes longer.
+    #[cfg(feature = "http")]
+    uncached: Mutex<BTreeMap<&'static str, u64>>,
+}
+
+impl Counters {
+    /// Adds the counts to the statistics.
+    fn add_to(&self, stats: &mut Stats) {
+        self.stripes.iter().for_each(|stripe| stripe.add_to(stats));
+        #[cfg(feature = "http")]
+        for (reason, count) in &*self.uncached.lock() {
+            *stats.uncached.entry(reason).or_default() += count;
+        }
+    }
+
+    /// Adds one to the counter, in the stripe of this thread.
+    pub(super) fn count(&self, counter: impl FnOnce(&Stripe) -> &AtomicU64) {
+        counter(&self.stripes[stripes::of_this_thread()]).fetch_add(1, Relaxed);
+    }
+
+    #[cfg(feature = "http")]
+    pub(super) fn count_uncached(&self, reason: Uncached) {
+        *self.uncached.lock().entry(reason.as_str()).or_default() += 1;
+    }
+}
+
+/// The counters of one engine by name. A name stays for the life of the engine, so that no count is lost with the last
+/// clone that has it.
+pub(crate) struct NamedCounters(Mutex<BTreeMap<Arc<str>, Arc<Counters>>>);
+
+impl NamedCounters {
+    /// Returns the sum over all names.
+    pub(crate) fn total(&self, corrupt_entries: u64) -> Stats {
+        let mut total = Stats { corrupt_entries, ..Stats::default() };
+        self.0.lock().values().for_each(|counters| counters.add_to(&mut total));
+        total
+    }
+
+    pub(crate) fn by_name(&self, corrupt_entries: u64) -> BTreeMap<String, Stats> {
+        let stats = |counters: &Counters| {
+            let mut stats = Stats { corrupt_entries, ..Stats::default() };
+            counters.add_to(&mut stats);
+            stats
+        };
+        self.0.lock().iter().map(|(name, counters)| (name.to_string(), stats(counters))).collect()
+    }
+}
+
+/// Lets one report pass per minute. What is reported may occur with each request.
+#[derive(Default)]
+pub(super) struct Throttle {
+    last: Mutex<Option<Timestamp>>,
+}
+
+impl Throttle {
+    /// Reports whether a report may pass now, and counts it if so.
+    pub(super) fn is_due(&self) -> bool {
+        self.is_due_at(Timestamp::now())
+    }
+
+    fn is_due_at(&self, now: Timestamp) -> bool {
+        let mut last = self.last.lock();
+        let is_due = last.is_none_or(|last| now.since(last) >= PAUSE);
+        if is_due {
+            *last = Some(now);
+        }
+        is_due
+    }
+}
+
+const DEFAULT_NAME: &str = "default";
+/// Minimum time between two reports.
+const PAUSE: Duration = Duration::from_secs(60);
 
 #[cfg(test)]
 mod tests {
@@ -126,12 +255,20 @@ mod tests {
             }
         });
         let half = threads / 2 * answers;
-        let named = NamedCounters::new("n".into(), Arc::new(counters));
+        let named = NamedCounters(Mutex::new(BTreeMap::from([("n".into(), Arc::new(counters))])));
         assert_eq!(named.total(7), Stats { hits: half, misses: half, corrupt_entries: 7, ..Stats::default() });
     }
 
     #[test]
     fn counters_of_a_name_take_at_most_16_kib() {
         assert!(size_of::<Counters>() <= 16 << 10, "{}", size_of::<Counters>());
+    }
+
+    #[test]
+    fn throttle_lets_one_report_pass_per_minute() {
+        let throttle = Throttle::default();
+        let at = |seconds: i64| throttle.is_due_at(Timestamp::from_micros(seconds * 1_000_000));
+        let passed = [-70, -60, -11, -10, 0, 49, 50, 51].map(at);
+        assert_eq!(passed, [true, false, false, true, false, false, true, false]);
     }
 }

@@ -7,11 +7,10 @@
 #[cfg(feature = "http")]
 use super::routes::Route;
 use super::{
-    labels::{FetchFailure, FrontEnd, StoreOperation},
-    meter::Meter,
+    counters::Meter,
     metrics::Timed,
-    spans::{record_fetch, record_status},
-    table::table,
+    spans::record_fetch,
+    table::{FetchFailure, FrontEnd, StoreOperation, table},
 };
 #[cfg(feature = "http")]
 use crate::uncached::Uncached;
@@ -19,18 +18,14 @@ use crate::{
     cache_status::CacheStatus,
     clock::Timestamp,
     error::Error,
-    health::Failures,
     key::{CacheKey, CacheKeyRef},
     store::{entry::Kind, error::StoreError, lease::FillOutcome},
-    throttle::Throttle,
 };
 #[cfg(feature = "_typed")]
 use crate::{codec::Codec, error::BoxError};
 #[cfg(feature = "tracing")]
 use std::fmt;
-#[cfg(feature = "redis")]
-use std::fmt::Display;
-use std::time::Duration;
+use std::{fmt::Display, time::Duration};
 
 /// Defines the function of an event: it adds one to the counter, if there is one, and to a member of a metric, and emits
 /// an event of this level, text and fields. The fields are evaluated only if the event is enabled.
@@ -101,19 +96,6 @@ macro_rules! events {
 
 table!(events);
 
-/// Counts an answer to a request that has a span.
-pub(crate) fn answered_in_span(
-    meter: &Meter,
-    key: &CacheKey,
-    front_end: FrontEnd,
-    status: CacheStatus,
-    fetched: bool,
-    took: impl Fn() -> Duration,
-) {
-    record_status(status);
-    answered(meter, key, front_end, status, fetched, took);
-}
-
 /// Counts an answer. `fetched` says whether the request has called the origin itself, or may do so yet: a stale answer
 /// may replace its failed fetch, or come before its refresh.
 ///
@@ -143,19 +125,11 @@ pub(crate) fn answered<'a>(
 /// response of the route is ever cacheable.
 #[cfg(feature = "http")]
 pub(crate) fn uncached(meter: &Meter, route: Option<&Route>, reason: Uncached) {
-    meter.counters.uncached.count(reason);
+    meter.counters.count_uncached(reason);
     metric!(meter.uncached[reason as usize]);
     let route = route.filter(|_| reason.is_about_route());
     if let Some((route, reason)) = route.and_then(|route| route.was_uncached(reason)) {
         uncacheable_route(route, reason, reason.way_out());
-    }
-}
-
-/// Records a response of the HTTP layer that was answered from the cache, shared or stored.
-#[cfg(feature = "http")]
-pub(crate) fn cacheable(route: Option<&Route>) {
-    if let Some(route) = route {
-        route.was_cacheable();
     }
 }
 
@@ -189,11 +163,6 @@ impl Drop for Fetching<'_> {
     }
 }
 
-/// Measures the wait for the fetch of another request, until the returned value is dropped.
-pub(crate) fn waiting(meter: &Meter) -> Timed {
-    meter.metrics.waiting()
-}
-
 /// Measures an operation of the store that has ended.
 pub(crate) fn store_answered(meter: &Meter, operation: StoreOperation, took: impl Fn() -> Duration) {
     #[cfg(feature = "metrics")]
@@ -201,17 +170,11 @@ pub(crate) fn store_answered(meter: &Meter, operation: StoreOperation, took: imp
 }
 
 /// Reports a failed operation. Only a refusal has no line about its cause, if the store is full for example.
-pub(crate) fn store_failed(
-    meter: &Meter,
-    failures: &Failures,
-    key: &CacheKey,
-    operation: StoreOperation,
-    error: &StoreError,
-) {
+pub(crate) fn store_failed(meter: &Meter, key: &CacheKey, operation: StoreOperation, error: &StoreError) {
     store_operation_failed(meter, key, operation, error);
     // An invalidation has a line at its beginning and one at its end.
     let is_refusal = error.is_refused() && !error.is_misconfigured() && operation != StoreOperation::Invalidate;
-    if failures.record(operation.as_str(), error, is_refusal) {
+    if is_refusal && meter.counters.reported_refusals.is_due() {
         store_refuses(meter, key, operation, error);
     }
 }
@@ -239,14 +202,10 @@ impl fmt::Debug for LoggedKey<'_> {
     }
 }
 
-fn is_due(report: &Throttle) -> bool {
-    report.is_due(Timestamp::now())
-}
-
-#[cfg(all(feature = "redis", feature = "tracing"))]
+#[cfg(feature = "tracing")]
 const URL_HINT: &str = "correct host, port, scheme (`redis://`, or `rediss://` for TLS) and database in the URL of the \
     client (`redis::Client::open`), or start the server";
 /// A cluster client, and a connection that connects by itself, do not say whether it was the password.
-#[cfg(all(feature = "redis", feature = "tracing"))]
+#[cfg(feature = "tracing")]
 const CLIENT_HINT: &str = "correct host, port, scheme (`redis://`, or `rediss://` for TLS), user and password in the \
     URLs of the client that the guard was built from, or start the server";

@@ -1,15 +1,17 @@
 //! Counters, gauges and histograms through the `metrics` facade.
 
 use super::{
-    family::{Family, combinations},
-    labels::{FetchFailure, FrontEnd, StoreOperation},
-    table::table,
+    counters::Meter,
+    table::{FetchFailure, FrontEnd, StoreOperation, table},
 };
 #[cfg(feature = "http")]
 use crate::uncached::Uncached;
 use crate::{cache_status::CacheStatus, clock::Timestamp, sync::mutex::Mutex};
-use metrics::{Counter, Gauge, Histogram, Label, Unit};
-use std::sync::Arc;
+use metrics::{Counter, Gauge, Histogram, Key, Label, Level, Metadata, Recorder, Unit};
+use std::{
+    iter,
+    sync::{Arc, OnceLock},
+};
 
 macro_rules! metrics {
     (
@@ -21,7 +23,7 @@ macro_rules! metrics {
     ) => {
         /// The metrics of the clones with one namespace and one name.
         pub(super) struct NamedMetrics {
-            $($(#[$if])? pub(super) $field: Family<$type, { combinations(&[$(($label, $values)),*]) }>,)+
+            $($(#[$if])? pub(super) $field: Family<$type>,)+
         }
 
         impl NamedMetrics {
@@ -34,7 +36,7 @@ macro_rules! metrics {
             }
         }
 
-        $(pub(super) fn $of_process() -> Family<Gauge, 1> {
+        $(fn $of_process() -> Family<Gauge> {
             Family::new(&[], $name_of_process, Unit::$unit_of_process, &[], $help_of_process)
         })+
 
@@ -52,12 +54,11 @@ table!(metrics);
 impl NamedMetrics {
     /// Measures a call of the origin, until the returned value is dropped.
     pub(super) fn fetching(&self) -> Timed {
-        let was_resolved = self.fetch_seconds.is_resolved();
-        let timed = Timed::new(&self.in_flight, &self.fetch_seconds);
-        if !was_resolved && self.fetch_seconds.is_resolved() {
+        // Only a fetch can lose its lease, so this is the first fetch.
+        if !self.leases_lost.is_resolved() {
             self.register_counters();
         }
-        timed
+        Timed::new(&self.in_flight, &self.fetch_seconds)
     }
 
     /// Registers the counters of single events before the first one. A rate compares two values of a counter, so that it
@@ -69,11 +70,11 @@ impl NamedMetrics {
         self.failures.resolve_all();
         self.store_errors.resolve_all();
     }
+}
 
-    /// Measures the wait for the fetch of another request, until the returned value is dropped.
-    pub(super) fn waiting(&self) -> Timed {
-        Timed::new(&self.waiters, &self.wait_seconds)
-    }
+/// Measures the wait for the fetch of another request, until the returned value is dropped.
+pub(crate) fn waiting(meter: &Meter) -> Timed {
+    Timed::new(&meter.metrics.waiters, &meter.metrics.wait_seconds)
 }
 
 /// Work in progress. On drop its gauge falls and its time is recorded, also if its future is dropped.
@@ -84,7 +85,7 @@ pub(crate) struct Timed {
 }
 
 impl Timed {
-    fn new(gauge: &Family<Gauge, 1>, seconds: &Family<Histogram, 1>) -> Self {
+    fn new(gauge: &Family<Gauge>, seconds: &Family<Histogram>) -> Self {
         Self { _part: Part::of(gauge.handle(), 1), seconds: seconds.handle(), began: Timestamp::now() }
     }
 }
@@ -122,7 +123,7 @@ pub(crate) fn open_breaker() -> OpenBreaker {
 
 /// The part of one near cache in the gauge of all near caches.
 pub(crate) struct NearCacheBytes {
-    gauge: Family<Gauge, 1>,
+    gauge: Family<Gauge>,
     part: Mutex<Part>,
 }
 
@@ -130,14 +131,8 @@ impl NearCacheBytes {
     /// Sets the part to what the function returns. The function is called under the lock, so that of two threads the
     /// later one has the later value.
     pub(crate) fn set(&self, bytes: impl Fn() -> u64) {
-        let gauge = self.gauge.handle();
-        let (after, before) = {
-            let mut part = self.part.lock();
-            let after = bytes();
-            (after, std::mem::replace(&mut *part, Part(gauge.clone(), after)))
-        };
-        gauge.increment(after as f64);
-        drop(before);
+        let mut part = self.part.lock();
+        *part = Part::of(self.gauge.handle(), bytes());
     }
 }
 
@@ -146,6 +141,116 @@ impl Default for NearCacheBytes {
         Self { gauge: near_cache_bytes(), part: Mutex::new(Part(Gauge::noop(), 0)) }
     }
 }
+
+/// A counter, gauge or histogram of the facade.
+pub(super) trait Instrument: Clone {
+    /// Registers the instrument, and describes it by unit and meaning if they are given.
+    fn register(recorder: &dyn Recorder, key: &Key, described: Option<(Unit, &'static str)>) -> Self;
+}
+
+macro_rules! instruments {
+    ($($type:ident, $register:ident, $describe:ident;)+) => {
+        $(impl Instrument for $type {
+            fn register(recorder: &dyn Recorder, key: &Key, described: Option<(Unit, &'static str)>) -> Self {
+                if let Some((unit, help)) = described {
+                    recorder.$describe(key.name_shared(), Some(unit), help.into());
+                }
+                recorder.$register(key, &METADATA)
+            }
+        })+
+    };
+}
+
+instruments! {
+    Counter, register_counter, describe_counter;
+    Gauge, register_gauge, describe_gauge;
+    Histogram, register_histogram, describe_histogram;
+}
+
+/// One metric, with a handle for each combination of its labels. Each is resolved when it is first used.
+pub(super) struct Family<H> {
+    /// The labels that all members share.
+    names: Vec<Label>,
+    name: &'static str,
+    unit: Unit,
+    labels: Labels,
+    help: &'static str,
+    members: Box<[Member<H>]>,
+}
+
+/// The other labels of a metric, with all their values.
+type Labels = &'static [(&'static str, &'static [&'static str])];
+
+struct Member<H> {
+    handle: OnceLock<H>,
+    key: OnceLock<Key>,
+}
+
+impl<H: Instrument> Family<H> {
+    fn new(names: &[Label], name: &'static str, unit: Unit, labels: Labels, help: &'static str) -> Self {
+        let combinations = labels.iter().map(|(_, values)| values.len()).product();
+        let member = || Member { handle: OnceLock::new(), key: OnceLock::new() };
+        let members = iter::repeat_with(member).take(combinations).collect();
+        Self { names: names.to_vec(), name, unit, labels, help, members }
+    }
+
+    /// Applies the function to the handle of the member at `index`.
+    pub(super) fn with(&self, index: usize, apply: impl FnOnce(&H)) {
+        match self.members[index].handle.get() {
+            Some(handle) => apply(handle),
+            None => apply(&self.resolve(index)),
+        }
+    }
+
+    /// Returns the handle of the first member.
+    fn handle(&self) -> H {
+        self.members[0].handle.get().cloned().unwrap_or_else(|| self.resolve(0))
+    }
+
+    /// Reports whether the handle of the first member is kept.
+    fn is_resolved(&self) -> bool {
+        self.members[0].handle.get().is_some()
+    }
+
+    /// Resolves all handles, so that a recorder shows each member from now on.
+    fn resolve_all(&self) {
+        for index in 0..self.members.len() {
+            self.resolve(index);
+        }
+    }
+
+    /// Resolves the handle, and keeps it if there is a recorder.
+    ///
+    /// A program without a recorder has the one of `metrics` that does nothing. A handle of that recorder would do
+    /// nothing for ever, so it is not kept, and a recorder may be installed at any time. That recorder has no size. If
+    /// another one has no size either, its handles are resolved for each use.
+    #[cold]
+    fn resolve(&self, index: usize) -> H {
+        let Member { handle, key } = &self.members[index];
+        let key = key.get_or_init(|| self.key(index));
+        metrics::with_recorder(|recorder| {
+            let described = (size_of_val(recorder) > 0).then_some((self.unit, self.help));
+            let resolved = H::register(recorder, key, described);
+            if described.is_some() {
+                let _ = handle.set(resolved.clone()); // another thread may have been faster, with the same handle
+            }
+            resolved
+        })
+    }
+
+    /// Returns name and labels of the member at `index`. The values of the last label vary first.
+    fn key(&self, index: usize) -> Key {
+        let mut labels = self.names.clone();
+        let mut rest = index;
+        for (label, values) in self.labels.iter().rev() {
+            labels.push(Label::from_static_parts(label, values[rest % values.len()]));
+            rest /= values.len();
+        }
+        Key::from_parts(self.name, labels)
+    }
+}
+
+const METADATA: Metadata<'_> = Metadata::new("stampede_guard", Level::INFO, Some(module_path!()));
 
 #[cfg(test)]
 mod tests {

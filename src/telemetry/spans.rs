@@ -5,8 +5,8 @@
 #![cfg_attr(not(feature = "tracing"), allow(unused_variables, reason = "what only spans show"))]
 
 use super::{
-    labels::{FrontEnd, Role},
-    meter::Meter,
+    counters::Meter,
+    table::{FrontEnd, Role},
 };
 use crate::{cache_status::CacheStatus, key::CacheKey};
 use std::{future::Future, time::Duration};
@@ -84,7 +84,7 @@ impl RequestSpan {
 }
 
 /// Records how the request of the current span was answered.
-pub(super) fn record_status(status: CacheStatus) {
+pub(crate) fn record_status(status: CacheStatus) {
     record!("status", status.as_str());
 }
 

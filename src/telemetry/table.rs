@@ -40,7 +40,7 @@ macro_rules! table {
                 /// Leases that were lost while their fetch was running.
                 lease_losses { lease_lost(meter, key) + leases_lost[0], INFO "the lease was lost while its fetch was running" };
                 /// Requests that reached their wait timeout, whatever answer they got then.
-                wait_timeouts { wait_timed_out(meter, key) WARN[is_due(&meter.counters.reported_wait_timeouts)]
+                wait_timeouts { wait_timed_out(meter, key) WARN[meter.counters.reported_wait_timeouts.is_due()]
                     "the wait timeout passed before the leader had finished" };
                 // Counted once however many requests wait for it.
                 { fetch_failed(meter, key, kind: FetchFailure) + failures[kind as usize], DEBUG "the fetch failed"
@@ -53,7 +53,7 @@ macro_rules! table {
                     [operation = operation.as_str(), %error] };
                 { store_refuses(meter, key, operation: StoreOperation, error: &StoreError) WARN
                     "the store refuses operations; reported at most once a minute" [operation = operation.as_str(), %error] };
-                { #[cfg(feature = "redis")] corrupt_entry(key: &CacheKey, error: crate::store::envelope::EnvelopeError) WARN
+                { corrupt_entry(key: &CacheKey, error: crate::store::envelope::EnvelopeError) WARN
                     "the stored entry is corrupt and counts as absent"
                     [key = ?LoggedKey(key.into(), false), %error] };
                 { invalidation_failed(meter, key, error: &StoreError) WARN
@@ -72,7 +72,7 @@ macro_rules! table {
                 /// Requests rejected with [`ErrorKind::Overloaded`](crate::ErrorKind::Overloaded).
                 // A wait timeout has a line of its own.
                 overloaded { overloaded(meter, key, error: &Error)
-                    WARN[!error.is_wait_timeout() && is_due(&meter.counters.reported_rejections)]
+                    WARN[!error.is_wait_timeout() && meter.counters.reported_rejections.is_due()]
                     "the request was rejected" [%error] };
                 /// Fetches that would have waited for themselves through other fetches. Each request got a fetch of its own.
                 deadlocks_avoided { deadlock_avoided(meter, key) WARN
@@ -85,7 +85,7 @@ macro_rules! table {
                 too_large { too_large(meter, key) DEBUG "the entry is too large to be kept in this process" };
                 /// Fetches that were dropped before their response, because no request waited for them any more and
                 /// [`max_detached`](crate::StampedeGuard::max_detached) other such fetches were running.
-                fetches_dropped { fetch_dropped(meter, key) WARN[is_due(&meter.counters.reported_drops)]
+                fetches_dropped { fetch_dropped(meter, key) WARN[meter.counters.reported_drops.is_due()]
                     "the fetch was dropped: its clients have left, and all `max_detached` permits are in use" };
                 /// Values that were not stored because they do not encode and decode again with their [`Codec`](crate::Codec). An
                 /// event names each such type once.
@@ -100,11 +100,11 @@ macro_rules! table {
                 { #[cfg(feature = "http")] contradiction(field: &str) DEBUG
                     "the request bypasses the cache: a forwarded field contradicts it" [field] };
                 // `address` is `None` if only the client knows it.
-                { #[cfg(feature = "redis")] unreachable(address: Option<&str>, error: &dyn Display) WARN
+                { unreachable(address: Option<&str>, error: &dyn Display) WARN
                     "cannot connect to redis; the connection is tried again"
                     [address, %error, hint = if address.is_some() { URL_HINT } else { CLIENT_HINT }] };
                 // An operator has to correct the setting. Until then the origin answers.
-                { #[cfg(feature = "redis")] misconfigured(address: Option<&str>, error: &dyn Display, hint: &str) ERROR
+                { misconfigured(address: Option<&str>, error: &dyn Display, hint: &str) ERROR
                     "redis refuses to serve this client" [address, %error, hint] };
             }
             metrics {
@@ -142,3 +142,72 @@ macro_rules! table {
     };
 }
 pub(super) use table;
+
+/// Defines an enum with the name of each variant, as metrics and spans show it.
+macro_rules! label_values {
+    ($(#[$doc:meta])* $enum:ident { $($(#[$of_variant:meta])* $variant:ident = $name:literal,)+ }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub(crate) enum $enum {
+            $($(#[$of_variant])* $variant,)+
+        }
+
+        #[cfg_attr(
+            not(all(feature = "metrics", feature = "tracing")),
+            allow(dead_code, reason = "what only metrics or only spans and events show")
+        )]
+        impl $enum {
+            pub(crate) const NAMES: &'static [&'static str] = &[$($name,)+];
+
+            pub(crate) const fn as_str(self) -> &'static str {
+                Self::NAMES[self as usize]
+            }
+        }
+    };
+}
+
+label_values! {
+    /// The front end of a request.
+    FrontEnd {
+        Http = "http",
+        Fetch = "fetch",
+        Keyed = "keyed",
+    }
+}
+
+label_values! {
+    /// An operation of the store.
+    StoreOperation {
+        Get = "get",
+        GetOrLease = "get_or_lease",
+        Fill = "fill",
+        Extend = "extend",
+        Release = "release",
+        Invalidate = "invalidate",
+        /// The read by which an open circuit breaker finds out whether the store answers again.
+        Probe = "probe",
+    }
+}
+
+label_values! {
+    /// The part of a request in its fetch.
+    Role {
+        Leader = "leader",
+        Waiter = "waiter",
+    }
+}
+
+label_values! {
+    /// The kind of a failed fetch.
+    FetchFailure {
+        /// The fetch returned an error.
+        Origin = "origin",
+        /// The response is a server error.
+        ServerError = "server_error",
+        /// The fetch was aborted at its timeout.
+        TimedOut = "timed_out",
+        Panicked = "panicked",
+        /// The value does not survive its codec.
+        Codec = "codec",
+    }
+}

@@ -69,7 +69,7 @@ impl TrackedReader for Tracked {
             if self.hangs.load(SeqCst) {
                 std::future::pending::<()>().await;
             }
-            Ok(TrackedRead::new(self.store.get_all(keys).await?, false))
+            Ok(TrackedRead { entries: self.store.get_all(keys).await?, is_tracked: false })
         })
     }
 }

@@ -120,7 +120,6 @@ fn stored(outcome: &Outcome) -> Result<(), String> {
                 let entitled = match right {
                     FillCondition::Lease(lease) => leases.get(&key) == Some(lease),
                     FillCondition::ReplaceMarker(marker) => ids.get(&key) == Some(marker),
-                    _ => false,
                 };
                 hold(entitled, || format!("{event}, without the right to it"))?;
                 leases.remove(&key);

@@ -258,7 +258,11 @@ async fn each_inbox_gets_one_message_when_a_lease_ends() {
                     b'g'
                 }
                 _ => {
-                    let marker = (operation == "fail").then(|| FailureMarker::new(LONG, LONG, Bytes::new()));
+                    let marker = (operation == "fail").then(|| FailureMarker {
+                        blocks_for: LONG,
+                        remembered_for: LONG,
+                        report: Bytes::new(),
+                    });
                     let status = store.release(&key, held.token, marker).await.expect("an answer");
                     assert_eq!(status, LeaseStatus::Held);
                     if operation == "fail" { b'f' } else { b'r' }

@@ -71,7 +71,7 @@ async fn staged_fill_leaves_nothing_but_its_entry() {
     let server = RedisServer::start();
     let (store, key) = (RedisStore::new(server.client()), fresh("left"));
     let lease = lead(&store, &key, LONG).await;
-    let foreign = Lease::new(token(), lease.stamp);
+    let foreign = Lease { token: token(), ..lease };
     assert_eq!(fill_large(&store, &key, foreign).await, FillOutcome::Fenced);
     assert_eq!(names(&server).await.len(), 1, "the lease");
     for _ in 0..3 {

@@ -162,7 +162,7 @@ pub(crate) async fn repeated_lease_request_is_granted_again(store: &dyn Store) {
 pub(crate) async fn fill_needs_token_and_stamp_of_lease(store: &dyn Store) {
     let key = fresh("foreign");
     let lease = lead(store, &key, LONG).await;
-    let foreign = [Lease::new(token(), lease.stamp), Lease::new(lease.token, lease.stamp + 1)];
+    let foreign = [Lease { token: token(), ..lease }, Lease { stamp: lease.stamp + 1, ..lease }];
     for foreign in foreign {
         assert_eq!(fill(store, &key, foreign, "x").await, FillOutcome::Fenced);
         assert_eq!(store.extend(&key, foreign, LONG).await.expect("an answer"), LeaseStatus::Lost);
@@ -227,7 +227,7 @@ pub(crate) async fn failure_marker_blocks_leases_and_counts(store: &dyn Store) {
         };
         let copy = store.get_or_lease(&key, LeaseRequest::new(token, LONG)).await.expect("an answer");
         assert!(matches!(copy, LeaseReply::Granted { failures, .. } if failures as usize == earlier), "{copy:?}");
-        let failure_marker = FailureMarker::new(blocks_for, LONG, Bytes::from_static(REPORT));
+        let failure_marker = FailureMarker { blocks_for, remembered_for: LONG, report: Bytes::from_static(REPORT) };
         assert_eq!(
             store.release(&key, lease.token, Some(failure_marker.clone())).await.expect("an answer"),
             LeaseStatus::Held
@@ -245,7 +245,11 @@ pub(crate) async fn failure_marker_blocks_leases_and_counts(store: &dyn Store) {
 pub(crate) async fn failures_are_forgotten_with_their_marker(store: &dyn Store) {
     let key = fresh("forgotten");
     let lease = lead(store, &key, LONG).await;
-    let failure_marker = FailureMarker::new(Duration::ZERO, Duration::from_millis(20), Bytes::from_static(REPORT));
+    let failure_marker = FailureMarker {
+        blocks_for: Duration::ZERO,
+        remembered_for: Duration::from_millis(20),
+        report: Bytes::from_static(REPORT),
+    };
     store.release(&key, lease.token, Some(failure_marker.clone())).await.expect("an answer");
     tokio::time::sleep(Duration::from_millis(40)).await;
     let granted = ask(store, &key, LONG, None).await.1;
@@ -254,7 +258,8 @@ pub(crate) async fn failures_are_forgotten_with_their_marker(store: &dyn Store) 
 
 pub(crate) async fn success_resets_failure_count(store: &dyn Store) {
     let key = fresh("recovered");
-    let failure_marker = FailureMarker::new(Duration::from_millis(40), LONG, Bytes::new());
+    let failure_marker =
+        FailureMarker { blocks_for: Duration::from_millis(40), remembered_for: LONG, report: Bytes::new() };
     for _ in 0..3 {
         let LeaseReply::Granted { lease, failures: 0, .. } = ask(store, &key, LONG, None).await.1 else {
             panic!("the count does not start again")
@@ -319,7 +324,7 @@ pub(crate) async fn seen_entry_that_is_no_longer_stored_is_reported(store: &dyn 
     assert!(matches!(granted, LeaseReply::Granted { seen_alive: false, .. }), "{granted:?}");
     let (_, waiting) = ask(store, &key, LONG, gone).await;
     assert!(matches!(waiting, LeaseReply::Wait { seen_alive: false, .. }), "{waiting:?}");
-    let failure_marker = FailureMarker::new(LONG, LONG, Bytes::new());
+    let failure_marker = FailureMarker { blocks_for: LONG, remembered_for: LONG, report: Bytes::new() };
     store.release(&key, holder, Some(failure_marker)).await.expect("an answer");
     let (_, failed) = ask(store, &key, LONG, gone).await;
     assert!(matches!(failed, LeaseReply::Failed { seen_alive: false, .. }), "{failed:?}");
@@ -464,8 +469,8 @@ pub(crate) async fn a_fill_extends_only_redirects_that_are_still_stored(store: &
         if *key == dropped.0 {
             store.invalidate(std::slice::from_ref(key)).await.expect("an answer");
         }
-        let write = Write::new(variant.clone(), entry(lease.token, Kind::Value, "hallo"))
-            .extending([RedirectExtension::new(key.clone(), id, retention)]);
+        let mut write = Write::new(variant.clone(), entry(lease.token, Kind::Value, "hallo"));
+        write.extensions = vec![RedirectExtension { key: key.clone(), id, retention }];
         let filled = store.fill(&variant, FillCondition::Lease(lease), vec![write]).await;
         assert_eq!(filled.expect("an answer"), FillOutcome::Stored);
     }

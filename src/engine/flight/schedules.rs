@@ -59,7 +59,7 @@ fn is_joined(flights: &Flights, flight: &Arc<FlightState>) -> bool {
 
 fn entry() -> Entry {
     let meta = Meta::new(Kind::Value, Token::unique(Inbox::unique()), Timestamp::now());
-    Entry::new(meta, bytes::Bytes::new())
+    Entry::new(meta, Bytes::new())
 }
 
 /// A counter of running fetches, which asserts that there is at most one.

@@ -1,16 +1,20 @@
 //! Faults scripted by a test, for the feature `testing`.
 
-use super::{Held, LeaseSlot, MemoryStore};
-use crate::{clock::Timestamp, key::CacheKey, store::entry::Entry};
-use std::cell::RefCell;
+use super::{Held, LeaseSlot, MemoryStore, Shard};
+use crate::{
+    clock::Timestamp,
+    key::CacheKey,
+    store::entry::Entry,
+    sync::mutex::{Mutex, MutexGuard},
+};
 
 impl MemoryStore {
     /// Ends matching leases, and returns their cache keys.
     pub(crate) fn expire_leases(&self, which: impl Fn(&CacheKey) -> bool, now: Timestamp) -> Vec<CacheKey> {
         let mut expired = Vec::new();
-        for mut shard in self.leases.each() {
+        for mut shard in self.lease_tables() {
             for (key, held) in &mut shard.table {
-                if now < held.until && held.is_lease() && which(key) {
+                if held.is_lease(now) && which(key) {
                     held.until = now;
                     expired.push(key.clone());
                 }
@@ -21,20 +25,16 @@ impl MemoryStore {
 
     /// Drops matching entries, and returns their cache keys.
     pub(crate) fn evict(&self, which: impl Fn(&CacheKey) -> bool) -> Vec<CacheKey> {
-        let evicted = RefCell::default();
-        self.entries.retain(|key, _| {
-            let is_kept = !which(key);
-            if !is_kept {
-                Vec::push(&mut evicted.borrow_mut(), key.clone());
-            }
-            is_kept
-        });
-        in_order(evicted.into_inner())
+        let evicted = in_order(self.entries.iter().map(|(key, _)| key).filter(|key| which(key)));
+        for key in &evicted {
+            self.entries.remove(key);
+        }
+        evicted
     }
 
     /// Drops all entries, leases and failure markers.
     pub(crate) fn clear(&self) {
-        for mut shard in self.leases.each() {
+        for mut shard in self.lease_tables() {
             shard.table.clear();
         }
         self.entries.clear();
@@ -42,7 +42,7 @@ impl MemoryStore {
 
     /// Returns the cache keys that have an entry, a lease or a failure marker.
     pub(crate) fn cache_keys(&self, which: impl Fn(&CacheKey) -> bool) -> Vec<CacheKey> {
-        let leased = self.leases.each().flat_map(|shard| shard.table.keys().cloned().collect::<Vec<_>>());
+        let leased = self.lease_tables().flat_map(|shard| shard.table.keys().cloned().collect::<Vec<_>>());
         let stored = self.entries.iter().map(|(key, _)| key);
         let mut keys = in_order(leased.chain(stored).filter(|key| which(key)));
         keys.dedup();
@@ -55,14 +55,21 @@ impl MemoryStore {
 
     /// Returns the number of leases held.
     pub(crate) fn leases(&self, which: impl Fn(&CacheKey) -> bool, now: Timestamp) -> usize {
-        let held = |(key, held): &(&CacheKey, &Held)| now < held.until && held.is_lease() && which(key);
-        self.leases.each().map(|shard| shard.table.iter().filter(held).count()).sum()
+        let held = |(key, held): &(&CacheKey, &Held)| held.is_lease(now) && which(key);
+        self.lease_tables().map(|shard| shard.table.iter().filter(held).count()).sum()
+    }
+
+    /// Locks the tables one after the other. A lease granted meanwhile is in a table that was visited, or in one that
+    /// will be.
+    fn lease_tables(&self) -> impl Iterator<Item = MutexGuard<'_, Shard>> {
+        self.leases.shards.iter().map(Mutex::lock)
     }
 }
 
 impl Held {
-    fn is_lease(&self) -> bool {
-        matches!(self.what, LeaseSlot::Lease(_))
+    /// Reports whether this is a lease that is held.
+    fn is_lease(&self, now: Timestamp) -> bool {
+        now < self.until && matches!(self.what, LeaseSlot::Lease(_))
     }
 }
 

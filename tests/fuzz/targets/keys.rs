@@ -48,7 +48,7 @@ fn address(namespace: &[u8], key: &[u8], variant: Option<&[u8]>) -> CacheKey {
 fn are_in_their_alphabet(address: &CacheKey) {
     let names = fuzzing::redis_names(address);
     let tag = &names[0][..=names[0].find('}').expect("a hash tag")];
-    let of_primary = fuzzing::redis_names(&CacheKey::new(address.namespace(), 0, address.primary()));
+    let of_primary = fuzzing::redis_names(&CacheKey::new(address.namespace(), 0, address.primary().clone()));
     for name in names.iter().chain(of_primary.first()) {
         let rest = name.strip_prefix(tag).expect("the tag of the resource");
         let plain = |c: char| c.is_ascii_alphanumeric() || "_.:/-".contains(c);

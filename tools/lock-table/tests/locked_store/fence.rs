@@ -92,7 +92,8 @@ async fn holder_cannot_fill_after_lock_was_taken_over(recipe: &str) {
         match late {
             "fills" => assert_eq!(fill(&a, &key, old, "old").await, FillOutcome::Fenced),
             "fails" => {
-                let failure_marker = FailureMarker::new(SECOND, SECOND, Bytes::from_static(b"500"));
+                let failure_marker =
+                    FailureMarker { blocks_for: SECOND, remembered_for: SECOND, report: Bytes::from_static(b"500") };
                 assert_eq!(
                     a.release(&key, old.token, Some(failure_marker)).await.expect("an answer"),
                     LeaseStatus::Lost
@@ -156,7 +157,8 @@ async fn failure_marker_is_set_before_lock_is_released(recipe: &str) {
     let ([a, b], key) = (processes(recipe, 30 * SECOND).await, cache_key(recipe, "failed"));
     for round in 0..20 {
         let lease = led(&a, &key, 30 * SECOND).await;
-        let failure_marker = FailureMarker::new(30 * SECOND, 30 * SECOND, Bytes::from_static(b"500"));
+        let failure_marker =
+            FailureMarker { blocks_for: 30 * SECOND, remembered_for: 30 * SECOND, report: Bytes::from_static(b"500") };
         let notified = async {
             loop {
                 match lead(&b, &key, 30 * SECOND, None).await {
