@@ -52,12 +52,13 @@ impl Codec {
     /// not write to memory that threads share.
     pub(crate) fn id<T: DeserializeOwned + 'static>(self) -> u64 {
         let key = (TypeId::of::<T>(), self);
-        let known = KNOWN_IDS.with_borrow_mut(|known| {
+        let known = KNOWN_IDS.try_with(|known| {
+            let mut known = known.borrow_mut();
             let at = known.iter().position(|(of, _)| *of == key)?;
             known.swap(0, at);
             Some(known[0].1)
         });
-        known.unwrap_or_else(|| self.new_id::<T>(key))
+        known.ok().flatten().unwrap_or_else(|| self.new_id::<T>(key))
     }
 
     /// Returns the number for a type that this thread does not know yet.
@@ -70,7 +71,7 @@ impl Codec {
             IDS.lock().insert(key, id);
             id
         });
-        KNOWN_IDS.with_borrow_mut(|known| known.push((key, id)));
+        let _ = KNOWN_IDS.try_with(|known| known.borrow_mut().push((key, id)));
         id
     }
 
