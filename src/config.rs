@@ -6,7 +6,7 @@ pub(crate) mod http;
 use crate::{
     layout::layout,
     near_cache::NearCache,
-    outage_cache::{OutageCache, config::OutageCacheConfig},
+    outage_cache::{OutageCache, OutageCacheConfig},
     policy::Policy,
     store::lease::FailureMarker,
     sync::newest_first::NewestFirst,
@@ -45,7 +45,7 @@ pub(crate) struct Config {
     pub(crate) max_detached: NewestFirst,
     pub(crate) deadline: Option<Instant>,
     pub(crate) near: Option<Arc<NearCache>>,
-    pub(crate) outage: Option<Arc<OutageCache>>,
+    pub(crate) outage: Arc<OutageCache>,
     pub(crate) meter: Meter,
     #[cfg(feature = "http")]
     pub(crate) http: http::HttpOptions,
@@ -102,7 +102,7 @@ impl Config {
 
     /// Returns the outage cache if it is used: without the store, a guard that fails closed serves nothing.
     pub(crate) fn outage_cache(&self) -> Option<&OutageCache> {
-        self.outage.as_deref().filter(|_| self.on_store_failure == StoreFailure::FailOpen)
+        (self.on_store_failure == StoreFailure::FailOpen).then_some(&*self.outage)
     }
 
     /// Returns the layout of typed values.
@@ -163,7 +163,7 @@ impl Default for Config {
             max_detached: NewestFirst::new(64),
             deadline: None,
             near: None,
-            outage: Some(Arc::new(OutageCache::new(OutageCacheConfig::default()))),
+            outage: Arc::new(OutageCache::new(OutageCacheConfig::default())),
             #[cfg(feature = "http")]
             http: http::HttpOptions::default(),
         }

@@ -7,9 +7,7 @@
 //! lead    -> get the lease and fetch | wait for the leader of another process | fetch without the store
 //! ```
 
-mod active_fetch;
 pub(crate) mod breaker;
-mod breakers;
 mod call;
 mod containment;
 mod core;
@@ -18,19 +16,16 @@ pub(crate) mod failure;
 mod fill_set;
 mod flight;
 pub(crate) mod frontend;
-mod heartbeat;
 mod invalidation;
 mod leader;
 mod lookup;
-mod outage;
-mod peek;
+mod nesting;
 mod pending_invalidations;
 mod permit;
 mod recent_failures;
 mod redirects;
-mod resolve;
+pub(crate) mod resolve;
 pub(crate) mod resource;
 mod store_calls;
-mod wait_graph;
 
-pub(crate) use self::{core::Engine, invalidation::replay_invalidations};
+pub(crate) use self::core::Engine;

@@ -3,13 +3,13 @@
 use crate::{
     clock::Timestamp,
     config::{Classifier, Config, FailureClass, StoreFailure},
-    engine::{Engine, frontend::Answers, replay_invalidations, resource::Resource},
+    engine::{Engine, frontend::Answers, resource::Resource},
     error::Error,
     health::Health,
     hot_keys::HotKeys,
     key::{self, CacheKey, CacheKeyRef, Key},
-    near_cache::config::NearCacheConfig,
-    outage_cache::{OutageCache, config::OutageCacheConfig},
+    near_cache::NearCacheConfig,
+    outage_cache::{OutageCache, OutageCacheConfig},
     policy::Policy,
     store::{memory::MemoryStore, port::IntoStore},
     sync::newest_first::NewestFirst,
@@ -57,7 +57,7 @@ impl StampedeGuard {
     pub fn new(store: impl IntoStore) -> Self {
         let config = Config::default();
         let counters = config.meter.named_counters();
-        Self { engine: Engine::new(store.into_store(), counters, replay_invalidations), config: Arc::new(config) }
+        Self { engine: Engine::new(store.into_store(), counters), config: Arc::new(config) }
     }
 
     /// Creates a guard over the Redis server of a URL: `redis://` (TCP), `rediss://` (TLS, feature `tls-rustls`) or
@@ -408,8 +408,7 @@ impl StampedeGuard {
     /// to clones made from it afterwards, and is allocated with the first result that is kept.
     #[must_use]
     pub fn outage_cache(self, settings: OutageCacheConfig) -> Self {
-        let outage = (!settings.is_off()).then(|| Arc::new(OutageCache::new(settings)));
-        self.set(|config| config.outage = outage)
+        self.set(|config| config.outage = Arc::new(OutageCache::new(settings)))
     }
 
     /// Names this clone, and clones made from it afterwards. The name is the key in

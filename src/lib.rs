@@ -133,8 +133,8 @@ pub use hot_keys::HotKey;
 pub use key::Key;
 #[cfg(feature = "lock")]
 pub use lock::{error::LockError, guard::LockGuard, handle::Lock};
-pub use near_cache::config::NearCacheConfig;
-pub use outage_cache::config::OutageCacheConfig;
+pub use near_cache::NearCacheConfig;
+pub use outage_cache::OutageCacheConfig;
 pub use policy::Policy;
 #[cfg(feature = "unstable")]
 pub use store::port::Store;

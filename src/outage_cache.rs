@@ -4,8 +4,6 @@
 //! result is kept for a short time after its response, is never written to the store, and ends with any invalidation
 //! that this process requests or hears of.
 
-pub(crate) mod config;
-
 use crate::{
     clock::Timestamp,
     key::CacheKey,
@@ -17,7 +15,6 @@ use crate::{
     },
     versions::Versions,
 };
-use config::OutageCacheConfig;
 use std::{
     borrow::Borrow,
     fmt,
@@ -28,7 +25,44 @@ use std::{
             Ordering::{AcqRel, Acquire, Relaxed, Release},
         },
     },
+    time::Duration,
 };
+
+/// The settings of the outage cache: results of this process that could not be stored. See
+/// [`StampedeGuard::outage_cache`](crate::StampedeGuard::outage_cache).
+///
+/// # Defaults
+///
+/// 64 MiB, and a [`ttl`](Self::ttl) of 1 s.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub struct OutageCacheConfig {
+    pub(crate) capacity: u64,
+    pub(crate) ttl: Duration,
+}
+
+impl OutageCacheConfig {
+    /// Creates settings for a cache of at most `capacity` bytes: payloads, keys, and 256 bytes of bookkeeping per
+    /// entry. What is too large for an entry is the same as for a [`MemoryStore`](crate::MemoryStore#defaults) of this
+    /// capacity. Such a result is not kept, and not counted. Zero turns the cache off.
+    pub fn max_bytes(capacity: u64) -> Self {
+        Self { capacity, ..Self::default() }
+    }
+
+    /// Sets how long after its response a result is used at most. It is never used longer than it is fresh. Zero turns
+    /// the cache off. Default: 1 s.
+    ///
+    /// It bounds what this process may serve after another process has invalidated the key.
+    pub fn ttl(self, limit: Duration) -> Self {
+        Self { ttl: limit, ..self }
+    }
+}
+
+impl Default for OutageCacheConfig {
+    fn default() -> Self {
+        Self { capacity: 64 << 20, ttl: Duration::from_secs(1) }
+    }
+}
 
 pub(crate) struct OutageCache {
     settings: OutageCacheConfig,
@@ -124,10 +158,8 @@ impl NotStored {
 impl fmt::Debug for OutageCache {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("OutageCache")
-            .field("entries", &self.table.get().map_or(0, EntryCache::len))
             .field("bytes", &self.table.get().map_or(0, EntryCache::weight))
-            .field("capacity", &self.settings.capacity)
-            .field("ttl", &self.settings.ttl)
+            .field("settings", &self.settings)
             .finish()
     }
 }
@@ -153,7 +185,6 @@ mod tests {
         },
     };
     use bytes::Bytes;
-    use std::time::Duration;
 
     const SECOND: Duration = Duration::from_secs(1);
 

@@ -1,7 +1,17 @@
-//! The circuit breaker. Pure: the clock and the random numbers are parameters.
+//! The circuit breakers of one engine, one per failure domain of the store. A [`Breaker`] is pure: the clock and the
+//! random numbers are parameters.
 
-use crate::clock::Timestamp;
-use std::time::Duration;
+use crate::{
+    clock::Timestamp,
+    sync::mutex::Mutex,
+    telemetry::{self, OpenBreaker},
+};
+use std::{
+    collections::HashMap,
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
+    time::Duration,
+};
+use tokio::sync::{Notify, futures::Notified};
 
 /// A circuit breaker: keeps requests from waiting for a store that does not answer.
 ///
@@ -106,6 +116,73 @@ fn window(now: Timestamp, random: f64) -> Timestamp {
 impl Default for Breaker {
     fn default() -> Self {
         Self::closed(None)
+    }
+}
+
+/// A failure domain of the store, with the `store_timeout` of the clone. A store may be too slow only for a clone
+/// with a short timeout. That must not cut off the other clones, and probes with the short timeout would never succeed.
+pub(super) type FailureDomain = (u16, Duration);
+
+/// A breaker, and its part in the gauge of open breakers.
+#[derive(Default)]
+struct Recorded {
+    breaker: Breaker,
+    open: Option<OpenBreaker>,
+}
+
+/// The circuit breakers by failure domain. A breaker with nothing recorded is not in the table.
+#[derive(Default)]
+pub(super) struct Breakers {
+    by_domain: Mutex<HashMap<FailureDomain, Recorded>>,
+    /// Whether the store has answered, and the table is empty. So a healthy store costs one load per operation.
+    is_idle: AtomicBool,
+    has_answered: AtomicBool,
+    opened: Notify,
+}
+
+impl Breakers {
+    /// Accesses the breaker of the domain.
+    pub(super) fn with<T>(&self, domain: FailureDomain, access: impl FnOnce(&mut Breaker) -> T) -> T {
+        let mut by_domain = self.by_domain.lock();
+        let Recorded { breaker, open } = by_domain.entry(domain).or_default();
+        let result = access(breaker);
+        match breaker.is_open() {
+            true if open.is_none() => {
+                *open = Some(telemetry::open_breaker());
+                self.opened.notify_waiters();
+            }
+            true => {}
+            false => *open = None,
+        }
+        if breaker.is_idle() {
+            by_domain.remove(&domain);
+        }
+        self.is_idle.store(by_domain.is_empty() && self.has_answered.load(Relaxed), Relaxed);
+        result
+    }
+
+    /// Records that the store has answered.
+    pub(super) fn set_answered(&self) {
+        self.has_answered.store(true, Relaxed);
+    }
+
+    /// Reports whether all domains have answered their last operation, if there was one, and whether a breaker is open.
+    pub(super) fn state(&self) -> (Option<bool>, bool) {
+        let by_domain = self.by_domain.lock();
+        let is_failing = by_domain.values().any(|recorded| recorded.breaker.is_failing());
+        let is_reachable = (is_failing || self.has_answered.load(Relaxed)).then_some(!is_failing);
+        (is_reachable, by_domain.values().any(|recorded| recorded.breaker.is_open()))
+    }
+
+    /// Returns a future that resolves when the next breaker opens, so that leaders that wait for another process learn
+    /// that the store is unavailable.
+    pub(super) fn opened(&self) -> Notified<'_> {
+        self.opened.notified()
+    }
+
+    /// Reports whether the store has answered, and all breakers are closed with nothing recorded.
+    pub(super) fn is_idle(&self) -> bool {
+        self.is_idle.load(Relaxed)
     }
 }
 

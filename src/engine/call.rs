@@ -3,7 +3,6 @@
 mod waiting;
 
 use super::{
-    active_fetch::{ACTIVE_FETCHES, ActiveFetch},
     containment::fetching_alone,
     core::Engine,
     erased::{AnyAnswer, FetchSlot, Policy},
@@ -11,10 +10,9 @@ use super::{
     flight::{Flight, Found, JoinCriteria, Scope},
     frontend::{Completed, Completion, FetchHead, FetchMode, Redirect, Reuse, Shareability},
     leader::{LeadMode, Leader, LeaderAnswer},
-    lookup::Lookup,
-    outage::KeptResult,
+    lookup::{KeptResult, Lookup},
+    nesting::{ACTIVE_FETCHES, ActiveFetch, WaitEdge},
     resource::Resource,
-    wait_graph::WaitEdge,
 };
 use crate::{
     cache_status::{BypassReason, CacheStatus},
@@ -332,7 +330,7 @@ impl<'a> Call<'a> {
                 if let Ok(Completed::Payload(payload)) = completed
                     && let Shareability::Cacheable(_, store_as) | Shareability::CacheableAtEnd(_, store_as) = sharing
                 {
-                    let fill_set = FillSet::new(id, times, store_as, payload).under(&redirects);
+                    let fill_set = FillSet::new(id, times, store_as, payload, &redirects);
                     if resource.can_keep(&fill_set) {
                         let _ = resource.fill(FillCondition::ReplaceMarker(marker), &fill_set).await;
                     }

@@ -1,27 +1,25 @@
 //! The tables of one engine, and the tracker of its tasks.
 
 use super::{
-    breakers::Breakers,
+    breaker::Breakers,
     flight::Flights,
-    pending_invalidations::{Acknowledged, PendingInvalidations},
+    nesting::WaitGraph,
+    pending_invalidations::{MAX_RETRIES_IN_FLIGHT, PendingInvalidations},
     recent_failures::RecentFailures,
     redirects::RedirectCache,
-    wait_graph::WaitGraph,
 };
 #[cfg(feature = "http")]
 use crate::telemetry::routes::Routes;
 use crate::{
-    clock::Timestamp,
     health::{Failures, Health},
     key::CacheKey,
-    near_cache::{NearCache, config::NearCacheConfig},
+    near_cache::{NearCache, NearCacheConfig},
     store::port::Store,
     sync::deferred::DeferredWork,
     telemetry::NamedCounters,
     versions::Versions,
 };
 use std::{
-    collections::VecDeque,
     sync::{
         Arc,
         atomic::{
@@ -31,7 +29,7 @@ use std::{
     },
     time::Duration,
 };
-use tokio::time::timeout;
+use tokio::{sync::Semaphore, time::timeout};
 use tokio_util::task::TaskTracker;
 
 /// The state that all clones of a guard share.
@@ -54,16 +52,15 @@ pub(crate) struct Engine {
     /// the beginning: that does not prevent spawning, and lets any number of callers wait until it is empty.
     pub(super) tasks: TaskTracker,
     pub(super) invalidations: PendingInvalidations,
-    replay: Replay,
+    /// Limits the retries of invalidations that are in flight, because a store that is down gets one for each unsafe
+    /// request.
+    pub(super) retry_permits: Semaphore,
     pub(super) redirect_cache: RedirectCache,
     pub(super) recent_failures: RecentFailures,
 }
 
-/// A function that sends invalidations again which the store may have lost. It must not block.
-type Replay = fn(&Arc<Engine>, VecDeque<Acknowledged>);
-
 impl Engine {
-    pub(crate) fn new(store: Arc<dyn Store>, counters: NamedCounters, replay: Replay) -> Arc<Self> {
+    pub(crate) fn new(store: Arc<dyn Store>, counters: NamedCounters) -> Arc<Self> {
         let tasks = TaskTracker::new();
         tasks.close();
         let flights = Arc::<Flights>::default();
@@ -78,7 +75,7 @@ impl Engine {
             wait_graph: Arc::new(WaitGraph::new(store.clone())),
             tasks,
             invalidations: PendingInvalidations::default(),
-            replay,
+            retry_permits: Semaphore::new(MAX_RETRIES_IN_FLIGHT),
             redirect_cache: RedirectCache::new(versions.clone()),
             versions,
             has_near_copies: AtomicBool::new(false),
@@ -99,15 +96,6 @@ impl Engine {
     pub(super) fn end_near_copies(&self, key: &CacheKey) {
         if self.has_near_copies.load(Acquire) {
             self.versions.bump(key);
-        }
-    }
-
-    /// Handles an answer of the store to an operation that was sent at `sent_at`. If the epoch has changed, the
-    /// invalidations that the store may have lost are sent again in the background.
-    pub(super) fn on_answer(self: &Arc<Self>, sent_at: Timestamp) {
-        let lost = self.invalidations.take_lost(self.store.epoch(), sent_at);
-        if !lost.is_empty() {
-            (self.replay)(self, lost);
         }
     }
 

@@ -1,26 +1,25 @@
 //! Answers and fetches whose types the engine does not know, so that it is compiled once for all of them.
 
 use super::{
-    failure::Circumstances,
-    frontend::{Answers, FetchHead, FetchMode, Redirect, ReuseClass, ReusePolicy, SharedReuse},
+    frontend::{Answers, FetchHead, FetchMode, Reuse, ReusePolicy},
     resource::Resource,
 };
 use crate::{
     clock::Timestamp,
     error::{Error, ErrorKind},
     store::{
-        entry::{Audience, Entry, SharedValue},
+        entry::{Entry, SharedValue},
         error::BoxFuture,
     },
     sync::mutex::Mutex,
 };
-use std::{any::Any, future::Future, marker::PhantomData, sync::Arc};
+use std::{any::Any, future::Future, marker::PhantomData, ops::Deref, sync::Arc};
 
 /// An answer of the front end of one caller.
 pub(crate) type AnyAnswer = Box<dyn Any + Send>;
 
 /// The policy of one caller, which its leader shares.
-pub(super) type Policy = Arc<dyn Answers<AnyAnswer>>;
+pub(super) type Policy = Arc<dyn AnyAnswers>;
 
 /// A fetch that has not begun.
 type BoxFetch<'a> = Box<dyn FnOnce(FetchMode, Resource) -> BoxFuture<'a, FetchHead<AnyAnswer>> + Send + 'a>;
@@ -64,6 +63,42 @@ impl<'a> FetchSlot<'a> {
     }
 }
 
+/// The [`Answers`] of any front end, boxed.
+pub(super) trait AnyAnswers: Send + Sync {
+    fn reuse(&self) -> &(dyn ReusePolicy + 'static);
+    fn decode(&self, entry: &Entry, now: Timestamp) -> Option<AnyAnswer>;
+    fn accept_shared(&self, value: &SharedValue) -> Reuse<AnyAnswer>;
+    fn reject(&self, error: Error) -> AnyAnswer;
+}
+
+impl dyn AnyAnswers {
+    /// Decides what the entry means for this caller.
+    pub(super) fn evaluate(&self, entry: &Entry, now: Timestamp) -> Reuse<AnyAnswer> {
+        self.class_of(entry, now).and_then(|()| self.decode(entry, now))
+    }
+
+    /// Decodes the entry, if it may be served without a fetch.
+    pub(super) fn servable(&self, entry: &Entry, now: Timestamp) -> Option<AnyAnswer> {
+        match self.evaluate(entry, now) {
+            Reuse::Serve(answer) | Reuse::ServeAndRevalidate(answer) => Some(answer),
+            _ => None,
+        }
+    }
+
+    /// Decodes the entry, if it may replace a failed fetch (stale-if-error).
+    pub(super) fn stale_answer(&self, entry: &Entry, now: Timestamp) -> Option<AnyAnswer> {
+        self.allows_stale_on_error(entry, now).then(|| self.decode(entry, now))?
+    }
+}
+
+impl Deref for dyn AnyAnswers {
+    type Target = dyn ReusePolicy;
+
+    fn deref(&self) -> &Self::Target {
+        self.reuse()
+    }
+}
+
 /// A policy whose answers are boxed.
 pub(super) struct Erased<P, R> {
     policy: P,
@@ -84,44 +119,17 @@ impl<P: Answers<R>, R: Send + 'static> Erased<P, R> {
     }
 }
 
-impl<P: ReusePolicy, R> ReusePolicy for Erased<P, R> {
-    fn classify(&self, entry: &Entry, now: Timestamp) -> ReuseClass {
-        self.policy.classify(entry, now)
+impl<P: Answers<R> + 'static, R: Send + 'static> AnyAnswers for Erased<P, R> {
+    fn reuse(&self) -> &(dyn ReusePolicy + 'static) {
+        &self.policy
     }
 
-    fn redirect(&self, index: &Entry) -> Option<Redirect> {
-        self.policy.redirect(index)
-    }
-
-    fn serves_stale(&self) -> bool {
-        self.policy.serves_stale()
-    }
-
-    fn allows_stale_on_error(&self, entry: &Entry, now: Timestamp) -> bool {
-        self.policy.allows_stale_on_error(entry, now)
-    }
-
-    fn is_covered_by(&self, audience: Audience) -> bool {
-        self.policy.is_covered_by(audience)
-    }
-
-    fn circumstances(&self, seen: Option<&Entry>, now: Timestamp) -> Circumstances {
-        self.policy.circumstances(seen, now)
-    }
-}
-
-impl<P: Answers<R>, R: Send + 'static> Answers<AnyAnswer> for Erased<P, R> {
     fn decode(&self, entry: &Entry, now: Timestamp) -> Option<AnyAnswer> {
         self.policy.decode(entry, now).map(|answer| Box::new(answer) as AnyAnswer)
     }
 
-    fn accept_shared(&self, value: &SharedValue) -> SharedReuse<AnyAnswer> {
-        match self.policy.accept_shared(value) {
-            SharedReuse::Use(answer) => SharedReuse::Use(Box::new(answer)),
-            SharedReuse::Bypass => SharedReuse::Bypass,
-            SharedReuse::TooOld => SharedReuse::TooOld,
-            SharedReuse::Redirect(redirect) => SharedReuse::Redirect(redirect),
-        }
+    fn accept_shared(&self, value: &SharedValue) -> Reuse<AnyAnswer> {
+        self.policy.accept_shared(value).and_then(|answer| Some(Box::new(answer) as AnyAnswer))
     }
 
     fn reject(&self, error: Error) -> AnyAnswer {

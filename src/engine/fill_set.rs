@@ -20,22 +20,24 @@ pub(crate) struct FillSet {
     /// If the entry belongs to a variant: the variant, and the redirect entry that leads to it. The redirect entry is
     /// stored under the cache key of the flight, and the entry under that of the variant.
     pub(crate) index: Option<(Bytes, Entry)>,
-    /// How long the redirects on the way to the entry are kept. `None`: the entry does not depend on them.
-    index_lifetime: Option<Duration>,
-    /// The redirect entries on the way to the cache key of the flight.
+    /// The redirect entries on the way to the cache key of the flight, if the entry depends on them. They live at least
+    /// as long as the entry.
     extensions: Vec<RedirectExtension>,
 }
 
 impl FillSet {
-    /// Creates the entries of a fetch that began, and got its response, at these times.
+    /// Creates the entries of a fetch that began, and got its response, at these times, after these redirects.
     pub(crate) fn new(
         id: Token,
         (began, response_time): (Timestamp, Timestamp),
         store_as: StoreAs,
         payload: Payload,
+        redirects: &[FollowedRedirect],
     ) -> Self {
         let index_lifetime = store_as.lifetimes.of_index(Timestamp::now().since(began));
-        let keeps_redirects = store_as.keeps_redirects;
+        let redirects = if store_as.keeps_redirects { redirects } else { &[] };
+        let extension =
+            |via: &FollowedRedirect| RedirectExtension { key: via.key.clone(), id: via.id, retention: index_lifetime };
         let entry = |lifetimes, codec, payload: Payload| {
             let (kind, cost, audience) = (Kind::Value, response_time.since(began), Audience::Everyone);
             let meta = Meta { kind, id, response_time, cost, lifetimes, codec, audience };
@@ -44,19 +46,7 @@ impl FillSet {
         let lifetimes = Lifetimes::fresh_for(index_lifetime);
         let index = store_as.index.map(|index| (index.variant, entry(lifetimes, index.codec, index.payload)));
         let entry = entry(store_as.lifetimes, store_as.codec, payload);
-        let index_lifetime = keeps_redirects.then_some(index_lifetime);
-        Self { entry, index, index_lifetime, extensions: Vec::new() }
-    }
-
-    /// Adds the redirects on the way to the cache key of the flight. They live at least as long as the entry, if it
-    /// depends on them.
-    pub(crate) fn under(mut self, redirects: &[FollowedRedirect]) -> Self {
-        if let Some(lifetime) = self.index_lifetime {
-            let extension =
-                |via: &FollowedRedirect| RedirectExtension { key: via.key.clone(), id: via.id, retention: lifetime };
-            self.extensions = redirects.iter().map(extension).collect();
-        }
-        self
+        Self { entry, index, extensions: redirects.iter().map(extension).collect() }
     }
 
     /// Creates a marker that applies to this audience.
@@ -82,6 +72,6 @@ impl FillSet {
 
 impl From<Entry> for FillSet {
     fn from(entry: Entry) -> Self {
-        Self { entry, index: None, index_lifetime: None, extensions: Vec::new() }
+        Self { entry, index: None, extensions: Vec::new() }
     }
 }

@@ -23,49 +23,48 @@ use std::time::{Duration, Instant};
 
 /// What one caller accepts of stored and shared responses.
 pub(crate) trait ReusePolicy: Send + Sync {
-    /// Classifies an entry that holds a value, without decoding it.
-    fn classify(&self, entry: &Entry, now: Timestamp) -> ReuseClass;
-    /// Decodes the redirect of an entry that [`classify`](Self::classify) calls one. `None` if it does not decode: a
-    /// miss.
-    fn redirect(&self, index: &Entry) -> Option<Redirect> {
-        let _ = index;
-        None
-    }
-    /// Reports whether [`ReuseClass::Serve`] may be the class of an entry that is not fresh.
+    /// Classifies an entry that is no marker, without decoding an answer.
+    fn classify(&self, entry: &Entry, now: Timestamp) -> Reuse;
+    /// Reports whether [`Reuse::Serve`] may be the class of an entry that is not fresh.
     fn serves_stale(&self) -> bool {
         false
     }
     /// Reports whether the entry may replace a failed fetch (stale-if-error).
     fn allows_stale_on_error(&self, entry: &Entry, now: Timestamp) -> bool;
     /// Reports whether a marker or private response with this audience applies to this caller.
-    fn is_covered_by(&self, audience: Audience) -> bool {
-        let _ = audience;
+    fn is_covered_by(&self, _audience: Audience) -> bool {
         true
     }
     /// Returns the circumstances of a failed fetch that was to replace this entry. Default: the failure blocks callers for
     /// as long as `failure_ttl` says, whatever is stored.
-    fn circumstances(&self, seen: Option<&Entry>, now: Timestamp) -> Circumstances {
-        let _ = (seen, now);
+    fn circumstances(&self, _seen: Option<&Entry>, _now: Timestamp) -> Circumstances {
         Circumstances { seen: None, is_reload: false, max_block: Duration::MAX }
     }
 
-    /// Reports whether the entry answers this caller, or tells it to make a call of its own, without decoding it.
-    fn settles(&self, entry: &Entry, now: Timestamp) -> bool {
-        match is_uncacheable_marker(entry, now) {
-            true => entry.meta().kind == Kind::HitForPass && self.is_covered_by(entry.meta().audience),
-            false => {
-                matches!(
-                    self.classify(entry, now),
-                    ReuseClass::Serve | ReuseClass::ServeAndRevalidate | ReuseClass::Bypass
-                )
-            }
+    /// Classifies an entry, a marker included, without decoding an answer.
+    fn class_of(&self, entry: &Entry, now: Timestamp) -> Reuse {
+        if !is_uncacheable_marker(entry, now) {
+            return self.classify(entry, now);
+        }
+        match entry.meta().kind {
+            Kind::DoNotStore => Reuse::DoNotStore,
+            _ if self.is_covered_by(entry.meta().audience) => Reuse::HitForPass,
+            _ => Reuse::HitForPassOfOthers,
         }
     }
 
-    /// Returns the redirect of the entry, if it is one, and decodes no other entry.
+    /// Reports whether the entry answers this caller, or tells it to make a call of its own.
+    fn settles(&self, entry: &Entry, now: Timestamp) -> bool {
+        use Reuse::{Bypass, HitForPass, Serve, ServeAndRevalidate};
+        matches!(self.class_of(entry, now), Serve(()) | ServeAndRevalidate(()) | Bypass | HitForPass)
+    }
+
+    /// Returns the redirect of the entry, if it is one.
     fn redirect_of(&self, entry: &Entry, now: Timestamp) -> Option<Redirect> {
-        let is_redirect = !is_uncacheable_marker(entry, now) && self.classify(entry, now) == ReuseClass::Redirect;
-        is_redirect.then(|| self.redirect(entry))?
+        match self.class_of(entry, now) {
+            Reuse::Redirect(redirect) => Some(redirect),
+            _ => None,
+        }
     }
 }
 
@@ -75,66 +74,29 @@ pub(crate) trait ReusePolicy: Send + Sync {
 pub(crate) trait Answers<R>: ReusePolicy {
     /// Decodes the entry as an answer, whatever its age. `None` if it does not decode: a miss.
     fn decode(&self, entry: &Entry, now: Timestamp) -> Option<R>;
-    /// Evaluates the value that a leader shares with its waiters.
-    fn accept_shared(&self, value: &SharedValue) -> SharedReuse<R>;
+    /// Evaluates the value that a leader shares with its waiters. [`Reuse::Miss`] if it is from before this caller's
+    /// request, and too old for it.
+    fn accept_shared(&self, value: &SharedValue) -> Reuse<R>;
     /// Returns the answer of a request that is refused with this error.
     fn reject(&self, error: Error) -> R;
 
     /// Decides what the entry means for this caller.
     fn evaluate(&self, entry: &Entry, now: Timestamp) -> Reuse<R> {
-        if is_uncacheable_marker(entry, now) {
-            return match entry.meta().kind {
-                Kind::DoNotStore => Reuse::DoNotStore,
-                _ if self.is_covered_by(entry.meta().audience) => Reuse::HitForPass,
-                _ => Reuse::HitForPassOfOthers,
-            };
-        }
-        match self.classify(entry, now) {
-            ReuseClass::Serve => self.decode(entry, now).map_or(Reuse::Miss, Reuse::Serve),
-            ReuseClass::ServeAndRevalidate => self.decode(entry, now).map_or(Reuse::Miss, Reuse::ServeAndRevalidate),
-            ReuseClass::Redirect => self.redirect(entry).map_or(Reuse::Miss, Reuse::Redirect),
-            ReuseClass::Revalidate => Reuse::Revalidate,
-            ReuseClass::Miss => Reuse::Miss,
-            ReuseClass::Bypass => Reuse::Bypass,
-        }
-    }
-
-    /// Decodes the entry, if it may be served without a fetch.
-    fn servable(&self, entry: &Entry, now: Timestamp) -> Option<R> {
-        match self.evaluate(entry, now) {
-            Reuse::Serve(answer) | Reuse::ServeAndRevalidate(answer) => Some(answer),
-            _ => None,
-        }
-    }
-
-    /// Decodes the entry, if it may replace a failed fetch (stale-if-error).
-    fn stale_answer(&self, entry: &Entry, now: Timestamp) -> Option<R> {
-        self.allows_stale_on_error(entry, now).then(|| self.decode(entry, now))?
+        self.class_of(entry, now).and_then(|()| self.decode(entry, now))
     }
 }
 
-/// The class of an entry that a front end has not decoded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ReuseClass {
-    Serve,
-    ServeAndRevalidate,
+/// The meaning of an entry, or of a shared value, for one caller. `A` is the answer, or `()` before it is decoded.
+pub(crate) enum Reuse<A = ()> {
+    Serve(A),
+    ServeAndRevalidate(A),
     /// Lead, although an entry is stored. The fetch gets the entry, which may be served if the fetch fails.
     Revalidate,
     /// Treat the entry as absent.
     Miss,
-    /// The entry is a redirect.
-    Redirect,
-    /// The entry is for other callers and stays. This caller makes a call of its own.
-    Bypass,
-}
-
-/// The meaning of an entry for one caller: a [`ReuseClass`] with its content, or that of a marker.
-pub(crate) enum Reuse<R> {
-    Serve(R),
-    ServeAndRevalidate(R),
-    Revalidate,
-    Miss,
+    /// The answer for this caller has another cache key.
     Redirect(Redirect),
+    /// The entry is for other callers and stays. This caller makes a call of its own.
     Bypass,
     /// A hit-for-pass marker applies to this caller.
     HitForPass,
@@ -144,15 +106,21 @@ pub(crate) enum Reuse<R> {
     DoNotStore,
 }
 
-/// The evaluation of a shared result by one caller.
-pub(crate) enum SharedReuse<R> {
-    Use(R),
-    /// Not for this caller, which makes a call of its own.
-    Bypass,
-    /// From before this caller's request, and too old for it.
-    TooOld,
-    /// The answer for this caller has another cache key.
-    Redirect(Redirect),
+impl<A> Reuse<A> {
+    /// Replaces the answer. It is a miss if there is none.
+    pub(super) fn and_then<B>(self, answer: impl FnOnce(A) -> Option<B>) -> Reuse<B> {
+        match self {
+            Self::Serve(before) => answer(before).map_or(Reuse::Miss, Reuse::Serve),
+            Self::ServeAndRevalidate(before) => answer(before).map_or(Reuse::Miss, Reuse::ServeAndRevalidate),
+            Self::Redirect(redirect) => Reuse::Redirect(redirect),
+            Self::Revalidate => Reuse::Revalidate,
+            Self::Miss => Reuse::Miss,
+            Self::Bypass => Reuse::Bypass,
+            Self::HitForPass => Reuse::HitForPass,
+            Self::HitForPassOfOthers => Reuse::HitForPassOfOthers,
+            Self::DoNotStore => Reuse::DoNotStore,
+        }
+    }
 }
 
 /// A redirect to another cache key of the same resource.

@@ -1,20 +1,15 @@
 //! Invalidations: acknowledged, or retried in the background, and sent again when the store may have lost them.
 
-use super::{
-    core::Engine,
-    pending_invalidations::{Acknowledged, RetryClaim},
-    resource::Resource,
-};
+use super::{core::Engine, pending_invalidations::Acknowledged, resource::Resource};
 use crate::{
     backoff,
     clock::{self, Timestamp},
     error::{Error, ErrorKind},
-    key::CacheKey,
     store::error::StoreError,
     telemetry::{self, FrontEnd},
 };
 use futures_util::{StreamExt, stream};
-use std::{collections::VecDeque, future::Future, sync::Arc};
+use std::{future::Future, sync::Arc};
 use tokio::sync::oneshot;
 
 impl Resource {
@@ -43,7 +38,7 @@ impl Resource {
                 biased;
                 answer = acknowledged => matches!(answer, Ok(Ok(()))),
                 () = self.breaker_opened() => {
-                    self.forget(&self.key.invalidated());
+                    self.forget();
                     false
                 }
             }
@@ -52,33 +47,38 @@ impl Resource {
 
     /// Spawns the task of an invalidation. The receiver gets the first answer of the store.
     fn spawn_invalidation(&self) -> oneshot::Receiver<Result<(), StoreError>> {
-        let resource = self.clone();
-        let (acknowledge, acknowledged) = oneshot::channel();
-        self.engine.tasks.spawn(async move {
-            let answer = resource.drop_everywhere(Attempt::First).await;
-            let error = answer.as_ref().err().cloned();
-            let _ = acknowledge.send(answer);
-            if let Some(error) = error {
-                resource.retry_in_background(&error).await;
-            }
-        });
+        let (resource, (acknowledge, acknowledged)) = (self.clone(), oneshot::channel());
+        self.engine.tasks.spawn(async move { resource.drop_until_acknowledged(acknowledge).await });
         acknowledged
+    }
+
+    /// Drops the entries, and tries again if the store does not acknowledge. Sends its first answer.
+    async fn drop_until_acknowledged(&self, first_answer: oneshot::Sender<Result<(), StoreError>>) {
+        let answer = self.drop_everywhere().await;
+        let error = answer.as_ref().err().cloned();
+        if error.is_some() {
+            self.forget();
+        }
+        let _ = first_answer.send(answer);
+        if let Some(error) = error {
+            self.retry_in_background(&error).await;
+        }
     }
 
     /// Tries again for about ten seconds after the last failed invalidation of the cache key, or longer while many cache
     /// keys share the permits. One task does so per cache key.
+    ///
+    /// A retry that fails makes this process forget nothing: what it has begun since the first attempt is newer than the
+    /// invalidation.
     async fn retry_in_background(&self, error: &StoreError) {
-        let mut retry = match self.engine.invalidations.claim_retry(&self.key) {
-            RetryClaim::Claimed(retry) => retry,
-            RetryClaim::Retried => return,
-            RetryClaim::Full => return telemetry::invalidation_ended(&self.config.meter, &self.key, false),
-        };
+        let Some(mut retry) = self.engine.invalidations.claim_retry(&self.config.meter, &self.key) else { return };
         telemetry::invalidation_failed(&self.config.meter, &self.key, error);
-        let (mut attempt, mut failed) = (0, retry.failed());
+        let mut attempt = 0;
         loop {
+            let failed = retry.failed();
             tokio::time::sleep(backoff::poll(attempt, clock::random_unit())).await;
-            let permit = self.engine.invalidations.retry_permits.acquire().await;
-            let acknowledged = self.drop_everywhere(Attempt::Retry).await.is_ok();
+            let permit = self.engine.retry_permits.acquire().await;
+            let acknowledged = self.drop_everywhere().await.is_ok();
             drop(permit);
             attempt += 1;
             if (acknowledged || attempt == INVALIDATE_ATTEMPTS) && retry.end(failed) {
@@ -86,45 +86,39 @@ impl Resource {
             }
             // If a later invalidation has failed, start over: the store may have executed this attempt before the later
             // one was requested.
-            let now = retry.failed();
-            if now != failed {
-                (attempt, failed) = (0, now);
+            if retry.failed() != failed {
+                attempt = 0;
             }
         }
     }
 
-    async fn drop_everywhere(&self, attempt: Attempt) -> Result<(), StoreError> {
-        let keys = self.key.invalidated();
-        let answer = self.drop_entries(&keys).await;
-        // What this process has begun since the first attempt is newer than the invalidation.
-        if attempt == Attempt::Retry && answer.is_err() {
-            return answer;
-        }
+    /// Drops the entries. If the store acknowledges, this process forgets them as well.
+    async fn drop_everywhere(&self) -> Result<(), StoreError> {
+        self.drop_entries(&self.key.invalidated()).await?;
         // After the store has dropped the entries, because a read that began before may have returned an old one.
-        self.forget(&keys);
-        if answer.is_ok() {
-            self.engine.invalidations.remember(Acknowledged {
-                when: Timestamp::now(),
-                epoch: self.engine.store.epoch(),
-                config: self.config.clone(),
-                key: self.key.clone(),
-            });
-        }
-        answer
+        self.forget();
+        self.engine.invalidations.remember(Acknowledged {
+            when: Timestamp::now(),
+            epoch: self.engine.store.epoch(),
+            config: self.config.clone(),
+            key: self.key.clone(),
+        });
+        Ok(())
     }
 
     /// Makes this process forget what it has of the cache keys, or is about to get.
-    fn forget(&self, keys: &[CacheKey]) {
+    fn forget(&self) {
         self.engine.versions.bump(&self.key);
-        self.engine.flights.forget(keys);
+        self.engine.flights.forget(&self.key.invalidated());
     }
 }
 
-/// Sends invalidations again that the store may have lost, in the background.
-pub(crate) fn replay_invalidations(engine: &Arc<Engine>, lost: VecDeque<Acknowledged>) {
-    if let Some(first) = lost.front() {
-        telemetry::replaying_invalidations(&first.config.meter, &first.key, lost.len());
-    }
+/// Handles an answer of the store to an operation that was sent at `sent_at`. If the epoch has changed, the
+/// invalidations that the store may have lost are sent again in the background.
+pub(super) fn on_answer(engine: &Arc<Engine>, sent_at: Timestamp) {
+    let lost = engine.invalidations.take_lost(engine.store.epoch(), sent_at);
+    let Some(first) = lost.front() else { return };
+    telemetry::replaying_invalidations(&first.config.meter, &first.key, lost.len());
     let to_resource = |Acknowledged { config, key, .. }| Resource {
         engine: engine.clone(),
         config,
@@ -134,17 +128,8 @@ pub(crate) fn replay_invalidations(engine: &Arc<Engine>, lost: VecDeque<Acknowle
     };
     let lost: Vec<_> = lost.into_iter().map(to_resource).collect();
     engine.tasks.spawn(stream::iter(lost).for_each_concurrent(MAX_CONCURRENT, async |resource| {
-        if let Err(error) = resource.drop_everywhere(Attempt::First).await {
-            resource.retry_in_background(&error).await;
-        }
+        resource.drop_until_acknowledged(oneshot::channel().0).await;
     }));
-}
-
-/// An attempt to invalidate a cache key.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Attempt {
-    First,
-    Retry,
 }
 
 /// Maximum number of retries, about ten seconds.

@@ -4,7 +4,6 @@
 mod acquire;
 
 use super::{
-    active_fetch::{ACTIVE_FETCHES, ActiveFetch},
     containment::{Aborted, contained},
     erased::{AnyAnswer, FetchSlot, Policy},
     failure::{Effect, FailureCause, effect},
@@ -14,6 +13,7 @@ use super::{
         Completed, Completion, FetchHead, FetchMode, FollowedRedirect, MAX_BODY_TIME, Shareability, StoreAs, Unshared,
     },
     lookup::Lookup,
+    nesting::{ACTIVE_FETCHES, ActiveFetch},
     permit::FillPermit,
     recent_failures::report_of,
     resource::Resource,
@@ -305,7 +305,7 @@ impl Leader {
                 };
                 match completed {
                     Ok(Completed::Payload(payload)) => {
-                        let fill_set = FillSet::new(id, times, store_as, payload).under(&self.redirects);
+                        let fill_set = FillSet::new(id, times, store_as, payload, &self.redirects);
                         self.store(permit, Arc::new(fill_set)).await;
                     }
                     Ok(Completed::TooLarge) => {

@@ -1,12 +1,21 @@
-//! Looks up the entry of a key, following redirects to the cache key of a variant.
+//! Looks up the entry of a key, following redirects to the cache key of a variant. If the store has no usable entry, the
+//! outage cache may have one.
 
 use super::{
-    active_fetch::ACTIVE_FETCHES,
+    erased::{AnyAnswer, Policy},
     flight::{Found, JoinCriteria, Waiter},
-    frontend::{FollowedRedirect, MAX_REDIRECTS, Redirect, ReusePolicy},
+    frontend::{FollowedRedirect, MAX_REDIRECTS, Redirect, Reuse, ReusePolicy},
+    nesting::ACTIVE_FETCHES,
     resource::Resource,
 };
-use crate::{clock::Timestamp, store::entry::Entry};
+use crate::{
+    cache_status::CacheStatus,
+    clock::Timestamp,
+    outage_cache::{NotStored, OutageCache},
+    policy::status_of,
+    store::entry::Entry,
+    telemetry,
+};
 use std::{iter, mem};
 
 /// The lookup of one caller, at the cache key that the redirects have led to so far.
@@ -24,6 +33,15 @@ pub(super) struct Lookup {
     begun: u64,
 }
 
+/// What the outage cache has for a caller.
+pub(super) enum KeptResult {
+    Answer(AnyAnswer, CacheStatus),
+    /// The response is private, or for other callers.
+    Bypass,
+    /// No result, but a redirect: the lookup has moved to the cache key that it leads to.
+    NothingThere,
+}
+
 impl Lookup {
     pub(super) fn new(resource: Resource) -> Self {
         let begun = resource.engine.versions.now();
@@ -38,7 +56,7 @@ impl Lookup {
             self.resource.key = first.key;
         }
         while let Some(index) = self.resource.engine.redirect_cache.get(&self.resource.key)
-            && let Some(redirect) = policy.redirect(&index)
+            && let Some(redirect) = policy.redirect_of(&index, Timestamp::now())
             && self.follow_remembered(&redirect)
         {}
     }
@@ -106,6 +124,34 @@ impl Lookup {
         }
     }
 
+    /// Asks the outage cache if the store could not be asked, or has no usable entry. Follows redirects that were kept,
+    /// and moves to their cache key.
+    pub(super) fn consult_outage_cache(&mut self, policy: &Policy, found: &Found) -> Option<KeptResult> {
+        if self.resource.config.outage_cache().is_none_or(OutageCache::is_empty) || is_usable(policy, found) {
+            return None;
+        }
+        let (reason, stored) = match found {
+            Err(_) => (NotStored::Unavailable, None),
+            Ok(stored) => (NotStored::Refused, stored.as_ref()),
+        };
+        let redirects = self.redirects.len();
+        loop {
+            let now = Timestamp::now();
+            let kept = self.resource.kept_entry(reason, stored, now);
+            match kept.as_ref().map(|entry| (policy.evaluate(entry, now), status_of(entry, now))) {
+                Some((Reuse::Serve(answer) | Reuse::ServeAndRevalidate(answer), status)) => {
+                    telemetry::outage_cache_hit(&self.resource.config.meter);
+                    return Some(KeptResult::Answer(answer, status));
+                }
+                Some((Reuse::HitForPass | Reuse::Bypass, _)) => return Some(KeptResult::Bypass),
+                Some((Reuse::Redirect(redirect), _)) if self.follow_remembered(&redirect) => {}
+                // A do-not-store marker is not followed: it would lead to the same local flight, but without a permit
+                // of `max_fallback_fetches`.
+                _ => return (self.redirects.len() > redirects).then_some(KeptResult::NothingThere),
+            }
+        }
+    }
+
     /// Follows the redirect of an entry in the store, and remembers it. Returns `false` if `MAX_REDIRECTS` is reached.
     pub(super) fn follow(&mut self, index: &Entry, redirect: &Redirect) -> bool {
         self.resource.engine.redirect_cache.remember(&self.resource.key, index, self.begun);
@@ -114,21 +160,43 @@ impl Lookup {
 
     /// Follows a redirect that a leader has confirmed. Returns `false` if `MAX_REDIRECTS` is reached.
     pub(super) fn move_to(&mut self, redirect: &Redirect) -> bool {
-        self.follow_remembered(redirect) && {
+        let follows = self.follow_remembered(redirect);
+        if follows {
             self.remembered = 0;
-            true
         }
+        follows
     }
 
     /// Follows a remembered redirect. Returns `false` if `MAX_REDIRECTS` is reached.
-    pub(super) fn follow_remembered(&mut self, redirect: &Redirect) -> bool {
-        let is_too_deep = self.redirects.len() == MAX_REDIRECTS;
-        if !is_too_deep {
-            let target = redirect.target(&self.resource.key);
-            let key = mem::replace(&mut self.resource.key, target);
-            self.redirects.push(FollowedRedirect { key, id: redirect.id, via: redirect.via.clone() });
-            self.remembered += 1;
+    fn follow_remembered(&mut self, redirect: &Redirect) -> bool {
+        if self.redirects.len() == MAX_REDIRECTS {
+            return false;
         }
-        !is_too_deep
+        let target = redirect.target(&self.resource.key);
+        let key = mem::replace(&mut self.resource.key, target);
+        self.redirects.push(FollowedRedirect { key, id: redirect.id, via: redirect.via.clone() });
+        self.remembered += 1;
+        true
+    }
+}
+
+/// Reports whether the store has an entry that decides how this caller is answered.
+fn is_usable(policy: &Policy, found: &Found) -> bool {
+    let Ok(Some(entry)) = found else { return false };
+    let reuse = policy.evaluate(entry, Timestamp::now());
+    !matches!(reuse, Reuse::ServeAndRevalidate(_) | Reuse::Revalidate | Reuse::Miss)
+}
+
+impl Resource {
+    /// Returns the result of an earlier flight that was kept after the caller had asked the outage cache. Without this
+    /// check, a flight that begins in the moment in which the earlier one ends would fetch again.
+    pub(super) fn kept_result(&self, policy: &Policy, reason: NotStored, seen: Option<&Entry>) -> Option<Entry> {
+        let now = Timestamp::now();
+        self.kept_entry(reason, seen, now).filter(|entry| policy.servable(entry, now).is_some())
+    }
+
+    /// Returns the kept entry of the cache key, if it counts for this reason: see [`OutageCache::get`].
+    fn kept_entry(&self, reason: NotStored, stored: Option<&Entry>, now: Timestamp) -> Option<Entry> {
+        self.config.outage_cache()?.get(&self.key, &self.engine.versions, (reason, stored), now)
     }
 }

@@ -1,6 +1,12 @@
 //! The invalidations of one engine that are not finished: some are retried, others may still be lost by the store.
 
-use crate::{clock::Timestamp, config::Config, key::CacheKey, sync::mutex::Mutex};
+use crate::{
+    clock::Timestamp,
+    config::Config,
+    key::CacheKey,
+    sync::mutex::Mutex,
+    telemetry::{self, Meter},
+};
 use std::{
     collections::{HashMap, VecDeque},
     mem,
@@ -13,14 +19,12 @@ use std::{
     },
     time::Duration,
 };
-use tokio::sync::Semaphore;
 
 /// The invalidations of one engine that are not finished.
+#[derive(Default)]
 pub(super) struct PendingInvalidations {
     /// Cache keys whose invalidation is retried, with the number of invalidations that have failed.
     retrying: Mutex<HashMap<CacheKey, u64>>,
-    /// Limits the retries that are in flight, because a store that is down gets one for each unsafe request.
-    pub(super) retry_permits: Semaphore,
     /// Invalidations that were acknowledged recently, oldest first.
     recent: Mutex<VecDeque<Acknowledged>>,
     /// The [epoch](crate::Store::epoch) of the store up to which lost invalidations have been sent again.
@@ -36,18 +40,6 @@ pub(crate) struct Acknowledged {
     pub(super) epoch: u64,
     pub(super) config: Arc<Config>,
     pub(super) key: CacheKey,
-}
-
-impl Default for PendingInvalidations {
-    fn default() -> Self {
-        Self {
-            retrying: Mutex::default(),
-            retry_permits: Semaphore::new(MAX_RETRIES_IN_FLIGHT),
-            recent: Mutex::default(),
-            epoch: AtomicU64::default(),
-            last_answer: AtomicI64::default(),
-        }
-    }
 }
 
 impl PendingInvalidations {
@@ -83,28 +75,22 @@ impl PendingInvalidations {
         lost
     }
 
-    /// Counts a failed invalidation, and claims its retries for the calling task.
-    pub(super) fn claim_retry<'a>(&'a self, key: &'a CacheKey) -> RetryClaim<'a> {
+    /// Counts a failed invalidation, and claims its retries for the calling task. `None` if another task retries the
+    /// cache key, or if so many cache keys are retried that no further one is.
+    pub(super) fn claim_retry<'a>(&'a self, meter: &Meter, key: &'a CacheKey) -> Option<RetryEntry<'a>> {
         let mut retrying = self.retrying.lock();
         if let Some(failed) = retrying.get_mut(key) {
             *failed += 1;
-            return RetryClaim::Retried;
+            return None;
         }
         if retrying.len() >= MAX_RETRIED {
-            return RetryClaim::Full;
+            drop(retrying);
+            telemetry::invalidation_ended(meter, key, false);
+            return None;
         }
         retrying.insert(key.clone(), 1);
-        RetryClaim::Claimed(RetryEntry { pending: self, key, has_ended: false })
+        Some(RetryEntry { pending: self, key, has_ended: false })
     }
-}
-
-/// The answer to a task that wants to retry an invalidation.
-pub(super) enum RetryClaim<'a> {
-    Claimed(RetryEntry<'a>),
-    /// Another task retries the cache key.
-    Retried,
-    /// So many cache keys are retried that no further one is.
-    Full,
 }
 
 /// The claim of one task to retry the invalidation of a cache key. Released on drop, however the task ends.
@@ -144,7 +130,7 @@ impl Drop for RetryEntry<'_> {
 const RECENT: Duration = Duration::from_secs(10);
 /// Maximum number of cache keys whose invalidation is retried, and of retries in flight.
 const MAX_RETRIED: usize = 10_000;
-const MAX_RETRIES_IN_FLIGHT: usize = 64;
+pub(super) const MAX_RETRIES_IN_FLIGHT: usize = 64;
 /// Maximum number of remembered invalidations.
 const MAX_RECENT: usize = 10_000;
 
@@ -169,7 +155,7 @@ mod tests {
                 thread::spawn(move || {
                     let key = CacheKey::new("n", 0, vec![b'k']);
                     requested.fetch_add(1, SeqCst);
-                    let RetryClaim::Claimed(mut retry) = pending.claim_retry(&key) else { return };
+                    let Some(mut retry) = pending.claim_retry(&Meter::new(&"n".into()), &key) else { return };
                     loop {
                         let failed = retry.failed();
                         executed.store(requested.load(SeqCst), SeqCst);

@@ -1,9 +1,13 @@
 //! The right to fill: kept alive, used by a fill, or released.
 
-use super::{fill_set::FillSet, flight::Flight, heartbeat, resource::Resource};
+use super::{
+    fill_set::FillSet,
+    flight::{Flight, FlightState},
+    resource::Resource,
+};
 use crate::{
     cache_status::CacheStatus,
-    clock::Timestamp,
+    clock::{self, Timestamp},
     outage_cache::NotStored,
     store::{
         lease::{FailureMarker, Lease, LeaseStatus},
@@ -17,7 +21,9 @@ use std::{
     convert::Infallible,
     future::{Future, pending},
     pin::{Pin, pin},
+    sync::Arc,
 };
+use tokio::time::{sleep, timeout_at};
 
 /// The permission to store the result of a fetch.
 pub(super) enum FillPermit {
@@ -128,21 +134,39 @@ impl HeldLease {
         Self { lease, guard, listener, heartbeat: None }
     }
 
-    /// Extends the lease by a task of the engine.
+    /// Extends the lease in a task of the engine, which all leases of a runtime share, at most until the fetch timeout is
+    /// over. A fetch that blocks its thread cannot be aborted, so the heartbeat ends without it, and another process may
+    /// take over.
     pub(super) async fn start_heartbeat(&mut self, flight: &Flight) {
-        self.heartbeat = heartbeat::start(&self.guard.resource, self.lease, flight.state()).await;
+        let (resource, lease, state) = (self.guard.resource.clone(), self.lease, flight.state().clone());
+        let ends_at = clock::deadline_after(resource.config.fetch_timeout);
+        let heartbeat = Box::pin(async move {
+            // Boxed because few fetches last until an extension.
+            let _ = timeout_at(ends_at, Box::pin(extend_until_lost(&resource, lease, &state))).await;
+        });
+        let Resource { engine, config, .. } = &self.guard.resource;
+        self.heartbeat = engine.heartbeats.after(config.lease_ttl / 3, heartbeat).await;
     }
 
     async fn keep_alive(&mut self, flight: &Flight) -> Infallible {
         let Self { lease, guard, listener, heartbeat } = self;
         let extended = async {
             if heartbeat.is_none() {
-                heartbeat::extend_within_leader(&guard.resource, *lease, flight.state()).await;
+                sleep(guard.resource.config.lease_ttl / 3).await;
+                Box::pin(extend_until_lost(&guard.resource, *lease, flight.state())).await;
             }
             pending().await
         };
         while_listening(listener, || flight.invalidated(), pin!(extended)).await
     }
+}
+
+/// Extends the lease now and after each third of its time-to-live, until it is lost.
+async fn extend_until_lost(resource: &Resource, lease: Lease, flight_state: &Arc<FlightState>) {
+    while !matches!(resource.extend(lease).await, Ok(LeaseStatus::Lost)) {
+        sleep(resource.config.lease_ttl / 3).await;
+    }
+    flight_state.unlist(); // its result will not be stored
 }
 
 /// Awaits a future. If an invalidation arrives meanwhile, calls `on_invalidation`; the listener still reports the

@@ -11,35 +11,29 @@ use crate::{
 use bytes::Bytes;
 use std::{collections::HashMap, time::Duration};
 
-/// The report in a failure marker: id of the failure, its kind, and a status.
-///
-/// Encoded as the id, one byte for the kind, and two for the status. Earlier versions append the text of the error,
-/// which is ignored.
-#[derive(Debug, PartialEq)]
-struct FailureReport {
-    /// The token of the lease under which the fetch failed.
-    id: Token,
-    kind: ErrorKind,
-    code: u16,
-}
-
-/// Returns the report of a fetch that failed under the lease with this token. `code` is a status, or 0.
+/// Returns the report in the marker of a fetch that failed under the lease with this token: the token, one byte for the
+/// kind, and two for the code, which is a status, or 0.
 pub(super) fn report_of(id: Token, failure: &Unshared, code: u16) -> Bytes {
     let kind = match failure {
         Unshared::Error(error) => error.kind(),
         Unshared::Answer(_) | Unshared::Response(_) | Unshared::Private(_) => ErrorKind::Origin,
     };
-    FailureReport { id, kind, code }.encode()
+    let kind = KINDS.iter().position(|known| *known == kind).unwrap_or(0);
+    [id.as_bytes(), &[kind as u8][..], &code.to_be_bytes()].concat().into()
+}
+
+/// Decodes a report. `None` if it is too short for one. A kind that this version does not know is `Origin`. Earlier
+/// versions append the text of the error, which is ignored.
+fn decode(report: &[u8]) -> Option<(Token, ErrorKind, u16)> {
+    let (id, rest) = report.split_first_chunk()?;
+    let [kind, high, low] = rest.first_chunk()?;
+    let kind = KINDS.get(usize::from(*kind)).copied().unwrap_or(ErrorKind::Origin);
+    Some((Token::from_bytes(*id), kind, u16::from_be_bytes([*high, *low])))
 }
 
 /// The errors of recent fetches of this engine, by the id of the failure, each for as long as its marker blocks the key.
 #[derive(Default)]
-pub(super) struct RecentFailures(Mutex<HashMap<Token, RecentFailure>>);
-
-struct RecentFailure {
-    error: Error,
-    until: Timestamp,
-}
+pub(super) struct RecentFailures(Mutex<HashMap<Token, (Error, Timestamp)>>);
 
 impl RecentFailures {
     /// Keeps the error of a fetch for this time, if it has a cause that a report cannot hold. Each call drops the errors
@@ -51,9 +45,9 @@ impl RecentFailures {
         }
         let now = Timestamp::now();
         let mut kept = self.0.lock();
-        let past: Vec<_> = kept.extract_if(|_, failure| failure.until <= now).collect();
+        let past: Vec<_> = kept.extract_if(|_, (_, until)| *until <= now).collect();
         if kept.len() < MAX_KEPT {
-            kept.insert(id, RecentFailure { error: error.clone(), until: now.after(span) });
+            kept.insert(id, (error.clone(), now.after(span)));
         }
         drop(kept);
         drop(past); // without the lock, because errors are of any type
@@ -62,31 +56,13 @@ impl RecentFailures {
     /// Returns the error for a caller that a failure marker with this report blocks. It has the original cause if this
     /// engine has kept the error of that failure, otherwise what the report says.
     pub(super) fn error_of(&self, report: &[u8], retry_in: Duration) -> Error {
-        let Some(FailureReport { id, kind, code }) = FailureReport::decode(report) else {
+        let Some((id, kind, code)) = decode(report) else {
             return Error::reported(ErrorKind::Origin, 0, retry_in);
         };
         match self.0.lock().get(&id) {
-            Some(failure) => failure.error.with_retry_in(retry_in),
+            Some((error, _)) => error.with_retry_in(retry_in),
             None => Error::reported(kind, code, retry_in),
         }
-    }
-}
-
-impl FailureReport {
-    fn encode(&self) -> Bytes {
-        let kind = KINDS.iter().position(|kind| *kind == self.kind).unwrap_or(0);
-        [self.id.as_bytes(), &[kind as u8][..], &self.code.to_be_bytes()].concat().into()
-    }
-
-    /// Decodes a report. `None` if it is too short for one. A kind that this version does not know is `Origin`.
-    fn decode(report: &[u8]) -> Option<Self> {
-        let (id, rest) = report.split_first_chunk()?;
-        let [kind, high, low] = rest.first_chunk()?;
-        Some(Self {
-            id: Token::from_bytes(*id),
-            kind: KINDS.get(usize::from(*kind)).copied().unwrap_or(ErrorKind::Origin),
-            code: u16::from_be_bytes([*high, *low]),
-        })
     }
 }
 
@@ -105,16 +81,15 @@ mod tests {
         /// Also with the text that earlier versions append.
         #[test]
         fn reports_survive_their_encoding(kind in 0..KINDS.len(), code: u16, text in "\\PC{0,64}") {
-            let id = Token::unique(Inbox::unique());
-            let report = FailureReport { id, kind: KINDS[kind], code };
-            let bytes = report.encode();
-            let earlier = [&bytes[..], text.as_bytes()].concat();
-            prop_assert_eq!(FailureReport::decode(&earlier), Some(report));
+            let (id, kind) = (Token::unique(Inbox::unique()), KINDS[kind]);
+            let report = report_of(id, &Failure::Error(Error::new(kind, "it failed")), code);
+            let earlier = [&report[..], text.as_bytes()].concat();
+            prop_assert_eq!(decode(&earlier), Some((id, kind, code)));
         }
 
         #[test]
         fn any_bytes_are_read_as_a_report_or_none(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
-            prop_assert_eq!(FailureReport::decode(&bytes).is_some(), bytes.len() >= 19);
+            prop_assert_eq!(decode(&bytes).is_some(), bytes.len() >= 19);
         }
     }
 }

@@ -14,7 +14,7 @@ use std::sync::{
     },
 };
 
-/// The last redirect entry of each cache key. Only a guess: the lookup still reads the current one.
+/// The last redirect entry of each cache key, in any layout. Only a guess: the lookup still reads the current one.
 pub(super) struct RedirectCache {
     versions: Arc<Versions>,
     indexes: Cache<CacheKey, Remembered>,
@@ -41,19 +41,20 @@ impl RedirectCache {
         let is_same = self.get(key).is_some_and(|remembered| remembered.meta().id == index.meta().id);
         if !is_same && key.primary().len() <= MAX_KEY_LENGTH {
             let remembered = Remembered { index: index.clone(), shard: Shard::from(key), begun };
-            self.indexes.insert(key.clone(), remembered);
+            self.indexes.insert(key.without_layout(), remembered);
             self.has_any.store(true, Release);
         }
     }
 
     /// Forgets a redirect that has changed: the next lookup reads it again.
     pub(super) fn forget(&self, key: &CacheKey) {
-        self.indexes.remove(key);
+        self.indexes.remove(&key.without_layout());
     }
 
     /// Returns the redirect, unless its resource was invalidated since.
     pub(super) fn get(&self, key: &CacheKey) -> Option<Entry> {
-        let Remembered { index, shard, begun } = self.has_any.load(Acquire).then(|| self.indexes.get(key))??;
+        let remembered = self.has_any.load(Acquire).then(|| self.indexes.get(&key.without_layout()))?;
+        let Remembered { index, shard, begun } = remembered?;
         self.versions.counts(shard, begun).then_some(index)
     }
 }

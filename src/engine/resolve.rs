@@ -2,71 +2,91 @@
 
 use super::{
     call::{Call, Spawn},
+    core::Engine,
     erased::{AnyAnswer, Erased, FetchSlot, Policy},
     fill_set::FillSet,
-    frontend::{Answers, FetchHead, FetchMode, FollowedRedirect, Reuse, ReusePolicy, StoreAs},
-    lookup::Lookup,
-    outage::KeptResult,
+    frontend::{Answers, FetchHead, FetchMode, FollowedRedirect, MAX_REDIRECTS, Redirect, Reuse, ReusePolicy, StoreAs},
+    lookup::{KeptResult, Lookup},
     resource::Resource,
 };
 use crate::{
     cache_status::CacheStatus,
     clock::{self, Timestamp},
-    policy::status_of,
+    config::Config,
+    key::CacheKeyRef,
+    policy::{Freshness, freshness, status_of},
     store::{
         entry::{Entry, Payload},
         port::FillCondition,
         token::{Inbox, Token},
     },
-    telemetry::{self, RequestSpan},
+    telemetry::{self, FrontEnd, RequestSpan},
 };
 use futures_util::{FutureExt, future::Either};
-use std::future::{Future, ready};
+use std::{
+    future::{Future, ready},
+    time::Duration,
+};
+
+impl Engine {
+    /// Returns the answer of a fresh entry, if this process has it: a lookup that borrows all it needs.
+    ///
+    /// PERF: such a hit takes a quarter of a microsecond. It clones no handle: two threads that count references to one
+    /// engine, one configuration and one namespace write to the same cache lines, and together serve less than one
+    /// thread.
+    pub(crate) fn peek<R>(
+        &self,
+        config: &Config,
+        front_end: FrontEnd,
+        key: CacheKeyRef<'_>,
+        policy: &impl Answers<R>,
+        now: Timestamp,
+    ) -> Option<R> {
+        let mut redirect = None;
+        for _ in 0..=MAX_REDIRECTS {
+            let key = redirect.as_ref().map_or(key, |redirect: &Redirect| key.to_variant(&redirect.variant));
+            let entry = match &config.near {
+                Some(near) => near.get(key, now),
+                None => self.store.peek(key),
+            }?;
+            match policy.evaluate(&entry, now) {
+                Reuse::Redirect(next) => redirect = Some(next),
+                // PERF: the second look is only for a policy that may serve a stale entry.
+                Reuse::Serve(answer) if !policy.serves_stale() || freshness(&entry, now) == Freshness::Fresh => {
+                    telemetry::answered(&config.meter, key, front_end, CacheStatus::Hit, false, || Duration::ZERO);
+                    if config.near.is_some() {
+                        telemetry::near_hit(&config.meter);
+                    }
+                    return Some(answer);
+                }
+                _ => return None,
+            }
+        }
+        None
+    }
+}
+
+/// Runs a fetch in a task of its own, which outlives its caller.
+pub(crate) const IN_A_TASK: Option<Spawn<'static>> = Some(|engine, leader| _ = engine.tasks.spawn(leader));
 
 impl Resource {
-    /// Resolves the key. A fetch runs in a task of its own and outlives its caller.
+    /// Resolves the key. Looks up the entry, and answers with it if it is fresh. Otherwise a [`Call`] goes on, which
+    /// knows no types.
     ///
-    /// Cancel safe: a fetch started by this future keeps running, and a fetch that it joined is unaffected.
-    pub(crate) fn resolve<R, J, F, Fut>(self, policy: J, fetch: F) -> impl Future<Output = (R, CacheStatus)> + Send
-    where
-        R: Send + 'static,
-        J: Answers<R> + 'static,
-        F: FnOnce(FetchMode, Self) -> Fut + Send + 'static,
-        Fut: Future<Output = FetchHead<R>> + Send + 'static,
-    {
-        self.resolve_in(policy, Some(|engine, leader| _ = engine.tasks.spawn(leader)), fetch)
-    }
-
-    /// Resolves the key. A fetch runs within its caller, so that it may borrow.
-    ///
-    /// Cancellation: dropping the future drops a fetch that it started, and the next waiter takes over with its own
-    /// fetch.
-    pub(crate) fn resolve_scoped<'a, R, J, F, Fut>(
-        self,
-        policy: J,
-        fetch: F,
-    ) -> impl Future<Output = (R, CacheStatus)> + Send
-    where
-        R: Send + 'static,
-        J: Answers<R> + 'static,
-        F: FnOnce(FetchMode, Self) -> Fut + Send + 'a,
-        Fut: Future<Output = FetchHead<R>> + Send + 'a,
-    {
-        self.resolve_in(policy, None, fetch)
-    }
-
-    /// Looks up the entry, and answers with it if it is fresh. Otherwise a [`Call`] goes on, which knows no types.
+    /// Cancel safe with [`IN_A_TASK`]: a fetch started by this future keeps running, and a fetch that it joined is
+    /// unaffected. Without, a fetch runs within its caller, so that it may borrow: dropping the future drops a fetch that
+    /// it started, and the next waiter takes over with its own fetch.
     ///
     /// PERF: not an `async fn`, which reserves room for its arguments twice.
-    fn resolve_in<'a, R, J, F, Fut>(
+    pub(crate) fn resolve<'a, R, P, F, Fut>(
         self,
-        policy: J,
+        policy: P,
         spawn: Option<Spawn<'a>>,
         fetch: F,
     ) -> impl Future<Output = (R, CacheStatus)> + Send
     where
         R: Send + 'static,
-        J: Answers<R> + 'static,
+        P: Answers<R> + 'static,
         F: FnOnce(FetchMode, Self) -> Fut + Send + 'a,
         Fut: Future<Output = FetchHead<R>> + Send + 'a,
     {
@@ -145,7 +165,7 @@ impl Resource {
         let meta = entry.meta();
         let now = Timestamp::now();
         let times = (now.before(meta.cost), now);
-        let fill_set = FillSet::new(Token::unique(Inbox::unique()), times, store_as, payload).under(redirects);
+        let fill_set = FillSet::new(Token::unique(Inbox::unique()), times, store_as, payload, redirects);
         // Ignores the outcome: if the fill fails, the old entry is still valid.
         let _ = self.fill(FillCondition::ReplaceMarker(meta.id), &fill_set).await;
     }

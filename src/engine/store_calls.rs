@@ -3,8 +3,8 @@
 
 use super::{
     breaker::{Breaker, FailureKind, Permit},
-    breakers::FailureDomain,
     fill_set::FillSet,
+    invalidation::on_answer,
     resource::Resource,
 };
 use crate::{
@@ -37,30 +37,20 @@ impl Resource {
             let (mut found, begun) = Box::pin(self.get_all(slice::from_ref(&self.key))).await?;
             return Ok((found.pop().flatten(), begun));
         }
+        self.check_breaker()?;
         let terms = ReadTerms::new(&self.engine.versions, self.config.store_timeout);
-        self.read(|| self.engine.store.get_shared(&self.key, terms)).await
+        self.repeatable(StoreOperation::Get, || self.engine.store.get_shared(&self.key, terms)).await
     }
 
     /// Reads entries of one resource at one moment. Returns them with the number at which the read began.
     pub(super) async fn get_all(&self, keys: &[CacheKey]) -> Result<(Vec<Option<Entry>>, u64), StoreError> {
-        let (store, meter, begun) = (&*self.engine.store, &self.config.meter, self.engine.versions.now());
-        let found = match &self.config.near {
-            Some(near) => self.read(|| Box::pin(near.get_all(store, keys, meter))).await,
-            None => self.read(|| store.get_all(keys)).await,
-        };
-        Ok((found?, begun))
-    }
-
-    async fn read<'a, T>(&self, read: impl Fn() -> Answer<'a, T>) -> Result<T, StoreError> {
         self.check_breaker()?;
-        // Both reads together have one timeout. A first read over a broken connection is not recorded as a failure.
-        let answer = async {
-            match read().await {
-                Err(error) if error.is_disconnected() => read().await,
-                answer => answer,
-            }
+        let (store, meter, begun) = (&*self.engine.store, &self.config.meter, self.engine.versions.now());
+        let read = || match &self.config.near {
+            Some(near) => Box::pin(near.get_all(store, keys, meter)),
+            None => store.get_all(keys),
         };
-        self.with_timeout(StoreOperation::Get, answer).await
+        Ok((self.repeatable(StoreOperation::Get, read).await?, begun))
     }
 
     pub(super) async fn get_or_lease(&self, request: LeaseRequest) -> Result<LeaseReply, StoreError> {
@@ -117,27 +107,28 @@ impl Resource {
         token: Token,
         failure_marker: Option<FailureMarker>,
     ) -> Result<LeaseStatus, StoreError> {
-        self.retry_once_if_disconnected(StoreOperation::Release, || {
-            self.engine.store.release(&self.key, token, failure_marker.clone())
-        })
-        .await
+        let release = || self.engine.store.release(&self.key, token, failure_marker.clone());
+        self.repeatable(StoreOperation::Release, release).await
     }
 
     pub(super) async fn drop_entries(&self, keys: &[CacheKey]) -> Result<(), StoreError> {
-        self.retry_once_if_disconnected(StoreOperation::Invalidate, || self.engine.store.invalidate(keys)).await
+        self.repeatable(StoreOperation::Invalidate, || self.engine.store.invalidate(keys)).await
     }
 
-    /// Retries an operation once if the connection was broken: an idle connection may have been cut long ago, and
-    /// reports it only now. Safe, because all operations may run twice.
-    async fn retry_once_if_disconnected<'a, T>(
+    /// Sends an operation, and once more within the same timeout if the connection was broken: an idle connection may
+    /// have been cut long ago, and reports it only now. Safe, because all operations may run twice.
+    async fn repeatable<'a, T>(
         &self,
         operation: StoreOperation,
-        answer: impl Fn() -> Answer<'a, T>,
+        send: impl Fn() -> Answer<'a, T>,
     ) -> Result<T, StoreError> {
-        match self.with_timeout(operation, answer()).await {
-            Err(error) if error.is_disconnected() => self.with_timeout(operation, answer()).await,
-            answer => answer,
-        }
+        let answer = async {
+            match send().await {
+                Err(error) if error.is_disconnected() => send().await,
+                answer => answer,
+            }
+        };
+        self.with_timeout(operation, answer).await
     }
 
     /// PERF: not an `async fn`, which reserves room for its arguments twice.
@@ -154,7 +145,7 @@ impl Resource {
             match &answer {
                 Ok(_) => {
                     self.record_answer(sent_at);
-                    self.engine.on_answer(sent_at);
+                    on_answer(&self.engine, sent_at);
                 }
                 Err(error) => self.record_failure(operation, error, sent_at),
             }
@@ -183,16 +174,11 @@ impl Resource {
         Err(StoreError::new("circuit breaker open: the store failed recently"))
     }
 
-    /// Reports whether the breaker is open, without asking it for permission.
-    pub(super) fn is_breaker_open(&self) -> bool {
-        !self.engine.breakers.is_idle() && self.with_breaker(|breaker| breaker.is_open())
-    }
-
     /// Waits until the breaker is open.
     pub(super) async fn breaker_opened(&self) {
         loop {
             let opened = self.engine.breakers.opened(); // before the check, so that no opening is missed
-            if self.is_breaker_open() {
+            if !self.engine.breakers.is_idle() && self.with_breaker(|breaker| breaker.is_open()) {
                 return;
             }
             opened.await;
@@ -201,9 +187,11 @@ impl Resource {
 
     /// Records a reply to an operation that was sent at `sent_at`.
     fn record_answer(&self, sent_at: Timestamp) {
-        if !self.engine.breakers.is_idle()
-            && let Some(open_for) = self.engine.breakers.answered(self.failure_domain(), sent_at)
-        {
+        if self.engine.breakers.is_idle() {
+            return;
+        }
+        self.engine.breakers.set_answered();
+        if let Some(open_for) = self.with_breaker(|breaker| breaker.answered(sent_at, Timestamp::now())) {
             telemetry::breaker_closed(&self.config.meter, &self.key, open_for);
         }
     }
@@ -212,23 +200,18 @@ impl Resource {
     fn record_failure(&self, operation: StoreOperation, error: &StoreError, sent_at: Timestamp) {
         telemetry::store_failed(&self.config.meter, &self.key, operation, error);
         self.engine.failures.record(operation, error);
-        let kind = match error.is_timed_out() {
-            _ if error.is_refused() => return self.record_answer(sent_at), // the store is alive
-            true => FailureKind::TimedOut,
-            false => FailureKind::Error,
-        };
+        if error.is_refused() {
+            return self.record_answer(sent_at); // the store is alive
+        }
+        let kind = if error.is_timed_out() { FailureKind::TimedOut } else { FailureKind::Error };
         let now = Timestamp::now();
         if self.with_breaker(|breaker| breaker.failed(kind, sent_at, now, clock::random_unit())) {
             telemetry::breaker_opened(&self.config.meter, &self.key, error);
-            self.engine.breakers.notify_opened();
         }
     }
 
     fn with_breaker<T>(&self, access: impl FnOnce(&mut Breaker) -> T) -> T {
-        self.engine.breakers.with(self.failure_domain(), access)
-    }
-
-    fn failure_domain(&self) -> FailureDomain {
-        (self.engine.store.failure_domain(&self.key), self.config.store_timeout)
+        let domain = (self.engine.store.failure_domain(&self.key), self.config.store_timeout);
+        self.engine.breakers.with(domain, access)
     }
 }

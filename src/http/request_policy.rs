@@ -15,7 +15,7 @@ use crate::{
     clock::Timestamp,
     engine::{
         failure::{Circumstances, Seen},
-        frontend::{Answers, Redirect, ReuseClass, ReusePolicy, SharedReuse},
+        frontend::{Answers, Reuse, ReusePolicy},
     },
     error::Error,
     policy::{self, EarlyRefresh, Freshness},
@@ -61,26 +61,27 @@ impl<H: Borrow<HeaderMap>> RequestPolicy<H> {
 }
 
 impl<H: Borrow<HeaderMap> + Send + Sync> ReusePolicy for RequestPolicy<H> {
-    fn classify(&self, entry: &Entry, now: Timestamp) -> ReuseClass {
+    fn classify(&self, entry: &Entry, now: Timestamp) -> Reuse {
         let freshness = policy::freshness(entry, now);
         if entry.meta().kind == Kind::Value && entry.meta().codec == INDEX {
             // An index is valid for as long as it is stored. The fills of its variants prolong that time.
-            return ReuseClass::Redirect;
+            let redirect = vary::redirect(entry, self.headers.borrow());
+            return redirect.map_or(Reuse::Miss, Reuse::Redirect);
         }
-        let Some(stored) = stored(entry) else { return ReuseClass::Miss };
+        let Some(stored) = stored(entry) else { return Reuse::Miss };
         let stated = &stored.freshness;
         if !stated.auth_sharing.admits(self.cache_request.credentials) {
-            return ReuseClass::Bypass;
+            return Reuse::Bypass;
         }
         let (resident_time, fresh_for) = (entry.age(now), entry.meta().lifetimes.fresh_for);
         let refresh_early = || !stated.immutable && self.early_refresh.is_due(entry, now);
         let ages = Ages { age: resident_time + stored.age, resident_time, fresh_for };
         match freshness::check_freshness(stated, &self.cache_request.directives, ages) {
-            FreshnessCheck::Fresh if refresh_early() => ReuseClass::ServeAndRevalidate,
-            FreshnessCheck::Fresh | FreshnessCheck::Stale => ReuseClass::Serve,
-            FreshnessCheck::Expired if freshness == Freshness::Revalidate => ReuseClass::ServeAndRevalidate,
-            FreshnessCheck::Expired | FreshnessCheck::TooOld if freshness == Freshness::Dead => ReuseClass::Miss,
-            FreshnessCheck::Expired | FreshnessCheck::TooOld => ReuseClass::Revalidate,
+            FreshnessCheck::Fresh if refresh_early() => Reuse::ServeAndRevalidate(()),
+            FreshnessCheck::Fresh | FreshnessCheck::Stale => Reuse::Serve(()),
+            FreshnessCheck::Expired if freshness == Freshness::Revalidate => Reuse::ServeAndRevalidate(()),
+            FreshnessCheck::Expired | FreshnessCheck::TooOld if freshness == Freshness::Dead => Reuse::Miss,
+            FreshnessCheck::Expired | FreshnessCheck::TooOld => Reuse::Revalidate,
         }
     }
 
@@ -94,10 +95,6 @@ impl<H: Borrow<HeaderMap> + Send + Sync> ReusePolicy for RequestPolicy<H> {
         let stale_for = entry.age(now).saturating_sub(entry.meta().lifetimes.fresh_for);
         let accepted = !stored.freshness.never_stale && stale_for < self.cache_request.directives.stale_if_error;
         accepted || policy::allows_stale_on_error(entry, now)
-    }
-
-    fn redirect(&self, index: &Entry) -> Option<Redirect> {
-        (index.meta().codec == INDEX).then(|| vary::redirect(index, self.headers.borrow()))?
     }
 
     fn is_covered_by(&self, audience: Audience) -> bool {
@@ -138,8 +135,8 @@ impl<H: Borrow<HeaderMap> + Send + Sync, B, E> Answers<Answer<B, E>> for Request
         Some(Ok(self.reply().stored(stored, age + stored.age, StatusNote::Hit { ttl })))
     }
 
-    fn accept_shared(&self, value: &SharedValue) -> SharedReuse<Answer<B, E>> {
-        let Some(shared) = value.downcast_ref::<InFlightResponse>() else { return SharedReuse::Bypass };
+    fn accept_shared(&self, value: &SharedValue) -> Reuse<Answer<B, E>> {
+        let Some(shared) = value.downcast_ref::<InFlightResponse>() else { return Reuse::Bypass };
         let reason = if shared.secondary_key.is_some() { "vary-miss" } else { "uri-miss" };
         let note = StatusNote::Collapsed { reason };
         let is_admitted = shared.auth_sharing.admits(self.cache_request.credentials);
@@ -147,16 +144,16 @@ impl<H: Borrow<HeaderMap> + Send + Sync, B, E> Answers<Answer<B, E>> for Request
         if is_failure && !is_admitted {
             let mut bare = Response::new(CacheBody::stored(Bytes::new()));
             *bare.status_mut() = shared.status;
-            return SharedReuse::Use(Ok(self.reply().shared(bare, &[], Duration::ZERO, note)));
+            return Reuse::Serve(Ok(self.reply().shared(bare, &[], Duration::ZERO, note)));
         }
         if let Some(secondary_key) = &shared.secondary_key {
             let redirect = vary::redirect_for(shared.id, secondary_key.fields.clone(), self.headers.borrow());
             if redirect.variant != secondary_key.variant {
-                return SharedReuse::Redirect(redirect);
+                return Reuse::Redirect(redirect);
             }
         }
         if !is_admitted {
-            return SharedReuse::Bypass;
+            return Reuse::Bypass;
         }
         let body = match &shared.body {
             _ if self.is_too_old(shared) => None,
@@ -164,11 +161,11 @@ impl<H: Borrow<HeaderMap> + Send + Sync, B, E> Answers<Answer<B, E>> for Request
             InFlightBody::Collected(body) => CacheBody::shared(body),
         };
         // A truncated body is as useless as an old one to a caller that can still fetch a complete one.
-        let Some(body) = body else { return SharedReuse::TooOld };
+        let Some(body) = body else { return Reuse::Miss };
         let mut response = Response::new(body);
         (*response.status_mut(), *response.headers_mut()) = (shared.status, shared.headers.clone());
         let age = Timestamp::now().since(shared.response_time) + shared.age;
-        SharedReuse::Use(Ok(self.reply().shared(response, &shared.per_request, age, note)))
+        Reuse::Serve(Ok(self.reply().shared(response, &shared.per_request, age, note)))
     }
 
     fn reject(&self, error: Error) -> Answer<B, E> {

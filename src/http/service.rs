@@ -14,7 +14,7 @@ use super::{
 use crate::{
     cache_status::CacheStatus,
     clock::{self, Timestamp},
-    engine::resource::Resource,
+    engine::{resolve::IN_A_TASK, resource::Resource},
     error::BoxError,
     guard::StampedeGuard,
     key::CacheKey,
@@ -176,7 +176,7 @@ impl<S> HttpCache<S> {
         let origin_request = OriginRequest { cache_request, client, recorder: recorder.clone() };
         // PERF: in a box, because a lookup and then a waiter have room for it.
         let fetch = Box::new(move |mode, resource| origin_request.send(self.inner, request, mode, resource));
-        let answer = resource.resolve(policy, fetch);
+        let answer = resource.resolve(policy, IN_A_TASK, fetch);
         answer.map(move |(answer, status)| Ok(recorder.annotate(answer?, status)))
     }
 

@@ -6,11 +6,11 @@
 use super::mutex::Mutex;
 use crate::clock;
 use futures_util::{
-    StreamExt,
+    FutureExt, StreamExt,
     future::{AbortHandle, Abortable, BoxFuture},
     stream::FuturesUnordered,
 };
-use std::{collections::BTreeMap, future::pending, mem, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, future::pending, mem, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 use tokio::{
     runtime::{Handle, Id},
     sync::Notify,
@@ -29,21 +29,20 @@ pub(crate) struct DeferredWork(Arc<Mutex<Table>>);
 /// A handle of deferred work, which ends when the handle is dropped.
 pub(crate) struct DeferredHandle {
     table: Arc<Mutex<Table>>,
-    task: u64,
-    number: u64,
-    due: Instant,
+    runtime: Id,
+    place: Place,
+    abort: AbortHandle,
 }
 
 #[derive(Default)]
 struct Table {
-    /// The number of the latest work or task.
+    /// The number of the latest work.
     last: u64,
     tasks: Vec<Task>,
 }
 
-/// The task of one runtime.
+/// The task of one runtime, until it ends.
 struct Task {
-    number: u64,
     runtime: Id,
     handle: AbortOnDropHandle<()>,
     /// Wakes the task before `wakes_at`.
@@ -51,19 +50,17 @@ struct Task {
     wakes_at: Instant,
     /// How long the task sleeps if no work is due earlier.
     max_sleep: Duration,
-    /// The work that has not begun, by the time at which it is due, and by number.
-    waiting: BTreeMap<(Instant, u64), BoxFuture<'static, ()>>,
-    /// The work that has begun, by number.
-    begun: BTreeMap<u64, AbortHandle>,
+    /// The work that has not begun.
+    waiting: BTreeMap<Place, Abortable<BoxFuture<'static, ()>>>,
 }
 
-/// Work that is due.
-type Due = Abortable<BoxFuture<'static, ()>>;
+/// The time at which work is due, and its number.
+type Place = (Instant, u64);
 
 impl DeferredWork {
     /// Runs the work after this delay, beside the other work of the runtime. Returns `None` outside of a runtime.
     pub(crate) async fn after(&self, delay: Duration, work: BoxFuture<'static, ()>) -> Option<DeferredHandle> {
-        let (handle, is_woken) = self.enter(delay, work)?;
+        let (handle, is_woken) = self.enter(&Handle::try_current().ok()?, delay, work);
         if is_woken {
             // A worker of tokio polls the task that it has woken last itself, and no other worker can steal it. Without
             // the yield, a caller that blocks this worker next would block all deferred work as well.
@@ -73,14 +70,22 @@ impl DeferredWork {
     }
 
     /// Enters the work in the table. Reports whether its task was started or woken for that.
-    fn enter(&self, delay: Duration, work: BoxFuture<'static, ()>) -> Option<(DeferredHandle, bool)> {
-        let runtime = Handle::try_current().ok()?;
-        let due = clock::deadline_after(delay);
+    fn enter(&self, runtime: &Handle, delay: Duration, work: BoxFuture<'static, ()>) -> (DeferredHandle, bool) {
+        let (abort, registration) = AbortHandle::new_pair();
+        let (runtime_id, due) = (runtime.id(), clock::deadline_after(delay));
         let mut table = self.0.lock();
-        let number = table.next_number();
-        let is_running = |task: &Task| task.runtime == runtime.id() && !task.handle.is_finished();
-        let running = table.tasks.iter().position(is_running);
-        let at = running.unwrap_or_else(|| self.spawn(&mut table, &runtime, due));
+        table.last += 1;
+        let place = (due, table.last);
+        let running = table.tasks.iter().position(|task| task.runtime == runtime_id);
+        let at = running.unwrap_or_else(|| {
+            // Without the tasks whose runtimes have stopped.
+            table.tasks.retain(|task| !(task.waiting.is_empty() && task.handle.is_finished()));
+            let wake = Arc::new(Notify::new());
+            let handle = AbortOnDropHandle::new(runtime.spawn(run(self.0.clone(), runtime_id, wake.clone())));
+            let (wakes_at, max_sleep, waiting) = (due, MAX_SLEEP, BTreeMap::new());
+            table.tasks.push(Task { runtime: runtime_id, handle, wake, wakes_at, max_sleep, waiting });
+            table.tasks.len() - 1
+        });
         let task = &mut table.tasks[at];
         task.max_sleep = delay.min(MAX_SLEEP); // so that most work that comes later need not wake the task
         let is_sooner = due < task.wakes_at;
@@ -88,20 +93,9 @@ impl DeferredWork {
             task.wakes_at = due;
             task.wake.notify_one();
         }
-        task.waiting.insert((due, number), work);
-        let handle = DeferredHandle { table: self.0.clone(), task: task.number, number, due };
-        Some((handle, running.is_none() || is_sooner))
-    }
-
-    /// Starts a task, and returns its index.
-    fn spawn(&self, table: &mut Table, runtime: &Handle, wakes_at: Instant) -> usize {
-        table.tasks.retain(|task| !(task.is_idle() && task.handle.is_finished())); // their runtimes have stopped
-        let (number, wake, runtime_id) = (table.next_number(), Arc::new(Notify::new()), runtime.id());
-        let handle = AbortOnDropHandle::new(runtime.spawn(run(self.0.clone(), number, wake.clone())));
-        let (waiting, begun) = (BTreeMap::new(), BTreeMap::new());
-        let max_sleep = MAX_SLEEP;
-        table.tasks.push(Task { number, runtime: runtime_id, handle, wake, wakes_at, max_sleep, waiting, begun });
-        table.tasks.len() - 1
+        task.waiting.insert(place, Abortable::new(work, registration));
+        let handle = DeferredHandle { table: self.0.clone(), runtime: runtime_id, place, abort };
+        (handle, running.is_none() || is_sooner)
     }
 }
 
@@ -113,58 +107,38 @@ impl Drop for DeferredWork {
 
 impl Drop for DeferredHandle {
     fn drop(&mut self) {
-        let (_dropped_unlocked, begun) = {
-            let mut table = self.table.lock();
-            let Some(task) = table.tasks.iter_mut().find(|task| task.number == self.task) else { return };
-            (task.waiting.remove(&(self.due, self.number)), task.begun.remove(&self.number))
-        };
-        if let Some(begun) = begun {
-            begun.abort();
-        }
+        self.abort.abort();
+        let _dropped_unlocked = self.table.lock().task(self.runtime).and_then(|task| task.waiting.remove(&self.place));
     }
 }
 
 impl Table {
-    fn next_number(&mut self) -> u64 {
-        self.last += 1;
-        self.last
-    }
-
-    /// Takes the work that is due, and returns it with the time at which the task wakes again. Ends the task if it has
-    /// no work.
-    fn take_due(&mut self, number: u64, now: Instant) -> Option<(Vec<Due>, Instant)> {
-        let at = self.tasks.iter().position(|task| task.number == number)?;
-        if self.tasks[at].is_idle() {
-            self.tasks.swap_remove(at);
-            return None;
-        }
-        let (task, mut due) = (&mut self.tasks[at], Vec::new());
-        while let Some(first) = task.waiting.first_entry().filter(|first| first.key().0 <= now) {
-            let ((_, number), work) = first.remove_entry();
-            let (abort, registration) = AbortHandle::new_pair();
-            task.begun.insert(number, abort);
-            due.push(Abortable::new(work, registration));
-        }
-        let latest = clock::after(now, task.max_sleep);
-        task.wakes_at = task.waiting.first_key_value().map_or(latest, |((due, _), _)| latest.min(*due));
-        Some((due, task.wakes_at))
+    fn task(&mut self, runtime: Id) -> Option<&mut Task> {
+        self.tasks.iter_mut().find(|task| task.runtime == runtime)
     }
 }
 
-impl Task {
-    fn is_idle(&self) -> bool {
-        self.waiting.is_empty() && self.begun.is_empty()
-    }
-}
-
-/// Runs the work of one task. Ends when it wakes and there is none. PERF: it does not end with the last work, because
+/// Runs the work of one runtime. Ends when it wakes and there is none. PERF: it does not end with the last work, because
 /// then most work would start a task.
-async fn run(table: Arc<Mutex<Table>>, number: u64, wake: Arc<Notify>) {
+async fn run(table: Arc<Mutex<Table>>, runtime: Id, wake: Arc<Notify>) {
     // Polled together, so that no work waits for other work.
     let mut begun = FuturesUnordered::new();
     loop {
-        let Some((due, wakes_at)) = table.lock().take_due(number, clock::now()) else { return };
-        begun.extend(due);
+        let wakes_at = {
+            let (mut table, now) = (table.lock(), clock::now());
+            let Some(task) = table.task(runtime) else { return };
+            let later = task.waiting.split_off(&(now, u64::MAX));
+            let due = mem::replace(&mut task.waiting, later).into_values();
+            // A panic ends no other work.
+            begun.extend(due.map(|work| AssertUnwindSafe(work).catch_unwind()));
+            if begun.is_empty() && task.waiting.is_empty() {
+                table.tasks.retain(|task| task.runtime != runtime);
+                return;
+            }
+            let latest = clock::after(now, task.max_sleep);
+            task.wakes_at = task.waiting.first_key_value().map_or(latest, |((due, _), _)| latest.min(*due));
+            task.wakes_at
+        };
         let work = async {
             while begun.next().await.is_some() {}
             pending().await

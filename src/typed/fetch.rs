@@ -7,7 +7,7 @@ use super::{
 use crate::{
     cache_status::CacheStatus,
     clock::Timestamp,
-    engine::{frontend::FetchMode, resource::Resource},
+    engine::{frontend::FetchMode, resolve::IN_A_TASK, resource::Resource},
     error::{BoxError, Error},
     guard::StampedeGuard,
     key::Key,
@@ -99,7 +99,7 @@ impl StampedeGuard {
                 let fetched = fetch(typed.context(mode)).await;
                 typed.head(&here, fetched)
             };
-            resource.resolve(typed, fetch)
+            resource.resolve(typed, IN_A_TASK, fetch)
         });
         answer.await
     }
@@ -150,7 +150,7 @@ impl StampedeGuard {
     {
         let answer = self.answer(FrontEnd::Fetch, key.into(), |resource, typed| {
             let fetch = move |_, here: Resource| async move { typed.head(&here, fetch().await.map(FetchOutcome::new)) };
-            resource.resolve_scoped(typed, fetch)
+            resource.resolve(typed, None, fetch)
         });
         answer.await
     }
@@ -171,7 +171,7 @@ impl StampedeGuard {
     {
         self.answer(front_end, key, |resource, typed: TypedPolicy<T>| {
             let fetch = async move |_, here: Resource| typed.head(&here, fetch().await.map(FetchOutcome::new));
-            resource.resolve(typed, fetch)
+            resource.resolve(typed, IN_A_TASK, fetch)
         })
     }
 

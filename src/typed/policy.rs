@@ -7,10 +7,7 @@ use crate::{
     config::{Config, FailureClass},
     engine::{
         failure::FailureCause,
-        frontend::{
-            Answers, Completion, FetchHead, FetchMode, ReuseClass, ReusePolicy, Shareability, SharedReuse, StoreAs,
-            Unshared,
-        },
+        frontend::{Answers, Completion, FetchHead, FetchMode, Reuse, ReusePolicy, Shareability, StoreAs, Unshared},
         resource::Resource,
     },
     error::{BoxError, Error, into_cause},
@@ -115,16 +112,16 @@ fn failed<A>(config: &Config, cause: BoxError) -> FetchHead<Result<A, Error>> {
 }
 
 impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> ReusePolicy for TypedPolicy<T> {
-    fn classify(&self, entry: &Entry, now: Timestamp) -> ReuseClass {
+    fn classify(&self, entry: &Entry, now: Timestamp) -> Reuse {
         if !self.is_own_entry(entry) {
-            return ReuseClass::Miss;
+            return Reuse::Miss;
         }
         match policy::freshness(entry, now) {
-            Freshness::Fresh if self.early_refresh.is_due(entry, now) => ReuseClass::ServeAndRevalidate,
-            Freshness::Fresh => ReuseClass::Serve,
-            Freshness::Revalidate => ReuseClass::ServeAndRevalidate,
-            Freshness::Grace => ReuseClass::Revalidate,
-            Freshness::Dead => ReuseClass::Miss,
+            Freshness::Fresh if self.early_refresh.is_due(entry, now) => Reuse::ServeAndRevalidate(()),
+            Freshness::Fresh => Reuse::Serve(()),
+            Freshness::Revalidate => Reuse::ServeAndRevalidate(()),
+            Freshness::Grace => Reuse::Revalidate,
+            Freshness::Dead => Reuse::Miss,
         }
     }
 
@@ -142,10 +139,10 @@ where
         self.is_own_entry(entry).then(|| A::decode(self.codec, entry.payload()))?.map(Ok)
     }
 
-    fn accept_shared(&self, shared: &SharedValue) -> SharedReuse<Result<A, Error>> {
+    fn accept_shared(&self, shared: &SharedValue) -> Reuse<Result<A, Error>> {
         let shared = shared.downcast_ref::<SharedPayload>().filter(|shared| shared.codec == self.id);
         let value = shared.and_then(|shared| A::decode(self.codec, &shared.payload));
-        value.map_or(SharedReuse::Bypass, |value| SharedReuse::Use(Ok(value)))
+        value.map_or(Reuse::Bypass, |value| Reuse::Serve(Ok(value)))
     }
 
     fn reject(&self, error: Error) -> Result<A, Error> {

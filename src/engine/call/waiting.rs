@@ -8,7 +8,7 @@ use crate::{
     engine::{
         fill_set::FillSet,
         flight::{Progress, Waiter},
-        frontend::{Reuse, SharedReuse, Unshared},
+        frontend::{Reuse, Unshared},
         leader::{LeadMode, LeaderAnswer},
         resource::Resource,
     },
@@ -47,7 +47,7 @@ impl Call<'_> {
         let lease_ttl = self.resource().config.lease_ttl;
         Box::pin(async move {
             let _timed = &timed;
-            let is_elsewhere = |head: &SharedValue| matches!(self.policy.accept_shared(head), SharedReuse::Redirect(_));
+            let is_elsewhere = |head: &SharedValue| matches!(self.policy.accept_shared(head), Reuse::Redirect(_));
             match waiter.outcome_until(until, lease_ttl, is_elsewhere).await {
                 Some(state) => self.on_outcome(state, &waiter),
                 None => self.on_limit(limit, &waiter),
@@ -226,15 +226,15 @@ impl Call<'_> {
 
     fn on_shared(&mut self, value: &SharedValue) -> Attempt {
         match self.policy.accept_shared(value) {
-            SharedReuse::Use(answer) => Attempt::Done(answer, CacheStatus::Coalesced, false),
+            Reuse::Serve(answer) => Attempt::Done(answer, CacheStatus::Coalesced, false),
+            Reuse::Redirect(redirect) => self.follow(&redirect),
             // For example, a value of another type.
-            SharedReuse::Bypass => Attempt::Alone(BypassReason::ForOthers),
-            // The body of the response may take long, and holds the lease until its end.
-            SharedReuse::TooOld => {
+            Reuse::Bypass => Attempt::Alone(BypassReason::ForOthers),
+            // It is too old. The body of the response may take long, and holds the lease until its end.
+            _ => {
                 self.local = Some(LeadMode::Local);
                 self.unusable()
             }
-            SharedReuse::Redirect(redirect) => self.follow(&redirect),
         }
     }
 
