@@ -17,9 +17,9 @@ thread_local! {
 ///
 /// **A value that does not encode and decode again is not cached.** Its caller gets it from the origin, and no request
 /// fails for that. All other requests for the key then **call the origin each for itself**, without waiting for each
-/// other, as after [`private`](crate::FetchOutcome::private). An event of level `ERROR` names
-/// each such type once, and [`Stats::codec_failures`](crate::Stats::codec_failures) counts the values. Use `Json`, or change
-/// the serde attributes of the type.
+/// other, as after [`private`](crate::FetchOutcome::private). An event of level `ERROR` names each such type once, and
+/// [`Stats::codec_failures`](crate::Stats::codec_failures) counts the values. Use `Json`, or change the serde attributes
+/// of the type.
 ///
 /// The default is `Bincode` if the feature `bincode` is on (the default), otherwise `Postcard`, otherwise `Json`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -158,7 +158,8 @@ pub(crate) fn serialize_seconds<S: Serializer>(time: &Duration, serializer: S) -
 }
 
 /// Decodes under a limit, which bounds what a hostile length prefix can make the decoder allocate. The limit counts
-/// memory, not input, and one byte of input may become a `u128`, so that every encoded value decodes.
+/// memory, not input, and one byte of input may become a `u128`, so every value of up to 16 MiB decodes. For a larger one
+/// the check of `encode` tells.
 #[cfg(feature = "bincode")]
 fn from_bincode<T: DeserializeOwned>(bytes: &[u8]) -> Result<(T, usize), bincode::error::DecodeError> {
     let config = bincode::config::standard();
@@ -166,7 +167,7 @@ fn from_bincode<T: DeserializeOwned>(bytes: &[u8]) -> Result<(T, usize), bincode
         0..=SMALL_PAYLOAD => {
             bincode::serde::decode_from_slice(bytes, config.with_limit::<{ size_of::<u128>() * SMALL_PAYLOAD }>())
         }
-        _ => bincode::serde::decode_from_slice(bytes, config.with_limit::<{ size_of::<u128>() * MAX_PAYLOAD }>()),
+        _ => bincode::serde::decode_from_slice(bytes, config.with_limit::<MAX_ALLOCATION>()),
     }
 }
 
@@ -174,9 +175,9 @@ fn from_bincode<T: DeserializeOwned>(bytes: &[u8]) -> Result<(T, usize), bincode
 #[cfg(feature = "bincode")]
 const SMALL_PAYLOAD: usize = 64 << 10;
 
-/// Length in bytes from which on a payload may allocate no more: 256 MiB.
+/// Maximum memory in bytes that a larger payload may allocate.
 #[cfg(feature = "bincode")]
-const MAX_PAYLOAD: usize = 16 << 20;
+const MAX_ALLOCATION: usize = 256 << 20;
 
 #[cfg(all(test, feature = "bincode"))]
 mod tests {

@@ -19,7 +19,7 @@ pub use self::counters::Stats;
 pub(crate) use self::{
     counters::{Meter, NamedCounters},
     events::*,
-    metrics::{NearCacheBytes, OpenBreaker, Timed, open_breaker, waiting},
+    metrics::{NearCacheBytes, OpenBreaker, Timed, open_breaker},
     spans::{RequestSpan, record_lease_wait, record_role, record_status},
     table::{FetchFailure, FrontEnd, Role, StoreOperation},
 };

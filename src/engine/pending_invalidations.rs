@@ -147,15 +147,17 @@ mod tests {
     /// the next one.
     #[test]
     fn invalidation_that_fails_while_retries_end_is_retried() {
-        explore(|| {
+        let meter = Arc::new(Meter::new(&"n".into())); // too large for the stack of an explored thread
+        explore(move || {
             let pending = Arc::new(PendingInvalidations::default());
             let (requested, executed) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
             let failing = [(); 3].map(|()| {
                 let (pending, requested, executed) = (pending.clone(), requested.clone(), executed.clone());
+                let meter = meter.clone();
                 thread::spawn(move || {
                     let key = CacheKey::new("n", 0, vec![b'k']);
                     requested.fetch_add(1, SeqCst);
-                    let Some(mut retry) = pending.claim_retry(&Meter::new(&"n".into()), &key) else { return };
+                    let Some(mut retry) = pending.claim_retry(&meter, &key) else { return };
                     loop {
                         let failed = retry.failed();
                         executed.store(requested.load(SeqCst), SeqCst);

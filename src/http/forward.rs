@@ -1,45 +1,14 @@
-//! Requests that pass through uncached, and whether a request has a body, as one that may be cached has not.
+//! Passes a request through uncached, and finds out whether it has to pass because it has a body.
 
 use super::{
-    annotation::{Annotated, Answer, Finished, Recorder, StatusNote, Storage},
+    annotation::{Annotated, Answer, StatusNote, Storage},
     body::CacheBody,
-    service::HttpCache,
 };
-use crate::{cache_status::CacheStatus, error::BoxError, uncached::Uncached};
+use crate::uncached::Uncached;
 use http::{HeaderMap, Method, Request, Response, header};
 use http_body::Body;
 use std::future::poll_fn;
 use tower_service::Service;
-
-impl<S> HttpCache<S> {
-    /// Finds out whether the request has a body, and handles it accordingly.
-    pub(super) async fn probe_body<Req, B>(mut self, mut request: Request<Req>) -> Finished<B, S::Error>
-    where
-        S: Service<Request<Req>, Response = Response<B>, Error: Send + 'static, Future: Send> + Clone + Send + 'static,
-        Req: Body + Send + 'static,
-        B: Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
-    {
-        match is_empty(request.body_mut()).await {
-            true => self.call(request).await,
-            false => self.forward(request, Uncached::RequestBody).await,
-        }
-    }
-
-    /// Forwards the request unchanged, for its own client only.
-    pub(super) async fn forward<Req, B>(self, request: Request<Req>, reason: Uncached) -> Finished<B, S::Error>
-    where
-        S: Service<Request<Req>, Response = Response<B>>,
-    {
-        let recorder = Recorder::new(&self.guard, &request);
-        let fwd = match reason {
-            Uncached::Method => "method",
-            Uncached::Range => "miss",
-            _ => "request",
-        };
-        let annotated = forward_uncached(self.inner, request, fwd, reason).await?;
-        Ok(recorder.annotate(annotated, CacheStatus::Bypass))
-    }
-}
 
 /// Drives the service to readiness and calls it.
 pub(super) async fn call_when_ready<S, Req>(mut inner: S, request: Request<Req>) -> Result<S::Response, S::Error>
@@ -103,11 +72,11 @@ fn is_framed(headers: &HeaderMap) -> bool {
 }
 
 #[cfg(feature = "axum")]
-use probe::is_empty;
+pub(super) use probe::is_empty;
 
 /// Reports whether the body is empty, if that can be found out without taking a part of it.
 #[cfg(not(feature = "axum"))]
-async fn is_empty<B>(_: &mut B) -> bool {
+pub(super) async fn is_empty<B>(_: &mut B) -> bool {
     false
 }
 

@@ -6,7 +6,7 @@ use super::{
     origin_response::OriginResponse,
     reply::Reply,
     semantics::{fields, freshness::Times, request::CacheRequest, validation},
-    stored_response::stored,
+    stored_response::{StoredResponse, stored},
 };
 use crate::{
     cache_status::{BypassReason, CacheStatus},
@@ -51,12 +51,7 @@ impl OriginRequest {
         let (id, redirects, seen, deadline, unstorable) = match mode {
             FetchMode::Lead { id, redirects, seen, deadline, status, .. } => {
                 validation::strip(request.headers_mut());
-                let unstorable = match status {
-                    CacheStatus::Miss => None,
-                    CacheStatus::FailOpen => Some(Uncached::FailOpen),
-                    _ => Some(Uncached::StoreTooSmall), // a do-not-store marker takes the place of the entry
-                };
-                (id, redirects, seen, deadline, unstorable)
+                (id, redirects, seen, deadline, unstorable(status))
             }
             FetchMode::HitForPass { id, redirects, deadline } => (id, redirects, None, deadline, None),
             FetchMode::Bypass(reason) => {
@@ -65,22 +60,17 @@ impl OriginRequest {
             }
         };
         let reason = forward_reason(seen.as_ref(), &redirects);
-        // The request is conditional on the stored response if that is a 200 with validators.
-        let known = seen.as_ref().and_then(stored).filter(|stored| stored.status == StatusCode::OK);
-        let conditions = known.map(|known| validation::conditions(&known.headers)).unwrap_or_default();
-        let known = known.filter(|_| !conditions.is_empty());
-        request.headers_mut().extend(conditions);
-        let request_time = clock::wall_clock();
+        let known = make_conditional(request.headers_mut(), seen.as_ref());
+        let sent_at = Timestamp::now();
         let mut response = match call_when_ready(inner, request).await {
             Ok(response) => response,
-            Err(error) => {
-                let failure = Unshared::Error(Error::new(ErrorKind::Origin, "the inner service failed"));
-                let sharing = Shareability::Unshared(failure, FailureCause::Origin, StatusCode::BAD_GATEWAY.as_u16());
-                return FetchHead { response: Err(error), sharing, completion: Completion::None };
-            }
+            Err(error) => return failed(error),
         };
-        let (times, status) = (Times { request_time, response_time: clock::wall_clock() }, response.status());
-        fields::dated(response.headers_mut(), times.response_time);
+        // The delay is no difference of two times of day, which an operator may set meanwhile.
+        let (delay, response_time) = (Timestamp::now().since(sent_at), clock::wall_clock());
+        let request_time = response_time.checked_sub(delay).unwrap_or(response_time);
+        let (times, status) = (Times { request_time, response_time }, response.status());
+        fields::dated(response.headers_mut(), response_time);
         let origin = OriginResponse {
             reply: Reply { cache_request: &self.cache_request, client: &self.client },
             resource: &resource,
@@ -94,15 +84,7 @@ impl OriginRequest {
             reason,
             status,
         };
-        let Some(known) = known.filter(|_| status == StatusCode::NOT_MODIFIED) else {
-            return origin.on_full_response(response);
-        };
-        if validation::freshens(&known.headers, response.headers()) {
-            return origin.on_not_modified(known, response.headers());
-        }
-        // If the stored response stayed in the store, the next request would validate it again.
-        let _ = resource.to_primary().invalidate().await;
-        origin.on_mismatched_304(known)
+        origin.decide(response, known).await
     }
 
     fn bypass_reason(&self, reason: BypassReason) -> Uncached {
@@ -114,6 +96,31 @@ impl OriginRequest {
             BypassReason::Attempts => Uncached::Attempts,
         }
     }
+}
+
+/// Returns why no response to a leader with this status is stored.
+fn unstorable(status: CacheStatus) -> Option<Uncached> {
+    match status {
+        CacheStatus::Miss => None,
+        CacheStatus::FailOpen => Some(Uncached::FailOpen),
+        _ => Some(Uncached::StoreTooSmall), // a do-not-store marker takes the place of the entry
+    }
+}
+
+/// Makes the request conditional on the stored response if that is a 200 with validators, and returns that response.
+fn make_conditional<'a>(request: &mut HeaderMap, seen: Option<&'a Entry>) -> Option<&'a StoredResponse> {
+    let known = seen.and_then(stored).filter(|stored| stored.status == StatusCode::OK)?;
+    let conditions = validation::conditions(&known.headers);
+    let is_conditional = !conditions.is_empty();
+    request.extend(conditions);
+    is_conditional.then_some(known)
+}
+
+/// Returns the result of a fetch that the inner service ended with an error.
+fn failed<B, E>(error: E) -> FetchHead<Answer<B, E>> {
+    let failure = Unshared::Error(Error::new(ErrorKind::Origin, "the inner service failed"));
+    let sharing = Shareability::Unshared(failure, FailureCause::Origin, StatusCode::BAD_GATEWAY.as_u16());
+    FetchHead { response: Err(error), sharing, completion: Completion::None }
 }
 
 /// Returns why the request is forwarded (`fwd` of RFC 9211 §2.2).

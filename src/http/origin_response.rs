@@ -8,8 +8,8 @@ use super::{
     semantics::{
         fields,
         freshness::{StoredFreshness, Times},
-        request::Credentials,
-        storing::{self, AuthSharing, Storable, StorageTerms},
+        request::{AuthSharing, Credentials},
+        storing::{self, Storable, StorageTerms},
         validation,
     },
     stored_response::{self, InFlightBody, InFlightResponse, RESPONSE, StoredResponse, stored},
@@ -68,8 +68,28 @@ struct StoragePlan {
 }
 
 impl OriginResponse<'_> {
+    /// Decides what follows from the response. `known` is the stored response that its request was conditional on.
+    pub(super) async fn decide<B, E>(
+        &self,
+        response: Response<B>,
+        known: Option<&StoredResponse>,
+    ) -> FetchHead<Answer<B, E>>
+    where
+        B: Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
+    {
+        let Some(known) = known.filter(|_| self.status == StatusCode::NOT_MODIFIED) else {
+            return self.on_full_response(response);
+        };
+        if validation::freshens(&known.headers, response.headers()) {
+            return self.on_not_modified(known, response.headers());
+        }
+        // If the stored response stayed in the store, the next request would validate it again.
+        let _ = self.resource.to_primary().invalidate().await;
+        self.on_mismatched_304(known)
+    }
+
     /// Handles a full response: decides at its head how it is shared.
-    pub(super) fn on_full_response<B, E>(&self, response: Response<B>) -> FetchHead<Answer<B, E>>
+    fn on_full_response<B, E>(&self, response: Response<B>) -> FetchHead<Answer<B, E>>
     where
         B: Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
     {
@@ -202,7 +222,7 @@ impl OriginResponse<'_> {
 
     /// Handles a 304 for the stored response, which is served again with the fields of the 304 (RFC 9111 §4.3.3,
     /// §4.3.4).
-    pub(super) fn on_not_modified<B, E>(&self, old: &StoredResponse, newer: &HeaderMap) -> FetchHead<Answer<B, E>> {
+    fn on_not_modified<B, E>(&self, old: &StoredResponse, newer: &HeaderMap) -> FetchHead<Answer<B, E>> {
         let headers = validation::updated(&old.headers, newer);
         let stated = validation::aged(headers.clone(), newer);
         let storable = self.storable(old.status, &stated);
@@ -227,7 +247,7 @@ impl OriginResponse<'_> {
     /// Handles a 304 about another response (RFC 9111 §4.3.4): the stored response is neither freshened nor shared, and
     /// waiters try again. The client of this request gets the stored response unchanged, because there is nothing else
     /// to send. It gets a 502 if that must not be served stale.
-    pub(super) fn on_mismatched_304<B, E>(&self, old: &StoredResponse) -> FetchHead<Answer<B, E>> {
+    fn on_mismatched_304<B, E>(&self, old: &StoredResponse) -> FetchHead<Answer<B, E>> {
         let note = self.note(Storage::NotStored(Uncached::UnrelatedNotModified));
         let resident_time = self.seen.map(|seen| seen.age(Timestamp::now())).unwrap_or_default();
         let answer = match old.freshness.never_stale {

@@ -227,6 +227,34 @@ impl<S> HttpCache<S> {
         }
         Ok(response)
     }
+
+    /// Finds out whether the request has a body, and handles it accordingly.
+    async fn probe_body<Req, B>(mut self, mut request: Request<Req>) -> Finished<B, S::Error>
+    where
+        S: Service<Request<Req>, Response = Response<B>, Error: Send + 'static, Future: Send> + Clone + Send + 'static,
+        Req: Body + Send + 'static,
+        B: Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
+    {
+        match forward::is_empty(request.body_mut()).await {
+            true => self.call(request).await,
+            false => self.forward(request, Uncached::RequestBody).await,
+        }
+    }
+
+    /// Forwards the request unchanged, for its own client only.
+    async fn forward<Req, B>(self, request: Request<Req>, reason: Uncached) -> Finished<B, S::Error>
+    where
+        S: Service<Request<Req>, Response = Response<B>>,
+    {
+        let recorder = Recorder::new(&self.guard, &request);
+        let fwd = match reason {
+            Uncached::Method => "method",
+            Uncached::Range => "miss",
+            _ => "request",
+        };
+        let annotated = forward::forward_uncached(self.inner, request, fwd, reason).await?;
+        Ok(recorder.annotate(annotated, CacheStatus::Bypass))
+    }
 }
 
 /// The response future of [`HttpCache`]. A hit in memory is ready at once, without an allocation.

@@ -4,11 +4,7 @@
 use super::{
     annotation::CACHE_STATUS,
     body::SharedBody,
-    semantics::{
-        fields,
-        freshness::StoredFreshness,
-        storing::{AuthSharing, StorageTerms},
-    },
+    semantics::{fields, freshness::StoredFreshness, request::AuthSharing, storing::StorageTerms},
     vary::SecondaryKey,
 };
 use crate::{

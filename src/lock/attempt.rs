@@ -36,18 +36,23 @@ impl Acquisition {
     /// Returns the Redis key with the suffix `of` for this lock. All keys of a lock share a cluster slot.
     #[must_use]
     pub fn name(&self, of: &str) -> String {
-        ["{", self.key.namespace(), ":", &self.key.resource_name(), "}:", of].concat()
+        ["{", self.key.namespace(), ":", &self.key.resource_name(), "}:", of, &self.variant()].concat()
     }
 
     /// Returns the name of the lock, unique within its namespace.
     #[must_use]
     pub fn member(&self) -> String {
-        self.key.resource_name()
+        self.key.resource_name() + &self.variant()
     }
 
     /// Runs a script that replies with a number: [`LeaseStatus::Held`] unless it is 0.
     pub fn run_script(self: Arc<Self>, call: ScriptCall) -> LockFuture<LeaseStatus> {
         Box::pin(async move { Ok(held_if(number(&self.client.run(call).await?)? != 0)) })
+    }
+
+    /// Returns the suffix for locks of a key with a variant. Locks acquired by name have none, so the two never collide.
+    fn variant(&self) -> String {
+        self.key.variant().map_or_else(String::new, |_| format!(".{:?}", self.key.hash()))
     }
 }
 

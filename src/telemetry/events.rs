@@ -163,6 +163,11 @@ impl Drop for Fetching<'_> {
     }
 }
 
+/// Measures the wait for the fetch of another request, until the returned value is dropped.
+pub(crate) fn waiting(meter: &Meter) -> Timed {
+    meter.metrics.waiting()
+}
+
 /// Measures an operation of the store that has ended.
 pub(crate) fn store_answered(meter: &Meter, operation: StoreOperation, took: impl Fn() -> Duration) {
     #[cfg(feature = "metrics")]

@@ -1,9 +1,6 @@
 //! Counters, gauges and histograms through the `metrics` facade.
 
-use super::{
-    counters::Meter,
-    table::{FetchFailure, FrontEnd, StoreOperation, table},
-};
+use super::table::{FetchFailure, FrontEnd, StoreOperation, table};
 #[cfg(feature = "http")]
 use crate::uncached::Uncached;
 use crate::{cache_status::CacheStatus, clock::Timestamp, sync::mutex::Mutex};
@@ -70,11 +67,11 @@ impl NamedMetrics {
         self.failures.resolve_all();
         self.store_errors.resolve_all();
     }
-}
 
-/// Measures the wait for the fetch of another request, until the returned value is dropped.
-pub(crate) fn waiting(meter: &Meter) -> Timed {
-    Timed::new(&meter.metrics.waiters, &meter.metrics.wait_seconds)
+    /// Measures the wait for the fetch of another request, until the returned value is dropped.
+    pub(super) fn waiting(&self) -> Timed {
+        Timed::new(&self.waiters, &self.wait_seconds)
+    }
 }
 
 /// Work in progress. On drop its gauge falls and its time is recorded, also if its future is dropped.

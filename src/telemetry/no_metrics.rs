@@ -1,7 +1,6 @@
 //! What the feature `metrics` would measure, without it: nothing.
 #![allow(clippy::unused_self, reason = "the same methods as with the feature")]
 
-use super::counters::Meter;
 use std::sync::Arc;
 
 pub(super) struct NamedMetrics;
@@ -18,10 +17,10 @@ impl NamedMetrics {
     pub(super) fn fetching(&self) -> Timed {
         Timed
     }
-}
 
-pub(crate) fn waiting(_: &Meter) -> Timed {
-    Timed
+    pub(super) fn waiting(&self) -> Timed {
+        Timed
+    }
 }
 
 pub(crate) fn open_breaker() -> OpenBreaker {

@@ -283,3 +283,22 @@ async fn waiter_leaves_a_scoped_flight_that_is_not_polled() {
     let joined = tokio::time::timeout(60 * SECOND, guard.fetch("k", async || Ok::<_, Down>(2))).await;
     assert_eq!(joined.expect("not stuck").expect("an answer"), 2);
 }
+
+/// Its caller polls the future again before a lease is over. Seen to fail (the waiter calls as well) if a leader counts
+/// as dead after half a lease without a poll.
+#[tokio::test(start_paused = true)]
+async fn waiter_stays_with_a_scoped_flight_that_is_polled_once_in_a_lease() {
+    let guard = broken(&[Get], &Fault::Fails).guard();
+    let mut held = Box::pin(guard.fetch_scoped("k", || async {
+        tokio::time::sleep(SECOND).await;
+        Ok::<_, Down>(1)
+    }));
+    assert!(futures_util::poll!(&mut held).is_pending());
+    let waiter = tokio::spawn({
+        let guard = guard.clone();
+        async move { guard.fetch("k", crate::never::<i32>).await }
+    });
+    tokio::time::sleep(2_700 * MS).await; // of a lease of 3 s
+    assert_eq!(held.await.expect("an answer"), 1);
+    assert_eq!(waiter.await.expect("no panic").expect("an answer"), 1);
+}

@@ -341,6 +341,27 @@ async fn acknowledged_invalidation_is_resent_after_a_long_outage() {
     assert_eq!(node.asked(Operation::Invalidate), 3, "one of them again");
 }
 
+/// The key is tried again already when the later invalidation fails. Seen to fail when only the attempts that are left
+/// of the earlier one follow.
+#[tokio::test(start_paused = true)]
+async fn later_invalidation_that_fails_has_all_retries() {
+    use stampede_guard::testing::{FakeRedis, Fault, Operation::Invalidate};
+    let retries = async |invalidations: usize| {
+        let node = FakeRedis::new().node();
+        let guard = node.guard();
+        node.always(Invalidate, Fault::Fails);
+        for _ in 1..invalidations {
+            guard.invalidate("k").await.expect_err("not acknowledged");
+            tokio::time::sleep(4 * SECOND).await;
+        }
+        let before = node.asked(Invalidate);
+        guard.invalidate("k").await.expect_err("not acknowledged");
+        while guard.drain().await > 0 {}
+        node.asked(Invalidate) - before
+    };
+    assert!(retries(2).await >= retries(1).await);
+}
+
 /// Seen to fail when only invalidations acknowledged by the first attempt are remembered.
 #[tokio::test(start_paused = true)]
 async fn background_invalidation_is_resent_once_per_outage() {

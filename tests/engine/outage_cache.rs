@@ -287,3 +287,27 @@ async fn leader_that_fails_open_uses_a_result_kept_meanwhile() {
     assert_eq!(tokio::join!(ask(&guard, "k", &origin), late), (1, 1));
     assert_eq!(origin.calls(), 1);
 }
+
+/// Callers come in the moment in which the flight of their key ends, on other threads. Seen to fail (more calls than
+/// keys) if a leader that begins without the store does not ask the outage cache again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn flight_that_begins_as_another_ends_uses_its_kept_result() {
+    let (hour, origin) = (3600 * SECOND, Origin::new());
+    let (_node, guard) = faulty(&[(Get, Fault::Fails), (GetOrLease, Fault::Fails)]);
+    let guard = guard.policy(Policy::fresh_for(hour)).outage_cache(OutageCacheConfig::default().ttl(hour));
+    let ask_for_all = || {
+        let (guard, origin) = (guard.clone(), origin.clone());
+        async move {
+            for key in 0..KEYS {
+                let origin = origin.clone();
+                guard.fetch(key, async move || Ok::<_, Down>(origin.call().await)).await.expect("an answer");
+            }
+        }
+    };
+    for caller in [(); 4].map(|()| tokio::spawn(ask_for_all())) {
+        caller.await.expect("no panic");
+    }
+    assert_eq!(origin.calls() as u64, KEYS);
+}
+
+const KEYS: u64 = 10_000;

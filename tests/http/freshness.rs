@@ -75,7 +75,7 @@ async fn a_request_max_age_counts_the_age_from_upstream() {
 
 /// RFC 9111 §5.1: waiters get the same `Age` as the leader's caller. Seen to fail while the body grows: the field was
 /// dropped together with the fields that the cache writes itself.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn waiters_get_the_age_from_upstream() {
     let ((mut taps, bodies), guard, origin) = (taps(1, Some(4)), StampedeGuard::in_memory(), Origin::new());
     let respond = move |_: &Request, _| ([("cache-control", "max-age=60"), ("age", "40")], bodies());

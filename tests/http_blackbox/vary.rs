@@ -133,19 +133,3 @@ async fn a_put_invalidates_all_variants() {
 }
 
 const LANGUAGES: [&str; 3] = ["de", "en", "fr"];
-
-/// RFC 9111 §4.1: order and case of these lists mean nothing.
-#[tokio::test]
-async fn spellings_of_languages_and_encodings_share_a_variant() {
-    let origin = Origin::new();
-    let fields = [("cache-control", "max-age=60"), ("vary", "accept-encoding, accept-language")];
-    let site = Site::start(&origin, move |_, n| with(&fields, format!("page {n}"))).await;
-    let proxy = Proxy::alone(site.address).await;
-    for (encoding, language) in [("gzip, br", "de, en;q=0.5"), ("br,gzip", "en;q=0.5,de"), ("GZIP, br", "DE,en;q=0.5")]
-    {
-        let request = get("/page").header("accept-encoding", encoding).header("accept-language", language);
-        assert_eq!(ask(proxy.address, request).await.text(), "page 1", "{encoding} {language}");
-    }
-    let other = get("/page").header("accept-encoding", "gzip").header("accept-language", "de, en;q=0.5");
-    assert_eq!(ask(proxy.address, other).await.text(), "page 2");
-}

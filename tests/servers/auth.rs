@@ -1,7 +1,7 @@
 //! Passwords of Redis users.
 
 use crate::{
-    kit::{Events, answers, calls_of_a_herd, command, hits, patient, recovers, tell},
+    kit::{Events, answers, calls_of_a_herd, command, connection, hits, patient, recovers, tell},
     support::{RedisServer, eventually},
 };
 use stampede_guard::StampedeGuard;
@@ -65,11 +65,13 @@ async fn origin_answers_without_password() {
 async fn second_change_of_the_password_is_logged_again() {
     let (server, events) = (RedisServer::with(&["--requirepass", PASSWORD]), Events::listen());
     let client = client(&server, PASSWORD);
-    let mut admin = client.get_multiplexed_async_connection().await.expect("the server is up");
+    let mut admin = connection(&client).await;
     let guard = patient(client);
     let logged = || events.about("correct user and password");
     for changes in 1..=2 {
         recovers(&guard).await;
+        // A subscriber that had logged in and was not heard of yet would report the right password later.
+        eventually("the guard is subscribed", async || guard.health().subscriber_up == Some(true)).await;
         for (command, words) in [
             ("ACL", &["SETUSER", "default", "resetpass"][..]),
             ("CLIENT", &["KILL", "TYPE", "normal", "SKIPME", "yes"]),

@@ -59,10 +59,15 @@ pub(crate) async fn command<T: redis::FromRedisValue>(server: &RedisServer, line
 }
 
 pub(crate) async fn tell<T: redis::FromRedisValue>(client: &redis::Client, line: &str) -> T {
-    let config = redis::AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
-    let mut connection = client.get_multiplexed_async_connection_with_config(&config).await.expect("the server is up");
+    let mut connection = connection(client).await;
     let mut words = line.split(' ');
     let mut cmd = redis::cmd(words.next().expect("a command"));
     let answer = cmd.arg(words.collect::<Vec<_>>()).query_async(&mut connection).await;
     answer.unwrap_or_else(|error| panic!("{line}: {error}"))
+}
+
+/// Connects without timeouts, so that a busy machine does not look like a failure of the server.
+pub(crate) async fn connection(client: &redis::Client) -> redis::aio::MultiplexedConnection {
+    let config = redis::AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
+    client.get_multiplexed_async_connection_with_config(&config).await.expect("the server is up")
 }

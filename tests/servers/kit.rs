@@ -1,6 +1,6 @@
 //! Helpers of these tests: herds in which every caller must be answered, and the number of origin calls.
 
-pub(crate) use crate::calls::{calls_of_a_herd, command, hits, patient, tell};
+pub(crate) use crate::calls::{calls_of_a_herd, command, connection, hits, patient, tell};
 
 use crate::{
     MS,

@@ -109,7 +109,7 @@ async fn entry_from_the_future_is_a_miss_and_is_replaced() {
 #[tokio::test]
 async fn a_lease_without_expiry_is_free() {
     let (store, key) = (store(), fresh("persisted"));
-    lead(&store, &key, SHORT).await;
+    lead(&store, &key, LONG).await;
     let mut redis = RedisServer::shared().connection().await;
     assert!(redis.persist(names(&key).1).await.expect("an answer"));
     lead(&store, &key, LONG).await;

@@ -1,7 +1,7 @@
 //! Freshness lifetime and age of a response, and whether a stored one may be used without validation (RFC 9111 §4.2,
 //! §5.2.1).
 
-use super::{request::RequestDirectives, storing::AuthSharing};
+use super::request::{AuthSharing, RequestDirectives};
 use crate::{
     config::http::HttpOptions,
     http::directives::{Directives, Source, seconds},

@@ -37,8 +37,9 @@ pub(in crate::http) struct CacheRequest {
 }
 
 /// The fields of a request with which a proxy repeats its target.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::http) enum ForwardedFields {
+    #[default]
     None,
     /// One `X-Forwarded-Proto` with this scheme, and no other.
     Scheme(&'static str),
@@ -67,10 +68,10 @@ pub(in crate::http) struct RequestDirectives {
     pub(in crate::http) stale_if_error: Duration,
 }
 
-/// The credentials of a request, ordered by how explicitly a response must permit sharing: see
-/// [`AuthSharing`](super::storing::AuthSharing). With both kinds, the rule for cookies holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+/// The credentials of a request, ordered by how explicitly a response must permit sharing: see [`AuthSharing`]. With both kinds, the rule for cookies holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::http) enum Credentials {
+    #[default]
     None,
     Authorization,
     /// A field that tells users apart. RFC 9111 does not treat the following as credentials, but an application does.
@@ -89,6 +90,45 @@ impl Credentials {
             Self::Field => Some(Uncached::CredentialField),
             Self::Cookie => Some(Uncached::Cookie),
             Self::PrivateIf => Some(Uncached::PrivateIf),
+        }
+    }
+}
+
+/// The extent to which a response permits sharing among requests with credentials.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(in crate::http) enum AuthSharing {
+    /// Not at all: it is for requests without credentials.
+    Default,
+    /// Among requests with `Authorization`: `must-revalidate` with `max-age`. RFC 9111 §3.5 takes `must-revalidate`
+    /// alone for permission. Here the lifetime must be stated, so that no default lifetime shares what one client was
+    /// shown.
+    Authorization,
+    /// Among all requests: `public` or `s-maxage`.
+    Public,
+}
+
+impl AuthSharing {
+    /// Derives the permission from the head alone.
+    pub(in crate::http) fn of(headers: &HeaderMap, options: &HttpOptions) -> Self {
+        Self::of_directives(&Directives::for_cache(headers, &options.targeted_fields).0)
+    }
+
+    pub(super) fn of_directives(directives: &Directives) -> Self {
+        if directives.public || directives.s_maxage.is_some() {
+            Self::Public
+        } else if directives.must_revalidate && directives.max_age.is_some() {
+            Self::Authorization
+        } else {
+            Self::Default
+        }
+    }
+
+    /// Reports whether the response to one request with such credentials may be given to another.
+    pub(in crate::http) fn admits(self, credentials: Credentials) -> bool {
+        match credentials {
+            Credentials::None => true,
+            Credentials::Authorization => self >= Self::Authorization,
+            Credentials::Field | Credentials::Cookie | Credentials::PrivateIf => self >= Self::Public,
         }
     }
 }
@@ -139,6 +179,7 @@ pub(in crate::http) fn disposition(
 
 /// The fields of a request that matter to a cache. PERF: found in one pass, because looking up each of them takes
 /// longer than the rest of a hit.
+#[derive(Default)]
 struct ParsedFields {
     control: bool,
     pragma: bool,
@@ -151,15 +192,7 @@ struct ParsedFields {
 
 impl ParsedFields {
     fn of(headers: &HeaderMap, options: &HttpOptions) -> Self {
-        let mut fields = Self {
-            control: false,
-            pragma: false,
-            not_for_a_cache: false,
-            conditional: false,
-            range: false,
-            credentials: Credentials::None,
-            forwarded: ForwardedFields::None,
-        };
+        let mut fields = Self::default();
         for name in headers.keys() {
             match kind(name.as_str()) {
                 FieldKind::Control => fields.control = true,

@@ -3,7 +3,7 @@
 use super::{
     credentials::looks_like_credential,
     freshness::{self, Times},
-    request::Credentials,
+    request::{AuthSharing, Credentials},
     validation,
 };
 use crate::{
@@ -87,45 +87,6 @@ impl StorageTerms {
             // Only a 200 is validated.
             retain_for: Duration::ZERO,
             ..self
-        }
-    }
-}
-
-/// The extent to which a response permits sharing among requests with credentials.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(in crate::http) enum AuthSharing {
-    /// Not at all: it is for requests without credentials.
-    Default,
-    /// Among requests with `Authorization`: `must-revalidate` with `max-age`. RFC 9111 §3.5 takes `must-revalidate`
-    /// alone for permission. Here the lifetime must be stated, so that no default lifetime shares what one client was
-    /// shown.
-    Authorization,
-    /// Among all requests: `public` or `s-maxage`.
-    Public,
-}
-
-impl AuthSharing {
-    /// Derives the permission from the head alone.
-    pub(in crate::http) fn of(headers: &HeaderMap, options: &HttpOptions) -> Self {
-        Self::of_directives(&Directives::for_cache(headers, &options.targeted_fields).0)
-    }
-
-    pub(super) fn of_directives(directives: &Directives) -> Self {
-        if directives.public || directives.s_maxage.is_some() {
-            Self::Public
-        } else if directives.must_revalidate && directives.max_age.is_some() {
-            Self::Authorization
-        } else {
-            Self::Default
-        }
-    }
-
-    /// Reports whether the response to one request with such credentials may be given to another.
-    pub(in crate::http) fn admits(self, credentials: Credentials) -> bool {
-        match credentials {
-            Credentials::None => true,
-            Credentials::Authorization => self >= Self::Authorization,
-            Credentials::Field | Credentials::Cookie | Credentials::PrivateIf => self >= Self::Public,
         }
     }
 }

@@ -7,18 +7,21 @@ use super::{
 };
 use redis::{AsyncConnectionConfig, Client, aio::ConnectionLike};
 use std::{fmt, sync::Arc};
+#[cfg(feature = "sentinel")]
+use {
+    super::sentinel::{ToMaster, no_sentinels},
+    redis::sentinel::{SentinelClient, SentinelClientBuilder, SentinelServerType},
+};
 #[cfg(feature = "cluster")]
 use {
+    super::source::Nodes,
+    redis::cluster::{ClusterClient, ClusterClientBuilder},
+    std::time::Duration,
+};
+#[cfg(any(feature = "cluster", feature = "sentinel"))]
+use {
     super::source::tuned_tcp,
-    crate::clock,
-    redis::{
-        ConnectionAddr, ConnectionInfo, ErrorKind, IntoConnectionInfo, RedisResult,
-        cluster::{ClusterClient, ClusterClientBuilder},
-    },
-    std::{
-        sync::atomic::{AtomicUsize, Ordering::Relaxed},
-        time::Duration,
-    },
+    redis::{ErrorKind, IntoConnectionInfo, RedisResult},
 };
 
 /// A Redis server, the nodes of a cluster or the sentinels of a master, and how to connect to them. Cheap to clone:
@@ -226,6 +229,93 @@ impl RedisEndpoint {
     }
 }
 
+#[cfg(feature = "sentinel")]
+impl RedisEndpoint {
+    /// Names the sentinels, at least one, and the name under which they watch the master.
+    ///
+    /// All connections lead to the master that most of the sentinels name, and follow it when it changes. User,
+    /// password and TLS in the URL of a sentinel are for that sentinel only; [`sentinel_with`](Self::sentinel_with) sets
+    /// them for the servers.
+    ///
+    /// Before a master is used, redis-rs asks for its `ROLE` on a connection of its own: within 1 s to connect and 500 ms
+    /// for the reply, with the user and password of [`sentinel_with`](Self::sentinel_with). This connection has no
+    /// settings of [`connection_config`](Self::connection_config), so a provider of credentials or a resolver alone is not
+    /// enough: the server must also accept the user and password, and its address must resolve by the system.
+    ///
+    /// TLS in the URL of a sentinel (`rediss://`) does not make the connections to the servers use TLS: the password of
+    /// the servers is sent as plain text, unless `set_client_to_redis_tls_mode` is set.
+    ///
+    /// A `SentinelClient` of redis-rs turns into an endpoint as well. It asks its sentinels in their order, so that one
+    /// that hangs delays each new connection by up to 1.5 s.
+    ///
+    /// # Errors
+    ///
+    /// A sentinel is not a URL of Redis, its URL has a database, or there is no sentinel.
+    ///
+    /// ```no_run
+    /// # fn example() -> stampede_guard::redis::RedisResult<()> {
+    /// use stampede_guard::{RedisEndpoint, StampedeGuard};
+    ///
+    /// let sentinels = ["redis://10.0.0.1:26379", "redis://10.0.0.2:26379", "redis://10.0.0.3:26379"];
+    /// let guard = StampedeGuard::new(RedisEndpoint::sentinel(sentinels, "mymaster")?);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn sentinel<S: IntoConnectionInfo>(sentinels: impl IntoIterator<Item = S>, master: &str) -> RedisResult<Self> {
+        Self::sentinel_with(sentinels, master, |client| client)
+    }
+
+    /// Does the same as [`sentinel`](Self::sentinel), and lets `configure` change the settings of the client of each
+    /// sentinel: user, password, TLS and database of the servers (`set_client_to_redis_..`), and certificates of the
+    /// sentinels.
+    ///
+    /// # Errors
+    ///
+    /// As of [`sentinel`](Self::sentinel), and what the settings cause.
+    ///
+    /// ```no_run
+    /// # fn example() -> stampede_guard::redis::RedisResult<()> {
+    /// use stampede_guard::{RedisEndpoint, StampedeGuard};
+    ///
+    /// let endpoint = RedisEndpoint::sentinel_with(["redis://10.0.0.1:26379"], "mymaster", |client| {
+    ///     client.set_client_to_redis_username("app").set_client_to_redis_password("secret")
+    /// })?;
+    /// let guard = StampedeGuard::new(endpoint);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn sentinel_with<S: IntoConnectionInfo>(
+        sentinels: impl IntoIterator<Item = S>,
+        master: &str,
+        configure: impl Fn(SentinelClientBuilder) -> SentinelClientBuilder,
+    ) -> RedisResult<Self> {
+        // User, password, protocol and TCP settings of a sentinel's URL are for this sentinel alone.
+        let client = |sentinel: S| {
+            let info = sentinel.into_connection_info()?;
+            let settings = info.redis_settings();
+            if settings.db() != 0 {
+                return Err(DATABASE_OF_SENTINEL.into());
+            }
+            let mut builder = SentinelClientBuilder::new([info.addr().clone()], master, SentinelServerType::Master)?
+                .set_client_to_sentinel_tcp_settings(tuned_tcp(info.tcp_settings().clone()))
+                .set_client_to_sentinel_protocol(settings.protocol());
+            if let Some(username) = settings.username() {
+                builder = builder.set_client_to_sentinel_username(username);
+            }
+            if let Some(password) = settings.password() {
+                builder = builder.set_client_to_sentinel_password(password);
+            }
+            configure(builder).build()
+        };
+        let clients = sentinels.into_iter().map(client).collect::<RedisResult<Vec<_>>>()?;
+        if clients.is_empty() { Err(no_sentinels()) } else { Ok(Self::of_sentinels(clients)) }
+    }
+
+    fn of_sentinels(clients: Vec<SentinelClient>) -> Self {
+        Self::of_server(Source::of_master(ToMaster::of(clients)))
+    }
+}
+
 /// Omits the connection, whose address may hold a password.
 impl fmt::Debug for RedisEndpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -247,6 +337,8 @@ macro_rules! into_endpoint {
 
 into_endpoint! {
     Client => |client| RedisEndpoint::of_server(Source::of_client(client));
+    #[cfg(feature = "sentinel")]
+    SentinelClient => |client| RedisEndpoint::of_sentinels(vec![client]);
     #[cfg(feature = "connection-manager")]
     redis::aio::ConnectionManager => |connection| RedisEndpoint::over(Connection(connection));
     redis::aio::MultiplexedConnection => |connection| RedisEndpoint::over(Connection(connection));
@@ -269,50 +361,6 @@ impl IntoEndpoint for RedisEndpoint {
     }
 }
 
-/// The nodes of a cluster, as the user names them: a source of connections for messages.
-#[cfg(feature = "cluster")]
-pub(super) struct Nodes {
-    infos: Vec<ConnectionInfo>,
-    turn: AtomicUsize,
-}
-
-#[cfg(feature = "cluster")]
-impl Nodes {
-    /// Gives all nodes the user, password and TLS of the first one. The first turn is random, so that the processes of a
-    /// fleet spread over the nodes.
-    fn like_the_first(infos: &[ConnectionInfo]) -> Self {
-        let like_the_first = |info: &ConnectionInfo| {
-            let (ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. }) = info.addr() else {
-                return info.clone();
-            };
-            let (host, port) = (host.clone(), *port);
-            infos[0].clone().set_addr(match infos[0].addr().clone() {
-                ConnectionAddr::TcpTls { insecure, tls_params, .. } => {
-                    ConnectionAddr::TcpTls { host, port, insecure, tls_params }
-                }
-                _ => ConnectionAddr::Tcp(host, port),
-            })
-        };
-        let first_turn = (clock::random_unit() * infos.len() as f64) as usize; // `next` takes the remainder
-        Self { infos: infos.iter().map(like_the_first).collect(), turn: AtomicUsize::new(first_turn) }
-    }
-
-    /// Returns a client of the next node in turn.
-    pub(super) fn next(&self) -> RedisResult<Client> {
-        let turn = self.turn.fetch_add(1, Relaxed) % self.infos.len();
-        Client::open(self.infos[turn].clone())
-    }
-
-    /// Returns the first node with TLS and without, if its own address is without. A cluster client of both is an error,
-    /// unless its settings ask for TLS.
-    fn differ_in_tls(&self) -> Option<[ConnectionInfo; 2]> {
-        let first = self.infos.first()?.clone();
-        let ConnectionAddr::Tcp(host, port) = first.addr().clone() else { return None };
-        let secure = ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None };
-        Some([first.clone(), first.set_addr(secure)])
-    }
-}
-
 #[cfg(feature = "cluster")]
 const TLS_OF_CLIENT_ALONE: (ErrorKind, &str) = (
     ErrorKind::InvalidClientConfig,
@@ -322,3 +370,8 @@ const TLS_OF_CLIENT_ALONE: (ErrorKind, &str) = (
 /// asks the others for the new slots, and hold up all requests. The store timeout ends a request of the guard earlier.
 #[cfg(feature = "cluster")]
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(1);
+#[cfg(feature = "sentinel")]
+const DATABASE_OF_SENTINEL: (ErrorKind, &str) = (
+    ErrorKind::InvalidClientConfig,
+    "a sentinel has no databases: set that of the servers with `sentinel_with` (`set_client_to_redis_db`)",
+);

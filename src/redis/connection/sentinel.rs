@@ -1,11 +1,8 @@
-//! The master that sentinels watch: the endpoint, the vote of the sentinels, and their announcements
-//! (`+switch-master`).
+//! The master that sentinels watch: the vote of the sentinels, and their announcements (`+switch-master`).
 
 use super::{
-    endpoint::{IntoEndpoint, RedisEndpoint},
     error_class::{ErrorClass, class},
     log::ConnectionLog,
-    source::{Source, choose_crypto_provider, tuned_tcp},
     supervise::{CHECK_INTERVAL, KeptTask, Subscription, answers, supervise, within},
 };
 use crate::{
@@ -16,10 +13,7 @@ use crate::{
     },
 };
 use futures_util::{StreamExt, future::join_all, stream::FuturesUnordered};
-use redis::{
-    Client, ConnectionAddr, ErrorKind, IntoConnectionInfo, RedisError, RedisResult,
-    sentinel::{SentinelClient, SentinelClientBuilder, SentinelServerType},
-};
+use redis::{Client, ConnectionAddr, ErrorKind, RedisError, RedisResult, sentinel::SentinelClient};
 use std::{
     convert::Infallible,
     sync::{
@@ -33,98 +27,6 @@ use tokio::{
     time::{sleep, sleep_until},
 };
 
-impl RedisEndpoint {
-    /// Names the sentinels, at least one, and the name under which they watch the master.
-    ///
-    /// All connections lead to the master that most of the sentinels name, and follow it when it changes. User,
-    /// password and TLS in the URL of a sentinel are for that sentinel only; [`sentinel_with`](Self::sentinel_with) sets
-    /// them for the servers.
-    ///
-    /// Before a master is used, redis-rs asks for its `ROLE` on a connection of its own: within 1 s to connect and 500 ms
-    /// for the reply, with the user and password of [`sentinel_with`](Self::sentinel_with). This connection has no
-    /// settings of [`connection_config`](Self::connection_config), so a provider of credentials or a resolver alone is not
-    /// enough: the server must also accept the user and password, and its address must resolve by the system.
-    ///
-    /// TLS in the URL of a sentinel (`rediss://`) does not make the connections to the servers use TLS: the password of
-    /// the servers is sent as plain text, unless `set_client_to_redis_tls_mode` is set.
-    ///
-    /// A `SentinelClient` of redis-rs turns into an endpoint as well. It asks its sentinels in their order, so that one
-    /// that hangs delays each new connection by up to 1.5 s.
-    ///
-    /// # Errors
-    ///
-    /// A sentinel is not a URL of Redis, its URL has a database, or there is no sentinel.
-    ///
-    /// ```no_run
-    /// # fn example() -> stampede_guard::redis::RedisResult<()> {
-    /// use stampede_guard::{RedisEndpoint, StampedeGuard};
-    ///
-    /// let sentinels = ["redis://10.0.0.1:26379", "redis://10.0.0.2:26379", "redis://10.0.0.3:26379"];
-    /// let guard = StampedeGuard::new(RedisEndpoint::sentinel(sentinels, "mymaster")?);
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn sentinel<S: IntoConnectionInfo>(sentinels: impl IntoIterator<Item = S>, master: &str) -> RedisResult<Self> {
-        Self::sentinel_with(sentinels, master, |client| client)
-    }
-
-    /// Does the same as [`sentinel`](Self::sentinel), and lets `configure` change the settings of the client of each
-    /// sentinel: user, password, TLS and database of the servers (`set_client_to_redis_..`), and certificates of the
-    /// sentinels.
-    ///
-    /// # Errors
-    ///
-    /// As of [`sentinel`](Self::sentinel), and what the settings cause.
-    ///
-    /// ```no_run
-    /// # fn example() -> stampede_guard::redis::RedisResult<()> {
-    /// use stampede_guard::{RedisEndpoint, StampedeGuard};
-    ///
-    /// let endpoint = RedisEndpoint::sentinel_with(["redis://10.0.0.1:26379"], "mymaster", |client| {
-    ///     client.set_client_to_redis_username("app").set_client_to_redis_password("secret")
-    /// })?;
-    /// let guard = StampedeGuard::new(endpoint);
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn sentinel_with<S: IntoConnectionInfo>(
-        sentinels: impl IntoIterator<Item = S>,
-        master: &str,
-        configure: impl Fn(SentinelClientBuilder) -> SentinelClientBuilder,
-    ) -> RedisResult<Self> {
-        // User, password, protocol and TCP settings of a sentinel's URL are for this sentinel alone.
-        let client = |sentinel: S| {
-            let info = sentinel.into_connection_info()?;
-            let settings = info.redis_settings();
-            if settings.db() != 0 {
-                return Err(DATABASE_OF_SENTINEL.into());
-            }
-            let mut builder = SentinelClientBuilder::new([info.addr().clone()], master, SentinelServerType::Master)?
-                .set_client_to_sentinel_tcp_settings(tuned_tcp(info.tcp_settings().clone()))
-                .set_client_to_sentinel_protocol(settings.protocol());
-            if let Some(username) = settings.username() {
-                builder = builder.set_client_to_sentinel_username(username);
-            }
-            if let Some(password) = settings.password() {
-                builder = builder.set_client_to_sentinel_password(password);
-            }
-            configure(builder).build()
-        };
-        let clients = sentinels.into_iter().map(client).collect::<RedisResult<Vec<_>>>()?;
-        if clients.is_empty() { Err(no_sentinels()) } else { Ok(Self::of_sentinels(clients)) }
-    }
-
-    fn of_sentinels(clients: Vec<SentinelClient>) -> Self {
-        Self::of_server(Source::of_master(ToMaster::of(clients)))
-    }
-}
-
-impl IntoEndpoint for SentinelClient {
-    fn into_endpoint(self) -> RedisEndpoint {
-        RedisEndpoint::of_sentinels(vec![self])
-    }
-}
-
 /// One source of connections to the master: it knows to which master its last connection leads.
 pub(super) struct ToMaster {
     sentinels: Arc<Sentinels>,
@@ -135,7 +37,7 @@ pub(super) struct ToMaster {
 }
 
 impl ToMaster {
-    fn of(clients: Vec<SentinelClient>) -> Self {
+    pub(super) fn of(clients: Vec<SentinelClient>) -> Self {
         let sentinels = Sentinels {
             clients: clients.into_iter().map(tokio::sync::Mutex::new).collect(),
             log: Arc::default(),
@@ -219,7 +121,6 @@ impl Sentinels {
 
     /// Returns a client of the master and its number.
     async fn ask(&self) -> Named {
-        choose_crypto_provider(); // a sentinel client does not say whether it uses TLS
         let client = self.named_by_most().await?;
         let mut number = 0;
         self.master.send_if_modified(|master| {
@@ -276,7 +177,7 @@ fn address(client: &Client) -> &ConnectionAddr {
     client.get_connection_info().addr()
 }
 
-fn no_sentinels() -> RedisError {
+pub(super) fn no_sentinels() -> RedisError {
     (ErrorKind::EmptySentinelList, "at least one sentinel is needed").into()
 }
 
@@ -340,10 +241,6 @@ impl Subscription for Follower<'_> {
     }
 }
 
-const DATABASE_OF_SENTINEL: (ErrorKind, &str) = (
-    ErrorKind::InvalidClientConfig,
-    "a sentinel has no databases: set that of the servers with `sentinel_with` (`set_client_to_redis_db`)",
-);
 /// Pause before the sentinels are asked again, when none of them has named a master.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 /// Time after which the most votes so far decide. Sentinels that hang would delay each connection by 1.5 s.

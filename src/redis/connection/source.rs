@@ -1,8 +1,6 @@
 //! Sources of connections: a server, the nodes of a cluster, a master that sentinels watch, a cluster client, or an
 //! existing connection.
 
-#[cfg(feature = "cluster")]
-use super::endpoint::Nodes;
 use super::log::ConnectionLog;
 #[cfg(feature = "sentinel")]
 use super::sentinel::ToMaster;
@@ -13,6 +11,12 @@ use redis::{
     io::tcp::TcpSettings,
 };
 use std::{convert::Infallible, future::Future, sync::Arc, time::Duration};
+#[cfg(feature = "cluster")]
+use {
+    crate::clock,
+    redis::ConnectionInfo,
+    std::sync::atomic::{AtomicUsize, Ordering::Relaxed},
+};
 
 /// A source of connections of one kind.
 pub(in crate::redis) trait Connect: Send + Sync + 'static {
@@ -91,7 +95,10 @@ impl Source {
             #[cfg(feature = "cluster")]
             Target::AnyNode(nodes) => nodes.next().map(tuned),
             #[cfg(feature = "sentinel")]
-            Target::Master(master) => master.client().await.map(tuned),
+            Target::Master(master) => {
+                choose_crypto_provider(); // a sentinel client does not say whether it uses TLS
+                master.client().await.map(tuned)
+            }
         }
     }
 
@@ -150,6 +157,50 @@ impl Connect for Source {
     }
 }
 
+/// The nodes of a cluster, as the user names them: a source of connections for messages.
+#[cfg(feature = "cluster")]
+pub(super) struct Nodes {
+    infos: Vec<ConnectionInfo>,
+    turn: AtomicUsize,
+}
+
+#[cfg(feature = "cluster")]
+impl Nodes {
+    /// Gives all nodes the user, password and TLS of the first one. The first turn is random, so that the processes of a
+    /// fleet spread over the nodes.
+    pub(super) fn like_the_first(infos: &[ConnectionInfo]) -> Self {
+        let like_the_first = |info: &ConnectionInfo| {
+            let (ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. }) = info.addr() else {
+                return info.clone();
+            };
+            let (host, port) = (host.clone(), *port);
+            infos[0].clone().set_addr(match infos[0].addr().clone() {
+                ConnectionAddr::TcpTls { insecure, tls_params, .. } => {
+                    ConnectionAddr::TcpTls { host, port, insecure, tls_params }
+                }
+                _ => ConnectionAddr::Tcp(host, port),
+            })
+        };
+        let first_turn = (clock::random_unit() * infos.len() as f64) as usize; // `next` takes the remainder
+        Self { infos: infos.iter().map(like_the_first).collect(), turn: AtomicUsize::new(first_turn) }
+    }
+
+    /// Returns a client of the next node in turn.
+    fn next(&self) -> RedisResult<Client> {
+        let turn = self.turn.fetch_add(1, Relaxed) % self.infos.len();
+        Client::open(self.infos[turn].clone())
+    }
+
+    /// Returns the first node with TLS and without, if its own address is without. A cluster client of both is an error,
+    /// unless its settings ask for TLS.
+    pub(super) fn differ_in_tls(&self) -> Option<[ConnectionInfo; 2]> {
+        let first = self.infos.first()?.clone();
+        let ConnectionAddr::Tcp(host, port) = first.addr().clone() else { return None };
+        let secure = ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None };
+        Some([first.clone(), first.set_addr(secure)])
+    }
+}
+
 #[cfg(feature = "cluster")]
 impl Connect for redis::cluster::ClusterClient {
     type Connection = redis::cluster_async::ClusterConnection;
@@ -196,7 +247,7 @@ async fn connect(client: Client, config: AsyncConnectionConfig) -> RedisResult<M
 ///
 /// redis-rs asks rustls for the provider of the process. rustls panics if none is chosen and several are compiled in,
 /// which happens when another crate of the application brings `aws-lc-rs`.
-pub(super) fn choose_crypto_provider() {
+fn choose_crypto_provider() {
     #[cfg(feature = "tls-rustls")]
     if rustls::crypto::CryptoProvider::get_default().is_none() {
         // An error means that another thread was faster.

@@ -5,6 +5,7 @@ use crate::{
     support::{RedisServer, eventually},
 };
 use stampede_guard::{RedisEndpoint, StampedeGuard};
+use std::cell::Cell;
 
 /// Three servers and three sentinels with a quorum of two, which notice a dead master after half a second. Replicas and
 /// sentinels have users of their own, so that a server can be cut off from them while its clients reach it.
@@ -57,14 +58,15 @@ impl Watched {
         [(); N].map(|()| patient(self.endpoint()))
     }
 
-    /// Returns the first server. Asserts that it is still the master: on a very busy machine the sentinels may have
-    /// replaced it.
+    /// Returns the first server, once all sentinels name it. On a very busy machine they may have replaced it.
     pub(super) async fn master(&self) -> &RedisServer {
-        assert_eq!(self.votes_for(&self.servers[0]).await, self.sentinels.len(), "a failover before the test begins");
+        let all = self.sentinels.len();
+        let is_named = async || self.votes_for(&self.servers[0]).await == all;
+        eventually("all sentinels name the first server: a failover before the test begins", is_named).await;
         &self.servers[0]
     }
 
-    /// Returns how many sentinels name this server.
+    /// Returns how many sentinels name this server. One that is dead, hangs, or is slow names none.
     async fn votes_for(&self, server: &RedisServer) -> usize {
         let mut votes = 0;
         for sentinel in &self.sentinels {
@@ -81,16 +83,17 @@ impl Watched {
 
     /// Waits until two sentinels name another master than `old`, which accepts writes, and returns it.
     pub(super) async fn next_master(&self, old: &RedisServer) -> &RedisServer {
-        let other = async || {
+        let next = Cell::new(None);
+        eventually("the sentinels name another master", async || {
             for master in self.servers.iter().filter(|server| server.port() != old.port()) {
                 if self.votes_for(master).await >= 2 && is_master(master).await {
-                    return Some(master);
+                    next.set(Some(master));
                 }
             }
-            None
-        };
-        eventually("the sentinels name another master", async || other().await.is_some()).await;
-        other().await.expect("it stays the master")
+            next.get().is_some()
+        })
+        .await;
+        next.get().expect("there was one")
     }
 }
 
