@@ -82,7 +82,7 @@ mod tests {
         #[test]
         fn reports_survive_their_encoding(kind in 0..KINDS.len(), code: u16, text in "\\PC{0,64}") {
             let (id, kind) = (Token::unique(Inbox::unique()), KINDS[kind]);
-            let report = report_of(id, &Failure::Error(Error::new(kind, "it failed")), code);
+            let report = report_of(id, &Unshared::Error(Error::new(kind, "it failed")), code);
             let earlier = [&report[..], text.as_bytes()].concat();
             prop_assert_eq!(decode(&earlier), Some((id, kind, code)));
         }

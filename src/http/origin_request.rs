@@ -66,11 +66,8 @@ impl OriginRequest {
             Ok(response) => response,
             Err(error) => return failed(error),
         };
-        // The delay is no difference of two times of day, which an operator may set meanwhile.
-        let (delay, response_time) = (Timestamp::now().since(sent_at), clock::wall_clock());
-        let request_time = response_time.checked_sub(delay).unwrap_or(response_time);
-        let (times, status) = (Times { request_time, response_time }, response.status());
-        fields::dated(response.headers_mut(), response_time);
+        let (times, status) = (times_since(sent_at), response.status());
+        fields::dated(response.headers_mut(), times.response_time);
         let origin = OriginResponse {
             reply: Reply { cache_request: &self.cache_request, client: &self.client },
             resource: &resource,
@@ -121,6 +118,13 @@ fn failed<B, E>(error: E) -> FetchHead<Answer<B, E>> {
     let failure = Unshared::Error(Error::new(ErrorKind::Origin, "the inner service failed"));
     let sharing = Shareability::Unshared(failure, FailureCause::Origin, StatusCode::BAD_GATEWAY.as_u16());
     FetchHead { response: Err(error), sharing, completion: Completion::None }
+}
+
+/// Returns the times of a request that was sent then. The delay is no difference of two times of day, because the clock
+/// may be set meanwhile.
+fn times_since(sent_at: Timestamp) -> Times {
+    let (response_time, delay) = (clock::wall_clock(), Timestamp::now().since(sent_at));
+    Times { request_time: response_time.checked_sub(delay).unwrap_or(response_time), response_time }
 }
 
 /// Returns why the request is forwarded (`fwd` of RFC 9211 §2.2).

@@ -287,7 +287,7 @@ async fn waiter_leaves_a_scoped_flight_that_is_not_polled() {
 /// Its caller polls the future again before a lease is over. Seen to fail (the waiter calls as well) if a leader counts
 /// as dead after half a lease without a poll.
 #[tokio::test(start_paused = true)]
-async fn waiter_stays_with_a_scoped_flight_that_is_polled_once_in_a_lease() {
+async fn waiter_stays_with_a_scoped_flight_that_is_polled_in_time() {
     let guard = broken(&[Get], &Fault::Fails).guard();
     let mut held = Box::pin(guard.fetch_scoped("k", || async {
         tokio::time::sleep(SECOND).await;

@@ -2,7 +2,7 @@
 
 use crate::{
     client::{Answer, ask, get, in_time, request},
-    fleet::{Fleet, Proxy},
+    fleet::Fleet,
     site::{Site, field, with},
     support::{Origin, herd},
 };

@@ -4,39 +4,38 @@ use crate::{Files, Findings};
 use std::collections::BTreeMap;
 
 /// Maximum number of code lines of the library. To be lowered with the library.
-const LINES: usize = 19018;
+const LINES: usize = 16850;
 
 /// Maximum number of code lines of each module. To be lowered with the module.
-const MODULE_LINES: [(&str, usize); 29] = [
+const MODULE_LINES: [(&str, usize); 28] = [
     ("backoff", 12),
     ("cache_status", 27),
     ("clock", 69),
-    ("codec", 257),
-    ("config", 343),
-    ("engine", 3710),
-    ("error", 160),
-    ("fingerprint", 519),
-    ("guard", 250),
+    ("codec", 233),
+    ("config", 315),
+    ("engine", 3266),
+    ("error", 133),
+    ("fingerprint", 414),
+    ("guard", 221),
     ("guide", 3),
-    ("health", 78),
-    ("hot_keys", 160),
-    ("http", 3736),
-    ("key", 301),
-    ("layout", 35),
-    ("lib", 79),
-    ("lock", 1517),
-    ("near_cache", 121),
-    ("outage_cache", 131),
+    ("health", 48),
+    ("hot_keys", 146),
+    ("http", 3405),
+    ("key", 287),
+    ("layout", 21),
+    ("lib", 78),
+    ("lock", 1262),
+    ("near_cache", 118),
+    ("outage_cache", 124),
     ("policy", 110),
-    ("redis", 3007),
-    ("store", 1250),
-    ("sync", 669),
-    ("telemetry", 930),
-    ("testing", 828),
-    ("throttle", 21),
-    ("typed", 460),
-    ("uncached", 137),
-    ("versions", 98),
+    ("redis", 2697),
+    ("store", 1148),
+    ("sync", 579),
+    ("telemetry", 849),
+    ("testing", 691),
+    ("typed", 419),
+    ("uncached", 81),
+    ("versions", 94),
 ];
 
 /// Ends of files that only tests use.
