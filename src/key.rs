@@ -185,6 +185,7 @@ impl CacheKey {
         self.key.variant.as_deref()
     }
 
+    #[cfg(feature = "testing")]
     pub(crate) fn key(&self) -> &Key {
         &self.key
     }

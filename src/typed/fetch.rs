@@ -13,12 +13,8 @@ use crate::{
     key::Key,
     telemetry::FrontEnd,
 };
-use futures_util::{FutureExt, future::Either};
 use serde::{Serialize, de::DeserializeOwned};
-use std::{
-    future::{Future, Ready, ready},
-    sync::Arc,
-};
+use std::{future::Future, sync::Arc};
 
 impl StampedeGuard {
     /// Returns the value of the key: from the cache, or from one call of `fetch` in the whole fleet.
@@ -59,8 +55,11 @@ impl StampedeGuard {
         F: FnOnce() -> Fut + Send + 'static,
         Fut: Future<Output = Result<T, E>> + Send + 'static,
     {
-        let answer = self.fetch_as(FrontEnd::Fetch, key.into(), fetch);
-        answer.await
+        let answer = match self.hit_or_miss(FrontEnd::Fetch, key.into()) {
+            Ok(hit) => return hit,
+            Err(miss) => resolve_in_a_task(miss, fetch),
+        };
+        answer.await.0
     }
 
     /// Like [`fetch`](Self::fetch), for a call that needs more control. It sees the [stale value](FetchContext::stale)
@@ -94,14 +93,17 @@ impl StampedeGuard {
         F: FnOnce(FetchContext<T>) -> Fut + Send + 'static,
         Fut: Future<Output = Result<FetchOutcome<T>, E>> + Send + 'static,
     {
-        let answer = self.answer(FrontEnd::Fetch, key.into(), |resource, typed| {
-            let fetch = async move |mode: FetchMode, here: Resource| {
-                let fetched = fetch(typed.context(mode)).await;
-                typed.head(&here, fetched)
-            };
-            resource.resolve(typed, IN_A_TASK, fetch)
-        });
-        answer.await
+        let answer = match self.hit_or_miss(FrontEnd::Fetch, key.into()) {
+            Ok(hit) => return hit,
+            Err((resource, typed)) => {
+                let fetch = async move |mode: FetchMode, here: Resource| {
+                    let fetched = fetch(typed.context(mode)).await;
+                    typed.head(&here, fetched)
+                };
+                resource.resolve(typed, IN_A_TASK, fetch)
+            }
+        };
+        answer.await.0
     }
 
     /// Like [`fetch`](Self::fetch), for values that are read more often than they are owned: hits within the process
@@ -117,8 +119,11 @@ impl StampedeGuard {
         F: FnOnce() -> Fut + Send + 'static,
         Fut: Future<Output = Result<T, E>> + Send + 'static,
     {
-        let answer = self.fetch_as(FrontEnd::Fetch, key.into(), fetch);
-        answer.await
+        let answer = match self.hit_or_miss(FrontEnd::Fetch, key.into()) {
+            Ok(hit) => return hit,
+            Err(miss) => resolve_in_a_task(miss, fetch),
+        };
+        answer.await.0
     }
 
     /// Like [`fetch`](Self::fetch), for a call that borrows: it runs within this future.
@@ -148,55 +153,48 @@ impl StampedeGuard {
         F: FnOnce() -> Fut + Send,
         Fut: Future<Output = Result<T, E>> + Send,
     {
-        let answer = self.answer(FrontEnd::Fetch, key.into(), |resource, typed| {
-            let fetch = move |_, here: Resource| async move { typed.head(&here, fetch().await.map(FetchOutcome::new)) };
-            resource.resolve(typed, None, fetch)
-        });
-        answer.await
+        let answer = match self.hit_or_miss(FrontEnd::Fetch, key.into()) {
+            Ok(hit) => return hit,
+            Err((resource, typed)) => {
+                let fetch =
+                    move |_, here: Resource| async move { typed.head(&here, fetch().await.map(FetchOutcome::new)) };
+                resource.resolve(typed, None, fetch)
+            }
+        };
+        answer.await.0
     }
 
-    /// Returns the answer that this process has, or a future that fetches it in a task of its own.
-    pub(super) fn fetch_as<T, A, E, F, Fut>(
-        &self,
-        front_end: FrontEnd,
-        key: Key,
-        fetch: F,
-    ) -> Either<Ready<Result<A, Error>>, impl Future<Output = Result<A, Error>> + use<T, A, E, F, Fut>>
-    where
-        T: Serialize + DeserializeOwned + Send + Sync + 'static,
-        A: Answer<T> + 'static,
-        E: Into<BoxError> + 'static,
-        F: FnOnce() -> Fut + Send + 'static,
-        Fut: Future<Output = Result<T, E>> + Send + 'static,
-    {
-        self.answer(front_end, key, |resource, typed: TypedPolicy<T>| {
-            let fetch = async move |_, here: Resource| typed.head(&here, fetch().await.map(FetchOutcome::new));
-            resource.resolve(typed, IN_A_TASK, fetch)
-        })
-    }
-
-    /// Returns the answer that this process has, or the future of `resolve`.
+    /// Returns the answer that this process has, otherwise what resolves the key.
     ///
-    /// PERF: not an `async fn`, so that the future of a caller keeps only what it awaits: that of `fetch` takes 704 bytes.
-    fn answer<T, A, F, Fut>(
+    /// PERF: the callers await what `resolve` returns, and no hit has room for it or moves it. The future of `fetch` takes
+    /// 704 bytes.
+    pub(super) fn hit_or_miss<T, A>(
         &self,
         front_end: FrontEnd,
         key: Key,
-        resolve: F,
-    ) -> Either<Ready<Result<A, Error>>, impl Future<Output = Result<A, Error>> + use<T, A, F, Fut>>
+    ) -> Result<Result<A, Error>, (Resource, TypedPolicy<T>)>
     where
         T: Serialize + DeserializeOwned + Send + Sync + 'static,
         A: Answer<T>,
-        F: FnOnce(Resource, TypedPolicy<T>) -> Fut,
-        Fut: Future<Output = (Result<A, Error>, CacheStatus)>,
     {
         let (typed, layout) = (TypedPolicy::new(self.config()), self.config().layout());
-        match self.peek(front_end, layout, &key, &typed, Timestamp::now()) {
-            Some(hit) => Either::Left(ready(hit)),
-            None => {
-                let resource = self.resource_in(front_end, layout, key);
-                Either::Right(resolve(resource, typed).map(|(answer, _)| answer))
-            }
-        }
+        let hit = self.peek(front_end, layout, &key, &typed, Timestamp::now());
+        hit.ok_or_else(|| (self.resource_in(front_end, layout, key), typed))
     }
+}
+
+/// Resolves the key. A fetch runs in a task of its own.
+pub(super) fn resolve_in_a_task<T, A, E, F, Fut>(
+    (resource, typed): (Resource, TypedPolicy<T>),
+    fetch: F,
+) -> impl Future<Output = (Result<A, Error>, CacheStatus)>
+where
+    T: Serialize + DeserializeOwned + Send + Sync + 'static,
+    A: Answer<T> + 'static,
+    E: Into<BoxError> + 'static,
+    F: FnOnce() -> Fut + Send + 'static,
+    Fut: Future<Output = Result<T, E>> + Send + 'static,
+{
+    let fetch = async move |_, here: Resource| typed.head(&here, fetch().await.map(FetchOutcome::new));
+    resource.resolve(typed, IN_A_TASK, fetch)
 }

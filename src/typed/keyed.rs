@@ -1,5 +1,6 @@
 //! `StampedeGuard::keyed`: a layer for any tower service whose response is a plain value.
 
+use super::fetch::resolve_in_a_task;
 use crate::{
     error::{BoxError, Error, into_cause},
     guard::StampedeGuard,
@@ -7,11 +8,11 @@ use crate::{
     store::error::BoxFuture,
     telemetry::FrontEnd,
 };
-use futures_util::{TryFutureExt, future::Either};
+use futures_util::{FutureExt, TryFutureExt};
 use serde::{Serialize, de::DeserializeOwned};
 use std::{
     fmt,
-    future::poll_fn,
+    future::{poll_fn, ready},
     task::{Context, Poll},
 };
 use tower_layer::Layer;
@@ -101,9 +102,9 @@ where
             return Box::pin(call.map_err(|error: S::Error| Error::origin_failed(into_cause(error))));
         };
         // PERF: the box of a hit is small.
-        match self.guard.fetch_as::<S::Response, _, _, _, _>(FrontEnd::Keyed, key, || call) {
-            Either::Left(hit) => Box::pin(hit),
-            Either::Right(answer) => Box::pin(answer),
+        match self.guard.hit_or_miss(FrontEnd::Keyed, key) {
+            Ok(hit) => Box::pin(ready(hit)),
+            Err(miss) => Box::pin(resolve_in_a_task(miss, || call).map(|(answer, _)| answer)),
         }
     }
 }

@@ -4,11 +4,7 @@ use crate::{Down, MS, SECOND};
 use futures_util::future::join_all;
 use stampede_guard::{
     StampedeGuard,
-    testing::{
-        FakeRedis, Fault,
-        Operation::{Extend, Fill},
-        Origin,
-    },
+    testing::{FakeRedis, Fault, Operation::Extend, Origin},
 };
 use std::time::Duration;
 use tokio::{
@@ -69,20 +65,6 @@ async fn heartbeat_of_a_lease_does_not_wait_for_a_slow_extension() {
     origin.open();
     callers.await.expect("no panic");
     assert!(server.holds("other"), "its fill was not refused");
-}
-
-/// Seen to fail (the fill is sent, in vain) if the result of a lost lease is stored like any other.
-#[tokio::test(start_paused = true)]
-async fn fetch_that_has_lost_its_lease_sends_no_fill() {
-    let (server, origin) = (FakeRedis::new(), Origin::gated());
-    let node = server.node();
-    let guard = node.guard();
-    let caller = fetch_all(&guard, &["k"], &origin).await;
-    server.expire_lease("k");
-    sleep(2 * SECOND).await;
-    origin.open();
-    caller.await.expect("no panic");
-    assert_eq!((guard.drain().await, node.asked(Fill), server.holds("k")), (0, 0, false));
 }
 
 /// Seen to fail (another task for each fetch) with a task for each lease.
