@@ -16,10 +16,10 @@ thread_local! {
 /// The encoding of typed values. An entry of another codec under the same key is a miss.
 ///
 /// **A value that does not encode and decode again is not cached.** Its caller gets it from the origin, and no request
-/// fails for that. All other requests for the key then **call the origin each for itself**, without waiting for each
-/// other, as after [`private`](crate::FetchOutcome::private). An event of level `ERROR` names each such type once, and
-/// [`Stats::codec_failures`](crate::Stats::codec_failures) counts the values. Use `Json`, or change the serde attributes
-/// of the type.
+/// fails for that. Each other request for the key then **makes its own call of the origin** without waiting, as after
+/// [`private`](crate::FetchOutcome::private). An event of level `ERROR` names each such type once, and
+/// [`Stats::codec_failures`](crate::Stats::codec_failures) counts the values. Use `Json`, or change the serde
+/// attributes of the type.
 ///
 /// The default is `Bincode` if the feature `bincode` is on (the default), otherwise `Postcard`, otherwise `Json`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -158,8 +158,8 @@ pub(crate) fn serialize_seconds<S: Serializer>(time: &Duration, serializer: S) -
 }
 
 /// Decodes under a limit, which bounds what a hostile length prefix can make the decoder allocate. The limit counts
-/// memory, not input, and one byte of input may become a `u128`, so every value of up to 16 MiB decodes. For a larger one
-/// the check of `encode` tells.
+/// memory, not input, and one byte of input may become a `u128`, so every value of up to 16 MiB decodes. The check in
+/// `encode` shows whether a larger one does.
 #[cfg(feature = "bincode")]
 fn from_bincode<T: DeserializeOwned>(bytes: &[u8]) -> Result<(T, usize), bincode::error::DecodeError> {
     let config = bincode::config::standard();

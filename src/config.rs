@@ -124,8 +124,8 @@ impl Config {
         self.failure_ttl.min(Duration::from_secs(1))
     }
 
-    /// Returns the failure marker that a leader leaves after so many earlier failures in a row. It blocks other callers
-    /// for a time that doubles from failure to failure, but at most for `limit`. `None` if markers are off.
+    /// Returns the failure marker that a leader leaves after this number of earlier failures in a row. It blocks other
+    /// callers for a time that doubles from failure to failure, but at most for `limit`. `None` if markers are off.
     pub(crate) fn failure_marker(&self, report: Bytes, earlier: u32, limit: Duration) -> Option<FailureMarker> {
         let (first, longest) = (self.failure_ttl, self.failure_ttl.saturating_mul(10));
         let blocks_for = first.saturating_mul(1 << earlier.min(8)).min(longest).min(limit);

@@ -223,22 +223,23 @@ impl StampedeGuard {
         self.set(|config| config.uncacheable_ttl = span)
     }
 
-    /// Sets how long the marker of a failed fetch blocks its key in the store. Meanwhile the key is not fetched again:
-    /// requests get the stale value, if the policy permits that on errors, otherwise the error of that fetch at once,
-    /// with [`retry_in`](crate::Error::retry_in). The time doubles with each further failure, up to ten times this
-    /// value. [`invalidate`](Self::invalidate) removes the marker. Zero: the guard leaves no markers, and
-    /// obeys those of others. Default: 1 s. While the store is unavailable there is no marker.
+    /// Sets how long the marker of a failed fetch blocks its key in the store. Meanwhile the key is not fetched again.
+    /// Requests get the stale value, if the policy permits that on errors. Otherwise they get the error of that fetch
+    /// at once, with [`retry_in`](crate::Error::retry_in). The time doubles with each further failure, up to ten times
+    /// this value. [`invalidate`](Self::invalidate) removes the marker. Zero: the guard leaves no markers, and obeys
+    /// the markers of other guards. Default: 1 s. While the store is unavailable there is no marker.
     ///
     /// While the marker blocks the key, callers of the guard that fetched, and of its clones, get the error with its
-    /// cause, for up to 1,024 keys at a time. The memory of an error is released at the next failure of any key after
-    /// its block. Callers of other guards get the kind of the error and its [status](crate::Error::status).
+    /// cause. The causes of up to 1,024 keys are kept at a time. The memory of an error is released at the next failure
+    /// of any key after its block. Callers of other guards get the kind of the error and its
+    /// [status](crate::Error::status).
     ///
     /// [`classify`](Self::classify) names errors that need no marker, because the request is their reason and not the
     /// origin.
     ///
     /// HTTP requests without a stale response are blocked for at most 100 ms, because another request may succeed. Then
-    /// one of them tries, and the others wait for it. If the stored response was fresh within the last second (within
-    /// `failure_ttl` if that is shorter), a 500 or a client error blocks none of them.
+    /// one of them tries, and all other requests wait for it. If the stored response was fresh within the last second
+    /// (within `failure_ttl` if that is shorter), a 500 or a client error blocks none of them.
     ///
     /// # Panics
     ///
@@ -300,9 +301,9 @@ impl StampedeGuard {
 
     /// Sets the maximum number of concurrent fetches while the store is unavailable. Further fetches queue for at most
     /// one second, and are then rejected with [`ErrorKind::Overloaded`](crate::ErrorKind::Overloaded) or a response
-    /// 503. The newest in the queue is served first, and a fetch that no request waits for leaves the queue: under a
-    /// load above the limit the permits go to requests whose clients are still there. A fetch inside another fetch does
-    /// not queue, because the outer fetch may hold the last permit. Default: 64.
+    /// 503. The newest in the queue is served first, and a fetch that no request waits for leaves the queue. So under a
+    ///      load above the limit the permits go to requests whose clients are still there. A fetch inside another fetch
+    ///      does not queue, because the outer fetch may hold the last permit. Default: 64.
     ///
     /// The permits belong to this clone and to clones made from it afterwards.
     ///
@@ -317,13 +318,13 @@ impl StampedeGuard {
     }
 
     /// Sets the maximum number of detached fetches: running fetches that no request of this process waits for any more,
-    /// because their clients have left or were answered at their [`deadline`](Self::deadline). A fetch that would be one
-    /// more is dropped, as it would be without the guard, and its lease is released, so that the next request for the
+    /// because their clients have left or were answered at their [`deadline`](Self::deadline). A fetch that would be
+    /// one more is dropped, as it would be without the guard. Its lease is released, so that the next request for the
     /// key leads at once, in any process. A fetch that a request joins again is not detached any more. Zero ends each
     /// fetch with its last client. Default: 64.
     ///
-    /// A limit above the guard, for example a [`ConcurrencyLimit`] of 10, does not see detached fetches: clients that
-    /// leave early make room for others, and up to 74 handlers run at once.
+    /// A limit above the guard, for example a [`ConcurrencyLimit`] of 10, does not see detached fetches. Clients that
+    /// leave early make room for others, so up to 74 handlers run at once.
     ///
     /// The limit is about handlers. A fetch whose response head has arrived does not count while its body is collected,
     /// and a refresh in the background does not count either, because its request was answered.
@@ -441,7 +442,7 @@ impl StampedeGuard {
     /// Shows keys in the events and spans of this clone, instead of their hashes only, and the errors of codecs, which
     /// may quote values. Default: `false`.
     ///
-    /// Over HTTP a key is the URL of the page with its query, where clients and handlers put what a log must not have:
+    /// Over HTTP a key is the URL of the page with its query. Clients and handlers put there what a log must not have:
     /// names, addresses, search terms, tokens of links that were sent by mail. Keys of typed values are what the
     /// application makes them. Turn it on for tests, or if no key contains personal data or secrets.
     #[must_use]
@@ -521,8 +522,8 @@ impl StampedeGuard {
     }
 
     /// Returns the number of fetches in progress in this process, each counted once however many requests wait for it,
-    /// from the request for its lease to its fill. A lookup does not count, nor does a fetch that no further request may
-    /// join, for example after an invalidation.
+    /// from the request for its lease to its fill. A lookup does not count. Neither does a fetch that no further
+    /// request may join, for example after an invalidation.
     #[must_use]
     pub fn in_flight(&self) -> usize {
         self.engine.in_flight()

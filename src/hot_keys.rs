@@ -34,9 +34,9 @@ pub struct HotKey {
     /// Maximum number of further requests for the key that are not counted, because it was not among the tracked keys
     /// then. At most the number of all requests, divided by the number of tracked keys.
     pub max_uncounted: u64,
-    /// Requests that were answered without a call of the origin of their own: hits, stale hits, and requests that shared
-    /// the fetch of another one. A stale answer of a request that has fetched, or whose fetch refreshes the entry in the
-    /// background, does not count.
+    /// Requests that were answered without a call of the origin of their own: hits, stale hits, and requests that
+    /// shared the fetch of another request. A stale answer of a request that has fetched, or whose fetch refreshes the
+    /// entry in the background, does not count.
     pub saved_calls: u64,
     /// Calls of the origin that this process has made.
     pub fetches: u64,

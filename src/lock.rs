@@ -1,7 +1,7 @@
 //! Distributed locks over Redis: [`Lock`], three lock recipes, and the [`Guarantees`] of each recipe.
 //!
 //! Use [`SetPx`], the default, [`FencedLock`] if you need a fencing token, or [`Redlock`] over several servers.
-//! `docs/locks.md` compares their use, cost and failures with those of seven recipes of posts and books, which
+//! `docs/locks.md` compares their use, cost and failures with seven recipes of posts and books, which
 //! `tools/lock-table` implements. For recipes of your own, the feature `unstable` opens the module `lock::recipe`.
 //!
 //! ```no_run

@@ -119,8 +119,8 @@ reasons! {
 }
 
 impl Uncached {
-    /// Reports whether the reason says something about the route. The others are about the origin or the store, which
-    /// fail for a time.
+    /// Reports whether the reason says something about the route. All other reasons are about the origin or the store,
+    /// which fail for a time.
     pub(crate) fn is_about_route(self) -> bool {
         !matches!(
             self,

@@ -63,7 +63,8 @@ pub(super) struct Call<'a> {
     has_waited: bool,
     /// Set after a result that this call could not use. From then on it joins only flights that have no result yet.
     incomplete_only: bool,
-    /// Number of results that may be due to the requests of their leaders alone. The second one counts.
+    /// Number of results that this call did not accept, because they may be due to the request of their leader alone.
+    /// It accepts the second one.
     earlier_failures: u32,
     /// Set when the flight of the fleet is of no use to this call. From then on it joins only local flights, or leads
     /// one in this mode.
@@ -80,8 +81,8 @@ enum Attempt {
     Alone(BypassReason),
 }
 
-/// The rest of an attempt, which is ready already. Boxed, as every rest is, because otherwise the future of every call
-/// would reserve room for it, and a waiter also for what follows the wait.
+/// Returns the rest of an attempt that has ended already. Every rest is boxed, because otherwise the future of every
+/// call would reserve room for it, and a waiter also for what follows the wait.
 fn done<'s>(attempt: Attempt) -> BoxFuture<'s, Attempt> {
     Box::pin(ready(attempt))
 }
@@ -130,7 +131,8 @@ impl<'a> Call<'a> {
         })
     }
 
-    /// Reports a call within a fetch that lasts for half of the time that is left to that fetch. `None` for other calls.
+    /// Returns a future that logs this call if it takes half of the time that is left to the fetch around it. `None` if
+    /// there is no fetch around it.
     fn half_way(&self) -> Option<impl Future<Output = Infallible> + use<>> {
         let Resource { config, key, .. } = self.resource();
         let (config, key, fetch) = (config.clone(), key.clone(), self.active_fetches.last()?.key.clone());

@@ -48,8 +48,8 @@ pub(crate) struct Engine {
     /// The extensions of leases.
     pub(super) heartbeats: DeferredWork,
     pub(super) wait_graph: Arc<WaitGraph>,
-    /// All spawned tasks but those of the heartbeats: leaders, refreshes, releases of leases. The tracker is closed from
-    /// the beginning: that does not prevent spawning, and lets any number of callers wait until it is empty.
+    /// All spawned tasks except heartbeats: leaders, refreshes, releases of leases. The tracker is closed from the
+    /// beginning: that does not prevent spawning, and lets any number of callers wait until it is empty.
     pub(super) tasks: TaskTracker,
     pub(super) invalidations: PendingInvalidations,
     /// Limits the retries of invalidations that are in flight, because a store that is down gets one for each unsafe

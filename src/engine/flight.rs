@@ -65,7 +65,7 @@ pub(crate) enum Progress {
     Found(Found),
     Filled(Arc<FillSet>),
     Shared(SharedValue),
-    /// The result, and whether it may be due to the leader's request, so that a waiter is to lead again.
+    /// The result, and whether a waiter is to lead again, because the result may be due to the leader's request.
     Unshared(Unshared, bool),
     Abandoned,
 }
@@ -98,15 +98,16 @@ pub(crate) struct JoinCriteria {
 #[derive(Default)]
 pub(crate) struct Flights {
     table: Mutex<Table>,
-    /// Number of primaries in the table. PERF: a hit in a process without flights takes no lock.
+    /// Number of resources in the table. PERF: a hit in a process without flights takes no lock.
     resources: AtomicUsize,
     /// The invalidations that this process has requested or heard of.
     pub(super) versions: Arc<Versions>,
 }
 
-/// The flights that callers may join, by the [primary](CacheKey::primary) of their resource, so that an invalidation is one lookup. Few have
-/// several: of their qualifiers, variants, layouts and scopes, and of other namespaces. PERF: with the hasher of
-/// `quick_cache`, a lookup takes fewer instructions than with that of the standard library.
+/// The flights that callers may join, by the [primary](CacheKey::primary) of their resource, so that an invalidation is
+/// one lookup. Few resources have several flights: of their qualifiers, variants, layouts and scopes, and of other
+/// namespaces. PERF: with the hasher of `quick_cache`, a lookup takes fewer instructions than with that of the standard
+/// library.
 type Table = HashMap<Bytes, Vec<Arc<FlightState>>, DefaultHashBuilder>;
 
 /// The state shared by the leader and the callers of a flight.
@@ -132,7 +133,7 @@ pub(crate) struct FlightState {
     stale_candidate: Mutex<Option<(Entry, u64)>>,
     /// Shows whether the leader is polled.
     pulse: Arc<Pulse>,
-    /// When a waiter has felt the pulse for the last time, and its reading.
+    /// When a waiter last looked at the pulse, and what it read.
     felt: Mutex<Option<(Instant, usize)>>,
     /// Number of callers that want the result. The caller that opened the flight counts as well.
     callers: AtomicUsize,
@@ -271,7 +272,7 @@ impl FlightState {
         let now = Timestamp::now();
         self.progress.is(|progress| match progress {
             Progress::Queued => !criteria.nested,
-            // A waiter has abandoned it while its leader was about to pause.
+            // A waiter has abandoned the flight while its leader was about to pause.
             Progress::Abandoned => false,
             // An entry that has expired while the flight is still listed is of no use to new callers.
             Progress::Filled(fill_set) if freshness(&fill_set.entry, now) != Freshness::Fresh => false,
@@ -309,8 +310,8 @@ impl FlightState {
         });
     }
 
-    /// Looks at the pulse of the leader, and abandons the flight if the leader was not polled since a waiter has felt it
-    /// so long ago. Returns `false` if a waiter has felt it since.
+    /// Looks at the pulse of the leader, and abandons the flight if the leader was not polled since the last look. Does
+    /// nothing and returns `false` if the last look was less than `span` ago.
     fn look(self: &Arc<Self>, span: Duration) -> bool {
         let now = clock::now();
         let is_past = |(at, _): &(Instant, usize)| now.saturating_duration_since(*at) >= span;
@@ -377,7 +378,7 @@ impl Flight {
         *self.0.stale_candidate.lock() = entry.map(|entry| (entry, asked));
     }
 
-    /// Counts a caller of this flight that has not entered it: the one that opened it, or a refresh.
+    /// Counts a caller of this flight that has not joined it: its opener, or a refresh.
     pub(crate) fn waiter(&self) -> Waiter {
         Waiter::join(&self.0, JoinCriteria::default())
     }
@@ -508,10 +509,11 @@ impl Waiter {
         is_elsewhere: impl Fn(&SharedValue) -> bool,
     ) -> Option<Progress> {
         let mut outcome = pin!(self.outcome(is_elsewhere));
-        // The more callers there are, the more rarely does each look. So the looks of all cost next to nothing, and need
-        // no waiter of which the others depend.
-        let pause = (lease_ttl / 2).saturating_mul(1 + self.callers() as u32 / 16);
-        let mut next_look = clock::deadline_after(pause);
+        // With more callers, each waiter looks more rarely, so that all looks together cost next to nothing. The pauses
+        // are random, so that some waiter looks soon, whichever waiters have left.
+        let half = lease_ttl / 2;
+        let pause = || half.mul_f64(1.0 + clock::random_unit() * (self.callers() / 16) as f64);
+        let mut next_look = clock::deadline_after(pause());
         loop {
             if let Ok(state) = timeout_at(until.min(next_look), outcome.as_mut()).await {
                 return Some(state);
@@ -519,7 +521,7 @@ impl Waiter {
             if until <= next_look {
                 return None;
             }
-            next_look = clock::deadline_after(if self.flight.look(lease_ttl / 2) { lease_ttl / 2 } else { pause });
+            next_look = clock::deadline_after(if self.flight.look(half) { half } else { pause() });
         }
     }
 

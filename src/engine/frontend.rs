@@ -195,8 +195,8 @@ pub(crate) enum Shareability {
 }
 
 impl Shareability {
-    /// Returns the extent of a private response. The callers of this audience do not wait for such a response for a
-    /// while.
+    /// Returns the extent of a private response. For a time, callers of this audience do not wait for fetches of the
+    /// key.
     pub(crate) fn private(audience: Audience) -> Self {
         Self::Unshared(Unshared::Private(audience), FailureCause::Answer, 0)
     }
@@ -241,7 +241,7 @@ pub(crate) struct StoreAs {
     pub(crate) index: Option<Box<RedirectEntry>>,
 }
 
-/// An entry that redirects to variants. It is followed for as long as it is stored.
+/// An entry that redirects to variants. It is followed while it is stored.
 #[derive(Clone)]
 pub(crate) struct RedirectEntry {
     /// The variant of the entry that is filled together with it.

@@ -90,8 +90,8 @@ pub(super) enum AfterHead {
     Store(Token, (Timestamp, Timestamp), StoreAs, Completion),
     /// Store a marker that applies to this audience for this time.
     Mark(Kind, Audience, Duration, Completion),
-    /// Release the lease, leaving a failure marker if there is one. Then let one waiter lead again if there is a result:
-    /// a waiter on its second attempt gets it.
+    /// Release the lease, and leave the failure marker, if there is one. Then, if there is a result, one waiter leads
+    /// again; a waiter on its second attempt gets the result.
     Release(Option<FailureMarker>, Option<Unshared>, Completion),
 }
 
@@ -284,8 +284,8 @@ impl Leader {
         matches!(lookup.find(&*self.policy).await, Ok(Some(_))) && lookup.resource.key == resource.key
     }
 
-    /// Does the work that is left, for which the fetch has time until `deadline`. The flight may be joined until an entry
-    /// is stored, so that this process does not fetch again what is about to be stored.
+    /// Does the work after the head. The fetch has time for it until `deadline`. The flight may be joined until an
+    /// entry is stored, so that this process does not fetch again what is about to be stored.
     async fn finish(self: Box<Self>, permit: FillPermit, deadline: Instant, rest: AfterHead) {
         if self.scoped {
             let (tasks, state) = (self.resource.engine.tasks.clone(), self.flight.state().clone());

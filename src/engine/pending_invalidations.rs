@@ -76,7 +76,7 @@ impl PendingInvalidations {
     }
 
     /// Counts a failed invalidation, and claims its retries for the calling task. `None` if another task retries the
-    /// cache key, or if so many cache keys are retried that no further one is.
+    /// cache key, or if the maximum number of cache keys is being retried.
     pub(super) fn claim_retry<'a>(&'a self, meter: &Meter, key: &'a CacheKey) -> Option<RetryEntry<'a>> {
         let mut retrying = self.retrying.lock();
         if let Some(failed) = retrying.get_mut(key) {

@@ -11,8 +11,8 @@ use crate::{
 use bytes::Bytes;
 use std::{collections::HashMap, time::Duration};
 
-/// Returns the report in the marker of a fetch that failed under the lease with this token: the token, one byte for the
-/// kind, and two for the code, which is a status, or 0.
+/// Returns the report in the marker of a fetch that failed under the lease with this token. It has the token, one byte
+/// for the kind, and two bytes for the code: a status, or 0.
 pub(super) fn report_of(id: Token, failure: &Unshared, code: u16) -> Bytes {
     let kind = match failure {
         Unshared::Error(error) => error.kind(),

@@ -31,7 +31,7 @@ use std::{
 impl Engine {
     /// Returns the answer of a fresh entry, if this process has it: a lookup that borrows all it needs.
     ///
-    /// PERF: such a hit takes a quarter of a microsecond. It clones no handle: two threads that count references to one
+    /// PERF: such a hit takes a quarter of a microsecond. It clones no handle. Two threads that count references to one
     /// engine, one configuration and one namespace write to the same cache lines, and together serve less than one
     /// thread.
     pub(crate) fn peek<R>(
@@ -71,11 +71,11 @@ pub(crate) const IN_A_TASK: Option<Spawn<'static>> = Some(|engine, leader| _ = e
 
 impl Resource {
     /// Resolves the key. Looks up the entry, and answers with it if it is fresh. Otherwise a [`Call`] goes on, which
-    /// knows no types.
+    /// does not know the types of the front end.
     ///
     /// Cancel safe with [`IN_A_TASK`]: a fetch started by this future keeps running, and a fetch that it joined is
-    /// unaffected. Without, a fetch runs within its caller, so that it may borrow: dropping the future drops a fetch that
-    /// it started, and the next waiter takes over with its own fetch.
+    /// unaffected. Without it, a fetch runs within its caller, so that it may borrow. Dropping the future then drops a
+    /// fetch that it started, and the next waiter takes over with its own fetch.
     ///
     /// PERF: not an `async fn`, which reserves room for its arguments twice.
     pub(crate) fn resolve<'a, R, P, F, Fut>(

@@ -115,8 +115,8 @@ impl Resource {
         self.repeatable(StoreOperation::Invalidate, || self.engine.store.invalidate(keys)).await
     }
 
-    /// Sends an operation, and once more within the same timeout if the connection was broken: an idle connection may
-    /// have been cut long ago, and reports it only now. Safe, because all operations may run twice.
+    /// Sends an operation. If the connection was broken, sends it once more within the same timeout, because an idle
+    /// connection may have been cut long ago, and reports it only now. Safe, because all operations may run twice.
     async fn repeatable<'a, T>(
         &self,
         operation: StoreOperation,

@@ -12,7 +12,7 @@ pub(super) struct Walk {
     pub(super) progress: usize,
     pub(super) requests: usize,
     pub(super) requests_of_pass: usize,
-    /// Number of values around the one that is being visited.
+    /// Number of values around the visited value.
     pub(super) depth: usize,
     /// The containers that are being visited, the outermost first.
     pub(super) open: Vec<String>,
@@ -77,11 +77,12 @@ impl Walk {
         self.containers.get(name).copied().unwrap_or_default()
     }
 
-    /// Visits a field or variant of a container. It gets another pass, unless this one has found nothing, and would find
-    /// nothing again. Within a recursive container that is not known, because its optional values are left out.
+    /// Visits a field or variant of a container. If the visit finds nothing new, the next pass goes on to the next
+    /// field or variant. It does not if another visit could still find more. That is so if earlier visits have used up
+    /// the requests of this pass, and within a container that contains itself, where optional values are left out.
     pub(super) fn explore<R>(&mut self, name: &str, index: usize, visit: impl FnOnce(&mut Self) -> R) -> R {
         let before = self.progress;
-        // The visit has the requests of a whole pass, but for the containers around it.
+        // Only the enclosing containers have made requests, so the visit has the rest of a whole pass.
         let is_fresh = self.requests_of_pass <= self.depth;
         let result = visit(self);
         let has_settled = self.progress == before && (is_fresh || !self.is_exhausted());
@@ -113,7 +114,7 @@ impl Walk {
     }
 }
 
-/// Returns the error of a value that is not made.
+/// Returns the error that ends a visit without a value.
 pub(super) fn refusal() -> Error {
     Error::custom("a sample was refused")
 }

@@ -71,8 +71,8 @@ impl Walker<'_> {
     }
 }
 
-/// Visits the value at a place. If it refuses the value that it has made of a sample, as a type with `try_from` does, the
-/// next pass has another sample. A value that has panicked is not visited again.
+/// Visits the value at a place. If the type refuses the value of a sample, as one with `try_from` may, the next pass
+/// has another sample. A value that has panicked is not visited again.
 pub(super) fn visit<R>(
     walk: &mut Walk,
     place: String,
@@ -240,7 +240,8 @@ impl<'de> Deserializer<'de> for Walker<'_> {
     }
 }
 
-/// The fields of a struct, from one on. Without all fields no struct is made, but the others are explored.
+/// The fields of a struct, from one on. Without all fields no struct is made, but the fields from there on are
+/// explored.
 struct Fields<'w> {
     walk: &'w mut Walk,
     name: &'w str,

@@ -39,7 +39,7 @@ pub(super) enum StatusNote {
     Collapsed { reason: &'static str },
     /// By the cache itself, for this reason.
     Generated(Uncached),
-    /// By the cache itself, for an error.
+    /// By the cache itself, because of an error of the guard.
     Error,
 }
 

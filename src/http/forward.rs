@@ -43,12 +43,12 @@ pub(super) enum BodyPresence {
     Unknown,
 }
 
-/// Returns whether the request has a body, as far as its head and its unread body say. It is `Unknown` for a GET and a
-/// HEAD only: other methods are not cached.
+/// Returns whether the request has a body, according to its head and its unread body. Only a GET or HEAD may be
+/// `Unknown`: other methods are not cached.
 ///
-/// The absence of `Content-Length` and `Transfer-Encoding` proves nothing. RFC 9112 §6.3 concludes from it that a message
-/// of HTTP/1.1 has no body, but a layer that decompresses requests removes the first of these fields, a proxy the
-/// second.
+/// The absence of `Content-Length` and `Transfer-Encoding` proves nothing. RFC 9112 §6.3 concludes from it that a
+/// message of HTTP/1.1 has no body. But a layer that decompresses requests removes the first of these fields, and a
+/// proxy the second.
 pub(super) fn body_presence<B: Body>(request: &Request<B>) -> BodyPresence {
     let body = request.body();
     if body.is_end_stream() {

@@ -52,7 +52,7 @@ impl<'a> Target<'a> {
         if own.authority.eq_ignore_ascii_case(public.authority) { vec![public] } else { vec![public, own] }
     }
 
-    /// Returns the target by its own words, the request target and `Host`, and why it is refused if these do not name one
+    /// Returns the target that the request target and `Host` name, and why it is refused if they do not name one
     /// resource.
     fn own<B>(request: &'a Request<B>, options: &HttpOptions) -> (Self, Option<Uncached>) {
         let (uri, rewritten_from) = client_uri(request, options);
@@ -198,8 +198,8 @@ pub(super) fn layout_of_responses(config: &Config) -> u64 {
     layout(RESPONSE, config.schema_version)
 }
 
-/// Returns the first `Host`, and whether there is another one. PERF: it is the first field of nearly all requests, where
-/// it takes 90 instructions less than a lookup.
+/// Returns the first `Host`, and whether there is a second one. PERF: it is the first field of nearly all requests,
+/// where it takes 90 instructions less than a lookup.
 fn host(headers: &HeaderMap) -> (Option<&HeaderValue>, bool) {
     let mut fields = headers.iter();
     if let Some((name, host)) = fields.next()

@@ -64,7 +64,7 @@ impl<H: Borrow<HeaderMap> + Send + Sync> ReusePolicy for RequestPolicy<H> {
     fn classify(&self, entry: &Entry, now: Timestamp) -> Reuse {
         let freshness = policy::freshness(entry, now);
         if entry.meta().kind == Kind::Value && entry.meta().codec == INDEX {
-            // An index is valid for as long as it is stored. The fills of its variants prolong that time.
+            // An index is valid while it is stored. The fills of its variants prolong that time.
             let redirect = vary::redirect(entry, self.headers.borrow());
             return redirect.map_or(Reuse::Miss, Reuse::Redirect);
         }

@@ -219,8 +219,8 @@ impl<S> HttpCache<S> {
         let by_origin = [CacheStatus::Miss, CacheStatus::Bypass, CacheStatus::FailOpen];
         if response.extensions().get().is_some_and(|status| by_origin.contains(status)) {
             let (status, headers) = (response.status(), response.headers().clone());
-            // RFC 9111 §4: the most recent response counts. A response stored meanwhile may be newer than this one. Times
-            // do not tell: those of an entry are as exact as the estimate of the server's clock.
+            // RFC 9111 §4: the most recent response counts. A response stored meanwhile may be newer than this one.
+            // Times do not tell: the times of an entry are only as exact as the estimate of the server's clock.
             if let Some(found) = get.lookup_entry(&policy).await.filter(|(_, entry, _)| Some(entry.meta().id) == seen) {
                 head_freshening::after_head(found, &policy.cache_request, request_time, status, &headers).await;
             }

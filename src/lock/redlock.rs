@@ -1,6 +1,6 @@
-//! Use it if one Redis server is not reliable enough and several independent servers, for example five, are available.
-//!
 //! `SET NX PX` on N independent servers: a client that acquires a majority of them in time holds the lock.
+//!
+//! Use it if one Redis server is not reliable enough and several independent servers, for example five, are available.
 
 use super::{
     attempt::{Acquisition, Attempt, Busy, HeldState, LockFuture, TokenLock, check_exists, held_if},

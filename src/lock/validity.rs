@@ -101,7 +101,7 @@ impl ValidLock {
     pub(super) async fn keep_alive(self: Arc<Self>, ttl: Duration, until: Timestamp) {
         let mut pause = ttl / 3;
         loop {
-            // A third of the time left, if that is shorter: less than a ttl may be left from the start, or after a
+            // A third of the time left, if that is shorter. Less than a ttl may be left from the start, or after a
             // concurrent `extend` with a shorter ttl, which restarts the pause.
             let before = self.validity.get();
             let shortened = match self.remaining() {

@@ -400,8 +400,8 @@ async fn get_together(link: &dyn CommandLink, names: &[String]) -> RedisResult<V
     }
 }
 
-/// Returns several values, one by one if the server refuses to return them together: the right to one of the names may
-/// be missing, and while a slot migrates, its names may be on two nodes.
+/// Returns several values. Asks for them one by one if the server refuses to return them together: the right to one of
+/// the names may be missing, or the names of a migrating slot are on two nodes.
 async fn get_or_one_by_one(link: &dyn CommandLink, names: &[String]) -> Result<Vec<Option<Bytes>>, StoreError> {
     let error = match get_together(link, names).await {
         Ok(found) => return Ok(found),

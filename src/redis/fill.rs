@@ -82,7 +82,7 @@ impl<'a> Fill<'a> {
         }
     }
 
-    /// Returns the call of the script. It renames the staged entries, and has the others as arguments.
+    /// Returns the call of the script. It renames the staged entries, and gets all other entries as arguments.
     fn call(&self) -> ScriptCall {
         let Self { writes, extensions, .. } = self;
         let mut keys = vec![&*self.lease];
@@ -119,7 +119,7 @@ impl<'a> Fill<'a> {
         Transacted::of(link.transact(&transaction(commands)).await, length)
     }
 
-    /// Makes all entries arguments of the script. Returns the names of those that may be staged.
+    /// Makes all entries arguments of the script. Returns the staging names that may exist.
     fn unstage(&mut self) -> Vec<String> {
         self.writes.iter_mut().filter_map(|write| write.staging.take()).collect()
     }

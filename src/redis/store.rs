@@ -193,7 +193,7 @@ impl RedisStore {
     ///
     /// # Errors
     ///
-    /// Those of `get_or_lease`.
+    /// Returns the errors of `get_or_lease`.
     pub async fn get_or_lease_by_script(
         &self,
         script: &Script,

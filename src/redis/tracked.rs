@@ -35,7 +35,7 @@ use tokio::time::sleep;
 /// It connects in the background after the data connection, over which entries are written, and again when it breaks or
 /// when the data connection was made again. The host name may have resolved to another server by then, whose writes are
 /// not reported over the old connection. No command waits for it, because a server may be unable to accept a connection
-/// while the others work.
+/// while its existing connections work.
 pub(super) struct TrackedReads {
     tracking: Arc<Tracking>,
     link: Arc<Reconnecting<Tracking>>,
@@ -113,8 +113,8 @@ impl TrackedReader for TrackedReads {
 }
 
 impl Tracking {
-    /// Returns the number of the connection that reports the changes of all later reads. If there is another one after a
-    /// read, the read may be untracked.
+    /// Returns the number of the connection that reports the changes of all later reads. If the number has changed
+    /// after a read, the read may be untracked.
     fn tracked(&self) -> Option<u64> {
         self.current.lock().as_ref()?.tracked
     }

@@ -22,7 +22,7 @@ use tokio_util::task::AbortOnDropHandle;
 /// Deferred work, with the tasks that run it. They end when this is dropped.
 ///
 /// In each runtime one task runs all work that was deferred there. So a runtime that stops or is not driven delays no
-/// work of another one.
+/// work of another runtime.
 #[derive(Default)]
 pub(crate) struct DeferredWork(Arc<Mutex<Table>>);
 

@@ -116,7 +116,7 @@ impl<T> Drop for Shared<T> {
 }
 
 impl Waiting {
-    /// Registers the waker, and returns the one that it replaces.
+    /// Registers the waker, and returns the waker that it replaces.
     fn put(&self, number: &mut Option<u64>, waker: &Waker) -> Option<Waker> {
         let mut wakers = self.0.lock();
         let number = *number.get_or_insert_with(|| {

@@ -83,8 +83,8 @@ table!(counters);
 impl Stats {
     /// Returns the number of responses of the HTTP layer that were neither answered from the cache nor stored, for this
     /// reason. It is the number of responses with this `detail` in `Cache-Status`, with two exceptions, because the
-    /// field is sent before the end of the body: a response of unknown length counts only if it is not stored after
-    /// all, then for the reason that is found at its end, and a response that breaks off counts although its field says
+    /// field is sent before the end of the body. A response of unknown length counts only if it is not stored after
+    /// all, for the reason that is found at its end. A response that breaks off counts although its field says
     /// `stored`.
     ///
     /// The sum is not [`bypassed`](Self::bypassed), which counts requests that have a key. Requests that are forwarded

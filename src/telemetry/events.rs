@@ -1,4 +1,5 @@
-//! The functions of events: those of the table, and those that are more than one row or depend on more.
+//! Functions that record events: one for each row of the table, and further functions that record several rows or
+//! depend on a condition.
 #![cfg_attr(
     not(all(feature = "metrics", feature = "tracing")),
     allow(unused_variables, reason = "what only metrics or only events show")

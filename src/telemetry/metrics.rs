@@ -220,7 +220,7 @@ impl<H: Instrument> Family<H> {
     ///
     /// A program without a recorder has the one of `metrics` that does nothing. A handle of that recorder would do
     /// nothing for ever, so it is not kept, and a recorder may be installed at any time. That recorder has no size. If
-    /// another one has no size either, its handles are resolved for each use.
+    /// another recorder has no size either, its handles are resolved for each use.
     #[cold]
     fn resolve(&self, index: usize) -> H {
         let Member { handle, key } = &self.members[index];

@@ -76,8 +76,8 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> TypedPolicy<T> {
             Err(error) => {
                 let Resource { config, key, .. } = resource;
                 telemetry::codec_failed(&config.meter, key, type_name::<T>(), self.codec, &error);
-                // Private, although each waiter then calls the origin: to let them lead one after the other would make
-                // the last one wait as many fetches long as there are waiters.
+                // Private, although each waiter then calls the origin. If the waiters led one after the other, the last
+                // waiter would wait for the fetches of all.
                 return FetchHead::private(Ok(A::from(value)));
             }
         };

@@ -288,8 +288,8 @@ async fn leader_that_fails_open_uses_a_result_kept_meanwhile() {
     assert_eq!(origin.calls(), 1);
 }
 
-/// Callers come in the moment in which the flight of their key ends, on other threads. Seen to fail (more calls than
-/// keys) if a leader that begins without the store does not ask the outage cache again.
+/// Callers on other threads come at the moment when the flight of their key ends. Seen to fail (more calls than keys)
+/// if a leader that begins without the store does not ask the outage cache again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn flight_that_begins_as_another_ends_uses_its_kept_result() {
     let (hour, origin) = (3600 * SECOND, Origin::new());

@@ -1,4 +1,4 @@
-//! Lookups: no caller waits for that of another one.
+//! Lookups: no caller waits for the lookup of another caller.
 
 use crate::{Down, MS};
 use futures_util::future::join_all;
@@ -61,7 +61,7 @@ impl Store for Slow {
     }
 }
 
-/// Seen to fail (answers after a store timeout) when a caller waits for the lookup of another one.
+/// Seen to fail (answers after a store timeout) when a caller waits for the lookup of another caller.
 #[tokio::test(start_paused = true)]
 async fn unpolled_lookup_delays_no_other_caller() {
     let guard = StampedeGuard::new(Arc::new(Slow::default())).store_timeout(250 * MS);
@@ -106,8 +106,8 @@ async fn shared_lookup_is_no_wait_for_a_fetch() {
     assert_eq!((guard.stats().hits, guard.stats().wait_timeouts), (5, 0));
 }
 
-/// Both callers look up the entry. The one that enters first leads. Seen to fail (no rejection) when a caller with this
-/// wait timeout waits for the fetch.
+/// Both callers look up the entry. The first to enter the flight leads. Seen to fail (no rejection) when a caller with
+/// this wait timeout waits for the fetch.
 #[tokio::test(start_paused = true)]
 async fn wait_timeout_within_a_lookup_holds_when_the_fetch_begins() {
     let guard = StampedeGuard::new(Arc::new(Slow::default())).wait_timeout(Duration::ZERO);

@@ -360,10 +360,10 @@ async fn lead_elsewhere_refresh(guard: &StampedeGuard) {
     sleep(MS).await;
 }
 
-/// A stream, for example, holds several requests for a key and is not polled for a while: the leader, and the waiter
-/// that watches it.
+/// A stream, for example, holds several requests for a key and is not polled for a while: the leader, and a waiter that
+/// looks at its pulse.
 ///
-/// Seen to fail (an answer after a minute, by the wait timeout) when no other waiter watches the leader.
+/// Seen to fail (an answer after a minute, by the wait timeout) when no other waiter looks at the pulse.
 #[tokio::test(start_paused = true)]
 async fn waiter_takes_over_although_leader_and_watcher_are_held() {
     let guard = StampedeGuard::in_memory();

@@ -192,7 +192,7 @@ fn a_guard_outlives_the_runtimes_it_is_used_in() {
     assert_eq!((report.misses, report.failed_open), (3, 0), "{report:?}");
 }
 
-/// The report of the failure passes through the scripts as it is: its id finds the error in the process that fetched.
+/// The report of the failure passes through the scripts unchanged: its id finds the error in the process that fetched.
 #[tokio::test]
 async fn the_kind_of_a_failure_reaches_other_processes() {
     let server = RedisServer::start();

@@ -50,7 +50,7 @@ async fn a_balance_is_shown_to_its_own_key_only() {
     assert_eq!(ask(&app, get("/me")).await.status, 401);
 }
 
-/// Otherwise a cache behind nginx would share nothing.
+/// Otherwise a cache that gets its requests from nginx would share nothing.
 #[tokio::test]
 async fn a_browser_behind_nginx_shares() {
     let (guard, origin) = (StampedeGuard::in_memory(), Origin::new());

@@ -81,7 +81,7 @@ async fn an_unsafe_request_stops_waiting_when_the_breaker_opens() {
     opening.await.expect("no panic");
 }
 
-/// A store that answers with an error opens no breaker at once. The invalidation is retried all the same.
+/// A store that answers with an error opens no breaker at once. The invalidation is retried nevertheless.
 #[tokio::test(start_paused = true)]
 async fn an_unsafe_request_says_that_its_invalidation_failed() {
     let (node, origin) = (FakeRedis::new().node(), Origin::new());

@@ -1,4 +1,4 @@
-//! Answers that may be due to one request alone: a client error, a 500. One waiter leads anew, once in the fleet.
+//! Answers that may be due to one request alone: a client error, a 500. One waiter leads again, once in the fleet.
 
 use crate::{
     kit::{Answer, ask, at_rest, get, get_with, on_each_store, over_redis, site, waiting},

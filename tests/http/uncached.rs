@@ -273,7 +273,7 @@ async fn store_too_small() -> Stats {
     counted(&guard, &[(Uncached::StoreTooSmall, 1)])
 }
 
-/// A body of unknown length that turns out too large. Another one is stored, and does not count.
+/// A body of unknown length that turns out too large. A second body is stored, and does not count.
 async fn too_large_at_its_end() -> Stats {
     let guard = StampedeGuard::in_memory().max_payload(CAP);
     for (path, body) in [("/large", "x".repeat(CAP)), ("/small", "small".to_owned())] {

@@ -138,9 +138,9 @@ async fn an_invalidated_variant_replaces_no_failure() {
     }
 }
 
-/// Another process invalidates the URL while this process fetches the variant. The lease of the variant outlives that,
-/// so this process hears nothing of it. Seen to fail for the nested request, which looks for a leader before it looks up,
-/// when it follows a remembered redirect to one.
+/// Another process invalidates the URL while this process fetches the variant. The lease of the variant survives the
+/// invalidation, so this process gets no message. Seen to fail for the nested request, which looks for a leader before
+/// it looks up, when it follows a remembered redirect to one.
 #[tokio::test(start_paused = true)]
 async fn requests_join_no_leader_of_an_invalidated_variant() {
     for nested in [false, true] {

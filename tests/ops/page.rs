@@ -100,7 +100,8 @@ async fn page_forgets_the_herd_of_a_server_that_restarts() {
     page.close().await;
 }
 
-/// A second stream sends what a reconnected one sends. Seen to fail when the page added the samples to those that it had.
+/// A second stream sends what a reconnected one sends. Seen to fail when the page added the samples to its earlier
+/// samples.
 #[tokio::test]
 async fn page_shows_each_sample_once_after_reconnection() {
     if !installed(&browser::PROGRAMS) {

@@ -75,7 +75,8 @@ async fn program() {
     }
 }
 
-/// Reports whether the program has printed a line that the default level shows, other than those of the circuit breaker.
+/// Reports whether the program has printed a line that the default level shows, other than a line of the circuit
+/// breaker.
 fn is_warning(line: &str) -> bool {
     ["WARN ", "ERROR "].iter().any(|level| line.contains(level)) && !line.contains("circuit breaker opened")
 }
@@ -97,7 +98,7 @@ async fn warnings(url: &str, kind: Kind, store_timeout: Duration, is_expected: b
 
 /// Asserts that a program logs one line, which contains these words.
 async fn logs_one_line(url: &str, kind: Kind, words: &[&str]) {
-    // So long that a busy machine does not open the circuit breaker.
+    // Long enough that a busy machine does not open the circuit breaker.
     logs_one_line_within(url, kind, 30 * SECOND, words).await;
 }
 

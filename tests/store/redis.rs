@@ -234,7 +234,7 @@ fn unused_inboxes(n: usize) -> String {
     (0..n).map(|inbox| format!("{inbox:08}")).collect()
 }
 
-/// A script wakes 64 waiters, and the store the others with further calls.
+/// A script wakes 64 waiters, and the store wakes the rest with further calls.
 ///
 /// Seen to fail, by the limit of time, if the store does not wake the waiters that its script has left.
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! Waiting for a flight: that of another caller, or that of this one.
+//! Waiting for a flight that another caller, or this caller, has opened.
 
 use super::{Attempt, Call, done};
 use crate::{
@@ -58,8 +58,8 @@ impl Call<'_> {
     /// Waits for the flight that this caller has opened. The answer of its leader comes first, because the state that
     /// the leader publishes is for the other callers.
     ///
-    /// The wait timeout applies while the leader waits for another one: not to the caller's own fetch, nor to the
-    /// question for its lease.
+    /// The wait timeout applies while the leader waits for another leader or for a permit. It applies neither to the
+    /// caller's own fetch nor to the question for its lease.
     pub(super) async fn wait_for_own(
         &mut self,
         waiter: Waiter,
@@ -88,7 +88,7 @@ impl Call<'_> {
                     }
                 }
                 () = sleep_until(until) => {
-                    // A fetch that has begun since the limit was set has limits of its own.
+                    // If the fetch has begun since the limit was set, the limits of a fetch apply.
                     if fetches || !self.fetch.has_begun() {
                         return self.on_limit(limit, &waiter);
                     }
@@ -97,8 +97,8 @@ impl Call<'_> {
         }
     }
 
-    /// Takes the fetch from the leader, unless it has begun. A leader that was abandoned may go on, and is not to begin
-    /// the fetch while this caller does something else.
+    /// Takes the fetch from the leader, unless it has begun. A leader that was abandoned may go on, and must not begin
+    /// the fetch while this caller makes a call of its own.
     fn take_fetch_back(&mut self) -> bool {
         self.fetch.take_back().map(|fetch| self.fetch = fetch).is_some()
     }
@@ -162,7 +162,7 @@ impl Call<'_> {
                     self.local = Some(LeadMode::StoreDown(NotStored::because_of(&error)));
                     Attempt::Again
                 }
-                // This caller needs the store as well, so it does not try again as the leader.
+                // This caller fails closed too, so it does not try again as the leader.
                 StoreFailure::FailClosed => {
                     self.stale_or_rejected(waiter.stale_candidate(), Error::store_down(error.into()))
                 }
@@ -230,7 +230,7 @@ impl Call<'_> {
             Reuse::Redirect(redirect) => self.follow(&redirect),
             // For example, a value of another type.
             Reuse::Bypass => Attempt::Alone(BypassReason::ForOthers),
-            // It is too old. The body of the response may take long, and holds the lease until its end.
+            // The response is too old. Its body may take long, and holds the lease until its end.
             _ => {
                 self.local = Some(LeadMode::Local);
                 self.unusable()

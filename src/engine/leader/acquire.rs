@@ -34,7 +34,7 @@ use tokio::{
 struct LeaseWait {
     polls: u32,
     was_disconnected: bool,
-    /// The wait, since a leader of another process was met.
+    /// Measures the wait since the store has told of a lease of another process.
     timed: Option<Timed>,
     /// When the lease of another process ends, as the store said last.
     lease_end: Option<Instant>,
@@ -72,7 +72,7 @@ impl Leader {
                 }
                 Err(error) => match self.kept_result(NotStored::because_of(&error)) {
                     Some(kept) => return Err(kept),
-                    // With a new token: the lease of the old one is released in the background.
+                    // Asks again with a new token. A lease granted to the old one is released in the background.
                     None if error.is_disconnected() && !mem::replace(&mut wait.was_disconnected, true) => continue,
                     None => wait.on_silence(error, &self.resource.config)?,
                 },
@@ -159,7 +159,7 @@ impl Leader {
         None
     }
 
-    /// Releases the lease of the leader that this one has met, if that leader was dropped in this process.
+    /// Releases the lease that this leader has met, if its holder was dropped in this process. Reports whether it was.
     async fn has_released_orphan(&mut self, holder: Token, listener: &Listener) -> bool {
         let is_orphaned = !self.awaited.contains(&holder) && {
             self.awaited.push(holder);
@@ -214,7 +214,7 @@ impl Leader {
     /// Acquires the right to fetch without the store: a `max_fallback_fetches` permit. A nested fetch needs none, because
     /// the enclosing fetch may hold the last one.
     pub(super) async fn acquire_fallback(&self, listener: Listener, reason: NotStored) -> Result<FillPermit, Progress> {
-        // A refusal was met by a leader that has just looked.
+        // After a refusal, the lookup or the leader that met it has just asked the outage cache.
         if reason == NotStored::Unavailable
             && let Some(kept) = self.kept_result(reason)
         {

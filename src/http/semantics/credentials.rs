@@ -9,7 +9,7 @@ pub(super) fn is_credential(name: &str) -> bool {
 }
 
 /// Reports whether a response field of this name looks like a credential, so that its response is for one user. Fields
-/// of caches, and those that set the same rules for all users, only have a word of one.
+/// of caches, and fields that set the same rules for all users, only contain such a word.
 pub(super) fn looks_like_credential(name: &HeaderName) -> bool {
     let name = name.as_str();
     let is_for_all = name.starts_with("access-control-")

@@ -68,7 +68,8 @@ pub(in crate::http) struct RequestDirectives {
     pub(in crate::http) stale_if_error: Duration,
 }
 
-/// The credentials of a request, ordered by how explicitly a response must permit sharing: see [`AuthSharing`]. With both kinds, the rule for cookies holds.
+/// The credentials of a request, ordered by how explicitly a response must permit sharing: see [`AuthSharing`]. With
+/// both kinds, the rule for cookies holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::http) enum Credentials {
     #[default]

@@ -78,9 +78,9 @@ pub trait IntoEndpoint {
 }
 
 impl RedisEndpoint {
-    /// Lists some nodes of a Redis Cluster, at least one; the cluster reports the others. User, password and TLS of the
-    /// first node, with the certificates that `redis::Client::build_with_tls` has put into its address, are those of all
-    /// nodes.
+    /// Lists some nodes of a Redis Cluster, at least one; the cluster reports its other nodes. User, password and TLS
+    /// of the first node, with the certificates that `redis::Client::build_with_tls` has put into its address, apply to
+    /// all nodes.
     ///
     /// Unlike a `ClusterClient` alone, which does not tell its nodes, the endpoint can receive messages: over one of the
     /// nodes that are listed here, at random. Without one that works, waiters poll.
@@ -120,8 +120,9 @@ impl RedisEndpoint {
     ///
     /// # Errors
     ///
-    /// Those of [`cluster`](Self::cluster), and what the settings cause. Also if the client uses TLS and the nodes are
-    /// named without it (`redis://`): the connection for messages would send the password as plain text.
+    /// Returns the errors of [`cluster`](Self::cluster) and of the settings. Returns an error as well if the client
+    /// uses TLS and the nodes are named without it (`redis://`), because the connection for messages would send the
+    /// password as plain text.
     #[cfg(feature = "cluster")]
     pub fn cluster_with<N: IntoConnectionInfo>(
         nodes: impl IntoIterator<Item = N>,
@@ -151,8 +152,8 @@ impl RedisEndpoint {
     /// has invalidated.
     ///
     /// The settings are for connections that the guard or lock makes itself: not for connections that exist already,
-    /// and not for those of a cluster client, which [`cluster_with`](Self::cluster_with) has settings for. Over sentinels
-    /// redis-rs also checks the role of a master on a connection without these settings (see
+    /// and not for the connections of a cluster client, which [`cluster_with`](Self::cluster_with) has settings for.
+    /// Over sentinels redis-rs also checks the role of a master on a connection without these settings (see
     /// `RedisEndpoint::sentinel`).
     #[must_use]
     pub fn connection_config(self, configure: impl FnOnce(AsyncConnectionConfig) -> AsyncConnectionConfig) -> Self {

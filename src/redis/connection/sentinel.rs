@@ -136,8 +136,8 @@ impl Sentinels {
     }
 
     /// Asks all sentinels at once, and returns the server that most of them name; it has confirmed that it is a master.
-    /// Does not wait for the others once more than half of them agree, nor for longer than `VOTE_TIMEOUT` once there is
-    /// an answer.
+    /// Does not wait for further answers once more than half of them agree, nor for longer than `VOTE_TIMEOUT` once
+    /// there is an answer.
     ///
     /// The first answer alone would not do: a sentinel that is cut off, together with the old master, names that one. If
     /// two sentinels disagree, the connections must not alternate between two masters.

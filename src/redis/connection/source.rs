@@ -283,7 +283,8 @@ pub(super) fn tuned_tcp(settings: TcpSettings) -> TcpSettings {
 }
 
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-/// Limit of an attempt to connect that has shorter timeouts of its own: with settings of the user, or to node after node.
+/// Maximum time of an attempt to connect with settings of the user, or to one node after another. Each step has a
+/// shorter timeout.
 const LONGEST_CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time without an acknowledgement after which the system closes a connection, unless the client sets its own.
 #[cfg(any(target_os = "android", target_os = "fuchsia", target_os = "linux"))]
