@@ -134,8 +134,8 @@ impl<'a> Call<'a> {
     /// Returns a future that logs this call if it takes half of the time that is left to the fetch around it. `None` if
     /// there is no fetch around it.
     fn half_way(&self) -> Option<impl Future<Output = Infallible> + use<>> {
-        let Resource { config, key, .. } = self.resource();
-        let (config, key, fetch) = (config.clone(), key.clone(), self.active_fetches.last()?.key.clone());
+        let fetch = self.active_fetches.last()?.key.clone();
+        let (config, key) = (self.resource().config.clone(), self.resource().key.clone());
         let (now, end) = (clock::now(), self.active_fetches.iter().map(|active| active.ends_at).min()?);
         let half_way = clock::after(now, end.saturating_duration_since(now) / 2);
         Some(async move {

@@ -81,6 +81,7 @@ pub(crate) trait Answers<R>: ReusePolicy {
     fn reject(&self, error: Error) -> R;
 
     /// Decides what the entry means for this caller.
+    #[inline]
     fn evaluate(&self, entry: &Entry, now: Timestamp) -> Reuse<R> {
         self.class_of(entry, now).and_then(|()| self.decode(entry, now))
     }
@@ -108,6 +109,7 @@ pub(crate) enum Reuse<A = ()> {
 
 impl<A> Reuse<A> {
     /// Replaces the answer. It is a miss if there is none.
+    #[inline]
     pub(super) fn and_then<B>(self, answer: impl FnOnce(A) -> Option<B>) -> Reuse<B> {
         match self {
             Self::Serve(before) => answer(before).map_or(Reuse::Miss, Reuse::Serve),

@@ -58,10 +58,14 @@ impl<'a> Target<'a> {
         let (uri, rewritten_from) = client_uri(request, options);
         let (host, is_repeated) = host(request.headers());
         let mut target = Self { fields: Some(request.headers()), rewritten_from, ..Self::of_uri(uri) };
-        if let (None, Some(host)) = (uri.authority(), host) {
-            target.authority = host.as_bytes();
-        }
-        let is_named = host.is_none_or(|host| target.authority.eq_ignore_ascii_case(host.as_bytes()));
+        let is_named = match (uri.authority(), host) {
+            (None, Some(host)) => {
+                target.authority = host.as_bytes();
+                true
+            }
+            (Some(_), Some(host)) => target.authority.eq_ignore_ascii_case(host.as_bytes()),
+            (_, None) => true,
+        };
         let of_http = matches!(uri.scheme_str(), None | Some("http" | "https"));
         let refusal = if !of_http || uri.path_and_query().is_none() {
             Some(Uncached::InvalidTarget)
