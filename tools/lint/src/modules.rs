@@ -4,7 +4,7 @@ use crate::{Files, Findings};
 use std::collections::BTreeMap;
 
 /// Maximum number of code lines of the library. To be lowered with the library.
-const LINES: usize = 16850;
+const LINES: usize = 16858;
 
 /// Maximum number of code lines of each module. To be lowered with the module.
 const MODULE_LINES: [(&str, usize); 28] = [
@@ -13,15 +13,15 @@ const MODULE_LINES: [(&str, usize); 28] = [
     ("clock", 69),
     ("codec", 233),
     ("config", 315),
-    ("engine", 3266),
+    ("engine", 3269),
     ("error", 133),
     ("fingerprint", 414),
     ("guard", 221),
     ("guide", 3),
     ("health", 48),
     ("hot_keys", 146),
-    ("http", 3405),
-    ("key", 287),
+    ("http", 3411),
+    ("key", 288),
     ("layout", 21),
     ("lib", 78),
     ("lock", 1262),
@@ -33,7 +33,7 @@ const MODULE_LINES: [(&str, usize); 28] = [
     ("sync", 579),
     ("telemetry", 849),
     ("testing", 691),
-    ("typed", 419),
+    ("typed", 417),
     ("uncached", 81),
     ("versions", 94),
 ];
