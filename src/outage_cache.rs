@@ -215,6 +215,14 @@ mod tests {
         }
     }
 
+    #[test]
+    fn outage_cache_of_zero_bytes_keeps_nothing() {
+        let (outage, now) = (OutageCache::new(OutageCacheConfig::max_bytes(0)), Timestamp::from_micros(7));
+        outage.keep(write(&key(0), now, SECOND, 1), 0, NotStored::Unavailable, now);
+        assert!(get(&outage, &key(0), now).is_none());
+        assert_eq!(outage.table.get().map_or(0, EntryCache::weight), 0);
+    }
+
     /// Seen to fail (nothing is kept) with four shards per core, on a machine with 64 cores.
     #[test]
     fn outage_cache_keeps_payloads_of_the_largest_default_size() {

@@ -93,7 +93,7 @@ impl Recipe for FencedLock {
 impl Queue {
     fn lock(self, acquisition: Arc<Acquisition>) -> TokenLock {
         let name = acquisition.name(self.name);
-        TokenLock { acquisition, name }
+        TokenLock::new(acquisition, name)
     }
 
     fn call(self, script: &Script, acquisition: &Acquisition) -> ScriptCall {

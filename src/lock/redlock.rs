@@ -59,7 +59,7 @@ impl Redlock {
         let name = acquisition.name("redlock");
         let on = |client: &Arc<LockClient>| {
             let acquisition = Acquisition { client: client.clone(), ..acquisition.clone() };
-            TokenLock { acquisition: Arc::new(acquisition), name: name.clone() }
+            TokenLock::new(Arc::new(acquisition), name.clone())
         };
         let locks = once(&acquisition.client).chain(&*self.others).map(on).collect();
         Quorum { locks, server_timeout: self.server_timeout }

@@ -76,17 +76,20 @@ impl DeferredWork {
         let mut table = self.0.lock();
         table.last += 1;
         let place = (due, table.last);
+        let spawn = |wake| AbortOnDropHandle::new(runtime.spawn(run(self.0.clone(), runtime_id, wake)));
         let running = table.tasks.iter().position(|task| task.runtime == runtime_id);
         let at = running.unwrap_or_else(|| {
             // Without the tasks whose runtimes have stopped.
             table.tasks.retain(|task| !(task.waiting.is_empty() && task.handle.is_finished()));
             let wake = Arc::new(Notify::new());
-            let handle = AbortOnDropHandle::new(runtime.spawn(run(self.0.clone(), runtime_id, wake.clone())));
-            let (wakes_at, max_sleep, waiting) = (due, MAX_SLEEP, BTreeMap::new());
+            let (handle, wakes_at, max_sleep, waiting) = (spawn(wake.clone()), due, MAX_SLEEP, BTreeMap::new());
             table.tasks.push(Task { runtime: runtime_id, handle, wake, wakes_at, max_sleep, waiting });
             table.tasks.len() - 1
         });
         let task = &mut table.tasks[at];
+        if task.handle.is_finished() {
+            task.handle = spawn(task.wake.clone()); // work has panicked when it was dropped
+        }
         task.max_sleep = delay.min(MAX_SLEEP); // so that most work that comes later need not wake the task
         let is_sooner = due < task.wakes_at;
         if is_sooner {
@@ -154,3 +157,52 @@ async fn run(table: Arc<Mutex<Table>>, runtime: Id, wake: Arc<Notify>) {
 
 /// Maximum time that a task sleeps, and so the time after which it ends without work.
 const MAX_SLEEP: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{
+        sync::atomic::{AtomicUsize, Ordering::SeqCst},
+        thread,
+    };
+    use tokio::time::sleep;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    struct PanicsOnDrop;
+
+    impl Drop for PanicsOnDrop {
+        fn drop(&mut self) {
+            assert!(thread::panicking(), "as intended");
+        }
+    }
+
+    /// Seen to fail for the first work without the `catch_unwind`, and for the second if a task that has ended is taken
+    /// for one that runs.
+    #[tokio::test(start_paused = true)]
+    async fn panic_of_deferred_work_ends_no_later_work() {
+        let (deferred, ended) = (DeferredWork::default(), Arc::new(AtomicUsize::new(0)));
+        let after = async |delay, work| deferred.after(delay, work).await.expect("there is a runtime");
+        let count = || -> BoxFuture<'static, ()> {
+            let ended = ended.clone();
+            Box::pin(async move { _ = ended.fetch_add(1, SeqCst) })
+        };
+        let _panics = after(SECOND, Box::pin(async { panic!("as intended") })).await;
+        let _other = after(SECOND, count()).await;
+        sleep(2 * SECOND).await;
+        assert_eq!(ended.load(SeqCst), 1);
+
+        let panics = async {
+            let _panics = PanicsOnDrop;
+            pending().await
+        };
+        let panics = after(SECOND, Box::pin(panics)).await;
+        let _waiting = after(4 * SECOND, count()).await;
+        sleep(2 * SECOND).await;
+        drop(panics);
+        sleep(SECOND).await;
+        let _later = after(SECOND, count()).await;
+        sleep(4 * SECOND).await;
+        assert_eq!(ended.load(SeqCst), 3);
+    }
+}
