@@ -300,10 +300,10 @@ impl StampedeGuard {
     }
 
     /// Sets the maximum number of concurrent fetches while the store is unavailable. Further fetches queue for at most
-    /// one second, and are then rejected with [`ErrorKind::Overloaded`](crate::ErrorKind::Overloaded) or a response
+    /// one second, and are then rejected with [`ErrorKind::Overloaded`](crate::ErrorKind::Overloaded), over HTTP with a
     /// 503. The newest in the queue is served first, and a fetch that no request waits for leaves the queue. So under a
-    ///      load above the limit the permits go to requests whose clients are still there. A fetch inside another fetch
-    ///      does not queue, because the outer fetch may hold the last permit. Default: 64.
+    /// load above the limit the permits go to requests whose clients are still there. A fetch inside another fetch
+    /// does not queue, because the outer fetch may hold the last permit. Default: 64.
     ///
     /// The permits belong to this clone and to clones made from it afterwards.
     ///

@@ -222,20 +222,21 @@ impl FakeRedis {
     }
 
     fn invalidate_for(&self, node: Option<usize>, keys: &[CacheKey]) {
+        let mut records = self.0.records.lock();
         for key in keys {
-            self.end_lease(node, key, true, |store| (store.invalidate_now(key), EventKind::Invalidate));
+            self.end_lease(&mut records, node, key, true, |store| (store.invalidate_now(key), EventKind::Invalidate));
         }
     }
 
     /// Executes an operation that may end the lease of the key, and notifies its participants if it does.
     fn end_lease<T>(
         &self,
+        records: &mut Records,
         node: Option<usize>,
         key: &CacheKey,
         invalidated: bool,
         operation: impl FnOnce(&MemoryStore) -> (T, EventKind),
     ) -> T {
-        let mut records = self.0.records.lock();
         let resource = key.without_layout();
         let is_led = || self.0.store.leases(|led| led.without_layout() == resource, Timestamp::now()) > 0;
         let participants = records.participants.remove(&resource).filter(|_| is_led());
@@ -551,7 +552,7 @@ impl Store for Node {
     fn fill<'a>(&'a self, key: &'a CacheKey, condition: FillCondition, writes: Vec<Write>) -> Answer<'a, FillOutcome> {
         let key = key.clone();
         self.send(Operation::Fill, move |node| {
-            node.redis.end_lease(Some(node.number), &key, false, |store| {
+            node.redis.end_lease(&mut node.redis.0.records.lock(), Some(node.number), &key, false, |store| {
                 let outcome = store.fill_now(&key, condition, writes.clone(), Timestamp::now());
                 (outcome, EventKind::Fill(condition, writes.clone(), outcome))
             })
@@ -566,7 +567,7 @@ impl Store for Node {
     ) -> Answer<'a, LeaseStatus> {
         let key = key.clone();
         self.send(Operation::Release, move |node| {
-            node.redis.end_lease(Some(node.number), &key, false, |store| {
+            node.redis.end_lease(&mut node.redis.0.records.lock(), Some(node.number), &key, false, |store| {
                 let status = store.release_now(&key, token, failure_marker.clone(), Timestamp::now());
                 (status, EventKind::Release(token, failure_marker.clone(), status))
             })
