@@ -146,18 +146,20 @@ impl Breakers {
         let mut by_domain = self.by_domain.lock();
         let Recorded { breaker, open } = by_domain.entry(domain).or_default();
         let result = access(breaker);
-        match breaker.is_open() {
-            true if open.is_none() => {
-                *open = Some(telemetry::open_breaker());
-                self.opened.notify_waiters();
-            }
-            true => {}
-            false => *open = None,
+        let opens = breaker.is_open() && open.is_none();
+        if opens {
+            *open = Some(telemetry::open_breaker());
+        } else if !breaker.is_open() {
+            *open = None;
         }
         if breaker.is_idle() {
             by_domain.remove(&domain);
         }
         self.is_idle.store(by_domain.is_empty() && self.has_answered.load(Relaxed), Relaxed);
+        drop(by_domain);
+        if opens {
+            self.opened.notify_waiters(); // not under the lock, which who is woken takes
+        }
         result
     }
 

@@ -7,7 +7,7 @@ use super::{
     core::Engine,
     erased::{AnyAnswer, FetchSlot, Policy},
     fill_set::FillSet,
-    flight::{Flight, Found, JoinCriteria, Scope},
+    flight::{Flight, FlightState, Found, JoinCriteria, Scope, Waiter},
     frontend::{Completed, Completion, FetchHead, FetchMode, Redirect, Reuse, Shareability},
     leader::{LeadMode, Leader, LeaderAnswer},
     lookup::{KeptResult, Lookup},
@@ -34,6 +34,7 @@ use std::{
     convert::Infallible,
     future::{Future, pending, ready},
     mem,
+    sync::Arc,
 };
 use tokio::{
     sync::oneshot,
@@ -69,6 +70,8 @@ pub(super) struct Call<'a> {
     /// Set when the flight of the fleet is of no use to this call. From then on it joins only local flights, or leads
     /// one in this mode.
     local: Option<LeadMode>,
+    /// The flight whose leader the store has not answered, until this call has entered the next one.
+    unanswered: Option<Arc<FlightState>>,
 }
 
 /// The outcome of one attempt.
@@ -111,6 +114,7 @@ impl<'a> Call<'a> {
             incomplete_only: false,
             earlier_failures: 0,
             local: None,
+            unanswered: None,
         }
     }
 
@@ -172,7 +176,10 @@ impl<'a> Call<'a> {
             return Attempt::Alone(BypassReason::Nested);
         }
         if let Some(mode) = self.local {
-            return self.enter(Scope::Local, mode, None).await;
+            return match self.unanswered.take() {
+                Some(unanswered) => self.enter_next(&unanswered, mode).await,
+                None => self.enter(Scope::Local, mode, None).await,
+            };
         }
         let found = match self.found.take() {
             Some(found) => found,
@@ -241,7 +248,23 @@ impl<'a> Call<'a> {
     /// Joins the flight of the cache key, or opens it and leads it. Then waits for its outcome.
     fn enter(&mut self, scope: Scope, mode: LeadMode, seen: Option<Entry>) -> BoxFuture<'_, Attempt> {
         let Resource { engine, key, .. } = self.resource();
-        match engine.flights.enter(key, scope, self.criteria(), seen.as_ref()) {
+        let entered = engine.flights.enter(key, scope, self.criteria(), seen.as_ref());
+        self.wait_or_lead(entered, mode, seen)
+    }
+
+    /// Enters the local flight that follows one whose leader the store has not answered.
+    fn enter_next(&mut self, unanswered: &FlightState, mode: LeadMode) -> BoxFuture<'_, Attempt> {
+        let entered = self.resource().engine.flights.enter_next(unanswered, self.criteria());
+        self.wait_or_lead(entered, mode, unanswered.seen().cloned())
+    }
+
+    fn wait_or_lead(
+        &mut self,
+        entered: Result<Flight, Waiter>,
+        mode: LeadMode,
+        seen: Option<Entry>,
+    ) -> BoxFuture<'_, Attempt> {
+        match entered {
             Err(waiter) => self.wait(waiter),
             Ok(flight) => {
                 let waiter = flight.waiter();
@@ -271,6 +294,7 @@ impl<'a> Call<'a> {
             policy: self.policy.clone(),
             reply: Some(reply),
             resource: self.resource().clone(),
+            requested_at: self.requested_at,
             seen,
             redirects: self.lookup.redirects.clone(),
             outer_fetches: self.active_fetches.clone(),

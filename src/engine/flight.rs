@@ -29,7 +29,7 @@ use std::{
     pin::pin,
     ptr,
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{
             AtomicBool, AtomicU64, AtomicUsize,
             Ordering::{AcqRel, Acquire, Release},
@@ -131,10 +131,12 @@ pub(crate) struct FlightState {
     /// The stale candidate: the stored entry that may be served if no newer one comes, and the
     /// [number](Versions::now) of the question whose answer confirmed it.
     stale_candidate: Mutex<Option<(Entry, u64)>>,
+    /// Set if the store has not answered the leader: the local flight that the first of the callers has entered next.
+    next: OnceLock<Arc<Self>>,
     /// Shows whether the leader is polled.
     pulse: Arc<Pulse>,
-    /// When a waiter last looked at the pulse, and what it read.
-    felt: Mutex<Option<(Instant, usize)>>,
+    /// When a waiter last looked at the pulse, and what it read; or when the first waiter came.
+    felt: Mutex<Option<(Instant, Option<usize>)>>,
     /// Number of callers that want the result. The caller that opened the flight counts as well.
     callers: AtomicUsize,
     /// Notified when the first caller comes, when the last caller leaves, and when the leader begins to wait.
@@ -152,6 +154,29 @@ impl Flights {
         seen: Option<&Entry>,
     ) -> Result<Flight, Waiter> {
         self.open_or(key, scope, criteria, seen, |listed| Waiter::join(listed, criteria))
+    }
+
+    /// Enters the local flight that follows one whose leader the store has not answered. All callers of that one join
+    /// the same local flight, even if it has ended before they come. Otherwise the last of many callers would lead one
+    /// local flight after another.
+    pub(crate) fn enter_next(
+        self: &Arc<Self>,
+        unanswered: &FlightState,
+        criteria: JoinCriteria,
+    ) -> Result<Flight, Waiter> {
+        let has_result = |next: &FlightState| {
+            !criteria.incomplete_only && next.progress.is(|progress| matches!(progress, Progress::Filled(_)))
+        };
+        if let Some(next) = unanswered.next.get().filter(|next| has_result(next) || next.may_be_joined(criteria)) {
+            return Err(Waiter::join(next, criteria));
+        }
+        let entered = self.enter(&unanswered.key, Scope::Local, criteria, unanswered.seen());
+        let next = match &entered {
+            Ok(flight) => &flight.0,
+            Err(waiter) => &waiter.flight,
+        };
+        let _ = unanswered.next.set(next.clone());
+        entered
     }
 
     /// Opens a flight, unless one is listed that meets the criteria. The leader of that one does not notice.
@@ -257,11 +282,16 @@ impl FlightState {
             begun: AtomicU64::new(0),
             seen: seen.map(|entry| (entry.clone(), Timestamp::now())),
             stale_candidate: Mutex::default(),
+            next: OnceLock::new(),
             pulse: Arc::default(),
             felt: Mutex::default(),
             callers: AtomicUsize::new(0),
             changed: Notify::new(),
         }
+    }
+
+    pub(crate) fn seen(&self) -> Option<&Entry> {
+        self.seen.as_ref().map(|(entry, _)| entry)
     }
 
     fn is_of(&self, key: &CacheKey, scope: Scope) -> bool {
@@ -314,16 +344,31 @@ impl FlightState {
     /// nothing and returns `false` if the last look was less than `span` ago.
     fn look(self: &Arc<Self>, span: Duration) -> bool {
         let now = clock::now();
-        let is_past = |(at, _): &(Instant, usize)| now.saturating_duration_since(*at) >= span;
+        let is_past = |(at, _): &(Instant, Option<usize>)| now.saturating_duration_since(*at) >= span;
         if !self.felt.lock().as_ref().is_none_or(is_past) {
             return false;
         }
         let reading = self.pulse.feel();
-        let earlier = self.felt.lock().replace((now, reading)).filter(is_past);
-        if earlier.is_some_and(|(_, reading)| !self.pulse.is_beating_since(reading)) {
+        let earlier = self.felt.lock().replace((now, Some(reading))).filter(is_past);
+        if let Some((_, Some(reading))) = earlier
+            && !self.pulse.is_beating_since(reading)
+        {
             self.abandon();
         }
         true
+    }
+
+    /// Looks if no waiter has for this time, because those that were to look may have left.
+    fn look_on_arrival(self: &Arc<Self>, span: Duration) {
+        let is_first = {
+            let mut felt = self.felt.lock();
+            let is_first = felt.is_none();
+            felt.get_or_insert_with(|| (clock::now(), None));
+            is_first
+        };
+        if !is_first {
+            self.look(span);
+        }
     }
 
     /// Waits until the condition on the callers or the leader holds.
@@ -375,7 +420,8 @@ impl Flight {
     /// Sets the stale candidate that the answer to a question has confirmed, or none. `asked` is the
     /// [number](Versions::now) of the question.
     pub(crate) fn set_stale_candidate(&self, entry: Option<Entry>, asked: u64) {
-        *self.0.stale_candidate.lock() = entry.map(|entry| (entry, asked));
+        let candidate = entry.map(|entry| (entry, asked));
+        let _dropped_unlocked = mem::replace(&mut *self.0.stale_candidate.lock(), candidate);
     }
 
     /// Counts a caller of this flight that has not joined it: its opener, or a refresh.
@@ -472,7 +518,11 @@ impl Waiter {
 
     /// Returns the entry that the fetch replaces. The store may have dropped it since.
     pub(crate) fn seen(&self) -> Option<&Entry> {
-        self.flight.seen.as_ref().map(|(entry, _)| entry)
+        self.flight.seen()
+    }
+
+    pub(crate) fn state(&self) -> &Arc<FlightState> {
+        &self.flight
     }
 
     /// Returns the number of callers, this one included.
@@ -513,6 +563,7 @@ impl Waiter {
         // are random, so that some waiter looks soon, whichever waiters have left.
         let half = lease_ttl / 2;
         let pause = || half.mul_f64(1.0 + clock::random_unit() * (self.callers() / 16) as f64);
+        self.flight.look_on_arrival(lease_ttl);
         let mut next_look = clock::deadline_after(pause());
         loop {
             if let Ok(state) = timeout_at(until.min(next_look), outcome.as_mut()).await {

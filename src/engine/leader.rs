@@ -44,6 +44,8 @@ pub(super) struct Leader {
     /// To the caller that opened the flight. Sent before a state is published, which is for the other callers.
     pub(super) reply: Option<oneshot::Sender<LeaderAnswer>>,
     pub(super) resource: Resource,
+    /// When the request of the caller that opened the flight began.
+    pub(super) requested_at: Timestamp,
     pub(super) flight: Flight,
     /// The stored entry that the caller could not use: the stale candidate if the fetch fails.
     pub(super) seen: Option<Entry>,
@@ -432,9 +434,8 @@ impl Leader {
     }
 
     /// Returns the result of an earlier flight that was kept after the caller had asked the outage cache.
-    fn kept_result(&self, reason: NotStored) -> Option<Progress> {
-        let kept = self.resource.kept_result(&self.policy, reason, self.seen.as_ref())?;
-        Some(Progress::Found(Ok(Some(kept))))
+    fn kept_result(&self, reason: NotStored) -> Option<Entry> {
+        self.resource.kept_result(&self.policy, reason, self.seen.as_ref())
     }
 
     /// Answers the caller that opened the flight with the response of its fetch, if the caller is still there.

@@ -1,6 +1,7 @@
 //! The outage cache: how often a key is fetched while nothing can be stored, and when a kept result ends.
 
 use crate::{Down, MS, SECOND, never, support::Origin};
+use futures_util::poll;
 use stampede_guard::{
     FetchContext, FetchOutcome, Key, OutageCacheConfig, Policy, StampedeGuard, StoreFailure,
     testing::{
@@ -8,8 +9,8 @@ use stampede_guard::{
         Operation::{self, Fill, Get, GetOrLease, Release},
     },
 };
-use std::time::Duration;
-use tokio::time::sleep;
+use std::{pin::pin, time::Duration};
+use tokio::{task::yield_now, time::sleep};
 
 /// A store that refuses writes, as a full server or a replica does.
 const FULL: &[(Operation, Fault)] = &[(GetOrLease, Fault::Fails), (Fill, Fault::Fails)];
@@ -311,3 +312,67 @@ async fn flight_that_begins_as_another_ends_uses_its_kept_result() {
 }
 
 const KEYS: u64 = 10_000;
+
+/// The waiter is polled late, when the fetch without the store has ended already.
+#[tokio::test(start_paused = true)]
+async fn late_waiter_gets_the_kept_result() {
+    let silent = &[(GetOrLease, Fault::Hangs), (Fill, Fault::Hangs), (Release, Fault::Hangs)];
+    for faults in [silent, FULL] {
+        let ((_node, guard), origin) = (faulty(faults), Origin::new());
+        let opener = tokio::spawn({
+            let (guard, origin) = (guard.clone(), origin.clone());
+            async move { ask(&guard, "k", &origin).await }
+        });
+        let mut late = pin!(ask(&guard, "k", &origin));
+        while guard.in_flight() == 0 {
+            yield_now().await;
+        }
+        assert!(poll!(&mut late).is_pending());
+        assert_eq!(opener.await.expect("no panic"), 1);
+        guard.drain().await;
+        assert_eq!(late.await, 1);
+    }
+}
+
+/// Seen to fail when the fetch without the store knows of no entry.
+#[tokio::test(start_paused = true)]
+async fn fetch_without_the_store_gets_the_stale_value() {
+    let (node, guard) = faulty(&[]);
+    let guard = guard.policy(Policy::fresh_for(SECOND).stale_if_error(600 * SECOND).jitter(0.0));
+    let ask = async |value| {
+        let fetch =
+            async move |cx: FetchContext<usize>| Ok::<_, Down>(FetchOutcome::new(cx.into_stale().unwrap_or(value)));
+        guard.fetch_with("k", fetch).await.expect("an answer")
+    };
+    assert_eq!(ask(1).await, 1);
+    guard.drain().await;
+    sleep(2 * SECOND).await;
+    node.always(GetOrLease, Fault::Fails);
+    assert_eq!(ask(2).await, 1, "the store is full, and has answered the lookup");
+}
+
+/// Seen to fail (each of many callers that wake late calls the origin as well) when a caller joins only local flights
+/// that have not ended.
+#[tokio::test(start_paused = true)]
+async fn late_waiter_gets_the_failure_of_the_local_flight() {
+    let (_node, guard) = faulty(&[(GetOrLease, Fault::Hangs), (Release, Fault::Hangs)]);
+    let origin = Origin::new();
+    let ask = || {
+        let (guard, origin) = (guard.clone(), origin.clone());
+        let fetch = async move || {
+            origin.call().await;
+            Err::<usize, _>(Down)
+        };
+        async move { guard.fetch("k", fetch).await.expect_err("the origin is down") }
+    };
+    let opener = tokio::spawn(ask());
+    let mut late = pin!(ask());
+    while guard.in_flight() == 0 {
+        yield_now().await;
+    }
+    assert!(poll!(&mut late).is_pending());
+    opener.await.expect("no panic");
+    guard.drain().await;
+    late.await;
+    assert_eq!(origin.calls(), 1);
+}

@@ -160,6 +160,7 @@ impl Call<'_> {
             Progress::Found(Err(error)) => match self.resource().config.on_store_failure {
                 StoreFailure::FailOpen => {
                     self.local = Some(LeadMode::StoreDown(NotStored::because_of(&error)));
+                    self.unanswered = Some(waiter.state().clone());
                     Attempt::Again
                 }
                 // This caller fails closed too, so it does not try again as the leader.
@@ -168,7 +169,8 @@ impl Call<'_> {
                 }
             },
             Progress::Found(found) => {
-                (self.has_waited, self.found) = (true, Some(found));
+                // Also if a local leader has found it, which this call would ask again otherwise.
+                (self.has_waited, self.found, self.local) = (true, Some(found), None);
                 Attempt::Again
             }
             Progress::Filled(fill_set) => self.on_filled(&fill_set),

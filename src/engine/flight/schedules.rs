@@ -316,6 +316,20 @@ async fn each_waiter_looks_whether_the_leader_is_polled() {
     drop(flight);
 }
 
+/// Each caller leaves before its first look is due. Seen to fail when no caller looks on arrival.
+#[tokio::test(start_paused = true)]
+async fn leader_is_abandoned_although_no_waiter_stays() {
+    let flights = Arc::new(Flights::default());
+    let flight = open(&flights, Scope::Fleet);
+    let began = clock::now();
+    while let Some(waiter) = join(&flights, ANY) {
+        assert!(clock::now() - began <= Duration::from_secs(10), "the leader is never polled");
+        let until = clock::deadline_after(Duration::from_secs(1));
+        waiter.outcome_until(until, Duration::from_secs(3), |_| false).await;
+    }
+    drop(flight);
+}
+
 /// Seen to fail when tables only grow.
 #[test]
 fn table_shrinks_when_its_flights_have_ended() {

@@ -71,7 +71,7 @@ impl Leader {
                     return Err(Progress::Unshared(Unshared::Error(error), false));
                 }
                 Err(error) => match self.kept_result(NotStored::because_of(&error)) {
-                    Some(kept) => return Err(kept),
+                    Some(kept) => return Err(Progress::Found(Ok(Some(kept)))),
                     // Asks again with a new token. A lease granted to the old one is released in the background.
                     None if error.is_disconnected() && !mem::replace(&mut wait.was_disconnected, true) => continue,
                     None => wait.on_silence(error, &self.resource.config)?,
@@ -214,11 +214,10 @@ impl Leader {
     /// Acquires the right to fetch without the store: a `max_fallback_fetches` permit. A nested fetch needs none, because
     /// the enclosing fetch may hold the last one.
     pub(super) async fn acquire_fallback(&self, listener: Listener, reason: NotStored) -> Result<FillPermit, Progress> {
-        // After a refusal, the lookup or the leader that met it has just asked the outage cache.
-        if reason == NotStored::Unavailable
-            && let Some(kept) = self.kept_result(reason)
-        {
-            return Err(kept);
+        // A store that refuses to store may have a newer entry than the kept one, but none that this caller must get.
+        let counts = |kept: &Entry| reason == NotStored::Unavailable || kept.meta().response_time >= self.requested_at;
+        if let Some(kept) = self.kept_result(reason).filter(counts) {
+            return Err(Progress::Found(Ok(Some(kept))));
         }
         let fallback_permit = match self.outer_fetches.is_empty() {
             true => Some(self.acquire_fallback_permit().await?),
