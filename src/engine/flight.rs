@@ -562,7 +562,9 @@ impl Waiter {
         // With more callers, each waiter looks more rarely, so that all looks together cost next to nothing. The pauses
         // are random, so that some waiter looks soon, whichever waiters have left.
         let half = lease_ttl / 2;
-        let pause = || half.mul_f64(1.0 + clock::random_unit() * (self.callers() / 16) as f64);
+        let others = || self.callers().saturating_sub(FREQUENT_LOOKERS) as u32;
+        let more = || half.saturating_mul(others()).mul_f64(clock::random_unit());
+        let pause = || half.saturating_add(more());
         self.flight.look_on_arrival(lease_ttl);
         let mut next_look = clock::deadline_after(pause());
         loop {
@@ -598,3 +600,5 @@ impl Drop for Waiter {
 
 /// A table with room for more flights than this shrinks when most of them have ended.
 const MIN_CAPACITY: usize = 64;
+/// Maximum number of callers of which each looks at the leader every half of a lease.
+const FREQUENT_LOOKERS: usize = 16;
