@@ -13,6 +13,7 @@ use crate::{
     key::Key,
     telemetry::FrontEnd,
 };
+use futures_util::future::Either;
 use serde::{Serialize, de::DeserializeOwned};
 use std::{future::Future, sync::Arc};
 
@@ -56,8 +57,8 @@ impl StampedeGuard {
         Fut: Future<Output = Result<T, E>> + Send + 'static,
     {
         let answer = match self.hit_or_miss(FrontEnd::Fetch, key.into()) {
-            Ok(hit) => return hit,
-            Err(miss) => resolve_in_a_task(miss, fetch),
+            Either::Left(hit) => return hit,
+            Either::Right(miss) => resolve_in_a_task(miss, fetch),
         };
         answer.await.0
     }
@@ -94,8 +95,8 @@ impl StampedeGuard {
         Fut: Future<Output = Result<FetchOutcome<T>, E>> + Send + 'static,
     {
         let answer = match self.hit_or_miss(FrontEnd::Fetch, key.into()) {
-            Ok(hit) => return hit,
-            Err((resource, typed)) => {
+            Either::Left(hit) => return hit,
+            Either::Right((resource, typed)) => {
                 let fetch = async move |mode: FetchMode, here: Resource| {
                     let fetched = fetch(typed.context(mode)).await;
                     typed.head(&here, fetched)
@@ -120,8 +121,8 @@ impl StampedeGuard {
         Fut: Future<Output = Result<T, E>> + Send + 'static,
     {
         let answer = match self.hit_or_miss(FrontEnd::Fetch, key.into()) {
-            Ok(hit) => return hit,
-            Err(miss) => resolve_in_a_task(miss, fetch),
+            Either::Left(hit) => return hit,
+            Either::Right(miss) => resolve_in_a_task(miss, fetch),
         };
         answer.await.0
     }
@@ -154,8 +155,8 @@ impl StampedeGuard {
         Fut: Future<Output = Result<T, E>> + Send,
     {
         let answer = match self.hit_or_miss(FrontEnd::Fetch, key.into()) {
-            Ok(hit) => return hit,
-            Err((resource, typed)) => {
+            Either::Left(hit) => return hit,
+            Either::Right((resource, typed)) => {
                 let fetch =
                     move |_, here: Resource| async move { typed.head(&here, fetch().await.map(FetchOutcome::new)) };
                 resource.resolve(typed, None, fetch)
@@ -172,14 +173,16 @@ impl StampedeGuard {
         &self,
         front_end: FrontEnd,
         key: Key,
-    ) -> Result<Result<A, Error>, (Resource, TypedPolicy<T>)>
+    ) -> Either<Result<A, Error>, (Resource, TypedPolicy<T>)>
     where
         T: Serialize + DeserializeOwned + Send + Sync + 'static,
         A: Answer<T>,
     {
         let (typed, layout) = (TypedPolicy::new(self.config()), self.config().layout());
-        let hit = self.peek(front_end, layout, &key, &typed, Timestamp::now());
-        hit.ok_or_else(|| (self.resource_in(front_end, layout, key), typed))
+        match self.peek(front_end, layout, &key, &typed, Timestamp::now()) {
+            Some(hit) => Either::Left(hit),
+            None => Either::Right((self.resource_in(front_end, layout, key), typed)),
+        }
     }
 }
 

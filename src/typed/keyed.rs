@@ -8,7 +8,7 @@ use crate::{
     store::error::BoxFuture,
     telemetry::FrontEnd,
 };
-use futures_util::{FutureExt, TryFutureExt};
+use futures_util::{FutureExt, TryFutureExt, future::Either};
 use serde::{Serialize, de::DeserializeOwned};
 use std::{
     fmt,
@@ -103,8 +103,8 @@ where
         };
         // PERF: the box of a hit is small.
         match self.guard.hit_or_miss(FrontEnd::Keyed, key) {
-            Ok(hit) => Box::pin(ready(hit)),
-            Err(miss) => Box::pin(resolve_in_a_task(miss, || call).map(|(answer, _)| answer)),
+            Either::Left(hit) => Box::pin(ready(hit)),
+            Either::Right(miss) => Box::pin(resolve_in_a_task(miss, || call).map(|(answer, _)| answer)),
         }
     }
 }
