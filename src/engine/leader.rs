@@ -106,8 +106,8 @@ impl Leader {
         let is_refresh = matches!(mode, LeadMode::Refresh);
         let permit = match mode {
             LeadMode::Coordinated => self.acquire_lease(listener).await,
-            LeadMode::Refresh => self.acquire_refresh(listener).await,
-            LeadMode::StoreDown(reason) => self.acquire_fallback(listener, reason).await,
+            LeadMode::Refresh => Box::pin(self.acquire_refresh(listener)).await,
+            LeadMode::StoreDown(reason) => Box::pin(self.acquire_fallback(listener, reason)).await,
             LeadMode::Local => Ok(FillPermit::local(listener)),
             LeadMode::DoNotStore(marker) => Ok(FillPermit::Marker(marker)),
         };
@@ -117,7 +117,7 @@ impl Leader {
                 let _caller = is_refresh.then(|| self.flight.waiter());
                 if let Some((permit, deadline, rest)) = self.fetch(permit, &fetch).await {
                     drop(fetch);
-                    self.finish(permit, deadline, rest).await;
+                    Box::pin(self.finish(permit, deadline, rest)).await; // a fetch holds no room for what follows it
                 }
             }
             Err(state) => self.flight.complete(state),
@@ -164,7 +164,8 @@ impl Leader {
         }
         let rest = match sharing {
             Shareability::Unshared(result, cause, code) => {
-                return self.on_unshared(permit, (response, status), (result, cause, code), completion).await;
+                let unshared = self.on_unshared(permit, (response, status), (result, cause, code), completion);
+                return Box::pin(unshared).await; // few results are unshared, and every flight would reserve room for it
             }
             Shareability::WaitersOnly(value) => {
                 self.answer(response, status, false);
@@ -317,11 +318,12 @@ impl Leader {
                     }
                     // The waiters try again with one leader, because a call of each waiter would be the stampede.
                     Ok(Completed::Truncated) | Err(Aborted::Panicked | Aborted::Detached) => {
-                        self.release(permit, None, Some(Progress::Abandoned)).await;
+                        Box::pin(self.release(permit, None, Some(Progress::Abandoned))).await;
                     }
                     Err(Aborted::TimedOut) => {
-                        let released = self.release(permit, None, Some(Progress::Abandoned));
-                        Box::pin(join(released, self.drain(deadline, completion))).await;
+                        let abandoned = Some(Progress::Abandoned);
+                        let drained = self.drain(deadline, completion);
+                        Box::pin(join(self.release(permit, None, abandoned), drained)).await;
                     }
                 }
             }
@@ -330,8 +332,8 @@ impl Leader {
             }
             AfterHead::Release(failure_marker, repeated, completion) => {
                 let state = repeated.map(|result| Progress::Unshared(result, true));
-                let released = self.release(permit, failure_marker, state);
-                Box::pin(join(released, self.drain(deadline, completion))).await;
+                let drained = self.drain(deadline, completion);
+                Box::pin(join(self.release(permit, failure_marker, state), drained)).await;
             }
         }
     }
