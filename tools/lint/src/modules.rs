@@ -4,7 +4,7 @@ use crate::{Files, Findings};
 use std::collections::BTreeMap;
 
 /// Maximum number of code lines of the library. To be lowered with the library.
-const LINES: usize = 16858;
+const LINES: usize = 16934;
 
 /// Maximum number of code lines of each module. To be lowered with the module.
 const MODULE_LINES: [(&str, usize); 28] = [
@@ -13,7 +13,7 @@ const MODULE_LINES: [(&str, usize); 28] = [
     ("clock", 69),
     ("codec", 233),
     ("config", 315),
-    ("engine", 3269),
+    ("engine", 3338),
     ("error", 133),
     ("fingerprint", 414),
     ("guard", 221),
@@ -30,10 +30,10 @@ const MODULE_LINES: [(&str, usize); 28] = [
     ("policy", 110),
     ("redis", 2697),
     ("store", 1148),
-    ("sync", 579),
+    ("sync", 582),
     ("telemetry", 849),
-    ("testing", 691),
-    ("typed", 417),
+    ("testing", 692),
+    ("typed", 420),
     ("uncached", 81),
     ("versions", 94),
 ];
