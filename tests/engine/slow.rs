@@ -365,7 +365,7 @@ async fn lead_elsewhere_refresh(guard: &StampedeGuard) {
 ///
 /// Seen to fail (an answer after a minute, by the wait timeout) when no other waiter looks at the pulse.
 #[tokio::test(start_paused = true)]
-async fn waiter_takes_over_although_leader_and_watcher_are_held() {
+async fn waiter_takes_over_although_leader_and_waiter_are_held() {
     let guard = StampedeGuard::in_memory();
     let fetch = || Box::pin(guard.fetch_scoped("k", std::future::pending::<Result<i32, Down>>));
     let mut held = [fetch(), fetch()];
