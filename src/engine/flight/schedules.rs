@@ -296,7 +296,7 @@ fn stale_candidate_is_served_until_its_resource_is_invalidated() {
     assert!(waiter.stale_candidate().is_some());
 }
 
-/// Seen not to end if the waiters that stay do not look at the pulse.
+/// Seen to fail (no answer within an hour) if no look abandons the flight.
 #[tokio::test(start_paused = true)]
 async fn each_waiter_looks_whether_the_leader_is_polled() {
     let flights = Arc::new(Flights::default());
