@@ -6,7 +6,6 @@ mod directives;
 mod forward;
 #[cfg(feature = "_fuzz")]
 pub(crate) mod fuzzing;
-mod head_freshening;
 mod invalidation;
 mod key;
 mod origin_request;

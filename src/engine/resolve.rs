@@ -4,8 +4,7 @@ use super::{
     call::{Call, Spawn},
     core::Engine,
     erased::{AnyAnswer, Erased, FetchSlot, Policy},
-    fill_set::FillSet,
-    frontend::{Answers, FetchHead, FetchMode, FollowedRedirect, MAX_REDIRECTS, Redirect, Reuse, ReusePolicy, StoreAs},
+    frontend::{Answers, FetchHead, FetchMode, MAX_REDIRECTS, Redirect, Reuse},
     lookup::{KeptResult, Lookup},
     resource::Resource,
 };
@@ -15,11 +14,6 @@ use crate::{
     config::Config,
     key::CacheKeyRef,
     policy::{Freshness, freshness, status_of},
-    store::{
-        entry::{Entry, Payload},
-        port::FillCondition,
-        token::{Inbox, Token},
-    },
     telemetry::{self, FrontEnd, RequestSpan},
 };
 use futures_util::{FutureExt, future::Either};
@@ -116,58 +110,33 @@ impl Resource {
     }
 
     /// Resolves the key from the store only, without a fetch and without waiting for one. An entry that may be served
-    /// while it is refreshed is served, but not refreshed. Without an answer, returns the id of the entry, if there is
-    /// one.
+    /// while it is refreshed is served, but not refreshed.
     pub(crate) async fn lookup_only<R: Send + 'static>(
         self,
         policy: impl Answers<R> + 'static,
-    ) -> Result<(R, CacheStatus), Option<Token>> {
+    ) -> Option<(R, CacheStatus)> {
         let span = RequestSpan::new(&self.config.meter, &self.key, self.front_end);
         let policy = Erased::new(policy);
         let (answer, status) = span.instrument(self.answer_from_store(policy.clone())).await?;
-        Ok((policy.restore(answer), status))
+        Some((policy.restore(answer), status))
     }
 
-    async fn answer_from_store(self, policy: Policy) -> Result<(AnyAnswer, CacheStatus), Option<Token>> {
+    async fn answer_from_store(self, policy: Policy) -> Option<(AnyAnswer, CacheStatus)> {
         let (requested_at, mut lookup) = (Timestamp::now(), Lookup::new(self));
         let found = lookup.find(&*policy).await;
         let now = Timestamp::now();
         let (answer, status) = match lookup.consult_outage_cache(&policy, &found) {
             Some(KeptResult::Answer(answer, status)) => (answer, status),
-            Some(KeptResult::Bypass | KeptResult::NothingThere) => return Err(None),
+            Some(KeptResult::Bypass | KeptResult::NothingThere) => return None,
             None => {
-                let entry = found.ok().flatten().ok_or(None)?;
-                let answer = policy.servable(&entry, now).ok_or(Some(entry.meta().id))?;
-                (answer, status_of(&entry, now))
+                let entry = found.ok()??;
+                (policy.servable(&entry, now)?, status_of(&entry, now))
             }
         };
         let Self { config, key, front_end, .. } = &lookup.resource;
         telemetry::record_status(status);
         telemetry::answered(&config.meter, key, *front_end, status, false, || now.since(requested_at));
-        Ok((answer, status))
-    }
-
-    /// Returns the stored entry, its cache key, and the redirects on the way to it. The entry may be of no use to the
-    /// caller.
-    pub(crate) async fn lookup_entry(self, policy: &dyn ReusePolicy) -> Option<(Self, Entry, Vec<FollowedRedirect>)> {
-        let mut lookup = Lookup::new(self);
-        let entry = lookup.find(policy).await.ok()??;
-        Some((lookup.resource, entry, lookup.redirects))
-    }
-
-    /// Replaces the entry, if it is still stored.
-    pub(crate) async fn freshen(
-        &self,
-        (entry, redirects): (&Entry, &[FollowedRedirect]),
-        store_as: StoreAs,
-        payload: Payload,
-    ) {
-        let meta = entry.meta();
-        let now = Timestamp::now();
-        let times = (now.before(meta.cost), now);
-        let fill_set = FillSet::new(Token::unique(Inbox::unique()), times, store_as, payload, redirects);
-        // Ignores the outcome: if the fill fails, the old entry is still valid.
-        let _ = self.fill(FillCondition::ReplaceMarker(meta.id), &fill_set).await;
+        Some((answer, status))
     }
 
     /// Returns the handle of the whole resource, without a variant.

@@ -4,7 +4,6 @@ use super::{
     annotation::{Answer, Finished, Recorder, StatusNote, annotate},
     body::CacheBody,
     forward::{self, BodyPresence},
-    head_freshening,
     key::{MethodClass, Target, layout_of_responses},
     origin_request::OriginRequest,
     reply,
@@ -195,10 +194,10 @@ impl<S> HttpCache<S> {
         B: Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
     {
         let recorder = Recorder::new(&self.guard, &request);
-        let seen = match resource.clone().lookup_only::<Answer<B, S::Error>>(policy.clone()).await {
-            Ok((answer, status)) => return answer.map(|annotated| recorder.annotate(annotated, status)),
-            Err(seen) => seen,
-        };
+        let found: Option<(Answer<B, S::Error>, _)> = resource.clone().lookup_only(policy.clone()).await;
+        if let Some((answer, status)) = found {
+            return answer.map(|annotated| recorder.annotate(annotated, status));
+        }
         match policy.cache_request.lookup_only {
             Some(LookupOnly::Or504) => {
                 let note = StatusNote::Generated(Uncached::OnlyIfCached);
@@ -212,20 +211,8 @@ impl<S> HttpCache<S> {
             None => {}
         }
         // A stored response to GET would have sufficed, but the response to a HEAD is stored under a key of its own.
-        let get = resource.clone();
         resource.key = head_key;
-        let request_time = clock::wall_clock();
-        let response = self.resolve(request, resource, policy.clone()).await?;
-        let by_origin = [CacheStatus::Miss, CacheStatus::Bypass, CacheStatus::FailOpen];
-        if response.extensions().get().is_some_and(|status| by_origin.contains(status)) {
-            let (status, headers) = (response.status(), response.headers().clone());
-            // RFC 9111 §4: the most recent response counts. A response stored meanwhile may be newer than this one.
-            // Times do not tell: the times of an entry are only as exact as the estimate of the server's clock.
-            if let Some(found) = get.lookup_entry(&policy).await.filter(|(_, entry, _)| Some(entry.meta().id) == seen) {
-                head_freshening::after_head(found, &policy.cache_request, request_time, status, &headers).await;
-            }
-        }
-        Ok(response)
+        self.resolve(request, resource, policy).await
     }
 
     /// Finds out whether the request has a body, and handles it accordingly.

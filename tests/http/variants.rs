@@ -1,13 +1,10 @@
 //! Variants and audiences do not affect each other.
 
 use crate::{
-    kit::{Answer, ask, at_rest, get, get_with, in_time, on_each_store, request, site},
+    kit::{Answer, ask, at_rest, get, get_with, in_time, on_each_store, site},
     support::{Origin, eventually},
 };
-use axum::{
-    extract::Request,
-    http::{Method, StatusCode},
-};
+use axum::{extract::Request, http::StatusCode};
 use stampede_guard::{
     CacheStatus, StampedeGuard,
     testing::{FakeRedis, Fault, Operation, advance},
@@ -167,24 +164,6 @@ async fn requests_join_no_leader_of_an_invalidated_variant() {
         origin.open();
         assert_eq!(answer(old).await.text(), "2");
         assert_eq!(in_time("an answer", new).await.expect("no panic").expect("a text"), "3", "nested: {nested}");
-        at_rest(&guard).await;
-    }
-}
-
-/// RFC 9111 §4.3.5 is about stored responses that could have been chosen for the request.
-#[tokio::test]
-async fn a_head_request_freshens_only_what_its_client_may_have() {
-    for guard in on_each_store("classes-head") {
-        let origin = Origin::new();
-        let respond = |request: &Request, n: usize| match is_logged_in(request) {
-            true => ([("cache-control", "private"), ("etag", "\"theirs\"")], n.to_string()),
-            false => ([("cache-control", "max-age=60"), ("etag", "\"everybodys\"")], n.to_string()),
-        };
-        let app = site(&origin, respond).layer(guard.clone());
-        assert_eq!(ask(&app, get("/page")).await.text(), "1");
-        guard.drain().await;
-        assert_eq!(ask(&app, request(Method::HEAD, "/page", &[LOGGED_IN])).await.header("etag"), "\"theirs\"");
-        assert_eq!(ask(&app, get("/page")).await.cache_status(), CacheStatus::Hit);
         at_rest(&guard).await;
     }
 }

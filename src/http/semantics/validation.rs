@@ -62,33 +62,6 @@ pub(in crate::http) fn aged(mut updated: HeaderMap, newer: &HeaderMap) -> Header
     updated
 }
 
-/// The effect of a response to HEAD on a stored response to GET.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::http) enum AfterHead {
-    /// The stored response is [`updated`].
-    Update,
-    /// The resource has changed: the stored response must not be used without validation.
-    Stale,
-    /// None: without a validator it is unknown which response it describes.
-    Nothing,
-}
-
-/// Decides how a response to HEAD affects a stored response to GET (RFC 9111 §4.3.5).
-pub(in crate::http) fn after_head(stored: &HeaderMap, status: StatusCode, answer: &HeaderMap) -> AfterHead {
-    if status != StatusCode::OK {
-        return AfterHead::Nothing;
-    }
-    let differ = |field: &HeaderName| answer.contains_key(field) && answer.get(field) != stored.get(field);
-    let length = stored.contains_key(header::CONTENT_LENGTH) && differ(&header::CONTENT_LENGTH);
-    if length || differ(&header::ETAG) || differ(&header::LAST_MODIFIED) {
-        AfterHead::Stale
-    } else if has_validator(answer) {
-        AfterHead::Update
-    } else {
-        AfterHead::Nothing
-    }
-}
-
 /// Reports whether a 304 suffices, because the client has the stored response already (RFC 9111 §4.3.2, in the order of
 /// RFC 9110 §13.2.2).
 pub(in crate::http) fn not_modified_since(request: &HeaderMap, status: StatusCode, stored: &HeaderMap) -> bool {
@@ -263,28 +236,6 @@ mod tests {
             ("cache-control", "max-age=9"),
         ]);
         assert_eq!(updated(&stored, &newer), expected);
-    }
-
-    /// RFC 9111 §4.3.5.
-    #[test]
-    fn head_response_freshens_or_outdates_the_stored_get() {
-        let stored = headers(&[("etag", "\"a\""), ("last-modified", MODIFIED), ("content-length", "5")]);
-        for (answer, expected) in [
-            (&[("etag", "\"a\""), ("content-length", "5")][..], AfterHead::Update),
-            (&[("last-modified", MODIFIED)], AfterHead::Update),
-            (&[("etag", "\"b\"")], AfterHead::Stale),
-            (&[("etag", "\"a\""), ("last-modified", LATER)], AfterHead::Stale),
-            (&[("etag", "\"a\""), ("content-length", "6")], AfterHead::Stale),
-            (&[("content-length", "6")], AfterHead::Stale),
-            (&[("content-length", "5")], AfterHead::Nothing),
-            (&[], AfterHead::Nothing),
-        ] {
-            assert_eq!(after_head(&stored, status(200), &headers(answer)), expected, "{answer:?}");
-        }
-        assert_eq!(after_head(&stored, status(404), &headers(&[("etag", "\"b\"")])), AfterHead::Nothing);
-        let unsized_body = headers(&[("etag", "\"a\"")]);
-        let sized = headers(&[("etag", "\"a\""), ("content-length", "5")]);
-        assert_eq!(after_head(&unsized_body, status(200), &sized), AfterHead::Update);
     }
 
     /// RFC 9110 §13.2.2, §13.1.2, §13.1.3.
