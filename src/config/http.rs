@@ -35,7 +35,6 @@ pub struct HttpOptions {
     pub(crate) trusted_forwarded: Arc<[HeaderName]>,
     pub(crate) original_uri: Option<Hook<OriginalUri>>,
     pub(crate) ignore_host: bool,
-    pub(crate) per_request_fields: Arc<[HeaderName]>,
     pub(crate) share_set_cookie: bool,
     pub(crate) retain_for_revalidation: Duration,
 }
@@ -230,23 +229,6 @@ impl HttpOptions {
         self
     }
 
-    /// Sets the response fields whose value belongs to one request, such as a request id. The value is neither stored
-    /// nor shared. If the client of a shared response has sent the field itself, the response repeats the client's
-    /// value; otherwise the response lacks the field. The response to the request that reached the origin keeps the
-    /// origin's value.
-    ///
-    /// Default: `B3`, `CF-Ray`, `Correlation-Id`, `Fly-Request-Id`, `RateLimit`, `RateLimit-Remaining`,
-    /// `RateLimit-Reset`, `Request-Id`, `Server-Timing`, `Traceparent`, `Traceresponse`, `Tracestate`, `Uber-Trace-Id`,
-    /// `X-Amz-Cf-Id`, `X-Amz-Id-2`, `X-Amz-Request-Id`, `X-Amzn-RequestId`, `X-Amzn-Trace-Id`, `X-Azure-Ref`,
-    /// `X-B3-Flags`, `X-B3-ParentSpanId`, `X-B3-Sampled`, `X-B3-SpanId`, `X-B3-TraceId`, `X-Cloud-Trace-Context`,
-    /// `X-Correlation-Id`, `X-Envoy-Upstream-Service-Time`, `X-RateLimit-Remaining`, `X-RateLimit-Reset`,
-    /// `X-Request-Id`, `X-Response-Time`, `X-Runtime`, `X-Trace-Id` and `X-Vercel-Id`. An empty list shares all fields.
-    #[must_use]
-    pub fn per_request_fields(mut self, fields: impl IntoIterator<Item = HeaderName>) -> Self {
-        self.per_request_fields = fields.into_iter().collect();
-        self
-    }
-
     /// Stores responses with `Set-Cookie` if they say `public` or `s-maxage`, and sends their cookies to every client.
     /// Default: such a response goes only to the client that requested it (RFC 9111 §7.3 leaves the choice to
     /// directives of the origin).
@@ -278,50 +260,11 @@ impl Default for HttpOptions {
             trusted_forwarded: Arc::default(),
             original_uri: None,
             ignore_host: false,
-            per_request_fields: PER_REQUEST_FIELDS.map(HeaderName::from_static).into(),
             share_set_cookie: false,
             retain_for_revalidation: Duration::from_secs(60),
         }
     }
 }
-
-/// Response fields whose value belongs to one request.
-const PER_REQUEST_FIELDS: [&str; 34] = [
-    "b3",
-    "cf-ray",
-    "correlation-id",
-    "fly-request-id",
-    "ratelimit",
-    "ratelimit-remaining",
-    "ratelimit-reset",
-    "request-id",
-    "server-timing",
-    "traceparent",
-    "traceresponse",
-    "tracestate",
-    "uber-trace-id",
-    "x-amz-cf-id",
-    "x-amz-id-2",
-    "x-amz-request-id",
-    "x-amzn-requestid",
-    "x-amzn-trace-id",
-    "x-azure-ref",
-    "x-b3-flags",
-    "x-b3-parentspanid",
-    "x-b3-sampled",
-    "x-b3-spanid",
-    "x-b3-traceid",
-    "x-cloud-trace-context",
-    "x-correlation-id",
-    "x-envoy-upstream-service-time",
-    "x-ratelimit-remaining",
-    "x-ratelimit-reset",
-    "x-request-id",
-    "x-response-time",
-    "x-runtime",
-    "x-trace-id",
-    "x-vercel-id",
-];
 
 /// A function that an application provides, compared by identity.
 pub(crate) struct Hook<F: ?Sized>(pub(crate) Arc<F>);

@@ -56,7 +56,7 @@ pub fn age(headers: &HeaderMap) -> Duration {
 /// Encodes the head of a response that arrived with this age.
 #[must_use]
 pub fn encode_head(status: StatusCode, headers: &HeaderMap, age: Duration) -> Option<Vec<u8>> {
-    stored_response::encode(status, headers, &[], age, StoredFreshness::of(headers, &HttpOptions::default()))
+    stored_response::encode(status, headers, age, StoredFreshness::of(headers, &HttpOptions::default()))
 }
 
 /// Decodes a payload into status, fields, age and body.

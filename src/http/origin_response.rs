@@ -33,7 +33,7 @@ use crate::{
     uncached::Uncached,
 };
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
+use http::{HeaderMap, Response, StatusCode, header};
 use http_body::Body;
 use std::{sync::Arc, time::Duration};
 use tokio::time::Instant;
@@ -234,8 +234,6 @@ impl OriginResponse<'_> {
             Storable::ClientError => Err(Uncached::ClientError),
             Storable::Failure { .. } => Err(Uncached::OriginFailure),
         };
-        let unset = old.per_request.iter().filter(|name| headers.get(*name).is_some_and(HeaderValue::is_empty));
-        fields::fill_in(response.headers_mut(), unset, self.reply.client);
         let storage = plan.as_ref().map_or_else(|reason| Storage::NotStored(*reason), |_| Storage::Stored);
         let answer = self.annotated(response.map(|()| CacheBody::stored(old.body.clone())), storage);
         match plan {
@@ -314,9 +312,9 @@ impl OriginResponse<'_> {
             _ if self.redirects.len() == MAX_REDIRECTS => return Err(Uncached::Vary),
             _ => Some(SecondaryKey::new(self.id, remaining, self.reply.client)),
         };
-        let (per_request, freshness) = (self.of_one_request(headers), StoredFreshness::of(headers, &config.http));
-        let encoded = stored_response::encode(response.status(), headers, &per_request, terms.age, freshness)
-            .ok_or(Uncached::TooLarge)?;
+        let freshness = StoredFreshness::of(headers, &config.http);
+        let encoded =
+            stored_response::encode(response.status(), headers, terms.age, freshness).ok_or(Uncached::TooLarge)?;
         let lifetimes = stored_response::lifetimes(config, &terms);
         let index = secondary_key.as_ref().map(|secondary_key| Box::new(secondary_key.index()));
         Ok(StoragePlan {
@@ -331,12 +329,10 @@ impl OriginResponse<'_> {
     fn in_flight(
         &self,
         status: StatusCode,
-        mut headers: HeaderMap,
+        headers: HeaderMap,
         body: InFlightBody,
         plan: Option<&StoragePlan>,
     ) -> SharedValue {
-        let per_request = self.of_one_request(&headers);
-        fields::empty(&mut headers, &per_request);
         let (auth_sharing, age, fresh_for, secondary_key) = match plan {
             Some(StoragePlan { terms, store_as, secondary_key, .. }) => {
                 (terms.auth_sharing, terms.age, Some(store_as.lifetimes.fresh_for), secondary_key.clone())
@@ -355,15 +351,8 @@ impl OriginResponse<'_> {
             fresh_for,
             status,
             headers,
-            per_request,
             body,
         })
-    }
-
-    /// Returns the names of the fields of one request.
-    fn of_one_request(&self, headers: &HeaderMap) -> Vec<HeaderName> {
-        let known = self.seen.and_then(stored).map(|stored| &*stored.per_request).unwrap_or_default();
-        fields::of_one_request(headers, &self.resource.config.http, known)
     }
 
     fn annotated<B>(&self, response: Response<CacheBody<B>>, storage: Storage) -> Annotated<CacheBody<B>> {

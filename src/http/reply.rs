@@ -4,7 +4,6 @@ use super::{
     annotation::{Annotated, StatusNote},
     body::CacheBody,
     semantics::{
-        fields,
         ranges::{self, RangeSelection},
         request::CacheRequest,
         storing::ORIGIN_FAILURES,
@@ -14,7 +13,7 @@ use super::{
 };
 use crate::error::{Error, ErrorKind};
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
+use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use std::time::Duration;
 
 /// The request that a response is rendered for.
@@ -61,20 +60,19 @@ impl Reply<'_> {
         }
         let mut response = Response::new(CacheBody::stored(body));
         (*response.status_mut(), *response.headers_mut()) = (status, headers);
-        self.complete(response.headers_mut(), &stored.per_request, age);
+        set_age(response.headers_mut(), age);
         Annotated { response, note }
     }
 
-    /// Renders the response to another request's fetch. The fields of one request are empty in its head.
+    /// Renders the response to another request's fetch.
     pub(super) fn shared<B>(
         &self,
         response: Response<CacheBody<B>>,
-        per_request: &[HeaderName],
         age: Duration,
         note: StatusNote,
     ) -> Annotated<CacheBody<B>> {
         let mut annotated = self.own(response, note);
-        self.complete(annotated.response.headers_mut(), per_request, age);
+        set_age(annotated.response.headers_mut(), age);
         annotated
     }
 
@@ -92,16 +90,14 @@ impl Reply<'_> {
     fn client_has_it(&self, status: StatusCode, headers: &HeaderMap) -> bool {
         self.cache_request.conditional && validation::not_modified_since(self.client, status, headers)
     }
+}
 
-    /// Sets the fields of this request, and the age.
-    fn complete(&self, headers: &mut HeaderMap, per_request: &[HeaderName], age: Duration) {
-        fields::fill_in(headers, per_request, self.client);
-        // RFC 9111 §5.1: the age at arrival plus the time spent in this cache, rounded up so that it is never
-        // understated.
-        let seconds = age.as_secs().saturating_add(u64::from(age.subsec_millis() > 0));
-        if let Ok(age) = HeaderValue::try_from(seconds.min(MAX_DELTA_SECONDS).to_string()) {
-            headers.insert(header::AGE, age);
-        }
+/// Sets the `Age`. RFC 9111 §5.1: the age at arrival plus the time spent in this cache, rounded up so that it is never
+/// understated.
+fn set_age(headers: &mut HeaderMap, age: Duration) {
+    let seconds = age.as_secs().saturating_add(u64::from(age.subsec_millis() > 0));
+    if let Ok(age) = HeaderValue::try_from(seconds.min(MAX_DELTA_SECONDS).to_string()) {
+        headers.insert(header::AGE, age);
     }
 }
 

@@ -144,7 +144,7 @@ impl<H: Borrow<HeaderMap> + Send + Sync, B, E> Answers<Answer<B, E>> for Request
         if is_failure && !is_admitted {
             let mut bare = Response::new(CacheBody::stored(Bytes::new()));
             *bare.status_mut() = shared.status;
-            return Reuse::Serve(Ok(self.reply().shared(bare, &[], Duration::ZERO, note)));
+            return Reuse::Serve(Ok(self.reply().shared(bare, Duration::ZERO, note)));
         }
         if let Some(secondary_key) = &shared.secondary_key {
             let redirect = vary::redirect_for(shared.id, secondary_key.fields.clone(), self.headers.borrow());
@@ -165,7 +165,7 @@ impl<H: Borrow<HeaderMap> + Send + Sync, B, E> Answers<Answer<B, E>> for Request
         let mut response = Response::new(body);
         (*response.status_mut(), *response.headers_mut()) = (shared.status, shared.headers.clone());
         let age = Timestamp::now().since(shared.response_time) + shared.age;
-        Reuse::Serve(Ok(self.reply().shared(response, &shared.per_request, age, note)))
+        Reuse::Serve(Ok(self.reply().shared(response, age, note)))
     }
 
     fn reject(&self, error: Error) -> Answer<B, E> {

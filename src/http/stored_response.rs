@@ -25,8 +25,6 @@ pub(super) struct StoredResponse {
     /// Holds an empty `Age` and an empty `Cache-Status`, which each reply sets. PERF: a map that grows is copied once
     /// more.
     pub(super) headers: HeaderMap,
-    /// The fields of one request ([`fields::of_one_request`]), which are empty in `headers`. Each reply sets them.
-    pub(super) per_request: Box<[HeaderName]>,
     /// The age with which it arrived.
     pub(super) age: Duration,
     pub(super) freshness: StoredFreshness,
@@ -47,8 +45,6 @@ pub(super) struct InFlightResponse {
     pub(super) fresh_for: Option<Duration>,
     pub(super) status: StatusCode,
     pub(super) headers: HeaderMap,
-    /// The fields of one request, which are empty in `headers`.
-    pub(super) per_request: Vec<HeaderName>,
     pub(super) body: InFlightBody,
 }
 
@@ -59,23 +55,20 @@ pub(super) enum InFlightBody {
     Collected(Arc<SharedBody>),
 }
 
-/// Encodes a head, without the values of the fields of one request. `None` if that fails, which no head that hyper
+/// Encodes a head. `None` if that fails, which no head that hyper
 /// accepts does.
 pub(super) fn encode(
     status: StatusCode,
     headers: &HeaderMap,
-    per_request: &[HeaderName],
     age: Duration,
     freshness: StoredFreshness,
 ) -> Option<Vec<u8>> {
-    let mut kept = fields::end_to_end(headers);
-    let per_request: Vec<_> =
-        per_request.iter().filter(|name| kept.remove(*name).is_some()).map(HeaderName::as_str).collect();
+    let kept = fields::end_to_end(headers);
     let fields: Vec<_> = kept.iter().map(|(name, value)| (name.as_str(), value.as_bytes())).collect();
     let millis = |span: Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
     let StoredFreshness { auth_sharing, never_stale, immutable, lifetime } = freshness;
     let freshness = (auth_sharing as u8, never_stale, immutable, lifetime.map(millis));
-    let head = (status.as_u16(), millis(age), freshness, fields, per_request);
+    let head = (status.as_u16(), millis(age), freshness, fields);
     bincode::encode_to_vec(head, bincode::config::standard()).ok()
 }
 
@@ -99,17 +92,11 @@ pub(super) fn decode(payload: &Bytes) -> Option<StoredResponse> {
         let value = HeaderValue::from_maybe_shared(payload.slice_ref(value)).ok()?;
         headers.try_append(HeaderName::from_bytes(name.as_bytes()).ok()?, value).ok()?;
     }
-    let (names, mut per_request): (usize, _) = (next(&mut rest)?, Vec::new());
-    for _ in 0..names {
-        let name: &str = next(&mut rest)?;
-        per_request.push(HeaderName::from_bytes(name.as_bytes()).ok()?);
-    }
-    for placeholder in [header::AGE, CACHE_STATUS].iter().chain(&per_request) {
-        headers.try_insert(placeholder.clone(), HeaderValue::from_static("")).ok()?;
+    for placeholder in [header::AGE, CACHE_STATUS] {
+        headers.try_insert(placeholder, HeaderValue::from_static("")).ok()?;
     }
     let (status, age) = (StatusCode::from_u16(status).ok()?, Duration::from_millis(age));
-    let (per_request, body) = (per_request.into(), payload.slice_ref(rest));
-    Some(StoredResponse { status, headers, per_request, age, freshness, body })
+    Some(StoredResponse { status, headers, age, freshness, body: payload.slice_ref(rest) })
 }
 
 /// Returns the stored response, if the entry is one.
@@ -137,7 +124,7 @@ fn next<'a, T: bincode::BorrowDecode<'a, ()>>(rest: &mut &'a [u8]) -> Option<T> 
 }
 
 /// Codec id of stored responses, as opposed to typed values and other formats of the head.
-pub(super) const RESPONSE: u64 = u64::from_be_bytes(*b"http-3\0\0");
+pub(super) const RESPONSE: u64 = u64::from_be_bytes(*b"http-4\0\0");
 /// Number of fields that space is reserved for.
 const USUAL_FIELDS: usize = 24;
 
@@ -156,17 +143,12 @@ mod tests {
         headers.append("link", HeaderValue::from_static("<b>"));
         headers.insert("x-bytes", HeaderValue::from_bytes(b"caf\xc3\xa9").expect("a value"));
         headers.insert("age", HeaderValue::from_static("7"));
-        headers.insert("x-request-id", HeaderValue::from_static("of the leader"));
-        let per_request = ["x-request-id", "x-absent"].map(HeaderName::from_static);
-        let mut payload = encode(StatusCode::NOT_FOUND, &headers, &per_request, AGE, FRESHNESS).expect("encodes");
-        assert!(!payload.windows(6).any(|bytes| bytes == b"leader"));
+        let mut payload = encode(StatusCode::NOT_FOUND, &headers, AGE, FRESHNESS).expect("encodes");
         payload.extend_from_slice(b"body");
         let payload = Bytes::from(payload);
         let stored = decode(&payload).expect("decodes");
         headers.insert("age", HeaderValue::from_static(""));
         headers.insert("cache-status", HeaderValue::from_static(""));
-        headers.insert("x-request-id", HeaderValue::from_static(""));
-        assert_eq!(*stored.per_request, per_request[..1]);
         assert_eq!((stored.status, stored.age, stored.freshness), (StatusCode::NOT_FOUND, AGE, FRESHNESS));
         assert_eq!((&stored.headers, &stored.body[..]), (&headers, &b"body"[..]));
         assert!(payload.as_ptr_range().contains(&stored.headers["x-bytes"].as_bytes().as_ptr()));
@@ -177,7 +159,7 @@ mod tests {
     #[test]
     fn stored_head_with_too_many_fields_does_not_panic() {
         let payload = |fields: Vec<(&str, &[u8])>| {
-            let head = (200_u16, 0_u64, (0_u8, false, false, None::<u64>), fields, Vec::<&str>::new());
+            let head = (200_u16, 0_u64, (0_u8, false, false, None::<u64>), fields);
             Bytes::from(bincode::encode_to_vec(head, bincode::config::standard()).expect("encodes"))
         };
         let fields = vec![("link", &b"<a>"[..]); 40_000];

@@ -39,7 +39,7 @@ impl MakeRequestId for Numbered {
 
 const ID: HeaderName = HeaderName::from_static("x-request-id");
 
-/// Inside of the guard, a hit reaches no layer that could give it an id.
+/// Inside of the guard, a hit has the id of the request that reached the origin.
 #[tokio::test]
 async fn request_ids_are_set_outside_of_the_guard() {
     for (is_outside, ids_made) in [(true, 2), (false, 1)] {

@@ -19,7 +19,6 @@ mod keyed;
 mod kit;
 mod laws;
 mod outage_cache;
-mod per_request;
 mod ranges;
 mod replay;
 mod request_bodies;

@@ -1,6 +1,5 @@
 //! Selects and completes the fields of a response that are stored and sent on.
 
-use crate::config::http::HttpOptions;
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 use std::time::SystemTime;
 
@@ -19,42 +18,6 @@ pub(in crate::http) fn end_to_end(headers: &HeaderMap) -> HeaderMap {
         kept.remove(name);
     }
     kept
-}
-
-/// Returns the names of the fields whose value belongs to one request: the fields that the operator has named, and
-/// `also`, the fields without a value in a stored head.
-pub(in crate::http) fn of_one_request(
-    headers: &HeaderMap,
-    options: &HttpOptions,
-    also: &[HeaderName],
-) -> Vec<HeaderName> {
-    let named = |name: &&HeaderName| options.per_request_fields.contains(name) || also.contains(name);
-    headers.keys().filter(named).cloned().collect()
-}
-
-/// Empties these fields, so that [`fill_in`] finds them in the head.
-pub(in crate::http) fn empty(headers: &mut HeaderMap, names: &[HeaderName]) {
-    for name in names {
-        headers.insert(name.clone(), HeaderValue::from_static(""));
-    }
-}
-
-/// Gives these fields the values of the client that gets the response. A field that the client has not sent is removed.
-pub(in crate::http) fn fill_in<'a>(
-    headers: &mut HeaderMap,
-    names: impl IntoIterator<Item = &'a HeaderName>,
-    client: &HeaderMap,
-) {
-    for name in names {
-        let mut values = client.get_all(name).iter();
-        match values.next() {
-            Some(first) => _ = headers.insert(name.clone(), first.clone()),
-            None => _ = headers.remove(name),
-        }
-        for further in values {
-            headers.append(name.clone(), further.clone());
-        }
-    }
 }
 
 /// Returns the stated length of the body. A body of another length is incomplete (RFC 9112 §8), and RFC 9111 §3.3
