@@ -62,7 +62,7 @@ impl Key {
     /// Creates a key from these bytes.
     #[must_use]
     pub fn new(primary: impl Into<Bytes>) -> Self {
-        Self { primary: primary.into(), qualifier: Qualifier::None, variant: None }
+        Self::qualified(primary, Qualifier::None)
     }
 
     /// Returns the key of a variant: another representation of the resource, with an entry and a lease of its own.
@@ -74,10 +74,9 @@ impl Key {
         self
     }
 
-    /// Returns the key with this qualifier.
-    pub(crate) fn qualified(mut self, qualifier: Qualifier) -> Self {
-        self.qualifier = qualifier;
-        self
+    /// Creates a key with this qualifier.
+    pub(crate) fn qualified(primary: impl Into<Bytes>, qualifier: Qualifier) -> Self {
+        Self { primary: primary.into(), qualifier, variant: None }
     }
 
     /// Reports whether this key names the other one, whatever the qualifier of the other one.
@@ -344,7 +343,7 @@ impl<'a> CacheKeyRef<'a> {
     /// Returns the hash of namespace and key. See [`CacheKey::hash`].
     #[must_use]
     pub fn hash(&self) -> KeyHash {
-        let qualifier = (self.qualifier != Qualifier::None).then(|| Some(self.qualifier.as_str().as_bytes()));
+        let qualifier = (self.qualifier != Qualifier::None).then_some(Some(self.qualifier.as_str().as_bytes()));
         let parts = [Some(self.namespace.as_bytes()), Some(self.primary), self.variant];
         let mut text = Vec::with_capacity(64);
         for part in parts.into_iter().chain(qualifier) {

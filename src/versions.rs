@@ -191,7 +191,7 @@ mod tests {
         let shard = Shard::from(&key(0));
         assert_eq!(Shard::from(&CacheKey::new("n", 3, Key::from("k0").variant("en"))), shard);
         #[cfg(feature = "http")]
-        assert_eq!(Shard::from(&CacheKey::new("n", 0, Key::from("k0").qualified(crate::key::Qualifier::Any))), shard);
+        assert_eq!(Shard::from(&CacheKey::new("n", 0, Key::qualified("k0", crate::key::Qualifier::Any))), shard);
         assert_ne!(Shard::from(&CacheKey::new("m", 0, "k0")), shard);
     }
 

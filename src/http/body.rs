@@ -145,10 +145,6 @@ enum BodyEnd {
 }
 
 impl SharedBody {
-    fn new(size: Option<u64>) -> Arc<Self> {
-        Arc::new(Self { state: Mutex::default(), size, deserted: Notify::new() })
-    }
-
     /// Returns a reader that begins at the first byte.
     fn reader(self: &Arc<Self>, number: usize) -> Reader {
         Reader { body: self.clone(), number, chunk: 0, read: 0 }
@@ -270,7 +266,8 @@ impl<B: Body<Error: Into<BoxError>>> BodyCollector<B> {
     /// `head` precedes the body in the payload and counts towards the cap. A body that ends before or after `length` is
     /// truncated.
     pub(super) fn new(body: B, head: &[u8], length: Option<u64>, cap: usize) -> (Self, Arc<SharedBody>, CacheBody<B>) {
-        let shared = SharedBody::new(body.size_hint().exact());
+        let (state, size) = (Mutex::default(), body.size_hint().exact());
+        let shared = Arc::new(SharedBody { state, size, deserted: Notify::new() });
         let (rest, handed_off) = oneshot::channel();
         let source = Source::Shared { reader: shared.reader(LEADER), rest: Some(handed_off) };
         let client_body = CacheBody { source };
@@ -370,7 +367,7 @@ mod tests {
     #[test]
     fn body_is_closed_after_its_last_joined_reader() {
         explore(|| {
-            let body = SharedBody::new(None);
+            let body = Arc::new(SharedBody { state: Mutex::default(), size: None, deserted: Notify::new() });
             let first = body.join();
             let readers = [first, None].map(|reader| {
                 let body = body.clone();

@@ -5,6 +5,7 @@ use super::{
     directives::Directives,
     key::{MethodClass, Target},
     semantics::{
+        fields,
         freshness::{self, StoredFreshness, Times},
         ranges::{self, RangeSelection},
         request::{self, Credentials, Disposition, ForwardedFields},
@@ -56,7 +57,8 @@ pub fn age(headers: &HeaderMap) -> Duration {
 /// Encodes the head of a response that arrived with this age.
 #[must_use]
 pub fn encode_head(status: StatusCode, headers: &HeaderMap, age: Duration) -> Option<Vec<u8>> {
-    stored_response::encode(status, headers, age, StoredFreshness::of(headers, &HttpOptions::default()))
+    let freshness = StoredFreshness::of(headers, &HttpOptions::default());
+    stored_response::encode(status, &fields::end_to_end(headers), age, freshness)
 }
 
 /// Decodes a payload into status, fields, age and body.

@@ -14,7 +14,7 @@ use crate::{
     telemetry,
     uncached::Uncached,
 };
-use http::{HeaderMap, HeaderValue, Request, Uri, header};
+use http::{HeaderMap, HeaderValue, Request, Uri, header, uri::PathAndQuery};
 
 /// The target URI of a request (RFC 9110 §7.1), with the fields that [`HttpOptions`] may add to the key.
 #[derive(Clone, Copy)]
@@ -78,7 +78,7 @@ impl<'a> Target<'a> {
     }
 
     pub(super) fn of_uri(uri: &'a Uri) -> Self {
-        let path = uri.path_and_query().map_or("/", |target| target.as_str());
+        let path = uri.path_and_query().map_or("/", PathAndQuery::as_str);
         let authority = uri.authority().map_or(&b""[..], |authority| authority.as_str().as_bytes());
         Self { scheme: uri.scheme_str().unwrap_or("http"), authority, path, fields: None, rewritten_from: None }
     }
@@ -155,7 +155,9 @@ impl<'a> Target<'a> {
         Uri::builder().scheme(self.scheme).authority(authority).path_and_query(self.path).build().ok()
     }
 
-    /// Returns the key: authority, path and query, qualified by method class and scheme.
+    /// Returns the key: authority, path and query, and the same of the URI before a rewrite, qualified by method class
+    /// and scheme. The scheme of the URI before a rewrite is left out, so that an invalidation covers both. No part can
+    /// contain a NUL, so a NUL separates them.
     pub(super) fn key(&self, class: MethodClass, options: &HttpOptions) -> Key {
         let qualifier = match (class, self.scheme) {
             (MethodClass::Get, "https") => Qualifier::GetHttps,
@@ -164,12 +166,6 @@ impl<'a> Target<'a> {
             (MethodClass::Head, _) => Qualifier::HeadHttp,
             (MethodClass::Any, _) => Qualifier::Any,
         };
-        self.url(options).qualified(qualifier)
-    }
-
-    /// Returns authority, path and query, and the same of the URI before a rewrite. The scheme of that URI is left out,
-    /// so that an invalidation covers both. No part can contain a NUL, so a NUL separates them.
-    fn url(&self, options: &HttpOptions) -> Key {
         let mut key = Vec::with_capacity(self.authority.len() + self.path.len());
         self.append_to(&mut key, options);
         if let Some(original) = self.rewritten_from {
@@ -184,7 +180,7 @@ impl<'a> Target<'a> {
                 key.extend_from_slice(line.as_bytes());
             }
         }
-        Key::from(key)
+        Key::qualified(key, qualifier)
     }
 
     /// Appends authority, path and query. The authority is lower-cased (RFC 9110 §4.2.3). Path and query are kept byte by

@@ -51,7 +51,12 @@ impl OriginRequest {
         let (id, redirects, seen, deadline, unstorable) = match mode {
             FetchMode::Lead { id, redirects, seen, deadline, status, .. } => {
                 validation::strip(request.headers_mut());
-                (id, redirects, seen, deadline, unstorable(status))
+                let unstorable = match status {
+                    CacheStatus::Miss => None,
+                    CacheStatus::FailOpen => Some(Uncached::FailOpen),
+                    _ => Some(Uncached::StoreTooSmall), // a do-not-store marker takes the place of the entry
+                };
+                (id, redirects, seen, deadline, unstorable)
             }
             FetchMode::HitForPass { id, redirects, deadline } => (id, redirects, None, deadline, None),
             FetchMode::Bypass(reason) => {
@@ -81,7 +86,10 @@ impl OriginRequest {
             reason,
             status,
         };
-        origin.decide(response, known).await
+        match known {
+            Some(known) if status == StatusCode::NOT_MODIFIED => origin.on_304(known, response.headers()).await,
+            _ => origin.on_full_response(response),
+        }
     }
 
     fn bypass_reason(&self, reason: BypassReason) -> Uncached {
@@ -92,15 +100,6 @@ impl OriginRequest {
             BypassReason::UnknownLength => Uncached::UnknownLength,
             BypassReason::Attempts => Uncached::Attempts,
         }
-    }
-}
-
-/// Returns why no response to a leader with this status is stored.
-fn unstorable(status: CacheStatus) -> Option<Uncached> {
-    match status {
-        CacheStatus::Miss => None,
-        CacheStatus::FailOpen => Some(Uncached::FailOpen),
-        _ => Some(Uncached::StoreTooSmall), // a do-not-store marker takes the place of the entry
     }
 }
 

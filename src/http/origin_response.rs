@@ -7,7 +7,7 @@ use super::{
     request_policy::{WITH_CREDENTIALS, WITHOUT_CREDENTIALS},
     semantics::{
         fields,
-        freshness::{StoredFreshness, Times},
+        freshness::Times,
         request::{AuthSharing, Credentials},
         storing::{self, Storable, StorageTerms},
         validation,
@@ -27,7 +27,7 @@ use crate::{
     error::BoxError,
     policy,
     store::{
-        entry::{Audience, Entry, SharedValue},
+        entry::{Audience, Entry},
         token::Token,
     },
     uncached::Uncached,
@@ -59,37 +59,17 @@ pub(super) struct OriginResponse<'a> {
     pub(super) status: StatusCode,
 }
 
-/// The encoded head of a response to store, and how to store it.
+/// A response to store: as its waiters get it, with its head encoded, and how to store it.
 struct StoragePlan {
+    /// Its body is not set yet.
+    response: InFlightResponse,
     encoded: Vec<u8>,
     store_as: StoreAs,
-    terms: StorageTerms,
-    secondary_key: Option<SecondaryKey>,
 }
 
 impl OriginResponse<'_> {
-    /// Decides what follows from the response. `known` is the stored response that its request was conditional on.
-    pub(super) async fn decide<B, E>(
-        &self,
-        response: Response<B>,
-        known: Option<&StoredResponse>,
-    ) -> FetchHead<Answer<B, E>>
-    where
-        B: Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
-    {
-        let Some(known) = known.filter(|_| self.status == StatusCode::NOT_MODIFIED) else {
-            return self.on_full_response(response);
-        };
-        if validation::freshens(&known.headers, response.headers()) {
-            return self.on_not_modified(known, response.headers());
-        }
-        // If the stored response stayed in the store, the next request would validate it again.
-        let _ = self.resource.to_primary().invalidate().await;
-        self.on_mismatched_304(known)
-    }
-
     /// Handles a full response: decides at its head how it is shared.
-    fn on_full_response<B, E>(&self, response: Response<B>) -> FetchHead<Answer<B, E>>
+    pub(super) fn on_full_response<B, E>(&self, response: Response<B>) -> FetchHead<Answer<B, E>>
     where
         B: Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
     {
@@ -104,12 +84,10 @@ impl OriginResponse<'_> {
                 let whole = !response.headers().contains_key(header::VARY);
                 self.on_failure(response, whole)
             }
-            Storable::Shared(terms) => match self.plan(&response, terms) {
+            Storable::Shared(terms) => match self.plan(self.status, response.headers(), terms) {
                 // It has no body, whatever its `Content-Length` states.
                 Ok(plan) if is_head => {
-                    let headers = fields::end_to_end(response.headers());
-                    let answer = self.annotated(response.map(CacheBody::origin), Storage::Stored);
-                    self.stored_at_once(answer, self.status, headers, Bytes::new(), plan)
+                    stored_at_once(self.annotated(response.map(CacheBody::origin), Storage::Stored), Bytes::new(), plan)
                 }
                 Ok(plan) if min_size <= self.room_after(&plan.encoded) => self.collect(response, Some(plan)),
                 Ok(_) => self.private(response, Uncached::TooLarge),
@@ -174,27 +152,26 @@ impl OriginResponse<'_> {
         let length = fields::content_length(&parts.headers);
         let max_payload = self.resource.config.max_payload;
         let (collector, shared_body, body) = BodyCollector::new(body, encoded, length, max_payload);
-        let headers = fields::end_to_end(&parts.headers);
-        let storage = match (&plan, fits) {
-            (Some(_), true) => Storage::Stored,
-            (Some(_), false) => Storage::Undecided,
-            (None, _) => Storage::NotStored(Uncached::OriginFailure),
-        };
-        let answer = Ok(self.annotated(Response::from_parts(parts, body), storage));
         let recorder = (plan.is_some() && self.unstorable.is_none()).then(|| self.recorder.clone());
         let (collected, no_body) = (InFlightBody::Collected(shared_body), InFlightBody::Whole(Bytes::new()));
-        let sharing = match (plan, fits) {
-            (Some(plan), true) => {
-                Shareability::Cacheable(self.in_flight(self.status, headers, collected, Some(&plan)), plan.store_as)
+        let (sharing, storage) = match (plan, fits) {
+            (Some(StoragePlan { response, store_as, .. }), true) => {
+                (Shareability::Cacheable(response.with(collected), store_as), Storage::Stored)
             }
-            (Some(plan), false) => {
-                let value = || self.in_flight(self.status, HeaderMap::new(), no_body, Some(&plan));
-                let value = plan.secondary_key.is_some().then(value);
-                Shareability::CacheableAtEnd(value, plan.store_as)
+            (Some(StoragePlan { response, store_as, .. }), false) => {
+                let value = response.secondary_key.is_some().then(|| response.with(no_body));
+                (Shareability::CacheableAtEnd(value, store_as), Storage::Undecided)
             }
-            (None, true) => self.share_failure(headers, collected),
-            (None, false) => self.share_failure(without_body(headers), no_body),
+            (None, _) => {
+                let headers = fields::end_to_end(&parts.headers);
+                let sharing = match fits {
+                    true => self.share_failure(headers, collected),
+                    false => self.share_failure(without_body(headers), no_body),
+                };
+                (sharing, Storage::NotStored(Uncached::OriginFailure))
+            }
         };
+        let answer = self.annotated(Response::from_parts(parts, body), storage);
         let completion = Completion::Pending(Box::pin(async move {
             let completed = collector.run(limit, at_limit).await;
             if let Some(recorder) = recorder {
@@ -202,7 +179,7 @@ impl OriginResponse<'_> {
             }
             completed
         }));
-        FetchHead { response: answer, sharing, completion }
+        FetchHead { response: Ok(answer), sharing, completion }
     }
 
     /// Returns the number of bytes of a body that `max_payload` permits after the encoded head.
@@ -212,32 +189,50 @@ impl OriginResponse<'_> {
 
     /// Returns the sharing of a failure. Many handlers answer 500 for one request that they cannot cope with.
     fn share_failure(&self, headers: HeaderMap, body: InFlightBody) -> Shareability {
-        let value = self.in_flight(self.status, headers, body, None);
+        let response = InFlightResponse {
+            id: self.id,
+            secondary_key: None,
+            auth_sharing: AuthSharing::of(&headers, &self.resource.config.http),
+            response_time: Timestamp::now(),
+            age: self.times.initial_age(&headers),
+            fresh_for: None,
+            status: self.status,
+            headers,
+            body,
+        };
         let cause = match self.status {
             StatusCode::INTERNAL_SERVER_ERROR => FailureCause::Inconclusive,
             _ => FailureCause::Origin,
         };
-        Shareability::Unshared(Unshared::Response(value), cause, self.status.as_u16())
+        Shareability::Unshared(Unshared::Response(Arc::new(response)), cause, self.status.as_u16())
+    }
+
+    /// Handles a 304 to a request that was conditional on the stored response.
+    pub(super) async fn on_304<B, E>(&self, old: &StoredResponse, newer: &HeaderMap) -> FetchHead<Answer<B, E>> {
+        if validation::freshens(&old.headers, newer) {
+            return self.on_not_modified(old, newer);
+        }
+        // If the stored response stayed in the store, the next request would validate it again.
+        let _ = self.resource.to_primary().invalidate().await;
+        self.on_mismatched_304(old)
     }
 
     /// Handles a 304 for the stored response, which is served again with the fields of the 304 (RFC 9111 §4.3.3,
     /// §4.3.4).
     fn on_not_modified<B, E>(&self, old: &StoredResponse, newer: &HeaderMap) -> FetchHead<Answer<B, E>> {
-        let headers = validation::updated(&old.headers, newer);
-        let stated = validation::aged(headers.clone(), newer);
-        let storable = self.storable(old.status, &stated);
-        let mut response = Response::new(());
-        (*response.status_mut(), *response.headers_mut()) = (old.status, stated);
-        let plan = match storable {
-            Storable::Shared(terms) => self.plan(&response, terms),
+        let stated = validation::aged(validation::updated(&old.headers, newer), newer);
+        let plan = match self.storable(old.status, &stated) {
+            Storable::Shared(terms) => self.plan(old.status, &stated, terms),
             Storable::Private(reason) => Err(reason),
             Storable::ClientError => Err(Uncached::ClientError),
             Storable::Failure { .. } => Err(Uncached::OriginFailure),
         };
         let storage = plan.as_ref().map_or_else(|reason| Storage::NotStored(*reason), |_| Storage::Stored);
-        let answer = self.annotated(response.map(|()| CacheBody::stored(old.body.clone())), storage);
+        let mut response = Response::new(CacheBody::stored(old.body.clone()));
+        (*response.status_mut(), *response.headers_mut()) = (old.status, stated);
+        let answer = self.annotated(response, storage);
         match plan {
-            Ok(plan) => self.stored_at_once(answer, old.status, headers, old.body.clone(), plan),
+            Ok(plan) => stored_at_once(answer, old.body.clone(), plan),
             Err(_) => FetchHead { response: Ok(answer), sharing: self.uncacheable(), completion: Completion::None },
         }
     }
@@ -256,24 +251,6 @@ impl OriginResponse<'_> {
             response: Ok(answer),
             sharing: Shareability::private(Audience::NoOne),
             completion: Completion::None,
-        }
-    }
-
-    /// Returns the head of a response whose body is known already: it is shared and stored with this body.
-    fn stored_at_once<B, E>(
-        &self,
-        answer: Annotated<CacheBody<B>>,
-        status: StatusCode,
-        headers: HeaderMap,
-        body: Bytes,
-        plan: StoragePlan,
-    ) -> FetchHead<Answer<B, E>> {
-        let payload = Bytes::from([&plan.encoded[..], &body].concat());
-        let value = self.in_flight(status, headers, InFlightBody::Whole(body), Some(&plan));
-        FetchHead {
-            response: Ok(answer),
-            sharing: Shareability::Cacheable(value, plan.store_as),
-            completion: Completion::Ready(payload.into()),
         }
     }
 
@@ -296,8 +273,7 @@ impl OriginResponse<'_> {
     }
 
     /// Returns how to store the response, or why it cannot be stored after all.
-    fn plan<B>(&self, response: &Response<B>, terms: StorageTerms) -> Result<StoragePlan, Uncached> {
-        let (config, headers) = (&self.resource.config, response.headers());
+    fn plan(&self, status: StatusCode, headers: &HeaderMap, terms: StorageTerms) -> Result<StoragePlan, Uncached> {
         let mut fields = SelectingFields::of(headers).ok_or(Uncached::Vary)?;
         // Some handlers negotiate an encoding without a `Vary`. A client that cannot decode it must not get it by default.
         if terms.lifetime.is_none() && headers.contains_key(header::CONTENT_ENCODING) {
@@ -312,47 +288,23 @@ impl OriginResponse<'_> {
             _ if self.redirects.len() == MAX_REDIRECTS => return Err(Uncached::Vary),
             _ => Some(SecondaryKey::new(self.id, remaining, self.reply.client)),
         };
-        let freshness = StoredFreshness::of(headers, &config.http);
+        let headers = fields::end_to_end(headers);
         let encoded =
-            stored_response::encode(response.status(), headers, terms.age, freshness).ok_or(Uncached::TooLarge)?;
-        let lifetimes = stored_response::lifetimes(config, &terms);
+            stored_response::encode(status, &headers, terms.age, terms.freshness).ok_or(Uncached::TooLarge)?;
+        let lifetimes = stored_response::lifetimes(&self.resource.config, &terms);
         let index = secondary_key.as_ref().map(|secondary_key| Box::new(secondary_key.index()));
-        Ok(StoragePlan {
-            encoded,
-            store_as: StoreAs { lifetimes, codec: RESPONSE, keeps_redirects, index },
-            terms,
-            secondary_key,
-        })
-    }
-
-    /// Returns the response for the waiters of this process. Without a plan it is a failure.
-    fn in_flight(
-        &self,
-        status: StatusCode,
-        headers: HeaderMap,
-        body: InFlightBody,
-        plan: Option<&StoragePlan>,
-    ) -> SharedValue {
-        let (auth_sharing, age, fresh_for, secondary_key) = match plan {
-            Some(StoragePlan { terms, store_as, secondary_key, .. }) => {
-                (terms.auth_sharing, terms.age, Some(store_as.lifetimes.fresh_for), secondary_key.clone())
-            }
-            None => {
-                let auth_sharing = AuthSharing::of(&headers, &self.resource.config.http);
-                (auth_sharing, self.times.initial_age(&headers), None, None)
-            }
-        };
-        Arc::new(InFlightResponse {
+        let response = InFlightResponse {
             id: self.id,
             secondary_key,
-            auth_sharing,
+            auth_sharing: terms.freshness.auth_sharing,
             response_time: Timestamp::now(),
-            age,
-            fresh_for,
+            age: terms.age,
+            fresh_for: Some(lifetimes.fresh_for),
             status,
             headers,
-            body,
-        })
+            body: InFlightBody::Whole(Bytes::new()),
+        };
+        Ok(StoragePlan { response, encoded, store_as: StoreAs { lifetimes, codec: RESPONSE, keeps_redirects, index } })
     }
 
     fn annotated<B>(&self, response: Response<CacheBody<B>>, storage: Storage) -> Annotated<CacheBody<B>> {
@@ -366,6 +318,20 @@ impl OriginResponse<'_> {
             _ => storage,
         };
         StatusNote::Forwarded { reason: self.reason, status: self.status.as_u16(), storage }
+    }
+}
+
+/// Returns the head of a response whose body is known already: it is shared and stored with this body.
+fn stored_at_once<B, E>(
+    answer: Annotated<CacheBody<B>>,
+    body: Bytes,
+    StoragePlan { response, encoded, store_as }: StoragePlan,
+) -> FetchHead<Answer<B, E>> {
+    let payload = Bytes::from([&encoded[..], &body].concat());
+    FetchHead {
+        response: Ok(answer),
+        sharing: Shareability::Cacheable(response.with(InFlightBody::Whole(body)), store_as),
+        completion: Completion::Ready(payload.into()),
     }
 }
 

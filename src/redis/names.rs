@@ -138,7 +138,7 @@ mod tests {
     #[cfg(feature = "http")]
     #[test]
     fn names_of_a_url_share_one_hash_tag() {
-        let key = CacheKey::new("sg", 0, Key::from("a.test/x").qualified(crate::key::Qualifier::Any));
+        let key = CacheKey::new("sg", 0, Key::qualified("a.test/x", crate::key::Qualifier::Any));
         let leases: Vec<_> = key.invalidated().iter().map(lease_name).collect();
         assert_eq!(
             leases,

@@ -99,24 +99,20 @@ impl Entry {
 
     /// Returns the first bytes of the envelope: kind and id.
     pub(crate) fn encoded_id(&self) -> [u8; 17] {
-        let mut start = [self.encoded_kind(); 17];
-        start[1..].copy_from_slice(self.meta().id.as_bytes());
-        start
-    }
-
-    fn encoded_kind(&self) -> u8 {
-        match self.meta().kind {
+        let kind = match self.meta().kind {
             Kind::Value => b'v',
             Kind::HitForPass => b'p',
             Kind::DoNotStore => b's',
-        }
+        };
+        let mut start = [kind; 17];
+        start[1..].copy_from_slice(self.meta().id.as_bytes());
+        start
     }
 
     /// Encodes all that comes before the payload.
     fn encode_head(&self, layout: u64, hash: KeyHash, offset: i64, out: &mut impl BufMut) {
         let meta = self.meta();
-        out.put_u8(self.encoded_kind());
-        out.put_slice(meta.id.as_bytes());
+        out.put_slice(&self.encoded_id());
         out.put_slice(hash.as_bytes());
         out.put_i64_le(meta.response_time.before(meta.cost).as_micros().saturating_add(offset));
         out.put_u64_le(saturated(meta.cost.as_micros()));

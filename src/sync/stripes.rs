@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// Returns the stripe of this thread, a number below [`STRIPES`].
 pub(crate) fn of_this_thread() -> usize {
-    STRIPE.with(|stripe| *stripe)
+    STRIPE.with(usize::clone)
 }
 
 thread_local! {

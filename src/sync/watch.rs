@@ -22,10 +22,8 @@ impl<T> Watched<T> {
     }
 
     pub(crate) fn send_modify(&self, change: impl FnOnce(&mut T)) {
-        self.send_if_modified(|value| {
-            change(value);
-            true
-        });
+        change(&mut self.value.lock());
+        self.changed.notify_waiters();
     }
 
     /// Changes the value, and wakes the waiting tasks if `change` returns `true`.

@@ -5,7 +5,7 @@ mod reasons;
 
 use super::{
     fields,
-    freshness::{Ages, FreshnessCheck, StoredFreshness, Times, check_freshness},
+    freshness::{Ages, FreshnessCheck, Times, check_freshness},
     kit::{at, date, headers, status},
     request::{CacheRequest, Disposition, disposition},
     storing::{Storable, StorageTerms, storable},
@@ -64,7 +64,6 @@ impl Case {
     }
 
     fn serves(&self, stored: &HeaderMap, terms: StorageTerms, cache_request: CacheRequest) -> bool {
-        let options = HttpOptions::default();
         let select = SelectingFields::of(stored).expect("it was stored");
         let values = |fields| {
             let mut values = Vec::new();
@@ -74,9 +73,9 @@ impl Case {
         let resident_time = Duration::from_secs(self.after);
         let ages =
             Ages { age: terms.age + resident_time, resident_time, fresh_for: terms.lifetime.expect("never silent") };
-        let check = check_freshness(&StoredFreshness::of(stored, &options), &cache_request.directives, ages);
+        let check = check_freshness(&terms.freshness, &cache_request.directives, ages);
         values(&self.first) == values(&self.second)
-            && terms.auth_sharing.admits(cache_request.credentials)
+            && terms.freshness.auth_sharing.admits(cache_request.credentials)
             && matches!(check, FreshnessCheck::Fresh | FreshnessCheck::Stale)
     }
 

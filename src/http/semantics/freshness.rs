@@ -7,7 +7,7 @@ use crate::{
     http::directives::{Directives, Source, seconds},
 };
 use http::{HeaderMap, HeaderName, header};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime};
 
 /// The freshness that a head states, derived once when the response is stored. Readers use it, so that processes with
 /// different settings agree, and a hit parses nothing.
@@ -23,15 +23,21 @@ pub(in crate::http) struct StoredFreshness {
 }
 
 impl StoredFreshness {
-    /// Derives the freshness of a head that is [`dated`](super::fields::dated), as every stored head is.
-    pub(in crate::http) fn of(headers: &HeaderMap, options: &HttpOptions) -> Self {
-        let (directives, source) = Directives::for_cache(headers, &options.targeted_fields);
+    /// Creates the freshness of a response with these directives and this [explicit] lifetime.
+    pub(super) fn new(directives: &Directives, lifetime: Option<Duration>) -> Self {
         Self {
-            auth_sharing: AuthSharing::of_directives(&directives),
+            auth_sharing: AuthSharing::of_directives(directives),
             never_stale: directives.forbid_stale(),
             immutable: directives.immutable,
-            lifetime: explicit(&directives, source, headers, UNIX_EPOCH),
+            lifetime,
         }
+    }
+
+    /// Derives the freshness of a head that is [`dated`](super::fields::dated), as every stored head is.
+    #[cfg(any(test, feature = "_fuzz"))]
+    pub(in crate::http) fn of(headers: &HeaderMap, options: &HttpOptions) -> Self {
+        let (directives, source) = Directives::for_cache(headers, &options.targeted_fields);
+        Self::new(&directives, explicit(&directives, source, headers, std::time::UNIX_EPOCH))
     }
 }
 

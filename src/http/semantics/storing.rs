@@ -2,7 +2,7 @@
 
 use super::{
     credentials::looks_like_credential,
-    freshness::{self, Times},
+    freshness::{self, StoredFreshness, Times},
     request::{AuthSharing, Credentials},
     validation,
 };
@@ -41,7 +41,7 @@ pub(in crate::http) struct StorageTerms {
     pub(in crate::http) retain_for: Duration,
     /// Age on arrival (RFC 9111 §4.2.3).
     pub(in crate::http) age: Duration,
-    pub(in crate::http) auth_sharing: AuthSharing,
+    pub(in crate::http) freshness: StoredFreshness,
 }
 
 impl StorageTerms {
@@ -50,11 +50,12 @@ impl StorageTerms {
         lifetime: Option<Duration>,
         headers: &HeaderMap,
         directives: &Directives,
+        freshness: StoredFreshness,
         times: Times,
         options: &HttpOptions,
     ) -> Self {
         let age = times.initial_age(headers);
-        let forbidden = directives.forbid_stale().then_some(Duration::ZERO);
+        let forbidden = freshness.never_stale.then_some(Duration::ZERO);
         // RFC 5861 counts stale windows from the end of freshness, which may have been before arrival.
         let stale_for = lifetime.map_or(Duration::ZERO, |lifetime| age.saturating_sub(lifetime));
         // A lifetime of zero asks for validation before each use, so the stale window of the policy does not apply.
@@ -67,7 +68,7 @@ impl StorageTerms {
             stale_if_error: window(directives.stale_if_error),
             retain_for: if has_validator { options.retain_for_revalidation } else { Duration::ZERO },
             age,
-            auth_sharing: AuthSharing::of_directives(directives),
+            freshness,
         }
     }
 
@@ -100,10 +101,11 @@ pub(in crate::http) fn storable(
     options: &HttpOptions,
 ) -> Storable {
     let (directives, source) = Directives::for_cache(headers, &options.targeted_fields);
-    let auth_sharing = AuthSharing::of_directives(&directives);
-    let private = private(status, headers, &directives, auth_sharing, options);
     let explicit = freshness::explicit(&directives, source, headers, times.response_time);
-    let terms = |lifetime| StorageTerms::new(lifetime, headers, &directives, times, options);
+    let stored = StoredFreshness::new(&directives, explicit);
+    let auth_sharing = stored.auth_sharing;
+    let private = private(status, headers, &directives, auth_sharing, options);
+    let terms = |lifetime| StorageTerms::new(lifetime, headers, &directives, stored, times, options);
     let partial = is_partial(status, headers);
     if status.is_server_error() || ORIGIN_FAILURES.contains(&status) {
         let is_private = private.is_some() || directives.no_cache || !auth_sharing.admits(credentials);

@@ -227,7 +227,7 @@ fn credentials_share_only_responses_that_permit_it() {
         ] {
             let storable = by(&HttpOptions::default(), credentials, 200, &fields);
             match auth_sharing >= needed {
-                true => assert_eq!(terms(storable).auth_sharing, auth_sharing, "{value} {credentials:?}"),
+                true => assert_eq!(terms(storable).freshness.auth_sharing, auth_sharing, "{value} {credentials:?}"),
                 false => {
                     let reason = credentials.uncached().expect("they are credentials");
                     assert_eq!(storable, Storable::Private(reason), "{value} {credentials:?}");
