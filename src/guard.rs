@@ -43,8 +43,8 @@ use std::{
 /// tokio runtime with time enabled, and with I/O enabled for Redis.
 #[derive(Clone)]
 pub struct StampedeGuard {
-    engine: Arc<Engine>,
-    config: Arc<Config>,
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) config: Arc<Config>,
 }
 
 impl StampedeGuard {
@@ -570,15 +570,6 @@ impl StampedeGuard {
     #[must_use]
     pub fn health(&self) -> Health {
         self.engine.health()
-    }
-
-    #[cfg(feature = "http")]
-    pub(crate) fn engine(&self) -> &Arc<Engine> {
-        &self.engine
-    }
-
-    pub(crate) fn config(&self) -> &Arc<Config> {
-        &self.config
     }
 
     /// Returns the answer of a fresh entry in this layout, if this process has it.

@@ -62,7 +62,7 @@ impl Key {
     /// Creates a key from these bytes.
     #[must_use]
     pub fn new(primary: impl Into<Bytes>) -> Self {
-        Self::qualified(primary, Qualifier::None)
+        Self { primary: primary.into(), qualifier: Qualifier::None, variant: None }
     }
 
     /// Returns the key of a variant: another representation of the resource, with an entry and a lease of its own.

@@ -34,17 +34,18 @@ impl FillSet {
         payload: Payload,
         redirects: &[FollowedRedirect],
     ) -> Self {
-        let index_lifetime = store_as.lifetimes.of_index(Timestamp::now().since(began));
+        let retention = || store_as.lifetimes.of_index(Timestamp::now().since(began));
         let redirects = if store_as.keeps_redirects { redirects } else { &[] };
         let extension =
-            |via: &FollowedRedirect| RedirectExtension { key: via.key.clone(), id: via.id, retention: index_lifetime };
+            |via: &FollowedRedirect| RedirectExtension { key: via.key.clone(), id: via.id, retention: retention() };
         let entry = |lifetimes, codec, payload: Payload| {
             let (kind, cost, audience) = (Kind::Value, response_time.since(began), Audience::Everyone);
             let meta = Meta { kind, id, response_time, cost, lifetimes, codec, audience };
             Entry::new(meta, payload)
         };
-        let lifetimes = Lifetimes::fresh_for(index_lifetime);
-        let index = store_as.index.map(|index| (index.variant, entry(lifetimes, index.codec, index.payload)));
+        let index = store_as
+            .index
+            .map(|index| (index.variant, entry(Lifetimes::fresh_for(retention()), index.codec, index.payload)));
         let entry = entry(store_as.lifetimes, store_as.codec, payload);
         Self { entry, index, extensions: redirects.iter().map(extension).collect() }
     }

@@ -11,7 +11,7 @@ use crate::{
     telemetry::{self, routes::Route},
     uncached::Uncached,
 };
-use http::{Extensions, HeaderName, HeaderValue, Method, Request, Response, header::Entry};
+use http::{HeaderName, HeaderValue, Method, Request, Response, header::Entry};
 use std::{
     fmt::{self, Write},
     sync::Arc,
@@ -110,7 +110,6 @@ pub(super) fn annotate<B>(annotated: Annotated<B>, status: CacheStatus) -> Respo
 }
 
 /// Records whether the response to one request can be cached, and the reason why not.
-#[derive(Clone)]
 pub(super) struct Recorder {
     config: Arc<Config>,
     /// `None` if the route needs no attention: it was cacheable before, or the method is neither GET nor HEAD.
@@ -119,13 +118,16 @@ pub(super) struct Recorder {
 
 impl Recorder {
     pub(super) fn new<B>(guard: &StampedeGuard, request: &Request<B>) -> Self {
+        #[cfg(feature = "axum")]
+        let path = request.extensions().get().map(axum::extract::MatchedPath::as_str);
+        #[cfg(not(feature = "axum"))]
+        let path = None;
         // Only an event needs the route.
-        let is_read = cfg!(feature = "tracing") && matches!(*request.method(), Method::GET | Method::HEAD);
-        let route = match is_read {
-            true => guard.engine().routes.find(matched_path(request.extensions())),
-            false => None,
+        let route = match *request.method() {
+            Method::GET | Method::HEAD if cfg!(feature = "tracing") => guard.engine.routes.find(path),
+            _ => None,
         };
-        Self { config: guard.config().clone(), route }
+        Self { config: guard.config.clone(), route }
     }
 
     /// Records the response, and annotates it.
@@ -158,15 +160,6 @@ impl Recorder {
             route.was_cacheable();
         }
     }
-}
-
-/// Returns the path of the route that a router has matched.
-fn matched_path(extensions: &Extensions) -> Option<&str> {
-    #[cfg(feature = "axum")]
-    let path = extensions.get::<axum::extract::MatchedPath>().map(axum::extract::MatchedPath::as_str);
-    #[cfg(not(feature = "axum"))]
-    let (path, _) = (None, extensions);
-    path
 }
 
 pub(super) const CACHE_STATUS: HeaderName = HeaderName::from_static("cache-status");

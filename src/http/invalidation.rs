@@ -45,7 +45,7 @@ impl StampedeGuard {
     /// [`ErrorKind::InvalidUrl`] for a URL without authority, unless the keys have none.
     /// Otherwise as [`invalidate`](Self::invalidate).
     pub async fn invalidate_url(&self, url: &Uri) -> Result<(), Error> {
-        if url.authority().is_none() && !self.config().http.ignore_host {
+        if url.authority().is_none() && !self.config.http.ignore_host {
             let what = format!(
                 "`{url}` names no host, which is part of the cache key; add one, or set `HttpOptions::ignore_host`"
             );
@@ -63,8 +63,8 @@ impl StampedeGuard {
         if target.exceeds_limit() {
             return None;
         }
-        let key = target.key(MethodClass::Any, &self.config().http);
-        Some(self.resource_in(FrontEnd::Http, layout_of_responses(self.config()), key))
+        let key = target.key(MethodClass::Any, &self.config.http);
+        Some(self.resource_in(FrontEnd::Http, layout_of_responses(&self.config), key))
     }
 }
 
@@ -79,7 +79,7 @@ impl<S> HttpCache<S> {
     where
         S: Service<Request<Req>, Response = Response<B>>,
     {
-        let targets = Target::changed_by(&request, &self.guard.config().http);
+        let targets = Target::changed_by(&request, &self.guard.config.http);
         let uris: Vec<_> = targets.iter().filter_map(Target::uri).collect();
         let mut resources: Vec<_> = targets.into_iter().filter_map(|target| self.guard.url(target)).collect();
         let fields = request.headers().clone();

@@ -31,7 +31,7 @@ pub(super) struct OriginRequest {
     pub(super) cache_request: CacheRequest,
     /// Head of the client's request. It is copied into the request to the origin when that is sent.
     pub(super) client: Arc<HeaderMap>,
-    pub(super) recorder: Recorder,
+    pub(super) recorder: Arc<Recorder>,
 }
 
 impl OriginRequest {

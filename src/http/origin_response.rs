@@ -43,7 +43,7 @@ pub(super) struct OriginResponse<'a> {
     /// The client's request.
     pub(super) reply: Reply<'a>,
     pub(super) resource: &'a Resource,
-    pub(super) recorder: &'a Recorder,
+    pub(super) recorder: &'a Arc<Recorder>,
     /// Why the response is not stored, whatever it says.
     pub(super) unstorable: Option<Uncached>,
     /// Id of the entry, if the response is stored.
@@ -75,14 +75,14 @@ impl OriginResponse<'_> {
     {
         let (is_head, min_size) = (self.reply.cache_request.head, response.body().size_hint().lower());
         match self.storable(response.status(), response.headers()) {
-            Storable::Shared(_) | Storable::Private(_)
-                if self.status.is_client_error() && self.is_worse_than_stored() =>
-            {
-                self.on_client_error(response)
-            }
-            Storable::Shared(_) if self.is_worse_than_stored() => {
-                let whole = !response.headers().contains_key(header::VARY);
-                self.on_failure(response, whole)
+            Storable::Shared(_) | Storable::Private(_) if self.is_worse_than_stored() => {
+                match self.status.is_client_error() {
+                    true => self.on_client_error(response),
+                    false => {
+                        let whole = !response.headers().contains_key(header::VARY);
+                        self.on_failure(response, whole)
+                    }
+                }
             }
             Storable::Shared(terms) => match self.plan(self.status, response.headers(), terms) {
                 // It has no body, whatever its `Content-Length` states.

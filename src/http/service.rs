@@ -107,7 +107,7 @@ where
             BodyPresence::Present => true,
             BodyPresence::Unknown => return ResponseFuture::slow(self.clone().probe_body(request)),
         };
-        let options = &self.guard.config().http;
+        let options = &self.guard.config.http;
         let mut cache_request = match request::disposition(request.method(), request.headers(), has_body, options) {
             Disposition::Cache(cache_request) => cache_request,
             Disposition::Forward(reason) => return ResponseFuture::slow(self.clone().forward(request, reason)),
@@ -125,7 +125,7 @@ where
             Err(reason) => return ResponseFuture::slow(self.clone().forward(request, reason)),
         };
         let key = target.key(MethodClass::Get, options);
-        let (config, requested_at) = (&**self.guard.config(), Timestamp::now());
+        let (config, requested_at) = (&*self.guard.config, Timestamp::now());
         let early_refresh = config.policy.sample_early_refresh(clock::random_unit);
         let failure_memory = config.failure_memory();
         let headers = request.headers();
@@ -170,7 +170,7 @@ impl<S> HttpCache<S> {
         Req: Send + 'static,
         B: Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
     {
-        let recorder = Recorder::new(&self.guard, &request);
+        let recorder = Arc::new(Recorder::new(&self.guard, &request));
         let (cache_request, client) = (policy.cache_request, policy.headers.clone());
         let origin_request = OriginRequest { cache_request, client, recorder: recorder.clone() };
         // PERF: in a box, because a lookup and then a waiter have room for it.

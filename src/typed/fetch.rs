@@ -178,7 +178,7 @@ impl StampedeGuard {
         T: Serialize + DeserializeOwned + Send + Sync + 'static,
         A: Answer<T>,
     {
-        let (typed, layout) = (TypedPolicy::new(self.config()), self.config().layout());
+        let (typed, layout) = (TypedPolicy::new(&self.config), self.config.layout());
         match self.peek(front_end, layout, &key, &typed, Timestamp::now()) {
             Some(hit) => Either::Left(hit),
             None => Either::Right((self.resource_in(front_end, layout, key), typed)),

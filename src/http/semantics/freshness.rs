@@ -2,10 +2,7 @@
 //! §5.2.1).
 
 use super::request::{AuthSharing, RequestDirectives};
-use crate::{
-    config::http::HttpOptions,
-    http::directives::{Directives, Source, seconds},
-};
+use crate::http::directives::{Directives, Source, seconds};
 use http::{HeaderMap, HeaderName, header};
 use std::time::{Duration, SystemTime};
 
@@ -35,7 +32,7 @@ impl StoredFreshness {
 
     /// Derives the freshness of a head that is [`dated`](super::fields::dated), as every stored head is.
     #[cfg(any(test, feature = "_fuzz"))]
-    pub(in crate::http) fn of(headers: &HeaderMap, options: &HttpOptions) -> Self {
+    pub(in crate::http) fn of(headers: &HeaderMap, options: &crate::config::http::HttpOptions) -> Self {
         let (directives, source) = Directives::for_cache(headers, &options.targeted_fields);
         Self::new(&directives, explicit(&directives, source, headers, std::time::UNIX_EPOCH))
     }
@@ -188,6 +185,7 @@ mod tests {
         super::kit::{at, date as date_at, headers},
         *,
     };
+    use crate::config::http::HttpOptions;
     use proptest::prelude::*;
 
     fn s(seconds: u64) -> Duration {
