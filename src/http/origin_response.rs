@@ -13,7 +13,7 @@ use super::{
         validation,
     },
     stored_response::{self, InFlightBody, InFlightResponse, RESPONSE, StoredResponse, stored},
-    vary::{self, SecondaryKey, SelectingFields},
+    vary::{SecondaryKey, SelectingFields},
 };
 use crate::{
     clock::{self, Timestamp},
@@ -280,7 +280,7 @@ impl OriginResponse<'_> {
             fields = fields.with(header::ACCEPT_ENCODING).ok_or(Uncached::Vary)?;
         }
         let named = fields.len();
-        let remaining = vary::remaining(fields, &self.redirects);
+        let remaining = fields.remaining(&self.redirects);
         // An index that the response does not name any more ends.
         let keeps_redirects = remaining.len() < named;
         let secondary_key = match remaining.len() {

@@ -46,9 +46,11 @@ impl SelectingFields {
         Self::sorted(self.0)
     }
 
-    /// Removes the fields of `other`.
-    pub(super) fn without(mut self, other: &Self) -> Self {
-        self.0.retain(|field| !other.0.contains(field));
+    /// Removes the fields that an index on the redirect path has.
+    pub(super) fn remaining(mut self, redirects: &[FollowedRedirect]) -> Self {
+        for index in redirects.iter().filter_map(|redirect| redirect.via.downcast_ref::<Self>()) {
+            self.0.retain(|field| !index.0.contains(field));
+        }
         self
     }
 
@@ -139,11 +141,6 @@ pub(super) fn redirect(index: &Entry, request: &HeaderMap) -> Option<Redirect> {
 
 pub(super) fn redirect_for(index: Token, fields: Arc<SelectingFields>, request: &HeaderMap) -> Redirect {
     Redirect { id: index, variant: variant(index, &fields, request), via: fields }
-}
-
-/// Returns the selecting fields of a response that no index on the redirect path has yet.
-pub(super) fn remaining(fields: SelectingFields, redirects: &[FollowedRedirect]) -> SelectingFields {
-    redirects.iter().filter_map(|redirect| redirect.via.downcast_ref()).fold(fields, SelectingFields::without)
 }
 
 /// Hashes the selecting values, so that the contents of a `Cookie` are neither stored nor shown.

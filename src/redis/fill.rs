@@ -299,7 +299,7 @@ mod tests {
         for write in fill.writes.iter().filter(|write| write.staging.is_some()) {
             let command = write.stage().expect("a large entry");
             let args: Vec<_> = command.args_iter().collect();
-            let envelope = write.entry.encode(write.layout, write.hash, write.offset);
+            let envelope = write.entry.to_envelope(&key, 42);
             assert_eq!(args[2], redis::Arg::Simple(&envelope[..]));
             assert_eq!(envelope[..17], write.entry.encoded_id());
             assert_eq!(envelope.len(), write.entry.encoded_len());

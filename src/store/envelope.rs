@@ -72,23 +72,29 @@ impl Entry {
     /// clock of the store, in microseconds.
     #[must_use]
     pub fn to_envelope(&self, key: &CacheKey, offset: i64) -> Bytes {
-        self.encode(key.layout(), key.hash(), offset)
-    }
-
-    /// Encodes the entry for the cache key with this layout and hash.
-    pub(crate) fn encode(&self, layout: u64, hash: KeyHash, offset: i64) -> Bytes {
-        let mut out = BytesMut::with_capacity(HEAD + self.payload().bytes().len() + CHECKSUM);
-        self.encode_head(layout, hash, offset, &mut out);
-        out.put_slice(self.payload().bytes());
-        out.put_u64_le(xxh3_64(&out));
+        let mut out = BytesMut::with_capacity(self.encoded_len());
+        self.encode_into(key.layout(), key.hash(), offset, &mut out);
         out.freeze()
     }
 
-    /// Encodes the entry as [`encode`](Self::encode) does. PERF: into a buffer of any kind, so that a large payload is
-    /// not copied on the way to it.
+    /// Encodes the entry for the cache key with this layout and hash. PERF: into a buffer of any kind, so that a large
+    /// payload is not copied on the way to it.
     pub(crate) fn encode_into(&self, layout: u64, hash: KeyHash, offset: i64, out: &mut impl BufMut) {
-        let mut head = Vec::with_capacity(HEAD);
-        self.encode_head(layout, hash, offset, &mut head);
+        let (meta, mut head) = (self.meta(), Vec::with_capacity(HEAD));
+        head.put_slice(&self.encoded_id());
+        head.put_slice(hash.as_bytes());
+        head.put_i64_le(meta.response_time.before(meta.cost).as_micros().saturating_add(offset));
+        head.put_u64_le(saturated(meta.cost.as_micros()));
+        let Lifetimes { fresh_for, stale_while_revalidate, stale_if_error, retain_for } = meta.lifetimes;
+        for lifetime in [fresh_for, stale_while_revalidate, stale_if_error, retain_for] {
+            head.put_u64_le(saturated(lifetime.as_millis()));
+        }
+        head.put_u64_le(match meta.kind {
+            Kind::Value => meta.codec,
+            Kind::HitForPass | Kind::DoNotStore => audience_number(meta.audience),
+        });
+        head.put_u64_le(layout);
+        head.put_u8(0);
         let mut checksum = Xxh3::new();
         for part in [&head[..], self.payload().bytes()] {
             checksum.update(part);
@@ -107,25 +113,6 @@ impl Entry {
         let mut start = [kind; 17];
         start[1..].copy_from_slice(self.meta().id.as_bytes());
         start
-    }
-
-    /// Encodes all that comes before the payload.
-    fn encode_head(&self, layout: u64, hash: KeyHash, offset: i64, out: &mut impl BufMut) {
-        let meta = self.meta();
-        out.put_slice(&self.encoded_id());
-        out.put_slice(hash.as_bytes());
-        out.put_i64_le(meta.response_time.before(meta.cost).as_micros().saturating_add(offset));
-        out.put_u64_le(saturated(meta.cost.as_micros()));
-        let Lifetimes { fresh_for, stale_while_revalidate, stale_if_error, retain_for } = meta.lifetimes;
-        for lifetime in [fresh_for, stale_while_revalidate, stale_if_error, retain_for] {
-            out.put_u64_le(saturated(lifetime.as_millis()));
-        }
-        out.put_u64_le(match meta.kind {
-            Kind::Value => meta.codec,
-            Kind::HitForPass | Kind::DoNotStore => audience_number(meta.audience),
-        });
-        out.put_u64_le(layout);
-        out.put_u8(0);
     }
 
     /// Returns the length of the envelope.
