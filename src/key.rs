@@ -11,7 +11,9 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// The name of one resource of the origin, and optionally of one variant of it.
 ///
-/// Any bytes of any length are valid; stores hash long or unusual keys. Keys are compared byte by byte.
+/// Any bytes of any length are valid, and keys are compared byte by byte. Of a primary or a variant of 289 bytes or more,
+/// the first 256 bytes and a hash of 128 bits take its place, because clients choose URLs: a table of 10,000 keys of 64
+/// KiB would take 625 MiB. Stores hash long or unusual keys.
 ///
 /// ```
 /// use stampede_guard::Key;
@@ -62,7 +64,7 @@ impl Key {
     /// Creates a key from these bytes.
     #[must_use]
     pub fn new(primary: impl Into<Bytes>) -> Self {
-        Self { primary: primary.into(), qualifier: Qualifier::None, variant: None }
+        Self { primary: shortened(primary.into()), qualifier: Qualifier::None, variant: None }
     }
 
     /// Returns the key of a variant: another representation of the resource, with an entry and a lease of its own.
@@ -70,7 +72,7 @@ impl Key {
     /// that both can be written in one step.
     #[must_use]
     pub fn variant(mut self, variant: impl Into<Bytes>) -> Self {
-        self.variant = Some(variant.into());
+        self.variant = Some(shortened(variant.into()));
         self
     }
 
@@ -84,6 +86,15 @@ impl Key {
     pub(crate) fn names(&self, other: &Self) -> bool {
         self.primary == other.primary && self.variant == other.variant
     }
+}
+
+/// Returns the text, or what takes the place of a long one: its beginning and its hash. A text of exactly that length is
+/// replaced as well, so that no other text equals what takes the place of this one.
+fn shortened(text: Bytes) -> Bytes {
+    if text.len() < SHORTENED {
+        return text;
+    }
+    [&text[..MAX_READABLE], format!("h{:?}", KeyHash::of(&text)).as_bytes()].concat().into()
 }
 
 impl From<&str> for Key {
@@ -416,6 +427,8 @@ impl fmt::Debug for KeyHash {
 
 /// Maximum length in bytes of a key as text for people.
 const MAX_READABLE: usize = 256;
+/// Length in bytes of what takes the place of a long key: the part that is readable, and the letter and digits of a hash.
+const SHORTENED: usize = MAX_READABLE + 33;
 /// Maximum length in bytes of a key that is used in names unhashed.
 const MAX_RAW: usize = 64;
 
@@ -473,6 +486,22 @@ mod tests {
             assert_eq!(readable(&Key::from(long)).len(), 258);
         }
         assert_eq!(readable(&Key::from(vec![0xff; 10_000])).len(), 255 + 2);
+    }
+
+    /// Seen to fail if a text with the length of a shortened one stays as it is: it equals the text that it imitates.
+    #[test]
+    fn long_key_is_kept_as_its_beginning_and_its_hash() {
+        let long = |end: &str| ["x".repeat(100_000).as_str(), end].concat();
+        for key in
+            [|text: &str| Key::from(text), |text: &str| Key::from("k").variant(text.to_owned())] as [fn(&str) -> Key; 2]
+        {
+            let bytes = |key: &Key| [Some(&key.primary), key.variant.as_ref()].map(|part| part.map_or(0, Bytes::len));
+            assert_eq!(bytes(&key(&long("a"))).into_iter().max(), Some(SHORTENED));
+            assert!(key(&long("a")) == key(&long("a")) && key(&long("a")) != key(&long("b")));
+            assert_eq!(bytes(&key(&"x".repeat(SHORTENED - 1))).into_iter().max(), Some(SHORTENED - 1));
+            let shortened = shortened(long("a").into());
+            assert_ne!(key(&long("a")), key(std::str::from_utf8(&shortened).expect("text")), "an imitation");
+        }
     }
 
     #[test]

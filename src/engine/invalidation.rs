@@ -99,7 +99,6 @@ impl Resource {
         self.forget();
         self.engine.invalidations.remember(Acknowledged {
             when: Timestamp::now(),
-            epoch: self.engine.store.epoch(),
             config: self.config.clone(),
             key: self.key.clone(),
         });

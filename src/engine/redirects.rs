@@ -39,9 +39,8 @@ impl RedirectCache {
     /// Remembers a redirect. `begun` is the [number](Versions::now) at which its read or its fetch began.
     pub(super) fn remember(&self, key: &CacheKey, index: &Entry, begun: u64) {
         let is_same = self.get(key).is_some_and(|remembered| remembered.meta().id == index.meta().id);
-        if !is_same && key.primary().len() <= MAX_KEY_LENGTH {
-            let remembered = Remembered { index: index.clone(), shard: Shard::from(key), begun };
-            self.indexes.insert(key.without_layout(), remembered);
+        if !is_same {
+            self.indexes.insert(key.without_layout(), Remembered { index: index.clone(), shard: key.into(), begun });
             self.has_any.store(true, Release);
         }
     }
@@ -61,9 +60,6 @@ impl RedirectCache {
 
 /// Maximum number of remembered redirects, most with a few hundred bytes.
 const MAX_REMEMBERED: usize = 8192;
-/// Maximum length of a key. Longer keys are not remembered and cost a second lookup. Clients choose URLs: 8,192 keys of
-/// 64 KiB would take 512 MiB.
-const MAX_KEY_LENGTH: usize = 2048;
 
 #[cfg(test)]
 mod tests {
@@ -83,16 +79,6 @@ mod tests {
             (Token::unique(Inbox::unique()), Lifetimes::default(), Timestamp::from_micros(0));
         let (kind, cost, audience) = (Kind::Value, Duration::ZERO, Audience::Everyone);
         Entry::new(Meta { kind, id, response_time, cost, lifetimes, codec: 0, audience }, Bytes::new())
-    }
-
-    #[test]
-    fn redirects_of_long_keys_are_not_remembered() {
-        let redirect_cache = RedirectCache::new(Arc::default());
-        for (length, expected) in [(MAX_KEY_LENGTH, true), (MAX_KEY_LENGTH + 1, false)] {
-            let key = CacheKey::new("n", 0, vec![b'a'; length]);
-            redirect_cache.remember(&key, &index(), 0);
-            assert_eq!(redirect_cache.get(&key).is_some(), expected, "{length}");
-        }
     }
 
     /// Seen to fail if each redirect counts, and if the first number of a redirect stays.

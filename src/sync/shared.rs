@@ -26,6 +26,7 @@ pub(crate) struct Shared<T> {
 }
 
 /// A weak handle: upgrades while another handle exists.
+#[derive(Debug)]
 pub(crate) struct WeakShared<T>(Weak<Work<T>>);
 
 struct Work<T> {

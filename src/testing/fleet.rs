@@ -17,7 +17,11 @@ use crate::{
         token::Token,
         wake::{Listener, WakeRegistry},
     },
-    sync::mutex::Mutex,
+    sync::{
+        mutex::Mutex,
+        shared::{Shared, WeakShared},
+    },
+    versions::ReadTerms,
 };
 use std::{
     collections::HashMap,
@@ -329,17 +333,23 @@ struct NodeState {
     /// The waiters of the node, which the server notifies.
     wakes: WakeRegistry,
     script: Mutex<HashMap<Operation, OperationFaults>>,
+    /// The last read of each key, with the number at which it began and the time at which it was sent.
+    reads: Mutex<HashMap<CacheKey, (WeakShared<Read>, u64, Instant)>>,
     dies_leading: AtomicBool,
     is_dead: AtomicBool,
     is_deaf: AtomicBool,
     reconnects: AtomicU64,
 }
 
+/// The answer to a read.
+type Read = Result<Option<Entry>, StoreError>;
+
 impl NodeState {
     fn new(redis: FakeRedis, number: usize) -> Self {
         let [dies_leading, is_dead, is_deaf] = [const { AtomicBool::new(false) }; 3];
-        let (wakes, script, reconnects) = (WakeRegistry::new(), Mutex::default(), AtomicU64::new(0));
-        Self { redis, number, wakes, script, dies_leading, is_dead, is_deaf, reconnects }
+        let (wakes, script, reads, reconnects) =
+            (WakeRegistry::new(), Mutex::default(), Mutex::default(), AtomicU64::new(0));
+        Self { redis, number, wakes, script, reads, dies_leading, is_dead, is_deaf, reconnects }
     }
 
     /// Reports whether the messages of the server arrive.
@@ -536,6 +546,20 @@ impl Store for Node {
                 (entry.clone(), EventKind::Get(entry))
             })
         })
+    }
+
+    /// Shares a read as the store over Redis does: a read belongs to no caller, and goes on until its last caller leaves.
+    fn get_shared<'a>(&'a self, key: &'a CacheKey, terms: ReadTerms<'a>) -> Answer<'a, (Option<Entry>, u64)> {
+        let mut reads = self.0.reads.lock();
+        let allowed = reads.get(key).filter(|(_, begun, sent_at)| terms.allow(key.into(), *begun, *sent_at));
+        let joined = allowed.and_then(|(read, begun, _)| Some((read.upgrade()?, *begun)));
+        let (read, begun) = joined.filter(|(read, _)| !read.is_done_and(|_| true)).unwrap_or_else(|| {
+            let (node, name, begun) = (self.clone(), key.clone(), terms.now());
+            let read = Shared::new(async move { node.get(&name).await });
+            reads.insert(key.clone(), (read.downgrade(), begun, clock::now()));
+            (read, begun)
+        });
+        Box::pin(async move { Ok((read.await?, begun)) })
     }
 
     fn get_or_lease<'a>(&'a self, key: &'a CacheKey, request: LeaseRequest) -> Answer<'a, LeaseReply> {

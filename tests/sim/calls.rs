@@ -1,12 +1,15 @@
 //! How many calls of the origin there may be, and for which callers.
 
 use crate::{
-    check::{hold, key},
+    check::{hold, key, value},
     plan::{Climate, How, Plan, STORE_TIMEOUT, Step, ms},
     run::Outcome,
     world::{Answer, Asked, Call},
 };
-use stampede_guard::testing::{Event, EventKind};
+use stampede_guard::{
+    store::FillOutcome,
+    testing::{Event, EventKind, Operation},
+};
 use std::time::Duration;
 
 /// Checks each call: a caller wanted its result when it began, and no earlier call made it needless.
@@ -69,7 +72,7 @@ pub(crate) fn dropped_flights(plan: &Plan, outcome: &Outcome) -> Result<(), Stri
     let asked = &outcome.record.asked;
     for call in outcome.record.calls.iter().filter(|call| is_dropped(outcome, call)) {
         let (opened, dropped) = (asked[call.caller].at, call.ended.unwrap_or_default());
-        let soon = dropped..dropped + ms(50);
+        let soon = dropped..dropped + ms(50) + plan.latency(call.node, Operation::GetOrLease);
         let joined = |joiner: &&Asked| {
             let waits = joiner.answer.is_none_or(|(at, _)| at > soon.end);
             (joiner.key, joiner.node) == (call.key, call.node) && opened < joiner.at && joiner.at < dropped && waits
@@ -81,6 +84,45 @@ pub(crate) fn dropped_flights(plan: &Plan, outcome: &Outcome) -> Result<(), Stri
         if let Some(joiner) = asked.iter().find(joined) {
             hold(outcome.history.iter().any(asks), || format!("{joiner:?} was not released at the end of {call:?}"))?;
         }
+    }
+    Ok(())
+}
+
+/// Checks that a fresh entry is served as soon as one read is answered, whichever callers leave meanwhile: a read belongs
+/// to none of them.
+pub(crate) fn fresh_hits(plan: &Plan, outcome: &Outcome) -> Result<(), String> {
+    if plan.climate != Climate::Calm {
+        return Ok(());
+    }
+    let fills = || {
+        outcome.history.iter().filter_map(|event| match event.kind() {
+            EventKind::Fill(_, writes, FillOutcome::Stored) => Some((key(event)?, event.at, value(&writes[0].entry)?)),
+            _ => None,
+        })
+    };
+    for asked in outcome.record.asked.iter().filter(|asked| !asked.held && !asked.within) {
+        let Some((answered, Answer::Value(_) | Answer::Error(_))) = asked.answer else { continue };
+        let latency = plan.latency(asked.node, Operation::Get) + ms(2);
+        let Some((_, stored, value)) = fills().filter(|(key, at, _)| *key == asked.key && *at <= asked.at).last()
+        else {
+            continue;
+        };
+        let ended = outcome.record.calls[value.call].ended.unwrap_or_default();
+        if ended + plan.settings.fresh_for < asked.at + latency {
+            continue;
+        }
+        // A caller that came before the entry may have opened a flight that this caller joins.
+        let opens = |other: &Asked| {
+            let left = other.answer.map_or(Duration::MAX, |(at, _)| at);
+            (other.key, other.node) == (asked.key, asked.node)
+                && other.at <= stored
+                && left.saturating_add(3 * STORE_TIMEOUT) > asked.at
+        };
+        if outcome.record.asked.iter().any(opens) {
+            continue;
+        }
+        let took = answered - asked.at;
+        hold(took <= latency, || format!("a fresh hit took {took:?} of a store that takes {latency:?}: {asked:?}"))?;
     }
     Ok(())
 }

@@ -1,14 +1,14 @@
 //! The properties that must hold after every simulation.
 
 use crate::{
-    calls::{calls, dropped_flights, explains_overload, waits},
+    calls::{calls, dropped_flights, explains_overload, fresh_hits, waits},
     plan::{Climate, Ends, How, Plan, Step},
     run::Outcome,
     world::{Answer, Asked, Value},
 };
 use stampede_guard::{
     ErrorKind,
-    store::{CacheKey, FillCondition, FillOutcome, Kind, Lease, LeaseReply},
+    store::{CacheKey, Entry, FillCondition, FillOutcome, Kind, Lease, LeaseReply},
     testing::{Event, EventKind},
 };
 use std::{collections::HashMap, time::Duration};
@@ -27,6 +27,7 @@ pub(crate) fn check(plan: &Plan, outcome: &Outcome) -> Result<(), String> {
     stored(outcome)?;
     calls(plan, outcome)?;
     dropped_flights(plan, outcome)?;
+    fresh_hits(plan, outcome)?;
     nothing_is_left(plan, outcome)
 }
 
@@ -172,6 +173,11 @@ fn version_before(outcome: &Outcome, key: u64, at: Duration) -> u64 {
 pub(crate) fn key(event: &Event) -> Option<u64> {
     let key = |at: &CacheKey| std::str::from_utf8(at.primary()).ok()?.parse().ok();
     event.key().and_then(key)
+}
+
+/// Returns the value of an entry, unless it is a marker.
+pub(crate) fn value(entry: &Entry) -> Option<Value> {
+    (entry.meta().kind == Kind::Value).then(|| decode(entry.payload().bytes()))
 }
 
 fn decode(payload: &[u8]) -> Value {

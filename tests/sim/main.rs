@@ -9,22 +9,23 @@
 //!
 //! | switched off | seed | what does not hold |
 //! |---|---|---|
-//! | the fence of a fill | 4 | stored without the right to it |
+//! | the fence of a fill | 14 | stored without the right to it |
 //! | the stamp in the fence | 292 | the same, after a late copy of a request |
-//! | the end of the lease in an invalidation | 4 | stored without the right to it |
+//! | the end of the lease in an invalidation | 14 | stored without the right to it |
 //! | a flight that is dropped releases its waiters | 133 | a waiter asks the store |
 //! | an invalidation makes flights unjoinable | 865 | no value from before an invalidation |
 //! | a flight that receives an invalidation may not be joined | 31 | the same, once a node has received it |
-//! | the store's reply about the stale candidate | 4344 | no value from before an invalidation, after a failed fetch |
-//! | a lease that is dropped is released | 646 | nothing is left |
+//! | the store's reply about the stale candidate | 6465 | no value from before an invalidation, after a failed fetch |
+//! | a lease that is dropped is released | 7 | nothing is left |
 //! | polls, and the timer for the end of the lease | 42 | an answer in time |
 //! | the heartbeat | 12 | one call in the fleet |
 //! | a waiter is rejected, and does not fetch | 32 | one call in the fleet |
 //! | a leader that has heard of a lease waits while the store is silent | 121 | one call in the fleet |
 //! | a flight without callers leaves the wait, and takes no lease | 1 | a call is for a caller |
-//! | a flight without callers does not continue after a question | 671 | the same |
+//! | a flight without callers does not continue after a question | 18 | the same |
 //! | `do_not_store` is not stored | 9 | shared with waiters only |
-//! | `private` is not shared | 25 | not shared |
+//! | `private` is not shared | 4 | not shared |
+//! | a read goes on when its caller leaves | 26 | one call in the fleet; without that property 52, a fresh hit in time |
 //!
 //! Each field of a plan is drawn [independently](dice::Dice), so a setting that goes leaves the rest of each plan. One
 //! mechanism is redundant here, so removing it goes unnoticed: the reply to `release` before a stale entry is served. It

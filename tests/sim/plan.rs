@@ -13,6 +13,8 @@ pub(crate) struct Plan {
     pub(crate) nodes: usize,
     pub(crate) keys: u64,
     pub(crate) settings: Settings,
+    /// Whether the store takes most of the store timeout for each reply, and most callers leave before or soon after it.
+    pub(crate) is_slow: bool,
     /// The faults that apply to an operation of a node throughout the run.
     pub(crate) latencies: Vec<Vec<(Operation, Fault)>>,
     /// When the store answers no node.
@@ -133,8 +135,10 @@ impl Plan {
         };
         let (nodes, keys) = (dice.field("nodes").usize(2..=4), dice.field("keys").u64(1..=3));
         let settings = Settings::of(climate, dice.part("settings"));
-        let latencies = dice.parts("latencies", nodes).map(|dice| latencies(climate, dice)).collect();
-        let mut plan = Self { climate, nodes, keys, settings, latencies, silence: None, steps: Vec::new() };
+        // Without other faults, because otherwise replies may be later than the store timeout.
+        let is_slow = matches!(climate, Climate::Calm | Climate::Rough) && dice.field("is slow").u8(0..2) == 0;
+        let latencies = dice.parts("latencies", nodes).map(|dice| latencies(climate, is_slow, dice)).collect();
+        let mut plan = Self { climate, nodes, keys, settings, is_slow, latencies, silence: None, steps: Vec::new() };
         // Events of one key are drawn close together, because only concurrent events interact.
         for dice in dice.parts("event", dice.field("events").usize(1..5)) {
             let (at, key) = (dice.field("at").u64(0..2500), dice.field("key").u64(0..keys));
@@ -200,6 +204,9 @@ impl Plan {
         let stays = self.climate == Climate::Silence && how == How::Scoped;
         let mut patience = dice.field("patience");
         let patience = (!stays && patience.u8(0..5) == 0).then(|| ms(patience.u64(0..15) * patience.u64(0..30)));
+        let mut leaves = dice.field("leaves a slow store");
+        let leaves = (self.is_slow && leaves.u8(0..4) > 0).then(|| ms(leaves.u64(0..150)));
+        let patience = leaves.or(patience);
         let mut held = dice.field("held");
         let held = (!tame && how == How::Scoped && held.u8(0..6) == 0).then(|| ms(held.u64(1..1500)));
         Ask { node: self.node(dice), key, how, takes, ends, within, patience, held }
@@ -240,6 +247,15 @@ impl Plan {
 
     pub(crate) fn asks(&self) -> impl Iterator<Item = &Ask> {
         self.steps.iter().filter_map(|(_, step)| if let Step::Ask(ask) = step { Some(ask) } else { None })
+    }
+
+    /// Returns the time that an operation of the node takes.
+    pub(crate) fn latency(&self, node: usize, operation: Operation) -> Duration {
+        let delay = |fault: &Fault| match fault {
+            Fault::RequestDelayed(span) | Fault::ReplyDelayed(span) => *span,
+            _ => Duration::ZERO,
+        };
+        self.latencies[node].iter().filter(|(of, _)| *of == operation).map(|(_, fault)| delay(fault)).sum()
     }
 
     pub(crate) fn any(&self, which: impl Fn(&Step) -> bool) -> bool {
@@ -283,7 +299,7 @@ impl Settings {
 }
 
 /// Requests and replies that are slow but within the store timeout; in an outage, the fault of the outage.
-fn latencies(climate: Climate, dice: Dice) -> Vec<(Operation, Fault)> {
+fn latencies(climate: Climate, is_slow: bool, dice: Dice) -> Vec<(Operation, Fault)> {
     let span =
         |range: Range<u64>| OPERATIONS.map(|operation| ms(dice.field(&format!("{operation:?}")).u64(range.clone())));
     let with =
@@ -299,12 +315,12 @@ fn latencies(climate: Climate, dice: Dice) -> Vec<(Operation, Fault)> {
     if climate == Climate::Shaky {
         return with(span(0..90), Fault::ReplyDelayed);
     }
-    let slowness = dice.field("slowness").u64(0..15);
+    let slowness = if is_slow { dice.field("latency").u64(40..97) } else { dice.field("slowness").u64(0..15) };
     // All requests take the same time, because requests on one connection do not overtake each other.
     if dice.field("delays requests").bool() {
         return with([ms(slowness); 6], Fault::RequestDelayed);
     }
-    with(span(0..slowness + 1), Fault::ReplyDelayed)
+    with(span(if is_slow { 20..slowness + 1 } else { 0..slowness + 1 }), Fault::ReplyDelayed)
 }
 
 fn fault(dice: Dice) -> Fault {

@@ -114,10 +114,11 @@ async fn is_led(store: &dyn Store, key: &CacheKey) -> bool {
     !matches!(ask(store, key, SHORT, None).await.1, LeaseReply::Granted { .. })
 }
 
-/// Waits until the current lease has expired, and acquires the next one.
-async fn lead_after_expiry(store: &dyn Store, key: &CacheKey) -> Lease {
+/// Waits until no lease is held, and acquires the next one. Over several servers, the time to ask them all may be longer
+/// than a short lease, which is then not granted.
+async fn lead_when_free(store: &dyn Store, key: &CacheKey, span: Duration) -> Lease {
     loop {
-        match ask(store, key, LONG, None).await.1 {
+        match ask(store, key, span, None).await.1 {
             LeaseReply::Granted { lease, .. } => return lease,
             LeaseReply::Wait { remaining, .. } => tokio::time::sleep(remaining + Duration::from_millis(1)).await,
             other => panic!("neither granted nor held: {other:?}"),
@@ -181,8 +182,8 @@ pub(crate) async fn repeated_fill_reports_stored(store: &dyn Store) {
 
 pub(crate) async fn a_late_fill_is_fenced(store: &dyn Store) {
     let key = fresh("late");
-    let late = lead(store, &key, SHORT).await;
-    let next = lead_after_expiry(store, &key).await;
+    let late = lead_when_free(store, &key, SHORT).await;
+    let next = lead_when_free(store, &key, LONG).await;
     assert!(next.stamp > late.stamp, "fencing tokens grow");
     assert_eq!(fill(store, &key, late, "old").await, FillOutcome::Fenced);
     assert_eq!(store.extend(&key, late, LONG).await.expect("an answer"), LeaseStatus::Lost);
