@@ -132,8 +132,8 @@ impl StampedeGuard {
         self.set(|config| config.policy = policy)
     }
 
-    /// Sets the lease time-to-live. If the leader crashes, other processes wait this long before one of them takes
-    /// over. A living leader extends its lease every third of this time. Keep it above three times the
+    /// Sets the lease time-to-live. If the leader crashes, other processes wait this long, and a quarter of a second,
+    /// before one of them takes over. A living leader extends its lease every third of this time. Keep it above three times the
     /// [`store_timeout`](Self::store_timeout), so that the lease survives an extension that is not answered. Default:
     /// 3 s. Redis counts whole milliseconds.
     ///
@@ -514,7 +514,7 @@ impl StampedeGuard {
     ///
     /// Call it after the server has stopped, so that the last answers are stored. To wait for long fetches too, repeat
     /// it (`while guard.drain().await > 0 {}`) within a limit of the application. A fetch that ends with the process
-    /// leaves its lease, and other processes wait until the lease expires.
+    /// leaves its lease, and other processes wait until the lease ends.
     ///
     /// Cancel safe: dropping the future only stops the wait. The guard can be used again afterwards.
     pub async fn drain(&self) -> usize {

@@ -3,11 +3,13 @@
 //! The guard does not read and then lock. It calls [`Store::get_or_lease`], which returns the entry, or the right to
 //! fill it. An implementation of [`Store`] keeps five promises:
 //!
-//! 1. At most one lease per cache key is valid at any time. It ends by itself after the requested lease TTL.
-//! 2. A fill is stored only if its lease (token and stamp) is still the valid one. It ends the lease in either case. A
-//!    repeated fill that was stored before returns [`FillOutcome::Stored`].
+//! 1. At most one lease per cache key is kept at any time. It ends after the requested lease TTL, and is
+//!    [kept](LeaseRequest::kept_for) for a while. The first request after its end marks it, and is told to wait for
+//!    [`MARKED_FOR`]. A later request takes it, unless an extension has cleared the mark.
+//! 2. A fill is stored only if its lease (token and stamp) is still kept, so only the last holder can fill. It ends the
+//!    lease in either case. A repeated fill that was stored before returns [`FillOutcome::Stored`].
 //! 3. [`invalidate`](Store::invalidate) drops the entries of all layouts *and* the lease, so that no fill of a lease
-//!    granted before is stored.
+//!    granted before is stored. An absent lease permits no fill and no extension.
 //! 4. Every operation may run twice, and may run although its caller has given up on it.
 //! 5. The store wakes its waiters when the wait is over ([`WakeRegistry`]). A wake-up is a hint: a lost one costs
 //!    the rest of the lease that the waiter was told of, never a hang.
@@ -30,7 +32,7 @@ pub use self::{
     entry::{Audience, Entry, Kind, Lifetimes, Meta, Payload, SharedValue},
     envelope::{EnvelopeError, FORMAT},
     error::{Answer, BoxFuture, StoreError},
-    lease::{FailureMarker, FillOutcome, Lease, LeaseReply, LeaseRequest, LeaseStatus},
+    lease::{FailureMarker, FillOutcome, Lease, LeaseReply, LeaseRequest, LeaseStatus, MARKED_FOR},
     memory::MemoryStore,
     port::{FillCondition, IntoStore, RedirectExtension, Store, Write},
     token::{Inbox, Token},

@@ -43,9 +43,9 @@ pub(crate) async fn measure(extent: Extent) {
     let figure = |name: &str, cost: f64| row(&[name.to_owned(), format!("{cost:.1}"), format!("{:.1}", cost - read)]);
     figure("`GET`, 1 KiB", get);
     figure("`PING`", alone(&|_| redis::cmd("PING")).await);
-    let led: &[&[u8]] = &[TOKEN, b"60000", b"", b"inbox000", b"64", b""];
+    let led: &[&[u8]] = &[TOKEN, b"60000", b"", b"inbox000", b"64", b"0000000"];
     figure("`get_or_lease`, granted", alone(&|number| call(&lead, number, led)).await);
-    let second: &[&[u8]] = &[b"another token 16", b"60000", b"", b"inbox001", b"64", b""];
+    let second: &[&[u8]] = &[b"another token 16", b"60000", b"", b"inbox001", b"64", b"0000000"];
     figure("`get_or_lease`, answered with wait", alone(&|number| call(&lead, number, second)).await);
     let envelope = value();
     let filled: &[&[u8]] = &[b"", b"", b"channel:", b"0123456789abcdef", &envelope, b"60000"];
@@ -53,7 +53,7 @@ pub(crate) async fn measure(extent: Extent) {
     // The stamp of a real grant is unknown here, so the lease is written with an invented one.
     let lease = |number: usize| {
         let mut command = redis::cmd("SET");
-        command.arg(format!("{{r{number}}}:l")).arg([b"H", TOKEN, STAMP, b"0"].concat()).arg("PX").arg(60_000);
+        command.arg(format!("{{r{number}}}:l")).arg([b"H", TOKEN, STAMP, b"000000000"].concat()).arg("PX").arg(60_000);
         command
     };
     alone(&lease).await;

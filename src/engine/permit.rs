@@ -22,6 +22,7 @@ use std::{
     future::{Future, pending},
     pin::{Pin, pin},
     sync::Arc,
+    time::Duration,
 };
 use tokio::time::{sleep, timeout_at};
 
@@ -161,10 +162,17 @@ impl HeldLease {
     }
 }
 
-/// Extends the lease now and after each third of its time-to-live, until it is lost.
+/// Extends the lease now and after each third of its time-to-live, until it is lost. An extension that fails is sent
+/// again soon, so that it arrives first when a silent store answers again.
 async fn extend_until_lost(resource: &Resource, lease: Lease, flight_state: &Arc<FlightState>) {
-    while !matches!(resource.extend(lease).await, Ok(LeaseStatus::Lost)) {
-        sleep(resource.config.lease_ttl / 3).await;
+    let third = resource.config.lease_ttl / 3;
+    loop {
+        let pause = match resource.extend(lease).await {
+            Ok(LeaseStatus::Lost) => break,
+            Err(error) if !error.is_refused() => third.min(EXTENSION_PAUSE),
+            _ => third,
+        };
+        sleep(pause).await;
     }
     flight_state.unlist(); // its result will not be stored
 }
@@ -225,3 +233,7 @@ impl Drop for LeaseGuard {
         }
     }
 }
+
+/// Maximum time from an extension that has failed to the next one. Together with a round trip it must be shorter than
+/// [`MARKED_FOR`](crate::store::lease::MARKED_FOR).
+const EXTENSION_PAUSE: Duration = Duration::from_millis(100);

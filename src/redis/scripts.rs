@@ -81,12 +81,16 @@ pub(super) fn get_or_lease(
     inbox: Option<Inbox>,
 ) -> ScriptCall {
     let mut call = script.call(&[entry, lease]);
-    call.arg(request.token.as_bytes()).arg(millis(request.lease)).arg(seen.unwrap_or_default());
+    let kept_for = request.kept_for.min(MAX_KEPT);
+    let mut keep = [0; 7];
+    write_digits(&mut keep, kept_for.as_millis() as u64);
+    call.arg(request.token.as_bytes()).arg(millis(request.lease.saturating_add(kept_for)));
+    call.arg(seen.unwrap_or_default());
     match &inbox {
         Some(inbox) => call.arg(inbox.as_bytes()),
         None => call.arg(b""),
     };
-    call.arg(MAX_INBOXES);
+    call.arg(MAX_INBOXES).arg(&keep);
     call
 }
 
@@ -185,14 +189,22 @@ pub(super) fn parse_invalidated(answer: Value) -> Result<Vec<Vec<u8>>, StoreErro
 
 /// Encodes token and stamp as the scripts compare them. PERF: into an array, because each fill encodes one.
 pub(super) fn owner(lease: Lease) -> [u8; 32] {
-    let (mut owner, mut stamp) = ([0; 32], lease.stamp);
+    let mut owner = [0; 32];
     owner[..16].copy_from_slice(lease.token.as_bytes());
-    for digit in owner[16..].iter_mut().rev() {
-        *digit = b'0' + (stamp % 10) as u8;
-        stamp /= 10;
-    }
+    write_digits(&mut owner[16..], lease.stamp);
     owner
 }
+
+/// Fills the buffer with the last digits of the number.
+fn write_digits(buffer: &mut [u8], mut number: u64) {
+    for digit in buffer.iter_mut().rev() {
+        *digit = b'0' + (number % 10) as u8;
+        number /= 10;
+    }
+}
+
+/// Maximum time for which a lease is kept after its end: seven digits of milliseconds, 2.8 hours.
+const MAX_KEPT: Duration = Duration::from_millis(9_999_999);
 
 /// Maximum number of inboxes in a lease. Further processes poll, because each question of a waiter reads the whole list
 /// (docs/decisions/0128-waves-of-wake-ups.md).

@@ -20,8 +20,10 @@ pub struct Lease {
 pub struct LeaseRequest {
     /// A new token for every send, repeated sends included.
     pub token: Token,
-    /// Lease TTL: how long the lease lives without being extended.
+    /// Lease TTL: how long no other request takes the lease if it is not extended.
     pub lease: Duration,
+    /// How long the store keeps the lease after its end, so that its holder can still extend it or fill.
+    pub kept_for: Duration,
     /// The id of the entry that the caller has already evaluated. Only another entry is a hit.
     pub seen: Option<Token>,
     /// Whether the store notifies this process when the wait for another leader is over. If `false`, the store
@@ -31,9 +33,10 @@ pub struct LeaseRequest {
 
 impl LeaseRequest {
     /// Creates the request of a caller that has not seen an entry, and wants to be notified. `lease` is the lease TTL.
+    /// The store does not keep the lease after its end.
     #[must_use]
     pub const fn new(token: Token, lease: Duration) -> Self {
-        Self { token, lease, seen: None, notify: true }
+        Self { token, lease, kept_for: Duration::ZERO, seen: None, notify: true }
     }
 }
 
@@ -73,7 +76,7 @@ pub enum LeaseReply {
     },
     /// Another caller leads.
     Wait {
-        /// The rest of the lease's TTL.
+        /// The rest of the lease's TTL. After its end, the rest of [`MARKED_FOR`].
         remaining: Duration,
         /// The token of the leader.
         holder: Token,
@@ -113,9 +116,13 @@ pub struct FailureMarker {
 pub enum LeaseStatus {
     /// The lease was held.
     Held,
-    /// The lease had expired, was taken over, or was dropped by an invalidation.
+    /// The lease was taken over, dropped by an invalidation, or not kept any longer.
     Lost,
 }
+
+/// Time from the first request after the end of a lease, which marks it, until a request takes it. Within this time a
+/// server that has stalled executes the extension that its holder has sent.
+pub const MARKED_FOR: Duration = Duration::from_millis(250);
 
 /// The outcome of a fill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,7 +7,7 @@ use super::{
     entry::Entry,
     entry_cache::{self, EntryCache},
     error::Answer,
-    lease::{FailureMarker, FillOutcome, Lease, LeaseReply, LeaseRequest, LeaseStatus},
+    lease::{FailureMarker, FillOutcome, Lease, LeaseReply, LeaseRequest, LeaseStatus, MARKED_FOR},
     port::{FillCondition, RedirectExtension, Store, Write},
     token::Token,
     wake::{Listener, WakeRegistry},
@@ -23,6 +23,7 @@ use std::{
     fmt,
     future::ready,
     hash::{BuildHasher, RandomState},
+    mem,
     sync::atomic::{AtomicU64, Ordering::Relaxed},
     time::Duration,
 };
@@ -71,14 +72,20 @@ struct Shard {
 
 /// A lease or a failure marker, until it expires.
 struct Held {
+    /// Until then no other caller leads.
+    blocks_until: Timestamp,
     until: Timestamp,
     failures: u32,
     what: LeaseSlot,
 }
 
 enum LeaseSlot {
-    Lease(Lease),
-    FailureMarker { blocks_until: Timestamp, report: Bytes },
+    /// A lease that is marked has ended before, and is taken at its next end.
+    Lease {
+        lease: Lease,
+        is_marked: bool,
+    },
+    FailureMarker(Bytes),
 }
 
 impl MemoryStore {
@@ -111,25 +118,33 @@ impl MemoryStore {
             entry => entry.is_some(),
         };
         let resource = key.without_layout();
-        let failures = match leases.table.get(&resource) {
-            Some(&Held { until, failures, ref what }) if now < until => match what {
-                &LeaseSlot::Lease(lease) if lease.token == request.token => {
-                    return LeaseReply::Granted { lease, seen_alive, failures };
+        let failures = match leases.table.get_mut(&resource).filter(|held| now < held.until) {
+            Some(held) => match held.what {
+                LeaseSlot::Lease { lease, .. } if lease.token == request.token => {
+                    return LeaseReply::Granted { lease, seen_alive, failures: held.failures };
                 }
-                &LeaseSlot::Lease(Lease { token: holder, .. }) => {
-                    let remaining = until.since(now);
-                    return LeaseReply::Wait { remaining, holder, waiting: 0, registered: true, seen_alive };
+                LeaseSlot::Lease { lease: Lease { token: holder, .. }, ref mut is_marked } => {
+                    if now >= held.blocks_until && !mem::replace(is_marked, true) {
+                        held.set_end(now.after(MARKED_FOR));
+                    }
+                    if now < held.blocks_until {
+                        let remaining = held.blocks_until.since(now);
+                        return LeaseReply::Wait { remaining, holder, waiting: 0, registered: true, seen_alive };
+                    }
+                    0
                 }
-                LeaseSlot::FailureMarker { blocks_until, report } if now < *blocks_until => {
-                    let (retry_in, report) = (blocks_until.since(now), report.clone());
+                LeaseSlot::FailureMarker(ref report) if now < held.blocks_until => {
+                    let (retry_in, report) = (held.blocks_until.since(now), report.clone());
                     return LeaseReply::Failed { retry_in, report, seen_alive };
                 }
-                LeaseSlot::FailureMarker { .. } => failures,
+                LeaseSlot::FailureMarker(_) => held.failures,
             },
-            _ => 0,
+            None => 0,
         };
         let lease = Lease { token: request.token, stamp: self.leases.stamp(now) };
-        leases.put(resource, Held { until: now.after(request.lease), failures, what: LeaseSlot::Lease(lease) }, now);
+        let blocks_until = now.after(request.lease);
+        let (until, what) = (blocks_until.after(request.kept_for), LeaseSlot::Lease { lease, is_marked: false });
+        leases.put(resource, Held { blocks_until, until, failures, what }, now);
         LeaseReply::Granted { lease, seen_alive, failures }
     }
 
@@ -194,9 +209,8 @@ impl MemoryStore {
         leases.table.remove(&resource);
         if let Some(FailureMarker { blocks_for, remembered_for, report }) = failure_marker {
             let blocks_until = now.after(blocks_for);
-            let what = LeaseSlot::FailureMarker { blocks_until, report };
-            let failures = failures.saturating_add(1);
-            leases.put(resource, Held { until: blocks_until.after(remembered_for), failures, what }, now);
+            let (until, what) = (blocks_until.after(remembered_for), LeaseSlot::FailureMarker(report));
+            leases.put(resource, Held { blocks_until, until, failures: failures.saturating_add(1), what }, now);
         }
         drop(leases);
         self.wakes.wake(key.hash());
@@ -205,10 +219,13 @@ impl MemoryStore {
 
     pub(crate) fn extend_now(&self, key: &CacheKey, lease: Lease, span: Duration, now: Timestamp) -> LeaseStatus {
         match self.leases.of(key).lease(key, now) {
-            Some((held, Held { until, .. })) if held == lease => *until = now.after(span),
-            _ => return LeaseStatus::Lost,
+            Some((kept, held)) if kept == lease => {
+                held.set_end(now.after(span));
+                held.what = LeaseSlot::Lease { lease, is_marked: false };
+                LeaseStatus::Held
+            }
+            _ => LeaseStatus::Lost,
         }
-        LeaseStatus::Held
     }
 
     pub(crate) fn invalidate_now(&self, key: &CacheKey) {
@@ -220,6 +237,14 @@ impl MemoryStore {
         }
         drop(leases);
         self.wakes.invalidated(key.hash());
+    }
+}
+
+impl Held {
+    /// Moves the end of a lease, and keeps it for as long after that as before.
+    fn set_end(&mut self, end: Timestamp) {
+        let kept_for = self.until.since(self.blocks_until);
+        (self.blocks_until, self.until) = (end, end.after(kept_for));
     }
 }
 
@@ -238,12 +263,12 @@ impl Leases {
 }
 
 impl Shard {
-    /// Returns the lease that is held, and its place in the table.
+    /// Returns the lease that is kept, also one that has ended, and its place in the table.
     fn lease(&mut self, key: &CacheKey, now: Timestamp) -> Option<(Lease, &mut Held)> {
         let held = self.table.get_mut(&key.without_layout()).filter(|held| now < held.until)?;
         match held.what {
-            LeaseSlot::Lease(lease) => Some((lease, held)),
-            LeaseSlot::FailureMarker { .. } => None,
+            LeaseSlot::Lease { lease, .. } => Some((lease, held)),
+            LeaseSlot::FailureMarker(_) => None,
         }
     }
 

@@ -80,7 +80,7 @@ pub enum EventKind {
         /// Whether an invalidation ended the lease.
         invalidated: bool,
     },
-    /// The lease was expired before its time.
+    /// The lease was ended before its time.
     Expired,
     /// The entry was evicted.
     Evicted,

@@ -78,7 +78,8 @@ impl FakeRedis {
         Node(node)
     }
 
-    /// Expires the leases of the key now, as if the holder had not extended them. No node is notified.
+    /// Ends the leases of the key now, as if the holder had not extended them. No node is notified. Another node takes
+    /// over a quarter of a second after its first question, unless the holder extends its lease or fills until then.
     ///
     /// Like every method with a `key`, it applies to all namespaces.
     ///
@@ -175,13 +176,13 @@ impl FakeRedis {
         self.0.store.any_entry(|stored, entry| key.names(stored.key()) && entry.is_retained(now))
     }
 
-    /// Returns the number of leases held now.
+    /// Returns the number of leases that have not ended.
     #[must_use]
     pub fn leases(&self) -> usize {
         self.0.store.leases(|_| true, Timestamp::now())
     }
 
-    /// Reports whether a node holds a valid lease of the key.
+    /// Reports whether a node holds a lease of the key that has not ended.
     #[must_use]
     pub fn is_led(&self, key: impl Into<Key>) -> bool {
         let key = key.into();
@@ -242,12 +243,12 @@ impl FakeRedis {
         operation: impl FnOnce(&MemoryStore) -> (T, EventKind),
     ) -> T {
         let resource = key.without_layout();
-        let is_led = || self.0.store.leases(|led| led.without_layout() == resource, Timestamp::now()) > 0;
-        let participants = records.participants.remove(&resource).filter(|_| is_led());
+        let is_kept = || self.0.store.keeps_lease(key, Timestamp::now());
+        let participants = records.participants.remove(&resource).filter(|_| is_kept());
         let (result, kind) = operation(&self.0.store);
         records.add(node, Some(key), kind);
         match participants {
-            Some(participants) if is_led() => _ = records.participants.insert(resource, participants),
+            Some(participants) if is_kept() => _ = records.participants.insert(resource, participants),
             Some(participants) => records.notify(key, &participants, invalidated),
             None => {}
         }

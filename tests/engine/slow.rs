@@ -5,7 +5,7 @@ use futures_util::future::join_all;
 use stampede_guard::{
     ErrorKind, MemoryStore, Policy, StampedeGuard,
     testing::{
-        self, FakeRedis, Fault, Node,
+        self, FakeRedis, Fault, Gate, Node,
         Operation::{Extend, Fill, Get, GetOrLease, Release},
     },
 };
@@ -80,6 +80,53 @@ async fn silence_of_a_second_does_not_multiply_a_slow_fetch() {
     }
 }
 
+/// The requests of a stall are executed when it ends, or lost with their connections.
+///
+/// Seen to fail (2 calls) if a lease is dropped at its end, and, for requests that are lost, if an extension that fails is
+/// sent again after a third of the lease.
+#[tokio::test(start_paused = true)]
+async fn stall_that_ends_a_lease_does_not_multiply_a_slow_fetch() {
+    let stalls = (0..50).flat_map(|n| [(4000 + n * 40, false), (4000 + n * 40, true)]);
+    for (begins, is_lost) in stalls {
+        let (nodes, origin, gate) = (nodes(3), Origin::new(), Gate::closed());
+        let guards: Vec<_> = nodes.iter().map(|node| node.guard().lease_ttl(6 * SECOND)).collect();
+        let fault = if is_lost { Fault::RequestLost } else { Fault::Held(gate.clone()) };
+        let stall = async {
+            sleep(begins * MS).await;
+            for operation in [Get, GetOrLease, Fill, Extend, Release] {
+                nodes.iter().for_each(|node| node.always(operation, fault.clone()));
+            }
+            sleep(4600 * MS).await;
+            nodes.iter().for_each(Node::heal);
+            gate.open();
+        };
+        let takes = 20 * SECOND;
+        let (slowest, ()) = tokio::join!(callers_during_a_fetch(&guards, &origin, takes), stall);
+        assert_eq!(origin.calls(), 1, "a stall at {begins} ms, {fault:?}");
+        assert!(slowest <= takes + 100 * MS, "{slowest:?}");
+        assert!(guards.iter().all(|guard| (guard.stats().fenced, guard.stats().lease_losses) == (0, 0)));
+    }
+}
+
+/// The waiter asks at the end of the lease, and the extension of the leader arrives 0.1 to 0.2 s later.
+///
+/// Seen to fail (2 calls) if the first question after the end takes the lease.
+#[tokio::test(start_paused = true)]
+async fn leader_that_is_cut_off_at_the_end_of_its_lease_keeps_it() {
+    let (nodes, origin) = (nodes(2), Origin::new());
+    let guards: Vec<_> = nodes.iter().map(Node::guard).collect();
+    let cut_off = async {
+        sleep(1500 * MS).await; // the lease was extended once, and ends after 4 s
+        nodes[0].always(Extend, Fault::RequestLost);
+        sleep(2600 * MS).await;
+        nodes[0].heal();
+    };
+    let takes = 10 * SECOND;
+    let (slowest, ()) = tokio::join!(callers_during_a_fetch(&guards, &origin, takes), cut_off);
+    assert_eq!((origin.calls(), guards[0].stats().lease_losses), (1, 0));
+    assert!(slowest <= takes + 100 * MS, "{slowest:?}");
+}
+
 /// Real time and real threads. Seen to fail when the lease is extended by the task that fetches, and without the yield
 /// after the task of the heartbeats has started.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -130,7 +177,7 @@ async fn joiners_of_a_fetch_that_is_not_polled_wait_one_lease() {
         let asked = Instant::now();
         let answers = join_all((0..5).map(|_| guard.fetch("k", async || Ok::<_, Down>(2)))).await;
         assert!(answers.into_iter().all(|answer| answer.is_ok_and(|value| value == 2)));
-        assert!(asked.elapsed() <= 3 * SECOND + 10 * MS, "{:?}", asked.elapsed());
+        assert!(asked.elapsed() <= 3 * SECOND + 260 * MS, "{:?}", asked.elapsed());
         drop(held);
     }
 }

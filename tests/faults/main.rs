@@ -17,6 +17,7 @@ mod load;
 mod matrix;
 mod operation;
 mod silence;
+mod stall;
 mod witness;
 mod world;
 

@@ -70,12 +70,12 @@ impl World {
     /// Waits until `processes` waiting processes have registered for the key. Returns `false` after two seconds,
     /// because on a busy machine a process may have given up on the server.
     ///
-    /// A lease is `H`, the token, the stamp, a digit, and eight letters per waiting process.
+    /// A lease is `H`, the token, the stamp, nine digits, and eight letters per waiting process.
     pub(crate) async fn is_waited_for_by(&self, processes: usize, key: &str) -> bool {
         let (name, began) = (format!("{{sg:r{key}}}:l"), Instant::now());
         while began.elapsed() < 2 * SECOND {
             let lease = self.redis.clone().get(&name).await.expect("the server is up");
-            if lease.is_some_and(|lease| lease.starts_with('H') && lease.len() >= 34 + 8 * processes) {
+            if lease.is_some_and(|lease| lease.starts_with('H') && lease.len() >= 42 + 8 * processes) {
                 return true;
             }
             sleep(3 * MS).await;

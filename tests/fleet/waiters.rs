@@ -125,7 +125,7 @@ async fn questions(monitor: Monitor) -> Vec<usize> {
 }
 
 async fn inboxes(redis: &MultiplexedConnection) -> usize {
-    redis.clone().strlen(LEASE).await.expect("the server is up").saturating_sub(34) / 8
+    redis.clone().strlen(LEASE).await.expect("the server is up").saturating_sub(42) / 8
 }
 
 /// Returns the number of scripts that were run since the last reset.

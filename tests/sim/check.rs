@@ -106,7 +106,6 @@ fn stored(outcome: &Outcome) -> Result<(), String> {
             EventKind::Release(token, ..) => {
                 _ = leases.remove(&key).filter(|lease| lease.token != *token).map(|lease| leases.insert(key, lease))
             }
-            EventKind::Expired => _ = leases.remove(&key),
             EventKind::Evicted => _ = ids.remove(&key),
             EventKind::Invalidate => {
                 leases.remove(&key);

@@ -19,6 +19,8 @@
 //! | a lease that is dropped is released | 7 | nothing is left |
 //! | polls, and the timer for the end of the lease | 42 | an answer in time |
 //! | the heartbeat | 12 | one call in the fleet |
+//! | a lease is kept after its end | 2339 | one call in the fleet |
+//! | the mark of a lease that has ended | 5213 | the same |
 //! | a waiter is rejected, and does not fetch | 32 | one call in the fleet |
 //! | a leader that has heard of a lease waits while the store is silent | 121 | one call in the fleet |
 //! | a flight without callers leaves the wait, and takes no lease | 1 | a call is for a caller |

@@ -28,7 +28,7 @@ pub(crate) struct Plan {
 pub(crate) enum Climate {
     /// No faults, but wake-ups may be lost.
     Calm,
-    /// The store falls silent once, for less time than a lease needs to expire.
+    /// The store falls silent once, for less than a lease.
     Silence,
     /// The store of some nodes is down from the beginning to the end.
     StoreFailure,
@@ -156,11 +156,12 @@ impl Plan {
         plan
     }
 
-    /// Adds a silence that is too short for a lease to expire, as its leader extends it every third of its
-    /// time-to-live. A circuit breaker that opens closes again within a lease, too.
+    /// Adds a silence after which a circuit breaker closes again within a lease, for which waiters stay. A silence of more
+    /// than two thirds of a lease ends a lease that its leader extends.
     fn fall_silent(&mut self, dice: Dice) {
         let from = ms(dice.field("from").u64(100..8000));
-        let silence = from..from + ms(dice.field("length").u64(50..1000));
+        let longest = self.settings.lease.as_millis() as u64 - 1300;
+        let silence = from..from + ms(dice.field("length").u64(50..longest));
         let fault = dice.one_of("fault", &[Fault::Hangs, Fault::RequestLost]);
         self.steps.push((silence.start, Step::FallSilent(fault)));
         self.steps.push((silence.end, Step::AnswerAgain));

@@ -15,6 +15,8 @@ use support::RedisServer;
 store_suite!(memory, MemoryStore::default());
 store_suite!(over_redis, RedisStore::new(RedisServer::shared().client()));
 store_suite!(over_redis_with_large_entries, Large(RedisStore::new(RedisServer::shared().client())));
+store_suite!(kept leases memory_after_the_end, MemoryStore::default());
+store_suite!(kept leases over_redis_after_the_end, RedisStore::new(RedisServer::shared().client()));
 
 /// Returns the store that the tests of large hits are about.
 fn store_over(redis: impl IntoEndpoint) -> impl Store {

@@ -115,6 +115,25 @@ async fn a_lease_without_expiry_is_free() {
     lead(&store, &key, LONG).await;
 }
 
+/// An earlier version of this crate wrote neither mark nor time, and its leases expire at their end.
+#[tokio::test]
+async fn lease_of_an_earlier_version_lasts_until_it_expires() {
+    let (store, key) = (store(), fresh("earlier"));
+    let mut redis = RedisServer::shared().connection().await;
+    let value = format!("H{}{}0", "t".repeat(16), "1".repeat(16));
+    for inboxes in ["", "inbox-01", "inbox-01inbox-02"] {
+        redis.pset_ex(names(&key).1, format!("{value}{inboxes}"), 300).await.expect("an answer");
+        let (_, wait) = ask(&store, &key, LONG, None).await;
+        assert!(
+            matches!(wait, LeaseReply::Wait { remaining, .. } if remaining <= Duration::from_millis(300)),
+            "{wait:?}"
+        );
+        tokio::time::sleep(Duration::from_millis(320)).await;
+        let held = lead(&store, &key, LONG).await;
+        store.release(&key, held.token, None).await.expect("an answer");
+    }
+}
+
 #[tokio::test]
 async fn forgotten_scripts_are_sent_again() {
     let server = RedisServer::start();

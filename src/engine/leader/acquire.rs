@@ -113,7 +113,8 @@ impl Leader {
         let token = listener.token();
         let mut guard = LeaseGuard::new(resource.clone(), token);
         let seen = self.seen.as_ref().map(|entry| entry.meta().id);
-        let request = LeaseRequest { token, lease: resource.config.lease_ttl, seen, notify };
+        let Config { lease_ttl: lease, fetch_timeout, .. } = *resource.config;
+        let request = LeaseRequest { token, lease, kept_for: fetch_timeout.saturating_sub(lease), seen, notify };
         let asked = resource.engine.versions.now();
         let reply = {
             let question = pin!(guard.resource().get_or_lease(request));

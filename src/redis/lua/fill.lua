@@ -57,8 +57,8 @@ local outcome = refused and 'r' or ARGV[5]:sub(1, 1)
 local message = outcome .. ARGV[4]
 -- 64 waiters, because the server serves no client while it writes to them. An error leaves no room for the
 -- remaining inboxes: their waiters ask when the lease would have ended.
-local wave = math.min(#l, 546)
+local wave = math.min(#l, 554)
 -- PUBLISH comes last and by pcall: an ACL user without rights to channels must not make a stored fill look failed.
-for i = 35, wave, 8 do redis.pcall('PUBLISH', ARGV[3] .. l:sub(i, i + 7), message) end
+for i = 43, wave, 8 do redis.pcall('PUBLISH', ARGV[3] .. l:sub(i, i + 7), message) end
 if wave < #l and not refused then return outcome .. l:sub(wave + 1) end
 return refused or 1

@@ -1,9 +1,11 @@
 -- Returns the entry unless it is the one seen; otherwise grants the lease or names its holder.
 -- KEYS  V L
--- ARGV  token16, lease_ms, seen16|'', inbox8|'', max_inboxes
--- {1, entry} Hit | {1} Hit, to be read by GET | stamp16 alive1 fails1, as one string, Granted | {3, pttl, holder16, inboxes, registered, alive} Wait
+-- ARGV  token16, px of L, seen16|'', inbox8|'', max_inboxes, keep_ms7
+-- {1, entry} Hit | {1} Hit, to be read by GET | stamp16 alive1 fails1, as one string, Granted | {3, rest_ms, holder16, inboxes, registered, alive} Wait
 -- {4, retry_ms, report, alive} Failed
--- L is 'H' token16 stamp16 fails1 inbox8* for a lease, 'F' fails1 keep_ms6 report for a failure marker.
+-- L is 'H' token16 stamp16 fails1 mark1 keep_ms7 inbox8* for a lease, 'F' fails1 keep_ms6 report for a failure marker.
+-- Both end keep_ms before L expires. A lease whose mark is '1' has ended before, and is taken at its next end. The leases
+-- of earlier versions have neither mark nor keep_ms.
 local id = redis.pcall('GETRANGE', KEYS[1], '1', '16')
 -- A permission error must not be mistaken for a miss.
 if type(id) == 'table' and not id.err:find('WRONGTYPE', 1, true) then return id end
@@ -21,16 +23,25 @@ if ttl >= 0 then
   local kind = l:sub(1, 1)
   if kind == 'H' then
     if l:sub(2, 17) == ARGV[1] then return l:sub(18, 33) .. alive .. l:sub(34, 34) end
-    local waiting, registered = (#l - 34) / 8, 0
-    if ARGV[4] ~= '' then
-      local at = l:find(ARGV[4], 35, true)
-      if at and (at - 35) % 8 == 0 then
-        registered = 1
-      elseif waiting < tonumber(ARGV[5]) and type(redis.pcall('APPEND', KEYS[2], ARGV[4])) == 'number' then
-        registered, waiting = 1, waiting + 1
-      end
+    local keep = tonumber(l:sub(36, 42)) or 0
+    local rest = ttl - keep
+    -- If the server has served no client for a while, an extension may arrive after this question.
+    if rest <= 0 and l:sub(35, 35) == '0' then
+      rest = 250
+      redis.call('SET', KEYS[2], l:sub(1, 34) .. '1' .. l:sub(36), 'PX', keep + rest)
     end
-    return {3, ttl, l:sub(2, 17), waiting, registered, alive}
+    if rest > 0 then
+      local waiting, registered = math.max((#l - 42) / 8, 0), 0
+      if ARGV[4] ~= '' then
+        local at = l:find(ARGV[4], 43, true)
+        if at and (at - 43) % 8 == 0 then
+          registered = 1
+        elseif waiting < tonumber(ARGV[5]) and type(redis.pcall('APPEND', KEYS[2], ARGV[4])) == 'number' then
+          registered, waiting = 1, waiting + 1
+        end
+      end
+      return {3, rest, l:sub(2, 17), waiting, registered, alive}
+    end
   elseif kind == 'F' then
     local keep = tonumber(l:sub(3, 8)) or 0
     if ttl > keep then return {4, ttl - keep, l:sub(9), alive} end
@@ -39,5 +50,5 @@ if ttl >= 0 then
 end
 local now = redis.call('TIME')
 local stamp = ('000000000' .. now[1]):sub(-10) .. ('00000' .. now[2]):sub(-6)
-redis.call('SET', KEYS[2], 'H' .. ARGV[1] .. stamp .. fails, 'PX', ARGV[2])
+redis.call('SET', KEYS[2], 'H' .. ARGV[1] .. stamp .. fails .. '0' .. ARGV[6], 'PX', ARGV[2])
 return stamp .. alive .. fails

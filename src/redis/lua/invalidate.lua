@@ -12,8 +12,8 @@ for i = 2, #ARGV do
     local message = 'g' .. ARGV[i]
     redis.pcall('PUBLISH', ARGV[1] .. l:sub(2, 9), message)
     -- 64 waiters, as in fill.lua.
-    for j = 35, math.min(#l, 546), 8 do redis.pcall('PUBLISH', ARGV[1] .. l:sub(j, j + 7), message) end
-    if #l > 546 then left[i - 1] = 'g' .. l:sub(547) end
+    for j = 43, math.min(#l, 554), 8 do redis.pcall('PUBLISH', ARGV[1] .. l:sub(j, j + 7), message) end
+    if #l > 554 then left[i - 1] = 'g' .. l:sub(555) end
   end
 end
 return left

@@ -14,5 +14,5 @@ end
 local outcome = keep > 0 and 'f' or 'r'
 local message = outcome .. ARGV[6]
 -- 64 waiters, as in fill.lua.
-for i = 35, math.min(#l, 546), 8 do redis.pcall('PUBLISH', ARGV[5] .. l:sub(i, i + 7), message) end
-return #l > 546 and outcome .. l:sub(547) or 1
+for i = 43, math.min(#l, 554), 8 do redis.pcall('PUBLISH', ARGV[5] .. l:sub(i, i + 7), message) end
+return #l > 554 and outcome .. l:sub(555) or 1

@@ -15,7 +15,7 @@ impl MemoryStore {
         for mut shard in self.lease_tables() {
             for (key, held) in &mut shard.table {
                 if held.is_lease(now) && which(key) {
-                    held.until = now;
+                    held.set_end(now);
                     expired.push(key.clone());
                 }
             }
@@ -53,10 +53,15 @@ impl MemoryStore {
         self.entries.iter().any(|(key, entry)| which(&key, &entry))
     }
 
-    /// Returns the number of leases held.
+    /// Returns the number of leases that have not ended.
     pub(crate) fn leases(&self, which: impl Fn(&CacheKey) -> bool, now: Timestamp) -> usize {
         let held = |(key, held): &(&CacheKey, &Held)| held.is_lease(now) && which(key);
         self.lease_tables().map(|shard| shard.table.iter().filter(held).count()).sum()
+    }
+
+    /// Reports whether there is a lease, which may have ended.
+    pub(crate) fn keeps_lease(&self, key: &CacheKey, now: Timestamp) -> bool {
+        self.leases.of(key).lease(key, now).is_some()
     }
 
     /// Locks the tables one after the other. A lease granted meanwhile is in a table that was visited, or in one that
@@ -67,9 +72,9 @@ impl MemoryStore {
 }
 
 impl Held {
-    /// Reports whether this is a lease that is held.
+    /// Reports whether this is a lease that has not ended.
     fn is_lease(&self, now: Timestamp) -> bool {
-        now < self.until && matches!(self.what, LeaseSlot::Lease(_))
+        now < self.blocks_until && matches!(self.what, LeaseSlot::Lease { .. })
     }
 }
 

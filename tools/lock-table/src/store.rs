@@ -231,9 +231,9 @@ impl Store for LockedStore {
     }
 }
 
-/// Returns the request of a lease for `span`.
+/// Returns the request of a lease for `span`. The lease is not kept after its end, because the lock has ended too.
 fn lasting(mut request: LeaseRequest, span: Duration) -> LeaseRequest {
-    request.lease = span;
+    (request.lease, request.kept_for) = (span, Duration::ZERO);
     request
 }
 

@@ -3,7 +3,7 @@
 use super::{
     config::Config,
     leader::{AfterSilence, Head},
-    server::Lease,
+    server::{Lease, Mark, Term},
     state::{At, Call, Mail, Phase, World, Writer},
 };
 
@@ -36,6 +36,8 @@ pub(crate) enum Action {
     ExecuteInvalidation,
     InvalidationUnheard { kept: bool },
     InvalidationDone,
+    LeaseEnds,
+    MarkAges,
     LeaseExpires,
     EntryBecomesStale,
     EntryEvicted,
@@ -198,6 +200,18 @@ impl Config {
     fn of_server(&self, world: &World, actions: &mut Vec<Action>) {
         if self.expiry && world.server.l != Lease::Free {
             actions.push(Action::LeaseExpires);
+        }
+        if let Lease::Held { term, mark, .. } = world.server.l
+            && (self.expiry || self.ends)
+        {
+            if term == Term::Running {
+                actions.push(Action::LeaseEnds);
+            }
+            // While the server serves its clients, it executes within a quarter of a second what they have sent before.
+            let is_stalled = self.ends && term == Term::Ended { extension_is_due: true };
+            if mark == Mark::Fresh && !is_stalled {
+                actions.push(Action::MarkAges);
+            }
         }
         if let Some(entry) = world.server.v {
             if self.stale && !entry.stale {

@@ -28,8 +28,10 @@ pub(crate) struct Config {
     /// Wake-ups are messages, and no waiter polls. Otherwise every waiter asks again at any time, which includes the
     /// effect of a wake-up.
     pub(crate) wakes: bool,
-    /// The lease and the failure marker expire at any time, also during a pause of their holder.
+    /// The lease ends, and lease and failure marker expire, at any time, also during a pause of their holder.
     pub(crate) expiry: bool,
+    /// The lease ends at any time, and does not expire. A server that stalls delays requests, and loses none.
+    pub(crate) ends: bool,
     /// Entries become stale.
     pub(crate) stale: bool,
     /// Entries are evicted, or reach the end of their retention.

@@ -5,7 +5,7 @@ use super::{
     reader::Outcome,
     rules::Broken,
     server::Lease,
-    state::{At, Call, Mail, Process, Request, Writer},
+    state::{At, Call, Flight, Mail, Phase, Process, Request, Writer},
     step::Step,
 };
 
@@ -78,6 +78,16 @@ impl Step<'_> {
                 self.world.processes[0].heard = self.world.origin;
                 self.world.writer = Writer::Rests;
             }
+            Action::LeaseEnds => {
+                let l = self.world.server.l;
+                let sent = |flight: &Flight| match flight.phase {
+                    Phase::Leading { token, stamp, .. } => flight.call == Some(Call::Sent) && l.is_of((token, stamp)),
+                    _ => false,
+                };
+                let due = self.world.processes.iter().flat_map(|process| &process.flights).any(sent);
+                self.world.server.end_lease(due);
+            }
+            Action::MarkAges => self.world.server.age_mark(),
             Action::LeaseExpires => {
                 let before = std::mem::replace(&mut self.world.server.l, Lease::Free);
                 self.leases_ended(before);

@@ -63,6 +63,12 @@ fn dead_leader_does_not_block_other_processes() {
     comes_to_rest(death());
 }
 
+/// The lease of the dead leader does not expire: the others take it after its end.
+#[test]
+fn dead_leader_whose_lease_is_kept_does_not_block() {
+    comes_to_rest(Config { name: "death, kept lease", expiry: false, ends: true, ..death() });
+}
+
 #[test]
 fn lost_request_or_reply_does_not_block_readers() {
     comes_to_rest(Config { name: "a loss", commits: 0, losses: true, mishaps: 1, expiry: true, ..once() });

@@ -6,7 +6,8 @@ use super::{
     config::{Config, Failover},
     liveness,
     protocol::{
-        FOR_A_CALLER, NO_OLD_OVER_NEW, NO_STALE_READ, NO_STALE_SET, ONE_HOLDER, ONLY_WHAT_STANDS, PRIVATE, STORED,
+        FOR_A_CALLER, LAST_HOLDER, NO_OLD_OVER_NEW, NO_STALE_READ, NO_STALE_SET, NOT_TAKEN, ONE_HOLDER,
+        ONLY_WHAT_STANDS, PRIVATE, STORED,
     },
     rules::{Broken, Rules},
     safety,
@@ -40,6 +41,54 @@ fn a_fill_is_one_step() {
 #[test]
 fn ended_lease_is_not_extended() {
     breaks(safety::heartbeats(), Broken::ExtendRecreates, NO_STALE_SET);
+}
+
+/// A lease that is absent may have been dropped by an invalidation.
+#[test]
+fn absent_lease_permits_no_fill() {
+    breaks(safety::small(), Broken::AbsenceFills, NO_STALE_SET);
+}
+
+#[test]
+fn ended_lease_permits_a_fill() {
+    breaks(safety::stall(), Broken::EndedLeaseFillsNot, LAST_HOLDER);
+}
+
+#[test]
+fn ended_lease_that_is_not_taken_is_extended() {
+    breaks(safety::stall(), Broken::EndedLeaseIsNotExtended, LAST_HOLDER);
+}
+
+#[test]
+fn first_question_marks_an_ended_lease() {
+    breaks(safety::stall(), Broken::EndedLeaseIsNotMarked, NOT_TAKEN);
+}
+
+#[test]
+fn lease_is_not_marked_before_its_end() {
+    breaks(safety::stall(), Broken::RunningLeaseIsMarked, NOT_TAKEN);
+}
+
+#[test]
+fn marked_lease_is_taken_after_a_quarter_of_a_second() {
+    breaks(safety::stall(), Broken::MarkIsNotWaitedFor, NOT_TAKEN);
+}
+
+/// The holder extends its lease after the mark, and the server stalls again at the next extension.
+#[test]
+fn extension_clears_the_mark() {
+    breaks(safety::stall(), Broken::ExtensionKeepsMark, NOT_TAKEN);
+}
+
+/// The lease of a dead leader does not expire here.
+#[test]
+fn marked_lease_is_taken() {
+    hangs(Config { expiry: false, ends: true, ..liveness::death() }, Broken::MarkedLeaseIsKept);
+}
+
+#[test]
+fn invalidation_drops_an_ended_lease() {
+    breaks(safety::stall(), Broken::InvalidationKeepsEndedLease, NO_STALE_SET);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use super::{
     action::Action,
     config::Config,
-    server::{FillCondition, Lease},
+    server::{FillCondition, Lease, Mark},
     state::{At, Call, Fault, Flight, Phase, Process, Reader, Reply, Request, World},
     step::Step,
 };
@@ -40,6 +40,8 @@ impl Model for Config {
             Property::always(PRIVATE, |_, world: &World| !world.faults.has(Fault::Leak)),
             Property::always(FOR_A_CALLER, |_, world: &World| !world.faults.has(Fault::ForNoCaller)),
             Property::always(STORED, |_, world: &World| !world.faults.has(Fault::Absent)),
+            Property::always(NOT_TAKEN, |_, world: &World| !world.faults.has(Fault::Taken)),
+            Property::always(LAST_HOLDER, |_, world: &World| !world.faults.has(Fault::Refused)),
             Property::sometimes(WAITS, |_, world: &World| any_flight(world, |flight| flight.phase == Phase::Waiting)),
             Property::sometimes(JOINED, |_, world: &World| joined(world)),
             Property::sometimes(FENCED, |_, world: &World| {
@@ -63,14 +65,21 @@ impl Model for Config {
                     .any(|late| matches!(late, Request::Fill { condition: FillCondition::ReplaceMarker(_), .. }))
             }),
             Property::sometimes(GHOST, |_, world: &World| ghost(world)),
+            Property::sometimes(LATE, |_, world: &World| {
+                let is_marked = matches!(world.server.l, Lease::Held { mark: Mark::Fresh, .. });
+                is_marked && any_flight(world, |flight| matches!(flight.phase, Phase::Filling { .. }))
+            }),
+            Property::sometimes(SUCCEEDED, |_, world: &World| {
+                any_flight(world, |flight| matches!(flight.phase, Phase::Leading { ended: true, .. }))
+            }),
         ]
     }
 }
 
-/// I1: a leader has the lease and keeps it until it releases it. The lease also ends when it expires, an invalidation
-/// drops it, a fill that replaces a marker ends it, or the server fails over. So two flights never may fill at the same
-/// time, and two fetch at the same time only after one of these events.
-pub(crate) const ONE_HOLDER: &str = "I1: one holder";
+/// I1: a leader has the lease and keeps it until it releases it. It also loses the lease when a question takes it after
+/// its end, when it expires, when an invalidation drops it, when a fill that replaces a marker ends it, or when the server
+/// fails over. So only the last holder can fill, and two flights fetch at the same time only after one of these events.
+pub(crate) const ONE_HOLDER: &str = "I1: only the last holder can fill";
 /// I2: no entry replaces a newer one.
 pub(crate) const NO_OLD_OVER_NEW: &str = "I2: no old entry over a newer one";
 /// I2, I3: no fill is stored that read the origin before an invalidation that has been executed.
@@ -85,6 +94,10 @@ pub(crate) const PRIVATE: &str = "I8: private answers stay private";
 pub(crate) const FOR_A_CALLER: &str = "a fetch is for a caller";
 /// A fill that is reported as stored has stored its entry.
 pub(crate) const STORED: &str = "what is stored is there";
+/// No question takes a lease while the server has not executed an extension that was sent before the end of the lease.
+pub(crate) const NOT_TAKEN: &str = "a stall of the server takes no lease";
+/// I1, I2: the server refuses no fill and no extension of the holder that the lease names, whether it has ended or not.
+pub(crate) const LAST_HOLDER: &str = "I2: the last holder can fill";
 
 /// Not guarantees, but states that a run must reach. Without them a property could hold because nothing was tried.
 pub(crate) const WAITS: &str = "a process waits for another process";
@@ -96,6 +109,8 @@ pub(crate) const ALONE: &str = "a process fetches without the store";
 pub(crate) const MARKED: &str = "a hit-for-pass marker is stored";
 pub(crate) const PROMOTED: &str = "a response is about to replace a marker";
 pub(crate) const GHOST: &str = "a lease is orphaned";
+pub(crate) const LATE: &str = "a fill is sent under a marked lease";
+pub(crate) const SUCCEEDED: &str = "a leader has lost its lease";
 
 fn any_flight(world: &World, is: impl FnMut(&Flight) -> bool) -> bool {
     world.processes.iter().flat_map(|process| &process.flights).any(is)

@@ -11,6 +11,24 @@ pub(crate) enum Broken {
     CheckThenSet,
     /// Extending a lease that has ended creates it again.
     ExtendRecreates,
+    /// A fill is stored if there is no lease: nothing shows an invalidation.
+    AbsenceFills,
+    /// A lease that has ended permits no fill, although no other process has taken it.
+    EndedLeaseFillsNot,
+    /// A lease that has ended is not extended, although no other process has taken it.
+    EndedLeaseIsNotExtended,
+    /// The first question after the end of a lease takes it.
+    EndedLeaseIsNotMarked,
+    /// A question before the end of a lease marks it.
+    RunningLeaseIsMarked,
+    /// A question takes a marked lease at once.
+    MarkIsNotWaitedFor,
+    /// An extension leaves the mark.
+    ExtensionKeepsMark,
+    /// No question takes a marked lease.
+    MarkedLeaseIsKept,
+    /// An invalidation leaves a lease that has ended.
+    InvalidationKeepsEndedLease,
     /// A fill is fenced by its token, without the stamp.
     FenceByTokenOnly,
     /// `get_or_lease` is sent again with the same token.

@@ -4,7 +4,7 @@
 use super::{
     check::holds,
     config::{Config, Failover},
-    protocol::{ALONE, FENCED, FORGIVES, GHOST, JOINED, MARKED, PROMOTED, REFUSED, WAITS},
+    protocol::{ALONE, FENCED, FORGIVES, GHOST, JOINED, LATE, MARKED, PROMOTED, REFUSED, SUCCEEDED, WAITS},
 };
 
 fn check(config: Config, reached: &[&str]) {
@@ -19,6 +19,11 @@ pub(crate) fn small() -> Config {
 /// Leaders extend their lease until they learn that they have lost it.
 pub(crate) fn heartbeats() -> Config {
     Config { name: "heartbeats", heartbeats: true, ..small() }
+}
+
+/// The server stalls, so that leases end although their leaders extend them.
+pub(crate) fn stall() -> Config {
+    Config { name: "stall", ends: true, expiry: false, ..heartbeats() }
 }
 
 /// One request arrives twice, the second time at any later moment.
@@ -79,6 +84,11 @@ fn safety_holds_when_a_lease_expires() {
 #[test]
 fn safety_holds_when_a_lease_is_extended() {
     check(heartbeats(), &[WAITS, FENCED]);
+}
+
+#[test]
+fn safety_holds_when_the_server_stalls() {
+    check(stall(), &[WAITS, FENCED, LATE, SUCCEEDED]);
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! The server: one entry, one lease, and the scripts as pure functions. Each mirrors a script of
 //! `src/redis/lua/*.lua`.
 //!
-//! Left out: durations (whatever can expire does so at any time), the failure count in a failure marker, the limit of
-//! inboxes. Also left out are locks as arbiters of the leader. A client that
+//! Left out: durations (whatever can end or expire does so at any time), the failure count in a failure marker, the limit
+//! of inboxes. Also left out are locks as arbiters of the leader. A client that
 //! acquires the lock takes over the lease, which equals an expiry and a grant and may also happen at any time.
 
 use super::rules::{Broken, Rules};
@@ -49,11 +49,40 @@ pub(crate) enum Lease {
         token: Token,
         stamp: Stamp,
         inboxes: u8,
+        term: Term,
+        mark: Mark,
     },
     FailureMarker,
 }
 
+/// Whether the time-to-live of a lease is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Term {
+    Running,
+    Ended {
+        /// Whether an extension had been sent by then, and was not executed since: the server has served no client.
+        extension_is_due: bool,
+    },
+}
+
+/// The mark of the first question after the end of a lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Mark {
+    No,
+    Fresh,
+    /// A quarter of a second old.
+    Old,
+}
+
 impl Lease {
+    fn granted(token: Token, stamp: Stamp) -> Self {
+        Self::Held { token, stamp, inboxes: 0, term: Term::Running, mark: Mark::No }
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        matches!(self, Self::Held { term: Term::Ended { .. }, .. })
+    }
+
     pub(crate) fn is_of(&self, owner: (Token, Stamp)) -> bool {
         matches!(self, Self::Held { token, stamp, .. } if (*token, *stamp) == owner)
     }
@@ -105,7 +134,14 @@ impl Server {
 
     /// Mirrors `get_or_lease.lua`. `notify`: the process is woken when the lease ends. `stamp` is the time of the
     /// server.
-    pub(crate) fn lead(&mut self, token: Token, seen: Option<Token>, notify: bool, stamp: Stamp) -> LeaseReply {
+    pub(crate) fn lead(
+        &mut self,
+        token: Token,
+        seen: Option<Token>,
+        notify: bool,
+        stamp: Stamp,
+        rules: Rules,
+    ) -> LeaseReply {
         if let Some(entry) = self.v.filter(|entry| Some(entry.id) != seen) {
             return LeaseReply::Hit(entry);
         }
@@ -114,13 +150,16 @@ impl Server {
             Lease::Held { token: holder, stamp, .. } if *holder == token => {
                 LeaseReply::Granted { stamp: *stamp, alive }
             }
-            Lease::Held { token: holder, inboxes, .. } => {
+            Lease::Held { token: holder, inboxes, term, mark, .. } if !is_taken(*term, *mark, rules) => {
+                if (*term != Term::Running || rules.broken(Broken::RunningLeaseIsMarked)) && *mark == Mark::No {
+                    *mark = Mark::Fresh;
+                }
                 *inboxes |= u8::from(notify) << token.of;
                 LeaseReply::Wait { holder: *holder, alive }
             }
             Lease::FailureMarker => LeaseReply::Failed { alive },
-            Lease::Free => {
-                self.l = Lease::Held { token, stamp, inboxes: 0 };
+            Lease::Held { .. } | Lease::Free => {
+                self.l = Lease::granted(token, stamp);
                 LeaseReply::Granted { stamp, alive }
             }
         }
@@ -154,6 +193,8 @@ impl Server {
     fn entitles(&self, condition: FillCondition, rules: Rules) -> bool {
         match condition {
             FillCondition::Lease(..) if rules.broken(Broken::NoFence) => true,
+            FillCondition::Lease(..) if rules.broken(Broken::AbsenceFills) && self.l == Lease::Free => true,
+            FillCondition::Lease(..) if rules.broken(Broken::EndedLeaseFillsNot) && self.l.has_ended() => false,
             FillCondition::Lease(token, _) if rules.broken(Broken::FenceByTokenOnly) => self.l.is_under(token),
             FillCondition::Lease(token, stamp) => self.l.is_of((token, stamp)),
             FillCondition::ReplaceMarker(_) if rules.broken(Broken::ReplaceWithoutId) => true,
@@ -181,12 +222,36 @@ impl Server {
         (true, wakes)
     }
 
-    /// Mirrors `extend.lua`. Returns whether the lease was held. Changes nothing, because durations are left out.
+    /// Mirrors `extend.lua`. Returns whether the lease was held.
     pub(crate) fn extend(&mut self, token: Token, stamp: Stamp, rules: Rules) -> bool {
         if rules.broken(Broken::ExtendRecreates) && self.l == Lease::Free {
-            self.l = Lease::Held { token, stamp, inboxes: 0 };
+            self.l = Lease::granted(token, stamp);
         }
-        self.l.is_of((token, stamp))
+        let ended = rules.broken(Broken::EndedLeaseIsNotExtended) && self.l.has_ended();
+        if ended || !self.l.is_of((token, stamp)) {
+            return false;
+        }
+        if let Lease::Held { term, mark, .. } = &mut self.l {
+            *term = Term::Running;
+            if !rules.broken(Broken::ExtensionKeepsMark) {
+                *mark = Mark::No;
+            }
+        }
+        true
+    }
+
+    /// Ends the time-to-live of the lease. `extension_is_due`: its holder has sent an extension that is not executed.
+    pub(crate) fn end_lease(&mut self, extension_is_due: bool) {
+        if let Lease::Held { term, .. } = &mut self.l {
+            *term = Term::Ended { extension_is_due };
+        }
+    }
+
+    /// Lets a quarter of a second pass after a mark.
+    pub(crate) fn age_mark(&mut self) {
+        if let Lease::Held { mark, .. } = &mut self.l {
+            *mark = Mark::Old;
+        }
     }
 
     /// Mirrors `invalidate.lua`. Returns the inboxes that get an invalidation message, including that of the holder.
@@ -194,9 +259,21 @@ impl Server {
         let holder = if let Lease::Held { token, .. } = self.l { 1 << token.of } else { 0 };
         let told = holder | self.l.inboxes();
         self.v = None;
-        if !rules.broken(Broken::InvalidateEntryOnly) {
+        let keeps_lease = rules.broken(Broken::InvalidateEntryOnly)
+            || rules.broken(Broken::InvalidationKeepsEndedLease) && self.l.has_ended();
+        if !keeps_lease {
             self.l = Lease::Free;
         }
         told
     }
+}
+
+/// Reports whether a question of another process takes the lease.
+fn is_taken(term: Term, mark: Mark, rules: Rules) -> bool {
+    let is_due = match mark {
+        Mark::No => rules.broken(Broken::EndedLeaseIsNotMarked),
+        Mark::Fresh => rules.broken(Broken::MarkIsNotWaitedFor),
+        Mark::Old => !rules.broken(Broken::MarkedLeaseIsKept),
+    };
+    term != Term::Running && is_due
 }

@@ -185,10 +185,10 @@ pub(crate) enum Reply {
 
 /// The faults that occurred on the path to this state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) struct Faults(u8);
+pub(crate) struct Faults(u16);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
+#[repr(u16)]
 pub(crate) enum Fault {
     StaleSet = 1,
     OldOverNew = 2,
@@ -197,15 +197,17 @@ pub(crate) enum Fault {
     Leak = 16,
     ForNoCaller = 32,
     Absent = 64,
+    Taken = 128,
+    Refused = 256,
 }
 
 impl Faults {
     pub(crate) fn add(&mut self, fault: Fault) {
-        self.0 |= fault as u8;
+        self.0 |= fault as u16;
     }
 
     pub(crate) fn has(self, fault: Fault) -> bool {
-        self.0 & fault as u8 != 0
+        self.0 & fault as u16 != 0
     }
 
     pub(crate) fn any(self) -> bool {

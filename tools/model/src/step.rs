@@ -5,7 +5,7 @@ use super::{
     config::{Config, Failover},
     names::{FRESH, normalize},
     rules::Broken,
-    server::{Content, Entry, FillCondition, Filled, Lease, Token},
+    server::{Content, Entry, FillCondition, Filled, Lease, Term, Token},
     state::{Call, Fault, Phase, Reply, Request, World},
 };
 
@@ -93,11 +93,16 @@ impl<'a> Step<'a> {
     }
 
     fn fill(&mut self, condition: FillCondition, entry: Entry, accepted: bool) -> Reply {
-        let before = self.world.server.v;
+        let before = self.world.server;
         let (filled, wakes) = self.world.server.fill(condition, entry, accepted, self.config.rules);
         self.wake(wakes);
         if filled == Filled::Stored {
-            self.check_fill(before, entry);
+            self.check_fill(before.v, entry);
+        }
+        if let (Filled::Fenced, FillCondition::Lease(token, stamp)) = (filled, condition)
+            && before.l.is_of((token, stamp))
+        {
+            self.world.faults.add(Fault::Refused);
         }
         match filled {
             Filled::Stored | Filled::Known => Reply::Filled,
@@ -113,7 +118,14 @@ impl<'a> Step<'a> {
         let reply = match request {
             Request::GetOrLease { token, seen, notify } => {
                 let stamp = self.fresh();
-                Reply::Lead(self.world.server.lead(token, seen, notify, stamp), floor)
+                let reply = self.world.server.lead(token, seen, notify, stamp, rules);
+                if matches!(before.l, Lease::Held { term: Term::Ended { extension_is_due: true }, .. })
+                    && self.config.ends
+                    && self.world.server.l.is_of((token, stamp))
+                {
+                    self.world.faults.add(Fault::Taken);
+                }
+                Reply::Lead(reply, floor)
             }
             Request::Fill { condition, entry } => self.fill(condition, entry, true),
             Request::Release { token, failure_marker } => {
@@ -122,11 +134,11 @@ impl<'a> Step<'a> {
                 if held { Reply::Held(floor) } else { Reply::Lost(floor) }
             }
             Request::Extend { token, stamp } => {
-                if self.world.server.extend(token, stamp, rules) {
-                    Reply::Held(floor)
-                } else {
-                    Reply::Lost(floor)
+                let held = self.world.server.extend(token, stamp, rules);
+                if !held && before.l.is_of((token, stamp)) {
+                    self.world.faults.add(Fault::Refused);
                 }
+                if held { Reply::Held(floor) } else { Reply::Lost(floor) }
             }
             Request::Invalidate { version } => {
                 let told = self.world.server.invalidate(rules);
@@ -188,7 +200,11 @@ impl<'a> Step<'a> {
 }
 
 /// A fill and a release end the lease of their sender. An invalidation and a fill that replaces a marker end any
-/// lease.
+/// lease, and a question takes one that has ended.
 fn ends_others_lease(request: Request) -> bool {
-    matches!(request, Request::Invalidate { .. } | Request::Fill { condition: FillCondition::ReplaceMarker(_), .. })
+    match request {
+        Request::Invalidate { .. } | Request::GetOrLease { .. } => true,
+        Request::Fill { condition, .. } => matches!(condition, FillCondition::ReplaceMarker(_)),
+        Request::Release { .. } | Request::Extend { .. } => false,
+    }
 }
