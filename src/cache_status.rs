@@ -47,8 +47,6 @@ pub(crate) enum BypassReason {
     Nested,
     /// The body of the leader's response may never end.
     UnknownLength,
-    /// All attempts are used.
-    Attempts,
 }
 
 #[cfg(test)]

@@ -63,8 +63,6 @@ reasons! {
     NotShared = "not-shared", "see the other reasons";
     /// The request runs inside a fetch of the same key, or of a key that waits for it.
     Nested = "nested", "do not request a page from within its own handler";
-    /// The request could not be resolved with any of its attempts.
-    Attempts = "attempts", "invalidate less often";
     /// The response may not be stored now: see [`CacheStatus::FailOpen`](crate::CacheStatus::FailOpen).
     FailOpen = "fail-open", "see `Stats::store_errors`, `Stats::breaker_opened` and `Stats::wait_timeouts`";
     /// The request was rejected: see [`CacheStatus::Rejected`](crate::CacheStatus::Rejected).
@@ -126,7 +124,6 @@ impl Uncached {
             self,
             Self::OnlyIfCached
                 | Self::Nested
-                | Self::Attempts
                 | Self::FailOpen
                 | Self::Failed
                 | Self::OriginFailure

@@ -151,20 +151,22 @@ impl<'a> Call<'a> {
 
     /// Returns the answer, its status, and whether the fetch of this caller was or is made.
     async fn answer(&mut self) -> (AnyAnswer, CacheStatus, bool) {
-        let mut reason = BypassReason::Attempts;
-        for _ in 0..MAX_ATTEMPTS {
-            match self.attempt().await {
+        let mut attempts = 0..MAX_ATTEMPTS;
+        loop {
+            let attempt = if attempts.next().is_some() {
+                self.attempt().await
+            } else {
+                self.reject(Error::overloaded(UNRESOLVED))
+            };
+            match attempt {
                 Attempt::Done(answer, status, fetched) => return (answer, status, fetched),
                 Attempt::Again => {}
-                Attempt::Alone(why) => {
-                    reason = why;
-                    break;
+                Attempt::Alone(reason) => {
+                    let head = Box::pin(self.fetch_alone(FetchMode::Bypass(reason))).await;
+                    let rejected = || (self.policy.reject(cancelled()), CacheStatus::Rejected, true);
+                    return head.map_or_else(rejected, |head| (head.response, CacheStatus::Bypass, true));
                 }
             }
-        }
-        match Box::pin(self.fetch_alone(FetchMode::Bypass(reason))).await {
-            Some(head) => (head.response, CacheStatus::Bypass, true),
-            None => (self.policy.reject(cancelled()), CacheStatus::Rejected, true),
         }
     }
 
@@ -185,7 +187,7 @@ impl<'a> Call<'a> {
             Some(found) => found,
             None => {
                 if let Some(waiter) = self.lookup.join_flight(&*self.policy, self.criteria()) {
-                    return self.wait(waiter).await;
+                    return self.wait(waiter, LeadMode::Coordinated).await;
                 }
                 // Boxed, because few calls need a second lookup.
                 Box::pin(self.lookup.read(&*self.policy)).await
@@ -237,7 +239,7 @@ impl<'a> Call<'a> {
     /// local flight, or rejects the request if the guard is set to fail closed.
     fn on_store_unavailable(&mut self, error: StoreError) -> BoxFuture<'_, Attempt> {
         if let Some(waiter) = self.lookup.join_flight(&*self.policy, self.criteria()) {
-            return self.wait(waiter);
+            return self.wait(waiter, LeadMode::Coordinated);
         }
         match self.resource().config.on_store_failure {
             StoreFailure::FailOpen => self.enter(Scope::Local, LeadMode::StoreDown(NotStored::Unavailable), None),
@@ -265,7 +267,7 @@ impl<'a> Call<'a> {
         seen: Option<Entry>,
     ) -> BoxFuture<'_, Attempt> {
         match entered {
-            Err(waiter) => self.wait(waiter),
+            Err(waiter) => self.wait(waiter, mode),
             Ok(flight) => {
                 let waiter = flight.waiter();
                 let answered = self.lead(flight, mode, seen);
@@ -275,7 +277,8 @@ impl<'a> Call<'a> {
     }
 
     fn criteria(&self) -> JoinCriteria {
-        JoinCriteria { nested: !self.active_fetches.is_empty(), incomplete_only: self.incomplete_only }
+        let (nested, deadline) = (!self.active_fetches.is_empty(), self.resource().deadline);
+        JoinCriteria { nested, incomplete_only: self.incomplete_only, deadline }
     }
 
     /// Spawns the leader of the flight. Returns the answer for this caller, if there will be one. If the fetch borrows
@@ -380,7 +383,7 @@ impl<'a> Call<'a> {
     /// Follows a redirect that a leader has confirmed, and tries again there.
     fn follow(&mut self, redirect: &Redirect) -> Attempt {
         if !self.lookup.move_to(redirect) {
-            return Attempt::Alone(BypassReason::Attempts);
+            return Attempt::Alone(BypassReason::ForOthers);
         }
         (self.has_waited, self.earlier_failures) = (true, 0);
         (self.incomplete_only, self.local) = (false, None);
@@ -425,5 +428,8 @@ fn cancelled() -> Error {
     Error::new(ErrorKind::Panicked, "the task of the fetch was cancelled")
 }
 
-/// Maximum number of attempts (for example because each leader was cancelled) before the caller bypasses the cache.
+/// Maximum number of attempts before a caller is rejected. An attempt is lost if the leader is not polled for half of a
+/// lease, if its body breaks off, if it ends without a result after an invalidation, or if its result is for other
+/// callers.
 const MAX_ATTEMPTS: usize = 64;
+const UNRESOLVED: &str = "no leader that the request waited for came to a result that it may use";

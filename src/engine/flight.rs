@@ -23,8 +23,8 @@ use crate::{
 use bytes::Bytes;
 use quick_cache::DefaultHashBuilder;
 use std::{
-    collections::HashMap,
-    future::Future,
+    collections::{BTreeMap, HashMap},
+    future::{Future, poll_fn},
     mem,
     pin::pin,
     ptr,
@@ -35,17 +35,19 @@ use std::{
             Ordering::{AcqRel, Acquire, Release},
         },
     },
+    task::{Poll, Waker},
     time::Duration,
 };
 use tokio::{
     sync::Notify,
-    time::{Instant, timeout_at},
+    time::{Instant, sleep_until},
 };
 
 /// The result of a lookup in the store.
 pub(crate) type Found = Result<Option<Entry>, StoreError>;
 
-/// The progress of a flight. Each caller sees the latest state. The leader publishes all states but `Abandoned`.
+/// The progress of a flight. Each caller sees the latest state. The leader publishes all states but `Abandoned`. A leader
+/// that ends without a result hands the flight over to a waiter, and the state is `Running` again.
 ///
 /// | state | when | what a waiter does |
 /// |---|---|---|
@@ -56,7 +58,7 @@ pub(crate) type Found = Result<Option<Entry>, StoreError>;
 /// | `Filled` | the payload is complete | takes the entry if its request is older than the response, however short the lifetime is; otherwise evaluates it |
 /// | `Shared` | a value has no entry, or its entry is not stored yet | takes the value if it suits the request |
 /// | `Unshared` | the response is private, the fetch failed, or a failure marker blocks the key | takes the confirmed stale entry in place of a failure; otherwise tries again once if a waiter is to lead again, or does what [`Unshared`] says |
-/// | `Abandoned` | the leader ended without a result; set by [`Flight`] on drop and by a waiter whose leader is not polled | tries again, and one waiter leads |
+/// | `Abandoned` | the leader is not polled, or ended without a result and no waiter takes the flight over | tries again, and one waiter leads |
 #[derive(Clone)]
 pub(crate) enum Progress {
     Running,
@@ -92,6 +94,8 @@ pub(crate) struct JoinCriteria {
     pub(crate) nested: bool,
     /// The flight has no response yet.
     pub(crate) incomplete_only: bool,
+    /// When the caller leaves at the latest, if it has said so.
+    pub(crate) deadline: Option<Instant>,
 }
 
 /// The flights of one engine. The table keeps nothing of a flight that has ended.
@@ -137,6 +141,8 @@ pub(crate) struct FlightState {
     pulse: Arc<Pulse>,
     /// When a waiter last looked at the pulse, and what it read; or when the first waiter came.
     felt: Mutex<Option<(Instant, Option<usize>)>>,
+    /// The waiters that may lead next, by their ranks. Without a waker: the one that is chosen.
+    successors: Mutex<BTreeMap<i64, Option<Waker>>>,
     /// Number of callers that want the result. The caller that opened the flight counts as well.
     callers: AtomicUsize,
     /// Notified when the first caller comes, when the last caller leaves, and when the leader begins to wait.
@@ -285,6 +291,7 @@ impl FlightState {
             next: OnceLock::new(),
             pulse: Arc::default(),
             felt: Mutex::default(),
+            successors: Mutex::default(),
             callers: AtomicUsize::new(0),
             changed: Notify::new(),
         }
@@ -328,47 +335,45 @@ impl FlightState {
         WithPulse::new(leading, self.pulse.clone())
     }
 
-    /// Unlists a flight whose leader is not polled any more, and releases its waiters.
-    fn abandon(self: &Arc<Self>) {
-        self.unlist();
-        self.progress.send_if_modified(|progress| {
-            let is_incomplete = progress.is_incomplete();
-            if is_incomplete {
-                *progress = Progress::Abandoned;
-            }
-            is_incomplete
-        });
+    /// Hands a flight without a result over to the waiter with the latest deadline, and among waiters without one to a
+    /// random one. The others stay. Abandons the flight if there is no waiter, or a newer flight may have its place.
+    fn hand_over(self: &Arc<Self>) {
+        let goes_on = self.is_listed.load(Acquire) && self.resume_as(Progress::Running).is_some();
+        self.is_between_questions.store(false, Release);
+        let choose = || self.successors.lock().last_entry()?.get_mut().take();
+        goes_on.then(choose).flatten().map_or_else(|| self.abandon(), Waker::wake);
     }
 
-    /// Looks at the pulse of the leader, and abandons the flight if the leader was not polled since the last look. Does
-    /// nothing and returns `false` if the last look was less than `span` ago.
-    fn look(self: &Arc<Self>, span: Duration) -> bool {
+    /// Unlists a flight whose leader is not polled any more, or that no waiter takes over, and releases its waiters.
+    fn abandon(self: &Arc<Self>) {
+        self.unlist();
+        if self.resume_as(Progress::Abandoned).is_some() {
+            self.progress.send_modify(|_| {});
+        }
+    }
+
+    /// Replaces the state of a flight that has no result, without waking its waiters. Returns the old one.
+    fn resume_as(&self, state: Progress) -> Option<Progress> {
+        self.progress.update(|progress| progress.is_incomplete().then(|| mem::replace(progress, state)))
+    }
+
+    /// Looks at the pulse of the leader, and abandons the flight if the leader was not polled since the last look. If
+    /// that was less than `span` ago, does nothing, and returns when the next look is due. So does the first look.
+    fn look(self: &Arc<Self>, span: Duration) -> Option<Instant> {
         let now = clock::now();
-        let is_past = |(at, _): &(Instant, Option<usize>)| now.saturating_duration_since(*at) >= span;
-        if !self.felt.lock().as_ref().is_none_or(is_past) {
-            return false;
+        let due = clock::after(self.felt.lock().get_or_insert((now, None)).0, span);
+        if due > now {
+            return Some(due);
         }
         let reading = self.pulse.feel();
-        let earlier = self.felt.lock().replace((now, Some(reading))).filter(is_past);
-        if let Some((_, Some(reading))) = earlier
+        let earlier = self.felt.lock().replace((now, Some(reading)));
+        if let Some((at, Some(reading))) = earlier
+            && clock::after(at, span) <= now // no other waiter has looked meanwhile
             && !self.pulse.is_beating_since(reading)
         {
             self.abandon();
         }
-        true
-    }
-
-    /// Looks if no waiter has for this time, because those that were to look may have left.
-    fn look_on_arrival(self: &Arc<Self>, span: Duration) {
-        let is_first = {
-            let mut felt = self.felt.lock();
-            let is_first = felt.is_none();
-            felt.get_or_insert_with(|| (clock::now(), None));
-            is_first
-        };
-        if !is_first {
-            self.look(span);
-        }
+        None
     }
 
     /// Waits until the condition on the callers or the leader holds.
@@ -383,7 +388,7 @@ impl FlightState {
     }
 }
 
-/// A flight, held by its leader. On drop, at any await, it leaves the table, and the next caller leads.
+/// A flight, held by its leader. On drop, at any await, a flight without a result goes to a waiter, which leads next.
 pub(crate) struct Flight(Arc<FlightState>);
 
 impl Flight {
@@ -495,7 +500,7 @@ impl Flight {
 
 impl Drop for Flight {
     fn drop(&mut self) {
-        self.0.abandon();
+        self.0.hand_over();
     }
 }
 
@@ -503,6 +508,9 @@ impl Drop for Flight {
 pub(crate) struct Waiter {
     flight: Arc<FlightState>,
     nested: bool,
+    /// Its deadline in milliseconds, and random lower bits. Negative without a deadline. Few waiters share a rank; then
+    /// the last one may lead next.
+    rank: i64,
     /// Whether the response head had arrived when this waiter joined the flight.
     pub(crate) joined_after_head: bool,
 }
@@ -513,7 +521,9 @@ impl Waiter {
             flight.changed.notify_waiters();
         }
         let joined_after_head = flight.progress.is(|progress| matches!(progress, Progress::HeadersReady(_)));
-        Self { flight: flight.clone(), nested: criteria.nested, joined_after_head }
+        let deadline = criteria.deadline.map_or(-1, |deadline| Timestamp::of(deadline).as_micros() / 1000);
+        let rank = (deadline << 20) + (clock::random_unit() * f64::from(1 << 20)) as i64;
+        Self { flight: flight.clone(), nested: criteria.nested, rank, joined_after_head }
     }
 
     /// Returns the entry that the fetch replaces. The store may have dropped it since.
@@ -550,32 +560,47 @@ impl Waiter {
         self.flight.meets(|flight| flight.leader_waits.load(Acquire)).await;
     }
 
-    /// Waits for the outcome until this time, as long as the leader is alive. A leader that is not polled for half of
-    /// `lease_ttl` may lose its lease to another process: then the flight leaves the table, and is abandoned.
+    /// Waits until this time for the outcome, or for the flight itself if this waiter is to lead next. A leader that is
+    /// not polled for half of a lease may lose it to another process: then the flight leaves the table, and is abandoned.
     pub(crate) async fn outcome_until(
         &self,
         until: Instant,
-        lease_ttl: Duration,
+        half_lease: Duration,
         is_elsewhere: impl Fn(&SharedValue) -> bool,
-    ) -> Option<Progress> {
+    ) -> Option<Result<Flight, Progress>> {
         let mut outcome = pin!(self.outcome(is_elsewhere));
-        // With more callers, each waiter looks more rarely, so that all looks together cost next to nothing. The pauses
-        // are random, so that some waiter looks soon, whichever waiters have left.
-        let half = lease_ttl / 2;
-        let others = || self.callers().saturating_sub(FREQUENT_LOOKERS) as u32;
-        let more = || half.saturating_mul(others()).mul_f64(clock::random_unit());
-        let pause = || half.saturating_add(more());
-        self.flight.look_on_arrival(lease_ttl);
-        let mut next_look = clock::deadline_after(pause());
+        // A waiter that comes looks as well if none has for this time, because those whose turn it was may have left.
+        self.flight.look(half_lease);
+        let mut next_look = self.next_turn(half_lease);
         loop {
-            if let Ok(state) = timeout_at(until.min(next_look), outcome.as_mut()).await {
-                return Some(state);
+            tokio::select! {
+                biased;
+                state = &mut outcome => return Some(Err(state)),
+                flight = self.chosen() => return Some(Ok(flight)),
+                () = sleep_until(until.min(next_look)) => {}
             }
             if until <= next_look {
                 return None;
             }
-            next_look = clock::deadline_after(if self.flight.look(half) { half } else { pause() });
+            next_look = self.flight.look(half_lease).unwrap_or_else(|| self.next_turn(half_lease));
         }
+    }
+
+    /// Returns when this waiter looks next. Many look in turn, one each half of a lease, so that all looks together cost
+    /// next to nothing.
+    fn next_turn(&self, half_lease: Duration) -> Instant {
+        let turns = self.callers().saturating_sub(FREQUENT_LOOKERS).max(1) as u32;
+        clock::deadline_after(half_lease.saturating_mul(turns))
+    }
+
+    /// Waits until this waiter is chosen to lead.
+    ///
+    /// Cancel safe: if the waiter leaves, another one is chosen.
+    fn chosen(&self) -> impl Future<Output = Flight> {
+        poll_fn(|cx| {
+            let earlier = self.flight.successors.lock().insert(self.rank, Some(cx.waker().clone()));
+            if let Some(None) = earlier { Poll::Ready(Flight(self.flight.clone())) } else { Poll::Pending }
+        })
     }
 
     /// Waits for the first state that is a result, or a reason not to wait. `is_elsewhere` reports whether a response
@@ -592,6 +617,10 @@ impl Waiter {
 
 impl Drop for Waiter {
     fn drop(&mut self) {
+        let place = self.flight.successors.lock().remove(&self.rank);
+        if let Some(None) = place {
+            self.flight.hand_over(); // to another waiter
+        }
         if self.flight.callers.fetch_sub(1, AcqRel) == 1 {
             self.flight.changed.notify_waiters();
         }
@@ -601,4 +630,4 @@ impl Drop for Waiter {
 /// A table with room for more flights than this shrinks when most of them have ended.
 const MIN_CAPACITY: usize = 64;
 /// Maximum number of callers of which each looks at the leader every half of a lease.
-const FREQUENT_LOOKERS: usize = 16;
+const FREQUENT_LOOKERS: usize = 4;

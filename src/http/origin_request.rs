@@ -98,7 +98,6 @@ impl OriginRequest {
             BypassReason::Private => Uncached::NotShared,
             BypassReason::Nested => Uncached::Nested,
             BypassReason::UnknownLength => Uncached::UnknownLength,
-            BypassReason::Attempts => Uncached::Attempts,
         }
     }
 }

@@ -21,6 +21,11 @@ impl<T> Watched<T> {
         condition(&self.value.lock())
     }
 
+    /// Changes the value, and wakes no task.
+    pub(crate) fn update<R>(&self, change: impl FnOnce(&mut T) -> R) -> R {
+        change(&mut self.value.lock())
+    }
+
     pub(crate) fn send_modify(&self, change: impl FnOnce(&mut T)) {
         change(&mut self.value.lock());
         self.changed.notify_waiters();

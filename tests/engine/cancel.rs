@@ -9,7 +9,7 @@ use stampede_guard::{
     testing::{FakeRedis, Fault, Operation},
 };
 use std::{sync::Arc, time::Duration};
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep, timeout};
 
 /// The default of `store_timeout`.
 const STORE_TIMEOUT: Duration = Duration::from_millis(250);
@@ -68,9 +68,100 @@ async fn dropped_scoped_leader_hands_over_to_a_waiter() {
         };
         tokio::join!(waiter, drop_the_first).0
     };
-    assert_eq!(tokio::time::timeout(10 * SECOND, second).await.expect("handed over").expect("an answer"), 2);
+    assert_eq!(timeout(10 * SECOND, second).await.expect("handed over").expect("an answer"), 2);
     guard.drain().await;
     assert_eq!(guard.in_flight(), 0);
+}
+
+/// No client waits for the end of the fetch. Seen to fail (186 calls at once) when all waiters of a dropped leader try
+/// again, and make calls of their own after 64 attempts.
+#[tokio::test(start_paused = true)]
+async fn scoped_leaders_dropped_in_a_row_release_no_herd() {
+    let (guard, origin) = (StampedeGuard::in_memory(), Origin::new());
+    let mut clients = tokio::task::JoinSet::new();
+    for _ in 0..2_000 {
+        let (guard, origin) = (guard.clone(), origin.clone());
+        clients.spawn(async move {
+            let fetch = guard.fetch_scoped("k", || async { Ok::<_, Down>(origin.work(SECOND).await) });
+            timeout(500 * MS, fetch).await.is_ok()
+        });
+        sleep(2 * MS).await;
+    }
+    assert!(clients.join_all().await.into_iter().all(|is_answered| !is_answered));
+    assert_eq!((origin.peak(), guard.stats().bypassed, guard.in_flight()), (1, 0, 0));
+}
+
+/// Seen to fail (four calls) when the oldest waiter leads, and when the earliest deadline counts.
+#[tokio::test(start_paused = true)]
+async fn waiter_with_the_latest_deadline_takes_over() {
+    let (guard, origin) = (StampedeGuard::in_memory(), Origin::new());
+    let fetch = |seconds| {
+        let until = Instant::now() + seconds * SECOND;
+        let guard = guard.clone().deadline(until.into_std());
+        let origin = origin.clone();
+        async move { guard.fetch_scoped("k", || async { Ok::<_, Down>(origin.work(10 * SECOND).await) }).await }
+    };
+    let leader = timeout(SECOND, fetch(60));
+    let waiters = [3, 5, 20, 15].map(fetch);
+    let (leader, answers) = tokio::join!(leader, futures_util::future::join_all(waiters));
+    assert!(leader.is_err());
+    let answers: Vec<_> = answers.into_iter().map(|answer| answer.map_err(|error| error.kind())).collect();
+    assert_eq!(answers, [Err(ErrorKind::Overloaded), Err(ErrorKind::Overloaded), Ok(2), Ok(2)]);
+    assert_eq!(origin.calls(), 2);
+}
+
+/// The waiter with the latest deadline is held. Seen to fail (no answer until the wait timeout) when no look abandons the
+/// flight.
+#[tokio::test(start_paused = true)]
+async fn waiter_takes_over_although_the_chosen_one_is_held() {
+    let guard = StampedeGuard::in_memory();
+    let patient = guard.clone().deadline((Instant::now() + 1000 * SECOND).into_std());
+    let mut leader = Box::pin(guard.fetch_scoped("k", std::future::pending::<Result<i32, Down>>));
+    assert!(futures_util::poll!(&mut leader).is_pending());
+    let mut held = Box::pin(patient.fetch_scoped("k", std::future::pending::<Result<i32, Down>>));
+    assert!(futures_util::poll!(&mut held).is_pending());
+    let waits = tokio::spawn({
+        let guard = guard.clone();
+        async move { guard.fetch("k", async || Ok::<_, Down>(1)).await }
+    });
+    sleep(MS).await;
+    let began = Instant::now();
+    drop(leader);
+    assert_eq!(waits.await.expect("no panic").expect("its own answer"), 1);
+    assert!(began.elapsed() <= 4_500 * MS, "{:?}", began.elapsed());
+    drop(held);
+}
+
+/// Each leader is held, and the next one leads while the waiter looks up. Seen to fail (a call of its own) when the
+/// attempts of a caller end with a call of the origin.
+#[tokio::test(start_paused = true)]
+async fn waiter_whose_leaders_are_all_held_is_rejected() {
+    let node = FakeRedis::new().node();
+    let guard = node.guard().lease_ttl(100 * MS);
+    let hold_leader = async || {
+        let mut leader = Box::pin(guard.fetch_scoped("k", std::future::pending::<Result<i32, Down>>));
+        for _ in 0..10 {
+            assert!(futures_util::poll!(&mut leader).is_pending());
+            tokio::task::yield_now().await;
+        }
+        leader
+    };
+    let mut held = vec![hold_leader().await];
+    let waits = tokio::spawn({
+        let guard = guard.clone();
+        async move { guard.fetch("k", never::<i32>).await }
+    });
+    while !waits.is_finished() {
+        let asked = node.asked(Operation::Get);
+        node.once(Operation::Get, Fault::ReplyDelayed(20 * MS));
+        while node.asked(Operation::Get) == asked && !waits.is_finished() {
+            sleep(MS).await;
+        }
+        held.push(hold_leader().await);
+    }
+    let error = waits.await.expect("no panic").expect_err("rejected");
+    assert_eq!((error.kind(), guard.stats().bypassed), (ErrorKind::Overloaded, 0));
+    assert!(held.len() > 60, "{}", held.len());
 }
 
 /// Also between processes: the lease is released at once, not when its TTL ends.
@@ -80,7 +171,7 @@ async fn dropped_scoped_leader_releases_its_lease() {
     let [a, b] =
         [StampedeGuard::new(store.clone()), StampedeGuard::new(store)].map(|guard| guard.lease_ttl(1000 * SECOND));
     let stuck = a.fetch_scoped("k", std::future::pending::<Result<u8, Down>>);
-    assert!(tokio::time::timeout(SECOND, stuck).await.is_err());
+    assert!(timeout(SECOND, stuck).await.is_err());
     a.drain().await;
     let began = Instant::now();
     assert_eq!(b.fetch("k", async || Ok::<_, Down>(1)).await.expect("an answer"), 1);
@@ -131,7 +222,7 @@ async fn drain_waits_briefly_and_counts_what_is_left() {
         call.work(5 * SECOND).await;
         Ok::<_, Down>(1)
     });
-    assert!(tokio::time::timeout(SECOND, caller).await.is_err());
+    assert!(timeout(SECOND, caller).await.is_err());
     let asked = Instant::now();
     assert_eq!((guard.drain().await, asked.elapsed()), (1, 2 * STORE_TIMEOUT), "the fetch runs on");
     while guard.drain().await > 0 {}
@@ -160,7 +251,7 @@ async fn drain_may_be_awaited_by_many_tasks() {
             let guard = guard.clone();
             async move { guard.drain().await }
         });
-        tokio::time::timeout(10 * SECOND, all).await.expect("nothing is under way");
+        timeout(10 * SECOND, all).await.expect("nothing is under way");
     }
 }
 
@@ -183,7 +274,7 @@ async fn dropping_any_future_leaves_no_flight_waiter_or_lease() {
             async move {
                 for _ in 0..10 {
                     let patience = Duration::from_micros(dice.u64(0..4000));
-                    let _ = tokio::time::timeout(patience, one_of_everything(&guard, &mut dice)).await;
+                    let _ = timeout(patience, one_of_everything(&guard, &mut dice)).await;
                 }
             }
         });
@@ -207,7 +298,7 @@ async fn dropping_any_future_leaves_no_flight_waiter_or_lease() {
 async fn one_of_everything(guard: &StampedeGuard, dice: &mut fastrand::Rng) {
     let (key, pause) = (dice.u64(0..4), Duration::from_micros(dice.u64(0..2000)));
     let fetch = async move || {
-        tokio::time::sleep(pause).await;
+        sleep(pause).await;
         Ok::<_, Down>(7_u64)
     };
     match dice.u8(0..8) {
@@ -216,7 +307,7 @@ async fn one_of_everything(guard: &StampedeGuard, dice: &mut fastrand::Rng) {
         2 | 3 => drop(guard.fetch_scoped(key, || fetch()).await),
         4 => {
             let failing = async move || {
-                tokio::time::sleep(pause).await;
+                sleep(pause).await;
                 Err::<u64, _>(Down)
             };
             drop(guard.fetch(key, failing).await);
@@ -224,7 +315,7 @@ async fn one_of_everything(guard: &StampedeGuard, dice: &mut fastrand::Rng) {
         5 | 6 => {
             let how = dice.bool();
             let odd = async move |_: FetchContext<u64>| {
-                tokio::time::sleep(pause).await;
+                sleep(pause).await;
                 let fetched = FetchOutcome::new(7_u64);
                 Ok::<_, Down>(if how { fetched.private() } else { fetched.do_not_store() })
             };

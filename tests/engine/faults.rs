@@ -4,11 +4,12 @@ use crate::{Down, MS, SECOND, support::Origin};
 use stampede_guard::{
     Error, ErrorKind, Policy, StampedeGuard,
     testing::{
-        FakeRedis, Fault, Node,
+        self, FakeRedis, Fault, Node,
         Operation::{self, Fill, Get, GetOrLease, Invalidate, Release},
     },
 };
 use std::time::Duration;
+use tokio::time::{Instant, sleep};
 
 /// A node in which each of these operations fails with the given fault.
 fn broken(operations: &[Operation], fault: &Fault) -> Node {
@@ -57,7 +58,7 @@ async fn caching_resumes_after_a_store_fault_ends() {
             let guard = node.guard().lease_ttl(SECOND);
             for _ in 0..4 {
                 answers(&guard, &origin).await;
-                tokio::time::sleep(2 * SECOND).await; // a failed fill may have left its lease, which ends now
+                sleep(2 * SECOND).await; // a failed fill may have left its lease, which ends now
             }
             assert_eq!(answers(&guard, &origin).await, 0, "it is cached by now: {operation:?} {fault:?}");
         }
@@ -83,7 +84,7 @@ async fn leaves_nothing_to_wait_for(node: &Node) {
     let guard = node.guard().lease_ttl(1000 * SECOND).policy(Policy::fresh_for(Duration::ZERO));
     let origin = Origin::new();
     answers(&guard, &origin).await;
-    let began = tokio::time::Instant::now();
+    let began = Instant::now();
     answers(&guard, &origin).await;
     assert!(began.elapsed() <= 101 * MS, "{:?}", began.elapsed());
 }
@@ -117,7 +118,7 @@ async fn a_lost_wake_up_costs_at_most_one_lease() {
         node.lose_wakes();
         node.guard()
     });
-    let (origin, began) = (Origin::new(), tokio::time::Instant::now());
+    let (origin, began) = (Origin::new(), Instant::now());
     let ask = |guard: &StampedeGuard| {
         let (guard, origin) = (guard.clone(), origin.clone());
         async move {
@@ -133,11 +134,49 @@ async fn a_lost_wake_up_costs_at_most_one_lease() {
     assert!(began.elapsed() <= 3 * SECOND + 10 * MS, "{:?}", began.elapsed());
 }
 
+/// The message is lost, or the lease with all else. Seen to fail (3 s) when a registered waiter asks again at the end of
+/// the lease only.
+#[tokio::test(start_paused = true)]
+async fn waiter_asks_again_at_twice_the_cost_or_half_of_the_lease() {
+    for (is_seen, limit) in [(false, 1_600 * MS), (true, 100 * MS)] {
+        for is_flushed in [false, true] {
+            let server = FakeRedis::new();
+            let policy = Policy::fresh_for(SECOND).stale_if_error(60 * SECOND).jitter(0.0);
+            let [a, b] = [server.node(), server.node()].map(|node| {
+                node.lose_wakes();
+                node.guard().policy(policy)
+            });
+            let origin = testing::Origin::new().takes(20 * MS);
+            if is_seen {
+                a.fetch("k", origin.fetch(0)).await.expect("an answer");
+                a.drain().await;
+                sleep(2 * SECOND).await;
+            }
+            let slowest = async {
+                sleep(MS).await;
+                let began = Instant::now();
+                b.fetch("k", origin.fetch(1)).await.expect("an answer");
+                began.elapsed()
+            };
+            let flush = async {
+                sleep(5 * MS).await;
+                if is_flushed {
+                    server.flush();
+                }
+            };
+            let (first, slowest, ()) = tokio::join!(a.fetch("k", origin.fetch(1)), slowest, flush);
+            assert_eq!(first.expect("an answer"), 1);
+            assert_eq!(origin.calls(), 1 + usize::from(is_seen) + usize::from(is_flushed));
+            assert!(slowest <= limit, "an entry was seen: {is_seen}; flushed: {is_flushed}: {slowest:?}");
+        }
+    }
+}
+
 /// The store timeout is paid once, not once per caller or per operation.
 #[tokio::test(start_paused = true)]
 async fn a_store_that_hangs_costs_one_operation_timeout() {
     let (guard, origin) = (broken(&[Get], &Fault::Hangs).guard(), Origin::new());
-    let began = tokio::time::Instant::now();
+    let began = Instant::now();
     answers(&guard.store_timeout(250 * MS), &origin).await;
     assert!(began.elapsed() <= 100 * MS + 252 * MS, "{:?}", began.elapsed());
 }
@@ -147,11 +186,11 @@ async fn a_store_that_hangs_costs_one_operation_timeout() {
 #[tokio::test(start_paused = true)]
 async fn mutual_fetches_do_not_deadlock_on_any_fault() {
     for operations in [&[][..], &[GetOrLease], &[Get]] {
-        let (guard, began) = (broken(operations, &Fault::Fails).guard(), tokio::time::Instant::now());
+        let (guard, began) = (broken(operations, &Fault::Fails).guard(), Instant::now());
         let needs = |key: &'static str, other: &'static str| {
             let inner = guard.clone();
             guard.fetch(key, async move || {
-                tokio::time::sleep(SECOND).await;
+                sleep(SECOND).await;
                 inner.fetch(other, async || Ok::<_, Down>(1)).await
             })
         };
@@ -175,7 +214,7 @@ async fn pages_that_share_a_setting_do_not_starve_without_a_store() {
             inner.fetch("setting", setting).await
         })
     });
-    let began = tokio::time::Instant::now();
+    let began = Instant::now();
     let answers: Vec<Result<i32, Error>> = futures_util::future::join_all(pages).await;
     assert!(answers.into_iter().all(|answer| answer.is_ok()));
     assert_eq!(origin.calls(), 1);
@@ -193,9 +232,9 @@ async fn waiter_takes_a_fresh_entry_after_many_polls() {
         let a = a.clone();
         async move { a.fetch_scoped("k", std::future::pending::<Result<i32, Down>>).await }
     });
-    tokio::time::sleep(MS).await;
+    sleep(MS).await;
     let waiter = tokio::spawn(async move { b.fetch("k", crate::never::<i32>).await });
-    tokio::time::sleep(30 * SECOND).await;
+    sleep(30 * SECOND).await;
     stuck.abort();
     // Another leader, which stores its result before the waiter polls again.
     assert_eq!(a.fetch("k", async || Ok::<_, Down>(1)).await.expect("an answer"), 1);
@@ -211,16 +250,16 @@ async fn stale_hits_rarely_ask_for_a_lease_held_elsewhere() {
     let [a, b] = nodes.each_ref().map(|node| node.guard().policy(policy));
     let slow = || {
         a.fetch("k", async || {
-            tokio::time::sleep(3 * SECOND).await;
+            sleep(3 * SECOND).await;
             Ok::<_, Down>(1)
         })
     };
     assert_eq!(slow().await.expect("an answer"), 1);
-    tokio::time::sleep(2 * SECOND).await;
+    sleep(2 * SECOND).await;
     assert_eq!(slow().await.expect("stale, refreshed in the background"), 1);
     for _ in 0..1000 {
         assert_eq!(b.fetch("k", crate::never::<i32>).await.expect("stale"), 1);
-        tokio::time::sleep(MS).await;
+        sleep(MS).await;
     }
     let leads = nodes[1].asked(GetOrLease);
     assert!(leads <= 2, "{leads} in a second");
@@ -229,7 +268,7 @@ async fn stale_hits_rarely_ask_for_a_lease_held_elsewhere() {
 #[tokio::test(start_paused = true)]
 async fn a_scoped_fetch_does_not_wait_for_its_fill() {
     let guard = broken(&[Fill], &Fault::Hangs).guard();
-    let began = tokio::time::Instant::now();
+    let began = Instant::now();
     assert_eq!(guard.fetch_scoped("k", || async { Ok::<_, Down>(1) }).await.expect("an answer"), 1);
     assert_eq!(began.elapsed(), Duration::ZERO);
 }
@@ -245,7 +284,7 @@ async fn invalidations_that_fail_do_not_pile_up() {
         assert_eq!(guard.invalidate("k").await.expect_err("it fails").kind(), ErrorKind::Store);
     }
     assert!(tasks() - before <= 2, "{}", tasks() - before);
-    let began = tokio::time::Instant::now();
+    let began = Instant::now();
     while guard.drain().await > 0 {}
     assert!(began.elapsed() <= 12 * SECOND, "{:?}", began.elapsed());
 }
@@ -262,7 +301,7 @@ async fn later_callers_do_not_join_a_hung_read() {
     };
     for _ in 0..100 {
         tokio::spawn(ask());
-        tokio::time::sleep(100 * MS).await;
+        sleep(100 * MS).await;
     }
     let report = guard.stats();
     // Callers that arrive within the two seconds before the read times out, and within one second until the breaker
@@ -275,7 +314,7 @@ async fn later_callers_do_not_join_a_hung_read() {
 async fn waiter_leaves_a_scoped_flight_that_is_not_polled() {
     let guard = broken(&[Get], &Fault::Fails).guard().fetch_timeout(2 * SECOND);
     let slow = || async {
-        tokio::time::sleep(SECOND).await;
+        sleep(SECOND).await;
         Ok::<_, Down>(1)
     };
     let mut held = Box::pin(guard.fetch_scoped("k", slow));
@@ -290,7 +329,7 @@ async fn waiter_leaves_a_scoped_flight_that_is_not_polled() {
 async fn waiter_stays_with_a_scoped_flight_that_is_polled_in_time() {
     let guard = broken(&[Get], &Fault::Fails).guard();
     let mut held = Box::pin(guard.fetch_scoped("k", || async {
-        tokio::time::sleep(SECOND).await;
+        sleep(SECOND).await;
         Ok::<_, Down>(1)
     }));
     assert!(futures_util::poll!(&mut held).is_pending());
@@ -298,7 +337,7 @@ async fn waiter_stays_with_a_scoped_flight_that_is_polled_in_time() {
         let guard = guard.clone();
         async move { guard.fetch("k", crate::never::<i32>).await }
     });
-    tokio::time::sleep(2_700 * MS).await; // of a lease of 3 s
+    sleep(2_700 * MS).await; // of a lease of 3 s
     assert_eq!(held.await.expect("an answer"), 1);
     assert_eq!(waiter.await.expect("no panic").expect("an answer"), 1);
 }

@@ -31,9 +31,10 @@ enum Limit {
 
 impl Call<'_> {
     /// Waits for the flight of another caller, as long as its leader is alive, and at most until a limit of this caller.
+    /// If the leader ends without a result, this caller may lead next, in this mode.
     ///
     /// Boxed, and what follows the wait is not part of it, so that a waiter holds no room for either.
-    pub(super) fn wait(&mut self, waiter: Waiter) -> BoxFuture<'_, Attempt> {
+    pub(super) fn wait(&mut self, waiter: Waiter, mode: LeadMode) -> BoxFuture<'_, Attempt> {
         if self.is_cycle() {
             return done(Attempt::Alone(BypassReason::Nested));
         }
@@ -42,14 +43,20 @@ impl Call<'_> {
         }
         telemetry::record_role(Role::Waiter);
         let timed = telemetry::waiting(&self.resource().config.meter);
-        let body_until = waiter.joined_after_head.then(|| clock::deadline_after(MAX_WAIT_AFTER_HEAD));
-        let (until, limit) = self.next_limit(body_until, true);
-        let lease_ttl = self.resource().config.lease_ttl;
         Box::pin(async move {
-            let _timed = &timed;
+            let body_until = waiter.joined_after_head.then(|| clock::deadline_after(MAX_WAIT_AFTER_HEAD));
+            let (until, limit) = self.next_limit(body_until, true);
+            let half_lease = self.resource().config.lease_ttl / 2;
             let is_elsewhere = |head: &SharedValue| matches!(self.policy.accept_shared(head), Reuse::Redirect(_));
-            match waiter.outcome_until(until, lease_ttl, is_elsewhere).await {
-                Some(state) => self.on_outcome(state, &waiter),
+            let outcome = waiter.outcome_until(until, half_lease, is_elsewhere).await;
+            drop(timed);
+            match outcome {
+                Some(Ok(flight)) => {
+                    let leads = self.wait_or_lead(Ok(flight), mode, None);
+                    drop(waiter); // its place was taken by that of the opener
+                    leads.await
+                }
+                Some(Err(state)) => self.on_outcome(state, &waiter),
                 None => self.on_limit(limit, &waiter),
             }
         })
@@ -74,7 +81,8 @@ impl Call<'_> {
                 answer = &mut answered => return match answer {
                     Some(LeaderAnswer { response, status, .. }) => Attempt::Done(response, status, true),
                     None if self.fetch.has_begun() => self.cancelled(),
-                    None => self.on_outcome(waiter.outcome(|_| false).await, &waiter),
+                    None if waiter.is_complete() => self.on_outcome(waiter.outcome(|_| false).await, &waiter),
+                    None => Attempt::Again, // a waiter leads
                 },
                 state = waiter.outcome(|_| false), if !fetches => {
                     if self.take_fetch_back() {

@@ -9,6 +9,7 @@ use crate::{
     },
     sync::explored::{any, explore},
 };
+use futures_util::FutureExt as _;
 use shuttle::{
     future::{block_on, spawn, yield_now},
     sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
@@ -20,7 +21,7 @@ use std::{
     time::Duration,
 };
 
-const ANY: JoinCriteria = JoinCriteria { nested: false, incomplete_only: false };
+const ANY: JoinCriteria = JoinCriteria { nested: false, incomplete_only: false, deadline: None };
 const NESTED: JoinCriteria = JoinCriteria { nested: true, ..ANY };
 
 const SCOPES: [Scope; 2] = [Scope::Fleet, Scope::Local];
@@ -84,33 +85,82 @@ impl Drop for Done<'_> {
     }
 }
 
-/// Asks until there is an answer, and leads if there is no leader.
-async fn ask(flights: Arc<Flights>, scope: Scope, computing: Computing) {
-    loop {
-        match flights.enter(&key(), scope, ANY, None) {
-            Err(waiter) if is_private(&waiter.outcome(|_| false).await) => return,
-            Err(_) => {}
-            Ok(flight) => {
-                computing.once().await;
-                return flight.complete(private());
-            }
-        }
+/// Waits for the outcome, or for the flight if this waiter is to lead next.
+async fn next(waiter: &Waiter) -> Result<Flight, Progress> {
+    tokio::select! {
+        biased;
+        state = waiter.outcome(|_| false) => Err(state),
+        flight = waiter.chosen() => Ok(flight),
     }
 }
 
-/// Seen to fail when `enter` looks and inserts in two steps. Seen to deadlock when a dropped flight publishes no state,
-/// and to run for ever when it stays in the table.
+/// Asks until there is an answer, and leads if there is no leader.
+async fn ask(flights: Arc<Flights>, scope: Scope, criteria: JoinCriteria, computing: Computing) {
+    loop {
+        let entered = flights.enter(&key(), scope, criteria, None);
+        let flight = match &entered {
+            Ok(_) => entered.ok().expect("it leads"),
+            Err(waiter) => match next(waiter).await {
+                Ok(flight) => flight,
+                Err(state) if is_private(&state) => return,
+                Err(_) => continue,
+            },
+        };
+        computing.once().await;
+        return flight.complete(private());
+    }
+}
+
+/// Returns the criteria of `N` callers, each with a later deadline than the one before.
+fn deadlines<const N: usize>() -> [JoinCriteria; N] {
+    let now = clock::now();
+    std::array::from_fn(|n| JoinCriteria { deadline: Some(now + Duration::from_secs(n as u64)), ..ANY })
+}
+
+/// Seen to fail when `enter` looks and inserts in two steps. Seen to deadlock when a flight without successors publishes
+/// no state, and when one that was handed over to a dropped caller is forgotten.
 #[test]
 fn flight_has_one_leader_and_the_next_caller_takes_over() {
     explore(|| {
         let (flights, computing, scope) = (Arc::new(Flights::default()), Computing::default(), any(&SCOPES));
-        let callers = [(); 3].map(|()| spawn(ask(flights.clone(), scope, computing.clone())));
+        let callers = deadlines::<4>().map(|until| spawn(ask(flights.clone(), scope, until, computing.clone())));
         callers[0].abort();
+        callers[2].abort();
         for caller in callers {
             let _ = block_on(caller);
         }
         assert_eq!(flights.len(), 0);
     });
+}
+
+/// Seen to fail when a dropped flight releases its waiters, and when the oldest waiter leads.
+#[test]
+fn dropped_flight_goes_to_the_waiter_with_the_latest_deadline() {
+    let flights = Arc::new(Flights::default());
+    let (flight, [first, second, third]) = (open(&flights, Scope::Fleet), deadlines());
+    let mut waits: Vec<_> = [second, first, third, first]
+        .map(|criteria| {
+            let waiter = join(&flights, criteria).expect("it is listed");
+            Box::pin(async move { next(&waiter).await })
+        })
+        .into();
+    assert!(waits.iter_mut().all(|waits| waits.now_or_never().is_none()));
+    assert!(flight.begin_pause());
+    flight.publish_head(None);
+    drop(flight);
+    let handed_over = waits.iter_mut().map(|waits| waits.now_or_never().and_then(Result::ok)).collect::<Vec<_>>();
+    let [None, None, Some(flight), None] = <[_; 4]>::try_from(handed_over).ok().expect("four waiters") else {
+        panic!("the others wait");
+    };
+    assert!(flight.0.progress.is(|progress| matches!(progress, Progress::Running)));
+    flights.forget(&[key()]);
+    assert!(!is_joined(&flights, &flight.0), "its question may be older");
+    flight.begin_pause();
+    drop(flight);
+    drop(waits.remove(0)); // the next one leaves before it leads
+    assert_eq!(flights.len(), 1);
+    drop(waits);
+    assert_eq!(flights.len(), 0);
 }
 
 /// Seen to deadlock when a dropped flight publishes no state, and to fail when a flight publishes its result before it
@@ -304,13 +354,13 @@ async fn each_waiter_looks_whether_the_leader_is_polled() {
     let waiters: Vec<_> = (0..100).map(|_| join(&flights, ANY).expect("it is listed")).collect();
     let until = clock::deadline_after(Duration::from_secs(3600));
     let mut waits = waiters.into_iter().map(|waiter| {
-        tokio::spawn(async move { waiter.outcome_until(until, Duration::from_secs(3), |_| false).await })
+        tokio::spawn(async move { waiter.outcome_until(until, Duration::from_millis(1_500), |_| false).await })
     });
     let (first, others) = (waits.by_ref().take(99).collect::<Vec<_>>(), waits.collect::<Vec<_>>());
     tokio::task::yield_now().await;
     first.iter().for_each(|wait| wait.abort());
     for other in others {
-        assert!(matches!(other.await.expect("no panic"), Some(Progress::Abandoned)), "the leader is never polled");
+        assert!(matches!(other.await.expect("no panic"), Some(Err(Progress::Abandoned))), "the leader is never polled");
     }
     assert_eq!(flights.len(), 0);
     drop(flight);
@@ -325,7 +375,7 @@ async fn leader_is_abandoned_although_no_waiter_stays() {
     while let Some(waiter) = join(&flights, ANY) {
         assert!(clock::now() - began <= Duration::from_secs(10), "the leader is never polled");
         let until = clock::deadline_after(Duration::from_secs(1));
-        waiter.outcome_until(until, Duration::from_secs(3), |_| false).await;
+        waiter.outcome_until(until, Duration::from_millis(1_500), |_| false).await;
     }
     drop(flight);
 }

@@ -34,6 +34,8 @@ use tokio::{
 struct LeaseWait {
     polls: u32,
     was_disconnected: bool,
+    /// The longest pause for which the first wake-up is relied on.
+    first_pause: Option<Duration>,
     /// Measures the wait since the store has told of a lease of another process.
     timed: Option<Timed>,
     /// When the lease of another process ends, as the store said last.
@@ -46,7 +48,10 @@ impl Leader {
     /// Waits until the right to fetch is granted, or until there is a result without a fetch.
     pub(super) async fn acquire_lease(&mut self, mut listener: Listener) -> Result<FillPermit, Progress> {
         let engine = self.resource.engine.clone();
-        let mut wait = LeaseWait::default();
+        // The lease, or the message of its end, may be lost. The leader finds out after twice the last fetch of this key.
+        let cost = self.flight.state().seen().map(|entry| entry.meta().cost).filter(|cost| !cost.is_zero());
+        let first_pause = cost.map_or(self.resource.config.lease_ttl / 2, |cost| cost.saturating_mul(2));
+        let mut wait = LeaseWait { first_pause: Some(first_pause), ..LeaseWait::default() };
         loop {
             let breaker_opened = engine.breakers.opened(); // before the request, so that no opening is missed
             let reply = self.ask(true, &mut listener).await;
@@ -254,7 +259,8 @@ impl LeaseWait {
     fn heard_of_lease(&mut self, remaining: Duration, waiting: usize, registered: bool) -> Duration {
         self.lease_end = Some(clock::deadline_after(remaining));
         self.silent_until = None;
-        let expiry = remaining.saturating_add(backoff::after_expiry(waiting, clock::random_unit()));
+        let span = self.first_pause.take().map_or(remaining, |first| first.min(remaining));
+        let expiry = span.saturating_add(backoff::after_expiry(waiting, clock::random_unit()));
         if registered { expiry } else { expiry.min(backoff::poll(self.polls, clock::random_unit())) }
     }
 
