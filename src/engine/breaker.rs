@@ -1,5 +1,5 @@
-//! The circuit breakers of one engine, one per failure domain of the store. A [`Breaker`] is pure: the clock and the
-//! random numbers are parameters.
+//! The circuit breakers of one engine, one per failure domain of the store. A [`Breaker`] is pure: the clock is a
+//! parameter.
 
 use crate::{
     clock::Timestamp,
@@ -15,13 +15,14 @@ use tokio::sync::{Notify, futures::Notified};
 
 /// A circuit breaker: keeps requests from waiting for a store that does not answer.
 ///
-/// The breaker opens at the first timeout, or after [`ERRORS`] errors without a success in between. While it is open no
-/// request waits for the store. At the end of each window one probe is sent in the background, and a reply closes the
-/// breaker. So an outage delays the requests in flight when it begins, and none afterwards.
+/// The breaker opens at the first timeout, or after [`ERRORS`] errors without a success in between. It is then probed in
+/// the background, at once and again when a probe is over, and a reply closes it: a probe is in flight when the store
+/// answers again. After a timeout requests wait a little for the first probe, because the store may be late, not down.
+/// Afterwards no request waits for the store. So an outage delays the requests of its first moments only.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Breaker {
     Closed { errors: u32, last: Option<Timestamp>, closed_at: Option<Timestamp> },
-    Open { since: Timestamp, until: Timestamp },
+    Open { since: Timestamp, next_probe: Timestamp, cause: FailureKind },
 }
 
 /// The permission of one operation on the store.
@@ -42,15 +43,22 @@ pub(crate) enum FailureKind {
 }
 
 impl Breaker {
-    pub(crate) fn permit(&mut self, now: Timestamp, random: f64) -> Permit {
+    pub(crate) fn permit(&mut self, now: Timestamp, store_timeout: Duration) -> Permit {
         match self {
             Self::Closed { .. } => Permit::Allow,
-            Self::Open { until, .. } if now < *until => Permit::Deny,
-            // The window starts again: if a probe never ends, a second one follows.
-            Self::Open { until, .. } => {
-                *until = window(now, random);
+            Self::Open { next_probe, .. } if now < *next_probe => Permit::Deny,
+            Self::Open { next_probe, .. } => {
+                *next_probe = now.after(store_timeout.min(MAX_PROBE_INTERVAL));
                 Permit::Probe
             }
+        }
+    }
+
+    /// Returns for how long a request that is denied still waits for the reply to a probe.
+    pub(crate) fn patience(&self, now: Timestamp, store_timeout: Duration) -> Duration {
+        match self {
+            Self::Open { since, cause: FailureKind::TimedOut, .. } => since.after(store_timeout / 2).since(now),
+            _ => Duration::ZERO, // a server that is gone is not late
         }
     }
 
@@ -73,7 +81,7 @@ impl Breaker {
     }
 
     /// Records a failed operation that was sent at `sent_at`. Returns `true` if it opens the breaker.
-    pub(crate) fn failed(&mut self, kind: FailureKind, sent_at: Timestamp, now: Timestamp, random: f64) -> bool {
+    pub(crate) fn failed(&mut self, kind: FailureKind, sent_at: Timestamp, now: Timestamp) -> bool {
         let Self::Closed { errors, last, closed_at } = self else { return false };
         if closed_at.is_some_and(|closed_at| sent_at < closed_at) {
             return false; // the store has answered since
@@ -85,13 +93,18 @@ impl Breaker {
         }
         let opens = kind == FailureKind::TimedOut || *errors >= ERRORS;
         if opens {
-            *self = Self::Open { since: now, until: window(now, random) };
+            *self = Self::Open { since: now, next_probe: now, cause: kind };
         }
         opens
     }
 
     pub(crate) fn is_open(&self) -> bool {
         matches!(self, Self::Open { .. })
+    }
+
+    /// Reports whether the breaker is closed, and was open at this time or later.
+    pub(crate) fn has_closed_since(&self, at: Timestamp) -> bool {
+        matches!(self, Self::Closed { closed_at: Some(closed_at), .. } if *closed_at >= at)
     }
 
     /// Reports whether operations have failed since the last reply.
@@ -109,19 +122,16 @@ impl Breaker {
     }
 }
 
-fn window(now: Timestamp, random: f64) -> Timestamp {
-    now.after(WINDOW.mul_f64(0.5 + 0.5 * random))
-}
-
 impl Default for Breaker {
     fn default() -> Self {
         Self::closed(None)
     }
 }
 
-/// A failure domain of the store, with the `store_timeout` of the clone. A store may be too slow only for a clone
-/// with a short timeout. That must not cut off the other clones, and probes with the short timeout would never succeed.
-pub(super) type FailureDomain = (u16, Duration);
+/// A failure domain of the store, whether the operations read, and the `store_timeout` of the clone. A store whose writes
+/// are paused, as before a failover, answers reads. A store may be too slow only for a clone with a short timeout. That
+/// must not cut off the other clones, and probes with the short timeout would never succeed.
+pub(super) type FailureDomain = (u16, bool, Duration);
 
 /// A breaker, and its part in the gauge of open breakers.
 #[derive(Default)]
@@ -137,7 +147,7 @@ pub(super) struct Breakers {
     /// Whether the store has answered, and the table is empty. So a healthy store costs one load per operation.
     is_idle: AtomicBool,
     has_answered: AtomicBool,
-    opened: Notify,
+    changed: Notify,
 }
 
 impl Breakers {
@@ -146,19 +156,17 @@ impl Breakers {
         let mut by_domain = self.by_domain.lock();
         let Recorded { breaker, open } = by_domain.entry(domain).or_default();
         let result = access(breaker);
-        let opens = breaker.is_open() && open.is_none();
-        if opens {
-            *open = Some(telemetry::open_breaker());
-        } else if !breaker.is_open() {
-            *open = None;
+        let changes = breaker.is_open() != open.is_some();
+        if changes {
+            *open = breaker.is_open().then(telemetry::open_breaker);
         }
         if breaker.is_idle() {
             by_domain.remove(&domain);
         }
         self.is_idle.store(by_domain.is_empty() && self.has_answered.load(Relaxed), Relaxed);
         drop(by_domain);
-        if opens {
-            self.opened.notify_waiters(); // not under the lock, which who is woken takes
+        if changes {
+            self.changed.notify_waiters(); // not under the lock, which who is woken takes
         }
         result
     }
@@ -176,10 +184,9 @@ impl Breakers {
         (is_reachable, by_domain.values().any(|recorded| recorded.breaker.is_open()))
     }
 
-    /// Returns a future that resolves when the next breaker opens, so that leaders that wait for another process learn
-    /// that the store is unavailable.
-    pub(super) fn opened(&self) -> Notified<'_> {
-        self.opened.notified()
+    /// Returns a future that resolves when the next breaker opens or closes.
+    pub(super) fn changed(&self) -> Notified<'_> {
+        self.changed.notified()
     }
 
     /// Reports whether the store has answered, and all breakers are closed with nothing recorded.
@@ -192,9 +199,8 @@ impl Breakers {
 const ERRORS: u32 = 5;
 /// Time within which errors count as one.
 const TOGETHER: Duration = Duration::from_millis(20);
-/// Maximum time that the breaker stays open. Each time is random between half of this and all of it, so that not all
-/// processes of a fleet return at once.
-const WINDOW: Duration = Duration::from_secs(1);
+/// Maximum time between two probes. A probe takes up to one store timeout, and the next one follows then.
+const MAX_PROBE_INTERVAL: Duration = Duration::from_millis(500);
 /// Maximum time for which a breaker remembers when it closed. Until then, failures of operations that were sent before
 /// it closed do not count.
 const CLOSE_REMEMBERED: Duration = Duration::from_secs(60);
@@ -204,78 +210,101 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    const STORE_TIMEOUT: Duration = Duration::from_millis(250);
+
     fn at(ms: u64) -> Timestamp {
         Timestamp::from_micros(0).after(Duration::from_millis(ms))
     }
 
+    /// A breaker that has opened at a timeout at 250 ms.
+    fn open() -> Breaker {
+        let mut breaker = Breaker::default();
+        assert!(breaker.failed(FailureKind::TimedOut, at(0), at(250)));
+        breaker
+    }
+
     #[test]
     fn breaker_opens_at_first_timeout_and_closes_at_answered_probe() {
-        let mut breaker = Breaker::default();
-        assert_eq!(breaker.permit(at(0), 0.0), Permit::Allow);
-        assert!(breaker.failed(FailureKind::TimedOut, at(0), at(0), 0.0));
-        assert_eq!(breaker.permit(at(499), 0.0), Permit::Deny);
-        assert_eq!(breaker.permit(at(500), 0.0), Permit::Probe);
-        assert_eq!(breaker.permit(at(501), 0.0), Permit::Deny, "one probe at a time");
-        assert!(!breaker.failed(FailureKind::TimedOut, at(750), at(750), 0.0), "the breaker is open already");
-        assert_eq!(breaker.permit(at(1000), 0.0), Permit::Probe);
-        assert_eq!(breaker.answered(at(1000), at(1000)), Some(Duration::from_secs(1)));
-        assert_eq!(breaker.answered(at(1005), at(1005)), None, "the breaker is closed already");
-        assert_eq!(breaker.permit(at(1010), 0.0), Permit::Allow);
+        assert_eq!(Breaker::default().permit(at(0), STORE_TIMEOUT), Permit::Allow);
+        let mut breaker = open();
+        for (ms, permit) in [(250, Permit::Probe), (251, Permit::Deny), (499, Permit::Deny), (500, Permit::Probe)] {
+            assert_eq!(breaker.permit(at(ms), STORE_TIMEOUT), permit, "at {ms} ms");
+        }
+        assert!(!breaker.failed(FailureKind::TimedOut, at(250), at(500)), "the breaker is open already");
+        assert_eq!(breaker.answered(at(500), at(510)), Some(Duration::from_millis(260)));
+        assert_eq!(breaker.answered(at(505), at(515)), None, "the breaker is closed already");
+        assert_eq!(breaker.permit(at(516), STORE_TIMEOUT), Permit::Allow);
     }
 
     #[test]
     fn breaker_stays_open_at_reply_to_an_earlier_operation() {
-        let mut breaker = Breaker::default();
-        breaker.failed(FailureKind::TimedOut, at(250), at(250), 0.0);
-        assert_eq!(breaker.answered(at(249), at(249)), None);
-        assert_eq!(breaker.permit(at(260), 0.0), Permit::Deny);
+        let mut breaker = open();
+        assert_eq!(breaker.answered(at(249), at(255)), None);
+        assert!(breaker.is_open());
         breaker.answered(at(260), at(270));
-        assert_eq!(breaker.permit(at(270), 0.0), Permit::Allow);
-        assert!(!breaker.failed(FailureKind::TimedOut, at(100), at(350), 0.0), "earlier failures do not open it");
-        assert!(breaker.failed(FailureKind::TimedOut, at(300), at(550), 0.0));
+        assert_eq!(breaker.permit(at(270), STORE_TIMEOUT), Permit::Allow);
+        assert!(!breaker.failed(FailureKind::TimedOut, at(100), at(350)), "earlier failures do not open it");
+        assert!(breaker.failed(FailureKind::TimedOut, at(300), at(550)));
     }
 
     #[test]
     fn breaker_counts_simultaneous_errors_once_until_a_success() {
         let mut breaker = Breaker::default();
         for _ in 0..100 {
-            assert!(!breaker.failed(FailureKind::Error, at(0), at(0), 0.0));
+            assert!(!breaker.failed(FailureKind::Error, at(0), at(0)));
         }
         for n in 1..4 {
-            assert!(!breaker.failed(FailureKind::Error, at(n * 20), at(n * 20), 0.0));
+            assert!(!breaker.failed(FailureKind::Error, at(n * 20), at(n * 20)));
         }
         breaker.answered(at(70), at(70));
         assert!(breaker.is_idle(), "{breaker:?}");
         let opened = (0..5)
-            .map(|n| breaker.failed(FailureKind::Error, at(1000 + n * 20), at(1000 + n * 20), 0.0))
+            .map(|n| breaker.failed(FailureKind::Error, at(1000 + n * 20), at(1000 + n * 20)))
             .collect::<Vec<_>>();
         assert_eq!(opened, [false, false, false, false, true]);
+        assert_eq!(breaker.patience(at(1080), STORE_TIMEOUT), Duration::ZERO, "a server that is gone is not late");
+    }
+
+    /// The probes follow each other without a gap if the store timeout is short, and overlap if it is long.
+    #[test]
+    fn breaker_is_probed_while_requests_come() {
+        for (store_timeout, interval) in [(50, 50), (250, 250), (500, 500), (5000, 500)] {
+            let mut breaker = open();
+            let mut probed = |ms: &u64| breaker.permit(at(*ms), Duration::from_millis(store_timeout)) == Permit::Probe;
+            let probes: Vec<_> = (250..2000).filter(&mut probed).take(4).collect();
+            assert_eq!(probes, [0, 1, 2, 3].map(|n| 250 + n * interval), "store timeout {store_timeout} ms");
+        }
     }
 
     #[test]
-    fn breaker_probes_again_when_a_probe_never_ends() {
-        let mut breaker = Breaker::default();
-        breaker.failed(FailureKind::TimedOut, at(0), at(0), 0.0);
-        let probes = (0..=10).filter(|n| breaker.permit(at(n * 500), 0.0) == Permit::Probe).count();
-        assert_eq!(probes, 10);
+    fn request_waits_half_a_store_timeout_for_the_first_probe() {
+        let mut breaker = open();
+        for (ms, patience) in [(250, 125), (300, 75), (375, 0), (1000, 0)] {
+            let patience = Duration::from_millis(patience);
+            assert_eq!(breaker.patience(at(ms), STORE_TIMEOUT), patience, "at {ms} ms");
+        }
+        breaker.answered(at(250), at(300));
+        let has_closed_since = [299, 300, 301].map(|ms| breaker.has_closed_since(at(ms)));
+        assert_eq!(has_closed_since, [true, true, false]);
+        breaker.failed(FailureKind::TimedOut, at(300), at(550));
+        assert!(!breaker.has_closed_since(at(299)), "it is open again");
     }
 
     proptest! {
-        /// I6: for any sequence of requests, at most one operation per half second reaches a dead store, in the
+        /// I6: for any sequence of requests, at most one operation per store timeout reaches a dead store, in the
         /// background.
         #[test]
-        fn breaker_probes_once_per_window(steps in prop::collection::vec((0_u64..50, 0.0_f64..1.0), 1..400)) {
-            let (mut breaker, mut now, mut last) = (Breaker::default(), 0, None);
-            breaker.failed(FailureKind::TimedOut, at(0), at(0), 0.0);
-            for (pause, random) in steps {
+        fn breaker_probes_once_per_store_timeout(pauses in prop::collection::vec(0_u64..50, 1..400)) {
+            let (mut breaker, mut now, mut last) = (open(), 250, None);
+            for pause in pauses {
                 now += pause;
-                match breaker.permit(at(now), random) {
+                match breaker.permit(at(now), STORE_TIMEOUT) {
                     Permit::Allow => prop_assert!(false, "the breaker closed without a reply"),
-                    Permit::Deny => {}
+                    Permit::Deny => prop_assert!(last.is_some_and(|last| now - last < 250), "no probe is in flight"),
                     Permit::Probe => {
-                        prop_assert!(now - last.unwrap_or(0) >= 500);
+                        prop_assert!(last.is_none_or(|last| now - last >= 250));
                         last = Some(now);
-                        breaker.failed(FailureKind::TimedOut, at(now), at(now), random);
+                        breaker.failed(FailureKind::TimedOut, at(now), at(now));
                     }
                 }
             }

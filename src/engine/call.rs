@@ -298,6 +298,7 @@ impl<'a> Call<'a> {
             reply: Some(reply),
             resource: self.resource().clone(),
             requested_at: self.requested_at,
+            began: Timestamp::now(),
             seen,
             redirects: self.lookup.redirects.clone(),
             outer_fetches: self.active_fetches.clone(),

@@ -46,6 +46,8 @@ pub(super) struct Leader {
     pub(super) resource: Resource,
     /// When the request of the caller that opened the flight began.
     pub(super) requested_at: Timestamp,
+    /// When the flight was opened.
+    pub(super) began: Timestamp,
     pub(super) flight: Flight,
     /// The stored entry that the caller could not use: the stale candidate if the fetch fails.
     pub(super) seen: Option<Entry>,
@@ -100,7 +102,7 @@ pub(super) enum AfterHead {
 impl Leader {
     /// Drives the flight to its end.
     pub(super) async fn run(mut self: Box<Self>, mode: LeadMode, fetch: FetchSlot<'_>) {
-        let began = Timestamp::now();
+        let began = self.began;
         let listener = self.resource.listen(); // before `get_or_lease`, so that no wake-up falls in between
         // The caller of a refresh has its answer and did not leave: it counts for as long as the refresh runs.
         let is_refresh = matches!(mode, LeadMode::Refresh);

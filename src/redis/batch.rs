@@ -376,7 +376,7 @@ impl Drop for InFlightCount<'_> {
 }
 
 async fn get(link: &dyn CommandLink, name: &str) -> Result<Option<Bytes>, StoreError> {
-    match link.send(redis::cmd("GET").arg(name)).await {
+    match link.read(redis::cmd("GET").arg(name)).await {
         Ok(Value::BulkString(bytes)) => Ok(Some(bytes.into())),
         Ok(Value::Nil) => Ok(None),
         // A reply of another type does not belong to this request.
@@ -391,7 +391,7 @@ async fn get(link: &dyn CommandLink, name: &str) -> Result<Option<Bytes>, StoreE
 
 /// Returns several values; one of a wrong type is nil in the reply of MGET.
 async fn get_together(link: &dyn CommandLink, names: &[String]) -> RedisResult<Vec<Option<Bytes>>> {
-    match link.send(redis::cmd("MGET").arg(names)).await? {
+    match link.read(redis::cmd("MGET").arg(names)).await? {
         Value::Array(found) if found.len() == names.len() => Ok(found.into_iter().map(bytes).collect()),
         _ => {
             link.verify().await;
@@ -481,6 +481,10 @@ mod tests {
                     _ => Ok(Value::Array(words[1..].iter().map(value).collect())),
                 }
             })
+        }
+
+        fn read<'a>(&'a self, cmd: &'a Cmd) -> BoxFuture<'a, RedisResult<Value>> {
+            self.send(cmd)
         }
 
         fn transact<'a>(&'a self, _: &'a redis::Pipeline) -> BoxFuture<'a, RedisResult<Value>> {

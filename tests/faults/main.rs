@@ -18,6 +18,7 @@ mod matrix;
 mod operation;
 mod silence;
 mod stall;
+mod stalls;
 mod witness;
 mod world;
 

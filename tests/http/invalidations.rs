@@ -31,7 +31,7 @@ async fn open_breaker(node: &Node, app: &Router, guard: &StampedeGuard) {
     node.always(Operation::Get, Fault::Hangs);
     node.always(Operation::GetOrLease, Fault::Hangs);
     ask(app, get("/other")).await;
-    assert_eq!(guard.stats().breaker_opened, 1);
+    assert!(guard.health().breaker_open);
 }
 
 /// The response is ready when the request is first polled, so nothing was awaited. Seen to fail when the request waits

@@ -89,10 +89,11 @@ async fn breaker_gauge_falls_at_the_reply_and_with_the_guard() {
     let node = FakeRedis::new().node();
     let guard = node.guard();
     let ask = async || guard.fetch("k", async || Ok::<_, Down>(1)).await.expect("an answer");
-    node.once(Operation::Get, Fault::Hangs);
+    node.always(Operation::Get, Fault::Hangs);
     ask().await;
     assert_eq!(open(), 1.0);
     sleep(2 * SECOND).await;
+    node.heal();
     ask().await; // sends the probe
     guard.drain().await;
     assert_eq!(open(), 0.0);

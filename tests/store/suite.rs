@@ -585,7 +585,7 @@ pub(crate) async fn ended_lease_is_marked_and_then_taken(store: &dyn Store) {
     let is_marked =
         matches!(again, LeaseReply::Wait { holder, remaining, .. } if holder == late.token && remaining <= MARKED_FOR);
     assert!(is_marked || marked.elapsed() > MARKED_FOR, "{again:?}");
-    let next = lead_after_expiry(store, &key).await;
+    let next = lead_when_free(store, &key, LONG).await;
     assert!(marked.elapsed() >= MARKED_FOR && next.stamp > late.stamp);
     assert_eq!(fill(store, &key, late, "old").await, FillOutcome::Fenced);
     assert_eq!(store.extend(&key, late, LONG).await.expect("an answer"), LeaseStatus::Lost);

@@ -21,7 +21,7 @@ use crate::{
         wake::Listener,
     },
     sync::newest_first,
-    telemetry::{self, Timed},
+    telemetry::{self, StoreOperation, Timed},
 };
 use std::{mem, pin::pin, sync::Arc, time::Duration};
 use tokio::{
@@ -53,7 +53,7 @@ impl Leader {
         let first_pause = cost.map_or(self.resource.config.lease_ttl / 2, |cost| cost.saturating_mul(2));
         let mut wait = LeaseWait { first_pause: Some(first_pause), ..LeaseWait::default() };
         loop {
-            let breaker_opened = engine.breakers.opened(); // before the request, so that no opening is missed
+            let breaker_changed = engine.breakers.changed(); // before the request, so that no opening is missed
             let reply = self.ask(true, &mut listener).await;
             if self.flight.is_deserted() {
                 return Err(Progress::Abandoned); // the last caller has left during the request
@@ -83,7 +83,7 @@ impl Leader {
                 },
             };
             // Without this the flights of a process would pile up while the key is invalidated again and again.
-            if !self.flight.begin_pause() || !self.pause(pause, &mut listener, breaker_opened).await {
+            if !self.flight.begin_pause() || !self.pause(pause, &mut listener, breaker_changed).await {
                 return Err(Progress::Abandoned);
             }
             wait.polls += 1;
@@ -114,7 +114,7 @@ impl Leader {
     /// Asks the store once, with a new token. An invalidation that arrives before the reply is handled at once.
     async fn ask(&mut self, notify: bool, listener: &mut Listener) -> Result<(LeaseReply, LeaseGuard), StoreError> {
         let resource = &self.resource;
-        resource.check_breaker()?;
+        resource.check_breaker(StoreOperation::GetOrLease)?;
         let token = listener.token();
         let mut guard = LeaseGuard::new(resource.clone(), token);
         let seen = self.seen.as_ref().map(|entry| entry.meta().id);
@@ -178,7 +178,7 @@ impl Leader {
     }
 
     /// Waits until it is time to ask the store again. Reports whether a caller still wants the result.
-    async fn pause(&mut self, span: Duration, listener: &mut Listener, breaker_opened: Notified<'_>) -> bool {
+    async fn pause(&mut self, span: Duration, listener: &mut Listener, breaker_changed: Notified<'_>) -> bool {
         let is_wanted = tokio::select! {
             biased;
             invalidated = listener.notified() => {
@@ -188,7 +188,7 @@ impl Leader {
                 true
             }
             () = self.flight.deserted() => false,
-            () = breaker_opened => true,
+            () = breaker_changed => true,
             () = sleep(span) => true,
         };
         self.flight.end_pause();
@@ -240,9 +240,11 @@ impl Leader {
         }
         self.flight.begin_wait();
         self.flight.publish(Progress::Queued);
+        let closed = self.resource.breaker_is(|breaker| breaker.has_closed_since(self.began));
         let permit = tokio::select! {
             biased;
             () = self.flight.deserted() => return Err(Progress::Abandoned),
+            () = closed => return Err(Progress::StoreBack),
             permit = permits.acquire() => permit,
             () = sleep(MAX_QUEUE_TIME) => {
                 let error = "the store is unavailable and all `max_fallback_fetches` permits are in use";
