@@ -51,12 +51,7 @@ impl OriginRequest {
         let (id, redirects, seen, deadline, unstorable) = match mode {
             FetchMode::Lead { id, redirects, seen, deadline, status, .. } => {
                 validation::strip(request.headers_mut());
-                let unstorable = match status {
-                    CacheStatus::Miss => None,
-                    CacheStatus::FailOpen => Some(Uncached::FailOpen),
-                    _ => Some(Uncached::StoreTooSmall), // a do-not-store marker takes the place of the entry
-                };
-                (id, redirects, seen, deadline, unstorable)
+                (id, redirects, seen, deadline, unstorable(status))
             }
             FetchMode::HitForPass { id, redirects, deadline } => (id, redirects, None, deadline, None),
             FetchMode::Bypass(reason) => {
@@ -99,6 +94,15 @@ impl OriginRequest {
             BypassReason::Nested => Uncached::Nested,
             BypassReason::UnknownLength => Uncached::UnknownLength,
         }
+    }
+}
+
+/// Returns why no response to a leader with this status is stored.
+fn unstorable(status: CacheStatus) -> Option<Uncached> {
+    match status {
+        CacheStatus::Miss => None,
+        CacheStatus::FailOpen => Some(Uncached::FailOpen),
+        _ => Some(Uncached::StoreTooSmall), // a do-not-store marker takes the place of the entry
     }
 }
 

@@ -142,11 +142,10 @@ impl OriginResponse<'_> {
         let encoded = plan.as_ref().map_or(&[][..], |plan| &plan.encoded);
         // Waiters stream the body only if its size is known to be within the cap. Otherwise they wait for its end.
         let fits = response.body().size_hint().upper().is_some_and(|most| most <= self.room_after(encoded));
-        // The body may never end, so waiters do not wait for its end for as long as for a fetch.
-        let end_of_wait = clock::deadline_after(MAX_WAIT_FOR_UNKNOWN_LENGTH);
         let (limit, at_limit) = match fits {
             true => (self.deadline, Completed::Truncated),
-            false => (end_of_wait.min(self.deadline), Completed::TooLarge),
+            // The body may never end, so waiters do not wait for its end for as long as for a fetch.
+            false => (clock::deadline_after(MAX_WAIT_FOR_UNKNOWN_LENGTH).min(self.deadline), Completed::TooLarge),
         };
         let (parts, body) = response.into_parts();
         let length = fields::content_length(&parts.headers);

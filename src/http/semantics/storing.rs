@@ -102,8 +102,7 @@ pub(in crate::http) fn storable(
 ) -> Storable {
     let (directives, source) = Directives::for_cache(headers, &options.targeted_fields);
     let explicit = freshness::explicit(&directives, source, headers, times.response_time);
-    let stored = StoredFreshness::new(&directives, explicit);
-    let auth_sharing = stored.auth_sharing;
+    let stored @ StoredFreshness { auth_sharing, .. } = StoredFreshness::new(&directives, explicit);
     let private = private(status, headers, &directives, auth_sharing, options);
     let terms = |lifetime| StorageTerms::new(lifetime, headers, &directives, stored, times, options);
     let partial = is_partial(status, headers);
