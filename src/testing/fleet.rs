@@ -334,16 +334,16 @@ struct NodeState {
     /// The waiters of the node, which the server notifies.
     wakes: WakeRegistry,
     script: Mutex<HashMap<Operation, OperationFaults>>,
-    /// The last read of each key, with the number at which it began and the time at which it was sent.
-    reads: Mutex<HashMap<CacheKey, (WeakShared<Read>, u64, Instant)>>,
+    /// The last read of each key.
+    reads: Mutex<HashMap<CacheKey, SentRead>>,
     dies_leading: AtomicBool,
     is_dead: AtomicBool,
     is_deaf: AtomicBool,
     reconnects: AtomicU64,
 }
 
-/// The answer to a read.
-type Read = Result<Option<Entry>, StoreError>;
+/// The answer to a read, the number at which it began, and the time at which it was sent.
+type SentRead = (WeakShared<Result<Option<Entry>, StoreError>>, u64, Instant);
 
 impl NodeState {
     fn new(redis: FakeRedis, number: usize) -> Self {

@@ -8,7 +8,7 @@ use stampede_guard::{
     ErrorKind, MemoryStore, Policy, StampedeGuard,
     testing::{
         FakeRedis, Fault, Gate, Node,
-        Operation::{Fill, Get, GetOrLease},
+        Operation::{Fill, Get, GetOrLease, Invalidate},
     },
 };
 use std::{
@@ -239,6 +239,37 @@ async fn stale_candidate_is_not_served_after_its_invalidation() {
     assert_eq!(first.await.expect("no panic"), 1);
 }
 
+/// The flight waits for another process, and the store has confirmed its stale candidate. The invalidation that follows
+/// is not acknowledged. Seen to fail when a stale candidate outlives an invalidation.
+#[tokio::test(start_paused = true)]
+async fn stale_candidate_ends_with_an_unacknowledged_invalidation() {
+    let (server, origin) = (FakeRedis::new(), Origin::gated());
+    let (elsewhere, node) = (server.node().guard(), server.node());
+    let guard = node.guard().policy(Policy::fresh_for(SECOND).stale_if_error(600 * SECOND).jitter(0.0));
+    assert_eq!(slowly(guard.clone(), 0, 0).await, 0);
+    tokio::time::sleep(2 * SECOND).await;
+    let at_work = origin.clone();
+    let leader = tokio::spawn(async move {
+        elsewhere
+            .fetch("k", async move || {
+                at_work.call().await;
+                Ok::<_, Down>(1)
+            })
+            .await
+    });
+    origin.arrived(1).await;
+    let first = tokio::spawn(slowly(guard.clone(), 0, 2));
+    tokio::time::sleep(100 * MS).await;
+    let hurried = || guard.clone().deadline((tokio::time::Instant::now() + 100 * MS).into());
+    assert_eq!(hurried().fetch("k", never::<i32>).await.expect("the stale candidate"), 0);
+    node.always(Invalidate, Fault::Fails);
+    guard.invalidate("k").await.expect_err("not acknowledged");
+    hurried().fetch("k", never::<i32>).await.expect_err("the stale candidate was invalidated");
+    origin.open();
+    leader.await.expect("no panic").expect("an answer");
+    assert_eq!(first.await.expect("no panic"), 1);
+}
+
 /// One lease request fails, so the flight fetches for its process only. Seen to fail when such a flight stays among the
 /// coordinated ones.
 #[tokio::test(start_paused = true)]
@@ -325,7 +356,6 @@ async fn stale_candidate_is_not_served_after_it_was_replaced() {
 /// seconds are counted back from the end of the outage instead of from its start.
 #[tokio::test(start_paused = true)]
 async fn acknowledged_invalidation_is_resent_after_a_long_outage() {
-    use stampede_guard::testing::{FakeRedis, Operation};
     let node = FakeRedis::new().node();
     let guard = node.guard();
     let other = async || guard.fetch("other", async || Ok::<_, Down>(1)).await.expect("an answer");
@@ -338,14 +368,13 @@ async fn acknowledged_invalidation_is_resent_after_a_long_outage() {
     node.revive();
     other().await;
     guard.drain().await;
-    assert_eq!(node.asked(Operation::Invalidate), 3, "one of them again");
+    assert_eq!(node.asked(Invalidate), 3, "one of them again");
 }
 
 /// The key is tried again already when the later invalidation fails. Seen to fail when only the attempts that are left
 /// of the earlier one follow.
 #[tokio::test(start_paused = true)]
 async fn later_invalidation_that_fails_has_all_retries() {
-    use stampede_guard::testing::{FakeRedis, Fault, Operation::Invalidate};
     let retries = async |invalidations: usize| {
         let node = FakeRedis::new().node();
         let guard = node.guard();
@@ -365,7 +394,6 @@ async fn later_invalidation_that_fails_has_all_retries() {
 /// Seen to fail when only invalidations acknowledged by the first attempt are remembered.
 #[tokio::test(start_paused = true)]
 async fn background_invalidation_is_resent_once_per_outage() {
-    use stampede_guard::testing::{FakeRedis, Fault, Operation::Invalidate};
     let node = FakeRedis::new().node();
     let guard = node.guard();
     node.times(2, Invalidate, Fault::RequestLost);

@@ -135,6 +135,27 @@ async fn an_invalidated_variant_replaces_no_failure() {
     }
 }
 
+/// A remembered redirect is read together with the variant that it leads to. Seen to fail if a remembered redirect
+/// outlives the invalidation of its page.
+#[tokio::test(start_paused = true)]
+async fn no_variant_is_read_for_a_redirect_that_was_invalidated() {
+    let (origin, node) = (Origin::new(), FakeRedis::new().node());
+    let guard = node.guard();
+    let respond =
+        |_: &Request, n: usize| ([("cache-control", "max-age=60"), ("vary", "accept-language")], n.to_string());
+    let app = site(&origin, respond).layer(guard.clone());
+    let reads = async |text: &str| {
+        let before = node.asked(Operation::Get);
+        assert_eq!(ask(&app, get("/page")).await.text(), text);
+        guard.drain().await;
+        node.asked(Operation::Get) - before
+    };
+    let (first, hit) = (reads("1").await, reads("1").await);
+    guard.invalidate_url(&"http://example.test/page".parse().expect("a URL")).await.expect("it answers");
+    assert_eq!([first, hit, reads("2").await], [1, 2, 1]);
+    at_rest(&guard).await;
+}
+
 /// Another process invalidates the URL while this process fetches the variant. The lease of the variant survives the
 /// invalidation, so this process gets no message. Seen to fail for the nested request, which looks for a leader before
 /// it looks up, when it follows a remembered redirect to one.
