@@ -70,15 +70,15 @@ impl Resource {
         self.with_timeout(StoreOperation::GetOrLease, self.engine.store.get_or_lease(&self.key, request)).await
     }
 
-    /// Fills the entry. A fill that fails is sent once more, unless the store has refused it; this is safe because a
-    /// fill may run twice. After a broken connection it is sent again for as long as a lease lives.
+    /// Fills the entry. A fill that fails is sent again for as long as a lease lives, unless the store has refused it. This
+    /// is safe because a fill may run twice.
     pub(super) async fn fill(&self, condition: FillCondition, fill_set: &FillSet) -> Result<FillOutcome, StoreError> {
         let (began, mut retries) = (Timestamp::now(), 0);
         let outcome = loop {
             let fill = self.engine.store.fill(&self.key, condition, fill_set.writes(&self.key));
             match self.with_timeout(StoreOperation::Fill, fill).await {
                 Err(error) if retries == 0 && !error.is_refused() => {}
-                Err(error) if error.is_disconnected() && Timestamp::now().since(began) < self.config.lease_ttl => {
+                Err(error) if !error.is_refused() && Timestamp::now().since(began) < self.config.lease_ttl => {
                     sleep(backoff::poll(retries, clock::random_unit())).await;
                 }
                 outcome => break outcome,

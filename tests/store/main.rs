@@ -1,6 +1,7 @@
 //! The contract of `Store`, checked on every store of the crate.
 #![allow(clippy::disallowed_methods, reason = "tests make their own time and randomness")]
 
+mod ended_leases;
 mod large;
 mod large_hits;
 mod redis;
@@ -15,8 +16,6 @@ use support::RedisServer;
 store_suite!(memory, MemoryStore::default());
 store_suite!(over_redis, RedisStore::new(RedisServer::shared().client()));
 store_suite!(over_redis_with_large_entries, Large(RedisStore::new(RedisServer::shared().client())));
-store_suite!(kept leases memory_after_the_end, MemoryStore::default());
-store_suite!(kept leases over_redis_after_the_end, RedisStore::new(RedisServer::shared().client()));
 
 /// Returns the store that the tests of large hits are about.
 fn store_over(redis: impl IntoEndpoint) -> impl Store {
