@@ -27,7 +27,7 @@ impl Timestamp {
         let base = *BASE.get_or_init(|| now);
         match now.checked_duration_since(base) {
             Some(after) => Self(micros(after)),
-            None => Self(-micros(base - now)),
+            None => Self(-micros(base - now) - 1), // rounded down, as later moments are
         }
     }
 

@@ -184,7 +184,8 @@ label_values! {
         Extend = "extend",
         Release = "release",
         Invalidate = "invalidate",
-        /// The read by which an open circuit breaker finds out whether the store answers again.
+        /// The read by which an open circuit breaker finds out whether the store answers again. A `release` finds out
+        /// whether it accepts writes.
         Probe = "probe",
     }
 }

@@ -312,7 +312,7 @@ async fn later_callers_do_not_join_a_hung_read() {
     }
     let report = guard.stats();
     // The probe is answered at once, and then the caller of the hung read asks again.
-    assert!(report.breaker_opened == 1 && report.hits >= 99, "{report:?}");
+    assert!(report.breaker_opened == 1 && report.hits >= 95, "{report:?}");
 }
 
 /// Nothing drives this flight: its caller holds the future without polling it.

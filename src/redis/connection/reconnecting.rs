@@ -121,7 +121,8 @@ impl<C: Connect> Reconnecting<C> {
         }));
         let ended = |_| Err(RedisError::from((ErrorKind::Io, "the runtime of the redis connection has ended")));
         let connection = Shared::new(async move { task.await.unwrap_or_else(ended) });
-        *attempt = ConnectAttempt::new(Some(connection.clone()), attempt.number + 1);
+        let is_held_up = attempt.is_held_up; // until a reply shows that the server executes scripts
+        *attempt = ConnectAttempt { is_held_up, ..ConnectAttempt::new(Some(connection.clone()), attempt.number + 1) };
         (connection, attempt.number)
     }
 
@@ -129,9 +130,11 @@ impl<C: Connect> Reconnecting<C> {
     /// not stay with an earlier server.
     fn spare(&self) -> Option<Arc<Self>> {
         let mut attempt = self.attempt.lock();
-        let link = || Arc::new(Self::new(self.connect.clone(), self.handshake.clone(), self.log.clone()));
-        let is_used = attempt.is_held_up && C::AWAITED && !C::SELF_HEALING;
-        is_used.then(|| attempt.spare.get_or_insert_with(link).clone())
+        if attempt.is_held_up && attempt.spare.is_none() {
+            let link = |source| Arc::new(Self::new(Arc::new(source), self.handshake.clone(), self.log.clone()));
+            attempt.spare = self.connect.spare().map(link);
+        }
+        attempt.spare.clone().filter(|_| attempt.is_held_up)
     }
 
     /// Returns the attempt with this number, locked, if it is still the current one.
@@ -184,18 +187,15 @@ impl<C: Connect> Reconnecting<C> {
         }
     }
 
-    async fn execute(&self, request: Request<'_>) -> RedisResult<Value> {
+    async fn execute(&self, request: Request<'_>, is_read: bool) -> RedisResult<Value> {
         let (connection, number) = self.current_attempt();
         let mut connection = match C::AWAITED {
             true => connection.await?,
             false => connection.now_or_never().ok_or((ErrorKind::Io, "the connection is not made yet"))??,
         };
-        let is_read = matches!(request, Request::Read(_));
         let mut pending = PendingCommand { link: self, number, is_read, answered: false };
         let answer = match request {
-            Request::Command(cmd) | Request::Read(cmd) => {
-                connection.req_packed_command(cmd).await.and_then(Value::extract_error)
-            }
+            Request::Command(cmd) => connection.req_packed_command(cmd).await.and_then(Value::extract_error),
             Request::Transaction(pipeline) => reply_to_exec(pipeline, &mut connection, &self.log).await,
         };
         let class = match &answer {
@@ -256,16 +256,16 @@ impl<C: Connect> ConnectAttempt<C> {
 
 impl<C: Connect> CommandLink for Reconnecting<C> {
     fn send<'a>(&'a self, cmd: &'a Cmd) -> BoxFuture<'a, RedisResult<Value>> {
-        Box::pin(self.execute(Request::Command(cmd)))
+        Box::pin(self.execute(Request::Command(cmd), false))
     }
 
     fn read<'a>(&'a self, cmd: &'a Cmd) -> BoxFuture<'a, RedisResult<Value>> {
         let spare = self.spare();
-        Box::pin(async move { spare.as_deref().unwrap_or(self).execute(Request::Read(cmd)).await })
+        Box::pin(async move { spare.as_deref().unwrap_or(self).execute(Request::Command(cmd), true).await })
     }
 
     fn transact<'a>(&'a self, pipeline: &'a Pipeline) -> BoxFuture<'a, RedisResult<Value>> {
-        Box::pin(self.execute(Request::Transaction(pipeline)))
+        Box::pin(self.execute(Request::Transaction(pipeline), false))
     }
 
     fn verify(&self) -> BoxFuture<'_, ()> {
@@ -279,7 +279,6 @@ impl<C: Connect> CommandLink for Reconnecting<C> {
 
 enum Request<'a> {
     Command(&'a Cmd),
-    Read(&'a Cmd),
     Transaction(&'a Pipeline),
 }
 
@@ -481,6 +480,10 @@ mod tests {
             let mut connections = self.connections.lock();
             connections.push(Vec::new());
             Ok(Self { number: connections.len() - 1, ..self.clone() })
+        }
+
+        fn spare(&self) -> Option<Self> {
+            Some(self.clone())
         }
 
         fn connect_timeout(&self) -> Duration {
