@@ -153,10 +153,9 @@ impl<'a> Call<'a> {
     async fn answer(&mut self) -> (AnyAnswer, CacheStatus, bool) {
         let mut attempts = 0..MAX_ATTEMPTS;
         loop {
-            let attempt = if attempts.next().is_some() {
-                self.attempt().await
-            } else {
-                self.reject(Error::overloaded(UNRESOLVED))
+            let attempt = match attempts.next() {
+                Some(_) => self.attempt().await,
+                None => self.reject(Error::overloaded("the leaders that the request waited for gave no usable result")),
             };
             match attempt {
                 Attempt::Done(answer, status, fetched) => return (answer, status, fetched),
@@ -433,4 +432,3 @@ fn cancelled() -> Error {
 /// lease, if its body breaks off, if it ends without a result after an invalidation, or if its result is for other
 /// callers.
 const MAX_ATTEMPTS: usize = 64;
-const UNRESOLVED: &str = "no leader that the request waited for came to a result that it may use";

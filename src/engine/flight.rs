@@ -359,23 +359,22 @@ impl FlightState {
         self.progress.update(|progress| progress.is_incomplete().then(|| mem::replace(progress, state)))
     }
 
-    /// Looks at the pulse of the leader, and abandons the flight if the leader was not polled since the last look. If
-    /// that was less than `span` ago, does nothing, and returns when the next look is due. So does the first look.
-    fn look(self: &Arc<Self>, span: Duration) -> Option<Instant> {
+    /// Looks at the pulse of the leader, and abandons the flight if the leader was not polled since the last look. Does
+    /// nothing if that was less than `span` ago, or if the first waiter came then.
+    fn look(self: &Arc<Self>, span: Duration) {
         let now = clock::now();
-        let due = clock::after(self.felt.lock().get_or_insert((now, None)).0, span);
-        if due > now {
-            return Some(due);
+        let is_past = |at: Instant| now.saturating_duration_since(at) >= span;
+        if !is_past(self.felt.lock().get_or_insert((now, None)).0) {
+            return;
         }
         let reading = self.pulse.feel();
         let earlier = self.felt.lock().replace((now, Some(reading)));
         if let Some((at, Some(reading))) = earlier
-            && clock::after(at, span) <= now // no other waiter has looked meanwhile
+            && is_past(at) // no other waiter has looked meanwhile
             && !self.pulse.is_beating_since(reading)
         {
             self.abandon();
         }
-        None
     }
 
     /// Waits until the condition on the callers or the leader holds.
@@ -571,10 +570,12 @@ impl Waiter {
         is_elsewhere: impl Fn(&SharedValue) -> bool,
     ) -> Option<Result<Flight, Progress>> {
         let mut outcome = pin!(self.outcome(is_elsewhere));
-        // A waiter that comes looks as well if none has for this time, because those whose turn it was may have left.
-        self.flight.look(half_lease);
-        let mut next_look = self.next_turn(half_lease);
         loop {
+            // Many waiters look in turn, one each half of a lease, so that all looks together cost next to nothing. A waiter
+            // looks when it comes as well, because those whose turn it was may have left.
+            self.flight.look(half_lease);
+            let turns = self.callers().saturating_sub(FREQUENT_LOOKERS).max(1) as u32;
+            let next_look = clock::deadline_after(half_lease.saturating_mul(turns));
             tokio::select! {
                 biased;
                 state = &mut outcome => return Some(Err(state)),
@@ -584,15 +585,7 @@ impl Waiter {
             if until <= next_look {
                 return None;
             }
-            next_look = self.flight.look(half_lease).unwrap_or_else(|| self.next_turn(half_lease));
         }
-    }
-
-    /// Returns when this waiter looks next. Many look in turn, one each half of a lease, so that all looks together cost
-    /// next to nothing.
-    fn next_turn(&self, half_lease: Duration) -> Instant {
-        let turns = self.callers().saturating_sub(FREQUENT_LOOKERS).max(1) as u32;
-        clock::deadline_after(half_lease.saturating_mul(turns))
     }
 
     /// Waits until this waiter is chosen to lead.

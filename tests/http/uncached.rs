@@ -206,8 +206,7 @@ async fn nested() -> Stats {
     counted(&guard, &[(Uncached::Nested, 1)])
 }
 
-/// Bodies of unknown length that break off, so that one request after the other leads. A request tries 64 times. Seen to
-/// fail when the others then call the origin.
+/// Bodies of unknown length that break off, so that one request after the other leads. A request tries 64 times.
 async fn leaders_break_off() -> Stats {
     let (guard, origin) = (StampedeGuard::in_memory(), Origin::new());
     let ((taps, bodies), requests) = (taps(66, None), 66);
