@@ -354,10 +354,11 @@ impl<'a> CacheKeyRef<'a> {
     /// Returns the hash of namespace and key. See [`CacheKey::hash`].
     #[must_use]
     pub fn hash(&self) -> KeyHash {
-        let qualifier = (self.qualifier != Qualifier::None).then_some(Some(self.qualifier.as_str().as_bytes()));
-        let parts = [Some(self.namespace.as_bytes()), Some(self.primary), self.variant];
-        let mut text = Vec::with_capacity(64);
-        for part in parts.into_iter().chain(qualifier) {
+        let qualifier = Some(self.qualifier.as_str().as_bytes());
+        let parts = [Some(self.namespace.as_bytes()), Some(self.primary), self.variant, qualifier];
+        let count = if self.qualifier == Qualifier::None { 3 } else { 4 };
+        let mut text = Vec::with_capacity(96);
+        for part in &parts[..count] {
             text.extend_from_slice(&part.map_or(u64::MAX, |part| part.len() as u64).to_le_bytes());
             text.extend_from_slice(part.unwrap_or_default());
         }

@@ -1,14 +1,14 @@
 //! Batches concurrent reads into one command: for client and server alike, one read of many names costs far less than
 //! many reads.
 //!
-//! No read waits for others to join it. A read is sent at once if none is in flight. Otherwise it is sent together with
-//! the reads of all tasks that are ready now, after the runtime has polled them.
+//! No read waits for others to join it. A read is sent at once if none is in flight and the last batch had one reader.
+//! Otherwise it is sent together with the reads of all tasks that are ready now, after the runtime has polled them.
 //!
 //! A batch belongs to no caller: each of its readers polls it, and it goes on until the last reader has left. Reads of
 //! one name are one name in the command. After it was sent, a caller joins the read of its name if the resource was
 //! not invalidated since the read began, for at most the caller's `store_timeout`: the only rule of sharing reads. The
 //! decoded entry belongs to the read as well. PERF: a read that is sent at once is shared with no other caller, because
-//! that would cost it an allocation; so a herd sends two reads.
+//! that would cost it an allocation; so a new herd sends two reads, and then one at a time.
 //!
 //! In a cluster a command has names of one slot only. Its reads have lanes, so that they wait for no other node, and
 //! each batch has the names of one slot.
@@ -32,7 +32,7 @@ use crate::{
 use bytes::Bytes;
 use futures_util::{future::try_join_all, task::AtomicWaker};
 use quick_cache::DefaultHashBuilder;
-use redis::{ErrorKind, RedisResult, ServerErrorKind, Value};
+use redis::{Cmd, ErrorKind, RedisResult, ServerErrorKind, Value};
 use std::{
     collections::{HashMap, VecDeque},
     future::{Future, poll_fn},
@@ -76,7 +76,7 @@ impl ReadBatcher {
             None => 0,
         };
         let (lane, slot) = self.lane(&name);
-        if lane.is_idle() {
+        if lane.is_idle() && !lane.is_shared.load(Acquire) {
             let _in_flight = lane.begin();
             return Ok((ReadAnswer::Own(get(&*self.link, &name).await?), begun));
         }
@@ -169,6 +169,9 @@ impl ReadAnswer {
 struct Lane {
     /// Number of commands without an answer, with the batches that will be sent.
     in_flight: AtomicUsize,
+    /// Whether the last batch had several readers when it was sent. Then the next read is shared too. PERF: of 64 callers
+    /// of one key, 53 in place of 40 share a read.
+    is_shared: AtomicBool,
     /// No handle of an answer is dropped under this lock, because the last handle takes it to remove the batch.
     reads: Mutex<Reads>,
 }
@@ -313,6 +316,7 @@ impl Unanswered {
         let Ok(at) = reads.position(self.number) else { return Arc::default() };
         let batch = &mut reads.batches[at];
         batch.sent_at = Some(clock::now());
+        self.lane.is_shared.store(batch.answer.handles() > 1, Release);
         batch.names.clone()
     }
 }
@@ -391,7 +395,8 @@ async fn get(link: &dyn CommandLink, name: &str) -> Result<Option<Bytes>, StoreE
 
 /// Returns several values; one of a wrong type is nil in the reply of MGET.
 async fn get_together(link: &dyn CommandLink, names: &[String]) -> RedisResult<Vec<Option<Bytes>>> {
-    match link.read(redis::cmd("MGET").arg(names)).await? {
+    let mut command = Cmd::with_capacity(1 + names.len(), names.iter().map(String::len).sum::<usize>() + 4);
+    match link.read(command.arg("MGET").arg(names)).await? {
         Value::Array(found) if found.len() == names.len() => Ok(found.into_iter().map(bytes).collect()),
         _ => {
             link.verify().await;
@@ -442,7 +447,6 @@ mod tests {
     #[cfg(feature = "cluster")]
     use futures_util::future::Either;
     use futures_util::future::join_all;
-    use redis::Cmd;
     use shuttle::future::{spawn, yield_now};
     use std::{pin::pin, sync::atomic::Ordering::Relaxed, time::Duration};
     use tokio::sync::Semaphore;
@@ -513,6 +517,7 @@ mod tests {
             let found = get(reads, &expected).await.expect("an answer");
             assert_eq!(name(found), Some(expected));
         });
+        send_next_at_once(reads);
         let mut alone = pin!(get(reads, "alone"));
         assert!(futures_util::poll!(&mut alone).is_pending());
         server.may_answer.add_permits(1000);
@@ -552,6 +557,22 @@ mod tests {
             let names = (0..100).map(|n| ["a", "b", "c"][n % 3].to_owned());
             read_at_once(&reads, &server, names).await;
             assert_eq!(*server.commands.lock(), ["GET alone", "MGET a b c"]);
+        });
+    }
+
+    /// Seen to fail when each read that finds none in flight is sent at once, and when none is after a shared one.
+    #[test]
+    fn read_is_shared_at_once_while_the_last_batch_was() {
+        explore(async || {
+            let (server, reads) = reads(None, false);
+            server.may_answer.add_permits(10);
+            for (callers, commands) in [(3, 2), (3, 1), (1, 1), (3, 2)] {
+                server.commands.lock().clear();
+                let found = join_all((0..callers).map(|_| get(&reads, "a"))).await;
+                assert!(found.into_iter().all(|found| found.is_ok_and(|found| found.is_some())));
+                assert_eq!(*server.commands.lock(), vec!["GET a"; commands]);
+            }
+            assert!(is_idle(&reads));
         });
     }
 
@@ -813,6 +834,7 @@ mod tests {
         let (server, reads) = reads(Some(refusal), false);
         server.may_answer.add_permits(100);
         for _ in 0..2 {
+            send_next_at_once(&reads);
             let mut alone = pin!(get(&reads, HANGING));
             assert!(futures_util::poll!(&mut alone).is_pending());
             let answers = join_all(["a", "b"].map(|name| get(&reads, name))).await;
@@ -847,6 +869,11 @@ mod tests {
                 server.commands.lock().clear();
             }
         });
+    }
+
+    /// Does what a batch of one reader would do.
+    fn send_next_at_once(reads: &ReadBatcher) {
+        reads.lanes.iter().for_each(|lane| lane.is_shared.store(false, Release));
     }
 
     fn is_idle(reads: &ReadBatcher) -> bool {

@@ -85,7 +85,8 @@ impl<'a> Fill<'a> {
     /// Returns the call of the script. It renames the staged entries, and gets all other entries as arguments.
     fn call(&self) -> ScriptCall {
         let Self { writes, extensions, .. } = self;
-        let mut keys = vec![&*self.lease];
+        let mut keys = Vec::with_capacity(1 + 2 * writes.len() + extensions.len());
+        keys.push(&*self.lease);
         keys.extend(writes.iter().map(|write| &*write.name));
         keys.extend(extensions.iter().map(|(name, ..)| &**name));
         keys.extend(writes.iter().filter_map(|write| write.staging.as_deref()));

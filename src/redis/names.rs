@@ -123,6 +123,26 @@ mod tests {
         assert_eq!(entry_name(&variant), format!("{{sg:rk}}:v3.0.{:?}", variant.hash()));
     }
 
+    /// Readers of one name share the decoded entry if their layouts are equal too.
+    ///
+    /// Seen to fail without the variant in the name.
+    #[test]
+    fn names_of_different_keys_differ() {
+        let long = "x".repeat(65);
+        let primaries = ["k", "k:l", "k.0", "", "}{", "a b", "ab", &long, &long[1..]];
+        let variants = [None, Some(""), Some("l"), Some("k")];
+        let mut names = std::collections::HashSet::new();
+        for (primary, variant) in primaries.iter().flat_map(|primary| variants.map(|variant| (*primary, variant))) {
+            for namespace in ["n", "n.a", "n:k"] {
+                let key = variant.map_or(Key::from(primary), |variant| Key::from(primary).variant(variant));
+                assert!(
+                    names.insert(entry_name(&CacheKey::new(namespace, 7, key))),
+                    "{namespace} {primary} {variant:?}"
+                );
+            }
+        }
+    }
+
     /// Seen to fail with a hash of the whole name.
     #[test]
     fn names_of_a_key_are_in_its_shard() {

@@ -34,8 +34,6 @@ use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 #[cfg(any(feature = "unstable", test))]
 pub const FORMAT: u32 = 3;
 
-/// The place of the key hash.
-const HASH: std::ops::Range<usize> = 17..33;
 /// The place of the layout.
 const LAYOUT: std::ops::Range<usize> = 89..97;
 const HEAD: usize = 98;
@@ -80,7 +78,8 @@ impl Entry {
     /// Encodes the entry for the cache key with this layout and hash. PERF: into a buffer of any kind, so that a large
     /// payload is not copied on the way to it.
     pub(crate) fn encode_into(&self, layout: u64, hash: KeyHash, offset: i64, out: &mut impl BufMut) {
-        let (meta, mut head) = (self.meta(), Vec::with_capacity(HEAD));
+        let (meta, mut encoded) = (self.meta(), [0; HEAD]);
+        let mut head = &mut encoded[..];
         head.put_slice(&self.encoded_id());
         head.put_slice(hash.as_bytes());
         head.put_i64_le(meta.response_time.before(meta.cost).as_micros().saturating_add(offset));
@@ -96,7 +95,7 @@ impl Entry {
         head.put_u64_le(layout);
         head.put_u8(0);
         let mut checksum = Xxh3::new();
-        for part in [&head[..], self.payload().bytes()] {
+        for part in [&encoded[..], self.payload().bytes()] {
             checksum.update(part);
             out.put_slice(part);
         }
@@ -167,9 +166,9 @@ impl Entry {
     }
 }
 
-/// Reports whether an envelope belongs to this cache key. Its checksum was compared before.
-pub(crate) fn is_envelope_of(key: &CacheKey, envelope: &[u8]) -> bool {
-    envelope.get(HASH) == Some(key.hash().as_bytes()) && envelope.get(LAYOUT) == Some(&key.layout().to_le_bytes())
+/// Returns the layout of the entry in an envelope.
+pub(crate) fn layout_of(envelope: &[u8]) -> Option<u64> {
+    envelope.get(LAYOUT)?.try_into().ok().map(u64::from_le_bytes)
 }
 
 /// Returns the envelope with these bytes in place of its own, for the parsers of the tests.

@@ -59,7 +59,7 @@ impl WakeRegistry {
         let subscription = table.entry(hash).or_insert_with(|| Subscription {
             count: Arc::new(Watched::new(WakeCount::default())),
             listeners: 0,
-            tokens: Vec::new(),
+            tokens: Vec::with_capacity(1),
         });
         subscription.listeners += 1;
         let count = subscription.count.clone();

@@ -10,7 +10,6 @@
 use super::mutex::Mutex;
 use futures_util::future::BoxFuture;
 use std::{
-    collections::BTreeMap,
     future::Future,
     mem,
     pin::Pin,
@@ -22,7 +21,7 @@ use std::{
 pub(crate) struct Shared<T> {
     work: Arc<Work<T>>,
     /// The number of this handle among the waiting ones, once it has been polled.
-    number: Option<u64>,
+    number: Option<usize>,
 }
 
 /// A weak handle: upgrades while another handle exists.
@@ -39,16 +38,10 @@ enum Progress<T> {
     Done(T),
 }
 
-/// The wakers of all waiting handles, which the future sees as one waker.
+/// The wakers of all waiting handles, which the future sees as one waker. The place of each one is the number of its
+/// handle, so they are in the order of their arrival.
 #[derive(Default)]
-struct Waiting(Mutex<Wakers>);
-
-#[derive(Default)]
-struct Wakers {
-    /// In the order of their arrival.
-    by_number: BTreeMap<u64, Waker>,
-    last: u64,
-}
+struct Waiting(Mutex<Vec<Option<Waker>>>);
 
 impl<T> Shared<T> {
     pub(crate) fn new(future: impl Future<Output = T> + Send + 'static) -> Self {
@@ -75,6 +68,11 @@ impl<T> Clone for Shared<T> {
 impl<T> WeakShared<T> {
     pub(crate) fn upgrade(&self) -> Option<Shared<T>> {
         self.0.upgrade().map(|work| Shared { work, number: None })
+    }
+
+    /// Returns the number of handles.
+    pub(crate) fn handles(&self) -> usize {
+        self.0.strong_count()
     }
 }
 
@@ -105,7 +103,8 @@ impl<T: Clone> Future for Shared<T> {
         drop(progress);
         // This caller returns with the result. To wake it too would poll its task once for nothing.
         let _own = work.waiting.remove(number);
-        work.waiting.wake_by_ref();
+        let notified = mem::take(&mut *work.waiting.0.lock()); // no handle registers any more
+        notified.into_iter().flatten().for_each(Waker::wake);
         Poll::Ready(done)
     }
 }
@@ -118,19 +117,19 @@ impl<T> Drop for Shared<T> {
 
 impl Waiting {
     /// Registers the waker, and returns the waker that it replaces.
-    fn put(&self, number: &mut Option<u64>, waker: &Waker) -> Option<Waker> {
+    fn put(&self, number: &mut Option<usize>, waker: &Waker) -> Option<Waker> {
         let mut wakers = self.0.lock();
-        let number = *number.get_or_insert_with(|| {
-            wakers.last += 1;
-            wakers.last
-        });
-        wakers.by_number.insert(number, waker.clone())
+        if let Some(number) = *number {
+            return wakers[number].replace(waker.clone());
+        }
+        *number = Some(wakers.len());
+        wakers.push(Some(waker.clone()));
+        None
     }
 
     /// Removes the waker with this number, if it is still waiting, and the number.
-    fn remove(&self, number: &mut Option<u64>) -> Option<Waker> {
-        let number = number.take()?;
-        self.0.lock().by_number.remove(&number)
+    fn remove(&self, number: &mut Option<usize>) -> Option<Waker> {
+        self.0.lock().get_mut(number.take()?)?.take()
     }
 }
 
@@ -140,8 +139,8 @@ impl Wake for Waiting {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        let notified = mem::take(&mut self.0.lock().by_number);
-        notified.into_values().for_each(Waker::wake);
+        let notified: Vec<_> = self.0.lock().iter_mut().map(Option::take).collect();
+        notified.into_iter().flatten().for_each(Waker::wake);
     }
 }
 
