@@ -15,10 +15,11 @@ use tokio::sync::{Notify, futures::Notified};
 
 /// A circuit breaker: keeps requests from waiting for a store that does not answer.
 ///
-/// The breaker opens at the first timeout, or after [`ERRORS`] errors without a success in between. It is then probed in
-/// the background, at once and again when a probe is over, and a reply closes it: a probe is in flight when the store
-/// answers again. After a timeout requests wait a little for the first probe, because the store may be late, not down.
-/// Afterwards no request waits for the store. So an outage delays the requests of its first moments only.
+/// The breaker opens at the first timeout, or after [`ERRORS`] errors without a success in between. Then
+/// requests probe it in the background, at once and again when a probe is over, and a reply closes it: a probe is in
+/// flight when the store answers again. After a timeout requests wait a little for the first probe, because the store
+/// may be late, not down. Afterwards no request waits for the store. So an outage delays the requests of its first
+/// moments only.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Breaker {
     Closed { errors: u32, last: Option<Timestamp>, closed_at: Option<Timestamp> },

@@ -236,7 +236,6 @@ impl Resource {
         let now = Timestamp::now();
         if self.with_breaker(operation, |breaker| breaker.failed(kind, sent_at, now)) {
             telemetry::breaker_opened(&self.config.meter, &self.key, error);
-            let _ = self.check_breaker(operation); // sends the first probe
         }
     }
 

@@ -138,15 +138,16 @@ async fn waiter_takes_over_although_the_chosen_one_is_held() {
 async fn waiter_whose_leaders_are_all_held_is_rejected() {
     let node = FakeRedis::new().node();
     let guard = node.guard().lease_ttl(100 * MS);
-    let hold_leader = async || {
+    let mut held = Vec::new();
+    let hold_leader = async |held: &mut Vec<_>| {
         let mut leader = Box::pin(guard.fetch_scoped("k", std::future::pending::<Result<i32, Down>>));
         for _ in 0..10 {
             assert!(futures_util::poll!(&mut leader).is_pending());
             tokio::task::yield_now().await;
         }
-        leader
+        held.push(leader);
     };
-    let mut held = vec![hold_leader().await];
+    hold_leader(&mut held).await;
     let waits = tokio::spawn({
         let guard = guard.clone();
         async move { guard.fetch("k", never::<i32>).await }
@@ -157,7 +158,7 @@ async fn waiter_whose_leaders_are_all_held_is_rejected() {
         while node.asked(Operation::Get) == asked && !waits.is_finished() {
             sleep(MS).await;
         }
-        held.push(hold_leader().await);
+        hold_leader(&mut held).await;
     }
     let error = waits.await.expect("no panic").expect_err("rejected");
     assert_eq!((error.kind(), guard.stats().bypassed), (ErrorKind::Overloaded, 0));

@@ -173,8 +173,7 @@ async fn silence_of_writes_denies_no_read() {
     assert_eq!(guard.fetch("stored", never::<i32>).await.expect("a hit"), 1);
 }
 
-/// One request for a lease is not answered. Seen to fail (the second value is not stored) when a breaker that opens is not
-/// probed at once.
+/// One request for a lease is not answered. The release of the lease that it may have got is the first probe.
 #[tokio::test(start_paused = true)]
 async fn writes_are_probed_when_their_breaker_opens() {
     let node = FakeRedis::new().node();
