@@ -31,7 +31,6 @@ use crate::{
     telemetry::{self, RequestSpan},
 };
 use std::{
-    convert::Infallible,
     future::{Future, pending, ready},
     mem,
     sync::Arc,
@@ -137,14 +136,14 @@ impl<'a> Call<'a> {
 
     /// Returns a future that logs this call if it takes half of the time that is left to the fetch around it. `None` if
     /// there is no fetch around it.
-    fn half_way(&self) -> Option<impl Future<Output = Infallible> + use<>> {
-        let fetch = self.active_fetches.last()?.key.clone();
+    fn half_way<T>(&self) -> Option<impl Future<Output = T> + use<T>> {
+        let fetch = self.active_fetches.last()?.flight.clone();
         let (config, key) = (self.resource().config.clone(), self.resource().key.clone());
         let (now, end) = (clock::now(), self.active_fetches.iter().map(|active| active.ends_at).min()?);
         let half_way = clock::after(now, end.saturating_duration_since(now) / 2);
         Some(async move {
             sleep_until(half_way).await;
-            telemetry::nested_wait(&config.meter, &key, &fetch);
+            telemetry::nested_wait(&config.meter, &key, fetch.key());
             pending().await
         })
     }
@@ -161,7 +160,8 @@ impl<'a> Call<'a> {
                 Attempt::Done(answer, status, fetched) => return (answer, status, fetched),
                 Attempt::Again => {}
                 Attempt::Alone(reason) => {
-                    let head = Box::pin(self.fetch_alone(FetchMode::Bypass(reason))).await;
+                    let resource = Arc::new(self.resource().clone());
+                    let head = Box::pin(self.fetch_alone(FetchMode::Bypass(reason), &resource)).await;
                     let rejected = || (self.policy.reject(cancelled()), CacheStatus::Rejected, true);
                     return head.map_or_else(rejected, |head| (head.response, CacheStatus::Bypass, true));
                 }
@@ -292,20 +292,19 @@ impl<'a> Call<'a> {
         let Resource { engine, config, key, front_end, .. } = self.resource();
         let in_background = matches!(mode, LeadMode::Refresh) && self.spawn.is_some();
         let span = RequestSpan::of_leader(in_background, &config.meter, key, *front_end);
-        let leader = Box::new(Leader {
+        let leader = Leader {
             policy: self.policy.clone(),
             reply: Some(reply),
-            resource: self.resource().clone(),
+            resource: Arc::new(self.resource().clone()),
             requested_at: self.requested_at,
             began: Timestamp::now(),
             seen,
             redirects: self.lookup.redirects.clone(),
             outer_fetches: self.active_fetches.clone(),
-            awaited: Vec::new(),
             earlier_failures: self.earlier_failures,
             scoped: self.spawn.is_none(),
             flight,
-        });
+        };
         let state = leader.flight.state().clone();
         let leading = span.instrument(leader.run(mode, self.fetch.clone()));
         let leading: BoxFuture<'a, ()> = Box::pin(state.with_pulse(leading));
@@ -345,20 +344,27 @@ impl<'a> Call<'a> {
     /// Fetches for this caller only, under a hit-for-pass marker. If the response turns out to be shareable after all,
     /// it replaces the marker.
     async fn hit_for_pass(&self, marker: Token) -> Attempt {
-        let resource = self.resource().clone();
+        let resource = Arc::new(self.resource().clone());
         let (began, deadline) = (Timestamp::now(), clock::deadline_after(resource.config.fetch_timeout));
         let (id, redirects) = (Token::unique(Inbox::unique()), self.lookup.redirects.clone());
         let mode = FetchMode::HitForPass { id, redirects: redirects.clone(), deadline: deadline.into_std() };
-        let Some(FetchHead { response, sharing, mut completion }) = self.fetch_alone(mode).await else {
-            return self.cancelled();
-        };
+        let Some(head) = self.fetch_alone(mode, &resource).await else { return self.cancelled() };
+        let FetchHead { response, sharing, completion } = *head;
         let times = (began, Timestamp::now());
-        if !matches!(completion, Completion::None) {
+        let (store_as, completion) = match sharing {
+            Shareability::Complete(payload, store_as) => {
+                let completed: Completion = Box::pin(ready(Completed::Payload(payload)));
+                (Some(store_as), Some(completed))
+            }
+            Shareability::Cacheable(_, store_as) | Shareability::CacheableAtEnd(_, store_as) => {
+                (Some(store_as), completion)
+            }
+            Shareability::WaitersOnly(_) | Shareability::Unshared(..) => (None, completion),
+        };
+        if let Some(completion) = completion {
             self.resource().engine.tasks.spawn(async move {
-                let completed = timeout_at(deadline, completion.completed()).await;
-                if let Ok(Completed::Payload(payload)) = completed
-                    && let Shareability::Cacheable(_, store_as) | Shareability::CacheableAtEnd(_, store_as) = sharing
-                {
+                let completed = timeout_at(deadline, completion).await;
+                if let (Ok(Completed::Payload(payload)), Some(store_as)) = (completed, store_as) {
                     let fill_set = FillSet::new(id, times, store_as, payload, &redirects);
                     if resource.can_keep(&fill_set) {
                         let _ = resource.fill(FillCondition::ReplaceMarker(marker), &fill_set).await;
@@ -371,9 +377,9 @@ impl<'a> Call<'a> {
 
     /// Fetches for this caller only. A panic of the fetch is counted and goes on to the caller. `None` if the fetch of
     /// this caller has begun before.
-    async fn fetch_alone(&self, mode: FetchMode) -> Option<FetchHead<AnyAnswer>> {
-        let Resource { config, key, .. } = self.resource();
-        let head = fetching_alone(&config.meter, key, self.fetch.run(mode, self.resource())).await?;
+    async fn fetch_alone(&self, mode: FetchMode, resource: &Arc<Resource>) -> Option<Box<FetchHead<AnyAnswer>>> {
+        let Resource { config, key, .. } = &**resource;
+        let head = fetching_alone(&config.meter, key, self.fetch.begin(mode, resource)?).await;
         if let Some(failure) = head.sharing.failure() {
             telemetry::fetch_failed(&config.meter, key, failure);
         }

@@ -2,6 +2,7 @@
 //! caller goes on to that caller.
 
 use crate::{
+    clock::Timestamp,
     config::Config,
     error::{Error, ErrorKind},
     key::CacheKey,
@@ -34,7 +35,7 @@ pub(super) fn contained<T>(
 /// Runs a fetch for one caller. Measures it, and counts its panic, which goes on to the caller.
 pub(super) async fn fetching_alone<T>(meter: &Meter, key: &CacheKey, fetch: impl Future<Output = T>) -> T {
     let ended = {
-        let _timed = telemetry::fetching(meter, key);
+        let _timed = telemetry::fetching(meter, key, Timestamp::now());
         AssertUnwindSafe(fetch).catch_unwind().await
     };
     ended.unwrap_or_else(|panic| {

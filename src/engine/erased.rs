@@ -1,6 +1,7 @@
 //! Answers and fetches whose types the engine does not know, so that it is compiled once for all of them.
 
 use super::{
+    failure::Circumstances,
     frontend::{Answers, FetchHead, FetchMode, Reuse, ReusePolicy},
     resource::Resource,
 };
@@ -8,21 +9,22 @@ use crate::{
     clock::Timestamp,
     error::{Error, ErrorKind},
     store::{
-        entry::{Entry, SharedValue},
+        entry::{Audience, Entry, SharedValue},
         error::BoxFuture,
     },
     sync::mutex::Mutex,
 };
-use std::{any::Any, future::Future, marker::PhantomData, ops::Deref, sync::Arc};
+use futures_util::FutureExt;
+use std::{any::Any, future::Future, marker::PhantomData, sync::Arc};
 
 /// An answer of the front end of one caller.
 pub(crate) type AnyAnswer = Box<dyn Any + Send>;
 
-/// The policy of one caller, which its leader shares.
-pub(super) type Policy = Arc<dyn AnyAnswers>;
+/// The policy of one caller, which its leader shares. Its answers are boxed.
+pub(super) type Policy = Arc<dyn Answers<AnyAnswer>>;
 
-/// A fetch that has not begun.
-type BoxFetch<'a> = Box<dyn FnOnce(FetchMode, Resource) -> BoxFuture<'a, FetchHead<AnyAnswer>> + Send + 'a>;
+/// A fetch that has not begun. PERF: its head is boxed, because each future around it has room for its result.
+type BoxFetch<'a> = Box<dyn FnOnce(FetchMode, Arc<Resource>) -> BoxFuture<'a, Box<FetchHead<AnyAnswer>>> + Send + 'a>;
 
 /// The place of the fetch of one caller. It is emptied when the fetch begins: by the leader, or by the caller itself for
 /// a call of its own.
@@ -33,23 +35,25 @@ impl<'a> FetchSlot<'a> {
     pub(super) fn new<R, F, Fut>(fetch: F) -> Self
     where
         R: Send + 'static,
-        F: FnOnce(FetchMode, Resource) -> Fut + Send + 'a,
+        F: FnOnce(FetchMode, Arc<Resource>) -> Fut + Send + 'a,
         Fut: Future<Output = FetchHead<R>> + Send + 'a,
     {
-        let fetch: BoxFetch<'a> = Box::new(move |mode, resource| {
-            let fetched = fetch(mode, resource);
-            Box::pin(async move {
-                let FetchHead { response, sharing, completion } = fetched.await;
-                FetchHead { response: Box::new(response) as AnyAnswer, sharing, completion }
-            })
-        });
+        let boxed = |FetchHead { response, sharing, completion }| {
+            let response: AnyAnswer = Box::new(response);
+            Box::new(FetchHead { response, sharing, completion })
+        };
+        let fetch: BoxFetch<'a> = Box::new(move |mode, resource| Box::pin(fetch(mode, resource).map(boxed)));
         Self(Arc::new(Mutex::new(Some(fetch))))
     }
 
-    /// Runs the fetch of the resource, unless it has begun. It begins when this future is first polled.
-    pub(super) async fn run(&self, mode: FetchMode, resource: &Resource) -> Option<FetchHead<AnyAnswer>> {
+    /// Begins the fetch of the resource, unless it has begun.
+    pub(super) fn begin(
+        &self,
+        mode: FetchMode,
+        resource: &Arc<Resource>,
+    ) -> Option<BoxFuture<'a, Box<FetchHead<AnyAnswer>>>> {
         let fetch = self.0.lock().take()?;
-        Some(fetch(mode, resource.clone()).await)
+        Some(fetch(mode, resource.clone()))
     }
 
     /// Moves the fetch to a new place, where no leader finds it. `None` if it has begun.
@@ -60,42 +64,6 @@ impl<'a> FetchSlot<'a> {
 
     pub(super) fn has_begun(&self) -> bool {
         self.0.lock().is_none()
-    }
-}
-
-/// The [`Answers`] of any front end, boxed.
-pub(super) trait AnyAnswers: Send + Sync {
-    fn reuse(&self) -> &(dyn ReusePolicy + 'static);
-    fn decode(&self, entry: &Entry, now: Timestamp) -> Option<AnyAnswer>;
-    fn accept_shared(&self, value: &SharedValue) -> Reuse<AnyAnswer>;
-    fn reject(&self, error: Error) -> AnyAnswer;
-}
-
-impl dyn AnyAnswers {
-    /// Decides what the entry means for this caller.
-    pub(super) fn evaluate(&self, entry: &Entry, now: Timestamp) -> Reuse<AnyAnswer> {
-        self.class_of(entry, now).and_then(|()| self.decode(entry, now))
-    }
-
-    /// Decodes the entry, if it may be served without a fetch.
-    pub(super) fn servable(&self, entry: &Entry, now: Timestamp) -> Option<AnyAnswer> {
-        match self.evaluate(entry, now) {
-            Reuse::Serve(answer) | Reuse::ServeAndRevalidate(answer) => Some(answer),
-            _ => None,
-        }
-    }
-
-    /// Decodes the entry, if it may replace a failed fetch (stale-if-error).
-    pub(super) fn stale_answer(&self, entry: &Entry, now: Timestamp) -> Option<AnyAnswer> {
-        self.allows_stale_on_error(entry, now).then(|| self.decode(entry, now))?
-    }
-}
-
-impl Deref for dyn AnyAnswers {
-    type Target = dyn ReusePolicy;
-
-    fn deref(&self) -> &Self::Target {
-        self.reuse()
     }
 }
 
@@ -119,11 +87,29 @@ impl<P: Answers<R>, R: Send + 'static> Erased<P, R> {
     }
 }
 
-impl<P: Answers<R> + 'static, R: Send + 'static> AnyAnswers for Erased<P, R> {
-    fn reuse(&self) -> &(dyn ReusePolicy + 'static) {
-        &self.policy
+impl<P: Answers<R>, R> ReusePolicy for Erased<P, R> {
+    fn classify(&self, entry: &Entry, now: Timestamp) -> Reuse {
+        self.policy.classify(entry, now)
     }
 
+    fn serves_stale(&self) -> bool {
+        self.policy.serves_stale()
+    }
+
+    fn allows_stale_on_error(&self, entry: &Entry, now: Timestamp) -> bool {
+        self.policy.allows_stale_on_error(entry, now)
+    }
+
+    fn is_covered_by(&self, audience: Audience) -> bool {
+        self.policy.is_covered_by(audience)
+    }
+
+    fn circumstances(&self, seen: Option<&Entry>, now: Timestamp) -> Circumstances {
+        self.policy.circumstances(seen, now)
+    }
+}
+
+impl<P: Answers<R>, R: Send + 'static> Answers<AnyAnswer> for Erased<P, R> {
     fn decode(&self, entry: &Entry, now: Timestamp) -> Option<AnyAnswer> {
         self.policy.decode(entry, now).map(|answer| Box::new(answer) as AnyAnswer)
     }

@@ -34,10 +34,13 @@ impl FillSet {
         payload: Payload,
         redirects: &[FollowedRedirect],
     ) -> Self {
-        let retention = || store_as.lifetimes.of_index(Timestamp::now().since(began));
+        let index_lifetime = || store_as.lifetimes.of_index(Timestamp::now().since(began));
         let redirects = if store_as.keeps_redirects { redirects } else { &[] };
-        let extension =
-            |via: &FollowedRedirect| RedirectExtension { key: via.key.clone(), id: via.id, retention: retention() };
+        let extension = |via: &FollowedRedirect| RedirectExtension {
+            key: via.key.clone(),
+            id: via.id,
+            retention: index_lifetime(),
+        };
         let entry = |lifetimes, codec, payload: Payload| {
             let (kind, cost, audience) = (Kind::Value, response_time.since(began), Audience::Everyone);
             let meta = Meta { kind, id, response_time, cost, lifetimes, codec, audience };
@@ -45,7 +48,7 @@ impl FillSet {
         };
         let index = store_as
             .index
-            .map(|index| (index.variant, entry(Lifetimes::fresh_for(retention()), index.codec, index.payload)));
+            .map(|index| (index.variant, entry(Lifetimes::fresh_for(index_lifetime()), index.codec, index.payload)));
         let entry = entry(store_as.lifetimes, store_as.codec, payload);
         Self { entry, index, extensions: redirects.iter().map(extension).collect() }
     }

@@ -299,6 +299,10 @@ impl FlightState {
         }
     }
 
+    pub(crate) fn key(&self) -> &CacheKey {
+        &self.key
+    }
+
     pub(crate) fn seen(&self) -> Option<&Entry> {
         self.seen.as_ref().map(|(entry, _)| entry)
     }

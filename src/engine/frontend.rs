@@ -85,6 +85,19 @@ pub(crate) trait Answers<R>: ReusePolicy {
     fn evaluate(&self, entry: &Entry, now: Timestamp) -> Reuse<R> {
         self.class_of(entry, now).and_then(|()| self.decode(entry, now))
     }
+
+    /// Decodes the entry, if it may be served without a fetch.
+    fn servable(&self, entry: &Entry, now: Timestamp) -> Option<R> {
+        match self.evaluate(entry, now) {
+            Reuse::Serve(answer) | Reuse::ServeAndRevalidate(answer) => Some(answer),
+            _ => None,
+        }
+    }
+
+    /// Decodes the entry, if it may replace a failed fetch (stale-if-error).
+    fn stale_answer(&self, entry: &Entry, now: Timestamp) -> Option<R> {
+        self.allows_stale_on_error(entry, now).then(|| self.decode(entry, now))?
+    }
 }
 
 /// The meaning of an entry, or of a shared value, for one caller. `A` is the answer, or `()` before it is decoded.
@@ -173,13 +186,13 @@ pub(crate) struct FetchHead<R> {
     /// The answer to the leader's own caller.
     pub(crate) response: R,
     pub(crate) sharing: Shareability,
-    pub(crate) completion: Completion,
+    pub(crate) completion: Option<Completion>,
 }
 
 impl<R> FetchHead<R> {
     /// Creates the head of a private response.
     pub(crate) fn private(response: R) -> Self {
-        Self { response, sharing: Shareability::private(Audience::Everyone), completion: Completion::None }
+        Self { response, sharing: Shareability::private(Audience::Everyone), completion: None }
     }
 }
 
@@ -189,6 +202,8 @@ pub(crate) enum Shareability {
     Unshared(Unshared, FailureCause, u16),
     /// Shared with the current waiters in this process, but not stored.
     WaitersOnly(SharedValue),
+    /// Shared as the entry with this payload, which is complete.
+    Complete(Payload, StoreAs),
     /// Shared from now on: the value goes to the waiters, the payload at the end to the store.
     Cacheable(SharedValue, StoreAs),
     /// Shared, but not before the end: the response may still turn out too large. Waiters that the value redirects do
@@ -260,13 +275,10 @@ impl Redirect {
 }
 
 /// The second half of the result of a fetch.
-pub(crate) enum Completion {
-    None,
-    Ready(Payload),
-    /// Polled up to [`MAX_BODY_TIME`] fetch timeouts. What it completes with after the fetch timeout is not stored, so
-    /// it then completes as soon as no caller but the leader's depends on it.
-    Pending(BoxFuture<'static, Completed>),
-}
+///
+/// Polled up to [`MAX_BODY_TIME`] fetch timeouts. What it completes with after the fetch timeout is not stored, so it
+/// then completes as soon as no caller but the leader's depends on it. An aborted wait for it can be resumed.
+pub(crate) type Completion = BoxFuture<'static, Completed>;
 
 pub(crate) enum Completed {
     /// The payload to be stored.
@@ -275,17 +287,6 @@ pub(crate) enum Completed {
     TooLarge,
     /// The body was truncated, and is never stored.
     Truncated,
-}
-
-impl Completion {
-    /// Cancel safe: an aborted wait can be resumed.
-    pub(crate) async fn completed(&mut self) -> Completed {
-        match self {
-            Self::Pending(completion) => completion.await,
-            Self::Ready(payload) => Completed::Payload(payload.clone()),
-            Self::None => Completed::Truncated,
-        }
-    }
 }
 
 /// Maximum time of a body, in fetch timeouts from the beginning of its fetch.

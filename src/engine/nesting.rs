@@ -1,5 +1,6 @@
 //! Nested fetches: a fetch must not wait for itself, directly or through other fetches.
 
+use super::flight::FlightState;
 use crate::{key::CacheKey, store::port::Store, sync::mutex::Mutex};
 use std::{
     collections::{HashMap, HashSet},
@@ -14,11 +15,11 @@ tokio::task_local! {
     pub(super) static ACTIVE_FETCHES: Vec<ActiveFetch>;
 }
 
-/// An active fetch: its store and the cache key that it fills.
+/// An active fetch: its store, and the flight whose cache key it fills.
 #[derive(Clone)]
 pub(super) struct ActiveFetch {
     pub(super) store: Arc<dyn Store>,
-    pub(super) key: CacheKey,
+    pub(super) flight: Arc<FlightState>,
     /// When the fetch is aborted.
     pub(super) ends_at: Instant,
 }
@@ -28,7 +29,7 @@ impl ActiveFetch {
     /// server, so all shared stores count as one. An embedded store in front of a shared one is another tier.
     pub(super) fn would_wait_on_itself(&self, store: &Arc<dyn Store>, key: &CacheKey) -> bool {
         let same_store = Arc::ptr_eq(&self.store, store) || (self.store.is_shared() && store.is_shared());
-        same_store && self.key.same_resource(key)
+        same_store && self.flight.key().same_resource(key)
     }
 }
 
@@ -86,7 +87,7 @@ impl WaitGraph {
         let requests = self.requests.lock();
         let (mut seen, mut next) = (HashSet::new(), vec![key.without_layout()]);
         while let Some(key) = next.pop() {
-            if active_fetches.iter().any(|active| active.key.same_resource(&key)) {
+            if active_fetches.iter().any(|active| active.flight.key().same_resource(&key)) {
                 return true;
             }
             if let Some(inner) = requests.get(&key)
@@ -101,6 +102,6 @@ impl WaitGraph {
     /// Returns the innermost fetch of this engine, without its layout, because fetches are shared between layouts.
     fn innermost(&self, active_fetches: &[ActiveFetch]) -> Option<CacheKey> {
         let same_engine = |active: &&ActiveFetch| Arc::ptr_eq(&active.store, &self.store);
-        active_fetches.iter().rev().find(same_engine).map(|active| active.key.without_layout())
+        active_fetches.iter().rev().find(same_engine).map(|active| active.flight.key().without_layout())
     }
 }

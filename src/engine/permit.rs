@@ -1,4 +1,4 @@
-//! The right to fill: kept alive, used by a fill, or released.
+//! The right to fill: acquired, kept alive, used by a fill, or released.
 
 use super::{
     fill_set::FillSet,
@@ -15,54 +15,67 @@ use crate::{
         token::{Inbox, Token},
         wake::Listener,
     },
-    sync::{deferred::DeferredHandle, newest_first},
+    sync::{alongside::Alongside, deferred::DeferredHandle, newest_first},
 };
 use std::{
-    convert::Infallible,
     future::{Future, pending},
-    pin::{Pin, pin},
+    mem,
     sync::Arc,
     time::Duration,
 };
 use tokio::time::{sleep, timeout_at};
 
-/// The permission to store the result of a fetch.
-pub(super) enum FillPermit {
+/// The permission of one leader to store the result of its fetch, and its subscription to the cache key. It exists
+/// before a lease is requested. When it is dropped, it releases the lease, so that a reply that is lost, or not awaited,
+/// leaves no lease.
+pub(super) struct FillPermit {
+    resource: Arc<Resource>,
+    pub(super) listener: Listener,
+    pub(super) right: FillRight,
+    /// Extends the lease outside of the leader, so that a fetch that blocks its thread keeps its lease. `None` for a
+    /// scoped leader, so that another process takes over if the caller does not poll the leader. `None` over an embedded
+    /// store, because the waiters see by the pulse of the flight that the leader is alive.
+    heartbeat: Option<DeferredHandle>,
+}
+
+/// What a leader may do with its result.
+pub(super) enum FillRight {
+    /// Nothing yet, or nothing any more.
+    None,
+    /// Nothing yet. The store was asked for the lease under this token, and may have granted it.
+    Requested(Token),
     /// Fill as the leader of the fleet.
-    Lease(Box<HeldLease>),
-    /// Do not store; the result stays in this process. Still receives invalidations. While the store is down, holds a
-    /// `max_fallback_fetches` permit, unless it is nested in a fetch that may hold one. If `not_stored` is set, the
-    /// outage cache keeps the result.
-    Local { listener: Box<Listener>, not_stored: Option<NotStored>, _fallback_permit: Option<newest_first::Permit> },
+    Lease(Lease),
+    /// Do not store; the result stays in this process. While the store is down, holds a `max_fallback_fetches` permit,
+    /// unless it is nested in a fetch that may hold one. If `not_stored` is set, the outage cache keeps the result.
+    Local { not_stored: Option<NotStored>, _fallback_permit: Option<newest_first::Permit> },
     /// Replace this do-not-store marker if the response may be stored after all.
     Marker(Token),
-    /// No permission any more.
-    None,
 }
 
 impl FillPermit {
-    /// Creates the permission of a local fetch whose result is not kept.
-    pub(super) fn local(listener: Listener) -> Self {
-        Self::Local { listener: Box::new(listener), not_stored: None, _fallback_permit: None }
+    /// Creates a permit without a right yet. Wake-ups count from now on.
+    pub(super) fn new(resource: Arc<Resource>) -> Self {
+        Self { listener: resource.listen(), resource, right: FillRight::None, heartbeat: None }
     }
 
     pub(super) fn lease(&self) -> Option<Lease> {
-        match self {
-            Self::Lease(held) => Some(held.lease),
-            Self::Local { .. } | Self::Marker(_) | Self::None => None,
+        match self.right {
+            FillRight::Lease(lease) => Some(lease),
+            _ => None,
         }
     }
 
     /// Reports whether a marker can be kept: in the store, or in the outage cache.
     pub(super) fn can_mark(&self) -> bool {
-        matches!(self, Self::Lease(_) | Self::Local { not_stored: Some(_), .. })
+        matches!(self.right, FillRight::Lease(_) | FillRight::Local { not_stored: Some(_), .. })
     }
 
     pub(super) fn status(&self) -> CacheStatus {
-        match self {
-            Self::Lease(_) => CacheStatus::Miss,
-            Self::Local { .. } => CacheStatus::FailOpen,
-            Self::Marker(_) | Self::None => CacheStatus::Bypass,
+        match self.right {
+            FillRight::Lease(_) => CacheStatus::Miss,
+            FillRight::Local { .. } => CacheStatus::FailOpen,
+            _ => CacheStatus::Bypass,
         }
     }
 
@@ -71,44 +84,90 @@ impl FillPermit {
         self.lease().map_or_else(|| Token::unique(Inbox::unique()), |lease| lease.token)
     }
 
+    /// Makes the token for a request for the lease.
+    pub(super) fn token(&mut self) -> Token {
+        let token = self.listener.token();
+        self.right = FillRight::Requested(token);
+        token
+    }
+
     /// Keeps the lease alive, unless its heartbeat does so, and handles invalidations, while it is polled.
-    pub(super) async fn keep_alive(&mut self, flight: &Flight) -> Infallible {
-        match self {
-            Self::Lease(held) => held.keep_alive(flight).await,
-            Self::Local { listener, .. } => while_listening(listener, || flight.invalidated(), pin!(pending())).await,
-            Self::Marker(_) | Self::None => pending().await,
-        }
+    pub(super) fn keep_alive<T>(&mut self, flight: &Flight) -> impl Future<Output = T> {
+        let Self { resource, listener, right, heartbeat } = self;
+        let extended = async move {
+            if let (FillRight::Lease(lease), None) = (right, heartbeat) {
+                // Boxed, because a lease with a heartbeat needs no room for it.
+                Box::pin(sleep(resource.config.lease_ttl / 3)).await;
+                Box::pin(extend_until_lost(resource, *lease, flight.state())).await;
+            }
+            pending().await
+        };
+        while_listening(listener, move || flight.invalidated(), extended)
     }
 
     /// Stores the entry if that is permitted. Handles invalidations meanwhile, because the flight may still be joined.
-    pub(super) async fn fill(self, resource: &Resource, flight: &Flight, fill_set: &FillSet) {
-        match self {
-            Self::Lease(mut held) => {
-                held.heartbeat = None;
-                let fill = pin!(resource.fill(FillCondition::Lease(held.lease), fill_set));
-                match while_listening(&mut held.listener, || flight.invalidated(), fill).await {
-                    Ok(_) => held.guard.disarm(),
-                    Err(error) => {
-                        keep(resource, flight, fill_set, NotStored::because_of(&error));
-                        held.guard.release(None).await;
-                    }
-                }
+    pub(super) async fn fill(&mut self, flight: &Flight, fill_set: &FillSet) {
+        self.heartbeat = None;
+        let Self { resource, listener, right, .. } = self;
+        let condition = match *right {
+            FillRight::Lease(lease) => FillCondition::Lease(lease),
+            FillRight::Marker(marker) => FillCondition::ReplaceMarker(marker),
+            FillRight::Local { not_stored: Some(reason), .. } => return keep(resource, flight, fill_set, reason),
+            FillRight::Local { .. } | FillRight::Requested(_) | FillRight::None => return,
+        };
+        let filled = while_listening(listener, || flight.invalidated(), resource.fill(condition, fill_set)).await;
+        match filled {
+            Ok(_) => *right = FillRight::None,
+            Err(error) => {
+                keep(resource, flight, fill_set, NotStored::because_of(&error));
+                Box::pin(self.release(None)).await;
             }
-            Self::Marker(marker) => {
-                if let Err(error) = resource.fill(FillCondition::ReplaceMarker(marker), fill_set).await {
-                    keep(resource, flight, fill_set, NotStored::because_of(&error));
-                }
-            }
-            Self::Local { not_stored: Some(reason), .. } => keep(resource, flight, fill_set, reason),
-            Self::Local { .. } | Self::None => {}
         }
     }
 
-    /// Releases the lease, if there is one. Reports whether it was still held.
-    pub(super) async fn release(self, failure_marker: Option<FailureMarker>) -> LeaseStatus {
-        let Self::Lease(mut held) = self else { return LeaseStatus::Lost };
-        held.heartbeat = None;
-        held.guard.release(failure_marker).await
+    /// Releases the lease, if there is one. Reports whether it was still held. If the future is dropped while it waits,
+    /// the release continues in the background.
+    pub(super) async fn release(&mut self, failure_marker: Option<FailureMarker>) -> LeaseStatus {
+        self.heartbeat = None;
+        let Some(lease) = self.lease() else { return LeaseStatus::Lost };
+        let status = self.resource.release(lease.token, failure_marker).await;
+        self.right = FillRight::None; // if the outcome is unknown, the lease expires by itself
+        status.unwrap_or(LeaseStatus::Lost)
+    }
+
+    /// Releases the lease in the background, if the store has granted one, or may have.
+    pub(super) fn abandon(&mut self) {
+        let (FillRight::Requested(token) | FillRight::Lease(Lease { token, .. })) =
+            mem::replace(&mut self.right, FillRight::None)
+        else {
+            return;
+        };
+        // Without a runtime the process is about to end, and the lease expires by itself.
+        if tokio::runtime::Handle::try_current().is_ok() {
+            let resource = self.resource.clone();
+            self.resource.engine.tasks.spawn(async move { resource.release(token, None).await });
+        }
+    }
+
+    /// Extends the lease in a task of the engine, which all leases of a runtime share, at most until the fetch timeout is
+    /// over. A fetch that blocks its thread cannot be aborted, so the heartbeat ends without it, and another process may
+    /// take over.
+    pub(super) async fn start_heartbeat(&mut self, flight: &Flight) {
+        let Some(lease) = self.lease() else { return };
+        let (resource, state) = (self.resource.clone(), flight.state().clone());
+        let ends_at = clock::deadline_after(resource.config.fetch_timeout);
+        let heartbeat = Box::pin(async move {
+            // Boxed because few fetches last until an extension.
+            let _ = Box::pin(timeout_at(ends_at, extend_until_lost(&resource, lease, &state))).await;
+        });
+        let Resource { engine, config, .. } = &*self.resource;
+        self.heartbeat = engine.heartbeats.after(config.lease_ttl / 3, heartbeat).await;
+    }
+}
+
+impl Drop for FillPermit {
+    fn drop(&mut self) {
+        self.abandon();
     }
 }
 
@@ -116,49 +175,6 @@ impl FillPermit {
 fn keep(resource: &Resource, flight: &Flight, fill_set: &FillSet, reason: NotStored) {
     if let Some(outage) = resource.config.outage_cache() {
         outage.keep(fill_set.writes(&resource.key), flight.begun(), reason, Timestamp::now());
-    }
-}
-
-/// A held lease with its guard and its listener.
-pub(super) struct HeldLease {
-    lease: Lease,
-    guard: LeaseGuard,
-    listener: Listener,
-    /// Extends the lease outside of the leader, so that a fetch that blocks its thread keeps its lease. `None` for a
-    /// scoped leader, so that another process takes over if the caller does not poll the leader. `None` over an embedded
-    /// store, because the waiters see by the pulse of the flight that the leader is alive.
-    heartbeat: Option<DeferredHandle>,
-}
-
-impl HeldLease {
-    pub(super) fn new(lease: Lease, guard: LeaseGuard, listener: Listener) -> Self {
-        Self { lease, guard, listener, heartbeat: None }
-    }
-
-    /// Extends the lease in a task of the engine, which all leases of a runtime share, at most until the fetch timeout is
-    /// over. A fetch that blocks its thread cannot be aborted, so the heartbeat ends without it, and another process may
-    /// take over.
-    pub(super) async fn start_heartbeat(&mut self, flight: &Flight) {
-        let (resource, lease, state) = (self.guard.resource.clone(), self.lease, flight.state().clone());
-        let ends_at = clock::deadline_after(resource.config.fetch_timeout);
-        let heartbeat = Box::pin(async move {
-            // Boxed because few fetches last until an extension.
-            let _ = timeout_at(ends_at, Box::pin(extend_until_lost(&resource, lease, &state))).await;
-        });
-        let Resource { engine, config, .. } = &self.guard.resource;
-        self.heartbeat = engine.heartbeats.after(config.lease_ttl / 3, heartbeat).await;
-    }
-
-    async fn keep_alive(&mut self, flight: &Flight) -> Infallible {
-        let Self { lease, guard, listener, heartbeat } = self;
-        let extended = async {
-            if heartbeat.is_none() {
-                sleep(guard.resource.config.lease_ttl / 3).await;
-                Box::pin(extend_until_lost(&guard.resource, *lease, flight.state())).await;
-            }
-            pending().await
-        };
-        while_listening(listener, || flight.invalidated(), pin!(extended)).await
     }
 }
 
@@ -180,58 +196,18 @@ async fn extend_until_lost(resource: &Resource, lease: Lease, flight_state: &Arc
 /// Awaits a future. If an invalidation arrives meanwhile, calls `on_invalidation`; the listener still reports the
 /// wake-up later. The invalidation may be older than the grant, so it is only a hint: the store decides whether it
 /// accepts the fill.
-pub(super) async fn while_listening<T>(
+pub(super) fn while_listening<T>(
     listener: &mut Listener,
     mut on_invalidation: impl FnMut(),
-    mut awaited: Pin<&mut impl Future<Output = T>>,
-) -> T {
-    loop {
-        tokio::select! {
-            biased;
-            () = listener.invalidated() => on_invalidation(),
-            done = &mut awaited => return done,
+    awaited: impl Future<Output = T>,
+) -> impl Future<Output = T> {
+    let listening = async move {
+        loop {
+            listener.invalidated().await;
+            on_invalidation();
         }
-    }
-}
-
-/// A guard that releases a lease when it is dropped. Created before the lease is requested, so that a reply that is
-/// lost, or not awaited, leaves no lease.
-pub(super) struct LeaseGuard {
-    resource: Resource,
-    token: Token,
-    armed: bool,
-}
-
-impl LeaseGuard {
-    pub(super) fn new(resource: Resource, token: Token) -> Self {
-        Self { resource, token, armed: true }
-    }
-
-    pub(super) fn resource(&self) -> &Resource {
-        &self.resource
-    }
-
-    /// Disarms the guard: there is nothing to release.
-    pub(super) fn disarm(&mut self) {
-        self.armed = false;
-    }
-
-    /// Releases the lease. If the future is dropped while it waits, the release continues in the background.
-    pub(super) async fn release(mut self, failure_marker: Option<FailureMarker>) -> LeaseStatus {
-        let status = self.resource.release(self.token, failure_marker).await;
-        self.armed = false; // if the outcome is unknown, the lease expires by itself
-        status.unwrap_or(LeaseStatus::Lost)
-    }
-}
-
-impl Drop for LeaseGuard {
-    fn drop(&mut self) {
-        // Without a runtime the process is about to end, and the lease expires by itself.
-        if self.armed && tokio::runtime::Handle::try_current().is_ok() {
-            let (resource, token) = (self.resource.clone(), self.token);
-            self.resource.engine.tasks.spawn(async move { resource.release(token, None).await });
-        }
-    }
+    };
+    Alongside::new(listening, awaited)
 }
 
 /// Maximum time from an extension that has failed to the next one. Together with a round trip it must be shorter than

@@ -19,6 +19,7 @@ use crate::{
 use futures_util::{FutureExt, future::Either};
 use std::{
     future::{Future, ready},
+    sync::Arc,
     time::Duration,
 };
 
@@ -81,7 +82,7 @@ impl Resource {
     where
         R: Send + 'static,
         P: Answers<R> + 'static,
-        F: FnOnce(FetchMode, Self) -> Fut + Send + 'a,
+        F: FnOnce(FetchMode, Arc<Self>) -> Fut + Send + 'a,
         Fut: Future<Output = FetchHead<R>> + Send + 'a,
     {
         let mut lookup = Lookup::new(self);

@@ -13,7 +13,7 @@ use crate::{
     clock::{self, Timestamp},
     engine::{
         failure::FailureCause,
-        frontend::{Completion, FetchHead, FetchMode, FollowedRedirect, Shareability, Unshared},
+        frontend::{FetchHead, FetchMode, FollowedRedirect, Shareability, Unshared},
         resource::Resource,
     },
     error::{BoxError, Error, ErrorKind},
@@ -41,7 +41,7 @@ impl OriginRequest {
         inner: S,
         mut request: Request<Req>,
         mode: FetchMode,
-        resource: Resource,
+        resource: Arc<Resource>,
     ) -> FetchHead<Answer<B, S::Error>>
     where
         S: Service<Request<Req>, Response = Response<B>>,
@@ -119,7 +119,7 @@ fn make_conditional<'a>(request: &mut HeaderMap, seen: Option<&'a Entry>) -> Opt
 fn failed<B, E>(error: E) -> FetchHead<Answer<B, E>> {
     let failure = Unshared::Error(Error::new(ErrorKind::Origin, "the inner service failed"));
     let sharing = Shareability::Unshared(failure, FailureCause::Origin, StatusCode::BAD_GATEWAY.as_u16());
-    FetchHead { response: Err(error), sharing, completion: Completion::None }
+    FetchHead { response: Err(error), sharing, completion: None }
 }
 
 /// Returns the times of a request that was sent then. The delay is no difference of two times of day, because the clock

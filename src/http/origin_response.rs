@@ -87,7 +87,7 @@ impl OriginResponse<'_> {
             Storable::Shared(terms) => match self.plan(self.status, response.headers(), terms) {
                 // It has no body, whatever its `Content-Length` states.
                 Ok(plan) if is_head => {
-                    stored_at_once(self.annotated(response.map(CacheBody::origin), Storage::Stored), Bytes::new(), plan)
+                    stored_at_once(self.annotated(response.map(CacheBody::origin), Storage::Stored), &[], plan)
                 }
                 Ok(plan) if min_size <= self.room_after(&plan.encoded) => self.collect(response, Some(plan)),
                 Ok(_) => self.private(response, Uncached::TooLarge),
@@ -171,14 +171,14 @@ impl OriginResponse<'_> {
             }
         };
         let answer = self.annotated(Response::from_parts(parts, body), storage);
-        let completion = Completion::Pending(Box::pin(async move {
+        let completion: Completion = Box::pin(async move {
             let completed = collector.run(limit, at_limit).await;
             if let Some(recorder) = recorder {
                 recorder.body_ended(&completed, limit);
             }
             completed
-        }));
-        FetchHead { response: Ok(answer), sharing, completion }
+        });
+        FetchHead { response: Ok(answer), sharing, completion: Some(completion) }
     }
 
     /// Returns the number of bytes of a body that `max_payload` permits after the encoded head.
@@ -231,8 +231,8 @@ impl OriginResponse<'_> {
         (*response.status_mut(), *response.headers_mut()) = (old.status, stated);
         let answer = self.annotated(response, storage);
         match plan {
-            Ok(plan) => stored_at_once(answer, old.body.clone(), plan),
-            Err(_) => FetchHead { response: Ok(answer), sharing: self.uncacheable(), completion: Completion::None },
+            Ok(plan) => stored_at_once(answer, &old.body, plan),
+            Err(_) => FetchHead { response: Ok(answer), sharing: self.uncacheable(), completion: None },
         }
     }
 
@@ -246,16 +246,12 @@ impl OriginResponse<'_> {
             true => reply::empty(StatusCode::BAD_GATEWAY, note),
             false => self.reply.stored(old, old.age + resident_time, note),
         };
-        FetchHead {
-            response: Ok(answer),
-            sharing: Shareability::private(Audience::NoOne),
-            completion: Completion::None,
-        }
+        FetchHead { response: Ok(answer), sharing: Shareability::private(Audience::NoOne), completion: None }
     }
 
     fn private<B, E>(&self, response: Response<B>, reason: Uncached) -> FetchHead<Answer<B, E>> {
         let answer = self.annotated(response.map(CacheBody::origin), Storage::NotStored(reason));
-        FetchHead { response: Ok(answer), sharing: self.uncacheable(), completion: Completion::None }
+        FetchHead { response: Ok(answer), sharing: self.uncacheable(), completion: None }
     }
 
     /// Returns the sharing of a response that is not shared. If this request had credentials, that holds only for
@@ -321,17 +317,10 @@ impl OriginResponse<'_> {
 }
 
 /// Returns the head of a response whose body is known already: it is shared and stored with this body.
-fn stored_at_once<B, E>(
-    answer: Annotated<CacheBody<B>>,
-    body: Bytes,
-    StoragePlan { response, encoded, store_as }: StoragePlan,
-) -> FetchHead<Answer<B, E>> {
-    let payload = Bytes::from([&encoded[..], &body].concat());
-    FetchHead {
-        response: Ok(answer),
-        sharing: Shareability::Cacheable(response.with(InFlightBody::Whole(body)), store_as),
-        completion: Completion::Ready(payload.into()),
-    }
+fn stored_at_once<B, E>(answer: Annotated<CacheBody<B>>, body: &[u8], plan: StoragePlan) -> FetchHead<Answer<B, E>> {
+    let payload = Bytes::from([&plan.encoded, body].concat());
+    let sharing = Shareability::Complete(payload.into(), plan.store_as);
+    FetchHead { response: Ok(answer), sharing, completion: None }
 }
 
 fn without_body(mut headers: HeaderMap) -> HeaderMap {

@@ -141,9 +141,9 @@ pub(crate) fn filled(meter: &Meter, key: &CacheKey, kind: Kind, outcome: FillOut
     }
 }
 
-/// Measures a call of the origin, until the returned value is dropped.
-pub(crate) fn fetching<'a>(meter: &'a Meter, key: &'a CacheKey) -> Fetching<'a> {
-    Fetching { meter, key, _timed: meter.metrics.fetching(), began: Timestamp::now() }
+/// Measures a call of the origin that began then, until the returned value is dropped.
+pub(crate) fn fetching<'a>(meter: &'a Meter, key: &'a CacheKey, began: Timestamp) -> Fetching<'a> {
+    Fetching { meter, key, _timed: meter.metrics.fetching(), began }
 }
 
 /// A call of the origin in progress.
@@ -156,10 +156,10 @@ pub(crate) struct Fetching<'a> {
 
 impl Drop for Fetching<'_> {
     fn drop(&mut self) {
-        let took = Timestamp::now().since(self.began);
+        let took = || Timestamp::now().since(self.began);
         record_fetch(took);
         if let Some(hot_keys) = &self.meter.hot_keys {
-            hot_keys.record_fetch(self.key.into(), took);
+            hot_keys.record_fetch(self.key.into(), took());
         }
     }
 }

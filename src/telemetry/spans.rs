@@ -94,11 +94,11 @@ pub(crate) fn record_role(role: Role) {
 }
 
 /// Records the time until the leader of the current span had the lease, or the right to fetch without one.
-pub(crate) fn record_lease_wait(took: Duration) {
-    record!("lease_wait_ms", took.as_secs_f64() * 1e3);
+pub(crate) fn record_lease_wait(took: impl FnOnce() -> Duration) {
+    record!("lease_wait_ms", took().as_secs_f64() * 1e3);
 }
 
 /// Records the time of the fetch until its response head or its value.
-pub(super) fn record_fetch(took: Duration) {
-    record!("fetch_ms", took.as_secs_f64() * 1e3);
+pub(super) fn record_fetch(took: impl FnOnce() -> Duration) {
+    record!("fetch_ms", took().as_secs_f64() * 1e3);
 }

@@ -7,7 +7,7 @@ use crate::{
     config::{Config, FailureClass},
     engine::{
         failure::FailureCause,
-        frontend::{Answers, Completion, FetchHead, FetchMode, Reuse, ReusePolicy, Shareability, StoreAs, Unshared},
+        frontend::{Answers, FetchHead, FetchMode, Reuse, ReusePolicy, Shareability, StoreAs, Unshared},
         resource::Resource,
     },
     error::{BoxError, Error, into_cause},
@@ -83,16 +83,15 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> TypedPolicy<T> {
         };
         let answer = A::from(value);
         let payload = answer.attached_to(payload);
-        let value_to_share: SharedValue = Arc::new(SharedPayload { codec: self.id, payload: payload.clone() });
-        let (sharing, completion) = match fresh_for {
+        let sharing = match fresh_for {
             Some(fresh_for) if payload.bytes().len() <= resource.config.max_payload => {
                 let lifetimes = resource.config.policy.lifetimes(fresh_for, clock::random_unit());
                 let store_as = StoreAs { lifetimes, codec: self.id, keeps_redirects: false, index: None };
-                (Shareability::Cacheable(value_to_share, store_as), Completion::Ready(payload))
+                Shareability::Complete(payload, store_as)
             }
-            _ => (Shareability::WaitersOnly(value_to_share), Completion::None),
+            _ => Shareability::WaitersOnly(Arc::new(SharedPayload { codec: self.id, payload })),
         };
-        FetchHead { response: Ok(answer), sharing, completion }
+        FetchHead { response: Ok(answer), sharing, completion: None }
     }
 
     fn is_own_entry(self, entry: &Entry) -> bool {
@@ -108,7 +107,7 @@ fn failed<A>(config: &Config, cause: BoxError) -> FetchHead<Result<A, Error>> {
         FailureClass::OriginDown => (Unshared::Error(error.clone()), FailureCause::Origin),
     };
     let sharing = Shareability::Unshared(failure, cause, 0);
-    FetchHead { response: Err(error), sharing, completion: Completion::None }
+    FetchHead { response: Err(error), sharing, completion: None }
 }
 
 impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> ReusePolicy for TypedPolicy<T> {

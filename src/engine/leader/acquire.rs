@@ -9,21 +9,21 @@ use crate::{
     engine::{
         flight::Progress,
         frontend::{Reuse, Unshared},
-        permit::{FillPermit, HeldLease, LeaseGuard, while_listening},
+        permit::{FillPermit, FillRight, while_listening},
     },
     error::Error,
     outage_cache::NotStored,
     store::{
         entry::Entry,
         error::StoreError,
-        lease::{Lease, LeaseReply, LeaseRequest},
+        lease::{LeaseReply, LeaseRequest},
         token::Token,
         wake::Listener,
     },
     sync::newest_first,
     telemetry::{self, StoreOperation, Timed},
 };
-use std::{mem, pin::pin, sync::Arc, time::Duration};
+use std::{mem, sync::Arc, time::Duration};
 use tokio::{
     sync::futures::Notified,
     time::{Instant, sleep},
@@ -33,6 +33,8 @@ use tokio::{
 #[derive(Default)]
 struct LeaseWait {
     polls: u32,
+    /// The leaders of other processes that this one has waited for, by the tokens of their leases.
+    awaited: Vec<Token>,
     was_disconnected: bool,
     /// The longest pause for which the first wake-up is relied on.
     first_pause: Option<Duration>,
@@ -45,45 +47,50 @@ struct LeaseWait {
 }
 
 impl Leader {
-    /// Waits until the right to fetch is granted, or until there is a result without a fetch.
-    pub(super) async fn acquire_lease(&mut self, mut listener: Listener) -> Result<FillPermit, Progress> {
-        let engine = self.resource.engine.clone();
+    /// Waits until the right to fetch is granted, or until there is a result without a fetch. What follows the first
+    /// reply is boxed, because most leaders get the lease at once.
+    pub(super) async fn acquire_lease(&mut self, permit: &mut FillPermit) -> Result<FillRight, Progress> {
+        let resource = self.resource.clone();
         // The lease, or the message of its end, may be lost. The leader finds out after twice the last fetch of this key.
         let cost = self.flight.state().seen().map(|entry| entry.meta().cost).filter(|cost| !cost.is_zero());
-        let first_pause = cost.map_or(self.resource.config.lease_ttl / 2, |cost| cost.saturating_mul(2));
+        let first_pause = cost.map_or(resource.config.lease_ttl / 2, |cost| cost.saturating_mul(2));
         let mut wait = LeaseWait { first_pause: Some(first_pause), ..LeaseWait::default() };
         loop {
-            let breaker_changed = engine.breakers.changed(); // before the request, so that no opening is missed
-            let reply = self.ask(true, &mut listener).await;
+            let breaker_changed = resource.engine.breakers.changed(); // before the request, so that no opening is missed
+            let reply = self.ask(true, permit).await;
             if self.flight.is_deserted() {
                 return Err(Progress::Abandoned); // the last caller has left during the request
             }
             let pause = match reply {
-                Ok((LeaseReply::Granted { lease, .. }, guard)) => return Ok(self.begin(lease, guard, listener).await),
-                Ok((LeaseReply::Hit(entry), _)) => match self.on_entry(entry) {
+                Ok(LeaseReply::Granted { lease, .. }) => return Ok(FillRight::Lease(lease)),
+                Ok(LeaseReply::Hit(entry)) => match self.on_entry(entry, &wait.awaited) {
                     Some(state) => return Err(state),
                     None => continue,
                 },
-                Ok((LeaseReply::Wait { remaining, holder, waiting, registered, .. }, _)) => {
-                    wait.timed.get_or_insert_with(|| telemetry::waiting(&self.resource.config.meter));
-                    if self.has_released_orphan(holder, &listener).await {
-                        continue;
+                Ok(LeaseReply::Wait { remaining, holder, waiting, registered, .. }) => {
+                    wait.timed.get_or_insert_with(|| telemetry::waiting(&resource.config.meter));
+                    if !wait.awaited.contains(&holder) {
+                        wait.awaited.push(holder);
+                        if permit.listener.is_orphaned_lease(holder) {
+                            let _ = Box::pin(resource.release(holder, None)).await; // its leader was dropped
+                            continue;
+                        }
                     }
                     wait.heard_of_lease(remaining, waiting, registered)
                 }
-                Ok((LeaseReply::Failed { retry_in, report, .. }, _)) => {
-                    let error = engine.recent_failures.error_of(&report, retry_in);
+                Ok(LeaseReply::Failed { retry_in, report, .. }) => {
+                    let error = resource.engine.recent_failures.error_of(&report, retry_in);
                     return Err(Progress::Unshared(Unshared::Error(error), false));
                 }
                 Err(error) => match self.kept_result(NotStored::because_of(&error)) {
                     Some(kept) => return Err(Progress::Found(Ok(Some(kept)))),
                     // Asks again with a new token. A lease granted to the old one is released in the background.
                     None if error.is_disconnected() && !mem::replace(&mut wait.was_disconnected, true) => continue,
-                    None => wait.on_silence(error, &self.resource.config)?,
+                    None => wait.on_silence(error, &resource.config)?,
                 },
             };
             // Without this the flights of a process would pile up while the key is invalidated again and again.
-            if !self.flight.begin_pause() || !self.pause(pause, &mut listener, breaker_changed).await {
+            if !self.flight.begin_pause() || !Box::pin(self.pause(pause, &mut permit.listener, breaker_changed)).await {
                 return Err(Progress::Abandoned);
             }
             wait.polls += 1;
@@ -93,67 +100,55 @@ impl Leader {
     /// Acquires the right to refresh an entry that was served already. Asks once. If another process refreshes the
     /// entry, or has failed to, the flight is held for a while, so that later callers do not ask again. If a caller
     /// joins it, the leader goes on for that caller.
-    pub(super) async fn acquire_refresh(&mut self, mut listener: Listener) -> Result<FillPermit, Progress> {
-        let span = match self.ask(false, &mut listener).await {
-            Ok((LeaseReply::Granted { lease, .. }, guard)) => return Ok(self.begin(lease, guard, listener).await),
-            Ok((LeaseReply::Hit(entry), _)) => return Err(Progress::Found(Ok(Some(entry)))),
-            Ok((LeaseReply::Wait { remaining: span, .. } | LeaseReply::Failed { retry_in: span, .. }, _)) => span,
+    pub(super) async fn acquire_refresh(&mut self, permit: &mut FillPermit) -> Result<FillRight, Progress> {
+        let span = match self.ask(false, permit).await {
+            Ok(LeaseReply::Granted { lease, .. }) => return Ok(FillRight::Lease(lease)),
+            Ok(LeaseReply::Hit(entry)) => return Err(Progress::Found(Ok(Some(entry)))),
+            Ok(LeaseReply::Wait { remaining: span, .. } | LeaseReply::Failed { retry_in: span, .. }) => span,
             Err(_) => return Err(Progress::Abandoned),
         };
         let is_joined = tokio::select! {
-            () = listener.invalidated() => {
+            () = permit.listener.invalidated() => {
                 self.on_invalidation();
                 false
             }
             is_joined = self.hold_refresh_slot(span) => is_joined,
         };
         // Not abandoned, because the caller might join a refresh again and again. Boxed, because few are joined.
-        if is_joined { Box::pin(self.acquire_lease(listener)).await } else { Err(Progress::Abandoned) }
+        if is_joined { Box::pin(self.acquire_lease(permit)).await } else { Err(Progress::Abandoned) }
     }
 
     /// Asks the store once, with a new token. An invalidation that arrives before the reply is handled at once.
-    async fn ask(&mut self, notify: bool, listener: &mut Listener) -> Result<(LeaseReply, LeaseGuard), StoreError> {
-        let resource = &self.resource;
+    async fn ask(&mut self, notify: bool, permit: &mut FillPermit) -> Result<LeaseReply, StoreError> {
+        let resource = self.resource.clone();
         resource.check_breaker(StoreOperation::GetOrLease)?;
-        let token = listener.token();
-        let mut guard = LeaseGuard::new(resource.clone(), token);
+        let (token, asked) = (permit.token(), resource.engine.versions.now());
         let seen = self.seen.as_ref().map(|entry| entry.meta().id);
         let Config { lease_ttl: lease, fetch_timeout, .. } = *resource.config;
-        let request = LeaseRequest { token, lease, kept_for: fetch_timeout.saturating_sub(lease), seen, notify };
-        let asked = resource.engine.versions.now();
-        let reply = {
-            let question = pin!(guard.resource().get_or_lease(request));
-            while_listening(listener, || self.on_invalidation(), question).await?
-        };
-        match reply {
-            LeaseReply::Hit(_) => guard.disarm(),
-            LeaseReply::Granted { seen_alive, failures, .. } => {
-                self.earlier_failures = self.earlier_failures.max(failures);
-                self.confirm_stale_candidate(seen_alive, asked);
+        let kept_for = fetch_timeout.saturating_sub(lease);
+        let question = resource.get_or_lease(LeaseRequest { token, lease, kept_for, seen, notify });
+        let reply = while_listening(&mut permit.listener, || self.on_invalidation(), question).await;
+        match &reply {
+            Ok(LeaseReply::Hit(_)) => permit.right = FillRight::None,
+            Ok(LeaseReply::Granted { seen_alive, failures, .. }) => {
+                self.earlier_failures = self.earlier_failures.max(*failures);
+                self.confirm_stale_candidate(*seen_alive, asked);
             }
-            LeaseReply::Wait { seen_alive, .. } | LeaseReply::Failed { seen_alive, .. } => {
-                guard.disarm();
-                self.confirm_stale_candidate(seen_alive, asked);
+            Ok(LeaseReply::Wait { seen_alive, .. } | LeaseReply::Failed { seen_alive, .. }) => {
+                permit.right = FillRight::None;
+                self.confirm_stale_candidate(*seen_alive, asked);
             }
+            Err(_) => permit.abandon(),
         }
-        Ok((reply, guard))
-    }
-
-    /// Begins to lead. The lease is extended in a task of its own, unless the fetch is scoped or the store is embedded.
-    async fn begin(&self, lease: Lease, guard: LeaseGuard, listener: Listener) -> FillPermit {
-        let mut held = Box::new(HeldLease::new(lease, guard, listener));
-        if !self.scoped && self.resource.engine.store.is_shared() {
-            held.start_heartbeat(&self.flight).await;
-        }
-        FillPermit::Lease(held)
+        reply
     }
 
     /// Decides what an entry that the store returned means for the flight. `None`: asks again.
-    fn on_entry(&mut self, entry: Entry) -> Option<Progress> {
+    fn on_entry(&mut self, entry: Entry, awaited: &[Token]) -> Option<Progress> {
         let now = Timestamp::now();
         // An entry that this flight waited for counts, however short its lifetime is. Otherwise the waiters would lead
         // one after another.
-        if self.awaited.contains(&entry.meta().id) && self.policy.decode(&entry, now).is_some() {
+        if awaited.contains(&entry.meta().id) && self.policy.decode(&entry, now).is_some() {
             return Some(Progress::Filled(Arc::new(entry.into())));
         }
         // Each waiter evaluates the entry for itself.
@@ -163,18 +158,6 @@ impl Leader {
         self.flight.set_stale_candidate(None, 0); // the new entry has replaced it
         self.seen = Some(entry);
         None
-    }
-
-    /// Releases the lease that this leader has met, if its holder was dropped in this process. Reports whether it was.
-    async fn has_released_orphan(&mut self, holder: Token, listener: &Listener) -> bool {
-        let is_orphaned = !self.awaited.contains(&holder) && {
-            self.awaited.push(holder);
-            listener.is_orphaned_lease(holder)
-        };
-        if is_orphaned {
-            let _ = self.resource.release(holder, None).await;
-        }
-        is_orphaned
     }
 
     /// Waits until it is time to ask the store again. Reports whether a caller still wants the result.
@@ -219,7 +202,7 @@ impl Leader {
 
     /// Acquires the right to fetch without the store: a `max_fallback_fetches` permit. A nested fetch needs none, because
     /// the enclosing fetch may hold the last one.
-    pub(super) async fn acquire_fallback(&self, listener: Listener, reason: NotStored) -> Result<FillPermit, Progress> {
+    pub(super) async fn acquire_fallback(&self, reason: NotStored) -> Result<FillRight, Progress> {
         // A store that refuses to store may have a newer entry than the kept one, but none that this caller must get.
         let counts = |kept: &Entry| reason == NotStored::Unavailable || kept.meta().response_time >= self.requested_at;
         if let Some(kept) = self.kept_result(reason).filter(counts) {
@@ -229,8 +212,7 @@ impl Leader {
             true => Some(self.acquire_fallback_permit().await?),
             false => None,
         };
-        let listener = Box::new(listener);
-        Ok(FillPermit::Local { listener, not_stored: Some(reason), _fallback_permit: fallback_permit })
+        Ok(FillRight::Local { not_stored: Some(reason), _fallback_permit: fallback_permit })
     }
 
     async fn acquire_fallback_permit(&self) -> Result<newest_first::Permit, Progress> {
