@@ -357,8 +357,8 @@ impl StampedeGuard {
     /// errors in a row. It is then probed in the background, at once and again by the first request after each
     /// `store_timeout`, at most 0.5 s. A success closes the breaker: without requests it stays open. For half of a
     /// `store_timeout` after a timeout, requests wait for the probe; afterwards no request waits for the store.
-    /// [`invalidate`](Self::invalidate) bypasses the breaker. Reads have a breaker of their own. Clones with different
-    /// `store_timeout`s have separate breakers.
+    /// [`invalidate`](Self::invalidate) bypasses the breaker. Clones with different `store_timeout`s
+    /// have separate breakers.
     #[must_use]
     pub fn on_store_failure(self, then: StoreFailure) -> Self {
         self.set(|config| config.on_store_failure = then)

@@ -131,10 +131,9 @@ impl Default for Breaker {
     }
 }
 
-/// A failure domain of the store, whether the operations read, and the `store_timeout` of the clone. A store whose writes
-/// are paused, as before a failover, answers reads. A store may be too slow only for a clone with a short timeout. That
-/// must not cut off the other clones, and probes with the short timeout would never succeed.
-pub(super) type FailureDomain = (u16, bool, Duration);
+/// A failure domain of the store, and the `store_timeout` of the clone. A store may be too slow only for a clone
+/// with a short timeout. That must not cut off the other clones, and probes with the short timeout would never succeed.
+pub(super) type FailureDomain = (u16, Duration);
 
 /// A breaker, and its part in the gauge of open breakers.
 #[derive(Default)]

@@ -341,11 +341,12 @@ impl FlightState {
         WithPulse::new(leading, self.pulse.clone())
     }
 
-    /// Hands a flight without a result over to the waiter with the latest deadline, and among waiters without one to a
-    /// random one. The others stay. Abandons the flight if there is no waiter, or a newer flight may have its place.
+    /// Hands a flight without a result over to a random waiter without a deadline, or to the one with the latest
+    /// deadline. The others stay. Abandons the flight if there is no waiter, or a newer flight may have its place.
     fn hand_over(self: &Arc<Self>) {
         let goes_on = self.is_listed.load(Acquire) && self.resume_as(Progress::Running).is_some();
         self.is_between_questions.store(false, Release);
+        self.leader_waits.store(false, Release);
         let choose = || self.successors.lock().last_entry()?.get_mut().take();
         goes_on.then(choose).flatten().map_or_else(|| self.abandon(), Waker::wake);
     }
@@ -513,8 +514,8 @@ impl Drop for Flight {
 pub(crate) struct Waiter {
     flight: Arc<FlightState>,
     nested: bool,
-    /// Its deadline in milliseconds, and random lower bits. Negative without a deadline. Few waiters share a rank; then
-    /// the last one may lead next.
+    /// Its deadline in milliseconds, the latest possible one if it has none, and random lower bits. Few waiters share a
+    /// rank; then the last one may lead next.
     rank: i64,
     /// Whether the response head had arrived when this waiter joined the flight.
     pub(crate) joined_after_head: bool,
@@ -526,7 +527,8 @@ impl Waiter {
             flight.changed.notify_waiters();
         }
         let joined_after_head = flight.progress.is(|progress| matches!(progress, Progress::HeadersReady(_)));
-        let deadline = criteria.deadline.map_or(-1, |deadline| Timestamp::of(deadline).as_micros() / 1000);
+        let latest = i64::MAX >> 20;
+        let deadline = criteria.deadline.map_or(latest, |deadline| Timestamp::of(deadline).as_micros() / 1000);
         let rank = (deadline << 20) + (clock::random_unit() * f64::from(1 << 20)) as i64;
         Self { flight: flight.clone(), nested: criteria.nested, rank, joined_after_head }
     }

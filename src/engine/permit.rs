@@ -179,16 +179,20 @@ fn keep(resource: &Resource, flight: &Flight, fill_set: &FillSet, reason: NotSto
 }
 
 /// Extends the lease now and after each third of its time-to-live, until it is lost. An extension that fails is sent
-/// again soon, so that it arrives first when a silent store answers again.
+/// again soon, so that it arrives first when a silent store answers again, but not if two leases have passed.
 async fn extend_until_lost(resource: &Resource, lease: Lease, flight_state: &Arc<FlightState>) {
-    let third = resource.config.lease_ttl / 3;
+    let (ttl, mut extended) = (resource.config.lease_ttl, clock::now());
     loop {
         let pause = match resource.extend(lease).await {
             Ok(LeaseStatus::Lost) => break,
-            Err(error) if !error.is_refused() => third.min(EXTENSION_PAUSE),
-            _ => third,
+            Err(error) if !error.is_refused() && clock::now() < clock::after(extended, 2 * ttl) => EXTENSION_PAUSE,
+            Err(_) => ttl,
+            Ok(LeaseStatus::Held) => {
+                extended = clock::now();
+                ttl
+            }
         };
-        sleep(pause).await;
+        sleep(pause.min(ttl / 3)).await;
     }
     flight_state.unlist(); // its result will not be stored
 }

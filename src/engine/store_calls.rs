@@ -16,7 +16,7 @@ use crate::{
         error::{Answer, StoreError},
         lease::{FailureMarker, FillOutcome, Lease, LeaseReply, LeaseRequest, LeaseStatus},
         port::FillCondition,
-        token::{Inbox, Token},
+        token::Token,
         wake::Listener,
     },
     telemetry::{self, StoreOperation},
@@ -24,7 +24,7 @@ use crate::{
 };
 use futures_util::FutureExt;
 use std::{future::Future, slice, time::Duration};
-use tokio::time::{sleep, timeout, timeout_at};
+use tokio::time::{sleep, timeout_at};
 
 impl Resource {
     pub(super) fn listen(&self) -> Listener {
@@ -44,23 +44,26 @@ impl Resource {
     /// Reads entries of one resource at one moment. Returns them with the number at which the read began.
     pub(super) async fn get_all(&self, keys: &[CacheKey]) -> Result<(Vec<Option<Entry>>, u64), StoreError> {
         let (store, meter, begun) = (&*self.engine.store, &self.config.meter, self.engine.versions.now());
-        let read = |_| match &self.config.near {
-            Some(near) => Box::pin(near.get_all(store, keys, meter)),
-            None => store.get_all(keys),
+        let read = |max_age: Duration| match &self.config.near {
+            Some(near) if !max_age.is_zero() => Box::pin(near.get_all(store, keys, meter)),
+            _ => store.get_all(keys),
         };
         Ok((self.read(read).await?, begun))
     }
 
-    /// Sends a read if the breaker allows it. If the store was only late, sends it once more. `send` gets the maximum age
-    /// of a read to join. The second read joins none, because those in flight may be the late ones.
+    /// Sends a read if the breaker allows it. If the store was only late, and the caller's deadline has not passed, sends
+    /// it once more. `send` gets the maximum age of a read to join. It is zero for the second read, because the reads and
+    /// the connection of the first one may be the late ones.
     async fn read<'a, T>(&self, send: impl Fn(Duration) -> Answer<'a, T>) -> Result<T, StoreError> {
         let mut max_age = self.config.store_timeout;
         loop {
-            if let Err(denied) = self.check_breaker(StoreOperation::Get) {
+            if let Err(denied) = self.check_breaker() {
                 Box::pin(self.wait_for_probe(denied)).await?;
             }
             match self.repeatable(StoreOperation::Get, || send(max_age)).await {
-                Err(error) if error.is_timed_out() && !max_age.is_zero() => max_age = Duration::ZERO,
+                Err(error) if error.is_timed_out() && !max_age.is_zero() && !self.is_past_deadline() => {
+                    max_age = Duration::ZERO;
+                }
                 answer => return answer,
             }
         }
@@ -157,7 +160,7 @@ impl Resource {
             telemetry::store_answered(&self.config.meter, operation, || Timestamp::now().since(sent_at));
             match &answer {
                 Ok(_) => {
-                    self.record_answer(operation, sent_at);
+                    self.record_answer(sent_at);
                     on_answer(&self.engine, sent_at);
                 }
                 Err(error) => self.record_failure(operation, error, sent_at),
@@ -167,45 +170,45 @@ impl Resource {
     }
 
     /// Checks whether the breaker allows an operation. If no probe is in flight, sends one in the background.
-    pub(super) fn check_breaker(&self, operation: StoreOperation) -> Result<(), StoreError> {
+    pub(super) fn check_breaker(&self) -> Result<(), StoreError> {
         if self.engine.breakers.is_idle() {
             return Ok(());
         }
         let now = Timestamp::now();
-        match self.with_breaker(operation, |breaker| breaker.permit(now, self.config.store_timeout)) {
+        match self.with_breaker(|breaker| breaker.permit(now, self.config.store_timeout)) {
             Permit::Allow => return Ok(()),
             Permit::Deny => {}
             Permit::Probe => {
-                let (resource, store) = (self.clone(), self.engine.store.clone());
+                let resource = self.clone();
                 self.engine.tasks.spawn(async move {
                     // Not through the near cache, whose connection may fail while the store works.
-                    let read = store.get(&resource.key);
-                    match operation {
-                        StoreOperation::Get => drop(resource.with_timeout(StoreOperation::Probe, read).await),
-                        // No lease has this token, so nothing is released.
-                        _ => drop(resource.release(Token::unique(Inbox::unique()), None).await),
-                    }
+                    resource.with_timeout(StoreOperation::Probe, resource.engine.store.get(&resource.key)).await
                 });
             }
         }
         Err(StoreError::new("circuit breaker open: the store failed recently"))
     }
 
-    /// Waits for the reply to a probe of the reads, for as long as the store may be only late.
+    /// Waits for the reply to a probe, for as long as the store may be only late, and at most until the caller's deadline.
     async fn wait_for_probe(&self, denied: StoreError) -> Result<(), StoreError> {
         let (now, store_timeout) = (Timestamp::now(), self.config.store_timeout);
-        let patience = self.with_breaker(StoreOperation::Get, |breaker| breaker.patience(now, store_timeout));
+        let patience = self.with_breaker(|breaker| breaker.patience(now, store_timeout));
         let closed = self.breaker_is(|breaker| breaker.has_closed_since(now));
-        let is_late = !patience.is_zero() && timeout(patience, closed).await.is_ok();
+        let until = clock::deadline_after(patience);
+        let until = self.deadline.map_or(until, |deadline| until.min(deadline));
+        let is_late = !patience.is_zero() && timeout_at(until, closed).await.is_ok();
         is_late.then_some(()).ok_or(denied)
     }
 
-    /// Waits until the condition holds for the breaker of the reads or of the writes.
+    fn is_past_deadline(&self) -> bool {
+        self.deadline.is_some_and(|deadline| deadline <= clock::now())
+    }
+
+    /// Waits until the condition holds for the breaker.
     pub(super) async fn breaker_is(&self, condition: impl Fn(&Breaker) -> bool) {
         loop {
             let changed = self.engine.breakers.changed(); // before the check, so that no change is missed
-            let is_met = |operation| self.with_breaker(operation, |breaker| condition(breaker));
-            if is_met(StoreOperation::Get) || is_met(StoreOperation::GetOrLease) {
+            if self.with_breaker(|breaker| condition(breaker)) {
                 return;
             }
             changed.await;
@@ -213,15 +216,13 @@ impl Resource {
     }
 
     /// Records a reply to an operation that was sent at `sent_at`.
-    fn record_answer(&self, operation: StoreOperation, sent_at: Timestamp) {
+    fn record_answer(&self, sent_at: Timestamp) {
         if self.engine.breakers.is_idle() {
             return;
         }
         self.engine.breakers.set_answered();
-        if let Some(open_for) = self.with_breaker(operation, |breaker| breaker.answered(sent_at, Timestamp::now())) {
+        if let Some(open_for) = self.with_breaker(|breaker| breaker.answered(sent_at, Timestamp::now())) {
             telemetry::breaker_closed(&self.config.meter, &self.key, open_for);
-            // While reads were denied, no request has come that would have probed the writes.
-            let _ = self.check_breaker(StoreOperation::GetOrLease);
         }
     }
 
@@ -230,19 +231,17 @@ impl Resource {
         telemetry::store_failed(&self.config.meter, &self.key, operation, error);
         self.engine.failures.record(operation, error);
         if error.is_refused() {
-            return self.record_answer(operation, sent_at); // the store is alive
+            return self.record_answer(sent_at); // the store is alive
         }
         let kind = if error.is_timed_out() { FailureKind::TimedOut } else { FailureKind::Error };
         let now = Timestamp::now();
-        if self.with_breaker(operation, |breaker| breaker.failed(kind, sent_at, now)) {
+        if self.with_breaker(|breaker| breaker.failed(kind, sent_at, now)) {
             telemetry::breaker_opened(&self.config.meter, &self.key, error);
         }
     }
 
-    /// Accesses the breaker of the operation. Reads have one, and all other operations.
-    fn with_breaker<T>(&self, operation: StoreOperation, access: impl FnOnce(&mut Breaker) -> T) -> T {
-        let is_read = matches!(operation, StoreOperation::Get | StoreOperation::Probe);
-        let domain = (self.engine.store.failure_domain(&self.key), is_read, self.config.store_timeout);
+    fn with_breaker<T>(&self, access: impl FnOnce(&mut Breaker) -> T) -> T {
+        let domain = (self.engine.store.failure_domain(&self.key), self.config.store_timeout);
         self.engine.breakers.with(domain, access)
     }
 }

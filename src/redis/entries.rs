@@ -235,10 +235,6 @@ mod tests {
             Box::pin(async move { Ok(Value::Array(vec![Value::Int(time / 1_000_000), Value::Int(time % 1_000_000)])) })
         }
 
-        fn read<'a>(&'a self, cmd: &'a Cmd) -> BoxFuture<'a, RedisResult<Value>> {
-            self.send(cmd)
-        }
-
         fn transact<'a>(&'a self, _: &'a Pipeline) -> BoxFuture<'a, RedisResult<Value>> {
             Box::pin(std::future::pending())
         }

@@ -184,8 +184,7 @@ label_values! {
         Extend = "extend",
         Release = "release",
         Invalidate = "invalidate",
-        /// The read by which an open circuit breaker finds out whether the store answers again. A `release` finds out
-        /// whether it accepts writes.
+        /// The read by which an open circuit breaker finds out whether the store answers again.
         Probe = "probe",
     }
 }

@@ -132,15 +132,44 @@ async fn waiter_takes_over_although_the_chosen_one_is_held() {
     drop(held);
 }
 
+/// The chosen waiter must be able to outlast the fetch. Seen to fail (the wait timeout, 63 s) when callers without a
+/// deadline come after all others.
+#[tokio::test(start_paused = true)]
+async fn waiter_without_a_deadline_takes_over_first() {
+    let (guard, origin) = (StampedeGuard::in_memory(), Origin::new());
+    let fetch = |deadline: Option<Duration>| {
+        let (guard, origin) = (guard.clone(), origin.clone());
+        let guard = match deadline {
+            Some(left) => guard.deadline((Instant::now() + left).into_std()),
+            None => guard,
+        };
+        async move { guard.fetch_scoped("k", || async { Ok::<_, Down>(origin.work(SECOND).await) }).await }
+    };
+    let mut impatient = tokio::task::JoinSet::new();
+    impatient.spawn(fetch(Some(500 * MS)));
+    sleep(10 * MS).await;
+    let began = Instant::now();
+    let patient = tokio::spawn(fetch(None));
+    while !patient.is_finished() {
+        sleep(100 * MS).await;
+        impatient.spawn(fetch(Some(500 * MS)));
+    }
+    patient.await.expect("no panic").expect("an answer");
+    assert!(began.elapsed() <= 2 * SECOND, "{:?}", began.elapsed());
+    assert_eq!(origin.calls(), 2);
+}
+
 /// Each leader is held, and the next one leads while the waiter looks up. Seen to fail (a call of its own) when the
 /// attempts of a caller end with a call of the origin.
 #[tokio::test(start_paused = true)]
 async fn waiter_whose_leaders_are_all_held_is_rejected() {
     let node = FakeRedis::new().node();
     let guard = node.guard().lease_ttl(100 * MS);
+    let apart = guard.clone().store_timeout(MS); // so that no leader joins the read of the waiter
     let mut held = Vec::new();
     let hold_leader = async |held: &mut Vec<_>| {
-        let mut leader = Box::pin(guard.fetch_scoped("k", std::future::pending::<Result<i32, Down>>));
+        sleep(2 * MS).await;
+        let mut leader = Box::pin(apart.fetch_scoped("k", std::future::pending::<Result<i32, Down>>));
         for _ in 0..10 {
             assert!(futures_util::poll!(&mut leader).is_pending());
             tokio::task::yield_now().await;

@@ -423,3 +423,24 @@ async fn waiter_takes_over_although_leader_and_waiter_are_held() {
     assert_eq!(guard.fetch("k", async || Ok::<_, Down>(1)).await.expect("its own answer"), 1);
     assert!(began.elapsed() < 10 * SECOND, "{:?}", began.elapsed());
 }
+
+/// Seen to fail (4,900 extensions) when each that has failed is sent again after 100 ms.
+#[tokio::test(start_paused = true)]
+async fn extensions_of_a_store_that_is_gone_do_not_storm() {
+    let (node, origin) = (FakeRedis::new().node(), Origin::gated());
+    let guard = node.guard();
+    let fetches = (0..10_u64).map(|key| {
+        let (guard, origin) = (guard.clone(), origin.clone());
+        tokio::spawn(async move { guard.fetch(key, async move || Ok::<_, Down>(origin.call().await as u64)).await })
+    });
+    let fetches = fetches.collect::<Vec<_>>();
+    origin.arrived(10).await;
+    node.always(Extend, Fault::RequestLost);
+    sleep(50 * SECOND).await;
+    let extensions = node.asked(Extend);
+    assert!((500..=1100).contains(&extensions), "{extensions} extensions");
+    origin.open();
+    for answer in join_all(fetches).await {
+        answer.expect("no panic").expect("an answer");
+    }
+}

@@ -21,7 +21,7 @@ use crate::{
         wake::Listener,
     },
     sync::newest_first,
-    telemetry::{self, StoreOperation, Timed},
+    telemetry::{self, Timed},
 };
 use std::{mem, sync::Arc, time::Duration};
 use tokio::{
@@ -121,7 +121,7 @@ impl Leader {
     /// Asks the store once, with a new token. An invalidation that arrives before the reply is handled at once.
     async fn ask(&mut self, notify: bool, permit: &mut FillPermit) -> Result<LeaseReply, StoreError> {
         let resource = self.resource.clone();
-        resource.check_breaker(StoreOperation::GetOrLease)?;
+        resource.check_breaker()?;
         let (token, asked) = (permit.token(), resource.engine.versions.now());
         let seen = self.seen.as_ref().map(|entry| entry.meta().id);
         let Config { lease_ttl: lease, fetch_timeout, .. } = *resource.config;

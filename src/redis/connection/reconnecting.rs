@@ -32,9 +32,6 @@ use tokio_util::task::AbortOnDropHandle;
 pub(crate) trait CommandLink: Send + Sync {
     fn send<'a>(&'a self, cmd: &'a Cmd) -> BoxFuture<'a, RedisResult<Value>>;
 
-    /// Sends a command that only reads. No script delays it for long.
-    fn read<'a>(&'a self, cmd: &'a Cmd) -> BoxFuture<'a, RedisResult<Value>>;
-
     /// Sends the commands of a [`transaction`] without other commands in between. Returns the reply to `EXEC`: an array
     /// of replies, which may be errors. An error means that the transaction was not executed, or that this is unknown.
     fn transact<'a>(&'a self, pipeline: &'a Pipeline) -> BoxFuture<'a, RedisResult<Value>>;
@@ -64,24 +61,19 @@ pub(in crate::redis) struct Reconnecting<C: Connect> {
     connect: Arc<C>,
     handshake: Arc<dyn Handshake>,
     generation: Arc<AtomicU64>,
-    attempt: Mutex<ConnectAttempt<C>>,
+    attempt: Mutex<ConnectAttempt<C::Connection>>,
     log: Arc<ConnectionLog>,
 }
 
 /// The last attempt to connect, and what its connection has shown since.
-struct ConnectAttempt<C: Connect> {
+struct ConnectAttempt<C> {
     /// `None` before the first attempt, and once the connection is dropped as unusable.
-    connection: Option<Shared<RedisResult<C::Connection>>>,
+    connection: Option<Shared<RedisResult<C>>>,
     /// Distinguishes the attempts.
     number: u64,
     started_at: Timestamp,
     /// The time of the first command without a reply since the last reply, and the number of such commands.
     silence: Option<(Timestamp, u32)>,
-    /// Whether a script was given up and no reply has come since. While a server pauses writes, for example before a
-    /// failover, it executes nothing that was sent after a script on the same connection.
-    is_held_up: bool,
-    /// The link for reads while the connection is held up.
-    spare: Option<Arc<Reconnecting<C>>>,
     /// The time since which a connection that repairs itself has been broken.
     degraded_since: Option<Timestamp>,
 }
@@ -121,24 +113,12 @@ impl<C: Connect> Reconnecting<C> {
         }));
         let ended = |_| Err(RedisError::from((ErrorKind::Io, "the runtime of the redis connection has ended")));
         let connection = Shared::new(async move { task.await.unwrap_or_else(ended) });
-        let is_held_up = attempt.is_held_up; // until a reply shows that the server executes scripts
-        *attempt = ConnectAttempt { is_held_up, ..ConnectAttempt::new(Some(connection.clone()), attempt.number + 1) };
+        *attempt = ConnectAttempt::new(Some(connection.clone()), attempt.number + 1);
         (connection, attempt.number)
     }
 
-    /// Returns the link for reads if the connection is held up. Each connection has a spare link of its own, which does
-    /// not stay with an earlier server.
-    fn spare(&self) -> Option<Arc<Self>> {
-        let mut attempt = self.attempt.lock();
-        if attempt.is_held_up && attempt.spare.is_none() {
-            let link = |source| Arc::new(Self::new(Arc::new(source), self.handshake.clone(), self.log.clone()));
-            attempt.spare = self.connect.spare().map(link);
-        }
-        attempt.spare.clone().filter(|_| attempt.is_held_up)
-    }
-
     /// Returns the attempt with this number, locked, if it is still the current one.
-    fn numbered(&self, number: u64) -> Option<MutexGuard<'_, ConnectAttempt<C>>> {
+    fn numbered(&self, number: u64) -> Option<MutexGuard<'_, ConnectAttempt<C::Connection>>> {
         let attempt = self.attempt.lock();
         (attempt.number == number && attempt.connection.is_some()).then_some(attempt)
     }
@@ -155,7 +135,7 @@ impl<C: Connect> Reconnecting<C> {
 
     fn record_reply(&self, number: u64, is_success: bool) {
         let Some(mut attempt) = self.numbered(number) else { return };
-        (attempt.silence, attempt.is_held_up) = (None, false);
+        attempt.silence = None;
         if is_success && attempt.degraded_since.is_some_and(|since| Timestamp::now().since(since) >= SILENCE) {
             attempt.degraded_since = None;
             self.handshake.on_connected();
@@ -173,9 +153,8 @@ impl<C: Connect> Reconnecting<C> {
 
     /// Records a command that was given up before its reply. redis-rs keeps a connection without any replies.
     /// After `SILENT_COMMANDS` commands and `SILENCE` without a reply, the connection is taken for dead.
-    fn record_timeout(&self, number: u64, is_read: bool) {
+    fn record_timeout(&self, number: u64) {
         let Some(mut attempt) = self.numbered(number) else { return };
-        attempt.is_held_up |= !is_read;
         let now = Timestamp::now();
         let (since, given_up) = attempt.silence.map_or((now, 1), |(since, given_up)| (since, given_up + 1));
         attempt.silence = Some((since, given_up));
@@ -187,13 +166,13 @@ impl<C: Connect> Reconnecting<C> {
         }
     }
 
-    async fn execute(&self, request: Request<'_>, is_read: bool) -> RedisResult<Value> {
+    async fn execute(&self, request: Request<'_>) -> RedisResult<Value> {
         let (connection, number) = self.current_attempt();
         let mut connection = match C::AWAITED {
             true => connection.await?,
             false => connection.now_or_never().ok_or((ErrorKind::Io, "the connection is not made yet"))??,
         };
-        let mut pending = PendingCommand { link: self, number, is_read, answered: false };
+        let mut pending = PendingCommand { link: self, number, answered: false };
         let answer = match request {
             Request::Command(cmd) => connection.req_packed_command(cmd).await.and_then(Value::extract_error),
             Request::Transaction(pipeline) => reply_to_exec(pipeline, &mut connection, &self.log).await,
@@ -231,7 +210,7 @@ impl<C: Connect> Reconnecting<C> {
         let (connection, number) = self.current_attempt();
         let Some(Ok(mut connection)) = connection.now_or_never() else { return };
         let word = Token::unique(Inbox::unique());
-        let mut pending = PendingCommand { link: self, number, is_read: true, answered: false };
+        let mut pending = PendingCommand { link: self, number, answered: false };
         let echo = redis::cmd("PING").arg(word.as_bytes()).query_async(&mut connection).await;
         pending.answered = true;
         let out_of_step = match &echo {
@@ -247,25 +226,19 @@ impl<C: Connect> Reconnecting<C> {
     }
 }
 
-impl<C: Connect> ConnectAttempt<C> {
-    fn new(connection: Option<Shared<RedisResult<C::Connection>>>, number: u64) -> Self {
-        let (silence, is_held_up, spare, degraded_since) = (None, false, None, None);
-        Self { connection, number, started_at: Timestamp::now(), silence, is_held_up, spare, degraded_since }
+impl<C> ConnectAttempt<C> {
+    fn new(connection: Option<Shared<RedisResult<C>>>, number: u64) -> Self {
+        Self { connection, number, started_at: Timestamp::now(), silence: None, degraded_since: None }
     }
 }
 
 impl<C: Connect> CommandLink for Reconnecting<C> {
     fn send<'a>(&'a self, cmd: &'a Cmd) -> BoxFuture<'a, RedisResult<Value>> {
-        Box::pin(self.execute(Request::Command(cmd), false))
-    }
-
-    fn read<'a>(&'a self, cmd: &'a Cmd) -> BoxFuture<'a, RedisResult<Value>> {
-        let spare = self.spare();
-        Box::pin(async move { spare.as_deref().unwrap_or(self).execute(Request::Command(cmd), true).await })
+        Box::pin(self.execute(Request::Command(cmd)))
     }
 
     fn transact<'a>(&'a self, pipeline: &'a Pipeline) -> BoxFuture<'a, RedisResult<Value>> {
-        Box::pin(self.execute(Request::Transaction(pipeline), false))
+        Box::pin(self.execute(Request::Transaction(pipeline)))
     }
 
     fn verify(&self) -> BoxFuture<'_, ()> {
@@ -286,14 +259,13 @@ enum Request<'a> {
 struct PendingCommand<'a, C: Connect> {
     link: &'a Reconnecting<C>,
     number: u64,
-    is_read: bool,
     answered: bool,
 }
 
 impl<C: Connect> Drop for PendingCommand<'_, C> {
     fn drop(&mut self) {
         if !self.answered {
-            self.link.record_timeout(self.number, self.is_read);
+            self.link.record_timeout(self.number);
         }
     }
 }
@@ -383,8 +355,6 @@ mod tests {
     use crate::redis::connection::source::Connection;
     use redis::RedisFuture;
 
-    const MS: Duration = Duration::from_millis(1);
-
     /// A connection that answers every command with these bytes.
     #[derive(Clone)]
     struct Fake(&'static [u8]);
@@ -420,7 +390,7 @@ mod tests {
     /// Gives up one command less than the limit, over a time that is long enough.
     async fn give_up(link: &Reconnecting<Connection<Fake>>, number: u64) {
         for _ in 1..SILENT_COMMANDS {
-            link.record_timeout(number, true);
+            link.record_timeout(number);
             tokio::time::sleep(SILENCE).await;
         }
     }
@@ -432,17 +402,17 @@ mod tests {
         link.disconnect(first, Duration::ZERO);
         let second = connection_number(&link).await;
         give_up(&link, first).await;
-        link.record_timeout(first, true);
+        link.record_timeout(first);
         link.disconnect(first, Duration::ZERO);
         assert_eq!(connection_number(&link).await, second, "results of the first connection do not affect the second");
 
-        link.record_timeout(second, true);
+        link.record_timeout(second);
         tokio::time::sleep(SILENCE).await;
         link.record_reply(second, true);
         give_up(&link, second).await;
         link.record_reply(first, true);
         assert_eq!(connection_number(&link).await, second, "a reply ends the silence");
-        link.record_timeout(second, true);
+        link.record_timeout(second);
         assert_ne!(connection_number(&link).await, second);
     }
 
@@ -461,76 +431,6 @@ mod tests {
             link.record_reply(number, true);
             assert_eq!(link.generation(), 2, "a repair counts once");
         }
-    }
-
-    /// A server whose writes are paused. It answers no command of a connection that a script was sent on.
-    #[derive(Clone, Default)]
-    struct Paused {
-        /// The names of the commands of each connection.
-        connections: Arc<Mutex<Vec<Vec<String>>>>,
-        /// The number of this connection.
-        number: usize,
-    }
-
-    impl Connect for Paused {
-        type Connection = Self;
-        const SELF_HEALING: bool = false;
-
-        async fn connect(&self) -> RedisResult<Self> {
-            let mut connections = self.connections.lock();
-            connections.push(Vec::new());
-            Ok(Self { number: connections.len() - 1, ..self.clone() })
-        }
-
-        fn spare(&self) -> Option<Self> {
-            Some(self.clone())
-        }
-
-        fn connect_timeout(&self) -> Duration {
-            CONNECT_TIMEOUT
-        }
-    }
-
-    impl ConnectionLike for Paused {
-        fn req_packed_command<'a>(&'a mut self, cmd: &'a Cmd) -> RedisFuture<'a, Value> {
-            let Some(redis::Arg::Simple(name)) = cmd.args_iter().next() else { panic!("no name") };
-            let mut connections = self.connections.lock();
-            let commands = &mut connections[self.number];
-            commands.push(String::from_utf8_lossy(name).into_owned());
-            let is_held_up = commands.iter().any(|name| name == "EVALSHA");
-            Box::pin(async move { if is_held_up { std::future::pending().await } else { Ok(Value::Nil) } })
-        }
-
-        fn req_packed_commands<'a>(&'a mut self, _: &'a Pipeline, _: usize, _: usize) -> RedisFuture<'a, Vec<Value>> {
-            Box::pin(async { Ok(Vec::new()) })
-        }
-
-        fn get_db(&self) -> i64 {
-            0
-        }
-    }
-
-    /// Seen to fail (no read is answered) when reads are sent over the connection that is held up, and (a connection for
-    /// each read) when the spare link is not kept.
-    #[tokio::test(start_paused = true)]
-    async fn reads_leave_a_connection_that_a_script_holds_up() {
-        let server = Paused::default();
-        let link = Reconnecting::new(Arc::new(server.clone()), Arc::new(Silent), Arc::default());
-        let is_answered = async |sent: BoxFuture<'_, RedisResult<Value>>| timeout(100 * MS, sent).await.is_ok();
-        let [get, script] = ["GET", "EVALSHA"].map(redis::cmd);
-        assert!(is_answered(link.read(&get)).await);
-        assert!(!is_answered(link.read(&get).then(async |_| link.send(&script).await).boxed()).await);
-        for _ in 0..3 {
-            assert!(is_answered(link.read(&get)).await);
-        }
-        assert!(!is_answered(link.send(&script)).await, "the scripts stay");
-        assert_eq!(*server.connections.lock(), [&["GET", "GET", "EVALSHA", "EVALSHA"][..], &["GET"; 3]]);
-        assert_eq!(link.generation(), 1);
-
-        server.connections.lock()[0].clear();
-        assert!(is_answered(link.send(&get)).await);
-        assert!(is_answered(link.read(&get)).await);
-        assert_eq!(*server.connections.lock(), [["GET"; 2].as_slice(), &["GET"; 3]], "the writes are answered again");
     }
 
     /// A response timeout of the user ends a command before the guard's own timeout does.

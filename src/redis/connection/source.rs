@@ -19,7 +19,7 @@ use {
 };
 
 /// A source of connections of one kind.
-pub(in crate::redis) trait Connect: Sized + Send + Sync + 'static {
+pub(in crate::redis) trait Connect: Send + Sync + 'static {
     type Connection: ConnectionLike + Clone + Send + Sync + 'static;
 
     /// Whether a broken connection repairs itself. A new one would be no better then. In a cluster with one dead node
@@ -36,11 +36,6 @@ pub(in crate::redis) trait Connect: Sized + Send + Sync + 'static {
     fn connect_timeout(&self) -> Duration;
 
     fn connect(&self) -> impl Future<Output = RedisResult<Self::Connection>> + Send;
-
-    /// Returns the source of a spare connection for reads. `None`, the default, if there is no single server.
-    fn spare(&self) -> Option<Self> {
-        None
-    }
 
     /// Reports whether the last connection is to be replaced although it works. Returns `true` once per replacement.
     fn is_superseded(&self) -> bool {
@@ -151,11 +146,6 @@ impl Connect for Source {
             Target::Master(master) => master.is_superseded(),
             _ => false,
         }
-    }
-
-    /// A clone follows the sentinels by itself.
-    fn spare(&self) -> Option<Self> {
-        Some(self.clone())
     }
 
     /// Longer than the client's own connection timeout, whose error says more.
