@@ -55,18 +55,16 @@ pub(crate) type Found = Result<Option<Entry>, StoreError>;
 /// | `Queued` | no `max_fallback_fetches` permit is free | waits; a nested one leaves, because the enclosing fetch may hold the permit |
 /// | `HeadersReady` | the response is shared at its end | waits; leaves for another variant if the head redirects it |
 /// | `Found` | the store or the outage cache had an entry, or the store did not answer | goes on as after a lookup of its own |
-/// | `StoreBack` | the circuit breaker has closed while the leader waited for a permit | looks the entry up |
 /// | `Filled` | the payload is complete | takes the entry if its request is older than the response, however short the lifetime is; otherwise evaluates it |
 /// | `Shared` | a value has no entry, or its entry is not stored yet | takes the value if it suits the request |
 /// | `Unshared` | the response is private, the fetch failed, or a failure marker blocks the key | takes the confirmed stale entry in place of a failure; otherwise tries again once if a waiter is to lead again, or does what [`Unshared`] says |
-/// | `Abandoned` | the leader is not polled, or ended without a result and no waiter takes the flight over | tries again, and one waiter leads |
+/// | `Abandoned` | the leader is not polled, ended without a result and no waiter takes the flight over, or stood in the queue when the circuit breaker closed | looks the entry up, and one waiter leads |
 #[derive(Clone)]
 pub(crate) enum Progress {
     Running,
     Queued,
     HeadersReady(Option<SharedValue>),
     Found(Found),
-    StoreBack,
     Filled(Arc<FillSet>),
     Shared(SharedValue),
     /// The result, and whether a waiter is to lead again, because the result may be due to the leader's request.

@@ -181,14 +181,15 @@ impl Call<'_> {
                 (self.has_waited, self.found, self.local) = (true, Some(found), None);
                 Attempt::Again
             }
-            Progress::StoreBack => {
-                self.local = None;
-                Attempt::Again
-            }
             Progress::Filled(fill_set) => self.on_filled(&fill_set),
             Progress::Shared(value) | Progress::HeadersReady(Some(value)) => self.on_shared(&value),
             Progress::Unshared(result, repeat) => self.on_unshared(result, repeat, waiter),
-            Progress::Running | Progress::Queued | Progress::HeadersReady(None) | Progress::Abandoned => Attempt::Again,
+            Progress::Running | Progress::Queued | Progress::HeadersReady(None) | Progress::Abandoned => {
+                if let Some(LeadMode::StoreDown(_)) = self.local {
+                    self.local = None; // the store may be back
+                }
+                Attempt::Again
+            }
         }
     }
 

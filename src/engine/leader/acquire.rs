@@ -37,7 +37,7 @@ struct LeaseWait {
     awaited: Vec<Token>,
     was_disconnected: bool,
     /// The longest pause for which the first wake-up is relied on.
-    first_pause: Option<Duration>,
+    first_pause: Duration,
     /// Measures the wait since the store has told of a lease of another process.
     timed: Option<Timed>,
     /// When the lease of another process ends, as the store said last.
@@ -54,7 +54,7 @@ impl Leader {
         // The lease, or the message of its end, may be lost. The leader finds out after twice the last fetch of this key.
         let cost = self.flight.state().seen().map(|entry| entry.meta().cost).filter(|cost| !cost.is_zero());
         let first_pause = cost.map_or(resource.config.lease_ttl / 2, |cost| cost.saturating_mul(2));
-        let mut wait = LeaseWait { first_pause: Some(first_pause), ..LeaseWait::default() };
+        let mut wait = LeaseWait { first_pause, ..LeaseWait::default() };
         loop {
             let breaker_changed = resource.engine.breakers.changed(); // before the request, so that no opening is missed
             let reply = self.ask(true, permit).await;
@@ -226,7 +226,7 @@ impl Leader {
         let permit = tokio::select! {
             biased;
             () = self.flight.deserted() => return Err(Progress::Abandoned),
-            () = closed => return Err(Progress::StoreBack),
+            () = closed => return Err(Progress::Abandoned),
             permit = permits.acquire() => permit,
             () = sleep(MAX_QUEUE_TIME) => {
                 let error = "the store is unavailable and all `max_fallback_fetches` permits are in use";
@@ -241,9 +241,9 @@ impl Leader {
 impl LeaseWait {
     /// Records what the store said of the lease. Returns the pause before the next request.
     fn heard_of_lease(&mut self, remaining: Duration, waiting: usize, registered: bool) -> Duration {
-        self.lease_end = Some(clock::deadline_after(remaining));
+        let is_first = self.lease_end.replace(clock::deadline_after(remaining)).is_none();
         self.silent_until = None;
-        let span = self.first_pause.take().map_or(remaining, |first| first.min(remaining));
+        let span = if is_first { self.first_pause.min(remaining) } else { remaining };
         let expiry = span.saturating_add(backoff::after_expiry(waiting, clock::random_unit()));
         if registered { expiry } else { expiry.min(backoff::poll(self.polls, clock::random_unit())) }
     }
