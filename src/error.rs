@@ -54,8 +54,7 @@ pub enum ErrorKind {
     InvalidUrl,
     /// Rejected: there are too many waiters, no `max_fallback_fetches` permit became free within one second, the wait
     /// timeout passed, the deadline has passed or is near, or 64 leaders that the request waited for came to no result
-    /// that it may use: they were not polled, or their bodies broke off.
-    /// [`Error::retry_in`] says when to retry.
+    /// that it may use: they were not polled, or their bodies broke off. [`Error::retry_in`] says when to retry.
     Overloaded,
 }
 

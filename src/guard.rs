@@ -133,9 +133,9 @@ impl StampedeGuard {
     }
 
     /// Sets the lease time-to-live. If the leader crashes, other processes wait this long, and a quarter of a second,
-    /// before one of them takes over. A living leader extends its lease every third of this time. Keep it above three times the
-    /// [`store_timeout`](Self::store_timeout), so that the lease survives an extension that is not answered. Default:
-    /// 3 s. Redis counts whole milliseconds.
+    /// before one of them takes over. A living leader extends its lease every third of this time. Keep it above three
+    /// times the [`store_timeout`](Self::store_timeout), so that the lease survives an extension that is not answered.
+    /// Default: 3 s. Redis counts whole milliseconds.
     ///
     /// # Panics
     ///
@@ -354,11 +354,11 @@ impl StampedeGuard {
     /// Sets what happens while the store is unavailable. Default: [`StoreFailure::FailOpen`].
     ///
     /// A circuit breaker opens after one operation that exceeds [`store_timeout`](Self::store_timeout), or after five
-    /// errors in a row. It is then probed in the background, at once and again by the first request after each
-    /// `store_timeout`, at most 0.5 s. A success closes the breaker: without requests it stays open. For half of a
-    /// `store_timeout` after a timeout, requests wait for the probe; afterwards no request waits for the store.
-    /// [`invalidate`](Self::invalidate) bypasses the breaker. Clones with different `store_timeout`s
-    /// have separate breakers.
+    /// errors in a row. Requests then probe the store in the background: at once, and again after each `store_timeout`,
+    /// or 0.5 s if that is shorter. A reply closes the breaker; without requests it stays open. For half of a
+    /// `store_timeout` after a timeout, requests wait for the probe, and a read that has timed out is sent once more
+    /// when the probe is answered. Afterwards no request waits for the store. [`invalidate`](Self::invalidate) bypasses
+    /// the breaker. Clones with different `store_timeout`s have separate breakers.
     #[must_use]
     pub fn on_store_failure(self, then: StoreFailure) -> Self {
         self.set(|config| config.on_store_failure = then)

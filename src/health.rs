@@ -22,7 +22,8 @@ pub struct Health {
     /// first operation has ended. A store in this process is always reachable.
     pub store_reachable: Option<bool>,
     /// Whether a circuit breaker of the guard or one of its clones is open: the store, or a node of it, is not asked by
-    /// requests. About once per store timeout one request sends a probe in the background; without requests there is none.
+    /// requests. About once per store timeout a request sends a probe in the background; without requests there is
+    /// none.
     pub breaker_open: bool,
     /// The last store operation that failed, if any. Later successes do not remove it: see [`LastError::age`].
     pub last_error: Option<LastError>,

@@ -11,9 +11,9 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// The name of one resource of the origin, and optionally of one variant of it.
 ///
-/// Any bytes of any length are valid, and keys are compared byte by byte. Of a primary or a variant of 289 bytes or more,
-/// the first 256 bytes and a hash of 128 bits take its place, because clients choose URLs: a table of 10,000 keys of 64
-/// KiB would take 625 MiB. Stores hash long or unusual keys.
+/// Any bytes of any length are valid, and keys are compared byte by byte. Of a primary or a variant of 289 bytes or
+/// more, the first 256 bytes and a hash of 128 bits take its place, because clients choose URLs: a table of 10,000 keys
+/// of 64 KiB would take 625 MiB. Stores hash long or unusual keys.
 ///
 /// ```
 /// use stampede_guard::Key;
@@ -88,8 +88,8 @@ impl Key {
     }
 }
 
-/// Returns the text, or what takes the place of a long one: its beginning and its hash. A text of exactly that length is
-/// replaced as well, so that no other text equals what takes the place of this one.
+/// Returns the text, or what takes the place of a long one: its beginning and its hash. A text of exactly that length
+/// is replaced as well, so that no other text equals what takes the place of this one.
 fn shortened(text: Bytes) -> Bytes {
     if text.len() < SHORTENED {
         return text;
@@ -428,7 +428,8 @@ impl fmt::Debug for KeyHash {
 
 /// Maximum length in bytes of a key as text for people.
 const MAX_READABLE: usize = 256;
-/// Length in bytes of what takes the place of a long key: the part that is readable, and the letter and digits of a hash.
+/// Length in bytes of what takes the place of a long key: the part that is readable, and the letter and digits of a
+/// hash.
 const SHORTENED: usize = MAX_READABLE + 33;
 /// Maximum length in bytes of a key that is used in names unhashed.
 const MAX_RAW: usize = 64;

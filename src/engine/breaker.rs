@@ -15,11 +15,10 @@ use tokio::sync::{Notify, futures::Notified};
 
 /// A circuit breaker: keeps requests from waiting for a store that does not answer.
 ///
-/// The breaker opens at the first timeout, or after [`ERRORS`] errors without a success in between. Then
-/// requests probe it in the background, at once and again when a probe is over, and a reply closes it: a probe is in
-/// flight when the store answers again. After a timeout requests wait a little for the first probe, because the store
-/// may be late, not down. Afterwards no request waits for the store. So an outage delays the requests of its first
-/// moments only.
+/// The breaker opens at the first timeout, or after [`ERRORS`] errors without a success in between. Then requests probe
+/// the store in the background, at once and again when a probe is over, and a reply closes the breaker. So a probe is
+/// in flight when the store answers again. After a timeout requests wait a little for the probe, because the store may
+/// be late, not down. Afterwards no request waits for the store.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Breaker {
     Closed { errors: u32, last: Option<Timestamp>, closed_at: Option<Timestamp> },
@@ -168,7 +167,7 @@ impl Breakers {
         self.is_idle.store(by_domain.is_empty() && self.has_answered.load(Relaxed), Relaxed);
         drop(by_domain);
         if changes {
-            self.changed.notify_waiters(); // not under the lock, which who is woken takes
+            self.changed.notify_waiters(); // not under the lock, which the woken tasks take
         }
         result
     }

@@ -46,8 +46,8 @@ use tokio::{
 /// The result of a lookup in the store.
 pub(crate) type Found = Result<Option<Entry>, StoreError>;
 
-/// The progress of a flight. Each caller sees the latest state. The leader publishes all states but `Abandoned`. A leader
-/// that ends without a result hands the flight over to a waiter, and the state is `Running` again.
+/// The progress of a flight. Each caller sees the latest state. The leader publishes all states but `Abandoned`. A
+/// leader that ends without a result hands the flight over to a waiter, and the state is `Running` again.
 ///
 /// | state | when | what a waiter does |
 /// |---|---|---|
@@ -94,7 +94,7 @@ pub(crate) struct JoinCriteria {
     pub(crate) nested: bool,
     /// The flight has no response yet.
     pub(crate) incomplete_only: bool,
-    /// When the caller leaves at the latest, if it has said so.
+    /// The time at which the caller leaves at the latest, if it has a deadline.
     pub(crate) deadline: Option<Instant>,
 }
 
@@ -141,7 +141,7 @@ pub(crate) struct FlightState {
     pulse: Arc<Pulse>,
     /// When a waiter last looked at the pulse, and what it read; or when the first waiter came.
     felt: Mutex<Option<(Instant, Option<usize>)>>,
-    /// The waiters that may lead next, by their ranks. Without a waker: the one that is chosen.
+    /// The waiters that may lead next, by their ranks. The chosen waiter has no waker here.
     successors: Mutex<BTreeMap<i64, Option<Waker>>>,
     /// Number of callers that want the result. The caller that opened the flight counts as well.
     callers: AtomicUsize,
@@ -340,7 +340,8 @@ impl FlightState {
     }
 
     /// Hands a flight without a result over to a random waiter without a deadline, or to the one with the latest
-    /// deadline. The others stay. Abandons the flight if there is no waiter, or a newer flight may have its place.
+    /// deadline. The other waiters stay. Abandons the flight if there is no waiter, or a newer flight may have its
+    /// place.
     fn hand_over(self: &Arc<Self>) {
         let goes_on = self.is_listed.load(Acquire) && self.resume_as(Progress::Running).is_some();
         self.is_between_questions.store(false, Release);
@@ -566,7 +567,8 @@ impl Waiter {
     }
 
     /// Waits until this time for the outcome, or for the flight itself if this waiter is to lead next. A leader that is
-    /// not polled for half of a lease may lose it to another process: then the flight leaves the table, and is abandoned.
+    /// not polled for half of a lease may lose it to another process: then the flight leaves the table, and is
+    /// abandoned.
     pub(crate) async fn outcome_until(
         &self,
         until: Instant,
@@ -575,8 +577,8 @@ impl Waiter {
     ) -> Option<Result<Flight, Progress>> {
         let mut outcome = pin!(self.outcome(is_elsewhere));
         loop {
-            // Many waiters look in turn, one each half of a lease, so that all looks together cost next to nothing. A waiter
-            // looks when it comes as well, because those whose turn it was may have left.
+            // Many waiters look in turn, one each half of a lease, so that all looks together cost next to nothing. A
+            // new waiter looks as well, because the waiters whose turn it was may have left.
             self.flight.look(half_lease);
             let turns = self.callers().saturating_sub(FREQUENT_LOOKERS).max(1) as u32;
             let next_look = clock::deadline_after(half_lease.saturating_mul(turns));
@@ -594,7 +596,7 @@ impl Waiter {
 
     /// Waits until this waiter is chosen to lead.
     ///
-    /// Cancel safe: if the waiter leaves, another one is chosen.
+    /// Cancel safe: if the waiter leaves, the next waiter is chosen.
     fn chosen(&self) -> impl Future<Output = Flight> {
         poll_fn(|cx| {
             let earlier = self.flight.successors.lock().insert(self.rank, Some(cx.waker().clone()));

@@ -126,8 +126,8 @@ impl Drop for RetryEntry<'_> {
 
 /// Maximum age of a remembered invalidation.
 const RECENT: Duration = Duration::from_secs(10);
-/// Maximum number of cache keys whose invalidation is retried, and of retries in flight. A [`Key`](crate::Key) is short,
-/// so these are bounds of memory, too: with [`MAX_RECENT`] of about 5 MB.
+/// Maximum number of cache keys whose invalidation is retried, and of retries in flight. A [`Key`](crate::Key) is
+/// short, so these are bounds of memory, too: with [`MAX_RECENT`] of about 5 MB.
 const MAX_RETRIED: usize = 10_000;
 pub(super) const MAX_RETRIES_IN_FLIGHT: usize = 64;
 /// Maximum number of remembered invalidations.

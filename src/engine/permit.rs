@@ -26,8 +26,8 @@ use std::{
 use tokio::time::{sleep, timeout_at};
 
 /// The permission of one leader to store the result of its fetch, and its subscription to the cache key. It exists
-/// before a lease is requested. When it is dropped, it releases the lease, so that a reply that is lost, or not awaited,
-/// leaves no lease.
+/// before a lease is requested. When it is dropped, it releases the lease, so that a reply that is lost, or not
+/// awaited, leaves no lease.
 pub(super) struct FillPermit {
     resource: Arc<Resource>,
     pub(super) listener: Listener,

@@ -51,9 +51,9 @@ impl Resource {
         Ok((self.read(read).await?, begun))
     }
 
-    /// Sends a read if the breaker allows it. If the store was only late, and the caller's deadline has not passed, sends
-    /// it once more. `send` gets the maximum age of a read to join. It is zero for the second read, because the reads and
-    /// the connection of the first one may be the late ones.
+    /// Sends a read if the breaker allows it. If the store was only late, and the caller's deadline has not passed,
+    /// sends it once more. `send` gets the maximum age of a read to join. It is zero for the second read, because the
+    /// reads and the connection of the first one may be the late ones.
     async fn read<'a, T>(&self, send: impl Fn(Duration) -> Answer<'a, T>) -> Result<T, StoreError> {
         let mut max_age = self.config.store_timeout;
         loop {
@@ -73,8 +73,8 @@ impl Resource {
         self.with_timeout(StoreOperation::GetOrLease, self.engine.store.get_or_lease(&self.key, request)).await
     }
 
-    /// Fills the entry. A fill that fails is sent again for as long as a lease lives, unless the store has refused it. This
-    /// is safe because a fill may run twice.
+    /// Fills the entry. A fill that fails is sent again for as long as a lease lives, unless the store has refused it.
+    /// This is safe because a fill may run twice.
     pub(super) async fn fill(&self, condition: FillCondition, fill_set: &FillSet) -> Result<FillOutcome, StoreError> {
         let (began, mut retries) = (Timestamp::now(), 0);
         let outcome = loop {
@@ -169,7 +169,7 @@ impl Resource {
         })
     }
 
-    /// Checks whether the breaker allows an operation. If no probe is in flight, sends one in the background.
+    /// Checks whether the breaker allows an operation. If a probe is due, sends one in the background.
     pub(super) fn check_breaker(&self) -> Result<(), StoreError> {
         if self.engine.breakers.is_idle() {
             return Ok(());
@@ -189,7 +189,8 @@ impl Resource {
         Err(StoreError::new("circuit breaker open: the store failed recently"))
     }
 
-    /// Waits for the reply to a probe, for as long as the store may be only late, and at most until the caller's deadline.
+    /// Waits for the reply to a probe, for as long as the store may be only late, and at most until the caller's
+    /// deadline.
     async fn wait_for_probe(&self, denied: StoreError) -> Result<(), StoreError> {
         let (now, store_timeout) = (Timestamp::now(), self.config.store_timeout);
         let patience = self.with_breaker(|breaker| breaker.patience(now, store_timeout));

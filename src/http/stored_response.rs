@@ -62,8 +62,7 @@ pub(super) enum InFlightBody {
     Collected(Arc<SharedBody>),
 }
 
-/// Encodes an end-to-end head. `None` if that fails, which no head that hyper
-/// accepts does.
+/// Encodes an end-to-end head. `None` if that fails, which no head that hyper accepts does.
 pub(super) fn encode(
     status: StatusCode,
     headers: &HeaderMap,

@@ -169,8 +169,8 @@ impl ReadAnswer {
 struct Lane {
     /// Number of commands without an answer, with the batches that will be sent.
     in_flight: AtomicUsize,
-    /// Whether the last batch had several readers when it was sent. Then the next read is shared too. PERF: of 64 callers
-    /// of one key, 53 in place of 40 share a read.
+    /// Whether the last batch had several readers when it was sent. Then the next read is shared too. PERF: of 64
+    /// callers of one key, 53 in place of 40 share a read.
     is_shared: AtomicBool,
     /// No handle of an answer is dropped under this lock, because the last handle takes it to remove the batch.
     reads: Mutex<Reads>,

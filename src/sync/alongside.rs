@@ -12,7 +12,8 @@ use std::{
 };
 
 pin_project! {
-    /// A future that completes with the first of two futures. The first one is polled first, and counts if both complete.
+    /// A future that completes with the first of two futures. The first one is polled first, and counts if both
+    /// complete.
     pub(crate) struct Alongside<A, B> {
         #[pin]
         first: A,

@@ -549,7 +549,8 @@ impl Store for Node {
         })
     }
 
-    /// Shares a read as the store over Redis does: a read belongs to no caller, and goes on until its last caller leaves.
+    /// Shares a read as the store over Redis does: a read belongs to no caller, and goes on until its last caller
+    /// leaves.
     fn get_shared<'a>(&'a self, key: &'a CacheKey, terms: ReadTerms<'a>) -> Answer<'a, (Option<Entry>, u64)> {
         let mut reads = self.0.reads.lock();
         let allowed = reads.get(key).filter(|(_, begun, sent_at)| terms.allow(key.into(), *begun, *sent_at));

@@ -110,8 +110,8 @@ async fn waiter_with_the_latest_deadline_takes_over() {
     assert_eq!(origin.calls(), 2);
 }
 
-/// The waiter with the latest deadline is held. Seen to fail (no answer until the wait timeout) when no look abandons the
-/// flight.
+/// The waiter with the latest deadline is held. Seen to fail (no answer until the wait timeout) when no look abandons
+/// the flight.
 #[tokio::test(start_paused = true)]
 async fn waiter_takes_over_although_the_chosen_one_is_held() {
     let guard = StampedeGuard::in_memory();
@@ -133,7 +133,7 @@ async fn waiter_takes_over_although_the_chosen_one_is_held() {
 }
 
 /// The chosen waiter must be able to outlast the fetch. Seen to fail (the wait timeout, 63 s) when callers without a
-/// deadline come after all others.
+/// deadline are chosen last.
 #[tokio::test(start_paused = true)]
 async fn waiter_without_a_deadline_takes_over_first() {
     let (guard, origin) = (StampedeGuard::in_memory(), Origin::new());

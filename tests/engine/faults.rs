@@ -134,8 +134,8 @@ async fn a_lost_wake_up_costs_at_most_one_lease() {
     assert!(began.elapsed() <= 3 * SECOND + 10 * MS, "{:?}", began.elapsed());
 }
 
-/// The message is lost, or the lease with all else. Seen to fail (3 s) when a registered waiter asks again at the end of
-/// the lease only.
+/// The message is lost, or the lease with all else. Seen to fail (3 s) when a registered waiter asks again at the end
+/// of the lease only.
 #[tokio::test(start_paused = true)]
 async fn waiter_asks_again_at_twice_the_cost_or_half_of_the_lease() {
     for (is_seen, limit) in [(false, 1_600 * MS), (true, 100 * MS)] {

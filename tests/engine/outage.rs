@@ -67,8 +67,8 @@ async fn breaker_closes_when_the_store_answers_again() {
     assert_eq!(guard.stats().hits, hits + 1);
 }
 
-/// The answer comes up to half of a store timeout too late. Seen to fail (ten further origin calls) when no caller waits
-/// for the probe, and when a read that timed out is not sent again.
+/// The answer comes up to half of a store timeout too late. Seen to fail (ten further origin calls) when no caller
+/// waits for the probe, and when a read that timed out is not sent again.
 #[tokio::test(start_paused = true)]
 async fn reply_that_is_a_little_late_costs_no_origin_call() {
     let (server, origin) = (FakeRedis::new(), Origin::new());
@@ -111,8 +111,8 @@ async fn five_errors_in_a_row_open_the_breaker() {
     assert_eq!(node.asked(Get), 5 * 2 + 2);
 }
 
-/// The breaker closes while flights wait for the only permit. Seen to fail (they are rejected) when a flight waits only for
-/// the permit.
+/// The breaker closes while flights wait for the only permit. Seen to fail (they are rejected) when a flight waits only
+/// for the permit.
 #[tokio::test(start_paused = true)]
 async fn queued_flight_asks_the_store_when_the_breaker_closes() {
     let (server, origin) = (FakeRedis::new(), Origin::new());
@@ -145,7 +145,8 @@ async fn queued_flight_asks_the_store_when_the_breaker_closes() {
     }
 }
 
-/// The read times out after the deadline. Seen to fail (620 ms) when the caller then waits for the probe and reads again.
+/// The read times out after the deadline. Seen to fail (620 ms) when the caller then waits for the probe and reads
+/// again.
 #[tokio::test(start_paused = true)]
 async fn deadline_is_exceeded_by_one_store_timeout_at_most() {
     let node = FakeRedis::new().node();

@@ -82,8 +82,8 @@ async fn silence_of_a_second_does_not_multiply_a_slow_fetch() {
 
 /// The requests of a stall are executed when it ends, or lost with their connections.
 ///
-/// Seen to fail (2 calls) if a lease is dropped at its end, and, for requests that are lost, if an extension that fails is
-/// sent again after a third of the lease.
+/// Seen to fail (2 calls) if a lease is dropped at its end, and, for requests that are lost, if an extension that fails
+/// is sent again after a third of the lease.
 #[tokio::test(start_paused = true)]
 async fn stall_that_ends_a_lease_does_not_multiply_a_slow_fetch() {
     let stalls = (0..50).flat_map(|n| [(4000 + n * 40, false), (4000 + n * 40, true)]);

@@ -11,13 +11,13 @@
 //! failure.
 #![allow(clippy::disallowed_methods, reason = "tests make their own time and randomness")]
 
+mod ended_leases;
 mod fault;
 mod leaders;
 mod load;
 mod matrix;
 mod operation;
 mod silence;
-mod stall;
 mod stalls;
 mod witness;
 mod world;

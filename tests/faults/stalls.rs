@@ -121,8 +121,8 @@ async fn writes_paused(load: &Load, server: &RedisServer, pause: Duration) -> Co
     cost
 }
 
-/// The first reads time out when the server is about to answer again. Seen to fail (63 and 31 calls) when no caller waits
-/// for the probe, and when a read that timed out is not sent again.
+/// The first reads time out when the server is about to answer again. Seen to fail (63 and 31 calls) when no caller
+/// waits for the probe, and when a read that timed out is not sent again.
 #[tokio::test(flavor = "multi_thread")]
 async fn stall_beyond_store_timeout_costs_no_fresh_key_a_call() {
     let server = RedisServer::start();

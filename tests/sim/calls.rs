@@ -88,8 +88,8 @@ pub(crate) fn dropped_flights(plan: &Plan, outcome: &Outcome) -> Result<(), Stri
     Ok(())
 }
 
-/// Checks that a fresh entry is served as soon as one read is answered, whichever callers leave meanwhile: a read belongs
-/// to none of them.
+/// Checks that a fresh entry is served as soon as one read is answered, whichever callers leave meanwhile: a read
+/// belongs to none of them.
 pub(crate) fn fresh_hits(plan: &Plan, outcome: &Outcome) -> Result<(), String> {
     if plan.climate != Climate::Calm {
         return Ok(());

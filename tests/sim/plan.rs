@@ -13,7 +13,8 @@ pub(crate) struct Plan {
     pub(crate) nodes: usize,
     pub(crate) keys: u64,
     pub(crate) settings: Settings,
-    /// Whether the store takes most of the store timeout for each reply, and most callers leave before or soon after it.
+    /// Whether the store takes most of the store timeout for each reply, and most callers leave before or soon after
+    /// it.
     pub(crate) is_slow: bool,
     /// The faults that apply to an operation of a node throughout the run.
     pub(crate) latencies: Vec<Vec<(Operation, Fault)>>,
@@ -156,8 +157,8 @@ impl Plan {
         plan
     }
 
-    /// Adds a silence after which a circuit breaker closes again within a lease, for which waiters stay. A silence of more
-    /// than two thirds of a lease ends a lease that its leader extends.
+    /// Adds a silence after which a circuit breaker closes again within a lease, for which waiters stay. A silence of
+    /// more than two thirds of a lease ends a lease that its leader extends.
     fn fall_silent(&mut self, dice: Dice) {
         let from = ms(dice.field("from").u64(100..8000));
         let longest = self.settings.lease.as_millis() as u64 - 1300;

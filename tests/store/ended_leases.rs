@@ -1,5 +1,5 @@
-//! Leases that have ended and are kept for their holder, in every store. Not under a lock, because the lock decides which
-//! process leads.
+//! Leases that have ended and are kept for their holder, in every store. Not under a lock, because the lock decides
+//! which process leads.
 
 use crate::{
     suite::{LONG, SHORT, ask, fill, fresh, lead, lead_when_free, payload, token},

@@ -114,8 +114,8 @@ async fn is_led(store: &dyn Store, key: &CacheKey) -> bool {
     !matches!(ask(store, key, SHORT, None).await.1, LeaseReply::Granted { .. })
 }
 
-/// Waits until no lease is held, and acquires the next one. Over several servers, the time to ask them all may be longer
-/// than a short lease, which is then not granted.
+/// Waits until no lease is held, and acquires the next one. Over several servers, the time to ask them all may be
+/// longer than a short lease, which is then not granted.
 pub(crate) async fn lead_when_free(store: &dyn Store, key: &CacheKey, span: Duration) -> Lease {
     loop {
         match ask(store, key, span, None).await.1 {

@@ -117,8 +117,9 @@ fn deadlines<const N: usize>() -> [JoinCriteria; N] {
     std::array::from_fn(|n| JoinCriteria { deadline: Some(now + Duration::from_secs(n as u64)), ..ANY })
 }
 
-/// Seen to fail when `enter` looks and inserts in two steps. Seen to deadlock when a dropped flight publishes no state, and
-/// when a chosen waiter that leaves chooses no other. Seen to run for ever when a dropped flight stays in the table.
+/// Seen to fail when `enter` looks and inserts in two steps. Seen to deadlock when a dropped flight publishes no state,
+/// and when a chosen waiter that leaves chooses no other. Seen to run for ever when a dropped flight stays in the
+/// table.
 #[test]
 fn flight_has_one_leader_and_the_next_caller_takes_over() {
     explore(|| {
@@ -133,8 +134,8 @@ fn flight_has_one_leader_and_the_next_caller_takes_over() {
     });
 }
 
-/// Seen to fail when a dropped flight releases its waiters, when the earliest deadline counts, when a chosen waiter that
-/// leaves chooses no other, and when a flight that was handed over counts as one between two questions.
+/// Seen to fail when a dropped flight releases its waiters, when the earliest deadline counts, when a chosen waiter
+/// that leaves chooses no other, and when a flight that was handed over counts as one between two questions.
 #[test]
 fn dropped_flight_goes_to_the_waiter_with_the_latest_deadline() {
     let flights = Arc::new(Flights::default());

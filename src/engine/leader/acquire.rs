@@ -51,7 +51,8 @@ impl Leader {
     /// reply is boxed, because most leaders get the lease at once.
     pub(super) async fn acquire_lease(&mut self, permit: &mut FillPermit) -> Result<FillRight, Progress> {
         let resource = self.resource.clone();
-        // The lease, or the message of its end, may be lost. The leader finds out after twice the last fetch of this key.
+        // The lease, or the message of its end, may be lost. The leader finds out after twice the last fetch of this
+        // key.
         let cost = self.flight.state().seen().map(|entry| entry.meta().cost).filter(|cost| !cost.is_zero());
         let first_pause = cost.map_or(resource.config.lease_ttl / 2, |cost| cost.saturating_mul(2));
         let mut wait = LeaseWait { first_pause, ..LeaseWait::default() };

@@ -63,7 +63,7 @@ fn dead_leader_does_not_block_other_processes() {
     comes_to_rest(death());
 }
 
-/// The lease of the dead leader does not expire: the others take it after its end.
+/// The lease of the dead leader does not expire: other processes take it after its end.
 #[test]
 fn dead_leader_whose_lease_is_kept_does_not_block() {
     comes_to_rest(Config { name: "death, kept lease", expiry: false, ends: true, ..death() });

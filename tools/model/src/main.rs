@@ -27,10 +27,11 @@
 //!
 //! # What is simpler than the code
 //!
-//! * Durations are left out: whatever can end or expire does so at any time. Counts in failure markers, jitter and clocks
-//!   are left out as well. A stamp is a name that differs from grant to grant.
-//! * The end of a lease, and the end of the quarter of a second after its mark, are steps that may come at any time. With
-//!   [`config::Config::ends`] a server that stalls comes first to the extension that was sent before the lease ended.
+//! * Durations are left out: whatever can end or expire does so at any time. Counts in failure markers, jitter and
+//!   clocks are left out as well. A stamp is a name that differs from grant to grant.
+//! * The end of a lease, and the end of the quarter of a second after its mark, are steps that may come at any time.
+//!   With [`config::Config::ends`] a server that stalls comes first to the extension that was sent before the lease
+//!   ended.
 //! * A fetch reads its origin at the moment of the grant. Reading later gives nothing older, and the reply with the
 //!   grant may arrive at any later time.
 //! * All waiters of a flight get its outcome in one step. A reader's own calls, which no other reader shares, are not

@@ -77,8 +77,9 @@ impl Model for Config {
 }
 
 /// I1: a leader has the lease and keeps it until it releases it. It also loses the lease when a question takes it after
-/// its end, when it expires, when an invalidation drops it, when a fill that replaces a marker ends it, or when the server
-/// fails over. So only the last holder can fill, and two flights fetch at the same time only after one of these events.
+/// its end, when it expires, when an invalidation drops it, when a fill that replaces a marker ends it, or when the
+/// server fails over. So only the last holder can fill, and two flights fetch at the same time only after one of these
+/// events.
 pub(crate) const ONE_HOLDER: &str = "I1: only the last holder can fill";
 /// I2: no entry replaces a newer one.
 pub(crate) const NO_OLD_OVER_NEW: &str = "I2: no old entry over a newer one";

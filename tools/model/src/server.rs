@@ -1,9 +1,9 @@
 //! The server: one entry, one lease, and the scripts as pure functions. Each mirrors a script of
 //! `src/redis/lua/*.lua`.
 //!
-//! Left out: durations (whatever can end or expire does so at any time), the failure count in a failure marker, the limit
-//! of inboxes. Also left out are locks as arbiters of the leader. A client that
-//! acquires the lock takes over the lease, which equals an expiry and a grant and may also happen at any time.
+//! Left out: durations (whatever can end or expire does so at any time), the failure count in a failure marker, the
+//! limit of inboxes. Also left out are locks as arbiters of the leader. A client that acquires the lock takes over the
+//! lease, which equals an expiry and a grant and may also happen at any time.
 
 use super::rules::{Broken, Rules};
 

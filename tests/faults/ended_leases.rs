@@ -38,8 +38,8 @@ enum Kind {
 
 const KINDS: [Kind; 3] = [Kind::Stopped, Kind::Paused, Kind::Held];
 
-/// Fetches in three processes with a caller every 100 ms each. Returns the number of calls and the longest wait. If there
-/// was one call, every caller and every process has its result.
+/// Fetches in three processes with a caller every 100 ms each. Returns the number of calls and the longest wait. If
+/// there was one call, every caller and every process has its result.
 async fn cost_of(
     stall: Stall,
     takes: Duration,
@@ -112,8 +112,8 @@ async fn cost_of(
     (calls, slowest)
 }
 
-/// Checks that a stall of each kind costs no second call. Store timeout and lease are longer than the default, so that a
-/// busy machine does not look like a stall.
+/// Checks that a stall of each kind costs no second call. Store timeout and lease are longer than the default, so that
+/// a busy machine does not look like a stall.
 async fn costs_one_call(at: Duration, takes: Duration, store_timeout: Duration) {
     let stalls = KINDS.map(|kind| {
         let stall = Stall { kind, at, lasts: 4300 * MS };
@@ -141,8 +141,8 @@ async fn stall_over_the_end_of_a_fetch_costs_no_second_call() {
     costs_one_call(SECOND, 3 * SECOND, SECOND).await;
 }
 
-/// With the default settings, a fetch of four leases, and a stall of a little less than a lease. Two of twelve end after
-/// the fetch.
+/// With the default settings, a fetch of four leases, and a stall of a little less than a lease. Two of twelve end
+/// after the fetch.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "takes three minutes"]
 async fn stall_at_any_moment_costs_no_second_call() {
