@@ -11,8 +11,8 @@ pub(super) fn hold(input: &[u8]) {
     let parts: Vec<&[u8]> = lines(input).take(4).collect();
     let mut named = HashMap::new();
     for (namespace, key, variant) in combinations(&parts) {
-        let address = address(namespace, key, variant);
-        are_in_their_alphabet(&address);
+        let (resource, address) = (address(namespace, key, None), address(namespace, key, variant));
+        are_in_their_alphabet(&resource, &address);
         let who = (address.namespace().to_owned(), key.to_vec(), variant.map(<[u8]>::to_vec));
         for name in fuzzing::redis_names(&address) {
             let first = named.entry(name).or_insert_with(|| who.clone());
@@ -45,10 +45,10 @@ fn address(namespace: &[u8], key: &[u8], variant: Option<&[u8]>) -> CacheKey {
 
 /// Names have one hash tag, at the beginning, the same for all names of a resource. Redis Cluster keeps these names
 /// together, and a key cannot choose its slot.
-fn are_in_their_alphabet(address: &CacheKey) {
+fn are_in_their_alphabet(resource: &CacheKey, address: &CacheKey) {
     let names = fuzzing::redis_names(address);
     let tag = &names[0][..=names[0].find('}').expect("a hash tag")];
-    let of_primary = fuzzing::redis_names(&CacheKey::new(address.namespace(), 0, address.primary().clone()));
+    let of_primary = fuzzing::redis_names(resource);
     for name in names.iter().chain(of_primary.first()) {
         let rest = name.strip_prefix(tag).expect("the tag of the resource");
         let plain = |c: char| c.is_ascii_alphanumeric() || "_.:/-".contains(c);
