@@ -64,7 +64,7 @@ impl Key {
     /// Creates a key from these bytes.
     #[must_use]
     pub fn new(primary: impl Into<Bytes>) -> Self {
-        Self { primary: shortened(primary.into()), qualifier: Qualifier::None, variant: None }
+        Self::qualified(primary, Qualifier::None)
     }
 
     /// Returns the key of a variant: another representation of the resource, with an entry and a lease of its own.
@@ -78,7 +78,7 @@ impl Key {
 
     /// Creates a key with this qualifier.
     pub(crate) fn qualified(primary: impl Into<Bytes>, qualifier: Qualifier) -> Self {
-        Self { primary: primary.into(), qualifier, variant: None }
+        Self { primary: shortened(primary.into()), qualifier, variant: None }
     }
 
     /// Reports whether this key names the other one, whatever the qualifier of the other one.

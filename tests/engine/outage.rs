@@ -145,6 +145,41 @@ async fn queued_flight_asks_the_store_when_the_breaker_closes() {
     }
 }
 
+/// The store answers reads, and so each probe, but no request for a lease. Seen to fail when a caller goes back to the
+/// store each time the breaker closes: it is rejected after 8.24 s.
+#[tokio::test(start_paused = true)]
+async fn caller_returns_from_the_queue_to_the_store_for_a_second() {
+    let (server, origin) = (FakeRedis::new(), Origin::new());
+    let node = server.node();
+    node.always(GetOrLease, Fault::Hangs);
+    let guard = node.guard().store_timeout(250 * MS).max_fallback_fetches(1);
+    let stuck = tokio::spawn({
+        let guard = guard.clone();
+        async move { guard.fetch("stuck", std::future::pending::<Result<u64, Down>>).await }
+    });
+    tokio::time::sleep(SECOND).await;
+    let mut others = Vec::new();
+    for key in 0..400_u64 {
+        others.push(spawn_fetch(&guard, &origin, key));
+        tokio::time::sleep(10 * MS).await;
+        if key == 100 {
+            let (guard, origin) = (guard.clone(), origin.clone());
+            others.push(tokio::spawn(async move {
+                let asked = Instant::now();
+                let answer = spawn_fetch(&guard, &origin, 1000).await.expect("no panic");
+                assert!(asked.elapsed() <= 2 * SECOND + 500 * MS, "{:?}", asked.elapsed());
+                answer
+            }));
+        }
+    }
+    for answer in join_all(others).await {
+        assert_eq!(answer.expect("in time").expect_err("refused").kind(), ErrorKind::Overloaded);
+    }
+    assert!(node.asked(GetOrLease) <= 5 * 402, "{}", node.asked(GetOrLease));
+    stuck.abort();
+    let _ = stuck.await;
+}
+
 /// The read times out after the deadline. Seen to fail (620 ms) when the caller then waits for the probe and reads
 /// again.
 #[tokio::test(start_paused = true)]

@@ -227,7 +227,8 @@ impl Leader {
         let permit = tokio::select! {
             biased;
             () = self.flight.deserted() => return Err(Progress::Abandoned),
-            () = closed => return Err(Progress::Abandoned),
+            // Later not, because a store that answers only probes would send its callers round and round.
+            () = closed, if self.began.since(self.requested_at) < MAX_QUEUE_TIME => return Err(Progress::Abandoned),
             permit = permits.acquire() => permit,
             () = sleep(MAX_QUEUE_TIME) => {
                 let error = "the store is unavailable and all `max_fallback_fetches` permits are in use";

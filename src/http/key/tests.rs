@@ -27,6 +27,14 @@ fn key_differs_for_every_spelling_of_the_target() {
     assert_eq!(class(MethodClass::Head), Key::qualified("h/a", Qualifier::HeadHttps));
 }
 
+/// Seen to fail when a key with a qualifier is kept whole.
+#[test]
+fn key_of_a_long_url_is_kept_as_its_beginning_and_its_hash() {
+    let long = |end: &str| key(&format!("/{}{end}", "x".repeat(8000)), "h");
+    assert_eq!(format!("{:?}", long("a")), "Key(289 bytes)");
+    assert!(long("a") == long("a") && long("a") != long("b"));
+}
+
 /// Seen to fail: with `h/acme/report` as its `Host`, a client got the key of a rewritten URI.
 #[test]
 fn target_is_ambiguous_if_its_host_has_a_delimiter() {
