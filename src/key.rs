@@ -90,11 +90,13 @@ impl Key {
 
 /// Returns the text, or what takes the place of a long one: its beginning and its hash. A text of exactly that length
 /// is replaced as well, so that no other text equals what takes the place of this one.
+#[inline]
 fn shortened(text: Bytes) -> Bytes {
-    if text.len() < SHORTENED {
-        return text;
-    }
-    [&text[..MAX_READABLE], format!("h{:?}", KeyHash::of(&text)).as_bytes()].concat().into()
+    if text.len() < SHORTENED { text } else { beginning_and_hash(&text) }
+}
+
+fn beginning_and_hash(text: &[u8]) -> Bytes {
+    [&text[..MAX_READABLE], format!("h{:?}", KeyHash::of(text)).as_bytes()].concat().into()
 }
 
 impl From<&str> for Key {

@@ -4,37 +4,37 @@ use crate::{Files, Findings};
 use std::collections::BTreeMap;
 
 /// Maximum number of code lines of the library. To be lowered with the library.
-const LINES: usize = 16934;
+const LINES: usize = 16773;
 
 /// Maximum number of code lines of each module. To be lowered with the module.
 const MODULE_LINES: [(&str, usize); 28] = [
     ("backoff", 12),
-    ("cache_status", 27),
+    ("cache_status", 26),
     ("clock", 69),
     ("codec", 233),
-    ("config", 315),
-    ("engine", 3338),
+    ("config", 272),
+    ("engine", 3374),
     ("error", 133),
     ("fingerprint", 414),
-    ("guard", 221),
+    ("guard", 214),
     ("guide", 3),
     ("health", 48),
     ("hot_keys", 146),
-    ("http", 3411),
-    ("key", 288),
+    ("http", 3215),
+    ("key", 296),
     ("layout", 21),
     ("lib", 78),
     ("lock", 1262),
     ("near_cache", 118),
     ("outage_cache", 124),
     ("policy", 110),
-    ("redis", 2697),
-    ("store", 1148),
-    ("sync", 582),
+    ("redis", 2709),
+    ("store", 1162),
+    ("sync", 581),
     ("telemetry", 849),
-    ("testing", 692),
+    ("testing", 711),
     ("typed", 420),
-    ("uncached", 81),
+    ("uncached", 79),
     ("versions", 94),
 ];
 
