@@ -169,6 +169,9 @@ pub(crate) fn waiting(meter: &Meter) -> Timed {
     meter.metrics.waiting()
 }
 
+/// Records the end of a wait for the result of another request, before its future ends.
+pub(crate) fn waited(_: Timed) {}
+
 /// Measures an operation of the store that has ended.
 pub(crate) fn store_answered(meter: &Meter, operation: StoreOperation, took: impl Fn() -> Duration) {
     #[cfg(feature = "metrics")]

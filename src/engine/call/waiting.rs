@@ -49,7 +49,7 @@ impl Call<'_> {
             let half_lease = self.resource().config.lease_ttl / 2;
             let is_elsewhere = |head: &SharedValue| matches!(self.policy.accept_shared(head), Reuse::Redirect(_));
             let outcome = waiter.outcome_until(until, half_lease, is_elsewhere).await;
-            drop(timed);
+            telemetry::waited(timed);
             match outcome {
                 Some(Ok(flight)) => {
                     let leads = self.wait_or_lead(Ok(flight), mode, None);

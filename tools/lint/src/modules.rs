@@ -4,7 +4,7 @@ use crate::{Files, Findings};
 use std::collections::BTreeMap;
 
 /// Maximum number of code lines of the library. To be lowered with the library.
-const LINES: usize = 16773;
+const LINES: usize = 16774;
 
 /// Maximum number of code lines of each module. To be lowered with the module.
 const MODULE_LINES: [(&str, usize); 28] = [
@@ -31,7 +31,7 @@ const MODULE_LINES: [(&str, usize); 28] = [
     ("redis", 2709),
     ("store", 1162),
     ("sync", 581),
-    ("telemetry", 849),
+    ("telemetry", 850),
     ("testing", 711),
     ("typed", 420),
     ("uncached", 79),
