@@ -18,9 +18,9 @@
 //! - **concepts**: the structs, enums, aliases and traits of the library that the signatures of executed functions
 //!   name, a method's own type included; and those of them that `src/engine` defines
 //!
-//! `--check` fails if an operation takes more functions than recorded, or more lines than [`SLACK`] above the record:
-//! which task runs first differs between two runs, and with that a line or two. A record only falls. Another compiler
-//! than recorded may count differently: record again in this case, without another change.
+//! `--check` fails if an operation takes more functions or lines than [`SLACK`] above the record: the clock and the order
+//! of tasks decide what runs beside an operation. A record only falls. Another compiler than recorded may count
+//! differently: record again in this case, without another change.
 #![allow(clippy::disallowed_methods, reason = "tests and benches make their own time and randomness")]
 
 #[path = "../callgrind.rs"]
@@ -154,7 +154,7 @@ fn compare(counted: &Recorded, recorded: Option<&Recorded>) -> Vec<String> {
             walk.of_engine
         );
         let more = |count, before: Option<usize>, slack| before.is_none_or(|before| count > before + slack);
-        if more(walk.functions, functions, 0) || more(walk.lines, lines, SLACK) {
+        if more(walk.functions, functions, SLACK.0) || more(walk.lines, lines, SLACK.1) {
             grown.push(format!("`{operation}`"));
         }
     }
@@ -169,6 +169,7 @@ fn folder() -> PathBuf {
     fs::canonicalize(concat!(env!("CARGO_MANIFEST_DIR"), "/../../src")).expect("the library's source")
 }
 
-/// Number of lines that may be executed above the record. Nine runs, on an idle and on a busy machine, differed by one.
-const SLACK: usize = 3;
+/// Number of functions and of lines that may be executed above the record. On a busy machine the task of the heartbeats
+/// is polled within an operation (4 functions, 30 lines), and invalidations are forgotten once a second (1 function).
+const SLACK: (usize, usize) = (5, 32);
 const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../walk.json");
