@@ -17,13 +17,14 @@ use std::time::Duration;
 #[cfg_attr(feature = "_typed", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Health {
-    /// Whether the store replied to its last operation; in a cluster, whether each node did. A refusal is a reply, for
-    /// example of a full server or because of a wrong password; see [`last_error`](Self::last_error). `None` before the
-    /// first operation has ended. A store in this process is always reachable.
+    /// Whether the store replied to its last operation, or to its last read if reads have a connection of their own; in a
+    /// cluster, whether each node did. A refusal is a reply, for example of a full server or because of a wrong password;
+    /// see [`last_error`](Self::last_error). `None` before the first operation has ended. A store in this process is
+    /// always reachable.
     pub store_reachable: Option<bool>,
     /// Whether a circuit breaker of the guard or one of its clones is open: the store, or a node of it, is not asked by
-    /// requests. About once per store timeout a request sends a probe in the background; without requests there is
-    /// none.
+    /// requests, or asked to read only, if it is reachable and pauses its writes. About once per store timeout a request
+    /// sends a probe in the background; without requests there is none.
     pub breaker_open: bool,
     /// The last store operation that failed, if any. Later successes do not remove it: see [`LastError::age`].
     pub last_error: Option<LastError>,

@@ -1,5 +1,5 @@
-//! The circuit breakers of one engine, one per failure domain of the store. A [`Breaker`] is pure: the clock is a
-//! parameter.
+//! The circuit breakers of one engine, one per failure domain of the store, and one more for its writes if its reads have
+//! a connection of their own. A [`Breaker`] is pure: the clock is a parameter.
 
 use crate::{
     clock::Timestamp,
@@ -130,9 +130,23 @@ impl Default for Breaker {
     }
 }
 
-/// A failure domain of the store, and the `store_timeout` of the clone. A store may be too slow only for a clone
-/// with a short timeout. That must not cut off the other clones, and probes with the short timeout would never succeed.
-pub(super) type FailureDomain = (u16, Duration);
+/// What an operation does. A server may pause its writes, and answer reads meanwhile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Access {
+    /// A read, or any operation while all of them share a connection.
+    Read,
+    /// Any other operation: a script, which the server pauses even if it writes nothing.
+    Write,
+}
+
+impl Access {
+    pub(super) const ALL: [Self; 2] = [Self::Read, Self::Write];
+}
+
+/// A failure domain of the store, the access, and the `store_timeout` of the clone. A store may be too slow only for a
+/// clone with a short timeout. That must not cut off the other clones, and probes with the short timeout would never
+/// succeed.
+pub(super) type FailureDomain = (u16, Access, Duration);
 
 /// A breaker, and its part in the gauge of open breakers.
 #[derive(Default)]
@@ -177,10 +191,11 @@ impl Breakers {
         self.has_answered.store(true, Relaxed);
     }
 
-    /// Reports whether all domains have answered their last operation, if there was one, and whether a breaker is open.
+    /// Reports whether all domains have answered their last read, if there was one, and whether a breaker is open.
     pub(super) fn state(&self) -> (Option<bool>, bool) {
         let by_domain = self.by_domain.lock();
-        let is_failing = by_domain.values().any(|recorded| recorded.breaker.is_failing());
+        let is_failing =
+            by_domain.iter().any(|((_, access, _), of)| *access == Access::Read && of.breaker.is_failing());
         let is_reachable = (is_failing || self.has_answered.load(Relaxed)).then_some(!is_failing);
         (is_reachable, by_domain.values().any(|recorded| recorded.breaker.is_open()))
     }

@@ -1,6 +1,6 @@
 //! Invalidations: acknowledged, or retried in the background, and sent again when the store may have lost them.
 
-use super::{breaker::Breaker, core::Engine, pending_invalidations::Acknowledged, resource::Resource};
+use super::{core::Engine, pending_invalidations::Acknowledged, resource::Resource};
 use crate::{
     backoff,
     clock::{self, Timestamp},
@@ -37,7 +37,7 @@ impl Resource {
             tokio::select! {
                 biased;
                 answer = acknowledged => matches!(answer, Ok(Ok(()))),
-                () = self.breaker_is(Breaker::is_open) => {
+                () = self.breaker_opens() => {
                     self.forget();
                     false
                 }

@@ -2,7 +2,7 @@
 //! has answered.
 
 use super::{
-    breaker::{Breaker, FailureKind, Permit},
+    breaker::{Access, Breaker, FailureKind, Permit},
     fill_set::FillSet,
     invalidation::on_answer,
     resource::Resource,
@@ -16,7 +16,7 @@ use crate::{
         error::{Answer, StoreError},
         lease::{FailureMarker, FillOutcome, Lease, LeaseReply, LeaseRequest, LeaseStatus},
         port::FillCondition,
-        token::Token,
+        token::{Inbox, Token},
         wake::Listener,
     },
     telemetry::{self, StoreOperation},
@@ -57,7 +57,7 @@ impl Resource {
     async fn read<'a, T>(&self, send: impl Fn(Duration) -> Answer<'a, T>) -> Result<T, StoreError> {
         let mut max_age = self.config.store_timeout;
         loop {
-            if let Err(denied) = self.check_breaker() {
+            if let Err(denied) = self.check_breaker(Access::Read) {
                 Box::pin(self.wait_for_probe(denied)).await?;
             }
             match self.repeatable(StoreOperation::Get, || send(max_age)).await {
@@ -70,7 +70,8 @@ impl Resource {
     }
 
     pub(super) async fn get_or_lease(&self, request: LeaseRequest) -> Result<LeaseReply, StoreError> {
-        self.with_timeout(StoreOperation::GetOrLease, self.engine.store.get_or_lease(&self.key, request)).await
+        self.with_timeout(Access::Write, StoreOperation::GetOrLease, self.engine.store.get_or_lease(&self.key, request))
+            .await
     }
 
     /// Fills the entry. A fill that fails is sent again for as long as a lease lives, unless the store has refused it.
@@ -79,7 +80,7 @@ impl Resource {
         let (began, mut retries) = (Timestamp::now(), 0);
         let outcome = loop {
             let fill = self.engine.store.fill(&self.key, condition, fill_set.writes(&self.key));
-            match self.with_timeout(StoreOperation::Fill, fill).await {
+            match self.with_timeout(Access::Write, StoreOperation::Fill, fill).await {
                 Err(error) if retries == 0 && !error.is_refused() => {}
                 Err(error) if !error.is_refused() && Timestamp::now().since(began) < self.config.lease_ttl => {
                     sleep(backoff::poll(retries, clock::random_unit())).await;
@@ -111,7 +112,7 @@ impl Resource {
 
     pub(super) async fn extend(&self, lease: Lease) -> Result<LeaseStatus, StoreError> {
         let extend = self.engine.store.extend(&self.key, lease, self.config.lease_ttl);
-        let extended = self.with_timeout(StoreOperation::Extend, extend).await;
+        let extended = self.with_timeout(Access::Write, StoreOperation::Extend, extend).await;
         if let Ok(LeaseStatus::Lost) = extended {
             telemetry::lease_lost(&self.config.meter, &self.key);
         }
@@ -144,15 +145,18 @@ impl Resource {
                 answer => answer,
             }
         };
-        self.with_timeout(operation, answer).await
+        let access = if operation == StoreOperation::Get { Access::Read } else { Access::Write };
+        self.with_timeout(access, operation, answer).await
     }
 
     /// PERF: not an `async fn`, which reserves room for its arguments twice.
     fn with_timeout<T>(
         &self,
+        access: Access,
         operation: StoreOperation,
         answer: impl Future<Output = Result<T, StoreError>>,
     ) -> impl Future<Output = Result<T, StoreError>> {
+        let access = self.engine.store.has_separate_reads().then_some(access); // when it is sent
         let now = clock::now();
         let sent_at = Timestamp::of(now);
         timeout_at(clock::after(now, self.config.store_timeout), answer).map(move |answer| {
@@ -160,41 +164,55 @@ impl Resource {
             telemetry::store_answered(&self.config.meter, operation, || Timestamp::now().since(sent_at));
             match &answer {
                 Ok(_) => {
-                    self.record_answer(sent_at);
+                    self.record_answer(access, sent_at);
                     on_answer(&self.engine, sent_at);
                 }
-                Err(error) => self.record_failure(operation, error, sent_at),
+                Err(error) => self.record_failure(access, operation, error, sent_at),
             }
             answer
         })
     }
 
-    /// Checks whether the breaker allows an operation. If a probe is due, sends one in the background.
-    pub(super) fn check_breaker(&self) -> Result<(), StoreError> {
+    /// Checks whether the breakers allow an operation: a store whose reads are not answered is not asked to write either.
+    /// If a probe is due, sends one in the background.
+    pub(super) fn check_breaker(&self, access: Access) -> Result<(), StoreError> {
         if self.engine.breakers.is_idle() {
             return Ok(());
         }
-        let now = Timestamp::now();
-        match self.with_breaker(|breaker| breaker.permit(now, self.config.store_timeout)) {
-            Permit::Allow => return Ok(()),
-            Permit::Deny => {}
-            Permit::Probe => {
-                let resource = self.clone();
-                self.engine.tasks.spawn(async move {
-                    // Not through the near cache, whose connection may fail while the store works.
-                    resource.with_timeout(StoreOperation::Probe, resource.engine.store.get(&resource.key)).await
-                });
+        // Not short-circuited, because reads may be the only requests that can have the writes probed.
+        let [reads, writes] = Access::ALL.map(|access| self.is_permitted(access));
+        let is_permitted = reads && (writes || access == Access::Read);
+        is_permitted.then_some(()).ok_or_else(|| StoreError::new("circuit breaker open: the store failed recently"))
+    }
+
+    fn is_permitted(&self, access: Access) -> bool {
+        let access = if self.engine.store.has_separate_reads() { access } else { Access::Read };
+        let permit = self.with_breaker(access, |breaker| breaker.permit(Timestamp::now(), self.config.store_timeout));
+        if permit == Permit::Probe {
+            let resource = self.clone();
+            self.engine.tasks.spawn(async move { resource.probe(access).await });
+        }
+        permit == Permit::Allow
+    }
+
+    async fn probe(&self, access: Access) {
+        let (store, probe) = (&self.engine.store, StoreOperation::Probe);
+        match access {
+            // Not through the near cache, whose connection may fail while the store works.
+            Access::Read => _ = self.with_timeout(access, probe, store.get(&self.key)).await,
+            Access::Write => {
+                let nobody = Token::unique(Inbox::unique()); // holds no lease, so nothing is released
+                _ = self.with_timeout(access, probe, store.release(&self.key, nobody, None)).await;
             }
         }
-        Err(StoreError::new("circuit breaker open: the store failed recently"))
     }
 
     /// Waits for the reply to a probe, for as long as the store may be only late, and at most until the caller's
     /// deadline.
     async fn wait_for_probe(&self, denied: StoreError) -> Result<(), StoreError> {
         let (now, store_timeout) = (Timestamp::now(), self.config.store_timeout);
-        let patience = self.with_breaker(|breaker| breaker.patience(now, store_timeout));
-        let closed = self.breaker_is(|breaker| breaker.has_closed_since(now));
+        let patience = self.with_breaker(Access::Read, |breaker| breaker.patience(now, store_timeout));
+        let closed = self.breaker_is(&[Access::Read], |breaker| breaker.has_closed_since(now));
         let until = clock::deadline_after(patience);
         let until = self.deadline.map_or(until, |deadline| until.min(deadline));
         let is_late = !patience.is_zero() && timeout_at(until, closed).await.is_ok();
@@ -205,44 +223,54 @@ impl Resource {
         self.deadline.is_some_and(|deadline| deadline <= clock::now())
     }
 
-    /// Waits until the condition holds for the breaker.
-    pub(super) async fn breaker_is(&self, condition: impl Fn(&Breaker) -> bool) {
+    /// Waits until a breaker is open.
+    pub(super) async fn breaker_opens(&self) {
+        self.breaker_is(&Access::ALL, Breaker::is_open).await;
+    }
+
+    /// Waits until the condition holds for one of the breakers.
+    pub(super) async fn breaker_is(&self, breakers: &[Access], condition: impl Fn(&Breaker) -> bool) {
         loop {
             let changed = self.engine.breakers.changed(); // before the check, so that no change is missed
-            if self.with_breaker(|breaker| condition(breaker)) {
+            if breakers.iter().any(|access| self.with_breaker(*access, |breaker| condition(breaker))) {
                 return;
             }
             changed.await;
         }
     }
 
-    /// Records a reply to an operation that was sent at `sent_at`.
-    fn record_answer(&self, sent_at: Timestamp) {
+    /// Records a reply to an operation that was sent at `sent_at`. Without an access, reads and writes share a
+    /// connection, and the reply is one for both.
+    fn record_answer(&self, access: Option<Access>, sent_at: Timestamp) {
         if self.engine.breakers.is_idle() {
             return;
         }
         self.engine.breakers.set_answered();
-        if let Some(open_for) = self.with_breaker(|breaker| breaker.answered(sent_at, Timestamp::now())) {
-            telemetry::breaker_closed(&self.config.meter, &self.key, open_for);
+        for each in Access::ALL.into_iter().filter(|each| access.is_none_or(|access| access == *each)) {
+            if let Some(open_for) = self.with_breaker(each, |breaker| breaker.answered(sent_at, Timestamp::now())) {
+                telemetry::breaker_closed(&self.config.meter, &self.key, open_for);
+            }
         }
     }
 
-    /// Records the failure of an operation that was sent at `sent_at`.
-    fn record_failure(&self, operation: StoreOperation, error: &StoreError, sent_at: Timestamp) {
+    /// Records the failure of an operation that was sent at this time.
+    fn record_failure(&self, access: Option<Access>, operation: StoreOperation, error: &StoreError, at: Timestamp) {
         telemetry::store_failed(&self.config.meter, &self.key, operation, error);
         self.engine.failures.record(operation, error);
         if error.is_refused() {
-            return self.record_answer(sent_at); // the store is alive
+            return self.record_answer(access, at); // the store is alive
         }
         let kind = if error.is_timed_out() { FailureKind::TimedOut } else { FailureKind::Error };
-        let now = Timestamp::now();
-        if self.with_breaker(|breaker| breaker.failed(kind, sent_at, now)) {
+        let (now, access) = (Timestamp::now(), access.unwrap_or(Access::Read));
+        // While the store answers nothing, one breaker reports it.
+        let is_reported = access == Access::Write && self.with_breaker(Access::Read, |breaker| breaker.is_open());
+        if !is_reported && self.with_breaker(access, |breaker| breaker.failed(kind, at, now)) {
             telemetry::breaker_opened(&self.config.meter, &self.key, error);
         }
     }
 
-    fn with_breaker<T>(&self, access: impl FnOnce(&mut Breaker) -> T) -> T {
-        let domain = (self.engine.store.failure_domain(&self.key), self.config.store_timeout);
-        self.engine.breakers.with(domain, access)
+    fn with_breaker<T>(&self, access: Access, action: impl FnOnce(&mut Breaker) -> T) -> T {
+        let domain = (self.engine.store.failure_domain(&self.key), access, self.config.store_timeout);
+        self.engine.breakers.with(domain, action)
     }
 }

@@ -380,7 +380,7 @@ impl Drop for InFlightCount<'_> {
 }
 
 async fn get(link: &dyn CommandLink, name: &str) -> Result<Option<Bytes>, StoreError> {
-    match link.send(redis::cmd("GET").arg(name)).await {
+    match link.read(redis::cmd("GET").arg(name)).await {
         Ok(Value::BulkString(bytes)) => Ok(Some(bytes.into())),
         Ok(Value::Nil) => Ok(None),
         // A reply of another type does not belong to this request.
@@ -396,7 +396,7 @@ async fn get(link: &dyn CommandLink, name: &str) -> Result<Option<Bytes>, StoreE
 /// Returns several values; one of a wrong type is nil in the reply of MGET.
 async fn get_together(link: &dyn CommandLink, names: &[String]) -> RedisResult<Vec<Option<Bytes>>> {
     let mut command = Cmd::with_capacity(1 + names.len(), names.iter().map(String::len).sum::<usize>() + 4);
-    match link.send(command.arg("MGET").arg(names)).await? {
+    match link.read(command.arg("MGET").arg(names)).await? {
         Value::Array(found) if found.len() == names.len() => Ok(found.into_iter().map(bytes).collect()),
         _ => {
             link.verify().await;

@@ -37,6 +37,7 @@ use crate::{
     versions::ReadTerms,
 };
 use bytes::Bytes;
+use futures_util::future::{OptionFuture, join};
 use redis::{RedisResult, Value};
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -65,8 +66,9 @@ pub struct RedisStore {
 }
 
 impl RedisStore {
-    /// Builds a store. Over a client or a [`RedisEndpoint`](crate::RedisEndpoint) it has two connections of its own: one
-    /// for data, one for wake-ups. Both are made on first use, and again when they break.
+    /// Builds a store. Over a client or a [`RedisEndpoint`](crate::RedisEndpoint) it has three connections of its own: one
+    /// for reads, one for scripts, one for wake-ups. They are made on first use, and again when they break. Reads and
+    /// scripts share one in a cluster, and if it cannot be shown that both lead to one server.
     ///
     /// Over an existing connection this process waits by polling, because no wake-ups can be subscribed to over the
     /// connection, unless [`RedisEndpoint::subscribe_via`](crate::RedisEndpoint::subscribe_via) names a client for them.
@@ -79,7 +81,7 @@ impl RedisStore {
     fn with_handler(server: &RedisEndpoint, handler: impl FnOnce(WakeRegistry) -> Arc<dyn MessageHandler>) -> Self {
         let (domains, failure_domain_of) = failure_domains(server.is_cluster());
         let (decoder, wakes) = (Arc::new(EntryDecoder::new(domains, failure_domain_of)), WakeRegistry::new());
-        let link = server.connect(decoder.clone());
+        let link = server.connect_pair(decoder.clone());
         let subscriber =
             server.wakes().map(|source| Arc::new(Subscriber::new(source, link.clone(), handler(wakes.clone()))));
         Self {
@@ -261,7 +263,15 @@ impl Store for RedisStore {
     fn invalidate<'a>(&'a self, keys: &'a [CacheKey]) -> Answer<'a, ()> {
         Box::pin(async move {
             let names: Vec<_> = keys.iter().map(lease_name).chain(keys.iter().flat_map(entry_names)).collect();
-            let reply = scripts::invalidate(&names, keys).run(&*self.link).await;
+            // The acknowledgement counts for the reads of this process only if their connection lives as well. One that
+            // is made later may lead to another server.
+            let get = redis::cmd("GET").arg(&names[0]).to_owned();
+            let read = OptionFuture::from(self.link.is_paired().then(|| self.link.read(&get)));
+            let (reply, read) = join(scripts::invalidate(&names, keys).run(&*self.link), read).await;
+            match read.transpose().map_err(store_error) {
+                Err(error) if !error.is_refused() => return Err(error),
+                _ => {}
+            }
             let left = self.parse(reply, scripts::parse_invalidated).await?;
             for (key, left) in keys.iter().zip(&left) {
                 self.wake(key, left);
@@ -272,6 +282,10 @@ impl Store for RedisStore {
 
     fn failure_domain(&self, key: &CacheKey) -> u16 {
         self.decoder.failure_domain(key)
+    }
+
+    fn has_separate_reads(&self) -> bool {
+        self.link.is_paired()
     }
 
     /// Returns the number of connections made. No epoch begins before the first one: nothing was acknowledged that

@@ -94,6 +94,12 @@ pub trait Store: Send + Sync + 'static {
         0
     }
 
+    /// Reports whether reads are sent over a connection of their own now, so that they may be answered while other
+    /// operations are not, and the reverse. Reads then have a circuit breaker of their own. Default: `false`.
+    fn has_separate_reads(&self) -> bool {
+        false
+    }
+
     /// Returns a number that changes when acknowledged operations may have been lost, for instance with the server. The
     /// invalidations of the last seconds are then sent again. Default: 0.
     fn epoch(&self) -> u64 {

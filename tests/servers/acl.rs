@@ -106,6 +106,7 @@ const WITHOUT: &[(&str, bool, bool)] = &[
     ("+subscribe", true, true),
     ("+ping", true, false),
     ("+client|tracking", true, false),
+    ("+info", true, false),
 ];
 
 /// Seen to fail for `GETRANGE` if `get_or_lease` takes its error for "no entry": the waiters lead one after another,

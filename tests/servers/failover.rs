@@ -7,9 +7,12 @@ use crate::{
     support::{RedisServer, eventually, free_port},
 };
 use stampede_guard::{NearCacheConfig, StampedeGuard};
-use std::sync::{
-    Arc,
-    atomic::{AtomicU16, Ordering::SeqCst},
+use std::{
+    collections::VecDeque,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU16, Ordering::SeqCst},
+    },
 };
 use tokio::{
     io::copy_bidirectional,
@@ -21,6 +24,7 @@ use tokio::{
 pub(crate) struct Name {
     port: u16,
     leads_to: Arc<AtomicU16>,
+    next: Arc<Mutex<VecDeque<u16>>>,
     _tasks: JoinSet<()>,
 }
 
@@ -28,11 +32,13 @@ impl Name {
     pub(crate) async fn of(server: &RedisServer) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let (port, leads_to) = (listener.local_addr().expect("an address").port(), Arc::new(server.port().into()));
-        let (target, mut tasks) = (Arc::<AtomicU16>::clone(&leads_to), JoinSet::new());
+        let next = Arc::<Mutex<VecDeque<u16>>>::default();
+        let (target, exceptions, mut tasks) = (Arc::<AtomicU16>::clone(&leads_to), next.clone(), JoinSet::new());
         tasks.spawn(async move {
             let mut connections = JoinSet::new();
             while let Ok((mut client, _)) = listener.accept().await {
-                let port = target.load(SeqCst);
+                let exception = exceptions.lock().expect("no panic").pop_front();
+                let port = exception.unwrap_or_else(|| target.load(SeqCst));
                 connections.spawn(async move {
                     if let Ok(mut server) = TcpStream::connect(("127.0.0.1", port)).await {
                         let _ = copy_bidirectional(&mut client, &mut server).await;
@@ -40,7 +46,12 @@ impl Name {
                 });
             }
         });
-        Self { port, leads_to, _tasks: tasks }
+        Self { port, leads_to, next, _tasks: tasks }
+    }
+
+    /// The next connections go to these servers, one after the other.
+    pub(crate) fn next_lead_to(&self, servers: &[&RedisServer]) {
+        self.next.lock().expect("no panic").extend(servers.iter().map(|server| server.port()));
     }
 
     pub(crate) fn follow(&self, server: &RedisServer) {

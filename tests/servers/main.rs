@@ -17,6 +17,7 @@ mod kit;
 mod locks;
 mod log_lines;
 mod managed;
+mod pair;
 mod replica;
 mod replication;
 mod rights;

@@ -97,7 +97,7 @@ async fn credentials_that_change_reach_every_connection() {
     tokens.0.send_replace("second");
     eventually("every connection has the second token", async || {
         let clients: String = command(&server, "CLIENT LIST").await;
-        clients.matches("user=second").count() == 6 && !clients.contains("user=first")
+        clients.matches("user=second").count() == 8 && !clients.contains("user=first")
     })
     .await;
     command::<()>(&server, "ACL DELUSER first").await;

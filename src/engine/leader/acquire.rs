@@ -7,6 +7,7 @@ use crate::{
     clock::{self, Timestamp},
     config::{Config, StoreFailure},
     engine::{
+        breaker::Access,
         flight::Progress,
         frontend::{Reuse, Unshared},
         permit::{FillPermit, FillRight, while_listening},
@@ -122,7 +123,7 @@ impl Leader {
     /// Asks the store once, with a new token. An invalidation that arrives before the reply is handled at once.
     async fn ask(&mut self, notify: bool, permit: &mut FillPermit) -> Result<LeaseReply, StoreError> {
         let resource = self.resource.clone();
-        resource.check_breaker()?;
+        resource.check_breaker(Access::Write)?;
         let (token, asked) = (permit.token(), resource.engine.versions.now());
         let seen = self.seen.as_ref().map(|entry| entry.meta().id);
         let Config { lease_ttl: lease, fetch_timeout, .. } = *resource.config;
@@ -223,7 +224,7 @@ impl Leader {
         }
         self.flight.begin_wait();
         self.flight.publish(Progress::Queued);
-        let closed = self.resource.breaker_is(|breaker| breaker.has_closed_since(self.began));
+        let closed = self.resource.breaker_is(&Access::ALL, |breaker| breaker.has_closed_since(self.began));
         let permit = tokio::select! {
             biased;
             () = self.flight.deserted() => return Err(Progress::Abandoned),

@@ -208,6 +208,16 @@ impl RedisEndpoint {
         }
     }
 
+    /// Makes data connections that begin with this handshake: one for reads and one for everything else, if they are
+    /// made here and lead to one server.
+    pub(crate) fn connect_pair(&self, handshake: Arc<dyn Handshake>) -> Arc<dyn CommandLink> {
+        let data = match &self.data {
+            DataSource::Server(server) => DataSource::Server(server.clone().paired()),
+            other => other.clone(),
+        };
+        Self { data, ..self.clone() }.connect(handshake)
+    }
+
     /// Returns the source of the connection that receives messages, if there is one.
     pub(crate) fn wakes(&self) -> Option<Source> {
         self.wakes.as_ref().map(|source| self.configured(source))

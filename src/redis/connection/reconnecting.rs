@@ -1,9 +1,13 @@
-//! The data connection: made on first use by a task that outlives the request, and again when it breaks.
+//! The data connections: made on first use by a task that outlives the request, and again when one of them breaks.
+//!
+//! The reads may have a connection of their own, because Redis executes nothing after a paused script on the same
+//! connection. Both are made by one attempt, lead to one process of a server, and are replaced together: an invalidation
+//! that was acknowledged on one of them is visible on the other.
 
 use super::{
     error_class::{ErrorClass, class},
     log::ConnectionLog,
-    source::{CONNECT_TIMEOUT, Connect},
+    source::{CONNECT_TIMEOUT, Connect, Connections},
 };
 use crate::{
     clock::Timestamp,
@@ -21,7 +25,7 @@ use redis::{Cmd, ErrorKind, Pipeline, RedisError, RedisResult, Value, aio::Conne
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
 };
@@ -35,6 +39,16 @@ pub(crate) trait CommandLink: Send + Sync {
     /// Sends the commands of a [`transaction`] without other commands in between. Returns the reply to `EXEC`: an array
     /// of replies, which may be errors. An error means that the transaction was not executed, or that this is unknown.
     fn transact<'a>(&'a self, pipeline: &'a Pipeline) -> BoxFuture<'a, RedisResult<Value>>;
+
+    /// Sends a command that only reads. It may be executed before commands that were sent earlier and have no reply yet.
+    fn read<'a>(&'a self, cmd: &'a Cmd) -> BoxFuture<'a, RedisResult<Value>> {
+        self.send(cmd)
+    }
+
+    /// Reports whether reads have a connection of their own now.
+    fn is_paired(&self) -> bool {
+        false
+    }
 
     /// Checks whether replies are still in step with requests. Called after a reply that cannot belong to its request.
     /// A connection that is out of step is replaced by the next command.
@@ -56,24 +70,29 @@ pub(crate) trait Handshake: Send + Sync + 'static {
     fn on_replies(&self, _replies: &[Value], _sent: Timestamp, _received: Timestamp) {}
 }
 
-/// The current connection, or the attempt to make it, which all callers share.
+/// The current connections, or the attempt to make them, which all callers share.
 pub(in crate::redis) struct Reconnecting<C: Connect> {
     connect: Arc<C>,
     handshake: Arc<dyn Handshake>,
     generation: Arc<AtomicU64>,
+    is_paired: Arc<AtomicBool>,
     attempt: Mutex<ConnectAttempt<C::Connection>>,
     log: Arc<ConnectionLog>,
 }
 
-/// The last attempt to connect, and what its connection has shown since.
+/// The attempt to make the connections, and then its result.
+type Attempted<C> = Shared<RedisResult<Arc<Connections<C>>>>;
+
+/// The last attempt to connect, and what its connections have shown since.
 struct ConnectAttempt<C> {
-    /// `None` before the first attempt, and once the connection is dropped as unusable.
-    connection: Option<Shared<RedisResult<C>>>,
+    /// `None` before the first attempt, and once one of its connections is unusable: both are dropped.
+    connections: Option<Attempted<C>>,
     /// Distinguishes the attempts.
     number: u64,
     started_at: Timestamp,
-    /// The time of the first command without a reply since the last reply, and the number of such commands.
-    silence: Option<(Timestamp, u32)>,
+    /// For each [`Side`] the time of the first command without a reply since the last reply, the number of such
+    /// commands, and the minimum time after which the connection is taken for dead.
+    silence: [Option<(Timestamp, u32, Duration)>; 2],
     /// The time since which a connection that repairs itself has been broken.
     degraded_since: Option<Timestamp>,
 }
@@ -81,7 +100,7 @@ struct ConnectAttempt<C> {
 impl<C: Connect> Reconnecting<C> {
     pub(in crate::redis) fn new(connect: Arc<C>, handshake: Arc<dyn Handshake>, log: Arc<ConnectionLog>) -> Self {
         let attempt = Mutex::new(ConnectAttempt::new(None, 0));
-        Self { connect, handshake, generation: Arc::default(), attempt, log }
+        Self { connect, handshake, generation: Arc::default(), is_paired: Arc::default(), attempt, log }
     }
 
     /// Reports whether there is a connection. Otherwise begins to connect, in the background.
@@ -91,20 +110,21 @@ impl<C: Connect> Reconnecting<C> {
 
     /// Returns the current attempt and its number. Starts a new one if there is none, if the last one failed a while
     /// ago, or if its connection is outdated.
-    fn current_attempt(&self) -> (Shared<RedisResult<C::Connection>>, u64) {
+    fn current_attempt(&self) -> (Attempted<C::Connection>, u64) {
         let mut attempt = self.attempt.lock();
-        if let Some(connection) = &attempt.connection
+        if let Some(connections) = &attempt.connections
             && !self.connect.is_superseded()
         {
-            let failed = connection.is_done_and(Result::is_err);
+            let failed = connections.is_done_and(Result::is_err);
             if !failed || Timestamp::now().since(attempt.started_at) < RECONNECT_PAUSE {
-                return (connection.clone(), attempt.number);
+                return (connections.clone(), attempt.number);
             }
         }
         let (connect, handshake, generation) = (self.connect.clone(), self.handshake.clone(), self.generation.clone());
-        let log = self.log.clone();
+        let (log, is_paired) = (self.log.clone(), self.is_paired.clone());
         let task = AbortOnDropHandle::new(tokio::spawn(async move {
             let connected = establish(&*connect, &*handshake, &log).await;
+            is_paired.store(connected.as_ref().is_ok_and(|connections| connections.reads.is_some()), Relaxed);
             match &connected {
                 Ok(_) => _ = generation.fetch_add(1, Relaxed),
                 Err(error) => log.connect_failed(error),
@@ -112,30 +132,34 @@ impl<C: Connect> Reconnecting<C> {
             connected
         }));
         let ended = |_| Err(RedisError::from((ErrorKind::Io, "the runtime of the redis connection has ended")));
-        let connection = Shared::new(async move { task.await.unwrap_or_else(ended) });
-        *attempt = ConnectAttempt::new(Some(connection.clone()), attempt.number + 1);
-        (connection, attempt.number)
+        let connections = Shared::new(async move { task.await.unwrap_or_else(ended) });
+        *attempt = ConnectAttempt::new(Some(connections.clone()), attempt.number + 1);
+        (connections, attempt.number)
     }
 
     /// Returns the attempt with this number, locked, if it is still the current one.
     fn numbered(&self, number: u64) -> Option<MutexGuard<'_, ConnectAttempt<C::Connection>>> {
         let attempt = self.attempt.lock();
-        (attempt.number == number && attempt.connection.is_some()).then_some(attempt)
+        (attempt.number == number && attempt.connections.is_some()).then_some(attempt)
     }
 
-    /// Drops an unusable connection, if it is still the current one and at least `age` old. A server that stays a
-    /// replica must not cause a new connection per command.
+    /// Drops the connections, one of which is unusable, if they are still the current ones and at least `age` old. A
+    /// server that stays a replica must not cause a new connection per command.
     fn disconnect(&self, number: u64, age: Duration) {
         if let Some(mut attempt) = self.numbered(number)
             && Timestamp::now().since(attempt.started_at) >= age
         {
-            attempt.connection = None;
+            attempt.connections = None;
         }
     }
 
-    fn record_reply(&self, number: u64, is_success: bool) {
+    fn record_reply(&self, number: u64, side: Side, is_success: bool) {
         let Some(mut attempt) = self.numbered(number) else { return };
-        attempt.silence = None;
+        attempt.silence[side as usize] = None;
+        // The server lives, so the main connection may be silent because writes are paused.
+        if let (Side::Reads, [Some((.., limit)), _]) = (side, &mut attempt.silence) {
+            *limit = PAUSE_OF_WRITES;
+        }
         if is_success && attempt.degraded_since.is_some_and(|since| Timestamp::now().since(since) >= SILENCE) {
             attempt.degraded_since = None;
             self.handshake.on_connected();
@@ -152,29 +176,34 @@ impl<C: Connect> Reconnecting<C> {
     }
 
     /// Records a command that was given up before its reply. redis-rs keeps a connection without any replies.
-    /// After `SILENT_COMMANDS` commands and `SILENCE` without a reply, the connection is taken for dead.
-    fn record_timeout(&self, number: u64) {
+    /// After `SILENT_COMMANDS` commands and `SILENCE` without a reply, the connection is taken for dead: the main one
+    /// after `PAUSE_OF_WRITES` if reads were answered since.
+    fn record_timeout(&self, number: u64, side: Side) {
         let Some(mut attempt) = self.numbered(number) else { return };
         let now = Timestamp::now();
-        let (since, given_up) = attempt.silence.map_or((now, 1), |(since, given_up)| (since, given_up + 1));
-        attempt.silence = Some((since, given_up));
+        let (since, given_up, limit) = attempt.silence[side as usize].unwrap_or((now, 0, SILENCE));
+        attempt.silence[side as usize] = Some((since, given_up + 1, limit));
         if C::SELF_HEALING {
             attempt.degraded_since.get_or_insert(now);
         }
-        if given_up >= SILENT_COMMANDS && now.since(since) >= SILENCE {
-            attempt.connection = None;
+        if given_up + 1 >= SILENT_COMMANDS && now.since(since) >= limit {
+            attempt.connections = None;
         }
     }
 
     async fn execute(&self, request: Request<'_>) -> RedisResult<Value> {
-        let (connection, number) = self.current_attempt();
-        let mut connection = match C::AWAITED {
-            true => connection.await?,
-            false => connection.now_or_never().ok_or((ErrorKind::Io, "the connection is not made yet"))??,
+        let (connections, number) = self.current_attempt();
+        let connections = match C::AWAITED {
+            true => connections.await?,
+            false => connections.now_or_never().ok_or((ErrorKind::Io, "the connection is not made yet"))??,
         };
-        let mut pending = PendingCommand { link: self, number, answered: false };
+        let (mut connection, side) = match (&request, &connections.reads) {
+            (Request::Command(_, Side::Reads), Some(reads)) => (reads.clone(), Side::Reads),
+            _ => (connections.main.clone(), Side::Main),
+        };
+        let mut pending = PendingCommand { link: self, number, side, answered: false };
         let answer = match request {
-            Request::Command(cmd) => connection.req_packed_command(cmd).await.and_then(Value::extract_error),
+            Request::Command(cmd, _) => connection.req_packed_command(cmd).await.and_then(Value::extract_error),
             Request::Transaction(pipeline) => reply_to_exec(pipeline, &mut connection, &self.log).await,
         };
         let class = match &answer {
@@ -191,7 +220,7 @@ impl<C: Connect> Reconnecting<C> {
         if C::SELF_HEALING && class.is_none() {
             self.log.reached(); // it may not have been, although there was a connection
         }
-        self.record_reply(number, class.is_none());
+        self.record_reply(number, side, class.is_none());
         match class {
             Some(ErrorClass::Disconnected | ErrorClass::Demoted | ErrorClass::Unavailable) if C::SELF_HEALING => {
                 self.mark_degraded(number);
@@ -204,13 +233,24 @@ impl<C: Connect> Reconnecting<C> {
         answer
     }
 
-    /// Sends a PING with a random word to check that replies are in step with requests. Timeouts cannot show this:
-    /// while other commands are sent, each command gets a reply, but the one to another request.
+    /// Checks that replies are in step with requests on each connection. Timeouts cannot show this: while other commands
+    /// are sent, each command gets a reply, but the one to another request.
     async fn ping_check(&self) {
-        let (connection, number) = self.current_attempt();
-        let Some(Ok(mut connection)) = connection.now_or_never() else { return };
+        let (connections, number) = self.current_attempt();
+        let Some(Ok(connections)) = connections.now_or_never() else { return };
+        if let Some(reads) = connections.reads.clone() {
+            self.ping(reads, number, Side::Reads).await;
+        }
+        self.ping(connections.main.clone(), number, Side::Main).await;
+    }
+
+    /// Sends a PING with a random word, unless the connection is silent.
+    async fn ping(&self, mut connection: C::Connection, number: u64, side: Side) {
+        if self.numbered(number).is_none_or(|attempt| attempt.silence[side as usize].is_some()) {
+            return;
+        }
         let word = Token::unique(Inbox::unique());
-        let mut pending = PendingCommand { link: self, number, answered: false };
+        let mut pending = PendingCommand { link: self, number, side, answered: false };
         let echo = redis::cmd("PING").arg(word.as_bytes()).query_async(&mut connection).await;
         pending.answered = true;
         let out_of_step = match &echo {
@@ -227,18 +267,26 @@ impl<C: Connect> Reconnecting<C> {
 }
 
 impl<C> ConnectAttempt<C> {
-    fn new(connection: Option<Shared<RedisResult<C>>>, number: u64) -> Self {
-        Self { connection, number, started_at: Timestamp::now(), silence: None, degraded_since: None }
+    fn new(connections: Option<Attempted<C>>, number: u64) -> Self {
+        Self { connections, number, started_at: Timestamp::now(), silence: [None, None], degraded_since: None }
     }
 }
 
 impl<C: Connect> CommandLink for Reconnecting<C> {
     fn send<'a>(&'a self, cmd: &'a Cmd) -> BoxFuture<'a, RedisResult<Value>> {
-        Box::pin(self.execute(Request::Command(cmd)))
+        Box::pin(self.execute(Request::Command(cmd, Side::Main)))
     }
 
     fn transact<'a>(&'a self, pipeline: &'a Pipeline) -> BoxFuture<'a, RedisResult<Value>> {
         Box::pin(self.execute(Request::Transaction(pipeline)))
+    }
+
+    fn read<'a>(&'a self, cmd: &'a Cmd) -> BoxFuture<'a, RedisResult<Value>> {
+        Box::pin(self.execute(Request::Command(cmd, Side::Reads)))
+    }
+
+    fn is_paired(&self) -> bool {
+        self.is_paired.load(Relaxed)
     }
 
     fn verify(&self) -> BoxFuture<'_, ()> {
@@ -251,21 +299,29 @@ impl<C: Connect> CommandLink for Reconnecting<C> {
 }
 
 enum Request<'a> {
-    Command(&'a Cmd),
+    Command(&'a Cmd, Side),
     Transaction(&'a Pipeline),
+}
+
+/// One of the two connections. Without a second one, all commands are of the main side.
+#[derive(Clone, Copy)]
+enum Side {
+    Main,
+    Reads,
 }
 
 /// A command in flight. If it is dropped without a reply, it was given up.
 struct PendingCommand<'a, C: Connect> {
     link: &'a Reconnecting<C>,
     number: u64,
+    side: Side,
     answered: bool,
 }
 
 impl<C: Connect> Drop for PendingCommand<'_, C> {
     fn drop(&mut self) {
         if !self.answered {
-            self.link.record_timeout(self.number);
+            self.link.record_timeout(self.number, self.side);
         }
     }
 }
@@ -312,8 +368,9 @@ async fn establish<C: Connect>(
     connect: &C,
     handshake: &dyn Handshake,
     log: &ConnectionLog,
-) -> RedisResult<C::Connection> {
-    let mut connection = timeout(connect.connect_timeout(), connect.connect()).await.unwrap_or_else(timed_out)?;
+) -> RedisResult<Arc<Connections<C::Connection>>> {
+    let connections = timeout(connect.connect_timeout(), connect.connect_pair()).await.unwrap_or_else(timed_out)?;
+    let mut connection = connections.main.clone();
     if !C::EXISTED {
         log.reached();
     }
@@ -335,7 +392,7 @@ async fn establish<C: Connect>(
         },
         Err(_) => {}
     }
-    Ok(connection)
+    Ok(Arc::new(connections))
 }
 
 fn timed_out<T>(_: Elapsed) -> RedisResult<T> {
@@ -348,6 +405,9 @@ const RECONNECT_PAUSE: Duration = Duration::from_millis(100);
 const SILENT_COMMANDS: u32 = 2;
 /// Minimum time without a reply before a connection is taken for dead, and minimum time between replacements.
 const SILENCE: Duration = Duration::from_secs(1);
+/// Minimum time without a reply before the main connection is taken for dead while reads are answered: as long as the
+/// manual failover of a cluster may pause writes. The subscriber sends a command over it twice in that time.
+const PAUSE_OF_WRITES: Duration = Duration::from_secs(10);
 
 #[cfg(test)]
 mod tests {
@@ -381,7 +441,34 @@ mod tests {
         }
     }
 
-    async fn connection_number(link: &Reconnecting<Connection<Fake>>) -> u64 {
+    /// A source of two connections.
+    struct Two {
+        main: &'static [u8],
+        reads: &'static [u8],
+    }
+
+    impl Connect for Two {
+        type Connection = Fake;
+        const SELF_HEALING: bool = false;
+
+        async fn connect(&self) -> RedisResult<Fake> {
+            Ok(Fake(self.main))
+        }
+
+        async fn connect_pair(&self) -> RedisResult<Connections<Fake>> {
+            Ok(Connections { main: Fake(self.main), reads: Some(Fake(self.reads)) })
+        }
+
+        fn connect_timeout(&self) -> Duration {
+            SILENCE
+        }
+    }
+
+    fn two(main: &'static [u8], reads: &'static [u8]) -> Reconnecting<Two> {
+        Reconnecting::new(Arc::new(Two { main, reads }), Arc::new(Silent), Arc::default())
+    }
+
+    async fn connection_number<C: Connect>(link: &Reconnecting<C>) -> u64 {
         let (connection, number) = link.current_attempt();
         assert!(connection.await.is_ok());
         number
@@ -390,7 +477,7 @@ mod tests {
     /// Gives up one command less than the limit, over a time that is long enough.
     async fn give_up(link: &Reconnecting<Connection<Fake>>, number: u64) {
         for _ in 1..SILENT_COMMANDS {
-            link.record_timeout(number);
+            link.record_timeout(number, Side::Main);
             tokio::time::sleep(SILENCE).await;
         }
     }
@@ -402,17 +489,17 @@ mod tests {
         link.disconnect(first, Duration::ZERO);
         let second = connection_number(&link).await;
         give_up(&link, first).await;
-        link.record_timeout(first);
+        link.record_timeout(first, Side::Main);
         link.disconnect(first, Duration::ZERO);
         assert_eq!(connection_number(&link).await, second, "results of the first connection do not affect the second");
 
-        link.record_timeout(second);
+        link.record_timeout(second, Side::Main);
         tokio::time::sleep(SILENCE).await;
-        link.record_reply(second, true);
+        link.record_reply(second, Side::Main, true);
         give_up(&link, second).await;
-        link.record_reply(first, true);
+        link.record_reply(first, Side::Main, true);
         assert_eq!(connection_number(&link).await, second, "a reply ends the silence");
-        link.record_timeout(second);
+        link.record_timeout(second, Side::Main);
         assert_ne!(connection_number(&link).await, second);
     }
 
@@ -422,13 +509,13 @@ mod tests {
         let number = connection_number(&link).await;
         assert_eq!(link.generation(), 1);
         link.mark_degraded(number);
-        link.record_reply(number, true);
+        link.record_reply(number, Side::Main, true);
         assert_eq!(link.generation(), 1, "another part of it may still be broken");
         tokio::time::sleep(SILENCE).await;
-        link.record_reply(number, false);
+        link.record_reply(number, Side::Main, false);
         assert_eq!(link.generation(), 1);
         for _ in 0..2 {
-            link.record_reply(number, true);
+            link.record_reply(number, Side::Main, true);
             assert_eq!(link.generation(), 2, "a repair counts once");
         }
     }
@@ -489,6 +576,54 @@ mod tests {
             tokio::time::sleep(SILENCE).await;
             link.ping_check().await;
             assert_eq!(connection_number(&link).await == number, stays, "{answer}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn link_sends_reads_over_their_own_connection() {
+        let link = two(b":1\r\n", b":2\r\n");
+        assert!(!link.is_paired(), "there is no connection yet");
+        let cmd = redis::cmd("GET");
+        assert_eq!(
+            (link.send(&cmd).await.ok(), link.read(&cmd).await.ok()),
+            (Some(Value::Int(1)), Some(Value::Int(2)))
+        );
+        assert!(link.is_paired());
+        let link = Reconnecting::new(Arc::new(Connection(Fake(NIL))), Arc::new(Silent), Arc::default());
+        assert_eq!((link.read(&cmd).await.ok(), link.is_paired()), (Some(Value::Nil), false));
+    }
+
+    /// A server that pauses its writes answers reads. A dead connection for reads is replaced sooner, because no pause
+    /// explains its silence.
+    ///
+    /// Seen to fail if the main connection is replaced after a second, or never while reads are answered, and if its
+    /// replies end the silence of the other one.
+    #[tokio::test(start_paused = true)]
+    async fn link_drops_both_connections_for_the_silence_of_one() {
+        for (silent, other, limit) in [(Side::Main, Side::Reads, PAUSE_OF_WRITES), (Side::Reads, Side::Main, SILENCE)] {
+            let link = two(NIL, NIL);
+            let first = connection_number(&link).await;
+            let begun = Timestamp::now();
+            while connection_number(&link).await == first {
+                link.record_timeout(first, silent);
+                link.record_reply(first, other, true);
+                tokio::time::sleep(SILENCE / 10).await;
+            }
+            let lived = Timestamp::now().since(begun);
+            assert!((limit..limit + SILENCE / 5).contains(&lived), "{lived:?}");
+        }
+    }
+
+    /// Seen to fail if only one of the connections is checked.
+    #[tokio::test(start_paused = true)]
+    async fn ping_check_drops_both_connections_if_one_is_out_of_step() {
+        const DENIED: &[u8] = b"-NOPERM no permissions to run the 'ping' command\r\n";
+        for (main, reads, stays) in [(DENIED, DENIED, true), (NIL, DENIED, false), (DENIED, NIL, false)] {
+            let link = two(main, reads);
+            let number = connection_number(&link).await;
+            tokio::time::sleep(SILENCE).await;
+            link.ping_check().await;
+            assert_eq!(connection_number(&link).await == number, stays);
         }
     }
 

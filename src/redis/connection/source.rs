@@ -4,13 +4,14 @@
 use super::log::ConnectionLog;
 #[cfg(feature = "sentinel")]
 use super::sentinel::ToMaster;
-use futures_util::future::pending;
+use futures_util::future::{OptionFuture, join, pending};
 use redis::{
     AsyncConnectionConfig, Client, ConnectionAddr, ProtocolVersion, PushInfo, RedisResult,
     aio::{ConnectionLike, MultiplexedConnection},
     io::tcp::TcpSettings,
 };
 use std::{convert::Infallible, future::Future, sync::Arc, time::Duration};
+use tokio::time::timeout;
 #[cfg(feature = "cluster")]
 use {
     crate::clock,
@@ -37,10 +38,23 @@ pub(in crate::redis) trait Connect: Send + Sync + 'static {
 
     fn connect(&self) -> impl Future<Output = RedisResult<Self::Connection>> + Send;
 
+    /// Connects, with a second connection for reads if it is known to lead to the same process of a server. Default: with
+    /// none.
+    fn connect_pair(&self) -> impl Future<Output = RedisResult<Connections<Self::Connection>>> + Send {
+        async { Ok(Connections { main: self.connect().await?, reads: None }) }
+    }
+
     /// Reports whether the last connection is to be replaced although it works. Returns `true` once per replacement.
     fn is_superseded(&self) -> bool {
         false
     }
+}
+
+/// What an attempt has made: connections to one process of a server.
+pub(in crate::redis) struct Connections<C> {
+    /// For everything but reads, and for reads too if they have no connection of their own.
+    pub(super) main: C,
+    pub(super) reads: Option<C>,
 }
 
 /// A place that connections lead to, with their settings. It is resolved for each connection, so connections made later
@@ -50,6 +64,8 @@ pub(crate) struct Source {
     target: Target,
     /// The settings of the user, if there are any.
     config: Option<AsyncConnectionConfig>,
+    /// Whether reads get a connection of their own.
+    is_paired: bool,
     /// The log that all connections share: they fail together if the address or the password is wrong.
     pub(in crate::redis) log: Arc<ConnectionLog>,
 }
@@ -68,23 +84,28 @@ enum Target {
 impl Source {
     pub(super) fn of_client(client: Client) -> Self {
         let log = ConnectionLog::of(&client);
-        Self { target: Target::Client(tuned(client)), config: None, log: Arc::new(log) }
+        Self { target: Target::Client(tuned(client)), config: None, is_paired: false, log: Arc::new(log) }
     }
 
     #[cfg(feature = "cluster")]
     pub(super) fn of_nodes(nodes: Nodes) -> Self {
-        Self { target: Target::AnyNode(Arc::new(nodes)), config: None, log: Arc::default() }
+        Self { target: Target::AnyNode(Arc::new(nodes)), config: None, is_paired: false, log: Arc::default() }
     }
 
     #[cfg(feature = "sentinel")]
     pub(super) fn of_master(master: ToMaster) -> Self {
         let log = master.log().clone();
-        Self { target: Target::Master(master), config: None, log }
+        Self { target: Target::Master(master), config: None, is_paired: false, log }
     }
 
     /// Sets the settings of the user.
     pub(super) fn with_config(self, config: Option<AsyncConnectionConfig>) -> Self {
         Self { config, ..self }
+    }
+
+    /// Gives reads a connection of their own.
+    pub(super) fn paired(self) -> Self {
+        Self { is_paired: true, ..self }
     }
 
     /// Returns a client of the server that connections lead to now.
@@ -127,6 +148,14 @@ impl Source {
         connect(Client::open(info.set_redis_settings(settings))?, config).await
     }
 
+    /// Makes a second connection if both lead to the same process of a server. A host name or a proxy may lead it to
+    /// another server than the first one, and the server may refuse it, at `maxclients` for example.
+    async fn connect_beside(&self, first: &MultiplexedConnection, client: Client) -> Option<MultiplexedConnection> {
+        let second = connect(client, self.config()).await.ok()?;
+        let (of_first, of_second) = join(run_id(first.clone()), run_id(second.clone())).await;
+        (of_first? == of_second?).then_some(second)
+    }
+
     fn config(&self) -> AsyncConnectionConfig {
         self.config.clone().unwrap_or_else(config)
     }
@@ -138,6 +167,14 @@ impl Connect for Source {
 
     async fn connect(&self) -> RedisResult<MultiplexedConnection> {
         connect(self.client().await?, self.config()).await
+    }
+
+    async fn connect_pair(&self) -> RedisResult<Connections<MultiplexedConnection>> {
+        let client = self.client().await?;
+        let main = connect(client.clone(), self.config()).await?;
+        let second = self.is_paired.then(|| timeout(CONNECT_TIMEOUT, self.connect_beside(&main, client)));
+        let reads = OptionFuture::from(second).await.and_then(Result::ok).flatten();
+        Ok(Connections { main, reads })
     }
 
     fn is_superseded(&self) -> bool {
@@ -152,6 +189,7 @@ impl Connect for Source {
     fn connect_timeout(&self) -> Duration {
         match self.config {
             Some(_) => LONGEST_CONNECT_TIMEOUT,
+            None if self.is_paired => 3 * CONNECT_TIMEOUT,
             None => 2 * CONNECT_TIMEOUT,
         }
     }
@@ -240,6 +278,14 @@ async fn connect(client: Client, config: AsyncConnectionConfig) -> RedisResult<M
         choose_crypto_provider();
     }
     client.get_multiplexed_async_connection_with_config(&config).await
+}
+
+/// Returns the id that the process of the server has drawn at its start. `None` if the server does not tell it.
+async fn run_id(mut connection: MultiplexedConnection) -> Option<String> {
+    let info: String = redis::cmd("INFO").arg("server").query_async(&mut connection).await.ok()?;
+    let id = info.lines().find_map(|line| line.strip_prefix("run_id:"))?;
+    // A proxy may answer for all servers behind it: by zeros, or by no id.
+    id.bytes().any(|digit| digit != b'0').then(|| id.to_owned())
 }
 
 /// Chooses `ring` before a connection that may use TLS, unless the application has already chosen with

@@ -1,0 +1,229 @@
+//! The two data connections, one for reads and one for scripts: they lead to one process of a server, and are replaced
+//! together. After an acknowledged invalidation no read over the other connection serves the old value.
+
+use crate::{
+    Down, MS, SECOND,
+    failover::Name,
+    kit::{command, recovers, replicate},
+    support::{RedisServer, eventually},
+};
+use axum::{
+    body::Body,
+    http::{Request, Response},
+};
+use redis::Client;
+use stampede_guard::{
+    IntoEndpoint, Policy, RedisStore, StampedeGuard,
+    store::{CacheKey, Inbox, Store, Token},
+};
+use std::convert::Infallible;
+use tokio::time::Instant;
+use tower::{Layer, ServiceExt, service_fn};
+
+/// Returns a guard whose only connections to the server of `client` are those for data.
+fn guard(client: Client, messages: &RedisServer) -> StampedeGuard {
+    let endpoint = client.into_endpoint().subscribe_via(messages.client());
+    StampedeGuard::new(endpoint).store_timeout(20 * SECOND).policy(Policy::fresh_for(600 * SECOND))
+}
+
+/// Fetches `k`; its value is `origin` at the origin.
+async fn value(guard: &StampedeGuard, origin: &'static str) -> String {
+    guard.fetch("k", async || Ok::<_, Down>(origin.to_owned())).await.expect("an answer")
+}
+
+/// Starts a server and another one with the same entry `old`, which learns nothing more: an old master and the server
+/// that has taken its place, in either order.
+async fn server_and_copy() -> (RedisServer, RedisServer) {
+    let (server, copy) = (RedisServer::start(), RedisServer::start());
+    let writer = guard(server.client(), &server);
+    assert_eq!(value(&writer, "old").await, "old");
+    writer.drain().await;
+    replicate(&copy, &server, server.port()).await;
+    eventually("the copy is made", async || command::<i64>(&copy, "EXISTS {sg:rk}:v3.8").await == 1).await;
+    command::<()>(&copy, "REPLICAOF NO ONE").await;
+    (server, copy)
+}
+
+/// Returns the connections of a guard to this server: the ids of the one for reads and of the one for scripts.
+async fn connections(server: &RedisServer) -> [Option<String>; 2] {
+    let list: String = command(server, "CLIENT LIST TYPE normal").await;
+    let id = |last: [&str; 2]| {
+        let mut lines = list.lines().filter(|line| last.iter().any(|last| line.contains(&format!("cmd={last} "))));
+        let line = lines.next()?.to_owned();
+        assert!(lines.next().is_none(), "{list}");
+        line.split([' ', '=']).nth(1).map(str::to_owned)
+    };
+    [id(["get", "info"]), id(["evalsha", "time"])]
+}
+
+async fn invalidates(guard: &StampedeGuard) {
+    guard.invalidate("k").await.expect("acknowledged");
+}
+
+#[tokio::test]
+async fn reads_have_a_connection_of_their_own() {
+    let server = RedisServer::start();
+    for url in [server.url(), format!("{}/?protocol=resp3", server.url())] {
+        let guard = guard(Client::open(url).expect("a URL"), &server);
+        assert_eq!(value(&guard, "new").await, "new");
+        guard.drain().await;
+        let connections = connections(&server).await;
+        assert!(connections.iter().all(Option::is_some), "{connections:?}");
+        drop(guard);
+        eventually("the connections end", async || self::connections(&server).await == [None, None]).await;
+        server.flushall().await;
+    }
+}
+
+/// A name that changes, or has several addresses, leads the second connection to another server.
+///
+/// Seen to fail (`old`) if the second connection is used without a comparison of the servers.
+#[tokio::test]
+async fn invalidation_is_seen_if_second_connection_leads_elsewhere() {
+    let (server, copy) = server_and_copy().await;
+    for order in [[&server, &copy], [&copy, &server]] {
+        let name = Name::of(order[1]).await;
+        name.next_lead_to(&order);
+        let guard = guard(name.client(), &server);
+        assert_eq!(value(&guard, "?").await, "old");
+        invalidates(&guard).await;
+        assert_eq!(value(&guard, "new").await, "new");
+        guard.drain().await;
+        let unused = connections(order[1]).await;
+        assert_eq!(unused, [None, None], "the second connection is closed");
+        assert_eq!(value(&guard, "?").await, "new");
+    }
+}
+
+/// Kills one of the connections. The next one leads to the copy.
+///
+/// Seen to fail (`old`, the connection of reads) if an invalidation does not show that this connection lives.
+#[tokio::test]
+async fn invalidation_is_seen_after_one_connection_was_killed() {
+    for killed in [0, 1] {
+        for moves in [false, true] {
+            let (server, copy) = server_and_copy().await;
+            let name = Name::of(&server).await;
+            let [guard, other] = [(); 2].map(|()| guard(name.client(), &server));
+            assert_eq!(value(&guard, "?").await, "old");
+            guard.fetch("other", async || Ok::<_, Down>(1)).await.expect("an answer");
+            guard.drain().await;
+            let id = connections(&server).await[killed].clone().expect("two connections");
+            assert_eq!(value(&other, "?").await, "old");
+            if moves {
+                name.follow(&copy);
+            }
+            command::<()>(&server, &format!("CLIENT KILL ID {id}")).await;
+            invalidates(&guard).await;
+            assert_eq!(value(&guard, "new").await, "new", "connection {killed}, the name moves: {moves}");
+            if !moves {
+                assert_eq!(value(&other, "?").await, "new");
+            }
+        }
+    }
+}
+
+/// The connection of reads to a demoted master would go on to serve old values, but the refusal of a script replaces both.
+#[tokio::test]
+async fn invalidation_is_seen_after_the_master_was_demoted() {
+    let (master, copy) = server_and_copy().await;
+    let name = Name::of(&master).await;
+    let guards = [(); 2].map(|()| guard(name.client(), &master));
+    for guard in &guards {
+        assert_eq!(value(guard, "?").await, "old");
+    }
+    name.follow(&copy);
+    command::<()>(&master, "REPLICAOF 127.0.0.1 1").await;
+    eventually("an invalidation is acknowledged", async || guards[0].invalidate("k").await.is_ok()).await;
+    assert_eq!(value(&guards[0], "new").await, "new");
+    recovers(&guards[1]).await;
+    assert_eq!(value(&guards[1], "new").await, "new");
+}
+
+/// At `maxclients` there is room for one connection, and later for two.
+#[tokio::test]
+async fn reads_share_the_connection_at_maxclients() {
+    let (server, messages) = (RedisServer::start(), RedisServer::start());
+    command::<()>(&server, "CONFIG SET maxclients 2").await;
+    let guard = guard(server.client(), &messages);
+    let mut redis = server.connection().await;
+    assert_eq!(value(&guard, "old").await, "old");
+    guard.drain().await;
+    invalidates(&guard).await;
+    assert_eq!(value(&guard, "new").await, "new");
+    assert_eq!(guard.stats().store_errors, 0);
+    redis::cmd("CONFIG").arg(&["SET", "maxclients", "100"]).exec_async(&mut redis).await.expect("set");
+    redis::cmd("CLIENT").arg(&["KILL", "TYPE", "normal"]).exec_async(&mut redis).await.expect("killed");
+    recovers(&guard).await;
+    assert!(connections(&server).await.iter().all(Option::is_some));
+}
+
+/// Seen to fail (three connections in place of one) if the main connection is taken for dead after a second.
+#[tokio::test]
+async fn pause_of_writes_replaces_no_connection() {
+    let server = RedisServer::start();
+    let store = RedisStore::new(server.client());
+    let key = CacheKey::new("sg", 0, "k");
+    store.get(&key).await.expect("an answer");
+    command::<()>(&server, "CLIENT PAUSE 3000 WRITE").await;
+    let begun = Instant::now();
+    let mut paused = 0;
+    while begun.elapsed() < 2800 * MS {
+        let release = store.release(&key, Token::unique(Inbox::unique()), None);
+        paused += usize::from(tokio::time::timeout(50 * MS, release).await.is_err());
+        store.get(&key).await.expect("an answer");
+    }
+    assert!(paused > 40, "{paused} scripts were paused");
+    assert_eq!(store.epoch(), 1, "the connections stay");
+    eventually("scripts are executed again", async || {
+        store.release(&key, Token::unique(Inbox::unique()), None).await.is_ok()
+    })
+    .await;
+    assert_eq!(store.epoch(), 1);
+}
+
+/// Pauses the writes of the server, and sends a miss, which opens the breaker of writes.
+async fn pause_writes(server: &RedisServer, guard: &StampedeGuard) {
+    command::<()>(server, "CLIENT PAUSE 60000 WRITE").await;
+    guard.fetch("miss", async || Ok::<_, Down>(1)).await.expect("the origin answers");
+    let health = guard.health();
+    assert_eq!((health.store_reachable, health.breaker_open), (Some(true), true), "reads are answered");
+}
+
+/// Seen to fail (the breaker stays open) if reads send no probe of writes, or if a read is the probe.
+#[tokio::test]
+async fn breaker_of_writes_closes_after_the_pause_by_reads_alone() {
+    let server = RedisServer::start();
+    let guard = guard(server.client(), &server).store_timeout(50 * MS);
+    assert_eq!(value(&guard, "old").await, "old");
+    guard.drain().await;
+    pause_writes(&server, &guard).await;
+    let opened = Instant::now();
+    while opened.elapsed() < 500 * MS {
+        assert_eq!(value(&guard, "new").await, "old", "fresh hits go on");
+        assert!(guard.health().breaker_open);
+    }
+    command::<()>(&server, "CLIENT UNPAUSE").await;
+    eventually("the breaker closes", async || value(&guard, "new").await == "old" && !guard.health().breaker_open)
+        .await;
+    assert_eq!(guard.stats().breaker_opened, 1);
+    recovers(&guard).await;
+}
+
+/// Seen to fail (pending without end) if the breaker of writes is not closed by the reply to an invalidation.
+#[tokio::test]
+async fn unsafe_request_awaits_its_invalidation_again_after_the_pause() {
+    let server = RedisServer::start();
+    let guard = guard(server.client(), &server).store_timeout(50 * MS);
+    let site = guard.layer(service_fn(async |_: Request<Body>| Ok::<_, Infallible>(Response::new(Body::empty()))));
+    let is_pending = async || {
+        let post = Request::post("http://site.example/page").body(Body::empty()).expect("a request");
+        let response = site.clone().oneshot(post).await.expect("it cannot fail");
+        response.headers()["cache-status"].to_str().expect("text").contains("invalidation-pending")
+    };
+    assert!(!is_pending().await);
+    pause_writes(&server, &guard).await;
+    assert!(is_pending().await);
+    command::<()>(&server, "CLIENT UNPAUSE").await;
+    eventually("an invalidation is awaited", async || !is_pending().await).await;
+}
