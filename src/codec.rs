@@ -3,15 +3,18 @@
 #[cfg(any(feature = "bincode", feature = "postcard"))]
 mod skipped_fields;
 
-use crate::{error::BoxError, fingerprint, layout::fnv1a, sync::mutex::Mutex};
+use crate::{error::BoxError, fingerprint, layout::fnv1a, sync::mutex::Mutex, telemetry};
 use bytes::Bytes;
 use serde::{Serialize, Serializer, de::DeserializeOwned};
-use std::{any::TypeId, cell::RefCell, collections::BTreeMap, time::Duration};
+use std::{any, cell::RefCell, collections::BTreeMap, time::Duration};
 
 thread_local! {
     /// The types that this thread has met.
-    static KNOWN_IDS: RefCell<Vec<((TypeId, Codec), u64)>> = const { RefCell::new(Vec::new()) };
+    static KNOWN_IDS: RefCell<Vec<(Encoded, u64)>> = const { RefCell::new(Vec::new()) };
 }
+
+/// A type with its codec, and whether it has a fingerprint.
+type Encoded = (any::TypeId, Codec, bool);
 
 /// The encoding of typed values. An entry of another codec under the same key is a miss.
 ///
@@ -45,13 +48,14 @@ pub enum Codec {
 }
 
 impl Codec {
-    /// Returns a number that identifies the codec and the structure of the type. It is compared before decoding, because
-    /// bytes of one type may decode as another without an error.
+    /// Returns a number that identifies the codec and the type: by the structure of the type if `has_fingerprint`, and by
+    /// its name otherwise. It is compared before decoding, because bytes of one type may decode as another without an
+    /// error.
     ///
     /// PERF: a type is walked once in a process. Each thread remembers its types, the last one first, because a hit must
     /// not write to memory that threads share.
-    pub(crate) fn id<T: DeserializeOwned + 'static>(self) -> u64 {
-        let key = (TypeId::of::<T>(), self);
+    pub(crate) fn id<T: DeserializeOwned + 'static>(self, has_fingerprint: bool) -> u64 {
+        let key = (any::TypeId::of::<T>(), self, has_fingerprint);
         let known = KNOWN_IDS.try_with(|known| {
             let mut known = known.borrow_mut();
             let at = known.iter().position(|(of, _)| *of == key)?;
@@ -63,11 +67,17 @@ impl Codec {
 
     /// Returns the number for a type that this thread does not know yet.
     #[cold]
-    fn new_id<T: DeserializeOwned>(self, key: (TypeId, Self)) -> u64 {
-        static IDS: Mutex<BTreeMap<(TypeId, Codec), u64>> = Mutex::new(BTreeMap::new());
+    fn new_id<T: DeserializeOwned>(self, key: Encoded) -> u64 {
+        static IDS: Mutex<BTreeMap<Encoded, u64>> = Mutex::new(BTreeMap::new());
         let known = IDS.lock().get(&key).copied();
         let id = known.unwrap_or_else(|| {
-            let id = fnv1a(&[self.name(), &fingerprint::of::<T>(self.is_human_readable()).to_string()]);
+            // A panic of `T::deserialize`, which does not expect invented values, must not end the process.
+            let id = if key.2 && cfg!(panic = "unwind") {
+                fnv1a(&[self.name(), &fingerprint::of::<T>(self.is_human_readable()).to_string()])
+            } else {
+                telemetry::no_fingerprint(any::type_name::<T>());
+                fnv1a(&[self.name(), any::type_name::<T>()])
+            };
             IDS.lock().insert(key, id);
             id
         });
@@ -81,18 +91,6 @@ impl Codec {
             Self::Json => true,
             #[cfg(any(feature = "bincode", feature = "postcard"))]
             _ => false,
-        }
-    }
-
-    /// Returns a number that identifies the codec.
-    pub(crate) const fn encoding(self) -> u64 {
-        match self {
-            #[cfg(feature = "bincode")]
-            Self::Bincode => const { fnv1a(&[Self::Bincode.name()]) },
-            #[cfg(feature = "postcard")]
-            Self::Postcard => const { fnv1a(&[Self::Postcard.name()]) },
-            #[cfg(feature = "json")]
-            Self::Json => const { fnv1a(&[Self::Json.name()]) },
         }
     }
 

@@ -4,7 +4,6 @@
 pub(crate) mod http;
 
 use crate::{
-    layout::layout,
     near_cache::NearCache,
     outage_cache::{OutageCache, OutageCacheConfig},
     policy::Policy,
@@ -26,6 +25,8 @@ pub(crate) struct Config {
     pub(crate) schema_version: u32,
     #[cfg(feature = "_typed")]
     pub(crate) codec: crate::codec::Codec,
+    #[cfg(feature = "_typed")]
+    pub(crate) fingerprint: bool,
     pub(crate) policy: Policy,
     pub(crate) lease_ttl: Duration,
     /// `None`: the fetch timeout and one lease.
@@ -105,15 +106,6 @@ impl Config {
         (self.on_store_failure == StoreFailure::FailOpen).then_some(&*self.outage)
     }
 
-    /// Returns the layout of typed values.
-    pub(crate) fn layout(&self) -> u64 {
-        #[cfg(feature = "_typed")]
-        let encoding = self.codec.encoding();
-        #[cfg(not(feature = "_typed"))]
-        let encoding = 0;
-        layout(encoding, self.schema_version)
-    }
-
     /// Returns a failure marker that blocks no caller and only counts. `None` if markers are off.
     pub(crate) fn failure_count(&self) -> Option<FailureMarker> {
         self.failure_marker(Bytes::new(), 0, Duration::ZERO)
@@ -148,6 +140,8 @@ impl Default for Config {
             schema_version: 0,
             #[cfg(feature = "_typed")]
             codec: crate::codec::Codec::default(),
+            #[cfg(feature = "_typed")]
+            fingerprint: true,
             policy: Policy::default(),
             lease_ttl: Duration::from_secs(3),
             wait_timeout: None,

@@ -36,7 +36,7 @@ pub fn with_checksum(content: &[u8]) -> Bytes {
 /// Returns the full cache key that the guard uses for `key`.
 #[must_use]
 pub fn address(guard: &StampedeGuard, key: Key) -> CacheKey {
-    guard.resource_in(crate::telemetry::FrontEnd::Fetch, guard.config.layout(), key).key
+    guard.resource_in(crate::telemetry::FrontEnd::Fetch, 0, key).key
 }
 
 /// Returns every name of the cache key in Redis, the lease first.

@@ -102,8 +102,8 @@ impl StampedeGuard {
     /// rolling deploy do not overwrite each other; an invalidation drops all of them. All versions share leases.
     /// Default: 0.
     ///
-    /// A process reads no entry of a type with another structure: other names, order or kinds of fields and variants, as
-    /// `Deserialize` asks for them. Such an entry is a miss, and the new one takes its place. Raise the version
+    /// So has each [structure](Self::fingerprint) of a type: the names, order and kinds of fields and variants, as
+    /// `Deserialize` asks for them. Raise the version
     /// - when a type changes in a way that its structure does not show:
     ///   - the meaning or the unit of a field, or two elements of one kind in a tuple;
     ///   - the inside of a type that validates and accepts no sample, and in a tuple the elements after it, or after a
@@ -112,10 +112,28 @@ impl StampedeGuard {
     ///   - values nested more than 48 deep, what comes after 2,000 values without a field name between them, or after
     ///     20,000 values that the library tries;
     ///   - what hand-written code decides by values, or reads of a map after a key that it has refused;
-    /// - when both versions of a program run for long, because each would replace the entries of the other.
+    /// - when any of it changes, in programs that do not take the [fingerprint](Self::fingerprint) of types.
     #[must_use]
     pub fn schema_version(self, number: u32) -> Self {
         self.set(|config| config.schema_version = number)
+    }
+
+    /// Sets whether stored types are told apart by their structure. Default: `true`.
+    ///
+    /// Before the first request for a type, its `Deserialize` is called with invented values, such as 1 and `"a"`, and
+    /// what it asks for is hashed. This happens once in a process, in at most 20,000 requests for values. Hand-written
+    /// code that trusts its data may panic then. The panic is caught, and costs nothing but a line that the panic hook
+    /// prints: the field that it comes from does not count. **In programs built with `panic = "abort"`** a panic would end
+    /// the process, so there types are told apart by their name in Rust and the [`schema_version`](Self::schema_version)
+    /// alone, as with `false`. Then raise the version with each change of a type. An event of level `DEBUG` names each
+    /// such type.
+    ///
+    /// Set it to `false` for types whose `Deserialize` must not run on invented values, for example because it has
+    /// effects. A clone can do so for one kind of value.
+    #[cfg(feature = "_typed")]
+    #[must_use]
+    pub fn fingerprint(self, on: bool) -> Self {
+        self.set(|config| config.fingerprint = on)
     }
 
     /// Sets the encoding of typed values. Each codec has entries of its own, as each
@@ -506,7 +524,8 @@ impl StampedeGuard {
     /// retried in the background for about ten seconds. Until it succeeds, the old value may be served for the rest of
     /// its retention.
     pub async fn invalidate(&self, key: impl Into<Key>) -> Result<(), Error> {
-        self.resource_in(FrontEnd::Fetch, self.config.layout(), key.into()).invalidate().await
+        // The entries of all layouts are dropped.
+        self.resource_in(FrontEnd::Fetch, 0, key.into()).invalidate().await
     }
 
     /// Waits until all fetches, refreshes, fills and invalidations in progress have ended, at most for twice the
@@ -534,7 +553,8 @@ impl StampedeGuard {
     /// [hot keys](Self::track_hot_keys) of this clone.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        let mut stats = self.engine.counters.total(self.engine.store.corrupt_entries());
+        let store = &self.engine.store;
+        let mut stats = self.engine.counters.total(store.corrupt_entries(), store.other_layouts());
         stats.hot_keys = self.config.meter.hottest_keys();
         stats
     }
@@ -543,7 +563,8 @@ impl StampedeGuard {
     /// name.
     #[must_use]
     pub fn stats_by_name(&self) -> BTreeMap<String, Stats> {
-        self.engine.counters.by_name(self.engine.store.corrupt_entries())
+        let store = &self.engine.store;
+        self.engine.counters.by_name(store.corrupt_entries(), store.other_layouts())
     }
 
     /// Returns what the guard knows of its store: whether it answers, whether a circuit breaker is open, the last error,

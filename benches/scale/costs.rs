@@ -29,8 +29,12 @@ pub(crate) async fn measure(extent: Extent) {
     let call = |script: &Script, number: usize, args: &[&[u8]]| {
         let mut command = redis::cmd("EVALSHA");
         let keys = (format!("{{r{number}}}:v"), format!("{{r{number}}}:l"));
-        let (first, second) = if script.get_hash() == lead.get_hash() { (keys.0, keys.1) } else { (keys.1, keys.0) };
-        command.arg(script.get_hash()).arg(2).arg(first).arg(second);
+        if script.get_hash() == lead.get_hash() {
+            let other = format!("{{r{number}}}:w");
+            command.arg(script.get_hash()).arg(3).arg(keys.0).arg(keys.1).arg(other);
+        } else {
+            command.arg(script.get_hash()).arg(2).arg(keys.1).arg(keys.0);
+        }
         args.iter().for_each(|arg| _ = command.arg(arg));
         command
     };
@@ -43,11 +47,12 @@ pub(crate) async fn measure(extent: Extent) {
     let figure = |name: &str, cost: f64| row(&[name.to_owned(), format!("{cost:.1}"), format!("{:.1}", cost - read)]);
     figure("`GET`, 1 KiB", get);
     figure("`PING`", alone(&|_| redis::cmd("PING")).await);
-    let led: &[&[u8]] = &[TOKEN, b"60000", b"", b"inbox000", b"64", b"0000000"];
-    figure("`get_or_lease`, granted", alone(&|number| call(&lead, number, led)).await);
-    let second: &[&[u8]] = &[b"another token 16", b"60000", b"", b"inbox001", b"64", b"0000000"];
-    figure("`get_or_lease`, answered with wait", alone(&|number| call(&lead, number, second)).await);
     let envelope = value();
+    let layout = &envelope[17..41];
+    let led: &[&[u8]] = &[TOKEN, b"60000", b"", b"inbox000", b"64", b"0000000", layout];
+    figure("`get_or_lease`, granted", alone(&|number| call(&lead, number, led)).await);
+    let second: &[&[u8]] = &[b"another token 16", b"60000", b"", b"inbox001", b"64", b"0000000", layout];
+    figure("`get_or_lease`, answered with wait", alone(&|number| call(&lead, number, second)).await);
     let filled: &[&[u8]] = &[b"", b"", b"channel:", b"0123456789abcdef", &envelope, b"60000"];
     figure("`fill`, refused", alone(&|number| call(&fill, number, filled)).await);
     // The stamp of a real grant is unknown here, so the lease is written with an invented one.

@@ -6,7 +6,7 @@ use super::{
         reconnecting::{CommandLink, Handshake},
         script::number,
     },
-    names::lease_name,
+    names::{NamesInUse, lease_name},
     scripts,
 };
 use crate::{
@@ -33,6 +33,7 @@ use std::{
 pub(super) struct EntryDecoder {
     domains: Box<[DomainClock]>,
     failure_domain_of: fn(&CacheKey) -> u16,
+    pub(super) names: NamesInUse,
     corrupt: AtomicU64,
 }
 
@@ -51,7 +52,7 @@ impl EntryDecoder {
     /// Creates the decoder of a store with this number of failure domains.
     pub(super) fn new(domains: usize, failure_domain_of: fn(&CacheKey) -> u16) -> Self {
         let domains = (0..domains).map(|_| DomainClock::default()).collect();
-        Self { domains, failure_domain_of, corrupt: AtomicU64::new(0) }
+        Self { domains, failure_domain_of, names: NamesInUse::default(), corrupt: AtomicU64::new(0) }
     }
 
     /// Returns the failure domain of the cache key.
@@ -80,7 +81,10 @@ impl EntryDecoder {
         }
         match Entry::from_envelope(key, bytes, clock.offset()) {
             Ok(entry) => Some(entry).filter(|entry| entry.meta().response_time <= Timestamp::now().after(MAX_AHEAD)),
-            Err(EnvelopeError::OtherLayout) => None,
+            Err(EnvelopeError::OtherLayout) => {
+                self.names.meet(key);
+                None
+            }
             Err(error) => {
                 if error != EnvelopeError::OtherKey {
                     self.corrupt.fetch_add(1, Relaxed);

@@ -14,7 +14,8 @@ use super::{
         script::{ScriptCall, millis},
         subscriber::CHANNEL,
     },
-    names::{entry_and_lease_names, entry_name, staging_name},
+    entries::EntryDecoder,
+    names::{entry_name, lease_name, staging_name},
     scripts::{FILL, owner},
 };
 use crate::{
@@ -52,31 +53,32 @@ pub(super) struct NamedWrite<'a> {
     layout: u64,
     hash: KeyHash,
     offset: i64,
+    stamp: u64,
 }
 
 impl<'a> Fill<'a> {
-    /// `offset` leads from the clock of this process to that of the server.
-    pub(super) fn new(key: &CacheKey, condition: FillCondition, writes: &'a [Write], offset: i64) -> Self {
-        // PERF: once for the message and the entry, because a hash takes 700 instructions, and a name 400.
-        let (hash, (name, lease)) = (key.hash(), entry_and_lease_names(key));
-        let mut own_name = Some(name);
+    pub(super) fn new(key: &CacheKey, condition: FillCondition, writes: &'a [Write], decoder: &EntryDecoder) -> Self {
+        let (names, offset) = (&decoder.names, decoder.clock(key).offset());
+        let (is_second, stamp) = match condition {
+            FillCondition::Lease(lease) => (lease.second_name, lease.stamp),
+            FillCondition::ReplaceMarker(_) => (names.is_second(key.layout()), 0),
+        };
+        // PERF: once for the message and the entry, because a hash takes 700 instructions.
+        let hash = key.hash();
         let write = |(number, write): (usize, &'a Write)| {
             let Write { key: at, entry, .. } = write;
-            let (name, hash) = match own_name.take_if(|_| at == key) {
-                Some(name) => (name, hash),
-                None => (entry_name(at), at.hash()),
-            };
+            let (name, hash) = if at == key { (entry_name(at, is_second), hash) } else { (names.entry(at), at.hash()) };
             let is_large = entry.encoded_len() >= STAGED_FROM;
             let staging = is_large.then(|| staging_name(key, entry.meta().id, number));
             let retention = entry.meta().lifetimes.retention();
-            NamedWrite { name, entry, staging, retention, layout: at.layout(), hash, offset }
+            NamedWrite { name, entry, staging, retention, layout: at.layout(), hash, offset, stamp }
         };
         let extension =
-            |RedirectExtension { key, id, retention }: &RedirectExtension| (entry_name(key), *id, *retention);
+            |RedirectExtension { key, id, retention }: &RedirectExtension| (names.entry(key), *id, *retention);
         Self {
             extensions: writes.iter().flat_map(|write| &write.extensions).map(extension).collect(),
             writes: writes.iter().enumerate().map(write).collect(),
-            lease,
+            lease: lease_name(key),
             condition,
             hash,
         }
@@ -141,7 +143,7 @@ impl NamedWrite<'_> {
 impl ToRedisArgs for NamedWrite<'_> {
     fn write_redis_args<W: ?Sized + RedisWrite>(&self, out: &mut W) {
         let mut buffer = out.bufmut_for_next_arg(self.entry.encoded_len());
-        self.entry.encode_into(self.layout, self.hash, self.offset, &mut buffer);
+        self.entry.encode_into(self.layout, self.hash, self.offset, self.stamp, &mut buffer);
     }
 }
 
@@ -229,6 +231,7 @@ const STAGED_FROM: usize = 4 << 10;
 mod tests {
     use super::*;
     use crate::{
+        clock::Timestamp,
         redis::connection::script::number,
         store::{entry::Kind, entry::Meta, token::Inbox},
     };
@@ -289,11 +292,13 @@ mod tests {
         let key = CacheKey::new("sg", 7, "k");
         let id = Token::unique(Inbox::unique());
         let entry = |length| {
-            let meta = Meta::new(Kind::Value, id, crate::clock::Timestamp::from_micros(0));
+            let meta = Meta::new(Kind::Value, id, Timestamp::from_micros(0));
             Write::new(key.clone(), Entry::new(meta, Bytes::from(vec![b'x'; length])))
         };
         let writes = [entry(STAGED_FROM), entry(1), entry(1 << 20)];
-        let fill = Fill::new(&key, FillCondition::ReplaceMarker(id), &writes, 42);
+        let (decoder, at) = (EntryDecoder::new(1, |_| 0), Timestamp::from_micros(0));
+        decoder.clock(&key).learn(42, at, at);
+        let fill = Fill::new(&key, FillCondition::ReplaceMarker(id), &writes, &decoder);
         let id = String::from_utf8_lossy(id.as_bytes()).into_owned();
         let names = [Some(format!("{{sg:rk}}:s:{id}.0")), None, Some(format!("{{sg:rk}}:s:{id}.2"))];
         assert_eq!(fill.writes.iter().map(|write| write.staging.clone()).collect::<Vec<_>>(), names);

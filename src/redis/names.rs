@@ -1,7 +1,60 @@
 //! The names of entries and leases in Redis.
 
-use crate::{key::CacheKey, layout::LAYOUTS, store::token::Token, versions::Shard};
-use std::fmt::Write;
+use crate::{key::CacheKey, layout::LAYOUTS, store::token::Token, sync::mutex::Mutex, telemetry, versions::Shard};
+use std::{
+    collections::BTreeMap,
+    fmt::Write,
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+};
+
+/// Which of its two names each layout uses on one server.
+///
+/// The first name ends with the last digit of the layout. If an entry of another layout has it, for example of another
+/// version of the type in a rolling deploy, the layout uses the second one, and neither version overwrites the entries of
+/// the other. A process that has never met the other version learns the name from an entry of its own version.
+#[derive(Default)]
+pub(super) struct NamesInUse {
+    /// Each place has the complement of the layout at this place that uses its second name. A layout whose place is taken
+    /// by another one begins with its first name again.
+    second: [AtomicU64; 32],
+    /// How often each layout has met entries of another one.
+    met: Mutex<BTreeMap<u64, u64>>,
+}
+
+impl NamesInUse {
+    fn place(&self, layout: u64) -> &AtomicU64 {
+        &self.second[(layout >> 8) as usize % self.second.len()]
+    }
+
+    /// Reports whether the layout uses its second name.
+    pub(super) fn is_second(&self, layout: u64) -> bool {
+        self.place(layout).load(Relaxed) == !layout
+    }
+
+    /// Makes the layout of the key use its second name, or its first one, because its entry is, or is to be, there. Counts
+    /// that as a [meeting](Self::meet).
+    pub(super) fn choose(&self, key: &CacheKey, is_second: bool) {
+        self.place(key.layout()).store(if is_second { !key.layout() } else { 0 }, Relaxed);
+        self.meet(key);
+    }
+
+    /// Returns the name that the entry has now.
+    pub(super) fn entry(&self, key: &CacheKey) -> String {
+        entry_name(key, self.is_second(key.layout()))
+    }
+
+    /// Counts an entry of another layout under the name that the layout of the key uses. Reports the first one.
+    pub(super) fn meet(&self, key: &CacheKey) {
+        if *self.met.lock().entry(key.layout()).and_modify(|times| *times += 1).or_insert(1) == 1 {
+            telemetry::other_layout(key);
+        }
+    }
+
+    /// Returns the number of entries of other layouts that were met.
+    pub(super) fn met(&self) -> u64 {
+        self.met.lock().values().sum()
+    }
+}
 
 /// Returns the number of failure domains of a server or cluster, and the one of each cache key. In a cluster it is one of
 /// 64 ranges of 256 slots: a node usually owns ranges of slots, so the failure of a node shows in some of them.
@@ -53,28 +106,25 @@ fn name_rest(key: &CacheKey, name: &mut String) {
 
 pub(crate) fn lease_name(key: &CacheKey) -> String {
     let mut name = slot(key);
-    name.push_str(":l");
+    name.push_str(LEASE);
     name_rest(key, &mut name);
     name
 }
 
-/// Returns the name of the entry. PERF: written without `format!`, because each hit makes one, and formatting would
-/// cost as much as sending it.
-pub(super) fn entry_name(key: &CacheKey) -> String {
+/// Returns the second or the first name of the entry. PERF: written without `format!`, because each hit makes one, and
+/// formatting would cost as much as sending it.
+pub(super) fn entry_name(key: &CacheKey, is_second: bool) -> String {
     let mut name = slot(key);
-    name.extend([CURRENT, DIGITS[(key.layout() % LAYOUTS) as usize]]);
+    name.push_str(ENTRY);
+    name.push(digit(key.layout(), is_second));
     name_rest(key, &mut name);
     name
 }
 
-/// Returns the names of the entry and of the lease. PERF: two thirds of the cost of making them one by one.
-pub(super) fn entry_and_lease_names(key: &CacheKey) -> (String, String) {
-    let (mut entry, mut rest) = (slot(key), String::new());
-    name_rest(key, &mut rest);
-    let mut lease = String::with_capacity(entry.capacity());
-    lease.extend([&*entry, ":l", &*rest]);
-    entry.extend([CURRENT, DIGITS[(key.layout() % LAYOUTS) as usize], &*rest]);
-    (entry, lease)
+/// Returns the digit of the second or of the first name of a layout. They are never the same.
+fn digit(layout: u64, is_second: bool) -> char {
+    let further = if is_second { 1 + (layout >> 4) % (LAYOUTS - 1) } else { 0 };
+    DIGITS[((layout + further) % LAYOUTS) as usize]
 }
 
 /// Returns the name under which the entry of write number `number` waits for the script of its fill.
@@ -84,43 +134,55 @@ pub(super) fn staging_name(key: &CacheKey, id: Token, number: usize) -> String {
     name
 }
 
-/// Returns the names of the entry in all layouts, in this format and in the one before. Old and new processes of a
-/// rolling deploy use them.
+/// Returns the names of the entry in all layouts.
 pub(crate) fn entry_names(key: &CacheKey) -> Vec<String> {
     let (slot, mut rest) = (slot(key), String::new());
     name_rest(key, &mut rest);
-    let layouts = |format: &'static str| DIGITS.map(|digit| [&slot, format, digit, &rest].concat());
-    [CURRENT, PREVIOUS].into_iter().flat_map(layouts).collect()
+    DIGITS.map(|digit| format!("{slot}{ENTRY}{digit}{rest}")).into()
 }
 
 /// Number of slots of a cluster.
 #[cfg(feature = "cluster")]
 const SLOTS: u16 = 16_384;
-/// The formats in names, [`FORMAT`] and the one before.
-const CURRENT: &str = ":v3.";
-const PREVIOUS: &str = ":v2.";
+/// What the names of leases and entries have after the slot. They are the same in all versions of this crate, so that an
+/// invalidation of any version drops the entries of all, and a lease of any version is known to all.
+const LEASE: &str = ":l";
+const ENTRY: &str = ":v3.";
 /// The layouts in names.
-const DIGITS: [&str; LAYOUTS as usize] =
-    ["0", "1", "2", "3", "4", "5", "6", "7", "8", "9", "a", "b", "c", "d", "e", "f"];
-/// Capacity for the rest of a name: braces, a resource of up to 65 bytes, format and layout, and a variant.
+const DIGITS: [char; LAYOUTS as usize] =
+    ['0', '1', '2', '3', '4', '5', '6', '7', '8', '9', 'a', 'b', 'c', 'd', 'e', 'f'];
+/// Capacity for the rest of a name: braces, a resource of up to 65 bytes, a layout, and a variant.
 const ROOM: usize = 112;
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{key::Key, store::envelope::FORMAT};
+    use crate::key::Key;
+
+    /// Names that processes of all versions use.
+    #[test]
+    fn names_of_a_key_name_layout_and_variant() {
+        let key = |layout| CacheKey::new("sg", layout, "k");
+        let (at, names) = (key(0x7b), ["{sg:rk}:v3.b", "{sg:rk}:l", "{sg:rk}:v3.3"]);
+        assert_eq!([entry_name(&at, false), lease_name(&at), entry_name(&at, true)], names);
+        let names = entry_names(&key(0));
+        assert!((0..LAYOUTS).all(|layout| names.contains(&entry_name(&key(layout), false))) && names.len() == 16);
+        let variant = CacheKey::new("sg", 0, Key::from("k").variant("de"));
+        assert_eq!(entry_name(&variant, false), format!("{{sg:rk}}:v3.0.{:?}", variant.hash()));
+    }
 
     #[test]
-    fn names_of_a_key_name_format_layout_and_qualifier() {
-        assert_eq!([CURRENT, PREVIOUS], [format!(":v{FORMAT}."), format!(":v{}.", FORMAT - 1)]);
-        let key = |layout| CacheKey::new("sg", layout, "k");
-        assert_eq!(entry_name(&key(0x7b)), "{sg:rk}:v3.b");
-        assert_eq!(lease_name(&key(0x7b)), "{sg:rk}:l");
-        let names = entry_names(&key(0));
-        assert!((0..LAYOUTS).all(|layout| names.contains(&entry_name(&key(layout)))));
-        assert!(names.contains(&"{sg:rk}:v2.f".to_owned()) && names.len() == 32, "{names:?}");
-        let variant = CacheKey::new("sg", 0, Key::from("k").variant("de"));
-        assert_eq!(entry_name(&variant), format!("{{sg:rk}}:v3.0.{:?}", variant.hash()));
+    fn names_in_use_are_those_of_one_layout() {
+        for layout in [0, 1, 0x7b, 0xff7b, u64::MAX - 1] {
+            let (names, [key, neighbour]) =
+                (NamesInUse::default(), [0, 1 << 20].map(|bit| CacheKey::new("sg", layout ^ bit, "k")));
+            assert_ne!(entry_name(&key, false), entry_name(&key, true));
+            for is_second in [false, true, true, false] {
+                names.choose(&key, is_second);
+                assert_eq!(names.entry(&key), entry_name(&key, is_second), "{layout}");
+                assert_eq!(names.entry(&neighbour), entry_name(&neighbour, false));
+            }
+        }
     }
 
     /// Readers of one name share the decoded entry if their layouts are equal too.
@@ -136,7 +198,7 @@ mod tests {
             for namespace in ["n", "n.a", "n:k"] {
                 let key = variant.map_or(Key::from(primary), |variant| Key::from(primary).variant(variant));
                 assert!(
-                    names.insert(entry_name(&CacheKey::new(namespace, 7, key))),
+                    names.insert(entry_name(&CacheKey::new(namespace, 7, key), false)),
                     "{namespace} {primary} {variant:?}"
                 );
             }
@@ -164,6 +226,6 @@ mod tests {
             leases,
             ["get-http", "get-https", "head-http", "head-https"].map(|rest| format!("{{sg:ra.test/x}}:l.{rest}"))
         );
-        assert_eq!(entry_name(&key.invalidated()[1]), "{sg:ra.test/x}:v3.0.get-https");
+        assert_eq!(entry_name(&key.invalidated()[1], false), "{sg:ra.test/x}:v3.0.get-https");
     }
 }

@@ -71,16 +71,17 @@ pub(super) fn wake(lease: &str, hash: KeyHash, left: &[u8]) -> Vec<ScriptCall> {
     inboxes.chunks(WAVE).map(call).collect()
 }
 
-/// Calls `get_or_lease`, or another script with its keys, arguments and replies.
+/// Calls `get_or_lease`, or another script with its keys, arguments and replies. `names` are the one that the layout uses,
+/// that of the lease, and the other one of the layout.
 pub(super) fn get_or_lease(
     script: &Script,
-    entry: &str,
-    lease: &str,
+    names: &[String; 3],
+    key: &CacheKey,
     request: LeaseRequest,
     seen: Option<&[u8]>,
     inbox: Option<Inbox>,
 ) -> ScriptCall {
-    let mut call = script.call(&[entry, lease]);
+    let mut call = script.call(names);
     let kept_for = request.kept_for.min(MAX_KEPT);
     let mut keep = [0; 7];
     write_digits(&mut keep, kept_for.as_millis() as u64);
@@ -90,7 +91,7 @@ pub(super) fn get_or_lease(
         Some(inbox) => call.arg(inbox.as_bytes()),
         None => call.arg(b""),
     };
-    call.arg(MAX_INBOXES).arg(&keep);
+    call.arg(MAX_INBOXES).arg(&keep).arg([&key.hash().as_bytes()[..], &key.layout().to_le_bytes()].concat());
     call
 }
 
@@ -114,31 +115,32 @@ pub(super) enum LeadReply {
     Other(LeaseReply),
 }
 
-/// Parses the reply of `get_or_lease`. `about_seen`: whether the script was sent the id of the entry that the caller
-/// has seen.
-pub(super) fn parse_lead_reply(answer: Value, about_seen: bool) -> Result<LeadReply, StoreError> {
+/// Parses the reply of `get_or_lease`: also whether the entry is, or is to be stored, under the other name of its layout.
+/// `about_seen`: whether the script was sent the id of the entry that the caller has seen.
+pub(super) fn parse_lead_reply(answer: Value, about_seen: bool) -> Result<(LeadReply, bool), StoreError> {
     let is_alive = |alive: &Value| Ok::<_, StoreError>(number(alive)? != 0 && about_seen);
-    let unknown_grant = || unexpected(&Value::BulkString(Vec::new()));
     let mut parts = match answer {
         Value::Array(parts) => parts,
         // PERF: one string instead of an array, which costs the script more; with other measures the script takes 6.9
         // µs instead of 8.8 (docs/decisions/0031-cheap-scripts.md).
         Value::BulkString(granted) => {
-            let Some((stamp, [alive, failures])) = granted.split_at_checked(16) else { return Err(unknown_grant()) };
-            let seen_alive = *alive == b'1' && about_seen;
-            return match (digits(stamp), char::from(*failures).to_digit(10)) {
-                (Some(stamp), Some(failures)) => Ok(LeadReply::Granted { stamp, seen_alive, failures }),
-                _ => Err(unknown_grant()),
-            };
+            if let Some((stamp, [alive, failures, other])) = granted.split_at_checked(16)
+                && let (Some(stamp), Some(failures)) = (digits(stamp), char::from(*failures).to_digit(10))
+            {
+                let seen_alive = *alive == b'1' && about_seen;
+                return Ok((LeadReply::Granted { stamp, seen_alive, failures }, *other == b'1'));
+            }
+            return Err(unexpected(&Value::BulkString(Vec::new())));
         }
         answer => return Err(unexpected(&answer)),
     };
+    let has_other_name = matches!(parts.first(), Some(Value::Int(2)));
     let reply = match (parts.first(), parts.get(1..).unwrap_or_default()) {
-        (Some(Value::Int(1)), [_]) => match parts.pop() {
+        (Some(Value::Int(1 | 2)), [_]) => match parts.pop() {
             Some(Value::BulkString(entry)) => LeadReply::Hit(entry.into()),
             _ => return Err(unexpected(&Value::Array(parts))),
         },
-        (Some(Value::Int(1)), []) => LeadReply::LargeHit,
+        (Some(Value::Int(1 | 2)), []) => LeadReply::LargeHit,
         (Some(Value::Int(3)), [remaining, Value::BulkString(holder), waiting, registered, alive]) => {
             LeadReply::Other(LeaseReply::Wait {
                 remaining: Duration::from_millis(number(remaining)?),
@@ -155,7 +157,7 @@ pub(super) fn parse_lead_reply(answer: Value, about_seen: bool) -> Result<LeadRe
         }),
         _ => return Err(unexpected(&Value::Array(parts))),
     };
-    Ok(reply)
+    Ok((reply, has_other_name))
 }
 
 /// Parses the reply of `fill` or `release`: whether the lease was held, and the waiters that are left to wake.
@@ -229,7 +231,7 @@ mod tests {
         assert_eq!(end(&inboxes(1)).ok(), Some((true, inboxes(1))));
         assert!(end(&inboxes(MAX_INBOXES)).is_ok());
         let granted = b"1700000000123456" as &[u8];
-        for other in [&inboxes(0), &inboxes(MAX_INBOXES + 1), &inboxes(2)[..12], &[granted, b"10"].concat(), b"", b"1"]
+        for other in [&inboxes(0), &inboxes(MAX_INBOXES + 1), &inboxes(2)[..12], &[granted, b"100"].concat(), b"", b"1"]
         {
             assert!(end(other).is_err(), "{} bytes", other.len());
             assert!(

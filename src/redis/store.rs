@@ -17,7 +17,7 @@ use super::{
     },
     entries::EntryDecoder,
     fill::{Fill, Staging},
-    names::{entry_and_lease_names, entry_name, failure_domains},
+    names::{entry_name, failure_domains},
     scripts,
     tracked::TrackedReads,
     wakes::Waves,
@@ -30,7 +30,7 @@ use crate::{
         error::{Answer, StoreError},
         lease::{FailureMarker, FillOutcome, Lease, LeaseReply, LeaseRequest, LeaseStatus},
         port::{FillCondition, IntoStore, Store, Write},
-        token::Token,
+        token::{Inbox, Token},
         tracking::{InvalidationFeed, TrackedReader},
         wake::{Listener, WakeRegistry},
     },
@@ -48,9 +48,10 @@ use std::{fmt, sync::Arc, time::Duration};
 ///
 /// # Names
 ///
-/// For namespace `sg` and key `user:42` the entry is `{sg:ruser:42}:v3.8`: the format of the envelope and a digit for the
-/// layout, that is codec and schema. The lease is `{sg:ruser:42}:l` for all layouts. The names of an HTTP response end
-/// with method and scheme, as in `{sg:rexample.org/a}:v3.0.get-https`. Long keys and keys with other than plain
+/// For namespace `sg` and key `user:42` the entry is `{sg:ruser:42}:v3.7`, with a digit for the layout, that is format,
+/// codec, type and schema version. Each layout has a second digit, for keys whose first one an entry of another layout
+/// has. The lease is `{sg:ruser:42}:l` for all layouts. The names of an HTTP response end
+/// with method and scheme, as in `{sg:rexample.org/a}:v3.4.get-https`. Long keys and keys with other than plain
 /// characters are hashed. While it is filled, an entry of 4 KiB or more has the name `{sg:ruser:42}:s:` with the id of its
 /// fill and a number, within one transaction. Wake-ups are published to `stampede-guard:` and eight letters.
 pub struct RedisStore {
@@ -119,8 +120,14 @@ impl RedisStore {
     /// Returns the entry, and the number at which its read began.
     async fn get_now(&self, key: &CacheKey, terms: Option<ReadTerms<'_>>) -> Result<(Option<Entry>, u64), StoreError> {
         self.start_subscriber();
-        let (answer, begun) = self.reads.get(entry_name(key), terms).await?;
+        let (answer, begun) = self.reads.get(self.decoder.names.entry(key), terms).await?;
         Ok((self.decoder.decode_once(key, &answer, &*self.link).await, begun))
+    }
+
+    /// Returns the inbox of this process if messages arrive there, and the request asks for one.
+    async fn live_inbox(&self, request: LeaseRequest) -> Option<Inbox> {
+        let subscriber = self.subscriber.as_ref().filter(|_| request.notify)?;
+        subscriber.is_live().await.then(|| self.wakes.inbox())
     }
 
     /// Runs `get_or_lease`, or another script with its keys, arguments and replies. `more` are arguments after its own.
@@ -131,29 +138,33 @@ impl RedisStore {
         key: &CacheKey,
         request: LeaseRequest,
     ) -> Result<LeaseReply, StoreError> {
-        let inbox = match &self.subscriber {
-            Some(subscriber) if request.notify && subscriber.is_live().await => Some(self.wakes.inbox()),
-            _ => None,
-        };
-        let (entry, lease) = entry_and_lease_names(key);
+        let inbox = self.live_inbox(request).await;
+        let names = &self.decoder.names;
+        let is_second = names.is_second(key.layout());
+        let keys = [entry_name(key, is_second), lease_name(key), entry_name(key, !is_second)];
         let mut seen = request.seen.map(|id| Bytes::copy_from_slice(id.as_bytes()));
         let mut unreadable = false;
         for _ in 0..UNREADABLE_ENTRIES {
             let sent = Timestamp::now();
-            let mut call = scripts::get_or_lease(script, &entry, &lease, request, seen.as_deref(), inbox);
+            let mut call = scripts::get_or_lease(script, &keys, key, request, seen.as_deref(), inbox);
             for arg in more {
                 call.arg(arg);
             }
             let reply = call.run(&*self.link).await;
-            let bytes = match self.parse(reply, |reply| scripts::parse_lead_reply(reply, !unreadable)).await? {
+            let (reply, is_other) = self.parse(reply, |reply| scripts::parse_lead_reply(reply, !unreadable)).await?;
+            let second = is_second != is_other;
+            if is_other {
+                names.choose(key, second);
+            }
+            let bytes = match reply {
                 scripts::LeadReply::Granted { stamp, seen_alive, failures } => {
                     self.decoder.clock(key).learn(stamp, sent, Timestamp::now());
-                    let lease = Lease { token: request.token, stamp };
+                    let lease = Lease { token: request.token, stamp, second_name: second };
                     return Ok(LeaseReply::Granted { lease, seen_alive, failures });
                 }
                 scripts::LeadReply::Other(reply) => return Ok(reply),
                 scripts::LeadReply::Hit(bytes) => bytes,
-                scripts::LeadReply::LargeHit => match self.reads.get(entry.clone(), None).await?.0.bytes() {
+                scripts::LeadReply::LargeHit => match self.reads.get(entry_name(key, second), None).await?.0.bytes() {
                     Some(bytes) => bytes.clone(),
                     None => continue, // it has expired, or was evicted or invalidated, since the script has seen it
                 },
@@ -219,7 +230,7 @@ impl Store for RedisStore {
     fn get_all<'a>(&'a self, keys: &'a [CacheKey]) -> Answer<'a, Vec<Option<Entry>>> {
         Box::pin(async move {
             self.start_subscriber();
-            let names = keys.iter().map(entry_name).collect();
+            let names = keys.iter().map(|key| self.decoder.names.entry(key)).collect();
             Ok(self.decoder.decode_all(keys, &self.reads.get_all(names).await?, &*self.link).await)
         })
     }
@@ -230,7 +241,7 @@ impl Store for RedisStore {
 
     fn fill<'a>(&'a self, key: &'a CacheKey, condition: FillCondition, writes: Vec<Write>) -> Answer<'a, FillOutcome> {
         Box::pin(async move {
-            let fill = Fill::new(key, condition, &writes, self.decoder.clock(key).offset());
+            let fill = Fill::new(key, condition, &writes, &self.decoder);
             let reply = self.staging.send(fill, &*self.link).await;
             let (stored, left) = self.parse(reply, scripts::parse_end).await?;
             self.wake(key, &left);
@@ -296,6 +307,10 @@ impl Store for RedisStore {
 
     fn corrupt_entries(&self) -> u64 {
         self.decoder.corrupt_entries()
+    }
+
+    fn other_layouts(&self) -> u64 {
+        self.decoder.names.met()
     }
 
     fn listen(&self, key: &CacheKey) -> Listener {

@@ -15,7 +15,7 @@ use super::{
         supervise::{KeptTask, answers},
     },
     entries::EntryDecoder,
-    names::{entry_name, shard_of},
+    names::shard_of,
 };
 use crate::{
     clock::Timestamp,
@@ -89,7 +89,7 @@ impl TrackedReads {
             return Err(StoreError::new("the tracked connection is not made yet"));
         }
         let before = self.tracking.tracked();
-        let names = keys.iter().map(entry_name).collect();
+        let names = keys.iter().map(|key| self.decoder.names.entry(key)).collect();
         let entries = self.decoder.decode_all(keys, &self.reads.get_all(names).await?, &*self.link).await;
         // Another connection may have been made since, and the reads may have gone over it.
         Ok(TrackedRead { entries, is_tracked: before.is_some() && self.tracking.tracked() == before })

@@ -2,21 +2,30 @@
 //!
 //! ```text
 //! 0        kind: 'v' value, 'p' hit-for-pass marker, 's' do-not-store marker
-//! 1..17    id, at an offset where scripts can compare it
+//! 1..17    id
 //! 17..33   key hash: a reply that belongs to another request is a miss
-//! 33..41   start of the fetch, on the clock of the store, in microseconds
-//! 41..49   cost in microseconds
-//! 49..57   freshness lifetime, in milliseconds; then stale-while-revalidate, stale-if-error, and `retain_for`
-//! 81..89   codec and type of a value; audience of a marker: 0 everyone, 2^64 - 1 no one, otherwise the group
-//! 89..97   layout: an entry of another layout may have the same name
-//! 97       number of tags; 0 in this format
-//! 98..     payload
-//! last 8   checksum (XXH3) of all bytes before it
+//! 33..41   layout: an entry of another layout may have the same name
+//! 41..49   start of the fetch, on the clock of the store, in microseconds
+//! 49..57   stamp of the lease under which the entry was filled; 0 without a lease
+//! 57..65   cost in microseconds
+//! 65..73   freshness lifetime, in milliseconds; then stale-while-revalidate, stale-if-error, and `retain_for`
+//! 97..105  codec and type of a value; audience of a marker: 0 everyone, 2^64 - 1 no one, otherwise the group
+//! 105..113 `Date` of the response, in microseconds; 0 if it is not known
+//! 113..121 epoch of the tags; then their number at the time of the lease
+//! 129..133 length of the validator
+//! 133..137 number of tags; an entry with tags is a miss
+//! 137..145 checksum (XXH3) of all bytes after the head
+//! 145..153 checksum of all bytes before this one
+//! 153..161 when the entry has expired, on the clock of the store, in microseconds; 0 if it has not
+//! 161..    payload, then the validator, then the tags
 //! ```
 //!
-//! Numbers are little-endian. The number of the format is not in the envelope but in the entry's name, so that old and
-//! new code of a rolling deploy do not overwrite each other. The checksum comes last, so that it covers one slice and
-//! the id stays where scripts expect it.
+//! Numbers are little-endian. The head is complete: what is 0 in this version has its place, so that a later version has
+//! the same format. See `docs/decisions/0080-checksum-of-entries.md`.
+//!
+//! **The first 41 bytes are the same in every format**, because scripts and readers of all versions compare them. The
+//! layout includes the [`FORMAT`], so an entry of another format is one of another layout, whatever follows. The time of
+//! expiry has no checksum, because a script writes it.
 
 use super::{
     entry::{Audience, Entry, Kind, Lifetimes, Meta},
@@ -27,17 +36,20 @@ use crate::{
     key::{CacheKey, KeyHash},
 };
 use bytes::{Buf, BufMut, Bytes, BytesMut};
-use std::{error, fmt, time::Duration};
-use xxhash_rust::xxh3::{Xxh3, xxh3_64};
+use std::{error, fmt, ops::Range, time::Duration};
+use xxhash_rust::xxh3::xxh3_64;
 
-/// The number of this envelope format. It is part of an entry's name in the store.
-#[cfg(any(feature = "unstable", test))]
-pub const FORMAT: u32 = 3;
+/// The number of this envelope format. It is part of the layout of an entry.
+pub const FORMAT: u32 = 4;
 
+/// The place of the key hash.
+const HASH: Range<usize> = 17..33;
 /// The place of the layout.
-const LAYOUT: std::ops::Range<usize> = 89..97;
-const HEAD: usize = 98;
+const LAYOUT: Range<usize> = 33..41;
+/// Length of what the checksum of the head covers.
+const COVERED: usize = 145;
 const CHECKSUM: usize = 8;
+const HEAD: usize = 161;
 
 /// The reason why bytes from a store are not the entry of a cache key. To the reader of the entry, each is a miss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,18 +83,20 @@ impl Entry {
     #[must_use]
     pub fn to_envelope(&self, key: &CacheKey, offset: i64) -> Bytes {
         let mut out = BytesMut::with_capacity(self.encoded_len());
-        self.encode_into(key.layout(), key.hash(), offset, &mut out);
+        self.encode_into(key.layout(), key.hash(), offset, 0, &mut out);
         out.freeze()
     }
 
-    /// Encodes the entry for the cache key with this layout and hash. PERF: into a buffer of any kind, so that a large
-    /// payload is not copied on the way to it.
-    pub(crate) fn encode_into(&self, layout: u64, hash: KeyHash, offset: i64, out: &mut impl BufMut) {
-        let (meta, mut encoded) = (self.meta(), [0; HEAD]);
+    /// Encodes the entry for the cache key with this layout and hash, and the stamp of its lease. PERF: into a buffer of
+    /// any kind, so that a large payload is not copied on the way to it.
+    pub(crate) fn encode_into(&self, layout: u64, hash: KeyHash, offset: i64, stamp: u64, out: &mut impl BufMut) {
+        let (meta, payload, mut encoded) = (self.meta(), self.payload().bytes(), [0; HEAD]);
         let mut head = &mut encoded[..];
         head.put_slice(&self.encoded_id());
         head.put_slice(hash.as_bytes());
+        head.put_u64_le(layout);
         head.put_i64_le(meta.response_time.before(meta.cost).as_micros().saturating_add(offset));
+        head.put_u64_le(stamp);
         head.put_u64_le(saturated(meta.cost.as_micros()));
         let Lifetimes { fresh_for, stale_while_revalidate, stale_if_error, retain_for } = meta.lifetimes;
         for lifetime in [fresh_for, stale_while_revalidate, stale_if_error, retain_for] {
@@ -92,14 +106,9 @@ impl Entry {
             Kind::Value => meta.codec,
             Kind::HitForPass | Kind::DoNotStore => audience_number(meta.audience),
         });
-        head.put_u64_le(layout);
-        head.put_u8(0);
-        let mut checksum = Xxh3::new();
-        for part in [&encoded[..], self.payload().bytes()] {
-            checksum.update(part);
-            out.put_slice(part);
-        }
-        out.put_u64_le(checksum.digest());
+        seal(&mut encoded, payload);
+        out.put_slice(&encoded);
+        out.put_slice(payload);
     }
 
     /// Returns the first bytes of the envelope: kind and id.
@@ -116,7 +125,7 @@ impl Entry {
 
     /// Returns the length of the envelope.
     pub(crate) fn encoded_len(&self) -> usize {
-        HEAD + self.payload().bytes().len() + CHECKSUM
+        HEAD + self.payload().bytes().len()
     }
 
     /// Decodes what [`to_envelope`](Self::to_envelope) wrote; the payload is a slice of `bytes`.
@@ -125,23 +134,29 @@ impl Entry {
     ///
     /// [`EnvelopeError`] if the bytes are anything else or belong to another cache key. Treat them as a miss.
     pub fn from_envelope(key: &CacheKey, bytes: &Bytes, offset: i64) -> Result<Self, EnvelopeError> {
-        let end = bytes.len().checked_sub(CHECKSUM).filter(|end| *end >= HEAD).ok_or(EnvelopeError::Corrupt)?;
-        let (content, mut checksum) = bytes.split_at(end);
-        if xxh3_64(content) != checksum.get_u64_le() {
+        let is_of_key = bytes.get(HASH) == Some(key.hash().as_bytes());
+        if is_of_key && layout_of(bytes) != Some(key.layout()) {
+            return Err(EnvelopeError::OtherLayout);
+        }
+        let (head, rest) = bytes.split_at_checked(HEAD).ok_or(EnvelopeError::Corrupt)?;
+        let checksum = |at: usize| (&head[at..]).get_u64_le();
+        if xxh3_64(&head[..COVERED]) != checksum(COVERED) || xxh3_64(rest) != checksum(COVERED - CHECKSUM) {
             return Err(EnvelopeError::Corrupt);
         }
-        let mut head = &content[..HEAD];
-        let kind = match head.get_u8() {
+        if !is_of_key {
+            return Err(EnvelopeError::OtherKey);
+        }
+        let kind = match head[0] {
             b'v' => Kind::Value,
             b'p' => Kind::HitForPass,
             b's' => Kind::DoNotStore,
             _ => return Err(EnvelopeError::Unknown),
         };
-        let id = Token::from_bytes(take(&mut head));
-        if KeyHash::from_bytes(take(&mut head)) != key.hash() {
-            return Err(EnvelopeError::OtherKey);
-        }
+        let (mut id, mut head) = ([0; 16], &head[1..]);
+        head.copy_to_slice(&mut id);
+        head.advance(LAYOUT.end - HASH.start);
         let begun = Timestamp::from_micros(head.get_i64_le().saturating_sub(offset));
+        head.advance(size_of::<u64>()); // the stamp
         let cost = Duration::from_micros(head.get_u64_le());
         let mut lifetime = || Duration::from_millis(head.get_u64_le());
         let lifetimes = Lifetimes {
@@ -151,17 +166,15 @@ impl Entry {
             retain_for: lifetime(),
         };
         let number = head.get_u64_le();
-        if head.get_u64_le() != key.layout() {
-            return Err(EnvelopeError::OtherLayout);
-        }
         let (codec, audience) = match kind {
             Kind::Value => (number, Audience::Everyone),
             Kind::HitForPass | Kind::DoNotStore => (0, numbered_audience(number).ok_or(EnvelopeError::Unknown)?),
         };
-        if head.get_u8() != 0 {
-            return Err(EnvelopeError::Unknown);
-        }
-        let meta = Meta { kind, id, response_time: begun.after(cost), cost, lifetimes, codec, audience };
+        head.advance(3 * size_of::<u64>()); // `Date`, and the tags
+        let end = bytes.len().checked_sub(head.get_u32_le() as usize).filter(|end| *end >= HEAD);
+        let (Some(end), 0) = (end, head.get_u32_le()) else { return Err(EnvelopeError::Unknown) };
+        let (id, response_time) = (Token::from_bytes(id), begun.after(cost));
+        let meta = Meta { kind, id, response_time, cost, lifetimes, codec, audience };
         Ok(Self::new(meta, bytes.slice(HEAD..end)))
     }
 }
@@ -171,10 +184,19 @@ pub(crate) fn layout_of(envelope: &[u8]) -> Option<u64> {
     envelope.get(LAYOUT)?.try_into().ok().map(u64::from_le_bytes)
 }
 
-/// Returns the envelope with these bytes in place of its own, for the parsers of the tests.
+/// Returns the envelope with these bytes in place of its own and the right checksums, for the parsers of the tests.
 #[cfg(any(test, feature = "_fuzz"))]
-pub(crate) fn with_checksum(content: &[u8]) -> Bytes {
-    [content, &xxh3_64(content).to_le_bytes()].concat().into()
+pub(crate) fn with_checksum(envelope: &[u8]) -> Bytes {
+    let mut envelope = envelope.to_vec();
+    _ = envelope.split_at_mut_checked(HEAD).map(|(head, rest)| seal(head, rest));
+    envelope.into()
+}
+
+/// Writes both checksums into the head of an envelope.
+fn seal(head: &mut [u8], rest: &[u8]) {
+    head[COVERED - CHECKSUM..COVERED].copy_from_slice(&xxh3_64(rest).to_le_bytes());
+    let checksum = xxh3_64(&head[..COVERED]);
+    head[COVERED..COVERED + CHECKSUM].copy_from_slice(&checksum.to_le_bytes());
 }
 
 const fn audience_number(audience: Audience) -> u64 {
@@ -191,12 +213,6 @@ fn numbered_audience(number: u64) -> Option<Audience> {
         u64::MAX => Some(Audience::NoOne),
         number => u32::try_from(number).ok().map(Audience::Group),
     }
-}
-
-fn take(head: &mut &[u8]) -> [u8; 16] {
-    let mut bytes = [0; 16];
-    head.copy_to_slice(&mut bytes);
-    bytes
 }
 
 fn saturated(n: u128) -> u64 {
@@ -264,45 +280,76 @@ mod tests {
             prop_assert!(Entry::from_envelope(&at("k"), &whole.slice(..cut), 0).is_err());
         }
 
-        /// Seen to fail for the bits of times, cost, lifetimes and payload if the checksum is not compared.
+        /// Only the time of expiry has no checksum. Seen to fail for the bits of times, cost, lifetimes and payload if the
+        /// checksums are not compared.
         #[test]
         fn envelope_with_a_flipped_bit_is_corrupt(payload: Vec<u8>, bit: prop::sample::Index) {
             let meta = Meta::new(Kind::Value, Token::unique(Inbox::unique()), Timestamp::from_micros(0));
             let mut bytes = Entry::new(meta, Bytes::from(payload)).to_envelope(&at("k"), 0).to_vec();
             let bit = bit.index(bytes.len() * 8);
             bytes[bit / 8] ^= 1 << (bit % 8);
-            prop_assert_eq!(Entry::from_envelope(&at("k"), &bytes.into(), 0).err(), Some(EnvelopeError::Corrupt));
+            let expected = match bit / 8 {
+                at if LAYOUT.contains(&at) => Some(EnvelopeError::OtherLayout),
+                at if (COVERED + CHECKSUM..HEAD).contains(&at) => None,
+                _ => Some(EnvelopeError::Corrupt),
+            };
+            prop_assert_eq!(Entry::from_envelope(&at("k"), &bytes.into(), 0).err(), expected);
+        }
+
+        /// Whatever the next format is, its entries are neither read nor taken for corrupt ones.
+        #[test]
+        fn envelope_of_the_next_format_is_of_another_layout(rest: Vec<u8>, id: [u8; 16], layout in 1_u64..) {
+            let start = [&b"v"[..], &id, at("k").hash().as_bytes(), &layout.to_le_bytes()].concat();
+            let bytes = Bytes::from([start, rest].concat());
+            let refused = Entry::from_envelope(&at("k"), &bytes, 0).err();
+            prop_assert_eq!(refused, Some(EnvelopeError::OtherLayout));
         }
     }
 
-    /// Bytes that processes of an earlier version have stored.
+    /// Bytes that processes of an earlier version have stored, and bytes of a later one: with a validator.
     #[test]
     fn envelope_keeps_its_bytes() {
         let at = at("k");
-        for (kind, number) in [(b'v', 7), (b'v', u64::MAX), (b'p', 0), (b'p', 1), (b'p', u64::MAX), (b's', 0)] {
+        let head = |kind, number: u64, validator: u64| {
             let mut bytes = vec![kind];
             bytes.extend(b"abcdefghijklmnop");
             bytes.extend(at.hash().as_bytes());
-            for number in [1_000_000_u64, 5_000, 10_000, 2_000, 3_000, 4_000, number, at.layout()] {
+            let (begun, stamp, cost) = (1_000_000, 1_700_000_000_123_456, 5_000);
+            for number in [at.layout(), begun, stamp, cost, 10_000, 2_000, 3_000, 4_000, number] {
                 bytes.extend(number.to_le_bytes());
             }
-            bytes.extend(b"\0payload");
-            let bytes = with_checksum(&bytes);
+            let (date_and_tags, tag_count, checksums_and_expiry) = ([0; 24], [0; 4], [0; 24]);
+            bytes.extend(date_and_tags);
+            bytes.extend((validator as u32).to_le_bytes());
+            bytes.extend(tag_count);
+            bytes.extend(checksums_and_expiry);
+            bytes
+        };
+        for (kind, number) in [(b'v', 7), (b'v', u64::MAX), (b'p', 0), (b'p', 1), (b'p', u64::MAX), (b's', 0)] {
+            let bytes = with_checksum(&[&head(kind, number, 0), &b"payload"[..]].concat());
             let entry = Entry::from_envelope(&at, &bytes, 0).expect("reads");
             assert_eq!(entry.meta().id.as_bytes(), b"abcdefghijklmnop");
             assert_eq!(entry.meta().response_time, Timestamp::from_micros(1_005_000));
             assert_eq!(entry.meta().lifetimes.retain_for, Duration::from_secs(4));
-            assert_eq!(entry.to_envelope(&at, 0), bytes, "{} {number}", char::from(kind));
+            let mut again = BytesMut::new();
+            entry.encode_into(at.layout(), at.hash(), 0, 1_700_000_000_123_456, &mut again);
+            assert_eq!(again, bytes, "{} {number}", char::from(kind));
         }
+        let read = |validator| {
+            Entry::from_envelope(&at, &with_checksum(&[&head(b'v', 7, validator), &b"payload\"v1\""[..]].concat()), 0)
+        };
+        assert_eq!(&read(4).expect("reads").payload().bytes()[..], b"payload");
+        assert_eq!(read(12).err(), Some(EnvelopeError::Unknown), "a validator that is longer than the rest");
     }
 
     #[test]
     fn envelope_with_extreme_numbers_neither_panics_nor_wraps() {
         let at = at("k");
         let mut bytes = vec![0xff; HEAD];
-        bytes[89..97].copy_from_slice(&at.layout().to_le_bytes());
-        (bytes[0], bytes[HEAD - 1]) = (b'v', 0);
-        bytes[17..33].copy_from_slice(at.hash().as_bytes());
+        bytes[LAYOUT].copy_from_slice(&at.layout().to_le_bytes());
+        bytes[0] = b'v';
+        bytes[129..137].fill(0); // neither validator nor tags
+        bytes[HASH].copy_from_slice(at.hash().as_bytes());
         for offset in [i64::MIN, 0, i64::MAX] {
             let entry = Entry::from_envelope(&at, &with_checksum(&bytes), offset).expect("reads");
             let _ = (entry.is_retained(Timestamp::now()), entry.to_envelope(&at, offset));

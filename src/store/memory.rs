@@ -141,7 +141,7 @@ impl MemoryStore {
             },
             None => 0,
         };
-        let lease = Lease { token: request.token, stamp: self.leases.stamp(now) };
+        let lease = Lease { token: request.token, stamp: self.leases.stamp(now), second_name: false };
         let blocks_until = now.after(request.lease);
         let (until, what) = (blocks_until.after(request.kept_for), LeaseSlot::Lease { lease, is_marked: false });
         leases.put(resource, Held { blocks_until, until, failures, what }, now);

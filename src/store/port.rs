@@ -112,6 +112,12 @@ pub trait Store: Send + Sync + 'static {
         0
     }
 
+    /// Returns how often this store has met an entry of another [layout](CacheKey::layout) under the name of the reader's,
+    /// or another name for the reader's layout because of one. Default: 0.
+    fn other_layouts(&self) -> u64 {
+        0
+    }
+
     /// Subscribes to the wake-ups of the cache key. Called before [`get_or_lease`](Self::get_or_lease), so that no
     /// wake-up falls in between.
     fn listen(&self, key: &CacheKey) -> Listener;

@@ -1,8 +1,6 @@
 //! What one clone of the guard reports to: the counters of its name, which add up to [`Stats`], and its metrics.
 
 use super::{metrics::NamedMetrics, table::table};
-#[cfg(feature = "_typed")]
-use crate::codec::Codec;
 #[cfg(feature = "http")]
 use crate::uncached::Uncached;
 use crate::{
@@ -45,6 +43,11 @@ macro_rules! counters {
             /// entry. Each was a miss. A number of the store: guards that share a store object share the number, and so
             /// do all [names](crate::StampedeGuard::stats_by_name).
             pub corrupt_entries: u64,
+            /// Reads of entries of another layout under the name of their reader's: of another version of a type, another
+            /// [`schema_version`](crate::StampedeGuard::schema_version) or codec, or another version of this crate. And how
+            /// often a layout has taken its other name because of such entries. A number of the store, as
+            /// `corrupt_entries`.
+            pub other_layouts: u64,
             /// The busiest keys of the clone that was asked, the busiest one first. Empty without
             /// [`track_hot_keys`](crate::StampedeGuard::track_hot_keys), and in the statistics by name.
             pub hot_keys: Vec<HotKey>,
@@ -160,9 +163,9 @@ pub(crate) struct Counters {
     pub(super) reported_refusals: Throttle,
     pub(super) reported_wait_timeouts: Throttle,
     pub(super) reported_drops: Throttle,
-    /// The types that were reported because their values do not survive their codec.
+    /// The types, with their codecs, that were reported because their values do not survive their codec.
     #[cfg(feature = "_typed")]
-    pub(super) uncodable_types: Mutex<HashSet<(&'static str, Codec)>>,
+    pub(super) uncodable_types: Mutex<HashSet<(&'static str, String)>>,
     /// Not in stripes: the origin has answered each of these requests, which takes longer.
     #[cfg(feature = "http")]
     uncached: Mutex<BTreeMap<&'static str, u64>>,
@@ -194,16 +197,16 @@ impl Counters {
 pub(crate) struct NamedCounters(Mutex<BTreeMap<Arc<str>, Arc<Counters>>>);
 
 impl NamedCounters {
-    /// Returns the sum over all names.
-    pub(crate) fn total(&self, corrupt_entries: u64) -> Stats {
-        let mut total = Stats { corrupt_entries, ..Stats::default() };
+    /// Returns the sum over all names, and what the store has counted.
+    pub(crate) fn total(&self, corrupt_entries: u64, other_layouts: u64) -> Stats {
+        let mut total = Stats { corrupt_entries, other_layouts, ..Stats::default() };
         self.0.lock().values().for_each(|counters| counters.add_to(&mut total));
         total
     }
 
-    pub(crate) fn by_name(&self, corrupt_entries: u64) -> BTreeMap<String, Stats> {
+    pub(crate) fn by_name(&self, corrupt_entries: u64, other_layouts: u64) -> BTreeMap<String, Stats> {
         let stats = |counters: &Counters| {
-            let mut stats = Stats { corrupt_entries, ..Stats::default() };
+            let mut stats = Stats { corrupt_entries, other_layouts, ..Stats::default() };
             counters.add_to(&mut stats);
             stats
         };
@@ -256,7 +259,8 @@ mod tests {
         });
         let half = threads / 2 * answers;
         let named = NamedCounters(Mutex::new(BTreeMap::from([("n".into(), Arc::new(counters))])));
-        assert_eq!(named.total(7), Stats { hits: half, misses: half, corrupt_entries: 7, ..Stats::default() });
+        let total = Stats { hits: half, misses: half, corrupt_entries: 7, other_layouts: 3, ..Stats::default() };
+        assert_eq!(named.total(7, 3), total);
     }
 
     #[test]

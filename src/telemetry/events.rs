@@ -13,6 +13,8 @@ use super::{
     spans::record_fetch,
     table::{FetchFailure, FrontEnd, StoreOperation, table},
 };
+#[cfg(feature = "_typed")]
+use crate::error::BoxError;
 #[cfg(feature = "http")]
 use crate::uncached::Uncached;
 use crate::{
@@ -22,8 +24,6 @@ use crate::{
     key::{CacheKey, CacheKeyRef},
     store::{entry::Kind, error::StoreError, lease::FillOutcome},
 };
-#[cfg(feature = "_typed")]
-use crate::{codec::Codec, error::BoxError};
 #[cfg(feature = "tracing")]
 use std::fmt;
 use std::{fmt::Display, time::Duration};
@@ -188,12 +188,13 @@ pub(crate) fn store_failed(meter: &Meter, key: &CacheKey, operation: StoreOperat
     }
 }
 
-/// Counts a value that does not survive its codec. Reports each type once, because the cause is in the code and stays.
+/// Counts a value of this type that does not survive this codec. Reports each type once, because the cause is in the
+/// code and stays.
 #[cfg(feature = "_typed")]
-pub(crate) fn codec_failed(meter: &Meter, key: &CacheKey, kind: &'static str, codec: Codec, error: &BoxError) {
+pub(crate) fn codec_failed(meter: &Meter, key: &CacheKey, of: &(&'static str, String), error: &BoxError, hint: &str) {
     uncodable_value(meter);
-    if meter.counters.uncodable_types.lock().insert((kind, codec)) {
-        uncodable_type(meter, key, kind, codec, error, codec.way_out());
+    if meter.counters.uncodable_types.lock().insert(of.clone()) {
+        uncodable_type(meter, key, of.0, &of.1, error, hint);
     }
 }
 

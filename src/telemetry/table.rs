@@ -56,6 +56,11 @@ macro_rules! table {
                 { corrupt_entry(key: &CacheKey, error: crate::store::envelope::EnvelopeError) WARN
                     "the stored entry is corrupt and counts as absent"
                     [key = ?LoggedKey(key.into(), false), %error] };
+                { other_layout(key: &CacheKey) INFO
+                    "entries of two layouts meet, for example of two versions of a type; each layout gets a name of its own"
+                    [key = ?LoggedKey(key.into(), false), layout = format_args!("{:016x}", key.layout())] };
+                { #[cfg(feature = "_typed")] no_fingerprint(kind: &str) DEBUG
+                    "the structure of this type is not known; raise `schema_version` when it changes" [r#type = kind] };
                 { invalidation_failed(meter, key, error: &StoreError) WARN
                     "the invalidation was not acknowledged; it is retried in the background" [%error] };
                 // Of an invalidation that failed at first.
@@ -91,9 +96,9 @@ macro_rules! table {
                 /// event names each such type once.
                 codec_failures { #[cfg(feature = "_typed")] uncodable_value(meter) + failures[FetchFailure::Codec as usize] };
                 // The message of a codec may quote the value.
-                { #[cfg(feature = "_typed")] uncodable_type(meter, key, kind: &str, codec: Codec, error: &BoxError, hint: &str) ERROR
+                { #[cfg(feature = "_typed")] uncodable_type(meter, key, kind: &str, codec: &str, error: &BoxError, hint: &str) ERROR
                     "values of this type are not cached: they do not survive the codec"
-                    [r#type = kind, ?codec, error = meter.log_keys.then(|| tracing::field::display(error)), hint] };
+                    [r#type = kind, codec, error = meter.log_keys.then(|| tracing::field::display(error)), hint] };
                 { #[cfg(feature = "http")] uncacheable_route(route: &str, reason: Uncached, hint: &str) WARN
                     "no response of this route was stored or shared so far; the layer only delays it"
                     [route, %reason, hint] };

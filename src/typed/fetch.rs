@@ -179,10 +179,10 @@ impl StampedeGuard {
         T: Serialize + DeserializeOwned + Send + Sync + 'static,
         A: Answer<T>,
     {
-        let (typed, layout) = (TypedPolicy::new(&self.config), self.config.layout());
-        match self.peek(front_end, layout, &key, &typed, Timestamp::now()) {
+        let typed = TypedPolicy::new(&self.config);
+        match self.peek(front_end, typed.layout, &key, &typed, Timestamp::now()) {
             Some(hit) => Either::Left(hit),
-            None => Either::Right((self.resource_in(front_end, layout, key), typed)),
+            None => Either::Right((self.resource_in(front_end, typed.layout, key), typed)),
         }
     }
 }

@@ -11,6 +11,7 @@ use crate::{
         resource::Resource,
     },
     error::{BoxError, Error, into_cause},
+    layout::layout,
     policy::{self, EarlyRefresh, Freshness},
     store::entry::{Entry, Kind, Payload, SharedValue},
     telemetry,
@@ -21,22 +22,17 @@ use std::{any::type_name, marker::PhantomData, sync::Arc};
 /// The reuse policy of one type.
 pub(crate) struct TypedPolicy<T> {
     codec: Codec,
-    id: u64,
+    /// The layout of the entries of the type: another type or codec is a miss.
+    pub(super) layout: u64,
     early_refresh: EarlyRefresh,
     of: PhantomData<fn() -> T>,
-}
-
-/// The value that the waiters of a process share.
-struct SharedPayload {
-    codec: u64,
-    payload: Payload,
 }
 
 impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> TypedPolicy<T> {
     pub(crate) fn new(config: &Config) -> Self {
         Self {
             codec: config.codec,
-            id: config.codec.id::<T>(),
+            layout: layout(config.codec.id::<T>(config.fingerprint), config.schema_version),
             early_refresh: config.policy.sample_early_refresh(clock::random_unit),
             of: PhantomData,
         }
@@ -75,7 +71,8 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> TypedPolicy<T> {
             Ok(bytes) => Payload::from(bytes),
             Err(error) => {
                 let Resource { config, key, .. } = resource;
-                telemetry::codec_failed(&config.meter, key, type_name::<T>(), self.codec, &error);
+                let of = (type_name::<T>(), format!("{:?}", self.codec));
+                telemetry::codec_failed(&config.meter, key, &of, &error, self.codec.way_out());
                 // Private, although each waiter then calls the origin. If the waiters led one after the other, the last
                 // waiter would wait for the fetches of all.
                 return FetchHead::private(Ok(A::from(value)));
@@ -86,16 +83,16 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> TypedPolicy<T> {
         let sharing = match fresh_for {
             Some(fresh_for) if payload.bytes().len() <= resource.config.max_payload => {
                 let lifetimes = resource.config.policy.lifetimes(fresh_for, clock::random_unit());
-                let store_as = StoreAs { lifetimes, codec: self.id, keeps_redirects: false, index: None };
+                let store_as = StoreAs { lifetimes, codec: self.layout, keeps_redirects: false, index: None };
                 Shareability::Complete(payload, store_as)
             }
-            _ => Shareability::WaitersOnly(Arc::new(SharedPayload { codec: self.id, payload })),
+            _ => Shareability::WaitersOnly(Arc::new(payload)),
         };
         FetchHead { response: Ok(answer), sharing, completion: None }
     }
 
     fn is_own_entry(self, entry: &Entry) -> bool {
-        entry.meta().kind == Kind::Value && entry.meta().codec == self.id
+        entry.meta().kind == Kind::Value && entry.meta().codec == self.layout
     }
 }
 
@@ -139,8 +136,8 @@ where
     }
 
     fn accept_shared(&self, shared: &SharedValue) -> Reuse<Result<A, Error>> {
-        let shared = shared.downcast_ref::<SharedPayload>().filter(|shared| shared.codec == self.id);
-        let value = shared.and_then(|shared| A::decode(self.codec, &shared.payload));
+        // All callers of a flight have its layout.
+        let value = shared.downcast_ref().and_then(|payload| A::decode(self.codec, payload));
         value.map_or(Reuse::Bypass, |value| Reuse::Serve(Ok(value)))
     }
 

@@ -3,7 +3,10 @@
 use crate::{Down, never, support::Origin};
 use serde::{Deserialize, Serialize};
 use stampede_guard::{MemoryStore, StampedeGuard};
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering::SeqCst},
+};
 
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
@@ -91,6 +94,31 @@ async fn fields_swapped_between_two_deploys_are_a_miss() {
     let new = guard(&store);
     let account = new.fetch("k", async || Ok::<_, Down>(Account { a: 1, b: 2 })).await.expect("a value");
     assert_eq!((account.a, account.b, new.stats().misses), (1, 2, 1));
+}
+
+/// Seen to fail with the structure: the type meets the value 1.
+#[tokio::test]
+async fn type_without_fingerprint_meets_no_invented_value() {
+    static INVENTED: AtomicBool = AtomicBool::new(false);
+    #[derive(Serialize)]
+    struct Year(u16);
+    impl<'de> Deserialize<'de> for Year {
+        fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+            let year = u16::deserialize(deserializer)?;
+            INVENTED.fetch_or(year != 2026, SeqCst);
+            Ok(Self(year))
+        }
+    }
+    let with_fingerprint = StampedeGuard::in_memory();
+    let without = with_fingerprint.clone().fingerprint(false);
+    for _ in 0..2 {
+        let year = without.fetch("k", async || Ok::<_, Down>(Year(2026))).await.expect("an answer");
+        assert_eq!((year.0, INVENTED.load(SeqCst)), (2026, false));
+    }
+    let year = without.schema_version(1).fetch("k", async || Ok::<_, Down>(Year(2026))).await.expect("an answer");
+    assert_eq!((year.0, with_fingerprint.stats().misses, with_fingerprint.stats().hits), (2026, 2, 1));
+    with_fingerprint.fetch("k", async || Ok::<_, Down>(Year(2026))).await.expect("an answer");
+    assert!(INVENTED.load(SeqCst), "the structure is learnt from invented values");
 }
 
 /// Seen to fail (each type is a miss after the other one) when a decoded value was of use to one type only.

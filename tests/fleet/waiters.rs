@@ -173,5 +173,5 @@ const PROCESSES: usize = 4;
 /// The lease of the key.
 const LEASE: &str = "{sg:rk}:l";
 /// Part of the arguments of `get_or_lease` for the key.
-const QUESTION: &str = "\"2\" \"{sg:rk}:v";
+const QUESTION: &str = "\"3\" \"{sg:rk}:v";
 const END: &str = "stampede-guard:end";

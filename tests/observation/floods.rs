@@ -2,7 +2,7 @@
 
 use crate::{
     collector::Collected,
-    support::{Down, MS, Origin, SECOND},
+    support::{Down, MS, Origin, RedisServer, SECOND},
 };
 use futures_util::future::join_all;
 use stampede_guard::StampedeGuard;
@@ -68,4 +68,36 @@ async fn dropped_fetches_are_reported_once_a_minute() {
     }
     guard.drain().await;
     assert_eq!((said(&events, DROPPED), guard.stats().fetches_dropped), ((1, 2), 3), "{}", events.text());
+}
+
+/// Versions whose numbers differ by 16 begin with the same names.
+///
+/// Seen to fail with a line for each key.
+#[tokio::test]
+async fn layouts_that_meet_are_reported_once_a_type() {
+    let (events, server) = (Collected::record(), RedisServer::start());
+    let [old, new] = [0, 16].map(|version| StampedeGuard::new(server.client()).schema_version(version));
+    for _ in 0..2 {
+        for key in 0..5_u64 {
+            for guard in [&old, &new] {
+                guard.fetch(key, async || Ok::<_, Down>(1_u64)).await.expect("an answer");
+                guard.fetch(format!("text {key}"), async || Ok::<_, Down>(String::new())).await.expect("an answer");
+                guard.drain().await;
+            }
+        }
+    }
+    assert_eq!(events.events(Level::INFO, "entries of two layouts meet"), 2, "{}", events.text());
+    assert_eq!((old.stats().misses, new.stats().misses, old.stats().other_layouts), (10, 10, 0));
+    assert!(new.stats().other_layouts > 0);
+}
+
+#[tokio::test]
+async fn type_without_fingerprint_is_named_once() {
+    #[derive(serde::Serialize, serde::Deserialize)]
+    struct Unknown(u8);
+    let (events, guard) = (Collected::record(), StampedeGuard::in_memory().fingerprint(false));
+    for key in ["a", "b"] {
+        guard.fetch(key, async || Ok::<_, Down>(Unknown(1))).await.expect("an answer");
+    }
+    assert_eq!(events.events(Level::DEBUG, "the structure of this type is not known"), 1, "{}", events.text());
 }

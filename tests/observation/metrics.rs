@@ -185,7 +185,7 @@ async fn stale_answer_of_a_request_that_fetches_saves_no_call() {
 async fn panic_of_a_fetch_for_one_caller_is_counted() {
     let metrics = Metrics::record();
     let guard = StampedeGuard::in_memory();
-    let private = async |_| Ok::<_, Down>(FetchOutcome::new(1).private());
+    let private = async |_| Ok::<_, Down>(FetchOutcome::new(1_u64).private());
     guard.fetch_with("k", private).await.expect("leads");
     guard.drain().await;
     let panicking =

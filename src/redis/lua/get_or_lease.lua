@@ -1,19 +1,29 @@
 -- Returns the entry unless it is the one seen; otherwise grants the lease or names its holder.
--- KEYS  V L
--- ARGV  token16, px of L, seen16|'', inbox8|'', max_inboxes, keep_ms7
--- {1, entry} Hit | {1} Hit, to be read by GET | stamp16 alive1 fails1, as one string, Granted | {3, rest_ms, holder16, inboxes, registered, alive} Wait
+-- KEYS  V L W: the name that the layout uses, the lease, and the other name of the layout
+-- ARGV  token16, px of L, seen16|'', inbox8|'', max_inboxes, keep_ms7, key hash16 layout8
+-- {1, entry} Hit | {1} Hit, to be read by GET; with 2 instead of 1 under W | stamp16 alive1 fails1 other1, as one string,
+-- Granted; with other '1' to fill W | {3, rest_ms, holder16, inboxes, registered, alive} Wait
 -- {4, retry_ms, report, alive} Failed
+-- An entry begins with kind1 id16 and ARGV[7], in every version of this crate, and so do L and the messages keep their form.
 -- L is 'H' token16 stamp16 fails1 mark1 keep_ms7 inbox8* for a lease, 'F' fails1 keep_ms6 report for a failure marker.
 -- Both end keep_ms before L expires. A lease whose mark is '1' has ended before, and is taken at its next end. The leases
 -- of earlier versions have neither mark nor keep_ms.
-local id = redis.pcall('GETRANGE', KEYS[1], '1', '16')
+local head = redis.pcall('GETRANGE', KEYS[1], '1', '40')
 -- A permission error must not be mistaken for a miss.
-if type(id) == 'table' and not id.err:find('WRONGTYPE', 1, true) then return id end
-local there = type(id) == 'string' and id ~= ''
-if there and id ~= ARGV[3] then
+if type(head) == 'table' and not head.err:find('WRONGTYPE', 1, true) then return head end
+local there, other = type(head) == 'string' and head ~= '', '0'
+if not there or head:sub(17) ~= ARGV[7] then
+  local second = redis.pcall('GETRANGE', KEYS[3], '1', '40')
+  if type(second) == 'string' and second:sub(17) == ARGV[7] then
+    head, there, other = second, true, '1'
+  elseif there and head:sub(17, 32) == ARGV[7]:sub(1, 16) then
+    there, other = false, '1' -- V is of another layout, and stays
+  end
+end
+if there and head:sub(1, 16) ~= ARGV[3] then
   -- A string of up to 4 KiB, because Redis hashes each string that it passes to a script.
-  if redis.call('GETRANGE', KEYS[1], '4096', '4096') ~= '' then return {1} end
-  return {1, redis.call('GET', KEYS[1])}
+  if redis.call('GETRANGE', KEYS[1 + 2 * other], '4096', '4096') ~= '' then return {1 + other} end
+  return {1 + other, redis.call('GET', KEYS[1 + 2 * other])}
 end
 local alive = there and '1' or '0'
 local l, ttl, fails = redis.pcall('GET', KEYS[2]), -1, '0'
@@ -22,7 +32,7 @@ if type(l) == 'string' then ttl = redis.call('PTTL', KEYS[2]) end
 if ttl >= 0 then
   local kind = l:sub(1, 1)
   if kind == 'H' then
-    if l:sub(2, 17) == ARGV[1] then return l:sub(18, 33) .. alive .. l:sub(34, 34) end
+    if l:sub(2, 17) == ARGV[1] then return l:sub(18, 33) .. alive .. l:sub(34, 34) .. other end
     local keep = tonumber(l:sub(36, 42)) or 0
     local rest = ttl - keep
     -- If the server has served no client for a while, an extension may arrive after this question.
@@ -51,4 +61,4 @@ end
 local now = redis.call('TIME')
 local stamp = ('000000000' .. now[1]):sub(-10) .. ('00000' .. now[2]):sub(-6)
 redis.call('SET', KEYS[2], 'H' .. ARGV[1] .. stamp .. fails .. '0' .. ARGV[6], 'PX', ARGV[2])
-return stamp .. alive .. fails
+return stamp .. alive .. fails .. other

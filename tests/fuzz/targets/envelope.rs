@@ -18,12 +18,14 @@ pub(super) fn holds(input: &[u8]) {
     hash.copy_from_slice(at.hash().as_bytes());
     let Some(layout) = bytes.get_mut(LAYOUT) else { return };
     layout.copy_from_slice(&at.layout().to_le_bytes());
+    let Some(after_payload) = bytes.get_mut(AFTER_PAYLOAD) else { return };
+    after_payload[1..].fill(0); // a validator of up to 255 bytes, and no tags
     let (length, bytes) = (bytes.len(), with_checksum(&bytes));
     let entry = match Entry::from_envelope(&at, &bytes, 0) {
         Ok(entry) => entry,
         Err(EnvelopeError::Corrupt) => return assert!(length < HEAD, "refused for no reason"),
         Err(_) => {
-            let refused = !b"vps".contains(&bytes[0]) || bytes[HEAD - 1] != 0;
+            let refused = !b"vps".contains(&bytes[0]) || validator_len(&bytes) > bytes.len() - HEAD;
             return assert!(refused || has_unknown_audience(&bytes), "refused for no reason");
         }
     };
@@ -34,14 +36,16 @@ pub(super) fn holds(input: &[u8]) {
 
 /// The decoded entry equals the bytes, and encodes to the same bytes again.
 fn reads(at: &CacheKey, bytes: &Bytes, entry: &Entry) {
-    assert_eq!(entry.payload().bytes(), &bytes[HEAD..bytes.len() - CHECKSUM]);
+    let payload = &bytes[HEAD..bytes.len() - validator_len(bytes)];
+    assert_eq!(entry.payload().bytes(), payload);
     assert_eq!(entry.meta().id.as_bytes(), &bytes[1..17]);
     let again = entry.to_envelope(at, 0);
-    let begun = i64::from_le_bytes(bytes[33..41].try_into().expect("eight bytes"));
-    let cost = u64::from_le_bytes(bytes[41..49].try_into().expect("eight bytes"));
+    let begun = i64::from_le_bytes(bytes[41..49].try_into().expect("eight bytes"));
+    let cost = u64::from_le_bytes(bytes[57..65].try_into().expect("eight bytes"));
     // Times beyond the range of the clock are clamped.
     if i128::from(begun) + i128::from(cost) <= i128::from(i64::MAX) {
-        assert_eq!(&again, bytes);
+        let written = |bytes: &[u8]| [&bytes[..STAMP.start], &bytes[STAMP.end..LATER.start]].concat();
+        assert_eq!((written(&again), &again[HEAD..]), (written(bytes), payload));
     }
     let read = Entry::from_envelope(at, &again, 0).expect("what was written is read");
     assert_eq!((read.meta(), read.payload().bytes()), (entry.meta(), entry.payload().bytes()));
@@ -55,6 +59,10 @@ fn reads(at: &CacheKey, bytes: &Bytes, entry: &Entry) {
 fn has_unknown_audience(bytes: &[u8]) -> bool {
     let number = u64::from_le_bytes(bytes[AUDIENCE].try_into().expect("eight bytes"));
     bytes[0] != b'v' && number > u64::from(u32::MAX) && number < u64::MAX
+}
+
+fn validator_len(bytes: &[u8]) -> usize {
+    usize::from(bytes[AFTER_PAYLOAD.start])
 }
 
 fn belongs_to_its_cache_key_alone(at: &CacheKey, bytes: &Bytes, length: usize) {
@@ -81,8 +89,13 @@ fn has_an_age_at_any_time(entry: &Entry) {
     assert!(entry.is_retained(Timestamp::from_micros(answered)), "it is kept when it is new");
 }
 
-const HEAD: usize = 98;
-const CHECKSUM: usize = 8;
+const HEAD: usize = 161;
 const HASH: std::ops::Range<usize> = 17..33;
-const AUDIENCE: std::ops::Range<usize> = 81..89;
-const LAYOUT: std::ops::Range<usize> = 89..97;
+const LAYOUT: std::ops::Range<usize> = 33..41;
+/// The stamp of the lease, which an entry in a process does not have.
+const STAMP: std::ops::Range<usize> = 49..57;
+const AUDIENCE: std::ops::Range<usize> = 97..105;
+/// What a later version writes, and the checksums of it.
+const LATER: std::ops::Range<usize> = 105..161;
+/// The length of the validator, and the number of tags.
+const AFTER_PAYLOAD: std::ops::Range<usize> = 129..137;

