@@ -523,9 +523,15 @@ impl StampedeGuard {
     /// [`ErrorKind::Store`](crate::ErrorKind::Store) if the store did not acknowledge in time. The invalidation is then
     /// retried in the background for about ten seconds. Until it succeeds, the old value may be served for the rest of
     /// its retention.
+    ///
+    /// With the feature `http`, [`ErrorKind::InvalidUrl`](crate::ErrorKind::InvalidUrl) for a key that begins with `/`,
+    /// `http://` or `https://` if a clone of the guard is a layer: its pages have other keys, which `invalidate_url` drops.
     pub async fn invalidate(&self, key: impl Into<Key>) -> Result<(), Error> {
+        let key = key.into();
+        #[cfg(feature = "http")]
+        self.refuse_url(&key)?;
         // The entries of all layouts are dropped.
-        self.resource_in(FrontEnd::Fetch, 0, key.into()).invalidate().await
+        self.resource_in(FrontEnd::Fetch, 0, key).invalidate().await
     }
 
     /// Waits until all fetches, refreshes, fills and invalidations in progress have ended, at most for twice the

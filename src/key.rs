@@ -38,23 +38,19 @@ pub(crate) enum Qualifier {
     None,
     GetHttp,
     GetHttps,
-    HeadHttp,
-    HeadHttps,
     /// Stands for all qualifiers of a URL in an invalidation. Nothing is stored under it.
     Any,
 }
 
 impl Qualifier {
     /// The qualifiers of a URL: method and scheme of the requests whose responses are stored.
-    const OF_URL: [Self; 4] = [Self::GetHttp, Self::GetHttps, Self::HeadHttp, Self::HeadHttps];
+    const OF_URL: [Self; 2] = [Self::GetHttp, Self::GetHttps];
 
     fn as_str(self) -> &'static str {
         match self {
             Self::None => "",
             Self::GetHttp => "get-http",
             Self::GetHttps => "get-https",
-            Self::HeadHttp => "head-http",
-            Self::HeadHttps => "head-https",
             Self::Any => "any",
         }
     }
@@ -79,6 +75,12 @@ impl Key {
     /// Creates a key with this qualifier.
     pub(crate) fn qualified(primary: impl Into<Bytes>, qualifier: Qualifier) -> Self {
         Self { primary: shortened(primary.into()), qualifier, variant: None }
+    }
+
+    /// Returns the bytes that the key begins with.
+    #[cfg(feature = "http")]
+    pub(crate) fn primary(&self) -> &[u8] {
+        &self.primary
     }
 
     /// Reports whether this key names the other one, whatever the qualifier of the other one.

@@ -42,13 +42,11 @@ reasons! {
     /// The request has a body, which is not a part of the key.
     RequestBody = "request-body", "send the data in the path or the query";
     /// The request says `no-store`.
-    RequestNoStore = "request-no-store", "set `HttpOptions::ignore_request_directives` if clients may not decide";
-    /// Only the origin evaluates the request's precondition: `If-Match` or `If-Unmodified-Since`.
-    Precondition = "precondition", "none: these conditions are for unsafe methods";
-    /// The request asks for another protocol, for example a WebSocket.
+    RequestNoStore = "request-no-store", "do not set `HttpOptions::honour_request_directives`";
+    /// The request asks for another protocol, for example a WebSocket, and nothing suitable is stored.
     Upgrade = "upgrade", "take the route out of the layer";
-    /// The request asks for a range, and nothing suitable is stored.
-    Range = "range", "request the whole page once, so that ranges of it are hits";
+    /// The request asks for a range of a page that is not stored, because it is too large or may not be shared.
+    Range = "range", "see `StampedeGuard::max_payload`, or let the handler say `max-age`";
     /// The request target is no http or https URI with a path.
     InvalidTarget = "invalid-target", "none: it has no cache key";
     /// The request has several `Host` fields, or one that contradicts its target.

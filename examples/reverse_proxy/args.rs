@@ -1,7 +1,7 @@
 //! The command line.
 
 use clap::Parser;
-use hyper::{Uri, http::uri::Authority};
+use hyper::{Uri, header::HeaderName, http::uri::Authority};
 use stampede_guard::{Policy, StampedeGuard, http::HttpOptions};
 use std::{net::SocketAddr, time::Duration};
 
@@ -13,7 +13,7 @@ use std::{net::SocketAddr, time::Duration};
 ///
 /// The origin receives the client's Host and target. Forwarded, X-Forwarded-* and X-Real-IP of clients are dropped,
 /// because responses are shared and these fields are not in the cache key. X-Forwarded-Host and X-Forwarded-Proto are
-/// set from the cache key. The origin does not learn the client's address, because the response is also served to other
+/// set from the cache key, unless --trust-forwarded keeps those of a proxy in front. The origin does not learn the client's address, because the response is also served to other
 /// clients.
 #[derive(Parser)]
 #[command(name = "reverse_proxy")]
@@ -63,9 +63,15 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SECONDS", default_value = "60")]
     stale_if_error: u32,
 
-    /// Ignore Cache-Control and Pragma of requests
+    /// Follow Cache-Control and Pragma of requests to the letter, so that each reload reaches the origin [default: at most
+    /// one a second for each page]
     #[arg(long)]
-    ignore_request_directives: bool,
+    honour_request_directives: bool,
+
+    /// Trust X-Forwarded-Host and X-Forwarded-Proto, for a proxy in front that sets them itself: they become the host and
+    /// scheme of the cache key, and the origin receives them
+    #[arg(long)]
+    pub(crate) trust_forwarded: bool,
 
     /// How long the origin may take to start its response, after it has received the whole request
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = time)]
@@ -82,8 +88,11 @@ impl Args {
             None => options = options.heuristic_freshness(self.heuristic),
         }
         policy = policy.stale_if_error(Duration::from_secs(self.stale_if_error.into()));
-        if self.ignore_request_directives {
-            options = options.ignore_request_directives();
+        if self.honour_request_directives {
+            options = options.honour_request_directives();
+        }
+        if self.trust_forwarded {
+            options = options.trust_forwarded([HeaderName::from_static("x-forwarded-host")]);
         }
         let guard = self.redis.clone().map_or_else(StampedeGuard::in_memory, StampedeGuard::new);
         // The origin has its own time limit; the fetch timeout of the guard only has to be longer.

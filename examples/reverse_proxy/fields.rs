@@ -2,24 +2,25 @@
 
 use hyper::{
     HeaderMap, Version,
-    header::{CONNECTION, HOST, HeaderName, HeaderValue, VIA},
+    header::{CONNECTION, CONTENT_LENGTH, HOST, HeaderName, HeaderValue, TRANSFER_ENCODING, VIA},
     http::uri::Authority,
 };
 
 /// Changes a request's fields to the form that the origin will see, before the guard sees them. A field that a `Vary`
-/// names but that never reaches the origin could poison a variant.
-pub(crate) fn forward_request(fields: &mut HeaderMap, version: Version, authority: &Authority) {
+/// names but that never reaches the origin could poison a variant. `trusted` are fields that a proxy in front sets.
+pub(crate) fn forward_request(fields: &mut HeaderMap, version: Version, authority: &Authority, trusted: &[&str]) {
     drop_hop_by_hop(fields);
-    let dropped: Vec<HeaderName> = fields.keys().filter(|name| is_of_the_client(name)).cloned().collect();
+    let is_dropped = |name: &&HeaderName| is_of_the_client(name) && !trusted.contains(&name.as_str());
+    let dropped: Vec<HeaderName> = fields.keys().filter(is_dropped).cloned().collect();
     for name in dropped {
         fields.remove(name);
     }
     // Every character of an authority is valid in a header field.
     if let Ok(host) = HeaderValue::from_str(authority.as_str()) {
         fields.insert(HOST, host.clone());
-        fields.insert("x-forwarded-host", host);
+        fields.entry("x-forwarded-host").or_insert(host);
     }
-    fields.insert("x-forwarded-proto", HeaderValue::from_static("http"));
+    fields.entry("x-forwarded-proto").or_insert(HeaderValue::from_static("http"));
     fields.append(VIA, via(version));
 }
 
@@ -36,8 +37,12 @@ fn is_of_the_client(name: &HeaderName) -> bool {
     CLIENTS.contains(&name.as_str()) || name.starts_with("x-forwarded-")
 }
 
-/// RFC 9110 §7.6.1: drops the fields that `Connection` lists, and the known hop-by-hop fields.
+/// RFC 9110 §7.6.1: drops the fields that `Connection` lists, and the known hop-by-hop fields. RFC 9112 §6.3: a
+/// `Content-Length` beside a `Transfer-Encoding` counts for nothing, and is not forwarded.
 fn drop_hop_by_hop(fields: &mut HeaderMap) {
+    if fields.contains_key(TRANSFER_ENCODING) {
+        fields.remove(CONTENT_LENGTH);
+    }
     let listed: Vec<HeaderName> = fields
         .get_all(CONNECTION)
         .iter()
@@ -67,6 +72,8 @@ const HOP_BY_HOP: [&str; 8] = [
     "transfer-encoding",
     "upgrade",
 ];
+/// The fields with which a proxy in front states the target of its client.
+pub(crate) const OF_A_PROXY: [&str; 2] = ["x-forwarded-host", "x-forwarded-proto"];
 /// The fields with which clients describe themselves and their target, besides `X-Forwarded-*`.
 const CLIENTS: [&str; 5] = ["forwarded", "x-host", "x-original-url", "x-real-ip", "x-rewrite-url"];
 
@@ -94,7 +101,12 @@ mod tests {
         ] {
             fields.append(name, HeaderValue::from_bytes(value.as_bytes()).expect("a value"));
         }
-        forward_request(&mut fields, Version::HTTP_10, &Authority::from_static("a:80"));
+        let mut trusting = fields.clone();
+        forward_request(&mut trusting, Version::HTTP_11, &Authority::from_static("a:80"), &OF_A_PROXY);
+        assert_eq!(trusting["x-forwarded-host"], "evil");
+        assert_eq!(trusting["x-forwarded-proto"], "http");
+        assert!(!trusting.contains_key("x-forwarded-for") && !trusting.contains_key("x_forwarded-host"));
+        forward_request(&mut fields, Version::HTTP_10, &Authority::from_static("a:80"), &[]);
         let mut left: Vec<_> =
             fields.iter().map(|(name, value)| (name.as_str(), value.to_str().expect("printable"))).collect();
         left.sort_unstable();
@@ -107,5 +119,17 @@ mod tests {
             ("x-forwarded-proto", "http"),
         ];
         assert_eq!(left, expected);
+    }
+
+    #[test]
+    fn content_length_beside_transfer_encoding_is_dropped() {
+        for (encoding, kept) in [(None, true), (Some("chunked"), false)] {
+            let mut fields = HeaderMap::new();
+            fields.insert("content-length", HeaderValue::from_static("5"));
+            fields.extend(encoding.map(|encoding| (TRANSFER_ENCODING, HeaderValue::from_static(encoding))));
+            forward_response(&mut fields, Version::HTTP_11);
+            assert_eq!(fields.contains_key("content-length"), kept);
+            assert!(!fields.contains_key("transfer-encoding"));
+        }
     }
 }

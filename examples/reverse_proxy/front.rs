@@ -13,10 +13,12 @@ use hyper::{
 use std::convert::Infallible;
 use tower::{Service, ServiceExt};
 
-/// Answers one request of a client with `service`, the guard and the origin.
+/// Answers one request of a client with `service`, the guard and the origin. `trusted` are fields that a proxy in front
+/// sets.
 pub(crate) async fn answer<S, B>(
     service: S,
     mut request: Request<Incoming>,
+    trusted: &[&str],
 ) -> Result<Response<Either<B, Full<Bytes>>>, Infallible>
 where
     S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible>,
@@ -28,7 +30,7 @@ where
     };
     let version = std::mem::replace(request.version_mut(), Version::HTTP_11);
     if let Some(authority) = uri.authority() {
-        fields::forward_request(request.headers_mut(), version, authority);
+        fields::forward_request(request.headers_mut(), version, authority, trusted);
     }
     *request.uri_mut() = uri;
     Ok(service.oneshot(request).await?.map(Either::Left))

@@ -1,6 +1,6 @@
 //! Serves connections until they end. After a stop signal, each connection finishes its open request.
 
-use crate::{args::Args, front, upstream::Origin};
+use crate::{args::Args, fields, front, upstream::Origin};
 use hyper::{Request, body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::{
     rt::{TokioIo, TokioTimer},
@@ -15,6 +15,7 @@ use tower::Layer;
 /// background work of the guard.
 pub(crate) async fn until_stopped(args: Args) -> Result<(), BoxError> {
     let guard = args.guard();
+    let trusted = if args.trust_forwarded { &fields::OF_A_PROXY[..] } else { &[] };
     let origin = Origin::new(args.origin, args.origin_timeout);
     let service = guard.layer(tower::service_fn(move |request: Request<Incoming>| {
         let origin = origin.clone();
@@ -39,7 +40,7 @@ pub(crate) async fn until_stopped(args: Args) -> Result<(), BoxError> {
         };
         let _ = stream.set_nodelay(true);
         let service = service.clone();
-        let answer = service_fn(move |request| front::answer(service.clone(), request));
+        let answer = service_fn(move |request| front::answer(service.clone(), request, trusted));
         // The timer limits how long the head of a request may take to arrive.
         let connection = http1::Builder::new().timer(TokioTimer::new()).serve_connection(TokioIo::new(stream), answer);
         // An error means that the client disconnected or does not speak HTTP. If possible, hyper has sent a response.

@@ -13,19 +13,20 @@ use std::{fmt, ptr, sync::Arc, time::Duration};
 /// ```
 /// use stampede_guard::{StampedeGuard, http::HttpOptions};
 ///
-/// let options = HttpOptions::default().ignore_request_directives().vary_key_on(http::HeaderName::from_static("x-tenant"));
+/// let options = HttpOptions::default().honour_request_directives().vary_key_on(http::HeaderName::from_static("x-tenant"));
 /// let guard = StampedeGuard::in_memory().http(options);
 /// ```
 ///
 /// # Defaults
 ///
 /// Responses without an explicit freshness lifetime get that of the [`Policy`](crate::Policy), and are shared by requests
-/// without [credentials](Self::credential_fields). Request directives are honoured. `CDN-Cache-Control` takes precedence
-/// over `Cache-Control`. A key consists of the method (GET or HEAD), scheme (that of `X-Forwarded-Proto`, if there is
+/// without [credentials](Self::credential_fields). A reload costs at most [one call a
+/// second](Self::honour_request_directives). `CDN-Cache-Control` takes precedence
+/// over `Cache-Control`. A key consists of the scheme (that of `X-Forwarded-Proto`, if there is
 /// one), authority, path and query. Other fields that [repeat the target](Self::trust_forwarded) must agree with it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HttpOptions {
-    pub(crate) honor_request_directives: bool,
+    pub(crate) honour_request_directives: bool,
     pub(crate) default_freshness: DefaultFreshness,
     pub(crate) targeted_fields: Arc<[HeaderName]>,
     pub(crate) vary_key_on: Arc<[HeaderName]>,
@@ -51,12 +52,15 @@ pub(crate) enum DefaultFreshness {
 }
 
 impl HttpOptions {
-    /// Ignores `Cache-Control` and `Pragma` of requests, `no-store` included, as RFC 9111 §5.2.1 permits. For
-    /// applications that face the public, where every browser reload would otherwise cause a request to the origin.
-    /// Default: they are honoured.
+    /// Follows `Cache-Control` and `Pragma` of requests to the letter, for clients that are known: every reload reaches
+    /// the origin.
+    ///
+    /// Default: `no-cache`, `no-store`, `max-age` and `min-fresh` are met by a response that arrived less than a second
+    /// ago, so that no client costs more than a call a second for a page (RFC 9111 §5.2.1 makes these directives
+    /// advisory). A response to a request with `no-store` is stored.
     #[must_use]
-    pub fn ignore_request_directives(mut self) -> Self {
-        self.honor_request_directives = false;
+    pub fn honour_request_directives(mut self) -> Self {
+        self.honour_request_directives = true;
         self
     }
 
@@ -250,7 +254,7 @@ impl HttpOptions {
 impl Default for HttpOptions {
     fn default() -> Self {
         Self {
-            honor_request_directives: true,
+            honour_request_directives: false,
             default_freshness: DefaultFreshness::Policy,
             targeted_fields: Arc::new([HeaderName::from_static("cdn-cache-control")]),
             vary_key_on: Arc::default(),

@@ -72,9 +72,9 @@ impl StatusNote {
                 let stored = if matches!(storage, Storage::Stored) { "; stored" } else { "" };
                 write!(text, "; fwd={reason}; fwd-status={code}{stored}")?;
             }
-            Self::Generated(_) => {}
-            Self::Error if status == CacheStatus::Rejected => text.push_str("; fwd=miss; collapsed"),
-            Self::Error => text.push_str("; fwd=miss"),
+            // RFC 9211 §2.2: `fwd` means that the request was forwarded.
+            Self::Error if status != CacheStatus::Rejected => text.push_str("; fwd=miss"),
+            Self::Generated(_) | Self::Error => {}
         }
         match self.uncached(status) {
             Some(reason) => write!(text, "; detail={reason}"),

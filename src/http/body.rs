@@ -36,6 +36,7 @@ pin_project! {
         Stored { bytes: Bytes },
         Shared { reader: Reader, rest: Option<oneshot::Receiver<HandedOff<B>>> },
         Rest { body: HandedOff<B> },
+        Part { body: Pin<Box<CacheBody<B>>>, skip: u64, left: u64 },
         Origin { #[pin] body: B },
     }
 }
@@ -53,6 +54,24 @@ impl<B> CacheBody<B> {
     pub(super) fn shared(body: &Arc<SharedBody>) -> Option<Self> {
         Some(Self { source: Source::Shared { reader: body.join()?, rest: None } })
     }
+
+    /// Returns the part from the first to the last byte, both inclusive.
+    pub(super) fn part(self, first: u64, last: u64) -> Self {
+        match self.source {
+            // The part lies within the body, which is in memory, so it fits a `usize`.
+            Source::Stored { bytes } => Self::stored(bytes.slice(first as usize..=last as usize)),
+            _ => Self { source: Source::Part { body: Box::pin(self), skip: first, left: last - first + 1 } },
+        }
+    }
+
+    /// Returns the length, if it is known whatever the type of the origin's body.
+    pub(super) fn length(&self) -> Option<u64> {
+        match &self.source {
+            Source::Stored { bytes } => Some(bytes.len() as u64),
+            Source::Shared { reader, .. } => reader.body.size,
+            _ => None,
+        }
+    }
 }
 
 impl<B: Body<Error: Into<BoxError>>> Body for CacheBody<B> {
@@ -67,6 +86,20 @@ impl<B: Body<Error: Into<BoxError>>> Body for CacheBody<B> {
             SourceProj::Stored { bytes } => {
                 let bytes = mem::take(bytes);
                 return Poll::Ready((!bytes.is_empty()).then(|| Ok(Frame::data(bytes))));
+            }
+            SourceProj::Part { body, skip, left } => {
+                while *left > 0 {
+                    let Some(frame) = ready!(body.as_mut().poll_frame(cx)).transpose()? else { break };
+                    let Ok(mut data) = frame.into_data() else { continue };
+                    let skipped = (*skip).min(data.len() as u64);
+                    data.advance(skipped as usize);
+                    data.truncate((*left).min(data.len() as u64) as usize);
+                    (*skip, *left) = (*skip - skipped, *left - data.len() as u64);
+                    if !data.is_empty() {
+                        return Poll::Ready(Some(Ok(Frame::data(data))));
+                    }
+                }
+                return Poll::Ready(None);
             }
             SourceProj::Origin { body } => ready!(body.poll_frame(cx)),
             SourceProj::Rest { body } => ready!(body.as_mut().poll_frame(cx)),
@@ -95,6 +128,7 @@ impl<B: Body<Error: Into<BoxError>>> Body for CacheBody<B> {
             Source::Stored { bytes } => bytes.is_empty(),
             Source::Shared { reader, .. } => reader.is_at_end(),
             Source::Rest { body } => body.is_end_stream(),
+            Source::Part { left, .. } => *left == 0,
             Source::Origin { body } => body.is_end_stream(),
         }
     }
@@ -104,6 +138,7 @@ impl<B: Body<Error: Into<BoxError>>> Body for CacheBody<B> {
             Source::Stored { bytes } => SizeHint::with_exact(bytes.len() as u64),
             Source::Shared { reader, .. } => reader.size_hint(),
             Source::Rest { body } => body.size_hint(),
+            Source::Part { left, .. } => SizeHint::with_exact(*left),
             Source::Origin { body } => body.size_hint(),
         }
     }

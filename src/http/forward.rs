@@ -80,6 +80,14 @@ pub(super) async fn is_empty<B>(_: &mut B) -> bool {
     false
 }
 
+/// Creates an empty body, if one of this type can be created: only that of axum.
+pub(super) fn empty_body<B: 'static>() -> Option<B> {
+    #[cfg(feature = "axum")]
+    return (&mut Some(axum::body::Body::empty()) as &mut dyn std::any::Any).downcast_mut::<Option<B>>()?.take();
+    #[cfg(not(feature = "axum"))]
+    None
+}
+
 #[cfg(feature = "axum")]
 mod probe {
     use axum::{Error, body::Body};

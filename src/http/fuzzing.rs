@@ -3,7 +3,7 @@
 use super::{
     annotation::CACHE_STATUS,
     directives::Directives,
-    key::{MethodClass, Target},
+    key::Target,
     semantics::{
         fields,
         freshness::{self, StoredFreshness, Times},
@@ -76,7 +76,7 @@ pub fn decode_head(payload: &Bytes) -> Option<(StatusCode, HeaderMap, Duration, 
 pub fn http_key(request: &Request<()>) -> Option<Key> {
     let options = HttpOptions::default();
     let target = Target::unambiguous(request, ForwardedFields::None, &options).ok()?;
-    Some(target.key(MethodClass::Get, &options))
+    Some(target.key(&options))
 }
 
 /// Returns the fields of a `Vary` as they are stored. `None` if no request selects the response.

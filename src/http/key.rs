@@ -27,16 +27,6 @@ pub(super) struct Target<'a> {
     rewritten_from: Option<&'a Uri>,
 }
 
-/// The method class of a key. A response to HEAD never answers a GET.
-#[derive(Clone, Copy)]
-pub(super) enum MethodClass {
-    Get,
-    Head,
-    /// Each method class under each scheme, in an invalidation. Requests of HTTP/2 name their scheme, and requests of
-    /// HTTP/1.1 do not.
-    Any,
-}
-
 impl<'a> Target<'a> {
     /// Returns the target by which the origin and its clients know the resource. Fields that contradict each other count
     /// for nothing.
@@ -58,12 +48,13 @@ impl<'a> Target<'a> {
         let (uri, rewritten_from) = client_uri(request, options);
         let (host, is_repeated) = host(request.headers());
         let mut target = Self { fields: Some(request.headers()), rewritten_from, ..Self::of_uri(uri) };
+        let bare = |authority| without_default_port(authority, target.scheme);
         let is_named = match (uri.authority(), host) {
             (None, Some(host)) => {
                 target.authority = host.as_bytes();
                 true
             }
-            (Some(_), Some(host)) => target.authority.eq_ignore_ascii_case(host.as_bytes()),
+            (Some(_), Some(host)) => bare(target.authority).eq_ignore_ascii_case(bare(host.as_bytes())),
             (_, None) => true,
         };
         let of_http = matches!(uri.scheme_str(), None | Some("http" | "https"));
@@ -155,17 +146,21 @@ impl<'a> Target<'a> {
         Uri::builder().scheme(self.scheme).authority(authority).path_and_query(self.path).build().ok()
     }
 
-    /// Returns the key: authority, path and query, and the same of the URI before a rewrite, qualified by method class
-    /// and scheme. The scheme of the URI before a rewrite is left out, so that an invalidation covers both. No part can
-    /// contain a NUL, so a NUL separates them.
-    pub(super) fn key(&self, class: MethodClass, options: &HttpOptions) -> Key {
-        let qualifier = match (class, self.scheme) {
-            (MethodClass::Get, "https") => Qualifier::GetHttps,
-            (MethodClass::Get, _) => Qualifier::GetHttp,
-            (MethodClass::Head, "https") => Qualifier::HeadHttps,
-            (MethodClass::Head, _) => Qualifier::HeadHttp,
-            (MethodClass::Any, _) => Qualifier::Any,
-        };
+    /// Returns the key of a GET.
+    pub(super) fn key(&self, options: &HttpOptions) -> Key {
+        self.qualified(if self.scheme == "https" { Qualifier::GetHttps } else { Qualifier::GetHttp }, options)
+    }
+
+    /// Returns the key that stands for both schemes, in an invalidation. Requests of HTTP/2 name their scheme, and
+    /// requests of HTTP/1.1 do not.
+    pub(super) fn key_of_any_scheme(&self, options: &HttpOptions) -> Key {
+        self.qualified(Qualifier::Any, options)
+    }
+
+    /// Returns authority, path and query, and the same of the URI before a rewrite, with this qualifier. The scheme of
+    /// the URI before a rewrite is left out, so that an invalidation covers both. No part can contain a NUL, so a NUL
+    /// separates them.
+    fn qualified(&self, qualifier: Qualifier, options: &HttpOptions) -> Key {
         let mut key = Vec::with_capacity(self.authority.len() + self.path.len());
         self.append_to(&mut key, options);
         if let Some(original) = self.rewritten_from {
@@ -183,15 +178,21 @@ impl<'a> Target<'a> {
         Key::qualified(key, qualifier)
     }
 
-    /// Appends authority, path and query. The authority is lower-cased (RFC 9110 §4.2.3). Path and query are kept byte by
-    /// byte, because no two spellings are certain to name one resource.
+    /// Appends authority, path and query. The authority is lower-cased and has no default port (RFC 9110 §4.2.3). Path and
+    /// query are kept byte by byte, because no two spellings are certain to name one resource.
     fn append_to(&self, key: &mut Vec<u8>, options: &HttpOptions) {
-        let authority = if options.ignore_host { &b"*"[..] } else { self.authority };
+        let authority = if options.ignore_host { &b"*"[..] } else { without_default_port(self.authority, self.scheme) };
         let start = key.len();
         key.extend_from_slice(authority);
         key[start..].make_ascii_lowercase();
         key.extend_from_slice(self.path.as_bytes());
     }
+}
+
+/// Returns the authority without the port that its scheme implies.
+pub(super) fn without_default_port<'a>(authority: &'a [u8], scheme: &str) -> &'a [u8] {
+    let port = if scheme == "https" { &b":443"[..] } else { b":80" };
+    authority.strip_suffix(port).unwrap_or(authority)
 }
 
 pub(super) fn layout_of_responses(config: &Config) -> u64 {

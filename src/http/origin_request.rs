@@ -21,7 +21,7 @@ use crate::{
     store::entry::Entry,
     uncached::Uncached,
 };
-use http::{HeaderMap, Request, Response, StatusCode};
+use http::{HeaderMap, Method, Request, Response, StatusCode};
 use http_body::Body;
 use std::sync::Arc;
 use tower_service::Service;
@@ -29,14 +29,15 @@ use tower_service::Service;
 /// A request to the origin, before it is sent.
 pub(super) struct OriginRequest {
     pub(super) cache_request: CacheRequest,
-    /// Head of the client's request. It is copied into the request to the origin when that is sent.
+    /// Head of the client's request.
     pub(super) client: Arc<HeaderMap>,
     pub(super) recorder: Arc<Recorder>,
 }
 
 impl OriginRequest {
-    /// Sends the request and decides at the head of the response what is shared, before any waiter is released.
-    pub(super) async fn send<S, Req, B>(
+    /// Sends the request and decides at the head of the response what is shared, before any waiter is released. A leader
+    /// sends a GET, because the response to a HEAD would fill no entry.
+    pub(super) async fn send<Req, B, S: Service<Request<Req>, Response = Response<B>>>(
         self,
         inner: S,
         mut request: Request<Req>,
@@ -44,10 +45,8 @@ impl OriginRequest {
         resource: Arc<Resource>,
     ) -> FetchHead<Answer<B, S::Error>>
     where
-        S: Service<Request<Req>, Response = Response<B>>,
         B: Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
     {
-        *request.headers_mut() = HeaderMap::clone(&self.client);
         let (id, redirects, seen, deadline, unstorable) = match mode {
             FetchMode::Lead { id, redirects, seen, deadline, status, .. } => {
                 validation::strip(request.headers_mut());
@@ -59,6 +58,7 @@ impl OriginRequest {
                 return FetchHead::private(forward_uncached(inner, request, "bypass", reason).await);
             }
         };
+        *request.method_mut() = Method::GET;
         let reason = forward_reason(seen.as_ref(), &redirects);
         let known = make_conditional(request.headers_mut(), seen.as_ref());
         let sent_at = Timestamp::now();
@@ -68,8 +68,9 @@ impl OriginRequest {
         };
         let (times, status) = (times_since(sent_at), response.status());
         fields::dated(response.headers_mut(), times.response_time);
+        let length = response.body().size_hint().exact().or_else(|| fields::content_length(response.headers()));
         let origin = OriginResponse {
-            reply: Reply { cache_request: &self.cache_request, client: &self.client },
+            reply: Reply { cache_request: &self.cache_request, client: &self.client, length },
             resource: &resource,
             recorder: &self.recorder,
             unstorable,

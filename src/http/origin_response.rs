@@ -73,7 +73,7 @@ impl OriginResponse<'_> {
     where
         B: Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
     {
-        let (is_head, min_size) = (self.reply.cache_request.head, response.body().size_hint().lower());
+        let min_size = response.body().size_hint().lower();
         match self.storable(response.status(), response.headers()) {
             Storable::Shared(_) | Storable::Private(_) if self.is_worse_than_stored() => {
                 match self.status.is_client_error() {
@@ -85,10 +85,6 @@ impl OriginResponse<'_> {
                 }
             }
             Storable::Shared(terms) => match self.plan(self.status, response.headers(), terms) {
-                // It has no body, whatever its `Content-Length` states.
-                Ok(plan) if is_head => {
-                    stored_at_once(self.annotated(response.map(CacheBody::origin), Storage::Stored), &[], plan)
-                }
                 Ok(plan) if min_size <= self.room_after(&plan.encoded) => self.collect(response, Some(plan)),
                 Ok(_) => self.private(response, Uncached::TooLarge),
                 Err(reason) => self.private(response, reason),
@@ -126,7 +122,7 @@ impl OriginResponse<'_> {
     where
         B: Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
     {
-        if whole && !self.reply.cache_request.head && response.body().size_hint().lower() <= self.room_after(&[]) {
+        if whole && response.body().size_hint().lower() <= self.room_after(&[]) {
             return self.collect(response, None);
         }
         // Waiters get the status only: if each sent a request of its own, a failing origin would be flooded.
@@ -206,14 +202,18 @@ impl OriginResponse<'_> {
         Shareability::Unshared(Unshared::Response(Arc::new(response)), cause, self.status.as_u16())
     }
 
-    /// Handles a 304 to a request that was conditional on the stored response.
+    /// Handles a 304 to a request that was conditional on the stored response. One about another response neither freshens
+    /// it nor is shared, and waiters try again (RFC 9111 §4.3.4); its client gets a 502, because its request cannot be sent
+    /// twice.
     pub(super) async fn on_304<B, E>(&self, old: &StoredResponse, newer: &HeaderMap) -> FetchHead<Answer<B, E>> {
         if validation::freshens(&old.headers, newer) {
             return self.on_not_modified(old, newer);
         }
         // If the stored response stayed in the store, the next request would validate it again.
         let _ = self.resource.to_primary().invalidate().await;
-        self.on_mismatched_304(old)
+        let note = self.note(Storage::NotStored(Uncached::UnrelatedNotModified));
+        let answer = reply::empty(StatusCode::BAD_GATEWAY, note);
+        FetchHead { response: Ok(answer), sharing: Shareability::private(Audience::NoOne), completion: None }
     }
 
     /// Handles a 304 for the stored response, which is served again with the fields of the 304 (RFC 9111 §4.3.3,
@@ -234,19 +234,6 @@ impl OriginResponse<'_> {
             Ok(plan) => stored_at_once(answer, &old.body, plan),
             Err(_) => FetchHead { response: Ok(answer), sharing: self.uncacheable(), completion: None },
         }
-    }
-
-    /// Handles a 304 about another response (RFC 9111 §4.3.4): the stored response is neither freshened nor shared, and
-    /// waiters try again. The client of this request gets the stored response unchanged, because there is nothing else
-    /// to send. It gets a 502 if that must not be served stale.
-    fn on_mismatched_304<B, E>(&self, old: &StoredResponse) -> FetchHead<Answer<B, E>> {
-        let note = self.note(Storage::NotStored(Uncached::UnrelatedNotModified));
-        let resident_time = self.seen.map(|seen| seen.age(Timestamp::now())).unwrap_or_default();
-        let answer = match old.freshness.never_stale {
-            true => reply::empty(StatusCode::BAD_GATEWAY, note),
-            false => self.reply.stored(old, old.age + resident_time, note),
-        };
-        FetchHead { response: Ok(answer), sharing: Shareability::private(Audience::NoOne), completion: None }
     }
 
     fn private<B, E>(&self, response: Response<B>, reason: Uncached) -> FetchHead<Answer<B, E>> {

@@ -1,4 +1,4 @@
-//! Renders a response for one request: whole, one range, head only, or 304. Errors of a guard as responses.
+//! Renders a response for one request: whole, one range, head only, 304, or 412. Errors of a guard as responses.
 
 use super::{
     annotation::{Annotated, StatusNote},
@@ -13,7 +13,7 @@ use super::{
 };
 use crate::error::{Error, ErrorKind};
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
+use http::{HeaderMap, HeaderValue, Response, StatusCode, header, response::Parts};
 use std::time::Duration;
 
 /// The request that a response is rendered for.
@@ -21,6 +21,8 @@ pub(super) struct Reply<'a> {
     pub(super) cache_request: &'a CacheRequest,
     /// Head of the client's request.
     pub(super) client: &'a HeaderMap,
+    /// Length of the origin's body, if that is known and the response is not stored.
+    pub(super) length: Option<u64>,
 }
 
 impl Reply<'_> {
@@ -31,40 +33,12 @@ impl Reply<'_> {
         age: Duration,
         note: StatusNote,
     ) -> Annotated<CacheBody<B>> {
-        let (head, whole) = (&stored.headers, &stored.body);
-        let length = whole.len() as u64;
-        let selection = match self.cache_request.range {
-            true => ranges::range(self.client, stored.status, head, length),
-            false => RangeSelection::Whole,
-        };
-        let (status, mut headers, mut body) = match selection {
-            _ if self.client_has_it(stored.status, head) => {
-                (StatusCode::NOT_MODIFIED, validation::not_modified(head), Bytes::new())
-            }
-            RangeSelection::Whole => (stored.status, head.clone(), whole.clone()),
-            RangeSelection::Part { first, last } => {
-                // The range lies within the body, which is in memory, so it fits a `usize`.
-                let part = whole.slice(first as usize..=last as usize);
-                (StatusCode::PARTIAL_CONTENT, ranges::part(head, first, last, length), part)
-            }
-            RangeSelection::Unsatisfiable => {
-                (StatusCode::RANGE_NOT_SATISFIABLE, ranges::unsatisfiable(head, length), Bytes::new())
-            }
-        };
-        if self.cache_request.head {
-            // RFC 9110 §9.3.2: the same head as for a GET. An entry made from a HEAD has no body to measure.
-            if !body.is_empty() && !headers.contains_key(header::CONTENT_LENGTH) {
-                headers.insert(header::CONTENT_LENGTH, body.len().into());
-            }
-            body = Bytes::new();
-        }
-        let mut response = Response::new(CacheBody::stored(body));
-        (*response.status_mut(), *response.headers_mut()) = (status, headers);
-        set_age(response.headers_mut(), age);
-        Annotated { response, note }
+        let mut response = Response::new(CacheBody::stored(stored.body.clone()));
+        (*response.status_mut(), *response.headers_mut()) = (stored.status, stored.headers.clone());
+        self.shared(response, age, note)
     }
 
-    /// Renders the response to another request's fetch.
+    /// Renders a response that was not made for this request.
     pub(super) fn shared<B>(
         &self,
         response: Response<CacheBody<B>>,
@@ -76,19 +50,51 @@ impl Reply<'_> {
         annotated
     }
 
-    /// Renders the response to the request's own fetch, which was sent without the conditions of the client.
+    /// Renders the response to a fetch, which was sent as a GET without the conditions and the range of the client.
     pub(super) fn own<B>(&self, mut response: Response<CacheBody<B>>, note: StatusNote) -> Annotated<CacheBody<B>> {
-        if self.client_has_it(response.status(), response.headers()) {
-            *response.status_mut() = StatusCode::NOT_MODIFIED;
-            *response.headers_mut() = validation::not_modified(response.headers());
-            *response.body_mut() = CacheBody::stored(Bytes::new());
+        let CacheRequest { head, conditional, range, .. } = *self.cache_request;
+        if head || conditional || range {
+            let (mut parts, body) = response.into_parts();
+            let mut body = self.select(&mut parts, body);
+            if head {
+                // RFC 9110 §9.3.2: the same head as for a GET.
+                if let Some(length @ 1..) = body.length().or(self.length) {
+                    parts.headers.entry(header::CONTENT_LENGTH).or_insert(length.into());
+                }
+                body = CacheBody::stored(Bytes::new());
+            }
+            response = Response::from_parts(parts, body);
         }
         Annotated { response, note }
     }
 
-    /// Reports whether the client has the response already (RFC 9111 §4.3.2).
-    fn client_has_it(&self, status: StatusCode, headers: &HeaderMap) -> bool {
-        self.cache_request.conditional && validation::not_modified_since(self.client, status, headers)
+    /// Changes the head of a response to that of what the client gets of it, by its conditions and its range. Returns the
+    /// body.
+    fn select<B>(&self, parts: &mut Parts, body: CacheBody<B>) -> CacheBody<B> {
+        let (CacheRequest { conditional, range, .. }, head) = (*self.cache_request, &parts.headers);
+        let precondition = conditional.then(|| validation::precondition(self.client, parts.status, head)).flatten();
+        let (status, head, body) = if let Some(status) = precondition {
+            let head = match status {
+                StatusCode::NOT_MODIFIED => validation::not_modified(head),
+                _ => generated(status).into_parts().0.headers,
+            };
+            (status, head, CacheBody::stored(Bytes::new()))
+        } else {
+            let Some(length) = body.length().or(self.length).filter(|_| range) else { return body };
+            match ranges::range(self.client, parts.status, head, length) {
+                RangeSelection::Whole => return body,
+                RangeSelection::Part { first, last } => {
+                    (StatusCode::PARTIAL_CONTENT, ranges::part(head, first, last, length), body.part(first, last))
+                }
+                RangeSelection::Unsatisfiable => (
+                    StatusCode::RANGE_NOT_SATISFIABLE,
+                    ranges::unsatisfiable(head, length),
+                    CacheBody::stored(Bytes::new()),
+                ),
+            }
+        };
+        (parts.status, parts.headers) = (status, head);
+        body
     }
 }
 

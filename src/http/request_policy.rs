@@ -38,7 +38,7 @@ pub(super) struct RequestPolicy<H> {
 
 impl<H: Borrow<HeaderMap>> RequestPolicy<H> {
     fn reply(&self) -> Reply<'_> {
-        Reply { cache_request: &self.cache_request, client: self.headers.borrow() }
+        Reply { cache_request: &self.cache_request, client: self.headers.borrow(), length: None }
     }
 
     /// Returns the stored response, if the entry is one and may be shared with this request.
@@ -48,8 +48,8 @@ impl<H: Borrow<HeaderMap>> RequestPolicy<H> {
 
     /// Reports whether the shared response is too old for this request.
     fn is_too_old(&self, shared: &InFlightResponse) -> bool {
-        let directives = &self.cache_request.directives;
         let resident_time = Timestamp::now().since(shared.response_time);
+        let directives = self.cache_request.directives.for_age(resident_time);
         let age = resident_time + shared.age;
         let rejected = directives.no_cache || directives.max_age.is_some_and(|max_age| age >= max_age);
         // RFC 9111 §4.2.4: a stale response is not reused, even if its body is still arriving.

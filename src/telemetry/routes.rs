@@ -12,7 +12,11 @@ use std::{
 /// The routes of an engine that have been requested, by the path with which a router has matched them, so that clients
 /// do not choose the keys.
 #[derive(Debug, Default)]
-pub(crate) struct Routes(Mutex<HashMap<Box<str>, Arc<Route>>>);
+pub(crate) struct Routes {
+    by_path: Mutex<HashMap<Box<str>, Arc<Route>>>,
+    /// Whether a clone of the guard is a layer.
+    pub(crate) is_layer: AtomicBool,
+}
 
 /// The responses of one route that were neither stored nor shared.
 #[derive(Debug)]
@@ -30,7 +34,7 @@ impl Routes {
     /// The layered service cannot identify the route, because axum creates one for each connection.
     pub(crate) fn find(&self, matched_path: Option<&str>) -> Option<Arc<Route>> {
         let name = matched_path.unwrap_or(UNMATCHED);
-        let mut routes = self.0.lock();
+        let mut routes = self.by_path.lock();
         let route = match routes.get(name) {
             Some(route) => route.clone(),
             None if matched_path.is_some() && routes.len() >= MAX_ROUTES => return None,
@@ -82,7 +86,7 @@ mod tests {
             assert_eq!(routes.find(Some(&format!("/{n}"))).is_some(), n < MAX_ROUTES, "{n}");
         }
         assert!(routes.find(Some("/0")).is_some() && routes.find(None).is_some());
-        assert_eq!(routes.0.lock().len(), MAX_ROUTES + 1);
+        assert_eq!(routes.by_path.lock().len(), MAX_ROUTES + 1);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use crate::{
     kit::{ask, at_rest, get, get_with, request, site, waiting},
-    support::{Origin, eventually},
+    support::Origin,
 };
 use axum::{
     Router,
@@ -135,36 +135,6 @@ async fn a_no_cache_response_is_for_waiters_and_then_validated() {
     assert!(asked.answers().await.iter().all(|answer| answer.text() == "1"));
     at_rest(&guard).await;
     assert_eq!(ask(&app, get("/page")).await.text(), "2");
-}
-
-/// A late response to a HEAD may describe an older state than the stored response.
-#[tokio::test]
-async fn a_late_head_does_not_freshen_a_newer_response() {
-    let (guard, origin, heads) = (StampedeGuard::in_memory(), Origin::new(), Origin::gated());
-    let respond = |version: &'static str| ([("etag", "\"e\""), ("x-version", version)], "page");
-    let (gets, gate) = (origin.clone(), heads.clone());
-    let handler = move |request: Request| {
-        let (gets, gate) = (gets.clone(), gate.clone());
-        async move {
-            let head = request.method() == Method::HEAD;
-            if head {
-                gate.call().await
-            } else {
-                gets.call().await
-            };
-            respond(if head { "old" } else { "new" })
-        }
-    };
-    let app = Router::new().route("/page", any(handler)).layer(guard.clone());
-    let slow = waiting(&app, 1, |_| request(Method::HEAD, "/page", &[])).await;
-    heads.arrived(1).await;
-    assert_eq!(ask(&app, get("/page")).await.header("x-version"), "new");
-    eventually("the page is stored", async || guard.in_flight() == 1).await;
-    heads.open();
-    assert_eq!(slow.answers().await[0].header("x-version"), "old");
-    at_rest(&guard).await;
-    let hit = ask(&app, get("/page")).await;
-    assert_eq!((hit.header("x-version"), hit.cache_status()), ("new", CacheStatus::Hit));
 }
 
 /// Without the setting, other clients get Alice's response for as long as the policy says.

@@ -1,7 +1,7 @@
 //! How long a response is reused, and the `Age` and `Cache-Status` fields that it gets.
 
 use crate::{
-    kit::{Answer, ask, at_rest, get, get_with, on_each_store, over_redis, request, site, taps, waiting},
+    kit::{Answer, ask, at_rest, get, get_with, honouring, on_each_store, over_redis, request, site, taps, waiting},
     support::{Origin, RedisServer, herd},
 };
 use axum::{
@@ -64,7 +64,7 @@ async fn the_age_from_upstream_counts_toward_the_lifetime() {
 /// compared.
 #[tokio::test]
 async fn a_request_max_age_counts_the_age_from_upstream() {
-    let (guard, origin) = (StampedeGuard::in_memory(), Origin::new());
+    let (guard, origin) = (honouring(StampedeGuard::in_memory()), Origin::new());
     let respond = |_: &Request, n: usize| ([("cache-control", "max-age=60"), ("age", "40")], n.to_string());
     let app = site(&origin, respond).layer(guard.clone());
     for (max_age, n) in [("max-age=50", "1"), ("max-age=50", "1"), ("max-age=30", "2"), ("max-age=50", "2")] {
@@ -96,7 +96,7 @@ fn status(answer: &Answer) -> (&str, CacheStatus) {
 
 #[tokio::test(start_paused = true)]
 async fn cache_status_states_how_a_request_was_answered() {
-    let (guard, origin) = (fresh_for(Duration::from_secs(60)), Origin::gated());
+    let (guard, origin) = (honouring(fresh_for(Duration::from_secs(60))), Origin::gated());
     let app = site(&origin, |_, n| n.to_string()).layer(guard.clone());
     let asked = waiting(&app, 2, |_| get("/page")).await;
     origin.open();
@@ -120,8 +120,8 @@ async fn cache_status_states_how_a_request_was_answered() {
     assert_eq!(status(&post), ("stampede-guard; fwd=method; fwd-status=200; detail=method", CacheStatus::Bypass));
     let absent = ask(&app, get_with("/page", &[("cache-control", "only-if-cached")])).await;
     assert_eq!(status(&absent), ("stampede-guard; detail=only-if-cached", CacheStatus::Rejected));
-    let part = ask(&app, get_with("/page", &[("range", "bytes=0-0")])).await;
-    assert_eq!(status(&part), ("stampede-guard; fwd=miss; fwd-status=200; detail=range", CacheStatus::Bypass));
+    let upgrade = ask(&app, get_with("/page", &[("upgrade", "websocket")])).await;
+    assert_eq!(status(&upgrade), ("stampede-guard; fwd=request; fwd-status=200; detail=upgrade", CacheStatus::Bypass));
 }
 
 #[tokio::test]

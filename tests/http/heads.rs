@@ -1,24 +1,14 @@
-//! HEAD requests: answered from a stored GET response, which they do not change.
+//! HEAD requests: answered from the response to a GET, which they store if there is none.
 
 use crate::{
-    kit::{Answer, ask, at_rest, get, on_each_store, request, site, waiting},
+    kit::{ask, at_rest, get, on_each_store, request, site, waiting},
     support::Origin,
 };
-use axum::{
-    Router,
-    extract::Request,
-    http::{Method, StatusCode},
-};
-use futures_util::future::BoxFuture;
+use axum::{extract::Request, http::Method};
 use stampede_guard::{CacheStatus, StampedeGuard};
 
 fn head(fields: &[(&str, &str)]) -> Request {
     request(Method::HEAD, "/page", fields)
-}
-
-/// Sends a HEAD request that the origin answers, whatever is stored.
-fn validating(app: &Router) -> BoxFuture<'static, Answer> {
-    ask(app, head(&[("cache-control", "no-cache")]))
 }
 
 #[tokio::test]
@@ -37,33 +27,31 @@ async fn a_head_is_answered_from_the_get_entry_without_its_body() {
 }
 
 #[tokio::test]
-async fn a_herd_of_heads_costs_one_head_at_the_origin() {
+async fn a_herd_of_heads_costs_one_get_at_the_origin() {
     let (guard, origin) = (StampedeGuard::in_memory(), Origin::gated());
-    let app = site(&origin, |request, _| [("x-method", request.method().to_string())]).layer(guard.clone());
+    let respond = |request: &Request, _: usize| ([("x-method", request.method().to_string())], "0123456789");
+    let app = site(&origin, respond).layer(guard.clone());
     let asked = waiting(&app, 20, |_| head(&[])).await;
     origin.open();
-    assert!(asked.answers().await.iter().all(|answer| answer.header("x-method") == "HEAD"));
+    for answer in asked.answers().await {
+        assert_eq!((answer.header("x-method"), answer.header("content-length"), answer.text()), ("GET", "10", ""));
+    }
     at_rest(&guard).await;
-    assert_eq!(ask(&app, head(&[])).await.cache_status(), CacheStatus::Hit);
+    assert_eq!(ask(&app, get("/page")).await.text(), "0123456789");
     assert_eq!(origin.calls(), 1);
 }
 
+/// Seen to fail when the body of the origin was not measured: axum stated a length of 0.
 #[tokio::test]
-async fn a_head_changes_no_stored_get() {
-    for status in [StatusCode::NOT_FOUND, StatusCode::SERVICE_UNAVAILABLE, StatusCode::OK] {
-        for guard in on_each_store(&format!("head-leaves-{}", status.as_u16())) {
-            let origin = Origin::new();
-            let app = site(&origin, move |request, _| match *request.method() {
-                Method::HEAD => (status, [("etag", "\"b\"".to_owned())], ""),
-                _ => (StatusCode::OK, [("etag", "\"a\"".to_owned())], "page"),
-            });
-            let app = app.layer(guard.clone());
-            ask(&app, get("/page")).await;
+async fn a_head_of_a_page_that_is_not_shared_states_its_length() {
+    for guard in on_each_store("head-private") {
+        let origin = Origin::new();
+        let app = site(&origin, |_, _| ([("cache-control", "private")], "0123456789")).layer(guard.clone());
+        for n in [1, 2] {
+            let answer = ask(&app, head(&[])).await;
+            assert_eq!((answer.text(), answer.header("content-length")), ("", "10"));
             at_rest(&guard).await;
-            assert_eq!(validating(&app).await.status, status);
-            at_rest(&guard).await;
-            let hit = ask(&app, get("/page")).await;
-            assert_eq!((hit.text(), hit.header("etag"), hit.cache_status()), ("page", "\"a\"", CacheStatus::Hit));
+            assert_eq!(origin.calls(), n);
         }
     }
 }

@@ -4,7 +4,7 @@ use crate::{
     kit::{Answer, ask, at_rest, get, is_pending, request, site},
     support::Origin,
 };
-use axum::{Router, http::Method, response::IntoResponse, routing::any};
+use axum::{Router, body::Body, http::Method, response::IntoResponse, routing::any};
 use futures_util::FutureExt;
 use stampede_guard::{
     CacheStatus, ErrorKind, Policy, StampedeGuard,
@@ -128,4 +128,36 @@ async fn an_unsafe_request_asks_once_for_a_url_named_twice() {
     let app = Router::new().route("/{*path}", any(changes)).layer(guard);
     ask(&app, request(Method::PUT, "/page", &[])).await;
     assert_eq!(node.asked(Operation::Invalidate), 1);
+}
+
+/// Seen to fail when both were another key than the one of the page: the call was `Ok`, and the page stayed.
+#[tokio::test]
+async fn a_url_names_the_page_whatever_its_spelling() {
+    for url in ["http://example.test:80/page", "https://EXAMPLE.test:443/page", "https://example.test/page"] {
+        for (uri, host) in [("/page", "example.test:80"), ("https://example.test:443/page", "example.test")] {
+            let (guard, origin) = (StampedeGuard::in_memory(), Origin::new());
+            let app = site(&origin, |_, n| n.to_string()).layer(guard.clone());
+            let page = || {
+                let request = http::Request::get(uri).header("host", host);
+                ask(&app, request.body(Body::empty()).expect("a request"))
+            };
+            assert_eq!((page().await.text(), at_rest(&guard).await, page().await.text()), ("1", (), "1"));
+            guard.invalidate_url(&url.parse().expect("a URL")).await.expect("acknowledged");
+            assert_eq!(page().await.text(), "2", "{url}: {uri}");
+        }
+    }
+}
+
+/// Seen to fail before: the call was `Ok`, and the page stayed.
+#[tokio::test]
+async fn the_key_of_a_page_is_refused_with_the_right_method() {
+    let guard = StampedeGuard::in_memory();
+    guard.invalidate("/page").await.expect("the guard is no layer");
+    let _app: Router = Router::new().route("/page", any(async || "page")).layer(guard.clone());
+    for url in ["/page", "/", "http://example.test/page", "https://example.test/page"] {
+        let error = guard.invalidate(url).await.expect_err(url);
+        assert_eq!(error.kind(), ErrorKind::InvalidUrl);
+        assert!(error.to_string().contains("`invalidate_url`"), "{error}");
+    }
+    guard.invalidate("user:42").await.expect("the key of a value");
 }

@@ -12,7 +12,7 @@ use axum::{
 use futures_util::future::{BoxFuture, join_all};
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use http_body_util::BodyExt;
-use stampede_guard::{BoxError, CacheStatus, Policy, StampedeGuard};
+use stampede_guard::{BoxError, CacheStatus, Policy, StampedeGuard, http::HttpOptions};
 use std::{
     fmt::Debug,
     future::poll_fn,
@@ -34,6 +34,11 @@ pub(crate) fn on_each_store(name: &str) -> [StampedeGuard; 2] {
 pub(crate) fn over_redis(name: &str) -> StampedeGuard {
     let guard = StampedeGuard::new(RedisServer::shared().client()).namespace(name);
     patient(guard).store_timeout(Duration::from_secs(5))
+}
+
+/// Returns the guard with request directives followed to the letter, for tests that force a request to the origin.
+pub(crate) fn honouring(guard: StampedeGuard) -> StampedeGuard {
+    guard.http(HttpOptions::default().honour_request_directives())
 }
 
 /// Sets freshness and wait timeout so high that a busy machine neither makes a response stale nor ends a wait.

@@ -5,6 +5,7 @@ mod anonymous;
 mod attacks;
 mod bodies;
 mod changes;
+mod clients;
 mod contract;
 mod credentials;
 mod demands;

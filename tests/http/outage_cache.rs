@@ -1,7 +1,7 @@
 //! The outage cache under HTTP: variants, credentials, and the directives of requests.
 
 use crate::{
-    kit::{ask, at_rest, get, get_with, site},
+    kit::{ask, at_rest, get, get_with, honouring, site},
     support::Origin,
     vary::{languages, speaking},
 };
@@ -77,7 +77,7 @@ async fn an_invalidation_ends_all_kept_variants() {
 #[tokio::test(start_paused = true)]
 async fn directives_of_requests_hold_for_kept_responses() {
     for (_node, guard) in outages() {
-        let origin = Origin::new();
+        let (guard, origin) = (honouring(guard), Origin::new());
         let app = page(&origin, "max-age=60").layer(guard.clone());
         let only = || get_with("/page", &[("cache-control", "only-if-cached")]);
         assert_eq!(ask(&app, only()).await.status, 504);

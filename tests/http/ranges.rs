@@ -5,10 +5,7 @@ use crate::{
     support::Origin,
     vary::field,
 };
-use axum::{
-    http::StatusCode,
-    response::{IntoResponse, Response},
-};
+use axum::http::StatusCode;
 use stampede_guard::{CacheStatus, StampedeGuard};
 
 const MODIFIED: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
@@ -48,34 +45,6 @@ async fn a_single_range_is_cut_from_the_stored_response() {
             );
         }
         assert_eq!(origin.calls(), 1);
-    }
-}
-
-/// Returns the response of an origin that supports ranges; its body names the requested range.
-fn parts(range: &str, n: usize) -> Response {
-    match range {
-        "" => ([("etag", "\"a\"")], format!("whole {n}")).into_response(),
-        _ => (StatusCode::PARTIAL_CONTENT, [("content-range", "bytes 0-0/7")], format!("{range} {n}")).into_response(),
-    }
-}
-
-/// RFC 9111 §3.3: the part is not stored, no request waits for it, and no waiter gets it.
-#[tokio::test]
-async fn a_range_miss_is_fetched_for_its_client_alone() {
-    for guard in on_each_store("ranges-miss") {
-        let origin = Origin::gated();
-        let app = site(&origin, |request, n| parts(field(request, "range"), n)).layer(guard.clone());
-        let whole = tokio::spawn(ask(&app, get("/page")));
-        origin.arrived(1).await;
-        let part = tokio::spawn(ask(&app, get_with("/page", &[("range", "bytes=0-0")])));
-        origin.arrived(2).await;
-        origin.open();
-        let part = part.await.expect("no panic");
-        assert_eq!((part.status, part.text(), part.cache_status()), (206, "bytes=0-0 2", CacheStatus::Bypass));
-        assert_eq!(part.header("cache-status"), "stampede-guard; fwd=miss; fwd-status=206; detail=range");
-        assert_eq!(whole.await.expect("no panic").text(), "whole 1");
-        at_rest(&guard).await;
-        assert_eq!(ask(&app, get("/page")).await.text(), "whole 1");
     }
 }
 

@@ -1,7 +1,7 @@
 //! Server errors with a freshness lifetime of their own are stored (RFC 9111 §3), unless a good response is of use.
 
 use crate::{
-    kit::{Answer, ask, at_rest, get, get_with, on_each_store, site},
+    kit::{Answer, ask, at_rest, get, get_with, honouring, on_each_store, site},
     support::Origin,
 };
 use axum::{
@@ -60,7 +60,7 @@ async fn a_stored_server_error_ends_without_a_marker() {
 #[tokio::test]
 async fn a_forced_reload_does_not_replace_a_fresh_page_by_an_error() {
     for guard in on_each_store("stored-error-reload") {
-        let origin = Origin::new();
+        let (guard, origin) = (honouring(guard), Origin::new());
         let app = failing(&origin, (1, "max-age=60"), "max-age=60").layer(guard.clone());
         ask(&app, get("/page")).await;
         at_rest(&guard).await;
@@ -94,7 +94,7 @@ async fn a_good_response_wins_in_its_stale_if_error_window() {
 #[tokio::test]
 async fn a_client_error_does_not_replace_a_fresh_page() {
     for guard in on_each_store("stored-client-error") {
-        let origin = Origin::new();
+        let (guard, origin) = (honouring(guard), Origin::new());
         let app = site(&origin, |request: &Request, n| {
             let status = if request.headers().contains_key("x-odd") { 400 } else { 200 };
             let status = StatusCode::from_u16(status).expect("a status");

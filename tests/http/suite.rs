@@ -31,7 +31,9 @@ fn respond(code: u16, fields: Fields, body: String) -> Response<Body> {
 fn strict() -> StampedeGuard {
     let policy =
         Policy::fresh_for(Duration::ZERO).stale_while_revalidate(Duration::ZERO).stale_if_error(Duration::ZERO);
-    StampedeGuard::in_memory().policy(policy).http(HttpOptions::default().require_explicit_freshness())
+    StampedeGuard::in_memory()
+        .policy(policy)
+        .http(HttpOptions::default().require_explicit_freshness().honour_request_directives())
 }
 
 /// Reports whether the response to the first request answers the second one.
@@ -110,9 +112,9 @@ async fn expires_decides_freshness() {
         ("Monday, 15-Nov-60 08:12:31 GMT", true),
         ("Thu, 19 Jan 2080 03:14:08 GMT", false),
         ("Fri, 19 Jan 2080 03:14:08 GMT", true),
-        ("sUN, 21 Nov 2286 04:46:39 GMT", true),
-        ("Sun, 21 nOV 2286 04:46:39 GMT", true),
-        ("Sun, 21 Nov 2286 04:46:39 gMT", true),
+        ("sUN, 21 Nov 2286 04:46:39 GMT", false),
+        ("Sun, 21 nOV 2286 04:46:39 GMT", false),
+        ("Sun, 21 Nov 2286 04:46:39 gMT", false),
         ("Thu, 18 Aug 1994 02:01:18 GMT", false),
         ("0", false),
         ("-1", false),
@@ -313,7 +315,8 @@ async fn unsafe_methods_invalidate_target_and_locations() {
             (500, fields![], "/page", false, false),
             (200, fields![], "/page?query", false, false),
             (200, fields!["location": "/page"], "/elsewhere", true, false),
-            (200, fields!["content-location": "page"], "/elsewhere", true, false),
+            (200, fields!["content-location": "/page"], "/elsewhere", true, false),
+            (200, fields!["content-location": "page"], "/elsewhere", false, false),
             (201, fields!["location": "http://example.test/page", "content-location": "/other"], "/a/b", true, true),
             (201, fields!["location": "http://example.test:80/page"], "/a/b", true, false),
             (201, fields!["location": "http://evil.test/page"], "/a/b", false, false),
@@ -389,7 +392,7 @@ async fn a_304_updates_the_stored_response() {
     let [first, second] = revalidated(stored, 200, fields!["cache-control": "max-age=3600"]).await;
     assert_eq!((first.text(), second.text(), second.header("x-gone")), ("2", "2", ""));
     let [first, second] = revalidated(stored, 304, fields!["etag": "\"other\""]).await;
-    assert_eq!((first.status, second.text()), (200, "3"), "the 304 is about another response");
+    assert_eq!((first.status, second.text()), (502, "3"), "the 304 is about another response");
     for code in [404, 410, 503] {
         let [first, second] = revalidated(stored, code, fields!["cache-control": "no-store"]).await;
         assert_eq!((first.status, second.status), (code, 200), "{code}");

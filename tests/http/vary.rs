@@ -1,7 +1,7 @@
 //! Responses that depend on more than the URL (RFC 9111 §4.1).
 
 use crate::{
-    kit::{ask, at_rest, get, get_with, on_each_store, request, site, taps, waiting},
+    kit::{ask, at_rest, get, get_with, honouring, on_each_store, request, site, taps, waiting},
     support::Origin,
 };
 use axum::{
@@ -267,7 +267,7 @@ async fn a_response_without_vary_is_stored_beside_variants() {
 #[tokio::test]
 async fn a_page_begins_to_vary_with_its_next_response() {
     for guard in on_each_store("vary-begins") {
-        let origin = Origin::new();
+        let (guard, origin) = (honouring(guard), Origin::new());
         let app = site(&origin, |_, n| ([("vary", if n == 1 { "" } else { "accept-language" })], n.to_string()));
         let app = app.layer(guard.clone());
         let [de, en] = ["de", "en"].map(|language| [("accept-language", language)]);

@@ -2,7 +2,7 @@ use super::*;
 use http::HeaderName;
 
 fn of(request: http::request::Builder, options: &HttpOptions) -> Key {
-    Target::of_request(&request.body(()).expect("a request"), options).key(MethodClass::Get, options)
+    Target::of_request(&request.body(()).expect("a request"), options).key(options)
 }
 
 fn key(uri: &str, host: &str) -> Key {
@@ -21,10 +21,27 @@ fn key_differs_for_every_spelling_of_the_target() {
     }
     assert_ne!(key("/a", "h"), key("/a", "h:8080"));
     assert_ne!(key("http://h/a", "h"), key("https://h/a", "h"));
-    let get = Request::get("https://h/a").body(()).expect("a request");
-    let class = |class| Target::of_request(&get, &HttpOptions::default()).key(class, &HttpOptions::default());
-    assert_ne!(class(MethodClass::Get), class(MethodClass::Head));
-    assert_eq!(class(MethodClass::Head), Key::qualified("h/a", Qualifier::HeadHttps));
+    assert_eq!(key("https://h/a", "h"), Key::qualified("h/a", Qualifier::GetHttps));
+}
+
+/// RFC 9110 §4.2.3. Seen to fail when the authority is kept byte by byte.
+#[test]
+fn default_port_of_the_scheme_is_left_out_of_the_key() {
+    for (uri, host, same) in [
+        ("/a", "h:80", true),
+        ("/a", "h:443", false),
+        ("http://h:80/a", "h", true),
+        ("http://h/a", "h:80", true),
+        ("http://h:8080/a", "h:8080", false),
+        ("http://h:443/a", "h:443", false),
+    ] {
+        assert_eq!(key(uri, host) == key("http://h/a", "h"), same, "{uri} {host}");
+        let request = Request::get(uri).header("host", host).body(()).expect("a request");
+        assert!(Target::unambiguous(&request, ForwardedFields::None, &HttpOptions::default()).is_ok(), "{uri} {host}");
+    }
+    assert_eq!(key("https://h:443/a", "h"), key("https://h/a", "h"));
+    assert_ne!(key("https://h:80/a", "h:80"), key("https://h/a", "h"));
+    assert_eq!(key("http://[::1]:80/a", "[::1]"), key("http://[::1]/a", "[::1]"));
 }
 
 /// Seen to fail when a key with a qualifier is kept whole.
@@ -75,7 +92,7 @@ fn key_of_a_rewritten_uri_omits_the_original_scheme() {
 #[test]
 fn key_of_a_uri_equals_the_key_of_its_request() {
     let uri: Uri = "http://Example.org/a?b".parse().expect("a URI");
-    assert_eq!(Target::of_uri(&uri).key(MethodClass::Get, &HttpOptions::default()), key("/a?b", "example.org"));
+    assert_eq!(Target::of_uri(&uri).key(&HttpOptions::default()), key("/a?b", "example.org"));
     let request = Request::get("/a?b").header("host", "Example.org").body(()).expect("a request");
     assert_eq!(Target::of_request(&request, &HttpOptions::default()).uri(), Some(uri));
 }

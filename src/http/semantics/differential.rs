@@ -42,7 +42,7 @@ impl Case {
     }
 
     fn ours(&self) -> Decision {
-        let options = HttpOptions::default().heuristic_freshness(0.1);
+        let options = HttpOptions::default().heuristic_freshness(0.1).honour_request_directives();
         let disposition_of = |fields| disposition(&Method::GET, &Self::head(fields), false, &options);
         let mut response = Self::head(&self.response);
         let times = Times { request_time: at(0), response_time: at(0) };

@@ -25,7 +25,7 @@ pub(in crate::http) enum Disposition {
 pub(in crate::http) struct CacheRequest {
     /// HEAD: it asks for the head only.
     pub(in crate::http) head: bool,
-    /// It has conditions: the client may have the response already.
+    /// It has conditions, which the response is to be compared with.
     pub(in crate::http) conditional: bool,
     /// It asks for a range.
     pub(in crate::http) range: bool,
@@ -52,7 +52,7 @@ pub(in crate::http) enum ForwardedFields {
 pub(in crate::http) enum LookupOnly {
     /// 504, for `only-if-cached` (RFC 9111 §5.2.1.7).
     Or504,
-    /// Forwarded to the origin unchanged, for a range. A partial response would not be stored.
+    /// Forwarded to the origin unchanged, for an upgrade. A response that switches protocols is for one client.
     OrForward,
 }
 
@@ -66,6 +66,18 @@ pub(in crate::http) struct RequestDirectives {
     pub(in crate::http) max_stale: Option<Duration>,
     /// Time after its freshness lifetime in which it may replace a failed response (RFC 5861 §4).
     pub(in crate::http) stale_if_error: Duration,
+    /// Otherwise a response that arrived less than [`RELOAD_AFTER`] ago meets every demand for a newer one.
+    pub(in crate::http) honoured: bool,
+}
+
+impl RequestDirectives {
+    /// Returns the directives as they concern a response that arrived this long ago.
+    pub(in crate::http) fn for_age(self, resident_time: Duration) -> Self {
+        match !self.honoured && resident_time < RELOAD_AFTER {
+            true => Self { no_cache: false, max_age: None, min_fresh: Duration::ZERO, ..self },
+            false => self,
+        }
+    }
 }
 
 /// The credentials of a request, ordered by how explicitly a response must permit sharing: see [`AuthSharing`]. With
@@ -150,32 +162,32 @@ pub(in crate::http) fn disposition(
         _ => return Disposition::Unsafe,
     };
     let fields = ParsedFields::of(headers, options);
-    let heeded = fields.control && options.honor_request_directives;
-    let control = if heeded { Directives::of(headers) } else { Directives::default() };
+    let control = if fields.control { Directives::of(headers) } else { Directives::default() };
     // RFC 9110 §9.3.1: a body on GET is not part of the key. RFC 9111 §5.2.1.5: nothing may be stored for a no-store.
-    if has_body || control.no_store || fields.not_for_a_cache {
-        return Disposition::Forward(match (has_body, control.no_store) {
-            (true, _) => Uncached::RequestBody,
-            (_, true) => Uncached::RequestNoStore,
-            _ if headers.contains_key(header::UPGRADE) => Uncached::Upgrade,
-            _ => Uncached::Precondition,
-        });
+    if has_body || (control.no_store && options.honour_request_directives) {
+        return Disposition::Forward(if has_body { Uncached::RequestBody } else { Uncached::RequestNoStore });
     }
     // RFC 9110 §14.2: a range is ignored unless the method is GET.
     let range = !head && fields.range;
-    let lookup_only = match control.only_if_cached {
-        true => Some(LookupOnly::Or504),
-        false => range.then_some(LookupOnly::OrForward),
-    };
+    let or_forward = (fields.upgrade && !is_h2c(headers)).then_some(LookupOnly::OrForward);
+    let lookup_only = if control.only_if_cached { Some(LookupOnly::Or504) } else { or_forward };
     let directives = RequestDirectives {
-        no_cache: control.no_cache || (fields.pragma && options.honor_request_directives && pragma(headers)),
+        no_cache: control.no_cache || control.no_store || (fields.pragma && pragma(headers)),
         max_age: control.max_age,
         min_fresh: control.min_fresh.unwrap_or_default(),
         max_stale: control.max_stale,
         stale_if_error: control.stale_if_error.unwrap_or_default(),
+        // §5.2.1: a cache need not implement these directives.
+        honoured: options.honour_request_directives,
     };
     let ParsedFields { conditional, credentials, forwarded, .. } = fields;
     Disposition::Cache(CacheRequest { head, conditional, range, lookup_only, directives, credentials, forwarded })
+}
+
+/// Reports whether the request offers HTTP/2 without TLS, and no other upgrade. Some clients of HTTP/1.1 offer it with
+/// every request, and no service behind a layer can accept.
+fn is_h2c(headers: &HeaderMap) -> bool {
+    headers.get_all(header::UPGRADE).iter().all(|line| line.as_bytes().trim_ascii().eq_ignore_ascii_case(b"h2c"))
 }
 
 /// The fields of a request that matter to a cache. PERF: found in one pass, because looking up each of them takes
@@ -184,7 +196,7 @@ pub(in crate::http) fn disposition(
 struct ParsedFields {
     control: bool,
     pragma: bool,
-    not_for_a_cache: bool,
+    upgrade: bool,
     conditional: bool,
     range: bool,
     credentials: Credentials,
@@ -198,7 +210,7 @@ impl ParsedFields {
             match kind(name.as_str()) {
                 FieldKind::Control => fields.control = true,
                 FieldKind::Pragma => fields.pragma = true,
-                FieldKind::NotForACache => fields.not_for_a_cache = true,
+                FieldKind::Upgrade => fields.upgrade = true,
                 FieldKind::Conditional => fields.conditional = true,
                 FieldKind::Range => fields.range = true,
                 FieldKind::Authorization => fields.credentials = fields.credentials.max(Credentials::Authorization),
@@ -242,8 +254,7 @@ impl ForwardedFields {
 enum FieldKind {
     Control,
     Pragma,
-    /// RFC 9111 §4.3.2: only the origin evaluates these preconditions. An upgrade is not a response to share.
-    NotForACache,
+    Upgrade,
     Conditional,
     Range,
     Authorization,
@@ -280,12 +291,12 @@ fn usual(name: &str) -> Option<FieldKind> {
         },
         7 => match name {
             "referer" | "sec-gpc" => FieldKind::Other,
-            "upgrade" => FieldKind::NotForACache,
+            "upgrade" => FieldKind::Upgrade,
             _ => return None,
         },
         8 => match name {
             "cdn-loop" | "if-range" | "priority" => FieldKind::Other,
-            "if-match" => FieldKind::NotForACache,
+            "if-match" => FieldKind::Conditional,
             _ => return None,
         },
         9 if matches!(name, "save-data" | "sec-ch-ua" | "x-real-ip") => FieldKind::Other,
@@ -313,7 +324,7 @@ fn usual(name: &str) -> Option<FieldKind> {
             _ => return None,
         },
         18 if matches!(name, "sec-ch-ua-platform" | "x-forwarded-server") => FieldKind::Other,
-        19 if name == "if-unmodified-since" => FieldKind::NotForACache,
+        19 if name == "if-unmodified-since" => FieldKind::Conditional,
         25 if name == "upgrade-insecure-requests" => FieldKind::Other,
         _ => return None,
     })
@@ -329,6 +340,8 @@ fn by_words(name: &str) -> FieldKind {
         FieldKind::Other
     }
 }
+
+const RELOAD_AFTER: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {
@@ -352,6 +365,7 @@ mod tests {
         min_fresh: Duration::ZERO,
         max_stale: None,
         stale_if_error: Duration::ZERO,
+        honoured: false,
     };
 
     /// RFC 9111 §4.4.
@@ -371,14 +385,12 @@ mod tests {
 
     #[test]
     fn request_that_a_cache_cannot_answer_is_forwarded() {
-        for (name, value, reason) in [
-            ("if-match", "\"a\"", Uncached::Precondition),
-            ("if-unmodified-since", "Sun, 06 Nov 1994 08:49:37 GMT", Uncached::Precondition),
-            ("upgrade", "websocket", Uncached::Upgrade),
-            ("cache-control", "No-Store", Uncached::RequestNoStore),
-        ] {
-            assert_eq!(disposition_of(&[(name, value)]), Disposition::Forward(reason), "{name}");
-        }
+        let honouring = HttpOptions::default().honour_request_directives();
+        let no_store = headers(&[("cache-control", "No-Store")]);
+        assert_eq!(
+            disposition(&Method::GET, &no_store, false, &honouring),
+            Disposition::Forward(Uncached::RequestNoStore)
+        );
         assert_eq!(
             disposition(&Method::GET, &HeaderMap::new(), true, &HttpOptions::default()),
             Disposition::Forward(Uncached::RequestBody)
@@ -398,9 +410,10 @@ mod tests {
             credentials: Credentials::None,
             forwarded: ForwardedFields::None,
         };
-        assert_eq!((cache_request(&[]), RequestDirectives::default()), (nothing, ANYTHING));
+        assert_eq!(cache_request(&[]), nothing);
         for (value, directives) in [
             ("no-cache", RequestDirectives { no_cache: true, ..ANYTHING }),
+            ("No-Store", RequestDirectives { no_cache: true, ..ANYTHING }),
             ("max-age=0", RequestDirectives { max_age: Some(s(0)), ..ANYTHING }),
             ("max-age=5, min-fresh=3", RequestDirectives { max_age: Some(s(5)), min_fresh: s(3), ..ANYTHING }),
             ("max-stale", RequestDirectives { max_stale: Some(Duration::MAX), ..ANYTHING }),
@@ -421,16 +434,37 @@ mod tests {
     }
 
     #[test]
-    fn range_only_looks_up_and_is_ignored_for_head() {
+    fn range_is_ignored_for_head() {
         let range = ("range", "bytes=0-1");
-        assert_eq!(cache_request(&[range]).lookup_only, Some(LookupOnly::OrForward));
-        assert_eq!(cache_request(&[range, ("cache-control", "only-if-cached")]).lookup_only, Some(LookupOnly::Or504));
+        assert!(cache_request(&[range]).range);
         let Disposition::Cache(cache_request) =
             disposition(&Method::HEAD, &headers(&[range]), false, &HttpOptions::default())
         else {
             panic!()
         };
-        assert_eq!((cache_request.head, cache_request.lookup_only), (true, None));
+        assert_eq!((cache_request.head, cache_request.range), (true, false));
+    }
+
+    #[test]
+    fn upgrade_only_looks_up_unless_it_is_h2c_alone() {
+        let lookup_only = |values: &[&str]| {
+            let mut headers = HeaderMap::new();
+            values.iter().for_each(|value| _ = headers.append("upgrade", value.parse().expect("a value")));
+            match disposition(&Method::GET, &headers, false, &HttpOptions::default()) {
+                Disposition::Cache(cache_request) => cache_request.lookup_only,
+                other => panic!("{values:?}: {other:?}"),
+            }
+        };
+        for (values, expected) in [
+            (&["h2c"][..], None),
+            (&[" H2C"], None),
+            (&["websocket"], Some(LookupOnly::OrForward)),
+            (&["h2c, websocket"], Some(LookupOnly::OrForward)),
+            (&["h2c", "websocket"], Some(LookupOnly::OrForward)),
+            (&[""], Some(LookupOnly::OrForward)),
+        ] {
+            assert_eq!(lookup_only(values), expected, "{values:?}");
+        }
     }
 
     #[test]
@@ -480,18 +514,18 @@ mod tests {
     }
 
     #[test]
-    fn request_directives_can_be_ignored() {
-        let options = HttpOptions::default().ignore_request_directives();
-        for value in ["no-cache", "no-store", "max-age=0", "min-fresh=9", "max-stale", "only-if-cached"] {
+    fn a_response_of_this_second_meets_every_demand() {
+        let honouring = HttpOptions::default().honour_request_directives();
+        for value in ["no-cache", "max-age=0", "min-fresh=9"] {
             let fields = headers(&[("cache-control", value)]);
-            let Disposition::Cache(cache_request) = disposition(&Method::GET, &fields, false, &options) else {
+            let demands = cache_request(&[("cache-control", value)]).directives;
+            assert_eq!(demands.for_age(Duration::from_millis(999)), ANYTHING, "{value}");
+            assert_eq!(demands.for_age(Duration::from_secs(1)), demands, "{value}");
+            let Disposition::Cache(cache_request) = disposition(&Method::GET, &fields, false, &honouring) else {
                 panic!("{value}")
             };
-            assert_eq!((cache_request.directives, cache_request.lookup_only), (ANYTHING, None), "{value}");
+            assert_eq!(cache_request.directives.for_age(Duration::ZERO), cache_request.directives, "{value}");
         }
-        let fields = headers(&[("pragma", "no-cache")]);
-        let Disposition::Cache(cache_request) = disposition(&Method::GET, &fields, false, &options) else { panic!() };
-        assert_eq!(cache_request.directives, ANYTHING);
     }
 
     proptest! {
@@ -499,7 +533,8 @@ mod tests {
         fn request_with_no_store_is_forwarded(control in "[ -!#-\\[\\]-~]{0,40}", pragma in "[ -~]{0,20}", head: bool) {
             let fields = headers(&[("cache-control", &format!("{control},no-store")), ("pragma", &pragma)]);
             let method = if head { Method::HEAD } else { Method::GET };
-            prop_assert_eq!(disposition(&method, &fields, false, &HttpOptions::default()), Disposition::Forward(Uncached::RequestNoStore));
+            let options = HttpOptions::default().honour_request_directives();
+            prop_assert_eq!(disposition(&method, &fields, false, &options), Disposition::Forward(Uncached::RequestNoStore));
         }
     }
 
@@ -531,7 +566,7 @@ mod tests {
             ("x-forwarded-proto", FieldKind::ForwardedProto),
             ("x-forwarded-host", FieldKind::Forwarded),
             ("x-forwarded-user", FieldKind::Credential),
-            ("if-unmodified-since", FieldKind::NotForACache),
+            ("if-unmodified-since", FieldKind::Conditional),
             ("range", FieldKind::Range),
             ("", FieldKind::Other),
         ] {

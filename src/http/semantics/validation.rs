@@ -18,9 +18,10 @@ pub(in crate::http) fn conditions(stored: &HeaderMap) -> HeaderMap {
 }
 
 /// Removes the client's own conditions and range from a request whose response is to be shared, because such a response
-/// must be complete.
+/// must be complete. So is the offer of another protocol.
 pub(in crate::http) fn strip(request: &mut HeaderMap) {
-    for field in [header::IF_NONE_MATCH, header::IF_MODIFIED_SINCE, header::IF_RANGE, header::RANGE] {
+    let conditions = [header::IF_MATCH, header::IF_NONE_MATCH, header::IF_MODIFIED_SINCE, header::IF_UNMODIFIED_SINCE];
+    for field in conditions.into_iter().chain([header::IF_RANGE, header::RANGE, header::UPGRADE]) {
         request.remove(field);
     }
 }
@@ -62,25 +63,38 @@ pub(in crate::http) fn aged(mut updated: HeaderMap, newer: &HeaderMap) -> Header
     updated
 }
 
-/// Reports whether a 304 suffices, because the client has the stored response already (RFC 9111 §4.3.2, in the order of
-/// RFC 9110 §13.2.2).
-pub(in crate::http) fn not_modified_since(request: &HeaderMap, status: StatusCode, stored: &HeaderMap) -> bool {
+/// Returns the status with which the conditions of a request replace a response, in the order of RFC 9110 §13.2.2: 412,
+/// or 304 because the client has the response already (RFC 9111 §4.3.2).
+pub(in crate::http) fn precondition(request: &HeaderMap, status: StatusCode, stored: &HeaderMap) -> Option<StatusCode> {
     // RFC 9110 §13.2.1: conditions apply only if the response would otherwise be successful.
     if !status.is_success() {
-        return false;
+        return None;
     }
-    // §13.1.3: If-Modified-Since is ignored if there is an If-None-Match.
-    if request.contains_key(header::IF_NONE_MATCH) {
-        let known = EntityTag::of(stored);
-        return request.get_all(header::IF_NONE_MATCH).iter().map(|line| line.as_bytes()).any(|line| {
-            line.trim_ascii() == b"*"
-                || known.is_some_and(|known| EntityTag::list(line).any(|tag| tag.matches_weakly(known)))
-        });
+    let modified = date(stored, &header::LAST_MODIFIED);
+    // §13.1.4, §13.1.3: a date is ignored if there are entity tags.
+    let holds = listed(request, header::IF_MATCH, stored, EntityTag::matches_strongly)
+        .unwrap_or_else(|| date(request, &header::IF_UNMODIFIED_SINCE).is_none_or(|since| modified <= Some(since)));
+    if !holds {
+        return Some(StatusCode::PRECONDITION_FAILED);
     }
-    // RFC 9111 §4.3.2: without a Last-Modified, the Date counts.
-    let modified = || date(stored, &header::LAST_MODIFIED).or_else(|| date(stored, &header::DATE));
-    date(request, &header::IF_MODIFIED_SINCE).is_some_and(|since| modified().is_some_and(|modified| modified <= since))
+    let is_known = listed(request, header::IF_NONE_MATCH, stored, EntityTag::matches_weakly).unwrap_or_else(|| {
+        // RFC 9111 §4.3.2: without a Last-Modified, the Date counts.
+        let modified = modified.or_else(|| date(stored, &header::DATE));
+        modified.is_some() && date(request, &header::IF_MODIFIED_SINCE) >= modified
+    });
+    is_known.then_some(StatusCode::NOT_MODIFIED)
 }
+
+/// Reports whether the field lists the entity tag of the response, or a `*`. `None` without the field.
+fn listed<'a>(request: &'a HeaderMap, field: HeaderName, stored: &'a HeaderMap, by: Comparison<'a>) -> Option<bool> {
+    request.get(&field)?;
+    let known = EntityTag::of(stored);
+    Some(request.get_all(field).iter().map(|line| line.as_bytes()).any(|line| {
+        line.trim_ascii() == b"*" || known.is_some_and(|known| EntityTag::list(line).any(|tag| by(tag, known)))
+    }))
+}
+
+type Comparison<'a> = fn(EntityTag<'a>, EntityTag<'a>) -> bool;
 
 /// Returns the head of a 304, without fields that describe the missing body (RFC 9110 §15.4.5). `Last-Modified` stays
 /// only if there is no `ETag`, which is more precise.
@@ -172,6 +186,7 @@ mod tests {
         assert_eq!(conditions(&both), conditional);
         assert_eq!(conditions(&headers(&[("etag", "a"), ("last-modified", "yesterday")])), HeaderMap::new());
         let mut request = conditional;
+        request.extend(headers(&[("if-match", "*"), ("if-unmodified-since", MODIFIED), ("upgrade", "h2c")]));
         request.extend(headers(&[("range", "bytes=0-1"), ("if-range", "\"a\""), ("accept", "x")]));
         strip(&mut request);
         assert_eq!(request, headers(&[("accept", "x")]));
@@ -241,6 +256,9 @@ mod tests {
     /// RFC 9110 §13.2.2, §13.1.2, §13.1.3.
     #[test]
     fn client_with_a_matching_validator_gets_a_304() {
+        let not_modified = |request: &HeaderMap, status, stored: &HeaderMap| {
+            precondition(request, status, stored) == Some(StatusCode::NOT_MODIFIED)
+        };
         let stored = headers(&[("etag", "\"a\""), ("last-modified", MODIFIED), ("date", LATER)]);
         for (request, expected) in [
             (&[][..], false),
@@ -260,16 +278,46 @@ mod tests {
             (&[("if-modified-since", "0")], false),
             (&[("if-modified-since", LATER), ("if-modified-since", LATER)], false),
         ] {
-            assert_eq!(not_modified_since(&headers(request), status(200), &stored), expected, "{request:?}");
+            assert_eq!(not_modified(&headers(request), status(200), &stored), expected, "{request:?}");
         }
         let since = headers(&[("if-modified-since", MODIFIED)]);
-        assert!(!not_modified_since(&since, status(404), &stored));
-        assert!(not_modified_since(&since, status(200), &headers(&[("date", &date_at(0))])));
-        assert!(!not_modified_since(&since, status(200), &headers(&[("date", &date_at(1))])));
-        assert!(!not_modified_since(&since, status(200), &HeaderMap::new()));
+        assert!(!not_modified(&since, status(404), &stored));
+        assert!(not_modified(&since, status(200), &headers(&[("date", &date_at(0))])));
+        assert!(!not_modified(&since, status(200), &headers(&[("date", &date_at(1))])));
+        assert!(!not_modified(&since, status(200), &HeaderMap::new()));
         let any = headers(&[("if-none-match", "*")]);
-        assert!(not_modified_since(&any, status(200), &HeaderMap::new()));
-        assert!(!not_modified_since(&headers(&[("if-none-match", "\"\"")]), status(200), &HeaderMap::new()));
+        assert!(not_modified(&any, status(200), &HeaderMap::new()));
+        assert!(!not_modified(&headers(&[("if-none-match", "\"\"")]), status(200), &HeaderMap::new()));
+    }
+
+    /// RFC 9110 §13.2.2, §13.1.1, §13.1.4.
+    #[test]
+    fn client_whose_precondition_fails_gets_a_412() {
+        let stored = headers(&[("etag", "\"a\""), ("last-modified", MODIFIED), ("date", LATER)]);
+        for (request, expected) in [
+            (&[("if-match", "*")][..], None),
+            (&[("if-match", "\"b\", \"a\"")], None),
+            (&[("if-match", "W/\"a\"")], Some(412)),
+            (&[("if-match", "\"b\"")], Some(412)),
+            (&[("if-match", "")], Some(412)),
+            (&[("if-unmodified-since", MODIFIED)], None),
+            (&[("if-unmodified-since", EARLIER)], Some(412)),
+            (&[("if-unmodified-since", "0")], None),
+            (&[("if-match", "\"a\""), ("if-unmodified-since", EARLIER)], None),
+            (&[("if-match", "\"a\""), ("if-none-match", "\"a\"")], Some(304)),
+            (&[("if-match", "\"b\""), ("if-none-match", "\"a\"")], Some(412)),
+            (&[("if-unmodified-since", LATER), ("if-modified-since", MODIFIED)], Some(304)),
+        ] {
+            assert_eq!(
+                precondition(&headers(request), status(200), &stored).map(|s| s.as_u16()),
+                expected,
+                "{request:?}"
+            );
+        }
+        let [tags, since] = [("if-match", "\"a\""), ("if-unmodified-since", EARLIER)].map(|field| headers(&[field]));
+        assert_eq!(precondition(&tags, status(404), &stored), None);
+        assert_eq!(precondition(&tags, status(200), &HeaderMap::new()), Some(StatusCode::PRECONDITION_FAILED));
+        assert_eq!(precondition(&since, status(200), &HeaderMap::new()), None);
     }
 
     /// RFC 9110 §15.4.5.
@@ -319,7 +367,7 @@ mod tests {
         fn response_is_freshened_by_its_own_head(tag in "(W/)?\"[!#-~]{0,8}\"", seconds in 0_i64..99) {
             let head = headers(&[("etag", &tag), ("last-modified", &date_at(seconds))]);
             prop_assert!(freshens(&head, &head));
-            prop_assert!(not_modified_since(&conditions(&head), StatusCode::OK, &head));
+            prop_assert_eq!(precondition(&conditions(&head), StatusCode::OK, &head), Some(StatusCode::NOT_MODIFIED));
         }
     }
 
