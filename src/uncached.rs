@@ -53,8 +53,8 @@ reasons! {
     AmbiguousHost = "ambiguous-host", "set `HttpOptions::ignore_host` if all hosts get the same pages";
     /// Path and query of the request exceed 8,000 bytes.
     TargetTooLong = "target-too-long", "use shorter URLs";
-    /// A field in which a proxy repeats the request disagrees with it.
-    ForwardedField = "forwarded-field", "name the field of your proxy in `HttpOptions::trust_forwarded`";
+    /// The request has fields that are not harmless, and a response to others holds the place of its response.
+    OtherFields = "other-fields", "name the fields in `HttpOptions::harmless_fields` or `HttpOptions::selecting_fields`";
     /// The request says `only-if-cached`, and nothing suitable is stored.
     OnlyIfCached = "only-if-cached", "none: the client has asked for it";
     /// The request shared the fetch of another one, whose response may not be shared.
@@ -72,8 +72,9 @@ reasons! {
     Authorization = "authorization", "let the handler say `public` or `s-maxage` if all users get the same page";
     /// The request has a cookie, and the response says neither `public` nor `s-maxage`.
     Cookie = "cookie", "let the handler say `public` or `s-maxage` if all users get the same page";
-    /// Likewise with another field that tells users apart.
-    CredentialField = "credential-field", "let the handler say `public`, or name the field in `HttpOptions::not_credential_fields`";
+    /// Likewise with `Proxy-Authorization`, or a field of
+    /// [`credential_fields`](crate::http::HttpOptions::credential_fields).
+    CredentialField = "credential-field", "let the handler say `public` or `s-maxage` if all users get the same page";
     /// Likewise with a request that [`private_if`](crate::http::HttpOptions::private_if) recognises.
     PrivateIf = "private-if", "let the handler say `public` or `s-maxage` if all users get the same page";
     /// The response says `no-store`.
@@ -82,8 +83,8 @@ reasons! {
     Private = "private", "let the handler say `max-age` instead, or take the route out of the layer";
     /// The response sets a cookie.
     SetCookie = "set-cookie", "let the handler set no cookie, or see `HttpOptions::share_set_cookie`";
-    /// The response states no freshness lifetime, and has a field that tells users apart, for example `X-CSRF-Token`.
-    UserField = "user-field", "let the handler say `max-age`, or name the field in `HttpOptions::not_credential_fields`";
+    /// The response states no freshness lifetime, and has a field that is made for one client, such as `X-CSRF-Token`.
+    UserField = "user-field", "let the handler say `max-age` if all clients get the same field";
     /// No other request selects the response: its `Vary` has a `*`, an invalid name, or too many fields.
     Vary = "vary", "let `Vary` name the few fields that the response depends on";
     /// The response is an event stream, which has no end.

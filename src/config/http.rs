@@ -19,11 +19,12 @@ use std::{fmt, ptr, sync::Arc, time::Duration};
 ///
 /// # Defaults
 ///
-/// Responses without an explicit freshness lifetime get that of the [`Policy`](crate::Policy), and are shared by requests
-/// without [credentials](Self::credential_fields). A reload costs at most [one call a
-/// second](Self::honour_request_directives). `CDN-Cache-Control` takes precedence
-/// over `Cache-Control`. A key consists of the scheme (that of `X-Forwarded-Proto`, if there is
-/// one), authority, path and query. Other fields that [repeat the target](Self::trust_forwarded) must agree with it.
+/// Responses without an explicit freshness lifetime get that of the [`Policy`](crate::Policy). Unless they are for
+/// everybody, responses are shared by requests without [credentials](Self::credential_fields) that agree in all fields
+/// but [harmless](Self::harmless_fields) ones. A reload costs at most [one call a
+/// second](Self::honour_request_directives). `CDN-Cache-Control` takes precedence over `Cache-Control`. A key consists of
+/// the scheme (that of `X-Forwarded-Proto`, if there is one), authority, path and query. Other fields that [repeat the
+/// target](Self::trust_forwarded) select the response if they contradict it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HttpOptions {
     pub(crate) honour_request_directives: bool,
@@ -31,7 +32,9 @@ pub struct HttpOptions {
     pub(crate) targeted_fields: Arc<[HeaderName]>,
     pub(crate) vary_key_on: Arc<[HeaderName]>,
     pub(crate) credential_fields: Arc<[HeaderName]>,
-    pub(crate) not_credential_fields: Arc<[HeaderName]>,
+    pub(crate) harmless_fields: Arc<[HeaderName]>,
+    pub(crate) selecting_fields: Arc<[HeaderName]>,
+    pub(crate) explicit_is_shared: bool,
     pub(crate) private_if: Option<Hook<PrivateIf>>,
     pub(crate) trusted_forwarded: Arc<[HeaderName]>,
     pub(crate) original_uri: Option<Hook<OriginalUri>>,
@@ -107,50 +110,63 @@ impl HttpOptions {
     /// Treats these request fields as credentials. As with a `Cookie`, requests that have one of them share only
     /// responses that say `public` or `s-maxage`.
     ///
-    /// Default: `Cookie`, `Authorization` (RFC 9111 §3.5), and fields with these words in their names. An `_` counts
-    /// as a `-`. A name consists of parts, separated by `-`, `_` or `.`. Anywhere in the name: `account`, `affiliation`, `assertion`, `auth`, `bearer`, `cert`, `claim`, `client-cn`,
-    /// `client-dn`, `client-id`, `client-verify`, `clientid`, `company`, `consumer`, `cred`, `csrf`, `customer`,
-    /// `device-id`, `deviceid`, `dpop`, `email`, `employee`, `entitlement`, `eppn`, `grafana-id`, `identity`,
-    /// `impersonate`, `jwt`, `key`, `login`, `member`, `merchant`, `msisdn`, `name-id`, `nameid`, `oidc`,
-    /// `on-behalf-of`, `org-id`, `organisation`, `organization`, `orgid`, `passcode`, `passw`, `permission`,
-    /// `persistent-id`, `principal`, `profile-id`, `saml`, `secret`, `session`, `signature`, `spiffe`, `ssl-client`,
-    /// `subject`, `targeted-id`, `tenant`, `ticket`, `tls-client`, `token`, `universalid`, `user`, `vault-namespace`,
-    /// `workspace`, `xsrf`. At the beginning of a part: `actor`, `admin`, `cf-access-`, `group`,
-    /// `hasura-`, `mail`, `org`, `role`, `team`. As a whole part: `cn`, `dn`, `sid`, `sub`, `uid`, `upn`.
-    ///
-    /// Not among them are names that end in `user-agent` or `user-ip`, `CF-Cert-Verified`, `Sec-Fetch-User`,
-    /// `Sec-WebSocket-Key`, `X-Anonymous-Consumer`, `X-Vercel-Proxy-Signature` and `X-Vercel-Proxy-Signature-Ts`.
-    /// Addresses of clients are no credentials: see [`private_if`](Self::private_if).
-    ///
-    /// A response without a freshness lifetime is not shared either if one of its own fields has such a word in its
-    /// name. [`not_credential_fields`](Self::not_credential_fields) takes the field out; names added here count for
-    /// requests only.
+    /// Default: `Cookie`, `Proxy-Authorization`, and `Authorization` (RFC 9111 §3.5). Other fields that are not
+    /// [harmless](Self::harmless_fields) need not be named. Undoes `harmless_fields`, and the other way round.
     #[must_use]
     pub fn credential_fields(mut self, fields: impl IntoIterator<Item = HeaderName>) -> Self {
         let added: Vec<_> = fields.into_iter().collect();
-        self.not_credential_fields =
-            self.not_credential_fields.iter().filter(|field| !added.contains(field)).cloned().collect();
+        self.harmless_fields = self.harmless_fields.iter().filter(|field| !added.contains(field)).cloned().collect();
         self.credential_fields = self.credential_fields.iter().cloned().chain(added).collect();
         self
     }
 
-    /// Does not treat these request fields as credentials, whatever words their names contain. For fields that are the
-    /// same for all users, such as an `X-Forwarded-Client-Cert` that a service mesh adds to each request; `Cookie` for a
-    /// site whose cookies no handler reads. Undoes [`credential_fields`](Self::credential_fields), and the other way
-    /// round. Default: none.
+    /// Adds request fields to the harmless ones, which may differ between requests that share a response. For fields
+    /// that handlers do not choose their page by, such as one that a service mesh adds to each request; `Cookie` for a
+    /// site whose cookies no handler reads.
+    ///
+    /// Responses that say `public`, `s-maxage`, or a lifetime in a [targeted field](Self::targeted_fields) are for
+    /// everybody. All others are shared only by requests that agree in all fields that are not harmless, because
+    /// handlers know their users from fields with any name. Clients choose such fields, so a page has at most 64 of
+    /// these responses at a time, and one without a freshness lifetime is stored for at most one second.
+    ///
+    /// Default: the fields that browsers, proxies, content delivery networks and tracers send
+    /// (`src/http/semantics/request_fields.txt`). Addresses of clients are among them: see
+    /// [`private_if`](Self::private_if).
     ///
     /// # Panics
     ///
     /// Panics for `Authorization`, because RFC 9111 §3.5 says which responses a shared cache may reuse.
     #[must_use]
     #[track_caller]
-    pub fn not_credential_fields(mut self, fields: impl IntoIterator<Item = HeaderName>) -> Self {
-        let removed: Vec<_> = fields.into_iter().collect();
-        assert!(!removed.contains(&AUTHORIZATION), "not_credential_fields must not name authorization");
+    pub fn harmless_fields(mut self, fields: impl IntoIterator<Item = HeaderName>) -> Self {
+        let added: Vec<_> = fields.into_iter().collect();
+        assert!(!added.contains(&AUTHORIZATION), "harmless_fields must not name authorization");
         self.credential_fields =
-            self.credential_fields.iter().filter(|field| !removed.contains(field)).cloned().collect();
-        self.not_credential_fields = self.not_credential_fields.iter().cloned().chain(removed).collect();
+            self.credential_fields.iter().filter(|field| !added.contains(field)).cloned().collect();
+        self.harmless_fields = self.harmless_fields.iter().cloned().chain(added).collect();
         self
+    }
+
+    /// Names request fields that are meant to select responses that are not for everybody, such as a tenant or the
+    /// version of an API. Each value has responses of its own, beyond the 64 of unknown fields, and they are stored for
+    /// their whole lifetime. Name only fields whose values clients cannot choose, or few of them. Default: none.
+    #[must_use]
+    pub fn selecting_fields(mut self, fields: impl IntoIterator<Item = HeaderName>) -> Self {
+        self.selecting_fields = self.selecting_fields.iter().cloned().chain(fields).collect();
+        self
+    }
+
+    /// Sets whether a response with a freshness lifetime is for everybody, as RFC 9111 has it, without a `public`.
+    /// For origins whose `Vary` names each field that they go by. Default: `false`.
+    #[must_use]
+    pub fn explicit_is_shared(mut self, is_shared: bool) -> Self {
+        self.explicit_is_shared = is_shared;
+        self
+    }
+
+    /// Reports whether the field may differ between requests that share a response, because it is harmless or in the key.
+    pub(crate) fn is_harmless(&self, field: &HeaderName) -> bool {
+        self.harmless_fields.contains(field) || self.vary_key_on.contains(field)
     }
 
     /// Treats a request as one with credentials if this function returns `true` for it. For handlers that know the user
@@ -186,8 +202,8 @@ impl HttpOptions {
     ///
     /// A field that is not trusted must agree with the request: an `X-Forwarded-Host` that differs from its `Host`, an
     /// `X-Original-URL` that differs from its path, an `X-HTTP-Method-Override` that differs from its method. Otherwise
-    /// the request is forwarded, and its response is neither shared nor stored, because applications build links and
-    /// redirects from these fields, and clients can send them too. docs/operations.md lists the fields.
+    /// all these fields select the response, which is stored for at most one second, because applications build links
+    /// and redirects from them, and clients can send them too. docs/operations.md lists the fields.
     #[must_use]
     pub fn trust_forwarded(mut self, fields: impl IntoIterator<Item = HeaderName>) -> Self {
         for field in fields {
@@ -259,7 +275,9 @@ impl Default for HttpOptions {
             targeted_fields: Arc::new([HeaderName::from_static("cdn-cache-control")]),
             vary_key_on: Arc::default(),
             credential_fields: Arc::default(),
-            not_credential_fields: Arc::default(),
+            harmless_fields: Arc::default(),
+            selecting_fields: Arc::default(),
+            explicit_is_shared: false,
             private_if: None,
             trusted_forwarded: Arc::default(),
             original_uri: None,

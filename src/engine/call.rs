@@ -8,7 +8,7 @@ use super::{
     erased::{AnyAnswer, FetchSlot, Policy},
     fill_set::FillSet,
     flight::{Flight, FlightState, Found, JoinCriteria, Scope, Waiter},
-    frontend::{Completed, Completion, FetchHead, FetchMode, Redirect, Reuse, Shareability},
+    frontend::{Completed, Completion, FetchHead, FetchMode, Redirect, Reuse, Shareability, Unshared},
     leader::{LeadMode, Leader, LeaderAnswer},
     lookup::{KeptResult, Lookup},
     nesting::{ACTIVE_FETCHES, ActiveFetch, WaitEdge},
@@ -22,7 +22,7 @@ use crate::{
     outage_cache::NotStored,
     policy::status_of,
     store::{
-        entry::Entry,
+        entry::{Entry, Kind},
         error::{BoxFuture, StoreError},
         port::FillCondition,
         token::{Inbox, Token},
@@ -211,7 +211,7 @@ impl<'a> Call<'a> {
     }
 
     fn on_entry(&mut self, entry: Entry) -> BoxFuture<'_, Attempt> {
-        let (now, id) = (Timestamp::now(), entry.meta().id);
+        let now = Timestamp::now();
         if self.has_waited
             && entry.meta().response_time >= self.requested_at
             && let Some(answer) = self.policy.decode(&entry, now)
@@ -229,8 +229,8 @@ impl<'a> Call<'a> {
                 self.enter(Scope::Fleet, LeadMode::Coordinated, Some(entry))
             }
             Reuse::Bypass => done(Attempt::Alone(BypassReason::ForOthers)),
-            Reuse::HitForPass => Box::pin(self.hit_for_pass(id)),
-            Reuse::DoNotStore => self.enter(Scope::Local, LeadMode::DoNotStore(id), None),
+            Reuse::HitForPass => Box::pin(self.hit_for_pass(entry)),
+            Reuse::DoNotStore => self.enter(Scope::Local, LeadMode::DoNotStore(entry.meta().id), None),
         }
     }
 
@@ -341,13 +341,15 @@ impl<'a> Call<'a> {
         Attempt::Done(answer, status_of(&entry, Timestamp::now()), fetched)
     }
 
-    /// Fetches for this caller only, under a hit-for-pass marker. If the response turns out to be shareable after all,
-    /// it replaces the marker.
-    async fn hit_for_pass(&self, marker: Token) -> Attempt {
+    /// Fetches for this caller only, under a hit-for-pass marker or an entry that each caller validates for itself. If
+    /// the response may be stored, it replaces the marker.
+    async fn hit_for_pass(&self, marker: Entry) -> Attempt {
         let resource = Arc::new(self.resource().clone());
         let (began, deadline) = (Timestamp::now(), clock::deadline_after(resource.config.fetch_timeout));
         let (id, redirects) = (Token::unique(Inbox::unique()), self.lookup.redirects.clone());
-        let mode = FetchMode::HitForPass { id, redirects: redirects.clone(), deadline: deadline.into_std() };
+        let (replaced, is_value) = (marker.meta().id, marker.meta().kind == Kind::Value);
+        let seen = is_value.then_some(marker);
+        let mode = FetchMode::HitForPass { id, redirects: redirects.clone(), seen, deadline: deadline.into_std() };
         let Some(head) = self.fetch_alone(mode, &resource).await else { return self.cancelled() };
         let FetchHead { response, sharing, completion } = *head;
         let times = (began, Timestamp::now());
@@ -359,6 +361,14 @@ impl<'a> Call<'a> {
             Shareability::Cacheable(_, store_as) | Shareability::CacheableAtEnd(_, store_as) => {
                 (Some(store_as), completion)
             }
+            Shareability::Unshared(Unshared::Private(audience), ..) if is_value => {
+                let marker = FillSet::marker(id, Kind::HitForPass, audience, resource.config.uncacheable_ttl);
+                let resource = resource.clone();
+                self.resource().engine.tasks.spawn(async move {
+                    let _ = resource.fill(FillCondition::ReplaceMarker(replaced), &marker).await;
+                });
+                (None, None)
+            }
             Shareability::WaitersOnly(_) | Shareability::Unshared(..) => (None, completion),
         };
         if let Some(completion) = completion {
@@ -367,7 +377,7 @@ impl<'a> Call<'a> {
                 if let (Ok(Completed::Payload(payload)), Some(store_as)) = (completed, store_as) {
                     let fill_set = FillSet::new(id, times, store_as, payload, &redirects);
                     if resource.can_keep(&fill_set) {
-                        let _ = resource.fill(FillCondition::ReplaceMarker(marker), &fill_set).await;
+                        let _ = resource.fill(FillCondition::ReplaceMarker(replaced), &fill_set).await;
                     }
                 }
             });

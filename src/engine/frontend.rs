@@ -112,7 +112,7 @@ pub(crate) enum Reuse<A = ()> {
     Redirect(Redirect),
     /// The entry is for other callers and stays. This caller makes a call of its own.
     Bypass,
-    /// A hit-for-pass marker applies to this caller.
+    /// A hit-for-pass marker applies to this caller, or it has to validate the entry for itself.
     HitForPass,
     /// A hit-for-pass marker applies to other callers only.
     HitForPassOfOthers,
@@ -175,8 +175,9 @@ pub(crate) enum FetchMode {
         status: CacheStatus,
     },
     /// The fetch runs under a hit-for-pass marker, for its own caller. Its completion is awaited, and if its head says
-    /// that the response may be stored, the response replaces the marker.
-    HitForPass { id: Token, redirects: Vec<FollowedRedirect>, deadline: Instant },
+    /// that the response may be stored, the response replaces the marker. `seen` is the entry that takes the place of a
+    /// marker, because each caller has to validate it.
+    HitForPass { id: Token, redirects: Vec<FollowedRedirect>, seen: Option<Entry>, deadline: Instant },
     /// The fetch runs for its own caller only: nothing is shared or stored, and its completion is not awaited.
     Bypass(BypassReason),
 }

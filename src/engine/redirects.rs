@@ -38,6 +38,9 @@ impl RedirectCache {
 
     /// Remembers a redirect. `begun` is the [number](Versions::now) at which its read or its fetch began.
     pub(super) fn remember(&self, key: &CacheKey, index: &Entry, begun: u64) {
+        if index.payload().bytes().len() > MAX_INDEX {
+            return;
+        }
         let is_same = self.get(key).is_some_and(|remembered| remembered.meta().id == index.meta().id);
         if !is_same {
             self.indexes.insert(key.without_layout(), Remembered { index: index.clone(), shard: key.into(), begun });
@@ -60,6 +63,8 @@ impl RedirectCache {
 
 /// Maximum number of remembered redirects, most with a few hundred bytes.
 const MAX_REMEMBERED: usize = 8192;
+/// Maximum length in bytes of a remembered redirect. A response may be one as well.
+const MAX_INDEX: usize = 1024;
 
 #[cfg(test)]
 mod tests {

@@ -1,7 +1,7 @@
 //! How a response was obtained: the `Cache-Status` field (RFC 9211), an extension of the response, and what is recorded
 //! about its route.
 
-use super::{body::CacheBody, semantics::storing::ORIGIN_FAILURES};
+use super::{body::CacheBody, semantics::storing::ORIGIN_FAILURES, vary::Selector};
 use crate::{
     cache_status::CacheStatus,
     clock,
@@ -11,6 +11,7 @@ use crate::{
     telemetry::{self, routes::Route},
     uncached::Uncached,
 };
+use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Method, Request, Response, header::Entry};
 use std::{
     fmt::{self, Write},
@@ -99,7 +100,7 @@ pub(super) fn annotate<B>(annotated: Annotated<B>, status: CacheStatus) -> Respo
         _ => note.write(&mut text, status),
     };
     // The text is always a valid value. The field is a list to which each cache on the way appends (RFC 9211 §2).
-    if let Ok(value) = HeaderValue::from_str(&text) {
+    if let Ok(value) = HeaderValue::from_maybe_shared(Bytes::from(text)) {
         match response.headers_mut().entry(CACHE_STATUS) {
             Entry::Occupied(mut others) if others.iter().any(|stated| !stated.is_empty()) => others.append(value),
             Entry::Occupied(mut room) => _ = room.insert(value),
@@ -112,7 +113,7 @@ pub(super) fn annotate<B>(annotated: Annotated<B>, status: CacheStatus) -> Respo
 /// Records whether the response to one request can be cached, and the reason why not.
 pub(super) struct Recorder {
     config: Arc<Config>,
-    /// `None` if the route needs no attention: it was cacheable before, or the method is neither GET nor HEAD.
+    /// `None` if the method is neither GET nor HEAD, or the table of routes is full.
     route: Option<Arc<Route>>,
 }
 
@@ -141,6 +142,19 @@ impl Recorder {
             (_, uncached) => self.record(uncached),
         }
         annotate(annotated, status)
+    }
+
+    /// Records the fields that select a response without a `Vary`. The value of each field counts, because a field with
+    /// many values leaves little to share.
+    pub(super) fn selected(&self, request: Selector<'_>, for_everyone: bool) {
+        let Some(route) = &self.route else { return };
+        for field in request.other_fields(for_everyone) {
+            if !request.options.selecting_fields.contains(field)
+                && route.has_many_values(field.as_str(), request.hash(&[field]))
+            {
+                telemetry::many_values(&route.name, field.as_str());
+            }
+        }
     }
 
     /// Records the end of a body that was collected until `limit` at most.

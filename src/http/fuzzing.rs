@@ -58,7 +58,7 @@ pub fn age(headers: &HeaderMap) -> Duration {
 #[must_use]
 pub fn encode_head(status: StatusCode, headers: &HeaderMap, age: Duration) -> Option<Vec<u8>> {
     let freshness = StoredFreshness::of(headers, &HttpOptions::default());
-    stored_response::encode(status, &fields::end_to_end(headers), age, freshness)
+    stored_response::encode(status, &fields::end_to_end(headers), age, freshness, None)
 }
 
 /// Decodes a payload into status, fields, age and body.
@@ -75,21 +75,21 @@ pub fn decode_head(payload: &Bytes) -> Option<(StatusCode, HeaderMap, Duration, 
 #[must_use]
 pub fn http_key(request: &Request<()>) -> Option<Key> {
     let options = HttpOptions::default();
-    let target = Target::unambiguous(request, ForwardedFields::None, &options).ok()?;
+    let target = Target::unambiguous(request, &mut ForwardedFields::None, &options).ok()?;
     Some(target.key(&options))
 }
 
 /// Returns the fields of a `Vary` as they are stored. `None` if no request selects the response.
 #[must_use]
 pub fn selecting_fields(headers: &HeaderMap) -> Option<Vec<u8>> {
-    SelectingFields::of(headers).map(|fields| fields.encode())
+    SelectingFields::of(headers, true).map(|fields| fields.encode().split_off(FOR_EVERYONE.len()))
 }
 
 /// Returns the request's values of stored selecting fields. `None` if these do not decode.
 #[must_use]
 pub fn selecting_values(stored: &[u8], request: &HeaderMap) -> Option<Vec<u8>> {
     let mut values = Vec::new();
-    SelectingFields::decode(stored)?.values(request, &mut values);
+    SelectingFields::decode(&[FOR_EVERYONE, stored].concat())?.values(request, &mut values);
     Some(values)
 }
 
@@ -106,3 +106,6 @@ pub fn range(request: &HeaderMap, stored: &HeaderMap, length: u64) -> (StatusCod
         }
     }
 }
+
+/// How the stored fields of a response for everybody begin.
+const FOR_EVERYONE: &[u8] = b"+";

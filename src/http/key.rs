@@ -14,7 +14,7 @@ use crate::{
     telemetry,
     uncached::Uncached,
 };
-use http::{HeaderMap, HeaderValue, Request, Uri, header, uri::PathAndQuery};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Uri, header, uri::PathAndQuery};
 
 /// The target URI of a request (RFC 9110 §7.1), with the fields that [`HttpOptions`] may add to the key.
 #[derive(Clone, Copy)]
@@ -92,21 +92,21 @@ impl<'a> Target<'a> {
     /// It must name the same resource for every reader. Handlers go by `Host`, while the key goes by the authority of
     /// the target (RFC 9112 §3.2.2), so these must agree. A target that is only an authority (§3.2.3) would get the key
     /// of the root path, which no router takes it for. An authority with a delimiter would run into the path or the user
-    /// information of another key. Handlers also go by the fields of proxies: fields that are not in the key must agree
-    /// with it.
+    /// information of another key. Handlers also go by the fields of proxies: if those that are not in the key disagree
+    /// with it, they select the response.
     pub(super) fn unambiguous<B>(
         request: &'a Request<B>,
-        forwarded: ForwardedFields,
+        forwarded: &mut ForwardedFields,
         options: &HttpOptions,
     ) -> Result<Self, Uncached> {
         let (target, refusal) = Self::own(request, options);
         if let Some(reason) = refusal.or(target.exceeds_limit().then_some(Uncached::TargetTooLong)) {
             return Err(reason);
         }
-        let target = match forwarded {
+        let target = match *forwarded {
             ForwardedFields::None => target,
             ForwardedFields::Scheme(scheme) => Self { scheme, ..target },
-            ForwardedFields::Others => target.agreed(request, options)?,
+            ForwardedFields::Others | ForwardedFields::Contradicting => target.compared(request, forwarded, options),
         };
         // These bytes end an authority, or the user information in it (RFC 3986 §3.2).
         let is_delimiter = |byte: &u8| matches!(byte, b'/' | b'?' | b'#' | b'@');
@@ -116,22 +116,21 @@ impl<'a> Target<'a> {
         }
     }
 
-    /// Returns the target with the origin of trusted fields, if no other field contradicts it.
-    fn agreed<B>(self, request: &'a Request<B>, options: &HttpOptions) -> Result<Self, Uncached> {
-        let headers = request.headers();
-        let Some(target) = self.published(headers, options) else {
-            telemetry::contradiction("of X-Forwarded-Proto or a trusted field");
-            return Err(Uncached::ForwardedField);
-        };
+    /// Returns the target with the origin of trusted fields. Records whether other fields contradict it.
+    fn compared<B>(self, request: &'a Request<B>, forwarded: &mut ForwardedFields, options: &HttpOptions) -> Self {
+        let (headers, published) = (request.headers(), self.published(request.headers(), options));
+        let target = published.unwrap_or(self);
         let authority = (!options.ignore_host).then_some(target.authority);
         let claimed = Claimed { method: request.method(), scheme: target.scheme, authority, path: target.path };
-        match forwarded::contradiction(headers, claimed, options) {
-            None => Ok(target),
-            Some(field) => {
-                telemetry::contradiction(field.as_str());
-                Err(Uncached::ForwardedField)
-            }
+        let contradiction = match published {
+            None => Some("X-Forwarded-Proto or a trusted field"),
+            Some(_) => forwarded::contradiction(headers, claimed, options).map(HeaderName::as_str),
+        };
+        if let Some(field) = contradiction {
+            telemetry::contradiction(field);
+            *forwarded = ForwardedFields::Contradicting;
         }
+        target
     }
 
     /// Reports whether the path exceeds 8,000 bytes, more than RFC 9110 §4.1 asks recipients to support. Nothing is

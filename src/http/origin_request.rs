@@ -7,10 +7,12 @@ use super::{
     reply::Reply,
     semantics::{fields, freshness::Times, request::CacheRequest, validation},
     stored_response::{StoredResponse, stored},
+    vary::Selector,
 };
 use crate::{
     cache_status::{BypassReason, CacheStatus},
     clock::{self, Timestamp},
+    config::http::HttpOptions,
     engine::{
         failure::FailureCause,
         frontend::{FetchHead, FetchMode, FollowedRedirect, Shareability, Unshared},
@@ -52,7 +54,7 @@ impl OriginRequest {
                 validation::strip(request.headers_mut());
                 (id, redirects, seen, deadline, unstorable(status))
             }
-            FetchMode::HitForPass { id, redirects, deadline } => (id, redirects, None, deadline, None),
+            FetchMode::HitForPass { id, redirects, seen, deadline } => (id, redirects, seen, deadline, None),
             FetchMode::Bypass(reason) => {
                 let reason = self.bypass_reason(reason);
                 return FetchHead::private(forward_uncached(inner, request, "bypass", reason).await);
@@ -60,7 +62,7 @@ impl OriginRequest {
         };
         *request.method_mut() = Method::GET;
         let reason = forward_reason(seen.as_ref(), &redirects);
-        let known = make_conditional(request.headers_mut(), seen.as_ref());
+        let known = self.make_conditional(request.headers_mut(), seen.as_ref(), &resource.config.http);
         let sent_at = Timestamp::now();
         let mut response = match call_when_ready(inner, request).await {
             Ok(response) => response,
@@ -88,9 +90,32 @@ impl OriginRequest {
         }
     }
 
+    /// Makes the request conditional on the stored response if that is a 200 with validators that the request selects,
+    /// and returns that response.
+    fn make_conditional<'a>(
+        &self,
+        request: &mut HeaderMap,
+        seen: Option<&'a Entry>,
+        options: &HttpOptions,
+    ) -> Option<&'a StoredResponse> {
+        let known = seen.and_then(stored).filter(|stored| stored.status == StatusCode::OK)?;
+        let selector = Selector { cache_request: &self.cache_request, headers: &self.client, options };
+        let conditions = validation::conditions(&known.headers);
+        if conditions.is_empty() || selector.others(known.freshness.for_everyone) != known.others {
+            return None;
+        }
+        validation::strip(request);
+        request.extend(conditions);
+        Some(known)
+    }
+
     fn bypass_reason(&self, reason: BypassReason) -> Uncached {
         match reason {
-            BypassReason::ForOthers => self.cache_request.credentials.uncached().unwrap_or(Uncached::NotShared),
+            BypassReason::ForOthers => match self.cache_request.credentials.uncached() {
+                Some(reason) => reason,
+                None if self.cache_request.is_anonymous() => Uncached::NotShared,
+                None => Uncached::OtherFields,
+            },
             BypassReason::Private => Uncached::NotShared,
             BypassReason::Nested => Uncached::Nested,
             BypassReason::UnknownLength => Uncached::UnknownLength,
@@ -105,15 +130,6 @@ fn unstorable(status: CacheStatus) -> Option<Uncached> {
         CacheStatus::FailOpen => Some(Uncached::FailOpen),
         _ => Some(Uncached::StoreTooSmall), // a do-not-store marker takes the place of the entry
     }
-}
-
-/// Makes the request conditional on the stored response if that is a 200 with validators, and returns that response.
-fn make_conditional<'a>(request: &mut HeaderMap, seen: Option<&'a Entry>) -> Option<&'a StoredResponse> {
-    let known = seen.and_then(stored).filter(|stored| stored.status == StatusCode::OK)?;
-    let conditions = validation::conditions(&known.headers);
-    let is_conditional = !conditions.is_empty();
-    request.extend(conditions);
-    is_conditional.then_some(known)
 }
 
 /// Returns the result of a fetch that the inner service ended with an error.

@@ -7,13 +7,13 @@ use super::{
     request_policy::{WITH_CREDENTIALS, WITHOUT_CREDENTIALS},
     semantics::{
         fields,
-        freshness::Times,
-        request::{AuthSharing, Credentials},
+        freshness::{StoredFreshness, Times},
+        request::ForwardedFields,
         storing::{self, Storable, StorageTerms},
         validation,
     },
     stored_response::{self, InFlightBody, InFlightResponse, RESPONSE, StoredResponse, stored},
-    vary::{SecondaryKey, SelectingFields},
+    vary::{SecondaryKey, SelectingFields, Selector},
 };
 use crate::{
     clock::{self, Timestamp},
@@ -27,7 +27,7 @@ use crate::{
     error::BoxError,
     policy,
     store::{
-        entry::{Audience, Entry},
+        entry::{Audience, Entry, Lifetimes},
         token::Token,
     },
     uncached::Uncached,
@@ -97,9 +97,9 @@ impl OriginResponse<'_> {
 
     /// Handles a client error that may be due to this request alone.
     fn on_client_error<B, E>(&self, response: Response<B>) -> FetchHead<Answer<B, E>> {
-        let audience = match self.reply.cache_request.credentials {
-            Credentials::None => WITHOUT_CREDENTIALS,
-            _ => WITH_CREDENTIALS,
+        let audience = match self.reply.cache_request.is_anonymous() {
+            true => WITHOUT_CREDENTIALS,
+            false => WITH_CREDENTIALS,
         };
         FetchHead { sharing: Shareability::inconclusive(audience), ..self.private(response, Uncached::ClientError) }
     }
@@ -154,7 +154,8 @@ impl OriginResponse<'_> {
                 (Shareability::Cacheable(response.with(collected), store_as), Storage::Stored)
             }
             (Some(StoragePlan { response, store_as, .. }), false) => {
-                let value = response.secondary_key.is_some().then(|| response.with(no_body));
+                let redirects = response.secondary_key.is_some() || response.others.is_none();
+                let value = redirects.then(|| response.with(no_body));
                 (Shareability::CacheableAtEnd(value, store_as), Storage::Undecided)
             }
             (None, _) => {
@@ -184,10 +185,12 @@ impl OriginResponse<'_> {
 
     /// Returns the sharing of a failure. Many handlers answer 500 for one request that they cannot cope with.
     fn share_failure(&self, headers: HeaderMap, body: InFlightBody) -> Shareability {
+        let freshness = StoredFreshness::of(&headers, &self.resource.config.http);
         let response = InFlightResponse {
             id: self.id,
             secondary_key: None,
-            auth_sharing: AuthSharing::of(&headers, &self.resource.config.http),
+            freshness,
+            others: self.selector().others(freshness.for_everyone),
             response_time: Timestamp::now(),
             age: self.times.initial_age(&headers),
             fresh_for: None,
@@ -241,13 +244,18 @@ impl OriginResponse<'_> {
         FetchHead { response: Ok(answer), sharing: self.uncacheable(), completion: None }
     }
 
-    /// Returns the sharing of a response that is not shared. If this request had credentials, that holds only for
-    /// requests with credentials, because a request without them may get a response that can be shared.
+    /// Returns the sharing of a response that is not shared. If something told the user of this request apart, that holds
+    /// only for such requests, because an anonymous request may get a response that can be shared.
     fn uncacheable(&self) -> Shareability {
-        match self.reply.cache_request.credentials {
-            Credentials::None => Shareability::private(Audience::Everyone),
-            _ => Shareability::private(WITH_CREDENTIALS),
+        match self.reply.cache_request.is_anonymous() {
+            true => Shareability::private(Audience::Everyone),
+            false => Shareability::private(WITH_CREDENTIALS),
         }
+    }
+
+    fn selector(&self) -> Selector<'_> {
+        let Reply { cache_request, client, .. } = self.reply;
+        Selector { cache_request, headers: client, options: &self.resource.config.http }
     }
 
     fn storable(&self, status: StatusCode, headers: &HeaderMap) -> Storable {
@@ -256,29 +264,42 @@ impl OriginResponse<'_> {
 
     /// Returns how to store the response, or why it cannot be stored after all.
     fn plan(&self, status: StatusCode, headers: &HeaderMap, terms: StorageTerms) -> Result<StoragePlan, Uncached> {
-        let mut fields = SelectingFields::of(headers).ok_or(Uncached::Vary)?;
+        let (selector, freshness) = (self.selector(), terms.freshness);
+        self.recorder.selected(selector, freshness.for_everyone);
+        let mut fields = SelectingFields::of(headers, freshness.for_everyone).ok_or(Uncached::Vary)?;
         // Some handlers negotiate an encoding without a `Vary`. A client that cannot decode it must not get it by default.
         if terms.lifetime.is_none() && headers.contains_key(header::CONTENT_ENCODING) {
             fields = fields.with(header::ACCEPT_ENCODING).ok_or(Uncached::Vary)?;
         }
-        let named = fields.len();
+        let (named, others) = (fields.len(), selector.others(freshness.for_everyone));
+        let is_unknown = selector.is_unknown(&fields);
+        let contradicts = self.reply.cache_request.forwarded == ForwardedFields::Contradicting;
         let remaining = fields.remaining(&self.redirects);
-        // An index that the response does not name any more ends.
-        let keeps_redirects = remaining.len() < named;
+        // An index that the response does not need any more ends.
+        let keeps_redirects = remaining.len() < named || others.is_some();
+        // The fields of proxies are a part of each variant.
+        let is_selected = others.is_some() && (self.redirects.is_empty() || !remaining.for_everyone);
         let secondary_key = match remaining.len() {
-            0 => None,
+            0 if !is_selected => None,
             _ if self.redirects.len() == MAX_REDIRECTS => return Err(Uncached::Vary),
-            _ => Some(SecondaryKey::new(self.id, remaining, self.reply.client)),
+            _ => Some(SecondaryKey::new(self.id, remaining, selector)),
         };
         let headers = fields::end_to_end(headers);
         let encoded =
-            stored_response::encode(status, &headers, terms.age, terms.freshness).ok_or(Uncached::TooLarge)?;
-        let lifetimes = stored_response::lifetimes(&self.resource.config, &terms);
+            stored_response::encode(status, &headers, terms.age, freshness, others).ok_or(Uncached::TooLarge)?;
+        let lifetimes = match stored_response::lifetimes(&self.resource.config, &terms) {
+            // A flood of values leaves nothing, and a session that is revoked ends.
+            Lifetimes { fresh_for, .. } if is_unknown && (freshness.lifetime.is_none() || contradicts) => {
+                Lifetimes::fresh_for(fresh_for.min(MAX_FRESHNESS_OF_UNKNOWN))
+            }
+            lifetimes => lifetimes,
+        };
         let index = secondary_key.as_ref().map(|secondary_key| Box::new(secondary_key.index()));
         let response = InFlightResponse {
             id: self.id,
             secondary_key,
-            auth_sharing: terms.freshness.auth_sharing,
+            freshness,
+            others,
             response_time: Timestamp::now(),
             age: terms.age,
             fresh_for: Some(lifetimes.fresh_for),
@@ -317,5 +338,7 @@ fn without_body(mut headers: HeaderMap) -> HeaderMap {
     headers
 }
 
+/// Maximum freshness lifetime of a response that unknown fields select, unless it states one for such requests.
+const MAX_FRESHNESS_OF_UNKNOWN: Duration = Duration::from_secs(1);
 /// Maximum time that waiters wait for the end of a body of unknown length.
 const MAX_WAIT_FOR_UNKNOWN_LENGTH: Duration = Duration::from_secs(5);

@@ -5,45 +5,73 @@ use super::{
     body::CacheBody,
     reply::{self, Reply},
     semantics::{
-        freshness::{self, Ages, FreshnessCheck},
-        request::{CacheRequest, Credentials},
+        freshness::{self, Ages, FreshnessCheck, StoredFreshness},
+        request::CacheRequest,
     },
     stored_response::{InFlightBody, InFlightResponse, StoredResponse, stored},
-    vary::{self, INDEX},
+    vary::{self, INDEX, SelectingFields, Selector},
 };
 use crate::{
     clock::Timestamp,
+    config::Config,
     engine::{
         failure::{Circumstances, Seen},
         frontend::{Answers, Reuse, ReusePolicy},
     },
     error::Error,
+    key::KeyHash,
     policy::{self, EarlyRefresh, Freshness},
-    store::entry::{Audience, Entry, Kind, SharedValue},
+    store::{
+        entry::{Audience, Entry, Kind, SharedValue},
+        token::Token,
+    },
 };
 use bytes::Bytes;
 use http::{HeaderMap, Response};
-use std::{borrow::Borrow, time::Duration};
+use std::{borrow::Borrow, sync::Arc, time::Duration};
 
-/// The reuse policy of a request with head `H`.
+/// The reuse policy of a request with head `H`, under the settings `C`.
 #[derive(Clone)]
-pub(super) struct RequestPolicy<H> {
+pub(super) struct RequestPolicy<H, C> {
     pub(super) cache_request: CacheRequest,
     pub(super) headers: H,
-    /// See [`Config::failure_memory`](crate::config::Config::failure_memory).
-    pub(super) failure_memory: Duration,
+    pub(super) config: C,
     pub(super) requested_at: Timestamp,
     pub(super) early_refresh: EarlyRefresh,
 }
 
-impl<H: Borrow<HeaderMap>> RequestPolicy<H> {
+impl<H: Borrow<HeaderMap>, C: Borrow<Config>> RequestPolicy<H, C> {
     fn reply(&self) -> Reply<'_> {
         Reply { cache_request: &self.cache_request, client: self.headers.borrow(), length: None }
     }
 
+    fn selector(&self) -> Selector<'_> {
+        let (headers, config) = (self.headers.borrow(), self.config.borrow());
+        Selector { cache_request: &self.cache_request, headers, options: &config.http }
+    }
+
     /// Returns the stored response, if the entry is one and may be shared with this request.
     fn stored<'e>(&self, entry: &'e Entry) -> Option<&'e StoredResponse> {
-        stored(entry).filter(|stored| stored.freshness.auth_sharing.admits(self.cache_request.credentials))
+        stored(entry).filter(|stored| {
+            stored.admits(self.cache_request.credentials) && self.is_selected_by(&stored.freshness, stored.others)
+        })
+    }
+
+    /// Reports whether this request selects a response, as far as `Vary` does not say.
+    fn is_selected_by(&self, freshness: &StoredFreshness, others: Option<KeyHash>) -> bool {
+        others == self.selector().others(freshness.for_everyone)
+    }
+
+    /// Decides about a response that this request does not select. One to a request without other fields is the index
+    /// of this request.
+    fn elsewhere<A>(&self, id: Token, for_everyone: bool, others: Option<KeyHash>, is_fresh: bool) -> Reuse<A> {
+        match others {
+            None => {
+                Reuse::Redirect(self.selector().redirect(id, Arc::new(SelectingFields::without_vary(for_everyone))))
+            }
+            Some(_) if is_fresh => Reuse::Bypass,
+            Some(_) => Reuse::Miss,
+        }
     }
 
     /// Reports whether the shared response is too old for this request.
@@ -60,18 +88,25 @@ impl<H: Borrow<HeaderMap>> RequestPolicy<H> {
     }
 }
 
-impl<H: Borrow<HeaderMap> + Send + Sync> ReusePolicy for RequestPolicy<H> {
+impl<H: Borrow<HeaderMap> + Send + Sync, C: Borrow<Config> + Send + Sync> ReusePolicy for RequestPolicy<H, C> {
     fn classify(&self, entry: &Entry, now: Timestamp) -> Reuse {
         let freshness = policy::freshness(entry, now);
         if entry.meta().kind == Kind::Value && entry.meta().codec == INDEX {
             // An index is valid while it is stored. The fills of its variants prolong that time.
-            let redirect = vary::redirect(entry, self.headers.borrow());
+            let redirect = vary::redirect(entry, self.selector());
             return redirect.map_or(Reuse::Miss, Reuse::Redirect);
         }
         let Some(stored) = stored(entry) else { return Reuse::Miss };
         let stated = &stored.freshness;
         if !stated.auth_sharing.admits(self.cache_request.credentials) {
             return Reuse::Bypass;
+        }
+        if !self.is_selected_by(stated, stored.others) {
+            let is_fresh = freshness == Freshness::Fresh;
+            return self.elsewhere(entry.meta().id, stated.for_everyone, stored.others, is_fresh);
+        }
+        if stated.always_validated {
+            return Reuse::HitForPass;
         }
         let (resident_time, fresh_for) = (entry.age(now), entry.meta().lifetimes.fresh_for);
         let refresh_early = || !stated.immutable && self.early_refresh.is_due(entry, now);
@@ -100,8 +135,8 @@ impl<H: Borrow<HeaderMap> + Send + Sync> ReusePolicy for RequestPolicy<H> {
     fn is_covered_by(&self, audience: Audience) -> bool {
         match audience {
             Audience::Everyone => true,
-            WITH_CREDENTIALS => self.cache_request.credentials != Credentials::None,
-            WITHOUT_CREDENTIALS => self.cache_request.credentials == Credentials::None,
+            WITH_CREDENTIALS => !self.cache_request.is_anonymous(),
+            WITHOUT_CREDENTIALS => self.cache_request.is_anonymous(),
             _ => false,
         }
     }
@@ -114,7 +149,7 @@ impl<H: Borrow<HeaderMap> + Send + Sync> ReusePolicy for RequestPolicy<H> {
             let (age, fresh_for) = (entry.age(now), entry.meta().lifetimes.fresh_for);
             Seen {
                 is_fresh: age < fresh_for,
-                was_fresh: age < fresh_for.saturating_add(self.failure_memory),
+                was_fresh: age < fresh_for.saturating_add(self.config.borrow().failure_memory()),
                 servable_for: policy::servable_for(entry, now),
             }
         });
@@ -124,7 +159,11 @@ impl<H: Borrow<HeaderMap> + Send + Sync> ReusePolicy for RequestPolicy<H> {
     }
 }
 
-impl<H: Borrow<HeaderMap> + Send + Sync, B, E> Answers<Answer<B, E>> for RequestPolicy<H> {
+impl<H, C, B, E> Answers<Answer<B, E>> for RequestPolicy<H, C>
+where
+    H: Borrow<HeaderMap> + Send + Sync,
+    C: Borrow<Config> + Send + Sync,
+{
     fn decode(&self, entry: &Entry, now: Timestamp) -> Option<Answer<B, E>> {
         let stored = self.stored(entry)?;
         let (age, fresh_for) = (entry.age(now), entry.meta().lifetimes.fresh_for);
@@ -139,21 +178,25 @@ impl<H: Borrow<HeaderMap> + Send + Sync, B, E> Answers<Answer<B, E>> for Request
         let Some(shared) = value.downcast_ref::<InFlightResponse>() else { return Reuse::Bypass };
         let reason = if shared.secondary_key.is_some() { "vary-miss" } else { "uri-miss" };
         let note = StatusNote::Collapsed { reason };
-        let is_admitted = shared.auth_sharing.admits(self.cache_request.credentials);
+        let is_admitted = shared.freshness.auth_sharing.admits(self.cache_request.credentials);
+        let is_selected = self.is_selected_by(&shared.freshness, shared.others);
         let is_failure = shared.fresh_for.is_none();
-        if is_failure && !is_admitted {
+        if is_failure && !(is_admitted && is_selected) {
             let mut bare = Response::new(CacheBody::stored(Bytes::new()));
             *bare.status_mut() = shared.status;
             return Reuse::Serve(Ok(self.reply().shared(bare, Duration::ZERO, note)));
         }
         if let Some(secondary_key) = &shared.secondary_key {
-            let redirect = vary::redirect_for(shared.id, secondary_key.fields.clone(), self.headers.borrow());
+            let redirect = self.selector().redirect(shared.id, secondary_key.fields.clone());
             if redirect.variant != secondary_key.variant {
                 return Reuse::Redirect(redirect);
             }
         }
-        if !is_admitted {
+        if !is_admitted || (shared.freshness.always_validated && !is_failure) {
             return Reuse::Bypass;
+        }
+        if !is_selected {
+            return self.elsewhere(shared.id, shared.freshness.for_everyone, shared.others, true);
         }
         let body = match &shared.body {
             _ if self.is_too_old(shared) => None,
@@ -173,7 +216,7 @@ impl<H: Borrow<HeaderMap> + Send + Sync, B, E> Answers<Answer<B, E>> for Request
     }
 }
 
-/// The audiences of requests with credentials, and without.
+/// The audiences of requests with something that tells their user apart, and without.
 pub(super) const WITH_CREDENTIALS: Audience = Audience::Group(1);
 pub(super) const WITHOUT_CREDENTIALS: Audience = Audience::Group(2);
 /// How long a failure marker blocks requests, at most: a request with other fields may succeed.

@@ -1,6 +1,5 @@
 //! The rules of a shared cache, as pure functions of heads and times. Each stands beside the clause that requires it.
 
-mod credentials;
 #[cfg(test)]
 mod differential;
 pub(super) mod fields;
@@ -8,6 +7,7 @@ pub(super) mod forwarded;
 pub(super) mod freshness;
 pub(super) mod ranges;
 pub(super) mod request;
+mod request_fields;
 pub(super) mod storing;
 pub(super) mod validation;
 

@@ -13,6 +13,7 @@ use super::{
 use crate::{
     cache_status::CacheStatus,
     clock::{self, Timestamp},
+    config::Config,
     engine::{
         frontend::{FetchHead, FetchMode, Shareability, Unshared},
         resolve::IN_A_TASK,
@@ -49,10 +50,10 @@ impl<S> Layer<S> for StampedeGuard {
 }
 
 /// An HTTP service protected by a [`StampedeGuard`]: a shared cache in the sense of RFC 9111. A response without
-/// freshness information is shared for the 10 s of the policy, but only by requests that carry nothing that looks like a
-/// [credential](crate::http::HttpOptions::credential_fields): no cookie, API key, token, session or user. Responses that
-/// say `public` or `s-maxage` are shared by all clients, and responses that say `private` by none. A handler that knows
-/// its user from something else, such as an extension or an address, needs
+/// freshness information is shared for the 10 s of the policy, by requests without `Cookie` and `Authorization` that
+/// agree in all fields but [harmless](crate::http::HttpOptions::harmless_fields) ones. Responses that say `public` or
+/// `s-maxage` are shared by all clients, and responses that say `private` by none. A handler that knows its user from
+/// something that is no field, such as an extension or an address, needs
 /// [`private_if`](crate::http::HttpOptions::private_if), or
 /// [`require_explicit_freshness`](crate::http::HttpOptions::require_explicit_freshness) and directives of its own.
 ///
@@ -124,16 +125,15 @@ where
             }
             request = Request::from_parts(parts, body);
         }
-        let target = match Target::unambiguous(&request, cache_request.forwarded, options) {
+        let target = match Target::unambiguous(&request, &mut cache_request.forwarded, options) {
             Ok(target) => target,
             Err(reason) => return ResponseFuture::slow(self.clone().forward(request, reason)),
         };
         let key = target.key(options);
         let (config, requested_at) = (&*self.guard.config, Timestamp::now());
         let early_refresh = config.policy.sample_early_refresh(clock::random_unit);
-        let failure_memory = config.failure_memory();
         let headers = request.headers();
-        let policy = RequestPolicy { cache_request, headers, failure_memory, requested_at, early_refresh };
+        let policy = RequestPolicy { cache_request, headers, config, requested_at, early_refresh };
         let layout = layout_of_responses(config);
         let hit: Option<Answer<B, S::Error>> = self.guard.peek(FrontEnd::Http, layout, &key, &policy, requested_at);
         if let Some(Ok(hit)) = hit {
@@ -146,7 +146,8 @@ where
         // PERF: shared instead of cloned, because most requests here wait, and only a leader needs a copy. With smaller
         // futures, a waiter takes 2,290 bytes instead of 8,621.
         let headers = Arc::new(mem::take(request.headers_mut()));
-        let policy = RequestPolicy { cache_request, headers, failure_memory, requested_at, early_refresh };
+        let config = resource.config.clone();
+        let policy = RequestPolicy { cache_request, headers, config, requested_at, early_refresh };
         match cache_request.lookup_only {
             Some(otherwise) => ResponseFuture::slow(self.clone().lookup_only(request, resource, policy, otherwise)),
             None => ResponseFuture::slow(self.clone().resolve(request, resource, policy)),
@@ -155,7 +156,7 @@ where
 }
 
 /// The policy of a request that has left its caller, with the head of the request.
-type SharedPolicy = RequestPolicy<Arc<HeaderMap>>;
+type SharedPolicy = RequestPolicy<Arc<HeaderMap>, Arc<Config>>;
 
 impl<S> HttpCache<S> {
     /// Joins the flight of the request, or leads one. The head of the request is in the policy. PERF: not an `async fn`,

@@ -4,12 +4,17 @@
 use super::{
     annotation::CACHE_STATUS,
     body::SharedBody,
-    semantics::{freshness::StoredFreshness, request::AuthSharing, storing::StorageTerms},
+    semantics::{
+        freshness::StoredFreshness,
+        request::{AuthSharing, Credentials},
+        storing::StorageTerms,
+    },
     vary::SecondaryKey,
 };
 use crate::{
     clock::{self, Timestamp},
     config::Config,
+    key::KeyHash,
     store::{
         entry::{Entry, Kind, Lifetimes, SharedValue},
         token::Token,
@@ -28,7 +33,16 @@ pub(super) struct StoredResponse {
     /// The age with which it arrived.
     pub(super) age: Duration,
     pub(super) freshness: StoredFreshness,
+    /// The hash over the request fields that selected it without a `Vary`.
+    pub(super) others: Option<KeyHash>,
     pub(super) body: Bytes,
+}
+
+impl StoredResponse {
+    /// Reports whether it may serve requests with these credentials that have not asked for it.
+    pub(super) fn admits(&self, credentials: Credentials) -> bool {
+        !self.freshness.always_validated && self.freshness.auth_sharing.admits(credentials)
+    }
 }
 
 /// A response in flight, as the waiters of this process see it.
@@ -36,7 +50,9 @@ pub(super) struct InFlightResponse {
     pub(super) id: Token,
     /// Set if the response varies by fields that its redirect path does not cover yet.
     pub(super) secondary_key: Option<SecondaryKey>,
-    pub(super) auth_sharing: AuthSharing,
+    pub(super) freshness: StoredFreshness,
+    /// The hash over the request fields that selected it without a `Vary`.
+    pub(super) others: Option<KeyHash>,
     pub(super) response_time: Timestamp,
     /// The age with which it arrived.
     pub(super) age: Duration,
@@ -68,12 +84,13 @@ pub(super) fn encode(
     headers: &HeaderMap,
     age: Duration,
     freshness: StoredFreshness,
+    others: Option<KeyHash>,
 ) -> Option<Vec<u8>> {
     let fields: Vec<_> = headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes())).collect();
     let millis = |span: Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
-    let StoredFreshness { auth_sharing, never_stale, immutable, lifetime } = freshness;
-    let freshness = (auth_sharing as u8, never_stale, immutable, lifetime.map(millis));
-    let head = (status.as_u16(), millis(age), freshness, fields);
+    let StoredFreshness { auth_sharing, never_stale, immutable, lifetime, for_everyone, always_validated } = freshness;
+    let sharing = (auth_sharing as u8, for_everyone, always_validated, others.map(|hash| *hash.as_bytes()));
+    let head = (status.as_u16(), millis(age), sharing, (never_stale, immutable, lifetime.map(millis)), fields);
     bincode::encode_to_vec(head, bincode::config::standard()).ok()
 }
 
@@ -84,12 +101,13 @@ pub(super) fn encode(
 pub(super) fn decode(payload: &Bytes) -> Option<StoredResponse> {
     let mut rest = &payload[..];
     let (status, age) = next::<(u16, u64)>(&mut rest)?;
-    let (auth_sharing, never_stale, immutable, lifetime) = next::<(u8, bool, bool, Option<u64>)>(&mut rest)?;
+    let (auth_sharing, for_everyone, always_validated, others) = next::<(u8, bool, bool, Option<[u8; 16]>)>(&mut rest)?;
+    let (never_stale, immutable, lifetime) = next::<(bool, bool, Option<u64>)>(&mut rest)?;
     let auth_sharing = [AuthSharing::Default, AuthSharing::Authorization, AuthSharing::Public]
         .into_iter()
         .find(|candidate| *candidate as u8 == auth_sharing)?;
-    let freshness =
-        StoredFreshness { auth_sharing, never_stale, immutable, lifetime: lifetime.map(Duration::from_millis) };
+    let lifetime = lifetime.map(Duration::from_millis);
+    let freshness = StoredFreshness { auth_sharing, never_stale, immutable, lifetime, for_everyone, always_validated };
     let fields: usize = next(&mut rest)?;
     let mut headers = HeaderMap::with_capacity(fields.min(USUAL_FIELDS));
     for _ in 0..fields {
@@ -101,7 +119,8 @@ pub(super) fn decode(payload: &Bytes) -> Option<StoredResponse> {
         headers.try_insert(placeholder, HeaderValue::from_static("")).ok()?;
     }
     let (status, age) = (StatusCode::from_u16(status).ok()?, Duration::from_millis(age));
-    Some(StoredResponse { status, headers, age, freshness, body: payload.slice_ref(rest) })
+    let others = others.map(KeyHash::from_bytes);
+    Some(StoredResponse { status, headers, age, freshness, others, body: payload.slice_ref(rest) })
 }
 
 /// Returns the stored response, if the entry is one.
@@ -129,7 +148,7 @@ fn next<'a, T: bincode::BorrowDecode<'a, ()>>(rest: &mut &'a [u8]) -> Option<T> 
 }
 
 /// Codec id of stored responses, as opposed to typed values and other formats of the head.
-pub(super) const RESPONSE: u64 = u64::from_be_bytes(*b"http-4\0\0");
+pub(super) const RESPONSE: u64 = u64::from_be_bytes(*b"http-5\0\0");
 /// Number of fields that space is reserved for.
 const USUAL_FIELDS: usize = 24;
 
@@ -138,8 +157,15 @@ mod tests {
     use super::*;
 
     const AGE: Duration = Duration::from_millis(7_500);
-    const FRESHNESS: StoredFreshness =
-        StoredFreshness { auth_sharing: AuthSharing::Public, never_stale: true, immutable: false, lifetime: Some(AGE) };
+    const FRESHNESS: StoredFreshness = StoredFreshness {
+        auth_sharing: AuthSharing::Public,
+        never_stale: true,
+        immutable: false,
+        lifetime: Some(AGE),
+        for_everyone: true,
+        always_validated: false,
+    };
+    const OTHERS: KeyHash = KeyHash::from_bytes([7; 16]);
 
     #[test]
     fn stored_head_decodes_without_copying_values() {
@@ -147,13 +173,14 @@ mod tests {
         headers.append("link", HeaderValue::from_static("<a>"));
         headers.append("link", HeaderValue::from_static("<b>"));
         headers.insert("x-bytes", HeaderValue::from_bytes(b"caf\xc3\xa9").expect("a value"));
-        let mut payload = encode(StatusCode::NOT_FOUND, &headers, AGE, FRESHNESS).expect("encodes");
+        let mut payload = encode(StatusCode::NOT_FOUND, &headers, AGE, FRESHNESS, Some(OTHERS)).expect("encodes");
         payload.extend_from_slice(b"body");
         let payload = Bytes::from(payload);
         let stored = decode(&payload).expect("decodes");
         headers.insert("age", HeaderValue::from_static(""));
         headers.insert("cache-status", HeaderValue::from_static(""));
         assert_eq!((stored.status, stored.age, stored.freshness), (StatusCode::NOT_FOUND, AGE, FRESHNESS));
+        assert_eq!(stored.others, Some(OTHERS));
         assert_eq!((&stored.headers, &stored.body[..]), (&headers, &b"body"[..]));
         assert!(payload.as_ptr_range().contains(&stored.headers["x-bytes"].as_bytes().as_ptr()));
         assert!(payload.as_ptr_range().contains(&stored.body.as_ptr()));
@@ -163,7 +190,8 @@ mod tests {
     #[test]
     fn stored_head_with_too_many_fields_does_not_panic() {
         let payload = |fields: Vec<(&str, &[u8])>| {
-            let head = (200_u16, 0_u64, (0_u8, false, false, None::<u64>), fields);
+            let sharing = (0_u8, false, false, None::<[u8; 16]>);
+            let head = (200_u16, 0_u64, sharing, (false, false, None::<u64>), fields);
             Bytes::from(bincode::encode_to_vec(head, bincode::config::standard()).expect("encodes"))
         };
         let fields = vec![("link", &b"<a>"[..]); 40_000];

@@ -1,8 +1,9 @@
-//! Finds routes of which none of the first 1,000 responses was stored or shared.
+//! Finds routes of which none of the first 1,000 responses was stored or shared, and request fields that keep the
+//! responses of a route apart.
 
-use crate::{sync::mutex::Mutex, uncached::Uncached};
+use crate::{key::KeyHash, sync::mutex::Mutex, uncached::Uncached};
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
@@ -18,32 +19,34 @@ pub(crate) struct Routes {
     pub(crate) is_layer: AtomicBool,
 }
 
-/// The responses of one route that were neither stored nor shared.
+/// The responses of one route.
 #[derive(Debug)]
 pub(crate) struct Route {
-    name: Box<str>,
+    pub(crate) name: Box<str>,
+    /// Why they were neither stored nor shared.
     reasons: Mutex<HashMap<Uncached, u32>>,
+    /// The values of request fields that select them without a `Vary`.
+    values: Mutex<HashMap<Box<str>, HashSet<KeyHash>>>,
     /// Set once the route was cacheable, or was reported.
     is_settled: AtomicBool,
 }
 
 impl Routes {
-    /// Returns the route of a request. All requests without a matched path are one route. `None` if the route needs no
-    /// attention any more, or the table is full.
+    /// Returns the route of a request. All requests without a matched path are one route. `None` if the table is full.
     ///
     /// The layered service cannot identify the route, because axum creates one for each connection.
     pub(crate) fn find(&self, matched_path: Option<&str>) -> Option<Arc<Route>> {
         let name = matched_path.unwrap_or(UNMATCHED);
         let mut routes = self.by_path.lock();
-        let route = match routes.get(name) {
-            Some(route) => route.clone(),
-            None if matched_path.is_some() && routes.len() >= MAX_ROUTES => return None,
-            None => {
-                let route = Route { name: name.into(), reasons: Mutex::default(), is_settled: AtomicBool::new(false) };
-                routes.entry(name.into()).or_insert(Arc::new(route)).clone()
+        if !routes.contains_key(name) {
+            if matched_path.is_some() && routes.len() >= MAX_ROUTES {
+                return None;
             }
-        };
-        (!route.is_settled.load(Relaxed)).then_some(route)
+            let (reasons, values) = <_>::default();
+            routes
+                .insert(name.into(), Arc::new(Route { name: name.into(), reasons, values, is_settled: false.into() }));
+        }
+        routes.get(name).cloned()
     }
 }
 
@@ -51,6 +54,16 @@ impl Route {
     /// Records a response that was stored or shared.
     pub(crate) fn was_cacheable(&self) {
         self.is_settled.store(true, Relaxed);
+    }
+
+    /// Records a value of a field that selects responses. Reports, once for each field, that it has many values.
+    pub(crate) fn has_many_values(&self, field: &str, value: KeyHash) -> bool {
+        let mut fields = self.values.lock();
+        if fields.len() >= MAX_FIELDS && !fields.contains_key(field) {
+            return false;
+        }
+        let values = fields.entry(field.into()).or_default();
+        values.len() < MANY_VALUES && values.insert(value) && values.len() == MANY_VALUES
     }
 
     /// Records another response. Returns the name of the route and its most frequent reason, once, if no response was
@@ -73,6 +86,10 @@ impl Route {
 const REPORTED_AFTER: u32 = 1_000;
 /// Maximum number of routes with a matched path. A route takes about 400 bytes.
 const MAX_ROUTES: usize = 256;
+/// Number of values after which a field is reported.
+const MANY_VALUES: usize = 9;
+/// Maximum number of fields of a route, because clients choose names as well.
+const MAX_FIELDS: usize = 32;
 const UNMATCHED: &str = "a layer without a matched path";
 
 #[cfg(test)]
@@ -99,7 +116,19 @@ mod tests {
         }
         assert_eq!(route.was_uncached(Uncached::SetCookie), Some(("/me", Uncached::Private)));
         assert_eq!(route.was_uncached(Uncached::SetCookie), None);
-        assert!(routes.find(Some("/me")).is_none(), "it needs no attention any more");
+    }
+
+    #[test]
+    fn field_is_reported_once_at_its_ninth_value() {
+        let routes = Routes::default();
+        let route = routes.find(None).expect("there is room");
+        let report = |field: &str, n: u8| route.has_many_values(field, KeyHash::from_bytes([n; 16]));
+        let reported: Vec<_> = (0..40).filter(|n| report("x-tenant", n / 2)).collect();
+        assert_eq!(reported, [16]);
+        for n in 0..2 * MAX_FIELDS {
+            report(&format!("x-{n}"), 0);
+        }
+        assert_eq!(route.values.lock().len(), MAX_FIELDS);
     }
 
     #[test]

@@ -102,8 +102,11 @@ macro_rules! table {
                 { #[cfg(feature = "http")] uncacheable_route(route: &str, reason: Uncached, hint: &str) WARN
                     "no response of this route was stored or shared so far; the layer only delays it"
                     [route, %reason, hint] };
+                { #[cfg(feature = "http")] many_values(route: &str, field: &str) WARN
+                    "a request field with many values keeps the responses of this route apart"
+                    [route, field, hint = "name it in `HttpOptions::harmless_fields`, or in `HttpOptions::selecting_fields`"] };
                 { #[cfg(feature = "http")] contradiction(field: &str) DEBUG
-                    "the request bypasses the cache: a forwarded field contradicts it" [field] };
+                    "a forwarded field contradicts the request, and selects its response" [field] };
                 // `address` is `None` if only the client knows it.
                 { unreachable(address: Option<&str>, error: &dyn Display) WARN
                     "cannot connect to redis; the connection is tried again"

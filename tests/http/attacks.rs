@@ -126,9 +126,9 @@ async fn an_authorized_response_without_lifetime_is_not_shared() {
 /// RFC 9111 §5.2.2.4: waiters may use a response that the origin sent after they had asked, as if it were validated.
 /// Later requests validate it.
 #[tokio::test]
-async fn a_no_cache_response_is_for_waiters_and_then_validated() {
+async fn a_public_no_cache_response_is_for_waiters_and_then_validated() {
     let (guard, origin) = (StampedeGuard::in_memory(), Origin::gated());
-    let respond = |_: &Request, n: usize| ([("cache-control", "no-cache"), ("etag", "\"e\"")], n.to_string());
+    let respond = |_: &Request, n: usize| ([("cache-control", "public, no-cache"), ("etag", "\"e\"")], n.to_string());
     let app = site(&origin, respond).layer(guard.clone());
     let asked = waiting(&app, 5, |_| get("/page")).await;
     origin.open();
@@ -140,9 +140,10 @@ async fn a_no_cache_response_is_for_waiters_and_then_validated() {
 /// Without the setting, other clients get Alice's response for as long as the policy says.
 #[tokio::test]
 async fn a_configured_credential_field_prevents_sharing() {
+    let badge = HeaderName::from_static("x-badge");
     for (options, others) in [
-        (HttpOptions::default(), "alice"),
-        (HttpOptions::default().credential_fields([HeaderName::from_static("x-badge")]), "bob"),
+        (HttpOptions::default().harmless_fields([badge.clone()]), "alice"),
+        (HttpOptions::default().credential_fields([badge]), "bob"),
     ] {
         let (guard, origin) = (StampedeGuard::in_memory().http(options), Origin::new());
         let app = site(&origin, |request, _| field(request, "x-badge").to_owned()).layer(guard.clone());

@@ -47,7 +47,8 @@ const DEMANDS: &[(&str, u64, &str, Result<CacheStatus, u16>)] = &[
     ("max-age=60", 70, "only-if-cached", Err(504)),
     ("max-age=60", 70, "only-if-cached, max-stale=60", Ok(CacheStatus::Stale)),
     ("no-cache", 0, "only-if-cached", Err(504)),
-    ("no-cache", 0, "max-stale", Ok(CacheStatus::Miss)),
+    ("no-cache", 0, "max-stale", Ok(CacheStatus::Bypass)),
+    ("public, no-cache", 0, "max-stale", Ok(CacheStatus::Miss)),
 ];
 
 #[tokio::test(start_paused = true)]

@@ -26,6 +26,7 @@ mod request_bodies;
 mod requests;
 mod rewrites;
 mod second_opinion;
+mod sharing;
 mod slow_bodies;
 mod sockets;
 mod spans;

@@ -138,7 +138,7 @@ async fn a_conditional_request_never_leaves_a_304_in_the_cache() {
 async fn waiters_get_a_304_or_a_200_by_their_own_condition() {
     let (guard, origin) = (StampedeGuard::in_memory(), Origin::gated());
     let app = site(&origin, conditional).layer(guard.clone());
-    let fields = |i| if i % 2 == 0 { ("if-none-match", "\"e\"") } else { ("x-nothing", "") };
+    let fields = |i| if i % 2 == 0 { ("if-none-match", "\"e\"") } else { ("x-request-id", "") };
     let asked = waiting(&app, 10, |i| get_with("/page", &[fields(i)])).await;
     origin.open();
     for (i, answer) in asked.answers().await.iter().enumerate() {

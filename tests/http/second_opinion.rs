@@ -229,7 +229,7 @@ async fn a_500_of_a_page_that_was_good_costs_two_calls() {
 #[tokio::test(start_paused = true)]
 async fn the_first_failure_blocks_nobody_if_an_entry_was_at_hand() {
     let policy = Policy::fresh_for(Duration::from_secs(60));
-    for (control, reload) in [("max-age=1", false), ("max-age=60", true)] {
+    for (control, reload) in [("public, max-age=1", false), ("public, max-age=60", true)] {
         let (guard, origin) = (StampedeGuard::in_memory().policy(policy), Origin::new());
         let app = site(&origin, move |request, n| match request.headers().contains_key("x-odd") {
             true => StatusCode::SERVICE_UNAVAILABLE.into_response(),
@@ -275,7 +275,7 @@ async fn a_leader_with_a_stale_page_does_not_speak_for_its_waiters() {
     let (guard, origin) = (StampedeGuard::in_memory(), Origin::gated());
     let app = site(&origin, |request, n| match request.headers().contains_key("x-odd") {
         true => (StatusCode::INTERNAL_SERVER_ERROR, [(CACHE_CONTROL, "no-store")]).into_response(),
-        false => ([(CACHE_CONTROL, "max-age=60")], n.to_string()).into_response(),
+        false => ([(CACHE_CONTROL, "public, max-age=60")], n.to_string()).into_response(),
     });
     let app = app.layer(guard.clone());
     origin.release(1);

@@ -187,7 +187,8 @@ async fn a_5xx_on_validation_serves_stale_only_if_allowed() {
         for answer in asked.answers().await {
             assert_eq!(answer.status, status, "{control}");
         }
-        assert_eq!(origin.calls(), 2, "{control}");
+        // Each request validates a `no-cache` response for itself.
+        assert_eq!(origin.calls(), if control.starts_with("no-cache") { 6 } else { 2 }, "{control}");
         at_rest(&guard).await;
     }
 }
@@ -215,7 +216,7 @@ async fn a_mismatched_304_is_followed_by_a_full_fetch() {
 async fn waiters_of_a_mismatched_304_retry_together() {
     let (guard, origin) = (StampedeGuard::in_memory(), Origin::gated());
     let app = site(&origin, |request, n| match field(request, "if-none-match") {
-        "" => ([("etag", "\"a\""), ("cache-control", "max-age=0")], n.to_string()).into_response(),
+        "" => ([("etag", "\"a\""), ("cache-control", "public, max-age=0")], n.to_string()).into_response(),
         _ => (StatusCode::NOT_MODIFIED, [("etag", "\"b\"")]).into_response(),
     });
     let app = app.layer(guard.clone());

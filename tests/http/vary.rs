@@ -203,7 +203,7 @@ async fn variants_may_name_different_vary_fields() {
                 "fr" => "x-brand",
                 _ => "accept-language, x-brand",
             };
-            ([("vary", vary), ("cache-control", "max-age=60")], n.to_string())
+            ([("vary", vary), ("cache-control", "public, max-age=60")], n.to_string())
         });
         let app = app.layer(guard.clone());
         let ask = |language: &'static str, tier: &'static str| [("accept-language", language), ("x-tier", tier)];
@@ -227,7 +227,7 @@ async fn a_herd_follows_two_vary_indexes() {
     let app = site(&origin, |request, n| {
         let (language, tier) = (field(request, "accept-language"), field(request, "x-tier"));
         let vary = if language == "de" { "accept-language" } else { "accept-language, x-tier" };
-        ([("vary", vary), ("cache-control", "max-age=60")], format!("{language} {tier} {n}"))
+        ([("vary", vary), ("cache-control", "public, max-age=60")], format!("{language} {tier} {n}"))
     });
     let app = app.layer(guard.clone());
     let fields = |i: usize| [("accept-language", ["de", "en"][i % 2]), ("x-tier", ["gold", "tin"][i / 2 % 2])];

@@ -176,7 +176,7 @@ fn validated(origin: &Origin) -> Router {
     site(origin, |request, n| -> Response {
         let language = field(request, "accept-language").to_owned();
         let etag = format!("\"{language}\"");
-        let fields = [("vary", "accept-language"), ("cache-control", "no-cache"), ("etag", etag.as_str())];
+        let fields = [("vary", "accept-language"), ("cache-control", "public, no-cache"), ("etag", etag.as_str())];
         match field(request, "if-none-match") == etag {
             true => (StatusCode::NOT_MODIFIED, fields).into_response(),
             false => (fields, format!("{language} {n}")).into_response(),

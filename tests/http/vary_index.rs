@@ -18,8 +18,8 @@ fn short_and_long(origin: &Origin) -> Router {
     site(origin, |request: &Request, n| {
         let (language, tier) = (field(request, "accept-language"), field(request, "x-tier"));
         let (vary, control) = match language {
-            "en" => ("accept-language, x-tier", "max-age=60"),
-            _ => ("accept-language", "max-age=1"),
+            "en" => ("accept-language, x-tier", "public, max-age=60"),
+            _ => ("accept-language", "public, max-age=1"),
         };
         ([("vary", vary), ("cache-control", control)], format!("{language} {tier} {n}"))
     })

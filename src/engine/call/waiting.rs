@@ -226,15 +226,19 @@ impl Call<'_> {
                 None => return self.unusable(),
             }
         }
-        let answer = match entry.meta().response_time >= self.requested_at {
-            true => self.policy.decode(entry, now).map_or(Reuse::Bypass, Reuse::Serve),
-            false => self.policy.evaluate(entry, now),
+        let is_newer = entry.meta().response_time >= self.requested_at;
+        let answer = match self.policy.evaluate(entry, now) {
+            Reuse::Miss | Reuse::Revalidate if is_newer => {
+                self.policy.decode(entry, now).map_or(Reuse::Bypass, Reuse::Serve)
+            }
+            answer => answer,
         };
         match answer {
             Reuse::Serve(answer) | Reuse::ServeAndRevalidate(answer) => {
                 Attempt::Done(answer, CacheStatus::Coalesced, false)
             }
-            Reuse::Bypass => Attempt::Alone(BypassReason::ForOthers),
+            Reuse::Redirect(redirect) => self.follow(&redirect),
+            Reuse::Bypass | Reuse::HitForPass => Attempt::Alone(BypassReason::ForOthers),
             _ => self.unusable(),
         }
     }

@@ -64,7 +64,7 @@ impl Case {
     }
 
     fn serves(&self, stored: &HeaderMap, terms: StorageTerms, cache_request: CacheRequest) -> bool {
-        let select = SelectingFields::of(stored).expect("it was stored");
+        let select = SelectingFields::of(stored, true).expect("it was stored");
         let values = |fields| {
             let mut values = Vec::new();
             select.values(&Self::head(fields), &mut values);

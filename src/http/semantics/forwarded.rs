@@ -1,6 +1,7 @@
 //! The fields with which proxies repeat the target of the client's request. Applications build links and redirects from
 //! them, and clients can send them as well.
 
+use super::request_fields::{self, Claim, FieldKind};
 use crate::config::http::HttpOptions;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, header::FORWARDED};
 
@@ -19,70 +20,6 @@ pub(in crate::http) struct Claimed<'a> {
 pub(in crate::http) struct PublicOrigin<'a> {
     pub(in crate::http) scheme: Option<&'a str>,
     pub(in crate::http) authority: Option<&'a [u8]>,
-}
-
-/// The part of a request that a field repeats.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Claim {
-    Authority,
-    /// Path and query.
-    Target,
-    /// The path, with or without the query.
-    Path,
-    /// A part of the path that a proxy has removed. An application prepends it to links, so a prefix that the path still
-    /// has would break them.
-    Prefix,
-    Port,
-    Scheme,
-    /// `on` for `https`.
-    Tls,
-    Method,
-    /// `Forwarded` (RFC 7239).
-    Forwarded,
-}
-
-/// Returns what a field of this lower-case name repeats, if anything.
-pub(super) fn claim(name: &str) -> Option<Claim> {
-    Some(match name {
-        "forwarded" => Claim::Forwarded,
-        "x-forwarded-host"
-        | "x-host"
-        | "x-original-host"
-        | "x-real-host"
-        | "x-proxy-host"
-        | "x-http-host-override"
-        | "x-host-override"
-        | "x-forwarded-authority" => Claim::Authority,
-        "x-original-url"
-        | "x-original-uri"
-        | "x-original-path"
-        | "x-envoy-original-path"
-        | "x-rewrite-url"
-        | "x-rewrite-uri"
-        | "x-replaced-path"
-        | "x-request-uri"
-        | "x-real-url"
-        | "x-forwarded-uri"
-        | "x-forwarded-url" => Claim::Target,
-        "x-forwarded-path" => Claim::Path,
-        "x-forwarded-prefix" | "x-original-prefix" | "x-forwarded-context" | "x-script-name" => Claim::Prefix,
-        "x-forwarded-port" => Claim::Port,
-        "x-forwarded-proto"
-        | "x-forwarded-protocol"
-        | "x-forwarded-scheme"
-        | "x-original-proto"
-        | "x-scheme"
-        | "x-url-scheme"
-        | "cloudfront-forwarded-proto" => Claim::Scheme,
-        "x-forwarded-ssl" | "x-forwarded-https" | "front-end-https" | "x-https" => Claim::Tls,
-        "x-http-method-override"
-        | "x-http-method"
-        | "x-method-override"
-        | "x-method"
-        | "x-original-method"
-        | "x-forwarded-method" => Claim::Method,
-        _ => return None,
-    })
 }
 
 /// Returns the scheme of `X-Forwarded-Proto` and what trusted fields say of the origin. `None` if they contradict each
@@ -117,8 +54,11 @@ pub(in crate::http) fn contradiction<'a>(
     claimed: Claimed<'_>,
     options: &HttpOptions,
 ) -> Option<&'a HeaderName> {
-    let agrees = |name: &HeaderName, value: &HeaderValue| {
-        claim(name.as_str()).is_none_or(|claim| options.trusted_forwarded.contains(name) || claimed.is(claim, value))
+    let agrees = |name: &HeaderName, value: &HeaderValue| match request_fields::kind(name) {
+        _ if options.trusted_forwarded.contains(name) => true,
+        FieldKind::Forwarded(claim) => claimed.is(claim, value),
+        FieldKind::ForwardedProto => claimed.is(Claim::Scheme, value),
+        _ => true,
     };
     headers.iter().find(|(name, value)| !agrees(name, value)).map(|(name, _)| name)
 }

@@ -2,7 +2,10 @@
 //! §5.2.1).
 
 use super::request::{AuthSharing, RequestDirectives};
-use crate::http::directives::{Directives, Source, seconds};
+use crate::{
+    config::http::HttpOptions,
+    http::directives::{Directives, Source, seconds},
+};
 use http::{HeaderMap, HeaderName, header};
 use std::time::{Duration, SystemTime};
 
@@ -17,13 +20,27 @@ pub(in crate::http) struct StoredFreshness {
     pub(in crate::http) immutable: bool,
     /// Its freshness lifetime as stated by the origin. It may have been stale on arrival.
     pub(in crate::http) lifetime: Option<Duration>,
+    /// The origin says that it is for everybody, whatever the fields of a request.
+    pub(in crate::http) for_everyone: bool,
+    /// Each request validates it for itself: `no-cache` (RFC 9111 §5.2.2.4) or a lifetime of zero, without `public`.
+    pub(in crate::http) always_validated: bool,
 }
 
 impl StoredFreshness {
     /// Creates the freshness of a response with these directives and this [explicit] lifetime.
-    pub(super) fn new(directives: &Directives, lifetime: Option<Duration>) -> Self {
+    pub(super) fn new(
+        directives: &Directives,
+        source: Source,
+        lifetime: Option<Duration>,
+        options: &HttpOptions,
+    ) -> Self {
+        let auth_sharing = AuthSharing::of_directives(directives);
+        let is_stated = lifetime.is_some() && (source == Source::Targeted || options.explicit_is_shared);
+        let is_zero = directives.no_cache || lifetime.is_some_and(|lifetime| lifetime.is_zero());
         Self {
-            auth_sharing: AuthSharing::of_directives(directives),
+            auth_sharing,
+            for_everyone: auth_sharing == AuthSharing::Public || is_stated,
+            always_validated: is_zero && !directives.public,
             never_stale: directives.forbid_stale(),
             immutable: directives.immutable,
             lifetime,
@@ -31,10 +48,10 @@ impl StoredFreshness {
     }
 
     /// Derives the freshness of a head that is [`dated`](super::fields::dated), as every stored head is.
-    #[cfg(any(test, feature = "_fuzz"))]
-    pub(in crate::http) fn of(headers: &HeaderMap, options: &crate::config::http::HttpOptions) -> Self {
+    pub(in crate::http) fn of(headers: &HeaderMap, options: &HttpOptions) -> Self {
         let (directives, source) = Directives::for_cache(headers, &options.targeted_fields);
-        Self::new(&directives, explicit(&directives, source, headers, std::time::UNIX_EPOCH))
+        let lifetime = explicit(&directives, source, headers, std::time::UNIX_EPOCH);
+        Self::new(&directives, source, lifetime, options)
     }
 }
 

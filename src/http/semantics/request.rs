@@ -1,6 +1,9 @@
 //! What a request accepts from the cache (RFC 9111 §5.2.1).
 
-use super::{credentials, forwarded};
+use super::{
+    forwarded,
+    request_fields::{self, FieldKind},
+};
 use crate::{
     config::http::HttpOptions,
     http::directives::{Directives, pragma},
@@ -34,6 +37,30 @@ pub(in crate::http) struct CacheRequest {
     pub(in crate::http) directives: RequestDirectives,
     pub(in crate::http) credentials: Credentials,
     pub(in crate::http) forwarded: ForwardedFields,
+    /// It has fields that are not known to be harmless.
+    pub(in crate::http) has_others: bool,
+}
+
+impl CacheRequest {
+    /// Reports whether nothing in the head tells its user apart.
+    pub(in crate::http) fn is_anonymous(&self) -> bool {
+        self.credentials == Credentials::None && !self.selects(false)
+    }
+
+    /// Reports whether it has fields that select its response without a `Vary`.
+    pub(in crate::http) fn selects(&self, for_everyone: bool) -> bool {
+        self.forwarded == ForwardedFields::Contradicting || self.has_others && !for_everyone
+    }
+
+    /// Reports whether this field is one of them: unless the response is for everybody, each field that is not harmless
+    /// and not in the key. If the fields of proxies contradict the target, all of them count, for every response.
+    pub(in crate::http) fn selects_by(&self, name: &HeaderName, for_everyone: bool, options: &HttpOptions) -> bool {
+        match request_fields::kind(name) {
+            FieldKind::Other => !for_everyone && !options.is_harmless(name),
+            FieldKind::ForwardedProto | FieldKind::Forwarded(_) => self.forwarded == ForwardedFields::Contradicting,
+            _ => false,
+        }
+    }
 }
 
 /// The fields of a request with which a proxy repeats its target.
@@ -45,6 +72,8 @@ pub(in crate::http) enum ForwardedFields {
     Scheme(&'static str),
     /// Fields that are to be compared with the target and with each other.
     Others,
+    /// Fields that contradict the target or each other.
+    Contradicting,
 }
 
 /// The answer to a lookup-only request if nothing suitable is stored.
@@ -87,7 +116,7 @@ pub(in crate::http) enum Credentials {
     #[default]
     None,
     Authorization,
-    /// A field that tells users apart. RFC 9111 does not treat the following as credentials, but an application does.
+    /// A field that the operator names. RFC 9111 does not treat the following as credentials, but an application does.
     Field,
     Cookie,
     /// The head is private to one user, as [`HttpOptions::private_if`] says.
@@ -121,11 +150,6 @@ pub(in crate::http) enum AuthSharing {
 }
 
 impl AuthSharing {
-    /// Derives the permission from the head alone.
-    pub(in crate::http) fn of(headers: &HeaderMap, options: &HttpOptions) -> Self {
-        Self::of_directives(&Directives::for_cache(headers, &options.targeted_fields).0)
-    }
-
     pub(super) fn of_directives(directives: &Directives) -> Self {
         if directives.public || directives.s_maxage.is_some() {
             Self::Public
@@ -180,8 +204,9 @@ pub(in crate::http) fn disposition(
         // §5.2.1: a cache need not implement these directives.
         honoured: options.honour_request_directives,
     };
-    let ParsedFields { conditional, credentials, forwarded, .. } = fields;
-    Disposition::Cache(CacheRequest { head, conditional, range, lookup_only, directives, credentials, forwarded })
+    let ParsedFields { conditional, credentials, forwarded, has_others, .. } = fields;
+    let cache = CacheRequest { head, conditional, range, lookup_only, directives, credentials, forwarded, has_others };
+    Disposition::Cache(cache)
 }
 
 /// Reports whether the request offers HTTP/2 without TLS, and no other upgrade. Some clients of HTTP/1.1 offer it with
@@ -201,34 +226,31 @@ struct ParsedFields {
     range: bool,
     credentials: Credentials,
     forwarded: ForwardedFields,
+    has_others: bool,
 }
 
 impl ParsedFields {
     fn of(headers: &HeaderMap, options: &HttpOptions) -> Self {
         let mut fields = Self::default();
         for name in headers.keys() {
-            match kind(name.as_str()) {
+            match request_fields::kind(name) {
                 FieldKind::Control => fields.control = true,
                 FieldKind::Pragma => fields.pragma = true,
                 FieldKind::Upgrade => fields.upgrade = true,
                 FieldKind::Conditional => fields.conditional = true,
                 FieldKind::Range => fields.range = true,
                 FieldKind::Authorization => fields.credentials = fields.credentials.max(Credentials::Authorization),
-                FieldKind::Credential if options.not_credential_fields.contains(name) => {}
-                FieldKind::Credential => fields.credentials = Credentials::Cookie,
+                FieldKind::Cookie if options.harmless_fields.contains(name) => {}
+                FieldKind::Cookie => fields.credentials = Credentials::Cookie,
+                FieldKind::ProxyAuthorization => fields.credentials = fields.credentials.max(Credentials::Field),
                 FieldKind::ForwardedProto => fields.forwarded = fields.forwarded.with_proto(headers, name),
-                FieldKind::Forwarded => fields.forwarded = ForwardedFields::Others,
-                FieldKind::Other => {}
+                FieldKind::Forwarded(_) => fields.forwarded = ForwardedFields::Others,
+                FieldKind::Other => fields.has_others = fields.has_others || !options.is_harmless(name),
+                FieldKind::Harmless => {}
             }
         }
         if options.credential_fields.iter().any(|field| headers.contains_key(field)) {
-            fields.credentials = Credentials::Cookie;
-        }
-        // PERF: here, because most requests have no credentials.
-        let is_cookie =
-            || headers.contains_key(header::COOKIE) && !options.not_credential_fields.contains(&header::COOKIE);
-        if fields.credentials == Credentials::Cookie && !is_cookie() {
-            fields.credentials = Credentials::Field;
+            fields.credentials = fields.credentials.max(Credentials::Field);
         }
         fields
     }
@@ -246,98 +268,6 @@ impl ForwardedFields {
             (Self::None, Some(scheme)) if !is_repeated => Self::Scheme(scheme),
             _ => Self::Others,
         }
-    }
-}
-
-/// The meaning of a request field to a cache.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum FieldKind {
-    Control,
-    Pragma,
-    Upgrade,
-    Conditional,
-    Range,
-    Authorization,
-    /// A cookie, or another field that tells users apart.
-    Credential,
-    ForwardedProto,
-    /// Another field in which a proxy repeats the target or the method of the request.
-    Forwarded,
-    /// Nothing.
-    Other,
-}
-
-/// Returns the meaning of a field with this lower-case name.
-#[inline(always)]
-fn kind(name: &str) -> FieldKind {
-    usual(name).unwrap_or_else(|| by_words(name))
-}
-
-/// Returns the meaning of a field that a cache goes by, or that browsers and proxies send with every request. The latter
-/// are listed only to keep them from the search for words.
-///
-/// PERF: by length first, which makes a jump table. It takes 10 instructions for each field more than the ten names of
-/// the first kind alone, and half as much as one flat `match`.
-#[inline(always)]
-fn usual(name: &str) -> Option<FieldKind> {
-    Some(match name.len() {
-        4 if name == "host" => FieldKind::Other,
-        5 if name == "range" => FieldKind::Range,
-        6 => match name {
-            "accept" | "cf-ray" | "origin" => FieldKind::Other,
-            "cookie" => FieldKind::Credential,
-            "pragma" => FieldKind::Pragma,
-            _ => return None,
-        },
-        7 => match name {
-            "referer" | "sec-gpc" => FieldKind::Other,
-            "upgrade" => FieldKind::Upgrade,
-            _ => return None,
-        },
-        8 => match name {
-            "cdn-loop" | "if-range" | "priority" => FieldKind::Other,
-            "if-match" => FieldKind::Conditional,
-            _ => return None,
-        },
-        9 if matches!(name, "save-data" | "sec-ch-ua" | "x-real-ip") => FieldKind::Other,
-        10 if matches!(name, "connection" | "keep-alive" | "tracestate" | "user-agent") => FieldKind::Other,
-        11 if name == "traceparent" => FieldKind::Other,
-        12 if matches!(name, "cf-ipcountry" | "x-request-id") => FieldKind::Other,
-        13 => match name {
-            "authorization" => FieldKind::Authorization,
-            "cache-control" => FieldKind::Control,
-            "if-none-match" => FieldKind::Conditional,
-            _ => return None,
-        },
-        14 if matches!(name, "sec-fetch-dest" | "sec-fetch-mode" | "sec-fetch-site" | "sec-fetch-user") => {
-            FieldKind::Other
-        }
-        15 if matches!(name, "accept-encoding" | "accept-language" | "x-amzn-trace-id" | "x-forwarded-for") => {
-            FieldKind::Other
-        }
-        16 if matches!(name, "cf-connecting-ip" | "sec-ch-ua-mobile" | "x-correlation-id" | "x-requested-with") => {
-            FieldKind::Other
-        }
-        17 => match name {
-            "if-modified-since" => FieldKind::Conditional,
-            "x-forwarded-proto" => FieldKind::ForwardedProto,
-            _ => return None,
-        },
-        18 if matches!(name, "sec-ch-ua-platform" | "x-forwarded-server") => FieldKind::Other,
-        19 if name == "if-unmodified-since" => FieldKind::Conditional,
-        25 if name == "upgrade-insecure-requests" => FieldKind::Other,
-        _ => return None,
-    })
-}
-
-#[cold]
-fn by_words(name: &str) -> FieldKind {
-    if forwarded::claim(name).is_some() {
-        FieldKind::Forwarded
-    } else if credentials::is_credential(name) {
-        FieldKind::Credential
-    } else {
-        FieldKind::Other
     }
 }
 
@@ -409,6 +339,7 @@ mod tests {
             directives: ANYTHING,
             credentials: Credentials::None,
             forwarded: ForwardedFields::None,
+            has_others: false,
         };
         assert_eq!(cache_request(&[]), nothing);
         for (value, directives) in [
@@ -478,11 +409,11 @@ mod tests {
     fn settings_name_credentials_in_both_directions() {
         let (badge, key) = (HeaderName::from_static("x-badge"), HeaderName::from_static("x-api-key"));
         let added = HttpOptions::default().credential_fields([badge.clone()]);
-        let removed = added.clone().not_credential_fields([badge.clone(), key.clone()]);
+        let removed = added.clone().harmless_fields([badge.clone(), key.clone()]);
         let again = removed.clone().credential_fields([badge, key]);
         for (options, of_badge, of_key) in [
-            (HttpOptions::default(), Credentials::None, Credentials::Field),
-            (added, Credentials::Field, Credentials::Field),
+            (HttpOptions::default(), Credentials::None, Credentials::None),
+            (added, Credentials::Field, Credentials::None),
             (removed, Credentials::None, Credentials::None),
             (again, Credentials::Field, Credentials::Field),
         ] {
@@ -535,42 +466,6 @@ mod tests {
             let method = if head { Method::HEAD } else { Method::GET };
             let options = HttpOptions::default().honour_request_directives();
             prop_assert_eq!(disposition(&method, &fields, false, &options), Disposition::Forward(Uncached::RequestNoStore));
-        }
-    }
-
-    /// The list of usual fields is a short cut only.
-    #[test]
-    fn usual_fields_have_no_word_of_a_credential() {
-        for name in [
-            "host accept cf-ray origin referer sec-gpc cdn-loop if-range priority save-data sec-ch-ua",
-            "x-real-ip connection keep-alive tracestate user-agent traceparent cf-ipcountry x-request-id",
-            "sec-fetch-dest sec-fetch-mode sec-fetch-site sec-fetch-user accept-encoding accept-language",
-            "x-amzn-trace-id x-forwarded-for cf-connecting-ip sec-ch-ua-mobile x-correlation-id x-requested-with",
-            "sec-ch-ua-platform x-forwarded-server upgrade-insecure-requests",
-        ]
-        .iter()
-        .flat_map(|names| names.split(' '))
-        {
-            assert_eq!((usual(name), by_words(name)), (Some(FieldKind::Other), FieldKind::Other), "{name}");
-        }
-    }
-
-    #[test]
-    fn fields_are_found_by_their_whole_names() {
-        for (name, expected) in [
-            ("cache-control", FieldKind::Control),
-            ("cache-contro1", FieldKind::Other),
-            ("cookie", FieldKind::Credential),
-            ("authorization", FieldKind::Authorization),
-            ("proxy-authorization", FieldKind::Credential),
-            ("x-forwarded-proto", FieldKind::ForwardedProto),
-            ("x-forwarded-host", FieldKind::Forwarded),
-            ("x-forwarded-user", FieldKind::Credential),
-            ("if-unmodified-since", FieldKind::Conditional),
-            ("range", FieldKind::Range),
-            ("", FieldKind::Other),
-        ] {
-            assert_eq!(kind(name), expected, "{name}");
         }
     }
 }

@@ -1,7 +1,6 @@
 //! Storing and sharing: which requests may get a response, and for how long (RFC 9111 §3).
 
 use super::{
-    credentials::looks_like_credential,
     freshness::{self, StoredFreshness, Times},
     request::{AuthSharing, Credentials},
     validation,
@@ -11,7 +10,7 @@ use crate::{
     http::{directives::Directives, vary::SelectingFields},
     uncached::Uncached,
 };
-use http::{HeaderMap, StatusCode, header};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use std::time::Duration;
 
 /// The requests that may get a response.
@@ -102,7 +101,7 @@ pub(in crate::http) fn storable(
 ) -> Storable {
     let (directives, source) = Directives::for_cache(headers, &options.targeted_fields);
     let explicit = freshness::explicit(&directives, source, headers, times.response_time);
-    let stored @ StoredFreshness { auth_sharing, .. } = StoredFreshness::new(&directives, explicit);
+    let stored @ StoredFreshness { auth_sharing, .. } = StoredFreshness::new(&directives, source, explicit, options);
     let private = private(status, headers, &directives, auth_sharing, options);
     let terms = |lifetime| StorageTerms::new(lifetime, headers, &directives, stored, times, options);
     let partial = is_partial(status, headers);
@@ -131,7 +130,7 @@ pub(in crate::http) fn storable(
     }
     // §5.2.2.4: it is validated before each use.
     let stated = if directives.no_cache { Some(Duration::ZERO) } else { explicit };
-    if stated.is_none() && auth_sharing < AuthSharing::Public && has_user_field(headers, options) {
+    if stated.is_none() && auth_sharing < AuthSharing::Public && is_for_one_client(headers) {
         return for_one_client(Uncached::UserField);
     }
     let Some(lifetime) = stated.map(Some).or_else(|| default_lifetime(headers, times, options)) else {
@@ -153,14 +152,18 @@ fn is_for_all(
 ) -> bool {
     let is_silent = auth_sharing < AuthSharing::Public;
     let needs_lifetime = options.default_freshness == DefaultFreshness::Stale;
-    let is_for_one = is_silent && (needs_lifetime || has_user_field(headers, options));
+    let is_for_one = is_silent && (needs_lifetime || is_for_one_client(headers));
     let is_open = explicit.is_some() || (!headers.contains_key(header::CONTENT_ENCODING) && !is_for_one);
     is_open && !headers.contains_key(header::VARY)
 }
 
-/// Reports whether the response hands out something that tells users apart, such as a CSRF token.
-fn has_user_field(headers: &HeaderMap, options: &HttpOptions) -> bool {
-    headers.keys().any(|name| looks_like_credential(name) && !options.not_credential_fields.contains(name))
+/// Reports whether the response has a field that is made for one client.
+fn is_for_one_client(headers: &HeaderMap) -> bool {
+    let is_policy = |name: &HeaderName| name.as_str().starts_with("content-security-policy");
+    let has_nonce = |value: &HeaderValue| value.as_bytes().windows(7).any(|part| part == b"'nonce-");
+    headers.iter().any(|(name, value)| {
+        FOR_ONE_CLIENT.iter().any(|end| name.as_str().ends_with(end)) || is_policy(name) && has_nonce(value)
+    })
 }
 
 /// Returns the lifetime of a response that states none: `Some(None)` if the policy decides. `None` if it has no lifetime.
@@ -193,7 +196,7 @@ fn private(
         Some(Uncached::Private)
     } else if headers.contains_key(header::SET_COOKIE) && !shares_cookies {
         Some(Uncached::SetCookie)
-    } else if SelectingFields::of(headers).is_none() {
+    } else if SelectingFields::of(headers, true).is_none() {
         Some(Uncached::Vary) // §4.1: a `*` never matches.
     } else {
         is_event_stream(headers).then_some(Uncached::EventStream)
@@ -229,6 +232,14 @@ const ABOUT_ONE_REQUEST: [StatusCode; 2] =
 /// Client errors by which an origin in trouble defends itself. They are failures of the origin, as 502, 503 and 504 are.
 pub(in crate::http) const ORIGIN_FAILURES: [StatusCode; 3] =
     [StatusCode::REQUEST_TIMEOUT, StatusCode::TOO_EARLY, StatusCode::TOO_MANY_REQUESTS];
+
+/// The ends of names of fields that are made for one client.
+const FOR_ONE_CLIENT: [&str; 4] = [
+    "authentication-info", // of a client's `Authorization` or `Proxy-Authorization` (RFC 9110 §11.6.3, §11.7.3)
+    "csrf-token",          // proves that a form was served to the client that sends it
+    "nonce",               // is valid once
+    "mcp-session-id",      // names the session that begins (Model Context Protocol)
+];
 
 /// Heuristically cacheable statuses (RFC 9110 §15.1), without 206 and server errors.
 const SILENTLY_STORABLE: [StatusCode; 10] = [

@@ -116,7 +116,7 @@ pub(super) const THEY_STORE: Reasons = &[
     ("choice: without a lifetime and a Last-Modified, heuristics store nothing", |it| {
         !it.explicit() && freshness::heuristic(&it.response, at(0), 0.1).is_none()
     }),
-    ("RFC 9111 §4.1: a * matches no request", |it| SelectingFields::of(&it.response).is_none()),
+    ("RFC 9111 §4.1: a * matches no request", |it| SelectingFields::of(&it.response, true).is_none()),
     ("RFC 9111 §5.2: directives are case-insensitive", CaseFacts::upper_case),
     ("RFC 9111 §4.2.1: a repeated directive implies nothing else", |it| {
         it.twice() && it.first.contains_key(header::AUTHORIZATION)

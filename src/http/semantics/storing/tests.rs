@@ -217,7 +217,8 @@ fn credentials_share_only_responses_that_permit_it() {
         ("public", AuthSharing::Public),
     ] {
         let fields = [("cache-control", value)];
-        assert_eq!(AuthSharing::of(&headers(&fields), &HttpOptions::default()), auth_sharing, "{value}");
+        let stated = StoredFreshness::of(&headers(&fields), &HttpOptions::default());
+        assert_eq!(stated.auth_sharing, auth_sharing, "{value}");
         for (credentials, needed) in [
             (None, AuthSharing::Default),
             (Authorization, AuthSharing::Authorization),
