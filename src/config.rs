@@ -7,11 +7,9 @@ use crate::{
     near_cache::NearCache,
     outage_cache::{OutageCache, OutageCacheConfig},
     policy::Policy,
-    store::lease::FailureMarker,
     sync::newest_first::NewestFirst,
     telemetry::Meter,
 };
-use bytes::Bytes;
 use std::{
     error::Error,
     fmt,
@@ -106,29 +104,6 @@ impl Config {
         (self.on_store_failure == StoreFailure::FailOpen).then_some(&*self.outage)
     }
 
-    /// Returns a failure marker that blocks no caller and only counts. `None` if markers are off.
-    pub(crate) fn failure_count(&self) -> Option<FailureMarker> {
-        self.failure_marker(Bytes::new(), 0, Duration::ZERO)
-    }
-
-    /// Returns how long the failures of a key that may be due to single requests are remembered.
-    pub(crate) fn failure_memory(&self) -> Duration {
-        self.failure_ttl.min(Duration::from_secs(1))
-    }
-
-    /// Returns the failure marker that a leader leaves after this number of earlier failures in a row. It blocks other
-    /// callers for a time that doubles from failure to failure, but at most for `limit`. `None` if markers are off.
-    pub(crate) fn failure_marker(&self, report: Bytes, earlier: u32, limit: Duration) -> Option<FailureMarker> {
-        let (first, longest) = (self.failure_ttl, self.failure_ttl.saturating_mul(10));
-        let blocks_for = first.saturating_mul(1 << earlier.min(8)).min(longest).min(limit);
-        let remembered_for = match limit {
-            Duration::ZERO => self.failure_memory(),
-            // Nothing doubles then, and a later client error must not count as the second one of its kind.
-            _ if limit < first => Duration::ZERO,
-            _ => longest,
-        };
-        (!first.is_zero()).then_some(FailureMarker { blocks_for, remembered_for, report })
-    }
 }
 
 impl Default for Config {

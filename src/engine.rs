@@ -12,7 +12,6 @@ mod call;
 mod containment;
 mod core;
 mod erased;
-pub(crate) mod failure;
 mod fill_set;
 mod flight;
 pub(crate) mod frontend;

@@ -29,7 +29,6 @@ pub struct Error(Arc<Inner>);
 struct Inner {
     kind: ErrorKind,
     what: Cow<'static, str>,
-    code: u16,
     retry_in: Option<Duration>,
     cause: Option<Arc<dyn error::Error + Send + Sync>>,
 }
@@ -60,11 +59,11 @@ pub enum ErrorKind {
 
 impl Error {
     pub(crate) fn new(kind: ErrorKind, what: impl Into<Cow<'static, str>>) -> Self {
-        Self(Arc::new(Inner { kind, what: what.into(), code: 0, retry_in: None, cause: None }))
+        Self(Arc::new(Inner { kind, what: what.into(), retry_in: None, cause: None }))
     }
 
     pub(crate) fn with_source(kind: ErrorKind, what: &'static str, source: BoxError) -> Self {
-        Self(Arc::new(Inner { kind, what: what.into(), code: 0, retry_in: None, cause: Some(source.into()) }))
+        Self(Arc::new(Inner { kind, what: what.into(), retry_in: None, cause: Some(source.into()) }))
     }
 
     pub(crate) fn origin_failed(source: BoxError) -> Self {
@@ -72,13 +71,13 @@ impl Error {
     }
 
     /// Creates the error of a caller that a failure marker blocks, from what the marker reports.
-    pub(crate) fn reported(kind: ErrorKind, code: u16, retry_in: Duration) -> Self {
+    pub(crate) fn reported(kind: ErrorKind, retry_in: Duration) -> Self {
         let what = match kind {
             ErrorKind::TimedOut => "the fetch was aborted; see `fetch_timeout`",
             ErrorKind::Panicked => "the fetch panicked",
             _ => "the fetch failed",
         };
-        Self(Arc::new(Inner { kind, what: what.into(), code, retry_in: Some(retry_in), cause: None }))
+        Self(Arc::new(Inner { kind, what: what.into(), retry_in: Some(retry_in), cause: None }))
     }
 
     /// Returns this error with the time until a retry.
@@ -119,7 +118,7 @@ impl Error {
     /// Returns the first `E` among the origin's own error and its sources, as [`find`](Self::find) does. If the fetch
     /// returned an `anyhow::Error`, that is the error that it was made from (feature `anyhow`); its backtrace is lost.
     ///
-    /// `None` if there is no `E`, if the fetch failed in another process, which shares only kind and status of its error,
+    /// `None` if there is no `E`, if the fetch failed in another process, which shares only the kind of its error,
     /// and in rare cases also in this process: see [`failure_ttl`](crate::StampedeGuard::failure_ttl). A type that wraps
     /// errors without being one (`eyre::Report`) hides the error that it was made from, unless context was added to it.
     #[must_use]
@@ -149,12 +148,6 @@ impl Error {
     #[must_use]
     pub fn retry_in(&self) -> Option<Duration> {
         self.0.retry_in
-    }
-
-    /// Returns the HTTP status that a failure marker recorded. `None` for other errors, and for failures without one.
-    #[must_use]
-    pub fn status(&self) -> Option<u16> {
-        (self.0.code != 0).then_some(self.0.code)
     }
 
     /// Returns the error that caused this one.

@@ -249,15 +249,13 @@ impl StampedeGuard {
     ///
     /// While the marker blocks the key, callers of the guard that fetched, and of its clones, get the error with its
     /// cause. The causes of up to 1,024 keys are kept at a time. The memory of an error is released at the next failure
-    /// of any key after its block. Callers of other guards get the kind of the error and its
-    /// [status](crate::Error::status).
+    /// of any key after its block. Callers of other guards get the kind of the error.
     ///
     /// [`classify`](Self::classify) names errors that need no marker, because the request is their reason and not the
     /// origin.
     ///
-    /// HTTP requests without a stale response are blocked for at most 100 ms, because another request may succeed. Then
-    /// one of them tries, and all other requests wait for it. If the stored response was fresh within the last second
-    /// (within `failure_ttl` if that is shorter), a 500 or a client error blocks none of them.
+    /// HTTP requests without a stored response are blocked for at most 100 ms, and only if a second request has failed as
+    /// well, because another request may succeed. They get a 503. Then one of them tries, and all other requests wait.
     ///
     /// # Panics
     ///

@@ -23,22 +23,25 @@ use std::time::Duration;
 ///
 /// # Defaults
 ///
-/// Fresh for 10 s, no stale windows, 10 % jitter, no early refresh.
+/// Fresh for 10 s, no stale windows except that of an HTTP layer on errors, 10 % jitter, no early refresh.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Policy {
     lifetimes: Lifetimes,
+    /// Whether the window for errors is set.
+    pub(crate) has_stale_if_error: bool,
     jitter: f64,
     /// The beta of XFetch (see [`early_refresh`](Self::early_refresh)); 0 turns it off.
     xfetch_beta: f64,
 }
 
 impl Policy {
-    /// Creates a policy with this freshness lifetime and no stale windows. A lifetime stated by the fetch takes
+    /// Creates a policy with this freshness lifetime and the default stale windows. A lifetime stated by the fetch takes
     /// precedence: the `Cache-Control` of a response, or [`FetchOutcome::fresh_for`](crate::FetchOutcome::fresh_for).
     /// [`Policy::default`] has 10 s.
     #[must_use]
     pub const fn fresh_for(lifetime: Duration) -> Self {
-        Self { lifetimes: Lifetimes::fresh_for(lifetime), jitter: 0.1, xfetch_beta: 0.0 }
+        let lifetimes = Lifetimes::fresh_for(lifetime);
+        Self { lifetimes, has_stale_if_error: false, jitter: 0.1, xfetch_beta: 0.0 }
     }
 
     /// Sets the window after the freshness lifetime in which an entry is still served at once (RFC 5861 §3). Meanwhile
@@ -50,10 +53,11 @@ impl Policy {
     }
 
     /// Sets the window after the freshness lifetime in which an entry is served if the next fetch fails (RFC 5861 §4).
-    /// It is also served to a request that may not wait longer. Default: 0.
+    /// It is also served to a request that may not wait longer. Default: 60 s for the responses of an HTTP layer, and 0
+    /// for values.
     #[must_use]
     pub const fn stale_if_error(mut self, window: Duration) -> Self {
-        self.lifetimes.stale_if_error = window;
+        (self.lifetimes.stale_if_error, self.has_stale_if_error) = (window, true);
         self
     }
 
@@ -169,11 +173,6 @@ pub(crate) fn status_of(entry: &Entry, now: Timestamp) -> CacheStatus {
 pub(crate) fn allows_stale_on_error(entry: &Entry, now: Timestamp) -> bool {
     let lifetimes = &entry.meta().lifetimes;
     entry.age(now) < lifetimes.fresh_for.saturating_add(lifetimes.stale_if_error)
-}
-
-/// Reports whether the entry is a value that is fresh or within one of its stale windows.
-pub(crate) fn is_servable(entry: &Entry, now: Timestamp) -> bool {
-    entry.meta().kind == Kind::Value && !servable_for(entry, now).is_zero()
 }
 
 /// Returns how long the entry is still fresh or within one of its stale windows.

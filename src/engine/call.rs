@@ -63,9 +63,6 @@ pub(super) struct Call<'a> {
     has_waited: bool,
     /// Set after a result that this call could not use. From then on it joins only flights that have no result yet.
     incomplete_only: bool,
-    /// Number of results that this call did not accept, because they may be due to the request of their leader alone.
-    /// It accepts the second one.
-    earlier_failures: u32,
     /// Set when the flight of the fleet is of no use to this call. From then on it joins only local flights, or leads
     /// one in this mode.
     local: Option<LeadMode>,
@@ -111,7 +108,6 @@ impl<'a> Call<'a> {
             wait_edge: None,
             has_waited: false,
             incomplete_only: false,
-            earlier_failures: 0,
             local: None,
             unanswered: None,
         }
@@ -221,10 +217,7 @@ impl<'a> Call<'a> {
         match self.policy.evaluate(&entry, now) {
             Reuse::Serve(answer) => done(Attempt::Done(answer, status_of(&entry, now), false)),
             Reuse::ServeAndRevalidate(answer) => Box::pin(self.refresh(entry, answer)),
-            Reuse::Redirect(redirect) if self.lookup.follow(&entry, &redirect) => {
-                self.earlier_failures = 0; // they concern the other cache key
-                done(Attempt::Again)
-            }
+            Reuse::Redirect(redirect) if self.lookup.follow(&entry, &redirect) => done(Attempt::Again),
             Reuse::Revalidate | Reuse::Miss | Reuse::HitForPassOfOthers | Reuse::Redirect(_) => {
                 self.enter(Scope::Fleet, LeadMode::Coordinated, Some(entry))
             }
@@ -301,7 +294,8 @@ impl<'a> Call<'a> {
             seen,
             redirects: self.lookup.redirects.clone(),
             outer_fetches: self.active_fetches.clone(),
-            earlier_failures: self.earlier_failures,
+            earlier_failures: 0,
+            has_waited: matches!(mode, LeadMode::Refresh),
             scoped: self.spawn.is_none(),
             flight,
         };
@@ -351,7 +345,7 @@ impl<'a> Call<'a> {
         let seen = is_value.then_some(marker);
         let mode = FetchMode::HitForPass { id, redirects: redirects.clone(), seen, deadline: deadline.into_std() };
         let Some(head) = self.fetch_alone(mode, &resource).await else { return self.cancelled() };
-        let FetchHead { response, sharing, completion } = *head;
+        let FetchHead { response, sharing, completion, .. } = *head;
         let times = (began, Timestamp::now());
         let (store_as, completion) = match sharing {
             Shareability::Complete(payload, store_as) => {
@@ -401,8 +395,7 @@ impl<'a> Call<'a> {
         if !self.lookup.move_to(redirect) {
             return Attempt::Alone(BypassReason::ForOthers);
         }
-        (self.has_waited, self.earlier_failures) = (true, 0);
-        (self.incomplete_only, self.local) = (false, None);
+        (self.has_waited, self.incomplete_only, self.local) = (true, false, None);
         Attempt::Again
     }
 
@@ -445,6 +438,5 @@ fn cancelled() -> Error {
 }
 
 /// Maximum number of attempts before a caller is rejected. An attempt is lost if the leader is not polled for half of a
-/// lease, if its body breaks off, if it ends without a result after an invalidation, or if its result is for other
-/// callers.
+/// lease, if it ends without a result after an invalidation, or if its result is for other callers.
 const MAX_ATTEMPTS: usize = 64;

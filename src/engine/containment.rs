@@ -19,6 +19,8 @@ use tokio::time::{Instant, timeout_at};
 pub(super) enum Aborted {
     Panicked,
     TimedOut,
+    /// The body of the response broke off.
+    BrokeOff,
     /// No caller waits for the fetch any more, and all `max_detached` permits are in use.
     Detached,
 }
@@ -53,6 +55,7 @@ impl Aborted {
                 let what = format!("the fetch was aborted after {:?}; see `fetch_timeout`", config.fetch_timeout);
                 Some((FetchFailure::TimedOut, Error::new(ErrorKind::TimedOut, what)))
             }
+            Self::BrokeOff => Some((FetchFailure::Origin, Error::new(ErrorKind::Origin, "the body broke off"))),
             Self::Detached => None,
         }
     }

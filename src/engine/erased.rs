@@ -1,7 +1,6 @@
 //! Answers and fetches whose types the engine does not know, so that it is compiled once for all of them.
 
 use super::{
-    failure::Circumstances,
     frontend::{Answers, FetchHead, FetchMode, Reuse, ReusePolicy},
     resource::Resource,
 };
@@ -38,9 +37,9 @@ impl<'a> FetchSlot<'a> {
         F: FnOnce(FetchMode, Arc<Resource>) -> Fut + Send + 'a,
         Fut: Future<Output = FetchHead<R>> + Send + 'a,
     {
-        let boxed = |FetchHead { response, sharing, completion }| {
+        let boxed = |FetchHead { response, sharing, is_inconclusive, completion }| {
             let response: AnyAnswer = Box::new(response);
-            Box::new(FetchHead { response, sharing, completion })
+            Box::new(FetchHead { response, sharing, is_inconclusive, completion })
         };
         let fetch: BoxFetch<'a> = Box::new(move |mode, resource| Box::pin(fetch(mode, resource).map(boxed)));
         Self(Arc::new(Mutex::new(Some(fetch))))
@@ -104,8 +103,8 @@ impl<P: Answers<R>, R> ReusePolicy for Erased<P, R> {
         self.policy.is_covered_by(audience)
     }
 
-    fn circumstances(&self, seen: Option<&Entry>, now: Timestamp) -> Circumstances {
-        self.policy.circumstances(seen, now)
+    fn request_hash(&self) -> Option<u64> {
+        self.policy.request_hash()
     }
 }
 

@@ -57,7 +57,7 @@ pub(crate) type Found = Result<Option<Entry>, StoreError>;
 /// | `Found` | the store or the outage cache had an entry, or the store did not answer | goes on as after a lookup of its own |
 /// | `Filled` | the payload is complete | takes the entry if its request is older than the response, however short the lifetime is; otherwise evaluates it |
 /// | `Shared` | a value has no entry, or its entry is not stored yet | takes the value if it suits the request |
-/// | `Unshared` | the response is private, the fetch failed, or a failure marker blocks the key | takes the confirmed stale entry in place of a failure; otherwise tries again once if a waiter is to lead again, or does what [`Unshared`] says |
+/// | `Unshared` | the response is private, the fetch failed again or for a request like all others, or a failure marker blocks the key | takes the confirmed stale entry in place of a failure; otherwise does what [`Unshared`] says |
 /// | `Abandoned` | the leader is not polled, ended without a result and no waiter takes the flight over, or stood in the queue when the circuit breaker closed | looks the entry up, and one waiter leads |
 #[derive(Clone)]
 pub(crate) enum Progress {
@@ -67,8 +67,7 @@ pub(crate) enum Progress {
     Found(Found),
     Filled(Arc<FillSet>),
     Shared(SharedValue),
-    /// The result, and whether a waiter is to lead again, because the result may be due to the leader's request.
-    Unshared(Unshared, bool),
+    Unshared(Unshared),
     Abandoned,
 }
 
@@ -141,12 +140,22 @@ pub(crate) struct FlightState {
     pulse: Arc<Pulse>,
     /// When a waiter last looked at the pulse, and what it read; or when the first waiter came.
     felt: Mutex<Option<(Instant, Option<usize>)>>,
-    /// The waiters that may lead next, by their ranks. The chosen waiter has no waker here.
-    successors: Mutex<BTreeMap<i64, Option<Waker>>>,
+    /// Set when the fetch has failed once: the [hash](super::frontend::ReusePolicy::request_hash) of its request. The next
+    /// failure counts.
+    failed: OnceLock<u64>,
+    /// The waiters that may lead next, by their ranks.
+    successors: Mutex<BTreeMap<i64, Successor>>,
     /// Number of callers that want the result. The caller that opened the flight counts as well.
     callers: AtomicUsize,
     /// Notified when the first caller comes, when the last caller leaves, and when the leader begins to wait.
     changed: Notify,
+}
+
+/// A waiter that may lead next.
+struct Successor {
+    request_hash: Option<u64>,
+    /// The chosen waiter has none.
+    waker: Option<Waker>,
 }
 
 impl Flights {
@@ -291,6 +300,7 @@ impl FlightState {
             next: OnceLock::new(),
             pulse: Arc::default(),
             felt: Mutex::default(),
+            failed: OnceLock::new(),
             successors: Mutex::default(),
             callers: AtomicUsize::new(0),
             changed: Notify::new(),
@@ -340,13 +350,18 @@ impl FlightState {
     }
 
     /// Hands a flight without a result over to a random waiter without a deadline, or to the one with the latest
-    /// deadline. The other waiters stay. Abandons the flight if there is no waiter, or a newer flight may have its
-    /// place.
+    /// deadline. If the fetch has failed, a waiter comes first whose request is not like the one that failed. The other
+    /// waiters stay. Abandons the flight if there is no waiter, or a newer flight may have its place.
     fn hand_over(self: &Arc<Self>) {
         let goes_on = self.is_listed.load(Acquire) && self.resume_as(Progress::Running).is_some();
         self.is_between_questions.store(false, Release);
         self.leader_waits.store(false, Release);
-        let choose = || self.successors.lock().last_entry()?.get_mut().take();
+        let failed = self.failed.get();
+        let choose = || {
+            let mut successors = self.successors.lock();
+            let place = |(rank, next): &(&i64, &mut Successor)| (next.request_hash.as_ref() != failed, **rank);
+            successors.iter_mut().max_by_key(place)?.1.waker.take()
+        };
         goes_on.then(choose).flatten().map_or_else(|| self.abandon(), Waker::wake);
     }
 
@@ -397,6 +412,21 @@ impl FlightState {
 pub(crate) struct Flight(Arc<FlightState>);
 
 impl Flight {
+    /// Records that a fetch with this [hash](super::frontend::ReusePolicy::request_hash) has failed.
+    pub(crate) fn set_failed(&self, request_hash: u64) {
+        let _ = self.0.failed.set(request_hash);
+    }
+
+    /// Reports whether a fetch of this flight has failed.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.0.failed.get().is_some()
+    }
+
+    /// Reports whether a waiter can lead next.
+    pub(crate) fn has_waiters(&self) -> bool {
+        !self.0.successors.lock().is_empty()
+    }
+
     /// Publishes the state. Callers that join later see it as well.
     pub(crate) fn publish(&self, mut state: Progress) {
         // The old state is dropped after the lock: it may hold values of the user.
@@ -573,6 +603,7 @@ impl Waiter {
         &self,
         until: Instant,
         half_lease: Duration,
+        request_hash: Option<u64>,
         is_elsewhere: impl Fn(&SharedValue) -> bool,
     ) -> Option<Result<Flight, Progress>> {
         let mut outcome = pin!(self.outcome(is_elsewhere));
@@ -585,7 +616,7 @@ impl Waiter {
             tokio::select! {
                 biased;
                 state = &mut outcome => return Some(Err(state)),
-                flight = self.chosen() => return Some(Ok(flight)),
+                flight = self.chosen(request_hash) => return Some(Ok(flight)),
                 () = sleep_until(until.min(next_look)) => {}
             }
             if until <= next_look {
@@ -597,10 +628,13 @@ impl Waiter {
     /// Waits until this waiter is chosen to lead.
     ///
     /// Cancel safe: if the waiter leaves, the next waiter is chosen.
-    fn chosen(&self) -> impl Future<Output = Flight> {
-        poll_fn(|cx| {
-            let earlier = self.flight.successors.lock().insert(self.rank, Some(cx.waker().clone()));
-            if let Some(None) = earlier { Poll::Ready(Flight(self.flight.clone())) } else { Poll::Pending }
+    fn chosen(&self, request_hash: Option<u64>) -> impl Future<Output = Flight> {
+        poll_fn(move |cx| {
+            let successor = Successor { request_hash, waker: Some(cx.waker().clone()) };
+            match self.flight.successors.lock().insert(self.rank, successor) {
+                Some(Successor { waker: None, .. }) => Poll::Ready(Flight(self.flight.clone())),
+                _ => Poll::Pending,
+            }
         })
     }
 
@@ -619,7 +653,7 @@ impl Waiter {
 impl Drop for Waiter {
     fn drop(&mut self) {
         let place = self.flight.successors.lock().remove(&self.rank);
-        if let Some(None) = place {
+        if let Some(Successor { waker: None, .. }) = place {
             self.flight.hand_over(); // to another waiter
         }
         if self.flight.callers.fetch_sub(1, AcqRel) == 1 {

@@ -4,10 +4,10 @@
 //! is an `R` of its front end, which is never cloned or encoded, and may be an error of any type. The engine boxes it as
 //! [`AnyAnswer`](super::erased::AnyAnswer), except on a hit.
 
-use super::failure::{Circumstances, FailureCause};
 use crate::{
     cache_status::{BypassReason, CacheStatus},
     clock::Timestamp,
+    config::FailureClass,
     error::Error,
     key::CacheKey,
     policy::is_uncacheable_marker,
@@ -19,7 +19,7 @@ use crate::{
     telemetry::FetchFailure,
 };
 use bytes::Bytes;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// What one caller accepts of stored and shared responses.
 pub(crate) trait ReusePolicy: Send + Sync {
@@ -35,10 +35,10 @@ pub(crate) trait ReusePolicy: Send + Sync {
     fn is_covered_by(&self, _audience: Audience) -> bool {
         true
     }
-    /// Returns the circumstances of a failed fetch that was to replace this entry. Default: the failure blocks callers for
-    /// as long as `failure_ttl` says, whatever is stored.
-    fn circumstances(&self, _seen: Option<&Entry>, _now: Timestamp) -> Circumstances {
-        Circumstances { seen: None, is_reload: false, max_block: Duration::MAX }
+    /// Returns a hash of the request, by which the repeat of a failed fetch goes to another kind of request. `None` if
+    /// all requests are alike: a failure then counts at once.
+    fn request_hash(&self) -> Option<u64> {
+        None
     }
 
     /// Classifies an entry, a marker included, without decoding an answer.
@@ -187,20 +187,28 @@ pub(crate) struct FetchHead<R> {
     /// The answer to the leader's own caller.
     pub(crate) response: R,
     pub(crate) sharing: Shareability,
+    /// Whether the result may be due to this request alone. If a waiter can repeat the fetch, it is then neither shared
+    /// nor stored, and leaves no marker that says that it is private.
+    pub(crate) is_inconclusive: bool,
     pub(crate) completion: Option<Completion>,
 }
 
 impl<R> FetchHead<R> {
+    /// Creates the head of a conclusive result without a completion.
+    pub(crate) fn new(response: R, sharing: Shareability) -> Self {
+        Self { response, sharing, is_inconclusive: false, completion: None }
+    }
+
     /// Creates the head of a private response.
     pub(crate) fn private(response: R) -> Self {
-        Self { response, sharing: Shareability::private(Audience::Everyone), completion: None }
+        Self::new(response, Shareability::private(Audience::Everyone))
     }
 }
 
 /// The extent to which the response may be shared, decided at the head.
 pub(crate) enum Shareability {
-    /// Not shared through an entry. Callers that come later get the code of a failure.
-    Unshared(Unshared, FailureCause, u16),
+    /// Not shared through an entry.
+    Unshared(Unshared),
     /// Shared with the current waiters in this process, but not stored.
     WaitersOnly(SharedValue),
     /// Shared as the entry with this payload, which is complete.
@@ -216,20 +224,14 @@ impl Shareability {
     /// Returns the extent of a private response. For a time, callers of this audience do not wait for fetches of the
     /// key.
     pub(crate) fn private(audience: Audience) -> Self {
-        Self::Unshared(Unshared::Private(audience), FailureCause::Answer, 0)
-    }
-
-    /// Returns the extent of a response that is private, but perhaps only because of the request itself. One waiter in
-    /// the fleet leads again. If its response is of this kind too, both count as private.
-    pub(crate) fn inconclusive(audience: Audience) -> Self {
-        Self::Unshared(Unshared::Private(audience), FailureCause::ClientError, 0)
+        Self::Unshared(Unshared::Private(audience))
     }
 
     /// Returns the kind of the failure, if the fetch failed.
     pub(crate) fn failure(&self) -> Option<FetchFailure> {
         match self {
-            Self::Unshared(Unshared::Error(_), ..) => Some(FetchFailure::Origin),
-            Self::Unshared(Unshared::Response(_), ..) => Some(FetchFailure::ServerError),
+            Self::Unshared(Unshared::Error(_, FailureClass::OriginDown)) => Some(FetchFailure::Origin),
+            Self::Unshared(Unshared::Response(_, FailureClass::OriginDown)) => Some(FetchFailure::ServerError),
             _ => None,
         }
     }
@@ -238,14 +240,20 @@ impl Shareability {
 /// The result of a fetch without an entry.
 #[derive(Clone)]
 pub(crate) enum Unshared {
-    /// The fetch failed. The waiters get this error.
-    Error(Error),
-    /// An error that is the answer of an origin that works. The waiters get it.
-    Answer(Error),
-    /// A response that reports a failure, such as status 500. The waiters get it.
-    Response(SharedValue),
+    /// An error. The waiters get it.
+    Error(Error, FailureClass),
+    /// A response that reports an error, such as status 500. The waiters get it.
+    Response(SharedValue, FailureClass),
     /// A response for the leader's own caller. Waiters of this audience make calls of their own.
     Private(Audience),
+}
+
+impl Unshared {
+    /// Reports whether the origin has failed. The error of an origin that works is replaced by no stale entry, and blocks
+    /// no caller.
+    pub(crate) fn is_failure(&self) -> bool {
+        matches!(self, Self::Error(_, FailureClass::OriginDown) | Self::Response(_, FailureClass::OriginDown))
+    }
 }
 
 /// The form in which the response is to be stored.

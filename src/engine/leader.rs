@@ -6,7 +6,6 @@ mod acquire;
 use super::{
     containment::{Aborted, contained},
     erased::{AnyAnswer, FetchSlot, Policy},
-    failure::{Effect, FailureCause, effect},
     fill_set::FillSet,
     flight::{Flight, Progress},
     frontend::{
@@ -21,9 +20,10 @@ use super::{
 use crate::{
     cache_status::CacheStatus,
     clock::{self, Timestamp},
-    config::Config,
+    config::FailureClass,
+    error::ErrorKind,
     outage_cache::NotStored,
-    policy::{Freshness, freshness},
+    policy::{Freshness, freshness, servable_for},
     store::{
         entry::{Audience, Entry, Kind},
         error::BoxFuture,
@@ -33,8 +33,6 @@ use crate::{
     sync::alongside::Alongside,
     telemetry,
 };
-use bytes::Bytes;
-use futures_util::{FutureExt, future::join};
 use std::{future::Future, sync::Arc, time::Duration};
 use tokio::{sync::oneshot, time::Instant};
 
@@ -56,8 +54,11 @@ pub(super) struct Leader {
     pub(super) redirects: Vec<FollowedRedirect>,
     /// The fetches that this one is part of.
     pub(super) outer_fetches: Vec<ActiveFetch>,
-    /// Number of fetches in a row that failed before this one, as far as the store or the caller knows.
+    /// Number of fetches in a row that failed before this one, as far as the store knows.
     pub(super) earlier_failures: u32,
+    /// Whether the leader has waited for the leader of another process, whose failure then counts, or refreshes an entry
+    /// that its callers have.
+    pub(super) has_waited: bool,
     /// Whether the fetch runs within its caller. All work that is not handed to a task then delays the caller.
     pub(super) scoped: bool,
 }
@@ -95,9 +96,9 @@ pub(super) enum AfterHead {
     Await(Token, (Timestamp, Timestamp), StoreAs, Option<Completion>),
     /// Store a marker that applies to this audience for this time.
     Mark(Kind, Audience, Duration, Option<Completion>),
-    /// Release the lease, and leave the failure marker, if there is one. Then end the flight with this state, if it has
-    /// not ended yet, so that the store tells the next leader of the failure.
-    Release(Option<FailureMarker>, Option<Progress>, Option<Completion>),
+    /// Release the lease, and leave the failure marker, if there is one. A flight without a result is handed over
+    /// afterwards, so that the store tells the next leader of the failure.
+    Release(Option<FailureMarker>, Option<Completion>),
 }
 
 impl Leader {
@@ -174,14 +175,17 @@ impl Leader {
         id: Token,
         times: (Timestamp, Timestamp),
     ) -> AfterHead {
-        let FetchHead { response, sharing, completion } = *head;
+        let FetchHead { response, mut sharing, is_inconclusive, completion } = *head;
         let status = permit.status();
         if let Some(failure) = sharing.failure() {
             telemetry::fetch_failed(&self.resource.config.meter, &self.resource.key, failure);
         }
+        if !matches!(sharing, Shareability::Unshared(_)) && is_inconclusive && self.can_be_repeated() {
+            sharing = Shareability::private(Audience::Everyone); // what the repeat returns is shared
+        }
         match sharing {
-            Shareability::Unshared(result, cause, code) => {
-                let unshared = self.on_unshared(permit, (response, status), (result, cause, code), completion);
+            Shareability::Unshared(result) => {
+                let unshared = self.on_unshared(permit, (response, status), (result, is_inconclusive), completion);
                 Box::pin(unshared).await // few results are unshared, and every flight would reserve room for it
             }
             Shareability::WaitersOnly(value) => {
@@ -207,34 +211,44 @@ impl Leader {
         }
     }
 
-    /// Handles a fetch that was aborted before its response head.
+    /// Handles a fetch that was aborted, before its response head or afterwards.
     async fn on_aborted(&mut self, permit: &mut FillPermit, aborted: &Aborted) -> AfterHead {
         let Resource { key, config, .. } = &*self.resource;
         let Some((kind, error)) = aborted.failure(config) else {
             telemetry::fetch_dropped(&config.meter, key);
-            self.flight.complete(Progress::Abandoned);
-            return AfterHead::Release(None, None, None);
+            return AfterHead::Release(None, None);
         };
         telemetry::fetch_failed(&config.meter, key, kind);
         let response = (self.policy.reject(error.clone()), CacheStatus::Rejected);
-        let result = (Unshared::Error(error), FailureCause::Origin, 0);
-        self.on_unshared(permit, response, result, None).await
+        let result = Unshared::Error(error, FailureClass::OriginDown);
+        self.on_unshared(permit, response, (result, true), None).await
     }
 
-    /// Handles a result without an entry: answers with it, or with the stale entry in place of a failure, or lets a
-    /// waiter lead again.
+    /// Reports whether a waiter can repeat the fetch. The failure of a repeat counts for all of its waiters, because a
+    /// failing origin must not get their requests one after the other.
+    fn can_be_repeated(&self) -> bool {
+        !self.is_repeat() && self.flight.has_waiters() && self.policy.request_hash().is_some()
+    }
+
+    /// Reports whether the fetch repeats one that has failed while its callers waited.
+    fn is_repeat(&self) -> bool {
+        self.flight.has_failed() || self.has_waited && self.earlier_failures > 0
+    }
+
+    /// Handles a result without an entry: answers with it, or with the stale entry in place of a failure. A waiter
+    /// repeats the fetch if the result may be due to this request alone.
     async fn on_unshared(
         &mut self,
         permit: &mut FillPermit,
         (response, status): (AnyAnswer, CacheStatus),
-        (result, cause, code): (Unshared, FailureCause, u16),
+        (result, is_inconclusive): (Unshared, bool),
         completion: Option<Completion>,
     ) -> AfterHead {
-        let now = Timestamp::now();
-        let Effect { repeat, block } =
-            effect(cause, self.policy.circumstances(self.seen.as_ref(), now), self.earlier_failures);
-        let failure_marker = self.failure_marker(permit, block, &result, code);
-        let is_failure = matches!(result, Unshared::Error(_) | Unshared::Response(_));
+        let (now, is_failure) = (Timestamp::now(), result.is_failure());
+        let repeats = is_inconclusive && self.can_be_repeated();
+        let limit = if is_failure && !repeats { self.max_block(now) } else { Duration::ZERO };
+        let failure_marker =
+            if is_failure || is_inconclusive { self.failure_marker(permit, limit, &result) } else { None };
         let asked = self.resource.engine.versions.now();
         let usable = |entry: &mut Entry| is_failure && self.policy.stale_answer(entry, now).is_some();
         let stale = match self.seen.take_if(usable) {
@@ -256,43 +270,49 @@ impl Leader {
                 completion
             }
         };
-        if repeat {
-            return AfterHead::Release(failure_marker, Some(Progress::Unshared(result, true)), completion);
+        if repeats {
+            self.flight.set_failed(self.policy.request_hash().unwrap_or_default());
+            return AfterHead::Release(failure_marker, completion);
         }
-        let Config { uncacheable_ttl, failure_ttl, .. } = *self.resource.config;
         let rest = match result {
-            Unshared::Private(audience) => {
-                let is_certain = cause == FailureCause::Answer;
-                let ttl = if is_certain { uncacheable_ttl } else { failure_ttl.min(uncacheable_ttl) };
-                AfterHead::Mark(Kind::HitForPass, audience, ttl, completion)
+            Unshared::Private(audience) if !is_inconclusive => {
+                AfterHead::Mark(Kind::HitForPass, audience, self.resource.config.uncacheable_ttl, completion)
             }
-            _ => AfterHead::Release(failure_marker, None, completion),
+            _ => AfterHead::Release(failure_marker, completion),
         };
-        self.flight.complete(Progress::Unshared(result, false));
+        self.flight.complete(Progress::Unshared(result));
         rest
     }
 
-    /// Returns the failure marker that this leader leaves in place of its lease. It blocks callers for at most `limit`,
-    /// and for that time this process keeps the error itself.
-    fn failure_marker(
-        &self,
-        permit: &FillPermit,
-        limit: Option<Duration>,
-        result: &Unshared,
-        code: u16,
-    ) -> Option<FailureMarker> {
-        let Resource { engine, config, .. } = &*self.resource;
-        let (id, limit) = (permit.lease()?.token, limit?);
-        let mut marker = config.failure_marker(Bytes::new(), self.earlier_failures, limit)?;
-        if !marker.blocks_for.is_zero() {
-            // The block begins when the marker arrives, which takes up to two attempts.
-            let span = marker.blocks_for.saturating_add(config.store_timeout.saturating_mul(2));
-            if let Unshared::Error(error) = result {
-                engine.recent_failures.keep(id, error, span);
-            }
-            marker.report = report_of(id, result, code);
+    /// Returns for how long a failure may block other callers. If their requests are not all alike, it blocks them while
+    /// they get the stored entry. Without one, only the failure of two requests blocks others, for [`MAX_BLOCK`].
+    fn max_block(&self, now: Timestamp) -> Duration {
+        let seen = self.seen.as_ref().filter(|seen| seen.meta().kind == Kind::Value);
+        match seen.map_or(Duration::ZERO, |seen| servable_for(seen, now)) {
+            _ if self.policy.request_hash().is_none() => Duration::MAX,
+            Duration::ZERO if self.is_repeat() => MAX_BLOCK,
+            servable_for => servable_for,
         }
-        Some(marker)
+    }
+
+    /// Returns the failure marker that this leader leaves in place of its lease. `None` if markers are off. It blocks
+    /// other callers for a time that doubles from failure to failure, but at most for `limit`. For that time this process
+    /// keeps the error itself.
+    fn failure_marker(&self, permit: &FillPermit, limit: Duration, result: &Unshared) -> Option<FailureMarker> {
+        let Resource { engine, config, .. } = &*self.resource;
+        let (id, first, longest) = (permit.lease()?.token, config.failure_ttl, config.failure_ttl.saturating_mul(10));
+        let blocks_for = first.saturating_mul(1 << self.earlier_failures.min(8)).min(longest).min(limit);
+        let kind = match result {
+            _ if first.is_zero() => return None,
+            Unshared::Error(error, _) => {
+                // The block begins when the marker arrives, which takes up to two attempts.
+                let span = blocks_for.saturating_add(config.store_timeout.saturating_mul(2));
+                engine.recent_failures.keep(id, error, span);
+                error.kind()
+            }
+            _ => ErrorKind::Origin,
+        };
+        Some(FailureMarker { blocks_for, remembered_for: longest, report: report_of(id, kind) })
     }
 
     /// Reports whether the redirects still lead to this cache key. The invalidation of a resource with variants drops
@@ -310,7 +330,7 @@ impl Leader {
     /// entry is stored, so that this process does not fetch again what is about to be stored.
     ///
     /// Each kind of work is boxed, so that a fetch holds no room for what follows it.
-    fn finish<'a>(&'a self, permit: &'a mut FillPermit, deadline: Instant, rest: AfterHead) -> BoxFuture<'a, ()> {
+    fn finish<'a>(&'a mut self, permit: &'a mut FillPermit, deadline: Instant, rest: AfterHead) -> BoxFuture<'a, ()> {
         match rest {
             AfterHead::Fill(fill_set) => Box::pin(async move { permit.fill(&self.flight, &fill_set).await }),
             AfterHead::Await(id, times, store_as, completion) => Box::pin(async move {
@@ -318,48 +338,38 @@ impl Leader {
                 self.finish(permit, deadline, rest).await;
             }),
             AfterHead::Mark(kind, audience, ttl, completion) => {
-                let marked = self.mark(permit, kind, audience, ttl);
-                Box::pin(join(marked, self.drain(deadline, completion)).map(|_| ()))
+                self.drain(deadline, completion);
+                Box::pin(self.mark(permit, kind, audience, ttl))
             }
-            AfterHead::Release(failure_marker, state, completion) => {
-                let released = async move {
-                    permit.release(failure_marker).await;
-                    if let Some(state) = state {
-                        self.flight.complete(state);
-                    }
-                };
-                Box::pin(join(released, self.drain(deadline, completion)).map(|_| ()))
+            // Afterwards the leader drops the flight.
+            AfterHead::Release(failure_marker, completion) => {
+                self.drain(deadline, completion);
+                Box::pin(async move { _ = permit.release(failure_marker).await })
             }
         }
     }
 
     /// Awaits the payload. Returns the work that is left.
     async fn on_end(
-        &self,
+        &mut self,
         permit: &mut FillPermit,
         deadline: Instant,
         (id, times, store_as): (Token, (Timestamp, Timestamp), StoreAs),
-        mut completion: Option<Completion>,
+        completion: Option<Completion>,
     ) -> AfterHead {
-        let completed = async {
-            match &mut completion {
-                Some(completion) => completion.await,
-                None => Completed::Truncated,
-            }
-        };
-        match self.run_bounded(permit, deadline, completed).await {
+        let Some(mut completion) = completion else { return AfterHead::Release(None, None) };
+        match self.run_bounded(permit, deadline, &mut completion).await {
             Ok(Completed::Payload(payload)) => {
                 self.publish(permit, FillSet::new(id, times, store_as, payload, &self.redirects))
             }
             Ok(Completed::TooLarge) => {
-                self.flight.complete(Progress::Unshared(Unshared::Private(Audience::Everyone), false));
+                self.flight.complete(Progress::Unshared(Unshared::Private(Audience::Everyone)));
                 AfterHead::Mark(Kind::HitForPass, Audience::Everyone, self.resource.config.uncacheable_ttl, None)
             }
-            // The waiters try again with one leader, because a call of each waiter would be the stampede.
-            Ok(Completed::Truncated) | Err(Aborted::Panicked | Aborted::Detached) => {
-                AfterHead::Release(None, Some(Progress::Abandoned), None)
-            }
-            Err(Aborted::TimedOut) => AfterHead::Release(None, Some(Progress::Abandoned), completion),
+            Ok(Completed::Truncated) => self.on_aborted(permit, &Aborted::BrokeOff).await,
+            // The callers that read the body go on.
+            Err(Aborted::TimedOut) => AfterHead::Release(None, Some(completion)),
+            Err(aborted) => self.on_aborted(permit, &aborted).await,
         }
     }
 
@@ -385,33 +395,26 @@ impl Leader {
         }
     }
 
-    /// Stores a marker that applies to this audience for this time. A fresh entry stays, and so does a marker of another
-    /// audience that lives longer.
+    /// Stores a marker that applies to this audience for this time. A fresh entry stays.
     async fn mark(&self, permit: &mut FillPermit, kind: Kind, audience: Audience, ttl: Duration) {
         let now = Timestamp::now();
-        let stays = |entry: &Entry| match entry.meta().kind {
-            Kind::Value => freshness(entry, now) == Freshness::Fresh,
-            _ if audience == Audience::Everyone || entry.meta().audience == audience => false,
-            _ => entry.meta().lifetimes.fresh_for > entry.age(now).saturating_add(ttl),
-        };
-        let is_off = audience == Audience::NoOne || ttl.is_zero();
-        if is_off || self.seen.as_ref().is_some_and(stays) {
-            // The count of client errors stays beside the marker of others.
-            let is_marker = self.seen.as_ref().is_some_and(|entry| entry.meta().kind != Kind::Value);
-            let count = if is_marker && !is_off { self.resource.config.failure_count() } else { None };
-            permit.release(count).await;
+        let stays = |entry: &Entry| entry.meta().kind == Kind::Value && freshness(entry, now) == Freshness::Fresh;
+        if ttl.is_zero() || self.seen.as_ref().is_some_and(stays) {
+            permit.release(None).await;
         } else if permit.can_mark() {
             let marker = FillSet::marker(permit.id(), kind, audience, ttl);
             permit.fill(&self.flight, &marker).await;
         }
     }
 
-    /// Drives a body that is not stored, or not any more, for the callers that read it. `deadline` ends the fetch and
-    /// its lease. It does not end the body, because the callers have a part of it already.
-    async fn drain(&self, deadline: Instant, completion: Option<Completion>) {
+    /// Drives a body that is not stored, or not any more, for the callers that read it, in a task that outlasts the
+    /// flight. `deadline` ends the fetch and its lease. It does not end the body, because the callers have a part of it
+    /// already.
+    fn drain(&self, deadline: Instant, completion: Option<Completion>) {
         if let Some(completion) = completion {
             let more = self.resource.config.fetch_timeout.saturating_mul(MAX_BODY_TIME - 1);
-            let _ = self.as_active(clock::after(deadline, more), completion).await;
+            let drained = self.as_active(clock::after(deadline, more), completion);
+            self.resource.engine.tasks.spawn(async move { _ = drained.await });
         }
     }
 
@@ -445,11 +448,11 @@ impl Leader {
     }
 
     /// Runs a part of the fetch as an active fetch of its key, within its bounds.
-    fn as_active<T>(
+    fn as_active<F: Future>(
         &self,
         deadline: Instant,
-        part: impl Future<Output = T>,
-    ) -> impl Future<Output = Result<T, Aborted>> {
+        part: F,
+    ) -> impl Future<Output = Result<F::Output, Aborted>> + use<F> {
         let mut active_fetches = Vec::with_capacity(self.outer_fetches.len() + 1);
         active_fetches.extend_from_slice(&self.outer_fetches);
         let (store, flight) = (self.resource.engine.store.clone(), self.flight.state().clone());
@@ -476,3 +479,6 @@ impl Leader {
         self.seen = None;
     }
 }
+
+/// How long a failure blocks requests that get no stored response, at most: a request with other fields may succeed.
+const MAX_BLOCK: Duration = Duration::from_millis(100);

@@ -1,7 +1,6 @@
 //! Failures that callers are told again while a failure marker blocks their key: the report in the marker for other
 //! processes, and the error itself in the process of the leader.
 
-use super::frontend::Unshared;
 use crate::{
     clock::Timestamp,
     error::{Error, ErrorKind},
@@ -11,24 +10,19 @@ use crate::{
 use bytes::Bytes;
 use std::{collections::HashMap, time::Duration};
 
-/// Returns the report in the marker of a fetch that failed under the lease with this token. It has the token, one byte
-/// for the kind, and two bytes for the code: a status, or 0.
-pub(super) fn report_of(id: Token, failure: &Unshared, code: u16) -> Bytes {
-    let kind = match failure {
-        Unshared::Error(error) => error.kind(),
-        Unshared::Answer(_) | Unshared::Response(_) | Unshared::Private(_) => ErrorKind::Origin,
-    };
+/// Returns the report in the marker of a fetch that failed under the lease with this token. It has the token, and one
+/// byte for the kind.
+pub(super) fn report_of(id: Token, kind: ErrorKind) -> Bytes {
     let kind = KINDS.iter().position(|known| *known == kind).unwrap_or(0);
-    [id.as_bytes(), &[kind as u8][..], &code.to_be_bytes()].concat().into()
+    [id.as_bytes(), &[kind as u8][..]].concat().into()
 }
 
 /// Decodes a report. `None` if it is too short for one. A kind that this version does not know is `Origin`. Earlier
-/// versions append the text of the error, which is ignored.
-fn decode(report: &[u8]) -> Option<(Token, ErrorKind, u16)> {
+/// versions append a status and a text, which are ignored.
+fn decode(report: &[u8]) -> Option<(Token, ErrorKind)> {
     let (id, rest) = report.split_first_chunk()?;
-    let [kind, high, low] = rest.first_chunk()?;
-    let kind = KINDS.get(usize::from(*kind)).copied().unwrap_or(ErrorKind::Origin);
-    Some((Token::from_bytes(*id), kind, u16::from_be_bytes([*high, *low])))
+    let kind = KINDS.get(usize::from(*rest.first()?)).copied().unwrap_or(ErrorKind::Origin);
+    Some((Token::from_bytes(*id), kind))
 }
 
 /// The errors of recent fetches of this engine, by the id of the failure, each for as long as its marker blocks the key.
@@ -56,13 +50,9 @@ impl RecentFailures {
     /// Returns the error for a caller that a failure marker with this report blocks. It has the original cause if this
     /// engine has kept the error of that failure, otherwise what the report says.
     pub(super) fn error_of(&self, report: &[u8], retry_in: Duration) -> Error {
-        let Some((id, kind, code)) = decode(report) else {
-            return Error::reported(ErrorKind::Origin, 0, retry_in);
-        };
-        match self.0.lock().get(&id) {
-            Some((error, _)) => error.with_retry_in(retry_in),
-            None => Error::reported(kind, code, retry_in),
-        }
+        let (id, kind) = decode(report).unzip();
+        let kept = id.and_then(|id| Some(self.0.lock().get(&id)?.0.with_retry_in(retry_in)));
+        kept.unwrap_or_else(|| Error::reported(kind.unwrap_or(ErrorKind::Origin), retry_in))
     }
 }
 
@@ -80,16 +70,15 @@ mod tests {
     proptest! {
         /// Also with the text that earlier versions append.
         #[test]
-        fn reports_survive_their_encoding(kind in 0..KINDS.len(), code: u16, text in "\\PC{0,64}") {
+        fn reports_survive_their_encoding(kind in 0..KINDS.len(), text in "\\PC{0,64}") {
             let (id, kind) = (Token::unique(Inbox::unique()), KINDS[kind]);
-            let report = report_of(id, &Unshared::Error(Error::new(kind, "it failed")), code);
-            let earlier = [&report[..], text.as_bytes()].concat();
-            prop_assert_eq!(decode(&earlier), Some((id, kind, code)));
+            let earlier = [&report_of(id, kind)[..], text.as_bytes()].concat();
+            prop_assert_eq!(decode(&earlier), Some((id, kind)));
         }
 
         #[test]
         fn any_bytes_are_read_as_a_report_or_none(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
-            prop_assert_eq!(decode(&bytes).is_some(), bytes.len() >= 19);
+            prop_assert_eq!(decode(&bytes).is_some(), bytes.len() >= 17);
         }
     }
 }

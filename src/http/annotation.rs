@@ -1,7 +1,7 @@
 //! How a response was obtained: the `Cache-Status` field (RFC 9211), an extension of the response, and what is recorded
 //! about its route.
 
-use super::{body::CacheBody, semantics::storing::ORIGIN_FAILURES, vary::Selector};
+use super::{body::CacheBody, vary::Selector};
 use crate::{
     cache_status::CacheStatus,
     clock,
@@ -134,7 +134,7 @@ impl Recorder {
     /// Records the response, and annotates it.
     pub(super) fn annotate<B>(&self, annotated: Annotated<B>, status: CacheStatus) -> Response<B> {
         let status_code = annotated.response.status();
-        let is_failure = status_code.is_server_error() || ORIGIN_FAILURES.contains(&status_code);
+        let is_failure = status_code.is_server_error() || status_code.is_client_error();
         match (annotated.note, annotated.note.uncached(status)) {
             // It is decided at the end of the body.
             (StatusNote::Forwarded { storage: Storage::Undecided, .. }, _) => {}

@@ -32,7 +32,7 @@ pub fn directives(headers: &HeaderMap) -> impl PartialEq + Debug + use<> {
 /// Returns what a GET with that head accepts from the cache, for comparison. `None` if it goes to the origin.
 #[must_use]
 pub fn may_answer(headers: &HeaderMap) -> Option<impl PartialEq + Debug + use<>> {
-    match request::disposition(&Method::GET, headers, false, &HttpOptions::default()) {
+    match request::disposition(&Method::GET, headers, false, &HttpOptions::default().honour_request_directives()) {
         Disposition::Cache(cache_request) => Some(cache_request),
         Disposition::Forward(_) | Disposition::Unsafe => None,
     }
@@ -44,7 +44,7 @@ pub fn may_store(status: StatusCode, headers: &HeaderMap, now: SystemTime) -> Op
     let times = Times { request_time: now, response_time: now };
     match storing::storable(status, headers, Credentials::None, times, &HttpOptions::default()) {
         Storable::Shared(terms) => Some(terms.lifetime),
-        Storable::Private(_) | Storable::ClientError | Storable::Failure { .. } => None,
+        Storable::WaitersOnly(_) | Storable::Private(_) => None,
     }
 }
 

@@ -12,9 +12,8 @@ use super::{
 use crate::{
     cache_status::{BypassReason, CacheStatus},
     clock::{self, Timestamp},
-    config::http::HttpOptions,
+    config::{FailureClass, http::HttpOptions},
     engine::{
-        failure::FailureCause,
         frontend::{FetchHead, FetchMode, FollowedRedirect, Shareability, Unshared},
         resource::Resource,
     },
@@ -80,6 +79,7 @@ impl OriginRequest {
             redirects,
             deadline: deadline.into(),
             seen: seen.as_ref(),
+            sent_at,
             times,
             reason,
             status,
@@ -134,9 +134,9 @@ fn unstorable(status: CacheStatus) -> Option<Uncached> {
 
 /// Returns the result of a fetch that the inner service ended with an error.
 fn failed<B, E>(error: E) -> FetchHead<Answer<B, E>> {
-    let failure = Unshared::Error(Error::new(ErrorKind::Origin, "the inner service failed"));
-    let sharing = Shareability::Unshared(failure, FailureCause::Origin, StatusCode::BAD_GATEWAY.as_u16());
-    FetchHead { response: Err(error), sharing, completion: None }
+    let failure = Error::new(ErrorKind::Origin, "the inner service failed");
+    let sharing = Shareability::Unshared(Unshared::Error(failure, FailureClass::OriginDown));
+    FetchHead { is_inconclusive: true, ..FetchHead::new(Err(error), sharing) }
 }
 
 /// Returns the times of a request that was sent then. The delay is no difference of two times of day, because the clock

@@ -4,10 +4,10 @@ use super::{
     annotation::{Annotated, Answer, Recorder, StatusNote, Storage},
     body::{BodyCollector, CacheBody},
     reply::{self, Reply},
-    request_policy::{WITH_CREDENTIALS, WITHOUT_CREDENTIALS},
+    request_policy::WITH_CREDENTIALS,
     semantics::{
         fields,
-        freshness::{StoredFreshness, Times},
+        freshness::Times,
         request::ForwardedFields,
         storing::{self, Storable, StorageTerms},
         validation,
@@ -17,15 +17,15 @@ use super::{
 };
 use crate::{
     clock::{self, Timestamp},
+    config::FailureClass,
     engine::{
-        failure::FailureCause,
         frontend::{
             Completed, Completion, FetchHead, FollowedRedirect, MAX_REDIRECTS, Shareability, StoreAs, Unshared,
         },
         resource::Resource,
     },
     error::BoxError,
-    policy,
+    policy::{self, Freshness},
     store::{
         entry::{Audience, Entry, Lifetimes},
         token::Token,
@@ -53,6 +53,7 @@ pub(super) struct OriginResponse<'a> {
     pub(super) deadline: Instant,
     /// The entry that is stored when the request is sent.
     pub(super) seen: Option<&'a Entry>,
+    pub(super) sent_at: Timestamp,
     pub(super) times: Times,
     /// Why the request was forwarded (RFC 9211 §2.2), and the status of the response.
     pub(super) reason: &'static str,
@@ -74,70 +75,69 @@ impl OriginResponse<'_> {
         B: Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
     {
         let min_size = response.body().size_hint().lower();
-        match self.storable(response.status(), response.headers()) {
-            Storable::Shared(_) | Storable::Private(_) if self.is_worse_than_stored() => {
-                match self.status.is_client_error() {
-                    true => self.on_client_error(response),
-                    false => {
-                        let whole = !response.headers().contains_key(header::VARY);
-                        self.on_failure(response, whole)
-                    }
+        let storable = self.storable(response.status(), response.headers());
+        let is_stated = matches!(storable, Storable::Shared(terms) if terms.freshness.lifetime.is_some());
+        let stays = self.is_worse_than_stored();
+        let error = (stays || matches!(storable, Storable::WaitersOnly(_))).then(|| self.class());
+        let head = match storable {
+            Storable::Shared(terms) | Storable::WaitersOnly(terms) => {
+                match (self.plan(self.status, response.headers(), terms), error) {
+                    (Ok(plan), _) if min_size <= self.room_after(&plan.encoded) => self.collect(response, plan, error),
+                    (_, Some(_)) => self.on_error(response),
+                    (Ok(_), None) => self.private(response, Uncached::TooLarge),
+                    (Err(reason), None) => self.private(response, reason),
                 }
             }
-            Storable::Shared(terms) => match self.plan(self.status, response.headers(), terms) {
-                Ok(plan) if min_size <= self.room_after(&plan.encoded) => self.collect(response, Some(plan)),
-                Ok(_) => self.private(response, Uncached::TooLarge),
-                Err(reason) => self.private(response, reason),
-            },
-            Storable::Failure { whole } => self.on_failure(response, whole),
-            Storable::ClientError => self.on_client_error(response),
+            Storable::Private(_) if storing::is_origin_failure(self.status) => self.on_error(response),
             Storable::Private(reason) => self.private(response, reason),
-        }
-    }
-
-    /// Handles a client error that may be due to this request alone.
-    fn on_client_error<B, E>(&self, response: Response<B>) -> FetchHead<Answer<B, E>> {
-        let audience = match self.reply.cache_request.is_anonymous() {
-            true => WITHOUT_CREDENTIALS,
-            false => WITH_CREDENTIALS,
         };
-        FetchHead { sharing: Shareability::inconclusive(audience), ..self.private(response, Uncached::ClientError) }
+        FetchHead { is_inconclusive: is_error(self.status) && (stays || !is_stated), ..head }
     }
 
-    /// Reports whether this is an error, and a good response is stored that is fresh or within a stale window (RFC 5861).
-    /// That response stays. Otherwise one client could replace a fresh page by an error, with a forced reload and a
-    /// request that the origin does not like.
+    /// Reports whether this is an error, and a good response is stored that was fresh when the request was sent. That
+    /// response stays. Otherwise one client could replace a fresh page by an error, with a forced reload and a request
+    /// that the origin does not like. Within its stale windows (RFC 5861) the good response stays too, unless the status
+    /// says that the page has gone.
     fn is_worse_than_stored(&self) -> bool {
-        // These client errors are about the resource.
-        let is_about_resource = matches!(self.status.as_u16(), 404 | 405 | 410 | 414 | 451);
-        let is_error = |status: StatusCode| status.is_server_error() || status.is_client_error();
+        let may_be_gone = storing::is_heuristically_cacheable(self.status);
+        let stays = |entry: &Entry| match policy::freshness(entry, self.sent_at) {
+            Freshness::Fresh => true,
+            _ => !may_be_gone && !policy::servable_for(entry, Timestamp::now()).is_zero(),
+        };
         let is_good = |entry: &&Entry| stored(entry).is_some_and(|stored| !is_error(stored.status));
-        is_error(self.status)
-            && !is_about_resource
-            && self.seen.filter(is_good).is_some_and(|entry| policy::is_servable(entry, Timestamp::now()))
+        is_error(self.status) && self.seen.filter(is_good).is_some_and(stays)
     }
 
-    /// Handles a server error that is not stored.
-    fn on_failure<B, E>(&self, response: Response<B>, whole: bool) -> FetchHead<Answer<B, E>>
-    where
-        B: Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
-    {
-        if whole && response.body().size_hint().lower() <= self.room_after(&[]) {
-            return self.collect(response, None);
+    /// Handles an error that is neither stored nor shared. Of a failure the waiters get the status: if each sent a request
+    /// of its own, a failing origin would be flooded.
+    fn on_error<B, E>(&self, response: Response<B>) -> FetchHead<Answer<B, E>> {
+        let (class, reason) = self.class();
+        let head = self.private(response, reason);
+        let status = Shareability::Unshared(Unshared::Response(Arc::new(self.status), class));
+        if class == FailureClass::OriginDown { FetchHead { sharing: status, ..head } } else { head }
+    }
+
+    /// Returns the class of an error, and why it is not stored.
+    fn class(&self) -> (FailureClass, Uncached) {
+        match storing::is_origin_failure(self.status) {
+            true => (FailureClass::OriginDown, Uncached::OriginFailure),
+            false => (FailureClass::Answer, Uncached::ClientError),
         }
-        // Waiters get the status only: if each sent a request of its own, a failing origin would be flooded.
-        let sharing = self.share_failure(HeaderMap::new(), InFlightBody::Whole(Bytes::new()));
-        FetchHead { sharing, ..self.private(response, Uncached::OriginFailure) }
     }
 
-    /// Collects the body of a response that is stored as planned, or that is a server error if there is no plan.
-    fn collect<B, E>(&self, response: Response<B>, plan: Option<StoragePlan>) -> FetchHead<Answer<B, E>>
+    /// Collects the body of a response that is stored as planned, or that is an `error` for the waiters.
+    fn collect<B, E>(
+        &self,
+        response: Response<B>,
+        plan: StoragePlan,
+        error: Option<(FailureClass, Uncached)>,
+    ) -> FetchHead<Answer<B, E>>
     where
         B: Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
     {
-        let encoded = plan.as_ref().map_or(&[][..], |plan| &plan.encoded);
+        let StoragePlan { response: shared, encoded, store_as } = plan;
         // Waiters stream the body only if its size is known to be within the cap. Otherwise they wait for its end.
-        let fits = response.body().size_hint().upper().is_some_and(|most| most <= self.room_after(encoded));
+        let fits = response.body().size_hint().upper().is_some_and(|most| most <= self.room_after(&encoded));
         let (limit, at_limit) = match fits {
             true => (self.deadline, Completed::Truncated),
             // The body may never end, so waiters do not wait for its end for as long as for a fetch.
@@ -146,25 +146,23 @@ impl OriginResponse<'_> {
         let (parts, body) = response.into_parts();
         let length = fields::content_length(&parts.headers);
         let max_payload = self.resource.config.max_payload;
-        let (collector, shared_body, body) = BodyCollector::new(body, encoded, length, max_payload);
-        let recorder = (plan.is_some() && self.unstorable.is_none()).then(|| self.recorder.clone());
+        let (collector, shared_body, body) = BodyCollector::new(body, &encoded, length, max_payload);
+        let recorder = (error.is_none() && self.unstorable.is_none()).then(|| self.recorder.clone());
         let (collected, no_body) = (InFlightBody::Collected(shared_body), InFlightBody::Whole(Bytes::new()));
-        let (sharing, storage) = match (plan, fits) {
-            (Some(StoragePlan { response, store_as, .. }), true) => {
-                (Shareability::Cacheable(response.with(collected), store_as), Storage::Stored)
-            }
-            (Some(StoragePlan { response, store_as, .. }), false) => {
-                let redirects = response.secondary_key.is_some() || response.others.is_none();
-                let value = redirects.then(|| response.with(no_body));
+        let (sharing, storage) = match error {
+            None if fits => (Shareability::Cacheable(shared.with(collected), store_as), Storage::Stored),
+            None => {
+                let redirects = shared.secondary_key.is_some() || shared.others.is_none();
+                let value = redirects.then(|| shared.with(no_body));
                 (Shareability::CacheableAtEnd(value, store_as), Storage::Undecided)
             }
-            (None, _) => {
-                let headers = fields::end_to_end(&parts.headers);
-                let sharing = match fits {
-                    true => self.share_failure(headers, collected),
-                    false => self.share_failure(without_body(headers), no_body),
+            Some((class, reason)) => {
+                let error = InFlightResponse { fresh_for: None, ..shared };
+                let value = match fits {
+                    true => error.with(collected),
+                    false => InFlightResponse { headers: without_body(error.headers), ..error }.with(no_body),
                 };
-                (sharing, Storage::NotStored(Uncached::OriginFailure))
+                (Shareability::Unshared(Unshared::Response(value, class)), Storage::NotStored(reason))
             }
         };
         let answer = self.annotated(Response::from_parts(parts, body), storage);
@@ -175,34 +173,12 @@ impl OriginResponse<'_> {
             }
             completed
         });
-        FetchHead { response: Ok(answer), sharing, completion: Some(completion) }
+        FetchHead { completion: Some(completion), ..FetchHead::new(Ok(answer), sharing) }
     }
 
     /// Returns the number of bytes of a body that `max_payload` permits after the encoded head.
     fn room_after(&self, encoded: &[u8]) -> u64 {
         (self.resource.config.max_payload as u64).saturating_sub(encoded.len() as u64)
-    }
-
-    /// Returns the sharing of a failure. Many handlers answer 500 for one request that they cannot cope with.
-    fn share_failure(&self, headers: HeaderMap, body: InFlightBody) -> Shareability {
-        let freshness = StoredFreshness::of(&headers, &self.resource.config.http);
-        let response = InFlightResponse {
-            id: self.id,
-            secondary_key: None,
-            freshness,
-            others: self.selector().others(freshness.for_everyone),
-            response_time: Timestamp::now(),
-            age: self.times.initial_age(&headers),
-            fresh_for: None,
-            status: self.status,
-            headers,
-            body,
-        };
-        let cause = match self.status {
-            StatusCode::INTERNAL_SERVER_ERROR => FailureCause::Inconclusive,
-            _ => FailureCause::Origin,
-        };
-        Shareability::Unshared(Unshared::Response(Arc::new(response)), cause, self.status.as_u16())
     }
 
     /// Handles a 304 to a request that was conditional on the stored response. One about another response neither freshens
@@ -216,7 +192,7 @@ impl OriginResponse<'_> {
         let _ = self.resource.to_primary().invalidate().await;
         let note = self.note(Storage::NotStored(Uncached::UnrelatedNotModified));
         let answer = reply::empty(StatusCode::BAD_GATEWAY, note);
-        FetchHead { response: Ok(answer), sharing: Shareability::private(Audience::NoOne), completion: None }
+        FetchHead { is_inconclusive: true, ..FetchHead::new(Ok(answer), self.uncacheable()) }
     }
 
     /// Handles a 304 for the stored response, which is served again with the fields of the 304 (RFC 9111 §4.3.3,
@@ -224,10 +200,8 @@ impl OriginResponse<'_> {
     fn on_not_modified<B, E>(&self, old: &StoredResponse, newer: &HeaderMap) -> FetchHead<Answer<B, E>> {
         let stated = validation::aged(validation::updated(&old.headers, newer), newer);
         let plan = match self.storable(old.status, &stated) {
-            Storable::Shared(terms) => self.plan(old.status, &stated, terms),
+            Storable::Shared(terms) | Storable::WaitersOnly(terms) => self.plan(old.status, &stated, terms),
             Storable::Private(reason) => Err(reason),
-            Storable::ClientError => Err(Uncached::ClientError),
-            Storable::Failure { .. } => Err(Uncached::OriginFailure),
         };
         let storage = plan.as_ref().map_or_else(|reason| Storage::NotStored(*reason), |_| Storage::Stored);
         let mut response = Response::new(CacheBody::stored(old.body.clone()));
@@ -235,13 +209,13 @@ impl OriginResponse<'_> {
         let answer = self.annotated(response, storage);
         match plan {
             Ok(plan) => stored_at_once(answer, &old.body, plan),
-            Err(_) => FetchHead { response: Ok(answer), sharing: self.uncacheable(), completion: None },
+            Err(_) => FetchHead::new(Ok(answer), self.uncacheable()),
         }
     }
 
     fn private<B, E>(&self, response: Response<B>, reason: Uncached) -> FetchHead<Answer<B, E>> {
         let answer = self.annotated(response.map(CacheBody::origin), Storage::NotStored(reason));
-        FetchHead { response: Ok(answer), sharing: self.uncacheable(), completion: None }
+        FetchHead::new(Ok(answer), self.uncacheable())
     }
 
     /// Returns the sharing of a response that is not shared. If something told the user of this request apart, that holds
@@ -327,8 +301,11 @@ impl OriginResponse<'_> {
 /// Returns the head of a response whose body is known already: it is shared and stored with this body.
 fn stored_at_once<B, E>(answer: Annotated<CacheBody<B>>, body: &[u8], plan: StoragePlan) -> FetchHead<Answer<B, E>> {
     let payload = Bytes::from([&plan.encoded, body].concat());
-    let sharing = Shareability::Complete(payload.into(), plan.store_as);
-    FetchHead { response: Ok(answer), sharing, completion: None }
+    FetchHead::new(Ok(answer), Shareability::Complete(payload.into(), plan.store_as))
+}
+
+fn is_error(status: StatusCode) -> bool {
+    status.is_client_error() || status.is_server_error()
 }
 
 fn without_body(mut headers: HeaderMap) -> HeaderMap {

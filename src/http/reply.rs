@@ -6,7 +6,6 @@ use super::{
     semantics::{
         ranges::{self, RangeSelection},
         request::CacheRequest,
-        storing::ORIGIN_FAILURES,
         validation,
     },
     stored_response::StoredResponse,
@@ -116,11 +115,8 @@ pub(super) fn rejection<B>(error: &Error) -> Annotated<CacheBody<B>> {
 /// Returns the head of the response to an error. Its body is empty.
 fn error_head(error: &Error) -> Response<()> {
     let status = match error.kind() {
-        ErrorKind::Origin => error
-            .status()
-            .and_then(|status| StatusCode::from_u16(status).ok())
-            .filter(|status| status.is_server_error() || ORIGIN_FAILURES.contains(status))
-            .unwrap_or(StatusCode::BAD_GATEWAY),
+        // The request was not forwarded, so this is no status of the origin.
+        _ if error.retry_in().is_some() => StatusCode::SERVICE_UNAVAILABLE,
         ErrorKind::Store | ErrorKind::Overloaded => StatusCode::SERVICE_UNAVAILABLE,
         ErrorKind::TimedOut => StatusCode::GATEWAY_TIMEOUT,
         ErrorKind::Panicked => StatusCode::INTERNAL_SERVER_ERROR,
@@ -149,12 +145,11 @@ fn generated(status: StatusCode) -> Response<()> {
 /// With the feature `axum`, a handler may return the error of a guard.
 ///
 /// The response is the one that the layer gives for the same error: an empty body, `Cache-Control: no-store`,
-/// `Retry-After` if [`Error::retry_in`] is known, and the status of the kind:
+/// and the status of the kind, or 503 with `Retry-After` if [`Error::retry_in`] is known:
 ///
 /// | kind | status |
 /// |---|---|
-/// | `Origin` | the [recorded status](Error::status) if it is a 5xx, 408, 425 or 429, otherwise 502 |
-/// | `InvalidUrl` | 502 |
+/// | `Origin`, `InvalidUrl` | 502 |
 /// | `TimedOut` | 504 |
 /// | `Panicked` | 500 |
 /// | `Store`, `Overloaded` | 503 |
@@ -216,11 +211,9 @@ mod tests {
             (Error::new(ErrorKind::Panicked, "panic"), 500, None),
             (Error::store_down(cause()), 503, Some("1")),
             (Error::wait_timed_out(), 503, Some("1")),
-            (Error::reported(ErrorKind::Origin, 504, Duration::from_millis(1001)), 504, Some("2")),
-            (Error::reported(ErrorKind::Origin, 404, Duration::from_secs(3)), 502, Some("3")),
-            (Error::reported(ErrorKind::Origin, 0, Duration::from_secs(3)), 502, Some("3")),
-            (Error::reported(ErrorKind::TimedOut, 0, Duration::from_secs(3)), 504, Some("3")),
-            (Error::origin_failed(cause()).with_retry_in(Duration::from_secs(3)), 502, Some("3")),
+            (Error::reported(ErrorKind::Origin, Duration::from_millis(1001)), 503, Some("2")),
+            (Error::reported(ErrorKind::TimedOut, Duration::from_secs(3)), 503, Some("3")),
+            (Error::origin_failed(cause()).with_retry_in(Duration::from_secs(3)), 503, Some("3")),
         ];
         for (error, status, retry_after) in cases {
             let response = error.clone().into_response();

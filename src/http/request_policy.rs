@@ -7,6 +7,7 @@ use super::{
     semantics::{
         freshness::{self, Ages, FreshnessCheck, StoredFreshness},
         request::CacheRequest,
+        storing,
     },
     stored_response::{InFlightBody, InFlightResponse, StoredResponse, stored},
     vary::{self, INDEX, SelectingFields, Selector},
@@ -14,10 +15,7 @@ use super::{
 use crate::{
     clock::Timestamp,
     config::Config,
-    engine::{
-        failure::{Circumstances, Seen},
-        frontend::{Answers, Reuse, ReusePolicy},
-    },
+    engine::frontend::{Answers, Reuse, ReusePolicy},
     error::Error,
     key::KeyHash,
     policy::{self, EarlyRefresh, Freshness},
@@ -27,8 +25,13 @@ use crate::{
     },
 };
 use bytes::Bytes;
-use http::{HeaderMap, Response};
-use std::{borrow::Borrow, sync::Arc, time::Duration};
+use http::{HeaderMap, Response, StatusCode};
+use std::{
+    borrow::Borrow,
+    hash::{DefaultHasher, Hash, Hasher},
+    sync::Arc,
+    time::Duration,
+};
 
 /// The reuse policy of a request with head `H`, under the settings `C`.
 #[derive(Clone)]
@@ -72,6 +75,13 @@ impl<H: Borrow<HeaderMap>, C: Borrow<Config>> RequestPolicy<H, C> {
             Some(_) if is_fresh => Reuse::Bypass,
             Some(_) => Reuse::Miss,
         }
+    }
+
+    /// Renders the failure of a fetch of which this request gets only the status.
+    fn bare<B, E>(&self, status: StatusCode) -> Answer<B, E> {
+        let mut response = Response::new(CacheBody::stored(Bytes::new()));
+        *response.status_mut() = status;
+        Ok(self.reply().shared(response, Duration::ZERO, StatusNote::Collapsed { reason: "uri-miss" }))
     }
 
     /// Reports whether the shared response is too old for this request.
@@ -136,26 +146,17 @@ impl<H: Borrow<HeaderMap> + Send + Sync, C: Borrow<Config> + Send + Sync> ReuseP
         match audience {
             Audience::Everyone => true,
             WITH_CREDENTIALS => !self.cache_request.is_anonymous(),
-            WITHOUT_CREDENTIALS => self.cache_request.is_anonymous(),
             _ => false,
         }
     }
 
-    /// A request with other fields may succeed where this one failed, so a failure blocks other requests for
-    /// [`MAX_BLOCK`], unless they get the stored response meanwhile.
-    fn circumstances(&self, seen: Option<&Entry>, now: Timestamp) -> Circumstances {
-        let is_good = |entry: &&Entry| stored(entry).is_some_and(|stored| !stored.status.is_server_error());
-        let seen = seen.filter(is_good).map(|entry| {
-            let (age, fresh_for) = (entry.age(now), entry.meta().lifetimes.fresh_for);
-            Seen {
-                is_fresh: age < fresh_for,
-                was_fresh: age < fresh_for.saturating_add(self.config.borrow().failure_memory()),
-                servable_for: policy::servable_for(entry, now),
-            }
-        });
-        let directives = &self.cache_request.directives;
-        let is_reload = directives.no_cache || directives.max_age.is_some_and(|max_age| max_age.is_zero());
-        Circumstances { seen, is_reload, max_block: MAX_BLOCK }
+    /// A request with other fields may succeed where this one failed.
+    fn request_hash(&self) -> Option<u64> {
+        let mut hasher = DefaultHasher::new();
+        for (name, value) in self.headers.borrow() {
+            (name.as_str(), value.as_bytes()).hash(&mut hasher);
+        }
+        Some(hasher.finish())
     }
 }
 
@@ -175,25 +176,27 @@ where
     }
 
     fn accept_shared(&self, value: &SharedValue) -> Reuse<Answer<B, E>> {
+        if let Some(status) = value.downcast_ref() {
+            return Reuse::Serve(self.bare(*status));
+        }
         let Some(shared) = value.downcast_ref::<InFlightResponse>() else { return Reuse::Bypass };
         let reason = if shared.secondary_key.is_some() { "vary-miss" } else { "uri-miss" };
         let note = StatusNote::Collapsed { reason };
         let is_admitted = shared.freshness.auth_sharing.admits(self.cache_request.credentials);
         let is_selected = self.is_selected_by(&shared.freshness, shared.others);
-        let is_failure = shared.fresh_for.is_none();
-        if is_failure && !(is_admitted && is_selected) {
-            let mut bare = Response::new(CacheBody::stored(Bytes::new()));
-            *bare.status_mut() = shared.status;
-            return Reuse::Serve(Ok(self.reply().shared(bare, Duration::ZERO, note)));
-        }
-        if let Some(secondary_key) = &shared.secondary_key {
+        let redirect = shared.secondary_key.as_ref().and_then(|secondary_key| {
             let redirect = self.selector().redirect(shared.id, secondary_key.fields.clone());
-            if redirect.variant != secondary_key.variant {
-                return Reuse::Redirect(redirect);
+            (redirect.variant != secondary_key.variant).then_some(redirect)
+        });
+        let is_stored = shared.fresh_for.is_some();
+        let is_usable = is_admitted && is_selected && redirect.is_none();
+        match redirect {
+            _ if !is_stored && !is_usable && storing::is_origin_failure(shared.status) => {
+                return Reuse::Serve(self.bare(shared.status));
             }
-        }
-        if !is_admitted || (shared.freshness.always_validated && !is_failure) {
-            return Reuse::Bypass;
+            Some(redirect) => return Reuse::Redirect(redirect),
+            None if !is_admitted || (shared.freshness.always_validated && is_stored) => return Reuse::Bypass,
+            None => {}
         }
         if !is_selected {
             return self.elsewhere(shared.id, shared.freshness.for_everyone, shared.others, true);
@@ -216,8 +219,5 @@ where
     }
 }
 
-/// The audiences of requests with something that tells their user apart, and without.
+/// The audience of requests with something that tells their user apart.
 pub(super) const WITH_CREDENTIALS: Audience = Audience::Group(1);
-pub(super) const WITHOUT_CREDENTIALS: Audience = Audience::Group(2);
-/// How long a failure marker blocks requests, at most: a request with other fields may succeed.
-const MAX_BLOCK: Duration = Duration::from_millis(100);

@@ -59,8 +59,8 @@ impl<S> Layer<S> for StampedeGuard {
 ///
 /// It is always ready, so that a saturated origin does not delay hits; each call drives a clone of the inner service to
 /// readiness. An error of the inner service reaches the leading request unchanged; its waiters get a 502. Other errors
-/// become responses too: 503 for a rejected request, 504 for the fetch timeout, 500 for a panic. After a recent failure
-/// it is the recorded status, with `Retry-After`.
+/// become responses too: 504 for the fetch timeout, 500 for a panic, and 503 with `Retry-After` for a rejected request,
+/// also after a recent failure.
 ///
 /// A request with a body bypasses the cache, because the body is not part of the key. If a layer above the guard hides
 /// whether a body is empty, for example tower-http's `RequestBodyTimeoutLayer`, a body of axum is polled once to find

@@ -56,8 +56,7 @@ pub(super) struct InFlightResponse {
     pub(super) response_time: Timestamp,
     /// The age with which it arrived.
     pub(super) age: Duration,
-    /// Freshness lifetime, counted from its arrival. `None` for a failure, which no lifetime bounds. A waiter that may
-    /// not have a failure gets its status only.
+    /// Freshness lifetime, counted from its arrival. `None` for an error, which no lifetime bounds.
     pub(super) fresh_for: Option<Duration>,
     pub(super) status: StatusCode,
     pub(super) headers: HeaderMap,
@@ -132,11 +131,11 @@ pub(super) fn stored(entry: &Entry) -> Option<&StoredResponse> {
 /// Returns the lifetimes that a stored response states, otherwise the lifetimes of the policy.
 pub(super) fn lifetimes(config: &Config, terms: &StorageTerms) -> Lifetimes {
     let policy = config.policy.lifetimes(terms.lifetime, clock::random_unit());
+    let by_default = (!config.policy.has_stale_if_error).then_some(Duration::from_secs(60));
     Lifetimes {
         stale_while_revalidate: terms.stale_while_revalidate.unwrap_or(policy.stale_while_revalidate),
-        stale_if_error: terms.stale_if_error.unwrap_or(policy.stale_if_error),
-        // A failure of the next fetch then shows that the key was good a moment ago.
-        retain_for: terms.retain_for.max(config.failure_memory()),
+        stale_if_error: terms.stale_if_error.or(by_default).unwrap_or(policy.stale_if_error),
+        retain_for: terms.retain_for,
         ..policy
     }
 }

@@ -69,8 +69,6 @@ pub enum Audience {
     /// All callers.
     #[default]
     Everyone,
-    /// No caller: all of them try again.
-    NoOne,
     /// One group of callers, for example the requests with credentials. Groups are numbered from 1; in Redis, 0 means
     /// [`Everyone`](Self::Everyone).
     Group(u32),

@@ -202,7 +202,6 @@ fn seal(head: &mut [u8], rest: &[u8]) {
 const fn audience_number(audience: Audience) -> u64 {
     match audience {
         Audience::Everyone => 0,
-        Audience::NoOne => u64::MAX,
         Audience::Group(number) => number as u64,
     }
 }
@@ -210,7 +209,6 @@ const fn audience_number(audience: Audience) -> u64 {
 fn numbered_audience(number: u64) -> Option<Audience> {
     match number {
         0 => Some(Audience::Everyone),
-        u64::MAX => Some(Audience::NoOne),
         number => u32::try_from(number).ok().map(Audience::Group),
     }
 }
@@ -231,8 +229,7 @@ mod tests {
 
     /// Kinds with the codec of a value, or the audience of a marker.
     fn described() -> impl Strategy<Value = (Kind, u64, Audience)> {
-        let audience =
-            prop_oneof![Just(Audience::Everyone), Just(Audience::NoOne), (1..=u32::MAX).prop_map(Audience::Group)];
+        let audience = prop_oneof![Just(Audience::Everyone), (1..=u32::MAX).prop_map(Audience::Group)];
         prop_oneof![
             any::<u64>().prop_map(|codec| (Kind::Value, codec, Audience::Everyone)),
             (prop_oneof![Just(Kind::HitForPass), Just(Kind::DoNotStore)], audience)
@@ -325,7 +322,7 @@ mod tests {
             bytes.extend(checksums_and_expiry);
             bytes
         };
-        for (kind, number) in [(b'v', 7), (b'v', u64::MAX), (b'p', 0), (b'p', 1), (b'p', u64::MAX), (b's', 0)] {
+        for (kind, number) in [(b'v', 7), (b'v', u64::MAX), (b'p', 0), (b'p', 1), (b's', 0)] {
             let bytes = with_checksum(&[&head(kind, number, 0), &b"payload"[..]].concat());
             let entry = Entry::from_envelope(&at, &bytes, 0).expect("reads");
             assert_eq!(entry.meta().id.as_bytes(), b"abcdefghijklmnop");

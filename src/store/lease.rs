@@ -110,7 +110,7 @@ pub struct FailureMarker {
     pub blocks_for: Duration,
     /// How long the number of failures is remembered after that.
     pub remembered_for: Duration,
-    /// What the leader reports to blocked callers, 19 bytes. A store returns it unchanged, also a longer one.
+    /// What the leader reports to blocked callers, 17 bytes. A store returns it unchanged, also a longer one.
     pub report: Bytes,
 }
 

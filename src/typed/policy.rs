@@ -4,9 +4,8 @@ use super::context::{FetchContext, FetchOutcome, Sharing};
 use crate::{
     clock::{self, Timestamp},
     codec::Codec,
-    config::{Config, FailureClass},
+    config::Config,
     engine::{
-        failure::FailureCause,
         frontend::{Answers, FetchHead, FetchMode, Reuse, ReusePolicy, Shareability, StoreAs, Unshared},
         resource::Resource,
     },
@@ -88,7 +87,7 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> TypedPolicy<T> {
             }
             _ => Shareability::WaitersOnly(Arc::new(payload)),
         };
-        FetchHead { response: Ok(answer), sharing, completion: None }
+        FetchHead::new(Ok(answer), sharing)
     }
 
     fn is_own_entry(self, entry: &Entry) -> bool {
@@ -99,12 +98,7 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> TypedPolicy<T> {
 fn failed<A>(config: &Config, cause: BoxError) -> FetchHead<Result<A, Error>> {
     let class = (config.classifier.0)(&*cause);
     let error = Error::origin_failed(cause);
-    let (failure, cause) = match class {
-        FailureClass::Answer => (Unshared::Answer(error.clone()), FailureCause::Answer),
-        FailureClass::OriginDown => (Unshared::Error(error.clone()), FailureCause::Origin),
-    };
-    let sharing = Shareability::Unshared(failure, cause, 0);
-    FetchHead { response: Err(error), sharing, completion: None }
+    FetchHead::new(Err(error.clone()), Shareability::Unshared(Unshared::Error(error, class)))
 }
 
 impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> ReusePolicy for TypedPolicy<T> {

@@ -10,6 +10,7 @@ mod contract;
 mod credentials;
 mod demands;
 mod detached;
+mod failed_fetches;
 mod failures;
 mod forwarded;
 mod freshness;

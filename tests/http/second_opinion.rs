@@ -45,9 +45,12 @@ async fn herd(app: &Router, origin: &Origin, n: usize, request: impl Fn(usize) -
 }
 
 /// Seen to fail before a second opinion was asked for: 301 calls for a 400, and for a 500 all 300 clients got the 500.
+/// While 404, 410, 408, 425, 429, 502, 503 and 504 were the last word, all clients got those.
 #[tokio::test]
 async fn a_herd_gets_the_page_although_its_leader_gets_an_error() {
-    for code in [400, 401, 403, 406, 409, 422, 428, 431, 500] {
+    for code in
+        [400, 401, 403, 404, 405, 406, 408, 409, 410, 414, 422, 425, 428, 429, 431, 451, 500, 501, 502, 503, 504, 599]
+    {
         let (guard, origin) = (StampedeGuard::in_memory(), Origin::gated());
         let app = odd_site(&origin, code).layer(guard.clone());
         let answers = herd(&app, &origin, 301, |i| if i == 0 { odd() } else { get("/page") }).await;
@@ -82,32 +85,27 @@ async fn authorized_waiters_share_a_page_refused_to_a_stranger() {
     }
 }
 
-/// Seen to fail before 408, 425 and 429 counted as failures of the origin: 300, 300 and 200 calls.
+/// Only what was repeated blocks other requests, and the guard says so with a status of its own.
 #[tokio::test(start_paused = true)]
-async fn timeouts_and_rate_limits_of_the_origin_cost_one_call() {
-    for code in [408, 425, 429, 502, 503, 504] {
+async fn a_failure_of_all_clients_costs_two_calls_and_then_blocks() {
+    for code in [408, 425, 429, 500, 502, 503, 504] {
         let (guard, origin) = (StampedeGuard::in_memory(), Origin::gated());
         let app = odd_site(&origin, code).layer(guard.clone());
+        origin.release(2);
+        for _ in 0..2 {
+            assert_eq!(ask(&app, odd()).await.status, code);
+            at_rest(&guard).await;
+        }
         let answers = herd(&app, &origin, 300, |_| odd()).await;
         assert!(answers.iter().all(|answer| answer.status == code), "{code}");
-        assert_eq!(origin.calls(), 1, "{code}");
+        assert_eq!(origin.calls(), 4, "{code}");
         at_rest(&guard).await;
         let blocked = ask(&app, get("/page")).await;
-        assert_eq!((blocked.status, blocked.header("retry-after")), (code, "1"), "{code}");
+        assert_eq!((blocked.status, blocked.header("retry-after")), (503, "1"), "{code}");
+        time::advance(Duration::from_millis(101)).await;
+        assert_eq!(ask(&app, get("/page")).await.status, 200, "{code}");
+        at_rest(&guard).await;
     }
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_500_for_all_clients_costs_two_calls_and_then_blocks() {
-    let (guard, origin) = (StampedeGuard::in_memory(), Origin::gated());
-    let app = odd_site(&origin, 500).layer(guard.clone());
-    let answers = herd(&app, &origin, 300, |_| odd()).await;
-    assert!(answers.iter().all(|answer| answer.status == 500));
-    assert_eq!(origin.calls(), 2);
-    at_rest(&guard).await;
-    let blocked = ask(&app, odd()).await;
-    assert_eq!((blocked.status, blocked.cache_status()), (500, CacheStatus::Rejected));
-    assert_eq!(origin.calls(), 2);
 }
 
 /// Seen to fail with 4 calls when the lease did not carry the number of failures.
@@ -124,7 +122,8 @@ async fn a_500_for_all_clients_costs_two_calls_in_the_fleet() {
     }
     origin.open();
     for answer in join_all(asked).await {
-        assert_eq!(answer.expect("no panic").status, 500);
+        let status = answer.expect("no panic").status;
+        assert!(status == 500 || status == 503, "the failure, or its marker: {status}");
     }
     assert_eq!(origin.calls(), 2);
     for guard in &guards {
@@ -132,58 +131,68 @@ async fn a_500_for_all_clients_costs_two_calls_in_the_fleet() {
     }
 }
 
-/// Two client errors in a row release the waiters of that audience, and for a while spare its next requests the wait.
+/// A client error that two requests get is given to the herd, and does not concern later requests.
 #[tokio::test(start_paused = true)]
-async fn two_client_errors_release_the_herd_of_one_audience() {
+async fn two_client_errors_answer_the_herd_and_leave_no_marker() {
     let (guard, origin) = (StampedeGuard::in_memory(), Origin::gated());
     let app = site(&origin, |request, n| match request.headers().contains_key("authorization") {
         true => public(n),
-        false => StatusCode::UNAUTHORIZED.into_response(),
+        false => (StatusCode::UNAUTHORIZED, [("www-authenticate", "Basic")], n.to_string()).into_response(),
     });
     let app = app.layer(guard.clone());
-    let asked = waiting(&app, 20, |_| get("/page")).await;
-    let answers = tokio::spawn(asked.answers());
-    for call in 1..=2 {
-        origin.arrived(call).await;
-        settle().await;
-        assert_eq!(origin.calls(), call, "one after the other");
-        origin.release(1);
+    let answers = herd(&app, &origin, 20, |_| get("/page")).await;
+    for (i, answer) in answers.iter().enumerate() {
+        let call = if i == 0 { "1" } else { "2" };
+        assert_eq!((answer.status, answer.header("www-authenticate"), answer.text()), (401, "Basic", call));
     }
-    origin.arrived(20).await; // the others at once
-    origin.open();
-    assert!(answers.await.expect("no panic").iter().all(|answer| answer.status == 401));
+    assert_eq!(origin.calls(), 2);
     at_rest(&guard).await;
-    assert_eq!(ask(&app, get("/page")).await.cache_status(), CacheStatus::Bypass, "under the marker");
+    assert_eq!(ask(&app, get("/page")).await.cache_status(), CacheStatus::Miss, "no marker");
+    at_rest(&guard).await;
 
     let user = get_with("/page", &[("authorization", "Bearer t")]);
-    assert_eq!(ask(&app, user).await.cache_status(), CacheStatus::Miss, "the marker is not for this request");
+    assert_eq!(ask(&app, user).await.cache_status(), CacheStatus::Miss);
     at_rest(&guard).await;
     assert_eq!(ask(&app, get("/page")).await.cache_status(), CacheStatus::Hit);
 }
 
-#[tokio::test(start_paused = true)]
-async fn the_marker_of_client_errors_ends_with_the_failure_ttl() {
-    let (guard, origin) = (StampedeGuard::in_memory(), Origin::new());
-    let app = odd_site(&origin, 400).layer(guard.clone());
-    for expected in [CacheStatus::Miss, CacheStatus::Miss, CacheStatus::Bypass] {
-        assert_eq!(ask(&app, odd()).await.cache_status(), expected);
-        at_rest(&guard).await;
-    }
-    time::advance(Duration::from_millis(1001)).await;
-    assert_eq!(ask(&app, get("/page")).await.cache_status(), CacheStatus::Miss);
+/// A waiter with credentials may not have the error of another client.
+#[tokio::test]
+async fn two_client_errors_are_not_given_to_a_client_with_credentials() {
+    let (guard, origin) = (StampedeGuard::in_memory(), Origin::gated());
+    let app = site(&origin, |request, _| {
+        let is_known = request.headers().get("authorization").is_some_and(|value| value == "known");
+        if is_known { StatusCode::OK } else { StatusCode::FORBIDDEN }
+    });
+    let app = app.layer(guard.clone());
+    let asked = waiting(&app, 3, |i| get_with("/page", &[("x-number", &i.to_string())])).await;
+    let known = tokio::spawn(ask(&app, get_with("/page", &[("authorization", "known")])));
+    settle().await;
+    origin.open();
+    assert!(asked.answers().await.iter().all(|answer| answer.status == 403 || answer.status == 200));
+    assert_eq!(known.await.expect("no panic").status, 200);
+    at_rest(&guard).await;
 }
 
-/// `private`, `no-store` and `Set-Cookie` say that the response is for its client alone: there is nothing to find out.
+/// `private`, `no-store` and `Set-Cookie` say that the response is for its client alone, but not that another request
+/// gets one of this kind.
 #[tokio::test]
-async fn a_client_error_that_is_private_releases_the_herd_at_once() {
+async fn a_private_client_error_releases_the_herd_after_its_repeat() {
     for field in [("cache-control", "private"), ("cache-control", "no-store"), ("set-cookie", "a=b")] {
         let (guard, origin) = (StampedeGuard::in_memory(), Origin::gated());
         let app = site(&origin, move |_, _| (StatusCode::BAD_REQUEST, [field])).layer(guard.clone());
         let answers = tokio::spawn(waiting(&app, 20, |_| get("/page")).await.answers());
-        origin.release(1);
+        for call in 1..=2 {
+            origin.arrived(call).await;
+            settle().await;
+            assert_eq!(origin.calls(), call, "one after the other");
+            origin.release(1);
+        }
         origin.arrived(20).await;
         origin.open();
         assert!(answers.await.expect("no panic").iter().all(|answer| answer.status == 400));
+        at_rest(&guard).await;
+        assert_eq!(ask(&app, get("/page")).await.cache_status(), CacheStatus::Miss, "no marker");
         at_rest(&guard).await;
     }
 }
@@ -205,11 +214,12 @@ async fn a_500_costs_two_calls_without_failure_markers() {
     }
 }
 
-/// The failures of a page that was good a moment ago are not counted, so the waiters themselves must know. Seen to fail
-/// otherwise: the waiters led one after another, and at last each made a call of its own.
+/// Seen to fail when the waiters did not know of the first failure: they led one after another, and at last each made a
+/// call of its own.
 #[tokio::test(start_paused = true)]
 async fn a_500_of_a_page_that_was_good_costs_two_calls() {
-    let (guard, origin) = (StampedeGuard::in_memory(), Origin::gated());
+    let policy = Policy::default().stale_if_error(Duration::ZERO);
+    let (guard, origin) = (StampedeGuard::in_memory().policy(policy), Origin::gated());
     let app = site(&origin, |_, n| match n {
         1 => ([(CACHE_CONTROL, "max-age=1")], "page").into_response(),
         _ => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
@@ -228,7 +238,7 @@ async fn a_500_of_a_page_that_was_good_costs_two_calls() {
 /// Seen to fail before: a marker of one second held off all clients.
 #[tokio::test(start_paused = true)]
 async fn the_first_failure_blocks_nobody_if_an_entry_was_at_hand() {
-    let policy = Policy::fresh_for(Duration::from_secs(60));
+    let policy = Policy::fresh_for(Duration::from_secs(60)).stale_if_error(Duration::ZERO);
     for (control, reload) in [("public, max-age=1", false), ("public, max-age=60", true)] {
         let (guard, origin) = (StampedeGuard::in_memory().policy(policy), Origin::new());
         let app = site(&origin, move |request, n| match request.headers().contains_key("x-odd") {
@@ -264,7 +274,8 @@ async fn a_failure_blocks_beside_the_marker_of_other_clients() {
     at_rest(&guard).await;
     for (pause, expected) in [(0, CacheStatus::Miss), (0, CacheStatus::Rejected), (101, CacheStatus::Miss)] {
         time::advance(Duration::from_millis(pause)).await;
-        assert_eq!(ask(&app, get("/page")).await.cache_status(), expected);
+        let (one, two) = tokio::join!(ask(&app, get("/page")), ask(&app, get("/page")));
+        assert_eq!([one.cache_status(), two.cache_status()], [expected; 2]);
         at_rest(&guard).await;
     }
 }
@@ -328,15 +339,18 @@ async fn client_errors_keep_a_page_that_replaces_failures() {
 #[tokio::test]
 async fn waiters_get_no_token_from_the_failure_of_another_client() {
     for (name, value) in [("x-csrf-token", "a"), ("content-encoding", "br")] {
+        let encodings = |i: usize| get_with("/page", &[("accept-encoding", &format!("x{i}"))]);
         let (guard, origin) = (StampedeGuard::in_memory(), Origin::gated());
         let app = site(&origin, move |_, _| (StatusCode::SERVICE_UNAVAILABLE, [(name, value)], "for one client"));
         let app = app.layer(guard.clone());
-        let answers = herd(&app, &origin, 10, |_| get("/page")).await;
-        assert_eq!((answers[0].header(name), answers[0].text()), (value, "for one client"));
-        for answer in &answers[1..] {
+        let answers = herd(&app, &origin, 10, encodings).await;
+        let (led, waited): (Vec<_>, Vec<_>) =
+            answers.iter().partition(|answer| answer.cache_status() == CacheStatus::Miss);
+        assert!(led.iter().all(|led| (led.header(name), led.text()) == (value, "for one client")));
+        for answer in waited {
             assert_eq!((answer.status, answer.header(name), answer.text()), (503, "", ""), "{name}");
         }
-        assert_eq!(origin.calls(), 1);
+        assert_eq!((led.len(), origin.calls()), (2, 2));
         at_rest(&guard).await;
     }
 }
@@ -385,4 +399,56 @@ async fn clients_that_provoke_errors_take_the_page_from_nobody() {
         println!("{attackers} attackers, reload {reload}, max-age {lifetime}: {good} good, {bad} bad");
         assert!(good > 99 * bad, "{attackers} attackers, reload {reload}: {good} good, {bad} bad");
     }
+}
+
+/// Of the expiries at which honest clients wait, or get no page: those at which all of them get it, beside one client of ten that
+/// provokes an error as fast as it can. Seen to fail before: none for 404, 429, 503 and 504.
+#[tokio::test(start_paused = true)]
+async fn one_client_of_ten_takes_the_page_at_no_expiry() {
+    for code in [400, 404, 429, 500, 503] {
+        for (reload, stale, needed) in [(false, true, 99), (true, true, 99), (false, false, 90), (true, false, 90)] {
+            let (good, bad) = expiries(code, reload, stale).await;
+            println!("{code}, reload {reload}, stale-if-error {stale}: {good} good, {bad} bad");
+            assert!(good * 100 >= needed * (good + bad), "{code} {reload} {stale}: {good}, {bad}");
+        }
+    }
+}
+
+/// Returns the number of expiries at which all honest clients got the page, and of the others.
+async fn expiries(code: u16, reload: bool, stale: bool) -> (usize, usize) {
+    let policy = Policy::default();
+    let policy = if stale { policy } else { policy.stale_if_error(Duration::ZERO) };
+    let guard = StampedeGuard::in_memory().policy(policy);
+    let handler = async move |request: Request| {
+        time::sleep(Duration::from_millis(50)).await;
+        match request.headers().contains_key("x-odd") {
+            true => StatusCode::from_u16(code).expect("a status").into_response(),
+            false => ([(CACHE_CONTROL, "max-age=1")], "page").into_response(),
+        }
+    };
+    let app = Router::new().route("/page", axum::routing::get(handler)).layer(guard);
+    let end = time::Instant::now() + Duration::from_secs(10);
+    let clients = (0..10).map(|client| {
+        let app = app.clone();
+        tokio::spawn(async move {
+            let (mut pauses, mut waits) = (fastrand::Rng::with_seed(client), Vec::new());
+            while time::Instant::now() < end {
+                let began = time::Instant::now();
+                let fields = [("x-odd", "1"), ("cache-control", "no-cache")];
+                let fields = if client > 0 { &[][..] } else { &fields[..if reload { 2 } else { 1 }] };
+                let answer = ask(&app, get_with("/page", fields)).await;
+                if client > 0 && (began.elapsed() > Duration::ZERO || answer.status != 200) {
+                    waits.push((time::Instant::now(), answer.status));
+                }
+                let most = if client > 0 { 40 } else { 5 };
+                time::sleep(Duration::from_millis(pauses.u64(1..most))).await;
+            }
+            waits
+        })
+    });
+    let mut waits: Vec<_> = join_all(clients).await.into_iter().flat_map(|waits| waits.expect("no panic")).collect();
+    waits.sort();
+    let expiries = waits.chunk_by(|one, next| next.0 - one.0 < Duration::from_millis(500));
+    let (good, bad): (Vec<_>, Vec<_>) = expiries.partition(|expiry| expiry.iter().all(|(_, status)| *status == 200));
+    (good.len(), bad.len())
 }

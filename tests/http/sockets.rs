@@ -8,6 +8,7 @@ use axum::{
     body::{Body, Bytes},
     http::{Request, Response},
 };
+use futures_util::{StreamExt, stream};
 use http_body_util::{BodyExt, Empty, Full};
 use hyper::{body::Incoming, client::conn::http1::handshake, server::conn::http1};
 use hyper_util::{
@@ -16,7 +17,7 @@ use hyper_util::{
     service::TowerToHyperService,
 };
 use stampede_guard::{CacheStatus, StampedeGuard, http::HttpCache};
-use std::{convert::Infallible, net::SocketAddr};
+use std::{convert::Infallible, net::SocketAddr, time::Duration};
 use tokio::{
     net::{TcpListener, TcpStream},
     task::JoinSet,
@@ -83,7 +84,7 @@ async fn the_layer_works_around_a_hyper_client() {
             let text = format!("page {}", calls.call().await);
             let body = match request.uri().path() {
                 "/length" => Body::from(text),
-                _ => Body::from_stream(futures_util::stream::once(async { Ok::<_, Infallible>(text) })),
+                _ => Body::from_stream(stream::once(async { Ok::<_, Infallible>(text) })),
             };
             Ok::<_, Infallible>(Response::new(body))
         }
@@ -120,5 +121,45 @@ async fn the_layer_works_around_a_hyper_client() {
     gone.expect_err("the client's own error: the upstream has stopped");
     let hit = client.clone().oneshot(get("length")).await.expect("it does not need the upstream");
     assert_eq!(hit.into_body().collect().await.expect("a body").to_bytes(), "page 1");
+    at_rest(&guard).await;
+}
+
+/// A body without a length that breaks off over a socket. Seen to fail when it handed its lease on without a failure: one
+/// call after the other.
+#[tokio::test]
+async fn a_body_that_breaks_off_costs_a_herd_two_calls() {
+    let (guard, origin) = (StampedeGuard::in_memory(), Origin::gated());
+    let calls = origin.clone();
+    let upstream = service_fn(move |_: Request<Incoming>| {
+        let calls = calls.clone();
+        async move {
+            calls.call().await;
+            let end = async {
+                tokio::time::sleep(Duration::from_millis(100)).await; // hyper sends the head meanwhile
+                Err(std::io::Error::other("the disk is on fire"))
+            };
+            let parts = stream::once(async { Ok("some") }).chain(stream::once(end));
+            Ok::<_, Infallible>(Response::new(Body::from_stream(parts)))
+        }
+    });
+    let (address, _server) = serve(upstream).await;
+    let client: HyperClient = Client::builder(TokioExecutor::new()).build_http();
+    let client: HttpCache<HyperClient> = guard.layer(client);
+    let asked = (0..100).map(|_| {
+        let get = Request::get(format!("http://{address}/page")).body(Empty::new()).expect("a request");
+        let answer = client.clone().oneshot(get);
+        tokio::spawn(async move {
+            let (head, body) = answer.await.expect("a head").into_parts();
+            (head.status.as_u16(), body.collect().await.is_err())
+        })
+    });
+    let asked: Vec<_> = asked.collect();
+    origin.arrived(1).await; // on one thread, all requests have been polled by then
+    origin.open();
+    let answers = in_time("the herd", futures_util::future::join_all(asked)).await;
+    let mut answers: Vec<_> = answers.into_iter().map(|answer| answer.expect("no panic")).collect();
+    answers.sort_unstable();
+    assert_eq!(answers, [[(200, true); 2].to_vec(), [(502, false); 98].to_vec()].concat());
+    assert_eq!(origin.calls(), 2);
     at_rest(&guard).await;
 }

@@ -8,7 +8,7 @@ use crate::{
 use axum::{Router, body::Body, extract::Request, http::Uri, routing};
 use futures_util::stream;
 use redis::aio::MultiplexedConnection;
-use stampede_guard::{CacheStatus, StampedeGuard, testing::FakeRedis};
+use stampede_guard::{CacheStatus, Policy, StampedeGuard, testing::FakeRedis};
 use std::{convert::Infallible, time::Duration};
 use tokio::time;
 
@@ -37,11 +37,16 @@ async fn names(redis: &mut MultiplexedConnection) -> Vec<String> {
     redis::cmd("KEYS").arg("*").query_async(redis).await.expect("up")
 }
 
+/// Returns a policy whose entries end with their freshness.
+fn never_stale() -> Policy {
+    Policy::default().stale_if_error(Duration::ZERO)
+}
+
 /// Seen to fail when an index lived for at least ten minutes: 20 keys were left.
 #[tokio::test]
 async fn vary_indexes_do_not_outlive_their_variants() {
     let (server, origin) = (RedisServer::start(), Origin::new());
-    let guard = StampedeGuard::new(server.client()).store_timeout(Duration::from_secs(5));
+    let guard = StampedeGuard::new(server.client()).store_timeout(Duration::from_secs(5)).policy(never_stale());
     let app = short_and_long(&origin).layer(guard.clone());
     herd(20, |i| ask(&app, get_with(&format!("/{i}"), &[("accept-language", "de")]))).await;
     at_rest(&guard).await;
@@ -58,6 +63,7 @@ async fn vary_indexes_do_not_outlive_their_variants() {
 async fn a_later_variant_keeps_every_vary_index_on_its_way() {
     let (server, origin) = (RedisServer::start(), Origin::new());
     let guards = [(); 2].map(|()| StampedeGuard::new(server.client()).store_timeout(Duration::from_secs(5)));
+    let guards = guards.map(|guard| guard.policy(never_stale()));
     let apps = guards.clone().map(|guard| short_and_long(&origin).layer(guard));
     for (i, request) in [speaking("de"), speaking("de"), english("gold"), english("tin")].into_iter().enumerate() {
         ask(&apps[i % 2], request).await;
@@ -147,7 +153,7 @@ async fn a_slow_page_keeps_its_vary_index() {
 /// Seen to fail when every fill extended the index: it never ended.
 #[tokio::test(start_paused = true)]
 async fn an_index_that_responses_no_longer_name_ends() {
-    let (guard, origin) = (StampedeGuard::in_memory(), Origin::new());
+    let (guard, origin) = (StampedeGuard::in_memory().policy(never_stale()), Origin::new());
     let app = site(&origin, |_, n| {
         let vary = if n == 1 { "accept-language" } else { "" };
         ([("vary", vary), ("cache-control", "max-age=10")], n.to_string())

@@ -171,10 +171,10 @@ async fn each_spelling_of_a_path_has_its_own_entry() {
     }
 }
 
-/// A 4xx that one client provokes is for that client alone, even if the operator stores responses without a lifetime.
-/// (A 5xx, a 408, 425 or 429 is the origin's own failure, and waiters share it.)
+/// An error that one client provokes is for that client alone, even if the operator stores responses without a lifetime.
+/// (A 404, 405, 410, 414 or 501 that nobody waits for is stored.)
 #[tokio::test]
-async fn a_4xx_that_one_client_provokes_is_not_shared() {
+async fn an_error_that_one_client_provokes_is_not_shared() {
     let origin = Origin::new();
     let site = Site::start(&origin, |request, _| match field(&request, "x-status").parse() {
         Ok(status) => with_status(status, &[], "refused"),
@@ -182,7 +182,7 @@ async fn a_4xx_that_one_client_provokes_is_not_shared() {
     })
     .await;
     let proxy = Proxy::start(site.address, &["--fresh-for", "60s"]).await;
-    for status in ["400", "403", "406", "412", "413", "415", "416", "417", "431"] {
+    for status in ["400", "403", "406", "412", "413", "415", "416", "417", "429", "431", "500", "502", "503", "504"] {
         let path = format!("/{status}");
         let provoked = ask(proxy.address, get(&path).header("x-status", status)).await;
         assert_eq!((provoked.status.to_string().as_str(), provoked.text()), (status, "refused"));

@@ -4,7 +4,7 @@ use super::{Attempt, Call, done};
 use crate::{
     cache_status::{BypassReason, CacheStatus},
     clock::{self, Timestamp},
-    config::StoreFailure,
+    config::{FailureClass, StoreFailure},
     engine::{
         fill_set::FillSet,
         flight::{Progress, Waiter},
@@ -48,11 +48,12 @@ impl Call<'_> {
             let (until, limit) = self.next_limit(body_until, true);
             let half_lease = self.resource().config.lease_ttl / 2;
             let is_elsewhere = |head: &SharedValue| matches!(self.policy.accept_shared(head), Reuse::Redirect(_));
-            let outcome = waiter.outcome_until(until, half_lease, is_elsewhere).await;
+            let outcome = waiter.outcome_until(until, half_lease, self.policy.request_hash(), is_elsewhere).await;
             telemetry::waited(timed);
             match outcome {
                 Some(Ok(flight)) => {
-                    let leads = self.wait_or_lead(Ok(flight), mode, None);
+                    let seen = waiter.seen().filter(|seen| !self.policy.settles(seen, Timestamp::now())).cloned();
+                    let leads = self.wait_or_lead(Ok(flight), mode, seen);
                     drop(waiter); // its place was taken by that of the opener
                     leads.await
                 }
@@ -183,7 +184,7 @@ impl Call<'_> {
             }
             Progress::Filled(fill_set) => self.on_filled(&fill_set),
             Progress::Shared(value) | Progress::HeadersReady(Some(value)) => self.on_shared(&value),
-            Progress::Unshared(result, repeat) => self.on_unshared(result, repeat, waiter),
+            Progress::Unshared(result) => self.on_unshared(result, waiter),
             Progress::Running | Progress::Queued | Progress::HeadersReady(None) | Progress::Abandoned => {
                 if let Some(LeadMode::StoreDown(_)) = self.local {
                     self.local = None; // the store may be back
@@ -193,23 +194,18 @@ impl Call<'_> {
         }
     }
 
-    /// Answers with a result that has no entry. A confirmed stale entry takes the place of a failure. If the result may
-    /// be due to the request of its leader, this caller tries again once.
-    fn on_unshared(&mut self, result: Unshared, repeat: bool, waiter: &Waiter) -> Attempt {
-        if let Unshared::Error(_) | Unshared::Response(_) = result
+    /// Answers with a result that has no entry. A confirmed stale entry takes the place of a failure.
+    fn on_unshared(&mut self, result: Unshared, waiter: &Waiter) -> Attempt {
+        if result.is_failure()
             && let Some(stale) = waiter.stale_candidate()
             && let Some(answer) = self.policy.stale_answer(&stale, Timestamp::now())
         {
             return Attempt::Done(answer, CacheStatus::Stale, false);
         }
-        if repeat && self.earlier_failures == 0 {
-            (self.has_waited, self.earlier_failures) = (true, 1);
-            return Attempt::Again;
-        }
         match result {
-            Unshared::Error(error) => self.reject(error),
-            Unshared::Answer(error) => Attempt::Done(self.policy.reject(error), CacheStatus::Coalesced, false),
-            Unshared::Response(value) => self.on_shared(&value),
+            Unshared::Error(error, FailureClass::OriginDown) => self.reject(error),
+            Unshared::Error(error, _) => Attempt::Done(self.policy.reject(error), CacheStatus::Coalesced, false),
+            Unshared::Response(value, _) => self.on_shared(&value),
             Unshared::Private(audience) if self.policy.is_covered_by(audience) => Attempt::Alone(BypassReason::Private),
             Unshared::Private(_) => Attempt::Again,
         }

@@ -5,7 +5,7 @@ use super::Leader;
 use crate::{
     backoff,
     clock::{self, Timestamp},
-    config::{Config, StoreFailure},
+    config::{Config, FailureClass, StoreFailure},
     engine::{
         breaker::Access,
         flight::Progress,
@@ -82,7 +82,7 @@ impl Leader {
                 }
                 Ok(LeaseReply::Failed { retry_in, report, .. }) => {
                     let error = resource.engine.recent_failures.error_of(&report, retry_in);
-                    return Err(Progress::Unshared(Unshared::Error(error), false));
+                    return Err(Progress::Unshared(Unshared::Error(error, FailureClass::OriginDown)));
                 }
                 Err(error) => match self.kept_result(NotStored::because_of(&error)) {
                     Some(kept) => return Err(Progress::Found(Ok(Some(kept)))),
@@ -137,7 +137,7 @@ impl Leader {
                 self.confirm_stale_candidate(*seen_alive, asked);
             }
             Ok(LeaseReply::Wait { seen_alive, .. } | LeaseReply::Failed { seen_alive, .. }) => {
-                permit.right = FillRight::None;
+                (permit.right, self.has_waited) = (FillRight::None, true);
                 self.confirm_stale_candidate(*seen_alive, asked);
             }
             Err(_) => permit.abandon(),
@@ -233,7 +233,7 @@ impl Leader {
             permit = permits.acquire() => permit,
             () = sleep(MAX_QUEUE_TIME) => {
                 let error = "the store is unavailable and all `max_fallback_fetches` permits are in use";
-                return Err(Progress::Unshared(Unshared::Error(Error::overloaded(error)), false));
+                return Err(Progress::Unshared(Unshared::Error(Error::overloaded(error), FailureClass::OriginDown)));
             }
         };
         self.flight.publish(Progress::Running);

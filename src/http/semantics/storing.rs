@@ -20,11 +20,8 @@ pub(in crate::http) enum Storable {
     Shared(StorageTerms),
     /// Only the client that requested it, for this reason.
     Private(Uncached),
-    /// Likewise, because of a client error: other requests may get a response that can be shared.
-    ClientError,
-    /// Requests made at the same time, because the origin fails. They may get all of it (`whole`), or only its status.
-    /// A server error with a lifetime of its own is stored instead.
-    Failure { whole: bool },
+    /// Likewise, if they are made at the same time, because it is an error that is not stored.
+    WaitersOnly(StorageTerms),
 }
 
 /// The terms on which a response is stored.
@@ -102,59 +99,45 @@ pub(in crate::http) fn storable(
     let (directives, source) = Directives::for_cache(headers, &options.targeted_fields);
     let explicit = freshness::explicit(&directives, source, headers, times.response_time);
     let stored @ StoredFreshness { auth_sharing, .. } = StoredFreshness::new(&directives, source, explicit, options);
-    let private = private(status, headers, &directives, auth_sharing, options);
     let terms = |lifetime| StorageTerms::new(lifetime, headers, &directives, stored, times, options);
-    let partial = is_partial(status, headers);
-    if status.is_server_error() || ORIGIN_FAILURES.contains(&status) {
-        let is_private = private.is_some() || directives.no_cache || !auth_sharing.admits(credentials);
-        // A rate limit has fields about one client.
-        let admitted = status.is_server_error() && !is_private;
-        let terms = explicit.filter(|_| admitted && !partial).map(|lifetime| terms(Some(lifetime)).for_error());
-        // Without a lifetime it is not stored, so it cannot have variants either.
-        let whole = admitted && is_for_all(headers, explicit, auth_sharing, options);
-        let fresh = terms.filter(|terms| terms.lifetime.is_some_and(|lifetime| !lifetime.is_zero()));
-        return fresh.map_or(Storable::Failure { whole }, Storable::Shared);
-    }
-    if let Some(reason) = private.or(partial.then_some(Uncached::Partial)) {
-        return Storable::Private(reason);
-    }
-    let is_silent = explicit.is_none() && !directives.no_cache || ABOUT_ONE_REQUEST.contains(&status);
-    let for_one_client = |reason| match status.is_client_error() && is_silent {
-        true => Storable::ClientError,
-        false => Storable::Private(reason),
+    let is_server_error = status.is_server_error();
+    // A rate limit has fields about one client, and a response with `no-cache` is for one request.
+    let is_waiters_error = is_server_error || status.is_client_error() && !is_origin_failure(status);
+    let is_for_waiters = is_waiters_error && !directives.no_cache;
+    let is_open = is_for_waiters && options.default_freshness != DefaultFreshness::Stale;
+    let sharing = || {
+        if let Some(reason) = private(status, headers, &directives, auth_sharing, options) {
+            return Err(reason);
+        }
+        // RFC 9111 §3: storing needs an explicit lifetime, `public`, or a heuristically cacheable status.
+        let may_be_silent = is_heuristically_cacheable(status) || directives.public && !is_server_error;
+        let may_be_stored = !is_about_one_request(status) && (explicit.is_some() || may_be_silent);
+        if !may_be_stored && !is_for_waiters {
+            return Err(Uncached::Status);
+        }
+        // §5.2.2.4: it is validated before each use.
+        let stated = if directives.no_cache { Some(Duration::ZERO) } else { explicit };
+        if stated.is_none() && auth_sharing < AuthSharing::Public && is_for_one_client(headers) {
+            return Err(Uncached::UserField);
+        }
+        // §3.5.
+        if let Some(reason) = credentials.uncached().filter(|_| !auth_sharing.admits(credentials)) {
+            return Err(reason);
+        }
+        let terms = match stated.map(Some).or_else(|| default_lifetime(headers, times, options)) {
+            Some(lifetime) if is_server_error => terms(lifetime).for_error(),
+            Some(lifetime) => terms(lifetime),
+            None if is_open => return Ok(Storable::WaitersOnly(terms(None))),
+            None => return Err(Uncached::NoFreshness),
+        };
+        let is_over = is_server_error && terms.lifetime.is_some_and(|lifetime| lifetime.is_zero());
+        match may_be_stored && !is_over && !terms.are_useless() {
+            true => Ok(Storable::Shared(terms)),
+            false if is_for_waiters => Ok(Storable::WaitersOnly(terms)),
+            false => Err(Uncached::Expired),
+        }
     };
-    // RFC 9111 §3: storing needs an explicit lifetime, `public`, or a heuristically cacheable status.
-    let needs_more = explicit.is_none() && !directives.public && !SILENTLY_STORABLE.contains(&status);
-    if ABOUT_ONE_REQUEST.contains(&status) || needs_more {
-        return for_one_client(Uncached::Status);
-    }
-    // §5.2.2.4: it is validated before each use.
-    let stated = if directives.no_cache { Some(Duration::ZERO) } else { explicit };
-    if stated.is_none() && auth_sharing < AuthSharing::Public && is_for_one_client(headers) {
-        return for_one_client(Uncached::UserField);
-    }
-    let Some(lifetime) = stated.map(Some).or_else(|| default_lifetime(headers, times, options)) else {
-        return for_one_client(Uncached::NoFreshness);
-    };
-    let terms = terms(lifetime);
-    // §3.5.
-    let refused = if auth_sharing.admits(credentials) { None } else { credentials.uncached() };
-    let reason = refused.or(terms.are_useless().then_some(Uncached::Expired));
-    reason.map_or(Storable::Shared(terms), for_one_client)
-}
-
-/// Reports whether the waiters of a failure may have all of it, as they might have a good response.
-fn is_for_all(
-    headers: &HeaderMap,
-    explicit: Option<Duration>,
-    auth_sharing: AuthSharing,
-    options: &HttpOptions,
-) -> bool {
-    let is_silent = auth_sharing < AuthSharing::Public;
-    let needs_lifetime = options.default_freshness == DefaultFreshness::Stale;
-    let is_for_one = is_silent && (needs_lifetime || is_for_one_client(headers));
-    let is_open = explicit.is_some() || (!headers.contains_key(header::CONTENT_ENCODING) && !is_for_one);
-    is_open && !headers.contains_key(header::VARY)
+    sharing().unwrap_or_else(Storable::Private)
 }
 
 /// Reports whether the response has a field that is made for one client.
@@ -175,7 +158,7 @@ fn default_lifetime(headers: &HeaderMap, times: Times, options: &HttpOptions) ->
     }
 }
 
-/// Returns why the response is for one client only, whatever its status.
+/// Returns why the response is for one client only, whatever its lifetime.
 fn private(
     status: StatusCode,
     headers: &HeaderMap,
@@ -198,6 +181,8 @@ fn private(
         Some(Uncached::SetCookie)
     } else if SelectingFields::of(headers, true).is_none() {
         Some(Uncached::Vary) // §4.1: a `*` never matches.
+    } else if is_partial(status, headers) {
+        Some(Uncached::Partial)
     } else {
         is_event_stream(headers).then_some(Uncached::EventStream)
     }
@@ -225,13 +210,21 @@ fn is_understood(status: StatusCode) -> bool {
     matches!(status.as_u16(), 200..=205 | 300..=303 | 305 | 307 | 308 | 400..=417 | 421 | 422 | 426)
 }
 
-/// Statuses that are never stored, whatever their directives (RFC 6585 §3 to §5).
-const ABOUT_ONE_REQUEST: [StatusCode; 2] =
-    [StatusCode::PRECONDITION_REQUIRED, StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE];
+/// Reports whether the origin fails: a server error, or a client error by which an origin in trouble defends itself.
+pub(in crate::http) fn is_origin_failure(status: StatusCode) -> bool {
+    status.is_server_error() || matches!(status.as_u16(), 408 | 425 | 429)
+}
 
-/// Client errors by which an origin in trouble defends itself. They are failures of the origin, as 502, 503 and 504 are.
-pub(in crate::http) const ORIGIN_FAILURES: [StatusCode; 3] =
-    [StatusCode::REQUEST_TIMEOUT, StatusCode::TOO_EARLY, StatusCode::TOO_MANY_REQUESTS];
+/// Reports whether the status is heuristically cacheable (RFC 9110 §15.1). 206 is not stored.
+pub(in crate::http) fn is_heuristically_cacheable(status: StatusCode) -> bool {
+    matches!(status.as_u16(), 200 | 203 | 204 | 300 | 301 | 308 | 404 | 405 | 410 | 414 | 501)
+}
+
+/// Reports whether the response is never stored, whatever its directives: the status is about one request (RFC 6585 §3 to
+/// §5), or asks for the same request once more (RFC 9110 §15.5.9, RFC 8470 §5.2).
+fn is_about_one_request(status: StatusCode) -> bool {
+    matches!(status.as_u16(), 408 | 425 | 428 | 429 | 431)
+}
 
 /// The ends of names of fields that are made for one client.
 const FOR_ONE_CLIENT: [&str; 4] = [
@@ -239,20 +232,6 @@ const FOR_ONE_CLIENT: [&str; 4] = [
     "csrf-token",          // proves that a form was served to the client that sends it
     "nonce",               // is valid once
     "mcp-session-id",      // names the session that begins (Model Context Protocol)
-];
-
-/// Heuristically cacheable statuses (RFC 9110 §15.1), without 206 and server errors.
-const SILENTLY_STORABLE: [StatusCode; 10] = [
-    StatusCode::OK,
-    StatusCode::NON_AUTHORITATIVE_INFORMATION,
-    StatusCode::NO_CONTENT,
-    StatusCode::MULTIPLE_CHOICES,
-    StatusCode::MOVED_PERMANENTLY,
-    StatusCode::PERMANENT_REDIRECT,
-    StatusCode::NOT_FOUND,
-    StatusCode::METHOD_NOT_ALLOWED,
-    StatusCode::GONE,
-    StatusCode::URI_TOO_LONG,
 ];
 
 #[cfg(test)]

@@ -28,6 +28,15 @@ fn terms(storable: Storable) -> StorageTerms {
     }
 }
 
+/// Reports whether waiters get all of an error that is not stored.
+fn is_whole(storable: Storable) -> bool {
+    match storable {
+        Storable::WaitersOnly(_) => true,
+        Storable::Private(_) => false,
+        other => panic!("{other:?}"),
+    }
+}
+
 /// RFC 9111 §3.
 #[test]
 fn private_and_partial_responses_are_not_shared() {
@@ -52,12 +61,14 @@ fn private_and_partial_responses_are_not_shared() {
 /// RFC 9111 §3, §4.2.2.
 #[test]
 fn response_without_lifetime_is_stored_by_its_status() {
-    for code in [200, 203, 204, 300, 301, 308, 404, 405, 410, 414] {
+    for code in [200, 203, 204, 300, 301, 308, 404, 405, 410, 414, 501] {
         assert_eq!(terms(of(code, &[])).lifetime, None, "{code}");
     }
     for code in [201, 202, 205, 302, 303, 307, 400, 401, 403, 451, 499] {
-        let expected = if code < 400 { Storable::Private(Uncached::Status) } else { Storable::ClientError };
-        assert_eq!(of(code, &[]), expected, "{code}");
+        match of(code, &[]) {
+            Storable::Private(Uncached::Status) => assert!(code < 400, "{code}"),
+            storable => assert!(code >= 400 && is_whole(storable), "{code}"),
+        }
         assert_eq!(terms(of(code, &[("cache-control", "max-age=60")])).lifetime, Some(s(60)), "{code}");
         assert_eq!(terms(of(code, &[("cache-control", "public")])).lifetime, None, "{code}");
     }
@@ -67,25 +78,18 @@ fn response_without_lifetime_is_stored_by_its_status() {
     }
 }
 
-/// RFC 6585 §3 to §5. Only the waiters share a 429.
+/// RFC 6585 §3 to §5. Of a rate limit the waiters get the status.
 #[test]
 fn status_about_one_request_is_never_stored() {
-    for (code, expected) in [(428, Storable::ClientError), (429, Storable::Failure { whole: false })] {
-        assert_eq!(of(code, &[("cache-control", "public, max-age=60")]), expected, "{code}");
-    }
-    assert_eq!(of(431, &[("cache-control", "public, max-age=60")]), Storable::ClientError);
-}
-
-#[test]
-fn client_errors_that_an_origin_in_trouble_sends_are_failures() {
-    for code in [408, 425, 429] {
-        assert_eq!(of(code, &[]), Storable::Failure { whole: false }, "{code}");
+    for (code, whole) in [(428, true), (431, true), (408, false), (425, false), (429, false)] {
+        for control in ["", "public, max-age=60"] {
+            assert_eq!(is_whole(of(code, &[("cache-control", control)])), whole, "{code} {control}");
+        }
     }
 }
 
-/// Such a response says that it is for one client, so no other request is asked for its opinion.
 #[test]
-fn client_error_that_is_private_is_no_client_error() {
+fn client_error_that_is_private_is_not_shared() {
     for (name, value, reason) in [
         ("cache-control", "private", Uncached::Private),
         ("cache-control", "no-store", Uncached::NoStore),
@@ -94,6 +98,7 @@ fn client_error_that_is_private_is_no_client_error() {
     ] {
         assert_eq!(of(400, &[(name, value)]), Storable::Private(reason), "{name}: {value}");
     }
+    assert_eq!(of(400, &[("cache-control", "no-cache")]), Storable::Private(Uncached::Status));
 }
 
 #[test]
@@ -272,11 +277,9 @@ fn a_targeted_field_overrides_all_others() {
 #[test]
 fn server_error_is_stored_only_with_a_lifetime() {
     let whole = |credentials, fields: &[(&'static str, &str)]| {
-        (500..600).all(|code| {
-            let storable = by(&HttpOptions::default(), credentials, code, fields);
-            assert!(matches!(storable, Storable::Failure { .. }), "{code} {fields:?}");
-            storable == Storable::Failure { whole: true }
-        })
+        (500..600)
+            .filter(|code| *code != 501)
+            .all(|code| is_whole(by(&HttpOptions::default(), credentials, code, fields)))
     };
     assert!(whole(Credentials::None, &[]));
     assert!(whole(Credentials::None, &[("cache-control", "public"), ("etag", "\"a\"")]));
@@ -289,7 +292,7 @@ fn server_error_is_stored_only_with_a_lifetime() {
     for field in [("cache-control", "max-age=60"), ("cache-control", "s-maxage=60"), ("expires", &expires)] {
         let stored = terms(of(503, &[field, ("etag", "\"a\""), ("date", &date(0))]));
         assert_eq!((stored.lifetime, stored.stale_if_error, stored.retain_for), (Some(s(60)), Some(s(0)), s(0)));
-        assert_eq!(of(503, &[field, ("content-range", "bytes 0-1/2")]), Storable::Failure { whole: true });
+        assert_eq!(of(503, &[field, ("content-range", "bytes 0-1/2")]), Storable::Private(Uncached::Partial));
     }
     let stated = terms(of(503, &[("cache-control", "max-age=5, stale-while-revalidate=7")]));
     assert_eq!(stated.stale_while_revalidate, Some(s(7)));
@@ -298,7 +301,7 @@ fn server_error_is_stored_only_with_a_lifetime() {
         ("cache-control", "no-store"),
         ("cache-control", "no-cache"),
         ("set-cookie", "a=b"),
-        ("vary", "accept"),
+        ("vary", "*"),
         ("pragma", "no-cache"),
     ] {
         assert!(!whole(Credentials::None, &[field]), "{field:?}");
@@ -324,8 +327,7 @@ proptest! {
             2 if !must_understand => _ = fields.append("cache-control", HeaderValue::from_static("no-store")),
             _ => _ = fields.append("cache-control", HeaderValue::from_static("private")),
         }
-        let is_refused = matches!(of(&fields), Storable::Private(_) | Storable::Failure { whole: false });
-        prop_assert!(is_refused);
+        prop_assert!(matches!(of(&fields), Storable::Private(_)));
     }
 
     #[test]
