@@ -126,7 +126,7 @@ async fn schema_version(server: &RedisServer, collides: bool) -> u32 {
 
 /// A deploy that adds a field, of a program with two processes and one hot key.
 ///
-/// Seen to fail (one call in two reads) when entries of all structures had one name.
+/// Seen to fail (five calls) when a layout had one name only.
 #[tokio::test]
 async fn two_versions_of_a_type_share_what_each_has_fetched() {
     let server = RedisServer::start();
@@ -158,7 +158,7 @@ async fn two_versions_of_a_type_share_what_each_has_fetched() {
 /// Processes of both versions with the same first name read many keys in all orders, and so meet entries of each other
 /// under either name.
 ///
-/// Seen to fail (more calls) when a fill chose its name by what its process had read last.
+/// Seen to fail (1,000 calls) when a layout had one name only.
 #[tokio::test]
 async fn versions_with_one_first_name_overwrite_no_entry() {
     const KEYS: usize = 40;

@@ -72,7 +72,7 @@ async fn dropped_fetches_are_reported_once_a_minute() {
 
 /// Versions whose numbers differ by 16 begin with the same names.
 ///
-/// Seen to fail with a line for each key.
+/// Seen to fail with 30 lines.
 #[tokio::test]
 async fn layouts_that_meet_are_reported_once_a_type() {
     let (events, server) = (Collected::record(), RedisServer::start());

@@ -72,6 +72,29 @@ async fn garbage_and_wrong_types_are_a_miss() {
     assert_eq!(fill(&store, &key, held, "v").await, FillOutcome::Stored);
 }
 
+/// The last digit of a layout is in its first name. A store changes the name of a layout while a fetch of it runs,
+/// because it has met another entry.
+///
+/// Seen to fail (the entry of the other layout is overwritten) when a fill took the name that was in use last.
+#[tokio::test]
+async fn fill_takes_the_name_of_its_lease() {
+    let (server, at) = (RedisServer::start(), |layout, key: &str| CacheKey::new("sg", layout, key));
+    let [other, store] = [(); 2].map(|()| RedisStore::new(server.client()));
+    let held = lead(&other, &at(0x05, "met"), LONG).await;
+    fill(&other, &at(0x05, "met"), held, "theirs").await;
+    let held = lead(&store, &at(0x15, "first"), LONG).await;
+    fill(&store, &at(0x15, "first"), held, "first").await;
+    let held = lead(&store, &at(0x15, "met"), LONG).await;
+    assert!(held.second_name);
+    let (_, reply) = ask(&store, &at(0x15, "first"), LONG, None).await;
+    assert!(matches!(reply, LeaseReply::Hit(_)), "{reply:?}");
+    assert_eq!(fill(&store, &at(0x15, "met"), held, "mine").await, FillOutcome::Stored);
+    assert_eq!(payload(&other, &at(0x05, "met")).await.as_deref(), Some("theirs"));
+    let (_, reply) = ask(&store, &at(0x15, "met"), LONG, None).await;
+    assert!(matches!(&reply, LeaseReply::Hit(entry) if entry.payload().bytes() == "mine"), "{reply:?}");
+    assert_eq!(payload(&store, &at(0x15, "met")).await.as_deref(), Some("mine"), "under the name of the hit");
+}
+
 /// Such an entry is read if a reply belongs to another request, or if two keys have the same hash.
 #[tokio::test]
 async fn the_entry_of_another_key_is_a_miss() {
