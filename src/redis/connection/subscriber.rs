@@ -133,7 +133,10 @@ impl Listener {
 
     /// Checks that a message arrives: a probe, which notifies `heard`. Only the connection is checked if none can be
     /// published.
+    ///
+    /// Also checks the data connections. On one for reads a reply to another request may look like one to this.
     async fn receives(&self, connection: &mut MultiplexedConnection, heard: &Notify) -> bool {
+        _ = timeout(CHECK_INTERVAL, self.data.verify()).await;
         let mut publish = redis::cmd("PUBLISH");
         publish.arg(self.channel()).arg(PROBE);
         match timeout(CHECK_INTERVAL, self.data.send(&publish)).await {
