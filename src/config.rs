@@ -103,7 +103,6 @@ impl Config {
     pub(crate) fn outage_cache(&self) -> Option<&OutageCache> {
         (self.on_store_failure == StoreFailure::FailOpen).then_some(&*self.outage)
     }
-
 }
 
 impl Default for Config {

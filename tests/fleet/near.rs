@@ -10,7 +10,9 @@ use crate::{
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::{BodyExt, Full};
-use stampede_guard::{CacheStatus, Connection, IntoStore, MemoryStore, NearCacheConfig, Policy, StampedeGuard, redis};
+use stampede_guard::{
+    CacheStatus, Connection, IntoStore, MemoryStore, NearCacheConfig, Policy, StampedeGuard, http::HttpOptions, redis,
+};
 use std::{
     convert::Infallible,
     sync::{
@@ -48,6 +50,7 @@ impl Source {
     /// Requests a page with a body of this length, and returns the version that it shows.
     async fn page_of(&self, guard: &StampedeGuard, cache_control: &str, length: usize) -> u32 {
         let source = self.0.clone();
+        let guard = guard.clone().http(HttpOptions::default().honour_request_directives());
         let service = guard.layer(service_fn(move |_: Request<Full<Bytes>>| {
             let body = [b"0123456789"[source.load(SeqCst) as usize]].repeat(length);
             let head = Response::builder().header("cache-control", "max-age=600");

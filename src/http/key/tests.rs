@@ -37,7 +37,10 @@ fn default_port_of_the_scheme_is_left_out_of_the_key() {
     ] {
         assert_eq!(key(uri, host) == key("http://h/a", "h"), same, "{uri} {host}");
         let request = Request::get(uri).header("host", host).body(()).expect("a request");
-        assert!(Target::unambiguous(&request, &mut ForwardedFields::None, &HttpOptions::default()).is_ok(), "{uri} {host}");
+        assert!(
+            Target::unambiguous(&request, &mut ForwardedFields::None, &HttpOptions::default()).is_ok(),
+            "{uri} {host}"
+        );
     }
     assert_eq!(key("https://h:443/a", "h"), key("https://h/a", "h"));
     assert_ne!(key("https://h:80/a", "h:80"), key("https://h/a", "h"));

@@ -48,6 +48,7 @@ impl StoredFreshness {
     }
 
     /// Derives the freshness of a head that is [`dated`](super::fields::dated), as every stored head is.
+    #[cfg(any(test, feature = "_fuzz"))]
     pub(in crate::http) fn of(headers: &HeaderMap, options: &HttpOptions) -> Self {
         let (directives, source) = Directives::for_cache(headers, &options.targeted_fields);
         let lifetime = explicit(&directives, source, headers, std::time::UNIX_EPOCH);
