@@ -116,7 +116,9 @@ async fn wrong_types_are_a_miss_and_are_overwritten() {
     let server = RedisServer::start();
     let guards = [warm(&server).await, warm(&server).await];
     let mut redis = server.connection().await;
-    for (key, names) in [("v", &["v3.8"][..]), ("l", &["l"]), ("both", &["v3.8", "l"])] {
+    let entries: Vec<_> = (0..16).map(|digit| format!("v3.{digit:x}")).collect(); // of all layouts
+    let (lease, both) = (vec!["l".to_owned()], [&entries[..], &["l".to_owned()]].concat());
+    for (key, names) in [("v", &entries), ("l", &lease), ("both", &both)] {
         for name in names {
             redis.rpush(format!("{{sg:r{key}}}:{name}"), "x").await.expect("an answer");
         }

@@ -6,9 +6,11 @@ use crate::{
     never,
     support::{RedisServer, eventually, free_port},
 };
+use futures_util::FutureExt;
 use stampede_guard::{NearCacheConfig, StampedeGuard};
 use std::{
     collections::VecDeque,
+    future::pending,
     sync::{
         Arc, Mutex,
         atomic::{AtomicU16, Ordering::SeqCst},
@@ -17,6 +19,7 @@ use std::{
 use tokio::{
     io::copy_bidirectional,
     net::{TcpListener, TcpStream},
+    sync::watch,
     task::JoinSet,
 };
 
@@ -25,6 +28,7 @@ pub(crate) struct Name {
     port: u16,
     leads_to: Arc<AtomicU16>,
     next: Arc<Mutex<VecDeque<u16>>>,
+    hung: watch::Sender<Option<usize>>,
     _tasks: JoinSet<()>,
 }
 
@@ -34,19 +38,26 @@ impl Name {
         let (port, leads_to) = (listener.local_addr().expect("an address").port(), Arc::new(server.port().into()));
         let next = Arc::<Mutex<VecDeque<u16>>>::default();
         let (target, exceptions, mut tasks) = (Arc::<AtomicU16>::clone(&leads_to), next.clone(), JoinSet::new());
+        let hung = watch::Sender::new(None);
+        let hangs = hung.subscribe();
         tasks.spawn(async move {
             let mut connections = JoinSet::new();
             while let Ok((mut client, _)) = listener.accept().await {
                 let exception = exceptions.lock().expect("no panic").pop_front();
                 let port = exception.unwrap_or_else(|| target.load(SeqCst));
+                let (mut hangs, number) = (hangs.clone(), connections.len());
                 connections.spawn(async move {
                     if let Ok(mut server) = TcpStream::connect(("127.0.0.1", port)).await {
-                        let _ = copy_bidirectional(&mut client, &mut server).await;
+                        let hangs = hangs.wait_for(|hung| *hung == Some(number)).map(drop);
+                        tokio::select! {
+                            _ = copy_bidirectional(&mut client, &mut server) => {}
+                            () = hangs => pending().await,
+                        }
                     }
                 });
             }
         });
-        Self { port, leads_to, next, _tasks: tasks }
+        Self { port, leads_to, next, hung, _tasks: tasks }
     }
 
     /// The next connections go to these servers, one after the other.
@@ -56,6 +67,11 @@ impl Name {
 
     pub(crate) fn follow(&self, server: &RedisServer) {
         self.leads_to.store(server.port(), SeqCst);
+    }
+
+    /// The connection with this number passes nothing on any more. It stays open.
+    pub(crate) fn hang(&self, number: usize) {
+        self.hung.send_replace(Some(number));
     }
 
     pub(crate) fn client(&self) -> redis::Client {

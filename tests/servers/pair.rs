@@ -39,7 +39,7 @@ async fn server_and_copy() -> (RedisServer, RedisServer) {
     assert_eq!(value(&writer, "old").await, "old");
     writer.drain().await;
     replicate(&copy, &server, server.port()).await;
-    eventually("the copy is made", async || command::<i64>(&copy, "EXISTS {sg:rk}:v3.8").await == 1).await;
+    eventually("the copy is made", async || command::<i64>(&copy, "DBSIZE").await == 1).await;
     command::<()>(&copy, "REPLICAOF NO ONE").await;
     (server, copy)
 }
@@ -47,13 +47,13 @@ async fn server_and_copy() -> (RedisServer, RedisServer) {
 /// Returns the connections of a guard to this server: the ids of the one for reads and of the one for scripts.
 async fn connections(server: &RedisServer) -> [Option<String>; 2] {
     let list: String = command(server, "CLIENT LIST TYPE normal").await;
-    let id = |last: [&str; 2]| {
+    let id = |last: &[&str]| {
         let mut lines = list.lines().filter(|line| last.iter().any(|last| line.contains(&format!("cmd={last} "))));
         let line = lines.next()?.to_owned();
         assert!(lines.next().is_none(), "{list}");
         line.split([' ', '=']).nth(1).map(str::to_owned)
     };
-    [id(["get", "info"]), id(["evalsha", "time"])]
+    [id(&["get", "info", "ping"]), id(&["evalsha", "time", "publish"])]
 }
 
 async fn invalidates(guard: &StampedeGuard) {
@@ -123,6 +123,49 @@ async fn invalidation_is_seen_after_one_connection_was_killed() {
     }
 }
 
+/// The invalidation is in flight at the old server when the connection for reads breaks. The next ones lead to the copy.
+///
+/// Seen to fail (`old`) if a replacement of the connections in between is not noticed.
+#[tokio::test]
+async fn invalidation_is_sent_again_if_its_connections_were_replaced() {
+    let (server, copy) = server_and_copy().await;
+    let name = Name::of(&server).await;
+    let guard = guard(name.client(), &server);
+    assert_eq!(value(&guard, "?").await, "old");
+    let reads = async || {
+        let stats: String = command(&server, "INFO commandstats").await;
+        stats.lines().find(|line| line.starts_with("cmdstat_get:")).map(str::to_owned)
+    };
+    let before = reads().await;
+    command::<()>(&server, "CLIENT PAUSE 60000 WRITE").await;
+    let while_replaced = async {
+        eventually("the connection for reads has answered", async || reads().await != before).await;
+        let id = connections(&server).await[0].clone().expect("two connections");
+        name.follow(&copy);
+        command::<()>(&server, &format!("CLIENT KILL ID {id}")).await;
+        assert_eq!(value(&guard, "?").await, "old", "nothing is acknowledged yet");
+        command::<()>(&server, "CLIENT UNPAUSE").await;
+    };
+    tokio::join!(invalidates(&guard), while_replaced);
+    assert_eq!(value(&guard, "new").await, "new");
+}
+
+/// A main connection that hangs is replaced while the invalidation is still sent again.
+///
+/// Seen to fail (the entry stays) if the main connection may be silent for 10 s while reads are answered.
+#[tokio::test]
+async fn invalidation_outlasts_a_main_connection_that_hangs() {
+    let server = RedisServer::start();
+    let name = Name::of(&server).await;
+    let guard = guard(name.client(), &server);
+    assert_eq!(value(&guard, "old").await, "old");
+    guard.drain().await;
+    name.hang(0);
+    guard.store_timeout(50 * MS).invalidate("k").await.expect_err("the script hangs");
+    eventually("the entry is gone", async || command::<Vec<String>>(&server, "KEYS {sg:rk}:v3.*").await.is_empty())
+        .await;
+}
+
 /// The connection of reads to a demoted master would go on to serve old values, but the refusal of a script replaces both.
 #[tokio::test]
 async fn invalidation_is_seen_after_the_master_was_demoted() {
@@ -181,6 +224,20 @@ async fn pause_of_writes_replaces_no_connection() {
     assert_eq!(store.epoch(), 1);
 }
 
+/// A server, or a network, may end a connection that carries nothing. A near cache reads over a connection of its own.
+///
+/// Seen to fail (the connection for reads is closed) if the subscriber sends its probe over the main connection alone.
+#[tokio::test]
+async fn idle_connections_are_kept_alive() {
+    let server = RedisServer::with(&["--timeout", "8"]);
+    let store = RedisStore::new(server.client());
+    store.get(&CacheKey::new("sg", 0, "k")).await.expect("an answer");
+    let ids = connections(&server).await.map(|id| format!("id={} ", id.expect("two connections")));
+    tokio::time::sleep(12 * SECOND).await;
+    let list: String = command(&server, "CLIENT LIST").await;
+    assert!(ids.iter().all(|id| list.contains(id)), "{ids:?} {list}");
+}
+
 /// Pauses the writes of the server, and sends a miss, which opens the breaker of writes.
 async fn pause_writes(server: &RedisServer, guard: &StampedeGuard) {
     command::<()>(server, "CLIENT PAUSE 60000 WRITE").await;
@@ -193,9 +250,10 @@ async fn pause_writes(server: &RedisServer, guard: &StampedeGuard) {
 #[tokio::test]
 async fn breaker_of_writes_closes_after_the_pause_by_reads_alone() {
     let server = RedisServer::start();
-    let guard = guard(server.client(), &server).store_timeout(2 * SECOND);
+    let guard = guard(server.client(), &server);
     assert_eq!(value(&guard, "old").await, "old");
     guard.drain().await;
+    let guard = guard.store_timeout(50 * MS); // the connections are made
     pause_writes(&server, &guard).await;
     let opened = Instant::now();
     while opened.elapsed() < 500 * MS {
@@ -212,7 +270,9 @@ async fn breaker_of_writes_closes_after_the_pause_by_reads_alone() {
 #[tokio::test]
 async fn unsafe_request_awaits_its_invalidation_again_after_the_pause() {
     let server = RedisServer::start();
-    let guard = guard(server.client(), &server).store_timeout(2 * SECOND);
+    let guard = guard(server.client(), &server);
+    invalidates(&guard).await;
+    let guard = guard.store_timeout(50 * MS); // the connections are made
     let site = guard.layer(service_fn(async |_: Request<Body>| Ok::<_, Infallible>(Response::new(Body::empty()))));
     let is_pending = async || {
         let post = Request::post("http://site.example/page").body(Body::empty()).expect("a request");

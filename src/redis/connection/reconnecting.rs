@@ -25,7 +25,7 @@ use redis::{Cmd, ErrorKind, Pipeline, RedisError, RedisResult, Value, aio::Conne
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
 };
@@ -75,7 +75,8 @@ pub(in crate::redis) struct Reconnecting<C: Connect> {
     connect: Arc<C>,
     handshake: Arc<dyn Handshake>,
     generation: Arc<AtomicU64>,
-    is_paired: Arc<AtomicBool>,
+    /// Twice the number of the last attempt that has ended, and 1 more if its reads have a connection of their own.
+    pairing: Arc<AtomicU64>,
     attempt: Mutex<ConnectAttempt<C::Connection>>,
     log: Arc<ConnectionLog>,
 }
@@ -100,7 +101,7 @@ struct ConnectAttempt<C> {
 impl<C: Connect> Reconnecting<C> {
     pub(in crate::redis) fn new(connect: Arc<C>, handshake: Arc<dyn Handshake>, log: Arc<ConnectionLog>) -> Self {
         let attempt = Mutex::new(ConnectAttempt::new(None, 0));
-        Self { connect, handshake, generation: Arc::default(), is_paired: Arc::default(), attempt, log }
+        Self { connect, handshake, generation: Arc::default(), pairing: Arc::default(), attempt, log }
     }
 
     /// Reports whether there is a connection. Otherwise begins to connect, in the background.
@@ -121,10 +122,11 @@ impl<C: Connect> Reconnecting<C> {
             }
         }
         let (connect, handshake, generation) = (self.connect.clone(), self.handshake.clone(), self.generation.clone());
-        let (log, is_paired) = (self.log.clone(), self.is_paired.clone());
+        let (log, pairing, number) = (self.log.clone(), self.pairing.clone(), attempt.number + 1);
         let task = AbortOnDropHandle::new(tokio::spawn(async move {
             let connected = establish(&*connect, &*handshake, &log).await;
-            is_paired.store(connected.as_ref().is_ok_and(|connections| connections.reads.is_some()), Relaxed);
+            let is_paired = connected.as_ref().is_ok_and(|connections| connections.reads.is_some());
+            pairing.fetch_max(number * 2 + u64::from(is_paired), Relaxed); // an earlier attempt may end later
             match &connected {
                 Ok(_) => _ = generation.fetch_add(1, Relaxed),
                 Err(error) => log.connect_failed(error),
@@ -133,8 +135,8 @@ impl<C: Connect> Reconnecting<C> {
         }));
         let ended = |_| Err(RedisError::from((ErrorKind::Io, "the runtime of the redis connection has ended")));
         let connections = Shared::new(async move { task.await.unwrap_or_else(ended) });
-        *attempt = ConnectAttempt::new(Some(connections.clone()), attempt.number + 1);
-        (connections, attempt.number)
+        *attempt = ConnectAttempt::new(Some(connections.clone()), number);
+        (connections, number)
     }
 
     /// Returns the attempt with this number, locked, if it is still the current one.
@@ -286,7 +288,7 @@ impl<C: Connect> CommandLink for Reconnecting<C> {
     }
 
     fn is_paired(&self) -> bool {
-        self.is_paired.load(Relaxed)
+        self.pairing.load(Relaxed) % 2 == 1
     }
 
     fn verify(&self) -> BoxFuture<'_, ()> {
@@ -406,8 +408,9 @@ const SILENT_COMMANDS: u32 = 2;
 /// Minimum time without a reply before a connection is taken for dead, and minimum time between replacements.
 const SILENCE: Duration = Duration::from_secs(1);
 /// Minimum time without a reply before the main connection is taken for dead while reads are answered. Longer than most
-/// failovers pause writes. Shorter than the interval between two messages of the subscriber: on a connection that is out of
-/// step, such a message may get the reply to another command, which would end each silence.
+/// failovers pause writes. Shorter than an invalidation is sent again, about 8 s, and than the interval between two
+/// messages of the subscriber: on a connection that is out of step, such a message may get the reply to another command,
+/// which would end each silence.
 const PAUSE_OF_WRITES: Duration = Duration::from_secs(4);
 
 #[cfg(test)]
@@ -626,6 +629,48 @@ mod tests {
             link.ping_check().await;
             assert_eq!(connection_number(&link).await == number, stays);
         }
+    }
+
+    /// A source whose attempts take these times, the last one first. The second one replaces the first one, and makes a
+    /// pair.
+    struct Superseded(Mutex<Vec<Duration>>);
+
+    impl Connect for Superseded {
+        type Connection = Fake;
+        const SELF_HEALING: bool = false;
+
+        async fn connect(&self) -> RedisResult<Fake> {
+            Ok(Fake(NIL))
+        }
+
+        async fn connect_pair(&self) -> RedisResult<Connections<Fake>> {
+            let late = self.0.lock().pop().expect("an attempt");
+            tokio::time::sleep(late).await;
+            Ok(Connections { main: Fake(NIL), reads: late.is_zero().then_some(Fake(NIL)) })
+        }
+
+        fn is_superseded(&self) -> bool {
+            self.0.lock().len() == 1
+        }
+
+        fn connect_timeout(&self) -> Duration {
+            SILENCE
+        }
+    }
+
+    /// Sentinels may name another master while the first attempt is under way, which then ends last.
+    ///
+    /// Seen to fail if the attempt that ends last decides.
+    #[tokio::test(start_paused = true)]
+    async fn link_stays_paired_when_an_earlier_attempt_ends_later() {
+        let attempts = Mutex::new(vec![Duration::ZERO, SILENCE / 2]);
+        let link = Reconnecting::new(Arc::new(Superseded(attempts)), Arc::new(Silent), Arc::default());
+        let (first, _) = link.current_attempt();
+        tokio::task::yield_now().await;
+        assert_eq!(connection_number(&link).await, 2);
+        assert!(link.is_paired());
+        assert!(first.await.is_ok_and(|connections| connections.reads.is_none()));
+        assert!(link.is_paired());
     }
 
     const NIL: &[u8] = b"$-1\r\n";
