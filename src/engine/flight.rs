@@ -153,7 +153,7 @@ pub(crate) struct FlightState {
 
 /// A waiter that may lead next.
 struct Successor {
-    request_hash: Option<u64>,
+    request_hash: u64,
     /// The chosen waiter has none.
     waker: Option<Waker>,
 }
@@ -356,10 +356,10 @@ impl FlightState {
         let goes_on = self.is_listed.load(Acquire) && self.resume_as(Progress::Running).is_some();
         self.is_between_questions.store(false, Release);
         self.leader_waits.store(false, Release);
-        let failed = self.failed.get();
+        let failed = self.failed.get().copied().unwrap_or_default();
         let choose = || {
             let mut successors = self.successors.lock();
-            let place = |(rank, next): &(&i64, &mut Successor)| (next.request_hash.as_ref() != failed, **rank);
+            let place = |(rank, next): &(&i64, &mut Successor)| (next.request_hash != failed, **rank);
             successors.iter_mut().max_by_key(place)?.1.waker.take()
         };
         goes_on.then(choose).flatten().map_or_else(|| self.abandon(), Waker::wake);
@@ -548,6 +548,8 @@ pub(crate) struct Waiter {
     rank: i64,
     /// Whether the response head had arrived when this waiter joined the flight.
     pub(crate) joined_after_head: bool,
+    /// [Hash](super::frontend::ReusePolicy::request_hash) of its request. Zero if all requests are alike.
+    pub(crate) request_hash: u64,
 }
 
 impl Waiter {
@@ -559,7 +561,7 @@ impl Waiter {
         let latest = i64::MAX >> 20;
         let deadline = criteria.deadline.map_or(latest, |deadline| Timestamp::of(deadline).as_micros() / 1000);
         let rank = (deadline << 20) + (clock::random_unit() * f64::from(1 << 20)) as i64;
-        Self { flight: flight.clone(), nested: criteria.nested, rank, joined_after_head }
+        Self { flight: flight.clone(), nested: criteria.nested, rank, joined_after_head, request_hash: 0 }
     }
 
     /// Returns the entry that the fetch replaces. The store may have dropped it since.
@@ -603,7 +605,6 @@ impl Waiter {
         &self,
         until: Instant,
         half_lease: Duration,
-        request_hash: Option<u64>,
         is_elsewhere: impl Fn(&SharedValue) -> bool,
     ) -> Option<Result<Flight, Progress>> {
         let mut outcome = pin!(self.outcome(is_elsewhere));
@@ -616,7 +617,7 @@ impl Waiter {
             tokio::select! {
                 biased;
                 state = &mut outcome => return Some(Err(state)),
-                flight = self.chosen(request_hash) => return Some(Ok(flight)),
+                flight = self.chosen() => return Some(Ok(flight)),
                 () = sleep_until(until.min(next_look)) => {}
             }
             if until <= next_look {
@@ -628,9 +629,9 @@ impl Waiter {
     /// Waits until this waiter is chosen to lead.
     ///
     /// Cancel safe: if the waiter leaves, the next waiter is chosen.
-    fn chosen(&self, request_hash: Option<u64>) -> impl Future<Output = Flight> {
-        poll_fn(move |cx| {
-            let successor = Successor { request_hash, waker: Some(cx.waker().clone()) };
+    fn chosen(&self) -> impl Future<Output = Flight> {
+        poll_fn(|cx| {
+            let successor = Successor { request_hash: self.request_hash, waker: Some(cx.waker().clone()) };
             match self.flight.successors.lock().insert(self.rank, successor) {
                 Some(Successor { waker: None, .. }) => Poll::Ready(Flight(self.flight.clone())),
                 _ => Poll::Pending,

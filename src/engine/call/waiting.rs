@@ -34,7 +34,7 @@ impl Call<'_> {
     /// If the leader ends without a result, this caller may lead next, in this mode.
     ///
     /// Boxed, and what follows the wait is not part of it, so that a waiter holds no room for either.
-    pub(super) fn wait(&mut self, waiter: Waiter, mode: LeadMode) -> BoxFuture<'_, Attempt> {
+    pub(super) fn wait(&mut self, mut waiter: Waiter, mode: LeadMode) -> BoxFuture<'_, Attempt> {
         if self.is_cycle() {
             return done(Attempt::Alone(BypassReason::Nested));
         }
@@ -42,13 +42,14 @@ impl Call<'_> {
             return done(self.stale_or_rejected(waiter.stale_candidate(), reason));
         }
         telemetry::record_role(Role::Waiter);
+        waiter.request_hash = self.policy.request_hash().unwrap_or_default();
         let timed = telemetry::waiting(&self.resource().config.meter);
         Box::pin(async move {
             let body_until = waiter.joined_after_head.then(|| clock::deadline_after(MAX_WAIT_AFTER_HEAD));
             let (until, limit) = self.next_limit(body_until, true);
             let half_lease = self.resource().config.lease_ttl / 2;
             let is_elsewhere = |head: &SharedValue| matches!(self.policy.accept_shared(head), Reuse::Redirect(_));
-            let outcome = waiter.outcome_until(until, half_lease, self.policy.request_hash(), is_elsewhere).await;
+            let outcome = waiter.outcome_until(until, half_lease, is_elsewhere).await;
             telemetry::waited(timed);
             match outcome {
                 Some(Ok(flight)) => {

@@ -356,7 +356,7 @@ async fn each_waiter_looks_whether_the_leader_is_polled() {
     let waiters: Vec<_> = (0..100).map(|_| join(&flights, ANY).expect("it is listed")).collect();
     let until = clock::deadline_after(Duration::from_secs(3600));
     let mut waits = waiters.into_iter().map(|waiter| {
-        tokio::spawn(async move { waiter.outcome_until(until, Duration::from_millis(1_500), None, |_| false).await })
+        tokio::spawn(async move { waiter.outcome_until(until, Duration::from_millis(1_500), |_| false).await })
     });
     let (first, others) = (waits.by_ref().take(99).collect::<Vec<_>>(), waits.collect::<Vec<_>>());
     tokio::task::yield_now().await;
@@ -386,7 +386,7 @@ async fn waiters_of_a_herd_look_in_turn() {
         let (flights, wakes) = (flights.clone(), wakes.clone());
         tokio::spawn(async move {
             let waiter = join(&flights, ANY).expect("it is listed");
-            let mut waits = pin!(waiter.outcome_until(until, half_lease, None, |_| false));
+            let mut waits = pin!(waiter.outcome_until(until, half_lease, |_| false));
             poll_fn(|cx| {
                 wakes.fetch_add(1, SeqCst);
                 waits.as_mut().poll(cx)
@@ -415,7 +415,7 @@ async fn leader_is_abandoned_although_no_waiter_stays() {
     while let Some(waiter) = join(&flights, ANY) {
         assert!(clock::now() - began <= Duration::from_secs(10), "the leader is never polled");
         let until = clock::deadline_after(Duration::from_secs(1));
-        waiter.outcome_until(until, Duration::from_millis(1_500), None, |_| false).await;
+        waiter.outcome_until(until, Duration::from_millis(1_500), |_| false).await;
     }
     drop(flight);
 }
