@@ -82,7 +82,7 @@ reasons! {
     /// The response says `private`.
     Private = "private", "let the handler say `max-age` instead, or take the route out of the layer";
     /// The response sets a cookie.
-    SetCookie = "set-cookie", "let the handler set no cookie, or see `HttpOptions::share_set_cookie`";
+    SetCookie = "set-cookie", "let the handler set no cookie";
     /// The response states no freshness lifetime, and has a field that is made for one client, such as `X-CSRF-Token`.
     UserField = "user-field", "let the handler say `max-age` if all clients get the same field";
     /// No other request selects the response: its `Vary` has a `*`, an invalid name, or too many fields.

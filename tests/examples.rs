@@ -159,7 +159,7 @@ async fn the_app_serves_until_it_is_interrupted() {
             assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("report 1: all is well\n"), "{answer}");
         }
         assert!(first.contains("stampede-guard; fwd=uri-miss; fwd-status=200; stored"), "{first}");
-        assert!(second.contains("stampede-guard; hit; ttl="), "{second}");
+        assert!(second.contains("stampede-guard; hit"), "{second}");
         assert!(get(address, "/origin-calls").await.ends_with("\r\n1"));
 
         let pid = app.id().expect("it runs").to_string();
@@ -226,7 +226,7 @@ async fn the_client_calls_its_upstream_once() {
         "requests: 201, upstream calls: 1",
         "1.09 USD | stampede-guard; fwd=uri-miss; fwd-status=200; stored",
         "miss; collapsed",
-        "1.09 USD | stampede-guard; hit; ttl=",
+        "1.09 USD | stampede-guard; hit",
     ];
     for line in lines {
         assert!(printed.contains(line), "no `{line}` in\n{printed}");
@@ -246,7 +246,7 @@ async fn the_proxy_asks_its_origin_once() {
     for answer in [&first, &second] {
         assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("report 1: all is well\n"), "{answer}");
     }
-    assert!(second.contains("stampede-guard; hit; ttl="), "{second}");
+    assert!(second.contains("stampede-guard; hit"), "{second}");
     assert!(get(origin, "/origin-calls").await.ends_with("\r\n1"));
 }
 

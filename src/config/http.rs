@@ -39,7 +39,6 @@ pub struct HttpOptions {
     pub(crate) trusted_forwarded: Arc<[HeaderName]>,
     pub(crate) original_uri: Option<Hook<OriginalUri>>,
     pub(crate) ignore_host: bool,
-    pub(crate) share_set_cookie: bool,
     pub(crate) retain_for_revalidation: Duration,
 }
 
@@ -249,15 +248,6 @@ impl HttpOptions {
         self
     }
 
-    /// Stores responses with `Set-Cookie` if they say `public` or `s-maxage`, and sends their cookies to every client.
-    /// Default: such a response goes only to the client that requested it (RFC 9111 §7.3 leaves the choice to
-    /// directives of the origin).
-    #[must_use]
-    pub fn share_set_cookie(mut self) -> Self {
-        self.share_set_cookie = true;
-        self
-    }
-
     /// Sets how long a response with a validator is kept after its freshness lifetime, for validation (RFC 9111 §4.3).
     /// Default: 60 s.
     #[must_use]
@@ -282,7 +272,6 @@ impl Default for HttpOptions {
             trusted_forwarded: Arc::default(),
             original_uri: None,
             ignore_host: false,
-            share_set_cookie: false,
             retain_for_revalidation: Duration::from_secs(60),
         }
     }

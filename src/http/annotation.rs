@@ -11,12 +11,8 @@ use crate::{
     telemetry::{self, routes::Route},
     uncached::Uncached,
 };
-use bytes::Bytes;
-use http::{HeaderName, HeaderValue, Method, Request, Response, header::Entry};
-use std::{
-    fmt::{self, Write},
-    sync::Arc,
-};
+use http::{HeaderName, HeaderValue, Method, Request, Response};
+use std::{sync::Arc, time::Duration};
 use tokio::time::Instant;
 
 /// A response before it is [annotated](annotate), with a note on how it was made.
@@ -32,8 +28,8 @@ pub(super) type Finished<B, E> = Result<Response<CacheBody<B>>, E>;
 /// The source of a response.
 #[derive(Clone, Copy)]
 pub(super) enum StatusNote {
-    /// From an entry: seconds until it becomes stale, negative if it is stale already.
-    Hit { ttl: i64 },
+    /// From an entry, which is stale for this time.
+    Hit { stale_for: Duration },
     /// By the origin: why it was forwarded (RFC 9211 §2.2), its status, and whether the response is stored.
     Forwarded { reason: &'static str, status: u16, storage: Storage },
     /// By a fetch that another request leads, with the reason why that was forwarded.
@@ -64,23 +60,22 @@ impl StatusNote {
         }
     }
 
-    /// Writes the parameters of a response that is no hit.
-    fn write(self, text: &mut String, status: CacheStatus) -> fmt::Result {
-        match self {
-            Self::Hit { .. } => text.push_str("; fwd=miss; collapsed"),
-            Self::Collapsed { reason } => write!(text, "; fwd={reason}; collapsed")?,
+    /// Returns the value of `Cache-Status`. A fresh hit states no `ttl`: the client has its age.
+    fn text(self, status: CacheStatus) -> String {
+        let parameters = match self {
+            Self::Hit { .. } if status == CacheStatus::Coalesced => "; fwd=miss; collapsed".to_owned(),
+            Self::Hit { stale_for } => format!("; hit; ttl=-{}", stale_for.as_millis().div_ceil(1000)),
+            Self::Collapsed { reason } => format!("; fwd={reason}; collapsed"),
             Self::Forwarded { reason, status: code, storage } => {
                 let stored = if matches!(storage, Storage::Stored) { "; stored" } else { "" };
-                write!(text, "; fwd={reason}; fwd-status={code}{stored}")?;
+                format!("; fwd={reason}; fwd-status={code}{stored}")
             }
             // RFC 9211 §2.2: `fwd` means that the request was forwarded.
-            Self::Error if status != CacheStatus::Rejected => text.push_str("; fwd=miss"),
-            Self::Generated(_) | Self::Error => {}
-        }
-        match self.uncached(status) {
-            Some(reason) => write!(text, "; detail={reason}"),
-            None => Ok(()),
-        }
+            Self::Error if status != CacheStatus::Rejected => "; fwd=miss".to_owned(),
+            Self::Generated(_) | Self::Error => String::new(),
+        };
+        let detail = self.uncached(status).map(|reason| format!("; detail={reason}")).unwrap_or_default();
+        [NAME, &parameters, &detail].concat()
     }
 }
 
@@ -88,23 +83,18 @@ impl StatusNote {
 pub(super) fn annotate<B>(annotated: Annotated<B>, status: CacheStatus) -> Response<B> {
     let Annotated { mut response, note } = annotated;
     response.extensions_mut().insert(status);
-    let mut text = String::with_capacity(64);
-    text.push_str(NAME);
-    // Writing to a `String` does not fail.
-    let _ = match note {
-        // PERF: every hit comes here; this takes less than half the time of `write`.
-        StatusNote::Hit { ttl } if status != CacheStatus::Coalesced => {
-            text.push_str("; hit; ttl=");
-            text.write_str(&ttl.to_string())
-        }
-        _ => note.write(&mut text, status),
+    let value = match note {
+        // PERF: nearly every hit comes here, without an allocation.
+        StatusNote::Hit { stale_for: Duration::ZERO } if status != CacheStatus::Coalesced => Ok(HIT),
+        _ => HeaderValue::try_from(note.text(status)),
     };
-    // The text is always a valid value. The field is a list to which each cache on the way appends (RFC 9211 §2).
-    if let Ok(value) = HeaderValue::from_maybe_shared(Bytes::from(text)) {
-        match response.headers_mut().entry(CACHE_STATUS) {
-            Entry::Occupied(mut others) if others.iter().any(|stated| !stated.is_empty()) => others.append(value),
-            Entry::Occupied(mut room) => _ = room.insert(value),
-            Entry::Vacant(none) => _ = none.insert(value),
+    // The text is always a valid value.
+    if let Ok(value) = value {
+        match (note, response.headers_mut().iter_mut().nth(1)) {
+            // PERF: its place in a stored head; a lookup takes 150 instructions more.
+            (StatusNote::Hit { .. }, Some((name, room))) if *name == CACHE_STATUS => *room = value,
+            // The field is a list to which each cache on the way appends (RFC 9211 §2).
+            _ => _ = response.headers_mut().append(CACHE_STATUS, value),
         }
     }
     response
@@ -178,3 +168,4 @@ impl Recorder {
 
 pub(super) const CACHE_STATUS: HeaderName = HeaderName::from_static("cache-status");
 const NAME: &str = "stampede-guard";
+const HIT: HeaderValue = HeaderValue::from_static("stampede-guard; hit");

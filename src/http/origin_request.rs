@@ -22,9 +22,9 @@ use crate::{
     store::entry::Entry,
     uncached::Uncached,
 };
-use http::{HeaderMap, Method, Request, Response, StatusCode};
+use http::{HeaderMap, Method, Request, Response, StatusCode, header};
 use http_body::Body;
-use std::sync::Arc;
+use std::{mem, sync::Arc};
 use tower_service::Service;
 
 /// A request to the origin, before it is sent.
@@ -59,7 +59,9 @@ impl OriginRequest {
                 return FetchHead::private(forward_uncached(inner, request, "bypass", reason).await);
             }
         };
-        *request.method_mut() = Method::GET;
+        if mem::replace(request.method_mut(), Method::GET) == Method::HEAD {
+            request.headers_mut().remove(header::RANGE); // RFC 9110 §14.2: it is for a GET
+        }
         let reason = forward_reason(seen.as_ref(), &redirects);
         let known = self.make_conditional(request.headers_mut(), seen.as_ref(), &resource.config.http);
         let sent_at = Timestamp::now();

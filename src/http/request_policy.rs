@@ -24,13 +24,11 @@ use crate::{
         token::Token,
     },
 };
-use bytes::Bytes;
 use http::{HeaderMap, Response, StatusCode};
 use std::{
     borrow::Borrow,
     hash::{DefaultHasher, Hash, Hasher},
     sync::Arc,
-    time::Duration,
 };
 
 /// The reuse policy of a request with head `H`, under the settings `C`.
@@ -78,10 +76,8 @@ impl<H: Borrow<HeaderMap>, C: Borrow<Config>> RequestPolicy<H, C> {
     }
 
     /// Renders the failure of a fetch of which this request gets only the status.
-    fn bare<B, E>(&self, status: StatusCode) -> Answer<B, E> {
-        let mut response = Response::new(CacheBody::stored(Bytes::new()));
-        *response.status_mut() = status;
-        Ok(self.reply().shared(response, Duration::ZERO, StatusNote::Collapsed { reason: "uri-miss" }))
+    fn bare<B, E>(status: StatusCode) -> Answer<B, E> {
+        Ok(reply::empty(status, StatusNote::Collapsed { reason: "uri-miss" }))
     }
 
     /// Reports whether the shared response is too old for this request.
@@ -168,16 +164,13 @@ where
     fn decode(&self, entry: &Entry, now: Timestamp) -> Option<Answer<B, E>> {
         let stored = self.stored(entry)?;
         let (age, fresh_for) = (entry.age(now), entry.meta().lifetimes.fresh_for);
-        // RFC 9651 §3.3.1: an integer has at most 15 digits.
-        let seconds =
-            |span: Duration| (span.as_secs().min(10_u64.pow(15) - 2) + u64::from(span.subsec_millis() > 0)) as i64;
-        let ttl = seconds(fresh_for.saturating_sub(age)) - seconds(age.saturating_sub(fresh_for));
-        Some(Ok(self.reply().stored(stored, age + stored.age, StatusNote::Hit { ttl })))
+        let stale_for = age.saturating_sub(fresh_for);
+        Some(Ok(self.reply().stored(stored, age + stored.age, StatusNote::Hit { stale_for })))
     }
 
     fn accept_shared(&self, value: &SharedValue) -> Reuse<Answer<B, E>> {
         if let Some(status) = value.downcast_ref() {
-            return Reuse::Serve(self.bare(*status));
+            return Reuse::Serve(Self::bare(*status));
         }
         let Some(shared) = value.downcast_ref::<InFlightResponse>() else { return Reuse::Bypass };
         let reason = if shared.secondary_key.is_some() { "vary-miss" } else { "uri-miss" };
@@ -188,14 +181,13 @@ where
             let redirect = self.selector().redirect(shared.id, secondary_key.fields.clone());
             (redirect.variant != secondary_key.variant).then_some(redirect)
         });
-        let is_stored = shared.fresh_for.is_some();
         let is_usable = is_admitted && is_selected && redirect.is_none();
         match redirect {
-            _ if !is_stored && !is_usable && storing::is_origin_failure(shared.status) => {
-                return Reuse::Serve(self.bare(shared.status));
+            _ if shared.fresh_for.is_none() && !is_usable && storing::is_origin_failure(shared.status) => {
+                return Reuse::Serve(Self::bare(shared.status));
             }
             Some(redirect) => return Reuse::Redirect(redirect),
-            None if !is_admitted || (shared.freshness.always_validated && is_stored) => return Reuse::Bypass,
+            None if !is_admitted || shared.freshness.always_validated => return Reuse::Bypass,
             None => {}
         }
         if !is_selected {

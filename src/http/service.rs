@@ -26,7 +26,7 @@ use crate::{
     uncached::Uncached,
 };
 use futures_util::{FutureExt, future::Either};
-use http::{HeaderMap, Request, Response, StatusCode};
+use http::{HeaderMap, Request, Response, StatusCode, header};
 use http_body::Body;
 use std::{
     fmt,
@@ -180,6 +180,7 @@ impl<S> HttpCache<S> {
             let is_whole = origin_request.cache_request.range && matches!(mode, FetchMode::Lead { .. });
             let (mut parts, body) = request.into_parts();
             parts.headers = HeaderMap::clone(&origin_request.client);
+            parts.headers.remove(header::UPGRADE); // an `h2c`
             let own = is_whole.then(forward::empty_body).flatten();
             let own = own.map(|empty| Box::new(Request::from_parts(parts.clone(), empty)));
             let head = origin_request.send(self.inner.clone(), Request::from_parts(parts, body), mode, resource).await;

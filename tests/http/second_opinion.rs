@@ -131,6 +131,50 @@ async fn a_500_for_all_clients_costs_two_calls_in_the_fleet() {
     }
 }
 
+/// RFC 9111 §5.2.2.4. Seen to fail for lifetimes of zero: six of eight clients got the page of another.
+#[tokio::test]
+async fn an_error_that_must_be_validated_is_given_to_no_waiter() {
+    for (status, control, is_shared) in [
+        (404, "no-cache", false),
+        (404, "max-age=0", false),
+        (403, "s-maxage=0", false),
+        (500, "max-age=0", false),
+        (404, "public, max-age=0", true),
+        (404, "public, no-cache", true),
+    ] {
+        let (guard, origin) = (StampedeGuard::in_memory(), Origin::gated());
+        let app = site(&origin, move |request, _| {
+            let user = request.extensions().get::<usize>().copied().unwrap_or_default();
+            (StatusCode::from_u16(status).expect("a status"), [(CACHE_CONTROL, control)], format!("page of {user}"))
+        });
+        let app = app.layer(guard.clone());
+        let answers = herd(&app, &origin, 8, |user| {
+            let mut request = get("/page");
+            request.extensions_mut().insert(user);
+            request
+        });
+        for (user, answer) in answers.await.iter().enumerate() {
+            let is_own = answer.text() == format!("page of {user}") || status == 500 && answer.text().is_empty();
+            assert!(is_own || is_shared, "{status} {control}: user {user} got the {}", answer.text());
+        }
+        assert!(origin.calls() == 2 || !is_shared && status < 500, "{status} {control}: {} calls", origin.calls());
+        at_rest(&guard).await;
+    }
+}
+
+/// A 501 may be stored by heuristic. Seen to fail without a `Cache-Control`: the next cache may keep the empty page.
+#[tokio::test]
+async fn the_status_of_a_failure_of_another_client_is_not_stored_by_the_next_cache() {
+    let (guard, origin) = (StampedeGuard::in_memory(), Origin::gated());
+    let app = site(&origin, |_, _| (StatusCode::NOT_IMPLEMENTED, "own page")).layer(guard.clone());
+    let answers = herd(&app, &origin, 8, |i| get_with("/page", &[("cookie", &i.to_string())])).await;
+    let others: Vec<_> = answers.iter().filter(|answer| answer.text() != "own page").collect();
+    assert_eq!((others.len(), origin.calls()), (6, 2));
+    for other in others {
+        assert_eq!((other.status, other.text(), other.header("cache-control")), (501, "", "no-store"));
+    }
+}
+
 /// A client error that two requests get is given to the herd, and does not concern later requests.
 #[tokio::test(start_paused = true)]
 async fn two_client_errors_answer_the_herd_and_leave_no_marker() {

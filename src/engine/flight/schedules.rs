@@ -90,7 +90,7 @@ async fn next(waiter: &Waiter) -> Result<Flight, Progress> {
     tokio::select! {
         biased;
         state = waiter.outcome(|_| false) => Err(state),
-        flight = waiter.chosen(None) => Ok(flight),
+        flight = waiter.chosen() => Ok(flight),
     }
 }
 
@@ -436,10 +436,9 @@ async fn repeat_goes_to_a_request_of_another_kind() {
     for _ in 0..100 {
         let flights = Arc::new(Flights::default());
         let flight = open(&flights, Scope::Fleet);
-        let waiters: Vec<_> = (0..20).map(|_| join(&flights, ANY).expect("it is listed")).collect();
-        let kinds = [1, 2].into_iter().cycle();
-        let mut chosen: Vec<_> =
-            waiters.iter().zip(kinds).map(|(waiter, kind)| Box::pin(waiter.chosen(Some(kind)))).collect();
+        let mut waiters: Vec<_> = (0..20).map(|_| join(&flights, ANY).expect("it is listed")).collect();
+        waiters.iter_mut().zip([1, 2].into_iter().cycle()).for_each(|(waiter, kind)| waiter.request_hash = kind);
+        let mut chosen: Vec<_> = waiters.iter().map(|waiter| Box::pin(waiter.chosen())).collect();
         assert!(chosen.iter_mut().all(|chosen| chosen.as_mut().now_or_never().is_none()));
         flight.set_failed(1);
         drop(flight);

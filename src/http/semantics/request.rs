@@ -204,6 +204,9 @@ pub(in crate::http) fn disposition(
         // §5.2.1: a cache need not implement these directives.
         honoured: options.honour_request_directives,
     };
+    // The response to an upgrade replaces no stored one, so the next request with it would demand a newer one again.
+    let directives =
+        if lookup_only == Some(LookupOnly::OrForward) { directives.for_age(Duration::ZERO) } else { directives };
     let ParsedFields { conditional, credentials, forwarded, has_others, .. } = fields;
     let cache = CacheRequest { head, conditional, range, lookup_only, directives, credentials, forwarded, has_others };
     Disposition::Cache(cache)

@@ -56,20 +56,20 @@ pub(super) fn kind(name: &HeaderName) -> FieldKind {
 /// Reports whether browsers and proxies send a harmless field of this name with every request.
 ///
 /// PERF: a lookup takes 120 instructions for each field more. By length first, which makes a jump table: half of what one
-/// flat `matches` takes.
+/// flat `matches` takes. Names of one length are compared in this order, usual ones first.
 #[inline(always)]
 fn is_usual(name: &str) -> bool {
     match name.len() {
         4 => name == "host",
         6 => matches!(name, "accept" | "cf-ray" | "origin"),
         7 => matches!(name, "referer" | "sec-gpc"),
-        8 => matches!(name, "cdn-loop" | "priority"),
-        9 => matches!(name, "save-data" | "sec-ch-ua" | "x-real-ip"),
-        10 => matches!(name, "connection" | "keep-alive" | "tracestate" | "user-agent"),
+        8 => matches!(name, "priority" | "cdn-loop"),
+        9 => matches!(name, "x-real-ip" | "sec-ch-ua" | "save-data"),
+        10 => matches!(name, "user-agent" | "connection" | "tracestate" | "keep-alive"),
         11 => name == "traceparent",
-        12 => matches!(name, "cf-ipcountry" | "x-request-id"),
-        14 => matches!(name, "sec-fetch-dest" | "sec-fetch-mode" | "sec-fetch-site" | "sec-fetch-user"),
-        15 => matches!(name, "accept-encoding" | "accept-language" | "x-amzn-trace-id" | "x-forwarded-for"),
+        12 => matches!(name, "x-request-id" | "cf-ipcountry"),
+        14 => matches!(name, "sec-fetch-site" | "sec-fetch-mode" | "sec-fetch-dest" | "sec-fetch-user"),
+        15 => matches!(name, "accept-encoding" | "accept-language" | "x-forwarded-for" | "x-amzn-trace-id"),
         16 => matches!(name, "cf-connecting-ip" | "sec-ch-ua-mobile" | "x-correlation-id" | "x-requested-with"),
         18 => matches!(name, "sec-ch-ua-platform" | "x-forwarded-server"),
         25 => name == "upgrade-insecure-requests",

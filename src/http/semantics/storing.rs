@@ -101,12 +101,12 @@ pub(in crate::http) fn storable(
     let stored @ StoredFreshness { auth_sharing, .. } = StoredFreshness::new(&directives, source, explicit, options);
     let terms = |lifetime| StorageTerms::new(lifetime, headers, &directives, stored, times, options);
     let is_server_error = status.is_server_error();
-    // A rate limit has fields about one client, and a response with `no-cache` is for one request.
+    // A rate limit has fields about one client.
     let is_waiters_error = is_server_error || status.is_client_error() && !is_origin_failure(status);
-    let is_for_waiters = is_waiters_error && !directives.no_cache;
+    let is_for_waiters = is_waiters_error && !stored.always_validated;
     let is_open = is_for_waiters && options.default_freshness != DefaultFreshness::Stale;
     let sharing = || {
-        if let Some(reason) = private(status, headers, &directives, auth_sharing, options) {
+        if let Some(reason) = private(status, headers, &directives) {
             return Err(reason);
         }
         // RFC 9111 §3: storing needs an explicit lifetime, `public`, or a heuristically cacheable status.
@@ -159,25 +159,18 @@ fn default_lifetime(headers: &HeaderMap, times: Times, options: &HttpOptions) ->
 }
 
 /// Returns why the response is for one client only, whatever its lifetime.
-fn private(
-    status: StatusCode,
-    headers: &HeaderMap,
-    directives: &Directives,
-    auth_sharing: AuthSharing,
-    options: &HttpOptions,
-) -> Option<Uncached> {
+fn private(status: StatusCode, headers: &HeaderMap, directives: &Directives) -> Option<Uncached> {
     // RFC 9111 §5.2.2.3: a cache that implements must-understand ignores a no-store beside it.
     let no_store = match directives.must_understand {
         true => (!is_understood(status)).then_some(Uncached::Status),
         false => directives.no_store.then_some(Uncached::NoStore),
     };
-    // RFC 9111 §7.3 leaves cookies to the origin's directives, but few origins consider them.
-    let shares_cookies = options.share_set_cookie && auth_sharing == AuthSharing::Public;
     if no_store.is_some() {
         no_store
     } else if directives.private {
         Some(Uncached::Private)
-    } else if headers.contains_key(header::SET_COOKIE) && !shares_cookies {
+    } else if headers.contains_key(header::SET_COOKIE) {
+        // RFC 9111 §7.3 leaves cookies to the origin's directives, but few origins consider them.
         Some(Uncached::SetCookie)
     } else if SelectingFields::of(headers, true).is_none() {
         Some(Uncached::Vary) // §4.1: a `*` never matches.

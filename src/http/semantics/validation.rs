@@ -18,10 +18,10 @@ pub(in crate::http) fn conditions(stored: &HeaderMap) -> HeaderMap {
 }
 
 /// Removes the client's own conditions and range from a request whose response is to be shared, because such a response
-/// must be complete. So is the offer of another protocol.
+/// must be complete.
 pub(in crate::http) fn strip(request: &mut HeaderMap) {
     let conditions = [header::IF_MATCH, header::IF_NONE_MATCH, header::IF_MODIFIED_SINCE, header::IF_UNMODIFIED_SINCE];
-    for field in conditions.into_iter().chain([header::IF_RANGE, header::RANGE, header::UPGRADE]) {
+    for field in conditions.into_iter().chain([header::IF_RANGE, header::RANGE]) {
         request.remove(field);
     }
 }
@@ -186,7 +186,7 @@ mod tests {
         assert_eq!(conditions(&both), conditional);
         assert_eq!(conditions(&headers(&[("etag", "a"), ("last-modified", "yesterday")])), HeaderMap::new());
         let mut request = conditional;
-        request.extend(headers(&[("if-match", "*"), ("if-unmodified-since", MODIFIED), ("upgrade", "h2c")]));
+        request.extend(headers(&[("if-match", "*"), ("if-unmodified-since", MODIFIED)]));
         request.extend(headers(&[("range", "bytes=0-1"), ("if-range", "\"a\""), ("accept", "x")]));
         strip(&mut request);
         assert_eq!(request, headers(&[("accept", "x")]));
