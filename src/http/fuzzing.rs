@@ -14,7 +14,7 @@ use super::{
     stored_response::{self, StoredResponse},
     vary::SelectingFields,
 };
-use crate::{config::http::HttpOptions, key::Key};
+use crate::{config::http::HttpOptions, key::Key, store::token::Token};
 use bytes::Bytes;
 use http::{HeaderMap, Method, Request, StatusCode, header};
 use std::{
@@ -58,7 +58,7 @@ pub fn age(headers: &HeaderMap) -> Duration {
 #[must_use]
 pub fn encode_head(status: StatusCode, headers: &HeaderMap, age: Duration) -> Option<Vec<u8>> {
     let freshness = StoredFreshness::of(headers, &HttpOptions::default());
-    stored_response::encode(status, &fields::end_to_end(headers), age, freshness, None)
+    stored_response::encode(status, &fields::end_to_end(headers), age, freshness, (None, Token::from_bytes([0; 16])))
 }
 
 /// Decodes a payload into status, fields, age and body.

@@ -208,7 +208,10 @@ impl OriginResponse<'_> {
         (*response.status_mut(), *response.headers_mut()) = (old.status, stated);
         let answer = self.annotated(response, storage);
         match plan {
-            Ok(plan) => stored_at_once(answer, &old.body, plan),
+            Ok(plan) => {
+                let payload = Bytes::from([&plan.encoded, &old.body[..]].concat());
+                FetchHead::new(Ok(answer), Shareability::Complete(payload.into(), plan.store_as))
+            }
             Err(_) => FetchHead::new(Ok(answer), self.uncacheable()),
         }
     }
@@ -221,10 +224,8 @@ impl OriginResponse<'_> {
     /// Returns the sharing of a response that is not shared. If something told the user of this request apart, that holds
     /// only for such requests, because an anonymous request may get a response that can be shared.
     fn uncacheable(&self) -> Shareability {
-        match self.reply.cache_request.is_anonymous() {
-            true => Shareability::private(Audience::Everyone),
-            false => Shareability::private(WITH_CREDENTIALS),
-        }
+        let is_anonymous = self.reply.cache_request.is_anonymous();
+        Shareability::private(if is_anonymous { Audience::Everyone } else { WITH_CREDENTIALS })
     }
 
     fn selector(&self) -> Selector<'_> {
@@ -259,8 +260,11 @@ impl OriginResponse<'_> {
             _ => Some(SecondaryKey::new(self.id, remaining, selector)),
         };
         let headers = fields::end_to_end(headers);
-        let encoded =
-            stored_response::encode(status, &headers, terms.age, freshness, others).ok_or(Uncached::TooLarge)?;
+        // A refresh keeps the variants of requests with other fields. After an invalidation nothing was seen.
+        let replaced = self.seen.filter(|_| secondary_key.is_none()).and_then(stored);
+        let index_id = replaced.map_or(self.id, |replaced| replaced.index_id);
+        let encoded = stored_response::encode(status, &headers, terms.age, freshness, (others, index_id))
+            .ok_or(Uncached::TooLarge)?;
         let lifetimes = match stored_response::lifetimes(&self.resource.config, &terms) {
             // A flood of values leaves nothing, and a session that is revoked ends.
             Lifetimes { fresh_for, .. } if is_unknown && (freshness.lifetime.is_none() || contradicts) => {
@@ -274,6 +278,7 @@ impl OriginResponse<'_> {
             secondary_key,
             freshness,
             others,
+            index_id,
             response_time: Timestamp::now(),
             age: terms.age,
             fresh_for: Some(lifetimes.fresh_for),
@@ -296,12 +301,6 @@ impl OriginResponse<'_> {
         };
         StatusNote::Forwarded { reason: self.reason, status: self.status.as_u16(), storage }
     }
-}
-
-/// Returns the head of a response whose body is known already: it is shared and stored with this body.
-fn stored_at_once<B, E>(answer: Annotated<CacheBody<B>>, body: &[u8], plan: StoragePlan) -> FetchHead<Answer<B, E>> {
-    let payload = Bytes::from([&plan.encoded, body].concat());
-    FetchHead::new(Ok(answer), Shareability::Complete(payload.into(), plan.store_as))
 }
 
 fn is_error(status: StatusCode) -> bool {

@@ -15,7 +15,7 @@ use super::{
 use crate::{
     clock::Timestamp,
     config::Config,
-    engine::frontend::{Answers, Reuse, ReusePolicy},
+    engine::frontend::{Answers, Redirect, Reuse, ReusePolicy},
     error::Error,
     key::KeyHash,
     policy::{self, EarlyRefresh, Freshness},
@@ -24,7 +24,7 @@ use crate::{
         token::Token,
     },
 };
-use http::{HeaderMap, Response, StatusCode};
+use http::{HeaderMap, Response};
 use std::{
     borrow::Borrow,
     hash::{DefaultHasher, Hash, Hasher},
@@ -65,19 +65,14 @@ impl<H: Borrow<HeaderMap>, C: Borrow<Config>> RequestPolicy<H, C> {
 
     /// Decides about a response that this request does not select. One to a request without other fields is the index
     /// of this request.
-    fn elsewhere<A>(&self, id: Token, for_everyone: bool, others: Option<KeyHash>, is_fresh: bool) -> Reuse<A> {
+    fn elsewhere<A>(&self, ids: [Token; 2], for_everyone: bool, others: Option<KeyHash>, is_fresh: bool) -> Reuse<A> {
+        let [id, index_id] = ids;
+        let fields = Arc::new(SelectingFields::without_vary(for_everyone));
         match others {
-            None => {
-                Reuse::Redirect(self.selector().redirect(id, Arc::new(SelectingFields::without_vary(for_everyone))))
-            }
+            None => Reuse::Redirect(Redirect { id, ..self.selector().redirect(index_id, fields) }),
             Some(_) if is_fresh => Reuse::Bypass,
             Some(_) => Reuse::Miss,
         }
-    }
-
-    /// Renders the failure of a fetch of which this request gets only the status.
-    fn bare<B, E>(status: StatusCode) -> Answer<B, E> {
-        Ok(reply::empty(status, StatusNote::Collapsed { reason: "uri-miss" }))
     }
 
     /// Reports whether the shared response is too old for this request.
@@ -109,7 +104,7 @@ impl<H: Borrow<HeaderMap> + Send + Sync, C: Borrow<Config> + Send + Sync> ReuseP
         }
         if !self.is_selected_by(stated, stored.others) {
             let is_fresh = freshness == Freshness::Fresh;
-            return self.elsewhere(entry.meta().id, stated.for_everyone, stored.others, is_fresh);
+            return self.elsewhere([entry.meta().id, stored.index_id], stated.for_everyone, stored.others, is_fresh);
         }
         if stated.always_validated {
             return Reuse::HitForPass;
@@ -169,12 +164,13 @@ where
     }
 
     fn accept_shared(&self, value: &SharedValue) -> Reuse<Answer<B, E>> {
+        // Of the failure of another kind of request it gets only the status.
+        let bare = |status| Reuse::Serve(Ok(reply::empty(status, StatusNote::Collapsed { reason: "uri-miss" })));
         if let Some(status) = value.downcast_ref() {
-            return Reuse::Serve(Self::bare(*status));
+            return bare(*status);
         }
         let Some(shared) = value.downcast_ref::<InFlightResponse>() else { return Reuse::Bypass };
         let reason = if shared.secondary_key.is_some() { "vary-miss" } else { "uri-miss" };
-        let note = StatusNote::Collapsed { reason };
         let is_admitted = shared.freshness.auth_sharing.admits(self.cache_request.credentials);
         let is_selected = self.is_selected_by(&shared.freshness, shared.others);
         let redirect = shared.secondary_key.as_ref().and_then(|secondary_key| {
@@ -184,14 +180,14 @@ where
         let is_usable = is_admitted && is_selected && redirect.is_none();
         match redirect {
             _ if shared.fresh_for.is_none() && !is_usable && storing::is_origin_failure(shared.status) => {
-                return Reuse::Serve(Self::bare(shared.status));
+                return bare(shared.status);
             }
             Some(redirect) => return Reuse::Redirect(redirect),
             None if !is_admitted || shared.freshness.always_validated => return Reuse::Bypass,
             None => {}
         }
         if !is_selected {
-            return self.elsewhere(shared.id, shared.freshness.for_everyone, shared.others, true);
+            return self.elsewhere([shared.id, shared.index_id], shared.freshness.for_everyone, shared.others, true);
         }
         let body = match &shared.body {
             _ if self.is_too_old(shared) => None,
@@ -203,7 +199,7 @@ where
         let mut response = Response::new(body);
         (*response.status_mut(), *response.headers_mut()) = (shared.status, shared.headers.clone());
         let age = Timestamp::now().since(shared.response_time) + shared.age;
-        Reuse::Serve(Ok(self.reply().shared(response, age, note)))
+        Reuse::Serve(Ok(self.reply().shared(response, age, StatusNote::Collapsed { reason })))
     }
 
     fn reject(&self, error: Error) -> Answer<B, E> {

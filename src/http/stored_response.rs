@@ -35,6 +35,9 @@ pub(super) struct StoredResponse {
     pub(super) freshness: StoredFreshness,
     /// The hash over the request fields that selected it without a `Vary`.
     pub(super) others: Option<KeyHash>,
+    /// The id in the variants of requests with such fields, if its own request had none: that of the first response at
+    /// this place.
+    pub(super) index_id: Token,
     pub(super) body: Bytes,
 }
 
@@ -53,6 +56,8 @@ pub(super) struct InFlightResponse {
     pub(super) freshness: StoredFreshness,
     /// The hash over the request fields that selected it without a `Vary`.
     pub(super) others: Option<KeyHash>,
+    /// The id in the variants of requests with such fields.
+    pub(super) index_id: Token,
     pub(super) response_time: Timestamp,
     /// The age with which it arrived.
     pub(super) age: Duration,
@@ -83,13 +88,14 @@ pub(super) fn encode(
     headers: &HeaderMap,
     age: Duration,
     freshness: StoredFreshness,
-    others: Option<KeyHash>,
+    (others, index_id): (Option<KeyHash>, Token),
 ) -> Option<Vec<u8>> {
     let fields: Vec<_> = headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes())).collect();
     let millis = |span: Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
     let StoredFreshness { auth_sharing, never_stale, immutable, lifetime, for_everyone, always_validated } = freshness;
     let sharing = (auth_sharing as u8, for_everyone, always_validated, others.map(|hash| *hash.as_bytes()));
-    let head = (status.as_u16(), millis(age), sharing, (never_stale, immutable, lifetime.map(millis)), fields);
+    let stated = (*index_id.as_bytes(), never_stale, immutable, lifetime.map(millis));
+    let head = (status.as_u16(), millis(age), sharing, stated, fields);
     bincode::encode_to_vec(head, bincode::config::standard()).ok()
 }
 
@@ -101,7 +107,7 @@ pub(super) fn decode(payload: &Bytes) -> Option<StoredResponse> {
     let mut rest = &payload[..];
     let (status, age) = next::<(u16, u64)>(&mut rest)?;
     let (auth_sharing, for_everyone, always_validated, others) = next::<(u8, bool, bool, Option<[u8; 16]>)>(&mut rest)?;
-    let (never_stale, immutable, lifetime) = next::<(bool, bool, Option<u64>)>(&mut rest)?;
+    let (index_id, never_stale, immutable, lifetime) = next::<([u8; 16], bool, bool, Option<u64>)>(&mut rest)?;
     let auth_sharing = [AuthSharing::Default, AuthSharing::Authorization, AuthSharing::Public]
         .into_iter()
         .find(|candidate| *candidate as u8 == auth_sharing)?;
@@ -118,8 +124,8 @@ pub(super) fn decode(payload: &Bytes) -> Option<StoredResponse> {
         headers.try_append(HeaderName::from_bytes(name.as_bytes()).ok()?, value).ok()?;
     }
     let (status, age) = (StatusCode::from_u16(status).ok()?, Duration::from_millis(age));
-    let others = others.map(KeyHash::from_bytes);
-    Some(StoredResponse { status, headers, age, freshness, others, body: payload.slice_ref(rest) })
+    let (others, index_id) = (others.map(KeyHash::from_bytes), Token::from_bytes(index_id));
+    Some(StoredResponse { status, headers, age, freshness, others, index_id, body: payload.slice_ref(rest) })
 }
 
 /// Returns the stored response, if the entry is one.
@@ -165,6 +171,7 @@ mod tests {
         always_validated: false,
     };
     const OTHERS: KeyHash = KeyHash::from_bytes([7; 16]);
+    const INDEX: Token = Token::from_bytes([8; 16]);
 
     #[test]
     fn stored_head_decodes_without_copying_values() {
@@ -172,14 +179,15 @@ mod tests {
         headers.append("link", HeaderValue::from_static("<a>"));
         headers.append("link", HeaderValue::from_static("<b>"));
         headers.insert("x-bytes", HeaderValue::from_bytes(b"caf\xc3\xa9").expect("a value"));
-        let mut payload = encode(StatusCode::NOT_FOUND, &headers, AGE, FRESHNESS, Some(OTHERS)).expect("encodes");
+        let mut payload =
+            encode(StatusCode::NOT_FOUND, &headers, AGE, FRESHNESS, (Some(OTHERS), INDEX)).expect("encodes");
         payload.extend_from_slice(b"body");
         let payload = Bytes::from(payload);
         let stored = decode(&payload).expect("decodes");
         headers.insert("age", HeaderValue::from_static(""));
         headers.insert("cache-status", HeaderValue::from_static(""));
         assert_eq!((stored.status, stored.age, stored.freshness), (StatusCode::NOT_FOUND, AGE, FRESHNESS));
-        assert_eq!(stored.others, Some(OTHERS));
+        assert_eq!((stored.others, stored.index_id), (Some(OTHERS), INDEX));
         assert_eq!((&stored.headers, &stored.body[..]), (&headers, &b"body"[..]));
         assert!(payload.as_ptr_range().contains(&stored.headers["x-bytes"].as_bytes().as_ptr()));
         assert!(payload.as_ptr_range().contains(&stored.body.as_ptr()));
@@ -189,8 +197,8 @@ mod tests {
     #[test]
     fn stored_head_with_too_many_fields_does_not_panic() {
         let payload = |fields: Vec<(&str, &[u8])>| {
-            let sharing = (0_u8, false, false, None::<[u8; 16]>);
-            let head = (200_u16, 0_u64, sharing, (false, false, None::<u64>), fields);
+            let (sharing, selected_by) = ((0_u8, false, false), (None::<[u8; 16]>, [0_u8; 16]));
+            let head = (200_u16, 0_u64, sharing, selected_by, (false, false, None::<u64>), fields);
             Bytes::from(bincode::encode_to_vec(head, bincode::config::standard()).expect("encodes"))
         };
         let fields = vec![("link", &b"<a>"[..]); 40_000];

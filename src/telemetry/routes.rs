@@ -42,9 +42,8 @@ impl Routes {
             if matched_path.is_some() && routes.len() >= MAX_ROUTES {
                 return None;
             }
-            let (reasons, values) = <_>::default();
-            routes
-                .insert(name.into(), Arc::new(Route { name: name.into(), reasons, values, is_settled: false.into() }));
+            let (reasons, values, is_settled) = <_>::default();
+            routes.insert(name.into(), Arc::new(Route { name: name.into(), reasons, values, is_settled }));
         }
         routes.get(name).cloned()
     }

@@ -43,9 +43,10 @@ async fn authentication_is_checked_outside_of_the_guard() {
     }
 }
 
-/// The layer outside hands the user to handlers in an extension, which the guard does not see.
+/// The layer outside hands the user to handlers in an extension, which the guard does not see. It sees the field by which
+/// the layer knows the user, unless that is harmless.
 #[tokio::test]
-async fn users_are_told_apart_by_a_credential_field() {
+async fn users_of_an_extension_are_told_apart_by_their_field() {
     #[derive(Clone)]
     struct User(String);
     async fn identify(mut request: Request, next: Next) -> Response {
@@ -53,8 +54,12 @@ async fn users_are_told_apart_by_a_credential_field() {
         request.extensions_mut().insert(User(user));
         next.run(request).await
     }
-    let options = HttpOptions::default().credential_fields([HeaderName::from_static("x-badge")]);
-    for (options, second) in [(options, "page of bob"), (HttpOptions::default(), "page of alice")] {
+    let badge = || [HeaderName::from_static("x-badge")];
+    for (options, second) in [
+        (HttpOptions::default(), "page of bob"),
+        (HttpOptions::default().credential_fields(badge()), "page of bob"),
+        (HttpOptions::default().harmless_fields(badge()), "page of alice"),
+    ] {
         let guard = guard().http(options);
         let page = |Extension(User(name)): Extension<User>| async move { format!("page of {name}") };
         let site = Router::new().route("/me", on_get(page)).layer(guard.clone()).layer(from_fn(identify));

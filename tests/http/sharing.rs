@@ -2,7 +2,7 @@
 //! harmless ones.
 
 use crate::{
-    kit::{ask, at_rest, get, get_with, on_each_store, site, waiting},
+    kit::{ask, at_rest, get, get_with, honouring, on_each_store, site, waiting},
     support::{Origin, RedisServer, herd},
     vary::field,
 };
@@ -142,6 +142,35 @@ async fn unknown_fields_leave_64_entries_and_hits_of_browsers() {
         }
         let keys: usize = redis::cmd("DBSIZE").query_async(&mut server.connection().await).await.expect("up");
         assert!(keys <= 66, "{keys} keys: the index, the page of browsers, and others");
+    }
+}
+
+/// When the variants belonged to the last response, one client that reloaded the page each second took it from all clients
+/// with such a field: beside 20 reloads, five tenants were seen to make 100 calls instead of five.
+#[tokio::test]
+async fn a_reload_of_the_page_keeps_its_variants_and_an_invalidation_drops_them() {
+    for guard in on_each_store("variants-of-pages") {
+        let (guard, origin) = (honouring(guard), Origin::new());
+        let app = site(&origin, |request, n| {
+            ([("cache-control", "max-age=600")], format!("{n} {}", field(request, "x-tenant")))
+        });
+        let app = app.layer(guard.clone());
+        let tenant = async || ask(&app, get_with("/page", &[("x-tenant", "a")])).await;
+        ask(&app, get("/page")).await;
+        for n in 2..6 {
+            at_rest(&guard).await;
+            assert_eq!(tenant().await.text(), "2 a");
+            at_rest(&guard).await;
+            assert_eq!(
+                ask(&app, get_with("/page", &[("cache-control", "no-cache")])).await.text(),
+                format!("{} ", n + 1)
+            );
+        }
+        at_rest(&guard).await;
+        guard.invalidate_url(&"http://example.test/page".parse().expect("a URL")).await.expect("acknowledged");
+        assert_eq!((ask(&app, get("/page")).await.text(), tenant().await.text()), ("7 ", "8 a"));
+        at_rest(&guard).await;
+        assert_eq!((tenant().await.text(), origin.calls()), ("8 a", 8));
     }
 }
 

@@ -280,7 +280,8 @@ fn server_error_is_stored_only_with_a_lifetime() {
     };
     assert!(whole(Credentials::None, &[]));
     assert!(whole(Credentials::None, &[("cache-control", "public"), ("etag", "\"a\"")]));
-    assert!(whole(Credentials::None, &[("cache-control", "max-age=0, stale-if-error=60"), ("etag", "\"a\"")]));
+    assert!(whole(Credentials::None, &[("cache-control", "public, max-age=0, stale-if-error=60"), ("etag", "\"a\"")]));
+    assert!(!whole(Credentials::None, &[("cache-control", "max-age=0, stale-if-error=60"), ("etag", "\"a\"")]));
     assert!(whole(Credentials::None, &[("cache-control", "max-age=60"), ("age", "60")]));
     assert!(whole(Credentials::Cookie, &[("cache-control", "public")]));
     assert!(!whole(Credentials::Cookie, &[]));
