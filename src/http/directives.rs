@@ -201,11 +201,14 @@ fn number(value: &[u8]) -> Option<Duration> {
 
 /// Parses delta-seconds. A number that is too large counts as 2^31 (RFC 9111 §1.2.2).
 pub(super) fn seconds(digits: &[u8]) -> Option<Duration> {
-    if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
-        return None;
-    }
-    let seconds = std::str::from_utf8(digits).ok()?.parse().unwrap_or(FOREVER);
-    Some(Duration::from_secs(seconds.min(FOREVER)))
+    decimal(digits).map(|seconds| Duration::from_secs(seconds.min(FOREVER)))
+}
+
+/// Parses digits. A number that is too large becomes `u64::MAX`.
+pub(super) fn decimal(digits: &[u8]) -> Option<u64> {
+    let is_number = !digits.is_empty() && digits.iter().all(u8::is_ascii_digit);
+    let digits = is_number.then(|| std::str::from_utf8(digits).ok())??;
+    Some(digits.parse().unwrap_or(u64::MAX))
 }
 
 type Part<T> = (&'static str, fn(&mut Directives) -> &mut T);

@@ -3,7 +3,8 @@
 use super::{
     annotation::{Finished, Recorder, StatusNote, Storage},
     forward::forward_uncached,
-    key::{Target, layout_of_responses, without_default_port},
+    key::{Target, layout_of_responses},
+    semantics::forwarded::without_default_port,
     service::HttpCache,
 };
 use crate::{

@@ -2,7 +2,7 @@
 
 use super::{
     semantics::{
-        forwarded::{self, Claimed},
+        forwarded::{self, Claimed, without_default_port},
         request::ForwardedFields,
     },
     stored_response::RESPONSE,
@@ -181,17 +181,9 @@ impl<'a> Target<'a> {
     /// query are kept byte by byte, because no two spellings are certain to name one resource.
     fn append_to(&self, key: &mut Vec<u8>, options: &HttpOptions) {
         let authority = if options.ignore_host { &b"*"[..] } else { without_default_port(self.authority, self.scheme) };
-        let start = key.len();
-        key.extend_from_slice(authority);
-        key[start..].make_ascii_lowercase();
+        key.extend(authority.iter().map(u8::to_ascii_lowercase));
         key.extend_from_slice(self.path.as_bytes());
     }
-}
-
-/// Returns the authority without the port that its scheme implies.
-pub(super) fn without_default_port<'a>(authority: &'a [u8], scheme: &str) -> &'a [u8] {
-    let port = if scheme == "https" { &b":443"[..] } else { b":80" };
-    authority.strip_suffix(port).unwrap_or(authority)
 }
 
 pub(super) fn layout_of_responses(config: &Config) -> u64 {

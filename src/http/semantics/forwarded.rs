@@ -67,8 +67,8 @@ impl Claimed<'_> {
     fn is(&self, claim: Claim, value: &HeaderValue) -> bool {
         let text = value.as_bytes();
         let is_authority = |host: &[u8]| {
-            self.authority
-                .is_none_or(|own| self.without_default_port(own).eq_ignore_ascii_case(self.without_default_port(host)))
+            let bare = |authority| without_default_port(authority, self.scheme);
+            self.authority.is_none_or(|own| bare(own).eq_ignore_ascii_case(bare(host)))
         };
         match claim {
             Claim::Authority => is_authority(text),
@@ -84,12 +84,6 @@ impl Claimed<'_> {
             }),
         }
     }
-
-    /// Returns the authority without the default port of the scheme (RFC 9110 §4.2.3).
-    fn without_default_port<'b>(&self, authority: &'b [u8]) -> &'b [u8] {
-        let port: &[u8] = if self.scheme == "https" { b":443" } else { b":80" };
-        authority.strip_suffix(port).unwrap_or(authority)
-    }
 }
 
 impl<'a> PublicOrigin<'a> {
@@ -102,6 +96,12 @@ impl<'a> PublicOrigin<'a> {
         (same_scheme && same_authority)
             .then_some(Self { scheme: self.scheme.or(other.scheme), authority: self.authority.or(other.authority) })
     }
+}
+
+/// Returns the authority without the port that its scheme implies (RFC 9110 §4.2.3).
+pub(in crate::http) fn without_default_port<'a>(authority: &'a [u8], scheme: &str) -> &'a [u8] {
+    let port = if scheme == "https" { &b":443"[..] } else { b":80" };
+    authority.strip_suffix(port).unwrap_or(authority)
 }
 
 /// Returns the scheme that the text names, if it is exactly one of HTTP.

@@ -4,6 +4,7 @@ use super::{
     freshness::date,
     validation::{self, EntityTag},
 };
+use crate::http::directives::decimal;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use std::time::Duration;
@@ -45,14 +46,14 @@ fn select(line: &[u8], length: u64) -> Option<RangeSelection> {
     let (first, last) = split(range.trim_ascii(), b'-')?;
     let end = length.checked_sub(1);
     Some(match (first, last) {
-        (b"", suffix) => match (number(suffix)?, end) {
+        (b"", suffix) => match (decimal(suffix)?, end) {
             (0, _) => RangeSelection::Unsatisfiable,
             (_, None) => RangeSelection::Whole,
             (suffix, Some(end)) => RangeSelection::Part { first: length.saturating_sub(suffix), last: end },
         },
         (first, last) => {
-            let first = number(first)?;
-            let last = if last.is_empty() { u64::MAX } else { number(last)? };
+            let first = decimal(first)?;
+            let last = if last.is_empty() { u64::MAX } else { decimal(last)? };
             match end {
                 // §14.1.1: the range is invalid.
                 _ if last < first => RangeSelection::Whole,
@@ -102,13 +103,6 @@ fn set_content_range(head: &mut HeaderMap, range: String) {
 fn split(text: &[u8], at: u8) -> Option<(&[u8], &[u8])> {
     let at = text.iter().position(|byte| *byte == at)?;
     Some((&text[..at], &text[at + 1..]))
-}
-
-/// Parses digits. A number that is too large becomes `u64::MAX`, which is beyond any body.
-fn number(digits: &[u8]) -> Option<u64> {
-    let number = !digits.is_empty() && digits.iter().all(u8::is_ascii_digit);
-    let digits = number.then(|| std::str::from_utf8(digits).ok())??;
-    Some(digits.parse().unwrap_or(u64::MAX))
 }
 
 const SECOND: Duration = Duration::from_secs(1);
