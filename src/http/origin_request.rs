@@ -59,9 +59,7 @@ impl OriginRequest {
                 return FetchHead::private(forward_uncached(inner, request, "bypass", reason).await);
             }
         };
-        if mem::replace(request.method_mut(), Method::GET) == Method::HEAD {
-            request.headers_mut().remove(header::RANGE); // RFC 9110 §14.2: it is for a GET
-        }
+        ask_as_get(&mut request);
         let reason = forward_reason(seen.as_ref(), &redirects);
         let known = self.make_conditional(request.headers_mut(), seen.as_ref(), &resource.config.http);
         let sent_at = Timestamp::now();
@@ -71,9 +69,8 @@ impl OriginRequest {
         };
         let (times, status) = (times_since(sent_at), response.status());
         fields::dated(response.headers_mut(), times.response_time);
-        let length = response.body().size_hint().exact().or_else(|| fields::content_length(response.headers()));
         let origin = OriginResponse {
-            reply: Reply { cache_request: &self.cache_request, client: &self.client, length },
+            reply: Reply { cache_request: &self.cache_request, client: &self.client, length: length_of(&response) },
             resource: &resource,
             recorder: &self.recorder,
             unstorable,
@@ -131,6 +128,16 @@ fn unstorable(status: CacheStatus) -> Option<Uncached> {
         CacheStatus::Miss => None,
         CacheStatus::FailOpen => Some(Uncached::FailOpen),
         _ => Some(Uncached::StoreTooSmall), // a do-not-store marker takes the place of the entry
+    }
+}
+
+fn length_of<B: Body>(response: &Response<B>) -> Option<u64> {
+    response.body().size_hint().exact().or_else(|| fields::content_length(response.headers()))
+}
+
+fn ask_as_get<Req>(request: &mut Request<Req>) {
+    if mem::replace(request.method_mut(), Method::GET) == Method::HEAD {
+        request.headers_mut().remove(header::RANGE); // RFC 9110 §14.2: it is for a GET
     }
 }
 

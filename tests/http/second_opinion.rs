@@ -164,7 +164,7 @@ async fn an_error_that_must_be_validated_is_given_to_no_waiter() {
 
 /// A 501 may be stored by heuristic. Seen to fail without a `Cache-Control`: the next cache may keep the empty page.
 #[tokio::test]
-async fn the_status_of_a_failure_of_another_client_is_not_stored_by_the_next_cache() {
+async fn the_bare_status_of_a_failure_is_not_to_be_stored() {
     let (guard, origin) = (StampedeGuard::in_memory(), Origin::gated());
     let app = site(&origin, |_, _| (StatusCode::NOT_IMPLEMENTED, "own page")).layer(guard.clone());
     let answers = herd(&app, &origin, 8, |i| get_with("/page", &[("cookie", &i.to_string())])).await;

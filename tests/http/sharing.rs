@@ -148,7 +148,7 @@ async fn unknown_fields_leave_64_entries_and_hits_of_browsers() {
 /// When the variants belonged to the last response, one client that reloaded the page each second took it from all clients
 /// with such a field: beside 20 reloads, five tenants were seen to make 100 calls instead of five.
 #[tokio::test]
-async fn a_reload_of_the_page_keeps_its_variants_and_an_invalidation_drops_them() {
+async fn a_reload_keeps_variants_and_an_invalidation_drops_them() {
     for guard in on_each_store("variants-of-pages") {
         let (guard, origin) = (honouring(guard), Origin::new());
         let app = site(&origin, |request, n| {

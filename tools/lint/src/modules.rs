@@ -4,37 +4,37 @@ use crate::{Files, Findings};
 use std::collections::BTreeMap;
 
 /// Maximum number of code lines of the library. To be lowered with the library.
-const LINES: usize = 16774;
+const LINES: usize = 16905;
 
 /// Maximum number of code lines of each module. To be lowered with the module.
 const MODULE_LINES: [(&str, usize); 28] = [
     ("backoff", 12),
     ("cache_status", 26),
     ("clock", 69),
-    ("codec", 233),
-    ("config", 272),
-    ("engine", 3374),
-    ("error", 133),
+    ("codec", 229),
+    ("config", 259),
+    ("engine", 3380),
+    ("error", 128),
     ("fingerprint", 414),
-    ("guard", 214),
+    ("guard", 224),
     ("guide", 3),
     ("health", 48),
     ("hot_keys", 146),
-    ("http", 3215),
+    ("http", 3195),
     ("key", 296),
     ("layout", 21),
     ("lib", 78),
     ("lock", 1262),
     ("near_cache", 118),
     ("outage_cache", 124),
-    ("policy", 110),
-    ("redis", 2709),
-    ("store", 1162),
+    ("policy", 109),
+    ("redis", 2848),
+    ("store", 1170),
     ("sync", 581),
-    ("telemetry", 850),
+    ("telemetry", 871),
     ("testing", 711),
-    ("typed", 420),
-    ("uncached", 79),
+    ("typed", 411),
+    ("uncached", 78),
     ("versions", 94),
 ];
 
