@@ -37,9 +37,8 @@ const HTTP: &str = "embedded hit, HTTP layer";
 const BROWSER: &str = "embedded hit, HTTP layer, 15 fields";
 /// The same with the request of a browser, as nginx forwards it.
 const NGINX: &str = "embedded hit, HTTP layer, behind nginx";
-/// The same service without the layer.
-const BARE: &str = "bare HTTP service";
 /// A service that makes no response head, because the layer does not call it.
+const BARE: &str = "empty HTTP service";
 const BARE_BROWSER: &str = "empty HTTP service, 15 fields";
 const BARE_NGINX: &str = "empty HTTP service, behind nginx";
 
@@ -79,7 +78,7 @@ pub(crate) fn run(path: &str, operations: u32, url: &str) {
                 let layer = embedded.layer(service_fn(paged));
                 hit(operations, &embedded, async || ask(layer.clone(), request("/report/7")).await).await;
             }
-            BARE => repeat(operations, async |_| ask(service_fn(paged), request("/report/7")).await).await,
+            BARE => repeat(operations, async |_| ask(service_fn(empty), request("/report/7")).await).await,
             BROWSER | NGINX => {
                 let (layer, request) = (embedded.layer(service_fn(paged)), fifteen_fields(path));
                 hit(operations, &embedded, async || ask(layer.clone(), request.clone()).await).await;
