@@ -21,7 +21,7 @@ impl Feature {
 pub(crate) const FEATURE: Option<Feature> = if cfg!(feature = "metrics") {
     Some(Feature { name: "metrics", limit: 250 })
 } else if cfg!(feature = "tracing") {
-    Some(Feature { name: "tracing", limit: 50 })
+    Some(Feature { name: "tracing", limit: 150 })
 } else {
     None
 };
