@@ -68,6 +68,14 @@ pub(crate) struct Args {
     #[arg(long)]
     honour_request_directives: bool,
 
+    /// Share responses that state a lifetime among all clients, as RFC 9111 has it, also without a `public`
+    #[arg(long)]
+    explicit_is_shared: bool,
+
+    /// Request fields that the origin does not choose its responses by: clients share a response although they differ
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    harmless_fields: Vec<HeaderName>,
+
     /// Trust X-Forwarded-Host and X-Forwarded-Proto, for a proxy in front that sets them itself: they become the host and
     /// scheme of the cache key, and the origin receives them
     #[arg(long)]
@@ -81,7 +89,9 @@ pub(crate) struct Args {
 impl Args {
     /// Returns the guard with the settings of the arguments. It connects with the first request.
     pub(crate) fn guard(&self) -> StampedeGuard {
-        let mut options = HttpOptions::default();
+        let mut options = HttpOptions::default()
+            .explicit_is_shared(self.explicit_is_shared)
+            .harmless_fields(self.harmless_fields.iter().cloned());
         let mut policy = Policy::default();
         match self.fresh_for {
             Some(lifetime) => policy = Policy::fresh_for(lifetime),

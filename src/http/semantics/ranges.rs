@@ -80,24 +80,21 @@ fn if_range(request: &HeaderMap, stored: &HeaderMap) -> bool {
 
 /// Returns the head of a 206 made from a stored 200 (RFC 9110 §15.3.7).
 pub(in crate::http) fn part(stored: &HeaderMap, first: u64, last: u64, length: u64) -> HeaderMap {
-    let mut head = stored.clone();
-    head.insert(header::CONTENT_LENGTH, (last - first + 1).into());
-    set_content_range(&mut head, format!("bytes {first}-{last}/{length}"));
-    head
+    cut(stored.clone(), last - first + 1, format!("bytes {first}-{last}/{length}"))
 }
 
 /// Returns the head of a 416, which states the length of the body (RFC 9110 §15.5.17).
 pub(in crate::http) fn unsatisfiable(stored: &HeaderMap, length: u64) -> HeaderMap {
-    let mut head = validation::not_modified(stored);
-    head.insert(header::CONTENT_LENGTH, 0.into());
-    set_content_range(&mut head, format!("bytes */{length}"));
-    head
+    cut(validation::not_modified(stored), 0, format!("bytes */{length}"))
 }
 
-fn set_content_range(head: &mut HeaderMap, range: String) {
+/// Returns the head with this length and range of its body.
+fn cut(mut head: HeaderMap, length: u64, range: String) -> HeaderMap {
+    head.insert(header::CONTENT_LENGTH, length.into());
     if let Ok(range) = HeaderValue::from_maybe_shared(Bytes::from(range)) {
         head.insert(header::CONTENT_RANGE, range);
     }
+    head
 }
 
 fn split(text: &[u8], at: u8) -> Option<(&[u8], &[u8])> {

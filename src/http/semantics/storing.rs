@@ -191,11 +191,7 @@ fn is_event_stream(headers: &HeaderMap) -> bool {
 /// Reports whether the response is not final, or describes another response (RFC 9111 §3), or is a part, which this
 /// cache does not combine (§3.3).
 fn is_partial(status: StatusCode, headers: &HeaderMap) -> bool {
-    status.is_informational()
-        || status == StatusCode::PARTIAL_CONTENT
-        || status == StatusCode::IM_USED
-        || status == StatusCode::NOT_MODIFIED
-        || headers.contains_key(header::CONTENT_RANGE)
+    matches!(status.as_u16(), 100..=199 | 206 | 226 | 304) || headers.contains_key(header::CONTENT_RANGE)
 }
 
 /// Reports whether this cache implements all caching rules of the status (RFC 9110 §15).
