@@ -21,6 +21,10 @@ pub(crate) type Answer = Either<Incoming, Full<Bytes>>;
 /// A request body whose drop signals that it has been sent.
 type Sent = Pin<Box<dyn Body<Data = Bytes, Error = BoxError> + Send>>;
 
+/// How long a connection to the origin is kept for the next request. Gunicorn closes it after 2 s, Apache and Node.js
+/// after 5 s. A request that is sent just then is lost, and one with a body cannot be sent again.
+const IDLE: Duration = Duration::from_secs(1);
+
 #[derive(Clone)]
 pub(crate) struct Origin {
     client: Client<HttpConnector, Sent>,
@@ -33,7 +37,8 @@ impl Origin {
         let mut connector = HttpConnector::new();
         connector.set_nodelay(true);
         connector.set_connect_timeout(Some(patience));
-        let client = Client::builder(TokioExecutor::new()).pool_timer(TokioTimer::new()).build(connector);
+        let mut client = Client::builder(TokioExecutor::new());
+        let client = client.pool_timer(TokioTimer::new()).pool_idle_timeout(IDLE).build(connector);
         Self { client, authority, patience }
     }
 
