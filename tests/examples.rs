@@ -264,7 +264,7 @@ async fn the_proxy_closes_idle_connections_first() {
     let one_connection = async {
         let (mut connection, _) = origin.accept().await.expect("the proxy connects");
         let mut received = [0; 4096];
-        connection.read(&mut received).await.expect("a request");
+        assert_ne!(connection.read(&mut received).await.expect("a request"), 0);
         connection.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").await.expect("the proxy reads");
         connection.read(&mut received).await.expect("the end of the connection")
     };

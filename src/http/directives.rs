@@ -187,9 +187,8 @@ impl<'de> EntryVisitor<'de> for Member<'_, '_> {
 /// Reports whether there is a `Pragma: no-cache` and no `Cache-Control` (RFC 9111 §5.4).
 pub(super) fn pragma(headers: &HeaderMap) -> bool {
     let no_cache = |member: &[u8]| member.trim_ascii().eq_ignore_ascii_case(b"no-cache");
-    let mut lines = headers.get_all(header::PRAGMA).iter();
     !headers.contains_key(header::CACHE_CONTROL)
-        && lines.any(|line| line.as_bytes().split(|byte| *byte == b',').any(no_cache))
+        && headers.get_all(header::PRAGMA).iter().any(|line| line.as_bytes().split(|byte| *byte == b',').any(no_cache))
 }
 
 /// Parses seconds from a token or a quoted string; RFC 9111 §5.2 asks recipients to accept both.

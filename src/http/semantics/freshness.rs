@@ -181,17 +181,22 @@ fn date_value(headers: &HeaderMap, response_time: SystemTime) -> SystemTime {
 /// Returns the date of a field that contains exactly one date.
 pub(super) fn date(headers: &HeaderMap, field: &HeaderName) -> Option<SystemTime> {
     let mut lines = headers.get_all(field).iter();
-    let date = httpdate::parse_http_date(&in_usual_case(lines.next()?.to_str().ok()?)).ok()?;
+    let text = lines.next()?.to_str().ok()?;
+    let date = httpdate::parse_http_date(text).ok().or_else(|| in_another_spelling(text))?;
     lines.next().is_none().then_some(date)
 }
 
-/// Restores the usual case of a date: RFC 9111 §4.2 makes dates case-insensitive, and the parser does not.
-fn in_usual_case(date: &str) -> String {
+/// Parses a date in any case (RFC 9111 §4.2), and with the name of another day of the week, which adds nothing to it.
+/// The parser takes both into account.
+fn in_another_spelling(date: &str) -> Option<SystemTime> {
     let words = date.split_inclusive(|letter: char| !letter.is_ascii_alphabetic());
     let usual = words.map(|word| word[..1].to_ascii_uppercase() + &word[1..].to_ascii_lowercase());
-    usual.collect::<String>().replace("Gmt", "GMT")
+    let date = usual.collect::<String>().replace("Gmt", "GMT");
+    let rest = date.trim_start_matches(|letter: char| letter.is_ascii_alphabetic());
+    DAYS.split(' ').find_map(|day| httpdate::parse_http_date(&format!("{day}{rest}")).ok())
 }
 
+const DAYS: &str = "Mon Tue Wed Thu Fri Sat Sun Monday Tuesday Wednesday Thursday Friday Saturday Sunday";
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
 #[cfg(test)]
@@ -249,9 +254,12 @@ mod tests {
 
     /// RFC 9111 §4.2.
     #[test]
-    fn dates_ignore_case_and_require_gmt() {
-        // Seen to fail with a parser that takes the case into account.
+    fn dates_ignore_case_and_day_and_require_gmt() {
+        // Seen to fail with a parser that takes the case, or the day of the week, into account.
         for value in ["sun, 06 nov 1994 08:49:47 gmt", "SUNDAY, 06-NOV-94 08:49:47 GMT", "sun NOV  6 08:49:47 1994"] {
+            assert_eq!(lifetime(&[("expires", value)]), Some(s(10)), "{value}");
+        }
+        for value in ["Mon, 06 Nov 1994 08:49:47 GMT", "Friday, 06-Nov-94 08:49:47 GMT", "Tue Nov  6 08:49:47 1994"] {
             assert_eq!(lifetime(&[("expires", value)]), Some(s(10)), "{value}");
         }
         for zone in ["UTC", "EST", "+0000", ""] {
