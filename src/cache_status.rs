@@ -6,8 +6,7 @@
 pub enum CacheStatus {
     /// Answered from the cache, with a fresh entry.
     Hit,
-    /// Answered from the cache, with a stale entry: it is being refreshed, the fetch for a newer one failed, or the
-    /// request accepts it.
+    /// Answered from the cache, with a stale entry: it is being refreshed, or the fetch for a newer one failed.
     Stale,
     /// Answered by the origin, while this request held the lease.
     Miss,

@@ -1,15 +1,12 @@
 //! The HTTP layer: a shared cache in the sense of RFC 9111 that coalesces requests.
 
-mod annotation;
 mod body;
 mod directives;
 mod forward;
 #[cfg(feature = "_fuzz")]
 pub(crate) mod fuzzing;
-mod invalidation;
 mod key;
-mod origin_request;
-mod origin_response;
+mod origin;
 mod reply;
 mod request_policy;
 mod semantics;

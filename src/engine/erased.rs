@@ -91,10 +91,6 @@ impl<P: Answers<R>, R> ReusePolicy for Erased<P, R> {
         self.policy.classify(entry, now)
     }
 
-    fn serves_stale(&self) -> bool {
-        self.policy.serves_stale()
-    }
-
     fn allows_stale_on_error(&self, entry: &Entry, now: Timestamp) -> bool {
         self.policy.allows_stale_on_error(entry, now)
     }

@@ -25,10 +25,6 @@ use std::time::Instant;
 pub(crate) trait ReusePolicy: Send + Sync {
     /// Classifies an entry that is no marker, without decoding an answer.
     fn classify(&self, entry: &Entry, now: Timestamp) -> Reuse;
-    /// Reports whether [`Reuse::Serve`] may be the class of an entry that is not fresh.
-    fn serves_stale(&self) -> bool {
-        false
-    }
     /// Reports whether the entry may replace a failed fetch (stale-if-error).
     fn allows_stale_on_error(&self, entry: &Entry, now: Timestamp) -> bool;
     /// Reports whether a marker or private response with this audience applies to this caller.

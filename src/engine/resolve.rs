@@ -13,7 +13,7 @@ use crate::{
     clock::{self, Timestamp},
     config::Config,
     key::CacheKeyRef,
-    policy::{Freshness, freshness, status_of},
+    policy::status_of,
     telemetry::{self, FrontEnd, RequestSpan},
 };
 use futures_util::{FutureExt, future::Either};
@@ -46,8 +46,7 @@ impl Engine {
             }?;
             match policy.evaluate(&entry, now) {
                 Reuse::Redirect(next) => redirect = Some(next),
-                // PERF: the second look is only for a policy that may serve a stale entry.
-                Reuse::Serve(answer) if !policy.serves_stale() || freshness(&entry, now) == Freshness::Fresh => {
+                Reuse::Serve(answer) => {
                     telemetry::answered(&config.meter, key, front_end, CacheStatus::Hit, false, || Duration::ZERO);
                     if config.near.is_some() {
                         telemetry::near_hit(&config.meter);

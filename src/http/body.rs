@@ -3,7 +3,6 @@
 use crate::{engine::frontend::Completed, error::BoxError, store::entry::Payload, sync::mutex::Mutex};
 use bytes::{Buf, Bytes, BytesMut};
 use http_body::{Body, Frame, SizeHint};
-use pin_project_lite::pin_project;
 use std::{
     collections::HashMap,
     fmt,
@@ -19,35 +18,33 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
-pin_project! {
-    /// The body of every response of the HTTP layer: stored, being collected, or streamed from the origin (`B`).
-    ///
-    /// Data is always [`Bytes`]; stored bytes are shared, not copied. An error is a [`BoxError`]: the origin's own, or
-    /// the notice that a shared body was truncated.
-    pub struct CacheBody<B> {
-        #[pin]
-        source: Source<B>,
-    }
+/// A body of a response of the origin.
+pub(super) trait OriginBody: Body<Data: Send, Error: Into<BoxError>> + Send + 'static {}
+
+impl<B: Body<Data: Send, Error: Into<BoxError>> + Send + 'static> OriginBody for B {}
+
+/// The body of every response of the HTTP layer: stored, being collected, or streamed from the origin (`B`).
+///
+/// Data is always [`Bytes`]; stored bytes are shared, not copied. An error is a [`BoxError`]: the origin's own, or the
+/// notice that a shared body was truncated.
+pub struct CacheBody<B> {
+    source: Source<B>,
 }
 
-pin_project! {
-    #[project = SourceProj]
-    enum Source<B> {
-        Stored { bytes: Bytes },
-        Shared { reader: Reader, rest: Option<oneshot::Receiver<HandedOff<B>>> },
-        Rest { body: HandedOff<B> },
-        Part { body: Pin<Box<CacheBody<B>>>, skip: u64, left: u64 },
-        Origin { #[pin] body: B },
-    }
+enum Source<B> {
+    Stored(Bytes),
+    Shared { reader: Reader, rest: Option<oneshot::Receiver<Pin<Box<B>>>> },
+    Part { body: Box<CacheBody<B>>, skip: u64, left: u64 },
+    Origin(Pin<Box<B>>),
 }
 
 impl<B> CacheBody<B> {
     pub(super) fn stored(bytes: Bytes) -> Self {
-        Self { source: Source::Stored { bytes } }
+        Self { source: Source::Stored(bytes) }
     }
 
     pub(super) fn origin(body: B) -> Self {
-        Self { source: Source::Origin { body } }
+        Self { source: Source::Origin(Box::pin(body)) }
     }
 
     /// Returns a body that reads a collected body from its beginning. `None` if that will not be complete.
@@ -59,17 +56,8 @@ impl<B> CacheBody<B> {
     pub(super) fn part(self, first: u64, last: u64) -> Self {
         match self.source {
             // The part lies within the body, which is in memory, so it fits a `usize`.
-            Source::Stored { bytes } => Self::stored(bytes.slice(first as usize..=last as usize)),
-            _ => Self { source: Source::Part { body: Box::pin(self), skip: first, left: last - first + 1 } },
-        }
-    }
-
-    /// Returns the length, if it is known whatever the type of the origin's body.
-    pub(super) fn length(&self) -> Option<u64> {
-        match &self.source {
-            Source::Stored { bytes } => Some(bytes.len() as u64),
-            Source::Shared { reader, .. } => reader.body.size,
-            _ => None,
+            Source::Stored(bytes) => Self::stored(bytes.slice(first as usize..=last as usize)),
+            _ => Self { source: Source::Part { body: Box::new(self), skip: first, left: last - first + 1 } },
         }
     }
 }
@@ -80,16 +68,15 @@ impl<B: Body<Error: Into<BoxError>>> Body for CacheBody<B> {
 
     // PERF: a hit takes 67 instructions more if this is not inlined, which otherwise depends on unrelated code.
     #[inline]
-    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        let mut source = self.project().source;
-        let frame = match source.as_mut().project() {
-            SourceProj::Stored { bytes } => {
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        match &mut self.source {
+            Source::Stored(bytes) => {
                 let bytes = mem::take(bytes);
-                return Poll::Ready((!bytes.is_empty()).then(|| Ok(Frame::data(bytes))));
+                Poll::Ready((!bytes.is_empty()).then(|| Ok(Frame::data(bytes))))
             }
-            SourceProj::Part { body, skip, left } => {
+            Source::Part { body, skip, left } => {
                 while *left > 0 {
-                    let Some(frame) = ready!(body.as_mut().poll_frame(cx)).transpose()? else { break };
+                    let Some(frame) = ready!(Pin::new(&mut **body).poll_frame(cx)).transpose()? else { break };
                     let Ok(mut data) = frame.into_data() else { continue };
                     let skipped = (*skip).min(data.len() as u64);
                     data.advance(skipped as usize);
@@ -99,47 +86,44 @@ impl<B: Body<Error: Into<BoxError>>> Body for CacheBody<B> {
                         return Poll::Ready(Some(Ok(Frame::data(data))));
                     }
                 }
-                return Poll::Ready(None);
+                Poll::Ready(None)
             }
-            SourceProj::Origin { body } => ready!(body.poll_frame(cx)),
-            SourceProj::Rest { body } => ready!(body.as_mut().poll_frame(cx)),
-            SourceProj::Shared { reader, rest } => match (ready!(reader.poll_chunk(cx)), rest) {
-                (Ok(chunk), _) => return Poll::Ready(Some(Ok(Frame::data(chunk)))),
-                (Err(BodyEnd::Complete), _) => return Poll::Ready(None),
+            Source::Shared { reader, rest } => match (ready!(reader.poll_chunk(cx)), rest) {
+                (Ok(chunk), _) => Poll::Ready(Some(Ok(Frame::data(chunk)))),
+                (Err(BodyEnd::Complete), _) => Poll::Ready(None),
                 // Too large or too slow to be collected: the rest comes from the origin directly, with its
                 // back-pressure.
                 (Err(BodyEnd::HandedOff), Some(rest)) => match ready!(Pin::new(rest).poll(cx)) {
-                    Ok(mut body) => {
-                        let frame = body.as_mut().poll_frame(cx);
-                        source.set(Source::Rest { body });
-                        ready!(frame)
+                    Ok(body) => {
+                        self.source = Source::Origin(body);
+                        self.poll_frame(cx)
                     }
-                    Err(_) => return Poll::Ready(Some(Err(TRUNCATED.into()))),
+                    Err(_) => Poll::Ready(Some(Err(TRUNCATED.into()))),
                 },
-                (Err(BodyEnd::HandedOff | BodyEnd::Truncated), _) => return Poll::Ready(Some(Err(TRUNCATED.into()))),
+                (Err(BodyEnd::HandedOff | BodyEnd::Truncated), _) => Poll::Ready(Some(Err(TRUNCATED.into()))),
             },
-        };
-        let to_bytes = |frame: Frame<B::Data>| frame.map_data(|mut data| data.copy_to_bytes(data.remaining()));
-        Poll::Ready(frame.map(|frame| frame.map(to_bytes).map_err(Into::into)))
+            Source::Origin(body) => {
+                let to_bytes = |frame: Frame<B::Data>| frame.map_data(|mut data| data.copy_to_bytes(data.remaining()));
+                Poll::Ready(ready!(body.as_mut().poll_frame(cx)).map(|frame| frame.map(to_bytes).map_err(Into::into)))
+            }
+        }
     }
 
     fn is_end_stream(&self) -> bool {
         match &self.source {
-            Source::Stored { bytes } => bytes.is_empty(),
+            Source::Stored(bytes) => bytes.is_empty(),
             Source::Shared { reader, .. } => reader.is_at_end(),
-            Source::Rest { body } => body.is_end_stream(),
             Source::Part { left, .. } => *left == 0,
-            Source::Origin { body } => body.is_end_stream(),
+            Source::Origin(body) => body.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.source {
-            Source::Stored { bytes } => SizeHint::with_exact(bytes.len() as u64),
+            Source::Stored(bytes) => SizeHint::with_exact(bytes.len() as u64),
             Source::Shared { reader, .. } => reader.size_hint(),
-            Source::Rest { body } => body.size_hint(),
             Source::Part { left, .. } => SizeHint::with_exact(*left),
-            Source::Origin { body } => body.size_hint(),
+            Source::Origin(body) => body.size_hint(),
         }
     }
 }
@@ -201,19 +185,15 @@ impl SharedBody {
     async fn close_when_deserted(&self) {
         loop {
             let deserted = self.deserted.notified(); // before the check, so that no reader leaves unnoticed
-            if self.close_if_deserted() {
-                return;
+            {
+                let mut state = self.state.lock();
+                if state.joined == 0 {
+                    state.end.get_or_insert(BodyEnd::HandedOff);
+                    return;
+                }
             }
             deserted.await;
         }
-    }
-
-    fn close_if_deserted(&self) -> bool {
-        let mut state = self.state.lock();
-        if state.joined == 0 {
-            state.end.get_or_insert(BodyEnd::HandedOff);
-        }
-        state.joined == 0
     }
 
     /// Changes the state and wakes all readers.
@@ -291,7 +271,7 @@ pub(super) struct BodyCollector<B> {
 /// A body that has not ended, and the sender that hands off its rest when collecting stops.
 struct Remainder<B> {
     body: Pin<Box<B>>,
-    rest: oneshot::Sender<HandedOff<B>>,
+    rest: oneshot::Sender<Pin<Box<B>>>,
 }
 
 impl<B: Body<Error: Into<BoxError>>> BodyCollector<B> {
@@ -318,18 +298,17 @@ impl<B: Body<Error: Into<BoxError>>> BodyCollector<B> {
         if let Ok(ended) = timeout_at(limit, self.collect()).await {
             return ended;
         }
-        Box::pin(self.serve_joined_readers()).await; // boxed, because every body would reserve room for it
+        let shared = self.shared.clone();
+        let deserted = async {
+            tokio::select! {
+                biased;
+                () = shared.close_when_deserted() => {}
+                _ = self.collect() => {}
+            }
+        };
+        Box::pin(deserted).await; // boxed, because every body would reserve room for it
         self.stop(BodyEnd::HandedOff);
         at_limit
-    }
-
-    async fn serve_joined_readers(&mut self) {
-        let shared = self.shared.clone();
-        tokio::select! {
-            biased;
-            () = shared.close_when_deserted() => {}
-            _ = self.collect() => {}
-        }
     }
 
     /// Collects until the body ends or exceeds the cap. Cancel safe: collecting can be resumed.
@@ -383,9 +362,6 @@ impl<B> Drop for BodyCollector<B> {
         self.stop(if thread::panicking() { BodyEnd::Truncated } else { BodyEnd::HandedOff });
     }
 }
-
-/// The rest of a body that is no longer collected.
-type HandedOff<B> = Pin<Box<B>>;
 
 const TRUNCATED: &str = "the response body was truncated";
 /// The number of the reader of the leader's client.

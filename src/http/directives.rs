@@ -1,18 +1,17 @@
 //! `Cache-Control` and its targeted variants (RFC 9213), parsed once into the directives that this cache uses.
 
 use http::{HeaderMap, HeaderName, HeaderValue, header};
-use sfv::{
-    BareItemFromInput, KeyRef, Parser,
-    visitor::{DictionaryVisitor, EntryVisitor, Ignored, InnerListVisitor, ItemVisitor},
-};
-use std::{convert::Infallible, time::Duration};
+use sfv::{BareItem, Dictionary, Item, ListEntry, Parser};
+use std::time::Duration;
 
-/// The directives of a request or a response (RFC 9111 §5.2, RFC 5861, RFC 8246).
+/// The directives of a request or a response (RFC 9111 §5.2, RFC 5861).
 ///
 /// Unknown directives are ignored. So is `no-transform`, because nothing is transformed here. A qualified
 /// `no-cache="x"` or `private="x"` counts as unqualified, which §5.2.2.4 and §5.2.2.7 permit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Directives {
+    /// They come from a targeted field: `Cache-Control`, `Expires` and `Pragma` are ignored (RFC 9213 §2.2).
+    pub(super) are_targeted: bool,
     pub(super) public: bool,
     pub(super) private: bool,
     pub(super) no_store: bool,
@@ -20,52 +19,40 @@ pub(super) struct Directives {
     pub(super) must_revalidate: bool,
     pub(super) proxy_revalidate: bool,
     pub(super) must_understand: bool,
-    pub(super) immutable: bool,
     pub(super) only_if_cached: bool,
     pub(super) max_age: Option<Duration>,
     pub(super) s_maxage: Option<Duration>,
     pub(super) stale_while_revalidate: Option<Duration>,
     pub(super) stale_if_error: Option<Duration>,
-    /// `Duration::MAX` if the directive has no value.
-    pub(super) max_stale: Option<Duration>,
     pub(super) min_fresh: Option<Duration>,
 }
 
-/// The field that the directives of a response come from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Source {
-    /// A targeted field: `Cache-Control`, `Expires` and `Pragma` are ignored (RFC 9213 §2.2).
-    Targeted,
-    CacheControl,
-    Silence,
-}
-
 impl Directives {
-    /// Returns the directives of a response for this cache, and their source. That is the first targeted field that is
-    /// a dictionary with members, otherwise `Cache-Control`, otherwise `Pragma`. RFC 9111 §5.4 gives `Pragma` no
-    /// meaning in a response, but origins that send `no-cache` there mean it.
-    pub(super) fn for_cache(headers: &HeaderMap, targets: &[HeaderName]) -> (Self, Source) {
-        if let Some(directives) = targets.iter().find_map(|field| Self::targeted(headers, field)) {
-            return (directives, Source::Targeted);
-        }
-        match headers.contains_key(header::CACHE_CONTROL) {
-            true => (Self::of(headers), Source::CacheControl),
-            false => (Self { no_cache: pragma(headers), ..Self::default() }, Source::Silence),
-        }
+    /// Returns the directives of a response for this cache: those of the first targeted field that is a dictionary with
+    /// members, otherwise of `Cache-Control`, otherwise of `Pragma`. RFC 9111 §5.4 gives `Pragma` no meaning in a
+    /// response, but origins that send `no-cache` there mean it.
+    pub(super) fn for_cache(headers: &HeaderMap, targets: &[HeaderName]) -> Self {
+        targets.iter().find_map(|field| Self::targeted(headers, field)).unwrap_or_else(|| Self::of(headers))
     }
 
-    /// Parses a targeted field. `None` if it is empty or not a dictionary: it is then ignored (RFC 9213 §2.1).
+    /// Parses a targeted field. `None` if it is empty or not a dictionary: it is then ignored (RFC 9213 §2.1). The last of
+    /// several members with one name counts (RFC 9651 §4.2.2). A flag that is `?0` is not set.
     fn targeted(headers: &HeaderMap, field: &HeaderName) -> Option<Self> {
         headers.get(field)?; // PERF: most responses have none
         let lines: Vec<&[u8]> = headers.get_all(field).iter().map(HeaderValue::as_bytes).collect();
-        let visitor = FieldVisitor { directives: Self::default(), members: 0 };
-        let read = Parser::new(&lines.join(&b", "[..])).parse_dictionary_with_visitor(visitor).ok()?;
-        (read.members > 0).then_some(read.directives)
+        let members: Dictionary = Parser::new(&lines.join(&b", "[..])).parse().ok()?;
+        let mut directives = Self { are_targeted: true, ..Self::default() };
+        for (name, member) in &members {
+            let value = if let ListEntry::Item(Item { bare_item, .. }) = member { Some(bare_item) } else { None };
+            let span = value.and_then(BareItem::as_integer).and_then(|number| seconds(number.to_string().as_bytes()));
+            directives.set(name.as_str().as_bytes(), value != Some(&BareItem::Boolean(false)), span);
+        }
+        (!members.is_empty()).then_some(directives)
     }
 
-    /// Parses `Cache-Control`.
+    /// Parses `Cache-Control`, or `Pragma` without one (RFC 9111 §5.4).
     pub(super) fn of(headers: &HeaderMap) -> Self {
-        let mut directives = Self::default();
+        let mut directives = Self { no_cache: pragma(headers), ..Self::default() };
         for line in headers.get_all(header::CACHE_CONTROL) {
             let mut quotes = Quotes::default();
             line.as_bytes().split(|byte| quotes.end_member(*byte)).for_each(|directive| directives.note(directive));
@@ -84,25 +71,30 @@ impl Directives {
     }
 
     fn note(&mut self, directive: &[u8]) {
-        let (name, value) = match directive.iter().position(|byte| *byte == b'=') {
-            Some(at) => (&directive[..at], Some(&directive[at + 1..])),
-            None => (directive, None),
-        };
-        let name = name.trim_ascii();
-        let is = |known: &str| name.eq_ignore_ascii_case(known.as_bytes());
-        if let Some((_, flag)) = FLAGS.iter().find(|(known, _)| is(known)) {
-            *flag(self) = true;
-        } else if let Some((_, span)) = SPANS.iter().find(|(known, _)| is(known)) {
-            // RFC 9111 §4.2.1: of repeated values the least counts, and an invalid value is 0, which makes a response
-            // stale.
-            let value = number(value.unwrap_or_default()).unwrap_or_default();
-            let span = span(self);
-            *span = Some(span.map_or(value, |known| known.min(value)));
-        } else if is("max-stale") {
-            let value = value.map_or(Duration::MAX, |value| number(value).unwrap_or_default());
-            self.max_stale = Some(self.max_stale.map_or(value, |known| known.min(value)));
-        } else if is("min-fresh") {
-            self.min_fresh = self.min_fresh.max(value.and_then(number));
+        let mut parts = directive.splitn(2, |byte| *byte == b'=');
+        let name = parts.next().unwrap_or_default().trim_ascii().to_ascii_lowercase();
+        self.set(&name, true, parts.next().and_then(number));
+    }
+
+    /// Records a directive with the number that its value is, if it is one. RFC 9111 §4.2.1: of repeated numbers the least
+    /// counts, and an invalid one is 0, which makes a response stale.
+    fn set(&mut self, name: &[u8], flag: bool, number: Option<Duration>) {
+        let least = |known: Option<Duration>| Some(known.unwrap_or(Duration::MAX).min(number.unwrap_or_default()));
+        match name {
+            b"public" => self.public = flag,
+            b"private" => self.private = flag,
+            b"no-store" => self.no_store = flag,
+            b"no-cache" => self.no_cache = flag,
+            b"must-revalidate" => self.must_revalidate = flag,
+            b"proxy-revalidate" => self.proxy_revalidate = flag,
+            b"must-understand" => self.must_understand = flag,
+            b"only-if-cached" => self.only_if_cached = flag,
+            b"max-age" => self.max_age = least(self.max_age),
+            b"s-maxage" => self.s_maxage = least(self.s_maxage),
+            b"stale-while-revalidate" => self.stale_while_revalidate = least(self.stale_while_revalidate),
+            b"stale-if-error" => self.stale_if_error = least(self.stale_if_error),
+            b"min-fresh" => self.min_fresh = self.min_fresh.max(number),
+            _ => {}
         }
     }
 }
@@ -128,64 +120,8 @@ impl Quotes {
     }
 }
 
-struct FieldVisitor {
-    directives: Directives,
-    members: usize,
-}
-
-impl<'de> DictionaryVisitor<'de> for FieldVisitor {
-    type Out = Self;
-    type Error = Infallible;
-
-    fn entry(&mut self, key: &'de KeyRef) -> Result<impl EntryVisitor<'de>, Infallible> {
-        self.members += 1;
-        Ok(Member { directives: &mut self.directives, name: key.as_str() })
-    }
-
-    fn finish(self) -> Result<Self, Infallible> {
-        Ok(self)
-    }
-}
-
-struct Member<'a, 'de> {
-    directives: &'a mut Directives,
-    name: &'de str,
-}
-
-impl Member<'_, '_> {
-    /// Records the member. The last of several members with one name counts (RFC 9651 §4.2.2). A value of a wrong type
-    /// makes the response stale rather than fresh. A flag that is `?0` is not set.
-    fn note(self, value: Option<&BareItemFromInput<'_>>) {
-        if let Some((_, flag)) = FLAGS.iter().find(|(known, _)| *known == self.name) {
-            *flag(self.directives) = !matches!(value, Some(BareItemFromInput::Boolean(false)));
-        } else if let Some((_, span)) = SPANS.iter().find(|(known, _)| *known == self.name) {
-            let number = match value {
-                Some(BareItemFromInput::Integer(number)) => seconds(number.to_string().as_bytes()),
-                _ => None,
-            };
-            *span(self.directives) = Some(number.unwrap_or_default());
-        }
-    }
-}
-
-impl<'de> EntryVisitor<'de> for Member<'_, '_> {
-    type Error = Infallible;
-
-    fn item(self) -> Result<impl ItemVisitor<'de>, Infallible> {
-        Ok(|value: BareItemFromInput<'de>| {
-            self.note(Some(&value));
-            Ok::<_, Infallible>(Ignored)
-        })
-    }
-
-    fn inner_list(self) -> Result<impl InnerListVisitor<'de>, Infallible> {
-        self.note(None);
-        Ok(Ignored)
-    }
-}
-
 /// Reports whether there is a `Pragma: no-cache` and no `Cache-Control` (RFC 9111 §5.4).
-pub(super) fn pragma(headers: &HeaderMap) -> bool {
+fn pragma(headers: &HeaderMap) -> bool {
     let no_cache = |member: &[u8]| member.trim_ascii().eq_ignore_ascii_case(b"no-cache");
     !headers.contains_key(header::CACHE_CONTROL)
         && headers.get_all(header::PRAGMA).iter().any(|line| line.as_bytes().split(|byte| *byte == b',').any(no_cache))
@@ -210,29 +146,8 @@ pub(super) fn decimal(digits: &[u8]) -> Option<u64> {
     Some(digits.parse().unwrap_or(u64::MAX))
 }
 
-type Part<T> = (&'static str, fn(&mut Directives) -> &mut T);
-
-const FLAGS: [Part<bool>; 9] = [
-    ("public", |directives| &mut directives.public),
-    ("private", |directives| &mut directives.private),
-    ("no-store", |directives| &mut directives.no_store),
-    ("no-cache", |directives| &mut directives.no_cache),
-    ("must-revalidate", |directives| &mut directives.must_revalidate),
-    ("proxy-revalidate", |directives| &mut directives.proxy_revalidate),
-    ("must-understand", |directives| &mut directives.must_understand),
-    ("immutable", |directives| &mut directives.immutable),
-    ("only-if-cached", |directives| &mut directives.only_if_cached),
-];
-
-const SPANS: [Part<Option<Duration>>; 4] = [
-    ("max-age", |directives| &mut directives.max_age),
-    ("s-maxage", |directives| &mut directives.s_maxage),
-    ("stale-while-revalidate", |directives| &mut directives.stale_while_revalidate),
-    ("stale-if-error", |directives| &mut directives.stale_if_error),
-];
-
 /// The greatest delta-seconds, which stand for infinity (RFC 9111 §1.2.2).
-const FOREVER: u64 = 1 << 31;
+pub(super) const FOREVER: u64 = 1 << 31;
 
 #[cfg(test)]
 mod tests {
@@ -300,24 +215,24 @@ mod tests {
             "public, private, no-store, no-cache, must-revalidate, proxy-revalidate, must-understand, immutable",
             "no-transform, max-age=1, s-maxage=2, stale-while-revalidate=3, stale-if-error=4, only-if-cached",
         ]);
-        assert!(FLAGS.iter().all(|(_, flag)| *flag(&mut { all })));
-        let spans = SPANS.map(|(_, span)| *span(&mut { all }));
-        assert_eq!(spans, [secs(1), secs(2), secs(3), secs(4)]);
+        let expected = Directives {
+            are_targeted: false,
+            public: true,
+            private: true,
+            no_store: true,
+            no_cache: true,
+            must_revalidate: true,
+            proxy_revalidate: true,
+            must_understand: true,
+            only_if_cached: true,
+            max_age: secs(1),
+            s_maxage: secs(2),
+            stale_while_revalidate: secs(3),
+            stale_if_error: secs(4),
+            min_fresh: None,
+        };
+        assert_eq!(all, expected);
         assert_eq!(of(&["no-transform, x=1, , =, \"no-store\""]), Directives::default());
-    }
-
-    #[test]
-    fn max_stale_without_a_value_accepts_any_staleness() {
-        for (line, max_stale) in [
-            ("max-stale", Some(Duration::MAX)),
-            ("max-stale=5", secs(5)),
-            ("max-stale=\"5\"", secs(5)),
-            ("max-stale=", secs(0)),
-            ("max-stale=x", secs(0)),
-            ("max-stale, max-stale=5", secs(5)),
-        ] {
-            assert_eq!(of(&[line]).max_stale, max_stale, "{line}");
-        }
     }
 
     #[test]
@@ -345,28 +260,28 @@ mod tests {
         }
     }
 
-    fn directives_of(fields: &[(&'static str, &str)]) -> (Directives, Source) {
+    fn directives_of(fields: &[(&'static str, &str)]) -> Directives {
         let fields = fields
             .iter()
             .map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_str(value).expect("a value")));
         Directives::for_cache(&fields.collect(), &[OURS, CDN])
     }
 
-    fn only_max_age(seconds: u64) -> Directives {
-        Directives { max_age: Some(Duration::from_secs(seconds)), ..Directives::default() }
+    fn only_max_age(seconds: u64, are_targeted: bool) -> Directives {
+        Directives { max_age: Some(Duration::from_secs(seconds)), are_targeted, ..Directives::default() }
     }
 
     #[test]
     fn first_targeted_field_with_members_is_used() {
         let general = ("cache-control", "max-age=1");
-        assert_eq!(directives_of(&[]), (Directives::default(), Source::Silence));
-        assert_eq!(directives_of(&[general]), (only_max_age(1), Source::CacheControl));
-        assert_eq!(directives_of(&[general, ("cdn-cache-control", "max-age=2")]), (only_max_age(2), Source::Targeted));
+        assert_eq!(directives_of(&[]), Directives::default());
+        assert_eq!(directives_of(&[general]), only_max_age(1, false));
+        assert_eq!(directives_of(&[general, ("cdn-cache-control", "max-age=2")]), only_max_age(2, true));
         let both = [general, ("cdn-cache-control", "max-age=2"), ("ours-cache-control", "max-age=3;x=y")];
-        assert_eq!(directives_of(&both), (only_max_age(3), Source::Targeted));
+        assert_eq!(directives_of(&both), only_max_age(3, true));
         let lines = [("cdn-cache-control", "max-age=2"), ("cdn-cache-control", "max-age=4")];
-        assert_eq!(directives_of(&lines), (only_max_age(4), Source::Targeted));
-        assert_eq!(directives_of(&[general, ("cdn-cache-control", "unknown")]).1, Source::Targeted);
+        assert_eq!(directives_of(&lines), only_max_age(4, true));
+        assert!(directives_of(&[general, ("cdn-cache-control", "unknown")]).are_targeted);
     }
 
     #[test]
@@ -374,18 +289,18 @@ mod tests {
         for garbage in ["", "  ", "max-age=", "max-age=60,", "Max-Age=60", "max-age=60 no-store", "max-age=\"60", "é"]
         {
             let fields = [("cdn-cache-control", garbage), ("cache-control", "max-age=1")];
-            assert_eq!(directives_of(&fields), (only_max_age(1), Source::CacheControl), "{garbage}");
+            assert_eq!(directives_of(&fields), only_max_age(1, false), "{garbage}");
         }
     }
 
     #[test]
     fn targeted_max_age_of_a_wrong_type_is_stale() {
         for value in ["max-age=\"60\"", "max-age=1.5", "max-age=-1", "max-age", "max-age=(60)", "max-age=x"] {
-            assert_eq!(directives_of(&[("cdn-cache-control", value)]), (only_max_age(0), Source::Targeted), "{value}");
+            assert_eq!(directives_of(&[("cdn-cache-control", value)]), only_max_age(0, true), "{value}");
         }
-        assert_eq!(directives_of(&[("cdn-cache-control", "max-age=999999999999")]).0, only_max_age(1 << 31));
-        assert!(directives_of(&[("cdn-cache-control", "private=\"x\"")]).0.private);
-        assert!(!directives_of(&[("cdn-cache-control", "private=?0")]).0.private);
+        assert_eq!(directives_of(&[("cdn-cache-control", "max-age=999999999999")]), only_max_age(1 << 31, true));
+        assert!(directives_of(&[("cdn-cache-control", "private=\"x\"")]).private);
+        assert!(!directives_of(&[("cdn-cache-control", "private=?0")]).private);
     }
 
     proptest! {

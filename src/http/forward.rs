@@ -1,8 +1,8 @@
 //! Passes a request through uncached, and finds out whether it has to pass because it has a body.
 
 use super::{
-    annotation::{Annotated, Answer, StatusNote, Storage},
     body::CacheBody,
+    reply::{Annotated, Answer, StatusNote, Storage},
 };
 use crate::uncached::Uncached;
 use http::{HeaderMap, Method, Request, Response, header};

@@ -1,17 +1,16 @@
 //! Entry points to the parsers of this module for fuzzing; see [`crate::fuzzing`].
 
 use super::{
-    annotation::CACHE_STATUS,
     directives::Directives,
     key::Target,
     semantics::{
-        fields,
-        freshness::{self, StoredFreshness, Times},
+        freshness::{self, Times},
         ranges::{self, RangeSelection},
         request::{self, Credentials, Disposition, ForwardedFields},
-        storing::{self, Storable},
+        storing::{self, Sharing, Storable},
+        validation,
     },
-    stored_response::{self, StoredResponse},
+    stored_response::{self, CACHE_STATUS, SharedHead},
     vary::SelectingFields,
 };
 use crate::{config::http::HttpOptions, key::Key, store::token::Token};
@@ -57,18 +56,20 @@ pub fn age(headers: &HeaderMap) -> Duration {
 /// Encodes the head of a response that arrived with this age.
 #[must_use]
 pub fn encode_head(status: StatusCode, headers: &HeaderMap, age: Duration) -> Option<Vec<u8>> {
-    let freshness = StoredFreshness::of(headers, &HttpOptions::default());
-    stored_response::encode(status, &fields::end_to_end(headers), age, freshness, (None, Token::from_bytes([0; 16])))
+    let sharing = Sharing::of(headers, &HttpOptions::default());
+    let (headers, index_id) = (validation::end_to_end(headers), Token::from_bytes([0; 16]));
+    stored_response::encode(&SharedHead { status, headers, age, sharing, others: None, index_id })
 }
 
 /// Decodes a payload into status, fields, age and body.
 #[must_use]
 pub fn decode_head(payload: &Bytes) -> Option<(StatusCode, HeaderMap, Duration, Bytes)> {
-    let StoredResponse { status, mut headers, age, body, .. } = stored_response::decode(payload)?;
+    let stored = stored_response::decode(payload)?;
+    let SharedHead { status, mut headers, age, .. } = stored.head;
     for placeholder in [header::AGE, CACHE_STATUS] {
         assert_eq!(headers.remove(placeholder)?, "", "a placeholder is empty");
     }
-    Some((status, headers, age, body))
+    Some((status, headers, age, stored.body))
 }
 
 /// Returns the key of a request. `None` if the layer forwards it.

@@ -2,8 +2,9 @@
 
 use super::{
     semantics::{
-        forwarded::{self, Claimed, without_default_port},
+        forwarded::{self, without_default_port},
         request::ForwardedFields,
+        request_fields::{self, Claim, FieldKind},
     },
     stored_response::RESPONSE,
 };
@@ -28,17 +29,13 @@ pub(super) struct Target<'a> {
 }
 
 impl<'a> Target<'a> {
-    /// Returns the target by which the origin and its clients know the resource. Fields that contradict each other count
-    /// for nothing.
-    pub(super) fn of_request<B>(request: &'a Request<B>, options: &HttpOptions) -> Self {
-        let (own, _) = Self::own(request, options);
-        own.published(request.headers(), options).unwrap_or(own)
-    }
-
-    /// Returns the targets that an unsafe request changes. Behind a proxy that it trusts, an application has two names,
-    /// and its responses may be stored under either. A field that lies can therefore drop entries, but add none.
+    /// Returns the targets that an unsafe request changes, first the one by which the origin and its clients know the
+    /// resource. Behind a proxy that it trusts, an application has two names, and its responses may be stored under
+    /// either. A field that lies can therefore drop entries, but add none. Fields that contradict each other count for
+    /// nothing.
     pub(super) fn changed_by<B>(request: &'a Request<B>, options: &HttpOptions) -> Vec<Self> {
-        let ((own, _), public) = (Self::own(request, options), Self::of_request(request, options));
+        let (own, _) = Self::own(request, options);
+        let public = own.published(request.headers(), options).unwrap_or(own);
         if own.authority.eq_ignore_ascii_case(public.authority) { vec![public] } else { vec![public, own] }
     }
 
@@ -48,13 +45,12 @@ impl<'a> Target<'a> {
         let (uri, rewritten_from) = client_uri(request, options);
         let (host, is_repeated) = host(request.headers());
         let mut target = Self { fields: Some(request.headers()), rewritten_from, ..Self::of_uri(uri) };
-        let bare = |authority| without_default_port(authority, target.scheme);
         let is_named = match (uri.authority(), host) {
             (None, Some(host)) => {
                 target.authority = host.as_bytes();
                 true
             }
-            (Some(_), Some(host)) => bare(target.authority).eq_ignore_ascii_case(bare(host.as_bytes())),
+            (Some(_), Some(host)) => target.is_authority(host.as_bytes()),
             (_, None) => true,
         };
         let of_http = matches!(uri.scheme_str(), None | Some("http" | "https"));
@@ -82,9 +78,10 @@ impl<'a> Target<'a> {
         Some(Self { scheme, authority, ..self })
     }
 
-    /// Returns another target of the origin of this URI, with these request fields.
-    pub(super) fn beside(uri: &'a Uri, path: &'a str, fields: &'a HeaderMap) -> Self {
-        Self { path, fields: Some(fields), ..Self::of_uri(uri) }
+    /// Reports whether this names the authority of the target.
+    fn is_authority(&self, authority: &[u8]) -> bool {
+        let bare = |authority| without_default_port(authority, self.scheme);
+        bare(self.authority).eq_ignore_ascii_case(bare(authority))
     }
 
     /// Returns the target of a request, or why it is refused: it is too long or ambiguous.
@@ -118,13 +115,11 @@ impl<'a> Target<'a> {
 
     /// Returns the target with the origin of trusted fields. Records whether other fields contradict it.
     fn compared<B>(self, request: &'a Request<B>, forwarded: &mut ForwardedFields, options: &HttpOptions) -> Self {
-        let (headers, published) = (request.headers(), self.published(request.headers(), options));
+        let published = self.published(request.headers(), options);
         let target = published.unwrap_or(self);
-        let authority = (!options.ignore_host).then_some(target.authority);
-        let claimed = Claimed { method: request.method(), scheme: target.scheme, authority, path: target.path };
         let contradiction = match published {
             None => Some("X-Forwarded-Proto or a trusted field"),
-            Some(_) => forwarded::contradiction(headers, claimed, options).map(HeaderName::as_str),
+            Some(_) => target.contradiction(request, options).map(HeaderName::as_str),
         };
         if let Some(field) = contradiction {
             telemetry::contradiction(field);
@@ -133,16 +128,41 @@ impl<'a> Target<'a> {
         target
     }
 
+    /// Returns a field that says something else than the request itself. Trusted fields are in the key, so they may say
+    /// anything.
+    fn contradiction<B>(&self, request: &'a Request<B>, options: &HttpOptions) -> Option<&'a HeaderName> {
+        let agrees = |name: &HeaderName, value: &HeaderValue| match request_fields::kind(name) {
+            _ if options.trusted_forwarded.contains(name) => true,
+            FieldKind::Forwarded(Claim::Method) => value == request.method().as_str(),
+            FieldKind::Forwarded(claim) => self.agrees(claim, value, options),
+            FieldKind::ForwardedProto => value == self.scheme,
+            _ => true,
+        };
+        request.headers().iter().find(|(name, value)| !agrees(name, value)).map(|(name, _)| name)
+    }
+
+    /// Reports whether the value repeats this part of the target.
+    fn agrees(&self, claim: Claim, value: &HeaderValue, options: &HttpOptions) -> bool {
+        let is_authority = |authority: &[u8]| options.ignore_host || self.is_authority(authority);
+        match claim {
+            Claim::Authority => is_authority(value.as_bytes()),
+            Claim::Target => value == self.path,
+            Claim::Path => value == self.path || self.path.split('?').next().is_some_and(|path| value == path),
+            Claim::Prefix => value.is_empty() || value == "/",
+            Claim::Port => options.ignore_host || value == forwarded::port(self.authority, self.scheme),
+            Claim::Scheme => value == self.scheme,
+            Claim::Tls => value == if self.scheme == "https" { "on" } else { "off" },
+            Claim::Forwarded => forwarded::parse(value).is_some_and(|origin| {
+                origin.scheme.is_none_or(|scheme| scheme == self.scheme) && origin.authority.is_none_or(is_authority)
+            }),
+            Claim::Method => false, // no part of the target
+        }
+    }
+
     /// Reports whether the path exceeds 8,000 bytes, more than RFC 9110 §4.1 asks recipients to support. Nothing is
     /// stored of such a target, because clients choose URLs, and tables of keys must stay small.
     pub(super) fn exceeds_limit(&self) -> bool {
         self.path.len() > 8000
-    }
-
-    /// Returns the target as an absolute URI. `None` if its authority is invalid.
-    pub(super) fn uri(&self) -> Option<Uri> {
-        let authority = std::str::from_utf8(self.authority).ok()?;
-        Uri::builder().scheme(self.scheme).authority(authority).path_and_query(self.path).build().ok()
     }
 
     /// Returns the key of a GET.
@@ -150,16 +170,11 @@ impl<'a> Target<'a> {
         self.qualified(if self.scheme == "https" { Qualifier::GetHttps } else { Qualifier::GetHttp }, options)
     }
 
-    /// Returns the key that stands for both schemes, in an invalidation. Requests of HTTP/2 name their scheme, and
-    /// requests of HTTP/1.1 do not.
-    pub(super) fn key_of_any_scheme(&self, options: &HttpOptions) -> Key {
-        self.qualified(Qualifier::Any, options)
-    }
-
-    /// Returns authority, path and query, and the same of the URI before a rewrite, with this qualifier. The scheme of
-    /// the URI before a rewrite is left out, so that an invalidation covers both. No part can contain a NUL, so a NUL
-    /// separates them.
-    fn qualified(&self, qualifier: Qualifier, options: &HttpOptions) -> Key {
+    /// Returns authority, path and query, and the same of the URI before a rewrite, with this qualifier:
+    /// [`Qualifier::Any`] stands for both schemes, in an invalidation, because requests of HTTP/2 name their scheme, and
+    /// requests of HTTP/1.1 do not. The scheme of the URI before a rewrite is left out, so that an invalidation covers
+    /// both. No part can contain a NUL, so a NUL separates them.
+    pub(super) fn qualified(&self, qualifier: Qualifier, options: &HttpOptions) -> Key {
         let mut key = Vec::with_capacity(self.authority.len() + self.path.len());
         self.append_to(&mut key, options);
         if let Some(original) = self.rewritten_from {

@@ -1,69 +1,216 @@
-//! Renders a response for one request: whole, one range, head only, 304, or 412. Errors of a guard as responses.
+//! What a client gets: a response rendered for its request (whole, one range, head only, 304, or 412), or an error of a
+//! guard as a response. How it was obtained: the `Cache-Status` field (RFC 9211), an extension of the response, and what
+//! is recorded about its route.
 
 use super::{
-    annotation::{Annotated, StatusNote},
-    body::CacheBody,
+    body::{CacheBody, OriginBody},
+    directives::FOREVER,
     semantics::{
         ranges::{self, RangeSelection},
-        request::CacheRequest,
+        request::{CacheRequest, ClientRequest},
         validation,
     },
-    stored_response::StoredResponse,
+    stored_response::{CACHE_STATUS, SharedHead},
 };
-use crate::error::{Error, ErrorKind};
+use crate::{
+    cache_status::CacheStatus,
+    clock,
+    config::Config,
+    engine::frontend::Completed,
+    error::{Error, ErrorKind},
+    guard::StampedeGuard,
+    telemetry::{self, routes::Route},
+    uncached::Uncached,
+};
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Response, StatusCode, header, response::Parts};
-use std::time::Duration;
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header, response::Parts};
+use http_body::Body;
+use std::{sync::Arc, time::Duration};
+use tokio::time::Instant;
 
-/// The request that a response is rendered for.
-pub(super) struct Reply<'a> {
-    pub(super) cache_request: &'a CacheRequest,
-    /// Head of the client's request.
-    pub(super) client: &'a HeaderMap,
-    /// Length of the origin's body, if that is known and the response is not stored.
-    pub(super) length: Option<u64>,
+/// A response before it is [annotated](annotate), with a note on how it was made.
+pub(super) struct Annotated<B> {
+    pub(super) response: Response<B>,
+    pub(super) note: StatusNote,
 }
 
-impl Reply<'_> {
-    /// Renders a stored response.
-    pub(super) fn stored<B>(
-        &self,
-        stored: &StoredResponse,
-        age: Duration,
-        note: StatusNote,
-    ) -> Annotated<CacheBody<B>> {
-        let mut response = Response::new(CacheBody::stored(stored.body.clone()));
-        *response.status_mut() = stored.status;
-        *response.headers_mut() = stored.headers.clone();
-        self.shared(response, age, note)
+/// The result of a request, before and after `Cache-Status` is added.
+pub(super) type Answer<B, E> = Result<Annotated<CacheBody<B>>, E>;
+pub(super) type Finished<B, E> = Result<Response<CacheBody<B>>, E>;
+
+/// The source of a response.
+#[derive(Clone, Copy)]
+pub(super) enum StatusNote {
+    /// From an entry, which is stale for this time.
+    Hit { stale_for: Duration },
+    /// By the origin: why it was forwarded (RFC 9211 §2.2), its status, and whether the response is stored.
+    Forwarded { reason: &'static str, status: u16, storage: Storage },
+    /// By a fetch that another request leads, with the reason why that was forwarded.
+    Collapsed { reason: &'static str },
+    /// By the cache itself, for this reason.
+    Generated(Uncached),
+    /// By the cache itself, because of an error of the guard.
+    Error,
+}
+
+/// Whether a response of the origin is stored, as far as its head says.
+#[derive(Clone, Copy)]
+pub(super) enum Storage {
+    Stored,
+    /// It is stored if its body turns out to be small enough.
+    Undecided,
+    NotStored(Uncached),
+}
+
+impl StatusNote {
+    /// Returns why a response was neither answered from the cache nor stored.
+    fn uncached(self, status: CacheStatus) -> Option<Uncached> {
+        match self {
+            Self::Hit { .. } | Self::Collapsed { .. } | Self::Forwarded { storage: Storage::Stored, .. } => None,
+            Self::Forwarded { storage: Storage::Undecided, .. } => Some(Uncached::UnknownLength),
+            Self::Forwarded { storage: Storage::NotStored(reason), .. } | Self::Generated(reason) => Some(reason),
+            Self::Error => (status == CacheStatus::Rejected).then_some(Uncached::Failed),
+        }
     }
 
+    /// Returns the value of `Cache-Status`. A fresh hit states no `ttl`: the client has its age.
+    fn text(self, status: CacheStatus) -> String {
+        let parameters = match self {
+            Self::Hit { .. } if status == CacheStatus::Coalesced => "; fwd=miss; collapsed".to_owned(),
+            Self::Hit { stale_for } => format!("; hit; ttl=-{}", stale_for.as_millis().div_ceil(1000)),
+            Self::Collapsed { reason } => format!("; fwd={reason}; collapsed"),
+            Self::Forwarded { reason, status: code, storage } => {
+                let stored = if matches!(storage, Storage::Stored) { "; stored" } else { "" };
+                format!("; fwd={reason}; fwd-status={code}{stored}")
+            }
+            // RFC 9211 §2.2: `fwd` means that the request was forwarded.
+            Self::Error if status != CacheStatus::Rejected => "; fwd=miss".to_owned(),
+            Self::Generated(_) | Self::Error => String::new(),
+        };
+        let detail = self.uncached(status).map(|reason| format!("; detail={reason}")).unwrap_or_default();
+        [NAME, &parameters, &detail].concat()
+    }
+}
+
+/// Adds `Cache-Status` and the [`CacheStatus`].
+pub(super) fn annotate<B>(annotated: Annotated<B>, status: CacheStatus) -> Response<B> {
+    let Annotated { mut response, note } = annotated;
+    response.extensions_mut().insert(status);
+    let value = match note {
+        // PERF: nearly every hit comes here, without an allocation.
+        StatusNote::Hit { stale_for: Duration::ZERO } if status != CacheStatus::Coalesced => HIT,
+        // The text is always a valid value.
+        _ => HeaderValue::try_from(note.text(status)).unwrap_or(HeaderValue::from_static(NAME)),
+    };
+    match (note, response.headers_mut().iter_mut().nth(1)) {
+        // PERF: its place in a stored head; a lookup takes 150 instructions more.
+        (StatusNote::Hit { .. }, Some((name, room))) if *name == CACHE_STATUS => *room = value,
+        // The field is a list to which each cache on the way appends (RFC 9211 §2).
+        _ => _ = response.headers_mut().append(CACHE_STATUS, value),
+    }
+    response
+}
+
+/// Records whether the response to one request can be cached, and the reason why not.
+pub(super) struct Recorder {
+    config: Arc<Config>,
+    /// `None` if the method is neither GET nor HEAD, or the table of routes is full.
+    route: Option<Arc<Route>>,
+}
+
+impl Recorder {
+    pub(super) fn new<B>(guard: &StampedeGuard, request: &Request<B>) -> Self {
+        #[cfg(feature = "axum")]
+        let path = request.extensions().get().map(axum::extract::MatchedPath::as_str);
+        #[cfg(not(feature = "axum"))]
+        let path = None;
+        // Only an event needs the route.
+        let route = match *request.method() {
+            Method::GET | Method::HEAD if cfg!(feature = "tracing") => guard.engine.routes.find(path),
+            _ => None,
+        };
+        Self { config: guard.config.clone(), route }
+    }
+
+    /// Records the response, and annotates it.
+    pub(super) fn annotate<B>(&self, annotated: Annotated<B>, status: CacheStatus) -> Response<B> {
+        let status_code = annotated.response.status();
+        let is_failure = status_code.is_server_error() || status_code.is_client_error();
+        match (annotated.note, annotated.note.uncached(status)) {
+            // It is decided at the end of the body.
+            (StatusNote::Forwarded { storage: Storage::Undecided, .. }, _) => {}
+            (_, None) if status == CacheStatus::Coalesced && is_failure => {}
+            (_, uncached) => self.record(uncached),
+        }
+        annotate(annotated, status)
+    }
+
+    /// Records the fields that select a response without a `Vary`. The value of each field counts, because a field with
+    /// many values leaves little to share.
+    pub(super) fn selected(&self, request: ClientRequest<'_>, for_everyone: bool) {
+        let Some(route) = &self.route else { return };
+        for field in request.other_fields(for_everyone) {
+            if !request.options.selecting_fields.contains(field)
+                && route.has_many_values(field.as_str(), request.hash(&[field]))
+            {
+                telemetry::many_values(&route.name, field.as_str());
+            }
+        }
+    }
+
+    /// Records the end of a body that was collected until `limit` at most.
+    pub(super) fn body_ended(&self, completed: &Completed, limit: Instant) {
+        self.record(match completed {
+            Completed::Payload(_) => None,
+            Completed::TooLarge if clock::now() >= limit => Some(Uncached::UnknownLength),
+            Completed::TooLarge => Some(Uncached::TooLarge),
+            Completed::Truncated => Some(Uncached::Truncated),
+        });
+    }
+
+    fn record(&self, uncached: Option<Uncached>) {
+        if let Some(reason) = uncached {
+            telemetry::uncached(&self.config.meter, self.route.as_deref(), reason);
+        } else if let Some(route) = &self.route {
+            route.was_cacheable();
+        }
+    }
+}
+
+/// How a response is rendered for a request.
+impl ClientRequest<'_> {
     /// Renders a response that was not made for this request.
-    pub(super) fn shared<B>(
-        &self,
-        response: Response<CacheBody<B>>,
-        age: Duration,
+    pub(super) fn shared<B: OriginBody>(
+        self,
+        head: &SharedHead,
+        body: CacheBody<B>,
+        resident_time: Duration,
         note: StatusNote,
     ) -> Annotated<CacheBody<B>> {
-        let mut annotated = self.own(response, note);
-        set_age(annotated.response.headers_mut(), age);
+        let mut annotated = self.own(head.with(body), note);
+        set_age(annotated.response.headers_mut(), resident_time + head.age);
         annotated
     }
 
     /// Renders the response to a fetch, which was sent as a GET without the conditions and the range of the client.
-    pub(super) fn own<B>(&self, response: Response<CacheBody<B>>, note: StatusNote) -> Annotated<CacheBody<B>> {
+    pub(super) fn own<B: OriginBody>(
+        self,
+        response: Response<CacheBody<B>>,
+        note: StatusNote,
+    ) -> Annotated<CacheBody<B>> {
         let CacheRequest { head, conditional, range, .. } = *self.cache_request;
         let response = if head || conditional || range { self.cut(response) } else { response };
         Annotated { response, note }
     }
 
     /// Renders what the client gets of a whole response, by its method, its conditions and its range.
-    fn cut<B>(&self, response: Response<CacheBody<B>>) -> Response<CacheBody<B>> {
+    fn cut<B: OriginBody>(self, response: Response<CacheBody<B>>) -> Response<CacheBody<B>> {
         let (mut parts, body) = response.into_parts();
-        let mut body = self.select(&mut parts, body);
+        let length = body.size_hint().exact().or_else(|| validation::content_length(&parts.headers));
+        let mut body = self.select(&mut parts, body, length);
         if self.cache_request.head {
             // RFC 9110 §9.3.2: the same head as for a GET.
-            if let Some(length @ 1..) = body.length().or(self.length) {
+            if let Some(length @ 1..) = body.size_hint().exact().or(length) {
                 parts.headers.entry(header::CONTENT_LENGTH).or_insert(length.into());
             }
             body = CacheBody::stored(Bytes::new());
@@ -73,9 +220,9 @@ impl Reply<'_> {
 
     /// Changes the head of a response to that of what the client gets of it, by its conditions and its range. Returns the
     /// body.
-    fn select<B>(&self, parts: &mut Parts, body: CacheBody<B>) -> CacheBody<B> {
+    fn select<B>(self, parts: &mut Parts, body: CacheBody<B>, length: Option<u64>) -> CacheBody<B> {
         let (CacheRequest { conditional, range, .. }, head) = (*self.cache_request, &parts.headers);
-        let precondition = conditional.then(|| validation::precondition(self.client, parts.status, head)).flatten();
+        let precondition = conditional.then(|| validation::precondition(self.headers, parts.status, head)).flatten();
         let (status, head, body) = if let Some(status) = precondition {
             let head = match status {
                 StatusCode::NOT_MODIFIED => validation::not_modified(head),
@@ -83,8 +230,8 @@ impl Reply<'_> {
             };
             (status, head, CacheBody::stored(Bytes::new()))
         } else {
-            let Some(length) = body.length().or(self.length).filter(|_| range) else { return body };
-            match ranges::range(self.client, parts.status, head, length) {
+            let Some(length) = length.filter(|_| range) else { return body };
+            match ranges::range(self.headers, parts.status, head, length) {
                 RangeSelection::Whole => return body,
                 RangeSelection::Part { first, last } => {
                     (StatusCode::PARTIAL_CONTENT, ranges::part(head, first, last, length), body.part(first, last))
@@ -105,7 +252,7 @@ impl Reply<'_> {
 /// understated.
 fn set_age(headers: &mut HeaderMap, age: Duration) {
     let seconds = age.as_secs().saturating_add(u64::from(age.subsec_millis() > 0));
-    if let Ok(age) = HeaderValue::try_from(seconds.min(MAX_DELTA_SECONDS).to_string()) {
+    if let Ok(age) = HeaderValue::try_from(seconds.min(FOREVER).to_string()) {
         match headers.iter_mut().next() {
             // PERF: its place in a stored head; a lookup takes 170 instructions more.
             Some((&header::AGE, room)) => *room = age,
@@ -198,16 +345,14 @@ impl axum::response::IntoResponse for Error {
     }
 }
 
-/// The greatest delta-seconds (RFC 9111 §1.2.2).
-const MAX_DELTA_SECONDS: u64 = 1 << 31;
-
+const NAME: &str = "stampede-guard";
+const HIT: HeaderValue = HeaderValue::from_static("stampede-guard; hit");
 #[cfg(all(test, feature = "axum"))]
 mod tests {
     use super::*;
     use crate::error::BoxError;
     use axum::response::IntoResponse;
     use header::{CACHE_CONTROL, RETRY_AFTER};
-    use http_body::Body as _;
 
     #[test]
     fn errors_get_the_status_and_fields_of_a_rejection() {

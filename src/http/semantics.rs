@@ -2,12 +2,11 @@
 
 #[cfg(test)]
 mod differential;
-pub(super) mod fields;
 pub(super) mod forwarded;
 pub(super) mod freshness;
 pub(super) mod ranges;
 pub(super) mod request;
-mod request_fields;
+pub(super) mod request_fields;
 pub(super) mod storing;
 pub(super) mod validation;
 

@@ -1,32 +1,35 @@
-//! The guard as a tower layer over an HTTP service.
+//! The guard as a tower layer over an HTTP service, and the invalidation of stored responses: by unsafe requests (RFC 9111
+//! §4.4), and by the application.
 
 use super::{
-    annotation::{Answer, Finished, Recorder, StatusNote, annotate},
-    body::CacheBody,
+    body::{CacheBody, OriginBody},
     forward::{self, BodyPresence},
     key::{Target, layout_of_responses},
-    origin_request::OriginRequest,
-    reply,
-    request_policy::RequestPolicy,
-    semantics::request::{self, Credentials, Disposition, LookupOnly},
+    origin::OriginRequest,
+    reply::{self, Answer, Finished, Recorder, StatusNote, Storage, annotate},
+    request_policy::{RequestPolicy, SharedPolicy},
+    semantics::request::{self, Credentials, Disposition},
 };
 use crate::{
     cache_status::CacheStatus,
     clock::{self, Timestamp},
-    config::Config,
     engine::{
         frontend::{FetchHead, FetchMode, Shareability, Unshared},
         resolve::IN_A_TASK,
         resource::Resource,
     },
-    error::BoxError,
+    error::{BoxError, Error, ErrorKind},
     guard::StampedeGuard,
+    key::{Key, Qualifier},
     store::error::BoxFuture,
     telemetry::FrontEnd,
     uncached::Uncached,
 };
-use futures_util::{FutureExt, future::Either};
-use http::{HeaderMap, Request, Response, StatusCode, header};
+use futures_util::{
+    FutureExt,
+    future::{Either, join_all},
+};
+use http::{HeaderMap, Request, Response, StatusCode, Uri, header};
 use http_body::Body;
 use std::{
     fmt,
@@ -107,11 +110,11 @@ where
     }
 
     fn call(&mut self, mut request: Request<Req>) -> Self::Future {
-        let has_body = match forward::body_presence(&request) {
-            BodyPresence::Absent => false,
-            BodyPresence::Present => true,
-            BodyPresence::Unknown => return ResponseFuture::slow(self.clone().probe_body(request)),
-        };
+        let presence = forward::body_presence(&request);
+        if presence == BodyPresence::Unknown {
+            return ResponseFuture::slow(self.clone().probe_body(request));
+        }
+        let has_body = presence == BodyPresence::Present;
         let options = &self.guard.config.http;
         let mut cache_request = match request::disposition(request.method(), request.headers(), has_body, options) {
             Disposition::Cache(cache_request) => cache_request,
@@ -149,19 +152,16 @@ where
         let config = resource.config.clone();
         let policy = RequestPolicy { cache_request, headers, config, requested_at, early_refresh };
         match cache_request.lookup_only {
-            Some(otherwise) => ResponseFuture::slow(self.clone().lookup_only(request, resource, policy, otherwise)),
+            Some(reason) => ResponseFuture::slow(self.clone().lookup_only(request, resource, policy, reason)),
             None => ResponseFuture::slow(self.clone().resolve(request, resource, policy)),
         }
     }
 }
 
-/// The policy of a request that has left its caller, with the head of the request.
-type SharedPolicy = RequestPolicy<Arc<HeaderMap>, Arc<Config>>;
-
 impl<S> HttpCache<S> {
     /// Joins the flight of the request, or leads one. The head of the request is in the policy. PERF: not an `async fn`,
     /// which reserves space for its arguments twice.
-    fn resolve<Req, B>(
+    fn resolve<Req: Send + 'static, B: OriginBody>(
         self,
         request: Request<Req>,
         resource: Resource,
@@ -169,17 +169,14 @@ impl<S> HttpCache<S> {
     ) -> impl Future<Output = Finished<B, S::Error>> + Send
     where
         S: Service<Request<Req>, Response = Response<B>, Error: Send + 'static, Future: Send> + Clone + Send + 'static,
-        Req: Send + 'static,
-        B: Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
     {
         let recorder = Arc::new(Recorder::new(&self.guard, &request));
-        let (cache_request, client) = (policy.cache_request, policy.headers.clone());
-        let origin_request = OriginRequest { cache_request, client, recorder: recorder.clone() };
+        let origin_request = OriginRequest { policy: policy.clone(), recorder: recorder.clone() };
         // PERF: in a box, because a lookup and then a waiter have room for it.
         let fetch = Box::new(move |mode: FetchMode, resource| async move {
-            let is_whole = origin_request.cache_request.range && matches!(mode, FetchMode::Lead { .. });
+            let is_whole = origin_request.policy.cache_request.range && matches!(mode, FetchMode::Lead { .. });
             let (mut parts, body) = request.into_parts();
-            parts.headers = HeaderMap::clone(&origin_request.client);
+            parts.headers = HeaderMap::clone(&origin_request.policy.headers);
             parts.headers.remove(header::UPGRADE); // an `h2c`
             let own = is_whole.then(forward::empty_body).flatten();
             let own = own.map(|empty| Box::new(Request::from_parts(parts.clone(), empty)));
@@ -202,42 +199,34 @@ impl<S> HttpCache<S> {
 
     /// Looks for a suitable stored response, for a request that fetches nothing for the cache. The head of the request is
     /// in the policy.
-    async fn lookup_only<Req, B>(
+    async fn lookup_only<Req: Send + 'static, B: OriginBody>(
         self,
         mut request: Request<Req>,
         resource: Resource,
         policy: SharedPolicy,
-        otherwise: LookupOnly,
+        reason: Uncached,
     ) -> Finished<B, S::Error>
     where
         S: Service<Request<Req>, Response = Response<B>, Error: Send + 'static, Future: Send> + Clone + Send + 'static,
-        Req: Send + 'static,
-        B: Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
     {
         let recorder = Recorder::new(&self.guard, &request);
         let found: Option<(Answer<B, S::Error>, _)> = resource.lookup_only(policy.clone()).await;
         if let Some((answer, status)) = found {
             return answer.map(|annotated| recorder.annotate(annotated, status));
         }
-        match otherwise {
-            LookupOnly::Or504 => {
-                let note = StatusNote::Generated(Uncached::OnlyIfCached);
-                let refusal = reply::empty(StatusCode::GATEWAY_TIMEOUT, note);
-                Ok(recorder.annotate(refusal, CacheStatus::Rejected))
-            }
-            LookupOnly::OrForward => {
-                *request.headers_mut() = HeaderMap::clone(&policy.headers);
-                self.forward(request, Uncached::Upgrade).await
-            }
+        if reason == Uncached::OnlyIfCached {
+            let refusal = reply::empty(StatusCode::GATEWAY_TIMEOUT, StatusNote::Generated(reason));
+            return Ok(recorder.annotate(refusal, CacheStatus::Rejected));
         }
+        *request.headers_mut() = HeaderMap::clone(&policy.headers);
+        self.forward(request, reason).await
     }
 
     /// Finds out whether the request has a body, and handles it accordingly.
-    async fn probe_body<Req, B>(mut self, mut request: Request<Req>) -> Finished<B, S::Error>
+    async fn probe_body<Req, B: OriginBody>(mut self, mut request: Request<Req>) -> Finished<B, S::Error>
     where
         S: Service<Request<Req>, Response = Response<B>, Error: Send + 'static, Future: Send> + Clone + Send + 'static,
         Req: Body + Send + 'static,
-        B: Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
     {
         match forward::is_empty(request.body_mut()).await {
             true => self.call(request).await,
@@ -254,6 +243,84 @@ impl<S> HttpCache<S> {
         let fwd = if reason == Uncached::Method { "method" } else { "request" };
         let annotated = forward::forward_uncached(self.inner, request, fwd, reason).await?;
         Ok(recorder.annotate(annotated, CacheStatus::Bypass))
+    }
+
+    /// Forwards an unsafe request and invalidates its target, unless the response is an error.
+    ///
+    /// The response is returned after the store has acknowledged. Then no fetch that began before the change is stored.
+    /// The response does not wait for a store that is unavailable: its `Cache-Status` says that the invalidation is
+    /// pending. If the client leaves after the origin has responded, the invalidation goes on.
+    async fn forward_unsafe<Req, B>(self, request: Request<Req>) -> Finished<B, S::Error>
+    where
+        S: Service<Request<Req>, Response = Response<B>>,
+    {
+        let targets = Target::changed_by(&request, &self.guard.config.http);
+        let resources: Vec<_> = targets.into_iter().filter_map(|target| self.guard.url(target)).collect();
+        let recorder = Recorder::new(&self.guard, &request);
+        let mut annotated = forward::forward_uncached(self.inner, request, "method", Uncached::Method).await?;
+        if invalidates(annotated.response.status()) {
+            // All begin before the first await, at which the client may leave.
+            let begun: Vec<_> = resources.into_iter().map(Resource::invalidate_or_defer).collect();
+            if join_all(begun).await.contains(&false) {
+                let status = annotated.response.status().as_u16();
+                let storage = Storage::NotStored(Uncached::InvalidationPending);
+                annotated.note = StatusNote::Forwarded { reason: "method", status, storage };
+            }
+        }
+        Ok(recorder.annotate(annotated, CacheStatus::Bypass))
+    }
+}
+
+impl StampedeGuard {
+    /// Invalidates a URL: drops all its stored variants and refuses every response to it that was requested earlier.
+    ///
+    /// For handlers that change what other URLs show. A successful unsafe request to the URL itself invalidates it
+    /// without this call.
+    ///
+    /// The URL is absolute, as clients write it: `https://example.org/products/7?lang=en`. It is
+    /// invalidated under both schemes, because a server after a TLS terminator sees `http`, and in one step. With
+    /// [`ignore_host`](crate::http::HttpOptions::ignore_host) a path is enough. Request fields that
+    /// [`HttpOptions`](crate::http::HttpOptions) add to the key are taken to be absent. If middleware has rewritten the
+    /// URI of a request, only an unsafe request that is rewritten alike invalidates its entry.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let guard = stampede_guard::StampedeGuard::in_memory();
+    /// guard.invalidate_url(&"https://example.org/products/7".parse()?).await?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidUrl`] for a URL without authority, unless the keys have none.
+    /// Otherwise as [`invalidate`](Self::invalidate).
+    pub async fn invalidate_url(&self, url: &Uri) -> Result<(), Error> {
+        if url.authority().is_none() && !self.config.http.ignore_host {
+            let what = format!(
+                "`{url}` names no host, which is part of the cache key; add one, or set `HttpOptions::ignore_host`"
+            );
+            return Err(Error::new(ErrorKind::InvalidUrl, what));
+        }
+        match self.url(Target::of_uri(url)) {
+            Some(url) => url.invalidate().await,
+            None => Ok(()),
+        }
+    }
+
+    /// Refuses the key of a page of this layer, which is not the key of a value.
+    pub(crate) fn refuse_url(&self, key: &Key) -> Result<(), Error> {
+        let is_url = ["/", "http://", "https://"].iter().any(|start| key.primary().starts_with(start.as_bytes()));
+        let what = "the key is a URL, and the guard is a layer: invalidate pages with `invalidate_url`";
+        let is_refused = is_url && self.engine.routes.is_layer.load(Relaxed);
+        if is_refused { Err(Error::new(ErrorKind::InvalidUrl, what)) } else { Ok(()) }
+    }
+
+    /// Returns the resource that stands for all responses to the target. `None` if it is too long, because nothing is
+    /// stored of such a target.
+    fn url(&self, target: Target<'_>) -> Option<Resource> {
+        let key = || target.qualified(Qualifier::Any, &self.config.http);
+        let resource = || self.resource_in(FrontEnd::Http, layout_of_responses(&self.config), key());
+        (!target.exceeds_limit()).then(resource)
     }
 }
 
@@ -305,3 +372,24 @@ impl<B, E> fmt::Debug for ResponseFuture<B, E> {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Deadline(pub Instant);
+
+/// Reports whether this status of a response to an unsafe request invalidates the target: 2xx and 3xx do.
+fn invalidates(status: StatusCode) -> bool {
+    status.is_success() || status.is_redirection()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::http::semantics::kit::status;
+
+    /// RFC 9111 §4.4.
+    #[test]
+    fn response_without_error_invalidates() {
+        for (code, expected) in
+            [(200, true), (204, true), (201, true), (303, true), (304, true), (400, false), (412, false), (500, false)]
+        {
+            assert_eq!(invalidates(status(code)), expected, "{code}");
+        }
+    }
+}

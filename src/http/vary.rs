@@ -13,9 +13,8 @@
 //! A response at the place of the resource itself, to a request without such fields, is an index for requests with such
 //! fields.
 
-use super::{directives::Quotes, semantics::request::CacheRequest};
+use super::{directives::Quotes, semantics::request::ClientRequest};
 use crate::{
-    config::http::HttpOptions,
     engine::frontend::{FollowedRedirect, Redirect, RedirectEntry},
     key::KeyHash,
     store::{entry::Entry, token::Token},
@@ -136,15 +135,8 @@ const PRESENT: u8 = 1;
 /// Maximum number of selecting fields. A longer list is taken for a mistake.
 const MAX_FIELDS: usize = 32;
 
-/// A request, as it selects responses.
-#[derive(Clone, Copy)]
-pub(super) struct Selector<'a> {
-    pub(super) cache_request: &'a CacheRequest,
-    pub(super) headers: &'a HeaderMap,
-    pub(super) options: &'a HttpOptions,
-}
-
-impl<'a> Selector<'a> {
+/// How a request selects responses.
+impl<'a> ClientRequest<'a> {
     /// Returns the names of the fields that select a response without a `Vary`, sorted.
     pub(super) fn other_fields(self, for_everyone: bool) -> Vec<&'a HeaderName> {
         let selects = |name: &&HeaderName| self.cache_request.selects_by(name, for_everyone, self.options);
@@ -213,7 +205,7 @@ pub(super) struct SecondaryKey {
 }
 
 impl SecondaryKey {
-    pub(super) fn new(index: Token, fields: SelectingFields, request: Selector<'_>) -> Self {
+    pub(super) fn new(index: Token, fields: SelectingFields, request: ClientRequest<'_>) -> Self {
         Self { variant: request.variant(index, &fields), fields: Arc::new(fields) }
     }
 
@@ -225,7 +217,7 @@ impl SecondaryKey {
 }
 
 /// Returns the redirect from the index to the variant of the request. `None` if the index does not decode.
-pub(super) fn redirect(index: &Entry, request: Selector<'_>) -> Option<Redirect> {
+pub(super) fn redirect(index: &Entry, request: ClientRequest<'_>) -> Option<Redirect> {
     let fields = index.payload().decoded(|bytes| SelectingFields::decode(bytes))?;
     Some(request.redirect(index.meta().id, fields))
 }

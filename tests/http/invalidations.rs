@@ -117,19 +117,6 @@ async fn an_unsafe_request_invalidates_if_its_client_has_left() {
     assert_eq!(ask(&app, get("/page")).await.text(), "page 2");
 }
 
-/// `Location` often repeats the URL of the request, or `Content-Location`. Seen to fail with three operations.
-#[tokio::test]
-async fn an_unsafe_request_asks_once_for_a_url_named_twice() {
-    let (node, guard) = {
-        let node = FakeRedis::new().node();
-        (node.clone(), node.guard())
-    };
-    let changes = async || [("location", "/page"), ("content-location", "page#top")].into_response();
-    let app = Router::new().route("/{*path}", any(changes)).layer(guard);
-    ask(&app, request(Method::PUT, "/page", &[])).await;
-    assert_eq!(node.asked(Operation::Invalidate), 1);
-}
-
 /// Seen to fail when both were another key than the one of the page: the call was `Ok`, and the page stayed.
 #[tokio::test]
 async fn a_url_names_the_page_whatever_its_spelling() {

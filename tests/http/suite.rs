@@ -305,23 +305,16 @@ async fn request_directives_limit_reuse() {
 
 /// RFC 9111 §4.4.
 #[tokio::test]
-async fn unsafe_methods_invalidate_target_and_locations() {
+async fn unsafe_methods_invalidate_their_target() {
     for method in ["POST", "PUT", "DELETE", "PATCH", "M-SEARCH"] {
-        for (code, fields, target, own, other) in [
-            (200, fields![], "/page", true, false),
-            (204, fields![], "/page", true, false),
-            (303, fields![], "/page", true, false),
-            (404, fields![], "/page", false, false),
-            (500, fields![], "/page", false, false),
-            (200, fields![], "/page?query", false, false),
-            (200, fields!["location": "/page"], "/elsewhere", true, false),
-            (200, fields!["content-location": "/page"], "/elsewhere", true, false),
-            (200, fields!["content-location": "page"], "/elsewhere", false, false),
-            (201, fields!["location": "http://example.test/page", "content-location": "/other"], "/a/b", true, true),
-            (201, fields!["location": "http://example.test:80/page"], "/a/b", true, false),
-            (201, fields!["location": "http://evil.test/page"], "/a/b", false, false),
-            (201, fields!["location": "//evil.test/page", "content-location": "//evil.test/other"], "/b", false, false),
-            (500, fields!["location": "/page"], "/elsewhere", false, false),
+        for (code, fields, target, own) in [
+            (200, fields![], "/page", true),
+            (204, fields![], "/page", true),
+            (303, fields![], "/page", true),
+            (404, fields![], "/page", false),
+            (500, fields![], "/page", false),
+            (200, fields![], "/page?query", false),
+            (200, fields!["location": "/page", "content-location": "/page"], "/elsewhere", false),
         ] {
             let (guard, origin) = (strict(), Origin::new());
             let answer = move |request: &Request, n: usize| match *request.method() {
@@ -335,7 +328,7 @@ async fn unsafe_methods_invalidate_target_and_locations() {
             }
             let method = Method::from_bytes(method.as_bytes()).expect("a method");
             assert_eq!(ask(&app, request(method.clone(), target, &[])).await.status, code);
-            for (path, dropped) in [("/page", own), ("/other", other)] {
+            for (path, dropped) in [("/page", own), ("/other", false)] {
                 let hit = ask(&app, get_with(path, &[])).await.cache_status() == CacheStatus::Hit;
                 assert_eq!(hit, !dropped, "{method} {target}: {code} {fields:?}: {path}");
             }

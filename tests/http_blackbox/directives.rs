@@ -50,26 +50,6 @@ async fn a_request_with_no_store_stores_nothing() {
     assert_eq!(origin.calls(), 2);
 }
 
-/// RFC 9111 §5.2.1.2. The response is stale as soon as a request without `max-stale` is rejected.
-#[tokio::test]
-async fn a_request_with_max_stale_gets_a_stale_response() {
-    let origin = Origin::new();
-    let site =
-        Site::start(&origin, |_, n| with(&[("cache-control", "max-age=1"), ("etag", "\"1\"")], format!("page {n}")))
-            .await;
-    let fleet = Fleet::start(2, site.address, "max-stale").await;
-    ask(fleet.at(0), get("/page")).await;
-    let only = |control: &str| get("/page").header("cache-control", format!("only-if-cached{control}"));
-    eventually("it is stored", async || ask(fleet.at(1), only(", max-stale")).await.status == 200).await;
-    eventually("it is stale", async || ask(fleet.at(1), only("")).await.status != 200).await;
-    assert_eq!(ask(fleet.at(1), only("")).await.status, 504);
-    for control in [", max-stale", ", max-stale=3600"] {
-        let answer = ask(fleet.at(1), only(control)).await;
-        assert_eq!((answer.status, answer.text()), (200, "page 1"), "{control}: {answer:?}");
-    }
-    assert_eq!(origin.calls(), 1);
-}
-
 /// RFC 9111 §5.1 and RFC 9211: a response states its age and its origin.
 #[tokio::test]
 async fn a_response_states_its_age_and_cache_status() {

@@ -126,30 +126,6 @@ async fn a_failed_unsafe_method_keeps_the_entry() {
     }
 }
 
-/// RFC 9111 §4.4: the method also invalidates `Location` and `Content-Location`, on the same origin only.
-#[tokio::test]
-async fn an_unsafe_method_invalidates_its_locations() {
-    let origin = Origin::new();
-    let site = Site::start(&origin, |request, n| match (n, request.uri().path()) {
-        (0, "/same") => {
-            with_status(201, &[("location", "/list"), ("content-location", "http://site.example/item")], "")
-        }
-        (0, _) => with_status(201, &[("location", "http://other.example/list"), ("content-location", "//x/item")], ""),
-        _ => with(&[("cache-control", "max-age=60")], format!("page {n}")),
-    })
-    .await;
-    let fleet = Fleet::start(1, site.address, "unsafe-names").await;
-    let pages = async || {
-        let (list, item) = (ask(fleet.at(0), get("/list")).await, ask(fleet.at(0), get("/item")).await);
-        [list.text().to_owned(), item.text().to_owned()]
-    };
-    assert_eq!(pages().await, ["page 1", "page 2"]);
-    ask(fleet.at(0), request("POST", "/other")).await;
-    assert_eq!(pages().await, ["page 1", "page 2"]);
-    ask(fleet.at(0), request("POST", "/same")).await;
-    assert_eq!(pages().await, ["page 3", "page 4"]);
-}
-
 /// A fetch that began before the change must not be stored: here the origin has not answered yet.
 #[tokio::test]
 async fn a_fetch_overtaken_by_an_unsafe_method_is_not_stored() {

@@ -4,11 +4,11 @@
 mod reasons;
 
 use super::{
-    fields,
-    freshness::{Ages, FreshnessCheck, Times, check_freshness},
+    freshness::Times,
     kit::{at, date, headers, status},
     request::{CacheRequest, Disposition, disposition},
     storing::{Storable, StorageTerms, storable},
+    validation,
 };
 use crate::{config::http::HttpOptions, http::vary::SelectingFields};
 use http::{HeaderMap, Method, Request, Response};
@@ -53,7 +53,7 @@ impl Case {
             _ => return Decision { stored: false, served: false },
         };
         let Storable::Shared(terms) = terms else { return Decision { stored: false, served: false } };
-        fields::dated(&mut response, at(0));
+        validation::dated(&mut response, at(0));
         Decision {
             stored: true,
             served: match disposition_of(&self.second) {
@@ -71,12 +71,12 @@ impl Case {
             values
         };
         let resident_time = Duration::from_secs(self.after);
-        let ages =
-            Ages { age: terms.age + resident_time, resident_time, fresh_for: terms.lifetime.expect("never silent") };
-        let check = check_freshness(&terms.freshness, &cache_request.directives, ages);
+        let left = terms.lifetime.expect("never silent").saturating_sub(resident_time);
+        let is_rejected = cache_request.directives.reject(terms.age + resident_time, resident_time, left);
         values(&self.first) == values(&self.second)
-            && terms.freshness.auth_sharing.admits(cache_request.credentials)
-            && matches!(check, FreshnessCheck::Fresh | FreshnessCheck::Stale)
+            && terms.sharing.auth_sharing.admits(cache_request.credentials)
+            && !left.is_zero()
+            && !is_rejected
     }
 
     fn theirs(&self) -> Decision {

@@ -1,19 +1,8 @@
 //! The fields with which proxies repeat the target of the client's request. Applications build links and redirects from
 //! them, and clients can send them as well.
 
-use super::request_fields::{self, Claim, FieldKind};
 use crate::config::http::HttpOptions;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, header::FORWARDED};
-
-/// The target of a request, with which its fields are compared.
-#[derive(Clone, Copy)]
-pub(in crate::http) struct Claimed<'a> {
-    pub(in crate::http) method: &'a Method,
-    pub(in crate::http) scheme: &'a str,
-    /// `None` if the application answers every authority alike.
-    pub(in crate::http) authority: Option<&'a [u8]>,
-    pub(in crate::http) path: &'a str,
-}
+use http::{HeaderMap, HeaderName, HeaderValue, header::FORWARDED};
 
 /// The scheme and authority that a key takes from fields.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -47,45 +36,6 @@ pub(in crate::http) fn public_origin<'a>(headers: &'a HeaderMap, options: &HttpO
     Some(origin)
 }
 
-/// Returns a field that says something else than the request itself. Trusted fields are in the key, so they may say
-/// anything.
-pub(in crate::http) fn contradiction<'a>(
-    headers: &'a HeaderMap,
-    claimed: Claimed<'_>,
-    options: &HttpOptions,
-) -> Option<&'a HeaderName> {
-    let agrees = |name: &HeaderName, value: &HeaderValue| match request_fields::kind(name) {
-        _ if options.trusted_forwarded.contains(name) => true,
-        FieldKind::Forwarded(claim) => claimed.is(claim, value),
-        FieldKind::ForwardedProto => claimed.is(Claim::Scheme, value),
-        _ => true,
-    };
-    headers.iter().find(|(name, value)| !agrees(name, value)).map(|(name, _)| name)
-}
-
-impl Claimed<'_> {
-    fn is(&self, claim: Claim, value: &HeaderValue) -> bool {
-        let text = value.as_bytes();
-        let is_authority = |host: &[u8]| {
-            let bare = |authority| without_default_port(authority, self.scheme);
-            self.authority.is_none_or(|own| bare(own).eq_ignore_ascii_case(bare(host)))
-        };
-        match claim {
-            Claim::Authority => is_authority(text),
-            Claim::Target => text == self.path.as_bytes(),
-            Claim::Path => text == self.path.as_bytes() || self.path.split('?').next().map(str::as_bytes) == Some(text),
-            Claim::Prefix => matches!(text, b"" | b"/"),
-            Claim::Port => self.authority.is_none_or(|own| text == port(own, self.scheme)),
-            Claim::Scheme => text == self.scheme.as_bytes(),
-            Claim::Tls => text == if self.scheme == "https" { &b"on"[..] } else { b"off" },
-            Claim::Method => text == self.method.as_str().as_bytes(),
-            Claim::Forwarded => parse(value).is_some_and(|origin| {
-                origin.scheme.is_none_or(|scheme| scheme == self.scheme) && origin.authority.is_none_or(is_authority)
-            }),
-        }
-    }
-}
-
 impl<'a> PublicOrigin<'a> {
     /// Adds what another field says. `None` if it says something else.
     fn merge(self, other: Self) -> Option<Self> {
@@ -117,7 +67,7 @@ pub(super) fn scheme(text: &[u8]) -> Option<&'static str> {
 ///
 /// Quoted values with a delimiter are refused, although RFC 7239 §4 permits them: applications that split at each
 /// delimiter would find a `host` in `for="a;host=b"`.
-fn parse(value: &HeaderValue) -> Option<PublicOrigin<'_>> {
+pub(in crate::http) fn parse(value: &HeaderValue) -> Option<PublicOrigin<'_>> {
     let mut origin = PublicOrigin::default();
     for pair in value.to_str().ok()?.split([',', ';']).map(str::trim).filter(|pair| !pair.is_empty()) {
         let (name, text) = pair.split_once('=')?;
@@ -141,7 +91,8 @@ fn parse(value: &HeaderValue) -> Option<PublicOrigin<'_>> {
     Some(origin)
 }
 
-fn port<'a>(authority: &'a [u8], scheme: &str) -> &'a [u8] {
+/// Returns the port of the authority, or the one that its scheme implies.
+pub(in crate::http) fn port<'a>(authority: &'a [u8], scheme: &str) -> &'a [u8] {
     let default: &[u8] = if scheme == "https" { b"443" } else { b"80" };
     match authority.iter().rposition(|byte| matches!(byte, b':' | b']')) {
         Some(colon) if authority[colon] == b':' => &authority[colon + 1..],

@@ -4,11 +4,7 @@ use super::{
     forwarded,
     request_fields::{self, FieldKind},
 };
-use crate::{
-    config::http::HttpOptions,
-    http::directives::{Directives, pragma},
-    uncached::Uncached,
-};
+use crate::{config::http::HttpOptions, http::directives::Directives, uncached::Uncached};
 use http::{HeaderMap, HeaderName, Method, header};
 use std::{ptr, time::Duration};
 
@@ -24,7 +20,7 @@ pub(in crate::http) enum Disposition {
 }
 
 /// The part of a request that concerns the cache.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::http) struct CacheRequest {
     /// HEAD: it asks for the head only.
     pub(in crate::http) head: bool,
@@ -32,8 +28,10 @@ pub(in crate::http) struct CacheRequest {
     pub(in crate::http) conditional: bool,
     /// It asks for a range.
     pub(in crate::http) range: bool,
-    /// Set if it must not fetch for the cache.
-    pub(in crate::http) lookup_only: Option<LookupOnly>,
+    /// Set if it must not fetch for the cache. If nothing suitable is stored, the answer is a 504 for `only-if-cached`
+    /// (RFC 9111 §5.2.1.7). For an upgrade the request is forwarded to the origin unchanged, and a response that switches
+    /// protocols is for one client.
+    pub(in crate::http) lookup_only: Option<Uncached>,
     pub(in crate::http) directives: RequestDirectives,
     pub(in crate::http) credentials: Credentials,
     pub(in crate::http) forwarded: ForwardedFields,
@@ -63,6 +61,14 @@ impl CacheRequest {
     }
 }
 
+/// A client's request: its head, and what of it concerns the cache.
+#[derive(Clone, Copy)]
+pub(in crate::http) struct ClientRequest<'a> {
+    pub(in crate::http) cache_request: &'a CacheRequest,
+    pub(in crate::http) headers: &'a HeaderMap,
+    pub(in crate::http) options: &'a HttpOptions,
+}
+
 /// The fields of a request with which a proxy repeats its target.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::http) enum ForwardedFields {
@@ -76,36 +82,26 @@ pub(in crate::http) enum ForwardedFields {
     Contradicting,
 }
 
-/// The answer to a lookup-only request if nothing suitable is stored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::http) enum LookupOnly {
-    /// 504, for `only-if-cached` (RFC 9111 §5.2.1.7).
-    Or504,
-    /// Forwarded to the origin unchanged, for an upgrade. A response that switches protocols is for one client.
-    OrForward,
-}
-
 /// The freshness that a request demands of a stored response (RFC 9111 §5.2.1). The default demands nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::http) struct RequestDirectives {
     pub(in crate::http) no_cache: bool,
     pub(in crate::http) max_age: Option<Duration>,
     pub(in crate::http) min_fresh: Duration,
-    /// Accepted staleness. `None`: none; `Duration::MAX`: any.
-    pub(in crate::http) max_stale: Option<Duration>,
-    /// Time after its freshness lifetime in which it may replace a failed response (RFC 5861 §4).
-    pub(in crate::http) stale_if_error: Duration,
     /// Otherwise a response that arrived less than [`RELOAD_AFTER`] ago meets every demand for a newer one.
     pub(in crate::http) honoured: bool,
 }
 
 impl RequestDirectives {
-    /// Returns the directives as they concern a response that arrived this long ago.
-    pub(in crate::http) fn for_age(self, resident_time: Duration) -> Self {
-        match !self.honoured && resident_time < RELOAD_AFTER {
-            true => Self { no_cache: false, max_age: None, min_fresh: Duration::ZERO, ..self },
-            false => self,
-        }
+    /// Reports whether a response is served only after a validation. It has this age, arrived `resident_time` ago, and
+    /// remains fresh for the time that is `left`.
+    pub(in crate::http) fn reject(self, age: Duration, resident_time: Duration, left: Duration) -> bool {
+        // RFC 9111 §5.2.1.1 permits an age equal to max-age. It is validated here, which is what a client with max-age=0
+        // wants. A request with max-age accepts nothing stale.
+        let is_too_old = |most: Duration| age >= most || left.is_zero();
+        let is_recent = !self.honoured && resident_time < RELOAD_AFTER;
+        // §5.2.1.4, and §5.2.1.3: it must stay fresh for at least this long.
+        !is_recent && (self.no_cache || left < self.min_fresh || self.max_age.is_some_and(is_too_old))
     }
 }
 
@@ -185,78 +181,65 @@ pub(in crate::http) fn disposition(
         // RFC 9111 §4.4: a method of unknown safety counts as unsafe.
         _ => return Disposition::Unsafe,
     };
-    let fields = ParsedFields::of(headers, options);
-    let control = if fields.control { Directives::of(headers) } else { Directives::default() };
-    // RFC 9110 §9.3.1: a body on GET is not part of the key. RFC 9111 §5.2.1.5: nothing may be stored for a no-store.
-    if has_body || (control.no_store && options.honour_request_directives) {
-        return Disposition::Forward(if has_body { Uncached::RequestBody } else { Uncached::RequestNoStore });
+    // RFC 9110 §9.3.1: a body on GET is not part of the key.
+    if has_body {
+        return Disposition::Forward(Uncached::RequestBody);
     }
-    // RFC 9110 §14.2: a range is ignored unless the method is GET.
-    let range = !head && fields.range;
-    let or_forward = (fields.upgrade && !is_h2c(headers)).then_some(LookupOnly::OrForward);
-    let lookup_only = if control.only_if_cached { Some(LookupOnly::Or504) } else { or_forward };
-    let directives = RequestDirectives {
-        no_cache: control.no_cache || control.no_store || (fields.pragma && pragma(headers)),
-        max_age: control.max_age,
-        min_fresh: control.min_fresh.unwrap_or_default(),
-        max_stale: control.max_stale,
-        stale_if_error: control.stale_if_error.unwrap_or_default(),
-        // §5.2.1: a cache need not implement these directives.
-        honoured: options.honour_request_directives,
-    };
+    let mut cache_request = CacheRequest { head, ..CacheRequest::default() };
+    let control = cache_request.read(headers, options);
+    let honoured = options.honour_request_directives;
+    // RFC 9111 §5.2.1.5: nothing may be stored for a no-store.
+    if control.no_store && honoured {
+        return Disposition::Forward(Uncached::RequestNoStore);
+    }
     // The response to an upgrade replaces no stored one, so the next request with it would demand a newer one again.
-    let directives =
-        if lookup_only == Some(LookupOnly::OrForward) { directives.for_age(Duration::ZERO) } else { directives };
-    let ParsedFields { conditional, credentials, forwarded, has_others, .. } = fields;
-    let cache = CacheRequest { head, conditional, range, lookup_only, directives, credentials, forwarded, has_others };
-    Disposition::Cache(cache)
+    let demands_newer = honoured || control.only_if_cached || cache_request.lookup_only.is_none();
+    if control.only_if_cached {
+        cache_request.lookup_only = Some(Uncached::OnlyIfCached);
+    }
+    if demands_newer {
+        let no_cache = control.no_cache || control.no_store;
+        let (max_age, min_fresh) = (control.max_age, control.min_fresh.unwrap_or_default());
+        // §5.2.1: a cache need not implement these directives.
+        cache_request.directives = RequestDirectives { no_cache, max_age, min_fresh, honoured };
+    }
+    Disposition::Cache(cache_request)
+}
+
+impl CacheRequest {
+    /// Reads the fields, and returns the directives. PERF: in one pass, because looking up each field takes longer than
+    /// the rest of a hit.
+    fn read(&mut self, headers: &HeaderMap, options: &HttpOptions) -> Directives {
+        let mut control = Directives::default();
+        for name in headers.keys() {
+            match request_fields::kind(name) {
+                FieldKind::Control => control = Directives::of(headers),
+                FieldKind::Upgrade if is_h2c(headers) => {}
+                FieldKind::Upgrade => self.lookup_only = Some(Uncached::Upgrade),
+                FieldKind::Conditional => self.conditional = true,
+                // RFC 9110 §14.2: a range is ignored unless the method is GET.
+                FieldKind::Range => self.range = !self.head,
+                FieldKind::Authorization => self.credentials = self.credentials.max(Credentials::Authorization),
+                FieldKind::Cookie if options.harmless_fields.contains(name) => {}
+                FieldKind::Cookie => self.credentials = Credentials::Cookie,
+                FieldKind::ProxyAuthorization => self.credentials = self.credentials.max(Credentials::Field),
+                FieldKind::ForwardedProto => self.forwarded = self.forwarded.with_proto(headers, name),
+                FieldKind::Forwarded(_) => self.forwarded = ForwardedFields::Others,
+                FieldKind::Other => self.has_others = self.has_others || !options.is_harmless(name),
+                FieldKind::Harmless => {}
+            }
+        }
+        if options.credential_fields.iter().any(|field| headers.contains_key(field)) {
+            self.credentials = self.credentials.max(Credentials::Field);
+        }
+        control
+    }
 }
 
 /// Reports whether the request offers HTTP/2 without TLS, and no other upgrade. Some clients of HTTP/1.1 offer it with
 /// every request, and no service behind a layer can accept.
 fn is_h2c(headers: &HeaderMap) -> bool {
     headers.get_all(header::UPGRADE).iter().all(|line| line.as_bytes().trim_ascii().eq_ignore_ascii_case(b"h2c"))
-}
-
-/// The fields of a request that matter to a cache. PERF: found in one pass, because looking up each of them takes
-/// longer than the rest of a hit.
-#[derive(Default)]
-struct ParsedFields {
-    control: bool,
-    pragma: bool,
-    upgrade: bool,
-    conditional: bool,
-    range: bool,
-    credentials: Credentials,
-    forwarded: ForwardedFields,
-    has_others: bool,
-}
-
-impl ParsedFields {
-    fn of(headers: &HeaderMap, options: &HttpOptions) -> Self {
-        let mut fields = Self::default();
-        for name in headers.keys() {
-            match request_fields::kind(name) {
-                FieldKind::Control => fields.control = true,
-                FieldKind::Pragma => fields.pragma = true,
-                FieldKind::Upgrade => fields.upgrade = true,
-                FieldKind::Conditional => fields.conditional = true,
-                FieldKind::Range => fields.range = true,
-                FieldKind::Authorization => fields.credentials = fields.credentials.max(Credentials::Authorization),
-                FieldKind::Cookie if options.harmless_fields.contains(name) => {}
-                FieldKind::Cookie => fields.credentials = Credentials::Cookie,
-                FieldKind::ProxyAuthorization => fields.credentials = fields.credentials.max(Credentials::Field),
-                FieldKind::ForwardedProto => fields.forwarded = fields.forwarded.with_proto(headers, name),
-                FieldKind::Forwarded(_) => fields.forwarded = ForwardedFields::Others,
-                FieldKind::Other => fields.has_others = fields.has_others || !options.is_harmless(name),
-                FieldKind::Harmless => {}
-            }
-        }
-        if options.credential_fields.iter().any(|field| headers.contains_key(field)) {
-            fields.credentials = fields.credentials.max(Credentials::Field);
-        }
-        fields
-    }
 }
 
 impl ForwardedFields {
@@ -292,14 +275,8 @@ mod tests {
         }
     }
 
-    const ANYTHING: RequestDirectives = RequestDirectives {
-        no_cache: false,
-        max_age: None,
-        min_fresh: Duration::ZERO,
-        max_stale: None,
-        stale_if_error: Duration::ZERO,
-        honoured: false,
-    };
+    const ANYTHING: RequestDirectives =
+        RequestDirectives { no_cache: false, max_age: None, min_fresh: Duration::ZERO, honoured: false };
 
     /// RFC 9111 §4.4.
     #[test]
@@ -350,13 +327,11 @@ mod tests {
             ("No-Store", RequestDirectives { no_cache: true, ..ANYTHING }),
             ("max-age=0", RequestDirectives { max_age: Some(s(0)), ..ANYTHING }),
             ("max-age=5, min-fresh=3", RequestDirectives { max_age: Some(s(5)), min_fresh: s(3), ..ANYTHING }),
-            ("max-stale", RequestDirectives { max_stale: Some(Duration::MAX), ..ANYTHING }),
-            ("stale-if-error=9", RequestDirectives { stale_if_error: s(9), ..ANYTHING }),
-            ("max-stale=9", RequestDirectives { max_stale: Some(s(9)), ..ANYTHING }),
+            ("max-stale=9, stale-if-error=9", ANYTHING),
         ] {
             assert_eq!(cache_request(&[("cache-control", value)]).directives, directives, "{value}");
         }
-        assert_eq!(cache_request(&[("cache-control", "only-if-cached")]).lookup_only, Some(LookupOnly::Or504));
+        assert_eq!(cache_request(&[("cache-control", "only-if-cached")]).lookup_only, Some(Uncached::OnlyIfCached));
     }
 
     /// RFC 9111 §5.4.
@@ -392,10 +367,10 @@ mod tests {
         for (values, expected) in [
             (&["h2c"][..], None),
             (&[" H2C"], None),
-            (&["websocket"], Some(LookupOnly::OrForward)),
-            (&["h2c, websocket"], Some(LookupOnly::OrForward)),
-            (&["h2c", "websocket"], Some(LookupOnly::OrForward)),
-            (&[""], Some(LookupOnly::OrForward)),
+            (&["websocket"], Some(Uncached::Upgrade)),
+            (&["h2c, websocket"], Some(Uncached::Upgrade)),
+            (&["h2c", "websocket"], Some(Uncached::Upgrade)),
+            (&[""], Some(Uncached::Upgrade)),
         ] {
             assert_eq!(lookup_only(values), expected, "{values:?}");
         }
@@ -435,7 +410,9 @@ mod tests {
             for (name, value) in fields {
                 headers.append(*name, value.parse().expect("a value"));
             }
-            ParsedFields::of(&headers, &HttpOptions::default()).forwarded
+            let mut cache_request = CacheRequest::default();
+            cache_request.read(&headers, &HttpOptions::default());
+            cache_request.forwarded
         };
         let (https, host) = (("x-forwarded-proto", "https"), ("x-forwarded-host", "h"));
         assert_eq!(forwarded(&[("host", "h"), ("x-forwarded-for", "1")]), ForwardedFields::None);
@@ -452,17 +429,61 @@ mod tests {
         let honouring = HttpOptions::default().honour_request_directives();
         for value in ["no-cache", "max-age=0", "min-fresh=9"] {
             let fields = headers(&[("cache-control", value)]);
+            let rejects = |directives: RequestDirectives, ms| {
+                let since = Duration::from_millis(ms);
+                directives.reject(since, since, Duration::from_secs(8))
+            };
             let demands = cache_request(&[("cache-control", value)]).directives;
-            assert_eq!(demands.for_age(Duration::from_millis(999)), ANYTHING, "{value}");
-            assert_eq!(demands.for_age(Duration::from_secs(1)), demands, "{value}");
+            assert!(!rejects(demands, 999) && rejects(demands, 1000), "{value}");
             let Disposition::Cache(cache_request) = disposition(&Method::GET, &fields, false, &honouring) else {
                 panic!("{value}")
             };
-            assert_eq!(cache_request.directives.for_age(Duration::ZERO), cache_request.directives, "{value}");
+            assert!(rejects(cache_request.directives, 0), "{value}");
         }
     }
 
+    /// Reports whether a request with these directives rejects a response that arrived with age 0 and is fresh for ten
+    /// seconds.
+    fn rejected(seconds: u64, directives: RequestDirectives) -> bool {
+        let age = Duration::from_secs(seconds);
+        RequestDirectives { honoured: true, ..directives }.reject(age, age, Duration::from_secs(10).saturating_sub(age))
+    }
+
+    /// RFC 9111 §5.2.1.1.
+    #[test]
+    fn request_max_age_rejects_older_and_stale_responses() {
+        let of = |seconds, most| {
+            rejected(seconds, RequestDirectives { max_age: Some(Duration::from_secs(most)), ..ANYTHING })
+        };
+        assert_eq!([of(4, 5), of(5, 5), of(0, 0), of(11, 99)], [false, true, true, true]);
+    }
+
+    /// RFC 9111 §5.2.1.3.
+    #[test]
+    fn min_fresh_rejects_responses_that_expire_earlier() {
+        let of = |seconds| rejected(seconds, RequestDirectives { min_fresh: Duration::from_secs(3), ..ANYTHING });
+        assert_eq!([of(7), of(8), of(11)], [false, true, true]);
+    }
+
+    /// RFC 9111 §5.2.1.4.
+    #[test]
+    fn request_no_cache_always_validates() {
+        let of = |seconds| rejected(seconds, RequestDirectives { no_cache: true, ..ANYTHING });
+        assert!(of(0) && of(11));
+    }
+
     proptest! {
+        #[test]
+        fn acceptance_never_improves_with_age_or_directives(
+            age in 0_u64..40, more in 0_u64..40, most in proptest::option::of(0_u64..40), min_fresh in 0_u64..10,
+            no_cache: bool,
+        ) {
+            let (max_age, min_fresh) = (most.map(Duration::from_secs), Duration::from_secs(min_fresh));
+            let directives = RequestDirectives { no_cache, max_age, min_fresh, ..ANYTHING };
+            prop_assert!(rejected(age + more, directives) || !rejected(age, directives));
+            prop_assert!(!rejected(age, ANYTHING));
+        }
+
         #[test]
         fn request_with_no_store_is_forwarded(control in "[ -!#-\\[\\]-~]{0,40}", pragma in "[ -~]{0,20}", head: bool) {
             let fields = headers(&[("cache-control", &format!("{control},no-store")), ("pragma", &pragma)]);

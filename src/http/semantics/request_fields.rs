@@ -5,9 +5,9 @@ use std::{collections::HashMap, sync::LazyLock};
 
 /// The meaning of a request field to a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum FieldKind {
+pub(in crate::http) enum FieldKind {
+    /// `Cache-Control`, or `Pragma`.
     Control,
-    Pragma,
     Upgrade,
     Conditional,
     Range,
@@ -25,7 +25,7 @@ pub(super) enum FieldKind {
 
 /// The part of a request that a field repeats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Claim {
+pub(in crate::http) enum Claim {
     Authority,
     /// Path and query.
     Target,
@@ -45,7 +45,7 @@ pub(super) enum Claim {
 
 /// Returns the kind of a field.
 #[inline(always)]
-pub(super) fn kind(name: &HeaderName) -> FieldKind {
+pub(in crate::http) fn kind(name: &HeaderName) -> FieldKind {
     match name.as_str() {
         name if is_usual(name) => FieldKind::Harmless,
         "x-forwarded-proto" => FieldKind::ForwardedProto,
@@ -98,8 +98,7 @@ fn kinds() -> impl Iterator<Item = (&'static str, FieldKind)> {
 
 fn kind_of(section: &str) -> FieldKind {
     match section {
-        "control" => FieldKind::Control,
-        "pragma" => FieldKind::Pragma,
+        "control" | "pragma" => FieldKind::Control,
         "upgrade" => FieldKind::Upgrade,
         "conditional" => FieldKind::Conditional,
         "range" => FieldKind::Range,

@@ -1,7 +1,7 @@
 //! Storing and sharing: which requests may get a response, and for how long (RFC 9111 §3).
 
 use super::{
-    freshness::{self, StoredFreshness, Times},
+    freshness::{self, Times},
     request::{AuthSharing, Credentials},
     validation,
 };
@@ -37,37 +37,45 @@ pub(in crate::http) struct StorageTerms {
     pub(in crate::http) retain_for: Duration,
     /// Age on arrival (RFC 9111 §4.2.3).
     pub(in crate::http) age: Duration,
-    pub(in crate::http) freshness: StoredFreshness,
+    /// Whether the origin states a freshness lifetime.
+    pub(in crate::http) is_stated: bool,
+    pub(in crate::http) sharing: Sharing,
 }
 
-impl StorageTerms {
-    /// Derives the terms of a response from its freshness lifetime at the origin.
-    fn new(
-        lifetime: Option<Duration>,
-        headers: &HeaderMap,
-        directives: &Directives,
-        freshness: StoredFreshness,
-        times: Times,
-        options: &HttpOptions,
-    ) -> Self {
-        let age = times.initial_age(headers);
-        let forbidden = freshness.never_stale.then_some(Duration::ZERO);
-        // RFC 5861 counts stale windows from the end of freshness, which may have been before arrival.
-        let stale_for = lifetime.map_or(Duration::ZERO, |lifetime| age.saturating_sub(lifetime));
-        // A lifetime of zero asks for validation before each use, so the stale window of the policy does not apply.
-        let never_fresh = lifetime.filter(Duration::is_zero);
-        let window = |stated: Option<Duration>| forbidden.or(stated.map(|window| window.saturating_sub(stale_for)));
-        let has_validator = validation::has_validator(headers);
+/// The requests that a stored response may serve, derived from its head when it is stored. Readers use it, so that
+/// processes with different settings agree, and a hit parses nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::http) struct Sharing {
+    pub(in crate::http) auth_sharing: AuthSharing,
+    /// The origin says that it is for everybody, whatever the fields of a request.
+    pub(in crate::http) for_everyone: bool,
+    /// Each request validates it for itself: `no-cache` (RFC 9111 §5.2.2.4) or a lifetime of zero, without `public`.
+    pub(in crate::http) always_validated: bool,
+}
+
+impl Sharing {
+    /// Creates the sharing of a response with these directives and this [explicit](freshness::explicit) lifetime.
+    fn new(directives: &Directives, lifetime: Option<Duration>, options: &HttpOptions) -> Self {
+        let auth_sharing = AuthSharing::of_directives(directives);
+        let is_stated = lifetime.is_some() && (directives.are_targeted || options.explicit_is_shared);
+        let is_zero = directives.no_cache || lifetime.is_some_and(|lifetime| lifetime.is_zero());
         Self {
-            lifetime: lifetime.map(|lifetime| lifetime.saturating_sub(age)),
-            stale_while_revalidate: window(directives.stale_while_revalidate.or(never_fresh)),
-            stale_if_error: window(directives.stale_if_error),
-            retain_for: if has_validator { options.retain_for_revalidation } else { Duration::ZERO },
-            age,
-            freshness,
+            auth_sharing,
+            for_everyone: auth_sharing == AuthSharing::Public || is_stated,
+            always_validated: is_zero && !directives.public,
         }
     }
 
+    /// Derives the sharing of a head that is [`dated`](validation::dated), as every stored head is.
+    #[cfg(any(test, feature = "_fuzz"))]
+    pub(in crate::http) fn of(headers: &HeaderMap, options: &HttpOptions) -> Self {
+        let directives = Directives::for_cache(headers, &options.targeted_fields);
+        let lifetime = freshness::explicit(&directives, headers, std::time::UNIX_EPOCH);
+        Self::new(&directives, lifetime, options)
+    }
+}
+
+impl StorageTerms {
     /// Reports whether the response would be stored for nothing: it is not fresh, and may not be used afterwards.
     fn are_useless(&self) -> bool {
         let uses = [self.lifetime, self.stale_while_revalidate, self.stale_if_error, Some(self.retain_for)];
@@ -96,38 +104,56 @@ pub(in crate::http) fn storable(
     times: Times,
     options: &HttpOptions,
 ) -> Storable {
-    let (directives, source) = Directives::for_cache(headers, &options.targeted_fields);
-    let explicit = freshness::explicit(&directives, source, headers, times.response_time);
-    let stored @ StoredFreshness { auth_sharing, .. } = StoredFreshness::new(&directives, source, explicit, options);
-    let terms = |lifetime| StorageTerms::new(lifetime, headers, &directives, stored, times, options);
-    let is_server_error = status.is_server_error();
-    // A rate limit has fields about one client.
-    let is_waiters_error = is_server_error || status.is_client_error() && !is_origin_failure(status);
-    let is_for_waiters = is_waiters_error && !stored.always_validated;
-    let is_open = is_for_waiters && options.default_freshness != DefaultFreshness::Stale;
-    let sharing = || {
-        if let Some(reason) = private(status, headers, &directives) {
+    let directives = Directives::for_cache(headers, &options.targeted_fields);
+    let explicit = freshness::explicit(&directives, headers, times.response_time);
+    let sharing = Sharing::new(&directives, explicit, options);
+    let head = ResponseHead { status, headers, directives, explicit, sharing, times, options };
+    head.storable(credentials).unwrap_or_else(Storable::Private)
+}
+
+/// The head of a response, with what it states.
+struct ResponseHead<'a> {
+    status: StatusCode,
+    headers: &'a HeaderMap,
+    directives: Directives,
+    /// Its [explicit](freshness::explicit) freshness lifetime.
+    explicit: Option<Duration>,
+    sharing: Sharing,
+    times: Times,
+    options: &'a HttpOptions,
+}
+
+impl ResponseHead<'_> {
+    fn storable(&self, credentials: Credentials) -> Result<Storable, Uncached> {
+        if let Some(reason) = self.private() {
             return Err(reason);
         }
+        let (status, directives, auth_sharing) = (self.status, &self.directives, self.sharing.auth_sharing);
+        let is_server_error = status.is_server_error();
+        // A rate limit has fields about one client.
+        let is_waiters_error = is_server_error || status.is_client_error() && !is_origin_failure(status);
+        let is_for_waiters = is_waiters_error && !self.sharing.always_validated;
         // RFC 9111 §3: storing needs an explicit lifetime, `public`, or a heuristically cacheable status.
         let may_be_silent = is_heuristically_cacheable(status) || directives.public && !is_server_error;
-        let may_be_stored = !is_about_one_request(status) && (explicit.is_some() || may_be_silent);
+        let may_be_stored = !is_about_one_request(status) && (self.explicit.is_some() || may_be_silent);
         if !may_be_stored && !is_for_waiters {
             return Err(Uncached::Status);
         }
         // §5.2.2.4: it is validated before each use.
-        let stated = if directives.no_cache { Some(Duration::ZERO) } else { explicit };
-        if stated.is_none() && auth_sharing < AuthSharing::Public && is_for_one_client(headers) {
+        let stated = if directives.no_cache { Some(Duration::ZERO) } else { self.explicit };
+        if stated.is_none() && auth_sharing < AuthSharing::Public && is_for_one_client(self.headers) {
             return Err(Uncached::UserField);
         }
         // §3.5.
         if let Some(reason) = credentials.uncached().filter(|_| !auth_sharing.admits(credentials)) {
             return Err(reason);
         }
-        let terms = match stated.map(Some).or_else(|| default_lifetime(headers, times, options)) {
-            Some(lifetime) if is_server_error => terms(lifetime).for_error(),
-            Some(lifetime) => terms(lifetime),
-            None if is_open => return Ok(Storable::WaitersOnly(terms(None))),
+        let terms = match stated.map(Some).or_else(|| self.default_lifetime()) {
+            Some(lifetime) if is_server_error => self.terms(lifetime).for_error(),
+            Some(lifetime) => self.terms(lifetime),
+            None if is_for_waiters && self.options.default_freshness != DefaultFreshness::Stale => {
+                return Ok(Storable::WaitersOnly(self.terms(None)));
+            }
             None => return Err(Uncached::NoFreshness),
         };
         let is_over = is_server_error && terms.lifetime.is_some_and(|lifetime| lifetime.is_zero());
@@ -136,8 +162,63 @@ pub(in crate::http) fn storable(
             false if is_for_waiters => Ok(Storable::WaitersOnly(terms)),
             false => Err(Uncached::Expired),
         }
-    };
-    sharing().unwrap_or_else(Storable::Private)
+    }
+
+    /// Returns the terms of a response with this freshness lifetime at the origin.
+    fn terms(&self, lifetime: Option<Duration>) -> StorageTerms {
+        let Self { headers, directives, .. } = self;
+        let age = self.times.initial_age(headers);
+        let forbidden = directives.forbid_stale().then_some(Duration::ZERO);
+        // RFC 5861 counts stale windows from the end of freshness, which may have been before arrival.
+        let stale_for = lifetime.map_or(Duration::ZERO, |lifetime| age.saturating_sub(lifetime));
+        // A lifetime of zero asks for validation before each use, so the stale window of the policy does not apply.
+        let never_fresh = lifetime.filter(Duration::is_zero);
+        let window = |stated: Option<Duration>| forbidden.or(stated.map(|window| window.saturating_sub(stale_for)));
+        let retain_for = self.options.retain_for_revalidation;
+        StorageTerms {
+            lifetime: lifetime.map(|lifetime| lifetime.saturating_sub(age)),
+            stale_while_revalidate: window(directives.stale_while_revalidate.or(never_fresh)),
+            stale_if_error: window(directives.stale_if_error),
+            retain_for: if validation::has_validator(headers) { retain_for } else { Duration::ZERO },
+            age,
+            is_stated: self.explicit.is_some(),
+            sharing: self.sharing,
+        }
+    }
+
+    /// Returns the lifetime of a response that states none: `Some(None)` if the policy decides. `None` if it has no
+    /// lifetime.
+    fn default_lifetime(&self) -> Option<Option<Duration>> {
+        match self.options.default_freshness {
+            DefaultFreshness::Policy => Some(None),
+            DefaultFreshness::Heuristic(part) => {
+                freshness::heuristic(self.headers, self.times.response_time, part).map(Some)
+            }
+            DefaultFreshness::Stale => None,
+        }
+    }
+
+    /// Returns why the response is for one client only, whatever its lifetime.
+    fn private(&self) -> Option<Uncached> {
+        let Self { status, headers, directives, .. } = self;
+        // RFC 9111 §5.2.2.3: a cache that implements must-understand ignores a no-store beside it.
+        if directives.must_understand && !is_understood(*status) {
+            Some(Uncached::Status)
+        } else if directives.no_store && !directives.must_understand {
+            Some(Uncached::NoStore)
+        } else if directives.private {
+            Some(Uncached::Private)
+        } else if headers.contains_key(header::SET_COOKIE) {
+            // RFC 9111 §7.3 leaves cookies to the origin's directives, but few origins consider them.
+            Some(Uncached::SetCookie)
+        } else if SelectingFields::of(headers, true).is_none() {
+            Some(Uncached::Vary) // §4.1: a `*` never matches.
+        } else if is_partial(*status, headers) {
+            Some(Uncached::Partial)
+        } else {
+            is_event_stream(headers).then_some(Uncached::EventStream)
+        }
+    }
 }
 
 /// Reports whether the response has a field that is made for one client.
@@ -147,38 +228,6 @@ fn is_for_one_client(headers: &HeaderMap) -> bool {
     headers.iter().any(|(name, value)| {
         FOR_ONE_CLIENT.iter().any(|end| name.as_str().ends_with(end)) || is_policy(name) && has_nonce(value)
     })
-}
-
-/// Returns the lifetime of a response that states none: `Some(None)` if the policy decides. `None` if it has no lifetime.
-fn default_lifetime(headers: &HeaderMap, times: Times, options: &HttpOptions) -> Option<Option<Duration>> {
-    match options.default_freshness {
-        DefaultFreshness::Policy => Some(None),
-        DefaultFreshness::Heuristic(part) => freshness::heuristic(headers, times.response_time, part).map(Some),
-        DefaultFreshness::Stale => None,
-    }
-}
-
-/// Returns why the response is for one client only, whatever its lifetime.
-fn private(status: StatusCode, headers: &HeaderMap, directives: &Directives) -> Option<Uncached> {
-    // RFC 9111 §5.2.2.3: a cache that implements must-understand ignores a no-store beside it.
-    let no_store = match directives.must_understand {
-        true => (!is_understood(status)).then_some(Uncached::Status),
-        false => directives.no_store.then_some(Uncached::NoStore),
-    };
-    if no_store.is_some() {
-        no_store
-    } else if directives.private {
-        Some(Uncached::Private)
-    } else if headers.contains_key(header::SET_COOKIE) {
-        // RFC 9111 §7.3 leaves cookies to the origin's directives, but few origins consider them.
-        Some(Uncached::SetCookie)
-    } else if SelectingFields::of(headers, true).is_none() {
-        Some(Uncached::Vary) // §4.1: a `*` never matches.
-    } else if is_partial(status, headers) {
-        Some(Uncached::Partial)
-    } else {
-        is_event_stream(headers).then_some(Uncached::EventStream)
-    }
 }
 
 /// Reports whether the response is an event stream, which has no end.

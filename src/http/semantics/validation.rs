@@ -1,7 +1,41 @@
-//! Validators, and the validation of stored responses (RFC 9110 §8.8, RFC 9111 §4.3).
+//! The fields of a response that are stored and sent on, its validators, and its validation (RFC 9110 §8.8, RFC 9111
+//! §3.1, §4.3).
 
-use super::{fields::end_to_end, freshness::date};
-use http::{HeaderMap, HeaderName, StatusCode, header};
+use super::freshness::date;
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use std::time::SystemTime;
+
+/// Returns the end-to-end fields. Fields of one connection are neither stored nor sent on (RFC 9110 §7.6.1,
+/// RFC 9111 §3.1). `Age` and `Cache-Status` are removed too, because each reply sets them.
+pub(in crate::http) fn end_to_end(headers: &HeaderMap) -> HeaderMap {
+    let mut kept = headers.clone();
+    for line in headers.get_all(header::CONNECTION) {
+        for name in line.as_bytes().split(|byte| *byte == b',') {
+            if let Ok(name) = HeaderName::from_bytes(name.trim_ascii()) {
+                kept.remove(name);
+            }
+        }
+    }
+    for name in NOT_STORED {
+        kept.remove(name);
+    }
+    kept
+}
+
+/// Returns the stated length of the body. A body of another length is incomplete (RFC 9112 §8), and RFC 9111 §3.3
+/// forbids storing it as complete.
+pub(in crate::http) fn content_length(headers: &HeaderMap) -> Option<u64> {
+    headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.trim().parse().ok())
+}
+
+/// Adds a `Date` if it is missing or invalid, as RFC 9110 §6.6.1 requires of a recipient with a clock.
+pub(in crate::http) fn dated(headers: &mut HeaderMap, response_time: SystemTime) {
+    if date(headers, &header::DATE).is_none()
+        && let Ok(date) = HeaderValue::try_from(httpdate::fmt_http_date(response_time))
+    {
+        headers.insert(header::DATE, date);
+    }
+}
 
 /// Reports whether the response has a validator, so that a conditional request can find out whether it has changed.
 pub(super) fn has_validator(headers: &HeaderMap) -> bool {
@@ -54,12 +88,6 @@ pub(in crate::http) fn updated(stored: &HeaderMap, newer: &HeaderMap) -> HeaderM
     }
     head.extend(newer);
     head
-}
-
-/// Returns an [`updated`] head with the `Age` of the newer head, to evaluate the response. The result is not stored.
-pub(in crate::http) fn aged(mut updated: HeaderMap, newer: &HeaderMap) -> HeaderMap {
-    updated.extend(newer.get(header::AGE).map(|age| (header::AGE, age.clone())));
-    updated
 }
 
 /// Returns the status with which the conditions of a request replace a response, in the order of RFC 9110 §13.2.2: 412,
@@ -162,13 +190,28 @@ impl<'a> EntityTag<'a> {
     }
 }
 
+const NOT_STORED: [&str; 12] = [
+    "age",
+    "cache-status",
+    "connection",
+    "keep-alive",
+    "proxy-authenticate",
+    "proxy-authentication-info",
+    "proxy-authorization",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+];
+
 /// Fields that describe the stored body: a newer head does not change them (RFC 9111 §3.2).
 const OF_THE_BODY: [&str; 4] = ["content-encoding", "content-length", "content-range", "content-type"];
 
 #[cfg(test)]
 mod tests {
     use super::{
-        super::kit::{date as date_at, headers, status},
+        super::kit::{at, date as date_at, headers, status},
         *,
     };
     use proptest::prelude::*;
@@ -176,6 +219,37 @@ mod tests {
     const MODIFIED: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
     const EARLIER: &str = "Sun, 06 Nov 1994 08:49:36 GMT";
     const LATER: &str = "Sun, 06 Nov 1994 08:49:38 GMT";
+
+    /// RFC 9110 §7.6.1.
+    #[test]
+    fn connection_fields_are_not_stored() {
+        let kept = end_to_end(&headers(&[
+            ("connection", "close, X-Hop"),
+            ("connection", ",x-other ,\u{e9}, X-Third"),
+            ("x-hop", "1"),
+            ("x-other", "1"),
+            ("x-third", "1"),
+            ("keep-alive", "1"),
+            ("transfer-encoding", "chunked"),
+            ("age", "3"),
+            ("etag", "e"),
+        ]));
+        assert_eq!(kept, headers(&[("etag", "e")]));
+    }
+
+    /// RFC 9110 §6.6.1.
+    #[test]
+    fn missing_or_invalid_date_is_added() {
+        let now = date_at(0);
+        for fields in [&[][..], &[("date", "today")], &[("date", "0"), ("date", "1")]] {
+            let mut head = headers(fields);
+            dated(&mut head, at(0));
+            assert_eq!(head, headers(&[("date", &now)]), "{fields:?}");
+        }
+        let (earlier, mut head) = (headers(&[("date", &date_at(-9))]), headers(&[("date", &date_at(-9))]));
+        dated(&mut head, at(0));
+        assert_eq!(head, earlier);
+    }
 
     /// RFC 9111 §4.3.1.
     #[test]

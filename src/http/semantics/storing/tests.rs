@@ -208,6 +208,14 @@ fn must_understand_stores_only_understood_statuses() {
     }
 }
 
+#[test]
+fn sharing_comes_from_the_deciding_field() {
+    let head = headers(&[("cache-control", "max-age=1, must-revalidate"), ("cdn-cache-control", "public")]);
+    let by_default = Sharing::of(&head, &HttpOptions::default());
+    let untargeted = Sharing::of(&head, &HttpOptions::default().targeted_fields([]));
+    assert_eq!([by_default, untargeted].map(|it| it.auth_sharing), [AuthSharing::Public, AuthSharing::Authorization]);
+}
+
 /// RFC 9111 §3.5.
 #[test]
 fn credentials_share_only_responses_that_permit_it() {
@@ -222,7 +230,7 @@ fn credentials_share_only_responses_that_permit_it() {
         ("public", AuthSharing::Public),
     ] {
         let fields = [("cache-control", value)];
-        let stated = StoredFreshness::of(&headers(&fields), &HttpOptions::default());
+        let stated = Sharing::of(&headers(&fields), &HttpOptions::default());
         assert_eq!(stated.auth_sharing, auth_sharing, "{value}");
         for (credentials, needed) in [
             (None, AuthSharing::Default),
@@ -233,7 +241,7 @@ fn credentials_share_only_responses_that_permit_it() {
         ] {
             let storable = by(&HttpOptions::default(), credentials, 200, &fields);
             match auth_sharing >= needed {
-                true => assert_eq!(terms(storable).freshness.auth_sharing, auth_sharing, "{value} {credentials:?}"),
+                true => assert_eq!(terms(storable).sharing.auth_sharing, auth_sharing, "{value} {credentials:?}"),
                 false => {
                     let reason = credentials.uncached().expect("they are credentials");
                     assert_eq!(storable, Storable::Private(reason), "{value} {credentials:?}");
