@@ -519,8 +519,9 @@ impl StampedeGuard {
     /// # Errors
     ///
     /// [`ErrorKind::Store`](crate::ErrorKind::Store) if the store did not acknowledge in time. The invalidation is then
-    /// retried in the background for about ten seconds. Until it succeeds, the old value may be served for the rest of
-    /// its retention.
+    /// sent again until the store acknowledges it ([`Health::pending_invalidations`](crate::Health::pending_invalidations)).
+    /// Until then this guard serves the key from no store, and other processes may serve the old value; if this process
+    /// ends before, for the rest of its retention.
     ///
     /// With the feature `http`, [`ErrorKind::InvalidUrl`](crate::ErrorKind::InvalidUrl) for a key that begins with `/`,
     /// `http://` or `https://` if a clone of the guard is a layer: its pages have other keys, which `invalidate_url` drops.
@@ -534,7 +535,7 @@ impl StampedeGuard {
 
     /// Waits until all fetches, refreshes, fills and invalidations in progress have ended, at most for twice the
     /// [`store_timeout`](Self::store_timeout). Returns the number of tasks that still run: a fetch may take longer, and
-    /// a failed invalidation is retried for about ten seconds.
+    /// a failed invalidation is sent until the store acknowledges it.
     ///
     /// Call it after the server has stopped, so that the last answers are stored. To wait for long fetches too, repeat
     /// it (`while guard.drain().await > 0 {}`) within a limit of the application. A fetch that ends with the process
@@ -559,6 +560,7 @@ impl StampedeGuard {
     pub fn stats(&self) -> Stats {
         let store = &self.engine.store;
         let mut stats = self.engine.counters.total(store.corrupt_entries(), store.other_layouts());
+        stats.pending_invalidations = self.health().pending_invalidations as u64;
         stats.hot_keys = self.config.meter.hottest_keys();
         stats
     }

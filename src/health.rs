@@ -32,6 +32,9 @@ pub struct Health {
     /// poll. `Some(false)` also before the first operation, which starts the subscriber. `None` if the store has no
     /// subscriber: a store in this process needs none.
     pub subscriber_up: Option<bool>,
+    /// Number of invalidations that the store has not acknowledged yet. They are sent again until it does, and
+    /// until then this process serves their keys from no store; other processes may serve the old values.
+    pub pending_invalidations: usize,
 }
 
 /// A store operation that failed.
@@ -55,10 +58,12 @@ impl Health {
         store: &dyn Store,
         (is_reachable, breaker_open): (Option<bool>, bool),
         failures: &Failures,
+        pending_invalidations: usize,
     ) -> Self {
         let store_reachable = is_reachable.or((!store.is_shared()).then_some(true));
         let last_error = failures.last(Timestamp::now());
-        Self { store_reachable, breaker_open, last_error, subscriber_up: store.is_subscribed() }
+        let subscriber_up = store.is_subscribed();
+        Self { store_reachable, breaker_open, last_error, subscriber_up, pending_invalidations }
     }
 }
 

@@ -228,6 +228,13 @@ impl CacheKey {
         }
     }
 
+    /// Returns the cache key whose invalidation drops this one, whatever the layout. That of a URL has
+    /// [`Qualifier::Any`].
+    pub(crate) fn to_invalidated(&self) -> Self {
+        let qualifier = if self.key.qualifier == Qualifier::None { Qualifier::None } else { Qualifier::Any };
+        Self { layout: 0, ..self.with_key(Key { qualifier, ..self.key.clone() }) }
+    }
+
     /// Returns the cache key of the resource, without its variant.
     pub(crate) fn to_primary(&self) -> Self {
         self.with_key(Key { variant: None, ..self.key.clone() })

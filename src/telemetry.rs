@@ -19,7 +19,7 @@ pub use self::counters::Stats;
 pub(crate) use self::{
     counters::{Meter, NamedCounters},
     events::*,
-    metrics::{NearCacheBytes, OpenBreaker, Timed, open_breaker},
+    metrics::{NearCacheBytes, OpenBreaker, PendingInvalidation, Timed, open_breaker, pending_invalidation},
     spans::{RequestSpan, record_lease_wait, record_role, record_status},
     table::{FetchFailure, FrontEnd, Role, StoreOperation},
 };

@@ -1,12 +1,8 @@
 //! The tables of one engine, and the tracker of its tasks.
 
 use super::{
-    breaker::Breakers,
-    flight::Flights,
-    nesting::WaitGraph,
-    pending_invalidations::{MAX_RETRIES_IN_FLIGHT, PendingInvalidations},
-    recent_failures::RecentFailures,
-    redirects::RedirectCache,
+    breaker::Breakers, flight::Flights, nesting::WaitGraph, pending_invalidations::PendingInvalidations,
+    recent_failures::RecentFailures, redirects::RedirectCache,
 };
 #[cfg(feature = "http")]
 use crate::telemetry::routes::Routes;
@@ -29,7 +25,7 @@ use std::{
     },
     time::Duration,
 };
-use tokio::{sync::Semaphore, time::timeout};
+use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
 /// The state that all clones of a guard share.
@@ -52,9 +48,6 @@ pub(crate) struct Engine {
     /// beginning: that does not prevent spawning, and lets any number of callers wait until it is empty.
     pub(super) tasks: TaskTracker,
     pub(super) invalidations: PendingInvalidations,
-    /// Limits the retries of invalidations that are in flight, because a store that is down gets one for each unsafe
-    /// request.
-    pub(super) retry_permits: Semaphore,
     pub(super) redirect_cache: RedirectCache,
     pub(super) recent_failures: RecentFailures,
 }
@@ -75,7 +68,6 @@ impl Engine {
             wait_graph: Arc::new(WaitGraph::new(store.clone())),
             tasks,
             invalidations: PendingInvalidations::default(),
-            retry_permits: Semaphore::new(MAX_RETRIES_IN_FLIGHT),
             redirect_cache: RedirectCache::new(versions.clone()),
             versions,
             has_near_copies: AtomicBool::new(false),
@@ -107,7 +99,7 @@ impl Engine {
 
     /// Returns what the operations of the store so far have shown.
     pub(crate) fn health(&self) -> Health {
-        Health::of(&*self.store, self.breakers.state(), &self.failures)
+        Health::of(&*self.store, self.breakers.state(), &self.failures, self.invalidations.pending())
     }
 
     /// Returns the number of flights.

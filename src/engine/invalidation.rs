@@ -1,107 +1,94 @@
-//! Invalidations: acknowledged, or retried in the background, and sent again when the store may have lost them.
+//! Invalidations: acknowledged, or sent again until they are, before their name is read and in the background.
 
-use super::{core::Engine, pending_invalidations::Acknowledged, resource::Resource};
+use super::{
+    breaker::Access,
+    core::Engine,
+    pending_invalidations::{Attempt, MAX_PENDING, Name},
+    resource::Resource,
+};
 use crate::{
     backoff,
     clock::{self, Timestamp},
     error::{Error, ErrorKind},
+    key::CacheKey,
     store::error::StoreError,
+    sync::shared::Shared,
     telemetry::{self, FrontEnd},
 };
-use futures_util::{StreamExt, stream};
-use std::{future::Future, sync::Arc};
-use tokio::sync::oneshot;
+use futures_util::future::join_all;
+use std::{future::Future, sync::Arc, time::Duration};
+use tokio::time::{sleep, timeout};
 
 impl Resource {
     /// Drops the entry and the lease; for a URL, the entries and leases of all its methods and schemes. Requests made
     /// afterwards join no read and no fetch that this engine had begun before.
     ///
-    /// Cancel safe: the work is done in a task, which continues when the caller is dropped. If the store does not
-    /// acknowledge, the task tries again in the background for about ten seconds.
+    /// Cancel safe: the work is done in a task, which continues when the caller is dropped.
     pub(crate) async fn invalidate(self) -> Result<(), Error> {
-        let source = match self.spawn_invalidation().await {
-            Ok(Ok(())) => return Ok(()),
-            Ok(Err(error)) => error.into(),
-            Err(dropped) => dropped.into(),
+        let failed = |error: StoreError| {
+            Error::with_source(ErrorKind::Store, "the invalidation was not acknowledged", error.into())
         };
-        Err(Error::with_source(ErrorKind::Store, "the invalidation was not acknowledged", source))
+        self.request_invalidation().await.map_err(failed)
     }
 
-    /// Invalidates as [`invalidate`](Self::invalidate) does, but does not wait while the circuit breaker is open: this
-    /// process then forgets the resource at once, and the task continues. Reports whether the store has acknowledged.
+    /// Invalidates as [`invalidate`](Self::invalidate) does, but does not wait while the circuit breaker is open. Reports
+    /// whether the store has acknowledged.
     ///
     /// Cancel safe: the task is spawned before the future is polled.
     pub(crate) fn invalidate_or_defer(self) -> impl Future<Output = bool> {
-        let acknowledged = self.spawn_invalidation();
+        let attempt = self.request_invalidation();
         async move {
             tokio::select! {
                 biased;
-                answer = acknowledged => matches!(answer, Ok(Ok(()))),
-                () = self.breaker_opens() => {
-                    self.forget();
-                    false
-                }
+                answer = attempt => answer.is_ok(),
+                () = self.breaker_opens() => false,
             }
         }
     }
 
-    /// Spawns the task of an invalidation. The receiver gets the first answer of the store.
-    fn spawn_invalidation(&self) -> oneshot::Receiver<Result<(), StoreError>> {
-        let (resource, (acknowledge, acknowledged)) = (self.clone(), oneshot::channel());
-        self.engine.tasks.spawn(async move { resource.drop_until_acknowledged(acknowledge).await });
-        acknowledged
+    /// Makes the invalidation pending, sends it in a task, and makes this process forget the cache keys.
+    fn request_invalidation(&self) -> Attempt {
+        let resource = Self { key: self.key.to_invalidated(), ..self.clone() };
+        let name = (resource.key.clone(), resource.config.clone());
+        let attempt = self.engine.invalidations.request(name, |request| resource.send_invalidation(request));
+        resource.forget();
+        attempt
     }
 
-    /// Drops the entries, and tries again if the store does not acknowledge. Sends its first answer.
-    async fn drop_until_acknowledged(&self, first_answer: oneshot::Sender<Result<(), StoreError>>) {
-        let answer = self.drop_everywhere().await;
-        let error = answer.as_ref().err().cloned();
-        if error.is_some() {
-            self.forget();
-        }
-        let _ = first_answer.send(answer);
-        if let Some(error) = error {
-            self.retry_in_background(&error).await;
-        }
-    }
-
-    /// Tries again for about ten seconds after the last failed invalidation of the cache key, or longer while many cache
-    /// keys share the permits. One task does so per cache key.
-    ///
-    /// A retry that fails makes this process forget nothing: what it has begun since the first attempt is newer than the
-    /// invalidation.
-    async fn retry_in_background(&self, error: &StoreError) {
-        let Some(mut retry) = self.engine.invalidations.claim_retry(&self.config.meter, &self.key) else { return };
-        telemetry::invalidation_failed(&self.config.meter, &self.key, error);
-        let mut attempt = 0;
-        loop {
-            let failed = retry.failed();
-            tokio::time::sleep(backoff::poll(attempt, clock::random_unit())).await;
-            let permit = self.engine.retry_permits.acquire().await;
-            let acknowledged = self.drop_everywhere().await.is_ok();
-            drop(permit);
-            attempt += 1;
-            if (acknowledged || attempt == INVALIDATE_ATTEMPTS) && retry.end(failed) {
-                return telemetry::invalidation_ended(&self.config.meter, &self.key, acknowledged);
+    /// Spawns a task that sends the invalidation, which is pending. The task changes the table, and so it must not run
+    /// within the lock of a [`Shared`], which the table asks for its progress.
+    fn send_invalidation(&self, request: u64) -> Attempt {
+        let resource = self.clone();
+        let task = self.engine.tasks.spawn(async move {
+            let answer = resource.drop_everywhere(request).await;
+            if let Err(error) = &answer
+                && send_in_background(&resource.engine)
+            {
+                telemetry::invalidation_failed(&resource.config.meter, &resource.key, error);
             }
-            // If a later invalidation has failed, start over: the store may have executed this attempt before the later
-            // one was requested.
-            if retry.failed() != failed {
-                attempt = 0;
-            }
-        }
+            answer
+        });
+        Shared::new(async move { task.await.unwrap_or_else(|ended| Err(StoreError::new(ended))) })
     }
 
-    /// Drops the entries. If the store acknowledges, this process forgets them as well.
-    async fn drop_everywhere(&self) -> Result<(), StoreError> {
-        self.drop_entries(&self.key.invalidated()).await?;
+    /// Drops the entries. If the store acknowledges, this process forgets the cache keys as well.
+    async fn drop_everywhere(&self, request: u64) -> Result<(), StoreError> {
+        let connection = || self.engine.store.connection(&self.key);
+        let keys = self.key.invalidated();
+        let by = loop {
+            let before = connection();
+            self.drop_entries(&keys).await?;
+            let after = connection();
+            // One that was replaced meanwhile may have acknowledged for a server that is gone.
+            if before == 0 || before == after {
+                break after;
+            }
+        };
         // After the store has dropped the entries, because a read that began before may have returned an old one.
         self.forget();
-        self.engine.invalidations.remember(Acknowledged {
-            when: Timestamp::now(),
-            config: self.config.clone(),
-            key: self.key.clone(),
-        });
+        if self.engine.invalidations.acknowledged(&self.key, request, by, Timestamp::now()) {
+            telemetry::invalidations_acknowledged(&self.config.meter, &self.key);
+        }
         Ok(())
     }
 
@@ -110,28 +97,116 @@ impl Resource {
         self.engine.versions.bump(&self.key);
         self.engine.flights.forget(&self.key.invalidated());
     }
+
+    /// Reads by this call. `None` if the store may have had no entry of this cache key at a moment after the call,
+    /// because it has acknowledged its pending invalidation instead. The caller then asks for the lease.
+    ///
+    /// Looks again after the read, which may have met another server than the one that has acknowledged an invalidation.
+    /// What is invalidated from now on may be read by this call.
+    ///
+    /// PERF: one load if nothing was invalidated recently. The future of the read is made in its place, not moved there.
+    pub(super) async fn settled<T, R: Future<Output = Result<T, StoreError>>>(
+        &self,
+        key: &CacheKey,
+        read: impl FnOnce() -> R,
+    ) -> Result<Option<T>, StoreError> {
+        let Engine { invalidations, versions, .. } = &*self.engine;
+        let begun = (!invalidations.is_empty()).then(|| versions.now());
+        if begun.is_none() || !self.is_unsettled(key) {
+            let found = read().await?;
+            // If an invalidation was repeated meanwhile, the read may have come first.
+            if begun.is_none_or(|begun| !self.is_unsettled(key) && versions.counts(&self.key, begun)) {
+                return Ok(Some(found));
+            }
+        }
+        Box::pin(self.settle(key)).await?;
+        Ok(None)
+    }
+
+    /// Reports whether the store's answers about this cache key do not count now.
+    fn is_unsettled(&self, key: &CacheKey) -> bool {
+        let Engine { invalidations, store, .. } = &*self.engine;
+        invalidations.concerns(key, |key| store.connection(key))
+    }
+
+    /// Sends the pending invalidation of this cache key, or joins the attempt in flight. An error means that the cache key
+    /// was not read.
+    async fn settle(&self, key: &CacheKey) -> Result<(), StoreError> {
+        self.repeat_lost(None);
+        self.check_breaker(Access::Write)?;
+        let resource = Self { key: key.to_invalidated(), ..self.clone() };
+        if let Some(attempt) = resource.attempt() {
+            // The attempt may have a longer timeout, that of its request.
+            let late = |_| Err(StoreError::timed_out(self.config.store_timeout));
+            timeout(self.config.store_timeout, attempt).await.unwrap_or_else(late)?;
+        }
+        // A later invalidation may have been requested meanwhile.
+        let is_unsettled = self.is_unsettled(key);
+        (!is_unsettled).then_some(()).ok_or_else(|| StoreError::new("an invalidation is not acknowledged yet"))
+    }
+
+    /// Returns the attempt in flight at the pending invalidation of this name, or begins one. `None` if it is not pending
+    /// any more.
+    fn attempt(&self) -> Option<Attempt> {
+        self.engine.invalidations.attempt(&self.key, |request| self.send_invalidation(request))
+    }
+
+    /// Makes the invalidations pending that the store may have lost, and this process forget what it has read since. To
+    /// be called after an answer, with the time when its request was sent.
+    pub(super) fn repeat_lost(&self, sent_at: Option<Timestamp>) {
+        let Engine { invalidations, store, .. } = &*self.engine;
+        if invalidations.is_empty() {
+            return;
+        }
+        let answer = sent_at.map(|sent_at| (store.connection(&self.key), sent_at));
+        let lost = invalidations.take_lost(answer, |key| store.connection(key));
+        if let Some((key, config)) = lost.first() {
+            telemetry::replaying_invalidations(&config.meter, key, lost.len());
+            lost.into_iter().for_each(|name| resource(&self.engine, name).forget());
+            send_in_background(&self.engine);
+        }
+    }
 }
 
-/// Handles an answer of the store to an operation that was sent at `sent_at`. If the epoch has changed, the
-/// invalidations that the store may have lost are sent again in the background.
-pub(super) fn on_answer(engine: &Arc<Engine>, sent_at: Timestamp) {
-    let lost = engine.invalidations.take_lost(engine.store.epoch(), sent_at);
-    let Some(first) = lost.front() else { return };
-    telemetry::replaying_invalidations(&first.config.meter, &first.key, lost.len());
-    let to_resource = |Acknowledged { config, key, .. }| Resource {
-        engine: engine.clone(),
-        config,
-        key,
-        front_end: FrontEnd::Fetch,
-        deadline: None,
-    };
-    let lost: Vec<_> = lost.into_iter().map(to_resource).collect();
-    engine.tasks.spawn(stream::iter(lost).for_each_concurrent(MAX_CONCURRENT, async |resource| {
-        resource.drop_until_acknowledged(oneshot::channel().0).await;
-    }));
+fn resource(engine: &Arc<Engine>, (key, config): Name) -> Resource {
+    Resource { engine: engine.clone(), config, key, front_end: FrontEnd::Fetch, deadline: None }
 }
 
-/// Maximum number of retries, about ten seconds.
-const INVALIDATE_ATTEMPTS: u32 = 24;
-/// Maximum number of invalidations that are sent again concurrently.
-const MAX_CONCURRENT: usize = 64;
+/// Spawns the task that sends pending invalidations again, if there are any. Returns `false` if it is running.
+fn send_in_background(engine: &Arc<Engine>) -> bool {
+    let claim = engine.invalidations.claim_sender();
+    claim.map(|claim| engine.tasks.spawn(send_pending(engine.clone(), claim))).is_some()
+}
+
+/// Sends pending invalidations until there are none, at most [`MAX_PER_SECOND`] a second because each costs a fetch, or
+/// as fast as the store answers once there were too many. While a circuit breaker is open, its invalidations are not sent,
+/// but it is probed.
+async fn send_pending(engine: Arc<Engine>, _claim: Arc<()>) {
+    let mut were_too_many = false;
+    sleep(backoff::poll(0, clock::random_unit())).await;
+    while let Some(names) = engine.invalidations.to_send() {
+        for chunk in names.chunks(MAX_PER_SECOND) {
+            were_too_many |= engine.invalidations.pending() >= MAX_PENDING;
+            let attempts = chunk.iter().map(|name| {
+                let resource = resource(&engine, name.clone());
+                async move {
+                    resource.check_breaker(Access::Write).ok()?;
+                    resource.attempt()?.await.ok()
+                }
+            });
+            let acknowledged = join_all(attempts).await.into_iter().flatten().count();
+            let pause = match acknowledged {
+                0 => backoff::poll(u32::MAX, clock::random_unit()),
+                _ if were_too_many => Duration::ZERO,
+                _ => Duration::from_secs(1) * chunk.len() as u32 / MAX_PER_SECOND as u32,
+            };
+            tokio::select! {
+                () = sleep(pause) => {}
+                () = engine.breakers.changed() => {}
+            }
+        }
+    }
+}
+
+/// Number of pending invalidations that are sent at once, and in a second.
+const MAX_PER_SECOND: usize = 100;

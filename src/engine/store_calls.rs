@@ -4,7 +4,6 @@
 use super::{
     breaker::{Access, Breaker, FailureKind, Permit},
     fill_set::FillSet,
-    invalidation::on_answer,
     resource::Resource,
 };
 use crate::{
@@ -38,7 +37,8 @@ impl Resource {
             return Ok((found.pop().flatten(), begun));
         }
         let terms = |max_age| ReadTerms::new(&self.engine.versions, max_age);
-        self.read(|max_age| self.engine.store.get_shared(&self.key, terms(max_age))).await
+        let read = || self.read(|max_age| self.engine.store.get_shared(&self.key, terms(max_age)));
+        Ok(self.settled(&self.key, read).await?.unwrap_or_else(|| (None, self.engine.versions.now())))
     }
 
     /// Reads entries of one resource at one moment. Returns them with the number at which the read began.
@@ -48,7 +48,9 @@ impl Resource {
             Some(near) if !max_age.is_zero() => Box::pin(near.get_all(store, keys, meter)),
             _ => store.get_all(keys),
         };
-        Ok((self.read(read).await?, begun))
+        // The other cache keys are variants, to which the entry of the first one leads.
+        let found = self.settled(&keys[0], || self.read(read)).await?;
+        Ok((found.unwrap_or_else(|| vec![None; keys.len()]), begun))
     }
 
     /// Sends a read if the breaker allows it. If the store was only late, and the caller's deadline has not passed,
@@ -70,8 +72,14 @@ impl Resource {
     }
 
     pub(super) async fn get_or_lease(&self, request: LeaseRequest) -> Result<LeaseReply, StoreError> {
-        self.with_timeout(Access::Write, StoreOperation::GetOrLease, self.engine.store.get_or_lease(&self.key, request))
-            .await
+        let ask = || {
+            let answer = self.engine.store.get_or_lease(&self.key, request);
+            self.with_timeout(Access::Write, StoreOperation::GetOrLease, answer)
+        };
+        match self.settled(&self.key, ask).await? {
+            Some(reply) => Ok(reply),
+            None => ask().await, // if the lease was granted, the invalidation has dropped it
+        }
     }
 
     /// Fills the entry. A fill that fails is sent again for as long as a lease lives, unless the store has refused it.
@@ -165,7 +173,7 @@ impl Resource {
             match &answer {
                 Ok(_) => {
                     self.record_answer(access, sent_at);
-                    on_answer(&self.engine, sent_at);
+                    self.repeat_lost(Some(sent_at));
                 }
                 Err(error) => self.record_failure(access, operation, error, sent_at),
             }

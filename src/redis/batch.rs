@@ -495,7 +495,7 @@ mod tests {
             Box::pin(async { panic!("no reply is in doubt") })
         }
 
-        fn generation(&self) -> u64 {
+        fn connection(&self, _: &[u8]) -> u64 {
             1
         }
     }

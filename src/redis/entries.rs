@@ -247,7 +247,7 @@ mod tests {
             Box::pin(async {})
         }
 
-        fn generation(&self) -> u64 {
+        fn connection(&self, _: &[u8]) -> u64 {
             1
         }
     }

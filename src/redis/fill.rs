@@ -150,7 +150,7 @@ impl ToRedisArgs for NamedWrite<'_> {
 /// Whether the server permits staging, as far as is known.
 #[derive(Default)]
 pub(super) struct Staging {
-    /// One more than the generation of the link when the server has last refused it, or 0. A later connection may lead to
+    /// One more than the number of the connection over which the server has last refused it, or 0. A later connection may lead to
     /// another server, or be made after the user has got the rights.
     refused_at: AtomicU64,
 }
@@ -158,7 +158,7 @@ pub(super) struct Staging {
 impl Staging {
     /// Sends the fill. Returns the reply of its script.
     pub(super) async fn send(&self, mut fill: Fill<'_>, link: &dyn CommandLink) -> RedisResult<Value> {
-        let connection = link.generation() + 1;
+        let connection = link.connection(fill.lease.as_bytes()) + 1;
         if self.refused_at.load(Relaxed) == connection {
             fill.unstage();
         }

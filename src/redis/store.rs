@@ -37,7 +37,6 @@ use crate::{
     versions::ReadTerms,
 };
 use bytes::Bytes;
-use futures_util::future::{OptionFuture, join};
 use redis::{RedisResult, Value};
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -274,26 +273,12 @@ impl Store for RedisStore {
     fn invalidate<'a>(&'a self, keys: &'a [CacheKey]) -> Answer<'a, ()> {
         Box::pin(async move {
             let names: Vec<_> = keys.iter().map(lease_name).chain(keys.iter().flat_map(entry_names)).collect();
-            let get = redis::cmd("GET").arg(&names[0]).to_owned();
-            loop {
-                let generation = self.link.generation();
-                // The acknowledgement counts for the reads of this process only if their connection lives as well. One
-                // that is made later may lead to another server.
-                let read = OptionFuture::from(self.link.is_paired().then(|| self.link.read(&get)));
-                let (reply, read) = join(scripts::invalidate(&names, keys).run(&*self.link), read).await;
-                match read.transpose().map_err(store_error) {
-                    Err(error) if !error.is_refused() => return Err(error),
-                    _ => {}
-                }
-                let left = self.parse(reply, scripts::parse_invalidated).await?;
-                for (key, left) in keys.iter().zip(&left) {
-                    self.wake(key, left);
-                }
-                // A script that was in flight while both connections were replaced is acknowledged by the server before.
-                if generation == 0 || self.link.generation() == generation {
-                    return Ok(());
-                }
+            let reply = scripts::invalidate(&names, keys).run(&*self.link).await;
+            let left = self.parse(reply, scripts::parse_invalidated).await?;
+            for (key, left) in keys.iter().zip(&left) {
+                self.wake(key, left);
             }
+            Ok(())
         })
     }
 
@@ -305,10 +290,8 @@ impl Store for RedisStore {
         self.link.is_paired()
     }
 
-    /// Returns the number of connections made. No epoch begins before the first one: nothing was acknowledged that
-    /// could be lost.
-    fn epoch(&self) -> u64 {
-        self.link.generation()
+    fn connection(&self, key: &CacheKey) -> u64 {
+        self.link.connection(lease_name(key).as_bytes())
     }
 
     fn corrupt_entries(&self) -> u64 {

@@ -98,7 +98,7 @@ impl TrackedReads {
     /// Reports whether there is a connection. Otherwise begins to connect, in the background.
     fn is_connected(&self) -> bool {
         // A connection made before the data connection would be replaced at once.
-        if self.tracking.data.generation() == 0 {
+        if self.tracking.data.connection(b"") == 0 {
             return false;
         }
         self.watchdog.start(|| self.tracking.clone().check_regularly(self.link.clone()));
@@ -148,7 +148,7 @@ impl Connect for Tracking {
     /// Connects even to a server that does not support tracking; the age of a copy is then its only bound.
     async fn connect(&self) -> RedisResult<MultiplexedConnection> {
         *self.current.lock() = None;
-        let generation = self.data.generation();
+        let generation = self.data.connection(b"");
         let (connection, is_tracked) = match self.connect_tracked().await {
             Ok(connection) => (connection, true),
             Err(error) if store_error(error.clone()).is_refused() => {
@@ -171,7 +171,7 @@ impl Connect for Tracking {
         // Asked first, because it answers once: a process that only reads copies sends nothing on the data connection.
         let has_moved = self.source.is_superseded();
         let mut current = self.current.lock();
-        let is_old = |established: &mut Established| has_moved || established.generation != self.data.generation();
+        let is_old = |established: &mut Established| has_moved || established.generation != self.data.connection(b"");
         current.take_if(is_old).is_some() || has_moved
     }
 }

@@ -100,9 +100,11 @@ pub trait Store: Send + Sync + 'static {
         false
     }
 
-    /// Returns a number that changes when acknowledged operations may have been lost, for instance with the server. The
-    /// invalidations of the last seconds are then sent again. Default: 0.
-    fn epoch(&self) -> u64 {
+    /// Returns the number of the connection that serves the cache key now: a higher one whenever another server may
+    /// serve it. An invalidation that another connection has acknowledged recently may be lost, and is sent again.
+    /// Default: 0.
+    fn connection(&self, key: &CacheKey) -> u64 {
+        let _ = key;
         0
     }
 

@@ -48,6 +48,9 @@ macro_rules! counters {
             /// often a layout has taken its other name because of such entries. A number of the store, as
             /// `corrupt_entries`.
             pub other_layouts: u64,
+            /// Invalidations that the store has not acknowledged yet. The guard and its clones serve their keys
+            /// from no store. Zero in the statistics by name.
+            pub pending_invalidations: u64,
             /// The busiest keys of the clone that was asked, the busiest one first. Empty without
             /// [`track_hot_keys`](crate::StampedeGuard::track_hot_keys), and in the statistics by name.
             pub hot_keys: Vec<HotKey>,
@@ -161,6 +164,7 @@ pub(crate) struct Counters {
     stripes: [Stripe; STRIPES], // of 256 bytes each
     pub(super) reported_rejections: Throttle,
     pub(super) reported_refusals: Throttle,
+    pub(super) reported_invalidations: [Throttle; 2],
     pub(super) reported_wait_timeouts: Throttle,
     pub(super) reported_drops: Throttle,
     /// The types, with their codecs, that were reported because their values do not survive their codec.

@@ -118,6 +118,14 @@ pub(crate) fn open_breaker() -> OpenBreaker {
     Part::of(breaker_open().handle(), 1)
 }
 
+/// A pending invalidation, until it is dropped.
+pub(crate) type PendingInvalidation = Part;
+
+/// Counts a pending invalidation.
+pub(crate) fn pending_invalidation() -> PendingInvalidation {
+    Part::of(pending_invalidations().handle(), 1)
+}
+
 /// The part of one near cache in the gauge of all near caches.
 pub(crate) struct NearCacheBytes {
     gauge: Family<Gauge>,

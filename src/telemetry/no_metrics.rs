@@ -6,6 +6,7 @@ use std::sync::Arc;
 pub(super) struct NamedMetrics;
 pub(crate) struct Timed;
 pub(crate) struct OpenBreaker;
+pub(crate) struct PendingInvalidation;
 #[derive(Default)]
 pub(crate) struct NearCacheBytes {}
 
@@ -25,6 +26,10 @@ impl NamedMetrics {
 
 pub(crate) fn open_breaker() -> OpenBreaker {
     OpenBreaker
+}
+
+pub(crate) fn pending_invalidation() -> PendingInvalidation {
+    PendingInvalidation
 }
 
 impl NearCacheBytes {

@@ -61,12 +61,11 @@ macro_rules! table {
                     [key = ?LoggedKey(key.into(), false), layout = format_args!("{:016x}", key.layout())] };
                 { #[cfg(feature = "_typed")] no_fingerprint(kind: &str) DEBUG
                     "the structure of this type is not known; raise `schema_version` when it changes" [r#type = kind] };
-                { invalidation_failed(meter, key, error: &StoreError) WARN
-                    "the invalidation was not acknowledged; it is retried in the background" [%error] };
-                // Of an invalidation that failed at first.
-                { invalidation_ended(meter, key, acknowledged: bool) WARN "the retries of an invalidation have ended"
-                    [outcome = if acknowledged { "acknowledged after a retry" } else {
-                        "given up: the old value may be served until it expires" }] };
+                { invalidation_failed(meter, key, error: &StoreError) WARN[meter.counters.reported_invalidations[0].is_due()]
+                    "an invalidation was not acknowledged; all such are sent again until they are; reported at most once a minute"
+                    [%error] };
+                { invalidations_acknowledged(meter, key) WARN[meter.counters.reported_invalidations[1].is_due()]
+                    "all invalidations that had failed are acknowledged; reported at most once a minute" };
                 { replaying_invalidations(meter, key, invalidations: usize) INFO
                     "the store may have lost recent invalidations; they are sent again" [invalidations] };
                 /// Times that a circuit breaker opened because the store was unavailable.
@@ -143,6 +142,8 @@ macro_rules! table {
             process {
                 breaker_open: Gauge "stampede_guard_breaker_open" Count
                     "Open circuit breakers of the process.";
+                pending_invalidations: Gauge "stampede_guard_pending_invalidations" Count
+                    "Invalidations of the process that the store has not acknowledged yet.";
                 near_cache_bytes: Gauge "stampede_guard_near_cache_bytes" Bytes
                     "Bytes in the near caches of the process, as of the last read from the store of each cache.";
             }

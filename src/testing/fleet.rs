@@ -615,7 +615,7 @@ impl Store for Node {
         self.send(Operation::Invalidate, move |node| node.redis.invalidate_for(Some(node.number), &keys))
     }
 
-    fn epoch(&self) -> u64 {
+    fn connection(&self, _: &CacheKey) -> u64 {
         self.0.reconnects.load(SeqCst)
     }
 

@@ -81,6 +81,7 @@ async fn health_is_serializable() {
     let embedded = serde_json::to_value(StampedeGuard::in_memory().health()).expect("JSON");
     let expected = serde_json::json!({
         "store_reachable": true, "breaker_open": false, "last_error": null, "subscriber_up": null,
+        "pending_invalidations": 0,
     });
     assert_eq!(embedded, expected);
 

@@ -8,10 +8,10 @@ use axum::{
     body::Body,
     http::{Method, Request, Response},
 };
-use futures_util::FutureExt;
+use futures_util::{FutureExt, future::join_all};
 use redis::AsyncCommands;
-use stampede_guard::StampedeGuard;
-use std::{convert::Infallible, net::TcpListener};
+use stampede_guard::{Policy, StampedeGuard};
+use std::{convert::Infallible, net::TcpListener, time::Instant};
 use tower::{Layer, ServiceExt, service_fn};
 
 /// Sends a hundred callers for one key, checks that all are answered, and returns the number of origin calls.
@@ -128,6 +128,43 @@ async fn an_unacknowledged_invalidation_fails_and_is_retried() {
     server.resume();
     guard.drain().await;
     assert_eq!(guard.fetch("k", async || Ok::<_, Down>(2)).await.expect("an answer"), 2);
+}
+
+/// A hundred invalidations fail while the server is silent. Their process does not serve the old values, and no other one
+/// does soon after the silence.
+#[tokio::test]
+async fn invalidations_that_fail_during_a_silence_end_after_it() {
+    let silence = std::env::var("STAMPEDE_SILENCE_SECONDS").map_or(2, |seconds| seconds.parse().expect("seconds"));
+    let server = RedisServer::start();
+    let policy = Policy::fresh_for(600 * SECOND);
+    let [guard, elsewhere] = [(); 2].map(|()| StampedeGuard::new(server.client()).policy(policy));
+    let value = async |guard: &StampedeGuard, key: usize, value: &'static str| {
+        let answer = guard.fetch(key as u64, async move || Ok::<_, Down>(value.to_owned())).await;
+        answer.expect("an answer")
+    };
+    for key in 0..100 {
+        assert_eq!(value(&guard, key, "old").await, "old");
+    }
+    guard.drain().await;
+    server.pause();
+    let failing = (0..100_u64).map(|key| guard.invalidate(key));
+    assert!(join_all(failing).await.into_iter().all(|answer| answer.is_err()));
+    let began = Instant::now();
+    while began.elapsed() < silence * SECOND {
+        assert!(join_all((0..100).map(|key| value(&guard, key, "new"))).await.into_iter().all(|value| value == "new"));
+        tokio::time::sleep(100 * MS).await;
+    }
+    assert_eq!(guard.health().pending_invalidations, 100);
+    server.resume();
+    let resumed = Instant::now();
+    eventually("all are acknowledged", async || {
+        assert_eq!(value(&guard, fastrand::usize(..100), "new").await, "new");
+        guard.health().pending_invalidations == 0
+    })
+    .await;
+    println!("acknowledged after {:?}", resumed.elapsed());
+    guard.drain().await;
+    assert!(join_all((0..100).map(|key| value(&elsewhere, key, "new"))).await.into_iter().all(|value| value == "new"));
 }
 
 /// Simulates a failover that loses an invalidation: the bytes of the dropped entry are written to the new master. Seen

@@ -205,7 +205,7 @@ async fn connection_without_ping_right_is_kept() {
         assert!(store.get(&at).await.expect("an answer").is_none());
         tokio::time::sleep(SECOND).await; // younger connections are kept in any case
     }
-    assert_eq!(store.epoch(), 1, "no reconnect");
+    assert_eq!(store.connection(&at), 1, "no reconnect");
 }
 
 /// Without tracking, copies are served up to `max_age`, and no request fails.

@@ -132,22 +132,33 @@ async fn invalidation_is_sent_again_if_its_connections_were_replaced() {
     let name = Name::of(&server).await;
     let guard = guard(name.client(), &server);
     assert_eq!(value(&guard, "?").await, "old");
-    let reads = async || {
-        let stats: String = command(&server, "INFO commandstats").await;
-        stats.lines().find(|line| line.starts_with("cmdstat_get:")).map(str::to_owned)
-    };
-    let before = reads().await;
     command::<()>(&server, "CLIENT PAUSE 60000 WRITE").await;
     let while_replaced = async {
-        eventually("the connection for reads has answered", async || reads().await != before).await;
+        let sent = async || command::<String>(&server, "CLIENT LIST TYPE normal").await.contains("cmd=eval");
+        eventually("the script is sent", sent).await;
         let id = connections(&server).await[0].clone().expect("two connections");
         name.follow(&copy);
         command::<()>(&server, &format!("CLIENT KILL ID {id}")).await;
-        assert_eq!(value(&guard, "?").await, "old", "nothing is acknowledged yet");
+        guard.fetch("other", async || Ok::<_, Down>(1)).await.expect("an answer"); // over the next connections
         command::<()>(&server, "CLIENT UNPAUSE").await;
     };
     tokio::join!(invalidates(&guard), while_replaced);
     assert_eq!(value(&guard, "new").await, "new");
+}
+
+#[tokio::test]
+async fn process_does_not_serve_what_it_invalidated_in_a_pause() {
+    let server = RedisServer::start();
+    let [writer, other] = [(); 2].map(|()| StampedeGuard::new(server.client()).policy(Policy::fresh_for(600 * SECOND)));
+    assert_eq!(value(&writer, "old").await, "old");
+    writer.drain().await;
+    assert_eq!(value(&other, "?").await, "old");
+    command::<()>(&server, "CLIENT PAUSE 60000 WRITE").await;
+    writer.invalidate("k").await.expect_err("writes are paused");
+    assert_eq!(value(&writer, "new").await, "new");
+    assert_eq!(value(&other, "?").await, "old");
+    command::<()>(&server, "CLIENT UNPAUSE").await;
+    eventually("the old value is gone", async || value(&other, "new").await == "new").await;
 }
 
 /// A main connection that hangs is replaced while the invalidation is still sent again.
@@ -216,12 +227,12 @@ async fn pause_of_writes_replaces_no_connection() {
         store.get(&key).await.expect("an answer");
     }
     assert!(paused > 40, "{paused} scripts were paused");
-    assert_eq!(store.epoch(), 1, "the connections stay");
+    assert_eq!(store.connection(&key), 1, "the connections stay");
     eventually("scripts are executed again", async || {
         store.release(&key, Token::unique(Inbox::unique()), None).await.is_ok()
     })
     .await;
-    assert_eq!(store.epoch(), 1);
+    assert_eq!(store.connection(&key), 1);
 }
 
 /// A server, or a network, may end a connection that carries nothing. A near cache reads over a connection of its own.

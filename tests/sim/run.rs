@@ -135,9 +135,9 @@ impl Fleet {
     async fn writes(self, node: usize, key: u64, pause: Duration) {
         let version = self.world.write(key);
         sleep(pause).await;
-        if self.guards[node].invalidate(key).await.is_ok() {
-            self.world.invalidated(node, key, version);
-        }
+        // If it is not acknowledged, it is pending, and this node does not serve the old value either.
+        _ = self.guards[node].invalidate(key).await;
+        self.world.invalidated(node, key, version);
     }
 
     async fn asks(self, ask: Ask, within: bool) {
@@ -204,6 +204,11 @@ impl Fleet {
     }
 
     async fn come_to_rest(&self) -> Rest {
+        // Pending invalidations end when the server answers.
+        for node in &self.nodes {
+            node.heal();
+            node.revive();
+        }
         let drained = async {
             for guard in &self.guards {
                 while guard.drain().await > 0 {}

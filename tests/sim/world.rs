@@ -111,7 +111,7 @@ impl World {
         version
     }
 
-    /// Records that an invalidation through this node was acknowledged. The origin was at `version` when it began.
+    /// Records that an invalidation through this node has returned. The origin was at `version` when it began.
     pub(crate) fn invalidated(&self, node: usize, key: u64, version: u64) {
         let mut record = self.record();
         let floor = &mut record.floors[node][key as usize];

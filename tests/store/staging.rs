@@ -278,7 +278,7 @@ async fn server_without_transactions_or_rename_is_filled_inline() {
             assert!(is_large(&store, &key).await);
             assert_eq!(names(&server).await.len(), number, "without {missing}");
         }
-        assert_eq!(store.epoch(), 1, "no reconnect without {missing}");
+        assert_eq!(store.connection(&fresh("inline")), 1, "no reconnect without {missing}");
         let [(done, refused)] = calls(&server, ["multi"]).await;
         assert_eq!(done + refused, 1, "one attempt without {missing}");
     }

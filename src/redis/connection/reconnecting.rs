@@ -54,8 +54,9 @@ pub(crate) trait CommandLink: Send + Sync {
     /// A connection that is out of step is replaced by the next command.
     fn verify(&self) -> BoxFuture<'_, ()>;
 
-    /// Returns how many connections were made, counting each self-repair of a connection as one.
-    fn generation(&self) -> u64;
+    /// Returns the number of the connection that serves this name now, 0 before the first one. A later connection has a
+    /// higher number, and each self-repair counts as a connection.
+    fn connection(&self, name: &[u8]) -> u64;
 }
 
 /// The first commands on every new connection, sent in one round trip.
@@ -295,7 +296,7 @@ impl<C: Connect> CommandLink for Reconnecting<C> {
         Box::pin(self.ping_check())
     }
 
-    fn generation(&self) -> u64 {
+    fn connection(&self, _: &[u8]) -> u64 {
         self.generation.load(Relaxed)
     }
 }
@@ -511,16 +512,16 @@ mod tests {
     async fn link_counts_a_repaired_connection_as_a_new_one() {
         let link = Reconnecting::new(Arc::new(Connection(Fake(NIL))), Arc::new(Silent), Arc::default());
         let number = connection_number(&link).await;
-        assert_eq!(link.generation(), 1);
+        assert_eq!(link.connection(b""), 1);
         link.mark_degraded(number);
         link.record_reply(number, Side::Main, true);
-        assert_eq!(link.generation(), 1, "another part of it may still be broken");
+        assert_eq!(link.connection(b""), 1, "another part of it may still be broken");
         tokio::time::sleep(SILENCE).await;
         link.record_reply(number, Side::Main, false);
-        assert_eq!(link.generation(), 1);
+        assert_eq!(link.connection(b""), 1);
         for _ in 0..2 {
             link.record_reply(number, Side::Main, true);
-            assert_eq!(link.generation(), 2, "a repair counts once");
+            assert_eq!(link.connection(b""), 2, "a repair counts once");
         }
     }
 

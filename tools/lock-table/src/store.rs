@@ -210,8 +210,8 @@ impl Store for LockedStore {
         self.shared.redis.failure_domain(key)
     }
 
-    fn epoch(&self) -> u64 {
-        self.shared.redis.epoch()
+    fn connection(&self, key: &CacheKey) -> u64 {
+        self.shared.redis.connection(key)
     }
 
     fn corrupt_entries(&self) -> u64 {

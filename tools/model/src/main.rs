@@ -23,7 +23,8 @@
 //! when an invalidation message reaches one of its flights. A flight does not listen while it fills or releases its
 //! lease, so its process learns nothing until the reply arrives.
 //!
-//! [`near_cache`], [`vary`] and [`tags`] are models of their own, of rules that the code does not have yet.
+//! [`pending`], [`near_cache`], [`vary`] and [`tags`] are models of their own; the code does not have the rules of the
+//! last three yet.
 //!
 //! # What is simpler than the code
 //!
@@ -65,6 +66,7 @@ mod liveness;
 mod mutations;
 mod names;
 mod near_cache;
+mod pending;
 mod protocol;
 mod reader;
 mod rules;
