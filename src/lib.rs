@@ -62,7 +62,7 @@
 //! | `unstable` | | `store` and `lock::recipe`: stores and lock recipes of your own. Any release may change both |
 //! | `testing` | | [`testing`]: scripted faults of the store, counted fetches; for dev-dependencies |
 //! | `tls-rustls` | | `rediss://` through rustls, with ring unless the application installs another provider |
-//! | `cluster` | | [`RedisEndpoint::cluster`]; Redis Cluster clients and connections |
+//! | `cluster` | | [`RedisEndpoint::cluster`]: the nodes of a Redis Cluster |
 //! | `sentinel` | | [`RedisEndpoint::sentinel`]; the clients of Redis Sentinel, whose master the guard follows |
 //! | `connection-manager` | | redis-rs' `ConnectionManager` as a connection of the guard |
 #![cfg_attr(docsrs, feature(doc_cfg))]

@@ -76,7 +76,7 @@ impl Breaker {
                 Some(open_for)
             }
             Self::Closed { closed_at, .. } => {
-                *self = Self::closed(closed_at.filter(|closed_at| now.since(*closed_at) < CLOSE_REMEMBERED));
+                *self = Self::closed(closed_at.filter(|closed_at| now.since(*closed_at) < REMEMBERED));
                 None
             }
         }
@@ -117,6 +117,16 @@ impl Breaker {
     /// Reports whether nothing is recorded.
     pub(crate) fn is_idle(&self) -> bool {
         matches!(self, Self::Closed { errors: 0, closed_at: None, .. })
+    }
+
+    /// Reports whether nothing was recorded for a minute, and no probe was sent, because no request is for this domain any
+    /// more: a master of a cluster has lost its slots.
+    fn is_abandoned(&self, now: Timestamp) -> bool {
+        let last_used = match *self {
+            Self::Open { next_probe, .. } => Some(next_probe),
+            Self::Closed { last, closed_at, .. } => last.max(closed_at),
+        };
+        last_used.is_some_and(|at| now.since(at) >= REMEMBERED)
     }
 
     fn closed(closed_at: Option<Timestamp>) -> Self {
@@ -169,6 +179,8 @@ impl Breakers {
     /// Accesses the breaker of the domain.
     pub(super) fn with<T>(&self, domain: FailureDomain, access: impl FnOnce(&mut Breaker) -> T) -> T {
         let mut by_domain = self.by_domain.lock();
+        let now = Timestamp::now();
+        by_domain.retain(|at, recorded| *at == domain || !recorded.breaker.is_abandoned(now));
         let Recorded { breaker, open } = by_domain.entry(domain).or_default();
         let result = access(breaker);
         let changes = breaker.is_open() != open.is_some();
@@ -220,8 +232,8 @@ const PROBES_AT_ONCE: u32 = 8;
 /// Maximum time between two probes. A probe takes up to one store timeout, and the next one follows then.
 const MAX_PROBE_INTERVAL: Duration = Duration::from_millis(500);
 /// Maximum time for which a breaker remembers when it closed. Until then, failures of operations that were sent before
-/// it closed do not count.
-const CLOSE_REMEMBERED: Duration = Duration::from_secs(60);
+/// it closed do not count. A breaker that no request is for is kept as long.
+const REMEMBERED: Duration = Duration::from_secs(60);
 
 #[cfg(test)]
 mod tests {
@@ -239,6 +251,22 @@ mod tests {
         let mut breaker = Breaker::default();
         assert!(breaker.failed(FailureKind::TimedOut, at(0), at(250)));
         breaker
+    }
+
+    /// The slots of a dead master of a cluster are spread among others. Requests for other domains go on.
+    ///
+    /// Seen to fail if breakers stay until a request is for their domain.
+    #[tokio::test(start_paused = true)]
+    async fn breaker_of_a_lost_domain_is_forgotten_after_a_minute() {
+        let breakers = Breakers::default();
+        let domain = |number| (number, Access::Read, STORE_TIMEOUT);
+        let now = Timestamp::now();
+        assert!(breakers.with(domain(1), |breaker| breaker.failed(FailureKind::TimedOut, now, now)));
+        for (seconds, is_open) in [(0, true), (59, true), (2, false)] {
+            tokio::time::sleep(Duration::from_secs(seconds)).await;
+            breakers.with(domain(0), |_| {});
+            assert_eq!(breakers.state().1, is_open);
+        }
     }
 
     #[test]

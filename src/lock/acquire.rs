@@ -169,11 +169,12 @@ impl<'a> Acquire<'a> {
         let acquisition = self.acquisition();
         let (token, ttl) = (acquisition.token, acquisition.ttl);
         let handle = self.lock.client.register_waiter(token); // before the first request, so that no message is missed
+        let lock = acquisition.name("");
         let mut waiter = QueuedWaiter { handle, queue, acquisition: Some(acquisition.clone()) };
         // The last reply of the server, and the time at which its request was sent.
         let mut last_reply = has_replied.then(|| (Timestamp::now(), Busy::default()));
         loop {
-            let registration = self.lock.client.registration().await;
+            let registration = self.lock.client.registration(&lock).await;
             let (sent, mut failed) = (Timestamp::now(), None);
             let attempt = queue.acquire(acquisition.clone(), registration);
             match with_timeout(self.lock.store_timeout, attempt).await {

@@ -4,9 +4,10 @@ use crate::{
     redis::connection::{
         endpoint::RedisEndpoint,
         error_class::store_error,
-        reconnecting::{CommandLink, Handshake},
-        script::{Script, ScriptCall, digits, load},
-        subscriber::{MessageHandler, Subscriber},
+        reconnecting::CommandLink,
+        script::{Script, ScriptCall, digits, introduction},
+        subscriber::MessageHandler,
+        subscribers::Subscribers,
     },
     store::{
         error::StoreError,
@@ -27,8 +28,7 @@ use tokio_util::task::TaskTracker;
 pub struct LockClient {
     link: Arc<dyn CommandLink>,
     waiters: Arc<WaitTable>,
-    subscriber: Option<Subscriber>,
-    is_cluster: bool,
+    subscribers: Subscribers,
     /// Background work: releases and cancelled acquisitions.
     pub background: TaskTracker,
 }
@@ -37,10 +37,11 @@ impl LockClient {
     /// Creates a client, which connects on first use. It loads `scripts` on each connection, besides its own.
     #[must_use]
     pub fn new(server: &RedisEndpoint, scripts: &'static [&'static str]) -> Self {
+        let own = [QUEUE_ACQUIRE.text, QUEUE_RELEASE.text, TOKEN_RELEASE.text, TOKEN_EXTEND.text];
+        let scripts = [&own, scripts].concat();
         let waiters = Arc::new(WaitTable { inbox: Inbox::unique(), senders: Mutex::default() });
-        let (link, is_cluster) = (server.connect(Arc::new(LockHandshake(scripts))), server.is_cluster());
-        let subscriber = server.wakes().map(|source| Subscriber::new(source, link.clone(), waiters.clone()));
-        Self { link, waiters, subscriber, is_cluster, background: TaskTracker::new() }
+        let (link, subscribers) = server.connect(introduction(&scripts), waiters.clone(), false);
+        Self { link, waiters, subscribers, background: TaskTracker::new() }
     }
 
     /// Sends a command.
@@ -82,13 +83,10 @@ impl LockClient {
         WaitHandle { waiters: self.waiters.clone(), token, notifications }
     }
 
-    /// Returns how a waiter registers in the queue: it is notified if the subscriber is connected. The script of the
-    /// queue checks that messages reach it. Waiters on a cluster always poll, because a slot may move to a node that
-    /// does not see the subscriber.
-    pub(super) async fn registration(&self) -> Registration {
-        let Some(subscriber) = &self.subscriber else { return Registration::Polling };
-        subscriber.start();
-        if subscriber.is_live().await && !self.is_cluster { Registration::Notified } else { Registration::Polling }
+    /// Returns how a waiter registers in the queue of this lock: it is notified if the subscriber is connected. The
+    /// script of the queue checks that messages reach it.
+    pub(super) async fn registration(&self, name: &str) -> Registration {
+        if self.subscribers.is_live(name).await { Registration::Notified } else { Registration::Polling }
     }
 }
 
@@ -96,15 +94,6 @@ impl LockClient {
 impl fmt::Debug for LockClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LockClient").field("waiting", &self.waiters.senders.lock().len()).finish_non_exhaustive()
-    }
-}
-
-/// The handshake that loads the scripts on each new connection.
-struct LockHandshake(&'static [&'static str]);
-
-impl Handshake for LockHandshake {
-    fn commands(&self) -> Pipeline {
-        load(&[&[QUEUE_ACQUIRE.text, QUEUE_RELEASE.text, TOKEN_RELEASE.text, TOKEN_EXTEND.text], self.0].concat())
     }
 }
 

@@ -55,9 +55,7 @@ impl Lock {
     ///
     /// A client opens two connections when they are needed: one for commands, one for messages. A connection cannot
     /// open a second connection, so its waiters poll every [`delay`](Self::delay), unless
-    /// [`RedisEndpoint::subscribe_via`](super::RedisEndpoint::subscribe_via) names a client for messages. Waiters on a
-    /// cluster always poll. The client of a cluster must not read from replicas, because the check of a lock would then
-    /// be as old as the replication lag.
+    /// [`RedisEndpoint::subscribe_via`](super::RedisEndpoint::subscribe_via) names a client for messages.
     #[must_use]
     pub fn new(redis: impl IntoEndpoint) -> Self {
         Self {

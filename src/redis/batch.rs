@@ -32,7 +32,7 @@ use crate::{
 use bytes::Bytes;
 use futures_util::{future::try_join_all, task::AtomicWaker};
 use quick_cache::DefaultHashBuilder;
-use redis::{Cmd, ErrorKind, RedisResult, ServerErrorKind, Value};
+use redis::{Cmd, RedisResult, Value};
 use std::{
     collections::{HashMap, VecDeque},
     future::{Future, poll_fn},
@@ -102,7 +102,7 @@ impl ReadBatcher {
     fn lane(&self, name: &str) -> (&Arc<Lane>, u16) {
         #[cfg(feature = "cluster")]
         if self.lanes.len() > 1 {
-            let slot = super::names::slot_of(name);
+            let slot = super::names::slot_of(name.as_bytes());
             return (&self.lanes[usize::from(slot) % CLUSTER_LANES], slot);
         }
         let _ = name; // PERF: one server needs no slot
@@ -408,17 +408,10 @@ async fn get_together(link: &dyn CommandLink, names: &[String]) -> RedisResult<V
 /// Returns several values. Asks for them one by one if the server refuses to return them together: the right to one of
 /// the names may be missing, or the names of a migrating slot are on two nodes.
 async fn get_or_one_by_one(link: &dyn CommandLink, names: &[String]) -> Result<Vec<Option<Bytes>>, StoreError> {
-    let error = match get_together(link, names).await {
-        Ok(found) => return Ok(found),
-        Err(error) => error,
-    };
-    let (has_moved, try_again) = (matches!(error.kind(), MOVED | ASK), error.kind() == TRY_AGAIN);
-    let error = store_error(error);
-    // Of a slot that has moved, no read would have another answer.
-    if try_again || error.is_refused() && !has_moved {
-        return try_join_all(names.iter().map(|name| get(link, name))).await;
+    match get_together(link, names).await.map_err(store_error) {
+        Err(error) if error.is_refused() => try_join_all(names.iter().map(|name| get(link, name))).await,
+        found => found,
     }
-    Err(error)
 }
 
 fn bytes(value: Value) -> Option<Bytes> {
@@ -433,14 +426,12 @@ const MAX_READS: usize = 32;
 /// Number of lanes in a cluster. A lane is shared by 64 slots; a read that finds another slot of its lane in flight
 /// begins a batch of its own.
 const CLUSTER_LANES: usize = 256;
-const TRY_AGAIN: ErrorKind = ErrorKind::Server(ServerErrorKind::TryAgain);
-const MOVED: ErrorKind = ErrorKind::Server(ServerErrorKind::Moved);
-const ASK: ErrorKind = ErrorKind::Server(ServerErrorKind::Ask);
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::{
+        redis::connection::{clock::ServerClock, reconnecting::Request},
         store::error::BoxFuture,
         versions::{Shard, Versions},
     };
@@ -462,7 +453,8 @@ mod tests {
     }
 
     impl CommandLink for FakeServer {
-        fn send<'a>(&'a self, cmd: &'a Cmd) -> BoxFuture<'a, RedisResult<Value>> {
+        fn execute<'a>(&'a self, request: Request<'a>) -> BoxFuture<'a, RedisResult<Value>> {
+            let Request::Read(cmd) = request else { panic!("only reads") };
             Box::pin(async move {
                 let word = |arg| match arg {
                     redis::Arg::Simple(word) => Some(String::from_utf8_lossy(word).into_owned()),
@@ -487,16 +479,16 @@ mod tests {
             })
         }
 
-        fn transact<'a>(&'a self, _: &'a redis::Pipeline) -> BoxFuture<'a, RedisResult<Value>> {
-            Box::pin(std::future::pending())
-        }
-
         fn verify(&self) -> BoxFuture<'_, ()> {
             Box::pin(async { panic!("no reply is in doubt") })
         }
 
         fn connection(&self, _: &[u8]) -> u64 {
             1
+        }
+
+        fn clock(&self, _: &dyn Fn() -> String) -> Arc<ServerClock> {
+            Arc::default()
         }
     }
 
@@ -812,32 +804,10 @@ mod tests {
     /// Returns a name of another slot that shares the lane.
     #[cfg(feature = "cluster")]
     fn lane_mate(name: &str) -> String {
-        let slot = crate::redis::names::slot_of;
+        let slot = |name: &str| crate::redis::names::slot_of(name.as_bytes());
         let is_mate =
             |mate: &String| slot(mate) != slot(name) && usize::from(slot(mate) ^ slot(name)) % CLUSTER_LANES == 0;
         (0..).map(|n: u32| n.to_string()).find(is_mate).expect("one of all numbers")
-    }
-
-    /// Seen to fail if each refusal of MGET ends the batches.
-    #[test]
-    fn reads_are_batched_again_after_their_slot_has_moved() {
-        for refusal in [&b"-MOVED 1 10.0.0.1:7000\r\n"[..], b"-ASK 1 10.0.0.1:7000\r\n"] {
-            shuttle::check_random(move || shuttle::future::block_on(read_of_a_moved_slot(refusal)), 20);
-        }
-    }
-
-    async fn read_of_a_moved_slot(refusal: &'static [u8]) {
-        let (server, reads) = reads(Some(refusal), false);
-        server.may_answer.add_permits(100);
-        for _ in 0..2 {
-            send_next_at_once(&reads);
-            let mut alone = pin!(get(&reads, HANGING));
-            assert!(futures_util::poll!(&mut alone).is_pending());
-            let answers = join_all(["a", "b"].map(|name| get(&reads, name))).await;
-            assert!(answers.iter().all(Result::is_err));
-            assert_eq!(*server.commands.lock(), ["GET hanging", "MGET a b"]);
-            server.commands.lock().clear();
-        }
     }
 
     /// Seen to fail if the missing right to one name ends the batches.

@@ -14,8 +14,7 @@ use super::{
         script::{ScriptCall, millis},
         subscriber::CHANNEL,
     },
-    entries::EntryDecoder,
-    names::{entry_name, lease_name, staging_name},
+    names::{NamesInUse, entry_name, lease_name, staging_name},
     scripts::{FILL, owner},
 };
 use crate::{
@@ -57,8 +56,14 @@ pub(super) struct NamedWrite<'a> {
 }
 
 impl<'a> Fill<'a> {
-    pub(super) fn new(key: &CacheKey, condition: FillCondition, writes: &'a [Write], decoder: &EntryDecoder) -> Self {
-        let (names, offset) = (&decoder.names, decoder.clock(key).offset());
+    /// `offset` leads from the clock of this process to that of the server.
+    pub(super) fn new(
+        key: &CacheKey,
+        condition: FillCondition,
+        writes: &'a [Write],
+        names: &NamesInUse,
+        offset: i64,
+    ) -> Self {
         let (is_second, stamp) = match condition {
             FillCondition::Lease(lease) => (lease.second_name, lease.stamp),
             FillCondition::ReplaceMarker(_) => (names.is_second(key.layout()), 0),
@@ -150,8 +155,8 @@ impl ToRedisArgs for NamedWrite<'_> {
 /// Whether the server permits staging, as far as is known.
 #[derive(Default)]
 pub(super) struct Staging {
-    /// One more than the number of the connection over which the server has last refused it, or 0. A later connection may lead to
-    /// another server, or be made after the user has got the rights.
+    /// One more than the number of the connection over which a server has last refused it, or 0. A later connection may
+    /// lead to another server, or be made after the user has got the rights.
     refused_at: AtomicU64,
 }
 
@@ -296,9 +301,7 @@ mod tests {
             Write::new(key.clone(), Entry::new(meta, Bytes::from(vec![b'x'; length])))
         };
         let writes = [entry(STAGED_FROM), entry(1), entry(1 << 20)];
-        let (decoder, at) = (EntryDecoder::new(1, |_| 0), Timestamp::from_micros(0));
-        decoder.clock(&key).learn(42, at, at);
-        let fill = Fill::new(&key, FillCondition::ReplaceMarker(id), &writes, &decoder);
+        let fill = Fill::new(&key, FillCondition::ReplaceMarker(id), &writes, &NamesInUse::default(), 42);
         let id = String::from_utf8_lossy(id.as_bytes()).into_owned();
         let names = [Some(format!("{{sg:rk}}:s:{id}.0")), None, Some(format!("{{sg:rk}}:s:{id}.2"))];
         assert_eq!(fill.writes.iter().map(|write| write.staging.clone()).collect::<Vec<_>>(), names);

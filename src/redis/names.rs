@@ -56,21 +56,11 @@ impl NamesInUse {
     }
 }
 
-/// Returns the number of failure domains of a server or cluster, and the one of each cache key. In a cluster it is one of
-/// 64 ranges of 256 slots: a node usually owns ranges of slots, so the failure of a node shows in some of them.
-pub(super) fn failure_domains(is_cluster: bool) -> (usize, fn(&CacheKey) -> u16) {
-    #[cfg(feature = "cluster")]
-    if is_cluster {
-        return (64, |key| slot_of(&slot(key)) / 256);
-    }
-    let _ = is_cluster;
-    (1, |_| 0)
-}
-
-/// Returns the slot of a name, which begins with its hash tag.
+/// Returns the slot of a name in a cluster: the hash of its first hash tag, if that is not empty.
 #[cfg(feature = "cluster")]
-pub(super) fn slot_of(name: &str) -> u16 {
-    crc16::State::<crc16::XMODEM>::calculate(hash_tag(name.as_bytes())) % SLOTS
+pub(super) fn slot_of(name: &[u8]) -> u16 {
+    let tag = name.iter().position(|byte| *byte == b'{').map(|start| hash_tag(&name[start..]));
+    crc16::State::<crc16::XMODEM>::calculate(tag.filter(|tag| !tag.is_empty()).unwrap_or(name)) % SLOTS
 }
 
 /// Returns the [shard](Shard) of a name, the one of its cache key.
@@ -143,7 +133,7 @@ pub(crate) fn entry_names(key: &CacheKey) -> Vec<String> {
 
 /// Number of slots of a cluster.
 #[cfg(feature = "cluster")]
-const SLOTS: u16 = 16_384;
+pub(super) const SLOTS: u16 = 16_384;
 /// What the names of leases and entries have after the slot. They are the same in all versions of this crate, so that an
 /// invalidation of any version drops the entries of all, and a lease of any version is known to all.
 const LEASE: &str = ":l";

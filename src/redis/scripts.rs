@@ -1,7 +1,7 @@
 //! The Lua scripts, with one typed function each.
 
 use super::connection::{
-    script::{Script, ScriptCall, digits, load, millis, number, unexpected},
+    script::{self, Script, ScriptCall, digits, millis, number, unexpected},
     subscriber::CHANNEL,
 };
 use crate::{
@@ -13,8 +13,11 @@ use crate::{
     },
 };
 use bytes::Bytes;
-use redis::Value;
-use std::{sync::LazyLock, time::Duration};
+use redis::{Pipeline, Value};
+use std::{
+    sync::{Arc, LazyLock},
+    time::Duration,
+};
 
 pub(super) static LEAD: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("lua/get_or_lease.lua")));
 pub(super) static FILL: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("lua/fill.lua")));
@@ -23,11 +26,9 @@ static EXTEND: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("lua
 static INVALIDATE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("lua/invalidate.lua")));
 static WAKE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("lua/wake.lua")));
 
-/// Returns a pipeline that loads all scripts and asks for the server's time, in one round trip.
-pub(super) fn introduction() -> redis::Pipeline {
-    let mut pipeline = load(&[&LEAD, &FILL, &RELEASE, &EXTEND, &INVALIDATE, &WAKE].map(|script| script.text));
-    pipeline.cmd("TIME");
-    pipeline
+/// Returns the introduction with all scripts.
+pub(super) fn introduction() -> Arc<Pipeline> {
+    script::introduction(&[&LEAD, &FILL, &RELEASE, &EXTEND, &INVALIDATE, &WAKE].map(|script| script.text))
 }
 
 pub(super) fn release(lease: &str, token: Token, failure_marker: Option<FailureMarker>, hash: KeyHash) -> ScriptCall {
@@ -93,13 +94,6 @@ pub(super) fn get_or_lease(
     };
     call.arg(MAX_INBOXES).arg(&keep).arg([&key.hash().as_bytes()[..], &key.layout().to_le_bytes()].concat());
     call
-}
-
-/// Asks the server that has this name for its time. `TIME` alone would go to any node of a cluster.
-pub(super) fn time(name: &str) -> redis::Cmd {
-    let mut cmd = redis::cmd("EVAL");
-    cmd.arg("return redis.call('TIME')").arg(1).arg(name);
-    cmd
 }
 
 /// The reply of `get_or_lease`. The entry of a hit is not decoded yet. The stamp of a grant is also the server's time.

@@ -13,11 +13,12 @@ use super::{
         reconnecting::CommandLink,
         script::{Script, number},
         source::{Connection, Source},
-        subscriber::{MessageHandler, Subscriber},
+        subscriber::MessageHandler,
+        subscribers::Subscribers,
     },
     entries::EntryDecoder,
     fill::{Fill, Staging},
-    names::{entry_name, failure_domains},
+    names::entry_name,
     scripts,
     tracked::TrackedReads,
     wakes::Waves,
@@ -37,8 +38,8 @@ use crate::{
     versions::ReadTerms,
 };
 use bytes::Bytes;
-use redis::{RedisResult, Value};
-use std::{fmt, sync::Arc, time::Duration};
+use redis::{ErrorKind, RedisResult, ServerErrorKind, Value};
+use std::{fmt, slice, sync::Arc, time::Duration};
 
 /// A store of entries and leases in Redis.
 ///
@@ -59,7 +60,7 @@ pub struct RedisStore {
     staging: Staging,
     decoder: Arc<EntryDecoder>,
     wakes: WakeRegistry,
-    subscriber: Option<Arc<Subscriber>>,
+    subscribers: Arc<Subscribers>,
     waves: Waves,
     /// The source of tracked connections. `None` if there is no single server that reports all changes.
     server: Option<Source>,
@@ -68,7 +69,7 @@ pub struct RedisStore {
 impl RedisStore {
     /// Builds a store. Over a client or a [`RedisEndpoint`](crate::RedisEndpoint) it has three connections of its own: one
     /// for reads, one for scripts, one for wake-ups. They are made on first use, and again when they break. Reads and
-    /// scripts share one in a cluster, and if it cannot be shown that both lead to one server.
+    /// scripts share one if it cannot be shown that both lead to one server. In a cluster it has these to each master.
     ///
     /// Over an existing connection this process waits by polling, because no wake-ups can be subscribed to over the
     /// connection, unless [`RedisEndpoint::subscribe_via`](crate::RedisEndpoint::subscribe_via) names a client for them.
@@ -79,11 +80,8 @@ impl RedisStore {
 
     /// Builds a store whose messages go to `handler`, which passes them on to the given `WakeRegistry`.
     fn with_handler(server: &RedisEndpoint, handler: impl FnOnce(WakeRegistry) -> Arc<dyn MessageHandler>) -> Self {
-        let (domains, failure_domain_of) = failure_domains(server.is_cluster());
-        let (decoder, wakes) = (Arc::new(EntryDecoder::new(domains, failure_domain_of)), WakeRegistry::new());
-        let link = server.connect_pair(decoder.clone());
-        let subscriber =
-            server.wakes().map(|source| Arc::new(Subscriber::new(source, link.clone(), handler(wakes.clone()))));
+        let (decoder, wakes) = (Arc::<EntryDecoder>::default(), WakeRegistry::new());
+        let (link, subscribers) = server.connect(scripts::introduction(), handler(wakes.clone()), true);
         Self {
             reads: ReadBatcher::over(link.clone(), server.is_cluster()),
             waves: Waves::over(link.clone()),
@@ -91,7 +89,7 @@ impl RedisStore {
             staging: Staging::default(),
             decoder,
             wakes,
-            subscriber,
+            subscribers: Arc::new(subscribers),
             server: server.server(),
         }
     }
@@ -109,24 +107,18 @@ impl RedisStore {
         parsed
     }
 
-    /// Starts the subscriber with the first operation, so that wake-ups arrive by the time a caller has to wait.
-    fn start_subscriber(&self) {
-        if let Some(subscriber) = &self.subscriber {
-            subscriber.start();
-        }
-    }
-
     /// Returns the entry, and the number at which its read began.
     async fn get_now(&self, key: &CacheKey, terms: Option<ReadTerms<'_>>) -> Result<(Option<Entry>, u64), StoreError> {
-        self.start_subscriber();
-        let (answer, begun) = self.reads.get(self.decoder.names.entry(key), terms).await?;
+        let name = self.decoder.names.entry(key);
+        // With the first operation, so that wake-ups arrive by the time a caller has to wait.
+        self.subscribers.start(|| name.clone());
+        let (answer, begun) = self.reads.get(name, terms).await?;
         Ok((self.decoder.decode_once(key, &answer, &*self.link).await, begun))
     }
 
     /// Returns the inbox of this process if messages arrive there, and the request asks for one.
-    async fn live_inbox(&self, request: LeaseRequest) -> Option<Inbox> {
-        let subscriber = self.subscriber.as_ref().filter(|_| request.notify)?;
-        subscriber.is_live().await.then(|| self.wakes.inbox())
+    async fn live_inbox(&self, lease: &str, request: LeaseRequest) -> Option<Inbox> {
+        (request.notify && self.subscribers.is_live(lease).await).then(|| self.wakes.inbox())
     }
 
     /// Runs `get_or_lease`, or another script with its keys, arguments and replies. `more` are arguments after its own.
@@ -137,10 +129,10 @@ impl RedisStore {
         key: &CacheKey,
         request: LeaseRequest,
     ) -> Result<LeaseReply, StoreError> {
-        let inbox = self.live_inbox(request).await;
         let names = &self.decoder.names;
         let is_second = names.is_second(key.layout());
         let keys = [entry_name(key, is_second), lease_name(key), entry_name(key, !is_second)];
+        let inbox = self.live_inbox(&keys[1], request).await;
         let mut seen = request.seen.map(|id| Bytes::copy_from_slice(id.as_bytes()));
         let mut unreadable = false;
         for _ in 0..UNREADABLE_ENTRIES {
@@ -157,7 +149,7 @@ impl RedisStore {
             }
             let bytes = match reply {
                 scripts::LeadReply::Granted { stamp, seen_alive, failures } => {
-                    self.decoder.clock(key).learn(stamp, sent, Timestamp::now());
+                    self.link.clock(&|| lease_name(key)).learn(stamp, sent, Timestamp::now());
                     let lease = Lease { token: request.token, stamp, second_name: second };
                     return Ok(LeaseReply::Granted { lease, seen_alive, failures });
                 }
@@ -178,6 +170,26 @@ impl RedisStore {
             }
         }
         Err(StoreError::new("the entry keeps changing and no version of it can be read"))
+    }
+
+    /// Invalidates name by name, because the names of a slot that moves are on two nodes. The leases come first:
+    /// without its lease no earlier fill is stored, and a later fill that is dropped costs a fetch.
+    async fn invalidate_one_by_one(&self, names: &[String], keys: &[CacheKey]) -> Result<(), StoreError> {
+        for (i, name) in names.iter().enumerate() {
+            let keys = keys.get(i).map(slice::from_ref).unwrap_or_default();
+            let reply = scripts::invalidate(slice::from_ref(name), keys).run(&*self.link).await;
+            self.invalidated(keys, reply).await?;
+        }
+        Ok(())
+    }
+
+    /// Wakes the waiters that an invalidation of these keys has left.
+    async fn invalidated(&self, keys: &[CacheKey], reply: RedisResult<Value>) -> Result<(), StoreError> {
+        let left = self.parse(reply, scripts::parse_invalidated).await?;
+        for (key, left) in keys.iter().zip(&left) {
+            self.wake(key, left);
+        }
+        Ok(())
     }
 
     /// Wakes the waiters that a script has left.
@@ -228,8 +240,8 @@ impl Store for RedisStore {
 
     fn get_all<'a>(&'a self, keys: &'a [CacheKey]) -> Answer<'a, Vec<Option<Entry>>> {
         Box::pin(async move {
-            self.start_subscriber();
-            let names = keys.iter().map(|key| self.decoder.names.entry(key)).collect();
+            let names: Vec<_> = keys.iter().map(|key| self.decoder.names.entry(key)).collect();
+            self.subscribers.start(|| names.first().cloned().unwrap_or_default());
             Ok(self.decoder.decode_all(keys, &self.reads.get_all(names).await?, &*self.link).await)
         })
     }
@@ -240,7 +252,8 @@ impl Store for RedisStore {
 
     fn fill<'a>(&'a self, key: &'a CacheKey, condition: FillCondition, writes: Vec<Write>) -> Answer<'a, FillOutcome> {
         Box::pin(async move {
-            let fill = Fill::new(key, condition, &writes, &self.decoder);
+            let offset = self.link.clock(&|| lease_name(key)).offset();
+            let fill = Fill::new(key, condition, &writes, &self.decoder.names, offset);
             let reply = self.staging.send(fill, &*self.link).await;
             let (stored, left) = self.parse(reply, scripts::parse_end).await?;
             self.wake(key, &left);
@@ -274,16 +287,15 @@ impl Store for RedisStore {
         Box::pin(async move {
             let names: Vec<_> = keys.iter().map(lease_name).chain(keys.iter().flat_map(entry_names)).collect();
             let reply = scripts::invalidate(&names, keys).run(&*self.link).await;
-            let left = self.parse(reply, scripts::parse_invalidated).await?;
-            for (key, left) in keys.iter().zip(&left) {
-                self.wake(key, left);
+            if reply.as_ref().is_err_and(|error| error.kind() == TRY_AGAIN) {
+                return self.invalidate_one_by_one(&names, keys).await;
             }
-            Ok(())
+            self.invalidated(keys, reply).await
         })
     }
 
     fn failure_domain(&self, key: &CacheKey) -> u16 {
-        self.decoder.failure_domain(key)
+        self.link.failure_domain(lease_name(key).as_bytes())
     }
 
     fn has_separate_reads(&self) -> bool {
@@ -303,17 +315,17 @@ impl Store for RedisStore {
     }
 
     fn listen(&self, key: &CacheKey) -> Listener {
-        self.start_subscriber();
+        self.subscribers.start(|| lease_name(key));
         self.wakes.listen(key)
     }
 
     fn is_subscribed(&self) -> Option<bool> {
-        Some(self.subscriber.as_ref()?.is_up())
+        self.subscribers.is_up()
     }
 
     fn track(&self, feed: Arc<InvalidationFeed>, every: Duration) -> Option<Arc<dyn TrackedReader>> {
         let (source, data, decoder) = (self.server.clone()?, self.link.clone(), self.decoder.clone());
-        Some(Arc::new(TrackedReads::new(source, data, decoder, self.subscriber.clone(), feed, every)))
+        Some(Arc::new(TrackedReads::new(source, data, decoder, self.subscribers.clone(), feed, every)))
     }
 }
 
@@ -322,7 +334,7 @@ impl fmt::Debug for RedisStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RedisStore")
             .field("wakes", &self.wakes)
-            .field("has_subscriber", &self.subscriber.is_some())
+            .field("has_subscriber", &self.subscribers.is_up().is_some())
             .finish()
     }
 }
@@ -346,10 +358,6 @@ into_store! {
     #[cfg(feature = "connection-manager")]
     redis::aio::ConnectionManager
     redis::aio::MultiplexedConnection
-    #[cfg(feature = "cluster")]
-    redis::cluster::ClusterClient
-    #[cfg(feature = "cluster")]
-    redis::cluster_async::ClusterConnection
 }
 
 impl<C: redis::aio::ConnectionLike + Clone + Send + Sync + 'static> IntoStore for Connection<C> {
@@ -360,3 +368,4 @@ impl<C: redis::aio::ConnectionLike + Clone + Send + Sync + 'static> IntoStore fo
 
 /// Maximum number of unreadable or vanished entries in a row before `get_or_lease` fails.
 const UNREADABLE_ENTRIES: usize = 4;
+const TRY_AGAIN: ErrorKind = ErrorKind::Server(ServerErrorKind::TryAgain);

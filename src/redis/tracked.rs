@@ -10,8 +10,9 @@ use super::{
     connection::{
         error_class::store_error,
         reconnecting::{CommandLink, Reconnecting},
-        source::{Connect, Source},
-        subscriber::Subscriber,
+        script::introduction,
+        source::{Connect, Connections, Source},
+        subscribers::Subscribers,
         supervise::{KeptTask, answers},
     },
     entries::EntryDecoder,
@@ -27,7 +28,14 @@ use crate::{
     sync::mutex::Mutex,
 };
 use redis::{PushInfo, PushKind, RedisResult, Value, aio::MultiplexedConnection};
-use std::{convert::Infallible, sync::Arc, time::Duration};
+use std::{
+    convert::Infallible,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 use tokio::time::sleep;
 
 /// Reads over a connection of their own, which reports changes to an [`InvalidationFeed`].
@@ -41,7 +49,7 @@ pub(super) struct TrackedReads {
     link: Arc<Reconnecting<Tracking>>,
     reads: ReadBatcher,
     decoder: Arc<EntryDecoder>,
-    subscriber: Option<Arc<Subscriber>>,
+    subscribers: Arc<Subscribers>,
     watchdog: KeptTask,
 }
 
@@ -52,15 +60,9 @@ struct Tracking {
     feed: Arc<InvalidationFeed>,
     /// Time between two checks of the connection.
     every: Duration,
-    /// The connection that was made last, unless a new one is being made.
-    current: Mutex<Option<Established>>,
-}
-
-struct Established {
-    /// The number of the connection. `None` if the server does not support tracking.
-    tracked: Option<u64>,
-    /// Generation of the data connection before the connection was made.
-    generation: u64,
+    /// The number of the connection that was made last. `None` while a new one is being made, and if the server does not
+    /// support tracking.
+    current: Mutex<Option<u64>>,
 }
 
 impl TrackedReads {
@@ -69,22 +71,20 @@ impl TrackedReads {
         source: Source,
         data: Arc<dyn CommandLink>,
         decoder: Arc<EntryDecoder>,
-        subscriber: Option<Arc<Subscriber>>,
+        subscribers: Arc<Subscribers>,
         feed: Arc<InvalidationFeed>,
         every: Duration,
     ) -> Self {
         let (log, every) = (source.log.clone(), every.clamp(Duration::from_millis(1), Duration::from_secs(3600)));
         let tracking = Arc::new(Tracking { source, data, feed, every, current: Mutex::default() });
-        let link = Arc::new(Reconnecting::new(tracking.clone(), decoder.clone(), log));
+        let link = Arc::new(Reconnecting::new(tracking.clone(), introduction(&[]), log));
         let reads = ReadBatcher::over(link.clone(), false);
-        Self { tracking, link, reads, decoder, subscriber, watchdog: KeptTask::default() }
+        Self { tracking, link, reads, decoder, subscribers, watchdog: KeptTask::default() }
     }
 
     /// Reads entries. They are tracked if they were read over one connection that reports changes.
     async fn read(&self, keys: &[CacheKey]) -> Result<TrackedRead, StoreError> {
-        if let Some(subscriber) = &self.subscriber {
-            subscriber.start();
-        }
+        self.subscribers.start(|| keys.first().map(|key| self.decoder.names.entry(key)).unwrap_or_default());
         if !self.is_connected() {
             return Err(StoreError::new("the tracked connection is not made yet"));
         }
@@ -116,7 +116,7 @@ impl Tracking {
     /// Returns the number of the connection that reports the changes of all later reads. If the number has changed
     /// after a read, the read may be untracked.
     fn tracked(&self) -> Option<u64> {
-        self.current.lock().as_ref()?.tracked
+        *self.current.lock()
     }
 
     /// Confirms once per `every` that no message was lost. Begins to make a lost connection again.
@@ -132,9 +132,9 @@ impl Tracking {
         }
     }
 
-    async fn connect_tracked(&self) -> RedisResult<MultiplexedConnection> {
+    async fn connect_tracked(&self, server: &AtomicU64) -> RedisResult<MultiplexedConnection> {
         let feed = self.feed.clone();
-        let mut connection = self.source.connect_with_pushes(move |push| handle_push(&feed, &push)).await?;
+        let mut connection = self.source.connect_with_pushes(move |push| handle_push(&feed, &push), server).await?;
         redis::cmd("CLIENT").arg("TRACKING").arg("ON").exec_async(&mut connection).await?;
         Ok(connection)
     }
@@ -142,37 +142,34 @@ impl Tracking {
 
 impl Connect for Tracking {
     type Connection = MultiplexedConnection;
-    const SELF_HEALING: bool = false;
     const AWAITED: bool = false;
 
     /// Connects even to a server that does not support tracking; the age of a copy is then its only bound.
-    async fn connect(&self) -> RedisResult<MultiplexedConnection> {
+    async fn connect(&self, server: &AtomicU64) -> RedisResult<Connections<MultiplexedConnection>> {
         *self.current.lock() = None;
-        let generation = self.data.connection(b"");
-        let (connection, is_tracked) = match self.connect_tracked().await {
-            Ok(connection) => (connection, true),
+        let (data, of_source) = (self.data.connection(b""), AtomicU64::default());
+        let (connections, is_tracked) = match self.connect_tracked(&of_source).await {
+            Ok(main) => (Connections { main, reads: None }, true),
             Err(error) if store_error(error.clone()).is_refused() => {
                 self.source.log.command_failed(&error);
-                (self.source.connect().await?, false)
+                (self.source.connect(&of_source).await?, false)
             }
             Err(error) => return Err(error),
         };
         // Messages of the last connection may be lost, so this one must not confirm copies that were read before.
         let number = self.feed.all_changed();
-        *self.current.lock() = Some(Established { tracked: is_tracked.then_some(number), generation });
-        Ok(connection)
+        *self.current.lock() = is_tracked.then_some(number);
+        server.store(of_source.load(Relaxed) + data, Relaxed);
+        Ok(connections)
     }
 
     fn connect_timeout(&self) -> Duration {
         self.source.connect_timeout()
     }
 
-    fn is_superseded(&self) -> bool {
-        // Asked first, because it answers once: a process that only reads copies sends nothing on the data connection.
-        let has_moved = self.source.is_superseded();
-        let mut current = self.current.lock();
-        let is_old = |established: &mut Established| has_moved || established.generation != self.data.connection(b"");
-        current.take_if(is_old).is_some() || has_moved
+    /// The data connection is a part of it: the host name may have resolved to another server when it was made again.
+    fn server_number(&self) -> u64 {
+        self.source.server_number() + self.data.connection(b"")
     }
 }
 

@@ -186,9 +186,11 @@ impl Write {
 #[diagnostic::on_unimplemented(
     message = "a guard cannot use `{Self}` as its store",
     label = "neither a client nor a connection of the redis-rs that this crate was compiled with, nor a `Store`",
-    note = "pass a `stampede_guard::redis::Client`, a `ClusterClient`, a `SentinelClient` or a `ConnectionManager` \
-            (features `cluster`, `sentinel` and `connection-manager`), or a `RedisEndpoint`; another connection that is \
-            `ConnectionLike + Clone` goes into `stampede_guard::Connection(..)`",
+    note = "pass a `stampede_guard::redis::Client`, a `SentinelClient` or a `ConnectionManager` (features `sentinel` and \
+            `connection-manager`), or a `RedisEndpoint`; another connection that is `ConnectionLike + Clone` goes into \
+            `stampede_guard::Connection(..)`",
+    note = "in place of a `ClusterClient` of redis-rs pass `RedisEndpoint::cluster([..])` with the URLs of some nodes \
+            (feature `cluster`)",
     note = "a guard needs no pool: it sends the commands of all requests over one connection"
 )]
 pub trait IntoStore {

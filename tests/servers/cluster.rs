@@ -1,22 +1,24 @@
 //! The cache over a real Redis Cluster.
 
 mod failover;
+mod faults;
 mod herd;
 mod lines;
+mod load;
 mod migration;
 mod near;
 pub(crate) mod shards;
 
+use self::shards::{endpoint, endpoint_of};
 use crate::{
-    Down, SECOND, acl,
-    kit::{answers, calls_of_a_herd, calls_of_a_varied_herd, command, hits, patient, recovers},
+    SECOND, acl,
+    kit::{Events, calls_of_a_herd, calls_of_a_varied_herd, command, hits, patient, recovers},
     never,
     support::{RedisServer, eventually},
 };
 use futures_util::{StreamExt, stream::FuturesUnordered};
-use redis::{cluster::ClusterClient, cluster_read_routing::RandomReplicaStrategy};
 use stampede_guard::{
-    IntoEndpoint, RedisStore, StampedeGuard,
+    RedisStore, StampedeGuard,
     store::{CacheKey, LeaseReply, LeaseRequest, Store},
 };
 
@@ -25,14 +27,10 @@ pub(crate) async fn nodes<const N: usize>() -> [RedisServer; N] {
     RedisServer::cluster(&["--cluster-require-full-coverage", "no"]).await
 }
 
-fn client(nodes: &[RedisServer]) -> ClusterClient {
-    ClusterClient::new(nodes.iter().map(RedisServer::url).collect::<Vec<_>>()).expect("a client")
-}
-
 #[tokio::test]
 async fn herd_over_cluster_makes_one_call() {
     let nodes = nodes::<3>().await;
-    let guards = [(); 2].map(|()| patient(client(&nodes)));
+    let guards = [(); 2].map(|()| patient(endpoint(&nodes)));
     for key in 0..12 {
         let key = format!("k{key}");
         assert_eq!(calls_of_a_herd(&guards, &key).await, 1);
@@ -52,7 +50,7 @@ async fn herd_over_cluster_makes_one_call() {
 #[tokio::test]
 async fn variants_of_one_page_live_on_one_node() {
     let nodes = nodes::<3>().await;
-    let guards = [(); 2].map(|()| patient(client(&nodes)));
+    let guards = [(); 2].map(|()| patient(endpoint(&nodes)));
     for page in 0..12 {
         for _ in 0..2 {
             assert_eq!(calls_of_a_varied_herd(&guards, &format!("page/{page}")).await, 1);
@@ -71,8 +69,8 @@ async fn variants_of_one_page_live_on_one_node() {
 async fn wake_ups_come_from_any_node() {
     let nodes = nodes::<3>().await;
     for (i, node) in nodes.iter().enumerate() {
-        let a = RedisStore::new(client(&nodes));
-        let b = RedisStore::new(client(&nodes).into_endpoint().subscribe_via(node.client()));
+        let a = RedisStore::new(endpoint(&nodes));
+        let b = RedisStore::new(endpoint(&nodes).subscribe_via(node.client()));
         for key in 0..6 {
             let at = CacheKey::new("sg", 0, format!("{i} {key}"));
             let (mut leader, mut waiter) = (a.listen(&at), b.listen(&at));
@@ -89,51 +87,10 @@ async fn wake_ups_come_from_any_node() {
     }
 }
 
-/// A limit of redis-rs clients that read from replicas: after its own invalidation a guard reads the old entry, as long
-/// as the replica has it. docs/operations.md says so.
-#[tokio::test]
-async fn reads_from_replicas_return_invalidated_entries() {
-    let [master] = nodes::<1>().await;
-    let replica = RedisServer::cluster_node(&[]);
-    replica.meet(&master).await;
-    let id: String = command(&master, "CLUSTER MYID").await;
-    eventually("the replica knows the master", async || {
-        command::<String>(&replica, "CLUSTER NODES").await.contains(&format!("{id} 127.0.0.1"))
-    })
-    .await;
-    command::<()>(&replica, &format!("CLUSTER REPLICATE {id}")).await;
-    let routing = ClusterClient::builder([master.url()]).read_routing_strategy(RandomReplicaStrategy);
-    let by_replica = patient(routing.build().expect("a client"));
-    let by_master = patient(client(std::slice::from_ref(&master)));
-    eventually("the master names its replica to clients", async || {
-        let slots = command::<redis::Value>(&master, "CLUSTER SLOTS").await;
-        format!("{slots:?}").contains(&replica.port().to_string())
-    })
-    .await;
-    answers(&by_replica, "k").await;
-    eventually("the replica has the entry", async || command::<usize>(&replica, "DBSIZE").await == 1).await;
-    // The replica cannot connect again, as if its lag were long.
-    command::<()>(&replica, "CONFIG SET masterauth wrong").await;
-    command::<()>(&master, "CLIENT KILL TYPE replica").await;
-
-    by_replica.invalidate("k").await.expect("acknowledged");
-    assert_eq!(by_master.fetch("k", async || Ok::<_, Down>(2)).await.expect("an answer"), 2);
-    by_master.drain().await;
-    eventually("the old entry is a hit", async || by_replica.fetch("k", never::<i32>).await.expect("a hit") == 1).await;
-    assert_eq!(by_master.fetch("k", never::<i32>).await.expect("a hit"), 2);
-}
-
-/// Returns a client with one retry. With the default of 16 a request to a dead node would take the store timeout.
-fn impatient(nodes: &[RedisServer]) -> ClusterClient {
-    let urls = nodes.iter().map(RedisServer::url).collect::<Vec<_>>();
-    ClusterClient::builder(urls).retries(1).max_retry_wait(20).min_retry_wait(5).build().expect("a client")
-}
-
-/// Seen to fail if the cluster connection is replaced after the error of one node.
 #[tokio::test]
 async fn dead_node_sends_its_keys_to_origin_and_other_keys_hit() {
     let nodes = nodes::<3>().await;
-    let guard = patient(impatient(&nodes));
+    let guard = patient(endpoint(&nodes));
     let keys: Vec<_> = (0..24).map(|key| format!("k{key}")).collect();
     for key in &keys {
         hits(&guard, key).await;
@@ -162,7 +119,7 @@ async fn connections(node: &RedisServer) -> u64 {
 #[tokio::test]
 async fn hanging_node_does_not_delay_keys_of_other_nodes() {
     let nodes = nodes::<3>().await;
-    let guard = patient(client(&nodes));
+    let guard = patient(endpoint(&nodes));
     let keys: Vec<_> = (0..24).map(|key| format!("k{key}")).collect();
     for key in &keys {
         hits(&guard, key).await;
@@ -185,7 +142,7 @@ async fn hanging_node_does_not_delay_keys_of_other_nodes() {
 #[tokio::test]
 async fn cut_cluster_connections_are_restored() {
     let nodes = nodes::<3>().await;
-    let guards = [(); 2].map(|()| patient(client(&nodes)));
+    let guards = [(); 2].map(|()| patient(endpoint(&nodes)));
     calls_of_a_herd(&guards, "before").await;
     for node in &nodes {
         command::<()>(node, "CLIENT KILL TYPE normal SKIPME yes").await;
@@ -196,32 +153,37 @@ async fn cut_cluster_connections_are_restored() {
     }
 }
 
-/// In a cluster the user needs the documented rights and `CLUSTER SLOTS`.
+/// In a cluster the user needs the documented rights and `CLUSTER NODES`.
 #[tokio::test]
-async fn cluster_user_needs_cluster_slots_right() {
+async fn cluster_user_needs_cluster_nodes_right() {
     let nodes = nodes::<3>().await;
     for node in &nodes {
-        command::<()>(node, &format!("ACL SETUSER app {} +cluster|slots", acl::documented().join(" "))).await;
+        command::<()>(node, &format!("ACL SETUSER app {} +cluster|nodes", acl::documented().join(" "))).await;
     }
     let urls = nodes.iter().map(|node| format!("redis://app:secret@127.0.0.1:{}", node.port())).collect::<Vec<_>>();
-    let guards = [(); 2].map(|()| patient(ClusterClient::new(urls.clone()).expect("a client")));
+    let guards = [(); 2].map(|()| patient(endpoint_of(&urls)));
     for key in ["a", "b", "c"] {
         assert_eq!(calls_of_a_herd(&guards, key).await, 1, "{key}");
         assert!(hits(&guards[0], key).await, "{key}");
     }
     for node in &nodes {
         assert_eq!(acl::refused(node).await, [""; 0]);
+        command::<()>(node, &format!("ACL SETUSER app reset {}", acl::documented().join(" "))).await;
     }
+    let (events, guard) = (Events::listen(), patient(endpoint_of(&urls)));
+    for _ in 0..2 {
+        assert!(!hits(&guard, "b").await, "the origin answers");
+        guard.drain().await;
+        tokio::time::sleep(SECOND).await; // the outage cache has forgotten it
+    }
+    assert_eq!(events.about("`+cluster"), 1, "{}", events.all());
 }
 
-/// Connecting spends one second on a hanging node, twice.
-///
-/// Seen to fail with a shorter connect timeout.
 #[tokio::test]
 async fn guard_started_while_node_hangs_finds_other_nodes() {
     let nodes = nodes::<3>().await;
     nodes[0].pause();
-    let guard = StampedeGuard::new(client(&nodes));
+    let guard = StampedeGuard::new(endpoint(&nodes));
     recovers(&guard).await;
     nodes[0].resume();
 }
@@ -230,7 +192,7 @@ async fn guard_started_while_node_hangs_finds_other_nodes() {
 #[tokio::test]
 async fn migrated_slot_is_found_on_its_new_node() {
     let nodes = nodes::<2>().await;
-    let guards = [(); 2].map(|()| patient(impatient(&nodes)));
+    let guards = [(); 2].map(|()| patient(endpoint(&nodes)));
     let slot: usize = command(&nodes[0], "CLUSTER KEYSLOT {sg:rk}").await;
     let (from, to) = if slot < 8_192 { (&nodes[0], &nodes[1]) } else { (&nodes[1], &nodes[0]) };
     let [from_id, to_id]: [String; 2] = [command(from, "CLUSTER MYID").await, command(to, "CLUSTER MYID").await];

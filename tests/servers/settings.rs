@@ -116,7 +116,7 @@ async fn credentials_that_change_reach_every_connection() {
     everything_works(&guards, "killed").await;
 }
 
-/// The cluster client has the provider, and so has the connection for messages.
+/// All connections have the provider: for commands, for messages, and to nodes that the cluster has named.
 #[tokio::test]
 async fn credentials_that_change_reach_a_cluster() {
     let servers = cluster::nodes::<2>().await;
@@ -129,9 +129,8 @@ async fn credentials_that_change_reach_a_cluster() {
     let guards = [(); 2].map(|()| {
         let connect = || -> RedisResult<StampedeGuard> {
             documented! {
-                let cluster =
-                    RedisEndpoint::cluster_with(nodes, |client| client.set_credentials_provider(tokens.clone()))?
-                        .connection_config(|config| config.set_credentials_provider(tokens.clone()));
+                let cluster = RedisEndpoint::cluster(nodes)?
+                    .connection_config(|config| config.set_credentials_provider(tokens.clone()));
                 let guard = StampedeGuard::new(cluster);
             }
             Ok(guard)

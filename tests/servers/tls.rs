@@ -8,7 +8,7 @@ use crate::{
     support::{RedisServer, eventually, skip},
 };
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
-use redis::{ClientTlsConfig, ConnectionAddr, ConnectionInfo, RedisResult, TlsCertificates};
+use redis::{ClientTlsConfig, ConnectionAddr, RedisResult, TlsCertificates};
 use stampede_guard::{
     RedisEndpoint, RedisStore, StampedeGuard,
     store::{CacheKey, LeaseReply, LeaseRequest, Store},
@@ -130,16 +130,15 @@ async fn tls_1_2_only_server_is_supported() {
     assert!(hits(&guard, "k").await);
 }
 
-/// The certificates of the user are for the data connection (`certs`) and, in the node's address, for messages.
-///
-/// Seen to fail if the node is named by its URL alone: the connection for messages then has no certificates.
+/// The certificates of the user, in the address of the first node, are for all connections.
 #[tokio::test]
 async fn cluster_over_tls_is_woken_by_message() {
     let authority = Authority::new();
     let cluster = ["--cluster-enabled", "yes", "--tls-cluster", "yes"];
     let Some(server) = authority.server("yes", &cluster) else { return };
     let own = authority.sign("app");
-    let client = authority.client(&server, Some(own.clone()));
+    let client = authority.client(&server, Some(own));
+    answers(&patient(client.clone()), "k").await; // chooses the crypto provider
     let slots: Vec<_> = (0..16_384).map(|slot| slot.to_string()).collect();
     tell::<()>(&client, &format!("CLUSTER ADDSLOTS {}", slots.join(" "))).await;
     eventually("the node serves all slots", async || {
@@ -147,17 +146,15 @@ async fn cluster_over_tls_is_woken_by_message() {
     })
     .await;
 
-    let (node, certificates) = (client.get_connection_info().clone(), authority.certificates(Some(own)));
-    let with_certificates =
-        |nodes: ConnectionInfo| RedisEndpoint::cluster_with([nodes], |cluster| cluster.certs(certificates.clone()));
-    let endpoint = with_certificates(node.clone()).expect("an endpoint");
+    let node = client.get_connection_info().clone();
+    let endpoint = RedisEndpoint::cluster([node.clone()]).expect("an endpoint");
     let guards = [(); 2].map(|()| patient(endpoint.clone()));
     assert_eq!(calls_of_a_herd(&guards, "k").await, 1);
     is_woken([(); 2].map(|()| RedisStore::new(endpoint.clone()))).await;
 
-    let plain = node.set_addr(ConnectionAddr::Tcp("127.0.0.1".into(), server.port()));
-    let error = with_certificates(plain).expect_err("the password would be sent as plain text");
-    assert!(error.to_string().contains("use rediss://"), "{error}");
+    let plain = node.clone().set_addr(ConnectionAddr::Tcp("127.0.0.1".into(), server.port()));
+    let error = RedisEndpoint::cluster([node, plain]).expect_err("the password would be sent as plain text");
+    assert!(error.to_string().contains("TLS"), "{error}");
 }
 
 #[tokio::test]

@@ -271,14 +271,16 @@ async fn server_without_transactions_or_rename_is_filled_inline() {
     for missing in ["multi", "exec", "rename"] {
         let server = RedisServer::start();
         let store = RedisStore::new(as_user(&server, &[&format!("-{missing}")]).await);
+        let mut connection = None;
         for number in 1..=3 {
             let key = fresh("inline");
             let lease = lead(&store, &key, LONG).await;
+            let connection = *connection.get_or_insert_with(|| store.connection(&key));
             assert_eq!(fill_large(&store, &key, lease).await, FillOutcome::Stored, "without {missing}");
             assert!(is_large(&store, &key).await);
             assert_eq!(names(&server).await.len(), number, "without {missing}");
+            assert_eq!(store.connection(&key), connection, "no reconnect without {missing}");
         }
-        assert_eq!(store.connection(&fresh("inline")), 1, "no reconnect without {missing}");
         let [(done, refused)] = calls(&server, ["multi"]).await;
         assert_eq!(done + refused, 1, "one attempt without {missing}");
     }

@@ -1,27 +1,28 @@
 //! The endpoint of Redis: a server, a cluster or sentinels, and how to connect to it.
 
+#[cfg(feature = "cluster")]
+use super::{cluster::Seeds, router::Router};
 use super::{
     log::ConnectionLog,
-    reconnecting::{CommandLink, Handshake, Reconnecting},
+    reconnecting::{CommandLink, Reconnecting},
     source::{Connect, Connection, Source, config},
+    subscriber::{MessageHandler, Subscriber},
+    subscribers::Subscribers,
 };
-use redis::{AsyncConnectionConfig, Client, aio::ConnectionLike};
+use redis::{AsyncConnectionConfig, Client, Pipeline, aio::ConnectionLike};
+#[cfg(any(feature = "cluster", feature = "sentinel"))]
+use redis::{IntoConnectionInfo, RedisResult};
 use std::{fmt, sync::Arc};
 #[cfg(feature = "sentinel")]
 use {
-    super::sentinel::{ToMaster, no_sentinels},
-    redis::sentinel::{SentinelClient, SentinelClientBuilder, SentinelServerType},
-};
-#[cfg(feature = "cluster")]
-use {
-    super::source::Nodes,
-    redis::cluster::{ClusterClient, ClusterClientBuilder},
-    std::time::Duration,
-};
-#[cfg(any(feature = "cluster", feature = "sentinel"))]
-use {
-    super::source::tuned_tcp,
-    redis::{ErrorKind, IntoConnectionInfo, RedisResult},
+    super::{
+        sentinel::{ToMaster, no_sentinels},
+        source::tuned_tcp,
+    },
+    redis::{
+        ErrorKind,
+        sentinel::{SentinelClient, SentinelClientBuilder, SentinelServerType},
+    },
 };
 
 /// A Redis server, the nodes of a cluster or the sentinels of a master, and how to connect to them. Cheap to clone:
@@ -44,9 +45,8 @@ use {
 #[derive(Clone)]
 pub struct RedisEndpoint {
     data: DataSource,
-    /// For the connection that receives messages.
+    /// For the connection that receives messages. Without it a cluster has one at each node.
     wakes: Option<Source>,
-    is_cluster: bool,
     /// The settings of the user for connections that are made here.
     config: Option<AsyncConnectionConfig>,
 }
@@ -56,20 +56,27 @@ pub struct RedisEndpoint {
 #[allow(clippy::large_enum_variant, reason = "there is one for each endpoint")]
 enum DataSource {
     Server(Source),
+    #[cfg(feature = "cluster")]
+    Cluster(Seeds),
     Other(Arc<ConnectWith>),
 }
 
-/// A function that connects with a handshake.
-type ConnectWith = dyn Fn(Arc<dyn Handshake>) -> Arc<dyn CommandLink> + Send + Sync;
+/// A function that connects, and begins with this introduction.
+type ConnectWith = dyn Fn(Arc<Pipeline>) -> Arc<dyn CommandLink> + Send + Sync;
 
 /// A type that leads to a Redis server, a cluster or the master of sentinels: a client, an existing connection, or a
 /// [`RedisEndpoint`]. A client connects on first use, and again when the connection breaks.
+///
+/// A `ClusterClient` of redis-rs is none: it tells neither its nodes nor where it has sent a command. Name some nodes of
+/// the cluster with `RedisEndpoint::cluster`.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not lead to a Redis server, a cluster or the master of sentinels",
     label = "neither a client nor a connection of the redis-rs that this crate was compiled with",
-    note = "pass a `stampede_guard::redis::Client`, a `ClusterClient`, a `SentinelClient` or a `ConnectionManager` \
-            (features `cluster`, `sentinel` and `connection-manager`), or a `RedisEndpoint`; another connection that is \
-            `ConnectionLike + Clone` goes into `stampede_guard::Connection(..)`",
+    note = "pass a `stampede_guard::redis::Client`, a `SentinelClient` or a `ConnectionManager` (features `sentinel` and \
+            `connection-manager`), or a `RedisEndpoint`; another connection that is `ConnectionLike + Clone` goes into \
+            `stampede_guard::Connection(..)`",
+    note = "in place of a `ClusterClient` of redis-rs pass `RedisEndpoint::cluster([..])` with the URLs of some nodes \
+            (feature `cluster`)",
     note = "a guard needs no pool: it sends the commands of all requests over one connection"
 )]
 pub trait IntoEndpoint {
@@ -78,21 +85,17 @@ pub trait IntoEndpoint {
 }
 
 impl RedisEndpoint {
-    /// Lists some nodes of a Redis Cluster, at least one; the cluster reports its other nodes. User, password and TLS
-    /// of the first node, with the certificates that `redis::Client::build_with_tls` has put into its address, apply to
-    /// all nodes.
+    /// Lists some nodes of a Redis Cluster, at least one; they report the other nodes. User, password and TLS of the
+    /// first node, with the certificates that `redis::Client::build_with_tls` has put into its address, apply to all
+    /// nodes. Over TLS a node is addressed by the host name that it announces, if there is one.
     ///
-    /// Unlike a `ClusterClient` alone, which does not tell its nodes, the endpoint can receive messages: over one of the
-    /// nodes that are listed here, at random. Without one that works, waiters poll.
+    /// Each master that has the keys of this process gets the connections that a single server would get, when they are
+    /// needed. Commands go to masters only. The user needs the right `+cluster|nodes`.
     /// A copy in a near cache ends with its age, because no node reports the changes of all keys.
-    ///
-    /// The cluster client makes up to three retries, with pauses of at most 20 ms: enough to follow a slot that moves to
-    /// another node, and short, because the origin answers for a node that is dead. A reply may take one second, so that
-    /// the client can learn of a failover while the old master hangs.
     ///
     /// # Errors
     ///
-    /// A node is not a URL of Redis, there is none, or the nodes differ in their user, password or protocol.
+    /// A node is not a URL of Redis, there is none, or the nodes differ in their user, password or TLS.
     ///
     /// ```no_run
     /// # fn example() -> stampede_guard::redis::RedisResult<()> {
@@ -104,43 +107,8 @@ impl RedisEndpoint {
     /// ```
     #[cfg(feature = "cluster")]
     pub fn cluster<N: IntoConnectionInfo>(nodes: impl IntoIterator<Item = N>) -> RedisResult<Self> {
-        Self::cluster_with(nodes, |client| client)
-    }
-
-    /// Does the same as [`cluster`](Self::cluster), and lets `configure` change the settings of the cluster client:
-    /// retries, timeouts, TLS certificates, a provider of credentials. It may be called twice.
-    ///
-    /// Messages have a connection of their own. It has the user, password and TLS of the first node, and the settings of
-    /// [`connection_config`](Self::connection_config): certificates and a provider have to be given to both.
-    ///
-    /// The client reads from replicas only if `configure` sets a `read_routing_strategy` or `read_from_replicas()`. A
-    /// lookup may then find an entry that this guard has invalidated, and the check of a lock may report a lock that was
-    /// just acquired as lost or free. Give the guard a client of its own without it. The client must not cache replies,
-    /// for the same reason.
-    ///
-    /// # Errors
-    ///
-    /// Returns the errors of [`cluster`](Self::cluster) and of the settings. Returns an error as well if the client
-    /// uses TLS and the nodes are named without it (`redis://`), because the connection for messages would send the
-    /// password as plain text.
-    #[cfg(feature = "cluster")]
-    pub fn cluster_with<N: IntoConnectionInfo>(
-        nodes: impl IntoIterator<Item = N>,
-        configure: impl Fn(ClusterClientBuilder) -> ClusterClientBuilder,
-    ) -> RedisResult<Self> {
         let infos = nodes.into_iter().map(IntoConnectionInfo::into_connection_info).collect::<RedisResult<Vec<_>>>()?;
-        let builder = ClusterClient::builder(infos.clone())
-            .retries(3) // to the new node of a slot that moves, on to the one that has the key, and once more
-            .min_retry_wait(5)
-            .max_retry_wait(20)
-            .response_timeout(RESPONSE_TIMEOUT)
-            .overall_response_timeout(None);
-        let client = configure(builder.tcp_settings(tuned_tcp(Default::default()))).build()?;
-        let nodes = Nodes::like_the_first(&infos);
-        if nodes.differ_in_tls().is_some_and(|pair| configure(ClusterClient::builder(pair)).build().is_ok()) {
-            return Err(TLS_OF_CLIENT_ALONE.into());
-        }
-        Ok(Self { wakes: Some(Source::of_nodes(nodes)), ..client.into_endpoint() })
+        Ok(Self::of(DataSource::Cluster(Seeds::of(&infos)?)))
     }
 
     /// Changes how connections are made: timeouts, a provider of credentials that change, a resolver of host names.
@@ -151,8 +119,7 @@ impl RedisEndpoint {
     /// messages. The client-side cache of redis-rs must stay off: a lookup could otherwise find an entry that this guard
     /// has invalidated.
     ///
-    /// The settings are for connections that the guard or lock makes itself: not for connections that exist already,
-    /// and not for the connections of a cluster client, which [`cluster_with`](Self::cluster_with) has settings for.
+    /// The settings are for connections that the guard or lock makes itself: not for connections that exist already.
     /// Over sentinels redis-rs also checks the role of a master on a connection without these settings (see
     /// `RedisEndpoint::sentinel`).
     #[must_use]
@@ -162,8 +129,7 @@ impl RedisEndpoint {
     }
 
     /// Receives messages over a connection of this client. Needed for existing connections, which cannot be made a
-    /// second time, and for a cluster client, for which a client of any node will do. A client of a replica will do as
-    /// well; waiters for a lock then poll.
+    /// second time. A client of a replica will do as well; waiters for a lock then poll.
     ///
     /// ```no_run
     /// # async fn example() -> stampede_guard::redis::RedisResult<()> {
@@ -188,55 +154,60 @@ impl RedisEndpoint {
     /// Builds an endpoint whose data connections come from `connect`.
     fn over(connect: impl Connect) -> Self {
         let (connect, log) = (Arc::new(connect), Arc::<ConnectionLog>::default());
-        let connect_with = move |handshake| {
-            Arc::new(Reconnecting::new(connect.clone(), handshake, log.clone())) as Arc<dyn CommandLink>
+        let connect_with = move |introduction| {
+            Arc::new(Reconnecting::new(connect.clone(), introduction, log.clone())) as Arc<dyn CommandLink>
         };
         Self::of(DataSource::Other(Arc::new(connect_with)))
     }
 
     fn of(data: DataSource) -> Self {
-        Self { data, wakes: None, is_cluster: false, config: None }
+        Self { data, wakes: None, config: None }
     }
 
-    /// Makes a data connection that begins with this handshake.
-    pub(crate) fn connect(&self, handshake: Arc<dyn Handshake>) -> Arc<dyn CommandLink> {
-        match &self.data {
+    /// Makes a link for commands, whose connections begin with this introduction, and the subscribers whose messages go to
+    /// `handler`. With `is_paired`, reads have a connection of their own to each server, unless all connections exist.
+    pub(crate) fn connect(
+        &self,
+        introduction: Arc<Pipeline>,
+        handler: Arc<dyn MessageHandler>,
+        is_paired: bool,
+    ) -> (Arc<dyn CommandLink>, Subscribers) {
+        let link: Arc<dyn CommandLink> = match &self.data {
             DataSource::Server(server) => {
-                Arc::new(Reconnecting::new(Arc::new(self.configured(server)), handshake, server.log.clone()))
+                let source = self.configured(server, is_paired);
+                Arc::new(Reconnecting::new(Arc::new(source), introduction, server.log.clone()))
             }
-            DataSource::Other(connect_with) => connect_with(handshake),
-        }
-    }
-
-    /// Makes data connections that begin with this handshake: one for reads and one for everything else, if they are
-    /// made here and lead to one server.
-    pub(crate) fn connect_pair(&self, handshake: Arc<dyn Handshake>) -> Arc<dyn CommandLink> {
-        let data = match &self.data {
-            DataSource::Server(server) => DataSource::Server(server.clone().paired()),
-            other => other.clone(),
+            #[cfg(feature = "cluster")]
+            DataSource::Cluster(seeds) => {
+                let mut seeds = seeds.clone();
+                seeds.source = self.configured(&seeds.source, is_paired);
+                let router = Arc::new(Router::new(seeds, introduction, handler.clone()));
+                if self.wakes.is_none() {
+                    return (router.clone(), Subscribers::PerMaster(router));
+                }
+                router
+            }
+            DataSource::Other(connect_with) => connect_with(introduction),
         };
-        Self { data, ..self.clone() }.connect(handshake)
-    }
-
-    /// Returns the source of the connection that receives messages, if there is one.
-    pub(crate) fn wakes(&self) -> Option<Source> {
-        self.wakes.as_ref().map(|source| self.configured(source))
+        let subscriber = |wakes| Arc::new(Subscriber::new(self.configured(wakes, false), link.clone(), handler));
+        let subscriber = self.wakes.as_ref().map(subscriber);
+        (link, Subscribers::One(subscriber))
     }
 
     /// Returns the source of a single server, if more connections to it can be made.
     pub(crate) fn server(&self) -> Option<Source> {
         match &self.data {
-            DataSource::Server(server) => Some(self.configured(server)),
-            DataSource::Other(_) => None,
+            DataSource::Server(server) => Some(self.configured(server, false)),
+            _ => None,
         }
     }
 
-    fn configured(&self, source: &Source) -> Source {
-        source.clone().with_config(self.config.clone())
+    fn configured(&self, source: &Source, is_paired: bool) -> Source {
+        source.configured(self.config.clone(), is_paired)
     }
 
     pub(crate) fn is_cluster(&self) -> bool {
-        self.is_cluster
+        !matches!(self.data, DataSource::Server(_) | DataSource::Other(_))
     }
 }
 
@@ -330,7 +301,7 @@ impl RedisEndpoint {
 /// Omits the connection, whose address may hold a password.
 impl fmt::Debug for RedisEndpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RedisEndpoint").field("is_cluster", &self.is_cluster).finish_non_exhaustive()
+        f.debug_struct("RedisEndpoint").field("is_cluster", &self.is_cluster()).finish_non_exhaustive()
     }
 }
 
@@ -353,11 +324,6 @@ into_endpoint! {
     #[cfg(feature = "connection-manager")]
     redis::aio::ConnectionManager => |connection| RedisEndpoint::over(Connection(connection));
     redis::aio::MultiplexedConnection => |connection| RedisEndpoint::over(Connection(connection));
-    #[cfg(feature = "cluster")]
-    ClusterClient => |client| RedisEndpoint { is_cluster: true, ..RedisEndpoint::over(client) };
-    #[cfg(feature = "cluster")]
-    redis::cluster_async::ClusterConnection =>
-        |connection| RedisEndpoint { is_cluster: true, ..RedisEndpoint::over(Connection(connection)) };
 }
 
 impl<C: ConnectionLike + Clone + Send + Sync + 'static> IntoEndpoint for Connection<C> {
@@ -372,15 +338,6 @@ impl IntoEndpoint for RedisEndpoint {
     }
 }
 
-#[cfg(feature = "cluster")]
-const TLS_OF_CLIENT_ALONE: (ErrorKind, &str) = (
-    ErrorKind::InvalidClientConfig,
-    "the settings of the cluster client ask for TLS, but the nodes are named without: use rediss:// for the nodes",
-);
-/// Maximum time for the reply of a node of a cluster. Without it the client would wait for a node that hangs while it
-/// asks the others for the new slots, and hold up all requests. The store timeout ends a request of the guard earlier.
-#[cfg(feature = "cluster")]
-const RESPONSE_TIMEOUT: Duration = Duration::from_secs(1);
 #[cfg(feature = "sentinel")]
 const DATABASE_OF_SENTINEL: (ErrorKind, &str) = (
     ErrorKind::InvalidClientConfig,

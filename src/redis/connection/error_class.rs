@@ -3,10 +3,10 @@
 //! | the error | class | consequence |
 //! |---|---|---|
 //! | the connection broke or was refused, or the reply is not valid RESP | [`Disconnected`](ErrorClass::Disconnected) | reconnect, retry once at once |
-//! | `LOADING`, `BUSY`, `CLUSTERDOWN`, `MASTERDOWN`, `TRYAGAIN` | [`Unavailable`](ErrorClass::Unavailable) | the server serves no client now, as if it were down; reconnect at most once a second |
+//! | `LOADING`, `BUSY`, `CLUSTERDOWN`, `MASTERDOWN` | [`Unavailable`](ErrorClass::Unavailable) | the server serves no client now, as if it were down; reconnect at most once a second |
 //! | `READONLY` | [`Demoted`](ErrorClass::Demoted) | refused; reconnect at most once a second, because the host name may resolve to the new master |
 //! | `NOAUTH`, `WRONGPASS`, `NOPERM`, `NOPROTO`, `MOVED`, `ASK` | [`Misconfigured`](ErrorClass::Misconfigured) | refused, and logged once ([`log`](super::log)) with the setting to change |
-//! | any other error reply: `OOM`, `NOREPLICAS`, `MISCONF`, `WRONGTYPE`, an error of a script | [`Refused`](ErrorClass::Refused) | not done, but the server is alive and hits go on |
+//! | any other error reply: `OOM`, `NOREPLICAS`, `MISCONF`, `WRONGTYPE`, `TRYAGAIN` (a slot that moves), an error of a script | [`Refused`](ErrorClass::Refused) | not done, but the server is alive and hits go on |
 //! | any other error of the client or the system | [`Unknown`](ErrorClass::Unknown) | the outcome is unknown |
 //!
 //! `NOSCRIPT` does not get this far: the script is sent again in full (`script`). For a plain GET `WRONGTYPE` is a
@@ -37,9 +37,7 @@ pub(super) enum Misconfiguration {
 }
 
 pub(super) fn class(error: &RedisError) -> ErrorClass {
-    use ServerErrorKind::{
-        Ask, BusyLoading, ClusterDown, MasterDown, Moved, NoPerm, ReadOnly, ResponseError, TryAgain,
-    };
+    use ServerErrorKind::{Ask, BusyLoading, ClusterDown, MasterDown, Moved, NoPerm, ReadOnly, ResponseError};
     match (error.kind(), error.code()) {
         (ErrorKind::AuthenticationFailed, _) | (_, Some("NOAUTH" | "WRONGPASS")) => {
             ErrorClass::Misconfigured(Misconfiguration::Credentials)
@@ -52,9 +50,7 @@ pub(super) fn class(error: &RedisError) -> ErrorClass {
             in_script(error.detail().unwrap_or_default())
         }
         (ErrorKind::Server(Moved | Ask), _) => ErrorClass::Misconfigured(Misconfiguration::Client),
-        (ErrorKind::Server(BusyLoading | ClusterDown | MasterDown | TryAgain), _) | (_, Some("BUSY")) => {
-            ErrorClass::Unavailable
-        }
+        (ErrorKind::Server(BusyLoading | ClusterDown | MasterDown), _) | (_, Some("BUSY")) => ErrorClass::Unavailable,
         (ErrorKind::Server(ReadOnly), _) => ErrorClass::Demoted,
         (ErrorKind::Server(_) | ErrorKind::Extension, _) => ErrorClass::Refused,
         _ if error.is_unrecoverable_error() || error.is_connection_dropped() || error.is_connection_refusal() => {
@@ -181,6 +177,7 @@ mod tests {
             "NOREPLICAS Not enough good replicas to write.",
             "MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist to disk.",
             "WRONGTYPE Operation against a key holding the wrong kind of value",
+            "TRYAGAIN Multiple keys request during rehashing of slot",
             "CROSSSLOT Keys in request don't hash to the same slot",
             "ERR user_script:1: attempt to index local 'l' (a nil value)",
             "ERR unknown command 'EVALSHA'",
@@ -189,7 +186,7 @@ mod tests {
         for line in refused {
             assert_eq!(class_of_reply(line), ErrorClass::Refused, "{line}");
         }
-        for line in ["LOADING l", "BUSY b", "CLUSTERDOWN c", "MASTERDOWN m", "TRYAGAIN t"] {
+        for line in ["LOADING l", "BUSY b", "CLUSTERDOWN c", "MASTERDOWN m"] {
             assert_eq!(class_of_reply(line), ErrorClass::Unavailable, "{line}");
         }
         for line in ["NOAUTH Authentication required.", "WRONGPASS invalid username-password pair"] {

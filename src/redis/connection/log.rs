@@ -1,5 +1,7 @@
 //! The log lines about the connections to one endpoint: one for each cause, not one for each request or connection.
 
+#[cfg(feature = "cluster")]
+use super::error_class::CLIENT_HINT;
 use super::error_class::{CREDENTIALS_HINT, ErrorClass, class, loggable};
 use crate::{sync::mutex::Mutex, telemetry};
 use redis::{Client, ConnectionAddr, RedisError};
@@ -24,6 +26,12 @@ impl ConnectionLog {
     /// Creates the log of the connections to the server of this client.
     pub(super) fn of(client: &Client) -> Self {
         Self { address: Some(address(client)), ..Self::default() }
+    }
+
+    /// Creates the log of the connections to a cluster. Redirections need no hint.
+    #[cfg(feature = "cluster")]
+    pub(super) fn of_cluster() -> Self {
+        Self { hints: Mutex::new([CLIENT_HINT.into()].into()), ..Self::default() }
     }
 
     /// Reports a failed attempt to connect, unless the server has replied before: then the circuit breaker reports that

@@ -5,6 +5,7 @@
 //! that was acknowledged on one of them is visible on the other.
 
 use super::{
+    clock::ServerClock,
     error_class::{ErrorClass, class},
     log::ConnectionLog,
     source::{CONNECT_TIMEOUT, Connect, Connections},
@@ -34,15 +35,18 @@ use tokio_util::task::AbortOnDropHandle;
 
 /// A link that sends commands. Dropping a future does not take back a command that was sent.
 pub(crate) trait CommandLink: Send + Sync {
-    fn send<'a>(&'a self, cmd: &'a Cmd) -> BoxFuture<'a, RedisResult<Value>>;
+    fn execute<'a>(&'a self, request: Request<'a>) -> BoxFuture<'a, RedisResult<Value>>;
 
-    /// Sends the commands of a [`transaction`] without other commands in between. Returns the reply to `EXEC`: an array
-    /// of replies, which may be errors. An error means that the transaction was not executed, or that this is unknown.
-    fn transact<'a>(&'a self, pipeline: &'a Pipeline) -> BoxFuture<'a, RedisResult<Value>>;
+    fn send<'a>(&'a self, cmd: &'a Cmd) -> BoxFuture<'a, RedisResult<Value>> {
+        self.execute(Request::Command(cmd))
+    }
 
-    /// Sends a command that only reads. It may be executed before commands that were sent earlier and have no reply yet.
     fn read<'a>(&'a self, cmd: &'a Cmd) -> BoxFuture<'a, RedisResult<Value>> {
-        self.send(cmd)
+        self.execute(Request::Read(cmd))
+    }
+
+    fn transact<'a>(&'a self, pipeline: &'a Pipeline) -> BoxFuture<'a, RedisResult<Value>> {
+        self.execute(Request::Transaction(pipeline))
     }
 
     /// Reports whether reads have a connection of their own now.
@@ -54,30 +58,39 @@ pub(crate) trait CommandLink: Send + Sync {
     /// A connection that is out of step is replaced by the next command.
     fn verify(&self) -> BoxFuture<'_, ()>;
 
-    /// Returns the number of the connection that serves this name now, 0 before the first one. A later connection has a
-    /// higher number, and each self-repair counts as a connection.
+    /// Returns the number of the connection that serves this name now, among all connections of this process: another one
+    /// whenever another server may serve it. 0 before the first one.
     fn connection(&self, name: &[u8]) -> u64;
+
+    /// Returns the clock of the server that has the name.
+    fn clock(&self, name: &dyn Fn() -> String) -> Arc<ServerClock>;
+
+    /// Returns the failure domain of a name: that of its master, which passes on to the node that replaces it. Default: 0.
+    fn failure_domain(&self, name: &[u8]) -> u16 {
+        let _ = name;
+        0
+    }
 }
 
-/// The first commands on every new connection, sent in one round trip.
-pub(crate) trait Handshake: Send + Sync + 'static {
-    fn commands(&self) -> Pipeline;
-
-    /// Called when a connection was made, before its handshake, and when one has repaired itself. It may lead to
-    /// another server than before.
-    fn on_connected(&self) {}
-
-    /// Receives the replies to [`commands`](Self::commands), with the times when these were sent and answered.
-    fn on_replies(&self, _replies: &[Value], _sent: Timestamp, _received: Timestamp) {}
+/// What is sent.
+#[derive(Clone, Copy)]
+pub(crate) enum Request<'a> {
+    Command(&'a Cmd),
+    /// A command that only reads. It may be executed before commands that were sent earlier and have no reply yet.
+    Read(&'a Cmd),
+    /// The commands of a [`transaction`], without other commands in between. The reply is that to `EXEC`: an array of
+    /// replies, which may be errors. An error means that the transaction was not executed, or that this is unknown.
+    Transaction(&'a Pipeline),
 }
 
 /// The current connections, or the attempt to make them, which all callers share.
 pub(in crate::redis) struct Reconnecting<C: Connect> {
     connect: Arc<C>,
-    handshake: Arc<dyn Handshake>,
-    generation: Arc<AtomicU64>,
-    /// Twice the number of the last attempt that has ended, and 1 more if its reads have a connection of their own.
-    pairing: Arc<AtomicU64>,
+    /// The first commands on every new connection: an [`introduction`](super::script::introduction).
+    introduction: Arc<Pipeline>,
+    clock: Arc<ServerClock>,
+    /// Twice the number of the attempt that has last made connections, and 1 more if reads have one of their own.
+    connected: Arc<AtomicU64>,
     attempt: Mutex<ConnectAttempt<C::Connection>>,
     log: Arc<ConnectionLog>,
 }
@@ -89,20 +102,22 @@ type Attempted<C> = Shared<RedisResult<Arc<Connections<C>>>>;
 struct ConnectAttempt<C> {
     /// `None` before the first attempt, and once one of its connections is unusable: both are dropped.
     connections: Option<Attempted<C>>,
-    /// Distinguishes the attempts.
+    /// The number among all attempts of this process. 0 before the first one.
     number: u64,
+    /// The [number of the server](Connect::server_number), 0 before it is known.
+    server: Arc<AtomicU64>,
     started_at: Timestamp,
     /// For each [`Side`] the time of the first command without a reply since the last reply, the number of such
     /// commands, and the minimum time after which the connection is taken for dead.
     silence: [Option<(Timestamp, u32, Duration)>; 2],
-    /// The time since which a connection that repairs itself has been broken.
-    degraded_since: Option<Timestamp>,
+    /// When the connection was begun to be made, or a command had no answer, if there was no reply since.
+    doubted_at: Option<Timestamp>,
 }
 
 impl<C: Connect> Reconnecting<C> {
-    pub(in crate::redis) fn new(connect: Arc<C>, handshake: Arc<dyn Handshake>, log: Arc<ConnectionLog>) -> Self {
-        let attempt = Mutex::new(ConnectAttempt::new(None, 0));
-        Self { connect, handshake, generation: Arc::default(), pairing: Arc::default(), attempt, log }
+    pub(in crate::redis) fn new(connect: Arc<C>, introduction: Arc<Pipeline>, log: Arc<ConnectionLog>) -> Self {
+        let attempt = Mutex::new(ConnectAttempt::new(0, Arc::default()));
+        Self { connect, introduction, clock: Arc::default(), connected: Arc::default(), attempt, log }
     }
 
     /// Reports whether there is a connection. Otherwise begins to connect, in the background.
@@ -110,33 +125,41 @@ impl<C: Connect> Reconnecting<C> {
         self.current_attempt().0.now_or_never().is_some_and(|connection| connection.is_ok())
     }
 
+    /// Reports whether the server may be gone: a command of the last second has no answer.
+    #[cfg(feature = "cluster")]
+    pub(super) fn is_in_doubt(&self) -> bool {
+        self.attempt.lock().doubted_at.is_some_and(|at| Timestamp::now().since(at) < SILENCE)
+    }
+
     /// Returns the current attempt and its number. Starts a new one if there is none, if the last one failed a while
     /// ago, or if its connection is outdated.
     fn current_attempt(&self) -> (Attempted<C::Connection>, u64) {
         let mut attempt = self.attempt.lock();
+        let server = attempt.server.load(Relaxed);
         if let Some(connections) = &attempt.connections
-            && !self.connect.is_superseded()
+            && (server == 0 || server == self.connect.server_number())
         {
             let failed = connections.is_done_and(Result::is_err);
             if !failed || Timestamp::now().since(attempt.started_at) < RECONNECT_PAUSE {
                 return (connections.clone(), attempt.number);
             }
         }
-        let (connect, handshake, generation) = (self.connect.clone(), self.handshake.clone(), self.generation.clone());
-        let (log, pairing, number) = (self.log.clone(), self.pairing.clone(), attempt.number + 1);
+        let (connect, introduction, clock) = (self.connect.clone(), self.introduction.clone(), self.clock.clone());
+        let (server, number) = (Arc::<AtomicU64>::default(), LAST_ATTEMPT.fetch_add(1, Relaxed) + 1);
+        *attempt = ConnectAttempt::new(number, server.clone());
+        let (log, connected) = (self.log.clone(), self.connected.clone());
         let task = AbortOnDropHandle::new(tokio::spawn(async move {
-            let connected = establish(&*connect, &*handshake, &log).await;
-            let is_paired = connected.as_ref().is_ok_and(|connections| connections.reads.is_some());
-            pairing.fetch_max(number * 2 + u64::from(is_paired), Relaxed); // an earlier attempt may end later
-            match &connected {
-                Ok(_) => _ = generation.fetch_add(1, Relaxed),
+            let made = establish(&*connect, &server, &introduction, &clock, &log).await;
+            match &made {
+                // An earlier attempt may end later.
+                Ok(made) => _ = connected.fetch_max(number * 2 + u64::from(made.reads.is_some()), Relaxed),
                 Err(error) => log.connect_failed(error),
             }
-            connected
+            made
         }));
         let ended = |_| Err(RedisError::from((ErrorKind::Io, "the runtime of the redis connection has ended")));
         let connections = Shared::new(async move { task.await.unwrap_or_else(ended) });
-        *attempt = ConnectAttempt::new(Some(connections.clone()), number);
+        attempt.connections = Some(connections.clone());
         (connections, number)
     }
 
@@ -149,32 +172,21 @@ impl<C: Connect> Reconnecting<C> {
     /// Drops the connections, one of which is unusable, if they are still the current ones and at least `age` old. A
     /// server that stays a replica must not cause a new connection per command.
     fn disconnect(&self, number: u64, age: Duration) {
-        if let Some(mut attempt) = self.numbered(number)
-            && Timestamp::now().since(attempt.started_at) >= age
-        {
-            attempt.connections = None;
+        if let Some(mut attempt) = self.numbered(number) {
+            attempt.doubted_at = Some(Timestamp::now());
+            if Timestamp::now().since(attempt.started_at) >= age {
+                attempt.connections = None;
+            }
         }
     }
 
-    fn record_reply(&self, number: u64, side: Side, is_success: bool) {
+    fn record_reply(&self, number: u64, side: Side) {
         let Some(mut attempt) = self.numbered(number) else { return };
         attempt.silence[side as usize] = None;
+        attempt.doubted_at = None;
         // The server lives, so the main connection may be silent because writes are paused.
         if let (Side::Reads, [Some((.., limit)), _]) = (side, &mut attempt.silence) {
             *limit = PAUSE_OF_WRITES;
-        }
-        if is_success && attempt.degraded_since.is_some_and(|since| Timestamp::now().since(since) >= SILENCE) {
-            attempt.degraded_since = None;
-            self.handshake.on_connected();
-            self.generation.fetch_add(1, Relaxed);
-        }
-    }
-
-    /// Marks a connection that repairs itself as broken. After the repair it counts as a new connection, at most once a
-    /// second, because it may lead to another server.
-    fn mark_degraded(&self, number: u64) {
-        if let Some(mut attempt) = self.numbered(number) {
-            attempt.degraded_since.get_or_insert_with(Timestamp::now);
         }
     }
 
@@ -186,27 +198,27 @@ impl<C: Connect> Reconnecting<C> {
         let now = Timestamp::now();
         let (since, given_up, limit) = attempt.silence[side as usize].unwrap_or((now, 0, SILENCE));
         attempt.silence[side as usize] = Some((since, given_up + 1, limit));
-        if C::SELF_HEALING {
-            attempt.degraded_since.get_or_insert(now);
-        }
+        attempt.doubted_at = Some(now);
         if given_up + 1 >= SILENT_COMMANDS && now.since(since) >= limit {
             attempt.connections = None;
         }
     }
 
-    async fn execute(&self, request: Request<'_>) -> RedisResult<Value> {
+    async fn answer_to(&self, request: Request<'_>) -> RedisResult<Value> {
         let (connections, number) = self.current_attempt();
         let connections = match C::AWAITED {
             true => connections.await?,
             false => connections.now_or_never().ok_or((ErrorKind::Io, "the connection is not made yet"))??,
         };
         let (mut connection, side) = match (&request, &connections.reads) {
-            (Request::Command(_, Side::Reads), Some(reads)) => (reads.clone(), Side::Reads),
+            (Request::Read(_), Some(reads)) => (reads.clone(), Side::Reads),
             _ => (connections.main.clone(), Side::Main),
         };
         let mut pending = PendingCommand { link: self, number, side, answered: false };
         let answer = match request {
-            Request::Command(cmd, _) => connection.req_packed_command(cmd).await.and_then(Value::extract_error),
+            Request::Command(cmd) | Request::Read(cmd) => {
+                connection.req_packed_command(cmd).await.and_then(Value::extract_error)
+            }
             Request::Transaction(pipeline) => reply_to_exec(pipeline, &mut connection, &self.log).await,
         };
         let class = match &answer {
@@ -220,14 +232,8 @@ impl<C: Connect> Reconnecting<C> {
             }
         };
         pending.answered = true;
-        if C::SELF_HEALING && class.is_none() {
-            self.log.reached(); // it may not have been, although there was a connection
-        }
-        self.record_reply(number, side, class.is_none());
+        self.record_reply(number, side);
         match class {
-            Some(ErrorClass::Disconnected | ErrorClass::Demoted | ErrorClass::Unavailable) if C::SELF_HEALING => {
-                self.mark_degraded(number);
-            }
             Some(ErrorClass::Disconnected) => self.disconnect(number, Duration::ZERO),
             // The host name may resolve to another server by now, one that serves.
             Some(ErrorClass::Demoted | ErrorClass::Unavailable) => self.disconnect(number, SILENCE),
@@ -270,26 +276,20 @@ impl<C: Connect> Reconnecting<C> {
 }
 
 impl<C> ConnectAttempt<C> {
-    fn new(connections: Option<Attempted<C>>, number: u64) -> Self {
-        Self { connections, number, started_at: Timestamp::now(), silence: [None, None], degraded_since: None }
+    fn new(number: u64, server: Arc<AtomicU64>) -> Self {
+        let started_at = Timestamp::now();
+        let (silence, doubted_at) = ([None, None], (number > 0).then_some(started_at));
+        Self { connections: None, number, server, started_at, silence, doubted_at }
     }
 }
 
 impl<C: Connect> CommandLink for Reconnecting<C> {
-    fn send<'a>(&'a self, cmd: &'a Cmd) -> BoxFuture<'a, RedisResult<Value>> {
-        Box::pin(self.execute(Request::Command(cmd, Side::Main)))
-    }
-
-    fn transact<'a>(&'a self, pipeline: &'a Pipeline) -> BoxFuture<'a, RedisResult<Value>> {
-        Box::pin(self.execute(Request::Transaction(pipeline)))
-    }
-
-    fn read<'a>(&'a self, cmd: &'a Cmd) -> BoxFuture<'a, RedisResult<Value>> {
-        Box::pin(self.execute(Request::Command(cmd, Side::Reads)))
+    fn execute<'a>(&'a self, request: Request<'a>) -> BoxFuture<'a, RedisResult<Value>> {
+        Box::pin(self.answer_to(request))
     }
 
     fn is_paired(&self) -> bool {
-        self.pairing.load(Relaxed) % 2 == 1
+        self.connected.load(Relaxed) % 2 == 1
     }
 
     fn verify(&self) -> BoxFuture<'_, ()> {
@@ -297,13 +297,12 @@ impl<C: Connect> CommandLink for Reconnecting<C> {
     }
 
     fn connection(&self, _: &[u8]) -> u64 {
-        self.generation.load(Relaxed)
+        self.connected.load(Relaxed) / 2
     }
-}
 
-enum Request<'a> {
-    Command(&'a Cmd, Side),
-    Transaction(&'a Pipeline),
+    fn clock(&self, _: &dyn Fn() -> String) -> Arc<ServerClock> {
+        self.clock.clone()
+    }
 }
 
 /// One of the two connections. Without a second one, all commands are of the main side.
@@ -345,8 +344,7 @@ pub fn transaction(commands: impl IntoIterator<Item = Cmd>) -> Pipeline {
 /// error. Errors among the replies to the other commands are logged.
 ///
 /// The transactions of redis-rs 1.8.1 are not used: if `MULTI` is refused, their connection panics in a build with
-/// overflow checks. Nor are the other replies requested, because a cluster connection would follow a redirection among
-/// them, with a transaction that no node accepts.
+/// overflow checks.
 async fn reply_to_exec<C: ConnectionLike>(
     pipeline: &Pipeline,
     connection: &mut C,
@@ -365,34 +363,33 @@ async fn reply_to_exec<C: ConnectionLike>(
     Ok(reply)
 }
 
-/// Connects, and runs the handshake. A server that refuses the handshake is still of use: scripts that are not loaded are
-/// sent in full, and leases have stamps of the server's time too.
+/// Connects, loads the scripts, and asks for the server's time, in one round trip. A server that refuses these is still
+/// of use: scripts that are not loaded are sent in full, and leases have stamps of the server's time too.
+///
+/// A connection of the application that repairs itself is made again in this way too. Its number changes, because it may
+/// lead to another server.
 async fn establish<C: Connect>(
     connect: &C,
-    handshake: &dyn Handshake,
+    server: &AtomicU64,
+    introduction: &Pipeline,
+    clock: &ServerClock,
     log: &ConnectionLog,
 ) -> RedisResult<Arc<Connections<C::Connection>>> {
-    let connections = timeout(connect.connect_timeout(), connect.connect_pair()).await.unwrap_or_else(timed_out)?;
+    let connections = timeout(connect.connect_timeout(), connect.connect(server)).await.unwrap_or_else(timed_out)?;
     let mut connection = connections.main.clone();
-    if !C::EXISTED {
-        log.reached();
-    }
-    handshake.on_connected();
-    let (pipeline, sent) = (handshake.commands(), Timestamp::now());
-    let replies = connection.req_packed_commands(&pipeline, 0, pipeline.len());
+    let sent = Timestamp::now();
+    let replies = connection.req_packed_commands(introduction, 0, introduction.len());
     match timeout(CONNECT_TIMEOUT, replies).await.unwrap_or_else(timed_out) {
         Ok(replies) => {
             match replies.iter().any(|reply| matches!(reply, Value::ServerError(_))) {
                 true => log.reached(),
                 false => log.accepted(),
             }
-            handshake.on_replies(&replies, sent, Timestamp::now());
+            if let Some(time) = replies.last() {
+                clock.learn_time(time, sent, Timestamp::now());
+            }
         }
-        Err(error) if class(&error) == ErrorClass::Disconnected || error.is_timeout() => match C::SELF_HEALING {
-            // In a cluster a single node may hang or be dead, perhaps one that is not even needed.
-            true => log.command_failed(&error),
-            false => return Err(error),
-        },
+        Err(error) if class(&error) == ErrorClass::Disconnected || error.is_timeout() => return Err(error),
         Err(_) => {}
     }
     Ok(Arc::new(connections))
@@ -402,6 +399,8 @@ fn timed_out<T>(_: Elapsed) -> RedisResult<T> {
     Err((ErrorKind::Io, "connecting to redis timed out").into())
 }
 
+/// The number of the last attempt of this process.
+static LAST_ATTEMPT: AtomicU64 = AtomicU64::new(0);
 /// Time from the begin of a failed attempt to connect to the next one.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(100);
 /// Minimum number of commands without a reply before a connection is taken for dead.
@@ -438,14 +437,6 @@ mod tests {
         }
     }
 
-    struct Silent;
-
-    impl Handshake for Silent {
-        fn commands(&self) -> Pipeline {
-            redis::pipe()
-        }
-    }
-
     /// A source of two connections.
     struct Two {
         main: &'static [u8],
@@ -454,13 +445,8 @@ mod tests {
 
     impl Connect for Two {
         type Connection = Fake;
-        const SELF_HEALING: bool = false;
 
-        async fn connect(&self) -> RedisResult<Fake> {
-            Ok(Fake(self.main))
-        }
-
-        async fn connect_pair(&self) -> RedisResult<Connections<Fake>> {
+        async fn connect(&self, _: &AtomicU64) -> RedisResult<Connections<Fake>> {
             Ok(Connections { main: Fake(self.main), reads: Some(Fake(self.reads)) })
         }
 
@@ -470,7 +456,7 @@ mod tests {
     }
 
     fn two(main: &'static [u8], reads: &'static [u8]) -> Reconnecting<Two> {
-        Reconnecting::new(Arc::new(Two { main, reads }), Arc::new(Silent), Arc::default())
+        Reconnecting::new(Arc::new(Two { main, reads }), Arc::default(), Arc::default())
     }
 
     async fn connection_number<C: Connect>(link: &Reconnecting<C>) -> u64 {
@@ -489,7 +475,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn link_drops_a_connection_only_for_its_own_silence() {
-        let link = Reconnecting::new(Arc::new(Connection(Fake(NIL))), Arc::new(Silent), Arc::default());
+        let link = Reconnecting::new(Arc::new(Connection(Fake(NIL))), Arc::default(), Arc::default());
         let first = connection_number(&link).await;
         link.disconnect(first, Duration::ZERO);
         let second = connection_number(&link).await;
@@ -500,9 +486,9 @@ mod tests {
 
         link.record_timeout(second, Side::Main);
         tokio::time::sleep(SILENCE).await;
-        link.record_reply(second, Side::Main, true);
+        link.record_reply(second, Side::Main);
         give_up(&link, second).await;
-        link.record_reply(first, Side::Main, true);
+        link.record_reply(first, Side::Main);
         assert_eq!(connection_number(&link).await, second, "a reply ends the silence");
         link.record_timeout(second, Side::Main);
         assert_ne!(connection_number(&link).await, second);
@@ -510,19 +496,13 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn link_counts_a_repaired_connection_as_a_new_one() {
-        let link = Reconnecting::new(Arc::new(Connection(Fake(NIL))), Arc::new(Silent), Arc::default());
-        let number = connection_number(&link).await;
-        assert_eq!(link.connection(b""), 1);
-        link.mark_degraded(number);
-        link.record_reply(number, Side::Main, true);
-        assert_eq!(link.connection(b""), 1, "another part of it may still be broken");
-        tokio::time::sleep(SILENCE).await;
-        link.record_reply(number, Side::Main, false);
-        assert_eq!(link.connection(b""), 1);
-        for _ in 0..2 {
-            link.record_reply(number, Side::Main, true);
-            assert_eq!(link.connection(b""), 2, "a repair counts once");
-        }
+        let link = Reconnecting::new(Arc::new(Connection(Fake(NIL))), Arc::default(), Arc::default());
+        let first = connection_number(&link).await;
+        assert_eq!(link.connection(b""), first);
+        link.disconnect(first, Duration::ZERO);
+        assert_eq!(link.connection(b""), first, "not repaired yet");
+        let second = connection_number(&link).await;
+        assert!(second > first && link.connection(b"") == second);
     }
 
     /// A response timeout of the user ends a command before the guard's own timeout does.
@@ -552,7 +532,7 @@ mod tests {
             }
         }
 
-        let link = Reconnecting::new(Arc::new(Connection(TimesOut)), Arc::new(Silent), Arc::default());
+        let link = Reconnecting::new(Arc::new(Connection(TimesOut)), Arc::default(), Arc::default());
         let (connection, first) = link.current_attempt();
         assert!(connection.await.is_ok());
         for _ in 0..SILENT_COMMANDS {
@@ -575,8 +555,7 @@ mod tests {
             ("$4\r\nword\r\n", false),
             (":1\r\n", false),
         ] {
-            let link =
-                Reconnecting::new(Arc::new(Connection(Fake(answer.as_bytes()))), Arc::new(Silent), Arc::default());
+            let link = Reconnecting::new(Arc::new(Connection(Fake(answer.as_bytes()))), Arc::default(), Arc::default());
             let number = connection_number(&link).await;
             tokio::time::sleep(SILENCE).await;
             link.ping_check().await;
@@ -594,7 +573,7 @@ mod tests {
             (Some(Value::Int(1)), Some(Value::Int(2)))
         );
         assert!(link.is_paired());
-        let link = Reconnecting::new(Arc::new(Connection(Fake(NIL))), Arc::new(Silent), Arc::default());
+        let link = Reconnecting::new(Arc::new(Connection(Fake(NIL))), Arc::default(), Arc::default());
         assert_eq!((link.read(&cmd).await.ok(), link.is_paired()), (Some(Value::Nil), false));
     }
 
@@ -611,7 +590,7 @@ mod tests {
             let begun = Timestamp::now();
             while connection_number(&link).await == first {
                 link.record_timeout(first, silent);
-                link.record_reply(first, other, true);
+                link.record_reply(first, other);
                 tokio::time::sleep(SILENCE / 10).await;
             }
             let lived = Timestamp::now().since(begun);
@@ -638,20 +617,19 @@ mod tests {
 
     impl Connect for Superseded {
         type Connection = Fake;
-        const SELF_HEALING: bool = false;
 
-        async fn connect(&self) -> RedisResult<Fake> {
-            Ok(Fake(NIL))
-        }
-
-        async fn connect_pair(&self) -> RedisResult<Connections<Fake>> {
-            let late = self.0.lock().pop().expect("an attempt");
+        async fn connect(&self, server: &AtomicU64) -> RedisResult<Connections<Fake>> {
+            let (late, is_first) = {
+                let mut attempts = self.0.lock();
+                (attempts.pop().expect("an attempt"), !attempts.is_empty())
+            };
+            server.store(self.server_number() - u64::from(is_first), Relaxed);
             tokio::time::sleep(late).await;
             Ok(Connections { main: Fake(NIL), reads: late.is_zero().then_some(Fake(NIL)) })
         }
 
-        fn is_superseded(&self) -> bool {
-            self.0.lock().len() == 1
+        fn server_number(&self) -> u64 {
+            2
         }
 
         fn connect_timeout(&self) -> Duration {
@@ -665,10 +643,10 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn link_stays_paired_when_an_earlier_attempt_ends_later() {
         let attempts = Mutex::new(vec![Duration::ZERO, SILENCE / 2]);
-        let link = Reconnecting::new(Arc::new(Superseded(attempts)), Arc::new(Silent), Arc::default());
-        let (first, _) = link.current_attempt();
+        let link = Reconnecting::new(Arc::new(Superseded(attempts)), Arc::default(), Arc::default());
+        let (first, number) = link.current_attempt();
         tokio::task::yield_now().await;
-        assert_eq!(connection_number(&link).await, 2);
+        assert_ne!(connection_number(&link).await, number);
         assert!(link.is_paired());
         assert!(first.await.is_ok_and(|connections| connections.reads.is_none()));
         assert!(link.is_paired());

@@ -2,8 +2,8 @@
 
 use super::reconnecting::CommandLink;
 use crate::store::error::StoreError;
-use redis::{Arg, Cmd, ErrorKind, RedisResult, ServerErrorKind, ToRedisArgs, Value};
-use std::{fmt, time::Duration};
+use redis::{Arg, Cmd, ErrorKind, Pipeline, RedisResult, ServerErrorKind, ToRedisArgs, Value};
+use std::{fmt, sync::Arc, time::Duration};
 
 /// The text of a script with its SHA-1.
 #[derive(Debug)]
@@ -79,13 +79,15 @@ impl ScriptCall {
     }
 }
 
-/// Returns a pipeline that loads the scripts, so that no call has to send the text.
-pub(crate) fn load(texts: &[&'static str]) -> redis::Pipeline {
+/// Returns the first commands on a connection: they load the scripts, so that no call has to send the text, and ask for
+/// the server's time.
+pub(crate) fn introduction(texts: &[&'static str]) -> Arc<Pipeline> {
     let mut pipeline = redis::pipe();
     for text in texts {
         pipeline.cmd("SCRIPT").arg("LOAD").arg(*text);
     }
-    pipeline
+    pipeline.cmd("TIME");
+    Arc::new(pipeline)
 }
 
 /// Parses a number: an integer, or digits in a string.

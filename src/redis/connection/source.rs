@@ -1,34 +1,25 @@
-//! Sources of connections: a server, the nodes of a cluster, a master that sentinels watch, a cluster client, or an
-//! existing connection.
+//! Sources of connections: a server, a node of a cluster, a master that sentinels watch, or an existing connection.
 
 use super::log::ConnectionLog;
 #[cfg(feature = "sentinel")]
 use super::sentinel::ToMaster;
 use futures_util::future::{OptionFuture, join, pending};
 use redis::{
-    AsyncConnectionConfig, Client, ConnectionAddr, ProtocolVersion, PushInfo, RedisResult,
+    AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, ProtocolVersion, PushInfo, RedisResult,
     aio::{ConnectionLike, MultiplexedConnection},
     io::tcp::TcpSettings,
 };
-use std::{convert::Infallible, future::Future, sync::Arc, time::Duration};
-use tokio::time::timeout;
-#[cfg(feature = "cluster")]
-use {
-    crate::clock,
-    redis::ConnectionInfo,
-    std::sync::atomic::{AtomicUsize, Ordering::Relaxed},
+use std::{
+    convert::Infallible,
+    future::Future,
+    sync::{Arc, atomic::AtomicU64},
+    time::Duration,
 };
+use tokio::time::timeout;
 
 /// A source of connections of one kind.
 pub(in crate::redis) trait Connect: Send + Sync + 'static {
     type Connection: ConnectionLike + Clone + Send + Sync + 'static;
-
-    /// Whether a broken connection repairs itself. A new one would be no better then. In a cluster with one dead node
-    /// it would even drop the connections to the live nodes.
-    const SELF_HEALING: bool;
-
-    /// Whether the connection existed before. Then [`connect`](Self::connect) does not show that there is a server.
-    const EXISTED: bool = false;
 
     /// Whether a command waits for the connection to be made. Otherwise it fails at once until then.
     const AWAITED: bool = true;
@@ -36,25 +27,22 @@ pub(in crate::redis) trait Connect: Send + Sync + 'static {
     /// Returns the maximum time for one attempt to connect.
     fn connect_timeout(&self) -> Duration;
 
-    fn connect(&self) -> impl Future<Output = RedisResult<Self::Connection>> + Send;
+    /// Connects, with a second connection for reads if it is known to lead to the same process of a server. Stores the
+    /// [number of the server](Self::server_number) in `server`, as soon as it is known.
+    fn connect(&self, server: &AtomicU64) -> impl Future<Output = RedisResult<Connections<Self::Connection>>> + Send;
 
-    /// Connects, with a second connection for reads if it is known to lead to the same process of a server. Default: with
-    /// none.
-    fn connect_pair(&self) -> impl Future<Output = RedisResult<Connections<Self::Connection>>> + Send {
-        async { Ok(Connections { main: self.connect().await?, reads: None }) }
-    }
-
-    /// Reports whether the last connection is to be replaced although it works. Returns `true` once per replacement.
-    fn is_superseded(&self) -> bool {
-        false
+    /// Returns the number of the server that connections lead to now. One to a server with another number is replaced
+    /// although it works. Default: 0, connections are to stay.
+    fn server_number(&self) -> u64 {
+        0
     }
 }
 
 /// What an attempt has made: connections to one process of a server.
 pub(in crate::redis) struct Connections<C> {
     /// For everything but reads, and for reads too if they have no connection of their own.
-    pub(super) main: C,
-    pub(super) reads: Option<C>,
+    pub(in crate::redis) main: C,
+    pub(in crate::redis) reads: Option<C>,
 }
 
 /// A place that connections lead to, with their settings. It is resolved for each connection, so connections made later
@@ -74,9 +62,6 @@ pub(crate) struct Source {
 #[allow(clippy::large_enum_variant, reason = "there is one for each connection")]
 enum Target {
     Client(Client),
-    /// Any one of these nodes: each connection leads to the next one.
-    #[cfg(feature = "cluster")]
-    AnyNode(Arc<Nodes>),
     #[cfg(feature = "sentinel")]
     Master(ToMaster),
 }
@@ -87,9 +72,29 @@ impl Source {
         Self { target: Target::Client(tuned(client)), config: None, is_paired: false, log: Arc::new(log) }
     }
 
+    /// Returns the source of connections to the nodes of a cluster, which share a log.
     #[cfg(feature = "cluster")]
-    pub(super) fn of_nodes(nodes: Nodes) -> Self {
-        Self { target: Target::AnyNode(Arc::new(nodes)), config: None, is_paired: false, log: Arc::default() }
+    pub(super) fn of_cluster(client: Client) -> Self {
+        Self { log: Arc::new(ConnectionLog::of_cluster()), ..Self::of_client(client) }
+    }
+
+    /// Leads to another node, with the same settings.
+    #[cfg(feature = "cluster")]
+    pub(super) fn to(self, host: String, port: u16) -> Self {
+        let target = match self.target {
+            #[cfg(feature = "sentinel")]
+            target @ Target::Master(_) => target,
+            Target::Client(client) => Target::Client(changed(client, |info| {
+                let addr = match info.addr().clone() {
+                    ConnectionAddr::TcpTls { insecure, tls_params, .. } => {
+                        ConnectionAddr::TcpTls { host, port, insecure, tls_params }
+                    }
+                    _ => ConnectionAddr::Tcp(host, port),
+                };
+                info.set_addr(addr)
+            })),
+        };
+        Self { target, ..self }
     }
 
     #[cfg(feature = "sentinel")]
@@ -98,37 +103,32 @@ impl Source {
         Self { target: Target::Master(master), config: None, is_paired: false, log }
     }
 
-    /// Sets the settings of the user.
-    pub(super) fn with_config(self, config: Option<AsyncConnectionConfig>) -> Self {
-        Self { config, ..self }
-    }
-
-    /// Gives reads a connection of their own.
-    pub(super) fn paired(self) -> Self {
-        Self { is_paired: true, ..self }
+    /// Sets the settings of the user, and whether reads get a connection of their own.
+    pub(super) fn configured(&self, config: Option<AsyncConnectionConfig>, is_paired: bool) -> Self {
+        Self { config, is_paired, ..self.clone() }
     }
 
     /// Returns a client of the server that connections lead to now.
     #[allow(clippy::unused_async, reason = "other targets than a client have to be asked")]
-    async fn client(&self) -> RedisResult<Client> {
+    async fn client(&self, server: &AtomicU64) -> RedisResult<Client> {
+        let _ = server; // the server of a client has no number
         match &self.target {
             Target::Client(client) => Ok(client.clone()),
-            #[cfg(feature = "cluster")]
-            Target::AnyNode(nodes) => nodes.next().map(tuned),
             #[cfg(feature = "sentinel")]
             Target::Master(master) => {
                 choose_crypto_provider(); // a sentinel client does not say whether it uses TLS
-                master.client().await.map(tuned)
+                master.client(server).await.map(tuned)
             }
         }
     }
 
-    /// Returns when connections lead to another server than that of the last connection. Never returns if that cannot be
+    /// Returns when connections lead to another server than the one with this number. Never returns if that cannot be
     /// known.
-    pub(super) async fn moved(&self) {
+    pub(super) async fn moved(&self, server: &AtomicU64) {
+        let _ = server; // the server of a client has no number
         match &self.target {
             #[cfg(feature = "sentinel")]
-            Target::Master(master) => master.moved().await,
+            Target::Master(master) => master.moved(server).await,
             _ => pending().await,
         }
     }
@@ -138,8 +138,9 @@ impl Source {
     pub(in crate::redis) async fn connect_with_pushes(
         &self,
         on_push: impl Fn(PushInfo) + Send + Sync + 'static,
+        server: &AtomicU64,
     ) -> RedisResult<MultiplexedConnection> {
-        let info = self.client().await?.get_connection_info().clone();
+        let info = self.client(server).await?.get_connection_info().clone();
         let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
         let config = self.config().set_push_sender(move |push| {
             on_push(push);
@@ -163,25 +164,20 @@ impl Source {
 
 impl Connect for Source {
     type Connection = MultiplexedConnection;
-    const SELF_HEALING: bool = false;
 
-    async fn connect(&self) -> RedisResult<MultiplexedConnection> {
-        connect(self.client().await?, self.config()).await
-    }
-
-    async fn connect_pair(&self) -> RedisResult<Connections<MultiplexedConnection>> {
-        let client = self.client().await?;
+    async fn connect(&self, server: &AtomicU64) -> RedisResult<Connections<MultiplexedConnection>> {
+        let client = self.client(server).await?;
         let main = connect(client.clone(), self.config()).await?;
         let second = self.is_paired.then(|| timeout(CONNECT_TIMEOUT, self.connect_beside(&main, client)));
         let reads = OptionFuture::from(second).await.and_then(Result::ok).flatten();
         Ok(Connections { main, reads })
     }
 
-    fn is_superseded(&self) -> bool {
+    fn server_number(&self) -> u64 {
         match &self.target {
             #[cfg(feature = "sentinel")]
-            Target::Master(master) => master.is_superseded(),
-            _ => false,
+            Target::Master(master) => master.number(),
+            _ => 0,
         }
     }
 
@@ -195,77 +191,15 @@ impl Connect for Source {
     }
 }
 
-/// The nodes of a cluster, as the user names them: a source of connections for messages.
-#[cfg(feature = "cluster")]
-pub(super) struct Nodes {
-    infos: Vec<ConnectionInfo>,
-    turn: AtomicUsize,
-}
-
-#[cfg(feature = "cluster")]
-impl Nodes {
-    /// Gives all nodes the user, password and TLS of the first one. The first turn is random, so that the processes of a
-    /// fleet spread over the nodes.
-    pub(super) fn like_the_first(infos: &[ConnectionInfo]) -> Self {
-        let like_the_first = |info: &ConnectionInfo| {
-            let (ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. }) = info.addr() else {
-                return info.clone();
-            };
-            let (host, port) = (host.clone(), *port);
-            infos[0].clone().set_addr(match infos[0].addr().clone() {
-                ConnectionAddr::TcpTls { insecure, tls_params, .. } => {
-                    ConnectionAddr::TcpTls { host, port, insecure, tls_params }
-                }
-                _ => ConnectionAddr::Tcp(host, port),
-            })
-        };
-        let first_turn = (clock::random_unit() * infos.len() as f64) as usize; // `next` takes the remainder
-        Self { infos: infos.iter().map(like_the_first).collect(), turn: AtomicUsize::new(first_turn) }
-    }
-
-    /// Returns a client of the next node in turn.
-    fn next(&self) -> RedisResult<Client> {
-        let turn = self.turn.fetch_add(1, Relaxed) % self.infos.len();
-        Client::open(self.infos[turn].clone())
-    }
-
-    /// Returns the first node with TLS and without, if its own address is without. A cluster client of both is an error,
-    /// unless its settings ask for TLS.
-    pub(super) fn differ_in_tls(&self) -> Option<[ConnectionInfo; 2]> {
-        let first = self.infos.first()?.clone();
-        let ConnectionAddr::Tcp(host, port) = first.addr().clone() else { return None };
-        let secure = ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None };
-        Some([first.clone(), first.set_addr(secure)])
-    }
-}
-
-#[cfg(feature = "cluster")]
-impl Connect for redis::cluster::ClusterClient {
-    type Connection = redis::cluster_async::ClusterConnection;
-    const SELF_HEALING: bool = true;
-
-    async fn connect(&self) -> RedisResult<Self::Connection> {
-        choose_crypto_provider(); // a cluster client does not say whether it uses TLS
-        self.get_async_connection().await
-    }
-
-    /// The client tries node after node, twice, and each node that hangs takes a second.
-    fn connect_timeout(&self) -> Duration {
-        LONGEST_CONNECT_TIMEOUT
-    }
-}
-
 /// A connection of redis-rs, or one that behaves like it, as a store: `StampedeGuard::new(Connection(pooled))`.
 #[derive(Clone, Debug)]
 pub struct Connection<C>(pub C);
 
 impl<C: ConnectionLike + Clone + Send + Sync + 'static> Connect for Connection<C> {
     type Connection = C;
-    const SELF_HEALING: bool = true;
-    const EXISTED: bool = true;
 
-    async fn connect(&self) -> RedisResult<C> {
-        Ok(self.0.clone())
+    async fn connect(&self, _: &AtomicU64) -> RedisResult<Connections<C>> {
+        Ok(Connections { main: self.0.clone(), reads: None })
     }
 
     fn connect_timeout(&self) -> Duration {
@@ -312,9 +246,15 @@ pub(super) fn config() -> AsyncConnectionConfig {
 
 /// Returns the client with the settings of [`tuned_tcp`].
 fn tuned(client: Client) -> Client {
-    let info = client.get_connection_info().clone();
-    let settings = tuned_tcp(info.tcp_settings().clone());
-    Client::open(info.set_tcp_settings(settings)).unwrap_or(client)
+    changed(client, |info| {
+        let settings = tuned_tcp(info.tcp_settings().clone());
+        info.set_tcp_settings(settings)
+    })
+}
+
+/// Returns the client with other connection info, which is never refused.
+fn changed(client: Client, change: impl FnOnce(ConnectionInfo) -> ConnectionInfo) -> Client {
+    Client::open(change(client.get_connection_info().clone())).unwrap_or(client)
 }
 
 /// Returns the settings with TCP_NODELAY, and with a user timeout so that sockets notice a dead peer.
@@ -329,8 +269,7 @@ pub(super) fn tuned_tcp(settings: TcpSettings) -> TcpSettings {
 }
 
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-/// Maximum time of an attempt to connect with settings of the user, or to one node after another. Each step has a
-/// shorter timeout.
+/// Maximum time of an attempt to connect with settings of the user. Each step has a shorter timeout.
 const LONGEST_CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time without an acknowledgement after which the system closes a connection, unless the client sets its own.
 #[cfg(any(target_os = "android", target_os = "fuchsia", target_os = "linux"))]

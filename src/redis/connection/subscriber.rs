@@ -7,7 +7,10 @@ use super::{
 };
 use crate::store::token::Inbox;
 use redis::{PushInfo, PushKind, RedisError, RedisResult, Value, aio::MultiplexedConnection};
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, atomic::AtomicU64},
+    time::Duration,
+};
 use tokio::{
     sync::{Notify, watch},
     time::{sleep, timeout},
@@ -44,7 +47,9 @@ struct Listener {
     was_live: bool,
 }
 
+#[derive(PartialEq, Eq)]
 enum State {
+    Idle,
     Connecting,
     Live,
     Down,
@@ -53,7 +58,7 @@ enum State {
 impl Subscriber {
     /// Builds a subscriber. `data` is the data connection, whose scripts publish the messages.
     pub(crate) fn new(source: Source, data: Arc<dyn CommandLink>, handler: Arc<dyn MessageHandler>) -> Self {
-        let listener = Listener { source, data, handler, state: watch::Sender::new(State::Down), was_live: false };
+        let listener = Listener { source, data, handler, state: watch::Sender::new(State::Idle), was_live: false };
         Self { listener, task: KeptTask::default() }
     }
 
@@ -67,7 +72,12 @@ impl Subscriber {
 
     /// Reports whether messages arrive now.
     pub(crate) fn is_up(&self) -> bool {
-        matches!(*self.listener.state.borrow(), State::Live)
+        *self.listener.state.borrow() == State::Live
+    }
+
+    /// Reports whether it was started.
+    pub(super) fn is_started(&self) -> bool {
+        *self.listener.state.borrow() != State::Idle
     }
 
     /// Reports whether messages arrive. Waits up to `FIRST_SUBSCRIPTION_TIMEOUT` for a first attempt to connect.
@@ -92,8 +102,9 @@ impl Subscription for Listener {
             (PushKind::Disconnection, _) => is_lost.notify_one(),
             _ => {}
         };
+        let server = AtomicU64::default();
         let subscribed = async {
-            let mut connection = self.source.connect_with_pushes(on_push).await?;
+            let mut connection = self.source.connect_with_pushes(on_push, &server).await?;
             connection.subscribe(self.channel()).await?;
             Ok(connection)
         };
@@ -111,7 +122,7 @@ impl Subscription for Listener {
         };
         tokio::select! {
             () = lost.notified() => {}
-            () = self.source.moved() => {}
+            () = self.source.moved(&server) => {}
             () = is_silent => {}
         }
         self.state.send_replace(State::Down);

@@ -1,6 +1,6 @@
 //! Masters and subscribed nodes that die.
 
-use super::shards::{Shards, endpoint, first_owner, keys_of, slot_of};
+use super::shards::{Shards, first_owner, keys_of};
 use crate::{
     Down, MS, SECOND,
     kit::{command, hits},
@@ -131,7 +131,7 @@ async fn lock_is_passed_on_after_its_master_has_died() {
     let mut held = Vec::new();
     let mut waiting = JoinSet::new();
     for lock in &locks {
-        let lock = lock.clone().ttl(120 * SECOND).wait(100 * SECOND);
+        let lock = lock.clone().store_timeout(20 * SECOND).ttl(120 * SECOND).wait(100 * SECOND);
         held.push(lock.acquire(name.as_str()).await.expect("free"));
         let (other, name) = (lock.clone(), name.clone());
         waiting.spawn(async move { other.acquire(name.as_str()).await.map(drop) });
@@ -158,53 +158,30 @@ async fn lock_is_passed_on_after_its_master_has_died() {
     }
 }
 
-/// Returns the index of the node that has the subscriber of the only process.
-async fn subscribed_node(nodes: &[RedisServer]) -> Option<usize> {
-    for (n, node) in nodes.iter().enumerate() {
-        if !command::<String>(node, "CLIENT LIST TYPE pubsub").await.is_empty() {
-            return Some(n);
-        }
-    }
-    None
-}
-
-/// Returns a key of another node than the dead one of three.
-async fn live_key(node: &RedisServer, dead: usize) -> String {
-    for n in 0.. {
-        let key = format!("k{n}");
-        if first_owner(slot_of(node, &key).await) != dead {
-            return key;
-        }
-    }
-    unreachable!("some slot of three thirds is in another third")
-}
-
-/// Seen to fail if the subscriber stays with its first node.
 #[tokio::test]
-async fn subscriber_of_a_dead_node_moves_to_another_node() {
-    let nodes = super::nodes::<3>().await;
-    let store = RedisStore::new(endpoint(&nodes));
-    let any = CacheKey::new("sg", 0, "any");
-    drop(store.listen(&any));
-    store.get(&any).await.expect("an answer");
+async fn waiter_is_woken_at_the_new_master() {
+    let shards = Shards::start().await;
+    let [store, other] = [(); 2].map(|()| RedisStore::new(shards.endpoint()));
+    let at = CacheKey::new("sg", 0, &*keys_of(&shards.masters, 0, 1).await[0]);
+    store.get(&at).await.expect("an answer");
+    drop(store.listen(&at));
     eventually("it is subscribed", async || store.is_subscribed() == Some(true)).await;
-    let dead = subscribed_node(&nodes).await.expect("one of them");
-    nodes[dead].kill();
+    shards.masters[0].kill();
     eventually("the loss is noticed", async || store.is_subscribed() == Some(false)).await;
-    eventually("it is subscribed again", async || store.is_subscribed() == Some(true)).await;
+    shards.promoted(0).await;
 
-    let survivors: Vec<_> = nodes.into_iter().enumerate().filter(|(n, _)| *n != dead).map(|(_, node)| node).collect();
-    assert!(subscribed_node(&survivors).await.is_some());
-    let at = CacheKey::new("sg", 0, live_key(&survivors[0], dead).await);
-    let other = RedisStore::new(endpoint(&survivors));
     let (mut leader, mut waiter) = (other.listen(&at), store.listen(&at));
     let lead = LeaseRequest::new(leader.token(), 100 * SECOND);
-    assert!(matches!(other.get_or_lease(&at, lead).await, Ok(LeaseReply::Granted { .. })));
+    eventually("the new master grants a lease", async || {
+        matches!(other.get_or_lease(&at, lead).await, Ok(LeaseReply::Granted { .. }))
+    })
+    .await;
     let wait = LeaseRequest::new(waiter.token(), 100 * SECOND);
     eventually("it waits for a message", async || {
         matches!(store.get_or_lease(&at, wait).await, Ok(LeaseReply::Wait { registered: true, .. }))
     })
     .await;
+    assert_eq!(store.is_subscribed(), Some(true));
     other.release(&at, lead.token, None).await.expect("released");
     assert!(!waiter.notified().await, "the entry was not invalidated");
 }

@@ -80,7 +80,7 @@ impl Source {
 #[tokio::test]
 async fn near_copies_of_a_cluster_end_by_age() {
     let nodes = RedisServer::cluster::<3>(&[]).await;
-    let bare = StampedeGuard::new(super::client(&nodes)).policy(Policy::fresh_for(HOUR)).store_timeout(30 * SECOND);
+    let bare = StampedeGuard::new(endpoint(&nodes)).policy(Policy::fresh_for(HOUR)).store_timeout(30 * SECOND);
     let bare = bare.near_cache(NearCacheConfig::max_bytes(1 << 20).max_age(SECOND));
     let other = plain(&nodes);
     for near in [near(&nodes, SECOND), bare] {

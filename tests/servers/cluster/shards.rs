@@ -6,6 +6,7 @@ use crate::{
 };
 use redis::{FromRedisValue, aio::MultiplexedConnection};
 use stampede_guard::RedisEndpoint;
+use std::time::Duration;
 
 /// Three masters with one replica each. A replica takes the place of its master after two to three seconds.
 pub(crate) struct Shards {
@@ -149,8 +150,17 @@ impl Resharder {
 
     /// Moves a slot with its keys.
     pub(crate) async fn move_slot(&self, slot: usize, from: usize, to: usize) {
+        self.move_slot_within(slot, from, to, Duration::ZERO).await;
+    }
+
+    /// Moves a slot with its keys, a hundred at a time, in about this time.
+    pub(crate) async fn move_slot_within(&self, slot: usize, from: usize, to: usize, time: Duration) {
         self.begin_move(slot, from, to).await;
+        let mut count = redis::cmd("CLUSTER");
+        let keys: u32 = self.0[from].ask(count.arg("COUNTKEYSINSLOT").arg(slot)).await;
+        let pause = time / keys.div_ceil(100).max(1);
         loop {
+            tokio::time::sleep(pause).await;
             let mut keys = redis::cmd("CLUSTER");
             keys.arg("GETKEYSINSLOT").arg(slot).arg(100);
             let keys: Vec<String> = self.0[from].ask(&keys).await;

@@ -8,10 +8,9 @@ use crate::{
     support::{Origin, RedisServer},
 };
 use lock_table::{GetSet, LockedStore, Rename, SetMembership};
-use redis::cluster::ClusterClient;
 use stampede_guard::{
     ErrorKind,
-    lock::{FencedLock, IntoEndpoint, Recipe, SetPx},
+    lock::{FencedLock, IntoEndpoint, Recipe, RedisEndpoint, SetPx},
 };
 
 /// Exercises two guards that share one lock store.
@@ -68,17 +67,17 @@ async fn guard_over_locks_needs_no_eval_right() {
 #[tokio::test]
 async fn guard_over_locks_works_in_cluster() {
     let nodes = RedisServer::cluster::<3>(&[]).await;
-    let client = || ClusterClient::new(nodes.iter().map(RedisServer::url).collect::<Vec<_>>()).expect("a client");
+    let endpoint = || RedisEndpoint::cluster(nodes.iter().map(RedisServer::url)).expect("an endpoint");
     let flushed = async || {
         for node in &nodes {
             command::<()>(node, "FLUSHALL").await;
         }
     };
-    guarded([(); 2].map(|()| locked(client(), SetPx))).await;
+    guarded([(); 2].map(|()| locked(endpoint(), SetPx))).await;
     flushed().await;
-    guarded([(); 2].map(|()| locked(client(), SetMembership::with_expiry()))).await;
+    guarded([(); 2].map(|()| locked(endpoint(), SetMembership::with_expiry()))).await;
     flushed().await;
-    guarded([(); 2].map(|()| locked(client(), GetSet::new()))).await;
+    guarded([(); 2].map(|()| locked(endpoint(), GetSet::new()))).await;
     flushed().await;
-    guarded([(); 2].map(|()| locked(client().into_endpoint().subscribe_via(nodes[0].client()), Rename))).await;
+    guarded([(); 2].map(|()| locked(endpoint().subscribe_via(nodes[0].client()), Rename))).await;
 }

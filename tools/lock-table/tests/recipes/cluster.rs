@@ -5,16 +5,15 @@ use crate::{
     site::Site,
     support::{RedisServer, SECOND},
 };
-use redis::cluster::ClusterClient;
-use stampede_guard::Lock;
+use stampede_guard::{Lock, lock::RedisEndpoint};
 
 /// Recipes that take another connection for some of their commands need a client of the server of the lock.
 #[tokio::test]
 async fn locks_over_cluster_are_acquired_and_released() {
     let nodes = RedisServer::cluster::<3>(&[]).await;
-    let client = ClusterClient::new(nodes.iter().map(RedisServer::url).collect::<Vec<_>>()).expect("a client");
+    let endpoint = RedisEndpoint::cluster(nodes.iter().map(RedisServer::url)).expect("an endpoint");
     for recipe in RECIPES.iter().filter(|recipe| recipe.guarantees().multiplex_safe) {
-        let lock = Lock::new(client.clone()).store_timeout(20 * SECOND).wait(60 * SECOND);
+        let lock = Lock::new(endpoint.clone()).store_timeout(20 * SECOND).wait(60 * SECOND);
         let lock = (recipe.make)(lock, &Site::of(&nodes));
         let guard = lock.acquire("everything").await.expect("free");
         assert!(lock.try_acquire("everything").await.expect("an answer").is_none(), "{}", recipe.name);

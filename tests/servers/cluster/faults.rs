@@ -1,0 +1,213 @@
+//! Faults of one node under a load with invalidations.
+
+use super::{
+    load::Load,
+    shards::{Shards, endpoint, keys_of, serves},
+};
+use crate::{
+    Down, MS, SECOND,
+    kit::{Events, command, hits},
+    support::{RedisServer, eventually},
+};
+use stampede_guard::{Policy, StampedeGuard};
+use std::time::Instant;
+
+fn guard(nodes: &[RedisServer]) -> StampedeGuard {
+    StampedeGuard::new(endpoint(nodes)).policy(Policy::fresh_for(600 * SECOND)).store_timeout(SECOND)
+}
+
+/// Strikes the first of three masters under load, and waits until its replica serves and both processes share again.
+async fn replaced_under_load(what: &str, strike: impl FnOnce(&RedisServer)) {
+    let (shards, events) = (Shards::start().await, Events::listen());
+    let load = Load::new([(); 2].map(|()| guard(&shards.masters)), (0..200).map(|n| format!("key-{n}")));
+    let keys = keys_of(&shards.masters, 0, 1).await;
+    let running = tokio::spawn(load.clone().run());
+    let guards = load.guards();
+    eventually("both share", async || hits(&guards[0], &keys[0]).await && hits(&guards[1], &keys[0]).await).await;
+    tokio::time::sleep(SECOND).await;
+    let lines = || ["circuit breaker opened", "circuit breaker closed"].map(|line| events.about(line));
+    let before = lines();
+    strike(&shards.masters[0]);
+    let struck = Instant::now();
+    eventually("the replica serves", async || serves(&shards.replicas[0]).await).await;
+    let serves = Instant::now();
+    for guard in guards {
+        eventually("it shares again", async || {
+            let key = &keys[0];
+            hits(guard, key).await && hits(guard, key).await
+        })
+        .await;
+    }
+    println!("{what}: served after {:?}, shared again {:?} later", serves - struck, serves.elapsed());
+    tokio::time::sleep(SECOND).await;
+    // Invalidations that the replica had not got yet were sent again.
+    let stale = load.stale();
+    tokio::time::sleep(2 * SECOND).await;
+    load.end(running, what).await;
+    assert_eq!(load.stale(), stale);
+    let after = lines();
+    let [opened, closed] = [0, 1].map(|n| after[n] - before[n]);
+    // In each process the one for reads, and the one for writes if it opens first.
+    assert!((2..=4).contains(&opened) && closed == opened, "{opened}, {closed}: {}", events.all());
+    assert!(guards.iter().all(|guard| !guard.health().breaker_open));
+}
+
+/// Seen to fail, with breakers that never close, if the new master does not take over the failure domain.
+#[tokio::test]
+async fn killed_master_opens_one_breaker_of_each_kind() {
+    replaced_under_load("killed", RedisServer::kill).await;
+}
+
+/// The connections stay open, and no command is answered. Seen to fail if that is no reason to ask the nodes.
+#[tokio::test]
+async fn hanging_master_opens_one_breaker_of_each_kind() {
+    replaced_under_load("stopped", RedisServer::pause).await;
+}
+
+/// Returns how many names the masters have deleted.
+async fn deletions(nodes: &[RedisServer]) -> u64 {
+    let mut sum = 0;
+    for node in nodes {
+        let stats: String = command(node, "INFO commandstats").await;
+        let calls = stats.split_once("cmdstat_del:calls=").and_then(|(_, rest)| rest.split_once(','));
+        sum += calls.map_or(0, |(calls, _)| calls.parse::<u64>().expect("a number"));
+    }
+    sum
+}
+
+/// Keys of the healthy masters are invalidated once. Later their entries are only read, beside those of the dead one. Seen
+/// to fail in two of six runs if questions to idle nodes are dropped, which then look silent and are connected to again.
+#[tokio::test]
+async fn dead_master_costs_healthy_masters_no_entry() {
+    let nodes = super::nodes::<3>().await;
+    let guard = guard(&nodes);
+    let (dead, healthy) = (keys_of(&nodes, 0, 20).await, keys_of(&nodes, 1, 20).await);
+    for key in dead.iter().chain(&healthy) {
+        hits(&guard, key).await;
+    }
+    guard.drain().await;
+    nodes[0].kill();
+    for key in &healthy {
+        guard.invalidate(key.as_str()).await.expect("acknowledged");
+        hits(&guard, key).await;
+    }
+    guard.drain().await;
+    let (before, until) = (deletions(&nodes[1..]).await, Instant::now() + 4 * SECOND);
+    let mut fetched = 0;
+    while Instant::now() < until {
+        for (dead, healthy) in dead.iter().zip(&healthy) {
+            guard.fetch(dead.clone(), async || Ok::<_, Down>(1)).await.expect("the origin answers");
+            fetched += usize::from(!hits(&guard, healthy).await);
+        }
+        tokio::time::sleep(20 * MS).await;
+    }
+    assert_eq!((deletions(&nodes[1..]).await - before, fetched), (0, 0), "deleted, fetched");
+}
+
+/// A cluster whose first master has forgotten it, and was replaced, but serves its slots for ever. All entries of the
+/// master are on its replica as well.
+struct Split {
+    shards: Shards,
+    writer: StampedeGuard,
+    /// A key of the first master, whose entry is 1, and one of another master.
+    key: String,
+    other: String,
+}
+
+impl Split {
+    async fn start() -> Self {
+        let shards = Shards::start().await;
+        let [key, other] = [0, 1].map(|master| keys_of(&shards.masters, master, 1));
+        let (key, other) = (key.await.remove(0), other.await.remove(0));
+        let writer = guard(&shards.masters);
+        assert!(!hits(&writer, &key).await);
+        writer.drain().await;
+        shards.replicated(0).await;
+        // It forgets the other nodes first, so that it does not hear of its replacement.
+        for node in shards.masters[1..].iter().chain(&shards.replicas) {
+            let id: String = command(node, "CLUSTER MYID").await;
+            command::<()>(&shards.masters[0], &format!("CLUSTER FORGET {id}")).await;
+        }
+        command::<()>(&shards.replicas[0], "CLUSTER FAILOVER TAKEOVER").await;
+        shards.promoted(0).await;
+        assert!(serves(&shards.masters[0]).await, "the old master serves its slots as well");
+        Self { shards, writer, key, other }
+    }
+
+    /// Makes the writer ask any node for its view, because a connection breaks.
+    async fn ask(&self) {
+        command::<()>(&self.shards.masters[1], "CLIENT KILL TYPE normal SKIPME yes").await;
+        hits(&self.writer, &self.other).await;
+        tokio::time::sleep(20 * MS).await;
+    }
+
+    async fn fetch(&self, origin: i32) -> i32 {
+        self.writer.fetch(self.key.clone(), async move || Ok::<_, Down>(origin)).await.expect("an answer")
+    }
+}
+
+/// Seen to fail, with the old value, if the router believes any view.
+#[tokio::test]
+async fn forgotten_master_serves_no_old_value_after_an_invalidation() {
+    let split = Split::start().await;
+    let Split { shards, writer, key, .. } = &split;
+    command::<()>(&shards.replicas[0], "FLUSHALL").await;
+    eventually("the new master is known", async || {
+        split.ask().await;
+        !hits(writer, key).await
+    })
+    .await;
+    writer.drain().await;
+    writer.invalidate(key.as_str()).await.expect("acknowledged");
+    for _ in 0..100 {
+        assert_eq!(split.fetch(2).await, 2);
+        split.ask().await;
+    }
+    assert!(hits(&guard(&shards.masters[..1]), key).await, "the old master has an entry");
+}
+
+/// The master that is cut off acknowledges the invalidation. The one that has replaced it still has the entry.
+///
+/// Seen to fail (the old value) if the number of the connection that serves a key never changes.
+#[tokio::test]
+async fn invalidation_that_a_cut_off_master_has_acknowledged_is_kept() {
+    let split = Split::start().await;
+    let Split { shards, writer, key, .. } = &split;
+    writer.invalidate(key.as_str()).await.expect("acknowledged");
+    assert_eq!(command::<usize>(&shards.replicas[0], "DBSIZE").await, 1, "the new master knows nothing of it");
+    assert_eq!(split.fetch(2).await, 2);
+    let is_used = async || command::<String>(&shards.replicas[0], "INFO commandstats").await.contains("cmdstat_get:");
+    let mut asked = 0;
+    while asked < 50 {
+        split.ask().await;
+        assert_eq!(split.fetch(2).await, 2);
+        asked += usize::from(is_used().await);
+    }
+}
+
+/// A manual failover pauses the writes of its master.
+///
+/// Seen to fail if the nodes of a cluster have one connection each.
+#[tokio::test]
+async fn pause_of_writes_of_one_master_costs_no_call() {
+    let nodes = super::nodes::<3>().await;
+    let guard = guard(&nodes);
+    let keys = [keys_of(&nodes, 0, 21).await, keys_of(&nodes, 1, 20).await].concat();
+    let (miss, warm) = keys.split_first().expect("a key");
+    for key in warm {
+        hits(&guard, key).await;
+    }
+    guard.drain().await;
+    command::<()>(&nodes[0], "CLIENT PAUSE 3000 WRITE").await;
+    let until = Instant::now() + 2800 * MS;
+    assert!(!hits(&guard, miss).await);
+    assert!(guard.health().breaker_open, "the lease of the miss is not answered");
+    let mut fetched = 0;
+    while Instant::now() < until {
+        for key in warm {
+            fetched += usize::from(!hits(&guard, key).await);
+        }
+        tokio::time::sleep(20 * MS).await;
+    }
+    assert_eq!(fetched, 0);
+}
