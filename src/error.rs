@@ -137,11 +137,7 @@ impl Error {
     /// ```
     #[must_use]
     pub fn find<'a, E: error::Error + 'static>(error: &'a (dyn error::Error + 'static)) -> Option<&'a E> {
-        iter::successors(Some(error), |error| inner(*error)).find_map(|error| {
-            let boxed = || error.downcast_ref::<Box<E>>().map(|boxed| &**boxed);
-            let shared = || error.downcast_ref::<Arc<E>>().map(|shared| &**shared);
-            error.downcast_ref().or_else(boxed).or_else(shared)
-        })
+        iter::successors(Some(error), |error| inner(*error)).find_map(downcast)
     }
 
     /// Returns the time until a retry: for a failure whose marker blocks the key, and for a rejected request.
@@ -156,14 +152,19 @@ impl Error {
     }
 }
 
+/// Returns the error as an `E`, also in a `Box` or an `Arc`.
+fn downcast<'a, E: error::Error + 'static>(error: &'a (dyn error::Error + 'static)) -> Option<&'a E> {
+    let boxed = || error.downcast_ref::<Box<E>>().map(|boxed| &**boxed);
+    let shared = || error.downcast_ref::<Arc<E>>().map(|shared| &**shared);
+    error.downcast_ref().or_else(boxed).or_else(shared)
+}
+
 /// Returns the error that this one wraps. Two types have the source of the error in them as their own source.
 fn inner<'a>(error: &'a (dyn error::Error + 'static)) -> Option<&'a (dyn error::Error + 'static)> {
     if let Some(shared) = error.downcast_ref::<Arc<dyn error::Error + Send + Sync>>() {
         return Some(&**shared);
     }
-    let boxed = || error.downcast_ref::<Box<io::Error>>().map(|error| &**error);
-    let shared = || error.downcast_ref::<Arc<io::Error>>().map(|error| &**error);
-    match error.downcast_ref::<io::Error>().or_else(boxed).or_else(shared).and_then(io::Error::get_ref) {
+    match downcast::<io::Error>(error).and_then(io::Error::get_ref) {
         Some(inner) => Some(inner),
         None => error.source(),
     }

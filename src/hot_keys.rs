@@ -71,17 +71,14 @@ struct Stripe(Mutex<Sketch>);
 
 #[derive(Default)]
 struct Sketch {
+    /// The keys by falling count.
     tracked: Vec<Tracked>,
-    /// Indices of `tracked`, by falling count.
-    ranking: Vec<usize>,
-    /// Indices of `tracked`, by the hash of the resource.
-    by_hash: BTreeMap<u64, usize>,
+    /// The place of each key in `tracked`, by the hash of the resource.
+    places: BTreeMap<u64, usize>,
 }
 
 struct Tracked {
     hash: u64,
-    /// The place in the ranking.
-    rank: usize,
     figures: HotKey,
 }
 
@@ -94,9 +91,8 @@ impl HotKeys {
     pub(crate) fn record_answer(&self, key: CacheKeyRef<'_>, is_saved: bool, waited: Duration) {
         let hash = key.resource_hash(self.seed);
         let mut sketch = self.stripes[stripes::of_this_thread()].0.lock();
-        let index = sketch.track(hash, key, self.keys);
-        sketch.rise(index);
-        let figures = &mut sketch.tracked[index].figures;
+        let place = sketch.track(hash, key, self.keys);
+        let figures = sketch.rise(place);
         figures.requests += 1;
         figures.saved_calls += u64::from(is_saved);
         figures.longest_wait = figures.longest_wait.max(waited);
@@ -106,8 +102,8 @@ impl HotKeys {
     pub(crate) fn record_fetch(&self, key: CacheKeyRef<'_>, took: Duration) {
         let hash = key.resource_hash(self.seed);
         let mut sketch = self.stripes[stripes::of_this_thread()].0.lock();
-        let index = sketch.track(hash, key, self.keys);
-        let figures = &mut sketch.tracked[index].figures;
+        let place = sketch.track(hash, key, self.keys);
+        let figures = &mut sketch.tracked[place].figures;
         figures.fetches += 1;
         figures.fetch_time = figures.fetch_time.saturating_add(took);
     }
@@ -119,7 +115,7 @@ impl HotKeys {
             let sketch = stripe.0.lock();
             let own_smallest = sketch.smallest_count(self.keys);
             smallest += own_smallest;
-            for Tracked { hash, figures, .. } in &sketch.tracked {
+            for Tracked { hash, figures } in &sketch.tracked {
                 // Until the end, `max_uncounted` is the part of `smallest` that does not apply to the key.
                 let part = HotKey { max_uncounted: own_smallest - figures.max_uncounted, ..figures.clone() };
                 merged.entry(*hash).and_modify(|sum| add(sum, &part)).or_insert(part);
@@ -145,10 +141,10 @@ fn add(sum: &mut HotKey, part: &HotKey) {
 }
 
 impl Sketch {
-    /// Returns the index of the key, which replaces another key if it is not tracked yet and the sketch is full.
+    /// Returns the place of the key, which replaces the last key if it is not tracked yet and the sketch is full.
     fn track(&mut self, hash: u64, key: CacheKeyRef<'_>, keys: usize) -> usize {
-        if let Some(index) = self.by_hash.get(&hash) {
-            return *index;
+        if let Some(place) = self.places.get(&hash) {
+            return *place;
         }
         let figures = HotKey {
             namespace: key.namespace().to_owned(),
@@ -156,37 +152,35 @@ impl Sketch {
             max_uncounted: self.smallest_count(keys),
             ..HotKey::default()
         };
-        let rank = self.ranking.len().min(keys - 1);
-        let index = match self.ranking.get(rank) {
-            Some(index) => {
-                let replaced = std::mem::replace(&mut self.tracked[*index], Tracked { hash, rank, figures });
-                self.by_hash.remove(&replaced.hash);
-                *index
-            }
-            None => {
-                self.tracked.push(Tracked { hash, rank, figures });
-                self.ranking.push(rank);
-                rank
-            }
-        };
-        self.by_hash.insert(hash, index);
-        index
+        if self.tracked.len() == keys
+            && let Some(replaced) = self.tracked.pop()
+        {
+            self.places.remove(&replaced.hash);
+        }
+        let place = self.tracked.len();
+        self.tracked.push(Tracked { hash, figures });
+        self.places.insert(hash, place);
+        place
     }
 
     /// Moves the key to the first of the places whose keys have the same count, so that its count may grow by one.
-    fn rise(&mut self, index: usize) {
-        let Tracked { rank, ref figures, .. } = self.tracked[index];
-        let count = figures.count();
-        let first = self.ranking[..rank].partition_point(|other| self.tracked[*other].figures.count() > count);
-        self.ranking.swap(rank, first);
-        self.tracked[self.ranking[rank]].rank = rank;
-        self.tracked[index].rank = first;
+    /// Returns its figures.
+    fn rise(&mut self, place: usize) -> &mut HotKey {
+        let count = self.tracked[place].figures.count();
+        let first = self.tracked[..place].partition_point(|other| other.figures.count() > count);
+        if first < place {
+            self.tracked.swap(first, place);
+            for moved in [first, place] {
+                self.places.insert(self.tracked[moved].hash, moved);
+            }
+        }
+        &mut self.tracked[first].figures
     }
 
     /// Returns the smallest count; zero if there is room for another key.
     fn smallest_count(&self, keys: usize) -> u64 {
-        match self.ranking.last() {
-            Some(last) if self.ranking.len() == keys => self.tracked[*last].figures.count(),
+        match self.tracked.last() {
+            Some(last) if self.tracked.len() == keys => last.figures.count(),
             _ => 0,
         }
     }

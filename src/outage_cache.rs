@@ -17,7 +17,6 @@ use crate::{
 };
 use std::{
     borrow::Borrow,
-    fmt,
     sync::{
         OnceLock,
         atomic::{
@@ -64,6 +63,7 @@ impl Default for OutageCacheConfig {
     }
 }
 
+#[derive(Debug)]
 pub(crate) struct OutageCache {
     settings: OutageCacheConfig,
     /// Created with the first entry, because most processes never see an outage.
@@ -127,10 +127,7 @@ impl OutageCache {
         now: Timestamp,
     ) -> Option<Entry> {
         let last_end = self.last_end.load(Acquire);
-        if last_end == EMPTY {
-            return None;
-        }
-        let table = self.table.get()?;
+        let table = self.table.get().filter(|_| last_end != EMPTY)?;
         if last_end <= now.as_micros() {
             // The outage is over, so the memory is released. If an entry is kept meanwhile, it may be lost, which costs
             // a fetch.
@@ -152,15 +149,6 @@ impl OutageCache {
 impl NotStored {
     pub(crate) fn because_of(error: &StoreError) -> Self {
         if error.is_refused() { Self::Refused } else { Self::Unavailable }
-    }
-}
-
-impl fmt::Debug for OutageCache {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("OutageCache")
-            .field("bytes", &self.table.get().map_or(0, EntryCache::weight))
-            .field("settings", &self.settings)
-            .finish()
     }
 }
 

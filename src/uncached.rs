@@ -2,9 +2,10 @@
 
 use std::fmt;
 
-/// Defines the reasons: for each one its documentation, its name, its token, and what an operator can do about it.
+/// Defines the reasons: for each one its documentation, its name, its token, and what an operator can do about it if it
+/// says something about the route.
 macro_rules! reasons {
-    ($($(#[$doc:meta])+ $name:ident = $token:literal, $way_out:literal;)+) => {
+    ($($(#[$doc:meta])+ $name:ident = $token:literal $(, $way_out:literal)?;)+) => {
         /// Why the HTTP layer did not answer from the cache and did not store the response: the `detail` of
         /// `Cache-Status` (RFC 9211 §2.8). [`Stats::uncached`](crate::Stats::uncached) counts each reason.
         ///
@@ -28,9 +29,13 @@ macro_rules! reasons {
                 Self::TOKENS[self as usize]
             }
 
-            /// Returns what an operator can do about it.
-            pub(crate) const fn way_out(self) -> &'static str {
-                [$($way_out,)+][self as usize]
+            /// Returns what an operator can do about a reason that says something about the route. All other reasons
+            /// are about one request, the origin or the store.
+            pub(crate) fn way_out(self) -> Option<&'static str> {
+                match self {
+                    $($(Self::$name => Some($way_out),)?)+
+                    _ => None,
+                }
             }
         }
     };
@@ -56,15 +61,15 @@ reasons! {
     /// The request has fields that are not harmless, and a response to others holds the place of its response.
     OtherFields = "other-fields", "name the fields in `HttpOptions::harmless_fields` or `HttpOptions::selecting_fields`";
     /// The request says `only-if-cached`, and nothing suitable is stored.
-    OnlyIfCached = "only-if-cached", "none: the client has asked for it";
+    OnlyIfCached = "only-if-cached";
     /// The request shared the fetch of another one, whose response may not be shared.
     NotShared = "not-shared", "see the other reasons";
     /// The request runs inside a fetch of the same key, or of a key that waits for it.
-    Nested = "nested", "do not request a page from within its own handler";
+    Nested = "nested";
     /// The response may not be stored now: see [`CacheStatus::FailOpen`](crate::CacheStatus::FailOpen).
-    FailOpen = "fail-open", "see `Stats::store_errors`, `Stats::breaker_opened` and `Stats::wait_timeouts`";
+    FailOpen = "fail-open";
     /// The request was rejected: see [`CacheStatus::Rejected`](crate::CacheStatus::Rejected).
-    Failed = "failed", "see `Stats::overloaded` and the errors of the origin";
+    Failed = "failed";
     /// The method is unsafe, and the store has not acknowledged the invalidation yet.
     InvalidationPending = "invalidation-pending", "see `Stats::store_errors`";
     /// The request has `Authorization`, and the response says neither `public` nor `s-maxage`, nor `must-revalidate`
@@ -101,35 +106,18 @@ reasons! {
     /// response.
     ClientError = "client-error", "let the handler say `max-age` if all clients get this error (no help for 428 and 431)";
     /// The origin fails: a server error, or 408, 425 or 429.
-    OriginFailure = "origin-failure", "see the errors of the origin";
+    OriginFailure = "origin-failure";
     /// The origin answered 304 about another response than the stored one.
-    UnrelatedNotModified = "unrelated-304", "let the origin evaluate `If-None-Match`";
+    UnrelatedNotModified = "unrelated-304";
     /// The response is larger than [`max_payload`](crate::StampedeGuard::max_payload).
     TooLarge = "too-large", "raise `StampedeGuard::max_payload`";
     /// The response does not state its length. It is stored if it ends in time and is not too large; the counter has
     /// the ones that did not end within 5 s, and the requests that did not wait for their end.
     UnknownLength = "unknown-length", "send a `Content-Length`, or take an endless response out of the layer";
     /// The body of the response broke off, or did not end within the fetch timeout.
-    Truncated = "truncated", "see the errors of the origin and `StampedeGuard::fetch_timeout`";
+    Truncated = "truncated";
     /// The store has no room for a response of this size.
     StoreTooSmall = "store-too-small", "give the `MemoryStore` more bytes";
-}
-
-impl Uncached {
-    /// Reports whether the reason says something about the route. All other reasons are about the origin or the store,
-    /// which fail for a time.
-    pub(crate) fn is_about_route(self) -> bool {
-        !matches!(
-            self,
-            Self::OnlyIfCached
-                | Self::Nested
-                | Self::FailOpen
-                | Self::Failed
-                | Self::OriginFailure
-                | Self::UnrelatedNotModified
-                | Self::Truncated
-        )
-    }
 }
 
 impl fmt::Display for Uncached {

@@ -1,7 +1,7 @@
 //! Acquiring a lock: one attempt, polling, or waiting in the queue.
 
 use super::{
-    attempt::{Acquisition, Attempt, Busy, release_if_acquired, with_timeout},
+    attempt::{Acquisition, Attempt, Busy, with_timeout},
     client::{Notification, Registration, WaitHandle},
     error::{LockError, LockErrorKind},
     guard::LockGuard,
@@ -79,21 +79,19 @@ impl<'a> Acquire<'a> {
     ///
     /// If the future is dropped, the attempt continues in the background, and a granted lock is released.
     async fn attempt(&self) -> Result<Option<LockGuard>, LockError> {
-        let (acquisition, sent, background) = (self.acquisition(), Timestamp::now(), &self.lock.client.background);
-        let token = acquisition.token;
-        let operation = DetachOnDrop::new(background, self.lock.recipe.attempt(acquisition), release_if_acquired);
-        match with_timeout(self.lock.store_timeout, operation).await {
-            Ok(Attempt::Acquired { held, valid }) if Timestamp::now() < sent.after(valid) => {
-                Ok(Some(LockGuard::new(self.lock.clone(), self.name.clone(), token, held, sent, valid)))
-            }
-            // The reply arrived after the validity had ended, so another client may hold the lock now.
-            Ok(Attempt::Acquired { held, .. }) => {
-                detach(background, async move { drop(held.release().await) });
-                Ok(None)
-            }
-            Ok(Attempt::Busy(_)) => Ok(None),
-            Err(error) => Err(self.unconfirmed(error)),
-        }
+        let (acquisition, sent) = (self.acquisition(), Timestamp::now());
+        let (lock, name, token) = (self.lock.clone(), self.name.clone(), acquisition.token);
+        let attempt = self.lock.recipe.attempt(acquisition);
+        let operation = async move {
+            Ok(match attempt.await? {
+                Attempt::Acquired { held, valid } => Some(LockGuard::new(lock, name, token, held, sent, valid)),
+                Attempt::Busy(_) => None,
+            })
+        };
+        let operation = DetachOnDrop::new(&self.lock.client.background, Box::pin(operation));
+        let guard = with_timeout(self.lock.store_timeout, operation).await.map_err(|error| self.unconfirmed(error))?;
+        // If the reply arrived after the validity had ended, another client may hold the lock now.
+        Ok(guard.filter(|guard| guard.remaining() != Some(Duration::ZERO)))
     }
 
     async fn acquire(&self) -> Result<LockGuard, LockError> {

@@ -57,6 +57,7 @@ impl Acquisition {
 }
 
 /// The result of an attempt.
+#[derive(Debug)]
 pub enum Attempt {
     /// The lock is held for `valid`, counted from the start of the attempt.
     Acquired {
@@ -87,17 +88,8 @@ impl Attempt {
     }
 }
 
-impl fmt::Debug for Attempt {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Acquired { valid, .. } => f.debug_struct("Acquired").field("valid", valid).finish_non_exhaustive(),
-            Self::Busy(busy) => busy.fmt(f),
-        }
-    }
-}
-
 /// A lock that was acquired.
-pub trait HeldState: Send + Sync + 'static {
+pub trait HeldState: fmt::Debug + Send + Sync + 'static {
     /// Releases the lock. If the recipe is owner-safe, the release is [repeated](release_with_retry) when its reply is
     /// lost.
     fn release(&self) -> LockFuture<LeaseStatus>;
@@ -222,11 +214,4 @@ pub(super) async fn with_timeout<T>(
 #[must_use]
 pub fn held_if(held: bool) -> LeaseStatus {
     if held { LeaseStatus::Held } else { LeaseStatus::Lost }
-}
-
-/// Releases a lock that was granted after its caller was cancelled.
-#[must_use]
-pub fn release_if_acquired(attempt: Result<Attempt, StoreError>) -> Option<BoxFuture<'static, ()>> {
-    let Ok(Attempt::Acquired { held, .. }) = attempt else { return None };
-    Some(Box::pin(async move { drop(held.release().await) }))
 }

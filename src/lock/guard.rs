@@ -140,7 +140,7 @@ impl LockGuard {
     /// - [`Store`](LockErrorKind::Store) if the server did not confirm the release.
     pub async fn release(mut self) -> Result<(), LockError> {
         let release = self.start_release();
-        let release = DetachOnDrop::new(&self.lock.client.background, release, |_| None);
+        let release = DetachOnDrop::new(&self.lock.client.background, release);
         match with_timeout(self.lock.store_timeout, release).await {
             Ok(LeaseStatus::Held) => Ok(()),
             Ok(LeaseStatus::Lost) => Err(self.error(LockErrorKind::Release, "the lock expired or was taken over")),

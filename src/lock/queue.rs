@@ -159,6 +159,7 @@ impl Queue {
 }
 
 /// A held lock with a queue.
+#[derive(Debug)]
 struct QueueLock {
     queue: Queue,
     lock: TokenLock,

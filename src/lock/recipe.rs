@@ -6,7 +6,7 @@
 pub use super::attempt::{Acquisition, Attempt, LockFuture, check_exists};
 #[cfg(feature = "unstable")]
 pub use super::{
-    attempt::{Busy, HeldState, TokenLock, held_if, release_if_acquired, release_with_retry},
+    attempt::{Busy, HeldState, TokenLock, held_if, release_with_retry},
     client::LockClient,
 };
 #[cfg(feature = "unstable")]

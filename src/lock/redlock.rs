@@ -3,7 +3,7 @@
 //! Use it if one Redis server is not reliable enough and several independent servers, for example five, are available.
 
 use super::{
-    attempt::{Acquisition, Attempt, Busy, HeldState, LockFuture, TokenLock, check_exists, held_if},
+    attempt::{Acquisition, Attempt, Busy, HeldState, LockFuture, TokenLock, check_exists},
     client::LockClient,
     recipe::{Guarantees, Recipe},
 };
@@ -95,18 +95,14 @@ impl Recipe for Redlock {
         })
     }
 
-    /// Returns `Held` unless the lock is free on a majority of the servers.
+    /// Returns `Lost` if no client can hold a majority of the servers.
     fn check_held(&self, acquisition: Arc<Acquisition>) -> LockFuture<LeaseStatus> {
-        let votes = self.quorum(&acquisition).vote(|lock| check_exists(lock.acquisition.clone(), &lock.name));
-        Box::pin(async move {
-            let votes = votes.await;
-            votes.check_answered()?;
-            Ok(held_if(votes.lost < votes.majority()))
-        })
+        self.quorum(&acquisition).decide(|lock| check_exists(lock.acquisition.clone(), &lock.name))
     }
 }
 
 /// A lock on several servers, held while a majority of them holds it.
+#[derive(Debug)]
 struct Quorum {
     locks: Vec<TokenLock>,
     server_timeout: Duration,

@@ -22,15 +22,15 @@ struct Validity {
     until: Option<Timestamp>,
     /// Whether the server has reported the lock as lost.
     is_lost: bool,
-    /// The number of extensions requested.
-    extensions: u64,
+    /// The end of the validity that the last extension has requested.
+    requested: Option<Timestamp>,
 }
 
 impl ValidLock {
     /// Creates a lock that is valid for `valid`, counted from `from`.
     pub(super) fn new(held: Arc<dyn HeldState>, store_timeout: Duration, from: Timestamp, valid: Duration) -> Self {
         let until = (valid < Duration::MAX).then(|| from.after(valid));
-        Self { held, store_timeout, validity: Watched::new(Validity { until, is_lost: false, extensions: 0 }) }
+        Self { held, store_timeout, validity: Watched::new(Validity { until, is_lost: false, requested: None }) }
     }
 
     /// Sets the expiry to `ttl` from now.
@@ -39,17 +39,15 @@ impl ValidLock {
     /// the reply is lost.
     pub(super) async fn extend(&self, ttl: Duration) -> Result<LeaseStatus, StoreError> {
         let until = Timestamp::now().after(ttl.saturating_sub(self.held.margin(ttl)));
-        let mut number = 0;
         self.validity.send_modify(|validity| {
-            validity.extensions += 1;
-            number = validity.extensions;
+            validity.requested = Some(until);
             validity.shorten(until);
         });
         let operation = retry_once_if_disconnected(self.held.extend(ttl), || self.held.extend(ttl));
         let reply = self.confirm(operation).await;
         if let Ok(LeaseStatus::Held) = reply {
             self.validity.send_modify(|validity| {
-                if validity.extensions == number {
+                if validity.requested == Some(until) {
                     validity.until = Some(until);
                 } else {
                     validity.shorten(until); // the server may have executed the later extension last
@@ -96,31 +94,22 @@ impl ValidLock {
         }
     }
 
-    /// Runs the heartbeat: extends the lock every third of `ttl`, until the server has lost it or `until` has passed. If
-    /// the task is aborted, a pending extension may or may not be executed.
+    /// Runs the heartbeat: extends the lock after a third of the time left, at most a third of `ttl`, until the server has
+    /// lost it or `until` has passed. If the task is aborted, a pending extension may or may not be executed.
     pub(super) async fn keep_alive(self: Arc<Self>, ttl: Duration, until: Timestamp) {
-        let mut pause = ttl / 3;
         loop {
-            // A third of the time left, if that is shorter. Less than a ttl may be left from the start, or after a
-            // concurrent `extend` with a shorter ttl, which restarts the pause.
+            // Less than a ttl may be left from the start, after an extension that failed, or after a concurrent `extend`
+            // with a shorter ttl, which restarts the pause.
             let before = self.validity.get();
-            let shortened = match self.remaining() {
-                None | Some(Duration::ZERO) => pause,
-                Some(left) => pause.min(left / 3),
-            };
+            let left = self.remaining().filter(|left| !left.is_zero()).map_or(ttl, |left| left.min(ttl));
             let changed = self.validity.wait_for(|now| now.until != before.until);
-            if timeout(shortened.max(MIN_PAUSE), changed).await.is_ok() {
+            if timeout((left / 3).max(MIN_PAUSE), changed).await.is_ok() {
                 continue;
             }
-            if Timestamp::now() >= until {
+            // An extension that failed is repeated. If the server does not reply, the validity ends.
+            if Timestamp::now() >= until || matches!(self.extend(ttl).await, Ok(LeaseStatus::Lost)) {
                 return;
             }
-            pause = match self.extend(ttl).await {
-                Ok(LeaseStatus::Held) => ttl / 3,
-                Ok(LeaseStatus::Lost) => return,
-                // Retry soon. If the server does not reply to the retries, the validity ends.
-                Err(_) => ttl / 10,
-            };
         }
     }
 }

@@ -51,16 +51,17 @@ pub struct Meta {
     pub audience: Audience,
 }
 
-/// The kind of an [`Entry`].
+/// The kind of an [`Entry`], with its byte in an envelope.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
 pub enum Kind {
     /// The entry holds a value.
-    Value,
+    Value = b'v',
     /// Hit-for-pass marker: the response may not be shared. Each request makes its own call without waiting. The marker
     /// may apply to some callers only ([`Meta::audience`]).
-    HitForPass,
+    HitForPass = b'p',
     /// Do-not-store marker: the response may not be stored, but concurrent requests of one process may share it.
-    DoNotStore,
+    DoNotStore = b's',
 }
 
 /// The callers that a marker applies to.

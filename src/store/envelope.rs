@@ -102,9 +102,10 @@ impl Entry {
         for lifetime in [fresh_for, stale_while_revalidate, stale_if_error, retain_for] {
             head.put_u64_le(saturated(lifetime.as_millis()));
         }
-        head.put_u64_le(match meta.kind {
-            Kind::Value => meta.codec,
-            Kind::HitForPass | Kind::DoNotStore => audience_number(meta.audience),
+        head.put_u64_le(match (meta.kind, meta.audience) {
+            (Kind::Value, _) => meta.codec,
+            (_, Audience::Everyone) => 0,
+            (_, Audience::Group(number)) => number.into(),
         });
         seal(&mut encoded, payload);
         out.put_slice(&encoded);
@@ -113,12 +114,7 @@ impl Entry {
 
     /// Returns the first bytes of the envelope: kind and id.
     pub(crate) fn encoded_id(&self) -> [u8; 17] {
-        let kind = match self.meta().kind {
-            Kind::Value => b'v',
-            Kind::HitForPass => b'p',
-            Kind::DoNotStore => b's',
-        };
-        let mut start = [kind; 17];
+        let mut start = [self.meta().kind as u8; 17];
         start[1..].copy_from_slice(self.meta().id.as_bytes());
         start
     }
@@ -146,12 +142,8 @@ impl Entry {
         if !is_of_key {
             return Err(EnvelopeError::OtherKey);
         }
-        let kind = match head[0] {
-            b'v' => Kind::Value,
-            b'p' => Kind::HitForPass,
-            b's' => Kind::DoNotStore,
-            _ => return Err(EnvelopeError::Unknown),
-        };
+        let kinds = [Kind::Value, Kind::HitForPass, Kind::DoNotStore];
+        let kind = kinds.into_iter().find(|kind| *kind as u8 == head[0]).ok_or(EnvelopeError::Unknown)?;
         let (mut id, mut head) = ([0; 16], &head[1..]);
         head.copy_to_slice(&mut id);
         head.advance(LAYOUT.end - HASH.start);
@@ -165,10 +157,10 @@ impl Entry {
             stale_if_error: lifetime(),
             retain_for: lifetime(),
         };
-        let number = head.get_u64_le();
-        let (codec, audience) = match kind {
-            Kind::Value => (number, Audience::Everyone),
-            Kind::HitForPass | Kind::DoNotStore => (0, numbered_audience(number).ok_or(EnvelopeError::Unknown)?),
+        let (codec, audience) = match (kind, head.get_u64_le()) {
+            (Kind::Value, codec) => (codec, Audience::Everyone),
+            (_, 0) => (0, Audience::Everyone),
+            (_, number) => (0, Audience::Group(number.try_into().map_err(|_| EnvelopeError::Unknown)?)),
         };
         head.advance(3 * size_of::<u64>()); // `Date`, and the tags
         let end = bytes.len().checked_sub(head.get_u32_le() as usize).filter(|end| *end >= HEAD);
@@ -197,20 +189,6 @@ fn seal(head: &mut [u8], rest: &[u8]) {
     head[COVERED - CHECKSUM..COVERED].copy_from_slice(&xxh3_64(rest).to_le_bytes());
     let checksum = xxh3_64(&head[..COVERED]);
     head[COVERED..COVERED + CHECKSUM].copy_from_slice(&checksum.to_le_bytes());
-}
-
-const fn audience_number(audience: Audience) -> u64 {
-    match audience {
-        Audience::Everyone => 0,
-        Audience::Group(number) => number as u64,
-    }
-}
-
-fn numbered_audience(number: u64) -> Option<Audience> {
-    match number {
-        0 => Some(Audience::Everyone),
-        number => u32::try_from(number).ok().map(Audience::Group),
-    }
 }
 
 fn saturated(n: u128) -> u64 {

@@ -12,6 +12,7 @@ use crate::{
     key::{CacheKey, CacheKeyRef},
     versions::ReadTerms,
 };
+use futures_util::future::try_join_all;
 use std::{sync::Arc, time::Duration};
 
 /// A cache that grants leases. The [module](super) lists the promises of an implementation.
@@ -36,15 +37,9 @@ pub trait Store: Send + Sync + 'static {
 
     /// Returns the entries of these cache keys, which belong to one resource, in their order. A store that can read
     /// them at one moment does so: an entry that was found through a redirect must match that redirect. Default: one
-    /// [`get`](Self::get) after the other.
+    /// [`get`](Self::get) for each, at the same time.
     fn get_all<'a>(&'a self, keys: &'a [CacheKey]) -> Answer<'a, Vec<Option<Entry>>> {
-        Box::pin(async move {
-            let mut found = Vec::with_capacity(keys.len());
-            for key in keys {
-                found.push(self.get(key).await?);
-            }
-            Ok(found)
-        })
+        Box::pin(try_join_all(keys.iter().map(|key| self.get(key))))
     }
 
     /// Returns the entry unless the caller has already seen it; otherwise grants the lease, or names its holder.

@@ -6,14 +6,11 @@ use crate::{
     key::CacheKey,
     versions::{Shard, Versions},
 };
-use std::{
-    fmt,
-    sync::{
-        Arc,
-        atomic::{
-            AtomicI64,
-            Ordering::{Acquire, Release},
-        },
+use std::sync::{
+    Arc,
+    atomic::{
+        AtomicI64,
+        Ordering::{Acquire, Release},
     },
 };
 
@@ -40,6 +37,7 @@ pub struct TrackedRead {
 ///
 /// Messages are lost when a connection ends. Then the store reports that [all have changed](Self::all_changed), before
 /// it confirms anything over the next one.
+#[derive(Debug)]
 pub struct InvalidationFeed {
     versions: Arc<Versions>,
     confirmed: AtomicI64,
@@ -75,11 +73,5 @@ impl InvalidationFeed {
     /// also sees every change that was recorded before it.
     pub(crate) fn confirmed(&self) -> Timestamp {
         Timestamp::from_micros(self.confirmed.load(Acquire))
-    }
-}
-
-impl fmt::Debug for InvalidationFeed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("InvalidationFeed").field("confirmed", &self.confirmed()).finish_non_exhaustive()
     }
 }

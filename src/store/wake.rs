@@ -10,12 +10,11 @@ use crate::{
 };
 use std::{
     collections::{BTreeMap, btree_map::Entry},
-    fmt,
     sync::Arc,
 };
 
 /// The registry of the waiters of one process, for a store to wake. Cheap to clone.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct WakeRegistry {
     inbox: Inbox,
     /// In order, so that a simulation wakes all waiters in the same order in each run.
@@ -23,6 +22,7 @@ pub struct WakeRegistry {
 }
 
 /// The subscription of this process to one key, shared by its listeners.
+#[derive(Debug)]
 struct Subscription {
     count: Arc<Watched<WakeCount>>,
     listeners: usize,
@@ -32,7 +32,7 @@ struct Subscription {
 }
 
 /// The number of wake-ups so far. Two simultaneous ones are counted, so neither is lost.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 struct WakeCount {
     notifications: u64,
     invalidations: u64,
@@ -106,13 +106,8 @@ impl Default for WakeRegistry {
     }
 }
 
-impl fmt::Debug for WakeRegistry {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("WakeRegistry").field("inbox", &self.inbox).field("keys", &self.table.lock().len()).finish()
-    }
-}
-
 /// A subscription to one key. It reports changes of the key, and makes the tokens for attempts to lead it.
+#[derive(Debug)]
 pub struct Listener {
     wakes: WakeRegistry,
     hash: KeyHash,
@@ -173,11 +168,5 @@ impl Drop for Listener {
         if subscription.listeners == 0 {
             entry.remove();
         }
-    }
-}
-
-impl fmt::Debug for Listener {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Listener").field("hash", &self.hash).finish_non_exhaustive()
     }
 }

@@ -5,23 +5,19 @@
 
 use super::mutex::Mutex;
 use crate::clock;
-use futures_util::{
-    FutureExt, StreamExt,
-    future::{AbortHandle, Abortable, BoxFuture},
-    stream::FuturesUnordered,
-};
-use std::{collections::BTreeMap, future::pending, mem, panic::AssertUnwindSafe, sync::Arc, time::Duration};
+use futures_util::future::{AbortHandle, Abortable, BoxFuture};
+use std::{collections::BTreeMap, mem, sync::Arc, time::Duration};
 use tokio::{
     runtime::{Handle, Id},
     sync::Notify,
     task::yield_now,
-    time::{Instant, sleep_until},
+    time::{Instant, timeout_at},
 };
 use tokio_util::task::AbortOnDropHandle;
 
-/// Deferred work, with the tasks that run it. They end when this is dropped.
+/// Deferred work that has not begun, with the tasks that begin it. They end when this is dropped.
 ///
-/// In each runtime one task runs all work that was deferred there. So a runtime that stops or is not driven delays no
+/// In each runtime one task begins all work that was deferred there. So a runtime that stops or is not driven delays no
 /// work of another runtime.
 #[derive(Default)]
 pub(crate) struct DeferredWork(Arc<Mutex<Table>>);
@@ -58,7 +54,7 @@ struct Task {
 type Place = (Instant, u64);
 
 impl DeferredWork {
-    /// Runs the work after this delay, beside the other work of the runtime. Returns `None` outside of a runtime.
+    /// Runs the work after this delay, in a task of its own. Returns `None` outside of a runtime.
     pub(crate) async fn after(&self, delay: Duration, work: BoxFuture<'static, ()>) -> Option<DeferredHandle> {
         let (handle, is_woken) = self.enter(&Handle::try_current().ok()?, delay, work);
         if is_woken {
@@ -121,37 +117,25 @@ impl Table {
     }
 }
 
-/// Runs the work of one runtime. Ends when it wakes and there is none. PERF: it does not end with the last work, because
+/// Begins the work of one runtime. Ends when it wakes and there is none. PERF: it does not end with the last work, because
 /// then most work would start a task.
 async fn run(table: Arc<Mutex<Table>>, runtime: Id, wake: Arc<Notify>) {
-    // Polled together, so that no work waits for other work.
-    let mut begun = FuturesUnordered::new();
     loop {
         let wakes_at = {
             let (mut table, now) = (table.lock(), clock::now());
             let Some(task) = table.task(runtime) else { return };
             let later = task.waiting.split_off(&(now, u64::MAX));
-            let due = mem::replace(&mut task.waiting, later).into_values();
-            // A panic ends no other work.
-            begun.extend(due.map(|work| AssertUnwindSafe(work).catch_unwind()));
-            if begun.is_empty() && task.waiting.is_empty() {
+            for work in mem::replace(&mut task.waiting, later).into_values() {
+                drop(tokio::spawn(work)); // in a task of its own: it waits for no other work, and its panic ends none
+            }
+            let Some(((due, _), _)) = task.waiting.first_key_value() else {
                 table.tasks.retain(|task| task.runtime != runtime);
                 return;
-            }
-            let latest = clock::after(now, task.max_sleep);
-            task.wakes_at = task.waiting.first_key_value().map_or(latest, |((due, _), _)| latest.min(*due));
+            };
+            task.wakes_at = clock::after(now, task.max_sleep).min(*due);
             task.wakes_at
         };
-        let work = async {
-            while begun.next().await.is_some() {}
-            pending().await
-        };
-        tokio::select! {
-            biased;
-            () = wake.notified() => {}
-            () = sleep_until(wakes_at) => {}
-            () = work => {}
-        }
+        let _woken_or_due = timeout_at(wakes_at, wake.notified()).await;
     }
 }
 
@@ -162,6 +146,7 @@ const MAX_SLEEP: Duration = Duration::from_secs(1);
 mod tests {
     use super::*;
     use std::{
+        future::pending,
         sync::atomic::{AtomicUsize, Ordering::SeqCst},
         thread,
     };
@@ -177,7 +162,7 @@ mod tests {
         }
     }
 
-    /// Seen to fail for the first work without the `catch_unwind`, and for the second if a task that has ended is taken
+    /// Seen to fail for the first work if the task of the runtime awaits it, and for the second if a task that has ended is taken
     /// for one that runs.
     #[tokio::test(start_paused = true)]
     async fn panic_of_deferred_work_ends_no_later_work() {

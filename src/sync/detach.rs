@@ -16,24 +16,19 @@ use tokio_util::task::TaskTracker;
 
 /// A future that continues as a task if it is dropped before it completes.
 ///
-/// The task passes the output to `on_output`, which for example releases a lock whose caller was cancelled.
+/// The task drops the output: the guard of a lock whose caller was cancelled releases the lock.
 /// The work is cancelled if there is no tokio runtime, or once five seconds have passed since the drop.
 pub struct DetachOnDrop<T: Send + 'static> {
     /// `None` after its completion.
     operation: Option<BoxFuture<'static, T>>,
-    on_output: fn(T) -> Option<BoxFuture<'static, ()>>,
     tracker: TaskTracker,
 }
 
 impl<T: Send + 'static> DetachOnDrop<T> {
     /// Wraps `operation`. A task for it is tracked by `tracker`.
     #[must_use]
-    pub fn new(
-        tracker: &TaskTracker,
-        operation: BoxFuture<'static, T>,
-        on_output: fn(T) -> Option<BoxFuture<'static, ()>>,
-    ) -> Self {
-        Self { operation: Some(operation), on_output, tracker: tracker.clone() }
+    pub fn new(tracker: &TaskTracker, operation: BoxFuture<'static, T>) -> Self {
+        Self { operation: Some(operation), tracker: tracker.clone() }
     }
 }
 
@@ -56,12 +51,9 @@ impl<T: Send + 'static> Future for DetachOnDrop<T> {
 
 impl<T: Send + 'static> Drop for DetachOnDrop<T> {
     fn drop(&mut self) {
-        let (Some(operation), on_output) = (self.operation.take(), self.on_output) else { return };
-        detach(&self.tracker, async move {
-            if let Some(rest) = on_output(operation.await) {
-                rest.await;
-            }
-        });
+        if let Some(operation) = self.operation.take() {
+            detach(&self.tracker, async move { drop(operation.await) });
+        }
     }
 }
 

@@ -4,13 +4,14 @@
 //! clients of the oldest work in the queue are about to leave. All permits would then be spent on unused results.
 
 use super::mutex::Mutex;
-use std::{collections::BTreeMap, fmt, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc};
 use tokio::sync::oneshot;
 
 /// A limit: the permits, and the queue for them. Cheap to clone.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub(crate) struct NewestFirst(Arc<Mutex<Queue>>);
 
+#[derive(Debug)]
 struct Queue {
     free: usize,
     /// In order of arrival.
@@ -19,6 +20,7 @@ struct Queue {
 }
 
 /// A permit. On drop it goes to the newest in the queue.
+#[derive(Debug)]
 pub(crate) struct Permit(NewestFirst);
 
 /// A place in the queue, which is left on drop.
@@ -43,29 +45,19 @@ impl NewestFirst {
     ///
     /// Cancel safe: a permit that has just arrived goes to the next one in the queue.
     pub(crate) async fn acquire(&self) -> Permit {
-        loop {
-            let (send, arrived) = oneshot::channel();
-            let _place = match self.try_acquire_or_enqueue(send) {
-                Ok(permit) => return permit,
-                Err(place) => place,
-            };
-            if let Ok(permit) = arrived.await {
-                return permit;
+        let (send, arrived) = oneshot::channel();
+        let _place = {
+            let mut queue = self.0.lock();
+            if queue.free > 0 {
+                queue.free -= 1;
+                return Permit(self.clone());
             }
-        }
-    }
-
-    /// Returns a permit if one is free. Otherwise joins the queue.
-    fn try_acquire_or_enqueue(&self, send: oneshot::Sender<Permit>) -> Result<Permit, Place<'_>> {
-        let mut queue = self.0.lock();
-        if let Some(free) = queue.free.checked_sub(1) {
-            queue.free = free;
-            return Ok(Permit(self.clone()));
-        }
-        queue.last += 1;
-        let number = queue.last;
-        queue.waiting.insert(number, send);
-        Err(Place { permits: self, number })
+            queue.last += 1;
+            let number = queue.last;
+            queue.waiting.insert(number, send);
+            Place { permits: self, number }
+        };
+        arrived.await.expect("the queue keeps the sender until the place is served or left")
     }
 }
 
@@ -86,13 +78,6 @@ impl Drop for Permit {
                 let _ = newest.send(Self(self.0.clone()));
             }
         }
-    }
-}
-
-impl fmt::Debug for NewestFirst {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let queue = self.0.lock();
-        f.debug_struct("NewestFirst").field("free", &queue.free).field("waiting", &queue.waiting.len()).finish()
     }
 }
 

@@ -9,19 +9,23 @@
 
 use super::mutex::Mutex;
 use futures_util::future::BoxFuture;
+use pin_project_lite::pin_project;
 use std::{
     future::Future,
-    mem,
     pin::Pin,
     sync::{Arc, Weak},
-    task::{Context, Poll, Wake, Waker},
+    task::{Context, Poll, Wake, Waker, ready},
 };
+use tokio::sync::{Notify, futures::OwnedNotified};
 
-/// A handle of the future. Any of the handles polls it; it is dropped with the last of them.
-pub(crate) struct Shared<T> {
-    work: Arc<Work<T>>,
-    /// The number of this handle among the waiting ones, once it has been polled.
-    number: Option<usize>,
+pin_project! {
+    /// A handle of the future. Any of the handles polls it; it is dropped with the last of them.
+    pub(crate) struct Shared<T> {
+        work: Arc<Work<T>>,
+        // The next wake-up of the future. `None` before this handle is polled.
+        #[pin]
+        woken: Option<OwnedNotified>,
+    }
 }
 
 /// A weak handle: upgrades while another handle exists.
@@ -30,7 +34,10 @@ pub(crate) struct WeakShared<T>(Weak<Work<T>>);
 
 struct Work<T> {
     progress: Mutex<Progress<T>>,
-    waiting: Arc<Waiting>,
+    /// Notifies the handles of each wake-up of the future.
+    wakes: Arc<Notify>,
+    /// The waker of the future.
+    waker: Waker,
 }
 
 enum Progress<T> {
@@ -38,15 +45,18 @@ enum Progress<T> {
     Done(T),
 }
 
-/// The wakers of all waiting handles, which the future sees as one waker. The place of each one is the number of its
-/// handle, so they are in the order of their arrival.
-#[derive(Default)]
-struct Waiting(Mutex<Vec<Option<Waker>>>);
+/// Wakes all waiting handles.
+struct WakeAll(Arc<Notify>);
 
 impl<T> Shared<T> {
     pub(crate) fn new(future: impl Future<Output = T> + Send + 'static) -> Self {
-        let progress = Mutex::new(Progress::Running(Box::pin(future)));
-        Self { work: Arc::new(Work { progress, waiting: Arc::default() }), number: None }
+        let (progress, wakes) = (Mutex::new(Progress::Running(Box::pin(future))), Arc::<Notify>::default());
+        let waker = Waker::from(Arc::new(WakeAll(wakes.clone())));
+        Self::of(Arc::new(Work { progress, wakes, waker }))
+    }
+
+    fn of(work: Arc<Work<T>>) -> Self {
+        Self { work, woken: None }
     }
 
     pub(crate) fn downgrade(&self) -> WeakShared<T> {
@@ -61,13 +71,13 @@ impl<T> Shared<T> {
 
 impl<T> Clone for Shared<T> {
     fn clone(&self) -> Self {
-        Self { work: self.work.clone(), number: None }
+        Self::of(self.work.clone())
     }
 }
 
 impl<T> WeakShared<T> {
     pub(crate) fn upgrade(&self) -> Option<Shared<T>> {
-        self.0.upgrade().map(|work| Shared { work, number: None })
+        self.0.upgrade().map(Shared::of)
     }
 
     /// Returns the number of handles.
@@ -80,67 +90,33 @@ impl<T: Clone> Future for Shared<T> {
     type Output = T;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
-        let Self { work, number } = self.get_mut();
-        let mut _replaced = None; // dropped after the lock, because to drop a waker may run foreign code
-        let mut progress = work.progress.lock();
-        let done = match &mut *progress {
-            Progress::Done(done) => {
-                *number = None; // the caller that polled the future to its end wakes all waiting callers
-                return Poll::Ready(done.clone());
+        let mut this = self.project();
+        loop {
+            if let Some(woken) = this.woken.as_mut().as_pin_mut() {
+                ready!(woken.poll(cx));
             }
-            Progress::Running(future) => {
-                // Registered before the future is polled: a later wake-up reaches this caller too, and an earlier one
-                // shows in the poll.
-                _replaced = work.waiting.put(number, cx.waker());
-                let waker = Waker::from(work.waiting.clone());
-                match future.as_mut().poll(&mut Context::from_waker(&waker)) {
-                    Poll::Ready(done) => done,
-                    Poll::Pending => return Poll::Pending,
-                }
+            let mut progress = this.work.progress.lock();
+            let future = match &mut *progress {
+                Progress::Done(done) => return Poll::Ready(done.clone()),
+                Progress::Running(future) => future,
+            };
+            // Registered before the future is polled: a later wake-up reaches this caller too, and an earlier one shows
+            // in the poll.
+            this.woken.set(Some(this.work.wakes.clone().notified_owned()));
+            if let Poll::Ready(done) = future.as_mut().poll(&mut Context::from_waker(&this.work.waker)) {
+                *progress = Progress::Done(done.clone());
+                drop(progress);
+                // This caller has no waker in the list: it returns with the result.
+                this.work.wakes.notify_waiters();
+                return Poll::Ready(done);
             }
-        };
-        *progress = Progress::Done(done.clone());
-        drop(progress);
-        // This caller returns with the result. To wake it too would poll its task once for nothing.
-        let _own = work.waiting.remove(number);
-        let notified = mem::take(&mut *work.waiting.0.lock()); // no handle registers any more
-        notified.into_iter().flatten().for_each(Waker::wake);
-        Poll::Ready(done)
-    }
-}
-
-impl<T> Drop for Shared<T> {
-    fn drop(&mut self) {
-        let _waker = self.work.waiting.remove(&mut self.number);
-    }
-}
-
-impl Waiting {
-    /// Registers the waker, and returns the waker that it replaces.
-    fn put(&self, number: &mut Option<usize>, waker: &Waker) -> Option<Waker> {
-        let mut wakers = self.0.lock();
-        if let Some(number) = *number {
-            return wakers[number].replace(waker.clone());
         }
-        *number = Some(wakers.len());
-        wakers.push(Some(waker.clone()));
-        None
-    }
-
-    /// Removes the waker with this number, if it is still waiting, and the number.
-    fn remove(&self, number: &mut Option<usize>) -> Option<Waker> {
-        self.0.lock().get_mut(number.take()?)?.take()
     }
 }
 
-impl Wake for Waiting {
+impl Wake for WakeAll {
     fn wake(self: Arc<Self>) {
-        self.wake_by_ref();
-    }
-
-    fn wake_by_ref(self: &Arc<Self>) {
-        let notified: Vec<_> = self.0.lock().iter_mut().map(Option::take).collect();
-        notified.into_iter().flatten().for_each(Waker::wake);
+        self.0.notify_waiters();
     }
 }
 
@@ -152,7 +128,7 @@ mod tests {
         future::{block_on, spawn},
         thread,
     };
-    use std::future::poll_fn;
+    use std::{future::poll_fn, mem};
 
     /// What a future awaits, until the test opens it.
     #[derive(Clone, Default)]
@@ -191,9 +167,9 @@ mod tests {
     }
 
     /// Polls the handle with a waker that notes the number.
-    fn poll_as(number: usize, woken: &Arc<Mutex<Vec<usize>>>, shared: &mut Shared<()>) -> Poll<()> {
+    fn poll_as(number: usize, woken: &Arc<Mutex<Vec<usize>>>, shared: Pin<&mut Shared<()>>) -> Poll<()> {
         let waker = Waker::from(Arc::new(Noted(number, woken.clone())));
-        Pin::new(shared).poll(&mut Context::from_waker(&waker))
+        shared.poll(&mut Context::from_waker(&waker))
     }
 
     /// Seen to fail when the caller that polls the future to its end is woken like all other callers.
@@ -201,30 +177,13 @@ mod tests {
     fn shared_future_does_not_wake_the_caller_that_returns() {
         let (reply, woken) = (Reply::default(), Arc::default());
         let shared = Shared::new(reply.clone().arrived());
-        let mut callers = [(); 4].map(|()| shared.clone());
-        for (number, caller) in callers.iter_mut().enumerate() {
-            assert!(poll_as(number, &woken, caller).is_pending());
+        let mut callers = [(); 4].map(|()| Box::pin(shared.clone()));
+        for (number, caller) in callers[..3].iter_mut().enumerate() {
+            assert!(poll_as(number, &woken, caller.as_mut()).is_pending());
         }
         reply.0.lock().0 = true;
-        assert!(poll_as(2, &woken, &mut callers[2]).is_ready());
-        assert_eq!(*woken.lock(), [0, 1, 3]);
-    }
-
-    /// Seen to fail when a waker is added at the end, because woken callers register again in any order.
-    #[test]
-    fn callers_are_woken_in_the_order_of_their_arrival() {
-        let (reply, woken) = (Reply::default(), Arc::default());
-        let shared = Shared::new(reply.clone().arrived());
-        let mut callers = [(); 3].map(|()| shared.clone());
-        for number in [0, 1, 2] {
-            assert!(poll_as(number, &woken, &mut callers[number]).is_pending());
-        }
-        shared.work.waiting.wake_by_ref();
-        for number in [2, 0, 1, 0] {
-            assert!(poll_as(number, &woken, &mut callers[number]).is_pending());
-        }
-        reply.arrive();
-        assert_eq!(*woken.lock(), [0, 1, 2, 0, 1, 2]);
+        assert!(poll_as(3, &woken, callers[3].as_mut()).is_ready());
+        assert_eq!(*woken.lock(), [0, 1, 2]);
     }
 
     /// Seen to deadlock with `futures_util`'s `Shared`, if its caller may be interrupted between the future's poll and

@@ -7,6 +7,7 @@ use super::mutex::Mutex;
 use tokio::sync::Notify;
 
 /// A value, and the tasks that wait for a change of it.
+#[derive(Debug)]
 pub(crate) struct Watched<T> {
     value: Mutex<T>,
     changed: Notify,

@@ -176,13 +176,14 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
-    /// Adds the counts to the statistics.
-    fn add_to(&self, stats: &mut Stats) {
-        self.stripes.iter().for_each(|stripe| stripe.add_to(stats));
+    /// Returns the statistics with these counts added.
+    fn added_to(&self, mut stats: Stats) -> Stats {
+        self.stripes.iter().for_each(|stripe| stripe.add_to(&mut stats));
         #[cfg(feature = "http")]
         for (reason, count) in &*self.uncached.lock() {
             *stats.uncached.entry(reason).or_default() += count;
         }
+        stats
     }
 
     /// Adds one to the counter, in the stripe of this thread.
@@ -203,17 +204,13 @@ pub(crate) struct NamedCounters(Mutex<BTreeMap<Arc<str>, Arc<Counters>>>);
 impl NamedCounters {
     /// Returns the sum over all names, and what the store has counted.
     pub(crate) fn total(&self, corrupt_entries: u64, other_layouts: u64) -> Stats {
-        let mut total = Stats { corrupt_entries, other_layouts, ..Stats::default() };
-        self.0.lock().values().for_each(|counters| counters.add_to(&mut total));
-        total
+        let of_store = Stats { corrupt_entries, other_layouts, ..Stats::default() };
+        self.0.lock().values().fold(of_store, |total, counters| counters.added_to(total))
     }
 
     pub(crate) fn by_name(&self, corrupt_entries: u64, other_layouts: u64) -> BTreeMap<String, Stats> {
-        let stats = |counters: &Counters| {
-            let mut stats = Stats { corrupt_entries, other_layouts, ..Stats::default() };
-            counters.add_to(&mut stats);
-            stats
-        };
+        let of_store = Stats { corrupt_entries, other_layouts, ..Stats::default() };
+        let stats = |counters: &Counters| counters.added_to(of_store.clone());
         self.0.lock().iter().map(|(name, counters)| (name.to_string(), stats(counters))).collect()
     }
 }

@@ -128,7 +128,7 @@ pub(crate) fn answered<'a>(
 pub(crate) fn uncached(meter: &Meter, route: Option<&Route>, reason: Uncached) {
     meter.counters.count_uncached(reason);
     metric!(meter.uncached[reason as usize]);
-    let route = route.filter(|_| reason.is_about_route());
+    let route = route.filter(|_| reason.way_out().is_some());
     if let Some((route, reason)) = route.and_then(|route| route.was_uncached(reason)) {
         uncacheable_route(route, reason, reason.way_out());
     }

@@ -20,7 +20,7 @@ pub(crate) struct Routes {
 }
 
 /// The responses of one route.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Route {
     pub(crate) name: Box<str>,
     /// Why they were neither stored nor shared.
@@ -42,8 +42,7 @@ impl Routes {
             if matched_path.is_some() && routes.len() >= MAX_ROUTES {
                 return None;
             }
-            let (reasons, values, is_settled) = <_>::default();
-            routes.insert(name.into(), Arc::new(Route { name: name.into(), reasons, values, is_settled }));
+            routes.insert(name.into(), Arc::new(Route { name: name.into(), ..Route::default() }));
         }
         routes.get(name).cloned()
     }

@@ -8,31 +8,31 @@ use super::{
     counters::Meter,
     table::{FrontEnd, Role},
 };
+#[cfg(feature = "tracing")]
+use crate::key::CacheKeyRef;
 use crate::{cache_status::CacheStatus, key::CacheKey};
 use std::{future::Future, time::Duration};
 #[cfg(feature = "tracing")]
-use tracing::{Instrument, Span, field::Empty};
+use tracing::{Id, Instrument, Span, field::Empty};
 
 /// Creates the span of a request.
 #[cfg(feature = "tracing")]
-macro_rules! request_span {
-    ($meter:expr, $key:expr, $front_end:expr $(, parent: $parent:expr)?) => {
-        tracing::info_span!(
-            target: "stampede_guard",
-            $(parent: $parent,)?
-            "stampede_guard.fetch",
-            otel.kind = "internal",
-            stampede_guard.namespace = $key.namespace(),
-            stampede_guard.name = &*$meter.name,
-            stampede_guard.front_end = $front_end.as_str(),
-            stampede_guard.key_hash = ?$key.hash(),
-            stampede_guard.key = $meter.log_keys.then(|| crate::key::CacheKeyRef::from($key).to_readable()),
-            stampede_guard.status = Empty,
-            stampede_guard.role = Empty,
-            stampede_guard.lease_wait_ms = Empty,
-            stampede_guard.fetch_ms = Empty,
-        )
-    };
+fn request_span(meter: &Meter, key: &CacheKey, front_end: FrontEnd, parent: Option<Id>) -> Span {
+    tracing::info_span!(
+        target: "stampede_guard",
+        parent: parent,
+        "stampede_guard.fetch",
+        otel.kind = "internal",
+        stampede_guard.namespace = key.namespace(),
+        stampede_guard.name = &*meter.name,
+        stampede_guard.front_end = front_end.as_str(),
+        stampede_guard.key_hash = ?key.hash(),
+        stampede_guard.key = meter.log_keys.then(|| CacheKeyRef::from(key).to_readable()),
+        stampede_guard.status = Empty,
+        stampede_guard.role = Empty,
+        stampede_guard.lease_wait_ms = Empty,
+        stampede_guard.fetch_ms = Empty,
+    )
 }
 
 /// Records a field of the current span.
@@ -51,7 +51,7 @@ impl RequestSpan {
     pub(crate) fn new(meter: &Meter, key: &CacheKey, front_end: FrontEnd) -> Self {
         Self(
             #[cfg(feature = "tracing")]
-            request_span!(meter, key, front_end),
+            request_span(meter, key, front_end, Span::current().id()),
         )
     }
 
@@ -61,7 +61,7 @@ impl RequestSpan {
     pub(crate) fn of_leader(in_background: bool, meter: &Meter, key: &CacheKey, front_end: FrontEnd) -> Self {
         #[cfg(feature = "tracing")]
         if in_background {
-            let span = request_span!(meter, key, front_end, parent: None);
+            let span = request_span(meter, key, front_end, None);
             span.follows_from(Span::current());
             span.record("stampede_guard.role", Role::Leader.as_str());
             return Self(span);

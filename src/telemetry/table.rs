@@ -98,7 +98,7 @@ macro_rules! table {
                 { #[cfg(feature = "_typed")] uncodable_type(meter, key, kind: &str, codec: &str, error: &BoxError, hint: &str) ERROR
                     "values of this type are not cached: they do not survive the codec"
                     [r#type = kind, codec, error = meter.log_keys.then(|| tracing::field::display(error)), hint] };
-                { #[cfg(feature = "http")] uncacheable_route(route: &str, reason: Uncached, hint: &str) WARN
+                { #[cfg(feature = "http")] uncacheable_route(route: &str, reason: Uncached, hint: Option<&str>) WARN
                     "no response of this route was stored or shared so far; the layer only delays it"
                     [route, %reason, hint] };
                 { #[cfg(feature = "http")] many_values(route: &str, field: &str) WARN

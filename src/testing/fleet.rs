@@ -107,8 +107,9 @@ impl FakeRedis {
     /// # #[cfg(not(feature = "bincode"))] fn main() {}
     /// ```
     pub fn expire_lease(&self, key: impl Into<Key>) {
-        let (key, mut records) = (key.into(), self.0.records.lock());
-        for key in self.0.store.expire_leases(|stored| key.names(stored.key()), Timestamp::now()) {
+        let (key, now, mut records) = (key.into(), Timestamp::now(), self.0.records.lock());
+        for key in self.0.store.leased_keys(|stored| key.names(stored.key()), now) {
+            self.0.store.expire_lease(&key, now);
             records.add(None, Some(&key), EventKind::Expired);
         }
     }
@@ -179,14 +180,14 @@ impl FakeRedis {
     /// Returns the number of leases that have not ended.
     #[must_use]
     pub fn leases(&self) -> usize {
-        self.0.store.leases(|_| true, Timestamp::now())
+        self.0.store.leased_keys(|_| true, Timestamp::now()).len()
     }
 
     /// Reports whether a node holds a lease of the key that has not ended.
     #[must_use]
     pub fn is_led(&self, key: impl Into<Key>) -> bool {
         let key = key.into();
-        self.0.store.leases(|known| key.names(known.key()), Timestamp::now()) > 0
+        !self.0.store.leased_keys(|known| key.names(known.key()), Timestamp::now()).is_empty()
     }
 
     /// Returns all events in order. Print them when a test fails.
@@ -200,12 +201,9 @@ impl FakeRedis {
         self.0.records.lock().add(Some(node), None, kind);
     }
 
-    /// Executes an operation of a node that ends no lease.
+    /// Executes an operation of a node.
     fn execute<T>(&self, node: usize, key: &CacheKey, operation: impl FnOnce(&MemoryStore) -> (T, EventKind)) -> T {
-        let mut records = self.0.records.lock();
-        let (result, kind) = operation(&self.0.store);
-        records.add(Some(node), Some(key), kind);
-        result
+        self.execute_locked(&mut self.0.records.lock(), Some(node), key, false, operation)
     }
 
     fn get_or_lease(&self, node: usize, key: &CacheKey, request: LeaseRequest) -> LeaseReply {
@@ -229,12 +227,14 @@ impl FakeRedis {
     fn invalidate_for(&self, node: Option<usize>, keys: &[CacheKey]) {
         let mut records = self.0.records.lock();
         for key in keys {
-            self.end_lease(&mut records, node, key, true, |store| (store.invalidate_now(key), EventKind::Invalidate));
+            self.execute_locked(&mut records, node, key, true, |store| {
+                (store.invalidate_now(key), EventKind::Invalidate)
+            });
         }
     }
 
-    /// Executes an operation that may end the lease of the key, and notifies its participants if it does.
-    fn end_lease<T>(
+    /// Executes an operation, and notifies the participants in the lease of the key if it ends the lease.
+    fn execute_locked<T>(
         &self,
         records: &mut Records,
         node: Option<usize>,
@@ -578,7 +578,7 @@ impl Store for Node {
     fn fill<'a>(&'a self, key: &'a CacheKey, condition: FillCondition, writes: Vec<Write>) -> Answer<'a, FillOutcome> {
         let key = key.clone();
         self.send(Operation::Fill, move |node| {
-            node.redis.end_lease(&mut node.redis.0.records.lock(), Some(node.number), &key, false, |store| {
+            node.redis.execute(node.number, &key, |store| {
                 let outcome = store.fill_now(&key, condition, writes.clone(), Timestamp::now());
                 (outcome, EventKind::Fill(condition, writes.clone(), outcome))
             })
@@ -593,7 +593,7 @@ impl Store for Node {
     ) -> Answer<'a, LeaseStatus> {
         let key = key.clone();
         self.send(Operation::Release, move |node| {
-            node.redis.end_lease(&mut node.redis.0.records.lock(), Some(node.number), &key, false, |store| {
+            node.redis.execute(node.number, &key, |store| {
                 let status = store.release_now(&key, token, failure_marker.clone(), Timestamp::now());
                 (status, EventKind::Release(token, failure_marker.clone(), status))
             })

@@ -5,7 +5,7 @@ use crate::{
     store::error::BoxFuture,
     sync::{mutex::Mutex, watch::Watched},
 };
-use std::{convert::Infallible, fmt, sync::Arc, time::Duration};
+use std::{convert::Infallible, sync::Arc, time::Duration};
 use tokio::{
     sync::Semaphore,
     time::{Instant, sleep, timeout},
@@ -276,9 +276,10 @@ impl Drop for Running<'_> {
 /// # }
 /// # #[cfg(not(feature = "bincode"))] fn main() {}
 /// ```
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Gate(Arc<GateState>);
 
+#[derive(Debug)]
 struct GateState {
     came: Watched<usize>,
     /// The semaphore of the gate. A closed semaphore means an open gate: every caller passes.
@@ -318,13 +319,6 @@ impl Gate {
     /// Lets every caller pass from now on.
     pub fn open(&self) {
         self.0.permits.close();
-    }
-}
-
-impl fmt::Debug for Gate {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (came, open) = (self.0.came.get(), self.0.permits.is_closed());
-        f.debug_struct("Gate").field("came", &came).field("open", &open).finish()
     }
 }
 

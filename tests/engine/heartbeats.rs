@@ -1,4 +1,4 @@
-//! Heartbeats: one task of the engine extends all leases of a runtime while their fetches run.
+//! Heartbeats: one task of the engine begins the heartbeats of a runtime, for the leases whose fetches still run then.
 
 use crate::{Down, MS, SECOND};
 use futures_util::future::join_all;
@@ -35,16 +35,17 @@ async fn fetch_all(guard: &StampedeGuard, keys: &[&str], origin: &Origin) -> Joi
 
 /// Seen to fail (101 tasks) with a task for each lease, and (no lease left) when the task does not extend a second time.
 #[tokio::test(start_paused = true)]
-async fn heartbeats_of_many_leases_share_one_task() {
+async fn heartbeats_share_a_task_until_they_begin() {
     let (server, origin) = (FakeRedis::new(), Origin::gated());
     let (node, names) = (server.node(), (0..50).map(|i| i.to_string()).collect::<Vec<_>>());
     let (guard, before) = (node.guard(), tasks());
     let keys: Vec<_> = names.iter().map(String::as_str).collect();
     let callers = fetch_all(&guard, &keys, &origin).await;
+    assert_eq!(tasks() - before, 1 + keys.len() + 1, "callers, leaders, heartbeats");
     for _ in 0..3 {
-        assert_eq!(tasks() - before, 1 + keys.len() + 1, "callers, leaders, heartbeats");
         sleep(10 * SECOND).await;
         assert_eq!(server.leases(), keys.len());
+        assert_eq!(tasks() - before, 1 + keys.len() + keys.len(), "callers, leaders, heartbeats that have begun");
     }
     origin.open();
     callers.await.expect("no panic");

@@ -9,18 +9,11 @@ use crate::{
 };
 
 impl MemoryStore {
-    /// Ends matching leases, and returns their cache keys.
-    pub(crate) fn expire_leases(&self, which: impl Fn(&CacheKey) -> bool, now: Timestamp) -> Vec<CacheKey> {
-        let mut expired = Vec::new();
-        for mut shard in self.lease_tables() {
-            for (key, held) in &mut shard.table {
-                if held.is_lease(now) && which(key) {
-                    held.set_end(now);
-                    expired.push(key.clone());
-                }
-            }
+    /// Ends the lease of the key.
+    pub(crate) fn expire_lease(&self, key: &CacheKey, now: Timestamp) {
+        if let Some((_, held)) = self.leases.of(key).lease(key, now) {
+            held.set_end(now);
         }
-        in_order(expired)
     }
 
     /// Drops matching entries, and returns their cache keys.
@@ -53,10 +46,11 @@ impl MemoryStore {
         self.entries.iter().any(|(key, entry)| which(&key, &entry))
     }
 
-    /// Returns the number of leases that have not ended.
-    pub(crate) fn leases(&self, which: impl Fn(&CacheKey) -> bool, now: Timestamp) -> usize {
+    /// Returns the cache keys with a lease that has not ended.
+    pub(crate) fn leased_keys(&self, which: impl Fn(&CacheKey) -> bool, now: Timestamp) -> Vec<CacheKey> {
         let held = |(key, held): &(&CacheKey, &Held)| held.is_lease(now) && which(key);
-        self.lease_tables().map(|shard| shard.table.iter().filter(held).count()).sum()
+        let keys = |shard: MutexGuard<'_, Shard>| shard.table.iter().filter(held).map(|(key, _)| key.clone()).collect();
+        in_order(self.lease_tables().flat_map::<Vec<_>, _>(keys))
     }
 
     /// Reports whether there is a lease, which may have ended.

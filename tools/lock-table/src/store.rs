@@ -5,17 +5,19 @@
 //! value. Here a lease in addition to the lock records the last admitted holder, and only its fill is stored.
 
 mod admission;
+mod completed;
 mod held_locks;
 mod lead;
 
 use admission::{Admission, MessageForwarder, StoreState};
+use completed::{completed, release_if_acquired};
 use held_locks::{HeldLockEntry, HeldLocks};
 use lead::{Arbiter, get_or_lease};
 use stampede_guard::{
     RedisStore,
     lock::{
         IntoEndpoint, LeaseStatus, Recipe,
-        recipe::{Attempt, DetachOnDrop, LockClient, release_if_acquired},
+        recipe::{Attempt, DetachOnDrop, LockClient},
     },
     store::{
         Answer, CacheKey, Entry, FailureMarker, FillCondition, FillOutcome, InvalidationFeed, Lease, LeaseReply,
@@ -134,7 +136,7 @@ impl LockedStore {
             Some(held) => held, // a repeated request of the holder
             None => {
                 let attempt = shared.recipe.attempt(shared.acquisition(key, request.token, span));
-                match DetachOnDrop::new(&shared.client.background, attempt, release_if_acquired).await {
+                match completed(&shared.client, attempt, release_if_acquired).await {
                     Ok(Attempt::Acquired { held, .. }) => held,
                     Ok(Attempt::Busy(_)) => return get_or_lease(&shared.redis, Arbiter::LockBusy, key, request).await,
                     // The caller may not have read the entry before, and an entry that exists needs no lock.
@@ -149,7 +151,7 @@ impl LockedStore {
         };
         let entry = HeldLockEntry { key: key.clone(), hash: key.hash(), held, span, until };
         let admit = Box::pin(shared.clone().admit(lasting(request, span), entry));
-        DetachOnDrop::new(&shared.client.background, admit, Admission::on_abandoned).await.answer
+        completed(&shared.client, admit, Admission::on_abandoned).await.answer
     }
 
     /// Wraps an operation so that it continues in the background if its caller is cancelled.
@@ -157,7 +159,7 @@ impl LockedStore {
         &self,
         operation: impl Future<Output = Result<T, StoreError>> + Send + 'static,
     ) -> Answer<'static, T> {
-        Box::pin(DetachOnDrop::new(&self.shared.client.background, Box::pin(operation), |_| None))
+        Box::pin(DetachOnDrop::new(&self.shared.client.background, Box::pin(operation)))
     }
 }
 

@@ -60,6 +60,7 @@ impl Recipe for Counter {
     }
 }
 
+#[derive(Debug)]
 struct Count {
     acquisition: Arc<Acquisition>,
     name: String,

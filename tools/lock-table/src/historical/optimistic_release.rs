@@ -84,6 +84,7 @@ async fn compare_and(
 }
 
 /// A held lock whose value is the token of its holder.
+#[derive(Debug)]
 pub(crate) struct OptimisticRelease {
     pub(crate) connections: Arc<DedicatedConnections>,
     pub(crate) acquisition: Arc<Acquisition>,

@@ -73,6 +73,7 @@ pub(super) async fn set_if_absent(acquisition: &Acquisition, name: &str) -> Resu
     }
 }
 
+#[derive(Debug)]
 struct TimerLock {
     acquisition: Arc<Acquisition>,
     name: String,

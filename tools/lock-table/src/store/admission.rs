@@ -101,7 +101,7 @@ impl StoreState {
     /// Releases a lock. If the future is dropped, the release continues in the background. If it fails, the lock ends
     /// with its ttl.
     fn release_held(&self, held: &Arc<dyn HeldState>) -> impl Future<Output = ()> + Send + use<> {
-        let released = DetachOnDrop::new(&self.client.background, held.release(), |_| None);
+        let released = DetachOnDrop::new(&self.client.background, held.release());
         async move { drop(released.await) }
     }
 }

@@ -8,7 +8,7 @@ use stampede_guard::{
     },
     store::StoreError,
 };
-use std::sync::Arc;
+use std::{fmt, sync::Arc};
 
 pub(super) struct TimestampLock {
     pub(super) acquisition: Arc<Acquisition>,
@@ -20,6 +20,12 @@ pub(super) struct TimestampLock {
 impl TimestampLock {
     fn is_over(&self) -> bool {
         self.until <= millis((self.clock)())
+    }
+}
+
+impl fmt::Debug for TimestampLock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TimestampLock").field("name", &self.name).field("until", &self.until).finish_non_exhaustive()
     }
 }
 

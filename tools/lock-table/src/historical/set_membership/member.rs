@@ -9,6 +9,7 @@ use std::{
     time::Duration,
 };
 
+#[derive(Debug)]
 pub(super) struct SetMember {
     pub(super) acquisition: Arc<Acquisition>,
     pub(super) set: String,
@@ -47,6 +48,7 @@ impl HeldState for SetMember {
 }
 
 /// A member with a companion key, which is the lock.
+#[derive(Debug)]
 pub(super) struct SetMemberWithExpiry(pub(super) SetMember);
 
 impl SetMemberWithExpiry {
