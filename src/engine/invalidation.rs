@@ -138,11 +138,12 @@ impl Resource {
         if let Some(attempt) = resource.attempt() {
             // The attempt may have a longer timeout, that of its request.
             let late = |_| Err(StoreError::timed_out(self.config.store_timeout));
-            timeout(self.config.store_timeout, attempt).await.unwrap_or_else(late)?;
+            // An invalidation that is requested meanwhile does not concern this read.
+            return timeout(self.config.store_timeout, attempt).await.unwrap_or_else(late);
         }
-        // A later invalidation may have been requested meanwhile.
+        // The table may be full.
         let is_unsettled = self.is_unsettled(key);
-        (!is_unsettled).then_some(()).ok_or_else(|| StoreError::new("an invalidation is not acknowledged yet"))
+        (!is_unsettled).then_some(()).ok_or_else(|| StoreError::new("too many invalidations are not acknowledged yet"))
     }
 
     /// Returns the attempt in flight at the pending invalidation of this name, or begins one. `None` if it is not pending
@@ -179,8 +180,8 @@ fn send_in_background(engine: &Arc<Engine>) -> bool {
 }
 
 /// Sends pending invalidations until there are none, at most [`MAX_PER_SECOND`] a second because each costs a fetch, or
-/// as fast as the store answers once there were too many. While a circuit breaker is open, its invalidations are not sent,
-/// but it is probed.
+/// as fast as the store acknowledges them once there were too many. While a circuit breaker is open, its invalidations are
+/// not sent, but it is probed.
 async fn send_pending(engine: Arc<Engine>, _claim: Arc<()>) {
     let mut were_too_many = false;
     sleep(backoff::poll(0, clock::random_unit())).await;
@@ -191,18 +192,20 @@ async fn send_pending(engine: Arc<Engine>, _claim: Arc<()>) {
                 let resource = resource(&engine, name.clone());
                 async move {
                     resource.check_breaker(Access::Write).ok()?;
-                    resource.attempt()?.await.ok()
+                    Some(resource.attempt()?.await.is_ok())
                 }
             });
-            let acknowledged = join_all(attempts).await.into_iter().flatten().count();
-            let pause = match acknowledged {
-                0 => backoff::poll(u32::MAX, clock::random_unit()),
-                _ if were_too_many => Duration::ZERO,
-                _ => Duration::from_secs(1) * chunk.len() as u32 / MAX_PER_SECOND as u32,
-            };
-            tokio::select! {
-                () = sleep(pause) => {}
-                () = engine.breakers.changed() => {}
+            let sent: Vec<_> = join_all(attempts).await.into_iter().flatten().collect();
+            let is_acknowledged = sent.contains(&true);
+            if !(were_too_many && is_acknowledged) {
+                // Not shortened: the server may have executed what it has not acknowledged in time.
+                sleep(Duration::from_secs(1) * sent.len() as u32 / MAX_PER_SECOND as u32).await;
+            }
+            if !is_acknowledged {
+                tokio::select! {
+                    () = sleep(backoff::poll(u32::MAX, clock::random_unit())) => {}
+                    () = engine.breakers.changed() => {}
+                }
             }
         }
     }

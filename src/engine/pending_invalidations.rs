@@ -152,7 +152,7 @@ impl PendingInvalidations {
         if let Some((connection, sent_at)) = answer {
             let is_new = self.newest.fetch_max(connection, AcqRel) < connection;
             let second = sent_at.as_micros() >> 20;
-            if self.swept.swap(second, Relaxed) == second && !is_new {
+            if self.swept.fetch_max(second, Relaxed) >= second && !is_new {
                 return Vec::new();
             }
         }
@@ -189,8 +189,8 @@ impl PendingInvalidations {
         Some(claim)
     }
 
-    /// Returns the pending invalidations, the oldest first. `None` ends the claim of the sender, because nothing is pending. In one step:
-    /// an invalidation that fails in between would find the claim, and no task would send it.
+    /// Returns the pending invalidations, the oldest first. If nothing is pending, ends the claim of the sender and returns
+    /// `None`. In one step: an invalidation that fails in between would find the claim, and no task would send it.
     pub(super) fn to_send(&self) -> Option<Vec<Name>> {
         let mut table = self.table.lock();
         if table.pending.is_empty() {

@@ -11,7 +11,7 @@ use super::{
         error_class::store_error,
         reconnecting::{CommandLink, Reconnecting},
         script::introduction,
-        source::{Connect, Connections, Source},
+        source::{Connect, Connections, Source, info_of_process, run_id},
         subscribers::Subscribers,
         supervise::{KeptTask, answers},
     },
@@ -27,7 +27,8 @@ use crate::{
     },
     sync::mutex::Mutex,
 };
-use redis::{PushInfo, PushKind, RedisResult, Value, aio::MultiplexedConnection};
+use futures_util::future::join;
+use redis::{ErrorKind, PushInfo, PushKind, RedisResult, Value, aio::MultiplexedConnection};
 use std::{
     convert::Infallible,
     sync::{
@@ -156,6 +157,16 @@ impl Connect for Tracking {
             }
             Err(error) => return Err(error),
         };
+        if self.data.is_paired() {
+            // Another server may have lost what the data connection has invalidated.
+            let (info, mut tracked) = (info_of_process(), connections.main.clone());
+            let (of_data, of_tracked) = join(self.data.read(&info), info.query_async(&mut tracked)).await;
+            if run_id(of_data) != run_id(of_tracked) {
+                return Err(
+                    (ErrorKind::Io, "the tracked connection leads to another server than the data connection").into()
+                );
+            }
+        }
         // Messages of the last connection may be lost, so this one must not confirm copies that were read before.
         let number = self.feed.all_changed();
         *self.current.lock() = is_tracked.then_some(number);

@@ -13,7 +13,7 @@ use axum::{
 };
 use redis::Client;
 use stampede_guard::{
-    IntoEndpoint, Policy, RedisStore, StampedeGuard,
+    IntoEndpoint, NearCacheConfig, Policy, RedisStore, StampedeGuard,
     store::{CacheKey, Inbox, Store, Token},
 };
 use std::convert::Infallible;
@@ -120,6 +120,31 @@ async fn invalidation_is_seen_after_one_connection_was_killed() {
                 assert_eq!(value(&other, "?").await, "new");
             }
         }
+    }
+}
+
+/// Kills the connection over which the near cache reads. The next one leads to the copy.
+///
+/// Seen to fail (`old`, for as long as the data connections live) if it may lead to another server than they do.
+#[tokio::test]
+async fn invalidation_is_seen_if_near_cache_connects_elsewhere() {
+    let (server, copy) = server_and_copy().await;
+    let name = Name::of(&server).await;
+    let guard = guard(name.client(), &server).near_cache(NearCacheConfig::max_bytes(1 << 20));
+    let tracked = async || {
+        assert_eq!(value(&guard, "?").await, "old");
+        let list: String = command(&server, "CLIENT LIST TYPE normal").await;
+        list.lines().find(|line| line.contains("flags=t"))?.split([' ', '=']).nth(1).map(str::to_owned)
+    };
+    eventually("the near cache has a connection", async || tracked().await.is_some()).await;
+    let id = tracked().await.expect("a connection");
+    name.follow(&copy);
+    invalidates(&guard).await;
+    command::<()>(&server, &format!("CLIENT KILL ID {id}")).await;
+    let begun = Instant::now();
+    while begun.elapsed() < SECOND {
+        assert_eq!(value(&guard, "new").await, "new");
+        tokio::time::sleep(10 * MS).await;
     }
 }
 

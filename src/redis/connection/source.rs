@@ -5,7 +5,7 @@ use super::log::ConnectionLog;
 use super::sentinel::ToMaster;
 use futures_util::future::{OptionFuture, join, pending};
 use redis::{
-    AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, ProtocolVersion, PushInfo, RedisResult,
+    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ConnectionInfo, ProtocolVersion, PushInfo, RedisResult, Value,
     aio::{ConnectionLike, MultiplexedConnection},
     io::tcp::TcpSettings,
 };
@@ -153,8 +153,10 @@ impl Source {
     /// another server than the first one, and the server may refuse it, at `maxclients` for example.
     async fn connect_beside(&self, first: &MultiplexedConnection, client: Client) -> Option<MultiplexedConnection> {
         let second = connect(client, self.config()).await.ok()?;
-        let (of_first, of_second) = join(run_id(first.clone()), run_id(second.clone())).await;
-        (of_first? == of_second?).then_some(second)
+        let info = info_of_process();
+        let (mut of_first, mut of_second) = (first.clone(), second.clone());
+        let (of_first, of_second) = join(info.query_async(&mut of_first), info.query_async(&mut of_second)).await;
+        (run_id(of_first)? == run_id(of_second)?).then_some(second)
     }
 
     fn config(&self) -> AsyncConnectionConfig {
@@ -214,9 +216,14 @@ async fn connect(client: Client, config: AsyncConnectionConfig) -> RedisResult<M
     client.get_multiplexed_async_connection_with_config(&config).await
 }
 
+/// Returns the command whose reply [`run_id`] reads.
+pub(in crate::redis) fn info_of_process() -> Cmd {
+    redis::cmd("INFO").arg("server").to_owned()
+}
+
 /// Returns the id that the process of the server has drawn at its start. `None` if the server does not tell it.
-async fn run_id(mut connection: MultiplexedConnection) -> Option<String> {
-    let info: String = redis::cmd("INFO").arg("server").query_async(&mut connection).await.ok()?;
+pub(in crate::redis) fn run_id(info: RedisResult<Value>) -> Option<String> {
+    let info: String = redis::from_redis_value(info.ok()?).ok()?;
     let id = info.lines().find_map(|line| line.strip_prefix("run_id:"))?;
     // A proxy may answer for all servers behind it: by zeros, or by no id.
     id.bytes().any(|digit| digit != b'0').then(|| id.to_owned())
