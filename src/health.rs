@@ -28,8 +28,8 @@ pub struct Health {
     pub breaker_open: bool,
     /// The last store operation that failed, if any. Later successes do not remove it: see [`LastError::age`].
     pub last_error: Option<LastError>,
-    /// Whether the subscriber of the store is connected, so that wake-ups of other processes arrive. Otherwise waiters
-    /// poll. `Some(false)` also before the first operation, which starts the subscriber. `None` if the store has no
+    /// Whether wake-ups of other processes arrive, as the last message of this process to itself has shown. Otherwise
+    /// waiters poll. `Some(false)` also before the first operation, which starts the subscriber. `None` if the store has no
     /// subscriber: a store in this process needs none.
     pub subscriber_up: Option<bool>,
     /// Number of invalidations that the store has not acknowledged yet. They are sent again until it does, and

@@ -61,10 +61,8 @@ impl Resource {
         let resource = self.clone();
         let task = self.engine.tasks.spawn(async move {
             let answer = resource.drop_everywhere(request).await;
-            if let Err(error) = &answer
-                && send_in_background(&resource.engine)
-            {
-                telemetry::invalidation_failed(&resource.config.meter, &resource.key, error);
+            if answer.is_err() {
+                send_in_background(&resource.engine);
             }
             answer
         });
@@ -86,9 +84,7 @@ impl Resource {
         };
         // After the store has dropped the entries, because a read that began before may have returned an old one.
         self.forget();
-        if self.engine.invalidations.acknowledged(&self.key, request, by, Timestamp::now()) {
-            telemetry::invalidations_acknowledged(&self.config.meter, &self.key);
-        }
+        self.engine.invalidations.acknowledged(&self.key, request, by, Timestamp::now());
         Ok(())
     }
 
@@ -173,33 +169,45 @@ fn resource(engine: &Arc<Engine>, (key, config): Name) -> Resource {
     Resource { engine: engine.clone(), config, key, front_end: FrontEnd::Fetch, deadline: None }
 }
 
-/// Spawns the task that sends pending invalidations again, if there are any. Returns `false` if it is running.
-fn send_in_background(engine: &Arc<Engine>) -> bool {
-    let claim = engine.invalidations.claim_sender();
-    claim.map(|claim| engine.tasks.spawn(send_pending(engine.clone(), claim))).is_some()
+/// Spawns the task that sends pending invalidations again, unless there are none or it is running.
+fn send_in_background(engine: &Arc<Engine>) {
+    if let Some(claim) = engine.invalidations.claim_sender() {
+        engine.tasks.spawn(send_pending(engine.clone(), claim));
+    }
 }
 
 /// Sends pending invalidations until there are none, at most [`MAX_PER_SECOND`] a second because each costs a fetch, or
 /// as fast as the store acknowledges them once there were too many. While a circuit breaker is open, its invalidations are
-/// not sent, but it is probed.
+/// not sent, but it is probed. Reports the ones that fail, and the end if it has reported any.
 async fn send_pending(engine: Arc<Engine>, _claim: Arc<()>) {
-    let mut were_too_many = false;
+    let (mut were_too_many, mut reported) = (false, None);
     sleep(backoff::poll(0, clock::random_unit())).await;
     while let Some(names) = engine.invalidations.to_send() {
         for chunk in names.chunks(MAX_PER_SECOND) {
-            were_too_many |= engine.invalidations.pending() >= MAX_PENDING;
+            let pending = engine.invalidations.pending();
+            were_too_many |= pending >= MAX_PENDING;
             let attempts = chunk.iter().map(|name| {
                 let resource = resource(&engine, name.clone());
                 async move {
-                    resource.check_breaker(Access::Write).ok()?;
-                    Some(resource.attempt()?.await.is_ok())
+                    let (is_sent, answer) = match resource.check_breaker(Access::Write) {
+                        Ok(()) => (true, resource.attempt()?.await),
+                        Err(error) => (false, Err(error)),
+                    };
+                    Some((name, is_sent, answer))
                 }
             });
-            let sent: Vec<_> = join_all(attempts).await.into_iter().flatten().collect();
-            let is_acknowledged = sent.contains(&true);
+            let answers: Vec<_> = join_all(attempts).await.into_iter().flatten().collect();
+            let failed = answers.iter().find_map(|(name, _, answer)| Some((*name, answer.as_ref().err()?)));
+            if let Some((name @ (key, config), error)) = failed
+                && telemetry::invalidations_failed(&config.meter, key, pending, error)
+            {
+                reported = Some(name.clone());
+            }
+            let is_acknowledged = answers.iter().any(|(.., answer)| answer.is_ok());
             if !(were_too_many && is_acknowledged) {
                 // Not shortened: the server may have executed what it has not acknowledged in time.
-                sleep(Duration::from_secs(1) * sent.len() as u32 / MAX_PER_SECOND as u32).await;
+                let sent = answers.iter().filter(|(_, is_sent, _)| *is_sent).count();
+                sleep(Duration::from_secs(1) * sent as u32 / MAX_PER_SECOND as u32).await;
             }
             if !is_acknowledged {
                 tokio::select! {
@@ -208,6 +216,9 @@ async fn send_pending(engine: Arc<Engine>, _claim: Arc<()>) {
                 }
             }
         }
+    }
+    if let Some((key, config)) = reported {
+        telemetry::invalidations_acknowledged(&config.meter, &key);
     }
 }
 

@@ -116,15 +116,14 @@ impl PendingInvalidations {
         })
     }
 
-    /// Records that this connection has acknowledged the request. Returns whether it was the last one that had to be sent
-    /// again.
-    pub(super) fn acknowledged(&self, key: &CacheKey, request: u64, by: u64, now: Timestamp) -> bool {
-        self.change(|Table { pending, acknowledged, sender, .. }| {
+    /// Records that this connection has acknowledged the request.
+    pub(super) fn acknowledged(&self, key: &CacheKey, request: u64, by: u64, now: Timestamp) {
+        self.change(|Table { pending, acknowledged, .. }| {
             // One that was requested later stays pending.
             if pending.get(key).is_none_or(|known| known.invalidation.request != request) {
-                return false;
+                return;
             }
-            let Some((key, Pending { mut invalidation, .. })) = pending.remove_entry(key) else { return false };
+            let Some((key, Pending { mut invalidation, .. })) = pending.remove_entry(key) else { return };
             let first = *invalidation.first.get_or_insert(now);
             if now.since(first) < REPEATED_FOR {
                 acknowledged.insert(key, Acknowledged { invalidation, by, last: now });
@@ -135,8 +134,7 @@ impl PendingInvalidations {
                 let (_, oldest, _) = requests.select_nth_unstable(MAX_ACKNOWLEDGED / 10);
                 acknowledged.retain(|_, known| known.invalidation.request > *oldest);
             }
-            pending.is_empty() && sender.strong_count() > 0
-        })
+        });
     }
 
     /// Makes the invalidations pending that another connection serves than the one that has acknowledged them. Returns

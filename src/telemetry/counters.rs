@@ -164,7 +164,7 @@ pub(crate) struct Counters {
     stripes: [Stripe; STRIPES], // of 256 bytes each
     pub(super) reported_rejections: Throttle,
     pub(super) reported_refusals: Throttle,
-    pub(super) reported_invalidations: [Throttle; 2],
+    pub(super) reported_invalidations: Throttle,
     pub(super) reported_wait_timeouts: Throttle,
     pub(super) reported_drops: Throttle,
     /// The types, with their codecs, that were reported because their values do not survive their codec.

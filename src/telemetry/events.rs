@@ -181,11 +181,20 @@ pub(crate) fn store_answered(meter: &Meter, operation: StoreOperation, took: imp
 /// Reports a failed operation. Only a refusal has no line about its cause, if the store is full for example.
 pub(crate) fn store_failed(meter: &Meter, key: &CacheKey, operation: StoreOperation, error: &StoreError) {
     store_operation_failed(meter, key, operation, error);
-    // An invalidation has a line at its beginning and one at its end.
+    // Invalidations that fail have a line of their own.
     let is_refusal = error.is_refused() && !error.is_misconfigured() && operation != StoreOperation::Invalidate;
     if is_refusal && meter.counters.reported_refusals.is_due() {
         store_refuses(meter, key, operation, error);
     }
+}
+
+/// Reports invalidations that fail, at most once a minute. Returns whether it does now.
+pub(crate) fn invalidations_failed(meter: &Meter, key: &CacheKey, invalidations: usize, error: &StoreError) -> bool {
+    let is_due = meter.counters.reported_invalidations.is_due();
+    if is_due {
+        invalidations_pending(meter, key, invalidations, error);
+    }
+    is_due
 }
 
 /// Counts a value of this type that does not survive this codec. Reports each type once, because the cause is in the

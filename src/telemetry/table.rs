@@ -61,11 +61,10 @@ macro_rules! table {
                     [key = ?LoggedKey(key.into(), false), layout = format_args!("{:016x}", key.layout())] };
                 { #[cfg(feature = "_typed")] no_fingerprint(kind: &str) DEBUG
                     "the structure of this type is not known; raise `schema_version` when it changes" [r#type = kind] };
-                { invalidation_failed(meter, key, error: &StoreError) WARN[meter.counters.reported_invalidations[0].is_due()]
-                    "an invalidation was not acknowledged; all such are sent again until they are; reported at most once a minute"
-                    [%error] };
-                { invalidations_acknowledged(meter, key) WARN[meter.counters.reported_invalidations[1].is_due()]
-                    "all invalidations that had failed are acknowledged; reported at most once a minute" };
+                { invalidations_pending(meter, key, invalidations: usize, error: &StoreError) WARN
+                    "invalidations were not acknowledged; they are sent again until they are; reported at most once a minute"
+                    [invalidations, %error] };
+                { invalidations_acknowledged(meter, key) WARN "all invalidations that had failed are acknowledged" };
                 { replaying_invalidations(meter, key, invalidations: usize) INFO
                     "the store may have lost recent invalidations; they are sent again" [invalidations] };
                 /// Times that a circuit breaker opened because the store was unavailable.

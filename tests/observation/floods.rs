@@ -5,7 +5,10 @@ use crate::{
     support::{Down, MS, Origin, RedisServer, SECOND},
 };
 use futures_util::future::join_all;
-use stampede_guard::StampedeGuard;
+use stampede_guard::{
+    StampedeGuard,
+    testing::{FakeRedis, Fault, Operation::Invalidate},
+};
 use std::future::pending;
 use tokio::time::{sleep, timeout};
 use tracing::Level;
@@ -13,10 +16,16 @@ use tracing::Level;
 const REJECTED: &str = "the request was rejected";
 const TIMED_OUT: &str = "the wait timeout passed";
 const DROPPED: &str = "the fetch was dropped";
+const PENDING: &str = "invalidations were not acknowledged";
+const ACKNOWLEDGED: &str = "all invalidations that had failed are acknowledged";
 
 /// Returns how many events say this, at level `WARN` and at level `DEBUG`.
 fn said(events: &Collected, text: &str) -> (usize, usize) {
     (events.events(Level::WARN, text), events.events(Level::DEBUG, text))
+}
+
+fn is_about_invalidations(line: &&str) -> bool {
+    line.starts_with("WARN") && (line.contains(PENDING) || line.contains(ACKNOWLEDGED))
 }
 
 /// Begins a fetch that hangs.
@@ -68,6 +77,37 @@ async fn dropped_fetches_are_reported_once_a_minute() {
     }
     guard.drain().await;
     assert_eq!((said(&events, DROPPED), guard.stats().fetches_dropped), ((1, 2), 3), "{}", events.text());
+}
+
+/// Seen to fail (one line in 150 s) when only the beginning was reported.
+#[tokio::test(start_paused = true)]
+async fn failing_invalidations_are_reported_once_a_minute() {
+    let (events, node) = (Collected::record(), FakeRedis::new().node());
+    let guard = node.guard();
+    let invalidate = async |key: u64| {
+        guard.invalidate(key).await.expect_err("not acknowledged");
+        sleep(2 * SECOND).await;
+    };
+    node.always(Invalidate, Fault::Fails);
+    for key in 0..75 {
+        invalidate(key).await;
+    }
+    let reported = || events.text().lines().filter(is_about_invalidations).map(str::to_owned).collect::<Vec<_>>();
+    let lines = reported();
+    assert_eq!(lines.len(), 3, "{lines:#?}");
+    for (line, least) in lines.iter().zip([1, 29, 59]) {
+        let counts = |n| line.contains(PENDING) && line.contains(&format!("invalidations={n} "));
+        assert!((least..least + 4).any(counts), "{least}: {line}");
+    }
+    node.heal();
+    sleep(2 * SECOND).await;
+    assert!(reported()[3..].iter().all(|line| line.contains(ACKNOWLEDGED)), "{:#?}", reported());
+    // Another failure within the minute has neither line.
+    node.always(Invalidate, Fault::Fails);
+    invalidate(99).await;
+    node.heal();
+    sleep(2 * SECOND).await;
+    assert_eq!((guard.health().pending_invalidations, reported().len()), (0, 4), "{:#?}", reported());
 }
 
 /// Versions whose numbers differ by 16 begin with the same names.

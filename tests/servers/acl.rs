@@ -14,6 +14,21 @@ use stampede_guard::{
     store::{CacheKey, Inbox, LeaseReply, LeaseRequest, Store, Token},
 };
 use std::time::Duration;
+use tokio::time::timeout;
+
+/// Returns the documented rules without this right.
+fn without(right: &str) -> Vec<&'static str> {
+    let rules = documented();
+    assert!(rules.contains(&right), "{right} is not in the docs");
+    rules.into_iter().filter(|rule| *rule != right).collect()
+}
+
+/// Returns how many of these commands the server has executed, those of scripts included.
+async fn calls(server: &RedisServer, name: &str) -> u64 {
+    let (stats, of) = (command::<String>(server, "INFO commandstats").await, format!("cmdstat_{name}:calls="));
+    let calls = stats.lines().find_map(|line| line.strip_prefix(&of)?.split(',').next());
+    calls.map_or(0, |calls| calls.parse().expect("a number"))
+}
 
 #[tokio::test]
 async fn documented_rights_suffice_for_all_operations() {
@@ -165,6 +180,38 @@ async fn invalidation_without_del_right_reports_error() {
     assert_eq!(error.kind(), ErrorKind::Store);
     let source = std::error::Error::source(&error).expect("a source").to_string();
     assert!(source.contains("executing the script") || source.contains("ACL failure"), "{source}");
+}
+
+/// Without these rights nothing wakes a waiter, and the lease that it waits for ends in a minute: it polls. The subscriber
+/// is down if its user may not subscribe, or scripts may not publish. Whether `APPEND` is refused only a waiter finds out.
+///
+/// Seen to fail without `+publish` if a subscription without a probe's answer counts as live.
+#[tokio::test]
+async fn waiters_poll_without_a_right_for_wake_ups() {
+    for (right, subscriber_up) in
+        [("&stampede-guard:*", false), ("+subscribe", false), ("+publish", false), ("+append", true)]
+    {
+        let server = RedisServer::start();
+        let client = app(&server, &without(right)).await;
+        let [leads, waits] = [(); 2].map(|()| patient(client.clone()).lease_ttl(60 * SECOND));
+        hits(&waits, "other").await;
+        eventually("the first probe has an answer", async || waits.health().subscriber_up == Some(subscriber_up)).await;
+        let origin = Origin::gated();
+        let lead = leads.fetch("k", {
+            let origin = origin.clone();
+            async move || Ok::<_, Down>(origin.call().await)
+        });
+        let wait = async {
+            origin.arrived(1).await;
+            let before = calls(&server, "evalsha").await;
+            let waiter = tokio::spawn(async move { waits.fetch("k", never::<usize>).await });
+            eventually("the waiter has asked", async || calls(&server, "evalsha").await > before).await;
+            origin.open();
+            timeout(20 * SECOND, waiter).await.expect("the waiter polls").expect("no panic")
+        };
+        let (led, waited) = tokio::join!(lead, wait);
+        assert_eq!((led.expect("an answer"), waited.expect("an answer")), (1, 1), "{right}");
+    }
 }
 
 /// Without the right to publish, the connection for messages is checked by `PING`. A refused `PING` shows that the

@@ -1,12 +1,13 @@
 //! The subscriber of messages to this process: one connection, one channel, nothing else.
 
 use super::{
+    error_class::{ErrorClass, class},
     reconnecting::CommandLink,
     source::{Connect, Source},
     supervise::{CHECK_INTERVAL, KeptTask, Subscription, answers, supervise, within},
 };
 use crate::store::token::Inbox;
-use redis::{PushInfo, PushKind, RedisError, RedisResult, Value, aio::MultiplexedConnection};
+use redis::{ErrorKind, PushInfo, PushKind, RedisError, RedisResult, Value, aio::MultiplexedConnection};
 use std::{
     sync::{Arc, atomic::AtomicU64},
     time::Duration,
@@ -30,9 +31,9 @@ pub trait MessageHandler: Send + Sync + 'static {
 
 /// A subscriber: connects when first used, and again whenever the connection is lost, until it is dropped.
 ///
-/// It also subscribes again if a message that the data connection publishes does not arrive. A server may answer every
-/// PING and yet hear nothing: an old master that was cut off, or a node that was removed from its cluster. It does so at
-/// once if sentinels name another master.
+/// It is live once a message has arrived that the data connection publishes, and subscribes again if a later one does
+/// not arrive. A server may answer every PING and yet hear nothing: an old master that was cut off, or a node that was
+/// removed from its cluster. It subscribes again at once if sentinels name another master.
 pub(crate) struct Subscriber {
     listener: Listener,
     task: KeptTask,
@@ -44,10 +45,9 @@ struct Listener {
     data: Arc<dyn CommandLink>,
     handler: Arc<dyn MessageHandler>,
     state: watch::Sender<State>,
-    was_live: bool,
 }
 
-#[derive(PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
     Idle,
     Connecting,
@@ -58,7 +58,7 @@ enum State {
 impl Subscriber {
     /// Builds a subscriber. `data` is the data connection, whose scripts publish the messages.
     pub(crate) fn new(source: Source, data: Arc<dyn CommandLink>, handler: Arc<dyn MessageHandler>) -> Self {
-        let listener = Listener { source, data, handler, state: watch::Sender::new(State::Idle), was_live: false };
+        let listener = Listener { source, data, handler, state: watch::Sender::new(State::Idle) };
         Self { listener, task: KeptTask::default() }
     }
 
@@ -110,14 +110,14 @@ impl Subscription for Listener {
         };
         let mut connection = within(self.source.connect_timeout(), subscribed).await?;
         self.source.log.accepted();
-        self.state.send_replace(State::Live);
-        if std::mem::replace(&mut self.was_live, true) {
-            self.handler.on_gap(); // messages published since are lost
-        }
         let is_silent = async {
-            sleep(CHECK_INTERVAL).await;
-            while self.receives(&mut connection, &heard).await {
+            let mut last = State::Live;
+            while let Some(state) = self.probe(last, &mut connection, &heard).await {
+                last = state;
+                self.enter(state);
                 sleep(CHECK_INTERVAL).await;
+                // On a connection for reads a reply to another request may look like one to this.
+                _ = timeout(CHECK_INTERVAL, self.data.verify()).await;
             }
         };
         tokio::select! {
@@ -125,14 +125,15 @@ impl Subscription for Listener {
             () = self.source.moved(&server) => {}
             () = is_silent => {}
         }
-        self.state.send_replace(State::Down);
-        self.handler.on_gap(); // the server may be down, and leases lost with it
-        Ok(())
+        match self.enter(State::Down) {
+            State::Live => Ok(()),
+            _ => Err((ErrorKind::Io, "no message arrives at the subscriber").into()),
+        }
     }
 
     fn on_failure(&self, error: &RedisError) {
         self.source.log.connect_failed(error);
-        self.state.send_replace(State::Down);
+        self.enter(State::Down);
     }
 }
 
@@ -142,18 +143,29 @@ impl Listener {
         [CHANNEL.as_bytes(), inbox.as_bytes()].concat()
     }
 
-    /// Checks that a message arrives: a probe, which notifies `heard`. Only the connection is checked if none can be
-    /// published.
-    ///
-    /// Also checks the data connections. On one for reads a reply to another request may look like one to this.
-    async fn receives(&self, connection: &mut MultiplexedConnection, heard: &Notify) -> bool {
-        _ = timeout(CHECK_INTERVAL, self.data.verify()).await;
+    /// Changes the state, and returns the previous one. Before and after a change from or to `Live` messages may be lost,
+    /// and leases with their server.
+    fn enter(&self, state: State) -> State {
+        let before = self.state.send_replace(state);
+        if before != state && before != State::Connecting {
+            self.handler.on_gap();
+        }
+        before
+    }
+
+    /// Publishes a probe, which notifies `heard`. Returns the state that it shows: `Down` if the server refuses it, because
+    /// scripts may not publish either, and `last` if there is no reply. `None` means that the connection is to be replaced.
+    async fn probe(&self, last: State, connection: &mut MultiplexedConnection, heard: &Notify) -> Option<State> {
         let mut publish = redis::cmd("PUBLISH");
         publish.arg(self.channel()).arg(PROBE);
-        match timeout(CHECK_INTERVAL, self.data.send(&publish)).await {
-            Ok(Ok(_)) => timeout(PROBE_TIMEOUT, heard.notified()).await.is_ok(),
-            _ => answers(CHECK_INTERVAL, redis::cmd("PING").query_async(connection)).await,
-        }
+        let state = match timeout(CHECK_INTERVAL, self.data.send(&publish)).await {
+            Ok(Ok(_)) => return timeout(PROBE_TIMEOUT, heard.notified()).await.ok().map(|()| State::Live),
+            Ok(Err(error)) if matches!(class(&error), ErrorClass::Misconfigured(_) | ErrorClass::Refused) => {
+                State::Down
+            }
+            _ => last,
+        };
+        answers(CHECK_INTERVAL, redis::cmd("PING").query_async(connection)).await.then_some(state)
     }
 }
 
