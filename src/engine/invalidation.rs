@@ -61,10 +61,8 @@ impl Resource {
         let resource = self.clone();
         let task = self.engine.tasks.spawn(async move {
             let answer = resource.drop_everywhere(request).await;
-            if answer.is_err() {
-                send_in_background(&resource.engine);
-            }
-            answer
+            let failed = |error: &StoreError| ((resource.key.clone(), resource.config.clone()), error.clone());
+            answer.inspect_err(|error| send_in_background(&resource.engine, Some(failed(error))))
         });
         Shared::new(async move { task.await.unwrap_or_else(|ended| Err(StoreError::new(ended))) })
     }
@@ -160,7 +158,7 @@ impl Resource {
         if let Some((key, config)) = lost.first() {
             telemetry::replaying_invalidations(&config.meter, key, lost.len());
             lost.into_iter().for_each(|name| resource(&self.engine, name).forget());
-            send_in_background(&self.engine);
+            send_in_background(&self.engine, None);
         }
     }
 }
@@ -169,23 +167,29 @@ fn resource(engine: &Arc<Engine>, (key, config): Name) -> Resource {
     Resource { engine: engine.clone(), config, key, front_end: FrontEnd::Fetch, deadline: None }
 }
 
-/// Spawns the task that sends pending invalidations again, unless there are none or it is running.
-fn send_in_background(engine: &Arc<Engine>) {
+/// Spawns the task that sends pending invalidations again, unless there are none or it is running. `failed` is one that
+/// has just failed.
+fn send_in_background(engine: &Arc<Engine>, failed: Option<(Name, StoreError)>) {
     if let Some(claim) = engine.invalidations.claim_sender() {
-        engine.tasks.spawn(send_pending(engine.clone(), claim));
+        engine.tasks.spawn(send_pending(engine.clone(), claim, failed));
     }
 }
 
 /// Sends pending invalidations until there are none, at most [`MAX_PER_SECOND`] a second because each costs a fetch, or
 /// as fast as the store acknowledges them once there were too many. While a circuit breaker is open, its invalidations are
 /// not sent, but it is probed. Reports the ones that fail, and the end if it has reported any.
-async fn send_pending(engine: Arc<Engine>, _claim: Arc<()>) {
+async fn send_pending(engine: Arc<Engine>, _claim: Arc<()>, failed: Option<(Name, StoreError)>) {
     let (mut were_too_many, mut reported) = (false, None);
+    let mut report = |name: &Name, error: &StoreError| {
+        if telemetry::invalidations_failed(&name.1.meter, &name.0, engine.invalidations.pending(), error) {
+            reported = Some(name.clone());
+        }
+    };
+    failed.iter().for_each(|(name, error)| report(name, error));
     sleep(backoff::poll(0, clock::random_unit())).await;
     while let Some(names) = engine.invalidations.to_send() {
         for chunk in names.chunks(MAX_PER_SECOND) {
-            let pending = engine.invalidations.pending();
-            were_too_many |= pending >= MAX_PENDING;
+            were_too_many |= engine.invalidations.pending() >= MAX_PENDING;
             let attempts = chunk.iter().map(|name| {
                 let resource = resource(&engine, name.clone());
                 async move {
@@ -197,11 +201,8 @@ async fn send_pending(engine: Arc<Engine>, _claim: Arc<()>) {
                 }
             });
             let answers: Vec<_> = join_all(attempts).await.into_iter().flatten().collect();
-            let failed = answers.iter().find_map(|(name, _, answer)| Some((*name, answer.as_ref().err()?)));
-            if let Some((name @ (key, config), error)) = failed
-                && telemetry::invalidations_failed(&config.meter, key, pending, error)
-            {
-                reported = Some(name.clone());
+            if let Some((name, _, Err(error))) = answers.iter().find(|(.., answer)| answer.is_err()) {
+                report(name, error);
             }
             let is_acknowledged = answers.iter().any(|(.., answer)| answer.is_ok());
             if !(were_too_many && is_acknowledged) {

@@ -3,18 +3,21 @@
 pub(crate) use crate::rights::{app, documented, documented_for, refused};
 
 use crate::{
-    Down, SECOND,
-    kit::{Events, calls_of_a_herd, calls_of_a_large_herd, calls_of_a_varied_herd, command, hits, patient},
+    Down, MS, SECOND,
+    kit::{
+        Events, Language, calls_of_a_herd, calls_of_a_large_herd, calls_of_a_varied_herd, command, hits, page, patient,
+    },
     never,
     support::{Origin, RedisServer, eventually},
 };
+use futures_util::future::join_all;
 use redis::AsyncTypedCommands;
 use stampede_guard::{
-    ErrorKind, FetchOutcome, NearCacheConfig, Policy, RedisStore,
+    ErrorKind, FetchOutcome, NearCacheConfig, Policy, RedisStore, StampedeGuard,
     store::{CacheKey, Inbox, LeaseReply, LeaseRequest, Store, Token},
 };
-use std::time::Duration;
-use tokio::time::timeout;
+use std::{collections::HashMap, time::Duration};
+use tokio::time::{Instant, timeout};
 
 /// Returns the documented rules without this right.
 fn without(right: &str) -> Vec<&'static str> {
@@ -96,52 +99,52 @@ async fn documented_rights_suffice_for_all_operations() {
     assert_eq!(refused(&server).await, [""; 0]);
 }
 
-/// The effect of each missing right: whether one call still serves all processes, and whether an event reports the
-/// missing right. Without `+mget` only pages that vary need more calls. Without channels, `APPEND` or `PUBLISH` waiters
-/// poll.
-const WITHOUT: &[(&str, bool, bool)] = &[
-    ("~{sg:*", false, true),
-    ("&stampede-guard:*", true, true),
-    ("+get", false, true),
-    ("+mget", false, true),
-    ("+getrange", false, true),
-    ("+set", false, true),
-    ("+del", true, true),
-    ("+append", true, false),
-    ("+multi", true, false),
-    ("+exec", true, false),
-    ("+rename", true, true),
-    ("+pttl", false, true),
-    ("+pexpire", true, false),
-    ("+time", false, true),
-    ("+publish", true, true),
-    ("+eval", true, false),
-    ("+evalsha", false, true),
-    ("+script|load", true, false),
-    ("+subscribe", true, true),
-    ("+ping", true, false),
-    ("+client|tracking", true, false),
-    ("+info", true, false),
+/// The calls of the origin for herds of two processes: for a small value, for a page that varies, for a large value.
+type Calls = [usize; 3];
+const SHARED: Calls = [1, 1, 1];
+const ALONE: Calls = [2, 2, 2];
+const ALONE_IF_VARIED: Calls = [1, 2, 1];
+
+/// The effect of each missing right on herds, and whether an event reports it. Without channels, `APPEND` or `PUBLISH`
+/// waiters poll.
+const WITHOUT: &[(&str, Calls, bool)] = &[
+    ("~{sg:*", ALONE, true),
+    ("&stampede-guard:*", SHARED, true),
+    ("+get", ALONE, true),
+    ("+mget", ALONE_IF_VARIED, true),
+    ("+getrange", ALONE, true),
+    ("+set", ALONE, true),
+    ("+del", SHARED, true),
+    ("+append", SHARED, false),
+    ("+multi", SHARED, false),
+    ("+exec", SHARED, false),
+    ("+rename", SHARED, true),
+    ("+pttl", ALONE, true),
+    ("+pexpire", SHARED, false),
+    ("+time", ALONE, true),
+    ("+publish", SHARED, true),
+    ("+eval", SHARED, false),
+    ("+evalsha", ALONE, true),
+    ("+script|load", SHARED, false),
+    ("+subscribe", SHARED, true),
+    ("+ping", SHARED, false),
+    ("+client|tracking", SHARED, false),
+    ("+info", SHARED, false),
 ];
 
 /// Seen to fail for `GETRANGE` if `get_or_lease` takes its error for "no entry": the waiters lead one after another,
 /// and no event is logged.
 #[tokio::test]
 async fn missing_right_fails_no_caller() {
-    let (server, rules) = (RedisServer::start(), documented());
-    for &(right, shares, says_so) in WITHOUT {
-        assert!(rules.contains(&right), "{right} is not in the docs");
-        let rest: Vec<_> = rules.iter().copied().filter(|rule| *rule != right).collect();
-        let (client, events) = (app(&server, &rest).await, Events::listen());
+    let server = RedisServer::start();
+    for &(right, calls, says_so) in WITHOUT {
+        let (client, events) = (app(&server, &without(right)).await, Events::listen());
         let guards = [(); 2].map(|()| patient(client.clone()));
         let key = format!("without-{}", &right[1..]);
-        let calls = calls_of_a_herd(&guards, &key).await.max(calls_of_a_varied_herd(&guards, &key).await);
-        let calls = calls.max(calls_of_a_large_herd(&guards, &format!("large-{key}")).await);
-        if shares {
-            assert_eq!(calls, 1, "{right}");
-        } else {
-            assert!(calls > 1, "{right} is not needed");
-        }
+        let small = calls_of_a_herd(&guards, &key).await;
+        let varied = calls_of_a_varied_herd(&guards, &key).await;
+        let large = calls_of_a_large_herd(&guards, &format!("large-{key}")).await;
+        assert_eq!([small, varied, large], calls, "{right}");
         if says_so {
             eventually(&format!("an event reports the missing {right}"), async || events.about("hint") > 0).await;
         }
@@ -150,18 +153,78 @@ async fn missing_right_fails_no_caller() {
         let most = if right == "+del" { 4 } else { 2 * usize::from(says_so) };
         assert!(events.about("hint") <= most, "{right}: {}", events.all());
     }
-    let needed = |rule: &&str| rule.starts_with(['~', '&', '+']);
-    assert_eq!(rules.iter().filter(|rule| needed(rule)).count(), WITHOUT.len(), "{rules:?}");
+}
+
+#[test]
+fn docs_have_a_row_for_each_right() {
+    let docs = include_str!("../../docs/operations.md");
+    let (_, table) = docs.split_once("| missing right | effect |\n").expect("a table");
+    let rows = table.lines().skip(1).map_while(|line| line.strip_prefix("| "));
+    let cells = rows.filter_map(|row| row.split_once(" | ")).map(|(rights, _)| rights.replace("\\|", "|"));
+    let mut explained: Vec<_> =
+        cells.flat_map(|rights| rights.split('`').map(str::to_owned).collect::<Vec<_>>()).collect();
+    explained.retain(|part| part.starts_with(['~', '&', '+']));
+    let mut tested: Vec<_> = WITHOUT.iter().map(|(right, ..)| right.to_string()).collect();
+    let mut listed = documented();
+    listed.retain(|rule| rule.starts_with(['~', '&', '+']));
+    tested.sort_unstable();
+    listed.sort_unstable();
+    assert_eq!(tested, listed);
+    // `cluster::cluster_user_needs_cluster_nodes_right`
+    tested.push("+cluster|nodes".into());
+    tested.sort_unstable();
+    explained.sort_unstable();
+    assert_eq!(explained, tested);
+}
+
+/// The outage cache keeps a result for a second. Without `PTTL` only a lease, or a failure marker, is not understood.
+#[tokio::test]
+async fn key_that_is_not_shared_is_fetched_once_a_second() {
+    let alone = WITHOUT.iter().filter(|(_, calls, _)| *calls == ALONE);
+    join_all(alone.map(async |(right, ..)| {
+        let server = RedisServer::start();
+        let (guard, origin) = (patient(app(&server, &without(right)).await), Origin::new());
+        let fetch = async || {
+            let origin = origin.clone();
+            guard.fetch("k", async move || Ok::<_, Down>(origin.call().await)).await.expect("an answer");
+            guard.drain().await;
+        };
+        if *right == "+pttl" {
+            fetch().await;
+            fetch().await;
+            return assert_eq!(origin.calls(), 1, "what is stored is shared");
+        }
+        let began = Instant::now();
+        while origin.calls() < 3 {
+            fetch().await;
+        }
+        assert!(began.elapsed() >= 2 * SECOND, "{right}");
+        let stats = guard.stats();
+        assert_eq!(stats.hits, stats.outage_cache_hits, "{right}");
+    }))
+    .await;
+}
+
+/// Seen to share the failure with the right.
+#[tokio::test]
+async fn failure_is_not_shared_without_pttl_right() {
+    for (rules, is_shared) in [(documented(), true), (without("+pttl"), false)] {
+        let server = RedisServer::start();
+        let client = app(&server, &rules).await;
+        let [a, b] = [(); 2].map(|()| patient(client.clone()));
+        a.fetch("k", async || Err::<i32, _>(Down)).await.expect_err("down");
+        a.drain().await;
+        assert_eq!(b.fetch("k", async || Ok::<_, Down>(1)).await.is_err(), is_shared);
+    }
 }
 
 /// Without `SCRIPT LOAD` a script reaches the server with its first `EVAL`. Without `EVAL` it works until the server
 /// drops it (`SCRIPT FLUSH`).
 #[tokio::test]
 async fn scripts_are_loaded_by_script_load_or_by_eval() {
-    let (server, rules) = (RedisServer::start(), documented());
+    let server = RedisServer::start();
     for (right, shares) in [("+script|load", true), ("+eval", false)] {
-        let rest: Vec<_> = rules.iter().copied().filter(|rule| *rule != right).collect();
-        let guard = patient(app(&server, &rest).await);
+        let guard = patient(app(&server, &without(right)).await);
         hits(&guard, &format!("before {right}")).await;
         command::<()>(&server, "SCRIPT FLUSH").await;
         let key = format!("after {right}");
@@ -173,13 +236,103 @@ async fn scripts_are_loaded_by_script_load_or_by_eval() {
 
 #[tokio::test]
 async fn invalidation_without_del_right_reports_error() {
-    let (server, rules) = (RedisServer::start(), documented());
-    let rest: Vec<_> = rules.iter().copied().filter(|rule| *rule != "+del").collect();
-    let guard = patient(app(&server, &rest).await);
+    let server = RedisServer::start();
+    let guard = patient(app(&server, &without("+del")).await);
     let error = guard.invalidate("k").await.expect_err("the user may not delete");
     assert_eq!(error.kind(), ErrorKind::Store);
     let source = std::error::Error::source(&error).expect("a source").to_string();
     assert!(source.contains("executing the script") || source.contains("ACL failure"), "{source}");
+}
+
+/// The entry is stored, and its lease stays.
+#[tokio::test]
+async fn lease_without_del_right_stays_until_it_ends() {
+    for (rules, leases) in [(documented(), 0), (without("+del"), 1)] {
+        let server = RedisServer::start();
+        let guard = patient(app(&server, &rules).await).lease_ttl(60 * SECOND);
+        hits(&guard, "k").await;
+        guard.drain().await;
+        assert!(hits(&guard, "k").await);
+        assert_eq!(command::<usize>(&server, "EXISTS {sg:rk}:l").await, leases);
+    }
+}
+
+/// The lease of a process that fetches ends, and another process takes it.
+#[tokio::test]
+async fn lease_without_pexpire_right_is_not_extended() {
+    let (server, events) = (RedisServer::start(), Events::listen());
+    let (store, at) = (RedisStore::new(app(&server, &without("+pexpire")).await), CacheKey::new("sg", 0, "k"));
+    let lead = async || {
+        let request = LeaseRequest::new(Token::unique(Inbox::unique()), 2 * SECOND);
+        match store.get_or_lease(&at, request).await.expect("an answer") {
+            LeaseReply::Granted { lease, .. } => Some(lease),
+            _ => None,
+        }
+    };
+    let lease = lead().await.expect("the first one");
+    store.extend(&at, lease, 60 * SECOND).await.expect_err("the user may not extend");
+    eventually("another process takes the lease", async || lead().await.is_some()).await;
+    assert_eq!(events.about("hint"), 1, "{}", events.all());
+}
+
+/// An index of variants is to outlive the variant that is stored last.
+#[tokio::test]
+async fn index_without_pexpire_or_pttl_right_is_not_prolonged() {
+    for (rules, is_prolonged) in [(documented(), true), (without("+pexpire"), false), (without("+pttl"), false)] {
+        let server = RedisServer::start();
+        let (guard, origin) = (patient(app(&server, &rules).await), Origin::new());
+        page(&guard, &origin, "http://site.example/", Language::German).await;
+        guard.drain().await;
+        tokio::time::sleep(100 * MS).await;
+        let mut before = HashMap::new();
+        for name in command::<Vec<String>>(&server, "KEYS *").await {
+            before.insert(name.clone(), command::<i64>(&server, &format!("PTTL {name}")).await);
+        }
+        page(&guard, &origin, "http://site.example/", Language::English).await;
+        guard.drain().await;
+        let mut prolonged = false;
+        for (name, before) in before {
+            prolonged |= command::<i64>(&server, &format!("PTTL {name}")).await > before;
+        }
+        assert_eq!(prolonged, is_prolonged);
+    }
+}
+
+/// A connection remembers that the server refuses to stage entries.
+#[tokio::test]
+async fn entries_are_not_staged_without_the_rights_for_it() {
+    for right in ["+multi", "+exec", "+rename"] {
+        let server = RedisServer::start();
+        let guards = [patient(app(&server, &without(right)).await)];
+        calls_of_a_large_herd(&guards, "refused").await;
+        let before = calls(&server, "rename").await; // 1 without `MULTI`, after which the script is executed
+        command::<()>(&server, &format!("ACL SETUSER app {right}")).await;
+        calls_of_a_large_herd(&guards, "the same connection").await;
+        assert_eq!(calls(&server, "rename").await, before, "{right}");
+        command::<()>(&server, "CLIENT KILL USER app").await;
+        eventually("the next connection stages entries", async || {
+            calls_of_a_large_herd(&guards, &format!("{}", fastrand::u64(..))).await;
+            calls(&server, "rename").await > before
+        })
+        .await;
+    }
+}
+
+/// Redis executes nothing on a connection after a script that is paused.
+#[tokio::test]
+async fn pause_of_writes_without_info_right_is_an_outage() {
+    for (rules, goes_on) in [(documented(), true), (without("+info"), false)] {
+        let server = RedisServer::start();
+        let guard = StampedeGuard::new(app(&server, &rules).await);
+        eventually("it is stored", async || hits(&guard, "k").await).await;
+        command::<()>(&server, "CLIENT PAUSE 60000 WRITE").await;
+        guard.fetch("miss", async || Ok::<_, Down>(1)).await.expect("the origin answers");
+        let mut hit = false;
+        for _ in 0..5 {
+            hit |= hits(&guard, "k").await;
+        }
+        assert_eq!(hit, goes_on);
+    }
 }
 
 /// Without these rights nothing wakes a waiter, and the lease that it waits for ends in a minute: it polls. The subscriber
@@ -244,9 +397,8 @@ async fn subscriber_without_rights_keeps_its_connection() {
 /// Seen to fail if the refusal counts as the reply to another request.
 #[tokio::test]
 async fn connection_without_ping_right_is_kept() {
-    let (server, rules) = (RedisServer::start(), documented());
-    let rest: Vec<_> = rules.iter().copied().filter(|rule| *rule != "+ping").collect();
-    let (store, at) = (RedisStore::new(app(&server, &rest).await), CacheKey::new("sg", 0, "k"));
+    let server = RedisServer::start();
+    let (store, at) = (RedisStore::new(app(&server, &without("+ping")).await), CacheKey::new("sg", 0, "k"));
     command::<()>(&server, "SET {sg:rk}:v3.0 unreadable").await;
     assert!(store.get(&at).await.expect("an answer").is_none());
     let connection = store.connection(&at);
@@ -262,8 +414,7 @@ async fn connection_without_ping_right_is_kept() {
 #[tokio::test]
 async fn near_cache_without_tracking_right_keeps_to_max_age() {
     let server = RedisServer::start();
-    for (missing, told) in [("", true), ("+client|tracking", false)] {
-        let rules: Vec<_> = documented().into_iter().filter(|rule| *rule != missing).collect();
+    for (rules, told) in [(documented(), true), (without("+client|tracking"), false)] {
         let client = app(&server, &rules).await;
         let policy = Policy::fresh_for(Duration::from_secs(3600));
         let guard = patient(client).policy(policy).near_cache(NearCacheConfig::max_bytes(1 << 20).max_age(SECOND));

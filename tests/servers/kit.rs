@@ -48,13 +48,13 @@ pub(crate) async fn calls_of_a_varied_herd(guards: &[StampedeGuard], path: &str)
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Language {
+pub(crate) enum Language {
     German,
     English,
 }
 
 /// Sends one request and asserts that the page has its language.
-fn page(guard: &StampedeGuard, origin: &Origin, url: &str, language: Language) -> BoxFuture<'static, ()> {
+pub(crate) fn page(guard: &StampedeGuard, origin: &Origin, url: &str, language: Language) -> BoxFuture<'static, ()> {
     let (language, origin) = (format!("{language:?}"), origin.clone());
     let request = Request::get(url).header("accept-language", &language).body(Body::empty()).expect("a request");
     let body = language.clone();

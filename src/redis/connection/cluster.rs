@@ -87,7 +87,7 @@ impl Cluster {
     }
 
     pub(super) fn masters(&self) -> Vec<Arc<Node>> {
-        self.topology.lock().masters()
+        self.topology.lock().masters().to_vec()
     }
 
     /// Returns the node that an `ASK` names, if it is known.
@@ -113,12 +113,16 @@ impl Cluster {
     }
 
     /// Asks the nodes until one of them answers. Without a doubt it begins with the masters, to which there are
-    /// connections. Otherwise each node has its turn, because masters may know of no others.
+    /// connections. Otherwise each node has its turn, because masters may know of no others: those without an answer
+    /// come last, so that questions alone keep no doubt alive.
     async fn ask_any(self: &Arc<Self>, is_in_doubt: bool) -> RedisResult<()> {
         let mut nodes: Vec<_> = {
             let topology = self.topology.lock();
             let masters = topology.masters();
-            let is_later = |node: &Arc<Node>| !is_in_doubt && !masters.iter().any(|master| Arc::ptr_eq(master, node));
+            let is_later = |node: &Arc<Node>| match is_in_doubt {
+                true => node.link.is_in_doubt(),
+                false => !masters.iter().any(|master| Arc::ptr_eq(master, node)),
+            };
             topology.nodes().map(|node| (is_later(node), clock::random_unit(), node.clone())).collect()
         };
         nodes.sort_by(|(a_later, a, _), (b_later, b, _)| a_later.cmp(b_later).then(a.total_cmp(b)));

@@ -3,7 +3,7 @@
 //! | the error | class | consequence |
 //! |---|---|---|
 //! | the connection broke or was refused, or the reply is not valid RESP | [`Disconnected`](ErrorClass::Disconnected) | reconnect, retry once at once |
-//! | `LOADING`, `BUSY`, `CLUSTERDOWN`, `MASTERDOWN` | [`Unavailable`](ErrorClass::Unavailable) | the server serves no client now, as if it were down; reconnect at most once a second |
+//! | `LOADING`, `BUSY`, `CLUSTERDOWN`, `MASTERDOWN` | [`Unavailable`](ErrorClass::Unavailable) | the server serves no client now, as if it were down; reconnect at most once a second, except after `CLUSTERDOWN` |
 //! | `READONLY` | [`Demoted`](ErrorClass::Demoted) | refused; reconnect at most once a second, because the host name may resolve to the new master |
 //! | `NOAUTH`, `WRONGPASS`, `NOPERM`, `NOPROTO`, `MOVED`, `ASK` | [`Misconfigured`](ErrorClass::Misconfigured) | refused, and logged once ([`log`](super::log)) with the setting to change |
 //! | any other error reply: `OOM`, `NOREPLICAS`, `MISCONF`, `WRONGTYPE`, `TRYAGAIN` (a slot that moves), an error of a script | [`Refused`](ErrorClass::Refused) | not done, but the server is alive and hits go on |

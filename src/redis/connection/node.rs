@@ -7,7 +7,10 @@ use super::{
 };
 use crate::sync::{mutex::Mutex, shared::WeakShared};
 use redis::{Pipeline, RedisResult};
-use std::sync::{Arc, OnceLock, atomic::AtomicU64};
+use std::sync::{
+    Arc, OnceLock,
+    atomic::{AtomicU16, AtomicU64},
+};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Address {
@@ -31,6 +34,8 @@ pub(super) struct Node {
     pub(super) id: OnceLock<String>,
     /// The highest config epoch of the node in a view.
     pub(super) epoch: AtomicU64,
+    /// The first slot that it has or had. PERF: each command asks for it.
+    pub(super) first_slot: AtomicU16,
     pub(super) link: Arc<Reconnecting<Source>>,
     pub(super) subscriber: Arc<Subscriber>,
     /// The question to this node that is in flight.
@@ -47,8 +52,8 @@ impl Node {
         let source = source.to(address.host.clone(), address.port);
         let link = Arc::new(Reconnecting::new(Arc::new(source.clone()), introduction, source.log.clone()));
         let subscriber = Arc::new(Subscriber::new(source, link.clone(), handler));
-        let (id, epoch, question) = (OnceLock::new(), AtomicU64::default(), Mutex::default());
-        Self { address, id, epoch, link, subscriber, question }
+        let (id, epoch, first_slot, question) = Default::default();
+        Self { address, id, epoch, first_slot, link, subscriber, question }
     }
 
     pub(super) fn id(&self) -> Option<&str> {

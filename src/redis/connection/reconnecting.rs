@@ -22,7 +22,7 @@ use crate::{
     },
 };
 use futures_util::FutureExt;
-use redis::{Cmd, ErrorKind, Pipeline, RedisError, RedisResult, Value, aio::ConnectionLike};
+use redis::{Cmd, ErrorKind, Pipeline, RedisError, RedisResult, ServerErrorKind, Value, aio::ConnectionLike};
 use std::{
     sync::{
         Arc,
@@ -235,6 +235,10 @@ impl<C: Connect> Reconnecting<C> {
         self.record_reply(number, side);
         match class {
             Some(ErrorClass::Disconnected) => self.disconnect(number, Duration::ZERO),
+            // Another connection would lead to the same node, and recent invalidations would be sent again.
+            Some(ErrorClass::Unavailable) if answer.as_ref().is_err_and(|error| error.kind() == CLUSTER_DOWN) => {
+                self.disconnect(number, Duration::MAX);
+            }
             // The host name may resolve to another server by now, one that serves.
             Some(ErrorClass::Demoted | ErrorClass::Unavailable) => self.disconnect(number, SILENCE),
             Some(ErrorClass::Refused | ErrorClass::Misconfigured(_) | ErrorClass::Unknown) | None => {}
@@ -399,6 +403,7 @@ fn timed_out<T>(_: Elapsed) -> RedisResult<T> {
     Err((ErrorKind::Io, "connecting to redis timed out").into())
 }
 
+const CLUSTER_DOWN: ErrorKind = ErrorKind::Server(ServerErrorKind::ClusterDown);
 /// The number of the last attempt of this process.
 static LAST_ATTEMPT: AtomicU64 = AtomicU64::new(0);
 /// Time from the begin of a failed attempt to connect to the next one.

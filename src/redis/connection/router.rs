@@ -100,7 +100,7 @@ impl CommandLink for Router {
     }
 
     fn is_paired(&self) -> bool {
-        self.cluster.masters().iter().any(|node| node.link.is_paired())
+        self.cluster.topology.lock().masters().iter().any(|node| node.link.is_paired())
     }
 
     fn verify(&self) -> BoxFuture<'_, ()> {

@@ -125,10 +125,8 @@ impl Subscription for Listener {
             () = self.source.moved(&server) => {}
             () = is_silent => {}
         }
-        match self.enter(State::Down) {
-            State::Live => Ok(()),
-            _ => Err((ErrorKind::Io, "no message arrives at the subscriber").into()),
-        }
+        let was_live = self.enter(State::Down) == State::Live;
+        was_live.then_some(()).ok_or_else(|| (ErrorKind::Io, "no message arrives at the subscriber").into())
     }
 
     fn on_failure(&self, error: &RedisError) {

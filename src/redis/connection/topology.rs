@@ -24,6 +24,8 @@ pub(super) struct Topology {
     nodes: HashMap<Address, Arc<Node>>,
     /// The master of each slot.
     owners: Box<[Option<Arc<Node>>]>,
+    /// The masters that have slots, in the order of their first slots. PERF: each command asks for them.
+    masters: Vec<Arc<Node>>,
     /// The time since which views name masters with lower epochs, or no known node.
     strange_since: Option<Timestamp>,
 }
@@ -47,29 +49,24 @@ impl Topology {
     pub(super) fn new(seeds: Arc<[Address]>, make: impl Fn(Address) -> Arc<Node> + Send + Sync + 'static) -> Self {
         let nodes = seeds.iter().map(|seed| (seed.clone(), make(seed.clone()))).collect();
         let owners = vec![None; usize::from(SLOTS)].into();
-        Self { seeds, make: Box::new(make), nodes, owners, strange_since: None }
+        Self { seeds, make: Box::new(make), nodes, owners, masters: Vec::new(), strange_since: None }
     }
 
     /// Returns the master of the slot. `None` before the first view. A slot without a master is served by none; the
     /// answer of any node says so.
     pub(super) fn master(&self, slot: u16) -> Option<&Arc<Node>> {
-        self.owners[usize::from(slot)].as_ref().or_else(|| self.owners.iter().flatten().next())
+        self.owners[usize::from(slot)].as_ref().or_else(|| self.masters.first())
     }
 
     /// Returns the failure domain of the slot: the first slot of its master. A node that replaces a master has the same
     /// slots, so it closes the circuit breaker that the master has opened.
     pub(super) fn failure_domain(&self, slot: u16) -> u16 {
-        let has_same = |owner: &Option<Arc<Node>>| is_same(owner.as_ref(), self.master(slot));
-        self.owners.iter().position(has_same).unwrap_or_default() as u16
+        self.master(slot).map_or(0, |master| master.first_slot.load(Relaxed))
     }
 
     /// Returns the masters that have slots.
-    pub(super) fn masters(&self) -> Vec<Arc<Node>> {
-        let ranges = self.owners.chunk_by(|a, b| is_same(a.as_ref(), b.as_ref())); // PERF: there are 16,384 slots
-        let mut masters: Vec<_> = ranges.filter_map(|range| range[0].clone()).collect();
-        masters.sort_by_key(Arc::as_ptr);
-        masters.dedup_by(|a, b| Arc::ptr_eq(a, b));
-        masters
+    pub(super) fn masters(&self) -> &[Arc<Node>] {
+        &self.masters
     }
 
     /// Returns all nodes.
@@ -95,7 +92,7 @@ impl Topology {
         let parse = |line| Described::parse(line, &by.address.host, by_hostname);
         let lines: Vec<_> = view.lines().filter_map(parse).collect();
         let is_believed = self.strange_since.is_some_and(|since| now.since(since) >= STRANGE_TIMEOUT);
-        let before = self.masters();
+        let before = self.masters.clone();
         let is_known = |line: &Described<'_>| before.iter().any(|master| master.id() == Some(line.id));
         if !is_believed && !before.is_empty() && !lines.iter().any(is_known) {
             self.strange_since.get_or_insert(now);
@@ -103,7 +100,7 @@ impl Topology {
         }
         let (mut claims, mut author, mut present) = (Vec::new(), None, HashSet::new());
         for Described { id, addresses, is_author, is_master, epoch, slots } in lines {
-            let node = self.node(id, &addresses);
+            let node = self.node(id, &addresses, &before);
             if is_master {
                 // A view from before the node has got its epoch may arrive late.
                 if is_author && epoch >= node.epoch.load(Relaxed) {
@@ -111,16 +108,17 @@ impl Topology {
                 }
                 claims.push((node.clone(), epoch, slots));
             }
-            self.nodes.extend(addresses.iter().map(|address| (address.clone(), node.clone())));
+            // A seed is asked under its own name, which may lead to another node one day.
+            let names = addresses.iter().filter(|address| **address == node.address || !self.seeds.contains(address));
+            self.nodes.extend(names.map(|address| (address.clone(), node.clone())));
             present.extend(addresses);
         }
         let has_moved = self.take_over(&claims, author.as_ref(), is_believed, now);
-        let after = self.masters();
         // The connections to a node that is not a master any more are dropped, because it may become one again, with the
         // data of another one.
         self.nodes.retain(|address, node| {
             let [was_master, is_master] =
-                [&before, &after].map(|masters| masters.iter().any(|it| Arc::ptr_eq(it, node)));
+                [&before, &self.masters].map(|masters| masters.iter().any(|it| Arc::ptr_eq(it, node)));
             is_master || !was_master && (present.contains(address) || self.seeds.contains(address))
         });
         for seed in &*self.seeds {
@@ -148,6 +146,15 @@ impl Topology {
                 }
             }
         }
+        self.masters.clear();
+        for (slot, owner) in (0..SLOTS).zip(&self.owners) {
+            if let Some(owner) = owner
+                && !self.masters.iter().rev().any(|master| Arc::ptr_eq(master, owner))
+            {
+                owner.first_slot.store(slot, Relaxed);
+                self.masters.push(owner.clone());
+            }
+        }
         // After the comparison: a present master may have got a higher epoch for other slots.
         for (node, epoch, _) in claims {
             let lowest = if is_believed { 0 } else { node.epoch.load(Relaxed) };
@@ -161,10 +168,14 @@ impl Topology {
         has_moved
     }
 
-    /// Returns the node with this id at these addresses, which may be new.
-    fn node(&self, id: &str, addresses: &[Address]) -> Arc<Node> {
-        let known = addresses.iter().find_map(|address| self.nodes.get(address));
-        let known = known.filter(|node| node.id.get_or_init(|| id.to_owned()) == id);
+    /// Returns the node with this id at one of these addresses, which may be new. An address may be that of several nodes,
+    /// of which all but one have failed, and the host name of a node may lead to another address than before.
+    fn node(&self, id: &str, addresses: &[Address], masters: &[Arc<Node>]) -> Arc<Node> {
+        let named = addresses.iter().filter_map(|address| self.nodes.get(address));
+        let known = masters
+            .iter()
+            .chain(named)
+            .find(|node| addresses.contains(&node.address) && node.id.get_or_init(|| id.to_owned()) == id);
         known.cloned().unwrap_or_else(|| {
             let node = (self.make)(addresses[0].clone());
             let _ = node.id.set(id.to_owned()); // it is new
@@ -220,6 +231,7 @@ mod tests {
     use super::*;
     use crate::redis::connection::{cluster::Seeds, subscriber::MessageHandler};
     use crate::store::token::Inbox;
+    use proptest::{collection::vec, prelude::*, sample::select};
     use redis::IntoConnectionInfo;
 
     const NOW: Timestamp = Timestamp::from_micros(0);
@@ -408,6 +420,77 @@ mod tests {
         assert!(masters.iter().all(|[_, other]| Arc::ptr_eq(other, &masters[0][1])), "one master stays");
         assert_eq!(masters[0][0].address, masters[2][0].address);
         assert!(!Arc::ptr_eq(&masters[0][0], &masters[2][0]));
+    }
+
+    /// Its host name stays, as that of a pod does.
+    ///
+    /// Seen to fail, with the address of before, if a host name alone finds a node.
+    #[test]
+    fn node_that_moves_to_another_address_is_followed() {
+        let at = |host: &str| format!("a {host}:1@2,a.example myself,master - 0 0 1 connected 0-16383\n");
+        let mut topology = topology("b.example:1");
+        let by = topology.node_at(1).expect("a seed").clone();
+        assert!(!topology.learn(&at("10.0.0.1"), &by, false, NOW));
+        assert!(topology.learn(&at("10.0.0.2"), &by, false, NOW));
+        assert_eq!(topology.master(0).expect("a master").address.host, "10.0.0.2");
+    }
+
+    /// A node that has started with another id, at the address of one that has failed and is not forgotten.
+    ///
+    /// Seen to fail, with a new connection at each view, if an address has one node.
+    #[test]
+    fn failed_node_at_the_same_address_replaces_no_master() {
+        let mut topology = topology("10.0.0.1:1");
+        let view = view(&[(1, 3, "0-16383")]) + "old 10.0.0.1:1@2 master,fail - 0 0 1 disconnected\n";
+        let by = topology.node_at(1).expect("a seed").clone();
+        topology.learn(&view, &by, false, NOW);
+        let first = topology.master(0).expect("a master").clone();
+        assert!(!topology.learn(&view, &by, false, NOW));
+        assert!(Arc::ptr_eq(&first, topology.master(0).expect("a master")));
+    }
+
+    /// Seen to fail if a node that announces the name of a seed takes the place of the seed.
+    #[test]
+    fn seed_is_asked_under_its_own_name() {
+        let mut topology = topology("a.example:1");
+        let by = topology.node_at(1).expect("a seed").clone();
+        for (id, host) in [("a", "10.0.0.1"), ("b", "10.0.0.2")] {
+            let view = format!(
+                "{id} {host}:1@2,a.example myself,slave m 0 0 1 connected\n\
+                 m 10.0.0.9:1@2 master - 0 0 1 connected 0-16383\n"
+            );
+            topology.learn(&view, &by, false, NOW);
+            assert!(topology.nodes().any(|node| node.address.host == "a.example"), "{id}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_view_can_be_learned(views in vec(vec(line(), 0..6), 1..6)) {
+            let mut topology = topology("10.0.0.1:1");
+            for view in views {
+                let by = topology.nodes().next().expect("a seed").clone();
+                topology.learn(&view.join("\n"), &by, view.len() % 2 == 0, NOW);
+                topology.failure_domain(u16::MAX % SLOTS);
+                prop_assert!(topology.nodes().any(|node| node.address.port == 1 && node.address.host == "10.0.0.1"));
+            }
+        }
+    }
+
+    /// Returns a line that is nearly right.
+    fn line() -> impl Strategy<Value = String> {
+        let word =
+            |words: &'static [&'static str]| prop_oneof![4 => select(words).prop_map(str::to_owned), 1 => "\\PC{0,12}"];
+        (
+            word(&["a", "b", "c"]),
+            word(&[":1@2", "10.0.0.1:1@2,h", "::1:0@0", "h:65535@1,,shard-id=1", "h:65536", "?:1", ",h", "@", ":"]),
+            word(&["master", "myself,master", "slave", "master,fail?", "noaddr", "nofailover,master", "noflags"]),
+            word(&["0", "1", "18446744073709551615", "18446744073709551616", "-1"]),
+            vec(word(&["0-16383", "16383", "16384", "9-3", "-", "0-", "[1->-a]", "[1", "65535-0", "0-65535"]), 0..4),
+        )
+            .prop_map(|(id, at, flags, epoch, slots)| {
+                format!("{id} {at} {flags} - 0 0 {epoch} connected {}", slots.join(" "))
+            })
     }
 
     #[test]

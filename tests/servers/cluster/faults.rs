@@ -64,13 +64,14 @@ async fn hanging_master_opens_one_breaker_of_each_kind() {
     replaced_under_load("stopped", RedisServer::pause).await;
 }
 
-/// Returns how many names the masters have deleted.
-async fn deletions(nodes: &[RedisServer]) -> u64 {
+/// Returns how often the nodes were sent commands whose names begin like this.
+async fn calls(nodes: &[RedisServer], name: &str) -> u64 {
     let mut sum = 0;
     for node in nodes {
         let stats: String = command(node, "INFO commandstats").await;
-        let calls = stats.split_once("cmdstat_del:calls=").and_then(|(_, rest)| rest.split_once(','));
-        sum += calls.map_or(0, |(calls, _)| calls.parse::<u64>().expect("a number"));
+        let calls = |line: &str| line.split_once(":calls=")?.1.split_once(',')?.0.parse::<u64>().ok();
+        let named = stats.lines().filter(|line| line.starts_with(&format!("cmdstat_{name}")));
+        sum += named.filter_map(calls).sum::<u64>();
     }
     sum
 }
@@ -92,7 +93,7 @@ async fn dead_master_costs_healthy_masters_no_entry() {
         hits(&guard, key).await;
     }
     guard.drain().await;
-    let (before, until) = (deletions(&nodes[1..]).await, Instant::now() + 4 * SECOND);
+    let (before, until) = (calls(&nodes[1..], "del").await, Instant::now() + 4 * SECOND);
     let mut fetched = 0;
     while Instant::now() < until {
         for (dead, healthy) in dead.iter().zip(&healthy) {
@@ -101,7 +102,41 @@ async fn dead_master_costs_healthy_masters_no_entry() {
         }
         tokio::time::sleep(20 * MS).await;
     }
-    assert_eq!((deletions(&nodes[1..]).await - before, fetched), (0, 0), "deleted, fetched");
+    assert_eq!((calls(&nodes[1..], "del").await - before, fetched), (0, 0), "deleted, fetched");
+}
+
+/// By default no master serves while one of them is missing.
+///
+/// Seen to fail, with a new connection at most once a second, if a master that says so is connected to again: then recent
+/// invalidations are sent again, too. Seen to fail in two of three runs, with 8 questions a second, if an idle process
+/// asks the dead master as well.
+#[tokio::test]
+async fn cluster_that_is_down_keeps_its_connections() {
+    let nodes = RedisServer::cluster::<3>(&["--cluster-node-timeout", "1000"]).await;
+    let guard = guard(&nodes);
+    let keys = [keys_of(&nodes, 0, 5).await, keys_of(&nodes, 1, 5).await].concat();
+    for key in &keys {
+        hits(&guard, key).await;
+    }
+    guard.drain().await;
+    nodes[0].kill();
+    eventually("the cluster is down", async || {
+        command::<String>(&nodes[1], "CLUSTER INFO").await.contains("cluster_state:fail")
+    })
+    .await;
+    let (before, until) = (super::connections(&nodes[1]).await, Instant::now() + 4 * SECOND);
+    while Instant::now() < until {
+        for key in &keys {
+            guard.fetch(key.clone(), async || Ok::<_, Down>(1)).await.expect("the origin answers");
+        }
+        tokio::time::sleep(20 * MS).await;
+    }
+    assert_eq!(super::connections(&nodes[1]).await, before + 1, "only the connection of this check");
+    guard.drain().await;
+    tokio::time::sleep(3 * SECOND).await; // no command is in doubt any more
+    let asked = calls(&nodes[1..], "cluster").await;
+    tokio::time::sleep(3 * SECOND).await;
+    assert_eq!(calls(&nodes[1..], "cluster").await - asked, 0, "questions");
 }
 
 /// A cluster whose first master has forgotten it, and was replaced, but serves its slots for ever. All entries of the
