@@ -2,6 +2,7 @@
 
 #[cfg(any(feature = "bincode", feature = "postcard"))]
 mod skipped_fields;
+pub(crate) mod value_codec;
 
 use crate::{error::BoxError, fingerprint, layout::fnv1a, sync::mutex::Mutex, telemetry};
 use bytes::Bytes;
@@ -54,7 +55,7 @@ impl Codec {
     ///
     /// PERF: a type is walked once in a process. Each thread remembers its types, the last one first, because a hit must
     /// not write to memory that threads share.
-    pub(crate) fn id<T: DeserializeOwned + 'static>(self, has_fingerprint: bool) -> u64 {
+    pub(crate) fn id_of<T: DeserializeOwned + 'static>(self, has_fingerprint: bool) -> u64 {
         let key = (any::TypeId::of::<T>(), self, has_fingerprint);
         let known = KNOWN_IDS.try_with(|known| {
             let mut known = known.borrow_mut();

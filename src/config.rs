@@ -26,6 +26,8 @@ pub(crate) struct Config {
     #[cfg(feature = "_typed")]
     pub(crate) fingerprint: bool,
     pub(crate) policy: Policy,
+    /// Whether each request calls the origin for itself.
+    pub(crate) bypass: bool,
     pub(crate) lease_ttl: Duration,
     /// `None`: the fetch timeout and one lease.
     pub(crate) wait_timeout: Option<Duration>,
@@ -117,6 +119,7 @@ impl Default for Config {
             #[cfg(feature = "_typed")]
             fingerprint: true,
             policy: Policy::default(),
+            bypass: false,
             lease_ttl: Duration::from_secs(3),
             wait_timeout: None,
             fetch_timeout: Duration::from_secs(60),

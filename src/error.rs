@@ -51,6 +51,8 @@ pub enum ErrorKind {
     Store,
     /// The URL to invalidate names no host, which is part of the keys.
     InvalidUrl,
+    /// The key is empty, or the [`Cache`](crate::Cache) has an empty name. No fetch was called.
+    InvalidKey,
     /// Rejected: there are too many waiters, no `max_fallback_fetches` permit became free within one second, the wait
     /// timeout passed, the deadline has passed or is near, or 64 leaders that the request waited for came to no result
     /// that it may use: they were not polled, or their bodies broke off. [`Error::retry_in`] says when to retry.

@@ -7,7 +7,10 @@ use crate::{
     error::Error,
     health::Health,
     hot_keys::HotKeys,
-    key::{self, CacheKey, CacheKeyRef, Key},
+    key::{
+        self, CacheKey, CacheKeyRef, Key,
+        to_key::{KeyText, ToKey},
+    },
     near_cache::NearCacheConfig,
     outage_cache::{OutageCache, OutageCacheConfig},
     policy::Policy,
@@ -505,6 +508,15 @@ impl StampedeGuard {
         self.set(|config| config.http = options)
     }
 
+    /// Makes every fetch and every HTTP request call the origin, for its own caller: nothing is read, shared or stored.
+    /// For tests and feature flags. [`invalidate`](Self::invalidate) still reaches the store, so that other processes
+    /// see the changes of this one. Each call is part of its caller's future, which no deadline and no
+    /// [`fetch_timeout`](Self::fetch_timeout) ends. Default: `false`.
+    #[must_use]
+    pub fn bypass(self, on: bool) -> Self {
+        self.set(|config| config.bypass = on)
+    }
+
     /// Drops the entry of the key, and refuses the result of every fetch of it that has begun.
     ///
     /// After `Ok`, no result of a fetch that began earlier is stored. Later requests to this guard or its clones do not
@@ -525,12 +537,13 @@ impl StampedeGuard {
     ///
     /// With the feature `http`, [`ErrorKind::InvalidUrl`](crate::ErrorKind::InvalidUrl) for a key that begins with `/`,
     /// `http://` or `https://` if a clone of the guard is a layer: its pages have other keys, which `invalidate_url` drops.
-    pub async fn invalidate(&self, key: impl Into<Key>) -> Result<(), Error> {
-        let key = key.into();
+    ///
+    /// [`ErrorKind::InvalidKey`](crate::ErrorKind::InvalidKey) for an empty key.
+    pub async fn invalidate(&self, key: impl ToKey) -> Result<(), Error> {
+        let resource = self.resource_of(&KeyText::new("", &key))?;
         #[cfg(feature = "http")]
-        self.refuse_url(&key)?;
-        // The entries of all layouts are dropped.
-        self.resource_in(FrontEnd::Fetch, 0, key).invalidate().await
+        self.refuse_url(&resource.key)?;
+        resource.invalidate().await
     }
 
     /// Waits until all fetches, refreshes, fills and invalidations in progress have ended, at most for twice the
@@ -614,9 +627,15 @@ impl StampedeGuard {
 
     /// Returns the handle of a key whose entries have this layout.
     pub(crate) fn resource_in(&self, front_end: FrontEnd, layout: u64, key: Key) -> Resource {
-        let key = CacheKey::new(self.config.namespace.clone(), layout, key);
+        let key = CacheKey::of(self.config.namespace.clone(), layout, key);
         let deadline = self.config.deadline.map(Into::into);
         Resource { engine: self.engine.clone(), config: self.config.clone(), key, front_end, deadline }
+    }
+
+    /// Returns the handle of a key for an invalidation, which drops the entries of all layouts.
+    pub(crate) fn resource_of(&self, key: &KeyText) -> Result<Resource, Error> {
+        key.check()?;
+        Ok(self.resource_in(FrontEnd::Fetch, 0, key.to_key()))
     }
 
     /// Changes a setting of this clone. Copy on write: other clones keep theirs.

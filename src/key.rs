@@ -1,5 +1,7 @@
 //! What is requested ([`Key`]), and where it is in a store ([`CacheKey`]).
 
+pub(crate) mod to_key;
+
 use bytes::Bytes;
 use quick_cache::Equivalent;
 use std::{
@@ -7,148 +9,10 @@ use std::{
     hash::{Hash, Hasher},
     sync::Arc,
 };
+pub use to_key::Key;
+pub(crate) use to_key::Qualifier;
+use to_key::{KeyText, MAX_READABLE, ToKey, hash128};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
-
-/// The name of one resource of the origin, and optionally of one variant of it.
-///
-/// Any bytes of any length are valid, and keys are compared byte by byte. Of a primary or a variant of 289 bytes or
-/// more, the first 256 bytes and a hash of 128 bits take its place, because clients choose URLs: a table of 10,000 keys
-/// of 64 KiB would take 625 MiB. Stores hash long or unusual keys.
-///
-/// ```
-/// use stampede_guard::Key;
-///
-/// let user = Key::from(format!("user:{}", 42));
-/// assert_eq!(user, Key::from("user:42"));
-/// assert_ne!(user, Key::from("user:42").variant("en"));
-/// ```
-#[derive(Clone, PartialEq, Eq, Hash)]
-pub struct Key {
-    primary: Bytes,
-    qualifier: Qualifier,
-    variant: Option<Bytes>,
-}
-
-/// The [qualifier](CacheKey::qualifier) of a key.
-///
-/// PERF: not a string, because most keys have none. The comparison of two empty strings took a third of a hit in memory:
-/// the `memcmp` of glibc for AVX-512 reads at the invalid address of the empty slice, which takes the processor 100 ns.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Qualifier {
-    None,
-    GetHttp,
-    GetHttps,
-    /// Stands for all qualifiers of a URL in an invalidation. Nothing is stored under it.
-    Any,
-}
-
-impl Qualifier {
-    /// The qualifiers of a URL: method and scheme of the requests whose responses are stored.
-    const OF_URL: [Self; 2] = [Self::GetHttp, Self::GetHttps];
-
-    fn as_str(self) -> &'static str {
-        match self {
-            Self::None => "",
-            Self::GetHttp => "get-http",
-            Self::GetHttps => "get-https",
-            Self::Any => "any",
-        }
-    }
-}
-
-impl Key {
-    /// Creates a key from these bytes.
-    #[must_use]
-    pub fn new(primary: impl Into<Bytes>) -> Self {
-        Self::qualified(primary, Qualifier::None)
-    }
-
-    /// Returns the key of a variant: another representation of the resource, with an entry and a lease of its own.
-    /// Invalidating the resource does not invalidate it. Variants share the Redis Cluster slot of their resource, so
-    /// that both can be written in one step.
-    #[must_use]
-    pub fn variant(mut self, variant: impl Into<Bytes>) -> Self {
-        self.variant = Some(shortened(variant.into()));
-        self
-    }
-
-    /// Creates a key with this qualifier.
-    pub(crate) fn qualified(primary: impl Into<Bytes>, qualifier: Qualifier) -> Self {
-        Self { primary: shortened(primary.into()), qualifier, variant: None }
-    }
-
-    /// Returns the bytes that the key begins with.
-    #[cfg(feature = "http")]
-    pub(crate) fn primary(&self) -> &[u8] {
-        &self.primary
-    }
-
-    /// Reports whether this key names the other one, whatever the qualifier of the other one.
-    #[cfg(feature = "testing")]
-    pub(crate) fn names(&self, other: &Self) -> bool {
-        self.primary == other.primary && self.variant == other.variant
-    }
-}
-
-/// Returns the text, or what takes the place of a long one: its beginning and its hash. A text of exactly that length
-/// is replaced as well, so that no other text equals what takes the place of this one.
-#[inline]
-fn shortened(text: Bytes) -> Bytes {
-    if text.len() < SHORTENED { text } else { beginning_and_hash(&text) }
-}
-
-fn beginning_and_hash(text: &[u8]) -> Bytes {
-    [&text[..MAX_READABLE], format!("h{:?}", KeyHash::of(text)).as_bytes()].concat().into()
-}
-
-impl From<&str> for Key {
-    fn from(text: &str) -> Self {
-        Self::new(Bytes::copy_from_slice(text.as_bytes()))
-    }
-}
-
-impl From<String> for Key {
-    fn from(text: String) -> Self {
-        Self::new(text)
-    }
-}
-
-impl From<&[u8]> for Key {
-    fn from(bytes: &[u8]) -> Self {
-        Self::new(Bytes::copy_from_slice(bytes))
-    }
-}
-
-impl From<Vec<u8>> for Key {
-    fn from(bytes: Vec<u8>) -> Self {
-        Self::new(bytes)
-    }
-}
-
-impl From<Bytes> for Key {
-    fn from(bytes: Bytes) -> Self {
-        Self::new(bytes)
-    }
-}
-
-impl From<u64> for Key {
-    fn from(number: u64) -> Self {
-        Self::new(number.to_string())
-    }
-}
-
-impl From<&Self> for Key {
-    fn from(key: &Self) -> Self {
-        key.clone()
-    }
-}
-
-/// Shows the length only: keys come from URLs and may contain what must not be logged.
-impl fmt::Debug for Key {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Key({} bytes)", self.primary.len() + self.variant.as_ref().map_or(0, Bytes::len))
-    }
-}
 
 /// The full cache key: a [`Key`] in its namespace and layout, as a [`Store`](crate::store::Store) uses it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -162,8 +26,12 @@ impl CacheKey {
     /// Creates the full cache key. A guard makes the [`layout`](Self::layout). The namespace is used unchanged: it
     /// should consist of `[A-Za-z0-9_.-]`, as [`StampedeGuard::namespace`](crate::StampedeGuard::namespace) ensures.
     #[must_use]
-    pub fn new(namespace: impl Into<Arc<str>>, layout: u64, key: impl Into<Key>) -> Self {
-        Self { namespace: namespace.into(), layout, key: key.into() }
+    pub fn new(namespace: impl Into<Arc<str>>, layout: u64, key: impl ToKey) -> Self {
+        Self::of(namespace.into(), layout, Key::new(key))
+    }
+
+    pub(crate) fn of(namespace: Arc<str>, layout: u64, key: Key) -> Self {
+        Self { namespace, layout, key }
     }
 
     /// Returns the namespace, which consists of `[A-Za-z0-9_.-]`.
@@ -246,7 +114,7 @@ impl CacheKey {
     }
 
     fn with_key(&self, key: Key) -> Self {
-        Self::new(self.namespace.clone(), self.layout, key)
+        Self::of(self.namespace.clone(), self.layout, key)
     }
 
     /// Returns the cache key in another layout.
@@ -324,6 +192,12 @@ pub struct CacheKeyRef<'a> {
 impl<'a> CacheKeyRef<'a> {
     pub(crate) fn new(namespace: &'a str, layout: u64, key: &'a Key) -> Self {
         Self { namespace, layout, primary: &key.primary, qualifier: key.qualifier, variant: key.variant.as_deref() }
+    }
+
+    #[inline]
+    pub(crate) fn of_text(namespace: &'a str, layout: u64, text: &'a KeyText) -> Self {
+        let (primary, qualifier, variant) = text.parts();
+        Self { namespace, layout, primary, qualifier, variant }
     }
 
     /// Returns the cache key of another variant of the resource.
@@ -425,9 +299,7 @@ impl KeyHash {
 
     /// Hashes in one call. PERF: an incremental hasher costs more than the hash of a short key.
     pub(crate) fn of(text: &[u8]) -> Self {
-        let mut bytes = [0; 16];
-        bytes.copy_from_slice(&blake3::hash(text).as_bytes()[..16]);
-        Self(bytes)
+        Self(hash128(text))
     }
 }
 
@@ -437,11 +309,6 @@ impl fmt::Debug for KeyHash {
     }
 }
 
-/// Maximum length in bytes of a key as text for people.
-const MAX_READABLE: usize = 256;
-/// Length in bytes of what takes the place of a long key: the part that is readable, and the letter and digits of a
-/// hash.
-const SHORTENED: usize = MAX_READABLE + 33;
 /// Maximum length in bytes of a key that is used in names unhashed.
 const MAX_RAW: usize = 64;
 
@@ -450,7 +317,7 @@ mod tests {
     use super::*;
     use std::hash::{BuildHasher, RandomState};
 
-    fn cache_key(namespace: &str, key: impl Into<Key>) -> CacheKey {
+    fn cache_key(namespace: &str, key: impl ToKey) -> CacheKey {
         CacheKey::new(namespace, 0, key)
     }
 
@@ -493,28 +360,12 @@ mod tests {
         let page = Key { qualifier: Qualifier::GetHttps, ..Key::from("shop.example/tea?a=b\0\nde") };
         assert_eq!(readable(&page), "GET https://shop.example/tea?a=b  de");
         assert_eq!(readable(&Key::from("caf\u{e9}\u{1b}[31m").variant("v")), "caf\u{e9} [31m");
-        assert_eq!(readable(&Key::from(vec![b'a', 0xff, b'b'])), "a\u{fffd}b");
+        assert_eq!(readable(&Key::new(vec![b'a', 0xff, b'b'])), "a\u{fffd}b");
         assert_eq!(readable(&Key::from("x".repeat(256))), "x".repeat(256));
         for long in ["x".repeat(257), "\u{1f375}".repeat(65)] {
             assert_eq!(readable(&Key::from(long)).len(), 258);
         }
-        assert_eq!(readable(&Key::from(vec![0xff; 10_000])).len(), 255 + 2);
-    }
-
-    /// Seen to fail if a text with the length of a shortened one stays as it is: it equals the text that it imitates.
-    #[test]
-    fn long_key_is_kept_as_its_beginning_and_its_hash() {
-        let long = |end: &str| ["x".repeat(100_000).as_str(), end].concat();
-        for key in
-            [|text: &str| Key::from(text), |text: &str| Key::from("k").variant(text.to_owned())] as [fn(&str) -> Key; 2]
-        {
-            let bytes = |key: &Key| [Some(&key.primary), key.variant.as_ref()].map(|part| part.map_or(0, Bytes::len));
-            assert_eq!(bytes(&key(&long("a"))).into_iter().max(), Some(SHORTENED));
-            assert!(key(&long("a")) == key(&long("a")) && key(&long("a")) != key(&long("b")));
-            assert_eq!(bytes(&key(&"x".repeat(SHORTENED - 1))).into_iter().max(), Some(SHORTENED - 1));
-            let shortened = shortened(long("a").into());
-            assert_ne!(key(&long("a")), key(std::str::from_utf8(&shortened).expect("text")), "an imitation");
-        }
+        assert_eq!(readable(&Key::new(vec![0xff_u8; 10_000])).len(), 255 + 2);
     }
 
     #[test]

@@ -124,13 +124,16 @@ pub use self::redis::{
 };
 pub use cache_status::CacheStatus;
 #[cfg(feature = "_typed")]
-pub use codec::Codec;
+pub use codec::{Codec, value_codec::ValueCodec};
 pub use config::{FailureClass, StoreFailure};
 pub use error::{BoxError, Error, ErrorKind};
 pub use guard::StampedeGuard;
 pub use health::{Health, LastError};
 pub use hot_keys::HotKey;
-pub use key::Key;
+pub use key::{
+    Key,
+    to_key::{KeyWriter, ToKey},
+};
 #[cfg(feature = "lock")]
 pub use lock::{error::LockError, guard::LockGuard, handle::Lock};
 pub use near_cache::NearCacheConfig;
@@ -142,6 +145,9 @@ pub use store::{memory::MemoryStore, port::IntoStore};
 pub use telemetry::Stats;
 #[cfg(feature = "_typed")]
 pub use typed::{
+    answer::Answer,
+    cache::Cache,
     context::{FetchContext, FetchOutcome},
+    entry::CacheEntry,
     keyed,
 };

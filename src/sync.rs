@@ -4,11 +4,11 @@ pub(crate) mod alongside;
 pub(crate) mod deferred;
 #[cfg(feature = "lock")]
 pub(crate) mod detach;
-#[cfg(test)]
-pub(crate) mod explored;
 pub(crate) mod mutex;
 pub(crate) mod newest_first;
 pub(crate) mod pulse;
+#[cfg(test)]
+pub(crate) mod schedules;
 pub(crate) mod shared;
 pub(crate) mod stripes;
 pub(crate) mod watch;

@@ -66,6 +66,8 @@ reasons! {
     NotShared = "not-shared", "see the other reasons";
     /// The request runs inside a fetch of the same key, or of a key that waits for it.
     Nested = "nested";
+    /// The guard is set to [`bypass`](crate::StampedeGuard::bypass) the cache.
+    Disabled = "disabled", "do not set `StampedeGuard::bypass`";
     /// The response may not be stored now: see [`CacheStatus::FailOpen`](crate::CacheStatus::FailOpen).
     FailOpen = "fail-open";
     /// The request was rejected: see [`CacheStatus::Rejected`](crate::CacheStatus::Rejected).

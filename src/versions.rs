@@ -154,7 +154,7 @@ mod tests {
     use super::*;
     use crate::{
         key::Key,
-        sync::explored::{self, explore},
+        sync::schedules::{self, explore},
     };
     use proptest::prelude::*;
     use shuttle::thread;

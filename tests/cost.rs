@@ -57,6 +57,27 @@ async fn an_embedded_hit_allocates_its_key_and_what_it_decodes() {
     assert_eq!(guard.stats().hits, 4, "every counted answer is a hit");
 }
 
+#[tokio::test]
+async fn hit_through_a_cache_allocates_what_it_decodes_and_no_key() {
+    let guard = StampedeGuard::in_memory().policy(Policy::fresh_for(Duration::from_secs(3600)));
+    let texts = guard.cache::<String>("text");
+    let shared = async || drop(texts.entry(("shared", 7)).fetch_arc(text).await.expect("answered"));
+    let own = async || drop(texts.fetch(("own", 7), text).await.expect("answered"));
+    let got = async || drop(texts.get(("own", 7)).await.expect("answered"));
+    shared().await;
+    own().await;
+    guard.drain().await;
+    shared().await; // the first hit resolves the handles of metrics
+    own().await;
+    let count = |hit: &dyn Fn()| allocation_counter::measure(hit).count_total;
+    let shared = count(&|| shared().now_or_never().expect("a hit does not wait"));
+    let own = count(&|| own().now_or_never().expect("a hit does not wait"));
+    let got = count(&|| got().now_or_never().expect("a hit does not wait"));
+    println!("hit through a cache: {shared} allocations through fetch_arc, {own} through fetch, {got} through get");
+    assert_eq!((shared, own, got), (0, 1, 1));
+    assert_eq!(guard.stats().hits, 5, "every counted answer is a hit");
+}
+
 /// Seen to fail with 2,576 and 2,907 bytes when one future had room for everything that may follow the wait. With the
 /// feature `metrics` a waiter holds 40 bytes more: two handles and a time.
 #[tokio::test]

@@ -41,7 +41,7 @@ use tokio::{
 };
 
 /// A function that spawns a leader, so that it outlives its caller.
-pub(super) type Spawn<'a> = fn(&Engine, BoxFuture<'a, ()>);
+pub(crate) type Spawn<'a> = fn(&Engine, BoxFuture<'a, ()>);
 
 /// One request for one key, over all its attempts.
 pub(super) struct Call<'a> {
@@ -166,6 +166,9 @@ impl<'a> Call<'a> {
     }
 
     async fn attempt(&mut self) -> Attempt {
+        if self.resource().config.bypass {
+            return Attempt::Alone(BypassReason::Disabled);
+        }
         if self.local.is_none() && self.found.is_none() {
             self.lookup.predict(&*self.policy);
         }

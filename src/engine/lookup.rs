@@ -74,9 +74,10 @@ impl Lookup {
         (!is_settled).then_some(waiter)
     }
 
-    /// The first lookup of a call. `None` if the call must look at flights or enclosing fetches first.
+    /// The first lookup of a call. `None` if the call must look at flights or enclosing fetches first, or reads nothing.
     pub(super) async fn first(&mut self, policy: &dyn ReusePolicy) -> Option<Found> {
-        if ACTIVE_FETCHES.try_with(|active| !active.is_empty()).unwrap_or_default() {
+        let is_nested = || ACTIVE_FETCHES.try_with(|active| !active.is_empty()).unwrap_or_default();
+        if self.resource.config.bypass || is_nested() {
             return None;
         }
         self.predict(policy);

@@ -228,7 +228,7 @@ pub(super) const MAX_PENDING: usize = 100_000;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sync::explored::explore;
+    use crate::sync::schedules::explore;
     use shuttle::{
         sync::atomic::{AtomicU64, Ordering::SeqCst},
         thread,

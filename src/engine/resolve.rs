@@ -1,7 +1,8 @@
 //! The entry points of the front ends.
 
+pub(crate) use super::call::Spawn;
 use super::{
-    call::{Call, Spawn},
+    call::Call,
     core::Engine,
     erased::{AnyAnswer, Erased, FetchSlot, Policy},
     frontend::{Answers, FetchHead, FetchMode, MAX_REDIRECTS, Redirect, Reuse},
@@ -12,16 +13,19 @@ use crate::{
     cache_status::CacheStatus,
     clock::{self, Timestamp},
     config::Config,
+    error::{Error, ErrorKind},
     key::CacheKeyRef,
     policy::status_of,
+    store::error::StoreError,
     telemetry::{self, FrontEnd, RequestSpan},
 };
-use futures_util::{FutureExt, future::Either};
+use futures_util::{FutureExt, StreamExt, future::Either, stream};
 use std::{
     future::{Future, ready},
     sync::Arc,
     time::Duration,
 };
+use tokio::task::JoinError;
 
 impl Engine {
     /// Returns the answer of a fresh entry, if this process has it: a lookup that borrows all it needs.
@@ -38,6 +42,9 @@ impl Engine {
         policy: &impl Answers<R>,
         now: Timestamp,
     ) -> Option<R> {
+        if config.bypass {
+            return None;
+        }
         let mut redirect = None;
         for _ in 0..=MAX_REDIRECTS {
             let key = redirect.as_ref().map_or(key, |redirect: &Redirect| key.to_variant(&redirect.variant));
@@ -60,6 +67,23 @@ impl Engine {
         None
     }
 }
+
+impl Engine {
+    /// Invalidates the resources, and returns the first error. Other invalidations go on after it.
+    ///
+    /// Cancel safe once polled: the work is done in a task.
+    pub(crate) async fn invalidate_all(&self, resources: Vec<Resource>) -> Result<(), Error> {
+        let each = stream::iter(resources).map(Resource::invalidate).buffer_unordered(MAX_INVALIDATIONS);
+        let all = each.fold(Ok(()), |all: Result<(), Error>, one| ready(all.and(one)));
+        let unacknowledged = |dropped: JoinError| {
+            Error::with_source(ErrorKind::Store, "the invalidations were not acknowledged", dropped.into())
+        };
+        self.tasks.spawn(all).await.map_err(unacknowledged)?
+    }
+}
+
+/// Maximum number of invalidations of one call that are in flight. They share the round trips of a connection.
+const MAX_INVALIDATIONS: usize = 256;
 
 /// Runs a fetch in a task of its own, which outlives its caller.
 pub(crate) const IN_A_TASK: Option<Spawn<'static>> = Some(|engine, leader| _ = engine.tasks.spawn(leader));
@@ -110,34 +134,40 @@ impl Resource {
         })
     }
 
-    /// Resolves the key from the store only, without a fetch and without waiting for one. An entry that may be served
-    /// while it is refreshed is served, but not refreshed.
+    /// Resolves the key from the store, without a fetch and without waiting for one. An entry that may be served while
+    /// it is refreshed is served, but not refreshed. Without the store, the outage cache may have the answer.
+    ///
+    /// # Errors
+    ///
+    /// The store did not answer.
     pub(crate) async fn lookup_only<R: Send + 'static>(
         self,
         policy: impl Answers<R> + 'static,
-    ) -> Option<(R, CacheStatus)> {
+    ) -> Result<Option<(R, CacheStatus)>, StoreError> {
+        if self.config.bypass {
+            return Ok(None);
+        }
         let span = RequestSpan::new(&self.config.meter, &self.key, self.front_end);
         let policy = Erased::new(policy);
-        let (answer, status) = span.instrument(self.answer_from_store(policy.clone())).await?;
-        Some((policy.restore(answer), status))
+        let found = span.instrument(self.answer_from_store(policy.clone())).await?;
+        Ok(found.map(|(answer, status)| (policy.restore(answer), status)))
     }
 
-    async fn answer_from_store(self, policy: Policy) -> Option<(AnyAnswer, CacheStatus)> {
+    async fn answer_from_store(self, policy: Policy) -> Result<Option<(AnyAnswer, CacheStatus)>, StoreError> {
         let (requested_at, mut lookup) = (Timestamp::now(), Lookup::new(self));
         let found = lookup.find(&*policy).await;
         let now = Timestamp::now();
-        let (answer, status) = match lookup.consult_outage_cache(&policy, &found) {
-            Some(KeptResult::Answer(answer, status)) => (answer, status),
-            Some(KeptResult::Bypass | KeptResult::NothingThere) => return None,
-            None => {
-                let entry = found.ok()??;
-                (policy.servable(&entry, now)?, status_of(&entry, now))
-            }
+        let answer = match lookup.consult_outage_cache(&policy, &found) {
+            Some(KeptResult::Answer(answer, status)) => Some((answer, status)),
+            Some(KeptResult::Bypass | KeptResult::NothingThere) => None,
+            None => found?.and_then(|entry| Some((policy.servable(&entry, now)?, status_of(&entry, now)))),
         };
-        let Self { config, key, front_end, .. } = &lookup.resource;
-        telemetry::record_status(status);
-        telemetry::answered(&config.meter, key, *front_end, status, false, || now.since(requested_at));
-        Some((answer, status))
+        if let Some((_, status)) = answer {
+            let Self { config, key, front_end, .. } = &lookup.resource;
+            telemetry::record_status(status);
+            telemetry::answered(&config.meter, key, *front_end, status, false, || now.since(requested_at));
+        }
+        Ok(answer)
     }
 
     /// Returns the handle of the whole resource, without a variant.

@@ -24,7 +24,7 @@ proptest! {
         let hot_keys = HotKeys::new(keys);
         thread::scope(|scope| {
             for stream in &streams {
-                let requests = || stream.iter().for_each(|key| request(&hot_keys, &Key::from(*key), true, Duration::ZERO));
+                let requests = || stream.iter().for_each(|key| request(&hot_keys, &Key::new(*key), true, Duration::ZERO));
                 scope.spawn(requests).join().expect("no panic");
             }
         });

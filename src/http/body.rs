@@ -370,7 +370,7 @@ const LEADER: usize = 0;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sync::explored::explore;
+    use crate::sync::schedules::explore;
     use shuttle::{future, thread};
 
     /// Seen to fail when the check and the end are two steps, and to deadlock when a closing task checks before it

@@ -123,6 +123,7 @@ impl OriginRequest {
             BypassReason::Private => Uncached::NotShared,
             BypassReason::Nested => Uncached::Nested,
             BypassReason::UnknownLength => Uncached::UnknownLength,
+            BypassReason::Disabled => Uncached::Disabled,
         }
     }
 }

@@ -274,7 +274,7 @@ fn error_head(error: &Error) -> Response<()> {
         _ if error.retry_in().is_some() => StatusCode::SERVICE_UNAVAILABLE,
         ErrorKind::Store | ErrorKind::Overloaded => StatusCode::SERVICE_UNAVAILABLE,
         ErrorKind::TimedOut => StatusCode::GATEWAY_TIMEOUT,
-        ErrorKind::Panicked => StatusCode::INTERNAL_SERVER_ERROR,
+        ErrorKind::Panicked | ErrorKind::InvalidKey => StatusCode::INTERNAL_SERVER_ERROR,
         _ => StatusCode::BAD_GATEWAY,
     };
     let mut head = generated(status);
@@ -306,7 +306,7 @@ fn generated(status: StatusCode) -> Response<()> {
 /// |---|---|
 /// | `Origin`, `InvalidUrl` | 502 |
 /// | `TimedOut` | 504 |
-/// | `Panicked` | 500 |
+/// | `Panicked`, `InvalidKey` | 500 |
 /// | `Store`, `Overloaded` | 503 |
 ///
 /// The response shows nothing of the source of the error. A handler that wants another response for its

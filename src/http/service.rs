@@ -20,7 +20,7 @@ use crate::{
     },
     error::{BoxError, Error, ErrorKind},
     guard::StampedeGuard,
-    key::{Key, Qualifier},
+    key::{CacheKey, Qualifier},
     store::error::BoxFuture,
     telemetry::FrontEnd,
     uncached::Uncached,
@@ -210,8 +210,8 @@ impl<S> HttpCache<S> {
         S: Service<Request<Req>, Response = Response<B>, Error: Send + 'static, Future: Send> + Clone + Send + 'static,
     {
         let recorder = Recorder::new(&self.guard, &request);
-        let found: Option<(Answer<B, S::Error>, _)> = resource.lookup_only(policy.clone()).await;
-        if let Some((answer, status)) = found {
+        let found = resource.lookup_only::<Answer<B, S::Error>>(policy.clone()).await;
+        if let Ok(Some((answer, status))) = found {
             return answer.map(|annotated| recorder.annotate(annotated, status));
         }
         if reason == Uncached::OnlyIfCached {
@@ -308,7 +308,7 @@ impl StampedeGuard {
     }
 
     /// Refuses the key of a page of this layer, which is not the key of a value.
-    pub(crate) fn refuse_url(&self, key: &Key) -> Result<(), Error> {
+    pub(crate) fn refuse_url(&self, key: &CacheKey) -> Result<(), Error> {
         let is_url = ["/", "http://", "https://"].iter().any(|start| key.primary().starts_with(start.as_bytes()));
         let what = "the key is a URL, and the guard is a layer: invalidate pages with `invalidate_url`";
         let is_refused = is_url && self.engine.routes.is_layer.load(Relaxed);

@@ -697,7 +697,7 @@ mod tests {
     /// joins a read counts with its own number.
     #[test]
     fn joined_reads_hide_no_invalidation() {
-        crate::sync::explored::explore(|| shuttle::future::block_on(reads_beside_an_invalidation()));
+        crate::sync::schedules::explore(|| shuttle::future::block_on(reads_beside_an_invalidation()));
     }
 
     async fn reads_beside_an_invalidation() {

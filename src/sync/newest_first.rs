@@ -84,7 +84,7 @@ impl Drop for Permit {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sync::explored::explore;
+    use crate::sync::schedules::explore;
     use futures_util::{FutureExt, poll};
     use shuttle::future;
 

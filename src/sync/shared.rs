@@ -123,7 +123,7 @@ impl Wake for WakeAll {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sync::explored::explore;
+    use crate::sync::schedules::explore;
     use shuttle::{
         future::{block_on, spawn},
         thread,

@@ -64,7 +64,7 @@ impl<T: Clone> Watched<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sync::explored::explore;
+    use crate::sync::schedules::explore;
     use shuttle::{future, thread};
     use std::sync::Arc;
 

@@ -7,7 +7,7 @@ use super::{
 use crate::{
     clock::{self, Timestamp},
     guard::StampedeGuard,
-    key::{CacheKey, Key},
+    key::{CacheKey, Key, to_key::ToKey},
     store::{
         entry::Entry,
         error::{Answer, StoreError},
@@ -106,8 +106,8 @@ impl FakeRedis {
     /// # }
     /// # #[cfg(not(feature = "bincode"))] fn main() {}
     /// ```
-    pub fn expire_lease(&self, key: impl Into<Key>) {
-        let (key, now, mut records) = (key.into(), Timestamp::now(), self.0.records.lock());
+    pub fn expire_lease(&self, key: impl ToKey) {
+        let (key, now, mut records) = (Key::new(key), Timestamp::now(), self.0.records.lock());
         for key in self.0.store.leased_keys(|stored| key.names(stored.key()), now) {
             self.0.store.expire_lease(&key, now);
             records.add(None, Some(&key), EventKind::Expired);
@@ -115,8 +115,8 @@ impl FakeRedis {
     }
 
     /// Evicts the entries of the key. Their leases stay.
-    pub fn evict(&self, key: impl Into<Key>) {
-        let (key, mut records) = (key.into(), self.0.records.lock());
+    pub fn evict(&self, key: impl ToKey) {
+        let (key, mut records) = (Key::new(key), self.0.records.lock());
         for key in self.0.store.evict(|stored| key.names(stored.key())) {
             records.add(None, Some(&key), EventKind::Evicted);
         }
@@ -165,15 +165,15 @@ impl FakeRedis {
     /// # }
     /// # #[cfg(not(feature = "bincode"))] fn main() {}
     /// ```
-    pub fn invalidate(&self, key: impl Into<Key>) {
-        let key = key.into();
+    pub fn invalidate(&self, key: impl ToKey) {
+        let key = Key::new(key);
         self.invalidate_for(None, &self.0.store.cache_keys(|stored| key.names(stored.key())));
     }
 
     /// Reports whether an entry of the key is stored. A hit-for-pass marker counts.
     #[must_use]
-    pub fn holds(&self, key: impl Into<Key>) -> bool {
-        let (key, now) = (key.into(), Timestamp::now());
+    pub fn holds(&self, key: impl ToKey) -> bool {
+        let (key, now) = (Key::new(key), Timestamp::now());
         self.0.store.any_entry(|stored, entry| key.names(stored.key()) && entry.is_retained(now))
     }
 
@@ -185,8 +185,8 @@ impl FakeRedis {
 
     /// Reports whether a node holds a lease of the key that has not ended.
     #[must_use]
-    pub fn is_led(&self, key: impl Into<Key>) -> bool {
-        let key = key.into();
+    pub fn is_led(&self, key: impl ToKey) -> bool {
+        let key = Key::new(key);
         !self.0.store.leased_keys(|known| key.names(known.key()), Timestamp::now()).is_empty()
     }
 

@@ -1,16 +1,17 @@
 //! `StampedeGuard::fetch` and its variants: any async function that returns a value serde can encode.
 
 use super::{
+    answer::AnswerForm,
+    call::{CallOptions, Outcome, hit_or_miss},
     context::{FetchContext, FetchOutcome},
-    policy::{Answer, TypedPolicy},
+    encoding::Encoding,
 };
 use crate::{
-    cache_status::CacheStatus,
-    clock::Timestamp,
-    engine::{frontend::FetchMode, resolve::IN_A_TASK, resource::Resource},
+    codec::Codec,
+    engine::resolve::IN_A_TASK,
     error::{BoxError, Error},
     guard::StampedeGuard,
-    key::Key,
+    key::to_key::{KeyText, ToKey},
     telemetry::FrontEnd,
 };
 use futures_util::future::Either;
@@ -49,16 +50,16 @@ impl StampedeGuard {
     /// Outside of a tokio runtime. A panic of `fetch` becomes [`ErrorKind::Panicked`](crate::ErrorKind::Panicked) for
     /// the caller and all waiters. A call without possible waiters (after [`private`](FetchOutcome::private), or inside
     /// a call for the same key) is part of this future, and so is its panic.
-    pub async fn fetch<T, E, F, Fut>(&self, key: impl Into<Key>, fetch: F) -> Result<T, Error>
+    pub async fn fetch<T, E, F, Fut>(&self, key: impl ToKey, fetch: F) -> Result<T, Error>
     where
         T: Serialize + DeserializeOwned + Send + Sync + 'static,
         E: Into<BoxError> + 'static,
         F: FnOnce() -> Fut + Send + 'static,
         Fut: Future<Output = Result<T, E>> + Send + 'static,
     {
-        let answer = match self.hit_or_miss(FrontEnd::Fetch, key.into()) {
+        let answer = match self.hit_or_miss(FrontEnd::Fetch, &key) {
             Either::Left(hit) => return hit,
-            Either::Right(miss) => resolve_in_a_task(miss, fetch),
+            Either::Right(miss) => miss.resolve(IN_A_TASK, fetch),
         };
         answer.await.0
     }
@@ -87,22 +88,16 @@ impl StampedeGuard {
     /// # Errors
     ///
     /// As [`fetch`](Self::fetch), panics and cancellation included.
-    pub async fn fetch_with<T, E, F, Fut>(&self, key: impl Into<Key>, fetch: F) -> Result<T, Error>
+    pub async fn fetch_with<T, E, F, Fut>(&self, key: impl ToKey, fetch: F) -> Result<T, Error>
     where
         T: Serialize + DeserializeOwned + Send + Sync + 'static,
         E: Into<BoxError> + 'static,
         F: FnOnce(FetchContext<T>) -> Fut + Send + 'static,
         Fut: Future<Output = Result<FetchOutcome<T>, E>> + Send + 'static,
     {
-        let answer = match self.hit_or_miss(FrontEnd::Fetch, key.into()) {
+        let answer = match self.hit_or_miss(FrontEnd::Fetch, &key) {
             Either::Left(hit) => return hit,
-            Either::Right((resource, typed)) => {
-                let fetch = move |mode: FetchMode, here: Arc<Resource>| async move {
-                    let fetched = fetch(typed.context(mode)).await;
-                    typed.head(&here, fetched)
-                };
-                resource.resolve(typed, IN_A_TASK, fetch)
-            }
+            Either::Right(miss) => miss.with_context(fetch),
         };
         answer.await.0
     }
@@ -113,16 +108,16 @@ impl StampedeGuard {
     /// # Errors
     ///
     /// As [`fetch`](Self::fetch), panics and cancellation included.
-    pub async fn fetch_arc<T, E, F, Fut>(&self, key: impl Into<Key>, fetch: F) -> Result<Arc<T>, Error>
+    pub async fn fetch_arc<T, E, F, Fut>(&self, key: impl ToKey, fetch: F) -> Result<Arc<T>, Error>
     where
         T: Serialize + DeserializeOwned + Send + Sync + 'static,
         E: Into<BoxError> + 'static,
         F: FnOnce() -> Fut + Send + 'static,
         Fut: Future<Output = Result<T, E>> + Send + 'static,
     {
-        let answer = match self.hit_or_miss(FrontEnd::Fetch, key.into()) {
+        let answer = match self.hit_or_miss(FrontEnd::Fetch, &key) {
             Either::Left(hit) => return hit,
-            Either::Right(miss) => resolve_in_a_task(miss, fetch),
+            Either::Right(miss) => miss.resolve(IN_A_TASK, fetch),
         };
         answer.await.0
     }
@@ -147,59 +142,27 @@ impl StampedeGuard {
     /// # Errors
     ///
     /// As [`fetch`](Self::fetch).
-    pub async fn fetch_scoped<T, E, F, Fut>(&self, key: impl Into<Key>, fetch: F) -> Result<T, Error>
+    pub async fn fetch_scoped<T, E, F, Fut>(&self, key: impl ToKey, fetch: F) -> Result<T, Error>
     where
         T: Serialize + DeserializeOwned + Send + Sync + 'static,
         E: Into<BoxError> + 'static,
         F: FnOnce() -> Fut + Send,
         Fut: Future<Output = Result<T, E>> + Send,
     {
-        let answer = match self.hit_or_miss(FrontEnd::Fetch, key.into()) {
+        let answer = match self.hit_or_miss(FrontEnd::Fetch, &key) {
             Either::Left(hit) => return hit,
-            Either::Right((resource, typed)) => {
-                let fetch = move |_, here: Arc<Resource>| async move {
-                    typed.head(&here, fetch().await.map(FetchOutcome::new))
-                };
-                resource.resolve(typed, None, fetch)
-            }
+            Either::Right(miss) => miss.resolve(None, fetch),
         };
         answer.await.0
     }
 
     /// Returns the answer that this process has, otherwise what resolves the key.
-    ///
-    /// PERF: the callers await what `resolve` returns, and no hit has room for it or moves it. The future of `fetch` takes
-    /// 704 bytes.
-    pub(super) fn hit_or_miss<T, A>(
-        &self,
-        front_end: FrontEnd,
-        key: Key,
-    ) -> Either<Result<A, Error>, (Resource, TypedPolicy<T>)>
+    pub(super) fn hit_or_miss<T, A>(&self, front_end: FrontEnd, key: &impl ToKey) -> Outcome<T, A, Codec>
     where
         T: Serialize + DeserializeOwned + Send + Sync + 'static,
-        A: Answer<T>,
+        A: AnswerForm<T>,
     {
-        let typed = TypedPolicy::new(&self.config);
-        match self.peek(front_end, typed.layout, &key, &typed, Timestamp::now()) {
-            Some(hit) => Either::Left(hit),
-            None => Either::Right((self.resource_in(front_end, typed.layout, key), typed)),
-        }
+        let encoding = Encoding::new::<T>(self.config.codec, &self.config);
+        hit_or_miss(self, front_end, &encoding, &KeyText::new("", key), &CallOptions::default())
     }
-}
-
-/// Resolves the key. A fetch runs in a task of its own.
-pub(super) fn resolve_in_a_task<T, A, E, F, Fut>(
-    (resource, typed): (Resource, TypedPolicy<T>),
-    fetch: F,
-) -> impl Future<Output = (Result<A, Error>, CacheStatus)>
-where
-    T: Serialize + DeserializeOwned + Send + Sync + 'static,
-    A: Answer<T> + 'static,
-    E: Into<BoxError> + 'static,
-    F: FnOnce() -> Fut + Send + 'static,
-    Fut: Future<Output = Result<T, E>> + Send + 'static,
-{
-    // PERF: not an async closure, which reserves room for its arguments.
-    let fetch = move |_, here: Arc<Resource>| async move { typed.head(&here, fetch().await.map(FetchOutcome::new)) };
-    resource.resolve(typed, IN_A_TASK, fetch)
 }

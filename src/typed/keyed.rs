@@ -1,7 +1,7 @@
 //! `StampedeGuard::keyed`: a layer for any tower service whose response is a plain value.
 
-use super::fetch::resolve_in_a_task;
 use crate::{
+    engine::resolve::IN_A_TASK,
     error::{BoxError, Error, into_cause},
     guard::StampedeGuard,
     key::Key,
@@ -30,7 +30,7 @@ impl StampedeGuard {
     ///
     /// let guard = StampedeGuard::in_memory();
     /// let mut squares = ServiceBuilder::new()
-    ///     .layer(guard.keyed(|n: &u64| Some(Key::from(*n))))
+    ///     .layer(guard.keyed(|n: &u64| Some(Key::new(*n))))
     ///     .service_fn(async |n: u64| Ok::<_, std::io::Error>(n * n));
     /// assert_eq!(squares.call(12).await?, 144);
     /// # Ok(())
@@ -102,9 +102,9 @@ where
             return Box::pin(call.map_err(|error: S::Error| Error::origin_failed(into_cause(error))));
         };
         // PERF: the box of a hit is small.
-        match self.guard.hit_or_miss(FrontEnd::Keyed, key) {
+        match self.guard.hit_or_miss(FrontEnd::Keyed, &key) {
             Either::Left(hit) => Box::pin(ready(hit)),
-            Either::Right(miss) => Box::pin(resolve_in_a_task(miss, || call).map(|(answer, _)| answer)),
+            Either::Right(miss) => Box::pin(miss.resolve(IN_A_TASK, || call).map(|(answer, _)| answer)),
         }
     }
 }

@@ -3,6 +3,7 @@
 //! Tests that depend on time run with paused time, so the speed of the machine does not matter.
 #![allow(clippy::disallowed_methods, reason = "tests make their own time and randomness")]
 
+mod cache;
 mod cancel;
 mod coalesce;
 mod cycles;

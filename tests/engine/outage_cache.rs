@@ -3,7 +3,7 @@
 use crate::{Down, MS, SECOND, never, support::Origin};
 use futures_util::poll;
 use stampede_guard::{
-    FetchContext, FetchOutcome, Key, OutageCacheConfig, Policy, StampedeGuard, StoreFailure,
+    FetchContext, FetchOutcome, OutageCacheConfig, Policy, StampedeGuard, StoreFailure, ToKey,
     testing::{
         FakeRedis, Fault, Node,
         Operation::{self, Fill, Get, GetOrLease, Release},
@@ -28,7 +28,7 @@ fn faulty(faults: &[(Operation, Fault)]) -> (Node, StampedeGuard) {
     (node, guard)
 }
 
-async fn ask(guard: &StampedeGuard, key: impl Into<Key>, origin: &Origin) -> usize {
+async fn ask(guard: &StampedeGuard, key: impl ToKey, origin: &Origin) -> usize {
     let origin = origin.clone();
     guard.fetch(key, async move || Ok::<_, Down>(origin.work(50 * MS).await)).await.expect("an answer")
 }

@@ -1,6 +1,7 @@
 //! Several processes, or several guards in one process, over one real Redis: one of them computes.
 #![allow(clippy::disallowed_methods, reason = "tests make their own time and randomness")]
 
+mod cache;
 mod commands;
 mod corruption;
 mod herd;

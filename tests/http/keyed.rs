@@ -42,7 +42,7 @@ fn reader(
 }
 
 fn key(ask: &ReadNumber) -> Option<Key> {
-    (!ask.own).then(|| Key::from(ask.number))
+    (!ask.own).then(|| Key::new(ask.number))
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -68,7 +68,7 @@ async fn requests_of_one_key_share_one_call() {
 async fn the_request_type_may_be_named_instead_of_annotated() {
     let (guard, origin) = (StampedeGuard::in_memory(), Origin::new());
     let mut by_name = ServiceBuilder::new()
-        .layer(guard.keyed::<ReadNumber, _>(|ask| (!ask.own).then(|| Key::from(ask.number))))
+        .layer(guard.keyed::<ReadNumber, _>(|ask| (!ask.own).then(|| Key::new(ask.number))))
         .service(reader(&origin));
     let mut by_path = ServiceBuilder::new().layer(guard.keyed(key)).service(reader(&origin));
     assert_eq!(by_name.call(ask("12")).await.expect("a number"), 12);

@@ -148,7 +148,14 @@ async fn each_reason_is_in_cache_status_and_counted() {
     for case in of_requests().into_iter().chain(of_responses()) {
         stats.push(case.check().await);
     }
-    stats.extend([private_herd().await, nested().await, leaders_break_off().await, fail_open().await, failed().await]);
+    stats.extend([
+        private_herd().await,
+        nested().await,
+        bypassed().await,
+        leaders_break_off().await,
+        fail_open().await,
+        failed().await,
+    ]);
     stats.extend([
         range_of_private().await,
         invalidation_pending().await,
@@ -216,6 +223,18 @@ async fn private_herd() -> Stats {
 }
 
 /// A handler that requests its own page.
+async fn bypassed() -> Stats {
+    let guard = StampedeGuard::in_memory().bypass(true);
+    let handler = || async { ([("cache-control", "max-age=60")], "page") };
+    let app = Router::new().fallback(any(handler)).layer(guard.clone());
+    for _ in 0..2 {
+        let answer = ask(&app, get("/page")).await;
+        let expected = "stampede-guard; fwd=bypass; fwd-status=200; detail=disabled";
+        assert_eq!(answer.header("cache-status"), expected);
+    }
+    counted(&guard, &[(Uncached::Disabled, 2)])
+}
+
 async fn nested() -> Stats {
     let (guard, app) = (StampedeGuard::in_memory(), Arc::new(OnceLock::<Router>::new()));
     let own = app.clone();

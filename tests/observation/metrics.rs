@@ -31,7 +31,7 @@ async fn requests_are_counted_by_front_end_and_status() {
     };
     assert_eq!((fetched("miss"), fetched("hit")), (1.0, 2.0), "{}", metrics.text());
 
-    let keyed = guard.keyed(|key: &u64| Some(Key::from(*key))).layer(service_fn(async |_: u64| number().await));
+    let keyed = guard.keyed(|key: &u64| Some(Key::new(*key))).layer(service_fn(async |_: u64| number().await));
     keyed.oneshot(5).await.expect("an answer");
     assert_eq!(metrics.get("requests_total", &[("front_end", "keyed"), ("status", "miss")]), 1.0);
 

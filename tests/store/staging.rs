@@ -21,7 +21,7 @@ fn large(id: Token, kind: Kind) -> Entry {
 
 fn variant_of(key: &CacheKey, variant: &'static str) -> CacheKey {
     let primary = std::str::from_utf8(key.primary()).expect("a plain key");
-    CacheKey::new(key.namespace(), key.layout(), Key::from(primary).variant(variant))
+    CacheKey::new(key.namespace(), key.layout(), Key::new(primary).variant(variant))
 }
 
 async fn fill_large(store: &dyn Store, key: &CacheKey, lease: Lease) -> FillOutcome {

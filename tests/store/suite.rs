@@ -447,7 +447,7 @@ pub(crate) async fn several_writes_are_stored_together(store: &dyn Store) {
 /// Seen to fail in turn without the extension, without the comparison of ids, and without that of times.
 pub(crate) async fn a_fill_extends_only_redirects_that_are_still_stored(store: &dyn Store) {
     let variant = |key: &CacheKey| {
-        let key = stampede_guard::Key::from(key.primary().to_vec()).variant("de");
+        let key = stampede_guard::Key::new(key.primary()).variant("de");
         CacheKey::new("suite", 7, key)
     };
     let store_index = async |lifetime| {

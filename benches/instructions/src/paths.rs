@@ -14,14 +14,16 @@ use std::{convert::Infallible, fmt, hint::black_box, time::Duration};
 use tokio::runtime::Runtime;
 use tower::{Layer, Service, service_fn};
 
-pub(crate) const PATHS: [&str; 12] = [
+pub(crate) const PATHS: [&str; 14] = [
     "embedded hit, fetch_arc",
     HOT_KEYS,
     "embedded hit, fetch",
+    VIEW,
     HTTP,
     BROWSER,
     NGINX,
     "near hit, fetch_arc",
+    NEAR_VIEW,
     "redis hit, fetch",
     "redis miss, fetch",
     "embedded miss, fetch",
@@ -30,6 +32,9 @@ pub(crate) const PATHS: [&str; 12] = [
 ];
 /// A hit on one of a hundred busy keys, which are tracked.
 const HOT_KEYS: &str = "embedded hit, fetch_arc, hot keys";
+/// The same as without a view.
+const VIEW: &str = "embedded hit, fetch through a view";
+const NEAR_VIEW: &str = "near hit, fetch_arc through a view";
 /// The paths that are counted with a feature of the library, because the feature reports each hit.
 pub(crate) const REPORTED: [&str; 2] = ["embedded hit, fetch_arc", HTTP];
 const HTTP: &str = "embedded hit, HTTP layer";
@@ -73,6 +78,10 @@ pub(crate) fn run(path: &str, operations: u32, url: &str) {
             "embedded hit, fetch" => {
                 hit(operations, &embedded, async || drop(black_box(embedded.fetch(KEY, row).await))).await;
             }
+            VIEW => {
+                let rows = embedded.cache::<Row>("rows");
+                hit(operations, &embedded, async || drop(black_box(rows.fetch(KEY, row).await))).await;
+            }
             "embedded miss, fetch" => miss(operations, &embedded).await,
             HTTP => {
                 let layer = embedded.layer(service_fn(paged));
@@ -93,9 +102,13 @@ pub(crate) fn run(path: &str, operations: u32, url: &str) {
                 let guard = over_redis(url).await;
                 hit(operations, &guard, async || drop(black_box(guard.fetch(KEY, row).await))).await;
             }
-            "near hit, fetch_arc" => {
+            "near hit, fetch_arc" | NEAR_VIEW => {
                 let guard = over_redis(url).await.near_cache(NearCacheConfig::max_bytes(1 << 20).max_age(AN_HOUR));
-                let ask = async || drop(black_box(guard.fetch_arc(KEY, row).await));
+                let rows = guard.cache::<Row>("rows");
+                let ask = async || match path {
+                    NEAR_VIEW => drop(black_box(rows.entry(KEY).fetch_arc(row).await)),
+                    _ => drop(black_box(guard.fetch_arc(KEY, row).await)),
+                };
                 ask().await;
                 guard.drain().await;
                 // The first reads come before the server has turned tracking on, and are not kept.

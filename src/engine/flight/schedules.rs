@@ -7,7 +7,7 @@ use crate::{
         entry::{Audience, Kind, Meta},
         token::{Inbox, Token},
     },
-    sync::explored::{any, explore},
+    sync::schedules::{any, explore},
 };
 use futures_util::FutureExt as _;
 use shuttle::{
@@ -424,7 +424,7 @@ async fn leader_is_abandoned_although_no_waiter_stays() {
 #[test]
 fn table_shrinks_when_its_flights_have_ended() {
     let flights = Arc::new(Flights::default());
-    let key = |n: u64| CacheKey::new("sg", 0, Key::from(n));
+    let key = |n: u64| CacheKey::new("sg", 0, Key::new(n));
     let open: Vec<_> = (0..10_000).map(|n| leads(flights.enter(&key(n), Scope::Fleet, ANY, None))).collect();
     drop(open);
     assert!(flights.table.lock().capacity() <= 2 * MIN_CAPACITY);

@@ -1,7 +1,7 @@
 //! Waiters and wake-ups under many schedules. No waiter here polls, so a lost wake-up is a deadlock.
 
 use super::*;
-use crate::{key::Key, sync::explored::explore};
+use crate::{key::Key, sync::schedules::explore};
 use futures_util::FutureExt;
 use shuttle::{
     future::{block_on, spawn},

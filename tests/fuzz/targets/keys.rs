@@ -39,7 +39,7 @@ fn combinations<'a>(parts: &[&'a [u8]]) -> Vec<Combination<'a>> {
 fn address(namespace: &[u8], key: &[u8], variant: Option<&[u8]>) -> CacheKey {
     static GUARD: OnceLock<StampedeGuard> = OnceLock::new();
     let guard = GUARD.get_or_init(StampedeGuard::in_memory).clone().namespace(String::from_utf8_lossy(namespace));
-    let key = Key::from(key);
+    let key = Key::new(key);
     fuzzing::address(&guard, variant.map_or(key.clone(), |variant| key.variant(variant.to_vec())))
 }
 
@@ -57,8 +57,8 @@ fn are_in_their_alphabet(resource: &CacheKey, address: &CacheKey) {
     }
 }
 
-/// Requests have the same key if and only if scheme, authority and target are equal. The case of the authority does not
-/// count.
+/// Requests have the same key only if scheme, authority and target are equal. The case of the authority does not count,
+/// nor does the port that the scheme implies.
 fn tell_requests_apart(parts: &[&[u8]]) {
     let mut resources = HashMap::new();
     for host in parts {
@@ -77,6 +77,7 @@ fn request(host: &[u8], target: &[u8]) -> Option<(Key, Resource)> {
     let request = Request::get(uri.clone()).header(HOST, host).body(()).ok()?;
     let authority = uri.authority().map_or(host, |authority| authority.as_str().as_bytes());
     let scheme = uri.scheme_str().unwrap_or("http").to_owned();
+    let authority = authority.strip_suffix(if scheme == "https" { &b":443"[..] } else { b":80" }).unwrap_or(authority);
     let target = uri.path_and_query().map_or("/", |target| target.as_str()).to_owned();
     Some((fuzzing::http_key(&request)?, (scheme, authority.to_ascii_lowercase(), target)))
 }

@@ -31,7 +31,7 @@ pub(super) struct StoreState {
 
 impl StoreState {
     pub(super) fn acquisition(self: &Arc<Self>, key: &CacheKey, token: Token, ttl: Duration) -> Arc<Acquisition> {
-        let lock = Key::from(key.primary().clone()).variant(Bytes::copy_from_slice(key.hash().as_bytes()));
+        let lock = Key::new(key.primary()).variant(Bytes::copy_from_slice(key.hash().as_bytes()));
         let (client, key) = (self.client.clone(), CacheKey::new(key.namespace(), 0, lock));
         Arc::new(Acquisition { client, key, token, ttl, fair: false })
     }

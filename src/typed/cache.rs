@@ -1,0 +1,217 @@
+//! A view of a guard: one kind of value.
+
+use super::{
+    answer::AnswerForm,
+    call::{self, CallOptions, Outcome},
+    encoding::{CodecHandle, Encoding},
+};
+use crate::{
+    codec::value_codec::ValueCodec,
+    engine::resolve::IN_A_TASK,
+    error::{BoxError, Error},
+    guard::StampedeGuard,
+    key::to_key::{self, KeyText, ToKey},
+    policy::Policy,
+    telemetry::FrontEnd,
+};
+use futures_util::future::Either;
+use serde::{Serialize, de::DeserializeOwned};
+use std::{fmt, future::Future, sync::Arc};
+
+impl StampedeGuard {
+    /// Returns a view of one kind of value: its type, its name, and settings of its own.
+    ///
+    /// The name is the beginning of the keys, with `:` and `%` escaped: key 42 of the cache `user` is the key `user:42` of
+    /// the guard. It is the [name](Self::named) of the view in metrics and statistics as well. Two views with the same
+    /// name have the same entries. The settings are those of this guard now.
+    ///
+    /// ```
+    /// # #[derive(Clone)] struct Db;
+    /// # impl Db { async fn user(&self, id: i64) -> Result<String, std::io::Error> { Ok(format!("user {id}")) } }
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), stampede_guard::Error> {
+    /// # let (guard, db) = (stampede_guard::StampedeGuard::in_memory(), Db);
+    /// use stampede_guard::{Cache, Policy};
+    /// use std::time::Duration;
+    ///
+    /// let users: Cache<String> = guard.cache("user").policy(Policy::fresh_for(Duration::from_secs(300)));
+    /// let user = users.fetch(42, async move || db.user(42).await).await?;
+    /// users.invalidate(42).await?;
+    /// # assert_eq!(user, "user 42");
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// Create a view once, when the application starts, and clone it: its settings are a copy, and its name takes about
+    /// 8 KiB and a label of each metric until the last clone of the guard is dropped. So no name should come from a
+    /// request: a tenant is a part of the key. `Deserialize` of `V` is called with invented values here, unless the [fingerprint](Self::fingerprint) is
+    /// off. A request of a view with an empty name is refused, with
+    /// [`ErrorKind::InvalidKey`](crate::ErrorKind::InvalidKey).
+    #[must_use]
+    pub fn cache<V>(&self, name: impl AsRef<str>) -> Cache<V>
+    where
+        V: Serialize + DeserializeOwned + Send + Sync + 'static,
+    {
+        self.cache_with(name, self.config.codec)
+    }
+
+    /// Returns a view as [`cache`](Self::cache) does, whose values have a codec of their own. They need not implement
+    /// serde's traits. [`ValueCodec`] has an example.
+    #[must_use]
+    pub fn cache_with<V>(&self, name: impl AsRef<str>, codec: impl ValueCodec<V>) -> Cache<V>
+    where
+        V: Send + Sync + 'static,
+    {
+        let guard = self.clone().named(&name);
+        let encoding = Encoding::new(Arc::new(codec) as _, &guard.config);
+        Cache { prefix: to_key::prefix(name.as_ref()).into(), encoding, guard }
+    }
+}
+
+/// A view of a guard: one kind of value, with a name, a [`Policy`] and a codec. See [`StampedeGuard::cache`].
+///
+/// Clones are cheap, and share everything with the guard. [`entry`](Self::entry) gives one call options of its own.
+pub struct Cache<V> {
+    guard: StampedeGuard,
+    /// The beginning of the keys.
+    prefix: Arc<str>,
+    encoding: Encoding<CodecHandle<V>>,
+}
+
+impl<V: Send + Sync + 'static> Cache<V> {
+    /// Sets how long a value is used. Default: the policy of the guard.
+    #[must_use]
+    pub fn policy(mut self, policy: Policy) -> Self {
+        self.guard = self.guard.policy(policy);
+        self
+    }
+
+    /// Sets the encoding of the values. Each encoding has entries of its own. Default: the codec of the guard.
+    #[must_use]
+    pub fn codec(mut self, codec: impl ValueCodec<V>) -> Self {
+        self.encoding = Encoding::new(Arc::new(codec) as _, &self.guard.config);
+        self
+    }
+
+    /// Sets the version of the type: see [`StampedeGuard::schema_version`]. Default: that of the guard.
+    #[must_use]
+    pub fn schema_version(mut self, number: u32) -> Self {
+        self.guard = self.guard.schema_version(number);
+        self.encoding = Encoding::new(self.encoding.codec, &self.guard.config);
+        self
+    }
+
+    /// Returns the value of the key: from the cache, or from one call of `fetch` in the whole fleet.
+    ///
+    /// As [`StampedeGuard::fetch`]: errors, panics and cancellation included. A hit in this process allocates nothing for
+    /// a key of up to 96 bytes.
+    ///
+    /// # Errors
+    ///
+    /// See [`ErrorKind`](crate::ErrorKind).
+    pub async fn fetch<E, F, Fut>(&self, key: impl ToKey, fetch: F) -> Result<V, Error>
+    where
+        E: Into<BoxError> + 'static,
+        F: FnOnce() -> Fut + Send + 'static,
+        Fut: Future<Output = Result<V, E>> + Send + 'static,
+    {
+        let answer = match self.hit_or_miss(&self.text(&key), &CallOptions::default()) {
+            Either::Left(hit) => return hit,
+            Either::Right(miss) => miss.resolve(IN_A_TASK, fetch),
+        };
+        answer.await.0
+    }
+
+    /// Returns the stored value: a fresh one, or a stale one that the policy serves while it is refreshed. Begins
+    /// nothing: no fetch and no refresh. It waits for no fetch either, so that a value that was fetched a moment ago may
+    /// not be there yet.
+    ///
+    /// While the store is unavailable, the value may come from the [outage cache](StampedeGuard::outage_cache), otherwise
+    /// there is none. A call that finds nothing counts in no statistic. Cancel safe.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), stampede_guard::Error> {
+    /// # let guard = stampede_guard::StampedeGuard::in_memory();
+    /// let rates = guard.cache::<f64>("rate");
+    /// assert_eq!(rates.get("eur").await?, None);
+    /// rates.fetch("eur", async || Ok::<_, std::io::Error>(1.1)).await?;
+    /// # guard.drain().await;
+    /// assert_eq!(rates.get("eur").await?, Some(1.1));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Store`](crate::ErrorKind::Store) if the store is unavailable under
+    /// [`StoreFailure::FailClosed`](crate::StoreFailure::FailClosed), and
+    /// [`ErrorKind::InvalidKey`](crate::ErrorKind::InvalidKey) for an empty key.
+    pub async fn get(&self, key: impl ToKey) -> Result<Option<V>, Error> {
+        let found = match self.hit_or_miss(&self.text(&key), &CallOptions::default()) {
+            Either::Left(hit) => return hit.map(Some),
+            Either::Right(miss) => miss.in_store(),
+        };
+        found.await
+    }
+
+    /// Drops the entry of the key, as [`StampedeGuard::invalidate`] does.
+    ///
+    /// # Errors
+    ///
+    /// As [`StampedeGuard::invalidate`].
+    pub async fn invalidate(&self, key: impl ToKey) -> Result<(), Error> {
+        self.guard.resource_of(&self.text(&key))?.invalidate().await
+    }
+
+    /// Drops the entries of all these keys, each as [`invalidate`](Self::invalidate) does. `Ok` if the store has
+    /// acknowledged all of them. They share round trips, so that a thousand keys take little longer than one.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), stampede_guard::Error> {
+    /// # let guard = stampede_guard::StampedeGuard::in_memory();
+    /// let users = guard.cache::<String>("user");
+    /// users.invalidate_many([("acme", 1), ("acme", 2)]).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// Once polled, the future can be dropped without stopping the invalidations.
+    ///
+    /// # Errors
+    ///
+    /// The first error of an invalidation. The others go on. Up to 10,000 that the store does not acknowledge are retried
+    /// for about ten seconds, as after [`StampedeGuard::invalidate`].
+    /// With [`ErrorKind::InvalidKey`](crate::ErrorKind::InvalidKey), for an empty key, nothing is invalidated.
+    pub async fn invalidate_many(&self, keys: impl IntoIterator<Item = impl ToKey>) -> Result<(), Error> {
+        let resources: Result<Vec<_>, Error> =
+            keys.into_iter().map(|key| self.guard.resource_of(&self.text(&key))).collect();
+        self.guard.engine.invalidate_all(resources?).await
+    }
+
+    pub(super) fn text(&self, key: &impl ToKey) -> KeyText {
+        KeyText::new(&self.prefix, key)
+    }
+
+    pub(super) fn hit_or_miss<A: AnswerForm<V>>(
+        &self,
+        key: &KeyText,
+        options: &CallOptions,
+    ) -> Outcome<V, A, CodecHandle<V>> {
+        call::hit_or_miss(&self.guard, FrontEnd::Fetch, &self.encoding, key, options)
+    }
+}
+
+/// Written by hand, because a derived implementation would require `V: Clone`.
+impl<V> Clone for Cache<V> {
+    fn clone(&self) -> Self {
+        Self { guard: self.guard.clone(), prefix: self.prefix.clone(), encoding: self.encoding.clone() }
+    }
+}
+
+impl<V> fmt::Debug for Cache<V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cache").field("prefix", &self.prefix).field("guard", &self.guard).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,242 @@
+//! One call on one key of a view.
+
+use super::{
+    answer::{Answer, AnswerForm},
+    cache::Cache,
+    call::{CallOptions, Outcome},
+    context::{FetchContext, FetchOutcome},
+    encoding::CodecHandle,
+};
+use crate::{
+    clock,
+    engine::resolve::IN_A_TASK,
+    error::{BoxError, Error},
+    key::to_key::{KeyText, ToKey},
+    policy::Policy,
+};
+use futures_util::future::Either;
+use std::{
+    fmt,
+    future::Future,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+impl<V: Send + Sync + 'static> Cache<V> {
+    /// Returns one call on this key, for options of its own. It does nothing before it is completed by
+    /// [`fetch`](CacheEntry::fetch) or another method.
+    pub fn entry(&self, key: impl ToKey) -> CacheEntry<'_, V> {
+        CacheEntry { cache: self, key: self.text(&key), options: CallOptions::default() }
+    }
+}
+
+/// One call on one key of a [`Cache`], with options of its own. See [`Cache::entry`].
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), stampede_guard::Error> {
+/// # let guard = stampede_guard::StampedeGuard::in_memory();
+/// use std::time::Duration;
+///
+/// let reports = guard.cache::<String>("report");
+/// let render = async || Ok::<_, std::io::Error>("a report".to_owned());
+/// let report = reports.entry(("acme", 7)).timeout(Duration::from_millis(200)).fetch(render).await?;
+/// # assert_eq!(report, "a report");
+/// # Ok(())
+/// # }
+/// ```
+#[must_use = "a call does nothing before it is completed by `fetch` or another method"]
+pub struct CacheEntry<'a, V> {
+    cache: &'a Cache<V>,
+    key: KeyText,
+    options: CallOptions,
+}
+
+impl<V: Send + Sync + 'static> CacheEntry<'_, V> {
+    /// Sets the time by which this call needs an answer. It does not wait longer for a fetch. It does not wait at all if
+    /// the last fetch of the key took longer than the time left. It then gets the stale value, if the policy permits that
+    /// on errors, otherwise [`ErrorKind::Overloaded`](crate::ErrorKind::Overloaded). A fetch that it leads continues for
+    /// others, within the limit of [`max_detached`](crate::StampedeGuard::max_detached); that of
+    /// [`fetch_scoped`](Self::fetch_scoped) is dropped. With two deadlines the earlier one counts. A fetch for
+    /// this caller alone, of a private value or under [`bypass`](crate::StampedeGuard::bypass), is not limited. Default:
+    /// that of the guard.
+    pub fn deadline(self, at: Instant) -> Self {
+        self.earlier(at.into())
+    }
+
+    /// Sets the [deadline](Self::deadline) this long after now, when the option is set.
+    pub fn timeout(self, limit: Duration) -> Self {
+        self.earlier(clock::deadline_after(limit))
+    }
+
+    /// Sets the policy of this call: how long the value is used if this call fetches it, and whether this call refreshes
+    /// it early. A stored value is used as the call that fetched it said. Default: the policy of the cache.
+    pub fn policy(mut self, policy: Policy) -> Self {
+        self.options.policy = Some(Arc::new(policy));
+        self
+    }
+
+    /// Returns the value of the key, as [`Cache::fetch`] does.
+    ///
+    /// # Errors
+    ///
+    /// As [`Cache::fetch`], panics and cancellation included.
+    #[allow(clippy::manual_async_fn, reason = "an `async fn` would move the key and the options once more")]
+    pub fn fetch<E, F, Fut>(self, fetch: F) -> impl Future<Output = Result<V, Error>> + Send
+    where
+        E: Into<BoxError> + 'static,
+        F: FnOnce() -> Fut + Send + 'static,
+        Fut: Future<Output = Result<V, E>> + Send + 'static,
+    {
+        async move {
+            let answer = match self.hit_or_miss() {
+                Either::Left(hit) => return hit,
+                Either::Right(miss) => miss.resolve(IN_A_TASK, fetch),
+            };
+            answer.await.0
+        }
+    }
+
+    /// Like [`fetch`](Self::fetch), for a call that needs more control. It sees the [stale value](FetchContext::stale)
+    /// and the [deadline](FetchContext::deadline), and decides how long its answer is fresh and whether it is stored or
+    /// shared.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), stampede_guard::Error> {
+    /// # let guard = stampede_guard::StampedeGuard::in_memory();
+    /// use stampede_guard::{FetchContext, FetchOutcome};
+    ///
+    /// let rates = guard.cache::<f64>("rate");
+    /// let rate = rates
+    ///     .entry("eur")
+    ///     .fetch_with(async |cx: FetchContext<f64>| {
+    ///         let rate = cx.stale().copied().unwrap_or(1.1);
+    ///         Ok::<_, std::io::Error>(FetchOutcome::new(rate).fresh_for(Duration::from_secs(5)))
+    ///     })
+    ///     .await?;
+    /// # assert_eq!(rate, 1.1);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`Cache::fetch`], panics and cancellation included.
+    pub async fn fetch_with<E, F, Fut>(self, fetch: F) -> Result<V, Error>
+    where
+        E: Into<BoxError> + 'static,
+        F: FnOnce(FetchContext<V>) -> Fut + Send + 'static,
+        Fut: Future<Output = Result<FetchOutcome<V>, E>> + Send + 'static,
+    {
+        let answer = match self.hit_or_miss() {
+            Either::Left(hit) => return hit,
+            Either::Right(miss) => miss.with_context(fetch),
+        };
+        answer.await.0
+    }
+
+    /// Like [`fetch`](Self::fetch), for values that are read more often than they are owned: hits within the process
+    /// share one decoded value.
+    ///
+    /// # Errors
+    ///
+    /// As [`Cache::fetch`], panics and cancellation included.
+    #[allow(clippy::manual_async_fn, reason = "an `async fn` would move the key and the options once more")]
+    pub fn fetch_arc<E, F, Fut>(self, fetch: F) -> impl Future<Output = Result<Arc<V>, Error>> + Send
+    where
+        E: Into<BoxError> + 'static,
+        F: FnOnce() -> Fut + Send + 'static,
+        Fut: Future<Output = Result<V, E>> + Send + 'static,
+    {
+        async move {
+            let answer = match self.hit_or_miss() {
+                Either::Left(hit) => return hit,
+                Either::Right(miss) => miss.resolve(IN_A_TASK, fetch),
+            };
+            answer.await.0
+        }
+    }
+
+    /// Like [`fetch`](Self::fetch), for a call that borrows: it runs within this future.
+    ///
+    /// ```
+    /// # struct Db;
+    /// # impl Db { async fn user(&self, id: u64) -> Result<String, std::io::Error> { Ok(format!("user {id}")) } }
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), stampede_guard::Error> {
+    /// # let (guard, db) = (stampede_guard::StampedeGuard::in_memory(), Db);
+    /// let users = guard.cache::<String>("user");
+    /// let user = users.entry(42).fetch_scoped(|| db.user(42)).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// If this future is dropped, its call is dropped and its lease released. The next waiter, in this process or
+    /// another, then makes a call of its own. With stale-while-revalidate, the caller that refreshes waits for the
+    /// refresh.
+    ///
+    /// # Errors
+    ///
+    /// As [`Cache::fetch`].
+    pub async fn fetch_scoped<E, F, Fut>(self, fetch: F) -> Result<V, Error>
+    where
+        E: Into<BoxError> + 'static,
+        F: FnOnce() -> Fut + Send,
+        Fut: Future<Output = Result<V, E>> + Send,
+    {
+        let answer = match self.hit_or_miss() {
+            Either::Left(hit) => return hit,
+            Either::Right(miss) => miss.resolve(None, fetch),
+        };
+        answer.await.0
+    }
+
+    /// Returns the value as [`fetch_with`](Self::fetch_with) does, and how it was obtained.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), stampede_guard::Error> {
+    /// # let guard = stampede_guard::StampedeGuard::in_memory();
+    /// use stampede_guard::{CacheStatus, FetchOutcome};
+    ///
+    /// let rates = guard.cache::<f64>("rate");
+    /// let rate = rates.entry("eur").answer(async |_| Ok::<_, std::io::Error>(FetchOutcome::new(1.1))).await?;
+    /// assert_eq!((*rate, rate.status(), rate.age().as_secs()), (1.1, CacheStatus::Miss, 0));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`Cache::fetch`], panics and cancellation included.
+    pub async fn answer<E, F, Fut>(self, fetch: F) -> Result<Answer<V>, Error>
+    where
+        E: Into<BoxError> + 'static,
+        F: FnOnce(FetchContext<V>) -> Fut + Send + 'static,
+        Fut: Future<Output = Result<FetchOutcome<V>, E>> + Send + 'static,
+    {
+        let answer = match self.hit_or_miss() {
+            Either::Left(hit) => return hit,
+            Either::Right(miss) => miss.with_context(fetch),
+        };
+        let (answer, status) = answer.await;
+        answer.map(|answer: Answer<V>| answer.with_status(status))
+    }
+
+    fn hit_or_miss<A: AnswerForm<V>>(&self) -> Outcome<V, A, CodecHandle<V>> {
+        self.cache.hit_or_miss(&self.key, &self.options)
+    }
+
+    fn earlier(mut self, at: tokio::time::Instant) -> Self {
+        self.options.deadline = Some(self.options.deadline.map_or(at, |other| other.min(at)));
+        self
+    }
+}
+
+impl<V> fmt::Debug for CacheEntry<'_, V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CacheEntry").field("options", &self.options).finish_non_exhaustive()
+    }
+}
