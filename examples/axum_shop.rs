@@ -83,15 +83,17 @@ async fn basket() -> impl IntoResponse {
     ([(CACHE_CONTROL, "private")], "one pot of tea\n")
 }
 
-/// A POST that succeeds is noticed by the layer. It invalidates the same URL, `/tea`, and the URL in its `Location`,
-/// `/prices` (RFC 9111 §4.4). The layer cannot know that the window shows the price, so the handler invalidates it.
+/// A POST that succeeds is noticed by the layer, which invalidates the same URL, `/tea`. The layer cannot know which other
+/// pages show the price, so the handler invalidates them.
 async fn reprice(State(shop): State<Shop>, cents: String) -> Result<Redirect, StatusCode> {
     let cents = cents.trim().parse().map_err(|_| StatusCode::BAD_REQUEST)?;
     shop.price_of_tea.store(cents, Relaxed);
-    // Invalidates all languages. If the store does not acknowledge it, the guard retries in the background; the price
-    // has changed anyway.
-    if let Err(error) = shop.guard.invalidate_url(&Uri::from_static("/")).await {
-        eprintln!("the window may show the old price for a while: {error}");
+    for page in ["/", "/prices"] {
+        // All languages. If the store does not acknowledge it, the guard sends it again until it does; the price has
+        // changed anyway.
+        if let Err(error) = shop.guard.invalidate_url(&Uri::from_static(page)).await {
+            eprintln!("other processes may show the old price for a while: {error}");
+        }
     }
     Ok(Redirect::to("/prices"))
 }

@@ -235,7 +235,7 @@ mod tests {
     #[test]
     fn read_that_an_invalidation_has_overtaken_does_not_count() {
         explore(|| {
-            let (versions, store) = (Arc::new(Versions::default()), Arc::new(explored::Mutex::new("old")));
+            let (versions, store) = (Arc::new(Versions::default()), Arc::new(schedules::Mutex::new("old")));
             let reads = [(); 2].map(|()| {
                 let (versions, store) = (versions.clone(), store.clone());
                 thread::spawn(move || {

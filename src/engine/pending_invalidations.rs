@@ -34,7 +34,7 @@ use std::{
 /// The invalidations of one engine.
 #[derive(Default)]
 pub(super) struct PendingInvalidations {
-    table: Mutex<Table>,
+    table: Mutex<Names>,
     /// Whether the table has a name. PERF: a read looks at nothing else while nothing was invalidated.
     has_names: AtomicBool,
     /// The second of the last sweep, and the newest connection that has answered until then.
@@ -44,7 +44,7 @@ pub(super) struct PendingInvalidations {
 
 /// A name is in one of the maps at most.
 #[derive(Default)]
-struct Table {
+struct Names {
     pending: HashMap<CacheKey, Pending>,
     acknowledged: HashMap<CacheKey, Acknowledged>,
     /// The number of the last request.
@@ -65,7 +65,7 @@ struct Invalidation {
 struct Pending {
     invalidation: Invalidation,
     /// The last attempt. Its callers have it.
-    attempt: Option<WeakShared<Result<(), StoreError>>>,
+    attempt: WeakShared<Result<(), StoreError>>,
     _gauge: PendingInvalidation,
 }
 
@@ -104,13 +104,13 @@ impl PendingInvalidations {
 
     /// Records a request, which is pending from now on, unless the table is full. Begins an attempt with its number.
     pub(super) fn request(&self, (key, config): Name, begin: impl FnOnce(u64) -> Attempt) -> Attempt {
-        self.change(|Table { pending, acknowledged, requests, .. }| {
+        self.change(|Names { pending, acknowledged, requests, .. }| {
             *requests += 1;
             let attempt = begin(*requests);
             if pending.len() < MAX_PENDING || pending.contains_key(&key) {
                 acknowledged.remove(&key);
                 let invalidation = Invalidation { config, request: *requests, first: None };
-                pending.insert(key, Pending::new(invalidation, Some(attempt.downgrade())));
+                pending.insert(key, Pending::new(invalidation, attempt.downgrade()));
             }
             attempt
         })
@@ -118,7 +118,7 @@ impl PendingInvalidations {
 
     /// Records that this connection has acknowledged the request.
     pub(super) fn acknowledged(&self, key: &CacheKey, request: u64, by: u64, now: Timestamp) {
-        self.change(|Table { pending, acknowledged, .. }| {
+        self.change(|Names { pending, acknowledged, .. }| {
             // One that was requested later stays pending.
             if pending.get(key).is_none_or(|known| known.invalidation.request != request) {
                 return;
@@ -154,11 +154,11 @@ impl PendingInvalidations {
                 return Vec::new();
             }
         }
-        self.change(|Table { pending, acknowledged, .. }| {
+        self.change(|Names { pending, acknowledged, .. }| {
             let mut lost = Vec::new();
             for (key, known) in acknowledged.extract_if(|key, known| known.by != connection_of(key)) {
                 lost.push((key.clone(), known.invalidation.config.clone()));
-                pending.insert(key, Pending::new(known.invalidation, None));
+                pending.insert(key, Pending::new(known.invalidation, WeakShared::default()));
             }
             if let Some((connection, sent_at)) = answer {
                 acknowledged.retain(|_, known| known.by != connection || sent_at.since(known.last) <= KEPT_FOR);
@@ -172,9 +172,9 @@ impl PendingInvalidations {
     pub(super) fn attempt(&self, key: &CacheKey, begin: impl FnOnce(u64) -> Attempt) -> Option<Attempt> {
         let mut table = self.table.lock();
         let Pending { attempt, invalidation, .. } = table.pending.get_mut(key)?;
-        let in_flight = attempt.as_ref().and_then(WeakShared::upgrade).filter(|attempt| !attempt.is_done_and(|_| true));
+        let in_flight = attempt.upgrade().filter(|attempt| !attempt.is_done_and(|_| true));
         let in_flight = in_flight.unwrap_or_else(|| begin(invalidation.request));
-        *attempt = Some(in_flight.downgrade());
+        *attempt = in_flight.downgrade();
         Some(in_flight)
     }
 
@@ -200,7 +200,7 @@ impl PendingInvalidations {
         Some(pending.into_iter().map(|(key, invalidation)| (key.clone(), invalidation.config.clone())).collect())
     }
 
-    fn change<T>(&self, change: impl FnOnce(&mut Table) -> T) -> T {
+    fn change<T>(&self, change: impl FnOnce(&mut Names) -> T) -> T {
         let mut table = self.table.lock();
         let result = change(&mut table);
         self.has_names.store(!table.pending.is_empty() || !table.acknowledged.is_empty(), Release);
@@ -209,7 +209,7 @@ impl PendingInvalidations {
 }
 
 impl Pending {
-    fn new(invalidation: Invalidation, attempt: Option<WeakShared<Result<(), StoreError>>>) -> Self {
+    fn new(invalidation: Invalidation, attempt: WeakShared<Result<(), StoreError>>) -> Self {
         Self { invalidation, attempt, _gauge: telemetry::pending_invalidation() }
     }
 }

@@ -6,7 +6,7 @@
 //! together.
 
 #[cfg(test)]
-use super::explored as sync;
+use super::schedules as sync;
 #[cfg(not(test))]
 use std::sync;
 

@@ -75,6 +75,13 @@ impl<T> Clone for Shared<T> {
     }
 }
 
+/// Of no future.
+impl<T> Default for WeakShared<T> {
+    fn default() -> Self {
+        Self(Weak::new())
+    }
+}
+
 impl<T> WeakShared<T> {
     pub(crate) fn upgrade(&self) -> Option<Shared<T>> {
         self.0.upgrade().map(Shared::of)

@@ -181,8 +181,8 @@ impl<V: Send + Sync + 'static> Cache<V> {
     ///
     /// # Errors
     ///
-    /// The first error of an invalidation. The others go on. Up to 10,000 that the store does not acknowledge are retried
-    /// for about ten seconds, as after [`StampedeGuard::invalidate`].
+    /// The first error of an invalidation. The others go on, and what the store does not acknowledge is sent again until it
+    /// does, as after [`StampedeGuard::invalidate`].
     /// With [`ErrorKind::InvalidKey`](crate::ErrorKind::InvalidKey), for an empty key, nothing is invalidated.
     pub async fn invalidate_many(&self, keys: impl IntoIterator<Item = impl ToKey>) -> Result<(), Error> {
         let resources: Result<Vec<_>, Error> =

@@ -159,7 +159,7 @@ async fn invalidate_many_fails_unless_all_are_acknowledged() {
     assert_eq!(error.kind(), ErrorKind::Store);
     while guard.drain().await > 0 {}
     for id in 0..3 {
-        assert_eq!(users.get(id).await.expect("an answer"), None, "it is retried in the background");
+        assert_eq!(users.get(id).await.expect("an answer"), None, "it is sent again until it is acknowledged");
     }
 }
 

@@ -438,7 +438,7 @@ async fn pending_invalidation_is_sent_before_its_key_is_read() {
 /// The server that takes over has lost the invalidation: another process has stored the old value there. Seen to fail (the
 /// old value is a hit) if a read looks at the connection only before it is sent, or not at all.
 #[tokio::test(start_paused = true)]
-async fn read_over_a_new_connection_does_not_return_what_was_invalidated() {
+async fn read_over_a_new_connection_returns_nothing_invalidated() {
     for fails in [true, false] {
         let server = FakeRedis::new();
         let (elsewhere, node) = (server.node().guard(), server.node());
@@ -482,7 +482,7 @@ async fn pending_invalidations_are_sent_at_most_a_hundred_a_second() {
 
 /// Seen to fail if reads do not ask the table of invalidations.
 #[tokio::test(start_paused = true)]
-async fn too_many_pending_invalidations_end_all_hits_until_they_are_sent() {
+async fn too_many_pending_invalidations_end_hits_until_sent() {
     let node = FakeRedis::new().node();
     let guard = node.guard();
     let value = async |value: i32| guard.fetch("k", async move || Ok::<_, Down>(value)).await.expect("an answer");
@@ -525,7 +525,7 @@ async fn pending_invalidation_is_sent_with_the_timeout_of_its_reader() {
 ///
 /// Seen to fail (the old value is a hit) if an acknowledgement counts for a connection that was made meanwhile.
 #[tokio::test(start_paused = true)]
-async fn acknowledgement_does_not_count_for_a_connection_made_meanwhile() {
+async fn acknowledgement_does_not_count_for_a_newer_connection() {
     let server = FakeRedis::new();
     let (elsewhere, node) = (server.node().guard(), server.node());
     let guard = node.guard();

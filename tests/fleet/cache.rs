@@ -55,7 +55,8 @@ async fn entry_answers_with_status_age_and_the_rest_of_its_lifetime() {
         guard.drain().await;
         let hit = users.entry(1).answer(load(8)).await.expect("a value");
         assert_eq!((*hit.value(), hit.status()), (7, CacheStatus::Hit));
-        assert!(hit.age() > Duration::ZERO && hit.age() < 60 * SECOND, "{hit:?}");
+        // Zero if the clock of the server, as this process knows it, is behind.
+        assert!(hit.age() < 60 * SECOND, "{hit:?}");
         assert_eq!((hit.age() + hit.fresh_for(), hit.into_value()), (HOUR, 7));
 
         let private = async |_| Ok::<_, Down>(FetchOutcome::new(9).private());
@@ -67,7 +68,7 @@ async fn entry_answers_with_status_age_and_the_rest_of_its_lifetime() {
         assert_eq!(own.fresh_for(), Duration::from_secs(90));
         guard.drain().await;
         let stored = users.entry(3).answer(load(4)).await.expect("a hit");
-        assert!(*stored == 3 && stored.fresh_for() < Duration::from_secs(90), "{stored:?}");
+        assert!(*stored == 3 && stored.fresh_for() <= Duration::from_secs(90), "{stored:?}");
     }
 }
 

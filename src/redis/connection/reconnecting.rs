@@ -153,7 +153,12 @@ impl<C: Connect> Reconnecting<C> {
             match &made {
                 // An earlier attempt may end later.
                 Ok(made) => _ = connected.fetch_max(number * 2 + u64::from(made.reads.is_some()), Relaxed),
-                Err(error) => log.connect_failed(error),
+                Err(error) => {
+                    // Without a connection one circuit breaker is enough. A later attempt may have ended.
+                    let unpaired = |made| (made < number * 2).then_some(made & !1);
+                    let _ = connected.fetch_update(Relaxed, Relaxed, unpaired);
+                    log.connect_failed(error);
+                }
             }
             made
         }));

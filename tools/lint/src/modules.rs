@@ -4,37 +4,37 @@ use crate::{Files, Findings};
 use std::collections::BTreeMap;
 
 /// Maximum number of code lines of the library. To be lowered with the library.
-const LINES: usize = 16905;
+const LINES: usize = 17648;
 
 /// Maximum number of code lines of each module. To be lowered with the module.
 const MODULE_LINES: [(&str, usize); 28] = [
     ("backoff", 12),
-    ("cache_status", 26),
+    ("cache_status", 27),
     ("clock", 69),
-    ("codec", 229),
-    ("config", 259),
-    ("engine", 3380),
+    ("codec", 278),
+    ("config", 261),
+    ("engine", 3538),
     ("error", 128),
     ("fingerprint", 414),
-    ("guard", 224),
+    ("guard", 236),
     ("guide", 3),
-    ("health", 48),
-    ("hot_keys", 146),
-    ("http", 3195),
-    ("key", 296),
+    ("health", 51),
+    ("hot_keys", 140),
+    ("http", 2854),
+    ("key", 491),
     ("layout", 21),
-    ("lib", 78),
-    ("lock", 1262),
-    ("near_cache", 118),
-    ("outage_cache", 124),
+    ("lib", 84),
+    ("lock", 1228),
+    ("near_cache", 112),
+    ("outage_cache", 113),
     ("policy", 109),
-    ("redis", 2848),
-    ("store", 1170),
-    ("sync", 581),
-    ("telemetry", 871),
-    ("testing", 711),
-    ("typed", 411),
-    ("uncached", 78),
+    ("redis", 3277),
+    ("store", 1127),
+    ("sync", 467),
+    ("telemetry", 885),
+    ("testing", 706),
+    ("typed", 855),
+    ("uncached", 68),
     ("versions", 94),
 ];
 
