@@ -306,6 +306,7 @@ mod tests {
                             table.acknowledged(&key, request, 1, at(0));
                         }
                     }
+                    thread::yield_now(); // the claim is dropped later
                 })
             });
             failing.into_iter().for_each(|thread| thread.join().unwrap());
