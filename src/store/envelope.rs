@@ -9,7 +9,7 @@
 //! 49..57   stamp of the lease under which the entry was filled; 0 without a lease
 //! 57..65   cost in microseconds
 //! 65..73   freshness lifetime, in milliseconds; then stale-while-revalidate, stale-if-error, and `retain_for`
-//! 97..105  codec and type of a value; audience of a marker: 0 everyone, 2^64 - 1 no one, otherwise the group
+//! 97..105  codec and type of a value; audience of a marker: 0 everyone, otherwise the group, of 32 bits
 //! 105..113 `Date` of the response, in microseconds; 0 if it is not known
 //! 113..121 epoch of the tags; then their number at the time of the lease
 //! 129..133 length of the validator

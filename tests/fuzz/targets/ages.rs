@@ -41,7 +41,10 @@ fn are_never_too_long(headers: &HeaderMap, now: SystemTime) {
     let mut ageless = headers.clone();
     ageless.remove(AGE);
     let whole = lifetime(&ageless, made.unwrap_or(now)).unwrap_or_default();
-    assert_eq!(aged, whole.saturating_sub(age));
+    // The guard reads dates in another case, and with the name of another day, which `httpdate` refuses.
+    if made.is_some() || !headers.contains_key(DATE) {
+        assert_eq!(aged, whole.saturating_sub(age));
+    }
     if let Some(later) = now.checked_add(Duration::from_secs(1)) {
         assert!(lifetime(headers, later).unwrap_or_default() <= aged, "a later time makes the response younger");
     }

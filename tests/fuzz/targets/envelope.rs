@@ -55,10 +55,10 @@ fn reads(at: &CacheKey, bytes: &Bytes, entry: &Entry) {
     }
 }
 
-/// Groups are numbers of 32 bits, and the largest number of 64 bits means no one.
+/// Groups are numbers of 32 bits.
 fn has_unknown_audience(bytes: &[u8]) -> bool {
     let number = u64::from_le_bytes(bytes[AUDIENCE].try_into().expect("eight bytes"));
-    bytes[0] != b'v' && number > u64::from(u32::MAX) && number < u64::MAX
+    bytes[0] != b'v' && number > u64::from(u32::MAX)
 }
 
 fn validator_len(bytes: &[u8]) -> usize {
@@ -89,7 +89,7 @@ fn has_an_age_at_any_time(entry: &Entry) {
     assert!(entry.is_retained(Timestamp::from_micros(answered)), "it is kept when it is new");
 }
 
-const HEAD: usize = 161;
+pub(crate) const HEAD: usize = 161;
 const HASH: std::ops::Range<usize> = 17..33;
 const LAYOUT: std::ops::Range<usize> = 33..41;
 /// The stamp of the lease, which an entry in a process does not have.

@@ -5,7 +5,7 @@
 
 mod ages;
 mod directives;
-mod envelope;
+pub(crate) mod envelope;
 mod head;
 mod keys;
 mod payload;
