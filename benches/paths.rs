@@ -54,12 +54,13 @@ fn embedded_hit(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("embedded_hit");
     group.throughput(Throughput::Elements(1));
 
+    let rows = guard.cache("row");
     runtime.block_on(async {
         guard.fetch("row", row).await.expect("fetched");
-        guard.fetch_arc("shared row", row).await.expect("fetched");
+        rows.entry("shared").fetch_arc(row).await.expect("fetched");
     });
     group.bench_function("fetch", |b| b.to_async(&runtime).iter(|| guard.fetch("row", row)));
-    group.bench_function("fetch_arc", |b| b.to_async(&runtime).iter(|| guard.fetch_arc("shared row", row)));
+    group.bench_function("fetch_arc", |b| b.to_async(&runtime).iter(|| rows.entry("shared").fetch_arc(row)));
 
     let request = || request("/report/7");
     let with = |name: &'static str, value: &'static str| {
@@ -107,7 +108,8 @@ fn near_hit(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("near_hit");
     group.throughput(Throughput::Elements(1));
     group.bench_function("fetch", |b| b.to_async(&redis.runtime).iter(|| guard.fetch("row:0", row)));
-    group.bench_function("fetch_arc", |b| b.to_async(&redis.runtime).iter(|| guard.fetch_arc("row:0", row)));
+    let rows = guard.cache("row");
+    group.bench_function("fetch_arc", |b| b.to_async(&redis.runtime).iter(|| rows.entry(0).fetch_arc(row)));
     http(&mut group, "http_layer", &redis.runtime, &guard.layer(service_fn(paged)), || request("/report/7"));
     group.finish();
 }
@@ -119,7 +121,8 @@ fn embedded_miss(criterion: &mut Criterion) {
     group.throughput(Throughput::Elements(1));
 
     group.bench_function("fetch", |b| b.to_async(&runtime).iter(|| guard.fetch(unique(), row)));
-    group.bench_function("fetch_scoped", |b| b.to_async(&runtime).iter(|| guard.fetch_scoped(unique(), row)));
+    let rows = guard.cache("row");
+    group.bench_function("fetch_scoped", |b| b.to_async(&runtime).iter(|| rows.entry(unique()).fetch_scoped(row)));
 
     let request = || request(&format!("/report/{}", unique()));
     http(&mut group, "http_bare", &runtime, &service_fn(paged), request);
@@ -196,7 +199,9 @@ fn redis_miss(criterion: &mut Criterion) {
     });
     let guard = &redis.guard;
     group.bench_function("fetch", |b| b.to_async(&redis.runtime).iter(|| guard.fetch(unique(), row)));
-    group.bench_function("fetch_scoped", |b| b.to_async(&redis.runtime).iter(|| guard.fetch_scoped(unique(), row)));
+    let rows = guard.cache("row");
+    group
+        .bench_function("fetch_scoped", |b| b.to_async(&redis.runtime).iter(|| rows.entry(unique()).fetch_scoped(row)));
     group.finish();
 }
 

@@ -10,12 +10,7 @@ use crate::{
     sync::newest_first::NewestFirst,
     telemetry::Meter,
 };
-use std::{
-    error::Error,
-    fmt,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{error::Error, fmt, sync::Arc, time::Duration};
 
 #[derive(Clone, Debug)]
 pub(crate) struct Config {
@@ -44,7 +39,6 @@ pub(crate) struct Config {
     pub(crate) max_fallback_fetches: NewestFirst,
     /// Permits for fetches that no request waits for any more.
     pub(crate) max_detached: NewestFirst,
-    pub(crate) deadline: Option<Instant>,
     pub(crate) near: Option<Arc<NearCache>>,
     pub(crate) outage: Arc<OutageCache>,
     pub(crate) meter: Meter,
@@ -132,7 +126,6 @@ impl Default for Config {
             max_waiters: 10_000,
             max_fallback_fetches: NewestFirst::new(64),
             max_detached: NewestFirst::new(64),
-            deadline: None,
             near: None,
             outage: Arc::new(OutageCache::new(OutageCacheConfig::default())),
             #[cfg(feature = "http")]

@@ -18,12 +18,7 @@ use crate::{
     sync::newest_first::NewestFirst,
     telemetry::{FrontEnd, Stats},
 };
-use std::{
-    collections::BTreeMap,
-    fmt,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
 /// Protects an origin against cache stampedes: on a miss one request in the whole fleet fetches. Other requests wait
 /// and are answered from the cache.
@@ -185,27 +180,6 @@ impl StampedeGuard {
         self.set(|config| config.wait_timeout = Some(span))
     }
 
-    /// Sets the time by which requests of this clone need an answer. A request does not wait longer for a fetch. It
-    /// does not wait at all if the last fetch of the key took longer than the time left. It then gets the stale value,
-    /// if the policy permits that on errors, otherwise [`ErrorKind::Overloaded`](crate::ErrorKind::Overloaded) or a
-    /// response 503. A fetch that it leads continues for others, within the limit of
-    /// [`max_detached`](Self::max_detached); that of [`fetch_scoped`](Self::fetch_scoped) is dropped. Default: none. For
-    /// single HTTP requests see [`http::Deadline`](crate::http::Deadline).
-    ///
-    /// ```
-    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), stampede_guard::Error> {
-    /// # let guard = stampede_guard::StampedeGuard::in_memory();
-    /// use std::time::{Duration, Instant};
-    ///
-    /// let soon = Instant::now() + Duration::from_millis(200);
-    /// let answer = guard.clone().deadline(soon).fetch("report:7", async || Ok::<_, std::io::Error>(7)).await?;
-    /// # assert_eq!(answer, 7); Ok(()) }
-    /// ```
-    #[must_use]
-    pub fn deadline(self, at: Instant) -> Self {
-        self.set(|config| config.deadline = Some(at))
-    }
-
     /// Sets the fetch timeout, after which a fetch is aborted and counts as failed
     /// ([`ErrorKind::TimedOut`](crate::ErrorKind::TimedOut)). A fetch for its own caller only is not limited.
     /// Default: 60 s.
@@ -337,7 +311,7 @@ impl StampedeGuard {
     }
 
     /// Sets the maximum number of detached fetches: running fetches that no request of this process waits for any more,
-    /// because their clients have left or were answered at their [`deadline`](Self::deadline). A fetch that would be
+    /// because their clients have left or were answered at their deadline. A fetch that would be
     /// one more is dropped, as it would be without the guard. Its lease is released, so that the next request for the
     /// key leads at once, in any process. A fetch that a request joins again is not detached any more. Zero ends each
     /// fetch with its last client. Default: 64.
@@ -628,8 +602,7 @@ impl StampedeGuard {
     /// Returns the handle of a key whose entries have this layout.
     pub(crate) fn resource_in(&self, front_end: FrontEnd, layout: u64, key: Key) -> Resource {
         let key = CacheKey::of(self.config.namespace.clone(), layout, key);
-        let deadline = self.config.deadline.map(Into::into);
-        Resource { engine: self.engine.clone(), config: self.config.clone(), key, front_end, deadline }
+        Resource { engine: self.engine.clone(), config: self.config.clone(), key, front_end, deadline: None }
     }
 
     /// Returns the handle of a key for an invalidation, which drops the entries of all layouts.

@@ -34,7 +34,7 @@ pub struct NearCacheConfig {
 
 impl NearCacheConfig {
     /// Creates settings for a cache of at most `capacity` bytes: payloads, keys, and 256 bytes of bookkeeping per copy.
-    /// Decoded values that are shared ([`fetch_arc`](crate::StampedeGuard::fetch_arc), heads of HTTP responses) are not
+    /// Decoded values that are shared ([`fetch_arc`](crate::CacheEntry::fetch_arc), heads of HTTP responses) are not
     /// counted. A cache of zero bytes keeps no copies. What is too large for a copy is the same as for a
     /// [`MemoryStore`](crate::MemoryStore#defaults) of this capacity; such an entry is read from the store each time, and
     /// counted ([`Stats::too_large`](crate::Stats::too_large)).

@@ -27,7 +27,7 @@ use futures_util::future::Either;
 use std::{borrow::Borrow, future::Future, sync::Arc};
 use tokio::time::Instant;
 
-/// The options of one call. The policy takes the place of that of its cache, and of two deadlines the earlier one counts.
+/// The options of one call. The policy takes the place of that of its cache.
 #[derive(Debug, Default)]
 pub(super) struct CallOptions {
     /// PERF: behind a handle, because each call moves its options, and few have a policy of their own.
@@ -73,7 +73,7 @@ where
         return Either::Left(hit);
     }
     let mut resource = guard.resource_in(front_end, layout, key.to_key());
-    resource.deadline = options.deadline.into_iter().chain(resource.deadline).min();
+    resource.deadline = options.deadline;
     Either::Right(Miss {
         resource,
         policy: TypedPolicy::new(encoding.clone(), early_refresh),

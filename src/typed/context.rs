@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// The context of a call of [`fetch_with`](crate::StampedeGuard::fetch_with).
+/// The context of a call of [`fetch_with`](crate::CacheEntry::fetch_with).
 pub struct FetchContext<T> {
     pub(super) stale: Option<T>,
     pub(super) deadline: Option<Instant>,
@@ -50,7 +50,7 @@ impl<T> fmt::Debug for FetchContext<T> {
     }
 }
 
-/// The result of a call of [`fetch_with`](crate::StampedeGuard::fetch_with): a value, and how it may be shared.
+/// The result of a call of [`fetch_with`](crate::CacheEntry::fetch_with): a value, and how it may be shared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FetchOutcome<T> {
     pub(super) value: T,

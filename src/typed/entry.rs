@@ -59,7 +59,7 @@ impl<V: Send + Sync + 'static> CacheEntry<'_, V> {
     /// others, within the limit of [`max_detached`](crate::StampedeGuard::max_detached); that of
     /// [`fetch_scoped`](Self::fetch_scoped) is dropped. With two deadlines the earlier one counts. A fetch for
     /// this caller alone, of a private value or under [`bypass`](crate::StampedeGuard::bypass), is not limited. Default:
-    /// that of the guard.
+    /// none.
     pub fn deadline(self, at: Instant) -> Self {
         self.earlier(at.into())
     }
@@ -81,20 +81,13 @@ impl<V: Send + Sync + 'static> CacheEntry<'_, V> {
     /// # Errors
     ///
     /// As [`Cache::fetch`], panics and cancellation included.
-    #[allow(clippy::manual_async_fn, reason = "an `async fn` would move the key and the options once more")]
     pub fn fetch<E, F, Fut>(self, fetch: F) -> impl Future<Output = Result<V, Error>> + Send
     where
         E: Into<BoxError> + 'static,
         F: FnOnce() -> Fut + Send + 'static,
         Fut: Future<Output = Result<V, E>> + Send + 'static,
     {
-        async move {
-            let answer = match self.hit_or_miss() {
-                Either::Left(hit) => return hit,
-                Either::Right(miss) => miss.resolve(IN_A_TASK, fetch),
-            };
-            answer.await.0
-        }
+        self.in_a_task(fetch)
     }
 
     /// Like [`fetch`](Self::fetch), for a call that needs more control. It sees the [stale value](FetchContext::stale)
@@ -143,20 +136,13 @@ impl<V: Send + Sync + 'static> CacheEntry<'_, V> {
     /// # Errors
     ///
     /// As [`Cache::fetch`], panics and cancellation included.
-    #[allow(clippy::manual_async_fn, reason = "an `async fn` would move the key and the options once more")]
     pub fn fetch_arc<E, F, Fut>(self, fetch: F) -> impl Future<Output = Result<Arc<V>, Error>> + Send
     where
         E: Into<BoxError> + 'static,
         F: FnOnce() -> Fut + Send + 'static,
         Fut: Future<Output = Result<V, E>> + Send + 'static,
     {
-        async move {
-            let answer = match self.hit_or_miss() {
-                Either::Left(hit) => return hit,
-                Either::Right(miss) => miss.resolve(IN_A_TASK, fetch),
-            };
-            answer.await.0
-        }
+        self.in_a_task(fetch)
     }
 
     /// Like [`fetch`](Self::fetch), for a call that borrows: it runs within this future.
@@ -223,6 +209,23 @@ impl<V: Send + Sync + 'static> CacheEntry<'_, V> {
         };
         let (answer, status) = answer.await;
         answer.map(|answer: Answer<V>| answer.with_status(status))
+    }
+
+    #[allow(clippy::manual_async_fn, reason = "an `async fn` would move the key and the options once more")]
+    fn in_a_task<A, E, F, Fut>(self, fetch: F) -> impl Future<Output = Result<A, Error>> + Send
+    where
+        A: AnswerForm<V>,
+        E: Into<BoxError> + 'static,
+        F: FnOnce() -> Fut + Send + 'static,
+        Fut: Future<Output = Result<V, E>> + Send + 'static,
+    {
+        async move {
+            let answer = match self.hit_or_miss() {
+                Either::Left(hit) => return hit,
+                Either::Right(miss) => miss.resolve(IN_A_TASK, fetch),
+            };
+            answer.await.0
+        }
     }
 
     fn hit_or_miss<A: AnswerForm<V>>(&self) -> Outcome<V, A, CodecHandle<V>> {

@@ -1,9 +1,8 @@
-//! `StampedeGuard::fetch` and its variants: any async function that returns a value serde can encode.
+//! `StampedeGuard::fetch`: any async function that returns a value serde can encode.
 
 use super::{
     answer::AnswerForm,
     call::{CallOptions, Outcome, hit_or_miss},
-    context::{FetchContext, FetchOutcome},
     encoding::Encoding,
 };
 use crate::{
@@ -16,7 +15,7 @@ use crate::{
 };
 use futures_util::future::Either;
 use serde::{Serialize, de::DeserializeOwned};
-use std::{future::Future, sync::Arc};
+use std::future::Future;
 
 impl StampedeGuard {
     /// Returns the value of the key: from the cache, or from one call of `fetch` in the whole fleet.
@@ -36,7 +35,10 @@ impl StampedeGuard {
     /// Cancel safe: a call that others may wait for runs in a task of its own. If this future is dropped, the call
     /// continues and its value is stored, unless [`max_detached`](Self::max_detached) calls that no request waits for
     /// are running already. `fetch` must therefore own what it uses (`async move ||`, a clone of the
-    /// pool); [`fetch_scoped`](Self::fetch_scoped) borrows.
+    /// pool); [`fetch_scoped`](crate::CacheEntry::fetch_scoped) borrows.
+    ///
+    /// For keys of one kind, a [policy](crate::Cache::policy) or [codec](crate::Cache::codec) of their own, a deadline
+    /// or [more control](crate::CacheEntry::fetch_with) over a call, create a view with [`cache`](Self::cache).
     ///
     /// A `?` inside `fetch` leaves its error type open; name it, as in `Ok::<_, io::Error>(x)`.
     ///
@@ -48,7 +50,7 @@ impl StampedeGuard {
     /// # Panics
     ///
     /// Outside of a tokio runtime. A panic of `fetch` becomes [`ErrorKind::Panicked`](crate::ErrorKind::Panicked) for
-    /// the caller and all waiters. A call without possible waiters (after [`private`](FetchOutcome::private), or inside
+    /// the caller and all waiters. A call without possible waiters (after [`private`](crate::FetchOutcome::private), or inside
     /// a call for the same key) is part of this future, and so is its panic.
     pub async fn fetch<T, E, F, Fut>(&self, key: impl ToKey, fetch: F) -> Result<T, Error>
     where
@@ -60,98 +62,6 @@ impl StampedeGuard {
         let answer = match self.hit_or_miss(FrontEnd::Fetch, &key) {
             Either::Left(hit) => return hit,
             Either::Right(miss) => miss.resolve(IN_A_TASK, fetch),
-        };
-        answer.await.0
-    }
-
-    /// Like [`fetch`](Self::fetch), for a call that needs more control. It sees the [stale value](FetchContext::stale)
-    /// and the [deadline](FetchContext::deadline), and decides how long its answer is fresh and whether it is stored or
-    /// shared.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), stampede_guard::Error> {
-    /// # let guard = stampede_guard::StampedeGuard::in_memory();
-    /// use stampede_guard::{FetchContext, FetchOutcome};
-    ///
-    /// let rate: f64 = guard
-    ///     .fetch_with("rate:eur", async |cx: FetchContext<f64>| {
-    ///         let rate = cx.stale().copied().unwrap_or(1.1);
-    ///         Ok::<_, std::io::Error>(FetchOutcome::new(rate).fresh_for(Duration::from_secs(5)))
-    ///     })
-    ///     .await?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// As [`fetch`](Self::fetch), panics and cancellation included.
-    pub async fn fetch_with<T, E, F, Fut>(&self, key: impl ToKey, fetch: F) -> Result<T, Error>
-    where
-        T: Serialize + DeserializeOwned + Send + Sync + 'static,
-        E: Into<BoxError> + 'static,
-        F: FnOnce(FetchContext<T>) -> Fut + Send + 'static,
-        Fut: Future<Output = Result<FetchOutcome<T>, E>> + Send + 'static,
-    {
-        let answer = match self.hit_or_miss(FrontEnd::Fetch, &key) {
-            Either::Left(hit) => return hit,
-            Either::Right(miss) => miss.with_context(fetch),
-        };
-        answer.await.0
-    }
-
-    /// Like [`fetch`](Self::fetch), for values that are read more often than they are owned: hits within the process
-    /// share one decoded value.
-    ///
-    /// # Errors
-    ///
-    /// As [`fetch`](Self::fetch), panics and cancellation included.
-    pub async fn fetch_arc<T, E, F, Fut>(&self, key: impl ToKey, fetch: F) -> Result<Arc<T>, Error>
-    where
-        T: Serialize + DeserializeOwned + Send + Sync + 'static,
-        E: Into<BoxError> + 'static,
-        F: FnOnce() -> Fut + Send + 'static,
-        Fut: Future<Output = Result<T, E>> + Send + 'static,
-    {
-        let answer = match self.hit_or_miss(FrontEnd::Fetch, &key) {
-            Either::Left(hit) => return hit,
-            Either::Right(miss) => miss.resolve(IN_A_TASK, fetch),
-        };
-        answer.await.0
-    }
-
-    /// Like [`fetch`](Self::fetch), for a call that borrows: it runs within this future.
-    ///
-    /// ```
-    /// # struct Db;
-    /// # impl Db { async fn user(&self, id: u64) -> Result<String, std::io::Error> { Ok(format!("user {id}")) } }
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), stampede_guard::Error> {
-    /// # let (guard, db) = (stampede_guard::StampedeGuard::in_memory(), Db);
-    /// let user = guard.fetch_scoped("user:42", || db.user(42)).await?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// If this future is dropped, its call is dropped and its lease released. The next waiter, in this process or
-    /// another, then makes a call of its own. With stale-while-revalidate, the caller that refreshes waits for the
-    /// refresh.
-    ///
-    /// # Errors
-    ///
-    /// As [`fetch`](Self::fetch).
-    pub async fn fetch_scoped<T, E, F, Fut>(&self, key: impl ToKey, fetch: F) -> Result<T, Error>
-    where
-        T: Serialize + DeserializeOwned + Send + Sync + 'static,
-        E: Into<BoxError> + 'static,
-        F: FnOnce() -> Fut + Send,
-        Fut: Future<Output = Result<T, E>> + Send,
-    {
-        let answer = match self.hit_or_miss(FrontEnd::Fetch, &key) {
-            Either::Left(hit) => return hit,
-            Either::Right(miss) => miss.resolve(None, fetch),
         };
         answer.await.0
     }

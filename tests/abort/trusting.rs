@@ -24,7 +24,7 @@ fn main() {
                 calls += 1;
                 Ok::<_, Infallible>(Year(2026))
             };
-            let year = guard.fetch_scoped("k", fetch).await.expect("an answer");
+            let year = guard.cache::<Year>("year").entry("k").fetch_scoped(fetch).await.expect("an answer");
             assert_eq!(year.0, 2026);
         }
         println!("alive after {calls} call");

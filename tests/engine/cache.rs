@@ -88,19 +88,6 @@ async fn timeout_of_a_call_ends_its_wait_only() {
     }
 }
 
-/// Seen to fail (after ten seconds) when the deadline of the call took the place of that of the guard.
-#[tokio::test(start_paused = true)]
-async fn earlier_deadline_of_guard_and_call_counts() {
-    let brief = 100 * MS;
-    for (of_guard, of_call) in [(brief, 10 * SECOND), (10 * SECOND, brief)] {
-        let (guard, began) = (StampedeGuard::in_memory(), Instant::now());
-        let users = guard.clone().deadline((began + of_guard).into()).cache::<u32>("user");
-        let call = users.entry(1).timeout(of_call).fetch(std::future::pending::<Result<u32, Down>>);
-        assert_eq!(call.await.expect_err("too late").kind(), ErrorKind::Overloaded);
-        assert!(began.elapsed() >= brief && began.elapsed() < brief + 10 * MS, "after {:?}", began.elapsed());
-    }
-}
-
 #[tokio::test(start_paused = true)]
 async fn get_serves_what_the_policy_serves_and_begins_nothing() {
     let (server, origin) = (FakeRedis::new(), Origin::new());

@@ -5,7 +5,7 @@ use crate::{
     support::{Origin, eventually, herd},
 };
 use stampede_guard::{
-    Error, ErrorKind, FetchContext, FetchOutcome, MemoryStore, Policy, StampedeGuard,
+    Cache, CacheEntry, Error, ErrorKind, FetchContext, FetchOutcome, MemoryStore, Policy, StampedeGuard,
     testing::{FakeRedis, Fault, Operation},
 };
 use std::{sync::Arc, time::Duration};
@@ -53,7 +53,8 @@ async fn value_is_stored_after_the_last_caller_is_dropped() {
 #[tokio::test]
 async fn dropped_scoped_leader_hands_over_to_a_waiter() {
     let (guard, origin) = (StampedeGuard::in_memory(), Origin::gated());
-    let fetch = || guard.fetch_scoped("k", || async { Ok::<_, Down>(origin.call().await) });
+    let counts = guard.cache("count");
+    let fetch = || counts.entry("k").fetch_scoped(|| async { Ok::<_, Down>(origin.call().await) });
     let mut first = Box::pin(fetch());
     tokio::select! {
         _ = &mut first => unreachable!("the gate is closed"),
@@ -78,11 +79,11 @@ async fn dropped_scoped_leader_hands_over_to_a_waiter() {
 #[tokio::test(start_paused = true)]
 async fn scoped_leaders_dropped_in_a_row_release_no_herd() {
     let (guard, origin) = (StampedeGuard::in_memory(), Origin::new());
-    let mut clients = tokio::task::JoinSet::new();
+    let (counts, mut clients) = (guard.cache("count"), tokio::task::JoinSet::new());
     for _ in 0..2_000 {
-        let (guard, origin) = (guard.clone(), origin.clone());
+        let (counts, origin) = (counts.clone(), origin.clone());
         clients.spawn(async move {
-            let fetch = guard.fetch_scoped("k", || async { Ok::<_, Down>(origin.work(SECOND).await) });
+            let fetch = counts.entry("k").fetch_scoped(|| async { Ok::<_, Down>(origin.work(SECOND).await) });
             timeout(500 * MS, fetch).await.is_ok()
         });
         sleep(2 * MS).await;
@@ -94,12 +95,11 @@ async fn scoped_leaders_dropped_in_a_row_release_no_herd() {
 /// Seen to fail (four calls) when the oldest waiter leads, and when the earliest deadline counts.
 #[tokio::test(start_paused = true)]
 async fn waiter_with_the_latest_deadline_takes_over() {
-    let (guard, origin) = (StampedeGuard::in_memory(), Origin::new());
+    let (counts, origin) = (StampedeGuard::in_memory().cache("count"), Origin::new());
     let fetch = |seconds| {
         let until = Instant::now() + seconds * SECOND;
-        let guard = guard.clone().deadline(until.into_std());
-        let origin = origin.clone();
-        async move { guard.fetch_scoped("k", || async { Ok::<_, Down>(origin.work(10 * SECOND).await) }).await }
+        let call = counts.entry("k").deadline(until.into_std());
+        call.fetch_scoped(|| async { Ok::<_, Down>(origin.work(10 * SECOND).await) })
     };
     let leader = timeout(SECOND, fetch(60));
     let waiters = [3, 5, 20, 15].map(fetch);
@@ -114,15 +114,15 @@ async fn waiter_with_the_latest_deadline_takes_over() {
 /// the flight.
 #[tokio::test(start_paused = true)]
 async fn waiter_takes_over_although_the_chosen_one_is_held() {
-    let guard = StampedeGuard::in_memory();
-    let patient = guard.clone().deadline((Instant::now() + 1000 * SECOND).into_std());
-    let mut leader = Box::pin(guard.fetch_scoped("k", std::future::pending::<Result<i32, Down>>));
+    let values = StampedeGuard::in_memory().cache("value");
+    let mut leader = Box::pin(values.entry("k").fetch_scoped(std::future::pending::<Result<i32, Down>>));
     assert!(futures_util::poll!(&mut leader).is_pending());
-    let mut held = Box::pin(patient.fetch_scoped("k", std::future::pending::<Result<i32, Down>>));
+    let patient = values.entry("k").timeout(1000 * SECOND);
+    let mut held = Box::pin(patient.fetch_scoped(std::future::pending::<Result<i32, Down>>));
     assert!(futures_util::poll!(&mut held).is_pending());
     let waits = tokio::spawn({
-        let guard = guard.clone();
-        async move { guard.fetch("k", async || Ok::<_, Down>(1)).await }
+        let values = values.clone();
+        async move { values.fetch("k", async || Ok::<_, Down>(1)).await }
     });
     sleep(MS).await;
     let began = Instant::now();
@@ -136,14 +136,14 @@ async fn waiter_takes_over_although_the_chosen_one_is_held() {
 /// deadline are chosen last.
 #[tokio::test(start_paused = true)]
 async fn waiter_without_a_deadline_takes_over_first() {
-    let (guard, origin) = (StampedeGuard::in_memory(), Origin::new());
-    let fetch = |deadline: Option<Duration>| {
-        let (guard, origin) = (guard.clone(), origin.clone());
-        let guard = match deadline {
-            Some(left) => guard.deadline((Instant::now() + left).into_std()),
-            None => guard,
-        };
-        async move { guard.fetch_scoped("k", || async { Ok::<_, Down>(origin.work(SECOND).await) }).await }
+    let (counts, origin) = (StampedeGuard::in_memory().cache("count"), Origin::new());
+    let fetch = |limit: Option<Duration>| {
+        let (counts, origin) = (counts.clone(), origin.clone());
+        async move {
+            let call = counts.entry("k");
+            let call = limit.into_iter().fold(call, CacheEntry::timeout);
+            call.fetch_scoped(|| async { Ok::<_, Down>(origin.work(SECOND).await) }).await
+        }
     };
     let mut impatient = tokio::task::JoinSet::new();
     impatient.spawn(fetch(Some(500 * MS)));
@@ -165,11 +165,11 @@ async fn waiter_without_a_deadline_takes_over_first() {
 async fn waiter_whose_leaders_are_all_held_is_rejected() {
     let node = FakeRedis::new().node();
     let guard = node.guard().lease_ttl(100 * MS);
-    let apart = guard.clone().store_timeout(MS); // so that no leader joins the read of the waiter
+    let apart = guard.clone().store_timeout(MS).cache("value"); // so that no leader joins the read of the waiter
     let mut held = Vec::new();
     let hold_leader = async |held: &mut Vec<_>| {
         sleep(2 * MS).await;
-        let mut leader = Box::pin(apart.fetch_scoped("k", std::future::pending::<Result<i32, Down>>));
+        let mut leader = Box::pin(apart.entry("k").fetch_scoped(std::future::pending::<Result<i32, Down>>));
         for _ in 0..10 {
             assert!(futures_util::poll!(&mut leader).is_pending());
             tokio::task::yield_now().await;
@@ -178,8 +178,8 @@ async fn waiter_whose_leaders_are_all_held_is_rejected() {
     };
     hold_leader(&mut held).await;
     let waits = tokio::spawn({
-        let guard = guard.clone();
-        async move { guard.fetch("k", never::<i32>).await }
+        let values = guard.cache("value");
+        async move { values.fetch("k", never::<i32>).await }
     });
     while !waits.is_finished() {
         let asked = node.asked(Operation::Get);
@@ -200,11 +200,12 @@ async fn dropped_scoped_leader_releases_its_lease() {
     let store = Arc::new(MemoryStore::default());
     let [a, b] =
         [StampedeGuard::new(store.clone()), StampedeGuard::new(store)].map(|guard| guard.lease_ttl(1000 * SECOND));
-    let stuck = a.fetch_scoped("k", std::future::pending::<Result<u8, Down>>);
+    let value = a.cache("value");
+    let stuck = value.entry("k").fetch_scoped(std::future::pending::<Result<u8, Down>>);
     assert!(timeout(SECOND, stuck).await.is_err());
     a.drain().await;
     let began = Instant::now();
-    assert_eq!(b.fetch("k", async || Ok::<_, Down>(1)).await.expect("an answer"), 1);
+    assert_eq!(b.cache("value").fetch("k", async || Ok::<_, Down>(1)).await.expect("an answer"), 1);
     assert_eq!(began.elapsed(), Duration::ZERO);
 }
 
@@ -241,7 +242,8 @@ async fn panic_before_the_first_await_is_an_error() {
     let guard = StampedeGuard::in_memory();
     let fetch = || -> std::future::Ready<Result<u8, Down>> { panic!("on purpose") };
     assert_eq!(guard.fetch("a", fetch).await.expect_err("it panicked").kind(), ErrorKind::Panicked);
-    assert_eq!(guard.fetch_scoped("b", fetch).await.expect_err("it panicked").kind(), ErrorKind::Panicked);
+    let values = guard.cache::<u8>("value");
+    assert_eq!(values.entry("b").fetch_scoped(fetch).await.expect_err("it panicked").kind(), ErrorKind::Panicked);
 }
 
 #[tokio::test(start_paused = true)]
@@ -299,48 +301,49 @@ async fn dropping_any_future_leaves_no_flight_waiter_or_lease() {
             .uncacheable_ttl(3 * MS)
             .lease_ttl(1000 * SECOND)
             .wait_timeout(50 * MS);
+        let numbers = guard.cache("number");
         let callers = herd(120, |i| {
-            let (guard, mut dice) = (guard.clone(), fastrand::Rng::with_seed(seed * 1000 + i as u64));
+            let (numbers, mut dice) = (numbers.clone(), fastrand::Rng::with_seed(seed * 1000 + i as u64));
             async move {
                 for _ in 0..10 {
                     let patience = Duration::from_micros(dice.u64(0..4000));
-                    let _ = timeout(patience, one_of_everything(&guard, &mut dice)).await;
+                    let _ = timeout(patience, one_of_everything(&numbers, &mut dice)).await;
                 }
             }
         });
         callers.await;
         // Ends the refreshes that are held because another flight held the lease.
         for key in 0..4_u64 {
-            let _ = guard.fetch(key, async || Ok::<_, Down>(1_u64)).await;
+            let _ = numbers.fetch(key, async || Ok::<_, Down>(1_u64)).await;
         }
         guard.drain().await;
         eventually("every flight has ended", async || guard.in_flight() == 0).await;
         eventually("every lease is released", async || server.leases() == 0).await;
         eventually("no listener is registered", async || node.listening() == 0).await;
         for key in 0..4_u64 {
-            let answer = guard.fetch(key, async || Ok::<_, Down>(1_u64)).await;
+            let answer = numbers.fetch(key, async || Ok::<_, Down>(1_u64)).await;
             let is_blocked = |error: &Error| error.kind() == ErrorKind::Origin && error.retry_in().is_some();
             assert!(answer.as_ref().map_or_else(is_blocked, |_| true), "{answer:?}");
         }
     }
 }
 
-async fn one_of_everything(guard: &StampedeGuard, dice: &mut fastrand::Rng) {
+async fn one_of_everything(numbers: &Cache<u64>, dice: &mut fastrand::Rng) {
     let (key, pause) = (dice.u64(0..4), Duration::from_micros(dice.u64(0..2000)));
     let fetch = async move || {
         sleep(pause).await;
         Ok::<_, Down>(7_u64)
     };
     match dice.u8(0..8) {
-        0 => drop(guard.invalidate(key).await),
-        1 => drop(guard.fetch_arc(key, fetch).await),
-        2 | 3 => drop(guard.fetch_scoped(key, || fetch()).await),
+        0 => drop(numbers.invalidate(key).await),
+        1 => drop(numbers.entry(key).fetch_arc(fetch).await),
+        2 | 3 => drop(numbers.entry(key).fetch_scoped(|| fetch()).await),
         4 => {
             let failing = async move || {
                 sleep(pause).await;
                 Err::<u64, _>(Down)
             };
-            drop(guard.fetch(key, failing).await);
+            drop(numbers.fetch(key, failing).await);
         }
         5 | 6 => {
             let how = dice.bool();
@@ -349,8 +352,8 @@ async fn one_of_everything(guard: &StampedeGuard, dice: &mut fastrand::Rng) {
                 let fetched = FetchOutcome::new(7_u64);
                 Ok::<_, Down>(if how { fetched.private() } else { fetched.do_not_store() })
             };
-            drop::<Result<u64, Error>>(guard.fetch_with(key, odd).await);
+            drop(numbers.entry(key).fetch_with(odd).await);
         }
-        _ => drop(guard.fetch(key, fetch).await),
+        _ => drop(numbers.fetch(key, fetch).await),
     }
 }

@@ -107,7 +107,9 @@ async fn a_fetch_within_a_fetch_of_the_same_key_runs_at_once() {
     let fetch = async move || inner.fetch("k", async || Ok::<_, Down>(2)).await.map(|inner| inner + 1);
     let answer: i32 = tokio::time::timeout(SECOND, guard.fetch("k", fetch)).await.expect("no waiting").expect("3");
     assert_eq!(answer, 3);
-    let scoped = guard.fetch_scoped("s", || async { guard.fetch_scoped("s", || async { Ok::<_, Down>(2) }).await });
+    let values = guard.cache("value");
+    let inner = || values.entry("s").fetch_scoped(|| async { Ok::<_, Down>(2) });
+    let scoped = values.entry("s").fetch_scoped(inner);
     assert_eq!(tokio::time::timeout(SECOND, scoped).await.expect("no waiting").expect("2"), 2);
 }
 
@@ -230,9 +232,9 @@ async fn hidden_cycle_ends_with_the_wait_timeout() {
 
 #[tokio::test]
 async fn fetch_receives_its_deadline_and_an_ascending_fencing_token() {
-    let guard = StampedeGuard::in_memory();
+    let tokens = StampedeGuard::in_memory().cache("token");
     let tokens = futures_util::future::join_all((0..3_u64).map(|i| {
-        guard.fetch_with(i, async |cx: FetchContext<u64>| {
+        tokens.entry(i).fetch_with(async |cx: FetchContext<u64>| {
             assert!(cx.stale().is_none() && cx.deadline().is_some());
             Ok::<_, Down>(FetchOutcome::new(cx.fencing_token().expect("it leads")))
         })

@@ -131,10 +131,11 @@ async fn refresh_in_the_background_is_not_detached() {
 #[tokio::test(start_paused = true)]
 async fn fetch_is_detached_after_the_deadline_of_its_caller() {
     let (guard, origin) = (StampedeGuard::in_memory().max_detached(0), Origin::gated());
-    let soon = guard.clone().deadline(Instant::now().into_std() + SECOND);
-    leading(&soon, "k", &origin).await.await.expect("no panic").expect_err("rejected at its deadline");
+    let (counts, call) = (guard.cache::<usize>("count"), origin.clone());
+    let hurried = counts.entry("k").timeout(SECOND).fetch(async move || Ok::<_, Down>(call.call().await));
+    hurried.await.expect_err("rejected at its deadline");
     settled().await;
-    assert_eq!((origin.running(), guard.stats().fetches_dropped), (0, 1));
+    assert_eq!((origin.calls(), origin.running(), guard.stats().fetches_dropped), (1, 0, 1));
 }
 
 /// Callers join and leave a few keys at random, on several threads. Each caller that stays gets an answer.

@@ -234,10 +234,10 @@ async fn waiter_takes_a_fresh_entry_after_many_polls() {
     let server = FakeRedis::new();
     let [a, polling] = [server.node(), server.node()];
     polling.lose_wakes();
-    let (a, b) = (a.guard(), polling.guard().wait_timeout(100 * SECOND));
+    let (a, b) = (a.guard().cache("value"), polling.guard().wait_timeout(100 * SECOND).cache("value"));
     let stuck = tokio::spawn({
         let a = a.clone();
-        async move { a.fetch_scoped("k", std::future::pending::<Result<i32, Down>>).await }
+        async move { a.entry("k").fetch_scoped(std::future::pending::<Result<i32, Down>>).await }
     });
     sleep(MS).await;
     let waiter = tokio::spawn(async move { b.fetch("k", crate::never::<i32>).await });
@@ -274,9 +274,9 @@ async fn stale_hits_rarely_ask_for_a_lease_held_elsewhere() {
 
 #[tokio::test(start_paused = true)]
 async fn a_scoped_fetch_does_not_wait_for_its_fill() {
-    let guard = broken(&[Fill], &Fault::Hangs).guard();
+    let values = broken(&[Fill], &Fault::Hangs).guard().cache("value");
     let began = Instant::now();
-    assert_eq!(guard.fetch_scoped("k", || async { Ok::<_, Down>(1) }).await.expect("an answer"), 1);
+    assert_eq!(values.entry("k").fetch_scoped(|| async { Ok::<_, Down>(1) }).await.expect("an answer"), 1);
     assert_eq!(began.elapsed(), Duration::ZERO);
 }
 
@@ -323,14 +323,14 @@ async fn later_callers_do_not_join_a_hung_read() {
 /// Nothing drives this flight: its caller holds the future without polling it.
 #[tokio::test(start_paused = true)]
 async fn waiter_leaves_a_scoped_flight_that_is_not_polled() {
-    let guard = broken(&[Get], &Fault::Fails).guard().fetch_timeout(2 * SECOND);
+    let values = broken(&[Get], &Fault::Fails).guard().fetch_timeout(2 * SECOND).cache("value");
     let slow = || async {
         sleep(SECOND).await;
         Ok::<_, Down>(1)
     };
-    let mut held = Box::pin(guard.fetch_scoped("k", slow));
+    let mut held = Box::pin(values.entry("k").fetch_scoped(slow));
     assert!(futures_util::poll!(&mut held).is_pending());
-    let joined = tokio::time::timeout(60 * SECOND, guard.fetch("k", async || Ok::<_, Down>(2))).await;
+    let joined = tokio::time::timeout(60 * SECOND, values.fetch("k", async || Ok::<_, Down>(2))).await;
     assert_eq!(joined.expect("not stuck").expect("an answer"), 2);
 }
 
@@ -338,15 +338,15 @@ async fn waiter_leaves_a_scoped_flight_that_is_not_polled() {
 /// as dead after half a lease without a poll.
 #[tokio::test(start_paused = true)]
 async fn waiter_stays_with_a_scoped_flight_that_is_polled_in_time() {
-    let guard = broken(&[Get], &Fault::Fails).guard();
-    let mut held = Box::pin(guard.fetch_scoped("k", || async {
+    let values = broken(&[Get], &Fault::Fails).guard().cache("value");
+    let mut held = Box::pin(values.entry("k").fetch_scoped(|| async {
         sleep(SECOND).await;
         Ok::<_, Down>(1)
     }));
     assert!(futures_util::poll!(&mut held).is_pending());
     let waiter = tokio::spawn({
-        let guard = guard.clone();
-        async move { guard.fetch("k", crate::never::<i32>).await }
+        let values = values.clone();
+        async move { values.fetch("k", crate::never::<i32>).await }
     });
     sleep(2_700 * MS).await; // of a lease of 3 s
     assert_eq!(held.await.expect("an answer"), 1);

@@ -43,7 +43,8 @@ async fn a_stale_answer_is_served_while_one_request_refreshes_it() {
 async fn scoped_refresh_returns_the_fetched_value() {
     let policy = Policy::fresh_for(SECOND).stale_while_revalidate(10 * SECOND).jitter(0.0);
     let (guard, origin) = (StampedeGuard::in_memory().policy(policy), Origin::new());
-    let ask = || guard.fetch_scoped("k", || async { Ok::<_, Down>(origin.call().await) });
+    let counts = guard.cache("count");
+    let ask = || counts.entry("k").fetch_scoped(|| async { Ok::<_, Down>(origin.call().await) });
     assert_eq!(ask().await.expect("an answer"), 1);
     tokio::time::sleep(2 * SECOND).await;
     assert_eq!(ask().await.expect("an answer"), 2);
@@ -52,10 +53,10 @@ async fn scoped_refresh_returns_the_fetched_value() {
 #[tokio::test(start_paused = true)]
 async fn failed_scoped_refresh_returns_the_stale_value() {
     let policy = Policy::fresh_for(SECOND).stale_while_revalidate(10 * SECOND).jitter(0.0);
-    let guard = StampedeGuard::in_memory().policy(policy);
-    assert_eq!(guard.fetch_scoped("k", || async { Ok::<_, Down>(1) }).await.expect("an answer"), 1);
+    let values = StampedeGuard::in_memory().cache("value").policy(policy);
+    assert_eq!(values.entry("k").fetch_scoped(|| async { Ok::<_, Down>(1) }).await.expect("an answer"), 1);
     tokio::time::sleep(2 * SECOND).await;
-    assert_eq!(guard.fetch_scoped("k", || async { Err::<i32, _>(Down) }).await.expect("stale"), 1);
+    assert_eq!(values.entry("k").fetch_scoped(|| async { Err::<i32, _>(Down) }).await.expect("stale"), 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -76,10 +77,10 @@ async fn stale_value_is_served_when_the_fetch_fails() {
 #[tokio::test(start_paused = true)]
 async fn fetch_receives_the_stale_value() {
     let policy = Policy::fresh_for(SECOND).stale_if_error(10 * SECOND).jitter(0.0);
-    let (guard, origin) = (StampedeGuard::in_memory().policy(policy), Origin::new());
-    assert_eq!(ask(&guard, &origin).await, 1);
+    let counts = StampedeGuard::in_memory().cache("count").policy(policy);
+    assert_eq!(counts.fetch("k", async || Ok::<_, Down>(1)).await.expect("an answer"), 1);
     tokio::time::sleep(2 * SECOND).await;
-    let more = guard.fetch_with("k", async |cx: FetchContext<usize>| {
+    let more = counts.entry("k").fetch_with(async |cx: FetchContext<usize>| {
         Ok::<_, Down>(FetchOutcome::new(cx.stale().copied().unwrap_or(0) + 10))
     });
     assert_eq!(more.await.expect("an answer"), 11);
@@ -107,12 +108,11 @@ async fn waiter_in_another_process_accepts_an_expired_fill() {
 
 #[tokio::test(start_paused = true)]
 async fn lifetime_given_by_the_fetch_overrides_the_policy() {
-    let guard = StampedeGuard::in_memory().policy(Policy::fresh_for(SECOND));
+    let values = StampedeGuard::in_memory().cache("value").policy(Policy::fresh_for(SECOND));
     let long = async |_: FetchContext<u8>| Ok::<_, Down>(FetchOutcome::new(1).fresh_for(100 * SECOND));
-    assert_eq!(guard.fetch_with("k", long).await.expect("an answer"), 1);
+    assert_eq!(values.entry("k").fetch_with(long).await.expect("an answer"), 1);
     tokio::time::sleep(99 * SECOND).await;
-    let unused = never::<u8>;
-    assert_eq!(guard.fetch("k", unused).await.expect("a hit"), 1);
+    assert_eq!(values.fetch("k", never).await.expect("a hit"), 1);
 }
 
 /// A failed refresh must not remove an entry that may still be served.

@@ -43,8 +43,9 @@ async fn hot_key_shows_saved_calls_longest_wait_and_cost() {
 #[tokio::test(start_paused = true)]
 async fn hot_key_counts_each_call_of_the_origin() {
     let guard = StampedeGuard::in_memory().track_hot_keys(10).failure_ttl(Duration::ZERO);
+    let values = guard.cache("value");
     let private = || {
-        guard.fetch_with("k", async |_| {
+        values.entry("k").fetch_with(async |_| {
             sleep(100 * MS).await;
             Ok::<_, Down>(FetchOutcome::new(1).private())
         })
@@ -52,14 +53,14 @@ async fn hot_key_counts_each_call_of_the_origin() {
     private().await.expect("leads");
     guard.drain().await;
     private().await.expect("runs under the marker");
-    guard.invalidate("k").await.expect("acknowledged");
+    values.invalidate("k").await.expect("acknowledged");
     let failed = async || {
         sleep(100 * MS).await;
         Err::<u32, _>(Down)
     };
-    guard.fetch("k", failed).await.expect_err("the origin is down");
-    let nested = guard.clone();
-    let outer = guard.fetch("k", async move || nested.fetch("k", || slow(100 * MS)).await);
+    values.fetch("k", failed).await.expect_err("the origin is down");
+    let nested = values.clone();
+    let outer = values.fetch("k", async move || nested.fetch("k", || slow(100 * MS)).await);
     outer.await.expect("the inner call bypasses the cache");
     let key = busiest(&guard);
     assert_eq!((key.requests, key.saved_calls), (5, 0));

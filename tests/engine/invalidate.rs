@@ -212,11 +212,15 @@ async fn caller_after_an_invalidation_sees_the_last_write() {
 }
 
 async fn slowly(guard: StampedeGuard, takes: u32, value: i32) -> i32 {
+    slowly_under("k", guard, takes, value).await
+}
+
+async fn slowly_under(key: &str, guard: StampedeGuard, takes: u32, value: i32) -> i32 {
     let fetch = async move || {
         tokio::time::sleep(takes * SECOND).await;
         Ok::<_, Down>(value)
     };
-    guard.fetch("k", fetch).await.expect("an answer")
+    guard.fetch(key, fetch).await.expect("an answer")
 }
 
 /// The entry was read and then invalidated by another process, and the reply to the lease request reports it. Seen to
@@ -246,25 +250,26 @@ async fn stale_candidate_ends_with_an_unacknowledged_invalidation() {
     let (server, origin) = (FakeRedis::new(), Origin::gated());
     let (elsewhere, node) = (server.node().guard(), server.node());
     let guard = node.guard().policy(Policy::fresh_for(SECOND).stale_if_error(600 * SECOND).jitter(0.0));
-    assert_eq!(slowly(guard.clone(), 0, 0).await, 0);
+    assert_eq!(slowly_under("value:k", guard.clone(), 0, 0).await, 0);
     tokio::time::sleep(2 * SECOND).await;
     let at_work = origin.clone();
     let leader = tokio::spawn(async move {
         elsewhere
-            .fetch("k", async move || {
+            .fetch("value:k", async move || {
                 at_work.call().await;
                 Ok::<_, Down>(1)
             })
             .await
     });
     origin.arrived(1).await;
-    let first = tokio::spawn(slowly(guard.clone(), 0, 2));
+    let first = tokio::spawn(slowly_under("value:k", guard.clone(), 0, 2));
     tokio::time::sleep(100 * MS).await;
-    let hurried = || guard.clone().deadline((tokio::time::Instant::now() + 100 * MS).into());
-    assert_eq!(hurried().fetch("k", never::<i32>).await.expect("the stale candidate"), 0);
+    let values = guard.cache("value");
+    let hurried = || values.entry("k").timeout(100 * MS);
+    assert_eq!(hurried().fetch(never::<i32>).await.expect("the stale candidate"), 0);
     node.always(Invalidate, Fault::Fails);
-    guard.invalidate("k").await.expect_err("not acknowledged");
-    hurried().fetch("k", never::<i32>).await.expect_err("the stale candidate was invalidated");
+    values.invalidate("k").await.expect_err("not acknowledged");
+    hurried().fetch(never::<i32>).await.expect_err("the stale candidate was invalidated");
     origin.open();
     leader.await.expect("no panic").expect("an answer");
     assert_eq!(first.await.expect("no panic"), 2, "no answer of the store counts while the invalidation is pending");

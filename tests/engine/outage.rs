@@ -190,8 +190,8 @@ async fn deadline_is_exceeded_by_one_store_timeout_at_most() {
     node.once(Get, Fault::Hangs);
     node.once(Get, Fault::ReplyDelayed(120 * MS)); // to the probe
     let asked = Instant::now();
-    let guard = guard.deadline((asked + 100 * MS).into_std());
-    let _ = guard.fetch("k", async || Ok::<_, Down>(1)).await;
+    let values = guard.cache("value");
+    let _ = values.entry("k").deadline((asked + 100 * MS).into_std()).fetch(async || Ok::<_, Down>(1)).await;
     assert!(asked.elapsed() <= 351 * MS, "{:?}", asked.elapsed());
 }
 
@@ -424,17 +424,18 @@ async fn waiters_of_a_leader_that_fails_closed_are_rejected() {
 async fn answers_without_a_store(patience: Duration, has_deadline: bool) -> (usize, usize) {
     let (guard, origin) = (hanging().guard().max_fallback_fetches(8), Origin::new());
     let clients = (0..1200_u32).map(|n| {
-        let (mut guard, origin) = (guard.clone(), origin.clone());
+        let (values, origin) = (guard.cache("value"), origin.clone());
         tokio::spawn(async move {
             tokio::time::sleep(n * 50 * MS).await;
-            if has_deadline {
-                guard = guard.deadline((Instant::now() + patience).into_std());
-            }
+            let call = match has_deadline {
+                true => values.entry(n).timeout(patience),
+                false => values.entry(n),
+            };
             let fetch = async move || {
                 origin.work(SECOND).await;
                 Ok::<_, Down>(n)
             };
-            let answer = tokio::time::timeout(patience, guard.fetch(u64::from(n), fetch)).await;
+            let answer = tokio::time::timeout(patience, call.fetch(fetch)).await;
             usize::from(n >= 400 && answer.is_ok_and(|answer| answer.is_ok()))
         })
     });

@@ -232,7 +232,7 @@ async fn private_results_are_not_kept_and_do_not_serialise_callers() {
             let fetch = async move |_: FetchContext<usize>| {
                 Ok::<_, Down>(FetchOutcome::new(origin.work(50 * MS).await).private())
             };
-            guard.fetch_with("k", fetch).await.expect("an answer")
+            guard.cache("count").entry("k").fetch_with(fetch).await.expect("an answer")
         };
         assert_eq!(ask().await, 1);
         guard.drain().await;
@@ -259,7 +259,7 @@ async fn results_that_must_not_be_stored_are_not_kept() {
             let fetch = async move |_: FetchContext<usize>| {
                 Ok::<_, Down>(FetchOutcome::new(origin.call().await).do_not_store())
             };
-            assert_eq!(guard.fetch_with("k", fetch).await.expect("an answer"), expected);
+            assert_eq!(guard.cache("count").entry("k").fetch_with(fetch).await.expect("an answer"), expected);
             guard.drain().await;
         }
         assert_eq!(guard.stats().failed_open, 3, "each needs one of the permits for fallback fetches");
@@ -342,7 +342,7 @@ async fn fetch_without_the_store_gets_the_stale_value() {
     let ask = async |value| {
         let fetch =
             async move |cx: FetchContext<usize>| Ok::<_, Down>(FetchOutcome::new(cx.into_stale().unwrap_or(value)));
-        guard.fetch_with("k", fetch).await.expect("an answer")
+        guard.cache("count").entry("k").fetch_with(fetch).await.expect("an answer")
     };
     assert_eq!(ask(1).await, 1);
     guard.drain().await;

@@ -2,7 +2,7 @@
 
 use crate::{Down, MS, SECOND, never, support::Origin};
 use stampede_guard::{
-    Error, ErrorKind, MemoryStore, Policy, StampedeGuard,
+    Cache, Error, ErrorKind, MemoryStore, Policy, StampedeGuard,
     testing::{FakeRedis, Fault, Operation::Fill},
 };
 use std::{
@@ -15,9 +15,9 @@ use tokio::{
 };
 
 /// Spawns a caller that leads `k` until the origin is opened.
-async fn leading(guard: &StampedeGuard, origin: &Origin) -> JoinHandle<Result<usize, Error>> {
-    let (guard, calls, work) = (guard.clone(), origin.calls(), origin.clone());
-    let leader = tokio::spawn(async move { guard.fetch("k", async move || Ok::<_, Down>(work.call().await)).await });
+async fn leading(counts: &Cache<usize>, origin: &Origin) -> JoinHandle<Result<usize, Error>> {
+    let (counts, calls, work) = (counts.clone(), origin.calls(), origin.clone());
+    let leader = tokio::spawn(async move { counts.fetch("k", async move || Ok::<_, Down>(work.call().await)).await });
     origin.arrived(calls + 1).await;
     leader
 }
@@ -32,10 +32,10 @@ async fn caller_is_rejected_after_wait_timeout_if_configured() {
     let store = Arc::new(MemoryStore::default());
     let guards = [(); 2].map(|()| StampedeGuard::new(store.clone()).wait_timeout(SECOND));
     let origin = Origin::gated();
-    let leader = leading(&guards[0], &origin).await;
+    let leader = leading(&guards[0].cache("count"), &origin).await;
     for guard in &guards {
         let asked = Instant::now();
-        let error = guard.fetch("k", never::<usize>).await.expect_err("refused");
+        let error = guard.cache("count").fetch("k", never::<usize>).await.expect_err("refused");
         assert_eq!((error.kind(), error.retry_in()), (ErrorKind::Overloaded, Some(SECOND)));
         assert!((800 * MS..=1200 * MS).contains(&asked.elapsed()), "{:?}", asked.elapsed());
         assert_eq!((guard.stats().overloaded, guard.stats().rejected), (1, 1));
@@ -49,9 +49,10 @@ async fn caller_is_rejected_after_wait_timeout_if_configured() {
 async fn waiter_keeps_waiting_when_the_caller_it_joined_is_rejected() {
     let store = Arc::new(MemoryStore::default());
     let origin = Origin::gated();
-    let leader = leading(&StampedeGuard::new(store.clone()), &origin).await;
+    let leader = leading(&StampedeGuard::new(store.clone()).cache("count"), &origin).await;
     let patient = StampedeGuard::new(store).wait_timeout(60 * SECOND);
-    let impatient = patient.clone().wait_timeout(SECOND);
+    let impatient = patient.clone().wait_timeout(SECOND).cache("count");
+    let patient = patient.cache("count");
     let refused = impatient.fetch("k", never::<usize>);
     let joined = patient.fetch("k", never::<usize>);
     let release = async {
@@ -68,8 +69,9 @@ async fn waiter_keeps_waiting_when_the_caller_it_joined_is_rejected() {
 #[tokio::test(start_paused = true)]
 async fn caller_beyond_max_waiters_is_rejected_at_once() {
     let (guard, origin) = (StampedeGuard::in_memory().max_waiters(3), Origin::gated());
-    let leader = leading(&guard, &origin).await;
-    let callers = (0..5).map(|_| guard.fetch("k", never::<usize>));
+    let counts = guard.cache("count");
+    let leader = leading(&counts, &origin).await;
+    let callers = (0..5).map(|_| counts.fetch("k", never::<usize>));
     let asked = Instant::now();
     let release = async {
         sleep(SECOND).await;
@@ -84,42 +86,43 @@ async fn caller_beyond_max_waiters_is_rejected_at_once() {
 }
 
 /// An entry whose fetch took two seconds, and a task that fetches it again.
-async fn two_seconds_of_work(policy: Policy) -> (StampedeGuard, JoinHandle<Result<i32, Error>>) {
-    let guard = StampedeGuard::in_memory().policy(policy.jitter(0.0));
+async fn two_seconds_of_work(guard: &StampedeGuard, policy: Policy) -> (Cache<i32>, JoinHandle<Result<i32, Error>>) {
+    let values = guard.cache("value").policy(policy.jitter(0.0));
     let work = async || {
         sleep(2 * SECOND).await;
         Ok::<_, Down>(1)
     };
-    guard.fetch("k", work).await.expect("an answer");
+    values.fetch("k", work).await.expect("an answer");
     sleep(700 * MS).await;
     let leader = {
-        let guard = guard.clone();
-        tokio::spawn(async move { guard.fetch("k", work).await })
+        let values = values.clone();
+        tokio::spawn(async move { values.fetch("k", work).await })
     };
     sleep(100 * MS).await;
-    (guard, leader)
+    (values, leader)
 }
 
 /// Seen to fail (the caller waits until its deadline) when the cost of the last fetch is ignored.
 #[tokio::test(start_paused = true)]
 async fn caller_is_rejected_if_the_fetch_ends_after_its_deadline() {
-    let (guard, leader) = two_seconds_of_work(Policy::fresh_for(500 * MS)).await;
+    let (values, leader) = two_seconds_of_work(&StampedeGuard::in_memory(), Policy::fresh_for(500 * MS)).await;
     let asked = Instant::now();
-    let hurried = guard.clone().deadline(soon(SECOND));
-    assert_eq!(hurried.fetch("k", never::<i32>).await.expect_err("too late").kind(), ErrorKind::Overloaded);
+    let hurried = values.entry("k").deadline(soon(SECOND));
+    assert_eq!(hurried.fetch(never).await.expect_err("too late").kind(), ErrorKind::Overloaded);
     assert_eq!(asked.elapsed(), Duration::ZERO);
-    let patient = guard.clone().deadline(soon(3 * SECOND));
-    assert_eq!(patient.fetch("k", never::<i32>).await.expect("in time"), 1);
+    let patient = values.entry("k").deadline(soon(3 * SECOND));
+    assert_eq!(patient.fetch(never).await.expect("in time"), 1);
     assert_eq!(leader.await.expect("no panic").expect("an answer"), 1);
 }
 
 #[tokio::test(start_paused = true)]
 async fn caller_gets_a_stale_value_if_its_deadline_is_too_short() {
     let policy = Policy::fresh_for(500 * MS).stale_if_error(60 * SECOND);
-    let (guard, leader) = two_seconds_of_work(policy).await;
+    let guard = StampedeGuard::in_memory();
+    let (values, leader) = two_seconds_of_work(&guard, policy).await;
     let asked = Instant::now();
-    let hurried = guard.clone().deadline(soon(SECOND));
-    assert_eq!(hurried.fetch("k", never::<i32>).await.expect("the stale one"), 1);
+    let hurried = values.entry("k").deadline(soon(SECOND));
+    assert_eq!(hurried.fetch(never).await.expect("the stale one"), 1);
     assert_eq!((asked.elapsed(), guard.stats().stale_hits), (Duration::ZERO, 1));
     leader.await.expect("no panic").expect("an answer");
 }
@@ -127,11 +130,11 @@ async fn caller_gets_a_stale_value_if_its_deadline_is_too_short() {
 /// The cost of the fetch is unknown, so the caller waits until its deadline.
 #[tokio::test(start_paused = true)]
 async fn caller_waits_at_most_until_its_deadline() {
-    let (guard, origin) = (StampedeGuard::in_memory(), Origin::gated());
-    let leader = leading(&guard, &origin).await;
+    let (counts, origin) = (StampedeGuard::in_memory().cache("count"), Origin::gated());
+    let leader = leading(&counts, &origin).await;
     let asked = Instant::now();
-    let hurried = guard.clone().deadline(soon(SECOND));
-    assert_eq!(hurried.fetch("k", never::<usize>).await.expect_err("too late").kind(), ErrorKind::Overloaded);
+    let hurried = counts.entry("k").deadline(soon(SECOND));
+    assert_eq!(hurried.fetch(never).await.expect_err("too late").kind(), ErrorKind::Overloaded);
     assert_eq!(asked.elapsed(), SECOND);
     origin.open();
     leader.await.expect("no panic").expect("an answer");
@@ -144,10 +147,11 @@ async fn fetch_continues_after_the_deadline_of_its_caller() {
         sleep(2 * SECOND).await;
         Ok::<_, Down>(1)
     };
-    let hurried = guard.clone().deadline(soon(SECOND));
-    assert_eq!(hurried.fetch("k", work).await.expect_err("too late").kind(), ErrorKind::Overloaded);
+    let values = guard.cache("value");
+    let hurried = values.entry("k").deadline(soon(SECOND));
+    assert_eq!(hurried.fetch(work).await.expect_err("too late").kind(), ErrorKind::Overloaded);
     while guard.drain().await > 0 {}
-    assert_eq!(guard.fetch("k", never::<i32>).await.expect("a hit"), 1);
+    assert_eq!(values.fetch("k", never::<i32>).await.expect("a hit"), 1);
 }
 
 /// Seen to fail (it waits until the wait timeout) when a scoped fetch waits for other processes like a fetch that
@@ -156,10 +160,11 @@ async fn fetch_continues_after_the_deadline_of_its_caller() {
 async fn scoped_caller_waits_at_most_until_its_deadline() {
     let store = Arc::new(MemoryStore::default());
     let origin = Origin::gated();
-    let leader = leading(&StampedeGuard::new(store.clone()), &origin).await;
+    let leader = leading(&StampedeGuard::new(store.clone()).cache("count"), &origin).await;
     let asked = Instant::now();
-    let hurried = StampedeGuard::new(store).deadline(soon(SECOND));
-    let error = hurried.fetch_scoped("k", never::<usize>).await.expect_err("too late");
+    let counts = StampedeGuard::new(store).cache::<usize>("count");
+    let hurried = counts.entry("k").deadline(soon(SECOND));
+    let error = hurried.fetch_scoped(never).await.expect_err("too late");
     assert_eq!((error.kind(), asked.elapsed()), (ErrorKind::Overloaded, SECOND));
     origin.open();
     leader.await.expect("no panic").expect("an answer");
@@ -168,15 +173,14 @@ async fn scoped_caller_waits_at_most_until_its_deadline() {
 /// Seen to fail (the only waiter is rejected) when a leader with a deadline counts as a waiter.
 #[tokio::test(start_paused = true)]
 async fn leader_with_a_deadline_does_not_count_as_a_waiter() {
-    let guard = StampedeGuard::in_memory().max_waiters(1);
-    let leader = guard.clone().deadline(soon(10 * SECOND));
-    let led = leader.fetch("k", async || {
+    let values = StampedeGuard::in_memory().max_waiters(1).cache("value");
+    let led = values.entry("k").deadline(soon(10 * SECOND)).fetch(async || {
         sleep(SECOND).await;
         Ok::<_, Down>(1)
     });
     let waited = async {
         sleep(MS).await;
-        guard.fetch("k", never::<i32>).await
+        values.fetch("k", never::<i32>).await
     };
     let (led, waited) = tokio::join!(led, waited);
     assert_eq!((led.expect("an answer"), waited.expect("an answer")), (1, 1));
@@ -187,17 +191,17 @@ async fn leader_with_a_deadline_does_not_count_as_a_waiter() {
 async fn caller_with_a_deadline_takes_a_response_being_filled() {
     let node = FakeRedis::new().node();
     let policy = Policy::fresh_for(SECOND).stale_if_error(60 * SECOND).jitter(0.0);
-    let guard = node.guard().policy(policy);
+    let values = node.guard().cache("value").policy(policy);
     let slow = async || {
         sleep(10 * SECOND).await;
         Ok::<_, Down>(1)
     };
-    guard.fetch("k", slow).await.expect("an answer");
+    values.fetch("k", slow).await.expect("an answer");
     sleep(2 * SECOND).await;
     node.always(Fill, Fault::ReplyDelayed(100 * MS));
-    guard.fetch("k", async || Ok::<_, Down>(2)).await.expect("an answer");
-    let hurried = guard.deadline(soon(SECOND));
-    assert_eq!(hurried.fetch("k", never::<i32>).await.expect("it is there"), 2);
+    values.fetch("k", async || Ok::<_, Down>(2)).await.expect("an answer");
+    let hurried = values.entry("k").deadline(soon(SECOND));
+    assert_eq!(hurried.fetch(never::<i32>).await.expect("it is there"), 2);
 }
 
 /// The wait timeout bounds the wait for another leader, not the fetch that the caller begins afterwards.
@@ -207,9 +211,9 @@ async fn caller_with_a_deadline_takes_a_response_being_filled() {
 #[tokio::test(start_paused = true)]
 async fn wait_timeout_does_not_end_the_fetch_of_the_caller() {
     let store = Arc::new(MemoryStore::default());
-    let guards = [(); 2].map(|()| StampedeGuard::new(store.clone()).wait_timeout(SECOND));
+    let values = [(); 2].map(|()| StampedeGuard::new(store.clone()).wait_timeout(SECOND).cache("value"));
     let abandoned = async {
-        let stuck = guards[0].fetch_scoped("k", std::future::pending::<Result<i32, Down>>);
+        let stuck = values[0].entry("k").fetch_scoped(std::future::pending::<Result<i32, Down>>);
         assert!(tokio::time::timeout(500 * MS, stuck).await.is_err());
     };
     let takes_over = async {
@@ -218,7 +222,7 @@ async fn wait_timeout_does_not_end_the_fetch_of_the_caller() {
             sleep(2 * SECOND).await;
             Ok::<_, Down>(2)
         };
-        guards[1].fetch("k", slow).await
+        values[1].fetch("k", slow).await
     };
     let ((), answer) = tokio::join!(abandoned, takes_over);
     assert_eq!(answer.expect("its own answer"), 2);

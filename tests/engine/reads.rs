@@ -182,11 +182,12 @@ async fn unpolled_leader_costs_waiters_of_its_lookup_1_5_leases() {
         std::future::pending::<()>().await;
         Ok::<_, Down>(1)
     };
-    let mut held = pin!(guard.fetch_scoped("k", never));
+    let values = guard.cache("value");
+    let mut held = pin!(values.entry("k").fetch_scoped(never));
     assert!(futures_util::poll!(&mut held).is_pending());
     let waits = tokio::spawn({
-        let guard = guard.clone();
-        async move { guard.fetch("k", async || Ok::<_, Down>(2)).await }
+        let values = values.clone();
+        async move { values.fetch("k", async || Ok::<_, Down>(2)).await }
     });
     let began = Instant::now();
     assert!(tokio::time::timeout(100 * MS, &mut held).await.is_err());

@@ -4,6 +4,7 @@ use crate::{Down, MS, SECOND, support::Origin};
 use stampede_guard::{FetchContext, FetchOutcome, StampedeGuard};
 use std::time::Duration;
 
+/// Fetches `count:k`.
 async fn ask(
     guard: &StampedeGuard,
     origin: &Origin,
@@ -11,7 +12,7 @@ async fn ask(
 ) -> usize {
     let origin = origin.clone();
     let fetch = async move |_: FetchContext<usize>| Ok::<_, Down>(terms(FetchOutcome::new(origin.call().await)));
-    guard.fetch_with("k", fetch).await.expect("an answer")
+    guard.cache("count").entry("k").fetch_with(fetch).await.expect("an answer")
 }
 
 /// Without a hit-for-pass marker, which would release the waiters as well. Seen to fail (callers are released one at a
@@ -52,7 +53,7 @@ async fn callers_do_not_wait_after_a_private_response() {
 async fn hit_for_pass_marker_is_replaced_by_a_shareable_response() {
     let (guard, origin) = (StampedeGuard::in_memory(), Origin::new());
     for terms in [FetchOutcome::private, FetchOutcome::do_not_store] {
-        guard.invalidate("k").await.expect("acknowledged");
+        guard.invalidate("count:k").await.expect("acknowledged");
         let calls = origin.calls();
         assert_eq!(ask(&guard, &origin, terms).await, calls + 1);
         guard.drain().await;

@@ -23,7 +23,7 @@ impl Large {
             yield_now().await; // concurrent callers may join
             Ok::<_, Down>("x".repeat(self.bytes))
         };
-        let value = guard.fetch_scoped("k", fetch).await.expect("an answer");
+        let value = guard.cache::<String>("text").entry("k").fetch_scoped(fetch).await.expect("an answer");
         assert_eq!(value.len(), self.bytes);
         guard.drain().await;
     }

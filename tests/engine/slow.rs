@@ -166,7 +166,8 @@ async fn block_one_thread(heartbeats_run: bool) {
 #[tokio::test(start_paused = true)]
 async fn joiners_of_a_fetch_that_is_not_polled_wait_one_lease() {
     for guard in [StampedeGuard::in_memory(), nodes(1)[0].guard()] {
-        let mut held = Box::pin(guard.fetch_scoped("k", || async {
+        let values = guard.cache("value");
+        let mut held = Box::pin(values.entry("k").fetch_scoped(|| async {
             sleep(SECOND).await;
             Ok::<_, Down>(1)
         }));
@@ -175,7 +176,7 @@ async fn joiners_of_a_fetch_that_is_not_polled_wait_one_lease() {
             tokio::task::yield_now().await;
         }
         let asked = Instant::now();
-        let answers = join_all((0..5).map(|_| guard.fetch("k", async || Ok::<_, Down>(2)))).await;
+        let answers = join_all((0..5).map(|_| values.fetch("k", async || Ok::<_, Down>(2)))).await;
         assert!(answers.into_iter().all(|answer| answer.is_ok_and(|value| value == 2)));
         assert!(asked.elapsed() <= 3 * SECOND + 260 * MS, "{:?}", asked.elapsed());
         drop(held);
@@ -185,14 +186,14 @@ async fn joiners_of_a_fetch_that_is_not_polled_wait_one_lease() {
 /// A leader that is alive, in `fetch_scoped` too, keeps its waiters. Seen to fail with a wait timeout of ten seconds.
 #[tokio::test(start_paused = true)]
 async fn joiners_stay_with_a_slow_fetch_that_is_polled() {
-    let guard = StampedeGuard::in_memory();
-    let lead = guard.fetch_scoped("k", || async {
+    let values = StampedeGuard::in_memory().cache("value");
+    let lead = values.entry("k").fetch_scoped(|| async {
         sleep(40 * SECOND).await;
         Ok::<_, Down>(1)
     });
     let joined = async {
         sleep(MS).await;
-        guard.fetch("k", never::<i32>).await
+        values.fetch("k", never::<i32>).await
     };
     let (lead, joined) = tokio::join!(lead, joined);
     assert_eq!((lead.expect("an answer"), joined.expect("an answer")), (1, 1));
@@ -214,10 +215,13 @@ async fn registered_waiter_asks_once_per_lease() {
 async fn flight_without_callers_leaves_the_wait_for_a_lease() {
     let (nodes, origin) = (nodes(2), Origin::new());
     let [a, b] = [nodes[0].guard(), nodes[1].guard()];
-    let leader = tokio::spawn(async move { a.fetch_scoped("k", std::future::pending::<Result<usize, Down>>).await });
+    let leader = tokio::spawn(async move {
+        let counts = a.cache("count");
+        counts.entry("k").fetch_scoped(std::future::pending::<Result<usize, Down>>).await
+    });
     sleep(MS).await;
-    let work = origin.clone();
-    let gone = tokio::time::timeout(SECOND, b.fetch("k", async move || Ok::<_, Down>(work.call().await))).await;
+    let (counts, work) = (b.cache("count"), origin.clone());
+    let gone = tokio::time::timeout(SECOND, counts.fetch("k", async move || Ok::<_, Down>(work.call().await))).await;
     assert!(gone.is_err());
     sleep(MS).await;
     assert_eq!(b.in_flight(), 0);
@@ -413,14 +417,14 @@ async fn lead_elsewhere_refresh(guard: &StampedeGuard) {
 /// Seen to fail (an answer after a minute, by the wait timeout) when no other waiter looks at the pulse.
 #[tokio::test(start_paused = true)]
 async fn waiter_takes_over_although_leader_and_waiter_are_held() {
-    let guard = StampedeGuard::in_memory();
-    let fetch = || Box::pin(guard.fetch_scoped("k", std::future::pending::<Result<i32, Down>>));
+    let values = StampedeGuard::in_memory().cache("value");
+    let fetch = || Box::pin(values.entry("k").fetch_scoped(std::future::pending::<Result<i32, Down>>));
     let mut held = [fetch(), fetch()];
     for held in &mut held {
         assert!(futures_util::poll!(held).is_pending());
     }
     let began = Instant::now();
-    assert_eq!(guard.fetch("k", async || Ok::<_, Down>(1)).await.expect("its own answer"), 1);
+    assert_eq!(values.fetch("k", async || Ok::<_, Down>(1)).await.expect("its own answer"), 1);
     assert!(began.elapsed() < 10 * SECOND, "{:?}", began.elapsed());
 }
 

@@ -135,10 +135,11 @@ async fn two_types_of_one_structure_share_an_entry() {
         id: u64,
     }
     let guard = StampedeGuard::in_memory();
-    guard.fetch_arc("k", async || Ok::<_, Down>(Row { id: 7 })).await.expect("a value");
+    let (rows, others) = (guard.cache::<Row>("row"), guard.cache::<other::Row>("row"));
+    rows.entry("k").fetch_arc(async || Ok::<_, Down>(Row { id: 7 })).await.expect("a value");
     for _ in 0..2 {
-        assert_eq!(guard.fetch_arc("k", never::<other::Row>).await.expect("a hit").id, 7);
-        assert_eq!(guard.fetch_arc("k", never::<Row>).await.expect("a hit").id, 7);
+        assert_eq!(others.entry("k").fetch_arc(never).await.expect("a hit").id, 7);
+        assert_eq!(rows.entry("k").fetch_arc(never).await.expect("a hit").id, 7);
     }
 }
 
@@ -192,12 +193,12 @@ async fn another_schema_version_is_a_miss() {
 
 #[tokio::test]
 async fn hits_share_the_decoded_value() {
-    let guard = StampedeGuard::in_memory();
-    let fetch = || guard.fetch_arc("k", async || Ok::<_, Down>(vec![1, 2, 3]));
+    let lists = StampedeGuard::in_memory().cache("list");
+    let fetch = || lists.entry("k").fetch_arc(async || Ok::<_, Down>(vec![1, 2, 3]));
     let (a, b) = tokio::join!(fetch(), fetch());
     let (a, b, c) = (a.expect("an answer"), b.expect("an answer"), fetch().await.expect("a hit"));
     assert!(Arc::ptr_eq(&a, &b) && Arc::ptr_eq(&a, &c));
-    let owned = guard.fetch("k", never::<Vec<i32>>).await.expect("a hit");
+    let owned = lists.fetch("k", never::<Vec<i32>>).await.expect("a hit");
     assert_eq!(owned, *a);
 }
 

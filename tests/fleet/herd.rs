@@ -95,7 +95,7 @@ async fn ask(guard: &StampedeGuard, key: String, origin: Origin, kind: Kind) -> 
             Ok(FetchOutcome::new(key).private())
         }
     };
-    match guard.fetch_with(expected.clone(), fetch).await {
+    match guard.cache::<String>("name").entry(&expected).fetch_with(fetch).await {
         Ok(value) => value == expected,
         Err(error) => {
             assert_eq!(error.kind(), ErrorKind::Origin, "{error:?}");

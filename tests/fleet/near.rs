@@ -80,10 +80,15 @@ impl Source {
 async fn a_near_hit_sends_no_command_and_decodes_nothing() {
     let server = RedisServer::start();
     let guard = guard(server.client(), HOUR);
-    Source::default().kept_by(&guard).await;
-    let first = guard.fetch_arc("k", never::<u32>).await.expect("a hit");
+    let versions = guard.cache::<u32>("version");
+    eventually("a copy", async || {
+        versions.fetch("k", async || Ok::<_, Down>(1)).await.expect("an answer");
+        guard.stats().near_hits > 0
+    })
+    .await;
+    let first = versions.entry("k").fetch_arc(never).await.expect("a hit");
     let monitor = Monitor::start(&server).await;
-    let second = guard.fetch_arc("k", never::<u32>).await.expect("a hit");
+    let second = versions.entry("k").fetch_arc(never).await.expect("a hit");
     assert_eq!(monitor.stop().await, []);
     assert!(Arc::ptr_eq(&first, &second));
     assert_eq!(guard.in_flight(), 0);

@@ -10,7 +10,7 @@ use crate::{
 };
 use redis::AsyncTypedCommands;
 use serde::{Deserialize, Serialize};
-use stampede_guard::{FetchContext, FetchOutcome, Policy, StampedeGuard};
+use stampede_guard::{Cache, FetchOutcome, Policy, StampedeGuard};
 use std::{
     sync::{
         Arc,
@@ -77,7 +77,8 @@ async fn a_dropped_scoped_leader_releases_its_lease() {
     let server = RedisServer::shared();
     let [a, b] = [(); 2].map(|()| guard(&server.url()).lease_ttl(1000 * SECOND).wait_timeout(1000 * SECOND));
     let origin = Origin::gated();
-    let stuck = a.fetch_scoped("scoped", || async { Ok::<_, Down>(origin.call().await) });
+    let (a, b) = (a.cache("count"), b.cache("count"));
+    let stuck = a.entry("scoped").fetch_scoped(|| async { Ok::<_, Down>(origin.call().await) });
     tokio::select! {
         _ = stuck => unreachable!("the gate is closed"),
         () = origin.arrived(1) => {}
@@ -139,11 +140,11 @@ async fn dropping_any_future_leaves_no_flight_and_no_lease() {
             .uncacheable_ttl(5 * MS)
     });
     herd(60, |i| {
-        let (guard, mut dice) = (guards[i % 2].clone(), fastrand::Rng::with_seed(i as u64));
+        let (numbers, mut dice) = (guards[i % 2].cache("number"), fastrand::Rng::with_seed(i as u64));
         async move {
             for _ in 0..20 {
                 let patience = Duration::from_micros(dice.u64(0..6000));
-                let _ = tokio::time::timeout(patience, one_of_everything(&guard, &mut dice)).await;
+                let _ = tokio::time::timeout(patience, one_of_everything(&numbers, &mut dice)).await;
             }
         }
     })
@@ -159,19 +160,17 @@ async fn dropping_any_future_leaves_no_flight_and_no_lease() {
     }
 }
 
-async fn one_of_everything(guard: &StampedeGuard, dice: &mut fastrand::Rng) {
+async fn one_of_everything(numbers: &Cache<u64>, dice: &mut fastrand::Rng) {
     let (key, pause) = (dice.u64(0..4), Duration::from_micros(dice.u64(0..2000)));
     let fetch = async move || {
         tokio::time::sleep(pause).await;
         Ok::<_, Down>(7_u64)
     };
     match dice.u8(0..6) {
-        0 => drop(guard.invalidate(key).await),
-        1 | 2 => drop(guard.fetch_scoped(key, || fetch()).await),
-        3 => drop(guard.fetch(key, async || Err::<u64, _>(Down)).await),
-        4 => drop(
-            guard.fetch_with(key, async |_: FetchContext<u64>| Ok::<_, Down>(FetchOutcome::new(7_u64).private())).await,
-        ),
-        _ => drop(guard.fetch(key, fetch).await),
+        0 => drop(numbers.invalidate(key).await),
+        1 | 2 => drop(numbers.entry(key).fetch_scoped(|| fetch()).await),
+        3 => drop(numbers.fetch(key, async || Err::<u64, _>(Down)).await),
+        4 => drop(numbers.entry(key).fetch_with(async |_| Ok::<_, Down>(FetchOutcome::new(7).private())).await),
+        _ => drop(numbers.fetch(key, fetch).await),
     }
 }

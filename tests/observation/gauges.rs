@@ -43,7 +43,8 @@ async fn gauges_count_the_call_and_its_waiters() {
 async fn gauges_fall_when_callers_are_dropped() {
     let metrics = Metrics::record();
     let (guard, origin) = (StampedeGuard::in_memory(), Origin::gated());
-    let ask = |_| guard.fetch_scoped("k", || async { Ok::<_, Down>(origin.call().await) });
+    let counts = guard.cache("count");
+    let ask = |_| counts.entry("k").fetch_scoped(|| async { Ok::<_, Down>(origin.call().await) });
     let all = join_all((0..10).map(ask));
     let dropped = timeout(SECOND, async {
         tokio::join!(all, async {

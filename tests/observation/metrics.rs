@@ -186,12 +186,11 @@ async fn panic_of_a_fetch_for_one_caller_is_counted() {
     let metrics = Metrics::record();
     let guard = StampedeGuard::in_memory();
     let private = async |_| Ok::<_, Down>(FetchOutcome::new(1_u64).private());
-    guard.fetch_with("k", private).await.expect("leads");
+    guard.cache("number").entry("k").fetch_with(private).await.expect("leads");
     guard.drain().await;
-    let panicking =
-        tokio::spawn(
-            async move { guard.fetch::<u64, Down, _, _>("k", async || panic!("a bug of the application")).await },
-        );
+    let panicking = tokio::spawn(async move {
+        guard.fetch::<u64, Down, _, _>("number:k", async || panic!("a bug of the application")).await
+    });
     assert!(panicking.await.expect_err("the panic reaches the caller").is_panic());
     assert_eq!(metrics.get("failures_total", &[("kind", "panicked")]), 1.0, "{}", metrics.text());
 }

@@ -84,11 +84,13 @@ async fn documented_rights_suffice_for_all_operations() {
     );
 
     // A hit-for-pass marker and its replacement by a value.
-    a.fetch_with("private", async |_| Ok::<_, Down>(FetchOutcome::new(1).private())).await.expect("an answer");
+    let values = a.cache("value");
+    let private = async |_| Ok::<_, Down>(FetchOutcome::new(1).private());
+    values.entry("private").fetch_with(private).await.expect("an answer");
     a.drain().await;
-    a.fetch("private", async || Ok::<_, Down>(2)).await.expect("an answer");
+    values.fetch("private", async || Ok::<_, Down>(2)).await.expect("an answer");
     a.drain().await;
-    assert_eq!(a.fetch("private", never::<i32>).await.expect("a hit"), 2);
+    assert_eq!(values.fetch("private", never).await.expect("a hit"), 2);
 
     a.invalidate("herd").await.expect("acknowledged");
     assert!(!hits(&a, "herd").await);

@@ -14,8 +14,9 @@ struct Skips {
 #[tokio::test]
 async fn type_that_its_codec_cannot_store_is_reported_once() {
     let (guard, events) = (StampedeGuard::in_memory().uncacheable_ttl(std::time::Duration::ZERO), Events::listen());
+    let values = guard.cache("value");
     for key in ["a", "b", "b"] {
-        let fetch = guard.fetch_scoped(key, async || Ok::<_, std::io::Error>(Skips { nick: None }));
+        let fetch = values.entry(key).fetch_scoped(async || Ok::<_, std::io::Error>(Skips { nick: None }));
         assert!(fetch.await.expect("the value").nick.is_none());
     }
     assert_eq!((guard.stats().codec_failures, events.about("do not survive the codec")), (3, 1));
@@ -23,8 +24,8 @@ async fn type_that_its_codec_cannot_store_is_reported_once() {
         assert_eq!(events.about(part), 1, "{part}: {}", events.all());
     }
     assert_eq!(events.about("error="), 0, "{}", events.all());
-    let shown = StampedeGuard::in_memory().log_keys(true);
-    let fetch = shown.fetch_scoped("a", async || Ok::<_, std::io::Error>(Skips { nick: None }));
+    let shown = StampedeGuard::in_memory().log_keys(true).cache("value");
+    let fetch = shown.entry("a").fetch_scoped(async || Ok::<_, std::io::Error>(Skips { nick: None }));
     assert!(fetch.await.expect("the value").nick.is_none());
     assert_eq!(events.about("error="), 1, "{}", events.all());
 }

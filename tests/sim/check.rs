@@ -3,7 +3,7 @@
 use crate::{
     calls::{calls, dropped_flights, explains_overload, fresh_hits, waits},
     plan::{Climate, Ends, How, Plan, Step},
-    run::Outcome,
+    run::{Outcome, VIEW},
     world::{Answer, Asked, Value},
 };
 use stampede_guard::{
@@ -170,8 +170,9 @@ fn version_before(outcome: &Outcome, key: u64, at: Duration) -> u64 {
 }
 
 pub(crate) fn key(event: &Event) -> Option<u64> {
-    let key = |at: &CacheKey| std::str::from_utf8(at.primary()).ok()?.parse().ok();
-    event.key().and_then(key)
+    let number = |key: &str| key.strip_prefix(VIEW)?.strip_prefix(':')?.parse().ok();
+    let key = |at: &CacheKey| number(std::str::from_utf8(at.primary()).expect("text")).expect("a key of the view");
+    event.key().map(key)
 }
 
 /// Returns the value of an entry, unless it is a marker.

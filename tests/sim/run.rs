@@ -124,10 +124,10 @@ impl Fleet {
             Step::HearWakes(node) => self.nodes[node].hear_wakes(),
             Step::InvalidateElsewhere(key) => {
                 self.world.write(key);
-                self.server.invalidate(key);
+                self.server.invalidate((VIEW, key));
             }
-            Step::ExpireLease(key) => self.server.expire_lease(key),
-            Step::Evict(key) => self.server.evict(key),
+            Step::ExpireLease(key) => self.server.expire_lease((VIEW, key)),
+            Step::Evict(key) => self.server.evict((VIEW, key)),
             Step::Flush => self.server.flush(),
         }
     }
@@ -136,7 +136,7 @@ impl Fleet {
         let version = self.world.write(key);
         sleep(pause).await;
         // If it is not acknowledged, it is pending, and this node does not serve the old value either.
-        _ = self.guards[node].invalidate(key).await;
+        _ = self.guards[node].invalidate((VIEW, key)).await;
         self.world.invalidated(node, key, version);
     }
 
@@ -162,7 +162,7 @@ impl Fleet {
     }
 
     fn fetch(&self, caller: usize, ask: Ask) -> BoxFuture<'static, Result<crate::world::Value, Error>> {
-        let (guard, fleet) = (self.guards[ask.node].clone(), self.clone());
+        let (values, fleet) = (self.guards[ask.node].cache(VIEW), self.clone());
         Box::pin(async move {
             let call = async move || {
                 let calling = fleet.world.call(caller, &ask);
@@ -177,12 +177,13 @@ impl Fleet {
                 }
             };
             match ask.how {
-                How::Owned => guard.fetch(ask.key, call).await,
-                How::Shared => guard.fetch_arc(ask.key, call).await.map(|value| *Arc::as_ref(&value)),
-                How::Scoped => guard.fetch_scoped(ask.key, call).await,
+                How::Owned => values.fetch(ask.key, call).await,
+                How::Shared => values.entry(ask.key).fetch_arc(call).await.map(|value| *Arc::as_ref(&value)),
+                How::Scoped => values.entry(ask.key).fetch_scoped(call).await,
                 How::Private => {
-                    guard
-                        .fetch_with(ask.key, async move |_: FetchContext<_>| {
+                    values
+                        .entry(ask.key)
+                        .fetch_with(async move |_: FetchContext<_>| {
                             call().await.map(|v| FetchOutcome::new(v).private())
                         })
                         .await
@@ -190,7 +191,7 @@ impl Fleet {
                 How::NotStored => {
                     let fetch =
                         async move |_: FetchContext<_>| call().await.map(|v| FetchOutcome::new(v).do_not_store());
-                    guard.fetch_with(ask.key, fetch).await
+                    values.entry(ask.key).fetch_with(fetch).await
                 }
             }
         })
@@ -225,5 +226,7 @@ impl Fleet {
     }
 }
 
+/// The name of the view through which callers fetch, and the first part of each key.
+pub(crate) const VIEW: &str = "value";
 /// Longer than any caller may take.
 pub(crate) const EVER: Duration = Duration::from_secs(300);

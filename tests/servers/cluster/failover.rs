@@ -47,12 +47,13 @@ impl Load {
             let load = load.clone();
             callers.spawn(async move {
                 while !load.ended.load(SeqCst) {
-                    let fetch = async {
-                        load.calls[caller].fetch_add(1, SeqCst);
+                    let called = load.clone();
+                    let fetch = async move || {
+                        called.calls[caller].fetch_add(1, SeqCst);
                         tokio::time::sleep(20 * MS).await;
                         Ok::<_, Down>(1)
                     };
-                    let answer = load.guards[caller / KEYS].fetch_scoped(load.keys[caller % KEYS].clone(), || fetch);
+                    let answer = load.guards[caller / KEYS].fetch(&load.keys[caller % KEYS], fetch);
                     load.failed.fetch_add(usize::from(answer.await.is_err()), SeqCst);
                     tokio::time::sleep(10 * MS).await;
                 }

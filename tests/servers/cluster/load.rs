@@ -66,17 +66,18 @@ impl Load {
         })
     }
 
-    async fn ask(&self, guard: usize, key: usize) {
+    async fn ask(self: &Arc<Self>, guard: usize, key: usize) {
         let value = &self.values[key];
         let _asking = value.asking[guard].lock().await;
         let began = Instant::now();
-        let fetch = async || {
-            self.calls.fetch_add(1, Relaxed);
-            let version = value.version.load(SeqCst);
+        let load = self.clone();
+        let fetch = async move || {
+            load.calls.fetch_add(1, Relaxed);
+            let version = load.values[key].version.load(SeqCst);
             tokio::time::sleep(5 * MS).await;
             Ok::<_, Down>((key, version))
         };
-        let answer = self.guards[guard].fetch_scoped(value.key.clone(), fetch).await;
+        let answer = self.guards[guard].fetch(&value.key, fetch).await;
         self.requests.fetch_add(1, Relaxed);
         self.slowest_micros.fetch_max(usize::try_from(began.elapsed().as_micros()).expect("short"), Relaxed);
         match answer {

@@ -9,7 +9,7 @@ use crate::{
 };
 use fastrand::Rng;
 use futures_util::future::join_all;
-use stampede_guard::{Error, FetchOutcome, StampedeGuard};
+use stampede_guard::{Cache, Error, FetchOutcome, StampedeGuard};
 use std::{
     future::pending,
     panic::panic_any,
@@ -27,6 +27,7 @@ use tokio::{
 
 pub(crate) struct Load {
     guard: StampedeGuard,
+    values: Cache<Value>,
     source: Source,
     settled: Arc<Settled>,
     sabotage: Option<Sabotage>,
@@ -59,7 +60,8 @@ impl Load {
     pub(crate) fn new(guard: StampedeGuard, source: Source, settled: Arc<Settled>, duty: &Duty) -> Self {
         let zero = || AtomicU64::new(0);
         let (errors, dropped, invalidations, unacknowledged) = (zero(), zero(), zero(), zero());
-        Self { guard, source, settled, sabotage: duty.sabotage, errors, dropped, invalidations, unacknowledged }
+        let values = guard.cache("value");
+        Self { guard, values, source, settled, sabotage: duty.sabotage, errors, dropped, invalidations, unacknowledged }
     }
 
     pub(crate) fn counted(&self) -> Count {
@@ -135,12 +137,12 @@ impl Load {
         let takes = Duration::from_millis(rng.u64(takes));
         let (source, of) = (self.source.clone(), key.to_owned());
         match class {
-            Class::Cheap | Class::Slow => self.guard.fetch(key, async move || source.fetch(&of, takes).await).await,
+            Class::Cheap | Class::Slow => self.values.fetch(key, async move || source.fetch(&of, takes).await).await,
             Class::Shared => {
-                let value = self.guard.fetch_arc(key, async move || source.fetch(&of, takes).await).await?;
+                let value = self.values.entry(key).fetch_arc(async move || source.fetch(&of, takes).await).await?;
                 Ok(Value::clone(&value))
             }
-            Class::Scoped => self.guard.fetch_scoped(key, || source.fetch(&of, takes)).await,
+            Class::Scoped => self.values.entry(key).fetch_scoped(|| source.fetch(&of, takes)).await,
             Class::Failing | Class::Panicking => {
                 let fails = rng.bool();
                 let fetch = async move || match (source.fetch(&of, takes).await, class) {
@@ -148,12 +150,12 @@ impl Load {
                     (_, Class::Failing) if fails => Err("the origin fails".into()),
                     (answer, _) => answer,
                 };
-                self.guard.fetch(key, fetch).await
+                self.values.fetch(key, fetch).await
             }
             Class::NotStored => {
                 let fetch =
                     async move |_| source.fetch(&of, takes).await.map(|value| FetchOutcome::new(value).do_not_store());
-                self.guard.fetch_with(key, fetch).await
+                self.values.entry(key).fetch_with(fetch).await
             }
             Class::Private => {
                 let for_all = self.sabotage == Some(Sabotage::Private);
@@ -163,7 +165,7 @@ impl Load {
                     let value = FetchOutcome::new(value);
                     Ok::<_, stampede_guard::BoxError>(if for_all { value } else { value.private() })
                 };
-                self.guard.fetch_with(key, fetch).await
+                self.values.entry(key).fetch_with(fetch).await
             }
         }
     }
@@ -172,7 +174,7 @@ impl Load {
     async fn invalidate(&self, key: &str) {
         let Ok(version) = self.source.raise(key).await else { return };
         self.invalidations.fetch_add(1, Relaxed);
-        match self.guard.invalidate(key).await {
+        match self.values.invalidate(key).await {
             Ok(()) => {
                 self.settled.here(key, version);
                 let _ = self.source.settled(key, version).await;

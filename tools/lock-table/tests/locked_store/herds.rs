@@ -5,7 +5,7 @@ use crate::{
     support::{Down, MS, Monitor, Origin, RedisServer, eventually, herd, never},
 };
 use lock_table::LockedStore;
-use stampede_guard::{ErrorKind, Policy, StampedeGuard, lock::SetPx};
+use stampede_guard::{Cache, ErrorKind, Policy, StampedeGuard, lock::SetPx};
 use std::time::Duration;
 
 recipes!(cases {
@@ -85,11 +85,11 @@ async fn dropping_any_future_at_any_point_leaves_no_lock(recipe: &str) {
             .uncacheable_ttl(5 * MS)
     });
     herd(40, |i| {
-        let (guard, mut dice) = (guards[i % 2].clone(), fastrand::Rng::with_seed(i as u64));
+        let (numbers, mut dice) = (guards[i % 2].cache("number"), fastrand::Rng::with_seed(i as u64));
         async move {
             for _ in 0..20 {
                 let limit = Duration::from_micros(dice.u64(0..8000));
-                let _ = tokio::time::timeout(limit, one_of_everything(&guard, &mut dice)).await;
+                let _ = tokio::time::timeout(limit, one_of_everything(&numbers, &mut dice)).await;
             }
         }
     })
@@ -117,23 +117,23 @@ async fn dropping_any_future_at_any_point_leaves_no_lock(recipe: &str) {
     eventually("every lock is released", async || left().await.is_empty()).await;
     for key in 0..4_u64 {
         let fetch = async || Ok::<_, Down>(7_u64);
-        let answer =
-            tokio::time::timeout(30 * SECOND, guards[1].clone().wait_timeout(1000 * SECOND).fetch(key, fetch)).await;
+        let numbers = guards[1].clone().wait_timeout(1000 * SECOND).cache("number");
+        let answer = tokio::time::timeout(30 * SECOND, numbers.fetch(key, fetch)).await;
         assert!(answer.is_ok(), "key {key} is still locked");
     }
 }
 
-async fn one_of_everything(guard: &StampedeGuard, dice: &mut fastrand::Rng) {
+async fn one_of_everything(numbers: &Cache<u64>, dice: &mut fastrand::Rng) {
     let (key, pause) = (dice.u64(0..4), Duration::from_micros(dice.u64(0..2000)));
     let fetch = async move || {
         tokio::time::sleep(pause).await;
         Ok::<_, Down>(7_u64)
     };
     match dice.u8(0..5) {
-        0 => drop(guard.invalidate(key).await),
-        1 | 2 => drop(guard.fetch_scoped(key, || fetch()).await),
-        3 => drop(guard.fetch(key, async || Err::<u64, _>(Down)).await),
-        _ => drop(guard.fetch(key, fetch).await),
+        0 => drop(numbers.invalidate(key).await),
+        1 | 2 => drop(numbers.entry(key).fetch_scoped(|| fetch()).await),
+        3 => drop(numbers.fetch(key, async || Err::<u64, _>(Down)).await),
+        _ => drop(numbers.fetch(key, fetch).await),
     }
 }
 

@@ -9,8 +9,7 @@ use crate::{
     origin::Origin,
     subject::{Boxed, Entry, Kind, Setting, Subject},
 };
-use stampede_guard::{NearCacheConfig, Policy, StampedeGuard, redis::Client};
-use std::sync::Arc;
+use stampede_guard::{Cache, NearCacheConfig, Policy, StampedeGuard, redis::Client};
 use tower::Layer;
 
 pub(crate) const FETCH: Entry = Entry {
@@ -19,7 +18,7 @@ pub(crate) const FETCH: Entry = Entry {
     kind: Kind::Shared,
     make: |Setting { url, origin }| {
         Box::pin(
-            async move { Ok(Box::new(FetchContext { guard: guard(Client::open(url)?), origin, shares: false }) as _) },
+            async move { Ok(Box::new(FetchContext { guard: guard(Client::open(url)?), origin, shared: None }) as _) },
         )
     },
 };
@@ -30,9 +29,7 @@ pub(crate) const NEAR: Entry = Entry {
         600 s, otherwise defaults. Its hits come from its memory",
     kind: Kind::Shared,
     make: |Setting { url, origin }| {
-        Box::pin(
-            async move { Ok(Box::new(FetchContext { guard: near(Client::open(url)?), origin, shares: true }) as _) },
-        )
+        Box::pin(async move { Ok(Box::new(FetchContext::shared(near(Client::open(url)?), origin)) as _) })
     },
 };
 
@@ -52,7 +49,7 @@ pub(crate) const EMBEDDED: Entry = Entry {
     make: |Setting { origin, .. }| {
         Box::pin(async move {
             let guard = StampedeGuard::in_memory().policy(Policy::fresh_for(TTL));
-            Ok(Box::new(FetchContext { guard, origin, shares: true }) as _)
+            Ok(Box::new(FetchContext::shared(guard, origin)) as _)
         })
     },
 };
@@ -68,21 +65,29 @@ pub(crate) fn near(client: Client) -> StampedeGuard {
 struct FetchContext {
     guard: StampedeGuard,
     origin: Origin,
-    /// Hits share the decoded value.
-    shares: bool,
+    /// The view whose hits share the decoded value.
+    shared: Option<Cache<String>>,
+}
+
+impl FetchContext {
+    fn shared(guard: StampedeGuard, origin: Origin) -> Self {
+        let shared = Some(guard.cache("value"));
+        Self { guard, origin, shared }
+    }
 }
 
 impl Subject for FetchContext {
     fn get(&self, key: &str) -> Boxed<Result<usize, String>> {
-        let (guard, origin, key, shares) = (self.guard.clone(), self.origin.clone(), key.to_owned(), self.shares);
+        let (guard, shared) = (self.guard.clone(), self.shared.clone());
+        let (origin, key) = (self.origin.clone(), key.to_owned());
         Box::pin(async move {
             let call = {
                 let key = key.clone();
                 async move || origin.value(&key).await
             };
-            let length = match shares {
-                true => guard.fetch_arc(key, call).await.map(|value: Arc<String>| value.len()),
-                false => guard.fetch(key, call).await.map(|value: String| value.len()),
+            let length = match shared {
+                Some(values) => values.entry(key).fetch_arc(call).await.map(|value| value.len()),
+                None => guard.fetch(key, call).await.map(|value: String| value.len()),
             };
             length.map_err(|error| error.to_string())
         })
