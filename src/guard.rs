@@ -330,9 +330,9 @@ impl StampedeGuard {
         self.set(|config| config.max_detached = NewestFirst::new(fetches))
     }
 
-    /// Sets the maximum payload that is stored, in bytes. Larger answers are passed through. Default: 1 MiB. A
-    /// large payload delays all operations that follow on its connection, so that they may exceed
-    /// [`store_timeout`](Self::store_timeout).
+    /// Sets the maximum payload that is stored, in bytes, with its [validator](crate::FetchOutcome::validator). Larger
+    /// answers are passed through. Default: 1 MiB. A large payload delays all operations that follow on its connection,
+    /// so that they may exceed [`store_timeout`](Self::store_timeout).
     ///
     /// # Panics
     ///

@@ -27,6 +27,7 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Policy {
     lifetimes: Lifetimes,
+    keep_for_validation: Duration,
     /// Whether the window for errors is set.
     pub(crate) has_stale_if_error: bool,
     jitter: f64,
@@ -41,7 +42,8 @@ impl Policy {
     #[must_use]
     pub const fn fresh_for(lifetime: Duration) -> Self {
         let lifetimes = Lifetimes::fresh_for(lifetime);
-        Self { lifetimes, has_stale_if_error: false, jitter: 0.1, xfetch_beta: 0.0 }
+        let keep_for_validation = Duration::ZERO;
+        Self { lifetimes, keep_for_validation, has_stale_if_error: false, jitter: 0.1, xfetch_beta: 0.0 }
     }
 
     /// Sets the window after the freshness lifetime in which an entry is still served at once (RFC 5861 §3). Meanwhile
@@ -58,6 +60,16 @@ impl Policy {
     #[must_use]
     pub const fn stale_if_error(mut self, window: Duration) -> Self {
         (self.lifetimes.stale_if_error, self.has_stale_if_error) = (window, true);
+        self
+    }
+
+    /// Keeps a value for this long after its freshness lifetime and its stale windows, so that the next fetch can ask the
+    /// origin whether it has changed. That fetch gets its [validator](crate::FetchContext::validator) and the
+    /// [value](crate::FetchContext::stale). Without a fetch the value is not served any more. It takes memory of the store
+    /// meanwhile. Default: 0. For the responses of an HTTP layer there is `HttpOptions::retain_for_revalidation`.
+    #[must_use]
+    pub const fn keep_for_validation(mut self, span: Duration) -> Self {
+        self.keep_for_validation = span;
         self
     }
 
@@ -105,7 +117,12 @@ impl Policy {
     pub(crate) fn lifetimes(&self, given: Option<Duration>, random_unit: f64) -> Lifetimes {
         let whole = self.lifetimes.fresh_for;
         let jittered = || whole.saturating_sub(whole.mul_f64(self.jitter * random_unit));
-        Lifetimes { fresh_for: given.unwrap_or_else(jittered), ..self.lifetimes }
+        let window = self.lifetimes.stale_while_revalidate.max(self.lifetimes.stale_if_error);
+        let retain_for = match self.keep_for_validation {
+            Duration::ZERO => Duration::ZERO,
+            span => window.saturating_add(span),
+        };
+        Lifetimes { fresh_for: given.unwrap_or_else(jittered), retain_for, ..self.lifetimes }
     }
 }
 

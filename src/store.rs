@@ -34,7 +34,7 @@ pub use self::{
     error::{Answer, BoxFuture, StoreError},
     lease::{FailureMarker, FillOutcome, Lease, LeaseReply, LeaseRequest, LeaseStatus, MARKED_FOR},
     memory::MemoryStore,
-    port::{FillCondition, IntoStore, RedirectExtension, Store, Write},
+    port::{FillCondition, IntoStore, RedirectExtension, Renewal, Store, Write},
     token::{Inbox, Token},
     tracking::{InvalidationFeed, TrackedRead, TrackedReader},
     wake::{Listener, WakeRegistry},

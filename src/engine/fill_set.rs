@@ -6,7 +6,7 @@ use crate::{
     key::CacheKey,
     store::{
         entry::{Audience, Entry, Kind, Lifetimes, Meta, Payload},
-        port::{RedirectExtension, Write},
+        port::{RedirectExtension, Renewal, Write},
         token::Token,
     },
 };
@@ -23,6 +23,8 @@ pub(crate) struct FillSet {
     /// The redirect entries on the way to the cache key of the flight, if the entry depends on them. They live at least
     /// as long as the entry.
     extensions: Vec<RedirectExtension>,
+    /// The entry at the cache key of the flight that this one renews.
+    renews: Option<Renewal>,
 }
 
 impl FillSet {
@@ -46,11 +48,12 @@ impl FillSet {
             let meta = Meta { kind, id, response_time, cost, lifetimes, codec, audience };
             Entry::new(meta, payload)
         };
+        let renews = store_as.renews;
         let index = store_as
             .index
             .map(|index| (index.variant, entry(Lifetimes::fresh_for(index_lifetime()), index.codec, index.payload)));
         let entry = entry(store_as.lifetimes, store_as.codec, payload);
-        Self { entry, index, extensions: redirects.iter().map(extension).collect() }
+        Self { entry, index, extensions: redirects.iter().map(extension).collect(), renews }
     }
 
     /// Creates a marker that applies to this audience.
@@ -65,10 +68,10 @@ impl FillSet {
     pub(crate) fn writes(&self, key: &CacheKey) -> Vec<Write> {
         let (entry, key, extensions) = (self.entry.clone(), key.clone(), self.extensions.clone());
         match &self.index {
-            None => vec![Write { key, entry, extensions }],
+            None => vec![Write { key, entry, extensions, renews: self.renews }],
             Some((variant, index)) => {
                 let variant_key = key.to_variant(variant.clone());
-                vec![Write { key, entry: index.clone(), extensions }, Write::new(variant_key, entry)]
+                vec![Write { key, entry: index.clone(), extensions, renews: None }, Write::new(variant_key, entry)]
             }
         }
     }
@@ -76,6 +79,6 @@ impl FillSet {
 
 impl From<Entry> for FillSet {
     fn from(entry: Entry) -> Self {
-        Self { entry, index: None, extensions: Vec::new() }
+        Self { entry, index: None, extensions: Vec::new(), renews: None }
     }
 }

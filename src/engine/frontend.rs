@@ -14,6 +14,7 @@ use crate::{
     store::{
         entry::{Audience, Entry, Kind, Lifetimes, Payload, SharedValue},
         error::BoxFuture,
+        port::Renewal,
         token::Token,
     },
     telemetry::FetchFailure,
@@ -261,6 +262,8 @@ pub(crate) struct StoreAs {
     pub(crate) keeps_redirects: bool,
     /// Set if the entry belongs to a variant: the redirect entry that takes its place.
     pub(crate) index: Option<Box<RedirectEntry>>,
+    /// Set if the origin says that the entry that the fetch got is still valid.
+    pub(crate) renews: Option<Renewal>,
 }
 
 /// An entry that redirects to variants. It is followed while it is stored.

@@ -30,6 +30,7 @@ use crate::{
     policy::{self, Freshness},
     store::{
         entry::{Audience, Entry, Lifetimes, SharedValue},
+        port::Renewal,
         token::Token,
     },
     uncached::Uncached,
@@ -284,8 +285,11 @@ impl OriginResponse<'_> {
             Storable::Private(reason) => Err(reason),
         };
         let (sharing, storage) = match plan {
-            Ok(StoragePlan { encoded, store_as, .. }) => {
+            Ok(StoragePlan { encoded, mut store_as, .. }) => {
                 let payload = Bytes::from([&encoded, &old.body[..]].concat());
+                // A head of the same length leaves the body in its place. Most heads differ in their dates alone.
+                let renewed = self.seen.filter(|seen| seen.payload().bytes().len() == payload.len());
+                store_as.renews = renewed.map(|seen| Renewal { id: seen.meta().id, changed: encoded.len() });
                 (Shareability::Complete(payload.into(), store_as), Storage::Stored)
             }
             Err(reason) => (self.uncacheable(), Storage::NotStored(reason)),
@@ -355,7 +359,8 @@ impl OriginResponse<'_> {
             fresh_for: Some(lifetimes.fresh_for),
             body: None,
         };
-        Ok(StoragePlan { response, encoded, store_as: StoreAs { lifetimes, codec: RESPONSE, keeps_redirects, index } })
+        let store_as = StoreAs { lifetimes, codec: RESPONSE, keeps_redirects, index, renews: None };
+        Ok(StoragePlan { response, encoded, store_as })
     }
 
     /// Returns the lifetimes of a response. If unknown fields select it, a flood of values leaves nothing, and a session

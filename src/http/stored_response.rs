@@ -74,7 +74,9 @@ pub(super) fn encode(head: &SharedHead) -> Option<Vec<u8>> {
     let Sharing { auth_sharing, for_everyone, always_validated } = *sharing;
     let sharing = (auth_sharing as u8, for_everyone, always_validated);
     let selection = (others.map(|hash| *hash.as_bytes()), *index_id.as_bytes());
-    bincode::encode_to_vec((status.as_u16(), millis, sharing, selection, fields), bincode::config::standard()).ok()
+    // Ages of any length take the same room, so that a 304 leaves the body in its place.
+    let head = (status.as_u16(), millis.to_le_bytes(), sharing, selection, fields);
+    bincode::encode_to_vec(head, bincode::config::standard()).ok()
 }
 
 /// Decodes a stored response. `None` if it is malformed.
@@ -83,7 +85,7 @@ pub(super) fn encode(head: &SharedHead) -> Option<Vec<u8>> {
 /// count is not allocated, and more fields than a `HeaderMap` can hold do not panic.
 pub(super) fn decode(payload: &Bytes) -> Option<StoredResponse> {
     let mut rest = &payload[..];
-    let (status, age) = next::<(u16, u64)>(&mut rest)?;
+    let (status, age) = next::<(u16, [u8; 8])>(&mut rest)?;
     let (auth_sharing, for_everyone, always_validated) = next::<(u8, bool, bool)>(&mut rest)?;
     let (others, index_id) = next::<(Option<[u8; 16]>, [u8; 16])>(&mut rest)?;
     let auth_sharing = [AuthSharing::Default, AuthSharing::Authorization, AuthSharing::Public]
@@ -99,7 +101,7 @@ pub(super) fn decode(payload: &Bytes) -> Option<StoredResponse> {
         let value = HeaderValue::from_maybe_shared(payload.slice_ref(value)).ok()?;
         headers.try_append(HeaderName::from_bytes(name.as_bytes()).ok()?, value).ok()?;
     }
-    let (status, age) = (StatusCode::from_u16(status).ok()?, Duration::from_millis(age));
+    let (status, age) = (StatusCode::from_u16(status).ok()?, Duration::from_millis(u64::from_le_bytes(age)));
     let sharing = Sharing { auth_sharing, for_everyone, always_validated };
     let (others, index_id) = (others.map(KeyHash::from_bytes), Token::from_bytes(index_id));
     let head = SharedHead { status, headers, age, sharing, others, index_id };
@@ -132,7 +134,7 @@ fn next<'a, T: bincode::BorrowDecode<'a, ()>>(rest: &mut &'a [u8]) -> Option<T> 
 
 pub(super) const CACHE_STATUS: HeaderName = HeaderName::from_static("cache-status");
 /// Codec id of stored responses, as opposed to typed values and other formats of the head.
-pub(super) const RESPONSE: u64 = u64::from_be_bytes(*b"http-6\0\0");
+pub(super) const RESPONSE: u64 = u64::from_be_bytes(*b"http-7\0\0");
 /// Number of fields that space is reserved for.
 const USUAL_FIELDS: usize = 24;
 
@@ -172,7 +174,7 @@ mod tests {
     fn stored_head_with_too_many_fields_does_not_panic() {
         let payload = |fields: Vec<(&str, &[u8])>| {
             let (sharing, selected_by) = ((0_u8, false, false), (None::<[u8; 16]>, [0_u8; 16]));
-            let head = (200_u16, 0_u64, sharing, selected_by, fields);
+            let head = (200_u16, [0_u8; 8], sharing, selected_by, fields);
             Bytes::from(bincode::encode_to_vec(head, bincode::config::standard()).expect("encodes"))
         };
         let fields = vec![("link", &b"<a>"[..]); 40_000];

@@ -38,6 +38,8 @@ pub(super) struct Fill<'a> {
     pub(super) hash: KeyHash,
     /// Begins with the write of the cache key itself.
     pub(super) writes: Vec<NamedWrite<'a>>,
+    /// The id of the entry that the first write renews, if it is to be sent as a renewal.
+    pub(super) renews: Option<Token>,
     /// The names of redirect entries, their ids, and their retentions.
     pub(super) extensions: Vec<(String, Token, Duration)>,
 }
@@ -48,6 +50,8 @@ pub(super) struct NamedWrite<'a> {
     pub(super) entry: &'a Entry,
     /// The staging name, if the entry is large.
     pub(super) staging: Option<String>,
+    /// Number of bytes of the envelope that are sent: all, unless the server has the rest.
+    length: usize,
     retention: Duration,
     layout: u64,
     hash: KeyHash,
@@ -56,27 +60,31 @@ pub(super) struct NamedWrite<'a> {
 }
 
 impl<'a> Fill<'a> {
-    /// `offset` leads from the clock of this process to that of the server.
+    /// `offset` leads from the clock of this process to that of the server. `whole`: renews no entry.
     pub(super) fn new(
         key: &CacheKey,
         condition: FillCondition,
         writes: &'a [Write],
         names: &NamesInUse,
         offset: i64,
+        whole: bool,
     ) -> Self {
-        let (is_second, stamp) = match condition {
-            FillCondition::Lease(lease) => (lease.second_name, lease.stamp),
-            FillCondition::ReplaceMarker(_) => (names.is_second(key.layout()), 0),
+        let (is_second, stamp, renewal) = match condition {
+            FillCondition::Lease(lease) => {
+                (lease.second_name, lease.stamp, writes.first().and_then(|write| write.renews).filter(|_| !whole))
+            }
+            FillCondition::ReplaceMarker(_) => (names.is_second(key.layout()), 0, None),
         };
         // PERF: once for the message and the entry, because a hash takes 700 instructions.
         let hash = key.hash();
         let write = |(number, write): (usize, &'a Write)| {
             let Write { key: at, entry, .. } = write;
             let (name, hash) = if at == key { (entry_name(at, is_second), hash) } else { (names.entry(at), at.hash()) };
-            let is_large = entry.encoded_len() >= STAGED_FROM;
+            let length = renewal.map_or(entry.encoded_len(), |renewal| Entry::encoded_up_to(renewal.changed));
+            let is_large = length >= STAGED_FROM && renewal.is_none();
             let staging = is_large.then(|| staging_name(key, entry.meta().id, number));
             let retention = entry.meta().lifetimes.retention();
-            NamedWrite { name, entry, staging, retention, layout: at.layout(), hash, offset, stamp }
+            NamedWrite { name, entry, staging, length, retention, layout: at.layout(), hash, offset, stamp }
         };
         let extension =
             |RedirectExtension { key, id, retention }: &RedirectExtension| (names.entry(key), *id, *retention);
@@ -84,6 +92,7 @@ impl<'a> Fill<'a> {
             extensions: writes.iter().flat_map(|write| &write.extensions).map(extension).collect(),
             writes: writes.iter().enumerate().map(write).collect(),
             lease: lease_name(key),
+            renews: renewal.map(|renewal| renewal.id),
             condition,
             hash,
         }
@@ -98,8 +107,9 @@ impl<'a> Fill<'a> {
         keys.extend(extensions.iter().map(|(name, ..)| &**name));
         keys.extend(writes.iter().filter_map(|write| write.staging.as_deref()));
         let mut call = FILL.call(&keys);
+        let renewed = self.renews.as_ref().map(|id| &id.as_bytes()[..]).unwrap_or_default();
         match self.condition {
-            FillCondition::Lease(lease) => call.arg(&owner(lease)).arg(b""),
+            FillCondition::Lease(lease) => call.arg(&owner(lease)).arg(renewed),
             FillCondition::ReplaceMarker(marker) => call.arg(b"").arg(marker.as_bytes()),
         };
         call.arg(CHANNEL).arg(self.hash.as_bytes());
@@ -147,8 +157,8 @@ impl NamedWrite<'_> {
 /// whole request.
 impl ToRedisArgs for NamedWrite<'_> {
     fn write_redis_args<W: ?Sized + RedisWrite>(&self, out: &mut W) {
-        let mut buffer = out.bufmut_for_next_arg(self.entry.encoded_len());
-        self.entry.encode_into(self.layout, self.hash, self.offset, self.stamp, &mut buffer);
+        let mut buffer = out.bufmut_for_next_arg(self.length);
+        self.entry.encode_into(self.layout, self.hash, self.offset, self.stamp, self.length, &mut buffer);
     }
 }
 
@@ -301,7 +311,7 @@ mod tests {
             Write::new(key.clone(), Entry::new(meta, Bytes::from(vec![b'x'; length])))
         };
         let writes = [entry(STAGED_FROM), entry(1), entry(1 << 20)];
-        let fill = Fill::new(&key, FillCondition::ReplaceMarker(id), &writes, &NamesInUse::default(), 42);
+        let fill = Fill::new(&key, FillCondition::ReplaceMarker(id), &writes, &NamesInUse::default(), 42, true);
         let id = String::from_utf8_lossy(id.as_bytes()).into_owned();
         let names = [Some(format!("{{sg:rk}}:s:{id}.0")), None, Some(format!("{{sg:rk}}:s:{id}.2"))];
         assert_eq!(fill.writes.iter().map(|write| write.staging.clone()).collect::<Vec<_>>(), names);

@@ -253,8 +253,11 @@ impl Store for RedisStore {
     fn fill<'a>(&'a self, key: &'a CacheKey, condition: FillCondition, writes: Vec<Write>) -> Answer<'a, FillOutcome> {
         Box::pin(async move {
             let offset = self.link.clock(&|| lease_name(key)).offset();
-            let fill = Fill::new(key, condition, &writes, &self.decoder.names, offset);
-            let reply = self.staging.send(fill, &*self.link).await;
+            let fill = |whole| Fill::new(key, condition, &writes, &self.decoder.names, offset, whole);
+            let mut reply = self.staging.send(fill(false), &*self.link).await;
+            if matches!(reply, Ok(Value::Int(NOT_RENEWED))) {
+                reply = self.staging.send(fill(true), &*self.link).await;
+            }
             let (stored, left) = self.parse(reply, scripts::parse_end).await?;
             self.wake(key, &left);
             Ok(if stored { FillOutcome::Stored } else { FillOutcome::Fenced })
@@ -368,4 +371,6 @@ impl<C: redis::aio::ConnectionLike + Clone + Send + Sync + 'static> IntoStore fo
 
 /// Maximum number of unreadable or vanished entries in a row before `get_or_lease` fails.
 const UNREADABLE_ENTRIES: usize = 4;
+/// The reply to a renewal of an entry that the server does not have, or may not change. The lease permits another fill.
+const NOT_RENEWED: i64 = 2;
 const TRY_AGAIN: ErrorKind = ErrorKind::Server(ServerErrorKind::TryAgain);

@@ -29,6 +29,8 @@ struct Content {
 #[derive(Clone)]
 pub struct Payload {
     bytes: Bytes,
+    /// What the origin compares to tell whether the value has changed. Empty if there is none.
+    validator: Bytes,
     decoded: OnceLock<SharedValue>,
 }
 
@@ -164,10 +166,27 @@ impl Payload {
         self
     }
 
+    /// Adds a validator. An empty one is none.
+    #[must_use]
+    pub fn with_validator(self, validator: Bytes) -> Self {
+        Self { validator, ..self }
+    }
+
     /// Returns the encoded value.
     #[must_use]
     pub fn bytes(&self) -> &Bytes {
         &self.bytes
+    }
+
+    /// Returns the validator, which is empty if there is none.
+    #[must_use]
+    pub fn validator(&self) -> &Bytes {
+        &self.validator
+    }
+
+    /// Returns the number of bytes of the value and its validator.
+    pub(crate) fn size(&self) -> usize {
+        self.bytes.len() + self.validator.len()
     }
 
     /// Returns the decoded value. Decodes once, and shares the result while the payload lives. If another type with the
@@ -193,7 +212,7 @@ impl Payload {
 
 impl From<Bytes> for Payload {
     fn from(bytes: Bytes) -> Self {
-        Self { bytes, decoded: OnceLock::new() }
+        Self { bytes, validator: Bytes::new(), decoded: OnceLock::new() }
     }
 }
 

@@ -14,8 +14,8 @@ pub(crate) struct EntryWeight;
 
 impl<V: Borrow<Entry>> Weighter<CacheKey, V> for EntryWeight {
     fn weight(&self, key: &CacheKey, value: &V) -> u64 {
-        let payload = value.borrow().payload().bytes();
-        (BOOKKEEPING + key.primary().len() + key.variant().map_or(0, <[u8]>::len) + payload.len()) as u64
+        let payload = value.borrow().payload().size();
+        (BOOKKEEPING + key.primary().len() + key.variant().map_or(0, <[u8]>::len) + payload) as u64
     }
 }
 

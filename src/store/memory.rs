@@ -167,7 +167,7 @@ impl MemoryStore {
         }
         // The entry of the cache key itself comes last, because it makes the other entries reachable.
         let mut extended = Vec::new();
-        for Write { key, entry, extensions } in writes.into_iter().rev() {
+        for Write { key, entry, extensions, .. } in writes.into_iter().rev() {
             self.layouts.lock().insert(key.layout());
             self.entries.insert(key, entry);
             extended.extend(extensions);

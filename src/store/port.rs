@@ -155,6 +155,19 @@ pub struct Write {
     /// Redirect entries that lead to the entry. A store that ignores them is correct, but loses the entry with the
     /// first of them.
     pub extensions: Vec<RedirectExtension>,
+    /// Set if the entry is a renewed one. A store that ignores it is correct.
+    pub renews: Option<Renewal>,
+}
+
+/// The entry that a [`Write`] renews: the new one has a payload of the same length and the same validator. While the store
+/// has it, the beginning is enough of the new one. The entry may have been evicted or replaced since it was read: then
+/// the write is like any other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Renewal {
+    /// The id of the entry.
+    pub id: Token,
+    /// Number of bytes at the beginning of the payload that may differ.
+    pub changed: usize,
 }
 
 /// A redirect entry that has to be kept for longer, because an entry that it leads to is filled.
@@ -173,7 +186,7 @@ impl Write {
     /// Creates a write of `entry` under `key`.
     #[must_use]
     pub const fn new(key: CacheKey, entry: Entry) -> Self {
-        Self { key, entry, extensions: Vec::new() }
+        Self { key, entry, extensions: Vec::new(), renews: None }
     }
 }
 

@@ -15,7 +15,6 @@ use crate::{
     },
     error::{BoxError, Error, into_cause},
     policy::Policy,
-    store::entry::Payload,
     telemetry,
 };
 use std::{any::type_name, borrow::Borrow, sync::Arc};
@@ -36,11 +35,12 @@ impl<C> TypedFetch<C> {
         match mode {
             FetchMode::Lead { seen, deadline, fencing_token, .. } => {
                 let own = seen.filter(|entry| encoding.is_own_entry(entry));
-                let stale = own.and_then(|entry| codec.decode(entry.payload().bytes()).ok());
-                FetchContext { stale, deadline: Some(deadline), fencing_token }
+                let stale = own.as_ref().and_then(|entry| codec.decode(entry.payload().bytes()).ok());
+                let stored = own.filter(|_| stale.is_some());
+                FetchContext { stale, stored, deadline: Some(deadline), fencing_token }
             }
             FetchMode::HitForPass { .. } | FetchMode::Bypass(_) => {
-                FetchContext { stale: None, deadline: None, fencing_token: None }
+                FetchContext { stale: None, stored: None, deadline: None, fencing_token: None }
             }
         }
     }
@@ -59,35 +59,36 @@ impl<C> TypedFetch<C> {
         E: Into<BoxError> + 'static,
     {
         let codec = self.encoding.codec.borrow();
-        let FetchOutcome { value, sharing } = match fetched {
-            Ok(fetched) => fetched,
+        let outcome = match fetched {
+            Ok(outcome) => outcome,
             Err(error) => return failed(&resource.config, into_cause(error)),
         };
-        let fresh_for = match sharing {
-            Sharing::Private => return FetchHead::private(Ok(A::new(value, Times::default()))),
+        let fresh_for = match outcome.sharing {
+            Sharing::Private => return FetchHead::private(Ok(A::new(outcome.value, Times::default()))),
             Sharing::WaitersOnly => None,
             Sharing::Cacheable { fresh_for } => Some(fresh_for),
         };
-        let payload = match codec.encode(&value) {
-            Ok(bytes) => Payload::from(bytes),
+        let payload = match outcome.encode(&self.encoding) {
+            Ok(payload) => payload,
             Err(error) => {
                 let Resource { config, key, .. } = resource;
                 let (name, way_out) = codec.describe();
                 telemetry::codec_failed(&config.meter, key, &(type_name::<V>(), name), &error, way_out);
                 // Private, although each waiter then calls the origin. If the waiters led one after the other, the last
                 // waiter would wait for the fetches of all.
-                return FetchHead::private(Ok(A::new(value, Times::default())));
+                return FetchHead::private(Ok(A::new(outcome.value, Times::default())));
             }
         };
+        let renews = outcome.renewal();
         let policy = self.policy.as_deref().unwrap_or(&resource.config.policy);
-        let fits = payload.bytes().len() <= resource.config.max_payload;
+        let fits = payload.size() <= resource.config.max_payload;
         let lifetimes = fresh_for.filter(|_| fits).map(|fresh_for| policy.lifetimes(fresh_for, clock::random_unit()));
-        let answer = A::new(value, lifetimes.as_ref().map_or_else(Times::default, Times::of_new));
+        let answer = A::new(outcome.value, lifetimes.as_ref().map_or_else(Times::default, Times::of_new));
         let payload = answer.attached_to(payload);
         let sharing = match lifetimes {
             Some(lifetimes) => {
                 let layout = self.encoding.layout;
-                let store_as = StoreAs { lifetimes, codec: layout, keeps_redirects: false, index: None };
+                let store_as = StoreAs { lifetimes, codec: layout, keeps_redirects: false, index: None, renews };
                 Shareability::Complete(payload, store_as)
             }
             None => Shareability::WaitersOnly(Arc::new(payload)),

@@ -25,6 +25,7 @@ mod share;
 mod sizes;
 mod slow;
 mod typed;
+mod validation;
 
 use stampede_guard_support as support;
 use support::{Down, MS, SECOND, never};

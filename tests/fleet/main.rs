@@ -9,6 +9,7 @@ mod layouts;
 mod near;
 mod outage;
 mod takeover;
+mod validation;
 mod waiters;
 
 use stampede_guard_support as support;

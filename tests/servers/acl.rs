@@ -13,7 +13,7 @@ use crate::{
 use futures_util::future::join_all;
 use redis::AsyncTypedCommands;
 use stampede_guard::{
-    ErrorKind, FetchOutcome, NearCacheConfig, Policy, RedisStore, StampedeGuard,
+    ErrorKind, FetchContext, FetchOutcome, NearCacheConfig, Policy, RedisStore, StampedeGuard,
     store::{CacheKey, Inbox, LeaseReply, LeaseRequest, Store, Token},
 };
 use std::{collections::HashMap, time::Duration};
@@ -115,6 +115,7 @@ const WITHOUT: &[(&str, Calls, bool)] = &[
     ("+get", ALONE, true),
     ("+mget", ALONE_IF_VARIED, true),
     ("+getrange", ALONE, true),
+    ("+setrange", SHARED, false),
     ("+set", ALONE, true),
     ("+del", SHARED, true),
     ("+append", SHARED, false),
@@ -275,6 +276,26 @@ async fn lease_without_pexpire_right_is_not_extended() {
     store.extend(&at, lease, 60 * SECOND).await.expect_err("the user may not extend");
     eventually("another process takes the lease", async || lead().await.is_some()).await;
     assert_eq!(events.about("hint"), 1, "{}", events.all());
+}
+
+/// Without the rights the value is sent as a whole.
+#[tokio::test]
+async fn unchanged_value_without_setrange_or_pexpire_right_is_stored() {
+    for (rules, renewals) in [(documented(), 1), (without("+setrange"), 0), (without("+pexpire"), 0)] {
+        let (server, events) = (RedisServer::start(), Events::listen());
+        let guard = patient(app(&server, &rules).await);
+        let values =
+            guard.cache::<u32>("value").policy(Policy::fresh_for(Duration::ZERO).keep_for_validation(SECOND * 60));
+        let first = values.entry("k").fetch_with(async |_| Ok::<_, Down>(FetchOutcome::new(7).validator("v1")));
+        first.await.expect("a value");
+        guard.drain().await;
+        let unchanged =
+            async |cx: FetchContext<u32>| Ok::<_, Down>(cx.unchanged().expect("a value").fresh_for(SECOND * 60));
+        values.entry("k").fetch_with(unchanged).await.expect("a value");
+        guard.drain().await;
+        assert_eq!(values.get("k").await.expect("an answer"), Some(7), "{rules:?}");
+        assert_eq!((calls(&server, "setrange").await, events.about("hint")), (renewals, 0), "{rules:?}");
+    }
 }
 
 /// An index of variants is to outlive the variant that is stored last.

@@ -1,7 +1,7 @@
 //! How many calls of the origin there may be, and for which callers.
 
 use crate::{
-    check::{hold, key, value},
+    check::{confirmed, hold, key, value},
     plan::{Climate, How, Plan, STORE_TIMEOUT, Step, ms},
     run::Outcome,
     world::{Answer, Asked, Call},
@@ -107,7 +107,7 @@ pub(crate) fn fresh_hits(plan: &Plan, outcome: &Outcome) -> Result<(), String> {
         else {
             continue;
         };
-        let ended = outcome.record.calls[value.call].ended.unwrap_or_default();
+        let ended = confirmed(outcome, value, stored).unwrap_or_default();
         if ended + plan.settings.fresh_for < asked.at + latency {
             continue;
         }

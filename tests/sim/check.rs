@@ -64,7 +64,7 @@ fn valid(plan: &Plan, outcome: &Outcome, asked: &Asked, at: Duration, value: Val
     let told = told(plan, outcome, asked);
     hold(value.version >= told, || format!("version {}, although its node had learned of {told}", value.version))?;
     hold(call.how != How::Private, || "a private value of another caller".into())?;
-    let ended = call.ended.unwrap_or(Duration::MAX);
+    let ended = confirmed(outcome, value, at).unwrap_or(Duration::MAX);
     if call.how == How::NotStored {
         let waited = call.node == asked.node && asked.at <= ended && call.began <= at;
         return hold(waited, || "a value that must not be stored, and the caller did not wait for it".into());
@@ -72,6 +72,13 @@ fn valid(plan: &Plan, outcome: &Outcome, asked: &Asked, at: Duration, value: Val
     let settings = &plan.settings;
     let useful = settings.fresh_for + settings.stale_while_revalidate.max(settings.stale_if_error);
     hold(ended.saturating_add(useful) > asked.at, || "a value older than its lifetimes".into())
+}
+
+/// Returns when the call of the value, or the last one before `at` that has renewed it, has ended.
+pub(crate) fn confirmed(outcome: &Outcome, value: Value, at: Duration) -> Option<Duration> {
+    let calls = outcome.record.calls.iter().enumerate();
+    let confirms = calls.filter(|(number, call)| *number == value.call || call.renews == Some(value.call) && call.well);
+    confirms.filter_map(|(_, call)| call.ended.filter(|ended| *ended <= at)).max()
 }
 
 /// Returns the newest version of which the node had learned the invalidation before this caller asked.

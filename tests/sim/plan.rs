@@ -46,6 +46,7 @@ pub(crate) struct Settings {
     pub(crate) fresh_for: Duration,
     pub(crate) stale_while_revalidate: Duration,
     pub(crate) stale_if_error: Duration,
+    pub(crate) keep_for_validation: Duration,
     pub(crate) lease: Duration,
     pub(crate) wait: Duration,
     pub(crate) max_fallback_fetches: usize,
@@ -103,6 +104,8 @@ pub(crate) enum How {
     Owned,
     Shared,
     Scoped,
+    /// The fetch renews the stored value if the origin has no newer version.
+    Validating,
     Private,
     NotStored,
 }
@@ -119,6 +122,7 @@ impl Settings {
         Policy::fresh_for(self.fresh_for)
             .stale_while_revalidate(self.stale_while_revalidate)
             .stale_if_error(self.stale_if_error)
+            .keep_for_validation(self.keep_for_validation)
             .jitter(0.0)
     }
 }
@@ -186,6 +190,7 @@ impl Plan {
             1 if !tame => How::NotStored,
             2 | 3 => How::Scoped,
             4 => How::Shared,
+            5 | 6 => How::Validating,
             _ => How::Owned,
         };
         let ends = match dice.field("ends").u8(0..12) {
@@ -285,6 +290,7 @@ impl Settings {
             fresh_for: dice.ms("fresh_for", fresh_for),
             stale_while_revalidate: dice.ms("stale_while_revalidate", stale),
             stale_if_error: dice.ms("stale_if_error", if climate == Climate::Shaky { &[2000] } else { stale }),
+            keep_for_validation: dice.ms("keep_for_validation", stale),
             lease: dice.ms("lease", lease),
             wait: dice.ms("wait", if patient { &[PATIENT] } else { &[300, 1500] }),
             max_fallback_fetches: dice.one_of("max_fallback_fetches", &[1, 2, 64]),

@@ -164,22 +164,36 @@ impl Fleet {
     fn fetch(&self, caller: usize, ask: Ask) -> BoxFuture<'static, Result<crate::world::Value, Error>> {
         let (values, fleet) = (self.guards[ask.node].cache(VIEW), self.clone());
         Box::pin(async move {
-            let call = async move || {
+            let call_with = async move |stored: Option<crate::world::Value>| {
                 let calling = fleet.world.call(caller, &ask);
+                let is_unchanged = calling.renews(stored.as_ref());
                 sleep(ask.takes).await;
                 if let Some(key) = ask.within {
                     fleet.clone().asks_within(ask.node, key).await;
                 }
                 match ask.ends {
-                    Ends::Well => Ok(calling.ended()),
+                    Ends::Well => Ok((calling.ended(), is_unchanged)),
                     Ends::Badly => Err(Down),
                     Ends::Panicking => resume_unwind(Box::new("by plan")), // does not run the panic hook
                 }
             };
+            let without_stored = call_with.clone();
+            let call = async move || without_stored(None).await.map(|(value, _)| value);
             match ask.how {
                 How::Owned => values.fetch(ask.key, call).await,
                 How::Shared => values.entry(ask.key).fetch_arc(call).await.map(|value| *Arc::as_ref(&value)),
                 How::Scoped => values.entry(ask.key).fetch_scoped(call).await,
+                How::Validating => {
+                    let fetch = async move |cx: FetchContext<_>| {
+                        let (value, is_unchanged) = call_with(cx.stale().copied()).await?;
+                        Ok::<_, Down>(if is_unchanged {
+                            cx.unchanged().expect("a value is stored")
+                        } else {
+                            FetchOutcome::new(value).validator("v")
+                        })
+                    };
+                    values.entry(ask.key).fetch_with(fetch).await
+                }
                 How::Private => {
                     values
                         .entry(ask.key)

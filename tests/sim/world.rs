@@ -51,6 +51,8 @@ pub(crate) struct Call {
     /// `None` if the call did not end before the end of the simulation.
     pub(crate) ended: Option<Duration>,
     pub(crate) well: bool,
+    /// The call whose value this call has called unchanged.
+    pub(crate) renews: Option<usize>,
 }
 
 /// A request of a caller.
@@ -140,7 +142,7 @@ impl World {
         let mut record = self.record();
         let (number, began, version) = (record.calls.len(), record.now(), record.version(ask.key));
         let Ask { key, node, how, .. } = *ask;
-        record.calls.push(Call { key, node, caller, how, began, ended: None, well: false });
+        record.calls.push(Call { key, node, caller, how, began, ended: None, well: false, renews: None });
         record.say(format_args!("origin: call {number} for k{key} by caller {caller}, at version {version}"));
         Calling { world: self.clone(), value: Value { key, version, call: number }, well: false }
     }
@@ -183,6 +185,13 @@ impl Calling {
     pub(crate) fn ended(mut self) -> Value {
         self.well = true;
         self.value
+    }
+
+    /// Reports whether the stored value has the version that the call has read. The call then renews that value.
+    pub(crate) fn renews(&self, stored: Option<&Value>) -> bool {
+        let renewed = stored.filter(|stored| stored.version == self.value.version);
+        self.world.record().calls[self.value.call].renews = renewed.map(|stored| stored.call);
+        renewed.is_some()
     }
 }
 

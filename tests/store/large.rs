@@ -1,10 +1,11 @@
 //! A store whose entries are all large, so that the suite also runs over staged fills.
 
+use bytes::Bytes;
 use stampede_guard::{
     RedisStore,
     store::{
         Answer, CacheKey, Entry, FailureMarker, FillCondition, FillOutcome, Lease, LeaseReply, LeaseRequest,
-        LeaseStatus, Listener, Store, Token, Write,
+        LeaseStatus, Listener, Payload, Store, Token, Write,
     },
 };
 use std::time::Duration;
@@ -16,13 +17,14 @@ pub(crate) const FILLER: usize = 64 << 10;
 
 fn lengthened(entry: &Entry) -> Entry {
     let payload = [entry.payload().bytes(), &[b'.'; FILLER][..]].concat();
-    Entry::new(*entry.meta(), bytes::Bytes::from(payload))
+    Entry::new(*entry.meta(), Payload::from(Bytes::from(payload)).with_validator(entry.payload().validator().clone()))
 }
 
 fn shortened(entry: &Entry) -> Entry {
     let payload = entry.payload().bytes();
     let rest = payload.len().checked_sub(FILLER).expect("every entry of this store is large");
-    Entry::new(*entry.meta(), payload.slice(..rest))
+    let validator = entry.payload().validator().clone();
+    Entry::new(*entry.meta(), Payload::from(payload.slice(..rest)).with_validator(validator))
 }
 
 impl Store for Large {

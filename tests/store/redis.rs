@@ -2,7 +2,7 @@
 
 use crate::{
     large::FILLER,
-    suite::{LONG, SHORT, ask, fill, fresh, lead, payload, token},
+    suite::{LONG, SHORT, ask, fill, fresh, lead, payload, renew, stored_and_led, token},
     support::{RedisServer, Relay, eventually, herd},
 };
 use bytes::Bytes;
@@ -93,6 +93,19 @@ async fn fill_takes_the_name_of_its_lease() {
     let (_, reply) = ask(&store, &at(0x15, "met"), LONG, None).await;
     assert!(matches!(&reply, LeaseReply::Hit(entry) if entry.payload().bytes() == "mine"), "{reply:?}");
     assert_eq!(payload(&store, &at(0x15, "met")).await.as_deref(), Some("mine"), "under the name of the hit");
+}
+
+/// The server is full when the fetch has ended. It then refuses commands that may take memory, unless the script has
+/// written before.
+#[tokio::test]
+async fn renewal_needs_no_memory() {
+    let (server, key) = (RedisServer::start(), fresh("full"));
+    let store = RedisStore::new(server.client());
+    let (old, lease) = stored_and_led(&store, &key, LONG).await;
+    let mut redis = server.connection().await;
+    redis::cmd("CONFIG").arg("SET").arg("maxmemory").arg("1").exec_async(&mut redis).await.expect("set");
+    assert_eq!(renew(&store, &key, lease, old).await, FillOutcome::Stored);
+    assert_eq!(payload(&store, &key).await.as_deref(), Some("new payload"));
 }
 
 /// Such an entry is read if a reply belongs to another request, or if two keys have the same hash.

@@ -4,7 +4,7 @@ use crate::support::eventually;
 use bytes::Bytes;
 use stampede_guard::store::{
     CacheKey, Entry, FailureMarker, FillCondition, FillOutcome, Inbox, Kind, Lease, LeaseReply, LeaseRequest,
-    LeaseStatus, Lifetimes, Meta, RedirectExtension, Store, Timestamp, Token, Write,
+    LeaseStatus, Lifetimes, Meta, Payload, RedirectExtension, Renewal, Store, Timestamp, Token, Write,
 };
 use std::{
     sync::atomic::{AtomicUsize, Ordering::Relaxed},
@@ -41,6 +41,11 @@ macro_rules! store_suite {
             any_bytes_are_a_key
             lease_of_dropped_listener_is_orphaned
             expired_entry_is_a_miss
+            validator_is_stored_with_its_entry
+            renewal_replaces_all_but_the_rest_of_the_payload
+            renewal_of_an_absent_or_other_entry_stores_the_whole
+            renewal_after_an_invalidation_restores_nothing
+            renewal_by_a_lost_lease_changes_nothing
         );
     };
     ($name:ident, $store:expr; $($case:ident)*) => {
@@ -534,6 +539,102 @@ pub(crate) async fn expired_entry_is_a_miss(store: &dyn Store) {
     tokio::time::sleep(brief.meta().lifetimes.retention() + Duration::from_millis(20)).await;
     assert!(store.get(&key).await.expect("an answer").is_none());
     lead(store, &key, LONG).await;
+}
+
+const VALIDATOR: &[u8] = b"\"v1\"";
+
+/// Returns an entry with a validator, and with a freshness lifetime of its own.
+fn validated(id: Token, payload: &'static str, fresh_for: Duration) -> Entry {
+    let mut meta = *entry(id, Kind::Value, payload).meta();
+    meta.lifetimes = Lifetimes::fresh_for(fresh_for);
+    Entry::new(meta, Payload::from(Bytes::from(payload)).with_validator(Bytes::from(VALIDATOR)))
+}
+
+/// Stores an entry with a validator, and acquires the lease of the fetch that validates it. Returns its id and the lease.
+pub(crate) async fn stored_and_led(store: &dyn Store, key: &CacheKey, lease: Duration) -> (Token, Lease) {
+    let first = lead(store, key, LONG).await;
+    let stored = validated(first.token, "old payload", LONG);
+    assert_eq!(fill_by(store, key, FillCondition::Lease(first), stored).await, FillOutcome::Stored);
+    match ask(store, key, lease, Some(first.token)).await.1 {
+        LeaseReply::Granted { lease, seen_alive: true, .. } => (first.token, lease),
+        other => panic!("not granted: {other:?}"),
+    }
+}
+
+/// Renews the entry `id` by one whose payload begins with "new".
+pub(crate) async fn renew(store: &dyn Store, key: &CacheKey, lease: Lease, id: Token) -> FillOutcome {
+    let mut write = Write::new(key.clone(), validated(lease.token, "new payload", 2 * LONG));
+    write.renews = Some(Renewal { id, changed: 3 });
+    store.fill(key, FillCondition::Lease(lease), vec![write]).await.expect("an answer")
+}
+
+async fn read(store: &dyn Store, key: &CacheKey) -> Option<(Token, Duration, Payload)> {
+    let entry = store.get(key).await.expect("an answer")?;
+    Some((entry.meta().id, entry.meta().lifetimes.fresh_for, entry.payload().clone()))
+}
+
+pub(crate) async fn validator_is_stored_with_its_entry(store: &dyn Store) {
+    let key = fresh("validated");
+    let lease = lead(store, &key, LONG).await;
+    fill(store, &key, lease, "v").await;
+    assert_eq!(read(store, &key).await.expect("an entry").2.validator(), "", "it has none");
+    let key = fresh("validated");
+    let (id, _) = stored_and_led(store, &key, LONG).await;
+    let (stored, _, payload) = read(store, &key).await.expect("an entry");
+    assert_eq!((stored, &payload.bytes()[..], &payload.validator()[..]), (id, &b"old payload"[..], VALIDATOR));
+}
+
+pub(crate) async fn renewal_replaces_all_but_the_rest_of_the_payload(store: &dyn Store) {
+    let key = fresh("renewed");
+    let (old, lease) = stored_and_led(store, &key, LONG).await;
+    for _ in 0..2 {
+        assert_eq!(renew(store, &key, lease, old).await, FillOutcome::Stored, "also if it is sent twice");
+        let (id, fresh_for, renewed) = read(store, &key).await.expect("an entry");
+        assert_eq!((id, fresh_for), (lease.token, 2 * LONG));
+        assert_eq!((&renewed.bytes()[..], &renewed.validator()[..]), (&b"new payload"[..], VALIDATOR));
+    }
+    assert_eq!(store.extend(&key, lease, LONG).await.expect("an answer"), LeaseStatus::Lost, "the lease has ended");
+    let (_, hit) = ask(store, &key, LONG, Some(old)).await;
+    assert!(matches!(&hit, LeaseReply::Hit(entry) if entry.meta().id == lease.token), "a waiter gets it: {hit:?}");
+}
+
+/// Seen to fail over Redis (no entry can be read) if the script does not compare the id.
+pub(crate) async fn renewal_of_an_absent_or_other_entry_stores_the_whole(store: &dyn Store) {
+    let (absent, other) = (fresh("absent"), fresh("replaced"));
+    let without = lead(store, &absent, LONG).await;
+    let (_, with_other) = stored_and_led(store, &other, LONG).await;
+    for (key, lease) in [(absent, without), (other, with_other)] {
+        assert_eq!(renew(store, &key, lease, token()).await, FillOutcome::Stored);
+        let (id, _, stored) = read(store, &key).await.expect("an entry");
+        assert_eq!((id, &stored.bytes()[..], &stored.validator()[..]), (lease.token, &b"new payload"[..], VALIDATOR));
+    }
+}
+
+pub(crate) async fn renewal_after_an_invalidation_restores_nothing(store: &dyn Store) {
+    let key = fresh("gone");
+    let (old, lease) = stored_and_led(store, &key, LONG).await;
+    store.invalidate(std::slice::from_ref(&key)).await.expect("an answer");
+    assert_eq!(renew(store, &key, lease, old).await, FillOutcome::Fenced);
+    assert!(read(store, &key).await.is_none());
+}
+
+/// The entry has the id that a renewal names, and a marker would be replaced by its id alone.
+///
+/// Seen to fail over Redis (the entry is replaced by its beginning) if the script compares the id without a lease.
+pub(crate) async fn renewal_by_a_lost_lease_changes_nothing(store: &dyn Store) {
+    let key = fresh("overtaken");
+    let (old, late) = stored_and_led(store, &key, SHORT).await;
+    let next = loop {
+        match ask(store, &key, LONG, Some(old)).await.1 {
+            LeaseReply::Granted { lease, .. } => break lease,
+            LeaseReply::Wait { remaining, .. } => tokio::time::sleep(remaining + Duration::from_millis(1)).await,
+            other => panic!("neither granted nor held: {other:?}"),
+        }
+    };
+    assert_eq!(renew(store, &key, late, old).await, FillOutcome::Fenced);
+    let (id, fresh_for, stored) = read(store, &key).await.expect("an entry");
+    assert_eq!((id, fresh_for, &stored.bytes()[..]), (old, LONG, &b"old payload"[..]));
+    assert_eq!(renew(store, &key, next, old).await, FillOutcome::Stored);
 }
 
 /// The report of a failed leader. Any bytes pass through a store unchanged.

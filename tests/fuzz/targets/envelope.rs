@@ -36,8 +36,8 @@ pub(super) fn holds(input: &[u8]) {
 
 /// The decoded entry equals the bytes, and encodes to the same bytes again.
 fn reads(at: &CacheKey, bytes: &Bytes, entry: &Entry) {
-    let payload = &bytes[HEAD..bytes.len() - validator_len(bytes)];
-    assert_eq!(entry.payload().bytes(), payload);
+    let (payload, validator) = bytes[HEAD..].split_at(bytes.len() - HEAD - validator_len(bytes));
+    assert_eq!((&entry.payload().bytes()[..], &entry.payload().validator()[..]), (payload, validator));
     assert_eq!(entry.meta().id.as_bytes(), &bytes[1..17]);
     let again = entry.to_envelope(at, 0);
     let begun = i64::from_le_bytes(bytes[41..49].try_into().expect("eight bytes"));
@@ -45,10 +45,11 @@ fn reads(at: &CacheKey, bytes: &Bytes, entry: &Entry) {
     // Times beyond the range of the clock are clamped.
     if i128::from(begun) + i128::from(cost) <= i128::from(i64::MAX) {
         let written = |bytes: &[u8]| [&bytes[..STAMP.start], &bytes[STAMP.end..LATER.start]].concat();
-        assert_eq!((written(&again), &again[HEAD..]), (written(bytes), payload));
+        assert_eq!((written(&again), &again[HEAD..]), (written(bytes), &bytes[HEAD..]));
     }
     let read = Entry::from_envelope(at, &again, 0).expect("what was written is read");
     assert_eq!((read.meta(), read.payload().bytes()), (entry.meta(), entry.payload().bytes()));
+    assert_eq!(read.payload().validator(), entry.payload().validator());
     for offset in [i64::MIN, -1, 1, i64::MAX] {
         let elsewhere = Entry::from_envelope(at, bytes, offset).expect("clocks do not matter to what it is");
         let _ = elsewhere.to_envelope(at, offset);

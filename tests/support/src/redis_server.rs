@@ -55,6 +55,14 @@ impl RedisServer {
         Self::listening(Mode::Sentinel, config)
     }
 
+    /// Returns how many bytes the server has received, those of this question included.
+    pub async fn received(&self) -> usize {
+        let mut info = redis::cmd("INFO");
+        let info: String = info.arg("stats").query_async(&mut self.connection().await).await.expect("an answer");
+        let (_, rest) = info.split_once("total_net_input_bytes:").expect("a count");
+        rest.lines().next().and_then(|count| count.parse().ok()).expect("a number")
+    }
+
     /// Reports whether the binary of all tests has a lower version. Valkey has versions of its own, from 7.2 on.
     pub fn is_older_than(major: u32, minor: u32) -> bool {
         binary::binary().version < (major, minor)
