@@ -14,6 +14,13 @@ pub(crate) fn after_expiry(waiting: usize, random: f64) -> Duration {
     Duration::from_millis(1) + spread.mul_f64(random)
 }
 
+/// Returns the pause from the begin of the failed attempt with this number to the next one. It doubles from 100 ms to 5 s.
+#[cfg(feature = "redis")]
+pub(crate) fn reconnect(attempts: u32, random: f64) -> Duration {
+    let max = Duration::from_millis(50).saturating_mul(1 << attempts.min(7)).min(Duration::from_secs(5));
+    max.mul_f64(0.8 + 0.2 * random)
+}
+
 const FASTEST: Duration = Duration::from_millis(50);
 const SLOWEST: Duration = Duration::from_millis(500);
 const GROWTH: f64 = 1.6;

@@ -18,10 +18,13 @@ use std::time::Duration;
 #[non_exhaustive]
 pub struct Health {
     /// Whether the store replied to its last operation, or to its last read if reads have a connection of their own; in a
-    /// cluster, whether each node did. A refusal is a reply, for example of a full server or because of a wrong password;
-    /// see [`last_error`](Self::last_error). `None` before the first operation has ended. A store in this process is
-    /// always reachable.
+    /// cluster, whether each node did. A refusal is a reply, for example of a full server; see
+    /// [`last_error`](Self::last_error). A server that [refuses the credentials](Self::credentials_refused) is not
+    /// reachable. `None` before the first operation has ended. A store in this process is always reachable.
     pub store_reachable: Option<bool>,
+    /// Whether the server, or a node of a cluster, has refused user and password at the last operation. An operator has
+    /// to correct them.
+    pub credentials_refused: bool,
     /// Whether a circuit breaker of the guard or one of its clones is open: the store, or a node of it, is not asked by
     /// requests, or asked to read only, if it is reachable and pauses its writes. About once per store timeout a request
     /// sends a probe in the background; without requests there is none.
@@ -52,18 +55,18 @@ pub struct LastError {
 }
 
 impl Health {
-    /// Returns the health of a store, by the state of its circuit breakers (whether it is reachable, and whether one is
-    /// open) and its failures.
+    /// Returns the health of a store, by the state of its circuit breakers (whether it is reachable, whether one is open,
+    /// and whether the credentials are refused) and its failures.
     pub(crate) fn of(
         store: &dyn Store,
-        (is_reachable, breaker_open): (Option<bool>, bool),
+        (is_reachable, breaker_open, credentials_refused): (Option<bool>, bool, bool),
         failures: &Failures,
         pending_invalidations: usize,
     ) -> Self {
         let store_reachable = is_reachable.or((!store.is_shared()).then_some(true));
         let last_error = failures.last(Timestamp::now());
         let subscriber_up = store.is_subscribed();
-        Self { store_reachable, breaker_open, last_error, subscriber_up, pending_invalidations }
+        Self { store_reachable, credentials_refused, breaker_open, last_error, subscriber_up, pending_invalidations }
     }
 }
 

@@ -21,7 +21,7 @@ use tokio::sync::{Notify, futures::Notified};
 /// be late, not down. Afterwards no request waits for the store.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Breaker {
-    Closed { errors: u32, last: Option<Timestamp>, closed_at: Option<Timestamp> },
+    Closed { errors: u32, last: Option<Timestamp>, closed_at: Option<Timestamp>, is_refused: bool },
     Open { since: Timestamp, next_probe: Timestamp, cause: FailureKind },
 }
 
@@ -84,7 +84,7 @@ impl Breaker {
 
     /// Records a failed operation that was sent at `sent_at`. Returns `true` if it opens the breaker.
     pub(crate) fn failed(&mut self, kind: FailureKind, sent_at: Timestamp, now: Timestamp) -> bool {
-        let Self::Closed { errors, last, closed_at } = self else { return false };
+        let Self::Closed { errors, last, closed_at, .. } = self else { return false };
         if closed_at.is_some_and(|closed_at| sent_at < closed_at) {
             return false; // the store has answered since
         }
@@ -98,6 +98,17 @@ impl Breaker {
             *self = Self::Open { since: now, next_probe: now, cause: kind };
         }
         opens
+    }
+
+    /// Records, after the reply, that it refuses the credentials.
+    pub(crate) fn refused(&mut self, now: Timestamp) {
+        if let Self::Closed { last, is_refused, .. } = self {
+            (*last, *is_refused) = (Some(now), true);
+        }
+    }
+
+    pub(crate) fn is_refused(&self) -> bool {
+        matches!(self, Self::Closed { is_refused: true, .. })
     }
 
     pub(crate) fn is_open(&self) -> bool {
@@ -116,7 +127,7 @@ impl Breaker {
 
     /// Reports whether nothing is recorded.
     pub(crate) fn is_idle(&self) -> bool {
-        matches!(self, Self::Closed { errors: 0, closed_at: None, .. })
+        matches!(self, Self::Closed { errors: 0, closed_at: None, is_refused: false, .. })
     }
 
     /// Reports whether nothing was recorded for a minute, and no probe was sent, because no request is for this domain any
@@ -130,7 +141,7 @@ impl Breaker {
     }
 
     fn closed(closed_at: Option<Timestamp>) -> Self {
-        Self::Closed { errors: 0, last: None, closed_at }
+        Self::Closed { errors: 0, last: None, closed_at, is_refused: false }
     }
 }
 
@@ -203,13 +214,16 @@ impl Breakers {
         self.has_answered.store(true, Relaxed);
     }
 
-    /// Reports whether all domains have answered their last read, if there was one, and whether a breaker is open.
-    pub(super) fn state(&self) -> (Option<bool>, bool) {
+    /// Reports whether all domains have answered their last read, if there was one, whether a breaker is open, and
+    /// whether a domain refuses the credentials.
+    pub(super) fn state(&self) -> (Option<bool>, bool, bool) {
         let by_domain = self.by_domain.lock();
         let is_failing =
             by_domain.iter().any(|((_, access, _), of)| *access == Access::Read && of.breaker.is_failing());
         let is_reachable = (is_failing || self.has_answered.load(Relaxed)).then_some(!is_failing);
-        (is_reachable, by_domain.values().any(|recorded| recorded.breaker.is_open()))
+        let has_any = |state: fn(&Breaker) -> bool| by_domain.values().any(|recorded| state(&recorded.breaker));
+        let is_refused = has_any(Breaker::is_refused);
+        (is_reachable.map(|is_reachable| is_reachable && !is_refused), has_any(Breaker::is_open), is_refused)
     }
 
     /// Returns a future that resolves when the next breaker opens or closes.

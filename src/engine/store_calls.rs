@@ -266,7 +266,11 @@ impl Resource {
         telemetry::store_failed(&self.config.meter, &self.key, operation, error);
         self.engine.failures.record(operation, error);
         if error.is_refused() {
-            return self.record_answer(access, at); // the store is alive
+            self.record_answer(access, at); // the store is alive
+            if error.is_unauthorized() {
+                self.with_breaker(access.unwrap_or(Access::Read), |breaker| breaker.refused(Timestamp::now()));
+            }
+            return;
         }
         let kind = if error.is_timed_out() { FailureKind::TimedOut } else { FailureKind::Error };
         let (now, access) = (Timestamp::now(), access.unwrap_or(Access::Read));

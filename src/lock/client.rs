@@ -2,12 +2,11 @@
 
 use crate::{
     redis::connection::{
-        endpoint::RedisEndpoint,
+        endpoint::{RedisEndpoint, Subscribers},
         error_class::store_error,
         reconnecting::CommandLink,
         script::{Script, ScriptCall, digits, introduction},
         subscriber::MessageHandler,
-        subscribers::Subscribers,
     },
     store::{
         error::StoreError,

@@ -50,7 +50,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 /// The batcher of reads over one link.
 pub(super) struct ReadBatcher {
-    link: Arc<dyn CommandLink>,
+    pub(super) link: Arc<dyn CommandLink>,
     /// One for a server; for a cluster [`CLUSTER_LANES`], each for the slots with the same remainder.
     lanes: Box<[Arc<Lane>]>,
 }
@@ -71,12 +71,9 @@ impl ReadBatcher {
         name: String,
         terms: Option<ReadTerms<'_>>,
     ) -> Result<(ReadAnswer, u64), StoreError> {
-        let begun = match terms {
-            Some(terms) => terms.now(),
-            None => 0,
-        };
+        let begun = terms.map_or(0, ReadTerms::now);
         let (lane, slot) = self.lane(&name);
-        if lane.is_idle() && !lane.is_shared.load(Acquire) {
+        if lane.in_flight.load(Acquire) == 0 && !lane.is_shared.load(Acquire) {
             let _in_flight = lane.begin();
             return Ok((ReadAnswer::Own(get(&*self.link, &name).await?), begun));
         }
@@ -213,11 +210,6 @@ struct BatchTicket {
 }
 
 impl Lane {
-    /// Reports whether no command is in flight.
-    fn is_idle(&self) -> bool {
-        self.in_flight.load(Acquire) == 0
-    }
-
     /// Counts a command that is not in a batch, until the guard is dropped.
     fn begin(&self) -> InFlightCount<'_> {
         self.in_flight.fetch_add(1, AcqRel);
@@ -844,7 +836,7 @@ mod tests {
 
     fn is_idle(reads: &ReadBatcher) -> bool {
         let has_no_batch = |reads: &Reads| reads.batches.is_empty() && reads.names.is_empty();
-        reads.lanes.iter().all(|lane| lane.is_idle() && has_no_batch(&lane.reads.lock()))
+        reads.lanes.iter().all(|lane| lane.in_flight.load(Acquire) == 0 && has_no_batch(&lane.reads.lock()))
     }
 
     const NEW: &[u8] = b"new";

@@ -1,14 +1,11 @@
 //! Connections to Redis, scripts, messages, and the classes of errors. Connections are made on first use and again when
 //! they break. The [store](crate::store) and the [locks](crate::lock) decide what is sent over them.
 
+pub(crate) mod attempts;
 pub(crate) mod clock;
-#[cfg(feature = "cluster")]
-mod cluster;
 pub(crate) mod endpoint;
 pub(crate) mod error_class;
 pub(crate) mod log;
-#[cfg(feature = "cluster")]
-mod node;
 pub(crate) mod reconnecting;
 #[cfg(feature = "cluster")]
 pub(crate) mod router;
@@ -17,7 +14,6 @@ pub(crate) mod script;
 mod sentinel;
 pub(crate) mod source;
 pub(crate) mod subscriber;
-pub(crate) mod subscribers;
 pub(crate) mod supervise;
 #[cfg(feature = "cluster")]
 mod topology;

@@ -1,7 +1,7 @@
 //! Decodes the entries that the server returns, by the clock of that server.
 
 use super::{
-    batch::ReadAnswer,
+    batch::{ReadAnswer, ReadBatcher},
     connection::reconnecting::CommandLink,
     names::{NamesInUse, lease_name},
 };
@@ -11,10 +11,12 @@ use crate::{
     store::{
         entry::Entry,
         envelope::{EnvelopeError, layout_of},
+        error::StoreError,
     },
     telemetry,
 };
 use bytes::Bytes;
+use futures_util::future::OptionFuture;
 use std::{
     sync::{
         OnceLock,
@@ -27,7 +29,8 @@ use std::{
 #[derive(Default)]
 pub(super) struct EntryDecoder {
     pub(super) names: NamesInUse,
-    corrupt: AtomicU64,
+    /// The number of entries that were corrupt.
+    pub(super) corrupt: AtomicU64,
 }
 
 impl EntryDecoder {
@@ -78,26 +81,19 @@ impl EntryDecoder {
         Some(entry)
     }
 
-    /// Decodes what was found under these cache keys.
-    pub(super) async fn decode_all(
+    /// Reads the entries of these cache keys as they are at one moment.
+    pub(super) async fn read_all(
         &self,
         keys: &[CacheKey],
-        found: &[Option<Bytes>],
-        link: &dyn CommandLink,
-    ) -> Vec<Option<Entry>> {
+        reads: &ReadBatcher,
+    ) -> Result<Vec<Option<Entry>>, StoreError> {
+        let found = reads.get_all(keys.iter().map(|key| self.names.entry(key)).collect()).await?;
         let mut entries = Vec::with_capacity(keys.len());
-        for (key, bytes) in keys.iter().zip(found) {
-            entries.push(match bytes {
-                Some(bytes) => self.decode(key, bytes, link).await,
-                None => None,
-            });
+        for (key, bytes) in keys.iter().zip(&found) {
+            let entry = bytes.as_ref().map(|bytes| self.decode(key, bytes, &*reads.link));
+            entries.push(OptionFuture::from(entry).await.flatten());
         }
-        entries
-    }
-
-    /// Returns the number of entries that were corrupt.
-    pub(super) fn corrupt_entries(&self) -> u64 {
-        self.corrupt.load(Relaxed)
+        Ok(entries)
     }
 }
 
@@ -178,7 +174,7 @@ mod tests {
             let bytes = Entry::new(meta, Bytes::new()).to_envelope(&key, CLOCKS[0]);
             assert_eq!(decoder.decode(&key, &bytes, &TwoNodes::default()).await.is_some(), is_read, "{ahead} ms ahead");
         }
-        assert_eq!(decoder.corrupt_entries(), 0);
+        assert_eq!(decoder.corrupt.load(Relaxed), 0);
     }
 
     /// Seen to fail when each reader decodes for itself, and when readers of a name share the entry without comparing

@@ -8,13 +8,12 @@ pub(crate) use super::names::{entry_names, lease_name};
 use super::{
     batch::ReadBatcher,
     connection::{
-        endpoint::{IntoEndpoint, RedisEndpoint},
+        endpoint::{IntoEndpoint, RedisEndpoint, Subscribers},
         error_class::store_error,
         reconnecting::CommandLink,
         script::{Script, number},
         source::{Connection, Source},
         subscriber::MessageHandler,
-        subscribers::Subscribers,
     },
     entries::EntryDecoder,
     fill::{Fill, Staging},
@@ -31,7 +30,7 @@ use crate::{
         error::{Answer, StoreError},
         lease::{FailureMarker, FillOutcome, Lease, LeaseReply, LeaseRequest, LeaseStatus},
         port::{FillCondition, IntoStore, Store, Write},
-        token::{Inbox, Token},
+        token::Token,
         tracking::{InvalidationFeed, TrackedReader},
         wake::{Listener, WakeRegistry},
     },
@@ -39,7 +38,11 @@ use crate::{
 };
 use bytes::Bytes;
 use redis::{ErrorKind, RedisResult, ServerErrorKind, Value};
-use std::{fmt, slice, sync::Arc, time::Duration};
+use std::{
+    fmt, slice,
+    sync::{Arc, atomic::Ordering::Relaxed},
+    time::Duration,
+};
 
 /// A store of entries and leases in Redis.
 ///
@@ -116,11 +119,6 @@ impl RedisStore {
         Ok((self.decoder.decode_once(key, &answer, &*self.link).await, begun))
     }
 
-    /// Returns the inbox of this process if messages arrive there, and the request asks for one.
-    async fn live_inbox(&self, lease: &str, request: LeaseRequest) -> Option<Inbox> {
-        (request.notify && self.subscribers.is_live(lease).await).then(|| self.wakes.inbox())
-    }
-
     /// Runs `get_or_lease`, or another script with its keys, arguments and replies. `more` are arguments after its own.
     async fn get_or_lease_by(
         &self,
@@ -132,15 +130,14 @@ impl RedisStore {
         let names = &self.decoder.names;
         let is_second = names.is_second(key.layout());
         let keys = [entry_name(key, is_second), lease_name(key), entry_name(key, !is_second)];
-        let inbox = self.live_inbox(&keys[1], request).await;
+        let is_notified = request.notify && self.subscribers.is_live(&keys[1]).await;
+        let inbox = is_notified.then(|| self.wakes.inbox());
         let mut seen = request.seen.map(|id| Bytes::copy_from_slice(id.as_bytes()));
         let mut unreadable = false;
         for _ in 0..UNREADABLE_ENTRIES {
             let sent = Timestamp::now();
             let mut call = scripts::get_or_lease(script, &keys, key, request, seen.as_deref(), inbox);
-            for arg in more {
-                call.arg(arg);
-            }
+            call.arg(more);
             let reply = call.run(&*self.link).await;
             let (reply, is_other) = self.parse(reply, |reply| scripts::parse_lead_reply(reply, !unreadable)).await?;
             let second = is_second != is_other;
@@ -240,9 +237,8 @@ impl Store for RedisStore {
 
     fn get_all<'a>(&'a self, keys: &'a [CacheKey]) -> Answer<'a, Vec<Option<Entry>>> {
         Box::pin(async move {
-            let names: Vec<_> = keys.iter().map(|key| self.decoder.names.entry(key)).collect();
-            self.subscribers.start(|| names.first().cloned().unwrap_or_default());
-            Ok(self.decoder.decode_all(keys, &self.reads.get_all(names).await?, &*self.link).await)
+            self.subscribers.start(|| keys.first().map(lease_name).unwrap_or_default());
+            self.decoder.read_all(keys, &self.reads).await
         })
     }
 
@@ -310,7 +306,7 @@ impl Store for RedisStore {
     }
 
     fn corrupt_entries(&self) -> u64 {
-        self.decoder.corrupt_entries()
+        self.decoder.corrupt.load(Relaxed)
     }
 
     fn other_layouts(&self) -> u64 {
@@ -335,15 +331,20 @@ impl Store for RedisStore {
 /// Omits the connection, whose address may hold a password.
 impl fmt::Debug for RedisStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RedisStore")
-            .field("wakes", &self.wakes)
-            .field("has_subscriber", &self.subscribers.is_up().is_some())
-            .finish()
+        f.debug_struct("RedisStore").field("wakes", &self.wakes).finish_non_exhaustive()
     }
 }
 
-macro_rules! into_store {
-    ($($(#[$attribute:meta])* $from:ty)*) => {$(
+macro_rules! into_endpoint_and_store {
+    ($($(#[$attribute:meta])* $from:ty => |$value:ident| $endpoint:expr;)*) => {$(
+        $(#[$attribute])*
+        impl IntoEndpoint for $from {
+            fn into_endpoint(self) -> RedisEndpoint {
+                let $value = self;
+                $endpoint
+            }
+        }
+
         $(#[$attribute])*
         impl IntoStore for $from {
             fn into_store(self) -> Arc<dyn Store> {
@@ -353,14 +354,14 @@ macro_rules! into_store {
     )*};
 }
 
-into_store! {
-    RedisEndpoint
-    redis::Client
+into_endpoint_and_store! {
+    RedisEndpoint => |endpoint| endpoint;
+    redis::Client => |client| RedisEndpoint::of_server(Source::of_client(client));
     #[cfg(feature = "sentinel")]
-    redis::sentinel::SentinelClient
+    redis::sentinel::SentinelClient => |client| RedisEndpoint::of_server(Source::of_master(vec![client], &[]));
     #[cfg(feature = "connection-manager")]
-    redis::aio::ConnectionManager
-    redis::aio::MultiplexedConnection
+    redis::aio::ConnectionManager => |connection| RedisEndpoint::over(Connection(connection));
+    redis::aio::MultiplexedConnection => |connection| RedisEndpoint::over(Connection(connection));
 }
 
 impl<C: redis::aio::ConnectionLike + Clone + Send + Sync + 'static> IntoStore for Connection<C> {

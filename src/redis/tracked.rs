@@ -8,15 +8,16 @@
 use super::{
     batch::ReadBatcher,
     connection::{
+        attempts::within,
+        endpoint::Subscribers,
         error_class::store_error,
         reconnecting::{CommandLink, Reconnecting},
         script::introduction,
-        source::{Connect, Connections, Source, info_of_process, run_id},
-        subscribers::Subscribers,
+        source::{Connect, Connections, Source, info_of_process, is_one_process},
         supervise::{KeptTask, answers},
     },
     entries::EntryDecoder,
-    names::shard_of,
+    names::{lease_name, shard_of},
 };
 use crate::{
     clock::Timestamp,
@@ -27,7 +28,6 @@ use crate::{
     },
     sync::mutex::Mutex,
 };
-use futures_util::future::join;
 use redis::{ErrorKind, PushInfo, PushKind, RedisResult, Value, aio::MultiplexedConnection};
 use std::{
     convert::Infallible,
@@ -76,40 +76,32 @@ impl TrackedReads {
         feed: Arc<InvalidationFeed>,
         every: Duration,
     ) -> Self {
-        let (log, every) = (source.log.clone(), every.clamp(Duration::from_millis(1), Duration::from_secs(3600)));
+        let every = every.clamp(Duration::from_millis(1), Duration::from_secs(3600));
         let tracking = Arc::new(Tracking { source, data, feed, every, current: Mutex::default() });
-        let link = Arc::new(Reconnecting::new(tracking.clone(), introduction(&[]), log));
+        let link = Arc::new(Reconnecting::new(tracking.clone(), introduction(&[]), tracking.source.attempts.clone()));
         let reads = ReadBatcher::over(link.clone(), false);
         Self { tracking, link, reads, decoder, subscribers, watchdog: KeptTask::default() }
-    }
-
-    /// Reads entries. They are tracked if they were read over one connection that reports changes.
-    async fn read(&self, keys: &[CacheKey]) -> Result<TrackedRead, StoreError> {
-        self.subscribers.start(|| keys.first().map(|key| self.decoder.names.entry(key)).unwrap_or_default());
-        if !self.is_connected() {
-            return Err(StoreError::new("the tracked connection is not made yet"));
-        }
-        let before = self.tracking.tracked();
-        let names = keys.iter().map(|key| self.decoder.names.entry(key)).collect();
-        let entries = self.decoder.decode_all(keys, &self.reads.get_all(names).await?, &*self.link).await;
-        // Another connection may have been made since, and the reads may have gone over it.
-        Ok(TrackedRead { entries, is_tracked: before.is_some() && self.tracking.tracked() == before })
-    }
-
-    /// Reports whether there is a connection. Otherwise begins to connect, in the background.
-    fn is_connected(&self) -> bool {
-        // A connection made before the data connection would be replaced at once.
-        if self.tracking.data.connection(b"") == 0 {
-            return false;
-        }
-        self.watchdog.start(|| self.tracking.clone().check_regularly(self.link.clone()));
-        self.link.is_connected()
     }
 }
 
 impl TrackedReader for TrackedReads {
+    /// The entries are tracked if they were read over one connection that reports changes.
     fn get_all<'a>(&'a self, keys: &'a [CacheKey]) -> Answer<'a, TrackedRead> {
-        Box::pin(self.read(keys))
+        Box::pin(async move {
+            self.subscribers.start(|| keys.first().map(lease_name).unwrap_or_default());
+            // A connection made before the data connection would be replaced at once.
+            let has_data = self.tracking.data.connection(b"") != 0;
+            if has_data {
+                self.watchdog.start(|| self.tracking.clone().check_regularly(self.link.clone()));
+            }
+            if !has_data || !self.link.is_connected() {
+                return Err(StoreError::new("the tracked connection is not made yet"));
+            }
+            let before = self.tracking.tracked();
+            let entries = self.decoder.read_all(keys, &self.reads).await?;
+            // Another connection may have been made since, and the reads may have gone over it.
+            Ok(TrackedRead { entries, is_tracked: before.is_some() && self.tracking.tracked() == before })
+        })
     }
 }
 
@@ -136,14 +128,13 @@ impl Tracking {
     async fn connect_tracked(&self, server: &AtomicU64) -> RedisResult<MultiplexedConnection> {
         let feed = self.feed.clone();
         let mut connection = self.source.connect_with_pushes(move |push| handle_push(&feed, &push), server).await?;
-        redis::cmd("CLIENT").arg("TRACKING").arg("ON").exec_async(&mut connection).await?;
+        within(CHECK_TIMEOUT, redis::cmd("CLIENT").arg("TRACKING").arg("ON").exec_async(&mut connection)).await?;
         Ok(connection)
     }
 }
 
 impl Connect for Tracking {
     type Connection = MultiplexedConnection;
-    const AWAITED: bool = false;
 
     /// Connects even to a server that does not support tracking; the age of a copy is then its only bound.
     async fn connect(&self, server: &AtomicU64) -> RedisResult<Connections<MultiplexedConnection>> {
@@ -152,7 +143,7 @@ impl Connect for Tracking {
         let (connections, is_tracked) = match self.connect_tracked(&of_source).await {
             Ok(main) => (Connections { main, reads: None }, true),
             Err(error) if store_error(error.clone()).is_refused() => {
-                self.source.log.command_failed(&error);
+                self.source.attempts.log.command_failed(&error);
                 (self.source.connect(&of_source).await?, false)
             }
             Err(error) => return Err(error),
@@ -160,11 +151,8 @@ impl Connect for Tracking {
         if self.data.is_paired() {
             // Another server may have lost what the data connection has invalidated.
             let (info, mut tracked) = (info_of_process(), connections.main.clone());
-            let (of_data, of_tracked) = join(self.data.read(&info), info.query_async(&mut tracked)).await;
-            if run_id(of_data) != run_id(of_tracked) {
-                return Err(
-                    (ErrorKind::Io, "the tracked connection leads to another server than the data connection").into()
-                );
+            if !is_one_process(self.data.read(&info), info.query_async(&mut tracked)).await {
+                return Err(OTHER_SERVER.into());
             }
         }
         // Messages of the last connection may be lost, so this one must not confirm copies that were read before.
@@ -172,10 +160,6 @@ impl Connect for Tracking {
         *self.current.lock() = is_tracked.then_some(number);
         server.store(of_source.load(Relaxed) + data, Relaxed);
         Ok(connections)
-    }
-
-    fn connect_timeout(&self) -> Duration {
-        self.source.connect_timeout()
     }
 
     /// The data connection is a part of it: the host name may have resolved to another server when it was made again.
@@ -186,20 +170,18 @@ impl Connect for Tracking {
 
 /// Handles a message of the server. `invalidate` names keys, or none if all have changed (`FLUSHALL`).
 fn handle_push(feed: &InvalidationFeed, push: &PushInfo) {
-    if push.kind != PushKind::Invalidate {
-        return;
-    }
-    let Some(Value::Array(names)) = push.data.first() else {
-        feed.all_changed();
-        return;
-    };
-    for name in names {
-        match name {
+    match push.data.first() {
+        _ if push.kind != PushKind::Invalidate => {}
+        Some(Value::Array(names)) => names.iter().for_each(|name| match name {
             Value::BulkString(name) => feed.shard_changed(shard_of(name)),
             _ => _ = feed.all_changed(),
-        }
+        }),
+        _ => _ = feed.all_changed(),
     }
 }
 
+/// Only a tracked connection depends on that, so this is no failed attempt to connect.
+const OTHER_SERVER: (ErrorKind, &str) =
+    (ErrorKind::Client, "the tracked connection leads to another server than the data connection");
 /// Maximum time for the reply that confirms the connection.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(1);

@@ -23,7 +23,9 @@ enum Outcome {
     Disconnected,
     Refused,
     /// Refused until an operator corrects a setting.
-    Misconfigured,
+    Misconfigured {
+        of_credentials: bool,
+    },
 }
 
 impl StoreError {
@@ -46,8 +48,9 @@ impl StoreError {
     }
 
     /// Creates the error of a refusal that the connection has reported, because an operator has to correct its cause.
-    pub(crate) fn misconfigured(source: impl Into<BoxError>) -> Self {
-        Self { outcome: Outcome::Misconfigured, ..Self::new(source) }
+    /// With `of_credentials` these are user and password.
+    pub(crate) fn misconfigured(source: impl Into<BoxError>, of_credentials: bool) -> Self {
+        Self { outcome: Outcome::Misconfigured { of_credentials }, ..Self::new(source) }
     }
 
     /// Creates the error of an operation without an answer within the store timeout of a guard or a lock.
@@ -68,11 +71,15 @@ impl StoreError {
     /// Reports whether the store refused the operation.
     #[must_use]
     pub fn is_refused(&self) -> bool {
-        matches!(self.outcome, Outcome::Refused | Outcome::Misconfigured)
+        self.outcome == Outcome::Refused || self.is_misconfigured()
     }
 
     pub(crate) fn is_misconfigured(&self) -> bool {
-        self.outcome == Outcome::Misconfigured
+        matches!(self.outcome, Outcome::Misconfigured { .. })
+    }
+
+    pub(crate) fn is_unauthorized(&self) -> bool {
+        self.outcome == Outcome::Misconfigured { of_credentials: true }
     }
 }
 

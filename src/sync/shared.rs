@@ -87,6 +87,16 @@ impl<T> WeakShared<T> {
         self.0.upgrade().map(Shared::of)
     }
 
+    /// Returns a handle of the future if it runs. Otherwise begins another one, which later callers join.
+    pub(crate) fn join_or<F: Future<Output = T> + Send + 'static>(&mut self, begin: impl FnOnce() -> F) -> Shared<T> {
+        let running = self.upgrade().filter(|running| !running.is_done_and(|_| true));
+        running.unwrap_or_else(|| {
+            let begun = Shared::new(begin());
+            *self = begun.downgrade();
+            begun
+        })
+    }
+
     /// Returns the number of handles.
     pub(crate) fn handles(&self) -> usize {
         self.0.strong_count()

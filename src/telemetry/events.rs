@@ -220,11 +220,3 @@ impl fmt::Debug for LoggedKey<'_> {
         }
     }
 }
-
-#[cfg(feature = "tracing")]
-const URL_HINT: &str = "correct host, port, scheme (`redis://`, or `rediss://` for TLS) and database in the URL of the \
-    client (`redis::Client::open`), or start the server";
-/// A cluster client, and a connection that connects by itself, do not say whether it was the password.
-#[cfg(feature = "tracing")]
-const CLIENT_HINT: &str = "correct host, port, scheme (`redis://`, or `rediss://` for TLS), user and password in the \
-    URLs of the client that the guard was built from, or start the server";

@@ -106,9 +106,9 @@ macro_rules! table {
                 { #[cfg(feature = "http")] contradiction(field: &str) DEBUG
                     "a forwarded field contradicts the request, and selects its response" [field] };
                 // `address` is `None` if only the client knows it.
-                { unreachable(address: Option<&str>, error: &dyn Display) WARN
+                { unreachable(address: Option<&str>, error: &dyn Display, hint: &str) WARN
                     "cannot connect to redis; the connection is tried again"
-                    [address, %error, hint = if address.is_some() { URL_HINT } else { CLIENT_HINT }] };
+                    [address, %error, hint] };
                 // An operator has to correct the setting. Until then the origin answers.
                 { misconfigured(address: Option<&str>, error: &dyn Display, hint: &str) ERROR
                     "redis refuses to serve this client" [address, %error, hint] };

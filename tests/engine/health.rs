@@ -80,8 +80,8 @@ async fn refusal_is_an_answer_and_the_last_error() {
 async fn health_is_serializable() {
     let embedded = serde_json::to_value(StampedeGuard::in_memory().health()).expect("JSON");
     let expected = serde_json::json!({
-        "store_reachable": true, "breaker_open": false, "last_error": null, "subscriber_up": null,
-        "pending_invalidations": 0,
+        "store_reachable": true, "credentials_refused": false, "breaker_open": false, "last_error": null,
+        "subscriber_up": null, "pending_invalidations": 0,
     });
     assert_eq!(embedded, expected);
 

@@ -1,10 +1,12 @@
 //! Passwords of Redis users.
 
 use crate::{
-    kit::{Events, answers, calls_of_a_herd, command, connection, hits, patient, recovers, tell},
+    MS, SECOND,
+    kit::{Events, answers, calls_of_a_herd, command, connection, connections_received, hits, patient, recovers, tell},
     support::{RedisServer, eventually},
 };
 use stampede_guard::StampedeGuard;
+use tokio::time::{Instant, sleep};
 
 const PASSWORD: &str = "correct-horse";
 const WRONG: &str = "battery-staple";
@@ -34,12 +36,16 @@ async fn refused(server: &RedisServer, client: redis::Client, remedy: &str) {
     }
     let said = events.all();
     assert_eq!(events.about("hint=\"correct user and password"), 1, "{said}");
+    let health = guard.health();
+    assert_eq!((health.store_reachable, health.credentials_refused), (Some(false), true));
     let error = guard.invalidate("a").await.expect_err("not acknowledged");
     assert!(!format!("{error:?} {error}").contains(WRONG));
     shows_nothing(std::slice::from_ref(&guard), &events);
 
     tell::<()>(&self::client(server, PASSWORD), &format!("ACL SETUSER default {remedy}")).await;
     recovers(&guard).await;
+    let health = guard.health();
+    assert_eq!((health.store_reachable, health.credentials_refused), (Some(true), false));
 }
 
 fn shows_nothing(guards: &[StampedeGuard], events: &Events) {
@@ -88,6 +94,27 @@ async fn second_change_of_the_password_is_logged_again() {
     }
     recovers(&guard).await;
     assert_eq!(logged(), 2, "{}", events.all());
+}
+
+/// Data and messages have connections of their own, and each request asks for one.
+///
+/// Seen to fail (67 connections) if the pause does not grow.
+#[tokio::test]
+async fn wrong_password_connects_at_most_once_in_five_seconds() {
+    let server = RedisServer::with(&["--requirepass", PASSWORD]);
+    let mut admin = connection(&client(&server, PASSWORD)).await;
+    let guard = patient(client(&server, WRONG));
+    let before = connections_received(&mut admin).await;
+    let began = Instant::now();
+    while began.elapsed() < 6 * SECOND {
+        hits(&guard, &format!("key {}", fastrand::u64(..))).await;
+        sleep(10 * MS).await;
+    }
+    // Two at first, and six until the pause is four seconds at least.
+    let (made, allowed) = (connections_received(&mut admin).await - before, 9 + began.elapsed().as_secs() / 4);
+    assert!(made <= allowed, "{made} connections in {:?}", began.elapsed());
+    tell::<()>(&client(&server, PASSWORD), &format!("ACL SETUSER default >{WRONG}")).await;
+    recovers(&guard).await;
 }
 
 /// A changed password does not end open connections, so the cache has no gap.

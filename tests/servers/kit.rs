@@ -12,6 +12,7 @@ use axum::{
     http::{Request, Response},
 };
 use futures_util::future::BoxFuture;
+use redis::aio::ConnectionLike;
 use stampede_guard::StampedeGuard;
 use std::{
     convert::Infallible,
@@ -87,6 +88,13 @@ pub(crate) async fn recovers(guard: &StampedeGuard) {
         hits(guard, &key).await
     })
     .await;
+}
+
+/// Returns the number of connections that a server has accepted so far.
+pub(crate) async fn connections_received(admin: &mut impl ConnectionLike) -> u64 {
+    let stats: String = redis::cmd("INFO").arg("stats").query_async(admin).await.expect("it is up");
+    let received = stats.lines().find_map(|line| line.strip_prefix("total_connections_received:"));
+    received.expect("a line").parse().expect("a number")
 }
 
 /// Makes a server a replica of the server on this port, and waits until it follows.

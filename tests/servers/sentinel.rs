@@ -9,13 +9,14 @@ use self::{
     watched::{Watched, isolate, turn_away},
 };
 use crate::{
-    Down, SECOND,
-    kit::{calls_of_a_herd, command, patient, recovers},
-    support::{RedisServer, eventually},
+    Down, MS, SECOND,
+    kit::{Events, calls_of_a_herd, command, connection, connections_received, patient, recovers},
+    support::{RedisServer, eventually, free_port},
 };
 use redis::sentinel::{SentinelClient, SentinelServerType};
 use stampede_guard::{Lock, NearCacheConfig, Policy, RedisEndpoint, StampedeGuard};
 use std::time::Duration;
+use tokio::time::{Instant, sleep};
 
 /// Longer than any test takes.
 const HOUR: Duration = Duration::from_secs(3600);
@@ -69,6 +70,77 @@ async fn sentinel_client_makes_a_guard_that_follows() {
         recovers(guard).await;
     }
     is_shared_by_message(&guards, "after").await;
+}
+
+/// Connections for data and for messages ask all sentinels, and each sentinel is listened to.
+///
+/// Seen to fail (67 connections) if the pause does not grow.
+#[tokio::test]
+async fn sentinels_that_refuse_the_password_are_left_in_peace() {
+    let watched = Watched::start().await;
+    let urls = watched.sentinels.iter().map(|sentinel| format!("redis://nobody:wrong@127.0.0.1:{}", sentinel.port()));
+    let guard = patient(RedisEndpoint::sentinel(urls, "main").expect("URLs"));
+    let mut admin = connection(&watched.sentinels[0].client()).await;
+    let before = connections_received(&mut admin).await;
+    let began = Instant::now();
+    while began.elapsed() < 6 * SECOND {
+        guard.fetch(fastrand::u64(..), async || Ok::<_, Down>(1)).await.expect("an answer");
+        sleep(10 * MS).await;
+    }
+    let (made, allowed) = (connections_received(&mut admin).await - before, 9 + began.elapsed().as_secs() / 4);
+    assert!(made <= allowed, "{made} connections in {:?}", began.elapsed());
+    assert!(guard.health().credentials_refused);
+}
+
+/// Asserts that one line names the sentinels, where to correct them, and what is wrong.
+async fn is_named_once(urls: [String; 2], words: &[&str]) {
+    let events = Events::listen();
+    let shown = urls.each_ref().map(|url| url.replace("nobody:wrong@", "")).join(", ");
+    let guard = patient(RedisEndpoint::sentinel(urls, "main").expect("URLs"));
+    let lines = || {
+        let has_all = |line: &&str| words.iter().chain([&shown.as_str()]).all(|word| line.contains(word));
+        events.all().lines().filter(has_all).count()
+    };
+    eventually("it is logged", async || {
+        guard.fetch(fastrand::u64(..), async || Ok::<_, Down>(1)).await.expect("an answer");
+        lines() > 0
+    })
+    .await;
+    sleep(SECOND).await;
+    assert_eq!((lines(), events.about("hint=")), (1, 1), "{}", events.all());
+    assert!(!events.all().contains("nobody"));
+}
+
+#[tokio::test]
+async fn hint_names_the_sentinels_that_are_gone() {
+    let urls = [(); 2].map(|()| format!("redis://127.0.0.1:{}", free_port()));
+    is_named_once(urls, &["WARN", "cannot connect to redis", "URLs of the sentinels", "`RedisEndpoint::sentinel`"])
+        .await;
+}
+
+#[tokio::test]
+async fn hint_names_the_sentinels_that_refuse_the_password() {
+    let servers = [(); 2].map(|()| RedisServer::start());
+    let urls = servers.each_ref().map(|server| format!("redis://nobody:wrong@127.0.0.1:{}", server.port()));
+    let words = ["ERROR", "redis refuses to serve", "correct user and password in the URLs of the sentinels"];
+    is_named_once(urls, &words).await;
+}
+
+/// Seen to fail if only the first attempt to reach a server is logged.
+#[tokio::test]
+async fn loss_of_all_sentinels_is_logged_once() {
+    let (mut watched, events) = (Watched::start().await, Events::listen());
+    let [guard] = watched.guards::<1>();
+    subscribed(std::slice::from_ref(&guard)).await;
+    let lines = || events.about("none of the named addresses answers");
+    watched.sentinels.pop();
+    sleep(SECOND).await;
+    assert_eq!(lines(), 0, "{}", events.all());
+    watched.sentinels.clear();
+    eventually("it is logged", async || lines() > 0).await;
+    sleep(SECOND).await;
+    assert_eq!(lines(), 1, "{}", events.all());
+    recovers(&guard).await;
 }
 
 /// The outage cache is set to the time of a failover. Seen to fail (96 calls) if it keeps nothing.

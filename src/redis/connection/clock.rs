@@ -43,10 +43,7 @@ impl ServerClock {
     /// Returns the microseconds to add to the clock of this process. Before the first stamp this is a guess from the
     /// wall clock of this host.
     pub(in crate::redis) fn offset(&self) -> i64 {
-        match self.offset_micros.get() {
-            Some(offset) => offset.load(Relaxed),
-            None => guess(),
-        }
+        self.offset_micros.get().map_or_else(guess, |offset| offset.load(Relaxed))
     }
 }
 

@@ -1,27 +1,24 @@
 //! The endpoint of Redis: a server, a cluster or sentinels, and how to connect to it.
 
-#[cfg(feature = "cluster")]
-use super::{cluster::Seeds, router::Router};
 use super::{
+    attempts::Attempts,
     log::ConnectionLog,
     reconnecting::{CommandLink, Reconnecting},
     source::{Connect, Connection, Source, config},
     subscriber::{MessageHandler, Subscriber},
-    subscribers::Subscribers,
 };
+#[cfg(feature = "cluster")]
+use super::{router::Router, topology::Seeds};
 use redis::{AsyncConnectionConfig, Client, Pipeline, aio::ConnectionLike};
 #[cfg(any(feature = "cluster", feature = "sentinel"))]
 use redis::{IntoConnectionInfo, RedisResult};
 use std::{fmt, sync::Arc};
 #[cfg(feature = "sentinel")]
 use {
-    super::{
-        sentinel::{ToMaster, no_sentinels},
-        source::tuned_tcp,
-    },
+    super::{sentinel::NO_SENTINELS, source::tuned_tcp},
     redis::{
         ErrorKind,
-        sentinel::{SentinelClient, SentinelClientBuilder, SentinelServerType},
+        sentinel::{SentinelClientBuilder, SentinelServerType},
     },
 };
 
@@ -147,15 +144,15 @@ impl RedisEndpoint {
     }
 
     /// Builds an endpoint whose connections all come from one source.
-    pub(super) fn of_server(server: Source) -> Self {
+    pub(in crate::redis) fn of_server(server: Source) -> Self {
         Self { wakes: Some(server.clone()), ..Self::of(DataSource::Server(server)) }
     }
 
     /// Builds an endpoint whose data connections come from `connect`.
-    fn over(connect: impl Connect) -> Self {
-        let (connect, log) = (Arc::new(connect), Arc::<ConnectionLog>::default());
+    pub(in crate::redis) fn over(connect: impl Connect) -> Self {
+        let (connect, attempts) = (Arc::new(connect), Attempts::new(ConnectionLog::of(CLIENT, [])));
         let connect_with = move |introduction| {
-            Arc::new(Reconnecting::new(connect.clone(), introduction, log.clone())) as Arc<dyn CommandLink>
+            Arc::new(Reconnecting::new(connect.clone(), introduction, attempts.clone())) as Arc<dyn CommandLink>
         };
         Self::of(DataSource::Other(Arc::new(connect_with)))
     }
@@ -174,13 +171,13 @@ impl RedisEndpoint {
     ) -> (Arc<dyn CommandLink>, Subscribers) {
         let link: Arc<dyn CommandLink> = match &self.data {
             DataSource::Server(server) => {
-                let source = self.configured(server, is_paired);
-                Arc::new(Reconnecting::new(Arc::new(source), introduction, server.log.clone()))
+                let source = server.configured(&self.config, is_paired);
+                Arc::new(Reconnecting::new(Arc::new(source), introduction, server.attempts.clone()))
             }
             #[cfg(feature = "cluster")]
             DataSource::Cluster(seeds) => {
                 let mut seeds = seeds.clone();
-                seeds.source = self.configured(&seeds.source, is_paired);
+                seeds.source = seeds.source.configured(&self.config, is_paired);
                 let router = Arc::new(Router::new(seeds, introduction, handler.clone()));
                 if self.wakes.is_none() {
                     return (router.clone(), Subscribers::PerMaster(router));
@@ -189,7 +186,8 @@ impl RedisEndpoint {
             }
             DataSource::Other(connect_with) => connect_with(introduction),
         };
-        let subscriber = |wakes| Arc::new(Subscriber::new(self.configured(wakes, false), link.clone(), handler));
+        let subscriber =
+            |wakes: &Source| Arc::new(Subscriber::new(wakes.configured(&self.config, false), link.clone(), handler));
         let subscriber = self.wakes.as_ref().map(subscriber);
         (link, Subscribers::One(subscriber))
     }
@@ -197,13 +195,9 @@ impl RedisEndpoint {
     /// Returns the source of a single server, if more connections to it can be made.
     pub(crate) fn server(&self) -> Option<Source> {
         match &self.data {
-            DataSource::Server(server) => Some(self.configured(server, false)),
+            DataSource::Server(server) => Some(server.configured(&self.config, false)),
             _ => None,
         }
-    }
-
-    fn configured(&self, source: &Source, is_paired: bool) -> Source {
-        source.configured(self.config.clone(), is_paired)
     }
 
     pub(crate) fn is_cluster(&self) -> bool {
@@ -272,8 +266,10 @@ impl RedisEndpoint {
         configure: impl Fn(SentinelClientBuilder) -> SentinelClientBuilder,
     ) -> RedisResult<Self> {
         // User, password, protocol and TCP settings of a sentinel's URL are for this sentinel alone.
+        let mut addresses = Vec::new();
         let client = |sentinel: S| {
             let info = sentinel.into_connection_info()?;
+            addresses.push(info.addr().clone());
             let settings = info.redis_settings();
             if settings.db() != 0 {
                 return Err(DATABASE_OF_SENTINEL.into());
@@ -290,11 +286,51 @@ impl RedisEndpoint {
             configure(builder).build()
         };
         let clients = sentinels.into_iter().map(client).collect::<RedisResult<Vec<_>>>()?;
-        if clients.is_empty() { Err(no_sentinels()) } else { Ok(Self::of_sentinels(clients)) }
+        if clients.is_empty() {
+            return Err(NO_SENTINELS.into());
+        }
+        Ok(Self::of_server(Source::of_master(clients, &addresses)))
+    }
+}
+
+/// The subscribers of one store or lock client.
+pub(crate) enum Subscribers {
+    /// Without one waiters poll.
+    One(Option<Arc<Subscriber>>),
+    /// One at each master of a cluster, because a node passes messages on to other nodes late.
+    #[cfg(feature = "cluster")]
+    PerMaster(Arc<Router>),
+}
+
+impl Subscribers {
+    /// Starts the subscriber that gets the messages about this name, and returns it.
+    pub(crate) fn start(&self, name: impl FnOnce() -> String) -> Option<Arc<Subscriber>> {
+        let _ = &name; // PERF: one server needs no name
+        let subscriber = match self {
+            Self::One(subscriber) => subscriber.clone(),
+            #[cfg(feature = "cluster")]
+            Self::PerMaster(router) => router.subscriber(name().as_bytes()),
+        };
+        subscriber.inspect(|subscriber| subscriber.start())
     }
 
-    fn of_sentinels(clients: Vec<SentinelClient>) -> Self {
-        Self::of_server(Source::of_master(ToMaster::of(clients)))
+    /// Reports whether messages about this name arrive, as [`Subscriber::is_live`] does. Starts their subscriber.
+    pub(crate) async fn is_live(&self, name: &str) -> bool {
+        match self.start(|| name.to_owned()) {
+            Some(subscriber) => subscriber.is_live().await,
+            None => false,
+        }
+    }
+
+    /// Reports whether messages arrive now, from all servers that were needed. `None` if no subscriber can be made.
+    pub(crate) fn is_up(&self) -> Option<bool> {
+        let mut subscribers = match self {
+            Self::One(subscriber) => vec![subscriber.clone()?],
+            #[cfg(feature = "cluster")]
+            Self::PerMaster(router) => router.subscribers(),
+        };
+        subscribers.retain(|subscriber| subscriber.is_started());
+        Some(!subscribers.is_empty() && subscribers.iter().all(|subscriber| subscriber.is_up()))
     }
 }
 
@@ -305,39 +341,14 @@ impl fmt::Debug for RedisEndpoint {
     }
 }
 
-macro_rules! into_endpoint {
-    ($($(#[$attribute:meta])* $from:ty => |$value:ident| $endpoint:expr;)*) => {$(
-        $(#[$attribute])*
-        impl IntoEndpoint for $from {
-            fn into_endpoint(self) -> RedisEndpoint {
-                let $value = self;
-                $endpoint
-            }
-        }
-    )*};
-}
-
-into_endpoint! {
-    Client => |client| RedisEndpoint::of_server(Source::of_client(client));
-    #[cfg(feature = "sentinel")]
-    SentinelClient => |client| RedisEndpoint::of_sentinels(vec![client]);
-    #[cfg(feature = "connection-manager")]
-    redis::aio::ConnectionManager => |connection| RedisEndpoint::over(Connection(connection));
-    redis::aio::MultiplexedConnection => |connection| RedisEndpoint::over(Connection(connection));
-}
-
 impl<C: ConnectionLike + Clone + Send + Sync + 'static> IntoEndpoint for Connection<C> {
     fn into_endpoint(self) -> RedisEndpoint {
         RedisEndpoint::over(self)
     }
 }
 
-impl IntoEndpoint for RedisEndpoint {
-    fn into_endpoint(self) -> Self {
-        self
-    }
-}
-
+/// The place in which the user has named the server of a connection, which does not say whether it was the password.
+const CLIENT: &str = "the URLs, with user and password, of the client that the guard was built from";
 #[cfg(feature = "sentinel")]
 const DATABASE_OF_SENTINEL: (ErrorKind, &str) = (
     ErrorKind::InvalidClientConfig,

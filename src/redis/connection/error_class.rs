@@ -65,13 +65,10 @@ pub(super) fn class(error: &RedisError) -> ErrorClass {
 /// `MULTI`. A connection may also refuse to send several commands at once.
 pub(crate) fn is_unsupported(error: &RedisError) -> bool {
     let text = error.to_string().to_lowercase();
-    let has = |phrase| text.contains(phrase);
+    let phrases = ["noperm", "exec without multi", "unknown command", "unknown redis command"];
     error.kind() == ErrorKind::Client
         || class(error) == ErrorClass::Misconfigured(Misconfiguration::Rights)
-        || has("noperm")
-        || has("exec without multi")
-        || has("unknown command")
-        || has("unknown redis command")
+        || phrases.iter().any(|phrase| text.contains(phrase))
 }
 
 /// Converts an error of redis-rs, by what it says about the outcome of the command.
@@ -85,7 +82,7 @@ pub fn store_error(error: RedisError) -> StoreError {
     match class {
         ErrorClass::Disconnected => StoreError::disconnected(source),
         ErrorClass::Refused | ErrorClass::Demoted => StoreError::refused(source),
-        ErrorClass::Misconfigured(_) => StoreError::misconfigured(source),
+        ErrorClass::Misconfigured(of) => StoreError::misconfigured(source, of == Misconfiguration::Credentials),
         ErrorClass::Unavailable | ErrorClass::Unknown => StoreError::new(source),
     }
 }
@@ -104,10 +101,9 @@ fn without_arguments(error: &RedisError) -> Option<String> {
 /// Classifies an error without a code of its own. Redis drops the code when a command within a script is refused: for
 /// missing rights in any version, and for all errors before 7.0. In the text before 7.0 the code follows a minus sign.
 fn in_script(detail: &str) -> ErrorClass {
-    let has = |phrases: &[&str]| phrases.iter().any(|phrase| detail.contains(phrase));
-    if has(&["The user executing the script", "ACL failure in script"]) {
+    if detail.contains("The user executing the script") || detail.contains("ACL failure in script") {
         ErrorClass::Misconfigured(Misconfiguration::Rights)
-    } else if has(&["-READONLY "]) {
+    } else if detail.contains("-READONLY ") {
         ErrorClass::Demoted
     } else {
         ErrorClass::Refused
@@ -115,16 +111,16 @@ fn in_script(detail: &str) -> ErrorClass {
 }
 
 impl Misconfiguration {
-    /// Returns the setting to change, and how.
-    pub(super) fn hint(self, error: &RedisError) -> Cow<'static, str> {
+    /// Returns the setting to change, and how. `named` is the place where the user has named the servers.
+    pub(super) fn hint(self, error: &RedisError, named: &str) -> String {
         match self {
-            Self::Credentials => CREDENTIALS_HINT.into(),
+            Self::Credentials => format!("{CREDENTIALS_HINT} in {named}{CREDENTIALS_CAUSES}"),
             Self::Rights => {
                 let right = missing_right(&error.to_string());
-                format!("grant the user {right} with `ACL SETUSER`; docs/operations.md lists all rights").into()
+                format!("grant the user {right} with `ACL SETUSER`; docs/operations.md lists all rights")
             }
-            Self::Client => CLIENT_HINT.into(),
-            Self::Protocol => PROTOCOL_HINT.into(),
+            Self::Client => CLIENT_HINT.to_owned(),
+            Self::Protocol => PROTOCOL_HINT.to_owned(),
         }
     }
 }
@@ -151,9 +147,12 @@ const SCRIPT_LINE: &str = "@user_script:";
 /// First word of the error of a fill whose `RENAME` was refused.
 const RENAME: &str = "RENAME";
 /// redis-rs says only that `AUTH` has failed, so this names the rarer causes too.
-pub(super) const CREDENTIALS_HINT: &str = "correct user and password in the URL of the client \
-    (`redis::Client::open(\"redis://USER:PASSWORD@HOST\")`), or `requirepass` and `ACL SETUSER` of the server; an `AUTH` \
-    may also fail because the server has no password or has reached `maxclients`";
+const CREDENTIALS_CAUSES: &str = ", or `requirepass` and `ACL SETUSER` of the server; an `AUTH` may also fail because the \
+    server has no password or has reached `maxclients`";
+pub(super) const CREDENTIALS_HINT: &str = "correct user and password";
+/// For an error of TLS, in the words of rustls or of OpenSSL.
+pub(super) const CERTIFICATE_HINT: &str = "renew the certificate of the server if it has expired, issue it for the host name \
+    in the URL, or name its authority with `redis::Client::build_with_tls` (certificates in `sentinel_with`)";
 pub(super) const CLIENT_HINT: &str = "the server is part of a cluster: build the guard from its nodes \
     (`RedisEndpoint::cluster`, feature `cluster`) instead of a `redis::Client`";
 
@@ -259,7 +258,7 @@ mod tests {
             ),
         ] {
             let answer = redis::parse_redis_value(format!("-{line}\r\n").as_bytes()).expect("an answer");
-            let hint = Misconfiguration::Rights.hint(&answer.extract_error().expect_err("an error"));
+            let hint = Misconfiguration::Rights.hint(&answer.extract_error().expect_err("an error"), "");
             assert!(hint.contains(named), "{line}: {hint}");
         }
     }

@@ -1,12 +1,9 @@
 //! The log lines about the connections to one endpoint: one for each cause, not one for each request or connection.
 
-#[cfg(feature = "cluster")]
-use super::error_class::CLIENT_HINT;
-use super::error_class::{CREDENTIALS_HINT, ErrorClass, class, loggable};
+use super::error_class::{CERTIFICATE_HINT, CREDENTIALS_HINT, ErrorClass, Misconfiguration, class, loggable};
 use crate::{sync::mutex::Mutex, telemetry};
-use redis::{Client, ConnectionAddr, RedisError};
+use redis::{ConnectionAddr, RedisError};
 use std::{
-    borrow::Cow,
     collections::HashSet,
     sync::atomic::{AtomicBool, Ordering::Relaxed},
 };
@@ -14,31 +11,28 @@ use std::{
 /// The log of the connections to one endpoint: the causes that they have reported.
 #[derive(Default)]
 pub(in crate::redis) struct ConnectionLog {
-    /// `None` for connections that the application has made, and for clusters.
+    /// The place in which the user has named the servers.
+    place: &'static str,
+    /// The addresses that the user has named. `None` for connections that the application has made.
     address: Option<String>,
     /// Whether the server has replied once, or a failed attempt to reach it was reported.
     is_settled: AtomicBool,
     /// The hints about misconfigurations that were given.
-    hints: Mutex<HashSet<Cow<'static, str>>>,
+    hints: Mutex<HashSet<String>>,
 }
 
 impl ConnectionLog {
-    /// Creates the log of the connections to the server of this client.
-    pub(super) fn of(client: &Client) -> Self {
-        Self { address: Some(address(client)), ..Self::default() }
-    }
-
-    /// Creates the log of the connections to a cluster. Redirections need no hint.
-    #[cfg(feature = "cluster")]
-    pub(super) fn of_cluster() -> Self {
-        Self { hints: Mutex::new([CLIENT_HINT.into()].into()), ..Self::default() }
+    /// Creates the log of the connections to servers at these addresses, which the user has named in this place.
+    pub(super) fn of<'a>(place: &'static str, addresses: impl IntoIterator<Item = &'a ConnectionAddr>) -> Self {
+        let addresses = addresses.into_iter().map(shown).collect::<Vec<_>>().join(", ");
+        Self { place, address: Some(addresses).filter(|it| !it.is_empty()), ..Self::default() }
     }
 
     /// Reports a failed attempt to connect, unless the server has replied before: then the circuit breaker reports that
     /// it is gone.
     pub(super) fn connect_failed(&self, error: &RedisError) {
         match class(error) {
-            ErrorClass::Misconfigured(setting) => self.misconfigured(&setting.hint(error), error),
+            ErrorClass::Misconfigured(setting) => self.misconfigured(setting, error),
             _ => self.unreachable(error),
         }
     }
@@ -47,47 +41,69 @@ impl ConnectionLog {
     /// show only with its first command that it reaches no server.
     pub(in crate::redis) fn command_failed(&self, error: &RedisError) {
         match class(error) {
-            ErrorClass::Misconfigured(setting) => self.misconfigured(&setting.hint(error), error),
-            ErrorClass::Disconnected | ErrorClass::Unknown => self.unreachable(error),
             ErrorClass::Unavailable | ErrorClass::Refused | ErrorClass::Demoted => {}
+            _ => self.connect_failed(error),
         }
     }
 
     /// Records that the server has replied.
     pub(super) fn reached(&self) {
-        // PERF: read first, because threads share it and it changes once.
-        if !self.is_settled.load(Relaxed) {
-            self.is_settled.store(true, Relaxed);
-        }
+        self.is_settled.store(true, Relaxed);
     }
 
-    /// Records that the server has accepted a new connection. If the password changes later, that is a new cause.
+    /// Records that the server has accepted a new connection. If the password or the certificate changes later, that is a
+    /// new cause.
     pub(super) fn accepted(&self) {
         self.reached();
-        self.hints.lock().remove(CREDENTIALS_HINT);
+        self.hints.lock().retain(|hint| !hint.starts_with(CREDENTIALS_HINT) && hint != CERTIFICATE_HINT);
+    }
+
+    /// Reports the loss of all servers that the user has named, once until one of them has no error. Other servers may
+    /// work.
+    #[cfg(any(feature = "cluster", feature = "sentinel"))]
+    pub(super) fn check_named(&self, errors: impl Iterator<Item = Option<RedisError>>) {
+        match errors.reduce(Option::and).flatten() {
+            Some(error) => {
+                self.unreachable(&error);
+                self.report_unreachable(ALL_HINT, &error);
+            }
+            None => _ = self.hints.lock().remove(ALL_HINT),
+        }
     }
 
     fn unreachable(&self, error: &RedisError) {
-        if !self.is_settled.swap(true, Relaxed) {
-            telemetry::unreachable(self.address.as_deref(), &loggable(error));
+        let is_first = !self.is_settled.swap(true, Relaxed);
+        if loggable(error).contains("certificate") {
+            self.report_unreachable(CERTIFICATE_HINT, error); // a certificate expires while connections work
+        } else if is_first {
+            self.is_new(ALL_HINT); // this line says so
+            self.report_unreachable(&format!("{URL_HINT} in {}, or start the server", self.place), error);
         }
     }
 
-    /// Reports an error whose cause an operator has to correct, once for each hint.
-    pub(super) fn misconfigured(&self, hint: &str, error: &RedisError) {
-        let is_new = {
-            let mut hints = self.hints.lock();
-            hints.len() < MAX_HINTS && hints.insert(hint.to_owned().into())
-        };
-        if is_new {
-            telemetry::misconfigured(self.address.as_deref(), &loggable(error), hint);
+    fn report_unreachable(&self, hint: &str, error: &RedisError) {
+        if self.is_new(hint) {
+            telemetry::unreachable(self.address.as_deref(), &loggable(error), hint);
         }
+    }
+
+    /// Reports an error whose cause an operator has to correct.
+    fn misconfigured(&self, setting: Misconfiguration, error: &RedisError) {
+        let hint = setting.hint(error, self.place);
+        if self.is_new(&hint) {
+            telemetry::misconfigured(self.address.as_deref(), &loggable(error), &hint);
+        }
+    }
+
+    /// Reports whether the hint was not given yet.
+    pub(super) fn is_new(&self, hint: &str) -> bool {
+        let mut hints = self.hints.lock();
+        hints.len() < MAX_HINTS && hints.insert(hint.to_owned())
     }
 }
 
 /// Returns the address of the server in the form of a URL, without user, password and database.
-fn address(client: &Client) -> String {
-    let address = client.get_connection_info().addr();
+fn shown(address: &ConnectionAddr) -> String {
     let scheme = match address {
         ConnectionAddr::TcpTls { .. } => "rediss://",
         ConnectionAddr::Unix(_) => "redis+unix://",
@@ -96,12 +112,16 @@ fn address(client: &Client) -> String {
     format!("{scheme}{address}")
 }
 
+const URL_HINT: &str = "correct host, port, scheme (`redis://`, or `rediss://` for TLS) and database";
+const ALL_HINT: &str = "none of the named addresses answers: the connections that exist go on, but a process that starts \
+    now finds no server; start the servers, or name the addresses that they have now";
 /// Maximum number of hints. A hint may name a command in the words of the server.
 const MAX_HINTS: usize = 32;
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use redis::Client;
 
     #[test]
     fn address_has_neither_user_nor_password() {
@@ -113,7 +133,7 @@ mod tests {
             #[cfg(unix)]
             ("redis+unix:///run/redis.sock?user=app&pass=secret", "redis+unix:///run/redis.sock"),
         ] {
-            assert_eq!(address(&Client::open(url).expect("a URL")), shown);
+            assert_eq!(super::shown(Client::open(url).expect("a URL").get_connection_info().addr()), shown);
         }
     }
 

@@ -5,10 +5,11 @@
 //! that was acknowledged on one of them is visible on the other.
 
 use super::{
+    attempts::{Attempts, CONNECT_TIMEOUT, within},
     clock::ServerClock,
     error_class::{ErrorClass, class},
     log::ConnectionLog,
-    source::{CONNECT_TIMEOUT, Connect, Connections},
+    source::{Connect, Connections},
 };
 use crate::{
     clock::Timestamp,
@@ -30,7 +31,6 @@ use std::{
     },
     time::Duration,
 };
-use tokio::time::{error::Elapsed, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
 /// A link that sends commands. Dropping a future does not take back a command that was sent.
@@ -92,7 +92,8 @@ pub(in crate::redis) struct Reconnecting<C: Connect> {
     /// Twice the number of the attempt that has last made connections, and 1 more if reads have one of their own.
     connected: Arc<AtomicU64>,
     attempt: Mutex<ConnectAttempt<C::Connection>>,
-    log: Arc<ConnectionLog>,
+    /// The attempts of all links to the server.
+    pub(super) attempts: Arc<Attempts>,
 }
 
 /// The attempt to make the connections, and then its result.
@@ -115,9 +116,9 @@ struct ConnectAttempt<C> {
 }
 
 impl<C: Connect> Reconnecting<C> {
-    pub(in crate::redis) fn new(connect: Arc<C>, introduction: Arc<Pipeline>, log: Arc<ConnectionLog>) -> Self {
+    pub(in crate::redis) fn new(connect: Arc<C>, introduction: Arc<Pipeline>, attempts: Arc<Attempts>) -> Self {
         let attempt = Mutex::new(ConnectAttempt::new(0, Arc::default()));
-        Self { connect, introduction, clock: Arc::default(), connected: Arc::default(), attempt, log }
+        Self { connect, introduction, clock: Arc::default(), connected: Arc::default(), attempt, attempts }
     }
 
     /// Reports whether there is a connection. Otherwise begins to connect, in the background.
@@ -147,9 +148,9 @@ impl<C: Connect> Reconnecting<C> {
         let (connect, introduction, clock) = (self.connect.clone(), self.introduction.clone(), self.clock.clone());
         let (server, number) = (Arc::<AtomicU64>::default(), LAST_ATTEMPT.fetch_add(1, Relaxed) + 1);
         *attempt = ConnectAttempt::new(number, server.clone());
-        let (log, connected) = (self.log.clone(), self.connected.clone());
+        let (attempts, connected) = (self.attempts.clone(), self.connected.clone());
         let task = AbortOnDropHandle::new(tokio::spawn(async move {
-            let made = establish(&*connect, &server, &introduction, &clock, &log).await;
+            let made = attempts.run(establish(&*connect, &server, &introduction, &clock, &attempts.log)).await;
             match &made {
                 // An earlier attempt may end later.
                 Ok(made) => _ = connected.fetch_max(number * 2 + u64::from(made.reads.is_some()), Relaxed),
@@ -157,7 +158,7 @@ impl<C: Connect> Reconnecting<C> {
                     // Without a connection one circuit breaker is enough. A later attempt may have ended.
                     let unpaired = |made| (made < number * 2).then_some(made & !1);
                     let _ = connected.fetch_update(Relaxed, Relaxed, unpaired);
-                    log.connect_failed(error);
+                    attempts.log.connect_failed(error);
                 }
             }
             made
@@ -209,62 +210,6 @@ impl<C: Connect> Reconnecting<C> {
         }
     }
 
-    async fn answer_to(&self, request: Request<'_>) -> RedisResult<Value> {
-        let (connections, number) = self.current_attempt();
-        let connections = match C::AWAITED {
-            true => connections.await?,
-            false => connections.now_or_never().ok_or((ErrorKind::Io, "the connection is not made yet"))??,
-        };
-        let (mut connection, side) = match (&request, &connections.reads) {
-            (Request::Read(_), Some(reads)) => (reads.clone(), Side::Reads),
-            _ => (connections.main.clone(), Side::Main),
-        };
-        let mut pending = PendingCommand { link: self, number, side, answered: false };
-        let answer = match request {
-            Request::Command(cmd) | Request::Read(cmd) => {
-                connection.req_packed_command(cmd).await.and_then(Value::extract_error)
-            }
-            Request::Transaction(pipeline) => reply_to_exec(pipeline, &mut connection, &self.log).await,
-        };
-        let class = match &answer {
-            Ok(_) => None,
-            Err(error) => {
-                self.log.command_failed(error);
-                if error.is_timeout() {
-                    return answer; // the user's response timeout ended the command, so there is no reply
-                }
-                Some(class(error))
-            }
-        };
-        pending.answered = true;
-        self.record_reply(number, side);
-        match class {
-            Some(ErrorClass::Disconnected) => self.disconnect(number, Duration::ZERO),
-            // Another connection would lead to the same node, and recent invalidations would be sent again.
-            Some(ErrorClass::Unavailable) if answer.as_ref().is_err_and(|error| error.kind() == CLUSTER_DOWN) => {
-                self.disconnect(number, Duration::MAX);
-            }
-            // The host name may resolve to another server by now, one that serves.
-            Some(ErrorClass::Demoted | ErrorClass::Unavailable) => self.disconnect(number, SILENCE),
-            Some(ErrorClass::Refused | ErrorClass::Misconfigured(_) | ErrorClass::Unknown) | None => {}
-        }
-        answer
-    }
-
-    /// Checks that replies are in step with requests on each connection. Timeouts cannot show this: while other commands
-    /// are sent, each command gets a reply, but the one to another request.
-    async fn ping_check(&self) {
-        let (connections, number) = self.current_attempt();
-        let Some(Ok(connections)) = connections.now_or_never() else { return };
-        if let Some(reads) = connections.reads.clone() {
-            self.ping(reads, number, Side::Reads).await;
-        }
-        // A silent one may be paused, and would hold up the caller.
-        if self.numbered(number).is_some_and(|attempt| attempt.silence[Side::Main as usize].is_none()) {
-            self.ping(connections.main.clone(), number, Side::Main).await;
-        }
-    }
-
     /// Sends a PING with a random word.
     async fn ping(&self, mut connection: C::Connection, number: u64, side: Side) {
         let word = Token::unique(Inbox::unique());
@@ -294,15 +239,62 @@ impl<C> ConnectAttempt<C> {
 
 impl<C: Connect> CommandLink for Reconnecting<C> {
     fn execute<'a>(&'a self, request: Request<'a>) -> BoxFuture<'a, RedisResult<Value>> {
-        Box::pin(self.answer_to(request))
+        Box::pin(async move {
+            let (connections, number) = self.current_attempt();
+            let connections = connections.await?;
+            let (mut connection, side) = match (&request, &connections.reads) {
+                (Request::Read(_), Some(reads)) => (reads.clone(), Side::Reads),
+                _ => (connections.main.clone(), Side::Main),
+            };
+            let mut pending = PendingCommand { link: self, number, side, answered: false };
+            let answer = match request {
+                Request::Command(cmd) | Request::Read(cmd) => {
+                    connection.req_packed_command(cmd).await.and_then(Value::extract_error)
+                }
+                Request::Transaction(pipeline) => reply_to_exec(pipeline, &mut connection, &self.attempts.log).await,
+            };
+            let error = answer.as_ref().err();
+            if let Some(error) = error {
+                self.attempts.log.command_failed(error);
+                if error.is_timeout() {
+                    return answer; // the user's response timeout ended the command, so there is no reply
+                }
+            }
+            pending.answered = true;
+            self.record_reply(number, side);
+            let min_age = match error.map(|error| (class(error), error.kind())) {
+                Some((ErrorClass::Disconnected, _)) => Duration::ZERO,
+                // Another connection would lead to the same node, and recent invalidations would be sent again.
+                Some((ErrorClass::Unavailable, CLUSTER_DOWN)) => Duration::MAX,
+                // The host name may resolve to another server by now, one that serves.
+                Some((ErrorClass::Demoted | ErrorClass::Unavailable, _)) => SILENCE,
+                Some((ErrorClass::Refused | ErrorClass::Misconfigured(_) | ErrorClass::Unknown, _)) | None => {
+                    return answer;
+                }
+            };
+            self.disconnect(number, min_age);
+            answer
+        })
     }
 
     fn is_paired(&self) -> bool {
         self.connected.load(Relaxed) % 2 == 1
     }
 
+    /// Sends a PING on each connection. Timeouts cannot show this: while other commands
+    /// are sent, each command gets a reply, but the one to another request.
     fn verify(&self) -> BoxFuture<'_, ()> {
-        Box::pin(self.ping_check())
+        Box::pin(async move {
+            let (connections, number) = self.current_attempt();
+            let Some(Ok(connections)) = connections.now_or_never() else { return };
+            if let Some(reads) = connections.reads.clone() {
+                self.ping(reads, number, Side::Reads).await;
+            }
+            // A silent one may be paused, and would hold up the caller.
+            if self.numbered(number).is_some_and(|attempt| attempt.silence[Side::Main as usize].is_none()) {
+                self.ping(connections.main.clone(), number, Side::Main).await;
+            }
+        })
     }
 
     fn connection(&self, _: &[u8]) -> u64 {
@@ -384,11 +376,11 @@ async fn establish<C: Connect>(
     clock: &ServerClock,
     log: &ConnectionLog,
 ) -> RedisResult<Arc<Connections<C::Connection>>> {
-    let connections = timeout(connect.connect_timeout(), connect.connect(server)).await.unwrap_or_else(timed_out)?;
+    let connections = connect.connect(server).await?;
     let mut connection = connections.main.clone();
     let sent = Timestamp::now();
     let replies = connection.req_packed_commands(introduction, 0, introduction.len());
-    match timeout(CONNECT_TIMEOUT, replies).await.unwrap_or_else(timed_out) {
+    match within(CONNECT_TIMEOUT, replies).await {
         Ok(replies) => {
             match replies.iter().any(|reply| matches!(reply, Value::ServerError(_))) {
                 true => log.reached(),
@@ -404,14 +396,10 @@ async fn establish<C: Connect>(
     Ok(Arc::new(connections))
 }
 
-fn timed_out<T>(_: Elapsed) -> RedisResult<T> {
-    Err((ErrorKind::Io, "connecting to redis timed out").into())
-}
-
 const CLUSTER_DOWN: ErrorKind = ErrorKind::Server(ServerErrorKind::ClusterDown);
 /// The number of the last attempt of this process.
 static LAST_ATTEMPT: AtomicU64 = AtomicU64::new(0);
-/// Time from the begin of a failed attempt to connect to the next one.
+/// Minimum time between two attempts of one link. The [attempts](Attempts) to one server are further apart.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(100);
 /// Minimum number of commands without a reply before a connection is taken for dead.
 const SILENT_COMMANDS: u32 = 2;
@@ -458,10 +446,6 @@ mod tests {
 
         async fn connect(&self, _: &AtomicU64) -> RedisResult<Connections<Fake>> {
             Ok(Connections { main: Fake(self.main), reads: Some(Fake(self.reads)) })
-        }
-
-        fn connect_timeout(&self) -> Duration {
-            SILENCE
         }
     }
 
@@ -568,7 +552,7 @@ mod tests {
             let link = Reconnecting::new(Arc::new(Connection(Fake(answer.as_bytes()))), Arc::default(), Arc::default());
             let number = connection_number(&link).await;
             tokio::time::sleep(SILENCE).await;
-            link.ping_check().await;
+            link.verify().await;
             assert_eq!(connection_number(&link).await == number, stays, "{answer}");
         }
     }
@@ -616,7 +600,7 @@ mod tests {
             let link = two(main, reads);
             let number = connection_number(&link).await;
             tokio::time::sleep(SILENCE).await;
-            link.ping_check().await;
+            link.verify().await;
             assert_eq!(connection_number(&link).await == number, stays);
         }
     }
@@ -640,10 +624,6 @@ mod tests {
 
         fn server_number(&self) -> u64 {
             2
-        }
-
-        fn connect_timeout(&self) -> Duration {
-            SILENCE
         }
     }
 

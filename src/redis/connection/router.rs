@@ -12,17 +12,24 @@
 //! | any other | returns it |
 
 use super::{
+    attempts::within,
     clock::ServerClock,
-    cluster::{Cluster, Seeds},
+    log::ConnectionLog,
     reconnecting::{CommandLink, Request},
     subscriber::{MessageHandler, Subscriber},
     supervise::KeptTask,
+    topology::{Node, Seeds, Topology},
 };
-use crate::{redis::names::slot_of, store::error::BoxFuture};
-use futures_util::future::join_all;
-use redis::{Arg, Cmd, ErrorKind, Pipeline, RedisResult, ServerErrorKind, Value};
-use std::{sync::Arc, time::Duration};
-use tokio::time::timeout;
+use crate::{
+    clock::{self, Timestamp},
+    redis::names::slot_of,
+    store::error::BoxFuture,
+    sync::{mutex::Mutex, shared::Shared},
+};
+use futures_util::{StreamExt, future::join_all, stream};
+use redis::{Arg, Cmd, ErrorKind, FromRedisValue, Pipeline, RedisError, RedisResult, ServerErrorKind, Value};
+use std::{convert::Infallible, sync::Arc, time::Duration};
+use tokio::time::{sleep, timeout};
 
 /// The link to a cluster.
 pub(crate) struct Router {
@@ -33,8 +40,9 @@ pub(crate) struct Router {
 
 impl Router {
     pub(super) fn new(seeds: Seeds, introduction: Arc<Pipeline>, handler: Arc<dyn MessageHandler>) -> Self {
-        let cluster = Cluster::new(seeds, introduction, handler);
-        Self { cluster: Arc::new(cluster), questions: KeptTask::default() }
+        let log = seeds.source.attempts.log.clone();
+        let topology = Mutex::new(Topology::new(seeds, introduction, handler.clone()));
+        Self { cluster: Arc::new(Cluster { handler, log, topology }), questions: KeptTask::default() }
     }
 
     /// Returns the subscriber of the node that has this name, if the node is known.
@@ -45,30 +53,6 @@ impl Router {
     /// Returns the subscribers of all masters.
     pub(super) fn subscribers(&self) -> Vec<Arc<Subscriber>> {
         self.cluster.masters().iter().map(|node| node.subscriber.clone()).collect()
-    }
-
-    async fn route(&self, request: Request<'_>) -> RedisResult<Value> {
-        self.questions.start(|| self.cluster.clone().ask_when_in_doubt());
-        let slot = slot(request);
-        let mut redirections = 0;
-        loop {
-            let node = self.cluster.master(slot).await?;
-            let mut answer = node.link.execute(request).await;
-            if let (Err(error), Request::Command(cmd) | Request::Read(cmd)) = (&answer, request)
-                && error.kind() == ASK
-                && let Some(target) = self.cluster.target(error, &node)
-            {
-                let mut asking = redis::pipe();
-                asking.cmd("ASKING").add_command(cmd.clone());
-                answer = target.link.transact(&asking).await;
-            }
-            let Err(error) = answer else { return answer };
-            redirections += 1;
-            if !matches!(error.kind(), MOVED | ASK) || redirections > MAX_REDIRECTIONS {
-                return Err(error);
-            }
-            self.cluster.ask(&node).await?;
-        }
     }
 }
 
@@ -96,7 +80,29 @@ fn first_key(cmd: &Cmd) -> Option<&[u8]> {
 
 impl CommandLink for Router {
     fn execute<'a>(&'a self, request: Request<'a>) -> BoxFuture<'a, RedisResult<Value>> {
-        Box::pin(self.route(request))
+        Box::pin(async move {
+            self.questions.start(|| self.cluster.clone().ask_when_in_doubt());
+            let slot = slot(request);
+            let mut redirections = 0;
+            loop {
+                let node = self.cluster.master(slot).await?;
+                let mut answer = node.link.execute(request).await;
+                if let (Err(error), Request::Command(cmd) | Request::Read(cmd)) = (&answer, request)
+                    && error.kind() == ASK
+                    && let Some(target) = self.cluster.target(error, &node)
+                {
+                    let mut asking = redis::pipe();
+                    asking.cmd("ASKING").add_command(cmd.clone());
+                    answer = target.link.transact(&asking).await;
+                }
+                let Err(error) = answer else { return answer };
+                redirections += 1;
+                if !matches!(error.kind(), MOVED | ASK) || redirections > MAX_REDIRECTIONS {
+                    return Err(error);
+                }
+                self.cluster.ask(&node).await?;
+            }
+        })
     }
 
     fn is_paired(&self) -> bool {
@@ -125,6 +131,102 @@ impl CommandLink for Router {
     }
 }
 
+/// What a router knows of its cluster.
+struct Cluster {
+    handler: Arc<dyn MessageHandler>,
+    log: Arc<ConnectionLog>,
+    topology: Mutex<Topology>,
+}
+
+impl Cluster {
+    /// Returns the master of the slot. Asks the nodes first if none has answered yet.
+    async fn master(self: &Arc<Self>, slot: u16) -> RedisResult<Arc<Node>> {
+        if let Some(node) = self.known_master(slot) {
+            return Ok(node);
+        }
+        self.ask_any(true).await?;
+        self.known_master(slot).ok_or_else(|| NO_SLOTS.into())
+    }
+
+    fn known_master(&self, slot: u16) -> Option<Arc<Node>> {
+        self.topology.lock().master(slot).cloned()
+    }
+
+    fn masters(&self) -> Vec<Arc<Node>> {
+        self.topology.lock().masters().to_vec()
+    }
+
+    /// Returns the node that an `ASK` names, if it is known.
+    fn target(&self, error: &RedisError, said_by: &Node) -> Option<Arc<Node>> {
+        let (address, _) = error.redirect_node()?;
+        self.topology.lock().find(address, &said_by.address).cloned()
+    }
+
+    /// Asks the nodes while a master answers nothing or their views contradict each other, and now and then.
+    async fn ask_when_in_doubt(self: Arc<Self>) -> Infallible {
+        let mut asked_at = Timestamp::now();
+        loop {
+            sleep(QUESTION_PAUSE.mul_f64(0.5 + clock::random_unit())).await;
+            let is_in_doubt = self.topology.lock().is_in_doubt();
+            if is_in_doubt || Timestamp::now().since(asked_at) >= QUESTION_INTERVAL {
+                let _ = self.ask_any(is_in_doubt).await;
+                asked_at = Timestamp::now();
+            }
+        }
+    }
+
+    /// Asks the nodes until one of them answers. Without a doubt it begins with the nodes that the user has named, whose
+    /// loss is reported. Otherwise each node has its turn, because masters may know of no others: those without an answer
+    /// come last, so that questions alone keep no doubt alive.
+    async fn ask_any(self: &Arc<Self>, is_in_doubt: bool) -> RedisResult<()> {
+        let mut nodes: Vec<_> = {
+            let topology = self.topology.lock();
+            let is_later = |node: &Arc<Node>| match is_in_doubt {
+                true => node.link.is_in_doubt(),
+                false => !topology.seeds().any(|seed| Arc::ptr_eq(seed, node)),
+            };
+            topology.nodes().map(|node| (is_later(node), clock::random_unit(), node.clone())).collect()
+        };
+        nodes.sort_by(|(a_later, a, _), (b_later, b, _)| a_later.cmp(b_later).then(a.total_cmp(b)));
+        let mut answers = stream::iter(nodes).map(|(.., node)| self.ask(&node)).buffer_unordered(ASKED_AT_ONCE);
+        let mut result = Err(NO_SLOTS.into());
+        while result.is_err()
+            && let Some(answer) = answers.next().await
+        {
+            result = answer;
+        }
+        if result.is_ok() {
+            self.log.check_named(self.topology.lock().seeds().map(|seed| seed.link.attempts.last_error()));
+        }
+        result
+    }
+
+    /// Asks one node for its view. Joins a question that is in flight, which goes on without callers: a command that is
+    /// given up looks like a silent connection.
+    fn ask(self: &Arc<Self>, node: &Arc<Node>) -> Shared<RedisResult<()>> {
+        node.question.lock().join_or(|| {
+            let (cluster, node) = (self.clone(), node.clone());
+            let asked = tokio::spawn(async move {
+                let view = within(QUESTION_TIMEOUT, node.link.send(redis::cmd("CLUSTER").arg("NODES"))).await?;
+                cluster.learn(&String::from_redis_value(view)?, &node);
+                Ok(())
+            });
+            let ended = |_| Err((ErrorKind::Io, "the runtime of the question has ended").into());
+            async move { asked.await.unwrap_or_else(ended) }
+        })
+    }
+
+    fn learn(&self, view: &str, by: &Node) {
+        let has_moved = self.topology.lock().learn(view, by, Timestamp::now());
+        if has_moved {
+            for node in self.masters() {
+                node.link.attempts.reset(); // an address that is newly named is tried at once
+            }
+            self.handler.on_gap(); // waiters wait at the old masters
+        }
+    }
+}
+
 const ASK: ErrorKind = ErrorKind::Server(ServerErrorKind::Ask);
 const MOVED: ErrorKind = ErrorKind::Server(ServerErrorKind::Moved);
 /// Maximum number of times that a command is sent again. A slot that moves needs two: to the new master, and to the
@@ -132,3 +234,12 @@ const MOVED: ErrorKind = ErrorKind::Server(ServerErrorKind::Moved);
 const MAX_REDIRECTIONS: u32 = 4;
 /// Maximum time for the check of all connections.
 const CHECK_TIMEOUT: Duration = Duration::from_millis(100);
+const NO_SLOTS: (ErrorKind, &str) = (ErrorKind::Io, "no node of the cluster has named a master of the slot");
+/// Time between two questions without a reason, so that nodes that join are known before others leave.
+const QUESTION_INTERVAL: Duration = Duration::from_secs(60);
+/// Mean pause between two questions for a reason, so that the failure of many commands is one reason.
+const QUESTION_PAUSE: Duration = Duration::from_millis(200);
+/// Maximum time for the answer of a node.
+const QUESTION_TIMEOUT: Duration = Duration::from_secs(1);
+/// Number of nodes that are asked at once, so that one that hangs delays no answer.
+const ASKED_AT_ONCE: usize = 2;

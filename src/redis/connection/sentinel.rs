@@ -1,16 +1,13 @@
 //! The master that sentinels watch: the vote of the sentinels, and their announcements (`+switch-master`).
 
 use super::{
+    attempts::{Attempts, within},
     error_class::{ErrorClass, class},
-    log::ConnectionLog,
-    supervise::{CHECK_INTERVAL, KeptTask, Subscription, answers, supervise, within},
+    supervise::{CHECK_INTERVAL, KeptTask, Subscription, answers, supervise},
 };
 use crate::{
     clock,
-    sync::{
-        mutex::Mutex,
-        shared::{Shared, WeakShared},
-    },
+    sync::{mutex::Mutex, shared::WeakShared},
 };
 use futures_util::{StreamExt, future::join_all, stream::FuturesUnordered};
 use redis::{Client, ConnectionAddr, ErrorKind, RedisError, RedisResult, sentinel::SentinelClient};
@@ -24,7 +21,7 @@ use std::{
 };
 use tokio::{
     sync::{Notify, watch},
-    time::{sleep, sleep_until},
+    time::{sleep, sleep_until, timeout},
 };
 
 /// The way to the master.
@@ -36,25 +33,26 @@ pub(super) struct ToMaster {
 }
 
 impl ToMaster {
-    pub(super) fn of(clients: Vec<SentinelClient>) -> Self {
+    pub(super) fn of(clients: Vec<SentinelClient>, attempts: Arc<Attempts>) -> Self {
+        let sentinel = |client| Sentinel {
+            client: tokio::sync::Mutex::new(client),
+            attempts: Attempts::new(attempts.log.clone()),
+        };
         let sentinels = Sentinels {
-            clients: clients.into_iter().map(tokio::sync::Mutex::new).collect(),
-            log: Arc::default(),
+            all: clients.into_iter().map(sentinel).collect(),
+            attempts,
             master: watch::Sender::default(),
-            asking: Mutex::default(),
+            question: Mutex::default(),
         };
         Self { sentinels: Arc::new(sentinels), announcements: Arc::default() }
-    }
-
-    /// Returns the log that all connections share.
-    pub(super) fn log(&self) -> &Arc<ConnectionLog> {
-        &self.sentinels.log
     }
 
     /// Returns a client of the master, for a connection that is about to be made, and stores its number.
     pub(super) async fn client(&self, server: &AtomicU64) -> RedisResult<Client> {
         self.announcements.start(|| listen(self.sentinels.clone()));
-        let (client, number) = self.sentinels.asked().await?;
+        let sentinels = self.sentinels.clone();
+        let named = self.sentinels.question.lock().join_or(|| async move { sentinels.ask().await });
+        let (client, number) = named.await?;
         server.store(number, Relaxed);
         Ok(client)
     }
@@ -75,14 +73,31 @@ impl ToMaster {
 
 /// The sentinels of one master, and the master that they have named last.
 struct Sentinels {
-    /// One client for each sentinel, so that a sentinel that hangs delays no other one. Locked, because a client needs
-    /// `&mut` and keeps a connection to its sentinel.
-    clients: Box<[tokio::sync::Mutex<SentinelClient>]>,
-    log: Arc<ConnectionLog>,
+    all: Box<[Sentinel]>,
+    /// The attempts to connect to the master.
+    attempts: Arc<Attempts>,
     master: watch::Sender<Master>,
     /// The question of connections that are made now. A master that hangs delays the answer, and a question for each
     /// connection would wait for the one before.
-    asking: Mutex<Option<WeakShared<Named>>>,
+    question: Mutex<WeakShared<Named>>,
+}
+
+/// One sentinel, with a client of its own, so that a sentinel that hangs delays no other one.
+struct Sentinel {
+    /// Locked, because a client needs `&mut` and keeps a connection to its sentinel.
+    client: tokio::sync::Mutex<SentinelClient>,
+    /// The attempts to connect to this sentinel.
+    attempts: Arc<Attempts>,
+}
+
+impl Sentinel {
+    /// Returns the client of the master that this sentinel names. It has confirmed that it is a master.
+    async fn vote(&self) -> RedisResult<Client> {
+        let mut client = self.client.lock().await;
+        // Separately, because only a failure of the sentinel itself keeps it from being asked again.
+        self.attempts.run(within(SENTINEL_TIMEOUT, client.async_get_sentinel_client())).await?;
+        client.async_get_client().await
+    }
 }
 
 /// A client of the master, with its number.
@@ -96,18 +111,6 @@ struct Master {
 }
 
 impl Sentinels {
-    /// Returns a client of the master and its number. Joins a question that is in flight.
-    fn asked(self: &Arc<Self>) -> Shared<Named> {
-        let mut asking = self.asking.lock();
-        let in_flight = asking.as_ref().and_then(WeakShared::upgrade);
-        in_flight.filter(|answer| !answer.is_done_and(|_| true)).unwrap_or_else(|| {
-            let sentinels = self.clone();
-            let answer = Shared::new(async move { sentinels.ask().await });
-            *asking = Some(answer.downgrade());
-            answer
-        })
-    }
-
     /// Returns a client of the master and its number.
     async fn ask(&self) -> Named {
         let client = self.named_by_most().await?;
@@ -116,12 +119,18 @@ impl Sentinels {
             let address = client.get_connection_info().addr();
             let is_new = master.address.as_ref() != Some(address);
             if is_new {
+                self.attempts.reset(); // an address that is newly named is tried at once
                 *master = Master { address: Some(address.clone()), number: master.number + 1 };
             }
             number = master.number;
             is_new
         });
         Ok((client, number))
+    }
+
+    /// Reports the loss of all sentinels.
+    fn check(&self) {
+        self.attempts.log.check_named(self.all.iter().map(|sentinel| sentinel.attempts.last_error()));
     }
 
     /// Asks all sentinels at once, and returns the server that most of them name; it has confirmed that it is a master.
@@ -131,9 +140,8 @@ impl Sentinels {
     /// The first answer alone would not do: a sentinel that is cut off, together with the old master, names that one. If
     /// two sentinels disagree, the connections must not alternate between two masters.
     async fn named_by_most(&self) -> RedisResult<Client> {
-        let ask = async |client: &tokio::sync::Mutex<SentinelClient>| client.lock().await.async_get_client().await;
-        let mut answers: FuturesUnordered<_> = self.clients.iter().map(ask).collect();
-        let (mut named, mut last_error) = (Vec::<(Client, usize)>::new(), None);
+        let mut answers: FuturesUnordered<_> = self.all.iter().map(Sentinel::vote).collect();
+        let (mut named, mut last_error) = (Vec::new(), None);
         let deadline = clock::deadline_after(VOTE_TIMEOUT);
         loop {
             let answer = tokio::select! {
@@ -142,32 +150,27 @@ impl Sentinels {
             };
             let Some(answer) = answer else { break };
             match answer {
-                Ok(client) => {
-                    let known = named.iter_mut().find(|(known, _)| address(known) == address(&client));
-                    match known {
-                        Some((_, votes)) => *votes += 1,
-                        None => named.push((client, 1)),
-                    }
-                }
+                Ok(client) => named.push(client),
                 Err(error) => last_error = Some(error),
             }
-            if named.iter().any(|(_, votes)| 2 * votes > self.clients.len()) {
+            if named.last().is_some_and(|client| 2 * votes(&named, client) > self.all.len()) {
                 break;
             }
         }
         // If the votes are equal, the connections stay.
         let is_current = |client: &Client| self.master.borrow().address.as_ref() == Some(address(client));
-        let most = named.into_iter().max_by_key(|(client, votes)| (*votes, is_current(client)));
-        most.map(|(client, _)| client).ok_or_else(|| last_error.unwrap_or_else(no_sentinels))
+        let most = named.iter().max_by_key(|client| (votes(&named, client), is_current(client)));
+        most.cloned().ok_or_else(|| last_error.unwrap_or_else(|| NO_SENTINELS.into()))
     }
+}
+
+/// Returns the number of votes for the server of this client.
+fn votes(named: &[Client], client: &Client) -> usize {
+    named.iter().filter(|other| address(other) == address(client)).count()
 }
 
 fn address(client: &Client) -> &ConnectionAddr {
     client.get_connection_info().addr()
-}
-
-pub(super) fn no_sentinels() -> RedisError {
-    (ErrorKind::EmptySentinelList, "at least one sentinel is needed").into()
 }
 
 /// Follows the announcements of the sentinels.
@@ -176,38 +179,40 @@ pub(super) fn no_sentinels() -> RedisError {
 async fn listen(sentinels: Arc<Sentinels>) -> Infallible {
     let announced = Notify::new();
     let (sentinels, announced) = (&*sentinels, &announced);
-    let following = sentinels.clients.iter().map(|client| supervise(Follower { sentinels, client, announced }));
-    tokio::join!(join_all(following), ask_when(announced, sentinels)).1
-}
-
-/// Asks after announcements. All that arrive during a question lead to one more question: it may have been answered
-/// before the other sentinels have learnt of the new master.
-async fn ask_when(announced: &Notify, sentinels: &Sentinels) -> Infallible {
-    loop {
-        announced.notified().await;
-        while sentinels.ask().await.is_err() {
-            sleep(RETRY_PAUSE).await;
+    let following = sentinels.all.iter().map(|sentinel| supervise(Follower { sentinels, sentinel, announced }));
+    // All announcements that arrive during a question lead to one more question: it may have been answered before the
+    // other sentinels have learnt of the new master. An address that is newly named is tried at once.
+    let asking = async {
+        loop {
+            announced.notified().await;
+            sentinels.attempts.reset();
+            while sentinels.attempts.run(sentinels.ask()).await.is_err() {
+                if timeout(RETRY_PAUSE, announced.notified()).await.is_ok() {
+                    sentinels.attempts.reset();
+                }
+            }
         }
-    }
+    };
+    tokio::join!(join_all(following), asking).1
 }
 
 /// Listens to one sentinel.
 struct Follower<'a> {
     sentinels: &'a Sentinels,
-    client: &'a tokio::sync::Mutex<SentinelClient>,
+    sentinel: &'a Sentinel,
     announced: &'a Notify,
 }
 
 impl Subscription for Follower<'_> {
     /// Passes announcements on. Returns when the connection is lost, or when the sentinel does not answer.
     async fn hold(&mut self) -> RedisResult<()> {
-        let subscribed = async {
-            let sentinel = self.client.lock().await.async_get_sentinel_client().await?;
-            let mut channel = sentinel.get_async_pubsub().await?;
-            channel.subscribe("+switch-master").await?;
-            Ok(channel)
+        let connect = async {
+            let sentinel = self.sentinel.client.lock().await.async_get_sentinel_client().await?;
+            sentinel.get_async_pubsub().await
         };
-        let channel = within(SUBSCRIBE_TIMEOUT, subscribed).await?;
+        let mut channel = self.sentinel.attempts.run(within(SENTINEL_TIMEOUT, connect)).await?;
+        self.sentinels.check();
+        within(SENTINEL_TIMEOUT, channel.subscribe("+switch-master")).await?;
         self.announced.notify_one(); // the master may have changed before the subscription
         let (mut sink, mut messages) = channel.split();
         loop {
@@ -224,15 +229,17 @@ impl Subscription for Follower<'_> {
     }
 
     fn on_failure(&self, error: &RedisError) {
-        if let ErrorClass::Misconfigured(setting) = class(error) {
-            self.sentinels.log.misconfigured(&setting.hint(error), error);
+        match class(error) {
+            ErrorClass::Misconfigured(_) => self.sentinels.attempts.log.connect_failed(error),
+            _ => self.sentinels.check(),
         }
     }
 }
 
+pub(super) const NO_SENTINELS: (ErrorKind, &str) = (ErrorKind::EmptySentinelList, "at least one sentinel is needed");
 /// Pause before the sentinels are asked again, when none of them has named a master.
-const RETRY_PAUSE: Duration = Duration::from_secs(1);
+const RETRY_PAUSE: Duration = Duration::from_millis(100);
 /// Time after which the most votes so far decide. Sentinels that hang would delay each connection by 1.5 s.
 const VOTE_TIMEOUT: Duration = Duration::from_millis(700);
-/// Maximum time to subscribe at a sentinel.
-const SUBSCRIBE_TIMEOUT: Duration = Duration::from_secs(3);
+/// Maximum time to connect to a sentinel, and to subscribe there.
+const SENTINEL_TIMEOUT: Duration = Duration::from_secs(3);

@@ -1,9 +1,16 @@
 //! Sources of connections: a server, a node of a cluster, a master that sentinels watch, or an existing connection.
 
-use super::log::ConnectionLog;
+#[cfg(feature = "cluster")]
+use super::error_class::CLIENT_HINT;
 #[cfg(feature = "sentinel")]
 use super::sentinel::ToMaster;
+use super::{
+    attempts::{Attempts, CONNECT_TIMEOUT, within},
+    log::ConnectionLog,
+};
 use futures_util::future::{OptionFuture, join, pending};
+#[cfg(feature = "sentinel")]
+use redis::sentinel::SentinelClient;
 use redis::{
     AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ConnectionInfo, ProtocolVersion, PushInfo, RedisResult, Value,
     aio::{ConnectionLike, MultiplexedConnection},
@@ -20,12 +27,6 @@ use tokio::time::timeout;
 /// A source of connections of one kind.
 pub(in crate::redis) trait Connect: Send + Sync + 'static {
     type Connection: ConnectionLike + Clone + Send + Sync + 'static;
-
-    /// Whether a command waits for the connection to be made. Otherwise it fails at once until then.
-    const AWAITED: bool = true;
-
-    /// Returns the maximum time for one attempt to connect.
-    fn connect_timeout(&self) -> Duration;
 
     /// Connects, with a second connection for reads if it is known to lead to the same process of a server. Stores the
     /// [number of the server](Self::server_number) in `server`, as soon as it is known.
@@ -54,8 +55,8 @@ pub(crate) struct Source {
     config: Option<AsyncConnectionConfig>,
     /// Whether reads get a connection of their own.
     is_paired: bool,
-    /// The log that all connections share: they fail together if the address or the password is wrong.
-    pub(in crate::redis) log: Arc<ConnectionLog>,
+    /// The attempts that all connections share: they fail together if the address or the password is wrong.
+    pub(in crate::redis) attempts: Arc<Attempts>,
 }
 
 #[derive(Clone)]
@@ -67,21 +68,27 @@ enum Target {
 }
 
 impl Source {
-    pub(super) fn of_client(client: Client) -> Self {
-        let log = ConnectionLog::of(&client);
-        Self { target: Target::Client(tuned(client)), config: None, is_paired: false, log: Arc::new(log) }
+    fn of(target: Target, attempts: Arc<Attempts>) -> Self {
+        Self { target, config: None, is_paired: false, attempts }
+    }
+
+    pub(in crate::redis) fn of_client(client: Client) -> Self {
+        let log = ConnectionLog::of(URL, [client.get_connection_info().addr()]);
+        Self::of(Target::Client(tuned(client)), Attempts::new(log))
     }
 
     /// Returns the source of connections to the nodes of a cluster, which share a log.
     #[cfg(feature = "cluster")]
-    pub(super) fn of_cluster(client: Client) -> Self {
-        Self { log: Arc::new(ConnectionLog::of_cluster()), ..Self::of_client(client) }
+    pub(super) fn of_cluster<'a>(client: Client, nodes: impl IntoIterator<Item = &'a ConnectionAddr>) -> Self {
+        let log = ConnectionLog::of("the URLs of the nodes (`RedisEndpoint::cluster`)", nodes);
+        log.is_new(CLIENT_HINT); // redirections need no hint
+        Self::of(Target::Client(tuned(client)), Attempts::new(log))
     }
 
     /// Leads to another node, with the same settings.
     #[cfg(feature = "cluster")]
-    pub(super) fn to(self, host: String, port: u16) -> Self {
-        let target = match self.target {
+    pub(super) fn to(&self, host: String, port: u16) -> Self {
+        let target = match self.target.clone() {
             #[cfg(feature = "sentinel")]
             target @ Target::Master(_) => target,
             Target::Client(client) => Target::Client(changed(client, |info| {
@@ -94,18 +101,18 @@ impl Source {
                 info.set_addr(addr)
             })),
         };
-        Self { target, ..self }
+        Self { target, attempts: Attempts::new(self.attempts.log.clone()), ..self.clone() }
     }
 
     #[cfg(feature = "sentinel")]
-    pub(super) fn of_master(master: ToMaster) -> Self {
-        let log = master.log().clone();
-        Self { target: Target::Master(master), config: None, is_paired: false, log }
+    pub(in crate::redis) fn of_master(sentinels: Vec<SentinelClient>, addresses: &[ConnectionAddr]) -> Self {
+        let attempts = Attempts::new(ConnectionLog::of(SENTINELS, addresses));
+        Self::of(Target::Master(ToMaster::of(sentinels, attempts.clone())), attempts)
     }
 
     /// Sets the settings of the user, and whether reads get a connection of their own.
-    pub(super) fn configured(&self, config: Option<AsyncConnectionConfig>, is_paired: bool) -> Self {
-        Self { config, is_paired, ..self.clone() }
+    pub(super) fn configured(&self, config: &Option<AsyncConnectionConfig>, is_paired: bool) -> Self {
+        Self { config: config.clone(), is_paired, ..self.clone() }
     }
 
     /// Returns a client of the server that connections lead to now.
@@ -153,14 +160,13 @@ impl Source {
     /// another server than the first one, and the server may refuse it, at `maxclients` for example.
     async fn connect_beside(&self, first: &MultiplexedConnection, client: Client) -> Option<MultiplexedConnection> {
         let second = connect(client, self.config()).await.ok()?;
-        let info = info_of_process();
-        let (mut of_first, mut of_second) = (first.clone(), second.clone());
-        let (of_first, of_second) = join(info.query_async(&mut of_first), info.query_async(&mut of_second)).await;
-        (run_id(of_first)? == run_id(of_second)?).then_some(second)
+        let (info, mut first, mut other) = (info_of_process(), first.clone(), second.clone());
+        is_one_process(info.query_async(&mut first), info.query_async(&mut other)).await.then_some(second)
     }
 
     fn config(&self) -> AsyncConnectionConfig {
-        self.config.clone().unwrap_or_else(config)
+        let patient = || config().set_connection_timeout(Some(self.attempts.patience()));
+        self.config.clone().unwrap_or_else(patient)
     }
 }
 
@@ -182,15 +188,6 @@ impl Connect for Source {
             _ => 0,
         }
     }
-
-    /// Longer than the client's own connection timeout, whose error says more.
-    fn connect_timeout(&self) -> Duration {
-        match self.config {
-            Some(_) => LONGEST_CONNECT_TIMEOUT,
-            None if self.is_paired => 3 * CONNECT_TIMEOUT,
-            None => 2 * CONNECT_TIMEOUT,
-        }
-    }
 }
 
 /// A connection of redis-rs, or one that behaves like it, as a store: `StampedeGuard::new(Connection(pooled))`.
@@ -203,17 +200,22 @@ impl<C: ConnectionLike + Clone + Send + Sync + 'static> Connect for Connection<C
     async fn connect(&self, _: &AtomicU64) -> RedisResult<Connections<C>> {
         Ok(Connections { main: self.0.clone(), reads: None })
     }
-
-    fn connect_timeout(&self) -> Duration {
-        CONNECT_TIMEOUT
-    }
 }
 
 async fn connect(client: Client, config: AsyncConnectionConfig) -> RedisResult<MultiplexedConnection> {
     if matches!(client.get_connection_info().addr(), ConnectionAddr::TcpTls { .. }) {
         choose_crypto_provider();
     }
-    client.get_multiplexed_async_connection_with_config(&config).await
+    within(LONGEST_CONNECT_TIMEOUT, client.get_multiplexed_async_connection_with_config(&config)).await
+}
+
+/// Reports whether these replies to [`info_of_process`] are known to come from one process.
+pub(in crate::redis) async fn is_one_process(
+    first: impl Future<Output = RedisResult<Value>>,
+    second: impl Future<Output = RedisResult<Value>>,
+) -> bool {
+    let replies = timeout(CONNECT_TIMEOUT, join(first, second)).await;
+    replies.is_ok_and(|(first, second)| run_id(first).is_some_and(|id| run_id(second) == Some(id)))
 }
 
 /// Returns the command whose reply [`run_id`] reads.
@@ -222,7 +224,7 @@ pub(in crate::redis) fn info_of_process() -> Cmd {
 }
 
 /// Returns the id that the process of the server has drawn at its start. `None` if the server does not tell it.
-pub(in crate::redis) fn run_id(info: RedisResult<Value>) -> Option<String> {
+fn run_id(info: RedisResult<Value>) -> Option<String> {
     let info: String = redis::from_redis_value(info.ok()?).ok()?;
     let id = info.lines().find_map(|line| line.strip_prefix("run_id:"))?;
     // A proxy may answer for all servers behind it: by zeros, or by no id.
@@ -275,8 +277,13 @@ pub(super) fn tuned_tcp(settings: TcpSettings) -> TcpSettings {
     settings
 }
 
-pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-/// Maximum time of an attempt to connect with settings of the user. Each step has a shorter timeout.
+/// The place in which the user has named the server.
+const URL: &str = "the URL of the client (`redis::Client::open`, `redis://USER:PASSWORD@HOST`)";
+/// The place in which the user has named the sentinels.
+#[cfg(feature = "sentinel")]
+const SENTINELS: &str = "the URLs of the sentinels and the name of their master (`RedisEndpoint::sentinel`), or for the \
+    servers in `RedisEndpoint::sentinel_with`";
+/// Maximum time to connect with settings of the user, which may have none.
 const LONGEST_CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time without an acknowledgement after which the system closes a connection, unless the client sets its own.
 #[cfg(any(target_os = "android", target_os = "fuchsia", target_os = "linux"))]

@@ -1,10 +1,11 @@
 //! The subscriber of messages to this process: one connection, one channel, nothing else.
 
 use super::{
+    attempts::within,
     error_class::{ErrorClass, class},
     reconnecting::CommandLink,
-    source::{Connect, Source},
-    supervise::{CHECK_INTERVAL, KeptTask, Subscription, answers, supervise, within},
+    source::Source,
+    supervise::{CHECK_INTERVAL, KeptTask, Subscription, answers, supervise},
 };
 use crate::store::token::Inbox;
 use redis::{ErrorKind, PushInfo, PushKind, RedisError, RedisResult, Value, aio::MultiplexedConnection};
@@ -44,6 +45,7 @@ struct Listener {
     source: Source,
     data: Arc<dyn CommandLink>,
     handler: Arc<dyn MessageHandler>,
+    channel: Vec<u8>,
     state: watch::Sender<State>,
 }
 
@@ -58,7 +60,8 @@ enum State {
 impl Subscriber {
     /// Builds a subscriber. `data` is the data connection, whose scripts publish the messages.
     pub(crate) fn new(source: Source, data: Arc<dyn CommandLink>, handler: Arc<dyn MessageHandler>) -> Self {
-        let listener = Listener { source, data, handler, state: watch::Sender::new(State::Idle) };
+        let channel = [CHANNEL.as_bytes(), handler.inbox().as_bytes()].concat();
+        let listener = Listener { source, data, handler, channel, state: watch::Sender::new(State::Idle) };
         Self { listener, task: KeptTask::default() }
     }
 
@@ -103,13 +106,10 @@ impl Subscription for Listener {
             _ => {}
         };
         let server = AtomicU64::default();
-        let subscribed = async {
-            let mut connection = self.source.connect_with_pushes(on_push, &server).await?;
-            connection.subscribe(self.channel()).await?;
-            Ok(connection)
-        };
-        let mut connection = within(self.source.connect_timeout(), subscribed).await?;
-        self.source.log.accepted();
+        let connect = self.source.connect_with_pushes(on_push, &server);
+        let mut connection = self.source.attempts.run(connect).await?;
+        within(CHECK_INTERVAL, connection.subscribe(&self.channel)).await?;
+        self.source.attempts.log.accepted();
         let is_silent = async {
             let mut last = State::Live;
             while let Some(state) = self.probe(last, &mut connection, &heard).await {
@@ -130,17 +130,12 @@ impl Subscription for Listener {
     }
 
     fn on_failure(&self, error: &RedisError) {
-        self.source.log.connect_failed(error);
+        self.source.attempts.log.connect_failed(error);
         self.enter(State::Down);
     }
 }
 
 impl Listener {
-    fn channel(&self) -> Vec<u8> {
-        let inbox = self.handler.inbox();
-        [CHANNEL.as_bytes(), inbox.as_bytes()].concat()
-    }
-
     /// Changes the state, and returns the previous one. Before and after a change from or to `Live` messages may be lost,
     /// and leases with their server.
     fn enter(&self, state: State) -> State {
@@ -155,7 +150,7 @@ impl Listener {
     /// scripts may not publish either, and `last` if there is no reply. `None` means that the connection is to be replaced.
     async fn probe(&self, last: State, connection: &mut MultiplexedConnection, heard: &Notify) -> Option<State> {
         let mut publish = redis::cmd("PUBLISH");
-        publish.arg(self.channel()).arg(PROBE);
+        publish.arg(&self.channel).arg(PROBE);
         let state = match timeout(CHECK_INTERVAL, self.data.send(&publish)).await {
             Ok(Ok(_)) => return timeout(PROBE_TIMEOUT, heard.notified()).await.ok().map(|()| State::Live),
             Ok(Err(error)) if matches!(class(&error), ErrorClass::Misconfigured(_) | ErrorClass::Refused) => {

@@ -2,7 +2,7 @@
 
 use super::error_class::{ErrorClass, Misconfiguration, class};
 use crate::{backoff, clock, sync::mutex::Mutex};
-use redis::{ErrorKind, RedisError, RedisResult, Value};
+use redis::{RedisError, RedisResult, Value};
 use std::{convert::Infallible, future::Future, time::Duration};
 use tokio::time::{sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
@@ -42,18 +42,13 @@ pub(super) async fn supervise(mut subscription: impl Subscription) -> Infallible
         let mut pause = backoff::poll(failures, clock::random_unit());
         if let Err(error) = held {
             subscription.on_failure(&error);
-            if matches!(class(&error), ErrorClass::Misconfigured(_)) {
-                pause = CHECK_INTERVAL; // an operator has to correct it, which is not worth two connections a second
+            // An operator has to correct it. Credentials slow down the attempts of all connections.
+            if matches!(class(&error), ErrorClass::Misconfigured(setting) if setting != Misconfiguration::Credentials) {
+                pause = CHECK_INTERVAL;
             }
         }
         sleep(pause).await;
     }
-}
-
-/// Limits an attempt to subscribe.
-pub(super) async fn within<T>(limit: Duration, subscribed: impl Future<Output = RedisResult<T>>) -> RedisResult<T> {
-    let timed_out = |_| Err((ErrorKind::Io, "subscribing to redis timed out").into());
-    timeout(limit, subscribed).await.unwrap_or_else(timed_out)
 }
 
 /// Reports whether the reply to a `PING`, within this time, shows a server that works. A server that serves no client

@@ -6,18 +6,65 @@
 //! config epoch is not lower than the one of its present master. A present master that disowns the slot is believed as
 //! well. A view without any known node is that of another cluster, at an address that was used before.
 
-use super::node::{Address, Node};
-use crate::{clock::Timestamp, redis::names::SLOTS};
+use super::{
+    reconnecting::Reconnecting,
+    source::Source,
+    subscriber::{MessageHandler, Subscriber},
+};
+use crate::{
+    clock::Timestamp,
+    redis::names::SLOTS,
+    sync::{mutex::Mutex, shared::WeakShared},
+};
+use redis::{Client, ConnectionAddr, ConnectionInfo, ErrorKind, Pipeline, RedisError, RedisResult};
 use std::{
     collections::{HashMap, HashSet},
     ops::RangeInclusive,
-    sync::{Arc, atomic::Ordering::Relaxed},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicU16, AtomicU64, Ordering::Relaxed},
+    },
     time::Duration,
 };
+
+/// The nodes of a cluster that the user names, and how to connect to all nodes: like to the first one.
+#[derive(Clone)]
+pub(super) struct Seeds {
+    addresses: Arc<[Address]>,
+    /// With TLS nodes are connected to by their host names, if they announce any.
+    by_hostname: bool,
+    pub(super) source: Source,
+}
+
+impl Seeds {
+    pub(super) fn of(infos: &[ConnectionInfo]) -> RedisResult<Self> {
+        let address = |info: &ConnectionInfo| match info.addr() {
+            ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
+                Ok(Address { host: host.clone(), port: *port })
+            }
+            _ => Err(RedisError::from(NO_ADDRESS)),
+        };
+        let access = |info: &ConnectionInfo| {
+            let settings = info.redis_settings();
+            let is_tls = matches!(info.addr(), ConnectionAddr::TcpTls { .. });
+            (is_tls, settings.username().map(str::to_owned), settings.password().map(str::to_owned))
+        };
+        let first = infos.first().ok_or(NO_NODES)?;
+        if infos.iter().any(|info| access(info) != access(first)) {
+            return Err(DIFFERENT_NODES.into());
+        }
+        Ok(Self {
+            addresses: infos.iter().map(address).collect::<RedisResult<_>>()?,
+            by_hostname: access(first).0,
+            source: Source::of_cluster(Client::open(first.clone())?, infos.iter().map(ConnectionInfo::addr)),
+        })
+    }
+}
 
 /// The masters of all slots, and the nodes that can be asked for them.
 pub(super) struct Topology {
     seeds: Arc<[Address]>,
+    by_hostname: bool,
     /// Makes a node, to which nothing connects before it is needed.
     make: Box<dyn Fn(Address) -> Arc<Node> + Send + Sync>,
     /// The nodes of the last view, those that the user has named, and all masters, by each of their addresses.
@@ -46,10 +93,20 @@ struct Described<'a> {
 
 impl Topology {
     /// Begins with the nodes that the user names. No slot has a master.
-    pub(super) fn new(seeds: Arc<[Address]>, make: impl Fn(Address) -> Arc<Node> + Send + Sync + 'static) -> Self {
+    pub(super) fn new(seeds: Seeds, introduction: Arc<Pipeline>, handler: Arc<dyn MessageHandler>) -> Self {
+        let Seeds { addresses: seeds, by_hostname, source } = seeds;
+        let make = move |address: Address| {
+            let source = source.to(address.host.clone(), address.port);
+            let connect = Arc::new(source.clone());
+            let link = Arc::new(Reconnecting::new(connect, introduction.clone(), source.attempts.clone()));
+            let subscriber = Arc::new(Subscriber::new(source, link.clone(), handler.clone()));
+            let (id, epoch, first_slot, question) = Default::default();
+            Arc::new(Node { address, id, epoch, first_slot, link, subscriber, question })
+        };
         let nodes = seeds.iter().map(|seed| (seed.clone(), make(seed.clone()))).collect();
         let owners = vec![None; usize::from(SLOTS)].into();
-        Self { seeds, make: Box::new(make), nodes, owners, masters: Vec::new(), strange_since: None }
+        let (masters, strange_since) = (Vec::new(), None);
+        Self { seeds, by_hostname, make: Box::new(make), nodes, owners, masters, strange_since }
     }
 
     /// Returns the master of the slot. `None` before the first view. A slot without a master is served by none; the
@@ -59,9 +116,11 @@ impl Topology {
     }
 
     /// Returns the failure domain of the slot: the first slot of its master. A node that replaces a master has the same
-    /// slots, so it closes the circuit breaker that the master has opened.
+    /// slots, so it closes the circuit breaker that the master has opened. Slots without a master have a domain of their
+    /// own, because the node that is asked for them serves its own slots.
     pub(super) fn failure_domain(&self, slot: u16) -> u16 {
-        self.master(slot).map_or(0, |master| master.first_slot.load(Relaxed))
+        let without_master = if self.masters.is_empty() { 0 } else { SLOTS };
+        self.owners[usize::from(slot)].as_ref().map_or(without_master, |master| master.first_slot.load(Relaxed))
     }
 
     /// Returns the masters that have slots.
@@ -74,22 +133,26 @@ impl Topology {
         self.nodes.iter().filter(|(address, node)| node.address == **address).map(|(_, node)| node)
     }
 
+    /// Returns the nodes that the user has named.
+    pub(super) fn seeds(&self) -> impl Iterator<Item = &Arc<Node>> {
+        self.seeds.iter().filter_map(|seed| self.nodes.get(seed))
+    }
+
     /// Returns the node that is announced under this address. An empty host is the one that has said so.
     pub(super) fn find(&self, address: &str, said_by: &Address) -> Option<&Arc<Node>> {
         self.nodes.get(&Address::parse(address, &said_by.host)?)
     }
 
-    /// Reports whether the views contradict what is known, so that the question is open.
+    /// Reports whether the nodes have to be asked: a master answers nothing, or views contradict what is known.
     pub(super) fn is_in_doubt(&self) -> bool {
-        self.strange_since.is_some()
+        self.strange_since.is_some() || self.masters.iter().any(|node| node.link.is_in_doubt())
     }
 
     /// Takes over the view of a node, the reply to `CLUSTER NODES`. Returns whether a slot has another master than before.
-    /// With `by_hostname` nodes are connected to by their host names, if they announce any.
     ///
     /// If all views are strange for `STRANGE_TIMEOUT`, the cluster was made again, and the view is believed.
-    pub(super) fn learn(&mut self, view: &str, by: &Node, by_hostname: bool, now: Timestamp) -> bool {
-        let parse = |line| Described::parse(line, &by.address.host, by_hostname);
+    pub(super) fn learn(&mut self, view: &str, by: &Node, now: Timestamp) -> bool {
+        let parse = |line| Described::parse(line, &by.address.host, self.by_hostname);
         let lines: Vec<_> = view.lines().filter_map(parse).collect();
         let is_believed = self.strange_since.is_some_and(|since| now.since(since) >= STRANGE_TIMEOUT);
         let before = self.masters.clone();
@@ -134,11 +197,11 @@ impl Topology {
                 let owner = &mut self.owners[usize::from(slot)];
                 let may_replace = |owner: &Arc<Node>| {
                     is_believed
-                        || is_same(Some(owner), author)
+                        || author.is_some_and(|author| Arc::ptr_eq(owner, author))
                         || owner.id() == node.id() // at another address
                         || *epoch >= owner.epoch.load(Relaxed)
                 };
-                if is_same(owner.as_ref(), Some(node)) {
+                if owner.as_ref().is_some_and(|owner| Arc::ptr_eq(owner, node)) {
                 } else if owner.as_ref().is_none_or(may_replace) {
                     has_moved |= owner.replace(node.clone()).is_some();
                 } else {
@@ -184,10 +247,6 @@ impl Topology {
     }
 }
 
-fn is_same(a: Option<&Arc<Node>>, b: Option<&Arc<Node>>) -> bool {
-    a.map(Arc::as_ptr) == b.map(Arc::as_ptr)
-}
-
 impl<'a> Described<'a> {
     /// Parses a line: id, `host:port@bus,hostname`, flags, the id of the master, two times, epoch, link state, slots.
     /// `None` for a node without an address, or one that has not joined yet. An empty host is `own_host`, of the author.
@@ -223,13 +282,52 @@ impl<'a> Described<'a> {
     }
 }
 
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Address {
+    pub(super) host: String,
+    pub(super) port: u16,
+}
+
+impl Address {
+    /// Parses `host:port`. The host may be an IPv6 address without brackets. An empty one is `own_host`.
+    pub(super) fn parse(text: &str, own_host: &str) -> Option<Self> {
+        let (host, port) = text.rsplit_once(':')?;
+        let host = if host.is_empty() { own_host } else { host };
+        Some(Self { host: host.to_owned(), port: port.parse().ok()? })
+    }
+}
+
+/// A node, to which nothing connects before it is needed.
+pub(super) struct Node {
+    pub(super) address: Address,
+    /// The id that the node has drawn, once a view has told it.
+    pub(super) id: OnceLock<String>,
+    /// The highest config epoch of the node in a view.
+    pub(super) epoch: AtomicU64,
+    /// The first slot that it has or had. PERF: each command asks for it.
+    pub(super) first_slot: AtomicU16,
+    pub(super) link: Arc<Reconnecting<Source>>,
+    pub(super) subscriber: Arc<Subscriber>,
+    /// The question to this node that is in flight.
+    pub(super) question: Mutex<WeakShared<RedisResult<()>>>,
+}
+
+impl Node {
+    pub(super) fn id(&self) -> Option<&str> {
+        self.id.get().map(String::as_str)
+    }
+}
+
+const NO_ADDRESS: (ErrorKind, &str) = (ErrorKind::InvalidClientConfig, "a node of a cluster has a host and a port");
+const NO_NODES: (ErrorKind, &str) = (ErrorKind::InvalidClientConfig, "a cluster needs at least one node");
+const DIFFERENT_NODES: (ErrorKind, &str) =
+    (ErrorKind::InvalidClientConfig, "the nodes of a cluster must not differ in user, password or TLS");
 /// Time for which all views have to be strange, before the cluster counts as another one at the same addresses.
 const STRANGE_TIMEOUT: Duration = Duration::from_secs(60);
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::redis::connection::{cluster::Seeds, subscriber::MessageHandler};
     use crate::store::token::Inbox;
     use proptest::{collection::vec, prelude::*, sample::select};
     use redis::IntoConnectionInfo;
@@ -250,7 +348,7 @@ mod tests {
 
     fn topology(seed: &str) -> Topology {
         let seed = format!("redis://{seed}").into_connection_info().expect("a URL");
-        Seeds::of(&[seed]).expect("a node").into_topology(Arc::default(), Arc::new(Silent))
+        Topology::new(Seeds::of(&[seed]).expect("a node"), Arc::default(), Arc::new(Silent))
     }
 
     /// Returns a view of masters: port, epoch, slots. The first one has said so.
@@ -269,7 +367,7 @@ mod tests {
 
         fn learn_at(&mut self, now: Timestamp, masters: &[(u16, u64, &str)]) -> bool {
             let by = self.node_at(masters[0].0).or(self.nodes().next()).expect("a seed").clone();
-            self.learn(&view(masters), &by, false, now)
+            self.learn(&view(masters), &by, now)
         }
 
         fn port(&self, slot: u16) -> Option<u16> {
@@ -289,7 +387,8 @@ mod tests {
             let mut topology = topology("seed:7000");
             assert_eq!(topology.port(0), None);
             let seed = topology.node_at(7000).expect("a seed").clone();
-            topology.learn(view, &seed, by_hostname, NOW);
+            topology.by_hostname = by_hostname;
+            topology.learn(view, &seed, NOW);
             let host = |slot| topology.master(slot).expect("a master").address.host.as_str();
             let b = if by_hostname { "b.example" } else { "10.0.0.2" };
             assert_eq!([0, 93, 200, 100, 300].map(host), ["seed", "seed", "seed", b, "::1"]);
@@ -339,7 +438,7 @@ mod tests {
         let new = topology.node_at(3).expect("known").clone();
         for late in ["myself,slave", "myself,master"] {
             let view = view(&[(3, 1, ""), (1, 1, "0-9"), (2, 2, "10-16383")]).replacen("myself,master", late, 1);
-            assert!(!topology.learn(&view, &new, false, NOW), "{late}");
+            assert!(!topology.learn(&view, &new, NOW), "{late}");
         }
         assert_eq!(topology.port(0), Some(3));
     }
@@ -381,11 +480,11 @@ mod tests {
         topology.learn_at(NOW, own);
         let other = view(&[(1, 8, "0-8191"), (5, 9, "8192-16383")]).replace("id", "other");
         let by = topology.node_at(1).expect("a seed").clone();
-        let mut learn_other = |after| topology.learn(&other, &by, false, NOW.after(after));
+        let mut learn_other = |after| topology.learn(&other, &by, NOW.after(after));
         assert!(!learn_other(Duration::ZERO) && !learn_other(STRANGE_TIMEOUT / 2));
         topology.learn_at(NOW, &[own[1], own[0]]);
         assert_eq!([0, 10].map(|slot| topology.port(slot)), [Some(1), Some(2)]);
-        let mut learn_other = |after| topology.learn(&other, &by, false, NOW.after(after));
+        let mut learn_other = |after| topology.learn(&other, &by, NOW.after(after));
         assert!(!learn_other(STRANGE_TIMEOUT) && learn_other(2 * STRANGE_TIMEOUT), "no node has agreed for a minute");
         assert_eq!(topology.master(0).and_then(|node| node.id()), Some("other1"));
     }
@@ -400,6 +499,16 @@ mod tests {
         assert_eq!(HashSet::from(before).len(), 3);
         topology.learn_at(NOW, &[(2, 2, "10-99"), (3, 3, "100-16383"), (4, 4, "0-9")]);
         assert_eq!((domains(&topology), topology.port(0)), (before, Some(4)));
+    }
+
+    /// Seen to fail, with the domain of the first master, if the domain is that of the node that is asked.
+    #[test]
+    fn slots_without_a_master_have_a_failure_domain_of_their_own() {
+        let mut topology = topology("10.0.0.1:1");
+        assert_eq!(topology.failure_domain(7), 0, "nothing is known");
+        topology.learn_at(NOW, &[(1, 1, "0-9"), (2, 2, "20-16383")]);
+        assert_eq!([0, 10, 19, 20].map(|slot| topology.failure_domain(slot)), [0, SLOTS, SLOTS, 20]);
+        assert_eq!(topology.port(10), Some(1), "a node that says so is asked");
     }
 
     /// A master that was replaced, and replaces its replica, may have lost what it has acknowledged before.
@@ -430,8 +539,8 @@ mod tests {
         let at = |host: &str| format!("a {host}:1@2,a.example myself,master - 0 0 1 connected 0-16383\n");
         let mut topology = topology("b.example:1");
         let by = topology.node_at(1).expect("a seed").clone();
-        assert!(!topology.learn(&at("10.0.0.1"), &by, false, NOW));
-        assert!(topology.learn(&at("10.0.0.2"), &by, false, NOW));
+        assert!(!topology.learn(&at("10.0.0.1"), &by, NOW));
+        assert!(topology.learn(&at("10.0.0.2"), &by, NOW));
         assert_eq!(topology.master(0).expect("a master").address.host, "10.0.0.2");
     }
 
@@ -443,9 +552,9 @@ mod tests {
         let mut topology = topology("10.0.0.1:1");
         let view = view(&[(1, 3, "0-16383")]) + "old 10.0.0.1:1@2 master,fail - 0 0 1 disconnected\n";
         let by = topology.node_at(1).expect("a seed").clone();
-        topology.learn(&view, &by, false, NOW);
+        topology.learn(&view, &by, NOW);
         let first = topology.master(0).expect("a master").clone();
-        assert!(!topology.learn(&view, &by, false, NOW));
+        assert!(!topology.learn(&view, &by, NOW));
         assert!(Arc::ptr_eq(&first, topology.master(0).expect("a master")));
     }
 
@@ -459,7 +568,7 @@ mod tests {
                 "{id} {host}:1@2,a.example myself,slave m 0 0 1 connected\n\
                  m 10.0.0.9:1@2 master - 0 0 1 connected 0-16383\n"
             );
-            topology.learn(&view, &by, false, NOW);
+            topology.learn(&view, &by, NOW);
             assert!(topology.nodes().any(|node| node.address.host == "a.example"), "{id}");
         }
     }
@@ -470,7 +579,8 @@ mod tests {
             let mut topology = topology("10.0.0.1:1");
             for view in views {
                 let by = topology.nodes().next().expect("a seed").clone();
-                topology.learn(&view.join("\n"), &by, view.len() % 2 == 0, NOW);
+                topology.by_hostname = view.len() % 2 == 0;
+                topology.learn(&view.join("\n"), &by, NOW);
                 topology.failure_domain(u16::MAX % SLOTS);
                 prop_assert!(topology.nodes().any(|node| node.address.port == 1 && node.address.host == "10.0.0.1"));
             }
