@@ -17,14 +17,14 @@ pub use crate::http::fuzzing::{
 };
 
 /// Encodes a value.
-pub fn encode<T: Serialize + DeserializeOwned>(codec: Codec, value: &T) -> Option<Bytes> {
-    codec.encode(value).ok()
+pub fn encode<T: Serialize>(codec: Codec, value: &T) -> Option<Bytes> {
+    codec.serialize(value).ok()
 }
 
 /// Decodes a value.
 #[must_use]
 pub fn decode<T: DeserializeOwned>(codec: Codec, payload: &[u8]) -> Option<T> {
-    codec.decode(payload).ok()
+    codec.deserialize(payload).ok()
 }
 
 /// Returns an envelope with this content and the right checksum.

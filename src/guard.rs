@@ -106,7 +106,7 @@ impl StampedeGuard {
     ///   - the meaning or the unit of a field, or two elements of one kind in a tuple;
     ///   - the inside of a type that validates and accepts no sample, and in a tuple the elements after it, or after a
     ///     struct that has an `alias`;
-    ///   - the inside of a type with `flatten`, `tag` or `untagged`, whose values only `Codec::Json` stores;
+    ///   - the inside of a type with `flatten`, `tag` or `untagged`, which is encoded as JSON;
     ///   - values nested more than 48 deep, what comes after 2,000 values without a field name between them, or after
     ///     20,000 values that the library tries;
     ///   - what hand-written code decides by values, or reads of a map after a key that it has refused;

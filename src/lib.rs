@@ -55,10 +55,12 @@
 //! | `http` | yes | the guard as a [`Layer`](tower_layer::Layer) over HTTP services |
 //! | `axum` | yes | keys from the URI as the client sent it, also under `Router::nest`; [`Error`] as a response |
 //! | `bincode` | yes | typed values, encoded with bincode |
+//! | `json` | yes | typed values that bincode cannot read back, encoded as JSON; [`Codec::Json`] |
 //! | `anyhow` | yes | [`Error::origin`] finds the error that an `anyhow::Error` was made from |
 //! | `tracing` | yes | events under the target `stampede_guard`, and the span `stampede_guard.fetch` of a request that is no hit |
 //! | `metrics` | | counters, gauges and histograms for the recorder of the `metrics` facade |
-//! | `postcard`, `json` | | other codecs |
+//! | `postcard` | | another codec |
+//! | `uuid` | | [`ToKey`] for `Uuid` |
 //! | `unstable` | | `store` and `lock::recipe`: stores and lock recipes of your own. Any release may change both |
 //! | `testing` | | [`testing`]: scripted faults of the store, counted fetches; for dev-dependencies |
 //! | `tls-rustls` | | `rediss://` through rustls, with ring unless the application installs another provider |

@@ -4,7 +4,7 @@ use super::Codec;
 use crate::error::BoxError;
 use bytes::Bytes;
 use serde::{Serialize, de::DeserializeOwned};
-use std::{any, borrow::Borrow};
+use std::{any, sync::Arc};
 
 /// Encodes the values of one type, and decodes them. [`Codec`] does so for serde types. Implement it for other types,
 /// for another format, or to compress or encrypt what another codec writes:
@@ -40,6 +40,8 @@ use std::{any, borrow::Borrow};
 /// # #[cfg(not(feature = "bincode"))] fn main() {}
 /// ```
 ///
+/// `tests/ecosystem/codecs.rs` of the repository has codecs for prost messages, MessagePack, lz4 and encryption, to copy.
+///
 /// A value that does not encode reaches its caller and is not stored: see [`Codec`]. Bytes that do not decode are a miss.
 /// A panic of `encode` is a panic of the fetch, one of `decode` a panic of the caller.
 #[diagnostic::on_unimplemented(
@@ -71,10 +73,10 @@ pub trait ValueCodec<V>: Send + Sync + 'static {
     /// The bytes are not the encoding of a value.
     fn decode(&self, bytes: &[u8]) -> Result<V, BoxError>;
 
-    /// Returns the number for a guard whose types have no [fingerprint](crate::StampedeGuard::fingerprint).
+    /// Returns what a [`Codec`] is for `V`, so that no call looks it up.
     #[doc(hidden)]
-    fn id_without_fingerprint(&self) -> u64 {
-        self.id()
+    fn of_type(&self, _has_fingerprint: bool) -> Option<Arc<dyn ValueCodec<V>>> {
+        None
     }
 
     /// Returns the name of the codec, and what a developer can do about values that do not encode.
@@ -86,28 +88,18 @@ pub trait ValueCodec<V>: Send + Sync + 'static {
 
 impl<V: Serialize + DeserializeOwned + 'static> ValueCodec<V> for Codec {
     fn id(&self) -> u64 {
-        self.id_of::<V>(true)
+        ValueCodec::<V>::id(&Self::of_type::<V>(*self, true))
     }
 
     fn encode(&self, value: &V) -> Result<Bytes, BoxError> {
-        Self::encode(*self, value)
+        Self::of_type::<V>(*self, true).encode(value)
     }
 
     fn decode(&self, bytes: &[u8]) -> Result<V, BoxError> {
-        Self::decode(*self, bytes)
+        Self::of_type::<V>(*self, true).decode(bytes)
     }
 
-    fn id_without_fingerprint(&self) -> u64 {
-        self.id_of::<V>(false)
-    }
-
-    fn describe(&self) -> (String, &'static str) {
-        (format!("{self:?}"), self.way_out())
-    }
-}
-
-impl<V: Serialize + DeserializeOwned + 'static> Borrow<dyn ValueCodec<V>> for Codec {
-    fn borrow(&self) -> &(dyn ValueCodec<V> + 'static) {
-        self
+    fn of_type(&self, has_fingerprint: bool) -> Option<Arc<dyn ValueCodec<V>>> {
+        Some(Arc::new(Self::of_type::<V>(*self, has_fingerprint)))
     }
 }

@@ -66,9 +66,7 @@ impl Engine {
         }
         None
     }
-}
 
-impl Engine {
     /// Invalidates the resources, and returns the first error. Other invalidations go on after it.
     ///
     /// Cancel safe once polled: the work is done in a task.

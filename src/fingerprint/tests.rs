@@ -2,7 +2,15 @@
 
 use super::*;
 use serde::{Deserialize, Deserializer, de};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+fn of<T: DeserializeOwned>(is_human_readable: bool) -> u64 {
+    walk::<T>(is_human_readable).fingerprint()
+}
+
+fn facts_about<T: DeserializeOwned>(is_human_readable: bool) -> BTreeSet<String> {
+    walk::<T>(is_human_readable).facts
+}
 
 /// Two declarations of each type: with two fields of one kind, and with the same fields in the other order.
 macro_rules! swaps {
@@ -19,7 +27,7 @@ macro_rules! swaps {
     ($declaration:ident: $($item:item)+) => {
         pub(super) mod $declaration {
             #[allow(unused_imports, reason = "each type needs some of them")]
-            use crate::fingerprint::{facts_about, tests::*};
+            use crate::fingerprint::tests::*;
 
             $(#[derive(Deserialize)]
             #[allow(dead_code, reason = "read by serde only")]
@@ -313,6 +321,41 @@ fn fingerprint_of_any_type_comes_to_an_end() {
 #[test]
 fn fingerprint_has_the_form_that_the_codec_reads() {
     assert_ne!(of::<std::net::IpAddr>(true), of::<std::net::IpAddr>(false));
+}
+
+/// A type with `tag` and `content` counts too, although bincode can read it, because the walk also begins after the tag.
+#[test]
+fn fingerprint_tells_types_that_read_values_of_any_kind() {
+    /// Declares types, and returns which of them do.
+    macro_rules! reads_any {
+        ($($name:ident: $(#[$($serde:tt)+])? $kind:ident $body:tt)+) => {
+            [$({
+                #[derive(Deserialize)]
+                $(#[$($serde)+])?
+                #[allow(dead_code, reason = "read by serde only")]
+                $kind T $body
+                (stringify!($name), walk::<T>(false).reads_any)
+            }),+]
+        };
+    }
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Either {
+        Left(#[allow(dead_code, reason = "read by serde only")] u8),
+    }
+    let which = reads_any! {
+        untagged: #[serde(untagged)] enum { A(u8), B(String) }
+        tag: #[serde(tag = "t")] enum { A, B { of: u8 } }
+        flatten: struct { id: u8, #[serde(flatten)] rest: HashMap<String, u8> }
+        value: struct { id: u8, value: serde_json::Value }
+        ignored: struct { id: u8, rest: de::IgnoredAny }
+        late: struct { never: Picky, kids: Vec<T>, link: Result<u8, Option<Box<(u8, Either)>>> }
+        tag_and_content: #[serde(tag = "t", content = "c")] enum { A, B { of: u8 }, C(u8) }
+        plain: enum { A(HashMap<String, Vec<T>>), B { at: std::time::SystemTime, by: std::net::IpAddr } }
+        opaque: struct { never: Picky, late: Late, panics: Panics }
+    };
+    let expected = [true, true, true, true, true, true, true, false, false];
+    assert_eq!(which.map(|(_, reads_any)| reads_any), expected, "{which:?}");
 }
 
 #[test]

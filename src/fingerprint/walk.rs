@@ -5,8 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// What is known after the passes so far.
 #[derive(Default)]
-pub(super) struct Walk {
+pub(crate) struct Walk {
     pub(super) is_human_readable: bool,
+    /// Whether the type reads a value of any kind, which only a self-describing format has.
+    pub(crate) reads_any: bool,
     pub(super) facts: BTreeSet<String>,
     /// Grows with everything that makes another pass find more.
     pub(super) progress: usize,

@@ -223,6 +223,7 @@ impl<'de> Deserializer<'de> for Walker<'_> {
 
     /// The value may be of any kind.
     fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        self.walk.reads_any = true;
         self.leaf("any", 4, |refused| match refused {
             0 => visitor.visit_map(MapDeserializer::new(iter::empty::<((), ())>())),
             1 => visitor.visit_str(TEXTS[0]),
@@ -232,6 +233,7 @@ impl<'de> Deserializer<'de> for Walker<'_> {
     }
 
     fn deserialize_ignored_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        self.walk.reads_any = true;
         visitor.visit_unit()
     }
 

@@ -6,6 +6,7 @@ use std::{
     borrow::Cow,
     fmt::{self, Write},
     num::NonZero,
+    sync::Arc,
 };
 
 /// The name of one resource of the origin, and optionally of one variant of it.
@@ -120,7 +121,7 @@ pub(super) fn hash128(text: &[u8]) -> [u8; 16] {
     bytes
 }
 
-/// A value that can be a key: a string, bytes, a number, a [`Key`], a tuple of up to six of them, or a type of your own.
+/// A value that can be a key: a string, bytes, a number, a `Uuid` (feature `uuid`), a [`Key`], a tuple of up to six of them, or a type of your own.
 ///
 /// The parts of a tuple are joined by `:`, and `:` and `%` in a part are escaped (`%3A`, `%25`), so that different tuples
 /// are different keys. A string that is no part of a tuple is taken as it is. It may equal a tuple:
@@ -217,10 +218,14 @@ impl ToKey for Key {
     }
 }
 
-impl<T: ToKey + ?Sized> ToKey for &T {
-    fn write(&self, key: &mut KeyWriter<'_>) {
-        (**self).write(key);
-    }
+macro_rules! pointers {
+    ($($type:ty),+) => {
+        $(impl<T: ToKey + ?Sized> ToKey for $type {
+            fn write(&self, key: &mut KeyWriter<'_>) {
+                (**self).write(key);
+            }
+        })+
+    };
 }
 
 impl<T: ToKey + ToOwned + ?Sized> ToKey for Cow<'_, T> {
@@ -266,7 +271,10 @@ macro_rules! tuples {
 
 keys!(|bytes: &Self, key: &mut KeyWriter<'_>| key.push(bytes.as_ref()); str, String, [u8], Vec<u8>, Bytes);
 keys!(display; bool, char);
+#[cfg(feature = "uuid")]
+keys!(|id: &Self, key: &mut KeyWriter<'_>| key.push(id.hyphenated().encode_lower(&mut [0; 36]).as_bytes()); uuid::Uuid);
 integers!(u8, u16, u32, u64, u128, usize, i8, i16, i32, i64, i128, isize);
+pointers!(&T, Arc<T>, Box<T>);
 tuples!((A)(A B)(A B C)(A B C D)(A B C D E)(A B C D E F));
 
 fn display(value: &impl fmt::Display, key: &mut KeyWriter<'_>) {
@@ -411,6 +419,12 @@ mod tests {
         let texts =
             [text("k"), text(&owned), text(Cow::Borrowed("k")), text(b"k"), text(&b"k"[..]), text(bytes), text('k')];
         assert_eq!(texts, ["k"; 7]);
+        assert_eq!(
+            [text(Arc::<str>::from("k")), text(Box::<str>::from("k")), text(Arc::new("k".to_owned()))],
+            ["k"; 3]
+        );
+        #[cfg(feature = "uuid")]
+        assert_eq!(text((uuid::Uuid::from_u128(0xAB), 1)), "00000000-0000-0000-0000-0000000000ab:1");
         assert_eq!(
             [text(true), text(i64::MIN), text(u128::MAX)],
             ["true", "-9223372036854775808", "340282366920938463463374607431768211455"]

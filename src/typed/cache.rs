@@ -63,7 +63,7 @@ impl StampedeGuard {
         V: Send + Sync + 'static,
     {
         let guard = self.clone().named(&name);
-        let encoding = Encoding::new(Arc::new(codec) as _, &guard.config);
+        let encoding = Encoding::of_cache(codec, &guard.config);
         Cache { prefix: to_key::prefix(name.as_ref()).into(), encoding, guard }
     }
 }
@@ -89,7 +89,7 @@ impl<V: Send + Sync + 'static> Cache<V> {
     /// Sets the encoding of the values. Each encoding has entries of its own. Default: the codec of the guard.
     #[must_use]
     pub fn codec(mut self, codec: impl ValueCodec<V>) -> Self {
-        self.encoding = Encoding::new(Arc::new(codec) as _, &self.guard.config);
+        self.encoding = Encoding::of_cache(codec, &self.guard.config);
         self
     }
 

@@ -23,12 +23,16 @@ impl<C> Encoding<C> {
     where
         C: Borrow<dyn ValueCodec<V>>,
     {
-        let by_id = codec.borrow();
-        let id = if config.fingerprint { by_id.id() } else { by_id.id_without_fingerprint() };
-        Self { layout: layout(id, config.schema_version), codec }
+        Self { layout: layout(codec.borrow().id(), config.schema_version), codec }
     }
 
     pub(super) fn is_own_entry(&self, entry: &Entry) -> bool {
         entry.meta().kind == Kind::Value && entry.meta().codec == self.layout
+    }
+}
+
+impl<V: 'static> Encoding<CodecHandle<V>> {
+    pub(super) fn of_cache(codec: impl ValueCodec<V>, config: &Config) -> Self {
+        Self::new(codec.of_type(config.fingerprint).unwrap_or_else(|| Arc::new(codec)), config)
     }
 }

@@ -6,7 +6,7 @@ use super::{
     encoding::Encoding,
 };
 use crate::{
-    codec::Codec,
+    codec::serde_codec::SerdeCodec,
     engine::resolve::IN_A_TASK,
     error::{BoxError, Error},
     guard::StampedeGuard,
@@ -67,12 +67,12 @@ impl StampedeGuard {
     }
 
     /// Returns the answer that this process has, otherwise what resolves the key.
-    pub(super) fn hit_or_miss<T, A>(&self, front_end: FrontEnd, key: &impl ToKey) -> Outcome<T, A, Codec>
+    pub(super) fn hit_or_miss<T, A>(&self, front_end: FrontEnd, key: &impl ToKey) -> Outcome<T, A, SerdeCodec>
     where
         T: Serialize + DeserializeOwned + Send + Sync + 'static,
         A: AnswerForm<T>,
     {
-        let encoding = Encoding::new::<T>(self.config.codec, &self.config);
+        let encoding = Encoding::new::<T>(self.config.codec.of_type::<T>(self.config.fingerprint), &self.config);
         hit_or_miss(self, front_end, &encoding, &KeyText::new("", key), &CallOptions::default())
     }
 }

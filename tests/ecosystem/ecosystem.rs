@@ -1,8 +1,9 @@
-//! The guard among layers and protocols of other crates: the rows of docs/layers.md, HTTP/2, gRPC, WebSocket and pools.
+//! The guard among layers and protocols of other crates: the rows of docs/layers.md, HTTP/2, gRPC, WebSocket and pools; codecs.
 #![allow(clippy::disallowed_methods, reason = "tests read the clock")]
 
 mod access;
 mod bodies;
+mod codecs;
 mod grpc;
 mod kit;
 mod limits;

@@ -5,10 +5,10 @@ use serde::{Deserialize, Serialize};
 use stampede_guard::{MemoryStore, StampedeGuard};
 use std::sync::{
     Arc,
-    atomic::{AtomicBool, Ordering::SeqCst},
+    atomic::{AtomicBool, AtomicU32, Ordering::SeqCst},
 };
 
-#[derive(Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 enum Untagged {
     Number(u32),
@@ -24,7 +24,7 @@ struct Skips {
 /// Seen to fail (an error in place of each value) when such a value was a failed fetch.
 #[tokio::test]
 async fn value_that_does_not_survive_its_codec_is_handed_through() {
-    let (guard, origin) = (StampedeGuard::in_memory(), Origin::new());
+    let (guard, origin) = (StampedeGuard::in_memory().fingerprint(false), Origin::new());
     for _ in 0..2 {
         let (counted, counted_too) = (origin.clone(), origin.clone());
         let untagged = guard.fetch("a", async move || {
@@ -50,7 +50,7 @@ async fn value_that_does_not_survive_its_codec_is_handed_through() {
 /// They cannot share the value, and do not wait for each other.
 #[tokio::test]
 async fn waiters_call_for_what_its_codec_cannot_store() {
-    let (guard, origin) = (StampedeGuard::in_memory(), Origin::gated());
+    let (guard, origin) = (StampedeGuard::in_memory().fingerprint(false), Origin::gated());
     let callers = (0..20).map(|_| {
         let origin = origin.clone();
         guard.fetch("k", async move || {
@@ -141,6 +141,117 @@ async fn two_types_of_one_structure_share_an_entry() {
         assert_eq!(others.entry("k").fetch_arc(never).await.expect("a hit").id, 7);
         assert_eq!(rows.entry("k").fetch_arc(never).await.expect("a hit").id, 7);
     }
+}
+
+#[cfg(feature = "json")]
+mod any {
+    use super::{Down, StampedeGuard, Untagged, never};
+    use serde::{Deserialize, Serialize, de::DeserializeOwned};
+    use std::fmt::Debug;
+
+    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+    struct Flat {
+        id: u64,
+        #[serde(flatten)]
+        rest: Rest,
+    }
+
+    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+    struct Rest {
+        ratio: Option<f64>,
+    }
+
+    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+    #[serde(tag = "t")]
+    enum Tagged {
+        Unit,
+        Number { of: f64 },
+    }
+
+    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+    enum Late {
+        Unit,
+        Deep(Vec<Option<(u8, Tagged)>>),
+    }
+
+    /// Fetches each value, and has a hit of it with the codec of the guard.
+    async fn has_hits<V>(values: impl IntoIterator<Item = V>)
+    where
+        V: Serialize + DeserializeOwned + Clone + PartialEq + Debug + Send + Sync + 'static,
+    {
+        for (n, value) in values.into_iter().enumerate() {
+            let guard = StampedeGuard::in_memory();
+            let (cache, fetched) = (guard.cache::<V>("k"), value.clone());
+            cache.fetch(n, async || Ok::<_, Down>(fetched)).await.expect("a value");
+            guard.drain().await;
+            assert_eq!(cache.fetch(n, never).await.expect("a hit"), value);
+            assert_eq!(guard.fetch(format!("k:{n}"), never::<V>).await.expect("a hit"), value);
+            let json = guard.codec(stampede_guard::Codec::Json).cache::<V>("k");
+            assert_eq!(json.get(n).await.expect("an answer"), Some(value), "the same encoding");
+        }
+    }
+
+    /// Seen to fail (no hit) when the walk did not tell of values of any kind, and the last value (another number) when
+    /// JSON read floats with its default precision.
+    #[tokio::test]
+    async fn type_that_bincode_cannot_read_is_stored_as_json() {
+        has_hits([Untagged::Number(1)]).await;
+        has_hits([Tagged::Unit, Tagged::Number { of: 0.5 }]).await;
+        has_hits([Late::Unit, Late::Deep(vec![None, Some((1, Tagged::Unit))])]).await;
+        has_hits([serde_json::json!({ "a": [1, null, "b"] })]).await;
+        let flat = |ratio| Flat { id: 1, rest: Rest { ratio: Some(ratio) } };
+        has_hits([1.0, 0.1, f64::MIN_POSITIVE, 1.071_566_039_146_582_6e-75].map(flat)).await;
+    }
+}
+
+/// Bytes and text are stored as they are. Seen to fail with serde's encoding: it has the length before the bytes.
+#[tokio::test]
+async fn bytes_and_text_have_one_encoding_in_all_codecs() {
+    let guard = StampedeGuard::in_memory();
+    let bytes = async || Ok::<_, Down>(b"\x80 text".to_vec());
+    guard.fetch("bytes", bytes).await.expect("a value");
+    guard.fetch("text", async || Ok::<_, Down>("text".to_owned())).await.expect("a value");
+    guard.drain().await;
+    let mut guards = vec![guard.clone(), guard.clone().fingerprint(false)];
+    #[cfg(feature = "postcard")]
+    guards.push(guard.clone().codec(stampede_guard::Codec::Postcard));
+    #[cfg(feature = "json")]
+    guards.push(guard.clone().codec(stampede_guard::Codec::Json));
+    for guard in guards {
+        assert_eq!(guard.fetch("bytes", never::<Vec<u8>>).await.expect("a hit"), b"\x80 text");
+        assert_eq!(guard.fetch("bytes", never::<bytes::Bytes>).await.expect("a hit"), &b"\x80 text"[..]);
+        assert_eq!(guard.fetch("text", never::<String>).await.expect("a hit"), "text");
+    }
+    let text = guard.fetch("bytes", async || Ok::<_, Down>("another type".to_owned()));
+    assert_eq!(text.await.expect("a miss"), "another type");
+}
+
+/// Seen to fail (128 values decode) when each value was tried.
+#[tokio::test]
+async fn first_value_of_a_type_and_one_in_64_are_tried() {
+    static DECODED: AtomicU32 = AtomicU32::new(0);
+    #[derive(Serialize)]
+    struct Odd(u32);
+    impl<'de> Deserialize<'de> for Odd {
+        fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+            let number = u32::deserialize(deserializer)?;
+            DECODED.fetch_add(1, SeqCst);
+            if number % 2 == 1 { Ok(Self(number)) } else { Err(serde::de::Error::custom("an even number")) }
+        }
+    }
+    let guard = StampedeGuard::in_memory().fingerprint(false);
+    let odd = guard.cache::<Odd>("odd");
+    let fetch = async |id: u32, number: u32| {
+        odd.fetch(id, async move || Ok::<_, Down>(Odd(number))).await.expect("a value");
+    };
+    for id in 0..3 {
+        fetch(id, 2).await;
+    }
+    assert_eq!((DECODED.swap(0, SeqCst), guard.stats().codec_failures), (3, 3), "each until one decodes");
+    for id in 3..131 {
+        fetch(id, 1).await;
+    }
+    assert_eq!((DECODED.swap(0, SeqCst), guard.stats().codec_failures), (2, 3));
 }
 
 #[cfg(feature = "json")]

@@ -2,6 +2,7 @@
 #![allow(clippy::disallowed_methods, reason = "tests make their own time and randomness")]
 
 mod cache;
+mod codecs;
 mod commands;
 mod corruption;
 mod herd;

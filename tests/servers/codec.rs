@@ -20,7 +20,7 @@ async fn type_that_its_codec_cannot_store_is_reported_once() {
         assert!(fetch.await.expect("the value").nick.is_none());
     }
     assert_eq!((guard.stats().codec_failures, events.about("do not survive the codec")), (3, 1));
-    for part in ["ERROR", "Skips", "Bincode", "use `Codec::Json`"] {
+    for part in ["ERROR", "Skips", "Bincode", "use `Cache::codec(Codec::Json)`"] {
         assert_eq!(events.about(part), 1, "{part}: {}", events.all());
     }
     assert_eq!(events.about("error="), 0, "{}", events.all());
