@@ -397,6 +397,39 @@ mod tests {
         assert_eq!((lost(&table, 1, 13), bytes().0), (0, 0));
     }
 
+    /// Seen to fail if the newest is sent first.
+    #[test]
+    fn oldest_pending_invalidation_is_sent_first() {
+        let table = PendingInvalidations::default();
+        (0..3).for_each(|n| _ = request(&table, &n.to_string()));
+        request(&table, "0");
+        let sent: Vec<_> = table.to_send().expect("three").into_iter().map(|(key, _)| key).collect();
+        assert_eq!(sent, ["1", "2", "0"].map(|key| name(key).0));
+    }
+
+    /// The node that has acknowledged it may fail over, however often the others answer meanwhile.
+    ///
+    /// Seen to fail if the answers of any node forget it.
+    #[test]
+    fn invalidation_is_kept_until_its_own_node_answers() {
+        let table = acknowledged(1);
+        let connection_of = |of_k| move |key: &CacheKey| if **key.primary() == *b"k" { of_k } else { 2 };
+        assert_eq!(table.take_lost(Some((2, at(60))), connection_of(1)).len(), 0);
+        assert_eq!(table.take_lost(Some((3, at(61))), connection_of(3)).len(), 1);
+    }
+
+    /// The connection changes after the second request, and before an answer shows it.
+    ///
+    /// Seen to fail (it stays pending) if a request leaves the acknowledged one in the table.
+    #[test]
+    fn request_takes_the_place_of_an_acknowledged_one() {
+        let table = acknowledged(1);
+        let second = request(&table, "k");
+        assert_eq!(lost(&table, 2, 2), 0, "it is pending already");
+        table.acknowledged(&name("k").0, second, 2, at(2));
+        assert_eq!((table.pending(), table.concerns(&name("k").0, |_| 2)), (0, false));
+    }
+
     #[test]
     fn attempt_is_shared_for_as_long_as_it_is_in_flight() {
         let (table, mut begun) = (PendingInvalidations::default(), 0);
@@ -423,6 +456,7 @@ mod tests {
         assert!(last.iter().all(|name| table.concerns(&name.0, |_| 2)));
     }
 
+    /// Seen to fail if a full table takes no request of a name that it has.
     #[test]
     fn full_table_concerns_every_name() {
         let table = PendingInvalidations::default();
@@ -430,7 +464,10 @@ mod tests {
         request(&table, "k");
         assert_eq!(table.pending(), MAX_PENDING);
         assert!(table.concerns(&name("k").0, |_| 1));
+        let later = request(&table, "0");
         table.acknowledged(&name("0").0, requests[0], 1, at(1));
+        assert_eq!(table.pending(), MAX_PENDING, "a later request of a name that it has is pending");
+        table.acknowledged(&name("0").0, later, 1, at(1));
         assert!(!table.concerns(&name("k").0, |_| 1));
     }
 }

@@ -7,7 +7,7 @@ use stampede_guard::{
     Error, ErrorKind, Policy, StampedeGuard, StoreFailure,
     testing::{
         FakeRedis, Fault, Node,
-        Operation::{Fill, Get, GetOrLease},
+        Operation::{Fill, Get, GetOrLease, Invalidate},
     },
 };
 use std::time::Duration;
@@ -216,6 +216,41 @@ async fn invalidation_is_sent_while_the_breaker_is_open() {
     guard.fetch("k", async || Ok::<_, Down>(1)).await.expect("an answer");
     assert_eq!(guard.stats().breaker_opened, 1);
     guard.invalidate("k").await.expect("acknowledged");
+}
+
+/// A guard whose store hangs and whose circuit breaker is open, with the pending invalidation of `k`.
+async fn with_a_pending_invalidation() -> (Node, StampedeGuard) {
+    let node = hanging();
+    node.always(Invalidate, Fault::Hangs);
+    let guard = node.guard().store_timeout(250 * MS);
+    guard.fetch("other", async || Ok::<_, Down>(1)).await.expect("an answer");
+    guard.invalidate("k").await.expect_err("not acknowledged");
+    assert_eq!((guard.health().pending_invalidations, guard.stats().breaker_opened), (1, 1));
+    (node, guard)
+}
+
+/// Seen to fail (250 ms each) if a reader sends the pending invalidation of its key although the circuit breaker is open.
+#[tokio::test(start_paused = true)]
+async fn pending_invalidation_delays_no_reader_of_an_open_breaker() {
+    let (_node, guard) = with_a_pending_invalidation().await;
+    for n in 0..10 {
+        let asked = Instant::now();
+        assert_eq!(guard.fetch("k", async move || Ok::<_, Down>(n)).await.expect("an answer"), n);
+        assert_eq!(asked.elapsed(), Duration::ZERO);
+        tokio::time::sleep(2 * SECOND).await;
+    }
+}
+
+/// Seen to fail if the task that sends pending invalidations does not ask the circuit breaker.
+#[tokio::test(start_paused = true)]
+async fn pending_invalidation_is_sent_once_the_breaker_closes() {
+    let (node, guard) = with_a_pending_invalidation().await;
+    let before = node.asked(Invalidate);
+    tokio::time::sleep(60 * SECOND).await;
+    assert_eq!(node.asked(Invalidate) - before, 0);
+    node.heal();
+    tokio::time::sleep(5 * SECOND).await;
+    assert_eq!((node.asked(Invalidate) - before, guard.health().pending_invalidations), (1, 0));
 }
 
 #[tokio::test(start_paused = true)]

@@ -4,11 +4,11 @@ use super::{
     config::Config,
     leader::{AfterSilence, Head},
     server::{Lease, Mark, Term},
-    state::{At, Call, Mail, Phase, World, Writer},
+    state::{At, Call, Mail, Phase, Verb, World, Writer},
 };
 
 /// `p` is the index of a process, `r` of a reader in it, `f` of a flight in it, `l` of a lookup in it, `n` of a late
-/// request.
+/// request, `w` of a writer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Action {
     Ask { p: usize, r: usize },
@@ -32,10 +32,11 @@ pub(crate) enum Action {
     Die { p: usize },
     ExecuteLate { n: usize },
     LoseLate { n: usize },
-    Commit,
-    ExecuteInvalidation,
-    InvalidationUnheard { kept: bool },
-    InvalidationDone,
+    Commit { w: usize },
+    ExecuteWrite { w: usize },
+    DuplicateWrite { w: usize },
+    WriteUnheard { w: usize, kept: bool },
+    WriteDone { w: usize },
     LeaseEnds,
     MarkAges,
     LeaseExpires,
@@ -55,7 +56,8 @@ impl Action {
                 | Self::Cancel { .. }
                 | Self::Leave { .. }
                 | Self::Die { .. }
-                | Self::InvalidationUnheard { .. }
+                | Self::DuplicateWrite { .. }
+                | Self::WriteUnheard { .. }
         )
     }
 }
@@ -183,16 +185,22 @@ impl Config {
                 actions.push(Action::LoseLate { n });
             }
         }
-        match world.writer {
-            Writer::Rests if world.origin < self.commits => actions.push(Action::Commit),
-            Writer::Rests => {}
-            Writer::Sent => actions.push(Action::ExecuteInvalidation),
-            Writer::Executed => actions.push(Action::InvalidationDone),
-        }
-        if self.losses && world.mishaps > 0 && world.writer != Writer::Rests {
-            actions.push(Action::InvalidationUnheard { kept: false });
-            if world.writer == Writer::Sent {
-                actions.push(Action::InvalidationUnheard { kept: true });
+        for (w, writer) in world.writers.iter().enumerate() {
+            match writer {
+                Writer::Rests if world.origin < self.commits => actions.push(Action::Commit { w }),
+                Writer::Rests => continue,
+                Writer::Sent(_) => actions.push(Action::ExecuteWrite { w }),
+                Writer::Executed(..) => actions.push(Action::WriteDone { w }),
+            }
+            if self.losses && world.mishaps > 0 && *writer != Writer::Rests {
+                actions.push(Action::WriteUnheard { w, kept: false });
+                if matches!(writer, Writer::Sent(_)) {
+                    actions.push(Action::WriteUnheard { w, kept: true });
+                }
+            }
+            // A second invalidation is an invalidation.
+            if self.duplicates && world.mishaps > 0 && self.writers[w] != Verb::Invalidate && *writer != Writer::Rests {
+                actions.push(Action::DuplicateWrite { w });
             }
         }
     }
@@ -214,7 +222,7 @@ impl Config {
             }
         }
         if let Some(entry) = world.server.v {
-            if self.stale && !entry.stale {
+            if self.stale && !entry.is_stale() {
                 actions.push(Action::EntryBecomesStale);
             }
             if self.eviction {

@@ -3,7 +3,7 @@
 use super::{
     rules::Rules,
     server::Server,
-    state::{At, Faults, Process, Reader, World, Writer},
+    state::{At, Faults, Floor, Process, Reader, Verb, World, Writer},
 };
 
 /// The bounds of one run. A feature that is `false` does not occur. A feature that is `true` may occur at any time and
@@ -11,11 +11,15 @@ use super::{
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Config {
     pub(crate) name: &'static str,
-    /// Number of readers of each process. Process 0 also invalidates.
+    /// Number of readers of each process.
     pub(crate) readers: Vec<u8>,
+    /// Number of further readers of each process, which refresh.
+    pub(crate) refreshes: Vec<u8>,
+    /// The writers of the first processes: what each calls after a commit.
+    pub(crate) writers: Vec<Verb>,
     /// How many times each reader asks.
     pub(crate) asks: u8,
-    /// Number of commits at the origin. An invalidation follows each.
+    /// Number of commits at the origin. The call of a writer follows each.
     pub(crate) commits: u8,
     /// Maximum number of losses, duplicates, cancellations and deaths together.
     pub(crate) mishaps: u8,
@@ -66,15 +70,20 @@ pub(crate) enum Failover {
 
 impl Config {
     pub(crate) fn begin(&self) -> World {
-        let rests = Reader { left: self.asks, must: 0, at: At::Rest };
-        let process = |readers: &u8| Process { readers: vec![rests; usize::from(*readers)], ..Process::default() };
+        let reader = |refreshes| Reader { refreshes, left: self.asks, must: Floor::default(), at: At::Rest };
+        let process = |(p, readers): (usize, &u8)| {
+            let mut readers = vec![reader(false); usize::from(*readers)];
+            let refreshes = self.refreshes.get(p).map_or(0, |refreshes| usize::from(*refreshes));
+            readers.extend(vec![reader(true); refreshes]);
+            Process { readers, ..Process::default() }
+        };
         World {
             origin: 0,
-            floor: 0,
+            floor: Floor::default(),
             server: Server::EMPTY,
             replica: (self.failover != Failover::Never).then_some(Server::EMPTY),
-            writer: Writer::Rests,
-            processes: self.readers.iter().map(process).collect(),
+            writers: vec![Writer::Rests; self.writers.len()],
+            processes: self.readers.iter().enumerate().map(process).collect(),
             late: Vec::new(),
             mishaps: self.mishaps,
             faults: Faults::default(),

@@ -4,8 +4,8 @@ use super::{
     action::Action,
     reader::Outcome,
     rules::Broken,
-    server::Lease,
-    state::{At, Call, Flight, Mail, Phase, Process, Request, Writer},
+    server::{Age, Content, Lease, LeaseReply},
+    state::{At, Call, Flight, Mail, Phase, Process, Reply, Request, Verb, Writer},
     step::Step,
 };
 
@@ -53,31 +53,15 @@ impl Step<'_> {
                 self.execute(request);
             }
             Action::LoseLate { n } => _ = self.world.late.remove(n),
-            Action::Commit => {
-                self.world.origin += 1;
-                self.world.writer = Writer::Sent;
-                if self.broken(Broken::ForgetBeforeStore) {
-                    self.forget(0);
+            Action::Commit { w } => self.commit(w),
+            Action::ExecuteWrite { w } => self.execute_write(w),
+            Action::DuplicateWrite { w } => {
+                if let Writer::Sent(request) | Writer::Executed(request, _) = self.world.writers[w] {
+                    self.send_in_background(request);
                 }
             }
-            Action::ExecuteInvalidation => {
-                self.execute(Request::Invalidate { version: self.world.origin });
-                self.world.writer = Writer::Executed;
-            }
-            Action::InvalidationUnheard { kept } => {
-                if kept {
-                    self.send_in_background(Request::Invalidate { version: self.world.origin });
-                }
-                self.forget(0);
-                self.world.writer = Writer::Sent;
-            }
-            Action::InvalidationDone => {
-                if !self.broken(Broken::NoForget) && !self.broken(Broken::ForgetBeforeStore) {
-                    self.forget(0);
-                }
-                self.world.processes[0].heard = self.world.origin;
-                self.world.writer = Writer::Rests;
-            }
+            Action::WriteUnheard { w, kept } => self.write_unheard(w, kept),
+            Action::WriteDone { w } => self.write_done(w),
             Action::LeaseEnds => {
                 let l = self.world.server.l;
                 let sent = |flight: &Flight| match flight.phase {
@@ -94,7 +78,7 @@ impl Step<'_> {
             }
             Action::EntryBecomesStale => {
                 if let Some(entry) = &mut self.world.server.v {
-                    entry.stale = true;
+                    entry.age = Age::Stale;
                 }
             }
             Action::EntryEvicted => self.world.server.v = None,
@@ -104,6 +88,64 @@ impl Step<'_> {
                 self.world.server = self.world.replica.take().unwrap_or(before);
                 self.leases_ended(before.l);
             }
+        }
+    }
+
+    /// Commits at the origin, and calls the verb of the writer.
+    fn commit(&mut self, w: usize) {
+        self.world.origin += 1;
+        let version = self.world.origin;
+        self.world.writers[w] = Writer::Sent(match self.config.writers[w] {
+            Verb::Invalidate => Request::Invalidate { version },
+            Verb::Expire => Request::Expire { version },
+            Verb::Put => Request::Put { token: self.token(w), version },
+        });
+        if self.broken(Broken::ForgetBeforeStore) {
+            self.forget(w);
+        }
+    }
+
+    /// Executes what the writer has sent. A put counts from its first script on, whenever its value was committed, so a
+    /// put that comes later has the later commit.
+    fn execute_write(&mut self, w: usize) {
+        let Writer::Sent(mut request) = self.world.writers[w] else { return };
+        if let Request::Put { version, .. } = &mut request
+            && *version <= self.world.floor.any
+            && !self.broken(Broken::PutIsSentAgain)
+        {
+            self.world.origin += 1;
+            *version = self.world.origin;
+        }
+        let reply = self.execute(request);
+        self.world.writers[w] = Writer::Executed(request, reply);
+    }
+
+    /// Gives up waiting for the reply to the call of the writer. The invalidation is pending, and is sent again. `kept`:
+    /// the request may still arrive.
+    fn write_unheard(&mut self, w: usize, kept: bool) {
+        let (Writer::Sent(request) | Writer::Executed(request, _)) = self.world.writers[w] else { return };
+        if kept {
+            self.send_in_background(request);
+        }
+        self.forget(w);
+        self.world.writers[w] = Writer::Sent(match request {
+            Request::Put { .. } if self.broken(Broken::PutIsSentAgain) => request,
+            request => Request::Invalidate { version: request.floor().any },
+        });
+    }
+
+    /// Handles the reply to the call of the writer. A put goes on with its fill.
+    fn write_done(&mut self, w: usize) {
+        let Writer::Executed(request, reply) = self.world.writers[w] else { return };
+        if !self.broken(Broken::NoForget) && !self.broken(Broken::ForgetBeforeStore) {
+            self.forget(w);
+        }
+        self.world.processes[w].heard.raise(request.floor());
+        self.world.writers[w] = Writer::Rests;
+        if let (Request::Put { token, version }, Reply::Lead(LeaseReply::Granted { stamp, .. }, _)) = (request, reply) {
+            let content = Content::Value(version);
+            let f = self.begin(w, Phase::Filling { token, stamp, content, again: false }, None);
+            self.flight(w, f).call = Some(Call::Sent);
         }
     }
 

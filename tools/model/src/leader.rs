@@ -3,8 +3,8 @@
 use super::{
     reader::Outcome,
     rules::Broken,
-    server::{Content, LeaseReply, Token},
-    state::{At, Call, Fault, Flight, Phase, Reader, Reply, Request, Seen},
+    server::{Age, Content, Entry, LeaseReply, Token},
+    state::{At, Call, Counts, Fault, Flight, Phase, Reader, Reply, Request, Seen, Writer},
     step::Step,
 };
 
@@ -67,14 +67,19 @@ impl Step<'_> {
 
     fn led(&mut self, p: usize, f: usize, token: Token, led: LeaseReply, floor: u8) {
         match led {
+            LeaseReply::Hit(entry) if self.flight(p, f).counts != Counts::All => self.met(p, f, entry),
             LeaseReply::Hit(entry) => {
                 if entry.is_marker() {
                     return self.complete(p, f, Outcome::Uncacheable);
                 }
-                let servable = !entry.stale || self.config.refresh;
+                let servable = !entry.is_stale() || self.config.refresh;
+                let is_expired = entry.age == Age::Expired && !self.broken(Broken::AwaitedIsNotJudged);
                 match entry.content {
-                    // The entry that the flight waited for counts at any age.
-                    Content::Value(version) if self.flight(p, f).awaited == Some(entry.id) => {
+                    // The entry that the flight waited for counts at any age, unless a caller has expired it.
+                    Content::Value(version) if self.flight(p, f).awaited == Some(entry.id) && !is_expired => {
+                        if entry.age == Age::Expired {
+                            self.world.faults.add(Fault::StaleRead);
+                        }
                         self.complete(p, f, Outcome::Shared(version));
                     }
                     Content::Value(_) | Content::Private if servable => self.complete(p, f, Outcome::EntryFound(entry)),
@@ -106,6 +111,9 @@ impl Step<'_> {
                 if self.flight(p, f).background {
                     return self.complete(p, f, Outcome::Abandoned);
                 }
+                if self.broken(Broken::RefreshNamesOneHolder) && self.flight(p, f).counts == Counts::None {
+                    self.flight(p, f).counts = Counts::Except(vec![holder]);
+                }
                 let awaited = self.flight(p, f).awaited.replace(holder) == Some(holder);
                 if self.is_orphaned_lease(p, holder) && !awaited {
                     self.send_in_background(Request::Release { token: holder, failure_marker: false });
@@ -123,18 +131,38 @@ impl Step<'_> {
         }
     }
 
+    /// Handles an entry that a refresh meets: takes it, or asks for the lease.
+    fn met(&mut self, p: usize, f: usize, entry: Entry) {
+        let counts = match &self.flight(p, f).counts {
+            Counts::Except(old) => !old.contains(&entry.id),
+            Counts::All | Counts::None => false,
+        };
+        let counts = counts && (entry.has_stamp || self.broken(Broken::RefreshTakesWithoutStamp));
+        match entry.content {
+            Content::Value(version) if counts => return self.complete(p, f, Outcome::Refreshed(version)),
+            Content::HitForPass if counts => return self.complete(p, f, Outcome::Uncacheable),
+            _ => {}
+        }
+        let flight = self.flight(p, f);
+        flight.seen = Some(Seen { id: entry.id, content: entry.content });
+        if flight.counts == Counts::None {
+            flight.counts = Counts::Except(vec![entry.id]);
+        }
+        self.lead(p, f);
+    }
+
     /// Records whether the store still has the entry with which the flight began.
     fn stands(&mut self, p: usize, f: usize, alive: bool, floor: u8) {
         let keep = alive || self.broken(Broken::NoSeenAlive);
         let flight = self.flight(p, f);
         flight.seen = flight.seen.filter(|_| keep);
-        flight.stands = flight.seen.and_then(Seen::version);
+        flight.stands = flight.candidate().and_then(Seen::version);
         flight.stood = if flight.stands.is_some() { floor } else { 0 };
     }
 
     /// Ends the flight after a failed fetch, with the stale candidate if there is one.
     fn serve_stale_or_fail(&mut self, p: usize, f: usize, floor: u8) {
-        match self.flight(p, f).seen.and_then(Seen::version) {
+        match self.flight(p, f).candidate().and_then(Seen::version) {
             Some(version) => self.complete(p, f, Outcome::ServeStale(version, floor)),
             None => self.complete(p, f, Outcome::Failed),
         }
@@ -143,7 +171,14 @@ impl Step<'_> {
     /// Reports whether the holder is a flight of this process that has ended.
     fn is_orphaned_lease(&self, p: usize, holder: Token) -> bool {
         let alive = |flight: &Flight| flight.phase.token() == Some(holder);
-        usize::from(holder.of) == p && !self.world.processes[p].flights.iter().any(alive)
+        let puts = |writer: &Writer| match writer {
+            Writer::Rests => false,
+            Writer::Sent(request) | Writer::Executed(request, _) => {
+                matches!(request, Request::Put { token, .. } if *token == holder)
+            }
+        };
+        let is_alive = self.world.processes[p].flights.iter().any(alive) || self.world.writers.iter().any(puts);
+        usize::from(holder.of) == p && !is_alive
     }
 
     /// Waits for the leader of another process, unless no caller wants the result any more.
@@ -179,15 +214,18 @@ impl Step<'_> {
     /// Gives up waiting for the reply. `kept`: the request may still arrive.
     pub(crate) fn give_up(&mut self, p: usize, f: usize, kept: bool, then: AfterSilence) {
         let flight = self.flight(p, f);
-        let sent = matches!(flight.call, Some(Call::Sent | Call::Checked));
+        let call = flight.call.take();
+        let sent = matches!(call, Some(Call::Sent | Call::Checked));
         let phase = flight.phase;
-        flight.call = None;
         if kept && sent {
             let request = self.request(p, f);
             self.send_in_background(request);
         }
         match phase {
             Phase::Asking { token } => {
+                if let (counts @ Counts::Except(_), Some(Call::Answered(_))) = (&mut self.flight(p, f).counts, call) {
+                    *counts = Counts::None;
+                }
                 self.send_in_background(Request::Release { token, failure_marker: false });
                 match then {
                     AfterSilence::AskAgain if self.broken(Broken::SameTokenRetry) => self.lead_as(p, f, token),
@@ -220,6 +258,11 @@ impl Step<'_> {
         }
         self.unlist(p, f);
         let version = self.world.origin;
+        let joins = self.flight(p, f).counts == Counts::All || self.broken(Broken::RefreshJoinsLocal);
+        if !joins {
+            self.begin_fetch(p, f);
+            return self.flight(p, f).phase = Phase::Local { version };
+        }
         let process = &mut self.world.processes[p];
         if let Some(local) = process.local {
             for reader in &mut process.readers {
@@ -256,7 +299,7 @@ impl Step<'_> {
                 self.unlist(p, f);
                 if self.broken(Broken::PrivateStored) { Content::Private } else { Content::HitForPass }
             }
-            Head::Failed if flight.seen.is_some_and(Seen::is_value) => {
+            Head::Failed if flight.candidate().is_some_and(Seen::is_value) => {
                 (flight.phase, flight.call) = (Phase::Releasing { token }, Some(Call::Sent));
                 return;
             }
@@ -292,6 +335,14 @@ impl Step<'_> {
         let process = &mut self.world.processes[p];
         process.fleet = process.fleet.filter(|&at| at != f);
         process.local = process.local.filter(|&at| at != f);
+        process.refresh = process.refresh.filter(|&at| at != f);
+    }
+}
+
+impl Flight {
+    /// The entry that may be served if the fetch fails. A refresh has none.
+    fn candidate(&self) -> Option<Seen> {
+        self.seen.filter(|_| self.counts == Counts::All)
     }
 }
 

@@ -3,10 +3,11 @@
 use super::{
     check::{holds, stuck},
     config::Config,
+    state::Verb,
 };
 
 fn once() -> Config {
-    Config { readers: vec![1, 1], asks: 1, commits: 1, ..Config::default() }
+    Config { readers: vec![1, 1], asks: 1, writers: vec![Verb::Invalidate], commits: 1, ..Config::default() }
 }
 
 /// Waiters do not poll and nothing is lost: wake-ups alone bring every reader to rest.
@@ -49,6 +50,20 @@ fn wake_ups_suffice_within_a_process() {
 #[test]
 fn wake_ups_suffice_when_fills_are_refused() {
     comes_to_rest(refusals());
+}
+
+/// The waiters of a put wait for its fill, and those of an expire ask again.
+#[test]
+fn wake_ups_suffice_for_the_waiters_of_writers() {
+    comes_to_rest(Config { name: "wakes, put", writers: vec![Verb::Put], ..wakes() });
+    comes_to_rest(Config { name: "wakes, expire", writers: vec![Verb::Expire], ..wakes() });
+}
+
+#[test]
+fn wake_ups_suffice_for_refreshes() {
+    let config = Config { name: "wakes, refreshes", readers: vec![0, 0], commits: 0, ..wakes() };
+    comes_to_rest(Config { refreshes: vec![2, 1], ..config.clone() });
+    comes_to_rest(Config { refreshes: vec![1, 1], commits: 1, ..config });
 }
 
 /// Shows that polls are needed.

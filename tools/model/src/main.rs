@@ -12,8 +12,8 @@
 //!
 //! # What is modelled
 //!
-//! One key, an origin whose value is the number of its commits, and a writer in process 0 that invalidates after each
-//! commit. [`server`] mirrors the scripts. [`reader`], [`leader`] and [`wake`] mirror the engine, from the shared
+//! One key, an origin whose value is the number of its commits, and writers that invalidate, put or expire after each
+//! commit. Some readers refresh ([`verbs`]). [`server`] mirrors the scripts. [`reader`], [`leader`] and [`wake`] mirror the engine, from the shared
 //! lookup to the repeated fill. [`action`] lists what may happen next, and [`protocol`] what must hold. A [`config`]
 //! bounds how many times readers ask, the number of commits, and the number of mishaps. Everything unbounded happens at
 //! any time and any number of times, polls and expiry included. The state space is still finite because of [`names`].
@@ -22,6 +22,9 @@
 //! process of the reader had learned of when the reader asked. A process learns of an invalidation by performing it, or
 //! when an invalidation message reaches one of its flights. A flight does not listen while it fills or releases its
 //! lease, so its process learns nothing until the reply arrives.
+//!
+//! A put counts from its first script on, so of two puts the one whose first script came last has the later commit. A
+//! value that a caller has expired may be served as a stale one. A refresh must return no commit from before its call.
 //!
 //! [`pending`], [`near_cache`], [`vary`] and [`tags`] are models of their own; the code does not have the rules of the
 //! last three yet.
@@ -48,6 +51,9 @@
 //!   a flight that has heard of a lease waits on or continues without the store, at any time.
 //! * A deadline ends like a wait timeout that rejects. A refresh that another process does ends at once, because the
 //!   time for which it keeps its slot changes only when readers ask.
+//! * The stamps of leases are names. A refresh lists those of the entries and leases that were there when it first heard
+//!   of a holder, which is what a comparison of stamps tells. An entry is expired, or not: the comparison of its stamp
+//!   with the time of the expire is left out, and so are redirects to variants.
 //! * Entry and lease are invalidated, expire and fail over on one server. A failover happens at most once.
 //!
 //! # What it cannot promise
@@ -76,4 +82,5 @@ mod state;
 mod step;
 mod tags;
 mod vary;
+mod verbs;
 mod wake;

@@ -4,8 +4,8 @@
 //! step of the other. It makes the state space finite although every `get_or_lease` has a new token.
 
 use super::{
-    server::{Entry, FillCondition, Lease, LeaseReply, Server, Stamp, Token},
-    state::{Call, Flight, Phase, Reply, Request, World},
+    server::{Entry, FillCondition, Ignored, Lease, LeaseReply, Server, Stamp, Token},
+    state::{Call, Counts, Flight, Phase, Reply, Request, World, Writer},
 };
 
 /// Larger than every name in use at the beginning of a step.
@@ -25,6 +25,16 @@ pub(crate) fn normalize(world: &mut World) {
             }
         }
     }
+    for writer in &mut world.writers {
+        match writer {
+            Writer::Rests => {}
+            Writer::Sent(request) => names.request(request),
+            Writer::Executed(request, reply) => {
+                names.request(request);
+                names.reply(reply);
+            }
+        }
+    }
     // First by the names that are already assigned, then by the rest.
     world.late.sort_unstable_by_key(|request| names.known(*request));
     for request in &mut world.late {
@@ -33,6 +43,14 @@ pub(crate) fn normalize(world: &mut World) {
     world.late.sort_unstable();
     if let Some(replica) = &mut world.replica {
         names.server(replica);
+    }
+    for flight in world.processes.iter_mut().flat_map(|process| &mut process.flights) {
+        if let Counts::Except(old) = &mut flight.counts {
+            // The others are in use nowhere.
+            old.retain(|token| names.tokens.contains(token));
+            old.iter_mut().for_each(|token| names.token(token));
+            old.sort_unstable();
+        }
     }
 }
 
@@ -80,7 +98,13 @@ impl Names {
         if let Some(awaited) = &mut flight.awaited {
             self.token(awaited);
         }
-        if let Some(Call::Answered(Reply::Lead(led, _))) = &mut flight.call {
+        if let Some(Call::Answered(reply)) = &mut flight.call {
+            self.reply(reply);
+        }
+    }
+
+    fn reply(&mut self, reply: &mut Reply) {
+        if let Reply::Lead(led, _) = reply {
             match led {
                 LeaseReply::Hit(entry) => self.entry(entry),
                 LeaseReply::Granted { stamp, .. } => self.stamp(stamp),
@@ -92,10 +116,10 @@ impl Names {
 
     fn request(&mut self, request: &mut Request) {
         match request {
-            Request::GetOrLease { token, seen, .. } => {
+            Request::GetOrLease { token, ignored, .. } => {
                 self.token(token);
-                if let Some(seen) = seen {
-                    self.token(seen);
+                if let Ignored::Id(id) = ignored {
+                    self.token(id);
                 }
             }
             Request::Fill { condition, entry } => {
@@ -108,12 +132,12 @@ impl Names {
                 }
                 self.entry(entry);
             }
-            Request::Release { token, .. } => self.token(token),
+            Request::Release { token, .. } | Request::Put { token, .. } => self.token(token),
             Request::Extend { token, stamp } => {
                 self.token(token);
                 self.stamp(stamp);
             }
-            Request::Invalidate { .. } => {}
+            Request::Invalidate { .. } | Request::Expire { .. } => {}
         }
     }
 

@@ -1,5 +1,7 @@
 //! Pending invalidations. A process does not read a value that it has invalidated, whether the store has acknowledged or
-//! not, and also not from a server that has lost the invalidation and takes over.
+//! not, and also not from a server that has lost the invalidation and takes over. Nor does it read as fresh what it has
+//! expired. An expire that is sent again is an invalidation, and so is one of a name in the table. For the table, a put is
+//! the invalidation that it begins with.
 //!
 //! One process, one key, a server and its replica. The replica may lag until the ten seconds after an acknowledgement
 //! are over. Requests fail before or after their execution, and overtake each other. Another process fills the entry. A
@@ -28,25 +30,52 @@ enum Broken {
     ForgottenEarly,
     /// A repetition does not count for its own connection.
     RepeatedForEver,
+    /// An expire is sent although an invalidation is not acknowledged yet, and ends it.
+    ExpireEndsInvalidation,
+    /// An expire is sent although an invalidation was acknowledged recently, perhaps by a server that is gone.
+    ExpireEndsAcknowledged,
+    /// What is repeated is the last request, even if it is an expire.
+    RepeatedAsExpire,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+enum Verb {
+    Invalidate,
+    Expire,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Entry {
+    version: u8,
+    is_expired: bool,
+}
+
+/// The newest request, and the newest invalidation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+struct Floor {
+    any: u8,
+    dropped: u8,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct World {
     origin: u8,
     /// The entries of the server and of its replica.
-    stored: [Option<u8>; 2],
+    stored: [Option<Entry>; 2],
     /// Which of them is the master, and to which one the process is connected.
     master: usize,
     connected: usize,
     /// Invalidations in flight.
     sent: Vec<Sent>,
     known: Known,
-    /// The newest invalidation that was requested, and the newest one whose caller has its result.
-    requested: u8,
-    returned: u8,
+    /// The newest that was requested, and the newest whose caller has its result.
+    requested: Floor,
+    returned: Floor,
     read: Option<Read>,
-    /// What the last read has returned, and the newest invalidation that had returned before it began.
-    served: Option<(Option<u8>, u8)>,
+    /// What the last read has returned, and what had returned before it began.
+    served: Option<(Option<Entry>, Floor)>,
+    /// What the caller of each request has asked for.
+    asked: [Verb; 1 + COMMITS as usize],
     /// How often each request was repeated after its acknowledgement.
     repeats: [u8; 1 + COMMITS as usize],
 }
@@ -55,6 +84,7 @@ struct World {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 struct Sent {
     request: u8,
+    verb: Verb,
     executed_by: Option<usize>,
 }
 
@@ -67,10 +97,10 @@ enum Known {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Read {
-    floor: u8,
+    floor: Floor,
     /// Whether something was invalidated since it began, by the numbers of the process.
     is_outdated: bool,
-    found: Option<Option<u8>>,
+    found: Option<Option<Entry>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,7 +110,7 @@ enum Action {
     Replicate,
     FailOver,
     Reconnect,
-    Request,
+    Request(Verb),
     /// Sends the pending invalidation again.
     SendAgain,
     Execute(usize),
@@ -101,7 +131,22 @@ impl Known {
     }
 }
 
+impl Floor {
+    fn raise(&mut self, request: u8, verb: Verb) {
+        self.any = self.any.max(request);
+        if verb == Verb::Invalidate {
+            self.dropped = self.dropped.max(request);
+        }
+    }
+}
+
 impl World {
+    /// Gives the caller of this request its result. It may have asked for an expire, which was sent as an invalidation.
+    fn returns(&mut self, request: u8) {
+        let verb = self.asked[usize::from(request)];
+        self.returned.raise(request, verb);
+    }
+
     /// Makes the process forget what it is about to read.
     fn forget(&mut self) {
         self.read = self.read.map(|read| Read { is_outdated: true, ..read });
@@ -151,15 +196,16 @@ impl Model for Invalidations {
     fn init_states(&self) -> Vec<World> {
         vec![World {
             origin: 0,
-            stored: [Some(0); 2],
+            stored: [Some(Entry { version: 0, is_expired: false }); 2],
             master: 0,
             connected: 0,
             sent: Vec::new(),
             known: Known::Nothing,
-            requested: 0,
-            returned: 0,
+            requested: Floor::default(),
+            returned: Floor::default(),
             read: None,
             served: None,
+            asked: [Verb::Invalidate; 1 + COMMITS as usize],
             repeats: [0; 1 + COMMITS as usize],
         }]
     }
@@ -181,7 +227,9 @@ impl Model for Invalidations {
         actions.extend(may(world.master == 0, Action::Replicate));
         actions.extend(may(world.master == 0, Action::FailOver));
         actions.extend(may(!is_connected, Action::Reconnect));
-        actions.extend(may(world.requested < world.origin, Action::Request));
+        for verb in [Verb::Invalidate, Verb::Expire] {
+            actions.extend(may(world.requested.any < world.origin, Action::Request(verb)));
+        }
         actions.extend(may(may_send, Action::SendAgain));
         actions.extend(may(may_forget, Action::TenSeconds));
         actions.extend(may(world.read.is_none() && !self.concerns(world), Action::Ask));
@@ -198,7 +246,9 @@ impl Model for Invalidations {
         let mut world = world.clone();
         match action {
             Action::Commit => world.origin += 1,
-            Action::Fill => world.stored[world.master] = Some(world.origin),
+            Action::Fill => {
+                world.stored[world.master] = Some(Entry { version: world.origin, is_expired: false });
+            }
             Action::Replicate => {
                 world.stored[1] = world.stored[0];
                 if let Known::Acknowledged { is_replicated, .. } = &mut world.known {
@@ -207,9 +257,16 @@ impl Model for Invalidations {
             }
             Action::FailOver => world.master = 1,
             Action::Reconnect => world.connected = world.master,
-            Action::Request => {
-                world.requested = world.origin;
-                world.sent.push(Sent { request: world.origin, executed_by: None });
+            Action::Request(verb) => {
+                world.requested.raise(world.origin, verb);
+                world.asked[usize::from(world.origin)] = verb;
+                let is_alone = match world.known {
+                    Known::Nothing => world.sent.is_empty() || self.broken(Broken::ExpireEndsInvalidation),
+                    Known::Pending(_) => self.broken(Broken::ExpireEndsInvalidation),
+                    Known::Acknowledged { .. } => self.broken(Broken::ExpireEndsAcknowledged),
+                };
+                let verb = if is_alone { verb } else { Verb::Invalidate };
+                world.sent.push(Sent { request: world.origin, verb, executed_by: None });
             }
             Action::SendAgain => {
                 let request = world.known.request()?;
@@ -218,23 +275,27 @@ impl Model for Invalidations {
                     world.forget();
                 }
                 world.known = Known::Pending(request);
-                world.sent.push(Sent { request, executed_by: None });
+                let is_expire = self.broken(Broken::RepeatedAsExpire) && request > world.requested.dropped;
+                let verb = if is_expire { Verb::Expire } else { Verb::Invalidate };
+                world.sent.push(Sent { request, verb, executed_by: None });
             }
             Action::Execute(n) => {
-                world.stored[world.master] = None;
+                let is_kept = world.sent[n].verb == Verb::Expire;
+                let kept = world.stored[world.master].filter(|_| is_kept);
+                world.stored[world.master] = kept.map(|entry| Entry { is_expired: true, ..entry });
                 world.sent[n].executed_by = Some(world.master);
             }
             Action::Acknowledged(n) => {
-                let Sent { request, executed_by } = world.sent.remove(n);
+                let Sent { request, executed_by, .. } = world.sent.remove(n);
                 self.acknowledged(&mut world, request, executed_by?);
                 world.forget();
-                world.returned = world.returned.max(request);
+                world.returns(request);
             }
             Action::Failed(n) => {
                 let Sent { request, .. } = world.sent.remove(n);
                 self.failed(&mut world, request);
                 world.forget();
-                world.returned = world.returned.max(request);
+                world.returns(request);
             }
             Action::TenSeconds => world.known = Known::Nothing,
             Action::Ask => world.read = Some(Read { floor: world.returned, is_outdated: false, found: None }),
@@ -257,18 +318,24 @@ impl Model for Invalidations {
     fn properties(&self) -> Vec<Property<Self>> {
         vec![
             Property::always(NO_OLD_READ, |_, world: &World| {
-                world.served.is_none_or(|(found, floor)| found.is_none_or(|version| version >= floor))
+                let is_good = |entry: Entry, floor: Floor| {
+                    entry.version >= if entry.is_expired { floor.dropped } else { floor.any }
+                };
+                world.served.is_none_or(|(found, floor)| found.is_none_or(|entry| is_good(entry, floor)))
             }),
             Property::always(ONCE, |_, world: &World| world.repeats.iter().all(|repeats| *repeats < 2)),
             Property::sometimes(AGAIN, |_, world: &World| {
-                world.served == Some((Some(COMMITS), COMMITS)) && world.connected == 1
+                let is_newest = |(found, floor): (Option<Entry>, Floor)| {
+                    found.is_some_and(|entry| entry.version == COMMITS) && floor.any == COMMITS
+                };
+                world.served.is_some_and(is_newest) && world.connected == 1
             }),
         ]
     }
 }
 
 const COMMITS: u8 = 2;
-const NO_OLD_READ: &str = "I3: the process has read a value that it had invalidated before";
+const NO_OLD_READ: &str = "I3: the process has read what it had invalidated, or as fresh what it had expired";
 const ONCE: &str = "an acknowledged invalidation is repeated once for each connection";
 const AGAIN: &str = "the newest value is read from the server that has taken over";
 
@@ -309,6 +376,22 @@ fn invalidation_of_another_connection_is_repeated() {
 #[test]
 fn acknowledged_invalidation_is_kept_until_a_replica_has_it() {
     breaks(Broken::ForgottenEarly, NO_OLD_READ);
+}
+
+#[test]
+fn expire_does_not_end_a_pending_invalidation() {
+    breaks(Broken::ExpireEndsInvalidation, NO_OLD_READ);
+}
+
+/// The expire is acknowledged by the server that has lost the invalidation, before that is repeated.
+#[test]
+fn expire_does_not_end_an_acknowledged_invalidation() {
+    breaks(Broken::ExpireEndsAcknowledged, NO_OLD_READ);
+}
+
+#[test]
+fn invalidation_is_repeated_after_an_expire() {
+    breaks(Broken::RepeatedAsExpire, NO_OLD_READ);
 }
 
 #[test]

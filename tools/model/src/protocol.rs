@@ -42,6 +42,8 @@ impl Model for Config {
             Property::always(STORED, |_, world: &World| !world.faults.has(Fault::Absent)),
             Property::always(NOT_TAKEN, |_, world: &World| !world.faults.has(Fault::Taken)),
             Property::always(LAST_HOLDER, |_, world: &World| !world.faults.has(Fault::Refused)),
+            Property::always(NO_OLD_REFRESH, |_, world: &World| !world.faults.has(Fault::OldRefresh)),
+            Property::always(CREATES_NOTHING, |_, world: &World| !world.faults.has(Fault::Created)),
             Property::sometimes(WAITS, |_, world: &World| any_flight(world, |flight| flight.phase == Phase::Waiting)),
             Property::sometimes(JOINED, |_, world: &World| joined(world)),
             Property::sometimes(FENCED, |_, world: &World| {
@@ -99,6 +101,10 @@ pub(crate) const STORED: &str = "what is stored is there";
 pub(crate) const NOT_TAKEN: &str = "a stall of the server takes no lease";
 /// I1, I2: the server refuses no fill and no extension of the holder that the lease names, whether it has ended or not.
 pub(crate) const LAST_HOLDER: &str = "I2: the last holder can fill";
+/// A refresh returns only a value whose fetch began after the call.
+pub(crate) const NO_OLD_REFRESH: &str = "a refresh returns no value from before its call";
+/// An expire stores nothing.
+pub(crate) const CREATES_NOTHING: &str = "an expire creates no entry";
 
 /// Not guarantees, but states that a run must reach. Without them a property could hold because nothing was tried.
 pub(crate) const WAITS: &str = "a process waits for another process";

@@ -2,8 +2,8 @@
 
 use super::{
     rules::Broken,
-    server::{Content, Entry, FillCondition},
-    state::{At, Call, Fault, Flight, Lookup, Mail, Phase, Process, Request, Seen},
+    server::{Age, Content, Entry, FillCondition},
+    state::{At, Call, Counts, Fault, Flight, Floor, Lookup, Mail, Phase, Process, Request, Seen},
     step::Step,
 };
 
@@ -11,6 +11,8 @@ use super::{
 #[derive(Clone, Copy)]
 pub(crate) enum Answer {
     Value(u8),
+    /// A version that is stale, while a flight refreshes it.
+    Refreshing(u8),
     /// A stale version instead of an error, or at the end of the wait. The second number is the newest invalidation
     /// that had been executed when the store confirmed the entry.
     Stale(u8, u8),
@@ -25,6 +27,9 @@ pub(crate) enum Answer {
 pub(crate) enum Outcome {
     EntryFound(Entry),
     Shared(u8),
+    /// The entry of another process, which counts for the refresh that has opened the flight. For a later one its fetch may
+    /// have begun before the call.
+    Refreshed(u8),
     ServeStale(u8, u8),
     Uncacheable,
     Private,
@@ -38,19 +43,42 @@ impl Step<'_> {
     }
 
     pub(crate) fn ask(&mut self, p: usize, r: usize) {
+        let origin = self.world.origin;
         let process = self.process(p);
-        process.readers[r].must = process.heard;
+        let reader = &mut process.readers[r];
+        reader.must = if reader.refreshes { Floor::all(origin) } else { process.heard };
         self.round(p, r);
     }
 
     /// Joins the flight of the process, unless that flight refreshes an entry that this reader would be served.
     /// Otherwise reads the store.
     pub(crate) fn round(&mut self, p: usize, r: usize) {
+        if self.process(p).readers[r].refreshes {
+            return self.refresh(p, r);
+        }
         let refresh = self.config.refresh;
         let joins = |f: &usize| !(refresh && self.world.processes[p].flights[*f].seen.is_some_and(Seen::is_value));
         match self.world.processes[p].fleet.filter(joins) {
             Some(f) => self.join(p, r, f),
             None => self.look_up(p, r),
+        }
+    }
+
+    /// Joins a refresh whose fetch has not begun, or opens one. It reads no entry.
+    fn refresh(&mut self, p: usize, r: usize) {
+        let joins_running = self.broken(Broken::RefreshJoinsRunning);
+        let process = self.process(p);
+        let is_ahead = |phase: &Phase| matches!(phase, Phase::Asking { .. } | Phase::Waiting);
+        match process.refresh.filter(|&f| joins_running || is_ahead(&process.flights[f].phase)) {
+            Some(f) => self.join(p, r, f),
+            None => {
+                let token = self.token(p);
+                let f = self.begin(p, Phase::Asking { token }, None);
+                let process = self.process(p);
+                (process.flights[f].call, process.flights[f].counts) = (Some(Call::Sent), Counts::None);
+                process.refresh = Some(f);
+                process.readers[r].at = At::Aboard { flight: f, own: true };
+            }
         }
     }
 
@@ -76,9 +104,12 @@ impl Step<'_> {
         match found {
             None => self.compute(p, r, None),
             Some(entry) if entry.is_marker() => self.pass(p, r, entry),
-            Some(Entry { content: Content::Value(version), stale, .. }) if !stale || self.config.refresh => {
+            Some(Entry { content: Content::Value(version), age: Age::Fresh, .. }) => {
                 self.answer(p, r, Answer::Value(version));
-                if stale && self.process(p).fleet.is_none() {
+            }
+            Some(Entry { content: Content::Value(version), .. }) if self.config.refresh => {
+                self.answer(p, r, Answer::Refreshing(version));
+                if self.process(p).fleet.is_none() {
                     let f = self.open(p, found.map(Seen::of));
                     self.process(p).flights[f].background = true;
                 }
@@ -129,10 +160,11 @@ impl Step<'_> {
         f
     }
 
-    fn begin(&mut self, p: usize, phase: Phase, seen: Option<Seen>) -> usize {
+    pub(crate) fn begin(&mut self, p: usize, phase: Phase, seen: Option<Seen>) -> usize {
         let flights = &mut self.process(p).flights;
         let (call, background, stands, stood, awaited, unread) = (None, false, None, 0, None, Mail::default());
-        flights.push(Flight { phase, call, background, seen, stands, stood, awaited, unread });
+        let counts = Counts::All;
+        flights.push(Flight { phase, call, background, seen, stands, stood, awaited, unread, counts });
         flights.len() - 1
     }
 
@@ -153,7 +185,8 @@ impl Step<'_> {
     /// Calls the origin under a hit-for-pass marker. The response is for its caller; if it is shareable, it replaces
     /// the marker.
     fn pass(&mut self, p: usize, r: usize, marker: Entry) {
-        let entry = Entry { id: self.token(p), content: Content::Value(self.world.origin), stale: false };
+        let content = Content::Value(self.world.origin);
+        let entry = Entry { id: self.token(p), content, age: Age::Fresh, has_stamp: false };
         self.send_in_background(Request::Fill { condition: FillCondition::ReplaceMarker(marker.id), entry });
         self.answer(p, r, Answer::Own);
     }
@@ -184,13 +217,19 @@ impl Step<'_> {
                 continue;
             }
             match landing {
-                Outcome::EntryFound(Entry { content: Content::Value(version), stale, .. })
-                    if !stale || self.config.refresh =>
-                {
+                Outcome::EntryFound(Entry { content: Content::Value(version), age: Age::Fresh, .. }) => {
+                    self.answer(p, r, Answer::Value(version));
+                }
+                Outcome::EntryFound(Entry { content: Content::Value(version), .. }) if self.config.refresh => {
+                    self.answer(p, r, Answer::Refreshing(version));
+                }
+                Outcome::Refreshed(version) if own || self.broken(Broken::RefreshSharesFound) => {
                     self.answer(p, r, Answer::Value(version));
                 }
                 Outcome::EntryFound(Entry { content: Content::Private, .. }) => self.answer(p, r, Answer::Foreign),
-                Outcome::EntryFound(_) | Outcome::Abandoned => self.process(p).readers[r].at = At::Again,
+                Outcome::Refreshed(_) | Outcome::EntryFound(_) | Outcome::Abandoned => {
+                    self.process(p).readers[r].at = At::Again;
+                }
                 Outcome::Shared(version) => self.answer(p, r, Answer::Value(version)),
                 Outcome::ServeStale(version, stood) => self.answer(p, r, Answer::Stale(version, stood)),
                 Outcome::Private if !own && self.broken(Broken::PrivateShared) => self.answer(p, r, Answer::Foreign),
@@ -212,6 +251,7 @@ impl Step<'_> {
         let shifted = |at: usize| at - usize::from(at > f);
         process.fleet = process.fleet.filter(|&at| at != f).map(shifted);
         process.local = process.local.filter(|&at| at != f).map(shifted);
+        process.refresh = process.refresh.filter(|&at| at != f).map(shifted);
         for reader in &mut process.readers {
             if let At::Aboard { flight, .. } = &mut reader.at {
                 *flight = shifted(*flight);
@@ -221,13 +261,15 @@ impl Step<'_> {
 
     fn answer(&mut self, p: usize, r: usize, answer: Answer) {
         let reader = &mut self.process(p).readers[r];
-        let must = reader.must;
-        (reader.left, reader.must, reader.at) = (reader.left - 1, 0, At::Rest);
+        let (must, refreshes) = (reader.must, reader.refreshes);
+        (reader.left, reader.must, reader.at) = (reader.left - 1, Floor::default(), At::Rest);
         let fault = match answer {
-            Answer::Value(version) | Answer::Stale(version, _) if version < must => Fault::StaleRead,
+            Answer::Value(version) | Answer::Stale(version, _) if refreshes && version < must.any => Fault::OldRefresh,
+            Answer::Value(version) if version < must.any => Fault::StaleRead,
+            Answer::Refreshing(version) | Answer::Stale(version, _) if version < must.dropped => Fault::StaleRead,
             Answer::Stale(version, stood) if version < stood => Fault::StaleIfError,
             Answer::Foreign => Fault::Leak,
-            Answer::Value(_) | Answer::Stale(..) | Answer::Own => return,
+            Answer::Value(_) | Answer::Refreshing(_) | Answer::Stale(..) | Answer::Own => return,
         };
         self.world.faults.add(fault);
     }
@@ -236,7 +278,7 @@ impl Step<'_> {
     pub(crate) fn forget(&mut self, p: usize) {
         let kept = self.broken(Broken::LookupKept);
         let process = self.process(p);
-        (process.fleet, process.local) = (None, None);
+        (process.fleet, process.local, process.refresh) = (None, None, None);
         for lookup in &mut process.lookups {
             lookup.listed &= kept;
         }

@@ -70,6 +70,28 @@ pub(crate) enum Broken {
     DesertedFlightLeads,
     /// A flight without callers ends when the lease is granted, and does not release it.
     DesertedFlightKeepsGrant,
+    /// A put whose first script is not acknowledged is sent again with its value.
+    PutIsSentAgain,
+    /// The first script of a put leaves the entry.
+    PutKeepsEntry,
+    /// An expire leaves the lease.
+    ExpireKeepsLease,
+    /// An expire leaves a hit-for-pass marker, with its id.
+    ExpireKeepsMarker,
+    /// An expire of an entry that is not there creates one.
+    ExpireCreates,
+    /// The entry that a flight waited for counts although a caller has expired it.
+    AwaitedIsNotJudged,
+    /// A refresh takes for too old what it meets first, an entry or a holder, and nothing else.
+    RefreshNamesOneHolder,
+    /// A refresh takes an entry without a stamp.
+    RefreshTakesWithoutStamp,
+    /// A refresh joins one whose fetch has begun.
+    RefreshJoinsRunning,
+    /// A refresh that has joined another one takes an entry that counts for that one.
+    RefreshSharesFound,
+    /// A refresh joins the local flight of its process.
+    RefreshJoinsLocal,
 }
 
 /// The rules that hold: all, or all but one.

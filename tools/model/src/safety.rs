@@ -5,6 +5,7 @@ use super::{
     check::holds,
     config::{Config, Failover},
     protocol::{ALONE, FENCED, FORGIVES, GHOST, JOINED, LATE, MARKED, PROMOTED, REFUSED, SUCCEEDED, WAITS},
+    state::Verb,
 };
 
 fn check(config: Config, reached: &[&str]) {
@@ -13,7 +14,15 @@ fn check(config: Config, reached: &[&str]) {
 
 /// Two processes that each ask once, a commit with its invalidation, and a lease that may expire at any time.
 pub(crate) fn small() -> Config {
-    Config { name: "small", readers: vec![1, 1], asks: 1, commits: 1, expiry: true, ..Config::default() }
+    Config {
+        name: "small",
+        readers: vec![1, 1],
+        asks: 1,
+        writers: vec![Verb::Invalidate],
+        commits: 1,
+        expiry: true,
+        ..Config::default()
+    }
 }
 
 /// Leaders extend their lease until they learn that they have lost it.

@@ -32,12 +32,26 @@ pub(crate) enum Content {
 pub(crate) struct Entry {
     pub(crate) id: Token,
     pub(crate) content: Content,
-    pub(crate) stale: bool,
+    pub(crate) age: Age,
+    /// Whether it was filled under a lease, whose stamp it has. A fill that replaces a marker has none.
+    pub(crate) has_stamp: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Age {
+    Fresh,
+    Stale,
+    /// Stale since a caller has expired it.
+    Expired,
 }
 
 impl Entry {
     pub(crate) fn is_marker(&self) -> bool {
-        self.content == Content::HitForPass && !self.stale
+        self.content == Content::HitForPass && !self.is_stale()
+    }
+
+    pub(crate) fn is_stale(&self) -> bool {
+        self.age != Age::Fresh
     }
 }
 
@@ -105,6 +119,25 @@ pub(crate) struct Server {
     pub(crate) l: Lease,
 }
 
+/// The entries that a question ignores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Ignored {
+    None,
+    Id(Token),
+    /// A refresh asks for the lease alone.
+    All,
+}
+
+impl Ignored {
+    fn ignores(self, entry: &Entry) -> bool {
+        match self {
+            Self::None => false,
+            Self::Id(id) => entry.id == id,
+            Self::All => true,
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum LeaseReply {
     Hit(Entry),
@@ -137,12 +170,12 @@ impl Server {
     pub(crate) fn lead(
         &mut self,
         token: Token,
-        seen: Option<Token>,
+        ignored: Ignored,
         notify: bool,
         stamp: Stamp,
         rules: Rules,
     ) -> LeaseReply {
-        if let Some(entry) = self.v.filter(|entry| Some(entry.id) != seen) {
+        if let Some(entry) = self.v.filter(|entry| !ignored.ignores(entry)) {
             return LeaseReply::Hit(entry);
         }
         let alive = self.v.is_some();
@@ -256,9 +289,45 @@ impl Server {
 
     /// Mirrors `invalidate.lua`. Returns the inboxes that get an invalidation message, including that of the holder.
     pub(crate) fn invalidate(&mut self, rules: Rules) -> u8 {
-        let holder = if let Lease::Held { token, .. } = self.l { 1 << token.of } else { 0 };
-        let told = holder | self.l.inboxes();
         self.v = None;
+        self.drop_lease(rules)
+    }
+
+    /// The first script of a put: an invalidation that grants the lease to the caller.
+    pub(crate) fn begin_put(&mut self, token: Token, stamp: Stamp, rules: Rules) -> u8 {
+        let told = if rules.broken(Broken::PutKeepsEntry) { self.drop_lease(rules) } else { self.invalidate(rules) };
+        self.l = Lease::granted(token, stamp);
+        told
+    }
+
+    /// Makes the entry stale, so that it keeps its id. A marker has no use when it is stale, and would permit a fill that
+    /// replaces it. `created` is the entry that a careless script creates.
+    pub(crate) fn expire(&mut self, created: Entry, rules: Rules) -> u8 {
+        match &mut self.v {
+            Some(entry) if entry.content == Content::HitForPass && !rules.broken(Broken::ExpireKeepsMarker) => {
+                self.v = None;
+            }
+            Some(entry) => entry.age = Age::Expired,
+            None if rules.broken(Broken::ExpireCreates) => self.v = Some(created),
+            None => {}
+        }
+        if rules.broken(Broken::ExpireKeepsLease) { self.told() } else { self.drop_lease(rules) }
+    }
+
+    /// The tokens of the entry and of the lease.
+    pub(crate) fn tokens(&self) -> Vec<Token> {
+        let holder = if let Lease::Held { token, .. } = self.l { Some(token) } else { None };
+        self.v.map(|entry| entry.id).into_iter().chain(holder).collect()
+    }
+
+    /// The inboxes that get an invalidation message.
+    fn told(&self) -> u8 {
+        let holder = if let Lease::Held { token, .. } = self.l { 1 << token.of } else { 0 };
+        holder | self.l.inboxes()
+    }
+
+    fn drop_lease(&mut self, rules: Rules) -> u8 {
+        let told = self.told();
         let keeps_lease = rules.broken(Broken::InvalidateEntryOnly)
             || rules.broken(Broken::InvalidationKeepsEndedLease) && self.l.has_ended();
         if !keeps_lease {

@@ -1,17 +1,18 @@
 //! The state of the world at one moment.
 
-use super::server::{Content, Entry, FillCondition, LeaseReply, Server, Stamp, Token};
+use super::server::{Content, Entry, FillCondition, Ignored, LeaseReply, Server, Stamp, Token};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct World {
     /// Number of commits at the origin.
     pub(crate) origin: u8,
-    /// The commit of the newest invalidation that the server has executed.
-    pub(crate) floor: u8,
+    /// The newest that the server has executed.
+    pub(crate) floor: Floor,
     pub(crate) server: Server,
     /// The state of the replica, if there is one.
     pub(crate) replica: Option<Server>,
-    pub(crate) writer: Writer,
+    /// The writer of each of the first processes.
+    pub(crate) writers: Vec<Writer>,
     pub(crate) processes: Vec<Process>,
     /// Requests in flight whose replies no flight waits for: late, duplicated, or sent in the background.
     pub(crate) late: Vec<Request>,
@@ -20,28 +21,91 @@ pub(crate) struct World {
     pub(crate) faults: Faults,
 }
 
-/// The invalidation that follows a commit, in process 0.
+/// The commits of the newest calls of a writer, which invalidate what was read before.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Floor {
+    /// Of the newest invalidation or put: what is older must not be served.
+    pub(crate) dropped: u8,
+    /// Of the newest call, also if it is an expire: what is older must not be served as fresh, nor be stored.
+    pub(crate) any: u8,
+}
+
+impl Floor {
+    pub(crate) fn all(version: u8) -> Self {
+        Self { dropped: version, any: version }
+    }
+
+    pub(crate) fn raise(&mut self, to: Self) {
+        (self.dropped, self.any) = (self.dropped.max(to.dropped), self.any.max(to.any));
+    }
+}
+
+/// What a writer calls after each commit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verb {
+    Invalidate,
+    Expire,
+    Put,
+}
+
+/// The call that follows a commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Writer {
     Rests,
-    Sent,
-    Executed,
+    Sent(Request),
+    Executed(Request, Reply),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Request {
-    GetOrLease { token: Token, seen: Option<Token>, notify: bool },
-    Fill { condition: FillCondition, entry: Entry },
-    Release { token: Token, failure_marker: bool },
-    Extend { token: Token, stamp: Stamp },
-    Invalidate { version: u8 },
+    GetOrLease {
+        token: Token,
+        ignored: Ignored,
+        notify: bool,
+    },
+    Fill {
+        condition: FillCondition,
+        entry: Entry,
+    },
+    Release {
+        token: Token,
+        failure_marker: bool,
+    },
+    Extend {
+        token: Token,
+        stamp: Stamp,
+    },
+    Invalidate {
+        version: u8,
+    },
+    Expire {
+        version: u8,
+    },
+    /// The first script of a put.
+    Put {
+        token: Token,
+        version: u8,
+    },
+}
+
+impl Request {
+    /// What counts when this call of a writer is executed.
+    pub(crate) fn floor(self) -> Floor {
+        match self {
+            Self::Invalidate { version } | Self::Put { version, .. } => Floor::all(version),
+            Self::Expire { version } => Floor { dropped: 0, any: version },
+            Self::GetOrLease { .. } | Self::Fill { .. } | Self::Release { .. } | Self::Extend { .. } => {
+                Floor::default()
+            }
+        }
+    }
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Process {
     pub(crate) dead: bool,
-    /// The commit of the newest invalidation that the process has learned of.
-    pub(crate) heard: u8,
+    /// The newest that the process has learned of.
+    pub(crate) heard: Floor,
     /// Wake-ups in flight to the process. Several are equivalent to one.
     pub(crate) mail: Mail,
     /// Interchangeable, and therefore sorted.
@@ -53,21 +117,24 @@ pub(crate) struct Process {
     pub(crate) fleet: Option<usize>,
     /// The local flight, joined by readers that do not use the store.
     pub(crate) local: Option<usize>,
+    /// The last flight of a refresh.
+    pub(crate) refresh: Option<usize>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Mail {
     pub(crate) wake: bool,
-    /// The commit that was invalidated, or 0.
-    pub(crate) gone: u8,
+    pub(crate) gone: Floor,
 }
 
 /// A reader asks for the key `left` more times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Reader {
+    pub(crate) refreshes: bool,
     pub(crate) left: u8,
-    /// The newest invalidation that its process had learned of when it asked. An older answer is a fault.
-    pub(crate) must: u8,
+    /// The newest that its process had learned of when it asked; for a refresh, all commits at its call. An older answer is
+    /// a fault.
+    pub(crate) must: Floor,
     pub(crate) at: At,
 }
 
@@ -109,6 +176,18 @@ pub(crate) struct Flight {
     pub(crate) awaited: Option<Token>,
     /// Received, but not yet handled.
     pub(crate) unread: Mail,
+    pub(crate) counts: Counts,
+}
+
+/// The entries that a flight takes for its result.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Counts {
+    All,
+    /// A refresh that has not heard of a holder yet.
+    None,
+    /// A refresh: the ones under leases that were granted later than the first of which it has heard. That one and all
+    /// earlier ones are listed here if they are in use; in the code this is a comparison of stamps.
+    Except(Vec<Token>),
 }
 
 /// An entry without its age.
@@ -199,6 +278,8 @@ pub(crate) enum Fault {
     Absent = 64,
     Taken = 128,
     Refused = 256,
+    OldRefresh = 512,
+    Created = 1024,
 }
 
 impl Faults {

@@ -5,8 +5,8 @@ use super::{
     config::{Config, Failover},
     names::{FRESH, normalize},
     rules::Broken,
-    server::{Content, Entry, FillCondition, Filled, Lease, Term, Token},
-    state::{Call, Fault, Phase, Reply, Request, World},
+    server::{Age, Content, Entry, FillCondition, Filled, Ignored, Lease, LeaseReply, Term, Token},
+    state::{Call, Counts, Fault, Phase, Reply, Request, World},
 };
 
 pub(crate) struct Step<'a> {
@@ -49,13 +49,17 @@ impl<'a> Step<'a> {
         let flight = &self.world.processes[p].flights[f];
         match flight.phase {
             Phase::Asking { token } => {
-                let (seen, notify) = (flight.seen.map(|seen| seen.id), !flight.background);
-                Request::GetOrLease { token, seen, notify }
+                let ignored = match flight.seen {
+                    _ if flight.counts == Counts::None && !self.broken(Broken::RefreshNamesOneHolder) => Ignored::All,
+                    None => Ignored::None,
+                    Some(seen) => Ignored::Id(seen.id),
+                };
+                Request::GetOrLease { token, ignored, notify: !flight.background }
             }
             Phase::Leading { token, stamp, .. } => Request::Extend { token, stamp },
             Phase::Filling { token, stamp, content, .. } => Request::Fill {
                 condition: FillCondition::Lease(token, stamp),
-                entry: Entry { id: token, content, stale: false },
+                entry: Entry { id: token, content, age: Age::Fresh, has_stamp: true },
             },
             Phase::Releasing { token } => Request::Release { token, failure_marker: true },
             Phase::Waiting | Phase::Local { .. } => unreachable!("the flight has no request"),
@@ -79,9 +83,25 @@ impl<'a> Step<'a> {
                 self.wake(wakes);
                 Call::Answered(Reply::Filled)
             }
-            (_, request) => Call::Answered(self.execute(request)),
+            (_, request) => {
+                let reply = self.execute(request);
+                self.meets_holder(p, f, reply);
+                Call::Answered(reply)
+            }
         };
         self.world.processes[p].flights[f].call = Some(call);
+    }
+
+    /// The reply tells a refresh the stamp of the first holder. What was granted up to then is too old.
+    fn meets_holder(&mut self, p: usize, f: usize, reply: Reply) {
+        if self.flight(p, f).counts != Counts::None || self.broken(Broken::RefreshNamesOneHolder) {
+            return;
+        }
+        if let Reply::Lead(LeaseReply::Wait { .. }, _) = reply {
+            let servers = [Some(self.world.server), self.world.replica];
+            let known = servers.into_iter().flatten().flat_map(|server| server.tokens());
+            self.flight(p, f).counts = Counts::Except(known.collect());
+        }
     }
 
     /// Executes the fill of the flight on the server, which refuses to store the entry.
@@ -116,49 +136,69 @@ impl<'a> Step<'a> {
         let (rules, floor) = (self.config.rules, self.world.floor);
         let before = self.world.server;
         let reply = match request {
-            Request::GetOrLease { token, seen, notify } => {
+            Request::GetOrLease { token, ignored, notify } => {
                 let stamp = self.fresh();
-                let reply = self.world.server.lead(token, seen, notify, stamp, rules);
+                let reply = self.world.server.lead(token, ignored, notify, stamp, rules);
                 if matches!(before.l, Lease::Held { term: Term::Ended { extension_is_due: true }, .. })
                     && self.config.ends
                     && self.world.server.l.is_of((token, stamp))
                 {
                     self.world.faults.add(Fault::Taken);
                 }
-                Reply::Lead(reply, floor)
+                Reply::Lead(reply, floor.dropped)
             }
             Request::Fill { condition, entry } => self.fill(condition, entry, true),
             Request::Release { token, failure_marker } => {
                 let (held, wakes) = self.world.server.release(token, failure_marker, rules);
                 self.wake(wakes);
-                if held { Reply::Held(floor) } else { Reply::Lost(floor) }
+                if held { Reply::Held(floor.dropped) } else { Reply::Lost(floor.dropped) }
             }
             Request::Extend { token, stamp } => {
                 let held = self.world.server.extend(token, stamp, rules);
                 if !held && before.l.is_of((token, stamp)) {
                     self.world.faults.add(Fault::Refused);
                 }
-                if held { Reply::Held(floor) } else { Reply::Lost(floor) }
+                if held { Reply::Held(floor.dropped) } else { Reply::Lost(floor.dropped) }
             }
-            Request::Invalidate { version } => {
+            Request::Invalidate { .. } => {
                 let told = self.world.server.invalidate(rules);
-                self.world.floor = floor.max(version);
-                for p in 0..self.world.processes.len() {
-                    let mail = &mut self.world.processes[p].mail;
-                    if told & (1 << p) != 0 {
-                        mail.gone = mail.gone.max(version);
-                    }
+                self.invalidated(request, told);
+                Reply::Held(floor.dropped)
+            }
+            Request::Expire { .. } => {
+                let id = self.token(0);
+                let created = Entry { id, content: Content::Value(0), age: Age::Expired, has_stamp: false };
+                let told = self.world.server.expire(created, rules);
+                if before.v.is_none() && self.world.server.v.is_some() {
+                    self.world.faults.add(Fault::Created);
                 }
-                if self.config.failover == Failover::KeepsInvalidations {
-                    self.world.replica = Some(self.world.server);
-                }
-                Reply::Held(floor)
+                self.invalidated(request, told);
+                Reply::Held(floor.dropped)
+            }
+            Request::Put { token, .. } => {
+                let stamp = self.fresh();
+                let told = self.world.server.begin_put(token, stamp, rules);
+                self.invalidated(request, told);
+                Reply::Lead(LeaseReply::Granted { stamp, alive: false }, floor.dropped)
             }
         };
         if ends_others_lease(request) {
             self.leases_ended(before.l);
         }
         reply
+    }
+
+    /// Sends the messages of an invalidation, and keeps it in a failover that keeps invalidations.
+    fn invalidated(&mut self, request: Request, told: u8) {
+        self.world.floor.raise(request.floor());
+        for (p, process) in self.world.processes.iter_mut().enumerate() {
+            if told & (1 << p) != 0 {
+                process.mail.gone.raise(request.floor());
+            }
+        }
+        if self.config.failover == Failover::KeepsInvalidations {
+            self.world.replica = Some(self.world.server);
+        }
     }
 
     /// Marks the flights whose lease has ended, which is legitimate here.
@@ -177,7 +217,7 @@ impl<'a> Step<'a> {
         }
         match entry.content {
             Content::Value(version) => {
-                if version < self.world.floor {
+                if version < self.world.floor.any {
                     self.world.faults.add(Fault::StaleSet);
                 }
                 if matches!(before, Some(Entry { content: Content::Value(newer), .. }) if newer > version) {
@@ -199,11 +239,11 @@ impl<'a> Step<'a> {
     }
 }
 
-/// A fill and a release end the lease of their sender. An invalidation and a fill that replaces a marker end any
+/// A fill and a release end the lease of their sender. A call of a writer and a fill that replaces a marker end any
 /// lease, and a question takes one that has ended.
 fn ends_others_lease(request: Request) -> bool {
     match request {
-        Request::Invalidate { .. } | Request::GetOrLease { .. } => true,
+        Request::Invalidate { .. } | Request::Expire { .. } | Request::Put { .. } | Request::GetOrLease { .. } => true,
         Request::Fill { condition, .. } => matches!(condition, FillCondition::ReplaceMarker(_)),
         Request::Release { .. } | Request::Extend { .. } => false,
     }

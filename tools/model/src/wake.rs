@@ -2,7 +2,7 @@
 
 use super::{
     rules::Broken,
-    state::{Mail, Phase},
+    state::{Floor, Mail, Phase},
     step::Step,
 };
 use std::mem;
@@ -15,7 +15,7 @@ impl Step<'_> {
         for f in (0..self.world.processes[p].flights.len()).rev() {
             let unread = &mut self.flight(p, f).unread;
             unread.wake |= mail.wake;
-            unread.gone = unread.gone.max(mail.gone);
+            unread.gone.raise(mail.gone);
             self.read_mail(p, f);
         }
     }
@@ -34,21 +34,22 @@ impl Step<'_> {
             }
         };
         let unread = mem::take(&mut flight.unread);
-        if unread.gone != 0 {
+        let is_gone = unread.gone != Floor::default();
+        if is_gone {
             self.gone(p, f, unread.gone);
             if waits {
                 self.flight(p, f).seen = None;
             }
         }
-        if waits && (unread.wake || unread.gone != 0) {
+        if waits && (unread.wake || is_gone) {
             self.lead(p, f);
         }
     }
 
     /// Handles an invalidation: no reader joins what this process began before.
-    fn gone(&mut self, p: usize, f: usize, version: u8) {
+    fn gone(&mut self, p: usize, f: usize, floor: Floor) {
         let process = &mut self.world.processes[p];
-        process.heard = process.heard.max(version);
+        process.heard.raise(floor);
         if self.broken(Broken::InvalidationIgnored) {
             return;
         }
