@@ -5,7 +5,7 @@ use serde_json::Value;
 use stampede_guard::http::Uncached;
 use stampede_guard_support::{
     RedisServer, example,
-    program::{BOUND, complaint, printed, text},
+    program::{BOUND, complaint, printed},
 };
 use std::{
     collections::BTreeSet,
@@ -15,9 +15,9 @@ use std::{
     time::Duration,
 };
 use tokio::{
-    io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
+    io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, Lines},
     net::{TcpListener, TcpStream},
-    process::{Child, Command},
+    process::{Child, ChildStdout, Command},
     time::timeout,
 };
 
@@ -111,10 +111,10 @@ async fn bad_flags_are_explained() {
         let complaint = complaint(axum_app(args), 2).await;
         assert!(complaint.contains("error:") && complaint.contains("Usage:"), "{args:?}: {complaint}");
     }
-    for name in ["axum_shop", "fetcher"] {
+    for (name, usage) in [("axum_shop", "Usage:"), ("fetcher", "usage:")] {
         let mut example = example(name);
         example.arg("--nonsense");
-        assert!(complaint(example, 2).await.contains("usage:"), "{name}");
+        assert!(complaint(example, 2).await.contains(usage), "{name}");
     }
 }
 
@@ -171,36 +171,132 @@ async fn the_app_serves_until_it_is_interrupted() {
     }
 }
 
+/// A process of the shop.
+struct ShopProcess {
+    child: Child,
+    lines: Lines<BufReader<ChildStdout>>,
+    at: SocketAddr,
+}
+
+impl ShopProcess {
+    async fn start(args: &[&str]) -> Self {
+        let mut child = example("axum_shop").args(args).spawn().expect("it starts");
+        let lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
+        let mut shop = Self { child, lines, at: SocketAddr::from(([127, 0, 0, 1], 0)) };
+        shop.at = shop.address("listening on ").await.parse().expect("an address");
+        shop
+    }
+
+    async fn address(&mut self, before: &str) -> String {
+        let line = timeout(BOUND, self.lines.next_line()).await.expect("in time").expect("UTF-8").expect("a line");
+        line.strip_prefix(before).expect("an address").to_owned()
+    }
+
+    /// Returns the line of a cookie.
+    async fn login(&self, user: &str) -> String {
+        let answer = ask(self.at, "POST /login", "", user).await;
+        let (_, cookie) = answer.split_once("set-cookie: ").expect("a session");
+        format!("cookie: {}\r\n", cookie.split(';').next().expect("a token"))
+    }
+
+    /// Returns what it prints until it ends.
+    async fn log(mut self) -> Vec<String> {
+        let mut log = Vec::new();
+        while let Some(line) = timeout(BOUND, self.lines.next_line()).await.expect("it ends").expect("UTF-8") {
+            log.push(line);
+        }
+        log
+    }
+}
+
+/// The database is asked once for the product, once again after each change, and once for the session.
 #[tokio::test]
 async fn the_shop_shows_its_new_price_at_once() {
     let server = RedisServer::start();
-    for args in [&[][..], &["--redis".to_owned(), server.url()]] {
-        let mut shop = example("axum_shop").args(args).spawn().expect("it starts");
-        let at = address(&mut shop, "listening on ").await;
-        let german = "accept-language: de\r\n";
-        let shown = [("/tea", "", "tea: "), ("/prices", "", "tea: "), ("/", "", "Tea: "), ("/", german, "Tee: ")];
+    for args in [&[][..], &["--redis", &server.url()]] {
+        let mut shop = ShopProcess::start(args).await;
+        let (owner, german) = (shop.login("owner").await, "accept-language: de\r\n");
+        let shown =
+            [("/products/tea", "", "tea: "), ("/prices", &*owner, "tea: "), ("/", "", "Tea: "), ("/", german, "Tee: ")];
         for price in ["3", "4.5"] {
             for (path, fields, what) in shown {
                 for from_origin in [true, false] {
-                    let answer = ask(at, &format!("GET {path}"), fields, "").await;
+                    let answer = ask(shop.at, &format!("GET {path}"), fields, "").await;
                     assert!(answer.contains(&format!("{what}{price} EUR")), "{path}: {answer}");
                     assert_eq!(answer.contains("; fwd-status="), from_origin, "{path}: {answer}");
                 }
             }
             for _ in 0..2 {
-                let private = get(at, "/basket").await;
-                assert!(private.ends_with("one pot of tea\n") && private.contains("; fwd-status="), "{private}");
+                let private = ask(shop.at, "GET /basket", &owner, "").await;
+                assert!(private.ends_with("owner: \n") && private.contains("; fwd-status="), "{private}");
             }
-            let changed = ask(at, "POST /tea", "", "450").await;
+            let changed = ask(shop.at, "POST /products/tea", &owner, "450").await;
             assert!(changed.contains(" 303 ") && changed.contains("location: /prices"), "{changed}");
         }
-        shop.kill().await.expect("it runs");
-        let log = text(shop.wait_with_output().await.expect("it has printed").stdout);
-        for line in ["GET /tea: Miss", "GET /: Miss", "GET /basket: Bypass", "POST /tea: Bypass"] {
-            assert!(log.lines().any(|logged| logged == line), "no `{line}` in\n{log}");
+        for (line, fields, body, status) in [
+            ("POST /products/tea", &*owner, "much", "400"),
+            ("POST /products/tea", "", "1", "401"),
+            ("POST /products/tea", &shop.login("guest").await, "1", "403"),
+            ("POST /products/coffee", &owner, "1", "404"),
+            ("GET /products/coffee", "", "", "404"),
+            ("GET /basket", "cookie: session=guessed\r\n", "", "401"),
+        ] {
+            let answer = ask(shop.at, line, fields, body).await;
+            assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{line}: {answer}");
         }
-        assert_eq!(log.matches("asking the bank").count(), 1, "{log}");
+        shop.child.kill().await.expect("it runs");
+        let log = shop.log().await;
+        for line in ["GET /products/tea: Miss", "GET /: Miss", "GET /basket: Bypass", "POST /products/tea: Bypass"] {
+            assert!(log.iter().any(|logged| logged == line), "no `{line}` in\n{log:#?}");
+        }
+        let count = |part: &str| log.iter().filter(|line| line.contains(part)).count();
+        assert_eq!((count("asking the bank"), count("Product { name: \"tea\" }")), (1, 2), "{log:#?}");
     }
+}
+
+/// Two processes share a Redis and a database.
+#[tokio::test]
+async fn the_shops_processes_share_products_and_sessions() {
+    let server = RedisServer::start();
+    let mut first = ShopProcess::start(&["--redis", &server.url()]).await;
+    let database = first.address("database on ").await;
+    let second = ShopProcess::start(&["--redis", &server.url(), "--database", &database]).await;
+    let guest = first.login("guest").await;
+    for (number, shop) in [&first, &second, &first].into_iter().enumerate() {
+        let page = get(shop.at, "/products/tea").await;
+        assert!(page.contains(&format!("{} left", 10 - number)), "{page}");
+        let ordered = ask(second.at, "POST /products/tea/order", &guest, "").await;
+        assert!(ordered.contains(" 303 "), "{ordered}");
+    }
+    assert!(ask(first.at, "GET /basket", &guest, "").await.ends_with("guest: tea, tea, tea\n"));
+    assert!(ask(second.at, "POST /logout", &guest, "").await.contains(" 303 "));
+    assert!(ask(first.at, "GET /basket", &guest, "").await.starts_with("HTTP/1.1 401 "));
+    first.child.kill().await.expect("it runs");
+    let log = first.log().await;
+    let count = |part: &str| log.iter().filter(|line| line.contains(part)).count();
+    assert_eq!((count("Product { name"), count("Session { token")), (3, 2), "{log:#?}");
+}
+
+/// The request in progress is answered, and its page stays for other processes.
+#[cfg(unix)]
+#[tokio::test]
+async fn the_shop_answers_and_stores_before_it_stops() {
+    let server = RedisServer::start();
+    let mut first = ShopProcess::start(&["--redis", &server.url(), "--latency", "500"]).await;
+    first.address("database on ").await;
+    let at = first.at;
+    let page = tokio::spawn(async move { get(at, "/products/tea").await });
+    assert!(first.address("database: ").await.contains("Product"));
+    let pid = first.child.id().expect("it runs").to_string();
+    let kill = Command::new("sh").args(["-c", r#"kill -s TERM "$0""#, &pid]).status().await;
+    assert!(kill.is_ok_and(|status| status.success()));
+    assert!(page.await.expect("no panic").contains("tea: 3 EUR"));
+    let status = timeout(BOUND, first.child.wait()).await.expect("it ends").expect("it is our child");
+    assert_eq!(status.code(), Some(0));
+    assert_eq!(first.log().await.last().map(String::as_str), Some("stopped"));
+    let second = ShopProcess::start(&["--redis", &server.url()]).await;
+    let page = get(second.at, "/products/tea").await;
+    assert!(page.contains("; hit"), "{page}");
 }
 
 #[tokio::test]

@@ -71,6 +71,30 @@ impl StampedeGuard {
 /// A view of a guard: one kind of value, with a name, a [`Policy`] and a codec. See [`StampedeGuard::cache`].
 ///
 /// Clones are cheap, and share everything with the guard. [`entry`](Self::entry) gives one call options of its own.
+///
+/// ```
+/// # #[derive(Clone)] struct Db;
+/// # impl Db { async fn page(&self, _: &str) -> Result<(String, u64), std::io::Error> { Ok(("<h1>".to_owned(), 60)) } }
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), stampede_guard::Error> {
+/// # let (guard, db) = (stampede_guard::StampedeGuard::in_memory(), Db);
+/// use stampede_guard::{FetchContext, FetchOutcome};
+/// use std::time::Duration;
+///
+/// let pages = guard.cache::<String>("page");
+/// // The value says how long it is fresh.
+/// let load = async move |_: FetchContext<String>| {
+///     let (html, seconds) = db.page("tea").await?;
+///     Ok::<_, std::io::Error>(FetchOutcome::new(html).fresh_for(Duration::from_secs(seconds)))
+/// };
+/// let page = pages.entry(("acme", "tea")).timeout(Duration::from_millis(50)).answer(load).await?;
+/// let (html, age) = (page.value(), page.age().as_secs()); // for the field `Age` of a response
+/// // After a write. The key has two parts: tenant and page.
+/// pages.invalidate(("acme", "tea")).await?;
+/// # assert_eq!((html.as_str(), age), ("<h1>", 0));
+/// # Ok(())
+/// # }
+/// ```
 pub struct Cache<V> {
     guard: StampedeGuard,
     /// The beginning of the keys.
