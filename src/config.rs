@@ -49,6 +49,7 @@ pub(crate) struct Config {
 /// The reaction to an unavailable store. See
 /// [`StampedeGuard::on_store_failure`](crate::StampedeGuard::on_store_failure).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 pub enum StoreFailure {
     /// Each process fetches on its own: one fetch per key at a time, and as many at once as the

@@ -1,6 +1,6 @@
 //! The error of all operations of a guard.
 
-use std::{borrow::Cow, error, fmt, io, iter, sync::Arc, time::Duration};
+use std::{error, fmt, io, iter, sync::Arc, time::Duration};
 
 /// An error that can be sent between threads; fetches may return it.
 pub type BoxError = Box<dyn error::Error + Send + Sync>;
@@ -8,19 +8,49 @@ pub type BoxError = Box<dyn error::Error + Send + Sync>;
 /// The reason why there is no answer.
 ///
 /// Cheap to clone, because all waiters of a failed fetch get it, and so do later callers while the failure
-/// [blocks the key](crate::StampedeGuard::failure_ttl). It shows its cause, the error of the fetch;
-/// [`source`](error::Error::source) is the same cause, and [`origin`](Self::origin) returns it typed:
+/// [blocks the key](crate::StampedeGuard::failure_ttl). [`source`](error::Error::source) is its cause, the error of the
+/// fetch, and [`origin`](Self::origin) and [`origin_cloned`](Self::origin_cloned) return it typed. The error does not show
+/// its cause, and its text has no numbers that vary: `anyhow`'s `{:#}` shows both, each once.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() {
 /// use stampede_guard::{ErrorKind, StampedeGuard};
+/// use std::num::ParseIntError;
 ///
 /// let guard = StampedeGuard::in_memory();
 /// let error = guard.fetch("user:0", async || "x".parse::<u8>()).await.unwrap_err();
 /// assert_eq!(error.kind(), ErrorKind::Origin);
-/// assert!(error.origin::<std::num::ParseIntError>().is_some());
-/// assert_eq!(error.to_string(), "the fetch failed: invalid digit found in string");
+/// assert_eq!(error.to_string(), "the fetch failed");
+/// let cause: ParseIntError = error.origin_cloned().unwrap();
+/// assert_eq!(cause.to_string(), "invalid digit found in string");
 /// # }
+/// ```
+///
+/// # Status codes
+///
+/// | error | HTTP (the layer, and `IntoResponse`) | gRPC |
+/// |---|---|---|
+/// | `Origin` | 502, or 503 while a failure blocks the key | `UNAVAILABLE` (14) |
+/// | `TimedOut` | 504, or 503 while a failure blocks the key | `DEADLINE_EXCEEDED` (4) |
+/// | `Store` | 503 | `UNAVAILABLE` (14) |
+/// | `Overloaded` after a wait timeout or a deadline | 503 | `DEADLINE_EXCEEDED` (4) |
+/// | `Overloaded` otherwise | 503 | `RESOURCE_EXHAUSTED` (8) |
+/// | `Panicked`, `InvalidKey` | 500 | `INTERNAL` (13) |
+/// | `InvalidUrl` | 502 | `INTERNAL` (13) |
+///
+/// A handler of tonic returns `tonic::Status::new(grpc_code(&error).into(), error.to_string())`:
+///
+/// ```
+/// use stampede_guard::{Error, ErrorKind};
+///
+/// fn grpc_code(error: &Error) -> i32 {
+///     match error.kind() {
+///         _ if error.is_timeout() => 4,
+///         _ if error.is_overloaded() => 8,
+///         ErrorKind::Origin | ErrorKind::Store => 14,
+///         _ => 13,
+///     }
+/// }
 /// ```
 #[derive(Clone, Debug)]
 pub struct Error(Arc<Inner>);
@@ -28,7 +58,7 @@ pub struct Error(Arc<Inner>);
 #[derive(Clone, Debug)]
 struct Inner {
     kind: ErrorKind,
-    what: Cow<'static, str>,
+    what: &'static str,
     retry_in: Option<Duration>,
     cause: Option<Arc<dyn error::Error + Send + Sync>>,
 }
@@ -60,12 +90,12 @@ pub enum ErrorKind {
 }
 
 impl Error {
-    pub(crate) fn new(kind: ErrorKind, what: impl Into<Cow<'static, str>>) -> Self {
-        Self(Arc::new(Inner { kind, what: what.into(), retry_in: None, cause: None }))
+    pub(crate) fn new(kind: ErrorKind, what: &'static str) -> Self {
+        Self(Arc::new(Inner { kind, what, retry_in: None, cause: None }))
     }
 
     pub(crate) fn with_source(kind: ErrorKind, what: &'static str, source: BoxError) -> Self {
-        Self(Arc::new(Inner { kind, what: what.into(), retry_in: None, cause: Some(source.into()) }))
+        Self(Arc::new(Inner { kind, what, retry_in: None, cause: Some(source.into()) }))
     }
 
     pub(crate) fn origin_failed(source: BoxError) -> Self {
@@ -75,11 +105,11 @@ impl Error {
     /// Creates the error of a caller that a failure marker blocks, from what the marker reports.
     pub(crate) fn reported(kind: ErrorKind, retry_in: Duration) -> Self {
         let what = match kind {
-            ErrorKind::TimedOut => "the fetch was aborted; see `fetch_timeout`",
+            ErrorKind::TimedOut => FETCH_TIMED_OUT,
             ErrorKind::Panicked => "the fetch panicked",
             _ => "the fetch failed",
         };
-        Self(Arc::new(Inner { kind, what: what.into(), retry_in: Some(retry_in), cause: None }))
+        Self(Arc::new(Inner { kind, what, retry_in: Some(retry_in), cause: None }))
     }
 
     /// Returns this error with the time until a retry.
@@ -98,7 +128,12 @@ impl Error {
 
     /// Rejects a request whose answer would come after its deadline.
     pub(crate) fn deadline_exceeded() -> Self {
-        Self::overloaded("the answer would come after the deadline")
+        Self::overloaded(DEADLINE_EXCEEDED)
+    }
+
+    /// Creates the error of a fetch that was aborted at its timeout.
+    pub(crate) fn fetch_timed_out() -> Self {
+        Self::new(ErrorKind::TimedOut, FETCH_TIMED_OUT)
     }
 
     /// Rejects a request after its wait timeout.
@@ -126,6 +161,26 @@ impl Error {
     #[must_use]
     pub fn origin<E: error::Error + 'static>(&self) -> Option<&E> {
         Self::find(self.cause()?)
+    }
+
+    /// Returns a clone of what [`origin`](Self::origin) finds, for a caller that returns the error of its fetch.
+    #[must_use]
+    pub fn origin_cloned<E: error::Error + Clone + 'static>(&self) -> Option<E> {
+        self.origin().cloned()
+    }
+
+    /// Reports whether time ran out: the fetch was aborted at its timeout, or the request reached its wait timeout or its
+    /// deadline.
+    #[must_use]
+    pub fn is_timeout(&self) -> bool {
+        self.0.kind == ErrorKind::TimedOut || self.is_wait_timeout() || self.0.what == DEADLINE_EXCEEDED
+    }
+
+    /// Reports whether the guard rejected the request, [`ErrorKind::Overloaded`], also because [time ran
+    /// out](Self::is_timeout). The fetch of another request may be running.
+    #[must_use]
+    pub fn is_overloaded(&self) -> bool {
+        self.0.kind == ErrorKind::Overloaded
     }
 
     /// Returns the first `E` among the error and its sources, also in a `Box`, an `Arc` or an `io::Error`.
@@ -191,17 +246,7 @@ pub(crate) fn into_cause<E: Into<BoxError> + 'static>(error: E) -> BoxError {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0.what)?;
-        if let Some(cause) = self.cause() {
-            write!(f, ": {cause}")?;
-        }
-        match (self.0.kind, self.0.retry_in) {
-            // A failure marker blocks the key.
-            (ErrorKind::Origin | ErrorKind::TimedOut | ErrorKind::Panicked, Some(retry_in)) => {
-                write!(f, " (retry in {retry_in:?})")
-            }
-            _ => Ok(()),
-        }
+        f.write_str(self.0.what)
     }
 }
 
@@ -211,6 +256,8 @@ impl error::Error for Error {
     }
 }
 
+const FETCH_TIMED_OUT: &str = "the fetch was aborted; see `fetch_timeout`";
+const DEADLINE_EXCEEDED: &str = "the answer would come after the deadline";
 const WAIT_TIMED_OUT: &str = "no result came within the wait timeout";
 /// Time until a rejected request may be retried.
 const LATER: Duration = Duration::from_secs(1);

@@ -181,8 +181,7 @@ impl StampedeGuard {
     }
 
     /// Sets the fetch timeout, after which a fetch is aborted and counts as failed
-    /// ([`ErrorKind::TimedOut`](crate::ErrorKind::TimedOut)). A fetch for its own caller only is not limited.
-    /// Default: 60 s.
+    /// ([`ErrorKind::TimedOut`](crate::ErrorKind::TimedOut)), also one for its own caller only. Default: 60 s.
     ///
     /// An HTTP response whose body takes longer is not stored, and new requests fetch again. Requests that read the body
     /// already share it to its end, for up to ten times `limit`.
@@ -330,9 +329,11 @@ impl StampedeGuard {
         self.set(|config| config.max_detached = NewestFirst::new(fetches))
     }
 
-    /// Sets the maximum payload that is stored, in bytes, with its [validator](crate::FetchOutcome::validator). Larger
-    /// answers are passed through. Default: 1 MiB. A large payload delays all operations that follow on its connection,
-    /// so that they may exceed [`store_timeout`](Self::store_timeout).
+    /// Sets the maximum payload that is stored, in bytes: of a value what its codec makes of it, with its
+    /// [validator](crate::FetchOutcome::validator), and of a response its body. The head of a response is limited likewise,
+    /// and does not count toward the body. Larger answers are passed through, and a `WARN` names the type or the route, at
+    /// most once a minute. Default: 1 MiB. A large payload delays all operations that follow on its connection, so that they
+    /// may exceed [`store_timeout`](Self::store_timeout).
     ///
     /// # Panics
     ///
@@ -484,8 +485,8 @@ impl StampedeGuard {
 
     /// Makes every fetch and every HTTP request call the origin, for its own caller: nothing is read, shared or stored.
     /// For tests and feature flags. [`invalidate`](Self::invalidate) still reaches the store, so that other processes
-    /// see the changes of this one. Each call is part of its caller's future, which no deadline and no
-    /// [`fetch_timeout`](Self::fetch_timeout) ends. Default: `false`.
+    /// see the changes of this one. Each call is part of its caller's future, and ends with it, at the caller's deadline
+    /// or at the [`fetch_timeout`](Self::fetch_timeout). Default: `false`.
     #[must_use]
     pub fn bypass(self, on: bool) -> Self {
         self.set(|config| config.bypass = on)
@@ -524,13 +525,33 @@ impl StampedeGuard {
     /// [`store_timeout`](Self::store_timeout). Returns the number of tasks that still run: a fetch may take longer, and
     /// a failed invalidation is sent until the store acknowledges it.
     ///
-    /// Call it after the server has stopped, so that the last answers are stored. To wait for long fetches too, repeat
-    /// it (`while guard.drain().await > 0 {}`) within a limit of the application. A fetch that ends with the process
-    /// leaves its lease, and other processes wait until the lease ends.
+    /// Call it after the server has stopped, so that the last answers are stored.
+    /// [`drain_within`](Self::drain_within) waits for long fetches too.
+    pub async fn drain(&self) -> usize {
+        self.drain_within(self.config.store_timeout.saturating_mul(2)).await
+    }
+
+    /// As [`drain`](Self::drain), at most for this time: returns as soon as nothing is in progress, or after `limit` with
+    /// the number of tasks that still run.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    /// # let guard = stampede_guard::StampedeGuard::in_memory();
+    /// // The server has finished its requests. The supervisor kills the process after 30 s.
+    /// let left = guard.drain_within(std::time::Duration::from_secs(20)).await;
+    /// if left > 0 {
+    ///     eprintln!("{left} fetches or invalidations end with the process");
+    /// }
+    /// # }
+    /// ```
+    ///
+    /// It ends and delays nothing: fetches go on during the wait and after it, and requests are answered as before. A fetch
+    /// that ends with the process leaves its lease, and other processes wait until the lease ends
+    /// ([`lease_ttl`](Self::lease_ttl)).
     ///
     /// Cancel safe: dropping the future only stops the wait. The guard can be used again afterwards.
-    pub async fn drain(&self) -> usize {
-        self.engine.drain(self.config.store_timeout.saturating_mul(2)).await
+    pub async fn drain_within(&self, limit: Duration) -> usize {
+        self.engine.drain(limit).await
     }
 
     /// Returns the number of fetches in progress in this process, each counted once however many requests wait for it,

@@ -82,6 +82,6 @@ impl Failures {
     fn last(&self, now: Timestamp) -> Option<LastError> {
         let last = self.0.lock();
         let (operation, error, at) = last.as_ref()?;
-        Some(LastError { operation: operation.as_str(), message: error.to_string(), age: now.since(*at) })
+        Some(LastError { operation: operation.as_str(), message: error.with_cause(), age: now.since(*at) })
     }
 }

@@ -61,6 +61,7 @@
 //! | `metrics` | | counters, gauges and histograms for the recorder of the `metrics` facade |
 //! | `postcard` | | another codec |
 //! | `uuid` | | [`ToKey`] for `Uuid` |
+//! | `serde` | | `Settings` and [`Policy`] from a file, with durations such as `"30s"` |
 //! | `unstable` | | `store` and `lock::recipe`: stores and lock recipes of your own. Any release may change both |
 //! | `testing` | | [`testing`]: scripted faults of the store, counted fetches; for dev-dependencies |
 //! | `tls-rustls` | | `rediss://` through rustls, with ring unless the application installs another provider |
@@ -82,6 +83,8 @@ pub(crate) mod codec;
 mod config;
 mod engine;
 mod error;
+#[cfg(feature = "serde")]
+mod file_values;
 #[cfg(feature = "_typed")]
 mod fingerprint;
 #[cfg(feature = "_fuzz")]
@@ -102,6 +105,8 @@ pub(crate) mod outage_cache;
 mod policy;
 #[cfg(feature = "redis")]
 pub mod redis;
+#[cfg(feature = "serde")]
+mod settings;
 #[cfg(feature = "unstable")]
 pub mod store;
 #[cfg(not(feature = "unstable"))]
@@ -141,6 +146,8 @@ pub use lock::{error::LockError, guard::LockGuard, handle::Lock};
 pub use near_cache::NearCacheConfig;
 pub use outage_cache::OutageCacheConfig;
 pub use policy::Policy;
+#[cfg(feature = "serde")]
+pub use settings::Settings;
 #[cfg(feature = "unstable")]
 pub use store::port::Store;
 pub use store::{memory::MemoryStore, port::IntoStore};

@@ -4,6 +4,8 @@
 //! `max_age` ago. A copy is confirmed by its read, and whenever the store confirms that no message was lost. If the
 //! store reports no changes, `max_age` since the read is the only bound.
 
+#[cfg(feature = "serde")]
+use crate::file_values::{LONGEST, duration};
 use crate::{
     clock::Timestamp,
     key::{CacheKey, CacheKeyRef},
@@ -26,9 +28,12 @@ use std::{borrow::Borrow, fmt, sync::Arc, time::Duration};
 ///
 /// [`max_age`](Self::max_age) is 1 s.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(deny_unknown_fields))]
 #[must_use]
 pub struct NearCacheConfig {
+    #[cfg_attr(feature = "serde", serde(rename = "max_bytes"))]
     pub(crate) capacity: u64,
+    #[cfg_attr(feature = "serde", serde(default = "second", deserialize_with = "duration::<1, LONGEST, _, _>"))]
     pub(crate) max_age: Duration,
 }
 
@@ -39,7 +44,7 @@ impl NearCacheConfig {
     /// [`MemoryStore`](crate::MemoryStore#defaults) of this capacity; such an entry is read from the store each time, and
     /// counted ([`Stats::too_large`](crate::Stats::too_large)).
     pub fn max_bytes(capacity: u64) -> Self {
-        Self { capacity, max_age: Duration::from_secs(1) }
+        Self { capacity, max_age: second() }
     }
 
     /// Sets the maximum time a copy may be served after it was last confirmed. It bounds what is served after an
@@ -58,6 +63,11 @@ impl NearCacheConfig {
         assert!(!bound.is_zero(), "max_age must be greater than zero");
         Self { max_age: bound, ..self }
     }
+}
+
+/// The default of `max_age`.
+const fn second() -> Duration {
+    Duration::from_secs(1)
 }
 
 pub(crate) struct NearCache {

@@ -4,6 +4,8 @@
 //! result is kept for a short time after its response, is never written to the store, and ends with any invalidation
 //! that this process requests or hears of.
 
+#[cfg(feature = "serde")]
+use crate::file_values::{LONGEST, duration};
 use crate::{
     clock::Timestamp,
     key::CacheKey,
@@ -34,9 +36,12 @@ use std::{
 ///
 /// 64 MiB, and a [`ttl`](Self::ttl) of 1 s.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(default, deny_unknown_fields))]
 #[must_use]
 pub struct OutageCacheConfig {
+    #[cfg_attr(feature = "serde", serde(rename = "max_bytes"))]
     pub(crate) capacity: u64,
+    #[cfg_attr(feature = "serde", serde(deserialize_with = "duration::<0, LONGEST, _, _>"))]
     pub(crate) ttl: Duration,
 }
 

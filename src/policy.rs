@@ -46,6 +46,12 @@ impl Policy {
         Self { lifetimes, keep_for_validation, has_stale_if_error: false, jitter: 0.1, xfetch_beta: 0.0 }
     }
 
+    /// Replaces the freshness lifetime.
+    pub(crate) fn lifetime(mut self, fresh_for: Duration) -> Self {
+        self.lifetimes.fresh_for = fresh_for;
+        self
+    }
+
     /// Sets the window after the freshness lifetime in which an entry is still served at once (RFC 5861 §3). Meanwhile
     /// one request in the fleet refreshes it in the background. Default: 0.
     #[must_use]
@@ -74,7 +80,7 @@ impl Policy {
     }
 
     /// Shortens each lifetime by a random part, at most this fraction, so that entries filled together do not expire
-    /// together. A lifetime stated by the fetch is not shortened. Default: 0.1.
+    /// together. One that a response states is not shortened. Default: 0.1.
     ///
     /// # Panics
     ///
@@ -113,7 +119,7 @@ impl Policy {
         EarlyRefresh { beta, random_unit: if beta > 0.0 { random_unit() } else { 0.0 } }
     }
 
-    /// Returns the lifetimes of an entry that is filled now.
+    /// Returns the lifetimes of an entry that is filled now. A lifetime that a response states is not shortened.
     pub(crate) fn lifetimes(&self, given: Option<Duration>, random_unit: f64) -> Lifetimes {
         let whole = self.lifetimes.fresh_for;
         let jittered = || whole.saturating_sub(whole.mul_f64(self.jitter * random_unit));

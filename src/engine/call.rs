@@ -28,7 +28,7 @@ use crate::{
         token::{Inbox, Token},
     },
     sync::alongside::Alongside,
-    telemetry::{self, RequestSpan},
+    telemetry::{self, FetchFailure, RequestSpan},
 };
 use std::{
     future::{Future, pending, ready},
@@ -157,9 +157,12 @@ impl<'a> Call<'a> {
                 Attempt::Again => {}
                 Attempt::Alone(reason) => {
                     let resource = Arc::new(self.resource().clone());
-                    let head = Box::pin(self.fetch_alone(FetchMode::Bypass(reason), &resource)).await;
-                    let rejected = || (self.policy.reject(cancelled()), CacheStatus::Rejected, true);
-                    return head.map_or_else(rejected, |head| (head.response, CacheStatus::Bypass, true));
+                    let ends_at = clock::deadline_after(resource.config.fetch_timeout);
+                    let mode = FetchMode::Bypass { reason, deadline: ends_at.into_std() };
+                    return match Box::pin(self.fetch_alone(mode, ends_at, &resource)).await {
+                        Ok(head) => (head.response, CacheStatus::Bypass, true),
+                        Err(rejection) => (rejection, CacheStatus::Rejected, true),
+                    };
                 }
             }
         }
@@ -347,7 +350,10 @@ impl<'a> Call<'a> {
         let (replaced, is_value) = (marker.meta().id, marker.meta().kind == Kind::Value);
         let seen = is_value.then_some(marker);
         let mode = FetchMode::HitForPass { id, redirects: redirects.clone(), seen, deadline: deadline.into_std() };
-        let Some(head) = self.fetch_alone(mode, &resource).await else { return self.cancelled() };
+        let head = match self.fetch_alone(mode, deadline, &resource).await {
+            Ok(head) => head,
+            Err(rejection) => return Attempt::Done(rejection, CacheStatus::Rejected, true),
+        };
         let FetchHead { response, sharing, completion, .. } = *head;
         let times = (began, Timestamp::now());
         let (store_as, completion) = match sharing {
@@ -382,15 +388,27 @@ impl<'a> Call<'a> {
         Attempt::Done(response, CacheStatus::Bypass, true)
     }
 
-    /// Fetches for this caller only. A panic of the fetch is counted and goes on to the caller. `None` if the fetch of
-    /// this caller has begun before.
-    async fn fetch_alone(&self, mode: FetchMode, resource: &Arc<Resource>) -> Option<Box<FetchHead<AnyAnswer>>> {
-        let Resource { config, key, .. } = &**resource;
-        let head = fetching_alone(&config.meter, key, self.fetch.begin(mode, resource)?).await;
-        if let Some(failure) = head.sharing.failure() {
+    /// Fetches for this caller only, until `ends_at` or the deadline of this caller. Then drops the fetch, and returns
+    /// the rejection. A panic of the fetch is counted and goes on to the caller.
+    async fn fetch_alone(
+        &self,
+        mode: FetchMode,
+        ends_at: Instant,
+        resource: &Arc<Resource>,
+    ) -> Result<Box<FetchHead<AnyAnswer>>, AnyAnswer> {
+        let Resource { config, key, deadline, .. } = &**resource;
+        let fetch = self.fetch.begin(mode, resource).ok_or_else(|| self.policy.reject(cancelled()))?;
+        let until = deadline.map_or(ends_at, |deadline| deadline.min(ends_at));
+        let head = fetching_alone(&config.meter, key, until, fetch).await;
+        let (failure, result) = match head {
+            Some(head) => (head.sharing.failure(), Ok(head)),
+            None if until < ends_at => (None, Err(self.rejection(Error::deadline_exceeded()))),
+            None => (Some(FetchFailure::TimedOut), Err(self.rejection(Error::fetch_timed_out()))),
+        };
+        if let Some(failure) = failure {
             telemetry::fetch_failed(&config.meter, key, failure);
         }
-        Some(head)
+        result
     }
 
     /// Follows a redirect that a leader has confirmed, and tries again there.
@@ -423,10 +441,14 @@ impl<'a> Call<'a> {
     }
 
     fn reject(&self, error: Error) -> Attempt {
+        Attempt::Done(self.rejection(error), CacheStatus::Rejected, false)
+    }
+
+    fn rejection(&self, error: Error) -> AnyAnswer {
         if error.kind() == ErrorKind::Overloaded {
             telemetry::overloaded(&self.resource().config.meter, &self.resource().key, &error);
         }
-        Attempt::Done(self.policy.reject(error), CacheStatus::Rejected, false)
+        self.policy.reject(error)
     }
 
     /// Rejects a caller whose fetch has begun and will not end.

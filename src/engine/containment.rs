@@ -2,8 +2,7 @@
 //! caller goes on to that caller.
 
 use crate::{
-    clock::Timestamp,
-    config::Config,
+    clock::{self, Timestamp},
     error::{Error, ErrorKind},
     key::CacheKey,
     telemetry::{self, FetchFailure, Meter},
@@ -12,6 +11,8 @@ use futures_util::FutureExt;
 use std::{
     future::Future,
     panic::{AssertUnwindSafe, resume_unwind},
+    pin::pin,
+    time::Duration,
 };
 use tokio::time::{Instant, timeout_at};
 
@@ -25,38 +26,65 @@ pub(super) enum Aborted {
     Detached,
 }
 
-/// Catches the panics of a part of a fetch, and stops it at the deadline.
+/// Catches the panics of a part of a fetch, and stops it at the deadline. Calls `on_slow` if it runs for [`SLOW_FETCH`].
 pub(super) fn contained<T>(
     deadline: Instant,
+    on_slow: impl FnOnce(),
     part: impl Future<Output = T>,
 ) -> impl Future<Output = Result<T, Aborted>> {
     let caught = AssertUnwindSafe(part).catch_unwind().map(|done| done.map_err(|_| Aborted::Panicked));
-    timeout_at(deadline, caught).map(|done| done.unwrap_or(Err(Aborted::TimedOut)))
+    until(deadline, on_slow, caught).map(|done| done.unwrap_or(Err(Aborted::TimedOut)))
 }
 
-/// Runs a fetch for one caller. Measures it, and counts its panic, which goes on to the caller.
-pub(super) async fn fetching_alone<T>(meter: &Meter, key: &CacheKey, fetch: impl Future<Output = T>) -> T {
+/// Awaits a part of a fetch until the deadline. PERF: one timer at a time, because most fetches are not slow.
+async fn until<T>(deadline: Instant, on_slow: impl FnOnce(), part: impl Future<Output = T>) -> Option<T> {
+    let mut part = pin!(part);
+    let slow_at = clock::deadline_after(SLOW_FETCH);
+    if slow_at < deadline {
+        if let Ok(done) = timeout_at(slow_at, &mut part).await {
+            return Some(done);
+        }
+        on_slow();
+    }
+    timeout_at(deadline, part).await.ok()
+}
+
+/// Reports a fetch that runs for [`SLOW_FETCH`].
+pub(super) fn report_slow(meter: &Meter, key: &CacheKey) {
+    telemetry::slow_fetch(meter, key, SLOW_FETCH);
+}
+
+/// Runs a fetch for one caller, and drops it at the deadline. Measures it, and counts its panic, which goes on to the
+/// caller. `None` if it was dropped.
+pub(super) async fn fetching_alone<T>(
+    meter: &Meter,
+    key: &CacheKey,
+    deadline: Instant,
+    fetch: impl Future<Output = T>,
+) -> Option<T> {
     let ended = {
         let _timed = telemetry::fetching(meter, key, Timestamp::now());
-        AssertUnwindSafe(fetch).catch_unwind().await
+        until(deadline, || report_slow(meter, key), AssertUnwindSafe(fetch).catch_unwind()).await
     };
-    ended.unwrap_or_else(|panic| {
-        telemetry::fetch_failed(meter, key, FetchFailure::Panicked);
-        resume_unwind(panic)
+    ended.map(|ended| {
+        ended.unwrap_or_else(|panic| {
+            telemetry::fetch_failed(meter, key, FetchFailure::Panicked);
+            resume_unwind(panic)
+        })
     })
 }
 
 impl Aborted {
     /// Returns the kind of the failure, and the error for the callers. `None` if there are none.
-    pub(super) fn failure(&self, config: &Config) -> Option<(FetchFailure, Error)> {
+    pub(super) fn failure(&self) -> Option<(FetchFailure, Error)> {
         match self {
             Self::Panicked => Some((FetchFailure::Panicked, Error::new(ErrorKind::Panicked, "the fetch panicked"))),
-            Self::TimedOut => {
-                let what = format!("the fetch was aborted after {:?}; see `fetch_timeout`", config.fetch_timeout);
-                Some((FetchFailure::TimedOut, Error::new(ErrorKind::TimedOut, what)))
-            }
+            Self::TimedOut => Some((FetchFailure::TimedOut, Error::fetch_timed_out())),
             Self::BrokeOff => Some((FetchFailure::Origin, Error::new(ErrorKind::Origin, "the body broke off"))),
             Self::Detached => None,
         }
     }
 }
+
+/// Time after which a fetch that still runs is reported.
+const SLOW_FETCH: Duration = Duration::from_secs(5);

@@ -176,7 +176,7 @@ pub(crate) enum FetchMode {
     /// marker, because each caller has to validate it.
     HitForPass { id: Token, redirects: Vec<FollowedRedirect>, seen: Option<Entry>, deadline: Instant },
     /// The fetch runs for its own caller only: nothing is shared or stored, and its completion is not awaited.
-    Bypass(BypassReason),
+    Bypass { reason: BypassReason, deadline: Instant },
 }
 
 /// The head of a fetch: the first half of its result.

@@ -4,7 +4,7 @@
 mod acquire;
 
 use super::{
-    containment::{Aborted, contained},
+    containment::{Aborted, contained, report_slow},
     erased::{AnyAnswer, FetchSlot, Policy},
     fill_set::FillSet,
     flight::{Flight, Progress},
@@ -214,7 +214,7 @@ impl Leader {
     /// Handles a fetch that was aborted, before its response head or afterwards.
     async fn on_aborted(&mut self, permit: &mut FillPermit, aborted: &Aborted) -> AfterHead {
         let Resource { key, config, .. } = &*self.resource;
-        let Some((kind, error)) = aborted.failure(config) else {
+        let Some((kind, error)) = aborted.failure() else {
             telemetry::fetch_dropped(&config.meter, key);
             return AfterHead::Release(None, None);
         };
@@ -358,7 +358,7 @@ impl Leader {
         completion: Option<Completion>,
     ) -> AfterHead {
         let Some(mut completion) = completion else { return AfterHead::Release(None, None) };
-        match self.run_bounded(permit, deadline, &mut completion).await {
+        match self.run_bounded(permit, deadline, || (), &mut completion).await {
             Ok(Completed::Payload(payload)) => {
                 self.publish(permit, FillSet::new(id, times, store_as, payload, &self.redirects))
             }
@@ -413,7 +413,7 @@ impl Leader {
     fn drain(&self, deadline: Instant, completion: Option<Completion>) {
         if let Some(completion) = completion {
             let more = self.resource.config.fetch_timeout.saturating_mul(MAX_BODY_TIME - 1);
-            let drained = self.as_active(clock::after(deadline, more), completion);
+            let drained = self.as_active(clock::after(deadline, more), || (), completion);
             self.resource.engine.tasks.spawn(async move { _ = drained.await });
         }
     }
@@ -434,7 +434,8 @@ impl Leader {
             }
             Err(Aborted::Detached)
         };
-        Alongside::new(self.run_bounded(permit, deadline, head), undemanded)
+        let on_slow = || report_slow(&self.resource.config.meter, &self.resource.key);
+        Alongside::new(self.run_bounded(permit, deadline, on_slow, head), undemanded)
     }
 
     /// Runs a part of the fetch within its bounds, and keeps the lease alive meanwhile.
@@ -442,22 +443,24 @@ impl Leader {
         &self,
         permit: &mut FillPermit,
         deadline: Instant,
+        on_slow: impl FnOnce(),
         part: impl Future<Output = T>,
     ) -> impl Future<Output = Result<T, Aborted>> {
-        Alongside::new(self.as_active(deadline, part), permit.keep_alive(&self.flight))
+        Alongside::new(self.as_active(deadline, on_slow, part), permit.keep_alive(&self.flight))
     }
 
     /// Runs a part of the fetch as an active fetch of its key, within its bounds.
-    fn as_active<F: Future>(
+    fn as_active<F: Future, S: FnOnce()>(
         &self,
         deadline: Instant,
+        on_slow: S,
         part: F,
-    ) -> impl Future<Output = Result<F::Output, Aborted>> + use<F> {
+    ) -> impl Future<Output = Result<F::Output, Aborted>> + use<F, S> {
         let mut active_fetches = Vec::with_capacity(self.outer_fetches.len() + 1);
         active_fetches.extend_from_slice(&self.outer_fetches);
         let (store, flight) = (self.resource.engine.store.clone(), self.flight.state().clone());
         active_fetches.push(ActiveFetch { store, flight, ends_at: deadline });
-        contained(deadline, ACTIVE_FETCHES.scope(active_fetches, part))
+        contained(deadline, on_slow, ACTIVE_FETCHES.scope(active_fetches, part))
     }
 
     /// Returns the result of an earlier flight that was kept after the caller had asked the outage cache.

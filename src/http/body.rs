@@ -265,6 +265,7 @@ pub(super) struct BodyCollector<B> {
     payload: BytesMut,
     /// Expected length of the payload in bytes, if the head states it.
     expected_length: Option<u64>,
+    /// Maximum length of the payload in bytes.
     cap: usize,
 }
 
@@ -278,8 +279,8 @@ impl<B: Body<Error: Into<BoxError>>> BodyCollector<B> {
     /// Creates the collector, the shared body, and the body for the leader's client.
     ///
     /// Called before the future that runs the collector exists, since that future may be dropped before its first poll.
-    /// `head` precedes the body in the payload and counts towards the cap. A body that ends before or after `length` is
-    /// truncated.
+    /// `head` precedes the body in the payload. A body that is larger than `cap` is not stored, and one that ends before or
+    /// after `length` is truncated.
     pub(super) fn new(body: B, head: &[u8], length: Option<u64>, cap: usize) -> (Self, Arc<SharedBody>, CacheBody<B>) {
         let (state, size) = (Mutex::default(), body.size_hint().exact());
         let shared = Arc::new(SharedBody { state, size, deserted: Notify::new() });
@@ -288,7 +289,13 @@ impl<B: Body<Error: Into<BoxError>>> BodyCollector<B> {
         let client_body = CacheBody { source };
         let source = Some(Remainder { body: Box::pin(body), rest });
         let expected_length = length.map(|length| length.saturating_add(head.len() as u64));
-        let collector = Self { source, shared: shared.clone(), payload: BytesMut::from(head), expected_length, cap };
+        let collector = Self {
+            source,
+            shared: shared.clone(),
+            payload: BytesMut::from(head),
+            expected_length,
+            cap: head.len() + cap,
+        };
         (collector, shared, client_body)
     }
 

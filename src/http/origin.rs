@@ -64,7 +64,7 @@ impl OriginRequest {
                 (id, redirects, seen, deadline, unstorable(status))
             }
             FetchMode::HitForPass { id, redirects, seen, deadline } => (id, redirects, seen, deadline, None),
-            FetchMode::Bypass(reason) => {
+            FetchMode::Bypass { reason, .. } => {
                 let reason = self.bypass_reason(reason);
                 return FetchHead::private(forward_uncached(inner, request, "bypass", reason).await);
             }
@@ -160,7 +160,7 @@ struct StoragePlan {
 impl OriginResponse<'_> {
     /// Handles a full response: decides at its head how it is shared.
     fn on_full_response<B: OriginBody, E>(&self, response: Response<B>) -> FetchHead<Answer<B, E>> {
-        let min_size = response.body().size_hint().lower();
+        let (min_size, max_payload) = (response.body().size_hint().lower(), self.resource.config.max_payload as u64);
         let storable = self.storable(response.status(), response.headers());
         let is_stated = matches!(storable, Storable::Shared(terms) if terms.is_stated);
         let stays = self.is_worse_than_stored();
@@ -168,7 +168,7 @@ impl OriginResponse<'_> {
         let head = match storable {
             Storable::Shared(terms) | Storable::WaitersOnly(terms) => {
                 match (self.plan(self.status, response.headers(), terms), error) {
-                    (Ok(plan), _) if min_size <= self.room_after(&plan.encoded) => self.collect(response, plan, error),
+                    (Ok(plan), _) if min_size <= max_payload => self.collect(response, plan, error),
                     (_, Some(_)) => self.on_error(response),
                     (Ok(_), None) => self.private(response, Uncached::TooLarge),
                     (Err(reason), None) => self.private(response, reason),
@@ -219,8 +219,9 @@ impl OriginResponse<'_> {
         error: Option<(FailureClass, Uncached)>,
     ) -> FetchHead<Answer<B, E>> {
         let StoragePlan { response: mut shared, encoded, store_as } = plan;
+        let max_payload = self.resource.config.max_payload;
         // Waiters stream the body only if its size is known to be within the cap. Otherwise they wait for its end.
-        let fits = response.body().size_hint().upper().is_some_and(|most| most <= self.room_after(&encoded));
+        let fits = response.body().size_hint().upper().is_some_and(|most| most <= max_payload as u64);
         let (limit, at_limit) = match fits {
             true => (self.deadline, Completed::Truncated),
             // The body may never end, so waiters do not wait for its end for as long as for a fetch.
@@ -228,7 +229,6 @@ impl OriginResponse<'_> {
         };
         let (parts, body) = response.into_parts();
         let length = validation::content_length(&parts.headers);
-        let max_payload = self.resource.config.max_payload;
         let (collector, shared_body, body) = BodyCollector::new(body, &encoded, length, max_payload);
         let recorder = (error.is_none() && self.unstorable.is_none()).then(|| self.recorder.clone());
         shared.body = fits.then_some(shared_body);
@@ -256,11 +256,6 @@ impl OriginResponse<'_> {
             completed
         });
         FetchHead { completion: Some(completion), ..FetchHead::new(Ok(answer), sharing) }
-    }
-
-    /// Returns the number of bytes of a body that `max_payload` permits after the encoded head.
-    fn room_after(&self, encoded: &[u8]) -> u64 {
-        (self.resource.config.max_payload as u64).saturating_sub(encoded.len() as u64)
     }
 
     /// Handles a 304 for the stored response, which is served again with the fields of the 304 (RFC 9111 §4.3.3,
@@ -348,7 +343,8 @@ impl OriginResponse<'_> {
             others,
             index_id: replaced.map_or(self.id, |replaced| replaced.head.index_id),
         };
-        let encoded = stored_response::encode(&head).ok_or(Uncached::TooLarge)?;
+        let fits = |encoded: &Vec<u8>| encoded.len() <= self.resource.config.max_payload;
+        let encoded = stored_response::encode(&head).filter(fits).ok_or(Uncached::TooLarge)?;
         let lifetimes = self.lifetimes(&terms, is_unknown);
         let index = secondary_key.as_ref().map(|secondary_key| Box::new(secondary_key.index()));
         let response = InFlightResponse {

@@ -296,9 +296,7 @@ impl StampedeGuard {
     /// Otherwise as [`invalidate`](Self::invalidate).
     pub async fn invalidate_url(&self, url: &Uri) -> Result<(), Error> {
         if url.authority().is_none() && !self.config.http.ignore_host {
-            let what = format!(
-                "`{url}` names no host, which is part of the cache key; add one, or set `HttpOptions::ignore_host`"
-            );
+            let what = "the URL names no host, which is part of the key; add one, or set `HttpOptions::ignore_host`";
             return Err(Error::new(ErrorKind::InvalidUrl, what));
         }
         match self.url(Target::of_uri(url)) {

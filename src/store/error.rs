@@ -74,6 +74,11 @@ impl StoreError {
         self.outcome == Outcome::Refused || self.is_misconfigured()
     }
 
+    /// Returns the text of the error and of its cause, for a log.
+    pub(crate) fn with_cause(&self) -> String {
+        format!("{self}: {}", self.source)
+    }
+
     pub(crate) fn is_misconfigured(&self) -> bool {
         matches!(self.outcome, Outcome::Misconfigured { .. })
     }
@@ -85,7 +90,7 @@ impl StoreError {
 
 impl fmt::Display for StoreError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the store failed: {}", self.source)
+        f.write_str("the store failed")
     }
 }
 

@@ -167,6 +167,8 @@ pub(crate) struct Counters {
     pub(super) reported_invalidations: Throttle,
     pub(super) reported_wait_timeouts: Throttle,
     pub(super) reported_drops: Throttle,
+    pub(super) reported_slow_fetches: Throttle,
+    pub(super) reported_sizes: Throttle,
     /// The types, with their codecs, that were reported because their values do not survive their codec.
     #[cfg(feature = "_typed")]
     pub(super) uncodable_types: Mutex<HashSet<(&'static str, String)>>,

@@ -127,6 +127,9 @@ pub(crate) fn answered<'a>(
 #[cfg(feature = "http")]
 pub(crate) fn uncached(meter: &Meter, route: Option<&Route>, reason: Uncached) {
     meter.counters.count_uncached(reason);
+    if reason == Uncached::TooLarge {
+        too_large_to_store(meter, route.map_or("a response", |route| &route.name));
+    }
     metric!(meter.uncached[reason as usize]);
     let route = route.filter(|_| reason.way_out().is_some());
     if let Some((route, reason)) = route.and_then(|route| route.was_uncached(reason)) {
@@ -195,6 +198,13 @@ pub(crate) fn invalidations_failed(meter: &Meter, key: &CacheKey, invalidations:
         invalidations_pending(meter, key, invalidations, error);
     }
     is_due
+}
+
+/// Reports that the value of a type, or the response of a route, is larger than `max_payload`.
+pub(crate) fn too_large_to_store(meter: &Meter, what: &str) {
+    if meter.counters.reported_sizes.is_due() {
+        oversized(&meter.name, what);
+    }
 }
 
 /// Counts a value of this type that does not survive this codec. Reports each type once, because the cause is in the

@@ -45,14 +45,19 @@ macro_rules! table {
                 // Counted once however many requests wait for it.
                 { fetch_failed(meter, key, kind: FetchFailure) + failures[kind as usize], DEBUG "the fetch failed"
                     [kind = kind.as_str()] };
+                { slow_fetch(meter, key, running_for: Duration) WARN[meter.counters.reported_slow_fetches.is_due()]
+                    "the fetch is slow, and still runs" [name = %meter.name, ?running_for] };
+                { oversized(name: &str, what: &str) WARN
+                    "larger than `max_payload`, and not stored; reported at most once a minute" [name, what] };
                 /// Store operations that failed or timed out.
                 // At level `DEBUG`, because while the store is down each request has one. The connection and the circuit
                 // breaker report the cause once.
                 store_errors { store_operation_failed(meter, key, operation: StoreOperation, error: &StoreError)
                     + store_errors[operation as usize], DEBUG "the store operation failed"
-                    [operation = operation.as_str(), %error] };
+                    [operation = operation.as_str(), error = error.with_cause()] };
                 { store_refuses(meter, key, operation: StoreOperation, error: &StoreError) WARN
-                    "the store refuses operations; reported at most once a minute" [operation = operation.as_str(), %error] };
+                    "the store refuses operations; reported at most once a minute"
+                    [operation = operation.as_str(), error = error.with_cause()] };
                 { corrupt_entry(key: &CacheKey, error: crate::store::envelope::EnvelopeError) WARN
                     "the stored entry is corrupt and counts as absent"
                     [key = ?LoggedKey(key.into(), false), %error] };
@@ -63,13 +68,14 @@ macro_rules! table {
                     "the structure of this type is not known; raise `schema_version` when it changes" [r#type = kind] };
                 { invalidations_pending(meter, key, invalidations: usize, error: &StoreError) WARN
                     "invalidations were not acknowledged; they are sent again until they are; reported at most once a minute"
-                    [invalidations, %error] };
+                    [invalidations, error = error.with_cause()] };
                 { invalidations_acknowledged(meter, key) WARN "all invalidations that had failed are acknowledged" };
                 { replaying_invalidations(meter, key, invalidations: usize) INFO
                     "the store may have lost recent invalidations; they are sent again" [invalidations] };
                 /// Times that a circuit breaker opened because the store was unavailable.
                 breaker_opened { breaker_opened(meter, key, error: &StoreError) WARN
-                    "circuit breaker opened: the store is unavailable; requests probe it in the background" [%error] };
+                    "circuit breaker opened: the store is unavailable; requests probe it in the background"
+                    [error = error.with_cause()] };
                 { breaker_closed(meter, key, open_for: Duration) WARN "circuit breaker closed: the store answers again"
                     [?open_for] };
                 /// Requests rejected with [`ErrorKind::Overloaded`](crate::ErrorKind::Overloaded).

@@ -59,7 +59,7 @@ impl<T> FetchContext<T> {
         Some(FetchOutcome { unchanged: self.stored, ..outcome })
     }
 
-    /// Returns when the call will be aborted. `None` if it runs for its own caller only, which can drop it.
+    /// Returns when the call will be aborted. If it runs for its own caller only, the caller may drop it earlier.
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
         self.deadline
@@ -153,8 +153,8 @@ impl<T> FetchOutcome<T> {
         self
     }
 
-    /// Stores and shares the value, fresh for exactly this time, without jitter. The stale windows of the policy
-    /// follow.
+    /// Stores and shares the value, fresh for this time, shortened by the [jitter](crate::Policy::jitter) of the policy.
+    /// The stale windows of the policy follow.
     #[must_use]
     pub fn fresh_for(mut self, lifetime: Duration) -> Self {
         self.sharing = Sharing::Cacheable { fresh_for: Some(lifetime) };

@@ -57,9 +57,8 @@ impl<V: Send + Sync + 'static> CacheEntry<'_, V> {
     /// the last fetch of the key took longer than the time left. It then gets the stale value, if the policy permits that
     /// on errors, otherwise [`ErrorKind::Overloaded`](crate::ErrorKind::Overloaded). A fetch that it leads continues for
     /// others, within the limit of [`max_detached`](crate::StampedeGuard::max_detached); that of
-    /// [`fetch_scoped`](Self::fetch_scoped) is dropped. With two deadlines the earlier one counts. A fetch for
-    /// this caller alone, of a private value or under [`bypass`](crate::StampedeGuard::bypass), is not limited. Default:
-    /// none.
+    /// [`fetch_scoped`](Self::fetch_scoped) is dropped, and so is one for this caller alone: of a private value, or under
+    /// [`bypass`](crate::StampedeGuard::bypass). With two deadlines the earlier one counts. Default: none.
     pub fn deadline(self, at: Instant) -> Self {
         self.earlier(at.into())
     }

@@ -15,6 +15,7 @@ use crate::{
     },
     error::{BoxError, Error, into_cause},
     policy::Policy,
+    store::entry::Payload,
     telemetry,
 };
 use std::{any::type_name, borrow::Borrow, sync::Arc};
@@ -39,8 +40,8 @@ impl<C> TypedFetch<C> {
                 let stored = own.filter(|_| stale.is_some());
                 FetchContext { stale, stored, deadline: Some(deadline), fencing_token }
             }
-            FetchMode::HitForPass { .. } | FetchMode::Bypass(_) => {
-                FetchContext { stale: None, stored: None, deadline: None, fencing_token: None }
+            FetchMode::HitForPass { deadline, .. } | FetchMode::Bypass { deadline, .. } => {
+                FetchContext { stale: None, stored: None, deadline: Some(deadline), fencing_token: None }
             }
         }
     }
@@ -81,8 +82,10 @@ impl<C> TypedFetch<C> {
         };
         let renews = outcome.renewal();
         let policy = self.policy.as_deref().unwrap_or(&resource.config.policy);
-        let fits = payload.size() <= resource.config.max_payload;
-        let lifetimes = fresh_for.filter(|_| fits).map(|fresh_for| policy.lifetimes(fresh_for, clock::random_unit()));
+        let fits = fits::<V>(&resource.config, &payload);
+        let lifetimes = fresh_for
+            .filter(|_| fits)
+            .map(|given| given.map_or(*policy, |given| policy.lifetime(given)).lifetimes(None, clock::random_unit()));
         let answer = A::new(outcome.value, lifetimes.as_ref().map_or_else(Times::default, Times::of_new));
         let payload = answer.attached_to(payload);
         let sharing = match lifetimes {
@@ -95,6 +98,15 @@ impl<C> TypedFetch<C> {
         };
         FetchHead::new(Ok(answer), sharing)
     }
+}
+
+/// Reports whether the payload of a value may be stored.
+fn fits<V>(config: &Config, payload: &Payload) -> bool {
+    let fits = payload.size() <= config.max_payload;
+    if !fits {
+        telemetry::too_large_to_store(&config.meter, type_name::<V>());
+    }
+    fits
 }
 
 fn failed<A>(config: &Config, cause: BoxError) -> FetchHead<Result<A, Error>> {

@@ -257,7 +257,8 @@ async fn drain_waits_briefly_and_counts_what_is_left() {
     assert!(timeout(SECOND, caller).await.is_err());
     let asked = Instant::now();
     assert_eq!((guard.drain().await, asked.elapsed()), (1, 2 * STORE_TIMEOUT), "the fetch runs on");
-    while guard.drain().await > 0 {}
+    assert_eq!((guard.drain_within(SECOND).await, asked.elapsed()), (1, SECOND + 2 * STORE_TIMEOUT), "at most so long");
+    assert_eq!((guard.drain_within(60 * SECOND).await, asked.elapsed()), (0, 4 * SECOND), "not longer than needed");
     assert_eq!((origin.calls(), origin.running(), guard.in_flight()), (1, 0, 0));
     assert_eq!(guard.fetch("k", never::<i32>).await.expect("a hit"), 1);
     let asked = Instant::now();

@@ -108,7 +108,7 @@ async fn waiter_in_another_process_accepts_an_expired_fill() {
 
 #[tokio::test(start_paused = true)]
 async fn lifetime_given_by_the_fetch_overrides_the_policy() {
-    let values = StampedeGuard::in_memory().cache("value").policy(Policy::fresh_for(SECOND));
+    let values = StampedeGuard::in_memory().cache("value").policy(Policy::fresh_for(SECOND).jitter(0.0));
     let long = async |_: FetchContext<u8>| Ok::<_, Down>(FetchOutcome::new(1).fresh_for(100 * SECOND));
     assert_eq!(values.entry("k").fetch_with(long).await.expect("an answer"), 1);
     tokio::time::sleep(99 * SECOND).await;
@@ -184,4 +184,24 @@ async fn early_refresh_is_drawn_once_per_lookup() {
     while guard.drain().await > 0 {}
     let refreshed = origin.calls() - before;
     assert!((150..=250).contains(&refreshed), "{refreshed} of 400");
+}
+
+/// Seen to fail (one lifetime) when a lifetime that the fetch states has no jitter.
+#[tokio::test(start_paused = true)]
+async fn lifetime_stated_by_the_fetch_keeps_the_jitter() {
+    let lifetimes = async |jitter| {
+        let numbers = StampedeGuard::in_memory().cache::<u8>("n").policy(Policy::default().jitter(jitter));
+        let mut lifetimes = Vec::new();
+        for key in 0..20 {
+            let load = async |_| Ok::<_, Down>(FetchOutcome::new(1).fresh_for(100 * SECOND));
+            lifetimes.push(numbers.entry(key).answer(load).await.expect("an answer").fresh_for());
+        }
+        lifetimes
+    };
+    let (exact, mut jittered) = (lifetimes(0.0).await, lifetimes(0.5).await);
+    assert_eq!(exact, vec![100 * SECOND; 20]);
+    assert!(jittered.iter().all(|lifetime| (50 * SECOND..=100 * SECOND).contains(lifetime)), "{jittered:?}");
+    jittered.sort_unstable();
+    jittered.dedup();
+    assert!(jittered.len() > 10, "{jittered:?}");
 }

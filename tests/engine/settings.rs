@@ -64,3 +64,67 @@ fn debug_shows_the_settings() {
         assert!(shown.contains(setting), "{setting} is not in {shown}");
     }
 }
+
+/// A file with every field, and each field out of range.
+#[cfg(feature = "serde")]
+#[test]
+fn settings_of_a_file_are_those_of_the_setters() {
+    use stampede_guard::{Settings, StoreFailure};
+    let file = r#"{
+        "namespace": "shop", "schema_version": 2, "lease_ttl": "5s", "wait_timeout": "1m", "fetch_timeout": "1h 30m",
+        "store_timeout": "50ms", "uncacheable_ttl": "0s", "failure_ttl": "99s", "max_waiters": 5,
+        "max_fallback_fetches": 6, "max_detached": 0, "max_payload": 512000000, "on_store_failure": "fail_closed",
+        "near_cache": {"max_bytes": 1000}, "outage_cache": {"max_bytes": 0, "ttl": "2s"}, "bypass": false,
+        "log_keys": true, "track_hot_keys": 0,
+        "policy": {"fresh_for": "5m", "stale_while_revalidate": "30s", "stale_if_error": "1day", "jitter": 0.5,
+            "early_refresh": 1}
+    }"#;
+    let seconds = Duration::from_secs;
+    let policy = Policy::fresh_for(seconds(300))
+        .stale_while_revalidate(seconds(30))
+        .stale_if_error(seconds(86_400))
+        .jitter(0.5)
+        .early_refresh(1.0);
+    let expected = StampedeGuard::in_memory()
+        .namespace("shop")
+        .schema_version(2)
+        .lease_ttl(seconds(5))
+        .wait_timeout(seconds(60))
+        .fetch_timeout(seconds(5400))
+        .store_timeout(Duration::from_millis(50))
+        .uncacheable_ttl(Duration::ZERO)
+        .failure_ttl(seconds(99))
+        .max_waiters(5)
+        .max_fallback_fetches(6)
+        .max_detached(0)
+        .max_payload(512_000_000)
+        .on_store_failure(StoreFailure::FailClosed)
+        .near_cache(NearCacheConfig::max_bytes(1000))
+        .outage_cache(OutageCacheConfig::max_bytes(0).ttl(seconds(2)))
+        .log_keys(true)
+        .policy(policy);
+    let guard = StampedeGuard::in_memory().settings(serde_json::from_str(file).expect("settings"));
+    assert_eq!(format!("{guard:?}"), format!("{expected:?}"));
+    assert_eq!(serde_json::from_str::<Policy>("{}").expect("a policy"), Policy::default());
+
+    for (wrong, named) in [
+        (r#"{"fetch_timout": "1s"}"#, "unknown field `fetch_timout`"),
+        (r#"{"policy": {"fresh": "1s"}}"#, "unknown field `fresh`"),
+        (r#"{"near_cache": {"max_bytes": 1, "ttl": "1s"}}"#, "unknown field `ttl`"),
+        (r#"{"near_cache": {"max_bytes": 1, "max_age": "0s"}}"#, "\"0s\" is not from 1ms"),
+        (r#"{"outage_cache": {"size": 1}}"#, "unknown field `size`"),
+        (r#"{"lease_ttl": "9ms"}"#, "\"9ms\" is not from 10ms"),
+        (r#"{"failure_ttl": "100s"}"#, "\"100s\" is not from 0ns to 99s"),
+        (r#"{"fetch_timeout": "0s"}"#, "\"0s\" is not from 1ms"),
+        (r#"{"wait_timeout": "soon"}"#, "\"soon\": expected number"),
+        (r#"{"wait_timeout": 5}"#, "expected a string"),
+        (r#"{"max_waiters": 0}"#, "0 is not from 1"),
+        (r#"{"max_payload": 512000001}"#, "512000001 is not from 0 to 512000000"),
+        (r#"{"on_store_failure": "closed"}"#, "unknown variant `closed`"),
+        (r#"{"policy": {"jitter": 1.5}}"#, "1.5 is not from 0 to 1"),
+        (r#"{"policy": {"early_refresh": -1}}"#, "-1 is not from 0"),
+    ] {
+        let error = serde_json::from_str::<Settings>(wrong).expect_err(wrong).to_string();
+        assert!(error.contains(named), "{wrong}: {error}");
+    }
+}

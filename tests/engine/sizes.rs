@@ -2,7 +2,10 @@
 
 use crate::Down;
 use futures_util::future::join_all;
-use stampede_guard::{MemoryStore, NearCacheConfig, StampedeGuard, testing::FakeRedis};
+use stampede_guard::{
+    Codec, MemoryStore, NearCacheConfig, StampedeGuard,
+    testing::{FakeRedis, Origin},
+};
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use tokio::task::yield_now;
 
@@ -69,4 +72,35 @@ async fn copy_too_large_for_the_near_cache_is_counted() {
     }
     let stats = near.stats();
     assert_eq!((origin.calls.load(SeqCst), stats.hits, stats.near_hits, stats.too_large), (1, 2, 0, 2), "{stats:?}");
+}
+
+#[derive(serde::Serialize, serde::Deserialize)]
+struct Text(String);
+
+/// Values whose encoding has exactly `max_payload` bytes, and one more.
+#[tokio::test]
+async fn value_of_max_payload_is_stored_by_each_codec() {
+    const MAX: usize = 70_000;
+    let codecs = [
+        (Codec::Bincode, 5),
+        #[cfg(feature = "postcard")]
+        (Codec::Postcard, 3),
+        #[cfg(feature = "json")]
+        (Codec::Json, 2),
+    ];
+    for (codec, overhead) in codecs {
+        for store in [StampedeGuard::in_memory(), FakeRedis::new().node().guard()] {
+            let guard = store.max_payload(MAX).codec(codec);
+            let calls = async |length: usize| {
+                let (cache, origin) = (guard.cache::<Text>(length.to_string()), Origin::new());
+                for _ in 0..2 {
+                    let value = cache.fetch(1, origin.fetch(Text("x".repeat(length)))).await.expect("an answer");
+                    assert_eq!(value.0.len(), length);
+                    guard.drain().await;
+                }
+                origin.calls()
+            };
+            assert_eq!((calls(MAX - overhead).await, calls(MAX - overhead + 1).await), (1, 2), "{codec:?}");
+        }
+    }
 }

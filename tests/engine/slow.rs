@@ -3,7 +3,7 @@
 use crate::{Down, MS, SECOND, never, support::Origin};
 use futures_util::future::join_all;
 use stampede_guard::{
-    ErrorKind, MemoryStore, Policy, StampedeGuard,
+    ErrorKind, FetchContext, FetchOutcome, MemoryStore, Policy, StampedeGuard,
     testing::{
         self, FakeRedis, Fault, Gate, Node,
         Operation::{Extend, Fill, Get, GetOrLease, Release},
@@ -447,4 +447,33 @@ async fn extensions_of_a_store_that_is_gone_do_not_storm() {
     for answer in join_all(fetches).await {
         answer.expect("no panic").expect("an answer");
     }
+}
+
+/// Calls for one caller: under the marker of a private value, and under `bypass`.
+///
+/// Seen to fail (the calls do not end) when such a call has no limit.
+#[tokio::test(start_paused = true)]
+async fn fetch_for_its_own_caller_ends_with_its_timeout() {
+    let guard = StampedeGuard::in_memory().fetch_timeout(SECOND);
+    let cache = guard.cache::<i32>("n");
+    let private = async |_| Ok::<_, Down>(FetchOutcome::new(1).private());
+    assert_eq!(cache.entry("private").fetch_with(private).await.expect("its value"), 1);
+    guard.drain().await;
+    let bypass = guard.clone().bypass(true).cache::<i32>("n");
+    for (cache, key) in [(&cache, "private"), (&bypass, "k")] {
+        let hangs = async |cx: FetchContext<i32>| {
+            let left = cx.deadline().expect("it ends").saturating_duration_since(Instant::now().into_std());
+            assert_eq!(left, SECOND);
+            std::future::pending::<Result<FetchOutcome<i32>, Down>>().await
+        };
+        for (timeout, kind, limit) in
+            [(60 * SECOND, ErrorKind::TimedOut, SECOND), (300 * MS, ErrorKind::Overloaded, 300 * MS)]
+        {
+            let began = Instant::now();
+            let error = cache.entry(key).timeout(timeout).fetch_with(hangs).await.expect_err("it hangs");
+            assert_eq!((error.kind(), began.elapsed()), (kind, limit), "{key}");
+        }
+    }
+    let stats = guard.stats();
+    assert_eq!((stats.rejected, stats.overloaded, stats.bypassed), (4, 2, 0), "{stats:?}");
 }

@@ -406,3 +406,30 @@ async fn a_request_is_answered_by_its_deadline() {
     origin.open();
     assert!(asked.answers().await.iter().all(|answer| answer.status == 200));
 }
+
+/// Seen to fail (the response does not come) when a request for one client has no limit.
+#[tokio::test(start_paused = true)]
+async fn handler_for_one_client_ends_with_its_timeout() {
+    let fetch_timeout = Duration::from_secs(1);
+    let guard = StampedeGuard::in_memory().fetch_timeout(fetch_timeout);
+    let origin = Origin::gated();
+    let page = site(&origin, |_, _| [("cache-control", "private")]);
+    let app = page.clone().layer(guard.clone());
+    origin.release(1);
+    assert_eq!(ask(&app, get("/page")).await.status, 200);
+    at_rest(&guard).await;
+    for app in [app, page.layer(guard.bypass(true))] {
+        let began = time::Instant::now();
+        let answer = ask(&app, get("/page")).await;
+        assert_eq!(
+            (answer.status, answer.cache_status(), began.elapsed()),
+            (504, CacheStatus::Rejected, fetch_timeout)
+        );
+        let mut hurried = get("/page");
+        hurried.extensions_mut().insert(Deadline(began.into_std() + fetch_timeout + Duration::from_millis(300)));
+        let answer = ask(&app, hurried).await;
+        assert_eq!((answer.status, answer.header("retry-after")), (503, "1"));
+        assert_eq!(began.elapsed(), fetch_timeout + Duration::from_millis(300));
+    }
+    assert_eq!((origin.calls(), origin.running()), (5, 0));
+}

@@ -137,7 +137,7 @@ fn of_responses() -> Vec<Case> {
         answered(Uncached::Expired, "cache-control", "max-age=0"),
         answered(Uncached::ClientError, "x", "y").status(StatusCode::BAD_REQUEST, "; fwd=uri-miss; fwd-status=400"),
         answered(Uncached::OriginFailure, "x", "y").status(StatusCode::BAD_GATEWAY, "; fwd=uri-miss; fwd-status=502"),
-        Case { response: "x".repeat(CAP).into_response(), ..answered(Uncached::TooLarge, "x", "y") },
+        Case { response: "x".repeat(CAP + 1).into_response(), ..answered(Uncached::TooLarge, "x", "y") },
     ]
 }
 
@@ -323,7 +323,7 @@ async fn store_too_small() -> Stats {
 /// A body of unknown length that turns out too large. A second body is stored, and does not count.
 async fn too_large_at_its_end() -> Stats {
     let guard = StampedeGuard::in_memory().max_payload(CAP);
-    for (path, body) in [("/large", "x".repeat(CAP)), ("/small", "small".to_owned())] {
+    for (path, body) in [("/large", "x".repeat(CAP + 1)), ("/small", "small".to_owned())] {
         let (app, _, mut taps) = streaming(&guard, 1, None, "max-age=60");
         let tap = taps.remove(0);
         tap.send(body);

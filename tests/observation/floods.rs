@@ -4,6 +4,7 @@ use crate::{
     collector::Collected,
     support::{Down, MS, Origin, RedisServer, SECOND},
 };
+use axum::{Router, body::Body, http::Request, routing::get};
 use futures_util::future::join_all;
 use stampede_guard::{
     StampedeGuard,
@@ -11,6 +12,7 @@ use stampede_guard::{
 };
 use std::future::pending;
 use tokio::time::{sleep, timeout};
+use tower::ServiceExt;
 use tracing::Level;
 
 const REJECTED: &str = "the request was rejected";
@@ -140,4 +142,51 @@ async fn type_without_fingerprint_is_named_once() {
         guard.fetch(key, async || Ok::<_, Down>(Unknown(1))).await.expect("an answer");
     }
     assert_eq!(events.events(Level::DEBUG, "the structure of this type is not known"), 1, "{}", events.text());
+}
+
+/// Fetches that lead, and one for its own caller. Seen to fail (no line) without the report.
+#[tokio::test(start_paused = true)]
+async fn slow_fetch_is_reported_once() {
+    let (events, guard) = (Collected::record(), StampedeGuard::in_memory().named("reports"));
+    let said = || said(&events, "the fetch is slow");
+    let load = |takes| {
+        async move || {
+            sleep(takes).await;
+            Ok::<_, Down>(1)
+        }
+    };
+    guard.fetch("quick", load(5 * SECOND)).await.expect("an answer");
+    assert_eq!(said(), (0, 0));
+    guard.fetch("slow", load(40 * SECOND)).await.expect("an answer");
+    assert_eq!(said(), (1, 0));
+    assert!(events.text().contains("name=reports running_for=5s"), "{}", events.text());
+    guard.fetch("slow again", load(6 * SECOND)).await.expect("an answer");
+    assert_eq!(said(), (1, 1), "once a minute");
+    sleep(60 * SECOND).await;
+    guard.clone().bypass(true).fetch("alone", load(30 * SECOND)).await.expect("an answer");
+    assert_eq!(said(), (2, 1));
+    guard.clone().fetch_timeout(SECOND).fetch("aborted", load(10 * SECOND)).await.expect_err("aborted");
+    assert_eq!(said(), (2, 1));
+}
+
+/// Seen to fail (no line) without the report.
+#[tokio::test]
+async fn values_over_max_payload_are_reported_once_a_minute() {
+    let (events, guard) = (Collected::record(), StampedeGuard::in_memory().named("reports").max_payload(100));
+    for key in 0..3_u64 {
+        guard.fetch(key, async || Ok::<_, Down>(vec!["x"; 100].concat())).await.expect("an answer");
+    }
+    assert_eq!(said(&events, "larger than `max_payload`"), (1, 0));
+    assert!(events.text().contains("name=\"reports\" what=\"alloc::string::String\""), "{}", events.text());
+
+    let layer = guard.named("pages");
+    let page = get(async || "x".repeat(101)).layer(layer);
+    let app = Router::new().route("/pages/{id}", page);
+    for id in 0..3 {
+        let request = Request::get(format!("http://example.test/pages/{id}")).body(Body::empty());
+        let response = app.clone().oneshot(request.expect("a request")).await.expect("it cannot fail");
+        assert_eq!(response.status(), 200);
+    }
+    assert_eq!(said(&events, "larger than `max_payload`"), (2, 0));
+    assert!(events.text().contains("what=\"/pages/{id}\""), "{}", events.text());
 }

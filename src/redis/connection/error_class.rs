@@ -227,7 +227,7 @@ mod tests {
             let answer = redis::parse_redis_value(format!("-{line}\r\n").as_bytes()).expect("an answer");
             let error = answer.extract_error().expect_err("an error");
             assert!(error.to_string().contains("token"), "{error}");
-            for text in [loggable(&error), store_error(error.clone()).to_string()] {
+            for text in [loggable(&error), store_error(error.clone()).with_cause()] {
                 assert!(text.ends_with(&format!("unknown command {shown}")), "{text}");
             }
             assert!(!format!("{:?}", store_error(error.clone())).contains("token"));

@@ -3,7 +3,7 @@
 use std::{error, fmt, time::Duration};
 
 /// The origin's error in these tests.
-#[derive(Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Down;
 
 impl fmt::Display for Down {
