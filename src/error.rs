@@ -83,6 +83,9 @@ pub enum ErrorKind {
     InvalidUrl,
     /// The key is empty, or the [`Cache`](crate::Cache) has an empty name. No fetch was called.
     InvalidKey,
+    /// The value of a [`put`](crate::Cache::put) cannot be stored: its outcome says that it is private or not to be stored,
+    /// it is too large, or its codec cannot encode it. Its key was invalidated.
+    Uncacheable,
     /// Rejected: there are too many waiters, no `max_fallback_fetches` permit became free within one second, the wait
     /// timeout passed, the deadline has passed or is near, or 64 leaders that the request waited for came to no result
     /// that it may use: they were not polled, or their bodies broke off. [`Error::retry_in`] says when to retry.
@@ -120,6 +123,10 @@ impl Error {
     pub(crate) fn store_down(source: BoxError) -> Self {
         let what = "the store is unavailable, and `StoreFailure::FailClosed` rejects requests without it";
         Self::with_source(ErrorKind::Store, what, source).with_retry_in(LATER)
+    }
+
+    pub(crate) fn uncacheable() -> Self {
+        Self::new(ErrorKind::Uncacheable, "the value to put is private, too large or otherwise not to be stored")
     }
 
     pub(crate) fn overloaded(what: &'static str) -> Self {

@@ -73,6 +73,7 @@ settings! {
         lifetime: Duration = "duration::<0, LONGEST, _, _>",
         stale_while_revalidate: Duration = "duration::<0, LONGEST, _, _>",
         stale_if_error: Duration = "duration::<0, LONGEST, _, _>",
+        keep_for_validation: Duration = "duration::<0, LONGEST, _, _>",
         jitter: f64 = "number::<0, 1, _, _>",
         early_refresh: f64 = "number::<0, 1_000_000, _, _>",
     }

@@ -3,16 +3,24 @@
 use super::{
     breaker::Access,
     core::Engine,
+    fill_set::FillSet,
+    frontend::StoreAs,
     pending_invalidations::{Attempt, MAX_PENDING, Name},
+    permit::{FillPermit, FillRight},
     resource::Resource,
 };
 use crate::{
     backoff,
     clock::{self, Timestamp},
-    error::{Error, ErrorKind},
+    error::{BoxError, Error, ErrorKind},
     key::CacheKey,
-    store::error::StoreError,
-    sync::shared::Shared,
+    store::{
+        entry::Payload,
+        error::StoreError,
+        lease::{Lease, LeaseRequest},
+        port::FillCondition,
+    },
+    sync::{mutex::Mutex, shared::Shared},
     telemetry::{self, FrontEnd},
 };
 use futures_util::future::join_all;
@@ -28,7 +36,41 @@ impl Resource {
         let failed = |error: StoreError| {
             Error::with_source(ErrorKind::Store, "the invalidation was not acknowledged", error.into())
         };
-        self.request_invalidation().await.map_err(failed)
+        self.request_invalidation(None).await.map_err(failed)
+    }
+
+    /// Stores a value: an invalidation, a lease and a fill. The first script drops the entry and grants the lease. The fill
+    /// under this lease is refused if another operation has taken or dropped the lease since, and the put is then done: the
+    /// later operation counts. If the first script is not acknowledged, the invalidation stays pending, and never the value.
+    ///
+    /// Cancel safe: the work is done in a task, which continues when the caller is dropped.
+    pub(crate) async fn put(self, payload: Payload, store_as: StoreAs) -> Result<(), Error> {
+        let engine = self.engine.clone();
+        let not_stored = |error: BoxError| Error::with_source(ErrorKind::Store, "the put was not acknowledged", error);
+        let put = engine.tasks.spawn(async move {
+            let mut permit = FillPermit::new(Arc::new(self.clone()));
+            let (token, now) = (permit.token(), Timestamp::now());
+            let fill_set = FillSet::new(token, (now, now), store_as, payload, &[]);
+            let first = Arc::new(FirstScript {
+                resource: self.clone(),
+                request: LeaseRequest::new(token, self.config.lease_ttl),
+                lease: Mutex::default(),
+            });
+            let can_keep = self.can_keep(&fill_set);
+            self.request_invalidation(can_keep.then_some(&first)).await.map_err(|error| not_stored(error.into()))?;
+            if !can_keep {
+                permit.right = FillRight::None;
+                return Err(Error::uncacheable());
+            }
+            let lease = first.lease.lock().take();
+            permit.right = lease.map_or(FillRight::None, FillRight::Lease);
+            if let Some(lease) = lease {
+                self.fill(FillCondition::Lease(lease), &fill_set).await.map_err(|error| not_stored(error.into()))?;
+                permit.right = FillRight::None;
+            }
+            Ok(())
+        });
+        put.await.unwrap_or_else(|dropped| Err(not_stored(dropped.into())))
     }
 
     /// Invalidates as [`invalidate`](Self::invalidate) does, but does not wait while the circuit breaker is open. Reports
@@ -36,7 +78,7 @@ impl Resource {
     ///
     /// Cancel safe: the task is spawned before the future is polled.
     pub(crate) fn invalidate_or_defer(self) -> impl Future<Output = bool> {
-        let attempt = self.request_invalidation();
+        let attempt = self.request_invalidation(None);
         async move {
             tokio::select! {
                 biased;
@@ -46,21 +88,22 @@ impl Resource {
         }
     }
 
-    /// Makes the invalidation pending, sends it in a task, and makes this process forget the cache keys.
-    fn request_invalidation(&self) -> Attempt {
+    /// Makes the invalidation pending, sends it in a task, and makes this process forget the cache keys. It is sent as the
+    /// first script of a put if there is one. What is sent again is the invalidation alone.
+    fn request_invalidation(&self, put: Option<&Arc<FirstScript>>) -> Attempt {
         let resource = Self { key: self.key.to_invalidated(), ..self.clone() };
         let name = (resource.key.clone(), resource.config.clone());
-        let attempt = self.engine.invalidations.request(name, |request| resource.send_invalidation(request));
+        let attempt = self.engine.invalidations.request(name, |request| resource.send_invalidation(request, put));
         resource.forget();
         attempt
     }
 
     /// Spawns a task that sends the invalidation, which is pending. The task changes the table, and so it must not run
     /// within the lock of a [`Shared`], which the table asks for its progress.
-    fn send_invalidation(&self, request: u64) -> Attempt {
-        let resource = self.clone();
+    fn send_invalidation(&self, request: u64, put: Option<&Arc<FirstScript>>) -> Attempt {
+        let (resource, put) = (self.clone(), put.cloned());
         let task = self.engine.tasks.spawn(async move {
-            let answer = resource.drop_everywhere(request).await;
+            let answer = resource.drop_everywhere(request, put.as_deref()).await;
             let failed = |error: &StoreError| ((resource.key.clone(), resource.config.clone()), error.clone());
             answer.inspect_err(|error| send_in_background(&resource.engine, Some(failed(error))))
         });
@@ -68,12 +111,16 @@ impl Resource {
     }
 
     /// Drops the entries. If the store acknowledges, this process forgets the cache keys as well.
-    async fn drop_everywhere(&self, request: u64) -> Result<(), StoreError> {
+    async fn drop_everywhere(&self, request: u64, put: Option<&FirstScript>) -> Result<(), StoreError> {
         let connection = || self.engine.store.connection(&self.key);
         let keys = self.key.invalidated();
         let by = loop {
             let before = connection();
-            self.drop_entries(&keys).await?;
+            match put {
+                None => self.drop_entries(&keys).await?,
+                // The lease of the last one counts, because each one drops that of the one before.
+                Some(put) => *put.lease.lock() = put.resource.drop_entries_and_lease(put.request).await?,
+            }
             let after = connection();
             // One that was replaced meanwhile may have acknowledged for a server that is gone.
             if before == 0 || before == after {
@@ -143,7 +190,7 @@ impl Resource {
     /// Returns the attempt in flight at the pending invalidation of this name, or begins one. `None` if it is not pending
     /// any more.
     fn attempt(&self) -> Option<Attempt> {
-        self.engine.invalidations.attempt(&self.key, |request| self.send_invalidation(request))
+        self.engine.invalidations.attempt(&self.key, |request| self.send_invalidation(request, None))
     }
 
     /// Makes the invalidations pending that the store may have lost, and this process forget what it has read since. To
@@ -161,6 +208,14 @@ impl Resource {
             send_in_background(&self.engine, None);
         }
     }
+}
+
+/// The first script of a put, in place of that of an invalidation.
+struct FirstScript {
+    /// The cache key in the layout of the value.
+    resource: Resource,
+    request: LeaseRequest,
+    lease: Mutex<Option<Lease>>,
 }
 
 fn resource(engine: &Arc<Engine>, (key, config): Name) -> Resource {

@@ -140,6 +140,12 @@ impl Resource {
         self.repeatable(StoreOperation::Invalidate, || self.engine.store.invalidate(keys)).await
     }
 
+    /// Drops the entries of this cache key, and asks for its lease in the same step.
+    pub(super) async fn drop_entries_and_lease(&self, request: LeaseRequest) -> Result<Option<Lease>, StoreError> {
+        let send = || self.engine.store.invalidate_and_lease(&self.key, request);
+        self.repeatable(StoreOperation::Invalidate, send).await
+    }
+
     /// Sends an operation. If the connection was broken, sends it once more within the same timeout, because an idle
     /// connection may have been cut long ago, and reports it only now. Safe, because all operations may run twice.
     async fn repeatable<'a, T>(

@@ -274,7 +274,7 @@ fn error_head(error: &Error) -> Response<()> {
         _ if error.retry_in().is_some() => StatusCode::SERVICE_UNAVAILABLE,
         ErrorKind::Store | ErrorKind::Overloaded => StatusCode::SERVICE_UNAVAILABLE,
         ErrorKind::TimedOut => StatusCode::GATEWAY_TIMEOUT,
-        ErrorKind::Panicked | ErrorKind::InvalidKey => StatusCode::INTERNAL_SERVER_ERROR,
+        ErrorKind::Panicked | ErrorKind::InvalidKey | ErrorKind::Uncacheable => StatusCode::INTERNAL_SERVER_ERROR,
         _ => StatusCode::BAD_GATEWAY,
     };
     let mut head = generated(status);

@@ -49,10 +49,14 @@ pub(super) fn extend(lease: &str, held: Lease, span: Duration) -> ScriptCall {
     call
 }
 
-/// Invalidates. `names` are the leases of these cache keys, then all entries.
-pub(super) fn invalidate(names: &[String], keys: &[CacheKey]) -> ScriptCall {
+/// Invalidates. `names` are the leases of these cache keys, then all entries. `put` asks for the first lease.
+pub(super) fn invalidate(names: &[String], keys: &[CacheKey], put: Option<LeaseRequest>) -> ScriptCall {
     let mut call = INVALIDATE.call(names);
     call.arg(CHANNEL);
+    call.arg(put.map_or_else(Vec::new, |request| {
+        let (keep, px) = kept(request);
+        [request.token.as_bytes(), &keep[..], px.to_string().as_bytes()].concat()
+    }));
     for key in keys {
         call.arg(key.hash().as_bytes());
     }
@@ -83,10 +87,8 @@ pub(super) fn get_or_lease(
     inbox: Option<Inbox>,
 ) -> ScriptCall {
     let mut call = script.call(names);
-    let kept_for = request.kept_for.min(MAX_KEPT);
-    let mut keep = [0; 7];
-    write_digits(&mut keep, kept_for.as_millis() as u64);
-    call.arg(request.token.as_bytes()).arg(millis(request.lease.saturating_add(kept_for)));
+    let (keep, px) = kept(request);
+    call.arg(request.token.as_bytes()).arg(px);
     call.arg(seen.unwrap_or_default());
     match &inbox {
         Some(inbox) => call.arg(inbox.as_bytes()),
@@ -94,6 +96,14 @@ pub(super) fn get_or_lease(
     };
     call.arg(MAX_INBOXES).arg(&keep).arg([&key.hash().as_bytes()[..], &key.layout().to_le_bytes()].concat());
     call
+}
+
+/// Returns how long a lease is kept after its end, in milliseconds, and how long in all.
+fn kept(request: LeaseRequest) -> ([u8; 7], u64) {
+    let kept_for = request.kept_for.min(MAX_KEPT);
+    let mut keep = [0; 7];
+    write_digits(&mut keep, kept_for.as_millis() as u64);
+    (keep, millis(request.lease.saturating_add(kept_for)))
 }
 
 /// The reply of `get_or_lease`. The entry of a hit is not decoded yet. The stamp of a grant is also the server's time.
@@ -181,6 +191,17 @@ pub(super) fn parse_invalidated(answer: Value) -> Result<Vec<Vec<u8>>, StoreErro
         Value::Array(leases) => leases.into_iter().map(left).collect(),
         answer => Err(unexpected(&answer)),
     }
+}
+
+/// Parses the reply of `invalidate` to a put: as [`parse_invalidated`] does, and the stamp of the lease.
+pub(super) fn parse_put(answer: Value) -> Result<(Vec<Vec<u8>>, u64), StoreError> {
+    let Value::Array(mut parts) = answer else { return Err(unexpected(&answer)) };
+    let stamp = match parts.pop() {
+        Some(Value::BulkString(stamp)) => digits(&stamp),
+        _ => None,
+    };
+    let stamp = stamp.ok_or_else(|| unexpected(&Value::Array(Vec::new())))?;
+    Ok((parse_invalidated(Value::Array(parts))?, stamp))
 }
 
 /// Encodes token and stamp as the scripts compare them. PERF: into an array, because each fill encodes one.

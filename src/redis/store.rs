@@ -174,19 +174,16 @@ impl RedisStore {
     async fn invalidate_one_by_one(&self, names: &[String], keys: &[CacheKey]) -> Result<(), StoreError> {
         for (i, name) in names.iter().enumerate() {
             let keys = keys.get(i).map(slice::from_ref).unwrap_or_default();
-            let reply = scripts::invalidate(slice::from_ref(name), keys).run(&*self.link).await;
-            self.invalidated(keys, reply).await?;
+            let reply = scripts::invalidate(slice::from_ref(name), keys, None).run(&*self.link).await;
+            let left = self.parse(reply, scripts::parse_invalidated).await?;
+            self.wake_all(keys, &left);
         }
         Ok(())
     }
 
     /// Wakes the waiters that an invalidation of these keys has left.
-    async fn invalidated(&self, keys: &[CacheKey], reply: RedisResult<Value>) -> Result<(), StoreError> {
-        let left = self.parse(reply, scripts::parse_invalidated).await?;
-        for (key, left) in keys.iter().zip(&left) {
-            self.wake(key, left);
-        }
-        Ok(())
+    fn wake_all(&self, keys: &[CacheKey], left: &[Vec<u8>]) {
+        keys.iter().zip(left).for_each(|(key, left)| self.wake(key, left));
     }
 
     /// Wakes the waiters that a script has left.
@@ -284,12 +281,29 @@ impl Store for RedisStore {
 
     fn invalidate<'a>(&'a self, keys: &'a [CacheKey]) -> Answer<'a, ()> {
         Box::pin(async move {
-            let names: Vec<_> = keys.iter().map(lease_name).chain(keys.iter().flat_map(entry_names)).collect();
-            let reply = scripts::invalidate(&names, keys).run(&*self.link).await;
+            let names = invalidated_names(keys);
+            let reply = scripts::invalidate(&names, keys, None).run(&*self.link).await;
             if reply.as_ref().is_err_and(|error| error.kind() == TRY_AGAIN) {
                 return self.invalidate_one_by_one(&names, keys).await;
             }
-            self.invalidated(keys, reply).await
+            self.wake_all(keys, &self.parse(reply, scripts::parse_invalidated).await?);
+            Ok(())
+        })
+    }
+
+    fn invalidate_and_lease<'a>(&'a self, key: &'a CacheKey, request: LeaseRequest) -> Answer<'a, Option<Lease>> {
+        Box::pin(async move {
+            let keys = slice::from_ref(key);
+            let names = invalidated_names(keys);
+            let mut reply = scripts::invalidate(&names, keys, Some(request)).run(&*self.link).await;
+            if reply.as_ref().is_err_and(|error| error.kind() == TRY_AGAIN) {
+                self.invalidate_one_by_one(&names, keys).await?;
+                reply = scripts::invalidate(&names[..1], keys, Some(request)).run(&*self.link).await;
+            }
+            let (left, stamp) = self.parse(reply, scripts::parse_put).await?;
+            self.wake_all(keys, &left);
+            let second_name = self.decoder.names.is_second(key.layout());
+            Ok(Some(Lease { token: request.token, stamp, second_name }))
         })
     }
 
@@ -326,6 +340,11 @@ impl Store for RedisStore {
         let (source, data, decoder) = (self.server.clone()?, self.link.clone(), self.decoder.clone());
         Some(Arc::new(TrackedReads::new(source, data, decoder, self.subscribers.clone(), feed, every)))
     }
+}
+
+/// Returns the names of the leases of these cache keys, then those of all entries.
+fn invalidated_names(keys: &[CacheKey]) -> Vec<String> {
+    keys.iter().map(lease_name).chain(keys.iter().flat_map(entry_names)).collect()
 }
 
 /// Omits the connection, whose address may hold a password.

@@ -141,11 +141,23 @@ impl MemoryStore {
             },
             None => 0,
         };
+        let lease = self.grant(&mut leases, resource, request, failures, now);
+        LeaseReply::Granted { lease, seen_alive, failures }
+    }
+
+    fn grant(
+        &self,
+        leases: &mut Shard,
+        resource: CacheKey,
+        request: LeaseRequest,
+        failures: u32,
+        now: Timestamp,
+    ) -> Lease {
         let lease = Lease { token: request.token, stamp: self.leases.stamp(now), second_name: false };
         let blocks_until = now.after(request.lease);
         let (until, what) = (blocks_until.after(request.kept_for), LeaseSlot::Lease { lease, is_marked: false });
         leases.put(resource, Held { blocks_until, until, failures, what }, now);
-        LeaseReply::Granted { lease, seen_alive, failures }
+        lease
     }
 
     pub(crate) fn fill_now(
@@ -228,15 +240,18 @@ impl MemoryStore {
         }
     }
 
-    pub(crate) fn invalidate_now(&self, key: &CacheKey) {
+    /// Drops entries and lease, and grants the lease to the request of a put.
+    pub(crate) fn invalidate_now(&self, key: &CacheKey, put: Option<LeaseRequest>, now: Timestamp) -> Option<Lease> {
         let mut leases = self.leases.of(key);
         leases.table.remove(&key.without_layout());
         // A fill that adds a layout holds the lease table too.
         for layout in &*self.layouts.lock() {
             self.entries.remove(&key.in_layout(*layout));
         }
+        let lease = put.map(|request| self.grant(&mut leases, key.without_layout(), request, 0, now));
         drop(leases);
         self.wakes.invalidated(key.hash());
+        lease
     }
 }
 
@@ -317,8 +332,12 @@ impl Store for MemoryStore {
     }
 
     fn invalidate<'a>(&'a self, keys: &'a [CacheKey]) -> Answer<'a, ()> {
-        keys.iter().for_each(|key| self.invalidate_now(key));
+        keys.iter().for_each(|key| _ = self.invalidate_now(key, None, Timestamp::now()));
         Box::pin(ready(Ok(())))
+    }
+
+    fn invalidate_and_lease<'a>(&'a self, key: &'a CacheKey, request: LeaseRequest) -> Answer<'a, Option<Lease>> {
+        Box::pin(ready(Ok(self.invalidate_now(key, Some(request), Timestamp::now()))))
     }
 
     fn can_keep(&self, key: &CacheKey, entry: &Entry) -> bool {

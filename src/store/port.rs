@@ -13,7 +13,7 @@ use crate::{
     versions::ReadTerms,
 };
 use futures_util::future::try_join_all;
-use std::{sync::Arc, time::Duration};
+use std::{slice, sync::Arc, time::Duration};
 
 /// A cache that grants leases. The [module](super) lists the promises of an implementation.
 ///
@@ -65,6 +65,19 @@ pub trait Store: Send + Sync + 'static {
     /// the holders of the leases. The cache keys differ only in their [qualifier](CacheKey::qualifier), and are dropped
     /// in one step.
     fn invalidate<'a>(&'a self, keys: &'a [CacheKey]) -> Answer<'a, ()>;
+
+    /// Drops the entries and the lease of this cache key as [`invalidate`](Self::invalidate) does, and grants the lease to
+    /// this request. `None` if another request got it. Default: two steps, between which another caller may lead. Its
+    /// fetch then begins after the entries were dropped.
+    fn invalidate_and_lease<'a>(&'a self, key: &'a CacheKey, request: LeaseRequest) -> Answer<'a, Option<Lease>> {
+        Box::pin(async move {
+            self.invalidate(slice::from_ref(key)).await?;
+            Ok(match self.get_or_lease(key, request).await? {
+                LeaseReply::Granted { lease, .. } => Some(lease),
+                _ => None,
+            })
+        })
+    }
 
     /// Reports whether the store has room for the entry at all. For stores that live in this process and are bounded by
     /// bytes. If not, the guard counts it ([`Stats::too_large`](crate::Stats::too_large)) and fills a do-not-store

@@ -224,11 +224,22 @@ impl FakeRedis {
         reply
     }
 
+    fn invalidate_and_lease(&self, node: usize, key: &CacheKey, request: LeaseRequest) -> Option<Lease> {
+        let mut records = self.0.records.lock();
+        let lease = self.execute_locked(&mut records, Some(node), key, true, |store| {
+            (store.invalidate_now(key, Some(request), Timestamp::now()), EventKind::Invalidate)
+        })?;
+        let granted = LeaseReply::Granted { lease, seen_alive: false, failures: 0 };
+        records.add(Some(node), Some(key), EventKind::GetOrLease(request, granted));
+        Some(lease)
+    }
+
     fn invalidate_for(&self, node: Option<usize>, keys: &[CacheKey]) {
         let mut records = self.0.records.lock();
         for key in keys {
             self.execute_locked(&mut records, node, key, true, |store| {
-                (store.invalidate_now(key), EventKind::Invalidate)
+                store.invalidate_now(key, None, Timestamp::now());
+                ((), EventKind::Invalidate)
             });
         }
     }
@@ -613,6 +624,11 @@ impl Store for Node {
     fn invalidate<'a>(&'a self, keys: &'a [CacheKey]) -> Answer<'a, ()> {
         let keys = keys.to_vec();
         self.send(Operation::Invalidate, move |node| node.redis.invalidate_for(Some(node.number), &keys))
+    }
+
+    fn invalidate_and_lease<'a>(&'a self, key: &'a CacheKey, request: LeaseRequest) -> Answer<'a, Option<Lease>> {
+        let key = key.clone();
+        self.send(Operation::Invalidate, move |node| node.redis.invalidate_and_lease(node.number, &key, request))
     }
 
     fn connection(&self, _: &CacheKey) -> u64 {

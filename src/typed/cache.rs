@@ -3,11 +3,13 @@
 use super::{
     answer::AnswerForm,
     call::{self, CallOptions, Outcome},
+    context::FetchOutcome,
     encoding::{CodecHandle, Encoding},
+    head::TypedFetch,
 };
 use crate::{
     codec::value_codec::ValueCodec,
-    engine::resolve::IN_A_TASK,
+    engine::{frontend::Shareability, resolve::IN_A_TASK},
     error::{BoxError, Error},
     guard::StampedeGuard,
     key::to_key::{self, KeyText, ToKey},
@@ -16,7 +18,7 @@ use crate::{
 };
 use futures_util::future::Either;
 use serde::{Serialize, de::DeserializeOwned};
-use std::{fmt, future::Future, sync::Arc};
+use std::{convert::Infallible, fmt, future::Future, sync::Arc};
 
 impl StampedeGuard {
     /// Returns a view of one kind of value: its type, its name, and settings of its own.
@@ -177,6 +179,53 @@ impl<V: Send + Sync + 'static> Cache<V> {
             Either::Right(miss) => miss.in_store(),
         };
         found.await
+    }
+
+    /// Stores this value. From the moment at which this returns `Ok`, no value of an earlier fetch, put or invalidation is
+    /// served in the whole fleet; a [near cache](StampedeGuard::near_cache) of another process is late by at most a round
+    /// trip, or its [`max_age`](crate::NearCacheConfig::max_age). A fetch that is running is not interrupted, and its result
+    /// is not stored.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), stampede_guard::Error> {
+    /// # let guard = stampede_guard::StampedeGuard::in_memory();
+    /// use stampede_guard::FetchOutcome;
+    /// use std::time::Duration;
+    ///
+    /// let rates = guard.cache::<f64>("rate");
+    /// rates.put("eur", 1.1).await?;
+    /// rates.put("usd", FetchOutcome::new(1.2).fresh_for(Duration::from_secs(5))).await?;
+    /// assert_eq!(rates.get("eur").await?, Some(1.1));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// Of puts that overlap, the one is stored whose first request the store has executed last. Of others, the last one
+    /// counts, even if its value was read from the database first. A writer that cannot order its writes calls
+    /// [`invalidate`](Self::invalidate). `Ok` does not mean that the value is stored now: an invalidation or another put
+    /// that comes later counts.
+    ///
+    /// Once polled, the future can be dropped without stopping the put. It reaches the store under
+    /// [`bypass`](StampedeGuard::bypass), too.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Store`](crate::ErrorKind::Store) if the store has not acknowledged the put. The value may be stored or
+    /// not. The key is invalidated, as after an [`invalidate`](Self::invalidate) that fails: the invalidation is sent again
+    /// until it is acknowledged, and the value is not. [`ErrorKind::Uncacheable`](crate::ErrorKind::Uncacheable) if the
+    /// outcome is private or not to be stored, or the value too large: the key is invalidated.
+    /// [`ErrorKind::InvalidKey`](crate::ErrorKind::InvalidKey) for an empty key.
+    pub async fn put(&self, key: impl ToKey, value: impl Into<FetchOutcome<V>>) -> Result<(), Error> {
+        let key = self.text(&key);
+        key.check()?;
+        let resource = self.guard.resource_in(FrontEnd::Fetch, self.encoding.layout, key.to_key());
+        let typed = TypedFetch { encoding: self.encoding.clone(), policy: None };
+        let head = typed.head::<V, Arc<V>, Infallible>(&resource, Ok(value.into()));
+        match head.sharing {
+            Shareability::Complete(payload, store_as) => resource.put(payload, store_as).await,
+            _ => resource.invalidate().await.and(Err(Error::uncacheable())),
+        }
     }
 
     /// Drops the entry of the key, as [`StampedeGuard::invalidate`] does.

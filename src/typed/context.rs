@@ -102,6 +102,12 @@ pub(super) enum Sharing {
     Private,
 }
 
+impl<T> From<T> for FetchOutcome<T> {
+    fn from(value: T) -> Self {
+        Self::new(value)
+    }
+}
+
 impl<T> FetchOutcome<T> {
     /// Creates a result that is stored and shared, fresh for as long as the [`Policy`](crate::Policy) says.
     #[must_use]

@@ -19,6 +19,7 @@ mod near;
 mod outage;
 mod outage_cache;
 mod patience;
+mod put;
 mod reads;
 mod settings;
 mod share;

@@ -9,6 +9,7 @@ mod herd;
 mod layouts;
 mod near;
 mod outage;
+mod put;
 mod takeover;
 mod validation;
 mod waiters;

@@ -58,11 +58,12 @@ pub(crate) struct Settings {
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
     Ask(Ask),
-    /// The origin writes a new version, and the node invalidates the key after `pause`.
+    /// The origin writes a new version, and the node invalidates the key after `pause`, or puts the new version.
     Write {
         node: usize,
         key: u64,
         pause: Duration,
+        puts: bool,
     },
     Fault {
         node: usize,
@@ -236,7 +237,8 @@ impl Plan {
                 fault: fault(dice),
             },
             (Climate::Shaky, _) | (_, 0 | 11 | 12 | 13) => {
-                Step::Write { node, key, pause: ms(dice.field("pause").u64(0..4)) }
+                let pause = ms(dice.field("pause").u64(0..4));
+                Step::Write { node, key, pause, puts: dice.field("puts").u8(0..3) == 0 }
             }
             (_, 1 | 14) => Step::InvalidateElsewhere(key),
             (_, 2 | 15) => Step::ExpireLease(key),

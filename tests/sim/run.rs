@@ -17,6 +17,7 @@ use std::{
 };
 use tokio::{
     runtime,
+    sync::RwLock,
     task::JoinSet,
     time::{sleep, timeout},
 };
@@ -53,6 +54,8 @@ struct Fleet {
     server: FakeRedis,
     nodes: Vec<Node>,
     guards: Vec<StampedeGuard>,
+    /// The writers of each key: one that puts, or others.
+    writers: Arc<[RwLock<()>]>,
 }
 
 async fn simulate(plan: &Plan) -> Outcome {
@@ -60,7 +63,8 @@ async fn simulate(plan: &Plan) -> Outcome {
     let world = World::new(plan.nodes, plan.keys);
     let nodes: Vec<_> = (0..plan.nodes).map(|_| server.node()).collect();
     let guards = nodes.iter().map(|node| guard(node, plan)).collect();
-    let fleet = Fleet { world, server, nodes, guards };
+    let writers = (0..plan.keys).map(|_| RwLock::default()).collect();
+    let fleet = Fleet { world, server, nodes, guards, writers };
     for (number, _) in plan.latencies.iter().enumerate() {
         fleet.slow_down(plan, number);
     }
@@ -106,7 +110,8 @@ impl Fleet {
         }
         match *step {
             Step::Ask(ask) => _ = callers.spawn(self.clone().asks(ask, false)),
-            Step::Write { node, key, pause } => _ = callers.spawn(self.clone().writes(node, key, pause)),
+            Step::Write { node, key, pause, puts: false } => _ = callers.spawn(self.clone().writes(node, key, pause)),
+            Step::Write { node, key, pause, puts: true } => _ = callers.spawn(self.clone().puts(node, key, pause)),
             Step::Fault { node, operation, times, ref fault } => {
                 self.nodes[node].times(times, operation, fault.clone());
             }
@@ -123,6 +128,7 @@ impl Fleet {
             Step::LoseWakes(node) => self.nodes[node].lose_wakes(),
             Step::HearWakes(node) => self.nodes[node].hear_wakes(),
             Step::InvalidateElsewhere(key) => {
+                let Ok(_writer) = self.writers[key as usize].try_read() else { return };
                 self.world.write(key);
                 self.server.invalidate((VIEW, key));
             }
@@ -132,7 +138,25 @@ impl Fleet {
         }
     }
 
+    /// Writes a new version, and puts it. No other writer of the key does so meanwhile: of two writers that overlap, the
+    /// one counts whose request the store executes last.
+    async fn puts(self, node: usize, key: u64, pause: Duration) {
+        let _writer = self.writers[key as usize].write().await;
+        sleep(pause).await;
+        let version = self.world.write(key);
+        let (how, ends) = (How::Owned, Ends::Well);
+        let ask = Ask { node, key, how, ends, takes: ms(0), within: None, patience: None, held: None };
+        let caller = self.world.ask(&ask, true);
+        let value = self.world.call(caller, &ask).ended();
+        // If it is not acknowledged, its invalidation is pending.
+        let put = self.guards[node].cache(VIEW).put(key, value).await;
+        self.world.say(format_args!("caller {caller}: put version {version}: {put:?}"));
+        self.world.invalidated(node, key, version);
+        self.world.answered(caller, Answer::Dropped);
+    }
+
     async fn writes(self, node: usize, key: u64, pause: Duration) {
+        let _writer = self.writers[key as usize].read().await;
         let version = self.world.write(key);
         sleep(pause).await;
         // If it is not acknowledged, it is pending, and this node does not serve the old value either.

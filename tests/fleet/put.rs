@@ -1,0 +1,96 @@
+//! `put` over real Redis: both stores, near caches, and connections that break.
+
+use crate::{
+    Down, MS, SECOND, never,
+    support::{Origin, RedisServer, Relay, eventually},
+};
+use stampede_guard::{ErrorKind, NearCacheConfig, Policy, StampedeGuard, redis};
+use std::time::Duration;
+use tokio::time::sleep;
+
+fn guard(client: redis::Client) -> StampedeGuard {
+    StampedeGuard::new(client).policy(Policy::fresh_for(3600 * SECOND)).store_timeout(30 * SECOND)
+}
+
+/// Small values, and large ones, which are staged.
+fn value(n: usize) -> Vec<u8> {
+    let mut value = vec![n as u8; if n.is_multiple_of(2) { 10 } else { 40_000 }];
+    value[..8].copy_from_slice(&(n as u64).to_le_bytes());
+    value
+}
+
+#[tokio::test]
+async fn put_reaches_other_processes_and_their_near_copies() {
+    let server = RedisServer::start();
+    let near = NearCacheConfig::max_bytes(1 << 20).max_age(3600 * SECOND);
+    let [here, there, copies] = [(); 3].map(|()| guard(server.client()));
+    let copies = copies.near_cache(near);
+    let [here, there, near] = [&here, &there, &copies].map(|guard| guard.cache::<Vec<u8>>("v"));
+    for n in 1..20 {
+        here.put(1, value(n)).await.expect("acknowledged");
+        assert_eq!(there.get(1).await.expect("an answer"), Some(value(n)));
+        eventually("the near copy has ended", async || near.fetch(1, never).await.expect("a hit") == value(n)).await;
+        assert_eq!(here.get(1).await.expect("an answer"), Some(value(n)));
+    }
+    assert!(copies.stats().near_hits > 0 || copies.stats().hits > 0);
+}
+
+#[tokio::test]
+async fn put_refuses_the_fill_of_another_process() {
+    let server = RedisServer::start();
+    let (here, there, origin) = (guard(server.client()), guard(server.client()), Origin::gated());
+    let (putting, fetching) = (here.cache::<usize>("v"), there.cache::<usize>("v"));
+    let fetch = tokio::spawn({
+        let origin = origin.clone();
+        async move { fetching.fetch(1, async move || Ok::<_, Down>(origin.call().await)).await }
+    });
+    origin.arrived(1).await;
+    putting.put(1, 70).await.expect("acknowledged");
+    origin.open();
+    assert_eq!(fetch.await.expect("no panic").expect("a value"), 1, "its caller asked before the put");
+    there.drain().await;
+    assert_eq!(putting.get(1).await.expect("an answer"), Some(70));
+}
+
+/// A put over connections that break at any time: before, between and after its two scripts.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn put_over_breaking_connections_keeps_its_word() {
+    let server = RedisServer::start();
+    let relay = Relay::to(([127, 0, 0, 1], server.port()).into()).await;
+    let (here, there) = (guard(relay.client()).lease_ttl(300 * MS), guard(server.client()));
+    let (process, here, there) = (here.clone(), here.cache::<Vec<u8>>("v"), there.cache::<Vec<u8>>("v"));
+    let (mut stored, mut failed) = (0, 0);
+    for n in 1..50 {
+        let put = tokio::spawn({
+            let here = here.clone();
+            async move { here.put(1, value(n)).await }
+        });
+        sleep(Duration::from_micros(fastrand::u64(0..3000))).await;
+        match n % 3 {
+            0 => relay.cut(),
+            1 => relay.lose_replies(fastrand::usize(1..4)),
+            _ => {}
+        }
+        let own = match put.await.expect("no panic") {
+            Ok(()) => {
+                let found = there.get(1).await.expect("an answer");
+                // A late copy of the first script drops the value again.
+                assert!(found.is_none() || found == Some(value(n)), "put {n}");
+                stored += usize::from(found.is_some());
+                here.get(1).await.expect("an answer")
+            }
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::Store);
+                failed += 1;
+                here.get(1).await.expect("an answer")
+            }
+        };
+        assert!(own.is_none() || own == Some(value(n)), "after put {n}");
+        relay.lose_replies(0);
+        // What has failed is sent again over the next connection.
+        eventually("nothing is pending", async || process.health().pending_invalidations == 0).await;
+    }
+    assert!(stored > 15, "{stored} stored, {failed} failed");
+    eventually("the last put", async || here.put(1, value(50)).await.is_ok()).await;
+    assert_eq!(there.get(1).await.expect("an answer"), Some(value(50)));
+}
